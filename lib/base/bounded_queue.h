@@ -1,0 +1,67 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+namespace ftrun {
+
+/// A queue between threads that holds at most `capacity` items. close() wakes everyone: push
+/// returns false from then on, pop hands out what is left and then nothing.
+template <typename T>
+class BoundedQueue {
+ public:
+  explicit BoundedQueue(size_t capacity) : capacity_(capacity) {}
+
+  bool push(T item) {
+    std::unique_lock lock(mutex_);
+    space_.wait(lock, [&] { return closed_ || items_.size() < capacity_; });
+    if (closed_) return false;
+    items_.push_back(std::move(item));
+    ready_.notify_one();
+    return true;
+  }
+
+  std::optional<T> pop() {
+    std::unique_lock lock(mutex_);
+    ready_.wait(lock, [&] { return closed_ || !items_.empty(); });
+    return take();
+  }
+
+  /// Nothing when `timeout` passes first.
+  template <typename Duration>
+  std::optional<T> pop_for(Duration timeout) {
+    std::unique_lock lock(mutex_);
+    ready_.wait_for(lock, timeout, [&] { return closed_ || !items_.empty(); });
+    return take();
+  }
+
+  void close() {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    ready_.notify_all();
+    space_.notify_all();
+  }
+
+ private:
+  std::optional<T> take() {
+    if (items_.empty()) return std::nullopt;
+    std::optional<T> item(std::move(items_.front()));
+    items_.pop_front();
+    space_.notify_one();
+    return item;
+  }
+
+  const size_t capacity_;
+  std::mutex mutex_;
+  std::condition_variable ready_;
+  std::condition_variable space_;
+  std::deque<T> items_;
+  bool closed_ = false;
+};
+
+}  // namespace ftrun

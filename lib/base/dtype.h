@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace ftrun {
+
+/// Element types, named as safetensors names them.
+enum class DType : uint8_t { kF64, kF32, kBF16, kF16, kI64, kI32, kI16, kU16, kU8, kI8, kU32, kU64, kBool };
+
+int64_t dtype_bytes(DType dtype);
+/// Safetensors' spelling: "F32", "BF16", ...
+std::string_view dtype_name(DType dtype);
+std::optional<DType> dtype_from_name(std::string_view name);
+
+}  // namespace ftrun

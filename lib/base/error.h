@@ -1,0 +1,59 @@
+#pragma once
+
+#include <source_location>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+
+namespace ftrun {
+
+/// Exit codes of the ftrun binary (docs/errors.md). The supervisor decides by them: do not renumber.
+enum class ExitCode : int {
+  kOk = 0,
+  kBug = 1,           // a check of ours failed
+  kUsage = 2,         // command line or config
+  kUnsupported = 3,   // valid, but not supported (yet)
+  kBadInput = 4,      // bad model, data or checkpoint
+  kEnvironment = 5,   // disk, port, memory
+  kPeerLost = 6,      // a rank died or a wait timed out
+  kNumerical = 7,     // non-finite loss or gradient, too many skipped steps
+  kRequeue = 75,      // saved, wants to be started again
+};
+
+/// Joins its arguments as text: cat("rank ", 3, " of ", 4).
+template <typename... Args>
+std::string cat(const Args&... args) {
+  std::ostringstream out;
+  (out << ... << args);
+  return out.str();
+}
+
+/// A failure that ends the command: what happened, what to do about it, and the exit code.
+/// what() is the message followed, when there is one, by "\n  remedy: ...".
+class Error : public std::runtime_error {
+ public:
+  Error(ExitCode code, std::string message, std::string remedy = "");
+  ExitCode code() const { return code_; }
+  const std::string& message() const { return message_; }
+  const std::string& remedy() const { return remedy_; }
+
+ private:
+  ExitCode code_;
+  std::string message_;
+  std::string remedy_;
+};
+
+/// Throws Error(kBug) naming the place: for conditions that only a defect of ftrun can break.
+/// `detail` should hold both values that disagree.
+[[noreturn]] void bug(const std::string& detail,
+                      std::source_location where = std::source_location::current());
+
+inline void require(bool condition, const char* detail,
+                    std::source_location where = std::source_location::current()) {
+  if (!condition) bug(detail, where);
+}
+
+/// Like strerror, safe in threads: "No space left on device".
+std::string errno_text(int error_number);
+
+}  // namespace ftrun

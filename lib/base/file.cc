@@ -1,0 +1,230 @@
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ftrun {
+namespace {
+namespace fs = std::filesystem;
+
+int64_t bytes_free_at(const std::string& path) {
+  struct statvfs info{};
+  std::string at = path;
+  while (::statvfs(at.c_str(), &info) != 0) {
+    const std::string parent = fs::path(at).parent_path().string();
+    if (parent.empty() || parent == at) return ::statvfs(".", &info) == 0
+        ? static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize) : 0;
+    at = parent;
+  }
+  return static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize);
+}
+
+[[noreturn]] void disk_error(const std::string& path, const std::string& action, int error_number,
+                             int64_t wanted = 0) {
+  std::string message = cat(path, ": ", action, " failed: ", errno_text(error_number));
+  if (wanted > 0)
+    message += cat(" (", human_bytes(wanted), " wanted, ", human_bytes(bytes_free_at(path)), " free)");
+  const bool full = error_number == ENOSPC || error_number == EDQUOT;
+  throw Error(ExitCode::kEnvironment, message,
+              full ? "free space on that file system, or write to another one (output_dir)"
+                   : "check that the folder exists and that this user may write to it");
+}
+
+class PosixWritableFile : public WritableFile {
+ public:
+  explicit PosixWritableFile(std::string path) : path_(std::move(path)) {
+    fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd_ < 0) disk_error(path_, "create", errno);
+  }
+  ~PosixWritableFile() override {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  void write(const void* data, size_t size) override {
+    write_at(position_, data, size);
+    position_ += static_cast<int64_t>(size);
+  }
+  void write_at(int64_t offset, const void* data, size_t size) override {
+    const char* at = static_cast<const char*>(data);
+    size_t left = size;
+    while (left > 0) {
+      const ssize_t n = ::pwrite(fd_, at, left, offset);
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) disk_error(path_, "write", n < 0 ? errno : ENOSPC, static_cast<int64_t>(left));
+      at += n;
+      offset += n;
+      left -= static_cast<size_t>(n);
+    }
+  }
+  void reserve(int64_t size) override {
+    if (size <= 0) return;
+    const int error_number = ::posix_fallocate(fd_, 0, size);
+    if (error_number != 0 && error_number != EINVAL && error_number != EOPNOTSUPP)
+      disk_error(path_, "reserve", error_number, size);
+  }
+  void sync() override {
+    if (::fsync(fd_) != 0) disk_error(path_, "fsync", errno);
+  }
+  void close() override {
+    const int fd = std::exchange(fd_, -1);
+    if (fd >= 0 && ::close(fd) != 0) disk_error(path_, "close", errno);
+  }
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+  int64_t position_ = 0;
+};
+
+class PosixFileSystem : public FileSystem {
+ public:
+  std::unique_ptr<WritableFile> create(const std::string& path) override {
+    return std::make_unique<PosixWritableFile>(path);
+  }
+  void make_folder(const std::string& path) override {
+    std::error_code error;
+    fs::create_directories(path, error);
+    if (error) disk_error(path, "create folder", error.value());
+  }
+  void rename(const std::string& from, const std::string& to) override {
+    if (::rename(from.c_str(), to.c_str()) != 0) disk_error(to, "rename", errno);
+  }
+  void remove_all(const std::string& path) override {
+    std::error_code error;
+    fs::remove_all(path, error);
+    if (error) disk_error(path, "remove", error.value());
+  }
+  void sync_folder(const std::string& path) override {
+    const int fd = ::open(path.empty() ? "." : path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) disk_error(path, "open folder", errno);
+    const int result = ::fsync(fd);
+    const int error_number = errno;
+    ::close(fd);
+    // Some network file systems cannot sync a folder; they order renames themselves.
+    if (result != 0 && error_number != EINVAL) disk_error(path, "fsync folder", error_number);
+  }
+  std::vector<std::string> list(const std::string& folder) override {
+    std::vector<std::string> names;
+    std::error_code error;
+    for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+      names.push_back(it->path().filename().string());
+    if (error) disk_error(folder, "list", error.value());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+  bool exists(const std::string& path) override {
+    std::error_code error;
+    return fs::exists(path, error);
+  }
+  int64_t free_bytes(const std::string& path) override { return bytes_free_at(path); }
+};
+
+[[noreturn]] void read_error(const std::string& path, const std::string& why) {
+  throw Error(ExitCode::kBadInput, cat(path, ": cannot be read: ", why),
+              "check the path and the permissions");
+}
+
+}  // namespace
+
+FileSystem& posix_files() {
+  static PosixFileSystem files;
+  return files;
+}
+
+void write_file_atomic(FileSystem& files, const std::string& path, std::string_view content) {
+  const std::string folder = fs::path(path).parent_path().string();
+  const std::string temporary = path + ".tmp";
+  auto file = files.create(temporary);
+  file->write(content.data(), content.size());
+  file->sync();
+  file->close();
+  files.rename(temporary, path);
+  files.sync_folder(folder);
+}
+
+std::string read_file(const std::string& path) {
+  const MappedFile file(path);
+  const auto bytes = file.bytes();
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+MappedFile::MappedFile(const std::string& path) : path_(path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) read_error(path, errno_text(errno));
+  struct stat info{};
+  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+    ::close(fd);
+    read_error(path, "not a regular file");
+  }
+  size_ = static_cast<size_t>(info.st_size);
+  if (size_ > 0) {
+    void* data = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd, 0);
+    const int error_number = errno;
+    ::close(fd);
+    if (data == MAP_FAILED) read_error(path, errno_text(error_number));
+    data_ = static_cast<const std::byte*>(data);
+  } else {
+    ::close(fd);
+  }
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+void MappedFile::release(size_t offset, size_t size) const {
+  if (data_ == nullptr || size == 0) return;
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  const size_t begin = offset / page * page;
+  const size_t end = std::min(size_, offset + size);
+  ::madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_DONTNEED);
+}
+
+std::string confined_path(const std::string& folder, std::string_view name) {
+  const auto refuse = [&](const std::string& why) -> void {
+    throw Error(ExitCode::kBadInput, cat(folder, ": file name \"", name, "\" is refused: ", why),
+                "files of a model or checkpoint must lie inside its folder");
+  };
+  if (name.empty()) refuse("it is empty");
+  if (name.find('\0') != std::string_view::npos) refuse("it holds a NUL byte");
+  if (name.size() > 255) refuse("it is longer than 255 bytes");
+  if (name.find('/') != std::string_view::npos || name == "." || name == "..")
+    refuse("it must be a plain file name");
+  const std::string path = (fs::path(folder) / name).string();
+  std::error_code error;
+  const fs::path root = fs::weakly_canonical(folder, error);
+  const fs::path real = fs::weakly_canonical(path, error);
+  // A hub cache links each file to ../../blobs/<hash>: allow links, but only to regular files that
+  // stay inside the folder or inside that cache.
+  const bool inside = real.parent_path() == root;
+  const bool blob = real.parent_path().filename() == "blobs" &&
+                    real.parent_path().parent_path() == root.parent_path().parent_path();
+  if (!inside && !blob) refuse("it is a link that leaves the folder");
+  if (fs::exists(real, error) && !fs::is_regular_file(real, error)) refuse("it is not a regular file");
+  return path;
+}
+
+}  // namespace ftrun

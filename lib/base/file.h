@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ftrun {
+
+/// A file open for writing. Every call throws Error(kEnvironment) naming path, bytes wanted and
+/// bytes free. A failed sync is final: the file must not be trusted or retried.
+class WritableFile {
+ public:
+  virtual ~WritableFile() = default;
+  virtual void write(const void* data, size_t size) = 0;
+  virtual void write_at(int64_t offset, const void* data, size_t size) = 0;
+  /// Reserves `size` bytes on disk now, so that a full disk is met before data is.
+  virtual void reserve(int64_t size) = 0;
+  virtual void sync() = 0;
+  virtual void close() = 0;
+};
+
+/// The file system as checkpoints see it: a seam where tests drop what was not synced and make
+/// any call fail.
+class FileSystem {
+ public:
+  virtual ~FileSystem() = default;
+  virtual std::unique_ptr<WritableFile> create(const std::string& path) = 0;  // truncates
+  virtual void make_folder(const std::string& path) = 0;                      // with parents
+  virtual void rename(const std::string& from, const std::string& to) = 0;
+  virtual void remove_all(const std::string& path) = 0;
+  virtual void sync_folder(const std::string& path) = 0;
+  virtual std::vector<std::string> list(const std::string& folder) = 0;  // sorted names
+  virtual bool exists(const std::string& path) = 0;
+  virtual int64_t free_bytes(const std::string& path) = 0;
+};
+
+/// The machine's own file system.
+FileSystem& posix_files();
+
+/// Writes a file so that a reader sees the old or the new content, never a part: temporary name in
+/// the same folder, sync, rename, sync of the folder.
+void write_file_atomic(FileSystem& files, const std::string& path, std::string_view content);
+
+/// The content of a regular file. Error(kBadInput) when it cannot be read.
+std::string read_file(const std::string& path);
+
+/// A file mapped read-only; pages are shared with every process that maps it.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::string& path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  const std::string& path() const { return path_; }
+  /// Tells the kernel that [offset, offset+size) will not be read again soon.
+  void release(size_t offset, size_t size) const;
+
+ private:
+  std::string path_;
+  const std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+/// Opens `name` inside `folder`, refusing names that leave it ("..", absolute, symbolic links out,
+/// NUL) and anything but a regular file. Returns the joined path. Error(kBadInput).
+std::string confined_path(const std::string& folder, std::string_view name);
+
+}  // namespace ftrun

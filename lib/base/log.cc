@@ -1,0 +1,71 @@
+#include "base/log.h"
+
+#include <memory>
+#include <vector>
+
+// spdlog brings fmt 9; LibTorch's headers bring another fmt. This file is the only one that sees it.
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+namespace ftrun {
+namespace {
+
+spdlog::level::level_enum to_spdlog(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug: return spdlog::level::debug;
+    case LogLevel::kInfo: return spdlog::level::info;
+    case LogLevel::kNotice: return spdlog::level::info;
+    case LogLevel::kWarning: return spdlog::level::warn;
+    case LogLevel::kError: return spdlog::level::err;
+  }
+  return spdlog::level::info;
+}
+
+std::string_view label(LogLevel level) {
+  switch (level) {
+    case LogLevel::kNotice: return "notice: ";
+    case LogLevel::kWarning: return "warning: ";
+    case LogLevel::kError: return "error: ";
+    default: return "";
+  }
+}
+
+std::shared_ptr<spdlog::logger>& logger() {
+  static std::shared_ptr<spdlog::logger> instance = [] {
+    auto sink = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
+    sink->set_pattern("%v");
+    return std::make_shared<spdlog::logger>("ftrun", sink);
+  }();
+  return instance;
+}
+
+}  // namespace
+
+void log_start(const LogOptions& options) {
+  std::vector<spdlog::sink_ptr> sinks;
+  if (options.to_stderr) {
+    auto sink = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
+    sink->set_pattern(options.prefix.empty() ? "%v" : "[" + options.prefix + "] %v");
+    sinks.push_back(sink);
+  }
+  if (!options.file.empty()) {
+    auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(options.file);
+    sink->set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %v");
+    sinks.push_back(sink);
+  }
+  auto fresh = std::make_shared<spdlog::logger>("ftrun", sinks.begin(), sinks.end());
+  fresh->set_level(to_spdlog(options.level));
+  fresh->flush_on(spdlog::level::info);
+  logger() = fresh;
+}
+
+void log_line(LogLevel level, std::string_view message) {
+  const std::string_view start = label(level);
+  logger()->log(to_spdlog(level), "{}{}", spdlog::string_view_t(start.data(), start.size()),
+                spdlog::string_view_t(message.data(), message.size()));
+}
+
+void log_flush() { logger()->flush(); }
+
+}  // namespace ftrun

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace ftrun {
+
+enum class LogLevel { kDebug, kInfo, kNotice, kWarning, kError };
+
+/// Where this process logs. Call once, before threads start. Lines go to stderr as
+/// "[prefix] message" and, when `file` is given, to that file with time and level.
+struct LogOptions {
+  LogLevel level = LogLevel::kInfo;
+  /// "" for the command itself, "rank 3" in a rank.
+  std::string prefix;
+  /// Path of a log file that is appended to; "" for none.
+  std::string file;
+  /// False keeps stderr quiet (a rank whose output the supervisor does not forward).
+  bool to_stderr = true;
+};
+
+void log_start(const LogOptions& options);
+void log_line(LogLevel level, std::string_view message);
+void log_flush();
+
+inline void log_debug(std::string_view message) { log_line(LogLevel::kDebug, message); }
+inline void log_info(std::string_view message) { log_line(LogLevel::kInfo, message); }
+/// Something the user should know once: a default that was chosen, a key without effect.
+inline void log_notice(std::string_view message) { log_line(LogLevel::kNotice, message); }
+inline void log_warning(std::string_view message) { log_line(LogLevel::kWarning, message); }
+inline void log_error(std::string_view message) { log_line(LogLevel::kError, message); }
+
+}  // namespace ftrun

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ftrun {
+
+/// "1.50 GiB", "512 B": binary units.
+std::string human_bytes(int64_t bytes);
+/// "134.5 M", "1.2 B": decimal units for counts of parameters or tokens.
+std::string human_count(int64_t count);
+/// "2h 03m", "4m 05s", "7.3s".
+std::string human_seconds(double seconds);
+/// Shortest decimal text that reads back as the same double ("0.1", "1e-05").
+std::string number_text(double value);
+
+std::vector<std::string> split(std::string_view text, char separator);
+std::string join(const std::vector<std::string>& parts, std::string_view separator);
+
+/// Edits (insert, delete, replace, swap of neighbours) that turn one text into the other.
+int edit_distance(std::string_view a, std::string_view b);
+/// The candidate nearest to `word` within a third of its length (at least 2 edits, also matching
+/// without regard to case, '-' and '_'); "" when none is near.
+std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
+
+}  // namespace ftrun
