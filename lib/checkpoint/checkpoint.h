@@ -1,0 +1,104 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/manifest.h"
+#include "checkpoint/rank_group.h"
+#include "checkpoint/safetensors.h"
+
+namespace ftrun {
+
+/// A state tensor that a checkpoint holds, on however many ranks it lies.
+struct StateInfo {
+  std::string tensor;
+  std::string kind;
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+};
+
+/// A training checkpoint opened for reading. What is read is verified first: manifest, file sizes,
+/// headers, and the checksum of each slice when it is touched. Nothing depends on how many ranks
+/// wrote it. Not for use by several threads at once.
+class Checkpoint {
+ public:
+  /// Reads and verifies the manifest only. Error(kBadInput) naming the file.
+  explicit Checkpoint(std::string folder);
+
+  const std::string& folder() const { return folder_; }
+  const Manifest& manifest() const { return manifest_; }
+  const CheckpointMeta& meta() const { return manifest_.meta; }
+
+  /// Every (tensor, kind), sorted; Error(kBadInput) when two slices disagree about dtype or shape.
+  std::vector<StateInfo> states() const;
+  /// Refuses, with Error(kBadInput), a checkpoint whose states are not exactly `expected` (the whole
+  /// model's, from any rank): missing, unknown, other dtype or other shape.
+  void require_states(const std::vector<StateInfo>& expected) const;
+
+  /// Fills slice.data from whichever files hold the range. Error(kBadInput) naming file and tensor
+  /// when it is not there, has another dtype or shape, or is damaged.
+  void read(const StateSlice& slice);
+  void read(const std::vector<StateSlice>& slices);
+  /// Drops the mapping of all files.
+  void close_files();
+
+  /// Reads all of file number `i` (of manifest().files) and throws what is wrong with it first.
+  void verify_file(size_t i);
+
+ private:
+  struct Stored {
+    size_t file;
+    size_t slice;
+  };
+
+  const SliceRecord& record(const Stored& stored) const;
+  const SafetensorsFile& open(size_t i);
+  void check_contents(size_t i, const SafetensorsFile& file) const;
+  std::span<const std::byte> verified_bytes(const Stored& stored);
+  const std::vector<Stored>& stored_of(const StateSlice& slice) const;
+  const Stored* covering(const std::vector<Stored>& all, int64_t element) const;
+  void check_matches(const StateSlice& slice, const Stored& stored) const;
+
+  std::string folder_;
+  Manifest manifest_;
+  std::map<std::pair<std::string, std::string>, std::vector<Stored>> index_;
+  std::vector<std::optional<SafetensorsFile>> files_;
+  std::vector<std::vector<bool>> verified_;
+};
+
+/// A step folder in a run's checkpoints/.
+struct CheckpointEntry {
+  std::string folder;
+  int64_t step = 0;
+  /// Of the manifest; -1 when that cannot be read.
+  int64_t serial = -1;
+  /// Why the manifest cannot be read, or "".
+  std::string problem;
+};
+
+/// All step folders below `root`, the newest commit first, unreadable ones at the end. Empty when
+/// there are none or `root` does not exist.
+std::vector<CheckpointEntry> list_checkpoints(const std::string& root);
+
+/// Collective. The folder of the checkpoint to resume from: the given step, or the newest one all of
+/// whose files verify; the ranks share the reading. Each one that is passed over is logged as an
+/// error with its reason. Error(kBadInput) when none is good: never a silent start from scratch.
+std::string choose_checkpoint(const std::string& root, std::optional<int64_t> step,
+                              const RankGroup& group);
+
+/// What differs between a checkpoint and the run that wants to resume it, one sentence a field
+/// (model, data, seed, config, topology); empty when nothing does. An empty text on either side is
+/// not compared.
+struct Difference {
+  std::string field;
+  std::string text;
+};
+std::vector<Difference> differences(const CheckpointMeta& saved, const CheckpointMeta& run);
+
+}  // namespace ftrun

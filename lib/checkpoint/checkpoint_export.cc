@@ -1,0 +1,42 @@
+#include "checkpoint/checkpoint_export.h"
+
+#include <map>
+#include <vector>
+
+#include "base/error.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/convert.h"
+
+namespace ftrun {
+namespace {
+
+std::map<std::string, StateInfo> parameters_of(const Checkpoint& checkpoint) {
+  std::map<std::string, StateInfo> parameters;
+  for (const StateInfo& state : checkpoint.states())
+    if (state.kind == "param" && is_weight_dtype(state.dtype)) parameters[state.tensor] = state;
+  if (parameters.empty())
+    throw Error(ExitCode::kBadInput,
+                cat(checkpoint.folder(), "/checkpoint.json: holds no parameters (kind \"param\")"),
+                "give a checkpoint that ftrun wrote while training");
+  return parameters;
+}
+
+}  // namespace
+
+void export_checkpoint(FileSystem& files, const std::string& checkpoint_folder,
+                       const ExportOptions& options) {
+  Checkpoint checkpoint(checkpoint_folder);
+  const auto parameters = parameters_of(checkpoint);
+  std::vector<ExportTensor> tensors;
+  for (const auto& [name, state] : parameters) tensors.push_back({name, state.shape});
+  std::vector<std::byte> stored;
+  export_model(files, options, tensors, [&](const ExportPiece& piece, std::span<float> out) {
+    const StateInfo& state = parameters.at(piece.tensor);
+    stored.resize(out.size() * static_cast<size_t>(dtype_bytes(state.dtype)));
+    checkpoint.read(StateSlice{state.tensor, state.kind, state.dtype, state.shape, piece.begin,
+                               piece.end, stored.data()});
+    convert_to_f32(state.dtype, stored.data(), out);
+  });
+}
+
+}  // namespace ftrun

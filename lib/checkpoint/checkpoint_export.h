@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+
+#include "base/file.h"
+#include "checkpoint/hf_export.h"
+
+namespace ftrun {
+
+/// Exports the "param" states of a checkpoint, however many ranks wrote it, as a Hugging Face
+/// folder. One process calls it; the model is never whole in memory. Error(kBadInput) when the
+/// checkpoint is damaged or holds no parameters, Error(kEnvironment) from the disk.
+void export_checkpoint(FileSystem& files, const std::string& checkpoint_folder,
+                       const ExportOptions& options);
+
+}  // namespace ftrun

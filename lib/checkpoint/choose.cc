@@ -1,0 +1,137 @@
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/json_strict.h"
+
+namespace ftrun {
+namespace {
+namespace fs = std::filesystem;
+
+CheckpointEntry entry_of(const std::string& folder, int64_t step) {
+  CheckpointEntry entry{folder, step, -1, ""};
+  try {
+    entry.serial = Checkpoint(folder).manifest().serial;
+  } catch (const Error& error) {
+    entry.problem = error.message();
+  }
+  return entry;
+}
+
+// This rank's share of the files; the first problem, or "".
+std::string problem_in_share(const std::string& folder, const RankGroup& group) {
+  try {
+    Checkpoint checkpoint(folder);
+    const size_t count = checkpoint.manifest().files.size();
+    for (size_t i = static_cast<size_t>(group.rank); i < count;
+         i += static_cast<size_t>(group.world_size))
+      checkpoint.verify_file(i);
+  } catch (const Error& error) {
+    return error.message();
+  }
+  return "";
+}
+
+// Collective: the first problem that any rank found, or "".
+std::string problem_in(const std::string& folder, const RankGroup& group) {
+  const auto problems = together(group, cat("verifying ", folder),
+                                 [&] { return problem_in_share(folder, group); });
+  const auto bad = std::find_if(problems.begin(), problems.end(),
+                                [](const std::string& problem) { return !problem.empty(); });
+  return bad == problems.end() ? "" : *bad;
+}
+
+// Rank 0 looks, so that all ranks try the same folders in the same order.
+std::vector<std::string> agreed_names(const std::string& root, std::optional<int64_t> step,
+                                      const RankGroup& group) {
+  const auto texts = together(group, cat("listing ", root), [&]() -> std::string {
+    if (group.rank != 0) return "";
+    if (step) return step_folder_name(*step);
+    std::vector<std::string> names;
+    for (const CheckpointEntry& entry : list_checkpoints(root))
+      names.push_back(fs::path(entry.folder).filename().string());
+    return join(names, "\n");
+  });
+  return texts[0].empty() ? std::vector<std::string>{} : split(texts[0], '\n');
+}
+
+void warn_about_latest(const std::string& root, const std::string& chosen) {
+  std::error_code error;
+  const std::string path = root + "/latest";
+  if (!fs::exists(path, error)) return;
+  const std::string said = read_file(path);
+  if (said != chosen)
+    log_warning(cat(path, ": names ", shown(said), "; the newest good checkpoint is ", chosen));
+}
+
+[[noreturn]] void none_is_good(const std::string& root, const std::vector<std::string>& problems,
+                               std::optional<int64_t> step) {
+  if (problems.empty())
+    throw Error(ExitCode::kBadInput, cat(root, ": holds no checkpoint"),
+                "start without --resume, or give the output_dir of the run to go on with");
+  throw Error(ExitCode::kBadInput,
+              cat(step ? "the checkpoint cannot be used: " : "no checkpoint can be used: ",
+                  join(problems, "\n  ")),
+              step ? "resume from another step, or with --resume auto from the newest good one"
+                   : "restore the files from a copy, or start a new run in another folder");
+}
+
+void compare(std::vector<Difference>& found, const char* field, const std::string& saved,
+             const std::string& run) {
+  if (!saved.empty() && !run.empty() && saved != run)
+    found.push_back({field, cat(field, ": the checkpoint has ", saved, ", this run ", run)});
+}
+
+std::string topology_text(const std::map<std::string, int64_t>& topology) {
+  std::vector<std::string> parts;
+  for (const auto& [name, degree] : topology) parts.push_back(cat(name, " ", degree));
+  return join(parts, ", ");
+}
+
+}  // namespace
+
+std::vector<CheckpointEntry> list_checkpoints(const std::string& root) {
+  std::error_code error;
+  if (!fs::is_directory(root, error)) return {};
+  std::vector<CheckpointEntry> entries;
+  for (const std::string& name : posix_files().list(root)) {
+    const auto step = step_of_folder(name);
+    if (step) entries.push_back(entry_of((fs::path(root) / name).string(), *step));
+  }
+  std::sort(entries.begin(), entries.end(), [](const CheckpointEntry& a, const CheckpointEntry& b) {
+    return std::pair(a.serial, a.step) > std::pair(b.serial, b.step);
+  });
+  return entries;
+}
+
+std::string choose_checkpoint(const std::string& root, std::optional<int64_t> step,
+                              const RankGroup& group) {
+  std::vector<std::string> problems;
+  for (const std::string& name : agreed_names(root, step, group)) {
+    const std::string folder = (fs::path(root) / name).string();
+    const std::string problem = problem_in(folder, group);
+    if (problem.empty()) {
+      if (group.rank == 0 && !step) warn_about_latest(root, name);
+      return folder;
+    }
+    problems.push_back(problem);
+    if (group.rank == 0 && !step) log_error(cat("checkpoint ", name, " is passed over: ", problem));
+  }
+  none_is_good(root, problems, step);
+}
+
+std::vector<Difference> differences(const CheckpointMeta& saved, const CheckpointMeta& run) {
+  std::vector<Difference> found;
+  compare(found, "model", saved.model_fingerprint, run.model_fingerprint);
+  compare(found, "data", saved.data_fingerprint, run.data_fingerprint);
+  compare(found, "seed", std::to_string(saved.seed), std::to_string(run.seed));
+  compare(found, "config", saved.config_hash, run.config_hash);
+  compare(found, "topology", topology_text(saved.topology), topology_text(run.topology));
+  return found;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,199 @@
+#include "checkpoint/inspect.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <iomanip>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "base/checksum.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/json_strict.h"
+#include "checkpoint/model_folder.h"
+
+namespace ftrun {
+namespace {
+namespace fs = std::filesystem;
+
+bool is_step_folder(const std::string& folder) {
+  std::error_code error;
+  return fs::exists(fs::path(folder) / "checkpoint.json", error) ||
+         step_of_folder(fs::path(folder).filename().string()).has_value();
+}
+
+void require_folder(const std::string& folder) {
+  std::error_code error;
+  if (!fs::is_directory(folder, error))
+    throw Error(ExitCode::kBadInput, cat(folder, ": is not a folder"),
+                "give a step folder, or the checkpoints folder of a run");
+}
+
+std::vector<std::string> step_problems(const std::string& folder) {
+  std::vector<std::string> problems;
+  try {
+    Checkpoint checkpoint(folder);
+    std::set<std::string> known{"checkpoint.json"};
+    for (size_t i = 0; i < checkpoint.manifest().files.size(); ++i) {
+      known.insert(checkpoint.manifest().files[i].file);
+      try {
+        checkpoint.verify_file(i);
+      } catch (const Error& error) {
+        problems.push_back(error.message());
+      }
+    }
+    checkpoint.states();
+    for (const std::string& name : posix_files().list(folder))
+      if (known.count(name) == 0)
+        problems.push_back(cat((fs::path(folder) / name).string(), ": is not in the manifest"));
+  } catch (const Error& error) {
+    problems.push_back(error.message());
+  }
+  return problems;
+}
+
+std::vector<std::string> latest_problems(const std::string& root) {
+  const std::string path = (fs::path(root) / "latest").string();
+  const auto entries = list_checkpoints(root);
+  std::error_code error;
+  if (entries.empty()) return {cat(root, ": holds no checkpoint")};
+  if (!fs::exists(path, error)) return {cat(path, ": is missing")};
+  const std::string newest = fs::path(entries.front().folder).filename().string();
+  const std::string said = read_file(path);
+  if (said == newest) return {};
+  return {cat(path, ": names \"", shown(said), "\", the newest checkpoint is ", newest)};
+}
+
+// Two columns, the first as wide as its longest text.
+std::string table(const std::vector<std::pair<std::string, std::string>>& rows) {
+  size_t width = 0;
+  for (const auto& [left, right] : rows) width = std::max(width, left.size());
+  std::ostringstream out;
+  for (const auto& [left, right] : rows)
+    out << std::left << std::setw(static_cast<int>(width) + 2) << left << right << "\n";
+  return out.str();
+}
+
+std::string topology_text(const CheckpointMeta& meta) {
+  std::vector<std::string> parts;
+  for (const auto& [name, degree] : meta.topology) parts.push_back(cat(name, " ", degree));
+  return join(parts, ", ");
+}
+
+struct Amount {
+  int64_t tensors = 0;
+  int64_t elements = 0;
+  int64_t bytes = 0;
+};
+
+std::string amount_text(const Amount& amount) {
+  return cat(amount.tensors, " tensors, ", human_count(amount.elements), " elements, ",
+             human_bytes(amount.bytes));
+}
+
+void add(Amount& amount, DType dtype, const std::vector<int64_t>& shape) {
+  const int64_t elements = checked_elements(shape, "shape");
+  ++amount.tensors;
+  amount.elements += elements;
+  amount.bytes += elements * dtype_bytes(dtype);
+}
+
+std::string describe_step(const std::string& folder) {
+  const Checkpoint checkpoint(folder);
+  const CheckpointMeta& meta = checkpoint.meta();
+  int64_t bytes = 0;
+  for (const RankRecord& file : checkpoint.manifest().files) bytes += file.bytes;
+  std::vector<std::pair<std::string, std::string>> rows{
+      {"checkpoint", folder},
+      {"written by", cat("ftrun ", shown(meta.ftrun_version), ", format ", kCheckpointFormat)},
+      {"step", cat(meta.step, meta.skipped_steps > 0 ? cat(" (", meta.skipped_steps, " skipped)") : "")},
+      {"seen", cat(human_count(meta.samples), " samples, ", human_count(meta.tokens), " tokens")},
+      {"seed", std::to_string(meta.seed)},
+      {"topology", topology_text(meta)},
+      {"files", cat(checkpoint.manifest().files.size(), ", ", human_bytes(bytes))}};
+  std::map<std::string, Amount> kinds;
+  for (const StateInfo& state : checkpoint.states())
+    add(kinds[cat(state.kind, " ", dtype_name(state.dtype))], state.dtype, state.shape);
+  for (const auto& [name, amount] : kinds) rows.emplace_back(shown(name), amount_text(amount));
+  if (meta.loss_scaler) rows.emplace_back("loss scale", number_text(meta.loss_scaler->scale));
+  for (const auto& [name, value] : meta.scheduler)
+    rows.emplace_back(cat("scheduler ", shown(name)), number_text(value));
+  return table(rows);
+}
+
+std::string describe_root(const std::string& root) {
+  std::vector<std::pair<std::string, std::string>> rows;
+  for (const CheckpointEntry& entry : list_checkpoints(root)) {
+    const std::string name = fs::path(entry.folder).filename().string();
+    if (!entry.problem.empty()) {
+      rows.emplace_back(name, cat("damaged: ", entry.problem));
+      continue;
+    }
+    const Checkpoint checkpoint(entry.folder);
+    int64_t bytes = 0;
+    for (const RankRecord& file : checkpoint.manifest().files) bytes += file.bytes;
+    rows.emplace_back(name, cat(checkpoint.manifest().files.size(), " ranks, ", human_bytes(bytes),
+                                ", ", human_count(checkpoint.meta().tokens), " tokens seen"));
+  }
+  if (rows.empty()) return cat(root, ": holds no checkpoint\n");
+  return table(rows);
+}
+
+// The keys of config.json that tell what the model is; absent ones are left out.
+void add_config_rows(const ModelFolder& model, std::vector<std::pair<std::string, std::string>>& rows) {
+  const auto config = parse_json_strict(model.config_json(), model.path() + "/config.json");
+  for (const char* key :
+       {"model_type", "architectures", "num_hidden_layers", "hidden_size", "intermediate_size",
+        "num_attention_heads", "num_key_value_heads", "vocab_size", "tie_word_embeddings"})
+    if (config.is_object() && config.contains(key)) {
+      const auto& value = config[key];
+      rows.emplace_back(key, shown(value.is_string() ? value.get<std::string>() : value.dump()));
+    }
+}
+
+}  // namespace
+
+std::vector<std::string> verify_checkpoint(const std::string& folder) {
+  require_folder(folder);
+  if (is_step_folder(folder)) return step_problems(folder);
+  std::vector<std::string> problems = latest_problems(folder);
+  for (const CheckpointEntry& entry : list_checkpoints(folder)) {
+    const auto more = step_problems(entry.folder);
+    problems.insert(problems.end(), more.begin(), more.end());
+  }
+  return problems;
+}
+
+std::string describe_checkpoint(const std::string& folder) {
+  require_folder(folder);
+  return is_step_folder(folder) ? describe_step(folder) : describe_root(folder);
+}
+
+std::string describe_model(const std::string& folder) {
+  const ModelFolder model(folder);
+  std::vector<std::pair<std::string, std::string>> rows{{"model", folder}};
+  add_config_rows(model, rows);
+  std::map<std::string, Amount> dtypes;
+  int64_t parameters = 0;
+  for (const std::string& name : model.names()) {
+    const TensorInfo& tensor = model.at(name);
+    parameters += tensor.elements;
+    add(dtypes[std::string(dtype_name(tensor.dtype))], tensor.dtype, tensor.shape);
+  }
+  rows.emplace_back("parameters", human_count(parameters));
+  for (const auto& [name, amount] : dtypes) rows.emplace_back(name, amount_text(amount));
+  rows.emplace_back("files", join(model.weight_files(), ", "));
+  rows.emplace_back("fingerprint", model.fingerprint());
+  rows.emplace_back("", "");
+  std::string text = table(rows);
+  std::vector<std::pair<std::string, std::string>> tensors;
+  for (const std::string& name : model.names())
+    tensors.emplace_back(shown(name), cat(dtype_name(model.at(name).dtype), " ",
+                                          shape_text(model.at(name).shape)));
+  return text + table(tensors);
+}
+
+}  // namespace ftrun

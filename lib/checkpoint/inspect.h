@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace ftrun {
+
+/// Everything that is wrong with a checkpoint, read in full: one sentence a problem, with the file
+/// and, for damaged data, the tensor. `folder` is a step folder, or a checkpoints/ folder, of which
+/// every step folder and `latest` are checked. Empty when all is good. Error(kBadInput) when the
+/// path is neither.
+std::vector<std::string> verify_checkpoint(const std::string& folder);
+
+/// What a step folder or a checkpoints/ folder holds, for a person: several lines.
+std::string describe_checkpoint(const std::string& folder);
+
+/// What a Hugging Face model folder holds, for a person: several lines.
+std::string describe_model(const std::string& folder);
+
+}  // namespace ftrun

@@ -1,0 +1,154 @@
+#include "checkpoint/json_strict.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstddef>
+#include <set>
+#include <vector>
+
+#include "base/checksum.h"
+#include "base/error.h"
+
+namespace ftrun {
+namespace {
+
+constexpr int kDeepest = 32;
+
+std::string place(std::string_view text, const std::string& where, size_t byte) {
+  const std::string_view before = text.substr(0, std::min(byte, text.size()));
+  const auto lines = std::count(before.begin(), before.end(), '\n');
+  const size_t last = before.rfind('\n');
+  const size_t column = last == std::string_view::npos ? before.size() : before.size() - last - 1;
+  return cat(where, ":", lines + 1, ":", std::max<size_t>(column, 1));
+}
+
+[[noreturn]] void refuse(const std::string& message) {
+  throw Error(ExitCode::kBadInput, message, "the file is damaged or was not written by a known tool");
+}
+
+// Sees every key while the parser builds the tree: the only moment at which a key that comes twice
+// is still visible.
+class KeyGuard {
+ public:
+  explicit KeyGuard(const std::string& where) : where_(where) {}
+
+  bool operator()(int depth, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
+    using Event = nlohmann::json::parse_event_t;
+    if (depth > kDeepest) refuse(cat(where_, ": is nested deeper than ", kDeepest, " levels"));
+    if (event == Event::object_start) open_.emplace_back();
+    if (event == Event::object_end) open_.pop_back();
+    if (event == Event::key) {
+      const auto& key = parsed.get_ref<const std::string&>();
+      if (!open_.back().insert(key).second)
+        refuse(cat(where_, ": key \"", shown(key), "\" comes twice in one object"));
+    }
+    return true;
+  }
+
+ private:
+  const std::string& where_;
+  std::vector<std::set<std::string>> open_;
+};
+
+const nlohmann::json& field(const nlohmann::json& object, const char* key, const std::string& where) {
+  if (!object.is_object()) refuse(cat(where, ": an object with field \"", key, "\" was expected"));
+  const auto found = object.find(key);
+  if (found == object.end()) refuse(cat(where, ": field \"", key, "\" is missing"));
+  return *found;
+}
+
+[[noreturn]] void wrong_kind(const char* key, const std::string& where, const char* expected,
+                             const nlohmann::json& value) {
+  refuse(cat(where, ": field \"", key, "\" must be ", expected, ", found ", shown(value.dump())));
+}
+
+}  // namespace
+
+nlohmann::json parse_json_strict(std::string_view text, const std::string& where) {
+  const size_t nul = text.find('\0');
+  if (nul != std::string_view::npos) refuse(cat(place(text, where, nul + 1), ": holds a NUL byte"));
+  try {
+    KeyGuard guard(where);
+    return nlohmann::json::parse(
+        text.begin(), text.end(),
+        [&guard](int depth, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
+          return guard(depth, event, parsed);
+        });
+  } catch (const nlohmann::json::parse_error& error) {
+    refuse(cat(place(text, where, error.byte), ": is not valid JSON"));
+  } catch (const nlohmann::json::exception&) {
+    refuse(cat(where, ": is not valid JSON (a number is out of range)"));
+  }
+}
+
+int64_t json_int(const nlohmann::json& object, const char* key, const std::string& where,
+                 int64_t minimum) {
+  const nlohmann::json& value = field(object, key, where);
+  const bool too_large = value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX;
+  if (!value.is_number_integer() || too_large) wrong_kind(key, where, "an integer", value);
+  const auto number = value.get<int64_t>();
+  if (number < minimum)
+    refuse(cat(where, ": field \"", key, "\" is ", number, ", at least ", minimum, " was expected"));
+  return number;
+}
+
+uint64_t json_unsigned(const nlohmann::json& object, const char* key, const std::string& where) {
+  const nlohmann::json& value = field(object, key, where);
+  if (!value.is_number_unsigned()) wrong_kind(key, where, "an integer of 0 or more", value);
+  return value.get<uint64_t>();
+}
+
+double json_number(const nlohmann::json& object, const char* key, const std::string& where) {
+  const nlohmann::json& value = field(object, key, where);
+  if (!value.is_number()) wrong_kind(key, where, "a number", value);
+  return value.get<double>();
+}
+
+std::string json_text(const nlohmann::json& object, const char* key, const std::string& where) {
+  const nlohmann::json& value = field(object, key, where);
+  if (!value.is_string()) wrong_kind(key, where, "a text", value);
+  return value.get<std::string>();
+}
+
+uint64_t json_hash(const nlohmann::json& object, const char* key, const std::string& where) {
+  const std::string text = json_text(object, key, where);
+  uint64_t value = 0;
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), value, 16);
+  if (result.ec != std::errc() || hex64(value) != text)
+    wrong_kind(key, where, "16 hexadecimal digits", text);
+  return value;
+}
+
+const nlohmann::json& json_array(const nlohmann::json& object, const char* key,
+                                 const std::string& where) {
+  const nlohmann::json& value = field(object, key, where);
+  if (!value.is_array()) wrong_kind(key, where, "a list", value);
+  return value;
+}
+
+const nlohmann::json& json_object(const nlohmann::json& object, const char* key,
+                                  const std::string& where) {
+  const nlohmann::json& value = field(object, key, where);
+  if (!value.is_object()) wrong_kind(key, where, "an object", value);
+  return value;
+}
+
+std::string shown(std::string_view text) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  static constexpr size_t kLongest = 120;
+  std::string out;
+  for (const char c : text.substr(0, kLongest)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte < 0x7f) {
+      out += c;
+    } else {
+      out += "\\x";
+      out += kDigits[byte >> 4];
+      out += kDigits[byte & 15];
+    }
+  }
+  return text.size() > kLongest ? out + "..." : out;
+}
+
+}  // namespace ftrun

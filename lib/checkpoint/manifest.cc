@@ -1,0 +1,251 @@
+#include "checkpoint/manifest.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <set>
+
+#include "base/checksum.h"
+#include "base/error.h"
+#include "checkpoint/json_strict.h"
+#include "checkpoint/safetensors.h"
+
+namespace ftrun {
+namespace {
+using nlohmann::json;
+
+// On disk: the checksum is found by position, so that every byte of the file is covered.
+constexpr std::string_view kOpening = "{\n\"xxh3\": \"";
+constexpr size_t kHashDigits = 16;
+
+[[noreturn]] void refuse(const std::string& message) {
+  throw Error(ExitCode::kBadInput, message,
+              "the checkpoint is damaged: resume from another one (ftrun verify lists them)");
+}
+
+json slice_json(const SliceRecord& slice) {
+  return {{"tensor", slice.tensor}, {"kind", slice.kind},   {"dtype", dtype_name(slice.dtype)},
+          {"shape", slice.tensor_shape}, {"begin", slice.begin}, {"end", slice.end},
+          {"xxh3", hex64(slice.xxh3)}};
+}
+
+std::vector<int64_t> shape_from(const json& value, const std::string& where) {
+  std::vector<int64_t> shape;
+  for (const json& dimension : json_array(value, "shape", where)) {
+    const bool fits = dimension.is_number_unsigned() && dimension.get<uint64_t>() <= INT64_MAX;
+    if (!fits) refuse(cat(where, ": field \"shape\" must hold integers of 0 or more"));
+    shape.push_back(dimension.get<int64_t>());
+  }
+  return shape;
+}
+
+SliceRecord slice_from(const json& value, const std::string& file_where) {
+  SliceRecord slice;
+  slice.tensor = json_text(value, "tensor", file_where);
+  const std::string where = cat(file_where, ": tensor \"", shown(slice.tensor), "\"");
+  slice.kind = json_text(value, "kind", where);
+  const std::string problem = tensor_name_problem(entry_name(slice));
+  if (slice.tensor.empty() || slice.kind.empty() || !problem.empty())
+    refuse(cat(where, ": name or kind is refused"));
+  const std::string dtype = json_text(value, "dtype", where);
+  if (!dtype_from_name(dtype)) refuse(cat(where, ": dtype \"", shown(dtype), "\" is not known"));
+  slice.dtype = *dtype_from_name(dtype);
+  slice.tensor_shape = shape_from(value, where);
+  const int64_t elements = checked_elements(slice.tensor_shape, where + ": shape");
+  slice.begin = json_int(value, "begin", where);
+  slice.end = json_int(value, "end", where, slice.begin);
+  if (slice.end > elements)
+    refuse(cat(where, ": the slice ends at ", slice.end, ", the tensor has ", elements, " elements"));
+  slice.xxh3 = json_hash(value, "xxh3", where);
+  return slice;
+}
+
+json record_json_without_slices(const RankRecord& record) {
+  return {{"rank", record.rank},
+          {"file", record.file},
+          {"bytes", record.bytes},
+          {"header_xxh3", hex64(record.header_xxh3)},
+          {"xxh3", hex64(record.xxh3)}};
+}
+
+// One slice a line: a person can read it and a tool can compare two.
+std::string record_lines(const RankRecord& record) {
+  std::string text = record_json_without_slices(record).dump();
+  text.pop_back();
+  text += ",\"slices\":[";
+  for (size_t i = 0; i < record.slices.size(); ++i)
+    text += cat(i > 0 ? ",\n  " : "\n  ", slice_json(record.slices[i]).dump());
+  return text + "\n ]}";
+}
+
+RankRecord record_from(const json& value, const std::string& where) {
+  RankRecord record;
+  const int64_t rank = json_int(value, "rank", where);
+  if (rank > 1'000'000) refuse(cat(where, ": rank ", rank, " is too large"));
+  record.rank = static_cast<int>(rank);
+  record.file = json_text(value, "file", where);
+  if (record.file != rank_file_name(record.rank))
+    refuse(cat(where, ": the file of rank ", rank, " must be ", rank_file_name(record.rank), ", found ",
+               shown(record.file)));
+  const std::string file_where = cat(where, ": ", record.file);
+  record.bytes = json_int(value, "bytes", file_where);
+  record.header_xxh3 = json_hash(value, "header_xxh3", file_where);
+  record.xxh3 = json_hash(value, "xxh3", file_where);
+  std::set<std::string> entries;
+  for (const json& item : json_array(value, "slices", file_where)) {
+    record.slices.push_back(slice_from(item, file_where));
+    const std::string name = entry_name(record.slices.back());
+    if (!entries.insert(name).second)
+      refuse(cat(file_where, ": slice \"", shown(name), "\" comes twice"));
+  }
+  return record;
+}
+
+json meta_json(const CheckpointMeta& meta) {
+  for (const auto& [name, value] : meta.scheduler)
+    if (!std::isfinite(value)) bug(cat("scheduler state ", name, " is ", value));
+  json value{{"ftrun_version", meta.ftrun_version},
+             {"step", meta.step},
+             {"skipped_steps", meta.skipped_steps},
+             {"samples", meta.samples},
+             {"tokens", meta.tokens},
+             {"seed", meta.seed},
+             {"scheduler", meta.scheduler},
+             {"loss_scaler", nullptr},
+             {"data_fingerprint", meta.data_fingerprint},
+             {"model_fingerprint", meta.model_fingerprint},
+             {"config_hash", meta.config_hash},
+             {"topology", meta.topology},
+             {"extra", meta.extra}};
+  if (meta.loss_scaler) {
+    const LossScalerState& scaler = *meta.loss_scaler;
+    value["loss_scaler"] = {{"scale", scaler.scale},
+                            {"iteration", scaler.iteration},
+                            {"last_overflow", scaler.last_overflow},
+                            {"hysteresis", scaler.hysteresis}};
+  }
+  return value;
+}
+
+std::optional<LossScalerState> scaler_from(const json& meta, const std::string& where) {
+  if (meta.contains("loss_scaler") && meta["loss_scaler"].is_null()) return std::nullopt;
+  const json& value = json_object(meta, "loss_scaler", where);
+  LossScalerState scaler;
+  scaler.scale = json_number(value, "scale", where);
+  scaler.iteration = json_int(value, "iteration", where);
+  scaler.last_overflow = json_int(value, "last_overflow", where, -1);
+  scaler.hysteresis = json_int(value, "hysteresis", where, INT64_MIN);
+  return scaler;
+}
+
+CheckpointMeta meta_from(const json& value, const std::string& where) {
+  CheckpointMeta meta;
+  meta.ftrun_version = json_text(value, "ftrun_version", where);
+  meta.step = json_int(value, "step", where);
+  meta.skipped_steps = json_int(value, "skipped_steps", where);
+  meta.samples = json_int(value, "samples", where);
+  meta.tokens = json_int(value, "tokens", where);
+  meta.seed = json_unsigned(value, "seed", where);
+  const json& scheduler = json_object(value, "scheduler", where);
+  for (const auto& [name, unused] : scheduler.items())
+    meta.scheduler[name] = json_number(scheduler, name.c_str(), where);
+  meta.loss_scaler = scaler_from(value, where);
+  meta.data_fingerprint = json_text(value, "data_fingerprint", where);
+  meta.model_fingerprint = json_text(value, "model_fingerprint", where);
+  meta.config_hash = json_text(value, "config_hash", where);
+  const json& topology = json_object(value, "topology", where);
+  for (const auto& [name, unused] : topology.items())
+    meta.topology[name] = json_int(topology, name.c_str(), where);
+  const json& extra = json_object(value, "extra", where);
+  for (const auto& [name, unused] : extra.items())
+    meta.extra[name] = json_text(extra, name.c_str(), where);
+  return meta;
+}
+
+std::string_view verified_rest(std::string_view text, const std::string& path) {
+  if (!text.starts_with(kOpening) || text.size() < kOpening.size() + kHashDigits)
+    refuse(cat(path, ": does not begin as a checkpoint manifest"));
+  const std::string_view said = text.substr(kOpening.size(), kHashDigits);
+  const std::string_view rest = text.substr(kOpening.size() + kHashDigits);
+  const std::string found = hex64(xxh3(rest.data(), rest.size()));
+  if (found != said)
+    refuse(cat(path, ": its checksum is ", found, ", it says ", shown(said),
+               ": the manifest was changed or damaged after it was written"));
+  return rest;
+}
+
+std::string numbered(const char* format, int64_t number) {
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), format, static_cast<long long>(number));
+  return text.data();
+}
+
+bool is_whole(const SliceRecord& slice) {
+  return slice.begin == 0 &&
+         slice.end == checked_elements(slice.tensor_shape, slice.tensor + ": shape");
+}
+
+}  // namespace
+
+std::string entry_name(const SliceRecord& slice) {
+  const std::string name = cat(slice.tensor, ".", slice.kind);
+  return is_whole(slice) ? name : cat(name, "[", slice.begin, ":", slice.end, "]");
+}
+
+std::vector<int64_t> entry_shape(const SliceRecord& slice) {
+  if (is_whole(slice)) return slice.tensor_shape;
+  return {slice.end - slice.begin};
+}
+
+std::string rank_record_text(const RankRecord& record) { return record_lines(record); }
+
+RankRecord rank_record_from(std::string_view text, const std::string& where) {
+  return record_from(parse_json_strict(text, where), where);
+}
+
+std::string manifest_text(const Manifest& manifest) {
+  std::string rest = cat("\",\n\"format\": ", kCheckpointFormat, ",\n\"serial\": ", manifest.serial,
+                         ",\n\"meta\": ", meta_json(manifest.meta).dump(1, ' ', false, json::error_handler_t::replace),
+                         ",\n\"files\": [");
+  for (size_t i = 0; i < manifest.files.size(); ++i)
+    rest += cat(i > 0 ? ",\n " : "\n ", record_lines(manifest.files[i]));
+  rest += "\n]\n}\n";
+  return cat(kOpening, hex64(xxh3(rest.data(), rest.size())), rest);
+}
+
+Manifest manifest_from(std::string_view text, const std::string& path) {
+  verified_rest(text, path);
+  const json value = parse_json_strict(text, path);
+  const int64_t format = json_int(value, "format", path);
+  if (format != kCheckpointFormat)
+    throw Error(ExitCode::kBadInput,
+                cat(path, ": has checkpoint format ", format, ", this ftrun reads format ",
+                    kCheckpointFormat),
+                "use the version of ftrun that wrote it");
+  Manifest manifest;
+  manifest.serial = json_int(value, "serial", path);
+  manifest.meta = meta_from(json_object(value, "meta", path), path);
+  for (const json& item : json_array(value, "files", path))
+    manifest.files.push_back(record_from(item, path));
+  for (size_t i = 0; i < manifest.files.size(); ++i)
+    if (manifest.files[i].rank != static_cast<int>(i))
+      refuse(cat(path, ": entry ", i, " of \"files\" is for rank ", manifest.files[i].rank));
+  return manifest;
+}
+
+std::string step_folder_name(int64_t step) { return numbered("step-%08lld", step); }
+
+std::optional<int64_t> step_of_folder(std::string_view name) {
+  constexpr std::string_view kStart = "step-";
+  if (!name.starts_with(kStart)) return std::nullopt;
+  const std::string_view digits = name.substr(kStart.size());
+  int64_t step = -1;
+  const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+  const bool plain = result.ec == std::errc() && step >= 0 && step_folder_name(step) == name;
+  return plain ? std::optional(step) : std::nullopt;
+}
+
+std::string rank_file_name(int rank) { return numbered("rank-%05lld.safetensors", rank); }
+
+}  // namespace ftrun

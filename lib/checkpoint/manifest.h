@@ -1,0 +1,116 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/dtype.h"
+
+namespace ftrun {
+
+/// Number of the checkpoint format (docs/checkpoint.md). On disk.
+inline constexpr int kCheckpointFormat = 1;
+
+/// A range of one state tensor in this rank's memory.
+struct StateSlice {
+  /// Name of the model's tensor, as in its safetensors files.
+  std::string tensor;
+  /// What is kept of it: "param" (master weights), "exp_avg", "exp_avg_sq", "momentum", ...
+  std::string kind;
+  DType dtype = DType::kF32;
+  /// Shape of the whole tensor, the same on every rank and layout.
+  std::vector<int64_t> tensor_shape;
+  /// Elements [begin, end) of the flattened tensor.
+  int64_t begin = 0;
+  int64_t end = 0;
+  /// end - begin elements: read by a save, written by a load.
+  void* data = nullptr;
+};
+
+/// A range of one state tensor in a file.
+struct SliceRecord {
+  std::string tensor;
+  std::string kind;
+  DType dtype = DType::kF32;
+  std::vector<int64_t> tensor_shape;
+  int64_t begin = 0;
+  int64_t end = 0;
+  /// XXH3 of its bytes.
+  uint64_t xxh3 = 0;
+};
+
+/// Name of the slice inside its safetensors file: "tensor.kind", and "[begin:end]" after it when it
+/// is not the whole tensor.
+std::string entry_name(const SliceRecord& slice);
+/// Shape of the slice inside its file: the tensor's own when whole, else one dimension.
+std::vector<int64_t> entry_shape(const SliceRecord& slice);
+
+/// What one rank wrote.
+struct RankRecord {
+  int rank = 0;
+  /// "rank-00000.safetensors".
+  std::string file;
+  int64_t bytes = 0;
+  uint64_t header_xxh3 = 0;
+  uint64_t xxh3 = 0;
+  std::vector<SliceRecord> slices;
+};
+
+/// Dynamic loss scaling, as DeepSpeed counts.
+struct LossScalerState {
+  double scale = 1;
+  int64_t iteration = 0;
+  int64_t last_overflow = -1;
+  int64_t hysteresis = 1;
+};
+
+/// What a run needs to go on, apart from tensors.
+struct CheckpointMeta {
+  std::string ftrun_version;
+  /// Optimizer steps done, skipped ones included.
+  int64_t step = 0;
+  int64_t skipped_steps = 0;
+  int64_t samples = 0;
+  int64_t tokens = 0;
+  uint64_t seed = 0;
+  /// The schedule's own numbers ("last_batch_iteration", ...). Finite.
+  std::map<std::string, double> scheduler;
+  std::optional<LossScalerState> loss_scaler;
+  std::string data_fingerprint;
+  std::string model_fingerprint;
+  std::string config_hash;
+  /// Degrees of the mesh and the world size ("world_size", "data", "tensor", ...).
+  std::map<std::string, int64_t> topology;
+  /// Anything else, by name; kept as it is.
+  std::map<std::string, std::string> extra;
+};
+
+/// checkpoint.json: what the checkpoint holds, and where.
+struct Manifest {
+  CheckpointMeta meta;
+  /// Counts the commits of a run: the newest checkpoint is the one with the highest number, even
+  /// when the run went back to an earlier step.
+  int64_t serial = 0;
+  std::vector<RankRecord> files;
+};
+
+std::string rank_record_text(const RankRecord& record);
+/// Error(kBadInput) beginning with `where`.
+RankRecord rank_record_from(std::string_view text, const std::string& where);
+
+/// The text of checkpoint.json. It begins with a checksum of all that follows.
+std::string manifest_text(const Manifest& manifest);
+/// Verifies the checksum, then every field. Error(kBadInput) beginning with `path`.
+Manifest manifest_from(std::string_view text, const std::string& path);
+
+/// "step-00000100".
+std::string step_folder_name(int64_t step);
+/// The step of such a name; nothing for any other name.
+std::optional<int64_t> step_of_folder(std::string_view name);
+/// "rank-00003.safetensors".
+std::string rank_file_name(int rank);
+
+}  // namespace ftrun

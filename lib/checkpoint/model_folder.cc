@@ -1,0 +1,212 @@
+#include "checkpoint/model_folder.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <set>
+#include <utility>
+
+#include "base/checksum.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "checkpoint/convert.h"
+#include "checkpoint/json_strict.h"
+
+namespace ftrun {
+namespace {
+namespace fs = std::filesystem;
+
+constexpr const char* kSingle = "model.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
+constexpr int64_t kLongestText = 256 << 20;
+
+[[noreturn]] void refuse(const std::string& message, const std::string& remedy) {
+  throw Error(ExitCode::kBadInput, message, remedy);
+}
+
+bool has(const std::string& folder, const std::string& name) {
+  std::error_code error;
+  return fs::exists(fs::path(folder) / name, error);
+}
+
+std::string read_text(const std::string& folder, const std::string& name) {
+  const std::string path = confined_path(folder, name);
+  const MappedFile file(path);
+  const auto bytes = file.bytes();
+  if (static_cast<int64_t>(bytes.size()) > kLongestText)
+    refuse(cat(path, ": has ", human_bytes(static_cast<int64_t>(bytes.size())), ", at most ",
+               human_bytes(kLongestText), " are read"),
+           "the file is not what its name says");
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+void check_is_folder(const std::string& folder) {
+  std::error_code error;
+  if (fs::is_directory(folder, error)) return;
+  refuse(cat(folder, ": is not a folder"),
+         "give the path of a Hugging Face model folder (config.json and *.safetensors)");
+}
+
+[[noreturn]] void no_weights(const std::string& folder) {
+  const bool pickled = has(folder, "pytorch_model.bin") || has(folder, "pytorch_model.bin.index.json");
+  if (pickled)
+    refuse(cat(folder, ": holds its weights as pickles (pytorch_model*.bin) only"),
+           "convert them to safetensors: ftrun reads no format that can run code");
+  refuse(cat(folder, ": has neither ", kSingle, " nor ", kIndex),
+         "check that the download of the model is complete");
+}
+
+std::map<std::string, std::string> read_weight_map(const std::string& folder) {
+  const std::string path = confined_path(folder, kIndex);
+  const nlohmann::json index = parse_json_strict(read_text(folder, kIndex), path);
+  std::map<std::string, std::string> weight_map;
+  for (const auto& [name, file] : json_object(index, "weight_map", path).items()) {
+    if (!file.is_string())
+      refuse(cat(path, ": weight_map \"", shown(name), "\" must be a file name"),
+             "the index is damaged: fetch it again");
+    weight_map[name] = file.get<std::string>();
+  }
+  if (weight_map.empty()) refuse(cat(path, ": weight_map is empty"), "the index is damaged: fetch it again");
+  return weight_map;
+}
+
+}  // namespace
+
+ModelFolder::ModelFolder(std::string folder) : folder_(std::move(folder)) {
+  check_is_folder(folder_);
+  if (!has(folder_, "config.json"))
+    refuse(cat(folder_, ": has no config.json"), "give the path of a Hugging Face model folder");
+  config_json_ = read_text(folder_, "config.json");
+  if (has(folder_, kSingle))
+    open_single();
+  else if (has(folder_, kIndex))
+    open_sharded();
+  else
+    no_weights(folder_);
+}
+
+void ModelFolder::open_single() {
+  if (has(folder_, kIndex))
+    log_notice(cat(folder_, ": holds ", kSingle, " and ", kIndex, "; the index is not used"));
+  file_names_.push_back(kSingle);
+  files_.emplace_back(confined_path(folder_, kSingle));
+  for (const TensorInfo& tensor : files_[0].tensors()) tensors_.emplace(tensor.name, Place{0, &tensor});
+}
+
+void ModelFolder::open_sharded() {
+  const auto weight_map = read_weight_map(folder_);
+  std::set<std::string> shards;
+  for (const auto& [name, file] : weight_map) shards.insert(file);
+  files_.reserve(shards.size());
+  for (const std::string& file : shards) add_shard(file, weight_map);
+  for (const auto& [name, file] : weight_map)
+    if (tensors_.count(name) == 0)
+      refuse(cat(folder_, "/", kIndex, ": tensor \"", shown(name), "\" should be in ", shown(file),
+                 ", which does not hold it"),
+             "index and shards belong to different versions of the model: fetch all of them again");
+}
+
+void ModelFolder::add_shard(const std::string& file,
+                            const std::map<std::string, std::string>& weight_map) {
+  const std::string path = confined_path(folder_, file);
+  if (!has(folder_, file))
+    refuse(cat(folder_, "/", kIndex, ": shard ", shown(file), " is missing from the folder"),
+           "the download of the model is not complete");
+  const size_t number = files_.size();
+  file_names_.push_back(file);
+  files_.emplace_back(path);
+  for (const TensorInfo& tensor : files_.back().tensors()) {
+    const auto listed = weight_map.find(tensor.name);
+    if (listed == weight_map.end()) {
+      log_notice(cat(path, ": tensor \"", shown(tensor.name), "\" is not in the index and not used"));
+    } else if (listed->second != file) {
+      refuse(cat(path, ": tensor \"", shown(tensor.name), "\" is here, the index says it is in ",
+                 shown(listed->second)),
+             "index and shards belong to different versions of the model: fetch all of them again");
+    } else {
+      tensors_.emplace(tensor.name, Place{number, &tensor});
+    }
+  }
+}
+
+std::vector<std::string> ModelFolder::weight_files() const { return file_names_; }
+
+std::vector<std::string> ModelFolder::names() const {
+  std::vector<std::string> names;
+  names.reserve(tensors_.size());
+  for (const auto& [name, place] : tensors_) names.push_back(name);
+  return names;
+}
+
+const TensorInfo* ModelFolder::find(std::string_view name) const {
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? nullptr : found->second.info;
+}
+
+const ModelFolder::Place& ModelFolder::place(std::string_view name) const {
+  const auto found = tensors_.find(name);
+  if (found != tensors_.end()) return found->second;
+  const std::string near = nearest(name, names());
+  refuse(cat(folder_, ": the weights have no tensor \"", shown(name), "\""),
+         near.empty() ? "the config.json of another model? names and layers must match the weights"
+                      : cat("the nearest name is \"", shown(near), "\""));
+}
+
+const TensorInfo& ModelFolder::at(std::string_view name) const { return *place(name).info; }
+
+const std::string& ModelFolder::file_of(std::string_view name) const {
+  return file_names_[place(name).file];
+}
+
+TensorView ModelFolder::tensor(std::string_view name) const {
+  const Place& found = place(name);
+  return {found.info->dtype, found.info->shape, files_[found.file].bytes(*found.info)};
+}
+
+const std::byte* ModelFolder::source(std::string_view name, int64_t begin, int64_t end,
+                                     size_t room) const {
+  const Place& found = place(name);
+  const TensorInfo& info = *found.info;
+  const std::string& path = files_[found.file].path();
+  if (!is_weight_dtype(info.dtype))
+    refuse(cat(path, ": tensor \"", shown(name), "\" holds ", dtype_name(info.dtype),
+               ", weights must be F32, BF16 or F16"),
+           "use the model's unquantised weights");
+  if (begin < 0 || end < begin || end > info.elements)
+    refuse(cat(path, ": tensor \"", shown(name), "\" has ", info.elements, " elements, ", begin,
+               " to ", end, " were asked for"),
+           "the shapes that config.json implies differ from those of the weights");
+  require(room == static_cast<size_t>(end - begin), "the buffer must fit the elements asked for");
+  return files_[found.file].bytes(info).data() + begin * dtype_bytes(info.dtype);
+}
+
+void ModelFolder::read_f32(std::string_view name, int64_t begin, int64_t end,
+                           std::span<float> out) const {
+  const std::byte* from = source(name, begin, end, out.size());
+  convert_to_f32(at(name).dtype, from, out);
+}
+
+void ModelFolder::read_bf16(std::string_view name, int64_t begin, int64_t end,
+                            std::span<uint16_t> out) const {
+  const std::byte* from = source(name, begin, end, out.size());
+  convert_to_bf16(at(name).dtype, from, out);
+}
+
+void ModelFolder::release(std::string_view name, int64_t begin, int64_t end) const {
+  const Place& found = place(name);
+  files_[found.file].release(*found.info, begin, end);
+}
+
+std::string ModelFolder::fingerprint() const {
+  Xxh3Stream hash;
+  hash.update(config_json_.data(), config_json_.size());
+  for (size_t i = 0; i < files_.size(); ++i) {
+    const std::string line =
+        cat(file_names_[i], " ", files_[i].file_bytes(), " ", hex64(files_[i].header_xxh3()), "\n");
+    hash.update(line.data(), line.size());
+  }
+  return hex64(hash.digest());
+}
+
+}  // namespace ftrun

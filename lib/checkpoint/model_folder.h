@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/safetensors.h"
+
+namespace ftrun {
+
+/// A Hugging Face model folder: config.json and model.safetensors, or shards and their index. Weights
+/// are mapped and only what is asked for is read. Nothing in the folder is trusted: an index that
+/// disagrees with its shards and names that leave the folder are refused with Error(kBadInput).
+class ModelFolder {
+ public:
+  explicit ModelFolder(std::string folder);
+
+  const std::string& path() const { return folder_; }
+  /// The text of config.json.
+  const std::string& config_json() const { return config_json_; }
+  /// File names of the weights, in order.
+  std::vector<std::string> weight_files() const;
+  /// Names of all tensors, sorted.
+  std::vector<std::string> names() const;
+  /// Null when there is no tensor of that name.
+  const TensorInfo* find(std::string_view name) const;
+  /// Error(kBadInput) naming the nearest tensor when there is none of that name.
+  const TensorInfo& at(std::string_view name) const;
+  /// File name that holds the tensor.
+  const std::string& file_of(std::string_view name) const;
+  TensorView tensor(std::string_view name) const;
+
+  /// Copies elements [begin, end) of the flattened tensor, converted from F32, BF16 or F16 (to BF16:
+  /// nearest, ties to even). out.size() is end - begin. Error(kBadInput) when the tensor is missing,
+  /// shorter, or holds another dtype.
+  void read_f32(std::string_view name, int64_t begin, int64_t end, std::span<float> out) const;
+  void read_bf16(std::string_view name, int64_t begin, int64_t end, std::span<uint16_t> out) const;
+  /// Lets the kernel drop the pages of elements [begin, end), which were read for the last time.
+  void release(std::string_view name, int64_t begin, int64_t end) const;
+
+  /// 16 hexadecimal digits that change with config.json and with the name, dtype, shape or place of
+  /// any tensor. The weights themselves are not read.
+  std::string fingerprint() const;
+
+ private:
+  struct Place {
+    size_t file;
+    const TensorInfo* info;
+  };
+
+  void open_single();
+  void open_sharded();
+  void add_shard(const std::string& file, const std::map<std::string, std::string>& weight_map);
+  const Place& place(std::string_view name) const;
+  const std::byte* source(std::string_view name, int64_t begin, int64_t end, size_t room) const;
+
+  std::string folder_;
+  std::string config_json_;
+  std::vector<std::string> file_names_;
+  std::vector<SafetensorsFile> files_;
+  std::map<std::string, Place, std::less<>> tensors_;
+};
+
+}  // namespace ftrun

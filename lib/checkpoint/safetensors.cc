@@ -1,0 +1,72 @@
+#include "checkpoint/safetensors.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/checksum.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "checkpoint/json_strict.h"
+
+namespace ftrun {
+namespace {
+
+[[noreturn]] void no_such_tensor(const SafetensorsFile& file, std::string_view name) {
+  std::vector<std::string> names;
+  for (const TensorInfo& tensor : file.tensors()) names.push_back(tensor.name);
+  const std::string near = nearest(name, names);
+  throw Error(ExitCode::kBadInput, cat(file.path(), ": has no tensor \"", shown(name), "\""),
+              near.empty() ? cat("it holds ", names.size(), " tensors; none has a name like it")
+                           : cat("the nearest name is \"", shown(near), "\""));
+}
+
+}  // namespace
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::vector<std::string> parts;
+  for (const int64_t dimension : shape) parts.push_back(std::to_string(dimension));
+  return cat("[", join(parts, ", "), "]");
+}
+
+SafetensorsFile::SafetensorsFile(const std::string& path)
+    : file_(path), header_(parse_safetensors(file_.bytes(), path)), by_name_(header_.tensors.size()) {
+  std::iota(by_name_.begin(), by_name_.end(), size_t{0});
+  std::sort(by_name_.begin(), by_name_.end(),
+            [this](size_t a, size_t b) { return tensors()[a].name < tensors()[b].name; });
+}
+
+const TensorInfo* SafetensorsFile::find(std::string_view name) const {
+  const auto found =
+      std::lower_bound(by_name_.begin(), by_name_.end(), name,
+                       [this](size_t i, std::string_view key) { return tensors()[i].name < key; });
+  if (found == by_name_.end() || tensors()[*found].name != name) return nullptr;
+  return &tensors()[*found];
+}
+
+const TensorInfo& SafetensorsFile::at(std::string_view name) const {
+  const TensorInfo* found = find(name);
+  if (found == nullptr) no_such_tensor(*this, name);
+  return *found;
+}
+
+TensorView SafetensorsFile::tensor(std::string_view name) const {
+  const TensorInfo& info = at(name);
+  return {info.dtype, info.shape, bytes(info)};
+}
+
+std::span<const std::byte> SafetensorsFile::bytes(const TensorInfo& tensor) const {
+  return file_.bytes().subspan(static_cast<size_t>(header_.data_offset + tensor.begin),
+                               static_cast<size_t>(tensor.end - tensor.begin));
+}
+
+uint64_t SafetensorsFile::header_xxh3() const {
+  return xxh3(file_.bytes().data(), static_cast<size_t>(header_.data_offset));
+}
+
+void SafetensorsFile::release(const TensorInfo& tensor, int64_t begin, int64_t end) const {
+  const int64_t size = dtype_bytes(tensor.dtype);
+  file_.release(static_cast<size_t>(header_.data_offset + tensor.begin + begin * size),
+                static_cast<size_t>((end - begin) * size));
+}
+
+}  // namespace ftrun

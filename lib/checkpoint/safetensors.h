@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/file.h"
+
+namespace ftrun {
+
+/// Longest header that is read, in bytes (the format's own limit).
+inline constexpr int64_t kLongestSafetensorsHeader = 100'000'000;
+
+/// One tensor as a safetensors header describes it.
+struct TensorInfo {
+  std::string name;
+  DType dtype = DType::kF32;
+  /// [] is a scalar; a 0 makes an empty tensor.
+  std::vector<int64_t> shape;
+  /// Product of the shape.
+  int64_t elements = 0;
+  /// Bytes [begin, end) of the data part.
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+/// What a header holds, after every check.
+struct SafetensorsHeader {
+  /// Bytes before the data part: 8 + length of the JSON.
+  int64_t data_offset = 0;
+  /// In the order of their data.
+  std::vector<TensorInfo> tensors;
+  std::map<std::string, std::string> metadata;
+};
+
+/// Reads and checks the header of a whole file in memory. Nothing in it is trusted: lengths are
+/// checked before use, products for overflow, names for being names, and the tensors must tile the
+/// data without hole or overlap. Error(kBadInput) naming `path` and, where there is one, the tensor.
+SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::string& path);
+
+/// Why `name` cannot be a tensor's name ("it is empty", ...), or "".
+std::string tensor_name_problem(std::string_view name);
+
+/// Product of a shape. Error(kBadInput) beginning with `what` when a dimension is negative or the
+/// product does not fit.
+int64_t checked_elements(const std::vector<int64_t>& shape, const std::string& what);
+
+/// "[2, 3]".
+std::string shape_text(const std::vector<int64_t>& shape);
+
+/// A tensor's bytes in the mapped file; they may lie at any alignment.
+struct TensorView {
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+  std::span<const std::byte> bytes;
+};
+
+/// A safetensors file, mapped; pages are read when they are touched.
+class SafetensorsFile {
+ public:
+  /// Error(kBadInput) naming file and tensor when anything is wrong with it.
+  explicit SafetensorsFile(const std::string& path);
+
+  const std::string& path() const { return file_.path(); }
+  int64_t file_bytes() const { return static_cast<int64_t>(file_.bytes().size()); }
+  const std::vector<TensorInfo>& tensors() const { return header_.tensors; }
+  const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
+  /// Null when there is none of that name.
+  const TensorInfo* find(std::string_view name) const;
+  /// Error(kBadInput) naming the nearest tensor when there is none of that name.
+  const TensorInfo& at(std::string_view name) const;
+  TensorView tensor(std::string_view name) const;
+  std::span<const std::byte> bytes(const TensorInfo& tensor) const;
+  /// XXH3 of everything before the data.
+  uint64_t header_xxh3() const;
+  /// Lets the kernel drop the pages of elements [begin, end), which were read for the last time.
+  void release(const TensorInfo& tensor, int64_t begin, int64_t end) const;
+
+ private:
+  MappedFile file_;
+  SafetensorsHeader header_;
+  std::vector<size_t> by_name_;  // indices into tensors(), sorted by name
+};
+
+}  // namespace ftrun

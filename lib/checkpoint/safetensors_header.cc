@@ -1,0 +1,291 @@
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+#include "checkpoint/json_strict.h"
+#include "checkpoint/safetensors.h"
+
+namespace ftrun {
+namespace {
+
+constexpr size_t kMostDimensions = 64;
+constexpr size_t kLongestName = 4096;
+constexpr const char* kRemedy =
+    "the file is damaged, incomplete or not a safetensors file: fetch or write it again";
+
+[[noreturn]] void refuse(const std::string& message) {
+  throw Error(ExitCode::kBadInput, message, kRemedy);
+}
+
+// Walks the header without building a tree: memory stays in proportion to the number of tensors,
+// and nothing deeper than the format allows is ever entered. A handler returns false to stop, after
+// saying why in problem_.
+class HeaderReader {
+ public:
+  using Json = nlohmann::json;
+
+  std::vector<TensorInfo> tensors;
+  std::map<std::string, std::string> metadata;
+
+  const std::string& problem() const { return problem_; }
+  size_t bad_byte() const { return bad_byte_; }
+
+  bool null() { return value("null"); }
+  bool boolean(bool) { return value("a truth value"); }
+  bool number_integer(Json::number_integer_t) { return value("a negative number"); }
+  bool number_float(Json::number_float_t, const std::string&) {
+    return value("a number that is not a plain integer");
+  }
+  bool binary(Json::binary_t&) { return value("binary data"); }
+  bool number_unsigned(Json::number_unsigned_t number) {
+    if (state_ != State::kShape && state_ != State::kOffsets) return value("a number");
+    if (number > static_cast<uint64_t>(INT64_MAX))
+      return stop(cat(subject(), field_, " holds ", number, ", which is too large"));
+    std::vector<int64_t>& list = state_ == State::kShape ? tensors.back().shape : offsets_;
+    if (list.size() >= kMostDimensions)
+      return stop(cat(subject(), field_, " has more than ", kMostDimensions, " entries"));
+    list.push_back(static_cast<int64_t>(number));
+    return true;
+  }
+  bool string(std::string& text) {
+    if (state_ == State::kMetadata) return add_metadata(text);
+    if (state_ != State::kTensor || field_ != "dtype") return value("a text");
+    const auto dtype = dtype_from_name(text);
+    if (!dtype) return stop(cat(subject(), "dtype \"", shown(text), "\" is not one that ftrun reads"));
+    tensors.back().dtype = *dtype;
+    return true;
+  }
+  bool start_object(size_t) {
+    if (state_ == State::kStart) return go(State::kTop);
+    if (state_ != State::kTop) return value("an object");
+    return go(field_ == "__metadata__" ? State::kMetadata : State::kTensor);
+  }
+  bool end_object() {
+    if (state_ == State::kTensor && !finish_tensor()) return false;
+    return go(state_ == State::kTop ? State::kEnd : State::kTop);
+  }
+  bool start_array(size_t) {
+    if (state_ == State::kTensor && field_ == "shape") return go(State::kShape);
+    if (state_ == State::kTensor && field_ == "data_offsets") return go(State::kOffsets);
+    return value("a list");
+  }
+  bool end_array() { return go(State::kTensor); }
+  bool key(std::string& text) {
+    if (state_ == State::kTop) return top_key(text);
+    field_ = text;
+    if (state_ == State::kMetadata) return metadata.count(text) == 0 || metadata_twice(text);
+    return tensor_field(text);
+  }
+  bool parse_error(size_t byte, const std::string&, const Json::exception&) {
+    bad_byte_ = byte;
+    return false;
+  }
+
+ private:
+  enum class State { kStart, kTop, kMetadata, kTensor, kShape, kOffsets, kEnd };
+
+  bool go(State next) {
+    state_ = next;
+    return true;
+  }
+  bool stop(std::string problem) {
+    problem_ = std::move(problem);
+    return false;
+  }
+  std::string subject() const { return cat("tensor \"", shown(tensors.back().name), "\": "); }
+
+  bool value(const char* found) {
+    switch (state_) {
+      case State::kStart:
+      case State::kEnd: return stop(cat("the header must be an object, found ", found));
+      case State::kTop:
+        return stop(cat("\"", shown(field_), "\" must be an object, found ", found));
+      case State::kMetadata:
+        return stop(cat("__metadata__ \"", shown(field_), "\" must be a text, found ", found));
+      case State::kTensor: {
+        const char* expected = field_ == "dtype" ? "a text" : "a list of integers";
+        return stop(cat(subject(), field_, " must be ", expected, ", found ", found));
+      }
+      case State::kShape:
+      case State::kOffsets: break;
+    }
+    return stop(cat(subject(), field_, " must hold integers of 0 or more, found ", found));
+  }
+
+  bool top_key(const std::string& name) {
+    field_ = name;
+    if (name == "__metadata__") {
+      if (seen_metadata_) return stop("__metadata__ comes twice");
+      seen_metadata_ = true;
+      return true;
+    }
+    const std::string problem = tensor_name_problem(name);
+    if (!problem.empty())
+      return stop(cat("tensor name \"", shown(name), "\" is refused: ", problem));
+    tensors.emplace_back().name = name;
+    fields_.clear();
+    offsets_.clear();
+    return true;
+  }
+  bool add_metadata(const std::string& text) {
+    metadata.emplace(field_, text);
+    return true;
+  }
+  bool metadata_twice(const std::string& name) {
+    return stop(cat("__metadata__ \"", shown(name), "\" comes twice"));
+  }
+  bool tensor_field(const std::string& name) {
+    if (name != "dtype" && name != "shape" && name != "data_offsets")
+      return stop(cat(subject(), "field \"", shown(name), "\" is not one of the format"));
+    if (!fields_.insert(name).second) return stop(cat(subject(), name, " comes twice"));
+    return true;
+  }
+  bool finish_tensor() {
+    for (const char* name : {"dtype", "shape", "data_offsets"})
+      if (fields_.count(name) == 0) return stop(cat(subject(), name, " is missing"));
+    if (offsets_.size() != 2)
+      return stop(cat(subject(), "data_offsets has ", offsets_.size(), " entries, 2 were expected"));
+    tensors.back().begin = offsets_[0];
+    tensors.back().end = offsets_[1];
+    return true;
+  }
+
+  State state_ = State::kStart;
+  std::string field_;
+  std::set<std::string> fields_;
+  std::vector<int64_t> offsets_;
+  bool seen_metadata_ = false;
+  std::string problem_;
+  size_t bad_byte_ = 0;
+};
+
+// A clone without Git LFS leaves such a text in place of each large file.
+bool is_lfs_pointer(std::span<const std::byte> file) {
+  static constexpr std::string_view kStart = "version https://git-lfs";
+  return file.size() >= kStart.size() && std::memcmp(file.data(), kStart.data(), kStart.size()) == 0;
+}
+
+std::string_view header_text(std::span<const std::byte> file, const std::string& path) {
+  if (is_lfs_pointer(file))
+    throw Error(ExitCode::kBadInput, cat(path, ": is a Git LFS pointer, not the weights"),
+                "run \"git lfs pull\" in the folder, or download the file itself");
+  if (file.size() < 8)
+    refuse(cat(path, ": has ", file.size(), " bytes, too short for a safetensors file"));
+  uint64_t length = 0;
+  for (size_t i = 8; i-- > 0;) length = length << 8 | std::to_integer<uint64_t>(file[i]);
+  if (length > static_cast<uint64_t>(kLongestSafetensorsHeader))
+    refuse(cat(path, ": the header would have ", length, " bytes, at most ",
+               kLongestSafetensorsHeader, " are allowed"));
+  if (length > file.size() - 8)
+    refuse(cat(path, ": the header would have ", length, " bytes, the file has only ",
+               file.size() - 8, " after its first 8"));
+  return {reinterpret_cast<const char*>(file.data()) + 8, static_cast<size_t>(length)};
+}
+
+void check_size(TensorInfo& tensor, const std::string& path) {
+  const std::string subject = cat(path, ": tensor \"", shown(tensor.name), "\": ");
+  tensor.elements = checked_elements(tensor.shape, subject + "shape");
+  int64_t bytes = 0;
+  if (__builtin_mul_overflow(tensor.elements, dtype_bytes(tensor.dtype), &bytes))
+    refuse(cat(subject, "shape has too many elements"));
+  if (tensor.end < tensor.begin)
+    refuse(cat(subject, "data_offsets end at ", tensor.end, ", before they begin at ", tensor.begin));
+  if (tensor.end - tensor.begin != bytes)
+    refuse(cat(subject, "data_offsets hold ", tensor.end - tensor.begin, " bytes, dtype and shape need ",
+               bytes));
+}
+
+// Together with the size check this proves that every byte of the data belongs to one tensor.
+void check_tiling(const std::vector<TensorInfo>& tensors, int64_t data_bytes,
+                  const std::string& path) {
+  int64_t expected = 0;
+  for (const TensorInfo& tensor : tensors) {
+    const std::string subject = cat(path, ": tensor \"", shown(tensor.name), "\": ");
+    if (tensor.end > data_bytes)
+      refuse(cat(subject, "data ends at byte ", tensor.end, ", the file holds only ", data_bytes,
+                 " bytes of data"));
+    if (tensor.begin > expected)
+      refuse(cat(subject, "begins at byte ", tensor.begin, ", which leaves a hole after byte ",
+                 expected));
+    if (tensor.begin < expected)
+      refuse(cat(subject, "begins at byte ", tensor.begin,
+                 ", inside the tensor before it, which ends at byte ", expected));
+    expected = tensor.end;
+  }
+  if (expected != data_bytes)
+    refuse(cat(path, ": ", data_bytes - expected, " bytes after the last tensor belong to none"));
+}
+
+void check_names_differ(const std::vector<TensorInfo>& tensors, const std::string& path) {
+  std::vector<std::string_view> names;
+  names.reserve(tensors.size());
+  for (const TensorInfo& tensor : tensors) names.push_back(tensor.name);
+  std::sort(names.begin(), names.end());
+  const auto twice = std::adjacent_find(names.begin(), names.end());
+  if (twice != names.end()) refuse(cat(path, ": tensor \"", shown(*twice), "\" comes twice"));
+}
+
+void read_header(std::string_view text, HeaderReader& reader, const std::string& path) {
+  if (text.empty() || text.front() != '{') refuse(cat(path, ": the header does not begin with {"));
+  // The JSON parser takes a NUL for the end of its input and would not see what follows.
+  const size_t nul = text.find('\0');
+  if (nul != std::string_view::npos)
+    refuse(cat(path, ": the header holds a NUL byte at position ", nul));
+  if (nlohmann::json::sax_parse(text.begin(), text.end(), &reader)) return;
+  if (!reader.problem().empty()) refuse(cat(path, ": ", reader.problem()));
+  refuse(cat(path, ": the header is not valid JSON at byte ", reader.bad_byte()));
+}
+
+bool is_path_like(std::string_view name) {
+  size_t start = 0;
+  for (;;) {
+    const size_t end = name.find_first_of("/\\", start);
+    if (name.substr(start, end - start) == "..") return true;
+    if (end == std::string_view::npos) return name.front() == '/' || name.front() == '\\';
+    start = end + 1;
+  }
+}
+
+}  // namespace
+
+std::string tensor_name_problem(std::string_view name) {
+  if (name.empty()) return "it is empty";
+  if (name.size() > kLongestName) return cat("it is longer than ", kLongestName, " bytes");
+  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
+  if (std::any_of(name.begin(), name.end(), is_control)) return "it holds a control character";
+  if (is_path_like(name)) return "it reads as a path";
+  return "";
+}
+
+int64_t checked_elements(const std::vector<int64_t>& shape, const std::string& what) {
+  int64_t elements = 1;
+  for (const int64_t dimension : shape) {
+    if (dimension < 0) refuse(cat(what, " has a negative dimension"));
+    if (__builtin_mul_overflow(elements, dimension, &elements))
+      refuse(cat(what, " has too many elements"));
+  }
+  return elements;
+}
+
+SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::string& path) {
+  const std::string_view text = header_text(file, path);
+  HeaderReader reader;
+  read_header(text, reader, path);
+  SafetensorsHeader header;
+  header.data_offset = static_cast<int64_t>(8 + text.size());
+  header.tensors = std::move(reader.tensors);
+  header.metadata = std::move(reader.metadata);
+  for (TensorInfo& tensor : header.tensors) check_size(tensor, path);
+  check_names_differ(header.tensors, path);
+  std::stable_sort(header.tensors.begin(), header.tensors.end(),
+                   [](const TensorInfo& a, const TensorInfo& b) {
+                     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+                   });
+  check_tiling(header.tensors, static_cast<int64_t>(file.size()) - header.data_offset, path);
+  return header;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/checksum.h"
+#include "base/dtype.h"
+#include "base/file.h"
+
+namespace ftrun {
+
+/// A tensor that will be written.
+struct TensorSpec {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+};
+
+/// Checksums of a file that was written: XXH3 of all of it, of everything before the data, and of
+/// each tensor in the order of SafetensorsWriter::tensors().
+struct WrittenFile {
+  int64_t bytes = 0;
+  uint64_t header_xxh3 = 0;
+  uint64_t xxh3 = 0;
+  std::vector<uint64_t> tensor_xxh3;
+};
+
+/// Sorts as the safetensors library stores tensors: widest dtype first, then by name.
+void sort_as_stored(std::vector<TensorSpec>& tensors);
+
+/// Length and JSON of the header, padded with spaces to a multiple of 8, for tensors in stored
+/// order; "format": "pt" is among the metadata.
+std::string safetensors_header(const std::vector<TensorSpec>& tensors,
+                               std::map<std::string, std::string> metadata);
+
+/// Writes one safetensors file front to back, in pieces of any size. The whole size is reserved
+/// before the first byte, so that a full disk is met at once. Error(kEnvironment) from the file
+/// system; a wrong order or amount of data is a bug of the caller.
+class SafetensorsWriter {
+ public:
+  SafetensorsWriter(FileSystem& files, const std::string& path, std::vector<TensorSpec> tensors,
+                    const std::map<std::string, std::string>& metadata = {});
+
+  /// In the order in which their data must come.
+  const std::vector<TensorSpec>& tensors() const { return tensors_; }
+  /// The next bytes of tensor `name`.
+  void append(std::string_view name, std::span<const std::byte> bytes);
+  /// Syncs and closes; every tensor must be complete.
+  WrittenFile finish();
+
+ private:
+  void begin_next();
+
+  std::vector<TensorSpec> tensors_;
+  std::unique_ptr<WritableFile> file_;
+  Xxh3Stream whole_;
+  std::unique_ptr<Xxh3Stream> tensor_;
+  size_t current_ = 0;
+  int64_t left_ = 0;
+  WrittenFile written_;
+};
+
+}  // namespace ftrun

@@ -1,0 +1,265 @@
+#include "checkpoint/save.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <random>
+#include <utility>
+
+#include "base/checksum.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/safetensors_writer.h"
+
+namespace ftrun {
+namespace {
+namespace fs = std::filesystem;
+
+// On disk: clean_checkpoints knows leftovers by these.
+constexpr const char* kTemporary = ".tmp-";
+constexpr const char* kReplaced = ".replaced-";
+
+std::string below(const std::string& folder, const std::string& name) {
+  return (fs::path(folder) / name).string();
+}
+
+std::string parent_of(const std::string& folder) {
+  const std::string parent = fs::path(folder).parent_path().string();
+  return parent.empty() ? "." : parent;
+}
+
+std::string random_id() {
+  std::random_device random;
+  return hex64(uint64_t{random()} << 32 | random()).substr(0, 8);
+}
+
+int64_t slice_bytes(const StateSlice& slice) {
+  return (slice.end - slice.begin) * dtype_bytes(slice.dtype);
+}
+
+SliceRecord record_of(const StateSlice& slice) {
+  return {slice.tensor, slice.kind, slice.dtype, slice.tensor_shape, slice.begin, slice.end, 0};
+}
+
+void check_slice(const StateSlice& slice) {
+  const int64_t elements =
+      checked_elements(slice.tensor_shape, cat("tensor \"", slice.tensor, "\": shape"));
+  if (slice.begin < 0 || slice.end < slice.begin || slice.end > elements)
+    bug(cat("slice ", slice.begin, " to ", slice.end, " of tensor \"", slice.tensor, "\" with ",
+            elements, " elements"));
+}
+
+using SlicesByEntry = std::map<std::string, const StateSlice*>;
+
+SlicesByEntry by_entry(const std::vector<StateSlice>& slices) {
+  SlicesByEntry entries;
+  for (const StateSlice& slice : slices) {
+    check_slice(slice);
+    const std::string name = entry_name(record_of(slice));
+    if (!entries.emplace(name, &slice).second) bug(cat("slice \"", name, "\" is given twice"));
+  }
+  return entries;
+}
+
+std::vector<TensorSpec> specs_of(const SlicesByEntry& entries) {
+  std::vector<TensorSpec> specs;
+  for (const auto& [name, slice] : entries)
+    specs.push_back({name, slice->dtype, entry_shape(record_of(*slice))});
+  return specs;
+}
+
+RankRecord write_rank_file(FileSystem& files, const std::string& folder, int rank,
+                           const std::vector<StateSlice>& slices) {
+  const SlicesByEntry entries = by_entry(slices);
+  RankRecord record;
+  record.rank = rank;
+  record.file = rank_file_name(rank);
+  SafetensorsWriter writer(files, below(folder, record.file), specs_of(entries));
+  for (const TensorSpec& tensor : writer.tensors()) {
+    const StateSlice& slice = *entries.at(tensor.name);
+    const auto size = static_cast<size_t>(slice_bytes(slice));
+    writer.append(tensor.name, {static_cast<const std::byte*>(slice.data), size});
+    record.slices.push_back(record_of(slice));
+  }
+  const WrittenFile written = writer.finish();
+  record.bytes = written.bytes;
+  record.header_xxh3 = written.header_xxh3;
+  record.xxh3 = written.xxh3;
+  for (size_t i = 0; i < record.slices.size(); ++i) record.slices[i].xxh3 = written.tensor_xxh3[i];
+  return record;
+}
+
+// Finds what the disk, the memory or a network file system did to the bytes on the way.
+void read_back(const std::string& folder, const RankRecord& record) {
+  const MappedFile file(below(folder, record.file));
+  const uint64_t found = xxh3(file.bytes().data(), file.bytes().size());
+  if (found != record.xxh3)
+    throw Error(ExitCode::kEnvironment,
+                cat(file.path(), ": reads back with checksum ", hex64(found), ", written with ",
+                    hex64(record.xxh3)),
+                "the disk or its connection changes data: write to another one (output_dir)");
+}
+
+void make_root(FileSystem& files, const std::string& root) {
+  if (files.exists(root)) return;
+  files.make_folder(root);
+  files.sync_folder(parent_of(root));
+}
+
+std::string make_temporary(FileSystem& files, const std::string& root, int64_t step) {
+  make_root(files, root);
+  const std::string name = step_folder_name(step) + kTemporary + random_id();
+  files.make_folder(below(root, name));
+  return name;
+}
+
+std::string write_here(FileSystem& files, const SaveOptions& options, const std::string& folder,
+                       const std::vector<StateSlice>& slices, int rank) {
+  if (!files.exists(folder))
+    throw Error(ExitCode::kEnvironment, cat(folder, ": was made by rank 0 and is not seen here"),
+                "output_dir must be on a file system that all ranks share");
+  const RankRecord record = write_rank_file(files, folder, rank, slices);
+  if (options.verify_written) read_back(folder, record);
+  return rank_record_text(record);
+}
+
+int64_t next_serial(const std::string& root) {
+  int64_t serial = 0;
+  for (const CheckpointEntry& entry : list_checkpoints(root)) serial = std::max(serial, entry.serial);
+  return serial + 1;
+}
+
+Manifest manifest_of(const SaveOptions& options, const CheckpointMeta& meta,
+                     const std::vector<std::string>& records) {
+  Manifest manifest{meta, next_serial(options.root), {}};
+  for (size_t rank = 0; rank < records.size(); ++rank)
+    manifest.files.push_back(rank_record_from(records[rank], cat("record of rank ", rank)));
+  return manifest;
+}
+
+void write_manifest(FileSystem& files, const std::string& folder, const Manifest& manifest) {
+  const std::string text = manifest_text(manifest);
+  auto file = files.create(below(folder, "checkpoint.json"));
+  file->reserve(static_cast<int64_t>(text.size()));
+  file->write(text.data(), text.size());
+  file->sync();
+  file->close();
+  files.sync_folder(folder);
+}
+
+// A resumed run can reach a step whose folder is there already. A folder cannot replace another in
+// one move, so the old one steps aside; clean_checkpoints puts it back if the second move was lost.
+void put_in_place(FileSystem& files, const std::string& root, const std::string& made,
+                  const std::string& name) {
+  const std::string target = below(root, name);
+  const std::string aside = target + kReplaced + random_id();
+  const bool replaces = files.exists(target);
+  if (replaces) files.rename(target, aside);
+  files.rename(made, target);
+  files.sync_folder(root);
+  write_file_atomic(files, below(root, "latest"), name);
+  if (replaces) files.remove_all(aside);
+}
+
+// Under a temporary name first: a removal cut short must not look like a damaged checkpoint.
+void remove_checkpoint(FileSystem& files, const std::string& folder) {
+  const std::string going = folder + kTemporary + random_id();
+  files.rename(folder, going);
+  files.remove_all(going);
+}
+
+// Only commits older than the new one go, which was verified: the newest good one always stays.
+// Folders whose manifest cannot be read are left for a person to look at.
+void remove_old(FileSystem& files, const SaveOptions& options, int64_t newest_serial) {
+  if (options.keep_last <= 0) return;
+  int64_t kept = 0;
+  for (const CheckpointEntry& entry : list_checkpoints(options.root)) {
+    if (!entry.problem.empty() || entry.serial > newest_serial) continue;
+    if (kept++ >= options.keep_last) remove_checkpoint(files, entry.folder);
+  }
+}
+
+std::string commit(FileSystem& files, const SaveOptions& options, const CheckpointMeta& meta,
+                   const std::string& made, const std::vector<std::string>& records) {
+  const Manifest manifest = manifest_of(options, meta, records);
+  write_manifest(files, made, manifest);
+  put_in_place(files, options.root, made, step_folder_name(meta.step));
+  try {
+    remove_old(files, options, manifest.serial);
+  } catch (const Error& error) {
+    log_warning(cat("an old checkpoint could not be removed: ", error.message()));
+  }
+  return "";
+}
+
+// Best effort: the failure that led here is the one to tell, and the next start cleans up as well.
+void abandon(FileSystem& files, const std::string& folder, const RankGroup& group) {
+  if (group.rank != 0) return;
+  try {
+    files.remove_all(folder);
+  } catch (const Error& error) {
+    log_warning(cat(folder, ": could not be removed: ", error.message()));
+  }
+}
+
+int64_t total_bytes(const std::vector<std::string>& records) {
+  int64_t bytes = 0;
+  for (const std::string& record : records) bytes += rank_record_from(record, "record").bytes;
+  return bytes;
+}
+
+}  // namespace
+
+SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options, const CheckpointMeta& meta,
+                           const std::vector<StateSlice>& slices, const RankGroup& group) {
+  const std::string name = step_folder_name(meta.step);
+  const std::string what = cat("checkpoint ", name, " was not written");
+  const std::string temporary = together(group, what, [&]() -> std::string {
+    return group.rank == 0 ? make_temporary(files, options.root, meta.step) : "";
+  })[0];
+  const std::string folder = below(options.root, temporary);
+  try {
+    const auto records = together(
+        group, what, [&] { return write_here(files, options, folder, slices, group.rank); });
+    together(group, what, [&]() -> std::string {
+      return group.rank == 0 ? commit(files, options, meta, folder, records) : "";
+    });
+    return {below(options.root, name), total_bytes(records)};
+  } catch (...) {
+    abandon(files, folder, group);
+    throw;
+  }
+}
+
+void clean_checkpoints(FileSystem& files, const std::string& root) {
+  if (!files.exists(root)) return;
+  bool changed = false;
+  for (const std::string& name : files.list(root)) {
+    const size_t replaced = name.find(kReplaced);
+    const std::string original = name.substr(0, replaced);
+    const bool leftover = replaced != std::string::npos || name == "latest.tmp" ||
+                          (name.starts_with("step-") && name.find(kTemporary) != std::string::npos);
+    if (!leftover) continue;
+    if (replaced != std::string::npos && !files.exists(below(root, original)))
+      files.rename(below(root, name), below(root, original));
+    else
+      files.remove_all(below(root, name));
+    changed = true;
+  }
+  if (changed) files.sync_folder(root);
+}
+
+std::optional<std::string> checkpoint_space_warning(FileSystem& files, const std::string& root,
+                                                    int64_t checkpoint_bytes, int64_t keep_last) {
+  const int64_t count = std::max<int64_t>(keep_last, 1) + 1;
+  const int64_t wanted = count * (checkpoint_bytes + checkpoint_bytes / 5);
+  const int64_t free = files.free_bytes(root);
+  if (free >= wanted) return std::nullopt;
+  return cat(root, ": ", count, " checkpoints of ", human_bytes(checkpoint_bytes), " want ",
+             human_bytes(wanted), ", ", human_bytes(free), " are free");
+}
+
+}  // namespace ftrun

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/rank_group.h"
+
+namespace ftrun {
+
+struct SaveOptions {
+  /// The run folder's checkpoints/, on a file system that all ranks see.
+  std::string root;
+  /// Checkpoints that are kept, the new one among them; 0 keeps all.
+  int64_t keep_last = 0;
+  /// Reads every file back and verifies it before the checkpoint counts.
+  bool verify_written = true;
+};
+
+struct SaveResult {
+  /// The step folder.
+  std::string folder;
+  /// Of all ranks' files.
+  int64_t bytes = 0;
+};
+
+/// Collective: every rank of `group` calls this with its own slices and the same meta and options.
+/// The checkpoint appears complete and synced or not at all; when any rank fails, all throw the same
+/// Error and earlier checkpoints stay as they are. A slice may be held by several ranks, and every
+/// element that a later run needs must be held by one.
+SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options, const CheckpointMeta& meta,
+                           const std::vector<StateSlice>& slices, const RankGroup& group);
+
+/// Removes what interrupted saves left below `root`. One process calls it, before the run begins.
+void clean_checkpoints(FileSystem& files, const std::string& root);
+
+/// A warning when the disk below `root` has no room for `keep_last` + 1 checkpoints of
+/// `checkpoint_bytes` and a fifth more (keep_last 0: for two); nothing when it has.
+std::optional<std::string> checkpoint_space_warning(FileSystem& files, const std::string& root,
+                                                    int64_t checkpoint_bytes, int64_t keep_last);
+
+}  // namespace ftrun

@@ -1,0 +1,74 @@
+#include "cluster/failure_report.h"
+
+#include <unistd.h>
+
+#include <charconv>
+#include <chrono>
+#include <cstdlib>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ftrun {
+namespace {
+
+constexpr size_t kMaxLine = 4000;  // below PIPE_BUF: concurrent writers never mix
+constexpr std::string_view kTag = "ftrun-failure-1";
+
+/// Tabs and line ends separate fields and reports: they become spaces.
+std::string one_line(std::string_view text) {
+  std::string flat(text);
+  for (char& c : flat) {
+    if (c == '\n' || c == '\t' || c == '\r') c = ' ';
+  }
+  return flat;
+}
+
+template <typename T>
+bool parse_number(const std::string& text, T& value) {
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc() && stop == end;
+}
+
+}  // namespace
+
+std::string failure_line(const FailureReport& report) {
+  const std::string doing = one_line(report.doing).substr(0, 400);
+  std::string line = cat(kTag, "\t", report.unix_ns, "\t", report.rank, "\t", report.exit_code,
+                         "\t", doing, "\t", one_line(report.message));
+  line.resize(std::min(line.size(), kMaxLine - 1));
+  return line + "\n";
+}
+
+std::optional<FailureReport> parse_failure_line(std::string_view line) {
+  if (!line.empty() && line.back() == '\n') line.remove_suffix(1);
+  const std::vector<std::string> fields = split(line, '\t');
+  FailureReport report;
+  if (fields.size() != 6 || fields[0] != kTag || !parse_number(fields[1], report.unix_ns) ||
+      !parse_number(fields[2], report.rank) || !parse_number(fields[3], report.exit_code))
+    return std::nullopt;
+  report.doing = fields[4];
+  report.message = fields[5];
+  return report;
+}
+
+void report_failure(const FailureReport& report) noexcept {
+  try {
+    const char* text = std::getenv("FTRUN_STATUS_FD");
+    int fd = -1;
+    if (text == nullptr || !parse_number(std::string(text), fd)) return;
+    const std::string line = failure_line(report);
+    // A report that cannot be sent is no reason for another failure.
+    [[maybe_unused]] const ssize_t sent = ::write(fd, line.data(), line.size());
+  } catch (...) {
+  }
+}
+
+int64_t unix_time_ns() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+}
+
+}  // namespace ftrun

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace ftrun {
+
+/// How a rank tells the supervisor why it ends, before it does.
+struct FailureReport {
+  int rank = 0;
+  /// When the failure was noticed: nanoseconds of the system clock.
+  int64_t unix_ns = 0;
+  int exit_code = 1;
+  /// What the rank was doing: "step 12, backward of layer 3"; may be empty.
+  std::string doing;
+  /// The message a person reads; lines are joined when it is sent.
+  std::string message;
+};
+
+/// One line, at most 4,000 bytes so that a pipe takes it whole.
+std::string failure_line(const FailureReport& report);
+/// Nothing when the line is not one of failure_line's.
+std::optional<FailureReport> parse_failure_line(std::string_view line);
+
+/// Sends the report to the supervisor that started this process (descriptor FTRUN_STATUS_FD); does
+/// nothing when there is none. Never throws.
+void report_failure(const FailureReport& report) noexcept;
+
+/// The system clock in nanoseconds, for FailureReport::unix_ns.
+int64_t unix_time_ns();
+
+}  // namespace ftrun

@@ -1,0 +1,116 @@
+#include "cluster/failure_summary.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <tuple>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ftrun {
+namespace {
+
+constexpr int kPeerLostCode = static_cast<int>(ExitCode::kPeerLost);
+
+/// One rank's failure, from its report and its end together.
+struct Failure {
+  int rank = 0;
+  int64_t unix_ns = 0;
+  int exit_code = 0;
+  int signal = 0;
+  std::string doing;
+  std::string message;
+};
+
+bool failed(const RankEnd& end, int forwarded) {
+  const bool orderly = end.exit_code == 0 ||
+                       end.exit_code == static_cast<int>(ExitCode::kRequeue) ||
+                       (forwarded != 0 && end.exit_code == 128 + forwarded);
+  return !orderly;
+}
+
+const FailureReport* earliest_report(const std::vector<FailureReport>& reports, int rank) {
+  const FailureReport* found = nullptr;
+  for (const FailureReport& report : reports) {
+    if (report.rank == rank && (found == nullptr || report.unix_ns < found->unix_ns))
+      found = &report;
+  }
+  return found;
+}
+
+std::vector<Failure> collect(const RankEnds& all) {
+  std::vector<Failure> failures;
+  for (const RankEnd& end : all.ends) {
+    const FailureReport* report = earliest_report(all.reports, end.rank);
+    if (!failed(end, all.forwarded) || (end.told_to_stop && report == nullptr)) continue;
+    Failure failure{end.rank, end.unix_ns, end.exit_code, end.signal, "", ""};
+    if (report != nullptr) {
+      failure.unix_ns = report->unix_ns;
+      if (end.told_to_stop) {  // how it ended is our doing: what it reported counts
+        failure.exit_code = report->exit_code;
+        failure.signal = 0;
+      }
+      failure.doing = report->doing;
+      failure.message = report->message;
+    }
+    failures.push_back(std::move(failure));
+  }
+  std::sort(failures.begin(), failures.end(), [](const Failure& a, const Failure& b) {
+    return std::tuple(a.exit_code == kPeerLostCode, a.unix_ns, a.rank) <
+           std::tuple(b.exit_code == kPeerLostCode, b.unix_ns, b.rank);
+  });
+  return failures;
+}
+
+std::string how_it_ended(const Failure& failure) {
+  if (failure.signal == 0) return cat("exit code ", failure.exit_code);
+  const char* hint = failure.signal == SIGKILL ? "; the kernel does this when memory runs out" : "";
+  return cat("killed by signal ", failure.signal, " (", strsignal(failure.signal), hint, ")");
+}
+
+std::string line_of(const Failure& failure, int64_t since_ns, std::string_view since) {
+  const double seconds = static_cast<double>(failure.unix_ns - since_ns) * 1e-9;
+  std::string line = cat("rank ", failure.rank, ": ", how_it_ended(failure), ", ",
+                         human_seconds(std::max(seconds, 0.0)), " ", since);
+  if (!failure.doing.empty()) line += cat(", in ", failure.doing);
+  if (!failure.message.empty()) line += cat(": ", failure.message);
+  return line;
+}
+
+std::string stopped_ranks(const RankEnds& all, const std::vector<Failure>& failures) {
+  std::vector<std::string> ranks;
+  for (const RankEnd& end : all.ends) {
+    const bool told = std::any_of(failures.begin(), failures.end(),
+                                  [&](const Failure& f) { return f.rank == end.rank; });
+    if (end.told_to_stop && !told) ranks.push_back(std::to_string(end.rank));
+  }
+  return ranks.empty() ? "" : "\n  stopped because of it: rank " + join(ranks, ", ");
+}
+
+/// All ended as asked: 0, or 75, or 128 + the signal that was passed on.
+int orderly_code(const RankEnds& all) {
+  int code = 0;
+  for (const RankEnd& end : all.ends)
+    code = std::max(code, end.told_to_stop ? 128 + all.forwarded : end.exit_code);
+  return code;
+}
+
+}  // namespace
+
+FailureSummary summarize_failures(const RankEnds& all) {
+  const std::vector<Failure> failures = collect(all);
+  if (failures.empty()) {
+    return {orderly_code(all), ""};
+  }
+  const Failure& cause = failures.front();
+  std::string text = line_of(cause, all.started_ns, "after the start");
+  for (size_t i = 1; i < failures.size(); ++i)
+    text += "\n  then " + line_of(failures[i], cause.unix_ns, "later");
+  text += stopped_ranks(all, failures);
+  if (!all.log_folder.empty())
+    text += cat("\n  its output: ", all.log_folder, "/rank-", cause.rank, ".log");
+  return {cause.exit_code, text};
+}
+
+}  // namespace ftrun

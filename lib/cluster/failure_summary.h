@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cluster/failure_report.h"
+
+namespace ftrun {
+
+/// How a rank's process ended, as the supervisor saw it.
+struct RankEnd {
+  int rank = 0;
+  int64_t unix_ns = 0;
+  int exit_code = 0;
+  /// The signal that ended it, 0 for none.
+  int signal = 0;
+  /// True when the supervisor had already told the ranks to stop: no failure of its own.
+  bool told_to_stop = false;
+};
+
+struct RankEnds {
+  std::vector<RankEnd> ends;
+  std::vector<FailureReport> reports;
+  /// When the ranks were started; times are told from here.
+  int64_t started_ns = 0;
+  /// The signal that was passed on to the ranks, 0 for none.
+  int forwarded = 0;
+  /// Where rank-N.log lie; "" when there are none.
+  std::string log_folder;
+};
+
+struct FailureSummary {
+  int exit_code = 0;
+  /// "" when all ranks ended well.
+  std::string text;
+};
+
+/// Finds the cause: the earliest failure by the ranks' own reports, else by the time they ended.
+/// "A peer is lost" is what the others see of a failure, so it is the cause only when there is no
+/// other. The text names the cause first, then the rest in order of time, then who was stopped.
+FailureSummary summarize_failures(const RankEnds& all);
+
+}  // namespace ftrun

@@ -1,0 +1,279 @@
+#include "cluster/launch_environment.h"
+
+#include <charconv>
+#include <cstdint>
+#include <cstdlib>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cluster/slurm_lists.h"
+
+namespace ftrun {
+namespace {
+
+[[noreturn]] void contradiction(const std::string& message) {
+  throw Error(ExitCode::kUsage, message, "correct or unset the launcher's variables");
+}
+
+/// Typed access to variables, with messages that quote them.
+class Variables {
+ public:
+  explicit Variables(const EnvLookup& env) : env_(env) {}
+
+  std::optional<std::string> text(const std::string& name) const {
+    auto value = env_(name);
+    if (value && value->empty()) value.reset();
+    return value;
+  }
+  bool has(const std::string& name) const { return text(name).has_value(); }
+
+  std::optional<int> number(const std::string& name) const {
+    const auto value = text(name);
+    if (!value) return std::nullopt;
+    int parsed = 0;
+    const char* end = value->data() + value->size();
+    const auto [stop, error] = std::from_chars(value->data(), end, parsed);
+    if (error != std::errc() || stop != end || parsed < 0)
+      contradiction(cat(name, "=\"", *value, "\" is not a whole number"));
+    return parsed;
+  }
+  int number(const std::string& name, int fallback) const {
+    return number(name).value_or(fallback);
+  }
+  int required(const std::string& name, std::string_view because_of) const {
+    const auto value = number(name);
+    if (!value) contradiction(cat(because_of, " is set but ", name, " is not"));
+    return *value;
+  }
+  std::string required_text(const std::string& name, std::string_view because_of) const {
+    auto value = text(name);
+    if (!value) contradiction(cat(because_of, " is set but ", name, " is not"));
+    return *value;
+  }
+  /// SLURM's variable of the step, else that of the whole job.
+  std::string step_or_job(const std::string& step, const std::string& job) const {
+    const auto value = text(step);
+    return value ? *value : required_text(job, "SLURM_STEP_ID");
+  }
+
+ private:
+  const EnvLookup& env_;
+};
+
+void check_below(int value, const char* name, int limit, const char* limit_name) {
+  if (value >= limit)
+    contradiction(cat(name, "=", value, " but ", limit_name, "=", limit, ": ranks count from 0"));
+}
+
+void check_port(int port, const std::string& name) {
+  if (port < 1 || port > 65535)
+    contradiction(cat(name, "=", port, " is not a port (1 to 65535)"));
+}
+
+void read_master(const Variables& env, LaunchEnvironment& launch, std::string_view because_of) {
+  launch.master_addr = env.required_text("MASTER_ADDR", because_of);
+  launch.master_port = env.required("MASTER_PORT", because_of);
+  check_port(launch.master_port, "MASTER_PORT");
+}
+
+LaunchEnvironment from_torchrun(const Variables& env) {
+  LaunchEnvironment launch;
+  launch.kind = env.has("FTRUN_SUPERVISOR") ? LaunchKind::kSupervised : LaunchKind::kTorchrun;
+  launch.rank = env.required("RANK", "LOCAL_RANK");
+  launch.world = env.required("WORLD_SIZE", "RANK");
+  launch.local_rank = env.required("LOCAL_RANK", "RANK");
+  launch.local_size = env.number("LOCAL_WORLD_SIZE", 0);
+  launch.node = env.number("GROUP_RANK", 0);
+  launch.nodes = env.number("GROUP_WORLD_SIZE", 1);
+  launch.restart = env.number("TORCHELASTIC_RESTART_COUNT", 0);
+  launch.agent_store = env.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  launch.store_fd = env.number("FTRUN_STORE_FD", -1);
+  check_below(launch.rank, "RANK", launch.world, "WORLD_SIZE");
+  if (launch.local_size > 0) {
+    check_below(launch.local_rank, "LOCAL_RANK", launch.local_size, "LOCAL_WORLD_SIZE");
+    if (launch.local_size > launch.world)
+      contradiction(cat("LOCAL_WORLD_SIZE=", launch.local_size, " is more than WORLD_SIZE=",
+                        launch.world));
+  }
+  if (launch.local_rank > launch.rank)
+    contradiction(cat("LOCAL_RANK=", launch.local_rank, " is more than RANK=", launch.rank));
+  if (launch.world > 1) read_master(env, launch, "WORLD_SIZE");
+  return launch;
+}
+
+/// Ranks of this task's node, checked against the rest.
+int slurm_local_size(const Variables& env, const LaunchEnvironment& launch) {
+  const std::string text =
+      env.step_or_job("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE");
+  const std::vector<int> tasks = expand_tasks_per_node(text);
+  const int total = std::accumulate(tasks.begin(), tasks.end(), 0);
+  if (total != launch.world)
+    contradiction(cat("SLURM_STEP_TASKS_PER_NODE=", text, " is ", total,
+                      " tasks but the step has ", launch.world));
+  if (launch.node >= static_cast<int>(tasks.size()))
+    contradiction(cat("SLURM_NODEID=", launch.node, " but SLURM_STEP_TASKS_PER_NODE=", text,
+                      " names ", tasks.size(), " nodes"));
+  return tasks[static_cast<size_t>(launch.node)];
+}
+
+std::string slurm_first_host(const Variables& env) {
+  return expand_hostlist(env.step_or_job("SLURM_STEP_NODELIST", "SLURM_NODELIST")).front();
+}
+
+/// Every step of every job gets its own port; all its tasks compute the same one.
+int slurm_port(const Variables& env) {
+  const int64_t job = env.number("SLURM_JOB_ID", 0);
+  return static_cast<int>(10000 + (job + env.number("SLURM_STEP_ID", 0)) % 20000);
+}
+
+LaunchEnvironment from_slurm(const Variables& env) {
+  LaunchEnvironment launch;
+  launch.kind = LaunchKind::kSlurm;
+  launch.rank = env.required("SLURM_PROCID", "SLURM_STEP_ID");
+  launch.world = env.number("SLURM_STEP_NUM_TASKS", env.number("SLURM_NTASKS", 1));
+  launch.local_rank = env.required("SLURM_LOCALID", "SLURM_STEP_ID");
+  launch.node = env.number("SLURM_NODEID", 0);
+  launch.nodes = env.number("SLURM_STEP_NUM_NODES", env.number("SLURM_NNODES", 1));
+  launch.restart = env.number("SLURM_RESTART_COUNT", 0);
+  check_below(launch.rank, "SLURM_PROCID", launch.world, "SLURM_STEP_NUM_TASKS");
+  if (launch.world == 1) return launch;
+  launch.local_size = slurm_local_size(env, launch);
+  check_below(launch.local_rank, "SLURM_LOCALID", launch.local_size, "tasks on this node");
+  const auto addr = env.text("MASTER_ADDR");
+  launch.master_addr = addr ? *addr : slurm_first_host(env);
+  launch.master_port = env.number("MASTER_PORT", slurm_port(env));
+  check_port(launch.master_port, "MASTER_PORT");
+  return launch;
+}
+
+/// A port that every process of one mpirun computes alike and two jobs rarely share.
+int port_of_job(const std::string& job) {
+  uint32_t hash = 2166136261u;  // FNV-1a
+  for (const char c : job) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
+  return static_cast<int>(10000 + hash % 20000);
+}
+
+/// MPI launchers give no rendezvous: MASTER_ADDR and MASTER_PORT do, or, when all ranks share this
+/// machine, the loopback interface and a port computed from the job's name.
+void read_mpi_master(const Variables& env, LaunchEnvironment& launch, const char* job_variable) {
+  if (launch.world == 1) return;
+  if (env.has("MASTER_ADDR")) return read_master(env, launch, "MASTER_ADDR");
+  const auto job = env.text(job_variable);
+  if (launch.local_size != launch.world || !job) {
+    throw Error(ExitCode::kUsage,
+                cat(launch_name(launch.kind), " started ", launch.world,
+                    " ranks but MASTER_ADDR is not set"),
+                "pass the first host and a free port to every rank, for example: mpirun -x "
+                "MASTER_ADDR=host1 -x MASTER_PORT=29500");
+  }
+  launch.master_addr = "127.0.0.1";
+  launch.master_port = port_of_job(*job);
+}
+
+struct MpiNames {
+  LaunchKind kind;
+  const char* rank;
+  const char* size;
+  const char* local_rank;
+  const char* local_size;
+  const char* job;
+};
+// OMPI_COMM_WORLD_NODE_RANK is the rank within the node, not the node's number: it is not read.
+constexpr MpiNames kOpenMpi = {LaunchKind::kOpenMpi,        "OMPI_COMM_WORLD_RANK",
+                               "OMPI_COMM_WORLD_SIZE",      "OMPI_COMM_WORLD_LOCAL_RANK",
+                               "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"};
+constexpr MpiNames kPmi = {LaunchKind::kPmi,  "PMI_RANK",        "PMI_SIZE",
+                           "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_JOBID"};
+
+LaunchEnvironment from_mpi(const Variables& env, const MpiNames& names) {
+  LaunchEnvironment launch;
+  launch.kind = names.kind;
+  launch.rank = env.required(names.rank, names.rank);
+  launch.world = env.required(names.size, names.rank);
+  launch.local_rank = env.number(names.local_rank, 0);
+  launch.local_size = env.number(names.local_size, launch.world == 1 ? 1 : 0);
+  check_below(launch.rank, names.rank, launch.world, names.size);
+  if (launch.local_size > 0)
+    check_below(launch.local_rank, names.local_rank, launch.local_size, names.local_size);
+  read_mpi_master(env, launch, names.job);
+  return launch;
+}
+
+std::optional<int> ranks_per_node(const Variables& env, const std::string& name) {
+  const auto value = env.text(name);
+  if (!value || *value == "auto" || *value == "cpu" || *value == "gpu") return std::nullopt;
+  const auto count = env.number(name);
+  if (*count < 1) contradiction(cat(name, "=", *count, ": a node needs at least one rank"));
+  return count;
+}
+
+LaunchEnvironment from_kubeflow(const Variables& env) {
+  LaunchEnvironment launch;
+  launch.kind = LaunchKind::kNode;
+  launch.node = env.number("PET_NODE_RANK", 0);
+  launch.nodes = env.required("PET_NNODES", "PET_NODE_RANK or PET_MASTER_ADDR");
+  launch.ranks_per_node = ranks_per_node(env, "PET_NPROC_PER_NODE");
+  check_below(launch.node, "PET_NODE_RANK", launch.nodes, "PET_NNODES");
+  if (launch.nodes == 1) return launch;
+  launch.master_addr = env.required_text("PET_MASTER_ADDR", "PET_NNODES");
+  launch.master_port = env.required("PET_MASTER_PORT", "PET_NNODES");
+  check_port(launch.master_port, "PET_MASTER_PORT");
+  return launch;
+}
+
+/// RANK and WORLD_SIZE without LOCAL_RANK count nodes, not ranks.
+LaunchEnvironment from_node_variables(const Variables& env) {
+  LaunchEnvironment launch;
+  launch.kind = LaunchKind::kNode;
+  launch.node = env.required("RANK", "WORLD_SIZE");
+  launch.nodes = env.required("WORLD_SIZE", "RANK");
+  launch.ranks_per_node = ranks_per_node(env, "NPROC_PER_NODE");
+  check_below(launch.node, "RANK", launch.nodes, "WORLD_SIZE");
+  if (launch.nodes > 1) read_master(env, launch, "WORLD_SIZE");
+  return launch;
+}
+
+/// A batch script has SLURM_PROCID=0 and SLURM_NTASKS too, though nothing was launched: only a real
+/// step has SLURM_STEP_ID, and numbers from 0xfffffff0 are the batch and interactive pseudo-steps.
+bool in_slurm_step(const Variables& env) {
+  const auto step = env.text("SLURM_STEP_ID");
+  if (!step || !env.has("SLURM_PROCID")) return false;
+  return step->size() < 10 || (step->size() == 10 && *step < "4294967280");
+}
+
+}  // namespace
+
+std::string_view launch_name(LaunchKind kind) {
+  switch (kind) {
+    case LaunchKind::kSingle: return "single machine";
+    case LaunchKind::kSupervised: return "ftrun";
+    case LaunchKind::kTorchrun: return "torchrun";
+    case LaunchKind::kSlurm: return "SLURM";
+    case LaunchKind::kOpenMpi: return "Open MPI";
+    case LaunchKind::kPmi: return "MPI (PMI)";
+    case LaunchKind::kNode: return "node launcher";
+  }
+  return "?";
+}
+
+LaunchEnvironment detect_launch(const EnvLookup& lookup) {
+  const Variables env(lookup);
+  if (env.has("LOCAL_RANK")) return from_torchrun(env);
+  if (in_slurm_step(env)) return from_slurm(env);
+  if (env.has(kOpenMpi.rank)) return from_mpi(env, kOpenMpi);
+  if (env.has(kPmi.rank)) return from_mpi(env, kPmi);
+  if (env.has("PET_NODE_RANK") || env.has("PET_MASTER_ADDR")) return from_kubeflow(env);
+  if (env.has("RANK") || env.has("WORLD_SIZE")) return from_node_variables(env);
+  return {};
+}
+
+EnvLookup process_environment() {
+  return [](const std::string& name) -> std::optional<std::string> {
+    const char* value = std::getenv(name.c_str());
+    if (value == nullptr) return std::nullopt;
+    return std::string(value);
+  };
+}
+
+}  // namespace ftrun

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace ftrun {
+
+/// Who started this process.
+enum class LaunchKind {
+  kSingle,      // nobody: a person on one machine
+  kSupervised,  // ftrun's own supervisor: this process is a rank
+  kTorchrun,    // torchrun, or any launcher that sets RANK, WORLD_SIZE and LOCAL_RANK
+  kSlurm,       // a task of a SLURM step
+  kOpenMpi,     // mpirun of Open MPI
+  kPmi,         // MPICH, Intel MPI, srun --mpi=pmi2
+  kNode,        // Kubeflow, DLC and the like start one process a node, which starts the ranks
+};
+/// "torchrun", "SLURM", ... as messages name it.
+std::string_view launch_name(LaunchKind kind);
+
+/// What the environment says about this process. For kSingle and kNode the process is no rank yet:
+/// it starts the local ranks itself.
+struct LaunchEnvironment {
+  LaunchKind kind = LaunchKind::kSingle;
+  int rank = 0;
+  int world = 1;
+  int local_rank = 0;
+  /// Ranks on this node; 0 when the launcher does not say.
+  int local_size = 1;
+  int node = 0;
+  int nodes = 1;
+  /// Where rank 0 serves the rendezvous; "" and 0 for a single process.
+  std::string master_addr;
+  int master_port = 0;
+  /// torchrun's agent serves the store already: rank 0 must join as a client.
+  bool agent_store = false;
+  /// How often the launcher has restarted the job: keeps the attempts' keys apart.
+  int restart = 0;
+  /// Rank 0 under our supervisor: the bound socket it inherits. -1 for none.
+  int store_fd = -1;
+  /// kNode: ranks to start on each node, when the launcher says.
+  std::optional<int> ranks_per_node;
+
+  bool is_rank() const { return kind != LaunchKind::kSingle && kind != LaunchKind::kNode; }
+};
+
+/// Value of an environment variable; nothing when it is unset.
+using EnvLookup = std::function<std::optional<std::string>(const std::string& name)>;
+
+/// Reads the launcher's variables; a pure function of `env`. Order: our supervisor, torchrun, SLURM
+/// step, Open MPI, PMI, node-level launchers, none. Error(kUsage) on contradictions, with the
+/// variables and values that disagree.
+LaunchEnvironment detect_launch(const EnvLookup& env);
+
+/// The variables of this process.
+EnvLookup process_environment();
+
+}  // namespace ftrun

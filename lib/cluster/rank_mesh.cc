@@ -1,0 +1,124 @@
+#include "cluster/rank_mesh.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ftrun {
+namespace {
+
+constexpr std::array<MeshAxis, kMeshAxes> kAxes = {MeshAxis::kPipeline, MeshAxis::kReplicate,
+                                                   MeshAxis::kShard, MeshAxis::kContext,
+                                                   MeshAxis::kTensor};
+
+std::string group_name(std::initializer_list<MeshAxis> axes, int lowest_rank) {
+  std::vector<std::string> names;
+  for (const MeshAxis axis : kAxes) {
+    if (std::find(axes.begin(), axes.end(), axis) != axes.end())
+      names.emplace_back(axis_name(axis));
+  }
+  return cat(join(names, "+"), "@", lowest_rank);
+}
+
+}  // namespace
+
+std::string_view axis_name(MeshAxis axis) {
+  switch (axis) {
+    case MeshAxis::kPipeline: return "pp";
+    case MeshAxis::kReplicate: return "dp_replicate";
+    case MeshAxis::kShard: return "dp_shard";
+    case MeshAxis::kContext: return "cp";
+    case MeshAxis::kTensor: return "tp";
+  }
+  return "?";
+}
+
+int MeshPoint::at(MeshAxis axis) const {
+  switch (axis) {
+    case MeshAxis::kPipeline: return pp;
+    case MeshAxis::kReplicate: return dp_replicate;
+    case MeshAxis::kShard: return dp_shard;
+    case MeshAxis::kContext: return cp;
+    case MeshAxis::kTensor: return tp;
+  }
+  return 0;
+}
+
+int RankGroup::index_of(int rank) const {
+  const auto found = std::lower_bound(ranks.begin(), ranks.end(), rank);
+  if (found == ranks.end() || *found != rank) return -1;
+  return static_cast<int>(found - ranks.begin());
+}
+
+RankMesh::RankMesh(const MeshPoint& sizes) : sizes_(sizes) {
+  for (int i = kMeshAxes - 1; i >= 0; --i) {
+    const int size = sizes_.at(kAxes[i]);
+    if (size < 1) {
+      throw Error(ExitCode::kUsage,
+                  cat("the mesh has ", size, " ranks along ", axis_name(kAxes[i])),
+                  "every degree of parallelism is at least 1");
+    }
+    strides_[i] = world_;
+    world_ *= size;
+  }
+}
+
+int RankMesh::place(int rank, MeshAxis axis) const {
+  return rank / strides_[static_cast<int>(axis)] % sizes_.at(axis);
+}
+
+MeshPoint RankMesh::coordinate(int rank) const {
+  require(rank >= 0 && rank < world_, "rank outside the mesh");
+  return {.pp = place(rank, MeshAxis::kPipeline),
+          .dp_replicate = place(rank, MeshAxis::kReplicate),
+          .dp_shard = place(rank, MeshAxis::kShard),
+          .cp = place(rank, MeshAxis::kContext),
+          .tp = place(rank, MeshAxis::kTensor)};
+}
+
+int RankMesh::rank_at(const MeshPoint& place) const {
+  int rank = 0;
+  for (int i = 0; i < kMeshAxes; ++i) {
+    const int index = place.at(kAxes[i]);
+    require(index >= 0 && index < sizes_.at(kAxes[i]), "place outside the mesh");
+    rank += index * strides_[i];
+  }
+  return rank;
+}
+
+RankGroup RankMesh::group_of(int rank, std::initializer_list<MeshAxis> axes) const {
+  int lowest = rank;
+  for (const MeshAxis axis : axes) lowest -= place(rank, axis) * strides_[static_cast<int>(axis)];
+  std::vector<int> ranks = {lowest};
+  for (const MeshAxis axis : axes) {
+    std::vector<int> wider;
+    for (const int base : ranks) {
+      for (int i = 0; i < size(axis); ++i)
+        wider.push_back(base + i * strides_[static_cast<int>(axis)]);
+    }
+    ranks = std::move(wider);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  return {group_name(axes, lowest), std::move(ranks)};
+}
+
+std::vector<RankGroup> RankMesh::groups(std::initializer_list<MeshAxis> axes) const {
+  std::vector<RankGroup> all;
+  for (int rank = 0; rank < world_; ++rank) {
+    RankGroup group = group_of(rank, axes);
+    if (group.ranks.front() == rank) all.push_back(std::move(group));
+  }
+  return all;
+}
+
+std::string RankMesh::describe(int rank) const {
+  std::vector<std::string> parts;
+  for (const MeshAxis axis : kAxes) {
+    if (size(axis) > 1) parts.push_back(cat(axis_name(axis), " ", place(rank, axis)));
+  }
+  const std::string where = parts.empty() ? "" : " (" + join(parts, ", ") + ")";
+  return cat("rank ", rank, where);
+}
+
+}  // namespace ftrun

@@ -1,0 +1,82 @@
+#include "cluster/rank_output.h"
+
+#include <utility>
+
+#include "base/error.h"
+
+namespace ftrun {
+namespace {
+constexpr size_t kLongestLine = 64 * 1024;  // a longer line is cut, so that memory is bounded
+constexpr std::string_view kClearLine = "\r\x1b[K";
+}  // namespace
+
+RankOutput::RankOutput(RankOutputOptions options)
+    : options_(std::move(options)), channels_(static_cast<size_t>(options_.ranks)) {}
+
+RankOutput::Channel& RankOutput::channel(int rank, OutputStream stream) {
+  return channels_[static_cast<size_t>(rank - options_.first_rank)][static_cast<size_t>(stream)];
+}
+
+void RankOutput::feed(int rank, OutputStream stream, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const size_t end = bytes.find_first_of("\r\n");
+    if (end > 0) take_text(rank, stream, bytes.substr(0, end));
+    if (end == bytes.npos) return;
+    if (bytes[end] == '\n') {
+      take_newline(rank, stream);
+    } else {
+      take_return(rank, stream);
+    }
+    bytes.remove_prefix(end + 1);
+  }
+}
+
+void RankOutput::take_text(int rank, OutputStream stream, std::string_view text) {
+  Channel& line = channel(rank, stream);
+  if (std::exchange(line.carriage_return, false)) line.pending.clear();
+  line.pending += text;
+  if (line.live) options_.write(stream, text);
+  if (!line.live && line.pending.size() > kLongestLine) take_newline(rank, stream);
+}
+
+void RankOutput::take_return(int rank, OutputStream stream) {
+  Channel& line = channel(rank, stream);
+  line.carriage_return = true;
+  if (rank != 0 || !options_.terminal[static_cast<size_t>(stream)]) return;
+  if (!line.live) options_.write(stream, line.pending);
+  options_.write(stream, "\r");
+  line.live = true;
+  live_ = &line;
+  live_stream_ = stream;
+}
+
+void RankOutput::take_newline(int rank, OutputStream stream) {
+  Channel& line = channel(rank, stream);
+  line.carriage_return = false;
+  const std::string text = std::exchange(line.pending, "");
+  if (std::exchange(line.live, false)) {
+    live_ = nullptr;
+    options_.write(stream, "\n");
+    if (options_.log && !text.empty()) options_.log(rank, text + "\n");
+    return;
+  }
+  write_line(rank, stream, text);
+}
+
+void RankOutput::write_line(int rank, OutputStream stream, const std::string& text) {
+  if (options_.log) options_.log(rank, text + "\n");
+  const std::string line = cat("[rank ", rank, "] ", text, "\n");
+  const bool over_live = live_ != nullptr && options_.terminal[static_cast<size_t>(stream)];
+  if (over_live) options_.write(live_stream_, kClearLine);
+  options_.write(stream, line);
+  if (over_live) options_.write(live_stream_, live_->pending);
+}
+
+void RankOutput::finish(int rank) {
+  for (const OutputStream stream : {OutputStream::kOut, OutputStream::kErr}) {
+    const Channel& line = channel(rank, stream);
+    if (!line.pending.empty() || line.live) take_newline(rank, stream);
+  }
+}
+
+}  // namespace ftrun

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <array>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ftrun {
+
+enum class OutputStream : int { kOut, kErr };
+
+struct RankOutputOptions {
+  /// Global number of the first local rank, and how many there are.
+  int first_rank = 0;
+  int ranks = 1;
+  /// True for a stream that is a terminal: rank 0's live line passes through it untouched.
+  std::array<bool, 2> terminal = {false, false};
+  /// Takes what is to be written to our own stdout or stderr.
+  std::function<void(OutputStream, std::string_view)> write;
+  /// Takes each complete line (with its end) for the rank's log; may be empty.
+  std::function<void(int rank, std::string_view line)> log;
+};
+
+/// Merges the output of ranks: whole lines, each behind "[rank N] ". What a carriage return
+/// overwrites is dropped, except rank 0's live progress line on a terminal, which passes through as
+/// it comes and is redrawn under the lines of others.
+class RankOutput {
+ public:
+  explicit RankOutput(RankOutputOptions options);
+
+  void feed(int rank, OutputStream stream, std::string_view bytes);
+  /// The rank has ended: writes what lacks a line end.
+  void finish(int rank);
+
+ private:
+  struct Channel {
+    std::string pending;           // text of the line so far
+    bool carriage_return = false;  // the last byte was '\r'
+    bool live = false;             // the line is rank 0's live line and already on the terminal
+  };
+
+  Channel& channel(int rank, OutputStream stream);
+  void take_text(int rank, OutputStream stream, std::string_view text);
+  void take_return(int rank, OutputStream stream);
+  void take_newline(int rank, OutputStream stream);
+  void write_line(int rank, OutputStream stream, const std::string& text);
+
+  RankOutputOptions options_;
+  std::vector<std::array<Channel, 2>> channels_;
+  Channel* live_ = nullptr;  // whose live line is on the terminal now
+  OutputStream live_stream_ = OutputStream::kErr;
+};
+
+}  // namespace ftrun

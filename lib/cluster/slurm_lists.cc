@@ -1,0 +1,115 @@
+#include "cluster/slurm_lists.h"
+
+#include <charconv>
+#include <optional>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ftrun {
+namespace {
+
+constexpr size_t kMaxHosts = 65536;
+
+[[noreturn]] void malformed(const char* what, std::string_view text) {
+  throw Error(ExitCode::kUsage, cat("cannot read SLURM's ", what, " \"", text, "\""),
+              "set MASTER_ADDR, RANK, WORLD_SIZE and LOCAL_RANK yourself, or report this text");
+}
+
+std::optional<int> number(std::string_view text) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size() || value < 0)
+    return std::nullopt;
+  return value;
+}
+
+/// Splits at commas that are not inside brackets.
+std::vector<std::string> split_outside_brackets(std::string_view text) {
+  std::vector<std::string> parts(1);
+  int depth = 0;
+  for (const char c : text) {
+    if (c == '[') ++depth;
+    if (c == ']') --depth;
+    if (depth < 0 || depth > 1) malformed("host list", text);
+    if (c == ',' && depth == 0) {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  if (depth != 0) malformed("host list", text);
+  return parts;
+}
+
+std::string padded(int value, size_t width) {
+  std::string digits = std::to_string(value);
+  if (digits.size() < width) digits.insert(0, width - digits.size(), '0');
+  return digits;
+}
+
+/// "01-03" gives 01 02 03; "7" gives 7. The width of the first bound is kept.
+std::vector<std::string> expand_range(std::string_view range, std::string_view whole) {
+  const size_t dash = range.find('-');
+  const std::string_view first = range.substr(0, dash);
+  const std::string_view last = dash == range.npos ? first : range.substr(dash + 1);
+  const auto from = number(first), to = number(last);
+  if (!from || !to || *from > *to || static_cast<size_t>(*to - *from) >= kMaxHosts)
+    malformed("host list", whole);
+  std::vector<std::string> values;
+  for (int i = *from; i <= *to; ++i) values.push_back(padded(i, first.size()));
+  return values;
+}
+
+/// One host pattern, brackets expanded left to right.
+std::vector<std::string> expand_pattern(std::string_view pattern, std::string_view whole) {
+  std::vector<std::string> hosts = {""};
+  while (!pattern.empty()) {
+    const size_t open = pattern.find('[');
+    for (std::string& host : hosts) host += pattern.substr(0, open);
+    if (open == pattern.npos) break;
+    const size_t close = pattern.find(']', open);
+    std::vector<std::string> wider;
+    for (const std::string& range : split(pattern.substr(open + 1, close - open - 1), ',')) {
+      for (const std::string& value : expand_range(range, whole)) {
+        for (const std::string& host : hosts) wider.push_back(host + value);
+        if (wider.size() > kMaxHosts) malformed("host list", whole);
+      }
+    }
+    hosts = std::move(wider);
+    pattern.remove_prefix(close + 1);
+  }
+  return hosts;
+}
+
+}  // namespace
+
+std::vector<std::string> expand_hostlist(std::string_view text) {
+  std::vector<std::string> hosts;
+  for (const std::string& pattern : split_outside_brackets(text)) {
+    for (std::string& host : expand_pattern(pattern, text)) {
+      if (host.empty()) malformed("host list", text);
+      hosts.push_back(std::move(host));
+    }
+    if (hosts.size() > kMaxHosts) malformed("host list", text);
+  }
+  return hosts;
+}
+
+std::vector<int> expand_tasks_per_node(std::string_view text) {
+  std::vector<int> tasks;
+  for (const std::string& part : split(text, ',')) {
+    const size_t open = part.find("(x");
+    const bool repeated = open != std::string::npos;
+    const auto count = number(std::string_view(part).substr(0, open));
+    if (repeated && part.back() != ')') malformed("tasks per node", text);
+    const auto times =
+        repeated ? number(std::string_view(part).substr(open + 2, part.size() - open - 3)) : 1;
+    if (!count || !times || *count < 1 || *times < 1) malformed("tasks per node", text);
+    if (tasks.size() + static_cast<size_t>(*times) > kMaxHosts) malformed("tasks per node", text);
+    tasks.insert(tasks.end(), static_cast<size_t>(*times), *count);
+  }
+  return tasks;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,349 @@
+#include "cluster/supervisor.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <fstream>
+#include <memory>
+#include <optional>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/owned_fd.h"
+#include "cluster/failure_report.h"
+#include "cluster/failure_summary.h"
+#include "cluster/rank_process.h"
+
+namespace ftrun {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int kForwarded[] = {SIGINT, SIGTERM, SIGUSR1};
+
+/// Takes the signals out of their handlers while it lives: they arrive on a descriptor instead.
+class SignalQueue {
+ public:
+  SignalQueue() {
+    sigset_t wanted;
+    sigemptyset(&wanted);
+    for (const int signal : kForwarded) sigaddset(&wanted, signal);
+    sigaddset(&wanted, SIGCHLD);
+    ::sigprocmask(SIG_BLOCK, &wanted, &before_);
+    fd_ = OwnedFd(::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
+    if (!fd_) throw Error(ExitCode::kEnvironment, cat("signalfd: ", errno_text(errno)));
+  }
+  ~SignalQueue() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
+  SignalQueue(const SignalQueue&) = delete;
+  SignalQueue& operator=(const SignalQueue&) = delete;
+
+  int fd() const { return fd_.get(); }
+  const sigset_t& before() const { return before_; }
+  /// The next signal, 0 when there is none.
+  int next() {
+    signalfd_siginfo info{};
+    const ssize_t got = ::read(fd_.get(), &info, sizeof info);
+    return got == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
+  }
+
+ private:
+  sigset_t before_{};
+  OwnedFd fd_;
+};
+
+/// A socket on 127.0.0.1 that listens already: ranks that come before rank 0 is ready wait in its
+/// queue instead of being refused.
+struct StoreSocket {
+  OwnedFd fd;
+  int port = 0;
+};
+
+StoreSocket bind_store_socket() {
+  StoreSocket store{OwnedFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), 0};
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  auto* raw = reinterpret_cast<sockaddr*>(&address);
+  if (!store.fd || ::bind(store.fd.get(), raw, size) != 0 || ::listen(store.fd.get(), 512) != 0 ||
+      ::getsockname(store.fd.get(), raw, &size) != 0)
+    throw Error(ExitCode::kEnvironment,
+                cat("cannot open a local socket for the rendezvous: ", errno_text(errno)));
+  store.port = ntohs(address.sin_port);
+  return store;
+}
+
+void write_all(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t done = ::write(fd, text.data(), text.size());
+    if (done < 0 && errno != EINTR && errno != EAGAIN) return;
+    if (done > 0) text.remove_prefix(static_cast<size_t>(done));
+  }
+}
+
+std::unique_ptr<std::ofstream> open_log(const std::string& folder, int rank) {
+  const std::string path = cat(folder, "/rank-", rank, ".log");
+  auto file = std::make_unique<std::ofstream>(path, std::ios::app);
+  if (!*file) throw Error(ExitCode::kEnvironment, cat("cannot write ", path));
+  return file;
+}
+
+class Supervisor {
+ public:
+  explicit Supervisor(const SupervisorOptions& options)
+      : options_(options),
+        output_({.first_rank = first_rank(),
+                 .ranks = options.local_ranks,
+                 .terminal = options.terminal,
+                 .write = options.write ? options.write
+                                        : [](OutputStream stream, std::string_view text) {
+                                            write_all(static_cast<int>(stream) + 1, text);
+                                          },
+                 .log = [this](int rank, std::string_view line) { log(rank, line); }}) {}
+  ~Supervisor() { signal_all(SIGKILL); }
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
+
+  int run() {
+    start_ranks();
+    while (running() > 0) {
+      wait_for_something();
+      handle_signals();
+      read_everything();
+      reap();
+      enforce_deadline();
+    }
+    read_everything();
+    for (Rank& rank : ranks_) output_.finish(rank.number);
+    return conclude();
+  }
+
+ private:
+  struct Rank {
+    int number = 0;
+    RankProcess process;
+    bool running = true;
+    std::unique_ptr<std::ofstream> log;
+  };
+
+  int first_rank() const { return options_.node * options_.local_ranks; }
+  long running() const {
+    return std::count_if(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.running; });
+  }
+
+  void start_ranks();
+  std::vector<std::string> environment_of(int local_rank, int port) const;
+  void wait_for_something();
+  void handle_signals();
+  void forward(int signal);
+  void read_everything();
+  void read_channel(Rank& rank, OwnedFd& fd, OutputStream stream);
+  void read_reports();
+  void reap();
+  void note_end(Rank& rank, int status);
+  void stop_others();
+  void enforce_deadline();
+  void signal_all(int signal);
+  int conclude() const;
+  void log(int rank, std::string_view line) {
+    auto& file = ranks_[static_cast<size_t>(rank - first_rank())].log;
+    if (file) *file << line << std::flush;
+  }
+
+  const SupervisorOptions& options_;
+  RankOutput output_;
+  SignalQueue signals_;
+  Pipe reports_ = make_pipe();
+  std::string report_text_;
+  StoreSocket store_;
+  std::vector<Rank> ranks_;
+  std::vector<RankEnd> ends_;
+  std::vector<FailureReport> failures_;
+  int64_t started_ns_ = unix_time_ns();
+  std::optional<Clock::time_point> kill_at_;
+  int forwarded_ = 0;      // the first signal we passed on
+  bool stopping_ = false;  // a rank failed and the others were told to end
+};
+
+std::vector<std::string> Supervisor::environment_of(int local_rank, int port) const {
+  const int rank = first_rank() + local_rank;
+  std::vector<std::string> all = options_.environment;
+  const auto set = [&all](std::string_view name, const auto& value) {
+    all.push_back(cat(name, "=", value));
+  };
+  set("RANK", rank);
+  set("WORLD_SIZE", options_.nodes * options_.local_ranks);
+  set("LOCAL_RANK", local_rank);
+  set("LOCAL_WORLD_SIZE", options_.local_ranks);
+  set("GROUP_RANK", options_.node);
+  set("GROUP_WORLD_SIZE", options_.nodes);
+  set("MASTER_ADDR", options_.master_addr);
+  set("MASTER_PORT", port);
+  set("FTRUN_SUPERVISOR", ::getpid());
+  set("FTRUN_STATUS_FD", reports_.writer.get());
+  if (rank == 0 && store_.fd) set("FTRUN_STORE_FD", store_.fd.get());
+  if (rank == 0 && options_.terminal[1]) set("FTRUN_TERMINAL", 1);
+  return all;
+}
+
+void Supervisor::start_ranks() {
+  const bool own_store = options_.nodes == 1 && options_.master_port == 0;
+  if (own_store) store_ = bind_store_socket();
+  const int port = own_store ? store_.port : options_.master_port;
+  ::fcntl(reports_.reader.get(), F_SETFL, O_NONBLOCK);
+  ranks_.reserve(static_cast<size_t>(options_.local_ranks));
+  for (int local = 0; local < options_.local_ranks; ++local) {
+    RankCommand command{.program = options_.program, .arguments = options_.arguments};
+    command.environment = environment_of(local, port);
+    command.inherited = {reports_.writer.get()};
+    command.blocked = signals_.before();
+    if (local == 0 && own_store) command.inherited.push_back(store_.fd.get());
+    Rank rank{.number = first_rank() + local, .process = start_rank_process(command), .log = {}};
+    ::fcntl(rank.process.out.get(), F_SETFL, O_NONBLOCK);
+    ::fcntl(rank.process.err.get(), F_SETFL, O_NONBLOCK);
+    if (!options_.log_folder.empty()) rank.log = open_log(options_.log_folder, rank.number);
+    ranks_.push_back(std::move(rank));
+  }
+  // Only rank 0 may hold the socket: a connection must fail once rank 0 is gone.
+  store_.fd.reset();
+  reports_.writer.reset();
+}
+
+void Supervisor::wait_for_something() {
+  std::vector<pollfd> wanted = {{signals_.fd(), POLLIN, 0}, {reports_.reader.get(), POLLIN, 0}};
+  for (const Rank& rank : ranks_) {
+    wanted.push_back({rank.process.out.get(), POLLIN, 0});  // poll skips closed ones (-1)
+    wanted.push_back({rank.process.err.get(), POLLIN, 0});
+  }
+  int timeout_ms = -1;
+  if (kill_at_) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*kill_at_ - Clock::now());
+    timeout_ms = static_cast<int>(std::max<int64_t>(left.count(), 0));
+  }
+  ::poll(wanted.data(), wanted.size(), timeout_ms);
+}
+
+void Supervisor::handle_signals() {
+  while (const int signal = signals_.next()) {
+    if (signal != SIGCHLD) forward(signal);
+  }
+}
+
+void Supervisor::forward(int signal) {
+  if (forwarded_ != 0) {
+    log_warning("second signal: the ranks are killed");
+    stopping_ = true;
+    signal_all(SIGKILL);
+    return;
+  }
+  forwarded_ = signal;
+  for (const Rank& rank : ranks_) {
+    if (rank.running) ::kill(rank.process.pid, signal);
+  }
+}
+
+void Supervisor::read_channel(Rank& rank, OwnedFd& fd, OutputStream stream) {
+  char buffer[16 * 1024];
+  while (fd) {
+    const ssize_t got = ::read(fd.get(), buffer, sizeof buffer);
+    if (got > 0) {
+      output_.feed(rank.number, stream, {buffer, static_cast<size_t>(got)});
+    } else if (got == 0 || (errno != EINTR && errno != EAGAIN)) {
+      fd.reset();
+    } else if (errno == EAGAIN) {
+      return;
+    }
+  }
+}
+
+void Supervisor::read_reports() {
+  char buffer[4096];
+  ssize_t got = 0;
+  while (reports_.reader && (got = ::read(reports_.reader.get(), buffer, sizeof buffer)) > 0)
+    report_text_.append(buffer, static_cast<size_t>(got));
+  if (got == 0) reports_.reader.reset();
+  size_t end = 0;
+  while ((end = report_text_.find('\n')) != std::string::npos) {
+    if (auto report = parse_failure_line(report_text_.substr(0, end)))
+      failures_.push_back(std::move(*report));
+    report_text_.erase(0, end + 1);
+  }
+}
+
+void Supervisor::read_everything() {
+  for (Rank& rank : ranks_) {
+    read_channel(rank, rank.process.out, OutputStream::kOut);
+    read_channel(rank, rank.process.err, OutputStream::kErr);
+  }
+  read_reports();
+}
+
+void Supervisor::reap() {
+  for (Rank& rank : ranks_) {
+    int status = 0;
+    if (rank.running && ::waitpid(rank.process.pid, &status, WNOHANG) == rank.process.pid)
+      note_end(rank, status);
+  }
+}
+
+void Supervisor::note_end(Rank& rank, int status) {
+  rank.running = false;
+  ::kill(-rank.process.pid, SIGKILL);  // whatever the rank itself had started
+  RankEnd end{.rank = rank.number, .unix_ns = unix_time_ns(), .told_to_stop = stopping_};
+  if (WIFSIGNALED(status)) {
+    end.signal = WTERMSIG(status);
+    end.exit_code = 128 + end.signal;
+  } else {
+    end.exit_code = WEXITSTATUS(status);
+  }
+  ends_.push_back(end);
+  const bool asked = forwarded_ != 0 && end.exit_code == 128 + forwarded_;
+  const bool orderly = end.exit_code == 0 || asked ||
+                       end.exit_code == static_cast<int>(ExitCode::kRequeue);
+  if (!orderly && !stopping_) stop_others();
+}
+
+void Supervisor::stop_others() {
+  stopping_ = true;
+  kill_at_ = Clock::now() + options_.grace;
+  for (const Rank& rank : ranks_) {
+    if (rank.running) ::kill(rank.process.pid, SIGTERM);
+  }
+}
+
+void Supervisor::enforce_deadline() {
+  if (!kill_at_ || Clock::now() < *kill_at_) return;
+  kill_at_.reset();
+  signal_all(SIGKILL);
+}
+
+void Supervisor::signal_all(int signal) {
+  for (const Rank& rank : ranks_) {
+    if (rank.running) ::kill(-rank.process.pid, signal);
+  }
+}
+
+int Supervisor::conclude() const {
+  const FailureSummary summary = summarize_failures(
+      {.ends = ends_, .reports = failures_, .started_ns = started_ns_, .forwarded = forwarded_,
+       .log_folder = options_.log_folder});
+  if (!summary.text.empty()) log_error(summary.text);
+  return summary.exit_code;
+}
+
+}  // namespace
+
+int run_supervisor(const SupervisorOptions& options) {
+  require(options.local_ranks >= 1, "a supervisor needs at least one rank");
+  return Supervisor(options).run();
+}
+
+}  // namespace ftrun

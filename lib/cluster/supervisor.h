@@ -1,0 +1,49 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cluster/rank_output.h"
+
+namespace ftrun {
+
+struct SupervisorOptions {
+  /// Ranks to start on this machine.
+  int local_ranks = 1;
+  /// Nodes of the job and this one's number; each starts `local_ranks`.
+  int nodes = 1;
+  int node = 0;
+  /// Where rank 0 serves the rendezvous. Port 0 (one node only): the supervisor binds a socket on
+  /// 127.0.0.1 that rank 0 inherits, so no other process can take the port or reach it from outside.
+  std::string master_addr = "127.0.0.1";
+  int master_port = 0;
+  /// The executable and its arguments, the program's own name first.
+  std::string program = "/proc/self/exe";
+  std::vector<std::string> arguments;
+  /// Further variables for every rank: {"OMP_NUM_THREADS=1"}.
+  std::vector<std::string> environment;
+  /// Folder for rank-N.log; "" for none. Must exist.
+  std::string log_folder;
+  /// How long ranks have after SIGTERM before they are killed.
+  std::chrono::milliseconds grace = std::chrono::seconds(10);
+  /// Which of our own streams are terminals.
+  std::array<bool, 2> terminal = {false, false};
+  /// Where output goes; the default writes to descriptors 1 and 2.
+  std::function<void(OutputStream, std::string_view)> write;
+};
+
+/// Runs the ranks to their end and returns the exit code for the whole: 0 when all succeeded, else
+/// that of the earliest failure (128 + n for a rank that a signal ended), whose message is logged as
+/// the cause with the others below it. When one rank fails the others are stopped: SIGTERM, `grace`,
+/// SIGKILL. SIGINT, SIGTERM and SIGUSR1 are passed on to the ranks; a second one kills them.
+///
+/// Ranks get RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE,
+/// MASTER_ADDR, MASTER_PORT, FTRUN_SUPERVISOR (our process id), FTRUN_STATUS_FD (report_failure),
+/// rank 0 also FTRUN_STORE_FD and, when our stderr is a terminal, FTRUN_TERMINAL=1.
+/// Call it from the main thread, before others start. Error(kEnvironment) when a rank cannot start.
+int run_supervisor(const SupervisorOptions& options);
+
+}  // namespace ftrun

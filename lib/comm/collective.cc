@@ -1,0 +1,37 @@
+#include "comm/collective.h"
+
+#include "base/error.h"
+
+namespace ftrun {
+
+std::string_view collective_name(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kAllReduce: return "all_reduce";
+    case CollectiveKind::kReduceScatter: return "reduce_scatter";
+    case CollectiveKind::kAllGather: return "all_gather";
+    case CollectiveKind::kBroadcast: return "broadcast";
+    case CollectiveKind::kBarrier: return "barrier";
+    case CollectiveKind::kSend: return "send";
+    case CollectiveKind::kReceive: return "receive";
+  }
+  return "?";
+}
+
+bool between_two(CollectiveKind kind) {
+  return kind == CollectiveKind::kSend || kind == CollectiveKind::kReceive;
+}
+
+std::string describe(const CollectiveRecord& record) {
+  std::string inside = record.site;
+  if (record.kind != CollectiveKind::kBarrier)
+    inside += cat(inside.empty() ? "" : ", ", record.count, " x ", dtype_name(record.dtype));
+  const std::string name = cat(collective_name(record.kind), " #", record.sequence);
+  return inside.empty() ? name : cat(name, " (", inside, ")");
+}
+
+bool same_collective(const CollectiveRecord& a, const CollectiveRecord& b) {
+  return a.sequence == b.sequence && a.kind == b.kind && a.dtype == b.dtype && a.op == b.op &&
+         a.count == b.count && a.peer == b.peer;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/dtype.h"
+
+namespace ftrun {
+
+enum class CollectiveKind : uint8_t {
+  kAllReduce,
+  kReduceScatter,
+  kAllGather,
+  kBroadcast,
+  kBarrier,
+  kSend,
+  kReceive,
+};
+inline constexpr int kCollectiveKinds = 7;
+/// "all_reduce", "reduce_scatter", ...
+std::string_view collective_name(CollectiveKind kind);
+
+enum class ReduceOp : uint8_t { kSum, kMax, kMin };
+
+/// What a collective is for, as messages name it: "gradient bucket 7". Copied (63 characters) when
+/// the collective is issued.
+struct CallSite {
+  std::string_view what = "";
+};
+
+/// Where a rank is in its sequence of collectives. Plain bytes: it travels through shared memory and
+/// the store.
+struct CollectiveRecord {
+  enum class State : uint8_t { kNone, kEntered, kFinished, kLeft, kAborted };
+
+  /// Counted from 1 within the communicator; sends and receives count apart, per peer.
+  int64_t sequence = 0;
+  int64_t count = 0;
+  /// System clock when the state was entered.
+  int64_t unix_ns = 0;
+  /// Root, destination or source (rank in the group); -1 where there is none.
+  int32_t peer = -1;
+  CollectiveKind kind = CollectiveKind::kBarrier;
+  DType dtype = DType::kU8;
+  ReduceOp op = ReduceOp::kSum;
+  State state = State::kNone;
+  char site[64] = {};
+};
+
+/// "all_reduce #12 (gradient bucket 7, 4194304 x F32)".
+std::string describe(const CollectiveRecord& record);
+/// True when two ranks mean the same collective: all but time, state and call site agree.
+bool same_collective(const CollectiveRecord& a, const CollectiveRecord& b);
+/// True for kSend and kReceive.
+bool between_two(CollectiveKind kind);
+
+}  // namespace ftrun

@@ -1,0 +1,224 @@
+#include "comm/communicator.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ftrun {
+namespace {
+
+void free_pages(void* data, int64_t bytes) { ::munmap(data, static_cast<size_t>(bytes)); }
+
+int64_t payload(const CollectiveRecord& record) { return record.count * dtype_bytes(record.dtype); }
+
+}  // namespace
+
+bool reducible(DType dtype) {
+  switch (dtype) {
+    case DType::kF64: case DType::kF32: case DType::kBF16: case DType::kF16:
+    case DType::kI64: case DType::kI32: case DType::kI8: case DType::kU8: return true;
+    default: return false;
+  }
+}
+
+CommStats::Entry CommStats::total() const {
+  Entry sum;
+  for (const Entry& entry : by_kind) {
+    sum.calls += entry.calls;
+    sum.bytes_sent += entry.bytes_sent;
+    sum.bytes_received += entry.bytes_received;
+    sum.seconds += entry.seconds;
+  }
+  return sum;
+}
+
+void Work::wait() {
+  if (owner_ != nullptr) std::exchange(owner_, nullptr)->wait_for(id_);
+}
+
+Communicator::Communicator(Setup setup)
+    : setup_(std::move(setup)),
+      sent_(setup_.members.size(), 0),
+      received_(setup_.members.size(), 0) {
+  if (setup_.board != nullptr) slot_ = setup_.board->open(setup_.name);
+}
+
+Communicator::~Communicator() {
+  if (slot_ != nullptr) setup_.board->close(slot_);
+}
+
+Work Communicator::all_reduce(void* data, int64_t count, DType dtype, ReduceOp op, CallSite site) {
+  return issue(CollectiveKind::kAllReduce, data, data, count, dtype, op, -1, site);
+}
+
+Work Communicator::reduce_scatter(const void* in, void* out, int64_t count, DType dtype,
+                                  ReduceOp op, CallSite site) {
+  return issue(CollectiveKind::kReduceScatter, in, out, count, dtype, op, -1, site);
+}
+
+Work Communicator::all_gather(const void* in, void* out, int64_t count, DType dtype,
+                              CallSite site) {
+  return issue(CollectiveKind::kAllGather, in, out, count, dtype, ReduceOp::kSum, -1, site);
+}
+
+Work Communicator::broadcast(void* data, int64_t count, DType dtype, int root, CallSite site) {
+  return issue(CollectiveKind::kBroadcast, data, data, count, dtype, ReduceOp::kSum, root, site);
+}
+
+Work Communicator::send(const void* data, int64_t count, DType dtype, int to, CallSite site) {
+  return issue(CollectiveKind::kSend, data, nullptr, count, dtype, ReduceOp::kSum, to, site);
+}
+
+Work Communicator::receive(void* data, int64_t count, DType dtype, int from, CallSite site) {
+  return issue(CollectiveKind::kReceive, nullptr, data, count, dtype, ReduceOp::kSum, from, site);
+}
+
+void Communicator::barrier(CallSite site) {
+  issue(CollectiveKind::kBarrier, nullptr, nullptr, 0, DType::kU8, ReduceOp::kSum, -1, site).wait();
+}
+
+CommBuffer Communicator::allocate(int64_t bytes) {
+  require(bytes > 0, "a communication buffer needs at least one byte");
+  return allocate_memory(bytes);
+}
+
+CommBuffer Communicator::allocate_memory(int64_t bytes) {
+  void* data = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED)
+    throw Error(ExitCode::kEnvironment,
+                cat("no memory for a communication buffer of ", human_bytes(bytes), ": ",
+                    errno_text(errno)));
+  return {data, bytes, free_pages};
+}
+
+void Communicator::check_arguments(const CollectiveRecord& record, const void* in,
+                                   const void* out) const {
+  const bool reduces = record.kind == CollectiveKind::kAllReduce ||
+                       record.kind == CollectiveKind::kReduceScatter;
+  const bool has_peer = between_two(record.kind) || record.kind == CollectiveKind::kBroadcast;
+  if (record.count < 0) bug(cat(describe(record), ": negative count"));
+  if (reduces && !reducible(record.dtype))
+    bug(cat(describe(record), ": this type cannot be reduced"));
+  if (has_peer && (record.peer < 0 || record.peer >= size()))
+    bug(cat(describe(record), ": rank ", record.peer, " is not in group ", name(), " of ", size()));
+  if (between_two(record.kind) && record.peer == rank())
+    bug(cat(describe(record), ": a rank cannot send to itself"));
+  const bool needs_in = record.kind != CollectiveKind::kReceive;
+  const bool needs_out = record.kind != CollectiveKind::kSend;
+  if (record.count > 0 && ((needs_in && in == nullptr) || (needs_out && out == nullptr)))
+    bug(cat(describe(record), ": null buffer"));
+}
+
+Work Communicator::issue(CollectiveKind kind, const void* in, void* out, int64_t count,
+                         DType dtype, ReduceOp op, int peer, CallSite site) {
+  Pending pending{.id = next_id_++, .collective = {}};
+  CollectiveRecord& record = pending.collective.record;
+  record = {.count = count, .peer = peer, .kind = kind, .dtype = dtype, .op = op};
+  site.what.copy(record.site, sizeof record.site - 1);
+  check_arguments(record, in, out);
+  if (!broken_.empty())
+    throw Error(ExitCode::kPeerLost, cat("group ", name(), " is already broken: ", broken_));
+  if (kind == CollectiveKind::kSend) {
+    record.sequence = ++sent_[static_cast<size_t>(peer)];
+  } else if (kind == CollectiveKind::kReceive) {
+    record.sequence = ++received_[static_cast<size_t>(peer)];
+  } else {
+    record.sequence = ++sequence_;
+  }
+  pending.collective.in = in;
+  pending.collective.out = out;
+  if (size() > 1) begin(pending.collective);
+  pending_.push_back(pending);
+  return {this, pending.id};
+}
+
+/// Work of the same order: collectives among themselves, receives from one peer, sends to one peer.
+bool Communicator::blocks(const Pending& earlier, const Pending& wanted) const {
+  const CollectiveRecord& a = earlier.collective.record;
+  const CollectiveRecord& b = wanted.collective.record;
+  if (!between_two(a.kind) || !between_two(b.kind)) return between_two(a.kind) == between_two(b.kind);
+  return a.kind == b.kind && a.peer == b.peer;
+}
+
+void Communicator::wait_for(int64_t id) {
+  const auto wanted = std::find_if(pending_.begin(), pending_.end(),
+                                   [id](const Pending& p) { return p.id == id; });
+  if (wanted == pending_.end()) return;  // a later wait has done it
+  const Pending target = *wanted;
+  for (size_t i = 0; i < pending_.size() && pending_[i].id <= id;) {
+    if (blocks(pending_[i], target)) {
+      finish(i);
+    } else {
+      ++i;
+    }
+  }
+}
+
+void Communicator::finish(size_t index) {
+  Collective work = pending_[index].collective;
+  pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(index));
+  const auto start = std::chrono::steady_clock::now();
+  if (size() == 1) {
+    if (work.in != work.out && work.record.count > 0)
+      std::memmove(work.out, work.in, static_cast<size_t>(payload(work.record)));
+  } else {
+    if (slot_ != nullptr) slot_->enter(work.record);
+    try {
+      complete(work);
+    } catch (const Failure& failure) {
+      fail(work.record, failure);
+    } catch (const Error& error) {
+      broken_ = error.message();
+      throw;
+    }
+    if (slot_ != nullptr) slot_->finish();
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  account(work.record, took.count());
+}
+
+void Communicator::account(const CollectiveRecord& record, double seconds) {
+  CommStats::Entry& entry = stats_.by_kind[static_cast<size_t>(record.kind)];
+  entry.calls += 1;
+  entry.seconds += seconds;
+  const int64_t bytes = payload(record), others = size() - 1;
+  const bool root = record.peer == rank();
+  switch (record.kind) {
+    case CollectiveKind::kAllReduce:
+      entry.bytes_sent += 2 * bytes * others / size();
+      entry.bytes_received += 2 * bytes * others / size();
+      break;
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kAllGather:
+      entry.bytes_sent += bytes * others;
+      entry.bytes_received += bytes * others;
+      break;
+    case CollectiveKind::kBroadcast:
+      entry.bytes_sent += root ? bytes * others : 0;
+      entry.bytes_received += root ? 0 : bytes;
+      break;
+    case CollectiveKind::kSend: entry.bytes_sent += bytes; break;
+    case CollectiveKind::kReceive: entry.bytes_received += bytes; break;
+    case CollectiveKind::kBarrier: break;
+  }
+}
+
+void Communicator::fail(const CollectiveRecord& record, const Failure& failure) {
+  if (slot_ != nullptr) slot_->mark(CollectiveRecord::State::kAborted);
+  const std::string peers = explain_peers(view_peers(), record, rank());
+  broken_ = cat("rank ", members()[static_cast<size_t>(rank())], " ", failure.what, " ",
+                describe(record), " of group ", name(), ": ", peers);
+  if (!failure.detail.empty()) broken_ += cat(" [", failure.detail, "]");
+  throw Error(ExitCode::kPeerLost, broken_,
+              "look at the named ranks' own logs first; if they were only slow, raise the "
+              "communication timeout");
+}
+
+}  // namespace ftrun

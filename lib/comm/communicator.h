@@ -1,0 +1,187 @@
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "comm/collective.h"
+#include "comm/peers.h"
+#include "comm/progress.h"
+
+namespace ftrun {
+
+/// What one communicator has moved, for each kind of collective. Bytes are what the algorithm must
+/// carry: an all-reduce of B bytes among N ranks sends and receives 2 B (N-1)/N on each.
+struct CommStats {
+  struct Entry {
+    int64_t calls = 0;
+    int64_t bytes_sent = 0;
+    int64_t bytes_received = 0;
+    /// Spent inside wait().
+    double seconds = 0;
+  };
+  std::array<Entry, kCollectiveKinds> by_kind;
+
+  const Entry& of(CollectiveKind kind) const { return by_kind[static_cast<size_t>(kind)]; }
+  Entry total() const;
+};
+
+/// Memory for collectives, owned: freed by the communicator's back end when it goes. On the
+/// shared-memory back end other ranks read it in place, which saves two copies. 4096-byte aligned,
+/// zero at first. Must not outlive its communicator.
+class CommBuffer {
+ public:
+  CommBuffer() = default;
+  CommBuffer(void* data, int64_t bytes, void (*free)(void*, int64_t))
+      : data_(data, Free{free, bytes}), bytes_(bytes) {}
+
+  template <typename T = std::byte>
+  T* as() const {
+    return static_cast<T*>(data_.get());
+  }
+  void* data() const { return data_.get(); }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  struct Free {
+    void (*free)(void*, int64_t) = nullptr;
+    int64_t bytes = 0;
+    void operator()(void* data) const { free(data, bytes); }
+  };
+  std::unique_ptr<void, Free> data_;
+  int64_t bytes_ = 0;
+};
+
+/// A collective as back ends see it.
+struct Collective {
+  CollectiveRecord record;
+  const void* in = nullptr;
+  void* out = nullptr;
+  /// The back end's own handle, set by begin().
+  int64_t handle = 0;
+};
+
+class Communicator;
+
+/// A collective under way: a small value. wait() exactly once; dropping it leaves the work to the
+/// wait of a later collective. Must not outlive its communicator.
+class [[nodiscard]] Work {
+ public:
+  Work() = default;
+  Work(Communicator* owner, int64_t id) : owner_(owner), id_(id) {}
+  /// Blocks until this rank's output is final and its input may be changed. Error(kPeerLost) after
+  /// the communicator's timeout or when a peer is lost.
+  void wait();
+
+ private:
+  Communicator* owner_ = nullptr;
+  int64_t id_ = 0;
+};
+
+/// Collectives among a group of ranks. Counts are elements; buffers are host memory (device memory
+/// on NCCL). Collective: every rank of the group issues the same calls in the same order, from one
+/// thread at a time. On hosts a call only announces itself; wait() does the work, earlier collectives
+/// first, so a communicator that should overlap with computation gets a thread of its own. Sums add
+/// in rank order, element by element: results do not depend on how data is cut into calls.
+class Communicator {
+ public:
+  struct Setup {
+    std::string name;
+    /// Global ranks of the members, ascending; ours is members[rank].
+    std::vector<int> members;
+    int rank = 0;
+    std::chrono::milliseconds timeout = std::chrono::minutes(10);
+    /// Shows what this rank is doing to its peers and to the crash handler; may be null.
+    ProgressBoard* board = nullptr;
+  };
+
+  virtual ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const { return setup_.rank; }
+  int size() const { return static_cast<int>(setup_.members.size()); }
+  const std::string& name() const { return setup_.name; }
+  const std::vector<int>& members() const { return setup_.members; }
+  virtual std::string_view backend() const = 0;
+
+  /// In place over `count` elements. F64 F32 BF16 F16 I64 I32 I8 U8; 16-bit floats add in F32.
+  Work all_reduce(void* data, int64_t count, DType dtype, ReduceOp op, CallSite site);
+  /// `in` holds size() blocks of `count`; block rank() of the result goes to `out`, which may be
+  /// that block of `in`.
+  Work reduce_scatter(const void* in, void* out, int64_t count, DType dtype, ReduceOp op,
+                      CallSite site);
+  /// `out` gets size() blocks of `count`; `in` may be block rank() of `out`.
+  Work all_gather(const void* in, void* out, int64_t count, DType dtype, CallSite site);
+  Work broadcast(void* data, int64_t count, DType dtype, int root, CallSite site);
+  Work send(const void* data, int64_t count, DType dtype, int to, CallSite site);
+  Work receive(void* data, int64_t count, DType dtype, int from, CallSite site);
+  void barrier(CallSite site);
+
+  CommBuffer allocate(int64_t bytes);
+  const CommStats& stats() const { return stats_; }
+  /// For every later wait.
+  void set_timeout(std::chrono::milliseconds timeout) { setup_.timeout = timeout; }
+
+  /// Collective: waits until every rank is done with this communicator. No calls after it.
+  virtual void shutdown() {}
+  /// Tells peers (where the back end can) that this rank gives up, so that they fail at once. Any
+  /// thread, any time.
+  virtual void abort(const std::string& reason) noexcept { static_cast<void>(reason); }
+
+ protected:
+  explicit Communicator(Setup setup);
+
+  /// A back end's own failure, to be told with rank, collective and peers around it.
+  struct Failure {
+    /// "waited 5.0s in", "lost a connection in".
+    std::string what;
+    /// The back end's words, "" for none.
+    std::string detail;
+  };
+
+  /// May start the collective; must not block for long.
+  virtual void begin(Collective& collective) { static_cast<void>(collective); }
+  /// Runs or waits for it; throws Failure, or an Error of its own.
+  virtual void complete(Collective& collective) = 0;
+  /// What is known of the members now, by rank in the group.
+  virtual std::vector<PeerView> view_peers() = 0;
+  virtual CommBuffer allocate_memory(int64_t bytes);
+
+  const Setup& setup() const { return setup_; }
+
+ private:
+  friend class Work;
+  struct Pending {
+    int64_t id;
+    Collective collective;
+  };
+
+  Work issue(CollectiveKind kind, const void* in, void* out, int64_t count, DType dtype,
+             ReduceOp op, int peer, CallSite site);
+  void wait_for(int64_t id);
+  void finish(size_t index);
+  bool blocks(const Pending& earlier, const Pending& wanted) const;
+  void check_arguments(const CollectiveRecord& record, const void* in, const void* out) const;
+  void account(const CollectiveRecord& record, double seconds);
+  [[noreturn]] void fail(const CollectiveRecord& record, const Failure& failure);
+
+  Setup setup_;
+  ProgressBoard::Slot* slot_ = nullptr;
+  CommStats stats_;
+  std::vector<Pending> pending_;
+  std::vector<int64_t> sent_, received_;  // sequence of sends and receives, per peer
+  int64_t sequence_ = 0;
+  int64_t next_id_ = 1;
+  std::string broken_;  // why no more calls are possible
+};
+
+/// True for the types that all_reduce and reduce_scatter take.
+bool reducible(DType dtype);
+
+}  // namespace ftrun

@@ -1,0 +1,86 @@
+#include "comm/listen_socket.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "base/error.h"
+
+namespace ftrun {
+namespace {
+
+using Resolved = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
+
+Resolved resolve(const std::string& address, int port, int type) {
+  addrinfo wanted{};
+  wanted.ai_family = AF_INET;
+  wanted.ai_socktype = type;
+  addrinfo* found = nullptr;
+  const int error = ::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &wanted, &found);
+  if (error != 0)
+    throw Error(ExitCode::kEnvironment,
+                cat("cannot resolve the rendezvous address \"", address, "\": ",
+                    ::gai_strerror(error)),
+                "set MASTER_ADDR to a name or address of the machine of rank 0");
+  return {found, ::freeaddrinfo};
+}
+
+[[noreturn]] void cannot_bind(const std::string& address, int port, int reason) {
+  if (reason == EADDRINUSE)
+    throw Error(ExitCode::kEnvironment,
+                cat("port ", port, " on ", address, " is in use by another process"),
+                "choose another MASTER_PORT, or end the other job");
+  if (reason == EADDRNOTAVAIL)
+    throw Error(ExitCode::kEnvironment,
+                cat("rank 0 cannot serve the rendezvous on ", address,
+                    ": this machine does not have that address"),
+                "set MASTER_ADDR to an address of the machine of rank 0");
+  throw Error(ExitCode::kEnvironment, cat("rank 0 cannot serve the rendezvous on ", address, ":",
+                                          port, ": ", errno_text(reason)));
+}
+
+}  // namespace
+
+int bound_port(int fd) {
+  sockaddr_in address{};
+  socklen_t size = sizeof address;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
+      address.sin_family != AF_INET)
+    throw Error(ExitCode::kEnvironment,
+                cat("descriptor ", fd, " (FTRUN_STORE_FD) is not a bound socket"));
+  return ntohs(address.sin_port);
+}
+
+ListenSocket listen_on(const std::string& address, int port) {
+  const Resolved place = resolve(address, port, SOCK_STREAM);
+  ListenSocket result{OwnedFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), 0};
+  const int yes = 1;
+  if (result.fd)  // a port whose last user has just ended is free
+    ::setsockopt(result.fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  if (!result.fd || ::bind(result.fd.get(), place->ai_addr, place->ai_addrlen) != 0 ||
+      ::listen(result.fd.get(), 512) != 0)
+    cannot_bind(address, port, errno);
+  result.port = bound_port(result.fd.get());
+  return result;
+}
+
+std::string local_address_towards(const std::string& address, int port) {
+  const Resolved place = resolve(address, port, SOCK_DGRAM);
+  const OwnedFd probe(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_in own{};
+  socklen_t size = sizeof own;
+  // Connecting a datagram socket sends nothing; it only chooses the route.
+  if (!probe || ::connect(probe.get(), place->ai_addr, place->ai_addrlen) != 0 ||
+      ::getsockname(probe.get(), reinterpret_cast<sockaddr*>(&own), &size) != 0)
+    return "127.0.0.1";
+  char text[INET_ADDRSTRLEN] = {};
+  ::inet_ntop(AF_INET, &own.sin_addr, text, sizeof text);
+  return text;
+}
+
+}  // namespace ftrun

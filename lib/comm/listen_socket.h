@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+
+#include "base/owned_fd.h"
+
+namespace ftrun {
+
+/// A listening socket on one address only: c10d's own would listen on every interface.
+struct ListenSocket {
+  OwnedFd fd;
+  int port = 0;
+};
+
+/// Port 0 takes any. Error(kEnvironment) when the port is taken or the address is not ours.
+ListenSocket listen_on(const std::string& address, int port);
+/// The port of a socket that was handed to us; Error(kEnvironment) when it is none.
+int bound_port(int fd);
+/// This machine's address as seen on the way to `address`; "127.0.0.1" when that cannot be told.
+std::string local_address_towards(const std::string& address, int port);
+
+}  // namespace ftrun

@@ -1,0 +1,322 @@
+#include "comm/rendezvous.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <thread>
+
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "comm/listen_socket.h"
+#include "comm/store_access.h"
+
+namespace ftrun {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Milliseconds = std::chrono::milliseconds;
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+constexpr Milliseconds kSlice{1000};         // how long to wait before looking for dead peers
+constexpr Milliseconds kControlTimeout{2000};
+
+std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
+std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+
+std::string first_line(const char* what) {
+  const std::string text = what;
+  return text.substr(0, text.find('\n'));
+}
+
+std::string alive_key(int rank) { return cat("alive/", rank); }
+
+}  // namespace
+
+struct Rendezvous::Impl {
+  Impl(const RendezvousOptions& from, StorePtr main, StorePtr control_client)
+      : options(from), store(std::move(main)), control(std::move(control_client)),
+        board(from.rank), identities(static_cast<size_t>(from.world)) {}
+
+  void start_heartbeat() {
+    if (options.world > 1) heart = std::jthread([this](std::stop_token stop) { beat(stop); });
+  }
+  void beat(const std::stop_token& stop);
+  void show_state();
+  std::optional<std::vector<uint8_t>> last_heartbeat(int rank);
+  void await_keys(const std::vector<std::string>& keys, const std::vector<int>& ranks,
+                  const std::string& what);
+  std::vector<int> missing(const std::vector<std::string>& keys, const std::vector<int>& ranks);
+  bool any_gone(const std::vector<int>& ranks) const;
+
+  RendezvousOptions options;
+  StorePtr store;    // used by the rank's own thread; blocks in waits
+  StorePtr control;  // a second connection, so that a blocked wait does not silence us
+  ProgressBoard board;
+  std::vector<PeerIdentity> identities;
+  std::map<std::string, int64_t> uses;  // how often each exchange key was used
+  std::mutex heart_mutex;
+  std::condition_variable_any heart_wake;
+  int64_t beats = 0;
+  std::jthread heart;  // last: stops before what it uses goes
+};
+
+void Rendezvous::Impl::show_state() {
+  const std::lock_guard lock(heart_mutex);
+  std::vector<uint8_t> bytes(sizeof beats);
+  ++beats;
+  std::memcpy(bytes.data(), &beats, sizeof beats);
+  const std::vector<uint8_t> image = board.image();
+  bytes.insert(bytes.end(), image.begin(), image.end());
+  control->set(alive_key(options.rank), bytes);
+}
+
+void Rendezvous::Impl::beat(const std::stop_token& stop) {
+  while (!stop.stop_requested()) {
+    try {
+      show_state();
+    } catch (const std::exception&) {
+      // The store is gone with rank 0: the rank's own waits will say so.
+    }
+    std::unique_lock lock(heart_mutex);
+    heart_wake.wait_for(lock, stop, options.heartbeat, [] { return false; });
+  }
+}
+
+std::optional<std::vector<uint8_t>> Rendezvous::Impl::last_heartbeat(int rank) {
+  try {
+    if (!control->check({alive_key(rank)})) return std::vector<uint8_t>();
+    return control->get(alive_key(rank));
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+bool Rendezvous::Impl::any_gone(const std::vector<int>& ranks) const {
+  const PeerIdentity& self = identities[static_cast<size_t>(options.rank)];
+  return std::any_of(ranks.begin(), ranks.end(), [&](int rank) {
+    return process_state(identities[static_cast<size_t>(rank)], self) == ProcessState::kGone;
+  });
+}
+
+std::vector<int> Rendezvous::Impl::missing(const std::vector<std::string>& keys,
+                                           const std::vector<int>& ranks) {
+  std::vector<int> absent;
+  try {
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (!control->check({keys[i]})) absent.push_back(ranks[i]);
+    }
+  } catch (const std::exception&) {
+    return {0};  // rank 0 serves the store
+  }
+  return absent;
+}
+
+/// Waits in slices and looks at each for ranks that cannot come any more.
+void Rendezvous::Impl::await_keys(const std::vector<std::string>& keys,
+                                  const std::vector<int>& ranks, const std::string& what) {
+  const auto start = Clock::now();
+  std::string reason;
+  while (true) {
+    const auto left = options.timeout - std::chrono::duration_cast<Milliseconds>(Clock::now() - start);
+    try {
+      store->wait(keys, std::clamp(left, Milliseconds(1), kSlice));
+      return;
+    } catch (const std::exception& error) {
+      reason = first_line(error.what());
+    }
+    const std::vector<int> absent = missing(keys, ranks);
+    const bool expired = Clock::now() - start >= options.timeout;
+    const bool store_lost = absent == std::vector<int>{0} && reason.find("imeout") == reason.npos &&
+                            reason.find("imed out") == reason.npos;
+    if (!expired && !store_lost && !any_gone(absent)) continue;
+    std::vector<std::string> names;
+    for (const int rank : absent) names.push_back(std::to_string(rank));
+    const double waited = std::chrono::duration<double>(Clock::now() - start).count();
+    throw Error(ExitCode::kPeerLost,
+                cat("rank ", options.rank, " waited ", human_seconds(waited), " for ", what,
+                    ": rank ", join(names, ", "), any_gone(absent) ? " is gone" : " did not come"),
+                "look at that rank's own log first");
+  }
+}
+
+namespace {
+
+/// Client connection, or the server when `listen` is given.
+StorePtr tcp_store(const RendezvousOptions& options, int port, std::optional<int> listen) {
+  c10d::TCPStoreOptions settings;
+  settings.port = static_cast<uint16_t>(port);
+  settings.isServer = listen.has_value();
+  settings.masterListenFd = listen;
+  settings.waitWorkers = false;
+  settings.timeout = options.timeout;
+  try {
+    return c10::make_intrusive<c10d::TCPStore>(options.address, settings);
+  } catch (const std::exception& error) {
+    throw Error(ExitCode::kPeerLost,
+                cat("rank ", options.rank, " could not reach the rendezvous of rank 0 at ",
+                    options.address, ":", port, " within ",
+                    human_seconds(static_cast<double>(options.timeout.count()) * 1e-3), ": ",
+                    first_line(error.what())),
+                "check MASTER_ADDR and MASTER_PORT, that rank 0 runs, and that no firewall is "
+                "between");
+  }
+}
+
+struct Stores {
+  StorePtr main, control;
+};
+
+Stores open_stores(const RendezvousOptions& options) {
+  StorePtr main, control;
+  if (options.world == 1) {
+    main = c10::make_intrusive<c10d::HashStore>();
+    control = main;
+  } else if (options.rank == 0 && !options.agent_store) {
+    ListenSocket socket;
+    if (options.listen_fd >= 0) {
+      socket = {OwnedFd(options.listen_fd), bound_port(options.listen_fd)};
+    } else {
+      socket = listen_on(options.address, options.port);
+    }
+    main = tcp_store(options, socket.port, socket.fd.get());
+    socket.fd.release();  // the store's server owns it now
+    control = tcp_store(options, socket.port, std::nullopt);
+  } else {
+    main = tcp_store(options, options.port, std::nullopt);
+    control = tcp_store(options, options.port, std::nullopt);
+  }
+  if (options.world > 1) control->setTimeout(kControlTimeout);
+  const std::string prefix = cat("ftrun/", options.attempt);
+  return {c10::make_intrusive<c10d::PrefixStore>(prefix, main),
+          c10::make_intrusive<c10d::PrefixStore>(prefix, control)};
+}
+
+}  // namespace
+
+Rendezvous::Rendezvous(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Rendezvous::~Rendezvous() = default;
+
+std::unique_ptr<Rendezvous> Rendezvous::connect(const RendezvousOptions& options) {
+  Stores stores = open_stores(options);
+  auto impl = std::make_unique<Impl>(options, stores.main, stores.control);
+  std::unique_ptr<Rendezvous> rendezvous(new Rendezvous(std::move(impl)));
+  const std::vector<std::string> texts =
+      rendezvous->exchange_text("identity", identity_text(own_identity()));
+  for (size_t rank = 0; rank < texts.size(); ++rank)
+    rendezvous->impl_->identities[rank] = parse_identity(texts[rank]);
+  rendezvous->impl_->start_heartbeat();
+  return rendezvous;
+}
+
+std::vector<std::unique_ptr<Rendezvous>> Rendezvous::in_process(int world, Milliseconds timeout,
+                                                                Milliseconds heartbeat) {
+  const StorePtr store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::unique_ptr<Rendezvous>> all;
+  for (int rank = 0; rank < world; ++rank) {
+    const RendezvousOptions options{
+        .rank = rank, .world = world, .timeout = timeout, .heartbeat = heartbeat};
+    auto impl = std::make_unique<Impl>(options, store, store);
+    for (PeerIdentity& identity : impl->identities) identity = own_identity();
+    impl->start_heartbeat();
+    all.emplace_back(new Rendezvous(std::move(impl)));
+  }
+  return all;
+}
+
+int Rendezvous::rank() const { return impl_->options.rank; }
+int Rendezvous::world() const { return impl_->options.world; }
+ProgressBoard& Rendezvous::board() { return impl_->board; }
+const PeerIdentity& Rendezvous::identity(int rank) const {
+  return impl_->identities.at(static_cast<size_t>(rank));
+}
+
+std::vector<std::string> Rendezvous::exchange_text(const std::string& key,
+                                                   const std::string& text) {
+  std::vector<int> everyone(static_cast<size_t>(world()));
+  for (int rank = 0; rank < world(); ++rank) everyone[static_cast<size_t>(rank)] = rank;
+  return exchange_text(key, text, everyone);
+}
+
+std::vector<std::string> Rendezvous::exchange_text(const std::string& key, const std::string& text,
+                                                   const std::vector<int>& members) {
+  if (members.size() == 1) return {text};
+  const int64_t use = ++impl_->uses[key];
+  const auto key_of = [&](int rank, int64_t which) { return cat("x/", key, "/", which, "/", rank); };
+  std::vector<std::string> keys;
+  for (const int member : members) keys.push_back(key_of(member, use));
+  try {
+    impl_->store->set(key_of(rank(), use), bytes_of(text));
+    impl_->await_keys(keys, members, cat("\"", key, "\""));
+    std::vector<std::string> texts;
+    for (const auto& value : impl_->store->multiGet(keys)) texts.push_back(text_of(value));
+    // Every member has entered this use, so all have read the one before the last.
+    if (use > 2) impl_->store->deleteKey(key_of(rank(), use - 2));
+    return texts;
+  } catch (const c10::Error& error) {
+    throw Error(ExitCode::kPeerLost, cat("rank ", rank(), " lost the rendezvous (served by rank 0) "
+                                         "in \"", key, "\": ", first_line(error.what())));
+  }
+}
+
+void Rendezvous::post(const std::string& key, const std::string& text) {
+  impl_->control->set("post/" + key, bytes_of(text));
+}
+
+std::optional<std::string> Rendezvous::find(const std::string& key) {
+  if (!impl_->control->check({"post/" + key})) return std::nullopt;
+  return text_of(impl_->control->get("post/" + key));
+}
+
+std::vector<PeerView> Rendezvous::view(const std::vector<int>& members, const std::string& group) {
+  const PeerIdentity& self = identity(rank());
+  const auto settle = impl_->options.heartbeat * 3 / 2;
+  std::vector<std::optional<std::vector<uint8_t>>> before;
+  try {
+    impl_->show_state();
+  } catch (const std::exception&) {
+  }
+  // Known states may be a heartbeat old, and a dying process needs a moment to be gone.
+  for (const int member : members) before.push_back(impl_->last_heartbeat(member));
+  if (!impl_->any_gone(members)) std::this_thread::sleep_for(settle);
+  std::vector<PeerView> views;
+  for (size_t i = 0; i < members.size(); ++i) {
+    PeerView view{.global_rank = members[i], .identity = identity(members[i])};
+    view.process = process_state(view.identity, self);
+    const auto now = impl_->last_heartbeat(members[i]);
+    const bool elsewhere = view.process == ProcessState::kUnknown;
+    view.silent = elsewhere && (!now || now == before[i]);
+    if (now && now->size() > sizeof(int64_t))
+      view.record = ProgressBoard::find({now->begin() + sizeof(int64_t), now->end()}, group);
+    views.push_back(std::move(view));
+  }
+  return views;
+}
+
+void Rendezvous::shutdown(Milliseconds limit) {
+  if (world() == 1) return;
+  const Milliseconds before = std::exchange(impl_->options.timeout, limit);
+  try {
+    exchange_text("shutdown", "");
+    // Rank 0 serves the others' last reads: it leaves last.
+    if (rank() == 0) {
+      const auto end = Clock::now() + limit;
+      while (impl_->store->add("left", 0) < world() - 1 && Clock::now() < end)
+        std::this_thread::sleep_for(Milliseconds(1));
+    } else {
+      impl_->store->add("left", 1);
+    }
+  } catch (const std::exception&) {
+    // The work is done; who is missing will be told by the supervisor.
+  }
+  impl_->options.timeout = before;
+}
+
+StorePtr prefixed_store(Rendezvous& rendezvous, const std::string& prefix) {
+  return c10::make_intrusive<c10d::PrefixStore>(prefix, rendezvous.impl().store);
+}
+
+}  // namespace ftrun

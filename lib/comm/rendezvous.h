@@ -1,0 +1,80 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/peers.h"
+#include "comm/progress.h"
+
+namespace ftrun {
+
+struct RendezvousOptions {
+  int rank = 0;
+  int world = 1;
+  /// Where rank 0 serves the store: name or address, and port.
+  std::string address = "127.0.0.1";
+  int port = 0;
+  /// Rank 0: a bound socket to serve on (inherited from the supervisor); -1 makes one, bound to
+  /// `address` alone.
+  int listen_fd = -1;
+  /// The launcher's agent serves the store: every rank joins as a client.
+  bool agent_store = false;
+  /// Restarts so far: keeps the keys of one attempt from those of another.
+  int attempt = 0;
+  /// For meeting, and for every exchange.
+  std::chrono::milliseconds timeout = std::chrono::minutes(5);
+  /// How often a rank shows the others that it lives and what it is doing.
+  std::chrono::milliseconds heartbeat = std::chrono::seconds(1);
+};
+
+/// Where the ranks of a job meet and exchange small texts. Exchanges are collective: every member
+/// calls them in the same order. One thread at a time.
+class Rendezvous {
+ public:
+  /// Blocks until every rank has come. Error(kEnvironment) when rank 0's port is taken;
+  /// Error(kPeerLost) naming who is missing after the timeout.
+  static std::unique_ptr<Rendezvous> connect(const RendezvousOptions& options);
+  /// All ranks in this process, for tests: hand one to each thread.
+  static std::vector<std::unique_ptr<Rendezvous>> in_process(
+      int world, std::chrono::milliseconds timeout = std::chrono::seconds(30),
+      std::chrono::milliseconds heartbeat = std::chrono::milliseconds(100));
+  ~Rendezvous();
+  Rendezvous(const Rendezvous&) = delete;
+  Rendezvous& operator=(const Rendezvous&) = delete;
+
+  int rank() const;
+  int world() const;
+
+  /// Every rank gives a text and gets all of them, by rank. A key may be used again and again.
+  /// Error(kPeerLost) names the ranks that did not come, at once when one is known to be dead.
+  std::vector<std::string> exchange_text(const std::string& key, const std::string& text);
+  /// The same among some ranks (global, ascending, ours among them).
+  std::vector<std::string> exchange_text(const std::string& key, const std::string& text,
+                                         const std::vector<int>& members);
+  /// Leaves a text that any rank may find at any time.
+  void post(const std::string& key, const std::string& text);
+  std::optional<std::string> find(const std::string& key);
+
+  const PeerIdentity& identity(int rank) const;
+  ProgressBoard& board();
+  /// What is known now of the members of a group, by place in it: for explaining a failure. Shows
+  /// our own state first; may take two heartbeats.
+  std::vector<PeerView> view(const std::vector<int>& members, const std::string& group);
+
+  /// Collective: returns when every rank has called it, so that rank 0 may end. Gives up quietly
+  /// after `limit`.
+  void shutdown(std::chrono::milliseconds limit = std::chrono::seconds(10));
+
+  /// The c10d store, for back ends (comm/store_access.h).
+  struct Impl;
+  Impl& impl() { return *impl_; }
+
+ private:
+  explicit Rendezvous(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ftrun

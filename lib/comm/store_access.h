@@ -1,0 +1,13 @@
+#pragma once
+
+// Seen by this folder's sources only: brings c10d's headers.
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "comm/rendezvous.h"
+
+namespace ftrun {
+
+/// The job's store under a prefix of its own.
+c10::intrusive_ptr<c10d::Store> prefixed_store(Rendezvous& rendezvous, const std::string& prefix);
+
+}  // namespace ftrun

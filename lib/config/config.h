@@ -1,0 +1,255 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/deepspeed_config.h"
+#include "config/problem.h"
+
+namespace ftrun {
+
+// ftrun's own sections. Every key, its range and its meaning for a user: docs/config.md, which is
+// generated from the same table that reads it (config/schema.h).
+
+/// model
+struct ModelConfig {
+  /// A Hugging Face folder: config.json, *.safetensors, tokenizer files.
+  std::string path;
+  bool operator==(const ModelConfig&) const = default;
+};
+
+/// What shares a row of tokens.
+enum class Packing { kConcat, kDocuments, kNone };
+template <>
+struct EnumNames<Packing> {
+  static constexpr std::array<std::string_view, 3> kNames{"concat", "documents", "none"};
+};
+
+enum class DataFormat { kAuto, kMegatron, kLlmc, kNanogpt, kJsonl };
+template <>
+struct EnumNames<DataFormat> {
+  static constexpr std::array<std::string_view, 5> kNames{"auto", "megatron", "llmc", "nanogpt",
+                                                          "jsonl"};
+};
+
+enum class TokenDtype { kAuto, kUint16, kUint32 };
+template <>
+struct EnumNames<TokenDtype> {
+  static constexpr std::array<std::string_view, 3> kNames{"auto", "uint16", "uint32"};
+};
+
+/// data
+struct DataConfig {
+  std::vector<std::string> train;
+  std::vector<std::string> validation;
+  int64_t sequence_length = 1024;  // tokens
+  Packing packing = Packing::kConcat;
+  DataFormat format = DataFormat::kAuto;
+  TokenDtype token_dtype = TokenDtype::kAuto;
+  bool shuffle = true;
+  /// Micro-batches made ready ahead of the step.
+  int64_t prefetch = 4;
+  /// Rows that do not fill a whole global batch at the end of an epoch are left out.
+  bool drop_last = false;
+  bool operator==(const DataConfig&) const = default;
+};
+
+/// train.evaluation
+struct EvaluationConfig {
+  /// Optimizer steps between two validations; 0 = only before the first and after the last step.
+  int64_t every = 0;
+  /// Sequences of the validation set that are used; 0 = all.
+  int64_t samples = 64;
+  bool operator==(const EvaluationConfig&) const = default;
+};
+
+/// train.log
+struct LogConfig {
+  int64_t every = 1;  // optimizer steps between two printed lines
+  bool tensorboard = true;
+  bool operator==(const LogConfig&) const = default;
+};
+
+/// train.generate
+struct GenerateConfig {
+  /// Continued when training has ended; empty = no sample.
+  std::string prompt;
+  int64_t tokens = 64;
+  /// 0 takes the likeliest token each time.
+  double temperature = 0.0;
+  bool operator==(const GenerateConfig&) const = default;
+};
+
+/// Which parameters weight decay leaves alone.
+enum class DecayExempt { kAuto, kNone, kNormsAndBiases };
+template <>
+struct EnumNames<DecayExempt> {
+  static constexpr std::array<std::string_view, 3> kNames{"auto", "none", "norms_and_biases"};
+};
+
+/// train
+struct TrainConfig {
+  int64_t steps = 0;    // optimizer steps; 0 = by epochs
+  double epochs = 0.0;  // resolved: 1 where neither is given
+  int64_t seed = 42;
+  /// What an "auto" or an absent optimizer section takes (resolved into optimizer and scheduler).
+  double learning_rate = 5e-5;
+  double weight_decay = 0.0;
+  int64_t warmup_steps = 0;
+  /// Resolved: never kAuto.
+  DecayExempt weight_decay_exempt = DecayExempt::kAuto;
+  /// Steps in a row with a loss or gradient that is not finite before the run stops (exit 7).
+  int64_t max_nonfinite_steps = 20;
+  EvaluationConfig evaluation;
+  LogConfig log;
+  GenerateConfig generate;
+  bool operator==(const TrainConfig&) const = default;
+};
+
+/// parallel: the degrees of the mesh.
+struct ParallelConfig {
+  /// All data-parallel ranks (replicas × shards); 0 = auto. Resolved.
+  int64_t data = 0;
+  int64_t tensor = 1;
+  int64_t pipeline = 1;
+  int64_t context = 1;
+  int64_t expert = 1;
+  /// Replicas among the data-parallel ranks; each replica is sharded over data / data_replicate.
+  int64_t data_replicate = 1;
+  bool operator==(const ParallelConfig&) const = default;
+};
+
+enum class PartitionUnit { kBlock, kLayer, kModel };
+template <>
+struct EnumNames<PartitionUnit> {
+  static constexpr std::array<std::string_view, 3> kNames{"block", "layer", "model"};
+};
+
+/// partition
+struct PartitionConfig {
+  PartitionUnit unit = PartitionUnit::kLayer;
+  bool operator==(const PartitionConfig&) const = default;
+};
+
+enum class TagValidation { kWarn, kIgnore, kFail };
+template <>
+struct EnumNames<TagValidation> {
+  static constexpr std::array<std::string_view, 3> kNames{"Warn", "Ignore", "Fail"};
+};
+
+/// checkpoint: ftrun's keys, then DeepSpeed's.
+struct CheckpointConfig {
+  int64_t every = 500;  // optimizer steps; 0 = at the end and on a signal only
+  int64_t keep_last = 2;  // 0 = all
+  TagValidation tag_validation = TagValidation::kWarn;
+  bool load_universal = false;
+  bool use_node_local_storage = false;
+  bool operator==(const CheckpointConfig&) const = default;
+};
+
+enum class CommBackend { kAuto, kGloo, kNccl };
+template <>
+struct EnumNames<CommBackend> {
+  static constexpr std::array<std::string_view, 3> kNames{"auto", "gloo", "nccl"};
+};
+
+/// comm
+struct CommConfig {
+  CommBackend backend = CommBackend::kAuto;
+  int64_t timeout = 600;  // seconds, of every wait for another rank
+  bool operator==(const CommConfig&) const = default;
+};
+
+enum class ExportDtype { kAuto, kFp32, kFp16, kBf16 };
+template <>
+struct EnumNames<ExportDtype> {
+  static constexpr std::array<std::string_view, 4> kNames{"auto", "fp32", "fp16", "bf16"};
+};
+
+/// export
+struct ExportConfig {
+  bool enabled = true;
+  /// kAuto: as the model's own files.
+  ExportDtype dtype = ExportDtype::kAuto;
+  bool operator==(const ExportConfig&) const = default;
+};
+
+enum class Recompute { kNone, kSelective, kFull };
+template <>
+struct EnumNames<Recompute> {
+  static constexpr std::array<std::string_view, 3> kNames{"none", "selective", "full"};
+};
+
+enum class DeviceKind { kAuto, kCpu, kCuda };
+template <>
+struct EnumNames<DeviceKind> {
+  static constexpr std::array<std::string_view, 3> kNames{"auto", "cpu", "cuda"};
+};
+
+/// Where one key of a config was written.
+struct Origin {
+  Position at;
+  /// The value was "auto": the member holds the default until it is resolved.
+  bool is_auto = false;
+};
+
+/// Which keys were written, by their path ("zero_optimization.stage"). Two configs are equal by
+/// their values alone.
+struct Origins {
+  std::map<std::string, Origin> keys;
+  /// Features of DeepSpeed that were switched on and that ftrun does not have.
+  std::vector<NotYet> foreign;
+  const Origin* find(const std::string& path) const;
+  /// Written, and not "auto".
+  bool given(const std::string& path) const;
+  bool is_auto(const std::string& path) const;
+  Position position(const std::string& path) const;
+  bool operator==(const Origins&) const { return true; }
+};
+
+/// A whole config, typed. load_config() fills what was written; resolve() fills the rest.
+struct Config {
+  ModelConfig model;
+  DataConfig data;
+  TrainConfig train;
+  ParallelConfig parallel;
+  PartitionConfig partition;
+  CheckpointConfig checkpoint;
+  CommConfig comm;
+  ExportConfig model_export;
+  std::string output_dir = "output";
+  DeviceKind device = DeviceKind::kAuto;
+  int64_t threads = 0;  // per rank; 0 = cores / local ranks
+  Recompute recompute = Recompute::kNone;
+
+  // Batch sizes; 0 = not given. Resolved: all three, train = micro × accumulation × data.
+  int64_t train_batch_size = 0;
+  int64_t train_micro_batch_size_per_gpu = 0;
+  int64_t gradient_accumulation_steps = 0;
+
+  int64_t steps_per_print = 0;  // optimizer steps; 0 = never
+  /// Largest global L2 norm of the gradient; 0 = no clipping.
+  double gradient_clipping = 1.0;
+  bool wall_clock_breakdown = false;
+  std::string log_level;
+
+  OptimizerConfig optimizer;
+  SchedulerConfig scheduler;
+  Fp16Config fp16;
+  Bf16Config bf16;
+  DataTypesConfig data_types;
+  ReductionConfig reduction;
+  ZeroConfig zero;
+  CsvMonitorConfig csv_monitor;
+  ElasticityConfig elasticity;
+  int64_t sequence_parallel_size = 1;
+
+  Origins origins;
+  bool operator==(const Config&) const = default;
+};
+
+}  // namespace ftrun

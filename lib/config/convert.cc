@@ -1,0 +1,203 @@
+#include "config/convert.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ftrun {
+namespace {
+
+std::string lower(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+std::string range_text(const Field& field) {
+  if (field.min && field.max)
+    return cat(" from ", number_text(*field.min), " to ", number_text(*field.max));
+  if (!field.min) return "";
+  return cat(field.above_min ? " above " : " of at least ", number_text(*field.min));
+}
+
+bool in_range(const Field& field, double value) {
+  if (!std::isfinite(value)) return false;
+  if (field.max && value > *field.max) return false;
+  return !field.min || (field.above_min ? value > *field.min : value >= *field.min);
+}
+
+/// Turns one node into one value; problems name the key.
+class Converter {
+ public:
+  Converter(const Field& field, std::string key, Problems& problems)
+      : field_(field), key_(std::move(key)), problems_(problems) {}
+
+  std::optional<Value> value(const Node& node) {
+    switch (field_.type) {
+      case FieldType::kBool: return wrap(as_bool(node));
+      case FieldType::kInt: return wrap(as_int(node));
+      case FieldType::kFloat: return wrap(as_float(node));
+      case FieldType::kText: return wrap(as_text(node));
+      case FieldType::kChoice: return wrap(as_choice(node));
+      case FieldType::kTextList: return wrap(as_texts(node));
+      case FieldType::kIntList: return wrap(as_ints(node));
+      case FieldType::kFloatList: return wrap(as_pair(node));
+      case FieldType::kFree: return Value(std::string());
+    }
+    return std::nullopt;
+  }
+
+ private:
+  template <typename T>
+  static std::optional<Value> wrap(std::optional<T> value) {
+    if (!value) return std::nullopt;
+    return Value(std::move(*value));
+  }
+
+  std::nullopt_t refuse(const Node& node, const std::string& more = "") {
+    const bool placeholder = node.kind == Node::Kind::kText &&
+                             (node.text.starts_with("${") || node.text.starts_with("{{") ||
+                              node.text.starts_with("<"));
+    problems_.error(node.at,
+                    cat(key_, ": expected ", expected_text(field_), ", found ", shown(node), more),
+                    placeholder ? "this looks like a template: fill it in first" : "");
+    return std::nullopt;
+  }
+
+  void say(const Node& node, const std::string& read_as) {
+    problems_.notice(node.at, cat(key_, ": ", shown(node), " is read as ", read_as));
+  }
+
+  std::optional<bool> as_bool(const Node& node) {
+    if (node.kind == Node::Kind::kBool) return node.boolean;
+    const std::string word = lower(node.text);
+    const bool scalar = node.kind == Node::Kind::kText || node.kind == Node::Kind::kInt ||
+                        node.kind == Node::Kind::kFloat;
+    static const std::vector<std::string> kYes{"true", "yes", "on", "1", "1.0", "y", "t"};
+    static const std::vector<std::string> kNo{"false", "no", "off", "0", "0.0", "n", "f"};
+    const auto among = [&](const std::vector<std::string>& words) {
+      return scalar && std::find(words.begin(), words.end(), word) != words.end();
+    };
+    if (!among(kYes) && !among(kNo)) return refuse(node);
+    say(node, among(kYes) ? "true" : "false");
+    return among(kYes);
+  }
+
+  // The number that a text in quotes holds, as if it had none.
+  Node unquoted(const Node& node) {
+    if (node.kind != Node::Kind::kText || node.plain) return node;
+    Node inner = scalar_node(node.at, node.text);
+    if (inner.kind != Node::Kind::kInt && inner.kind != Node::Kind::kFloat) return node;
+    say(node, cat("the number ", inner.text));
+    return inner;
+  }
+
+  std::optional<int64_t> as_int(const Node& written) {
+    const Node node = unquoted(written);
+    if (node.kind == Node::Kind::kBool) {
+      if (!in_range(field_, node.boolean ? 1 : 0)) return refuse(node);
+      say(node, node.boolean ? "1" : "0");
+      return node.boolean ? 1 : 0;
+    }
+    if (node.kind == Node::Kind::kInt) {
+      if (node.text.size() > 1 && node.text[0] == '0' &&
+          std::isdigit(static_cast<unsigned char>(node.text[1])) != 0)
+        say(node, std::to_string(node.integer));
+      if (!in_range(field_, node.number)) return refuse(node);
+      return node.integer;
+    }
+    if (node.kind != Node::Kind::kFloat) return refuse(node);
+    // 2^63 itself does not fit.
+    if (std::abs(node.number) >= 9223372036854775808.0)
+      return refuse(node, " (it does not fit into 64 bits)");
+    if (node.number != std::trunc(node.number) || !in_range(field_, node.number))
+      return refuse(node);
+    return static_cast<int64_t>(node.number);
+  }
+
+  std::optional<double> as_float(const Node& written) {
+    const Node node = unquoted(written);
+    const bool number = node.kind == Node::Kind::kInt || node.kind == Node::Kind::kFloat;
+    if (!number || !in_range(field_, node.number)) return refuse(node);
+    return node.number;
+  }
+
+  std::optional<std::string> as_text(const Node& node) {
+    if (node.kind == Node::Kind::kList || node.kind == Node::Kind::kMap) return refuse(node);
+    return node.text;
+  }
+
+  std::optional<std::string> as_choice(const Node& node) {
+    if (node.kind != Node::Kind::kText) return refuse(node);
+    for (const std::string& choice : field_.choices)
+      if (node.text == choice || (field_.any_case && lower(node.text) == lower(choice)))
+        return choice;
+    const std::string near = nearest(node.text, field_.choices);
+    return refuse(node, near.empty() ? "" : cat(" (did you mean \"", near, "\"?)"));
+  }
+
+  std::optional<std::vector<std::string>> as_texts(const Node& node) {
+    std::vector<std::string> out;
+    if (node.kind == Node::Kind::kText) out.push_back(node.text);
+    for (const Node& item : node.items) {
+      if (item.kind != Node::Kind::kText || item.text.empty()) return refuse(item);
+      out.push_back(item.text);
+    }
+    const bool fits = node.kind == Node::Kind::kText || node.kind == Node::Kind::kList;
+    if (!fits || (!out.empty() && out.front().empty())) return refuse(node);
+    return out;
+  }
+
+  std::optional<std::vector<int64_t>> as_ints(const Node& node) {
+    if (node.kind != Node::Kind::kList || node.items.empty()) return refuse(node);
+    std::vector<int64_t> out;
+    for (const Node& item : node.items) {
+      if (item.kind != Node::Kind::kInt || !in_range(field_, item.number)) return refuse(item);
+      out.push_back(item.integer);
+    }
+    return out;
+  }
+
+  std::optional<std::vector<double>> as_pair(const Node& node) {
+    if (node.kind != Node::Kind::kList || node.items.size() != 2) return refuse(node);
+    std::vector<double> out;
+    for (const Node& written : node.items) {
+      const Node item = unquoted(written);
+      const bool number = item.kind == Node::Kind::kInt || item.kind == Node::Kind::kFloat;
+      if (!number || !in_range(field_, item.number)) return refuse(item);
+      out.push_back(item.number);
+    }
+    return out;
+  }
+
+  const Field& field_;
+  const std::string key_;
+  Problems& problems_;
+};
+
+}  // namespace
+
+std::string expected_text(const Field& field) {
+  switch (field.type) {
+    case FieldType::kBool: return "true or false";
+    case FieldType::kInt: return "a whole number" + range_text(field);
+    case FieldType::kFloat: return "a number" + range_text(field);
+    case FieldType::kText: return "a text";
+    case FieldType::kChoice: return "one of " + join(field.choices, ", ");
+    case FieldType::kTextList: return "a text or a list of texts";
+    case FieldType::kIntList: return "a list of whole numbers" + range_text(field);
+    case FieldType::kFloatList: return "a list of two numbers" + range_text(field);
+    case FieldType::kFree: return "anything";
+  }
+  return "";
+}
+
+std::optional<Value> convert(const Field& field, const Node& node, const std::string& key,
+                             Problems& problems) {
+  return Converter(field, key, problems).value(node);
+}
+
+}  // namespace ftrun

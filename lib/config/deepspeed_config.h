@@ -1,0 +1,243 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ftrun {
+
+/// The names of an enumeration's values, in the order of their numbers, as a config writes them.
+template <typename E>
+struct EnumNames;
+
+template <typename E>
+std::string_view name_of(E value) {
+  return EnumNames<E>::kNames[static_cast<size_t>(value)];
+}
+
+// The sections whose keys are DeepSpeed's. Field names are the keys; defaults are those of
+// DeepSpeed's source. Fields marked "resolved" hold their final value only after resolve().
+
+enum class OffloadDevice { kNone, kCpu, kNvme };
+template <>
+struct EnumNames<OffloadDevice> {
+  static constexpr std::array<std::string_view, 3> kNames{"none", "cpu", "nvme"};
+};
+
+/// zero_optimization.offload_param
+struct OffloadParamConfig {
+  OffloadDevice device = OffloadDevice::kNone;
+  std::string nvme_path;
+  int64_t buffer_count = 5;
+  int64_t buffer_size = 100'000'000;      // elements
+  int64_t max_in_cpu = 1'000'000'000;     // elements
+  bool pin_memory = true;
+  bool operator==(const OffloadParamConfig&) const = default;
+};
+
+/// zero_optimization.offload_optimizer
+struct OffloadOptimizerConfig {
+  OffloadDevice device = OffloadDevice::kNone;
+  std::string nvme_path;
+  int64_t buffer_count = 4;
+  bool pin_memory = true;
+  bool pipeline_read = false;
+  bool pipeline_write = false;
+  bool fast_init = false;
+  double ratio = 1.0;
+  bool operator==(const OffloadOptimizerConfig&) const = default;
+};
+
+/// zero_optimization. Sizes are counted in elements, not bytes.
+struct ZeroConfig {
+  int64_t stage = 0;
+  bool contiguous_gradients = true;
+  bool reduce_scatter = true;
+  int64_t reduce_bucket_size = 500'000'000;
+  bool allgather_partitions = true;
+  int64_t allgather_bucket_size = 500'000'000;
+  /// Resolved: true exactly at stage 3 where the config is silent.
+  bool overlap_comm = false;
+  bool load_from_fp32_weights = true;
+  int64_t sub_group_size = 1'000'000'000;
+  int64_t prefetch_bucket_size = 50'000'000;
+  int64_t param_persistence_threshold = 100'000;
+  int64_t model_persistence_threshold = INT64_MAX;
+  int64_t max_live_parameters = 1'000'000'000;
+  int64_t max_reuse_distance = 1'000'000'000;
+  bool gather_16bit_weights_on_model_save = false;
+  bool ignore_unused_parameters = true;
+  bool round_robin_gradients = false;
+  int64_t hpz_partition_size = 1;
+  int64_t mics_shard_size = -1;
+  OffloadParamConfig offload_param;
+  OffloadOptimizerConfig offload_optimizer;
+  bool operator==(const ZeroConfig&) const = default;
+};
+
+/// fp16
+struct Fp16Config {
+  bool enabled = false;
+  bool auto_cast = false;
+  /// 0 is a dynamic scale, above 0 a static one.
+  double loss_scale = 0;
+  /// The dynamic scale starts at 2 to this power.
+  int64_t initial_scale_power = 16;
+  int64_t loss_scale_window = 1000;  // steps
+  int64_t hysteresis = 2;            // overflows
+  bool consecutive_hysteresis = false;
+  double min_loss_scale = 1;
+  bool operator==(const Fp16Config&) const = default;
+};
+
+/// bf16
+struct Bf16Config {
+  bool enabled = false;
+  bool check_grad_overflow = true;
+  bool operator==(const Bf16Config&) const = default;
+};
+
+/// A dtype of a DeepSpeed key; kModel is the dtype the model trains in.
+enum class ConfigDtype { kModel, kFp32, kFp16, kBf16 };
+template <>
+struct EnumNames<ConfigDtype> {
+  static constexpr std::array<std::string_view, 4> kNames{"model", "fp32", "fp16", "bf16"};
+};
+
+/// data_types
+struct DataTypesConfig {
+  ConfigDtype grad_accum_dtype = ConfigDtype::kModel;
+  ConfigDtype param_dtype = ConfigDtype::kModel;
+  bool operator==(const DataTypesConfig&) const = default;
+};
+
+enum class AllreduceOp { kMean, kSum };
+template <>
+struct EnumNames<AllreduceOp> {
+  static constexpr std::array<std::string_view, 2> kNames{"mean", "sum"};
+};
+
+/// How gradients of the data-parallel ranks are added (top-level keys).
+struct ReductionConfig {
+  ConfigDtype communication_data_type = ConfigDtype::kModel;
+  AllreduceOp gradient_allreduce_op = AllreduceOp::kMean;
+  bool prescale_gradients = false;
+  double gradient_predivide_factor = 1.0;
+  bool operator==(const ReductionConfig&) const = default;
+};
+
+enum class OptimizerType {
+  kAdamW, kAdam, kSgd, kLamb, kLion, kAdagrad,
+  // Known to DeepSpeed, not offered here.
+  kMuon, kOneBitAdam, kOneBitLamb, kZeroOneAdam, kMuAdam, kMuAdamW, kMuSgd, kTorch,
+};
+template <>
+struct EnumNames<OptimizerType> {
+  static constexpr std::array<std::string_view, 14> kNames{
+      "AdamW", "Adam", "SGD", "Lamb", "Lion", "Adagrad", "Muon", "OneBitAdam", "OneBitLamb",
+      "ZeroOneAdam", "MuAdam", "MuAdamW", "MuSGD", "torch.optim"};
+};
+
+/// optimizer. Values that a type does not use keep their defaults; lr, betas and eps are resolved
+/// (their defaults depend on the type and on the section being there).
+struct OptimizerConfig {
+  OptimizerType type = OptimizerType::kAdamW;
+  double lr = 5e-5;
+  std::array<double, 2> betas{0.9, 0.999};
+  double eps = 1e-8;
+  double weight_decay = 0.0;
+  bool bias_correction = true;
+  /// Adam only: decoupled weight decay, as AdamW has it.
+  bool adam_w_mode = true;
+  double momentum = 0.0;               // SGD
+  double dampening = 0.0;              // SGD
+  bool nesterov = false;               // SGD
+  double max_coeff = 10.0;             // Lamb
+  double min_coeff = 0.01;             // Lamb
+  double lr_decay = 0.0;               // Adagrad
+  double initial_accumulator_value = 0.0;  // Adagrad
+  bool operator==(const OptimizerConfig&) const = default;
+
+  /// True when the decay is multiplied onto the weights and not added to the gradient.
+  bool decoupled_decay() const { return type != OptimizerType::kAdam || adam_w_mode; }
+};
+
+enum class SchedulerType {
+  kConstant, kLinear, kCosine,  // ftrun's own, with linear warm-up from 0
+  kWarmupLR, kWarmupDecayLR, kWarmupCosineLR, kOneCycle, kLRRangeTest,
+  kTorch,  // a class of torch.optim.lr_scheduler: not offered here
+};
+template <>
+struct EnumNames<SchedulerType> {
+  static constexpr std::array<std::string_view, 9> kNames{
+      "constant", "linear", "cosine", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle",
+      "LRRangeTest", "torch.optim.lr_scheduler"};
+};
+
+enum class WarmupShape { kLog, kLinear };
+template <>
+struct EnumNames<WarmupShape> {
+  static constexpr std::array<std::string_view, 2> kNames{"log", "linear"};
+};
+
+/// scheduler. Steps are optimizer steps. Values that a type does not use keep their defaults.
+struct SchedulerConfig {
+  SchedulerType type = SchedulerType::kConstant;
+  double warmup_min_lr = 0.0;
+  /// Resolved: the optimizer's lr (WarmupLR) or 0.001 (WarmupDecayLR) where the config is silent.
+  double warmup_max_lr = 0.001;
+  /// Resolved: 1000 for DeepSpeed's types, 0 for ftrun's own, where the config is silent.
+  int64_t warmup_num_steps = 0;
+  WarmupShape warmup_type = WarmupShape::kLog;
+  /// Resolved: the run's number of steps where the config is silent; 0 = known with the data.
+  int64_t total_num_steps = 0;
+  double warmup_min_ratio = 0.0;  // WarmupCosineLR, of the optimizer's lr
+  double cos_min_ratio = 1e-4;    // WarmupCosineLR, of the optimizer's lr
+  double min_lr = 0.0;            // linear, cosine: what they end at
+  double cycle_min_lr = 0.0;      // OneCycle, from here
+  double cycle_max_lr = 0.0;
+  double decay_lr_rate = 0.0;
+  int64_t cycle_first_step_size = 2000;
+  /// Resolved: the first half's size where the config is silent.
+  int64_t cycle_second_step_size = 2000;
+  int64_t cycle_first_stair_count = 0;
+  int64_t cycle_second_stair_count = 0;
+  int64_t decay_step_size = 0;
+  bool cycle_momentum = true;
+  double cycle_min_mom = 0.8;
+  double cycle_max_mom = 0.9;
+  double decay_mom_rate = 0.0;
+  double lr_range_test_min_lr = 1e-3;  // LRRangeTest, from here
+  int64_t lr_range_test_step_size = 2000;
+  double lr_range_test_step_rate = 1.0;
+  bool lr_range_test_staircase = false;
+  bool operator==(const SchedulerConfig&) const = default;
+};
+
+/// csv_monitor
+struct CsvMonitorConfig {
+  bool enabled = false;
+  std::string output_path;
+  std::string job_name = "DeepSpeedJobName";
+  bool operator==(const CsvMonitorConfig&) const = default;
+};
+
+/// elasticity
+struct ElasticityConfig {
+  bool enabled = false;
+  int64_t max_train_batch_size = 2000;
+  std::vector<int64_t> micro_batch_sizes{2, 4, 6};
+  int64_t min_gpus = 1;
+  int64_t max_gpus = 10000;
+  int64_t min_time = 0;  // minutes
+  double version = 0.2;
+  bool prefer_larger_batch = true;
+  bool ignore_non_elastic_batch_info = false;
+  int64_t model_parallel_size = 1;
+  int64_t num_gpus_per_node = 1;
+  bool operator==(const ElasticityConfig&) const = default;
+};
+
+}  // namespace ftrun

@@ -1,0 +1,241 @@
+#include "config/describe.h"
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "config/convert.h"
+#include "config/schema.h"
+#include "config/write.h"
+
+namespace ftrun {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kIntroduction = R"(# Config reference
+
+<!-- Generated from the schema in lib/config; `ftrun schema --markdown` prints it. Do not edit. -->
+
+A config is JSON (comments and trailing commas are fine) or YAML. `--config` may be repeated: a later
+file wins key by key. `--set section.key=value` overrides both; the value is read as YAML.
+
+* DeepSpeed's keys stand at top level, exactly as in a DeepSpeed config, so that one file serves both
+  programs. The sections `model`, `data`, `train`, `parallel`, `partition`, `comm`, `export` and the
+  keys `output_dir`, `device`, `threads`, `recompute` are ftrun's own, as are `checkpoint.every` and
+  `checkpoint.keep_last`.
+* Unknown keys are errors. Whole numbers may be written as `5e8`; numbers and true/false in quotes are
+  read with a notice. `"auto"` leaves a key to ftrun, which prints what it took.
+* `train_batch_size` = `train_micro_batch_size_per_gpu` × `gradient_accumulation_steps` × data-parallel
+  ranks. Give one or two of the three; the rest follows.
+* The number of ranks is the launcher's, else `--nproc`, else the product of the degrees in `parallel`
+  (when `parallel.data` is a number), else what the three batch keys imply, else 1.
+* Column *does*: **yes** honoured; **ignored** checked, then without effect (speed or placement only);
+  **refused** a feature ftrun does not have: valid, but a run that asks for it ends with exit code 3.
+
+`ftrun check --config FILE` reports every problem of a config with its place, without touching a
+device. The whole config, with every default filled in, is written to the run folder as `config.yaml`.
+)";
+
+std::string type_text(const Field& field) {
+  switch (field.type) {
+    case FieldType::kBool: return "true/false";
+    case FieldType::kInt: return "whole number";
+    case FieldType::kFloat: return "number";
+    case FieldType::kText: return "text";
+    case FieldType::kChoice: return join(field.choices, ", ");
+    case FieldType::kTextList: return "text or list of texts";
+    case FieldType::kIntList: return "list of whole numbers";
+    case FieldType::kFloatList: return "two numbers";
+    case FieldType::kFree: return "anything";
+  }
+  return "";
+}
+
+std::string range_text(const Field& field) {
+  if (field.min && field.max) return cat(number_text(*field.min), " to ", number_text(*field.max));
+  if (!field.min) return "";
+  return cat(field.above_min ? "> " : "≥ ", number_text(*field.min));
+}
+
+std::string default_text(const Field& field) {
+  if (!field.default_text.empty()) return field.default_text;
+  if (field.type == FieldType::kFree) return "";
+  const std::string text = yaml_text(field.default_value);
+  return text == "[]" || text == "\"\"" ? "none" : text;
+}
+
+const char* action_text(Action action) {
+  switch (action) {
+    case Action::kImplement: return "yes";
+    case Action::kNotice: return "ignored";
+    default: return "refused";
+  }
+}
+
+std::string cell(std::string text) {
+  for (size_t i = text.find('|'); i != std::string::npos; i = text.find('|', i + 2))
+    text.replace(i, 1, "\\|");
+  return text;
+}
+
+std::string row(const Field& field) {
+  std::string type = type_text(field);
+  for (const std::string& part : {range_text(field), field.unit})
+    if (!part.empty()) type += ", " + part;
+  std::string doc = field.doc;
+  if (!field.aliases.empty()) doc += cat(doc.empty() ? "" : " ", "Also `", field.aliases.front(), "`.");
+  if (!field.types.empty()) doc += cat(doc.empty() ? "" : " ", "(", join(field.types, ", "), ")");
+  return cat("| `", field.name, "` | ", cell(type), " | ", cell(default_text(field)), " | ",
+             action_text(field.action), " | ", cell(doc), " |\n");
+}
+
+std::string table(const std::string& section, Vocabulary vocabulary, bool any_vocabulary) {
+  std::string rows;
+  for (const Field& field : Schema::get().fields())
+    if (field.section == section && (any_vocabulary || field.vocabulary == vocabulary))
+      rows += row(field);
+  if (rows.empty()) return "";
+  return "| key | value | default | does | meaning |\n|---|---|---|---|---|\n" + rows + "\n";
+}
+
+std::string section_chapter(const Section& section) {
+  const char* does = section.action == Action::kNotice ? " *Ignored.*" : section.free_form ? " *Refused when on.*" : "";
+  return cat("### `", section.path, "`\n\n", section.doc, does, "\n\n", table(section.path, section.vocabulary, true));
+}
+
+std::string sections_of(Vocabulary vocabulary) {
+  std::string out;
+  for (const Section& section : Schema::get().sections())
+    if (section.vocabulary == vocabulary) out += section_chapter(section);
+  return out;
+}
+
+std::string legacy_chapter() {
+  std::string out = "## Keys of older and other programs\n\nAccepted with a notice, without effect "
+                    "unless said.\n\n| key | why |\n|---|---|\n";
+  for (const LegacyKey& key : Schema::get().legacy())
+    out += cat("| `", key.section.empty() ? "" : key.section + ".", key.name, "` | ", key.why, " |\n");
+  return out;
+}
+
+Json value_json(const Value& value) {
+  return std::visit([](const auto& v) { return Json(v); }, value);
+}
+
+Json number_schema(const Field& field, const char* type) {
+  Json out{{"type", type}};
+  if (field.min) out[field.above_min ? "exclusiveMinimum" : "minimum"] = *field.min;
+  if (field.max) out["maximum"] = *field.max;
+  return out;
+}
+
+Json type_schema(const Field& field) {
+  switch (field.type) {
+    case FieldType::kBool: return {{"type", "boolean"}};
+    case FieldType::kInt: return number_schema(field, "integer");
+    case FieldType::kFloat: return number_schema(field, "number");
+    case FieldType::kText: return {{"type", "string"}};
+    case FieldType::kChoice: return {{"type", "string"}, {"enum", field.choices}};
+    case FieldType::kTextList:
+      return {{"type", {"string", "array"}}, {"items", {{"type", "string"}}}};
+    case FieldType::kIntList: return {{"type", "array"}, {"items", number_schema(field, "integer")}};
+    case FieldType::kFloatList:
+      return {{"type", "array"}, {"items", number_schema(field, "number")},
+              {"minItems", 2}, {"maxItems", 2}};
+    case FieldType::kFree: return Json::object();
+  }
+  return Json::object();
+}
+
+// "auto" may stand for any key but texts; editors then still check the rest.
+Json field_schema(const Field& field) {
+  Json type = type_schema(field);
+  const bool open = field.type == FieldType::kFree || field.type == FieldType::kText;
+  Json out;
+  if (open && !field.nullable) {
+    out = type;
+  } else {
+    Json choices = Json::array({type});
+    if (!open) choices.push_back({{"const", "auto"}});
+    if (field.nullable || field.vocabulary == Vocabulary::kFtrun) choices.push_back({{"type", "null"}});
+    out["anyOf"] = choices;
+  }
+  if (!field.doc.empty()) out["description"] = field.doc + (field.unit.empty() ? "" : " [" + field.unit + "]");
+  if (field.default_text.empty() && field.type != FieldType::kFree)
+    out["default"] = value_json(field.default_value);
+  return out;
+}
+
+Json section_schema(const std::string& path);
+
+void add_inner_sections(Json& properties, const std::string& path) {
+  const std::string prefix = path.empty() ? "" : path + ".";
+  for (const Section& section : Schema::get().sections()) {
+    if (section.path.rfind(prefix, 0) != 0) continue;
+    const std::string name = section.path.substr(prefix.size());
+    if (name.empty() || name.find('.') != std::string::npos) continue;
+    Json inner = section.free_form ? Json{{"type", "object"}} : section_schema(section.path);
+    inner["description"] = section.doc;
+    if (section.nullable) inner["type"] = {"object", "null"};
+    if (section.path == "zero_optimization") inner["type"] = {"object", "boolean"};
+    properties[name] = inner;
+  }
+}
+
+Json section_schema(const std::string& path) {
+  Json properties = Json::object();
+  for (const Field& field : Schema::get().fields()) {
+    if (field.section != path) continue;
+    properties[field.name] = field_schema(field);
+    for (const std::string& alias : field.aliases) properties[alias] = field_schema(field);
+  }
+  add_inner_sections(properties, path);
+  for (const LegacyKey& key : Schema::get().legacy())
+    if (key.section == path) properties[key.name] = {{"description", "Without effect: " + key.why}};
+  return {{"type", "object"}, {"properties", properties}, {"additionalProperties", false}};
+}
+
+std::string surface_line(const Field& field) {
+  std::vector<std::string> parts{field.path(), type_text(field), range_text(field), field.unit,
+                                 field.type == FieldType::kFree ? "" : yaml_text(field.default_value),
+                                 field.vocabulary == Vocabulary::kFtrun ? "ftrun" : "deepspeed",
+                                 action_text(field.action), join(field.aliases, ","),
+                                 field.nullable ? "null" : "", join(field.types, ",")};
+  return join(parts, "\t") + "\n";
+}
+
+}  // namespace
+
+std::string config_markdown() {
+  std::string out(kIntroduction);
+  out += "\n## ftrun's own keys\n\n### Top level\n\n" + table("", Vocabulary::kFtrun, false);
+  out += sections_of(Vocabulary::kFtrun);
+  out += "## DeepSpeed's keys\n\n### Top level\n\n" + table("", Vocabulary::kDeepSpeed, false);
+  out += sections_of(Vocabulary::kDeepSpeed);
+  return out + legacy_chapter();
+}
+
+std::string config_json_schema() {
+  Json schema{{"$schema", "http://json-schema.org/draft-07/schema#"}, {"title", "ftrun config"}};
+  schema.update(section_schema(""));
+  schema["properties"]["$schema"] = {{"type", "string"}};
+  return schema.dump(2) + "\n";
+}
+
+std::string config_surface() {
+  std::string out;
+  for (const Field& field : Schema::get().fields()) out += surface_line(field);
+  for (const Section& section : Schema::get().sections())
+    out += cat("section\t", section.path, "\t", action_text(section.action),
+               section.free_form ? "\tfree" : "", section.nullable ? "\tnull" : "", "\n");
+  for (const LegacyKey& key : Schema::get().legacy())
+    out += cat("legacy\t", key.section.empty() ? "" : key.section + ".", key.name, "\n");
+  return out;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,139 @@
+#include "config/desugar.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "config/schema.h"
+
+namespace ftrun {
+namespace {
+
+NodeEntry* find_entry(Node& map, std::string_view key) {
+  for (NodeEntry& entry : map.entries)
+    if (entry.key == key) return &entry;
+  return nullptr;
+}
+
+// The spelling `from` becomes the key `to`, unless both are written.
+void rename(Node& map, const std::string& section, const std::string& from, const std::string& to,
+            Problems& problems) {
+  NodeEntry* entry = find_entry(map, from);
+  if (entry == nullptr) return;
+  if (const NodeEntry* other = find_entry(map, to); other != nullptr) {
+    problems.error(entry->at,
+                   cat(joined_key(section, from), ": written beside \"", to,
+                       "\" (line ", other->at.line, "), which is the same key"),
+                   "keep one of the two");
+    map.erase(from);
+    return;
+  }
+  entry->written = entry->key;
+  entry->key = to;
+}
+
+void rename_aliases(Node& map, const std::string& section, Problems& problems) {
+  for (const Field& field : Schema::get().fields())
+    if (field.section == section)
+      for (const std::string& alias : field.aliases)
+        rename(map, section, alias, field.name, problems);
+  for (NodeEntry& entry : map.entries)
+    if (entry.value.is_map()) rename_aliases(entry.value, joined_key(section, entry.key), problems);
+}
+
+// zero_optimization: true is stage 1.
+void expand_zero_flag(Node& root, Problems& problems) {
+  Node* zero = root.find("zero_optimization");
+  if (zero == nullptr || zero->kind != Node::Kind::kBool) return;
+  const Position at = zero->at;
+  const bool on = zero->boolean;
+  problems.notice(at, cat("zero_optimization: ", on ? "true is stage 1" : "false is stage 0",
+                          "; the section form says it"));
+  *zero = Node::of_map(at);
+  zero->entries.push_back({"stage", at, Node::of_int(at, on ? 1 : 0), ""});
+  const Node* bucket = root.find("allgather_size");
+  if (on && bucket != nullptr)
+    zero->entries.push_back({"allgather_bucket_size", bucket->at, *bucket, "allgather_size"});
+}
+
+// cpu_offload: true is offload_optimizer: {device: cpu}; the same for parameters.
+void expand_cpu_offload(Node& zero, const std::string& from, const std::string& to,
+                        Problems& problems) {
+  const NodeEntry* entry = find_entry(zero, from);
+  if (entry == nullptr) return;
+  const Node value = entry->value;
+  const Position at = entry->at;
+  zero.erase(from);
+  if (value.kind != Node::Kind::kBool && value.kind != Node::Kind::kNull) {
+    problems.error(value.at, cat("zero_optimization.", from, ": expected true or false, found ",
+                                 shown(value)));
+    return;
+  }
+  problems.notice(at, cat("zero_optimization.", from, ": deprecated; ", to,
+                          ": {device: cpu} is its new form"));
+  if (!value.boolean) return;
+  if (const Node* other = zero.find(to); other != nullptr && other->kind != Node::Kind::kNull) {
+    problems.error(at, cat("zero_optimization.", from, ": written beside ", to),
+                   cat("remove ", from));
+    return;
+  }
+  zero.erase(to);
+  Node section = Node::of_map(at);
+  section.entries.push_back({"device", at, Node::of_text(at, "cpu"), ""});
+  zero.entries.push_back({to, at, std::move(section), from});
+}
+
+void rename_bfloat16(Node& root, Problems& problems) {
+  NodeEntry* old = find_entry(root, "bfloat16");
+  if (old == nullptr) return;
+  const Node* fresh = root.find("bf16");
+  if (fresh != nullptr && fresh->kind != Node::Kind::kNull) {
+    problems.notice(old->at, "bfloat16: ignored beside bf16, as DeepSpeed does");
+    root.erase("bfloat16");
+    return;
+  }
+  problems.notice(old->at, "bfloat16: the old spelling of bf16");
+  root.erase("bf16");
+  old = find_entry(root, "bfloat16");
+  old->written = old->key;
+  old->key = "bf16";
+}
+
+}  // namespace
+
+void desugar(Node& root, Problems& problems) {
+  if (!root.is_map()) return;
+  expand_zero_flag(root, problems);
+  rename_bfloat16(root, problems);
+  if (Node* zero = root.find("zero_optimization"); zero != nullptr && zero->is_map()) {
+    expand_cpu_offload(*zero, "cpu_offload", "offload_optimizer", problems);
+    expand_cpu_offload(*zero, "cpu_offload_param", "offload_param", problems);
+    expand_cpu_offload(*zero, "cpu_offload_params", "offload_param", problems);
+    rename(*zero, "zero_optimization", "stage3_gather_fp16_weights_on_model_save",
+           "gather_16bit_weights_on_model_save", problems);
+  }
+  rename_aliases(root, "", problems);
+}
+
+void desugar_merged(Node& root, Problems& problems) {
+  Node* optimizer = root.find("optimizer");
+  Node* params = optimizer == nullptr ? nullptr : optimizer->find("params");
+  const NodeEntry* found = params == nullptr ? nullptr : find_entry(*params, "max_grad_norm");
+  if (found == nullptr) return;
+  const NodeEntry old = *found;
+  params->erase("max_grad_norm");
+  const Node* clipping = root.find("gradient_clipping");
+  if (clipping == nullptr) {
+    problems.notice(old.at, cat("optimizer.params.max_grad_norm: taken as gradient_clipping: ",
+                                shown(old.value)));
+    root.entries.push_back({"gradient_clipping", old.at, old.value, "optimizer.params.max_grad_norm"});
+  } else if (clipping->number != old.value.number) {
+    problems.error(old.at,
+                   cat("optimizer.params.max_grad_norm: ", shown(old.value),
+                       " contradicts gradient_clipping: ", shown(*clipping), " (line ",
+                       clipping->at.line, ")"),
+                   "keep gradient_clipping");
+  }
+}
+
+}  // namespace ftrun

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <optional>
+
+#include "config/node.h"
+
+namespace ftrun {
+
+/// Recognises files that other programs' launchers read (Accelerate, gpt-neox, axolotl,
+/// LLaMA-Factory, torchtune, TrainingArguments) and says what the file is and what to pass instead.
+std::optional<Problem> foreign_front_end(const Node& root);
+
+}  // namespace ftrun

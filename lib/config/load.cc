@@ -1,0 +1,150 @@
+#include "config/load.h"
+
+#include <algorithm>
+#include <cctype>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "config/desugar.h"
+#include "config/frontend.h"
+#include "config/json_reader.h"
+#include "config/reader.h"
+#include "config/yaml_reader.h"
+
+namespace ftrun {
+namespace {
+
+constexpr size_t kLargest = 4u << 20;  // bytes; a config is a thousandth of it
+
+// By name, else by the first thing that is not blank or a comment: JSON opens with a brace.
+bool looks_like_json(const std::string& name, const std::string& text) {
+  const auto ends = [&](const char* extension) { return name.ends_with(extension); };
+  if (ends(".json") || ends(".json5") || ends(".hjson") || ends(".jsonc")) return true;
+  if (ends(".yaml") || ends(".yml")) return false;
+  size_t i = 0;
+  while (i < text.size()) {
+    if (std::isspace(static_cast<unsigned char>(text[i])) != 0) {
+      ++i;
+    } else if (text[i] == '#' || text.compare(i, 2, "//") == 0) {
+      i = std::min(text.find('\n', i), text.size());
+    } else {
+      return text[i] == '{' || text.compare(i, 2, "/*") == 0;
+    }
+  }
+  return false;
+}
+
+std::optional<std::string> read_source(const std::string& file, Problems& problems) {
+  try {
+    std::string text = read_file(file);
+    if (text.size() <= kLargest) return text;
+    problems.error({file}, cat("is ", human_bytes(static_cast<int64_t>(text.size())),
+                               " large: not a config"));
+  } catch (const Error& e) {
+    problems.error({file}, e.message(), e.remedy());
+  }
+  return std::nullopt;
+}
+
+Node parse(const std::string& name, const std::string& text, Problems& problems) {
+  if (text.find('\0') != std::string::npos) {
+    problems.error({name}, "is a binary file, not a config");
+    return {};
+  }
+  return looks_like_json(name, text) ? read_json(name, text, problems)
+                                     : read_yaml(name, text, problems);
+}
+
+/// The sources, merged in the order they come.
+class Sources {
+ public:
+  void add_text(const std::string& name, const std::string& text) {
+    Problems found;
+    Node root = parse(name, text, found);
+    const bool readable = root.is_map();
+    if (const auto foreign = foreign_front_end(root); foreign && !has_errors(found.all())) {
+      problems_.error(foreign->at, foreign->message, foreign->remedy);
+      return;
+    }
+    copy(found);
+    if (!readable && !has_errors(found.all())) {
+      if (root.kind == Node::Kind::kNull)
+        problems_.notice({name}, "is empty");
+      else
+        problems_.error(root.at, cat("expected a config with keys, found ", shown(root)));
+    }
+    if (readable) merge(std::move(root));
+  }
+
+  void add_override(const std::string& text) {
+    const Position at{"--set " + text};
+    const size_t equals = text.find('=');
+    const std::vector<std::string> keys = split(text.substr(0, equals), '.');
+    const bool blank = std::any_of(keys.begin(), keys.end(), [](const auto& k) { return k.empty(); });
+    if (equals == std::string::npos || blank) {
+      problems_.error(at, "expected section.key=value", "for example --set train.steps=100");
+      return;
+    }
+    Node value = read_yaml_value(at.file, text.substr(equals + 1), problems_);
+    for (auto key = keys.rbegin(); key != keys.rend(); ++key) {
+      Node map = Node::of_map(at);
+      map.entries.push_back({*key, at, std::move(value), ""});
+      value = std::move(map);
+    }
+    merge(std::move(value));
+  }
+
+  LoadResult finish() {
+    desugar_merged(root_, problems_);
+    LoadResult result{read_config(root_, problems_), {}};
+    result.problems = problems_.sorted();
+    return result;
+  }
+
+  Problems& problems() { return problems_; }
+
+ private:
+  void copy(const Problems& found) {
+    for (const Problem& p : found.all()) {
+      if (p.severity == Severity::kError)
+        problems_.error(p.at, p.message, p.remedy);
+      else
+        problems_.notice(p.at, p.message, p.remedy);
+    }
+  }
+
+  void merge(Node source) {
+    desugar(source, problems_);
+    if (root_.is_map())
+      merge_into(root_, source);
+    else
+      root_ = std::move(source);
+  }
+
+  Node root_;
+  Problems problems_;
+};
+
+}  // namespace
+
+LoadResult load_config(const std::vector<std::string>& files,
+                       const std::vector<std::string>& overrides) {
+  Sources sources;
+  for (const std::string& file : files)
+    if (const auto text = read_source(file, sources.problems())) sources.add_text(file, *text);
+  for (const std::string& text : overrides) sources.add_override(text);
+  return sources.finish();
+}
+
+LoadResult load_config_text(const std::string& name, const std::string& text,
+                            const std::vector<std::string>& overrides) {
+  Sources sources;
+  sources.add_text(name, text);
+  for (const std::string& override_text : overrides) sources.add_override(override_text);
+  return sources.finish();
+}
+
+}  // namespace ftrun

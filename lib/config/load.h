@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+
+namespace ftrun {
+
+/// What reading gave. The config is usable only without errors among the problems.
+struct LoadResult {
+  Config config;
+  /// Sorted by file, line and column; errors and notices.
+  std::vector<Problem> problems;
+  bool ok() const { return !has_errors(problems); }
+};
+
+/// Reads config files (JSON or YAML; a later file wins key by key) and then overrides of the form
+/// "train.steps=100" (the value as YAML). Never throws for what a user wrote; a file that cannot be
+/// read is a problem too.
+LoadResult load_config(const std::vector<std::string>& files,
+                       const std::vector<std::string>& overrides = {});
+
+/// The same for a text in memory, named `name` in messages; ".json" and ".yaml" decide the format
+/// of a name that has them.
+LoadResult load_config_text(const std::string& name, const std::string& text,
+                            const std::vector<std::string>& overrides = {});
+
+}  // namespace ftrun

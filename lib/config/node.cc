@@ -1,0 +1,155 @@
+#include "config/node.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "base/error.h"
+
+namespace ftrun {
+namespace {
+
+constexpr size_t kLongestShown = 60;
+
+bool one_of(const std::string& text, std::initializer_list<const char*> words) {
+  return std::find(words.begin(), words.end(), text) != words.end();
+}
+
+Node float_node(Position at, const std::string& text, double value) {
+  Node node{.kind = Node::Kind::kFloat, .at = std::move(at)};
+  node.number = value;
+  node.text = text;
+  return node;
+}
+
+// A decimal integer that fits, or nothing.
+bool read_int(const std::string& text, int64_t& value) {
+  const char* begin = text.data();
+  const char* end = begin + text.size();
+  int base = 10;
+  if (text.size() > 2 && text[0] == '0' && (text[1] == 'x' || text[1] == 'o')) {
+    base = text[1] == 'x' ? 16 : 8;
+    begin += 2;
+    if (*begin == '-') return false;
+  } else if (begin < end && *begin == '+') {
+    ++begin;
+    if (begin < end && *begin == '-') return false;
+  }
+  const auto result = std::from_chars(begin, end, value, base);
+  return begin < end && result.ec == std::errc() && result.ptr == end;
+}
+
+bool read_float(const std::string& text, double& value) {
+  if (text.find_first_not_of("+-.0123456789eE") != std::string::npos) return false;
+  if (text.find_first_of("0123456789") == std::string::npos) return false;
+  const char* begin = text.data() + (text[0] == '+' ? 1 : 0);
+  const char* end = text.data() + text.size();
+  if (begin[0] == '-' && begin != text.data()) return false;
+  const auto result = std::from_chars(begin, end, value);
+  if (result.ptr != end) return false;
+  if (result.ec == std::errc::result_out_of_range)
+    value = text.find("e-") != std::string::npos || text.find("E-") != std::string::npos
+                ? 0.0
+                : std::copysign(std::numeric_limits<double>::infinity(), *begin == '-' ? -1 : 1);
+  return true;
+}
+
+}  // namespace
+
+const Node* Node::find(std::string_view key) const {
+  for (const NodeEntry& entry : entries)
+    if (entry.key == key) return &entry.value;
+  return nullptr;
+}
+
+Node* Node::find(std::string_view key) {
+  return const_cast<Node*>(std::as_const(*this).find(key));
+}
+
+void Node::erase(std::string_view key) {
+  std::erase_if(entries, [&](const NodeEntry& entry) { return entry.key == key; });
+}
+
+Node Node::of_map(Position at) { return {.kind = Kind::kMap, .at = std::move(at)}; }
+
+Node Node::of_text(Position at, std::string text) {
+  Node node{.kind = Kind::kText, .at = std::move(at)};
+  node.text = std::move(text);
+  return node;
+}
+
+Node Node::of_bool(Position at, bool value) {
+  Node node{.kind = Kind::kBool, .at = std::move(at), .boolean = value};
+  node.text = value ? "true" : "false";
+  return node;
+}
+
+Node Node::of_int(Position at, int64_t value) {
+  Node node{.kind = Kind::kInt, .at = std::move(at), .integer = value};
+  node.number = static_cast<double>(value);
+  node.text = std::to_string(value);
+  return node;
+}
+
+std::string shown(const Node& node) {
+  switch (node.kind) {
+    case Node::Kind::kNull: return "null";
+    case Node::Kind::kList: return cat("a list of ", node.items.size());
+    case Node::Kind::kMap: return "a section";
+    case Node::Kind::kText: break;
+    default: return node.text;
+  }
+  std::string text = node.text.substr(0, kLongestShown);
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < 0x20) c = ' ';
+  return "\"" + text + (node.text.size() > kLongestShown ? "…" : "") + "\"";
+}
+
+Node scalar_node(Position at, const std::string& text) {
+  if (one_of(text, {"", "~", "null", "Null", "NULL"})) return {.at = std::move(at), .text = "null"};
+  if (one_of(text, {"true", "True", "TRUE"})) return Node::of_bool(std::move(at), true);
+  if (one_of(text, {"false", "False", "FALSE"})) return Node::of_bool(std::move(at), false);
+  int64_t integer = 0;
+  if (read_int(text, integer)) {
+    Node node = Node::of_int(std::move(at), integer);
+    node.text = text;
+    return node;
+  }
+  double number = 0;
+  if (read_float(text, number)) return float_node(std::move(at), text, number);
+  const double infinity = std::numeric_limits<double>::infinity();
+  if (one_of(text, {".inf", ".Inf", ".INF", "+.inf", "Infinity", "inf"}))
+    return float_node(std::move(at), text, infinity);
+  if (one_of(text, {"-.inf", "-Infinity"})) return float_node(std::move(at), text, -infinity);
+  if (one_of(text, {".nan", ".NaN", ".NAN", "NaN"}))
+    return float_node(std::move(at), text, std::numeric_limits<double>::quiet_NaN());
+  Node node = Node::of_text(std::move(at), text);
+  node.plain = true;
+  return node;
+}
+
+std::string joined_key(const std::string& section, const std::string& key) {
+  return section.empty() ? key : section + "." + key;
+}
+
+void merge_into(Node& base, const Node& over) {
+  if (!base.is_map() || !over.is_map()) {
+    base = over;
+    return;
+  }
+  for (const NodeEntry& entry : over.entries) {
+    const auto known = std::find_if(base.entries.begin(), base.entries.end(),
+                                    [&](const NodeEntry& e) { return e.key == entry.key; });
+    if (known == base.entries.end()) {
+      base.entries.push_back(entry);
+    } else if (known->value.is_map() && entry.value.is_map()) {
+      merge_into(known->value, entry.value);
+    } else {
+      *known = entry;
+    }
+  }
+}
+
+}  // namespace ftrun

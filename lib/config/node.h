@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/problem.h"
+
+namespace ftrun {
+
+struct NodeEntry;
+
+/// A value of a JSON or YAML file with the place where it stands.
+struct Node {
+  enum class Kind { kNull, kBool, kInt, kFloat, kText, kList, kMap };
+  Kind kind = Kind::kNull;
+  Position at;
+  bool boolean = false;
+  int64_t integer = 0;
+  double number = 0;  // of kInt too
+  /// A text's content; of other scalars what was written.
+  std::string text;
+  /// A text without quotes (YAML): `on` and `1e-5x` may have been meant as something else.
+  bool plain = false;
+  std::vector<Node> items;         // kList
+  std::vector<NodeEntry> entries;  // kMap, in the order written
+
+  bool is_map() const { return kind == Kind::kMap; }
+  /// The value of a key, or null.
+  const Node* find(std::string_view key) const;
+  Node* find(std::string_view key);
+  /// Takes an entry away; does nothing when it is not there.
+  void erase(std::string_view key);
+
+  static Node of_map(Position at);
+  static Node of_text(Position at, std::string text);
+  static Node of_bool(Position at, bool value);
+  static Node of_int(Position at, int64_t value);
+};
+
+struct NodeEntry {
+  std::string key;
+  Position at;  // of the key
+  Node value;
+  /// The spelling in the file where `key` replaces an alias; else empty.
+  std::string written;
+  const std::string& spelling() const { return written.empty() ? key : written; }
+};
+
+/// The value as a message shows it: `"abc"`, `3`, `a list of 4`, `a section`; long texts are cut.
+std::string shown(const Node& node);
+
+/// Reads a scalar without quotes by YAML 1.2's core rules (null, true, 17, 0x1f, 5e8, .inf), else
+/// as text.
+Node scalar_node(Position at, const std::string& text);
+
+/// "a.b" of "a" and "b"; "b" where the first is empty.
+std::string joined_key(const std::string& section, const std::string& key);
+
+/// Puts `over` on `base`: sections are merged key by key, all else is replaced.
+void merge_into(Node& base, const Node& over);
+
+}  // namespace ftrun

@@ -1,0 +1,62 @@
+#include "config/problem.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "base/error.h"
+
+namespace ftrun {
+
+std::string to_text(const Position& at) {
+  return at.line > 0 ? cat(at.file, ":", at.line, ":", at.column) : at.file;
+}
+
+std::string to_text(const Problem& problem) {
+  const std::string place = to_text(problem.at);
+  const char* kind = problem.severity == Severity::kError ? "error: " : "notice: ";
+  std::string out = (place.empty() ? "config: " : place + ": ") + kind + problem.message;
+  if (!problem.remedy.empty()) out += "\n  remedy: " + problem.remedy;
+  return out;
+}
+
+std::string to_text(const NotYet& gap) {
+  const std::string place = to_text(gap.at);
+  return cat(place.empty() ? "config" : place, ": not supported yet: ", gap.feature, " (", gap.key,
+             ")");
+}
+
+bool has_errors(const std::vector<Problem>& problems) {
+  return std::any_of(problems.begin(), problems.end(),
+                     [](const Problem& p) { return p.severity == Severity::kError; });
+}
+
+void Problems::error(const Position& at, std::string message, std::string remedy) {
+  add({at, std::move(message), std::move(remedy), Severity::kError});
+}
+
+void Problems::notice(const Position& at, std::string message, std::string remedy) {
+  add({at, std::move(message), std::move(remedy), Severity::kNotice});
+}
+
+void Problems::add(Problem problem) {
+  for (const Problem& known : all_)
+    if (known.at == problem.at && known.message == problem.message) return;
+  all_.push_back(std::move(problem));
+}
+
+std::vector<Problem> Problems::sorted() const {
+  std::vector<std::string> files;
+  for (const Problem& p : all_)
+    if (std::find(files.begin(), files.end(), p.at.file) == files.end()) files.push_back(p.at.file);
+  const auto key = [&](const Problem& p) {
+    return std::tuple(std::find(files.begin(), files.end(), p.at.file) - files.begin(), p.at.line,
+                      p.at.column);
+  };
+  std::vector<Problem> out = all_;
+  std::stable_sort(out.begin(), out.end(),
+                   [&](const Problem& a, const Problem& b) { return key(a) < key(b); });
+  return out;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace ftrun {
+
+/// A place in a config: a file with 1-based line and column, or (line 0) a command-line override.
+struct Position {
+  std::string file;
+  int line = 0;
+  int column = 0;
+  bool operator==(const Position&) const = default;
+};
+
+/// "cfg.yaml:12:7", "--set train.steps=x", or "" for no place.
+std::string to_text(const Position& at);
+
+enum class Severity {
+  kNotice,  // accepted; the user should know
+  kError,   // the config cannot be used
+};
+
+/// One thing to say about a config.
+struct Problem {
+  Position at;
+  /// "zero_optimization.stag: unknown key", one line.
+  std::string message;
+  /// What to do; may be empty.
+  std::string remedy;
+  Severity severity = Severity::kError;
+};
+
+/// A valid wish that this build cannot fulfil (exit code 3).
+struct NotYet {
+  /// "ZeRO stage 2"
+  std::string feature;
+  /// "zero_optimization.stage"
+  std::string key;
+  Position at;
+};
+
+/// "cfg.yaml:12:7: not supported yet: ZeRO stage 2 (zero_optimization.stage)"
+std::string to_text(const NotYet& gap);
+
+/// "cfg.yaml:12:7: error: message" and, when there is one, "\n  remedy: ...".
+std::string to_text(const Problem& problem);
+
+bool has_errors(const std::vector<Problem>& problems);
+
+/// Collects problems; those of one place and message once.
+class Problems {
+ public:
+  void error(const Position& at, std::string message, std::string remedy = "");
+  void notice(const Position& at, std::string message, std::string remedy = "");
+  const std::vector<Problem>& all() const { return all_; }
+  /// All of them, by file, line and column in the order the files were read.
+  std::vector<Problem> sorted() const;
+
+ private:
+  void add(Problem problem);
+  std::vector<Problem> all_;
+};
+
+}  // namespace ftrun

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+
+namespace ftrun {
+
+/// How many ranks a run has, and why.
+struct RankCount {
+  int64_t ranks = 1;
+  /// "the launcher started 8 ranks", "train_batch_size 32 / (micro 4 × accumulation 2)".
+  std::string rule;
+  std::vector<Problem> problems;
+};
+
+/// The launcher's world, else --nproc, else the product of the mesh (parallel.data an integer),
+/// else train_batch_size / (micro × accumulation) times the model-parallel degrees, else 1.
+RankCount count_ranks(const Config& config, std::optional<int64_t> launcher_world,
+                      std::optional<int64_t> nproc);
+
+}  // namespace ftrun

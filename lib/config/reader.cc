@@ -1,0 +1,237 @@
+#include "config/reader.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "config/convert.h"
+#include "config/schema.h"
+
+namespace ftrun {
+namespace {
+
+// Classes of torch.optim and its lr_scheduler that DeepSpeed would build by name.
+bool torch_class(const std::string& path, const std::string& name) {
+  static const std::vector<std::string> kOptimizers{
+      "ASGD", "Adadelta", "Adafactor", "Adamax", "LBFGS", "NAdam", "RAdam", "RMSprop", "Rprop",
+      "SparseAdam"};
+  static const std::vector<std::string> kSchedulers{
+      "ChainedScheduler", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts",
+      "CyclicLR", "ExponentialLR", "LambdaLR", "LinearLR", "MultiStepLR", "MultiplicativeLR",
+      "OneCycleLR", "PolynomialLR", "ReduceLROnPlateau", "SequentialLR", "StepLR"};
+  const auto has = [&](const std::vector<std::string>& names) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  return path == "optimizer.type" ? has(kOptimizers) : path == "scheduler.type" && has(kSchedulers);
+}
+
+bool applies(const Field& field, std::string_view type) {
+  return field.types.empty() ||
+         std::find(field.types.begin(), field.types.end(), type) != field.types.end();
+}
+
+// Whether a free-form section is on: its own `enabled`, else any inside it.
+bool switched_on(const Node& node) {
+  const Node* enabled = node.find("enabled");
+  if (enabled != nullptr) return enabled->boolean || enabled->text == "true";
+  for (const NodeEntry& entry : node.entries)
+    if (switched_on(entry.value)) return true;
+  return false;
+}
+
+class TreeReader {
+ public:
+  explicit TreeReader(Problems& problems) : problems_(problems) {}
+
+  Config read(const Node& root) {
+    if (root.is_map())
+      read_section(root, "", "");
+    else if (root.kind != Node::Kind::kNull)
+      problems_.error(root.at, cat("expected a config with keys, found ", shown(root)));
+    report_ignored();
+    return std::move(config_);
+  }
+
+ private:
+  // `written` is the section's path in the file's own spelling. Keys come before sections, so that
+  // a type is known when its params are read.
+  void read_section(const Node& map, const std::string& path, const std::string& written) {
+    for (const NodeEntry& entry : map.entries)
+      if (const Field* field = schema_.find(path, entry.key); field != nullptr)
+        read_field(*field, entry, joined_key(written, entry.spelling()));
+    for (const NodeEntry& entry : map.entries) {
+      if (schema_.find(path, entry.key) != nullptr) continue;
+      const Section* inner = entry.key.find('.') == std::string::npos
+                                 ? schema_.find_section(joined_key(path, entry.key))
+                                 : nullptr;
+      if (inner != nullptr)
+        read_inner(*inner, entry, joined_key(written, entry.spelling()));
+      else
+        read_unknown(path, entry, joined_key(written, entry.spelling()));
+    }
+  }
+
+  void read_inner(const Section& section, const NodeEntry& entry, const std::string& written) {
+    const Node& value = entry.value;
+    if (value.kind == Node::Kind::kNull &&
+        (section.nullable || section.vocabulary == Vocabulary::kFtrun))
+      return;
+    if (!value.is_map()) {
+      problems_.error(value.at, cat(written, ": expected a section of keys, found ", shown(value)));
+      return;
+    }
+    config_.origins.keys[section.path] = {entry.at, false};
+    if (section.free_form)
+      read_free_form(section, entry, written);
+    else
+      read_section(value, section.path, written);
+  }
+
+  void read_free_form(const Section& section, const NodeEntry& entry, const std::string& written) {
+    if (section.needs_enabled && entry.value.find("enabled") == nullptr)
+      problems_.error(entry.at, cat(written, ": needs the key enabled"), "add \"enabled\": true or false");
+    const bool on = section.action == Action::kReject ||
+                    (section.action == Action::kRejectIfOn && switched_on(entry.value));
+    if (on)
+      config_.origins.foreign.push_back({section.doc, section.path, entry.at});
+    else if (section.action == Action::kNotice)
+      ignored_.emplace_back(section.path, entry.at);
+  }
+
+  std::string type_of(const std::string& section) const {
+    if (section == "optimizer.params") return std::string(name_of(config_.optimizer.type));
+    if (section == "scheduler.params") return std::string(name_of(config_.scheduler.type));
+    return "";
+  }
+
+  bool of_torch(const std::string& section) const {
+    return type_of(section).starts_with("torch.optim");
+  }
+
+  void read_field(const Field& field, const NodeEntry& entry, const std::string& written) {
+    const Node& node = entry.value;
+    if (of_torch(field.section)) return;
+    if (!applies(field, type_of(field.section))) return refuse_parameter(field, entry, written);
+    const bool null_allowed = field.nullable || field.vocabulary == Vocabulary::kFtrun;
+    if (node.kind == Node::Kind::kNull && null_allowed) return;
+    if (node.kind == Node::Kind::kText && node.text == "auto" && !takes_auto(field)) {
+      config_.origins.keys[field.path()] = {node.at, true};
+      return;
+    }
+    if (node.kind == Node::Kind::kText && torch_class(field.path(), node.text))
+      return take_torch_class(field, node);
+    // Hugging Face's launcher writes infinity for "never".
+    const bool never = field.name == "steps_per_print" && node.kind != Node::Kind::kMap &&
+                       (node.number > 9e18 || node.text == "inf");
+    if (never) {
+      config_.steps_per_print = 0;
+      config_.origins.keys[field.path()] = {node.at, false};
+      return;
+    }
+    const std::optional<Value> value = convert(field, node, written, problems_);
+    if (!value) return;
+    config_.origins.keys[field.path()] = {node.at, false};
+    if (field.store) field.store(config_, *value);
+    act(field, entry, *value);
+  }
+
+  static bool takes_auto(const Field& field) {
+    if (field.type == FieldType::kChoice)
+      return std::find(field.choices.begin(), field.choices.end(), "auto") != field.choices.end();
+    return field.type == FieldType::kFree ||
+           (field.type == FieldType::kText && field.vocabulary == Vocabulary::kFtrun);
+  }
+
+  void take_torch_class(const Field& field, const Node& node) {
+    config_.origins.keys[field.path()] = {node.at, false};
+    if (field.section == "optimizer") config_.optimizer.type = OptimizerType::kTorch;
+    if (field.section == "scheduler") config_.scheduler.type = SchedulerType::kTorch;
+    config_.origins.foreign.push_back({"the class " + node.text + " of PyTorch", field.path(), node.at});
+  }
+
+  void refuse_parameter(const Field& field, const NodeEntry& entry, const std::string& written) {
+    const std::string type = type_of(field.section);
+    std::vector<std::string> names;
+    for (const Field& other : schema_.fields())
+      if (other.section == field.section && applies(other, type)) names.push_back(other.name);
+    problems_.error(entry.at, cat(written, ": ", type, " has no such parameter"),
+                    cat("its parameters are ", join(names, ", ")));
+  }
+
+  void act(const Field& field, const NodeEntry& entry, const Value& value) {
+    if (field.action == Action::kImplement) return;
+    const bool changed = field.type == FieldType::kFree || value != field.default_value;
+    if (field.action == Action::kNotice) {
+      if (changed) ignored_.emplace_back(field.path(), entry.at);
+    } else if (changed || field.action == Action::kReject) {
+      config_.origins.foreign.push_back(
+          {field.doc.empty() ? field.name : field.doc, field.path(), entry.at});
+    }
+  }
+
+  void read_unknown(const std::string& path, const NodeEntry& entry, const std::string& written) {
+    if (of_torch(path)) return;
+    if (const LegacyKey* key = schema_.find_legacy(path, entry.key); key != nullptr) {
+      problems_.notice(entry.at, cat(written, ": ignored: ", key->why));
+      return;
+    }
+    std::vector<std::string> names;
+    for (const std::string& name : schema_.names_in(path)) {
+      const Field* field = schema_.find(path, name);
+      if (field == nullptr || applies(*field, type_of(path))) names.push_back(name);
+    }
+    problems_.error(entry.at, cat(written, ": unknown key", suggestion(path, entry.key, names)));
+  }
+
+  // One notice a section: what was checked and has no effect.
+  void report_ignored() {
+    std::map<std::string, std::vector<std::string>> names;
+    std::vector<std::pair<std::string, Position>> firsts;
+    for (const auto& [path, at] : ignored_) {
+      const size_t dot = path.rfind('.');
+      const std::string section = dot == std::string::npos ? "" : path.substr(0, dot);
+      if (names[section].empty()) firsts.emplace_back(section, at);
+      names[section].push_back(dot == std::string::npos ? path : path.substr(dot + 1));
+    }
+    for (const auto& [section, at] : firsts)
+      problems_.notice(at, cat(section.empty() ? "" : section + ": ",
+                               "accepted without effect in ftrun: ", join(names[section], ", ")));
+  }
+
+  const Schema& schema_ = Schema::get();
+  Problems& problems_;
+  Config config_;
+  std::vector<std::pair<std::string, Position>> ignored_;
+};
+
+std::string containing(const std::string& word, const std::vector<std::string>& candidates) {
+  if (word.size() < 4) return "";
+  for (const std::string& name : candidates)
+    if (name.find(word) != std::string::npos) return name;
+  return "";
+}
+
+}  // namespace
+
+std::string suggestion(const std::string& section, const std::string& key,
+                       const std::vector<std::string>& candidates) {
+  const Schema& schema = Schema::get();
+  std::string near = nearest(key, candidates);
+  const bool close = !near.empty() && edit_distance(key, near) <= 1;
+  const std::vector<std::string> elsewhere = schema.paths_named(key);
+  if (!close && !elsewhere.empty()) near = elsewhere.front();
+  if (near.empty()) near = containing(key, candidates);
+  if (near.empty()) {
+    std::vector<std::string> names;
+    for (const Field& field : schema.fields())
+      if (field.section != section) names.push_back(field.name);
+    const std::string name = nearest(key, names);
+    if (!name.empty() && edit_distance(key, name) <= 2) near = schema.paths_named(name).front();
+  }
+  return near.empty() ? "" : cat(" (did you mean \"", near, "\"?)");
+}
+
+Config read_config(const Node& root, Problems& problems) { return TreeReader(problems).read(root); }
+
+}  // namespace ftrun

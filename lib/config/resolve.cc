@@ -1,0 +1,120 @@
+#include "config/resolve.h"
+
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "config/capability.h"
+#include "config/resolve_steps.h"
+#include "config/schema.h"
+#include "config/write.h"
+
+namespace ftrun {
+
+void Resolving::error(const std::string& path, std::string message, std::string remedy) {
+  problems.error(config.origins.position(path), std::move(message), std::move(remedy));
+}
+
+void Resolving::notice(const std::string& path, std::string message, std::string remedy) {
+  problems.notice(config.origins.position(path), std::move(message), std::move(remedy));
+}
+
+void Resolving::decide(const std::string& path, const std::string& value,
+                       const std::string& reason) {
+  decided.insert(path);
+  lines.push_back(cat(is_auto(path) ? "auto: " : "default: ", path, " = ", value, " (", reason, ")"));
+}
+
+std::string value_text(const Config& config, const std::string& path) {
+  for (const Field& field : Schema::get().fields())
+    if (field.path() == path) return field.load ? yaml_text(field.load(config)) : yaml_text(field.default_value);
+  return "";
+}
+
+void resolve_mesh(Resolving& r) {
+  ParallelConfig& mesh = r.config.parallel;
+  const int64_t ulysses = r.config.sequence_parallel_size;
+  if (ulysses > 1) {
+    if (r.given("parallel.context") && mesh.context != ulysses)
+      r.error("sequence_parallel_size", cat("sequence_parallel_size ", ulysses,
+                                            " contradicts parallel.context ", mesh.context));
+    mesh.context = ulysses;
+  }
+  const int64_t world = r.context.world_size;
+  const double model_ranks = static_cast<double>(mesh.tensor) * static_cast<double>(mesh.pipeline) *
+                             static_cast<double>(mesh.context);
+  const std::string factors = cat("tensor ", mesh.tensor, " × pipeline ", mesh.pipeline,
+                                  " × context ", mesh.context);
+  if (model_ranks > static_cast<double>(world) || world % static_cast<int64_t>(model_ranks) != 0) {
+    r.error("parallel", cat(world, world == 1 ? " rank" : " ranks", " cannot be divided by ", factors,
+                            " = ", number_text(model_ranks)),
+            cat("start a multiple of ", number_text(model_ranks), " ranks"));
+    mesh.data = mesh.data == 0 ? 1 : mesh.data;
+    return;
+  }
+  const int64_t data = world / static_cast<int64_t>(model_ranks);
+  if (mesh.data != 0 && mesh.data != data)
+    r.error("parallel.data", cat("parallel.data ", mesh.data, " × ", factors, " = ",
+                                 number_text(static_cast<double>(mesh.data) * model_ranks), " ≠ ",
+                                 world, world == 1 ? " rank" : " ranks"),
+            cat("write parallel.data: ", data, " or auto"));
+  if (r.is_auto("parallel.data"))
+    r.decide("parallel.data", std::to_string(data), cat(world, " ranks / (", factors, ")"));
+  mesh.data = data;
+  if (mesh.data % mesh.data_replicate != 0)
+    r.error("parallel.data_replicate", cat("data-parallel ", mesh.data, " cannot be divided by ",
+                                           "data_replicate ", mesh.data_replicate));
+  if ((mesh.data * mesh.context) % mesh.expert != 0)
+    r.error("parallel.expert", cat("data-parallel ", mesh.data, " × context ", mesh.context,
+                                   " cannot be divided by expert ", mesh.expert));
+}
+
+void resolve_train(Resolving& r) {
+  TrainConfig& train = r.config.train;
+  if (train.steps != 0 && train.epochs != 0)
+    r.error("train.epochs", cat("train.steps ", train.steps, " and train.epochs ",
+                                number_text(train.epochs), " both say how long to train"),
+            "keep one of the two");
+  if (train.steps == 0 && train.epochs == 0) {
+    train.epochs = 1;
+    if (r.context.for_training) r.decide("train.epochs", "1", "neither steps nor epochs is given");
+  }
+  if (train.weight_decay_exempt == DecayExempt::kAuto)
+    train.weight_decay_exempt = r.config.origins.find("optimizer") == nullptr
+                                    ? DecayExempt::kNormsAndBiases
+                                    : DecayExempt::kNone;
+  if (!r.context.for_training) return;
+  if (r.config.model.path.empty())
+    r.error("model", "model.path is missing: which model to train",
+            "name a Hugging Face folder, for example --set model.path=models/SmolLM2-135M");
+  if (r.config.data.train.empty())
+    r.error("data", "data.train is missing: what to train on",
+            "name a tokenised file, for example --set data.train=data/train.bin");
+}
+
+void resolve_remaining(Resolving& r) {
+  for (const auto& [path, origin] : r.config.origins.keys)
+    if (origin.is_auto && r.decided.count(path) == 0)
+      r.decide(path, value_text(r.config, path), "its default");
+}
+
+Resolution resolve(const Config& config, const ResolveContext& context) {
+  Resolution out;
+  out.config = config;
+  Problems problems;
+  Resolving r{out.config, context, problems, out.lines, {}};
+  resolve_mesh(r);
+  resolve_train(r);
+  resolve_precision(r);
+  resolve_batch(r);
+  resolve_optimizer(r);
+  resolve_scheduler(r);
+  resolve_zero(r);
+  resolve_remaining(r);
+  check_contradictions(r);
+  out.problems = problems.sorted();
+  out.not_yet = missing_capabilities(out.config, context.cuda);
+  return out;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+
+namespace ftrun {
+
+/// What a config alone does not say.
+struct ResolveContext {
+  /// Ranks of the run (count_ranks).
+  int64_t world_size = 1;
+  /// Of the model; sizes some of ZeRO's "auto" buckets.
+  std::optional<int64_t> hidden_size;
+  /// Optimizer steps of the run, where train.epochs decides them; known once data is counted.
+  std::optional<int64_t> total_steps;
+  /// Ranks compute on a GPU.
+  bool cuda = false;
+  /// What "auto" precision may choose.
+  bool bf16_hardware = false;
+  bool fp16_hardware = false;
+  /// Demand what a run cannot start without: model.path, data.train, a known "auto".
+  bool for_training = false;
+};
+
+/// A config with nothing left open.
+struct Resolution {
+  Config config;
+  /// One printable line for every "auto" and every default that changes a run's numbers.
+  std::vector<std::string> lines;
+  /// Contradictions (errors) and notices, sorted by place.
+  std::vector<Problem> problems;
+  /// What is valid and cannot run in this build: exit code 3.
+  std::vector<NotYet> not_yet;
+  bool ok() const { return !has_errors(problems); }
+};
+
+/// Fills every "auto" and derived value and checks keys against each other. Pure; resolving an
+/// effective config again changes nothing.
+Resolution resolve(const Config& config, const ResolveContext& context);
+
+}  // namespace ftrun

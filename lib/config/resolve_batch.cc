@@ -1,0 +1,137 @@
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/error.h"
+#include "config/resolve_steps.h"
+
+namespace ftrun {
+namespace {
+
+// What Hugging Face's trainer takes for an "auto" micro-batch.
+constexpr int64_t kAutoMicroBatch = 8;
+
+constexpr const char* kTotal = "train_batch_size";
+constexpr const char* kMicro = "train_micro_batch_size_per_gpu";
+constexpr const char* kSteps = "gradient_accumulation_steps";
+
+/// The three batch keys and the data-parallel ranks; 0 = not known yet.
+struct Batch {
+  int64_t total, micro, steps, ranks;
+};
+
+std::optional<int64_t> product(const Batch& b) {
+  int64_t out = 0;
+  if (__builtin_mul_overflow(b.micro, b.steps, &out) || __builtin_mul_overflow(out, b.ranks, &out))
+    return std::nullopt;
+  return out;
+}
+
+// Saturating: only for messages.
+int64_t times(int64_t a, int64_t b) {
+  int64_t out = 0;
+  return __builtin_mul_overflow(a, b, &out) ? INT64_MAX : out;
+}
+
+std::string arithmetic(const Batch& b) {
+  return cat("micro ", b.micro, " × accumulation ", b.steps, " × data-parallel ", b.ranks);
+}
+
+// DeepSpeed's table: what follows from what is given, by whole division.
+void derive(Batch& b) {
+  if (b.total != 0 && b.micro != 0 && b.steps == 0)
+    b.steps = b.total / b.micro / b.ranks;
+  else if (b.total != 0 && b.micro == 0 && b.steps != 0)
+    b.micro = b.total / b.ranks / b.steps;
+  else if (b.total != 0 && b.micro == 0)
+    b.steps = 1, b.micro = b.total / b.ranks;
+  else if (b.steps == 0)
+    b.steps = 1;
+  if (b.total == 0) b.total = product(b).value_or(0);
+}
+
+// "use train_batch_size 24 or 32" around a total that is not a multiple of `unit`.
+std::string nearest_multiples(int64_t total, int64_t unit) {
+  const int64_t below = total / unit * unit;
+  if (below == 0) return cat("use train_batch_size ", unit, " or a multiple of it");
+  return cat("use train_batch_size ", below, " or ", below + unit);
+}
+
+void check(Resolving& r, const Batch& given, const Batch& b) {
+  const char* blamed = r.given(kTotal) ? kTotal : kMicro;
+  if (!product(b) || b.total == 0) {
+    if (b.micro != 0 && b.steps != 0)
+      return r.error(blamed, cat(arithmetic(b), " is too large a batch"));
+  }
+  if (b.micro == 0)
+    return r.error(blamed, cat("train_batch_size ", b.total, " < accumulation ", b.steps,
+                               " × data-parallel ", b.ranks, ": not one sequence a rank"),
+                   nearest_multiples(b.total, times(b.steps, b.ranks)));
+  if (b.steps == 0)
+    return r.error(blamed, cat("train_batch_size ", b.total, " < micro ", b.micro,
+                               " × data-parallel ", b.ranks, " = ", times(b.micro, b.ranks),
+                               ": not one micro-batch"),
+                   nearest_multiples(b.total, times(b.micro, b.ranks)));
+  const int64_t value = *product(b);
+  if (value == b.total) return;
+  const bool all_given = given.total != 0 && given.micro != 0 && given.steps != 0;
+  const int64_t unit = times(given.micro != 0 ? b.micro : b.steps, b.ranks);
+  r.error(blamed, cat("train_batch_size ", b.total, " ≠ ", arithmetic(b), " = ", value),
+          all_given ? "leave one of the three out: it follows from the other two"
+                    : nearest_multiples(b.total, unit));
+}
+
+void print(Resolving& r, const Batch& given, const Batch& b) {
+  if (given.micro == 0 && r.is_auto(kMicro))
+    r.decide(kMicro, std::to_string(b.micro),
+             given.total != 0 ? cat("train_batch_size ", b.total, " / accumulation ", b.steps,
+                                    " / data-parallel ", b.ranks)
+                              : "Hugging Face's default");
+  if (given.steps == 0 && r.is_auto(kSteps))
+    r.decide(kSteps, std::to_string(b.steps),
+             given.total != 0 && given.micro != 0
+                 ? cat("train_batch_size ", b.total, " / micro ", b.micro, " / data-parallel ", b.ranks)
+                 : "Hugging Face's default");
+  if (given.total == 0 && r.is_auto(kTotal)) r.decide(kTotal, std::to_string(b.total), arithmetic(b));
+}
+
+bool elastic(Resolving& r, Batch& b) {
+  const ElasticityConfig& e = r.config.elasticity;
+  if (!e.enabled) return false;
+  const bool written = b.total != 0 || b.micro != 0 || b.steps != 0;
+  if (written && !e.ignore_non_elastic_batch_info)
+    r.error("elasticity.enabled", "elasticity chooses the batch sizes, and batch keys are given too",
+            "remove the batch keys, or write elasticity.ignore_non_elastic_batch_info: true");
+  for (const char* key : {"max_train_batch_size", "micro_batch_sizes"})
+    if (!r.given(std::string("elasticity.") + key))
+      r.error("elasticity", cat("elasticity needs ", key, " when it is enabled"));
+  b = {0, e.micro_batch_sizes.front(), 1, b.ranks};
+  return true;
+}
+
+}  // namespace
+
+void resolve_batch(Resolving& r) {
+  Config& c = r.config;
+  Batch b{c.train_batch_size, c.train_micro_batch_size_per_gpu, c.gradient_accumulation_steps,
+          c.parallel.data};
+  elastic(r, b);
+  const Batch given = b;
+  if (b.total == 0 && b.micro == 0) {
+    if (!r.is_auto(kTotal) && !r.is_auto(kMicro)) {
+      r.problems.error(c.origins.position(kSteps), "no batch size is given",
+                       "write train_micro_batch_size_per_gpu (sequences a rank computes at once) or "
+                       "train_batch_size (sequences of an optimizer step)");
+      return;
+    }
+    b.micro = kAutoMicroBatch;
+  }
+  derive(b);
+  check(r, given, b);
+  print(r, given, b);
+  c.train_batch_size = b.total;
+  c.train_micro_batch_size_per_gpu = b.micro;
+  c.gradient_accumulation_steps = b.steps;
+}
+
+}  // namespace ftrun

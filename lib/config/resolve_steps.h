@@ -1,0 +1,43 @@
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "config/resolve.h"
+
+namespace ftrun {
+
+/// What the steps of resolve() share.
+struct Resolving {
+  Config& config;
+  const ResolveContext& context;
+  Problems& problems;
+  std::vector<std::string>& lines;
+  /// Paths of "auto" keys that a step has decided.
+  std::set<std::string> decided;
+
+  bool given(const std::string& path) const { return config.origins.given(path); }
+  bool is_auto(const std::string& path) const { return config.origins.is_auto(path); }
+  void error(const std::string& path, std::string message, std::string remedy = "");
+  void notice(const std::string& path, std::string message, std::string remedy = "");
+  /// Prints "auto: key = value (reason)" or, for a key that was not written, "default: ...".
+  void decide(const std::string& path, const std::string& value, const std::string& reason);
+};
+
+// In the order they run; each reads what those before it decided.
+void resolve_mesh(Resolving& r);
+void resolve_train(Resolving& r);
+void resolve_precision(Resolving& r);
+void resolve_batch(Resolving& r);
+void resolve_optimizer(Resolving& r);
+void resolve_scheduler(Resolving& r);
+void resolve_zero(Resolving& r);
+/// "auto" keys that no rule decides take their default.
+void resolve_remaining(Resolving& r);
+void check_contradictions(Resolving& r);
+
+/// The value of a key as text, by the schema.
+std::string value_text(const Config& config, const std::string& path);
+
+}  // namespace ftrun

@@ -1,0 +1,189 @@
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "config/resolve_steps.h"
+
+// Precision, optimizer, scheduler and ZeRO. Rules for "auto" are Hugging Face's trainer's, whose
+// files they come from.
+
+namespace ftrun {
+namespace {
+
+// A key of optimizer or scheduler beside its counterpart in train: equal, or one of them silent.
+void match(Resolving& r, const std::string& path, double value, const std::string& own, double own_value) {
+  if (r.given(path) && r.given(own) && value != own_value)
+    r.error(path, cat(path, " ", number_text(value), " contradicts ", own, " ", number_text(own_value)),
+            cat("keep one of the two, or write \"auto\" for ", path));
+}
+
+int64_t steps_of_run(const Resolving& r) {
+  return r.config.train.steps != 0 ? r.config.train.steps : r.context.total_steps.value_or(0);
+}
+
+void default_rate(Resolving& r) {
+  OptimizerConfig& o = r.config.optimizer;
+  const std::string path = "optimizer.params.lr";
+  if (r.given(path)) return;
+  if (r.config.origins.find("optimizer") == nullptr) {
+    o.lr = r.config.train.learning_rate;
+  } else if (r.is_auto(path) || r.given("train.learning_rate")) {
+    o.lr = r.config.train.learning_rate;
+    r.decide(path, number_text(o.lr), "train.learning_rate");
+  } else {
+    o.lr = o.type == OptimizerType::kAdagrad ? 1e-2 : o.type == OptimizerType::kMuon ? 2e-2 : 1e-3;
+    r.decide(path, number_text(o.lr), "DeepSpeed's default");
+  }
+}
+
+}  // namespace
+
+void resolve_precision(Resolving& r) {
+  Config& c = r.config;
+  const bool bf16_auto = r.is_auto("bf16.enabled"), fp16_auto = r.is_auto("fp16.enabled");
+  if (bf16_auto) {
+    c.bf16.enabled = r.context.bf16_hardware && !c.fp16.enabled;
+    r.decide("bf16.enabled", c.bf16.enabled ? "true" : "false",
+             c.fp16.enabled              ? "fp16 is enabled"
+             : r.context.bf16_hardware ? "the hardware has bf16"
+                                       : "no bf16 hardware");
+  }
+  if (fp16_auto) {
+    c.fp16.enabled = bf16_auto && !c.bf16.enabled && r.context.fp16_hardware;
+    r.decide("fp16.enabled", c.fp16.enabled ? "true" : "false",
+             c.fp16.enabled   ? "the hardware has no bf16"
+             : c.bf16.enabled ? "bf16 is enabled"
+                              : "fp32 unless fp16 is asked for");
+  }
+}
+
+void resolve_optimizer(Resolving& r) {
+  OptimizerConfig& o = r.config.optimizer;
+  TrainConfig& train = r.config.train;
+  match(r, "optimizer.params.lr", o.lr, "train.learning_rate", train.learning_rate);
+  match(r, "optimizer.params.weight_decay", o.weight_decay, "train.weight_decay", train.weight_decay);
+  default_rate(r);
+  if (!r.given("optimizer.params.weight_decay")) o.weight_decay = train.weight_decay;
+  if (r.is_auto("optimizer.params.weight_decay"))
+    r.decide("optimizer.params.weight_decay", number_text(o.weight_decay), "train.weight_decay");
+  if (o.type == OptimizerType::kAdagrad && !r.given("optimizer.params.eps")) o.eps = 1e-10;
+  if (r.config.origins.find("optimizer") == nullptr)
+    r.lines.push_back(cat("default: optimizer = AdamW, lr ", number_text(o.lr), ", weight decay ",
+                          number_text(o.weight_decay), " (no optimizer section)"));
+  if (r.config.origins.find("gradient_clipping") == nullptr || r.is_auto("gradient_clipping"))
+    r.decide("gradient_clipping", number_text(r.config.gradient_clipping),
+             "DeepSpeed's since 0.19.3 and Hugging Face's; 0 = no clipping");
+  train.learning_rate = o.lr;
+  train.weight_decay = o.weight_decay;
+}
+
+namespace {
+
+bool own_type(SchedulerType type) { return type <= SchedulerType::kCosine; }
+
+bool warms_up(SchedulerType type) {
+  return own_type(type) || type == SchedulerType::kWarmupLR ||
+         type == SchedulerType::kWarmupDecayLR || type == SchedulerType::kWarmupCosineLR;
+}
+
+void resolve_warmup(Resolving& r) {
+  SchedulerConfig& s = r.config.scheduler;
+  TrainConfig& train = r.config.train;
+  const std::string path = "scheduler.params.warmup_num_steps";
+  match(r, path, static_cast<double>(s.warmup_num_steps), "train.warmup_steps",
+        static_cast<double>(train.warmup_steps));
+  if (r.is_auto(path)) {
+    s.warmup_num_steps = std::max<int64_t>(own_type(s.type) ? 0 : 1, train.warmup_steps);
+    r.decide(path, std::to_string(s.warmup_num_steps), "train.warmup_steps");
+  } else if (!r.given(path)) {
+    s.warmup_num_steps = own_type(s.type) || train.warmup_steps != 0 ? train.warmup_steps : 1000;
+  }
+  if (!own_type(s.type) && s.warmup_num_steps == 0)
+    r.error(path, cat(path, ": expected a whole number of at least 1, found 0"),
+            "write 1 for no warm-up");
+  train.warmup_steps = s.warmup_num_steps;
+}
+
+void resolve_rates(Resolving& r) {
+  SchedulerConfig& s = r.config.scheduler;
+  const std::string path = "scheduler.params.warmup_max_lr";
+  if (r.is_auto(path)) {
+    s.warmup_max_lr = r.config.optimizer.lr;
+    r.decide(path, number_text(s.warmup_max_lr), "the optimizer's lr");
+  } else if (!r.given(path)) {
+    s.warmup_max_lr = s.type == SchedulerType::kWarmupLR ? r.config.optimizer.lr : 0.001;
+    r.decide(path, number_text(s.warmup_max_lr),
+             s.type == SchedulerType::kWarmupLR ? "the optimizer's lr" : "DeepSpeed's default");
+  }
+}
+
+void resolve_total(Resolving& r) {
+  SchedulerConfig& s = r.config.scheduler;
+  const std::string path = "scheduler.params.total_num_steps";
+  if (s.total_num_steps != 0) return;
+  s.total_num_steps = steps_of_run(r);
+  const std::string value = s.total_num_steps != 0 ? std::to_string(s.total_num_steps) : "null";
+  r.decide(path, value, s.total_num_steps != 0 ? "the run's steps" : "known when the data is counted");
+}
+
+void resolve_cycle(Resolving& r) {
+  SchedulerConfig& s = r.config.scheduler;
+  for (const char* key : {"cycle_min_lr", "cycle_max_lr"})
+    if (!r.given(std::string("scheduler.params.") + key))
+      r.error("scheduler", cat("scheduler.params.", key, " is missing: OneCycle needs it"));
+  if (!r.given("scheduler.params.cycle_second_step_size"))
+    s.cycle_second_step_size = s.cycle_first_step_size;
+  if (!r.given("scheduler.params.cycle_second_stair_count"))
+    s.cycle_second_stair_count = s.cycle_first_stair_count;
+}
+
+void resolve_bucket(Resolving& r, const std::string& key, int64_t& value, int64_t hidden,
+                    int64_t from_hidden, const char* formula) {
+  const std::string path = "zero_optimization." + key;
+  if (!r.is_auto(path)) return;
+  if (hidden == 0) {
+    r.decide(path, std::to_string(value), cat("its default; ", formula, " once the model is known"));
+    return;
+  }
+  value = from_hidden;
+  r.decide(path, std::to_string(value), cat(formula, ", hidden size ", hidden));
+}
+
+}  // namespace
+
+void resolve_scheduler(Resolving& r) {
+  SchedulerConfig& s = r.config.scheduler;
+  const bool written = r.config.origins.find("scheduler") != nullptr;
+  if (written && !own_type(s.type) && r.config.origins.find("scheduler.params") == nullptr)
+    r.error("scheduler", cat("scheduler: ", name_of(s.type), " needs a section params"),
+            "write params: {} for all defaults");
+  if (warms_up(s.type)) resolve_warmup(r);
+  if (s.type == SchedulerType::kWarmupLR || s.type == SchedulerType::kWarmupDecayLR) resolve_rates(r);
+  if (s.type == SchedulerType::kOneCycle) resolve_cycle(r);
+  const bool decays = s.type == SchedulerType::kWarmupDecayLR || s.type == SchedulerType::kLinear ||
+                      s.type == SchedulerType::kWarmupCosineLR || s.type == SchedulerType::kCosine;
+  if (decays) resolve_total(r);
+  if (decays && s.total_num_steps != 0 && s.total_num_steps < s.warmup_num_steps)
+    r.notice("scheduler.params.total_num_steps",
+             cat("scheduler: total_num_steps ", s.total_num_steps, " < warmup_num_steps ",
+                 s.warmup_num_steps, ": training ends inside the warm-up"));
+  if (!written)
+    r.lines.push_back(cat("default: scheduler = constant after ", s.warmup_num_steps,
+                          " steps of warm-up (no scheduler section)"));
+}
+
+void resolve_zero(Resolving& r) {
+  ZeroConfig& z = r.config.zero;
+  const int64_t hidden = r.context.hidden_size.value_or(0);
+  resolve_bucket(r, "reduce_bucket_size", z.reduce_bucket_size, hidden, hidden * hidden, "hidden²");
+  // Hugging Face fills these at stage 3 alone; elsewhere they have no effect.
+  if (z.stage == 3) {
+    resolve_bucket(r, "prefetch_bucket_size", z.prefetch_bucket_size, hidden,
+                   static_cast<int64_t>(0.9 * static_cast<double>(hidden * hidden)), "0.9 × hidden²");
+    resolve_bucket(r, "param_persistence_threshold", z.param_persistence_threshold, hidden,
+                   10 * hidden, "10 × hidden");
+  }
+  if (!r.given("zero_optimization.overlap_comm")) z.overlap_comm = z.stage == 3;
+}
+
+}  // namespace ftrun

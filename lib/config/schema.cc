@@ -1,0 +1,92 @@
+#include "config/schema.h"
+
+#include <utility>
+
+#include "base/error.h"
+#include "config/node.h"
+#include "config/schema_tables.h"
+
+namespace ftrun {
+
+const Schema& Schema::get() {
+  static const Schema schema = [] {
+    Schema s;
+    describe_own_sections(s);
+    describe_deepspeed_top(s);
+    describe_optimizer(s);
+    describe_scheduler(s);
+    describe_precision(s);
+    describe_zero(s);
+    describe_deepspeed_sections(s);
+    describe_legacy(s);
+    index_schema(s);
+    return s;
+  }();
+  return schema;
+}
+
+void index_schema(Schema& schema) {
+  const auto put = [&](const Field& field, const std::string& name, size_t i) {
+    const bool fresh = schema.by_path_.emplace(joined_key(field.section, name), i).second;
+    require(fresh, "two rows of the schema have one name");
+  };
+  for (size_t i = 0; i < schema.fields_.size(); ++i) {
+    const Field& field = schema.fields_[i];
+    put(field, field.name, i);
+    for (const std::string& alias : field.aliases) put(field, alias, i);
+  }
+}
+
+const Field* Schema::find(const std::string& section, const std::string& name) const {
+  // A dot in a written key must not reach into another section.
+  if (name.find('.') != std::string::npos) return nullptr;
+  const auto it = by_path_.find(joined_key(section, name));
+  return it == by_path_.end() ? nullptr : &fields_[it->second];
+}
+
+const Section* Schema::find_section(const std::string& path) const {
+  for (const Section& section : sections_)
+    if (section.path == path) return &section;
+  return nullptr;
+}
+
+const LegacyKey* Schema::find_legacy(const std::string& section, const std::string& name) const {
+  for (const LegacyKey& key : legacy_)
+    if (key.section == section && key.name == name) return &key;
+  return nullptr;
+}
+
+std::vector<std::string> Schema::names_in(const std::string& section) const {
+  std::vector<std::string> names;
+  for (const Field& field : fields_) {
+    if (field.section != section) continue;
+    names.push_back(field.name);
+    names.insert(names.end(), field.aliases.begin(), field.aliases.end());
+  }
+  const std::string prefix = section.empty() ? "" : section + ".";
+  for (const Section& s : sections_) {
+    if (s.path.rfind(prefix, 0) != 0) continue;
+    const std::string rest = s.path.substr(prefix.size());
+    if (!rest.empty() && rest.find('.') == std::string::npos) names.push_back(rest);
+  }
+  return names;
+}
+
+std::vector<std::string> Schema::paths_named(const std::string& name) const {
+  std::vector<std::string> paths;
+  for (const Field& field : fields_)
+    if (field.name == name) paths.push_back(field.path());
+  for (const Section& section : sections_)
+    if (section.path == name || section.path.ends_with("." + name)) paths.push_back(section.path);
+  return paths;
+}
+
+Field& Schema::add(Field field) { return fields_.emplace_back(std::move(field)); }
+
+void Schema::add_section(Section section) { sections_.push_back(std::move(section)); }
+
+void Schema::add_legacy(std::string section, std::string name, std::string why) {
+  legacy_.push_back({std::move(section), std::move(name), std::move(why)});
+}
+
+}  // namespace ftrun

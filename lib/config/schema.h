@@ -1,0 +1,130 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "config/config.h"
+
+namespace ftrun {
+
+/// What a key holds.
+enum class FieldType { kBool, kInt, kFloat, kText, kChoice, kTextList, kIntList, kFloatList, kFree };
+
+/// A key's value, free of its struct: choices as their name, integers as int64.
+using Value = std::variant<bool, int64_t, double, std::string, std::vector<std::string>,
+                           std::vector<int64_t>, std::vector<double>>;
+
+/// What ftrun does about a key that DeepSpeed has.
+enum class Action {
+  kImplement,
+  kNotice,      // checked, then ignored; said when it differs from the default
+  kReject,      // a feature ftrun does not have
+  kRejectIfOn,  // the same, where the value differs from the default
+};
+
+/// Whose word a key is.
+enum class Vocabulary { kFtrun, kDeepSpeed };
+
+/// One key: all that reading, checking, documenting and printing it needs.
+struct Field {
+  std::string section;  // "" = top level
+  std::string name;
+  FieldType type = FieldType::kBool;
+  std::vector<std::string> choices;
+  std::string doc;
+  std::string unit;
+  Vocabulary vocabulary = Vocabulary::kFtrun;
+  Action action = Action::kImplement;
+  std::vector<std::string> aliases;
+  std::optional<double> min, max;
+  bool above_min = false;   // min itself is not allowed
+  bool nullable = false;    // null = not written
+  bool zero_unset = false;  // the member's 0 means "not written": printed as null
+  bool any_case = false;
+  bool any_type = false;    // texts and lists are not checked (DeepSpeed's untyped places)
+  /// Of optimizer.params and scheduler.params: the types that have it; empty = all.
+  std::vector<std::string> types;
+  Value default_value;
+  /// Shown in the docs where the default is not a fixed value.
+  std::string default_text;
+  std::function<void(Config&, const Value&)> store;  // empty = checked and not kept
+  std::function<Value(const Config&)> load;
+
+  std::string path() const { return section.empty() ? name : section + "." + name; }
+
+  // Builder words for the schema's rows.
+  Field& range(double low, double high) { return min = low, max = high, *this; }
+  Field& at_least(double low) { return min = low, *this; }
+  Field& above(double low) { return min = low, above_min = true, *this; }
+  Field& in(const char* text) { return unit = text, *this; }
+  Field& alias(const char* text) { return aliases.emplace_back(text), *this; }
+  Field& notice() { return action = Action::kNotice, *this; }
+  Field& reject() { return action = Action::kReject, *this; }
+  Field& reject_if_on() { return action = Action::kRejectIfOn, *this; }
+  Field& or_null() { return nullable = true, *this; }
+  Field& unset_is_zero() { return zero_unset = nullable = true, *this; }
+  Field& in_any_case() { return any_case = true, *this; }
+  Field& of(std::vector<std::string> names) { return types = std::move(names), *this; }
+  Field& defaults_to(const char* text) { return default_text = text, *this; }
+};
+
+/// A section: a key whose value is a map.
+struct Section {
+  std::string path;
+  std::string doc;
+  Vocabulary vocabulary = Vocabulary::kFtrun;
+  Action action = Action::kImplement;
+  bool nullable = false;
+  /// Holds anything: a feature of DeepSpeed that is recognised and not read.
+  bool free_form = false;
+  /// A free-form section that must hold `enabled`.
+  bool needs_enabled = false;
+};
+
+/// A key of older or neighbouring programs that is accepted without effect.
+struct LegacyKey {
+  std::string section;
+  std::string name;
+  std::string why;
+};
+
+/// Every key ftrun knows, in the order the docs show.
+class Schema {
+ public:
+  /// The one table.
+  static const Schema& get();
+
+  const std::vector<Field>& fields() const { return fields_; }
+  const std::vector<Section>& sections() const { return sections_; }
+  const std::vector<LegacyKey>& legacy() const { return legacy_; }
+
+  /// By name or alias; null when the section has no such key.
+  const Field* find(const std::string& section, const std::string& name) const;
+  const Section* find_section(const std::string& path) const;
+  const LegacyKey* find_legacy(const std::string& section, const std::string& name) const;
+  /// Names of the keys and sections directly inside `section`, aliases included.
+  std::vector<std::string> names_in(const std::string& section) const;
+  /// Paths of every key and section with this name.
+  std::vector<std::string> paths_named(const std::string& name) const;
+
+  Field& add(Field field);
+  void add_section(Section section);
+  void add_legacy(std::string section, std::string name, std::string why);
+
+ private:
+  std::vector<Field> fields_;
+  std::vector<Section> sections_;
+  std::vector<LegacyKey> legacy_;
+  std::map<std::string, size_t> by_path_;  // aliases too
+  friend void index_schema(Schema& schema);
+};
+
+void index_schema(Schema& schema);
+
+}  // namespace ftrun

@@ -1,0 +1,202 @@
+#include "config/schema_tables.h"
+
+namespace ftrun {
+namespace {
+
+constexpr auto kDs = Vocabulary::kDeepSpeed;
+
+Rows<decltype(whole_config())> ignored(Schema& s, const char* path, const char* doc) {
+  return section(s, {.path = path, .doc = doc, .vocabulary = kDs, .action = Action::kNotice},
+                 whole_config());
+}
+
+void describe_placement_sections(Schema& s) {
+  auto recompute = ignored(s, "activation_checkpointing",
+                           "How DeepSpeed's checkpointing API places activations; recompute is "
+                           "ftrun's word for using it.");
+  recompute.unkept<bool>("partition_activations", false, "");
+  recompute.unkept<bool>("cpu_checkpointing", false, "");
+  recompute.unkept<bool>("contiguous_memory_optimization", false, "");
+  recompute.unkept<int64_t>("number_checkpoints", 0, "").or_null();
+  recompute.unkept<bool>("synchronize_checkpoint_boundary", false, "");
+  recompute.unkept<bool>("profile", false, "");
+
+  auto aio = ignored(s, "aio", "Asynchronous disk access.");
+  aio.unkept<int64_t>("block_size", 1'048'576, "").or_null();
+  aio.unkept<int64_t>("queue_depth", 8, "").or_null();
+  aio.unkept<int64_t>("intra_op_parallelism", 1, "").or_null();
+  aio.unkept<int64_t>("thread_count", 1, "Ignored by DeepSpeed since 0.16.4.").or_null();
+  aio.unkept<bool>("single_submit", false, "").or_null();
+  aio.unkept<bool>("overlap_events", true, "").or_null();
+  aio.unkept<bool>("use_gds", false, "").or_null();
+
+  auto pipeline = ignored(s, "pipeline", "Of DeepSpeed's pipeline engine; parallel.pipeline is ftrun's.");
+  pipeline.free("stages", "");
+  pipeline.free("partition", "");
+  pipeline.unkept<bool>("seed_layers", false, "");
+  pipeline.unkept<int64_t>("activation_checkpoint_interval", 0, "");
+  pipeline.unkept<bool>("pipe_partitioned", true, "");
+  pipeline.unkept<bool>("grad_partitioned", true, "");
+  pipeline.unkept<bool>("use_reentrant", true, "");
+}
+
+void describe_monitors(Schema& s) {
+  auto csv = section(s, {.path = "csv_monitor", .doc = "Metrics as CSV files in DeepSpeed's layout.",
+                         .vocabulary = kDs},
+                     [](auto& c) -> auto& { return c.csv_monitor; });
+  csv.key("enabled", &CsvMonitorConfig::enabled, "Write them.");
+  csv.key("output_path", &CsvMonitorConfig::output_path, "Folder; empty = the run folder.").or_null();
+  csv.key("job_name", &CsvMonitorConfig::job_name, "Folder inside it.");
+
+  auto tensorboard = ignored(s, "tensorboard", "ftrun writes tensorboard/ in the run folder itself.");
+  tensorboard.unkept<bool>("enabled", false, "");
+  tensorboard.free("output_path", "");
+  tensorboard.free("job_name", "");
+  auto wandb = ignored(s, "wandb", "Weights & Biases.");
+  wandb.unkept<bool>("enabled", false, "");
+  for (const char* name : {"group", "team", "project"}) wandb.free(name, "");
+  auto comet = ignored(s, "comet", "Comet.");
+  comet.unkept<bool>("enabled", false, "");
+  comet.unkept<int64_t>("samples_log_interval", 100, "");
+  for (const char* name : {"project", "workspace", "api_key", "experiment_name", "experiment_key",
+                           "online", "mode"})
+    comet.free(name, "");
+
+  auto comms = ignored(s, "comms_logger", "ftrun counts bytes of every collective itself.");
+  comms.unkept<bool>("enabled", false, "");
+  comms.unkept<bool>("verbose", false, "");
+  comms.unkept<bool>("prof_all", true, "");
+  comms.free("prof_ops", "");
+  comms.unkept<bool>("debug", false, "");
+  auto flops = ignored(s, "flops_profiler", "ftrun reports FLOP/s itself.");
+  flops.unkept<bool>("enabled", false, "");
+  flops.unkept<double>("recompute_fwd_factor", 0.0, "");
+  flops.unkept<int64_t>("profile_step", 1, "");
+  flops.unkept<int64_t>("module_depth", -1, "");
+  flops.unkept<int64_t>("top_modules", 1, "");
+  flops.unkept<bool>("detailed", true, "");
+  flops.free("output_file", "");
+  ignored(s, "timers", "Timers of DeepSpeed.");
+  auto throughput = ignored(s, "timers.throughput", "Throughput timer.");
+  throughput.unkept<bool>("enabled", true, "");
+  throughput.unkept<bool>("synchronized", true, "");
+}
+
+void describe_compile(Schema& s) {
+  auto compile = ignored(s, "compile", "DeepCompile: speed only.");
+  for (const char* name : {"deepcompile", "free_activation", "offload_activation",
+                           "offload_opt_states", "symmetric_memory", "debug_log",
+                           "offload_parameters", "sync_before_reduce", "sync_after_reduce",
+                           "sync_before_allgather", "sync_after_allgather",
+                           "keep_all_input_tensors"})
+    compile.unkept<bool>(name, false, "");
+  for (const char* name : {"offload_activation_pin_memory", "double_buffer", "keep_int_input_tensors"})
+    compile.unkept<bool>(name, true, "");
+  compile.unkept<int64_t>("free_activation_threshold", 10 * 1024 * 1024, "");
+  compile.free("passes", "");
+}
+
+void describe_elasticity(Schema& s) {
+  auto rows = section(s, {.path = "elasticity", .doc = "Batch sizes that fit several numbers of ranks.",
+                          .vocabulary = kDs},
+                      [](auto& c) -> auto& { return c.elasticity; });
+  using C = ElasticityConfig;
+  rows.key("enabled", &C::enabled, "Choose the batch sizes from the number of ranks.");
+  rows.key("max_train_batch_size", &C::max_train_batch_size, "Needed when enabled.").at_least(1);
+  rows.key("micro_batch_sizes", &C::micro_batch_sizes, "Needed when enabled.").at_least(1);
+  rows.key("min_gpus", &C::min_gpus, "Fewest ranks.").at_least(1);
+  rows.key("max_gpus", &C::max_gpus, "Most ranks.").at_least(1);
+  rows.key("min_time", &C::min_time, "Shortest time between two sizes.").at_least(0).in("minutes");
+  rows.key("version", &C::version, "Of the algorithm.").range(0.1, 0.2);
+  rows.key("prefer_larger_batch", &C::prefer_larger_batch, "Among equals take the larger.");
+  rows.key("ignore_non_elastic_batch_info", &C::ignore_non_elastic_batch_info,
+           "Let the batch keys be overridden.");
+  rows.key("model_parallel_size", &C::model_parallel_size, "Ranks that share a model.").at_least(1);
+  rows.key("num_gpus_per_node", &C::num_gpus_per_node, "Ranks of a machine.").at_least(1);
+}
+
+void describe_foreign_features(Schema& s) {
+  const auto feature = [&](const char* path, const char* doc, Action action, bool needs_enabled) {
+    s.add_section({.path = path, .doc = doc, .vocabulary = kDs, .action = action, .nullable = true,
+                   .free_form = true, .needs_enabled = needs_enabled});
+  };
+  feature("amp", "apex's mixed precision; use bf16 or fp16.", Action::kRejectIfOn, true);
+  feature("torch_autocast", "PyTorch's autocast; use bf16 or fp16.", Action::kRejectIfOn, false);
+  feature("expert_parallel", "DeepSpeed's AutoEP.", Action::kRejectIfOn, false);
+  feature("hybrid_engine", "Training and generation in turns (RLHF).", Action::kRejectIfOn, false);
+  feature("autotuning", "DeepSpeed's autotuner.", Action::kRejectIfOn, false);
+  feature("curriculum_learning", "Sequence length by curriculum.", Action::kRejectIfOn, true);
+  feature("data_efficiency", "Data sampling and random layer-token drop.", Action::kRejectIfOn, false);
+  feature("compression_training", "Quantisation, pruning, layer reduction.", Action::kRejectIfOn, false);
+  feature("progressive_layer_drop", "Layers dropped in training.", Action::kRejectIfOn, true);
+  feature("eigenvalue", "Of quantised training (MoQ).", Action::kRejectIfOn, false);
+  feature("quantize_training", "Quantised training (MoQ).", Action::kRejectIfOn, false);
+  feature("sparse_attention", "Block-sparse attention.", Action::kReject, false);
+  feature("nebula", "A checkpoint engine of DeepSpeed.", Action::kNotice, false);
+  feature("datastates_ckpt", "A checkpoint engine of DeepSpeed.", Action::kNotice, false);
+  feature("weight_quantization", "Of inference.", Action::kNotice, false);
+  feature("inference", "Of inference.", Action::kNotice, false);
+  feature("msamp", "Of Hugging Face's launcher.", Action::kNotice, false);
+
+  auto tensor = section(s, {.path = "tensor_parallel",
+                            .doc = "DeepSpeed's AutoTP; parallel.tensor is ftrun's word.",
+                            .vocabulary = kDs, .nullable = true},
+                        whole_config());
+  tensor.unkept<int64_t>("autotp_size", 0, "0 and 1 = off.").at_least(0).reject_if_on();
+  for (const char* name : {"preset_model", "partition_config", "tp", "tensor_parallel",
+                           "injection_policy_tuple", "dtype"})
+    tensor.free(name, "");
+  for (const char* name : {"tp_overlap_comm", "keep_module_on_host", "kernel_inject"})
+    tensor.unkept<bool>(name, false, "");
+}
+
+}  // namespace
+
+void describe_deepspeed_sections(Schema& s) {
+  describe_monitors(s);
+  describe_placement_sections(s);
+  describe_compile(s);
+  describe_elasticity(s);
+  describe_foreign_features(s);
+}
+
+void describe_legacy(Schema& s) {
+  const auto add = [&](const char* section, std::initializer_list<const char*> names, const char* why) {
+    for (const char* name : names) s.add_legacy(section, name, why);
+  };
+  add("fp16", {"opt_level", "type", "fp16", "fp16_scale_tolerance"},
+      "an old key that DeepSpeed no longer reads");
+  add("bf16", {"loss_scale", "loss_scale_window", "initial_scale_power", "hysteresis",
+               "min_loss_scale", "bf16"},
+      "bf16 needs no loss scaling");
+  add("zero_optimization", {"find_unused_parameters", "grad_hooks"},
+      "never a key of DeepSpeed's source");
+  add("zero_optimization", {"cpu_offload_use_pin_memory"}, "deprecated, without effect");
+  add("zero_optimization", {"cpu_offload", "cpu_offload_param", "cpu_offload_params",
+                            "stage3_gather_fp16_weights_on_model_save"},
+      "deprecated; read as its new form");
+  add("", {"bfloat16"}, "the old spelling of bf16; read as that");
+  add("compile", {"disable", "backend", "enabled", "kwargs"}, "an old key that DeepSpeed no longer reads");
+  add("", {"comment", "_comment"}, "a comment");
+  add("", {"$schema"}, "for editors");
+  add("", {"cuda_visible_devices", "log", "comms_config", "monitor_config"},
+      "DeepSpeed reads no such key");
+  add("", {"lr_scheduler"}, "DeepSpeed reads no such key; the section is scheduler");
+  add("", {"offload_optimizer"},
+      "DeepSpeed reads no such key here; it belongs into zero_optimization");
+  add("", {"num-layers", "hidden-size", "num-attention-heads", "seq-length",
+           "max-position-embeddings", "pos-emb", "no-weight-tying", "attention-dropout",
+           "hidden-dropout", "bias-gelu-fusion", "scaled-upper-triang-masked-softmax-fusion",
+           "checkpoint-activations", "checkpoint-factor", "checkpoint-num-layers",
+           "partition-activations", "synchronize-each-layer", "data-impl", "distributed-backend",
+           "eval-interval", "eval-iters", "keep-last-n-checkpoints", "log-interval",
+           "lr-decay-iters", "lr-decay-style", "model-parallel-size", "pipe-parallel-size",
+           "save-interval", "train-iters", "train-data-paths", "valid-data-paths",
+           "test-data-paths", "weight-decay", "attention_config", "autotuning_config",
+           "deepspeed_slurm", "gpt_j_residual", "init_method", "output_layer_init_method",
+           "launcher", "min_lr", "no_ssh_check", "norm", "output_layer_parallelism", "split",
+           "warmup"},
+      "a gpt-neox key; the model comes from model.path here");
+}
+
+}  // namespace ftrun

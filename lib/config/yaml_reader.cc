@@ -1,0 +1,142 @@
+#include "config/yaml_reader.h"
+
+#include <utility>
+
+#include <yaml-cpp/yaml.h>
+
+#include "base/error.h"
+
+namespace ftrun {
+namespace {
+
+constexpr int kDeepest = 64;
+// An alias counts as often as it is used, so that a few lines cannot grow to millions of values.
+constexpr int kMostNodes = 100'000;
+
+class YamlReader {
+ public:
+  YamlReader(const std::string& file, Problems& problems) : file_(file), problems_(problems) {}
+
+  Node convert(const YAML::Node& yaml, int depth) {
+    const Position at = place(yaml.Mark());
+    if (depth > kDeepest || ++nodes_ > kMostNodes)
+      throw Error(ExitCode::kUsage, "nested too deeply, or grown too large by aliases");
+    switch (yaml.Type()) {
+      case YAML::NodeType::Map: return convert_map(yaml, at, depth);
+      case YAML::NodeType::Sequence: return convert_list(yaml, at, depth);
+      case YAML::NodeType::Scalar: return convert_scalar(yaml, at);
+      default: return {.at = at, .text = "null"};
+    }
+  }
+
+ private:
+  Position place(const YAML::Mark& mark) const {
+    return mark.is_null() ? Position{file_, 1, 1} : Position{file_, mark.line + 1, mark.column + 1};
+  }
+
+  Node convert_scalar(const YAML::Node& yaml, const Position& at) {
+    const std::string& tag = yaml.Tag();
+    if (tag == "!" || tag == "tag:yaml.org,2002:str") return Node::of_text(at, yaml.Scalar());
+    if (tag != "?" && !tag.empty() && tag.rfind("tag:yaml.org,2002:", 0) != 0)
+      problems_.error(at, cat("the tag ", tag, " is not known"), "remove the tag");
+    return scalar_node(at, yaml.Scalar());
+  }
+
+  Node convert_list(const YAML::Node& yaml, const Position& at, int depth) {
+    Node list{.kind = Node::Kind::kList, .at = at};
+    for (const auto& item : yaml) list.items.push_back(convert(item, depth + 1));
+    return list;
+  }
+
+  Node convert_map(const YAML::Node& yaml, const Position& at, int depth) {
+    Node map = Node::of_map(at);
+    std::vector<Node> merged;
+    for (const auto& item : yaml) {
+      if (!item.first.IsScalar()) {
+        problems_.error(place(item.first.Mark()), "this key is not a word");
+      } else if (item.first.Scalar() == "<<" && item.first.Tag() == "?") {
+        collect_merged(convert(item.second, depth + 1), merged);
+      } else {
+        add(map, {item.first.Scalar(), place(item.first.Mark()), convert(item.second, depth + 1)});
+      }
+    }
+    // The map's own keys win over merged ones, earlier merged ones over later ones.
+    for (const Node& source : merged)
+      for (const NodeEntry& entry : source.entries)
+        if (map.find(entry.key) == nullptr) map.entries.push_back(entry);
+    return map;
+  }
+
+  void collect_merged(Node source, std::vector<Node>& merged) {
+    if (source.is_map()) {
+      merged.push_back(std::move(source));
+    } else if (source.kind == Node::Kind::kList) {
+      for (Node& item : source.items) collect_merged(std::move(item), merged);
+    } else {
+      problems_.error(source.at, cat("the merge key << wants a section, found ", shown(source)));
+    }
+  }
+
+  void add(Node& map, NodeEntry entry) {
+    for (const NodeEntry& known : map.entries)
+      if (known.key == entry.key) {
+        problems_.error(entry.at, cat("the key \"", entry.key, "\" is written twice (first at line ",
+                                      known.at.line, ")"),
+                        "keep one of the two");
+        return;
+      }
+    map.entries.push_back(std::move(entry));
+  }
+
+  const std::string& file_;
+  Problems& problems_;
+  int nodes_ = 0;
+};
+
+// YAML's own wish, which yaml-cpp states as "end of map not found" one line late.
+std::string tab_hint(const std::string& text) {
+  return text.find("\n\t") != std::string::npos ? "indent with spaces: YAML allows no tabs there"
+                                                : "look at this line and the one above it";
+}
+
+// An override has no lines.
+void forget_places(Node& node, const Position& at) {
+  node.at = at;
+  for (Node& item : node.items) forget_places(item, at);
+  for (NodeEntry& entry : node.entries) {
+    entry.at = at;
+    forget_places(entry.value, at);
+  }
+}
+
+}  // namespace
+
+Node read_yaml(const std::string& file, const std::string& text, Problems& problems) {
+  try {
+    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+    if (documents.empty()) return Node::of_map({file, 1, 1});
+    if (documents.size() > 1)
+      problems.error({file, 1, 1}, cat("holds ", documents.size(), " YAML documents, expected one"),
+                     "give each its own file; --config may be repeated");
+    return YamlReader(file, problems).convert(documents.front(), 0);
+  } catch (const YAML::Exception& e) {
+    const Position at = e.mark.is_null() ? Position{file, 1, 1}
+                                         : Position{file, e.mark.line + 1, e.mark.column + 1};
+    problems.error(at, cat("not valid YAML: ", e.msg), tab_hint(text));
+  } catch (const Error& e) {
+    problems.error({file, 1, 1}, e.message());
+  }
+  return {};
+}
+
+Node read_yaml_value(const std::string& place, const std::string& text, Problems& problems) {
+  const bool flow = !text.empty() && std::string_view("[{\"'").find(text[0]) != std::string_view::npos;
+  if (!flow) return scalar_node({place, 0, 0}, text);
+  Problems found;
+  Node node = read_yaml(place, text, found);
+  for (const Problem& p : found.all()) problems.error({place, 0, 0}, p.message);
+  forget_places(node, {place, 0, 0});
+  return node;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/token_file.h"
+
+namespace ftrun {
+
+/// "uint16", "int32": the spelling of numpy, which the files' writers use.
+std::string token_type_name(DType dtype);
+/// The integer type of that name (also "u16" and such); nothing for other names.
+std::optional<DType> token_type_from_name(const std::string& name);
+
+/// One element as an id: -1 for what no model can have.
+int64_t token_value(std::span<const std::byte> bytes, int64_t offset, DType dtype);
+
+/// Tokens of one integer type behind a header of `data_offset` bytes.
+struct BinaryLayout {
+  std::string format;
+  DType dtype = DType::kU16;
+  int64_t data_offset = 0;
+  int64_t tokens = 0;
+};
+
+/// A .bin file whose document boundaries, if it has any, are a list in memory.
+class BinaryFile : public TokenFile {
+ public:
+  /// Reads the mask beside the file (same name, extension .mask) if it exists.
+  BinaryFile(MappedFile file, BinaryLayout layout);
+
+  /// Cuts the stream after each token equal to `id`; tokens after the last one are a document too.
+  void cut_documents_after(int32_t id);
+
+  std::string format() const override { return layout_.format; }
+  std::vector<DataPart> parts() const override;
+  int64_t document_start(int64_t d) const override;
+  void read(int64_t first, std::span<int32_t> ids, std::span<int32_t> labels,
+            ReadScratch& scratch) const override;
+  TokenPlace place(int64_t token) const override;
+  void check_not_cut() const override;
+
+ private:
+  void open_mask();
+  MappedFile file_;
+  BinaryLayout layout_;
+  std::optional<MappedFile> mask_;
+  std::vector<int64_t> ends_;  // one past the last token of each document
+};
+
+/// llm.c's format (both magics), else raw tokens whose type the options, <name>.json or meta.json
+/// beside it give (uint16 by convention for train.bin and val.bin).
+std::unique_ptr<TokenFile> open_flat_file(const std::string& path, const TokenFileOptions& options);
+
+}  // namespace ftrun

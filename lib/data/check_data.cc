@@ -1,0 +1,195 @@
+#include "data/check_data.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "data/fingerprint.h"
+
+namespace ftrun {
+namespace {
+
+constexpr size_t kMostProblems = 20;
+constexpr int64_t kChunkTokens = int64_t{1} << 20;
+
+/// The document that token `token` lies in.
+int64_t document_of(const TokenDataset& data, int64_t token) {
+  int64_t low = 0, high = data.documents();  // start(low) <= token < start(high)
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    (data.document_start(middle) <= token ? low : high) = middle;
+  }
+  return low;
+}
+
+std::string where(const SampleSet& samples, int64_t token) {
+  const TokenPlace place = samples.data().place(token);
+  std::string text = place.file + ": ";
+  if (samples.rows().packing() == Packing::kConcat) {
+    const int64_t length = samples.sequence_length();
+    const int64_t row = std::min(token / length, samples.size() - 1);
+    text += cat("sample ", row, ", token ", token - row * length);
+  } else {
+    const int64_t document = document_of(samples.data(), token);
+    text += cat("document ", document, ", token ", token - samples.data().document_start(document));
+  }
+  const std::string line = place.line > 0 ? cat("line ", place.line, ", ") : "";
+  return text + cat(" (", line, "file offset ", place.offset, ")");
+}
+
+class Scan {
+ public:
+  Scan(const SampleSet& samples, int64_t vocab_rows, DataReport& report)
+      : samples_(samples), vocab_rows_(vocab_rows), report_(report) {}
+
+  void run() {
+    const TokenDataset& data = samples_.data();
+    DataStatistics& s = report_.statistics;
+    s.tokens = data.tokens();
+    s.documents = data.documents();
+    s.trained_tokens = data.trained(0, s.tokens);
+    s.min_id = INT32_MAX;
+    for (int64_t at = 0; at < s.tokens; at += kChunkTokens)
+      scan_chunk(at, std::min(kChunkTokens, s.tokens - at));
+    if (report_.bad_ids > static_cast<int64_t>(kMostProblems))
+      report_.problems.push_back(cat("and ", report_.bad_ids - static_cast<int64_t>(kMostProblems),
+                                     " more ids outside the model's ", vocab_rows_, " rows"));
+  }
+
+ private:
+  void scan_chunk(int64_t first, int64_t count) {
+    ids_.resize(static_cast<size_t>(count));
+    labels_.resize(static_cast<size_t>(count));
+    samples_.data().read(first, ids_, labels_, scratch_);
+    for (size_t i = 0; i < ids_.size(); ++i) {
+      const int64_t token = first + static_cast<int64_t>(i);
+      const int32_t id = ids_[i], label = labels_[i];
+      DataStatistics& s = report_.statistics;
+      s.min_id = std::min<int64_t>(s.min_id, id);
+      s.max_id = std::max<int64_t>({s.max_id, id, label});
+      if (id < 0 || id >= vocab_rows_)
+        add_problem(token, samples_.data().place(token).value);
+      else if (label != kIgnoredLabel && (label < 0 || label >= vocab_rows_))
+        add_problem(token, label);
+    }
+  }
+
+  void add_problem(int64_t token, int64_t value) {
+    ++report_.bad_ids;
+    if (report_.problems.size() >= kMostProblems) return;
+    report_.problems.push_back(cat(where(samples_, token), ": id ", value,
+                                   " is outside the model's ", vocab_rows_, " rows"));
+  }
+
+  const SampleSet& samples_;
+  const int64_t vocab_rows_;
+  DataReport& report_;
+  std::vector<int32_t> ids_, labels_;
+  ReadScratch scratch_;
+};
+
+void describe_lengths(const TokenFile& file, std::ostringstream& out) {
+  if (file.documents() == 0) return;
+  int64_t shortest = file.tokens(), longest = 0;
+  for (int64_t d = 0; d < file.documents(); ++d) {
+    const int64_t length = file.document_start(d + 1) - file.document_start(d);
+    shortest = std::min(shortest, length);
+    longest = std::max(longest, length);
+  }
+  out << "  documents  " << file.documents() << " (shortest " << shortest << ", mean "
+      << file.tokens() / file.documents() << ", longest " << longest << " tokens)\n";
+}
+
+void describe_mask(const TokenFile& file, std::ostringstream& out) {
+  if (file.trained().all()) {
+    out << "  loss mask  none: every token counts\n";
+    return;
+  }
+  const int64_t trained = file.trained().count(0, file.tokens());
+  const double percent = 100.0 * static_cast<double>(trained) /
+                         static_cast<double>(std::max<int64_t>(file.tokens(), 1));
+  out << "  loss mask  " << trained << " of " << file.tokens() << " tokens count ("
+      << number_text(static_cast<double>(static_cast<int64_t>(percent * 10)) / 10) << "%)\n";
+}
+
+void describe_first_ids(const TokenFile& file, std::ostringstream& out) {
+  std::vector<int32_t> ids(static_cast<size_t>(std::min<int64_t>(file.tokens(), 16)));
+  std::vector<int32_t> labels(ids.size());
+  ReadScratch scratch;
+  file.read(0, ids, labels, scratch);
+  out << "  first ids ";
+  for (const int32_t id : ids) out << " " << id;
+  out << "\n";
+}
+
+void describe_file(const TokenFile& file, std::ostringstream& out) {
+  out << file.path() << "\n  format     " << file.format() << "\n";
+  for (const DataPart& part : file.parts()) {
+    std::error_code error;
+    const auto bytes = static_cast<int64_t>(std::filesystem::file_size(part.path, error));
+    out << "  file       " << part.path << " (" << part.role << ", " << human_bytes(bytes) << ")\n";
+  }
+  out << "  tokens     " << file.tokens() << "\n";
+  describe_lengths(file, out);
+  describe_mask(file, out);
+  describe_first_ids(file, out);
+}
+
+}  // namespace
+
+DataReport check_dataset(const std::vector<std::string>& paths, const SampleSetOptions& options,
+                         int64_t vocab_rows) {
+  const auto begin = std::chrono::steady_clock::now();
+  DataReport report;
+  try {
+    const SampleSet samples(paths, options);
+    report.rows = samples.size();
+    report.dropped_pieces = samples.rows().dropped_pieces();
+    report.padding = 1.0 - static_cast<double>(samples.rows().filled_slots()) /
+                               static_cast<double>(samples.size() * samples.sequence_length());
+    Scan(samples, vocab_rows, report).run();
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kBadInput) throw;
+    report.problems.emplace_back(error.what());
+  }
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+  report.seconds = taken.count();
+  return report;
+}
+
+std::string data_report_text(const DataReport& report) {
+  std::ostringstream out;
+  for (const std::string& problem : report.problems) out << "problem: " << problem << "\n";
+  const DataStatistics& s = report.statistics;
+  if (s.tokens > 0) {
+    out << s.tokens << " tokens in " << s.documents << " documents, " << s.trained_tokens
+        << " count in the loss; ids " << s.min_id << " to " << s.max_id << "\n"
+        << report.rows << " rows, "
+        << number_text(static_cast<double>(static_cast<int64_t>(report.padding * 1000)) / 10)
+        << "% padding";
+    if (report.dropped_pieces > 0)
+      out << ", " << report.dropped_pieces << " documents left out (no label counts)";
+    out << "\n";
+  }
+  return out.str();
+}
+
+std::string describe_dataset(const std::string& path, const TokenFileOptions& options) {
+  const TokenDataset data({path}, options);
+  std::ostringstream out;
+  for (const auto& file : data.files()) describe_file(*file, out);
+  if (const auto recorded = recorded_fingerprint(data)) {
+    const DataStatistics& s = recorded->statistics;
+    out << "recorded     fingerprint " << recorded->digest << ", " << s.documents
+        << " documents, ids " << s.min_id << " to " << s.max_id << "\n";
+  } else {
+    out << "recorded     nothing current (no .json of prepare_data.py beside it, or files were "
+           "copied or changed since)\n";
+  }
+  return out.str();
+}
+
+}  // namespace ftrun

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "data/sample_set.h"
+#include "data/sidecar.h"
+
+namespace ftrun {
+
+/// What a reading of a whole data set found.
+struct DataReport {
+  /// Each a complete sentence naming file and place; the first 20, then how many more.
+  std::vector<std::string> problems;
+  DataStatistics statistics;
+  /// Ids outside the model's rows.
+  int64_t bad_ids = 0;
+  /// Rows of the chosen packing and sequence length, and the share of their positions that is
+  /// padding.
+  int64_t rows = 0;
+  double padding = 0;
+  /// Pieces that were left out for having no trained label.
+  int64_t dropped_pieces = 0;
+  double seconds = 0;
+};
+
+/// Reads every token (for `ftrun check --data`). Damage that keeps the data from being opened is
+/// reported as a problem too; nothing is thrown for bad data.
+DataReport check_dataset(const std::vector<std::string>& paths, const SampleSetOptions& options,
+                         int64_t vocab_rows);
+
+/// The report as lines for people.
+std::string data_report_text(const DataReport& report);
+
+/// What a data set is (for `ftrun inspect`): format, sizes, documents and their lengths, mask,
+/// first ids, recorded facts. Error(kBadInput) when it cannot be opened.
+std::string describe_dataset(const std::string& path, const TokenFileOptions& options = {});
+
+}  // namespace ftrun

@@ -1,0 +1,249 @@
+#include "data/fingerprint.h"
+
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "base/checksum.h"
+#include "base/error.h"
+#include "base/log.h"
+
+namespace ftrun {
+namespace {
+namespace fs = std::filesystem;
+
+constexpr int64_t kChunkBytes = int64_t{4} << 20;
+constexpr int64_t kChunkTokens = int64_t{1} << 20;
+
+std::string absolute(const std::string& path) {
+  return fs::absolute(path).lexically_normal().string();
+}
+
+/// Role, path, size and time of each file; not hashed yet.
+std::vector<FileRecord> present_files(const TokenFile& file) {
+  std::vector<FileRecord> records;
+  for (const DataPart& part : file.parts()) {
+    struct stat info {};
+    if (::stat(part.path.c_str(), &info) != 0)
+      throw Error(ExitCode::kBadInput, cat(part.path, ": was removed while in use"),
+                  "leave the files of running jobs alone");
+    records.push_back({part.role, absolute(part.path), info.st_size,
+                       info.st_mtim.tv_sec * int64_t{1000000000} + info.st_mtim.tv_nsec, 0});
+  }
+  return records;
+}
+
+enum class Match { kSame, kTouched, kOther };
+
+/// kTouched: same names and sizes, other times: a copy, or new content of the same size.
+Match compare(const std::vector<FileRecord>& recorded, const std::vector<FileRecord>& present) {
+  if (recorded.size() != present.size()) return Match::kOther;
+  Match match = Match::kSame;
+  for (size_t i = 0; i < recorded.size(); ++i) {
+    const FileRecord &a = recorded[i], &b = present[i];
+    if (a.role != b.role || absolute(a.path) != b.path || a.bytes != b.bytes) return Match::kOther;
+    if (a.modified_ns != b.modified_ns) match = Match::kTouched;
+  }
+  return match;
+}
+
+void add(DataStatistics& total, const DataStatistics& more) {
+  if (more.tokens == 0) return;
+  total.min_id = total.tokens == 0 ? more.min_id : std::min(total.min_id, more.min_id);
+  total.max_id = std::max(total.max_id, more.max_id);
+  total.tokens += more.tokens;
+  total.documents += more.documents;
+  total.trained_tokens += more.trained_tokens;
+}
+
+std::optional<uint64_t> hash_file(const std::string& path, const std::atomic<bool>& stop) {
+  const MappedFile file(path);
+  const auto size = static_cast<int64_t>(file.bytes().size());
+  Xxh3Stream stream;
+  for (int64_t at = 0; at < size; at += kChunkBytes) {
+    if (stop) return std::nullopt;
+    const auto n = static_cast<size_t>(std::min(kChunkBytes, size - at));
+    stream.update(file.bytes().data() + at, n);
+    file.release(static_cast<size_t>(at), n);
+  }
+  return stream.digest();
+}
+
+void widen(DataStatistics& s, std::span<const int32_t> ids, std::span<const int32_t> labels) {
+  for (const int32_t id : ids) {
+    s.min_id = std::min<int64_t>(s.min_id, id);
+    s.max_id = std::max<int64_t>(s.max_id, id);
+  }
+  for (const int32_t label : labels) s.max_id = std::max<int64_t>(s.max_id, label);
+}
+
+bool count_ids(const TokenFile& file, DataStatistics& s, const std::atomic<bool>& stop) {
+  std::vector<int32_t> ids, labels;
+  ReadScratch scratch;
+  s.tokens = file.tokens();
+  s.documents = file.documents();
+  s.trained_tokens = file.trained().count(0, s.tokens);
+  s.min_id = s.tokens > 0 ? INT32_MAX : 0;
+  for (int64_t at = 0; at < s.tokens; at += kChunkTokens) {
+    if (stop) return false;
+    const auto n = static_cast<size_t>(std::min(kChunkTokens, s.tokens - at));
+    ids.resize(n);
+    labels.resize(n);
+    file.read(at, ids, labels, scratch);
+    widen(s, ids, labels);
+  }
+  return true;
+}
+
+void note_changed(const TokenFile& file, const std::vector<FileRecord>& computed) {
+  const auto side = read_sidecar(file.path());
+  if (!side || compare(side->files, computed) != Match::kTouched) return;
+  for (size_t i = 0; i < computed.size(); ++i)
+    if (side->files[i].xxh3 != computed[i].xxh3)
+      log_warning(cat(computed[i].path, ": its content is not what ", side->path,
+                      " recorded; the run is identified by the content"));
+}
+
+std::vector<FileRecord> all_present(const TokenDataset& data) {
+  std::vector<FileRecord> all;
+  for (const auto& file : data.files())
+    for (FileRecord& record : present_files(*file)) all.push_back(std::move(record));
+  return all;
+}
+
+std::optional<DataFingerprint> cached_fingerprint(const TokenDataset& data,
+                                                  const std::string& cache_file) {
+  if (cache_file.empty()) return std::nullopt;
+  try {
+    const auto cached = read_sidecar_file(cache_file);
+    if (!cached || compare(cached->files, all_present(data)) != Match::kSame) return std::nullopt;
+    return DataFingerprint{fingerprint_digest(cached->files), cached->statistics, cached->files,
+                           "cached"};
+  } catch (const Error&) {
+    return std::nullopt;  // a damaged cache is as good as none
+  }
+}
+
+void write_cache(const std::string& cache_file, const DataFingerprint& found) {
+  if (cache_file.empty()) return;
+  Sidecar cached;
+  cached.statistics = found.statistics;
+  cached.files = found.files;
+  try {
+    write_file_atomic(posix_files(), cache_file, sidecar_text(cached));
+  } catch (const Error& error) {
+    log_warning(cat("the data's fingerprint is not kept for the next run: ", error.message()));
+  }
+}
+
+}  // namespace
+
+std::string fingerprint_digest(const std::vector<FileRecord>& files) {
+  std::string text;
+  for (const FileRecord& file : files)
+    text += cat(file.role, " ", file.bytes, " ", hex64(file.xxh3), "\n");
+  return hex64(xxh3(text.data(), text.size()));
+}
+
+std::optional<DataFingerprint> recorded_fingerprint(const TokenDataset& data) {
+  DataFingerprint found;
+  bool complete = true;
+  for (const auto& file : data.files()) {
+    const auto side = read_sidecar(file->path());
+    if (!side) {
+      complete = false;
+      continue;
+    }
+    const Match match = compare(side->files, present_files(*file));
+    if (match == Match::kOther)
+      log_warning(cat(side->path, ": describes other files than ", file->path(),
+                      " (names or sizes differ); it is ignored"));
+    if (match != Match::kSame) complete = false;
+    add(found.statistics, side->statistics);
+    found.files.insert(found.files.end(), side->files.begin(), side->files.end());
+  }
+  if (!complete) return std::nullopt;
+  found.digest = fingerprint_digest(found.files);
+  found.origin = "recorded by prepare_data.py";
+  return found;
+}
+
+std::optional<DataFingerprint> compute_fingerprint(const TokenDataset& data,
+                                                   const std::atomic<bool>& stop) {
+  DataFingerprint found;
+  for (const auto& file : data.files()) {
+    std::vector<FileRecord> records = present_files(*file);
+    for (FileRecord& record : records) {
+      const auto hash = hash_file(record.path, stop);
+      if (!hash) return std::nullopt;
+      record.xxh3 = *hash;
+    }
+    DataStatistics statistics;
+    if (!count_ids(*file, statistics, stop)) return std::nullopt;
+    note_changed(*file, records);
+    add(found.statistics, statistics);
+    found.files.insert(found.files.end(), records.begin(), records.end());
+  }
+  found.digest = fingerprint_digest(found.files);
+  found.origin = "computed";
+  return found;
+}
+
+void refuse_recorded_ids(const TokenDataset& data, int64_t vocab_rows) {
+  for (const auto& file : data.files()) {
+    const auto side = read_sidecar(file->path());
+    if (!side || compare(side->files, present_files(*file)) != Match::kSame) continue;
+    if (side->statistics.max_id < vocab_rows) continue;
+    throw Error(ExitCode::kBadInput,
+                cat(file->path(), ": its largest id is ", side->statistics.max_id, " (as ",
+                    side->path, " recorded), outside the model's ", vocab_rows, " rows"),
+                "prepare the data with this model's own tokenizer");
+  }
+}
+
+FingerprintJob::FingerprintJob(const TokenDataset& data, std::string cache_file)
+    : data_(data), cache_file_(std::move(cache_file)) {
+  result_ = recorded_fingerprint(data_);
+  if (!result_) result_ = cached_fingerprint(data_, cache_file_);
+  if (!result_) thread_ = std::thread([this] { run(); });
+}
+
+FingerprintJob::~FingerprintJob() {
+  stop_ = true;
+  if (thread_.joinable()) thread_.join();
+}
+
+void FingerprintJob::run() {
+  // On Linux a thread has a priority of its own: leave the cores to the step.
+  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), 19);
+  try {
+    auto found = compute_fingerprint(data_, stop_);
+    if (!found) return;
+    write_cache(cache_file_, *found);
+    const std::lock_guard lock(mutex_);
+    result_ = std::move(found);
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    error_ = std::current_exception();
+  }
+}
+
+std::optional<DataFingerprint> FingerprintJob::result() {
+  const std::lock_guard lock(mutex_);
+  if (error_) std::rethrow_exception(error_);
+  return result_;
+}
+
+DataFingerprint FingerprintJob::wait() {
+  if (thread_.joinable()) thread_.join();
+  const auto found = result();
+  require(found.has_value(), "a fingerprint job without a result");
+  return *found;
+}
+
+}  // namespace ftrun

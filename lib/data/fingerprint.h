@@ -1,0 +1,69 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "data/sidecar.h"
+#include "data/token_dataset.h"
+
+namespace ftrun {
+
+/// What identifies the content of a data set, whatever its files are called and wherever they lie.
+struct DataFingerprint {
+  /// XXH3 of the text that has one line "role bytes xxh3" for each file, as 16 hexadecimal digits.
+  std::string digest;
+  DataStatistics statistics;
+  std::vector<FileRecord> files;
+  /// Where it comes from: "recorded by prepare_data.py", "cached" or "computed".
+  std::string origin;
+};
+
+/// The digest of files already hashed.
+std::string fingerprint_digest(const std::vector<FileRecord>& files);
+
+/// What prepare_data.py recorded, when every file has a sidecar and still has the size and
+/// modification time noted there. Reads no data. Warns about a sidecar of other files.
+std::optional<DataFingerprint> recorded_fingerprint(const TokenDataset& data);
+
+/// Reads every file through once. Nothing when `stop` becomes true meanwhile.
+std::optional<DataFingerprint> compute_fingerprint(const TokenDataset& data,
+                                                   const std::atomic<bool>& stop);
+
+/// Error(kBadInput) when the recorded largest id is outside the model's `vocab_rows` rows: known
+/// before the first step without reading the data.
+void refuse_recorded_ids(const TokenDataset& data, int64_t vocab_rows);
+
+/// Finds the fingerprint without delaying anything: recorded, else cached, else computed on a
+/// thread of lowest priority, which also checks a sidecar whose files were only copied.
+class FingerprintJob {
+ public:
+  /// `data` must outlive this. `cache_file` ("" for none) keeps a computed result for the next run.
+  FingerprintJob(const TokenDataset& data, std::string cache_file);
+  /// Gives up what is not finished; returns within the hashing of one chunk.
+  ~FingerprintJob();
+  FingerprintJob(const FingerprintJob&) = delete;
+  FingerprintJob& operator=(const FingerprintJob&) = delete;
+
+  /// The fingerprint once it is known. Never waits. Rethrows what made the reading fail.
+  std::optional<DataFingerprint> result();
+  /// Waits until it is known.
+  DataFingerprint wait();
+
+ private:
+  void run();
+  const TokenDataset& data_;
+  const std::string cache_file_;
+  std::atomic<bool> stop_ = false;
+  std::mutex mutex_;
+  std::optional<DataFingerprint> result_;
+  std::exception_ptr error_;
+  std::thread thread_;
+};
+
+}  // namespace ftrun

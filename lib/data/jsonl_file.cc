@@ -1,0 +1,127 @@
+#include "data/jsonl_file.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+#include "data/jsonl_line.h"
+
+namespace ftrun {
+namespace {
+
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
+bool blank(std::string_view line) {
+  return line.find_first_not_of(" \t\r") == std::string_view::npos;
+}
+
+std::string remedy_for(std::string_view line) {
+  const size_t first = line.find_first_not_of(" \t");
+  if (first != std::string_view::npos && line[first] == '[')
+    return "write one object a line (JSON Lines), not one array";
+  for (const char* key : {"\"messages\"", "\"prompt\"", "\"text\"", "\"conversations\""})
+    if (line.find(key) != std::string_view::npos)
+      return "turn text or chats into tokens with scripts/prepare_data.py";
+  return "expected one object a line, such as {\"input_ids\": [1, 2, 3], \"labels\": [-100, 2, 3]}";
+}
+
+}  // namespace
+
+JsonlFile::JsonlFile(const std::string& path) : TokenFile(path), file_(path) {
+  index_lines();
+  documents_ = static_cast<int64_t>(offsets_.size());
+  tokens_ = starts_.back();
+  trained_ = TrainedBits(bits_);
+}
+
+std::string_view JsonlFile::text() const {
+  const auto bytes = file_.bytes();
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::string_view JsonlFile::line_at(int64_t offset) const {
+  const std::string_view rest = text().substr(static_cast<size_t>(offset));
+  const void* end = rest.empty() ? nullptr : std::memchr(rest.data(), '\n', rest.size());
+  return end == nullptr
+             ? rest
+             : rest.substr(0, static_cast<size_t>(static_cast<const char*>(end) - rest.data()));
+}
+
+void JsonlFile::index_lines() {
+  starts_.push_back(0);
+  ReadScratch line;
+  const auto size = static_cast<int64_t>(text().size());
+  int64_t at = text().starts_with(kByteOrderMark) ? static_cast<int64_t>(kByteOrderMark.size()) : 0;
+  for (int64_t number = 1; at < size; ++number) {
+    const std::string_view content = line_at(at);
+    if (!blank(content)) {
+      const std::string problem = parse_jsonl_line(content, line.ids, line.labels);
+      if (!problem.empty())
+        throw Error(ExitCode::kBadInput, cat(path_, ":", number, ": ", problem),
+                    remedy_for(content));
+      add_line(line, at);
+    }
+    at += static_cast<int64_t>(content.size()) + 1;
+  }
+}
+
+void JsonlFile::add_line(const ReadScratch& line, int64_t offset) {
+  const int64_t first = starts_.back();
+  offsets_.push_back(offset);
+  starts_.push_back(first + static_cast<int64_t>(line.ids.size()));
+  bits_.resize(static_cast<size_t>((starts_.back() + 7) / 8));
+  for (size_t i = 0; i < line.labels.size(); ++i) {
+    const auto bit = static_cast<size_t>(first) + i;
+    if (line.labels[i] != kIgnoredLabel) bits_[bit / 8] |= std::byte{1} << (bit % 8);
+  }
+}
+
+int64_t JsonlFile::document_of(int64_t token) const {
+  // The last document that begins at or before the token: empty ones before it begin there too.
+  const auto after = std::upper_bound(starts_.begin(), starts_.end(), token);
+  return after - starts_.begin() - 1;
+}
+
+void JsonlFile::load(int64_t document, ReadScratch& scratch) const {
+  if (scratch.file == this && scratch.document == document) return;
+  scratch.file = nullptr;
+  const std::string problem = parse_jsonl_line(line_at(offsets_[static_cast<size_t>(document)]),
+                                               scratch.ids, scratch.labels);
+  const int64_t expected = document_start(document + 1) - document_start(document);
+  if (!problem.empty() || static_cast<int64_t>(scratch.ids.size()) != expected)
+    throw Error(ExitCode::kBadInput, cat(path_, ": was changed while in use"),
+                "write new data to a new file name and leave files of running jobs alone");
+  scratch.file = this;
+  scratch.document = document;
+}
+
+void JsonlFile::read(int64_t first, std::span<int32_t> ids, std::span<int32_t> labels,
+                     ReadScratch& scratch) const {
+  const auto count = static_cast<int64_t>(ids.size());
+  require(first >= 0 && first + count <= tokens_, "read past the tokens");
+  for (int64_t done = 0; done < count;) {
+    const int64_t document = document_of(first + done);
+    load(document, scratch);
+    const int64_t skip = first + done - document_start(document);
+    const int64_t n = std::min(count - done, static_cast<int64_t>(scratch.ids.size()) - skip);
+    std::copy_n(scratch.ids.begin() + skip, n, ids.begin() + done);
+    std::copy_n(scratch.labels.begin() + skip, n, labels.begin() + done);
+    done += n;
+  }
+}
+
+TokenPlace JsonlFile::place(int64_t token) const {
+  const int64_t document = document_of(token);
+  const int64_t offset = offsets_[static_cast<size_t>(document)];
+  ReadScratch scratch;
+  load(document, scratch);
+  const auto index = static_cast<size_t>(token - document_start(document));
+  const std::string_view before = text().substr(0, static_cast<size_t>(offset));
+  return {.file = path_,
+          .offset = offset,
+          .line = 1 + std::count(before.begin(), before.end(), '\n'),
+          .value = scratch.ids[index]};
+}
+
+}  // namespace ftrun

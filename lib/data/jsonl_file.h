@@ -1,0 +1,40 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/token_file.h"
+
+namespace ftrun {
+
+/// A JSONL data set: each line that is not blank is a document (see jsonl_line.h). The file is read
+/// through once at opening to check every line and to note where lines begin and which tokens are
+/// trained (about 16 bytes a line and one bit a token); ids stay in the file.
+class JsonlFile : public TokenFile {
+ public:
+  explicit JsonlFile(const std::string& path);
+
+  std::string format() const override { return "JSONL of input_ids"; }
+  std::vector<DataPart> parts() const override { return {{"jsonl", path_}}; }
+  int64_t document_start(int64_t d) const override { return starts_[static_cast<size_t>(d)]; }
+  void read(int64_t first, std::span<int32_t> ids, std::span<int32_t> labels,
+            ReadScratch& scratch) const override;
+  TokenPlace place(int64_t token) const override;
+  void check_not_cut() const override { check_mapping_not_cut(file_); }
+
+ private:
+  std::string_view text() const;
+  std::string_view line_at(int64_t offset) const;
+  void index_lines();
+  void add_line(const ReadScratch& line, int64_t offset);
+  int64_t document_of(int64_t token) const;
+  void load(int64_t document, ReadScratch& scratch) const;
+
+  MappedFile file_;
+  std::vector<int64_t> offsets_;  // first byte of each document's line
+  std::vector<int64_t> starts_;   // first token of each document, then the number of tokens
+  std::vector<std::byte> bits_;   // see TrainedBits
+};
+
+}  // namespace ftrun

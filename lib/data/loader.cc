@@ -1,0 +1,84 @@
+#include "data/loader.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ftrun {
+
+Loader::Loader(const SampleSet& samples, const LoaderOptions& options)
+    : options_(options),
+      reader_(samples, options.shape, options.shuffle, options.seed, options.vocab_rows),
+      buffers_(static_cast<size_t>(std::max(options.depth, 1)) + 1) {
+  thread_ = std::thread([this] { run(); });
+}
+
+Loader::~Loader() {
+  shutdown();
+}
+
+void Loader::shutdown() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  space_.notify_all();
+  ready_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+bool Loader::wait_for_space(int64_t made) {
+  std::unique_lock lock(mutex_);
+  const auto size = static_cast<int64_t>(buffers_.size());
+  space_.wait(lock, [&] { return stop_ || made - released_ < size; });
+  return !stop_;
+}
+
+void Loader::run() {
+  try {
+    for (int64_t made = 0; !finished(options_.first_step + made); ++made) {
+      if (!wait_for_space(made)) return;
+      reader_.read(options_.first_step + made,
+                   buffers_[static_cast<size_t>(made) % buffers_.size()]);
+      const std::lock_guard lock(mutex_);
+      made_ = made + 1;
+      ready_.notify_all();
+    }
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    error_ = std::current_exception();
+    ready_.notify_all();
+  }
+}
+
+Loader::Fetched Loader::next() {
+  const auto begin = std::chrono::steady_clock::now();
+  std::unique_lock lock(mutex_);
+  require(!stop_, "next() after shutdown()");
+  require(!finished(next_step()), "next() past the last step");
+  released_ = taken_;
+  space_.notify_all();
+  const bool arrived =
+      ready_.wait_for(lock, std::chrono::duration<double>(options_.timeout_seconds),
+                      [&] { return made_ > taken_ || error_ != nullptr || stop_; });
+  if (!arrived) refuse_wait();
+  if (made_ <= taken_) {
+    require(error_ != nullptr, "shutdown() while next() waits");
+    std::rethrow_exception(error_);
+  }
+  const StepBatch& batch = buffers_[static_cast<size_t>(taken_) % buffers_.size()];
+  ++taken_;
+  const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
+  return {batch, waited.count()};
+}
+
+void Loader::refuse_wait() const {
+  throw Error(ExitCode::kEnvironment,
+              cat("the data of step ", next_step(), " did not arrive within ",
+                  human_seconds(options_.timeout_seconds)),
+              "check that the data's file system answers, or copy the data to a local disk");
+}
+
+}  // namespace ftrun

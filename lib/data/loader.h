@@ -1,0 +1,73 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "data/sample_set.h"
+
+namespace ftrun {
+
+struct LoaderOptions {
+  BatchShape shape;
+  /// Rows of the model's embedding: every id is checked against it before its batch is handed out.
+  int64_t vocab_rows = 0;
+  bool shuffle = true;
+  uint64_t seed = 0;
+  /// Step to begin with: the whole state of a resumed loader.
+  int64_t first_step = 0;
+  /// One past the last step that will be asked for; negative for no end.
+  int64_t end_step = -1;
+  /// Steps made ready ahead of the one in use.
+  int depth = 4;
+  /// Longest wait for one step's data before Error(kEnvironment).
+  double timeout_seconds = 600;
+};
+
+/// Makes the batches of coming steps on a thread of its own while the current one is computed.
+/// Nothing is allocated after the first depth + 1 steps.
+class Loader {
+ public:
+  /// `samples` must outlive this.
+  Loader(const SampleSet& samples, const LoaderOptions& options);
+  /// Stops the thread; it ends within the filling of one step.
+  ~Loader();
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
+  struct Fetched {
+    /// Valid until the next call of next() or shutdown().
+    const StepBatch& batch;
+    double wait_seconds;
+  };
+  /// The next step's data. Rethrows, at the step it belongs to, what went wrong in the thread.
+  Fetched next();
+  /// The step that next() will return: what a checkpoint stores.
+  int64_t next_step() const { return options_.first_step + taken_; }
+  /// Stops the thread. May be called again; next() afterwards is a bug.
+  void shutdown();
+
+ private:
+  void run();
+  bool wait_for_space(int64_t made);
+  bool finished(int64_t step) const { return options_.end_step >= 0 && step >= options_.end_step; }
+  [[noreturn]] void refuse_wait() const;
+
+  const LoaderOptions options_;
+  StepReader reader_;               // used by the thread alone
+  std::vector<StepBatch> buffers_;  // a ring: step first_step + i lies in buffer i % size
+  std::mutex mutex_;
+  std::condition_variable space_, ready_;
+  int64_t made_ = 0;      // steps the thread has finished
+  int64_t taken_ = 0;     // steps handed out; the last of them may still be in use
+  int64_t released_ = 0;  // steps whose buffers may be filled again
+  bool stop_ = false;
+  std::exception_ptr error_;
+  std::thread thread_;
+};
+
+}  // namespace ftrun

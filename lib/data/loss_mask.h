@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace ftrun {
+
+/// Which tokens are trained on, one bit a token: bit i says whether token i counts as the label of
+/// the token before it. Bits are packed from the least significant end of each byte. A view: the
+/// bytes belong to the file or index that made it.
+class TrainedBits {
+ public:
+  /// Every token counts.
+  TrainedBits() = default;
+  explicit TrainedBits(std::span<const std::byte> bits) : bits_(bits), all_(false) {}
+
+  bool all() const { return all_; }
+  bool at(int64_t token) const {
+    if (all_) return true;
+    const auto byte = std::to_integer<unsigned>(bits_[static_cast<size_t>(token >> 3)]);
+    return ((byte >> (token & 7)) & 1U) != 0;
+  }
+  /// How many of the tokens [first, first + count) count.
+  int64_t count(int64_t first, int64_t count) const;
+
+ private:
+  std::span<const std::byte> bits_;
+  bool all_ = true;
+};
+
+/// Bytes before the bits of a mask file (docs/data.md has the grammar; on disk: do not change).
+constexpr int64_t kMaskHeaderBytes = 24;
+constexpr char kMaskMagic[] = "FTRMASK";  // with its NUL: 8 bytes
+
+/// Checks the header, size and padding of a mask file against the token file it belongs to and
+/// returns its bits. Error(kBadInput) naming `path` and the offset of what is wrong.
+TrainedBits read_mask(const std::string& path, std::span<const std::byte> file, int64_t tokens);
+
+}  // namespace ftrun

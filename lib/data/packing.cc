@@ -1,0 +1,125 @@
+#include "data/packing.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace ftrun {
+namespace {
+/// Rows a block is meant to fill: large enough that the half-empty rows at its end do not matter,
+/// small enough to be packed again whenever one of its rows is wanted.
+constexpr int64_t kBlockRows = 64;
+}  // namespace
+
+std::string_view packing_name(Packing packing) {
+  switch (packing) {
+    case Packing::kConcat:
+      return "concat";
+    case Packing::kDocuments:
+      return "documents";
+    case Packing::kNone:
+      return "none";
+  }
+  return "";
+}
+
+RowTable::RowTable(const TokenDataset& data, Packing packing, int64_t sequence_length)
+    : data_(data), packing_(packing), length_(sequence_length) {
+  require(length_ >= 1, "sequence length below 1");
+  if (packing_ == Packing::kConcat) {
+    rows_ = (data_.tokens() - 1) / length_;
+    filled_ = rows_ * length_;
+  } else {
+    build_blocks();
+  }
+}
+
+/// The next run of at most T pairs at or after the cursor that has a trained label.
+bool RowTable::next_piece(Cursor& cursor, Piece& piece, int64_t& dropped) const {
+  while (cursor.document < data_.documents()) {
+    const int64_t start = data_.document_start(cursor.document);
+    const int64_t pairs = data_.document_start(cursor.document + 1) - start - 1;
+    const int64_t left = pairs - cursor.offset;
+    if (left <= 0) {
+      cursor = {cursor.document + 1, 0};
+      continue;
+    }
+    piece = {start + cursor.offset, std::min(left, length_)};
+    cursor.offset = packing_ == Packing::kNone ? pairs : cursor.offset + piece.length;
+    if (data_.trained(piece.first_token + 1, piece.length) > 0) return true;
+    ++dropped;
+  }
+  return false;
+}
+
+/// Fills scratch.pieces from the cursor on, which is left where the next block begins. Returns the
+/// pieces left out.
+int64_t RowTable::gather_block(Cursor& cursor, PackScratch& scratch) const {
+  const int64_t enough = kBlockRows * (packing_ == Packing::kNone ? 1 : length_);
+  int64_t gathered = 0, dropped = 0;
+  scratch.pieces.clear();
+  for (Piece piece; gathered < enough && next_piece(cursor, piece, dropped);) {
+    scratch.pieces.push_back(piece);
+    gathered += packing_ == Packing::kNone ? 1 : piece.length;
+  }
+  return dropped;
+}
+
+/// First fit, in document order, over the rows of this block.
+void RowTable::place_pieces(PackScratch& scratch) const {
+  scratch.row_of_piece.clear();
+  scratch.used.clear();
+  size_t first_open = 0;
+  for (const Piece& piece : scratch.pieces) {
+    size_t row = packing_ == Packing::kNone ? scratch.used.size() : first_open;
+    while (row < scratch.used.size() && scratch.used[row] + piece.length > length_) ++row;
+    if (row == scratch.used.size()) scratch.used.push_back(0);
+    scratch.used[row] += piece.length;
+    scratch.row_of_piece.push_back(static_cast<int32_t>(row));
+    while (first_open < scratch.used.size() && scratch.used[first_open] == length_) ++first_open;
+  }
+}
+
+void RowTable::build_blocks() {
+  PackScratch scratch;
+  Cursor cursor;
+  for (;;) {
+    const Cursor begin = cursor;
+    dropped_ += gather_block(cursor, scratch);
+    if (scratch.pieces.empty()) return;
+    place_pieces(scratch);
+    blocks_.push_back({begin, rows_});
+    rows_ += static_cast<int64_t>(scratch.used.size());
+    for (const int64_t used : scratch.used) filled_ += used;
+  }
+}
+
+void RowTable::pieces(int64_t row, std::vector<Piece>& out, PackScratch& scratch) const {
+  require(row >= 0 && row < rows_, "row outside the data set");
+  out.clear();
+  if (packing_ == Packing::kConcat) {
+    out.push_back({row * length_, length_});
+    return;
+  }
+  const auto after = std::upper_bound(blocks_.begin(), blocks_.end(), row,
+                                      [](int64_t r, const Block& b) { return r < b.first_row; });
+  const Block& block = *(after - 1);
+  const int64_t index = after - blocks_.begin() - 1;
+  if (scratch.block != index) {
+    Cursor cursor = block.begin;
+    gather_block(cursor, scratch);
+    place_pieces(scratch);
+    scratch.block = index;
+  }
+  for (size_t i = 0; i < scratch.pieces.size(); ++i)
+    if (scratch.row_of_piece[i] == row - block.first_row) out.push_back(scratch.pieces[i]);
+}
+
+int64_t RowTable::counted(int64_t row, std::vector<Piece>& buffer, PackScratch& scratch) const {
+  pieces(row, buffer, scratch);
+  int64_t total = 0;
+  for (const Piece& piece : buffer) total += data_.trained(piece.first_token + 1, piece.length);
+  return total;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "data/token_dataset.h"
+
+namespace ftrun {
+
+/// How documents become rows of a fixed length.
+enum class Packing {
+  /// The stream cut every T tokens, whatever the documents: row i is tokens iT ... iT+T.
+  kConcat,
+  /// Several documents a row, first fit within a window; attention stays inside each document;
+  /// longer ones are split.
+  kDocuments,
+  /// One document a row, cut at T or padded.
+  kNone,
+};
+std::string_view packing_name(Packing packing);
+
+/// A run of tokens in a row: inputs are tokens first ... first+length-1 and their labels the tokens
+/// one further.
+struct Piece {
+  int64_t first_token = 0;
+  int64_t length = 0;
+};
+
+/// What a thread that asks for rows keeps between calls: the block packed last.
+struct PackScratch {
+  int64_t block = -1;
+  std::vector<Piece> pieces;
+  std::vector<int32_t> row_of_piece;
+  std::vector<int64_t> used;  // slots taken of each row of the block
+};
+
+/// The rows of a data set under one packing and sequence length T, in file order. Rows are not
+/// listed in memory: kConcat computes them, the others pack a block of about 64 rows when asked and
+/// keep 24 bytes a block. In kDocuments and kNone a document, or piece of one, that has no trained
+/// label is left out.
+class RowTable {
+ public:
+  /// `data` must outlive this.
+  RowTable(const TokenDataset& data, Packing packing, int64_t sequence_length);
+
+  int64_t size() const { return rows_; }
+  int64_t sequence_length() const { return length_; }
+  Packing packing() const { return packing_; }
+  /// The pieces of row r, in the order they lie in the row; their lengths sum to at most T.
+  void pieces(int64_t row, std::vector<Piece>& out, PackScratch& scratch) const;
+  /// Labels of row r that count in the loss.
+  int64_t counted(int64_t row, std::vector<Piece>& buffer, PackScratch& scratch) const;
+  /// Pieces left out because none of their labels is trained.
+  int64_t dropped_pieces() const { return dropped_; }
+  /// Input slots of all rows that hold a token (the rest is padding).
+  int64_t filled_slots() const { return filled_; }
+
+ private:
+  struct Cursor {
+    int64_t document = 0;
+    int64_t offset = 0;  // inside the document
+  };
+  struct Block {
+    Cursor begin;
+    int64_t first_row = 0;
+  };
+  bool next_piece(Cursor& cursor, Piece& piece, int64_t& dropped) const;
+  void build_blocks();
+  int64_t gather_block(Cursor& cursor, PackScratch& scratch) const;
+  void place_pieces(PackScratch& scratch) const;
+
+  const TokenDataset& data_;
+  Packing packing_;
+  int64_t length_;
+  int64_t rows_ = 0;
+  int64_t dropped_ = 0;
+  int64_t filled_ = 0;
+  std::vector<Block> blocks_;
+};
+
+}  // namespace ftrun

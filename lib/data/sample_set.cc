@@ -1,0 +1,192 @@
+#include "data/sample_set.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace ftrun {
+namespace {
+
+TokenFileOptions file_options(const SampleSetOptions& options) {
+  return {.dtype = options.dtype,
+          .end_of_document = options.end_of_document,
+          .find_documents = options.packing != Packing::kConcat};
+}
+
+int64_t checked_length(const SampleSetOptions& options) {
+  if (options.sequence_length < 1 || options.sequence_length > (int64_t{1} << 30))
+    throw Error(ExitCode::kUsage,
+                cat("data.sequence_length is ", options.sequence_length, ", expected 1 to 2^30"),
+                "set it to the number of tokens a row shall have, such as 2048");
+  return options.sequence_length;
+}
+
+}  // namespace
+
+SampleSet::SampleSet(const std::vector<std::string>& paths, const SampleSetOptions& options)
+    : data_(paths, file_options(options)), rows_(data_, options.packing, checked_length(options)) {
+  refuse_unusable();
+}
+
+/// Cheap: stops at the first row that has something to learn from.
+void SampleSet::refuse_unusable() const {
+  const int64_t length = sequence_length();
+  const bool concat = rows_.packing() == Packing::kConcat;
+  if (concat && size() == 0)
+    throw Error(ExitCode::kBadInput,
+                cat(data_.name(), ": has ", data_.tokens(), " tokens; one row of sequence length ",
+                    length, " needs ", length + 1),
+                "lower data.sequence_length, or use more text");
+  std::vector<Piece> pieces;
+  PackScratch scratch;
+  for (int64_t row = 0; row < size(); ++row)
+    if (rows_.counted(row, pieces, scratch) > 0) return;
+  throw Error(
+      ExitCode::kBadInput,
+      cat(data_.name(), ": none of its ", data_.tokens(),
+          " tokens counts in the loss: there is nothing to train on"),
+      data_.all_trained()
+          ? "documents need at least two tokens each; write the data again"
+          : "every label is masked; write the data again with prompts masked but answers not");
+}
+
+int64_t SampleSet::steps_for_epochs(double epochs, int64_t global_batch) const {
+  require(global_batch >= 1, "global batch below 1");
+  return static_cast<int64_t>(
+      std::ceil(epochs * static_cast<double>(size()) / static_cast<double>(global_batch)));
+}
+
+RowReader::RowReader(const SampleSet& samples, int64_t vocab_rows)
+    : samples_(samples), vocab_rows_(vocab_rows) {
+  const auto needed = static_cast<size_t>(samples.sequence_length() + 1);
+  ids_.resize(needed);
+  labels_.resize(needed);
+}
+
+void RowReader::start(Batch& batch, int64_t count) const {
+  const int64_t length = samples_.sequence_length();
+  const auto size = static_cast<size_t>(count * length);
+  batch.tokens.assign(size, 0);
+  batch.labels.assign(size, kIgnoredLabel);
+  batch.positions.assign(size, 0);
+  batch.starts.resize(size);
+  for (size_t i = 0; i < size; ++i)
+    batch.starts[i] = static_cast<int32_t>(i % static_cast<size_t>(length));
+  batch.counted_tokens = 0;
+}
+
+void RowReader::fill(Batch& batch, int64_t at, int64_t row) {
+  samples_.rows().pieces(row, pieces_, pack_scratch_);
+  const int64_t first = at * samples_.sequence_length();
+  int64_t slot = 0;
+  for (const Piece& piece : pieces_) {
+    const auto count = static_cast<size_t>(piece.length + 1);
+    samples_.data().read(piece.first_token, std::span(ids_).first(count),
+                         std::span(labels_).first(count), read_scratch_);
+    check_ids(row, slot, piece);
+    fill_piece(batch, static_cast<size_t>(first + slot), slot, piece);
+    slot += piece.length;
+  }
+}
+
+void RowReader::fill_piece(Batch& batch, size_t at, int64_t row_slot, const Piece& piece) {
+  const auto length = static_cast<size_t>(piece.length);
+  for (size_t i = 0; i < length; ++i) {
+    batch.tokens[at + i] = ids_[i];
+    batch.labels[at + i] = labels_[i + 1];
+    batch.positions[at + i] = static_cast<int32_t>(i);
+    batch.starts[at + i] = static_cast<int32_t>(row_slot);
+    batch.counted_tokens += labels_[i + 1] == kIgnoredLabel ? 0 : 1;
+  }
+}
+
+void RowReader::check_ids(int64_t row, int64_t row_slot, const Piece& piece) const {
+  const auto limit = static_cast<uint32_t>(std::min<int64_t>(vocab_rows_, INT32_MAX));
+  for (int64_t i = 0; i <= piece.length; ++i) {
+    const int32_t id = ids_[static_cast<size_t>(i)], label = labels_[static_cast<size_t>(i)];
+    if (static_cast<uint32_t>(id) >= limit)
+      refuse_id(row, row_slot + i, piece.first_token + i,
+                samples_.data().place(piece.first_token + i).value);
+    if (label != kIgnoredLabel && static_cast<uint32_t>(label) >= limit)
+      refuse_id(row, row_slot + i, piece.first_token + i, label);
+  }
+}
+
+void RowReader::refuse_id(int64_t row, int64_t token_in_row, int64_t token, int64_t value) const {
+  const TokenPlace place = samples_.data().place(token);
+  const std::string line = place.line > 0 ? cat("line ", place.line, ", ") : "";
+  throw Error(
+      ExitCode::kBadInput,
+      cat(place.file, ": sample ", row, ", token ", token_in_row, " (", line, "file offset ",
+          place.offset, "): id ", value, " is outside the model's ", vocab_rows_, " rows"),
+      "prepare the data with this model's own tokenizer");
+}
+
+StepReader::StepReader(const SampleSet& samples, const BatchShape& shape, bool shuffle,
+                       uint64_t seed, int64_t vocab_rows)
+    : samples_(samples),
+      shape_(shape),
+      order_(samples.size(), shuffle, seed),
+      reader_(samples, vocab_rows) {}
+
+void StepReader::read(int64_t step, StepBatch& out) {
+  samples_.data().check_not_cut();
+  out.step = step;
+  out.counted_tokens_local = 0;
+  out.micro_batches.resize(static_cast<size_t>(shape_.accumulation));
+  for (int64_t slot = 0; slot < shape_.accumulation; ++slot) {
+    Batch& batch = out.micro_batches[static_cast<size_t>(slot)];
+    reader_.start(batch, shape_.micro_batch);
+    for (int64_t m = 0; m < shape_.micro_batch; ++m)
+      reader_.fill(batch, m, order_.row(shape_.first_sample(step, slot) + m));
+    out.counted_tokens_local += batch.counted_tokens;
+  }
+  out.counted_tokens_global = out.counted_tokens_local + count_others(step);
+  out.epoch =
+      static_cast<double>((step + 1) * shape_.global_batch()) / static_cast<double>(order_.rows());
+}
+
+/// Labels that count on the other ranks. Every rank works this out from masks alone, so the loss
+/// scale is known before the first forward pass without a collective.
+int64_t StepReader::count_others(int64_t step) {
+  const bool uniform =
+      samples_.data().all_trained() && samples_.rows().packing() == Packing::kConcat;
+  const int64_t others = shape_.global_batch() - shape_.micro_batch * shape_.accumulation;
+  if (uniform) return others * samples_.sequence_length();
+  int64_t total = 0;
+  BatchShape other = shape_;
+  for (other.rank = 0; other.rank < shape_.ranks; ++other.rank) {
+    if (other.rank == shape_.rank) continue;
+    for (int64_t slot = 0; slot < shape_.accumulation; ++slot)
+      for (int64_t m = 0; m < shape_.micro_batch; ++m)
+        total += reader_.counted(order_.row(other.first_sample(step, slot) + m));
+  }
+  return total;
+}
+
+ValidationReader::ValidationReader(const SampleSet& samples, int64_t sequences, int64_t micro_batch,
+                                   int64_t ranks, int64_t rank, int64_t vocab_rows)
+    : reader_(samples, vocab_rows),
+      sequences_(sequences <= 0 ? samples.size() : std::min(sequences, samples.size())),
+      micro_batch_(micro_batch),
+      ranks_(ranks),
+      rank_(rank) {
+  for (int64_t row = 0; row < sequences_; ++row) counted_ += reader_.counted(row);
+}
+
+int64_t ValidationReader::rounds() const {
+  const int64_t together = ranks_ * micro_batch_;
+  return (sequences_ + together - 1) / together;
+}
+
+const Batch& ValidationReader::read(int64_t round) {
+  require(round >= 0 && round < rounds(), "validation round out of range");
+  reader_.start(batch_, micro_batch_);
+  const int64_t first = (round * ranks_ + rank_) * micro_batch_;
+  for (int64_t m = 0; m < micro_batch_ && first + m < sequences_; ++m)
+    reader_.fill(batch_, m, first + m);
+  return batch_;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,118 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/batch.h"
+#include "data/packing.h"
+#include "data/sample_order.h"
+#include "data/token_dataset.h"
+
+namespace ftrun {
+
+struct SampleSetOptions {
+  /// Positions of a row, T.
+  int64_t sequence_length = 512;
+  Packing packing = Packing::kConcat;
+  /// Element type of raw .bin files; by default what the .json beside them says.
+  std::optional<DType> dtype;
+  /// Id that ends a document in files without boundaries; by default what the .json says.
+  std::optional<int32_t> end_of_document;
+};
+
+/// A data set cut into rows of a fixed length. Immutable; any number of threads may read.
+class SampleSet {
+ public:
+  /// Opens the files (see TokenDataset). Error(kBadInput) when they are damaged, too short for one
+  /// row, or have no label that counts.
+  SampleSet(const std::vector<std::string>& paths, const SampleSetOptions& options);
+  SampleSet(const SampleSet&) = delete;
+  SampleSet& operator=(const SampleSet&) = delete;
+
+  const TokenDataset& data() const { return data_; }
+  const RowTable& rows() const { return rows_; }
+  int64_t size() const { return rows_.size(); }
+  int64_t sequence_length() const { return rows_.sequence_length(); }
+  /// Optimizer steps that see every row `epochs` times (rounded up to whole steps).
+  int64_t steps_for_epochs(double epochs, int64_t global_batch) const;
+
+ private:
+  void refuse_unusable() const;
+  TokenDataset data_;
+  RowTable rows_;
+};
+
+/// Fills batches from a SampleSet. Keeps buffers between calls and allocates nothing once they are
+/// warm; one a thread.
+class RowReader {
+ public:
+  /// Ids must be below `vocab_rows`, the rows of the model's embedding. `samples` must outlive
+  /// this.
+  RowReader(const SampleSet& samples, int64_t vocab_rows);
+
+  /// Sizes `batch` for `count` rows and empties it: padding that no label counts.
+  void start(Batch& batch, int64_t count) const;
+  /// Writes row `row` of the data set to place `at` of the batch. Error(kBadInput) naming file,
+  /// row, token, offset, value and limit when an id is outside the model's rows.
+  void fill(Batch& batch, int64_t at, int64_t row);
+  /// Labels of a row that count, without reading its tokens.
+  int64_t counted(int64_t row) { return samples_.rows().counted(row, pieces_, pack_scratch_); }
+
+ private:
+  void fill_piece(Batch& batch, size_t at, int64_t row_slot, const Piece& piece);
+  void check_ids(int64_t row, int64_t row_slot, const Piece& piece) const;
+  [[noreturn]] void refuse_id(int64_t row, int64_t token_in_row, int64_t token,
+                              int64_t value) const;
+
+  const SampleSet& samples_;
+  int64_t vocab_rows_;
+  std::vector<Piece> pieces_;
+  PackScratch pack_scratch_;
+  ReadScratch read_scratch_;
+  std::vector<int32_t> ids_, labels_;  // one piece and its last label: T+1
+};
+
+/// Makes the batches of any step: the whole state is the step's number.
+class StepReader {
+ public:
+  /// `samples` must outlive this.
+  StepReader(const SampleSet& samples, const BatchShape& shape, bool shuffle, uint64_t seed,
+             int64_t vocab_rows);
+  /// Fills `out` (whose storage is reused) with step `step` >= 0. Errors as RowReader::fill.
+  void read(int64_t step, StepBatch& out);
+
+ private:
+  int64_t count_others(int64_t step);
+  const SampleSet& samples_;
+  BatchShape shape_;
+  SampleOrder order_;
+  RowReader reader_;
+};
+
+/// The first N rows of a validation set in file order, dealt to ranks and micro-batches so that
+/// every rank makes the same number of passes; what is left over is padding that no label counts.
+class ValidationReader {
+ public:
+  /// Uses min(sequences, samples.size()) rows (0: all). `samples` must outlive this.
+  ValidationReader(const SampleSet& samples, int64_t sequences, int64_t micro_batch, int64_t ranks,
+                   int64_t rank, int64_t vocab_rows);
+
+  int64_t sequences() const { return sequences_; }
+  /// Passes each rank makes.
+  int64_t rounds() const;
+  /// Labels that count in all sequences: the loss is the sum over all ranks and rounds divided by
+  /// it.
+  int64_t counted_tokens_global() const { return counted_; }
+  /// The batch of pass `round`, valid until the next call.
+  const Batch& read(int64_t round);
+
+ private:
+  RowReader reader_;
+  int64_t sequences_, micro_batch_, ranks_, rank_;
+  int64_t counted_ = 0;
+  Batch batch_;
+};
+
+}  // namespace ftrun

@@ -1,0 +1,153 @@
+#include "data/sidecar.h"
+
+#include <charconv>
+#include <filesystem>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/checksum.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "data/binary_file.h"
+
+namespace ftrun {
+namespace {
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr char kFormat[] = "ftrun-data";
+
+[[noreturn]] void refuse(const std::string& path, const std::string& what) {
+  throw Error(ExitCode::kBadInput, cat(path, ": ", what),
+              "write the data again with scripts/prepare_data.py, or remove this file");
+}
+
+/// Parsed JSON object of a file; nothing when there is no file or it holds something else.
+std::optional<json> object_of(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return std::nullopt;
+  json parsed = json::parse(read_file(path), nullptr, false);
+  if (!parsed.is_object()) return std::nullopt;
+  return parsed;
+}
+
+int64_t integer_of(const std::string& path, const json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end()) refuse(path, cat("has no \"", key, "\""));
+  if (!found->is_number_integer()) refuse(path, cat("\"", key, "\" must be an integer"));
+  if (found->is_number_unsigned() &&
+      found->get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
+    refuse(path, cat("\"", key, "\" is too large"));
+  return found->get<int64_t>();
+}
+
+std::string text_of(const std::string& path, const json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_string()) refuse(path, cat("has no text \"", key, "\""));
+  return found->get<std::string>();
+}
+
+std::optional<int64_t> maybe_integer(const json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_number_integer()) return std::nullopt;
+  return found->get<int64_t>();
+}
+
+std::optional<int32_t> maybe_id(const json& object, const char* key) {
+  const auto value = maybe_integer(object, key);
+  if (!value || *value < 0 || *value > std::numeric_limits<int32_t>::max()) return std::nullopt;
+  return static_cast<int32_t>(*value);
+}
+
+std::optional<DType> maybe_dtype(const json& object) {
+  const auto found = object.find("dtype");
+  if (found == object.end() || !found->is_string()) return std::nullopt;
+  return token_type_from_name(found->get<std::string>());
+}
+
+uint64_t hash_of(const std::string& path, const json& object) {
+  const std::string text = text_of(path, object, "xxh3");
+  uint64_t value = 0;
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), value, 16);
+  if (text.size() != 16 || result.ec != std::errc() || result.ptr != text.data() + text.size())
+    refuse(path, "\"xxh3\" must be 16 hexadecimal digits");
+  return value;
+}
+
+FileRecord record_of(const std::string& path, const json& object) {
+  if (!object.is_object()) refuse(path, "\"files\" must hold objects");
+  FileRecord record;
+  record.role = text_of(path, object, "role");
+  record.path = (fs::path(path).parent_path() / text_of(path, object, "name")).string();
+  record.bytes = integer_of(path, object, "bytes");
+  record.modified_ns = integer_of(path, object, "modified_ns");
+  record.xxh3 = hash_of(path, object);
+  return record;
+}
+
+Sidecar sidecar_of(const std::string& path, const json& object) {
+  if (const int64_t version = integer_of(path, object, "version"); version != 1)
+    refuse(path, cat("version ", version, ", this build reads version 1"));
+  Sidecar side;
+  side.path = path;
+  side.dtype = maybe_dtype(object);
+  side.end_of_document = maybe_id(object, "end_of_document");
+  side.vocab_size = maybe_integer(object, "vocab_size");
+  side.statistics = {.tokens = integer_of(path, object, "tokens"),
+                     .documents = integer_of(path, object, "documents"),
+                     .trained_tokens = integer_of(path, object, "trained_tokens"),
+                     .min_id = integer_of(path, object, "min_id"),
+                     .max_id = integer_of(path, object, "max_id")};
+  const auto files = object.find("files");
+  if (files == object.end() || !files->is_array()) refuse(path, "has no list \"files\"");
+  for (const json& file : *files) side.files.push_back(record_of(path, file));
+  return side;
+}
+
+}  // namespace
+
+std::optional<Sidecar> read_sidecar_file(const std::string& path) {
+  const auto object = object_of(path);
+  if (!object || object->value("format", json()) != json(kFormat)) return std::nullopt;
+  return sidecar_of(path, *object);
+}
+
+std::optional<Sidecar> read_sidecar(const std::string& data_file) {
+  return read_sidecar_file(fs::path(data_file).replace_extension(".json").string());
+}
+
+std::string sidecar_text(const Sidecar& side) {
+  const DataStatistics& s = side.statistics;
+  json object{{"format", kFormat},
+              {"version", 1},
+              {"tokens", s.tokens},
+              {"documents", s.documents},
+              {"trained_tokens", s.trained_tokens},
+              {"min_id", s.min_id},
+              {"max_id", s.max_id}};
+  if (side.dtype) object["dtype"] = token_type_name(*side.dtype);
+  if (side.end_of_document) object["end_of_document"] = *side.end_of_document;
+  if (side.vocab_size) object["vocab_size"] = *side.vocab_size;
+  object["files"] = json::array();
+  for (const FileRecord& file : side.files)
+    object["files"].push_back({{"role", file.role},
+                               {"name", file.path},
+                               {"bytes", file.bytes},
+                               {"modified_ns", file.modified_ns},
+                               {"xxh3", hex64(file.xxh3)}});
+  return object.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+RawFacts raw_facts(const std::string& data_file) {
+  if (const auto side = read_sidecar(data_file))
+    return {side->dtype, side->end_of_document, side->path};
+  const std::string path = (fs::path(data_file).parent_path() / "meta.json").string();
+  const auto object = object_of(path);
+  if (!object) return {};
+  RawFacts facts{maybe_dtype(*object), maybe_id(*object, "eos"), ""};
+  if (facts.dtype || facts.end_of_document) facts.origin = path;
+  return facts;
+}
+
+}  // namespace ftrun

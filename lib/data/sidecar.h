@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+
+namespace ftrun {
+
+/// Counts over all tokens of a data set.
+struct DataStatistics {
+  int64_t tokens = 0;
+  int64_t documents = 0;
+  /// Tokens that count as labels.
+  int64_t trained_tokens = 0;
+  /// Smallest and largest id; 0 and -1 when there is no token.
+  int64_t min_id = 0;
+  int64_t max_id = -1;
+};
+
+/// One file of a data set as it was when it was hashed.
+struct FileRecord {
+  std::string role;
+  std::string path;
+  int64_t bytes = 0;
+  /// Last modification, nanoseconds since 1970.
+  int64_t modified_ns = 0;
+  uint64_t xxh3 = 0;
+};
+
+/// What scripts/prepare_data.py writes beside a data file as <prefix>.json (docs/data.md).
+struct Sidecar {
+  std::string path;
+  std::optional<DType> dtype;
+  std::optional<int32_t> end_of_document;
+  std::optional<int64_t> vocab_size;
+  DataStatistics statistics;
+  std::vector<FileRecord> files;
+};
+
+/// <stem>.json if it was written by prepare_data.py; any other file of that name is left alone.
+/// Error(kBadInput) when it is ours but damaged.
+std::optional<Sidecar> read_sidecar(const std::string& data_file);
+
+/// The same facts for `path`, which need not lie beside the data (a cached fingerprint).
+std::optional<Sidecar> read_sidecar_file(const std::string& path);
+std::string sidecar_text(const Sidecar& sidecar);
+
+/// dtype and end of document of a raw .bin file: from <stem>.json, else from meta.json beside it
+/// (keys dtype, eos). `origin` is the file that said so, "" when none did.
+struct RawFacts {
+  std::optional<DType> dtype;
+  std::optional<int32_t> end_of_document;
+  std::string origin;
+};
+RawFacts raw_facts(const std::string& data_file);
+
+}  // namespace ftrun

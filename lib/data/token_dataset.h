@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/token_file.h"
+
+namespace ftrun {
+
+/// One or several files read as one stream of tokens, in the order given. Immutable after opening;
+/// any number of threads may read, each with its own ReadScratch.
+class TokenDataset {
+ public:
+  /// Each path is a file, a prefix, or a pattern with * ? [ ] that stands for its matches in sorted
+  /// order. Error(kBadInput) for what cannot be read or holds no token.
+  TokenDataset(const std::vector<std::string>& paths, const TokenFileOptions& options);
+
+  int64_t tokens() const { return token_starts_.back(); }
+  int64_t documents() const { return document_starts_.back(); }
+  const std::vector<std::unique_ptr<TokenFile>>& files() const { return files_; }
+  /// The first file's path, with " and N more" when there are several.
+  std::string name() const;
+
+  /// First token of document d; documents() gives tokens().
+  int64_t document_start(int64_t d) const;
+  /// As TokenFile::read, over the whole stream.
+  void read(int64_t first, std::span<int32_t> ids, std::span<int32_t> labels,
+            ReadScratch& scratch) const;
+  TokenPlace place(int64_t token) const;
+  /// Whether every token counts as a label.
+  bool all_trained() const;
+  /// How many of the tokens [first, first + count) count as labels.
+  int64_t trained(int64_t first, int64_t count) const;
+  void check_not_cut() const;
+
+ private:
+  std::vector<std::unique_ptr<TokenFile>> files_;
+  std::vector<int64_t> token_starts_{0};     // of each file, then the total
+  std::vector<int64_t> document_starts_{0};  // likewise
+};
+
+}  // namespace ftrun

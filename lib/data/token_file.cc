@@ -1,0 +1,95 @@
+#include "data/token_file.h"
+
+#include <sys/stat.h>
+
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "data/binary_file.h"
+#include "data/jsonl_file.h"
+#include "data/megatron.h"
+
+namespace ftrun {
+namespace {
+namespace fs = std::filesystem;
+
+bool is_file(const std::string& path) {
+  std::error_code error;
+  return fs::is_regular_file(path, error);
+}
+
+bool readable_name(const std::string& name) {
+  const std::string extension = fs::path(name).extension().string();
+  return extension == ".bin" || extension == ".jsonl";
+}
+
+std::vector<std::string> data_files_of(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const std::string& name : posix_files().list(folder.empty() ? "." : folder))
+    if (readable_name(name)) names.push_back(name);
+  return names;
+}
+
+[[noreturn]] void refuse_folder(const std::string& path) {
+  const std::vector<std::string> names = data_files_of(path);
+  throw Error(ExitCode::kBadInput, cat(path, ": is a folder, expected a data file"),
+              names.empty() ? "name a .bin or .jsonl file; this folder holds none"
+                            : cat("name one of its files: ", join(names, ", ")));
+}
+
+[[noreturn]] void refuse_missing(const std::string& path) {
+  const std::string folder = fs::path(path).parent_path().string();
+  std::error_code error;
+  if (!fs::is_directory(folder.empty() ? "." : folder, error))
+    throw Error(ExitCode::kBadInput, cat(path, ": no such file (and no folder ", folder, ")"),
+                "check the path; it is relative to the working directory");
+  const std::string near = nearest(fs::path(path).filename().string(), data_files_of(folder));
+  throw Error(ExitCode::kBadInput, cat(path, ": no such file"),
+              near.empty() ? "check the path, or write the data with scripts/prepare_data.py"
+                           : cat("did you mean ", (fs::path(folder) / near).string(), "?"));
+}
+
+[[noreturn]] void refuse_kind(const std::string& path) {
+  throw Error(
+      ExitCode::kBadInput,
+      cat(path, ": not a kind of data file that is read here (expected .bin, .idx or .jsonl)"),
+      "turn text or chats into tokens with scripts/prepare_data.py");
+}
+
+/// The file itself, or the .bin of a prefix.
+std::string resolved(const std::string& path) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) refuse_folder(path);
+  if (is_file(path)) return path;
+  if (is_file(path + ".bin")) return path + ".bin";
+  if (is_file(path + ".jsonl")) return path + ".jsonl";
+  refuse_missing(path);
+}
+
+}  // namespace
+
+std::unique_ptr<TokenFile> open_token_file(const std::string& given,
+                                           const TokenFileOptions& options) {
+  const std::string path = resolved(given);
+  const std::string extension = fs::path(path).extension().string();
+  const std::string stem = fs::path(path).replace_extension().string();
+  if (extension == ".jsonl") return std::make_unique<JsonlFile>(path);
+  if (extension == ".idx" || (extension == ".bin" && is_file(stem + ".idx")))
+    return open_megatron(stem);
+  if (extension == ".bin") return open_flat_file(path, options);
+  refuse_kind(path);
+}
+
+void check_mapping_not_cut(const MappedFile& file) {
+  struct stat info {};
+  if (::stat(file.path().c_str(), &info) != 0) return;  // removed: the mapping keeps its pages
+  const auto now = static_cast<size_t>(info.st_size);
+  if (now >= file.bytes().size()) return;
+  throw Error(
+      ExitCode::kBadInput,
+      cat(file.path(), ": was cut from ", file.bytes().size(), " to ", now, " bytes while in use"),
+      "write new data to a new file name and leave files of running jobs alone");
+}
+
+}  // namespace ftrun

@@ -1,0 +1,63 @@
+#include "exec/generate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "base/error.h"
+#include "program/step_builder.h"
+
+namespace ftrun {
+namespace {
+
+/// The row's tokens at its start; what follows cannot be seen by them.
+Batch row_of(std::span<const int32_t> tokens, int64_t row_tokens) {
+  Batch batch;
+  const auto size = static_cast<size_t>(row_tokens);
+  batch.tokens.assign(size, 0);
+  std::copy(tokens.begin(), tokens.end(), batch.tokens.begin());
+  batch.labels.assign(size, -100);
+  batch.starts.assign(size, 0);
+  batch.positions.resize(size);
+  std::iota(batch.positions.begin(), batch.positions.end(), 0);
+  return batch;
+}
+
+int32_t likeliest(std::span<const float> logits) {
+  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+int32_t sampled(std::span<const float> logits, double temperature, std::mt19937_64& random) {
+  const double top = *std::max_element(logits.begin(), logits.end());
+  std::vector<double> weights(logits.size());
+  std::transform(logits.begin(), logits.end(), weights.begin(),
+                 [&](float logit) { return std::exp((logit - top) / temperature); });
+  return static_cast<int32_t>(std::discrete_distribution<int>(weights.begin(), weights.end())(random));
+}
+
+}  // namespace
+
+std::vector<int32_t> generate(Executor& logits, const ModelDescription& model, const RankMemory& memory,
+                              std::span<const int32_t> prompt, const GenerateOptions& options) {
+  require(!prompt.empty(), "a prompt has at least one token");
+  const int64_t room = model.batch.row_tokens;
+  std::vector<int32_t> all(prompt.begin(), prompt.end());
+  std::mt19937_64 random(options.seed);
+  for (int64_t i = 0; i < options.tokens; ++i) {
+    const auto used = static_cast<size_t>(std::min<int64_t>(room, static_cast<int64_t>(all.size())));
+    const Batch batch = row_of({all.data() + all.size() - used, used}, room);
+    StepRun step;
+    step.micro_batches = {&batch, 1};
+    logits.run(step);
+    const auto* row = reinterpret_cast<const float*>(memory.persistent(buffer_names::kLogits)) +
+                      static_cast<int64_t>(used - 1) * model.vocab_rows;
+    const std::span<const float> scores(row, static_cast<size_t>(model.vocab_rows));
+    const int32_t next = options.temperature > 0 ? sampled(scores, options.temperature, random) : likeliest(scores);
+    if (std::find(options.stop_ids.begin(), options.stop_ids.end(), next) != options.stop_ids.end()) break;
+    all.push_back(next);
+  }
+  return {all.begin() + static_cast<std::ptrdiff_t>(prompt.size()), all.end()};
+}
+
+}  // namespace ftrun

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "exec/executor.h"
+
+namespace ftrun {
+
+struct GenerateOptions {
+  int64_t tokens = 64;
+  /// 0 takes the likeliest token each time.
+  double temperature = 0.0;
+  uint64_t seed = 0;
+  /// Ids that end the text.
+  std::vector<int64_t> stop_ids;
+};
+
+/// Continues `prompt` with a logits program (Mode::kLogits, one row): each new token is one forward
+/// pass over the last tokens that fit the row. Returns the new ids.
+std::vector<int32_t> generate(Executor& logits, const ModelDescription& model, const RankMemory& memory,
+                              std::span<const int32_t> prompt, const GenerateOptions& options);
+
+}  // namespace ftrun

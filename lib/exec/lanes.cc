@@ -1,0 +1,121 @@
+#include "exec/lanes.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace ftrun {
+
+Lanes::Lanes(const Program& program, Runner run, std::function<void()> on_abort)
+    : program_(program), run_(std::move(run)), on_abort_(std::move(on_abort)) {
+  plan(program);
+  for (size_t lane = 1; lane < kLaneCount; ++lane)
+    if (!steps_[lane].empty()) threads_.emplace_back([this, lane] { serve(lane); });
+}
+
+Lanes::~Lanes() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+/// A lane runs in order, so a wait for an instruction is a wait for a count of its lane.
+void Lanes::plan(const Program& program) {
+  std::vector<int64_t> ordinal(program.instrs.size());
+  for (size_t i = 0; i < program.instrs.size(); ++i) {
+    const Instr& instr = program.instrs[i];
+    Step step{static_cast<InstrId>(i), {}};
+    for (const InstrId wait : instr.waits) {
+      int64_t& after = step.after[static_cast<size_t>(program.instr(wait).lane)];
+      after = std::max(after, ordinal[static_cast<size_t>(wait)] + 1);
+    }
+    auto& lane = steps_[static_cast<size_t>(instr.lane)];
+    ordinal[i] = static_cast<int64_t>(lane.size());
+    lane.push_back(step);
+  }
+}
+
+void Lanes::run_once() {
+  {
+    const std::lock_guard lock(mutex_);
+    done_.fill(0);
+    error_ = nullptr;
+    waited_seconds_ = 0;
+    ++started_;
+  }
+  changed_.notify_all();
+  run_lane(static_cast<size_t>(Lane::kCompute));
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] {
+    for (size_t lane = 1; lane < kLaneCount; ++lane)
+      if (!steps_[lane].empty() && runs_[lane] != started_) return false;
+    return true;
+  });
+  if (error_) std::rethrow_exception(error_);
+}
+
+void Lanes::serve(size_t lane) {
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return stopping_ || runs_[lane] != started_; });
+      if (stopping_) return;
+    }
+    run_lane(lane);
+    {
+      const std::lock_guard lock(mutex_);
+      runs_[lane] = started_;
+    }
+    changed_.notify_all();
+  }
+}
+
+void Lanes::run_lane(size_t lane) {
+  try {
+    for (const Step& step : steps_[lane]) {
+      wait_for(step, lane);
+      {
+        const std::lock_guard lock(mutex_);
+        if (error_) return;
+      }
+      run_(program_.instr(step.instr));
+      {
+        const std::lock_guard lock(mutex_);
+        ++done_[lane];
+      }
+      changed_.notify_all();
+    }
+  } catch (...) {
+    fail(std::current_exception());
+  }
+}
+
+void Lanes::wait_for(const Step& step, size_t lane) {
+  const auto ready = [&] {
+    if (error_) return true;
+    for (size_t other = 0; other < kLaneCount; ++other)
+      if (done_[other] < step.after[other]) return false;
+    return true;
+  };
+  std::unique_lock lock(mutex_);
+  if (ready()) return;
+  const auto start = std::chrono::steady_clock::now();
+  changed_.wait(lock, ready);
+  if (lane == static_cast<size_t>(Lane::kCompute))
+    waited_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void Lanes::fail(std::exception_ptr error) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (error_) return;
+    error_ = std::move(error);
+  }
+  changed_.notify_all();
+  if (on_abort_) on_abort_();
+}
+
+}  // namespace ftrun

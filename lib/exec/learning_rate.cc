@@ -1,0 +1,115 @@
+#include "exec/learning_rate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "base/error.h"
+
+namespace ftrun {
+namespace {
+
+double real(int64_t value) { return static_cast<double>(value); }
+
+/// Rise of DeepSpeed's warm-up schedules at their step i >= 0: 0 at the start, 1 from `steps` on.
+double warmup(const SchedulerConfig& s, int64_t i) {
+  const int64_t steps = std::max<int64_t>(2, s.warmup_num_steps);
+  if (i >= steps) return 1.0;
+  return s.warmup_type == WarmupShape::kLog ? std::log(real(i + 1)) / std::log(real(steps)) : real(i) / real(steps);
+}
+
+double warmup_lr(const SchedulerConfig& s, int64_t i) {
+  if (i < 0) return s.warmup_min_lr;
+  return s.warmup_min_lr + (s.warmup_max_lr - s.warmup_min_lr) * warmup(s, i);
+}
+
+double warmup_decay_lr(const SchedulerConfig& s, int64_t i) {
+  const int64_t steps = std::max<int64_t>(2, s.warmup_num_steps);
+  if (i < steps) return warmup_lr(s, i);
+  const double left = real(s.total_num_steps - i) / real(std::max<int64_t>(1, s.total_num_steps - steps));
+  return s.warmup_min_lr + (s.warmup_max_lr - s.warmup_min_lr) * std::max(0.0, left);
+}
+
+double warmup_cosine_lr(const SchedulerConfig& s, double lr, int64_t i) {
+  if (i < 0) return 0.0;
+  const int64_t steps = std::max<int64_t>(2, s.warmup_num_steps);
+  if (i < steps) return lr * (s.warmup_min_ratio + (1.0 - s.warmup_min_ratio) * warmup(s, i));
+  const double p =
+      std::min(1.0, real(i - steps + 1) / real(std::max<int64_t>(1, s.total_num_steps - steps)));
+  const double ratio = s.cos_min_ratio + (1.0 - s.cos_min_ratio) * (1.0 + std::cos(std::numbers::pi * p)) / 2.0;
+  return lr * std::max(0.0, ratio);
+}
+
+double lr_range_test(const SchedulerConfig& s, int64_t i) {
+  if (i < 0) return s.lr_range_test_min_lr;
+  double x = real(i + 1) / real(s.lr_range_test_step_size);
+  if (s.lr_range_test_staircase) x = std::floor(x);
+  return s.lr_range_test_min_lr * (1.0 + s.lr_range_test_step_rate * x);
+}
+
+/// Height of the cycle at batch b of it: 0 at its ends, 1 at its peak.
+double cycle_height(const SchedulerConfig& s, int64_t b) {
+  const double first = real(s.cycle_first_step_size);
+  const double second = real(s.cycle_second_step_size);
+  const double total = first + second;
+  if (s.cycle_first_stair_count > 0 || s.cycle_second_stair_count > 0) {
+    const double c = std::fmod(real(b), total);
+    const bool rising = c <= first;
+    const double stairs = real(rising ? s.cycle_first_stair_count : s.cycle_second_stair_count);
+    const double height = rising ? c / first : (total - c) / second;
+    return stairs > 0 ? std::floor(height * stairs) / stairs : height;
+  }
+  const double x = real(b) / total - std::floor(real(b) / total);
+  const double peak = first / total;
+  return x <= peak ? x / peak : (x - 1.0) / (peak - 1.0);
+}
+
+ScheduledRate one_cycle(const SchedulerConfig& s, int64_t i) {
+  ScheduledRate rate;
+  if (s.cycle_momentum) rate.beta2 = 0.99;
+  const int64_t total = s.cycle_first_step_size + s.cycle_second_step_size;
+  if (i < total) {
+    const double height = i < 0 ? 0.0 : cycle_height(s, i + 1);
+    rate.learning_rate = s.cycle_min_lr + (s.cycle_max_lr - s.cycle_min_lr) * height;
+    // The constructor leaves the smallest momentum in place for the first step.
+    if (s.cycle_momentum)
+      rate.beta1 = i < 0 ? s.cycle_min_mom : s.cycle_max_mom - (s.cycle_max_mom - s.cycle_min_mom) * height;
+    return rate;
+  }
+  const double d = s.decay_step_size > 0 ? real(i - total + 1) / real(s.decay_step_size) : 0.0;
+  rate.learning_rate = s.cycle_min_lr / (1.0 + s.decay_lr_rate * d);
+  if (s.cycle_momentum) rate.beta1 = s.cycle_max_mom * (1.0 + s.decay_mom_rate * d);
+  return rate;
+}
+
+/// transformers' schedules: factor of the k-th step counted from 0.
+double own_schedule(const SchedulerConfig& s, double lr, int64_t k) {
+  const int64_t at = k - 1;
+  if (at < s.warmup_num_steps) return lr * real(at) / real(std::max<int64_t>(1, s.warmup_num_steps));
+  if (s.type == SchedulerType::kConstant) return lr;
+  const double p = std::min(
+      1.0, real(at - s.warmup_num_steps) / real(std::max<int64_t>(1, s.total_num_steps - s.warmup_num_steps)));
+  const double left = s.type == SchedulerType::kLinear ? 1.0 - p : (1.0 + std::cos(std::numbers::pi * p)) / 2.0;
+  return s.min_lr + (lr - s.min_lr) * left;
+}
+
+}  // namespace
+
+ScheduledRate scheduled_rate(const SchedulerConfig& schedule, const OptimizerConfig& optimizer, int64_t k) {
+  require(k >= 1, "optimizer steps count from 1");
+  const int64_t i = k - 2;
+  switch (schedule.type) {
+    case SchedulerType::kConstant:
+    case SchedulerType::kLinear:
+    case SchedulerType::kCosine: return {own_schedule(schedule, optimizer.lr, k), {}, {}};
+    case SchedulerType::kWarmupLR: return {warmup_lr(schedule, i), {}, {}};
+    case SchedulerType::kWarmupDecayLR: return {warmup_decay_lr(schedule, i), {}, {}};
+    case SchedulerType::kWarmupCosineLR: return {warmup_cosine_lr(schedule, optimizer.lr, i), {}, {}};
+    case SchedulerType::kOneCycle: return one_cycle(schedule, i);
+    case SchedulerType::kLRRangeTest: return {lr_range_test(schedule, i), {}, {}};
+    case SchedulerType::kTorch: break;
+  }
+  bug("this schedule is refused when the config is read");
+}
+
+}  // namespace ftrun

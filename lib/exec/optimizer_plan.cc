@@ -1,0 +1,45 @@
+#include "exec/optimizer_plan.h"
+
+#include <cmath>
+
+#include "base/error.h"
+#include "exec/learning_rate.h"
+
+namespace ftrun {
+
+OptimizerPlan plan_optimizer(const OptimizerConfig& config) {
+  switch (config.type) {
+    case OptimizerType::kAdamW:
+    case OptimizerType::kAdam:
+      return {{"exp_avg", "exp_avg_sq"},
+              AdamOptions{static_cast<float>(config.eps), static_cast<float>(config.weight_decay),
+                          config.decoupled_decay()}};
+    case OptimizerType::kSgd: {
+      SgdOptions options;
+      options.momentum = static_cast<float>(config.momentum);
+      options.dampening = static_cast<float>(config.dampening);
+      options.weight_decay = static_cast<float>(config.weight_decay);
+      options.nesterov = config.nesterov;
+      if (config.momentum == 0) return {{}, options};
+      return {{"momentum"}, options};
+    }
+    default: bug("an optimizer that is refused when the config is read");
+  }
+}
+
+StepScalars step_scalars_of(const OptimizerConfig& optimizer, const SchedulerConfig& schedule, int64_t k) {
+  const ScheduledRate rate = scheduled_rate(schedule, optimizer, k);
+  const double beta1 = rate.beta1.value_or(optimizer.betas[0]);
+  const double beta2 = rate.beta2.value_or(optimizer.betas[1]);
+  StepScalars scalars;
+  scalars.learning_rate = static_cast<float>(rate.learning_rate);
+  scalars.beta1 = static_cast<float>(beta1);
+  scalars.beta2 = static_cast<float>(beta2);
+  if (optimizer.bias_correction) {
+    scalars.bias_correction1 = static_cast<float>(1.0 - std::pow(beta1, static_cast<double>(k)));
+    scalars.bias_correction2 = static_cast<float>(1.0 - std::pow(beta2, static_cast<double>(k)));
+  }
+  return scalars;
+}
+
+}  // namespace ftrun

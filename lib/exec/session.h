@@ -1,0 +1,48 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "checkpoint/rank_group.h"
+#include "comm/communicator.h"
+#include "comm/rendezvous.h"
+#include "exec/train.h"
+
+namespace ftrun {
+
+/// This rank among the others: rendezvous, the data-parallel communicator, texts exchanged.
+class Session {
+ public:
+  /// Collective. Error(kEnvironment) for a port in use, Error(kPeerLost) for ranks that never come.
+  explicit Session(const TrainRequest& request);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  int rank() const { return rank_; }
+  int world() const { return world_; }
+  bool is_first() const { return rank_ == 0; }
+  Communicator& data() { return *data_; }
+
+  /// Collective: the texts of all ranks, in rank order.
+  std::vector<std::string> exchange(const std::string& what, const std::string& text);
+  /// Collective: `work` on this rank; an Error of any rank is thrown on all.
+  void together(const std::string& what, const std::function<void()>& work);
+  /// Collective: Error(kBug) naming the ranks whose text differs from rank 0's.
+  void require_equal(const std::string& what, const std::string& text);
+  RankGroup checkpoint_group();
+  /// Collective: lets everyone leave in order.
+  void close();
+
+ private:
+  int rank_;
+  int world_;
+  std::unique_ptr<Rendezvous> rendezvous_;
+  std::unique_ptr<ProgressBoard> board_;
+  std::unique_ptr<Communicator> data_;
+  int64_t exchanges_ = 0;
+};
+
+}  // namespace ftrun

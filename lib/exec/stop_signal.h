@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+
+namespace ftrun {
+
+/// Catches SIGINT, SIGTERM and SIGUSR1 from now on: the first one is remembered, so that the step can
+/// be finished and saved; a second one ends the process at once with 128 + its number.
+void catch_stop_signals();
+
+/// The signal that asked this process to stop, or 0.
+int stop_signal();
+
+/// Ranks vote on stopping with their step's loss: each adds its vote, and all see the same sum.
+double stop_vote(int signal);
+/// The signal that the votes stand for (SIGUSR1 before SIGTERM before SIGINT), or 0.
+int voted_signal(double votes);
+
+/// 75 for SIGUSR1 (saved, wants to be started again), else 128 + signal.
+int stop_exit_code(int signal);
+
+}  // namespace ftrun

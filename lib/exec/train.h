@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cluster/launch_environment.h"
+#include "config/config.h"
+#include "report/manifest.h"
+
+namespace ftrun {
+
+/// What `--resume` asks for.
+struct ResumeRequest {
+  bool resume = false;
+  /// Nothing: the newest good checkpoint.
+  std::optional<int64_t> step;
+  /// Fields of the manifest that may differ from the run that is resumed (`--allow`).
+  std::vector<std::string> allowed;
+};
+
+/// Everything a rank needs; the same on every rank but for `launch`.
+struct TrainRequest {
+  /// Resolved, supported.
+  Config config;
+  /// The effective config as text, for config.yaml and the manifest.
+  std::string config_yaml;
+  std::string config_json;
+  LaunchEnvironment launch;
+  ResumeRequest resume;
+  BuildInfo build;
+  /// Standard output is a terminal of a person (rank 0 draws a live line).
+  bool terminal = false;
+};
+
+/// Trains as one rank of the job. Returns the exit code: 0, or that of a stop asked for by a signal.
+/// Throws Error.
+int train(const TrainRequest& request);
+
+}  // namespace ftrun

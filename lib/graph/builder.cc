@@ -1,0 +1,154 @@
+#include <utility>
+
+#include "base/error.h"
+#include "graph/layer_graph.h"
+
+namespace ftrun {
+
+GraphBuilder::GraphBuilder(std::string name, int64_t tokens, int64_t row_tokens, DType activation)
+    : tokens_(tokens), row_tokens_(row_tokens), activation_(activation) {
+  require(tokens > 0 && row_tokens > 0 && tokens % row_tokens == 0, "rows of tokens");
+  graph_.name = std::move(name);
+}
+
+ValueId GraphBuilder::add_value(std::string name, DType dtype, Dims dims, ValueRole role, Port port) {
+  graph_.values.push_back({std::move(name), dtype, std::move(dims), role, port, -1});
+  return static_cast<ValueId>(graph_.values.size()) - 1;
+}
+
+ValueId GraphBuilder::temp(const std::string& name, Dims dims) {
+  return add_value(name, activation_, std::move(dims), ValueRole::kTemp);
+}
+
+void GraphBuilder::emit(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, OpAttrs attrs) {
+  Op op{kind, std::move(in), std::move(out), std::move(attrs), -1};
+  const int64_t scratch = workspace_bytes(graph_, op);
+  if (scratch > 0)
+    op.workspace = add_value(cat(op_name(kind), ".workspace"), DType::kU8, {scratch}, ValueRole::kWorkspace);
+  graph_.forward.push_back(std::move(op));
+}
+
+ValueId GraphBuilder::input(Port port, DType dtype, Dims dims, std::string name) {
+  return add_value(std::move(name), dtype, std::move(dims), ValueRole::kInput, port);
+}
+
+ValueId GraphBuilder::param(std::string name, Dims dims) {
+  return add_value(std::move(name), activation_, std::move(dims), ValueRole::kParam);
+}
+
+ValueId GraphBuilder::embed(ValueId tokens, ValueId table) {
+  const ValueId x = temp("embedding", {tokens_, graph_.at(table).dims[1]});
+  emit(OpKind::kEmbed, {tokens, table}, {x});
+  return x;
+}
+
+ValueId GraphBuilder::rope_table(ValueId positions, std::vector<double> inverse_frequencies,
+                                 double magnitude) {
+  const auto head_size = static_cast<int64_t>(inverse_frequencies.size()) * 2;
+  const ValueId table = add_value("rope", DType::kF32, {tokens_, head_size}, ValueRole::kTemp);
+  emit(OpKind::kRopeTable, {positions}, {table}, RopeTableAttrs{std::move(inverse_frequencies), magnitude});
+  return table;
+}
+
+ValueId GraphBuilder::rms_norm(ValueId x, ValueId weight, double epsilon) {
+  require(graph_.at(x).dims[1] == graph_.at(weight).dims[0], "rms_norm width");
+  const ValueId y = temp(graph_.at(weight).name + ".out", graph_.at(x).dims);
+  const ValueId rstd = add_value(graph_.at(weight).name + ".rstd", DType::kF32, {tokens_}, ValueRole::kTemp);
+  emit(OpKind::kRmsNorm, {x, weight}, {y, rstd}, NormAttrs{epsilon});
+  return y;
+}
+
+GraphBuilder::SumAndNorm GraphBuilder::add_rms_norm(ValueId x, ValueId r, ValueId weight, double epsilon) {
+  require(graph_.at(x).dims == graph_.at(r).dims, "add_rms_norm operands");
+  require(graph_.at(x).dims[1] == graph_.at(weight).dims[0], "add_rms_norm width");
+  const ValueId sum = temp(graph_.at(weight).name + ".sum", graph_.at(x).dims);
+  const ValueId y = temp(graph_.at(weight).name + ".out", graph_.at(x).dims);
+  const ValueId rstd = add_value(graph_.at(weight).name + ".rstd", DType::kF32, {tokens_}, ValueRole::kTemp);
+  emit(OpKind::kAddRmsNorm, {x, r, weight}, {sum, y, rstd}, NormAttrs{epsilon});
+  return {sum, y};
+}
+
+ValueId GraphBuilder::linear(ValueId x, ValueId weight, ValueId bias) {
+  const Dims& w = graph_.at(weight).dims;
+  require(graph_.at(x).dims[1] == w[1], "linear input width");
+  const ValueId y = temp(graph_.at(weight).name + ".out", {graph_.at(x).dims[0], w[0]});
+  std::vector<ValueId> in{x, weight};
+  if (bias >= 0) {
+    require(graph_.at(bias).dims == Dims{w[0]}, "linear bias width");
+    in.push_back(bias);
+  }
+  emit(OpKind::kLinear, std::move(in), {y});
+  return y;
+}
+
+ValueId GraphBuilder::qk_norm(ValueId qkv, ValueId weight_q, ValueId weight_k, const HeadAttrs& heads) {
+  require(graph_.at(weight_q).dims == Dims{heads.head_size} && graph_.at(weight_k).dims == Dims{heads.head_size},
+          "qk_norm weights");
+  const ValueId y = temp("qk_norm.out", graph_.at(qkv).dims);
+  const ValueId rstd = add_value("qk_norm.rstd", DType::kF32, {tokens_, heads.query_heads + heads.kv_heads},
+                                 ValueRole::kTemp);
+  emit(OpKind::kQkNorm, {qkv, weight_q, weight_k}, {y, rstd}, heads);
+  return y;
+}
+
+ValueId GraphBuilder::rope(ValueId qkv, ValueId table, const HeadAttrs& heads) {
+  require(graph_.at(table).dims == Dims{tokens_, heads.head_size}, "rope table");
+  const ValueId y = temp("rope.out", graph_.at(qkv).dims);
+  emit(OpKind::kRope, {qkv, table}, {y}, heads);
+  return y;
+}
+
+ValueId GraphBuilder::attention(ValueId qkv, ValueId starts, AttentionAttrs attrs) {
+  attrs.row_tokens = row_tokens_;
+  const int64_t width = (attrs.query_heads + 2 * attrs.kv_heads) * attrs.head_size;
+  require(graph_.at(qkv).dims == Dims{tokens_, width}, "attention operand");
+  require(attrs.query_heads % attrs.kv_heads == 0, "query heads are a multiple of key/value heads");
+  const ValueId a = temp("attention.out", {tokens_, attrs.query_heads * attrs.head_size});
+  const ValueId lse = add_value("attention.lse", DType::kF32, {attrs.query_heads, tokens_}, ValueRole::kTemp);
+  emit(OpKind::kAttention, {qkv, starts}, {a, lse}, attrs);
+  return a;
+}
+
+ValueId GraphBuilder::swiglu(ValueId gate_up) {
+  const ValueId s = temp("swiglu.out", {tokens_, graph_.at(gate_up).dims[1] / 2});
+  emit(OpKind::kSwiGlu, {gate_up}, {s});
+  return s;
+}
+
+ValueId GraphBuilder::add(ValueId a, ValueId b) {
+  require(graph_.at(a).dims == graph_.at(b).dims, "add operands");
+  const ValueId sum = temp("sum", graph_.at(a).dims);
+  emit(OpKind::kAdd, {a, b}, {sum});
+  return sum;
+}
+
+ValueId GraphBuilder::linear_cross_entropy(ValueId x, ValueId weight, ValueId labels,
+                                           const CrossEntropyAttrs& attrs) {
+  require(graph_.at(x).dims[1] == graph_.at(weight).dims[1], "head width");
+  const ValueId loss = add_value("loss", DType::kF64, {2}, ValueRole::kOutput, Port::kLoss);
+  std::vector<ValueId> out{loss};
+  if (attrs.with_gradients) {
+    out.push_back(temp("d_" + graph_.at(x).name, graph_.at(x).dims));
+    const ValueId grad = add_value("d_" + graph_.at(weight).name, graph_.at(weight).dtype,
+                                   graph_.at(weight).dims, ValueRole::kParamGrad);
+    graph_.values[static_cast<size_t>(weight)].grad = grad;
+    out.push_back(grad);
+  }
+  emit(OpKind::kLinearCrossEntropy, {x, weight, labels}, std::move(out), attrs);
+  return loss;
+}
+
+void GraphBuilder::output(ValueId value, Port port) {
+  Value& v = graph_.values[static_cast<size_t>(value)];
+  require(v.role == ValueRole::kTemp || v.role == ValueRole::kOutput, "outputs are made by the layer");
+  v.role = ValueRole::kOutput;
+  v.port = port;
+}
+
+LayerGraph GraphBuilder::finish(bool with_backward) {
+  if (with_backward) derive_backward(graph_);
+  check_graph(graph_);
+  return std::move(graph_);
+}
+
+}  // namespace ftrun

@@ -1,0 +1,51 @@
+#include "graph/layer_graph.h"
+
+namespace ftrun {
+namespace {
+
+double product_flops(const LayerGraph& graph, ValueId x, ValueId w) {
+  const double tokens = static_cast<double>(graph.at(x).dims[0]);
+  return 2.0 * tokens * static_cast<double>(element_count(graph.at(w).dims));
+}
+
+/// Pairs (query, key) that causal attention scores, summed over rows and heads, times 2 d.
+double attention_flops(const LayerGraph& graph, const Op& op, ValueId qkv) {
+  const auto& attrs = std::get<AttentionAttrs>(op.attrs);
+  const double rows = static_cast<double>(graph.at(qkv).dims[0] / attrs.row_tokens);
+  const double tokens = static_cast<double>(attrs.row_tokens);
+  double pairs = tokens * (tokens + 1) / 2;
+  if (attrs.window > 0 && attrs.window < attrs.row_tokens) {
+    const double hidden = tokens - static_cast<double>(attrs.window);
+    pairs -= hidden * (hidden + 1) / 2;
+  }
+  return 2.0 * rows * pairs * static_cast<double>(attrs.query_heads * attrs.head_size);
+}
+
+}  // namespace
+
+double flops(const LayerGraph& graph, const Op& op) {
+  switch (op.kind) {
+    case OpKind::kLinear:
+    case OpKind::kLinearDgrad: return product_flops(graph, op.in[0], op.in[1]);
+    case OpKind::kLinearWgrad: return product_flops(graph, op.in[0], op.out[0]);
+    case OpKind::kLinearCrossEntropy:
+      return product_flops(graph, op.in[0], op.in[1]) * (op.out.size() > 1 ? 3.0 : 1.0);
+    case OpKind::kAttention: return 2.0 * attention_flops(graph, op, op.in[0]);
+    // Scores again, then the gradients by P, v, q and k.
+    case OpKind::kAttentionDgrad: return 5.0 * attention_flops(graph, op, op.in[1]);
+    default: {
+      double elements = 0;
+      for (const ValueId id : op.out) elements += static_cast<double>(element_count(graph.at(id).dims));
+      return elements;
+    }
+  }
+}
+
+int64_t traffic_bytes(const LayerGraph& graph, const Op& op) {
+  int64_t bytes = 0;
+  for (const ValueId id : op.in) bytes += graph.at(id).bytes();
+  for (const ValueId id : op.out) bytes += graph.at(id).bytes();
+  return bytes;
+}
+
+}  // namespace ftrun

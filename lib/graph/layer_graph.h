@@ -1,0 +1,143 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "graph/op.h"
+
+namespace ftrun {
+
+using Dims = std::vector<int64_t>;
+
+int64_t element_count(const Dims& dims);
+
+/// Where a value comes from or goes to, which decides where its storage lies.
+enum class ValueRole : uint8_t {
+  kInput,       // from the batch or another layer
+  kOutput,      // handed to another layer
+  kParam,       // a parameter, in the unit's flat buffer
+  kParamGrad,   // its gradient, in the gradient buffer
+  kOutputGrad,  // gradient of the loss by an output, from the layer after
+  kInputGrad,   // gradient of the loss by an input, for the layer before
+  kSaved,       // made by forward, read by backward
+  kTemp,        // inside one list
+  kWorkspace,   // scratch of one operation: U8 bytes
+};
+
+/// What a value carries between layers and the loader; at most one value a port and direction.
+enum class Port : uint8_t { kNone, kTokens, kPositions, kStarts, kLabels, kHidden, kRope, kLogits, kLoss };
+
+std::string_view port_name(Port port);
+
+struct Value {
+  std::string name;
+  DType dtype = DType::kF32;
+  Dims dims;
+  ValueRole role = ValueRole::kTemp;
+  Port port = Port::kNone;
+  /// For kParam: the value of its gradient. For kOutput and kInput: the value of the gradient by it.
+  ValueId grad = -1;
+
+  int64_t bytes() const { return element_count(dims) * dtype_bytes(dtype); }
+};
+
+/// One layer for fixed shapes: values and three lists. `backward` runs the input-gradient and
+/// weight-gradient operations interleaved (each weight gradient as soon as its inputs exist), which
+/// is what a schedule uses that does not defer weight gradients.
+struct LayerGraph {
+  std::string name;
+  std::vector<Value> values;
+  std::vector<Op> forward;
+  std::vector<Op> input_grad;
+  std::vector<Op> weight_grad;
+  std::vector<Op> backward;
+
+  const Value& at(ValueId id) const { return values[static_cast<size_t>(id)]; }
+  /// Values of a role, in order of their ids.
+  std::vector<ValueId> with_role(ValueRole role) const;
+  /// The value at a port with that role, or -1.
+  ValueId find(ValueRole role, Port port) const;
+};
+
+/// Builds the forward list of a layer: add values, then operations in order. The builder infers the
+/// output shapes, declares workspaces and checks every operand; finish() derives the backward lists.
+class GraphBuilder {
+ public:
+  /// `tokens` is N of every activation; `activation` its dtype.
+  GraphBuilder(std::string name, int64_t tokens, int64_t row_tokens, DType activation = DType::kF32);
+
+  ValueId input(Port port, DType dtype, Dims dims, std::string name);
+  ValueId param(std::string name, Dims dims);
+
+  ValueId embed(ValueId tokens, ValueId table);
+  ValueId rope_table(ValueId positions, std::vector<double> inverse_frequencies, double magnitude);
+  ValueId rms_norm(ValueId x, ValueId weight, double epsilon);
+  struct SumAndNorm {
+    ValueId sum;
+    ValueId norm;
+  };
+  SumAndNorm add_rms_norm(ValueId x, ValueId r, ValueId weight, double epsilon);
+  ValueId linear(ValueId x, ValueId weight, ValueId bias = -1);
+  ValueId qk_norm(ValueId qkv, ValueId weight_q, ValueId weight_k, const HeadAttrs& heads);
+  ValueId rope(ValueId qkv, ValueId table, const HeadAttrs& heads);
+  ValueId attention(ValueId qkv, ValueId starts, AttentionAttrs attrs);
+  ValueId swiglu(ValueId gate_up);
+  ValueId add(ValueId a, ValueId b);
+  /// Returns the F64[2] loss value (an output at Port::kLoss). With gradients it also produces the
+  /// gradient by `x`, so the backward lists start from it.
+  ValueId linear_cross_entropy(ValueId x, ValueId weight, ValueId labels, const CrossEntropyAttrs& attrs);
+
+  void output(ValueId value, Port port);
+
+  /// `with_backward` derives input_grad, weight_grad and backward (see derive_backward).
+  LayerGraph finish(bool with_backward);
+
+ private:
+  ValueId add_value(std::string name, DType dtype, Dims dims, ValueRole role, Port port = Port::kNone);
+  ValueId temp(const std::string& name, Dims dims);
+  void emit(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, OpAttrs attrs = NoAttrs{});
+
+  LayerGraph graph_;
+  int64_t tokens_;
+  int64_t row_tokens_;
+  DType activation_;
+};
+
+/// Fills input_grad, weight_grad and backward of a graph whose forward list is complete: walks the
+/// forward list in reverse, emits each kind's gradient operations, sums gradients of values used
+/// twice (a residual is handed to the norm's gradient as its extra term), runs cheap forward kinds
+/// again instead of saving their results, and marks what must be saved.
+void derive_backward(LayerGraph& graph);
+
+/// Throws Error(kBug) unless every operation's operands are defined before use, shapes agree with
+/// its kind, and nothing but parameter gradients is written twice.
+void check_graph(const LayerGraph& graph);
+
+/// Bytes of scratch an operation needs with `values`' shapes; the kernels rely on exactly this.
+int64_t workspace_bytes(const LayerGraph& graph, const Op& op);
+
+/// Floating-point operations of one operation (multiply and add count as two); causal attention
+/// counts the half that is computed.
+double flops(const LayerGraph& graph, const Op& op);
+/// Bytes read plus written, each operand once.
+int64_t traffic_bytes(const LayerGraph& graph, const Op& op);
+
+/// Storage of one list: where each of its temporaries and workspaces lies in a scratch buffer.
+struct ScratchPlan {
+  /// Byte offset by value; -1 for values that do not live in scratch.
+  std::vector<int64_t> offset;
+  int64_t bytes = 0;
+};
+/// Offsets of `list`'s kTemp and kWorkspace values, overlapping where lifetimes allow; 64-byte aligned.
+ScratchPlan plan_scratch(const LayerGraph& graph, std::span<const Op> list);
+
+/// Storage of the values that forward leaves for backward, in one buffer; 64-byte aligned.
+ScratchPlan plan_saved(const LayerGraph& graph);
+
+/// "linear x:[512,576] qkv.weight:[960,576] -> qkv:[512,960]"
+std::string op_text(const LayerGraph& graph, const Op& op);
+
+}  // namespace ftrun

@@ -1,0 +1,143 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace ftrun {
+
+/// Index of a value in its LayerGraph.
+using ValueId = int32_t;
+
+// The closed set of operation kinds. Letters in the comments: N = B*T tokens of a micro-batch
+// (B rows of T tokens), D hidden, H query heads, K key/value heads, d head size, F feed-forward,
+// V vocabulary rows. Matrices are row-major; activations have the dtype of the graph, `rstd` and
+// `lse` are always F32, integers I32. Optional inputs are written in [brackets] and come last.
+//
+// A gradient kind exists for each forward kind; kinds ending in "Wgrad" add to (or overwrite, see
+// KernelContext::accumulate) gradients of parameters and write nothing else.
+enum class OpKind : uint8_t {
+  // in: tokens I32[N], table[V,D]                  out: x[N,D]
+  kEmbed,
+  // in: tokens I32[N], dx[N,D]                     out: dtable[V,D]
+  kEmbedWgrad,
+  // in: positions I32[N]                           out: rope F32[N,d]: cos of the d/2 angles, then sin
+  kRopeTable,
+  // in: x[N,D], w[D]                               out: y[N,D], rstd F32[N]
+  kRmsNorm,
+  // in: x[N,D], r[N,D], w[D]                       out: sum=x+r [N,D], y[N,D], rstd F32[N]
+  kAddRmsNorm,
+  // in: dy[N,D], x[N,D], rstd F32[N], w[D], [e[N,D]]  out: dx[N,D] (= gradient through the norm, + e)
+  kRmsNormDgrad,
+  // in: dy[N,D], x[N,D], rstd F32[N]               out: dw[D]
+  kRmsNormWgrad,
+  // in: x[N,I], w[O,I], [b[O]]                     out: y[N,O] = x w^T + b
+  kLinear,
+  // in: dy[N,O], w[O,I]                            out: dx[N,I] = dy w
+  kLinearDgrad,
+  // in: dy[N,O], x[N,I]                            out: dw[O,I] = dy^T x
+  kLinearWgrad,
+  // in: dy[N,O]                                    out: db[O] = sum over N
+  kBiasWgrad,
+  // RMS norm over each head's d elements of q and k; v is copied.
+  // in: qkv[N,(H+2K)d], wq[d], wk[d]               out: y[N,(H+2K)d], rstd F32[N,H+K]
+  kQkNorm,
+  // in: dy[N,(H+2K)d], qkv[N,(H+2K)d], rstd F32[N,H+K], wq[d], wk[d]   out: dqkv[N,(H+2K)d]
+  kQkNormDgrad,
+  // in: dy[N,(H+2K)d], qkv[N,(H+2K)d], rstd F32[N,H+K]                 out: dwq[d], dwk[d]
+  kQkNormWgrad,
+  // Rotates q and k (halves i and i+d/2 of a head, as Hugging Face's rotate_half); v is copied.
+  // in: qkv[N,(H+2K)d], rope F32[N,d]              out: y[N,(H+2K)d]      (out may be in)
+  kRope,
+  // in: dy[N,(H+2K)d], rope F32[N,d]               out: dqkv[N,(H+2K)d]   (out may be dy)
+  kRopeDgrad,
+  // Causal softmax attention inside each row. Token t attends to u with max(starts[t], t-window+1)
+  // <= u <= t, all indices inside its row of T tokens. Query head h uses key/value head h*K/H.
+  // in: qkv[N,(H+2K)d], starts I32[N]              out: a[N,H*d], lse F32[H,N] (log-sum-exp of scaled scores)
+  kAttention,
+  // in: da[N,H*d], qkv[N,(H+2K)d], a[N,H*d], lse F32[H,N], starts I32[N]   out: dqkv[N,(H+2K)d]
+  kAttentionDgrad,
+  // in: gu[N,2F]: gate, then up                    out: s[N,F] = silu(gate) * up
+  kSwiGlu,
+  // in: ds[N,F], gu[N,2F]                          out: dgu[N,2F]         (out may be gu)
+  kSwiGluDgrad,
+  // in: a, b (same shape)                          out: a+b               (out may be a)
+  kAdd,
+  // The head's product and the loss in one, in chunks of tokens so that logits are never whole in
+  // memory. Loss of token n is (lse(logits) - logits[label]), times StepScalars::loss_scale in the
+  // gradients; labels < 0 do not count.
+  // in: x[N,D], w[V,D], labels I32[N]              out: loss F64[2] (adds {sum of losses, counted tokens}),
+  //   and, when attrs.with_gradients: dx[N,D], dw[V,D] (a gradient of a parameter: see Wgrad above)
+  kLinearCrossEntropy,
+};
+
+struct NoAttrs {
+  bool operator==(const NoAttrs&) const = default;
+};
+
+struct NormAttrs {
+  double epsilon = 1e-5;
+  bool operator==(const NormAttrs&) const = default;
+};
+
+/// Layout of qkv rows: H query heads, then K key heads, then K value heads, each of d elements.
+struct HeadAttrs {
+  int64_t query_heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_size = 0;
+  /// kQkNorm only.
+  double epsilon = 1e-6;
+  bool operator==(const HeadAttrs&) const = default;
+};
+
+struct AttentionAttrs {
+  int64_t query_heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_size = 0;
+  /// T: tokens of a row; N is a multiple of it.
+  int64_t row_tokens = 0;
+  /// Multiplies the scores, usually 1/sqrt(d).
+  double scale = 1.0;
+  /// Sliding window in tokens; 0 = none.
+  int64_t window = 0;
+  bool operator==(const AttentionAttrs&) const = default;
+};
+
+struct RopeTableAttrs {
+  /// d/2 angles per position (radians per token), already scaled as the family asks.
+  std::vector<double> inverse_frequencies;
+  /// Multiplies cos and sin (1 except for YaRN-like scalings).
+  double magnitude = 1.0;
+  bool operator==(const RopeTableAttrs&) const = default;
+};
+
+struct CrossEntropyAttrs {
+  bool with_gradients = true;
+  /// Tokens whose logits are in memory at once.
+  int64_t chunk_tokens = 256;
+  bool operator==(const CrossEntropyAttrs&) const = default;
+};
+
+using OpAttrs =
+    std::variant<NoAttrs, NormAttrs, HeadAttrs, AttentionAttrs, RopeTableAttrs, CrossEntropyAttrs>;
+
+struct Op {
+  OpKind kind;
+  std::vector<ValueId> in;
+  std::vector<ValueId> out;
+  OpAttrs attrs;
+  /// Scratch bytes this operation needs while it runs; a value of the list's scratch buffer.
+  ValueId workspace = -1;
+};
+
+/// "linear_dgrad", ...: the word used in programs, messages and traces.
+std::string_view op_name(OpKind kind);
+
+/// Cheap kinds are run again in the backward list instead of saving what they produced.
+bool is_cheap(OpKind kind);
+
+/// True when output 0 may lie on input 0's storage if nothing reads that input later.
+bool may_run_in_place(OpKind kind);
+
+}  // namespace ftrun

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+namespace ftrun {
+
+/// Every buffer and value starts at a multiple of this many bytes (a cache line, an AVX-512 vector).
+inline constexpr int64_t kStorageAlignment = 64;
+
+/// Something that needs `bytes` of memory from time `first` to time `last`, both included.
+struct StorageRequest {
+  int64_t bytes = 0;
+  int64_t first = std::numeric_limits<int64_t>::max();
+  int64_t last = std::numeric_limits<int64_t>::min();
+};
+
+struct StorageLayout {
+  /// Byte offset by request; -1 for requests of no bytes.
+  std::vector<int64_t> offset;
+  int64_t bytes = 0;
+};
+
+/// Places requests in one arena so that those alive at the same time do not overlap.
+StorageLayout pack_storage(std::span<const StorageRequest> requests, int64_t alignment);
+
+}  // namespace ftrun

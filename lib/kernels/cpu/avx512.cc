@@ -1,0 +1,19 @@
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cpu/vector_kernels.h"
+
+namespace ftrun::avx512 {
+namespace {
+constexpr int kVectorBytes = 64;
+constexpr int kTileRows = 8;
+constexpr int kTileVectors = 2;
+#include "kernels/cpu/simd.inc"
+#include "kernels/cpu/row_kernels.inc"
+#include "kernels/cpu/flat_kernels.inc"
+#include "kernels/cpu/attention_tiles.inc"
+}  // namespace
+#include "kernels/cpu/vector_table.inc"
+}  // namespace ftrun::avx512

@@ -1,0 +1,33 @@
+#pragma once
+
+#include "kernels/cpu/op_call.h"
+
+// The kinds of operations on the CPU for activations of type S (float, double); operands as in
+// graph/op.h. Results have the same bits for any number of threads, except those of BLAS products
+// (the linear kinds, kLinearCrossEntropy).
+namespace ftrun::cpu {
+
+template <class S> void embed(const OpCall& call);
+template <class S> void embed_wgrad(const OpCall& call);
+template <class S> void rms_norm(const OpCall& call);
+template <class S> void add_rms_norm(const OpCall& call);
+template <class S> void rms_norm_dgrad(const OpCall& call);
+template <class S> void rms_norm_wgrad(const OpCall& call);
+template <class S> void linear(const OpCall& call);
+template <class S> void linear_dgrad(const OpCall& call);
+template <class S> void linear_wgrad(const OpCall& call);
+template <class S> void bias_wgrad(const OpCall& call);
+template <class S> void qk_norm(const OpCall& call);
+template <class S> void qk_norm_dgrad(const OpCall& call);
+template <class S> void qk_norm_wgrad(const OpCall& call);
+template <class S> void rope(const OpCall& call);
+template <class S> void rope_dgrad(const OpCall& call);
+template <class S> void attention(const OpCall& call);
+template <class S> void attention_dgrad(const OpCall& call);
+template <class S> void swiglu(const OpCall& call);
+template <class S> void swiglu_dgrad(const OpCall& call);
+template <class S> void add(const OpCall& call);
+template <class S> void linear_cross_entropy(const OpCall& call);
+void rope_table(const OpCall& call);
+
+}  // namespace ftrun::cpu

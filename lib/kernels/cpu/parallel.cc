@@ -1,0 +1,55 @@
+#include "kernels/cpu/parallel.h"
+
+#include <ATen/Parallel.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <new>
+
+#include "kernels/kernels.h"
+
+namespace ftrun {
+
+namespace {
+
+struct AlignedDelete {
+  void operator()(void* p) const { std::free(p); }
+};
+
+struct Scratch {
+  std::unique_ptr<void, AlignedDelete> memory;
+  size_t bytes = 0;
+};
+
+}  // namespace
+
+void parallel_detail::run_ranges(int64_t count, int64_t grain, RangeFunction function, void* context) {
+  at::parallel_for(0, count, grain,
+                   [&](int64_t begin, int64_t end) { function(context, begin, end); });
+}
+
+void parallel_detail::run_tasks(int64_t count, RangeFunction function, void* context) {
+  std::atomic<int64_t> next{0};
+  const int64_t workers = std::min<int64_t>(at::get_num_threads(), count);
+  at::parallel_for(0, workers, 1, [&](int64_t, int64_t) {
+    for (int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < count;)
+      function(context, task, task + 1);
+  });
+}
+
+void* thread_scratch(size_t bytes) {
+  thread_local Scratch scratch;
+  if (scratch.bytes < bytes) {
+    const size_t rounded = (bytes + 63) / 64 * 64;
+    void* const memory = std::aligned_alloc(64, rounded);
+    if (memory == nullptr) throw std::bad_alloc();
+    scratch.memory.reset(memory);
+    scratch.bytes = rounded;
+  }
+  return scratch.memory.get();
+}
+
+void set_kernel_threads(int threads) { at::set_num_threads(threads); }
+
+}  // namespace ftrun

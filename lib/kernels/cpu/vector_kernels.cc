@@ -1,0 +1,39 @@
+#include "kernels/cpu/vector_kernels.h"
+
+#include <atomic>
+
+#include "base/error.h"
+
+namespace ftrun {
+
+namespace {
+
+std::atomic<Isa>& chosen_isa() {
+  static std::atomic<Isa> isa{best_isa()};
+  return isa;
+}
+
+}  // namespace
+
+Isa best_isa() {
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+    return Isa::kAvx512;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Isa::kAvx2;
+  throw Error(ExitCode::kUnsupported, "this processor has no AVX2 and FMA, which ftrun's CPU kernels need",
+              "run on a processor of 2015 or later (Intel Haswell, AMD Zen), or on a GPU");
+}
+
+void set_isa(Isa isa) { chosen_isa() = isa; }
+
+template <>
+const VectorKernels<float>& vector_kernels<float>() {
+  return chosen_isa() == Isa::kAvx512 ? avx512::kFloat : avx2::kFloat;
+}
+
+template <>
+const VectorKernels<double>& vector_kernels<double>() {
+  return chosen_isa() == Isa::kAvx512 ? avx512::kDouble : avx2::kDouble;
+}
+
+}  // namespace ftrun

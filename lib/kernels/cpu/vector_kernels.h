@@ -1,0 +1,171 @@
+#pragma once
+
+#include <cstdint>
+
+#include "graph/workspace.h"
+
+namespace ftrun {
+
+// Seen by sources compiled for different instruction sets: declarations and plain data only, no
+// function bodies (the linker would keep any one copy of them).
+
+/// Type of saved statistics (rstd, lse) for activations of type S.
+template <class S>
+struct StatOf {
+  using Type = float;
+};
+template <>
+struct StatOf<double> {
+  using Type = double;
+};
+template <class S>
+using Stat = typename StatOf<S>::Type;
+
+/// Type in which elements stored as S are computed with.
+template <class S>
+struct ComputeOf {
+  using Type = S;
+};
+template <class S>
+using Compute = typename ComputeOf<S>::Type;
+
+struct RowMaxSum {
+  double max;
+  double sum;
+};
+
+/// Coefficients of one Adam step, ready to multiply.
+struct AdamStep {
+  float gradient_scale;
+  float beta1, one_minus_beta1;
+  float beta2, one_minus_beta2;
+  /// lr / bias_correction1 and 1 / sqrt(bias_correction2).
+  float step_size, inverse_sqrt_correction2;
+  float epsilon;
+  /// 1 - lr * decay when decoupled, else 1; and the decay added to the gradient, else 0.
+  float keep, l2;
+};
+
+struct SgdStep {
+  float gradient_scale;
+  float learning_rate;
+  float momentum, one_minus_dampening;
+  float l2;
+  bool nesterov, first_step;
+};
+
+/// One query block of one head, forward.
+template <class S>
+struct AttentionForwardTile {
+  /// Row of the block's first token; rows are `qkv_stride` apart.
+  const S* q;
+  int64_t qkv_stride;
+  /// Packed key/value blocks 0.. of this row and head: keys transposed [d_padded,64], values [64,d_padded].
+  const Compute<S>* keys_transposed;
+  const Compute<S>* values;
+  int64_t head_size, padded_head;
+  double scale;
+  /// Index of the block, tokens in it, first key block any of them attends to.
+  int64_t block, rows, first_key_block;
+  /// First token (index in the row) each of the block's tokens attends to.
+  const int32_t* lowest;
+  S* out;
+  int64_t out_stride;
+  Stat<S>* lse;
+  /// 128 padded_head + 64 * 67 elements.
+  Compute<S>* scratch;
+};
+
+/// One key block against one query block of one head, backward.
+template <class S>
+struct AttentionBackwardTile {
+  const S* q;
+  const S* da;
+  int64_t qkv_stride, da_stride;
+  /// [d_padded,64], [d_padded,64], [64,d_padded]
+  const Compute<S>* keys_transposed;
+  const Compute<S>* values_transposed;
+  const Compute<S>* keys;
+  int64_t head_size, padded_head;
+  double scale;
+  int64_t query_block, key_block, rows, keys_count;
+  const int32_t* lowest;
+  const Stat<S>* lse;
+  const Stat<S>* delta;
+  /// [64,d_padded]: dq is unscaled and written or, with `accumulate_dq`, added to; dk, dv are added to.
+  Compute<S>* dq;
+  bool accumulate_dq;
+  Compute<S>* dk;
+  Compute<S>* dv;
+  /// 128 padded_head + 2 * 64 * 64 elements.
+  Compute<S>* scratch;
+};
+
+/// The vector code for activations of type S. Ranges and rows are contiguous unless a stride is given.
+template <class S>
+struct VectorKernels {
+  // --- rows ---------------------------------------------------------------------------------
+  /// y = (x [+ r]) * rstd * w; with r, sum = x + r is written too.
+  void (*rms_norm)(const S* x, const S* r, const S* w, S* sum, S* y, Stat<S>* rstd, int64_t rows, int64_t width,
+                   double epsilon);
+  /// dx = gradient through the norm [+ e].
+  void (*rms_norm_dgrad)(const S* dy, const S* x, const Stat<S>* rstd, const S* w, const S* e, S* dx, int64_t rows,
+                         int64_t width);
+  /// dw += sum over rows of dy * x * rstd.
+  void (*rms_norm_wgrad)(const S* dy, const S* x, const Stat<S>* rstd, S* dw, int64_t rows, int64_t width);
+  /// sums += sum over rows of x.
+  void (*column_sums)(const S* x, S* sums, int64_t rows, int64_t width);
+  /// Rotates `heads` heads of one token; sine_sign -1 rotates back. y may be x.
+  void (*rope)(const S* x, S* y, const float* cosine, const float* sine, double sine_sign, int64_t heads,
+               int64_t head_size);
+  void (*swiglu)(const S* gate, const S* up, S* out, int64_t count);
+  /// dgate may be gate and dup may be up.
+  void (*swiglu_dgrad)(const S* ds, const S* gate, const S* up, S* dgate, S* dup, int64_t count);
+  /// out = a + b; out may be a or b.
+  void (*add)(const S* a, const S* b, S* out, int64_t count);
+  /// Replaces a row by exp(row - max).
+  RowMaxSum (*exponentials)(S* row, int64_t count);
+  /// The same sums, leaving the row alone.
+  RowMaxSum (*max_and_sum)(const S* row, int64_t count);
+  void (*scale)(S* row, double factor, int64_t count);
+
+  // --- attention ----------------------------------------------------------------------------
+  /// out[64,padded] = factor * rows of src, the rest 0.
+  void (*pack_rows)(const S* src, int64_t stride, int64_t rows, int64_t width, int64_t padded, double factor,
+                    Compute<S>* out);
+  /// out[padded,64] = the same, transposed.
+  void (*pack_columns)(const S* src, int64_t stride, int64_t rows, int64_t width, int64_t padded,
+                       Compute<S>* out);
+  /// dst[rows,width] = factor * sum over `count` tiles, `step` elements apart, in order.
+  void (*unpack_sum)(const Compute<S>* tile, int64_t count, int64_t step, int64_t rows, int64_t width, int64_t padded,
+                     double factor, S* dst, int64_t stride);
+  void (*attention_forward)(const AttentionForwardTile<S>& tile);
+  void (*attention_backward)(const AttentionBackwardTile<S>& tile);
+  /// Dot product.
+  double (*dot)(const S* a, const S* b, int64_t count);
+
+  // --- flat fp32 (null for other types) -------------------------------------------------------
+  double (*sum_of_squares)(const float* g, int64_t count);
+  void (*adam)(float* p, const float* g, float* m, float* v, int64_t count, const AdamStep& step);
+  void (*sgd)(float* p, const float* g, float* buffer, int64_t count, const SgdStep& step);
+};
+
+namespace avx2 {
+extern const VectorKernels<float> kFloat;
+extern const VectorKernels<double> kDouble;
+}  // namespace avx2
+namespace avx512 {
+extern const VectorKernels<float> kFloat;
+extern const VectorKernels<double> kDouble;
+}  // namespace avx512
+
+enum class Isa : uint8_t { kAvx2, kAvx512 };
+
+/// The widest instruction set this processor has. Error(kUnsupported) without AVX2 and FMA.
+Isa best_isa();
+/// Chooses the vector code (tests and benchmarks compare both); otherwise best_isa() is used.
+void set_isa(Isa isa);
+template <class S>
+const VectorKernels<S>& vector_kernels();
+
+}  // namespace ftrun

@@ -1,0 +1,71 @@
+#include "base/error.h"
+#include "kernels/cpu/op_call.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/kernels.h"
+
+namespace ftrun {
+
+namespace {
+
+/// The floating-point type an operation works in: that of its first operand which is not integer.
+DType working_dtype(const LayerGraph& graph, const Op& op) {
+  for (const ValueId id : op.in)
+    if (graph.at(id).dtype != DType::kI32) return graph.at(id).dtype;
+  return DType::kF32;
+}
+
+template <class S>
+void run_as(const OpCall& call) {
+  switch (call.kind()) {
+    case OpKind::kEmbed: return cpu::embed<S>(call);
+    case OpKind::kEmbedWgrad: return cpu::embed_wgrad<S>(call);
+    case OpKind::kRopeTable: return cpu::rope_table(call);
+    case OpKind::kRmsNorm: return cpu::rms_norm<S>(call);
+    case OpKind::kAddRmsNorm: return cpu::add_rms_norm<S>(call);
+    case OpKind::kRmsNormDgrad: return cpu::rms_norm_dgrad<S>(call);
+    case OpKind::kRmsNormWgrad: return cpu::rms_norm_wgrad<S>(call);
+    case OpKind::kLinear: return cpu::linear<S>(call);
+    case OpKind::kLinearDgrad: return cpu::linear_dgrad<S>(call);
+    case OpKind::kLinearWgrad: return cpu::linear_wgrad<S>(call);
+    case OpKind::kBiasWgrad: return cpu::bias_wgrad<S>(call);
+    case OpKind::kQkNorm: return cpu::qk_norm<S>(call);
+    case OpKind::kQkNormDgrad: return cpu::qk_norm_dgrad<S>(call);
+    case OpKind::kQkNormWgrad: return cpu::qk_norm_wgrad<S>(call);
+    case OpKind::kRope: return cpu::rope<S>(call);
+    case OpKind::kRopeDgrad: return cpu::rope_dgrad<S>(call);
+    case OpKind::kAttention: return cpu::attention<S>(call);
+    case OpKind::kAttentionDgrad: return cpu::attention_dgrad<S>(call);
+    case OpKind::kSwiGlu: return cpu::swiglu<S>(call);
+    case OpKind::kSwiGluDgrad: return cpu::swiglu_dgrad<S>(call);
+    case OpKind::kAdd: return cpu::add<S>(call);
+    case OpKind::kLinearCrossEntropy: return cpu::linear_cross_entropy<S>(call);
+  }
+  bug("unknown operation kind");
+}
+
+}  // namespace
+
+void* OpCall::address(ValueId id, DType dtype) const {
+  require(id >= 0 && static_cast<size_t>(id) < storage_.size(), "operand has a place in storage");
+  const Value& value = graph_.at(id);
+  if (value.dtype != dtype)
+    bug(cat(op_name(op_.kind), ": ", value.name, " is ", dtype_name(value.dtype), ", the kernel wants ",
+            dtype_name(dtype)));
+  void* const address = storage_[static_cast<size_t>(id)];
+  if (address == nullptr) bug(cat(op_name(op_.kind), ": ", value.name, " has no storage"));
+  return address;
+}
+
+void run_op(const LayerGraph& graph, const Op& op, std::span<void* const> storage, const KernelContext& context) {
+  const OpCall call(graph, op, storage, context);
+  switch (const DType dtype = working_dtype(graph, op)) {
+    case DType::kF32: return run_as<float>(call);
+    case DType::kF64: return run_as<double>(call);
+    default:
+      throw Error(ExitCode::kUnsupported,
+                  cat("the CPU kernels compute in F32, not ", dtype_name(dtype), " (", op_name(op.kind), ")"),
+                  "train in fp32 on the CPU");
+  }
+}
+
+}  // namespace ftrun

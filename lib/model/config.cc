@@ -1,0 +1,270 @@
+#include "model/config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "model/config_reader.h"
+#include "model/families.h"
+#include "model/rope.h"
+
+namespace ftrun {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kLargestText = size_t{4} << 20;
+// A projection's width (heads times head size); the bound of the other dimensions is WholeRange's.
+constexpr int64_t kWidest = int64_t{1} << 20;
+constexpr WholeRange kTokenIds{-1, int64_t{1} << 31};
+
+json parse_json(std::string_view text, const std::string& where) {
+  if (text.size() > kLargestText) {
+    throw Error(ExitCode::kBadInput,
+                cat(where, ": ", text.size(), " bytes; a model's configuration has at most ",
+                    kLargestText));
+  }
+  try {
+    return json::parse(text);
+  } catch (const json::exception& error) {
+    // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
+    std::string what = error.what();
+    if (const size_t at = what.find("] "); at != std::string::npos) what.erase(0, at + 2);
+    if (what.size() > 160) what = what.substr(0, 160) + "...";
+    throw Error(ExitCode::kBadInput, cat(where, ": not valid JSON: ", what));
+  }
+}
+
+const Family& read_family(const json& root, const std::string& where) {
+  if (!root.is_object()) {
+    throw Error(ExitCode::kBadInput,
+                cat(where, ": found ", found_text(root), "; expected an object"));
+  }
+  const auto it = root.find("model_type");
+  if (it == root.end() || !it->is_string()) {
+    throw Error(ExitCode::kBadInput,
+                cat(where, ": model_type: ", it == root.end() ? "missing" : "found " + found_text(*it),
+                    "; expected a text such as \"llama\""),
+                "give a Hugging Face model folder");
+  }
+  const Family* family = find_family(it->get<std::string>());
+  if (!family) {
+    throw Error(ExitCode::kUnsupported,
+                cat(where, ": model_type ", found_text(*it), " is not supported yet"),
+                "supported families: " + family_names());
+  }
+  return *family;
+}
+
+void read_heads(ConfigReader& reader, ModelConfig& config, const Family& family) {
+  constexpr WholeRange kHeads{1, 1 << 14};
+  config.query_heads = reader.whole("num_attention_heads", kHeads);
+  const bool kv_absent = !reader.has("num_key_value_heads") && family.default_kv_heads != 0;
+  config.kv_heads = kv_absent
+                        ? family.default_kv_heads
+                        : reader.whole_or("num_key_value_heads", config.query_heads, kHeads);
+  const bool size_absent = !reader.has("head_dim") && family.default_head_size != 0;
+  config.head_size = size_absent ? family.default_head_size
+                                 : reader.whole_or("head_dim", 0, {1, 1 << 13});
+}
+
+// Checks between dimensions, and the head size when nothing gives it.
+void finish_heads(ConfigReader& reader, ModelConfig& config) {
+  if (!reader.clean()) return;
+  const int64_t heads = config.query_heads;
+  if (heads % config.kv_heads != 0) {
+    reader.problem("num_key_value_heads",
+                   cat(config.kv_heads, " does not divide num_attention_heads ", heads));
+  }
+  if (config.head_size == 0 && config.hidden % heads != 0) {
+    reader.problem("hidden_size", cat(config.hidden, " is not a multiple of num_attention_heads ",
+                                      heads, ", and there is no head_dim"));
+    return;
+  }
+  if (config.head_size == 0) config.head_size = config.hidden / heads;
+  if (config.head_size % 2 != 0) {
+    reader.problem("head_dim", cat(config.head_size, " is odd; the rotation needs pairs"));
+  }
+  if (config.head_size * heads > kWidest) {
+    reader.problem("head_dim", cat(config.head_size, " times num_attention_heads ", heads,
+                                   " is above ", kWidest));
+  }
+}
+
+std::optional<DType> read_dtype(const ConfigReader& reader) {
+  const json* value = reader.find("dtype");
+  if (!value) value = reader.find("torch_dtype");
+  if (!value || !value->is_string()) return std::nullopt;
+  const auto name = value->get<std::string>();
+  if (name == "float32") return DType::kF32;
+  if (name == "bfloat16") return DType::kBF16;
+  if (name == "float16") return DType::kF16;
+  return std::nullopt;
+}
+
+std::optional<int64_t> read_token(ConfigReader& reader, const char* key) {
+  const json* value = reader.find(key);
+  // Some files give a list; generation takes its first entry from generation_config.json instead.
+  if (!value || value->is_array()) return std::nullopt;
+  const int64_t id = reader.whole_or(key, -1, kTokenIds);
+  return id < 0 ? std::nullopt : std::optional(id);
+}
+
+std::vector<int64_t> read_eos(ConfigReader& reader) {
+  const json* value = reader.find("eos_token_id");
+  if (!value) return {};
+  if (!value->is_array()) {
+    const auto id = read_token(reader, "eos_token_id");
+    return id ? std::vector<int64_t>{*id} : std::vector<int64_t>{};
+  }
+  std::vector<int64_t> out;
+  for (const json& item : *value) {
+    if (!item.is_number_unsigned() || item.get<uint64_t>() > static_cast<uint64_t>(kTokenIds.high)) {
+      reader.problem("eos_token_id", cat("entry ", out.size(), " is ", found_text(item),
+                                         "; expected a token id"));
+      return {};
+    }
+    out.push_back(item.get<int64_t>());
+  }
+  return out;
+}
+
+void read_common(ConfigReader& reader, ModelConfig& config, const Family& family) {
+  config.vocab_rows = reader.whole("vocab_size", {1, int64_t{1} << 24});
+  config.hidden = reader.whole("hidden_size", {});
+  config.feed_forward = reader.whole("intermediate_size", {1, int64_t{1} << 22});
+  config.layers = reader.whole("num_hidden_layers", {1, 10000});
+  config.max_positions = reader.whole_or("max_position_embeddings", 0, {1, int64_t{1} << 40});
+  read_heads(reader, config, family);
+  config.norm_epsilon = reader.number_or("rms_norm_eps", 1e-6, true);
+  config.tied = reader.flag_or("tie_word_embeddings", false);
+  config.attention_dropout = reader.number_or("attention_dropout", 0.0, false);
+  config.rope = read_rope(reader, config.max_positions);
+  config.windows.assign(static_cast<size_t>(config.layers), 0);
+  config.dtype = read_dtype(reader);
+  config.eos_ids = read_eos(reader);
+  config.bos_id = read_token(reader, "bos_token_id");
+  config.pad_id = read_token(reader, "pad_token_id");
+}
+
+void check_common(ConfigReader& reader, ModelConfig& config, const Family& family) {
+  const std::string act = reader.text_or("hidden_act", "silu");
+  if (act != "silu" && act != "swish")
+    reader.unsupported("hidden_act", found_text(act) + " is not supported yet (silu is)");
+  if (config.attention_dropout < 0 || config.attention_dropout >= 1) {
+    reader.problem("attention_dropout", cat("found ", number_text(config.attention_dropout),
+                                            "; expected a number from 0 to below 1"));
+  }
+  if (reader.find("quantization_config"))
+    reader.unsupported("quantization_config", "quantised weights are not supported yet");
+  const auto classes = reader.texts("architectures");
+  const auto is_ours = [&](const std::string& name) { return name == family.architecture; };
+  if (!classes.empty() && std::none_of(classes.begin(), classes.end(), is_ours)) {
+    reader.unsupported("architectures", cat(found_text(classes.front()), " is not supported yet (",
+                                            family.architecture, " is)"));
+  }
+  finish_heads(reader, config);
+}
+
+std::string listed(const std::vector<std::string>& findings) {
+  return findings.size() == 1 ? " " + findings.front() : "\n  " + join(findings, "\n  ");
+}
+
+void refuse(const ConfigFindings& findings, const std::string& where) {
+  std::vector<std::string> all = findings.problems;
+  all.insert(all.end(), findings.unsupported.begin(), findings.unsupported.end());
+  if (all.empty()) return;
+  const bool bad = !findings.problems.empty();
+  throw Error(bad ? ExitCode::kBadInput : ExitCode::kUnsupported, cat(where, ":", listed(all)));
+}
+
+std::string_view rope_name(RopeType type) {
+  switch (type) {
+    case RopeType::kDefault: return "default";
+    case RopeType::kLinear: return "linear";
+    case RopeType::kLlama3: return "llama3";
+  }
+  bug("unknown rope type");
+}
+
+// Whole numbers in full: 500000 rather than 5e+05.
+std::string plain(double value) {
+  const bool whole = std::abs(value) < 1e15 && std::trunc(value) == value;
+  return whole ? std::to_string(static_cast<int64_t>(value)) : number_text(value);
+}
+
+std::string rope_text(const RopeConfig& rope) {
+  std::string text = cat(rope_name(rope.type), " theta ", plain(rope.theta));
+  if (rope.type != RopeType::kDefault) text += " factor " + plain(rope.factor);
+  if (rope.type == RopeType::kLlama3) {
+    text += cat(" low ", plain(rope.low_frequency_factor), " high ",
+                plain(rope.high_frequency_factor), " original ", rope.original_positions);
+  }
+  return text;
+}
+
+// "full", "4096", or one entry a run of equal layers: "full x28, 4096 x4".
+std::string windows_text(const std::vector<int64_t>& windows) {
+  std::vector<std::string> runs;
+  for (size_t i = 0; i < windows.size();) {
+    size_t end = i;
+    while (end < windows.size() && windows[end] == windows[i]) ++end;
+    const std::string name = windows[i] == 0 ? "full" : std::to_string(windows[i]);
+    if (i == 0 && end == windows.size()) return name;
+    runs.push_back(cat(name, " x", end - i));
+    i = end;
+  }
+  return join(runs, ", ");
+}
+
+std::string features_text(const ModelConfig& config) {
+  std::vector<std::string> names;
+  if (config.tied) names.emplace_back("tied");
+  if (config.qkv_bias) names.emplace_back("qkv_bias");
+  if (config.attention_out_bias) names.emplace_back("attention_out_bias");
+  if (config.mlp_bias) names.emplace_back("mlp_bias");
+  if (config.qk_norm) names.emplace_back("qk_norm");
+  return names.empty() ? "none" : join(names, " ");
+}
+
+std::string tokens_text(const ModelConfig& config) {
+  std::vector<std::string> eos;
+  for (int64_t id : config.eos_ids) eos.push_back(std::to_string(id));
+  const auto one = [](std::optional<int64_t> id) { return id ? std::to_string(*id) : "none"; };
+  return cat("eos ", eos.empty() ? "none" : join(eos, ","), " bos ", one(config.bos_id), " pad ",
+             one(config.pad_id));
+}
+
+}  // namespace
+
+ModelConfig parse_model_config(std::string_view text, const std::string& where) {
+  const json root = parse_json(text, where);
+  const Family& family = read_family(root, where);
+  ConfigFindings findings;
+  ConfigReader reader(root, findings);
+  ModelConfig config;
+  config.family = family.model_type;
+  read_common(reader, config, family);
+  family.read(reader, config);
+  check_common(reader, config, family);
+  refuse(findings, where);
+  return config;
+}
+
+std::string config_text(const ModelConfig& config) {
+  std::ostringstream out;
+  out << "family " << config.family << "\nvocabulary " << config.vocab_rows << "\nhidden "
+      << config.hidden << "\nfeed_forward " << config.feed_forward << "\nlayers " << config.layers
+      << "\nheads " << config.query_heads << " query, " << config.kv_heads << " key/value, of "
+      << config.head_size << "\npositions " << config.max_positions << "\nnorm_epsilon "
+      << number_text(config.norm_epsilon) << "\nfeatures " << features_text(config) << "\nrope "
+      << rope_text(config.rope) << "\nwindow " << windows_text(config.windows) << "\ndtype "
+      << (config.dtype ? dtype_name(*config.dtype) : "unknown") << "\ntokens "
+      << tokens_text(config) << "\n";
+  return out.str();
+}
+
+}  // namespace ftrun

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/dtype.h"
+
+namespace ftrun {
+
+/// How the rotary angles of a model are scaled (transformers' rope_type).
+enum class RopeType : uint8_t { kDefault, kLinear, kLlama3 };
+
+struct RopeConfig {
+  RopeType type = RopeType::kDefault;
+  double theta = 10000.0;
+  /// kLinear, kLlama3: the longest context is this many times the original one.
+  double factor = 1.0;
+  /// kLlama3: wave lengths above original_positions / low_frequency_factor tokens are stretched by
+  /// `factor`, those below original_positions / high_frequency_factor are left, others blended.
+  double low_frequency_factor = 1.0;
+  double high_frequency_factor = 4.0;
+  int64_t original_positions = 0;
+  bool operator==(const RopeConfig&) const = default;
+};
+
+/// What a Hugging Face config.json says of a decoder, in one spelling.
+struct ModelConfig {
+  /// Hugging Face's model_type: "llama", "mistral", "qwen2", "qwen3".
+  std::string family;
+  int64_t vocab_rows = 0;
+  int64_t hidden = 0;
+  int64_t feed_forward = 0;
+  int64_t layers = 0;
+  int64_t query_heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_size = 0;
+  /// Longest sequence the model was made for; 0 when config.json does not say.
+  int64_t max_positions = 0;
+  double norm_epsilon = 1e-6;
+  /// The output matrix is the embedding matrix.
+  bool tied = false;
+  bool qkv_bias = false;
+  bool attention_out_bias = false;
+  bool mlp_bias = false;
+  /// RMS norm of each query and key head before the rotation.
+  bool qk_norm = false;
+  double attention_dropout = 0.0;
+  RopeConfig rope;
+  /// Sliding window of each layer in tokens; 0 = full attention.
+  std::vector<int64_t> windows;
+  /// The dtype the weights were saved in, when config.json names one that ftrun knows.
+  std::optional<DType> dtype;
+  std::vector<int64_t> eos_ids;
+  std::optional<int64_t> bos_id;
+  std::optional<int64_t> pad_id;
+  bool operator==(const ModelConfig&) const = default;
+};
+
+/// Reads the text of a config.json as transformers 4 or 5 writes it; `where` is its path for
+/// messages. Keys that do not change the mathematics are ignored.
+/// Error(kBadInput) lists every problem with its key; Error(kUnsupported) names the family or the
+/// features that ftrun does not have.
+ModelConfig parse_model_config(std::string_view text, const std::string& where);
+
+/// The config as lines of "key value", for people and for goldens.
+std::string config_text(const ModelConfig& config);
+
+}  // namespace ftrun

@@ -1,0 +1,130 @@
+#include "model/config_reader.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ftrun {
+namespace {
+
+constexpr size_t kLongestShown = 60;
+
+std::string range_text(WholeRange range) {
+  return cat("a whole number from ", range.low, " to ", range.high);
+}
+
+bool fits(const nlohmann::json& value, WholeRange range) {
+  if (!value.is_number_integer()) return false;
+  if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX))
+    return false;
+  const auto whole = value.get<int64_t>();
+  return whole >= range.low && whole <= range.high;
+}
+
+}  // namespace
+
+std::string found_text(const nlohmann::json& value) {
+  // Lists and objects may be nested a million deep, and writing them recurses: only say what they are.
+  if (value.is_array()) return cat("a list of ", value.size());
+  if (value.is_object()) return "an object";
+  const std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  return text.size() <= kLongestShown ? text : text.substr(0, kLongestShown) + "...";
+}
+
+ConfigReader::ConfigReader(const nlohmann::json& object, ConfigFindings& findings, std::string prefix)
+    : object_(object), findings_(findings), prefix_(std::move(prefix)) {}
+
+bool ConfigReader::has(const char* key) const { return object_.contains(key); }
+
+const nlohmann::json* ConfigReader::find(const char* key) const {
+  const auto it = object_.find(key);
+  return it == object_.end() || it->is_null() ? nullptr : &*it;
+}
+
+ConfigReader ConfigReader::inner(const char* key) const {
+  return {object_.at(key), findings_, cat(prefix_, key, ".")};
+}
+
+int64_t ConfigReader::whole(const char* key, WholeRange range) {
+  if (has(key) && object_.at(key).is_null()) {
+    problem(key, "found null; expected " + range_text(range));
+  } else if (!has(key)) {
+    problem(key, "missing; expected " + range_text(range));
+  }
+  return whole_or(key, range.low, range);
+}
+
+int64_t ConfigReader::whole_or(const char* key, int64_t fallback, WholeRange range) {
+  const nlohmann::json* value = find(key);
+  if (!value) return fallback;
+  if (fits(*value, range)) return value->get<int64_t>();
+  problem(key, cat("found ", found_text(*value), "; expected ", range_text(range)));
+  return fallback;
+}
+
+double ConfigReader::number(const char* key, double fallback, bool positive) {
+  if (!find(key)) {
+    problem(key, cat(has(key) ? "found null" : "missing", "; expected a number",
+                     positive ? " above 0" : ""));
+  }
+  return number_or(key, fallback, positive);
+}
+
+double ConfigReader::number_or(const char* key, double fallback, bool positive) {
+  const nlohmann::json* value = find(key);
+  if (!value) return fallback;
+  if (value->is_number()) {
+    const auto number = value->get<double>();
+    if (std::isfinite(number) && (!positive || number > 0)) return number;
+  }
+  problem(key,
+          cat("found ", found_text(*value), "; expected a number", positive ? " above 0" : ""));
+  return fallback;
+}
+
+bool ConfigReader::flag_or(const char* key, bool fallback) {
+  const nlohmann::json* value = find(key);
+  if (!value) return fallback;
+  if (value->is_boolean()) return value->get<bool>();
+  problem(key, cat("found ", found_text(*value), "; expected true or false"));
+  return fallback;
+}
+
+std::string ConfigReader::text_or(const char* key, const std::string& fallback) {
+  const nlohmann::json* value = find(key);
+  if (!value) return fallback;
+  if (value->is_string()) return value->get<std::string>();
+  problem(key, cat("found ", found_text(*value), "; expected a text"));
+  return fallback;
+}
+
+std::vector<std::string> ConfigReader::texts(const char* key) {
+  const nlohmann::json* value = find(key);
+  if (!value) return {};
+  std::vector<std::string> out;
+  if (!value->is_array()) {
+    problem(key, cat("found ", found_text(*value), "; expected a list of texts"));
+    return out;
+  }
+  for (const nlohmann::json& item : *value) {
+    if (!item.is_string()) {
+      problem(key, cat("entry ", out.size(), " is ", found_text(item), "; expected a text"));
+      return {};
+    }
+    out.push_back(item.get<std::string>());
+  }
+  return out;
+}
+
+void ConfigReader::problem(std::string_view key, const std::string& what) {
+  findings_.problems.push_back(cat(prefix_, key, ": ", what));
+}
+
+void ConfigReader::unsupported(std::string_view key, const std::string& what) {
+  findings_.unsupported.push_back(cat(prefix_, key, ": ", what));
+}
+
+}  // namespace ftrun

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ftrun {
+
+/// What is wrong with a config.json, found before anything is refused.
+struct ConfigFindings {
+  /// "key: what was found; what is expected"
+  std::vector<std::string> problems;
+  /// "key: feature"
+  std::vector<std::string> unsupported;
+};
+
+/// Range of a whole number that is read; bounds keep every product of dimensions inside 63 bits.
+struct WholeRange {
+  int64_t low = 1;
+  int64_t high = int64_t{1} << 20;
+};
+
+/// Typed look-ups in one JSON object that note problems and go on, so that all are reported at once.
+/// A look-up that fails returns its fallback (`low` of the range for required numbers).
+class ConfigReader {
+ public:
+  /// `prefix` goes before keys in messages ("rope_scaling."). Both references must outlive this.
+  ConfigReader(const nlohmann::json& object, ConfigFindings& findings, std::string prefix = "");
+
+  bool has(const char* key) const;
+  /// The value, or null when the key is absent or null.
+  const nlohmann::json* find(const char* key) const;
+  /// A reader of an inner object; problems are noted there under "key.".
+  ConfigReader inner(const char* key) const;
+
+  int64_t whole(const char* key, WholeRange range);
+  int64_t whole_or(const char* key, int64_t fallback, WholeRange range);
+  /// A finite number; `positive` refuses zero and below.
+  double number(const char* key, double fallback, bool positive);
+  double number_or(const char* key, double fallback, bool positive);
+  bool flag_or(const char* key, bool fallback);
+  std::string text_or(const char* key, const std::string& fallback);
+  std::vector<std::string> texts(const char* key);
+
+  /// False once a problem was noted: checks between keys would only repeat it.
+  bool clean() const { return findings_.problems.empty(); }
+  void problem(std::string_view key, const std::string& what);
+  void unsupported(std::string_view key, const std::string& what);
+
+ private:
+  const nlohmann::json& object_;
+  ConfigFindings& findings_;
+  std::string prefix_;
+};
+
+/// A JSON value in a message: short, one line, never the content of lists and objects.
+std::string found_text(const nlohmann::json& value);
+
+}  // namespace ftrun

@@ -1,0 +1,249 @@
+// Letters: N = B*T tokens, D hidden, H query heads, K key/value heads, d head size, F feed-forward,
+// V vocabulary rows.
+#include "model/decoder.h"
+
+#include <cmath>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "graph/layer_graph.h"
+#include "model/rope.h"
+
+namespace ftrun {
+namespace {
+
+// Adds tensors in the order of a Hugging Face state dict: a module's weight, then its bias.
+class TensorTable {
+ public:
+  explicit TensorTable(std::vector<TensorInfo>& tensors) : tensors_(tensors) {}
+
+  TensorId add(std::string name, Dims shape) {
+    tensors_.push_back({std::move(name), std::move(shape)});
+    return static_cast<TensorId>(tensors_.size() - 1);
+  }
+
+  struct Linear {
+    TensorId weight;
+    TensorId bias = -1;
+  };
+  Linear linear(const std::string& module, int64_t out, int64_t in, bool bias) {
+    Linear ids{add(module + ".weight", {out, in})};
+    if (bias) ids.bias = add(module + ".bias", {out});
+    return ids;
+  }
+
+ private:
+  std::vector<TensorInfo>& tensors_;
+};
+
+struct BlockTensors {
+  TensorTable::Linear q, k, v, o, gate, up, down;
+  TensorId q_norm = -1, k_norm = -1, input_norm = -1, post_norm = -1;
+};
+
+BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, int64_t layer) {
+  const std::string prefix = cat("model.layers.", layer, ".");
+  const std::string attn = prefix + "self_attn.";
+  const int64_t q_rows = c.query_heads * c.head_size;
+  const int64_t kv_rows = c.kv_heads * c.head_size;
+  BlockTensors ids;
+  ids.q = table.linear(attn + "q_proj", q_rows, c.hidden, c.qkv_bias);
+  ids.k = table.linear(attn + "k_proj", kv_rows, c.hidden, c.qkv_bias);
+  ids.v = table.linear(attn + "v_proj", kv_rows, c.hidden, c.qkv_bias);
+  ids.o = table.linear(attn + "o_proj", c.hidden, q_rows, c.attention_out_bias);
+  if (c.qk_norm) ids.q_norm = table.add(attn + "q_norm.weight", {c.head_size});
+  if (c.qk_norm) ids.k_norm = table.add(attn + "k_norm.weight", {c.head_size});
+  ids.gate = table.linear(prefix + "mlp.gate_proj", c.feed_forward, c.hidden, c.mlp_bias);
+  ids.up = table.linear(prefix + "mlp.up_proj", c.feed_forward, c.hidden, c.mlp_bias);
+  ids.down = table.linear(prefix + "mlp.down_proj", c.hidden, c.feed_forward, c.mlp_bias);
+  ids.input_norm = table.add(prefix + "input_layernorm.weight", {c.hidden});
+  ids.post_norm = table.add(prefix + "post_attention_layernorm.weight", {c.hidden});
+  return ids;
+}
+
+// The parameters of a block's graph, -1 where the config has none.
+struct BlockParams {
+  ValueId input_norm = -1, qkv = -1, qkv_bias = -1, q_norm = -1, k_norm = -1, o = -1, o_bias = -1;
+  ValueId post_norm = -1, gate_up = -1, gate_up_bias = -1, down = -1, down_bias = -1;
+};
+
+BlockParams add_block_params(GraphBuilder& g, const ModelConfig& c) {
+  const int64_t q_rows = c.query_heads * c.head_size;
+  const int64_t qkv_rows = q_rows + 2 * c.kv_heads * c.head_size;
+  BlockParams p;
+  p.input_norm = g.param("input_norm.weight", {c.hidden});
+  p.qkv = g.param("qkv.weight", {qkv_rows, c.hidden});
+  if (c.qkv_bias) p.qkv_bias = g.param("qkv.bias", {qkv_rows});
+  if (c.qk_norm) p.q_norm = g.param("q_norm.weight", {c.head_size});
+  if (c.qk_norm) p.k_norm = g.param("k_norm.weight", {c.head_size});
+  p.o = g.param("o.weight", {c.hidden, q_rows});
+  if (c.attention_out_bias) p.o_bias = g.param("o.bias", {c.hidden});
+  p.post_norm = g.param("post_norm.weight", {c.hidden});
+  p.gate_up = g.param("gate_up.weight", {2 * c.feed_forward, c.hidden});
+  if (c.mlp_bias) p.gate_up_bias = g.param("gate_up.bias", {2 * c.feed_forward});
+  p.down = g.param("down.weight", {c.hidden, c.feed_forward});
+  if (c.mlp_bias) p.down_bias = g.param("down.bias", {c.hidden});
+  return p;
+}
+
+ValueId build_attention(GraphBuilder& g, const ModelConfig& c, const BlockParams& p, ValueId norm,
+                        ValueId rope, ValueId starts, AttentionAttrs attrs) {
+  const HeadAttrs heads{c.query_heads, c.kv_heads, c.head_size, c.norm_epsilon};
+  ValueId qkv = g.linear(norm, p.qkv, p.qkv_bias);
+  if (c.qk_norm) qkv = g.qk_norm(qkv, p.q_norm, p.k_norm, heads);
+  return g.linear(g.attention(g.rope(qkv, rope, heads), starts, attrs), p.o, p.o_bias);
+}
+
+struct BlockGraph {
+  LayerGraph graph;
+  BlockParams params;
+};
+
+// `window` is 0 when it does not shorten rows of T tokens.
+BlockGraph build_block(const ModelConfig& c, const BatchShape& batch, int64_t window, bool train) {
+  const int64_t n = batch.tokens();
+  GraphBuilder g(window == 0 ? "block" : cat("block.window", window), n, batch.row_tokens);
+  const ValueId x = g.input(Port::kHidden, DType::kF32, {n, c.hidden}, "x");
+  const ValueId rope = g.input(Port::kRope, DType::kF32, {n, c.head_size}, "rope");
+  const ValueId starts = g.input(Port::kStarts, DType::kI32, {n}, "starts");
+  const BlockParams p = add_block_params(g, c);
+  const AttentionAttrs attrs{.query_heads = c.query_heads,
+                             .kv_heads = c.kv_heads,
+                             .head_size = c.head_size,
+                             .row_tokens = batch.row_tokens,
+                             .scale = 1.0 / std::sqrt(static_cast<double>(c.head_size)),
+                             .window = window};
+  const ValueId norm = g.rms_norm(x, p.input_norm, c.norm_epsilon);
+  const ValueId attended = build_attention(g, c, p, norm, rope, starts, attrs);
+  const auto middle = g.add_rms_norm(x, attended, p.post_norm, c.norm_epsilon);
+  const ValueId gate_up = g.linear(middle.norm, p.gate_up, p.gate_up_bias);
+  const ValueId down = g.linear(g.swiglu(gate_up), p.down, p.down_bias);
+  g.output(g.add(middle.sum, down), Port::kHidden);
+  return {g.finish(train), p};
+}
+
+std::vector<GraphParam> bind_block(const BlockParams& p, const BlockTensors& t) {
+  const auto attention = BlockPart::kAttention;
+  const auto mlp = BlockPart::kMlp;
+  const std::vector<GraphParam> all{
+      {p.input_norm, {t.input_norm}, attention},
+      {p.qkv, {t.q.weight, t.k.weight, t.v.weight}, attention},
+      {p.qkv_bias, {t.q.bias, t.k.bias, t.v.bias}, attention},
+      {p.q_norm, {t.q_norm}, attention},
+      {p.k_norm, {t.k_norm}, attention},
+      {p.o, {t.o.weight}, attention},
+      {p.o_bias, {t.o.bias}, attention},
+      {p.post_norm, {t.post_norm}, mlp},
+      {p.gate_up, {t.gate.weight, t.up.weight}, mlp},
+      {p.gate_up_bias, {t.gate.bias, t.up.bias}, mlp},
+      {p.down, {t.down.weight}, mlp},
+      {p.down_bias, {t.down.bias}, mlp},
+  };
+  std::vector<GraphParam> used;
+  for (const GraphParam& param : all)
+    if (param.value >= 0) used.push_back(param);
+  return used;
+}
+
+// Builds layers and graphs into one description.
+class DecoderBuilder {
+ public:
+  DecoderBuilder(const ModelConfig& config, const BatchShape& batch, Mode mode)
+      : c_(config), batch_(batch), mode_(mode), table_(out_.tensors) {
+    out_.family = c_.family;
+    out_.vocab_rows = c_.vocab_rows;
+    out_.hidden = c_.hidden;
+    out_.feed_forward = c_.feed_forward;
+    out_.block_count = c_.layers;
+    out_.query_heads = c_.query_heads;
+    out_.kv_heads = c_.kv_heads;
+    out_.head_size = c_.head_size;
+    out_.tied = c_.tied;
+    out_.batch = batch_;
+    out_.mode = mode_;
+  }
+
+  ModelDescription build() {
+    const TensorId table = table_.add("model.embed_tokens.weight", {c_.vocab_rows, c_.hidden});
+    add_embedding(table);
+    for (int64_t i = 0; i < c_.layers; ++i) add_block(i);
+    const TensorId norm = table_.add("model.norm.weight", {c_.hidden});
+    add_head(norm, c_.tied ? table : table_.add("lm_head.weight", {c_.vocab_rows, c_.hidden}));
+    return std::move(out_);
+  }
+
+ private:
+  bool train() const { return mode_ == Mode::kTrain; }
+
+  int add_graph(LayerGraph graph) {
+    out_.graphs.push_back(std::move(graph));
+    return static_cast<int>(out_.graphs.size() - 1);
+  }
+
+  void add_embedding(TensorId table) {
+    const int64_t n = batch_.tokens();
+    GraphBuilder g("embed", n, batch_.row_tokens);
+    const ValueId tokens = g.input(Port::kTokens, DType::kI32, {n}, "tokens");
+    const ValueId positions = g.input(Port::kPositions, DType::kI32, {n}, "positions");
+    const ValueId weight = g.param("embed.weight", {c_.vocab_rows, c_.hidden});
+    g.output(g.embed(tokens, weight), Port::kHidden);
+    g.output(g.rope_table(positions, inverse_frequencies(c_.rope, c_.head_size), 1.0), Port::kRope);
+    out_.layers.push_back(
+        {"embed", LayerKind::kEmbedding, add_graph(g.finish(train())), {{weight, {table}}}});
+  }
+
+  void add_block(int64_t index) {
+    const int64_t asked = c_.windows[static_cast<size_t>(index)];
+    const int64_t window = asked >= batch_.row_tokens ? 0 : asked;
+    auto it = blocks_.find(window);
+    if (it == blocks_.end()) {
+      BlockGraph made = build_block(c_, batch_, window, train());
+      const Shared shared{add_graph(std::move(made.graph)), made.params};
+      it = blocks_.emplace(window, shared).first;
+    }
+    const BlockTensors tensors = add_block_tensors(table_, c_, index);
+    out_.layers.push_back({cat("layers.", index), LayerKind::kBlock, it->second.graph,
+                           bind_block(it->second.params, tensors)});
+  }
+
+  void add_head(TensorId norm_tensor, TensorId weight_tensor) {
+    const int64_t n = batch_.tokens();
+    GraphBuilder g("head", n, batch_.row_tokens);
+    const ValueId x = g.input(Port::kHidden, DType::kF32, {n, c_.hidden}, "x");
+    const ValueId labels =
+        mode_ == Mode::kLogits ? -1 : g.input(Port::kLabels, DType::kI32, {n}, "labels");
+    const ValueId norm = g.param("norm.weight", {c_.hidden});
+    const ValueId weight = g.param("lm_head.weight", {c_.vocab_rows, c_.hidden});
+    const ValueId y = g.rms_norm(x, norm, c_.norm_epsilon);
+    if (mode_ == Mode::kLogits) {
+      g.output(g.linear(y, weight), Port::kLogits);
+    } else {
+      g.linear_cross_entropy(y, weight, labels, {.with_gradients = train()});
+    }
+    out_.layers.push_back({"head", LayerKind::kHead, add_graph(g.finish(train())),
+                           {{norm, {norm_tensor}}, {weight, {weight_tensor}}}});
+  }
+
+  struct Shared {
+    int graph;
+    BlockParams params;
+  };
+
+  const ModelConfig& c_;
+  BatchShape batch_;
+  Mode mode_;
+  ModelDescription out_;
+  TensorTable table_;
+  std::map<int64_t, Shared> blocks_;
+};
+
+}  // namespace
+
+ModelDescription build_decoder(const ModelConfig& config, const BatchShape& batch, Mode mode) {
+  return DecoderBuilder(config, batch, mode).build();
+}
+
+}  // namespace ftrun

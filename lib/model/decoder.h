@@ -1,0 +1,16 @@
+#pragma once
+
+#include "model/config.h"
+#include "model/description.h"
+
+namespace ftrun {
+
+/// The Llama-shaped decoder: embedding and rotary table; blocks of RMS norm, grouped-query
+/// attention, RMS norm, SwiGLU feed-forward; final norm and output matrix. The config's flags add
+/// biases, norms of query and key heads, and sliding windows.
+///
+/// Between layers go hidden [N,D] and, from the embedding to every block, rope F32 [N,d]; the batch
+/// gives tokens, positions, starts and labels, all I32 [N].
+ModelDescription build_decoder(const ModelConfig& config, const BatchShape& batch, Mode mode);
+
+}  // namespace ftrun

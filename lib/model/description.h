@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "graph/layer_graph.h"
+
+namespace ftrun {
+
+/// Index in ModelDescription::tensors.
+using TensorId = int32_t;
+
+/// A parameter as the model folder stores it. The master copy is F32 whatever the file's dtype.
+struct TensorInfo {
+  /// Hugging Face's name: "model.layers.0.self_attn.q_proj.weight".
+  std::string name;
+  Dims shape;
+
+  int64_t numel() const { return element_count(shape); }
+  bool operator==(const TensorInfo&) const = default;
+};
+
+/// The half of a block that a parameter belongs to: units of granularity `block` keep them apart.
+enum class BlockPart : uint8_t { kAttention, kMlp };
+
+/// A parameter of a layer's graph: rows of `tensors`, one after another (q, k, v; gate, up).
+struct GraphParam {
+  ValueId value = -1;
+  std::vector<TensorId> tensors;
+  BlockPart part = BlockPart::kAttention;
+};
+
+enum class LayerKind : uint8_t { kEmbedding, kBlock, kHead };
+
+/// One layer of the model: an instance of a graph with its own parameters.
+struct Layer {
+  /// "embed", "layers.0", ..., "head".
+  std::string name;
+  LayerKind kind = LayerKind::kBlock;
+  /// Index in ModelDescription::graphs; equal layers share one.
+  int graph = 0;
+  /// In forward order of first use.
+  std::vector<GraphParam> params;
+};
+
+/// A micro-batch: `rows` sequences (B) of `row_tokens` tokens (T).
+struct BatchShape {
+  int64_t rows = 1;
+  int64_t row_tokens = 1;
+
+  int64_t tokens() const { return rows * row_tokens; }
+  bool operator==(const BatchShape&) const = default;
+};
+
+enum class Mode : uint8_t {
+  kTrain,     // loss and gradients
+  kEvaluate,  // loss
+  kLogits,    // logits [N,V] of every token, for generation
+};
+
+/// A model for one batch shape and mode: its tensors, its distinct graphs, its layers in order.
+struct ModelDescription {
+  std::string family;
+  int64_t vocab_rows = 0;
+  int64_t hidden = 0;
+  int64_t feed_forward = 0;
+  int64_t block_count = 0;
+  int64_t query_heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_size = 0;
+  bool tied = false;
+  BatchShape batch;
+  Mode mode = Mode::kTrain;
+  /// In the order of a Hugging Face state dict; a tied output matrix is the embedding's tensor.
+  std::vector<TensorInfo> tensors;
+  std::vector<LayerGraph> graphs;
+  /// Embedding, blocks, head.
+  std::vector<Layer> layers;
+
+  const LayerGraph& graph_of(const Layer& layer) const {
+    return graphs[static_cast<size_t>(layer.graph)];
+  }
+  const TensorInfo& tensor(TensorId id) const { return tensors[static_cast<size_t>(id)]; }
+};
+
+}  // namespace ftrun

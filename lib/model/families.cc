@@ -1,0 +1,50 @@
+#include "model/families.h"
+
+#include <array>
+#include <cstdint>
+#include <limits>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ftrun {
+
+std::span<const Family> families() {
+  static const std::array<Family, 4> kFamilies{kLlamaFamily, kMistralFamily, kQwen2Family,
+                                               kQwen3Family};
+  return kFamilies;
+}
+
+const Family* find_family(std::string_view model_type) {
+  for (const Family& family : families())
+    if (family.model_type == model_type) return &family;
+  return nullptr;
+}
+
+std::string family_names() {
+  std::vector<std::string> names;
+  for (const Family& family : families()) names.emplace_back(family.model_type);
+  return join(names, ", ");
+}
+
+ModelDescription build_model(const ModelConfig& config, const BatchShape& batch, Mode mode) {
+  const Family* family = find_family(config.family);
+  if (!family) bug(cat("no family ", config.family));
+  require(batch.rows > 0 && batch.row_tokens > 0, "an empty batch shape");
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  if (batch.row_tokens > kMost || batch.rows > kMost / batch.row_tokens) {
+    throw Error(ExitCode::kBadInput,
+                cat("a micro-batch of ", batch.rows, " rows of ", batch.row_tokens,
+                    " tokens has more than ", kMost, " tokens"),
+                "make the sequence length or the micro-batch smaller");
+  }
+  if (mode == Mode::kTrain && config.attention_dropout != 0.0) {
+    throw Error(ExitCode::kUnsupported,
+                cat("attention_dropout ", number_text(config.attention_dropout),
+                    ": dropout in training is not supported yet"),
+                "set attention_dropout to 0 in the model's config.json");
+  }
+  return family->build(config, batch, mode);
+}
+
+}  // namespace ftrun

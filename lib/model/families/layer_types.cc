@@ -1,0 +1,47 @@
+#include "model/families/layer_types.h"
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/error.h"
+
+namespace ftrun {
+namespace {
+
+void read_layer_type(ConfigReader& reader, const std::string& type, size_t layer, int64_t window,
+                     int64_t& out) {
+  if (type == "full_attention" || type == "attention") return;
+  if (type != "sliding_attention") {
+    reader.unsupported("layer_types",
+                       cat("layer ", layer, " is ", found_text(type), ", which is not supported yet"));
+  } else if (window == 0) {
+    reader.problem("layer_types", cat("layer ", layer,
+                                      " is \"sliding_attention\", but no sliding window is in use"));
+  } else {
+    out = window;
+  }
+}
+
+}  // namespace
+
+int64_t read_window(ConfigReader& reader, int64_t fallback) {
+  if (reader.has("sliding_window") && !reader.find("sliding_window")) return 0;
+  return reader.whole_or("sliding_window", fallback, {1, int64_t{1} << 40});
+}
+
+bool read_layer_types(ConfigReader& reader, ModelConfig& config, int64_t window) {
+  if (!reader.find("layer_types")) return false;
+  const auto types = reader.texts("layer_types");
+  if (types.size() != config.windows.size()) {
+    if (reader.clean()) {
+      reader.problem("layer_types", cat("has ", types.size(), " entries for num_hidden_layers ",
+                                        config.windows.size()));
+    }
+    return true;
+  }
+  for (size_t i = 0; i < types.size(); ++i)
+    read_layer_type(reader, types[i], i, window, config.windows[i]);
+  return true;
+}
+
+}  // namespace ftrun

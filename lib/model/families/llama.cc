@@ -1,0 +1,21 @@
+// Llama 2 and 3, and the models that take their config class (SmolLM2, TinyLlama, Yi, ...).
+#include "model/decoder.h"
+#include "model/families.h"
+#include "model/families/layer_types.h"
+
+namespace ftrun {
+namespace {
+
+void read_llama(ConfigReader& reader, ModelConfig& config) {
+  const bool attention_bias = reader.flag_or("attention_bias", false);
+  config.qkv_bias = attention_bias;
+  config.attention_out_bias = attention_bias;
+  config.mlp_bias = reader.flag_or("mlp_bias", false);
+  read_layer_types(reader, config, 0);
+}
+
+}  // namespace
+
+const Family kLlamaFamily{"llama", "LlamaForCausalLM", 0, 0, read_llama, build_decoder};
+
+}  // namespace ftrun

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+
+#include "model/description.h"
+
+namespace ftrun {
+
+/// Parameters of a model; a tied matrix counts once.
+struct ParameterCounts {
+  int64_t total = 0;
+  /// The input embedding's table.
+  int64_t embedding = 0;
+  int64_t non_embedding = 0;
+  /// Those a token is multiplied with: all but an embedding table that is only looked up in.
+  int64_t multiplied = 0;
+  bool operator==(const ParameterCounts&) const = default;
+};
+
+ParameterCounts count_parameters(const ModelDescription& model);
+
+/// Floating-point operations of training one token (forward and backward), by the two formulas in
+/// use; P = multiplied parameters, L layers, h = query heads * head size, T tokens of a row.
+struct TrainingFlops {
+  /// 6P + 12LhT (Chowdhery et al. 2022, PaLM, appendix B): attention scores not halved.
+  double full = 0;
+  /// 6P + 6LhT: only the causal half of the scores counts.
+  double causal = 0;
+};
+
+/// Sliding windows are not counted: both formulas are conventions, not measurements.
+TrainingFlops training_flops_per_token(const ModelDescription& model);
+
+}  // namespace ftrun

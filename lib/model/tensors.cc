@@ -1,0 +1,68 @@
+#include "model/tensors.h"
+
+#include <string_view>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ftrun {
+namespace {
+
+bool ends_with(std::string_view text, std::string_view end) {
+  return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
+}
+
+std::unordered_map<std::string, const Dims*> by_name(
+    const std::vector<std::pair<std::string, Dims>>& found, std::vector<std::string>& problems) {
+  std::unordered_map<std::string, const Dims*> out;
+  for (const auto& [name, shape] : found)
+    if (!out.emplace(name, &shape).second) problems.push_back(cat("tensor ", name, " is there twice"));
+  return out;
+}
+
+}  // namespace
+
+std::string dims_text(const Dims& dims) {
+  std::vector<std::string> parts;
+  for (int64_t dim : dims) parts.push_back(std::to_string(dim));
+  return cat("[", join(parts, ", "), "]");
+}
+
+bool is_ignored_tensor(const ModelDescription& model, const std::string& name) {
+  if (model.tied && name == "lm_head.weight") return true;
+  return ends_with(name, "rotary_emb.inv_freq") || ends_with(name, ".masked_bias");
+}
+
+std::vector<std::string> check_tensors(const ModelDescription& model,
+                                       const std::vector<std::pair<std::string, Dims>>& found) {
+  std::vector<std::string> problems;
+  auto rest = by_name(found, problems);
+  for (const TensorInfo& tensor : model.tensors) {
+    const auto it = rest.find(tensor.name);
+    if (it == rest.end()) {
+      problems.push_back(
+          cat("tensor ", tensor.name, " is missing; expected shape ", dims_text(tensor.shape)));
+      continue;
+    }
+    if (*it->second != tensor.shape) {
+      problems.push_back(cat("tensor ", tensor.name, " has shape ", dims_text(*it->second),
+                             "; expected ", dims_text(tensor.shape)));
+    }
+    rest.erase(it);
+  }
+  for (const auto& entry : found) {
+    if (rest.erase(entry.first) != 0 && !is_ignored_tensor(model, entry.first)) {
+      problems.push_back(
+          cat("tensor ", entry.first, " is not a parameter of a ", model.family, " model"));
+    }
+  }
+  return problems;
+}
+
+bool decays(const TensorInfo& tensor) {
+  // Norm weights and biases are vectors in every family; the name settles it for any that is not.
+  return tensor.shape.size() >= 2 && !ends_with(tensor.name, ".bias");
+}
+
+}  // namespace ftrun

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model/description.h"
+
+namespace ftrun {
+
+/// Compares what a model folder holds (names and shapes, in any order) with what the model needs.
+/// Returns one line a problem: missing, misshapen, listed twice, or unknown tensors. Tensors that
+/// other tools leave behind and that carry nothing (rotary_emb.inv_freq, masked_bias, a lm_head.weight
+/// beside tied embeddings) are no problem.
+std::vector<std::string> check_tensors(const ModelDescription& model,
+                                       const std::vector<std::pair<std::string, Dims>>& found);
+
+/// True for a tensor of a model folder that the model does not read and that may be ignored.
+bool is_ignored_tensor(const ModelDescription& model, const std::string& name);
+
+/// Whether AdamW's weight decay is usual for the tensor: matrices yes; norms and biases no.
+bool decays(const TensorInfo& tensor);
+
+/// "[576, 1536]"
+std::string dims_text(const Dims& dims);
+
+}  // namespace ftrun

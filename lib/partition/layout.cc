@@ -1,0 +1,82 @@
+#include "partition/layout.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+
+namespace ftrun {
+namespace {
+
+void check_range(const Unit& unit, int64_t begin, int64_t end) {
+  require(0 <= begin && begin <= end && end <= unit.padded, "a range inside the unit");
+}
+
+// First slice that ends behind `position`.
+auto first_behind(const std::vector<Slice>& slices, int64_t position) {
+  return std::partition_point(slices.begin(), slices.end(), [&](const Slice& slice) {
+    return slice.position_in_unit + slice.extent <= position;
+  });
+}
+
+}  // namespace
+
+FlatLayout flat_layout(const Partition& partition, FlatOrder order) {
+  FlatLayout layout;
+  layout.offset.resize(partition.units.size());
+  layout.order.resize(partition.units.size());
+  std::iota(layout.order.begin(), layout.order.end(), 0);
+  if (order == FlatOrder::kBackward) std::reverse(layout.order.begin(), layout.order.end());
+  for (UnitId id : layout.order) {
+    layout.offset[static_cast<size_t>(id)] = layout.total;
+    layout.total += partition.unit(id).padded;
+  }
+  return layout;
+}
+
+int64_t shard_stride(const Unit& unit, int count, int64_t align) {
+  require(count > 0, "at least one shard");
+  require(align > 0 && align % kParamAlign == 0 && kUnitBlock % align == 0, "a shard alignment");
+  const int64_t blocks = unit.padded / align;
+  return (blocks + count - 1) / count * align;
+}
+
+ShardRange shard_range(const Unit& unit, int index, int count, int64_t align) {
+  require(0 <= index && index < count, "a shard index below the count");
+  const int64_t stride = shard_stride(unit, count, align);
+  return {std::min(index * stride, unit.padded), std::min((index + 1) * stride, unit.padded)};
+}
+
+std::vector<Slice> slices_in(const Unit& unit, int64_t begin, int64_t end) {
+  check_range(unit, begin, end);
+  std::vector<Slice> out;
+  for (auto it = first_behind(unit.slices, begin); it != unit.slices.end(); ++it) {
+    if (it->position_in_unit >= end) break;
+    const int64_t from = std::max(begin, it->position_in_unit);
+    const int64_t to = std::min(end, it->position_in_unit + it->extent);
+    out.push_back({it->tensor, it->offset + (from - it->position_in_unit), to - from, from});
+  }
+  return out;
+}
+
+std::vector<DecayRange> decay_ranges(const Unit& unit, const ModelDescription& model,
+                                     const std::function<bool(const TensorInfo&)>& decays,
+                                     int64_t begin, int64_t end) {
+  std::vector<DecayRange> ranges;
+  for (const Slice& slice : slices_in(unit, begin, end)) {
+    const bool decay = decays(model.tensor(slice.tensor));
+    if (!ranges.empty() && ranges.back().decay == decay) continue;
+    if (!ranges.empty()) ranges.back().end = slice.position_in_unit;
+    ranges.push_back({ranges.empty() ? begin : slice.position_in_unit, end, decay});
+  }
+  // Only padding: either kind will do.
+  if (ranges.empty() && begin < end) ranges.push_back({begin, end, false});
+  return ranges;
+}
+
+std::vector<DecayRange> decay_ranges(const Unit& unit, const ModelDescription& model,
+                                     const std::function<bool(const TensorInfo&)>& decays) {
+  return decay_ranges(unit, model, decays, 0, unit.padded);
+}
+
+}  // namespace ftrun

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "partition/units.h"
+
+namespace ftrun {
+
+/// Order of units in a flat buffer: parameters lie as forward reads them, gradients as backward
+/// finishes them (a unit that two layers read is finished by the first of them).
+enum class FlatOrder : uint8_t { kForward, kBackward };
+
+/// All units of a partition in one flat buffer.
+struct FlatLayout {
+  /// Element offset by unit id; multiples of kUnitBlock.
+  std::vector<int64_t> offset;
+  /// Unit ids by offset.
+  std::vector<UnitId> order;
+  /// Elements of the buffer.
+  int64_t total = 0;
+
+  int64_t at(UnitId id) const { return offset[static_cast<size_t>(id)]; }
+};
+
+FlatLayout flat_layout(const Partition& partition, FlatOrder order);
+
+/// A rank's part of a unit: elements [begin, end) of its flat range.
+struct ShardRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t size() const { return end - begin; }
+  bool operator==(const ShardRange&) const = default;
+};
+
+/// Elements of each of `count` equal shards of a unit: a multiple of `align`, so that
+/// count * shard_stride(...) >= unit.padded. A collective over equal parts moves this many elements
+/// a rank; the last shards may reach behind the unit.
+int64_t shard_stride(const Unit& unit, int count, int64_t align = kUnitBlock);
+
+/// The part of the unit that shard `index` of `count` holds: [index, index+1) strides, cut at the
+/// unit's end (so late shards of a small unit are empty). Aligned to kUnitBlock by default: blocks
+/// of the gradient norm are then summed by one rank each, and the norm has the same bits for any
+/// number of shards. `align` must be a multiple of kParamAlign that divides kUnitBlock.
+ShardRange shard_range(const Unit& unit, int index, int count, int64_t align = kUnitBlock);
+
+/// The slices of tensors in elements [begin, end) of a unit, by position; padding has none.
+std::vector<Slice> slices_in(const Unit& unit, int64_t begin, int64_t end);
+
+/// Elements [begin, end) of a unit whose tensors are all updated with or all without weight decay.
+struct DecayRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  bool decay = false;
+  bool operator==(const DecayRange&) const = default;
+};
+
+/// Cuts [begin, end) of a unit into the fewest ranges of one kind; together they cover it, padding
+/// belonging to the range before it. `decays` is asked once a tensor.
+std::vector<DecayRange> decay_ranges(const Unit& unit, const ModelDescription& model,
+                                     const std::function<bool(const TensorInfo&)>& decays,
+                                     int64_t begin, int64_t end);
+/// The same over the whole unit.
+std::vector<DecayRange> decay_ranges(const Unit& unit, const ModelDescription& model,
+                                     const std::function<bool(const TensorInfo&)>& decays);
+
+}  // namespace ftrun

@@ -1,0 +1,149 @@
+#include "partition/units.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ftrun {
+namespace {
+
+constexpr std::array<std::pair<UnitGranularity, std::string_view>, 3> kNames{{
+    {UnitGranularity::kBlock, "block"},
+    {UnitGranularity::kLayer, "layer"},
+    {UnitGranularity::kModel, "model"},
+}};
+
+int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// Assigns parameters to units, in forward order.
+class UnitBuilder {
+ public:
+  UnitBuilder(const ModelDescription& model, UnitGranularity granularity)
+      : model_(model), granularity_(granularity), placed_(model.tensors.size()) {}
+
+  Partition build() {
+    for (size_t layer = 0; layer < model_.layers.size(); ++layer) add_layer(static_cast<int>(layer));
+    for (Unit& unit : out_.units) unit.padded = round_up(unit.padded, kUnitBlock);
+    check_all_placed();
+    return std::move(out_);
+  }
+
+ private:
+  void add_layer(int index) {
+    std::vector<ParamPlace> places;
+    for (const GraphParam& param : model_.layers[static_cast<size_t>(index)].params) {
+      require(!param.tensors.empty(), "a parameter without tensors");
+      const auto& first = placed_[static_cast<size_t>(param.tensors.front())];
+      places.push_back(first ? shared_place(param) : place(index, param));
+      note_reader(places.back().unit, index);
+    }
+    out_.places.push_back(std::move(places));
+  }
+
+  ParamPlace place(int layer, const GraphParam& param) {
+    Unit& unit = unit_for(layer, param.part);
+    unit.padded = round_up(unit.padded, kParamAlign);
+    const ParamPlace start{unit.id, unit.padded};
+    for (TensorId tensor : param.tensors) {
+      auto& spot = placed_[static_cast<size_t>(tensor)];
+      require(!spot, "a tensor in two different parameters");
+      const int64_t extent = model_.tensor(tensor).numel();
+      spot = ParamPlace{unit.id, unit.padded};
+      unit.slices.push_back({tensor, 0, extent, unit.padded});
+      unit.padded += extent;
+      unit.numel += extent;
+    }
+    return start;
+  }
+
+  // A parameter whose tensors an earlier one holds already: the same tensors, in the same order.
+  ParamPlace shared_place(const GraphParam& param) {
+    const ParamPlace start = *placed_[static_cast<size_t>(param.tensors.front())];
+    int64_t position = start.position;
+    for (TensorId tensor : param.tensors) {
+      const ParamPlace expected{start.unit, position};
+      require(placed_[static_cast<size_t>(tensor)] == expected, "tensors shared in another order");
+      position += model_.tensor(tensor).numel();
+    }
+    return start;
+  }
+
+  Unit& unit_for(int layer, BlockPart part) {
+    const auto [name, key] = name_and_key(layer, part);
+    const auto [it, added] = by_key_.try_emplace(key, static_cast<UnitId>(out_.units.size()));
+    if (added) out_.units.push_back({it->second, name, {}, {}, 0, 0});
+    return out_.units[static_cast<size_t>(it->second)];
+  }
+
+  std::pair<std::string, std::pair<int, int>> name_and_key(int index, BlockPart part) const {
+    const Layer& layer = model_.layers[static_cast<size_t>(index)];
+    if (granularity_ == UnitGranularity::kModel) return {"model", {0, 0}};
+    if (granularity_ == UnitGranularity::kLayer || layer.kind != LayerKind::kBlock)
+      return {layer.name, {index, 0}};
+    if (part == BlockPart::kAttention) return {layer.name + ".attention", {index, 0}};
+    return {layer.name + ".mlp", {index, 1}};
+  }
+
+  void note_reader(UnitId id, int layer) {
+    auto& layers = out_.units[static_cast<size_t>(id)].layers;
+    if (layers.empty() || layers.back() != layer) layers.push_back(layer);
+  }
+
+  void check_all_placed() const {
+    for (size_t i = 0; i < placed_.size(); ++i)
+      if (!placed_[i]) bug(cat("no layer has tensor ", model_.tensors[i].name));
+  }
+
+  const ModelDescription& model_;
+  UnitGranularity granularity_;
+  Partition out_;
+  /// Where each tensor starts, once it does.
+  std::vector<std::optional<ParamPlace>> placed_;
+  std::map<std::pair<int, int>, UnitId> by_key_;
+};
+
+}  // namespace
+
+std::string_view granularity_name(UnitGranularity granularity) {
+  for (const auto& [value, name] : kNames)
+    if (value == granularity) return name;
+  bug("unknown granularity");
+}
+
+std::optional<UnitGranularity> granularity_from_name(std::string_view name) {
+  for (const auto& [value, known] : kNames)
+    if (known == name) return value;
+  return std::nullopt;
+}
+
+std::vector<UnitId> Partition::units_of(int layer) const {
+  std::vector<UnitId> ids;
+  for (const ParamPlace& place : places[static_cast<size_t>(layer)]) ids.push_back(place.unit);
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
+}
+
+Partition build_units(const ModelDescription& model, UnitGranularity granularity) {
+  return UnitBuilder(model, granularity).build();
+}
+
+std::string partition_text(const Partition& partition) {
+  std::string text;
+  for (const Unit& unit : partition.units) {
+    std::vector<std::string> layers;
+    for (int layer : unit.layers) layers.push_back(std::to_string(layer));
+    text += cat("unit ", unit.id, " ", unit.name, ": ", unit.padded, " elements (", unit.numel,
+                " in ", unit.slices.size(), unit.slices.size() == 1 ? " tensor" : " tensors",
+                "), layers ", join(layers, ","), "\n");
+  }
+  return text;
+}
+
+}  // namespace ftrun

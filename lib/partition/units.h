@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/description.h"
+
+namespace ftrun {
+
+/// Index in Partition::units.
+using UnitId = int32_t;
+
+/// Units are padded to a multiple of this many elements, so that the fixed blocks over which the
+/// gradient norm is summed never straddle two units or two shards.
+inline constexpr int64_t kUnitBlock = 4096;
+/// Each parameter of a graph starts at a multiple of this many elements (64 bytes of fp32).
+inline constexpr int64_t kParamAlign = 16;
+
+/// Elements [offset, offset+extent) of a tensor (row-major) at [position_in_unit, +extent).
+struct Slice {
+  TensorId tensor = -1;
+  int64_t offset = 0;
+  int64_t extent = 0;
+  int64_t position_in_unit = 0;
+  bool operator==(const Slice&) const = default;
+};
+
+/// What is gathered, reduced and updated together: parameters in one flat range.
+struct Unit {
+  UnitId id = -1;
+  std::string name;
+  /// Indices of the layers that read it, ascending; a tied matrix's unit is read by two.
+  std::vector<int> layers;
+  /// By position; they do not overlap, and what lies between and behind them is padding.
+  std::vector<Slice> slices;
+  /// Elements of parameters, without padding.
+  int64_t numel = 0;
+  /// Elements of the flat range: a multiple of kUnitBlock.
+  int64_t padded = 0;
+};
+
+/// What one unit holds: the attention or the MLP half of a block; a layer (default); everything.
+/// Whatever the choice, a tied matrix lies in one unit only (the embedding's, unless `model`).
+enum class UnitGranularity : uint8_t { kBlock, kLayer, kModel };
+
+/// "block", "layer", "model": the words of `partition.unit`.
+std::string_view granularity_name(UnitGranularity granularity);
+std::optional<UnitGranularity> granularity_from_name(std::string_view name);
+
+/// Where a parameter of a layer's graph starts.
+struct ParamPlace {
+  UnitId unit = -1;
+  int64_t position = 0;
+  bool operator==(const ParamPlace&) const = default;
+};
+
+struct Partition {
+  /// In forward order of first use.
+  std::vector<Unit> units;
+  /// places[layer][i] is the place of model.layers[layer].params[i].
+  std::vector<std::vector<ParamPlace>> places;
+
+  const Unit& unit(UnitId id) const { return units[static_cast<size_t>(id)]; }
+  /// Units that a layer reads, ascending.
+  std::vector<UnitId> units_of(int layer) const;
+};
+
+/// Puts every tensor of the model into exactly one unit. Tensors of one GraphParam lie one after
+/// another without gaps, so that the graph sees them as one matrix.
+Partition build_units(const ModelDescription& model,
+                      UnitGranularity granularity = UnitGranularity::kLayer);
+
+/// "unit 1 layers.0: 3540672 elements (3540096 in 9 tensors), layers 1": one line a unit.
+std::string partition_text(const Partition& partition);
+
+}  // namespace ftrun

@@ -1,0 +1,56 @@
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "program/passes.h"
+
+namespace ftrun {
+namespace {
+
+bool is_gradient_reduce(const Program& program, const Instr& instr) {
+  return instr.kind == InstrKind::kAllReduce &&
+         program.at(instr.writes[0].buffer).category == Category::kGradients;
+}
+
+bool continues(const Range& bucket, const Range& next) {
+  return bucket.buffer == next.buffer && bucket.offset + bucket.bytes == next.offset;
+}
+
+}  // namespace
+
+Program bucket_gradients(Program program, int64_t bucket_elements) {
+  std::vector<Instr> result;
+  Instr bucket;
+  bool open = false;
+  // A bucket leaves as soon as its last gradient is there, not when the next one does not fit.
+  size_t position = 0;
+  const auto flush = [&] {
+    if (open) result.insert(result.begin() + static_cast<std::ptrdiff_t>(position), std::exchange(bucket, Instr{}));
+    open = false;
+  };
+  for (Instr& instr : program.instrs) {
+    if (!is_gradient_reduce(program, instr)) {
+      // What reads the gradients must stay behind their reduction.
+      if (instr.kind == InstrKind::kGradientNorm) flush();
+      result.push_back(std::move(instr));
+      continue;
+    }
+    const Range range = instr.writes[0];
+    const int64_t limit = bucket_elements * dtype_bytes(instr.dtype);
+    if (open && (!continues(bucket.writes[0], range) || bucket.writes[0].bytes + range.bytes > limit)) flush();
+    if (!open) {
+      bucket = std::move(instr);
+      open = true;
+    } else {
+      bucket.writes[0].bytes += range.bytes;
+      bucket.reads = bucket.writes;
+    }
+    position = result.size();
+    if (bucket.writes[0].bytes >= limit) flush();
+  }
+  flush();
+  program.instrs = std::move(result);
+  return program;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,48 @@
+#include "program/lifetime.h"
+
+#include <algorithm>
+
+namespace ftrun {
+namespace {
+
+/// Position of the first compute instruction that waits, directly or through its lane's later
+/// instructions, for each instruction; the end of the program when none does.
+std::vector<int64_t> completion_times(const Program& program) {
+  const auto count = static_cast<int64_t>(program.instrs.size());
+  std::vector<int64_t> done(program.instrs.size(), count);
+  for (int64_t i = 0; i < count; ++i) {
+    const Instr& instr = program.instrs[static_cast<size_t>(i)];
+    if (instr.lane != Lane::kCompute) continue;
+    done[static_cast<size_t>(i)] = i;
+    for (const InstrId wait : instr.waits)
+      done[static_cast<size_t>(wait)] = std::min(done[static_cast<size_t>(wait)], i);
+  }
+  // A lane runs in order: what stands before a finished instruction is finished too.
+  int64_t latest = count;
+  for (int64_t i = count; i-- > 0;) {
+    if (program.instrs[static_cast<size_t>(i)].lane == Lane::kCompute) continue;
+    latest = std::min(latest, done[static_cast<size_t>(i)]);
+    done[static_cast<size_t>(i)] = latest;
+  }
+  return done;
+}
+
+}  // namespace
+
+std::vector<StorageRequest> buffer_lifetimes(const Program& program) {
+  std::vector<StorageRequest> lifetimes(program.buffers.size());
+  const std::vector<int64_t> done = completion_times(program);
+  for (size_t i = 0; i < program.instrs.size(); ++i) {
+    const auto touch = [&](const Range& range) {
+      StorageRequest& life = lifetimes[static_cast<size_t>(range.buffer)];
+      life.bytes = program.at(range.buffer).bytes;
+      life.first = std::min(life.first, static_cast<int64_t>(i));
+      life.last = std::max(life.last, done[i]);
+    };
+    for (const Range& range : program.instrs[i].reads) touch(range);
+    for (const Range& range : program.instrs[i].writes) touch(range);
+  }
+  return lifetimes;
+}
+
+}  // namespace ftrun

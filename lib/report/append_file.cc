@@ -1,0 +1,59 @@
+#include "report/append_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "base/error.h"
+
+namespace ftrun {
+namespace {
+
+[[noreturn]] void append_error(const std::string& path, const char* action, int error_number) {
+  const bool full = error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG;
+  throw Error(ExitCode::kEnvironment,
+              cat(path, ": ", action, " failed: ", errno_text(error_number)),
+              full ? "free space on that file system, or write to another one (output_dir)"
+                   : "check that the folder exists and that this user may write to it");
+}
+
+}  // namespace
+
+AppendFile::AppendFile(const std::string& path) : path_(path) {
+  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd_ < 0) append_error(path_, "open", errno);
+}
+
+AppendFile::~AppendFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+AppendFile::AppendFile(AppendFile&& other) noexcept
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
+
+AppendFile& AppendFile::operator=(AppendFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+void AppendFile::append(std::string_view bytes) {
+  struct stat before {};
+  if (::fstat(fd_, &before) != 0) append_error(path_, "stat", errno);
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd_, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      const int error_number = n < 0 ? errno : ENOSPC;
+      // Devices cannot be cut; for them there is nothing to take back.
+      if (::ftruncate(fd_, before.st_size) != 0) errno = error_number;
+      append_error(path_, "write", error_number);
+    }
+    bytes.remove_prefix(static_cast<size_t>(n));
+  }
+}
+
+}  // namespace ftrun

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace ftrun {
+
+/// A file that only grows, made with mode 0600. What append() returned from is in the kernel's
+/// hands: it survives the death of this process, though not of the machine.
+class AppendFile {
+ public:
+  /// Opens or makes the file; never follows a symbolic link. Error(kEnvironment).
+  explicit AppendFile(const std::string& path);
+  ~AppendFile();
+  AppendFile(AppendFile&& other) noexcept;
+  AppendFile& operator=(AppendFile&& other) noexcept;
+  AppendFile(const AppendFile&) = delete;
+  AppendFile& operator=(const AppendFile&) = delete;
+
+  /// Adds all of `bytes` or, with Error(kEnvironment), none of them: what a full disk cut short is
+  /// taken back, so that the file never holds half a record.
+  void append(std::string_view bytes);
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+};
+
+}  // namespace ftrun

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "report/append_file.h"
+#include "report/step_metrics.h"
+
+namespace ftrun {
+
+/// DeepSpeed's `csv_monitor` section, with its defaults.
+struct CsvMonitorOptions {
+  /// "" is the current folder.
+  std::string output_path;
+  std::string job_name = "DeepSpeedJobName";
+};
+
+/// The files DeepSpeed's csv_monitor writes: for the event "Train/Samples/lr" the file
+/// `<output_path>/<job_name>/Train_Samples_lr.csv`, with the header "step,lr" written again by
+/// every process that appends to it, then one row an event. Rows end in CR LF and numbers are
+/// spelled as Python spells floats, so that files of both programs can be read by one script.
+class CsvMonitor {
+ public:
+  /// Makes the folder. Error(kEnvironment).
+  explicit CsvMonitor(const CsvMonitorOptions& options);
+
+  /// Appends `value` at `step` to the file of event `name`.
+  void write(std::string_view name, double value, int64_t step);
+  /// Train/Samples/lr, Train/Samples/train_loss and, with loss scaling, Train/Samples/loss_scale,
+  /// at the count of samples (which is DeepSpeed's step here).
+  void write(const StepMetrics& metrics);
+
+ private:
+  std::string folder_;
+  std::map<std::string, AppendFile> files_;
+};
+
+/// A double as Python's repr() spells it: "1.0", "1e-05", "0.0001", "nan".
+std::string python_float_text(double value);
+
+}  // namespace ftrun

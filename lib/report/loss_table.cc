@@ -1,0 +1,79 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <set>
+
+#include "report/loss_plot.h"
+#include "report/table.h"
+
+namespace ftrun {
+namespace {
+
+std::string number(const char* format, double value) {
+  std::array<char, 64> buffer{};
+  std::snprintf(buffer.data(), buffer.size(), format, value);
+  return buffer.data();
+}
+
+/// `count` of the entries of `from`, evenly spread, first and last among them.
+std::set<size_t> spread(const std::vector<size_t>& from, size_t count) {
+  std::set<size_t> chosen;
+  if (from.size() <= count) return {from.begin(), from.end()};
+  for (size_t i = 0; i < count; ++i) chosen.insert(from[i * (from.size() - 1) / (count - 1)]);
+  return chosen;
+}
+
+/// Indices of the rows to show, at most `count` (at least 2).
+std::set<size_t> chosen_rows(const std::vector<StepMetrics>& metrics, size_t count) {
+  std::vector<size_t> all, validated;
+  for (size_t i = 0; i < metrics.size(); ++i) {
+    all.push_back(i);
+    const bool edge = i == 0 || i + 1 == metrics.size();
+    if (edge || metrics[i].validation_loss) validated.push_back(i);
+  }
+  const bool by_validation = std::any_of(metrics.begin(), metrics.end(), [](const StepMetrics& m) {
+    return m.trained && m.validation_loss.has_value();
+  });
+  // Only a validation before the first step and one after the last says little on its own.
+  return spread(by_validation && validated.size() > 3 ? validated : all, count);
+}
+
+/// Sums over the steps since the last row.
+struct Since {
+  double loss = 0;
+  double tokens = 0;
+  double seconds = 0;
+  int64_t steps = 0;
+  void add(const StepMetrics& m) {
+    if (!m.trained) return;
+    loss += m.loss;
+    tokens += static_cast<double>(m.tokens);
+    seconds += m.step_seconds;
+    ++steps;
+  }
+};
+
+std::vector<std::string> row_of(const StepMetrics& m, const Since& since) {
+  const auto steps = static_cast<double>(since.steps);
+  return {std::to_string(m.step), since.steps > 0 ? number("%.4f", since.loss / steps) : "-",
+          m.validation_loss ? number("%.4f", *m.validation_loss) : "-",
+          since.seconds > 0 ? number("%.0f", since.tokens / since.seconds) : "-"};
+}
+
+}  // namespace
+
+std::string loss_table(const std::vector<StepMetrics>& metrics, int rows) {
+  const std::set<size_t> chosen = chosen_rows(metrics, static_cast<size_t>(std::max(rows, 2)));
+  std::vector<std::vector<std::string>> cells;
+  Since since;
+  for (size_t i = 0; i < metrics.size(); ++i) {
+    since.add(metrics[i]);
+    if (!chosen.contains(i)) continue;
+    cells.push_back(row_of(metrics[i], since));
+    since = {};
+  }
+  return format_table({"step", "training loss", "validation loss", "tokens/s"}, cells);
+}
+
+}  // namespace ftrun

@@ -1,0 +1,125 @@
+#include "report/machine.h"
+
+#include <sched.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <ctime>
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+namespace ftrun {
+namespace {
+
+// Files of /proc have no size, so they cannot be mapped as others are.
+std::string read_proc(const char* path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::string_view trimmed(std::string_view text) {
+  const size_t begin = text.find_first_not_of(" \t");
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
+}
+
+/// The value of the first line "key<space>: value"; "" when there is none.
+std::string_view value_of(std::string_view text, std::string_view key) {
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    const size_t colon = line.find(':');
+    if (colon != std::string_view::npos && trimmed(line.substr(0, colon)) == key)
+      return trimmed(line.substr(colon + 1));
+    text.remove_prefix(line.size() < text.size() ? line.size() + 1 : text.size());
+  }
+  return {};
+}
+
+int64_t leading_number(std::string_view text) {
+  int64_t value = 0;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+int64_t kib_of(std::string_view text, std::string_view key) {
+  return leading_number(value_of(text, key)) * 1024;
+}
+
+int usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
+  return static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+}  // namespace
+
+std::string parse_cpu_model(std::string_view cpuinfo) {
+  // x86 says "model name"; ARM and POWER have other words for it.
+  for (const std::string_view key : {"model name", "cpu model", "Model", "cpu", "CPU part"}) {
+    const std::string_view value = value_of(cpuinfo, key);
+    if (!value.empty()) return std::string(value);
+  }
+  return {};
+}
+
+void parse_meminfo(std::string_view meminfo, MachineInfo& machine) {
+  machine.memory_bytes = kib_of(meminfo, "MemTotal");
+  machine.memory_available_bytes = kib_of(meminfo, "MemAvailable");
+}
+
+ProcessMemory parse_process_status(std::string_view status) {
+  return {.peak_resident = kib_of(status, "VmHWM"),
+          .anonymous = kib_of(status, "RssAnon"),
+          .shared_memory = kib_of(status, "RssShmem"),
+          .file_backed = kib_of(status, "RssFile")};
+}
+
+ProcessTimes parse_process_stat(std::string_view stat, int64_t ticks_per_second) {
+  // "pid (name) state ...": the name may hold spaces and parentheses, so count from the last ')'.
+  const size_t close = stat.rfind(')');
+  if (close == std::string_view::npos || ticks_per_second <= 0) return {};
+  std::istringstream rest{std::string(stat.substr(close + 1))};
+  std::vector<std::string> fields;
+  for (std::string field; rest >> field;) fields.push_back(field);
+  // Fields are numbered from 1 in proc(5); the first after the name is 3.
+  const auto seconds = [&](size_t number) {
+    if (fields.size() <= number - 3) return 0.0;
+    return static_cast<double>(leading_number(fields[number - 3])) /
+           static_cast<double>(ticks_per_second);
+  };
+  return {
+      .user_seconds = seconds(14), .system_seconds = seconds(15), .started_seconds = seconds(22)};
+}
+
+MachineInfo read_machine() {
+  MachineInfo machine;
+  utsname names{};
+  if (::uname(&names) == 0) {
+    machine.hostname = names.nodename;
+    machine.kernel = std::string(names.sysname) + " " + names.release;
+  }
+  machine.cpu_model = parse_cpu_model(read_proc("/proc/cpuinfo"));
+  machine.cores = usable_cores();
+  parse_meminfo(read_proc("/proc/meminfo"), machine);
+  return machine;
+}
+
+ProcessMemory read_process_memory() {
+  return parse_process_status(read_proc("/proc/self/status"));
+}
+
+ProcessTimes read_process_times() {
+  ProcessTimes times = parse_process_stat(read_proc("/proc/self/stat"), ::sysconf(_SC_CLK_TCK));
+  timespec now{};
+  if (::clock_gettime(CLOCK_BOOTTIME, &now) == 0)
+    times.age_seconds = static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9 -
+                        times.started_seconds;
+  return times;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace ftrun {
+
+/// The host, as run.json and `ftrun check` show it. What could not be read stays "" or 0.
+struct MachineInfo {
+  std::string hostname;
+  /// Kernel name and release: "Linux 6.1.0".
+  std::string kernel;
+  std::string cpu_model;
+  /// Processors that this process may run on.
+  int cores = 0;
+  int64_t memory_bytes = 0;
+  /// What the kernel says can be given out without swapping.
+  int64_t memory_available_bytes = 0;
+};
+
+/// What this process holds, in bytes, from /proc/self/status. Resident memory is the sum of
+/// anonymous, shared-memory and file-backed pages; only the last can be dropped at no cost.
+struct ProcessMemory {
+  int64_t peak_resident = 0;  // VmHWM
+  int64_t anonymous = 0;      // RssAnon
+  int64_t shared_memory = 0;  // RssShmem
+  int64_t file_backed = 0;    // RssFile
+};
+
+/// Processor time of this process, and when it began.
+struct ProcessTimes {
+  double user_seconds = 0;
+  double system_seconds = 0;
+  /// Seconds from the start of the machine to the start of the process (resolution 0.01 s).
+  double started_seconds = 0;
+  /// Seconds from the start of the process (its exec, not its main) to now.
+  double age_seconds = 0;
+};
+
+MachineInfo read_machine();
+ProcessMemory read_process_memory();
+ProcessTimes read_process_times();
+
+/// The parsers behind them: texts of /proc/cpuinfo, /proc/meminfo, /proc/self/status and
+/// /proc/self/stat. Fields that are absent stay as they are in a default-made result.
+std::string parse_cpu_model(std::string_view cpuinfo);
+void parse_meminfo(std::string_view meminfo, MachineInfo& machine);
+ProcessMemory parse_process_status(std::string_view status);
+/// `ticks_per_second` is the unit of the times there; age_seconds is left 0.
+ProcessTimes parse_process_stat(std::string_view stat, int64_t ticks_per_second);
+
+}  // namespace ftrun

@@ -1,0 +1,273 @@
+#include "report/manifest.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/checksum.h"
+#include "base/error.h"
+#include "report/environment.h"
+#include "report/json_depth.h"
+
+namespace ftrun {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kFormat = 1;
+
+/// `config` as it stands in the file: an object where it is one, else a string; secrets hidden.
+Json shown_config(const std::string& config) {
+  const std::string shown = without_secrets(config);
+  Json json = Json::parse(shown, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() ? json : Json(shown);
+}
+
+Json input_json(const InputRecord& input) {
+  Json json{{"path", input.path}, {"bytes", input.bytes}, {"fingerprint", input.fingerprint}};
+  json["details"] = input.details;
+  return json;
+}
+
+Json machine_json(const RunManifest& manifest) {
+  const MachineInfo& machine = manifest.machine;
+  return {{"hostname", machine.hostname},
+          {"kernel", machine.kernel},
+          {"cpu_model", machine.cpu_model},
+          {"cores", machine.cores},
+          {"memory_bytes", machine.memory_bytes},
+          {"memory_available_bytes", machine.memory_available_bytes},
+          {"gpus", manifest.gpus},
+          {"gpu_driver", manifest.gpu_driver}};
+}
+
+Json build_json(const BuildInfo& build) {
+  return {{"version", build.version},   {"git_commit", build.git_commit},
+          {"compiler", build.compiler}, {"libtorch", build.libtorch},
+          {"cuda", build.cuda},         {"nccl", build.nccl}};
+}
+
+Json restarts_json(const std::vector<RestartRecord>& restarts) {
+  Json list = Json::array();
+  for (const RestartRecord& restart : restarts)
+    list.push_back({{"time", restart.time},
+                    {"reason", restart.reason},
+                    {"rank", restart.rank},
+                    {"from_step", restart.from_step},
+                    {"to_step", restart.to_step}});
+  return list;
+}
+
+Json manifest_json(const RunManifest& manifest) {
+  Json json;
+  json["format"] = kFormat;
+  json["started"] = manifest.started;
+  json["ended"] = manifest.ended;
+  json["exit_code"] = manifest.exit_code ? Json(*manifest.exit_code) : Json(nullptr);
+  json["exit_reason"] = manifest.exit_reason;
+  json["build"] = build_json(manifest.build);
+  json["machine"] = machine_json(manifest);
+  json["seed"] = manifest.seed;
+  json["topology"] = Json::object();
+  for (const auto& [axis, ranks] : manifest.topology) json["topology"][axis] = ranks;
+  json["model"] = input_json(manifest.model);
+  json["data"] = Json::object();
+  for (const auto& [role, input] : manifest.data) json["data"][role] = input_json(input);
+  json["environment"] = manifest.environment;
+  json["restarts"] = restarts_json(manifest.restarts);
+  json["counters"] = manifest.counters;
+  json["config_xxh3"] = config_hash(manifest);
+  json["config"] = shown_config(manifest.config);
+  return json;
+}
+
+/// An object of a file, with its place in that file for messages.
+class Fields {
+ public:
+  Fields(const Json& json, std::string path, std::string place)
+      : json_(json), path_(std::move(path)), place_(std::move(place)) {
+    if (!json_.is_object()) fail(place_.empty() ? "the file" : place_, "an object");
+  }
+
+  void get(const char* key, std::string& out) const {
+    if (const Json* value = find(key)) {
+      if (!value->is_string()) fail(name(key), "a string");
+      out = value->get<std::string>();
+    }
+  }
+  template <typename Integer>
+  requires std::is_integral_v<Integer>
+  void get(const char* key, Integer& out) const {
+    if (const Json* value = find(key)) {
+      if (!value->is_number_integer()) fail(name(key), "an integer");
+      out = value->get<Integer>();
+    }
+  }
+  void get(const char* key, std::vector<std::string>& out) const {
+    const Json* value = find(key);
+    if (value == nullptr) return;
+    if (!value->is_array()) fail(name(key), "a list");
+    for (const Json& item : *value) {
+      if (!item.is_string()) fail(name(key), "a list of strings");
+      out.push_back(item.get<std::string>());
+    }
+  }
+  /// Calls `use` with the fields of the object at `key`, when there is one.
+  template <typename Use>
+  void object(const char* key, Use use) const {
+    if (const Json* value = find(key)) use(Fields(*value, path_, name(key)));
+  }
+  template <typename Use>
+  void each_object(const char* key, Use use) const {
+    const Json* value = find(key);
+    if (value == nullptr) return;
+    if (!value->is_array()) fail(name(key), "a list");
+    for (size_t i = 0; i < value->size(); ++i)
+      use(Fields((*value)[i], path_, cat(name(key), "[", i, "]")));
+  }
+  std::vector<std::string> keys() const {
+    std::vector<std::string> all;
+    for (const auto& item : json_.items()) all.push_back(item.key());
+    return all;
+  }
+  /// The value at `key`; none when it is absent or null.
+  const Json* find(const std::string& key) const {
+    const auto found = json_.find(key);
+    return found == json_.end() || found->is_null() ? nullptr : &*found;
+  }
+
+ private:
+  std::string name(const std::string& key) const {
+    return place_.empty() ? key : place_ + "." + key;
+  }
+  [[noreturn]] void fail(const std::string& what, const char* expected) const {
+    throw Error(
+        ExitCode::kBadInput, cat(path_, ": ", what, " should be ", expected),
+        "this file is written by ftrun; start a new run in another output_dir if it is damaged");
+  }
+
+  const Json& json_;
+  std::string path_;
+  std::string place_;
+};
+
+template <typename Value>
+void read_map(const Fields& fields, std::map<std::string, Value>& out) {
+  for (const std::string& key : fields.keys()) fields.get(key.c_str(), out[key]);
+}
+
+InputRecord input_from(const Fields& fields) {
+  InputRecord input;
+  fields.get("path", input.path);
+  fields.get("bytes", input.bytes);
+  fields.get("fingerprint", input.fingerprint);
+  fields.object("details", [&](const Fields& details) { read_map(details, input.details); });
+  return input;
+}
+
+void read_build(const Fields& fields, BuildInfo& build) {
+  fields.get("version", build.version);
+  fields.get("git_commit", build.git_commit);
+  fields.get("compiler", build.compiler);
+  fields.get("libtorch", build.libtorch);
+  fields.get("cuda", build.cuda);
+  fields.get("nccl", build.nccl);
+}
+
+void read_machine_part(const Fields& fields, RunManifest& manifest) {
+  fields.get("hostname", manifest.machine.hostname);
+  fields.get("kernel", manifest.machine.kernel);
+  fields.get("cpu_model", manifest.machine.cpu_model);
+  fields.get("cores", manifest.machine.cores);
+  fields.get("memory_bytes", manifest.machine.memory_bytes);
+  fields.get("memory_available_bytes", manifest.machine.memory_available_bytes);
+  fields.get("gpus", manifest.gpus);
+  fields.get("gpu_driver", manifest.gpu_driver);
+}
+
+RestartRecord restart_from(const Fields& fields) {
+  RestartRecord restart;
+  fields.get("time", restart.time);
+  fields.get("reason", restart.reason);
+  fields.get("rank", restart.rank);
+  fields.get("from_step", restart.from_step);
+  fields.get("to_step", restart.to_step);
+  return restart;
+}
+
+void read_run_part(const Fields& fields, RunManifest& manifest) {
+  fields.get("started", manifest.started);
+  fields.get("ended", manifest.ended);
+  if (fields.find("exit_code") != nullptr) fields.get("exit_code", manifest.exit_code.emplace());
+  fields.get("exit_reason", manifest.exit_reason);
+  fields.get("seed", manifest.seed);
+  fields.object("environment", [&](const Fields& f) { read_map(f, manifest.environment); });
+  fields.object("counters", [&](const Fields& f) { read_map(f, manifest.counters); });
+  fields.each_object("restarts",
+                     [&](const Fields& f) { manifest.restarts.push_back(restart_from(f)); });
+  if (const Json* config = fields.find("config"))
+    manifest.config = config->is_string() ? config->get<std::string>() : config->dump(2);
+}
+
+void refuse_other_format(const std::string& path, const Fields& fields) {
+  int64_t format = kFormat;
+  fields.get("format", format);
+  if (format != kFormat)
+    throw Error(ExitCode::kBadInput,
+                cat(path, ": its format is ", format, ", this ftrun reads format ", kFormat),
+                "use the ftrun that wrote it, or start a new run in another output_dir");
+}
+
+}  // namespace
+
+std::string config_hash(const RunManifest& manifest) {
+  const std::string text = shown_config(manifest.config).dump();
+  return hex64(xxh3(text.data(), text.size()));
+}
+
+std::string manifest_text(const RunManifest& manifest) {
+  return manifest_json(manifest).dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+RunManifest read_manifest(const std::string& path) {
+  const std::string text = read_file(path);
+  const Json json = nests_deeper_than(text, kDeepestJson)
+                        ? Json(Json::value_t::discarded)
+                        : Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded())
+    throw Error(
+        ExitCode::kBadInput, cat(path, ": it is not JSON"),
+        "this file is written by ftrun; start a new run in another output_dir if it is damaged");
+  const Fields fields(json, path, "");
+  refuse_other_format(path, fields);
+  RunManifest manifest;
+  read_run_part(fields, manifest);
+  fields.object("build", [&](const Fields& f) { read_build(f, manifest.build); });
+  fields.object("machine", [&](const Fields& f) { read_machine_part(f, manifest); });
+  fields.object("model", [&](const Fields& f) { manifest.model = input_from(f); });
+  fields.object("topology", [&](const Fields& f) {
+    for (const std::string& axis : f.keys())
+      f.get(axis.c_str(), manifest.topology.emplace_back(axis, 0).second);
+  });
+  fields.object("data", [&](const Fields& f) {
+    for (const std::string& role : f.keys())
+      f.object(role.c_str(), [&](const Fields& input) { manifest.data[role] = input_from(input); });
+  });
+  return manifest;
+}
+
+ManifestFile::ManifestFile(std::string path, RunManifest manifest, FileSystem& files)
+    : path_(std::move(path)), files_(files), manifest_(std::move(manifest)) {
+  write_file_atomic(files_, path_, manifest_text(manifest_));
+}
+
+void ManifestFile::update(const std::function<void(RunManifest&)>& change) {
+  const std::lock_guard lock(mutex_);
+  change(manifest_);
+  write_file_atomic(files_, path_, manifest_text(manifest_));
+}
+
+RunManifest ManifestFile::manifest() const {
+  const std::lock_guard lock(mutex_);
+  return manifest_;
+}
+
+}  // namespace ftrun

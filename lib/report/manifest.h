@@ -1,0 +1,102 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/file.h"
+#include "report/machine.h"
+
+namespace ftrun {
+
+/// What the binary was made of.
+struct BuildInfo {
+  std::string version;
+  std::string git_commit;
+  std::string compiler;
+  std::string libtorch;
+  std::string cuda;
+  std::string nccl;
+};
+
+/// A model folder or data set. `fingerprint` is "" until it is known: it may take longer than the
+/// first step and then arrives by an update.
+struct InputRecord {
+  std::string path;
+  int64_t bytes = 0;
+  std::string fingerprint;
+  /// What else must be the same on a resume: "tokenizer", "vocabulary", "samples", ...
+  std::map<std::string, std::string> details;
+};
+
+struct RestartRecord {
+  /// UTC, as utc_now() writes it.
+  std::string time;
+  std::string reason;
+  /// Rank that was the cause; -1 for none.
+  int64_t rank = -1;
+  /// Last step that was reached, and the step that training continued from.
+  int64_t from_step = 0;
+  int64_t to_step = 0;
+};
+
+/// run.json: what is needed to tell two runs apart and to run this one again.
+struct RunManifest {
+  BuildInfo build;
+  MachineInfo machine;
+  std::vector<std::string> gpus;
+  std::string gpu_driver;
+  uint64_t seed = 0;
+  /// Ranks of the mesh by axis, slowest first: {"data", 2}, ...
+  std::vector<std::pair<std::string, int64_t>> topology;
+  /// The effective config: a JSON object as text (then differences are told key by key) or other
+  /// text. Secrets are hidden before it is written.
+  std::string config;
+  InputRecord model;
+  /// By role: "train", "validation".
+  std::map<std::string, InputRecord> data;
+  /// From shown_environment().
+  std::map<std::string, std::string> environment;
+  std::string started;
+  std::string ended;
+  /// Absent while the run goes on.
+  std::optional<int64_t> exit_code;
+  std::string exit_reason;
+  std::vector<RestartRecord> restarts;
+  std::map<std::string, int64_t> counters;
+};
+
+/// The text of run.json: an object of "format": 1 and the fields above, secrets hidden.
+std::string manifest_text(const RunManifest& manifest);
+
+/// Reads what manifest_text wrote; absent fields keep their defaults, unknown ones are passed over.
+/// Error(kBadInput) naming the file and the field that is wrong.
+RunManifest read_manifest(const std::string& path);
+
+/// XXH3 of the effective config as the manifest shows it (16 hexadecimal digits).
+std::string config_hash(const RunManifest& manifest);
+
+/// The run.json of a run that is under way; may be updated from any thread.
+class ManifestFile {
+ public:
+  /// Writes the file. Error(kEnvironment).
+  ManifestFile(std::string path, RunManifest manifest, FileSystem& files = posix_files());
+
+  /// Changes the manifest and replaces the file atomically.
+  void update(const std::function<void(RunManifest&)>& change);
+  /// A copy of what is in the file now.
+  RunManifest manifest() const;
+
+ private:
+  const std::string path_;
+  FileSystem& files_;
+  mutable std::mutex mutex_;
+  RunManifest manifest_;
+};
+
+}  // namespace ftrun

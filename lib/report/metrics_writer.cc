@@ -1,0 +1,48 @@
+#include "report/metrics_writer.h"
+
+#include <algorithm>
+#include <string_view>
+
+namespace ftrun {
+namespace {
+
+bool is_kept(std::string_view line, int64_t first_step) {
+  const auto metrics = parse_metrics_line(line);
+  return metrics && metrics->step < first_step;
+}
+
+/// Copies the lines to keep from `text` to `out`; returns how many were left behind.
+int64_t keep_lines(std::string_view text, int64_t first_step, std::string& out) {
+  int64_t removed = 0;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    if (is_kept(line, first_step))
+      out.append(line).append("\n");
+    else
+      ++removed;
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+  }
+  return removed;
+}
+
+int64_t cut_metrics(const std::string& path, int64_t first_step, FileSystem& files) {
+  if (!files.exists(path)) return 0;
+  const std::string before = read_file(path);
+  std::string after;
+  after.reserve(before.size());
+  const int64_t removed = keep_lines(before, first_step, after);
+  // Equal but for a last line whose end was lost: that end is put back too.
+  if (after != before) write_file_atomic(files, path, after);
+  return removed;
+}
+
+}  // namespace
+
+MetricsWriter::MetricsWriter(const std::string& path, int64_t first_step, FileSystem& files)
+    : removed_lines_(cut_metrics(path, first_step, files)), file_(path) {}
+
+void MetricsWriter::write(const StepMetrics& metrics) {
+  file_.append(metrics_line(metrics) + "\n");
+}
+
+}  // namespace ftrun

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/file.h"
+#include "report/append_file.h"
+#include "report/step_metrics.h"
+
+namespace ftrun {
+
+/// metrics.jsonl: one JSON object a line, one line a step, each in the kernel's hands when write()
+/// returns.
+class MetricsWriter {
+ public:
+  /// Opens or makes the file for a run whose first step will be `first_step`: lines of that step
+  /// and later ones, which a resumed run will write anew, are removed, and so is what a crash tore;
+  /// earlier lines stay byte for byte. The file is replaced atomically, and only when something is
+  /// to be removed. Error(kEnvironment).
+  MetricsWriter(const std::string& path, int64_t first_step, FileSystem& files = posix_files());
+
+  void write(const StepMetrics& metrics);
+
+  /// Lines that the constructor removed.
+  int64_t removed_lines() const { return removed_lines_; }
+
+ private:
+  int64_t removed_lines_ = 0;
+  AppendFile file_;
+};
+
+}  // namespace ftrun

@@ -1,0 +1,250 @@
+#include "report/progress.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "report/table.h"
+
+namespace ftrun {
+namespace {
+
+constexpr int kLongestBar = 30;
+constexpr int kShortestBar = 8;
+constexpr size_t kRememberedSteps = 20;
+
+constexpr std::string_view kGreen = "\x1b[32m";
+constexpr std::string_view kRed = "\x1b[31m";
+constexpr std::string_view kCyan = "\x1b[36m";
+constexpr std::string_view kPlain = "\x1b[0m";
+/// Carriage return, then erase to the end of the line.
+constexpr std::string_view kClear = "\r\x1b[K";
+
+/// A piece of the live line; the piece with the lowest rank is the first to go.
+struct Part {
+  std::string text;
+  int rank = 0;
+  std::string_view colour;
+};
+
+std::string with_digits(const char* format, double value) {
+  std::array<char, 64> buffer{};
+  std::snprintf(buffer.data(), buffer.size(), format, value);
+  return buffer.data();
+}
+
+std::string loss_text(double loss) {
+  return std::abs(loss) < 1e5 || !std::isfinite(loss) ? with_digits("%.4f", loss)
+                                                      : with_digits("%.4e", loss);
+}
+
+std::string rate_text(double tokens_per_second) {
+  // The cast of a number beyond int64_t would be undefined.
+  if (!(std::abs(tokens_per_second) < 1e18)) return with_digits("%g tokens/s", tokens_per_second);
+  return human_count(std::llround(tokens_per_second)) + " tokens/s";
+}
+
+std::string step_text(const ProgressState& state) {
+  const std::string step = cat("step ", state.metrics.step);
+  return state.total_steps > 0 ? cat(step, "/", state.total_steps) : step;
+}
+
+double fraction(const ProgressState& state) {
+  if (state.total_steps <= 0) return 0;
+  return std::clamp(
+      static_cast<double>(state.metrics.step) / static_cast<double>(state.total_steps), 0.0, 1.0);
+}
+
+std::vector<Part> live_parts(const ProgressState& state) {
+  const StepMetrics& m = state.metrics;
+  std::vector<Part> parts{{step_text(state), 9, {}}};
+  if (state.total_steps > 0)
+    parts.push_back({cat(static_cast<int>(fraction(state) * 100), "%"), 2, {}});
+  if (m.trained) {
+    parts.push_back({cat("loss ", loss_text(m.loss)), 8, std::isfinite(m.loss) ? "" : kRed});
+    parts.push_back({rate_text(m.tokens_per_second), 3, {}});
+  }
+  if (state.seconds_left) parts.push_back({human_seconds(*state.seconds_left) + " left", 4, {}});
+  if (m.validation_loss)
+    parts.push_back({cat("validation ", loss_text(*m.validation_loss)), 1, kCyan});
+  return parts;
+}
+
+size_t columns(const std::vector<Part>& parts) {
+  size_t sum = 2 * (parts.size() - 1);
+  for (const Part& part : parts) sum += text_columns(part.text);
+  return sum;
+}
+
+void drop_until_it_fits(std::vector<Part>& parts, size_t limit) {
+  const auto by_rank = [](const Part& a, const Part& b) { return a.rank < b.rank; };
+  while (parts.size() > 1 && columns(parts) > limit)
+    parts.erase(std::min_element(parts.begin(), parts.end(), by_rank));
+  // All ASCII, so bytes are columns.
+  if (columns(parts) > limit) parts.front().text.resize(limit);
+}
+
+std::string repeated(std::string_view glyph, int count) {
+  std::string out;
+  for (int i = 0; i < count; ++i) out += glyph;
+  return out;
+}
+
+std::string bar_text(double done, int cells, const ProgressStyle& style) {
+  const int full = static_cast<int>(done * cells);
+  const std::string_view on = style.unicode ? "█" : "#";
+  const std::string_view off = style.unicode ? "░" : "-";
+  const std::string filled = repeated(on, full);
+  const std::string inner = style.colour ? cat(kGreen, filled, kPlain) : filled;
+  return cat("[", inner, repeated(off, cells - full), "]");
+}
+
+bool locale_is_utf8() {
+  // Without setlocale() the C library answers for "C", so the variables are read as it would.
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    const char* value = std::getenv(name);
+    if (value == nullptr || *value == '\0') continue;
+    const std::string_view text = value;
+    return text.find("UTF-8") != text.npos || text.find("utf8") != text.npos;
+  }
+  return false;
+}
+
+bool is_set(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr && *value != '\0';
+}
+
+double steady_seconds() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(now).count();
+}
+
+}  // namespace
+
+std::string live_progress_text(const ProgressState& state, const ProgressStyle& style) {
+  // One column stays free: a line that fills the last one wraps on some terminals.
+  const auto limit = static_cast<size_t>(std::max(style.width - 1, 1));
+  std::vector<Part> parts = live_parts(state);
+  const size_t wanted = parts.size();
+  drop_until_it_fits(parts, limit);
+  // Brackets and a space take three columns; where a part had to go there is no bar either.
+  const int spare = parts.size() < wanted ? 0 : static_cast<int>(limit - columns(parts)) - 3;
+  std::string line;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const Part& part = parts[i];
+    const bool bar = i == 0 && state.total_steps > 0 && spare >= kShortestBar;
+    if (i > 0) line += parts[i].rank == 2 && line.ends_with(']') ? " " : "  ";
+    line += style.colour && !part.colour.empty() ? cat(part.colour, part.text, kPlain) : part.text;
+    if (bar) line += cat(" ", bar_text(fraction(state), std::min(spare, kLongestBar), style));
+  }
+  return line;
+}
+
+std::string plain_progress_text(const ProgressState& state) {
+  const StepMetrics& m = state.metrics;
+  std::vector<std::string> parts{step_text(state)};
+  if (m.trained) {
+    parts.push_back(cat("loss ", loss_text(m.loss)));
+    parts.push_back(cat("grad_norm ", loss_text(m.grad_norm)));
+    parts.push_back(cat("lr ", with_digits("%.4g", m.learning_rate)));
+    if (m.loss_scale) parts.push_back(cat("loss_scale ", with_digits("%g", *m.loss_scale)));
+    if (m.skipped) parts.emplace_back("SKIPPED");
+    parts.push_back(rate_text(m.tokens_per_second));
+    parts.push_back(with_digits("%.2f s/step", m.step_seconds));
+  }
+  if (m.validation_loss) parts.push_back(cat("validation loss ", loss_text(*m.validation_loss)));
+  if (state.seconds_left) parts.push_back(human_seconds(*state.seconds_left) + " left");
+  return join(parts, "  ");
+}
+
+ProgressOptions progress_options_for(int fd, int64_t every) {
+  const char* term = std::getenv("TERM");
+  const bool dumb = term == nullptr || std::string_view(term) == "dumb";
+  ProgressOptions options;
+  options.live = ::isatty(fd) == 1 && !dumb;
+  options.colour = options.live && !is_set("NO_COLOR");
+  options.unicode = options.live && locale_is_utf8();
+  options.every = every;
+  options.width = [fd] {
+    winsize size{};
+    return ::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? static_cast<int>(size.ws_col)
+                                                                  : 80;
+  };
+  return options;
+}
+
+ProgressLine::ProgressLine(std::ostream& out, ProgressOptions options, int64_t total_steps)
+    : out_(out), options_(std::move(options)), total_steps_(total_steps) {
+  if (!options_.clock) options_.clock = steady_seconds;
+  options_.every = std::max<int64_t>(options_.every, 1);
+}
+
+void ProgressLine::note_duration(const StepMetrics& metrics) {
+  // The first step pays for warming up; it counts only while nothing better is known.
+  if (std::exchange(only_warm_up_, false)) durations_.clear();
+  only_warm_up_ = steps_timed_++ == 0;
+  durations_.push_back(metrics.step_seconds);
+  if (durations_.size() > kRememberedSteps) durations_.pop_front();
+}
+
+std::optional<double> ProgressLine::seconds_left(int64_t step) const {
+  if (total_steps_ <= 0 || durations_.empty() || step >= total_steps_) return std::nullopt;
+  const double mean = std::accumulate(durations_.begin(), durations_.end(), 0.0) /
+                      static_cast<double>(durations_.size());
+  if (!std::isfinite(mean)) return std::nullopt;
+  return mean * static_cast<double>(total_steps_ - step);
+}
+
+void ProgressLine::show(const StepMetrics& metrics) {
+  if (metrics.trained) note_duration(metrics);
+  const ProgressState state{metrics, total_steps_, seconds_left(metrics.step)};
+  const bool important = first_ || !metrics.trained || metrics.skipped ||
+                         metrics.validation_loss.has_value() || !std::isfinite(metrics.loss) ||
+                         metrics.step == total_steps_;
+  first_ = false;
+  if (options_.live) return show_live(state, important);
+  if (important || metrics.step % options_.every == 0)
+    out_ << plain_progress_text(state) << "\n" << std::flush;
+}
+
+void ProgressLine::show_live(const ProgressState& state, bool important) {
+  // What must be found again later gets a line that stays.
+  if (state.metrics.validation_loss || state.metrics.skipped) print(plain_progress_text(state));
+  const double now = options_.clock();
+  if (!important && now - drawn_at_ < options_.seconds_between) return;
+  drawn_at_ = now;
+  draw(live_progress_text(state, {options_.width(), options_.colour, options_.unicode}));
+}
+
+void ProgressLine::draw(const std::string& text) {
+  out_ << kClear << text << std::flush;
+  drawn_ = text;
+}
+
+void ProgressLine::print(std::string_view line) {
+  if (drawn_.empty()) {
+    out_ << line << "\n" << std::flush;
+    return;
+  }
+  out_ << kClear << line << "\n" << drawn_ << std::flush;
+}
+
+void ProgressLine::finish() {
+  if (drawn_.empty()) return;
+  out_ << "\n" << std::flush;
+  drawn_.clear();
+}
+
+}  // namespace ftrun

@@ -1,0 +1,177 @@
+#include "report/run_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "report/machine.h"
+#include "report/wall_time.h"
+
+namespace ftrun {
+namespace {
+namespace fs = std::filesystem;
+
+constexpr std::string_view kElsewhere = "choose another output_dir";
+
+[[noreturn]] void environment_error(const std::string& path, const char* action, int error_number) {
+  throw Error(ExitCode::kEnvironment,
+              cat(path, ": ", action, " failed: ", errno_text(error_number)),
+              "check that this user may write to output_dir and that its disk is not full");
+}
+
+/// The value after "key " at the start of a line of .lock, "" when there is none.
+std::string lock_field(const std::string& text, std::string_view key) {
+  for (const std::string& line : split(text, '\n'))
+    if (line.starts_with(key) && line.size() > key.size() && line[key.size()] == ' ')
+      return line.substr(key.size() + 1);
+  return {};
+}
+
+std::string read_lock_text(int fd) {
+  std::array<char, 512> buffer{};
+  const ssize_t size = ::pread(fd, buffer.data(), buffer.size(), 0);
+  return {buffer.data(), size > 0 ? static_cast<size_t>(size) : 0};
+}
+
+[[noreturn]] void busy_error(const std::string& root, const std::string& lock_text) {
+  const std::string pid = lock_field(lock_text, "pid");
+  const std::string who = pid.empty() ? "a process that has not written its name yet"
+                                      : cat("process ", pid, " on ", lock_field(lock_text, "host"),
+                                            ", since ", lock_field(lock_text, "since"));
+  throw Error(ExitCode::kEnvironment,
+              cat("output_dir ", root, ": another run is using it (", who, ")"),
+              cat("wait for that run or stop it", pid.empty() ? "" : cat(" (kill ", pid, ")"),
+                  ", or ", kElsewhere));
+}
+
+/// Takes the kernel's lock or throws. File systems without locks are used unlocked, with a warning.
+void take_lock(int fd, const std::string& root) {
+  while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EINTR) continue;
+    if (errno == EWOULDBLOCK) busy_error(root, read_lock_text(fd));
+    log_warning(cat("output_dir ", root, ": its file system has no locks (", errno_text(errno),
+                    "); a second run into it would not be noticed"));
+    return;
+  }
+}
+
+void write_lock_text(int fd, const std::string& path) {
+  const std::string text =
+      cat("pid ", ::getpid(), "\nhost ", read_machine().hostname, "\nsince ", utc_now(), "\n");
+  if (::ftruncate(fd, 0) != 0) environment_error(path, "truncate", errno);
+  if (::pwrite(fd, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
+    environment_error(path, "write", errno);
+}
+
+bool holds_files(const fs::path& path) {
+  std::error_code error;
+  if (!fs::is_directory(fs::symlink_status(path, error))) return true;
+  fs::recursive_directory_iterator it(path, error);
+  for (; !error && it != fs::recursive_directory_iterator(); it.increment(error))
+    if (!fs::is_directory(it->symlink_status(error))) return true;
+  return static_cast<bool>(error);
+}
+
+/// Names in the folder other than the lock and folders without a file.
+std::vector<std::string> content_of(const std::string& root) {
+  std::vector<std::string> names;
+  for (const std::string& name : posix_files().list(root))
+    if (name != ".lock" && holds_files(fs::path(root) / name)) names.push_back(name);
+  return names;
+}
+
+std::string short_list(std::vector<std::string> names) {
+  constexpr size_t kShown = 3;
+  const size_t count = names.size();
+  if (count <= kShown) return join(names, ", ");
+  names.resize(kShown);
+  return cat(join(names, ", "), " and ", count - kShown, " more");
+}
+
+void refuse_foreign_content(const RunPaths& paths, RunStart start, bool had_lock) {
+  const std::vector<std::string> content = content_of(paths.root());
+  if (content.empty()) return;
+  const std::string found = cat("output_dir ", paths.root(), ": the folder is not empty (it holds ",
+                                short_list(content), ")");
+  if (start == RunStart::kFresh)
+    throw Error(ExitCode::kUsage, found,
+                cat("continue the run that is there with --resume auto, or ", kElsewhere));
+  if (!had_lock && !posix_files().exists(paths.manifest()))
+    throw Error(ExitCode::kUsage, cat(found, " and no run.json, so there is no run to resume"),
+                std::string(kElsewhere));
+}
+
+void make_root(const std::string& root) {
+  std::error_code error;
+  const fs::file_status status = fs::status(root, error);
+  if (fs::is_directory(status)) return;
+  if (fs::exists(status))
+    throw Error(ExitCode::kUsage, cat("output_dir ", root, ": it exists and is not a folder"),
+                std::string(kElsewhere));
+  const std::string parent = fs::path(root).parent_path().string();
+  if (!parent.empty()) posix_files().make_folder(parent);
+  // Another run may have made it meanwhile; the lock decides between the two.
+  if (::mkdir(root.c_str(), 0700) != 0 && errno != EEXIST)
+    environment_error(root, "create folder", errno);
+}
+
+std::string without_end_slashes(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+}  // namespace
+
+RunFolder::RunFolder(const std::string& output_dir, RunStart start)
+    : paths_(without_end_slashes(output_dir)) {
+  if (output_dir.empty())
+    throw Error(ExitCode::kUsage, "output_dir is empty", "name the folder that the run writes to");
+  make_root(paths_.root());
+  const std::string lock = paths_.lock();
+  const bool had_lock = posix_files().exists(lock);
+  // A folder of somebody else's is refused before a lock file is left in it.
+  if (!had_lock) refuse_foreign_content(paths_, start, had_lock);
+  lock_fd_ = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (lock_fd_ < 0) environment_error(lock, "open", errno);
+  try {
+    take_lock(lock_fd_, paths_.root());
+    refuse_foreign_content(paths_, start, had_lock);
+    write_lock_text(lock_fd_, lock);
+    has_earlier_run_ = posix_files().exists(paths_.manifest());
+    for (const std::string& folder : {paths_.tensorboard(), paths_.logs(), paths_.checkpoints()})
+      posix_files().make_folder(folder);
+  } catch (...) {
+    ::close(std::exchange(lock_fd_, -1));
+    throw;
+  }
+}
+
+RunFolder::~RunFolder() {
+  if (lock_fd_ >= 0) ::close(lock_fd_);
+}
+
+RunFolder::RunFolder(RunFolder&& other) noexcept
+    : paths_(other.paths_),
+      has_earlier_run_(other.has_earlier_run_),
+      lock_fd_(std::exchange(other.lock_fd_, -1)) {}
+
+RunFolder& RunFolder::operator=(RunFolder&& other) noexcept {
+  std::swap(paths_, other.paths_);
+  std::swap(has_earlier_run_, other.has_earlier_run_);
+  std::swap(lock_fd_, other.lock_fd_);
+  return *this;
+}
+
+}  // namespace ftrun

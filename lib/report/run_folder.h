@@ -1,0 +1,60 @@
+#pragma once
+
+#include <string>
+#include <utility>
+
+namespace ftrun {
+
+/// Where everything of a run lies. A value: every rank makes its own from the output_dir.
+class RunPaths {
+ public:
+  explicit RunPaths(std::string output_dir) : root_(std::move(output_dir)) {}
+
+  const std::string& root() const { return root_; }
+  std::string lock() const { return root_ + "/.lock"; }
+  std::string manifest() const { return root_ + "/run.json"; }
+  std::string config() const { return root_ + "/config.yaml"; }
+  std::string metrics() const { return root_ + "/metrics.jsonl"; }
+  std::string loss_plot() const { return root_ + "/loss.svg"; }
+  std::string tensorboard() const { return root_ + "/tensorboard"; }
+  std::string logs() const { return root_ + "/logs"; }
+  std::string log(int rank) const { return logs() + "/rank-" + std::to_string(rank) + ".log"; }
+  std::string checkpoints() const { return root_ + "/checkpoints"; }
+  std::string exported() const { return root_ + "/export"; }
+
+ private:
+  std::string root_;
+};
+
+enum class RunStart {
+  /// The folder must be absent or empty (but for a lock and empty folders of ours).
+  kFresh,
+  /// The folder may hold an earlier run; an absent or empty one is a fresh start too.
+  kResume,
+};
+
+/// The output folder of a run, held by one process until this object goes. The hold is a lock of
+/// the kernel's on `.lock`, so it never outlives the process, however that ends.
+class RunFolder {
+ public:
+  /// Makes the folder (mode 0700; one that exists keeps its mode) and what lies in it, and takes
+  /// the lock. Error(kUsage) for a path that is not a folder or a folder in use by files that are
+  /// not to be touched; Error(kEnvironment) when another process holds it or the disk refuses.
+  RunFolder(const std::string& output_dir, RunStart start);
+  ~RunFolder();
+  RunFolder(RunFolder&& other) noexcept;
+  RunFolder& operator=(RunFolder&& other) noexcept;
+  RunFolder(const RunFolder&) = delete;
+  RunFolder& operator=(const RunFolder&) = delete;
+
+  const RunPaths& paths() const { return paths_; }
+  /// True when the folder held a run (its run.json) before this one.
+  bool has_earlier_run() const { return has_earlier_run_; }
+
+ private:
+  RunPaths paths_;
+  bool has_earlier_run_ = false;
+  int lock_fd_ = -1;
+};
+
+}  // namespace ftrun

@@ -1,0 +1,154 @@
+#include "report/step_metrics.h"
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+
+namespace ftrun {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json number(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
+  return value;
+}
+
+bool read(const Json& json, double& value) {
+  if (json.is_number())
+    value = json.get<double>();
+  else if (json == "NaN")
+    value = std::numeric_limits<double>::quiet_NaN();
+  else if (json == "Infinity")
+    value = std::numeric_limits<double>::infinity();
+  else if (json == "-Infinity")
+    value = -std::numeric_limits<double>::infinity();
+  else
+    return false;
+  return true;
+}
+
+bool read(const Json& json, int64_t& value) {
+  if (!json.is_number_integer()) return false;
+  value = json.get<int64_t>();
+  return true;
+}
+
+bool read(const Json& json, bool& value) {
+  if (!json.is_boolean()) return false;
+  value = json.get<bool>();
+  return true;
+}
+
+bool read(const Json& json, std::optional<double>& value) {
+  return read(json, value.emplace());
+}
+
+bool read(const Json& json, std::vector<NamedCount>& list) {
+  if (!json.is_object()) return false;
+  for (const auto& [name, value] : json.items())
+    if (!read(value, list.emplace_back(NamedCount{name}).value)) return false;
+  return true;
+}
+
+bool read(const Json& json, std::vector<NamedBytes>& list) {
+  if (!json.is_object()) return false;
+  for (const auto& [name, value] : json.items())
+    if (!read(value, list.emplace_back(NamedBytes{name}).bytes)) return false;
+  return true;
+}
+
+/// Absent is as good as right: older and newer lines have other fields.
+template <typename T>
+bool read_field(const Json& object, const char* key, T& value) {
+  const auto found = object.find(key);
+  return found == object.end() || read(*found, value);
+}
+
+void add_trained(Json& line, const StepMetrics& m) {
+  line["samples"] = m.samples;
+  line["loss"] = number(m.loss);
+  line["grad_norm"] = number(m.grad_norm);
+  line["lr"] = number(m.learning_rate);
+  line["tokens"] = m.tokens;
+  line["tokens_per_second"] = number(m.tokens_per_second);
+  line["step_seconds"] = number(m.step_seconds);
+  line["data_wait_seconds"] = number(m.data_wait_seconds);
+  line["exposed_communication_seconds"] = number(m.exposed_communication_seconds);
+  if (m.loss_scale) line["loss_scale"] = number(*m.loss_scale);
+  if (m.skipped) line["skipped"] = true;
+}
+
+bool read_all(const Json& line, StepMetrics& m) {
+  return read_field(line, "step", m.step) && read_field(line, "samples", m.samples) &&
+         read_field(line, "loss", m.loss) && read_field(line, "grad_norm", m.grad_norm) &&
+         read_field(line, "lr", m.learning_rate) && read_field(line, "tokens", m.tokens) &&
+         read_field(line, "tokens_per_second", m.tokens_per_second) &&
+         read_field(line, "step_seconds", m.step_seconds) &&
+         read_field(line, "data_wait_seconds", m.data_wait_seconds) &&
+         read_field(line, "exposed_communication_seconds", m.exposed_communication_seconds) &&
+         read_field(line, "loss_scale", m.loss_scale) && read_field(line, "skipped", m.skipped) &&
+         read_field(line, "validation_loss", m.validation_loss) &&
+         read_field(line, "validation_seconds", m.validation_seconds) &&
+         read_field(line, "counters", m.counters) && read_field(line, "memory", m.memory);
+}
+
+}  // namespace
+
+std::string metrics_line(const StepMetrics& m) {
+  Json line;
+  line["step"] = m.step;
+  if (m.trained) add_trained(line, m);
+  if (m.validation_loss) line["validation_loss"] = number(*m.validation_loss);
+  if (m.validation_seconds) line["validation_seconds"] = number(*m.validation_seconds);
+  for (const NamedCount& counter : m.counters) line["counters"][counter.name] = counter.value;
+  for (const NamedBytes& part : m.memory) line["memory"][part.name] = part.bytes;
+  // Names come from code and from data sets: bytes that are not UTF-8 must not end the run.
+  return line.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::optional<StepMetrics> parse_metrics_line(std::string_view text) {
+  const Json line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!line.is_object() || !line.contains("step")) return std::nullopt;
+  StepMetrics metrics;
+  if (!read_all(line, metrics)) return std::nullopt;
+  metrics.trained = line.contains("loss");
+  return metrics;
+}
+
+std::vector<StepMetrics> read_metrics(const std::string& path) {
+  const std::string text = read_file(path);
+  std::vector<StepMetrics> all;
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::string_view line = rest.substr(0, rest.find('\n'));
+    if (auto metrics = parse_metrics_line(line)) all.push_back(std::move(*metrics));
+    rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+  }
+  return all;
+}
+
+std::vector<Scalar> step_scalars(const StepMetrics& m) {
+  std::vector<Scalar> scalars;
+  if (m.trained) {
+    scalars = {{"train/loss", m.loss},
+               {"train/grad_norm", m.grad_norm},
+               {"train/learning_rate", m.learning_rate},
+               {"train/tokens_per_second", m.tokens_per_second},
+               {"time/step_seconds", m.step_seconds},
+               {"time/data_wait_seconds", m.data_wait_seconds},
+               {"time/exposed_communication_seconds", m.exposed_communication_seconds}};
+    if (m.loss_scale) scalars.push_back({"train/loss_scale", *m.loss_scale});
+    if (m.skipped) scalars.push_back({"train/skipped", 1});
+  }
+  if (m.validation_loss) scalars.push_back({"validation/loss", *m.validation_loss});
+  for (const NamedCount& counter : m.counters)
+    scalars.push_back({"counters/" + counter.name, static_cast<double>(counter.value)});
+  for (const NamedBytes& part : m.memory)
+    scalars.push_back({"memory/" + part.name, static_cast<double>(part.bytes)});
+  return scalars;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ftrun {
+
+/// Terminal columns that UTF-8 `text` takes: one a code point (no wide or combining characters).
+size_t text_columns(std::string_view text);
+
+/// A text table: headers, a line of dashes, rows; two spaces between columns, no space at the end
+/// of a line, every line ended by '\n'. A column of numbers (cells that start with a digit, a sign
+/// or a point, "nan", "inf", "-" or nothing) is aligned to the right, any other to the left. A row
+/// shorter than the headers is filled with empty cells; cells beyond the headers are a bug.
+std::string format_table(const std::vector<std::string>& headers,
+                         const std::vector<std::vector<std::string>>& rows);
+
+}  // namespace ftrun

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "report/append_file.h"
+#include "report/step_metrics.h"
+
+namespace ftrun {
+
+/// What names an event file; the defaults are this host, process and time.
+struct TensorBoardOptions {
+  std::string hostname;
+  int64_t pid = 0;
+  /// Seconds since 1970; 0 takes the clock's.
+  double wall_seconds = 0;
+  /// First step of a resumed run: charts forget this step and later ones of earlier files.
+  std::optional<int64_t> first_step;
+};
+
+/// A TensorBoard event file of scalars, written without a protobuf library.
+///
+/// File: `events.out.tfevents.<seconds, 10 digits>.<host>.<pid>.0`, a row of records
+///   record = u64 length | u32 masked CRC-32C of length | data | u32 masked CRC-32C of data
+/// (little-endian; masked = rotate right by 15, plus 0xa282ead8), data = one Event message:
+///   1 double wall_time, 2 int64 step, 3 string file_version, 5 Summary, 7 SessionLog
+///   Summary = repeated 1 Value { 1 string tag, 2 float simple_value }; SessionLog = { 1 status }
+class TensorBoardWriter {
+ public:
+  /// Makes a new file in `folder`, which exists. Error(kEnvironment).
+  explicit TensorBoardWriter(const std::string& folder, TensorBoardOptions options = {});
+
+  /// One event of all `scalars` at `step`, stamped with the clock's time.
+  void write(int64_t step, const std::vector<Scalar>& scalars);
+  /// The same, stamped with `wall_seconds` since 1970.
+  void write(int64_t step, const std::vector<Scalar>& scalars, double wall_seconds);
+
+  const std::string& path() const { return file_.path(); }
+
+ private:
+  TensorBoardOptions options_;
+  AppendFile file_;
+};
+
+}  // namespace ftrun

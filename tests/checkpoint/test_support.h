@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/rank_group.h"
+
+namespace ftrun::test {
+
+/// A folder of its own, removed at the end.
+class TempFolder {
+ public:
+  TempFolder();
+  ~TempFolder();
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
+  const std::string& path() const { return path_; }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+void write_text(const std::string& path, const std::string& text);
+std::string read_text(const std::string& path);
+
+/// A safetensors file of this header text and data.
+std::string safetensors_bytes(const std::string& header, const std::string& data);
+
+/// The message (without remedy) of the Error(code) that `action` throws; fails the test when it
+/// throws none, another kind, or another code.
+std::string error_of(ExitCode code, const std::function<void()>& action);
+inline std::string bad_input(const std::function<void()>& action) {
+  return error_of(ExitCode::kBadInput, action);
+}
+
+/// Runs `work` as `world_size` ranks in threads. Gives what each rank's Error said, "" for none.
+std::vector<std::string> run_ranks(int world_size,
+                                   const std::function<void(const RankGroup&)>& work);
+
+/// Everything logged while `action` ran.
+std::string logged(const std::function<void()>& action);
+
+/// State of a small made-up model, cut over ranks as flat shards are: each tensor's elements are
+/// spread in ranges that need not fall on its rows.
+class ToyState {
+ public:
+  /// Values are a function of tensor, kind, element and `version`.
+  ToyState(int world_size, int rank, int version);
+  std::vector<StateSlice> slices();
+  /// True when the memory holds exactly what `version` of this layout holds.
+  bool equals(int version) const;
+  void clear();
+  static std::vector<std::pair<std::string, std::vector<int64_t>>> tensors();
+
+ private:
+  struct Part {
+    StateSlice slice;
+    std::vector<float> values;
+  };
+  int world_size_;
+  int rank_;
+  std::vector<Part> parts_;
+};
+
+CheckpointMeta toy_meta(int64_t step, int world_size);
+
+}  // namespace ftrun::test

@@ -1,0 +1,85 @@
+#include "cluster/failure_summary.h"
+
+#include <csignal>
+
+#include <catch2/catch.hpp>
+
+using namespace ftrun;
+
+namespace {
+constexpr int64_t kSecond = 1'000'000'000;
+}
+
+TEST_CASE("a failure report survives the pipe, line ends and tabs flattened") {
+  const FailureReport sent{.rank = 3, .unix_ns = 12345678901, .exit_code = 5, .doing = "save",
+                           .message = "disk full\n  remedy:\tfree space"};
+  const auto got = parse_failure_line(failure_line(sent));
+  REQUIRE(got.has_value());
+  REQUIRE(got->rank == 3);
+  REQUIRE(got->unix_ns == 12345678901);
+  REQUIRE(got->exit_code == 5);
+  REQUIRE(got->doing == "save");
+  REQUIRE(got->message == "disk full   remedy: free space");
+}
+
+TEST_CASE("a report is one line that a pipe takes whole, however long the message") {
+  const std::string line = failure_line({.message = std::string(100'000, 'x')});
+  REQUIRE(line.size() <= 4000);
+  REQUIRE(line.back() == '\n');
+  REQUIRE(parse_failure_line(line).has_value());
+}
+
+TEST_CASE("what is not a report is not taken for one") {
+  for (const char* line : {"", "hello", "ftrun-failure-1\t1\t2", "ftrun-failure-1\tx\t0\t1\t\t",
+                           "ftrun-failure-2\t1\t0\t1\ta\tb"})
+    REQUIRE_FALSE(parse_failure_line(line).has_value());
+}
+
+TEST_CASE("the earliest report is the cause, whatever the order in which processes ended") {
+  const FailureSummary summary = summarize_failures(
+      {.ends = {{.rank = 0, .unix_ns = 3 * kSecond, .exit_code = 5},
+                {.rank = 1, .unix_ns = 4 * kSecond, .exit_code = 4},
+                {.rank = 2, .unix_ns = 5 * kSecond, .exit_code = 143, .signal = SIGTERM,
+                 .told_to_stop = true}},
+       .reports = {{.rank = 0, .unix_ns = 3 * kSecond, .exit_code = 5, .message = "disk full"},
+                   {.rank = 1, .unix_ns = 2 * kSecond, .exit_code = 4, .doing = "step 7",
+                    .message = "bad file"}},
+       .started_ns = 0,
+       .log_folder = "run/logs"});
+  REQUIRE(summary.exit_code == 4);
+  REQUIRE(summary.text ==
+          "rank 1: exit code 4, 2.0s after the start, in step 7: bad file\n"
+          "  then rank 0: exit code 5, 1.0s later: disk full\n"
+          "  stopped because of it: rank 2\n"
+          "  its output: run/logs/rank-1.log");
+}
+
+TEST_CASE("a lost peer is a consequence even when it was reported first") {
+  const FailureSummary summary = summarize_failures(
+      {.ends = {{.rank = 0, .unix_ns = 1 * kSecond, .exit_code = 6},
+                {.rank = 1, .unix_ns = 2 * kSecond, .exit_code = 137, .signal = SIGKILL}},
+       .reports = {{.rank = 0, .unix_ns = 1 * kSecond, .exit_code = 6, .message = "lost rank 1"}}});
+  REQUIRE(summary.exit_code == 137);
+  REQUIRE(summary.text ==
+          "rank 1: killed by signal 9 (Killed; the kernel does this when memory runs out), 2.0s "
+          "after the start\n  then rank 0: exit code 6, 0.0s later: lost rank 1");
+}
+
+TEST_CASE("when every rank only lost a peer, that is the result") {
+  const FailureSummary summary =
+      summarize_failures({.ends = {{.rank = 0, .unix_ns = 1 * kSecond, .exit_code = 6},
+                                   {.rank = 1, .unix_ns = 2 * kSecond, .exit_code = 137,
+                                    .signal = SIGKILL, .told_to_stop = true}}});
+  REQUIRE(summary.exit_code == 6);
+}
+
+TEST_CASE("ranks that ended as asked are no failures") {
+  REQUIRE(summarize_failures({.ends = {{.rank = 0}, {.rank = 1}}}).exit_code == 0);
+  REQUIRE(summarize_failures({.ends = {{.rank = 0, .exit_code = 75}, {.rank = 1, .exit_code = 75}}})
+              .exit_code == 75);
+  const FailureSummary interrupted = summarize_failures(
+      {.ends = {{.rank = 0, .exit_code = 130, .signal = SIGINT}, {.rank = 1, .exit_code = 130}},
+       .forwarded = SIGINT});
+  REQUIRE(interrupted.exit_code == 130);
+  REQUIRE(interrupted.text.empty());
+}

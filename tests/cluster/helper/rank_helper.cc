@@ -1,0 +1,77 @@
+// A rank for the supervisor's tests: does what its arguments say, in order.
+//   print TEXT | error TEXT | raw TEXT (no line end; \r and \n as escapes) | env NAME | sleep MS |
+//   exit CODE | signal N | only RANK (the rest is for that rank) | fail CODE MESSAGE (reports it) |
+//   stopif RANK (stops itself) |
+//   touch FILE (writes the process id) | catch N CODE (exit with CODE on signal N) | ignore N | store
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "cluster/failure_report.h"
+
+namespace {
+
+int exit_on_signal = 0;
+void leave(int) { ::_exit(exit_on_signal); }
+
+std::string unescape(std::string text) {
+  for (size_t at = 0; (at = text.find('\\', at)) != std::string::npos; ++at)
+    text.replace(at, 2, text[at + 1] == 'r' ? "\r" : "\n");
+  return text;
+}
+
+void fail(int rank, int code, const std::string& message) {
+  ftrun::report_failure({.rank = rank,
+                         .unix_ns = ftrun::unix_time_ns(),
+                         .exit_code = code,
+                         .doing = "step 3",
+                         .message = message});
+  std::exit(code);
+}
+
+bool store_socket_listens() {
+  const char* fd = std::getenv("FTRUN_STORE_FD");
+  int listening = 0;
+  socklen_t size = sizeof listening;
+  return fd != nullptr &&
+         ::getsockopt(std::atoi(fd), SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) == 0 &&
+         listening == 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int rank = std::atoi(std::getenv("RANK"));
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  for (size_t i = 0; i < words.size(); ++i) {
+    const std::string& verb = words[i];
+    if (verb == "print") std::printf("%s\n", words[++i].c_str());
+    if (verb == "error") std::fprintf(stderr, "%s\n", words[++i].c_str());
+    if (verb == "raw") std::fprintf(stderr, "%s", unescape(words[++i]).c_str());
+    if (verb == "env") {
+      const char* value = std::getenv(words[++i].c_str());
+      std::printf("%s=%s\n", words[i].c_str(), value == nullptr ? "(unset)" : value);
+    }
+    if (verb == "sleep") ::usleep(static_cast<useconds_t>(std::stoi(words[++i])) * 1000);
+    if (verb == "exit") std::exit(std::stoi(words[++i]));
+    if (verb == "signal") ::kill(::getpid(), std::stoi(words[++i]));
+    if (verb == "only" && std::stoi(words[++i]) != rank) break;
+    if (verb == "stopif" && std::stoi(words[++i]) == rank) ::kill(::getpid(), SIGSTOP);
+    if (verb == "fail") fail(rank, std::stoi(words[i + 1]), words[i + 2]);
+    if (verb == "touch") std::ofstream(words[++i] + std::to_string(rank)) << ::getpid() << std::endl;
+    if (verb == "catch") {
+      exit_on_signal = std::stoi(words[i + 2]);
+      std::signal(std::stoi(words[i + 1]), leave);
+    }
+    if (verb == "ignore") std::signal(std::stoi(words[++i]), SIG_IGN);
+    if (verb == "store") std::printf("store %s\n", store_socket_listens() ? "listens" : "none");
+    std::fflush(stdout);
+  }
+  return 0;
+}

@@ -1,0 +1,205 @@
+#include "cluster/launch_environment.h"
+
+#include <map>
+
+#include "base/error.h"
+#include "cluster/slurm_lists.h"
+
+#include <catch2/catch.hpp>
+
+using namespace ftrun;
+
+namespace {
+using Env = std::map<std::string, std::string>;
+
+LaunchEnvironment detect(const Env& env) {
+  return detect_launch([&env](const std::string& name) -> std::optional<std::string> {
+    const auto found = env.find(name);
+    if (found == env.end()) return std::nullopt;
+    return found->second;
+  });
+}
+
+std::string refusal(const Env& env) {
+  try {
+    detect(env);
+  } catch (const Error& error) {
+    REQUIRE(error.code() == ExitCode::kUsage);
+    return error.message();
+  }
+  return "(accepted)";
+}
+
+const Env kTorchrun = {{"RANK", "3"},          {"WORLD_SIZE", "4"},
+                       {"LOCAL_RANK", "1"},    {"LOCAL_WORLD_SIZE", "2"},
+                       {"GROUP_RANK", "1"},    {"GROUP_WORLD_SIZE", "2"},
+                       {"MASTER_ADDR", "n1"},  {"MASTER_PORT", "29500"},
+                       {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                       {"TORCHELASTIC_RESTART_COUNT", "2"}};
+const Env kSlurm = {{"SLURM_JOB_ID", "70001"},    {"SLURM_STEP_ID", "0"},
+                    {"SLURM_PROCID", "3"},        {"SLURM_STEP_NUM_TASKS", "4"},
+                    {"SLURM_NTASKS", "9"},        {"SLURM_LOCALID", "0"},
+                    {"SLURM_NODEID", "1"},        {"SLURM_STEP_NUM_NODES", "2"},
+                    {"SLURM_STEP_NODELIST", "n[3-4]"}, {"SLURM_STEP_TASKS_PER_NODE", "3,1"}};
+
+Env with(Env env, const std::string& name, const std::string& value) {
+  env[name] = value;
+  return env;
+}
+Env without(Env env, const std::string& name) {
+  env.erase(name);
+  return env;
+}
+}  // namespace
+
+TEST_CASE("no launcher: one process on one machine") {
+  const LaunchEnvironment launch = detect({{"HOME", "/root"}, {"MASTER_ADDR", "left over"}});
+  REQUIRE(launch.kind == LaunchKind::kSingle);
+  REQUIRE_FALSE(launch.is_rank());
+  REQUIRE(launch.world == 1);
+}
+
+TEST_CASE("torchrun: rank, node, agent store and restart count") {
+  const LaunchEnvironment launch = detect(kTorchrun);
+  REQUIRE(launch.kind == LaunchKind::kTorchrun);
+  REQUIRE(launch.is_rank());
+  REQUIRE(launch.rank == 3);
+  REQUIRE(launch.world == 4);
+  REQUIRE(launch.local_rank == 1);
+  REQUIRE(launch.local_size == 2);
+  REQUIRE(launch.node == 1);
+  REQUIRE(launch.nodes == 2);
+  REQUIRE(launch.master_addr == "n1");
+  REQUIRE(launch.master_port == 29500);
+  REQUIRE(launch.agent_store);
+  REQUIRE(launch.restart == 2);
+}
+
+TEST_CASE("torchrun inside a SLURM step is torchrun") {
+  Env both = kSlurm;
+  both.insert(kTorchrun.begin(), kTorchrun.end());
+  REQUIRE(detect(both).kind == LaunchKind::kTorchrun);
+}
+
+TEST_CASE("our supervisor's ranks are known by its variables") {
+  const LaunchEnvironment launch =
+      detect({{"FTRUN_SUPERVISOR", "123"}, {"FTRUN_STORE_FD", "7"}, {"RANK", "0"},
+              {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"},
+              {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "4000"}});
+  REQUIRE(launch.kind == LaunchKind::kSupervised);
+  REQUIRE(launch.store_fd == 7);
+  REQUIRE_FALSE(launch.agent_store);
+}
+
+TEST_CASE("a SLURM step with uneven nodes: the step's own numbers win over the job's") {
+  const LaunchEnvironment launch = detect(kSlurm);
+  REQUIRE(launch.kind == LaunchKind::kSlurm);
+  REQUIRE(launch.rank == 3);
+  REQUIRE(launch.world == 4);
+  REQUIRE(launch.local_rank == 0);
+  REQUIRE(launch.local_size == 1);
+  REQUIRE(launch.node == 1);
+  REQUIRE(launch.master_addr == "n3");
+  REQUIRE(launch.master_port == 10000 + 70001 % 20000);
+}
+
+TEST_CASE("a SLURM batch script is not a rank although it has SLURM_PROCID") {
+  REQUIRE(detect(without(kSlurm, "SLURM_STEP_ID")).kind == LaunchKind::kSingle);
+  REQUIRE(detect(with(kSlurm, "SLURM_STEP_ID", "4294967291")).kind == LaunchKind::kSingle);
+}
+
+TEST_CASE("MASTER_ADDR and MASTER_PORT override what SLURM suggests") {
+  Env env = with(kSlurm, "MASTER_ADDR", "10.0.0.1");
+  env["MASTER_PORT"] = "5000";
+  REQUIRE(detect(env).master_addr == "10.0.0.1");
+  REQUIRE(detect(env).master_port == 5000);
+}
+
+TEST_CASE("Open MPI on one machine needs no address: all ranks compute the same port") {
+  const Env env = {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"},
+                   {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                   {"OMPI_COMM_WORLD_NODE_RANK", "1"}, {"PMIX_NAMESPACE", "prterun-1@1"}};
+  const LaunchEnvironment launch = detect(env);
+  REQUIRE(launch.kind == LaunchKind::kOpenMpi);
+  REQUIRE(launch.rank == 1);
+  REQUIRE(launch.node == 0);
+  REQUIRE(launch.master_addr == "127.0.0.1");
+  REQUIRE(launch.master_port >= 10000);
+  REQUIRE(launch.master_port == detect(with(env, "OMPI_COMM_WORLD_RANK", "0")).master_port);
+  REQUIRE(refusal(with(env, "OMPI_COMM_WORLD_SIZE", "4")) ==
+          "Open MPI started 4 ranks but MASTER_ADDR is not set");
+}
+
+TEST_CASE("PMI: MPICH, Intel MPI and srun with pmi2") {
+  const LaunchEnvironment launch =
+      detect({{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "0"},
+              {"MPI_LOCALNRANKS", "2"}, {"MASTER_ADDR", "h"}, {"MASTER_PORT", "1"}});
+  REQUIRE(launch.kind == LaunchKind::kPmi);
+  REQUIRE(launch.rank == 2);
+  REQUIRE(launch.local_size == 2);
+}
+
+TEST_CASE("RANK without LOCAL_RANK counts nodes") {
+  const LaunchEnvironment launch =
+      detect({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"NPROC_PER_NODE", "4"},
+              {"MASTER_ADDR", "job-0"}, {"MASTER_PORT", "23456"}});
+  REQUIRE(launch.kind == LaunchKind::kNode);
+  REQUIRE_FALSE(launch.is_rank());
+  REQUIRE(launch.node == 1);
+  REQUIRE(launch.nodes == 2);
+  REQUIRE(launch.ranks_per_node == 4);
+  REQUIRE(launch.master_addr == "job-0");
+}
+
+TEST_CASE("Kubeflow's PET variables describe nodes") {
+  const Env env = {{"PET_NODE_RANK", "0"}, {"PET_NNODES", "2"}, {"PET_NPROC_PER_NODE", "auto"},
+                   {"PET_MASTER_ADDR", "j-node-0-0.j"}, {"PET_MASTER_PORT", "29400"}};
+  const LaunchEnvironment launch = detect(env);
+  REQUIRE(launch.kind == LaunchKind::kNode);
+  REQUIRE(launch.nodes == 2);
+  REQUIRE_FALSE(launch.ranks_per_node.has_value());
+  REQUIRE(detect(with(env, "PET_NPROC_PER_NODE", "8")).ranks_per_node == 8);
+}
+
+TEST_CASE("contradictions name the variables and values that disagree") {
+  REQUIRE(refusal(with(kTorchrun, "RANK", "4")) == "RANK=4 but WORLD_SIZE=4: ranks count from 0");
+  REQUIRE(refusal(with(kTorchrun, "LOCAL_RANK", "2")) ==
+          "LOCAL_RANK=2 but LOCAL_WORLD_SIZE=2: ranks count from 0");
+  REQUIRE(refusal(with(kTorchrun, "LOCAL_WORLD_SIZE", "8")) ==
+          "LOCAL_WORLD_SIZE=8 is more than WORLD_SIZE=4");
+  REQUIRE(refusal(with(kTorchrun, "RANK", "0")) == "LOCAL_RANK=1 is more than RANK=0");
+  REQUIRE(refusal(with(kTorchrun, "RANK", "two")) == "RANK=\"two\" is not a whole number");
+  REQUIRE(refusal(with(kTorchrun, "MASTER_PORT", "70000")) ==
+          "MASTER_PORT=70000 is not a port (1 to 65535)");
+  REQUIRE(refusal(without(kTorchrun, "WORLD_SIZE")) == "RANK is set but WORLD_SIZE is not");
+  REQUIRE(refusal(without(kTorchrun, "MASTER_ADDR")) == "WORLD_SIZE is set but MASTER_ADDR is not");
+  REQUIRE(refusal(with(kSlurm, "SLURM_STEP_TASKS_PER_NODE", "2(x3)")) ==
+          "SLURM_STEP_TASKS_PER_NODE=2(x3) is 6 tasks but the step has 4");
+  REQUIRE(refusal(with(kSlurm, "SLURM_NODEID", "2")) ==
+          "SLURM_NODEID=2 but SLURM_STEP_TASKS_PER_NODE=3,1 names 2 nodes");
+  REQUIRE(refusal({{"WORLD_SIZE", "2"}}) == "WORLD_SIZE is set but RANK is not");
+}
+
+TEST_CASE("SLURM host lists expand with padding and several ranges") {
+  using Hosts = std::vector<std::string>;
+  REQUIRE(expand_hostlist("n1") == Hosts{"n1"});
+  REQUIRE(expand_hostlist("n[1-3,07],gpu-[09-10]x") ==
+          Hosts{"n1", "n2", "n3", "n07", "gpu-09x", "gpu-10x"});
+  REQUIRE(expand_hostlist("r[1-2]n[0,4]").size() == 4);
+}
+
+TEST_CASE("SLURM tasks per node expand their repeats") {
+  REQUIRE(expand_tasks_per_node("2(x3),1") == std::vector<int>{2, 2, 2, 1});
+  REQUIRE(expand_tasks_per_node("8") == std::vector<int>{8});
+}
+
+TEST_CASE("malformed SLURM lists are quoted, not followed") {
+  for (const char* text : {"", "n[1-", "n]1[", "n[3-1]", "n[a]", "n[]", "n[[1]]", "a,,b", "n[1-99999999]",
+                           "n[0-65535][0-65535]"})
+    REQUIRE_THROWS_WITH(expand_hostlist(text),
+                        Catch::StartsWith(cat("cannot read SLURM's host list \"", text, "\"")));
+  for (const char* text : {"", "2(x", "2(x)", "0", "-1", "2(x0)", "2,", "1(x99999999)", "2(y3)"})
+    REQUIRE_THROWS_WITH(
+        expand_tasks_per_node(text),
+        Catch::StartsWith(cat("cannot read SLURM's tasks per node \"", text, "\"")));
+}

@@ -1,0 +1,263 @@
+#include "cluster/supervisor.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "base/error.h"
+#include "base/text.h"
+
+#include <catch2/catch.hpp>
+
+using namespace ftrun;
+using namespace std::chrono_literals;
+
+namespace {
+
+const std::string kRank = std::string(FTRUN_BINARY_DIR) + "/bin/rank_helper";
+const std::string kSupervise = std::string(FTRUN_BINARY_DIR) + "/bin/supervise_helper";
+
+struct Folder {
+  std::string path;
+  Folder() {
+    char name[] = "/tmp/ftrun_supervisor_XXXXXX";
+    path = ::mkdtemp(name);
+  }
+  ~Folder() { [[maybe_unused]] const int done = std::system(("rm -rf " + path).c_str()); }
+};
+
+struct Outcome {
+  int code = 0;
+  std::string text;
+  double seconds = 0;
+  std::vector<std::string> lines() const {
+    auto all = split(text, '\n');
+    std::sort(all.begin(), all.end());
+    return all;
+  }
+};
+
+Outcome supervise(int ranks, std::vector<std::string> words, SupervisorOptions options = {}) {
+  Outcome outcome;
+  options.local_ranks = ranks;
+  options.program = kRank;
+  options.arguments = {kRank};
+  options.arguments.insert(options.arguments.end(), words.begin(), words.end());
+  options.write = [&outcome](OutputStream, std::string_view text) { outcome.text += text; };
+  const auto start = std::chrono::steady_clock::now();
+  outcome.code = run_supervisor(options);
+  outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return outcome;
+}
+
+std::string content(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+/// True when the process is there and no zombie.
+bool alive(pid_t pid) {
+  const std::string stat = content("/proc/" + std::to_string(pid) + "/stat");
+  const size_t state = stat.rfind(") ");
+  return state != std::string::npos && stat[state + 2] != 'Z' && stat[state + 2] != 'X';
+}
+
+template <typename Condition>
+bool within(std::chrono::milliseconds limit, Condition condition) {
+  const auto end = std::chrono::steady_clock::now() + limit;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(5ms);
+  }
+  return true;
+}
+
+/// Starts supervise_helper as a process; its output goes to a file.
+pid_t spawn_supervisor(int ranks, std::vector<std::string> words, const std::string& output) {
+  std::vector<std::string> all = {kSupervise, std::to_string(ranks), kRank};
+  all.insert(all.end(), words.begin(), words.end());
+  std::vector<char*> argv;
+  for (std::string& word : all) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    const int fd = ::open(output.c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600);
+    ::dup2(fd, 1);
+    ::dup2(fd, 2);
+    ::execv(argv[0], argv.data());
+    ::_exit(127);
+  }
+  return pid;
+}
+
+/// Waits until every rank has written its process id, and returns them.
+std::vector<pid_t> rank_pids(const std::string& prefix, int ranks) {
+  std::vector<pid_t> pids;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::string path = prefix + std::to_string(rank);
+    REQUIRE(within(10s, [&] { return content(path).find('\n') != std::string::npos; }));
+    pids.push_back(std::stoi(content(path)));
+  }
+  return pids;
+}
+
+int exit_code_of(pid_t pid) {
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+}  // namespace
+
+TEST_CASE("every rank gets its place and the address of the rendezvous") {
+  const Outcome outcome =
+      supervise(2, {"env", "RANK", "env", "WORLD_SIZE", "env", "LOCAL_RANK", "env",
+                    "LOCAL_WORLD_SIZE", "env", "MASTER_ADDR", "env", "EXTRA"},
+                {.environment = {"EXTRA=7"}});
+  REQUIRE(outcome.code == 0);
+  for (const char* rank : {"0", "1"}) {
+    for (const char* line : {"RANK=", "LOCAL_RANK="})
+      REQUIRE_THAT(outcome.text, Catch::Contains(cat("[rank ", rank, "] ", line, rank, "\n")));
+    for (const char* line : {"WORLD_SIZE=2", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "EXTRA=7"})
+      REQUIRE_THAT(outcome.text, Catch::Contains(cat("[rank ", rank, "] ", line, "\n")));
+  }
+}
+
+TEST_CASE("rank 0, and only rank 0, inherits a listening socket for the store") {
+  const Outcome outcome = supervise(2, {"store"});
+  REQUIRE(outcome.lines() == std::vector<std::string>{"", "[rank 0] store listens", "[rank 1] store none"});
+}
+
+TEST_CASE("ranks of a second node count on from the first's") {
+  const Outcome outcome = supervise(2, {"env", "RANK", "env", "WORLD_SIZE", "env", "FTRUN_STORE_FD"},
+                                    {.nodes = 3, .node = 1, .master_addr = "h", .master_port = 9});
+  for (const char* line : {"[rank 2] RANK=2", "[rank 3] RANK=3", "[rank 2] WORLD_SIZE=6",
+                           "[rank 2] FTRUN_STORE_FD=(unset)"})
+    REQUIRE_THAT(outcome.text, Catch::Contains(line));
+}
+
+TEST_CASE("output is forwarded line by line and kept in a log per rank") {
+  const Folder folder;
+  const Outcome outcome =
+      supervise(2, {"print", "out", "error", "err", "raw", "tail"}, {.log_folder = folder.path});
+  REQUIRE(outcome.lines() == std::vector<std::string>{"", "[rank 0] err", "[rank 0] out",
+                                                      "[rank 0] tail", "[rank 1] err",
+                                                      "[rank 1] out", "[rank 1] tail"});
+  for (const char* line : {"out\n", "err\n", "tail\n"})
+    REQUIRE_THAT(content(folder.path + "/rank-1.log"), Catch::Contains(line));
+}
+
+TEST_CASE("a rank that fails stops the others and its exit code is the result") {
+  const Outcome outcome = supervise(3, {"only", "0", "exit", "4"});
+  REQUIRE(outcome.code == 4);
+  const Outcome slow = supervise(3, {"raw", "x", "catch", "15", "0", "only", "2", "sleep", "50",
+                                     "fail", "5", "disk full"});
+  REQUIRE(slow.code == 5);
+}
+
+TEST_CASE("the others do not outlive a failed rank: SIGTERM ends them before their work is done") {
+  const Folder folder;
+  const std::string out = folder.path + "/out";
+  const pid_t supervisor = spawn_supervisor(
+      2, {"touch", folder.path + "/pid", "sleep", "300", "only", "0", "signal", "9"}, out);
+  const auto pids = rank_pids(folder.path + "/pid", 2);
+  REQUIRE(exit_code_of(supervisor) == 137);
+  REQUIRE_FALSE(alive(pids[0]));
+  REQUIRE_FALSE(alive(pids[1]));
+  REQUIRE_THAT(content(out), Catch::Contains("rank 0: killed by signal 9 (Killed"));
+}
+
+TEST_CASE("a rank that ignores SIGTERM is killed after the grace") {
+  const Outcome outcome =
+      supervise(2, {"ignore", "15", "only", "1", "sleep", "100", "exit", "3"}, {.grace = 200ms});
+  REQUIRE(outcome.code == 3);
+  const Outcome stubborn =
+      supervise(2, {"ignore", "15", "sleep", "100", "only", "0", "exit", "3", "sleep", "60000"},
+                {.grace = 200ms});
+  REQUIRE(stubborn.code == 3);
+  REQUIRE(stubborn.seconds < 5);
+}
+
+TEST_CASE("a stopped rank is killed after the grace when another fails") {
+  const Outcome outcome = supervise(
+      2, {"stopif", "1", "sleep", "50", "only", "0", "exit", "3"}, {.grace = 200ms});
+  REQUIRE(outcome.code == 3);
+  REQUIRE(outcome.seconds < 5);
+}
+
+TEST_CASE("kill -9 of the supervisor leaves no rank behind") {
+  const Folder folder;
+  const pid_t supervisor = spawn_supervisor(
+      3, {"ignore", "15", "ignore", "2", "touch", folder.path + "/pid", "sleep", "60000"},
+      folder.path + "/out");
+  const auto pids = rank_pids(folder.path + "/pid", 3);
+  for (const pid_t pid : pids) REQUIRE(alive(pid));
+  ::kill(supervisor, SIGKILL);
+  exit_code_of(supervisor);
+  for (const pid_t pid : pids) REQUIRE(within(2s, [pid] { return !alive(pid); }));
+}
+
+TEST_CASE("signals are passed on to the ranks, whose exit code is returned") {
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) {
+    const Folder folder;
+    const pid_t supervisor =
+        spawn_supervisor(2, {"catch", std::to_string(signal), "75", "touch", folder.path + "/pid",
+                             "sleep", "60000"},
+                         folder.path + "/out");
+    rank_pids(folder.path + "/pid", 2);
+    ::kill(supervisor, signal);
+    REQUIRE(exit_code_of(supervisor) == 75);
+  }
+}
+
+TEST_CASE("ranks that a passed-on signal ends give 128 + n and no complaint") {
+  const Folder folder;
+  const pid_t supervisor =
+      spawn_supervisor(2, {"touch", folder.path + "/pid", "sleep", "60000"}, folder.path + "/out");
+  rank_pids(folder.path + "/pid", 2);
+  ::kill(supervisor, SIGINT);
+  REQUIRE(exit_code_of(supervisor) == 130);
+  REQUIRE(content(folder.path + "/out").empty());
+}
+
+TEST_CASE("a second signal kills the ranks at once") {
+  const Folder folder;
+  const pid_t supervisor = spawn_supervisor(
+      2, {"ignore", "2", "touch", folder.path + "/pid", "sleep", "60000"}, folder.path + "/out");
+  const auto pids = rank_pids(folder.path + "/pid", 2);
+  ::kill(supervisor, SIGINT);
+  std::this_thread::sleep_for(100ms);
+  REQUIRE(alive(pids[0]));
+  ::kill(supervisor, SIGINT);
+  REQUIRE(exit_code_of(supervisor) == 130);
+  REQUIRE_FALSE(alive(pids[0]));
+  REQUIRE_FALSE(alive(pids[1]));
+}
+
+TEST_CASE("the earliest report is named as the cause, with the others below it") {
+  const Folder folder;
+  const std::string out = folder.path + "/out";
+  const pid_t supervisor = spawn_supervisor(
+      2, {"catch", "15", "0", "only", "1", "fail", "4", "model.safetensors is cut short"}, out);
+  REQUIRE(exit_code_of(supervisor) == 4);
+  REQUIRE_THAT(content(out), Catch::Contains("error: rank 1: exit code 4, "));
+  REQUIRE_THAT(content(out), Catch::Contains(", in step 3: model.safetensors is cut short"));
+}
+
+TEST_CASE("a program that cannot be started is named") {
+  SupervisorOptions options;
+  options.program = "/nonexistent/ftrun";
+  options.arguments = {"ftrun"};
+  REQUIRE_THROWS_WITH(run_supervisor(options),
+                      "cannot start /nonexistent/ftrun: No such file or directory");
+}

@@ -1,0 +1,108 @@
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace ftrun::test {
+
+/// A folder of its own for one test, gone afterwards.
+class TempFolder {
+ public:
+  TempFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "ftrun-data-XXXXXX").string();
+    path_ = ::mkdtemp(name.data());
+  }
+  ~TempFolder() {
+    std::error_code error;
+    std::filesystem::remove_all(path_, error);
+  }
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::string file(const std::string& name) const { return path_ + "/" + name; }
+  std::string write(const std::string& name, const std::string& bytes) const {
+    std::ofstream(file(name), std::ios::binary) << bytes;
+    return file(name);
+  }
+
+ private:
+  std::string path_;
+};
+
+template <typename T>
+std::string bytes_of(const std::vector<T>& values) {
+  std::string bytes(values.size() * sizeof(T), '\0');
+  if (!values.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
+  return bytes;
+}
+
+template <typename T>
+std::string bytes_of(T value) {
+  return bytes_of(std::vector<T>{value});
+}
+
+inline std::string raw_u16(const std::vector<int>& ids) {
+  return bytes_of(std::vector<uint16_t>(ids.begin(), ids.end()));
+}
+
+/// 0, 1, ..., n-1 as uint16.
+inline std::string counting_u16(int n) {
+  std::vector<int> ids(static_cast<size_t>(n));
+  for (int i = 0; i < n; ++i) ids[static_cast<size_t>(i)] = i;
+  return raw_u16(ids);
+}
+
+/// A Megatron index whose every part a test may falsify.
+struct MegatronIndex {
+  std::string magic = std::string("MMIDIDX\0\0", 9);
+  uint64_t version = 1;
+  uint8_t code = 8;
+  std::vector<int32_t> lengths;
+  std::vector<int64_t> pointers, documents;
+  std::string tail;
+
+  /// One sequence a document, as the writers make them.
+  explicit MegatronIndex(const std::vector<int32_t>& document_lengths, int item = 2)
+      : lengths(document_lengths), documents{0} {
+    int64_t at = 0;
+    for (const int32_t length : lengths) {
+      pointers.push_back(at);
+      at += length * item;
+      documents.push_back(static_cast<int64_t>(pointers.size()));
+    }
+  }
+  std::string bytes() const {
+    return magic + bytes_of(version) + bytes_of(code) + bytes_of<uint64_t>(lengths.size()) +
+           bytes_of<uint64_t>(documents.size()) + bytes_of(lengths) + bytes_of(pointers) +
+           bytes_of(documents) + tail;
+  }
+};
+
+/// A mask file; bit i of `trained` is for token i.
+inline std::string mask_bytes(const std::vector<int>& trained) {
+  std::string bits((trained.size() + 7) / 8, '\0');
+  for (size_t i = 0; i < trained.size(); ++i)
+    if (trained[i] != 0) bits[i / 8] = static_cast<char>(bits[i / 8] | (1 << (i % 8)));
+  return std::string("FTRMASK\0", 8) + bytes_of<uint64_t>(1) + bytes_of<uint64_t>(trained.size()) +
+         bits;
+}
+
+/// What an Error says, with its remedy; "" when nothing is thrown.
+template <typename Use>
+std::string error_of(const Use& use) {
+  try {
+    use();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace ftrun::test

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "model/config.h"
+#include "model/families.h"
+
+namespace ftrun::fixtures {
+
+inline std::string config_path(const std::string& name) {
+  return std::string(FTRUN_SOURCE_DIR) + "/tests/model/configs/" + name + ".json";
+}
+
+inline ModelConfig config(const std::string& name) {
+  return parse_model_config(read_file(config_path(name)), name);
+}
+
+/// A config.json text: SmolLM2's, with keys replaced (a discarded value removes its key).
+inline std::string changed(const std::vector<std::pair<std::string, nlohmann::json>>& changes,
+                           const std::string& base = "smollm2_135m.v4") {
+  auto root = nlohmann::json::parse(read_file(config_path(base)));
+  for (const auto& [key, value] : changes) {
+    if (value.is_discarded()) {
+      root.erase(key);
+    } else {
+      root[key] = value;
+    }
+  }
+  return root.dump();
+}
+
+inline const nlohmann::json kRemoved = nlohmann::json::value_t::discarded;
+
+/// "exit code: what()" of the error that parsing throws, or "accepted".
+inline std::string refusal(const std::string& text) {
+  try {
+    parse_model_config(text, "config.json");
+  } catch (const Error& error) {
+    return cat(static_cast<int>(error.code()), ": ", error.what());
+  }
+  return "accepted";
+}
+
+}  // namespace ftrun::fixtures

@@ -1,0 +1,250 @@
+#!/usr/bin/env python3
+"""References from transformers for the tests of models. Two commands:
+
+  families OUT [NAME ...]   Writes a small random model of each family, a token file and what
+                            transformers makes of them into OUT:
+        OUT/NAME/model/{config.json,model.safetensors}
+        OUT/NAME/data/{train.bin,meta.json}    flat uint16 tokens
+        OUT/NAME/reference.json                settings, losses and gradient norms of 20 AdamW steps
+                                               in fp32 (and fp64), gradient norms of step 1 and
+                                               weight norms at the end, tensor by tensor
+  configs FOLDER            Reads every FOLDER/*.vN.json with transformers and writes what it
+                            understood, angles of the rotation included, to FOLDER/expected.json
+
+Sample i is tokens[i*seq : i*seq+seq+1] (inputs the first seq, labels the last seq), in file order;
+accumulation slot a of step s takes samples (s*acc + a)*mb + [0, mb), wrapping at the end. The loss
+is the mean over all tokens of a step. Weight decay is on every tensor. One thread.
+"""
+import argparse
+import json
+import math
+import os
+import pathlib
+
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+import transformers  # noqa: E402
+
+SETTINGS = {"steps": 20, "sequence": 32, "micro_batch": 2, "accumulation": 2, "learning_rate": 3e-3,
+            "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0}
+VOCABULARY = 211
+SAMPLES = 81  # one more than 20 steps of 4 need
+
+# Sizes are unlike each other on purpose, so that a swapped dimension cannot go unseen.
+COMMON = {"vocab_size": VOCABULARY, "hidden_size": 72, "intermediate_size": 104,
+          "num_hidden_layers": 2, "num_attention_heads": 9, "num_key_value_heads": 3,
+          "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "bos_token_id": 1,
+          "eos_token_id": 2, "pad_token_id": None, "initializer_range": 0.1}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
+          "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+FAMILIES = {
+    "llama_tied": ("Llama", {"tie_word_embeddings": True}),
+    "llama_untied": ("Llama", {"tie_word_embeddings": False}),
+    "llama3_rope": ("Llama", {"tie_word_embeddings": True, "rope_parameters": LLAMA3}),
+    "linear_rope": ("Llama", {"tie_word_embeddings": False, "rope_parameters": {
+        "rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}}),
+    "llama_bias": ("Llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}),
+    "mistral": ("Mistral", {"hidden_size": 64, "num_attention_heads": 6, "num_key_value_heads": 2,
+                            "head_dim": 12, "sliding_window": 8, "tie_word_embeddings": False}),
+    "qwen2": ("Qwen2", {"hidden_size": 60, "num_attention_heads": 5, "num_key_value_heads": 1,
+                        "tie_word_embeddings": True, "use_sliding_window": False}),
+    "qwen2_window": ("Qwen2", {"hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 4,
+                               "tie_word_embeddings": False, "use_sliding_window": True,
+                               "sliding_window": 8, "max_window_layers": 1}),
+    "qwen3": ("Qwen3", {"hidden_size": 64, "num_attention_heads": 5, "num_key_value_heads": 5,
+                        "head_dim": 16, "tie_word_embeddings": False}),
+    "qwen3_bias": ("Qwen3", {"hidden_size": 64, "num_attention_heads": 7, "num_key_value_heads": 1,
+                             "head_dim": 16, "attention_bias": True, "tie_word_embeddings": True}),
+}
+# These are written with transformers 4's keys.
+VERSION_4 = {"llama_tied", "llama3_rope", "qwen2_window"}
+
+
+def tokens():
+    """A walk that a model can learn in part: mostly an affine map of the last token, some noise."""
+    state, token, out = 12345, 7, []
+    for _ in range(SAMPLES * SETTINGS["sequence"] + 1):
+        out.append(token)
+        state = (state * 1103515245 + 12345) % 2**31
+        noise = state >> 16
+        token = noise % VOCABULARY if noise % 5 == 0 else (token * 3 + 11) % VOCABULARY
+    return np.array(out, dtype=np.uint16)
+
+
+def small_model(name, seed):
+    family, changes = FAMILIES[name]
+    options = COMMON | changes
+    config = getattr(transformers, family + "Config")(**options)
+    config._attn_implementation = "eager"
+    torch.manual_seed(seed)
+    model = getattr(transformers, family + "ForCausalLM")(config)
+    with torch.no_grad():  # fresh biases are 0 and fresh norms 1: both would hide mistakes
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model
+
+
+def to_version_4(path):
+    config = json.loads(path.read_text())
+    rope = config.pop("rope_parameters")
+    config["rope_theta"] = rope.pop("rope_theta")
+    config["rope_scaling"] = None if rope["rope_type"] == "default" else rope
+    config["torch_dtype"] = config.pop("dtype")
+    config.pop("layer_types", None)
+    config["transformers_version"] = "4.45.0"
+    path.write_text(json.dumps(config, indent=2) + "\n")
+
+
+def batch(data, step, slot):
+    seq, mb = SETTINGS["sequence"], SETTINGS["micro_batch"]
+    first = (step * SETTINGS["accumulation"] + slot) * mb
+    count = (len(data) - 1) // seq
+    rows = [(first + m) % count * seq for m in range(mb)]
+    rows = torch.from_numpy(np.stack([data[i:i + seq + 1] for i in rows]).astype("int64"))
+    return rows[:, :-1], rows[:, 1:]
+
+
+def step_gradients(model, data, step):
+    """Gradients of the mean loss of a step's micro-batches; returns that loss."""
+    total = 0.0
+    for slot in range(SETTINGS["accumulation"]):
+        x, y = batch(data, step, slot)
+        logits = model(input_ids=x, use_cache=False).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten())
+        (loss / SETTINGS["accumulation"]).backward()
+        total += loss.item() / SETTINGS["accumulation"]
+    return total
+
+
+def train(folder, data, dtype):
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, attn_implementation="eager").train()
+    parameters = dict(model.named_parameters())
+    optimizer = torch.optim.AdamW(parameters.values(), lr=SETTINGS["learning_rate"],
+                                  betas=tuple(SETTINGS["betas"]), eps=SETTINGS["eps"],
+                                  weight_decay=SETTINGS["weight_decay"])
+    out = {"losses": [], "grad_norms": []}
+    for step in range(SETTINGS["steps"]):
+        out["losses"].append(step_gradients(model, data, step))
+        if step == 0:
+            out["first_step_grad_norms"] = norms({n: p.grad for n, p in parameters.items()})
+        norm = torch.nn.utils.clip_grad_norm_(parameters.values(), SETTINGS["clip"])
+        out["grad_norms"].append(norm.item())
+        optimizer.step()
+        optimizer.zero_grad()
+    out["final_weight_norms"] = norms(parameters)
+    return out
+
+
+def norms(tensors):
+    return {name: tensor.detach().double().norm().item() for name, tensor in tensors.items()}
+
+
+def largest_relative(a, b):
+    return max(abs(x - y) / abs(y) for x, y in zip(a, b))
+
+
+def train_both(name, model_folder, data):
+    """Saves a model and trains it in fp32 and fp64. A model whose own fp32 run strays from fp64 (a
+    gradient element near 0 changes sign, and Adam's first steps move it the other way) is no
+    reference: the next seed is taken."""
+    for seed in range(sum(name.encode()), sum(name.encode()) + 10):
+        small_model(name, seed).save_pretrained(model_folder)
+        if name in VERSION_4:
+            to_version_4(model_folder / "config.json")
+        single = train(model_folder, data, torch.float32)
+        double = train(model_folder, data, torch.float64)
+        error = {key: largest_relative(single[key], double[key]) for key in ("losses", "grad_norms")}
+        if error["losses"] < 1e-6 and error["grad_norms"] < 5e-6:
+            return seed, single, double, error
+    raise SystemExit(f"{name}: no seed gives a run whose fp32 losses agree with its fp64 losses")
+
+
+def write_family(name, folder):
+    model_folder, data_folder = folder / name / "model", folder / name / "data"
+    data_folder.mkdir(parents=True, exist_ok=True)
+    data = tokens()
+    data.tofile(data_folder / "train.bin")
+    (data_folder / "meta.json").write_text(json.dumps({"dtype": "uint16", "tokens": len(data)}) + "\n")
+    seed, single, double, error = train_both(name, model_folder, data)
+    reference = {"name": name, "seed": seed, "settings": SETTINGS,
+                 "transformers": transformers.__version__, **single,
+                 "losses_fp64": double["losses"], "grad_norms_fp64": double["grad_norms"]}
+    (folder / name / "reference.json").write_text(json.dumps(reference, indent=1) + "\n")
+    print(f"{name}: loss {single['losses'][0]:.6f} -> {single['losses'][-1]:.6f}, grad norm "
+          f"{single['grad_norms'][0]:.4f} -> {single['grad_norms'][-1]:.4f}; fp32 against fp64: loss "
+          f"{error['losses']:.1e}, grad norm {error['grad_norms']:.1e}", flush=True)
+
+
+def windows(config):
+    window = getattr(config, "sliding_window", None)
+    types = getattr(config, "layer_types", None)
+    if types is None or config.model_type == "mistral":
+        types = ["sliding_attention" if window else "full_attention"] * config.num_hidden_layers
+    return [window if t == "sliding_attention" else 0 for t in types]
+
+
+def parameter_shapes(config):
+    """The state dict's names and shapes in order, for the first and last layer kinds to be seen."""
+    config.num_hidden_layers = min(config.num_hidden_layers, 2)
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[:config.num_hidden_layers]
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    return [[name, list(p.shape)] for name, p in model.named_parameters()]
+
+
+def understood(path):
+    config = transformers.AutoConfig.for_model(**json.loads(path.read_text()))
+    model_type = type(config).__name__.removesuffix("Config")
+    with torch.device("cpu"):
+        module = getattr(transformers.models, config.model_type)
+        rotary = getattr(getattr(module, "modeling_" + config.model_type), model_type + "RotaryEmbedding")
+        angles = [float(f) for f in rotary(config).inv_freq]
+    heads = config.num_attention_heads
+    out = {"vocab_rows": config.vocab_size, "hidden": config.hidden_size,
+           "feed_forward": config.intermediate_size, "layers": config.num_hidden_layers,
+           "query_heads": heads, "kv_heads": config.num_key_value_heads,
+           "head_size": getattr(config, "head_dim", None) or config.hidden_size // heads,
+           "max_positions": config.max_position_embeddings, "norm_epsilon": config.rms_norm_eps,
+           "tied": config.tie_word_embeddings, "theta": config.rope_parameters["rope_theta"],
+           "windows": windows(config), "dtype": str(config.dtype).removeprefix("torch."),
+           "inverse_frequencies": angles}
+    with torch.device("meta"):
+        out["parameters"] = sum(
+            p.numel() for p in transformers.AutoModelForCausalLM.from_config(config).parameters())
+    out["tensors_of_2_layers"] = parameter_shapes(config)
+    return out
+
+
+def write_expected(folder):
+    expected = {path.stem: understood(path) for path in sorted(folder.glob("*.v?.json"))}
+    assert expected and all(math.isfinite(f) for e in expected.values() for f in e["inverse_frequencies"])
+    (folder / "expected.json").write_text(json.dumps(expected, separators=(",", ":")) + "\n")
+    print(f"{len(expected)} configs")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    families = commands.add_parser("families")
+    families.add_argument("out", type=pathlib.Path)
+    families.add_argument("names", nargs="*", default=list(FAMILIES))
+    commands.add_parser("configs").add_argument("folder", type=pathlib.Path)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    if args.command == "configs":
+        write_expected(args.folder)
+        return
+    for name in args.names:
+        write_family(name, args.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+#include "partition/layout.h"
+
+#include <algorithm>
+#include <random>
+
+#include "base/error.h"
+#include "model/tensors.h"
+#include "random_model.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using fixtures::random_model;
+using fixtures::tiny_llama;
+
+Unit unit_of(int64_t padded, std::vector<Slice> slices = {}) {
+  return {0, "unit", {0}, std::move(slices), 0, padded};
+}
+
+TEST_CASE("units lie in forward order for parameters and in backward order for gradients") {
+  const Partition partition = build_units(tiny_llama(true));
+  const FlatLayout forward = flat_layout(partition, FlatOrder::kForward);
+  CHECK(forward.offset == std::vector<int64_t>{0, 8192, 28672, 49152});
+  CHECK(forward.order == std::vector<UnitId>{0, 1, 2, 3});
+  CHECK(forward.total == 53248);
+  const FlatLayout backward = flat_layout(partition, FlatOrder::kBackward);
+  CHECK(backward.offset == std::vector<int64_t>{45056, 24576, 4096, 0});
+  CHECK(backward.order == std::vector<UnitId>{3, 2, 1, 0});
+  CHECK(backward.total == 53248);
+}
+
+TEST_CASE("shards are equal, aligned to blocks, and late ones of a small unit are empty") {
+  const Unit unit = unit_of(5 * kUnitBlock);
+  CHECK(shard_range(unit, 0, 1) == ShardRange{0, 20480});
+  CHECK(shard_range(unit, 0, 2) == ShardRange{0, 12288});
+  CHECK(shard_range(unit, 1, 2) == ShardRange{12288, 20480});
+  CHECK(shard_range(unit, 3, 4) == ShardRange{20480, 20480});
+  CHECK(shard_stride(unit, 4) == 8192);
+  CHECK(shard_stride(unit, 7) == 4096);
+  CHECK(shard_range(unit, 6, 7).size() == 0);
+}
+
+TEST_CASE("shards may be aligned to 64 bytes instead") {
+  const Unit unit = unit_of(kUnitBlock);
+  CHECK(shard_stride(unit, 3, kParamAlign) == 1376);
+  CHECK(shard_range(unit, 2, 3, kParamAlign) == ShardRange{2752, 4096});
+  CHECK_THROWS_AS(shard_range(unit, 0, 3, 24), Error);
+  CHECK_THROWS_AS(shard_range(unit, 3, 3), Error);
+}
+
+TEST_CASE("slices of a range are cut where the range is") {
+  const Unit unit = unit_of(4096, {{7, 0, 100, 0}, {8, 50, 30, 112}, {9, 0, 1000, 142}});
+  CHECK(slices_in(unit, 0, 4096) == unit.slices);
+  CHECK(slices_in(unit, 90, 120) == std::vector<Slice>{{7, 90, 10, 90}, {8, 50, 8, 112}});
+  CHECK(slices_in(unit, 120, 200) == std::vector<Slice>{{8, 58, 22, 120}, {9, 0, 58, 142}});
+  CHECK(slices_in(unit, 100, 112).empty());
+  CHECK(slices_in(unit, 2000, 4096).empty());
+  CHECK(slices_in(unit, 50, 50).empty());
+  CHECK_THROWS_AS(slices_in(unit, 0, 4097), Error);
+}
+
+// Marks the elements of every tensor that some shard's slices hold.
+std::vector<std::vector<int>> coverage(const ModelDescription& model, const Partition& partition,
+                                       int count, int64_t align) {
+  std::vector<std::vector<int>> seen;
+  for (const TensorInfo& tensor : model.tensors) seen.emplace_back(tensor.numel(), 0);
+  for (const Unit& unit : partition.units) {
+    int64_t end = 0;
+    for (int index = 0; index < count; ++index) {
+      const ShardRange range = shard_range(unit, index, count, align);
+      REQUIRE(range.begin == end);
+      REQUIRE(range.begin % align == 0);
+      REQUIRE(range.size() <= shard_stride(unit, count, align));
+      end = range.end;
+      for (const Slice& slice : slices_in(unit, range.begin, range.end)) {
+        REQUIRE(slice.position_in_unit >= range.begin);
+        REQUIRE(slice.position_in_unit + slice.extent <= range.end);
+        for (int64_t i = 0; i < slice.extent; ++i)
+          ++seen[static_cast<size_t>(slice.tensor)][static_cast<size_t>(slice.offset + i)];
+      }
+    }
+    REQUIRE(end == unit.padded);
+    REQUIRE(shard_stride(unit, count, align) * count >= unit.padded);
+  }
+  return seen;
+}
+
+TEST_CASE("with 1 to 7 shards every element of every tensor is held exactly once") {
+  std::mt19937_64 random(23);
+  for (int round = 0; round < 40; ++round) {
+    const ModelDescription model = random_model(random);
+    const auto granularity = static_cast<UnitGranularity>(round % 3);
+    const Partition partition = build_units(model, granularity);
+    for (int count = 1; count <= 7; ++count) {
+      const int64_t align = round % 2 == 0 ? kUnitBlock : kParamAlign;
+      for (const auto& tensor : coverage(model, partition, count, align))
+        REQUIRE(std::all_of(tensor.begin(), tensor.end(), [](int times) { return times == 1; }));
+    }
+  }
+}
+
+TEST_CASE("slices of a range say where in the unit and where in the tensor an element is") {
+  std::mt19937_64 random(5);
+  for (int round = 0; round < 100; ++round) {
+    const ModelDescription model = random_model(random);
+    const Partition partition = build_units(model);
+    for (const Unit& unit : partition.units) {
+      std::uniform_int_distribution<int64_t> spot(0, unit.padded);
+      const auto [begin, end] = std::minmax({spot(random), spot(random)});
+      for (const Slice& part : slices_in(unit, begin, end)) {
+        const auto whole = std::find_if(unit.slices.begin(), unit.slices.end(),
+                                        [&](const Slice& s) { return s.tensor == part.tensor; });
+        REQUIRE(part.position_in_unit - whole->position_in_unit == part.offset - whole->offset);
+      }
+    }
+  }
+}
+
+TEST_CASE("a block's norms are decayed apart from its matrices") {
+  const ModelDescription model = tiny_llama(true);
+  const Partition partition = build_units(model);
+  // input norm, qkv, o, post norm, gate and up, down
+  CHECK(decay_ranges(partition.unit(1), model, decays) ==
+        std::vector<DecayRange>{{0, 48, false}, {48, 6960, true}, {6960, 7008, false}, {7008, 20480, true}});
+  CHECK(decay_ranges(partition.unit(1), model, decays, 40, 7000) ==
+        std::vector<DecayRange>{{40, 48, false}, {48, 6960, true}, {6960, 7000, false}});
+  const auto all = [](const TensorInfo&) { return true; };
+  CHECK(decay_ranges(partition.unit(1), model, all) == std::vector<DecayRange>{{0, 20480, true}});
+  CHECK(decay_ranges(partition.unit(3), model, all, 48, 4096) ==
+        std::vector<DecayRange>{{48, 4096, false}});  // padding only
+  CHECK(decay_ranges(partition.unit(3), model, all, 7, 7).empty());
+}
+
+TEST_CASE("decay ranges cover a shard once and agree with each tensor's rule") {
+  std::mt19937_64 random(31);
+  for (int round = 0; round < 100; ++round) {
+    const ModelDescription model = random_model(random);
+    const Partition partition = build_units(model);
+    for (const Unit& unit : partition.units) {
+      const ShardRange shard = shard_range(unit, round % 3, 3, kParamAlign);
+      int64_t end = shard.begin;
+      for (const DecayRange& range : decay_ranges(unit, model, decays, shard.begin, shard.end)) {
+        REQUIRE(range.begin == end);
+        REQUIRE(range.end > range.begin);
+        end = range.end;
+        for (const Slice& slice : slices_in(unit, range.begin, range.end))
+          REQUIRE(decays(model.tensor(slice.tensor)) == range.decay);
+      }
+      REQUIRE(end == shard.end);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ftrun

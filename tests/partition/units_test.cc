@@ -1,0 +1,154 @@
+#include "partition/units.h"
+
+#include <algorithm>
+#include <random>
+#include <string>
+
+#include "base/error.h"
+#include "random_model.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using fixtures::random_model;
+using fixtures::tiny_llama;
+
+TEST_CASE("an embedding, two layers and an untied head are four units") {
+  const ModelDescription model = tiny_llama(false);
+  CHECK(partition_text(build_units(model)) ==
+        "unit 0 embed: 8192 elements (5376 in 1 tensor), layers 0\n"
+        "unit 1 layers.0: 20480 elements (18048 in 9 tensors), layers 1\n"
+        "unit 2 layers.1: 20480 elements (18048 in 9 tensors), layers 2\n"
+        "unit 3 head: 8192 elements (5424 in 2 tensors), layers 3\n");
+}
+
+TEST_CASE("a tied matrix lies in the embedding's unit, which the head reads too") {
+  const ModelDescription model = tiny_llama(true);
+  const Partition partition = build_units(model);
+  CHECK(partition_text(partition) ==
+        "unit 0 embed: 8192 elements (5376 in 1 tensor), layers 0,3\n"
+        "unit 1 layers.0: 20480 elements (18048 in 9 tensors), layers 1\n"
+        "unit 2 layers.1: 20480 elements (18048 in 9 tensors), layers 2\n"
+        "unit 3 head: 4096 elements (48 in 1 tensor), layers 3\n");
+  CHECK(partition.units_of(3) == std::vector<UnitId>{0, 3});
+  CHECK(partition.places[3] == std::vector<ParamPlace>{{3, 0}, {0, 0}});
+}
+
+TEST_CASE("granularity block keeps attention and MLP apart") {
+  const ModelDescription model = tiny_llama(true);
+  const Partition partition = build_units(model, UnitGranularity::kBlock);
+  CHECK(partition_text(partition) ==
+        "unit 0 embed: 8192 elements (5376 in 1 tensor), layers 0,3\n"
+        "unit 1 layers.0.attention: 8192 elements (6960 in 5 tensors), layers 1\n"
+        "unit 2 layers.0.mlp: 12288 elements (11088 in 4 tensors), layers 1\n"
+        "unit 3 layers.1.attention: 8192 elements (6960 in 5 tensors), layers 2\n"
+        "unit 4 layers.1.mlp: 12288 elements (11088 in 4 tensors), layers 2\n"
+        "unit 5 head: 4096 elements (48 in 1 tensor), layers 3\n");
+  CHECK(partition.units_of(1) == std::vector<UnitId>{1, 2});
+}
+
+TEST_CASE("granularity model is one unit") {
+  const Partition partition = build_units(tiny_llama(true), UnitGranularity::kModel);
+  CHECK(partition_text(partition) ==
+        "unit 0 model: 45056 elements (41520 in 20 tensors), layers 0,1,2,3\n");
+}
+
+TEST_CASE("granularities have the words of the config") {
+  for (const auto* word : {"block", "layer", "model"})
+    CHECK(granularity_name(granularity_from_name(word).value()) == word);
+  CHECK_FALSE(granularity_from_name("Layer").has_value());
+}
+
+TEST_CASE("a fused parameter's tensors lie one after another") {
+  const ModelDescription model = tiny_llama(true);
+  const Partition partition = build_units(model);
+  const GraphParam& qkv = model.layers[1].params[1];
+  const ParamPlace place = partition.places[1][1];
+  int64_t position = place.position;
+  for (size_t i = 0; i < qkv.tensors.size(); ++i) {
+    const Slice& slice = partition.unit(place.unit).slices[1 + i];
+    CHECK(slice == Slice{qkv.tensors[i], 0, model.tensor(qkv.tensors[i]).numel(), position});
+    position += slice.extent;
+  }
+}
+
+// Every tensor lies whole in exactly one unit, nothing overlaps, and all alignments hold.
+void check_partition(const ModelDescription& model, const Partition& partition) {
+  std::vector<int> seen(model.tensors.size(), 0);
+  for (const Unit& unit : partition.units) {
+    REQUIRE(unit.padded % kUnitBlock == 0);
+    REQUIRE(unit.padded - unit.numel < kUnitBlock + kParamAlign * static_cast<int64_t>(unit.slices.size()));
+    int64_t end = 0;
+    int64_t sum = 0;
+    for (const Slice& slice : unit.slices) {
+      REQUIRE(slice.position_in_unit >= end);
+      REQUIRE(slice.offset == 0);
+      REQUIRE(slice.extent == model.tensor(slice.tensor).numel());
+      end = slice.position_in_unit + slice.extent;
+      sum += slice.extent;
+      ++seen[static_cast<size_t>(slice.tensor)];
+    }
+    REQUIRE(end <= unit.padded);
+    REQUIRE(sum == unit.numel);
+  }
+  REQUIRE(seen == std::vector<int>(model.tensors.size(), 1));
+}
+
+// The place of a graph's parameter is where its tensors are, without gaps.
+void check_places(const ModelDescription& model, const Partition& partition) {
+  for (size_t layer = 0; layer < model.layers.size(); ++layer) {
+    for (size_t i = 0; i < model.layers[layer].params.size(); ++i) {
+      const ParamPlace place = partition.places[layer][i];
+      REQUIRE(place.position % kParamAlign == 0);
+      int64_t position = place.position;
+      for (TensorId tensor : model.layers[layer].params[i].tensors) {
+        const auto& slices = partition.unit(place.unit).slices;
+        const auto it = std::find_if(slices.begin(), slices.end(),
+                                     [&](const Slice& slice) { return slice.tensor == tensor; });
+        REQUIRE(it != slices.end());
+        REQUIRE(it->position_in_unit == position);
+        position += it->extent;
+      }
+      const auto& readers = partition.unit(place.unit).layers;
+      REQUIRE(std::count(readers.begin(), readers.end(), static_cast<int>(layer)) == 1);
+    }
+  }
+}
+
+TEST_CASE("random models are partitioned without loss, overlap or misalignment") {
+  std::mt19937_64 random(11);
+  for (int round = 0; round < 200; ++round) {
+    const ModelDescription model = random_model(random);
+    for (auto granularity : {UnitGranularity::kBlock, UnitGranularity::kLayer, UnitGranularity::kModel}) {
+      const Partition partition = build_units(model, granularity);
+      check_partition(model, partition);
+      check_places(model, partition);
+    }
+  }
+}
+
+std::string bug_of(const ModelDescription& model) {
+  try {
+    build_units(model);
+  } catch (const Error& error) {
+    CHECK(error.code() == ExitCode::kBug);
+    return error.message();
+  }
+  return "";
+}
+
+TEST_CASE("descriptions that cannot be laid out are a bug") {
+  ModelDescription model = tiny_llama(false);
+  model.tensors.push_back({"orphan", {3}});
+  CHECK(bug_of(model).find("no layer has tensor orphan") != std::string::npos);
+
+  ModelDescription twice = tiny_llama(false);
+  twice.layers[1].params[0].tensors = twice.layers[1].params[1].tensors;
+  std::swap(twice.layers[1].params[0].tensors[0], twice.layers[1].params[0].tensors[1]);
+  CHECK(bug_of(twice).find("tensors shared in another order") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace ftrun

@@ -1,0 +1,387 @@
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/text.h"
+#include "report/environment.h"
+#include "report/json_depth.h"
+#include "report/manifest.h"
+#include "report/resume_check.h"
+#include "report_test.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+constexpr const char* kDamaged =
+    "this file is written by ftrun; start a new run in another output_dir if it is damaged";
+
+RunManifest example() {
+  RunManifest m;
+  m.build = {"0.1.0", "abc1234", "gcc 12.2.0", "2.11.0", "13.0", "2.28.9"};
+  m.machine = {"node7", "Linux 6.1", "EPYC", 2, 1000, 900};
+  m.gpus = {"H100"};
+  m.gpu_driver = "580.1";
+  m.seed = 18446744073709551615ULL;
+  m.topology = {{"pipeline", 1}, {"data", 2}};
+  m.config = R"({"train":{"steps":60,"lr":1e-05},"output_dir":"runs/a"})";
+  m.model = {"models/small", 269, "00000000000000aa", {{"rows", "49152"}}};
+  m.data["train"] = {"data/train.bin", 4096, "00000000000000bb", {{"tokenizer", "cc"}}};
+  m.data["validation"] = {"data/validation.bin", 1024, "", {}};
+  m.environment = {{"OMP_NUM_THREADS", "1"}};
+  m.started = "2000-02-29T12:34:56Z";
+  return m;
+}
+
+/// "field: before -> now", with "*" for what matters.
+std::vector<std::string> differences(const RunManifest& before, const RunManifest& now) {
+  std::vector<std::string> out;
+  for (const auto& d : compare_manifests(before, now))
+    out.push_back(cat(d.matters ? "*" : "", d.field, ": ", d.before, " -> ", d.now));
+  return out;
+}
+
+using List = std::vector<std::string>;
+
+TEST_CASE("run.json has its fields in a fixed order") {
+  RunManifest m = example();
+  m.exit_code = 0;
+  m.exit_reason = "done";
+  m.ended = "2000-02-29T12:40:00Z";
+  m.restarts = {{"2000-02-29T12:36:00Z", "rank died", 1, 20, 10}};
+  m.counters = {{"skipped_steps", 3}};
+  REQUIRE(manifest_text(m) == cat(R"({
+  "format": 1,
+  "started": "2000-02-29T12:34:56Z",
+  "ended": "2000-02-29T12:40:00Z",
+  "exit_code": 0,
+  "exit_reason": "done",
+  "build": {
+    "version": "0.1.0",
+    "git_commit": "abc1234",
+    "compiler": "gcc 12.2.0",
+    "libtorch": "2.11.0",
+    "cuda": "13.0",
+    "nccl": "2.28.9"
+  },
+  "machine": {
+    "hostname": "node7",
+    "kernel": "Linux 6.1",
+    "cpu_model": "EPYC",
+    "cores": 2,
+    "memory_bytes": 1000,
+    "memory_available_bytes": 900,
+    "gpus": [
+      "H100"
+    ],
+    "gpu_driver": "580.1"
+  },
+  "seed": 18446744073709551615,
+  "topology": {
+    "pipeline": 1,
+    "data": 2
+  },
+  "model": {
+    "path": "models/small",
+    "bytes": 269,
+    "fingerprint": "00000000000000aa",
+    "details": {
+      "rows": "49152"
+    }
+  },
+  "data": {
+    "train": {
+      "path": "data/train.bin",
+      "bytes": 4096,
+      "fingerprint": "00000000000000bb",
+      "details": {
+        "tokenizer": "cc"
+      }
+    },
+    "validation": {
+      "path": "data/validation.bin",
+      "bytes": 1024,
+      "fingerprint": "",
+      "details": {}
+    }
+  },
+  "environment": {
+    "OMP_NUM_THREADS": "1"
+  },
+  "restarts": [
+    {
+      "time": "2000-02-29T12:36:00Z",
+      "reason": "rank died",
+      "rank": 1,
+      "from_step": 20,
+      "to_step": 10
+    }
+  ],
+  "counters": {
+    "skipped_steps": 3
+  },
+  "config_xxh3": ")",
+                                  config_hash(m), R"(",
+  "config": {
+    "train": {
+      "steps": 60,
+      "lr": 1e-05
+    },
+    "output_dir": "runs/a"
+  }
+}
+)"));
+}
+
+TEST_CASE("a manifest comes back as it was written") {
+  const TestFolder folder;
+  RunManifest m = example();
+  m.exit_code = 75;
+  m.restarts = {{"t", "signal", -1, 20, 20}};
+  m.counters = {{"skipped_steps", 3}};
+  for (const char* config : {m.config.c_str(), "train:\n  steps: 60\n", ""}) {
+    m.config = config;
+    put_file(folder / "run.json", manifest_text(m));
+    const RunManifest back = read_manifest(folder / "run.json");
+    REQUIRE(manifest_text(back) == manifest_text(m));
+    REQUIRE(back.seed == m.seed);
+    REQUIRE(back.restarts[0].rank == -1);
+    REQUIRE(compare_manifests(m, back).empty());
+  }
+  m.exit_code.reset();
+  put_file(folder / "run.json", manifest_text(m));
+  REQUIRE_FALSE(read_manifest(folder / "run.json").exit_code);
+}
+
+TEST_CASE("a damaged manifest is refused by the name of what is wrong") {
+  const TestFolder folder;
+  const std::string path = folder / "run.json";
+  const auto message = [&](const std::string& text) {
+    put_file(path, text);
+    const Error error = error_of([&] { read_manifest(path); });
+    REQUIRE(error.code() == ExitCode::kBadInput);
+    REQUIRE(error.remedy() == kDamaged);
+    return error.message();
+  };
+  REQUIRE(message("{\"format\": 1, \"st") == path + ": it is not JSON");
+  REQUIRE(message("") == path + ": it is not JSON");
+  REQUIRE(message(std::string(1 << 20, '[')) == path + ": it is not JSON");
+  REQUIRE(message("{\"config\":" + std::string(1 << 20, '[') + std::string(1 << 20, ']') + "}") ==
+          path + ": it is not JSON");
+  REQUIRE(message("[]") == path + ": the file should be an object");
+  REQUIRE(message(R"({"seed":"x"})") == path + ": seed should be an integer");
+  REQUIRE(message(R"({"started":1})") == path + ": started should be a string");
+  REQUIRE(message(R"({"build":[]})") == path + ": build should be an object");
+  REQUIRE(message(R"({"build":{"cuda":13.0}})") == path + ": build.cuda should be a string");
+  REQUIRE(message(R"({"machine":{"gpus":[1]}})") ==
+          path + ": machine.gpus should be a list of strings");
+  REQUIRE(message(R"({"machine":{"gpus":"H100"}})") == path + ": machine.gpus should be a list");
+  REQUIRE(message(R"({"topology":{"data":"2"}})") == path + ": topology.data should be an integer");
+  REQUIRE(message(R"({"data":{"train":{"bytes":1.5}}})") ==
+          path + ": data.train.bytes should be an integer");
+  REQUIRE(message(R"({"restarts":[{},{"rank":"1"}]})") ==
+          path + ": restarts[1].rank should be an integer");
+}
+
+TEST_CASE("a manifest of another format is not guessed at") {
+  const TestFolder folder;
+  put_file(folder / "run.json", R"({"format":2})");
+  const Error error = error_of([&] { read_manifest(folder / "run.json"); });
+  REQUIRE(error.code() == ExitCode::kBadInput);
+  REQUIRE(error.message() == folder / "run.json" + ": its format is 2, this ftrun reads format 1");
+  REQUIRE(error.remedy() ==
+          "use the ftrun that wrote it, or start a new run in another output_dir");
+}
+
+TEST_CASE("unknown and absent fields are no obstacle") {
+  const TestFolder folder;
+  put_file(folder / "run.json", R"({"new":{"a":1},"exit_code":null})");
+  const RunManifest m = read_manifest(folder / "run.json");
+  REQUIRE(m.seed == 0);
+  REQUIRE_FALSE(m.exit_code);
+}
+
+TEST_CASE("a manifest is updated in place by any thread, whole at every moment") {
+  const TestFolder folder;
+  const std::string path = folder / "run.json";
+  ManifestFile file(path, example());
+  REQUIRE(read_file(path) == manifest_text(example()));
+  std::thread other([&] {
+    for (int i = 0; i < 20; ++i) file.update([](RunManifest& m) { ++m.counters["other"]; });
+  });
+  for (int i = 0; i < 20; ++i) {
+    file.update([](RunManifest& m) { ++m.counters["mine"]; });
+    REQUIRE_NOTHROW(read_manifest(path));
+  }
+  other.join();
+  const RunManifest back = read_manifest(path);
+  REQUIRE(back.counters == std::map<std::string, int64_t>{{"mine", 20}, {"other", 20}});
+  REQUIRE(file.manifest().counters == back.counters);
+  REQUIRE(posix_files().list(folder.path()) == List{"run.json"});
+}
+
+TEST_CASE("equal runs do not differ, whatever they reached") {
+  RunManifest now = example();
+  now.started = "2001-01-01T00:00:00Z";
+  now.exit_code = 1;
+  now.counters["skipped_steps"] = 9;
+  now.machine.hostname = "node8";
+  now.environment.clear();
+  REQUIRE(differences(example(), now).empty());
+}
+
+TEST_CASE("each kind of mismatch is named with both values") {
+  const auto changed = [](auto change) {
+    RunManifest now = example();
+    change(now);
+    return differences(example(), now);
+  };
+  REQUIRE(changed([](RunManifest& m) { m.seed = 1; }) == List{"*seed: 18446744073709551615 -> 1"});
+  REQUIRE(changed([](RunManifest& m) { m.topology[1].second = 4; }) ==
+          List{"*topology.data: 2 -> 4"});
+  REQUIRE(changed([](RunManifest& m) { m.topology.clear(); }) ==
+          List{"*topology.data: 2 -> (none)", "*topology.pipeline: 1 -> (none)"});
+  REQUIRE(changed([](RunManifest& m) { m.model.fingerprint = "ff"; }) ==
+          List{"*model.fingerprint: 00000000000000aa -> ff"});
+  REQUIRE(changed([](RunManifest& m) { m.model.details["rows"] = "50000"; }) ==
+          List{"*model.rows: 49152 -> 50000"});
+  REQUIRE(changed([](RunManifest& m) { m.data["train"].fingerprint = "ff"; }) ==
+          List{"*data.train.fingerprint: 00000000000000bb -> ff"});
+  REQUIRE(changed([](RunManifest& m) { m.data["train"].details["tokenizer"] = "dd"; }) ==
+          List{"*data.train.tokenizer: cc -> dd"});
+  REQUIRE(changed([](RunManifest& m) { m.data.erase("validation"); }) ==
+          List{"*data.validation: data/validation.bin -> (none)"});
+  REQUIRE(changed([](RunManifest& m) { m.data["test"].path = "data/test.bin"; }) ==
+          List{"*data.test: (none) -> data/test.bin"});
+  REQUIRE(changed([](RunManifest& m) { m.config = R"({"train":{"steps":80,"lr":1e-05}})"; }) ==
+          List{"*config.output_dir: runs/a -> (none)", "*config.train.steps: 60 -> 80"});
+  REQUIRE(changed([](RunManifest& m) { m.build.libtorch = "2.12.0"; }) ==
+          List{"build.libtorch: 2.11.0 -> 2.12.0"});
+  REQUIRE(changed([](RunManifest& m) { m.gpus = {"H200"}; }) ==
+          List{R"(machine.gpus: ["H100"] -> ["H200"])"});
+  REQUIRE(changed([](RunManifest& m) { m.machine.cpu_model = "Xeon"; }) ==
+          List{"machine.cpu_model: EPYC -> Xeon"});
+}
+
+TEST_CASE("a file that moved is the same file when its fingerprint is") {
+  RunManifest now = example();
+  now.model.path = "/elsewhere";
+  now.data["train"].path = "/elsewhere";
+  REQUIRE(differences(example(), now).empty());
+  now.data["train"].fingerprint = "";
+  now.data["train"].bytes = 4097;
+  REQUIRE(differences(example(), now) == List{"*data.train.bytes: 4096 -> 4097",
+                                              "*data.train.path: data/train.bin -> /elsewhere"});
+}
+
+TEST_CASE("configs that are not JSON are compared as texts") {
+  RunManifest before = example(), now = example();
+  before.config = "a: 1\n";
+  now.config = "a: 2\n";
+  REQUIRE(differences(before, now) == List{cat("*config: text with xxh3 ", config_hash(before),
+                                               " -> text with xxh3 ", config_hash(now))});
+  now.config = before.config;
+  REQUIRE(differences(before, now).empty());
+}
+
+TEST_CASE("a resume of another run is refused with all that differs") {
+  RunManifest now = example();
+  now.seed = 1;
+  now.data["train"].fingerprint = "ff";
+  now.build.version = "0.2.0";
+  const auto all = compare_manifests(example(), now);
+  const Error error = error_of([&] { refuse_other_run("runs/a/run.json", all); });
+  REQUIRE(error.code() == ExitCode::kUsage);
+  REQUIRE(error.message() ==
+          "runs/a/run.json: this is not the run that was started there; 2 things differ:\n"
+          "  data.train.fingerprint: was 00000000000000bb, is now ff\n"
+          "  seed: was 18446744073709551615, is now 1");
+  REQUIRE(error.remedy() ==
+          "undo the change to continue that run, or start a new one in another output_dir");
+  REQUIRE(error_of([&] { refuse_other_run("r", all, {"data.train"}); }).message() ==
+          "r: this is not the run that was started there; 1 thing differs:\n"
+          "  seed: was 18446744073709551615, is now 1");
+  REQUIRE(error_of([&] {
+            refuse_other_run("r", all, {"data.tra", "see"});
+          }).code() == ExitCode::kUsage);
+  REQUIRE_NOTHROW(refuse_other_run("r", all, {"data.train", "seed"}));
+  REQUIRE_NOTHROW(refuse_other_run("r", {}));
+}
+
+TEST_CASE("only variables on the list are shown") {
+  for (const char* name : {"OMP_NUM_THREADS", "NCCL_DEBUG", "SLURM_JOB_ID", "RANK", "MASTER_ADDR",
+                           "CUDA_VISIBLE_DEVICES", "KMP_AFFINITY", "GLOO_SOCKET_IFNAME"})
+    REQUIRE(is_shown_variable(name));
+  for (const char* name : {"HOME", "PATH", "USER", "PWD", "SSH_AUTH_SOCK", "SLURM_JWT", "RANKS", "",
+                           "XOMP_NUM_THREADS", "FTRUN_API_KEY", "NCCL_AUTH", "OMP_SECRET"})
+    REQUIRE_FALSE(is_shown_variable(name));
+}
+
+TEST_CASE("the environment is read by name, and this process's own when none is given") {
+  std::array<std::string, 5> texts{"RANK=1", "HF_TOKEN=x", "OMP_PLACES=a=b", "broken",
+                                   "NCCL_DEBUG="};
+  std::array<char*, 6> entries{};
+  for (size_t i = 0; i < texts.size(); ++i) entries[i] = texts[i].data();
+  REQUIRE(
+      shown_environment(entries.data()) ==
+      std::map<std::string, std::string>{{"NCCL_DEBUG", ""}, {"OMP_PLACES", "a=b"}, {"RANK", "1"}});
+  ::setenv("OMP_FTRUN_TEST", "7", 1);
+  REQUIRE(shown_environment().at("OMP_FTRUN_TEST") == "7");
+  ::unsetenv("OMP_FTRUN_TEST");
+}
+
+TEST_CASE("names of secrets are told from names of tokens") {
+  for (const char* name :
+       {"api_key", "apiKey", "WANDB_API_KEY", "experiment_key", "password", "db-password",
+        "HF_TOKEN", "hfToken", "access_token", "client_secret", "credentials", "auth", "http_auth",
+        "aws_secret_access_key", "apikey", "passwd", "passphrase", "myapikey"})
+    REQUIRE(is_secret_name(name));
+  for (const char* name : {"tokenizer", "total_tokens", "tokens_per_second", "key", "keys", "seed",
+                           "author", "monkey", "keyboard", "", "secretary"})
+    REQUIRE_FALSE(is_secret_name(name));
+}
+
+TEST_CASE("twenty planted secrets reach no manifest") {
+  RunManifest m = example();
+  const std::array<const char*, 10> keys{"api_key",     "password",  "hf_token",      "secret",
+                                         "accessKey",   "auth",      "client_secret", "passwd",
+                                         "credentials", "auth_token"};
+  nlohmann::ordered_json config;
+  std::string yaml;
+  for (const char* key : keys) {
+    config["comet"]["deep"] =
+        nlohmann::ordered_json::array({config["comet"]["deep"], {{key, "hunter2"}}});
+    yaml += cat("  ", key, ": hunter2\n");
+  }
+  m.config = config.dump();
+  REQUIRE(manifest_text(m).find("hunter2") == std::string::npos);
+  const std::string shown = manifest_text(m);
+  size_t hidden = 0;
+  for (size_t at = shown.find("(hidden)"); at != std::string::npos;
+       at = shown.find("(hidden)", at + 1))
+    ++hidden;
+  REQUIRE(hidden == keys.size());
+  m.config = "comet:\n" + yaml + "tokenizer: kept\n";
+  REQUIRE(manifest_text(m).find("hunter2") == std::string::npos);
+  REQUIRE(manifest_text(m).find("tokenizer: kept") != std::string::npos);
+}
+
+TEST_CASE("brackets are counted outside of strings only") {
+  REQUIRE(nests_deeper_than("[{\"a\":[]}]", 2));
+  REQUIRE_FALSE(nests_deeper_than("[{\"a\":[]}]", 3));
+  REQUIRE_FALSE(nests_deeper_than(R"(["[[[[", "\"[[[", "\\"])", 1));
+  REQUIRE_FALSE(nests_deeper_than("[][][]", 1));
+}
+
+TEST_CASE("what holds no secret is left as it is") {
+  REQUIRE(without_secrets("a: 1\n# key: x\napi_key:\n  token : x\n") ==
+          "a: 1\n# key: x\napi_key:\n  token : (hidden)\n");
+  REQUIRE(without_secrets(R"({"api_key":"","token":null,"a":{"secret":"x"}})") ==
+          "{\n  \"api_key\": \"\",\n  \"token\": null,\n  \"a\": {\n    \"secret\": \"(hidden)\"\n "
+          " }\n}");
+}
+
+}  // namespace
+}  // namespace ftrun

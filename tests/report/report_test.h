@@ -1,0 +1,66 @@
+#pragma once
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "report/step_metrics.h"
+
+namespace ftrun {
+
+/// A folder that goes with its test.
+class TestFolder {
+ public:
+  TestFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "ftrun-report-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) bug("mkdtemp failed");
+    path_ = name;
+  }
+  ~TestFolder() {
+    std::error_code error;
+    std::filesystem::remove_all(path_, error);
+  }
+  TestFolder(const TestFolder&) = delete;
+  TestFolder& operator=(const TestFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+inline void put_file(const std::string& path, const std::string& content) {
+  std::ofstream(path, std::ios::binary) << content;
+}
+
+/// The error that `action` ends in; a test fails on the empty text when there is none.
+template <typename Action>
+Error error_of(Action action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error;
+  }
+  return Error(ExitCode::kOk, "no error");
+}
+
+/// A step with every ordinary field set.
+inline StepMetrics example_step(int64_t step) {
+  StepMetrics m;
+  m.step = step;
+  m.samples = step * 4;
+  m.loss = 3.25 - 0.125 * static_cast<double>(step);
+  m.grad_norm = 1.25;
+  m.learning_rate = 1e-5;
+  m.tokens = 2048;
+  m.tokens_per_second = 1024;
+  m.step_seconds = 2;
+  m.data_wait_seconds = 0.001;
+  m.exposed_communication_seconds = 0.5;
+  return m;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,205 @@
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <regex>
+
+#include "report/machine.h"
+#include "report/run_folder.h"
+#include "report_test.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+int mode_of(const std::string& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0 ? static_cast<int>(info.st_mode & 0777) : -1;
+}
+
+Error refusal(const std::string& path, RunStart start) {
+  return error_of([&] { RunFolder folder(path, start); });
+}
+
+TEST_CASE("a run's files have their places") {
+  const RunPaths paths("runs/a");
+  REQUIRE(paths.root() == "runs/a");
+  REQUIRE(paths.lock() == "runs/a/.lock");
+  REQUIRE(paths.manifest() == "runs/a/run.json");
+  REQUIRE(paths.config() == "runs/a/config.yaml");
+  REQUIRE(paths.metrics() == "runs/a/metrics.jsonl");
+  REQUIRE(paths.loss_plot() == "runs/a/loss.svg");
+  REQUIRE(paths.tensorboard() == "runs/a/tensorboard");
+  REQUIRE(paths.log(3) == "runs/a/logs/rank-3.log");
+  REQUIRE(paths.checkpoints() == "runs/a/checkpoints");
+  REQUIRE(paths.exported() == "runs/a/export");
+}
+
+TEST_CASE("a fresh run makes its folder for its owner alone, and says who holds it") {
+  const TestFolder base;
+  const std::string root = base / "deep/er/run";
+  const RunFolder folder(root + "/", RunStart::kFresh);
+  REQUIRE(folder.paths().root() == root);
+  REQUIRE_FALSE(folder.has_earlier_run());
+  REQUIRE(mode_of(root) == 0700);
+  REQUIRE(mode_of(root + "/.lock") == 0600);
+  for (const char* name : {"tensorboard", "logs", "checkpoints"})
+    REQUIRE(std::filesystem::is_directory(root + "/" + name));
+  REQUIRE_FALSE(std::filesystem::exists(root + "/export"));
+  const std::regex text(cat("pid ", ::getpid(), "\nhost ", read_machine().hostname,
+                            "\nsince \\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\dZ\n"));
+  REQUIRE(std::regex_match(read_file(root + "/.lock"), text));
+}
+
+TEST_CASE("a folder that exists keeps its mode") {
+  const TestFolder base;
+  std::filesystem::create_directory(base / "shared");
+  REQUIRE(::chmod((base / "shared").c_str(), 0750) == 0);
+  const RunFolder folder(base / "shared", RunStart::kFresh);
+  REQUIRE(mode_of(base / "shared") == 0750);
+}
+
+TEST_CASE("a second run into a busy folder is refused and named its holder") {
+  const TestFolder base;
+  const std::string root = base / "run";
+  const RunFolder first(root, RunStart::kFresh);
+  const std::string text = read_file(root + "/.lock");
+  const std::string since = text.substr(text.find("since ") + 6, 20);
+  for (const RunStart start : {RunStart::kFresh, RunStart::kResume}) {
+    const Error error = refusal(root, start);
+    REQUIRE(error.code() == ExitCode::kEnvironment);
+    REQUIRE(error.message() == cat("output_dir ", root, ": another run is using it (process ",
+                                   ::getpid(), " on ", read_machine().hostname, ", since ", since,
+                                   ")"));
+    REQUIRE(error.remedy() == cat("wait for that run or stop it (kill ", ::getpid(),
+                                  "), or choose another output_dir"));
+  }
+  REQUIRE(read_file(root + "/.lock") == text);
+}
+
+TEST_CASE("a holder that has not written its name yet is still a holder") {
+  const TestFolder base;
+  const std::string root = base / "run";
+  const RunFolder first(root, RunStart::kFresh);
+  std::filesystem::resize_file(root + "/.lock", 0);
+  const Error error = refusal(root, RunStart::kFresh);
+  REQUIRE(error.message() == cat("output_dir ", root,
+                                 ": another run is using it (a process that "
+                                 "has not written its name yet)"));
+  REQUIRE(error.remedy() == "wait for that run or stop it, or choose another output_dir");
+}
+
+TEST_CASE("the hold ends with its process, even with one that is killed") {
+  const TestFolder base;
+  const std::string root = base / "run";
+  int ready[2];
+  REQUIRE(::pipe(ready) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const RunFolder folder(root, RunStart::kFresh);
+    if (::write(ready[1], "x", 1) != 1) ::_exit(1);
+    ::pause();
+    ::_exit(0);
+  }
+  char byte = 0;
+  REQUIRE(::read(ready[0], &byte, 1) == 1);
+  REQUIRE(refusal(root, RunStart::kFresh).message().find(cat("process ", child, " on ")) !=
+          std::string::npos);
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  REQUIRE_NOTHROW(RunFolder(root, RunStart::kFresh));
+  ::close(ready[0]);
+  ::close(ready[1]);
+}
+
+TEST_CASE("a folder that is not empty is refused without resume, and left as it was") {
+  const TestFolder base;
+  put_file(base / "thesis.tex", "years of work");
+  const Error error = refusal(base.path(), RunStart::kFresh);
+  REQUIRE(error.code() == ExitCode::kUsage);
+  REQUIRE(error.message() ==
+          cat("output_dir ", base.path(), ": the folder is not empty (it holds thesis.tex)"));
+  REQUIRE(error.remedy() ==
+          "continue the run that is there with --resume auto, or choose another output_dir");
+  REQUIRE(posix_files().list(base.path()) == std::vector<std::string>{"thesis.tex"});
+}
+
+TEST_CASE("a long list of what is there is cut") {
+  const TestFolder base;
+  for (const char* name : {"a", "b", "c", "d", "e"}) put_file(base / name, "");
+  REQUIRE(
+      refusal(base.path(), RunStart::kFresh).message() ==
+      cat("output_dir ", base.path(), ": the folder is not empty (it holds a, b, c and 2 more)"));
+}
+
+TEST_CASE("an earlier run is refused without resume and taken with it") {
+  const TestFolder base;
+  const std::string root = base / "run";
+  {
+    const RunFolder first(root, RunStart::kFresh);
+    put_file(first.paths().manifest(), "{}");
+    put_file(first.paths().log(0), "text");
+  }
+  REQUIRE(refusal(root, RunStart::kFresh).message() ==
+          cat("output_dir ", root, ": the folder is not empty (it holds logs, run.json)"));
+  const RunFolder second(root, RunStart::kResume);
+  REQUIRE(second.has_earlier_run());
+}
+
+TEST_CASE("a run that ended before it wrote anything leaves no obstacle") {
+  const TestFolder base;
+  const std::string root = base / "run";
+  { const RunFolder first(root, RunStart::kFresh); }
+  const RunFolder second(root, RunStart::kFresh);
+  REQUIRE_FALSE(second.has_earlier_run());
+}
+
+TEST_CASE("resume starts afresh where there is nothing, and refuses what is no run") {
+  const TestFolder base;
+  REQUIRE_FALSE(RunFolder(base / "new", RunStart::kResume).has_earlier_run());
+  std::filesystem::create_directory(base / "photos");
+  put_file(base / "photos/cat.jpg", "");
+  const Error error = refusal(base / "photos", RunStart::kResume);
+  REQUIRE(error.code() == ExitCode::kUsage);
+  REQUIRE(error.message() == cat("output_dir ", base / "photos",
+                                 ": the folder is not empty (it holds cat.jpg) and no run.json, "
+                                 "so there is no run to resume"));
+  REQUIRE(error.remedy() == "choose another output_dir");
+  REQUIRE(posix_files().list(base / "photos") == std::vector<std::string>{"cat.jpg"});
+}
+
+TEST_CASE("an output_dir that cannot be one is refused") {
+  const TestFolder base;
+  put_file(base / "file", "");
+  const Error error = refusal(base / "file", RunStart::kFresh);
+  REQUIRE(error.code() == ExitCode::kUsage);
+  REQUIRE(error.message() == cat("output_dir ", base / "file", ": it exists and is not a folder"));
+  REQUIRE(error.remedy() == "choose another output_dir");
+  REQUIRE(refusal("", RunStart::kFresh).message() == "output_dir is empty");
+  REQUIRE(refusal(base / "file/run", RunStart::kFresh).code() == ExitCode::kEnvironment);
+}
+
+TEST_CASE("a lock file that is a link is not followed") {
+  const TestFolder base;
+  put_file(base / "precious", "text");
+  std::filesystem::create_directory(base / "run");
+  std::filesystem::create_symlink(base / "precious", base / "run/.lock");
+  REQUIRE(refusal(base / "run", RunStart::kFresh).message() ==
+          base / "run/.lock" + ": open failed: Too many levels of symbolic links");
+  REQUIRE(read_file(base / "precious") == "text");
+}
+
+TEST_CASE("a hold moves with its object") {
+  const TestFolder base;
+  RunFolder first(base / "a", RunStart::kFresh);
+  {
+    const RunFolder second = std::move(first);
+    REQUIRE(refusal(base / "a", RunStart::kFresh).code() == ExitCode::kEnvironment);
+  }
+  REQUIRE_NOTHROW(RunFolder(base / "a", RunStart::kFresh));
+}
+
+}  // namespace
+}  // namespace ftrun

@@ -1,0 +1,239 @@
+#include <unistd.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <string_view>
+
+#include "base/checksum.h"
+#include "report/csv_monitor.h"
+#include "report/machine.h"
+#include "report/tensorboard.h"
+#include "report/wall_time.h"
+#include "report_test.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+template <typename T>
+T taken(std::string_view& bytes) {
+  REQUIRE(bytes.size() >= sizeof(T));
+  T value;
+  std::memcpy(&value, bytes.data(), sizeof(T));  // the machines of this project are little-endian
+  bytes.remove_prefix(sizeof(T));
+  return value;
+}
+
+std::string_view taken(std::string_view& bytes, uint64_t size) {
+  REQUIRE(bytes.size() >= size);
+  const std::string_view part = bytes.substr(0, size);
+  bytes.remove_prefix(size);
+  return part;
+}
+
+void require_crc(std::string_view bytes, uint32_t masked) {
+  const uint32_t rotated = masked - 0xa282ead8U;
+  REQUIRE(((rotated >> 17) | (rotated << 15)) == crc32c(bytes.data(), bytes.size()));
+}
+
+/// The records of an event file, each with its two checksums checked.
+std::vector<std::string_view> records_of(std::string_view file) {
+  std::vector<std::string_view> records;
+  while (!file.empty()) {
+    const std::string_view head = file.substr(0, 8);
+    const auto size = taken<uint64_t>(file);
+    require_crc(head, taken<uint32_t>(file));
+    records.push_back(taken(file, size));
+    require_crc(records.back(), taken<uint32_t>(file));
+  }
+  return records;
+}
+
+uint64_t varint(std::string_view& bytes) {
+  uint64_t value = 0;
+  for (int shift = 0;; shift += 7) {
+    const auto byte = taken<uint8_t>(bytes);
+    value |= static_cast<uint64_t>(byte & 0x7F) << shift;
+    if ((byte & 0x80) == 0) return value;
+  }
+}
+
+/// The fields of one message by number; fixed and varint ones as their 64 bits, others as bytes.
+struct Message {
+  std::multimap<uint64_t, uint64_t> numbers;
+  std::multimap<uint64_t, std::string_view> bytes;
+};
+
+Message message_of(std::string_view text) {
+  Message message;
+  while (!text.empty()) {
+    const uint64_t key = varint(text);
+    switch (key & 7) {
+      case 0:
+        message.numbers.emplace(key >> 3, varint(text));
+        break;
+      case 1:
+        message.numbers.emplace(key >> 3, taken<uint64_t>(text));
+        break;
+      case 2:
+        message.bytes.emplace(key >> 3, taken(text, varint(text)));
+        break;
+      case 5:
+        message.numbers.emplace(key >> 3, taken<uint32_t>(text));
+        break;
+      default:
+        FAIL("unknown wire type");
+    }
+  }
+  return message;
+}
+
+double wall_time(const Message& event) {
+  return std::bit_cast<double>(event.numbers.find(1)->second);
+}
+int64_t step(const Message& event) {
+  return static_cast<int64_t>(event.numbers.find(2)->second);
+}
+
+/// "tag=value" of a scalar event.
+std::vector<std::pair<std::string, float>> values(const Message& event) {
+  std::vector<std::pair<std::string, float>> out;
+  const Message summary = message_of(event.bytes.find(5)->second);
+  for (const auto& [field, text] : summary.bytes) {
+    REQUIRE(field == 1);
+    const Message value = message_of(text);
+    out.emplace_back(value.bytes.find(1)->second,
+                     std::bit_cast<float>(static_cast<uint32_t>(value.numbers.find(2)->second)));
+  }
+  return out;
+}
+
+TEST_CASE("an event file is named and begun as TensorBoard expects") {
+  const TestFolder folder;
+  const TensorBoardWriter writer(folder.path(),
+                                 {.hostname = "node7", .pid = 42, .wall_seconds = 1234.5});
+  REQUIRE(writer.path() == folder / "events.out.tfevents.0000001234.node7.42.0");
+  const std::string file = read_file(writer.path());
+  const auto records = records_of(file);
+  REQUIRE(records.size() == 1);
+  const Message event = message_of(records[0]);
+  REQUIRE(wall_time(event) == 1234.5);
+  REQUIRE(step(event) == 0);
+  REQUIRE(event.bytes.find(3)->second == "brain.Event:2");
+}
+
+TEST_CASE("the bytes of a first record are those of the format") {
+  const TestFolder folder;
+  const TensorBoardWriter writer(folder.path(), {.hostname = "h", .pid = 1, .wall_seconds = 1.0});
+  const std::string file = read_file(writer.path());
+  const std::string data =
+      std::string("\x09\0\0\0\0\0\0\xF0\x3F\x10\0\x1A\x0D", 13) + "brain.Event:2";
+  REQUIRE(file.substr(0, 8) == std::string("\x1A\0\0\0\0\0\0\0", 8));
+  REQUIRE(file.substr(12, 26) == data);
+  REQUIRE(file.size() == 8 + 4 + 26 + 4);
+}
+
+TEST_CASE("scalars of a step are one event") {
+  const TestFolder folder;
+  TensorBoardWriter writer(folder.path());
+  writer.write(300, {{"train/loss", 3.25}, {"validation/loss", 0.1}}, 99.25);
+  writer.write(int64_t{1} << 40, {{"x", std::numeric_limits<double>::quiet_NaN()}}, 100);
+  const std::string file = read_file(writer.path());
+  const auto records = records_of(file);
+  REQUIRE(records.size() == 3);
+  const Message event = message_of(records[1]);
+  REQUIRE(wall_time(event) == 99.25);
+  REQUIRE(step(event) == 300);
+  REQUIRE(values(event) == std::vector<std::pair<std::string, float>>{{"train/loss", 3.25F},
+                                                                      {"validation/loss", 0.1F}});
+  const Message last = message_of(records[2]);
+  REQUIRE(step(last) == int64_t{1} << 40);
+  REQUIRE(std::isnan(values(last)[0].second));
+}
+
+TEST_CASE("a resumed run tells the charts which steps to forget") {
+  const TestFolder folder;
+  const TensorBoardWriter writer(folder.path(), {.first_step = 101});
+  const std::string file = read_file(writer.path());
+  const auto records = records_of(file);
+  REQUIRE(records.size() == 2);
+  const Message event = message_of(records[1]);
+  REQUIRE(step(event) == 101);
+  const Message session = message_of(event.bytes.find(7)->second);
+  REQUIRE(session.numbers.find(1)->second == 1);
+}
+
+TEST_CASE("an event file is named after this process and the time now when nothing else is said") {
+  const TestFolder folder;
+  const double before = wall_seconds();
+  TensorBoardWriter writer(folder.path());
+  writer.write(1, {{"x", 1}});
+  const std::string end = cat(".", read_machine().hostname, ".", ::getpid(), ".0");
+  REQUIRE(writer.path().ends_with(end));
+  const std::string file = read_file(writer.path());
+  const double stamped = wall_time(message_of(records_of(file)[1]));
+  REQUIRE(stamped >= before);
+  REQUIRE(stamped <= wall_seconds());
+}
+
+TEST_CASE("numbers are spelled as Python spells floats") {
+  const std::pair<double, const char*> cases[] = {
+      {1, "1.0"},
+      {0, "0.0"},
+      {-0.0, "-0.0"},
+      {100000, "100000.0"},
+      {0.0001, "0.0001"},
+      {0.00001, "1e-05"},
+      {1.5e-7, "1.5e-07"},
+      {3.25, "3.25"},
+      {1e15, "1000000000000000.0"},
+      {1e16, "1e+16"},
+      {1.25e100, "1.25e+100"},
+      {0.1, "0.1"},
+      {1.0 / 3, "0.3333333333333333"},
+      {std::numeric_limits<double>::quiet_NaN(), "nan"},
+      {-std::numeric_limits<double>::infinity(), "-inf"},
+      {5e-324, "5e-324"}};
+  for (const auto& [value, text] : cases) REQUIRE(python_float_text(value) == text);
+}
+
+TEST_CASE("csv_monitor writes DeepSpeed's files") {
+  const TestFolder folder;
+  CsvMonitor monitor({.output_path = folder.path(), .job_name = "job"});
+  StepMetrics m = example_step(1);
+  monitor.write(m);
+  m = example_step(2);
+  m.loss_scale = 65536;
+  monitor.write(m);
+  REQUIRE(posix_files().list(folder / "job") ==
+          std::vector<std::string>{"Train_Samples_loss_scale.csv", "Train_Samples_lr.csv",
+                                   "Train_Samples_train_loss.csv"});
+  REQUIRE(read_file(folder / "job/Train_Samples_lr.csv") == "step,lr\r\n4,1e-05\r\n8,1e-05\r\n");
+  REQUIRE(read_file(folder / "job/Train_Samples_train_loss.csv") ==
+          "step,train_loss\r\n4,3.125\r\n8,3.0\r\n");
+  REQUIRE(read_file(folder / "job/Train_Samples_loss_scale.csv") ==
+          "step,loss_scale\r\n8,65536.0\r\n");
+}
+
+TEST_CASE("csv_monitor appends, and each process writes the header again") {
+  const TestFolder folder;
+  for (int process = 1; process <= 2; ++process)
+    CsvMonitor({.output_path = folder.path()}).write("Train/a b", process, process);
+  REQUIRE(read_file(folder / "DeepSpeedJobName/Train_a_b.csv") ==
+          "step,a b\r\n1,1.0\r\nstep,a b\r\n2,2.0\r\n");
+}
+
+TEST_CASE("csv_monitor leaves a validation before the first step out") {
+  const TestFolder folder;
+  StepMetrics m;
+  m.trained = false;
+  CsvMonitor({.output_path = folder.path(), .job_name = "job"}).write(m);
+  REQUIRE(posix_files().list(folder / "job").empty());
+}
+
+}  // namespace
+}  // namespace ftrun
