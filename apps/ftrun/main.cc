@@ -1,2 +1,60 @@
-#include <cstdio>
-int main() { std::puts("ftrun"); }
+#include <CLI/CLI.hpp>
+
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+#include <map>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "build_info.h"
+#include "cluster/failure_report.h"
+#include "commands.h"
+
+namespace ftrun {
+namespace {
+
+/// The supervisor shows the earliest failure of its ranks; a rank that prints too would say it twice.
+int fail(ExitCode code, const std::string& text) {
+  const char* rank = std::getenv("RANK");
+  FailureReport report;
+  report.rank = rank != nullptr ? std::atoi(rank) : 0;
+  report.unix_ns = unix_time_ns();
+  report.exit_code = static_cast<int>(code);
+  report.message = text;
+  report_failure(report);
+  if (std::getenv("FTRUN_STATUS_FD") == nullptr) std::cerr << "ftrun: " << text << std::endl;
+  return static_cast<int>(code);
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{"Fine-tunes large language models on any number of ranks, from one config file.", "ftrun"};
+  app.set_version_flag("--version", build_info().version);
+  app.require_subcommand(0, 1);
+  app.footer("Without a command ftrun trains. Exit codes: docs/errors.md. Keys of the config: docs/config.md.");
+  const Command train = add_train(app, argc, argv);
+  std::map<std::string, Command> commands{{"check", add_check(app)},     {"plan", add_plan(app)},
+                                          {"schema", add_schema(app)},   {"inspect", add_inspect(app)},
+                                          {"convert", add_convert(app)}, {"verify", add_verify(app)}};
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error);
+    return code == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
+  }
+  const auto chosen = app.get_subcommands();
+  return chosen.empty() ? train() : commands.at(chosen.front()->get_name())();
+}
+
+}  // namespace
+}  // namespace ftrun
+
+int main(int argc, char** argv) {
+  try {
+    return ftrun::run(argc, argv);
+  } catch (const ftrun::Error& error) {
+    return ftrun::fail(error.code(), error.what());
+  } catch (const std::exception& error) {
+    return ftrun::fail(ftrun::ExitCode::kBug, ftrun::cat("internal error: ", error.what()));
+  }
+}

@@ -115,7 +115,7 @@ const SafetensorsFile& Checkpoint::open(size_t i) {
 void Checkpoint::check_contents(size_t i, const SafetensorsFile& file) const {
   const RankRecord& rank = manifest_.files[i];
   for (const SliceRecord& slice : rank.slices) {
-    const TensorInfo* info = file.find(entry_name(slice));
+    const StoredTensor* info = file.find(entry_name(slice));
     if (info == nullptr)
       refuse(cat(file.path(), ": lacks \"", shown(entry_name(slice)), "\", which the manifest lists"));
     if (info->dtype != slice.dtype || info->shape != entry_shape(slice))
@@ -145,7 +145,7 @@ void Checkpoint::verify_file(size_t i) {
   for (size_t j = 0; j < manifest_.files[i].slices.size(); ++j) {
     verified_[i][j] = false;
     verified_bytes({i, j});
-    const TensorInfo& info = file.at(entry_name(manifest_.files[i].slices[j]));
+    const StoredTensor& info = file.at(entry_name(manifest_.files[i].slices[j]));
     file.release(info, 0, info.elements);
   }
 }

@@ -179,7 +179,7 @@ std::string describe_model(const std::string& folder) {
   std::map<std::string, Amount> dtypes;
   int64_t parameters = 0;
   for (const std::string& name : model.names()) {
-    const TensorInfo& tensor = model.at(name);
+    const StoredTensor& tensor = model.at(name);
     parameters += tensor.elements;
     add(dtypes[std::string(dtype_name(tensor.dtype))], tensor.dtype, tensor.shape);
   }

@@ -15,12 +15,13 @@ namespace {
 
 constexpr int kDeepest = 32;
 
+// `byte` counts from 1; one past the end is where the text stopped too early.
 std::string place(std::string_view text, const std::string& where, size_t byte) {
-  const std::string_view before = text.substr(0, std::min(byte, text.size()));
+  const size_t at = std::max<size_t>(byte, 1);
+  const std::string_view before = text.substr(0, std::min(at - 1, text.size()));
   const auto lines = std::count(before.begin(), before.end(), '\n');
   const size_t last = before.rfind('\n');
-  const size_t column = last == std::string_view::npos ? before.size() : before.size() - last - 1;
-  return cat(where, ":", lines + 1, ":", std::max<size_t>(column, 1));
+  return cat(where, ":", lines + 1, ":", last == std::string_view::npos ? at : at - last - 1);
 }
 
 [[noreturn]] void refuse(const std::string& message) {

@@ -91,7 +91,7 @@ void ModelFolder::open_single() {
     log_notice(cat(folder_, ": holds ", kSingle, " and ", kIndex, "; the index is not used"));
   file_names_.push_back(kSingle);
   files_.emplace_back(confined_path(folder_, kSingle));
-  for (const TensorInfo& tensor : files_[0].tensors()) tensors_.emplace(tensor.name, Place{0, &tensor});
+  for (const StoredTensor& tensor : files_[0].tensors()) tensors_.emplace(tensor.name, Place{0, &tensor});
 }
 
 void ModelFolder::open_sharded() {
@@ -116,7 +116,7 @@ void ModelFolder::add_shard(const std::string& file,
   const size_t number = files_.size();
   file_names_.push_back(file);
   files_.emplace_back(path);
-  for (const TensorInfo& tensor : files_.back().tensors()) {
+  for (const StoredTensor& tensor : files_.back().tensors()) {
     const auto listed = weight_map.find(tensor.name);
     if (listed == weight_map.end()) {
       log_notice(cat(path, ": tensor \"", shown(tensor.name), "\" is not in the index and not used"));
@@ -139,7 +139,7 @@ std::vector<std::string> ModelFolder::names() const {
   return names;
 }
 
-const TensorInfo* ModelFolder::find(std::string_view name) const {
+const StoredTensor* ModelFolder::find(std::string_view name) const {
   const auto found = tensors_.find(name);
   return found == tensors_.end() ? nullptr : found->second.info;
 }
@@ -153,7 +153,7 @@ const ModelFolder::Place& ModelFolder::place(std::string_view name) const {
                       : cat("the nearest name is \"", shown(near), "\""));
 }
 
-const TensorInfo& ModelFolder::at(std::string_view name) const { return *place(name).info; }
+const StoredTensor& ModelFolder::at(std::string_view name) const { return *place(name).info; }
 
 const std::string& ModelFolder::file_of(std::string_view name) const {
   return file_names_[place(name).file];
@@ -167,7 +167,7 @@ TensorView ModelFolder::tensor(std::string_view name) const {
 const std::byte* ModelFolder::source(std::string_view name, int64_t begin, int64_t end,
                                      size_t room) const {
   const Place& found = place(name);
-  const TensorInfo& info = *found.info;
+  const StoredTensor& info = *found.info;
   const std::string& path = files_[found.file].path();
   if (!is_weight_dtype(info.dtype))
     refuse(cat(path, ": tensor \"", shown(name), "\" holds ", dtype_name(info.dtype),

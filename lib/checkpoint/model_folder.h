@@ -27,9 +27,9 @@ class ModelFolder {
   /// Names of all tensors, sorted.
   std::vector<std::string> names() const;
   /// Null when there is no tensor of that name.
-  const TensorInfo* find(std::string_view name) const;
+  const StoredTensor* find(std::string_view name) const;
   /// Error(kBadInput) naming the nearest tensor when there is none of that name.
-  const TensorInfo& at(std::string_view name) const;
+  const StoredTensor& at(std::string_view name) const;
   /// File name that holds the tensor.
   const std::string& file_of(std::string_view name) const;
   TensorView tensor(std::string_view name) const;
@@ -49,7 +49,7 @@ class ModelFolder {
  private:
   struct Place {
     size_t file;
-    const TensorInfo* info;
+    const StoredTensor* info;
   };
 
   void open_single();

@@ -13,7 +13,7 @@ namespace {
 
 [[noreturn]] void no_such_tensor(const SafetensorsFile& file, std::string_view name) {
   std::vector<std::string> names;
-  for (const TensorInfo& tensor : file.tensors()) names.push_back(tensor.name);
+  for (const StoredTensor& tensor : file.tensors()) names.push_back(tensor.name);
   const std::string near = nearest(name, names);
   throw Error(ExitCode::kBadInput, cat(file.path(), ": has no tensor \"", shown(name), "\""),
               near.empty() ? cat("it holds ", names.size(), " tensors; none has a name like it")
@@ -35,7 +35,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path)
             [this](size_t a, size_t b) { return tensors()[a].name < tensors()[b].name; });
 }
 
-const TensorInfo* SafetensorsFile::find(std::string_view name) const {
+const StoredTensor* SafetensorsFile::find(std::string_view name) const {
   const auto found =
       std::lower_bound(by_name_.begin(), by_name_.end(), name,
                        [this](size_t i, std::string_view key) { return tensors()[i].name < key; });
@@ -43,18 +43,18 @@ const TensorInfo* SafetensorsFile::find(std::string_view name) const {
   return &tensors()[*found];
 }
 
-const TensorInfo& SafetensorsFile::at(std::string_view name) const {
-  const TensorInfo* found = find(name);
+const StoredTensor& SafetensorsFile::at(std::string_view name) const {
+  const StoredTensor* found = find(name);
   if (found == nullptr) no_such_tensor(*this, name);
   return *found;
 }
 
 TensorView SafetensorsFile::tensor(std::string_view name) const {
-  const TensorInfo& info = at(name);
+  const StoredTensor& info = at(name);
   return {info.dtype, info.shape, bytes(info)};
 }
 
-std::span<const std::byte> SafetensorsFile::bytes(const TensorInfo& tensor) const {
+std::span<const std::byte> SafetensorsFile::bytes(const StoredTensor& tensor) const {
   return file_.bytes().subspan(static_cast<size_t>(header_.data_offset + tensor.begin),
                                static_cast<size_t>(tensor.end - tensor.begin));
 }
@@ -63,7 +63,7 @@ uint64_t SafetensorsFile::header_xxh3() const {
   return xxh3(file_.bytes().data(), static_cast<size_t>(header_.data_offset));
 }
 
-void SafetensorsFile::release(const TensorInfo& tensor, int64_t begin, int64_t end) const {
+void SafetensorsFile::release(const StoredTensor& tensor, int64_t begin, int64_t end) const {
   const int64_t size = dtype_bytes(tensor.dtype);
   file_.release(static_cast<size_t>(header_.data_offset + tensor.begin + begin * size),
                 static_cast<size_t>((end - begin) * size));

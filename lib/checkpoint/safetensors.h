@@ -17,7 +17,7 @@ namespace ftrun {
 inline constexpr int64_t kLongestSafetensorsHeader = 100'000'000;
 
 /// One tensor as a safetensors header describes it.
-struct TensorInfo {
+struct StoredTensor {
   std::string name;
   DType dtype = DType::kF32;
   /// [] is a scalar; a 0 makes an empty tensor.
@@ -34,7 +34,7 @@ struct SafetensorsHeader {
   /// Bytes before the data part: 8 + length of the JSON.
   int64_t data_offset = 0;
   /// In the order of their data.
-  std::vector<TensorInfo> tensors;
+  std::vector<StoredTensor> tensors;
   std::map<std::string, std::string> metadata;
 };
 
@@ -68,18 +68,18 @@ class SafetensorsFile {
 
   const std::string& path() const { return file_.path(); }
   int64_t file_bytes() const { return static_cast<int64_t>(file_.bytes().size()); }
-  const std::vector<TensorInfo>& tensors() const { return header_.tensors; }
+  const std::vector<StoredTensor>& tensors() const { return header_.tensors; }
   const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
   /// Null when there is none of that name.
-  const TensorInfo* find(std::string_view name) const;
+  const StoredTensor* find(std::string_view name) const;
   /// Error(kBadInput) naming the nearest tensor when there is none of that name.
-  const TensorInfo& at(std::string_view name) const;
+  const StoredTensor& at(std::string_view name) const;
   TensorView tensor(std::string_view name) const;
-  std::span<const std::byte> bytes(const TensorInfo& tensor) const;
+  std::span<const std::byte> bytes(const StoredTensor& tensor) const;
   /// XXH3 of everything before the data.
   uint64_t header_xxh3() const;
   /// Lets the kernel drop the pages of elements [begin, end), which were read for the last time.
-  void release(const TensorInfo& tensor, int64_t begin, int64_t end) const;
+  void release(const StoredTensor& tensor, int64_t begin, int64_t end) const;
 
  private:
   MappedFile file_;

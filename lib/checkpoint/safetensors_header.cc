@@ -27,7 +27,7 @@ class HeaderReader {
  public:
   using Json = nlohmann::json;
 
-  std::vector<TensorInfo> tensors;
+  std::vector<StoredTensor> tensors;
   std::map<std::string, std::string> metadata;
 
   const std::string& problem() const { return problem_; }
@@ -185,7 +185,7 @@ std::string_view header_text(std::span<const std::byte> file, const std::string&
   return {reinterpret_cast<const char*>(file.data()) + 8, static_cast<size_t>(length)};
 }
 
-void check_size(TensorInfo& tensor, const std::string& path) {
+void check_size(StoredTensor& tensor, const std::string& path) {
   const std::string subject = cat(path, ": tensor \"", shown(tensor.name), "\": ");
   tensor.elements = checked_elements(tensor.shape, subject + "shape");
   int64_t bytes = 0;
@@ -199,10 +199,10 @@ void check_size(TensorInfo& tensor, const std::string& path) {
 }
 
 // Together with the size check this proves that every byte of the data belongs to one tensor.
-void check_tiling(const std::vector<TensorInfo>& tensors, int64_t data_bytes,
+void check_tiling(const std::vector<StoredTensor>& tensors, int64_t data_bytes,
                   const std::string& path) {
   int64_t expected = 0;
-  for (const TensorInfo& tensor : tensors) {
+  for (const StoredTensor& tensor : tensors) {
     const std::string subject = cat(path, ": tensor \"", shown(tensor.name), "\": ");
     if (tensor.end > data_bytes)
       refuse(cat(subject, "data ends at byte ", tensor.end, ", the file holds only ", data_bytes,
@@ -219,10 +219,10 @@ void check_tiling(const std::vector<TensorInfo>& tensors, int64_t data_bytes,
     refuse(cat(path, ": ", data_bytes - expected, " bytes after the last tensor belong to none"));
 }
 
-void check_names_differ(const std::vector<TensorInfo>& tensors, const std::string& path) {
+void check_names_differ(const std::vector<StoredTensor>& tensors, const std::string& path) {
   std::vector<std::string_view> names;
   names.reserve(tensors.size());
-  for (const TensorInfo& tensor : tensors) names.push_back(tensor.name);
+  for (const StoredTensor& tensor : tensors) names.push_back(tensor.name);
   std::sort(names.begin(), names.end());
   const auto twice = std::adjacent_find(names.begin(), names.end());
   if (twice != names.end()) refuse(cat(path, ": tensor \"", shown(*twice), "\" comes twice"));
@@ -278,10 +278,10 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::
   header.data_offset = static_cast<int64_t>(8 + text.size());
   header.tensors = std::move(reader.tensors);
   header.metadata = std::move(reader.metadata);
-  for (TensorInfo& tensor : header.tensors) check_size(tensor, path);
+  for (StoredTensor& tensor : header.tensors) check_size(tensor, path);
   check_names_differ(header.tensors, path);
   std::stable_sort(header.tensors.begin(), header.tensors.end(),
-                   [](const TensorInfo& a, const TensorInfo& b) {
+                   [](const StoredTensor& a, const StoredTensor& b) {
                      return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
                    });
   check_tiling(header.tensors, static_cast<int64_t>(file.size()) - header.data_offset, path);

@@ -176,6 +176,7 @@ void Communicator::finish(size_t index) {
       fail(work.record, failure);
     } catch (const Error& error) {
       broken_ = error.message();
+      abort(broken_);
       throw;
     }
     if (slot_ != nullptr) slot_->finish();
@@ -212,6 +213,7 @@ void Communicator::account(const CollectiveRecord& record, double seconds) {
 
 void Communicator::fail(const CollectiveRecord& record, const Failure& failure) {
   if (slot_ != nullptr) slot_->mark(CollectiveRecord::State::kAborted);
+  abort(failure.what);
   const std::string peers = explain_peers(view_peers(), record, rank());
   broken_ = cat("rank ", members()[static_cast<size_t>(rank())], " ", failure.what, " ",
                 describe(record), " of group ", name(), ": ", peers);
@@ -219,6 +221,24 @@ void Communicator::fail(const CollectiveRecord& record, const Failure& failure) 
   throw Error(ExitCode::kPeerLost, broken_,
               "look at the named ranks' own logs first; if they were only slow, raise the "
               "communication timeout");
+}
+
+Error Communicator::disagreement(const std::vector<CollectiveRecord>& by_rank) const {
+  std::vector<std::string> parts;
+  for (size_t i = 0; i < by_rank.size(); ++i)
+    parts.push_back(cat("rank ", members()[i], " is in ", describe(by_rank[i])));
+  return Error(ExitCode::kBug,
+               cat("the ranks of group ", name(), " disagree: ", join(parts, ", ")),
+               "all ranks must run the same program on the same config; please report this");
+}
+
+void Communicator::check_message(const CollectiveRecord& sent, const CollectiveRecord& wanted) const {
+  if (sent.count == wanted.count && sent.dtype == wanted.dtype && sent.sequence == wanted.sequence)
+    return;
+  const auto global = [this](int32_t index) { return members()[static_cast<size_t>(index)]; };
+  throw Error(ExitCode::kBug, cat("rank ", global(wanted.peer), " does ", describe(sent),
+                                  " but rank ", global(rank()), " does ", describe(wanted)),
+              "all ranks must run the same program on the same config; please report this");
 }
 
 }  // namespace ftrun

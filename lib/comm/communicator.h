@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/error.h"
 #include "comm/collective.h"
 #include "comm/peers.h"
 #include "comm/progress.h"
@@ -49,8 +50,8 @@ class CommBuffer {
 
  private:
   struct Free {
-    void (*free)(void*, int64_t) = nullptr;
-    int64_t bytes = 0;
+    void (*free)(void*, int64_t);
+    int64_t bytes;
     void operator()(void* data) const { free(data, bytes); }
   };
   std::unique_ptr<void, Free> data_;
@@ -153,6 +154,10 @@ class Communicator {
   virtual std::vector<PeerView> view_peers() = 0;
   virtual CommBuffer allocate_memory(int64_t bytes);
 
+  /// For back ends that compare what the ranks mean, by rank in the group: Error(kBug) with all.
+  Error disagreement(const std::vector<CollectiveRecord>& by_rank) const;
+  /// Throws Error(kBug) when what the sender sends is not what we receive.
+  void check_message(const CollectiveRecord& sent, const CollectiveRecord& wanted) const;
   const Setup& setup() const { return setup_; }
 
  private:

@@ -27,11 +27,6 @@ constexpr Milliseconds kControlTimeout{2000};
 std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
 std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
-std::string first_line(const char* what) {
-  const std::string text = what;
-  return text.substr(0, text.find('\n'));
-}
-
 std::string alive_key(int rank) { return cat("alive/", rank); }
 
 }  // namespace
@@ -294,6 +289,10 @@ std::vector<PeerView> Rendezvous::view(const std::vector<int>& members, const st
     views.push_back(std::move(view));
   }
   return views;
+}
+
+std::string Rendezvous::local_address() const {
+  return local_address_towards(impl_->options.address, impl_->options.port);
 }
 
 void Rendezvous::shutdown(Milliseconds limit) {

@@ -60,6 +60,8 @@ class Rendezvous {
 
   const PeerIdentity& identity(int rank) const;
   ProgressBoard& board();
+  /// This machine's address on the network that leads to rank 0.
+  std::string local_address() const;
   /// What is known now of the members of a group, by place in it: for explaining a failure. Shows
   /// our own state first; may take two heartbeats.
   std::vector<PeerView> view(const std::vector<int>& members, const std::string& group);

@@ -10,4 +10,7 @@ namespace ftrun {
 /// The job's store under a prefix of its own.
 c10::intrusive_ptr<c10d::Store> prefixed_store(Rendezvous& rendezvous, const std::string& prefix);
 
+/// c10's exceptions carry a stack trace below their first line.
+inline std::string first_line(const std::string& what) { return what.substr(0, what.find('\n')); }
+
 }  // namespace ftrun

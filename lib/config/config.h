@@ -16,10 +16,10 @@ namespace ftrun {
 // generated from the same table that reads it (config/schema.h).
 
 /// model
-struct ModelConfig {
+struct ModelSection {
   /// A Hugging Face folder: config.json, *.safetensors, tokenizer files.
   std::string path;
-  bool operator==(const ModelConfig&) const = default;
+  bool operator==(const ModelSection&) const = default;
 };
 
 /// What shares a row of tokens.
@@ -151,15 +151,15 @@ struct CheckpointConfig {
   bool operator==(const CheckpointConfig&) const = default;
 };
 
-enum class CommBackend { kAuto, kGloo, kNccl };
+enum class BackendChoice { kAuto, kGloo, kNccl };
 template <>
-struct EnumNames<CommBackend> {
+struct EnumNames<BackendChoice> {
   static constexpr std::array<std::string_view, 3> kNames{"auto", "gloo", "nccl"};
 };
 
 /// comm
 struct CommConfig {
-  CommBackend backend = CommBackend::kAuto;
+  BackendChoice backend = BackendChoice::kAuto;
   int64_t timeout = 600;  // seconds, of every wait for another rank
   bool operator==(const CommConfig&) const = default;
 };
@@ -193,7 +193,8 @@ struct EnumNames<DeviceKind> {
 /// Where one key of a config was written.
 struct Origin {
   Position at;
-  /// The value was "auto": the member holds the default until it is resolved.
+  /// The value was "auto" (or could not be read, which is an error of its own): the member holds the
+  /// default until it is resolved.
   bool is_auto = false;
 };
 
@@ -203,6 +204,8 @@ struct Origins {
   std::map<std::string, Origin> keys;
   /// Features of DeepSpeed that were switched on and that ftrun does not have.
   std::vector<NotYet> foreign;
+  /// A source could not be read: that keys are missing says nothing.
+  bool partial = false;
   const Origin* find(const std::string& path) const;
   /// Written, and not "auto".
   bool given(const std::string& path) const;
@@ -213,7 +216,7 @@ struct Origins {
 
 /// A whole config, typed. load_config() fills what was written; resolve() fills the rest.
 struct Config {
-  ModelConfig model;
+  ModelSection model;
   DataConfig data;
   TrainConfig train;
   ParallelConfig parallel;

@@ -1,7 +1,6 @@
 #include "config/frontend.h"
 
 #include <algorithm>
-#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,7 +15,7 @@ std::string text_of(const Node* node) {
   return node == nullptr || node->kind == Node::Kind::kNull ? "" : node->text;
 }
 
-const NodeEntry* first_of(const Node& root, std::initializer_list<const char*> keys) {
+const NodeEntry* first_of(const Node& root, const std::vector<std::string>& keys) {
   for (const NodeEntry& entry : root.entries)
     if (std::find(keys.begin(), keys.end(), entry.key) != keys.end()) return &entry;
   return nullptr;
@@ -99,7 +98,7 @@ bool holds_component(const Node& node) {
 }
 
 struct Sign {
-  std::initializer_list<const char*> keys;
+  std::vector<std::string> keys;
   const char* program;
 };
 

@@ -1,9 +1,12 @@
 #include "config/json_reader.h"
 
+#include <algorithm>
 #include <cctype>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
+#include "base/text.h"
 
 // A reader of its own because a config needs, for every key and value, the place where it stands,
 // and all faults of a file at once: the parser of nlohmann/json gives neither. Tests compare the
@@ -13,7 +16,7 @@ namespace ftrun {
 namespace {
 
 constexpr int kDeepest = 64;
-constexpr int kMostPlaceholders = 20;
+constexpr size_t kMostShown = 8;
 
 struct SyntaxStop {};  // thrown after a fault that nothing can be read behind
 
@@ -32,6 +35,7 @@ class JsonReader {
       if (!at_end()) stop(cat("found ", seen(), " after the end of the config"));
     } catch (const SyntaxStop&) {
     }
+    report_placeholders();
     return root;
   }
 
@@ -280,11 +284,23 @@ class JsonReader {
     if (word[0] != '$' && std::islower(static_cast<unsigned char>(word[0])) != 0)
       problems_.error(at, cat("the text ", word, " has no quotes"), cat("write \"", word, "\""));
     else
-      problems_.error(at, cat(word, " is a template placeholder, not a value"),
-                      "fill in the template first; the script beside it usually does");
-    if (++placeholders_ >= kMostPlaceholders) throw SyntaxStop{};
+      placeholders_.emplace_back(word, at);
     // Read on as if the key had been left open, so that one fault does not make a second.
     return Node::of_text(at, "auto");
+  }
+
+  // One problem for the whole file: it is one mistake, made once.
+  void report_placeholders() {
+    if (placeholders_.empty()) return;
+    std::vector<std::string> others;
+    for (const auto& [word, at] : placeholders_)
+      if (word != placeholders_.front().first && others.size() < kMostShown &&
+          std::find(others.begin(), others.end(), word) == others.end())
+        others.push_back(word);
+    problems_.error(placeholders_.front().second,
+                    cat(placeholders_.front().first, " is a template placeholder, not a value",
+                        others.empty() ? "" : cat(" (so are ", join(others, ", "), ")")),
+                    "fill in the template first; the script beside it usually does");
   }
 
   const std::string& file_;
@@ -293,7 +309,7 @@ class JsonReader {
   size_t next_ = 0;
   size_t line_start_ = 0;
   int line_ = 1;
-  int placeholders_ = 0;
+  std::vector<std::pair<std::string, Position>> placeholders_;
 };
 
 }  // namespace

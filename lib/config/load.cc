@@ -65,8 +65,10 @@ class Sources {
     Problems found;
     Node root = parse(name, text, found);
     const bool readable = root.is_map();
+    partial_ = partial_ || has_errors(found.all());
     if (const auto foreign = foreign_front_end(root); foreign && !has_errors(found.all())) {
       problems_.error(foreign->at, foreign->message, foreign->remedy);
+      partial_ = true;
       return;
     }
     copy(found);
@@ -77,6 +79,14 @@ class Sources {
         problems_.error(root.at, cat("expected a config with keys, found ", shown(root)));
     }
     if (readable) merge(std::move(root));
+  }
+
+  void add_file(const std::string& file) {
+    const auto text = read_source(file, problems_);
+    if (text)
+      add_text(file, *text);
+    else
+      partial_ = true;
   }
 
   void add_override(const std::string& text) {
@@ -100,11 +110,10 @@ class Sources {
   LoadResult finish() {
     desugar_merged(root_, problems_);
     LoadResult result{read_config(root_, problems_), {}};
+    result.config.origins.partial = partial_;
     result.problems = problems_.sorted();
     return result;
   }
-
-  Problems& problems() { return problems_; }
 
  private:
   void copy(const Problems& found) {
@@ -126,6 +135,7 @@ class Sources {
 
   Node root_;
   Problems problems_;
+  bool partial_ = false;
 };
 
 }  // namespace
@@ -134,7 +144,7 @@ LoadResult load_config(const std::vector<std::string>& files,
                        const std::vector<std::string>& overrides) {
   Sources sources;
   for (const std::string& file : files)
-    if (const auto text = read_source(file, sources.problems())) sources.add_text(file, *text);
+    sources.add_file(file);
   for (const std::string& text : overrides) sources.add_override(text);
   return sources.finish();
 }

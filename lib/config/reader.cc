@@ -40,6 +40,12 @@ bool switched_on(const Node& node) {
   return false;
 }
 
+// "DeepSpeed's autotuner." as the name of a feature.
+std::string feature_name(const std::string& doc, const std::string& name) {
+  if (doc.empty()) return name;
+  return doc.ends_with('.') ? doc.substr(0, doc.size() - 1) : doc;
+}
+
 class TreeReader {
  public:
   explicit TreeReader(Problems& problems) : problems_(problems) {}
@@ -94,7 +100,7 @@ class TreeReader {
     const bool on = section.action == Action::kReject ||
                     (section.action == Action::kRejectIfOn && switched_on(entry.value));
     if (on)
-      config_.origins.foreign.push_back({section.doc, section.path, entry.at});
+      config_.origins.foreign.push_back({feature_name(section.doc, section.path), section.path, entry.at});
     else if (section.action == Action::kNotice)
       ignored_.emplace_back(section.path, entry.at);
   }
@@ -130,8 +136,8 @@ class TreeReader {
       return;
     }
     const std::optional<Value> value = convert(field, node, written, problems_);
+    config_.origins.keys[field.path()] = {node.at, !value};
     if (!value) return;
-    config_.origins.keys[field.path()] = {node.at, false};
     if (field.store) field.store(config_, *value);
     act(field, entry, *value);
   }
@@ -166,7 +172,7 @@ class TreeReader {
       if (changed) ignored_.emplace_back(field.path(), entry.at);
     } else if (changed || field.action == Action::kReject) {
       config_.origins.foreign.push_back(
-          {field.doc.empty() ? field.name : field.doc, field.path(), entry.at});
+          {feature_name(field.doc, field.name), field.path(), entry.at});
     }
   }
 

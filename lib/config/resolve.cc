@@ -83,7 +83,7 @@ void resolve_train(Resolving& r) {
     train.weight_decay_exempt = r.config.origins.find("optimizer") == nullptr
                                     ? DecayExempt::kNormsAndBiases
                                     : DecayExempt::kNone;
-  if (!r.context.for_training) return;
+  if (!r.context.for_training || r.config.origins.partial) return;
   if (r.config.model.path.empty())
     r.error("model", "model.path is missing: which model to train",
             "name a Hugging Face folder, for example --set model.path=models/SmolLM2-135M");

@@ -118,7 +118,7 @@ void resolve_batch(Resolving& r) {
   elastic(r, b);
   const Batch given = b;
   if (b.total == 0 && b.micro == 0) {
-    if (!r.is_auto(kTotal) && !r.is_auto(kMicro)) {
+    if (!r.is_auto(kTotal) && !r.is_auto(kMicro) && !c.origins.partial) {
       r.problems.error(c.origins.position(kSteps), "no batch size is given",
                        "write train_micro_batch_size_per_gpu (sequences a rank computes at once) or "
                        "train_batch_size (sequences of an optimizer step)");

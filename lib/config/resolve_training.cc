@@ -129,7 +129,7 @@ void resolve_total(Resolving& r) {
 void resolve_cycle(Resolving& r) {
   SchedulerConfig& s = r.config.scheduler;
   for (const char* key : {"cycle_min_lr", "cycle_max_lr"})
-    if (!r.given(std::string("scheduler.params.") + key))
+    if (r.config.origins.find(std::string("scheduler.params.") + key) == nullptr)
       r.error("scheduler", cat("scheduler.params.", key, " is missing: OneCycle needs it"));
   if (!r.given("scheduler.params.cycle_second_step_size"))
     s.cycle_second_step_size = s.cycle_first_step_size;

@@ -8,7 +8,7 @@ constexpr auto kOwn = Vocabulary::kFtrun;
 void describe_model_and_data(Schema& s) {
   auto model = section(s, {.path = "model", .doc = "The model to fine-tune.", .vocabulary = kOwn},
                        [](auto& c) -> auto& { return c.model; });
-  model.key("path", &ModelConfig::path,
+  model.key("path", &ModelSection::path,
             "Folder in Hugging Face layout: config.json, *.safetensors, tokenizer files. Needed to "
             "train.");
 

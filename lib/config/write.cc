@@ -38,7 +38,7 @@ bool plain_word(const std::string& text) {
 
 std::string quoted(const std::string& text) {
   static constexpr std::string_view kHex = "0123456789abcdef";
-  std::string out = "\"";
+  std::string out;
   for (char c : text) {
     const auto byte = static_cast<unsigned char>(c);
     if (c == '"' || c == '\\')
@@ -50,14 +50,14 @@ std::string quoted(const std::string& text) {
     else
       out += c;
   }
-  return out + "\"";
+  return cat('"', out, '"');
 }
 
 template <typename T>
 std::string list_text(const std::vector<T>& items) {
   std::vector<std::string> parts;
   for (const T& item : items) parts.push_back(yaml_text(Value(item)));
-  return "[" + join(parts, ", ") + "]";
+  return cat("[", join(parts, ", "), "]");
 }
 
 bool is_zero(const Value& value) {
@@ -108,7 +108,7 @@ class Writer {
     const Value value = field.load(config_);
     const bool unset = field.zero_unset && is_zero(value);
     out_ += cat(std::string(depth * 2, ' '), field.name, ": ", unset ? "null" : yaml_text(value));
-    if (const std::string from = comment(field, value); !from.empty()) out_ += "  # " + from;
+    if (const std::string from = comment(field, value); !from.empty()) out_ += cat("  # ", from);
     out_ += "\n";
   }
 

@@ -28,7 +28,7 @@ int64_t document_of(const TokenDataset& data, int64_t token) {
 std::string where(const SampleSet& samples, int64_t token) {
   const TokenPlace place = samples.data().place(token);
   std::string text = place.file + ": ";
-  if (samples.rows().packing() == Packing::kConcat) {
+  if (samples.rows().packing() == PackingMode::kConcat) {
     const int64_t length = samples.sequence_length();
     const int64_t row = std::min(token / length, samples.size() - 1);
     text += cat("sample ", row, ", token ", token - row * length);

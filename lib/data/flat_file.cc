@@ -62,12 +62,15 @@ BinaryLayout llmc_layout(const MappedFile& file, int32_t magic) {
 bool looks_like_uint32(std::span<const std::byte> bytes) {
   const size_t pairs = std::min<size_t>(bytes.size() / 4, 4096);
   if (pairs < 16 || bytes.size() % 4 != 0) return false;
+  bool low_varies = false;
   for (size_t i = 0; i < pairs; ++i) {
-    uint16_t high = 0;
+    uint16_t low = 0, high = 0;
+    std::memcpy(&low, bytes.data() + i * 4, sizeof low);
     std::memcpy(&high, bytes.data() + i * 4 + 2, sizeof high);
     if (high > 4) return false;
+    low_varies = low_varies || low > 4;
   }
-  return true;
+  return low_varies;
 }
 
 DType assumed_type(const MappedFile& file) {

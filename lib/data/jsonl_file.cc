@@ -64,6 +64,7 @@ void JsonlFile::index_lines() {
     }
     at += static_cast<int64_t>(content.size()) + 1;
   }
+  longest_line_ = static_cast<int64_t>(line.ids.capacity());
 }
 
 void JsonlFile::add_line(const ReadScratch& line, int64_t offset) {

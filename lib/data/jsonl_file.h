@@ -21,6 +21,7 @@ class JsonlFile : public TokenFile {
   void read(int64_t first, std::span<int32_t> ids, std::span<int32_t> labels,
             ReadScratch& scratch) const override;
   TokenPlace place(int64_t token) const override;
+  int64_t scratch_ids() const override { return longest_line_; }
   void check_not_cut() const override { check_mapping_not_cut(file_); }
 
  private:
@@ -32,6 +33,7 @@ class JsonlFile : public TokenFile {
   void load(int64_t document, ReadScratch& scratch) const;
 
   MappedFile file_;
+  int64_t longest_line_ = 0;      // ids of a line, padding included
   std::vector<int64_t> offsets_;  // first byte of each document's line
   std::vector<int64_t> starts_;   // first token of each document, then the number of tokens
   std::vector<std::byte> bits_;   // see TrainedBits

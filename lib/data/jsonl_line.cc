@@ -42,6 +42,11 @@ class LineReader {
   [[noreturn]] void fail(const std::string& what) const {
     throw LineError{cat("column ", at_ + 1, ": ", what)};
   }
+  /// For a number just read that may not stand here.
+  [[noreturn]] void fail_number(const std::string& what) {
+    at_ = number_at_;
+    fail(what);
+  }
   void skip_space() {
     while (at_ < line_.size() &&
            (line_[at_] == ' ' || line_[at_] == '\t' || line_[at_] == '\r' || line_[at_] == '\n'))
@@ -87,6 +92,7 @@ class LineReader {
 
   int64_t integer() {
     skip_space();
+    number_at_ = at_;
     int64_t value = 0;
     const char* begin = line_.data() + at_;
     const auto result = std::from_chars(begin, line_.data() + line_.size(), value);
@@ -118,7 +124,7 @@ class LineReader {
     once(id_count_, "input_ids");
     id_count_ = integers([&](int64_t value, int64_t) {
       if (value < 0 || value > std::numeric_limits<int32_t>::max())
-        fail(cat("id ", value, " in input_ids is not a token id"));
+        fail_number(cat("id ", value, " in input_ids is not a token id"));
       ids_.push_back(static_cast<int32_t>(value));
     });
   }
@@ -126,7 +132,7 @@ class LineReader {
     once(label_count_, "labels");
     label_count_ = integers([&](int64_t value, int64_t) {
       if ((value < 0 && value != kIgnoredLabel) || value > std::numeric_limits<int32_t>::max())
-        fail(cat("label ", value, " is neither a token id nor -100"));
+        fail_number(cat("label ", value, " is neither a token id nor -100"));
       labels_.push_back(static_cast<int32_t>(value));
     });
   }
@@ -135,12 +141,13 @@ class LineReader {
     once(mask_count_, "attention_mask");
     attended_first_ = attended_end_ = 0;
     mask_count_ = integers([&](int64_t value, int64_t i) {
-      if (value != 0 && value != 1) fail(cat("attention_mask holds ", value, ", expected 0 or 1"));
+      if (value != 0 && value != 1)
+        fail_number(cat("attention_mask holds ", value, ", expected 0 or 1"));
       if (value == 0) return;
       if (attended_end_ == 0)
         attended_first_ = i;
       else if (attended_end_ != i)
-        fail("attention_mask has a hole; zeros are read only as padding at the ends");
+        fail_number("attention_mask has a hole; zeros are read only as padding at the ends");
       attended_end_ = i + 1;
     });
   }
@@ -148,8 +155,8 @@ class LineReader {
     once(position_count_, "position_ids");
     position_count_ = integers([&](int64_t value, int64_t i) {
       if (value != i)
-        fail(cat("position_ids holds ", value, " at index ", i,
-                 "; packed lines are not read: write one document a line"));
+        fail_number(cat("position_ids holds ", value, " at index ", i,
+                        "; packed lines are not read: write one document a line"));
     });
   }
 
@@ -218,6 +225,7 @@ class LineReader {
   std::vector<int32_t>& ids_;
   std::vector<int32_t>& labels_;
   size_t at_ = 0;
+  size_t number_at_ = 0;
   int64_t id_count_ = -1, label_count_ = -1, mask_count_ = -1, position_count_ = -1;
   int64_t attended_first_ = 0, attended_end_ = 0;
 };

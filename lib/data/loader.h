@@ -13,7 +13,7 @@
 namespace ftrun {
 
 struct LoaderOptions {
-  BatchShape shape;
+  BatchSlots shape;
   /// Rows of the model's embedding: every id is checked against it before its batch is handed out.
   int64_t vocab_rows = 0;
   bool shuffle = true;

@@ -11,22 +11,22 @@ namespace {
 constexpr int64_t kBlockRows = 64;
 }  // namespace
 
-std::string_view packing_name(Packing packing) {
+std::string_view packing_name(PackingMode packing) {
   switch (packing) {
-    case Packing::kConcat:
+    case PackingMode::kConcat:
       return "concat";
-    case Packing::kDocuments:
+    case PackingMode::kDocuments:
       return "documents";
-    case Packing::kNone:
+    case PackingMode::kNone:
       return "none";
   }
   return "";
 }
 
-RowTable::RowTable(const TokenDataset& data, Packing packing, int64_t sequence_length)
+RowTable::RowTable(const TokenDataset& data, PackingMode packing, int64_t sequence_length)
     : data_(data), packing_(packing), length_(sequence_length) {
   require(length_ >= 1, "sequence length below 1");
-  if (packing_ == Packing::kConcat) {
+  if (packing_ == PackingMode::kConcat) {
     rows_ = (data_.tokens() - 1) / length_;
     filled_ = rows_ * length_;
   } else {
@@ -45,7 +45,7 @@ bool RowTable::next_piece(Cursor& cursor, Piece& piece, int64_t& dropped) const 
       continue;
     }
     piece = {start + cursor.offset, std::min(left, length_)};
-    cursor.offset = packing_ == Packing::kNone ? pairs : cursor.offset + piece.length;
+    cursor.offset = packing_ == PackingMode::kNone ? pairs : cursor.offset + piece.length;
     if (data_.trained(piece.first_token + 1, piece.length) > 0) return true;
     ++dropped;
   }
@@ -55,12 +55,12 @@ bool RowTable::next_piece(Cursor& cursor, Piece& piece, int64_t& dropped) const 
 /// Fills scratch.pieces from the cursor on, which is left where the next block begins. Returns the
 /// pieces left out.
 int64_t RowTable::gather_block(Cursor& cursor, PackScratch& scratch) const {
-  const int64_t enough = kBlockRows * (packing_ == Packing::kNone ? 1 : length_);
+  const int64_t enough = kBlockRows * (packing_ == PackingMode::kNone ? 1 : length_);
   int64_t gathered = 0, dropped = 0;
   scratch.pieces.clear();
   for (Piece piece; gathered < enough && next_piece(cursor, piece, dropped);) {
     scratch.pieces.push_back(piece);
-    gathered += packing_ == Packing::kNone ? 1 : piece.length;
+    gathered += packing_ == PackingMode::kNone ? 1 : piece.length;
   }
   return dropped;
 }
@@ -71,7 +71,7 @@ void RowTable::place_pieces(PackScratch& scratch) const {
   scratch.used.clear();
   size_t first_open = 0;
   for (const Piece& piece : scratch.pieces) {
-    size_t row = packing_ == Packing::kNone ? scratch.used.size() : first_open;
+    size_t row = packing_ == PackingMode::kNone ? scratch.used.size() : first_open;
     while (row < scratch.used.size() && scratch.used[row] + piece.length > length_) ++row;
     if (row == scratch.used.size()) scratch.used.push_back(0);
     scratch.used[row] += piece.length;
@@ -88,16 +88,24 @@ void RowTable::build_blocks() {
     dropped_ += gather_block(cursor, scratch);
     if (scratch.pieces.empty()) return;
     place_pieces(scratch);
+    most_pieces_ = std::max(most_pieces_, scratch.pieces.size());
     blocks_.push_back({begin, rows_});
     rows_ += static_cast<int64_t>(scratch.used.size());
     for (const int64_t used : scratch.used) filled_ += used;
   }
 }
 
+void RowTable::reserve(std::vector<Piece>& out, PackScratch& scratch) const {
+  out.reserve(std::min(most_pieces_, static_cast<size_t>(length_)));
+  scratch.pieces.reserve(most_pieces_);
+  scratch.row_of_piece.reserve(most_pieces_);
+  scratch.used.reserve(most_pieces_);
+}
+
 void RowTable::pieces(int64_t row, std::vector<Piece>& out, PackScratch& scratch) const {
   require(row >= 0 && row < rows_, "row outside the data set");
   out.clear();
-  if (packing_ == Packing::kConcat) {
+  if (packing_ == PackingMode::kConcat) {
     out.push_back({row * length_, length_});
     return;
   }

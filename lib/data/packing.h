@@ -9,7 +9,7 @@
 namespace ftrun {
 
 /// How documents become rows of a fixed length.
-enum class Packing {
+enum class PackingMode {
   /// The stream cut every T tokens, whatever the documents: row i is tokens iT ... iT+T.
   kConcat,
   /// Several documents a row, first fit within a window; attention stays inside each document;
@@ -18,7 +18,7 @@ enum class Packing {
   /// One document a row, cut at T or padded.
   kNone,
 };
-std::string_view packing_name(Packing packing);
+std::string_view packing_name(PackingMode packing);
 
 /// A run of tokens in a row: inputs are tokens first ... first+length-1 and their labels the tokens
 /// one further.
@@ -42,15 +42,17 @@ struct PackScratch {
 class RowTable {
  public:
   /// `data` must outlive this.
-  RowTable(const TokenDataset& data, Packing packing, int64_t sequence_length);
+  RowTable(const TokenDataset& data, PackingMode packing, int64_t sequence_length);
 
   int64_t size() const { return rows_; }
   int64_t sequence_length() const { return length_; }
-  Packing packing() const { return packing_; }
+  PackingMode packing() const { return packing_; }
   /// The pieces of row r, in the order they lie in the row; their lengths sum to at most T.
   void pieces(int64_t row, std::vector<Piece>& out, PackScratch& scratch) const;
   /// Labels of row r that count in the loss.
   int64_t counted(int64_t row, std::vector<Piece>& buffer, PackScratch& scratch) const;
+  /// Sizes the buffers for any row, so that asking for rows allocates nothing.
+  void reserve(std::vector<Piece>& out, PackScratch& scratch) const;
   /// Pieces left out because none of their labels is trained.
   int64_t dropped_pieces() const { return dropped_; }
   /// Input slots of all rows that hold a token (the rest is padding).
@@ -71,11 +73,12 @@ class RowTable {
   void place_pieces(PackScratch& scratch) const;
 
   const TokenDataset& data_;
-  Packing packing_;
+  PackingMode packing_;
   int64_t length_;
   int64_t rows_ = 0;
   int64_t dropped_ = 0;
   int64_t filled_ = 0;
+  size_t most_pieces_ = 1;  // of a block
   std::vector<Block> blocks_;
 };
 

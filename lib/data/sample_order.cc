@@ -24,18 +24,20 @@ int half_bits_for(uint64_t n) {
 
 }  // namespace
 
-SampleOrder::SampleOrder(int64_t rows, bool shuffle, uint64_t seed)
+SampleOrder::SampleOrder(int64_t rows, bool shuffle, uint64_t seed, int64_t epoch_rows)
     : rows_(rows),
+      epoch_rows_(epoch_rows == 0 ? rows : epoch_rows),
       shuffle_(shuffle),
       seed_(seed),
       half_bits_(half_bits_for(static_cast<uint64_t>(rows))) {
   require(rows >= 1, "an order of no rows");
+  require(epoch_rows_ >= 1 && epoch_rows_ <= rows, "an epoch of more rows than there are");
   require(static_cast<uint64_t>(rows) <= uint64_t{1} << (2 * half_bits_), "more rows than 2^62");
 }
 
 int64_t SampleOrder::row(int64_t sample) const {
   require(sample >= 0, "negative sample");
-  const int64_t epoch = sample / rows_, index = sample % rows_;
+  const int64_t epoch = sample / epoch_rows_, index = sample % epoch_rows_;
   if (!shuffle_) return index;
   return static_cast<int64_t>(permuted(static_cast<uint64_t>(index), static_cast<uint64_t>(epoch)));
 }

@@ -11,7 +11,7 @@ namespace {
 TokenFileOptions file_options(const SampleSetOptions& options) {
   return {.dtype = options.dtype,
           .end_of_document = options.end_of_document,
-          .find_documents = options.packing != Packing::kConcat};
+          .find_documents = options.packing != PackingMode::kConcat};
 }
 
 int64_t checked_length(const SampleSetOptions& options) {
@@ -32,7 +32,7 @@ SampleSet::SampleSet(const std::vector<std::string>& paths, const SampleSetOptio
 /// Cheap: stops at the first row that has something to learn from.
 void SampleSet::refuse_unusable() const {
   const int64_t length = sequence_length();
-  const bool concat = rows_.packing() == Packing::kConcat;
+  const bool concat = rows_.packing() == PackingMode::kConcat;
   if (concat && size() == 0)
     throw Error(ExitCode::kBadInput,
                 cat(data_.name(), ": has ", data_.tokens(), " tokens; one row of sequence length ",
@@ -62,6 +62,11 @@ RowReader::RowReader(const SampleSet& samples, int64_t vocab_rows)
   const auto needed = static_cast<size_t>(samples.sequence_length() + 1);
   ids_.resize(needed);
   labels_.resize(needed);
+  samples.rows().reserve(pieces_, pack_scratch_);
+  for (const auto& file : samples.data().files()) {
+    read_scratch_.ids.reserve(static_cast<size_t>(file->scratch_ids()));
+    read_scratch_.labels.reserve(static_cast<size_t>(file->scratch_ids()));
+  }
 }
 
 void RowReader::start(Batch& batch, int64_t count) const {
@@ -123,7 +128,7 @@ void RowReader::refuse_id(int64_t row, int64_t token_in_row, int64_t token, int6
       "prepare the data with this model's own tokenizer");
 }
 
-StepReader::StepReader(const SampleSet& samples, const BatchShape& shape, bool shuffle,
+StepReader::StepReader(const SampleSet& samples, const BatchSlots& shape, bool shuffle,
                        uint64_t seed, int64_t vocab_rows)
     : samples_(samples),
       shape_(shape),
@@ -151,11 +156,11 @@ void StepReader::read(int64_t step, StepBatch& out) {
 /// scale is known before the first forward pass without a collective.
 int64_t StepReader::count_others(int64_t step) {
   const bool uniform =
-      samples_.data().all_trained() && samples_.rows().packing() == Packing::kConcat;
+      samples_.data().all_trained() && samples_.rows().packing() == PackingMode::kConcat;
   const int64_t others = shape_.global_batch() - shape_.micro_batch * shape_.accumulation;
   if (uniform) return others * samples_.sequence_length();
   int64_t total = 0;
-  BatchShape other = shape_;
+  BatchSlots other = shape_;
   for (other.rank = 0; other.rank < shape_.ranks; ++other.rank) {
     if (other.rank == shape_.rank) continue;
     for (int64_t slot = 0; slot < shape_.accumulation; ++slot)

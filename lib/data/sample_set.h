@@ -15,7 +15,7 @@ namespace ftrun {
 struct SampleSetOptions {
   /// Positions of a row, T.
   int64_t sequence_length = 512;
-  Packing packing = Packing::kConcat;
+  PackingMode packing = PackingMode::kConcat;
   /// Element type of raw .bin files; by default what the .json beside them says.
   std::optional<DType> dtype;
   /// Id that ends a document in files without boundaries; by default what the .json says.
@@ -78,7 +78,7 @@ class RowReader {
 class StepReader {
  public:
   /// `samples` must outlive this.
-  StepReader(const SampleSet& samples, const BatchShape& shape, bool shuffle, uint64_t seed,
+  StepReader(const SampleSet& samples, const BatchSlots& shape, bool shuffle, uint64_t seed,
              int64_t vocab_rows);
   /// Fills `out` (whose storage is reused) with step `step` >= 0. Errors as RowReader::fill.
   void read(int64_t step, StepBatch& out);
@@ -86,7 +86,7 @@ class StepReader {
  private:
   int64_t count_others(int64_t step);
   const SampleSet& samples_;
-  BatchShape shape_;
+  BatchSlots shape_;
   SampleOrder order_;
   RowReader reader_;
 };

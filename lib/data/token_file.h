@@ -62,6 +62,8 @@ class TokenFile {
   virtual void read(int64_t first, std::span<int32_t> ids, std::span<int32_t> labels,
                     ReadScratch& scratch) const = 0;
   virtual TokenPlace place(int64_t token) const = 0;
+  /// Ids that a ReadScratch may come to hold.
+  virtual int64_t scratch_ids() const { return 0; }
   /// Error(kBadInput) when a file was cut short since it was opened: touching the lost pages would
   /// end the process with SIGBUS.
   virtual void check_not_cut() const = 0;

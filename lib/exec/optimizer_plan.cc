@@ -7,24 +7,19 @@
 
 namespace ftrun {
 
-OptimizerPlan plan_optimizer(const OptimizerConfig& config) {
-  switch (config.type) {
-    case OptimizerType::kAdamW:
-    case OptimizerType::kAdam:
-      return {{"exp_avg", "exp_avg_sq"},
-              AdamOptions{static_cast<float>(config.eps), static_cast<float>(config.weight_decay),
-                          config.decoupled_decay()}};
-    case OptimizerType::kSgd: {
-      SgdOptions options;
-      options.momentum = static_cast<float>(config.momentum);
-      options.dampening = static_cast<float>(config.dampening);
-      options.weight_decay = static_cast<float>(config.weight_decay);
-      options.nesterov = config.nesterov;
-      if (config.momentum == 0) return {{}, options};
-      return {{"momentum"}, options};
-    }
-    default: bug("an optimizer that is refused when the config is read");
+std::variant<AdamOptions, SgdOptions> optimizer_options(const OptimizerConfig& config) {
+  if (config.type == OptimizerType::kSgd) {
+    SgdOptions options;
+    options.momentum = static_cast<float>(config.momentum);
+    options.dampening = static_cast<float>(config.dampening);
+    options.weight_decay = static_cast<float>(config.weight_decay);
+    options.nesterov = config.nesterov;
+    return options;
   }
+  require(config.type == OptimizerType::kAdamW || config.type == OptimizerType::kAdam,
+          "other optimizers are refused when the config is read");
+  return AdamOptions{static_cast<float>(config.eps), static_cast<float>(config.weight_decay),
+                     config.decoupled_decay()};
 }
 
 StepScalars step_scalars_of(const OptimizerConfig& optimizer, const SchedulerConfig& schedule, int64_t k) {

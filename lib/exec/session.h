@@ -40,9 +40,7 @@ class Session {
   int rank_;
   int world_;
   std::unique_ptr<Rendezvous> rendezvous_;
-  std::unique_ptr<ProgressBoard> board_;
   std::unique_ptr<Communicator> data_;
-  int64_t exchanges_ = 0;
 };
 
 }  // namespace ftrun

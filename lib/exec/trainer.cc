@@ -13,6 +13,7 @@
 #include "checkpoint/hf_export.h"
 #include "checkpoint/save.h"
 #include "exec/generate.h"
+#include "exec/optimizer_plan.h"
 #include "exec/stop_signal.h"
 #include "model/detokenizer.h"
 #include "program/check.h"
@@ -104,7 +105,7 @@ void Trainer::resume(const std::string& folder) {
 }
 
 void Trainer::start_loader() {
-  refuse_recorded_ids(*&train_data_->data(), setup_->train().model.vocab_rows);
+  refuse_recorded_ids(train_data_->data(), setup_->train().model.vocab_rows);
   LoaderOptions options;
   options.shape = {config_.train_micro_batch_size_per_gpu, config_.gradient_accumulation_steps, session_.world(),
                    session_.rank()};
@@ -149,10 +150,10 @@ StepMetrics Trainer::train_step() {
   const auto counted = static_cast<double>(fetched.batch.counted_tokens_global);
   step.scalars.loss_scale = counted > 0 ? static_cast<float>(1.0 / counted) : 0.0F;
   step.clip_norm = config_.gradient_clipping;
-  step.optimizer = setup_->optimizer().options;
+  step.optimizer = optimizer_options(config_.optimizer);
   step.stop_votes = stop_vote(stop_signal());
   if (auto* sgd = std::get_if<SgdOptions>(&step.optimizer)) sgd->first_step = step_ == skipped_;
-  setup_->train().executor->run(step);
+  setup_->trainer().run(step);
 
   StepMetrics metrics;
   metrics.step = ++step_;
@@ -219,7 +220,7 @@ double Trainer::validation_loss() {
   for (int64_t round = 0; round < reader.rounds(); ++round) {
     StepRun step;
     step.micro_batches = {&reader.read(round), 1};
-    setup_->evaluate().executor->run(step);
+    setup_->evaluator().run(step);
     loss += step.loss_sum;
     counted += step.counted_tokens;
   }
@@ -305,16 +306,17 @@ void Trainer::export_model_folder() {
 /// Every rank computes the same text (the logits program has no collective); the first one shows it.
 void Trainer::show_sample() {
   if (config_.train.generate.tokens == 0 || !validation_data_ || !session_.is_first()) return;
-  Pass& logits = setup_->logits();
-  RowReader reader(*validation_data_, logits.model.vocab_rows);
+  TrainingSetup::Writer& writer = setup_->writer();
+  const ModelDescription& model = writer.plan.model;
+  RowReader reader(*validation_data_, model.vocab_rows);
   Batch batch;
   reader.start(batch, 1);
   reader.fill(batch, 0, 0);
-  const auto prompt_size = static_cast<size_t>(std::min<int64_t>(kPromptTokens, logits.model.batch.row_tokens / 2));
+  const auto prompt_size = static_cast<size_t>(std::min<int64_t>(kPromptTokens, model.batch.row_tokens / 2));
   const std::vector<int32_t> prompt(batch.tokens.begin(), batch.tokens.begin() + static_cast<std::ptrdiff_t>(prompt_size));
   GenerateOptions options{config_.train.generate.tokens, config_.train.generate.temperature,
                           static_cast<uint64_t>(config_.train.seed), setup_->model_config().eos_ids};
-  const std::vector<int32_t> text = generate(*logits.executor, logits.model, setup_->memory(), prompt, options);
+  const std::vector<int32_t> text = generate(*writer.executor, model, setup_->memory(), prompt, options);
   const std::string tokenizer = setup_->folder().path() + "/tokenizer.json";
   if (!posix_files().exists(tokenizer)) return;
   const Detokenizer words = Detokenizer::parse(read_file(tokenizer), tokenizer);

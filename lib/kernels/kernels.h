@@ -13,8 +13,9 @@ struct StepScalars {
   /// 1 / counted tokens of the global batch (times the fp16 loss scale when there is one).
   float loss_scale = 1.0F;
   float learning_rate = 0.0F;
-  float beta1 = 0.9F;
-  float beta2 = 0.999F;
+  /// In double: 1 - beta2 of a beta2 rounded to float would be wrong in the fifth digit.
+  double beta1 = 0.9;
+  double beta2 = 0.999;
   /// 1 - beta1^t and 1 - beta2^t of this step, computed in double (1 without bias correction).
   float bias_correction1 = 1.0F;
   float bias_correction2 = 1.0F;

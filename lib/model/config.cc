@@ -45,10 +45,11 @@ const Family& read_family(const json& root, const std::string& where) {
   }
   const auto it = root.find("model_type");
   if (it == root.end() || !it->is_string()) {
-    throw Error(ExitCode::kBadInput,
-                cat(where, ": model_type: ", it == root.end() ? "missing" : "found " + found_text(*it),
-                    "; expected a text such as \"llama\""),
-                "give a Hugging Face model folder");
+    throw Error(
+        ExitCode::kBadInput,
+        cat(where, ": model_type: ", it == root.end() ? "missing" : "found " + found_text(*it),
+            "; expected a text such as \"llama\""),
+        "give a Hugging Face model folder");
   }
   const Family* family = find_family(it->get<std::string>());
   if (!family) {
@@ -63,12 +64,11 @@ void read_heads(ConfigReader& reader, ModelConfig& config, const Family& family)
   constexpr WholeRange kHeads{1, 1 << 14};
   config.query_heads = reader.whole("num_attention_heads", kHeads);
   const bool kv_absent = !reader.has("num_key_value_heads") && family.default_kv_heads != 0;
-  config.kv_heads = kv_absent
-                        ? family.default_kv_heads
-                        : reader.whole_or("num_key_value_heads", config.query_heads, kHeads);
+  config.kv_heads = kv_absent ? family.default_kv_heads
+                              : reader.whole_or("num_key_value_heads", config.query_heads, kHeads);
   const bool size_absent = !reader.has("head_dim") && family.default_head_size != 0;
-  config.head_size = size_absent ? family.default_head_size
-                                 : reader.whole_or("head_dim", 0, {1, 1 << 13});
+  config.head_size =
+      size_absent ? family.default_head_size : reader.whole_or("head_dim", 0, {1, 1 << 13});
 }
 
 // Checks between dimensions, and the head size when nothing gives it.
@@ -122,9 +122,10 @@ std::vector<int64_t> read_eos(ConfigReader& reader) {
   }
   std::vector<int64_t> out;
   for (const json& item : *value) {
-    if (!item.is_number_unsigned() || item.get<uint64_t>() > static_cast<uint64_t>(kTokenIds.high)) {
-      reader.problem("eos_token_id", cat("entry ", out.size(), " is ", found_text(item),
-                                         "; expected a token id"));
+    if (!item.is_number_unsigned() ||
+        item.get<uint64_t>() > static_cast<uint64_t>(kTokenIds.high)) {
+      reader.problem("eos_token_id",
+                     cat("entry ", out.size(), " is ", found_text(item), "; expected a token id"));
       return {};
     }
     out.push_back(item.get<int64_t>());
@@ -183,9 +184,12 @@ void refuse(const ConfigFindings& findings, const std::string& where) {
 
 std::string_view rope_name(RopeType type) {
   switch (type) {
-    case RopeType::kDefault: return "default";
-    case RopeType::kLinear: return "linear";
-    case RopeType::kLlama3: return "llama3";
+    case RopeType::kDefault:
+      return "default";
+    case RopeType::kLinear:
+      return "linear";
+    case RopeType::kLlama3:
+      return "llama3";
   }
   bug("unknown rope type");
 }

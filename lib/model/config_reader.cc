@@ -27,17 +27,21 @@ bool fits(const nlohmann::json& value, WholeRange range) {
 }  // namespace
 
 std::string found_text(const nlohmann::json& value) {
-  // Lists and objects may be nested a million deep, and writing them recurses: only say what they are.
+  // Lists and objects may be nested a million deep, and writing them recurses: only say what they
+  // are.
   if (value.is_array()) return cat("a list of ", value.size());
   if (value.is_object()) return "an object";
   const std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
   return text.size() <= kLongestShown ? text : text.substr(0, kLongestShown) + "...";
 }
 
-ConfigReader::ConfigReader(const nlohmann::json& object, ConfigFindings& findings, std::string prefix)
+ConfigReader::ConfigReader(const nlohmann::json& object, ConfigFindings& findings,
+                           std::string prefix)
     : object_(object), findings_(findings), prefix_(std::move(prefix)) {}
 
-bool ConfigReader::has(const char* key) const { return object_.contains(key); }
+bool ConfigReader::has(const char* key) const {
+  return object_.contains(key);
+}
 
 const nlohmann::json* ConfigReader::find(const char* key) const {
   const auto it = object_.find(key);

@@ -22,8 +22,8 @@ struct WholeRange {
   int64_t high = int64_t{1} << 20;
 };
 
-/// Typed look-ups in one JSON object that note problems and go on, so that all are reported at once.
-/// A look-up that fails returns its fallback (`low` of the range for required numbers).
+/// Typed look-ups in one JSON object that note problems and go on, so that all are reported at
+/// once. A look-up that fails returns its fallback (`low` of the range for required numbers).
 class ConfigReader {
  public:
   /// `prefix` goes before keys in messages ("rope_scaling."). Both references must outlive this.

@@ -223,7 +223,9 @@ class DecoderBuilder {
     } else {
       g.linear_cross_entropy(y, weight, labels, {.with_gradients = train()});
     }
-    out_.layers.push_back({"head", LayerKind::kHead, add_graph(g.finish(train())),
+    out_.layers.push_back({"head",
+                           LayerKind::kHead,
+                           add_graph(g.finish(train())),
                            {{norm, {norm_tensor}}, {weight, {weight_tensor}}}});
   }
 

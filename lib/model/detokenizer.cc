@@ -1,6 +1,5 @@
 #include "model/detokenizer.h"
 
-#include <array>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -17,25 +16,33 @@ constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
 struct CodePoint {
   uint32_t value = 0;
-  size_t size = 0;  // bytes; 0 when they are not UTF-8
+  size_t size = 0;  // bytes
+  bool valid = false;
 };
 
-// Refuses overlong forms, surrogates and values above U+10FFFF (RFC 3629).
+// The well-formed second bytes after a first byte (Unicode standard, table 3-7): they exclude
+// overlong forms, surrogates and values above U+10FFFF.
+bool may_follow(uint8_t first, uint8_t second) {
+  const uint8_t low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
+  const uint8_t high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
+  return second >= low && second <= high;
+}
+
+// The first character of a non-empty text. Of bytes that are not UTF-8 it takes those that could
+// have begun a character, at least one, as the Unicode standard advises for replacements.
 CodePoint code_point(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t first = byte(0);
-  if (first < 0x80) return {first, 1};
+  if (first < 0x80) return {first, 1, true};
+  if (first < 0xC2 || first > 0xF4) return {0, 1, false};
   const size_t size = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  if (first < 0xC2 || first > 0xF4 || text.size() < size) return {};
   uint32_t value = first & (0xFFU >> (size + 1));
   for (size_t i = 1; i < size; ++i) {
-    if ((byte(i) & 0xC0U) != 0x80U) return {};
+    const bool follows = i < text.size() && may_follow(i == 1 ? first : 0, byte(i));
+    if (!follows) return {0, i, false};
     value = (value << 6U) | (byte(i) & 0x3FU);
   }
-  constexpr std::array<uint32_t, 5> kLeast{0, 0, 0x80, 0x800, 0x10000};
-  const bool surrogate = value >= 0xD800 && value <= 0xDFFF;
-  if (value < kLeast[size] || value > 0x10FFFF || surrogate) return {};
-  return {value, size};
+  return {value, size, true};
 }
 
 // GPT-2's alphabet: printable bytes stand for themselves, the other 68 for U+0100 and up, in order.
@@ -54,14 +61,13 @@ std::string from_byte_level(std::string_view token) {
   std::string bytes;
   for (size_t at = 0; at < token.size();) {
     const CodePoint point = code_point(token.substr(at));
-    const size_t size = point.size == 0 ? 1 : point.size;
-    const auto it = kAlphabet.find(point.value);
-    if (point.size != 0 && it != kAlphabet.end()) {
+    const auto it = point.valid ? kAlphabet.find(point.value) : kAlphabet.end();
+    if (it != kAlphabet.end()) {
       bytes += it->second;
     } else {
-      bytes += token.substr(at, size);
+      bytes += token.substr(at, point.size);
     }
-    at += size;
+    at += point.size;
   }
   return bytes;
 }
@@ -115,7 +121,8 @@ const json& vocabulary(const json& root, const std::string& where) {
   }
   const auto vocab = model->find("vocab");
   if (vocab == model->end() || !vocab->is_object())
-    throw Error(ExitCode::kBadInput, cat(where, ": model.vocab: expected an object of tokens and ids"));
+    throw Error(ExitCode::kBadInput,
+                cat(where, ": model.vocab: expected an object of tokens and ids"));
   return *vocab;
 }
 
@@ -141,9 +148,9 @@ json parse_tokenizer(std::string_view text, const std::string& where) {
 std::string valid_utf8(std::string_view bytes) {
   std::string out;
   for (size_t at = 0; at < bytes.size();) {
-    const size_t size = code_point(bytes.substr(at)).size;
-    out += size == 0 ? kReplacement : bytes.substr(at, size);
-    at += size == 0 ? 1 : size;
+    const CodePoint point = code_point(bytes.substr(at));
+    out += point.valid ? bytes.substr(at, point.size) : kReplacement;
+    at += point.size;
   }
   return out;
 }
@@ -155,13 +162,15 @@ Detokenizer Detokenizer::parse(std::string_view text, const std::string& where) 
   Detokenizer out;
   out.strip_first_space_ = !byte_level && has_decoder(root, "Strip");
   for (const auto& [token, id] : vocab.items())
-    out.bytes_[token_id(id, where)] = byte_level ? from_byte_level(token) : from_sentencepiece(token);
+    out.bytes_[token_id(id, where)] =
+        byte_level ? from_byte_level(token) : from_sentencepiece(token);
   const auto added = root.find("added_tokens");
   if (added == root.end() || !added->is_array()) return out;
   for (const json& token : *added) {
     if (!token.is_object() || !token.contains("id") || !token.contains("content") ||
         !token["content"].is_string()) {
-      throw Error(ExitCode::kBadInput, cat(where, ": added_tokens: expected objects with id and content"));
+      throw Error(ExitCode::kBadInput,
+                  cat(where, ": added_tokens: expected objects with id and content"));
     }
     const int32_t id = token_id(token["id"], where);
     out.bytes_[id] = token["content"].get<std::string>();

@@ -30,7 +30,7 @@ class Detokenizer {
   bool strip_first_space_ = false;
 };
 
-/// `bytes` with everything that is not UTF-8 replaced by U+FFFD.
+/// `bytes` with everything that is not UTF-8 replaced by U+FFFD, one for each character begun.
 std::string valid_utf8(std::string_view bytes);
 
 }  // namespace ftrun

@@ -32,7 +32,8 @@ bool is_nested(const nlohmann::json& rope) {
   return false;
 }
 
-void read_llama3(ConfigReader& outer, ConfigReader& reader, int64_t max_positions, RopeConfig& rope) {
+void read_llama3(ConfigReader& outer, ConfigReader& reader, int64_t max_positions,
+                 RopeConfig& rope) {
   constexpr WholeRange kPositions{1, int64_t{1} << 40};
   rope.low_frequency_factor = reader.number("low_freq_factor", 1.0, true);
   rope.high_frequency_factor = reader.number("high_freq_factor", 4.0, true);
@@ -69,7 +70,8 @@ float llama3_scaled(const RopeConfig& rope, float frequency) {
   const auto original = static_cast<float>(rope.original_positions);
   const auto low = static_cast<float>(rope.low_frequency_factor);
   const auto span = static_cast<float>(rope.high_frequency_factor - rope.low_frequency_factor);
-  const double low_wavelength = static_cast<double>(rope.original_positions) / rope.low_frequency_factor;
+  const double low_wavelength =
+      static_cast<double>(rope.original_positions) / rope.low_frequency_factor;
   const double high_wavelength =
       static_cast<double>(rope.original_positions) / rope.high_frequency_factor;
   const float wavelength = static_cast<float>(2.0 * std::numbers::pi) / frequency;
@@ -81,9 +83,12 @@ float llama3_scaled(const RopeConfig& rope, float frequency) {
 
 float scaled(const RopeConfig& rope, float frequency) {
   switch (rope.type) {
-    case RopeType::kDefault: return frequency;
-    case RopeType::kLinear: return frequency / static_cast<float>(rope.factor);
-    case RopeType::kLlama3: return llama3_scaled(rope, frequency);
+    case RopeType::kDefault:
+      return frequency;
+    case RopeType::kLinear:
+      return frequency / static_cast<float>(rope.factor);
+    case RopeType::kLlama3:
+      return llama3_scaled(rope, frequency);
   }
   bug("unknown rope type");
 }

@@ -17,7 +17,8 @@ std::unordered_map<std::string, const Dims*> by_name(
     const std::vector<std::pair<std::string, Dims>>& found, std::vector<std::string>& problems) {
   std::unordered_map<std::string, const Dims*> out;
   for (const auto& [name, shape] : found)
-    if (!out.emplace(name, &shape).second) problems.push_back(cat("tensor ", name, " is there twice"));
+    if (!out.emplace(name, &shape).second)
+      problems.push_back(cat("tensor ", name, " is there twice"));
   return out;
 }
 

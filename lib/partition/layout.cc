@@ -54,7 +54,8 @@ std::vector<Slice> slices_in(const Unit& unit, int64_t begin, int64_t end) {
     if (it->position_in_unit >= end) break;
     const int64_t from = std::max(begin, it->position_in_unit);
     const int64_t to = std::min(end, it->position_in_unit + it->extent);
-    out.push_back({it->tensor, it->offset + (from - it->position_in_unit), to - from, from});
+    if (from < to)
+      out.push_back({it->tensor, it->offset + (from - it->position_in_unit), to - from, from});
   }
   return out;
 }

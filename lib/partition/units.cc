@@ -28,7 +28,8 @@ class UnitBuilder {
       : model_(model), granularity_(granularity), placed_(model.tensors.size()) {}
 
   Partition build() {
-    for (size_t layer = 0; layer < model_.layers.size(); ++layer) add_layer(static_cast<int>(layer));
+    for (size_t layer = 0; layer < model_.layers.size(); ++layer)
+      add_layer(static_cast<int>(layer));
     for (Unit& unit : out_.units) unit.padded = round_up(unit.padded, kUnitBlock);
     check_all_placed();
     return std::move(out_);

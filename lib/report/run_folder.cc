@@ -163,7 +163,7 @@ RunFolder::~RunFolder() {
 }
 
 RunFolder::RunFolder(RunFolder&& other) noexcept
-    : paths_(other.paths_),
+    : paths_(std::move(other.paths_)),
       has_earlier_run_(other.has_earlier_run_),
       lock_fd_(std::exchange(other.lock_fd_, -1)) {}
 

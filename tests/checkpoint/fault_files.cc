@@ -111,12 +111,25 @@ std::pair<FaultFileSystem::NodePtr, std::string> FaultFileSystem::parent_of(cons
   return {find(fs::path(path).parent_path().string()), fs::path(path).filename().string()};
 }
 
+void FaultFileSystem::apply(Entries& entries, const Entries& changes) {
+  for (const auto& [name, node] : changes)
+    if (node == nullptr) entries.erase(name);
+  for (const auto& [name, node] : changes)
+    if (node != nullptr) entries[name] = node;
+}
+
+void FaultFileSystem::change(const NodePtr& folder, const Entries& changes) {
+  apply(folder->entries, changes);
+  folder->unsynced.push_back(changes);
+}
+
 std::unique_ptr<WritableFile> FaultFileSystem::create(const std::string& path) {
   const std::lock_guard lock(mutex_);
   enter("create", path);
   const auto [folder, name] = parent_of(path);
-  NodePtr& node = folder->entries[name];
-  if (node == nullptr) node = std::make_shared<Node>();
+  const auto known = folder->entries.find(name);
+  const NodePtr node = known == folder->entries.end() ? std::make_shared<Node>() : known->second;
+  if (known == folder->entries.end()) change(folder, {{name, node}});
   node->bytes.clear();
   return std::make_unique<FaultFile>(*this, path, node);
 }
@@ -128,12 +141,12 @@ void FaultFileSystem::make_folder(const std::string& path) {
   NodePtr node = tree_;
   if (path == root_) return;
   for (const std::string& name : split(path.substr(root_.size() + 1), '/')) {
-    NodePtr& next = node->entries[name];
-    if (next == nullptr) {
-      next = std::make_shared<Node>();
-      next->is_folder = true;
+    if (node->entries.count(name) == 0) {
+      const auto made = std::make_shared<Node>();
+      made->is_folder = true;
+      change(node, {{name, made}});
     }
-    node = next;
+    node = node->entries.at(name);
   }
 }
 
@@ -143,8 +156,8 @@ void FaultFileSystem::rename(const std::string& from, const std::string& to) {
   posix_files().rename(from, to);
   const auto [source, old_name] = parent_of(from);
   const auto [target, new_name] = parent_of(to);
-  target->entries[new_name] = source->entries.at(old_name);
-  source->entries.erase(old_name);
+  if (source != target) throw Error(ExitCode::kBug, "a rename across folders is not modelled", "-");
+  change(source, {{new_name, source->entries.at(old_name)}, {old_name, nullptr}});
 }
 
 void FaultFileSystem::remove_all(const std::string& path) {
@@ -152,14 +165,16 @@ void FaultFileSystem::remove_all(const std::string& path) {
   enter("remove_all", path);
   posix_files().remove_all(path);
   const auto [folder, name] = parent_of(path);
-  if (folder != nullptr) folder->entries.erase(name);
+  if (folder != nullptr && folder->entries.count(name) > 0) change(folder, {{name, nullptr}});
 }
 
 void FaultFileSystem::sync_folder(const std::string& path) {
   const std::lock_guard lock(mutex_);
   enter("sync_folder", path);
   const NodePtr node = find(path);
-  if (node != nullptr && !ignore_syncs_) node->durable_entries = node->entries;
+  if (node == nullptr || ignore_syncs_) return;
+  node->durable_entries = node->entries;
+  node->unsynced.clear();
 }
 
 std::vector<std::string> FaultFileSystem::list(const std::string& folder) {
@@ -197,13 +212,9 @@ void FaultFileSystem::put_back(const NodePtr& node, const std::string& path, Sur
     return;
   }
   fs::create_directories(path);
-  Entries entries = survival == Survival::kSyncedOnly ? node->durable_entries : node->entries;
-  if (random) {
-    for (const auto& [name, child] : node->durable_entries)
-      if (entries.count(name) == 0 ? coin() : (entries[name] != child && coin())) entries[name] = child;
-    for (const auto& [name, child] : node->entries)
-      if (node->durable_entries.count(name) == 0 && coin()) entries.erase(name);
-  }
+  Entries entries = node->durable_entries;
+  for (const Entries& changes : node->unsynced)
+    if (survival != Survival::kSyncedOnly && (!random || coin())) apply(entries, changes);
   for (const auto& [name, child] : entries) put_back(child, path + "/" + name, survival);
 }
 

@@ -19,7 +19,7 @@ enum class Survival {
   kEntriesAndZeros, // all entries; bytes that were not synced are zeros
   kEntriesShort,    // all entries; files cut to what was synced
   kEverything,      // a killed process: the machine stayed up
-  kRandom,          // each entry and each file decides for itself
+  kRandom,          // each change of a folder and each file decides for itself
 };
 
 /// A file system on a real folder that counts calls, makes the k-th fail, or cuts the power there.
@@ -61,7 +61,12 @@ class FaultFileSystem : public FileSystem {
     bool is_folder = false;
     std::string bytes, durable_bytes;
     Entries entries, durable_entries;
+    /// What was done to the entries since the folder was synced: each holds atomically or not at all
+    /// (a rename is one), in any combination. A null node is a name that went.
+    std::vector<Entries> unsynced;
   };
+  static void change(const NodePtr& folder, const Entries& changes);
+  static void apply(Entries& entries, const Entries& changes);
 
   /// Counts a call; throws when it is to fail. `partial` runs when only half of it happens.
   void enter(const std::string& what, const std::string& path);

@@ -234,7 +234,7 @@ TEST_CASE("any mutation of a good file is read or refused, never anything else")
     try {
       const auto header = parse_safetensors(std::as_bytes(std::span(exact)), "x");
       int64_t data = 0;
-      for (const TensorInfo& tensor : header.tensors) data += tensor.end - tensor.begin;
+      for (const StoredTensor& tensor : header.tensors) data += tensor.end - tensor.begin;
       REQUIRE(header.data_offset + data == static_cast<int64_t>(exact.size()));
     } catch (const Error& error) {
       ++refused;

@@ -392,3 +392,25 @@ TEST_CASE("a file cut short while in use is noticed before its pages are touched
           path + ": was cut from 8192 to 100 bytes while in use\n  remedy: write new data to a new "
                  "file name and leave files of running jobs alone");
 }
+
+TEST_CASE("data.format decides where name and content could mislead", "[formats]") {
+  TempFolder folder;
+  const std::string path = folder.write("x.bin", counting_u16(6));
+  folder.write("x.idx", MegatronIndex({4, 2}).bytes());
+  const auto format_of = [&](const TokenFileOptions& options) {
+    return TokenDataset({path}, options).files()[0]->format();
+  };
+  REQUIRE(format_of({}) == "Megatron .bin/.idx, uint16");
+  REQUIRE(format_of({.format = TokenFormat::kNanogpt, .dtype = DType::kU16}) ==
+          "raw .bin, uint16 (as data.token_dtype says)");
+  REQUIRE(refusal(path, {.format = TokenFormat::kLlmc}) ==
+          path + ": offset 0: has 65536 where llm.c writes 20240520 or 20240801\n"
+                 "  remedy: set data.format to auto, or name an llm.c file");
+  std::filesystem::remove(folder.file("x.idx"));
+  REQUIRE(refusal(path, {.format = TokenFormat::kMegatron}) ==
+          path + ": its index " + folder.file("x.idx") + " does not exist\n"
+                 "  remedy: set data.format to auto, or copy both files of the pair");
+  // Raw tokens that begin like llm.c's magic.
+  const std::string odd = folder.write("odd.bin", bytes_of<int32_t>({20240520, 5}));
+  REQUIRE(TokenDataset({odd}, {.format = TokenFormat::kNanogpt, .dtype = DType::kU16}).tokens() == 4);
+}

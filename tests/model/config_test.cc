@@ -17,9 +17,9 @@ using fixtures::kRemoved;
 using fixtures::refusal;
 using nlohmann::json;
 
-const std::vector<std::string> kNames{"llama2",       "llama3",       "smollm2_135m",
+const std::vector<std::string> kNames{"llama2",       "llama3",         "smollm2_135m",
                                       "llama_linear", "mistral_window", "mistral_nemo",
-                                      "qwen2",        "qwen2_window", "qwen3"};
+                                      "qwen2",        "qwen2_window",   "qwen3"};
 
 const json& expected() {
   static const json kExpected = json::parse(read_file(fixtures::config_path("expected")));
@@ -99,13 +99,16 @@ TEST_CASE("a config reads as text") {
           "dtype F32\n"
           "tokens eos 151645 bos 151643 pad none\n");
   const std::string linear = config_text(config("llama_linear.v4"));
-  REQUIRE(linear.find("features qkv_bias attention_out_bias mlp_bias\nrope linear theta 10000 factor 4\n"
-                      "window full\ndtype F32\ntokens eos none bos 1 pad none\n") != std::string::npos);
+  REQUIRE(linear.find(
+              "features qkv_bias attention_out_bias mlp_bias\nrope linear theta 10000 factor 4\n"
+              "window full\ndtype F32\ntokens eos none bos 1 pad none\n") != std::string::npos);
   REQUIRE(config_text(config("qwen3.v5")).find("features tied qk_norm\n") != std::string::npos);
 }
 
 TEST_CASE("keys that may be absent take their class's defaults") {
-  const auto parsed = [](const std::string& text) { return parse_model_config(text, "config.json"); };
+  const auto parsed = [](const std::string& text) {
+    return parse_model_config(text, "config.json");
+  };
   CHECK(parsed(changed({{"num_key_value_heads", kRemoved}})).kv_heads == 9);
   CHECK(parsed(changed({{"num_key_value_heads", nullptr}})).kv_heads == 9);
   CHECK(parsed(changed({{"head_dim", nullptr}})).head_size == 64);
@@ -127,17 +130,22 @@ TEST_CASE("keys that may be absent take their class's defaults") {
 }
 
 TEST_CASE("llama3 scaling falls back on the model's positions") {
-  const json scaling{{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}};
+  const json scaling{{"rope_type", "llama3"},
+                     {"factor", 8.0},
+                     {"low_freq_factor", 1.0},
+                     {"high_freq_factor", 4.0}};
   const auto text = changed({{"rope_scaling", scaling}});
   CHECK(parse_model_config(text, "c").rope.original_positions == 8192);
-  const auto outer = changed({{"rope_scaling", scaling}, {"original_max_position_embeddings", 4096}});
+  const auto outer =
+      changed({{"rope_scaling", scaling}, {"original_max_position_embeddings", 4096}});
   CHECK(parse_model_config(outer, "c").rope.original_positions == 4096);
 }
 
 TEST_CASE("a filled rope_scaling wins over rope_parameters") {
   const json five{{"rope_type", "default"}, {"rope_theta", 5000.0}};
   const json four{{"type", "linear"}, {"factor", 2.0}};
-  const auto both = parse_model_config(changed({{"rope_parameters", five}, {"rope_scaling", four}}), "c");
+  const auto both =
+      parse_model_config(changed({{"rope_parameters", five}, {"rope_scaling", four}}), "c");
   CHECK(both.rope == RopeConfig{.type = RopeType::kLinear, .theta = 100000.0, .factor = 2.0});
   const auto empty = parse_model_config(
       changed({{"rope_parameters", five}, {"rope_scaling", json::object()}}), "c");
@@ -145,29 +153,29 @@ TEST_CASE("a filled rope_scaling wins over rope_parameters") {
 }
 
 TEST_CASE("all problems of a config are reported at once, each with its key") {
-  const std::string text =
-      changed({{"vocab_size", kRemoved},
-               {"hidden_size", "wide"},
-               {"num_hidden_layers", 30.5},
-               {"num_attention_heads", -9},
-               {"intermediate_size", 99999999999999999ULL},
-               {"tie_word_embeddings", 1},
-               {"rms_norm_eps", 0},
-               {"rope_scaling", json::array({1})},
-               {"eos_token_id", json::array({3, "x"})},
-               {"hidden_act", "gelu"}});
-  REQUIRE(refusal(text) ==
-          "4: config.json:\n"
-          "  vocab_size: missing; expected a whole number from 1 to 16777216\n"
-          "  hidden_size: found \"wide\"; expected a whole number from 1 to 1048576\n"
-          "  intermediate_size: found 99999999999999999; expected a whole number from 1 to 4194304\n"
-          "  num_hidden_layers: found 30.5; expected a whole number from 1 to 10000\n"
-          "  num_attention_heads: found -9; expected a whole number from 1 to 16384\n"
-          "  rms_norm_eps: found 0; expected a number above 0\n"
-          "  tie_word_embeddings: found 1; expected true or false\n"
-          "  rope_scaling: found a list of 1; expected an object\n"
-          "  eos_token_id: entry 1 is \"x\"; expected a token id\n"
-          "  hidden_act: \"gelu\" is not supported yet (silu is)");
+  const std::string text = changed({{"vocab_size", kRemoved},
+                                    {"hidden_size", "wide"},
+                                    {"num_hidden_layers", 30.5},
+                                    {"num_attention_heads", -9},
+                                    {"intermediate_size", 99999999999999999ULL},
+                                    {"tie_word_embeddings", 1},
+                                    {"rms_norm_eps", 0},
+                                    {"rope_scaling", json::array({1})},
+                                    {"eos_token_id", json::array({3, "x"})},
+                                    {"hidden_act", "gelu"}});
+  REQUIRE(
+      refusal(text) ==
+      "4: config.json:\n"
+      "  vocab_size: missing; expected a whole number from 1 to 16777216\n"
+      "  hidden_size: found \"wide\"; expected a whole number from 1 to 1048576\n"
+      "  intermediate_size: found 99999999999999999; expected a whole number from 1 to 4194304\n"
+      "  num_hidden_layers: found 30.5; expected a whole number from 1 to 10000\n"
+      "  num_attention_heads: found -9; expected a whole number from 1 to 16384\n"
+      "  rms_norm_eps: found 0; expected a number above 0\n"
+      "  tie_word_embeddings: found 1; expected true or false\n"
+      "  rope_scaling: found a list of 1; expected an object\n"
+      "  eos_token_id: entry 1 is \"x\"; expected a token id\n"
+      "  hidden_act: \"gelu\" is not supported yet (silu is)");
 }
 
 struct Refused {
@@ -179,27 +187,42 @@ struct Refused {
 TEST_CASE("dimensions that do not fit together are refused") {
   const std::string llama = "smollm2_135m.v4";
   const std::vector<Refused> cases{
-      {{{"num_key_value_heads", 2}}, llama,
+      {{{"num_key_value_heads", 2}},
+       llama,
        "4: config.json: num_key_value_heads: 2 does not divide num_attention_heads 9"},
-      {{{"hidden_size", 577}}, llama,
-       "4: config.json: hidden_size: 577 is not a multiple of num_attention_heads 9, and there is no "
+      {{{"hidden_size", 577}},
+       llama,
+       "4: config.json: hidden_size: 577 is not a multiple of num_attention_heads 9, and there is "
+       "no "
        "head_dim"},
       {{{"head_dim", 63}}, llama, "4: config.json: head_dim: 63 is odd; the rotation needs pairs"},
-      {{{"num_attention_heads", 16384}, {"num_key_value_heads", 1}, {"head_dim", 128}}, llama,
+      {{{"num_attention_heads", 16384}, {"num_key_value_heads", 1}, {"head_dim", 128}},
+       llama,
        "4: config.json: head_dim: 128 times num_attention_heads 16384 is above 1048576"},
-      {{{"hidden_size", nullptr}}, llama,
+      {{{"hidden_size", nullptr}},
+       llama,
        "4: config.json: hidden_size: found null; expected a whole number from 1 to 1048576"},
-      {{{"attention_dropout", 1.5}}, llama,
+      {{{"attention_dropout", 1.5}},
+       llama,
        "4: config.json: attention_dropout: found 1.5; expected a number from 0 to below 1"},
-      {{{"layer_types", json::array({"full_attention"})}}, "qwen3.v4",
+      {{{"layer_types", json::array({"full_attention"})}},
+       "qwen3.v4",
        "4: config.json: layer_types: has 1 entries for num_hidden_layers 28"},
-      {{{"sliding_window", 0}}, "mistral_window.v4",
+      {{{"sliding_window", 0}},
+       "mistral_window.v4",
        "4: config.json: sliding_window: found 0; expected a whole number from 1 to 1099511627776"},
-      {{{"rope_scaling", {{"rope_type", "linear"}}}}, llama,
+      {{{"rope_scaling", {{"rope_type", "linear"}}}},
+       llama,
        "4: config.json: rope_scaling.factor: missing; expected a number above 0"},
-      {{{"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 4}, {"high_freq_factor", 4}}}},
-       llama, "4: config.json: rope_scaling.high_freq_factor: must be above low_freq_factor"},
-      {{{"rope_theta", "big"}}, llama,
+      {{{"rope_scaling",
+         {{"rope_type", "llama3"},
+          {"factor", 8},
+          {"low_freq_factor", 4},
+          {"high_freq_factor", 4}}}},
+       llama,
+       "4: config.json: rope_scaling.high_freq_factor: must be above low_freq_factor"},
+      {{{"rope_theta", "big"}},
+       llama,
        "4: config.json: rope_theta: found \"big\"; expected a number above 0"},
   };
   for (const Refused& c : cases) CHECK(refusal(changed(c.changes, c.base)) == c.message);
@@ -209,54 +232,70 @@ TEST_CASE("dimensions that do not fit together are refused") {
     return types;
   }();
   CHECK(refusal(changed({{"layer_types", one_sliding}}, "qwen2.v4")) ==
-        "4: config.json: layer_types: layer 3 is \"sliding_attention\", but no sliding window is in use");
+        "4: config.json: layer_types: layer 3 is \"sliding_attention\", but no sliding window is "
+        "in use");
 }
 
 TEST_CASE("features that are not there are named") {
   const std::string llama = "smollm2_135m.v4";
   const std::vector<Refused> cases{
-      {{{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}}}, llama,
+      {{{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}}},
+       llama,
        "3: config.json: rope_scaling.rope_type: \"yarn\" is not supported yet (default, linear and "
        "llama3 are)"},
-      {{{"rope_scaling", {{"type", "dynamic"}, {"factor", 4.0}}}}, llama,
-       "3: config.json: rope_scaling.rope_type: \"dynamic\" is not supported yet (default, linear and "
+      {{{"rope_scaling", {{"type", "dynamic"}, {"factor", 4.0}}}},
+       llama,
+       "3: config.json: rope_scaling.rope_type: \"dynamic\" is not supported yet (default, linear "
+       "and "
        "llama3 are)"},
-      {{{"partial_rotary_factor", 0.5}}, llama,
+      {{{"partial_rotary_factor", 0.5}},
+       llama,
        "3: config.json: partial_rotary_factor: partial rotation is not supported yet"},
-      {{{"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}}}, "qwen3.v5",
+      {{{"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}}},
+       "qwen3.v5",
        "3: config.json: rope_parameters: a rotation for each layer type is not supported yet"},
-      {{{"hidden_act", "gelu_pytorch_tanh"}}, llama,
+      {{{"hidden_act", "gelu_pytorch_tanh"}},
+       llama,
        "3: config.json: hidden_act: \"gelu_pytorch_tanh\" is not supported yet (silu is)"},
-      {{{"architectures", {"LlamaForSequenceClassification"}}}, llama,
+      {{{"architectures", {"LlamaForSequenceClassification"}}},
+       llama,
        "3: config.json: architectures: \"LlamaForSequenceClassification\" is not supported yet "
        "(LlamaForCausalLM is)"},
-      {{{"quantization_config", {{"bits", 4}}}}, llama,
+      {{{"quantization_config", {{"bits", 4}}}},
+       llama,
        "3: config.json: quantization_config: quantised weights are not supported yet"},
-      {{{"num_hidden_layers", 1}, {"layer_types", {"linear_attention"}}}, llama,
+      {{{"num_hidden_layers", 1}, {"layer_types", {"linear_attention"}}},
+       llama,
        "3: config.json: layer_types: layer 0 is \"linear_attention\", which is not supported yet"},
       {{{"num_hidden_layers", 2}, {"layer_types", {"full_attention", "sliding_attention"}}},
        "mistral_window.v4",
-       "3: config.json: layer_types: a mistral model with two kinds of layers is not supported yet"},
-      {{{"model_type", "gpt2"}}, llama,
-       "3: config.json: model_type \"gpt2\" is not supported yet\n  remedy: supported families: llama, "
+       "3: config.json: layer_types: a mistral model with two kinds of layers is not supported "
+       "yet"},
+      {{{"model_type", "gpt2"}},
+       llama,
+       "3: config.json: model_type \"gpt2\" is not supported yet\n  remedy: supported families: "
+       "llama, "
        "mistral, qwen2, qwen3"},
   };
   for (const Refused& c : cases) CHECK(refusal(changed(c.changes, c.base)) == c.message);
 }
 
 TEST_CASE("texts that are not a config are refused") {
-  CHECK(refusal("") ==
-        "4: config.json: not valid JSON: parse error at line 1, column 1: syntax error while parsing "
-        "value - unexpected end of input; expected '[', '{', or a literal");
+  CHECK(
+      refusal("") ==
+      "4: config.json: not valid JSON: parse error at line 1, column 1: syntax error while parsing "
+      "value - unexpected end of input; expected '[', '{', or a literal");
   CHECK(refusal("[]") == "4: config.json: found a list of 0; expected an object");
   CHECK(refusal("null") == "4: config.json: found null; expected an object");
   CHECK(refusal("{}") ==
-        "4: config.json: model_type: missing; expected a text such as \"llama\"\n  remedy: give a Hugging "
+        "4: config.json: model_type: missing; expected a text such as \"llama\"\n  remedy: give a "
+        "Hugging "
         "Face model folder");
   CHECK(refusal("{\"model_type\": 7}") ==
         "4: config.json: model_type: found 7; expected a text such as \"llama\"\n  remedy: give a "
         "Hugging Face model folder");
-  CHECK(refusal("{\"model_type\": 1e999}").rfind("4: config.json: not valid JSON: number overflow", 0) == 0);
+  CHECK(refusal("{\"model_type\": 1e999}")
+            .rfind("4: config.json: not valid JSON: number overflow", 0) == 0);
   CHECK(refusal("{\"model_type\": \"\xff\"}").rfind("4: config.json: not valid JSON: ", 0) == 0);
   CHECK(refusal(std::string(5 << 20, ' ')) ==
         "4: config.json: 5242880 bytes; a model's configuration has at most 4194304");
@@ -267,7 +306,8 @@ TEST_CASE("hostile texts end in a message") {
   CHECK(refusal(deep).rfind("4: config.json: not valid JSON: ", 0) == 0);
   const std::string closed = std::string(1 << 19, '[') + std::string(1 << 19, ']');
   CHECK(refusal(closed) == "4: config.json: found a list of 1; expected an object");
-  CHECK(refusal("{\"model_type\":" + closed + "}").rfind("4: config.json: model_type: found a list", 0) == 0);
+  CHECK(refusal("{\"model_type\":" + closed + "}")
+            .rfind("4: config.json: model_type: found a list", 0) == 0);
   CHECK(refusal(changed({{"model_type", std::string(100000, 'x')}})).size() < 300);
   CHECK(refusal("{\"" + std::string(1 << 20, 'k')).size() < 300);
 }
@@ -280,7 +320,8 @@ TEST_CASE("any damage to a config is read or refused, never worse") {
       std::string damaged = text;
       damaged[at] = alphabet[pick];
       const std::string result = refusal(damaged);
-      const bool known = result == "accepted" || result.rfind("4: ", 0) == 0 || result.rfind("3: ", 0) == 0;
+      const bool known =
+          result == "accepted" || result.rfind("4: ", 0) == 0 || result.rfind("3: ", 0) == 0;
       if (!known) FAIL("at " << at << ": " << result);
     }
   }

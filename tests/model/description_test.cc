@@ -14,7 +14,8 @@ namespace {
 using fixtures::config;
 using nlohmann::json;
 
-ModelDescription build(const std::string& name, Mode mode = Mode::kTrain, BatchShape batch = {2, 64}) {
+ModelDescription build(const std::string& name, Mode mode = Mode::kTrain,
+                       BatchShape batch = {2, 64}) {
   return build_model(config(name), batch, mode);
 }
 
@@ -95,34 +96,38 @@ TEST_CASE("equal blocks share one graph, blocks with another window have their o
 }
 
 TEST_CASE("a llama block is this list") {
-  REQUIRE(forward_text(build("smollm2_135m.v4").graphs[1]) ==
-          "rms_norm x:[128,576] input_norm.weight:[576] -> "
-          "input_norm.weight.out:[128,576] input_norm.weight.rstd:[128]\n"
-          "linear input_norm.weight.out:[128,576] qkv.weight:[960,576] -> qkv.weight.out:[128,960]\n"
-          "rope qkv.weight.out:[128,960] rope:[128,64] -> rope.out:[128,960]\n"
-          "attention rope.out:[128,960] starts:[128] -> attention.out:[128,576] attention.lse:[9,128]\n"
-          "linear attention.out:[128,576] o.weight:[576,576] -> o.weight.out:[128,576]\n"
-          "add_rms_norm x:[128,576] o.weight.out:[128,576] post_norm.weight:[576] -> "
-          "post_norm.weight.sum:[128,576] post_norm.weight.out:[128,576] post_norm.weight.rstd:[128]\n"
-          "linear post_norm.weight.out:[128,576] gate_up.weight:[3072,576] -> "
-          "gate_up.weight.out:[128,3072]\n"
-          "swiglu gate_up.weight.out:[128,3072] -> swiglu.out:[128,1536]\n"
-          "linear swiglu.out:[128,1536] down.weight:[576,1536] -> down.weight.out:[128,576]\n"
-          "add post_norm.weight.sum:[128,576] down.weight.out:[128,576] -> sum:[128,576]\n");
+  REQUIRE(
+      forward_text(build("smollm2_135m.v4").graphs[1]) ==
+      "rms_norm x:[128,576] input_norm.weight:[576] -> "
+      "input_norm.weight.out:[128,576] input_norm.weight.rstd:[128]\n"
+      "linear input_norm.weight.out:[128,576] qkv.weight:[960,576] -> qkv.weight.out:[128,960]\n"
+      "rope qkv.weight.out:[128,960] rope:[128,64] -> rope.out:[128,960]\n"
+      "attention rope.out:[128,960] starts:[128] -> attention.out:[128,576] attention.lse:[9,128]\n"
+      "linear attention.out:[128,576] o.weight:[576,576] -> o.weight.out:[128,576]\n"
+      "add_rms_norm x:[128,576] o.weight.out:[128,576] post_norm.weight:[576] -> "
+      "post_norm.weight.sum:[128,576] post_norm.weight.out:[128,576] post_norm.weight.rstd:[128]\n"
+      "linear post_norm.weight.out:[128,576] gate_up.weight:[3072,576] -> "
+      "gate_up.weight.out:[128,3072]\n"
+      "swiglu gate_up.weight.out:[128,3072] -> swiglu.out:[128,1536]\n"
+      "linear swiglu.out:[128,1536] down.weight:[576,1536] -> down.weight.out:[128,576]\n"
+      "add post_norm.weight.sum:[128,576] down.weight.out:[128,576] -> sum:[128,576]\n");
 }
 
 TEST_CASE("a qwen3 block is this list") {
   REQUIRE(forward_text(build("qwen3.v4").graphs[1]) ==
           "rms_norm x:[128,1024] input_norm.weight:[1024] -> "
           "input_norm.weight.out:[128,1024] input_norm.weight.rstd:[128]\n"
-          "linear input_norm.weight.out:[128,1024] qkv.weight:[4096,1024] -> qkv.weight.out:[128,4096]\n"
+          "linear input_norm.weight.out:[128,1024] qkv.weight:[4096,1024] -> "
+          "qkv.weight.out:[128,4096]\n"
           "qk_norm qkv.weight.out:[128,4096] q_norm.weight:[128] k_norm.weight:[128] -> "
           "qk_norm.out:[128,4096] qk_norm.rstd:[128,24]\n"
           "rope qk_norm.out:[128,4096] rope:[128,128] -> rope.out:[128,4096]\n"
-          "attention rope.out:[128,4096] starts:[128] -> attention.out:[128,2048] attention.lse:[16,128]\n"
+          "attention rope.out:[128,4096] starts:[128] -> attention.out:[128,2048] "
+          "attention.lse:[16,128]\n"
           "linear attention.out:[128,2048] o.weight:[1024,2048] -> o.weight.out:[128,1024]\n"
           "add_rms_norm x:[128,1024] o.weight.out:[128,1024] post_norm.weight:[1024] -> "
-          "post_norm.weight.sum:[128,1024] post_norm.weight.out:[128,1024] post_norm.weight.rstd:[128]\n"
+          "post_norm.weight.sum:[128,1024] post_norm.weight.out:[128,1024] "
+          "post_norm.weight.rstd:[128]\n"
           "linear post_norm.weight.out:[128,1024] gate_up.weight:[6144,1024] -> "
           "gate_up.weight.out:[128,6144]\n"
           "swiglu gate_up.weight.out:[128,6144] -> swiglu.out:[128,3072]\n"
@@ -136,8 +141,9 @@ TEST_CASE("biases are operands of their products") {
   const LayerGraph& block = model.graphs[1];
   for (const Op& op : block.forward)
     if (op.kind == OpKind::kLinear) inputs[block.at(op.in[1]).name] = op.in.size();
-  CHECK(inputs == std::map<std::string, size_t>{
-                      {"qkv.weight", 3}, {"o.weight", 3}, {"gate_up.weight", 3}, {"down.weight", 3}});
+  CHECK(inputs ==
+        std::map<std::string, size_t>{
+            {"qkv.weight", 3}, {"o.weight", 3}, {"gate_up.weight", 3}, {"down.weight", 3}});
 }
 
 TEST_CASE("every parameter of a graph is bound to tensors whose rows make it up") {
@@ -176,7 +182,8 @@ TEST_CASE("query, key and value are one product, gate and up another") {
   CHECK(names(block.params[1]) ==
         "model.layers.0.self_attn.q_proj.weight model.layers.0.self_attn.k_proj.weight "
         "model.layers.0.self_attn.v_proj.weight ");
-  CHECK(names(block.params[4]) == "model.layers.0.mlp.gate_proj.weight model.layers.0.mlp.up_proj.weight ");
+  CHECK(names(block.params[4]) ==
+        "model.layers.0.mlp.gate_proj.weight model.layers.0.mlp.up_proj.weight ");
   CHECK(block.params[1].part == BlockPart::kAttention);
   CHECK(block.params[4].part == BlockPart::kMlp);
 }
@@ -227,7 +234,8 @@ TEST_CASE("a micro-batch whose tokens cannot be numbered is refused") {
     FAIL("accepted");
   } catch (const Error& error) {
     CHECK(error.message() ==
-          "a micro-batch of 1099511627776 rows of 1099511627776 tokens has more than 2147483647 tokens");
+          "a micro-batch of 1099511627776 rows of 1099511627776 tokens has more than 2147483647 "
+          "tokens");
   }
 }
 
@@ -245,12 +253,13 @@ TEST_CASE("a folder's tensors are compared with the model's") {
   found.erase(found.begin() + 4);
   found.emplace_back("model.layers.30.mlp.up_proj.weight", Dims{1536, 576});
   found.emplace_back("model.norm.weight", Dims{576});
-  CHECK(check_tensors(model, found) ==
-        std::vector<std::string>{
-            "tensor model.norm.weight is there twice",
-            "tensor model.layers.0.self_attn.q_proj.weight has shape [576, 577]; expected [576, 576]",
-            "tensor model.layers.0.self_attn.o_proj.weight is missing; expected shape [576, 576]",
-            "tensor model.layers.30.mlp.up_proj.weight is not a parameter of a llama model"});
+  CHECK(
+      check_tensors(model, found) ==
+      std::vector<std::string>{
+          "tensor model.norm.weight is there twice",
+          "tensor model.layers.0.self_attn.q_proj.weight has shape [576, 577]; expected [576, 576]",
+          "tensor model.layers.0.self_attn.o_proj.weight is missing; expected shape [576, 576]",
+          "tensor model.layers.30.mlp.up_proj.weight is not a parameter of a llama model"});
   // An untied model needs its output matrix.
   const ModelDescription untied = build("llama2.v4");
   CHECK(check_tensors(untied, {}).back() ==
@@ -265,14 +274,15 @@ TEST_CASE("norms and biases are exempt from weight decay") {
       last_words[decays(tensor)].insert(parts);
     }
   }
-  CHECK(last_words[true] == std::set<std::string>{"embed_tokens.weight", "q_proj.weight", "k_proj.weight",
-                                                  "v_proj.weight", "o_proj.weight", "gate_proj.weight",
-                                                  "up_proj.weight", "down_proj.weight", "lm_head.weight"});
-  CHECK(last_words[false] ==
-        std::set<std::string>{"q_proj.bias", "k_proj.bias", "v_proj.bias", "o_proj.bias", "gate_proj.bias",
-                              "up_proj.bias", "down_proj.bias", "input_layernorm.weight",
-                              "post_attention_layernorm.weight", "norm.weight", "q_norm.weight",
-                              "k_norm.weight"});
+  CHECK(last_words[true] == std::set<std::string>{"embed_tokens.weight", "q_proj.weight",
+                                                  "k_proj.weight", "v_proj.weight", "o_proj.weight",
+                                                  "gate_proj.weight", "up_proj.weight",
+                                                  "down_proj.weight", "lm_head.weight"});
+  CHECK(last_words[false] == std::set<std::string>{"q_proj.bias", "k_proj.bias", "v_proj.bias",
+                                                   "o_proj.bias", "gate_proj.bias", "up_proj.bias",
+                                                   "down_proj.bias", "input_layernorm.weight",
+                                                   "post_attention_layernorm.weight", "norm.weight",
+                                                   "q_norm.weight", "k_norm.weight"});
 }
 
 }  // namespace

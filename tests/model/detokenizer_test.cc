@@ -12,19 +12,21 @@ namespace {
 
 // "Ġ" U+0120 is a space in the byte-level alphabet, "Ċ" U+010A a newline, "Ã" "©" the bytes of é.
 const std::string kByteLevel = R"({
-  "model": {"type": "BPE", "vocab": {"Hello": 0, "Ġworld": 1, "Ċ": 2, "Ã": 3, "©": 4, "日本": 5}},
+  "model": {"type": "BPE",
+            "vocab": {"Hello": 0, "Ġworld": 1, "Ċ": 2, "Ã": 3, "©": 4, "日本": 5}},
   "added_tokens": [{"id": 6, "content": "<|end|>", "special": true},
                    {"id": 7, "content": "<tool>", "special": false}],
   "decoder": {"type": "ByteLevel", "add_prefix_space": true}})";
 
 const std::string kSentencePiece = R"({
-  "model": {"type": "BPE", "vocab": {"▁Hello": 0, "▁world": 1, "<0x0A>": 2, "<0xC3>": 3, "<0xA9>": 4,
-                                      "<0xZZ>": 5}},
+  "model": {"type": "BPE", "vocab": {"▁Hello": 0, "▁world": 1, "<0x0A>": 2, "<0xC3>": 3,
+                                      "<0xA9>": 4, "<0xZZ>": 5}},
   "added_tokens": [{"id": 6, "content": "</s>", "special": true}],
   "decoder": {"type": "Sequence", "decoders": [{"type": "Replace"}, {"type": "ByteFallback"},
                                                 {"type": "Fuse"}, {"type": "Strip"}]}})";
 
-std::string decode(const std::string& tokenizer, const std::vector<int32_t>& ids, bool skip = true) {
+std::string decode(const std::string& tokenizer, const std::vector<int32_t>& ids,
+                   bool skip = true) {
   return Detokenizer::parse(tokenizer, "tokenizer.json").decode(ids, skip);
 }
 
@@ -61,26 +63,29 @@ TEST_CASE("ids that no token has give nothing, and halves of characters a replac
 }
 
 TEST_CASE("text that is not UTF-8 is made so") {
-  CHECK(valid_utf8("a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80") == "a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80");
+  CHECK(valid_utf8("a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80") ==
+        "a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80");
   const std::string bad = "\xEF\xBF\xBD";
-  CHECK(valid_utf8("\xC0\x80") == bad + bad);              // overlong
-  CHECK(valid_utf8("\xED\xA0\x80") == bad + bad + bad);    // surrogate
+  CHECK(valid_utf8("\xC0\x80") == bad + bad);                      // overlong
+  CHECK(valid_utf8("\xED\xA0\x80") == bad + bad + bad);            // surrogate
   CHECK(valid_utf8("\xF4\x90\x80\x80") == bad + bad + bad + bad);  // above U+10FFFF
-  CHECK(valid_utf8("x\xE2\x82") == "x" + bad + bad);       // cut short
+  CHECK(valid_utf8("x\xE2\x82") == "x" + bad);                     // cut short: one character
 }
 
 TEST_CASE("files that are not a BPE tokenizer are refused") {
   CHECK(refusal("{") == "4: tokenizer.json: not valid JSON near byte 2");
   CHECK(refusal("[]") == "4: tokenizer.json: no \"model\"; this is not a tokenizer.json");
-  CHECK(refusal("{\"model\": 1}") == "4: tokenizer.json: no \"model\"; this is not a tokenizer.json");
+  CHECK(refusal("{\"model\": 1}") ==
+        "4: tokenizer.json: no \"model\"; this is not a tokenizer.json");
   CHECK(refusal(R"({"model": {"type": "Unigram", "vocab": []}})") ==
         "3: tokenizer.json: a tokenizer of type \"Unigram\" is not supported yet");
   CHECK(refusal(R"({"model": {"vocab": []}})") ==
         "4: tokenizer.json: model.vocab: expected an object of tokens and ids");
   CHECK(refusal(R"({"model": {"vocab": {"a": -1}}})") ==
         "4: tokenizer.json: found token id -1; expected a whole number from 0 to 2147483647");
-  CHECK(refusal(R"({"model": {"vocab": {"a": 4294967296}}})") ==
-        "4: tokenizer.json: found token id 4294967296; expected a whole number from 0 to 2147483647");
+  CHECK(
+      refusal(R"({"model": {"vocab": {"a": 4294967296}}})") ==
+      "4: tokenizer.json: found token id 4294967296; expected a whole number from 0 to 2147483647");
   CHECK(refusal(R"({"model": {"vocab": {}}, "added_tokens": [{"id": 1}]})") ==
         "4: tokenizer.json: added_tokens: expected objects with id and content");
   CHECK(refusal(R"({"model": {"vocab": {"a": 1e999}}})") ==
@@ -94,7 +99,8 @@ TEST_CASE("any damage to a tokenizer is read or refused, never worse") {
         std::string damaged = text;
         damaged[at] = c;
         const std::string result = refusal(damaged);
-        if (result != "accepted" && result[0] != '4' && result[0] != '3') FAIL(at << ": " << result);
+        if (result != "accepted" && result[0] != '4' && result[0] != '3')
+          FAIL(at << ": " << result);
       }
     }
   }

@@ -46,13 +46,14 @@ FAMILIES = {
     "llama3_rope": ("Llama", {"tie_word_embeddings": True, "rope_parameters": LLAMA3}),
     "linear_rope": ("Llama", {"tie_word_embeddings": False, "rope_parameters": {
         "rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}}),
-    "llama_bias": ("Llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}),
+    "llama_bias": ("Llama", {"attention_bias": True, "mlp_bias": True,
+                             "tie_word_embeddings": False}),
     "mistral": ("Mistral", {"hidden_size": 64, "num_attention_heads": 6, "num_key_value_heads": 2,
                             "head_dim": 12, "sliding_window": 8, "tie_word_embeddings": False}),
     "qwen2": ("Qwen2", {"hidden_size": 60, "num_attention_heads": 5, "num_key_value_heads": 1,
                         "tie_word_embeddings": True, "use_sliding_window": False}),
-    "qwen2_window": ("Qwen2", {"hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 4,
-                               "tie_word_embeddings": False, "use_sliding_window": True,
+    "qwen2_window": ("Qwen2", {"hidden_size": 64, "num_attention_heads": 8,
+                               "num_key_value_heads": 4, "tie_word_embeddings": False, "use_sliding_window": True,
                                "sliding_window": 8, "max_window_layers": 1}),
     "qwen3": ("Qwen3", {"hidden_size": 64, "num_attention_heads": 5, "num_key_value_heads": 5,
                         "head_dim": 16, "tie_word_embeddings": False}),
@@ -158,7 +159,8 @@ def train_both(name, model_folder, data):
             to_version_4(model_folder / "config.json")
         single = train(model_folder, data, torch.float32)
         double = train(model_folder, data, torch.float64)
-        error = {key: largest_relative(single[key], double[key]) for key in ("losses", "grad_norms")}
+        error = {key: largest_relative(single[key], double[key])
+                 for key in ("losses", "grad_norms")}
         if error["losses"] < 1e-6 and error["grad_norms"] < 5e-6:
             return seed, single, double, error
     raise SystemExit(f"{name}: no seed gives a run whose fp32 losses agree with its fp64 losses")
@@ -169,15 +171,16 @@ def write_family(name, folder):
     data_folder.mkdir(parents=True, exist_ok=True)
     data = tokens()
     data.tofile(data_folder / "train.bin")
-    (data_folder / "meta.json").write_text(json.dumps({"dtype": "uint16", "tokens": len(data)}) + "\n")
+    meta = {"dtype": "uint16", "tokens": len(data)}
+    (data_folder / "meta.json").write_text(json.dumps(meta) + "\n")
     seed, single, double, error = train_both(name, model_folder, data)
     reference = {"name": name, "seed": seed, "settings": SETTINGS,
                  "transformers": transformers.__version__, **single,
                  "losses_fp64": double["losses"], "grad_norms_fp64": double["grad_norms"]}
     (folder / name / "reference.json").write_text(json.dumps(reference, indent=1) + "\n")
     print(f"{name}: loss {single['losses'][0]:.6f} -> {single['losses'][-1]:.6f}, grad norm "
-          f"{single['grad_norms'][0]:.4f} -> {single['grad_norms'][-1]:.4f}; fp32 against fp64: loss "
-          f"{error['losses']:.1e}, grad norm {error['grad_norms']:.1e}", flush=True)
+          f"{single['grad_norms'][0]:.4f} -> {single['grad_norms'][-1]:.4f}; fp32 against fp64: "
+          f"loss {error['losses']:.1e}, grad norm {error['grad_norms']:.1e}", flush=True)
 
 
 def windows(config):
@@ -203,7 +206,8 @@ def understood(path):
     model_type = type(config).__name__.removesuffix("Config")
     with torch.device("cpu"):
         module = getattr(transformers.models, config.model_type)
-        rotary = getattr(getattr(module, "modeling_" + config.model_type), model_type + "RotaryEmbedding")
+        modeling = getattr(module, "modeling_" + config.model_type)
+        rotary = getattr(modeling, model_type + "RotaryEmbedding")
         angles = [float(f) for f in rotary(config).inv_freq]
     heads = config.num_attention_heads
     out = {"vocab_rows": config.vocab_size, "hidden": config.hidden_size,
@@ -223,13 +227,15 @@ def understood(path):
 
 def write_expected(folder):
     expected = {path.stem: understood(path) for path in sorted(folder.glob("*.v?.json"))}
-    assert expected and all(math.isfinite(f) for e in expected.values() for f in e["inverse_frequencies"])
+    angles = [f for e in expected.values() for f in e["inverse_frequencies"]]
+    assert angles and all(math.isfinite(f) for f in angles)
     (folder / "expected.json").write_text(json.dumps(expected, separators=(",", ":")) + "\n")
     print(f"{len(expected)} configs")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     families = commands.add_parser("families")
     families.add_argument("out", type=pathlib.Path)

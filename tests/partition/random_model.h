@@ -34,7 +34,8 @@ inline ModelDescription random_model(std::mt19937_64& random) {
   for (int64_t i = 0; i < layers; ++i) {
     Layer layer{cat("layer", i), i == 0 ? LayerKind::kEmbedding : LayerKind::kBlock, 0, {}};
     for (int64_t p = pick(1, 6); p > 0; --p) {
-      GraphParam param{static_cast<ValueId>(p), {}, pick(0, 1) ? BlockPart::kMlp : BlockPart::kAttention};
+      GraphParam param{
+          static_cast<ValueId>(p), {}, pick(0, 1) ? BlockPart::kMlp : BlockPart::kAttention};
       for (int64_t t = pick(1, 3); t > 0; --t) {
         param.tensors.push_back(static_cast<TensorId>(model.tensors.size()));
         const Dims shape = pick(0, 2) == 0 ? Dims{pick(1, 40)} : Dims{pick(1, 90), pick(1, 90)};

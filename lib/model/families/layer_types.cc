@@ -12,11 +12,12 @@ void read_layer_type(ConfigReader& reader, const std::string& type, size_t layer
                      int64_t& out) {
   if (type == "full_attention" || type == "attention") return;
   if (type != "sliding_attention") {
-    reader.unsupported("layer_types",
-                       cat("layer ", layer, " is ", found_text(type), ", which is not supported yet"));
+    reader.unsupported("layer_types", cat("layer ", layer, " is ", found_text(type),
+                                          ", which is not supported yet"));
   } else if (window == 0) {
-    reader.problem("layer_types", cat("layer ", layer,
-                                      " is \"sliding_attention\", but no sliding window is in use"));
+    reader.problem(
+        "layer_types",
+        cat("layer ", layer, " is \"sliding_attention\", but no sliding window is in use"));
   } else {
     out = window;
   }

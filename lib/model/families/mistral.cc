@@ -18,7 +18,8 @@ void read_mistral(ConfigReader& reader, ModelConfig& config) {
   const bool mixed = std::any_of(config.windows.begin(), config.windows.end(), slides) &&
                      !std::all_of(config.windows.begin(), config.windows.end(), slides);
   if (mixed)
-    reader.unsupported("layer_types", "a mistral model with two kinds of layers is not supported yet");
+    reader.unsupported("layer_types",
+                       "a mistral model with two kinds of layers is not supported yet");
   std::fill(config.windows.begin(), config.windows.end(), window);
 }
 

@@ -1,0 +1,71 @@
+#include <CLI/CLI.hpp>
+
+#include <iostream>
+#include <memory>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "commands.h"
+#include "config/write.h"
+#include "config_source.h"
+#include "data/check_data.h"
+#include "model/families.h"
+#include "model/size.h"
+#include "program/step_plan.h"
+
+namespace ftrun {
+namespace {
+
+struct CheckOptions {
+  ConfigSource source;
+  bool data = false;
+  bool quiet = false;
+};
+
+SampleSetOptions sample_options(const DataConfig& data) {
+  SampleSetOptions options;
+  options.sequence_length = data.sequence_length;
+  options.packing = static_cast<PackingMode>(data.packing);
+  return options;
+}
+
+void check_data(const Config& config, const ModelConfig& model) {
+  std::vector<std::string> bad;
+  for (const auto* paths : {&config.data.train, &config.data.validation}) {
+    if (paths->empty()) continue;
+    const DataReport report = check_dataset(*paths, sample_options(config.data), model.vocab_rows);
+    std::cout << data_report_text(report);
+    bad.insert(bad.end(), report.problems.begin(), report.problems.end());
+  }
+  if (!bad.empty())
+    throw Error(ExitCode::kBadInput, cat("the data cannot be trained on:\n", join(bad, "\n")),
+                "prepare it again with the tokenizer of this model");
+}
+
+int check_command(const CheckOptions& options) {
+  const LaunchEnvironment single;
+  const LoadedConfig loaded = load_source(options.source, single, true);
+  for (const std::string& line : loaded.lines) std::cout << line << '\n';
+  std::cout << loaded.ranks << (loaded.ranks == 1 ? " rank: " : " ranks: ") << loaded.rank_rule << '\n';
+  const StepPlan plan = plan_steps(loaded.config, *loaded.model);
+  const ParameterCounts parameters = count_parameters(plan.train.model);
+  std::cout << "model: " << plan.train.model.family << ", " << human_count(parameters.total) << " parameters\n"
+            << "memory a rank: " << human_bytes(memory_account(plan.train.program).total) << " planned\n";
+  if (!options.quiet) std::cout << '\n' << effective_yaml(loaded.config);
+  if (options.data) check_data(loaded.config, *loaded.model);
+  std::cout << "the config is good\n";
+  return 0;
+}
+
+}  // namespace
+
+Command add_check(CLI::App& app) {
+  auto options = std::make_shared<CheckOptions>();
+  CLI::App* command = app.add_subcommand("check", "say everything that is wrong with a config, without touching a device");
+  add_config_options(*command, options->source);
+  command->add_flag("--data", options->data, "also read every token of the data sets");
+  command->add_flag("-q,--quiet", options->quiet, "do not print the effective config");
+  return [options] { return check_command(*options); };
+}
+
+}  // namespace ftrun

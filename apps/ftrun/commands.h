@@ -1,0 +1,24 @@
+#pragma once
+
+#include <functional>
+
+namespace CLI {
+class App;
+}
+
+namespace ftrun {
+
+/// Runs a command after its options were read; returns the exit code or throws Error.
+using Command = std::function<int()>;
+
+// Each adds one subcommand to the application (train also as the application itself) and says what
+// to run when it was chosen. The arguments of the process are needed to start ranks with them.
+Command add_train(CLI::App& app, int argc, char** argv);
+Command add_check(CLI::App& app);
+Command add_plan(CLI::App& app);
+Command add_schema(CLI::App& app);
+Command add_inspect(CLI::App& app);
+Command add_convert(CLI::App& app);
+Command add_verify(CLI::App& app);
+
+}  // namespace ftrun

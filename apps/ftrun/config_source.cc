@@ -1,0 +1,98 @@
+#include "config_source.h"
+
+#include <CLI/CLI.hpp>
+
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "config/load.h"
+#include "config/ranks.h"
+#include "config/resolve.h"
+
+namespace ftrun {
+namespace {
+
+/// Collects what several stages of reading have to say, so that all of it comes out at once.
+struct Report {
+  std::vector<std::string> errors;
+  std::vector<std::string> notices;
+
+  void add(const std::vector<Problem>& problems) {
+    for (const Problem& problem : problems)
+      (problem.severity == Severity::kError ? errors : notices).push_back(to_text(problem));
+  }
+};
+
+std::string numbered(size_t count, const char* noun) { return cat(count, " ", noun, count == 1 ? "" : "s"); }
+
+/// config.json of the model, when it can be read; what is wrong with it is a problem like any other.
+std::optional<ModelConfig> read_model(const Config& config, Report& report) {
+  if (config.model.path.empty()) return std::nullopt;
+  const std::string path = config.model.path + "/config.json";
+  try {
+    return parse_model_config(read_file(path), path);
+  } catch (const Error& error) {
+    if (error.code() == ExitCode::kUnsupported) throw;
+    report.errors.push_back(cat("error: ", error.what()));
+  }
+  return std::nullopt;
+}
+
+[[noreturn]] void refuse_gaps(const std::vector<NotYet>& gaps) {
+  std::vector<std::string> lines;
+  for (const NotYet& gap : gaps) lines.push_back(to_text(gap));
+  throw Error(ExitCode::kUnsupported,
+              cat("the config is valid, but this build cannot do what it asks for:\n", join(lines, "\n")),
+              "remove these keys, or wait for a version that has them");
+}
+
+void require_files(const ConfigSource& source) {
+  if (source.files.empty())
+    throw Error(ExitCode::kUsage, "no config was given", "ftrun --config FILE (JSON or YAML); see ftrun --help");
+}
+
+}  // namespace
+
+void add_config_options(CLI::App& command, ConfigSource& source) {
+  command.add_option("-c,--config", source.files, "config file, JSON or YAML; again for more, the later wins")
+      ->type_name("FILE")->allow_extra_args(false)->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command.add_option("-s,--set", source.overrides, "override one key: --set train.steps=100")
+      ->type_name("KEY=VALUE")->allow_extra_args(false)->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command.add_option("--nproc", source.nproc, "ranks to start on this machine")->type_name("N")->check(CLI::PositiveNumber);
+}
+
+LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& launch, bool for_training) {
+  require_files(source);
+  Report report;
+  const LoadResult loaded = load_config(source.files, source.overrides);
+  report.add(loaded.problems);
+  LoadedConfig result;
+  std::vector<NotYet> gaps;
+  if (loaded.ok()) {
+    const std::optional<int64_t> world = launch.is_rank() ? std::optional<int64_t>(launch.world) : std::nullopt;
+    const RankCount count = count_ranks(loaded.config, world, source.nproc);
+    report.add(count.problems);
+    result.ranks = count.ranks;
+    result.rank_rule = count.rule;
+    result.model = read_model(loaded.config, report);
+    ResolveContext context;
+    context.world_size = count.ranks;
+    context.for_training = for_training;
+    if (result.model) context.hidden_size = result.model->hidden;
+    Resolution resolution = resolve(loaded.config, context);
+    report.add(resolution.problems);
+    result.config = std::move(resolution.config);
+    result.lines = std::move(resolution.lines);
+    gaps = std::move(resolution.not_yet);
+  }
+  if (!report.errors.empty())
+    throw Error(ExitCode::kUsage, cat(join(report.errors, "\n"), "\n", numbered(report.errors.size(), "problem"),
+                                      " in the config; nothing was started"));
+  if (!gaps.empty()) refuse_gaps(gaps);
+  result.lines.insert(result.lines.begin(), report.notices.begin(), report.notices.end());
+  return result;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cluster/launch_environment.h"
+#include "config/config.h"
+#include "model/config.h"
+
+namespace CLI {
+class App;
+}
+
+namespace ftrun {
+
+/// Where a command's config comes from.
+struct ConfigSource {
+  std::vector<std::string> files;
+  std::vector<std::string> overrides;
+  std::optional<int64_t> nproc;
+};
+
+/// Adds --config, --set and --nproc to a command.
+void add_config_options(CLI::App& command, ConfigSource& source);
+
+/// A config with nothing left open, and the model it names.
+struct LoadedConfig {
+  Config config;
+  int64_t ranks = 1;
+  /// Which rule decided the number of ranks.
+  std::string rank_rule;
+  std::optional<ModelConfig> model;
+  /// Notices and resolutions, a line each.
+  std::vector<std::string> lines;
+};
+
+/// Reads and resolves. Throws Error(kUsage) listing every problem at once, or Error(kUnsupported)
+/// listing every feature this build does not have.
+LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& launch, bool for_training);
+
+}  // namespace ftrun

@@ -1,0 +1,59 @@
+#include <CLI/CLI.hpp>
+
+#include <filesystem>
+#include <iostream>
+#include <memory>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "checkpoint/inspect.h"
+#include "commands.h"
+#include "data/check_data.h"
+
+namespace ftrun {
+namespace {
+namespace fs = std::filesystem;
+
+/// A run folder's checkpoints when it is one; the path itself otherwise.
+std::string checkpoints_of(const std::string& path) {
+  const std::string inside = path + "/checkpoints";
+  return fs::is_directory(inside) ? inside : path;
+}
+
+bool holds_model(const std::string& path) { return fs::exists(path + "/config.json"); }
+
+int inspect(const std::string& path) {
+  std::error_code error;
+  if (fs::is_directory(path, error))
+    std::cout << (holds_model(path) ? describe_model(path) : describe_checkpoint(checkpoints_of(path)));
+  else
+    std::cout << describe_dataset(path);
+  return 0;
+}
+
+int verify(const std::string& path) {
+  const std::vector<std::string> problems = verify_checkpoint(checkpoints_of(path));
+  if (problems.empty()) {
+    std::cout << path << ": every file is complete and undamaged\n";
+    return 0;
+  }
+  throw Error(ExitCode::kBadInput, join(problems, "\n"), "resume from another step (--resume STEP)");
+}
+
+}  // namespace
+
+Command add_inspect(CLI::App& app) {
+  auto path = std::make_shared<std::string>();
+  CLI::App* command = app.add_subcommand("inspect", "show what a data set, model folder, checkpoint or run holds");
+  command->add_option("path", *path, "file, prefix or folder")->required();
+  return [path] { return inspect(*path); };
+}
+
+Command add_verify(CLI::App& app) {
+  auto path = std::make_shared<std::string>();
+  CLI::App* command = app.add_subcommand("verify", "read checkpoints in full and say what is damaged");
+  command->add_option("path", *path, "a checkpoint, its checkpoints/ folder, or a run")->required();
+  return [path] { return verify(*path); };
+}
+
+}  // namespace ftrun

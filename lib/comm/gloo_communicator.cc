@@ -1,0 +1,331 @@
+#include "comm/gloo_communicator.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "comm/listen_socket.h"
+#include "comm/reduce.h"
+#include "comm/store_access.h"
+
+namespace ftrun {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+constexpr int64_t kStagingBytes = 4 << 20;  // for pieces that are exchanged and added here
+// Gloo gives up by itself at the timeout; only if it does not do we.
+constexpr std::chrono::milliseconds kSlack{2000};
+
+at::ScalarType scalar_type(DType dtype) {
+  switch (dtype) {
+    case DType::kF64: return at::kDouble;
+    case DType::kF32: return at::kFloat;
+    case DType::kBF16: return at::kBFloat16;
+    case DType::kF16: return at::kHalf;
+    case DType::kI64: return at::kLong;
+    case DType::kI32: return at::kInt;
+    case DType::kI8: return at::kChar;
+    default: return at::kByte;
+  }
+}
+
+c10d::ReduceOp reduce_op(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum: return c10d::ReduceOp::SUM;
+    case ReduceOp::kMax: return c10d::ReduceOp::MAX;
+    case ReduceOp::kMin: return c10d::ReduceOp::MIN;
+  }
+  return c10d::ReduceOp::SUM;
+}
+
+at::Tensor view_of(const void* data, int64_t count, at::ScalarType type) {
+  return at::from_blob(const_cast<void*>(data), {count}, at::TensorOptions().dtype(type));
+}
+at::Tensor bytes_of(const void* data, int64_t bytes) { return view_of(data, bytes, at::kByte); }
+
+int64_t payload(const CollectiveRecord& record) { return record.count * dtype_bytes(record.dtype); }
+
+std::shared_ptr<gloo::transport::Device> choose_device(Rendezvous& rendezvous,
+                                                       const std::vector<int>& members) {
+  using c10d::ProcessGroupGloo;
+  if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME"))
+    return ProcessGroupGloo::createDeviceForInterface(interface);
+  const std::string& own = rendezvous.identity(rendezvous.rank()).machine;
+  const bool one_machine = std::all_of(members.begin(), members.end(), [&](int rank) {
+    return rendezvous.identity(rank).machine == own;
+  });
+  return ProcessGroupGloo::createDeviceForHostname(
+      one_machine ? "127.0.0.1" : rendezvous.local_address());
+}
+
+class GlooCommunicator final : public Communicator {
+ public:
+  GlooCommunicator(Setup setup, Rendezvous& rendezvous, int64_t checked)
+      : Communicator(std::move(setup)), rendezvous_(rendezvous), unchecked_after_(checked) {
+    auto options = c10d::ProcessGroupGloo::Options::create(this->setup().timeout);
+    options->threads = 1;
+    options->devices = {choose_device(rendezvous, members())};
+    group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(
+        prefixed_store(rendezvous, "gloo/" + name()), rank(), size(), options);
+  }
+
+  /// After a failure operations may still hang in Gloo's threads, which its destructor would wait
+  /// for: the group is left to the end of the process.
+  ~GlooCommunicator() override {
+    if (failed_) group_.release();
+  }
+
+  std::string_view backend() const override { return "gloo"; }
+  void shutdown() override { barrier({"shutdown"}); }
+
+ protected:
+  void begin(Collective& work) override {
+    if (work.record.kind == CollectiveKind::kSend) start_send(work);
+  }
+
+  void complete(Collective& work) override {
+    const CollectiveRecord& record = work.record;
+    const bool check = unchecked_after_ < 0 || record.sequence <= unchecked_after_;
+    if (check && !between_two(record.kind)) compare_signatures(record);
+    switch (record.kind) {
+      case CollectiveKind::kAllReduce: return all_reduce_now(work);
+      case CollectiveKind::kReduceScatter: return reduce_scatter_now(work);
+      case CollectiveKind::kAllGather: return all_gather_now(work);
+      case CollectiveKind::kBroadcast: return broadcast_now(work);
+      case CollectiveKind::kBarrier: return barrier_now();
+      case CollectiveKind::kSend: return finish_send(work);
+      case CollectiveKind::kReceive: return receive_now(work);
+    }
+  }
+
+  std::vector<PeerView> view_peers() override { return rendezvous_.view(members(), name()); }
+
+ private:
+  struct SendInFlight {
+    int64_t handle;
+    CollectiveRecord header;
+    WorkPtr header_work, data_work;
+  };
+
+  /// Waits, and turns Gloo's exception into a Failure.
+  void await(const WorkPtr& work) {
+    const auto start = Clock::now();
+    try {
+      work->wait(setup().timeout + kSlack);
+    } catch (const std::exception& error) {
+      failed_ = true;
+      const std::string text = error.what();
+      const std::chrono::duration<double> waited = Clock::now() - start;
+      const bool timed_out = text.find("imed out") != text.npos;
+      throw Failure{timed_out ? cat("waited ", human_seconds(waited.count()), " in")
+                              : "lost a connection in",
+                    first_line(text)};
+    }
+  }
+
+  void compare_signatures(const CollectiveRecord& record);
+  void all_reduce_now(const Collective& work);
+  void all_reduce_pieces(const Collective& work);
+  void reduce_scatter_now(const Collective& work);
+  void exchange_and_add(const CollectiveRecord& record, int64_t count, void* out);
+  void gather_bytes(const void* in, void* out, int64_t bytes);
+  void all_gather_now(const Collective& work) {
+    gather_bytes(work.in, work.out, payload(work.record));
+  }
+  void broadcast_now(const Collective& work);
+  void barrier_now();
+  void start_send(Collective& work);
+  void finish_send(const Collective& work);
+  void receive_now(const Collective& work);
+
+  /// Elements of one piece of every rank's block, so that all blocks' pieces fit the staging memory.
+  int64_t piece_count(DType dtype) const {
+    return std::max<int64_t>(kStagingBytes / size() / dtype_bytes(dtype), 1);
+  }
+  std::byte* staging(std::vector<std::byte>& memory) const {
+    memory.resize(static_cast<size_t>(std::max<int64_t>(kStagingBytes, 16 * size())));
+    return memory.data();
+  }
+
+  Rendezvous& rendezvous_;
+  const int64_t unchecked_after_;
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+  std::vector<std::byte> outgoing_, incoming_;
+  std::vector<SendInFlight> sends_;
+  int64_t next_handle_ = 1;
+  bool failed_ = false;
+};
+
+void GlooCommunicator::compare_signatures(const CollectiveRecord& record) {
+  std::vector<CollectiveRecord> all(static_cast<size_t>(size()));
+  gather_bytes(&record, all.data(), sizeof record);
+  const bool agree = std::all_of(all.begin(), all.end(), [&](const CollectiveRecord& other) {
+    return same_collective(record, other);
+  });
+  if (agree) return;
+  throw disagreement(all);
+}
+
+void GlooCommunicator::all_reduce_now(const Collective& work) {
+  const CollectiveRecord& record = work.record;
+  if (record.count == 0) return;
+  const bool floating = record.dtype == DType::kF64 || record.dtype == DType::kF32 ||
+                        record.dtype == DType::kBF16 || record.dtype == DType::kF16;
+  // Two addends have one order, and integers any.
+  if (floating && record.op == ReduceOp::kSum && size() > 2) return all_reduce_pieces(work);
+  std::vector<at::Tensor> tensors = {view_of(work.out, record.count, scalar_type(record.dtype))};
+  c10d::AllreduceOptions options;
+  options.reduceOp = reduce_op(record.op);
+  options.timeout = setup().timeout;
+  await(group_->allreduce(tensors, options));
+}
+
+/// Each rank adds its own part of every piece, then the parts are gathered.
+void GlooCommunicator::all_reduce_pieces(const Collective& work) {
+  const int64_t width = dtype_bytes(work.record.dtype);
+  auto* data = static_cast<std::byte*>(work.out);
+  const int64_t step = piece_count(work.record.dtype) * size();
+  for (int64_t start = 0; start < work.record.count; start += step) {
+    const int64_t count = std::min(step, work.record.count - start);
+    const int64_t part = (count + size() - 1) / size();  // the last part is filled up
+    std::byte* piece = staging(outgoing_);
+    std::memcpy(piece, data + start * width, static_cast<size_t>(count * width));
+    std::memset(piece + count * width, 0, static_cast<size_t>((part * size() - count) * width));
+    std::byte* own = piece + rank() * part * width;
+    exchange_and_add(work.record, part, own);
+    gather_bytes(own, staging(incoming_), part * width);
+    std::memcpy(data + start * width, incoming_.data(), static_cast<size_t>(count * width));
+  }
+}
+
+void GlooCommunicator::reduce_scatter_now(const Collective& work) {
+  const int64_t width = dtype_bytes(work.record.dtype);
+  const auto* in = static_cast<const std::byte*>(work.in);
+  auto* out = static_cast<std::byte*>(work.out);
+  const int64_t step = piece_count(work.record.dtype);
+  for (int64_t start = 0; start < work.record.count; start += step) {
+    const int64_t count = std::min(step, work.record.count - start);
+    std::byte* piece = staging(outgoing_);
+    for (int block = 0; block < size(); ++block)
+      std::memcpy(piece + block * count * width, in + (block * work.record.count + start) * width,
+                  static_cast<size_t>(count * width));
+    exchange_and_add(work.record, count, out + start * width);
+  }
+}
+
+/// outgoing_ holds size() parts of `count`; ours of every rank are added to `out`.
+void GlooCommunicator::exchange_and_add(const CollectiveRecord& record, int64_t count, void* out) {
+  const int64_t bytes = count * dtype_bytes(record.dtype);
+  at::Tensor from = bytes_of(outgoing_.data(), bytes * size());
+  at::Tensor to = bytes_of(staging(incoming_), bytes * size());
+  std::vector<int64_t> even;
+  c10d::AllToAllOptions options;
+  options.timeout = setup().timeout;
+  await(group_->alltoall_base(to, from, even, even, options));
+  std::vector<const void*> inputs;
+  for (int from_rank = 0; from_rank < size(); ++from_rank)
+    inputs.push_back(incoming_.data() + from_rank * bytes);
+  reduce_in_order(record.dtype, record.op, inputs.data(), size(), out, count);
+}
+
+void GlooCommunicator::gather_bytes(const void* in, void* out, int64_t bytes) {
+  if (bytes == 0) return;
+  at::Tensor input = bytes_of(in, bytes);
+  at::Tensor output = bytes_of(out, bytes * size());
+  c10d::AllgatherOptions options;
+  options.timeout = setup().timeout;
+  await(group_->_allgather_base(output, input, options));
+}
+
+void GlooCommunicator::broadcast_now(const Collective& work) {
+  if (work.record.count == 0) return;
+  std::vector<at::Tensor> tensors = {bytes_of(work.out, payload(work.record))};
+  c10d::BroadcastOptions options;
+  options.rootRank = work.record.peer;
+  options.timeout = setup().timeout;
+  await(group_->broadcast(tensors, options));
+}
+
+/// Not Gloo's barrier, which waits for its earlier operations in its own way: a gather of a byte.
+void GlooCommunicator::barrier_now() {
+  const std::byte own{1};
+  std::vector<std::byte> all(static_cast<size_t>(size()));
+  gather_bytes(&own, all.data(), 1);
+}
+
+/// A header goes ahead of the data, so that a receiver of another size can say so instead of dying
+/// inside Gloo. Tags tell the messages between two ranks apart.
+void GlooCommunicator::start_send(Collective& work) {
+  work.handle = next_handle_++;
+  sends_.push_back({work.handle, work.record, {}, {}});
+  SendInFlight& send = sends_.back();
+  const int tag = static_cast<int>(2 * (work.record.sequence % (1 << 29)));
+  try {
+    std::vector<at::Tensor> header = {bytes_of(&send.header, sizeof send.header).clone()};
+    send.header_work = group_->send(header, work.record.peer, tag);
+    if (work.record.count > 0) {
+      std::vector<at::Tensor> data = {bytes_of(work.in, payload(work.record))};
+      send.data_work = group_->send(data, work.record.peer, tag + 1);
+    }
+  } catch (const std::exception&) {
+    // The connection is gone: finish_send tells who.
+  }
+}
+
+void GlooCommunicator::finish_send(const Collective& work) {
+  const auto found = std::find_if(sends_.begin(), sends_.end(), [&](const SendInFlight& send) {
+    return send.handle == work.handle;
+  });
+  const SendInFlight send = *found;
+  sends_.erase(found);
+  const bool started = send.header_work && (send.data_work || work.record.count == 0);
+  if (!started) throw Failure{"lost a connection in", ""};
+  await(send.header_work);
+  if (send.data_work) await(send.data_work);
+}
+
+void GlooCommunicator::receive_now(const Collective& work) {
+  const CollectiveRecord& record = work.record;
+  const int tag = static_cast<int>(2 * (record.sequence % (1 << 29)));
+  CollectiveRecord header;
+  std::vector<at::Tensor> header_bytes = {bytes_of(&header, sizeof header)};
+  const auto receive = [&](std::vector<at::Tensor>& tensors, int which) {
+    try {
+      return group_->recv(tensors, record.peer, which);
+    } catch (const std::exception& error) {
+      failed_ = true;
+      throw Failure{"lost a connection in", first_line(error.what())};
+    }
+  };
+  await(receive(header_bytes, tag));
+  check_message(header, record);
+  if (record.count == 0) return;
+  std::vector<at::Tensor> data = {bytes_of(work.out, payload(record))};
+  await(receive(data, tag + 1));
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_gloo_communicator(Communicator::Setup setup,
+                                                     Rendezvous& rendezvous,
+                                                     int64_t checked_collectives) {
+  const std::string name = setup.name;
+  try {
+    return std::make_unique<GlooCommunicator>(std::move(setup), rendezvous, checked_collectives);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw Error(ExitCode::kPeerLost,
+                cat("rank ", rendezvous.rank(), " could not connect group ", name, " over Gloo: ",
+                    first_line(error.what())),
+                "GLOO_SOCKET_IFNAME chooses the network interface");
+  }
+}
+
+}  // namespace ftrun

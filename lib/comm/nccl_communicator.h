@@ -1,0 +1,16 @@
+#pragma once
+
+#include <memory>
+
+#include "comm/communicator.h"
+#include "comm/rendezvous.h"
+
+namespace ftrun {
+
+/// Collectives among GPUs. Buffers are memory of `device`; a collective runs behind the work that the
+/// current stream holds when it is issued, and wait() makes the current stream wait for it (the host
+/// goes on). Error(kUnsupported) in a build without CUDA.
+std::unique_ptr<Communicator> make_nccl_communicator(Communicator::Setup setup,
+                                                     Rendezvous& rendezvous, int device);
+
+}  // namespace ftrun

@@ -1,0 +1,88 @@
+#include "comm/open.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "comm/gloo_communicator.h"
+#include "comm/nccl_communicator.h"
+#include "comm/shm_communicator.h"
+
+namespace ftrun {
+namespace {
+
+/// A group of one: every collective is a copy, done by the base class.
+class SelfCommunicator final : public Communicator {
+ public:
+  explicit SelfCommunicator(Setup setup) : Communicator(std::move(setup)) {}
+  std::string_view backend() const override { return "none"; }
+
+ protected:
+  void complete(Collective&) override {}
+  std::vector<PeerView> view_peers() override { return {}; }
+};
+
+bool one_machine(const Rendezvous& rendezvous, const std::vector<int>& members) {
+  const std::string& first = rendezvous.identity(members.front()).machine;
+  return std::all_of(members.begin(), members.end(),
+                     [&](int rank) { return rendezvous.identity(rank).machine == first; });
+}
+
+CommBackend choose(const Rendezvous& rendezvous, const std::vector<int>& members,
+                   const CommOptions& options) {
+  if (options.backend != CommBackend::kAuto) return options.backend;
+  if (options.device >= 0) return CommBackend::kNccl;
+  return one_machine(rendezvous, members) ? CommBackend::kSharedMemory : CommBackend::kGloo;
+}
+
+/// Members meet before the back end opens, so that an absent one is named.
+void agree(Rendezvous& rendezvous, const std::string& name, const std::vector<int>& members,
+           CommBackend backend) {
+  std::vector<std::string> ranks;
+  for (const int member : members) ranks.push_back(std::to_string(member));
+  const std::string own = cat(name, " of ranks ", join(ranks, ","), " over ", backend_name(backend));
+  const auto all = rendezvous.exchange_text("open/" + name, own, members);
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i] != own)
+      bug(cat("rank ", rendezvous.rank(), " opens group ", own, " but rank ", members[i],
+              " opens group ", all[i]));
+  }
+}
+
+}  // namespace
+
+std::string_view backend_name(CommBackend backend) {
+  switch (backend) {
+    case CommBackend::kAuto: return "auto";
+    case CommBackend::kGloo: return "gloo";
+    case CommBackend::kSharedMemory: return "shm";
+    case CommBackend::kNccl: return "nccl";
+  }
+  return "?";
+}
+
+std::unique_ptr<Communicator> open_communicator(Rendezvous& rendezvous, const std::string& name,
+                                                const std::vector<int>& members,
+                                                const CommOptions& options) {
+  const auto own = std::find(members.begin(), members.end(), rendezvous.rank());
+  require(own != members.end() && std::is_sorted(members.begin(), members.end()),
+          "a communicator's members are ascending and include this rank");
+  Communicator::Setup setup{.name = name,
+                            .members = members,
+                            .rank = static_cast<int>(own - members.begin()),
+                            .timeout = options.timeout,
+                            .board = &rendezvous.board()};
+  if (members.size() == 1) return std::make_unique<SelfCommunicator>(std::move(setup));
+  const CommBackend backend = choose(rendezvous, members, options);
+  agree(rendezvous, name, members, backend);
+  switch (backend) {
+    case CommBackend::kGloo:
+      return make_gloo_communicator(std::move(setup), rendezvous, options.checked_collectives);
+    case CommBackend::kSharedMemory: return make_shm_communicator(std::move(setup), rendezvous);
+    case CommBackend::kNccl: return make_nccl_communicator(std::move(setup), rendezvous, options.device);
+    case CommBackend::kAuto: break;
+  }
+  bug("no back end was chosen");
+}
+
+}  // namespace ftrun

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/rendezvous.h"
+
+namespace ftrun {
+
+enum class CommBackend {
+  kAuto,          // shared memory when all members share a machine, else Gloo; NCCL on devices
+  kGloo,          // TCP between hosts
+  kSharedMemory,  // ranks of one machine
+  kNccl,          // GPUs; only in builds with CUDA
+};
+std::string_view backend_name(CommBackend backend);
+
+struct CommOptions {
+  CommBackend backend = CommBackend::kAuto;
+  /// Longest wait in any collective.
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  /// Gloo: how many first collectives are compared among the ranks before they start (a mismatch
+  /// would end the process inside Gloo); -1 for all. Shared memory always compares.
+  int64_t checked_collectives = 256;
+  /// CUDA device of this rank; -1 for host memory.
+  int device = -1;
+};
+
+/// Opens the communicator `name` among `members` (global ranks, ascending, ours among them).
+/// Collective: every member calls it with the same arguments, in the same order of names.
+/// Error(kPeerLost) when members do not come, Error(kUnsupported) for a back end that is not built,
+/// Error(kBug) when members disagree about the group.
+std::unique_ptr<Communicator> open_communicator(Rendezvous& rendezvous, const std::string& name,
+                                                const std::vector<int>& members,
+                                                const CommOptions& options);
+
+}  // namespace ftrun

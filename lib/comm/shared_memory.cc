@@ -1,0 +1,112 @@
+#include "comm/shared_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <mutex>
+
+#include "base/error.h"
+#include "base/owned_fd.h"
+#include "base/text.h"
+
+namespace ftrun {
+namespace {
+
+struct OwnSegment {
+  OwnedFd fd;
+  uint64_t inode = 0;
+  int64_t bytes = 0;
+};
+
+/// All shared memory of this process, by first address: any communicator must recognise it.
+struct Registry {
+  std::mutex mutex;
+  std::map<const std::byte*, OwnSegment> segments;
+};
+Registry& registry() {
+  static Registry instance;
+  return instance;
+}
+
+[[noreturn]] void no_memory(int64_t bytes) {
+  throw Error(ExitCode::kEnvironment, cat("no shared memory for a communication buffer of ",
+                                          human_bytes(bytes), ": ", errno_text(errno)));
+}
+
+std::byte* map_shared(int fd, int64_t bytes) {
+  void* base = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  return base == MAP_FAILED ? nullptr : static_cast<std::byte*>(base);
+}
+
+void free_shared(void* data, int64_t bytes) {
+  OwnSegment segment;
+  {
+    const std::lock_guard lock(registry().mutex);
+    const auto found = registry().segments.find(static_cast<const std::byte*>(data));
+    if (found == registry().segments.end()) return;
+    segment = std::move(found->second);
+    registry().segments.erase(found);
+  }
+  // Peers may keep their mapping: give the pages back all the same.
+  ::fallocate(segment.fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, bytes);
+  ::munmap(data, static_cast<size_t>(bytes));
+}
+
+}  // namespace
+
+CommBuffer allocate_shared(int64_t bytes) {
+  OwnSegment segment{OwnedFd(::memfd_create("ftrun", MFD_CLOEXEC)), 0, bytes};
+  struct stat status{};
+  if (!segment.fd || ::ftruncate(segment.fd.get(), bytes) != 0 ||
+      ::fstat(segment.fd.get(), &status) != 0)
+    no_memory(bytes);
+  std::byte* base = map_shared(segment.fd.get(), bytes);
+  if (base == nullptr) no_memory(bytes);
+  segment.inode = status.st_ino;
+  const std::lock_guard lock(registry().mutex);
+  registry().segments.emplace(base, std::move(segment));
+  return {base, bytes, free_shared};
+}
+
+SharedPlace find_shared(const void* data, int64_t bytes) {
+  const auto* start = static_cast<const std::byte*>(data);
+  const std::lock_guard lock(registry().mutex);
+  auto next = registry().segments.upper_bound(start);
+  if (next == registry().segments.begin()) return {};
+  const auto& [base, segment] = *--next;
+  if (start + bytes > base + segment.bytes) return {};
+  return {segment.inode, segment.bytes, start - base, segment.fd.get()};
+}
+
+PeerMemory::~PeerMemory() {
+  for (const Segment& segment : segments_)
+    ::munmap(segment.base, static_cast<size_t>(segment.bytes));
+}
+
+const PeerMemory::Segment& PeerMemory::open(const SharedPlace& place) {
+  const std::string path = cat("/proc/", peer_.pid, "/fd/", place.fd);
+  const OwnedFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  struct stat status{};
+  const bool found = fd && ::fstat(fd.get(), &status) == 0 && status.st_ino == place.inode;
+  std::byte* base = found ? map_shared(fd.get(), place.segment_bytes) : nullptr;
+  if (base == nullptr)
+    throw Error(ExitCode::kEnvironment,
+                cat("cannot open shared memory of process ", peer_.pid, " (", path, "): ",
+                    fd && !found ? "it is gone" : errno_text(errno)),
+                "let the ranks run in one container and as one user, or choose the gloo back end");
+  return segments_.emplace_back(Segment{place.inode, place.segment_bytes, base});
+}
+
+std::byte* PeerMemory::at(const SharedPlace& place) {
+  const auto known = std::find_if(segments_.begin(), segments_.end(),
+                                  [&](const Segment& s) { return s.inode == place.inode; });
+  const Segment& segment = known != segments_.end() ? *known : open(place);
+  return segment.base + place.offset;
+}
+
+}  // namespace ftrun

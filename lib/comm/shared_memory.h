@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/peers.h"
+
+namespace ftrun {
+
+/// Where a piece of one process's shared memory lies, in words that another process of the machine
+/// can follow. Plain bytes. inode 0: not shared.
+struct SharedPlace {
+  uint64_t inode = 0;
+  int64_t segment_bytes = 0;
+  int64_t offset = 0;
+  int32_t fd = -1;
+
+  bool shared() const { return inode != 0; }
+};
+
+/// Memory that other ranks of this machine may map: a memfd, zero at first, gone with its last user
+/// however that ends. Error(kEnvironment) when there is none.
+CommBuffer allocate_shared(int64_t bytes);
+/// The place of [data, data + bytes) when it lies in memory of allocate_shared, else an unshared one.
+SharedPlace find_shared(const void* data, int64_t bytes);
+
+/// Another rank's shared memory as mapped here; keeps each segment once it was used.
+class PeerMemory {
+ public:
+  explicit PeerMemory(PeerIdentity peer) : peer_(std::move(peer)) {}
+  ~PeerMemory();
+  PeerMemory(PeerMemory&& other) noexcept
+      : peer_(std::move(other.peer_)), segments_(std::exchange(other.segments_, {})) {}
+  PeerMemory& operator=(PeerMemory&&) = delete;
+
+  /// Error(kEnvironment) when the place cannot be opened.
+  std::byte* at(const SharedPlace& place);
+
+ private:
+  struct Segment {
+    uint64_t inode;
+    int64_t bytes;
+    std::byte* base;
+  };
+  const Segment& open(const SharedPlace& place);
+
+  PeerIdentity peer_;
+  std::vector<Segment> segments_;
+};
+
+}  // namespace ftrun

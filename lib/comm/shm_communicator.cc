@@ -1,0 +1,342 @@
+#include "comm/shm_communicator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "comm/reduce.h"
+#include "comm/shm_group.h"
+
+namespace ftrun {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+// Up to here one meeting with a copy is cheaper than reading in place, which needs two.
+constexpr int64_t kSmallBytes = 64 << 10;
+constexpr int64_t kPushBytes = 16 << 10;  // reduced and passed on while it is in the cache
+constexpr int64_t kAlignElements = 64;    // slices begin on cache lines
+
+int64_t payload(const CollectiveRecord& record) { return record.count * dtype_bytes(record.dtype); }
+
+class ShmCommunicator final : public Communicator {
+ public:
+  ShmCommunicator(Setup setup, Rendezvous& rendezvous)
+      : Communicator(std::move(setup)),
+        rendezvous_(rendezvous),
+        group_(rendezvous, name(), members(), rank()),
+        inputs_(static_cast<size_t>(size())),
+        moved_(static_cast<size_t>(size())) {}
+  ~ShmCommunicator() override { group_.leave(ShmGroup::State::kLeft); }
+
+  std::string_view backend() const override { return "shm"; }
+  void shutdown() override { barrier({"shutdown"}); }
+  void abort(const std::string&) noexcept override { group_.leave(ShmGroup::State::kAborted); }
+
+ protected:
+  void begin(Collective& work) override {
+    if (work.record.kind == CollectiveKind::kSend) start_send(work);
+  }
+
+  void complete(Collective& work) override {
+    switch (work.record.kind) {
+      case CollectiveKind::kAllReduce: return all_reduce_now(work);
+      case CollectiveKind::kReduceScatter: return reduce_scatter_now(work);
+      case CollectiveKind::kAllGather: return all_gather_now(work);
+      case CollectiveKind::kBroadcast: return broadcast_now(work);
+      case CollectiveKind::kBarrier: return announce(work, {});
+      case CollectiveKind::kSend: return finish_send(work);
+      case CollectiveKind::kReceive: return receive_now(work);
+    }
+  }
+
+  std::vector<PeerView> view_peers() override { return rendezvous_.view(members(), name()); }
+  CommBuffer allocate_memory(int64_t bytes) override { return allocate_shared(bytes); }
+
+ private:
+  /// Sends to one peer: how many were published, and copies of buffers that peers cannot read.
+  struct Outgoing {
+    int64_t published = 0;
+    std::vector<std::pair<int64_t, CommBuffer>> copies;  // by sequence
+  };
+
+  void meet();
+  void await(ShmSignal& signal, uint32_t target, int peer);
+  [[noreturn]] void fail_wait(ShmGroup::Verdict verdict, Clock::time_point start) const;
+  void announce(const Collective& work, const SharedPlace& in);
+  bool everyone_shares(const CollectiveRecord& record);
+  void collect_inputs(const Collective& work);
+
+  void all_reduce_now(const Collective& work);
+  void all_reduce_small(const Collective& work);
+  void all_reduce_in_place(const Collective& work);
+  void all_reduce_staged(const Collective& work);
+  void reduce_own_slice(const CollectiveRecord& record);
+  void reduce_scatter_now(const Collective& work);
+  void reduce_scatter_staged(const Collective& work);
+  void all_gather_now(const Collective& work);
+  void all_gather_staged(const Collective& work);
+  void broadcast_now(const Collective& work);
+
+  void start_send(Collective& work);
+  void publish(const Collective& work);
+  void finish_send(const Collective& work);
+  void receive_now(const Collective& work);
+
+  Rendezvous& rendezvous_;
+  ShmGroup group_;
+  std::vector<std::byte*> inputs_;      // every rank's input as mapped here
+  std::vector<const void*> moved_;      // the same, moved on to a piece
+  std::vector<Outgoing> outgoing_ = std::vector<Outgoing>(static_cast<size_t>(size()));
+};
+
+void ShmCommunicator::fail_wait(ShmGroup::Verdict verdict, Clock::time_point start) const {
+  const std::chrono::duration<double> waited = Clock::now() - start;
+  if (verdict == ShmGroup::Verdict::kTimeout)
+    throw Failure{cat("waited ", human_seconds(waited.count()), " in"), ""};
+  throw Failure{"lost a peer in", ""};
+}
+
+void ShmCommunicator::meet() {
+  const auto start = Clock::now();
+  const ShmGroup::Verdict verdict = group_.meet(setup().timeout);
+  if (verdict != ShmGroup::Verdict::kReached) fail_wait(verdict, start);
+}
+
+void ShmCommunicator::await(ShmSignal& signal, uint32_t target, int peer) {
+  const auto start = Clock::now();
+  const ShmGroup::Verdict verdict = group_.wait_for(signal, target, peer, setup().timeout);
+  if (verdict != ShmGroup::Verdict::kReached) fail_wait(verdict, start);
+}
+
+/// Enters the collective, meets the others and compares what all mean.
+void ShmCommunicator::announce(const Collective& work, const SharedPlace& in) {
+  const int64_t sequence = work.record.sequence;
+  group_.announcement(rank(), sequence) = {work.record, in};
+  meet();
+  for (int peer = 0; peer < size(); ++peer) {
+    if (same_collective(group_.announcement(peer, sequence).record, work.record)) continue;
+    std::vector<CollectiveRecord> all;
+    for (int other = 0; other < size(); ++other)
+      all.push_back(group_.announcement(other, sequence).record);
+    throw disagreement(all);
+  }
+}
+
+bool ShmCommunicator::everyone_shares(const CollectiveRecord& record) {
+  for (int peer = 0; peer < size(); ++peer) {
+    if (!group_.announcement(peer, record.sequence).in.shared()) return false;
+  }
+  return true;
+}
+
+void ShmCommunicator::collect_inputs(const Collective& work) {
+  for (int peer = 0; peer < size(); ++peer) {
+    // Our own memory is not mapped a second time.
+    inputs_[static_cast<size_t>(peer)] =
+        peer == rank()
+            ? static_cast<std::byte*>(const_cast<void*>(work.in))
+            : group_.memory(peer, group_.announcement(peer, work.record.sequence).in);
+  }
+}
+
+void ShmCommunicator::all_reduce_now(const Collective& work) {
+  const int64_t bytes = payload(work.record);
+  if (bytes <= kSmallBytes) return all_reduce_small(work);
+  announce(work, find_shared(work.in, bytes));
+  if (everyone_shares(work.record)) return all_reduce_in_place(work);
+  all_reduce_staged(work);
+}
+
+/// One meeting: everyone brings a copy and adds all of them up for itself.
+void ShmCommunicator::all_reduce_small(const Collective& work) {
+  const uint32_t meeting = group_.next_meeting();
+  std::memcpy(group_.staging(rank(), meeting), work.in, static_cast<size_t>(payload(work.record)));
+  announce(work, {});
+  for (int peer = 0; peer < size(); ++peer)
+    moved_[static_cast<size_t>(peer)] = group_.staging(peer, meeting);
+  reduce_in_order(work.record.dtype, work.record.op, moved_.data(), size(), work.out,
+                  work.record.count);
+}
+
+void ShmCommunicator::all_reduce_in_place(const Collective& work) {
+  collect_inputs(work);
+  reduce_own_slice(work.record);
+  meet();
+}
+
+/// Reads our slice of every rank's buffer and writes the result to all of them: only we touch it.
+void ShmCommunicator::reduce_own_slice(const CollectiveRecord& record) {
+  const int64_t width = dtype_bytes(record.dtype), step = kPushBytes / width;
+  int64_t part = (record.count + size() - 1) / size();
+  part = (part + kAlignElements - 1) / kAlignElements * kAlignElements;
+  const int64_t end = std::min(record.count, part * (rank() + 1));
+  for (int64_t at = part * rank(); at < end; at += step) {
+    const int64_t count = std::min(step, end - at);
+    for (size_t peer = 0; peer < inputs_.size(); ++peer)
+      moved_[peer] = inputs_[peer] + at * width;
+    std::byte* own = inputs_[static_cast<size_t>(rank())] + at * width;
+    reduce_in_order(record.dtype, record.op, moved_.data(), size(), own, count);
+    for (std::byte* other : inputs_) {
+      if (other + at * width != own)
+        std::memcpy(other + at * width, own, static_cast<size_t>(count * width));
+    }
+  }
+}
+
+void ShmCommunicator::all_reduce_staged(const Collective& work) {
+  const int64_t width = dtype_bytes(work.record.dtype), step = ShmGroup::kHalfBytes / width;
+  for (int64_t at = 0; at < work.record.count; at += step) {
+    const int64_t count = std::min(step, work.record.count - at);
+    auto* piece = static_cast<std::byte*>(work.out) + at * width;
+    const uint32_t meeting = group_.next_meeting();
+    std::memcpy(group_.staging(rank(), meeting), piece, static_cast<size_t>(count * width));
+    meet();
+    for (int peer = 0; peer < size(); ++peer)
+      moved_[static_cast<size_t>(peer)] = group_.staging(peer, meeting);
+    reduce_in_order(work.record.dtype, work.record.op, moved_.data(), size(), piece, count);
+  }
+}
+
+void ShmCommunicator::reduce_scatter_now(const Collective& work) {
+  const CollectiveRecord& record = work.record;
+  announce(work, find_shared(work.in, payload(record) * size()));
+  if (!everyone_shares(record)) return reduce_scatter_staged(work);
+  collect_inputs(work);
+  for (size_t peer = 0; peer < inputs_.size(); ++peer)
+    moved_[peer] = inputs_[peer] + rank() * payload(record);
+  reduce_in_order(record.dtype, record.op, moved_.data(), size(), work.out, record.count);
+  meet();  // the others are done with our input
+}
+
+void ShmCommunicator::reduce_scatter_staged(const Collective& work) {
+  const CollectiveRecord& record = work.record;
+  const int64_t width = dtype_bytes(record.dtype);
+  const int64_t step = std::max<int64_t>(ShmGroup::kHalfBytes / width / size(), 1);
+  const auto* in = static_cast<const std::byte*>(work.in);
+  for (int64_t at = 0; at < record.count; at += step) {
+    const int64_t count = std::min(step, record.count - at);
+    const uint32_t meeting = group_.next_meeting();
+    for (int block = 0; block < size(); ++block)
+      std::memcpy(group_.staging(rank(), meeting) + block * count * width,
+                  in + (block * record.count + at) * width, static_cast<size_t>(count * width));
+    meet();
+    for (int peer = 0; peer < size(); ++peer)
+      moved_[static_cast<size_t>(peer)] =
+          group_.staging(peer, meeting) + rank() * count * width;
+    reduce_in_order(record.dtype, record.op, moved_.data(), size(),
+                    static_cast<std::byte*>(work.out) + at * width, count);
+  }
+}
+
+void ShmCommunicator::all_gather_now(const Collective& work) {
+  const CollectiveRecord& record = work.record;
+  const int64_t bytes = payload(record);
+  announce(work, find_shared(work.in, bytes));
+  if (!everyone_shares(record)) return all_gather_staged(work);
+  collect_inputs(work);
+  auto* out = static_cast<std::byte*>(work.out);
+  for (int peer = 0; peer < size(); ++peer) {
+    const std::byte* from = inputs_[static_cast<size_t>(peer)];
+    if (out + peer * bytes != from)
+      std::memcpy(out + peer * bytes, from, static_cast<size_t>(bytes));
+  }
+  meet();
+}
+
+void ShmCommunicator::all_gather_staged(const Collective& work) {
+  const int64_t bytes = payload(work.record);
+  const auto* in = static_cast<const std::byte*>(work.in);
+  auto* out = static_cast<std::byte*>(work.out);
+  for (int64_t at = 0; at < bytes; at += ShmGroup::kHalfBytes) {
+    const auto piece = static_cast<size_t>(std::min(ShmGroup::kHalfBytes, bytes - at));
+    const uint32_t meeting = group_.next_meeting();
+    std::memcpy(group_.staging(rank(), meeting), in + at, piece);
+    meet();
+    for (int peer = 0; peer < size(); ++peer)
+      std::memcpy(out + peer * bytes + at, group_.staging(peer, meeting), piece);
+  }
+}
+
+void ShmCommunicator::broadcast_now(const Collective& work) {
+  const int64_t bytes = payload(work.record);
+  const int root = work.record.peer;
+  auto* data = static_cast<std::byte*>(work.out);
+  announce(work, rank() == root ? find_shared(data, bytes) : SharedPlace{});
+  const SharedPlace place = group_.announcement(root, work.record.sequence).in;
+  if (place.shared()) {
+    if (rank() != root)
+      std::memcpy(data, group_.memory(root, place), static_cast<size_t>(bytes));
+    return meet();
+  }
+  for (int64_t at = 0; at < bytes; at += ShmGroup::kHalfBytes) {
+    const auto piece = static_cast<size_t>(std::min(ShmGroup::kHalfBytes, bytes - at));
+    const uint32_t meeting = group_.next_meeting();
+    if (rank() == root) std::memcpy(group_.staging(root, meeting), data + at, piece);
+    meet();
+    if (rank() != root) std::memcpy(data + at, group_.staging(root, meeting), piece);
+  }
+}
+
+/// Publishes at once when the mailbox has room, so that two ranks may send to each other first and
+/// receive afterwards.
+void ShmCommunicator::start_send(Collective& work) {
+  const int peer = work.record.peer;
+  Outgoing& outgoing = outgoing_[static_cast<size_t>(peer)];
+  const auto taken = static_cast<int64_t>(group_.mailbox(rank(), peer).taken.value());
+  const bool in_order = work.record.sequence == outgoing.published + 1;
+  const auto waiting = static_cast<uint32_t>(work.record.sequence - taken);
+  if (in_order && waiting <= ShmMailbox::kDepth) publish(work);
+}
+
+void ShmCommunicator::publish(const Collective& work) {
+  const CollectiveRecord& record = work.record;
+  Outgoing& outgoing = outgoing_[static_cast<size_t>(record.peer)];
+  ShmMailbox& box = group_.mailbox(rank(), record.peer);
+  SharedPlace place = find_shared(work.in, payload(record));
+  if (!place.shared() && record.count > 0) {
+    CommBuffer copy = allocate_shared(payload(record));
+    std::memcpy(copy.data(), work.in, static_cast<size_t>(payload(record)));
+    place = find_shared(copy.data(), copy.bytes());
+    outgoing.copies.emplace_back(record.sequence, std::move(copy));
+  }
+  box.places[static_cast<size_t>(record.sequence) % ShmMailbox::kDepth] = {record, place};
+  outgoing.published = record.sequence;
+  box.sent.raise_to(static_cast<uint32_t>(record.sequence));
+}
+
+void ShmCommunicator::finish_send(const Collective& work) {
+  const int peer = work.record.peer;
+  const int64_t sequence = work.record.sequence;
+  Outgoing& outgoing = outgoing_[static_cast<size_t>(peer)];
+  ShmSignal& taken = group_.mailbox(rank(), peer).taken;
+  if (outgoing.published < sequence) {
+    await(taken, static_cast<uint32_t>(sequence) - ShmMailbox::kDepth, peer);
+    publish(work);
+  }
+  await(taken, static_cast<uint32_t>(sequence), peer);
+  std::erase_if(outgoing.copies, [&](const auto& copy) { return copy.first == sequence; });
+}
+
+void ShmCommunicator::receive_now(const Collective& work) {
+  const CollectiveRecord& record = work.record;
+  ShmMailbox& box = group_.mailbox(record.peer, rank());
+  await(box.sent, static_cast<uint32_t>(record.sequence), record.peer);
+  const ShmAnnouncement message =
+      box.places[static_cast<size_t>(record.sequence) % ShmMailbox::kDepth];
+  check_message(message.record, record);
+  if (record.count > 0)
+    std::memcpy(work.out, group_.memory(record.peer, message.in),
+                static_cast<size_t>(payload(record)));
+  box.taken.raise_to(static_cast<uint32_t>(record.sequence));
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_shm_communicator(Communicator::Setup setup,
+                                                    Rendezvous& rendezvous) {
+  return std::make_unique<ShmCommunicator>(std::move(setup), rendezvous);
+}
+
+}  // namespace ftrun

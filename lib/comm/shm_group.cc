@@ -1,0 +1,135 @@
+#include "comm/shm_group.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <thread>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ftrun {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string place_text(const SharedPlace& place) {
+  return cat(place.inode, " ", place.segment_bytes, " ", place.offset, " ", place.fd);
+}
+
+SharedPlace parse_place(const std::string& text) {
+  SharedPlace place;
+  unsigned long long inode = 0;
+  long long bytes = 0, offset = 0;
+  if (std::sscanf(text.c_str(), "%llu %lld %lld %d", &inode, &bytes, &offset, &place.fd) != 4)
+    bug(cat("a rank sent \"", text, "\" as its shared memory"));
+  place.inode = inode;
+  place.segment_bytes = bytes;
+  place.offset = offset;
+  return place;
+}
+
+/// Polling pays only when every rank has a processor.
+std::chrono::microseconds spin_time(int ranks) {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  const int processors =
+      ::sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
+  return std::chrono::microseconds(ranks <= processors ? 50 : 0);
+}
+
+}  // namespace
+
+ShmGroup::ShmGroup(Rendezvous& rendezvous, const std::string& name,
+                   const std::vector<int>& members, int rank)
+    : rendezvous_(rendezvous), members_(members), rank_(rank), spin_(spin_time(size())) {
+  for (const int member : members_) peers_.emplace_back(rendezvous.identity(member));
+  if (rank_ == 0) control_ = allocate_shared(control_bytes());
+  staging_ = allocate_shared(2 * kHalfBytes);
+  const auto place_of = [](const CommBuffer& buffer) {
+    return place_text(find_shared(buffer.data(), buffer.bytes()));
+  };
+  const std::string own = rank_ == 0 ? place_of(control_) : "";
+  const auto controls = rendezvous.exchange_text("shm/" + name, own, members_);
+  const auto stagings = rendezvous.exchange_text("shm/" + name, place_of(staging_), members_);
+  common_ = memory(0, parse_place(controls[0]));
+  for (int peer = 0; peer < size(); ++peer)
+    stagings_.push_back(memory(peer, parse_place(stagings[static_cast<size_t>(peer)])));
+  // Nobody may leave before all have opened its memory.
+  rendezvous.exchange_text("shm/" + name, "opened", members_);
+}
+
+int64_t ShmGroup::control_bytes() const {
+  return size() * static_cast<int64_t>(sizeof(Part)) +
+         size() * size() * static_cast<int64_t>(sizeof(ShmMailbox));
+}
+
+ShmGroup::Part& ShmGroup::part(int rank) { return reinterpret_cast<Part*>(common_)[rank]; }
+
+ShmMailbox& ShmGroup::mailbox(int from, int to) {
+  auto* boxes = reinterpret_cast<ShmMailbox*>(common_ + static_cast<size_t>(size()) * sizeof(Part));
+  return boxes[from * size() + to];
+}
+
+ShmAnnouncement& ShmGroup::announcement(int rank, int64_t sequence) {
+  return part(rank).announcements[static_cast<size_t>(sequence & 1)];
+}
+
+bool ShmGroup::lost(int peer) const {
+  const auto* parts = reinterpret_cast<const Part*>(common_);
+  if (parts[peer].state.load(std::memory_order_acquire) != 0) return true;
+  const PeerIdentity& self = rendezvous_.identity(rendezvous_.rank());
+  const int global = members_[static_cast<size_t>(peer)];
+  return process_state(rendezvous_.identity(global), self) == ProcessState::kGone;
+}
+
+/// A meeting needs everyone, so anyone's loss ends it, not only that of the rank we wait for.
+bool ShmGroup::someone_lost() const {
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank_ && lost(peer)) return true;
+  }
+  return false;
+}
+
+template <typename Lost>
+ShmGroup::Verdict ShmGroup::wait_until(ShmSignal& signal, uint32_t target,
+                                       std::chrono::milliseconds timeout, Lost lost_now) {
+  if (signal.reached(target)) return Verdict::kReached;
+  const auto deadline = Clock::now() + timeout;
+  Verdict verdict = Verdict::kReached;
+  const bool reached = signal.wait(target, spin_, [&] {
+    if (Clock::now() >= deadline) verdict = Verdict::kTimeout;
+    if (lost_now()) verdict = Verdict::kPeerLost;
+    return verdict != Verdict::kReached;
+  });
+  return reached ? Verdict::kReached : verdict;
+}
+
+ShmGroup::Verdict ShmGroup::wait_for(ShmSignal& signal, uint32_t target, int peer,
+                                     std::chrono::milliseconds timeout) {
+  return wait_until(signal, target, timeout, [&] { return lost(peer); });
+}
+
+ShmGroup::Verdict ShmGroup::meet(std::chrono::milliseconds timeout) {
+  const uint32_t target = ++meetings_;
+  part(rank_).progress.raise_to(target);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank_) continue;
+    const Verdict verdict =
+        wait_until(part(peer).progress, target, timeout, [this] { return someone_lost(); });
+    if (verdict != Verdict::kReached) return verdict;
+  }
+  return Verdict::kReached;
+}
+
+void ShmGroup::leave(State state) noexcept {
+  part(rank_).state.store(static_cast<uint32_t>(state), std::memory_order_release);
+  part(rank_).progress.wake_all();
+  for (int peer = 0; peer < size(); ++peer) {
+    mailbox(rank_, peer).sent.wake_all();
+    mailbox(peer, rank_).taken.wake_all();
+  }
+}
+
+}  // namespace ftrun

@@ -1,0 +1,56 @@
+#include "comm/shm_signal.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <climits>
+#include <ctime>
+
+namespace ftrun {
+namespace {
+
+constexpr timespec kNap = {.tv_sec = 0, .tv_nsec = 50'000'000};
+
+uint32_t* word_of(std::atomic<uint32_t>& value) { return reinterpret_cast<uint32_t*>(&value); }
+
+void pause_processor() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+void ShmSignal::raise_to(uint32_t value) {
+  value_.store(value, std::memory_order_seq_cst);
+  // A waiter counts itself before it looks at the value for the last time: one of us sees the other.
+  if (sleepers_.load(std::memory_order_seq_cst) != 0) wake_all();
+}
+
+void ShmSignal::wake_all() {
+  ::syscall(SYS_futex, word_of(value_), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+bool ShmSignal::wait(uint32_t target, std::chrono::microseconds spin,
+                     const std::function<bool()>& check) {
+  if (reached(target)) return true;
+  const auto spin_end = std::chrono::steady_clock::now() + spin;
+  while (spin.count() > 0 && std::chrono::steady_clock::now() < spin_end) {
+    for (int i = 0; i < 32; ++i) {
+      if (reached(target)) return true;
+      pause_processor();
+    }
+  }
+  while (true) {
+    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+    const uint32_t seen = value_.load(std::memory_order_seq_cst);
+    if (static_cast<int32_t>(seen - target) < 0)
+      ::syscall(SYS_futex, word_of(value_), FUTEX_WAIT, seen, &kNap, nullptr, 0);
+    sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+    if (reached(target)) return true;
+    if (check()) return reached(target);
+  }
+}
+
+}  // namespace ftrun

@@ -1,0 +1,160 @@
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/partial_gradient.h"
+#include "kernels/cpu/vector_kernels.h"
+
+namespace ftrun::cpu {
+
+namespace {
+
+constexpr int64_t kRowGrain = 16;
+
+template <class S>
+void norm_rows(const OpCall& call, const S* x, const S* r, const S* w, S* sum, S* y, Stat<S>* rstd) {
+  const int64_t tokens = call.in_dims(0)[0], width = call.in_dims(0)[1];
+  const double epsilon = call.attrs<NormAttrs>().epsilon;
+  const auto& vec = vector_kernels<S>();
+  parallel_ranges(tokens, kRowGrain, [&](int64_t begin, int64_t end) {
+    const int64_t at = begin * width;
+    vec.rms_norm(x + at, r == nullptr ? nullptr : r + at, w, sum == nullptr ? nullptr : sum + at, y + at, rstd + begin,
+                 end - begin, width, epsilon);
+  });
+}
+
+/// The parts of a qkv row: H query heads, K key heads, K value heads of d elements.
+struct Heads {
+  explicit Heads(const HeadAttrs& attrs)
+      : q(attrs.query_heads),
+        k(attrs.kv_heads),
+        size(attrs.head_size),
+        keys(q * size),
+        values(keys + k * size),
+        width(values + k * size) {}
+  int64_t q, k, size;
+  /// Offsets of the first key and value in a row; elements of a row.
+  int64_t keys, values, width;
+};
+
+}  // namespace
+
+template <class S>
+void rms_norm(const OpCall& call) {
+  norm_rows<S>(call, call.in<S>(0), nullptr, call.in<S>(1), nullptr, call.out<S>(0), call.out<Stat<S>>(1));
+}
+
+template <class S>
+void add_rms_norm(const OpCall& call) {
+  norm_rows<S>(call, call.in<S>(0), call.in<S>(1), call.in<S>(2), call.out<S>(0), call.out<S>(1),
+               call.out<Stat<S>>(2));
+}
+
+template <class S>
+void rms_norm_dgrad(const OpCall& call) {
+  const int64_t tokens = call.in_dims(0)[0], width = call.in_dims(0)[1];
+  const S* const dy = call.in<S>(0);
+  const S* const x = call.in<S>(1);
+  const Stat<S>* const rstd = call.in<Stat<S>>(2);
+  const S* const w = call.in<S>(3);
+  const S* const e = call.has_in(4) ? call.in<S>(4) : nullptr;
+  S* const dx = call.out<S>(0);
+  const auto& vec = vector_kernels<S>();
+  parallel_ranges(tokens, kRowGrain, [&](int64_t begin, int64_t end) {
+    const int64_t at = begin * width;
+    vec.rms_norm_dgrad(dy + at, x + at, rstd + begin, w, e == nullptr ? nullptr : e + at, dx + at, end - begin, width);
+  });
+}
+
+template <class S>
+void rms_norm_wgrad(const OpCall& call) {
+  const int64_t tokens = call.in_dims(0)[0], width = call.in_dims(0)[1];
+  const S* const dy = call.in<S>(0);
+  const S* const x = call.in<S>(1);
+  const Stat<S>* const rstd = call.in<Stat<S>>(2);
+  S* const partials = call.workspace<S>();
+  const auto& vec = vector_kernels<S>();
+  sum_row_blocks(tokens, width, partials, [&](int64_t first, int64_t rows, S* sums) {
+    vec.rms_norm_wgrad(dy + first * width, x + first * width, rstd + first, sums, rows, width);
+  });
+  add_partials(partials, tokens, width, width, call.out<S>(0), call.accumulate());
+}
+
+template <class S>
+void qk_norm(const OpCall& call) {
+  const auto& attrs = call.attrs<HeadAttrs>();
+  const Heads h(attrs);
+  const S* const qkv = call.in<S>(0);
+  const S* const wq = call.in<S>(1);
+  const S* const wk = call.in<S>(2);
+  S* const out = call.out<S>(0);
+  Stat<S>* const rstd = call.out<Stat<S>>(1);
+  const auto& vec = vector_kernels<S>();
+  parallel_ranges(call.in_dims(0)[0], kRowGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) {
+      const S* const x = qkv + n * h.width;
+      S* const y = out + n * h.width;
+      Stat<S>* const r = rstd + n * (h.q + h.k);
+      vec.rms_norm(x, nullptr, wq, nullptr, y, r, h.q, h.size, attrs.epsilon);
+      vec.rms_norm(x + h.keys, nullptr, wk, nullptr, y + h.keys, r + h.q, h.k, h.size, attrs.epsilon);
+      if (x != y) std::copy(x + h.values, x + h.width, y + h.values);
+    }
+  });
+}
+
+template <class S>
+void qk_norm_dgrad(const OpCall& call) {
+  const Heads h(call.attrs<HeadAttrs>());
+  const S* const dy = call.in<S>(0);
+  const S* const qkv = call.in<S>(1);
+  const Stat<S>* const rstd = call.in<Stat<S>>(2);
+  const S* const wq = call.in<S>(3);
+  const S* const wk = call.in<S>(4);
+  S* const dqkv = call.out<S>(0);
+  const auto& vec = vector_kernels<S>();
+  parallel_ranges(call.in_dims(0)[0], kRowGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) {
+      const int64_t q = n * h.width, k = q + h.keys;
+      const Stat<S>* const r = rstd + n * (h.q + h.k);
+      vec.rms_norm_dgrad(dy + q, qkv + q, r, wq, nullptr, dqkv + q, h.q, h.size);
+      vec.rms_norm_dgrad(dy + k, qkv + k, r + h.q, wk, nullptr, dqkv + k, h.k, h.size);
+      if (dy != dqkv) std::copy(dy + q + h.values, dy + q + h.width, dqkv + q + h.values);
+    }
+  });
+}
+
+template <class S>
+void qk_norm_wgrad(const OpCall& call) {
+  const Heads h(call.attrs<HeadAttrs>());
+  const int64_t tokens = call.in_dims(0)[0];
+  const S* const dy = call.in<S>(0);
+  const S* const qkv = call.in<S>(1);
+  const Stat<S>* const rstd = call.in<Stat<S>>(2);
+  S* const partials = call.workspace<S>();
+  const auto& vec = vector_kernels<S>();
+  sum_row_blocks(tokens, 2 * h.size, partials, [&](int64_t first, int64_t rows, S* sums) {
+    for (int64_t n = first; n < first + rows; ++n) {
+      const int64_t q = n * h.width, k = q + h.keys;
+      const Stat<S>* const r = rstd + n * (h.q + h.k);
+      vec.rms_norm_wgrad(dy + q, qkv + q, r, sums, h.q, h.size);
+      vec.rms_norm_wgrad(dy + k, qkv + k, r + h.q, sums + h.size, h.k, h.size);
+    }
+  });
+  add_partials(partials, tokens, h.size, 2 * h.size, call.out<S>(0), call.accumulate());
+  add_partials(partials + h.size, tokens, h.size, 2 * h.size, call.out<S>(1), call.accumulate());
+}
+
+template void rms_norm<float>(const OpCall&);
+template void rms_norm<double>(const OpCall&);
+template void add_rms_norm<float>(const OpCall&);
+template void add_rms_norm<double>(const OpCall&);
+template void rms_norm_dgrad<float>(const OpCall&);
+template void rms_norm_dgrad<double>(const OpCall&);
+template void rms_norm_wgrad<float>(const OpCall&);
+template void rms_norm_wgrad<double>(const OpCall&);
+template void qk_norm<float>(const OpCall&);
+template void qk_norm<double>(const OpCall&);
+template void qk_norm_dgrad<float>(const OpCall&);
+template void qk_norm_dgrad<double>(const OpCall&);
+template void qk_norm_wgrad<float>(const OpCall&);
+template void qk_norm_wgrad<double>(const OpCall&);
+
+}  // namespace ftrun::cpu

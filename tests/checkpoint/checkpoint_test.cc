@@ -1,0 +1,360 @@
+#include "checkpoint/checkpoint.h"
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "checkpoint/inspect.h"
+#include "checkpoint/save.h"
+#include "test_support.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun::test {
+namespace {
+namespace fs = std::filesystem;
+
+void save(const std::string& root, int world_size, int64_t step, int version, int64_t keep_last = 0) {
+  const auto errors = run_ranks(world_size, [&](const RankGroup& group) {
+    ToyState state(world_size, group.rank, version);
+    save_checkpoint(posix_files(), {.root = root, .keep_last = keep_last}, toy_meta(step, world_size),
+                    state.slices(), group);
+  });
+  for (const std::string& error : errors) REQUIRE(error == "");
+}
+
+bool loads_as(const std::string& folder, int world_size, int version) {
+  for (int rank = 0; rank < world_size; ++rank) {
+    ToyState state(world_size, rank, 0);
+    state.clear();
+    Checkpoint checkpoint(folder);
+    checkpoint.read(state.slices());
+    if (!state.equals(version)) return false;
+  }
+  return true;
+}
+
+std::vector<StateInfo> expected_states() {
+  std::vector<StateInfo> states;
+  for (const auto& [name, shape] : ToyState::tensors())
+    for (const char* kind : {"exp_avg", "exp_avg_sq", "param"})
+      states.push_back({name, kind, DType::kF32, shape});
+  return states;
+}
+
+std::vector<std::string> names_in(const std::string& folder) { return posix_files().list(folder); }
+
+StateSlice slice_of(const std::string& tensor, std::vector<int64_t> shape, int64_t begin, int64_t end,
+                    void* data) {
+  return {tensor, "param", DType::kF32, std::move(shape), begin, end, data};
+}
+
+}  // namespace
+
+TEST_CASE("a checkpoint of 2 ranks loads on 1, 2, 3 and 5 ranks, bit by bit") {
+  const TempFolder run;
+  const std::string root = run / "checkpoints";
+  save(root, 2, 100, 7);
+  REQUIRE(names_in(root) == std::vector<std::string>{"latest", "step-00000100"});
+  REQUIRE(names_in(root + "/step-00000100") ==
+          std::vector<std::string>{"checkpoint.json", "rank-00000.safetensors",
+                                   "rank-00001.safetensors"});
+  REQUIRE(read_text(root + "/latest") == "step-00000100");
+  for (const int world_size : {1, 2, 3, 5}) REQUIRE(loads_as(root + "/step-00000100", world_size, 7));
+  REQUIRE(verify_checkpoint(root).empty());
+}
+
+TEST_CASE("a checkpoint of 3 ranks and one of 1 rank load on 2 ranks") {
+  const TempFolder run;
+  save(run.path(), 3, 1, 1);
+  save(run.path(), 1, 2, 2);
+  REQUIRE(loads_as(run / "step-00000001", 2, 1));
+  REQUIRE(loads_as(run / "step-00000002", 2, 2));
+}
+
+TEST_CASE("what a run needs beside tensors comes back as it was") {
+  const TempFolder run;
+  CheckpointMeta meta = toy_meta(3, 1);
+  meta.skipped_steps = 2;
+  meta.scheduler["lr"] = 0.1 + 0.2;
+  meta.loss_scaler = LossScalerState{65536, 12, 5, -1};
+  ToyState state(1, 0, 1);
+  save_checkpoint(posix_files(), {.root = run.path()}, meta, state.slices(), RankGroup{});
+  const Checkpoint checkpoint(run / "step-00000003");
+  const CheckpointMeta& read = checkpoint.meta();
+  REQUIRE(read.step == 3);
+  REQUIRE(read.skipped_steps == 2);
+  REQUIRE(read.samples == meta.samples);
+  REQUIRE(read.tokens == meta.tokens);
+  REQUIRE(read.seed == meta.seed);
+  REQUIRE(read.scheduler == meta.scheduler);
+  REQUIRE(read.loss_scaler->scale == 65536);
+  REQUIRE(read.loss_scaler->iteration == 12);
+  REQUIRE(read.loss_scaler->last_overflow == 5);
+  REQUIRE(read.loss_scaler->hysteresis == -1);
+  REQUIRE(read.topology == meta.topology);
+  REQUIRE(read.extra == meta.extra);
+  REQUIRE(read.config_hash == "c2c2");
+  REQUIRE(read.ftrun_version == "0.1.0");
+}
+
+TEST_CASE("replicated state may be saved by every rank") {
+  const TempFolder run;
+  const auto errors = run_ranks(2, [&](const RankGroup& group) {
+    ToyState state(1, 0, 4);
+    save_checkpoint(posix_files(), {.root = run.path()}, toy_meta(1, 2), state.slices(), group);
+  });
+  REQUIRE(errors == std::vector<std::string>{"", ""});
+  REQUIRE(loads_as(run / "step-00000001", 3, 4));
+}
+
+TEST_CASE("each rank may read only its own file when the layout is the same") {
+  const TempFolder run;
+  save(run.path(), 2, 1, 1);
+  fs::remove(run / "step-00000001/rank-00001.safetensors");
+  ToyState mine(2, 0, 0);
+  mine.clear();
+  Checkpoint checkpoint(run / "step-00000001");
+  checkpoint.read(mine.slices());
+  REQUIRE(mine.equals(1));
+  ToyState other(2, 1, 0);
+  REQUIRE(bad_input([&] { checkpoint.read(other.slices()); }) ==
+          (run / "step-00000001/rank-00001.safetensors") + ": is missing");
+}
+
+TEST_CASE("states that the run and the checkpoint do not share are refused by name") {
+  const TempFolder run;
+  save(run.path(), 2, 1, 1);
+  const std::string folder = run / "step-00000001";
+  const std::string manifest = folder + "/checkpoint.json";
+  const std::string file = folder + "/rank-00000.safetensors";
+  Checkpoint checkpoint(folder);
+  std::vector<float> room(64);
+  void* data = room.data();
+  REQUIRE(bad_input([&] { checkpoint.read(slice_of("model.none.weight", {3}, 0, 3, data)); }) ==
+          manifest + ": tensor \"model.none.weight\" (param) is not in the checkpoint");
+  REQUIRE(bad_input([&] { checkpoint.read(slice_of("model.norm.weight", {4}, 0, 4, data)); }) ==
+          file + ": tensor \"model.norm.weight\" (param) has shape [3], the run needs [4]");
+  StateSlice half = slice_of("model.norm.weight", {3}, 0, 3, data);
+  half.dtype = DType::kBF16;
+  REQUIRE(bad_input([&] { checkpoint.read(half); }) ==
+          file + ": tensor \"model.norm.weight\" (param) is F32, the run needs BF16");
+
+  checkpoint.require_states(expected_states());
+  auto states = expected_states();
+  states[0].shape = {4, 13};
+  REQUIRE(bad_input([&] { checkpoint.require_states(states); }) ==
+          manifest + ": tensor \"model.embed_tokens.weight\" (exp_avg) has shape [13, 4], the run needs [4, 13]");
+  states = expected_states();
+  states.push_back({"new", "param", DType::kF32, {}});
+  REQUIRE(bad_input([&] { checkpoint.require_states(states); }) ==
+          manifest + ": tensor \"new\" (param) is not in the checkpoint");
+  states = expected_states();
+  states.pop_back();
+  REQUIRE(bad_input([&] { checkpoint.require_states(states); }) ==
+          manifest + ": tensor \"scale\" (param) is in the checkpoint, the run has no such state");
+  states = expected_states();
+  states[1].dtype = DType::kF16;
+  REQUIRE(bad_input([&] { checkpoint.require_states(states); }) ==
+          manifest + ": tensor \"model.embed_tokens.weight\" (exp_avg_sq) is F32, the run needs F16");
+}
+
+TEST_CASE("a range that no file holds is refused") {
+  const TempFolder run;
+  std::vector<float> values(6);
+  save_checkpoint(posix_files(), {.root = run.path()}, toy_meta(1, 1),
+                  {slice_of("a", {6}, 0, 2, values.data()), slice_of("a", {6}, 4, 6, values.data())},
+                  RankGroup{});
+  Checkpoint checkpoint(run / "step-00000001");
+  checkpoint.read(slice_of("a", {6}, 4, 6, values.data()));
+  REQUIRE(bad_input([&] { checkpoint.read(slice_of("a", {6}, 1, 6, values.data())); }) ==
+          (run / "step-00000001/checkpoint.json") + ": tensor \"a\" (param): element 2 is in no file");
+}
+
+TEST_CASE("files that were swapped, cut, renamed or added are named") {
+  const TempFolder run;
+  save(run.path(), 2, 1, 1);
+  const std::string folder = run / "step-00000001";
+  const std::string file = folder + "/rank-00001.safetensors";
+  const std::string good = read_text(file);
+  write_text(file, good.substr(0, good.size() - 4));
+  REQUIRE(verify_checkpoint(folder) ==
+          std::vector<std::string>{cat(file, ": has ", good.size() - 4, " bytes, the manifest says ",
+                                       good.size())});
+  write_text(file, "x" + good.substr(1));
+  REQUIRE(verify_checkpoint(folder).size() == 1);
+  write_text(file, good);
+  write_text(folder + "/other", "");
+  REQUIRE(verify_checkpoint(folder) ==
+          std::vector<std::string>{folder + "/other: is not in the manifest"});
+  fs::rename(folder, run / "step-00000002");
+  REQUIRE(verify_checkpoint(run / "step-00000002") ==
+          std::vector<std::string>{(run / "step-00000002") +
+                                   "/checkpoint.json: is of step 1, the folder is named for step 2"});
+}
+
+TEST_CASE("files of another checkpoint of the same layout are refused") {
+  const TempFolder run;
+  save(run.path(), 2, 1, 1);
+  save(run.path(), 2, 2, 2);
+  fs::copy_file(run / "step-00000001/rank-00001.safetensors", run / "step-00000002/rank-00001.safetensors",
+                fs::copy_options::overwrite_existing);
+  ToyState state(2, 1, 0);
+  Checkpoint checkpoint(run / "step-00000002");
+  const std::string message = bad_input([&] { checkpoint.read(state.slices()); });
+  const std::string start = (run / "step-00000002/rank-00001.safetensors") +
+                            ": tensor \"model.embed_tokens.weight\" (param), elements 26 to 52: the checksum is ";
+  REQUIRE(message.substr(0, start.size()) == start);
+}
+
+TEST_CASE("the newest checkpoint that verifies is chosen, and each one passed over is told") {
+  const TempFolder run;
+  for (int step = 1; step <= 3; ++step) save(run.path(), 2, step, step);
+  const auto choose = [&](std::optional<int64_t> step) {
+    std::vector<std::string> chosen(2);
+    const auto errors = run_ranks(2, [&](const RankGroup& group) {
+      chosen[static_cast<size_t>(group.rank)] = choose_checkpoint(run.path(), step, group);
+    });
+    REQUIRE(errors[0] == errors[1]);
+    REQUIRE(chosen[0] == chosen[1]);
+    return errors[0].empty() ? chosen[0] : errors[0];
+  };
+  REQUIRE(choose(std::nullopt) == run / "step-00000003");
+  REQUIRE(choose(1) == run / "step-00000001");
+
+  const std::string broken = run / "step-00000003/rank-00001.safetensors";
+  fs::remove(broken);
+  const std::string log = logged([&] { REQUIRE(choose(std::nullopt) == run / "step-00000002"); });
+  REQUIRE(log.find("error: checkpoint step-00000003 is passed over: " + broken + ": is missing\n") !=
+          std::string::npos);
+  REQUIRE(log.find("warning: " + run.path() + "/latest: names step-00000003; the newest good "
+                   "checkpoint is step-00000002\n") != std::string::npos);
+  REQUIRE(choose(3) == "the checkpoint cannot be used: " + broken + ": is missing");
+  REQUIRE(choose(9) == "the checkpoint cannot be used: " + (run / "step-00000009") +
+                           ": has no checkpoint.json, so it is no complete checkpoint");
+
+  write_text(run / "step-00000002/checkpoint.json", "{}");
+  fs::remove(run / "step-00000001/rank-00000.safetensors");
+  logged([&] {
+    REQUIRE(choose(std::nullopt) ==
+            "no checkpoint can be used: " + broken + ": is missing\n  " +
+                (run / "step-00000001/rank-00000.safetensors") + ": is missing\n  " +
+                (run / "step-00000002/checkpoint.json") +
+                ": does not begin as a checkpoint manifest");
+  });
+  REQUIRE(bad_input([&] { choose_checkpoint(run / "nothing", std::nullopt, RankGroup{}); }) ==
+          (run / "nothing") + ": holds no checkpoint");
+}
+
+TEST_CASE("after going back to an earlier step the newest commit counts, not the highest step") {
+  const TempFolder run;
+  save(run.path(), 1, 100, 1);
+  save(run.path(), 1, 200, 2);
+  save(run.path(), 1, 150, 3);
+  REQUIRE(read_text(run / "latest") == "step-00000150");
+  REQUIRE(choose_checkpoint(run.path(), std::nullopt, RankGroup{}) == run / "step-00000150");
+  const auto entries = list_checkpoints(run.path());
+  REQUIRE(entries.size() == 3);
+  REQUIRE(entries[0].step == 150);
+  REQUIRE(entries[1].step == 200);
+  REQUIRE(entries[2].step == 100);
+}
+
+TEST_CASE("a step that is saved again replaces the old folder") {
+  const TempFolder run;
+  save(run.path(), 2, 100, 1);
+  save(run.path(), 3, 100, 2);
+  REQUIRE(names_in(run.path()) == std::vector<std::string>{"latest", "step-00000100"});
+  REQUIRE(loads_as(run / "step-00000100", 1, 2));
+}
+
+TEST_CASE("keep_last removes older commits and never the newest good one") {
+  const TempFolder run;
+  for (int step = 1; step <= 4; ++step) save(run.path(), 1, step, step, 2);
+  REQUIRE(names_in(run.path()) ==
+          std::vector<std::string>{"latest", "step-00000003", "step-00000004"});
+  write_text(run / "step-00000004/checkpoint.json", "damaged");
+  save(run.path(), 1, 2, 9, 1);
+  REQUIRE(names_in(run.path()) ==
+          std::vector<std::string>{"latest", "step-00000002", "step-00000004"});
+  REQUIRE(loads_as(run / "step-00000002", 2, 9));
+}
+
+TEST_CASE("leftovers of interrupted saves are cleaned, and a replaced folder is put back") {
+  const TempFolder run;
+  save(run.path(), 1, 1, 1);
+  save(run.path(), 1, 2, 2);
+  fs::create_directories(run / "step-00000003.tmp-0011aabb");
+  write_text(run / "step-00000003.tmp-0011aabb/rank-00000.safetensors", "half");
+  write_text(run / "latest.tmp", "step-0");
+  write_text(run / "notes.txt", "mine");
+  fs::rename(run / "step-00000002", run / "step-00000002.replaced-00ff00ff");
+  fs::create_directories(run / "step-00000001.replaced-00ff00ff");
+  clean_checkpoints(posix_files(), run.path());
+  REQUIRE(names_in(run.path()) ==
+          std::vector<std::string>{"latest", "notes.txt", "step-00000001", "step-00000002"});
+  REQUIRE(loads_as(run / "step-00000002", 1, 2));
+  REQUIRE(loads_as(run / "step-00000001", 1, 1));
+  clean_checkpoints(posix_files(), run / "absent");
+}
+
+TEST_CASE("a failure on one rank stops the save on all, with the same words") {
+  const TempFolder run;
+  save(run.path(), 2, 1, 1);
+  const auto errors = run_ranks(2, [&](const RankGroup& group) {
+    ToyState state(2, group.rank, 2);
+    auto slices = state.slices();
+    if (group.rank == 1) slices.push_back(slices[0]);
+    save_checkpoint(posix_files(), {.root = run.path()}, toy_meta(2, 2), slices, group);
+  });
+  REQUIRE(errors[0] == errors[1]);
+  REQUIRE(errors[0].find("checkpoint step-00000002 was not written: rank 1: internal error") == 0);
+  REQUIRE(errors[0].find("slice \"model.embed_tokens.weight.param[26:52]\" is given twice") !=
+          std::string::npos);
+  REQUIRE(names_in(run.path()) == std::vector<std::string>{"latest", "step-00000001"});
+  REQUIRE(verify_checkpoint(run.path()).empty());
+}
+
+TEST_CASE("differences between a checkpoint and a run are told field by field") {
+  const CheckpointMeta saved = toy_meta(1, 2);
+  REQUIRE(differences(saved, toy_meta(9, 2)).empty());
+  CheckpointMeta run = toy_meta(1, 3);
+  run.data_fingerprint = "ffff";
+  run.seed = 5;
+  run.model_fingerprint = "";
+  const auto found = differences(saved, run);
+  REQUIRE(found.size() == 3);
+  REQUIRE(found[0].text == "data: the checkpoint has d0d0, this run ffff");
+  REQUIRE(found[1].text == "seed: the checkpoint has 18446744073709551615, this run 5");
+  REQUIRE(found[2].text == "topology: the checkpoint has data 2, world_size 2, this run data 3, world_size 3");
+}
+
+TEST_CASE("a person can read what a checkpoint holds") {
+  const TempFolder run;
+  save(run.path(), 2, 100, 1);
+  const std::string text = describe_checkpoint(run / "step-00000100");
+  const auto row = [](std::string name, const std::string& value) {
+    name.resize(32, ' ');
+    return cat("\n", name, value, "\n");
+  };
+  REQUIRE(text.find(row("step", "100")) != std::string::npos);
+  REQUIRE(text.find(row("written by", "ftrun 0.1.0, format 1")) != std::string::npos);
+  REQUIRE(text.find(row("topology", "data 2, world_size 2")) != std::string::npos);
+  REQUIRE(text.find(row("exp_avg F32", "4 tensors, 91 elements, 364 B")) != std::string::npos);
+  REQUIRE(text.find(row("scheduler last_batch_iteration", "99")) != std::string::npos);
+  const std::string all = describe_checkpoint(run.path());
+  REQUIRE(all.find("step-00000100  2 ranks, ") == 0);
+  REQUIRE(bad_input([&] { describe_checkpoint(run / "absent"); }) == (run / "absent") + ": is not a folder");
+}
+
+TEST_CASE("too little room for checkpoints is told before the first one") {
+  const TempFolder run;
+  REQUIRE(!checkpoint_space_warning(posix_files(), run.path(), 1, 1));
+  const auto warning = checkpoint_space_warning(posix_files(), run.path(), int64_t{1} << 50, 1);
+  REQUIRE(warning->find(run.path() + ": 2 checkpoints of 1.00 PiB want 2.40 PiB, ") == 0);
+}
+
+}  // namespace ftrun::test

@@ -1,0 +1,258 @@
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/inspect.h"
+#include "checkpoint/save.h"
+#include "fault_files.h"
+#include "test_support.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun::test {
+namespace {
+
+constexpr int kRanks = 2;
+
+struct Scene {
+  TempFolder run;
+  std::string root = run / "checkpoints";
+};
+
+std::vector<std::string> save(FileSystem& files, const std::string& root, int64_t step, int version,
+                              int64_t keep_last = 0) {
+  return run_ranks(kRanks, [&](const RankGroup& group) {
+    ToyState state(kRanks, group.rank, version);
+    save_checkpoint(files, {.root = root, .keep_last = keep_last}, toy_meta(step, kRanks),
+                    state.slices(), group);
+  });
+}
+
+// The version that a new run would resume with, or 0.
+int resumed_version(const std::string& root) {
+  std::string folder;
+  try {
+    folder = choose_checkpoint(root, std::nullopt, RankGroup{});
+  } catch (const Error&) {
+    return 0;
+  }
+  ToyState state(1, 0, 0);
+  state.clear();
+  Checkpoint checkpoint(folder);
+  checkpoint.read(state.slices());
+  for (int version = 1; version < 10; ++version)
+    if (state.equals(version)) return version;
+  return -1;
+}
+
+// One save over an earlier one; how many file-system calls it makes.
+int64_t calls_of_a_save(int64_t step, int64_t keep_last) {
+  Scene scene;
+  FaultFileSystem files(scene.run.path());
+  save(files, scene.root, 1, 1);
+  const int64_t before = files.calls();
+  save(files, scene.root, step, 2, keep_last);
+  return files.calls() - before;
+}
+
+bool has_leftovers(const std::string& root) {
+  for (const std::string& name : posix_files().list(root))
+    if (name.find(".tmp") != std::string::npos || name.find(".replaced") != std::string::npos)
+      return true;
+  return false;
+}
+
+void fail_each_call(int error_number, int64_t step, int64_t keep_last) {
+  const int64_t count = calls_of_a_save(step, keep_last);
+  REQUIRE(count > 20);
+  int64_t refused = 0;
+  for (int64_t k = 0; k < count; ++k) {
+    Scene scene;
+    FaultFileSystem files(scene.run.path());
+    save(files, scene.root, 1, 1);
+    files.fail_call(k, error_number);
+    const auto errors = save(files, scene.root, step, 2, keep_last);
+    INFO("call " << k << " of " << count << ": " << errors[0]);
+    REQUIRE(errors[0] == errors[1]);
+    refused += errors[0].empty() ? 0 : 1;
+    if (!errors[0].empty())
+      REQUIRE(errors[0].find(cat("checkpoint ", step_folder_name(step), " was not written: rank ")) == 0);
+    clean_checkpoints(files, scene.root);
+    REQUIRE(!has_leftovers(scene.root));
+    // Refused, the save may still have reached its commit: then the new state is whole.
+    const int version = resumed_version(scene.root);
+    REQUIRE((version == 2 || (version == 1 && !errors[0].empty())));
+    // And the run can save again.
+    REQUIRE(save(files, scene.root, step, 3)[0] == "");
+    REQUIRE(resumed_version(scene.root) == 3);
+  }
+  REQUIRE(refused > count / 2);
+}
+
+struct Outcomes {
+  int64_t states = 0;
+  std::set<int> versions;
+};
+
+Outcomes cut_power_at_each_call(int64_t step, int64_t keep_last, bool clean_first) {
+  const int64_t count = calls_of_a_save(step, keep_last);
+  Outcomes outcomes;
+  for (int64_t k = 0; k <= count; ++k)
+    for (int variant = 0; variant < 4 + 8; ++variant) {
+      const auto survival = static_cast<Survival>(std::min(variant, 4));
+      Scene scene;
+      FaultFileSystem files(scene.run.path());
+      save(files, scene.root, 1, 1);
+      files.cut_power_at(k);
+      save(files, scene.root, step, 2, keep_last);
+      files.restart(survival, static_cast<uint64_t>(k * 100 + variant));
+      if (clean_first) clean_checkpoints(files, scene.root);
+      const int version = resumed_version(scene.root);
+      INFO("power cut at call " << k << " of " << count << ", variant " << variant);
+      REQUIRE((version == 1 || version == 2));
+      if (k == count) REQUIRE(version == 2);
+      outcomes.versions.insert(version);
+      ++outcomes.states;
+    }
+  return outcomes;
+}
+
+}  // namespace
+
+TEST_CASE("a full disk at any call of a save leaves the previous checkpoint good") {
+  logged([] { fail_each_call(ENOSPC, 2, 0); });
+}
+
+TEST_CASE("an input or output error at any call of a save leaves the previous checkpoint good") {
+  logged([] { fail_each_call(EIO, 2, 1); });
+}
+
+TEST_CASE("a failure at any call of a save over the same step leaves one of the two") {
+  logged([] { fail_each_call(EIO, 1, 0); });
+}
+
+TEST_CASE("after a power cut at any call of a save the newest checkpoint that verifies loads") {
+  logged([] {
+    const Outcomes outcomes = cut_power_at_each_call(2, 0, false);
+    REQUIRE(outcomes.versions == std::set<int>{1, 2});
+    REQUIRE(outcomes.states > 300);
+  });
+}
+
+TEST_CASE("after a power cut while old checkpoints are removed the new one loads") {
+  logged([] { REQUIRE(cut_power_at_each_call(2, 1, true).versions == std::set<int>{1, 2}); });
+}
+
+TEST_CASE("after a power cut while a step is replaced one of the two loads") {
+  logged([] { REQUIRE(cut_power_at_each_call(1, 0, true).versions == std::set<int>{1, 2}); });
+}
+
+TEST_CASE("a power cut in the first save of a run leaves no checkpoint that only looks like one") {
+  logged([] {
+    for (int64_t k = 0; k < 40; ++k)
+      for (int variant = 0; variant < 8; ++variant) {
+        Scene scene;
+        FaultFileSystem files(scene.run.path());
+        files.cut_power_at(k);
+        save(files, scene.root, 1, 1);
+        files.restart(static_cast<Survival>(std::min(variant, 4)), static_cast<uint64_t>(variant));
+        clean_checkpoints(files, scene.root);
+        const int version = resumed_version(scene.root);
+        REQUIRE((version == 0 || version == 1));
+      }
+  });
+}
+
+TEST_CASE("these tests would notice a save that does not sync") {
+  logged([] {
+    Scene scene;
+    FaultFileSystem files(scene.run.path());
+    save(files, scene.root, 1, 1);
+    files.ignore_syncs();
+    REQUIRE(save(files, scene.root, 2, 2)[0] == "");
+    REQUIRE(resumed_version(scene.root) == 2);
+    files.restart(Survival::kEntriesAndZeros);
+    REQUIRE(resumed_version(scene.root) == 1);
+    REQUIRE(!verify_checkpoint(scene.root).empty());
+  });
+}
+
+TEST_CASE("a failed save says what failed, on which rank, and what to do") {
+  Scene scene;
+  FaultFileSystem files(scene.run.path());
+  save(files, scene.root, 1, 1);
+  for (int64_t k = 0;; ++k) {
+    files.fail_call(k, ENOSPC);
+    const auto errors = save(files, scene.root, 2, 2);
+    if (errors[0].find("reserve failed") == std::string::npos) continue;
+    const size_t path = errors[0].find(scene.root);
+    REQUIRE(errors[0].substr(0, path).find("checkpoint step-00000002 was not written: rank ") == 0);
+    REQUIRE(errors[0].find(".safetensors: reserve failed: No space left on device") != std::string::npos);
+    break;
+  }
+}
+
+TEST_CASE("every flipped bit of a checkpoint is found and its file named") {
+  Scene scene;
+  save(posix_files(), scene.root, 1, 1);
+  save(posix_files(), scene.root, 2, 2);
+  REQUIRE(verify_checkpoint(scene.root).empty());
+  std::vector<std::string> paths{scene.root + "/latest"};
+  for (const char* step : {"step-00000001", "step-00000002"})
+    for (const std::string& name : posix_files().list(scene.root + "/" + step))
+      paths.push_back(scene.root + "/" + step + "/" + name);
+  REQUIRE(paths.size() == 7);
+  std::mt19937_64 random(5);
+  int in_data = 0;
+  for (int flip = 0; flip < 700; ++flip) {
+    const std::string& path = paths[static_cast<size_t>(flip) % paths.size()];
+    const std::string good = read_text(path);
+    std::string bad = good;
+    const size_t at = random() % bad.size();
+    bad[at] = static_cast<char>(bad[at] ^ (1 << random() % 8));
+    write_text(path, bad);
+    const auto problems = verify_checkpoint(scene.root);
+    INFO(path << ", byte " << at);
+    REQUIRE(!problems.empty());
+    const bool named = std::any_of(problems.begin(), problems.end(), [&](const std::string& problem) {
+      return problem.find(path + ":") == 0;
+    });
+    REQUIRE(named);
+    if (path.find("rank-") != std::string::npos) {
+      uint64_t header = 0;
+      for (size_t i = 8; i-- > 0;) header = header << 8 | static_cast<unsigned char>(good[i]);
+      if (at >= 8 + header) {
+        ++in_data;
+        REQUIRE(problems[0].find(path + ": tensor \"") == 0);
+        REQUIRE(problems[0].find(": the checksum is ") != std::string::npos);
+      }
+    }
+    write_text(path, good);
+  }
+  REQUIRE(in_data > 50);
+  REQUIRE(verify_checkpoint(scene.root).empty());
+}
+
+TEST_CASE("a flipped bit is found by the load of the rank that needs it") {
+  Scene scene;
+  save(posix_files(), scene.root, 1, 1);
+  const std::string path = scene.root + "/step-00000001/rank-00001.safetensors";
+  std::string bytes = read_text(path);
+  bytes[bytes.size() - 1] = static_cast<char>(bytes[bytes.size() - 1] ^ 1);
+  write_text(path, bytes);
+  Checkpoint checkpoint(scene.root + "/step-00000001");
+  ToyState other(kRanks, 0, 0);
+  checkpoint.read(other.slices());
+  REQUIRE(other.equals(1));
+  ToyState mine(kRanks, 1, 0);
+  REQUIRE(bad_input([&] { checkpoint.read(mine.slices()); }).find(path + ": tensor \"scale\" (param), elements 0 to 1: the checksum is ") == 0);
+}
+
+}  // namespace ftrun::test

@@ -1,0 +1,150 @@
+#include "checkpoint/manifest.h"
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/checksum.h"
+#include "base/error.h"
+#include "checkpoint/json_strict.h"
+#include "test_support.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun::test {
+namespace {
+
+Manifest small_manifest() {
+  Manifest manifest{toy_meta(5, 1), 3, {}};
+  RankRecord rank{0, "rank-00000.safetensors", 100, 1, 2, {}};
+  rank.slices.push_back({"a.weight", "param", DType::kBF16, {2, 3}, 1, 4, 77});
+  rank.slices.push_back({"b", "param", DType::kF32, {}, 0, 1, 78});
+  manifest.files.push_back(rank);
+  return manifest;
+}
+
+// Puts the right checksum over a text that was changed.
+std::string sealed(std::string text) {
+  const size_t start = std::string("{\n\"xxh3\": \"").size();
+  const std::string rest = text.substr(start + 16);
+  return text.substr(0, start) + hex64(xxh3(rest.data(), rest.size())) + rest;
+}
+
+std::string with(const std::string& from, const std::string& to) {
+  std::string text = manifest_text(small_manifest());
+  const size_t at = text.find(from);
+  REQUIRE(at != std::string::npos);
+  return sealed(text.replace(at, from.size(), to));
+}
+
+std::string refusal(const std::string& text) {
+  return bad_input([&] { manifest_from(text, "m"); });
+}
+
+}  // namespace
+
+TEST_CASE("a manifest is read as it was written") {
+  const Manifest read = manifest_from(manifest_text(small_manifest()), "m");
+  REQUIRE(manifest_text(read) == manifest_text(small_manifest()));
+  REQUIRE(read.serial == 3);
+  REQUIRE(read.files[0].slices[0].tensor_shape == std::vector<int64_t>{2, 3});
+  REQUIRE(read.files[0].slices[0].xxh3 == 77);
+}
+
+TEST_CASE("a rank's record travels as text") {
+  const RankRecord record = small_manifest().files[0];
+  const RankRecord read = rank_record_from(rank_record_text(record), "r");
+  REQUIRE(rank_record_text(read) == rank_record_text(record));
+}
+
+TEST_CASE("slices are named by tensor, kind and range") {
+  REQUIRE(entry_name({"a", "param", DType::kF32, {2, 3}, 0, 6, 0}) == "a.param");
+  REQUIRE(entry_name({"a", "exp_avg", DType::kF32, {2, 3}, 2, 6, 0}) == "a.exp_avg[2:6]");
+  REQUIRE(entry_name({"a", "param", DType::kF32, {}, 0, 1, 0}) == "a.param");
+}
+
+TEST_CASE("step folders are recognised exactly") {
+  REQUIRE(step_folder_name(100) == "step-00000100");
+  REQUIRE(step_folder_name(1234567890123) == "step-1234567890123");
+  REQUIRE(step_of_folder("step-00000100") == 100);
+  REQUIRE(step_of_folder("step-1234567890123") == 1234567890123);
+  for (const char* name : {"step-100", "step-00000100.tmp-1", "step--0000001", "latest", "step-", ""})
+    REQUIRE(!step_of_folder(name));
+}
+
+TEST_CASE("every change of a manifest's bytes is noticed") {
+  const std::string good = manifest_text(small_manifest());
+  for (size_t at = 0; at < good.size(); ++at)
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string text = good;
+      text[at] = static_cast<char>(text[at] ^ (1 << bit));
+      REQUIRE_THROWS_AS(manifest_from(text, "m"), Error);
+    }
+  for (size_t size = 0; size < good.size(); ++size)
+    REQUIRE_THROWS_AS(manifest_from(good.substr(0, size), "m"), Error);
+}
+
+TEST_CASE("manifests that verify and yet make no sense are refused") {
+  REQUIRE(refusal("") == "m: does not begin as a checkpoint manifest");
+  REQUIRE(refusal(with("\"format\": 1", "\"format\": 2")) ==
+          "m: has checkpoint format 2, this ftrun reads format 1");
+  REQUIRE(refusal(with("\"serial\": 3", "\"serial\": -3")) ==
+          "m: field \"serial\" is -3, at least 0 was expected");
+  REQUIRE(refusal(with("\"serial\": 3", "\"serial\": 3.5")) ==
+          "m: field \"serial\" must be an integer, found 3.5");
+  REQUIRE(refusal(with("\"serial\": 3", "\"serial\": 18446744073709551615")) ==
+          "m: field \"serial\" must be an integer, found 18446744073709551615");
+  REQUIRE(refusal(with("\"serial\": 3", "\"sreial\": 3")) == "m: field \"serial\" is missing");
+  REQUIRE(refusal(with("\"serial\": 3", "\"serial\": 3, \"serial\": 3")) ==
+          "m: key \"serial\" comes twice in one object");
+  REQUIRE(refusal(with("\"file\":\"rank-00000.safetensors\"", "\"file\":\"../x\"")) ==
+          "m: the file of rank 0 must be rank-00000.safetensors, found ../x");
+  REQUIRE(refusal(with("\"end\":4", "\"end\":7")) ==
+          "m: rank-00000.safetensors: tensor \"a.weight\": the slice ends at 7, the tensor has 6 elements");
+  REQUIRE(refusal(with("\"begin\":1", "\"begin\":5")) ==
+          "m: rank-00000.safetensors: tensor \"a.weight\": field \"end\" is 4, at least 5 was expected");
+  REQUIRE(refusal(with("[2,3]", "[4294967296,4294967296]")) ==
+          "m: rank-00000.safetensors: tensor \"a.weight\": shape has too many elements");
+  REQUIRE(refusal(with("[2,3]", "[2,-3]")) ==
+          "m: rank-00000.safetensors: tensor \"a.weight\": field \"shape\" must hold integers of 0 or more");
+  REQUIRE(refusal(with("\"BF16\"", "\"BF17\"")) ==
+          "m: rank-00000.safetensors: tensor \"a.weight\": dtype \"BF17\" is not known");
+  REQUIRE(refusal(with("\"rank\":0", "\"rank\":1")) ==
+          "m: the file of rank 1 must be rank-00001.safetensors, found rank-00000.safetensors");
+  REQUIRE(refusal(with("\"xxh3\":\"000000000000004d\"", "\"xxh3\":\"4d\"")) ==
+          "m: rank-00000.safetensors: tensor \"a.weight\": field \"xxh3\" must be 16 hexadecimal digits, found \"4d\"");
+}
+
+TEST_CASE("hostile JSON is refused with its place") {
+  const auto refused = [](const std::string& text) {
+    return bad_input([&] { parse_json_strict(text, "f"); });
+  };
+  REQUIRE(refused("{\n \"a\": }") == "f:2:7: is not valid JSON");
+  REQUIRE(refused("") == "f:1:1: is not valid JSON");
+  REQUIRE(refused(std::string("{}\0", 3)) == "f:1:3: holds a NUL byte");
+  REQUIRE(refused("{\"a\":\"\xff\"}") == "f:1:7: is not valid JSON");
+  REQUIRE(refused("{\"a\":{\"b\":1,\"b\":2}}") == "f: key \"b\" comes twice in one object");
+  REQUIRE(refused("[1e999]") == "f: is not valid JSON (a number is out of range)");
+  REQUIRE(refused(std::string(100'000, '[')) == "f: is nested deeper than 32 levels");
+  REQUIRE(parse_json_strict("{\"a\":{\"b\":1},\"b\":{\"b\":2}}", "f").size() == 2);
+}
+
+TEST_CASE("any mutation of a manifest under a right checksum is read or refused") {
+  const std::string good = manifest_text(small_manifest());
+  std::mt19937_64 random(11);
+  for (int round = 0; round < 20'000; ++round) {
+    std::string text = good;
+    const size_t at = 28 + random() % (text.size() - 32);
+    const uint64_t kind = random() % 3;
+    if (kind == 0) text[at] = static_cast<char>(random());
+    if (kind == 1) text.erase(at, 1 + random() % 5);
+    if (kind == 2) text.insert(at, 1, "0-\"[]{},9"[random() % 9]);
+    try {
+      manifest_from(sealed(text), "m");
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::kBadInput) FAIL(error.what());
+    }
+  }
+}
+
+}  // namespace ftrun::test

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace ftrun {
+
+/// The folder of real configs beside the checkout; "" where it is absent, after a WARN line.
+std::string corpus_folder();
+
+/// Names of its files with one of the extensions, sorted.
+std::vector<std::string> corpus_files(const std::vector<std::string>& extensions);
+
+/// Compares `text` with the file tests/config/NAME; with FTRUN_UPDATE_GOLDENS set, writes it.
+/// Returns what differs, "" when nothing does.
+std::string compare_golden(const std::string& path, const std::string& text);
+
+}  // namespace ftrun

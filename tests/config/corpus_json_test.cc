@@ -1,0 +1,150 @@
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <set>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "config/load.h"
+#include "config/resolve.h"
+#include "corpus.h"
+
+#include <catch2/catch.hpp>
+
+// Real DeepSpeed configs against what DeepSpeed itself says of them: verdict and resolved values.
+// Every difference is a reviewed row of corpus_differences.tsv.
+
+namespace ftrun {
+namespace {
+
+using Json = nlohmann::json;
+
+const std::string kTable = std::string(FTRUN_SOURCE_DIR) + "/tests/config/corpus_differences.tsv";
+
+std::string content(const std::string& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// The oracle ran each file with a model of hidden size 4096 on bf16 hardware.
+ResolveContext oracle_context(const Json& entry) {
+  ResolveContext context;
+  const std::string world = entry.at("world_size").is_string() ? entry.at("world_size").get<std::string>()
+                                                               : entry.at("world_size").dump();
+  context.world_size = world.empty() ? 1 : std::stoll(world);
+  context.hidden_size = 4096;
+  context.bf16_hardware = true;
+  return context;
+}
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return std::tolower(c); });
+  return out;
+}
+
+// "none" and an absent section are the same device.
+Json device(OffloadDevice d) { return std::string(name_of(d)); }
+Json oracle_value(const std::string& key, const Json& value) {
+  if (key.starts_with("offload_") && value.is_null()) return "none";
+  if (key == "steps_per_print" && value.is_null()) return 0;
+  return value;
+}
+
+Json our_values(const Config& c) {
+  const auto written = [&](const char* path) { return c.origins.find(path) != nullptr; };
+  return {{"train_batch_size", c.train_batch_size},
+          {"micro", c.train_micro_batch_size_per_gpu},
+          {"gas", c.gradient_accumulation_steps},
+          {"zero_stage", c.zero.stage},
+          {"fp16", c.fp16.enabled},
+          {"bf16", c.bf16.enabled},
+          {"gradient_clipping", c.gradient_clipping},
+          {"optimizer", written("optimizer.type") ? Json(lower(name_of(c.optimizer.type))) : Json()},
+          {"scheduler", written("scheduler.type") ? Json(std::string(name_of(c.scheduler.type))) : Json()},
+          {"offload_optimizer", device(c.zero.offload_optimizer.device)},
+          {"offload_param", device(c.zero.offload_param.device)},
+          {"overlap_comm", c.zero.overlap_comm},
+          {"reduce_bucket_size", c.zero.reduce_bucket_size},
+          {"allgather_bucket_size", c.zero.allgather_bucket_size},
+          {"prefetch_bucket_size", c.zero.prefetch_bucket_size},
+          {"param_persistence_threshold", c.zero.param_persistence_threshold},
+          {"sub_group_size", c.zero.sub_group_size},
+          {"gather_16bit", c.zero.gather_16bit_weights_on_model_save},
+          {"steps_per_print", c.steps_per_print},
+          {"loss_scale", c.fp16.loss_scale},
+          {"initial_scale_power", c.fp16.initial_scale_power},
+          {"loss_scale_window", c.fp16.loss_scale_window},
+          {"hysteresis", c.fp16.hysteresis},
+          {"min_loss_scale", c.fp16.min_loss_scale},
+          {"prescale_gradients", c.reduction.prescale_gradients}};
+}
+
+bool same(const Json& a, const Json& b) {
+  if (a.is_number() && b.is_number()) return a.get<double>() == b.get<double>();
+  return a == b;
+}
+
+// file, what, ours, DeepSpeed's
+using Row = std::vector<std::string>;
+
+std::vector<Row> differences(const std::string& folder, const Json& entry) {
+  const std::string file = entry.at("file");
+  const LoadResult loaded = load_config({folder + "/" + file});
+  const Resolution resolved = resolve(loaded.config, oracle_context(entry));
+  const bool ours = loaded.ok() && resolved.ok();
+  const bool theirs = entry.at("after_auto") == "OK";
+  if (ours != theirs)
+    return {{file, "verdict", ours ? "valid" : "invalid", theirs ? "valid" : "invalid"}};
+  std::vector<Row> rows;
+  if (!ours) return rows;
+  const Json values = our_values(resolved.config);
+  for (const auto& [key, value] : values.items()) {
+    const Json other = oracle_value(key, entry.at("resolved").at(key));
+    if (!same(value, other)) rows.push_back({file, key, value.dump(), other.dump()});
+  }
+  return rows;
+}
+
+// The table's rows with their reasons. "#" lines are comments.
+std::map<Row, std::string> reviewed() {
+  std::map<Row, std::string> rows;
+  for (const std::string& line : split(content(kTable), '\n')) {
+    if (line.empty() || line[0] == '#') continue;
+    const std::vector<std::string> cells = split(line, '\t');
+    REQUIRE(cells.size() == 5);
+    rows[{cells[0], cells[1], cells[2], cells[3]}] = cells[4];
+  }
+  return rows;
+}
+
+}  // namespace
+
+TEST_CASE("real JSON configs get DeepSpeed's verdict and values, or a reviewed reason why not") {
+  const std::string folder = corpus_folder();
+  if (folder.empty()) return;
+  const Json oracle = Json::parse(content(folder + "/oracle.json"));
+  REQUIRE(oracle.size() == 191);
+  std::map<Row, std::string> expected = reviewed();
+  std::string unlisted;
+  for (const Json& entry : oracle)
+    for (const Row& row : differences(folder, entry)) {
+      const auto it = expected.find(row);
+      if (it == expected.end())
+        unlisted += join(row, "\t") + "\t?\n";
+      else {
+        REQUIRE(it->second.size() > 10);
+        expected.erase(it);
+      }
+    }
+  INFO("differences without a reviewed row:\n" << unlisted);
+  REQUIRE(unlisted.empty());
+  for (const auto& [row, reason] : expected) UNSCOPED_INFO("stale row: " << join(row, " "));
+  REQUIRE(expected.empty());
+}
+
+}  // namespace ftrun

@@ -1,0 +1,231 @@
+#include "fixtures.h"
+
+#include "data/sample_set.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <catch2/catch.hpp>
+
+using namespace ftrun;
+using namespace ftrun::test;
+
+namespace {
+
+using Ids = std::vector<int32_t>;
+constexpr int64_t kVocab = 50000;
+
+Batch batch_of(const SampleSet& samples, const std::vector<int64_t>& rows, int64_t vocab = kVocab) {
+  RowReader reader(samples, vocab);
+  Batch batch;
+  reader.start(batch, static_cast<int64_t>(rows.size()));
+  for (size_t i = 0; i < rows.size(); ++i) reader.fill(batch, static_cast<int64_t>(i), rows[i]);
+  return batch;
+}
+
+}  // namespace
+
+TEST_CASE("a concat row: inputs, labels one further, whole-row attention", "[batch]") {
+  TempFolder folder;
+  const SampleSet samples({folder.write("train.bin", counting_u16(9))}, {.sequence_length = 4});
+  const Batch batch = batch_of(samples, {1, 0});
+  REQUIRE(batch.tokens == Ids{4, 5, 6, 7, 0, 1, 2, 3});
+  REQUIRE(batch.labels == Ids{5, 6, 7, 8, 1, 2, 3, 4});
+  REQUIRE(batch.positions == Ids{0, 1, 2, 3, 0, 1, 2, 3});
+  REQUIRE(batch.starts == Ids{0, 0, 0, 0, 0, 0, 0, 0});
+  REQUIRE(batch.counted_tokens == 8);
+}
+
+TEST_CASE("packed documents attend within themselves and pad with what does not count", "[batch]") {
+  TempFolder folder;
+  folder.write("x.bin", raw_u16({10, 11, 12, 20, 21, 30, 31, 32}));
+  folder.write("x.idx", MegatronIndex({3, 2, 3}).bytes());
+  const SampleSet samples({folder.file("x")}, {.sequence_length = 6, .packing = PackingMode::kDocuments});
+  const Batch batch = batch_of(samples, {0});
+  REQUIRE(batch.tokens == Ids{10, 11, 20, 30, 31, 0});
+  REQUIRE(batch.labels == Ids{11, 12, 21, 31, 32, -100});
+  REQUIRE(batch.positions == Ids{0, 1, 0, 0, 1, 0});
+  REQUIRE(batch.starts == Ids{0, 0, 2, 3, 3, 5});
+  REQUIRE(batch.counted_tokens == 5);
+}
+
+TEST_CASE("JSONL labels are shifted like the tokens they belong to", "[batch]") {
+  TempFolder folder;
+  const SampleSet samples(
+      {folder.write("d.jsonl", R"({"input_ids":[1,2,3,4],"labels":[-100,-100,3,9]})")},
+      {.sequence_length = 5, .packing = PackingMode::kNone});
+  const Batch batch = batch_of(samples, {0});
+  REQUIRE(batch.tokens == Ids{1, 2, 3, 0, 0});
+  REQUIRE(batch.labels == Ids{-100, 3, 9, -100, -100});
+  REQUIRE(batch.starts == Ids{0, 0, 0, 3, 4});
+  REQUIRE(batch.counted_tokens == 2);
+}
+
+TEST_CASE("an id outside the model's rows is refused with file, sample and offset", "[batch]") {
+  TempFolder folder;
+  std::vector<int> ids(40, 7);
+  ids[22] = 50300;
+  const std::string path = folder.write("train.bin", raw_u16(ids));
+  const SampleSet samples({path}, {.sequence_length = 8});
+  const std::string remedy = "\n  remedy: prepare the data with this model's own tokenizer";
+  REQUIRE(error_of([&] { batch_of(samples, {0, 1, 3}, 49152); }).empty());
+  REQUIRE(error_of([&] { batch_of(samples, {2}, 49152); }) ==
+          path + ": sample 2, token 6 (file offset 44): id 50300 is outside the model's 49152 rows" +
+              remedy);
+  REQUIRE(error_of([&] { batch_of(samples, {2}, 50301); }).empty());
+  REQUIRE(error_of([&] { batch_of(samples, {2}, 50300); }) ==
+          path + ": sample 2, token 6 (file offset 44): id 50300 is outside the model's 50300 rows" +
+              remedy);
+}
+
+TEST_CASE("an id that is only a label is checked too", "[batch]") {
+  TempFolder folder;
+  const std::string path = folder.write("train.bin", raw_u16({1, 2, 3, 4, 900}));
+  const SampleSet samples({path}, {.sequence_length = 4});
+  REQUIRE(error_of([&] { batch_of(samples, {0}, 100); }) ==
+          path + ": sample 0, token 4 (file offset 8): id 900 is outside the model's 100 rows\n"
+                 "  remedy: prepare the data with this model's own tokenizer");
+  const std::string lines = folder.write(
+      "d.jsonl", "{\"input_ids\":[1,2]}\n{\"input_ids\":[1,2],\"labels\":[-100,700]}\n");
+  const SampleSet masked({lines}, {.sequence_length = 4, .packing = PackingMode::kNone});
+  REQUIRE(error_of([&] { batch_of(masked, {1}, 100); }) ==
+          lines + ": sample 1, token 1 (line 2, file offset 20): id 700 is outside the model's 100 "
+                  "rows\n  remedy: prepare the data with this model's own tokenizer");
+}
+
+TEST_CASE("ids that do not fit 32 bits are shown as they are in the file", "[batch]") {
+  TempFolder folder;
+  MegatronIndex index({3}, 8);
+  index.code = 5;
+  folder.write("x.idx", index.bytes());
+  const std::string path = folder.write("x.bin", bytes_of<int64_t>({1, int64_t{1} << 40, 2}));
+  const SampleSet samples({path}, {.sequence_length = 2});
+  REQUIRE(error_of([&] { batch_of(samples, {0}); }) ==
+          path + ": sample 0, token 1 (file offset 8): id 1099511627776 is outside the model's 50000 "
+                 "rows\n  remedy: prepare the data with this model's own tokenizer");
+  folder.write("x.bin", bytes_of<int64_t>({1, 2, -100}));
+  const SampleSet negative({path}, {.sequence_length = 2});
+  REQUIRE(error_of([&] { batch_of(negative, {0}); }) ==
+          path + ": sample 0, token 2 (file offset 16): id -100 is outside the model's 50000 rows\n"
+                 "  remedy: prepare the data with this model's own tokenizer");
+}
+
+TEST_CASE("every rank knows the counted tokens of the global batch by itself", "[batch]") {
+  TempFolder folder;
+  std::vector<int32_t> lengths;
+  std::vector<int> trained;
+  uint32_t state = 9;
+  for (int d = 0; d < 60; ++d) {
+    lengths.push_back(static_cast<int32_t>((state = state * 1664525 + 1013904223) >> 20) % 20 + 2);
+    for (int32_t i = 0; i < lengths.back(); ++i)
+      trained.push_back(static_cast<int>((state = state * 1664525 + 1013904223) >> 30) == 0 ? 1 : 0);
+  }
+  folder.write("x.bin", counting_u16(static_cast<int>(trained.size())));
+  folder.write("x.idx", MegatronIndex(lengths).bytes());
+  folder.write("x.mask", mask_bytes(trained));
+  for (const PackingMode packing : {PackingMode::kConcat, PackingMode::kDocuments, PackingMode::kNone}) {
+    const SampleSet samples({folder.file("x")}, {.sequence_length = 16, .packing = packing});
+    for (const int64_t ranks : {1, 2, 3, 4}) {
+      for (int64_t step = 0; step < 5; ++step) {
+        int64_t sum = 0;
+        std::vector<int64_t> told;
+        for (int64_t rank = 0; rank < ranks; ++rank) {
+          const BatchSlots shape{.micro_batch = 2, .accumulation = 2, .ranks = ranks, .rank = rank};
+          StepReader reader(samples, shape, true, 3, kVocab);
+          StepBatch batch;
+          reader.read(step, batch);
+          const auto& micro = batch.micro_batches;
+          REQUIRE(batch.counted_tokens_local == micro[0].counted_tokens + micro[1].counted_tokens);
+          for (const Batch& b : micro)
+            REQUIRE(b.counted_tokens == static_cast<int64_t>(b.labels.size()) -
+                                            std::count(b.labels.begin(), b.labels.end(), -100));
+          sum += batch.counted_tokens_local;
+          told.push_back(batch.counted_tokens_global);
+        }
+        REQUIRE(told == std::vector<int64_t>(static_cast<size_t>(ranks), sum));
+      }
+    }
+  }
+}
+
+TEST_CASE("unmasked concat counts without looking at the data", "[batch]") {
+  TempFolder folder;
+  const SampleSet samples({folder.write("train.bin", counting_u16(100))}, {.sequence_length = 8});
+  StepReader reader(samples, {.micro_batch = 2, .accumulation = 3, .ranks = 5, .rank = 4}, true, 1, kVocab);
+  StepBatch batch;
+  reader.read(2, batch);
+  REQUIRE(batch.counted_tokens_local == 48);
+  REQUIRE(batch.counted_tokens_global == 240);
+  REQUIRE(batch.epoch == Approx(90.0 / 12));
+}
+
+TEST_CASE("the global batch is the same tokens for any number of ranks", "[batch]") {
+  TempFolder folder;
+  folder.write("x.bin", counting_u16(3000));
+  std::vector<int32_t> lengths(100, 30);
+  folder.write("x.idx", MegatronIndex(lengths).bytes());
+  for (const PackingMode packing : {PackingMode::kConcat, PackingMode::kDocuments, PackingMode::kNone}) {
+    const SampleSet samples({folder.file("x")}, {.sequence_length = 64, .packing = packing});
+    const auto tokens_of_step = [&](int64_t ranks, int64_t step) {
+      std::vector<int32_t> all;
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        StepReader reader(samples, {.micro_batch = 24 / ranks, .ranks = ranks, .rank = rank}, true, 5,
+                          kVocab);
+        StepBatch batch;
+        reader.read(step, batch);
+        const Batch& b = batch.micro_batches[0];
+        all.insert(all.end(), b.tokens.begin(), b.tokens.end());
+      }
+      return all;
+    };
+    for (int64_t step = 0; step < 4; ++step)
+      for (const int64_t ranks : {2, 3, 4, 8})
+        REQUIRE(tokens_of_step(ranks, step) == tokens_of_step(1, step));
+  }
+}
+
+TEST_CASE("without shuffling, step, slot and rank take the rows that other trainers take", "[batch]") {
+  TempFolder folder;
+  const SampleSet samples({folder.write("train.bin", counting_u16(41))}, {.sequence_length = 4});
+  StepReader reader(samples, {.micro_batch = 2, .accumulation = 2, .ranks = 2, .rank = 1}, false, 0,
+                    kVocab);
+  StepBatch batch;
+  reader.read(1, batch);  // samples ((1*2 + a)*2 + 1)*2 + m = 10, 11 and 14, 15 of 10 rows
+  REQUIRE(batch.micro_batches[0].tokens == Ids{0, 1, 2, 3, 4, 5, 6, 7});
+  REQUIRE(batch.micro_batches[1].tokens == Ids{16, 17, 18, 19, 20, 21, 22, 23});
+}
+
+TEST_CASE("validation deals the first rows to ranks, the rest is padding", "[batch]") {
+  TempFolder folder;
+  const SampleSet samples({folder.write("train.bin", counting_u16(41))}, {.sequence_length = 4});
+  int64_t counted = 0;
+  std::vector<int32_t> inputs;
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    ValidationReader reader(samples, 5, 2, 2, rank, kVocab);
+    REQUIRE(reader.sequences() == 5);
+    REQUIRE(reader.rounds() == 2);
+    REQUIRE(reader.counted_tokens_global() == 20);
+    for (int64_t round = 0; round < 2; ++round) {
+      const Batch& batch = reader.read(round);
+      REQUIRE(batch.tokens.size() == 8);
+      counted += batch.counted_tokens;
+      for (size_t i = 0; i < 8; ++i)
+        if (batch.labels[i] != -100) inputs.push_back(batch.tokens[i]);
+    }
+  }
+  REQUIRE(counted == 20);
+  std::sort(inputs.begin(), inputs.end());
+  Ids first(20);
+  std::iota(first.begin(), first.end(), 0);
+  REQUIRE(inputs == first);
+  REQUIRE(ValidationReader(samples, 500, 2, 1, 0, kVocab).sequences() == 10);
+  REQUIRE(ValidationReader(samples, 0, 4, 1, 0, kVocab).rounds() == 3);
+}
+
+TEST_CASE("epochs are turned into whole steps", "[batch]") {
+  TempFolder folder;
+  const SampleSet samples({folder.write("train.bin", counting_u16(41))}, {.sequence_length = 4});
+  REQUIRE(samples.steps_for_epochs(1, 4) == 3);
+  REQUIRE(samples.steps_for_epochs(2, 4) == 5);
+  REQUIRE(samples.steps_for_epochs(0.5, 1) == 5);
+}

@@ -1,0 +1,21 @@
+// In a file of its own: where the compiler sees both halves it takes malloc and delete for a mismatch.
+#include "counting_new.h"
+
+#include <atomic>
+#include <cstddef>
+#include <cstdlib>
+#include <new>
+
+namespace {
+std::atomic<int64_t> allocations = 0;
+}  // namespace
+
+int64_t ftrun::test::allocations_so_far() { return allocations; }
+
+void* operator new(size_t size) {
+  ++allocations;
+  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }

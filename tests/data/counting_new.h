@@ -1,0 +1,10 @@
+#pragma once
+
+#include <cstdint>
+
+namespace ftrun::test {
+
+/// Allocations of this test program since it began, by all threads.
+int64_t allocations_so_far();
+
+}  // namespace ftrun::test

@@ -1,0 +1,249 @@
+#include "fixtures.h"
+
+#include "base/checksum.h"
+#include "base/file.h"
+#include "data/check_data.h"
+#include "data/fingerprint.h"
+
+#include <nlohmann/json.hpp>
+
+#include <catch2/catch.hpp>
+
+using namespace ftrun;
+using namespace ftrun::test;
+
+namespace {
+
+const std::atomic<bool> kNeverStop = false;
+
+/// Writes the sidecar that prepare_data.py would, by ftrun's own reading.
+void record(const TokenDataset& data, const std::string& path) {
+  const auto found = compute_fingerprint(data, kNeverStop);
+  Sidecar side;
+  side.statistics = found->statistics;
+  side.files = found->files;
+  for (FileRecord& file : side.files) file.path = std::filesystem::path(file.path).filename().string();
+  write_file_atomic(posix_files(), path, sidecar_text(side));
+}
+
+/// A pair with a mask: 40 tokens, ids 5 to 44, half of them trained.
+std::string write_pair(const TempFolder& folder) {
+  std::vector<int> ids, trained;
+  for (int i = 0; i < 40; ++i) {
+    ids.push_back(i + 5);
+    trained.push_back(i % 2);
+  }
+  folder.write("x.idx", MegatronIndex({20, 20}).bytes());
+  folder.write("x.mask", mask_bytes(trained));
+  return folder.write("x.bin", raw_u16(ids));
+}
+
+void touch(const std::string& path) {
+  const auto time = std::filesystem::last_write_time(path);
+  std::filesystem::last_write_time(path, time + std::chrono::seconds(5));
+}
+
+}  // namespace
+
+TEST_CASE("a computed fingerprint counts and hashes every file", "[fingerprint]") {
+  TempFolder folder;
+  const std::string path = write_pair(folder);
+  const TokenDataset data({path}, {});
+  const auto found = compute_fingerprint(data, kNeverStop);
+  REQUIRE(found->statistics.tokens == 40);
+  REQUIRE(found->statistics.documents == 2);
+  REQUIRE(found->statistics.trained_tokens == 20);
+  REQUIRE(found->statistics.min_id == 5);
+  REQUIRE(found->statistics.max_id == 44);
+  REQUIRE(found->files.size() == 3);
+  const std::string bytes = read_file(path);
+  REQUIRE(found->files[0].xxh3 == xxh3(bytes.data(), bytes.size()));
+  std::string lines;
+  for (const FileRecord& file : found->files)
+    lines += file.role + " " + std::to_string(file.bytes) + " " + hex64(file.xxh3) + "\n";
+  REQUIRE(found->digest == hex64(xxh3(lines.data(), lines.size())));
+}
+
+TEST_CASE("the fingerprint is of the content, not of names and places", "[fingerprint]") {
+  TempFolder a, b;
+  write_pair(a);
+  write_pair(b);
+  for (const char* extension : {".bin", ".idx", ".mask"})
+    std::filesystem::rename(b.file(std::string("x") + extension), b.file(std::string("y") + extension));
+  const TokenDataset one({a.file("x")}, {}), two({b.file("y")}, {});
+  const std::string digest = compute_fingerprint(one, kNeverStop)->digest;
+  REQUIRE(compute_fingerprint(two, kNeverStop)->digest == digest);
+  std::string bytes = read_file(b.file("y.bin"));
+  bytes[7] ^= 1;
+  b.write("y.bin", bytes);
+  REQUIRE(compute_fingerprint(TokenDataset({b.file("y")}, {}), kNeverStop)->digest != digest);
+}
+
+TEST_CASE("a current sidecar is believed, a stale one is not", "[fingerprint]") {
+  TempFolder folder;
+  const std::string path = write_pair(folder);
+  const TokenDataset data({path}, {});
+  REQUIRE_FALSE(recorded_fingerprint(data).has_value());
+  record(data, folder.file("x.json"));
+  const auto recorded = recorded_fingerprint(data);
+  REQUIRE(recorded->origin == "recorded by prepare_data.py");
+  REQUIRE(recorded->digest == compute_fingerprint(data, kNeverStop)->digest);
+  REQUIRE(recorded->statistics.max_id == 44);
+
+  SECTION("another time: computed again") {
+    touch(path);
+    REQUIRE_FALSE(recorded_fingerprint(data).has_value());
+  }
+  SECTION("another size: not believed") {
+    folder.write("x.idx", MegatronIndex({20, 10, 10}).bytes());
+    REQUIRE_FALSE(recorded_fingerprint(TokenDataset({path}, {})).has_value());
+  }
+  SECTION("a file more: not believed") {
+    std::filesystem::remove(folder.file("x.mask"));
+    REQUIRE_FALSE(recorded_fingerprint(TokenDataset({path}, {})).has_value());
+  }
+}
+
+TEST_CASE("a .json that is not ours is left alone, a damaged one of ours is refused", "[fingerprint]") {
+  TempFolder folder;
+  const std::string path = write_pair(folder);
+  const TokenDataset data({path}, {});
+  for (const char* other : {"not json", "[1]", "{}", "{\"format\": \"other\"}", "{\"format\": 5}"}) {
+    folder.write("x.json", other);
+    REQUIRE_FALSE(recorded_fingerprint(data).has_value());
+  }
+  const auto refused = [&](const std::string& key, const nlohmann::json& value) {
+    std::filesystem::remove(folder.file("x.json"));
+    record(data, folder.file("x.json"));
+    auto object = nlohmann::json::parse(read_file(folder.file("x.json")));
+    object[nlohmann::json::json_pointer(key)] = value;
+    folder.write("x.json", object.dump());
+    return error_of([&] { recorded_fingerprint(data); });
+  };
+  const std::string json = folder.file("x.json"),
+                    remedy = "\n  remedy: write the data again with scripts/prepare_data.py, or remove "
+                             "this file";
+  REQUIRE(refused("/version", 2) == json + ": version 2, this build reads version 1" + remedy);
+  REQUIRE(refused("/tokens", "many") == json + ": \"tokens\" must be an integer" + remedy);
+  REQUIRE(refused("/tokens", 18446744073709551615ULL) == json + ": \"tokens\" is too large" + remedy);
+  REQUIRE(refused("/files", 5) == json + ": has no list \"files\"" + remedy);
+  REQUIRE(refused("/files/0", 5) == json + ": \"files\" must hold objects" + remedy);
+  REQUIRE(refused("/files/0/xxh3", "xyz") ==
+          json + ": \"xxh3\" must be 16 hexadecimal digits" + remedy);
+  REQUIRE(refused("/files/0/role", nullptr) == json + ": has no text \"role\"" + remedy);
+}
+
+TEST_CASE("an unrecorded fingerprint is computed aside and cached", "[fingerprint]") {
+  TempFolder folder;
+  const std::string path = write_pair(folder), cache = folder.file("run-data.json");
+  const TokenDataset data({path}, {});
+  std::string digest;
+  {
+    FingerprintJob job(data, cache);
+    const DataFingerprint found = job.wait();
+    REQUIRE(found.origin == "computed");
+    REQUIRE(job.result()->digest == found.digest);
+    digest = found.digest;
+  }
+  {
+    FingerprintJob job(data, cache);
+    REQUIRE(job.result().has_value());  // at once
+    REQUIRE(job.result()->origin == "cached");
+    REQUIRE(job.result()->digest == digest);
+    REQUIRE(job.result()->statistics.trained_tokens == 20);
+  }
+  SECTION("a touched file is hashed again") {
+    touch(path);
+    FingerprintJob job(data, cache);
+    REQUIRE(job.wait().origin == "computed");
+  }
+  SECTION("a damaged cache is as good as none") {
+    folder.write("run-data.json", read_file(cache).substr(0, 100));
+    FingerprintJob job(data, cache);
+    REQUIRE(job.wait().digest == digest);
+    folder.write("run-data.json", R"({"format": "ftrun-data", "version": 7})");
+    FingerprintJob again(data, cache);
+    REQUIRE(again.wait().digest == digest);
+  }
+  SECTION("a recorded one needs no thread and no cache") {
+    record(data, folder.file("x.json"));
+    FingerprintJob job(data, "");
+    REQUIRE(job.result()->origin == "recorded by prepare_data.py");
+  }
+}
+
+TEST_CASE("giving up a fingerprint does not wait for it", "[fingerprint]") {
+  TempFolder folder;
+  const std::string path = folder.file("train.bin");
+  { std::ofstream file(path); }
+  std::filesystem::resize_file(path, int64_t{4} << 30);  // sparse
+  const TokenDataset data({path}, {.dtype = DType::kU16});
+  const auto begin = std::chrono::steady_clock::now();
+  { FingerprintJob job(data, folder.file("cache.json")); }
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+  REQUIRE(taken.count() < 2);
+  REQUIRE_FALSE(std::filesystem::exists(folder.file("cache.json")));
+}
+
+TEST_CASE("recorded ids outside the model are refused before the first step", "[fingerprint]") {
+  TempFolder folder;
+  const std::string path = write_pair(folder);
+  const TokenDataset data({path}, {});
+  refuse_recorded_ids(data, 10);  // nothing recorded: the loader will see
+  record(data, folder.file("x.json"));
+  refuse_recorded_ids(data, 45);
+  REQUIRE(error_of([&] { refuse_recorded_ids(data, 44); }) ==
+          path + ": its largest id is 44 (as " + folder.file("x.json") +
+              " recorded), outside the model's 44 rows\n"
+              "  remedy: prepare the data with this model's own tokenizer");
+}
+
+TEST_CASE("a whole-file check reports statistics and every bad id", "[check]") {
+  TempFolder folder;
+  const std::string path = write_pair(folder);
+  const DataReport good = check_dataset({path}, {.sequence_length = 8}, 100);
+  REQUIRE(good.problems.empty());
+  REQUIRE(good.rows == 4);
+  REQUIRE(good.padding == 0);
+  REQUIRE(data_report_text(good) ==
+          "40 tokens in 2 documents, 20 count in the loss; ids 5 to 44\n4 rows, 0% padding\n");
+  const DataReport bad = check_dataset({path}, {.sequence_length = 8}, 43);
+  REQUIRE(bad.problems ==
+          std::vector<std::string>{
+              path + ": sample 3, token 14 (file offset 76): id 43 is outside the model's 43 rows",
+              path + ": sample 3, token 15 (file offset 78): id 44 is outside the model's 43 rows"});
+  const DataReport packed =
+      check_dataset({path}, {.sequence_length = 8, .packing = PackingMode::kDocuments}, 44);
+  REQUIRE(packed.problems ==
+          std::vector<std::string>{
+              path + ": document 1, token 19 (file offset 78): id 44 is outside the model's 44 rows"});
+  const DataReport many = check_dataset({path}, {.sequence_length = 8}, 5);
+  REQUIRE(many.bad_ids == 40);
+  REQUIRE(many.problems.size() == 21);
+  REQUIRE(many.problems.back() == "and 20 more ids outside the model's 5 rows");
+}
+
+TEST_CASE("a check of damaged data reports, it does not throw", "[check]") {
+  TempFolder folder;
+  const std::string path = write_pair(folder);
+  folder.write("x.mask", "short");
+  const DataReport report = check_dataset({path}, {.sequence_length = 8}, 100);
+  REQUIRE(report.problems ==
+          std::vector<std::string>{folder.file("x.mask") +
+                                   ": a mask file begins with a header of 24 bytes, this file has 5\n"
+                                   "  remedy: write the mask again with scripts/prepare_data.py, or "
+                                   "remove it to train on every token"});
+}
+
+TEST_CASE("a data set is described in words", "[check]") {
+  TempFolder folder;
+  const std::string path = write_pair(folder);
+  REQUIRE(describe_dataset(path) ==
+          path + "\n  format     Megatron .bin/.idx, uint16\n  file       " + path +
+              " (tokens, 80 B)\n  file       " + folder.file("x.idx") +
+              " (index, 82 B)\n  file       " + folder.file("x.mask") +
+              " (mask, 29 B)\n  tokens     40\n  documents  2 (shortest 20, mean 20, longest 20 "
+              "tokens)\n  loss mask  20 of 40 tokens count (50%)\n  first ids  5 6 7 8 9 10 11 12 13 "
+              "14 15 16 17 18 19 20\nrecorded     nothing current (no .json of prepare_data.py beside "
+              "it, or files were copied or changed since)\n");
+}

@@ -1,0 +1,226 @@
+#include "counting_new.h"
+#include "fixtures.h"
+
+#include "data/loader.h"
+
+#include <chrono>
+#include <functional>
+#include <thread>
+
+#include <catch2/catch.hpp>
+
+using namespace ftrun;
+using namespace ftrun::test;
+
+namespace {
+
+constexpr int64_t kVocab = 65536;
+
+LoaderOptions options_for(int64_t vocab = kVocab) {
+  LoaderOptions options;
+  options.vocab_rows = vocab;
+  options.shape = {.micro_batch = 2, .accumulation = 2, .ranks = 2, .rank = 1};
+  options.seed = 5;
+  return options;
+}
+
+void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+
+double seconds_of(const std::function<void()>& use) {
+  const auto begin = std::chrono::steady_clock::now();
+  use();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace
+
+TEST_CASE("the loader gives the steps that the reader makes, from any first step", "[loader]") {
+  TempFolder folder;
+  const SampleSet samples({folder.write("train.bin", counting_u16(2000))}, {.sequence_length = 16});
+  for (const int64_t first : {0, 1, 77}) {
+    LoaderOptions options = options_for();
+    options.first_step = first;
+    Loader loader(samples, options);
+    StepReader reader(samples, options.shape, true, 5, kVocab);
+    for (int64_t step = first; step < first + 20; ++step) {
+      REQUIRE(loader.next_step() == step);
+      const Loader::Fetched fetched = loader.next();
+      StepBatch expected;
+      reader.read(step, expected);
+      REQUIRE(fetched.batch.step == step);
+      REQUIRE(fetched.wait_seconds >= 0);
+      REQUIRE(fetched.batch.micro_batches.size() == 2);
+      for (size_t slot = 0; slot < 2; ++slot) {
+        REQUIRE(fetched.batch.micro_batches[slot].tokens == expected.micro_batches[slot].tokens);
+        REQUIRE(fetched.batch.micro_batches[slot].labels == expected.micro_batches[slot].labels);
+      }
+      REQUIRE(fetched.batch.counted_tokens_global == expected.counted_tokens_global);
+    }
+  }
+}
+
+TEST_CASE("a batch stays as it is while the next ones are made", "[loader]") {
+  TempFolder folder;
+  const SampleSet samples({folder.write("train.bin", counting_u16(2000))}, {.sequence_length = 16});
+  LoaderOptions options = options_for();
+  options.depth = 1;
+  Loader loader(samples, options);
+  for (int i = 0; i < 50; ++i) {
+    const StepBatch& batch = loader.next().batch;
+    const StepBatch copy = batch;
+    if (i % 10 == 0) sleep_ms(5);
+    REQUIRE(batch.step == i);
+    REQUIRE(batch.micro_batches[1].tokens == copy.micro_batches[1].tokens);
+  }
+}
+
+TEST_CASE("nothing is allocated once the buffers are warm", "[loader]") {
+  TempFolder folder;
+  const std::string mask = mask_bytes(std::vector<int>(2000, 1));
+  folder.write("x.bin", counting_u16(2000));
+  folder.write("x.idx", MegatronIndex(std::vector<int32_t>(100, 20)).bytes());
+  folder.write("x.mask", mask);
+  std::string lines;
+  for (int i = 0; i < 50; ++i)
+    lines += R"({"input_ids":[1,2,3,4,5,6],"labels":[-100,2,3,4,5,6],"x":"y"})" "\n";
+  folder.write("d.jsonl", lines);
+  for (const char* name : {"x.bin", "d.jsonl"}) {
+    for (const PackingMode packing : {PackingMode::kConcat, PackingMode::kDocuments, PackingMode::kNone}) {
+      const SampleSet samples({folder.file(name)}, {.sequence_length = 16, .packing = packing});
+      StepReader reader(samples, options_for().shape, true, 1, kVocab);
+      StepBatch batch;
+      for (int64_t step = 0; step < 3; ++step) reader.read(step, batch);
+      const int64_t before = allocations_so_far();
+      for (int64_t step = 3; step < 40; ++step) reader.read(step, batch);
+      const int64_t during = allocations_so_far() - before;
+      INFO(name << " " << packing_name(packing));
+      REQUIRE(during == 0);
+    }
+  }
+  const SampleSet samples({folder.file("x.bin")}, {.sequence_length = 16});
+  Loader loader(samples, options_for());
+  for (int i = 0; i < 8; ++i) loader.next();
+  const int64_t before = allocations_so_far();
+  for (int i = 0; i < 100; ++i) loader.next();
+  const int64_t during = allocations_so_far() - before;
+  REQUIRE(during == 0);
+}
+
+TEST_CASE("a step slower than its data never waits", "[loader]") {
+  TempFolder folder;
+  const SampleSet samples({folder.write("train.bin", counting_u16(60000))}, {.sequence_length = 512});
+  Loader loader(samples, options_for());
+  loader.next();
+  double waited = 0;
+  for (int i = 0; i < 20; ++i) {
+    sleep_ms(10);
+    waited += loader.next().wait_seconds;
+  }
+  REQUIRE(waited < 0.02);  // of 0.2 seconds of steps
+}
+
+TEST_CASE("an error reaches next() at its own step, and every time after", "[loader]") {
+  TempFolder folder;
+  std::vector<int> ids(200);
+  for (int i = 0; i < 200; ++i) ids[static_cast<size_t>(i)] = i % 90;
+  ids[100] = 900;
+  const std::string path = folder.write("train.bin", raw_u16(ids));
+  const SampleSet samples({path}, {.sequence_length = 8});
+  LoaderOptions options;
+  options.vocab_rows = 100;
+  options.shape = {.micro_batch = 2};
+  options.shuffle = false;
+  Loader loader(samples, options);
+  for (int step = 0; step < 6; ++step) REQUIRE(loader.next().batch.step == step);
+  for (int again = 0; again < 2; ++again)
+    REQUIRE(error_of([&] { loader.next(); }) ==
+            path + ": sample 12, token 4 (file offset 200): id 900 is outside the model's 100 rows\n"
+                   "  remedy: prepare the data with this model's own tokenizer");
+}
+
+TEST_CASE("a file cut while the loader runs ends in a message, not a signal", "[loader]") {
+  TempFolder folder;
+  const std::string path = folder.write("train.bin", counting_u16(60000));
+  const SampleSet samples({path}, {.sequence_length = 16});
+  LoaderOptions options = options_for();
+  options.depth = 1;
+  Loader loader(samples, options);
+  loader.next();
+  sleep_ms(50);  // the thread waits for space
+  std::filesystem::resize_file(path, 0);
+  const std::string message = error_of([&] {
+    for (int i = 0; i < 10; ++i) loader.next();
+  });
+  REQUIRE(message == path + ": was cut from 120000 to 0 bytes while in use\n  remedy: write new data to "
+                            "a new file name and leave files of running jobs alone");
+}
+
+TEST_CASE("stopping is quick whatever the loader is doing", "[loader]") {
+  TempFolder folder;
+  const SampleSet samples({folder.write("train.bin", counting_u16(60000))}, {.sequence_length = 64});
+  const double seconds = seconds_of([&] {
+    for (int i = 0; i < 50; ++i) {
+      Loader loader(samples, options_for());
+      if (i % 3 == 1) loader.next();
+      if (i % 3 == 2) sleep_ms(1);
+      loader.shutdown();
+      loader.shutdown();
+    }
+  });
+  REQUIRE(seconds < 5);
+  Loader loader(samples, options_for());
+  loader.shutdown();
+  REQUIRE_THROWS_AS(loader.next(), Error);
+}
+
+TEST_CASE("the loader ends at its last step", "[loader]") {
+  TempFolder folder;
+  const SampleSet samples({folder.write("train.bin", counting_u16(200))}, {.sequence_length = 8});
+  LoaderOptions options = options_for();
+  options.first_step = 3;
+  options.end_step = 5;
+  Loader loader(samples, options);
+  REQUIRE(loader.next().batch.step == 3);
+  REQUIRE(loader.next().batch.step == 4);
+  REQUIRE_THROWS_AS(loader.next(), Error);
+}
+
+TEST_CASE("data that does not arrive in time is an error, not a hang", "[loader]") {
+  TempFolder folder;
+  std::string text;
+  const std::string line = "{\"input_ids\":[" + [] {
+    std::string ids = "1";
+    for (int i = 0; i < 200000; ++i) ids += ",1";
+    return ids;
+  }() + "]}\n";
+  for (int i = 0; i < 4; ++i) text += line;
+  const SampleSet samples({folder.write("d.jsonl", text)}, {.sequence_length = 64});
+  LoaderOptions options;
+  options.vocab_rows = 100;
+  options.shape = {.micro_batch = 64};  // each row parses a line anew
+  options.timeout_seconds = 0.001;
+  Loader loader(samples, options);
+  REQUIRE(error_of([&] { loader.next(); }) ==
+          "the data of step 0 did not arrive within 0.0s\n  remedy: check that the data's file system "
+          "answers, or copy the data to a local disk");
+}
+
+TEST_CASE("drop_last leaves out the rows that do not fill a batch", "[loader]") {
+  TempFolder folder;
+  const std::string path = folder.write("train.bin", counting_u16(41));
+  const SampleSet samples({path}, {.sequence_length = 4});  // 10 rows
+  LoaderOptions options;
+  options.vocab_rows = kVocab;
+  options.shape = {.micro_batch = 4};
+  options.shuffle = false;
+  options.drop_last = true;
+  Loader loader(samples, options);
+  for (const int32_t first : {0, 16, 0, 16})
+    REQUIRE(loader.next().batch.micro_batches[0].tokens[0] == first);
+  REQUIRE(samples.steps_for_epochs(2, 4, true) == 4);
+  options.shape = {.micro_batch = 11};
+  REQUIRE(error_of([&] { Loader(samples, options); }) ==
+          path + ": gives 10 rows, fewer than one global batch of 11, and data.drop_last leaves out "
+                 "what does not fill one\n  remedy: set data.drop_last to false, use a smaller batch, "
+                 "or use more text");
+}

@@ -1,0 +1,175 @@
+#include "fixtures.h"
+
+#include "data/packing.h"
+#include "data/sample_set.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <catch2/catch.hpp>
+
+using namespace ftrun;
+using namespace ftrun::test;
+
+namespace {
+
+/// A Megatron pair of documents of these lengths; token i has id i.
+std::string write_documents(const TempFolder& folder, const std::vector<int32_t>& lengths,
+                            const std::vector<int>& trained = {}) {
+  folder.write("x.bin", counting_u16(std::accumulate(lengths.begin(), lengths.end(), 0)));
+  folder.write("x.idx", MegatronIndex(lengths).bytes());
+  if (!trained.empty()) folder.write("x.mask", mask_bytes(trained));
+  return folder.file("x.bin");
+}
+
+using Row = std::vector<std::pair<int64_t, int64_t>>;  // first token, length
+
+std::vector<Row> rows_of(const RowTable& table) {
+  std::vector<Row> rows;
+  std::vector<Piece> pieces;
+  PackScratch scratch;
+  for (int64_t r = 0; r < table.size(); ++r) {
+    table.pieces(r, pieces, scratch);
+    rows.emplace_back();
+    for (const Piece& piece : pieces) rows.back().emplace_back(piece.first_token, piece.length);
+  }
+  return rows;
+}
+
+std::vector<int32_t> varied_lengths(int count, int longest, uint32_t seed) {
+  std::vector<int32_t> lengths;
+  for (int i = 0; i < count; ++i)
+    lengths.push_back(static_cast<int32_t>((seed = seed * 1664525 + 1013904223) >> 8) % longest + 1);
+  return lengths;
+}
+
+}  // namespace
+
+TEST_CASE("concat cuts the stream every T tokens and reads one more", "[packing]") {
+  TempFolder folder;
+  const TokenDataset data({write_documents(folder, {4, 3, 6})}, {});
+  REQUIRE(rows_of(RowTable(data, PackingMode::kConcat, 4)) ==
+          std::vector<Row>{{{0, 4}}, {{4, 4}}, {{8, 4}}});
+  REQUIRE(RowTable(data, PackingMode::kConcat, 12).size() == 1);
+  REQUIRE(RowTable(data, PackingMode::kConcat, 13).size() == 0);
+}
+
+TEST_CASE("none gives each document its row, cut at T", "[packing]") {
+  TempFolder folder;
+  const TokenDataset data({write_documents(folder, {4, 1, 9, 2})}, {});
+  REQUIRE(rows_of(RowTable(data, PackingMode::kNone, 4)) ==
+          std::vector<Row>{{{0, 3}}, {{5, 4}}, {{14, 1}}});
+}
+
+TEST_CASE("documents packs first fit and splits what is longer than a row", "[packing]") {
+  TempFolder folder;
+  // Pairs per document: 5, 3, 20, 2, 1, 4. The long one becomes 8 + 8 + 4.
+  const TokenDataset data({write_documents(folder, {6, 4, 21, 3, 2, 5})}, {});
+  REQUIRE(rows_of(RowTable(data, PackingMode::kDocuments, 8)) ==
+          std::vector<Row>{{{0, 5}, {6, 3}}, {{10, 8}}, {{18, 8}}, {{26, 4}, {31, 2}, {34, 1}}, {{36, 4}}});
+}
+
+TEST_CASE("documents keeps every pair exactly once and wastes little", "[packing]") {
+  TempFolder folder;
+  for (const int longest : {10, 100, 900}) {
+    const std::vector<int32_t> lengths = varied_lengths(1500, longest, 5);
+    const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+    folder.write("x.bin", std::string(static_cast<size_t>(tokens * 2), '\1'));
+    folder.write("x.idx", MegatronIndex(lengths).bytes());
+    const TokenDataset data({folder.file("x.bin")}, {});
+    const RowTable table(data, PackingMode::kDocuments, 256);
+    std::vector<int> seen(static_cast<size_t>(tokens));
+    int64_t filled = 0;
+    for (const Row& row : rows_of(table)) {
+      int64_t used = 0;
+      for (const auto& [first, length] : row) {
+        used += length;
+        for (int64_t i = 0; i < length; ++i) ++seen[static_cast<size_t>(first + i)];
+      }
+      REQUIRE(used <= 256);
+      REQUIRE(used > 0);
+      filled += used;
+    }
+    int64_t token = 0;
+    for (const int32_t length : lengths) {
+      for (int32_t i = 0; i < length; ++i, ++token)  // all but a document's last token are inputs
+        if (seen[static_cast<size_t>(token)] != (i + 1 < length ? 1 : 0)) FAIL("token " << token);
+    }
+    REQUIRE(filled == tokens - static_cast<int64_t>(lengths.size()));
+    REQUIRE(table.filled_slots() == filled);
+    REQUIRE(static_cast<double>(filled) > 0.95 * static_cast<double>(table.size() * 256));
+  }
+}
+
+TEST_CASE("rows come out the same in any order of asking", "[packing]") {
+  TempFolder folder;
+  const std::vector<int32_t> lengths = varied_lengths(1200, 90, 3);
+  const TokenDataset data({write_documents(folder, lengths)}, {});
+  for (const PackingMode packing : {PackingMode::kDocuments, PackingMode::kNone}) {
+    const RowTable table(data, packing, 64);
+    const std::vector<Row> forward = rows_of(table);
+    REQUIRE(forward.size() > 300);  // several blocks
+    PackScratch scratch;
+    std::vector<Piece> pieces;
+    for (int64_t i = 0; i < table.size(); ++i) {
+      const int64_t r = (i * 7919) % table.size();
+      table.pieces(r, pieces, scratch);
+      Row row;
+      for (const Piece& piece : pieces) row.emplace_back(piece.first_token, piece.length);
+      REQUIRE(row == forward[static_cast<size_t>(r)]);
+    }
+  }
+}
+
+TEST_CASE("pieces without a trained label are left out and counted", "[packing]") {
+  TempFolder folder;
+  // Documents 0-3 (only its first token trained: never a label), 4-6 trained, 7-9 not.
+  const TokenDataset data(
+      {write_documents(folder, {4, 3, 3}, {1, 0, 0, 0, 0, 1, 1, 0, 0, 0})}, {});
+  for (const PackingMode packing : {PackingMode::kDocuments, PackingMode::kNone}) {
+    const RowTable table(data, packing, 8);
+    REQUIRE(rows_of(table) == std::vector<Row>{{{4, 2}}});
+    REQUIRE(table.dropped_pieces() == 2);
+  }
+  std::vector<Piece> pieces;
+  PackScratch scratch;
+  REQUIRE(RowTable(data, PackingMode::kConcat, 4).counted(0, pieces, scratch) == 0);
+  REQUIRE(RowTable(data, PackingMode::kConcat, 4).counted(1, pieces, scratch) == 2);
+}
+
+TEST_CASE("a document never shares pieces with the next file", "[packing]") {
+  TempFolder folder;
+  folder.write("a.bin", counting_u16(3));
+  folder.write("a.idx", MegatronIndex({3}).bytes());
+  folder.write("b.bin", counting_u16(4));
+  folder.write("b.idx", MegatronIndex({2, 2}).bytes());
+  const TokenDataset data({folder.file("a"), folder.file("b")}, {});
+  REQUIRE(data.documents() == 3);
+  REQUIRE(rows_of(RowTable(data, PackingMode::kNone, 8)) == std::vector<Row>{{{0, 2}}, {{3, 1}}, {{5, 1}}});
+  REQUIRE(rows_of(RowTable(data, PackingMode::kConcat, 6)) == std::vector<Row>{{{0, 6}}});
+}
+
+TEST_CASE("data that cannot train is refused before the first step", "[packing]") {
+  TempFolder folder;
+  const auto refused = [&](const SampleSetOptions& options) {
+    return error_of([&] { SampleSet({folder.file("x.bin")}, options); });
+  };
+  const std::string path = write_documents(folder, {1, 1, 1});
+  REQUIRE(refused({.sequence_length = 3}) ==
+          path + ": has 3 tokens; one row of sequence length 3 needs 4\n"
+                 "  remedy: lower data.sequence_length, or use more text");
+  REQUIRE(refused({.sequence_length = 3, .packing = PackingMode::kDocuments}) ==
+          path + ": none of its 3 tokens counts in the loss: there is nothing to train on\n"
+                 "  remedy: documents need at least two tokens each; write the data again");
+  write_documents(folder, {4, 4}, {1, 0, 0, 0, 1, 0, 0, 0});
+  for (const PackingMode packing : {PackingMode::kDocuments, PackingMode::kNone})
+    REQUIRE(refused({.sequence_length = 3, .packing = packing}) ==
+            path + ": none of its 8 tokens counts in the loss: there is nothing to train on\n"
+                   "  remedy: every label is masked; write the data again with prompts masked but "
+                   "answers not");
+  write_documents(folder, {4, 4}, {1, 0, 0, 0, 0, 0, 0, 0});
+  REQUIRE_FALSE(refused({.sequence_length = 3}).empty());
+  REQUIRE(refused({.sequence_length = 0}) ==
+          "data.sequence_length is 0, expected 1 to 2^30\n"
+          "  remedy: set it to the number of tokens a row shall have, such as 2048");
+}

@@ -1,0 +1,107 @@
+#include <cmath>
+
+#include <catch2/catch.hpp>
+
+#include "rig.h"
+
+namespace ftrun::test {
+namespace {
+
+struct Case {
+  AttentionAttrs attrs;
+  int64_t rows;
+  /// First tokens of the documents packed into a row.
+  std::vector<int64_t> documents;
+};
+
+AttentionAttrs shape(int64_t query_heads, int64_t kv_heads, int64_t head_size, int64_t row_tokens, int64_t window = 0) {
+  return {query_heads, kv_heads, head_size, row_tokens, 1.0 / std::sqrt(static_cast<double>(head_size)), window};
+}
+
+const std::vector<Case> kCases{
+    {shape(1, 1, 2, 1), 1, {0}},
+    {shape(2, 1, 6, 5), 3, {0, 2}},
+    {shape(3, 3, 16, 64), 1, {0}},
+    {shape(4, 2, 20, 65), 2, {0}},
+    {shape(9, 3, 64, 200), 1, {0}},
+    {shape(9, 3, 64, 200), 2, {0, 1, 70, 130, 199}},
+    {shape(4, 1, 32, 300, 1), 1, {0}},
+    {shape(4, 1, 32, 300, 17), 1, {0}},
+    {shape(2, 2, 48, 330, 100), 1, {0, 64, 65, 250}},
+    {shape(2, 1, 128, 520), 1, {0, 300}},
+    {shape(16, 8, 8, 130, 70), 1, {0, 128}},
+};
+
+std::vector<int32_t> starts_of(const Case& c) {
+  std::vector<int32_t> starts;
+  for (int64_t row = 0; row < c.rows; ++row)
+    for (int64_t t = 0; t < c.attrs.row_tokens; ++t) {
+      int64_t start = 0;
+      // Rows differ: later ones have fewer documents.
+      for (size_t i = 0; i + static_cast<size_t>(row) < c.documents.size(); ++i)
+        if (c.documents[i] <= t) start = c.documents[i];
+      starts.push_back(static_cast<int32_t>(start));
+    }
+  return starts;
+}
+
+OracleCase oracle_case(const Case& c, double spread) {
+  const AttentionAttrs& a = c.attrs;
+  const int64_t tokens = c.rows * a.row_tokens;
+  OracleCase o{OpKind::kAttention, a, {random_array({tokens, (a.query_heads + 2 * a.kv_heads) * a.head_size}, 1)},
+               starts_of(c), random_array({tokens, a.query_heads * a.head_size}, 2)};
+  for (double& v : o.inputs[0].data) v *= spread;
+  return o;
+}
+
+void require_agreement(const Case& c, const OracleCase& o, DType dtype, double slack) {
+  const OracleResult expected = oracle(o);
+  const int64_t tokens = o.inputs[0].dims[0];
+  Rig rig(dtype);
+  const ValueId qkv = rig.input(o.inputs[0]), starts = rig.ints(o.ints), da = rig.input(o.gradient);
+  const ValueId a = rig.output(o.gradient.dims), lse = rig.statistic({c.attrs.query_heads, tokens});
+  const ValueId dqkv = rig.output(o.inputs[0].dims);
+  rig.run(OpKind::kAttention, {qkv, starts}, {a, lse}, c.attrs);
+  rig.run(OpKind::kAttentionDgrad, {da, qkv, a, lse, starts}, {dqkv}, c.attrs);
+  REQUIRE(relative_error(rig.read(a), expected.outputs[0]) < slack * tolerance(dtype));
+  REQUIRE(relative_error(rig.read(lse), expected.outputs[1]) < slack * tolerance(dtype));
+  REQUIRE(relative_error(rig.read(dqkv), expected.gradients[0]) < slack * tolerance(dtype));
+}
+
+TEST_CASE("attention with grouped heads, windows and packed documents agrees with autograd") {
+  for_each_backend([](DType dtype) {
+    for (const Case& c : kCases) {
+      CAPTURE(dtype_name(dtype), c.attrs.query_heads, c.attrs.head_size, c.attrs.row_tokens, c.attrs.window, c.rows);
+      require_agreement(c, oracle_case(c, 1.0), dtype, 1.0);
+    }
+  });
+}
+
+TEST_CASE("attention stays right when scores are far apart") {
+  for_each_backend([](DType dtype) {
+    const Case c{shape(2, 1, 32, 140), 1, {0, 9}};
+    CAPTURE(dtype_name(dtype));
+    // Scores of several hundred: rounding of the scores themselves is what fp32 leaves.
+    require_agreement(c, oracle_case(c, 30.0), dtype, dtype == DType::kF32 ? 100.0 : 1.0);
+  });
+}
+
+TEST_CASE("a NaN in a key reaches the tokens that attend to it and no earlier block") {
+  for_each_backend([](DType dtype) {
+    const Case c{shape(1, 1, 16, 192), 1, {0}};
+    OracleCase o = oracle_case(c, 1.0);
+    o.inputs[0].data[150 * 48 + 16] = NAN;
+    Rig rig(dtype);
+    const ValueId qkv = rig.input(o.inputs[0]), starts = rig.ints(o.ints);
+    const ValueId a = rig.output(o.gradient.dims), lse = rig.statistic({1, 192});
+    rig.run(OpKind::kAttention, {qkv, starts}, {a, lse}, c.attrs);
+    const Array out = rig.read(a), sums = rig.read(lse);
+    REQUIRE(std::isfinite(sums.data[127]));
+    REQUIRE(std::isfinite(out.data[127 * 16]));
+    REQUIRE(std::isnan(sums.data[150]));
+    REQUIRE(std::isnan(out.data[191 * 16]));
+  });
+}
+
+}  // namespace
+}  // namespace ftrun::test

@@ -1,0 +1,122 @@
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+
+#include <catch2/catch.hpp>
+
+#include "rig.h"
+
+namespace ftrun::test {
+namespace {
+
+constexpr int kSteps = 20;
+constexpr int64_t kCount = 1003;
+
+std::vector<float> floats(int64_t count, uint64_t seed) {
+  const Array array = random_array({count}, seed);
+  return {array.data.begin(), array.data.end()};
+}
+
+OptimizerCase optimizer_case(double decay) {
+  OptimizerCase c{floats(kCount, 1), {}, 3e-3, decay};
+  for (int step = 0; step < kSteps; ++step) c.gradients.push_back(floats(kCount, 100 + static_cast<uint64_t>(step)));
+  return c;
+}
+
+Array array_of(const std::vector<float>& v) { return {{static_cast<int64_t>(v.size())}, {v.begin(), v.end()}}; }
+
+void for_each_isa(const std::function<void()>& body) {
+  for_each_backend([&](DType dtype) {
+    if (dtype == DType::kF32) body();
+  });
+}
+
+TEST_CASE("20 Adam and AdamW steps give torch.optim's parameters") {
+  for_each_isa([] {
+    for (const double decay : {0.0, 0.1})
+      for (const bool decoupled : {true, false}) {
+        const OptimizerCase c = optimizer_case(decay);
+        std::vector<float> p = c.parameters, m(kCount, 0.0F), v(kCount, 0.0F);
+        for (int step = 0; step < kSteps; ++step) {
+          StepScalars s;
+          s.learning_rate = static_cast<float>(c.learning_rate);
+          s.bias_correction1 = static_cast<float>(1.0 - std::pow(0.9, step + 1));
+          s.bias_correction2 = static_cast<float>(1.0 - std::pow(0.999, step + 1));
+          // Gradients arrive scaled by 4 and are scaled back on the way.
+          s.gradient_scale = 0.25F;
+          std::vector<float> g = c.gradients[static_cast<size_t>(step)];
+          for (float& x : g) x *= 4.0F;
+          const AdamOptions options{.weight_decay = static_cast<float>(decay), .decoupled = decoupled};
+          adam_update(p.data(), g.data(), m.data(), v.data(), kCount, options, s);
+        }
+        CAPTURE(decay, decoupled);
+        const auto expected = oracle_adam(c, decoupled, 0.9, 0.999, 1e-8);
+        REQUIRE(relative_error(array_of(p), array_of(expected)) < 1e-6);
+      }
+  });
+}
+
+TEST_CASE("20 SGD steps give torch.optim's parameters") {
+  struct Variant {
+    float momentum, dampening;
+    bool nesterov;
+    double decay;
+  };
+  for_each_isa([] {
+    for (const Variant& variant : {Variant{0, 0, false, 0.0}, Variant{0, 0, false, 0.05}, Variant{0.9F, 0, false, 0.0},
+                                   Variant{0.9F, 0.3F, false, 0.01}, Variant{0.9F, 0, true, 0.01}}) {
+      const OptimizerCase c = optimizer_case(variant.decay);
+      std::vector<float> p = c.parameters, buffer(kCount, NAN);
+      for (int step = 0; step < kSteps; ++step) {
+        StepScalars s;
+        s.learning_rate = static_cast<float>(c.learning_rate);
+        const SgdOptions options{variant.momentum, variant.dampening, static_cast<float>(variant.decay),
+                                 variant.nesterov, step == 0};
+        sgd_update(p.data(), c.gradients[static_cast<size_t>(step)].data(),
+                   variant.momentum == 0.0F ? nullptr : buffer.data(), kCount, options, s);
+      }
+      CAPTURE(variant.momentum, variant.dampening, variant.nesterov, variant.decay);
+      const auto expected = oracle_sgd(c, static_cast<double>(variant.momentum), static_cast<double>(variant.dampening),
+                                       variant.nesterov);
+      REQUIRE(relative_error(array_of(p), array_of(expected)) < 1e-6);
+    }
+  });
+}
+
+TEST_CASE("the sum of squares is exact to fp64 rounding, over any length") {
+  for_each_isa([] {
+    for (const int64_t count : {int64_t{0}, int64_t{1}, int64_t{31}, kNormBlock, 3 * kNormBlock + 77}) {
+      const std::vector<float> g = floats(count, 7);
+      double expected = 0.0;
+      for (const float x : g) expected += static_cast<double>(x) * static_cast<double>(x);
+      REQUIRE(sum_of_squares(g.data(), count) == Approx(expected).epsilon(1e-13));
+    }
+  });
+}
+
+TEST_CASE("the sum of squares has the same bits on every processor and for any number of threads") {
+  const std::vector<float> g = floats(300 * kNormBlock + 5, 11);
+  std::vector<double> sums;
+  for_each_isa([&] {
+    for (const int threads : {1, 2, 3}) {
+      set_kernel_threads(threads);
+      sums.push_back(sum_of_squares(g.data(), static_cast<int64_t>(g.size())));
+    }
+  });
+  for (const double sum : sums) REQUIRE(std::memcmp(&sum, sums.data(), sizeof sum) == 0);
+}
+
+TEST_CASE("NaN and infinity anywhere make the sum of squares non-finite") {
+  for_each_isa([] {
+    for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()})
+      for (const size_t at : {size_t{0}, size_t{4095}, size_t{5000}, size_t{8199}}) {
+        std::vector<float> g = floats(8200, 3);
+        g[at] = bad;
+        REQUIRE_FALSE(std::isfinite(sum_of_squares(g.data(), 8200)));
+      }
+  });
+}
+
+}  // namespace
+}  // namespace ftrun::test

@@ -1,0 +1,192 @@
+#include "oracle.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+#include <stdexcept>
+
+namespace ftrun::test {
+
+namespace {
+
+using at::Tensor;
+
+Tensor tensor_of(const Array& array) {
+  return at::from_blob(const_cast<double*>(array.data.data()), array.dims, at::kDouble).clone();
+}
+
+Array array_of(const Tensor& tensor) {
+  const Tensor t = tensor.detach().to(at::kDouble).contiguous();
+  return {t.sizes().vec(), std::vector<double>(t.data_ptr<double>(), t.data_ptr<double>() + t.numel())};
+}
+
+Tensor long_tensor(const std::vector<int32_t>& values) {
+  Tensor t = at::empty({static_cast<int64_t>(values.size())}, at::kLong);
+  for (size_t i = 0; i < values.size(); ++i) t[static_cast<int64_t>(i)] = static_cast<int64_t>(values[i]);
+  return t;
+}
+
+struct Norm {
+  Tensor y, rstd;
+};
+Norm rms_norm(const Tensor& x, const Tensor& w, double epsilon) {
+  const Tensor rstd = at::rsqrt(x.square().mean(-1) + epsilon);
+  return {x * rstd.unsqueeze(-1) * w, rstd};
+}
+
+// qkv as [N, heads, d] of q, k and v.
+struct Heads {
+  Tensor q, k, v;
+};
+Heads split(const Tensor& qkv, int64_t query_heads, int64_t kv_heads, int64_t d) {
+  const Tensor h = qkv.view({qkv.size(0), query_heads + 2 * kv_heads, d});
+  return {h.narrow(1, 0, query_heads), h.narrow(1, query_heads, kv_heads), h.narrow(1, query_heads + kv_heads, kv_heads)};
+}
+Tensor join(const Heads& h) { return at::cat({h.q, h.k, h.v}, 1).flatten(1); }
+
+std::vector<Tensor> qk_norm(const HeadAttrs& a, const std::vector<Tensor>& in) {
+  const Heads h = split(in[0], a.query_heads, a.kv_heads, a.head_size);
+  const Norm q = rms_norm(h.q, in[1], a.epsilon), k = rms_norm(h.k, in[2], a.epsilon);
+  return {join({q.y, k.y, h.v}), at::cat({q.rstd, k.rstd}, 1)};
+}
+
+Tensor rotate_half(const Tensor& x) {
+  const int64_t half = x.size(-1) / 2;
+  return at::cat({-x.narrow(-1, half, half), x.narrow(-1, 0, half)}, -1);
+}
+
+std::vector<Tensor> rope(const HeadAttrs& a, const std::vector<Tensor>& in) {
+  const Heads h = split(in[0], a.query_heads, a.kv_heads, a.head_size);
+  const int64_t half = a.head_size / 2;
+  const Tensor c = in[1].narrow(1, 0, half).repeat({1, 2}).unsqueeze(1);
+  const Tensor s = in[1].narrow(1, half, half).repeat({1, 2}).unsqueeze(1);
+  const auto turn = [&](const Tensor& x) { return x * c + rotate_half(x) * s; };
+  return {join({turn(h.q), turn(h.k), h.v})};
+}
+
+// [T, T]: token t attends to u.
+Tensor attends(const AttentionAttrs& a, const int32_t* starts) {
+  Tensor mask = at::zeros({a.row_tokens, a.row_tokens}, at::kBool);
+  for (int64_t t = 0; t < a.row_tokens; ++t) {
+    int64_t first = starts[t];
+    if (a.window > 0) first = std::max(first, t - a.window + 1);
+    mask[t].narrow(0, first, t - first + 1).fill_(true);
+  }
+  return mask;
+}
+
+std::vector<Tensor> attention(const AttentionAttrs& a, const std::vector<Tensor>& in, const std::vector<int32_t>& starts) {
+  const int64_t tokens = in[0].size(0), rows = tokens / a.row_tokens;
+  std::vector<Tensor> outs, lses;
+  for (int64_t row = 0; row < rows; ++row) {
+    const Tensor qkv = in[0].narrow(0, row * a.row_tokens, a.row_tokens);
+    const Heads h = split(qkv, a.query_heads, a.kv_heads, a.head_size);
+    const int64_t group = a.query_heads / a.kv_heads;
+    const Tensor q = h.q.transpose(0, 1), k = h.k.transpose(0, 1).repeat_interleave(group, 0),
+                 v = h.v.transpose(0, 1).repeat_interleave(group, 0);
+    const Tensor scores = (at::matmul(q, k.transpose(1, 2)) * a.scale)
+                              .masked_fill(attends(a, starts.data() + row * a.row_tokens).logical_not(), -INFINITY);
+    outs.push_back(at::matmul(at::softmax(scores, -1), v).transpose(0, 1).flatten(1));
+    lses.push_back(at::logsumexp(scores, {-1}));
+  }
+  return {at::cat(outs, 0), at::cat(lses, 1)};
+}
+
+std::vector<Tensor> swiglu(const std::vector<Tensor>& in) {
+  const auto parts = in[0].chunk(2, 1);
+  return {parts[0] * at::sigmoid(parts[0]) * parts[1]};
+}
+
+std::vector<Tensor> cross_entropy(const std::vector<Tensor>& in, const std::vector<int32_t>& labels) {
+  const Tensor log_p = at::log_softmax(at::matmul(in[0], in[1].t()), -1);
+  Tensor sum = (in[0] * 0.0).sum() + (in[1] * 0.0).sum();
+  double counted = 0.0;
+  for (size_t n = 0; n < labels.size(); ++n) {
+    if (labels[n] < 0) continue;
+    sum = sum - log_p[static_cast<int64_t>(n)][labels[n]];
+    counted += 1.0;
+  }
+  return {at::stack({sum, at::full({}, counted, at::kDouble)})};
+}
+
+std::vector<Tensor> forward(const OracleCase& c, const std::vector<Tensor>& in) {
+  switch (c.kind) {
+    case OpKind::kEmbed: return {in[0].index_select(0, long_tensor(c.ints))};
+    case OpKind::kRmsNorm: {
+      const Norm n = rms_norm(in[0], in[1], std::get<NormAttrs>(c.attrs).epsilon);
+      return {n.y, n.rstd};
+    }
+    case OpKind::kAddRmsNorm: {
+      const Tensor sum = in[0] + in[1];
+      const Norm n = rms_norm(sum, in[2], std::get<NormAttrs>(c.attrs).epsilon);
+      return {sum, n.y, n.rstd};
+    }
+    case OpKind::kLinear: {
+      const Tensor y = at::matmul(in[0], in[1].t());
+      return {in.size() > 2 ? y + in[2] : y};
+    }
+    case OpKind::kQkNorm: return qk_norm(std::get<HeadAttrs>(c.attrs), in);
+    case OpKind::kRope: return rope(std::get<HeadAttrs>(c.attrs), in);
+    case OpKind::kAttention: return attention(std::get<AttentionAttrs>(c.attrs), in, c.ints);
+    case OpKind::kSwiGlu: return swiglu(in);
+    case OpKind::kAdd: return {in[0] + in[1]};
+    case OpKind::kLinearCrossEntropy: return cross_entropy(in, c.ints);
+    default: throw std::logic_error("the oracle has no such forward kind");
+  }
+}
+
+// The number whose gradients are asked for.
+Tensor objective(const OracleCase& c, const std::vector<Tensor>& outputs) {
+  if (c.kind == OpKind::kLinearCrossEntropy) return outputs[0][0] * c.loss_scale;
+  Tensor sum = (outputs[0] * tensor_of(c.gradient)).sum();
+  if (!c.second_gradient.data.empty()) sum = sum + (outputs[1] * tensor_of(c.second_gradient)).sum();
+  return sum;
+}
+
+template <class Optimizer, class Options>
+std::vector<float> optimize(const OptimizerCase& c, const Options& options) {
+  const auto count = static_cast<int64_t>(c.parameters.size());
+  Tensor p = at::from_blob(const_cast<float*>(c.parameters.data()), {count}, at::kFloat).clone();
+  p.set_requires_grad(true);
+  Optimizer optimizer({p}, options);
+  for (const auto& gradient : c.gradients) {
+    p.mutable_grad() = at::from_blob(const_cast<float*>(gradient.data()), {count}, at::kFloat).clone();
+    optimizer.step();
+  }
+  const Tensor result = p.detach().contiguous();
+  return {result.data_ptr<float>(), result.data_ptr<float>() + count};
+}
+
+}  // namespace
+
+OracleResult oracle(const OracleCase& c) {
+  std::vector<Tensor> in;
+  for (const Array& array : c.inputs) in.push_back(tensor_of(array).set_requires_grad(true));
+  const std::vector<Tensor> outputs = forward(c, in);
+  OracleResult result;
+  for (const Tensor& output : outputs) result.outputs.push_back(array_of(output));
+  for (const Tensor& gradient : torch::autograd::grad({objective(c, outputs)}, in))
+    result.gradients.push_back(array_of(gradient));
+  return result;
+}
+
+std::vector<float> oracle_adam(const OptimizerCase& c, bool decoupled, double beta1, double beta2, double epsilon) {
+  const auto set = [&](auto options) {
+    return options.betas(std::make_tuple(beta1, beta2)).eps(epsilon).weight_decay(c.weight_decay);
+  };
+  if (decoupled) return optimize<torch::optim::AdamW>(c, set(torch::optim::AdamWOptions(c.learning_rate)));
+  return optimize<torch::optim::Adam>(c, set(torch::optim::AdamOptions(c.learning_rate)));
+}
+
+std::vector<float> oracle_sgd(const OptimizerCase& c, double momentum, double dampening, bool nesterov) {
+  return optimize<torch::optim::SGD>(c, torch::optim::SGDOptions(c.learning_rate)
+                                            .momentum(momentum)
+                                            .dampening(dampening)
+                                            .nesterov(nesterov)
+                                            .weight_decay(c.weight_decay));
+}
+
+}  // namespace ftrun::test

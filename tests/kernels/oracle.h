@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "graph/op.h"
+
+// LibTorch's autograd in fp64 as the oracle of the kernels. Free of LibTorch's headers: they compile
+// slowly and only oracle.cc needs them.
+namespace ftrun::test {
+
+/// A dense row-major array of numbers.
+struct Array {
+  std::vector<int64_t> dims;
+  std::vector<double> data;
+};
+
+/// A forward operation on given inputs and the gradient of the loss by its first output (the second
+/// for kAddRmsNorm also when `second_gradient` has data).
+struct OracleCase {
+  OpKind kind;
+  OpAttrs attrs;
+  /// Floating-point inputs in the order of graph/op.h.
+  std::vector<Array> inputs;
+  /// Tokens, starts or labels.
+  std::vector<int32_t> ints;
+  Array gradient;
+  Array second_gradient;
+  double loss_scale = 1.0;
+};
+
+struct OracleResult {
+  std::vector<Array> outputs;
+  /// By each of the inputs.
+  std::vector<Array> gradients;
+};
+
+/// kLinearCrossEntropy gives the two numbers of its loss value, and gradients of loss_scale times the loss.
+OracleResult oracle(const OracleCase& c);
+
+struct OptimizerCase {
+  std::vector<float> parameters;
+  /// Gradients of each step.
+  std::vector<std::vector<float>> gradients;
+  double learning_rate = 1e-3;
+  double weight_decay = 0.0;
+};
+/// Parameters after all steps of torch.optim's Adam, AdamW and SGD.
+std::vector<float> oracle_adam(const OptimizerCase& c, bool decoupled, double beta1, double beta2, double epsilon);
+std::vector<float> oracle_sgd(const OptimizerCase& c, double momentum, double dampening, bool nesterov);
+
+}  // namespace ftrun::test

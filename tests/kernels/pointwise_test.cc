@@ -1,0 +1,127 @@
+#include <cmath>
+
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+#include "rig.h"
+
+namespace ftrun::test {
+namespace {
+
+TEST_CASE("swiglu and its gradient agree with autograd, also in place") {
+  for_each_backend([](DType dtype) {
+    for (const int64_t width : {1, 13, 64, 100})
+      for (const int64_t tokens : {1, 9}) {
+        CAPTURE(dtype_name(dtype), width, tokens);
+        OracleCase c{OpKind::kSwiGlu, NoAttrs{}, {random_array({tokens, 2 * width}, 1)}, {}, random_array({tokens, width}, 2)};
+        for (double& v : c.inputs[0].data) v *= 8.0;
+        const OracleResult expected = oracle(c);
+        Rig rig(dtype);
+        const ValueId gu = rig.input(c.inputs[0]), ds = rig.input(c.gradient);
+        const ValueId s = rig.output({tokens, width}), dgu = rig.output({tokens, 2 * width});
+        rig.run(OpKind::kSwiGlu, {gu}, {s});
+        rig.run(OpKind::kSwiGluDgrad, {ds, gu}, {dgu});
+        REQUIRE(relative_error(rig.read(s), expected.outputs[0]) < tolerance(dtype));
+        REQUIRE(relative_error(rig.read(dgu), expected.gradients[0]) < tolerance(dtype));
+        rig.run(OpKind::kSwiGluDgrad, {ds, gu}, {gu});
+        REQUIRE(rig.bits(gu) == rig.bits(dgu));
+      }
+  });
+}
+
+TEST_CASE("silu is right to a few units in the last place from -80 to 80, and finite or NaN where it must be") {
+  for_each_backend([](DType dtype) {
+    Array gu{{1, 2 * 16001}, {}};
+    for (int i = 0; i <= 16000; ++i) gu.data.push_back(static_cast<float>(-80.0 + i * 0.01));
+    gu.data.resize(2 * 16001, 1.0);
+    Rig rig(dtype);
+    const ValueId in = rig.input(gu), s = rig.output({1, 16001});
+    rig.run(OpKind::kSwiGlu, {in}, {s});
+    const Array out = rig.read(s);
+    const double epsilon = dtype == DType::kF32 ? 0x1p-23 : 0x1p-52;
+    double worst = 0.0;
+    for (size_t i = 0; i <= 16000; ++i) {
+      const double exact = gu.data[i] / (1.0 + std::exp(-gu.data[i]));
+      worst = std::max(worst, std::abs(out.data[i] - exact) / std::max(std::abs(exact), 1e-30));
+    }
+    REQUIRE(worst < 4.0 * epsilon);
+
+    Rig edges(dtype);
+    const ValueId extreme = edges.input({{1, 8}, {-1000.0, 1000.0, NAN, -INFINITY, 1.0, 1.0, 1.0, 1.0}});
+    const ValueId result = edges.output({1, 4});
+    edges.run(OpKind::kSwiGlu, {extreme}, {result});
+    const Array r = edges.read(result);
+    REQUIRE(std::abs(r.data[0]) < 1e-30);
+    REQUIRE(r.data[1] == 1000.0);
+    REQUIRE(std::isnan(r.data[2]));
+  });
+}
+
+TEST_CASE("add agrees with autograd, also in place") {
+  for_each_backend([](DType dtype) {
+    for (const std::vector<int64_t>& dims : {std::vector<int64_t>{1, 1}, {3, 7}, {65, 576}}) {
+      const OracleCase c{OpKind::kAdd, NoAttrs{}, {random_array(dims, 1), random_array(dims, 2)}, {}, random_array(dims, 3)};
+      const OracleResult expected = oracle(c);
+      Rig rig(dtype);
+      const ValueId a = rig.input(c.inputs[0]), b = rig.input(c.inputs[1]), sum = rig.output(dims);
+      rig.run(OpKind::kAdd, {a, b}, {sum});
+      REQUIRE(relative_error(rig.read(sum), expected.outputs[0]) < tolerance(dtype));
+      rig.run(OpKind::kAdd, {a, b}, {a});
+      REQUIRE(rig.bits(a) == rig.bits(sum));
+    }
+  });
+}
+
+TEST_CASE("embedding gathers rows; its gradient adds up repeated tokens") {
+  for_each_backend([](DType dtype) {
+    for (const int64_t width : {1, 70, 128}) {
+      CAPTURE(dtype_name(dtype), width);
+      const OracleCase c{OpKind::kEmbed, NoAttrs{}, {random_array({11, width}, 1)}, {3, 0, 10, 3, 3, 7}, random_array({6, width}, 2)};
+      const OracleResult expected = oracle(c);
+      Rig rig(dtype);
+      const ValueId tokens = rig.ints(c.ints), table = rig.input(c.inputs[0]), dx = rig.input(c.gradient);
+      const ValueId x = rig.output({6, width}), dtable = rig.output({11, width});
+      rig.run(OpKind::kEmbed, {tokens, table}, {x});
+      rig.run(OpKind::kEmbedWgrad, {tokens, dx}, {dtable});
+      REQUIRE(relative_error(rig.read(x), expected.outputs[0]) == 0.0);
+      REQUIRE(relative_error(rig.read(dtable), expected.gradients[0]) < tolerance(dtype));
+      rig.run(OpKind::kEmbedWgrad, {tokens, dx}, {dtable}, NoAttrs{}, true);
+      Array twice = expected.gradients[0];
+      for (double& v : twice.data) v *= 2.0;
+      REQUIRE(relative_error(rig.read(dtable), twice) < tolerance(dtype));
+    }
+  });
+}
+
+TEST_CASE("a token outside the table is caught before memory is touched") {
+  Rig rig(DType::kF32);
+  const ValueId table = rig.input(random_array({11, 4}, 1)), x = rig.output({2, 4});
+  for (const int32_t bad : {-1, 11}) {
+    const ValueId tokens = rig.ints({0, bad});
+    try {
+      rig.run(OpKind::kEmbed, {tokens, table}, {x});
+      FAIL("no error");
+    } catch (const Error& e) {
+      REQUIRE(e.code() == ExitCode::kBug);
+      REQUIRE_THAT(e.message(), Catch::Contains(cat("token ", bad, " at position 1 of a micro-batch is outside the table of 11 rows")));
+    }
+  }
+}
+
+TEST_CASE("a dtype the CPU kernels cannot do is refused by name") {
+  LayerGraph graph;
+  graph.values = {{"x", DType::kBF16, {2, 2}}, {"y", DType::kBF16, {2, 2}}};
+  const Op op{OpKind::kAdd, {0, 0}, {1}, NoAttrs{}};
+  std::vector<void*> storage(2, nullptr);
+  try {
+    run_op(graph, op, storage, {});
+    FAIL("no error");
+  } catch (const Error& e) {
+    REQUIRE(e.code() == ExitCode::kUnsupported);
+    REQUIRE(e.message() == "the CPU kernels compute in F32, not BF16 (add)");
+    REQUIRE(e.remedy() == "train in fp32 on the CPU");
+  }
+}
+
+}  // namespace
+}  // namespace ftrun::test

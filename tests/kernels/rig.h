@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "graph/layer_graph.h"
+#include "kernels/cpu/vector_kernels.h"
+#include "kernels/kernels.h"
+#include "oracle.h"
+
+namespace ftrun::test {
+
+/// Numbers from a counter-based generator, about uniform in [-1, 1); the same for the same seed.
+Array random_array(std::vector<int64_t> dims, uint64_t seed);
+
+/// Storage of hand-made values and operations on it. Outputs and scratch start as NaN patterns, and
+/// bytes around every value are watched: a kernel that writes outside, or reads what nobody wrote, shows.
+class Rig {
+ public:
+  explicit Rig(DType dtype) : dtype_(dtype) {}
+
+  ValueId input(const Array& array) { return input(array, dtype_); }
+  ValueId input(const Array& array, DType dtype);
+  ValueId ints(const std::vector<int32_t>& values);
+  ValueId output(std::vector<int64_t> dims) { return output(std::move(dims), dtype_); }
+  ValueId output(std::vector<int64_t> dims, DType dtype);
+  /// rstd or lse.
+  ValueId statistic(std::vector<int64_t> dims) { return output(std::move(dims), dtype_); }
+
+  void run(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, OpAttrs attrs = NoAttrs{},
+           bool accumulate = false);
+
+  Array read(ValueId id) const;
+  /// The raw bytes, for comparing results bit by bit.
+  std::vector<std::byte> bits(ValueId id) const;
+
+  StepScalars scalars;
+
+ private:
+  struct Memory {
+    std::unique_ptr<std::byte[]> bytes;
+    std::byte* begin = nullptr;
+    int64_t size = 0;
+  };
+  ValueId add(std::vector<int64_t> dims, DType dtype);
+  static Memory allocate(int64_t size);
+  static void require_intact(const Memory& memory);
+
+  DType dtype_;
+  LayerGraph graph_;
+  std::vector<Memory> memory_;
+};
+
+/// Largest difference relative to the largest expected number; infinite when shapes differ or a
+/// number is not finite.
+double relative_error(const Array& actual, const Array& expected);
+/// What rounding allows: 1e-10 in fp64 and 1e-5 in fp32.
+double tolerance(DType dtype);
+
+/// Runs `body` for fp32 and fp64 with each instruction set that this processor has.
+template <class Body>
+void for_each_backend(Body body) {
+  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512}) {
+    if (isa == Isa::kAvx512 && best_isa() != Isa::kAvx512) continue;
+    set_isa(isa);
+    for (const DType dtype : {DType::kF64, DType::kF32}) body(dtype);
+  }
+  set_isa(best_isa());
+}
+
+}  // namespace ftrun::test

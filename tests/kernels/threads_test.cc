@@ -1,0 +1,103 @@
+#include <cmath>
+
+#include <catch2/catch.hpp>
+
+#include "rig.h"
+
+namespace ftrun::test {
+namespace {
+
+// Everything but BLAS products promises the same bits for any number of threads.
+using Results = std::vector<std::vector<std::byte>>;
+
+void run_norms(Rig& rig, Results& results) {
+  const std::vector<int64_t> dims{333, 100};
+  const ValueId x = rig.input(random_array(dims, 1)), w = rig.input(random_array({100}, 2));
+  const ValueId dy = rig.input(random_array(dims, 3)), y = rig.output(dims), rstd = rig.statistic({333});
+  const ValueId dx = rig.output(dims), dw = rig.output({100}), db = rig.output({100});
+  rig.run(OpKind::kRmsNorm, {x, w}, {y, rstd}, NormAttrs{});
+  rig.run(OpKind::kRmsNormDgrad, {dy, x, rstd, w, y}, {dx});
+  rig.run(OpKind::kRmsNormWgrad, {dy, x, rstd}, {dw});
+  rig.run(OpKind::kBiasWgrad, {dy}, {db});
+  for (const ValueId id : {y, rstd, dx, dw, db}) results.push_back(rig.bits(id));
+}
+
+void run_heads(Rig& rig, Results& results) {
+  const HeadAttrs heads{4, 2, 24, 1e-6};
+  const std::vector<int64_t> dims{333, 8 * 24};
+  const ValueId qkv = rig.input(random_array(dims, 1)), dy = rig.input(random_array(dims, 2));
+  const ValueId wq = rig.input(random_array({24}, 3)), wk = rig.input(random_array({24}, 4));
+  const ValueId table = rig.input(random_array({333, 24}, 5), DType::kF32);
+  const ValueId y = rig.output(dims), rstd = rig.statistic({333, 6}), dqkv = rig.output(dims);
+  const ValueId dwq = rig.output({24}), dwk = rig.output({24}), turned = rig.output(dims);
+  rig.run(OpKind::kQkNorm, {qkv, wq, wk}, {y, rstd}, heads);
+  rig.run(OpKind::kQkNormDgrad, {dy, qkv, rstd, wq, wk}, {dqkv}, heads);
+  rig.run(OpKind::kQkNormWgrad, {dy, qkv, rstd}, {dwq, dwk}, heads);
+  rig.run(OpKind::kRope, {qkv, table}, {turned}, heads);
+  for (const ValueId id : {y, dqkv, dwq, dwk, turned}) results.push_back(rig.bits(id));
+}
+
+void run_attention(Rig& rig, Results& results) {
+  const AttentionAttrs attrs{6, 2, 32, 450, 1.0 / std::sqrt(32.0), 300};
+  const std::vector<int64_t> dims{900, 10 * 32};
+  std::vector<int32_t> starts(900, 0);
+  for (size_t n = 700; n < 900; ++n) starts[n] = 240;
+  const ValueId qkv = rig.input(random_array(dims, 1)), first = rig.ints(starts);
+  const ValueId da = rig.input(random_array({900, 6 * 32}, 2)), a = rig.output({900, 6 * 32});
+  const ValueId lse = rig.statistic({6, 900}), dqkv = rig.output(dims);
+  rig.run(OpKind::kAttention, {qkv, first}, {a, lse}, attrs);
+  rig.run(OpKind::kAttentionDgrad, {da, qkv, a, lse, first}, {dqkv}, attrs);
+  for (const ValueId id : {a, lse, dqkv}) results.push_back(rig.bits(id));
+}
+
+void run_pointwise(Rig& rig, Results& results) {
+  const ValueId gu = rig.input(random_array({101, 2 * 77}, 1)), ds = rig.input(random_array({101, 77}, 2));
+  const ValueId s = rig.output({101, 77}), dgu = rig.output({101, 2 * 77}), sum = rig.output({101, 77});
+  std::vector<int32_t> ids(101);
+  for (size_t n = 0; n < ids.size(); ++n) ids[n] = static_cast<int32_t>(n * n % 13);
+  const ValueId tokens = rig.ints(ids), dtable = rig.output({13, 77});
+  rig.run(OpKind::kSwiGlu, {gu}, {s});
+  rig.run(OpKind::kSwiGluDgrad, {ds, gu}, {dgu});
+  rig.run(OpKind::kAdd, {s, ds}, {sum});
+  rig.run(OpKind::kEmbedWgrad, {tokens, ds}, {dtable});
+  for (const ValueId id : {s, dgu, sum, dtable}) results.push_back(rig.bits(id));
+}
+
+void run_optimizer(Results& results) {
+  const auto floats = [](uint64_t seed) {
+    const Array array = random_array({200003}, seed);
+    return std::vector<float>(array.data.begin(), array.data.end());
+  };
+  std::vector<float> p = floats(1), m = floats(2), v(200003, 0.5F);
+  const std::vector<float> g = floats(3);
+  StepScalars scalars;
+  scalars.learning_rate = 1e-2F;
+  adam_update(p.data(), g.data(), m.data(), v.data(), 200003, {.weight_decay = 0.1F}, scalars);
+  sgd_update(p.data(), g.data(), m.data(), 200003, {.momentum = 0.9F}, scalars);
+  const auto* const bytes = reinterpret_cast<const std::byte*>(p.data());
+  results.emplace_back(bytes, bytes + p.size() * sizeof(float));
+}
+
+Results all_results(DType dtype, int threads) {
+  set_kernel_threads(threads);
+  Results results;
+  for (const auto run : {run_norms, run_heads, run_attention, run_pointwise}) {
+    Rig rig(dtype);
+    run(rig, results);
+  }
+  run_optimizer(results);
+  return results;
+}
+
+TEST_CASE("results have the same bits for 1, 2 and 3 threads") {
+  for_each_backend([](DType dtype) {
+    CAPTURE(dtype_name(dtype));
+    const Results one = all_results(dtype, 1);
+    REQUIRE(all_results(dtype, 2) == one);
+    REQUIRE(all_results(dtype, 3) == one);
+    set_kernel_threads(2);
+  });
+}
+
+}  // namespace
+}  // namespace ftrun::test
