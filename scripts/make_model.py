@@ -65,7 +65,10 @@ class Gguf:
         import gguf  # slow to import, so only when a file is read
 
         self._dequantize = gguf.quants.dequantize
-        self.reader = gguf.GGUFReader(path)
+        try:
+            self.reader = gguf.GGUFReader(path)
+        except (ValueError, IndexError) as error:
+            raise UserError(f"{path}: is not a GGUF file that can be read ({error})") from None
         architecture = self.field("general.architecture")
         if architecture != "llama":
             raise UserError(f"{path}: architecture {architecture!r}, expected 'llama'")

@@ -293,13 +293,16 @@ class Encoder:
         if messages is None:
             raise UserError(f'{place}: has none of "messages", "conversations", "prompt", '
                             '"instruction" or "text"')
+        if self.template and self.train_on_prompts:
+            return self.template.render(messages, place), None, False
         if self.template:
             return (*self.template.text_and_spans(messages, place), False)
         pair = prompt_and_answer(content, place)
         if pair is None:
             raise UserError(f"{place}: this tokenizer has no chat template (or --plain is given), so "
                             "messages cannot be laid out; use prompt and completion")
-        return "".join(pair), [(len(pair[0]), len("".join(pair)))], True
+        text = "".join(pair)
+        return text, None if self.train_on_prompts else [(len(pair[0]), len(text))], True
 
     def encode(self, document):
         """ids (int32) and, for each, whether it is trained on."""
@@ -310,7 +313,7 @@ class Encoder:
             raise UserError(f"{document.place}: the tokenizer gives id {ids.max()}, outside the "
                             f"model's {self.vocab_size} rows")
         trained = np.ones(ids.size, dtype=bool)
-        if spans is not None and not self.train_on_prompts:
+        if spans is not None:
             trained = inside(encoded.offsets, spans)
         if end_follows:
             ids, trained = np.append(ids, self.end), np.append(trained, True)

@@ -65,8 +65,8 @@ std::vector<StateInfo> Checkpoint::states() const {
       const SliceRecord& slice = record(stored);
       if (slice.dtype != first.dtype || slice.tensor_shape != first.tensor_shape)
         refuse(cat(folder_, "/checkpoint.json: ", state_text(key.first, key.second), ": ",
-                   manifest_.files[stored.file].file, " and ", manifest_.files[all.front().file].file,
-                   " disagree about its dtype or shape"));
+                   manifest_.files[stored.file].file, " and ",
+                   manifest_.files[all.front().file].file, " disagree about its dtype or shape"));
     }
     states.push_back({key.first, key.second, first.dtype, first.tensor_shape});
   }
@@ -83,15 +83,18 @@ void Checkpoint::require_states(const std::vector<StateInfo>& expected) const {
     if (at == found.end()) refuse(cat(subject, " is not in the checkpoint"), kOtherModel);
     if (at->second.shape != want.shape)
       refuse(cat(subject, " has shape ", shape_text(at->second.shape), ", the run needs ",
-                 shape_text(want.shape)), kOtherModel);
+                 shape_text(want.shape)),
+             kOtherModel);
     if (at->second.dtype != want.dtype)
       refuse(cat(subject, " is ", dtype_name(at->second.dtype), ", the run needs ",
-                 dtype_name(want.dtype)), kOtherModel);
+                 dtype_name(want.dtype)),
+             kOtherModel);
     found.erase(at);
   }
   if (!found.empty())
     refuse(cat(path, ": ", state_text(found.begin()->second.tensor, found.begin()->second.kind),
-               " is in the checkpoint, the run has no such state"), kOtherModel);
+               " is in the checkpoint, the run has no such state"),
+           kOtherModel);
 }
 
 const SafetensorsFile& Checkpoint::open(size_t i) {
@@ -117,9 +120,11 @@ void Checkpoint::check_contents(size_t i, const SafetensorsFile& file) const {
   for (const SliceRecord& slice : rank.slices) {
     const StoredTensor* info = file.find(entry_name(slice));
     if (info == nullptr)
-      refuse(cat(file.path(), ": lacks \"", shown(entry_name(slice)), "\", which the manifest lists"));
+      refuse(
+          cat(file.path(), ": lacks \"", shown(entry_name(slice)), "\", which the manifest lists"));
     if (info->dtype != slice.dtype || info->shape != entry_shape(slice))
-      refuse(cat(file.path(), ": \"", shown(info->name), "\" has another dtype or shape than the manifest says"));
+      refuse(cat(file.path(), ": \"", shown(info->name),
+                 "\" has another dtype or shape than the manifest says"));
   }
   if (file.tensors().size() != rank.slices.size())
     refuse(cat(file.path(), ": holds ", file.tensors().size(), " tensors, the manifest lists ",
@@ -154,7 +159,8 @@ const std::vector<Checkpoint::Stored>& Checkpoint::stored_of(const StateSlice& s
   const auto found = index_.find({slice.tensor, slice.kind});
   if (found == index_.end())
     refuse(cat(folder_, "/checkpoint.json: ", state_text(slice.tensor, slice.kind),
-               " is not in the checkpoint"), kOtherModel);
+               " is not in the checkpoint"),
+           kOtherModel);
   return found->second;
 }
 
@@ -164,14 +170,17 @@ void Checkpoint::check_matches(const StateSlice& slice, const Stored& stored) co
                                   state_text(slice.tensor, slice.kind));
   if (have.tensor_shape != slice.tensor_shape)
     refuse(cat(subject, " has shape ", shape_text(have.tensor_shape), ", the run needs ",
-               shape_text(slice.tensor_shape)), kOtherModel);
-  if (have.dtype != slice.dtype)
-    refuse(cat(subject, " is ", dtype_name(have.dtype), ", the run needs ", dtype_name(slice.dtype)),
+               shape_text(slice.tensor_shape)),
            kOtherModel);
+  if (have.dtype != slice.dtype)
+    refuse(
+        cat(subject, " is ", dtype_name(have.dtype), ", the run needs ", dtype_name(slice.dtype)),
+        kOtherModel);
 }
 
 // Of the slices that hold the element, the one that reaches furthest: replicas may overlap.
-const Checkpoint::Stored* Checkpoint::covering(const std::vector<Stored>& all, int64_t element) const {
+const Checkpoint::Stored* Checkpoint::covering(const std::vector<Stored>& all,
+                                               int64_t element) const {
   const Stored* best = nullptr;
   for (const Stored& stored : all) {
     const SliceRecord& slice = record(stored);
@@ -189,8 +198,8 @@ void Checkpoint::read(const StateSlice& slice) {
   for (int64_t at = slice.begin; at < slice.end;) {
     const Stored* stored = covering(all, at);
     if (stored == nullptr)
-      refuse(cat(folder_, "/checkpoint.json: ", state_text(slice.tensor, slice.kind), ": element ", at,
-                 " is in no file"));
+      refuse(cat(folder_, "/checkpoint.json: ", state_text(slice.tensor, slice.kind), ": element ",
+                 at, " is in no file"));
     const SliceRecord& have = record(*stored);
     const int64_t end = std::min(slice.end, have.end);
     const auto bytes = verified_bytes(*stored);

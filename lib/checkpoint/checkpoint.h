@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/checkpoint_group.h"
 #include "checkpoint/manifest.h"
-#include "checkpoint/rank_group.h"
 #include "checkpoint/safetensors.h"
 
 namespace ftrun {
@@ -37,8 +37,8 @@ class Checkpoint {
 
   /// Every (tensor, kind), sorted; Error(kBadInput) when two slices disagree about dtype or shape.
   std::vector<StateInfo> states() const;
-  /// Refuses, with Error(kBadInput), a checkpoint whose states are not exactly `expected` (the whole
-  /// model's, from any rank): missing, unknown, other dtype or other shape.
+  /// Refuses, with Error(kBadInput), a checkpoint whose states are not exactly `expected` (the
+  /// whole model's, from any rank): missing, unknown, other dtype or other shape.
   void require_states(const std::vector<StateInfo>& expected) const;
 
   /// Fills slice.data from whichever files hold the range. Error(kBadInput) naming file and tensor
@@ -86,11 +86,11 @@ struct CheckpointEntry {
 /// there are none or `root` does not exist.
 std::vector<CheckpointEntry> list_checkpoints(const std::string& root);
 
-/// Collective. The folder of the checkpoint to resume from: the given step, or the newest one all of
-/// whose files verify; the ranks share the reading. Each one that is passed over is logged as an
+/// Collective. The folder of the checkpoint to resume from: the given step, or the newest one all
+/// of whose files verify; the ranks share the reading. Each one that is passed over is logged as an
 /// error with its reason. Error(kBadInput) when none is good: never a silent start from scratch.
 std::string choose_checkpoint(const std::string& root, std::optional<int64_t> step,
-                              const RankGroup& group);
+                              const CheckpointGroup& group);
 
 /// What differs between a checkpoint and the run that wants to resume it, one sentence a field
 /// (model, data, seed, config, topology); empty when nothing does. An empty text on either side is

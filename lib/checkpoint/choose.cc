@@ -23,7 +23,7 @@ CheckpointEntry entry_of(const std::string& folder, int64_t step) {
 }
 
 // This rank's share of the files; the first problem, or "".
-std::string problem_in_share(const std::string& folder, const RankGroup& group) {
+std::string problem_in_share(const std::string& folder, const CheckpointGroup& group) {
   try {
     Checkpoint checkpoint(folder);
     const size_t count = checkpoint.manifest().files.size();
@@ -37,9 +37,9 @@ std::string problem_in_share(const std::string& folder, const RankGroup& group) 
 }
 
 // Collective: the first problem that any rank found, or "".
-std::string problem_in(const std::string& folder, const RankGroup& group) {
-  const auto problems = together(group, cat("verifying ", folder),
-                                 [&] { return problem_in_share(folder, group); });
+std::string problem_in(const std::string& folder, const CheckpointGroup& group) {
+  const auto problems =
+      together(group, cat("verifying ", folder), [&] { return problem_in_share(folder, group); });
   const auto bad = std::find_if(problems.begin(), problems.end(),
                                 [](const std::string& problem) { return !problem.empty(); });
   return bad == problems.end() ? "" : *bad;
@@ -47,7 +47,7 @@ std::string problem_in(const std::string& folder, const RankGroup& group) {
 
 // Rank 0 looks, so that all ranks try the same folders in the same order.
 std::vector<std::string> agreed_names(const std::string& root, std::optional<int64_t> step,
-                                      const RankGroup& group) {
+                                      const CheckpointGroup& group) {
   const auto texts = together(group, cat("listing ", root), [&]() -> std::string {
     if (group.rank != 0) return "";
     if (step) return step_folder_name(*step);
@@ -109,7 +109,7 @@ std::vector<CheckpointEntry> list_checkpoints(const std::string& root) {
 }
 
 std::string choose_checkpoint(const std::string& root, std::optional<int64_t> step,
-                              const RankGroup& group) {
+                              const CheckpointGroup& group) {
   std::vector<std::string> problems;
   for (const std::string& name : agreed_names(root, step, group)) {
     const std::string folder = (fs::path(root) / name).string();

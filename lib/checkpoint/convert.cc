@@ -21,7 +21,9 @@ void convert_each(const std::byte* source, std::span<To> out, Convert convert) {
 
 }  // namespace
 
-float f32_from_bf16(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+float f32_from_bf16(uint16_t bits) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
 
 float f32_from_f16(uint16_t bits) {
   // Shifted into place the exponent is too small by 127 - 15; the product puts it right and turns

@@ -63,7 +63,8 @@ void each_piece(const Shard& shard, int64_t piece_elements, Visit visit) {
   for (const TensorSpec& tensor : shard.tensors) {
     const int64_t elements = elements_of(tensor);
     for (int64_t begin = 0; begin < elements; begin += piece_elements)
-      visit(ExportPiece{shard.file, tensor.name, begin, std::min(elements, begin + piece_elements)});
+      visit(
+          ExportPiece{shard.file, tensor.name, begin, std::min(elements, begin + piece_elements)});
   }
 }
 
@@ -105,7 +106,8 @@ void write_index(FileSystem& files, const std::string& folder, const std::vector
     }
   const nlohmann::json index{{"metadata", {{"total_parameters", elements}, {"total_size", bytes}}},
                              {"weight_map", weight_map}};
-  write_text(files, (fs::path(folder) / "model.safetensors.index.json").string(), index.dump(2) + "\n");
+  write_text(files, (fs::path(folder) / "model.safetensors.index.json").string(),
+             index.dump(2) + "\n");
 }
 
 bool ends_with_any(std::string_view name, std::initializer_list<std::string_view> endings) {
@@ -113,7 +115,8 @@ bool ends_with_any(std::string_view name, std::initializer_list<std::string_view
                      [&](std::string_view ending) { return name.ends_with(ending); });
 }
 
-// Weights in any format and what this export writes itself; the model card describes the base model.
+// Weights in any format and what this export writes itself; the model card describes the base
+// model.
 bool is_copied(std::string_view name) {
   if (name.starts_with(".") || name == "config.json" || name == "README.md") return false;
   return !ends_with_any(name, {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5",
@@ -195,7 +198,8 @@ void write_all(FileSystem& files, const std::string& folder, const ExportOptions
 // transformers 5 keeps rope settings in one object, transformers 4 in two keys.
 void spell_rope_both_ways(nlohmann::ordered_json& config) {
   const bool has_new = config.contains("rope_parameters") && config["rope_parameters"].is_object();
-  if (has_new && config["rope_parameters"].contains("rope_theta") && !config.contains("rope_theta")) {
+  if (has_new && config["rope_parameters"].contains("rope_theta") &&
+      !config.contains("rope_theta")) {
     nlohmann::ordered_json scaling = config["rope_parameters"];
     config["rope_theta"] = scaling["rope_theta"];
     scaling.erase("rope_theta");

@@ -56,8 +56,8 @@ using ReadPiece = std::function<void(const ExportPiece& piece, std::span<float> 
 void export_model(FileSystem& files, const ExportOptions& options,
                   const std::vector<ExportTensor>& tensors, const ReadPiece& read);
 
-/// config.json for weights of `dtype`: both spellings of the dtype and of the rope settings, so that
-/// old and new readers agree; everything else unchanged. `where` names the text in errors.
+/// config.json for weights of `dtype`: both spellings of the dtype and of the rope settings, so
+/// that old and new readers agree; everything else unchanged. `where` names the text in errors.
 std::string exported_config(const std::string& config_json, DType dtype, const std::string& where);
 
 }  // namespace ftrun

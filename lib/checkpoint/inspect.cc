@@ -109,7 +109,8 @@ std::string describe_step(const std::string& folder) {
   std::vector<std::pair<std::string, std::string>> rows{
       {"checkpoint", folder},
       {"written by", cat("ftrun ", shown(meta.ftrun_version), ", format ", kCheckpointFormat)},
-      {"step", cat(meta.step, meta.skipped_steps > 0 ? cat(" (", meta.skipped_steps, " skipped)") : "")},
+      {"step",
+       cat(meta.step, meta.skipped_steps > 0 ? cat(" (", meta.skipped_steps, " skipped)") : "")},
       {"seen", cat(human_count(meta.samples), " samples, ", human_count(meta.tokens), " tokens")},
       {"seed", std::to_string(meta.seed)},
       {"topology", topology_text(meta)},
@@ -143,7 +144,8 @@ std::string describe_root(const std::string& root) {
 }
 
 // The keys of config.json that tell what the model is; absent ones are left out.
-void add_config_rows(const ModelFolder& model, std::vector<std::pair<std::string, std::string>>& rows) {
+void add_config_rows(const ModelFolder& model,
+                     std::vector<std::pair<std::string, std::string>>& rows) {
   const auto config = parse_json_strict(model.config_json(), model.path() + "/config.json");
   for (const char* key :
        {"model_type", "architectures", "num_hidden_layers", "hidden_size", "intermediate_size",
@@ -191,8 +193,8 @@ std::string describe_model(const std::string& folder) {
   std::string text = table(rows);
   std::vector<std::pair<std::string, std::string>> tensors;
   for (const std::string& name : model.names())
-    tensors.emplace_back(shown(name), cat(dtype_name(model.at(name).dtype), " ",
-                                          shape_text(model.at(name).shape)));
+    tensors.emplace_back(
+        shown(name), cat(dtype_name(model.at(name).dtype), " ", shape_text(model.at(name).shape)));
   return text + table(tensors);
 }
 

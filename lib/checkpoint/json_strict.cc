@@ -25,7 +25,8 @@ std::string place(std::string_view text, const std::string& where, size_t byte) 
 }
 
 [[noreturn]] void refuse(const std::string& message) {
-  throw Error(ExitCode::kBadInput, message, "the file is damaged or was not written by a known tool");
+  throw Error(ExitCode::kBadInput, message,
+              "the file is damaged or was not written by a known tool");
 }
 
 // Sees every key while the parser builds the tree: the only moment at which a key that comes twice
@@ -52,7 +53,8 @@ class KeyGuard {
   std::vector<std::set<std::string>> open_;
 };
 
-const nlohmann::json& field(const nlohmann::json& object, const char* key, const std::string& where) {
+const nlohmann::json& field(const nlohmann::json& object, const char* key,
+                            const std::string& where) {
   if (!object.is_object()) refuse(cat(where, ": an object with field \"", key, "\" was expected"));
   const auto found = object.find(key);
   if (found == object.end()) refuse(cat(where, ": field \"", key, "\" is missing"));
@@ -90,7 +92,8 @@ int64_t json_int(const nlohmann::json& object, const char* key, const std::strin
   if (!value.is_number_integer() || too_large) wrong_kind(key, where, "an integer", value);
   const auto number = value.get<int64_t>();
   if (number < minimum)
-    refuse(cat(where, ": field \"", key, "\" is ", number, ", at least ", minimum, " was expected"));
+    refuse(
+        cat(where, ": field \"", key, "\" is ", number, ", at least ", minimum, " was expected"));
   return number;
 }
 

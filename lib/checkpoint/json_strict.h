@@ -7,8 +7,9 @@
 
 namespace ftrun {
 
-/// Parses JSON that may be hostile: UTF-8, no NUL byte, no key twice in an object, at most 32 levels
-/// deep. `where` (a path) begins every message, followed by line and column. Error(kBadInput).
+/// Parses JSON that may be hostile: UTF-8, no NUL byte, no key twice in an object, at most 32
+/// levels deep. `where` (a path) begins every message, followed by line and column.
+/// Error(kBadInput).
 nlohmann::json parse_json_strict(std::string_view text, const std::string& where);
 
 /// Fields of `object`; Error(kBadInput) "where: field "key" ..." when one is missing or of another

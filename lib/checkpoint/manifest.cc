@@ -25,7 +25,7 @@ constexpr size_t kHashDigits = 16;
 }
 
 json slice_json(const SliceRecord& slice) {
-  return {{"tensor", slice.tensor}, {"kind", slice.kind},   {"dtype", dtype_name(slice.dtype)},
+  return {{"tensor", slice.tensor},      {"kind", slice.kind},   {"dtype", dtype_name(slice.dtype)},
           {"shape", slice.tensor_shape}, {"begin", slice.begin}, {"end", slice.end},
           {"xxh3", hex64(slice.xxh3)}};
 }
@@ -56,7 +56,8 @@ SliceRecord slice_from(const json& value, const std::string& file_where) {
   slice.begin = json_int(value, "begin", where);
   slice.end = json_int(value, "end", where, slice.begin);
   if (slice.end > elements)
-    refuse(cat(where, ": the slice ends at ", slice.end, ", the tensor has ", elements, " elements"));
+    refuse(
+        cat(where, ": the slice ends at ", slice.end, ", the tensor has ", elements, " elements"));
   slice.xxh3 = json_hash(value, "xxh3", where);
   return slice;
 }
@@ -86,8 +87,8 @@ RankRecord record_from(const json& value, const std::string& where) {
   record.rank = static_cast<int>(rank);
   record.file = json_text(value, "file", where);
   if (record.file != rank_file_name(record.rank))
-    refuse(cat(where, ": the file of rank ", rank, " must be ", rank_file_name(record.rank), ", found ",
-               shown(record.file)));
+    refuse(cat(where, ": the file of rank ", rank, " must be ", rank_file_name(record.rank),
+               ", found ", shown(record.file)));
   const std::string file_where = cat(where, ": ", record.file);
   record.bytes = json_int(value, "bytes", file_where);
   record.header_xxh3 = json_hash(value, "header_xxh3", file_where);
@@ -198,16 +199,19 @@ std::vector<int64_t> entry_shape(const SliceRecord& slice) {
   return {slice.end - slice.begin};
 }
 
-std::string rank_record_text(const RankRecord& record) { return record_lines(record); }
+std::string rank_record_text(const RankRecord& record) {
+  return record_lines(record);
+}
 
 RankRecord rank_record_from(std::string_view text, const std::string& where) {
   return record_from(parse_json_strict(text, where), where);
 }
 
 std::string manifest_text(const Manifest& manifest) {
-  std::string rest = cat("\",\n\"format\": ", kCheckpointFormat, ",\n\"serial\": ", manifest.serial,
-                         ",\n\"meta\": ", meta_json(manifest.meta).dump(1, ' ', false, json::error_handler_t::replace),
-                         ",\n\"files\": [");
+  std::string rest = cat(
+      "\",\n\"format\": ", kCheckpointFormat, ",\n\"serial\": ", manifest.serial,
+      ",\n\"meta\": ", meta_json(manifest.meta).dump(1, ' ', false, json::error_handler_t::replace),
+      ",\n\"files\": [");
   for (size_t i = 0; i < manifest.files.size(); ++i)
     rest += cat(i > 0 ? ",\n " : "\n ", record_lines(manifest.files[i]));
   rest += "\n]\n}\n";
@@ -234,7 +238,9 @@ Manifest manifest_from(std::string_view text, const std::string& path) {
   return manifest;
 }
 
-std::string step_folder_name(int64_t step) { return numbered("step-%08lld", step); }
+std::string step_folder_name(int64_t step) {
+  return numbered("step-%08lld", step);
+}
 
 std::optional<int64_t> step_of_folder(std::string_view name) {
   constexpr std::string_view kStart = "step-";
@@ -246,6 +252,8 @@ std::optional<int64_t> step_of_folder(std::string_view name) {
   return plain ? std::optional(step) : std::nullopt;
 }
 
-std::string rank_file_name(int rank) { return numbered("rank-%05lld.safetensors", rank); }
+std::string rank_file_name(int rank) {
+  return numbered("rank-%05lld.safetensors", rank);
+}
 
 }  // namespace ftrun

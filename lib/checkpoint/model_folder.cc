@@ -49,7 +49,8 @@ void check_is_folder(const std::string& folder) {
 }
 
 [[noreturn]] void no_weights(const std::string& folder) {
-  const bool pickled = has(folder, "pytorch_model.bin") || has(folder, "pytorch_model.bin.index.json");
+  const bool pickled =
+      has(folder, "pytorch_model.bin") || has(folder, "pytorch_model.bin.index.json");
   if (pickled)
     refuse(cat(folder, ": holds its weights as pickles (pytorch_model*.bin) only"),
            "convert them to safetensors: ftrun reads no format that can run code");
@@ -67,7 +68,8 @@ std::map<std::string, std::string> read_weight_map(const std::string& folder) {
              "the index is damaged: fetch it again");
     weight_map[name] = file.get<std::string>();
   }
-  if (weight_map.empty()) refuse(cat(path, ": weight_map is empty"), "the index is damaged: fetch it again");
+  if (weight_map.empty())
+    refuse(cat(path, ": weight_map is empty"), "the index is damaged: fetch it again");
   return weight_map;
 }
 
@@ -91,7 +93,8 @@ void ModelFolder::open_single() {
     log_notice(cat(folder_, ": holds ", kSingle, " and ", kIndex, "; the index is not used"));
   file_names_.push_back(kSingle);
   files_.emplace_back(confined_path(folder_, kSingle));
-  for (const StoredTensor& tensor : files_[0].tensors()) tensors_.emplace(tensor.name, Place{0, &tensor});
+  for (const StoredTensor& tensor : files_[0].tensors())
+    tensors_.emplace(tensor.name, Place{0, &tensor});
 }
 
 void ModelFolder::open_sharded() {
@@ -119,7 +122,8 @@ void ModelFolder::add_shard(const std::string& file,
   for (const StoredTensor& tensor : files_.back().tensors()) {
     const auto listed = weight_map.find(tensor.name);
     if (listed == weight_map.end()) {
-      log_notice(cat(path, ": tensor \"", shown(tensor.name), "\" is not in the index and not used"));
+      log_notice(
+          cat(path, ": tensor \"", shown(tensor.name), "\" is not in the index and not used"));
     } else if (listed->second != file) {
       refuse(cat(path, ": tensor \"", shown(tensor.name), "\" is here, the index says it is in ",
                  shown(listed->second)),
@@ -130,7 +134,9 @@ void ModelFolder::add_shard(const std::string& file,
   }
 }
 
-std::vector<std::string> ModelFolder::weight_files() const { return file_names_; }
+std::vector<std::string> ModelFolder::weight_files() const {
+  return file_names_;
+}
 
 std::vector<std::string> ModelFolder::names() const {
   std::vector<std::string> names;
@@ -153,7 +159,9 @@ const ModelFolder::Place& ModelFolder::place(std::string_view name) const {
                       : cat("the nearest name is \"", shown(near), "\""));
 }
 
-const StoredTensor& ModelFolder::at(std::string_view name) const { return *place(name).info; }
+const StoredTensor& ModelFolder::at(std::string_view name) const {
+  return *place(name).info;
+}
 
 const std::string& ModelFolder::file_of(std::string_view name) const {
   return file_names_[place(name).file];

@@ -12,9 +12,10 @@
 
 namespace ftrun {
 
-/// A Hugging Face model folder: config.json and model.safetensors, or shards and their index. Weights
-/// are mapped and only what is asked for is read. Nothing in the folder is trusted: an index that
-/// disagrees with its shards and names that leave the folder are refused with Error(kBadInput).
+/// A Hugging Face model folder: config.json and model.safetensors, or shards and their index.
+/// Weights are mapped and only what is asked for is read. Nothing in the folder is trusted: an
+/// index that disagrees with its shards and names that leave the folder are refused with
+/// Error(kBadInput).
 class ModelFolder {
  public:
   explicit ModelFolder(std::string folder);
@@ -34,9 +35,9 @@ class ModelFolder {
   const std::string& file_of(std::string_view name) const;
   TensorView tensor(std::string_view name) const;
 
-  /// Copies elements [begin, end) of the flattened tensor, converted from F32, BF16 or F16 (to BF16:
-  /// nearest, ties to even). out.size() is end - begin. Error(kBadInput) when the tensor is missing,
-  /// shorter, or holds another dtype.
+  /// Copies elements [begin, end) of the flattened tensor, converted from F32, BF16 or F16 (to
+  /// BF16: nearest, ties to even). out.size() is end - begin. Error(kBadInput) when the tensor is
+  /// missing, shorter, or holds another dtype.
   void read_f32(std::string_view name, int64_t begin, int64_t end, std::span<float> out) const;
   void read_bf16(std::string_view name, int64_t begin, int64_t end, std::span<uint16_t> out) const;
   /// Lets the kernel drop the pages of elements [begin, end), which were read for the last time.

@@ -29,7 +29,9 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 }
 
 SafetensorsFile::SafetensorsFile(const std::string& path)
-    : file_(path), header_(parse_safetensors(file_.bytes(), path)), by_name_(header_.tensors.size()) {
+    : file_(path),
+      header_(parse_safetensors(file_.bytes(), path)),
+      by_name_(header_.tensors.size()) {
   std::iota(by_name_.begin(), by_name_.end(), size_t{0});
   std::sort(by_name_.begin(), by_name_.end(),
             [this](size_t a, size_t b) { return tensors()[a].name < tensors()[b].name; });

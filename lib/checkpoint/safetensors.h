@@ -40,7 +40,8 @@ struct SafetensorsHeader {
 
 /// Reads and checks the header of a whole file in memory. Nothing in it is trusted: lengths are
 /// checked before use, products for overflow, names for being names, and the tensors must tile the
-/// data without hole or overlap. Error(kBadInput) naming `path` and, where there is one, the tensor.
+/// data without hole or overlap. Error(kBadInput) naming `path` and, where there is one, the
+/// tensor.
 SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::string& path);
 
 /// Why `name` cannot be a tensor's name ("it is empty", ...), or "".

@@ -54,7 +54,8 @@ class HeaderReader {
     if (state_ == State::kMetadata) return add_metadata(text);
     if (state_ != State::kTensor || field_ != "dtype") return value("a text");
     const auto dtype = dtype_from_name(text);
-    if (!dtype) return stop(cat(subject(), "dtype \"", shown(text), "\" is not one that ftrun reads"));
+    if (!dtype)
+      return stop(cat(subject(), "dtype \"", shown(text), "\" is not one that ftrun reads"));
     tensors.back().dtype = *dtype;
     return true;
   }
@@ -100,7 +101,8 @@ class HeaderReader {
   bool value(const char* found) {
     switch (state_) {
       case State::kStart:
-      case State::kEnd: return stop(cat("the header must be an object, found ", found));
+      case State::kEnd:
+        return stop(cat("the header must be an object, found ", found));
       case State::kTop:
         return stop(cat("\"", shown(field_), "\" must be an object, found ", found));
       case State::kMetadata:
@@ -110,7 +112,8 @@ class HeaderReader {
         return stop(cat(subject(), field_, " must be ", expected, ", found ", found));
       }
       case State::kShape:
-      case State::kOffsets: break;
+      case State::kOffsets:
+        break;
     }
     return stop(cat(subject(), field_, " must hold integers of 0 or more, found ", found));
   }
@@ -147,7 +150,8 @@ class HeaderReader {
     for (const char* name : {"dtype", "shape", "data_offsets"})
       if (fields_.count(name) == 0) return stop(cat(subject(), name, " is missing"));
     if (offsets_.size() != 2)
-      return stop(cat(subject(), "data_offsets has ", offsets_.size(), " entries, 2 were expected"));
+      return stop(
+          cat(subject(), "data_offsets has ", offsets_.size(), " entries, 2 were expected"));
     tensors.back().begin = offsets_[0];
     tensors.back().end = offsets_[1];
     return true;
@@ -165,7 +169,8 @@ class HeaderReader {
 // A clone without Git LFS leaves such a text in place of each large file.
 bool is_lfs_pointer(std::span<const std::byte> file) {
   static constexpr std::string_view kStart = "version https://git-lfs";
-  return file.size() >= kStart.size() && std::memcmp(file.data(), kStart.data(), kStart.size()) == 0;
+  return file.size() >= kStart.size() &&
+         std::memcmp(file.data(), kStart.data(), kStart.size()) == 0;
 }
 
 std::string_view header_text(std::span<const std::byte> file, const std::string& path) {
@@ -192,10 +197,11 @@ void check_size(StoredTensor& tensor, const std::string& path) {
   if (__builtin_mul_overflow(tensor.elements, dtype_bytes(tensor.dtype), &bytes))
     refuse(cat(subject, "shape has too many elements"));
   if (tensor.end < tensor.begin)
-    refuse(cat(subject, "data_offsets end at ", tensor.end, ", before they begin at ", tensor.begin));
+    refuse(
+        cat(subject, "data_offsets end at ", tensor.end, ", before they begin at ", tensor.begin));
   if (tensor.end - tensor.begin != bytes)
-    refuse(cat(subject, "data_offsets hold ", tensor.end - tensor.begin, " bytes, dtype and shape need ",
-               bytes));
+    refuse(cat(subject, "data_offsets hold ", tensor.end - tensor.begin,
+               " bytes, dtype and shape need ", bytes));
 }
 
 // Together with the size check this proves that every byte of the data belongs to one tensor.

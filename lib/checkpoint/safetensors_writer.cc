@@ -13,9 +13,9 @@ namespace ftrun {
 namespace {
 
 // The library's own order of element types, narrowest first.
-constexpr std::array kStoredOrder{DType::kBool, DType::kU8,  DType::kI8,  DType::kI16, DType::kU16,
+constexpr std::array kStoredOrder{DType::kBool, DType::kU8,   DType::kI8,  DType::kI16, DType::kU16,
                                   DType::kF16,  DType::kBF16, DType::kI32, DType::kU32, DType::kF32,
-                                  DType::kF64,  DType::kI64, DType::kU64};
+                                  DType::kF64,  DType::kI64,  DType::kU64};
 
 auto stored_rank(DType dtype) {
   return std::find(kStoredOrder.begin(), kStoredOrder.end(), dtype) - kStoredOrder.begin();
@@ -26,7 +26,9 @@ int64_t tensor_bytes(const TensorSpec& tensor) {
          dtype_bytes(tensor.dtype);
 }
 
-std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }
+std::string quoted(const std::string& text) {
+  return nlohmann::json(text).dump();
+}
 
 std::string little_endian(uint64_t value) {
   std::string bytes(8, '\0');
@@ -41,14 +43,16 @@ std::string header_entry(const TensorSpec& tensor, int64_t begin) {
   std::vector<std::string> shape;
   for (const int64_t dimension : tensor.shape) shape.push_back(std::to_string(dimension));
   return cat(quoted(tensor.name), ":{\"dtype\":\"", dtype_name(tensor.dtype), "\",\"shape\":[",
-             join(shape, ","), "],\"data_offsets\":[", begin, ",", begin + tensor_bytes(tensor), "]}");
+             join(shape, ","), "],\"data_offsets\":[", begin, ",", begin + tensor_bytes(tensor),
+             "]}");
 }
 
 void check_names(const std::vector<TensorSpec>& tensors) {
   std::vector<std::string_view> names;
   for (const TensorSpec& tensor : tensors) {
     const std::string problem = tensor_name_problem(tensor.name);
-    if (!problem.empty()) bug(cat("tensor name \"", tensor.name, "\" cannot be written: ", problem));
+    if (!problem.empty())
+      bug(cat("tensor name \"", tensor.name, "\" cannot be written: ", problem));
     names.push_back(tensor.name);
   }
   std::sort(names.begin(), names.end());

@@ -128,7 +128,8 @@ std::string write_here(FileSystem& files, const SaveOptions& options, const std:
 
 int64_t next_serial(const std::string& root) {
   int64_t serial = 0;
-  for (const CheckpointEntry& entry : list_checkpoints(root)) serial = std::max(serial, entry.serial);
+  for (const CheckpointEntry& entry : list_checkpoints(root))
+    serial = std::max(serial, entry.serial);
   return serial + 1;
 }
 
@@ -196,7 +197,7 @@ std::string commit(FileSystem& files, const SaveOptions& options, const Checkpoi
 }
 
 // Best effort: the failure that led here is the one to tell, and the next start cleans up as well.
-void abandon(FileSystem& files, const std::string& folder, const RankGroup& group) {
+void abandon(FileSystem& files, const std::string& folder, const CheckpointGroup& group) {
   if (group.rank != 0) return;
   try {
     files.remove_all(folder);
@@ -213,8 +214,9 @@ int64_t total_bytes(const std::vector<std::string>& records) {
 
 }  // namespace
 
-SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options, const CheckpointMeta& meta,
-                           const std::vector<StateSlice>& slices, const RankGroup& group) {
+SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options,
+                           const CheckpointMeta& meta, const std::vector<StateSlice>& slices,
+                           const CheckpointGroup& group) {
   const std::string name = step_folder_name(meta.step);
   const std::string what = cat("checkpoint ", name, " was not written");
   const std::string temporary = together(group, what, [&]() -> std::string {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/file.h"
+#include "checkpoint/checkpoint_group.h"
 #include "checkpoint/manifest.h"
-#include "checkpoint/rank_group.h"
 
 namespace ftrun {
 
@@ -28,11 +28,12 @@ struct SaveResult {
 };
 
 /// Collective: every rank of `group` calls this with its own slices and the same meta and options.
-/// The checkpoint appears complete and synced or not at all; when any rank fails, all throw the same
-/// Error and earlier checkpoints stay as they are. A slice may be held by several ranks, and every
-/// element that a later run needs must be held by one.
-SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options, const CheckpointMeta& meta,
-                           const std::vector<StateSlice>& slices, const RankGroup& group);
+/// The checkpoint appears complete and synced or not at all; when any rank fails, all throw the
+/// same Error and earlier checkpoints stay as they are. A slice may be held by several ranks, and
+/// every element that a later run needs must be held by one.
+SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options,
+                           const CheckpointMeta& meta, const std::vector<StateSlice>& slices,
+                           const CheckpointGroup& group);
 
 /// Removes what interrupted saves left below `root`. One process calls it, before the run begins.
 void clean_checkpoints(FileSystem& files, const std::string& root);

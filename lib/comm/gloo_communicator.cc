@@ -19,7 +19,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 constexpr int64_t kStagingBytes = 4 << 20;  // for pieces that are exchanged and added here
-// Gloo gives up by itself at the timeout; only if it does not do we.
+// A collective gives up by itself at the timeout; only if it does not do we. Messages do not.
 constexpr std::chrono::milliseconds kSlack{2000};
 
 at::ScalarType scalar_type(DType dtype) {
@@ -71,8 +71,15 @@ class GlooCommunicator final : public Communicator {
     auto options = c10d::ProcessGroupGloo::Options::create(this->setup().timeout);
     options->threads = 1;
     options->devices = {choose_device(rendezvous, members())};
-    group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(
-        prefixed_store(rendezvous, "gloo/" + name()), rank(), size(), options);
+    const auto connect = [store = prefixed_store(rendezvous, "gloo/" + name()), options,
+                          rank = this->rank(), size = this->size()] {
+      return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+    };
+    auto group = store_worker(rendezvous).run(connect, this->setup().timeout + kSlack);
+    if (!group)
+      throw Error(ExitCode::kPeerLost, cat("the rendezvous of rank 0 does not answer while group ",
+                                           name(), " connects"));
+    group_ = std::move(*group);
   }
 
   /// After a failure operations may still hang in Gloo's threads, which its destructor would wait
@@ -114,10 +121,10 @@ class GlooCommunicator final : public Communicator {
   };
 
   /// Waits, and turns Gloo's exception into a Failure.
-  void await(const WorkPtr& work) {
+  void await(const WorkPtr& work, std::chrono::milliseconds slack = kSlack) {
     const auto start = Clock::now();
     try {
-      work->wait(setup().timeout + kSlack);
+      work->wait(setup().timeout + slack);
     } catch (const std::exception& error) {
       failed_ = true;
       const std::string text = error.what();
@@ -286,8 +293,8 @@ void GlooCommunicator::finish_send(const Collective& work) {
   sends_.erase(found);
   const bool started = send.header_work && (send.data_work || work.record.count == 0);
   if (!started) throw Failure{"lost a connection in", ""};
-  await(send.header_work);
-  if (send.data_work) await(send.data_work);
+  await(send.header_work, {});
+  if (send.data_work) await(send.data_work, {});
 }
 
 void GlooCommunicator::receive_now(const Collective& work) {
@@ -303,11 +310,11 @@ void GlooCommunicator::receive_now(const Collective& work) {
       throw Failure{"lost a connection in", first_line(error.what())};
     }
   };
-  await(receive(header_bytes, tag));
+  await(receive(header_bytes, tag), {});
   check_message(header, record);
   if (record.count == 0) return;
   std::vector<at::Tensor> data = {bytes_of(work.out, payload(record))};
-  await(receive(data, tag + 1));
+  await(receive(data, tag + 1), {});
 }
 
 }  // namespace

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <thread>
 
+#include <c10/util/Logging.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -32,9 +34,31 @@ std::string alive_key(int rank) { return cat("alive/", rank); }
 }  // namespace
 
 struct Rendezvous::Impl {
-  Impl(const RendezvousOptions& from, StorePtr main, StorePtr control_client)
-      : options(from), store(std::move(main)), control(std::move(control_client)),
+  Impl(const RendezvousOptions& from, StorePtr main_store, StorePtr control_store)
+      : options(from), main{std::move(main_store), {}}, control{std::move(control_store), {}},
         board(from.rank), identities(static_cast<size_t>(from.world)) {}
+
+  /// One client of the store. What `operation` makes of it; throws when the server is silent.
+  struct Connection {
+    StorePtr store;
+    StoreWorker worker;
+
+    template <typename Operation>
+    auto call(Operation operation, Milliseconds limit = kControlTimeout) {
+      auto result = worker.run([store = store, operation] { return operation(*store); }, limit);
+      if (!result) throw std::runtime_error("the store does not answer");
+      return std::move(*result);
+    }
+    void set(const std::string& key, std::vector<uint8_t> value) {
+      call([key, value](c10d::Store& server) { return server.set(key, value), true; });
+    }
+    bool has(const std::string& key) {
+      return call([key](c10d::Store& server) { return server.check({key}); });
+    }
+    std::vector<uint8_t> get(const std::string& key) {
+      return call([key](c10d::Store& server) { return server.get(key); });
+    }
+  };
 
   void start_heartbeat() {
     if (options.world > 1) heart = std::jthread([this](std::stop_token stop) { beat(stop); });
@@ -46,10 +70,17 @@ struct Rendezvous::Impl {
                   const std::string& what);
   std::vector<int> missing(const std::vector<std::string>& keys, const std::vector<int>& ranks);
   bool any_gone(const std::vector<int>& ranks) const;
+  [[noreturn]] void did_not_come(const std::vector<int>& absent, double waited,
+                                 const std::string& what) const;
+  [[noreturn]] void lost_store(const std::string& key, const std::string& why) const;
+  ProcessState state_of(int rank) const {
+    return process_state(identities[static_cast<size_t>(rank)],
+                         identities[static_cast<size_t>(options.rank)]);
+  }
 
   RendezvousOptions options;
-  StorePtr store;    // used by the rank's own thread; blocks in waits
-  StorePtr control;  // a second connection, so that a blocked wait does not silence us
+  Connection main;     // for the rank's own thread
+  Connection control;  // a second one, so that a wait does not silence us
   ProgressBoard board;
   std::vector<PeerIdentity> identities;
   std::map<std::string, int64_t> uses;  // how often each exchange key was used
@@ -66,7 +97,7 @@ void Rendezvous::Impl::show_state() {
   std::memcpy(bytes.data(), &beats, sizeof beats);
   const std::vector<uint8_t> image = board.image();
   bytes.insert(bytes.end(), image.begin(), image.end());
-  control->set(alive_key(options.rank), bytes);
+  control.set(alive_key(options.rank), bytes);
 }
 
 void Rendezvous::Impl::beat(const std::stop_token& stop) {
@@ -83,58 +114,69 @@ void Rendezvous::Impl::beat(const std::stop_token& stop) {
 
 std::optional<std::vector<uint8_t>> Rendezvous::Impl::last_heartbeat(int rank) {
   try {
-    if (!control->check({alive_key(rank)})) return std::vector<uint8_t>();
-    return control->get(alive_key(rank));
+    if (!control.has(alive_key(rank))) return std::vector<uint8_t>();
+    return control.get(alive_key(rank));
   } catch (const std::exception&) {
     return std::nullopt;
   }
 }
 
 bool Rendezvous::Impl::any_gone(const std::vector<int>& ranks) const {
-  const PeerIdentity& self = identities[static_cast<size_t>(options.rank)];
-  return std::any_of(ranks.begin(), ranks.end(), [&](int rank) {
-    return process_state(identities[static_cast<size_t>(rank)], self) == ProcessState::kGone;
-  });
+  return std::any_of(ranks.begin(), ranks.end(),
+                     [&](int rank) { return state_of(rank) == ProcessState::kGone; });
 }
 
 std::vector<int> Rendezvous::Impl::missing(const std::vector<std::string>& keys,
                                            const std::vector<int>& ranks) {
   std::vector<int> absent;
-  try {
-    for (size_t i = 0; i < keys.size(); ++i) {
-      if (!control->check({keys[i]})) absent.push_back(ranks[i]);
-    }
-  } catch (const std::exception&) {
-    return {0};  // rank 0 serves the store
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (!control.has(keys[i])) absent.push_back(ranks[i]);
   }
   return absent;
 }
 
-/// Waits in slices and looks at each for ranks that cannot come any more.
+void Rendezvous::Impl::did_not_come(const std::vector<int>& absent, double waited,
+                                    const std::string& what) const {
+  std::vector<std::string> names;
+  for (const int rank : absent) names.push_back(std::to_string(rank));
+  throw Error(ExitCode::kPeerLost,
+              cat("rank ", options.rank, " waited ", human_seconds(waited), " for ", what,
+                  ": rank ", join(names, ", "), any_gone(absent) ? " is gone" : " did not come"),
+              "look at that rank's own log first");
+}
+
+void Rendezvous::Impl::lost_store(const std::string& key, const std::string& why) const {
+  const ProcessState state = state_of(0);
+  const char* known = state == ProcessState::kGone      ? "rank 0, which serves it, is gone"
+                      : state == ProcessState::kStopped ? "rank 0, which serves it, is stopped"
+                                                        : "it is served by rank 0";
+  throw Error(ExitCode::kPeerLost, cat("rank ", options.rank, " lost the rendezvous in \"", key,
+                                       "\": ", known, " [", first_line(why), "]"),
+              "look at rank 0's own log first");
+}
+
+/// Waits in slices and looks after each for ranks that cannot come any more.
 void Rendezvous::Impl::await_keys(const std::vector<std::string>& keys,
                                   const std::vector<int>& ranks, const std::string& what) {
   const auto start = Clock::now();
-  std::string reason;
   while (true) {
-    const auto left = options.timeout - std::chrono::duration_cast<Milliseconds>(Clock::now() - start);
-    try {
-      store->wait(keys, std::clamp(left, Milliseconds(1), kSlice));
-      return;
-    } catch (const std::exception& error) {
-      reason = first_line(error.what());
-    }
+    const auto waited = std::chrono::duration_cast<Milliseconds>(Clock::now() - start);
+    const auto slice = std::clamp(options.timeout - waited, Milliseconds(1), kSlice);
+    const bool came = main.call(
+        [keys, slice](c10d::Store& server) {
+          try {
+            server.wait(keys, slice);
+            return true;
+          } catch (const std::exception&) {
+            return false;  // late or broken: the control connection tells
+          }
+        },
+        slice + kControlTimeout);
+    if (came) return;
     const std::vector<int> absent = missing(keys, ranks);
-    const bool expired = Clock::now() - start >= options.timeout;
-    const bool store_lost = absent == std::vector<int>{0} && reason.find("imeout") == reason.npos &&
-                            reason.find("imed out") == reason.npos;
-    if (!expired && !store_lost && !any_gone(absent)) continue;
-    std::vector<std::string> names;
-    for (const int rank : absent) names.push_back(std::to_string(rank));
-    const double waited = std::chrono::duration<double>(Clock::now() - start).count();
-    throw Error(ExitCode::kPeerLost,
-                cat("rank ", options.rank, " waited ", human_seconds(waited), " for ", what,
-                    ": rank ", join(names, ", "), any_gone(absent) ? " is gone" : " did not come"),
-                "look at that rank's own log first");
+    const std::chrono::duration<double> elapsed = Clock::now() - start;
+    if (Clock::now() - start >= options.timeout || any_gone(absent))
+      did_not_come(absent, elapsed.count(), what);
   }
 }
 
@@ -165,7 +207,13 @@ struct Stores {
   StorePtr main, control;
 };
 
+/// c10d reports what we report, in its own way and with stack traces.
+void quiet_c10d() {
+  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = 3;
+}
+
 Stores open_stores(const RendezvousOptions& options) {
+  quiet_c10d();
   StorePtr main, control;
   if (options.world == 1) {
     main = c10::make_intrusive<c10d::HashStore>();
@@ -184,7 +232,6 @@ Stores open_stores(const RendezvousOptions& options) {
     main = tcp_store(options, options.port, std::nullopt);
     control = tcp_store(options, options.port, std::nullopt);
   }
-  if (options.world > 1) control->setTimeout(kControlTimeout);
   const std::string prefix = cat("ftrun/", options.attempt);
   return {c10::make_intrusive<c10d::PrefixStore>(prefix, main),
           c10::make_intrusive<c10d::PrefixStore>(prefix, control)};
@@ -244,30 +291,32 @@ std::vector<std::string> Rendezvous::exchange_text(const std::string& key, const
   std::vector<std::string> keys;
   for (const int member : members) keys.push_back(key_of(member, use));
   try {
-    impl_->store->set(key_of(rank(), use), bytes_of(text));
+    impl_->main.set(key_of(rank(), use), bytes_of(text));
     impl_->await_keys(keys, members, cat("\"", key, "\""));
+    const auto values = impl_->main.call([keys](c10d::Store& server) { return server.multiGet(keys); });
     std::vector<std::string> texts;
-    for (const auto& value : impl_->store->multiGet(keys)) texts.push_back(text_of(value));
+    for (const auto& value : values) texts.push_back(text_of(value));
     // Every member has entered this use, so all have read the one before the last.
-    if (use > 2) impl_->store->deleteKey(key_of(rank(), use - 2));
+    if (use > 2)
+      impl_->main.call([old = key_of(rank(), use - 2)](c10d::Store& s) { return s.deleteKey(old); });
     return texts;
-  } catch (const c10::Error& error) {
-    throw Error(ExitCode::kPeerLost, cat("rank ", rank(), " lost the rendezvous (served by rank 0) "
-                                         "in \"", key, "\": ", first_line(error.what())));
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    impl_->lost_store(key, error.what());
   }
 }
 
 void Rendezvous::post(const std::string& key, const std::string& text) {
-  impl_->control->set("post/" + key, bytes_of(text));
+  impl_->control.set("post/" + key, bytes_of(text));
 }
 
 std::optional<std::string> Rendezvous::find(const std::string& key) {
-  if (!impl_->control->check({"post/" + key})) return std::nullopt;
-  return text_of(impl_->control->get("post/" + key));
+  if (!impl_->control.has("post/" + key)) return std::nullopt;
+  return text_of(impl_->control.get("post/" + key));
 }
 
 std::vector<PeerView> Rendezvous::view(const std::vector<int>& members, const std::string& group) {
-  const PeerIdentity& self = identity(rank());
   const auto settle = impl_->options.heartbeat * 3 / 2;
   std::vector<std::optional<std::vector<uint8_t>>> before;
   try {
@@ -280,7 +329,7 @@ std::vector<PeerView> Rendezvous::view(const std::vector<int>& members, const st
   std::vector<PeerView> views;
   for (size_t i = 0; i < members.size(); ++i) {
     PeerView view{.global_rank = members[i], .identity = identity(members[i])};
-    view.process = process_state(view.identity, self);
+    view.process = impl_->state_of(members[i]);
     const auto now = impl_->last_heartbeat(members[i]);
     const bool elsewhere = view.process == ProcessState::kUnknown;
     view.silent = elsewhere && (!now || now == before[i]);
@@ -303,10 +352,11 @@ void Rendezvous::shutdown(Milliseconds limit) {
     // Rank 0 serves the others' last reads: it leaves last.
     if (rank() == 0) {
       const auto end = Clock::now() + limit;
-      while (impl_->store->add("left", 0) < world() - 1 && Clock::now() < end)
+      const auto count = [](c10d::Store& server) { return server.add("left", 0); };
+      while (impl_->main.call(count) < world() - 1 && Clock::now() < end)
         std::this_thread::sleep_for(Milliseconds(1));
     } else {
-      impl_->store->add("left", 1);
+      impl_->main.call([](c10d::Store& server) { return server.add("left", 1); });
     }
   } catch (const std::exception&) {
     // The work is done; who is missing will be told by the supervisor.
@@ -315,7 +365,9 @@ void Rendezvous::shutdown(Milliseconds limit) {
 }
 
 StorePtr prefixed_store(Rendezvous& rendezvous, const std::string& prefix) {
-  return c10::make_intrusive<c10d::PrefixStore>(prefix, rendezvous.impl().store);
+  return c10::make_intrusive<c10d::PrefixStore>(prefix, rendezvous.impl().main.store);
 }
+
+StoreWorker& store_worker(Rendezvous& rendezvous) { return rendezvous.impl().main.worker; }
 
 }  // namespace ftrun

@@ -43,23 +43,24 @@ std::byte* map_shared(int fd, int64_t bytes) {
   return base == MAP_FAILED ? nullptr : static_cast<std::byte*>(base);
 }
 
+OwnSegment forget(const void* data) {
+  const std::lock_guard lock(registry().mutex);
+  auto node = registry().segments.extract(static_cast<const std::byte*>(data));
+  return std::move(node.mapped());
+}
+
+void free_lasting(void* data, int64_t bytes) {
+  const OwnSegment segment = forget(data);
+  ::munmap(data, static_cast<size_t>(bytes));
+}
+
 void free_shared(void* data, int64_t bytes) {
-  OwnSegment segment;
-  {
-    const std::lock_guard lock(registry().mutex);
-    const auto found = registry().segments.find(static_cast<const std::byte*>(data));
-    if (found == registry().segments.end()) return;
-    segment = std::move(found->second);
-    registry().segments.erase(found);
-  }
-  // Peers may keep their mapping: give the pages back all the same.
+  const OwnSegment segment = forget(data);
   ::fallocate(segment.fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, bytes);
   ::munmap(data, static_cast<size_t>(bytes));
 }
 
-}  // namespace
-
-CommBuffer allocate_shared(int64_t bytes) {
+CommBuffer allocate(int64_t bytes, void (*free)(void*, int64_t)) {
   OwnSegment segment{OwnedFd(::memfd_create("ftrun", MFD_CLOEXEC)), 0, bytes};
   struct stat status{};
   if (!segment.fd || ::ftruncate(segment.fd.get(), bytes) != 0 ||
@@ -70,8 +71,13 @@ CommBuffer allocate_shared(int64_t bytes) {
   segment.inode = status.st_ino;
   const std::lock_guard lock(registry().mutex);
   registry().segments.emplace(base, std::move(segment));
-  return {base, bytes, free_shared};
+  return {base, bytes, free};
 }
+
+}  // namespace
+
+CommBuffer allocate_shared(int64_t bytes) { return allocate(bytes, free_shared); }
+CommBuffer allocate_shared_lasting(int64_t bytes) { return allocate(bytes, free_lasting); }
 
 SharedPlace find_shared(const void* data, int64_t bytes) {
   const auto* start = static_cast<const std::byte*>(data);

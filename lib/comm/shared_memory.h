@@ -22,8 +22,11 @@ struct SharedPlace {
 };
 
 /// Memory that other ranks of this machine may map: a memfd, zero at first, gone with its last user
-/// however that ends. Error(kEnvironment) when there is none.
+/// however that ends. Its pages are given back when the owner frees it although peers may still map
+/// it. Error(kEnvironment) when there is none.
 CommBuffer allocate_shared(int64_t bytes);
+/// The same, but what it holds stays readable for peers that have mapped it.
+CommBuffer allocate_shared_lasting(int64_t bytes);
 /// The place of [data, data + bytes) when it lies in memory of allocate_shared, else an unshared one.
 SharedPlace find_shared(const void* data, int64_t bytes);
 

@@ -45,8 +45,8 @@ ShmGroup::ShmGroup(Rendezvous& rendezvous, const std::string& name,
                    const std::vector<int>& members, int rank)
     : rendezvous_(rendezvous), members_(members), rank_(rank), spin_(spin_time(size())) {
   for (const int member : members_) peers_.emplace_back(rendezvous.identity(member));
-  if (rank_ == 0) control_ = allocate_shared(control_bytes());
-  staging_ = allocate_shared(2 * kHalfBytes);
+  if (rank_ == 0) control_ = allocate_shared_lasting(control_bytes());
+  staging_ = allocate_shared_lasting(2 * kHalfBytes);
   const auto place_of = [](const CommBuffer& buffer) {
     return place_text(find_shared(buffer.data(), buffer.bytes()));
   };

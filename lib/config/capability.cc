@@ -22,7 +22,9 @@ const Gap kGaps[] = {
      [](const Config& c) { return cat("parameters on ", name_of(c.zero.offload_param.device)); },
      [](const Config& c, bool) { return c.zero.offload_param.device != OffloadDevice::kNone; }},
     {"zero_optimization.offload_optimizer.device",
-     [](const Config& c) { return cat("optimizer state on ", name_of(c.zero.offload_optimizer.device)); },
+     [](const Config& c) {
+       return cat("optimizer state on ", name_of(c.zero.offload_optimizer.device));
+     },
      [](const Config& c, bool) { return c.zero.offload_optimizer.device != OffloadDevice::kNone; }},
     {"fp16.enabled", [](const Config&) { return std::string("training in fp16"); },
      [](const Config& c, bool) { return c.fp16.enabled; }},
@@ -52,7 +54,8 @@ const Gap kGaps[] = {
      [](const Config& c, bool) { return c.parallel.expert > 1; }},
     {"parallel.data_replicate", [](const Config&) { return std::string("hybrid sharding"); },
      [](const Config& c, bool) { return c.parallel.data_replicate > 1; }},
-    {"optimizer.type", [](const Config& c) { return cat("the optimizer ", name_of(c.optimizer.type)); },
+    {"optimizer.type",
+     [](const Config& c) { return cat("the optimizer ", name_of(c.optimizer.type)); },
      [](const Config& c, bool) {
        // A class of PyTorch is named already where it was read.
        return c.optimizer.type > OptimizerType::kSgd && c.optimizer.type != OptimizerType::kTorch;

@@ -76,8 +76,9 @@ struct LogConfig {
 
 /// train.generate
 struct GenerateConfig {
-  /// Continued when training has ended; empty = no sample.
-  std::string prompt;
+  /// Tokens of the validation set's beginning that are continued when training has ended; 0 = no
+  /// sample.
+  int64_t prompt_tokens = 0;
   int64_t tokens = 64;
   /// 0 takes the likeliest token each time.
   double temperature = 0.0;
@@ -143,7 +144,7 @@ struct EnumNames<TagValidation> {
 
 /// checkpoint: ftrun's keys, then DeepSpeed's.
 struct CheckpointConfig {
-  int64_t every = 500;  // optimizer steps; 0 = at the end and on a signal only
+  int64_t every = 500;    // optimizer steps; 0 = at the end and on a signal only
   int64_t keep_last = 2;  // 0 = all
   TagValidation tag_validation = TagValidation::kWarn;
   bool load_universal = false;
@@ -193,8 +194,8 @@ struct EnumNames<DeviceKind> {
 /// Where one key of a config was written.
 struct Origin {
   Position at;
-  /// The value was "auto" (or could not be read, which is an error of its own): the member holds the
-  /// default until it is resolved.
+  /// The value was "auto" (or could not be read, which is an error of its own): the member holds
+  /// the default until it is resolved.
   bool is_auto = false;
 };
 

@@ -35,32 +35,41 @@ class Converter {
   Converter(const Field& field, std::string key, Problems& problems)
       : field_(field), key_(std::move(key)), problems_(problems) {}
 
-  std::optional<Value> value(const Node& node) {
+  std::optional<FieldValue> value(const Node& node) {
     switch (field_.type) {
-      case FieldType::kBool: return wrap(as_bool(node));
-      case FieldType::kInt: return wrap(as_int(node));
-      case FieldType::kFloat: return wrap(as_float(node));
-      case FieldType::kText: return wrap(as_text(node));
-      case FieldType::kChoice: return wrap(as_choice(node));
-      case FieldType::kTextList: return wrap(as_texts(node));
-      case FieldType::kIntList: return wrap(as_ints(node));
-      case FieldType::kFloatList: return wrap(as_pair(node));
-      case FieldType::kFree: return Value(std::string());
+      case FieldType::kBool:
+        return wrap(as_bool(node));
+      case FieldType::kInt:
+        return wrap(as_int(node));
+      case FieldType::kFloat:
+        return wrap(as_float(node));
+      case FieldType::kText:
+        return wrap(as_text(node));
+      case FieldType::kChoice:
+        return wrap(as_choice(node));
+      case FieldType::kTextList:
+        return wrap(as_texts(node));
+      case FieldType::kIntList:
+        return wrap(as_ints(node));
+      case FieldType::kFloatList:
+        return wrap(as_pair(node));
+      case FieldType::kFree:
+        return FieldValue(std::string());
     }
     return std::nullopt;
   }
 
  private:
   template <typename T>
-  static std::optional<Value> wrap(std::optional<T> value) {
+  static std::optional<FieldValue> wrap(std::optional<T> value) {
     if (!value) return std::nullopt;
-    return Value(std::move(*value));
+    return FieldValue(std::move(*value));
   }
 
   std::nullopt_t refuse(const Node& node, const std::string& more = "") {
-    const bool placeholder = node.kind == Node::Kind::kText &&
-                             (node.text.starts_with("${") || node.text.starts_with("{{") ||
-                              node.text.starts_with("<"));
+    const bool placeholder =
+        node.kind == Node::Kind::kText &&
+        (node.text.starts_with("${") || node.text.starts_with("{{") || node.text.starts_with("<"));
     problems_.error(node.at,
                     cat(key_, ": expected ", expected_text(field_), ", found ", shown(node), more),
                     placeholder ? "this looks like a template: fill it in first" : "");
@@ -182,21 +191,30 @@ class Converter {
 
 std::string expected_text(const Field& field) {
   switch (field.type) {
-    case FieldType::kBool: return "true or false";
-    case FieldType::kInt: return "a whole number" + range_text(field);
-    case FieldType::kFloat: return "a number" + range_text(field);
-    case FieldType::kText: return "a text";
-    case FieldType::kChoice: return "one of " + join(field.choices, ", ");
-    case FieldType::kTextList: return "a text or a list of texts";
-    case FieldType::kIntList: return "a list of whole numbers" + range_text(field);
-    case FieldType::kFloatList: return "a list of two numbers" + range_text(field);
-    case FieldType::kFree: return "anything";
+    case FieldType::kBool:
+      return "true or false";
+    case FieldType::kInt:
+      return "a whole number" + range_text(field);
+    case FieldType::kFloat:
+      return "a number" + range_text(field);
+    case FieldType::kText:
+      return "a text";
+    case FieldType::kChoice:
+      return "one of " + join(field.choices, ", ");
+    case FieldType::kTextList:
+      return "a text or a list of texts";
+    case FieldType::kIntList:
+      return "a list of whole numbers" + range_text(field);
+    case FieldType::kFloatList:
+      return "a list of two numbers" + range_text(field);
+    case FieldType::kFree:
+      return "anything";
   }
   return "";
 }
 
-std::optional<Value> convert(const Field& field, const Node& node, const std::string& key,
-                             Problems& problems) {
+std::optional<FieldValue> convert(const Field& field, const Node& node, const std::string& key,
+                                  Problems& problems) {
   return Converter(field, key, problems).value(node);
 }
 

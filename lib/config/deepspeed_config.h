@@ -31,8 +31,8 @@ struct OffloadParamConfig {
   OffloadDevice device = OffloadDevice::kNone;
   std::string nvme_path;
   int64_t buffer_count = 5;
-  int64_t buffer_size = 100'000'000;      // elements
-  int64_t max_in_cpu = 1'000'000'000;     // elements
+  int64_t buffer_size = 100'000'000;   // elements
+  int64_t max_in_cpu = 1'000'000'000;  // elements
   bool pin_memory = true;
   bool operator==(const OffloadParamConfig&) const = default;
 };
@@ -129,15 +129,27 @@ struct ReductionConfig {
 };
 
 enum class OptimizerType {
-  kAdamW, kAdam, kSgd, kLamb, kLion, kAdagrad,
+  kAdamW,
+  kAdam,
+  kSgd,
+  kLamb,
+  kLion,
+  kAdagrad,
   // Known to DeepSpeed, not offered here.
-  kMuon, kOneBitAdam, kOneBitLamb, kZeroOneAdam, kMuAdam, kMuAdamW, kMuSgd, kTorch,
+  kMuon,
+  kOneBitAdam,
+  kOneBitLamb,
+  kZeroOneAdam,
+  kMuAdam,
+  kMuAdamW,
+  kMuSgd,
+  kTorch,
 };
 template <>
 struct EnumNames<OptimizerType> {
   static constexpr std::array<std::string_view, 14> kNames{
-      "AdamW", "Adam", "SGD", "Lamb", "Lion", "Adagrad", "Muon", "OneBitAdam", "OneBitLamb",
-      "ZeroOneAdam", "MuAdam", "MuAdamW", "MuSGD", "torch.optim"};
+      "AdamW",      "Adam",       "SGD",         "Lamb",   "Lion",    "Adagrad", "Muon",
+      "OneBitAdam", "OneBitLamb", "ZeroOneAdam", "MuAdam", "MuAdamW", "MuSGD",   "torch.optim"};
 };
 
 /// optimizer. Values that a type does not use keep their defaults; lr, betas and eps are resolved
@@ -151,12 +163,12 @@ struct OptimizerConfig {
   bool bias_correction = true;
   /// Adam only: decoupled weight decay, as AdamW has it.
   bool adam_w_mode = true;
-  double momentum = 0.0;               // SGD
-  double dampening = 0.0;              // SGD
-  bool nesterov = false;               // SGD
-  double max_coeff = 10.0;             // Lamb
-  double min_coeff = 0.01;             // Lamb
-  double lr_decay = 0.0;               // Adagrad
+  double momentum = 0.0;                   // SGD
+  double dampening = 0.0;                  // SGD
+  bool nesterov = false;                   // SGD
+  double max_coeff = 10.0;                 // Lamb
+  double min_coeff = 0.01;                 // Lamb
+  double lr_decay = 0.0;                   // Adagrad
   double initial_accumulator_value = 0.0;  // Adagrad
   bool operator==(const OptimizerConfig&) const = default;
 
@@ -165,15 +177,22 @@ struct OptimizerConfig {
 };
 
 enum class SchedulerType {
-  kConstant, kLinear, kCosine,  // ftrun's own, with linear warm-up from 0
-  kWarmupLR, kWarmupDecayLR, kWarmupCosineLR, kOneCycle, kLRRangeTest,
+  kConstant,
+  kLinear,
+  kCosine,  // ftrun's own, with linear warm-up from 0
+  kWarmupLR,
+  kWarmupDecayLR,
+  kWarmupCosineLR,
+  kOneCycle,
+  kLRRangeTest,
   kTorch,  // a class of torch.optim.lr_scheduler: not offered here
 };
 template <>
 struct EnumNames<SchedulerType> {
   static constexpr std::array<std::string_view, 9> kNames{
-      "constant", "linear", "cosine", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle",
-      "LRRangeTest", "torch.optim.lr_scheduler"};
+      "constant", "linear",        "cosine",
+      "WarmupLR", "WarmupDecayLR", "WarmupCosineLR",
+      "OneCycle", "LRRangeTest",   "torch.optim.lr_scheduler"};
 };
 
 enum class WarmupShape { kLog, kLinear };

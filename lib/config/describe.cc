@@ -43,15 +43,24 @@ device. The whole config, with every default filled in, is written to the run fo
 
 std::string type_text(const Field& field) {
   switch (field.type) {
-    case FieldType::kBool: return "true/false";
-    case FieldType::kInt: return "whole number";
-    case FieldType::kFloat: return "number";
-    case FieldType::kText: return "text";
-    case FieldType::kChoice: return join(field.choices, ", ");
-    case FieldType::kTextList: return "text or list of texts";
-    case FieldType::kIntList: return "list of whole numbers";
-    case FieldType::kFloatList: return "two numbers";
-    case FieldType::kFree: return "anything";
+    case FieldType::kBool:
+      return "true/false";
+    case FieldType::kInt:
+      return "whole number";
+    case FieldType::kFloat:
+      return "number";
+    case FieldType::kText:
+      return "text";
+    case FieldType::kChoice:
+      return join(field.choices, ", ");
+    case FieldType::kTextList:
+      return "text or list of texts";
+    case FieldType::kIntList:
+      return "list of whole numbers";
+    case FieldType::kFloatList:
+      return "two numbers";
+    case FieldType::kFree:
+      return "anything";
   }
   return "";
 }
@@ -71,9 +80,12 @@ std::string default_text(const Field& field) {
 
 const char* action_text(Action action) {
   switch (action) {
-    case Action::kImplement: return "yes";
-    case Action::kNotice: return "ignored";
-    default: return "refused";
+    case Action::kImplement:
+      return "yes";
+    case Action::kNotice:
+      return "ignored";
+    default:
+      return "refused";
   }
 }
 
@@ -88,7 +100,8 @@ std::string row(const Field& field) {
   for (const std::string& part : {range_text(field), field.unit})
     if (!part.empty()) type += ", " + part;
   std::string doc = field.doc;
-  if (!field.aliases.empty()) doc += cat(doc.empty() ? "" : " ", "Also `", field.aliases.front(), "`.");
+  if (!field.aliases.empty())
+    doc += cat(doc.empty() ? "" : " ", "Also `", field.aliases.front(), "`.");
   if (!field.types.empty()) doc += cat(doc.empty() ? "" : " ", "(", join(field.types, ", "), ")");
   return cat("| `", field.name, "` | ", cell(type), " | ", cell(default_text(field)), " | ",
              action_text(field.action), " | ", cell(doc), " |\n");
@@ -104,8 +117,11 @@ std::string table(const std::string& section, Vocabulary vocabulary, bool any_vo
 }
 
 std::string section_chapter(const Section& section) {
-  const char* does = section.action == Action::kNotice ? " *Ignored.*" : section.free_form ? " *Refused when on.*" : "";
-  return cat("### `", section.path, "`\n\n", section.doc, does, "\n\n", table(section.path, section.vocabulary, true));
+  const char* does = section.action == Action::kNotice ? " *Ignored.*"
+                     : section.free_form               ? " *Refused when on.*"
+                                                       : "";
+  return cat("### `", section.path, "`\n\n", section.doc, does, "\n\n",
+             table(section.path, section.vocabulary, true));
 }
 
 std::string sections_of(Vocabulary vocabulary) {
@@ -116,14 +132,16 @@ std::string sections_of(Vocabulary vocabulary) {
 }
 
 std::string legacy_chapter() {
-  std::string out = "## Keys of older and other programs\n\nAccepted with a notice, without effect "
-                    "unless said.\n\n| key | why |\n|---|---|\n";
+  std::string out =
+      "## Keys of older and other programs\n\nAccepted with a notice, without effect "
+      "unless said.\n\n| key | why |\n|---|---|\n";
   for (const LegacyKey& key : Schema::get().legacy())
-    out += cat("| `", key.section.empty() ? "" : key.section + ".", key.name, "` | ", key.why, " |\n");
+    out +=
+        cat("| `", key.section.empty() ? "" : key.section + ".", key.name, "` | ", key.why, " |\n");
   return out;
 }
 
-Json value_json(const Value& value) {
+Json value_json(const FieldValue& value) {
   return std::visit([](const auto& v) { return Json(v); }, value);
 }
 
@@ -136,18 +154,27 @@ Json number_schema(const Field& field, const char* type) {
 
 Json type_schema(const Field& field) {
   switch (field.type) {
-    case FieldType::kBool: return {{"type", "boolean"}};
-    case FieldType::kInt: return number_schema(field, "integer");
-    case FieldType::kFloat: return number_schema(field, "number");
-    case FieldType::kText: return {{"type", "string"}};
-    case FieldType::kChoice: return {{"type", "string"}, {"enum", field.choices}};
+    case FieldType::kBool:
+      return {{"type", "boolean"}};
+    case FieldType::kInt:
+      return number_schema(field, "integer");
+    case FieldType::kFloat:
+      return number_schema(field, "number");
+    case FieldType::kText:
+      return {{"type", "string"}};
+    case FieldType::kChoice:
+      return {{"type", "string"}, {"enum", field.choices}};
     case FieldType::kTextList:
       return {{"type", {"string", "array"}}, {"items", {{"type", "string"}}}};
-    case FieldType::kIntList: return {{"type", "array"}, {"items", number_schema(field, "integer")}};
+    case FieldType::kIntList:
+      return {{"type", "array"}, {"items", number_schema(field, "integer")}};
     case FieldType::kFloatList:
-      return {{"type", "array"}, {"items", number_schema(field, "number")},
-              {"minItems", 2}, {"maxItems", 2}};
-    case FieldType::kFree: return Json::object();
+      return {{"type", "array"},
+              {"items", number_schema(field, "number")},
+              {"minItems", 2},
+              {"maxItems", 2}};
+    case FieldType::kFree:
+      return Json::object();
   }
   return Json::object();
 }
@@ -162,10 +189,12 @@ Json field_schema(const Field& field) {
   } else {
     Json choices = Json::array({type});
     if (!open) choices.push_back({{"const", "auto"}});
-    if (field.nullable || field.vocabulary == Vocabulary::kFtrun) choices.push_back({{"type", "null"}});
+    if (field.nullable || field.vocabulary == Vocabulary::kFtrun)
+      choices.push_back({{"type", "null"}});
     out["anyOf"] = choices;
   }
-  if (!field.doc.empty()) out["description"] = field.doc + (field.unit.empty() ? "" : " [" + field.unit + "]");
+  if (!field.doc.empty())
+    out["description"] = field.doc + (field.unit.empty() ? "" : " [" + field.unit + "]");
   if (field.default_text.empty() && field.type != FieldType::kFree)
     out["default"] = value_json(field.default_value);
   return out;
@@ -201,11 +230,17 @@ Json section_schema(const std::string& path) {
 }
 
 std::string surface_line(const Field& field) {
-  std::vector<std::string> parts{field.path(), type_text(field), range_text(field), field.unit,
-                                 field.type == FieldType::kFree ? "" : yaml_text(field.default_value),
-                                 field.vocabulary == Vocabulary::kFtrun ? "ftrun" : "deepspeed",
-                                 action_text(field.action), join(field.aliases, ","),
-                                 field.nullable ? "null" : "", join(field.types, ",")};
+  std::vector<std::string> parts{
+      field.path(),
+      type_text(field),
+      range_text(field),
+      field.unit,
+      field.type == FieldType::kFree ? "" : yaml_text(field.default_value),
+      field.vocabulary == Vocabulary::kFtrun ? "ftrun" : "deepspeed",
+      action_text(field.action),
+      join(field.aliases, ","),
+      field.nullable ? "null" : "",
+      join(field.types, ",")};
   return join(parts, "\t") + "\n";
 }
 

@@ -22,8 +22,8 @@ void rename(Node& map, const std::string& section, const std::string& from, cons
   if (entry == nullptr) return;
   if (const NodeEntry* other = find_entry(map, to); other != nullptr) {
     problems.error(entry->at,
-                   cat(joined_key(section, from), ": written beside \"", to,
-                       "\" (line ", other->at.line, "), which is the same key"),
+                   cat(joined_key(section, from), ": written beside \"", to, "\" (line ",
+                       other->at.line, "), which is the same key"),
                    "keep one of the two");
     map.erase(from);
     return;
@@ -69,8 +69,8 @@ void expand_cpu_offload(Node& zero, const std::string& from, const std::string& 
                                  shown(value)));
     return;
   }
-  problems.notice(at, cat("zero_optimization.", from, ": deprecated; ", to,
-                          ": {device: cpu} is its new form"));
+  problems.notice(
+      at, cat("zero_optimization.", from, ": deprecated; ", to, ": {device: cpu} is its new form"));
   if (!value.boolean) return;
   if (const Node* other = zero.find(to); other != nullptr && other->kind != Node::Kind::kNull) {
     problems.error(at, cat("zero_optimization.", from, ": written beside ", to),
@@ -126,7 +126,8 @@ void desugar_merged(Node& root, Problems& problems) {
   if (clipping == nullptr) {
     problems.notice(old.at, cat("optimizer.params.max_grad_norm: taken as gradient_clipping: ",
                                 shown(old.value)));
-    root.entries.push_back({"gradient_clipping", old.at, old.value, "optimizer.params.max_grad_norm"});
+    root.entries.push_back(
+        {"gradient_clipping", old.at, old.value, "optimizer.params.max_grad_norm"});
   } else if (clipping->number != old.value.number) {
     problems.error(old.at,
                    cat("optimizer.params.max_grad_norm: ", shown(old.value),

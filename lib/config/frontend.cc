@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "config/schema.h"
 
 namespace ftrun {
 namespace {
@@ -41,20 +42,26 @@ std::string accelerate_as_deepspeed(const Node& root, const Node& plain) {
 }
 
 std::optional<Problem> accelerate(const Node& root) {
-  const NodeEntry* sign = first_of(root, {"deepspeed_config", "distributed_type",
-                                          "compute_environment", "fsdp_config"});
+  const NodeEntry* sign = first_of(
+      root, {"deepspeed_config", "distributed_type", "compute_environment", "fsdp_config"});
   if (sign == nullptr) return std::nullopt;
   Problem problem{sign->at, "this is a launcher file of Accelerate, not a training config", ""};
   const std::string processes = text_of(root.find("num_processes"));
   const std::string ranks = processes.empty() ? "" : cat(" with --nproc ", processes);
   const Node* plain = root.find("deepspeed_config");
-  if (plain == nullptr || !plain->is_map()) {
+  const std::string type = text_of(root.find("distributed_type"));
+  if (!type.empty() && type != "DEEPSPEED") {
+    problem.remedy = cat("its distributed_type ", type,
+                         " uses no DeepSpeed config; write one and pass that with --config");
+  } else if (plain == nullptr || !plain->is_map()) {
     problem.remedy = "write a DeepSpeed config and pass that with --config";
-  } else if (const std::string file = text_of(plain->find("deepspeed_config_file")); !file.empty()) {
+  } else if (const std::string file = text_of(plain->find("deepspeed_config_file"));
+             !file.empty()) {
     problem.at = plain->find("deepspeed_config_file")->at;
     problem.remedy = cat("pass the file it names: --config ", file, ranks);
   } else {
-    problem.remedy = cat("write what it stands for", ranks, ": ", accelerate_as_deepspeed(root, *plain));
+    problem.remedy =
+        cat("write what it stands for", ranks, ": ", accelerate_as_deepspeed(root, *plain));
   }
   return problem;
 }
@@ -64,15 +71,46 @@ std::string underscored(std::string key) {
   return key;
 }
 
+// The file's keys that a config may have too.
+std::vector<std::string> known_keys(const Node& root) {
+  std::vector<std::string> out;
+  for (const NodeEntry& entry : root.entries) {
+    const Field* field = Schema::get().find("", entry.key);
+    if (Schema::get().find_section(entry.key) != nullptr ||
+        (field != nullptr && field->action == Action::kImplement))
+      out.push_back(entry.key);
+  }
+  return out;
+}
+
 // Underscored only: the few JSON files with dashes are DeepSpeed's own autotuning examples.
 std::optional<Problem> gpt_neox(const Node& root) {
-  static const std::vector<std::string> kKeys{
-      "pipe_parallel_size", "model_parallel_size", "num_layers", "hidden_size",
-      "num_attention_heads", "seq_length", "max_position_embeddings", "pos_emb", "train_iters",
-      "lr_decay_style", "lr_decay_iters", "data_path", "data_impl", "train_data_paths",
-      "checkpoint_activations", "attention_config", "distributed_backend", "tokenizer_type",
-      "vocab_file", "launcher", "use_wandb", "wandb_project", "log_dir", "tensorboard_dir", "save",
-      "load"};
+  static const std::vector<std::string> kKeys{"pipe_parallel_size",
+                                              "model_parallel_size",
+                                              "num_layers",
+                                              "hidden_size",
+                                              "num_attention_heads",
+                                              "seq_length",
+                                              "max_position_embeddings",
+                                              "pos_emb",
+                                              "train_iters",
+                                              "lr_decay_style",
+                                              "lr_decay_iters",
+                                              "data_path",
+                                              "data_impl",
+                                              "train_data_paths",
+                                              "checkpoint_activations",
+                                              "attention_config",
+                                              "distributed_backend",
+                                              "tokenizer_type",
+                                              "vocab_file",
+                                              "launcher",
+                                              "use_wandb",
+                                              "wandb_project",
+                                              "log_dir",
+                                              "tensorboard_dir",
+                                              "save",
+                                              "load"};
   const NodeEntry* first = nullptr;
   int found = 0;
   bool dashed = false;
@@ -85,10 +123,12 @@ std::optional<Problem> gpt_neox(const Node& root) {
   }
   const bool json = first != nullptr && first->at.file.ends_with(".json");
   if (found < 3 || (dashed && json)) return std::nullopt;
+  const std::vector<std::string> kept = known_keys(root);
+  const std::string moved = kept.empty() ? ""
+                                         : cat("move its DeepSpeed keys (", join(kept, ", "),
+                                               ") into a config of their own and ");
   return Problem{first->at, "this is a gpt-neox file: it builds its model from keys of its own",
-                 "keep its DeepSpeed keys (optimizer, zero_optimization, fp16, batch sizes, "
-                 "gradient_clipping) in a config of their own and name a Hugging Face folder as "
-                 "model.path"};
+                 moved + "name a Hugging Face folder as model.path"};
 }
 
 bool holds_component(const Node& node) {
@@ -120,7 +160,8 @@ std::optional<Problem> foreign_front_end(const Node& root) {
   };
   for (const Sign& sign : kSigns)
     if (const NodeEntry* entry = first_of(root, sign.keys); entry != nullptr)
-      return Problem{entry->at, cat("this is ", sign.program, " (key \"", entry->key, "\")"), remedy};
+      return Problem{entry->at, cat("this is ", sign.program, " (key \"", entry->key, "\")"),
+                     remedy};
   return std::nullopt;
 }
 

@@ -28,7 +28,7 @@ class JsonReader {
   Node read() {
     Node root;
     try {
-      if (text_.starts_with("\xEF\xBB\xBF")) next_ += 3, line_start_ = 3;
+      if (text_.starts_with("\xEF\xBB\xBF")) next_ += 3;
       skip_blank();
       root = read_value(0);
       skip_blank();
@@ -42,14 +42,15 @@ class JsonReader {
  private:
   bool at_end() const { return next_ >= text_.size(); }
   char peek() const { return at_end() ? '\0' : text_[next_]; }
-  Position here() const {
-    return {file_, line_, static_cast<int>(next_ - line_start_) + 1};
-  }
+  Position here() const { return {file_, line_, column_}; }
 
   void advance() {
-    if (text_[next_++] == '\n') {
+    const char c = text_[next_++];
+    if (c == '\n') {
       ++line_;
-      line_start_ = next_;
+      column_ = 1;
+    } else if ((c & 0xC0) != 0x80) {  // columns are characters, as editors count them
+      ++column_;
     }
   }
 
@@ -93,13 +94,16 @@ class JsonReader {
   Node read_value(int depth) {
     if (depth > kDeepest) stop(cat("nested deeper than ", kDeepest, " levels"));
     switch (peek()) {
-      case '{': return read_map(depth);
-      case '[': return read_list(depth);
+      case '{':
+        return read_map(depth);
+      case '[':
+        return read_list(depth);
       case '"': {
         const Position at = here();
         return Node::of_text(at, read_text());
       }
-      default: return read_word();
+      default:
+        return read_word();
     }
   }
 
@@ -130,9 +134,10 @@ class JsonReader {
     }
     for (const NodeEntry& known : map.entries)
       if (known.key == entry.key)
-        problems_.error(entry.at, cat("the key \"", entry.key, "\" is written twice (first at line ",
-                                      known.at.line, ")"),
-                        "keep one of the two");
+        problems_.error(
+            entry.at,
+            cat("the key \"", entry.key, "\" is written twice (first at line ", known.at.line, ")"),
+            "keep one of the two");
   }
 
   Node read_list(int depth) {
@@ -157,8 +162,7 @@ class JsonReader {
       return true;
     }
     if (peek() == close) return false;
-    if (at_end())
-      stop_at(opened, cat("this '", close == '}' ? '{' : '[', "' is never closed"));
+    if (at_end()) stop_at(opened, cat("this '", close == '}' ? '{' : '[', "' is never closed"));
     stop(cat("expected ',' or '", close, "', found ", seen()), "is a comma missing before it?");
   }
 
@@ -195,7 +199,8 @@ class JsonReader {
     } else if (c == 'u') {
       append_utf8(out, read_code_point(at));
     } else {
-      stop_at(at, cat("\\", c == '\0' ? ' ' : c, " is not an escape of JSON"), "write \\\\ for a backslash");
+      stop_at(at, cat("\\", c == '\0' ? ' ' : c, " is not an escape of JSON"),
+              "write \\\\ for a backslash");
     }
   }
 
@@ -233,8 +238,7 @@ class JsonReader {
     const int more = code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
     static constexpr uint32_t kLead[] = {0, 0xC0, 0xE0, 0xF0};
     out += static_cast<char>(kLead[more] | (code >> (6 * more)));
-    for (int i = more - 1; i >= 0; --i)
-      out += static_cast<char>(0x80 | ((code >> (6 * i)) & 0x3F));
+    for (int i = more - 1; i >= 0; --i) out += static_cast<char>(0x80 | ((code >> (6 * i)) & 0x3F));
   }
 
   // A number, a word of JSON, or a mistake.
@@ -275,11 +279,13 @@ class JsonReader {
   Node refuse_word(const Position& at, const std::string& word) {
     if (word == "True" || word == "False" || word == "None") {
       problems_.error(at, cat(word, " is Python, not JSON"),
-                      cat("write ", word == "True" ? "true" : word == "False" ? "false" : "null"));
+                      cat("write ", word == "True"    ? "true"
+                                    : word == "False" ? "false"
+                                                      : "null"));
       return scalar_node(at, word == "None" ? "null" : word);
     }
-    const bool name = std::isalpha(static_cast<unsigned char>(word[0])) != 0 || word[0] == '_' ||
-                      word[0] == '$';
+    const bool name =
+        std::isalpha(static_cast<unsigned char>(word[0])) != 0 || word[0] == '_' || word[0] == '$';
     if (!name) stop_at(at, cat("\"", word, "\" is not a value of JSON"));
     if (word[0] != '$' && std::islower(static_cast<unsigned char>(word[0])) != 0)
       problems_.error(at, cat("the text ", word, " has no quotes"), cat("write \"", word, "\""));
@@ -307,8 +313,8 @@ class JsonReader {
   std::string_view text_;
   Problems& problems_;
   size_t next_ = 0;
-  size_t line_start_ = 0;
   int line_ = 1;
+  int column_ = 1;
   std::vector<std::pair<std::string, Position>> placeholders_;
 };
 

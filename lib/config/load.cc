@@ -41,8 +41,8 @@ std::optional<std::string> read_source(const std::string& file, Problems& proble
   try {
     std::string text = read_file(file);
     if (text.size() <= kLargest) return text;
-    problems.error({file}, cat("is ", human_bytes(static_cast<int64_t>(text.size())),
-                               " large: not a config"));
+    problems.error(
+        {file}, cat("is ", human_bytes(static_cast<int64_t>(text.size())), " large: not a config"));
   } catch (const Error& e) {
     problems.error({file}, e.message(), e.remedy());
   }
@@ -93,7 +93,8 @@ class Sources {
     const Position at{"--set " + text};
     const size_t equals = text.find('=');
     const std::vector<std::string> keys = split(text.substr(0, equals), '.');
-    const bool blank = std::any_of(keys.begin(), keys.end(), [](const auto& k) { return k.empty(); });
+    const bool blank =
+        std::any_of(keys.begin(), keys.end(), [](const auto& k) { return k.empty(); });
     if (equals == std::string::npos || blank) {
       problems_.error(at, "expected section.key=value", "for example --set train.steps=100");
       return;
@@ -143,8 +144,7 @@ class Sources {
 LoadResult load_config(const std::vector<std::string>& files,
                        const std::vector<std::string>& overrides) {
   Sources sources;
-  for (const std::string& file : files)
-    sources.add_file(file);
+  for (const std::string& file : files) sources.add_file(file);
   for (const std::string& text : overrides) sources.add_override(text);
   return sources.finish();
 }

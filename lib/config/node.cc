@@ -72,7 +72,9 @@ void Node::erase(std::string_view key) {
   std::erase_if(entries, [&](const NodeEntry& entry) { return entry.key == key; });
 }
 
-Node Node::of_map(Position at) { return {.kind = Kind::kMap, .at = std::move(at)}; }
+Node Node::of_map(Position at) {
+  return {.kind = Kind::kMap, .at = std::move(at)};
+}
 
 Node Node::of_text(Position at, std::string text) {
   Node node{.kind = Kind::kText, .at = std::move(at)};
@@ -95,11 +97,16 @@ Node Node::of_int(Position at, int64_t value) {
 
 std::string shown(const Node& node) {
   switch (node.kind) {
-    case Node::Kind::kNull: return "null";
-    case Node::Kind::kList: return cat("a list of ", node.items.size());
-    case Node::Kind::kMap: return "a section";
-    case Node::Kind::kText: break;
-    default: return node.text;
+    case Node::Kind::kNull:
+      return "null";
+    case Node::Kind::kList:
+      return cat("a list of ", node.items.size());
+    case Node::Kind::kMap:
+      return "a section";
+    case Node::Kind::kText:
+      break;
+    default:
+      return node.text;
   }
   std::string text = node.text.substr(0, kLongestShown);
   for (char& c : text)

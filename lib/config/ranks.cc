@@ -55,7 +55,8 @@ RankCount from_mesh(const Config& c, int64_t inner) {
 RankCount count_ranks(const Config& c, std::optional<int64_t> launcher_world,
                       std::optional<int64_t> nproc) {
   const auto plural = [](int64_t n) { return cat(n, n == 1 ? " rank" : " ranks"); };
-  if (launcher_world) return {*launcher_world, "the launcher started " + plural(*launcher_world), {}};
+  if (launcher_world)
+    return {*launcher_world, "the launcher started " + plural(*launcher_world), {}};
   if (nproc) return {*nproc, cat("--nproc ", *nproc), {}};
   const int64_t inner = model_ranks(c);
   if (inner == 0)

@@ -13,13 +13,24 @@ namespace {
 
 // Classes of torch.optim and its lr_scheduler that DeepSpeed would build by name.
 bool torch_class(const std::string& path, const std::string& name) {
-  static const std::vector<std::string> kOptimizers{
-      "ASGD", "Adadelta", "Adafactor", "Adamax", "LBFGS", "NAdam", "RAdam", "RMSprop", "Rprop",
-      "SparseAdam"};
-  static const std::vector<std::string> kSchedulers{
-      "ChainedScheduler", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts",
-      "CyclicLR", "ExponentialLR", "LambdaLR", "LinearLR", "MultiStepLR", "MultiplicativeLR",
-      "OneCycleLR", "PolynomialLR", "ReduceLROnPlateau", "SequentialLR", "StepLR"};
+  static const std::vector<std::string> kOptimizers{"ASGD",  "Adadelta",  "Adafactor", "Adamax",
+                                                    "LBFGS", "NAdam",     "RAdam",     "RMSprop",
+                                                    "Rprop", "SparseAdam"};
+  static const std::vector<std::string> kSchedulers{"ChainedScheduler",
+                                                    "ConstantLR",
+                                                    "CosineAnnealingLR",
+                                                    "CosineAnnealingWarmRestarts",
+                                                    "CyclicLR",
+                                                    "ExponentialLR",
+                                                    "LambdaLR",
+                                                    "LinearLR",
+                                                    "MultiStepLR",
+                                                    "MultiplicativeLR",
+                                                    "OneCycleLR",
+                                                    "PolynomialLR",
+                                                    "ReduceLROnPlateau",
+                                                    "SequentialLR",
+                                                    "StepLR"};
   const auto has = [&](const std::vector<std::string>& names) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
@@ -40,10 +51,15 @@ bool switched_on(const Node& node) {
   return false;
 }
 
-// "DeepSpeed's autotuner." as the name of a feature.
+// "DeepSpeed's autotuner." as the name of a feature: what stands before the first mark.
 std::string feature_name(const std::string& doc, const std::string& name) {
-  if (doc.empty()) return name;
-  return doc.ends_with('.') ? doc.substr(0, doc.size() - 1) : doc;
+  return doc.empty() ? name : doc.substr(0, doc.find_first_of(".;:"));
+}
+
+bool is_off(const Field& field, const FieldValue& value) {
+  const auto* number = std::get_if<int64_t>(&value);
+  return value == field.default_value ||
+         (number != nullptr && static_cast<double>(*number) <= field.off_up_to);
 }
 
 class TreeReader {
@@ -96,11 +112,13 @@ class TreeReader {
 
   void read_free_form(const Section& section, const NodeEntry& entry, const std::string& written) {
     if (section.needs_enabled && entry.value.find("enabled") == nullptr)
-      problems_.error(entry.at, cat(written, ": needs the key enabled"), "add \"enabled\": true or false");
+      problems_.error(entry.at, cat(written, ": needs the key enabled"),
+                      "add \"enabled\": true or false");
     const bool on = section.action == Action::kReject ||
                     (section.action == Action::kRejectIfOn && switched_on(entry.value));
     if (on)
-      config_.origins.foreign.push_back({feature_name(section.doc, section.path), section.path, entry.at});
+      config_.origins.foreign.push_back(
+          {feature_name(section.doc, section.path), section.path, entry.at});
     else if (section.action == Action::kNotice)
       ignored_.emplace_back(section.path, entry.at);
   }
@@ -135,7 +153,7 @@ class TreeReader {
       config_.origins.keys[field.path()] = {node.at, false};
       return;
     }
-    const std::optional<Value> value = convert(field, node, written, problems_);
+    const std::optional<FieldValue> value = convert(field, node, written, problems_);
     config_.origins.keys[field.path()] = {node.at, !value};
     if (!value) return;
     if (field.store) field.store(config_, *value);
@@ -153,7 +171,8 @@ class TreeReader {
     config_.origins.keys[field.path()] = {node.at, false};
     if (field.section == "optimizer") config_.optimizer.type = OptimizerType::kTorch;
     if (field.section == "scheduler") config_.scheduler.type = SchedulerType::kTorch;
-    config_.origins.foreign.push_back({"the class " + node.text + " of PyTorch", field.path(), node.at});
+    config_.origins.foreign.push_back(
+        {"the class " + node.text + " of PyTorch", field.path(), node.at});
   }
 
   void refuse_parameter(const Field& field, const NodeEntry& entry, const std::string& written) {
@@ -165,9 +184,9 @@ class TreeReader {
                     cat("its parameters are ", join(names, ", ")));
   }
 
-  void act(const Field& field, const NodeEntry& entry, const Value& value) {
+  void act(const Field& field, const NodeEntry& entry, const FieldValue& value) {
     if (field.action == Action::kImplement) return;
-    const bool changed = field.type == FieldType::kFree || value != field.default_value;
+    const bool changed = field.type == FieldType::kFree || !is_off(field, value);
     if (field.action == Action::kNotice) {
       if (changed) ignored_.emplace_back(field.path(), entry.at);
     } else if (changed || field.action == Action::kReject) {
@@ -238,6 +257,8 @@ std::string suggestion(const std::string& section, const std::string& key,
   return near.empty() ? "" : cat(" (did you mean \"", near, "\"?)");
 }
 
-Config read_config(const Node& root, Problems& problems) { return TreeReader(problems).read(root); }
+Config read_config(const Node& root, Problems& problems) {
+  return TreeReader(problems).read(root);
+}
 
 }  // namespace ftrun

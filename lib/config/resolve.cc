@@ -22,12 +22,14 @@ void Resolving::notice(const std::string& path, std::string message, std::string
 void Resolving::decide(const std::string& path, const std::string& value,
                        const std::string& reason) {
   decided.insert(path);
-  lines.push_back(cat(is_auto(path) ? "auto: " : "default: ", path, " = ", value, " (", reason, ")"));
+  lines.push_back(
+      cat(is_auto(path) ? "auto: " : "default: ", path, " = ", value, " (", reason, ")"));
 }
 
 std::string value_text(const Config& config, const std::string& path) {
   for (const Field& field : Schema::get().fields())
-    if (field.path() == path) return field.load ? yaml_text(field.load(config)) : yaml_text(field.default_value);
+    if (field.path() == path)
+      return field.load ? yaml_text(field.load(config)) : yaml_text(field.default_value);
   return "";
 }
 
@@ -43,20 +45,22 @@ void resolve_mesh(Resolving& r) {
   const int64_t world = r.context.world_size;
   const double model_ranks = static_cast<double>(mesh.tensor) * static_cast<double>(mesh.pipeline) *
                              static_cast<double>(mesh.context);
-  const std::string factors = cat("tensor ", mesh.tensor, " × pipeline ", mesh.pipeline,
-                                  " × context ", mesh.context);
+  const std::string factors =
+      cat("tensor ", mesh.tensor, " × pipeline ", mesh.pipeline, " × context ", mesh.context);
   if (model_ranks > static_cast<double>(world) || world % static_cast<int64_t>(model_ranks) != 0) {
-    r.error("parallel", cat(world, world == 1 ? " rank" : " ranks", " cannot be divided by ", factors,
-                            " = ", number_text(model_ranks)),
+    r.error("parallel",
+            cat(world, world == 1 ? " rank" : " ranks", " cannot be divided by ", factors, " = ",
+                number_text(model_ranks)),
             cat("start a multiple of ", number_text(model_ranks), " ranks"));
     mesh.data = mesh.data == 0 ? 1 : mesh.data;
     return;
   }
   const int64_t data = world / static_cast<int64_t>(model_ranks);
   if (mesh.data != 0 && mesh.data != data)
-    r.error("parallel.data", cat("parallel.data ", mesh.data, " × ", factors, " = ",
-                                 number_text(static_cast<double>(mesh.data) * model_ranks), " ≠ ",
-                                 world, world == 1 ? " rank" : " ranks"),
+    r.error("parallel.data",
+            cat("parallel.data ", mesh.data, " × ", factors, " = ",
+                number_text(static_cast<double>(mesh.data) * model_ranks), " ≠ ", world,
+                world == 1 ? " rank" : " ranks"),
             cat("write parallel.data: ", data, " or auto"));
   if (r.is_auto("parallel.data"))
     r.decide("parallel.data", std::to_string(data), cat(world, " ranks / (", factors, ")"));
@@ -72,8 +76,9 @@ void resolve_mesh(Resolving& r) {
 void resolve_train(Resolving& r) {
   TrainConfig& train = r.config.train;
   if (train.steps != 0 && train.epochs != 0)
-    r.error("train.epochs", cat("train.steps ", train.steps, " and train.epochs ",
-                                number_text(train.epochs), " both say how long to train"),
+    r.error("train.epochs",
+            cat("train.steps ", train.steps, " and train.epochs ", number_text(train.epochs),
+                " both say how long to train"),
             "keep one of the two");
   if (train.steps == 0 && train.epochs == 0) {
     train.epochs = 1;

@@ -64,13 +64,14 @@ void check(Resolving& r, const Batch& given, const Batch& b) {
       return r.error(blamed, cat(arithmetic(b), " is too large a batch"));
   }
   if (b.micro == 0)
-    return r.error(blamed, cat("train_batch_size ", b.total, " < accumulation ", b.steps,
-                               " × data-parallel ", b.ranks, ": not one sequence a rank"),
+    return r.error(blamed,
+                   cat("train_batch_size ", b.total, " < accumulation ", b.steps,
+                       " × data-parallel ", b.ranks, ": not one sequence a rank"),
                    nearest_multiples(b.total, times(b.steps, b.ranks)));
   if (b.steps == 0)
-    return r.error(blamed, cat("train_batch_size ", b.total, " < micro ", b.micro,
-                               " × data-parallel ", b.ranks, " = ", times(b.micro, b.ranks),
-                               ": not one micro-batch"),
+    return r.error(blamed,
+                   cat("train_batch_size ", b.total, " < micro ", b.micro, " × data-parallel ",
+                       b.ranks, " = ", times(b.micro, b.ranks), ": not one micro-batch"),
                    nearest_multiples(b.total, times(b.micro, b.ranks)));
   const int64_t value = *product(b);
   if (value == b.total) return;
@@ -89,10 +90,11 @@ void print(Resolving& r, const Batch& given, const Batch& b) {
                               : "Hugging Face's default");
   if (given.steps == 0 && r.is_auto(kSteps))
     r.decide(kSteps, std::to_string(b.steps),
-             given.total != 0 && given.micro != 0
-                 ? cat("train_batch_size ", b.total, " / micro ", b.micro, " / data-parallel ", b.ranks)
-                 : "Hugging Face's default");
-  if (given.total == 0 && r.is_auto(kTotal)) r.decide(kTotal, std::to_string(b.total), arithmetic(b));
+             given.total != 0 && given.micro != 0 ? cat("train_batch_size ", b.total, " / micro ",
+                                                        b.micro, " / data-parallel ", b.ranks)
+                                                  : "Hugging Face's default");
+  if (given.total == 0 && r.is_auto(kTotal))
+    r.decide(kTotal, std::to_string(b.total), arithmetic(b));
 }
 
 bool elastic(Resolving& r, Batch& b) {
@@ -100,7 +102,8 @@ bool elastic(Resolving& r, Batch& b) {
   if (!e.enabled) return false;
   const bool written = b.total != 0 || b.micro != 0 || b.steps != 0;
   if (written && !e.ignore_non_elastic_batch_info)
-    r.error("elasticity.enabled", "elasticity chooses the batch sizes, and batch keys are given too",
+    r.error("elasticity.enabled",
+            "elasticity chooses the batch sizes, and batch keys are given too",
             "remove the batch keys, or write elasticity.ignore_non_elastic_batch_info: true");
   for (const char* key : {"max_train_batch_size", "micro_batch_sizes"})
     if (!r.given(std::string("elasticity.") + key))
@@ -119,9 +122,10 @@ void resolve_batch(Resolving& r) {
   const Batch given = b;
   if (b.total == 0 && b.micro == 0) {
     if (!r.is_auto(kTotal) && !r.is_auto(kMicro) && !c.origins.partial) {
-      r.problems.error(c.origins.position(kSteps), "no batch size is given",
-                       "write train_micro_batch_size_per_gpu (sequences a rank computes at once) or "
-                       "train_batch_size (sequences of an optimizer step)");
+      r.problems.error(
+          c.origins.position(kSteps), "no batch size is given",
+          "write train_micro_batch_size_per_gpu (sequences a rank computes at once) or "
+          "train_batch_size (sequences of an optimizer step)");
       return;
     }
     b.micro = kAutoMicroBatch;

@@ -13,8 +13,9 @@ void check_precision(Resolving& r) {
   const Fp16Config& f = c.fp16;
   if (f.enabled && f.loss_scale == 0) {
     if (f.loss_scale_window <= 0)
-      r.error("fp16.loss_scale_window", cat("fp16.loss_scale_window: expected a whole number above 0, found ",
-                                            f.loss_scale_window));
+      r.error("fp16.loss_scale_window",
+              cat("fp16.loss_scale_window: expected a whole number above 0, found ",
+                  f.loss_scale_window));
     if (f.min_loss_scale <= 0)
       r.error("fp16.min_loss_scale", cat("fp16.min_loss_scale: expected a number above 0, found ",
                                          number_text(f.min_loss_scale)));
@@ -35,7 +36,8 @@ void check_reduction(Resolving& r) {
     r.error("gradient_allreduce_op", "gradient_allreduce_op sum cannot be used with ZeRO stage 3");
   if (zero.stage < 2 || !zero.reduce_scatter) return;
   if (reduction.prescale_gradients)
-    r.error("prescale_gradients", cat("prescale_gradients cannot be used with ZeRO stage ", zero.stage),
+    r.error("prescale_gradients",
+            cat("prescale_gradients cannot be used with ZeRO stage ", zero.stage),
             "remove it: the mean is the same");
   if (reduction.gradient_predivide_factor != 1.0)
     r.error("gradient_predivide_factor",
@@ -52,15 +54,17 @@ void check_zero(Resolving& r) {
                 " is odd; stages 1 and 2 need an even number"));
   if (z.offload_optimizer.ratio < 1 && z.stage != 3)
     r.error("zero_optimization.offload_optimizer.ratio",
-            cat("zero_optimization.offload_optimizer.ratio ", number_text(z.offload_optimizer.ratio),
-                " needs stage 3, found stage ", z.stage));
+            cat("zero_optimization.offload_optimizer.ratio ",
+                number_text(z.offload_optimizer.ratio), " needs stage 3, found stage ", z.stage));
   if (z.stage >= 2 && r.config.parallel.pipeline > 1)
-    r.error("zero_optimization.stage", cat("ZeRO stage ", z.stage, " cannot be used with parallel.pipeline ",
-                                           r.config.parallel.pipeline),
+    r.error("zero_optimization.stage",
+            cat("ZeRO stage ", z.stage, " cannot be used with parallel.pipeline ",
+                r.config.parallel.pipeline),
             "use stage 0 or 1");
   if (z.offload_param.device != OffloadDevice::kNone && z.stage != 3)
-    r.notice("zero_optimization.offload_param.device",
-             cat("zero_optimization.offload_param: has effect at stage 3 only, found stage ", z.stage));
+    r.notice(
+        "zero_optimization.offload_param.device",
+        cat("zero_optimization.offload_param: has effect at stage 3 only, found stage ", z.stage));
   if (z.offload_optimizer.device != OffloadDevice::kNone && z.stage == 0)
     r.notice("zero_optimization.offload_optimizer.device",
              "zero_optimization.offload_optimizer: has effect at stages 1 to 3 only");
@@ -68,20 +72,23 @@ void check_zero(Resolving& r) {
 
 void check_nvme(Resolving& r) {
   const ZeroConfig& z = r.config.zero;
-  const auto check = [&](const std::string& section, OffloadDevice device, const std::string& folder) {
+  const auto check = [&](const std::string& section, OffloadDevice device,
+                         const std::string& folder) {
     if (device == OffloadDevice::kNvme && folder.empty())
       r.error(section + ".device", cat(section, ": device nvme needs nvme_path"));
   };
   check("zero_optimization.offload_param", z.offload_param.device, z.offload_param.nvme_path);
-  check("zero_optimization.offload_optimizer", z.offload_optimizer.device, z.offload_optimizer.nvme_path);
+  check("zero_optimization.offload_optimizer", z.offload_optimizer.device,
+        z.offload_optimizer.nvme_path);
 }
 
 void check_log_level(Resolving& r) {
   const std::string& level = r.config.log_level;
   for (const char* known : {"", "debug", "info", "notice", "warning", "warn", "error", "critical"})
     if (level == known) return;
-  r.error("log_level", cat("log_level: expected one of debug, info, notice, warning, error, found \"",
-                           level, "\""));
+  r.error(
+      "log_level",
+      cat("log_level: expected one of debug, info, notice, warning, error, found \"", level, "\""));
 }
 
 }  // namespace

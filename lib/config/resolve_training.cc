@@ -11,9 +11,11 @@ namespace ftrun {
 namespace {
 
 // A key of optimizer or scheduler beside its counterpart in train: equal, or one of them silent.
-void match(Resolving& r, const std::string& path, double value, const std::string& own, double own_value) {
+void match(Resolving& r, const std::string& path, double value, const std::string& own,
+           double own_value) {
   if (r.given(path) && r.given(own) && value != own_value)
-    r.error(path, cat(path, " ", number_text(value), " contradicts ", own, " ", number_text(own_value)),
+    r.error(path,
+            cat(path, " ", number_text(value), " contradicts ", own, " ", number_text(own_value)),
             cat("keep one of the two, or write \"auto\" for ", path));
 }
 
@@ -44,7 +46,7 @@ void resolve_precision(Resolving& r) {
   if (bf16_auto) {
     c.bf16.enabled = r.context.bf16_hardware && !c.fp16.enabled;
     r.decide("bf16.enabled", c.bf16.enabled ? "true" : "false",
-             c.fp16.enabled              ? "fp16 is enabled"
+             c.fp16.enabled            ? "fp16 is enabled"
              : r.context.bf16_hardware ? "the hardware has bf16"
                                        : "no bf16 hardware");
   }
@@ -61,7 +63,8 @@ void resolve_optimizer(Resolving& r) {
   OptimizerConfig& o = r.config.optimizer;
   TrainConfig& train = r.config.train;
   match(r, "optimizer.params.lr", o.lr, "train.learning_rate", train.learning_rate);
-  match(r, "optimizer.params.weight_decay", o.weight_decay, "train.weight_decay", train.weight_decay);
+  match(r, "optimizer.params.weight_decay", o.weight_decay, "train.weight_decay",
+        train.weight_decay);
   default_rate(r);
   if (!r.given("optimizer.params.weight_decay")) o.weight_decay = train.weight_decay;
   if (r.is_auto("optimizer.params.weight_decay"))
@@ -79,7 +82,9 @@ void resolve_optimizer(Resolving& r) {
 
 namespace {
 
-bool own_type(SchedulerType type) { return type <= SchedulerType::kCosine; }
+bool own_type(SchedulerType type) {
+  return type <= SchedulerType::kCosine;
+}
 
 bool warms_up(SchedulerType type) {
   return own_type(type) || type == SchedulerType::kWarmupLR ||
@@ -123,7 +128,8 @@ void resolve_total(Resolving& r) {
   if (s.total_num_steps != 0) return;
   s.total_num_steps = steps_of_run(r);
   const std::string value = s.total_num_steps != 0 ? std::to_string(s.total_num_steps) : "null";
-  r.decide(path, value, s.total_num_steps != 0 ? "the run's steps" : "known when the data is counted");
+  r.decide(path, value,
+           s.total_num_steps != 0 ? "the run's steps" : "known when the data is counted");
 }
 
 void resolve_cycle(Resolving& r) {
@@ -142,7 +148,8 @@ void resolve_bucket(Resolving& r, const std::string& key, int64_t& value, int64_
   const std::string path = "zero_optimization." + key;
   if (!r.is_auto(path)) return;
   if (hidden == 0) {
-    r.decide(path, std::to_string(value), cat("its default; ", formula, " once the model is known"));
+    r.decide(path, std::to_string(value),
+             cat("its default; ", formula, " once the model is known"));
     return;
   }
   value = from_hidden;
@@ -158,7 +165,8 @@ void resolve_scheduler(Resolving& r) {
     r.error("scheduler", cat("scheduler: ", name_of(s.type), " needs a section params"),
             "write params: {} for all defaults");
   if (warms_up(s.type)) resolve_warmup(r);
-  if (s.type == SchedulerType::kWarmupLR || s.type == SchedulerType::kWarmupDecayLR) resolve_rates(r);
+  if (s.type == SchedulerType::kWarmupLR || s.type == SchedulerType::kWarmupDecayLR)
+    resolve_rates(r);
   if (s.type == SchedulerType::kOneCycle) resolve_cycle(r);
   const bool decays = s.type == SchedulerType::kWarmupDecayLR || s.type == SchedulerType::kLinear ||
                       s.type == SchedulerType::kWarmupCosineLR || s.type == SchedulerType::kCosine;
@@ -179,7 +187,8 @@ void resolve_zero(Resolving& r) {
   // Hugging Face fills these at stage 3 alone; elsewhere they have no effect.
   if (z.stage == 3) {
     resolve_bucket(r, "prefetch_bucket_size", z.prefetch_bucket_size, hidden,
-                   static_cast<int64_t>(0.9 * static_cast<double>(hidden * hidden)), "0.9 × hidden²");
+                   static_cast<int64_t>(0.9 * static_cast<double>(hidden * hidden)),
+                   "0.9 × hidden²");
     resolve_bucket(r, "param_persistence_threshold", z.param_persistence_threshold, hidden,
                    10 * hidden, "10 × hidden");
   }

@@ -81,9 +81,13 @@ std::vector<std::string> Schema::paths_named(const std::string& name) const {
   return paths;
 }
 
-Field& Schema::add(Field field) { return fields_.emplace_back(std::move(field)); }
+Field& Schema::add(Field field) {
+  return fields_.emplace_back(std::move(field));
+}
 
-void Schema::add_section(Section section) { sections_.push_back(std::move(section)); }
+void Schema::add_section(Section section) {
+  sections_.push_back(std::move(section));
+}
 
 void Schema::add_legacy(std::string section, std::string name, std::string why) {
   legacy_.push_back({std::move(section), std::move(name), std::move(why)});

@@ -14,11 +14,21 @@
 namespace ftrun {
 
 /// What a key holds.
-enum class FieldType { kBool, kInt, kFloat, kText, kChoice, kTextList, kIntList, kFloatList, kFree };
+enum class FieldType {
+  kBool,
+  kInt,
+  kFloat,
+  kText,
+  kChoice,
+  kTextList,
+  kIntList,
+  kFloatList,
+  kFree
+};
 
 /// A key's value, free of its struct: choices as their name, integers as int64.
-using Value = std::variant<bool, int64_t, double, std::string, std::vector<std::string>,
-                           std::vector<int64_t>, std::vector<double>>;
+using FieldValue = std::variant<bool, int64_t, double, std::string, std::vector<std::string>,
+                                std::vector<int64_t>, std::vector<double>>;
 
 /// What ftrun does about a key that DeepSpeed has.
 enum class Action {
@@ -47,14 +57,14 @@ struct Field {
   bool nullable = false;    // null = not written
   bool zero_unset = false;  // the member's 0 means "not written": printed as null
   bool any_case = false;
-  bool any_type = false;    // texts and lists are not checked (DeepSpeed's untyped places)
+  double off_up_to = 0;  // of kRejectIfOn numbers: not more than this is off, as is the default
   /// Of optimizer.params and scheduler.params: the types that have it; empty = all.
   std::vector<std::string> types;
-  Value default_value;
+  FieldValue default_value;
   /// Shown in the docs where the default is not a fixed value.
   std::string default_text;
-  std::function<void(Config&, const Value&)> store;  // empty = checked and not kept
-  std::function<Value(const Config&)> load;
+  std::function<void(Config&, const FieldValue&)> store;  // empty = checked and not kept
+  std::function<FieldValue(const Config&)> load;
 
   std::string path() const { return section.empty() ? name : section + "." + name; }
 
@@ -67,6 +77,7 @@ struct Field {
   Field& notice() { return action = Action::kNotice, *this; }
   Field& reject() { return action = Action::kReject, *this; }
   Field& reject_if_on() { return action = Action::kRejectIfOn, *this; }
+  Field& reject_above(double off) { return off_up_to = off, reject_if_on(); }
   Field& or_null() { return nullable = true, *this; }
   Field& unset_is_zero() { return zero_unset = nullable = true, *this; }
   Field& in_any_case() { return any_case = true, *this; }

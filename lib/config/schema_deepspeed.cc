@@ -9,16 +9,27 @@ void describe_deepspeed_top(Schema& s) {
   Rows top(s, "", kDs, whole_config());
   top.key("train_batch_size", &Config::train_batch_size,
           "Sequences of an optimizer step = micro-batch × accumulation × data-parallel ranks.")
-      .at_least(1).in("sequences").unset_is_zero().defaults_to("from the other two");
+      .at_least(1)
+      .in("sequences")
+      .unset_is_zero()
+      .defaults_to("from the other two");
   top.key("train_micro_batch_size_per_gpu", &Config::train_micro_batch_size_per_gpu,
           "Sequences of one forward and backward on one rank.")
-      .at_least(1).in("sequences").unset_is_zero().defaults_to("from the other two");
+      .at_least(1)
+      .in("sequences")
+      .unset_is_zero()
+      .defaults_to("from the other two");
   top.key("gradient_accumulation_steps", &Config::gradient_accumulation_steps,
           "Micro-batches of an optimizer step on one rank.")
-      .at_least(1).in("micro-batches").unset_is_zero().defaults_to("from the other two, else 1");
+      .at_least(1)
+      .in("micro-batches")
+      .unset_is_zero()
+      .defaults_to("from the other two, else 1");
   top.key("steps_per_print", &Config::steps_per_print,
           "Steps between DeepSpeed's own lines (step, skipped, lr, mom) on rank 0; 0 = never.")
-      .at_least(0).in("steps").or_null();
+      .at_least(0)
+      .in("steps")
+      .or_null();
   top.key("gradient_clipping", &Config::gradient_clipping,
           "Largest global L2 norm of the gradient; 0 = no clipping. (DeepSpeed before 0.19.3: 0.)")
       .at_least(0);
@@ -27,32 +38,47 @@ void describe_deepspeed_top(Schema& s) {
   top.key("log_level", &Config::log_level, "debug, info, notice, warning or error.").or_null();
   top.key("sequence_parallel_size", &Config::sequence_parallel_size,
           "Ranks that share each sequence (Ulysses); parallel.context is ftrun's word.")
-      .at_least(1).in("ranks");
+      .at_least(1)
+      .in("ranks");
 
-  const auto reduction = [](auto& c) -> auto& { return c.reduction; };
+  const auto reduction = [](auto& c) -> auto& {
+    return c.reduction;
+  };
   Rows reduce(s, "", kDs, reduction);
-  reduce.key("communication_data_type", &ReductionConfig::communication_data_type,
-             "dtype in which gradients are reduced; model: the one it trains in.")
-      .in_any_case().or_null();
-  reduce.key("gradient_allreduce_op", &ReductionConfig::gradient_allreduce_op,
-             "mean over data-parallel ranks, or sum.").in_any_case();
+  reduce
+      .key("communication_data_type", &ReductionConfig::communication_data_type,
+           "dtype in which gradients are reduced; model: the one it trains in.")
+      .in_any_case()
+      .or_null();
+  reduce
+      .key("gradient_allreduce_op", &ReductionConfig::gradient_allreduce_op,
+           "mean over data-parallel ranks, or sum.")
+      .in_any_case();
   reduce.key("prescale_gradients", &ReductionConfig::prescale_gradients,
              "Divide by the number of ranks before the reduction instead of after.");
-  reduce.key("gradient_predivide_factor", &ReductionConfig::gradient_predivide_factor,
-             "Divide by this before the reduction and by ranks / this after.").above(0);
-  Rows data(s, "", kDs, [](auto& c) -> auto& { return c.data; });
+  reduce
+      .key("gradient_predivide_factor", &ReductionConfig::gradient_predivide_factor,
+           "Divide by this before the reduction and by ranks / this after.")
+      .above(0);
+  Rows data(
+      s, "", kDs, [](auto& c) -> auto& { return c.data; });
   data.key("dataloader_drop_last", &DataConfig::drop_last,
            "Leave out rows that do not fill a global batch at the end of an epoch.");
 
   top.unkept_choice("seq_parallel_communication_data_type", {"fp32", "fp16", "bf16"},
-                    "dtype of Ulysses' gradient reduction.").in_any_case().or_null();
-  top.unkept<bool>("managed_gradient_accumulation", true, "false: the caller owns the boundary.")
+                    "dtype of Ulysses' gradient reduction.")
+      .in_any_case()
+      .or_null();
+  top.unkept<bool>("managed_gradient_accumulation", true,
+                   "Accumulation boundaries set by the caller; false = yes.")
       .reject_if_on();
   top.unkept<bool>("sparse_gradients", false, "Sparse gradients of embeddings.").reject_if_on();
-  top.unkept<int64_t>("data_parallel_size", 1, "Mesh of DeepSpeed's AutoSP; use parallel.data.")
-      .at_least(1).reject_if_on();
+  top.unkept<int64_t>("data_parallel_size", 1, "The mesh of DeepSpeed's AutoSP; use parallel.data.")
+      .at_least(1)
+      .reject_above(1);
   top.unkept<bool>("disable_allgather", false, "Read by nothing.");
-  top.unkept<bool>("zero_allow_untested_optimizer", false, "Not needed: every optimizer here is tested.");
+  top.unkept<bool>("zero_allow_untested_optimizer", false,
+                   "Not needed: every optimizer here is tested.");
   top.unkept<bool>("zero_force_ds_cpu_optimizer", true, "Concerns optimizers made in Python.");
   top.unkept<bool>("memory_breakdown", false, "Prints memory.");
   top.unkept<bool>("dump_state", false, "Prints the engine's state.");
@@ -60,102 +86,138 @@ void describe_deepspeed_top(Schema& s) {
   top.unkept<bool>("graph_harvesting", false, "CUDA graphs.");
   top.unkept<bool>("use_data_before_expert_parallelism", false, "Order of expert ranks.");
   top.unkept<int64_t>("allgather_size", 500'000'000,
-                      "Bucket of the deprecated zero_optimization: true.").at_least(0);
-  top.unkept<bool>("fp32_allreduce", false, "Removed from DeepSpeed; communication_data_type: fp32.");
+                      "Bucket of the deprecated zero_optimization: true.")
+      .at_least(0);
+  top.unkept<bool>("fp32_allreduce", false,
+                   "Removed from DeepSpeed; communication_data_type: fp32.");
   top.free("seed", "Not a key of DeepSpeed; ftrun's is train.seed.");
 }
 
 void describe_precision(Schema& s) {
-  auto fp16 = section(s, {.path = "fp16", .doc = "Training in fp16 with loss scaling.",
-                          .vocabulary = kDs},
-                      [](auto& c) -> auto& { return c.fp16; });
+  auto fp16 = section(
+      s, {.path = "fp16", .doc = "Training in fp16 with loss scaling.", .vocabulary = kDs},
+      [](auto& c) -> auto& { return c.fp16; });
   fp16.key("enabled", &Fp16Config::enabled, "Train in fp16.");
   fp16.key("auto_cast", &Fp16Config::auto_cast, "Cast float inputs to fp16.").notice();
   fp16.key("loss_scale", &Fp16Config::loss_scale, "0 = dynamic, above 0 = static.").at_least(0);
   fp16.key("initial_scale_power", &Fp16Config::initial_scale_power,
-           "The dynamic scale starts at 2 to this power.").range(0, 1000);
+           "The dynamic scale starts at 2 to this power.")
+      .range(0, 1000);
   fp16.key("loss_scale_window", &Fp16Config::loss_scale_window,
-           "Steps without overflow before the scale is doubled.").in("steps");
+           "Steps without overflow before the scale is doubled.")
+      .in("steps");
   fp16.key("hysteresis", &Fp16Config::hysteresis, "Overflows before the scale is halved.")
       .in("overflows");
   fp16.key("consecutive_hysteresis", &Fp16Config::consecutive_hysteresis,
            "Refill the hysteresis at every step without overflow.");
   fp16.key("min_loss_scale", &Fp16Config::min_loss_scale, "The dynamic scale goes no lower.");
   fp16.unkept<bool>("fp16_master_weights_and_grads", false,
-                    "fp16 master weights: fewer bytes, other numbers.").reject_if_on();
+                    "fp16 master weights: fewer bytes, other numbers.")
+      .reject_if_on();
 
-  auto bf16 = section(s, {.path = "bf16", .doc = "Training in bf16.", .vocabulary = kDs,
-                          .nullable = true},
-                      [](auto& c) -> auto& { return c.bf16; });
+  auto bf16 = section(
+      s, {.path = "bf16", .doc = "Training in bf16.", .vocabulary = kDs, .nullable = true},
+      [](auto& c) -> auto& { return c.bf16; });
   bf16.key("enabled", &Bf16Config::enabled, "Train in bf16 (master weights stay fp32).");
   bf16.key("check_grad_overflow", &Bf16Config::check_grad_overflow,
            "Skip a step whose gradient is not finite.");
   bf16.unkept<bool>("immediate_grad_update", false, "Order of gradient updates.");
   bf16.unkept<bool>("bf16_master_weights_and_grads", false,
-                    "bf16 master weights: fewer bytes, other numbers.").reject_if_on();
+                    "bf16 master weights: fewer bytes, other numbers.")
+      .reject_if_on();
   bf16.unkept<bool>("bf16_optimizer_states", false, "bf16 moments: fewer bytes, other numbers.")
       .reject_if_on();
 
-  auto types = section(s, {.path = "data_types", .doc = "dtypes apart from the model's.",
-                           .vocabulary = kDs},
-                       [](auto& c) -> auto& { return c.data_types; });
-  types.key("grad_accum_dtype", &DataTypesConfig::grad_accum_dtype,
-            "dtype in which gradients are accumulated.").or_null();
-  types.key("param_dtype", &DataTypesConfig::param_dtype,
-            "dtype of parameters; must be that of fp16 or bf16.").or_null();
+  auto types = section(
+      s, {.path = "data_types", .doc = "dtypes apart from the model's.", .vocabulary = kDs},
+      [](auto& c) -> auto& { return c.data_types; });
+  types
+      .key("grad_accum_dtype", &DataTypesConfig::grad_accum_dtype,
+           "dtype in which gradients are accumulated.")
+      .or_null();
+  types
+      .key("param_dtype", &DataTypesConfig::param_dtype,
+           "dtype of parameters; must be that of fp16 or bf16.")
+      .or_null();
   types.free("buffer_dtype", "dtype of buffers.");
 }
 
 void describe_zero(Schema& s) {
-  auto zero = section(s, {.path = "zero_optimization",
-                          .doc = "ZeRO: which state is sharded over data-parallel ranks.",
-                          .vocabulary = kDs},
-                      [](auto& c) -> auto& { return c.zero; });
+  auto zero = section(
+      s,
+      {.path = "zero_optimization",
+       .doc = "ZeRO: which state is sharded over data-parallel ranks.",
+       .vocabulary = kDs},
+      [](auto& c) -> auto& { return c.zero; });
   zero.key("stage", &ZeroConfig::stage,
-           "0 nothing, 1 optimizer state, 2 + gradients, 3 + parameters.").range(0, 3);
+           "0 nothing, 1 optimizer state, 2 + gradients, 3 + parameters.")
+      .range(0, 3);
   zero.key("reduce_bucket_size", &ZeroConfig::reduce_bucket_size, "Bucket of gradient reductions.")
-      .at_least(0).in("elements");
+      .at_least(0)
+      .in("elements");
   zero.key("allgather_bucket_size", &ZeroConfig::allgather_bucket_size,
-           "Bucket of parameter all-gathers (stages 1 and 2); even.").at_least(0).in("elements");
+           "Bucket of parameter all-gathers (stages 1 and 2); even.")
+      .at_least(0)
+      .in("elements");
   zero.key("overlap_comm", &ZeroConfig::overlap_comm, "Communicate while computing.")
-      .or_null().defaults_to("true at stage 3, else false");
+      .or_null()
+      .defaults_to("true at stage 3, else false");
   zero.key("contiguous_gradients", &ZeroConfig::contiguous_gradients,
-           "Gradients lie in flat buffers; here always.").notice();
-  zero.key("reduce_scatter", &ZeroConfig::reduce_scatter,
-           "Reduce-scatter instead of all-reduce.").notice();
+           "Gradients lie in flat buffers; here always.")
+      .notice();
+  zero.key("reduce_scatter", &ZeroConfig::reduce_scatter, "Reduce-scatter instead of all-reduce.")
+      .notice();
   zero.key("allgather_partitions", &ZeroConfig::allgather_partitions,
-           "All-gather instead of broadcasts.").notice();
+           "All-gather instead of broadcasts.")
+      .notice();
   zero.key("load_from_fp32_weights", &ZeroConfig::load_from_fp32_weights,
            "Master weights come from a checkpoint's fp32 ones, not from its 16-bit ones.");
   zero.key("sub_group_size", &ZeroConfig::sub_group_size, "Tile of the stage-3 update.")
-      .at_least(0).in("elements").notice();
+      .at_least(0)
+      .in("elements")
+      .notice();
   zero.key("prefetch_bucket_size", &ZeroConfig::prefetch_bucket_size,
            "Parameters gathered ahead of their use (stage 3).")
-      .at_least(0).in("elements").alias("stage3_prefetch_bucket_size");
+      .at_least(0)
+      .in("elements")
+      .alias("stage3_prefetch_bucket_size");
   zero.key("param_persistence_threshold", &ZeroConfig::param_persistence_threshold,
            "Smaller parameters stay whole (stage 3).")
-      .at_least(0).in("elements").alias("stage3_param_persistence_threshold");
+      .at_least(0)
+      .in("elements")
+      .alias("stage3_param_persistence_threshold");
   zero.key("model_persistence_threshold", &ZeroConfig::model_persistence_threshold,
            "Parameters that stay whole, all together (stage 3).")
-      .at_least(0).in("elements").alias("stage3_model_persistence_threshold");
+      .at_least(0)
+      .in("elements")
+      .alias("stage3_model_persistence_threshold");
   zero.key("max_live_parameters", &ZeroConfig::max_live_parameters,
            "Whole parameters held at a time (stage 3).")
-      .at_least(0).in("elements").alias("stage3_max_live_parameters");
+      .at_least(0)
+      .in("elements")
+      .alias("stage3_max_live_parameters");
   zero.key("max_reuse_distance", &ZeroConfig::max_reuse_distance,
            "Parameters used again within so many are not released (stage 3).")
-      .at_least(0).in("elements").alias("stage3_max_reuse_distance");
+      .at_least(0)
+      .in("elements")
+      .alias("stage3_max_reuse_distance");
   zero.key("gather_16bit_weights_on_model_save", &ZeroConfig::gather_16bit_weights_on_model_save,
            "Write whole 16-bit weights at stage 3; ftrun's export always does.")
       .alias("stage3_gather_16bit_weights_on_model_save");
   zero.key("ignore_unused_parameters", &ZeroConfig::ignore_unused_parameters,
            "false: a parameter without gradient is an error.");
   zero.key("round_robin_gradients", &ZeroConfig::round_robin_gradients,
-           "Order of gradients inside shards.").notice();
+           "Order of gradients inside shards.")
+      .notice();
   zero.key("zero_hpz_partition_size", &ZeroConfig::hpz_partition_size,
-           "Ranks of the secondary weight shard (ZeRO++ hpZ).").at_least(0).in("ranks").notice();
+           "Ranks of the secondary weight shard (ZeRO++ hpZ).")
+      .at_least(0)
+      .in("ranks")
+      .notice();
   zero.key("mics_shard_size", &ZeroConfig::mics_shard_size,
            "Ranks that share a shard (MiCS); parallel.data_replicate is ftrun's word.")
-      .in("ranks").notice();
+      .in("ranks")
+      .notice();
 
   zero.unkept<bool>("use_multi_rank_bucket_allreduce", true, "Reduction of mixed buckets.");
   zero.unkept<bool>("elastic_checkpoint", false, "ftrun's checkpoints load in every topology.");
@@ -172,45 +234,70 @@ void describe_zero(Schema& s) {
   zero.unkept<bool>("log_trace_cache_warnings", false, "Warnings of the prefetcher.");
   zero.unkept<bool>("enable_sanity_checks", false, "Checks of the prefetcher.");
   zero.unkept<bool>("save_muon_momentum_buffer_in_memory", false, "Of Muon.");
-  zero.unkept<bool>("legacy_stage1", false, "Removed from DeepSpeed.").reject_if_on();
+  zero.unkept<bool>("legacy_stage1", false, "The old stage 1; removed from DeepSpeed.")
+      .reject_if_on();
   zero.unkept<bool>("zero_quantized_weights", false, "ZeRO++ qwZ: other numbers.").reject_if_on();
   zero.unkept<bool>("zero_quantized_nontrainable_weights", false, "ZeRO++: other numbers.")
       .reject_if_on();
   zero.unkept<bool>("zero_quantized_gradients", false, "ZeRO++ qgZ: other numbers.").reject_if_on();
-  s.add_section({.path = "zero_optimization.zeropp_loco_param", .doc = "ZeRO++ LoCo.",
-                 .vocabulary = kDs, .action = Action::kReject, .nullable = true, .free_form = true});
-  s.add_section({.path = "zero_optimization.zenflow", .doc = "ZenFlow: other numbers.",
-                 .vocabulary = kDs, .action = Action::kReject, .nullable = true, .free_form = true});
-  s.add_section({.path = "zero_optimization.leaf_module", .doc = "Modules gathered as one.",
-                 .vocabulary = kDs, .action = Action::kNotice, .nullable = true, .free_form = true});
+  s.add_section({.path = "zero_optimization.zeropp_loco_param",
+                 .doc = "ZeRO++ LoCo.",
+                 .vocabulary = kDs,
+                 .action = Action::kReject,
+                 .nullable = true,
+                 .free_form = true});
+  s.add_section({.path = "zero_optimization.zenflow",
+                 .doc = "ZenFlow: other numbers.",
+                 .vocabulary = kDs,
+                 .action = Action::kReject,
+                 .nullable = true,
+                 .free_form = true});
+  s.add_section({.path = "zero_optimization.leaf_module",
+                 .doc = "Modules gathered as one.",
+                 .vocabulary = kDs,
+                 .action = Action::kNotice,
+                 .nullable = true,
+                 .free_form = true});
 
-  auto param = section(s, {.path = "zero_optimization.offload_param",
-                           .doc = "Parameters kept off the device (stage 3).", .vocabulary = kDs,
-                           .nullable = true},
-                       [](auto& c) -> auto& { return c.zero.offload_param; });
+  auto param = section(
+      s,
+      {.path = "zero_optimization.offload_param",
+       .doc = "Parameters kept off the device (stage 3).",
+       .vocabulary = kDs,
+       .nullable = true},
+      [](auto& c) -> auto& { return c.zero.offload_param; });
   param.key("device", &OffloadParamConfig::device, "Where parameters live.");
   param.key("nvme_path", &OffloadParamConfig::nvme_path, "Folder for device nvme.").or_null();
   param.key("buffer_count", &OffloadParamConfig::buffer_count, "Buffers for NVMe.").at_least(0);
   param.key("buffer_size", &OffloadParamConfig::buffer_size, "Size of such a buffer.")
-      .at_least(0).in("elements");
+      .at_least(0)
+      .in("elements");
   param.key("max_in_cpu", &OffloadParamConfig::max_in_cpu, "Kept in memory with device nvme.")
-      .at_least(0).in("elements");
+      .at_least(0)
+      .in("elements");
   param.key("pin_memory", &OffloadParamConfig::pin_memory, "Page-locked host memory.");
 
-  auto optimizer = section(s, {.path = "zero_optimization.offload_optimizer",
-                               .doc = "Optimizer state and update off the device (stages 1 to 3).",
-                               .vocabulary = kDs, .nullable = true},
-                           [](auto& c) -> auto& { return c.zero.offload_optimizer; });
+  auto optimizer = section(
+      s,
+      {.path = "zero_optimization.offload_optimizer",
+       .doc = "Optimizer state and update off the device (stages 1 to 3).",
+       .vocabulary = kDs,
+       .nullable = true},
+      [](auto& c) -> auto& { return c.zero.offload_optimizer; });
   optimizer.key("device", &OffloadOptimizerConfig::device, "Where the optimizer state lives.");
-  optimizer.key("nvme_path", &OffloadOptimizerConfig::nvme_path, "Folder for device nvme.").or_null();
+  optimizer.key("nvme_path", &OffloadOptimizerConfig::nvme_path, "Folder for device nvme.")
+      .or_null();
   optimizer.key("buffer_count", &OffloadOptimizerConfig::buffer_count, "Buffers for NVMe.")
       .at_least(0);
   optimizer.key("pin_memory", &OffloadOptimizerConfig::pin_memory, "Page-locked host memory.");
   optimizer.key("pipeline_read", &OffloadOptimizerConfig::pipeline_read, "Read ahead from NVMe.");
   optimizer.key("pipeline_write", &OffloadOptimizerConfig::pipeline_write, "Write behind to NVMe.");
-  optimizer.key("fast_init", &OffloadOptimizerConfig::fast_init, "Faster start with NVMe.").notice();
-  optimizer.key("ratio", &OffloadOptimizerConfig::ratio,
-                "Share of the state that is off the device; below 1 at stage 3 only.").range(0, 1);
+  optimizer.key("fast_init", &OffloadOptimizerConfig::fast_init, "Faster start with NVMe.")
+      .notice();
+  optimizer
+      .key("ratio", &OffloadOptimizerConfig::ratio,
+           "Share of the state that is off the device; below 1 at stage 3 only.")
+      .range(0, 1);
   optimizer.unkept<bool>("super_offload", false, "SuperOffload's scheduling.");
   optimizer.unkept<double>("cpuadam_cores_perc", 0.8, "Share of cores for the update.").range(0, 1);
 }

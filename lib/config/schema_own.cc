@@ -6,14 +6,16 @@ namespace {
 constexpr auto kOwn = Vocabulary::kFtrun;
 
 void describe_model_and_data(Schema& s) {
-  auto model = section(s, {.path = "model", .doc = "The model to fine-tune.", .vocabulary = kOwn},
-                       [](auto& c) -> auto& { return c.model; });
+  auto model = section(
+      s, {.path = "model", .doc = "The model to fine-tune.", .vocabulary = kOwn},
+      [](auto& c) -> auto& { return c.model; });
   model.key("path", &ModelSection::path,
             "Folder in Hugging Face layout: config.json, *.safetensors, tokenizer files. Needed to "
             "train.");
 
-  auto data = section(s, {.path = "data", .doc = "Tokenised data sets.", .vocabulary = kOwn},
-                      [](auto& c) -> auto& { return c.data; });
+  auto data = section(
+      s, {.path = "data", .doc = "Tokenised data sets.", .vocabulary = kOwn},
+      [](auto& c) -> auto& { return c.data; });
   data.key("train", &DataConfig::train,
            "Data set file, or a list of them read one after the other. Needed to train.");
   data.key("validation", &DataConfig::validation,
@@ -37,91 +39,127 @@ void describe_model_and_data(Schema& s) {
 }
 
 void describe_train(Schema& s) {
-  auto train = section(s, {.path = "train", .doc = "How long and how to train.", .vocabulary = kOwn},
-                       [](auto& c) -> auto& { return c.train; });
+  auto train = section(
+      s, {.path = "train", .doc = "How long and how to train.", .vocabulary = kOwn},
+      [](auto& c) -> auto& { return c.train; });
   train.key("steps", &TrainConfig::steps, "Optimizer steps; give this or epochs.")
-      .at_least(1).in("steps").unset_is_zero().defaults_to("by epochs");
+      .at_least(1)
+      .in("steps")
+      .unset_is_zero()
+      .defaults_to("by epochs");
   train.key("epochs", &TrainConfig::epochs, "Passes over the data; give this or steps.")
-      .above(0).in("epochs").unset_is_zero().defaults_to("1 without steps");
+      .above(0)
+      .in("epochs")
+      .unset_is_zero()
+      .defaults_to("1 without steps");
   train.key("seed", &TrainConfig::seed, "Seed of sample order and of all randomness.").at_least(0);
-  train.key("learning_rate", &TrainConfig::learning_rate,
-            "Learning rate where optimizer.params.lr is absent or \"auto\".").at_least(0);
-  train.key("weight_decay", &TrainConfig::weight_decay,
-            "Weight decay where optimizer.params.weight_decay is absent or \"auto\".").at_least(0);
-  train.key("warmup_steps", &TrainConfig::warmup_steps,
-            "Warm-up where scheduler.params.warmup_num_steps is absent or \"auto\".")
-      .at_least(0).in("steps");
+  train
+      .key("learning_rate", &TrainConfig::learning_rate,
+           "Learning rate where optimizer.params.lr is absent or \"auto\".")
+      .at_least(0);
+  train
+      .key("weight_decay", &TrainConfig::weight_decay,
+           "Weight decay where optimizer.params.weight_decay is absent or \"auto\".")
+      .at_least(0);
+  train
+      .key("warmup_steps", &TrainConfig::warmup_steps,
+           "Warm-up where scheduler.params.warmup_num_steps is absent or \"auto\".")
+      .at_least(0)
+      .in("steps");
   train.key("weight_decay_exempt", &TrainConfig::weight_decay_exempt,
             "Parameters without weight decay; auto: norms and biases when optimizer is absent, "
             "none when it is written (as DeepSpeed).");
-  train.key("max_nonfinite_steps", &TrainConfig::max_nonfinite_steps,
-            "Steps in a row with a loss or gradient that is not finite before the run stops with "
-            "exit code 7.").at_least(1).in("steps");
+  train
+      .key("max_nonfinite_steps", &TrainConfig::max_nonfinite_steps,
+           "Steps in a row with a loss or gradient that is not finite before the run stops with "
+           "exit code 7.")
+      .at_least(1)
+      .in("steps");
 
-  auto evaluation = section(s, {.path = "train.evaluation", .doc = "Validation loss.",
-                                .vocabulary = kOwn},
-                            [](auto& c) -> auto& { return c.train.evaluation; });
-  evaluation.key("every", &EvaluationConfig::every,
-                 "Steps between two validations; 0 = only before the first and after the last.")
-      .at_least(0).in("steps");
+  auto evaluation = section(
+      s, {.path = "train.evaluation", .doc = "Validation loss.", .vocabulary = kOwn},
+      [](auto& c) -> auto& { return c.train.evaluation; });
+  evaluation
+      .key("every", &EvaluationConfig::every,
+           "Steps between two validations; 0 = only before the first and after the last.")
+      .at_least(0)
+      .in("steps");
   evaluation.key("samples", &EvaluationConfig::samples, "Sequences used, always the same; 0 = all.")
-      .at_least(0).in("sequences");
+      .at_least(0)
+      .in("sequences");
 
-  auto log = section(s, {.path = "train.log", .doc = "What a run prints and writes.",
-                         .vocabulary = kOwn},
-                     [](auto& c) -> auto& { return c.train.log; });
+  auto log = section(
+      s, {.path = "train.log", .doc = "What a run prints and writes.", .vocabulary = kOwn},
+      [](auto& c) -> auto& { return c.train.log; });
   log.key("every", &LogConfig::every, "Steps between two printed lines.").at_least(1).in("steps");
   log.key("tensorboard", &LogConfig::tensorboard, "Write TensorBoard event files.");
 
-  auto generate = section(s, {.path = "train.generate", .doc = "A sample of text at the end.",
-                              .vocabulary = kOwn},
-                          [](auto& c) -> auto& { return c.train.generate; });
-  generate.key("prompt", &GenerateConfig::prompt, "Text to continue; empty = no sample.");
+  auto generate = section(
+      s, {.path = "train.generate", .doc = "A sample of text at the end.", .vocabulary = kOwn},
+      [](auto& c) -> auto& { return c.train.generate; });
+  generate.key("prompt_tokens", &GenerateConfig::prompt_tokens,
+               "Tokens of the validation set's beginning that are continued; 0 = no sample.")
+      .at_least(0).in("tokens");
   generate.key("tokens", &GenerateConfig::tokens, "Length of the sample.").at_least(1).in("tokens");
   generate.key("temperature", &GenerateConfig::temperature, "0 = always the likeliest token.")
       .at_least(0);
 }
 
 void describe_parallel(Schema& s) {
-  auto parallel = section(s, {.path = "parallel", .doc = "Degrees of the rank mesh.",
-                              .vocabulary = kOwn},
-                          [](auto& c) -> auto& { return c.parallel; });
-  parallel.key("data", &ParallelConfig::data,
-               "All data-parallel ranks, replicas × shards; auto = what the launcher gives.")
-      .at_least(1).in("ranks").unset_is_zero().defaults_to("auto");
+  auto parallel = section(
+      s, {.path = "parallel", .doc = "Degrees of the rank mesh.", .vocabulary = kOwn},
+      [](auto& c) -> auto& { return c.parallel; });
+  parallel
+      .key("data", &ParallelConfig::data,
+           "All data-parallel ranks, replicas × shards; auto = what the launcher gives.")
+      .at_least(1)
+      .in("ranks")
+      .unset_is_zero()
+      .defaults_to("auto");
   parallel.key("tensor", &ParallelConfig::tensor, "Ranks that share each matrix.")
-      .at_least(1).in("ranks");
+      .at_least(1)
+      .in("ranks");
   parallel.key("pipeline", &ParallelConfig::pipeline, "Pipeline stages.").at_least(1).in("ranks");
   parallel.key("context", &ParallelConfig::context, "Ranks that share each sequence.")
-      .at_least(1).in("ranks");
-  parallel.key("expert", &ParallelConfig::expert,
-               "Ranks that share the experts; folded inside the data ranks.").at_least(1).in("ranks");
-  parallel.key("data_replicate", &ParallelConfig::data_replicate,
-               "Replicas among the data-parallel ranks; ZeRO shards over data / data_replicate.")
-      .at_least(1).in("ranks");
+      .at_least(1)
+      .in("ranks");
+  parallel
+      .key("expert", &ParallelConfig::expert,
+           "Ranks that share the experts; folded inside the data ranks.")
+      .at_least(1)
+      .in("ranks");
+  parallel
+      .key("data_replicate", &ParallelConfig::data_replicate,
+           "Replicas among the data-parallel ranks; ZeRO shards over data / data_replicate.")
+      .at_least(1)
+      .in("ranks");
 
-  auto partition = section(s, {.path = "partition", .doc = "How parameters are grouped.",
-                               .vocabulary = kOwn},
-                           [](auto& c) -> auto& { return c.partition; });
+  auto partition = section(
+      s, {.path = "partition", .doc = "How parameters are grouped.", .vocabulary = kOwn},
+      [](auto& c) -> auto& { return c.partition; });
   partition.key("unit", &PartitionConfig::unit,
                 "What is gathered together: block (attention and MLP apart), layer, or model.");
 }
 
 void describe_checkpoint(Schema& s) {
-  auto rows = section(s, {.path = "checkpoint",
-                          .doc = "When to save; ftrun's keys beside DeepSpeed's.",
-                          .vocabulary = kOwn},
-                      [](auto& c) -> auto& { return c.checkpoint; });
+  auto rows = section(
+      s,
+      {.path = "checkpoint",
+       .doc = "When to save; ftrun's keys beside DeepSpeed's.",
+       .vocabulary = kOwn},
+      [](auto& c) -> auto& { return c.checkpoint; });
   rows.key("every", &CheckpointConfig::every,
            "Steps between two checkpoints; 0 = at the end and on a signal only.")
-      .at_least(0).in("steps");
+      .at_least(0)
+      .in("steps");
   rows.key("keep_last", &CheckpointConfig::keep_last, "Checkpoints kept; 0 = all.").at_least(0);
   const auto theirs = [](Field& field) -> Field& {
     field.vocabulary = Vocabulary::kDeepSpeed;
     return field;
   };
   theirs(rows.key("tag_validation", &CheckpointConfig::tag_validation,
-                  "What to do when ranks disagree on a checkpoint's name.")).in_any_case();
+                  "What to do when ranks disagree on a checkpoint's name."))
+      .in_any_case();
   theirs(rows.key("load_universal", &CheckpointConfig::load_universal,
                   "Load a checkpoint of another topology; ftrun's checkpoints always can."));
   theirs(rows.key("use_node_local_storage", &CheckpointConfig::use_node_local_storage,
@@ -132,15 +170,17 @@ void describe_checkpoint(Schema& s) {
 }
 
 void describe_rest(Schema& s) {
-  auto comm = section(s, {.path = "comm", .doc = "Communication between ranks.", .vocabulary = kOwn},
-                      [](auto& c) -> auto& { return c.comm; });
+  auto comm = section(
+      s, {.path = "comm", .doc = "Communication between ranks.", .vocabulary = kOwn},
+      [](auto& c) -> auto& { return c.comm; });
   comm.key("backend", &CommConfig::backend, "auto: nccl between GPUs, gloo between hosts.");
   comm.key("timeout", &CommConfig::timeout, "Longest wait for another rank.")
-      .at_least(1).in("seconds");
+      .at_least(1)
+      .in("seconds");
 
-  auto out = section(s, {.path = "export", .doc = "The Hugging Face folder at the end.",
-                         .vocabulary = kOwn},
-                     [](auto& c) -> auto& { return c.model_export; });
+  auto out = section(
+      s, {.path = "export", .doc = "The Hugging Face folder at the end.", .vocabulary = kOwn},
+      [](auto& c) -> auto& { return c.model_export; });
   out.key("enabled", &ExportConfig::enabled, "Write export/ when training has ended.");
   out.key("dtype", &ExportConfig::dtype, "dtype of the written weights; auto: as they were read.");
 
@@ -149,7 +189,8 @@ void describe_rest(Schema& s) {
           "Run folder: logs, metrics, checkpoints, export. Must be empty or resumed.");
   top.key("device", &Config::device, "Where ranks compute; auto: cuda when there is one.");
   top.key("threads", &Config::threads, "Threads of a rank; 0 = cores / ranks on this machine.")
-      .range(0, 4096).in("threads");
+      .range(0, 4096)
+      .in("threads");
   top.key("recompute", &Config::recompute,
           "Activations computed again in backward instead of kept.");
 }

@@ -30,7 +30,8 @@ void describe_placement_sections(Schema& s) {
   aio.unkept<bool>("overlap_events", true, "").or_null();
   aio.unkept<bool>("use_gds", false, "").or_null();
 
-  auto pipeline = ignored(s, "pipeline", "Of DeepSpeed's pipeline engine; parallel.pipeline is ftrun's.");
+  auto pipeline =
+      ignored(s, "pipeline", "Of DeepSpeed's pipeline engine; parallel.pipeline is ftrun's.");
   pipeline.free("stages", "");
   pipeline.free("partition", "");
   pipeline.unkept<bool>("seed_layers", false, "");
@@ -41,14 +42,19 @@ void describe_placement_sections(Schema& s) {
 }
 
 void describe_monitors(Schema& s) {
-  auto csv = section(s, {.path = "csv_monitor", .doc = "Metrics as CSV files in DeepSpeed's layout.",
-                         .vocabulary = kDs},
-                     [](auto& c) -> auto& { return c.csv_monitor; });
+  auto csv = section(
+      s,
+      {.path = "csv_monitor",
+       .doc = "Metrics as CSV files in DeepSpeed's layout.",
+       .vocabulary = kDs},
+      [](auto& c) -> auto& { return c.csv_monitor; });
   csv.key("enabled", &CsvMonitorConfig::enabled, "Write them.");
-  csv.key("output_path", &CsvMonitorConfig::output_path, "Folder; empty = the run folder.").or_null();
+  csv.key("output_path", &CsvMonitorConfig::output_path, "Folder; empty = the run folder.")
+      .or_null();
   csv.key("job_name", &CsvMonitorConfig::job_name, "Folder inside it.");
 
-  auto tensorboard = ignored(s, "tensorboard", "ftrun writes tensorboard/ in the run folder itself.");
+  auto tensorboard =
+      ignored(s, "tensorboard", "ftrun writes tensorboard/ in the run folder itself.");
   tensorboard.unkept<bool>("enabled", false, "");
   tensorboard.free("output_path", "");
   tensorboard.free("job_name", "");
@@ -58,8 +64,8 @@ void describe_monitors(Schema& s) {
   auto comet = ignored(s, "comet", "Comet.");
   comet.unkept<bool>("enabled", false, "");
   comet.unkept<int64_t>("samples_log_interval", 100, "");
-  for (const char* name : {"project", "workspace", "api_key", "experiment_name", "experiment_key",
-                           "online", "mode"})
+  for (const char* name :
+       {"project", "workspace", "api_key", "experiment_name", "experiment_key", "online", "mode"})
     comet.free(name, "");
 
   auto comms = ignored(s, "comms_logger", "ftrun counts bytes of every collective itself.");
@@ -84,22 +90,26 @@ void describe_monitors(Schema& s) {
 
 void describe_compile(Schema& s) {
   auto compile = ignored(s, "compile", "DeepCompile: speed only.");
-  for (const char* name : {"deepcompile", "free_activation", "offload_activation",
-                           "offload_opt_states", "symmetric_memory", "debug_log",
-                           "offload_parameters", "sync_before_reduce", "sync_after_reduce",
-                           "sync_before_allgather", "sync_after_allgather",
-                           "keep_all_input_tensors"})
+  for (const char* name :
+       {"deepcompile", "free_activation", "offload_activation", "offload_opt_states",
+        "symmetric_memory", "debug_log", "offload_parameters", "sync_before_reduce",
+        "sync_after_reduce", "sync_before_allgather", "sync_after_allgather",
+        "keep_all_input_tensors"})
     compile.unkept<bool>(name, false, "");
-  for (const char* name : {"offload_activation_pin_memory", "double_buffer", "keep_int_input_tensors"})
+  for (const char* name :
+       {"offload_activation_pin_memory", "double_buffer", "keep_int_input_tensors"})
     compile.unkept<bool>(name, true, "");
   compile.unkept<int64_t>("free_activation_threshold", 10 * 1024 * 1024, "");
   compile.free("passes", "");
 }
 
 void describe_elasticity(Schema& s) {
-  auto rows = section(s, {.path = "elasticity", .doc = "Batch sizes that fit several numbers of ranks.",
-                          .vocabulary = kDs},
-                      [](auto& c) -> auto& { return c.elasticity; });
+  auto rows = section(
+      s,
+      {.path = "elasticity",
+       .doc = "Batch sizes that fit several numbers of ranks.",
+       .vocabulary = kDs},
+      [](auto& c) -> auto& { return c.elasticity; });
   using C = ElasticityConfig;
   rows.key("enabled", &C::enabled, "Choose the batch sizes from the number of ranks.");
   rows.key("max_train_batch_size", &C::max_train_batch_size, "Needed when enabled.").at_least(1);
@@ -117,8 +127,13 @@ void describe_elasticity(Schema& s) {
 
 void describe_foreign_features(Schema& s) {
   const auto feature = [&](const char* path, const char* doc, Action action, bool needs_enabled) {
-    s.add_section({.path = path, .doc = doc, .vocabulary = kDs, .action = action, .nullable = true,
-                   .free_form = true, .needs_enabled = needs_enabled});
+    s.add_section({.path = path,
+                   .doc = doc,
+                   .vocabulary = kDs,
+                   .action = action,
+                   .nullable = true,
+                   .free_form = true,
+                   .needs_enabled = needs_enabled});
   };
   feature("amp", "apex's mixed precision; use bf16 or fp16.", Action::kRejectIfOn, true);
   feature("torch_autocast", "PyTorch's autocast; use bf16 or fp16.", Action::kRejectIfOn, false);
@@ -126,8 +141,10 @@ void describe_foreign_features(Schema& s) {
   feature("hybrid_engine", "Training and generation in turns (RLHF).", Action::kRejectIfOn, false);
   feature("autotuning", "DeepSpeed's autotuner.", Action::kRejectIfOn, false);
   feature("curriculum_learning", "Sequence length by curriculum.", Action::kRejectIfOn, true);
-  feature("data_efficiency", "Data sampling and random layer-token drop.", Action::kRejectIfOn, false);
-  feature("compression_training", "Quantisation, pruning, layer reduction.", Action::kRejectIfOn, false);
+  feature("data_efficiency", "Data sampling and random layer-token drop.", Action::kRejectIfOn,
+          false);
+  feature("compression_training", "Quantisation, pruning, layer reduction.", Action::kRejectIfOn,
+          false);
   feature("progressive_layer_drop", "Layers dropped in training.", Action::kRejectIfOn, true);
   feature("eigenvalue", "Of quantised training (MoQ).", Action::kRejectIfOn, false);
   feature("quantize_training", "Quantised training (MoQ).", Action::kRejectIfOn, false);
@@ -138,11 +155,16 @@ void describe_foreign_features(Schema& s) {
   feature("inference", "Of inference.", Action::kNotice, false);
   feature("msamp", "Of Hugging Face's launcher.", Action::kNotice, false);
 
-  auto tensor = section(s, {.path = "tensor_parallel",
-                            .doc = "DeepSpeed's AutoTP; parallel.tensor is ftrun's word.",
-                            .vocabulary = kDs, .nullable = true},
+  auto tensor = section(s,
+                        {.path = "tensor_parallel",
+                         .doc = "DeepSpeed's AutoTP; parallel.tensor is ftrun's word.",
+                         .vocabulary = kDs,
+                         .nullable = true},
                         whole_config());
-  tensor.unkept<int64_t>("autotp_size", 0, "0 and 1 = off.").at_least(0).reject_if_on();
+  tensor
+      .unkept<int64_t>("autotp_size", 0, "DeepSpeed's automatic tensor parallelism; 0 and 1 = off.")
+      .at_least(0)
+      .reject_above(1);
   for (const char* name : {"preset_model", "partition_config", "tp", "tensor_parallel",
                            "injection_policy_tuple", "dtype"})
     tensor.free(name, "");
@@ -161,22 +183,26 @@ void describe_deepspeed_sections(Schema& s) {
 }
 
 void describe_legacy(Schema& s) {
-  const auto add = [&](const char* section, std::initializer_list<const char*> names, const char* why) {
+  const auto add = [&](const char* section, std::initializer_list<const char*> names,
+                       const char* why) {
     for (const char* name : names) s.add_legacy(section, name, why);
   };
   add("fp16", {"opt_level", "type", "fp16", "fp16_scale_tolerance"},
       "an old key that DeepSpeed no longer reads");
-  add("bf16", {"loss_scale", "loss_scale_window", "initial_scale_power", "hysteresis",
-               "min_loss_scale", "bf16"},
+  add("bf16",
+      {"loss_scale", "loss_scale_window", "initial_scale_power", "hysteresis", "min_loss_scale",
+       "bf16"},
       "bf16 needs no loss scaling");
   add("zero_optimization", {"find_unused_parameters", "grad_hooks"},
       "never a key of DeepSpeed's source");
   add("zero_optimization", {"cpu_offload_use_pin_memory"}, "deprecated, without effect");
-  add("zero_optimization", {"cpu_offload", "cpu_offload_param", "cpu_offload_params",
-                            "stage3_gather_fp16_weights_on_model_save"},
+  add("zero_optimization",
+      {"cpu_offload", "cpu_offload_param", "cpu_offload_params",
+       "stage3_gather_fp16_weights_on_model_save"},
       "deprecated; read as its new form");
   add("", {"bfloat16"}, "the old spelling of bf16; read as that");
-  add("compile", {"disable", "backend", "enabled", "kwargs"}, "an old key that DeepSpeed no longer reads");
+  add("compile", {"disable", "backend", "enabled", "kwargs"},
+      "an old key that DeepSpeed no longer reads");
   add("", {"comment", "_comment"}, "a comment");
   add("", {"$schema"}, "for editors");
   add("", {"cuda_visible_devices", "log", "comms_config", "monitor_config"},
@@ -184,18 +210,52 @@ void describe_legacy(Schema& s) {
   add("", {"lr_scheduler"}, "DeepSpeed reads no such key; the section is scheduler");
   add("", {"offload_optimizer"},
       "DeepSpeed reads no such key here; it belongs into zero_optimization");
-  add("", {"num-layers", "hidden-size", "num-attention-heads", "seq-length",
-           "max-position-embeddings", "pos-emb", "no-weight-tying", "attention-dropout",
-           "hidden-dropout", "bias-gelu-fusion", "scaled-upper-triang-masked-softmax-fusion",
-           "checkpoint-activations", "checkpoint-factor", "checkpoint-num-layers",
-           "partition-activations", "synchronize-each-layer", "data-impl", "distributed-backend",
-           "eval-interval", "eval-iters", "keep-last-n-checkpoints", "log-interval",
-           "lr-decay-iters", "lr-decay-style", "model-parallel-size", "pipe-parallel-size",
-           "save-interval", "train-iters", "train-data-paths", "valid-data-paths",
-           "test-data-paths", "weight-decay", "attention_config", "autotuning_config",
-           "deepspeed_slurm", "gpt_j_residual", "init_method", "output_layer_init_method",
-           "launcher", "min_lr", "no_ssh_check", "norm", "output_layer_parallelism", "split",
-           "warmup"},
+  add("",
+      {"num-layers",
+       "hidden-size",
+       "num-attention-heads",
+       "seq-length",
+       "max-position-embeddings",
+       "pos-emb",
+       "no-weight-tying",
+       "attention-dropout",
+       "hidden-dropout",
+       "bias-gelu-fusion",
+       "scaled-upper-triang-masked-softmax-fusion",
+       "checkpoint-activations",
+       "checkpoint-factor",
+       "checkpoint-num-layers",
+       "partition-activations",
+       "synchronize-each-layer",
+       "data-impl",
+       "distributed-backend",
+       "eval-interval",
+       "eval-iters",
+       "keep-last-n-checkpoints",
+       "log-interval",
+       "lr-decay-iters",
+       "lr-decay-style",
+       "model-parallel-size",
+       "pipe-parallel-size",
+       "save-interval",
+       "train-iters",
+       "train-data-paths",
+       "valid-data-paths",
+       "test-data-paths",
+       "weight-decay",
+       "attention_config",
+       "autotuning_config",
+       "deepspeed_slurm",
+       "gpt_j_residual",
+       "init_method",
+       "output_layer_init_method",
+       "launcher",
+       "min_lr",
+       "no_ssh_check",
+       "norm",
+       "output_layer_parallelism",
+       "split",
+       "warmup"},
       "a gpt-neox key; the model comes from model.path here");
 }
 

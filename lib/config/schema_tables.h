@@ -20,22 +20,35 @@ void describe_zero(Schema& schema);
 void describe_deepspeed_sections(Schema& schema);
 void describe_legacy(Schema& schema);
 
-// Between a member's type and Value.
-inline Value to_value(bool v) { return v; }
-inline Value to_value(int64_t v) { return v; }
-inline Value to_value(double v) { return v; }
-inline Value to_value(const std::string& v) { return v; }
-inline Value to_value(const std::vector<std::string>& v) { return v; }
-inline Value to_value(const std::vector<int64_t>& v) { return v; }
-inline Value to_value(const std::array<double, 2>& v) { return std::vector<double>{v[0], v[1]}; }
+// Between a member's type and FieldValue.
+inline FieldValue to_value(bool v) {
+  return v;
+}
+inline FieldValue to_value(int64_t v) {
+  return v;
+}
+inline FieldValue to_value(double v) {
+  return v;
+}
+inline FieldValue to_value(const std::string& v) {
+  return v;
+}
+inline FieldValue to_value(const std::vector<std::string>& v) {
+  return v;
+}
+inline FieldValue to_value(const std::vector<int64_t>& v) {
+  return v;
+}
+inline FieldValue to_value(const std::array<double, 2>& v) {
+  return std::vector<double>{v[0], v[1]};
+}
 template <typename E>
-  requires std::is_enum_v<E>
-Value to_value(E v) {
+requires std::is_enum_v<E> FieldValue to_value(E v) {
   return std::string(name_of(v));
 }
 
 template <typename T>
-void from_value(T& member, const Value& value) {
+void from_value(T& member, const FieldValue& value) {
   if constexpr (std::is_enum_v<T>) {
     const auto& name = std::get<std::string>(value);
     for (size_t i = 0; i < EnumNames<T>::kNames.size(); ++i)
@@ -74,7 +87,7 @@ class Rows {
     Field field = plain(name, field_type<T>(), doc);
     if constexpr (std::is_enum_v<T>)
       field.choices.assign(EnumNames<T>::kNames.begin(), EnumNames<T>::kNames.end());
-    field.store = [part = part_, member](Config& c, const Value& v) {
+    field.store = [part = part_, member](Config& c, const FieldValue& v) {
       from_value(part(c).*member, v);
     };
     field.load = [part = part_, member](const Config& c) { return to_value(part(c).*member); };
@@ -131,7 +144,9 @@ Rows<Part> section(Schema& schema, Section head, Part part) {
 
 /// For sections of which nothing is kept.
 inline auto whole_config() {
-  return [](auto& c) -> auto& { return c; };
+  return [](auto& c) -> auto& {
+    return c;
+  };
 }
 
 }  // namespace ftrun

@@ -24,8 +24,8 @@ std::string float_text(double value) {
 // Plain where no reader of YAML can take it for anything but this text.
 bool plain_word(const std::string& text) {
   if (text.empty() || std::isalpha(static_cast<unsigned char>(text[0])) == 0) return false;
-  static const std::vector<std::string> kReserved{"true", "false", "null", "yes", "no",
-                                                  "on",   "off",   "y",    "n",   "nan", "inf"};
+  static const std::vector<std::string> kReserved{"true", "false", "null", "yes", "no", "on",
+                                                  "off",  "y",     "n",    "nan", "inf"};
   std::string lower;
   for (char c : text) {
     if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '_' && c != '-' && c != '.' &&
@@ -56,11 +56,11 @@ std::string quoted(const std::string& text) {
 template <typename T>
 std::string list_text(const std::vector<T>& items) {
   std::vector<std::string> parts;
-  for (const T& item : items) parts.push_back(yaml_text(Value(item)));
+  for (const T& item : items) parts.push_back(yaml_text(FieldValue(item)));
   return cat("[", join(parts, ", "), "]");
 }
 
-bool is_zero(const Value& value) {
+bool is_zero(const FieldValue& value) {
   if (const auto* i = std::get_if<int64_t>(&value)) return *i == 0;
   if (const auto* d = std::get_if<double>(&value)) return *d == 0;
   return false;
@@ -105,14 +105,14 @@ class Writer {
   }
 
   void write_field(const Field& field, int depth) {
-    const Value value = field.load(config_);
+    const FieldValue value = field.load(config_);
     const bool unset = field.zero_unset && is_zero(value);
     out_ += cat(std::string(depth * 2, ' '), field.name, ": ", unset ? "null" : yaml_text(value));
     if (const std::string from = comment(field, value); !from.empty()) out_ += cat("  # ", from);
     out_ += "\n";
   }
 
-  std::string comment(const Field& field, const Value& value) const {
+  std::string comment(const Field& field, const FieldValue& value) const {
     const Origin* origin = config_.origins.find(field.path());
     if (origin != nullptr) {
       std::string place = to_text(origin->at);
@@ -129,19 +129,26 @@ class Writer {
 
 }  // namespace
 
-std::string yaml_text(const Value& value) {
+std::string yaml_text(const FieldValue& value) {
   return std::visit(
       [](const auto& v) -> std::string {
         using T = std::decay_t<decltype(v)>;
-        if constexpr (std::is_same_v<T, bool>) return v ? "true" : "false";
-        else if constexpr (std::is_same_v<T, int64_t>) return std::to_string(v);
-        else if constexpr (std::is_same_v<T, double>) return float_text(v);
-        else if constexpr (std::is_same_v<T, std::string>) return plain_word(v) ? v : quoted(v);
-        else return list_text(v);
+        if constexpr (std::is_same_v<T, bool>)
+          return v ? "true" : "false";
+        else if constexpr (std::is_same_v<T, int64_t>)
+          return std::to_string(v);
+        else if constexpr (std::is_same_v<T, double>)
+          return float_text(v);
+        else if constexpr (std::is_same_v<T, std::string>)
+          return plain_word(v) ? v : quoted(v);
+        else
+          return list_text(v);
       },
       value);
 }
 
-std::string effective_yaml(const Config& config) { return Writer(config).write(); }
+std::string effective_yaml(const Config& config) {
+  return Writer(config).write();
+}
 
 }  // namespace ftrun

@@ -15,23 +15,33 @@ constexpr int kMostNodes = 100'000;
 
 class YamlReader {
  public:
-  YamlReader(const std::string& file, Problems& problems) : file_(file), problems_(problems) {}
+  YamlReader(const std::string& file, const std::string& text, Problems& problems)
+      : file_(file), text_(text), problems_(problems) {}
 
   Node convert(const YAML::Node& yaml, int depth) {
     const Position at = place(yaml.Mark());
     if (depth > kDeepest || ++nodes_ > kMostNodes)
       throw Error(ExitCode::kUsage, "nested too deeply, or grown too large by aliases");
     switch (yaml.Type()) {
-      case YAML::NodeType::Map: return convert_map(yaml, at, depth);
-      case YAML::NodeType::Sequence: return convert_list(yaml, at, depth);
-      case YAML::NodeType::Scalar: return convert_scalar(yaml, at);
-      default: return {.at = at, .text = "null"};
+      case YAML::NodeType::Map:
+        return convert_map(yaml, at, depth);
+      case YAML::NodeType::Sequence:
+        return convert_list(yaml, at, depth);
+      case YAML::NodeType::Scalar:
+        return convert_scalar(yaml, at);
+      default:
+        return {.at = at, .text = "null"};
     }
   }
 
  private:
+  // yaml-cpp counts columns in bytes, editors in characters.
   Position place(const YAML::Mark& mark) const {
-    return mark.is_null() ? Position{file_, 1, 1} : Position{file_, mark.line + 1, mark.column + 1};
+    if (mark.is_null()) return {file_, 1, 1};
+    int column = mark.column;
+    for (int i = mark.pos - mark.column; i >= 0 && i < mark.pos; ++i)
+      if (i < static_cast<int>(text_.size()) && (text_[i] & 0xC0) == 0x80) --column;
+    return {file_, mark.line + 1, column + 1};
   }
 
   Node convert_scalar(const YAML::Node& yaml, const Position& at) {
@@ -80,15 +90,17 @@ class YamlReader {
   void add(Node& map, NodeEntry entry) {
     for (const NodeEntry& known : map.entries)
       if (known.key == entry.key) {
-        problems_.error(entry.at, cat("the key \"", entry.key, "\" is written twice (first at line ",
-                                      known.at.line, ")"),
-                        "keep one of the two");
+        problems_.error(
+            entry.at,
+            cat("the key \"", entry.key, "\" is written twice (first at line ", known.at.line, ")"),
+            "keep one of the two");
         return;
       }
     map.entries.push_back(std::move(entry));
   }
 
   const std::string& file_;
+  const std::string& text_;
   Problems& problems_;
   int nodes_ = 0;
 };
@@ -118,7 +130,7 @@ Node read_yaml(const std::string& file, const std::string& text, Problems& probl
     if (documents.size() > 1)
       problems.error({file, 1, 1}, cat("holds ", documents.size(), " YAML documents, expected one"),
                      "give each its own file; --config may be repeated");
-    return YamlReader(file, problems).convert(documents.front(), 0);
+    return YamlReader(file, text, problems).convert(documents.front(), 0);
   } catch (const YAML::Exception& e) {
     const Position at = e.mark.is_null() ? Position{file, 1, 1}
                                          : Position{file, e.mark.line + 1, e.mark.column + 1};
@@ -130,7 +142,8 @@ Node read_yaml(const std::string& file, const std::string& text, Problems& probl
 }
 
 Node read_yaml_value(const std::string& place, const std::string& text, Problems& problems) {
-  const bool flow = !text.empty() && std::string_view("[{\"'").find(text[0]) != std::string_view::npos;
+  const bool flow =
+      !text.empty() && std::string_view("[{\"'").find(text[0]) != std::string_view::npos;
   if (!flow) return scalar_node({place, 0, 0}, text);
   Problems found;
   Node node = read_yaml(place, text, found);

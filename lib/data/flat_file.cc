@@ -78,11 +78,12 @@ DType assumed_type(const MappedFile& file) {
   const std::string name = std::filesystem::path(path).filename().string();
   if (name != "train.bin" && name != "val.bin")
     refuse(path, "nothing says what type its tokens have",
-           "set data.dtype to uint16 or uint32, or write a meta.json beside it, such as "
+           "set data.token_dtype to uint16 or uint32, or write a meta.json beside it, such as "
            "{\"dtype\": \"uint16\"}");
   if (looks_like_uint32(file.bytes()))
-    refuse(path, "nothing says what type its tokens have, and they look like uint32, not uint16",
-           "set data.dtype to uint32, or write a meta.json beside it: {\"dtype\": \"uint32\"}");
+    refuse(
+        path, "nothing says what type its tokens have, and they look like uint32, not uint16",
+        "set data.token_dtype to uint32, or write a meta.json beside it: {\"dtype\": \"uint32\"}");
   return DType::kU16;  // nanoGPT's convention
 }
 
@@ -92,7 +93,7 @@ BinaryLayout raw_layout(const MappedFile& file, const TokenFileOptions& options,
   std::string origin;
   if (options.dtype) {
     dtype = *options.dtype;
-    origin = "as data.dtype says";
+    origin = "as data.token_dtype says";
   } else if (facts.dtype) {
     dtype = *facts.dtype;
     origin = cat("as ", facts.origin, " says");
@@ -117,14 +118,19 @@ std::unique_ptr<TokenFile> open_flat_file(const std::string& path,
   MappedFile file(path);
   const RawFacts facts = raw_facts(path);
   const int32_t magic = i32_at(file.bytes(), 0);
+  const bool raw = options.format == TokenFormat::kNanogpt;
+  if (options.format == TokenFormat::kLlmc && !is_llmc(magic))
+    refuse(path, cat("offset 0: has ", magic, " where llm.c writes 20240520 or 20240801"),
+           "set data.format to auto, or name an llm.c file");
   BinaryLayout layout =
-      is_llmc(magic) ? llmc_layout(file, magic) : raw_layout(file, options, facts);
+      is_llmc(magic) && !raw ? llmc_layout(file, magic) : raw_layout(file, options, facts);
   auto opened = std::make_unique<BinaryFile>(std::move(file), std::move(layout));
   if (!options.find_documents) return opened;
   const auto end = options.end_of_document ? options.end_of_document : facts.end_of_document;
   if (!end)
     refuse(path, "has no document boundaries, and this packing needs them",
-           "set data.end_of_document to the id that ends a document, or use packing: concat");
+           "write a meta.json beside it with the id that ends a document, such as {\"dtype\": "
+           "\"uint16\", \"eos\": 2}, or set data.packing to concat");
   opened->cut_documents_after(*end);
   return opened;
 }

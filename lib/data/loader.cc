@@ -7,10 +7,18 @@
 #include "base/text.h"
 
 namespace ftrun {
+namespace {
+
+SampleOrder order_for(const SampleSet& samples, const LoaderOptions& options) {
+  return {samples.size(), options.shuffle, options.seed,
+          samples.epoch_rows(options.shape.global_batch(), options.drop_last)};
+}
+
+}  // namespace
 
 Loader::Loader(const SampleSet& samples, const LoaderOptions& options)
     : options_(options),
-      reader_(samples, options.shape, options.shuffle, options.seed, options.vocab_rows),
+      reader_(samples, options.shape, order_for(samples, options), options.vocab_rows),
       buffers_(static_cast<size_t>(std::max(options.depth, 1)) + 1) {
   thread_ = std::thread([this] { run(); });
 }

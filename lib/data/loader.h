@@ -17,6 +17,9 @@ struct LoaderOptions {
   /// Rows of the model's embedding: every id is checked against it before its batch is handed out.
   int64_t vocab_rows = 0;
   bool shuffle = true;
+  /// Leave out, in each epoch, the rows that do not fill a whole global batch (other ones each time
+  /// when shuffling); otherwise a step goes on into the next epoch.
+  bool drop_last = false;
   uint64_t seed = 0;
   /// Step to begin with: the whole state of a resumed loader.
   int64_t first_step = 0;

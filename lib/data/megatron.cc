@@ -176,6 +176,9 @@ std::unique_ptr<TokenFile> open_megatron(const std::string& prefix) {
   std::error_code error;
   if (!std::filesystem::exists(bin_path, error))
     refuse(idx_path, cat("its tokens ", bin_path, " do not exist"));
+  if (!std::filesystem::exists(idx_path, error))
+    refuse(bin_path, cat("its index ", idx_path, " does not exist"),
+           "set data.format to auto, or copy both files of the pair");
   MappedFile idx(idx_path);
   const Index index = read_header(idx);
   MappedFile bin(bin_path);

@@ -9,7 +9,8 @@ namespace ftrun {
 namespace {
 
 TokenFileOptions file_options(const SampleSetOptions& options) {
-  return {.dtype = options.dtype,
+  return {.format = options.format,
+          .dtype = options.dtype,
           .end_of_document = options.end_of_document,
           .find_documents = options.packing != PackingMode::kConcat};
 }
@@ -51,10 +52,20 @@ void SampleSet::refuse_unusable() const {
           : "every label is masked; write the data again with prompts masked but answers not");
 }
 
-int64_t SampleSet::steps_for_epochs(double epochs, int64_t global_batch) const {
+int64_t SampleSet::epoch_rows(int64_t global_batch, bool drop_last) const {
   require(global_batch >= 1, "global batch below 1");
-  return static_cast<int64_t>(
-      std::ceil(epochs * static_cast<double>(size()) / static_cast<double>(global_batch)));
+  if (!drop_last) return size();
+  if (size() < global_batch)
+    throw Error(ExitCode::kBadInput,
+                cat(data_.name(), ": gives ", size(), " rows, fewer than one global batch of ",
+                    global_batch, ", and data.drop_last leaves out what does not fill one"),
+                "set data.drop_last to false, use a smaller batch, or use more text");
+  return size() - size() % global_batch;
+}
+
+int64_t SampleSet::steps_for_epochs(double epochs, int64_t global_batch, bool drop_last) const {
+  const auto rows = static_cast<double>(epoch_rows(global_batch, drop_last));
+  return static_cast<int64_t>(std::ceil(epochs * rows / static_cast<double>(global_batch)));
 }
 
 RowReader::RowReader(const SampleSet& samples, int64_t vocab_rows)
@@ -128,12 +139,11 @@ void RowReader::refuse_id(int64_t row, int64_t token_in_row, int64_t token, int6
       "prepare the data with this model's own tokenizer");
 }
 
-StepReader::StepReader(const SampleSet& samples, const BatchSlots& shape, bool shuffle,
-                       uint64_t seed, int64_t vocab_rows)
-    : samples_(samples),
-      shape_(shape),
-      order_(samples.size(), shuffle, seed),
-      reader_(samples, vocab_rows) {}
+StepReader::StepReader(const SampleSet& samples, const BatchSlots& shape, const SampleOrder& order,
+                       int64_t vocab_rows)
+    : samples_(samples), shape_(shape), order_(order), reader_(samples, vocab_rows) {
+  require(order.rows() == samples.size(), "an order of another data set");
+}
 
 void StepReader::read(int64_t step, StepBatch& out) {
   samples_.data().check_not_cut();
@@ -148,8 +158,8 @@ void StepReader::read(int64_t step, StepBatch& out) {
     out.counted_tokens_local += batch.counted_tokens;
   }
   out.counted_tokens_global = out.counted_tokens_local + count_others(step);
-  out.epoch =
-      static_cast<double>((step + 1) * shape_.global_batch()) / static_cast<double>(order_.rows());
+  out.epoch = static_cast<double>((step + 1) * shape_.global_batch()) /
+              static_cast<double>(order_.epoch_rows());
 }
 
 /// Labels that count on the other ranks. Every rank works this out from masks alone, so the loss

@@ -18,6 +18,8 @@ struct SampleSetOptions {
   PackingMode packing = PackingMode::kConcat;
   /// Element type of raw .bin files; by default what the .json beside them says.
   std::optional<DType> dtype;
+  /// What kind of files these are; kAuto looks at name and content.
+  TokenFormat format = TokenFormat::kAuto;
   /// Id that ends a document in files without boundaries; by default what the .json says.
   std::optional<int32_t> end_of_document;
 };
@@ -35,8 +37,11 @@ class SampleSet {
   const RowTable& rows() const { return rows_; }
   int64_t size() const { return rows_.size(); }
   int64_t sequence_length() const { return rows_.sequence_length(); }
-  /// Optimizer steps that see every row `epochs` times (rounded up to whole steps).
-  int64_t steps_for_epochs(double epochs, int64_t global_batch) const;
+  /// Rows that one epoch uses: all, or with `drop_last` as many as fill whole global batches.
+  /// Error(kBadInput) when that is none.
+  int64_t epoch_rows(int64_t global_batch, bool drop_last) const;
+  /// Optimizer steps that make `epochs` passes (rounded up to whole steps).
+  int64_t steps_for_epochs(double epochs, int64_t global_batch, bool drop_last = false) const;
 
  private:
   void refuse_unusable() const;
@@ -78,7 +83,7 @@ class RowReader {
 class StepReader {
  public:
   /// `samples` must outlive this.
-  StepReader(const SampleSet& samples, const BatchSlots& shape, bool shuffle, uint64_t seed,
+  StepReader(const SampleSet& samples, const BatchSlots& shape, const SampleOrder& order,
              int64_t vocab_rows);
   /// Fills `out` (whose storage is reused) with step `step` >= 0. Errors as RowReader::fill.
   void read(int64_t step, StepBatch& out);

@@ -57,6 +57,16 @@ std::vector<std::string> data_files_of(const std::string& folder) {
       "turn text or chats into tokens with scripts/prepare_data.py");
 }
 
+/// kMegatron, kJsonl, or kAuto for a flat file, whose first bytes decide.
+TokenFormat format_by_name(const std::string& path) {
+  const std::string extension = fs::path(path).extension().string();
+  const bool has_index = is_file(fs::path(path).replace_extension(".idx").string());
+  if (extension == ".jsonl") return TokenFormat::kJsonl;
+  if (extension == ".idx" || (extension == ".bin" && has_index)) return TokenFormat::kMegatron;
+  if (extension == ".bin") return TokenFormat::kAuto;
+  refuse_kind(path);
+}
+
 /// The file itself, or the .bin of a prefix.
 std::string resolved(const std::string& path) {
   std::error_code error;
@@ -72,13 +82,15 @@ std::string resolved(const std::string& path) {
 std::unique_ptr<TokenFile> open_token_file(const std::string& given,
                                            const TokenFileOptions& options) {
   const std::string path = resolved(given);
-  const std::string extension = fs::path(path).extension().string();
   const std::string stem = fs::path(path).replace_extension().string();
-  if (extension == ".jsonl") return std::make_unique<JsonlFile>(path);
-  if (extension == ".idx" || (extension == ".bin" && is_file(stem + ".idx")))
-    return open_megatron(stem);
-  if (extension == ".bin") return open_flat_file(path, options);
-  refuse_kind(path);
+  switch (options.format == TokenFormat::kAuto ? format_by_name(path) : options.format) {
+    case TokenFormat::kMegatron:
+      return open_megatron(stem);
+    case TokenFormat::kJsonl:
+      return std::make_unique<JsonlFile>(path);
+    default:
+      return open_flat_file(path, options);
+  }
 }
 
 void check_mapping_not_cut(const MappedFile& file) {

@@ -76,7 +76,12 @@ class TokenFile {
   TrainedBits trained_;
 };
 
+/// Kinds of data files, as data.format names them.
+enum class TokenFormat { kAuto, kMegatron, kLlmc, kNanogpt, kJsonl };
+
 struct TokenFileOptions {
+  /// kAuto looks at name and content; the others refuse a file of another kind.
+  TokenFormat format = TokenFormat::kAuto;
   /// Element type of a raw .bin file; by default what the .json beside it says.
   std::optional<DType> dtype;
   /// Id that ends each document of a file without boundaries; by default what the .json says.

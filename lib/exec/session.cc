@@ -72,7 +72,7 @@ void Session::require_equal(const std::string& what, const std::string& text) {
               "start every rank with the same binary, config and model folder");
 }
 
-RankGroup Session::checkpoint_group() {
+CheckpointGroup Session::checkpoint_group() {
   return {rank_, world_, [this](const std::string& text) { return exchange("together", text); }};
 }
 

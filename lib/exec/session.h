@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/rank_group.h"
+#include "checkpoint/checkpoint_group.h"
 #include "comm/communicator.h"
 #include "comm/rendezvous.h"
 #include "exec/train.h"
@@ -32,7 +32,7 @@ class Session {
   void together(const std::string& what, const std::function<void()>& work);
   /// Collective: Error(kBug) naming the ranks whose text differs from rank 0's.
   void require_equal(const std::string& what, const std::string& text);
-  RankGroup checkpoint_group();
+  CheckpointGroup checkpoint_group();
   /// Collective: lets everyone leave in order.
   void close();
 

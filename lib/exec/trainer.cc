@@ -29,9 +29,6 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Tokens of the validation set that a sample of generated text begins with.
-constexpr int64_t kPromptTokens = 32;
-
 }  // namespace
 
 Trainer::Trainer(const TrainRequest& request)
@@ -69,7 +66,7 @@ void Trainer::open_data() {
                      : train_data_->steps_for_epochs(config_.train.epochs, config_.train_batch_size);
   if (schedule_.total_num_steps == 0) schedule_.total_num_steps = total_steps_;
   if (session_.is_first())
-    fingerprint_ = std::make_unique<FingerprintJob>(*train_data_, cat(config_.output_dir, "/data-fingerprint.json"));
+    fingerprint_ = std::make_unique<FingerprintJob>(train_data_->data(), cat(config_.output_dir, "/data-fingerprint.json"));
 }
 
 /// The checker before step 1, and the same program on every rank before the first collective.
@@ -305,14 +302,14 @@ void Trainer::export_model_folder() {
 
 /// Every rank computes the same text (the logits program has no collective); the first one shows it.
 void Trainer::show_sample() {
-  if (config_.train.generate.tokens == 0 || !validation_data_ || !session_.is_first()) return;
+  if (config_.train.generate.prompt_tokens == 0 || !validation_data_ || !session_.is_first()) return;
   TrainingSetup::Writer& writer = setup_->writer();
   const ModelDescription& model = writer.plan.model;
   RowReader reader(*validation_data_, model.vocab_rows);
   Batch batch;
   reader.start(batch, 1);
   reader.fill(batch, 0, 0);
-  const auto prompt_size = static_cast<size_t>(std::min<int64_t>(kPromptTokens, model.batch.row_tokens / 2));
+  const auto prompt_size = static_cast<size_t>(std::min(config_.train.generate.prompt_tokens, model.batch.row_tokens));
   const std::vector<int32_t> prompt(batch.tokens.begin(), batch.tokens.begin() + static_cast<std::ptrdiff_t>(prompt_size));
   GenerateOptions options{config_.train.generate.tokens, config_.train.generate.temperature,
                           static_cast<uint64_t>(config_.train.seed), setup_->model_config().eos_ids};

@@ -216,7 +216,7 @@ std::string windows_text(const std::vector<int64_t>& windows) {
   for (size_t i = 0; i < windows.size();) {
     size_t end = i;
     while (end < windows.size() && windows[end] == windows[i]) ++end;
-    const std::string name = windows[i] == 0 ? "full" : std::to_string(windows[i]);
+    std::string name = windows[i] == 0 ? "full" : std::to_string(windows[i]);
     if (i == 0 && end == windows.size()) return name;
     runs.push_back(cat(name, " x", end - i));
     i = end;

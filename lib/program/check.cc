@@ -118,7 +118,7 @@ std::vector<Collective> collectives(const Program& program) {
   std::vector<Collective> found;
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
-    if (instr.group != RankGroup::kNone) found.push_back({i, instr.kind, instr.writes[0].bytes, instr.dtype});
+    if (instr.group != CommGroup::kNone) found.push_back({i, instr.kind, instr.writes[0].bytes, instr.dtype});
   }
   return found;
 }

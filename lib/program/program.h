@@ -60,7 +60,7 @@ enum class InstrKind : uint8_t {
 };
 
 /// Groups of ranks a collective runs over.
-enum class RankGroup : uint8_t { kNone, kData };
+enum class CommGroup : uint8_t { kNone, kData };
 
 /// Storage of one value of a layer's graph.
 struct Binding {
@@ -86,7 +86,7 @@ struct Instr {
   /// Parameter gradients are added to (kForward, kBackward); false: the first write of the step.
   bool accumulate = false;
   /// kAllReduce.
-  RankGroup group = RankGroup::kNone;
+  CommGroup group = CommGroup::kNone;
   DType dtype = DType::kF32;
   /// kUpdate: reads = {gradient}, writes = {parameters, state...}; weight decay applies or not.
   bool decay = false;

@@ -58,7 +58,7 @@ class StepBuilder {
   void all_reduce(const Range& range, DType dtype) {
     Instr& instr = emit(InstrKind::kAllReduce);
     instr.lane = Lane::kCommunication;
-    instr.group = RankGroup::kData;
+    instr.group = CommGroup::kData;
     instr.dtype = dtype;
     instr.reads = instr.writes = {range};
   }

@@ -17,11 +17,12 @@ namespace ftrun::test {
 namespace {
 namespace fs = std::filesystem;
 
-void save(const std::string& root, int world_size, int64_t step, int version, int64_t keep_last = 0) {
-  const auto errors = run_ranks(world_size, [&](const RankGroup& group) {
+void save(const std::string& root, int world_size, int64_t step, int version,
+          int64_t keep_last = 0) {
+  const auto errors = run_ranks(world_size, [&](const CheckpointGroup& group) {
     ToyState state(world_size, group.rank, version);
-    save_checkpoint(posix_files(), {.root = root, .keep_last = keep_last}, toy_meta(step, world_size),
-                    state.slices(), group);
+    save_checkpoint(posix_files(), {.root = root, .keep_last = keep_last},
+                    toy_meta(step, world_size), state.slices(), group);
   });
   for (const std::string& error : errors) REQUIRE(error == "");
 }
@@ -45,10 +46,12 @@ std::vector<StateInfo> expected_states() {
   return states;
 }
 
-std::vector<std::string> names_in(const std::string& folder) { return posix_files().list(folder); }
+std::vector<std::string> names_in(const std::string& folder) {
+  return posix_files().list(folder);
+}
 
-StateSlice slice_of(const std::string& tensor, std::vector<int64_t> shape, int64_t begin, int64_t end,
-                    void* data) {
+StateSlice slice_of(const std::string& tensor, std::vector<int64_t> shape, int64_t begin,
+                    int64_t end, void* data) {
   return {tensor, "param", DType::kF32, std::move(shape), begin, end, data};
 }
 
@@ -59,11 +62,12 @@ TEST_CASE("a checkpoint of 2 ranks loads on 1, 2, 3 and 5 ranks, bit by bit") {
   const std::string root = run / "checkpoints";
   save(root, 2, 100, 7);
   REQUIRE(names_in(root) == std::vector<std::string>{"latest", "step-00000100"});
-  REQUIRE(names_in(root + "/step-00000100") ==
-          std::vector<std::string>{"checkpoint.json", "rank-00000.safetensors",
-                                   "rank-00001.safetensors"});
+  REQUIRE(names_in(root + "/step-00000100") == std::vector<std::string>{"checkpoint.json",
+                                                                        "rank-00000.safetensors",
+                                                                        "rank-00001.safetensors"});
   REQUIRE(read_text(root + "/latest") == "step-00000100");
-  for (const int world_size : {1, 2, 3, 5}) REQUIRE(loads_as(root + "/step-00000100", world_size, 7));
+  for (const int world_size : {1, 2, 3, 5})
+    REQUIRE(loads_as(root + "/step-00000100", world_size, 7));
   REQUIRE(verify_checkpoint(root).empty());
 }
 
@@ -82,7 +86,7 @@ TEST_CASE("what a run needs beside tensors comes back as it was") {
   meta.scheduler["lr"] = 0.1 + 0.2;
   meta.loss_scaler = LossScalerState{65536, 12, 5, -1};
   ToyState state(1, 0, 1);
-  save_checkpoint(posix_files(), {.root = run.path()}, meta, state.slices(), RankGroup{});
+  save_checkpoint(posix_files(), {.root = run.path()}, meta, state.slices(), CheckpointGroup{});
   const Checkpoint checkpoint(run / "step-00000003");
   const CheckpointMeta& read = checkpoint.meta();
   REQUIRE(read.step == 3);
@@ -103,7 +107,7 @@ TEST_CASE("what a run needs beside tensors comes back as it was") {
 
 TEST_CASE("replicated state may be saved by every rank") {
   const TempFolder run;
-  const auto errors = run_ranks(2, [&](const RankGroup& group) {
+  const auto errors = run_ranks(2, [&](const CheckpointGroup& group) {
     ToyState state(1, 0, 4);
     save_checkpoint(posix_files(), {.root = run.path()}, toy_meta(1, 2), state.slices(), group);
   });
@@ -147,7 +151,9 @@ TEST_CASE("states that the run and the checkpoint do not share are refused by na
   auto states = expected_states();
   states[0].shape = {4, 13};
   REQUIRE(bad_input([&] { checkpoint.require_states(states); }) ==
-          manifest + ": tensor \"model.embed_tokens.weight\" (exp_avg) has shape [13, 4], the run needs [4, 13]");
+          manifest +
+              ": tensor \"model.embed_tokens.weight\" (exp_avg) has shape [13, 4], the run needs "
+              "[4, 13]");
   states = expected_states();
   states.push_back({"new", "param", DType::kF32, {}});
   REQUIRE(bad_input([&] { checkpoint.require_states(states); }) ==
@@ -159,19 +165,22 @@ TEST_CASE("states that the run and the checkpoint do not share are refused by na
   states = expected_states();
   states[1].dtype = DType::kF16;
   REQUIRE(bad_input([&] { checkpoint.require_states(states); }) ==
-          manifest + ": tensor \"model.embed_tokens.weight\" (exp_avg_sq) is F32, the run needs F16");
+          manifest +
+              ": tensor \"model.embed_tokens.weight\" (exp_avg_sq) is F32, the run needs F16");
 }
 
 TEST_CASE("a range that no file holds is refused") {
   const TempFolder run;
   std::vector<float> values(6);
-  save_checkpoint(posix_files(), {.root = run.path()}, toy_meta(1, 1),
-                  {slice_of("a", {6}, 0, 2, values.data()), slice_of("a", {6}, 4, 6, values.data())},
-                  RankGroup{});
+  save_checkpoint(
+      posix_files(), {.root = run.path()}, toy_meta(1, 1),
+      {slice_of("a", {6}, 0, 2, values.data()), slice_of("a", {6}, 4, 6, values.data())},
+      CheckpointGroup{});
   Checkpoint checkpoint(run / "step-00000001");
   checkpoint.read(slice_of("a", {6}, 4, 6, values.data()));
   REQUIRE(bad_input([&] { checkpoint.read(slice_of("a", {6}, 1, 6, values.data())); }) ==
-          (run / "step-00000001/checkpoint.json") + ": tensor \"a\" (param): element 2 is in no file");
+          (run / "step-00000001/checkpoint.json") +
+              ": tensor \"a\" (param): element 2 is in no file");
 }
 
 TEST_CASE("files that were swapped, cut, renamed or added are named") {
@@ -182,8 +191,8 @@ TEST_CASE("files that were swapped, cut, renamed or added are named") {
   const std::string good = read_text(file);
   write_text(file, good.substr(0, good.size() - 4));
   REQUIRE(verify_checkpoint(folder) ==
-          std::vector<std::string>{cat(file, ": has ", good.size() - 4, " bytes, the manifest says ",
-                                       good.size())});
+          std::vector<std::string>{
+              cat(file, ": has ", good.size() - 4, " bytes, the manifest says ", good.size())});
   write_text(file, "x" + good.substr(1));
   REQUIRE(verify_checkpoint(folder).size() == 1);
   write_text(file, good);
@@ -191,22 +200,24 @@ TEST_CASE("files that were swapped, cut, renamed or added are named") {
   REQUIRE(verify_checkpoint(folder) ==
           std::vector<std::string>{folder + "/other: is not in the manifest"});
   fs::rename(folder, run / "step-00000002");
-  REQUIRE(verify_checkpoint(run / "step-00000002") ==
-          std::vector<std::string>{(run / "step-00000002") +
-                                   "/checkpoint.json: is of step 1, the folder is named for step 2"});
+  REQUIRE(
+      verify_checkpoint(run / "step-00000002") ==
+      std::vector<std::string>{(run / "step-00000002") +
+                               "/checkpoint.json: is of step 1, the folder is named for step 2"});
 }
 
 TEST_CASE("files of another checkpoint of the same layout are refused") {
   const TempFolder run;
   save(run.path(), 2, 1, 1);
   save(run.path(), 2, 2, 2);
-  fs::copy_file(run / "step-00000001/rank-00001.safetensors", run / "step-00000002/rank-00001.safetensors",
-                fs::copy_options::overwrite_existing);
+  fs::copy_file(run / "step-00000001/rank-00001.safetensors",
+                run / "step-00000002/rank-00001.safetensors", fs::copy_options::overwrite_existing);
   ToyState state(2, 1, 0);
   Checkpoint checkpoint(run / "step-00000002");
   const std::string message = bad_input([&] { checkpoint.read(state.slices()); });
-  const std::string start = (run / "step-00000002/rank-00001.safetensors") +
-                            ": tensor \"model.embed_tokens.weight\" (param), elements 26 to 52: the checksum is ";
+  const std::string start =
+      (run / "step-00000002/rank-00001.safetensors") +
+      ": tensor \"model.embed_tokens.weight\" (param), elements 26 to 52: the checksum is ";
   REQUIRE(message.substr(0, start.size()) == start);
 }
 
@@ -215,7 +226,7 @@ TEST_CASE("the newest checkpoint that verifies is chosen, and each one passed ov
   for (int step = 1; step <= 3; ++step) save(run.path(), 2, step, step);
   const auto choose = [&](std::optional<int64_t> step) {
     std::vector<std::string> chosen(2);
-    const auto errors = run_ranks(2, [&](const RankGroup& group) {
+    const auto errors = run_ranks(2, [&](const CheckpointGroup& group) {
       chosen[static_cast<size_t>(group.rank)] = choose_checkpoint(run.path(), step, group);
     });
     REQUIRE(errors[0] == errors[1]);
@@ -228,9 +239,10 @@ TEST_CASE("the newest checkpoint that verifies is chosen, and each one passed ov
   const std::string broken = run / "step-00000003/rank-00001.safetensors";
   fs::remove(broken);
   const std::string log = logged([&] { REQUIRE(choose(std::nullopt) == run / "step-00000002"); });
-  REQUIRE(log.find("error: checkpoint step-00000003 is passed over: " + broken + ": is missing\n") !=
-          std::string::npos);
-  REQUIRE(log.find("warning: " + run.path() + "/latest: names step-00000003; the newest good "
+  REQUIRE(log.find("error: checkpoint step-00000003 is passed over: " + broken +
+                   ": is missing\n") != std::string::npos);
+  REQUIRE(log.find("warning: " + run.path() +
+                   "/latest: names step-00000003; the newest good "
                    "checkpoint is step-00000002\n") != std::string::npos);
   REQUIRE(choose(3) == "the checkpoint cannot be used: " + broken + ": is missing");
   REQUIRE(choose(9) == "the checkpoint cannot be used: " + (run / "step-00000009") +
@@ -239,13 +251,13 @@ TEST_CASE("the newest checkpoint that verifies is chosen, and each one passed ov
   write_text(run / "step-00000002/checkpoint.json", "{}");
   fs::remove(run / "step-00000001/rank-00000.safetensors");
   logged([&] {
-    REQUIRE(choose(std::nullopt) ==
-            "no checkpoint can be used: " + broken + ": is missing\n  " +
-                (run / "step-00000001/rank-00000.safetensors") + ": is missing\n  " +
-                (run / "step-00000002/checkpoint.json") +
-                ": does not begin as a checkpoint manifest");
+    REQUIRE(choose(std::nullopt) == "no checkpoint can be used: " + broken + ": is missing\n  " +
+                                        (run / "step-00000001/rank-00000.safetensors") +
+                                        ": is missing\n  " +
+                                        (run / "step-00000002/checkpoint.json") +
+                                        ": does not begin as a checkpoint manifest");
   });
-  REQUIRE(bad_input([&] { choose_checkpoint(run / "nothing", std::nullopt, RankGroup{}); }) ==
+  REQUIRE(bad_input([&] { choose_checkpoint(run / "nothing", std::nullopt, CheckpointGroup{}); }) ==
           (run / "nothing") + ": holds no checkpoint");
 }
 
@@ -255,7 +267,7 @@ TEST_CASE("after going back to an earlier step the newest commit counts, not the
   save(run.path(), 1, 200, 2);
   save(run.path(), 1, 150, 3);
   REQUIRE(read_text(run / "latest") == "step-00000150");
-  REQUIRE(choose_checkpoint(run.path(), std::nullopt, RankGroup{}) == run / "step-00000150");
+  REQUIRE(choose_checkpoint(run.path(), std::nullopt, CheckpointGroup{}) == run / "step-00000150");
   const auto entries = list_checkpoints(run.path());
   REQUIRE(entries.size() == 3);
   REQUIRE(entries[0].step == 150);
@@ -304,7 +316,7 @@ TEST_CASE("leftovers of interrupted saves are cleaned, and a replaced folder is 
 TEST_CASE("a failure on one rank stops the save on all, with the same words") {
   const TempFolder run;
   save(run.path(), 2, 1, 1);
-  const auto errors = run_ranks(2, [&](const RankGroup& group) {
+  const auto errors = run_ranks(2, [&](const CheckpointGroup& group) {
     ToyState state(2, group.rank, 2);
     auto slices = state.slices();
     if (group.rank == 1) slices.push_back(slices[0]);
@@ -329,7 +341,8 @@ TEST_CASE("differences between a checkpoint and a run are told field by field") 
   REQUIRE(found.size() == 3);
   REQUIRE(found[0].text == "data: the checkpoint has d0d0, this run ffff");
   REQUIRE(found[1].text == "seed: the checkpoint has 18446744073709551615, this run 5");
-  REQUIRE(found[2].text == "topology: the checkpoint has data 2, world_size 2, this run data 3, world_size 3");
+  REQUIRE(found[2].text ==
+          "topology: the checkpoint has data 2, world_size 2, this run data 3, world_size 3");
 }
 
 TEST_CASE("a person can read what a checkpoint holds") {
@@ -347,7 +360,8 @@ TEST_CASE("a person can read what a checkpoint holds") {
   REQUIRE(text.find(row("scheduler last_batch_iteration", "99")) != std::string::npos);
   const std::string all = describe_checkpoint(run.path());
   REQUIRE(all.find("step-00000100  2 ranks, ") == 0);
-  REQUIRE(bad_input([&] { describe_checkpoint(run / "absent"); }) == (run / "absent") + ": is not a folder");
+  REQUIRE(bad_input([&] { describe_checkpoint(run / "absent"); }) ==
+          (run / "absent") + ": is not a folder");
 }
 
 TEST_CASE("too little room for checkpoints is told before the first one") {

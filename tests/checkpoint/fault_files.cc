@@ -13,7 +13,9 @@ namespace fs = std::filesystem;
 class FaultFile : public WritableFile {
  public:
   FaultFile(FaultFileSystem& files, std::string path, FaultFileSystem::NodePtr node)
-      : files_(files), path_(std::move(path)), node_(std::move(node)),
+      : files_(files),
+        path_(std::move(path)),
+        node_(std::move(node)),
         real_(posix_files().create(path_)) {}
 
   void write(const void* data, size_t size) override {
@@ -74,7 +76,8 @@ FaultFileSystem::NodePtr FaultFileSystem::load(const std::string& path) {
     node->bytes = node->durable_bytes = read_text(path);
     return node;
   }
-  for (const std::string& name : posix_files().list(path)) node->entries[name] = load(path + "/" + name);
+  for (const std::string& name : posix_files().list(path))
+    node->entries[name] = load(path + "/" + name);
   node->durable_entries = node->entries;
   return node;
 }
@@ -84,7 +87,9 @@ void FaultFileSystem::fail_call(int64_t k, int error_number) {
   error_number_ = error_number;
 }
 
-void FaultFileSystem::cut_power_at(int64_t k) { power_cut_at_ = calls_ + k; }
+void FaultFileSystem::cut_power_at(int64_t k) {
+  power_cut_at_ = calls_ + k;
+}
 
 void FaultFileSystem::enter(const std::string& what, const std::string& path) {
   const int64_t number = calls_++;
@@ -92,8 +97,8 @@ void FaultFileSystem::enter(const std::string& what, const std::string& path) {
   if (power_cut_at_ >= 0 && number >= power_cut_at_)
     throw Error(ExitCode::kEnvironment, "the power is off", "wait");
   if (number == fail_at_)
-    throw Error(ExitCode::kEnvironment, cat(path, ": ", what, " failed: ", errno_text(error_number_)),
-                "free space");
+    throw Error(ExitCode::kEnvironment,
+                cat(path, ": ", what, " failed: ", errno_text(error_number_)), "free space");
 }
 
 FaultFileSystem::NodePtr FaultFileSystem::find(const std::string& path) {
@@ -107,7 +112,8 @@ FaultFileSystem::NodePtr FaultFileSystem::find(const std::string& path) {
   return node;
 }
 
-std::pair<FaultFileSystem::NodePtr, std::string> FaultFileSystem::parent_of(const std::string& path) {
+std::pair<FaultFileSystem::NodePtr, std::string> FaultFileSystem::parent_of(
+    const std::string& path) {
   return {find(fs::path(path).parent_path().string()), fs::path(path).filename().string()};
 }
 
@@ -189,7 +195,9 @@ bool FaultFileSystem::exists(const std::string& path) {
   return posix_files().exists(path);
 }
 
-int64_t FaultFileSystem::free_bytes(const std::string&) { return free_bytes_; }
+int64_t FaultFileSystem::free_bytes(const std::string&) {
+  return free_bytes_;
+}
 
 void FaultFileSystem::restart(Survival survival, uint64_t seed) {
   random_.seed(seed);

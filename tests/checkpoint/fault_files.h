@@ -15,11 +15,11 @@ namespace ftrun::test {
 /// What a machine finds on its disk after the power came back. The first keeps exactly what was
 /// synced; a file system may have written more, in any order.
 enum class Survival {
-  kSyncedOnly,      // entries of synced folders, bytes of synced files
-  kEntriesAndZeros, // all entries; bytes that were not synced are zeros
-  kEntriesShort,    // all entries; files cut to what was synced
-  kEverything,      // a killed process: the machine stayed up
-  kRandom,          // each change of a folder and each file decides for itself
+  kSyncedOnly,       // entries of synced folders, bytes of synced files
+  kEntriesAndZeros,  // all entries; bytes that were not synced are zeros
+  kEntriesShort,     // all entries; files cut to what was synced
+  kEverything,       // a killed process: the machine stayed up
+  kRandom,           // each change of a folder and each file decides for itself
 };
 
 /// A file system on a real folder that counts calls, makes the k-th fail, or cuts the power there.
@@ -30,7 +30,8 @@ class FaultFileSystem : public FileSystem {
   /// `root` exists; what is below it counts as durable.
   explicit FaultFileSystem(const std::string& root);
 
-  /// Call number `k` (from 0, counted from now) fails with this errno; a write leaves half its bytes.
+  /// Call number `k` (from 0, counted from now) fails with this errno; a write leaves half its
+  /// bytes.
   void fail_call(int64_t k, int error_number);
   /// From call number `k` on nothing reaches the disk any more, and every call throws.
   void cut_power_at(int64_t k);
@@ -61,8 +62,8 @@ class FaultFileSystem : public FileSystem {
     bool is_folder = false;
     std::string bytes, durable_bytes;
     Entries entries, durable_entries;
-    /// What was done to the entries since the folder was synced: each holds atomically or not at all
-    /// (a rename is one), in any combination. A null node is a name that went.
+    /// What was done to the entries since the folder was synced: each holds atomically or not at
+    /// all (a rename is one), in any combination. A null node is a name that went.
     std::vector<Entries> unsynced;
   };
   static void change(const NodePtr& folder, const Entries& changes);

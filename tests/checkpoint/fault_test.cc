@@ -28,7 +28,7 @@ struct Scene {
 
 std::vector<std::string> save(FileSystem& files, const std::string& root, int64_t step, int version,
                               int64_t keep_last = 0) {
-  return run_ranks(kRanks, [&](const RankGroup& group) {
+  return run_ranks(kRanks, [&](const CheckpointGroup& group) {
     ToyState state(kRanks, group.rank, version);
     save_checkpoint(files, {.root = root, .keep_last = keep_last}, toy_meta(step, kRanks),
                     state.slices(), group);
@@ -39,7 +39,7 @@ std::vector<std::string> save(FileSystem& files, const std::string& root, int64_
 int resumed_version(const std::string& root) {
   std::string folder;
   try {
-    folder = choose_checkpoint(root, std::nullopt, RankGroup{});
+    folder = choose_checkpoint(root, std::nullopt, CheckpointGroup{});
   } catch (const Error&) {
     return 0;
   }
@@ -83,7 +83,8 @@ void fail_each_call(int error_number, int64_t step, int64_t keep_last) {
     REQUIRE(errors[0] == errors[1]);
     refused += errors[0].empty() ? 0 : 1;
     if (!errors[0].empty())
-      REQUIRE(errors[0].find(cat("checkpoint ", step_folder_name(step), " was not written: rank ")) == 0);
+      REQUIRE(errors[0].find(
+                  cat("checkpoint ", step_folder_name(step), " was not written: rank ")) == 0);
     clean_checkpoints(files, scene.root);
     REQUIRE(!has_leftovers(scene.root));
     // Refused, the save may still have reached its commit: then the new state is whole.
@@ -194,7 +195,8 @@ TEST_CASE("a failed save says what failed, on which rank, and what to do") {
     if (errors[0].find("reserve failed") == std::string::npos) continue;
     const size_t path = errors[0].find(scene.root);
     REQUIRE(errors[0].substr(0, path).find("checkpoint step-00000002 was not written: rank ") == 0);
-    REQUIRE(errors[0].find(".safetensors: reserve failed: No space left on device") != std::string::npos);
+    REQUIRE(errors[0].find(".safetensors: reserve failed: No space left on device") !=
+            std::string::npos);
     break;
   }
 }
@@ -221,9 +223,9 @@ TEST_CASE("every flipped bit of a checkpoint is found and its file named") {
     const auto problems = verify_checkpoint(scene.root);
     INFO(path << ", byte " << at);
     REQUIRE(!problems.empty());
-    const bool named = std::any_of(problems.begin(), problems.end(), [&](const std::string& problem) {
-      return problem.find(path + ":") == 0;
-    });
+    const bool named =
+        std::any_of(problems.begin(), problems.end(),
+                    [&](const std::string& problem) { return problem.find(path + ":") == 0; });
     REQUIRE(named);
     if (path.find("rank-") != std::string::npos) {
       uint64_t header = 0;
@@ -252,7 +254,9 @@ TEST_CASE("a flipped bit is found by the load of the rank that needs it") {
   checkpoint.read(other.slices());
   REQUIRE(other.equals(1));
   ToyState mine(kRanks, 1, 0);
-  REQUIRE(bad_input([&] { checkpoint.read(mine.slices()); }).find(path + ": tensor \"scale\" (param), elements 0 to 1: the checksum is ") == 0);
+  REQUIRE(bad_input([&] {
+            checkpoint.read(mine.slices());
+          }).find(path + ": tensor \"scale\" (param), elements 0 to 1: the checksum is ") == 0);
 }
 
 }  // namespace ftrun::test

@@ -38,7 +38,8 @@ void read_values(const ExportPiece& piece, std::span<float> out) {
 ExportOptions options_for(const std::string& folder) {
   ExportOptions options;
   options.folder = folder;
-  options.config_json = R"({"model_type": "llama", "my_own_key": {"b": 1, "a": [2]}, "rope_theta": 1e4})";
+  options.config_json =
+      R"({"model_type": "llama", "my_own_key": {"b": 1, "a": [2]}, "rope_theta": 1e4})";
   options.piece_elements = 7;
   return options;
 }
@@ -97,11 +98,12 @@ TEST_CASE("the pieces that helpers must gather come in the order of the export")
   ExportOptions options = options_for(folder / "export");
   options.shard_bytes = 112;
   std::vector<std::string> asked;
-  export_model(posix_files(), options, kTensors, [&](const ExportPiece& piece, std::span<float> out) {
-    asked.push_back(cat(piece.file, " ", piece.tensor, " ", piece.begin, " ", piece.end));
-    REQUIRE(out.size() <= 7);
-    read_values(piece, out);
-  });
+  export_model(
+      posix_files(), options, kTensors, [&](const ExportPiece& piece, std::span<float> out) {
+        asked.push_back(cat(piece.file, " ", piece.tensor, " ", piece.begin, " ", piece.end));
+        REQUIRE(out.size() <= 7);
+        read_values(piece, out);
+      });
   std::vector<std::string> planned;
   for (const ExportPiece& piece : export_pieces(options, kTensors))
     planned.push_back(cat(piece.file, " ", piece.tensor, " ", piece.begin, " ", piece.end));
@@ -128,13 +130,15 @@ TEST_CASE("tokenizer and other files pass through byte for byte, weights and lin
   export_model(posix_files(), options, kTensors, read_values);
   REQUIRE(posix_files().list(folder / "export") ==
           std::vector<std::string>{"LICENSE", "chat_template.jinja", "config.json",
-                                   "generation_config.json", "model.safetensors", "tokenizer.json"});
+                                   "generation_config.json", "model.safetensors",
+                                   "tokenizer.json"});
   REQUIRE(read_text(folder / "export/tokenizer.json") == std::string("{\"a\":\0 }", 8));
 
   fs::create_symlink("/etc/hostname", source / "vocab.txt");
   options.folder = folder / "second";
   REQUIRE(bad_input([&] { export_model(posix_files(), options, kTensors, read_values); }) ==
-          source.path() + ": file name \"vocab.txt\" is refused: it is a link that leaves the folder");
+          source.path() +
+              ": file name \"vocab.txt\" is refused: it is a link that leaves the folder");
   REQUIRE(posix_files().list(folder.path()) == std::vector<std::string>{"export"});
 }
 
@@ -142,21 +146,26 @@ TEST_CASE("config.json keeps what it held and is spelt for old and new readers")
   const auto config = [](const std::string& text, DType dtype) {
     return nlohmann::ordered_json::parse(exported_config(text, dtype, "c"));
   };
-  REQUIRE(exported_config(R"({"z": 1, "unknown": {"b": null, "a": [1.5]}, "torch_dtype": "float16"})",
-                          DType::kBF16, "c") ==
-          "{\n  \"z\": 1,\n  \"unknown\": {\n    \"b\": null,\n    \"a\": [\n      1.5\n    ]\n  },\n"
-          "  \"torch_dtype\": \"bfloat16\",\n  \"dtype\": \"bfloat16\"\n}\n");
-  const auto old = config(R"({"rope_theta": 5e5, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}})",
-                          DType::kF32);
-  REQUIRE(old["rope_parameters"].dump() == R"({"rope_type":"llama3","factor":8.0,"rope_theta":500000.0})");
+  REQUIRE(
+      exported_config(R"({"z": 1, "unknown": {"b": null, "a": [1.5]}, "torch_dtype": "float16"})",
+                      DType::kBF16, "c") ==
+      "{\n  \"z\": 1,\n  \"unknown\": {\n    \"b\": null,\n    \"a\": [\n      1.5\n    ]\n  },\n"
+      "  \"torch_dtype\": \"bfloat16\",\n  \"dtype\": \"bfloat16\"\n}\n");
+  const auto old =
+      config(R"({"rope_theta": 5e5, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}})",
+             DType::kF32);
+  REQUIRE(old["rope_parameters"].dump() ==
+          R"({"rope_type":"llama3","factor":8.0,"rope_theta":500000.0})");
   REQUIRE(old["dtype"] == "float32");
   const auto plain = config(R"({"rope_theta": 1e4, "rope_scaling": null})", DType::kF32);
   REQUIRE(plain["rope_parameters"].dump() == R"({"rope_type":"default","rope_theta":10000.0})");
-  const auto fresh = config(R"({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}})", DType::kF32);
+  const auto fresh =
+      config(R"({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}})", DType::kF32);
   REQUIRE(fresh["rope_theta"] == 1e4);
   REQUIRE(fresh["rope_scaling"].is_null());
-  const auto scaled = config(R"({"rope_parameters": {"rope_type": "linear", "factor": 2, "rope_theta": 1e4}})",
-                             DType::kF32);
+  const auto scaled =
+      config(R"({"rope_parameters": {"rope_type": "linear", "factor": 2, "rope_theta": 1e4}})",
+             DType::kF32);
   REQUIRE(scaled["rope_scaling"].dump() == R"({"rope_type":"linear","factor":2})");
   REQUIRE(bad_input([&] { config("[]", DType::kF32); }) == "c: must be a JSON object");
   REQUIRE(bad_input([&] { config("{\"a\":1,\"a\":2}", DType::kF32); }) ==
@@ -211,7 +220,8 @@ TEST_CASE("a failure at any call of an export leaves no half folder and keeps th
       REQUIRE(names[0].find("export.old-") == 0);
       check_values(folder / names[0], DType::kF32);
     } else {
-      const bool is_new = ModelFolder(folder / "export").at("model.norm.weight").dtype == DType::kBF16;
+      const bool is_new =
+          ModelFolder(folder / "export").at("model.norm.weight").dtype == DType::kBF16;
       check_values(folder / "export", is_new ? DType::kBF16 : DType::kF32);
     }
   }
@@ -220,9 +230,10 @@ TEST_CASE("a failure at any call of an export leaves no half folder and keeps th
 
 TEST_CASE("the parameters of a checkpoint of 3 ranks are exported by one process") {
   const TempFolder run;
-  const auto errors = run_ranks(3, [&](const RankGroup& group) {
+  const auto errors = run_ranks(3, [&](const CheckpointGroup& group) {
     ToyState state(3, group.rank, 2);
-    save_checkpoint(posix_files(), {.root = run / "checkpoints"}, toy_meta(4, 3), state.slices(), group);
+    save_checkpoint(posix_files(), {.root = run / "checkpoints"}, toy_meta(4, 3), state.slices(),
+                    group);
   });
   REQUIRE(errors == std::vector<std::string>(3));
   export_checkpoint(posix_files(), run / "checkpoints/step-00000004", options_for(run / "export"));
@@ -242,7 +253,7 @@ TEST_CASE("a checkpoint without parameters is not exported") {
   const TempFolder run;
   float value = 1;
   save_checkpoint(posix_files(), {.root = run.path()}, toy_meta(1, 1),
-                  {{"a", "exp_avg", DType::kF32, {}, 0, 1, &value}}, RankGroup{});
+                  {{"a", "exp_avg", DType::kF32, {}, 0, 1, &value}}, CheckpointGroup{});
   REQUIRE(bad_input([&] {
             export_checkpoint(posix_files(), run / "step-00000001", options_for(run / "export"));
           }) == (run / "step-00000001/checkpoint.json") + ": holds no parameters (kind \"param\")");

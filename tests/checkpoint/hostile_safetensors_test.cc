@@ -30,7 +30,9 @@ std::string file(const std::string& entries, size_t data_bytes) {
   return safetensors_bytes(cat("{", entries, "}"), std::string(data_bytes, '\1'));
 }
 
-std::string with_length(const std::string& length, const std::string& rest) { return length + rest; }
+std::string with_length(const std::string& length, const std::string& rest) {
+  return length + rest;
+}
 
 std::string nested(size_t depth) {
   return cat("{\"a\":", std::string(depth, '['), std::string(depth, ']'), "}");
@@ -104,9 +106,11 @@ std::vector<Case> value_cases() {
       {"negative offset", file(f32("a", "[1]", "[-4,0]"), 4),
        "tensor \"a\": data_offsets must hold integers of 0 or more, found a negative number"},
       {"fractional dimension", file(f32("a", "[1.0]", "[0,4]"), 4),
-       "tensor \"a\": shape must hold integers of 0 or more, found a number that is not a plain integer"},
+       "tensor \"a\": shape must hold integers of 0 or more, found a number that is not a plain "
+       "integer"},
       {"dimension above 2^64", file(f32("a", "[18446744073709551616]", "[0,4]"), 4),
-       "tensor \"a\": shape must hold integers of 0 or more, found a number that is not a plain integer"},
+       "tensor \"a\": shape must hold integers of 0 or more, found a number that is not a plain "
+       "integer"},
       {"dimension of 2^63", file(f32("a", "[9223372036854775808]", "[0,4]"), 4),
        "tensor \"a\": shape holds 9223372036854775808, which is too large"},
       {"65 dimensions", file(f32("a", dimensions + "]", "[0,0]"), 0),
@@ -115,8 +119,7 @@ std::vector<Case> value_cases() {
        "tensor \"a\": shape must be a list of integers, found a text"},
       {"shape is nested", file(f32("a", "[[1]]", "[0,4]"), 4),
        "tensor \"a\": shape must hold integers of 0 or more, found a list"},
-      {"unknown dtype",
-       file(entry("a", R"("dtype":"F33","shape":[1],"data_offsets":[0,4])"), 4),
+      {"unknown dtype", file(entry("a", R"("dtype":"F33","shape":[1],"data_offsets":[0,4])"), 4),
        "tensor \"a\": dtype \"F33\" is not one that ftrun reads"},
       {"dtype is a number", file(entry("a", R"("dtype":32,"shape":[1],"data_offsets":[0,4])"), 4),
        "tensor \"a\": dtype must be a text, found a number"},
@@ -139,7 +142,8 @@ std::vector<Case> structure_cases() {
        "tensor \"a\": dtype comes twice"},
       {"duplicate metadata", file(R"("__metadata__":{"k":"1","k":"2"})", 0),
        "__metadata__ \"k\" comes twice"},
-      {"metadata twice", file(R"("__metadata__":{},"__metadata__":{})", 0), "__metadata__ comes twice"},
+      {"metadata twice", file(R"("__metadata__":{},"__metadata__":{})", 0),
+       "__metadata__ comes twice"},
       {"unknown field",
        file(entry("a", R"("dtype":"F32","shape":[1],"data_offsets":[0,4],"x":1)"), 4),
        "tensor \"a\": field \"x\" is not one of the format"},
@@ -147,16 +151,19 @@ std::vector<Case> structure_cases() {
        "tensor \"a\": dtype is missing"},
       {"missing offsets", file(entry("a", R"("dtype":"F32","shape":[1])"), 4),
        "tensor \"a\": data_offsets is missing"},
-      {"leading space", safetensors_bytes(cat(" {", a, "}"), "1234"), "the header does not begin with {"},
+      {"leading space", safetensors_bytes(cat(" {", a, "}"), "1234"),
+       "the header does not begin with {"},
       {"NUL padding", safetensors_bytes(cat("{", a, "}", std::string(3, '\0')), "1234"),
        "the header holds a NUL byte at position 54"},
       {"bad UTF-8", safetensors_bytes(cat("{", f32("\xff\xfe", "[1]", "[0,4]"), "}"), "1234"),
        "the header is not valid JSON at byte 3"},
-      {"deep nesting", safetensors_bytes(nested(100'000), ""), "\"a\" must be an object, found a list"},
+      {"deep nesting", safetensors_bytes(nested(100'000), ""),
+       "\"a\" must be an object, found a list"},
       {"deep objects", safetensors_bytes("{\"a\":{\"b\":{\"c\":{}}}}", ""),
        "tensor \"a\": field \"b\" is not one of the format"},
       {"a list for a header", safetensors_bytes("[]", ""), "the header does not begin with {"},
-      {"unfinished JSON", safetensors_bytes(cat("{", a), "1234"), "the header is not valid JSON at byte 54"},
+      {"unfinished JSON", safetensors_bytes(cat("{", a), "1234"),
+       "the header is not valid JSON at byte 54"},
       {"text after the object", safetensors_bytes(cat("{", a, "}{}"), "1234"),
        "the header is not valid JSON at byte 55"},
   };
@@ -176,7 +183,8 @@ std::vector<Case> name_cases() {
       {"terminal escape", named("\\u001b[2J"),
        "tensor name \"\\x1b[2J\" is refused: it holds a control character"},
       {"very long name", named(std::string(5000, 'n')),
-       cat("tensor name \"", std::string(120, 'n'), "...\" is refused: it is longer than 4096 bytes")},
+       cat("tensor name \"", std::string(120, 'n'),
+           "...\" is refused: it is longer than 4096 bytes")},
   };
 }
 
@@ -192,15 +200,26 @@ void check_all(const std::vector<Case>& cases) {
 
 }  // namespace
 
-TEST_CASE("safetensors whose size or length field lies are refused") { check_all(size_cases()); }
-TEST_CASE("safetensors whose tensors do not tile the data are refused") { check_all(layout_cases()); }
-TEST_CASE("safetensors with values of another kind are refused") { check_all(value_cases()); }
-TEST_CASE("safetensors with a malformed structure are refused") { check_all(structure_cases()); }
-TEST_CASE("safetensors with names that are no tensor names are refused") { check_all(name_cases()); }
+TEST_CASE("safetensors whose size or length field lies are refused") {
+  check_all(size_cases());
+}
+TEST_CASE("safetensors whose tensors do not tile the data are refused") {
+  check_all(layout_cases());
+}
+TEST_CASE("safetensors with values of another kind are refused") {
+  check_all(value_cases());
+}
+TEST_CASE("safetensors with a malformed structure are refused") {
+  check_all(structure_cases());
+}
+TEST_CASE("safetensors with names that are no tensor names are refused") {
+  check_all(name_cases());
+}
 
 TEST_CASE("at least the 34 hostile cases are in the tables") {
   REQUIRE(size_cases().size() + layout_cases().size() + value_cases().size() +
-              structure_cases().size() + name_cases().size() >= 34);
+              structure_cases().size() + name_cases().size() >=
+          34);
 }
 
 TEST_CASE("NaN and infinity in the data are data") {
@@ -214,7 +233,8 @@ TEST_CASE("NaN and infinity in the data are data") {
 TEST_CASE("any mutation of a good file is read or refused, never anything else") {
   const std::string good =
       file(cat("\"__metadata__\":{\"format\":\"pt\"},", f32("a", "[2,1]", "[0,8]"), ",",
-               f32("b", "[]", "[8,12]"), ",", f32("c", "[0]", "[12,12]")), 12);
+               f32("b", "[]", "[8,12]"), ",", f32("c", "[0]", "[12,12]")),
+           12);
   std::mt19937_64 random(7);
   const std::string alphabet = cat("\"{}[],:0123456789-.eE\\uF32ashpedtyf_ \xff", '\0');
   int refused = 0;

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "base/checksum.h"
 #include "base/file.h"
 #include "checkpoint/hf_export.h"
 #include "checkpoint/model_folder.h"
@@ -30,27 +29,34 @@ std::string work_folder() {
 TEST_CASE("write files for Python", "[.interop-write]") {
   const std::string folder = work_folder();
   SafetensorsWriter writer(posix_files(), folder + "/cpp.safetensors",
-                           {{"z.f32", DType::kF32, {2, 3}}, {"a.bf16", DType::kBF16, {4}},
-                            {"b.f16", DType::kF16, {1, 1}}, {"m.i64", DType::kI64, {}},
-                            {"m.u8", DType::kU8, {3}}, {"m.bool", DType::kBool, {2}},
-                            {"m.i32", DType::kI32, {2}}, {"empty", DType::kF32, {0, 2}},
+                           {{"z.f32", DType::kF32, {2, 3}},
+                            {"a.bf16", DType::kBF16, {4}},
+                            {"b.f16", DType::kF16, {1, 1}},
+                            {"m.i64", DType::kI64, {}},
+                            {"m.u8", DType::kU8, {3}},
+                            {"m.bool", DType::kBool, {2}},
+                            {"m.i32", DType::kI32, {2}},
+                            {"empty", DType::kF32, {0, 2}},
                             {"d\"\\\xc3\xa9", DType::kF64, {1}}});
   for (const TensorSpec& spec : writer.tensors()) {
-    const auto size = static_cast<size_t>(checked_elements(spec.shape, "") * dtype_bytes(spec.dtype));
+    const auto size =
+        static_cast<size_t>(checked_elements(spec.shape, "") * dtype_bytes(spec.dtype));
     writer.append(spec.name, std::vector<std::byte>(size, std::byte{1}));
   }
   writer.finish();
   ToyState state(1, 0, 3);
   save_checkpoint(posix_files(), {.root = folder + "/checkpoints"}, toy_meta(5, 1), state.slices(),
-                  RankGroup{});
+                  CheckpointGroup{});
 }
 
 TEST_CASE("print what Python wrote", "[.interop-read]") {
   const SafetensorsFile file(work_folder() + "/python.safetensors");
-  for (const TensorInfo& tensor : file.tensors()) {
-    const auto bytes = file.bytes(tensor);
-    std::printf("%s %s %s %s\n", tensor.name.c_str(), std::string(dtype_name(tensor.dtype)).c_str(),
-                shape_text(tensor.shape).c_str(), hex64(xxh3(bytes.data(), bytes.size())).c_str());
+  for (const StoredTensor& tensor : file.tensors()) {
+    std::printf("tensor %s: %s %s ", tensor.name.c_str(),
+                std::string(dtype_name(tensor.dtype)).c_str(), shape_text(tensor.shape).c_str());
+    for (const std::byte byte : file.bytes(tensor))
+      std::printf("%02x", std::to_integer<unsigned>(byte));
+    std::printf("\n");
   }
 }
 

@@ -68,7 +68,8 @@ TEST_CASE("step folders are recognised exactly") {
   REQUIRE(step_folder_name(1234567890123) == "step-1234567890123");
   REQUIRE(step_of_folder("step-00000100") == 100);
   REQUIRE(step_of_folder("step-1234567890123") == 1234567890123);
-  for (const char* name : {"step-100", "step-00000100.tmp-1", "step--0000001", "latest", "step-", ""})
+  for (const char* name :
+       {"step-100", "step-00000100.tmp-1", "step--0000001", "latest", "step-", ""})
     REQUIRE(!step_of_folder(name));
 }
 
@@ -100,19 +101,23 @@ TEST_CASE("manifests that verify and yet make no sense are refused") {
   REQUIRE(refusal(with("\"file\":\"rank-00000.safetensors\"", "\"file\":\"../x\"")) ==
           "m: the file of rank 0 must be rank-00000.safetensors, found ../x");
   REQUIRE(refusal(with("\"end\":4", "\"end\":7")) ==
-          "m: rank-00000.safetensors: tensor \"a.weight\": the slice ends at 7, the tensor has 6 elements");
+          "m: rank-00000.safetensors: tensor \"a.weight\": the slice ends at 7, the tensor has 6 "
+          "elements");
   REQUIRE(refusal(with("\"begin\":1", "\"begin\":5")) ==
-          "m: rank-00000.safetensors: tensor \"a.weight\": field \"end\" is 4, at least 5 was expected");
+          "m: rank-00000.safetensors: tensor \"a.weight\": field \"end\" is 4, at least 5 was "
+          "expected");
   REQUIRE(refusal(with("[2,3]", "[4294967296,4294967296]")) ==
           "m: rank-00000.safetensors: tensor \"a.weight\": shape has too many elements");
   REQUIRE(refusal(with("[2,3]", "[2,-3]")) ==
-          "m: rank-00000.safetensors: tensor \"a.weight\": field \"shape\" must hold integers of 0 or more");
+          "m: rank-00000.safetensors: tensor \"a.weight\": field \"shape\" must hold integers of 0 "
+          "or more");
   REQUIRE(refusal(with("\"BF16\"", "\"BF17\"")) ==
           "m: rank-00000.safetensors: tensor \"a.weight\": dtype \"BF17\" is not known");
   REQUIRE(refusal(with("\"rank\":0", "\"rank\":1")) ==
           "m: the file of rank 1 must be rank-00001.safetensors, found rank-00000.safetensors");
   REQUIRE(refusal(with("\"xxh3\":\"000000000000004d\"", "\"xxh3\":\"4d\"")) ==
-          "m: rank-00000.safetensors: tensor \"a.weight\": field \"xxh3\" must be 16 hexadecimal digits, found \"4d\"");
+          "m: rank-00000.safetensors: tensor \"a.weight\": field \"xxh3\" must be 16 hexadecimal "
+          "digits, found \"4d\"");
 }
 
 TEST_CASE("hostile JSON is refused with its place") {

@@ -27,7 +27,8 @@ struct Weight {
 };
 
 std::vector<std::byte> stored(const Weight& weight) {
-  std::vector<std::byte> bytes(weight.values.size() * static_cast<size_t>(dtype_bytes(weight.dtype)));
+  std::vector<std::byte> bytes(weight.values.size() *
+                               static_cast<size_t>(dtype_bytes(weight.dtype)));
   for (size_t i = 0; i < weight.values.size(); ++i) {
     if (weight.dtype == DType::kF32) std::memcpy(&bytes[i * 4], &weight.values[i], 4);
     if (weight.dtype == DType::kBF16) {
@@ -46,7 +47,8 @@ void write_weights(const std::string& path, const std::vector<Weight>& weights) 
     by_name[weight.name] = &weight;
   }
   SafetensorsWriter writer(posix_files(), path, specs);
-  for (const TensorSpec& spec : writer.tensors()) writer.append(spec.name, stored(*by_name[spec.name]));
+  for (const TensorSpec& spec : writer.tensors())
+    writer.append(spec.name, stored(*by_name[spec.name]));
   writer.finish();
 }
 
@@ -58,8 +60,9 @@ constexpr const char* kFirst = "model-00001-of-00002.safetensors";
 constexpr const char* kSecond = "model-00002-of-00002.safetensors";
 
 std::string index_text(const std::string& embed_file, const std::string& norm_file) {
-  return cat("{\"metadata\": {\"total_size\": 28}, \"weight_map\": {\"model.embed_tokens.weight\": \"",
-             embed_file, "\", \"model.norm.weight\": \"", norm_file, "\"}}");
+  return cat(
+      "{\"metadata\": {\"total_size\": 28}, \"weight_map\": {\"model.embed_tokens.weight\": \"",
+      embed_file, "\", \"model.norm.weight\": \"", norm_file, "\"}}");
 }
 
 void make_sharded(const TempFolder& folder) {
@@ -80,7 +83,8 @@ void check_weights(const ModelFolder& model) {
   std::vector<uint16_t> halves(2);
   model.read_bf16("model.embed_tokens.weight", 4, 6, halves);
   REQUIRE(halves == std::vector<uint16_t>{bf16_from_f32(5.0F), bf16_from_f32(6)});
-  REQUIRE(model.names() == std::vector<std::string>{"model.embed_tokens.weight", "model.norm.weight"});
+  REQUIRE(model.names() ==
+          std::vector<std::string>{"model.embed_tokens.weight", "model.norm.weight"});
   REQUIRE(model.at("model.norm.weight").shape == std::vector<int64_t>{2});
   REQUIRE(model.find("lm_head.weight") == nullptr);
   REQUIRE(model.config_json() == kConfig);
@@ -122,13 +126,15 @@ TEST_CASE("files linked from a hub cache are read") {
 
 TEST_CASE("a folder that is no model is refused with what it lacks") {
   const TempFolder folder;
-  REQUIRE(bad_input([&] { ModelFolder model(folder / "none"); }) == (folder / "none") + ": is not a folder");
+  REQUIRE(bad_input([&] { ModelFolder model(folder / "none"); }) ==
+          (folder / "none") + ": is not a folder");
   REQUIRE(opening(folder) == folder.path() + ": has no config.json");
   write_text(folder / "config.json", kConfig);
   REQUIRE(opening(folder) ==
           folder.path() + ": has neither model.safetensors nor model.safetensors.index.json");
   write_text(folder / "pytorch_model.bin", "");
-  REQUIRE(opening(folder) == folder.path() + ": holds its weights as pickles (pytorch_model*.bin) only");
+  REQUIRE(opening(folder) ==
+          folder.path() + ": holds its weights as pickles (pytorch_model*.bin) only");
 }
 
 TEST_CASE("an index that lies is found out") {
@@ -137,12 +143,14 @@ TEST_CASE("an index that lies is found out") {
   const std::string index = folder / "model.safetensors.index.json";
   write_text(index, index_text(kSecond, kFirst));
   REQUIRE(opening(folder) ==
-          cat(folder / kFirst, ": tensor \"model.embed_tokens.weight\" is here, the index says it is in ", kSecond));
+          cat(folder / kFirst,
+              ": tensor \"model.embed_tokens.weight\" is here, the index says it is in ", kSecond));
   write_text(index, index_text(kFirst, kFirst));
-  REQUIRE(opening(folder) ==
-          cat(index, ": tensor \"model.norm.weight\" should be in ", kFirst, ", which does not hold it"));
+  REQUIRE(opening(folder) == cat(index, ": tensor \"model.norm.weight\" should be in ", kFirst,
+                                 ", which does not hold it"));
   write_text(index, index_text(kFirst, "model-00003.safetensors"));
-  REQUIRE(opening(folder) == cat(index, ": shard model-00003.safetensors is missing from the folder"));
+  REQUIRE(opening(folder) ==
+          cat(index, ": shard model-00003.safetensors is missing from the folder"));
   write_text(index, "{\"weight_map\": {}}");
   REQUIRE(opening(folder) == index + ": weight_map is empty");
   write_text(index, "{\"weight_map\": []}");
@@ -165,8 +173,9 @@ TEST_CASE("one tensor in two shards is refused, one that the index does not list
   });
   REQUIRE(log.find("tensor \"extra\" is not in the index and not used") != std::string::npos);
   write_weights(folder / kSecond, {kNorm, kEmbed});
-  REQUIRE(opening(folder) == cat(folder / kSecond,
-                                 ": tensor \"model.embed_tokens.weight\" is here, the index says it is in ", kFirst));
+  REQUIRE(opening(folder) ==
+          cat(folder / kSecond,
+              ": tensor \"model.embed_tokens.weight\" is here, the index says it is in ", kFirst));
 }
 
 TEST_CASE("an index cannot name a file outside its folder") {
@@ -185,8 +194,9 @@ TEST_CASE("an index cannot name a file outside its folder") {
   }
   fs::create_symlink(outside / "secret.safetensors", folder / "link.safetensors");
   write_text(index, index_text(kFirst, "link.safetensors"));
-  REQUIRE(opening(folder) == folder.path() +
-                                 ": file name \"link.safetensors\" is refused: it is a link that leaves the folder");
+  REQUIRE(opening(folder) ==
+          folder.path() +
+              ": file name \"link.safetensors\" is refused: it is a link that leaves the folder");
 }
 
 TEST_CASE("asking for what the weights do not hold is refused") {
@@ -201,7 +211,8 @@ TEST_CASE("asking for what the weights do not hold is refused") {
           (folder / "model.safetensors") +
               ": tensor \"model.embed_tokens.weight\" has 6 elements, 0 to 9 were asked for");
   REQUIRE(bad_input([&] { model.read_f32("ids", 0, 0, {}); }) ==
-          (folder / "model.safetensors") + ": tensor \"ids\" holds I64, weights must be F32, BF16 or F16");
+          (folder / "model.safetensors") +
+              ": tensor \"ids\" holds I64, weights must be F32, BF16 or F16");
 }
 
 TEST_CASE("the fingerprint changes with config, names and shapes and with nothing else") {

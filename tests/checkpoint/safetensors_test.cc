@@ -53,7 +53,8 @@ TEST_CASE("a file that was written is read back, in the library's order") {
     writer.append(spec.name, std::span(bytes).subspan(half.size()));
   }
   const WrittenFile written = writer.finish();
-  REQUIRE(order == std::vector<std::string>{"step", "a.bias", "b.weight", "empty", "a.weight", "flags"});
+  REQUIRE(order ==
+          std::vector<std::string>{"step", "a.bias", "b.weight", "empty", "a.weight", "flags"});
 
   const SafetensorsFile file(path);
   REQUIRE(file.metadata() == std::map<std::string, std::string>{{"format", "pt"}, {"who", "test"}});
@@ -159,8 +160,8 @@ TEST_CASE("F16 is read exactly, for every value") {
 TEST_CASE("F32 rounds to the nearest BF16, ties to even") {
   const float one = 1.0F;
   const float step = 1.0F / 128;
-  REQUIRE(bf16_from_f32(one + step / 2) == 0x3f80);       // tie: down to even
-  REQUIRE(bf16_from_f32(one + step * 3 / 2) == 0x3f82);   // tie: up to even
+  REQUIRE(bf16_from_f32(one + step / 2) == 0x3f80);      // tie: down to even
+  REQUIRE(bf16_from_f32(one + step * 3 / 2) == 0x3f82);  // tie: up to even
   REQUIRE(bf16_from_f32(std::nextafter(one + step / 2, 2.0F)) == 0x3f81);
   REQUIRE(bf16_from_f32(std::numeric_limits<float>::max()) == 0x7f80);
   REQUIRE(bf16_from_f32(-std::numeric_limits<float>::infinity()) == 0xff80);

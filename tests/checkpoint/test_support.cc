@@ -1,5 +1,7 @@
 #include "test_support.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <barrier>
 #include <cstdlib>
@@ -26,8 +28,11 @@ const std::vector<std::string> kKinds{"param", "exp_avg", "exp_avg_sq"};
 
 }  // namespace
 
+// Thousands of files are synced: in memory where that can be had.
 TempFolder::TempFolder() {
-  std::string pattern = (fs::temp_directory_path() / "ftrun-checkpoint-XXXXXX").string();
+  const bool has_memory = ::access("/dev/shm", W_OK) == 0;
+  const fs::path parent = has_memory ? fs::path("/dev/shm") : fs::temp_directory_path();
+  std::string pattern = (parent / "ftrun-checkpoint-XXXXXX").string();
   path_ = ::mkdtemp(pattern.data());
 }
 
@@ -70,7 +75,7 @@ std::string error_of(ExitCode code, const std::function<void()>& action) {
 }
 
 std::vector<std::string> run_ranks(int world_size,
-                                   const std::function<void(const RankGroup&)>& work) {
+                                   const std::function<void(const CheckpointGroup&)>& work) {
   const auto count = static_cast<size_t>(world_size);
   std::vector<std::string> texts(count);
   std::vector<std::string> errors(count);
@@ -86,7 +91,7 @@ std::vector<std::string> run_ranks(int world_size,
         return all;
       };
       try {
-        work(RankGroup{rank, world_size, all_gather});
+        work(CheckpointGroup{rank, world_size, all_gather});
       } catch (const Error& error) {
         errors[static_cast<size_t>(rank)] = error.message();
       }

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "checkpoint/checkpoint_group.h"
 #include "checkpoint/manifest.h"
-#include "checkpoint/rank_group.h"
 
 namespace ftrun::test {
 
@@ -42,7 +42,7 @@ inline std::string bad_input(const std::function<void()>& action) {
 
 /// Runs `work` as `world_size` ranks in threads. Gives what each rank's Error said, "" for none.
 std::vector<std::string> run_ranks(int world_size,
-                                   const std::function<void(const RankGroup&)>& work);
+                                   const std::function<void(const CheckpointGroup&)>& work);
 
 /// Everything logged while `action` ran.
 std::string logged(const std::function<void()>& action);

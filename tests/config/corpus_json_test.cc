@@ -33,8 +33,9 @@ std::string content(const std::string& path) {
 // The oracle ran each file with a model of hidden size 4096 on bf16 hardware.
 ResolveContext oracle_context(const Json& entry) {
   ResolveContext context;
-  const std::string world = entry.at("world_size").is_string() ? entry.at("world_size").get<std::string>()
-                                                               : entry.at("world_size").dump();
+  const std::string world = entry.at("world_size").is_string()
+                                ? entry.at("world_size").get<std::string>()
+                                : entry.at("world_size").dump();
   context.world_size = world.empty() ? 1 : std::stoll(world);
   context.hidden_size = 4096;
   context.bf16_hardware = true;
@@ -43,12 +44,15 @@ ResolveContext oracle_context(const Json& entry) {
 
 std::string lower(std::string_view text) {
   std::string out(text);
-  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::transform(out.begin(), out.end(), out.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
   return out;
 }
 
 // "none" and an absent section are the same device.
-Json device(OffloadDevice d) { return std::string(name_of(d)); }
+Json device(OffloadDevice d) {
+  return std::string(name_of(d));
+}
 Json oracle_value(const std::string& key, const Json& value) {
   if (key.starts_with("offload_") && value.is_null()) return "none";
   if (key == "steps_per_print" && value.is_null()) return 0;
@@ -57,31 +61,33 @@ Json oracle_value(const std::string& key, const Json& value) {
 
 Json our_values(const Config& c) {
   const auto written = [&](const char* path) { return c.origins.find(path) != nullptr; };
-  return {{"train_batch_size", c.train_batch_size},
-          {"micro", c.train_micro_batch_size_per_gpu},
-          {"gas", c.gradient_accumulation_steps},
-          {"zero_stage", c.zero.stage},
-          {"fp16", c.fp16.enabled},
-          {"bf16", c.bf16.enabled},
-          {"gradient_clipping", c.gradient_clipping},
-          {"optimizer", written("optimizer.type") ? Json(lower(name_of(c.optimizer.type))) : Json()},
-          {"scheduler", written("scheduler.type") ? Json(std::string(name_of(c.scheduler.type))) : Json()},
-          {"offload_optimizer", device(c.zero.offload_optimizer.device)},
-          {"offload_param", device(c.zero.offload_param.device)},
-          {"overlap_comm", c.zero.overlap_comm},
-          {"reduce_bucket_size", c.zero.reduce_bucket_size},
-          {"allgather_bucket_size", c.zero.allgather_bucket_size},
-          {"prefetch_bucket_size", c.zero.prefetch_bucket_size},
-          {"param_persistence_threshold", c.zero.param_persistence_threshold},
-          {"sub_group_size", c.zero.sub_group_size},
-          {"gather_16bit", c.zero.gather_16bit_weights_on_model_save},
-          {"steps_per_print", c.steps_per_print},
-          {"loss_scale", c.fp16.loss_scale},
-          {"initial_scale_power", c.fp16.initial_scale_power},
-          {"loss_scale_window", c.fp16.loss_scale_window},
-          {"hysteresis", c.fp16.hysteresis},
-          {"min_loss_scale", c.fp16.min_loss_scale},
-          {"prescale_gradients", c.reduction.prescale_gradients}};
+  return {
+      {"train_batch_size", c.train_batch_size},
+      {"micro", c.train_micro_batch_size_per_gpu},
+      {"gas", c.gradient_accumulation_steps},
+      {"zero_stage", c.zero.stage},
+      {"fp16", c.fp16.enabled},
+      {"bf16", c.bf16.enabled},
+      {"gradient_clipping", c.gradient_clipping},
+      {"optimizer", written("optimizer.type") ? Json(lower(name_of(c.optimizer.type))) : Json()},
+      {"scheduler",
+       written("scheduler.type") ? Json(std::string(name_of(c.scheduler.type))) : Json()},
+      {"offload_optimizer", device(c.zero.offload_optimizer.device)},
+      {"offload_param", device(c.zero.offload_param.device)},
+      {"overlap_comm", c.zero.overlap_comm},
+      {"reduce_bucket_size", c.zero.reduce_bucket_size},
+      {"allgather_bucket_size", c.zero.allgather_bucket_size},
+      {"prefetch_bucket_size", c.zero.prefetch_bucket_size},
+      {"param_persistence_threshold", c.zero.param_persistence_threshold},
+      {"sub_group_size", c.zero.sub_group_size},
+      {"gather_16bit", c.zero.gather_16bit_weights_on_model_save},
+      {"steps_per_print", c.steps_per_print},
+      {"loss_scale", c.fp16.loss_scale},
+      {"initial_scale_power", c.fp16.initial_scale_power},
+      {"loss_scale_window", c.fp16.loss_scale_window},
+      {"hysteresis", c.fp16.hysteresis},
+      {"min_loss_scale", c.fp16.min_loss_scale},
+      {"prescale_gradients", c.reduction.prescale_gradients}};
 }
 
 bool same(const Json& a, const Json& b) {

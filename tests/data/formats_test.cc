@@ -269,7 +269,7 @@ TEST_CASE("a raw file's type comes from the options, its .json, meta.json or its
   TempFolder folder;
   const std::string path = folder.write("x.bin", bytes_of<uint32_t>({70000, 5}));
   REQUIRE(refusal(path) ==
-          path + ": nothing says what type its tokens have\n  remedy: set data.dtype to uint16 or "
+          path + ": nothing says what type its tokens have\n  remedy: set data.token_dtype to uint16 or "
                  "uint32, or write a meta.json beside it, such as {\"dtype\": \"uint16\"}");
   REQUIRE(ids_of(TokenDataset({path}, {.dtype = DType::kU32})) == std::vector<int32_t>{70000, 5});
   folder.write("meta.json", R"({"dtype": "uint32", "eos": 5})");
@@ -284,7 +284,7 @@ TEST_CASE("a raw file's type comes from the options, its .json, meta.json or its
   REQUIRE(refusal(folder.write("val.bin", bytes_of(wide))) ==
           folder.file("val.bin") +
               ": nothing says what type its tokens have, and they look like uint32, not uint16\n"
-              "  remedy: set data.dtype to uint32, or write a meta.json beside it: "
+              "  remedy: set data.token_dtype to uint32, or write a meta.json beside it: "
               "{\"dtype\": \"uint32\"}");
   REQUIRE(refusal(folder.write("train.bin", "abc")) ==
           folder.file("train.bin") +
@@ -298,8 +298,9 @@ TEST_CASE("documents of a flat file are cut after the end id", "[formats]") {
   const TokenDataset data({path}, {.end_of_document = 0, .find_documents = true});
   REQUIRE(starts_of(data) == std::vector<int64_t>{0, 3, 5, 7});
   REQUIRE(refusal(path, {.find_documents = true}) ==
-          path + ": has no document boundaries, and this packing needs them\n  remedy: set "
-                 "data.end_of_document to the id that ends a document, or use packing: concat");
+          path + ": has no document boundaries, and this packing needs them\n  remedy: write a "
+                 "meta.json beside it with the id that ends a document, such as {\"dtype\": "
+                 "\"uint16\", \"eos\": 2}, or set data.packing to concat");
   folder.write("meta.json", R"({"dtype": "uint16", "eos": 0})");
   REQUIRE(TokenDataset({path}, {.find_documents = true}).documents() == 3);
 }

@@ -41,7 +41,7 @@ TEST_CASE("the loader gives the steps that the reader makes, from any first step
     LoaderOptions options = options_for();
     options.first_step = first;
     Loader loader(samples, options);
-    StepReader reader(samples, options.shape, true, 5, kVocab);
+    StepReader reader(samples, options.shape, SampleOrder(samples.size(), true, 5), kVocab);
     for (int64_t step = first; step < first + 20; ++step) {
       REQUIRE(loader.next_step() == step);
       const Loader::Fetched fetched = loader.next();
@@ -87,7 +87,7 @@ TEST_CASE("nothing is allocated once the buffers are warm", "[loader]") {
   for (const char* name : {"x.bin", "d.jsonl"}) {
     for (const PackingMode packing : {PackingMode::kConcat, PackingMode::kDocuments, PackingMode::kNone}) {
       const SampleSet samples({folder.file(name)}, {.sequence_length = 16, .packing = packing});
-      StepReader reader(samples, options_for().shape, true, 1, kVocab);
+      StepReader reader(samples, options_for().shape, SampleOrder(samples.size(), true, 1), kVocab);
       StepBatch batch;
       for (int64_t step = 0; step < 3; ++step) reader.read(step, batch);
       const int64_t before = allocations_so_far();

@@ -1,9 +1,9 @@
 #include <cmath>
 
-#include <catch2/catch.hpp>
-
 #include "base/error.h"
 #include "rig.h"
+
+#include <catch2/catch.hpp>
 
 namespace ftrun::test {
 namespace {

@@ -1,6 +1,6 @@
-#include <catch2/catch.hpp>
-
 #include "rig.h"
+
+#include <catch2/catch.hpp>
 
 namespace ftrun::test {
 namespace {

@@ -3,9 +3,9 @@
 #include <functional>
 #include <limits>
 
-#include <catch2/catch.hpp>
-
 #include "rig.h"
+
+#include <catch2/catch.hpp>
 
 namespace ftrun::test {
 namespace {

@@ -5,9 +5,9 @@
 #include <cstring>
 #include <limits>
 
-#include <catch2/catch.hpp>
-
 #include "base/error.h"
+
+#include <catch2/catch.hpp>
 
 namespace ftrun::test {
 

@@ -1,8 +1,8 @@
 #include <cmath>
 
-#include <catch2/catch.hpp>
-
 #include "rig.h"
+
+#include <catch2/catch.hpp>
 
 namespace ftrun::test {
 namespace {

@@ -7,7 +7,7 @@
 namespace ftrun {
 
 /// The ranks that save or load a checkpoint together, as the caller's communicator sees them.
-struct RankGroup {
+struct CheckpointGroup {
   int rank = 0;
   int world_size = 1;
   /// Collective: gives every rank the texts of all ranks, in rank order. May throw when a peer is
@@ -16,10 +16,10 @@ struct RankGroup {
       [](const std::string& text) { return std::vector<std::string>{text}; };
 };
 
-/// Collective: runs `work` on this rank and gives every rank the texts that all ranks' work returned,
-/// in rank order. When the work of any rank threw, every rank throws the Error of the lowest such
-/// rank, its message preceded by `what` and the rank.
-std::vector<std::string> together(const RankGroup& group, const std::string& what,
+/// Collective: runs `work` on this rank and gives every rank the texts that all ranks' work
+/// returned, in rank order. When the work of any rank threw, every rank throws the Error of the
+/// lowest such rank, its message preceded by `what` and the rank.
+std::vector<std::string> together(const CheckpointGroup& group, const std::string& what,
                                   const std::function<std::string()>& work);
 
 }  // namespace ftrun

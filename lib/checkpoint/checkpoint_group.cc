@@ -1,4 +1,4 @@
-#include "checkpoint/rank_group.h"
+#include "checkpoint/checkpoint_group.h"
 
 #include <exception>
 
@@ -27,7 +27,7 @@ std::string outcome_of(const std::function<std::string()>& work) {
   }
 }
 
-void throw_if_failed(const json& outcome, const std::string& what, const RankGroup& group,
+void throw_if_failed(const json& outcome, const std::string& what, const CheckpointGroup& group,
                      size_t rank) {
   if (outcome.contains("result")) return;
   const std::string who = group.world_size > 1 ? cat("rank ", rank, ": ") : "";
@@ -38,7 +38,7 @@ void throw_if_failed(const json& outcome, const std::string& what, const RankGro
 
 }  // namespace
 
-std::vector<std::string> together(const RankGroup& group, const std::string& what,
+std::vector<std::string> together(const CheckpointGroup& group, const std::string& what,
                                   const std::function<std::string()>& work) {
   const std::vector<std::string> texts = group.all_gather(outcome_of(work));
   if (texts.size() != static_cast<size_t>(group.world_size))

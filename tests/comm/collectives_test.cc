@@ -1,0 +1,320 @@
+#include <cmath>
+#include <cstring>
+#include <mutex>
+#include <random>
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include "ranks.h"
+
+#include <catch2/catch.hpp>
+
+using namespace ftrun;
+
+namespace {
+
+const CommBackend kBackends[] = {CommBackend::kGloo, CommBackend::kSharedMemory};
+using Bytes = std::vector<unsigned char>;
+
+/// What rank `rank` brings, the same in every test.
+template <typename T>
+std::vector<T> input(int rank, int64_t count, int salt = 0) {
+  std::mt19937 random(static_cast<unsigned>(1000 * salt + rank + 1));
+  std::vector<T> values(static_cast<size_t>(count));
+  for (T& value : values) {
+    if constexpr (std::is_integral_v<T>) {
+      value = static_cast<T>(random() % 50);
+    } else {
+      value = static_cast<T>(std::ldexp(static_cast<double>(random()) / 4294967296.0 - 0.5,
+                                        static_cast<int>(random() % 8)));
+    }
+  }
+  return values;
+}
+
+template <typename T>
+using WideType = std::conditional_t<sizeof(T) == 2, float, T>;
+
+template <typename T>
+T combine_naively(ReduceOp op, const std::vector<T>& column) {
+  auto sum = static_cast<WideType<T>>(column[0]);
+  for (size_t i = 1; i < column.size(); ++i) {
+    const auto next = static_cast<WideType<T>>(column[i]);
+    if (op == ReduceOp::kSum) sum = static_cast<WideType<T>>(sum + next);
+    if (op == ReduceOp::kMax) sum = std::max(sum, next);
+    if (op == ReduceOp::kMin) sum = std::min(sum, next);
+  }
+  return static_cast<T>(sum);
+}
+
+/// The oracle: element by element, in rank order, rounded once.
+template <typename T>
+std::vector<T> reduced(int world, int64_t count, ReduceOp op, int salt = 0) {
+  std::vector<std::vector<T>> inputs;
+  for (int rank = 0; rank < world; ++rank) inputs.push_back(input<T>(rank, count, salt));
+  std::vector<T> result;
+  for (int64_t i = 0; i < count; ++i) {
+    std::vector<T> column;
+    for (const auto& values : inputs) column.push_back(values[static_cast<size_t>(i)]);
+    result.push_back(combine_naively(op, column));
+  }
+  return result;
+}
+
+template <typename T>
+bool same_bits(const T* a, const T* b, size_t count) {
+  return count == 0 || std::memcmp(a, b, count * sizeof(T)) == 0;
+}
+
+/// Memory from the communicator or the program's own: both must work.
+template <typename T>
+struct Buffer {
+  Buffer(Communicator& group, bool shared, int64_t count) {
+    if (shared && count > 0) {
+      owned = group.allocate(count * static_cast<int64_t>(sizeof(T)));
+      data = owned.as<T>();
+    } else {
+      plain.resize(static_cast<size_t>(count) + 1);
+      data = plain.data();
+    }
+  }
+  void fill(const std::vector<T>& values) { std::copy(values.begin(), values.end(), data); }
+  CommBuffer owned;
+  std::vector<T> plain;
+  T* data = nullptr;
+};
+
+template <typename T>
+void check_all_reduce(CommBackend backend, int world, DType dtype, int64_t count, ReduceOp op,
+                      bool shared) {
+  const std::vector<T> expected = reduced<T>(world, count, op);
+  std::vector<char> good(static_cast<size_t>(world), 0);
+  const auto failures = run_ranks(world, [&](Rendezvous& rendezvous) {
+    const auto group = open_world(rendezvous, backend);
+    Buffer<T> data(*group, shared, count);
+    data.fill(input<T>(group->rank(), count));
+    group->all_reduce(data.data, count, dtype, op, {"test"}).wait();
+    good[static_cast<size_t>(group->rank())] =
+        same_bits(data.data, expected.data(), expected.size());
+    group->shutdown();
+  });
+  CAPTURE(backend_name(backend), world, dtype_name(dtype), count, static_cast<int>(op), shared);
+  REQUIRE(failures == std::vector<std::string>(static_cast<size_t>(world)));
+  REQUIRE(good == std::vector<char>(static_cast<size_t>(world), 1));
+}
+
+template <typename T>
+void check_type(DType dtype) {
+  for (const CommBackend backend : kBackends) {
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin})
+      check_all_reduce<T>(backend, 3, dtype, 1001, op, false);
+    check_all_reduce<T>(backend, 2, dtype, 70'001, ReduceOp::kSum, true);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("all_reduce adds every type in rank order, bit for bit") {
+  check_type<double>(DType::kF64);
+  check_type<float>(DType::kF32);
+  check_type<c10::BFloat16>(DType::kBF16);
+  check_type<c10::Half>(DType::kF16);
+  check_type<int64_t>(DType::kI64);
+  check_type<int32_t>(DType::kI32);
+  check_type<int8_t>(DType::kI8);
+  check_type<uint8_t>(DType::kU8);
+}
+
+TEST_CASE("all_reduce gives the same bits for 1 to 4 ranks, any size, shared buffers or not") {
+  for (const CommBackend backend : kBackends) {
+    for (const int world : {1, 2, 3, 4}) {
+      for (const int64_t count : {0, 1, 63, 16'384, 16'385, 300'001}) {
+        check_all_reduce<float>(backend, world, DType::kF32, count, ReduceOp::kSum, false);
+        check_all_reduce<float>(backend, world, DType::kF32, count, ReduceOp::kSum, true);
+      }
+    }
+  }
+}
+
+TEST_CASE("one large all_reduce equals many small ones, whatever the pieces") {
+  constexpr int64_t kCount = 250'000;
+  const std::vector<float> expected = reduced<float>(4, kCount, ReduceOp::kSum);
+  for (const CommBackend backend : kBackends) {
+    const auto failures = run_ranks(4, [&](Rendezvous& rendezvous) {
+      const auto group = open_world(rendezvous, backend);
+      for (const int64_t piece : {1'000, 37'777, 249'999}) {
+        Buffer<float> data(*group, piece != 37'777, kCount);
+        data.fill(input<float>(group->rank(), kCount));
+        std::vector<Work> works;
+        for (int64_t at = 0; at < kCount; at += piece)
+          works.push_back(group->all_reduce(data.data + at, std::min(piece, kCount - at),
+                                            DType::kF32, ReduceOp::kSum, {"piece"}));
+        for (Work& work : works) work.wait();
+        require(same_bits(data.data, expected.data(), expected.size()), "bits differ");
+      }
+    });
+    REQUIRE(failures == std::vector<std::string>(4));
+  }
+}
+
+TEST_CASE("reduce_scatter leaves each rank its block, also in place") {
+  for (const CommBackend backend : kBackends) {
+    for (const int world : {1, 2, 3, 4}) {
+      for (const int64_t count : {1, 1'000, 150'001}) {
+        for (const int mode : {0, 1, 2}) {  // plain memory, shared, shared and in place
+          const auto expected = reduced<float>(world, count * world, ReduceOp::kSum);
+          const auto failures = run_ranks(world, [&](Rendezvous& rendezvous) {
+            const auto group = open_world(rendezvous, backend);
+            Buffer<float> in(*group, mode > 0, count * world), out(*group, false, count);
+            in.fill(input<float>(group->rank(), count * world));
+            float* target = mode == 2 ? in.data + group->rank() * count : out.data;
+            group->reduce_scatter(in.data, target, count, DType::kF32, ReduceOp::kSum, {"t"}).wait();
+            require(same_bits(target, expected.data() + group->rank() * count,
+                              static_cast<size_t>(count)), "bits differ");
+            group->shutdown();
+          });
+          CAPTURE(backend_name(backend), world, count, mode);
+          REQUIRE(failures == std::vector<std::string>(static_cast<size_t>(world)));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("all_gather puts the ranks' blocks in order, also in place, for any type") {
+  for (const CommBackend backend : kBackends) {
+    for (const int world : {1, 2, 3, 4}) {
+      for (const int64_t count : {1, 1'001, 700'001}) {
+        for (const int mode : {0, 1, 2}) {
+          std::vector<int16_t> expected;
+          for (int rank = 0; rank < world; ++rank) {
+            const auto block = input<int16_t>(rank, count);
+            expected.insert(expected.end(), block.begin(), block.end());
+          }
+          const auto failures = run_ranks(world, [&](Rendezvous& rendezvous) {
+            const auto group = open_world(rendezvous, backend);
+            Buffer<int16_t> in(*group, mode > 0, count), out(*group, mode > 0, count * world);
+            const auto values = input<int16_t>(group->rank(), count);
+            int16_t* source = mode == 2 ? out.data + group->rank() * count : in.data;
+            std::copy(values.begin(), values.end(), source);
+            group->all_gather(source, out.data, count, DType::kI16, {"t"}).wait();
+            require(same_bits(out.data, expected.data(), expected.size()), "bits differ");
+            group->shutdown();
+          });
+          CAPTURE(backend_name(backend), world, count, mode);
+          REQUIRE(failures == std::vector<std::string>(static_cast<size_t>(world)));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("broadcast gives every rank the root's data, from any root") {
+  for (const CommBackend backend : kBackends) {
+    const auto failures = run_ranks(3, [&](Rendezvous& rendezvous) {
+      const auto group = open_world(rendezvous, backend);
+      for (const int64_t count : {1, 400'001}) {
+        for (const int root : {0, 1, 2}) {
+          for (const bool shared : {false, true}) {
+            const auto expected = input<float>(root, count, 7);
+            Buffer<float> data(*group, shared, count);
+            data.fill(input<float>(group->rank(), count, 7));
+            group->broadcast(data.data, count, DType::kF32, root, {"weights"}).wait();
+            require(same_bits(data.data, expected.data(), expected.size()), "bits differ");
+          }
+        }
+      }
+      group->shutdown();
+    });
+    REQUIRE(failures == std::vector<std::string>(3));
+  }
+}
+
+TEST_CASE("two ranks may both send first and receive afterwards") {
+  for (const CommBackend backend : kBackends) {
+    for (const bool shared : {false, true}) {
+      const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
+        const auto group = open_world(rendezvous, backend);
+        const int peer = 1 - group->rank();
+        constexpr int64_t kCount = 50'000;
+        std::vector<std::unique_ptr<Buffer<float>>> outgoing;
+        std::vector<Work> sends;
+        for (int i = 0; i < 20; ++i) {
+          outgoing.push_back(std::make_unique<Buffer<float>>(*group, shared, kCount));
+          outgoing.back()->fill(input<float>(group->rank(), kCount, i));
+          if (i < 8) sends.push_back(group->send(outgoing.back()->data, kCount, DType::kF32, peer, {"a"}));
+        }
+        Buffer<float> incoming(*group, false, kCount);
+        for (int i = 0; i < 20; ++i) {
+          if (i >= 8)
+            sends.push_back(group->send(outgoing[static_cast<size_t>(i)]->data, kCount, DType::kF32,
+                                        peer, {"a"}));
+          group->receive(incoming.data, kCount, DType::kF32, peer, {"a"}).wait();
+          const auto expected = input<float>(peer, kCount, i);
+          require(same_bits(incoming.data, expected.data(), expected.size()), "bits differ");
+        }
+        for (Work& work : sends) work.wait();
+        group->shutdown();
+      });
+      CAPTURE(backend_name(backend), shared);
+      REQUIRE(failures == std::vector<std::string>(2));
+    }
+  }
+}
+
+TEST_CASE("groups of some ranks work beside each other and beside the whole") {
+  for (const CommBackend backend : kBackends) {
+    const auto failures = run_ranks(4, [&](Rendezvous& rendezvous) {
+      const int rank = rendezvous.rank();
+      const std::vector<int> half = rank % 2 == 0 ? std::vector<int>{0, 2} : std::vector<int>{1, 3};
+      const auto group = open_communicator(rendezvous, cat("half", rank % 2), half, {.backend = backend});
+      const auto world = open_world(rendezvous, backend);
+      int64_t sum = rank, all = rank;
+      for (int i = 0; i < 50; ++i) {
+        sum = all = rank;
+        group->all_reduce(&sum, 1, DType::kI64, ReduceOp::kSum, {"half"}).wait();
+        world->all_reduce(&all, 1, DType::kI64, ReduceOp::kSum, {"all"}).wait();
+        require(sum == (rank % 2 == 0 ? 2 : 4) && all == 6, "wrong sum");
+      }
+      world->shutdown();
+    });
+    REQUIRE(failures == std::vector<std::string>(4));
+  }
+}
+
+TEST_CASE("a communicator of one rank copies and returns") {
+  const auto failures = run_ranks(1, [](Rendezvous& rendezvous) {
+    const auto group = open_world(rendezvous, CommBackend::kAuto);
+    require(group->backend() == "none", "no back end is needed");
+    float in[2] = {1, 2}, out[2] = {};
+    group->all_gather(in, out, 2, DType::kF32, {"t"}).wait();
+    require(out[1] == 2, "copied");
+    group->barrier({"t"});
+  });
+  REQUIRE(failures == std::vector<std::string>(1));
+}
+
+TEST_CASE("ranks of one machine talk through shared memory without being told") {
+  const auto failures = run_ranks(2, [](Rendezvous& rendezvous) {
+    require(open_world(rendezvous, CommBackend::kAuto)->backend() == "shm", "shared memory");
+  });
+  REQUIRE(failures == std::vector<std::string>(2));
+}
+
+TEST_CASE("bytes are counted by kind as the algorithm must move them") {
+  const auto failures = run_ranks(4, [](Rendezvous& rendezvous) {
+    const auto group = open_world(rendezvous, CommBackend::kSharedMemory);
+    std::vector<float> a(100), b(400);
+    group->all_reduce(b.data(), 400, DType::kF32, ReduceOp::kSum, {"t"}).wait();
+    group->reduce_scatter(b.data(), a.data(), 100, DType::kF32, ReduceOp::kSum, {"t"}).wait();
+    group->all_gather(a.data(), b.data(), 100, DType::kF32, {"t"}).wait();
+    const CommStats& stats = group->stats();
+    require(stats.of(CollectiveKind::kAllReduce).bytes_sent == 2 * 1600 * 3 / 4, "all_reduce");
+    require(stats.of(CollectiveKind::kReduceScatter).bytes_sent == 3 * 400, "reduce_scatter");
+    require(stats.of(CollectiveKind::kAllGather).bytes_received == 3 * 400, "all_gather");
+    require(stats.total().calls == 3, "calls");
+    require(stats.total().bytes_sent == 2400 + 1200 + 1200, "total");
+  });
+  REQUIRE(failures == std::vector<std::string>(4));
+}

@@ -1,0 +1,166 @@
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <random>
+#include <sstream>
+
+#include "comm/listen_socket.h"
+#include "ranks.h"
+
+#include <catch2/catch.hpp>
+
+using namespace ftrun;
+using namespace std::chrono_literals;
+
+namespace {
+
+const std::string kRank = std::string(FTRUN_BINARY_DIR) + "/bin/comm_rank";
+
+int free_port() { return listen_on("127.0.0.1", 0).port; }
+
+/// Ranks as processes; what they print goes to files.
+class Ranks {
+ public:
+  Ranks(int world, const std::string& backend, int timeout_ms, const std::string& scenario) {
+    char name[] = "/tmp/ftrun_comm_XXXXXX";
+    folder_ = ::mkdtemp(name);
+    const int port = free_port();
+    for (int rank = 0; rank < world; ++rank)
+      pids_.push_back(start({kRank, cat(rank), cat(world), cat(port), backend, cat(timeout_ms),
+                             scenario}, output_path(rank)));
+  }
+  ~Ranks() {
+    for (const pid_t pid : pids_) {
+      if (pid > 0 && ::kill(pid, SIGKILL) == 0) ::waitpid(pid, nullptr, 0);
+    }
+    [[maybe_unused]] const int done = std::system(("rm -rf " + folder_).c_str());
+  }
+
+  pid_t pid(int rank) const { return pids_[static_cast<size_t>(rank)]; }
+  std::string output(int rank) const {
+    std::ifstream file(output_path(rank));
+    std::stringstream text;
+    text << file.rdbuf();
+    return text.str();
+  }
+  /// Exit code, or 128 + signal; -1 when it does not end within the limit.
+  int wait(int rank, std::chrono::milliseconds limit) {
+    const auto end = std::chrono::steady_clock::now() + limit;
+    int status = 0;
+    while (::waitpid(pid(rank), &status, WNOHANG) == 0) {
+      if (std::chrono::steady_clock::now() > end) return -1;
+      std::this_thread::sleep_for(5ms);
+    }
+    pids_[static_cast<size_t>(rank)] = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  void await_text(int rank, const std::string& text) const {
+    const auto end = std::chrono::steady_clock::now() + 30s;
+    while (output(rank).find(text) == std::string::npos) {
+      if (std::chrono::steady_clock::now() > end) FAIL("rank " << rank << ": " << output(rank));
+      std::this_thread::sleep_for(5ms);
+    }
+  }
+
+ private:
+  std::string output_path(int rank) const { return cat(folder_, "/", rank); }
+  static pid_t start(std::vector<std::string> words, const std::string& output) {
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      const int fd = ::open(output.c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600);
+      ::dup2(fd, 1);
+      ::dup2(fd, 2);
+      ::execv(argv[0], argv.data());
+      ::_exit(127);
+    }
+    return pid;
+  }
+
+  std::string folder_;
+  std::vector<pid_t> pids_;
+};
+
+std::string host() { return own_identity().host; }
+
+std::chrono::milliseconds random_moment() {
+  static std::mt19937 random(20240607);
+  return std::chrono::milliseconds(random() % 200);
+}
+
+}  // namespace
+
+TEST_CASE("processes meet, add and part") {
+  for (const char* backend : {"gloo", "shm"}) {
+    Ranks ranks(3, backend, 20'000, "once");
+    for (int rank = 0; rank < 3; ++rank) {
+      REQUIRE(ranks.wait(rank, 30s) == 0);
+      REQUIRE(ranks.output(rank) == cat("met\nlooping\n", backend, " 6\n"));
+    }
+  }
+}
+
+TEST_CASE("a rank killed at a random moment is named as gone by the others") {
+  for (const char* backend : {"gloo", "shm"}) {
+    for (const int victim : {0, 1, 2}) {
+      Ranks ranks(3, backend, 20'000, "loop");
+      for (int rank = 0; rank < 3; ++rank) ranks.await_text(rank, "looping");
+      std::this_thread::sleep_for(random_moment());
+      const std::string gone = cat("rank ", victim, " (process ", ranks.pid(victim), " on ", host(),
+                                   ") is gone");
+      ::kill(ranks.pid(victim), SIGKILL);
+      ranks.wait(victim, 5s);
+      for (int rank = 0; rank < 3; ++rank) {
+        if (rank == victim) continue;
+        CAPTURE(backend, victim, rank);
+        REQUIRE(ranks.wait(rank, 8s) == 6);
+        REQUIRE_THAT(ranks.output(rank), Catch::Contains(gone));
+        REQUIRE_THAT(ranks.output(rank), Catch::Contains("(gradient bucket 7, 1000 x F32) of group world"));
+      }
+    }
+  }
+}
+
+TEST_CASE("a rank stopped at a random moment is named as stopped when the wait ends") {
+  for (const char* backend : {"gloo", "shm"}) {
+    for (const int victim : {0, 1}) {
+      Ranks ranks(2, backend, 1'000, "loop");
+      for (int rank = 0; rank < 2; ++rank) ranks.await_text(rank, "looping");
+      std::this_thread::sleep_for(random_moment());
+      ::kill(ranks.pid(victim), SIGSTOP);
+      const int other = 1 - victim;
+      CAPTURE(backend, victim);
+      REQUIRE(ranks.wait(other, 15s) == 6);
+      REQUIRE_THAT(ranks.output(other),
+                   Catch::Contains(cat("failed: rank ", other, " waited ")) &&
+                       Catch::Contains(cat("rank ", victim, " (process ", ranks.pid(victim), " on ",
+                                           host(), ") is stopped")));
+    }
+  }
+}
+
+TEST_CASE("a rank that dies while ranks exchange texts ends the exchange at once") {
+  Ranks ranks(2, "shm", 60'000, "loop");
+  ranks.await_text(1, "met");
+  ::kill(ranks.pid(1), SIGKILL);
+  REQUIRE(ranks.wait(1, 5s) == 137);
+  REQUIRE(ranks.wait(0, 10s) == 6);
+}
+
+TEST_CASE("sizes that Gloo chokes on end with a message and code 6, not with a core dump") {
+  Ranks ranks(2, "gloo", 3'000, "sizes");
+  const int first = ranks.wait(0, 20s), second = ranks.wait(1, 20s);
+  CAPTURE(ranks.output(0), ranks.output(1));
+  REQUIRE(first == 6);
+  REQUIRE(second == 6);
+  REQUIRE_THAT(ranks.output(0) + ranks.output(1),
+               Catch::Contains("error: the process must end: an error in a thread of the transport\n"
+                               "  rank ") &&
+                   Catch::Contains(" is in all_reduce #1 (gradient bucket 7, "));
+}

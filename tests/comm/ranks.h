@@ -1,0 +1,43 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "comm/open.h"
+
+/// Runs `body` on one thread a rank, over an in-process store; returns what each rank threw ("").
+inline std::vector<std::string> run_ranks(
+    int world, const std::function<void(ftrun::Rendezvous&)>& body) {
+  auto all = ftrun::Rendezvous::in_process(world, std::chrono::seconds(20));
+  std::vector<std::string> failures(static_cast<size_t>(world));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        body(*all[static_cast<size_t>(rank)]);
+      } catch (const std::exception& error) {
+        failures[static_cast<size_t>(rank)] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return failures;
+}
+
+inline std::vector<int> everyone(int world) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < world; ++rank) ranks.push_back(rank);
+  return ranks;
+}
+
+/// A communicator of all ranks.
+inline std::unique_ptr<ftrun::Communicator> open_world(
+    ftrun::Rendezvous& rendezvous, ftrun::CommBackend backend,
+    std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
+  return ftrun::open_communicator(rendezvous, "world", everyone(rendezvous.world()),
+                                  {.backend = backend, .timeout = timeout});
+}

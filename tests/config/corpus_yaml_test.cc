@@ -1,0 +1,59 @@
+#include "base/error.h"
+#include "config/load.h"
+#include "config/resolve.h"
+#include "corpus.h"
+
+#include <catch2/catch.hpp>
+
+// Real YAML files of neighbouring programs: each is recognised for what it is, and the message says
+// what to pass instead. corpus_yaml.golden was read line by line.
+
+namespace ftrun {
+namespace {
+
+std::string verdict_line(const std::string& folder, const std::string& file) {
+  const LoadResult loaded = load_config({folder + "/" + file});
+  std::string out = cat(file, "\t", loaded.ok() ? "valid" : "invalid");
+  for (const Problem& p : loaded.problems)
+    if (p.severity == Severity::kError)
+      out += cat("\t", p.at.line, ":", p.at.column, "\t", p.message, "\t", p.remedy);
+  return out + "\n";
+}
+
+}  // namespace
+
+TEST_CASE("real YAML files of other programs are named for what they are") {
+  const std::string folder = corpus_folder();
+  if (folder.empty()) return;
+  std::string found;
+  const std::vector<std::string> files = corpus_files({".yaml", ".yml"});
+  REQUIRE(files.size() == 62);
+  for (const std::string& file : files) found += verdict_line(folder, file);
+  REQUIRE(compare_golden(std::string(FTRUN_SOURCE_DIR) + "/tests/config/corpus_yaml.golden",
+                         found) == "");
+}
+
+TEST_CASE("the DeepSpeed keys of a real gpt-neox file are a valid config of their own") {
+  // pythia's 70M training keys, as the message tells to move them.
+  const LoadResult loaded = load_config_text("ds.yaml", R"(
+"optimizer": {"type": "Adam", "params": {"lr": 0.001, "betas": [0.9, 0.95], "eps": 1.0e-8}}
+"zero_optimization":
+  "stage": 1
+  "allgather_partitions": True
+  "allgather_bucket_size": 500000000
+  "overlap_comm": True
+  "contiguous_gradients": True
+"train_micro_batch_size_per_gpu": 4
+"gradient_clipping": 1.0
+"fp16": {"enabled": true, "loss_scale": 0, "initial_scale_power": 12, "hysteresis": 2}
+)");
+  REQUIRE(loaded.problems.empty());
+  const Resolution resolved = resolve(loaded.config, {});
+  REQUIRE(resolved.problems.empty());
+  REQUIRE(resolved.config.optimizer.betas[1] == 0.95);
+  REQUIRE(resolved.config.fp16.initial_scale_power == 12);
+  REQUIRE(resolved.config.zero.overlap_comm);
+  REQUIRE(resolved.not_yet.size() == 2);
+}
+
+}  // namespace ftrun

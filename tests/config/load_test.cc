@@ -1,0 +1,257 @@
+#include "config/load.h"
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.h"
+#include "config/schema.h"
+#include "helpers.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+std::string temporary(const std::string& name, const std::string& text) {
+  const auto folder = std::filesystem::path(FTRUN_BINARY_DIR) / "test-config";
+  std::filesystem::create_directories(folder);
+  const std::string path = folder / name;
+  std::ofstream(path) << text;
+  return path;
+}
+
+}  // namespace
+
+TEST_CASE("a config is read alike from JSON and YAML, by extension or content") {
+  const std::string json = "{\"train_batch_size\": 8, \"zero_optimization\": {\"stage\": 2}}";
+  const std::string yaml = "train_batch_size: 8\nzero_optimization:\n  stage: 2\n";
+  const Config a = config_of(json, {}, "a.json");
+  REQUIRE(a.train_batch_size == 8);
+  REQUIRE(a.zero.stage == 2);
+  REQUIRE(a == config_of(yaml, {}, "a.yaml"));
+  REQUIRE(a == config_of("\n# hello\n" + json, {}, "config"));
+  REQUIRE(a == config_of("# hello\n" + yaml, {}, "config"));
+}
+
+TEST_CASE("later files and then overrides win, key by key") {
+  const std::string first = temporary("first.json", R"({"train_batch_size": 8,
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "betas": [0.9, 0.95]}}})");
+  const std::string second = temporary("second.yaml", "optimizer:\n  params:\n    lr: 1e-4\n");
+  const LoadResult loaded = load_config({first, second}, {"train.steps=100", "data.train=[a, b]",
+                                                          "optimizer.params.weight_decay=0.1"});
+  REQUIRE(texts(loaded.problems) == Lines{});
+  REQUIRE(loaded.config.optimizer.lr == 1e-4);
+  REQUIRE(loaded.config.optimizer.betas[1] == 0.95);
+  REQUIRE(loaded.config.optimizer.weight_decay == 0.1);
+  REQUIRE(loaded.config.train.steps == 100);
+  REQUIRE(loaded.config.data.train == Lines{"a", "b"});
+  REQUIRE(to_text(loaded.config.origins.position("optimizer.params.lr")) == second + ":3:9");
+  REQUIRE(to_text(loaded.config.origins.position("train.steps")) == "--set train.steps=100");
+}
+
+TEST_CASE("a file that cannot be read is a problem like any other") {
+  const LoadResult loaded = load_config({"/nowhere/c.yaml"}, {"train.stpes=1"});
+  REQUIRE(loaded.problems.size() == 2);
+  REQUIRE(to_text(loaded.problems[0]).starts_with("/nowhere/c.yaml: error: "));
+  REQUIRE(to_text(loaded.problems[1]) ==
+          "--set train.stpes=1: error: train.stpes: unknown key (did you mean \"steps\"?)");
+  REQUIRE(problems_of("c.yaml", std::string("a\0b", 3)) ==
+          Lines{"c.yaml: error: is a binary file, not a config"});
+  REQUIRE(problems_of("c.yaml", "[1, 2]") ==
+          Lines{"c.yaml:1:1: error: expected a config with keys, found a list of 2"});
+  REQUIRE(problems_of("c.yaml", "# nothing\n") == Lines{});
+}
+
+TEST_CASE("an override that is not section.key=value is refused") {
+  const Lines expected{
+      "--set steps: error: expected section.key=value\n"
+      "  remedy: for example --set train.steps=100"};
+  REQUIRE(texts(load_config({}, {"steps"}).problems) == expected);
+  REQUIRE(texts(load_config({}, {"train..steps=1"}).problems) ==
+          Lines{"--set train..steps=1: error: expected section.key=value\n"
+                "  remedy: for example --set train.steps=100"});
+  REQUIRE(texts(load_config({}, {"data.train=[a"}).problems).size() >= 1);
+}
+
+TEST_CASE("every problem of a config is reported at once, by place") {
+  REQUIRE(problems_of("c.yaml", R"(train_batch_sise: 8
+zero_optimization:
+  stag: 2
+  stage: 4
+  overlap_comm: maybe
+  reduce_bucket_size: 500000000.5
+optimizer:
+  type: AdamX
+  params: {lr: fast, momentum: 0.9}
+fp16: 3
+data: {packing: document, sequence_length: 0}
+)") == Lines{
+           "c.yaml:1:1: error: train_batch_sise: unknown key (did you mean \"train_batch_size\"?)",
+           "c.yaml:3:3: error: zero_optimization.stag: unknown key (did you mean \"stage\"?)",
+           "c.yaml:4:10: error: zero_optimization.stage: expected a whole number from 0 to 3, "
+           "found 4",
+           "c.yaml:5:17: error: zero_optimization.overlap_comm: expected true or false, found "
+           "\"maybe\"",
+           "c.yaml:6:23: error: zero_optimization.reduce_bucket_size: expected a whole number of "
+           "at least 0, found 500000000.5",
+           "c.yaml:8:9: error: optimizer.type: expected one of AdamW, Adam, SGD, Lamb, Lion, "
+           "Adagrad, Muon, OneBitAdam, OneBitLamb, ZeroOneAdam, MuAdam, MuAdamW, MuSGD, "
+           "torch.optim, found \"AdamX\" (did you mean \"AdamW\"?)",
+           "c.yaml:9:16: error: optimizer.params.lr: expected a number of at least 0, found "
+           "\"fast\"",
+           "c.yaml:9:22: error: optimizer.params.momentum: AdamW has no such parameter\n"
+           "  remedy: its parameters are lr, betas, eps, weight_decay, bias_correction, "
+           "adam_w_mode, amsgrad, torch_adam, fp32_optimizer_states, set_grad_none, "
+           "max_grad_norm",
+           "c.yaml:10:7: error: fp16: expected a section of keys, found 3",
+           "c.yaml:11:17: error: data.packing: expected one of concat, documents, none, found "
+           "\"document\" (did you mean \"documents\"?)",
+           "c.yaml:11:44: error: data.sequence_length: expected a whole number of at least 1, "
+           "found 0"});
+}
+
+TEST_CASE("a key in the wrong section is told its place") {
+  REQUIRE(problems_of("c.yaml", "stage: 2\nlr: 1\nbatch_size: 4\nsteps: 3\nnonsense: 1\n") ==
+          Lines{"c.yaml:1:1: error: stage: unknown key (did you mean \"zero_optimization.stage\"?)",
+                "c.yaml:2:1: error: lr: unknown key (did you mean \"optimizer.params.lr\"?)",
+                "c.yaml:3:1: error: batch_size: unknown key (did you mean \"train_batch_size\"?)",
+                "c.yaml:4:1: error: steps: unknown key (did you mean \"train.steps\"?)",
+                "c.yaml:5:1: error: nonsense: unknown key"});
+  REQUIRE(problems_of("c.yaml", "zero_optimization: {train.steps: 3}") ==
+          Lines{"c.yaml:1:21: error: zero_optimization.train.steps: unknown key"});
+}
+
+TEST_CASE("whole floats, numbers in quotes and words for true are read, the latter with a notice") {
+  const std::string text = R"({"train_batch_size": "8", "gradient_clipping": 1,
+ "zero_optimization": {"stage": 2.0, "reduce_bucket_size": 5e8, "allgather_bucket_size": "500000000",
+                       "overlap_comm": "True", "max_live_parameters": 1e14, "sub_group_size": "5e8"},
+ "fp16": {"enabled": 1, "hysteresis": true}, "steps_per_print": 2e16})";
+  REQUIRE(
+      problems_of("c.json", text) ==
+      Lines{"c.json:1:22: notice: train_batch_size: \"8\" is read as the number 8",
+            "c.json:2:90: notice: zero_optimization.allgather_bucket_size: \"500000000\" is read "
+            "as the number 500000000",
+            "c.json:3:40: notice: zero_optimization.overlap_comm: \"True\" is read as true",
+            "c.json:3:77: notice: zero_optimization: accepted without effect in ftrun: "
+            "sub_group_size",
+            "c.json:3:95: notice: zero_optimization.sub_group_size: \"5e8\" is read as the "
+            "number 5e8",
+            "c.json:4:22: notice: fp16.enabled: 1 is read as true",
+            "c.json:4:39: notice: fp16.hysteresis: true is read as 1"});
+  const Config c = config_of(text, {}, "c.json");
+  REQUIRE(c.zero.reduce_bucket_size == 500'000'000);
+  REQUIRE(c.zero.max_live_parameters == 100'000'000'000'000);
+  REQUIRE(c.zero.sub_group_size == 500'000'000);
+  REQUIRE(c.steps_per_print == 20'000'000'000'000'000);
+  REQUIRE(c.fp16.enabled);
+  REQUIRE(config_of("steps_per_print: .inf").steps_per_print == 0);
+  REQUIRE(config_of("{\"steps_per_print\": Infinity}", {}, "c.json").steps_per_print == 0);
+}
+
+TEST_CASE("numbers that do not fit are refused") {
+  REQUIRE(
+      problems_of("c.json", R"({"zero_optimization": {"reduce_bucket_size": 1e20},
+ "fp16": {"loss_scale": true}, "gradient_clipping": NaN})") ==
+      Lines{"c.json:1:46: error: zero_optimization.reduce_bucket_size: expected a whole number of "
+            "at least 0, found 1e20 (it does not fit into 64 bits)",
+            "c.json:2:25: error: fp16.loss_scale: expected a number of at least 0, found true",
+            "c.json:2:53: error: gradient_clipping: expected a number of at least 0, found NaN"});
+}
+
+TEST_CASE("null stands for a key that is not written where DeepSpeed allows it") {
+  REQUIRE(problems_of("c.json", R"({"bf16": null, "gradient_accumulation_steps": null,
+ "zero_optimization": {"offload_param": null, "overlap_comm": null}, "model": {"path": null}})") ==
+          Lines{});
+  REQUIRE(problems_of("c.json", R"({"fp16": null, "zero_optimization": {"stage": null}})") ==
+          Lines{"c.json:1:10: error: fp16: expected a section of keys, found null",
+                "c.json:1:47: error: zero_optimization.stage: expected a whole number from 0 to 3, "
+                "found null"});
+}
+
+TEST_CASE("old spellings mean what they meant, and two spellings of one key are an error") {
+  const Config c = config_of(R"({"bfloat16": {"enabled": true}, "zero_optimization": {"stage": 3,
+    "cpu_offload": true, "cpu_offload_params": true, "stage3_prefetch_bucket_size": 7,
+    "stage3_gather_fp16_weights_on_model_save": true},
+    "optimizer": {"type": "adam", "params": {"max_grad_norm": 0.5}}})",
+                             {}, "c.json");
+  REQUIRE(c.bf16.enabled);
+  REQUIRE(c.zero.offload_optimizer.device == OffloadDevice::kCpu);
+  REQUIRE(c.zero.offload_param.device == OffloadDevice::kCpu);
+  REQUIRE(c.zero.prefetch_bucket_size == 7);
+  REQUIRE(c.zero.gather_16bit_weights_on_model_save);
+  REQUIRE(c.optimizer.type == OptimizerType::kAdam);
+  REQUIRE(c.gradient_clipping == 0.5);
+  REQUIRE(config_of("zero_optimization: true\nallgather_size: 10\n").zero.allgather_bucket_size ==
+          10);
+  REQUIRE(config_of("zero_optimization: true").zero.stage == 1);
+  REQUIRE(
+      problems_of("c.json", R"({"zero_optimization": {"prefetch_bucket_size": 1,
+ "stage3_prefetch_bucket_size": 2, "cpu_offload": true, "offload_optimizer": {"device": "cpu"}},
+ "gradient_clipping": 1.0, "optimizer": {"type": "Adam", "params": {"max_grad_norm": 2.0}}})") ==
+      Lines{"c.json:2:2: error: zero_optimization.stage3_prefetch_bucket_size: written beside "
+            "\"prefetch_bucket_size\" (line 1), which is the same key\n"
+            "  remedy: keep one of the two",
+            "c.json:2:36: notice: zero_optimization.cpu_offload: deprecated; offload_optimizer: "
+            "{device: cpu} is its new form",
+            "c.json:2:36: error: zero_optimization.cpu_offload: written beside "
+            "offload_optimizer\n  remedy: remove cpu_offload",
+            "c.json:3:69: error: optimizer.params.max_grad_norm: 2.0 contradicts "
+            "gradient_clipping: 1.0 (line 3)\n  remedy: keep gradient_clipping"});
+}
+
+TEST_CASE("keys of older programs and comments are accepted with a notice") {
+  REQUIRE(
+      problems_of("c.json", R"({"comment": "x", "fp16": {"opt_level": "O2"},
+ "compile": {"disable": false, "deepcompile": true}, "cuda_visible_devices": 0})") ==
+      Lines{"c.json:1:2: notice: comment: ignored: a comment",
+            "c.json:1:27: notice: fp16.opt_level: ignored: an old key that DeepSpeed no longer "
+            "reads",
+            "c.json:2:14: notice: compile.disable: ignored: an old key that DeepSpeed no longer "
+            "reads",
+            "c.json:2:32: notice: compile: accepted without effect in ftrun: deepcompile",
+            "c.json:2:54: notice: cuda_visible_devices: ignored: DeepSpeed reads no such key"});
+}
+
+TEST_CASE("every legacy key is accepted wherever it is written") {
+  for (const LegacyKey& key : Schema::get().legacy()) {
+    if (key.name == "bfloat16" || key.name.starts_with("cpu_offload")) continue;
+    const std::string text = key.section.empty()
+                                 ? cat("{\"", key.name, "\": 0}")
+                                 : cat("{\"", key.section, "\": {\"", key.name, "\": 0}}");
+    INFO(text);
+    REQUIRE(load_config_text("c.json", text).ok());
+  }
+}
+
+TEST_CASE("configs of other programs are recognised and told what to pass") {
+  const auto first = [](const std::string& text) { return problems_of("c.yaml", text).front(); };
+  REQUIRE(first("distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config:\n"
+                "  deepspeed_config_file: ds.json\n") ==
+          "c.yaml:4:26: error: this is a launcher file of Accelerate, not a training config\n"
+          "  remedy: pass the file it names: --config ds.json with --nproc 4");
+  const std::string list =
+      "\n  remedy: write a config with model.path, data.train and DeepSpeed's "
+      "keys; docs/config.md lists all";
+  REQUIRE(first("base_model: x\ndatasets: []\n") ==
+          "c.yaml:1:1: error: this is a config of axolotl (key \"base_model\")" + list);
+  REQUIRE(first("stage: sft\nfinetuning_type: lora\n") ==
+          "c.yaml:2:1: error: this is a config of LLaMA-Factory (key \"finetuning_type\")" + list);
+  REQUIRE(first("model:\n  _component_: torchtune.models.llama3\n") ==
+          "c.yaml:1:1: error: this is a recipe config of torchtune" + list);
+  REQUIRE(first("per_device_train_batch_size: 4\n") ==
+          "c.yaml:1:1: error: this is a file of Hugging Face TrainingArguments (key "
+          "\"per_device_train_batch_size\")" +
+              list);
+}
+
+TEST_CASE("loading a config takes less than 50 ms") {
+  std::string text = "train_batch_size: 8\nzero_optimization: {stage: 3}\n";
+  config_of(text);
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < 10; ++i) config_of(text);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  REQUIRE(took.count() / 10 < 0.05);
+}
+
+}  // namespace ftrun

@@ -1,0 +1,297 @@
+#include "config/resolve.h"
+
+#include "base/error.h"
+#include "helpers.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+Resolution resolved(const std::string& text, ResolveContext context = {}) {
+  return resolve(config_of(text), context);
+}
+
+std::string batch_text(const Config& c) {
+  return cat("T", c.train_batch_size, " m", c.train_micro_batch_size_per_gpu, " g",
+             c.gradient_accumulation_steps);
+}
+
+// The batch of a config on `ranks` data-parallel ranks, or its first problem.
+std::string batch(const std::string& text, int64_t ranks = 4) {
+  const Resolution r = resolved(text, {.world_size = ranks});
+  return r.problems.empty() ? batch_text(r.config) : to_text(r.problems.front());
+}
+
+bool has_line(const Resolution& r, const std::string& line) {
+  for (const std::string& l : r.lines)
+    if (l == line) return true;
+  for (const std::string& l : r.lines) UNSCOPED_INFO(l);
+  return false;
+}
+
+constexpr const char* kT = "train_batch_size: ";
+constexpr const char* kM = "train_micro_batch_size_per_gpu: ";
+constexpr const char* kG = "gradient_accumulation_steps: ";
+
+}  // namespace
+
+TEST_CASE("batch sizes follow from each other as DeepSpeed has it") {
+  REQUIRE(batch(cat("{", kT, 32, ", ", kM, 2, "}")) == "T32 m2 g4");
+  REQUIRE(batch(cat("{", kT, 32, ", ", kG, 2, "}")) == "T32 m4 g2");
+  REQUIRE(batch(cat("{", kM, 2, ", ", kG, 3, "}")) == "T24 m2 g3");
+  REQUIRE(batch(cat(kT, 32)) == "T32 m8 g1");
+  REQUIRE(batch(cat(kM, 2)) == "T8 m2 g1");
+  REQUIRE(batch(cat("{", kT, 8, ", ", kM, "2.0, ", kG, 1, "}")) == "T8 m2 g1");
+}
+
+TEST_CASE("contradictory batch sizes are explained with their arithmetic") {
+  REQUIRE(
+      batch(cat("{", kT, 8, ", ", kM, 2, ", ", kG, 1, "}"), 2) ==
+      "c.yaml:1:20: error: train_batch_size 8 ≠ micro 2 × accumulation 1 × data-parallel 2 = 4\n"
+      "  remedy: leave one of the three out: it follows from the other two");
+  REQUIRE(batch(cat(kT, 30)) ==
+          "c.yaml:1:19: error: train_batch_size 30 ≠ micro 7 × accumulation 1 × data-parallel 4 = "
+          "28\n  remedy: use train_batch_size 28 or 32");
+  REQUIRE(batch(cat("{", kT, 30, ", ", kM, 2, "}")) ==
+          "c.yaml:1:20: error: train_batch_size 30 ≠ micro 2 × accumulation 3 × data-parallel 4 = "
+          "24\n  remedy: use train_batch_size 24 or 32");
+  REQUIRE(batch(cat(kT, 2)) ==
+          "c.yaml:1:19: error: train_batch_size 2 < accumulation 1 × data-parallel 4: not one "
+          "sequence a rank\n  remedy: use train_batch_size 4 or a multiple of it");
+  REQUIRE(batch(cat("{", kT, 32, ", ", kM, 16, "}")) ==
+          "c.yaml:1:20: error: train_batch_size 32 < micro 16 × data-parallel 4 = 64: not one "
+          "micro-batch\n  remedy: use train_batch_size 64 or a multiple of it");
+  REQUIRE(batch(cat("{", kM, "4e18, ", kG, "4e18}")) ==
+          "c.yaml:1:34: error: micro 4000000000000000000 × accumulation 4000000000000000000 × "
+          "data-parallel 4 is too large a batch");
+  REQUIRE(batch("{}") ==
+          "config: error: no batch size is given\n"
+          "  remedy: write train_micro_batch_size_per_gpu (sequences a rank computes at once) or "
+          "train_batch_size (sequences of an optimizer step)");
+  REQUIRE(batch(cat(kG, 2)).starts_with("c.yaml:1:30: error: no batch size is given"));
+}
+
+TEST_CASE("automatic batch sizes follow from what is written, else from Hugging Face's defaults") {
+  const Resolution all =
+      resolved(cat("{", kT, "auto, ", kM, "auto, ", kG, "auto}"), {.world_size = 2});
+  REQUIRE(batch_text(all.config) == "T16 m8 g1");
+  REQUIRE(
+      has_line(all, "auto: train_batch_size = 16 (micro 8 × accumulation 1 × data-parallel 2)"));
+  REQUIRE(has_line(all, "auto: train_micro_batch_size_per_gpu = 8 (Hugging Face's default)"));
+  REQUIRE(has_line(all, "auto: gradient_accumulation_steps = 1 (Hugging Face's default)"));
+  const Resolution some = resolved(cat("{", kT, "32, ", kM, "auto, ", kG, "2}"), {.world_size = 2});
+  REQUIRE(batch_text(some.config) == "T32 m8 g2");
+  REQUIRE(has_line(some,
+                   "auto: train_micro_batch_size_per_gpu = 8 (train_batch_size 32 / "
+                   "accumulation 2 / data-parallel 2)"));
+}
+
+TEST_CASE("automatic precision is one of the two, by the hardware") {
+  const std::string both = "{train_batch_size: 1, bf16: {enabled: auto}, fp16: {enabled: auto}}";
+  const auto precision = [&](const std::string& text, bool bf16, bool fp16) {
+    const Resolution r = resolved(text, {.bf16_hardware = bf16, .fp16_hardware = fp16});
+    return cat(r.config.bf16.enabled ? "bf16" : "", r.config.fp16.enabled ? "fp16" : "");
+  };
+  REQUIRE(precision(both, true, true) == "bf16");
+  REQUIRE(precision(both, false, true) == "fp16");
+  REQUIRE(precision(both, false, false).empty());
+  REQUIRE(precision("{train_batch_size: 1, fp16: {enabled: auto}}", false, true).empty());
+  REQUIRE(precision("{train_batch_size: 1, bf16: {enabled: auto}, fp16: {enabled: true}}", true,
+                    true) == "fp16");
+  REQUIRE(precision("{train_batch_size: 1, bfloat16: {enabled: auto}}", true, true) == "bf16");
+}
+
+TEST_CASE("automatic values of optimizer and scheduler come from the train section") {
+  const Resolution r = resolved(R"(
+train: {steps: 300, learning_rate: 3e-4, weight_decay: 0.1, warmup_steps: 20}
+train_batch_size: 1
+gradient_clipping: auto
+optimizer: {type: AdamW, params: {lr: auto, betas: auto, eps: auto, weight_decay: auto}}
+scheduler:
+  type: WarmupDecayLR
+  params: {warmup_min_lr: auto, warmup_max_lr: auto, warmup_num_steps: auto, total_num_steps: auto}
+)");
+  REQUIRE(texts(r.problems) == Lines{});
+  REQUIRE(r.config.optimizer.lr == 3e-4);
+  REQUIRE(r.config.optimizer.weight_decay == 0.1);
+  REQUIRE(r.config.train.weight_decay_exempt == DecayExempt::kNone);
+  REQUIRE(r.config.scheduler.warmup_max_lr == 3e-4);
+  REQUIRE(r.config.scheduler.warmup_num_steps == 20);
+  REQUIRE(r.config.scheduler.total_num_steps == 300);
+  REQUIRE(r.lines == Lines{"auto: optimizer.params.lr = 3e-04 (train.learning_rate)",
+                           "auto: optimizer.params.weight_decay = 0.1 (train.weight_decay)",
+                           "auto: gradient_clipping = 1 (DeepSpeed's since 0.19.3 and Hugging "
+                           "Face's; 0 = no clipping)",
+                           "auto: scheduler.params.warmup_num_steps = 20 (train.warmup_steps)",
+                           "auto: scheduler.params.warmup_max_lr = 3e-04 (the optimizer's lr)",
+                           "auto: scheduler.params.total_num_steps = 300 (the run's steps)",
+                           "auto: optimizer.params.betas = [0.9, 0.999] (its default)",
+                           "auto: optimizer.params.eps = 1.0e-08 (its default)",
+                           "auto: scheduler.params.warmup_min_lr = 0.0 (its default)"});
+}
+
+TEST_CASE("defaults of optimizer and scheduler depend on what is written") {
+  const Resolution none =
+      resolved("{train_batch_size: 1, train: {weight_decay: 0.01, warmup_steps: 5}}");
+  REQUIRE(none.config.optimizer.type == OptimizerType::kAdamW);
+  REQUIRE(none.config.optimizer.lr == 5e-5);
+  REQUIRE(none.config.optimizer.weight_decay == 0.01);
+  REQUIRE(none.config.train.weight_decay_exempt == DecayExempt::kNormsAndBiases);
+  REQUIRE(none.config.scheduler.type == SchedulerType::kConstant);
+  REQUIRE(none.config.scheduler.warmup_num_steps == 5);
+  REQUIRE(none.lines ==
+          Lines{"default: optimizer = AdamW, lr 5e-05, weight decay 0.01 (no optimizer section)",
+                "default: gradient_clipping = 1 (DeepSpeed's since 0.19.3 and Hugging Face's; 0 = "
+                "no clipping)",
+                "default: scheduler = constant after 5 steps of warm-up (no scheduler section)"});
+
+  const Config sgd = resolved("{train_batch_size: 1, optimizer: {type: sgd}}").config;
+  REQUIRE(sgd.optimizer.type == OptimizerType::kSgd);
+  REQUIRE(sgd.optimizer.lr == 1e-3);
+  const Config adagrad = resolved("{train_batch_size: 1, optimizer: {type: Adagrad}}").config;
+  REQUIRE(adagrad.optimizer.lr == 1e-2);
+  REQUIRE(adagrad.optimizer.eps == 1e-10);
+  const Config warm = resolved(
+                          "{train_batch_size: 1, optimizer: {type: Adam, params: {lr: 0.1}}, "
+                          "scheduler: {type: WarmupLR, params: {}}}")
+                          .config;
+  REQUIRE(warm.scheduler.warmup_max_lr == 0.1);
+  REQUIRE(warm.scheduler.warmup_num_steps == 1000);
+  REQUIRE(warm.optimizer.decoupled_decay());
+  const Config decay = resolved(
+                           "{train_batch_size: 1, scheduler: {type: WarmupDecayLR, params: "
+                           "{total_num_steps: 9}}}")
+                           .config;
+  REQUIRE(decay.scheduler.warmup_max_lr == 0.001);
+  const Config linear =
+      resolved("{train_batch_size: 1, train: {steps: 7}, scheduler: {type: linear}}").config;
+  REQUIRE(linear.scheduler.warmup_num_steps == 0);
+  REQUIRE(linear.scheduler.total_num_steps == 7);
+  const Config cycle =
+      resolved(
+          "{train_batch_size: 1, scheduler: {type: OneCycle, params: {cycle_min_lr: "
+          "0.1, cycle_max_lr: 1, cycle_first_step_size: 4}}}")
+          .config;
+  REQUIRE(cycle.scheduler.cycle_second_step_size == 4);
+}
+
+TEST_CASE("automatic bucket sizes follow from the model's hidden size") {
+  const std::string text =
+      "{train_batch_size: 1, zero_optimization: {stage: 3, reduce_bucket_size: "
+      "auto, stage3_prefetch_bucket_size: auto, "
+      "stage3_param_persistence_threshold: auto}}";
+  const ZeroConfig with = resolved(text, {.hidden_size = 4096}).config.zero;
+  REQUIRE(with.reduce_bucket_size == 16'777'216);
+  REQUIRE(with.prefetch_bucket_size == 15'099'494);
+  REQUIRE(with.param_persistence_threshold == 40'960);
+  REQUIRE(with.overlap_comm);
+  const Resolution without = resolved(text);
+  REQUIRE(without.config.zero.reduce_bucket_size == 500'000'000);
+  REQUIRE(has_line(without,
+                   "auto: zero_optimization.reduce_bucket_size = 500000000 (its default; "
+                   "hidden² once the model is known)"));
+  REQUIRE_FALSE(
+      resolved("{train_batch_size: 1, zero_optimization: {stage: 2}}").config.zero.overlap_comm);
+}
+
+TEST_CASE("contradictions between keys are errors at their place") {
+  const auto first = [](const std::string& text, ResolveContext context = {}) {
+    const Resolution r = resolved("train_batch_size: 8\n" + text, context);
+    return r.problems.empty() ? std::string() : to_text(r.problems.front());
+  };
+  REQUIRE(first("fp16: {enabled: true}\nbf16: {enabled: true}\n") ==
+          "c.yaml:2:17: error: fp16.enabled and bf16.enabled are both true\n"
+          "  remedy: switch one of them off; bf16 needs no loss scaling");
+  REQUIRE(first("fp16: {enabled: true, loss_scale_window: 0}\n") ==
+          "c.yaml:2:42: error: fp16.loss_scale_window: expected a whole number above 0, found 0");
+  REQUIRE(first("gradient_allreduce_op: SUM\nzero_optimization: {stage: 3}\n") ==
+          "c.yaml:2:24: error: gradient_allreduce_op sum cannot be used with ZeRO stage 3");
+  REQUIRE(first("prescale_gradients: true\nzero_optimization: {stage: 2}\n") ==
+          "c.yaml:2:21: error: prescale_gradients cannot be used with ZeRO stage 2\n"
+          "  remedy: remove it: the mean is the same");
+  REQUIRE(
+      first("zero_optimization: {stage: 1, allgather_bucket_size: 7}\n") ==
+      "c.yaml:2:54: error: zero_optimization.allgather_bucket_size 7 is odd; stages 1 and 2 need "
+      "an even number");
+  REQUIRE(first("train: {steps: 3, epochs: 1}\n") ==
+          "c.yaml:2:27: error: train.steps 3 and train.epochs 1 both say how long to train\n"
+          "  remedy: keep one of the two");
+  REQUIRE(first("train: {learning_rate: 1}\noptimizer: {type: Adam, params: {lr: 2}}\n") ==
+          "c.yaml:3:38: error: optimizer.params.lr 2 contradicts train.learning_rate 1\n"
+          "  remedy: keep one of the two, or write \"auto\" for optimizer.params.lr");
+  REQUIRE(first("scheduler: {type: WarmupLR}\n") ==
+          "c.yaml:2:1: error: scheduler: WarmupLR needs a section params\n"
+          "  remedy: write params: {} for all defaults");
+  REQUIRE(first("scheduler: {type: WarmupLR, params: {warmup_num_steps: 0}}\n") ==
+          "c.yaml:2:56: error: scheduler.params.warmup_num_steps: expected a whole number of at "
+          "least 1, found 0\n  remedy: write 1 for no warm-up");
+  REQUIRE(first("scheduler: {type: OneCycle, params: {cycle_max_lr: 1}}\n") ==
+          "c.yaml:2:1: error: scheduler.params.cycle_min_lr is missing: OneCycle needs it");
+  REQUIRE(
+      first("elasticity: {enabled: true, max_train_batch_size: 8, micro_batch_sizes: [2]}\n") ==
+      "c.yaml:2:23: error: elasticity chooses the batch sizes, and batch keys are given too\n"
+      "  remedy: remove the batch keys, or write elasticity.ignore_non_elastic_batch_info: true");
+  REQUIRE(first("data_types: {param_dtype: bf16}\n") ==
+          "c.yaml:2:27: error: data_types.param_dtype bf16 contradicts training in fp32");
+  REQUIRE(first("zero_optimization: {stage: 3, offload_param: {device: nvme}}\n") ==
+          "c.yaml:2:55: error: zero_optimization.offload_param: device nvme needs nvme_path");
+  REQUIRE(first("zero_optimization: {stage: 2, offload_optimizer: {ratio: 0.5}}\n") ==
+          "c.yaml:2:58: error: zero_optimization.offload_optimizer.ratio 0.5 needs stage 3, found "
+          "stage 2");
+  REQUIRE(
+      first("log_level: loud\n") ==
+      "c.yaml:2:12: error: log_level: expected one of debug, info, notice, warning, error, found "
+      "\"loud\"");
+  REQUIRE(first("zero_optimization: {stage: 2}\nparallel: {pipeline: 2}\n", {.world_size = 2}) ==
+          "c.yaml:2:28: error: ZeRO stage 2 cannot be used with parallel.pipeline 2\n"
+          "  remedy: use stage 0 or 1");
+}
+
+TEST_CASE("ranks that the mesh does not divide are explained with the arithmetic") {
+  const auto first = [](const std::string& text, int64_t ranks) {
+    const Resolution r =
+        resolved("train_micro_batch_size_per_gpu: 1\n" + text, {.world_size = ranks});
+    return r.problems.empty() ? cat("data ", r.config.parallel.data) : to_text(r.problems.front());
+  };
+  REQUIRE(first("parallel: {tensor: 2, pipeline: 2}\n", 8) == "data 2");
+  REQUIRE(first("sequence_parallel_size: 2\n", 8) == "data 4");
+  REQUIRE(first("parallel: {tensor: 3}\n", 4) ==
+          "c.yaml:2:1: error: 4 ranks cannot be divided by tensor 3 × pipeline 1 × context 1 = 3\n"
+          "  remedy: start a multiple of 3 ranks");
+  REQUIRE(first("parallel: {data: 4, tensor: 2}\n", 4) ==
+          "c.yaml:2:18: error: parallel.data 4 × tensor 2 × pipeline 1 × context 1 = 8 ≠ 4 ranks\n"
+          "  remedy: write parallel.data: 2 or auto");
+  REQUIRE(first("parallel: {data_replicate: 3}\n", 4) ==
+          "c.yaml:2:28: error: data-parallel 4 cannot be divided by data_replicate 3");
+  REQUIRE(first("parallel: {expert: 8}\n", 4) ==
+          "c.yaml:2:20: error: data-parallel 4 × context 1 cannot be divided by expert 8");
+  REQUIRE(first("parallel: {context: 2}\nsequence_parallel_size: 4\n", 8) ==
+          "c.yaml:3:25: error: sequence_parallel_size 4 contradicts parallel.context 2");
+}
+
+TEST_CASE("a run needs a model and data, a check does not") {
+  const std::string text = "train_batch_size: 8\n";
+  REQUIRE(texts(resolved(text).problems) == Lines{});
+  REQUIRE(texts(resolved(text, {.for_training = true}).problems) ==
+          Lines{"config: error: model.path is missing: which model to train\n"
+                "  remedy: name a Hugging Face folder, for example --set "
+                "model.path=models/SmolLM2-135M",
+                "config: error: data.train is missing: what to train on\n"
+                "  remedy: name a tokenised file, for example --set data.train=data/train.bin"});
+  const Resolution r =
+      resolved(text + "model: {path: m}\ndata: {train: d.bin}\n", {.for_training = true});
+  REQUIRE(texts(r.problems) == Lines{});
+  REQUIRE(r.config.train.epochs == 1);
+  REQUIRE(has_line(r, "default: train.epochs = 1 (neither steps nor epochs is given)"));
+}
+
+TEST_CASE("a fault in reading a key is not reported a second time as missing") {
+  const LoadResult loaded = load_config_text("c.yaml", "train_batch_size: many\n");
+  REQUIRE_FALSE(loaded.ok());
+  REQUIRE(texts(resolve(loaded.config, {}).problems) == Lines{});
+  const LoadResult foreign = load_config_text("c.yaml", "distributed_type: DEEPSPEED\n");
+  REQUIRE(texts(resolve(foreign.config, {.for_training = true}).problems) == Lines{});
+}
+
+}  // namespace ftrun

@@ -1,0 +1,92 @@
+#include "config/yaml_reader.h"
+
+#include "base/error.h"
+#include "base/text.h"
+#include "helpers.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+Node read(const std::string& text) {
+  Problems problems;
+  Node node = read_yaml("c.yaml", text, problems);
+  REQUIRE(texts(problems.all()) == Lines{});
+  return node;
+}
+
+Lines faults(const std::string& text) {
+  Problems problems;
+  read_yaml("c.yaml", text, problems);
+  return texts(problems.all());
+}
+
+}  // namespace
+
+TEST_CASE("a YAML reader knows the place of every key and value") {
+  const Node root = read("# c\na:\n  b: [1, x]\nd: 5e8\né: [é, 7]\n");
+  REQUIRE(root.find("é")->items[1].at == Position{"c.yaml", 5, 8});
+  REQUIRE(root.find("a")->entries[0].at == Position{"c.yaml", 3, 3});
+  REQUIRE(root.find("a")->find("b")->items[1].at == Position{"c.yaml", 3, 10});
+  REQUIRE(root.find("d")->at == Position{"c.yaml", 4, 4});
+}
+
+TEST_CASE("a YAML reader tells plain scalars from quoted ones by YAML 1.2's core rules") {
+  const Node root =
+      read("[1e-5, \"1e-5\", '8', yes, true, 0x1F, 0o17, ~, .inf, -2.5, 1_000, 12:30]");
+  using Kind = Node::Kind;
+  const std::vector<Kind> kinds{Kind::kFloat, Kind::kText,  Kind::kText, Kind::kText,
+                                Kind::kBool,  Kind::kInt,   Kind::kInt,  Kind::kNull,
+                                Kind::kFloat, Kind::kFloat, Kind::kText, Kind::kText};
+  for (size_t i = 0; i < kinds.size(); ++i) REQUIRE(root.items[i].kind == kinds[i]);
+  REQUIRE(root.items[5].integer == 31);
+  REQUIRE(root.items[6].integer == 15);
+  REQUIRE(root.items[3].plain);
+  REQUIRE_FALSE(root.items[1].plain);
+}
+
+TEST_CASE("a YAML reader merges merge keys, own keys first") {
+  const Node root =
+      read("base: &b {x: 1, y: 2}\nother: &o {y: 3, z: 4}\nuse:\n  <<: [*b, *o]\n  x: 9\n");
+  const Node& use = *root.find("use");
+  REQUIRE(use.find("x")->integer == 9);
+  REQUIRE(use.find("y")->integer == 2);
+  REQUIRE(use.find("z")->integer == 4);
+  REQUIRE(use.find("<<") == nullptr);
+  REQUIRE(faults("a:\n  <<: 3\n") ==
+          Lines{"c.yaml:2:7: error: the merge key << wants a section, found 3"});
+}
+
+TEST_CASE("a YAML reader says where a key is written twice") {
+  REQUIRE(faults("a: 1\nb:\n  c: 1\n  c: 2\n") ==
+          Lines{"c.yaml:4:3: error: the key \"c\" is written twice (first at line 3)\n"
+                "  remedy: keep one of the two"});
+}
+
+TEST_CASE("a YAML reader reports syntax errors with their place and what to look for") {
+  REQUIRE(faults("a: 1\n\tb: 2\n") ==
+          Lines{"c.yaml:2:1: error: not valid YAML: illegal tab when looking for indentation\n"
+                "  remedy: indent with spaces: YAML allows no tabs there"});
+  REQUIRE(faults("a: [1, 2\nb: 3\n").front().starts_with("c.yaml:"));
+  REQUIRE(
+      faults("a: !python/object x\n") ==
+      Lines{"c.yaml:1:4: error: the tag !python/object is not known\n  remedy: remove the tag"});
+  REQUIRE(faults("a: 1\n---\nb: 2\n") ==
+          Lines{"c.yaml:1:1: error: holds 2 YAML documents, expected one\n"
+                "  remedy: give each its own file; --config may be repeated"});
+}
+
+TEST_CASE("a YAML reader refuses aliases that grow or go round, and nesting without end") {
+  std::string bomb = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n";
+  for (int i = 1; i < 10; ++i) {
+    const std::string uses = join(Lines(10, cat("*a", i - 1)), ",");
+    bomb += cat("a", i, ": &a", i, " [", uses, "]\n");
+  }
+  const Lines grown{"c.yaml:1:1: error: nested too deeply, or grown too large by aliases"};
+  REQUIRE(faults(bomb) == grown);
+  REQUIRE(faults("a: &a [*a]\n") == grown);
+  REQUIRE(faults(std::string(10'000, '[')).size() == 1);
+}
+
+}  // namespace ftrun

@@ -1,0 +1,59 @@
+// Files that scripts/prepare_data.py wrote, kept in the repository: both halves must go on agreeing
+// on the formats (tests/data/prepare_data_test.py writes them again and compares).
+#include "fixtures.h"
+
+#include "data/fingerprint.h"
+#include "data/sample_set.h"
+
+#include <algorithm>
+
+#include <catch2/catch.hpp>
+
+using namespace ftrun;
+using namespace ftrun::test;
+
+namespace {
+const std::string kPrefix = std::string(FTRUN_SOURCE_DIR) + "/tests/data/fixtures/chats";
+const std::atomic<bool> kNeverStop = false;
+}  // namespace
+
+TEST_CASE("prepare_data.py's own files are read back", "[fixture]") {
+  const TokenDataset data({kPrefix}, {});
+  REQUIRE(data.tokens() == 143);
+  REQUIRE(data.documents() == 3);
+  REQUIRE(data.trained(0, 143) == 43);
+  REQUIRE(data.trained(data.document_start(2), 143 - data.document_start(2)) ==
+          143 - data.document_start(2));  // plain text counts whole
+  REQUIRE(data.files()[0]->format() == "Megatron .bin/.idx, uint16");
+  REQUIRE(data.place(142).value == 0);  // the end id
+}
+
+TEST_CASE("its fingerprint and ftrun's are the same", "[fixture]") {
+  const TokenDataset data({kPrefix + ".bin"}, {});
+  const auto computed = compute_fingerprint(data, kNeverStop);
+  const auto side = read_sidecar(kPrefix + ".bin");
+  REQUIRE(side.has_value());
+  REQUIRE(side->statistics.max_id == computed->statistics.max_id);
+  REQUIRE(side->statistics.trained_tokens == computed->statistics.trained_tokens);
+  REQUIRE(side->files.size() == computed->files.size());
+  for (size_t i = 0; i < side->files.size(); ++i)
+    REQUIRE(side->files[i].xxh3 == computed->files[i].xxh3);
+  REQUIRE(fingerprint_digest(side->files) == "934dfc5dbcf09e56");
+  REQUIRE(computed->digest == "934dfc5dbcf09e56");
+  // A check-out has other times than the files had when they were hashed.
+  REQUIRE_FALSE(recorded_fingerprint(data).has_value());
+}
+
+TEST_CASE("a masked chat trains on its answers alone", "[fixture]") {
+  const SampleSet samples({kPrefix}, {.sequence_length = 128, .packing = PackingMode::kNone});
+  RowReader reader(samples, 300);
+  Batch batch;
+  reader.start(batch, 1);
+  reader.fill(batch, 0, 0);
+  // "Four.", the end mark and the line break after it.
+  REQUIRE(batch.counted_tokens == 7);
+  const auto last = std::find_if(batch.labels.rbegin(), batch.labels.rend(),
+                                 [](int32_t label) { return label != kIgnoredLabel; });
+  REQUIRE(batch.labels.size() - static_cast<size_t>(last - batch.labels.rbegin()) ==
+          static_cast<size_t>(samples.data().document_start(1) - 1));
+}

@@ -1,0 +1,173 @@
+"""Tests of scripts/make_model.py on a small GGUF file whose weights are known."""
+import contextlib
+import io
+import json
+import pathlib
+import sys
+import tempfile
+import unittest
+
+import gguf
+import numpy as np
+from safetensors.numpy import load_file
+from tokenizers import Tokenizer, pre_tokenizers
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+import make_model  # noqa: E402
+
+HIDDEN, FFN, HEADS, KV_HEADS, LAYERS = 32, 48, 4, 2, 2
+SPECIAL = ["<|end|>", "<|start|>"]
+TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
+
+
+def interleaved(weight, heads):
+    """What the GGUF converter does to query and key rows."""
+    rows, columns = weight.shape
+    return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
+def vocabulary():
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    return SPECIAL + alphabet + ["ab"], ["a b"]
+
+
+def weights(seed=0):
+    """Tensors by their Hugging Face name."""
+    random = np.random.default_rng(seed)
+    kv = HIDDEN // HEADS * KV_HEADS
+    shapes = {"model.embed_tokens.weight": (len(vocabulary()[0]), HIDDEN), "model.norm.weight": (HIDDEN,)}
+    for layer in range(LAYERS):
+        for name, shape in {"self_attn.q_proj": (HIDDEN, HIDDEN), "self_attn.k_proj": (kv, HIDDEN),
+                            "self_attn.v_proj": (kv, HIDDEN), "self_attn.o_proj": (HIDDEN, HIDDEN),
+                            "mlp.gate_proj": (FFN, HIDDEN), "mlp.up_proj": (FFN, HIDDEN),
+                            "mlp.down_proj": (HIDDEN, FFN), "input_layernorm": (HIDDEN,),
+                            "post_attention_layernorm": (HIDDEN,)}.items():
+            shapes[f"model.layers.{layer}.{name}.weight"] = shape
+    return {name: random.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
+
+
+def write_gguf(path, tensors, architecture="llama"):
+    tokens, merges = vocabulary()
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_context_length(64)
+    writer.add_embedding_length(HIDDEN)
+    writer.add_block_count(LAYERS)
+    writer.add_feed_forward_length(FFN)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KV_HEADS)
+    writer.add_rope_freq_base(5000.0)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([3] * len(SPECIAL) + [1] * (len(tokens) - len(SPECIAL)))
+    writer.add_token_merges(merges)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(0)
+    writer.add_pad_token_id(0)
+    writer.add_unk_token_id(0)
+    writer.add_chat_template(TEMPLATE)
+    ours = {v: k for k, v in make_model.OUTER_NAMES.items()}
+    inner = {v: k for k, v in make_model.BLOCK_NAMES.items()}
+    for name, values in tensors.items():
+        if name.endswith("q_proj.weight"):
+            values = interleaved(values, HEADS)
+        if name.endswith("k_proj.weight"):
+            values = interleaved(values, KV_HEADS)
+        if name not in ours:
+            _, _, layer, rest = name.split(".", 3)
+            name = f"blk.{layer}.{inner[rest.removesuffix('.weight')]}.weight"
+        writer.add_tensor(ours.get(name, name), np.ascontiguousarray(values))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+class MakeModel(unittest.TestCase):
+    def setUp(self):
+        self._folder = tempfile.TemporaryDirectory()
+        self.folder = pathlib.Path(self._folder.name)
+        self.gguf, self.out = str(self.folder / "small.gguf"), self.folder / "model"
+        self.tensors = weights()
+        write_gguf(self.gguf, self.tensors)
+
+    def tearDown(self):
+        self._folder.cleanup()
+
+    def run_script(self, *arguments):
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = make_model.main(["smollm2", "--out", str(self.out), "--gguf", self.gguf, *arguments])
+        return code, out.getvalue(), err.getvalue()
+
+    def test_weights_come_back_bit_for_bit(self):
+        self.assertEqual(self.run_script()[0], 0)
+        made = load_file(self.out / "model.safetensors")
+        self.assertEqual(set(made), set(self.tensors))
+        for name, values in self.tensors.items():
+            self.assertTrue(np.array_equal(made[name], values), name)
+
+    def test_bf16_rounds_to_nearest_even(self):
+        self.assertEqual(self.run_script("--dtype", "bf16")[0], 0)
+        import torch
+        from safetensors.torch import load_file as load_torch
+
+        made = load_torch(self.out / "model.safetensors")
+        for name, values in self.tensors.items():
+            self.assertTrue(torch.equal(made[name], torch.from_numpy(values).to(torch.bfloat16)), name)
+
+    def test_transformers_loads_the_folder(self):
+        self.run_script()
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        model = AutoModelForCausalLM.from_pretrained(self.out)
+        config = model.config
+        self.assertEqual((config.hidden_size, config.num_key_value_heads, config.rms_norm_eps,
+                          config.rope_parameters["rope_theta"], config.tie_word_embeddings),
+                         (HIDDEN, KV_HEADS, 1e-5, 5000.0, True))
+        self.assertEqual((config.bos_token_id, config.eos_token_id, config.pad_token_id), (1, 0, 0))
+        tokenizer = AutoTokenizer.from_pretrained(self.out)
+        tokens = vocabulary()[0]
+        self.assertEqual(tokenizer("abc<|end|>")["input_ids"], [tokens.index("ab"), tokens.index("c"), 0])
+        self.assertEqual(tokenizer.eos_token, "<|end|>")
+        self.assertEqual(tokenizer.apply_chat_template([{"role": "user", "content": "abc"}], tokenize=False),
+                         "abc")
+
+    def test_the_tokenizer_splits_digits_and_knows_special_tokens(self):
+        self.run_script()
+        tokenizer = Tokenizer.from_file(str(self.out / "tokenizer.json"))
+        self.assertEqual(tokenizer.encode("12<|start|>ab").tokens, ["1", "2", "<|start|>", "ab"])
+        self.assertEqual(tokenizer.decode(tokenizer.encode("né 漢").ids), "né 漢")
+
+    def test_again_it_is_up_to_date_until_something_differs(self):
+        source = f"small.gguf, {pathlib.Path(self.gguf).stat().st_size} bytes, fp32"
+        self.run_script()
+        self.assertEqual(self.run_script(), (0, f"{self.out}: up to date (made from {source})\n", ""))
+        self.assertIn("writing", self.run_script("--dtype", "bf16")[1])
+        weights_file = self.out / "model.safetensors"
+        weights_file.write_bytes(weights_file.read_bytes()[:-4])
+        self.assertIn("writing", self.run_script("--dtype", "bf16")[1])
+        self.assertIn("writing", self.run_script("--dtype", "bf16", "--force")[1])
+        self.assertEqual(sorted(p.name for p in self.out.iterdir()),
+                         ["chat_template.jinja", "config.json", "generation_config.json",
+                          "model.safetensors", "tokenizer.json", "tokenizer_config.json"])
+        self.assertEqual(json.loads((self.out / "config.json").read_text())["dtype"], "bfloat16")
+
+    def test_other_files_are_refused(self):
+        missing = str(self.folder / "none.gguf")
+        self.assertEqual(self.run_script("--gguf", missing), (4, "", f"make_model: error: {missing}: no such file\n"))
+        other = str(self.folder / "other.gguf")
+        write_gguf(other, self.tensors, "gpt2")
+        code, _, err = self.run_script("--gguf", other)
+        self.assertEqual((code, err),
+                         (4, f"make_model: error: {other}: architecture 'gpt2', expected 'llama'\n"))
+        self.assertEqual(self.run_script("--gguf", self.gguf + ".bad")[0], 4)
+        pathlib.Path(other).write_bytes(b"not a model")
+        code, _, err = self.run_script("--gguf", other)
+        self.assertEqual((code, err), (4, f"make_model: error: {other}: is not a GGUF file that can be read "
+                                          "(GGUF magic invalid)\n"))
+
+
+if __name__ == "__main__":
+    unittest.main()

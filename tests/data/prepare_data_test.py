@@ -1,0 +1,340 @@
+"""Tests of scripts/prepare_data.py: what it writes, byte by byte, and what it refuses."""
+import contextlib
+import io
+import json
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import numpy as np
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FIXTURES = pathlib.Path(__file__).resolve().parent / "fixtures"
+sys.path.insert(0, str(ROOT / "scripts"))
+import prepare_data  # noqa: E402
+
+TEMPLATE = ("{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
+            "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+SPECIAL = ["<|end|>", "<|im_start|>", "<|im_end|>"]
+
+
+def write_tokenizer(folder, template=TEMPLATE, vocab_size=300):
+    """A tokenizer of single bytes: ids 0-2 are special, a byte's id is its place in the alphabet."""
+    from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={t: i for i, t in enumerate(SPECIAL + alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in SPECIAL])
+    os.makedirs(folder, exist_ok=True)
+    tokenizer.save(os.path.join(folder, "tokenizer.json"))
+    settings = {"eos_token": SPECIAL[0]}
+    if template:
+        settings["chat_template"] = template
+    for name, value in (("config.json", {"vocab_size": vocab_size}), ("tokenizer_config.json", settings)):
+        with open(os.path.join(folder, name), "w") as file:
+            json.dump(value, file)
+    return tokenizer
+
+
+def read_pair(prefix):
+    """Documents of a Megatron pair and their mask, read by the format's description alone."""
+    index = pathlib.Path(prefix + ".idx").read_bytes()
+    assert index[:9] == b"MMIDIDX\0\0"
+    version, code, sequences, boundaries = struct.unpack_from("<QBQQ", index, 9)
+    assert version == 1 and boundaries == sequences + 1
+    lengths = np.frombuffer(index, "<i4", sequences, 34)
+    pointers = np.frombuffer(index, "<i8", sequences, 34 + 4 * sequences)
+    assert list(np.frombuffer(index, "<i8", boundaries, 34 + 12 * sequences)) == list(range(boundaries))
+    assert len(index) == 34 + 12 * sequences + 8 * boundaries
+    dtype = {8: np.dtype("<u2"), 4: np.dtype("<i4")}[code]
+    tokens = np.fromfile(prefix + ".bin", dtype)
+    trained = np.ones(tokens.size, bool)
+    if os.path.exists(prefix + ".mask"):
+        mask = pathlib.Path(prefix + ".mask").read_bytes()
+        assert mask[:8] == b"FTRMASK\0" and struct.unpack_from("<QQ", mask, 8) == (1, tokens.size)
+        bits = np.unpackbits(np.frombuffer(mask, np.uint8, offset=24), bitorder="little")
+        assert bits.size == (tokens.size + 7) // 8 * 8 and not bits[tokens.size:].any()
+        trained = bits[:tokens.size].astype(bool)
+    first = pointers // dtype.itemsize
+    return [(tokens[f:f + n], trained[f:f + n]) for f, n in zip(first, lengths)]
+
+
+class PrepareData(unittest.TestCase):
+    def setUp(self):
+        self._folder = tempfile.TemporaryDirectory()
+        self.folder = self._folder.name
+        self.model = os.path.join(self.folder, "model")
+        self.tokenizer = write_tokenizer(self.model)
+        self.out = os.path.join(self.folder, "out")
+
+    def tearDown(self):
+        self._folder.cleanup()
+
+    def write(self, name, content):
+        path = os.path.join(self.folder, name)
+        with open(path, "wb") as file:
+            file.write(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    def run_script(self, *arguments):
+        """Exit code, standard output, standard error."""
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                code = prepare_data.main(["--tokenizer", self.model, "--out", self.out,
+                                          "--workers", "1", *arguments])
+            except SystemExit as stop:
+                code = stop.code
+        return code, out.getvalue(), err.getvalue()
+
+    def prepare(self, *arguments):
+        code, out, err = self.run_script(*arguments)
+        self.assertEqual((code, err), (0, ""))
+        return out
+
+    def refusal(self, *arguments):
+        code, _, err = self.run_script(*arguments)
+        self.assertFalse(os.path.exists(self.out) and os.listdir(self.out), "left files behind")
+        return code, err
+
+    def text_of(self, ids):
+        return self.tokenizer.decode([int(i) for i in ids], skip_special_tokens=False).replace("Ġ", " ").replace(
+            "Ċ", "\n")
+
+    def trained_text(self, document):
+        """The document with what is trained on in [ ]."""
+        text, inside = "", False
+        for token, trained in zip(*document):
+            if trained != inside:
+                text += "[" if trained else "]"
+                inside = trained
+            piece = self.tokenizer.id_to_token(int(token))
+            text += {"Ġ": " ", "Ċ": "\n"}.get(piece, piece)
+        return text + ("]" if inside else "")
+
+    def test_text_files_become_documents_with_the_end_id(self):
+        self.prepare(self.write("a.txt", "ab\r\ncd"), self.write("b.txt", "e"), self.write("c.txt", " \n"))
+        documents = read_pair(self.out + "/train")
+        self.assertEqual([self.trained_text(d) for d in documents], ["[ab\ncd<|end|>]", "[e<|end|>]"])
+        self.assertFalse(os.path.exists(self.out + "/train.mask"))
+
+    def test_chats_train_on_what_the_assistant_says(self):
+        chat = {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "hi"},
+                             {"role": "assistant", "content": "yo"}, {"role": "user", "content": "q"},
+                             {"role": "assistant", "content": "a"}]}
+        self.prepare(self.write("c.jsonl", json.dumps(chat)))
+        self.assertEqual(self.trained_text(read_pair(self.out + "/train")[0]),
+                         "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n"
+                         "<|im_start|>assistant\n[yo<|im_end|>\n]<|im_start|>user\nq<|im_end|>\n"
+                         "<|im_start|>assistant\n[a<|im_end|>\n]")
+
+    def test_every_shape_of_a_line_is_laid_out_as_the_same_chat(self):
+        lines = [{"prompt": "p", "completion": "c"}, {"prompt": "p", "response": "c"},
+                 {"instruction": "p", "output": "c"}, {"instruction": "p", "input": "", "output": "c"},
+                 {"conversations": [{"from": "human", "value": "p"}, {"from": "gpt", "value": "c"}]}]
+        self.prepare(self.write("c.jsonl", "\n".join(map(json.dumps, lines))))
+        expected = "<|im_start|>user\np<|im_end|>\n<|im_start|>assistant\n[c<|im_end|>\n]"
+        self.assertEqual([self.trained_text(d) for d in read_pair(self.out + "/train")], [expected] * 5)
+
+    def test_plain_joins_prompt_and_completion(self):
+        path = self.write("c.jsonl", '{"prompt": "one ", "completion": "two"}\n\n{"text": "three"}\n')
+        self.prepare(path, "--plain")
+        self.assertEqual([self.trained_text(d) for d in read_pair(self.out + "/train")],
+                         ["one [two<|end|>]", "[three<|end|>]"])
+        self.prepare(path, "--plain", "--train-on-prompts")
+        self.assertEqual(self.trained_text(read_pair(self.out + "/train")[0]), "[one two<|end|>]")
+        self.assertFalse(os.path.exists(self.out + "/train.mask"), "the mask of the run before stayed")
+
+    def test_the_layout_is_what_transformers_makes(self):
+        from transformers import AutoTokenizer
+
+        with open(self.model + "/tokenizer_config.json") as file:
+            settings = json.load(file)
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+        with open(self.model + "/tokenizer_config.json", "w") as file:
+            json.dump(settings, file)
+        messages = [{"role": "user", "content": "né 漢"}, {"role": "assistant", "content": "42\n"}]
+        self.prepare(self.write("c.jsonl", json.dumps({"messages": messages})))
+        expected = AutoTokenizer.from_pretrained(self.model).apply_chat_template(messages)
+        expected = expected["input_ids"] if hasattr(expected, "keys") else expected
+        self.assertEqual(list(read_pair(self.out + "/train")[0][0]), list(expected))
+
+    def test_validation_takes_every_nth_document(self):
+        self.prepare(self.write("c.jsonl", "\n".join(json.dumps({"text": str(i)}) for i in range(7))),
+                     "--validation-every", "3")
+        first = lambda split: [self.trained_text(d)[1] for d in read_pair(f"{self.out}/{split}")]
+        self.assertEqual(first("train"), ["0", "1", "3", "4", "6"])
+        self.assertEqual(first("validation"), ["2", "5"])
+
+    def test_the_result_does_not_depend_on_the_number_of_processes(self):
+        texts = [{"text": chr(97 + i % 26) * (20000 + i * 37)} for i in range(60)]
+        path = self.write("c.jsonl", "\n".join(map(json.dumps, texts)))
+        self.prepare(path)
+        one = [pathlib.Path(self.out + "/train" + e).read_bytes() for e in (".bin", ".idx")]
+        script = [sys.executable, str(ROOT / "scripts/prepare_data.py"), "--tokenizer", self.model, path]
+        done = subprocess.run(script + ["--out", self.folder + "/three", "--workers", "3"],
+                              capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        three = [pathlib.Path(self.folder + "/three/train" + e).read_bytes() for e in (".bin", ".idx")]
+        self.assertEqual(one, three)
+
+    def test_the_sidecar_records_counts_checksums_and_a_fingerprint(self):
+        import xxhash
+
+        self.prepare(self.write("c.jsonl", '{"prompt": "ab", "completion": "c"}'), "--plain")
+        side = json.loads(pathlib.Path(self.out + "/train.json").read_text())
+        ids, trained = read_pair(self.out + "/train")[0]
+        facts = {k: side[k] for k in ("format", "version", "dtype", "tokens", "documents", "trained_tokens",
+                                      "min_id", "max_id", "vocab_size", "end_of_document")}
+        self.assertEqual(facts, {"format": "ftrun-data", "version": 1, "dtype": "uint16", "tokens": 4,
+                                 "documents": 1, "trained_tokens": 2, "min_id": 0, "max_id": int(ids.max()),
+                                 "vocab_size": 300, "end_of_document": 0})
+        self.assertEqual(list(trained), [False, False, True, True])
+        lines = ""
+        for record in side["files"]:
+            content = pathlib.Path(self.out, record["name"]).read_bytes()
+            self.assertEqual(record["xxh3"], xxhash.xxh3_64(content).hexdigest())
+            self.assertEqual(record["bytes"], len(content))
+            self.assertEqual(record["modified_ns"], os.stat(f"{self.out}/{record['name']}").st_mtime_ns)
+            lines += f"{record['role']} {len(content)} {record['xxh3']}\n"
+        self.assertEqual([r["role"] for r in side["files"]], ["tokens", "index", "mask"])
+        self.assertEqual(side["fingerprint"], xxhash.xxh3_64(lines.encode()).hexdigest())
+
+    def test_the_same_command_again_does_nothing_a_changed_one_does(self):
+        path = self.write("a.txt", "hello")
+        self.prepare(path)
+        before = os.stat(self.out + "/train.bin").st_mtime_ns
+        self.assertEqual(self.prepare(path), f"{self.out}: up to date (train)\n")
+        self.assertEqual(os.stat(self.out + "/train.bin").st_mtime_ns, before)
+        self.write("a.txt", "hello, world")
+        self.assertIn("13 tokens in 1 documents", self.prepare(path))
+        os.truncate(self.out + "/train.bin", 4)
+        self.assertIn("13 tokens in 1 documents", self.prepare(path))
+        self.assertEqual(len(read_pair(self.out + "/train")[0][0]), 13)
+
+    def test_large_vocabularies_are_written_as_int32(self):
+        write_tokenizer(self.model, vocab_size=70000)
+        self.prepare(self.write("a.txt", "ab"))
+        self.assertEqual(os.path.getsize(self.out + "/train.bin"), 12)
+        self.assertEqual(self.trained_text(read_pair(self.out + "/train")[0]), "[ab<|end|>]")
+
+    def test_the_committed_example_is_what_the_script_writes(self):
+        """lib/data's tests read the same files: the two halves agree on the formats."""
+        self.prepare(str(FIXTURES / "chats.jsonl"))
+        for extension in (".bin", ".idx", ".mask"):
+            self.assertEqual(pathlib.Path(self.out + "/train" + extension).read_bytes(),
+                             (FIXTURES / ("chats" + extension)).read_bytes(), extension)
+        side = json.loads(pathlib.Path(self.out + "/train.json").read_text())
+        recorded = json.loads((FIXTURES / "chats.json").read_text())
+        self.assertEqual(side["fingerprint"], recorded["fingerprint"])
+
+    def test_what_cannot_be_used_is_refused_by_name(self):
+        folder = self.folder
+        cases = [
+            ((folder + "/none.txt",), 4, f"{folder}/none.txt: no such file"),
+            ((self.write("bad.txt", b"ab\xff"),), 4,
+             f"{folder}/bad.txt: byte 2 is not utf-8; name the file's encoding with --encoding, such as "
+             "latin-1"),
+            ((self.write("e.txt", "\n"),), 4, "the input holds no text"),
+            ((self.write("j.jsonl", '{"text": "a"}\n{"text": }'),), 4,
+             f"{folder}/j.jsonl:2: column 10: Expecting value"),
+            ((self.write("k.jsonl", "[1]"),), 4, f"{folder}/k.jsonl:1: expected an object, found list"),
+            ((self.write("l.jsonl", '{"words": "a"}'),), 4,
+             f'{folder}/l.jsonl:1: has none of "messages", "conversations", "prompt", "instruction" or '
+             '"text"'),
+            ((self.write("m.jsonl", '{"prompt": "a"}'),), 4, f'{folder}/m.jsonl:1: needs a text "response"'),
+            ((self.write("n.jsonl", '{"messages": []}'),), 4,
+             f'{folder}/n.jsonl:1: "messages" must be a list of at least one message'),
+            ((self.write("o.jsonl", '{"messages": [{"role": "user"}]}'),), 4,
+             f'{folder}/o.jsonl:1: each message needs the texts "role" and "content"'),
+            ((self.write("p.jsonl", '{"messages": [{"role": "cat", "content": "x"}]}'),), 4,
+             f"{folder}/p.jsonl:1: role 'cat', expected system, user or assistant"),
+            ((self.write("q.jsonl", '{"messages": [{"role": "user", "content": "x"}]}'),), 4,
+             f"{folder}/q.jsonl:1: has no assistant message to train on"),
+            ((self.write("r.txt", "one"), "--validation-every", "5"), 4,
+             "--validation-every 5 leaves no document for validation; use a smaller number"),
+        ]
+        for arguments, code, message in cases:
+            with self.subTest(message):
+                self.assertEqual(self.refusal(*arguments), (code, f"prepare_data: error: {message}\n"))
+
+    def test_usage_is_explained(self):
+        for arguments, message in (
+                ((), "name input files, or --shakespeare"),
+                (("x", "--shakespeare"), "name input files, or --shakespeare"),
+                (("x", "--workers", "0"), "--workers must be at least 1"),
+                (("x", "--validation-every", "1"), "--validation-every must be 0 (none) or at least 2"),
+                (("x", "--encoding", "klingon"),
+                 "--encoding klingon is not known; utf-8 and latin-1 are the usual ones")):
+            with self.subTest(message):
+                code, err = self.refusal(*arguments)
+                self.assertEqual((code, err.splitlines()[-1].split("error: ")[1]), (2, message))
+
+    def test_tokenizers_that_cannot_serve_are_refused(self):
+        path = self.write("a.txt", "z")
+        os.remove(self.model + "/tokenizer_config.json")
+        self.assertEqual(self.refusal(path),
+                         (4, f"prepare_data: error: {self.model}: names no eos token "
+                             "(tokenizer_config.json: eos_token)\n"))
+        os.remove(self.model + "/tokenizer.json")
+        self.assertEqual(self.refusal(path),
+                         (4, f"prepare_data: error: {self.model}: holds no tokenizer.json; name a model "
+                             "folder that has one\n"))
+        write_tokenizer(self.model, vocab_size=20)
+        code, err = self.refusal(path)
+        self.assertEqual(code, 4)
+        self.assertRegex(err, r"a\.txt: the tokenizer gives id \d+, outside the model's 20 rows")
+
+    def test_templates_that_rewrite_or_refuse_are_reported(self):
+        chat = self.write("c.jsonl", '{"messages": [{"role": "user", "content": "a"}, '
+                                     '{"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]}')
+        write_tokenizer(self.model, "{{ messages | length }}" + TEMPLATE)
+        self.assertEqual(self.refusal(chat),
+                         (4, f"prepare_data: error: {chat}:1: the chat template changes earlier messages "
+                             "when later ones follow, so answers cannot be told from prompts; use "
+                             "--train-on-prompts or --plain\n"))
+        self.prepare(chat, "--train-on-prompts")
+        self.assertTrue(read_pair(self.out + "/train")[0][1].all())
+        shutil.rmtree(self.out)
+        write_tokenizer(self.model, "{{ raise_exception('no') }}")
+        self.assertEqual(self.refusal(chat), (4, f"prepare_data: error: {chat}:1: the chat template "
+                                                 "refuses it: no\n"))
+        write_tokenizer(self.model, "{% for m in messages %}{{ m.missing.deeper }}{% endfor %}")
+        self.assertEqual(self.refusal(chat),
+                         (4, f"prepare_data: error: {chat}:1: the chat template fails: 'dict object' has "
+                             "no attribute 'missing'\n"))
+        write_tokenizer(self.model, None)
+        self.assertEqual(self.refusal(chat),
+                         (4, f"prepare_data: error: {chat}:1: this tokenizer has no chat template (or "
+                             "--plain is given), so messages cannot be laid out; use prompt and "
+                             "completion\n"))
+
+    def test_a_failing_run_leaves_the_files_of_the_one_before(self):
+        good = self.write("a.txt", "hello")
+        self.prepare(good)
+        before = {n: pathlib.Path(self.out, n).read_bytes() for n in os.listdir(self.out)}
+        code, _, _ = self.run_script(good, self.write("bad.jsonl", "{"))
+        self.assertEqual(code, 4)
+        self.assertEqual({n: pathlib.Path(self.out, n).read_bytes() for n in os.listdir(self.out)}, before)
+
+    def test_the_script_does_not_need_torch(self):
+        code = ("import sys; sys.path.insert(0, sys.argv[1]); import prepare_data, make_model; "
+                "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)")
+        self.assertEqual(subprocess.run([sys.executable, "-c", code, str(ROOT / "scripts")]).returncode, 0)
+
+    def test_progress_tells_share_rate_and_time_left(self):
+        progress = prepare_data.Progress(4_000_000, io.StringIO())
+        progress.begin -= 2
+        progress.add(1_000_000, 500_000, 3)
+        line = progress.line(progress.begin + 2)
+        self.assertEqual(line, "[######..................]  25%  3 documents, 0.50 M tokens  0.5 MB/s  6 s left")
+
+
+if __name__ == "__main__":
+    unittest.main()
