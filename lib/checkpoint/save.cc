@@ -187,6 +187,7 @@ std::string commit(FileSystem& files, const SaveOptions& options, const Checkpoi
                    const std::string& made, const std::vector<std::string>& records) {
   const Manifest manifest = manifest_of(options, meta, records);
   write_manifest(files, made, manifest);
+  if (options.verify_written) Checkpoint read_back(made);  // throws when the manifest is not what was written
   put_in_place(files, options.root, made, step_folder_name(meta.step));
   try {
     remove_old(files, options, manifest.serial);

@@ -69,7 +69,7 @@ class GlooCommunicator final : public Communicator {
   GlooCommunicator(Setup setup, Rendezvous& rendezvous, int64_t checked)
       : Communicator(std::move(setup)), rendezvous_(rendezvous), unchecked_after_(checked) {
     auto options = c10d::ProcessGroupGloo::Options::create(this->setup().timeout);
-    options->threads = 1;
+    options->threads = 2;
     options->devices = {choose_device(rendezvous, members())};
     const auto connect = [store = prefixed_store(rendezvous, "gloo/" + name()), options,
                           rank = this->rank(), size = this->size()] {

@@ -29,6 +29,18 @@ constexpr Milliseconds kControlTimeout{2000};
 std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
 std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
+/// Before c10d's first use. It reports what we report, but in its own way and with stack traces; and
+/// its flight recorder, which the progress board makes superfluous, breaks when two threads of a
+/// process use communicators.
+void prepare_c10d() {
+  static const bool done = [] {
+    if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = 3;
+    ::setenv("TORCH_FR_BUFFER_SIZE", "0", 0);
+    return true;
+  }();
+  static_cast<void>(done);
+}
+
 std::string alive_key(int rank) { return cat("alive/", rank); }
 
 }  // namespace
@@ -207,13 +219,7 @@ struct Stores {
   StorePtr main, control;
 };
 
-/// c10d reports what we report, in its own way and with stack traces.
-void quiet_c10d() {
-  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = 3;
-}
-
 Stores open_stores(const RendezvousOptions& options) {
-  quiet_c10d();
   StorePtr main, control;
   if (options.world == 1) {
     main = c10::make_intrusive<c10d::HashStore>();
@@ -243,6 +249,7 @@ Rendezvous::Rendezvous(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Rendezvous::~Rendezvous() = default;
 
 std::unique_ptr<Rendezvous> Rendezvous::connect(const RendezvousOptions& options) {
+  prepare_c10d();
   Stores stores = open_stores(options);
   auto impl = std::make_unique<Impl>(options, stores.main, stores.control);
   std::unique_ptr<Rendezvous> rendezvous(new Rendezvous(std::move(impl)));
@@ -256,6 +263,7 @@ std::unique_ptr<Rendezvous> Rendezvous::connect(const RendezvousOptions& options
 
 std::vector<std::unique_ptr<Rendezvous>> Rendezvous::in_process(int world, Milliseconds timeout,
                                                                 Milliseconds heartbeat) {
+  prepare_c10d();
   const StorePtr store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::unique_ptr<Rendezvous>> all;
   for (int rank = 0; rank < world; ++rank) {

@@ -1,6 +1,7 @@
 #include "config/describe.h"
 
 #include <algorithm>
+#include <cctype>
 #include <string_view>
 #include <vector>
 
@@ -152,6 +153,29 @@ Json number_schema(const Field& field, const char* type) {
   return out;
 }
 
+// A regular expression for a name in any case: JSON Schema's have no flag for it.
+std::string any_case_pattern(const std::vector<std::string>& names) {
+  std::vector<std::string> patterns;
+  for (const std::string& name : names) {
+    std::string pattern;
+    for (const char c : name) {
+      const auto byte = static_cast<unsigned char>(c);
+      pattern += std::isalpha(byte) != 0 ? cat('[', static_cast<char>(std::toupper(byte)),
+                                               static_cast<char>(std::tolower(byte)), ']')
+                                         : cat(c);
+    }
+    patterns.push_back(pattern);
+  }
+  return cat("^(", join(patterns, "|"), ")$");
+}
+
+Json choice_schema(const Field& field) {
+  const Json names{{"type", "string"}, {"enum", field.choices}};
+  if (!field.any_case) return names;
+  const Json spelled{{"type", "string"}, {"pattern", any_case_pattern(field.choices)}};
+  return {{"anyOf", Json::array({names, spelled})}};
+}
+
 Json type_schema(const Field& field) {
   switch (field.type) {
     case FieldType::kBool:
@@ -163,7 +187,7 @@ Json type_schema(const Field& field) {
     case FieldType::kText:
       return {{"type", "string"}};
     case FieldType::kChoice:
-      return {{"type", "string"}, {"enum", field.choices}};
+      return choice_schema(field);
     case FieldType::kTextList:
       return {{"type", {"string", "array"}}, {"items", {{"type", "string"}}}};
     case FieldType::kIntList:

@@ -99,10 +99,39 @@ void rename_bfloat16(Node& root, Problems& problems) {
   old->key = "bf16";
 }
 
+// A gpt-neox file written with dashes also has keys without them; alone those are unknown keys.
+void drop_gpt_neox_companions(Node& root, Problems& problems) {
+  static const std::vector<std::string> kCompanions{"attention_config",
+                                                    "autotuning_config",
+                                                    "deepspeed_slurm",
+                                                    "gpt_j_residual",
+                                                    "init_method",
+                                                    "launcher",
+                                                    "min_lr",
+                                                    "no_ssh_check",
+                                                    "norm",
+                                                    "output_layer_init_method",
+                                                    "output_layer_parallelism",
+                                                    "split",
+                                                    "warmup"};
+  const auto dashed = [](const NodeEntry& entry) {
+    return entry.key.find('-') != std::string::npos &&
+           Schema::get().find_legacy("", entry.key) != nullptr;
+  };
+  if (std::count_if(root.entries.begin(), root.entries.end(), dashed) < 3) return;
+  std::erase_if(root.entries, [&](const NodeEntry& entry) {
+    const bool companion =
+        std::find(kCompanions.begin(), kCompanions.end(), entry.key) != kCompanions.end();
+    if (companion) problems.notice(entry.at, cat(entry.key, ": ignored: a gpt-neox key"));
+    return companion;
+  });
+}
+
 }  // namespace
 
 void desugar(Node& root, Problems& problems) {
   if (!root.is_map()) return;
+  drop_gpt_neox_companions(root, problems);
   expand_zero_flag(root, problems);
   rename_bfloat16(root, problems);
   if (Node* zero = root.find("zero_optimization"); zero != nullptr && zero->is_map()) {

@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "config/convert.h"
 #include "config/schema.h"
+#include "config/suggest.h"
 
 namespace ftrun {
 namespace {
@@ -59,7 +60,7 @@ std::string feature_name(const std::string& doc, const std::string& name) {
 bool is_off(const Field& field, const FieldValue& value) {
   const auto* number = std::get_if<int64_t>(&value);
   return value == field.default_value ||
-         (number != nullptr && static_cast<double>(*number) <= field.off_up_to);
+         (number != nullptr && field.off_up_to && static_cast<double>(*number) <= *field.off_up_to);
 }
 
 class TreeReader {
@@ -230,32 +231,7 @@ class TreeReader {
   std::vector<std::pair<std::string, Position>> ignored_;
 };
 
-std::string containing(const std::string& word, const std::vector<std::string>& candidates) {
-  if (word.size() < 4) return "";
-  for (const std::string& name : candidates)
-    if (name.find(word) != std::string::npos) return name;
-  return "";
-}
-
 }  // namespace
-
-std::string suggestion(const std::string& section, const std::string& key,
-                       const std::vector<std::string>& candidates) {
-  const Schema& schema = Schema::get();
-  std::string near = nearest(key, candidates);
-  const bool close = !near.empty() && edit_distance(key, near) <= 1;
-  const std::vector<std::string> elsewhere = schema.paths_named(key);
-  if (!close && !elsewhere.empty()) near = elsewhere.front();
-  if (near.empty()) near = containing(key, candidates);
-  if (near.empty()) {
-    std::vector<std::string> names;
-    for (const Field& field : schema.fields())
-      if (field.section != section) names.push_back(field.name);
-    const std::string name = nearest(key, names);
-    if (!name.empty() && edit_distance(key, name) <= 2) near = schema.paths_named(name).front();
-  }
-  return near.empty() ? "" : cat(" (did you mean \"", near, "\"?)");
-}
 
 Config read_config(const Node& root, Problems& problems) {
   return TreeReader(problems).read(root);

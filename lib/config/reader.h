@@ -11,8 +11,4 @@ namespace ftrun {
 /// that could not be read keeps its default.
 Config read_config(const Node& root, Problems& problems);
 
-/// " (did you mean \"stage\"?)" for a key that `section` does not have, or "".
-std::string suggestion(const std::string& section, const std::string& key,
-                       const std::vector<std::string>& candidates);
-
 }  // namespace ftrun

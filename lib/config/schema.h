@@ -57,7 +57,7 @@ struct Field {
   bool nullable = false;    // null = not written
   bool zero_unset = false;  // the member's 0 means "not written": printed as null
   bool any_case = false;
-  double off_up_to = 0;  // of kRejectIfOn numbers: not more than this is off, as is the default
+  std::optional<double> off_up_to;  // of kRejectIfOn numbers: so much is off too
   /// Of optimizer.params and scheduler.params: the types that have it; empty = all.
   std::vector<std::string> types;
   FieldValue default_value;

@@ -242,20 +242,7 @@ void describe_legacy(Schema& s) {
        "train-data-paths",
        "valid-data-paths",
        "test-data-paths",
-       "weight-decay",
-       "attention_config",
-       "autotuning_config",
-       "deepspeed_slurm",
-       "gpt_j_residual",
-       "init_method",
-       "output_layer_init_method",
-       "launcher",
-       "min_lr",
-       "no_ssh_check",
-       "norm",
-       "output_layer_parallelism",
-       "split",
-       "warmup"},
+       "weight-decay"},
       "a gpt-neox key; the model comes from model.path here");
 }
 

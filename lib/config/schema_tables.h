@@ -86,7 +86,8 @@ class Rows {
   Field& key(const char* name, T Struct::*member, const char* doc) {
     Field field = plain(name, field_type<T>(), doc);
     if constexpr (std::is_enum_v<T>)
-      field.choices.assign(EnumNames<T>::kNames.begin(), EnumNames<T>::kNames.end());
+      for (const std::string_view choice : EnumNames<T>::kNames)
+        if (!choice.starts_with("torch.")) field.choices.emplace_back(choice);
     field.store = [part = part_, member](Config& c, const FieldValue& v) {
       from_value(part(c).*member, v);
     };

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "config/schema.h"
+#include "config/suggest.h"
 #include "helpers.h"
 
 #include <catch2/catch.hpp>
@@ -97,7 +98,7 @@ data: {packing: document, sequence_length: 0}
            "at least 0, found 500000000.5",
            "c.yaml:8:9: error: optimizer.type: expected one of AdamW, Adam, SGD, Lamb, Lion, "
            "Adagrad, Muon, OneBitAdam, OneBitLamb, ZeroOneAdam, MuAdam, MuAdamW, MuSGD, "
-           "torch.optim, found \"AdamX\" (did you mean \"AdamW\"?)",
+           "found \"AdamX\" (did you mean \"AdamW\"?)",
            "c.yaml:9:16: error: optimizer.params.lr: expected a number of at least 0, found "
            "\"fast\"",
            "c.yaml:9:22: error: optimizer.params.momentum: AdamW has no such parameter\n"
@@ -120,6 +121,34 @@ TEST_CASE("a key in the wrong section is told its place") {
                 "c.yaml:5:1: error: nonsense: unknown key"});
   REQUIRE(problems_of("c.yaml", "zero_optimization: {train.steps: 3}") ==
           Lines{"c.yaml:1:21: error: zero_optimization.train.steps: unknown key"});
+}
+
+TEST_CASE("the words of other programs are told ftrun's") {
+  REQUIRE(
+      problems_of("c.yaml",
+                  "data: {seq_length: 8}\ntrain: {lr: 1, max_steps: 3}\n"
+                  "micro-batch-size: 2\nparallel: {tp: 2}\n") ==
+      Lines{"c.yaml:1:8: error: data.seq_length: unknown key (did you mean \"sequence_length\"?)",
+            "c.yaml:2:9: error: train.lr: unknown key (did you mean \"learning_rate\"?)",
+            "c.yaml:2:16: error: train.max_steps: unknown key (did you mean \"steps\"?)",
+            "c.yaml:3:1: error: micro-batch-size: unknown key (did you mean "
+            "\"train_micro_batch_size_per_gpu\"?)",
+            "c.yaml:4:12: error: parallel.tp: unknown key (did you mean \"tensor\"?)"});
+}
+
+TEST_CASE("every word of other programs leads to a key that exists") {
+  const Schema& schema = Schema::get();
+  for (const char* word : {"seq_len", "global_batch_size", "max_steps", "num_epochs", "clip_grad",
+                           "model_path", "save_steps", "save_total_limit", "eval_steps",
+                           "logging_steps", "gradient_checkpointing", "cp"}) {
+    const std::string said = suggestion("", word, schema.names_in(""));
+    const size_t start = said.find('"') + 1;
+    const std::string path = said.substr(start, said.rfind('"') - start);
+    const size_t dot = path.rfind('.');
+    INFO(word << " -> " << path);
+    REQUIRE(schema.find(dot == std::string::npos ? "" : path.substr(0, dot),
+                        dot == std::string::npos ? path : path.substr(dot + 1)) != nullptr);
+  }
 }
 
 TEST_CASE("whole floats, numbers in quotes and words for true are read, the latter with a notice") {

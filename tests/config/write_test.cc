@@ -33,7 +33,8 @@ TEST_CASE("an effective config reads back as itself and says where values came f
   const std::string text = R"(
 model: {path: "my models/a #1"}
 data: {train: [a.bin, "b: c.bin"], validation: v.bin, packing: documents}
-train: {steps: 100, generate: {prompt: "He said:\n\"yes\"\t"}}
+train: {steps: 100, generate: {prompt_tokens: 4}}
+output_dir: "He said:\n\"yes\"\t"
 optimizer: {type: AdamW, params: {lr: auto, betas: [0.9, 0.95]}}
 scheduler: {type: OneCycle, params: {cycle_min_lr: 1e-7, cycle_max_lr: 1e-3}}
 train_micro_batch_size_per_gpu: 2
@@ -46,7 +47,7 @@ zero_optimization: {stage: 3, max_live_parameters: 1e14}
   const std::string yaml = effective_yaml(first.config);
   REQUIRE(yaml.find("\n  path: \"my models/a #1\"  # c.yaml:2:15\n") != std::string::npos);
   REQUIRE(yaml.find("\ntrain_batch_size: 8  # derived\n") != std::string::npos);
-  REQUIRE(yaml.find("\n    lr: 5.0e-05  # auto at c.yaml:5:39\n") != std::string::npos);
+  REQUIRE(yaml.find("\n    lr: 5.0e-05  # auto at c.yaml:6:39\n") != std::string::npos);
   REQUIRE(yaml.find("\n  overlap_comm: true  # derived\n") != std::string::npos);
 }
 

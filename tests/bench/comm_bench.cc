@@ -1,0 +1,168 @@
+// comm_bench [RANKS] [ROUNDS]: collectives of this project against c10d's Gloo, ranks as processes of
+// one machine, one thread each. Every round runs all candidates one after the other; the table shows
+// the median time of each and how many times faster than c10d it is.
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include "comm/listen_socket.h"
+#include "comm/open.h"
+#include "comm/store_access.h"
+
+namespace {
+
+using namespace ftrun;
+using Clock = std::chrono::steady_clock;
+
+struct Case {
+  std::string name;
+  std::function<void()> run;
+};
+
+struct Buffers {
+  float* full;
+  float* part;
+};
+
+/// c10d's own calls, as PyTorch's users get them.
+class Peer {
+ public:
+  explicit Peer(Rendezvous& rendezvous) {
+    auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(60));
+    options->devices = {c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")};
+    group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(
+        prefixed_store(rendezvous, "bench"), rendezvous.rank(), rendezvous.world(), options);
+  }
+  void all_reduce(float* data, int64_t count) {
+    std::vector<at::Tensor> tensors = {at::from_blob(data, {count})};
+    group_->allreduce(tensors)->wait();
+  }
+  void reduce_scatter(float* in, float* out, int64_t count, int world) {
+    at::Tensor input = at::from_blob(in, {count * world}), output = at::from_blob(out, {count});
+    group_->_reduce_scatter_base(output, input)->wait();
+  }
+  void all_gather(float* in, float* out, int64_t count, int world) {
+    at::Tensor output = at::from_blob(out, {count * world}), input = at::from_blob(in, {count});
+    group_->_allgather_base(output, input)->wait();
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+};
+
+std::vector<Case> our_cases(const std::string& name, Communicator& group, Buffers buffers,
+                            int64_t part) {
+  const int64_t full = part * group.size();
+  return {{name + " all_reduce",
+           [=, &group] {
+             group.all_reduce(buffers.full, full, DType::kF32, ReduceOp::kSum, {"bench"}).wait();
+           }},
+          {name + " reduce_scatter",
+           [=, &group] {
+             group.reduce_scatter(buffers.full, buffers.part, part, DType::kF32, ReduceOp::kSum,
+                                  {"bench"}).wait();
+           }},
+          {name + " all_gather", [=, &group] {
+             group.all_gather(buffers.part, buffers.full, part, DType::kF32, {"bench"}).wait();
+           }}};
+}
+
+double seconds_of(Communicator& group, const Case& one, int repeats, float* full, int64_t count) {
+  std::fill(full, full + count, 1.0F);  // sums must not overflow to infinity
+  group.barrier({"start"});
+  const auto start = Clock::now();
+  for (int i = 0; i < repeats; ++i) one.run();
+  const std::chrono::duration<double> took = Clock::now() - start;
+  return took.count() / repeats;
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<long>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+void print_table(int64_t bytes, const std::vector<Case>& cases,
+                 std::map<std::string, std::vector<double>>& times) {
+  for (const Case& one : cases) {
+    const std::string operation = one.name.substr(one.name.find(' ') + 1);
+    const double base = median(times["c10d " + operation]), own = median(times[one.name]);
+    std::printf("%9.3f MB  %-28s %9.1f us  %6.2fx\n", static_cast<double>(bytes) * 1e-6,
+                one.name.c_str(), own * 1e6, base / own);
+  }
+}
+
+void bench_size(Rendezvous& rendezvous, Peer& peer, Communicator& shm, Communicator& gloo,
+                int64_t bytes, int rounds) {
+  const int world = rendezvous.world();
+  const int64_t part = bytes / 4 / world, full = part * world;
+  CommBuffer shared_full = shm.allocate(full * 4), shared_part = shm.allocate(part * 4);
+  const Buffers shared{shared_full.as<float>(), shared_part.as<float>()};
+  std::vector<float> plain_full(static_cast<size_t>(full)), plain_part(static_cast<size_t>(part));
+  const Buffers plain{plain_full.data(), plain_part.data()};
+  std::vector<Case> cases = {
+      {"c10d all_reduce", [&] { peer.all_reduce(plain.full, full); }},
+      {"c10d reduce_scatter", [&] { peer.reduce_scatter(plain.full, plain.part, part, world); }},
+      {"c10d all_gather", [&] { peer.all_gather(plain.part, plain.full, part, world); }}};
+  for (auto more : {our_cases("gloo", gloo, plain, part), our_cases("shm/copied", shm, plain, part),
+                    our_cases("shm/in-place", shm, shared, part)})
+    cases.insert(cases.end(), more.begin(), more.end());
+  const int repeats = static_cast<int>(std::clamp<int64_t>((4 << 20) / bytes, 1, 50));
+  std::map<std::string, std::vector<double>> times;
+  for (int round = 0; round <= rounds; ++round) {
+    for (const Case& one : cases) {
+      const bool in_place = one.name.find("in-place") != std::string::npos;
+      const double took =
+          seconds_of(shm, one, repeats, in_place ? shared.full : plain.full, full);
+      if (round > 0) times[one.name].push_back(took);  // the first is for warming up
+    }
+  }
+  if (rendezvous.rank() == 0) print_table(full * 4, cases, times);
+}
+
+void run_rank(int rank, int world, int port, int listen_fd, int rounds) {
+  const auto rendezvous = Rendezvous::connect(
+      {.rank = rank, .world = world, .port = port, .listen_fd = rank == 0 ? listen_fd : -1});
+  std::vector<int> members;
+  for (int i = 0; i < world; ++i) members.push_back(i);
+  Peer peer(*rendezvous);
+  const auto shm = open_communicator(*rendezvous, "shm", members, {.backend = CommBackend::kSharedMemory});
+  const auto gloo = open_communicator(*rendezvous, "gloo", members,
+                                      {.backend = CommBackend::kGloo, .checked_collectives = 0});
+  for (const int64_t bytes : {4'096, 65'536, 1'000'000, 25'000'000, 100'000'000})
+    bench_size(*rendezvous, peer, *shm, *gloo, bytes, rounds);
+  shm->shutdown();
+  rendezvous->shutdown();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int world = argc > 1 ? std::atoi(argv[1]) : 2;
+  const int rounds = argc > 2 ? std::atoi(argv[2]) : 9;
+  ListenSocket socket = listen_on("127.0.0.1", 0);
+  ::setenv("OMP_NUM_THREADS", "1", 1);
+  for (int rank = 1; rank < world; ++rank) {
+    if (::fork() == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      socket.fd.reset();
+      run_rank(rank, world, socket.port, -1, rounds);
+      return 0;
+    }
+  }
+  run_rank(0, world, socket.port, socket.fd.release(), rounds);
+  while (::wait(nullptr) > 0) {
+  }
+  return 0;
+}

@@ -1,0 +1,42 @@
+#include <cstdio>
+#include <sstream>
+#include <string>
+
+#include <catch2/catch.hpp>
+
+namespace ftrun::test {
+namespace {
+
+std::string output_of(const std::string& command) {
+  FILE* const pipe = popen(command.c_str(), "r");
+  REQUIRE(pipe != nullptr);
+  std::string text;
+  char buffer[4096];
+  while (const size_t count = fread(buffer, 1, sizeof buffer, pipe)) text.append(buffer, count);
+  REQUIRE(pclose(pipe) == 0);
+  return text;
+}
+
+// An inline function of a header, compiled with AVX here and without it elsewhere, is one symbol: the
+// linker keeps either, and a processor without AVX would crash in code that has nothing to do with it.
+TEST_CASE("objects compiled for one instruction set define nothing that other objects could link to") {
+  const std::string symbols = output_of("nm -A -C '" FTRUN_BINARY_DIR "/lib/libftrun_kernels.a' 2>/dev/null");
+  std::istringstream lines(symbols);
+  int tables = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const bool avx2 = line.find(":avx2.cc.o:") != std::string::npos;
+    if (!avx2 && line.find(":avx512.cc.o:") == std::string::npos) continue;
+    const size_t type = line.find_first_of("ABbCDdGgiRrSsTtUuVvWw", line.rfind(".cc.o:") + 6 + 16);
+    REQUIRE(type != std::string::npos);
+    const std::string name = line.substr(type + 2);
+    const bool own = name.rfind(avx2 ? "ftrun::avx2::" : "ftrun::avx512::", 0) == 0;
+    INFO(line);
+    if (line[type] == 'U' || (line[type] >= 'a' && line[type] != 'u' && line[type] != 'v' && line[type] != 'w')) continue;
+    REQUIRE(own);
+    ++tables;
+  }
+  REQUIRE(tables == 4);
+}
+
+}  // namespace
+}  // namespace ftrun::test
