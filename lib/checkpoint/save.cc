@@ -92,15 +92,16 @@ RankRecord write_rank_file(FileSystem& files, const std::string& folder, int ran
   return record;
 }
 
-// Finds what the disk, the memory or a network file system did to the bytes on the way.
-void read_back(const std::string& folder, const RankRecord& record) {
-  const MappedFile file(below(folder, record.file));
+// What the disk, the memory or a network file system did to the bytes on the way is found now, not
+// when they are needed.
+void read_back(const std::string& path, uint64_t written) {
+  const MappedFile file(path);
   const uint64_t found = xxh3(file.bytes().data(), file.bytes().size());
-  if (found != record.xxh3)
-    throw Error(ExitCode::kEnvironment,
-                cat(file.path(), ": reads back with checksum ", hex64(found), ", written with ",
-                    hex64(record.xxh3)),
-                "the disk or its connection changes data: write to another one (output_dir)");
+  if (found == written) return;
+  throw Error(
+      ExitCode::kEnvironment,
+      cat(path, ": reads back with checksum ", hex64(found), ", was written with ", hex64(written)),
+      "the disk or its connection changes data: write to another one (output_dir)");
 }
 
 void make_root(FileSystem& files, const std::string& root) {
@@ -122,7 +123,7 @@ std::string write_here(FileSystem& files, const SaveOptions& options, const std:
     throw Error(ExitCode::kEnvironment, cat(folder, ": was made by rank 0 and is not seen here"),
                 "output_dir must be on a file system that all ranks share");
   const RankRecord record = write_rank_file(files, folder, rank, slices);
-  if (options.verify_written) read_back(folder, record);
+  if (options.verify_written) read_back(below(folder, record.file), record.xxh3);
   return rank_record_text(record);
 }
 
@@ -141,13 +142,16 @@ Manifest manifest_of(const SaveOptions& options, const CheckpointMeta& meta,
   return manifest;
 }
 
-void write_manifest(FileSystem& files, const std::string& folder, const Manifest& manifest) {
+void write_manifest(FileSystem& files, const std::string& folder, const Manifest& manifest,
+                    bool verify) {
+  const std::string path = below(folder, "checkpoint.json");
   const std::string text = manifest_text(manifest);
-  auto file = files.create(below(folder, "checkpoint.json"));
+  auto file = files.create(path);
   file->reserve(static_cast<int64_t>(text.size()));
   file->write(text.data(), text.size());
   file->sync();
   file->close();
+  if (verify) read_back(path, xxh3(text.data(), text.size()));
   files.sync_folder(folder);
 }
 
@@ -186,8 +190,7 @@ void remove_old(FileSystem& files, const SaveOptions& options, int64_t newest_se
 std::string commit(FileSystem& files, const SaveOptions& options, const CheckpointMeta& meta,
                    const std::string& made, const std::vector<std::string>& records) {
   const Manifest manifest = manifest_of(options, meta, records);
-  write_manifest(files, made, manifest);
-  if (options.verify_written) Checkpoint read_back(made);  // throws when the manifest is not what was written
+  write_manifest(files, made, manifest, options.verify_written);
   put_in_place(files, options.root, made, step_folder_name(meta.step));
   try {
     remove_old(files, options, manifest.serial);

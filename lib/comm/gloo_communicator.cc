@@ -69,6 +69,7 @@ class GlooCommunicator final : public Communicator {
   GlooCommunicator(Setup setup, Rendezvous& rendezvous, int64_t checked)
       : Communicator(std::move(setup)), rendezvous_(rendezvous), unchecked_after_(checked) {
     auto options = c10d::ProcessGroupGloo::Options::create(this->setup().timeout);
+    // Not fewer: with one thread every operation takes milliseconds.
     options->threads = 2;
     options->devices = {choose_device(rendezvous, members())};
     const auto connect = [store = prefixed_store(rendezvous, "gloo/" + name()), options,

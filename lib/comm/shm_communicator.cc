@@ -16,9 +16,19 @@ using Clock = std::chrono::steady_clock;
 // Up to here one meeting with a copy is cheaper than reading in place, which needs two.
 constexpr int64_t kSmallBytes = 64 << 10;
 constexpr int64_t kPushBytes = 16 << 10;  // reduced and passed on while it is in the cache
+constexpr int64_t kCopyBytes = 128 << 10;
 constexpr int64_t kAlignElements = 64;    // slices begin on cache lines
 
 int64_t payload(const CollectiveRecord& record) { return record.count * dtype_bytes(record.dtype); }
+
+/// In pieces: one large memcpy would bypass the cache, which is slower here, where a peer has just
+/// written the source and someone soon reads the copy.
+void copy_bytes(void* to, const void* from, int64_t bytes) {
+  if (to == from) return;
+  for (int64_t at = 0; at < bytes; at += kCopyBytes)
+    std::memcpy(static_cast<std::byte*>(to) + at, static_cast<const std::byte*>(from) + at,
+                static_cast<size_t>(std::min(kCopyBytes, bytes - at)));
+}
 
 class ShmCommunicator final : public Communicator {
  public:
@@ -68,15 +78,18 @@ class ShmCommunicator final : public Communicator {
   bool everyone_shares(const CollectiveRecord& record);
   void collect_inputs(const Collective& work);
 
+  template <typename Fill, typename Use>
+  void in_pieces(const Collective& work, bool announced, int64_t total, int64_t step, Fill fill,
+                 Use use);
+
   void all_reduce_now(const Collective& work);
-  void all_reduce_small(const Collective& work);
   void all_reduce_in_place(const Collective& work);
-  void all_reduce_staged(const Collective& work);
+  void all_reduce_staged(const Collective& work, bool announced);
   void reduce_own_slice(const CollectiveRecord& record);
   void reduce_scatter_now(const Collective& work);
-  void reduce_scatter_staged(const Collective& work);
+  void reduce_scatter_staged(const Collective& work, bool announced);
   void all_gather_now(const Collective& work);
-  void all_gather_staged(const Collective& work);
+  void all_gather_staged(const Collective& work, bool announced);
   void broadcast_now(const Collective& work);
 
   void start_send(Collective& work);
@@ -141,23 +154,32 @@ void ShmCommunicator::collect_inputs(const Collective& work) {
   }
 }
 
-void ShmCommunicator::all_reduce_now(const Collective& work) {
-  const int64_t bytes = payload(work.record);
-  if (bytes <= kSmallBytes) return all_reduce_small(work);
-  announce(work, find_shared(work.in, bytes));
-  if (everyone_shares(work.record)) return all_reduce_in_place(work);
-  all_reduce_staged(work);
+/// Moves `total` elements through the staging areas: `fill` brings ours of a piece, `use` takes
+/// everyone's. The first meeting is the announcement unless that has been made.
+template <typename Fill, typename Use>
+void ShmCommunicator::in_pieces(const Collective& work, bool announced, int64_t total, int64_t step,
+                                Fill fill, Use use) {
+  int64_t at = 0;
+  do {
+    const int64_t count = std::min(step, total - at);
+    const uint32_t meeting = group_.next_meeting();
+    fill(group_.staging(rank(), meeting), at, count);
+    if (std::exchange(announced, true)) {
+      meet();
+    } else {
+      announce(work, {});
+    }
+    use(meeting, at, count);
+    at += count;
+  } while (at < total);
 }
 
-/// One meeting: everyone brings a copy and adds all of them up for itself.
-void ShmCommunicator::all_reduce_small(const Collective& work) {
-  const uint32_t meeting = group_.next_meeting();
-  std::memcpy(group_.staging(rank(), meeting), work.in, static_cast<size_t>(payload(work.record)));
-  announce(work, {});
-  for (int peer = 0; peer < size(); ++peer)
-    moved_[static_cast<size_t>(peer)] = group_.staging(peer, meeting);
-  reduce_in_order(work.record.dtype, work.record.op, moved_.data(), size(), work.out,
-                  work.record.count);
+void ShmCommunicator::all_reduce_now(const Collective& work) {
+  const int64_t bytes = payload(work.record);
+  if (bytes <= kSmallBytes) return all_reduce_staged(work, false);
+  announce(work, find_shared(work.in, bytes));
+  if (everyone_shares(work.record)) return all_reduce_in_place(work);
+  all_reduce_staged(work, true);
 }
 
 void ShmCommunicator::all_reduce_in_place(const Collective& work) {
@@ -178,31 +200,32 @@ void ShmCommunicator::reduce_own_slice(const CollectiveRecord& record) {
       moved_[peer] = inputs_[peer] + at * width;
     std::byte* own = inputs_[static_cast<size_t>(rank())] + at * width;
     reduce_in_order(record.dtype, record.op, moved_.data(), size(), own, count);
-    for (std::byte* other : inputs_) {
-      if (other + at * width != own)
-        std::memcpy(other + at * width, own, static_cast<size_t>(count * width));
-    }
+    for (std::byte* other : inputs_) copy_bytes(other + at * width, own, count * width);
   }
 }
 
-void ShmCommunicator::all_reduce_staged(const Collective& work) {
-  const int64_t width = dtype_bytes(work.record.dtype), step = ShmGroup::kHalfBytes / width;
-  for (int64_t at = 0; at < work.record.count; at += step) {
-    const int64_t count = std::min(step, work.record.count - at);
-    auto* piece = static_cast<std::byte*>(work.out) + at * width;
-    const uint32_t meeting = group_.next_meeting();
-    std::memcpy(group_.staging(rank(), meeting), piece, static_cast<size_t>(count * width));
-    meet();
-    for (int peer = 0; peer < size(); ++peer)
-      moved_[static_cast<size_t>(peer)] = group_.staging(peer, meeting);
-    reduce_in_order(work.record.dtype, work.record.op, moved_.data(), size(), piece, count);
-  }
+void ShmCommunicator::all_reduce_staged(const Collective& work, bool announced) {
+  const CollectiveRecord& record = work.record;
+  const int64_t width = dtype_bytes(record.dtype);
+  auto* data = static_cast<std::byte*>(work.out);
+  in_pieces(
+      work, announced, record.count, ShmGroup::kHalfBytes / width,
+      [&](std::byte* staging, int64_t at, int64_t count) {
+        copy_bytes(staging, data + at * width, count * width);
+      },
+      [&](uint32_t meeting, int64_t at, int64_t count) {
+        for (int peer = 0; peer < size(); ++peer)
+          moved_[static_cast<size_t>(peer)] = group_.staging(peer, meeting);
+        reduce_in_order(record.dtype, record.op, moved_.data(), size(), data + at * width, count);
+      });
 }
 
 void ShmCommunicator::reduce_scatter_now(const Collective& work) {
   const CollectiveRecord& record = work.record;
-  announce(work, find_shared(work.in, payload(record) * size()));
-  if (!everyone_shares(record)) return reduce_scatter_staged(work);
+  const int64_t bytes = payload(record) * size();
+  if (bytes <= kSmallBytes) return reduce_scatter_staged(work, false);
+  announce(work, find_shared(work.in, bytes));
+  if (!everyone_shares(record)) return reduce_scatter_staged(work, true);
   collect_inputs(work);
   for (size_t peer = 0; peer < inputs_.size(); ++peer)
     moved_[peer] = inputs_[peer] + rank() * payload(record);
@@ -210,73 +233,72 @@ void ShmCommunicator::reduce_scatter_now(const Collective& work) {
   meet();  // the others are done with our input
 }
 
-void ShmCommunicator::reduce_scatter_staged(const Collective& work) {
+void ShmCommunicator::reduce_scatter_staged(const Collective& work, bool announced) {
   const CollectiveRecord& record = work.record;
   const int64_t width = dtype_bytes(record.dtype);
-  const int64_t step = std::max<int64_t>(ShmGroup::kHalfBytes / width / size(), 1);
   const auto* in = static_cast<const std::byte*>(work.in);
-  for (int64_t at = 0; at < record.count; at += step) {
-    const int64_t count = std::min(step, record.count - at);
-    const uint32_t meeting = group_.next_meeting();
-    for (int block = 0; block < size(); ++block)
-      std::memcpy(group_.staging(rank(), meeting) + block * count * width,
-                  in + (block * record.count + at) * width, static_cast<size_t>(count * width));
-    meet();
-    for (int peer = 0; peer < size(); ++peer)
-      moved_[static_cast<size_t>(peer)] =
-          group_.staging(peer, meeting) + rank() * count * width;
-    reduce_in_order(record.dtype, record.op, moved_.data(), size(),
-                    static_cast<std::byte*>(work.out) + at * width, count);
-  }
+  auto* out = static_cast<std::byte*>(work.out);
+  in_pieces(
+      work, announced, record.count, std::max<int64_t>(ShmGroup::kHalfBytes / width / size(), 1),
+      [&](std::byte* staging, int64_t at, int64_t count) {
+        for (int block = 0; block < size(); ++block)
+          copy_bytes(staging + block * count * width, in + (block * record.count + at) * width,
+               count * width);
+      },
+      [&](uint32_t meeting, int64_t at, int64_t count) {
+        for (int peer = 0; peer < size(); ++peer)
+          moved_[static_cast<size_t>(peer)] =
+              group_.staging(peer, meeting) + rank() * count * width;
+        reduce_in_order(record.dtype, record.op, moved_.data(), size(), out + at * width, count);
+      });
 }
 
 void ShmCommunicator::all_gather_now(const Collective& work) {
   const CollectiveRecord& record = work.record;
   const int64_t bytes = payload(record);
+  if (bytes * size() <= kSmallBytes) return all_gather_staged(work, false);
   announce(work, find_shared(work.in, bytes));
-  if (!everyone_shares(record)) return all_gather_staged(work);
+  if (!everyone_shares(record)) return all_gather_staged(work, true);
   collect_inputs(work);
   auto* out = static_cast<std::byte*>(work.out);
-  for (int peer = 0; peer < size(); ++peer) {
-    const std::byte* from = inputs_[static_cast<size_t>(peer)];
-    if (out + peer * bytes != from)
-      std::memcpy(out + peer * bytes, from, static_cast<size_t>(bytes));
-  }
-  meet();
+  for (int peer = 0; peer < size(); ++peer)
+    copy_bytes(out + peer * bytes, inputs_[static_cast<size_t>(peer)], bytes);
+  meet();  // the others are done with our input
 }
 
-void ShmCommunicator::all_gather_staged(const Collective& work) {
+void ShmCommunicator::all_gather_staged(const Collective& work, bool announced) {
   const int64_t bytes = payload(work.record);
   const auto* in = static_cast<const std::byte*>(work.in);
   auto* out = static_cast<std::byte*>(work.out);
-  for (int64_t at = 0; at < bytes; at += ShmGroup::kHalfBytes) {
-    const auto piece = static_cast<size_t>(std::min(ShmGroup::kHalfBytes, bytes - at));
-    const uint32_t meeting = group_.next_meeting();
-    std::memcpy(group_.staging(rank(), meeting), in + at, piece);
-    meet();
-    for (int peer = 0; peer < size(); ++peer)
-      std::memcpy(out + peer * bytes + at, group_.staging(peer, meeting), piece);
-  }
+  in_pieces(
+      work, announced, bytes, ShmGroup::kHalfBytes,
+      [&](std::byte* staging, int64_t at, int64_t count) { copy_bytes(staging, in + at, count); },
+      [&](uint32_t meeting, int64_t at, int64_t count) {
+        for (int peer = 0; peer < size(); ++peer)
+          copy_bytes(out + peer * bytes + at, group_.staging(peer, meeting), count);
+      });
 }
 
 void ShmCommunicator::broadcast_now(const Collective& work) {
   const int64_t bytes = payload(work.record);
   const int root = work.record.peer;
   auto* data = static_cast<std::byte*>(work.out);
-  announce(work, rank() == root ? find_shared(data, bytes) : SharedPlace{});
-  const SharedPlace place = group_.announcement(root, work.record.sequence).in;
-  if (place.shared()) {
-    if (rank() != root)
-      std::memcpy(data, group_.memory(root, place), static_cast<size_t>(bytes));
-    return meet();
+  if (bytes > kSmallBytes) {
+    announce(work, rank() == root ? find_shared(data, bytes) : SharedPlace{});
+    const SharedPlace place = group_.announcement(root, work.record.sequence).in;
+    if (place.shared()) {
+      if (rank() != root) copy_bytes(data, group_.memory(root, place), bytes);
+      return meet();
+    }
   }
-  for (int64_t at = 0; at < bytes; at += ShmGroup::kHalfBytes) {
-    const auto piece = static_cast<size_t>(std::min(ShmGroup::kHalfBytes, bytes - at));
-    const uint32_t meeting = group_.next_meeting();
-    if (rank() == root) std::memcpy(group_.staging(root, meeting), data + at, piece);
-    meet();
-    if (rank() != root) std::memcpy(data + at, group_.staging(root, meeting), piece);
-  }
+  in_pieces(
+      work, bytes > kSmallBytes, bytes, ShmGroup::kHalfBytes,
+      [&](std::byte* staging, int64_t at, int64_t count) {
+        if (rank() == root) copy_bytes(staging, data + at, count);
+      },
+      [&](uint32_t meeting, int64_t at, int64_t count) {
+        if (rank() != root) copy_bytes(data + at, group_.staging(root, meeting), count);
+      });
 }
 
 /// Publishes at once when the mailbox has room, so that two ranks may send to each other first and
@@ -296,10 +318,10 @@ void ShmCommunicator::publish(const Collective& work) {
   ShmMailbox& box = group_.mailbox(rank(), record.peer);
   SharedPlace place = find_shared(work.in, payload(record));
   if (!place.shared() && record.count > 0) {
-    CommBuffer copy = allocate_shared(payload(record));
-    std::memcpy(copy.data(), work.in, static_cast<size_t>(payload(record)));
-    place = find_shared(copy.data(), copy.bytes());
-    outgoing.copies.emplace_back(record.sequence, std::move(copy));
+    CommBuffer owned = allocate_shared(payload(record));
+    copy_bytes(owned.data(), work.in, payload(record));
+    place = find_shared(owned.data(), owned.bytes());
+    outgoing.copies.emplace_back(record.sequence, std::move(owned));
   }
   box.places[static_cast<size_t>(record.sequence) % ShmMailbox::kDepth] = {record, place};
   outgoing.published = record.sequence;
@@ -316,7 +338,7 @@ void ShmCommunicator::finish_send(const Collective& work) {
     publish(work);
   }
   await(taken, static_cast<uint32_t>(sequence), peer);
-  std::erase_if(outgoing.copies, [&](const auto& copy) { return copy.first == sequence; });
+  std::erase_if(outgoing.copies, [&](const auto& sent) { return sent.first == sequence; });
 }
 
 void ShmCommunicator::receive_now(const Collective& work) {
@@ -327,8 +349,7 @@ void ShmCommunicator::receive_now(const Collective& work) {
       box.places[static_cast<size_t>(record.sequence) % ShmMailbox::kDepth];
   check_message(message.record, record);
   if (record.count > 0)
-    std::memcpy(work.out, group_.memory(record.peer, message.in),
-                static_cast<size_t>(payload(record)));
+    copy_bytes(work.out, group_.memory(record.peer, message.in), payload(record));
   box.taken.raise_to(static_cast<uint32_t>(record.sequence));
 }
 

@@ -1,6 +1,7 @@
 #include "comm/shm_signal.h"
 
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -20,6 +21,15 @@ void pause_processor() {
 #endif
 }
 
+/// A few microseconds, the time of a meeting between ranks that are both there.
+bool poll_briefly(const ShmSignal& signal, uint32_t target) {
+  for (int i = 0; i < 100; ++i) {
+    if (signal.reached(target)) return true;
+    pause_processor();
+  }
+  return false;
+}
+
 }  // namespace
 
 void ShmSignal::raise_to(uint32_t value) {
@@ -37,10 +47,8 @@ bool ShmSignal::wait(uint32_t target, std::chrono::microseconds spin,
   if (reached(target)) return true;
   const auto spin_end = std::chrono::steady_clock::now() + spin;
   while (spin.count() > 0 && std::chrono::steady_clock::now() < spin_end) {
-    for (int i = 0; i < 32; ++i) {
-      if (reached(target)) return true;
-      pause_processor();
-    }
+    if (poll_briefly(*this, target)) return true;
+    ::sched_yield();  // the one we wait for may be queued on this very processor
   }
   while (true) {
     sleepers_.fetch_add(1, std::memory_order_seq_cst);

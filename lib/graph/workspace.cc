@@ -24,9 +24,12 @@ class Ranges {
   int64_t bytes_ = 0;
 };
 
-int64_t blocks_of(int64_t count, int64_t block) { return (count + block - 1) / block; }
+int64_t blocks_of(int64_t count, int64_t block) {
+  return (count + block - 1) / block;
+}
 
-/// Enough tasks of equal length for a few cores; each class beyond the first costs one more sum of dq.
+/// Enough tasks of equal length for a few cores; each class beyond the first costs one more sum of
+/// dq.
 int64_t key_block_classes(int64_t independent, int64_t blocks) {
   constexpr int64_t kTasks = 8;
   int64_t classes = 1;
@@ -36,7 +39,9 @@ int64_t key_block_classes(int64_t independent, int64_t blocks) {
 
 int64_t attention_bytes(const LayerGraph& graph, const Op& op, bool backward) {
   const Value& qkv = graph.at(op.in[backward ? 1 : 0]);
-  return attention_workspace(qkv.dims[0], std::get<AttentionAttrs>(op.attrs), dtype_bytes(qkv.dtype), backward).bytes;
+  return attention_workspace(qkv.dims[0], std::get<AttentionAttrs>(op.attrs),
+                             dtype_bytes(qkv.dtype), backward)
+      .bytes;
 }
 
 int64_t cross_entropy_bytes(const LayerGraph& graph, const Op& op) {
@@ -56,8 +61,8 @@ int64_t partial_gradient_bytes(const LayerGraph& graph, const Op& op) {
 
 }  // namespace
 
-AttentionWorkspace attention_workspace(int64_t tokens, const AttentionAttrs& attrs, int64_t element_bytes,
-                                       bool backward) {
+AttentionWorkspace attention_workspace(int64_t tokens, const AttentionAttrs& attrs,
+                                       int64_t element_bytes, bool backward) {
   require(attrs.row_tokens > 0 && tokens % attrs.row_tokens == 0, "attention rows of tokens");
   constexpr int64_t kVector = 16;
   AttentionWorkspace w;
@@ -72,7 +77,8 @@ AttentionWorkspace attention_workspace(int64_t tokens, const AttentionAttrs& att
   w.first_block = ranges.take(w.batch_rows * w.blocks * dtype_bytes(DType::kI32));
   if (backward) {
     w.classes = key_block_classes(w.batch_rows * attrs.kv_heads, w.blocks);
-    w.delta = ranges.take(attrs.query_heads * tokens * std::max(element_bytes, dtype_bytes(DType::kF32)));
+    w.delta =
+        ranges.take(attrs.query_heads * tokens * std::max(element_bytes, dtype_bytes(DType::kF32)));
     w.dq = ranges.take(w.classes * query_tiles * tile_bytes);
   } else {
     w.keys = ranges.take(key_tiles * tile_bytes);
@@ -83,7 +89,8 @@ AttentionWorkspace attention_workspace(int64_t tokens, const AttentionAttrs& att
 }
 
 CrossEntropyWorkspace cross_entropy_workspace(int64_t tokens, int64_t hidden, int64_t vocabulary,
-                                              const CrossEntropyAttrs& attrs, int64_t element_bytes) {
+                                              const CrossEntropyAttrs& attrs,
+                                              int64_t element_bytes) {
   require(attrs.chunk_tokens > 0, "cross-entropy chunk");
   CrossEntropyWorkspace w;
   w.chunk = std::min(attrs.chunk_tokens, tokens);
@@ -98,13 +105,18 @@ CrossEntropyWorkspace cross_entropy_workspace(int64_t tokens, int64_t hidden, in
 
 int64_t workspace_bytes(const LayerGraph& graph, const Op& op) {
   switch (op.kind) {
-    case OpKind::kAttention: return attention_bytes(graph, op, false);
-    case OpKind::kAttentionDgrad: return attention_bytes(graph, op, true);
-    case OpKind::kLinearCrossEntropy: return cross_entropy_bytes(graph, op);
+    case OpKind::kAttention:
+      return attention_bytes(graph, op, false);
+    case OpKind::kAttentionDgrad:
+      return attention_bytes(graph, op, true);
+    case OpKind::kLinearCrossEntropy:
+      return cross_entropy_bytes(graph, op);
     case OpKind::kRmsNormWgrad:
     case OpKind::kQkNormWgrad:
-    case OpKind::kBiasWgrad: return partial_gradient_bytes(graph, op);
-    default: return 0;
+    case OpKind::kBiasWgrad:
+      return partial_gradient_bytes(graph, op);
+    default:
+      return 0;
   }
 }
 

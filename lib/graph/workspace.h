@@ -13,10 +13,12 @@ struct CrossEntropyAttrs;
 /// Tokens of a query block and of a key block of attention.
 inline constexpr int64_t kAttentionBlock = 64;
 
-/// Rows summed into one partial gradient of a norm weight or bias; partial gradients are added in order.
+/// Rows summed into one partial gradient of a norm weight or bias; partial gradients are added in
+/// order.
 inline constexpr int64_t kWgradRows = 64;
 
-/// Byte offsets in the scratch of kAttention and kAttentionDgrad; -1 for what an operation does not use.
+/// Byte offsets in the scratch of kAttention and kAttentionDgrad; -1 for what an operation does not
+/// use.
 struct AttentionWorkspace {
   /// Head size rounded up to whole vectors.
   int64_t padded_head = 0;
@@ -26,7 +28,8 @@ struct AttentionWorkspace {
   /// The backward pass deals key blocks out to this many classes, each with its own sum of dq. It
   /// depends on the shape alone, so results do not depend on the number of threads.
   int64_t classes = 1;
-  /// I32[N]: first token each token attends to; I32[batch_rows, blocks]: first key block of a query block.
+  /// I32[N]: first token each token attends to; I32[batch_rows, blocks]: first key block of a query
+  /// block.
   int64_t lowest = -1;
   int64_t first_block = -1;
   /// [batch_rows, K, blocks] tiles of 64 x padded_head: keys transposed, values.
@@ -38,8 +41,8 @@ struct AttentionWorkspace {
   int64_t dq = -1;
   int64_t bytes = 0;
 };
-AttentionWorkspace attention_workspace(int64_t tokens, const AttentionAttrs& attrs, int64_t element_bytes,
-                                       bool backward);
+AttentionWorkspace attention_workspace(int64_t tokens, const AttentionAttrs& attrs,
+                                       int64_t element_bytes, bool backward);
 
 /// Byte offsets in the scratch of kLinearCrossEntropy.
 struct CrossEntropyWorkspace {
@@ -54,6 +57,7 @@ struct CrossEntropyWorkspace {
   int64_t bytes = 0;
 };
 CrossEntropyWorkspace cross_entropy_workspace(int64_t tokens, int64_t hidden, int64_t vocabulary,
-                                              const CrossEntropyAttrs& attrs, int64_t element_bytes);
+                                              const CrossEntropyAttrs& attrs,
+                                              int64_t element_bytes);
 
 }  // namespace ftrun

@@ -31,8 +31,12 @@ struct KernelContext {
 
 /// Runs one operation. `storage[v]` is the address of value v of `graph` (null for values the
 /// operation does not use); addresses are 64-byte aligned except parameters', which are 4-byte
-/// aligned at least. Runs on the calling thread and LibTorch's intra-op threads. Error(kUnsupported)
-/// for a dtype the machine cannot do.
+/// aligned at least. Runs on the calling thread and LibTorch's intra-op threads.
+/// Error(kUnsupported) for a dtype or a processor the kernels do not know.
+///
+/// Results have the same bits for any number of threads, except those of BLAS products (the linear
+/// kinds and kLinearCrossEntropy), which may round differently. Graphs with F64 activations run at
+/// reference precision, for tests: their rstd and lse are F64 too.
 void run_op(const LayerGraph& graph, const Op& op, std::span<void* const> storage,
             const KernelContext& context);
 
@@ -49,7 +53,8 @@ double sum_of_squares(const float* g, int64_t count);
 struct AdamOptions {
   float epsilon = 1e-8F;
   float weight_decay = 0.0F;
-  /// True: AdamW (decoupled decay, Loshchilov & Hutter 2019). False: decay is added to the gradient.
+  /// True: AdamW (decoupled decay, Loshchilov & Hutter 2019). False: decay is added to the
+  /// gradient.
   bool decoupled = true;
 };
 /// One Adam step over flat fp32 ranges of `count` elements (Kingma & Ba 2015, algorithm 1), with

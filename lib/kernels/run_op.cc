@@ -14,6 +14,7 @@ DType working_dtype(const LayerGraph& graph, const Op& op) {
   return DType::kF32;
 }
 
+// clang-format off
 template <class S>
 void run_as(const OpCall& call) {
   switch (call.kind()) {
@@ -42,6 +43,7 @@ void run_as(const OpCall& call) {
   }
   bug("unknown operation kind");
 }
+// clang-format on
 
 }  // namespace
 
@@ -49,21 +51,25 @@ void* OpCall::address(ValueId id, DType dtype) const {
   require(id >= 0 && static_cast<size_t>(id) < storage_.size(), "operand has a place in storage");
   const Value& value = graph_.at(id);
   if (value.dtype != dtype)
-    bug(cat(op_name(op_.kind), ": ", value.name, " is ", dtype_name(value.dtype), ", the kernel wants ",
-            dtype_name(dtype)));
+    bug(cat(op_name(op_.kind), ": ", value.name, " is ", dtype_name(value.dtype),
+            ", the kernel wants ", dtype_name(dtype)));
   void* const address = storage_[static_cast<size_t>(id)];
   if (address == nullptr) bug(cat(op_name(op_.kind), ": ", value.name, " has no storage"));
   return address;
 }
 
-void run_op(const LayerGraph& graph, const Op& op, std::span<void* const> storage, const KernelContext& context) {
+void run_op(const LayerGraph& graph, const Op& op, std::span<void* const> storage,
+            const KernelContext& context) {
   const OpCall call(graph, op, storage, context);
   switch (const DType dtype = working_dtype(graph, op)) {
-    case DType::kF32: return run_as<float>(call);
-    case DType::kF64: return run_as<double>(call);
+    case DType::kF32:
+      return run_as<float>(call);
+    case DType::kF64:
+      return run_as<double>(call);
     default:
       throw Error(ExitCode::kUnsupported,
-                  cat("the CPU kernels compute in F32, not ", dtype_name(dtype), " (", op_name(op.kind), ")"),
+                  cat("the CPU kernels compute in F32, not ", dtype_name(dtype), " (",
+                      op_name(op.kind), ")"),
                   "train in fp32 on the CPU");
   }
 }

@@ -1,10 +1,10 @@
-// Times each kernel at the shapes of SmolLM2-135M against ATen and against this machine's own limits
-// (matrix products, in-place add), all in one run.
+// Times each kernel at the shapes of SmolLM2-135M against ATen and against this machine's own
+// limits (matrix products, in-place add), all in one run.
 //
 //   kernel_bench [--threads N] [--rows B] [--row-tokens T] [--isa avx2|avx512] [--only word]
 //
-// With one thread, times are processor time, so that other load on the machine matters little. Every
-// figure is the least of several samples.
+// With one thread, times are processor time, so that other load on the machine matters little.
+// Every figure is the least of several samples.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -33,7 +33,8 @@ struct Options {
 };
 
 // SmolLM2-135M.
-constexpr int64_t kHidden = 576, kQueryHeads = 9, kKvHeads = 3, kHead = 64, kFeedForward = 1536, kVocabulary = 49152;
+constexpr int64_t kHidden = 576, kQueryHeads = 9, kKvHeads = 3, kHead = 64, kFeedForward = 1536,
+                  kVocabulary = 49152;
 constexpr int64_t kQkv = (kQueryHeads + 2 * kKvHeads) * kHead;
 constexpr int64_t kOptimizerElements = 32 << 20;
 
@@ -62,7 +63,8 @@ double seconds(int threads, const std::function<void()>& body) {
 
 class Bench {
  public:
-  explicit Bench(Options options) : options_(std::move(options)), tokens_(options_.rows * options_.row_tokens) {}
+  explicit Bench(Options options)
+      : options_(std::move(options)), tokens_(options_.rows * options_.row_tokens) {}
 
   void run();
 
@@ -73,12 +75,14 @@ class Bench {
   ValueId value(DType dtype, Dims dims);
   ValueId f32(Dims dims) { return value(DType::kF32, std::move(dims)); }
   ValueId i32(Dims dims) { return value(DType::kI32, std::move(dims)); }
-  int32_t* int_data(ValueId id) { return reinterpret_cast<int32_t*>(memory_[static_cast<size_t>(id)].get()); }
+  int32_t* int_data(ValueId id) {
+    return reinterpret_cast<int32_t*>(memory_[static_cast<size_t>(id)].get());
+  }
 
   double time(const std::function<void()>& body) const { return seconds(options_.threads, body); }
   /// Times one operation and prints its line; `aten` (may be empty) is the same in ATen.
-  void op(const char* label, OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, OpAttrs attrs,
-          const std::function<void()>& aten = {});
+  void op(const char* label, OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
+          OpAttrs attrs, const std::function<void()>& aten = {});
   void line(const char* label, double ours, double aten, double flops, double bytes) const;
   bool wanted(const char* label) const {
     return options_.only.empty() || std::string(label).find(options_.only) != std::string::npos;
@@ -112,7 +116,8 @@ ValueId Bench::value(DType dtype, Dims dims) {
   std::memset(memory, 0, bytes);
   if (dtype == DType::kF32) {
     auto* const x = reinterpret_cast<float*>(memory);
-    for (int64_t i = 0; i < element_count(v.dims); ++i) x[i] = static_cast<float>(i * 37 % 101 - 50) * 0.01F;
+    for (int64_t i = 0; i < element_count(v.dims); ++i)
+      x[i] = static_cast<float>(i * 37 % 101 - 50) * 0.01F;
   }
   memory_.emplace_back(memory);
   graph_.values.push_back(std::move(v));
@@ -120,15 +125,16 @@ ValueId Bench::value(DType dtype, Dims dims) {
 }
 
 void Bench::line(const char* label, double ours, double aten, double flops, double bytes) const {
-  std::printf("%-26s %9.3f ms %8.1f GFLOP/s (%4.2f) %7.1f GB/s (%4.2f)", label, ours * 1e3, flops / ours * 1e-9,
-              flops / ours / product_rate_, bytes / ours * 1e-9, bytes / ours / memory_rate_);
+  std::printf("%-26s %9.3f ms %8.1f GFLOP/s (%4.2f) %7.1f GB/s (%4.2f)", label, ours * 1e3,
+              flops / ours * 1e-9, flops / ours / product_rate_, bytes / ours * 1e-9,
+              bytes / ours / memory_rate_);
   if (aten > 0.0) std::printf("  ATen %9.3f ms  x%.2f", aten * 1e3, aten / ours);
   std::printf("\n");
   std::fflush(stdout);
 }
 
-void Bench::op(const char* label, OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, OpAttrs attrs,
-               const std::function<void()>& aten) {
+void Bench::op(const char* label, OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
+               OpAttrs attrs, const std::function<void()>& aten) {
   if (!wanted(label)) return;
   Op op{kind, std::move(in), std::move(out), std::move(attrs), -1};
   const int64_t scratch = workspace_bytes(graph_, op);
@@ -137,7 +143,8 @@ void Bench::op(const char* label, OpKind kind, std::vector<ValueId> in, std::vec
   for (const auto& memory : memory_) storage.push_back(memory.get());
   const KernelContext context{false, &scalars_};
   const double ours = time([&] { run_op(graph_, op, storage, context); });
-  line(label, ours, aten ? time(aten) : 0.0, flops(graph_, op), static_cast<double>(traffic_bytes(graph_, op)));
+  line(label, ours, aten ? time(aten) : 0.0, flops(graph_, op),
+       static_cast<double>(traffic_bytes(graph_, op)));
 }
 
 /// What this machine gives a large square product and an add in place (3 passes over memory).
@@ -147,25 +154,36 @@ void Bench::limits() {
   product_rate_ = 2.0 * 2048.0 * 2048.0 * 2048.0 / time([&] { at::mm_out(c, a, b); });
   at::Tensor x = at::ones({kOptimizerElements}), y = at::ones({kOptimizerElements});
   memory_rate_ = 12.0 * static_cast<double>(kOptimizerElements) / time([&] { y.add_(x); });
-  std::printf("limits: products %.1f GFLOP/s, add in place %.1f GB/s\n", product_rate_ * 1e-9, memory_rate_ * 1e-9);
+  std::printf("limits: products %.1f GFLOP/s, add in place %.1f GB/s\n", product_rate_ * 1e-9,
+              memory_rate_ * 1e-9);
 }
 
 void Bench::linear(const char* name, int64_t outputs, int64_t inputs) {
-  const ValueId x = f32({tokens_, inputs}), w = f32({outputs, inputs}), dy = f32({tokens_, outputs});
-  const at::Tensor tx = at::randn({tokens_, inputs}), tw = at::randn({outputs, inputs}), ty = at::randn({tokens_, outputs});
-  at::Tensor oy = at::empty({tokens_, outputs}), ox = at::empty({tokens_, inputs}), ow = at::empty({outputs, inputs});
+  const ValueId x = f32({tokens_, inputs}), w = f32({outputs, inputs}),
+                dy = f32({tokens_, outputs});
+  const at::Tensor tx = at::randn({tokens_, inputs}), tw = at::randn({outputs, inputs}),
+                   ty = at::randn({tokens_, outputs});
+  at::Tensor oy = at::empty({tokens_, outputs}), ox = at::empty({tokens_, inputs}),
+             ow = at::empty({outputs, inputs});
   const auto label = [&](const char* part) { return std::string(name) + part; };
-  op(label(" linear").c_str(), OpKind::kLinear, {x, w}, {f32({tokens_, outputs})}, NoAttrs{}, [&] { at::mm_out(oy, tx, tw.t()); });
-  op(label(" linear_dgrad").c_str(), OpKind::kLinearDgrad, {dy, w}, {f32({tokens_, inputs})}, NoAttrs{}, [&] { at::mm_out(ox, ty, tw); });
-  op(label(" linear_wgrad").c_str(), OpKind::kLinearWgrad, {dy, x}, {f32({outputs, inputs})}, NoAttrs{}, [&] { at::mm_out(ow, ty.t(), tx); });
+  op(label(" linear").c_str(), OpKind::kLinear, {x, w}, {f32({tokens_, outputs})}, NoAttrs{},
+     [&] { at::mm_out(oy, tx, tw.t()); });
+  op(label(" linear_dgrad").c_str(), OpKind::kLinearDgrad, {dy, w}, {f32({tokens_, inputs})},
+     NoAttrs{}, [&] { at::mm_out(ox, ty, tw); });
+  op(label(" linear_wgrad").c_str(), OpKind::kLinearWgrad, {dy, x}, {f32({outputs, inputs})},
+     NoAttrs{}, [&] { at::mm_out(ow, ty.t(), tx); });
 }
 
 void Bench::norms() {
-  const ValueId x = f32({tokens_, kHidden}), r = f32({tokens_, kHidden}), w = f32({kHidden}), sum = f32({tokens_, kHidden}),
-                y = f32({tokens_, kHidden}), rstd = f32({tokens_}), dx = f32({tokens_, kHidden}), dw = f32({kHidden});
-  const at::Tensor tx = at::randn({tokens_, kHidden}), tr = at::randn({tokens_, kHidden}), tw = at::randn({kHidden});
-  op("rms_norm", OpKind::kRmsNorm, {x, w}, {y, rstd}, NormAttrs{}, [&] { at::rms_norm(tx, {kHidden}, tw, 1e-5); });
-  op("add_rms_norm", OpKind::kAddRmsNorm, {x, r, w}, {sum, y, rstd}, NormAttrs{}, [&] { at::rms_norm(tx + tr, {kHidden}, tw, 1e-5); });
+  const ValueId x = f32({tokens_, kHidden}), r = f32({tokens_, kHidden}), w = f32({kHidden}),
+                sum = f32({tokens_, kHidden}), y = f32({tokens_, kHidden}), rstd = f32({tokens_}),
+                dx = f32({tokens_, kHidden}), dw = f32({kHidden});
+  const at::Tensor tx = at::randn({tokens_, kHidden}), tr = at::randn({tokens_, kHidden}),
+                   tw = at::randn({kHidden});
+  op("rms_norm", OpKind::kRmsNorm, {x, w}, {y, rstd}, NormAttrs{},
+     [&] { at::rms_norm(tx, {kHidden}, tw, 1e-5); });
+  op("add_rms_norm", OpKind::kAddRmsNorm, {x, r, w}, {sum, y, rstd}, NormAttrs{},
+     [&] { at::rms_norm(tx + tr, {kHidden}, tw, 1e-5); });
   op("rms_norm_dgrad", OpKind::kRmsNormDgrad, {y, x, rstd, w, r}, {dx}, NoAttrs{});
   op("rms_norm_wgrad", OpKind::kRmsNormWgrad, {y, x, rstd}, {dw}, NoAttrs{});
   op("add", OpKind::kAdd, {x, r}, {x}, NoAttrs{}, [&] { at::add(tx, tr); });
@@ -173,8 +191,9 @@ void Bench::norms() {
 
 void Bench::heads() {
   const HeadAttrs heads{kQueryHeads, kKvHeads, kHead, 1e-6};
-  const ValueId qkv = f32({tokens_, kQkv}), y = f32({tokens_, kQkv}), table = f32({tokens_, kHead}), w = f32({kHead}),
-                rstd = f32({tokens_, kQueryHeads + kKvHeads}), dw = f32({kHead}), dk = f32({kHead}), bias = f32({kQkv});
+  const ValueId qkv = f32({tokens_, kQkv}), y = f32({tokens_, kQkv}), table = f32({tokens_, kHead}),
+                w = f32({kHead}), rstd = f32({tokens_, kQueryHeads + kKvHeads}), dw = f32({kHead}),
+                dk = f32({kHead}), bias = f32({kQkv});
   op("rope in place", OpKind::kRope, {qkv, table}, {qkv}, heads);
   op("qk_norm", OpKind::kQkNorm, {qkv, w, w}, {y, rstd}, heads);
   op("qk_norm_dgrad", OpKind::kQkNormDgrad, {qkv, y, rstd, w, w}, {qkv}, heads);
@@ -185,19 +204,25 @@ void Bench::heads() {
 void Bench::attention() {
   const AttentionAttrs attrs{kQueryHeads, kKvHeads, kHead, options_.row_tokens, 0.125};
   const int64_t width = kQueryHeads * kHead;
-  const ValueId qkv = f32({tokens_, kQkv}), starts = i32({tokens_}), a = f32({tokens_, width}), lse = f32({kQueryHeads, tokens_}),
-                da = f32({tokens_, width}), dqkv = f32({tokens_, kQkv});
-  at::Tensor q = at::randn({options_.rows, kQueryHeads, options_.row_tokens, kHead}).set_requires_grad(true);
-  at::Tensor k = at::randn({options_.rows, kKvHeads, options_.row_tokens, kHead}).set_requires_grad(true);
-  at::Tensor v = at::randn({options_.rows, kKvHeads, options_.row_tokens, kHead}).set_requires_grad(true);
+  const ValueId qkv = f32({tokens_, kQkv}), starts = i32({tokens_}), a = f32({tokens_, width}),
+                lse = f32({kQueryHeads, tokens_}), da = f32({tokens_, width}),
+                dqkv = f32({tokens_, kQkv});
+  at::Tensor q =
+      at::randn({options_.rows, kQueryHeads, options_.row_tokens, kHead}).set_requires_grad(true);
+  at::Tensor k =
+      at::randn({options_.rows, kKvHeads, options_.row_tokens, kHead}).set_requires_grad(true);
+  at::Tensor v =
+      at::randn({options_.rows, kKvHeads, options_.row_tokens, kHead}).set_requires_grad(true);
   const at::Tensor g = at::randn_like(q);
   const auto forward = [&] {
-    return at::scaled_dot_product_attention(q, k.repeat_interleave(3, 1), v.repeat_interleave(3, 1), {}, 0.0, true);
+    return at::scaled_dot_product_attention(q, k.repeat_interleave(3, 1), v.repeat_interleave(3, 1),
+                                            {}, 0.0, true);
   };
   const at::Tensor out = forward();
   op("attention", OpKind::kAttention, {qkv, starts}, {a, lse}, attrs, [&] { forward(); });
-  op("attention_dgrad", OpKind::kAttentionDgrad, {da, qkv, a, lse, starts}, {dqkv}, attrs,
-     [&] { torch::autograd::grad({out}, {q, k, v}, {g}, true); });
+  op("attention_dgrad", OpKind::kAttentionDgrad, {da, qkv, a, lse, starts}, {dqkv}, attrs, [&] {
+    torch::autograd::grad({out}, {q, k, v}, {g}, true);
+  });
 }
 
 void Bench::mlp() {
@@ -208,23 +233,30 @@ void Bench::mlp() {
 }
 
 void Bench::embedding() {
-  const ValueId tokens = i32({tokens_}), table = f32({kVocabulary, kHidden}), x = f32({tokens_, kHidden});
-  for (int64_t n = 0; n < tokens_; ++n) int_data(tokens)[n] = static_cast<int32_t>(n * 7919 % kVocabulary);
+  const ValueId tokens = i32({tokens_}), table = f32({kVocabulary, kHidden}),
+                x = f32({tokens_, kHidden});
+  for (int64_t n = 0; n < tokens_; ++n)
+    int_data(tokens)[n] = static_cast<int32_t>(n * 7919 % kVocabulary);
   op("embed", OpKind::kEmbed, {tokens, table}, {x}, NoAttrs{});
   op("embed_wgrad overwrite", OpKind::kEmbedWgrad, {tokens, x}, {table}, NoAttrs{});
   const ValueId positions = i32({tokens_}), rope = f32({tokens_, kHead});
-  op("rope_table", OpKind::kRopeTable, {positions}, {rope}, RopeTableAttrs{std::vector<double>(kHead / 2, 0.1), 1.0});
+  op("rope_table", OpKind::kRopeTable, {positions}, {rope},
+     RopeTableAttrs{std::vector<double>(kHead / 2, 0.1), 1.0});
 }
 
 void Bench::head() {
-  const ValueId x = f32({tokens_, kHidden}), w = f32({kVocabulary, kHidden}), labels = i32({tokens_}),
-                loss = value(DType::kF64, {2}), dx = f32({tokens_, kHidden}), dw = f32({kVocabulary, kHidden});
-  for (int64_t n = 0; n < tokens_; ++n) int_data(labels)[n] = static_cast<int32_t>(n * 7919 % kVocabulary);
+  const ValueId x = f32({tokens_, kHidden}), w = f32({kVocabulary, kHidden}),
+                labels = i32({tokens_}), loss = value(DType::kF64, {2}),
+                dx = f32({tokens_, kHidden}), dw = f32({kVocabulary, kHidden});
+  for (int64_t n = 0; n < tokens_; ++n)
+    int_data(labels)[n] = static_cast<int32_t>(n * 7919 % kVocabulary);
   const at::Tensor tx = at::randn({tokens_, kHidden}), tw = at::randn({kVocabulary, kHidden});
-  at::Tensor logits = at::empty({tokens_, kVocabulary}), ox = at::empty({tokens_, kHidden}), ow = at::empty({kVocabulary, kHidden});
+  at::Tensor logits = at::empty({tokens_, kVocabulary}), ox = at::empty({tokens_, kHidden}),
+             ow = at::empty({kVocabulary, kHidden});
   for (const int64_t chunk : {128, 256, 512})
-    op(("head+loss chunk " + std::to_string(chunk)).c_str(), OpKind::kLinearCrossEntropy, {x, w, labels}, {loss, dx, dw},
-       CrossEntropyAttrs{true, chunk}, chunk > 128 ? std::function<void()>{} : [&] {
+    op(("head+loss chunk " + std::to_string(chunk)).c_str(), OpKind::kLinearCrossEntropy,
+       {x, w, labels}, {loss, dx, dw}, CrossEntropyAttrs{true, chunk},
+       chunk > 128 ? std::function<void()>{} : [&] {
          at::mm_out(logits, tx, tw.t());
          at::mm_out(ow, logits.t(), tx);
          at::mm_out(ox, logits, tw);
@@ -233,16 +265,23 @@ void Bench::head() {
 
 void Bench::optimizer() {
   if (!wanted("optimizer")) return;
-  const ValueId p = f32({kOptimizerElements}), g = f32({kOptimizerElements}), m = f32({kOptimizerElements}), v = f32({kOptimizerElements});
-  const auto data = [&](ValueId id) { return reinterpret_cast<float*>(memory_[static_cast<size_t>(id)].get()); };
+  const ValueId p = f32({kOptimizerElements}), g = f32({kOptimizerElements}),
+                m = f32({kOptimizerElements}), v = f32({kOptimizerElements});
+  const auto data = [&](ValueId id) {
+    return reinterpret_cast<float*>(memory_[static_cast<size_t>(id)].get());
+  };
   std::fill_n(data(v), kOptimizerElements, 1.0F);
   const auto elements = static_cast<double>(kOptimizerElements);
-  line("optimizer adam", time([&] { adam_update(data(p), data(g), data(m), data(v), kOptimizerElements, {}, scalars_); }), 0.0,
-       elements, 28.0 * elements);
-  line("optimizer sgd momentum",
-       time([&] { sgd_update(data(p), data(g), data(m), kOptimizerElements, {.momentum = 0.9F}, scalars_); }), 0.0, elements,
-       20.0 * elements);
-  line("optimizer sum_of_squares", time([&] { sum_of_squares(data(g), kOptimizerElements); }), 0.0, elements, 4.0 * elements);
+  line("optimizer adam", time([&] {
+         adam_update(data(p), data(g), data(m), data(v), kOptimizerElements, {}, scalars_);
+       }),
+       0.0, elements, 28.0 * elements);
+  line("optimizer sgd momentum", time([&] {
+         sgd_update(data(p), data(g), data(m), kOptimizerElements, {.momentum = 0.9F}, scalars_);
+       }),
+       0.0, elements, 20.0 * elements);
+  line("optimizer sum_of_squares", time([&] { sum_of_squares(data(g), kOptimizerElements); }), 0.0,
+       elements, 4.0 * elements);
 }
 
 void Bench::run() {
@@ -264,11 +303,16 @@ Options parse(int argc, char** argv) {
   Options options;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string key = argv[i], text = argv[i + 1];
-    if (key == "--threads") options.threads = std::stoi(text);
-    else if (key == "--rows") options.rows = std::stoll(text);
-    else if (key == "--row-tokens") options.row_tokens = std::stoll(text);
-    else if (key == "--only") options.only = text;
-    else if (key == "--isa") set_isa(text == "avx2" ? Isa::kAvx2 : Isa::kAvx512);
+    if (key == "--threads")
+      options.threads = std::stoi(text);
+    else if (key == "--rows")
+      options.rows = std::stoll(text);
+    else if (key == "--row-tokens")
+      options.row_tokens = std::stoll(text);
+    else if (key == "--only")
+      options.only = text;
+    else if (key == "--isa")
+      set_isa(text == "avx2" ? Isa::kAvx2 : Isa::kAvx512);
   }
   return options;
 }

@@ -57,7 +57,10 @@ class FaultFile : public WritableFile {
     const auto at = static_cast<size_t>(offset);
     grow(at + size);
     node_->bytes.replace(at, size, static_cast<const char*>(data), size);
-    real_->write_at(offset, data, size);
+    std::string bytes(static_cast<const char*>(data), size);
+    const std::string& part = files_.corrupted_;
+    if (!part.empty() && path_.find(part) != std::string::npos) bytes[size / 2] ^= 4;
+    real_->write_at(offset, bytes.data(), size);
   }
 
   FaultFileSystem& files_;

@@ -35,6 +35,8 @@ class FaultFileSystem : public FileSystem {
   void fail_call(int64_t k, int error_number);
   /// From call number `k` on nothing reaches the disk any more, and every call throws.
   void cut_power_at(int64_t k);
+  /// Writes to files whose path holds `part` reach the disk with one bit changed.
+  void corrupt_writes(const std::string& part) { corrupted_ = part; }
   /// Pretends to sync and does not: shows that the tests would notice.
   void ignore_syncs() { ignore_syncs_ = true; }
   int64_t calls() const { return calls_; }
@@ -86,6 +88,7 @@ class FaultFileSystem : public FileSystem {
   int64_t power_cut_at_ = -1;
   int error_number_ = 0;
   bool ignore_syncs_ = false;
+  std::string corrupted_;
   int64_t free_bytes_ = int64_t{1} << 40;
   std::vector<std::string> history_;
   std::mt19937_64 random_;

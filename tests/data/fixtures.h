@@ -74,7 +74,7 @@ struct MegatronIndex {
     int64_t at = 0;
     for (const int32_t length : lengths) {
       pointers.push_back(at);
-      at += length * item;
+      at += int64_t{length} * item;
       documents.push_back(static_cast<int64_t>(pointers.size()));
     }
   }

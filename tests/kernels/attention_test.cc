@@ -14,8 +14,11 @@ struct Case {
   std::vector<int64_t> documents;
 };
 
-AttentionAttrs shape(int64_t query_heads, int64_t kv_heads, int64_t head_size, int64_t row_tokens, int64_t window = 0) {
-  return {query_heads, kv_heads, head_size, row_tokens, 1.0 / std::sqrt(static_cast<double>(head_size)), window};
+AttentionAttrs shape(int64_t query_heads, int64_t kv_heads, int64_t head_size, int64_t row_tokens,
+                     int64_t window = 0) {
+  return {
+      query_heads, kv_heads, head_size, row_tokens, 1.0 / std::sqrt(static_cast<double>(head_size)),
+      window};
 }
 
 const std::vector<Case> kCases{
@@ -48,8 +51,11 @@ std::vector<int32_t> starts_of(const Case& c) {
 OracleCase oracle_case(const Case& c, double spread) {
   const AttentionAttrs& a = c.attrs;
   const int64_t tokens = c.rows * a.row_tokens;
-  OracleCase o{OpKind::kAttention, a, {random_array({tokens, (a.query_heads + 2 * a.kv_heads) * a.head_size}, 1)},
-               starts_of(c), random_array({tokens, a.query_heads * a.head_size}, 2)};
+  OracleCase o{OpKind::kAttention,
+               a,
+               {random_array({tokens, (a.query_heads + 2 * a.kv_heads) * a.head_size}, 1)},
+               starts_of(c),
+               random_array({tokens, a.query_heads * a.head_size}, 2)};
   for (double& v : o.inputs[0].data) v *= spread;
   return o;
 }
@@ -71,7 +77,8 @@ void require_agreement(const Case& c, const OracleCase& o, DType dtype, double s
 TEST_CASE("attention with grouped heads, windows and packed documents agrees with autograd") {
   for_each_backend([](DType dtype) {
     for (const Case& c : kCases) {
-      CAPTURE(dtype_name(dtype), c.attrs.query_heads, c.attrs.head_size, c.attrs.row_tokens, c.attrs.window, c.rows);
+      CAPTURE(dtype_name(dtype), c.attrs.query_heads, c.attrs.head_size, c.attrs.row_tokens,
+              c.attrs.window, c.rows);
       require_agreement(c, oracle_case(c, 1.0), dtype, 1.0);
     }
   });

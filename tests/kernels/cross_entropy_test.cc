@@ -16,7 +16,9 @@ struct Case {
 std::vector<int32_t> labels_of(int64_t tokens, int64_t vocabulary, int64_t masked_every) {
   std::vector<int32_t> labels;
   for (int64_t n = 0; n < tokens; ++n)
-    labels.push_back(masked_every > 0 && n % masked_every == 0 ? -100 : static_cast<int32_t>(n * 7919 % vocabulary));
+    labels.push_back(masked_every > 0 && n % masked_every == 0
+                         ? -100
+                         : static_cast<int32_t>(n * 7919 % vocabulary));
   return labels;
 }
 
@@ -29,23 +31,26 @@ std::vector<Case> cases() {
   return {
       {1, 1, 1, 4, {0}},
       {7, 5, 9, 3, labels_of(7, 9, 0)},
-      {40, 24, 101, 16, labels_of(40, 101, 0)},                      // a ragged last chunk
-      {40, 24, 101, 16, labels_of(40, 101, 3)},                      // gathered chunks
-      {40, 24, 101, 8, first_masked(labels_of(40, 101, 0), 17)},     // whole chunks masked
-      {33, 64, 1000, 256, labels_of(33, 1000, 5)},                   // one chunk larger than all
-      {6, 8, 20, 2, std::vector<int32_t>(6, -100)},                  // nothing counts
+      {40, 24, 101, 16, labels_of(40, 101, 0)},                   // a ragged last chunk
+      {40, 24, 101, 16, labels_of(40, 101, 3)},                   // gathered chunks
+      {40, 24, 101, 8, first_masked(labels_of(40, 101, 0), 17)},  // whole chunks masked
+      {33, 64, 1000, 256, labels_of(33, 1000, 5)},                // one chunk larger than all
+      {6, 8, 20, 2, std::vector<int32_t>(6, -100)},               // nothing counts
   };
 }
 
 OracleCase oracle_case(const Case& c) {
-  OracleCase o{OpKind::kLinearCrossEntropy, CrossEntropyAttrs{true, c.chunk},
-               {random_array({c.tokens, c.hidden}, 1), random_array({c.vocabulary, c.hidden}, 2)}, c.labels};
+  OracleCase o{OpKind::kLinearCrossEntropy,
+               CrossEntropyAttrs{true, c.chunk},
+               {random_array({c.tokens, c.hidden}, 1), random_array({c.vocabulary, c.hidden}, 2)},
+               c.labels};
   for (double& v : o.inputs[0].data) v *= 3.0;
   o.loss_scale = 0.125;
   return o;
 }
 
-void require_loss(const Array& actual, const Array& expected, double before_sum, double before_count, double rel) {
+void require_loss(const Array& actual, const Array& expected, double before_sum,
+                  double before_count, double rel) {
   REQUIRE(actual.data[0] - before_sum == Approx(expected.data[0]).epsilon(rel).margin(rel));
   REQUIRE(actual.data[1] - before_count == expected.data[1]);
 }
@@ -60,7 +65,8 @@ TEST_CASE("linear_cross_entropy and both gradients agree with autograd") {
         Rig rig(dtype);
         rig.scalars.loss_scale = 0.125F;
         const Array before = random_array({c.vocabulary, c.hidden}, 9);
-        const ValueId x = rig.input(o.inputs[0]), w = rig.input(o.inputs[1]), labels = rig.ints(c.labels);
+        const ValueId x = rig.input(o.inputs[0]), w = rig.input(o.inputs[1]),
+                      labels = rig.ints(c.labels);
         const ValueId loss = rig.input({{2}, {10.0, 3.0}}, DType::kF64);
         const ValueId dx = rig.output({c.tokens, c.hidden});
         const ValueId dw = accumulate ? rig.input(before) : rig.output({c.vocabulary, c.hidden});
@@ -80,9 +86,11 @@ TEST_CASE("without gradients linear_cross_entropy gives the same loss") {
     for (const Case& c : cases()) {
       const OracleCase o = oracle_case(c);
       Rig rig(dtype);
-      const ValueId x = rig.input(o.inputs[0]), w = rig.input(o.inputs[1]), labels = rig.ints(c.labels);
+      const ValueId x = rig.input(o.inputs[0]), w = rig.input(o.inputs[1]),
+                    labels = rig.ints(c.labels);
       const ValueId loss = rig.input({{2}, {0.0, 0.0}}, DType::kF64);
-      rig.run(OpKind::kLinearCrossEntropy, {x, w, labels}, {loss}, CrossEntropyAttrs{false, c.chunk});
+      rig.run(OpKind::kLinearCrossEntropy, {x, w, labels}, {loss},
+              CrossEntropyAttrs{false, c.chunk});
       require_loss(rig.read(loss), oracle(o).outputs[0], 0.0, 0.0, tolerance(dtype));
     }
   });
@@ -105,7 +113,8 @@ TEST_CASE("logits far apart neither overflow nor lose the loss, and NaN is passe
   for_each_backend([](DType dtype) {
     Rig rig(dtype);
     // Logits 0, 500, -500: losses 0 and 1000.
-    const ValueId x = rig.input({{2, 1}, {1.0, 1.0}}), w = rig.input({{3, 1}, {0.0, 500.0, -500.0}});
+    const ValueId x = rig.input({{2, 1}, {1.0, 1.0}}),
+                  w = rig.input({{3, 1}, {0.0, 500.0, -500.0}});
     const ValueId labels = rig.ints({1, 2}), loss = rig.input({{2}, {0.0, 0.0}}, DType::kF64);
     rig.run(OpKind::kLinearCrossEntropy, {x, w, labels}, {loss}, CrossEntropyAttrs{false, 8});
     REQUIRE(rig.read(loss).data[0] == 1000.0);
@@ -125,7 +134,9 @@ TEST_CASE("a label outside the vocabulary is caught before memory is touched") {
     FAIL("no error");
   } catch (const Error& e) {
     REQUIRE(e.code() == ExitCode::kBug);
-    REQUIRE_THAT(e.message(), Catch::Contains("label 5 at position 1 of a micro-batch is outside the vocabulary of 5"));
+    REQUIRE_THAT(
+        e.message(),
+        Catch::Contains("label 5 at position 1 of a micro-batch is outside the vocabulary of 5"));
   }
 }
 

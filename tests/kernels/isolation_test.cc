@@ -17,10 +17,13 @@ std::string output_of(const std::string& command) {
   return text;
 }
 
-// An inline function of a header, compiled with AVX here and without it elsewhere, is one symbol: the
-// linker keeps either, and a processor without AVX would crash in code that has nothing to do with it.
-TEST_CASE("objects compiled for one instruction set define nothing that other objects could link to") {
-  const std::string symbols = output_of("nm -A -C '" FTRUN_BINARY_DIR "/lib/libftrun_kernels.a' 2>/dev/null");
+// An inline function of a header, compiled with AVX here and without it elsewhere, is one symbol:
+// the linker keeps either, and a processor without AVX would crash in code that has nothing to do
+// with it.
+TEST_CASE(
+    "objects compiled for one instruction set define nothing that other objects could link to") {
+  const std::string symbols =
+      output_of("nm -A -C '" FTRUN_BINARY_DIR "/lib/libftrun_kernels.a' 2>/dev/null");
   std::istringstream lines(symbols);
   int tables = 0;
   for (std::string line; std::getline(lines, line);) {
@@ -31,7 +34,9 @@ TEST_CASE("objects compiled for one instruction set define nothing that other ob
     const std::string name = line.substr(type + 2);
     const bool own = name.rfind(avx2 ? "ftrun::avx2::" : "ftrun::avx512::", 0) == 0;
     INFO(line);
-    if (line[type] == 'U' || (line[type] >= 'a' && line[type] != 'u' && line[type] != 'v' && line[type] != 'w')) continue;
+    if (line[type] == 'U' ||
+        (line[type] >= 'a' && line[type] != 'u' && line[type] != 'v' && line[type] != 'w'))
+      continue;
     REQUIRE(own);
     ++tables;
   }

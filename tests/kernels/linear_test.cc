@@ -11,7 +11,9 @@ struct Shape {
 const std::vector<Shape> kShapes{{1, 1, 1}, {7, 5, 3}, {65, 33, 17}, {130, 48, 96}};
 
 OracleCase linear_case(const Shape& s, bool bias) {
-  OracleCase c{OpKind::kLinear, NoAttrs{}, {random_array({s.tokens, s.inputs}, 1), random_array({s.outputs, s.inputs}, 2)}};
+  OracleCase c{OpKind::kLinear,
+               NoAttrs{},
+               {random_array({s.tokens, s.inputs}, 1), random_array({s.outputs, s.inputs}, 2)}};
   if (bias) c.inputs.push_back(random_array({s.outputs}, 3));
   c.gradient = random_array({s.tokens, s.outputs}, 4);
   return c;
@@ -31,7 +33,8 @@ TEST_CASE("linear with and without bias and its gradients agree with autograd") 
         const OracleCase c = linear_case(s, bias);
         const OracleResult expected = oracle(c);
         Rig rig(dtype);
-        const ValueId x = rig.input(c.inputs[0]), w = rig.input(c.inputs[1]), dy = rig.input(c.gradient);
+        const ValueId x = rig.input(c.inputs[0]), w = rig.input(c.inputs[1]),
+                      dy = rig.input(c.gradient);
         const ValueId y = rig.output({s.tokens, s.outputs}), dx = rig.output({s.tokens, s.inputs});
         std::vector<ValueId> in{x, w};
         if (bias) in.push_back(rig.input(c.inputs[2]));
@@ -49,7 +52,8 @@ TEST_CASE("weight and bias gradients are written over or added to") {
       CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.inputs);
       const OracleCase c = linear_case(s, true);
       const OracleResult expected = oracle(c);
-      const Array before_w = random_array({s.outputs, s.inputs}, 5), before_b = random_array({s.outputs}, 6);
+      const Array before_w = random_array({s.outputs, s.inputs}, 5),
+                  before_b = random_array({s.outputs}, 6);
       Rig rig(dtype);
       const ValueId x = rig.input(c.inputs[0]), dy = rig.input(c.gradient);
       const ValueId dw = rig.output({s.outputs, s.inputs}), db = rig.output({s.outputs});
@@ -60,8 +64,10 @@ TEST_CASE("weight and bias gradients are written over or added to") {
       const ValueId more_w = rig.input(before_w), more_b = rig.input(before_b);
       rig.run(OpKind::kLinearWgrad, {dy, x}, {more_w}, NoAttrs{}, true);
       rig.run(OpKind::kBiasWgrad, {dy}, {more_b}, NoAttrs{}, true);
-      REQUIRE(relative_error(rig.read(more_w), plus(before_w, expected.gradients[1])) < tolerance(dtype));
-      REQUIRE(relative_error(rig.read(more_b), plus(before_b, expected.gradients[2])) < tolerance(dtype));
+      REQUIRE(relative_error(rig.read(more_w), plus(before_w, expected.gradients[1])) <
+              tolerance(dtype));
+      REQUIRE(relative_error(rig.read(more_b), plus(before_b, expected.gradients[2])) <
+              tolerance(dtype));
     }
   });
 }

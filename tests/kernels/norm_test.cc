@@ -21,7 +21,8 @@ TEST_CASE("rms_norm and its gradients agree with autograd") {
                          random_array({s.tokens, s.width}, 3)};
       const OracleResult expected = oracle(c);
       Rig rig(dtype);
-      const ValueId x = rig.input(c.inputs[0]), w = rig.input(c.inputs[1]), dy = rig.input(c.gradient);
+      const ValueId x = rig.input(c.inputs[0]), w = rig.input(c.inputs[1]),
+                    dy = rig.input(c.gradient);
       const ValueId y = rig.output({s.tokens, s.width}), rstd = rig.statistic({s.tokens});
       const ValueId dx = rig.output({s.tokens, s.width}), dw = rig.output({s.width});
       rig.run(OpKind::kRmsNorm, {x, w}, {y, rstd}, NormAttrs{1e-5});
@@ -29,8 +30,10 @@ TEST_CASE("rms_norm and its gradients agree with autograd") {
       rig.run(OpKind::kRmsNormWgrad, {dy, x, rstd}, {dw});
       REQUIRE(relative_error(rig.read(y), expected.outputs[0]) < tolerance(dtype));
       REQUIRE(relative_error(rig.read(rstd), expected.outputs[1]) < tolerance(dtype));
-      // One element leaves no direction in which the norm's output can change: the gradient is the epsilon's.
-      if (s.width > 1) REQUIRE(relative_error(rig.read(dx), expected.gradients[0]) < tolerance(dtype));
+      // One element leaves no direction in which the norm's output can change: the gradient is the
+      // epsilon's.
+      if (s.width > 1)
+        REQUIRE(relative_error(rig.read(dx), expected.gradients[0]) < tolerance(dtype));
       REQUIRE(relative_error(rig.read(dw), expected.gradients[1]) < tolerance(dtype));
       const ValueId twice = rig.input(rig.read(dw));
       rig.run(OpKind::kRmsNormWgrad, {dy, x, rstd}, {twice}, NoAttrs{}, true);
@@ -55,9 +58,11 @@ TEST_CASE("add_rms_norm sums the residual, and its gradient takes the sum's own 
                          random_array(dims, 5)};
       const OracleResult expected = oracle(c);
       Rig rig(dtype);
-      const ValueId x = rig.input(c.inputs[0]), r = rig.input(c.inputs[1]), w = rig.input(c.inputs[2]);
+      const ValueId x = rig.input(c.inputs[0]), r = rig.input(c.inputs[1]),
+                    w = rig.input(c.inputs[2]);
       const ValueId dsum = rig.input(c.gradient), dy = rig.input(c.second_gradient);
-      const ValueId sum = rig.output(dims), y = rig.output(dims), rstd = rig.statistic({s.tokens}), dx = rig.output(dims);
+      const ValueId sum = rig.output(dims), y = rig.output(dims), rstd = rig.statistic({s.tokens}),
+                    dx = rig.output(dims);
       rig.run(OpKind::kAddRmsNorm, {x, r, w}, {sum, y, rstd}, NormAttrs{1e-6});
       rig.run(OpKind::kRmsNormDgrad, {dy, sum, rstd, w, dsum}, {dx});
       REQUIRE(relative_error(rig.read(sum), expected.outputs[0]) < tolerance(dtype));
@@ -71,20 +76,25 @@ TEST_CASE("add_rms_norm sums the residual, and its gradient takes the sum's own 
   });
 }
 
-TEST_CASE("qk_norm normalises each head of q and k, copies v, and its gradients agree with autograd") {
+TEST_CASE(
+    "qk_norm normalises each head of q and k, copies v, and its gradients agree with autograd") {
   for_each_backend([](DType dtype) {
-    for (const HeadAttrs heads : {HeadAttrs{1, 1, 2, 1e-6}, HeadAttrs{3, 1, 10, 1e-6}, HeadAttrs{4, 2, 64, 1e-5}})
+    for (const HeadAttrs heads :
+         {HeadAttrs{1, 1, 2, 1e-6}, HeadAttrs{3, 1, 10, 1e-6}, HeadAttrs{4, 2, 64, 1e-5}})
       for (const int64_t tokens : {1, 70}) {
         CAPTURE(dtype_name(dtype), heads.query_heads, heads.head_size, tokens);
-        const std::vector<int64_t> dims{tokens, (heads.query_heads + 2 * heads.kv_heads) * heads.head_size};
+        const std::vector<int64_t> dims{tokens,
+                                        (heads.query_heads + 2 * heads.kv_heads) * heads.head_size};
         const OracleCase c{OpKind::kQkNorm,
                            heads,
-                           {random_array(dims, 1), random_array({heads.head_size}, 2), random_array({heads.head_size}, 3)},
+                           {random_array(dims, 1), random_array({heads.head_size}, 2),
+                            random_array({heads.head_size}, 3)},
                            {},
                            random_array(dims, 4)};
         const OracleResult expected = oracle(c);
         Rig rig(dtype);
-        const ValueId qkv = rig.input(c.inputs[0]), wq = rig.input(c.inputs[1]), wk = rig.input(c.inputs[2]);
+        const ValueId qkv = rig.input(c.inputs[0]), wq = rig.input(c.inputs[1]),
+                      wk = rig.input(c.inputs[2]);
         const ValueId dy = rig.input(c.gradient), y = rig.output(dims), dqkv = rig.output(dims);
         const ValueId rstd = rig.statistic({tokens, heads.query_heads + heads.kv_heads});
         const ValueId dwq = rig.output({heads.head_size}), dwk = rig.output({heads.head_size});

@@ -20,11 +20,14 @@ std::vector<float> floats(int64_t count, uint64_t seed) {
 
 OptimizerCase optimizer_case(double decay) {
   OptimizerCase c{floats(kCount, 1), {}, 3e-3, decay};
-  for (int step = 0; step < kSteps; ++step) c.gradients.push_back(floats(kCount, 100 + static_cast<uint64_t>(step)));
+  for (int step = 0; step < kSteps; ++step)
+    c.gradients.push_back(floats(kCount, 100 + static_cast<uint64_t>(step)));
   return c;
 }
 
-Array array_of(const std::vector<float>& v) { return {{static_cast<int64_t>(v.size())}, {v.begin(), v.end()}}; }
+Array array_of(const std::vector<float>& v) {
+  return {{static_cast<int64_t>(v.size())}, {v.begin(), v.end()}};
+}
 
 void for_each_isa(const std::function<void()>& body) {
   for_each_backend([&](DType dtype) {
@@ -47,7 +50,8 @@ TEST_CASE("20 Adam and AdamW steps give torch.optim's parameters") {
           s.gradient_scale = 0.25F;
           std::vector<float> g = c.gradients[static_cast<size_t>(step)];
           for (float& x : g) x *= 4.0F;
-          const AdamOptions options{.weight_decay = static_cast<float>(decay), .decoupled = decoupled};
+          const AdamOptions options{.weight_decay = static_cast<float>(decay),
+                                    .decoupled = decoupled};
           adam_update(p.data(), g.data(), m.data(), v.data(), kCount, options, s);
         }
         CAPTURE(decay, decoupled);
@@ -64,21 +68,22 @@ TEST_CASE("20 SGD steps give torch.optim's parameters") {
     double decay;
   };
   for_each_isa([] {
-    for (const Variant& variant : {Variant{0, 0, false, 0.0}, Variant{0, 0, false, 0.05}, Variant{0.9F, 0, false, 0.0},
-                                   Variant{0.9F, 0.3F, false, 0.01}, Variant{0.9F, 0, true, 0.01}}) {
+    for (const Variant& variant :
+         {Variant{0, 0, false, 0.0}, Variant{0, 0, false, 0.05}, Variant{0.9F, 0, false, 0.0},
+          Variant{0.9F, 0.3F, false, 0.01}, Variant{0.9F, 0, true, 0.01}}) {
       const OptimizerCase c = optimizer_case(variant.decay);
       std::vector<float> p = c.parameters, buffer(kCount, NAN);
       for (int step = 0; step < kSteps; ++step) {
         StepScalars s;
         s.learning_rate = static_cast<float>(c.learning_rate);
-        const SgdOptions options{variant.momentum, variant.dampening, static_cast<float>(variant.decay),
-                                 variant.nesterov, step == 0};
+        const SgdOptions options{variant.momentum, variant.dampening,
+                                 static_cast<float>(variant.decay), variant.nesterov, step == 0};
         sgd_update(p.data(), c.gradients[static_cast<size_t>(step)].data(),
                    variant.momentum == 0.0F ? nullptr : buffer.data(), kCount, options, s);
       }
       CAPTURE(variant.momentum, variant.dampening, variant.nesterov, variant.decay);
-      const auto expected = oracle_sgd(c, static_cast<double>(variant.momentum), static_cast<double>(variant.dampening),
-                                       variant.nesterov);
+      const auto expected = oracle_sgd(c, static_cast<double>(variant.momentum),
+                                       static_cast<double>(variant.dampening), variant.nesterov);
       REQUIRE(relative_error(array_of(p), array_of(expected)) < 1e-6);
     }
   });
@@ -86,7 +91,8 @@ TEST_CASE("20 SGD steps give torch.optim's parameters") {
 
 TEST_CASE("the sum of squares is exact to fp64 rounding, over any length") {
   for_each_isa([] {
-    for (const int64_t count : {int64_t{0}, int64_t{1}, int64_t{31}, kNormBlock, 3 * kNormBlock + 77}) {
+    for (const int64_t count :
+         {int64_t{0}, int64_t{1}, int64_t{31}, kNormBlock, 3 * kNormBlock + 77}) {
       const std::vector<float> g = floats(count, 7);
       double expected = 0.0;
       for (const float x : g) expected += static_cast<double>(x) * static_cast<double>(x);
@@ -109,7 +115,8 @@ TEST_CASE("the sum of squares has the same bits on every processor and for any n
 
 TEST_CASE("NaN and infinity anywhere make the sum of squares non-finite") {
   for_each_isa([] {
-    for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()})
+    for (const float bad :
+         {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()})
       for (const size_t at : {size_t{0}, size_t{4095}, size_t{5000}, size_t{8199}}) {
         std::vector<float> g = floats(8200, 3);
         g[at] = bad;

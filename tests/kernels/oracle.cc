@@ -20,12 +20,14 @@ Tensor tensor_of(const Array& array) {
 
 Array array_of(const Tensor& tensor) {
   const Tensor t = tensor.detach().to(at::kDouble).contiguous();
-  return {t.sizes().vec(), std::vector<double>(t.data_ptr<double>(), t.data_ptr<double>() + t.numel())};
+  return {t.sizes().vec(),
+          std::vector<double>(t.data_ptr<double>(), t.data_ptr<double>() + t.numel())};
 }
 
 Tensor long_tensor(const std::vector<int32_t>& values) {
   Tensor t = at::empty({static_cast<int64_t>(values.size())}, at::kLong);
-  for (size_t i = 0; i < values.size(); ++i) t[static_cast<int64_t>(i)] = static_cast<int64_t>(values[i]);
+  for (size_t i = 0; i < values.size(); ++i)
+    t[static_cast<int64_t>(i)] = static_cast<int64_t>(values[i]);
   return t;
 }
 
@@ -43,9 +45,12 @@ struct Heads {
 };
 Heads split(const Tensor& qkv, int64_t query_heads, int64_t kv_heads, int64_t d) {
   const Tensor h = qkv.view({qkv.size(0), query_heads + 2 * kv_heads, d});
-  return {h.narrow(1, 0, query_heads), h.narrow(1, query_heads, kv_heads), h.narrow(1, query_heads + kv_heads, kv_heads)};
+  return {h.narrow(1, 0, query_heads), h.narrow(1, query_heads, kv_heads),
+          h.narrow(1, query_heads + kv_heads, kv_heads)};
 }
-Tensor join(const Heads& h) { return at::cat({h.q, h.k, h.v}, 1).flatten(1); }
+Tensor join(const Heads& h) {
+  return at::cat({h.q, h.k, h.v}, 1).flatten(1);
+}
 
 std::vector<Tensor> qk_norm(const HeadAttrs& a, const std::vector<Tensor>& in) {
   const Heads h = split(in[0], a.query_heads, a.kv_heads, a.head_size);
@@ -78,7 +83,8 @@ Tensor attends(const AttentionAttrs& a, const int32_t* starts) {
   return mask;
 }
 
-std::vector<Tensor> attention(const AttentionAttrs& a, const std::vector<Tensor>& in, const std::vector<int32_t>& starts) {
+std::vector<Tensor> attention(const AttentionAttrs& a, const std::vector<Tensor>& in,
+                              const std::vector<int32_t>& starts) {
   const int64_t tokens = in[0].size(0), rows = tokens / a.row_tokens;
   std::vector<Tensor> outs, lses;
   for (int64_t row = 0; row < rows; ++row) {
@@ -87,8 +93,9 @@ std::vector<Tensor> attention(const AttentionAttrs& a, const std::vector<Tensor>
     const int64_t group = a.query_heads / a.kv_heads;
     const Tensor q = h.q.transpose(0, 1), k = h.k.transpose(0, 1).repeat_interleave(group, 0),
                  v = h.v.transpose(0, 1).repeat_interleave(group, 0);
-    const Tensor scores = (at::matmul(q, k.transpose(1, 2)) * a.scale)
-                              .masked_fill(attends(a, starts.data() + row * a.row_tokens).logical_not(), -INFINITY);
+    const Tensor scores =
+        (at::matmul(q, k.transpose(1, 2)) * a.scale)
+            .masked_fill(attends(a, starts.data() + row * a.row_tokens).logical_not(), -INFINITY);
     outs.push_back(at::matmul(at::softmax(scores, -1), v).transpose(0, 1).flatten(1));
     lses.push_back(at::logsumexp(scores, {-1}));
   }
@@ -100,7 +107,8 @@ std::vector<Tensor> swiglu(const std::vector<Tensor>& in) {
   return {parts[0] * at::sigmoid(parts[0]) * parts[1]};
 }
 
-std::vector<Tensor> cross_entropy(const std::vector<Tensor>& in, const std::vector<int32_t>& labels) {
+std::vector<Tensor> cross_entropy(const std::vector<Tensor>& in,
+                                  const std::vector<int32_t>& labels) {
   const Tensor log_p = at::log_softmax(at::matmul(in[0], in[1].t()), -1);
   Tensor sum = (in[0] * 0.0).sum() + (in[1] * 0.0).sum();
   double counted = 0.0;
@@ -114,7 +122,8 @@ std::vector<Tensor> cross_entropy(const std::vector<Tensor>& in, const std::vect
 
 std::vector<Tensor> forward(const OracleCase& c, const std::vector<Tensor>& in) {
   switch (c.kind) {
-    case OpKind::kEmbed: return {in[0].index_select(0, long_tensor(c.ints))};
+    case OpKind::kEmbed:
+      return {in[0].index_select(0, long_tensor(c.ints))};
     case OpKind::kRmsNorm: {
       const Norm n = rms_norm(in[0], in[1], std::get<NormAttrs>(c.attrs).epsilon);
       return {n.y, n.rstd};
@@ -128,13 +137,20 @@ std::vector<Tensor> forward(const OracleCase& c, const std::vector<Tensor>& in) 
       const Tensor y = at::matmul(in[0], in[1].t());
       return {in.size() > 2 ? y + in[2] : y};
     }
-    case OpKind::kQkNorm: return qk_norm(std::get<HeadAttrs>(c.attrs), in);
-    case OpKind::kRope: return rope(std::get<HeadAttrs>(c.attrs), in);
-    case OpKind::kAttention: return attention(std::get<AttentionAttrs>(c.attrs), in, c.ints);
-    case OpKind::kSwiGlu: return swiglu(in);
-    case OpKind::kAdd: return {in[0] + in[1]};
-    case OpKind::kLinearCrossEntropy: return cross_entropy(in, c.ints);
-    default: throw std::logic_error("the oracle has no such forward kind");
+    case OpKind::kQkNorm:
+      return qk_norm(std::get<HeadAttrs>(c.attrs), in);
+    case OpKind::kRope:
+      return rope(std::get<HeadAttrs>(c.attrs), in);
+    case OpKind::kAttention:
+      return attention(std::get<AttentionAttrs>(c.attrs), in, c.ints);
+    case OpKind::kSwiGlu:
+      return swiglu(in);
+    case OpKind::kAdd:
+      return {in[0] + in[1]};
+    case OpKind::kLinearCrossEntropy:
+      return cross_entropy(in, c.ints);
+    default:
+      throw std::logic_error("the oracle has no such forward kind");
   }
 }
 
@@ -142,7 +158,8 @@ std::vector<Tensor> forward(const OracleCase& c, const std::vector<Tensor>& in) 
 Tensor objective(const OracleCase& c, const std::vector<Tensor>& outputs) {
   if (c.kind == OpKind::kLinearCrossEntropy) return outputs[0][0] * c.loss_scale;
   Tensor sum = (outputs[0] * tensor_of(c.gradient)).sum();
-  if (!c.second_gradient.data.empty()) sum = sum + (outputs[1] * tensor_of(c.second_gradient)).sum();
+  if (!c.second_gradient.data.empty())
+    sum = sum + (outputs[1] * tensor_of(c.second_gradient)).sum();
   return sum;
 }
 
@@ -153,7 +170,8 @@ std::vector<float> optimize(const OptimizerCase& c, const Options& options) {
   p.set_requires_grad(true);
   Optimizer optimizer({p}, options);
   for (const auto& gradient : c.gradients) {
-    p.mutable_grad() = at::from_blob(const_cast<float*>(gradient.data()), {count}, at::kFloat).clone();
+    p.mutable_grad() =
+        at::from_blob(const_cast<float*>(gradient.data()), {count}, at::kFloat).clone();
     optimizer.step();
   }
   const Tensor result = p.detach().contiguous();
@@ -173,15 +191,18 @@ OracleResult oracle(const OracleCase& c) {
   return result;
 }
 
-std::vector<float> oracle_adam(const OptimizerCase& c, bool decoupled, double beta1, double beta2, double epsilon) {
+std::vector<float> oracle_adam(const OptimizerCase& c, bool decoupled, double beta1, double beta2,
+                               double epsilon) {
   const auto set = [&](auto options) {
     return options.betas(std::make_tuple(beta1, beta2)).eps(epsilon).weight_decay(c.weight_decay);
   };
-  if (decoupled) return optimize<torch::optim::AdamW>(c, set(torch::optim::AdamWOptions(c.learning_rate)));
+  if (decoupled)
+    return optimize<torch::optim::AdamW>(c, set(torch::optim::AdamWOptions(c.learning_rate)));
   return optimize<torch::optim::Adam>(c, set(torch::optim::AdamOptions(c.learning_rate)));
 }
 
-std::vector<float> oracle_sgd(const OptimizerCase& c, double momentum, double dampening, bool nesterov) {
+std::vector<float> oracle_sgd(const OptimizerCase& c, double momentum, double dampening,
+                              bool nesterov) {
   return optimize<torch::optim::SGD>(c, torch::optim::SGDOptions(c.learning_rate)
                                             .momentum(momentum)
                                             .dampening(dampening)

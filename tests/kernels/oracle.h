@@ -5,8 +5,8 @@
 
 #include "graph/op.h"
 
-// LibTorch's autograd in fp64 as the oracle of the kernels. Free of LibTorch's headers: they compile
-// slowly and only oracle.cc needs them.
+// LibTorch's autograd in fp64 as the oracle of the kernels. Free of LibTorch's headers: they
+// compile slowly and only oracle.cc needs them.
 namespace ftrun::test {
 
 /// A dense row-major array of numbers.
@@ -35,7 +35,8 @@ struct OracleResult {
   std::vector<Array> gradients;
 };
 
-/// kLinearCrossEntropy gives the two numbers of its loss value, and gradients of loss_scale times the loss.
+/// kLinearCrossEntropy gives the two numbers of its loss value, and gradients of loss_scale times
+/// the loss.
 OracleResult oracle(const OracleCase& c);
 
 struct OptimizerCase {
@@ -46,7 +47,9 @@ struct OptimizerCase {
   double weight_decay = 0.0;
 };
 /// Parameters after all steps of torch.optim's Adam, AdamW and SGD.
-std::vector<float> oracle_adam(const OptimizerCase& c, bool decoupled, double beta1, double beta2, double epsilon);
-std::vector<float> oracle_sgd(const OptimizerCase& c, double momentum, double dampening, bool nesterov);
+std::vector<float> oracle_adam(const OptimizerCase& c, bool decoupled, double beta1, double beta2,
+                               double epsilon);
+std::vector<float> oracle_sgd(const OptimizerCase& c, double momentum, double dampening,
+                              bool nesterov);
 
 }  // namespace ftrun::test

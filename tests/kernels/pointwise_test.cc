@@ -13,7 +13,11 @@ TEST_CASE("swiglu and its gradient agree with autograd, also in place") {
     for (const int64_t width : {1, 13, 64, 100})
       for (const int64_t tokens : {1, 9}) {
         CAPTURE(dtype_name(dtype), width, tokens);
-        OracleCase c{OpKind::kSwiGlu, NoAttrs{}, {random_array({tokens, 2 * width}, 1)}, {}, random_array({tokens, width}, 2)};
+        OracleCase c{OpKind::kSwiGlu,
+                     NoAttrs{},
+                     {random_array({tokens, 2 * width}, 1)},
+                     {},
+                     random_array({tokens, width}, 2)};
         for (double& v : c.inputs[0].data) v *= 8.0;
         const OracleResult expected = oracle(c);
         Rig rig(dtype);
@@ -29,7 +33,9 @@ TEST_CASE("swiglu and its gradient agree with autograd, also in place") {
   });
 }
 
-TEST_CASE("silu is right to a few units in the last place from -80 to 80, and finite or NaN where it must be") {
+TEST_CASE(
+    "silu is right to a few units in the last place from -80 to 80, and finite or NaN where it "
+    "must be") {
   for_each_backend([](DType dtype) {
     Array gu{{1, 2 * 16001}, {}};
     for (int i = 0; i <= 16000; ++i) gu.data.push_back(static_cast<float>(-80.0 + i * 0.01));
@@ -47,7 +53,8 @@ TEST_CASE("silu is right to a few units in the last place from -80 to 80, and fi
     REQUIRE(worst < 4.0 * epsilon);
 
     Rig edges(dtype);
-    const ValueId extreme = edges.input({{1, 8}, {-1000.0, 1000.0, NAN, -INFINITY, 1.0, 1.0, 1.0, 1.0}});
+    const ValueId extreme =
+        edges.input({{1, 8}, {-1000.0, 1000.0, NAN, -INFINITY, 1.0, 1.0, 1.0, 1.0}});
     const ValueId result = edges.output({1, 4});
     edges.run(OpKind::kSwiGlu, {extreme}, {result});
     const Array r = edges.read(result);
@@ -60,7 +67,11 @@ TEST_CASE("silu is right to a few units in the last place from -80 to 80, and fi
 TEST_CASE("add agrees with autograd, also in place") {
   for_each_backend([](DType dtype) {
     for (const std::vector<int64_t>& dims : {std::vector<int64_t>{1, 1}, {3, 7}, {65, 576}}) {
-      const OracleCase c{OpKind::kAdd, NoAttrs{}, {random_array(dims, 1), random_array(dims, 2)}, {}, random_array(dims, 3)};
+      const OracleCase c{OpKind::kAdd,
+                         NoAttrs{},
+                         {random_array(dims, 1), random_array(dims, 2)},
+                         {},
+                         random_array(dims, 3)};
       const OracleResult expected = oracle(c);
       Rig rig(dtype);
       const ValueId a = rig.input(c.inputs[0]), b = rig.input(c.inputs[1]), sum = rig.output(dims);
@@ -76,10 +87,15 @@ TEST_CASE("embedding gathers rows; its gradient adds up repeated tokens") {
   for_each_backend([](DType dtype) {
     for (const int64_t width : {1, 70, 128}) {
       CAPTURE(dtype_name(dtype), width);
-      const OracleCase c{OpKind::kEmbed, NoAttrs{}, {random_array({11, width}, 1)}, {3, 0, 10, 3, 3, 7}, random_array({6, width}, 2)};
+      const OracleCase c{OpKind::kEmbed,
+                         NoAttrs{},
+                         {random_array({11, width}, 1)},
+                         {3, 0, 10, 3, 3, 7},
+                         random_array({6, width}, 2)};
       const OracleResult expected = oracle(c);
       Rig rig(dtype);
-      const ValueId tokens = rig.ints(c.ints), table = rig.input(c.inputs[0]), dx = rig.input(c.gradient);
+      const ValueId tokens = rig.ints(c.ints), table = rig.input(c.inputs[0]),
+                    dx = rig.input(c.gradient);
       const ValueId x = rig.output({6, width}), dtable = rig.output({11, width});
       rig.run(OpKind::kEmbed, {tokens, table}, {x});
       rig.run(OpKind::kEmbedWgrad, {tokens, dx}, {dtable});
@@ -103,7 +119,10 @@ TEST_CASE("a token outside the table is caught before memory is touched") {
       FAIL("no error");
     } catch (const Error& e) {
       REQUIRE(e.code() == ExitCode::kBug);
-      REQUIRE_THAT(e.message(), Catch::Contains(cat("token ", bad, " at position 1 of a micro-batch is outside the table of 11 rows")));
+      REQUIRE_THAT(
+          e.message(),
+          Catch::Contains(cat("token ", bad,
+                              " at position 1 of a micro-batch is outside the table of 11 rows")));
     }
   }
 }

@@ -52,7 +52,8 @@ Rig::Memory Rig::allocate(int64_t size) {
 void Rig::require_intact(const Memory& memory) {
   const auto intact = [](std::byte b) { return b == kPattern; };
   REQUIRE(std::all_of(memory.begin - kGuardBytes, memory.begin, intact));
-  REQUIRE(std::all_of(memory.begin + memory.size, memory.begin + memory.size + kGuardBytes, intact));
+  REQUIRE(
+      std::all_of(memory.begin + memory.size, memory.begin + memory.size + kGuardBytes, intact));
 }
 
 ValueId Rig::add(std::vector<int64_t> dims, DType dtype) {
@@ -69,8 +70,10 @@ ValueId Rig::input(const Array& array, DType dtype) {
   const ValueId id = add(array.dims, dtype);
   std::byte* const to = memory_.back().begin;
   for (size_t i = 0; i < array.data.size(); ++i) {
-    if (dtype == DType::kF64) reinterpret_cast<double*>(to)[i] = array.data[i];
-    else reinterpret_cast<float*>(to)[i] = static_cast<float>(array.data[i]);
+    if (dtype == DType::kF64)
+      reinterpret_cast<double*>(to)[i] = array.data[i];
+    else
+      reinterpret_cast<float*>(to)[i] = static_cast<float>(array.data[i]);
   }
   return id;
 }
@@ -81,9 +84,12 @@ ValueId Rig::ints(const std::vector<int32_t>& values) {
   return id;
 }
 
-ValueId Rig::output(std::vector<int64_t> dims, DType dtype) { return add(std::move(dims), dtype); }
+ValueId Rig::output(std::vector<int64_t> dims, DType dtype) {
+  return add(std::move(dims), dtype);
+}
 
-void Rig::run(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, OpAttrs attrs, bool accumulate) {
+void Rig::run(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, OpAttrs attrs,
+              bool accumulate) {
   Op op{kind, std::move(in), std::move(out), std::move(attrs), -1};
   const int64_t scratch = workspace_bytes(graph_, op);
   if (scratch > 0) op.workspace = add({scratch}, DType::kU8);
@@ -99,8 +105,9 @@ Array Rig::read(ValueId id) const {
   Array array{value.dims, std::vector<double>(static_cast<size_t>(element_count(value.dims)))};
   const std::byte* const from = memory_[static_cast<size_t>(id)].begin;
   for (size_t i = 0; i < array.data.size(); ++i)
-    array.data[i] = value.dtype == DType::kF64 ? reinterpret_cast<const double*>(from)[i]
-                                               : static_cast<double>(reinterpret_cast<const float*>(from)[i]);
+    array.data[i] = value.dtype == DType::kF64
+                        ? reinterpret_cast<const double*>(from)[i]
+                        : static_cast<double>(reinterpret_cast<const float*>(from)[i]);
   return array;
 }
 
@@ -120,6 +127,8 @@ double relative_error(const Array& actual, const Array& expected) {
   return largest > 0.0 ? difference / largest : difference;
 }
 
-double tolerance(DType dtype) { return dtype == DType::kF64 ? 1e-10 : 1e-5; }
+double tolerance(DType dtype) {
+  return dtype == DType::kF64 ? 1e-10 : 1e-5;
+}
 
 }  // namespace ftrun::test

@@ -15,7 +15,8 @@ namespace ftrun::test {
 Array random_array(std::vector<int64_t> dims, uint64_t seed);
 
 /// Storage of hand-made values and operations on it. Outputs and scratch start as NaN patterns, and
-/// bytes around every value are watched: a kernel that writes outside, or reads what nobody wrote, shows.
+/// bytes around every value are watched: a kernel that writes outside, or reads what nobody wrote,
+/// shows.
 class Rig {
  public:
   explicit Rig(DType dtype) : dtype_(dtype) {}
@@ -28,8 +29,8 @@ class Rig {
   /// rstd or lse.
   ValueId statistic(std::vector<int64_t> dims) { return output(std::move(dims), dtype_); }
 
-  void run(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, OpAttrs attrs = NoAttrs{},
-           bool accumulate = false);
+  void run(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
+           OpAttrs attrs = NoAttrs{}, bool accumulate = false);
 
   Array read(ValueId id) const;
   /// The raw bytes, for comparing results bit by bit.

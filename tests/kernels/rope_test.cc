@@ -14,7 +14,8 @@ Array rope_values(int64_t tokens, int64_t head_size) {
   for (int64_t n = 0; n < tokens; ++n)
     for (int64_t i = 0; i < head_size; ++i) {
       const double angle = static_cast<double>(n * 7 + i % (head_size / 2)) * 0.37;
-      table.data.push_back(static_cast<float>(i < head_size / 2 ? std::cos(angle) : std::sin(angle)));
+      table.data.push_back(
+          static_cast<float>(i < head_size / 2 ? std::cos(angle) : std::sin(angle)));
     }
   return table;
 }
@@ -24,7 +25,8 @@ TEST_CASE("rope and its gradient agree with autograd, also in place") {
     for (const HeadAttrs& heads : kHeads)
       for (const int64_t tokens : {1, 33}) {
         CAPTURE(dtype_name(dtype), heads.query_heads, heads.head_size, tokens);
-        const std::vector<int64_t> dims{tokens, (heads.query_heads + 2 * heads.kv_heads) * heads.head_size};
+        const std::vector<int64_t> dims{tokens,
+                                        (heads.query_heads + 2 * heads.kv_heads) * heads.head_size};
         const OracleCase c{OpKind::kRope,
                            heads,
                            {random_array(dims, 1), rope_values(tokens, heads.head_size)},
@@ -46,7 +48,9 @@ TEST_CASE("rope and its gradient agree with autograd, also in place") {
   });
 }
 
-TEST_CASE("the rope table holds cos, then sin, of position times frequency in fp32, times the magnitude") {
+TEST_CASE(
+    "the rope table holds cos, then sin, of position times frequency in fp32, times the "
+    "magnitude") {
   const std::vector<double> frequencies{1.0, 0.1, 0.0123456789};
   const std::vector<int32_t> positions{0, 1, 511, 8191};
   Rig rig(DType::kF32);

@@ -13,7 +13,8 @@ using Results = std::vector<std::vector<std::byte>>;
 void run_norms(Rig& rig, Results& results) {
   const std::vector<int64_t> dims{333, 100};
   const ValueId x = rig.input(random_array(dims, 1)), w = rig.input(random_array({100}, 2));
-  const ValueId dy = rig.input(random_array(dims, 3)), y = rig.output(dims), rstd = rig.statistic({333});
+  const ValueId dy = rig.input(random_array(dims, 3)), y = rig.output(dims),
+                rstd = rig.statistic({333});
   const ValueId dx = rig.output(dims), dw = rig.output({100}), db = rig.output({100});
   rig.run(OpKind::kRmsNorm, {x, w}, {y, rstd}, NormAttrs{});
   rig.run(OpKind::kRmsNormDgrad, {dy, x, rstd, w, y}, {dx});
@@ -51,8 +52,10 @@ void run_attention(Rig& rig, Results& results) {
 }
 
 void run_pointwise(Rig& rig, Results& results) {
-  const ValueId gu = rig.input(random_array({101, 2 * 77}, 1)), ds = rig.input(random_array({101, 77}, 2));
-  const ValueId s = rig.output({101, 77}), dgu = rig.output({101, 2 * 77}), sum = rig.output({101, 77});
+  const ValueId gu = rig.input(random_array({101, 2 * 77}, 1)),
+                ds = rig.input(random_array({101, 77}, 2));
+  const ValueId s = rig.output({101, 77}), dgu = rig.output({101, 2 * 77}),
+                sum = rig.output({101, 77});
   std::vector<int32_t> ids(101);
   for (size_t n = 0; n < ids.size(); ++n) ids[n] = static_cast<int32_t>(n * n % 13);
   const ValueId tokens = rig.ints(ids), dtable = rig.output({13, 77});

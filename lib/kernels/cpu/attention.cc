@@ -27,12 +27,16 @@ struct Attention {
   }
 
   /// First token of a block in the whole batch; tokens in it.
-  int64_t first_token(int64_t row, int64_t block) const { return row * attrs.row_tokens + block * kAttentionBlock; }
+  int64_t first_token(int64_t row, int64_t block) const {
+    return row * attrs.row_tokens + block * kAttentionBlock;
+  }
   int64_t block_tokens(int64_t block) const {
     return std::min(kAttentionBlock, attrs.row_tokens - block * kAttentionBlock);
   }
   int64_t query_column(int64_t head) const { return head * attrs.head_size; }
-  int64_t key_column(int64_t kv_head) const { return (attrs.query_heads + kv_head) * attrs.head_size; }
+  int64_t key_column(int64_t kv_head) const {
+    return (attrs.query_heads + kv_head) * attrs.head_size;
+  }
   int64_t value_column(int64_t kv_head) const { return key_column(attrs.kv_heads + kv_head); }
   int64_t key_tile(int64_t row, int64_t kv_head, int64_t block) const {
     return ((row * attrs.kv_heads + kv_head) * place.blocks + block) * tile;
@@ -57,7 +61,8 @@ void Attention<S>::find_lowest(const int32_t* starts) {
     for (int64_t t = 0; t < attrs.row_tokens; ++t) {
       const int64_t n = row * attrs.row_tokens + t;
       const int64_t window = attrs.window > 0 ? t - attrs.window + 1 : 0;
-      lowest[n] = static_cast<int32_t>(std::clamp<int64_t>(std::max<int64_t>(starts[n], window), 0, t));
+      lowest[n] =
+          static_cast<int32_t>(std::clamp<int64_t>(std::max<int64_t>(starts[n], window), 0, t));
       int32_t& block = first_block[row * place.blocks + t / kAttentionBlock];
       const auto needed = static_cast<int32_t>(lowest[n] / kAttentionBlock);
       block = t % kAttentionBlock == 0 ? needed : std::min(block, needed);
@@ -74,14 +79,17 @@ void pack_keys_and_values(const Attention<S>& a, const S* qkv) {
   parallel_tasks(a.place.batch_rows * heads * blocks, [&](int64_t task) {
     const int64_t block = task % blocks, head = task / blocks % heads, row = task / blocks / heads;
     const S* const from = qkv + a.first_token(row, block) * a.width;
-    const int64_t count = a.block_tokens(block), size = a.attrs.head_size, padded = a.place.padded_head;
+    const int64_t count = a.block_tokens(block), size = a.attrs.head_size,
+                  padded = a.place.padded_head;
     vec.pack_columns(from + a.key_column(head), a.width, count, size, padded, keys + task * a.tile);
-    vec.pack_rows(from + a.value_column(head), a.width, count, size, padded, 1.0, values + task * a.tile);
+    vec.pack_rows(from + a.value_column(head), a.width, count, size, padded, 1.0,
+                  values + task * a.tile);
   });
 }
 
 template <class S>
-void forward_tile(const Attention<S>& a, const S* qkv, S* out, Stat<S>* lse, int64_t row, int64_t head, int64_t block) {
+void forward_tile(const Attention<S>& a, const S* qkv, S* out, Stat<S>* lse, int64_t row,
+                  int64_t head, int64_t block) {
   const int64_t first = a.first_token(row, block), padded = a.place.padded_head;
   const int64_t out_stride = a.attrs.query_heads * a.attrs.head_size;
   const int64_t keys = a.key_tile(row, head / a.group, 0);
@@ -100,8 +108,8 @@ void forward_tile(const Attention<S>& a, const S* qkv, S* out, Stat<S>* lse, int
       .out = out + first * out_stride + a.query_column(head),
       .out_stride = out_stride,
       .lse = lse + head * a.tokens + first,
-      .scratch = static_cast<S*>(
-          thread_scratch(sizeof(S) * static_cast<size_t>(kAttentionBlock * (2 * padded + kAttentionBlock + 3)))),
+      .scratch = static_cast<S*>(thread_scratch(
+          sizeof(S) * static_cast<size_t>(kAttentionBlock * (2 * padded + kAttentionBlock + 3)))),
   });
 }
 
@@ -153,16 +161,18 @@ void find_delta(const Backward<S>& b) {
     for (int64_t n = begin; n < end; ++n)
       for (int64_t head = 0; head < b.attrs.query_heads; ++head) {
         const int64_t at = n * b.out_width + b.query_column(head);
-        b.delta[head * b.tokens + n] = static_cast<Stat<S>>(vec.dot(b.da + at, b.a + at, b.attrs.head_size));
+        b.delta[head * b.tokens + n] =
+            static_cast<Stat<S>>(vec.dot(b.da + at, b.a + at, b.attrs.head_size));
       }
   });
 }
 
-/// Scratch of one task of the backward pass.
+/// Scratch of one task of the backward pass: one key block, packed, and its gradients.
 template <class S>
-struct KeyBlockScratch {
-  KeyBlockScratch(int64_t tile, int64_t scores)
-      : keys(static_cast<S*>(thread_scratch(sizeof(S) * static_cast<size_t>(7 * tile + 2 * scores)))),
+struct KeyBlock {
+  KeyBlock(int64_t tile, int64_t scores)
+      : keys(static_cast<S*>(
+            thread_scratch(sizeof(S) * static_cast<size_t>(7 * tile + 2 * scores)))),
         keys_transposed(keys + tile),
         values_transposed(keys + 2 * tile),
         dk(keys + 3 * tile),
@@ -176,52 +186,67 @@ struct KeyBlockScratch {
   S* tiles;
 };
 
+template <class S>
+KeyBlock<S> pack_key_block(const Backward<S>& b, int64_t row, int64_t kv_head, int64_t block) {
+  const auto& vec = vector_kernels<S>();
+  const KeyBlock<S> packed(b.tile, kAttentionBlock * kAttentionBlock);
+  const int64_t count = b.block_tokens(block), size = b.attrs.head_size;
+  const int64_t padded = b.place.padded_head;
+  const S* const from = b.qkv + b.first_token(row, block) * b.width;
+  const S* const keys = from + b.key_column(kv_head);
+  vec.pack_rows(keys, b.width, count, size, padded, 1.0, packed.keys);
+  vec.pack_columns(keys, b.width, count, size, padded, packed.keys_transposed);
+  vec.pack_columns(from + b.value_column(kv_head), b.width, count, size, padded,
+                   packed.values_transposed);
+  std::fill_n(packed.dk, 2 * b.tile, S{0});  // dk and dv
+  return packed;
+}
+
+template <class S>
+void backward_tile(const Backward<S>& b, const KeyBlock<S>& key, int64_t key_block, int64_t row,
+                   int64_t head, int64_t block) {
+  const int64_t first = b.first_token(row, block), row_class = b.class_of(key_block);
+  const int64_t first_needed = b.first_block[row * b.place.blocks + block];
+  vector_kernels<S>().attention_backward({
+      .q = b.qkv + first * b.width + b.query_column(head),
+      .da = b.da + first * b.out_width + b.query_column(head),
+      .qkv_stride = b.width,
+      .da_stride = b.out_width,
+      .keys_transposed = key.keys_transposed,
+      .values_transposed = key.values_transposed,
+      .keys = key.keys,
+      .head_size = b.attrs.head_size,
+      .padded_head = b.place.padded_head,
+      .scale = b.attrs.scale,
+      .query_block = block,
+      .key_block = key_block,
+      .rows = b.block_tokens(block),
+      .lowest = b.lowest + first,
+      .lse = b.lse + head * b.tokens + first,
+      .delta = b.delta + head * b.tokens + first,
+      .dq = b.dq_tile(row_class, row, head, block),
+      .accumulate_dq = b.class_has(row_class, first_needed, key_block - 1),
+      .dk = key.dk,
+      .dv = key.dv,
+      .scratch = key.tiles,
+  });
+}
+
 /// All queries of a group of heads against one key block.
 template <class S>
 void backward_key_block(const Backward<S>& b, int64_t row, int64_t kv_head, int64_t key_block) {
-  const auto& vec = vector_kernels<S>();
-  const int64_t padded = b.place.padded_head, size = b.attrs.head_size;
-  const int64_t first_key = b.first_token(row, key_block), count = b.block_tokens(key_block);
-  const KeyBlockScratch<S> scratch(b.tile, kAttentionBlock * kAttentionBlock);
-  const S* const keys = b.qkv + first_key * b.width + b.key_column(kv_head);
-  const S* const values = b.qkv + first_key * b.width + b.value_column(kv_head);
-  vec.pack_rows(keys, b.width, count, size, padded, 1.0, scratch.keys);
-  vec.pack_columns(keys, b.width, count, size, padded, scratch.keys_transposed);
-  vec.pack_columns(values, b.width, count, size, padded, scratch.values_transposed);
-  std::fill_n(scratch.dk, 2 * b.tile, S{0});
-  const int64_t row_class = b.class_of(key_block);
+  const KeyBlock<S> key = pack_key_block(b, row, kv_head, key_block);
   for (int64_t block = key_block; block < b.place.blocks; ++block) {
-    const int64_t first_needed = b.first_block[row * b.place.blocks + block];
-    if (first_needed > key_block) continue;
-    const int64_t first = b.first_token(row, block);
+    if (b.first_block[row * b.place.blocks + block] > key_block) continue;
     for (int64_t head = kv_head * b.group; head < (kv_head + 1) * b.group; ++head)
-      vec.attention_backward({
-          .q = b.qkv + first * b.width + b.query_column(head),
-          .da = b.da + first * b.out_width + b.query_column(head),
-          .qkv_stride = b.width,
-          .da_stride = b.out_width,
-          .keys_transposed = scratch.keys_transposed,
-          .values_transposed = scratch.values_transposed,
-          .keys = scratch.keys,
-          .head_size = size,
-          .padded_head = padded,
-          .scale = b.attrs.scale,
-          .query_block = block,
-          .key_block = key_block,
-          .rows = b.block_tokens(block),
-          .lowest = b.lowest + first,
-          .lse = b.lse + head * b.tokens + first,
-          .delta = b.delta + head * b.tokens + first,
-          .dq = b.dq_tile(row_class, row, head, block),
-          .accumulate_dq = b.class_has(row_class, first_needed, key_block - 1),
-          .dk = scratch.dk,
-          .dv = scratch.dv,
-          .scratch = scratch.tiles,
-      });
+      backward_tile(b, key, key_block, row, head, block);
   }
-  S* const out = b.dqkv + first_key * b.width;
-  vec.unpack_sum(scratch.dk, 1, 0, count, size, padded, 1.0, out + b.key_column(kv_head), b.width);
-  vec.unpack_sum(scratch.dv, 1, 0, count, size, padded, 1.0, out + b.value_column(kv_head), b.width);
+  const auto& vec = vector_kernels<S>();
+  const int64_t count = b.block_tokens(key_block), size = b.attrs.head_size;
+  const int64_t padded = b.place.padded_head;
+  S* const out = b.dqkv + b.first_token(row, key_block) * b.width;
+  vec.unpack_sum(key.dk, 1, 0, count, size, padded, 1.0, out + b.key_column(kv_head), b.width);
+  vec.unpack_sum(key.dv, 1, 0, count, size, padded, 1.0, out + b.value_column(kv_head), b.width);
 }
 
 /// dq of one block: the classes' sums in order.
@@ -229,11 +254,13 @@ template <class S>
 void gather_dq(const Backward<S>& b, int64_t row, int64_t head, int64_t block) {
   const int64_t first_needed = b.first_block[row * b.place.blocks + block];
   for (int64_t row_class = 0; row_class < b.place.classes; ++row_class)
-    if (!b.class_has(row_class, first_needed, block)) std::fill_n(b.dq_tile(row_class, row, head, block), b.tile, S{0});
+    if (!b.class_has(row_class, first_needed, block))
+      std::fill_n(b.dq_tile(row_class, row, head, block), b.tile, S{0});
   S* const out = b.dqkv + b.first_token(row, block) * b.width + b.query_column(head);
   vector_kernels<S>().unpack_sum(b.dq_tile(0, row, head, block), b.place.classes,
-                                 b.dq_tile(1, 0, 0, 0) - b.dq_tile(0, 0, 0, 0), b.block_tokens(block),
-                                 b.attrs.head_size, b.place.padded_head, b.attrs.scale, out, b.width);
+                                 b.dq_tile(1, 0, 0, 0) - b.dq_tile(0, 0, 0, 0),
+                                 b.block_tokens(block), b.attrs.head_size, b.place.padded_head,
+                                 b.attrs.scale, out, b.width);
 }
 
 }  // namespace
@@ -249,7 +276,8 @@ void attention(const OpCall& call) {
   const int64_t rows = a.place.batch_rows, heads = a.attrs.query_heads, blocks = a.place.blocks;
   // The longest tasks come first.
   parallel_tasks(rows * heads * blocks, [&](int64_t task) {
-    forward_tile(a, qkv, out, lse, task / heads % rows, task % heads, blocks - 1 - task / heads / rows);
+    forward_tile(a, qkv, out, lse, task / heads % rows, task % heads,
+                 blocks - 1 - task / heads / rows);
   });
 }
 
@@ -266,7 +294,8 @@ void attention_dgrad(const OpCall& call) {
         backward_key_block(b, task / classes / heads, task / classes % heads, block);
   });
   parallel_tasks(b.place.batch_rows * b.attrs.query_heads * blocks, [&](int64_t task) {
-    gather_dq(b, task / blocks / b.attrs.query_heads, task / blocks % b.attrs.query_heads, task % blocks);
+    gather_dq(b, task / blocks / b.attrs.query_heads, task / blocks % b.attrs.query_heads,
+              task % blocks);
   });
 }
 

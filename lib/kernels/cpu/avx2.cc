@@ -10,10 +10,13 @@ namespace {
 constexpr int kVectorBytes = 32;
 constexpr int kTileRows = 6;
 constexpr int kTileVectors = 2;
+// Each file uses what the ones before it define.
 #include "kernels/cpu/simd.inc"
+
 #include "kernels/cpu/row_kernels.inc"
-#include "kernels/cpu/flat_kernels.inc"
+
 #include "kernels/cpu/attention_tiles.inc"
+#include "kernels/cpu/flat_kernels.inc"
 }  // namespace
 #include "kernels/cpu/vector_table.inc"
 }  // namespace ftrun::avx2

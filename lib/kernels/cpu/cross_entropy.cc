@@ -12,8 +12,8 @@ namespace ftrun::cpu {
 
 namespace {
 
-/// The operands of one kLinearCrossEntropy. Only tokens that count are multiplied: a chunk is a run of
-/// counted tokens, gathered into the workspace when masked tokens lie between them.
+/// The operands of one kLinearCrossEntropy. Only tokens that count are multiplied: a chunk is a run
+/// of counted tokens, gathered into the workspace when masked tokens lie between them.
 template <class S>
 class LinearCrossEntropy {
  public:
@@ -36,7 +36,8 @@ class LinearCrossEntropy {
     double sum = 0.0;
     for (int64_t first = 0; first < counted; first += place_.chunk)
       sum += run_chunk(first, std::min(place_.chunk, counted - first));
-    if (attrs_.with_gradients && counted == 0 && !call_.accumulate()) zero(dw_, vocabulary_ * hidden_);
+    if (attrs_.with_gradients && counted == 0 && !call_.accumulate())
+      zero(dw_, vocabulary_ * hidden_);
     double* const loss = call_.out<double>(0);
     loss[0] += sum;
     loss[1] += static_cast<double>(counted);
@@ -46,7 +47,8 @@ class LinearCrossEntropy {
   int32_t* counted() const { return call_.workspace<int32_t>(place_.counted); }
 
   static void zero(S* p, int64_t count) {
-    parallel_ranges(count, 1 << 16, [p](int64_t begin, int64_t end) { std::fill(p + begin, p + end, S{0}); });
+    parallel_ranges(count, 1 << 16,
+                    [p](int64_t begin, int64_t end) { std::fill(p + begin, p + end, S{0}); });
   }
 
   /// Lists the tokens that count; masked ones get no gradient.
@@ -54,9 +56,12 @@ class LinearCrossEntropy {
     int64_t count = 0;
     for (int64_t n = 0; n < tokens_; ++n) {
       if (labels_[n] >= vocabulary_)
-        bug(cat("label ", labels_[n], " at position ", n, " of a micro-batch is outside the vocabulary of ", vocabulary_));
-      if (labels_[n] >= 0) counted()[count++] = static_cast<int32_t>(n);
-      else if (dx_ != nullptr) std::fill_n(dx_ + n * hidden_, hidden_, S{0});
+        bug(cat("label ", labels_[n], " at position ", n,
+                " of a micro-batch is outside the vocabulary of ", vocabulary_));
+      if (labels_[n] >= 0)
+        counted()[count++] = static_cast<int32_t>(n);
+      else if (dx_ != nullptr)
+        std::fill_n(dx_ + n * hidden_, hidden_, S{0});
     }
     return count;
   }
@@ -66,20 +71,22 @@ class LinearCrossEntropy {
     const bool neighbours = token[count - 1] - token[0] == count - 1;
     S* const gathered = call_.workspace<S>(place_.rows);
     if (!neighbours)
-      for (int64_t i = 0; i < count; ++i) std::copy_n(x_ + token[i] * hidden_, hidden_, gathered + i * hidden_);
+      for (int64_t i = 0; i < count; ++i)
+        std::copy_n(x_ + token[i] * hidden_, hidden_, gathered + i * hidden_);
     const S* const rows = neighbours ? x_ + token[0] * hidden_ : gathered;
-    gemm({Transpose::kNo, Transpose::kYes, count, vocabulary_, hidden_}, rows, hidden_, w_, hidden_, 0.0, logits_,
-         vocabulary_);
+    gemm({Transpose::kNo, Transpose::kYes, count, vocabulary_, hidden_}, rows, hidden_, w_, hidden_,
+         0.0, logits_, vocabulary_);
     const double sum = losses(token, count);
     if (!attrs_.with_gradients) return sum;
     const double beta = first > 0 || call_.accumulate() ? 1.0 : 0.0;
-    gemm({Transpose::kYes, Transpose::kNo, vocabulary_, hidden_, count}, logits_, vocabulary_, rows, hidden_, beta, dw_,
-         hidden_);
+    gemm({Transpose::kYes, Transpose::kNo, vocabulary_, hidden_, count}, logits_, vocabulary_, rows,
+         hidden_, beta, dw_, hidden_);
     S* const dx = neighbours ? dx_ + token[0] * hidden_ : gathered;
-    gemm({Transpose::kNo, Transpose::kNo, count, hidden_, vocabulary_}, logits_, vocabulary_, w_, hidden_, 0.0, dx,
-         hidden_);
+    gemm({Transpose::kNo, Transpose::kNo, count, hidden_, vocabulary_}, logits_, vocabulary_, w_,
+         hidden_, 0.0, dx, hidden_);
     if (!neighbours)
-      for (int64_t i = 0; i < count; ++i) std::copy_n(gathered + i * hidden_, hidden_, dx_ + token[i] * hidden_);
+      for (int64_t i = 0; i < count; ++i)
+        std::copy_n(gathered + i * hidden_, hidden_, dx_ + token[i] * hidden_);
     return sum;
   }
 
@@ -87,7 +94,8 @@ class LinearCrossEntropy {
   double losses(const int32_t* token, int64_t count) {
     double* const loss = call_.workspace<double>(place_.losses);
     parallel_ranges(count, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) loss[i] = row_loss(logits_ + i * vocabulary_, labels_[token[i]]);
+      for (int64_t i = begin; i < end; ++i)
+        loss[i] = row_loss(logits_ + i * vocabulary_, labels_[token[i]]);
     });
     double sum = 0.0;
     for (int64_t i = 0; i < count; ++i) sum += loss[i];

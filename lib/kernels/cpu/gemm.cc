@@ -6,11 +6,12 @@
 
 // The BLAS inside libtorch_cpu (MKL, 32-bit integers).
 extern "C" {
-void sgemm_(const char* transa, const char* transb, const int* m, const int* n, const int* k, const float* alpha,
-            const float* a, const int* lda, const float* b, const int* ldb, const float* beta, float* c, const int* ldc);
-void dgemm_(const char* transa, const char* transb, const int* m, const int* n, const int* k, const double* alpha,
-            const double* a, const int* lda, const double* b, const int* ldb, const double* beta, double* c,
-            const int* ldc);
+void sgemm_(const char* transa, const char* transb, const int* m, const int* n, const int* k,
+            const float* alpha, const float* a, const int* lda, const float* b, const int* ldb,
+            const float* beta, float* c, const int* ldc);
+void dgemm_(const char* transa, const char* transb, const int* m, const int* n, const int* k,
+            const double* alpha, const double* a, const int* lda, const double* b, const int* ldb,
+            const double* beta, double* c, const int* ldc);
 }
 
 namespace ftrun {
@@ -22,16 +23,19 @@ int blas_int(int64_t value) {
   return static_cast<int>(value);
 }
 
-char letter(Transpose transpose) { return transpose == Transpose::kYes ? 'T' : 'N'; }
+char letter(Transpose transpose) {
+  return transpose == Transpose::kYes ? 'T' : 'N';
+}
 
-void blas(const char* ta, const char* tb, const int* m, const int* n, const int* k, const float* alpha,
-          const float* a, const int* lda, const float* b, const int* ldb, const float* beta, float* c, const int* ldc) {
+void blas(const char* ta, const char* tb, const int* m, const int* n, const int* k,
+          const float* alpha, const float* a, const int* lda, const float* b, const int* ldb,
+          const float* beta, float* c, const int* ldc) {
   sgemm_(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
-void blas(const char* ta, const char* tb, const int* m, const int* n, const int* k, const double* alpha,
-          const double* a, const int* lda, const double* b, const int* ldb, const double* beta, double* c,
-          const int* ldc) {
+void blas(const char* ta, const char* tb, const int* m, const int* n, const int* k,
+          const double* alpha, const double* a, const int* lda, const double* b, const int* ldb,
+          const double* beta, double* c, const int* ldc) {
   dgemm_(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
@@ -39,7 +43,8 @@ void blas(const char* ta, const char* tb, const int* m, const int* n, const int*
 
 // BLAS is column-major: a row-major matrix is its transpose there, and c^T = op(b)^T op(a)^T.
 template <class S>
-void gemm(const Gemm& shape, const S* a, int64_t lda, const S* b, int64_t ldb, double beta, S* c, int64_t ldc) {
+void gemm(const Gemm& shape, const S* a, int64_t lda, const S* b, int64_t ldb, double beta, S* c,
+          int64_t ldc) {
   const char left = letter(shape.transpose_b);
   const char right = letter(shape.transpose_a);
   const int m = blas_int(shape.n), n = blas_int(shape.m), k = blas_int(shape.k);
@@ -49,7 +54,9 @@ void gemm(const Gemm& shape, const S* a, int64_t lda, const S* b, int64_t ldb, d
   blas(&left, &right, &m, &n, &k, &one, b, &left_stride, a, &right_stride, &add, c, &out_stride);
 }
 
-template void gemm(const Gemm&, const float*, int64_t, const float*, int64_t, double, float*, int64_t);
-template void gemm(const Gemm&, const double*, int64_t, const double*, int64_t, double, double*, int64_t);
+template void gemm(const Gemm&, const float*, int64_t, const float*, int64_t, double, float*,
+                   int64_t);
+template void gemm(const Gemm&, const double*, int64_t, const double*, int64_t, double, double*,
+                   int64_t);
 
 }  // namespace ftrun

@@ -22,26 +22,29 @@ void fill_rows(S* y, const S* row, int64_t rows, int64_t width) {
 
 template <class S>
 void linear(const OpCall& call) {
-  const int64_t tokens = call.in_dims(0)[0], inputs = call.in_dims(0)[1], outputs = call.in_dims(1)[0];
+  const int64_t tokens = call.in_dims(0)[0], inputs = call.in_dims(0)[1],
+                outputs = call.in_dims(1)[0];
   S* const y = call.out<S>(0);
   const bool bias = call.has_in(2);
   if (bias) fill_rows(y, call.in<S>(2), tokens, outputs);
-  gemm({Transpose::kNo, Transpose::kYes, tokens, outputs, inputs}, call.in<S>(0), inputs, call.in<S>(1), inputs,
-       bias ? 1.0 : 0.0, y, outputs);
+  gemm({Transpose::kNo, Transpose::kYes, tokens, outputs, inputs}, call.in<S>(0), inputs,
+       call.in<S>(1), inputs, bias ? 1.0 : 0.0, y, outputs);
 }
 
 template <class S>
 void linear_dgrad(const OpCall& call) {
-  const int64_t tokens = call.in_dims(0)[0], outputs = call.in_dims(0)[1], inputs = call.in_dims(1)[1];
-  gemm({Transpose::kNo, Transpose::kNo, tokens, inputs, outputs}, call.in<S>(0), outputs, call.in<S>(1), inputs, 0.0,
-       call.out<S>(0), inputs);
+  const int64_t tokens = call.in_dims(0)[0], outputs = call.in_dims(0)[1],
+                inputs = call.in_dims(1)[1];
+  gemm({Transpose::kNo, Transpose::kNo, tokens, inputs, outputs}, call.in<S>(0), outputs,
+       call.in<S>(1), inputs, 0.0, call.out<S>(0), inputs);
 }
 
 template <class S>
 void linear_wgrad(const OpCall& call) {
-  const int64_t tokens = call.in_dims(0)[0], outputs = call.in_dims(0)[1], inputs = call.in_dims(1)[1];
-  gemm({Transpose::kYes, Transpose::kNo, outputs, inputs, tokens}, call.in<S>(0), outputs, call.in<S>(1), inputs,
-       call.accumulate() ? 1.0 : 0.0, call.out<S>(0), inputs);
+  const int64_t tokens = call.in_dims(0)[0], outputs = call.in_dims(0)[1],
+                inputs = call.in_dims(1)[1];
+  gemm({Transpose::kYes, Transpose::kNo, outputs, inputs, tokens}, call.in<S>(0), outputs,
+       call.in<S>(1), inputs, call.accumulate() ? 1.0 : 0.0, call.out<S>(0), inputs);
 }
 
 template <class S>

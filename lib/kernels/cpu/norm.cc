@@ -10,14 +10,15 @@ namespace {
 constexpr int64_t kRowGrain = 16;
 
 template <class S>
-void norm_rows(const OpCall& call, const S* x, const S* r, const S* w, S* sum, S* y, Stat<S>* rstd) {
+void norm_rows(const OpCall& call, const S* x, const S* r, const S* w, S* sum, S* y,
+               Stat<S>* rstd) {
   const int64_t tokens = call.in_dims(0)[0], width = call.in_dims(0)[1];
   const double epsilon = call.attrs<NormAttrs>().epsilon;
   const auto& vec = vector_kernels<S>();
   parallel_ranges(tokens, kRowGrain, [&](int64_t begin, int64_t end) {
     const int64_t at = begin * width;
-    vec.rms_norm(x + at, r == nullptr ? nullptr : r + at, w, sum == nullptr ? nullptr : sum + at, y + at, rstd + begin,
-                 end - begin, width, epsilon);
+    vec.rms_norm(x + at, r == nullptr ? nullptr : r + at, w, sum == nullptr ? nullptr : sum + at,
+                 y + at, rstd + begin, end - begin, width, epsilon);
   });
 }
 
@@ -39,7 +40,8 @@ struct Heads {
 
 template <class S>
 void rms_norm(const OpCall& call) {
-  norm_rows<S>(call, call.in<S>(0), nullptr, call.in<S>(1), nullptr, call.out<S>(0), call.out<Stat<S>>(1));
+  norm_rows<S>(call, call.in<S>(0), nullptr, call.in<S>(1), nullptr, call.out<S>(0),
+               call.out<Stat<S>>(1));
 }
 
 template <class S>
@@ -60,7 +62,8 @@ void rms_norm_dgrad(const OpCall& call) {
   const auto& vec = vector_kernels<S>();
   parallel_ranges(tokens, kRowGrain, [&](int64_t begin, int64_t end) {
     const int64_t at = begin * width;
-    vec.rms_norm_dgrad(dy + at, x + at, rstd + begin, w, e == nullptr ? nullptr : e + at, dx + at, end - begin, width);
+    vec.rms_norm_dgrad(dy + at, x + at, rstd + begin, w, e == nullptr ? nullptr : e + at, dx + at,
+                       end - begin, width);
   });
 }
 
@@ -94,7 +97,8 @@ void qk_norm(const OpCall& call) {
       S* const y = out + n * h.width;
       Stat<S>* const r = rstd + n * (h.q + h.k);
       vec.rms_norm(x, nullptr, wq, nullptr, y, r, h.q, h.size, attrs.epsilon);
-      vec.rms_norm(x + h.keys, nullptr, wk, nullptr, y + h.keys, r + h.q, h.k, h.size, attrs.epsilon);
+      vec.rms_norm(x + h.keys, nullptr, wk, nullptr, y + h.keys, r + h.q, h.k, h.size,
+                   attrs.epsilon);
       if (x != y) std::copy(x + h.values, x + h.width, y + h.values);
     }
   });

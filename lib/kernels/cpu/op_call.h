@@ -12,8 +12,10 @@ namespace ftrun {
 
 template <class T>
 constexpr DType dtype_of() {
-  if constexpr (std::is_same_v<T, double>) return DType::kF64;
-  else if constexpr (std::is_same_v<T, float>) return DType::kF32;
+  if constexpr (std::is_same_v<T, double>)
+    return DType::kF64;
+  else if constexpr (std::is_same_v<T, float>)
+    return DType::kF32;
   else {
     static_assert(std::is_same_v<T, int32_t>);
     return DType::kI32;
@@ -23,7 +25,8 @@ constexpr DType dtype_of() {
 /// An operation with the addresses of its operands: what a kernel gets.
 class OpCall {
  public:
-  OpCall(const LayerGraph& graph, const Op& op, std::span<void* const> storage, const KernelContext& context)
+  OpCall(const LayerGraph& graph, const Op& op, std::span<void* const> storage,
+         const KernelContext& context)
       : graph_(graph), op_(op), storage_(storage), context_(context) {}
 
   OpKind kind() const { return op_.kind; }
@@ -43,7 +46,8 @@ class OpCall {
   /// Scratch of the operation from a byte offset on.
   template <class T>
   T* workspace(int64_t offset = 0) const {
-    return reinterpret_cast<T*>(static_cast<std::byte*>(address(op_.workspace, DType::kU8)) + offset);
+    return reinterpret_cast<T*>(static_cast<std::byte*>(address(op_.workspace, DType::kU8)) +
+                                offset);
   }
 
   template <class A>

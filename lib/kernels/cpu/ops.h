@@ -7,6 +7,7 @@
 // (the linear kinds, kLinearCrossEntropy).
 namespace ftrun::cpu {
 
+// clang-format off
 template <class S> void embed(const OpCall& call);
 template <class S> void embed_wgrad(const OpCall& call);
 template <class S> void rms_norm(const OpCall& call);
@@ -28,6 +29,7 @@ template <class S> void swiglu(const OpCall& call);
 template <class S> void swiglu_dgrad(const OpCall& call);
 template <class S> void add(const OpCall& call);
 template <class S> void linear_cross_entropy(const OpCall& call);
+// clang-format on
 void rope_table(const OpCall& call);
 
 }  // namespace ftrun::cpu

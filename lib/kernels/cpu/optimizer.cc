@@ -22,7 +22,8 @@ AdamStep adam_step(const AdamOptions& options, const StepScalars& s) {
   step.beta2 = static_cast<float>(s.beta2);
   step.one_minus_beta2 = static_cast<float>(1.0 - s.beta2);
   step.step_size = static_cast<float>(static_cast<double>(s.learning_rate) / s.bias_correction1);
-  step.inverse_sqrt_correction2 = static_cast<float>(1.0 / std::sqrt(static_cast<double>(s.bias_correction2)));
+  step.inverse_sqrt_correction2 =
+      static_cast<float>(1.0 / std::sqrt(static_cast<double>(s.bias_correction2)));
   step.epsilon = options.epsilon;
   step.keep = options.decoupled ? static_cast<float>(1.0 - s.learning_rate * decay) : 1.0F;
   step.l2 = options.decoupled ? 0.0F : options.weight_decay;
@@ -49,8 +50,8 @@ double sum_of_squares(const float* g, int64_t count) {
   return total;
 }
 
-void adam_update(float* p, const float* g, float* m, float* v, int64_t count, const AdamOptions& options,
-                 const StepScalars& scalars) {
+void adam_update(float* p, const float* g, float* m, float* v, int64_t count,
+                 const AdamOptions& options, const StepScalars& scalars) {
   const AdamStep step = adam_step(options, scalars);
   const auto& vec = vector_kernels<float>();
   parallel_ranges(count, kFlatGrain, [&](int64_t begin, int64_t end) {
@@ -58,8 +59,8 @@ void adam_update(float* p, const float* g, float* m, float* v, int64_t count, co
   });
 }
 
-void sgd_update(float* p, const float* g, float* momentum_buffer, int64_t count, const SgdOptions& options,
-                const StepScalars& scalars) {
+void sgd_update(float* p, const float* g, float* momentum_buffer, int64_t count,
+                const SgdOptions& options, const StepScalars& scalars) {
   require(momentum_buffer != nullptr || options.momentum == 0.0F, "momentum needs its buffer");
   const SgdStep step{.gradient_scale = scalars.gradient_scale,
                      .learning_rate = scalars.learning_rate,

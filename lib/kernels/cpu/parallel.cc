@@ -24,7 +24,8 @@ struct Scratch {
 
 }  // namespace
 
-void parallel_detail::run_ranges(int64_t count, int64_t grain, RangeFunction function, void* context) {
+void parallel_detail::run_ranges(int64_t count, int64_t grain, RangeFunction function,
+                                 void* context) {
   at::parallel_for(0, count, grain,
                    [&](int64_t begin, int64_t end) { function(context, begin, end); });
 }
@@ -50,6 +51,8 @@ void* thread_scratch(size_t bytes) {
   return scratch.memory.get();
 }
 
-void set_kernel_threads(int threads) { at::set_num_threads(threads); }
+void set_kernel_threads(int threads) {
+  at::set_num_threads(threads);
+}
 
 }  // namespace ftrun

@@ -11,16 +11,18 @@ void run_ranges(int64_t count, int64_t grain, RangeFunction function, void* cont
 void run_tasks(int64_t count, RangeFunction function, void* context);
 }  // namespace parallel_detail
 
-/// f(begin, end) over parts of [0, count) of at least `grain` elements on LibTorch's intra-op threads.
-/// The cut depends on the number of threads: f's results must not.
+/// f(begin, end) over parts of [0, count) of at least `grain` elements on LibTorch's intra-op
+/// threads. The cut depends on the number of threads: f's results must not.
 template <class F>
 void parallel_ranges(int64_t count, int64_t grain, F f) {
   parallel_detail::run_ranges(
       count, grain,
-      [](void* context, int64_t begin, int64_t end) { (*static_cast<F*>(context))(begin, end); }, &f);
+      [](void* context, int64_t begin, int64_t end) { (*static_cast<F*>(context))(begin, end); },
+      &f);
 }
 
-/// f(task) for each task in [0, count), handed out one by one in order: for tasks of unequal length.
+/// f(task) for each task in [0, count), handed out one by one in order: for tasks of unequal
+/// length.
 template <class F>
 void parallel_tasks(int64_t count, F f) {
   parallel_detail::run_tasks(
@@ -31,8 +33,8 @@ void parallel_tasks(int64_t count, F f) {
       &f);
 }
 
-/// At least `bytes` of 64-byte aligned scratch of this thread. It is kept: valid until the next call
-/// on the same thread.
+/// At least `bytes` of 64-byte aligned scratch of this thread. It is kept: valid until the next
+/// call on the same thread.
 void* thread_scratch(size_t bytes);
 
 }  // namespace ftrun

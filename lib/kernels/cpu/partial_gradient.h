@@ -7,11 +7,13 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vector_kernels.h"
 
-// Gradients that are sums over tokens: a partial sum for each kWgradRows tokens, added in order, so that
-// the result does not depend on the number of threads.
+// Gradients that are sums over tokens: a partial sum for each kWgradRows tokens, added in order, so
+// that the result does not depend on the number of threads.
 namespace ftrun::cpu {
 
-inline int64_t partial_count(int64_t tokens) { return (tokens + kWgradRows - 1) / kWgradRows; }
+inline int64_t partial_count(int64_t tokens) {
+  return (tokens + kWgradRows - 1) / kWgradRows;
+}
 
 /// add(first_token, tokens, sums) adds to the zeroed `sums[width]` of each block of tokens.
 template <class S, class Add>
@@ -28,7 +30,8 @@ void sum_row_blocks(int64_t tokens, int64_t width, S* partials, Add add) {
 
 /// gradient[width] (+)= the partial sums, which lie `stride` elements apart.
 template <class S>
-void add_partials(const S* partials, int64_t tokens, int64_t width, int64_t stride, S* gradient, bool accumulate) {
+void add_partials(const S* partials, int64_t tokens, int64_t width, int64_t stride, S* gradient,
+                  bool accumulate) {
   const auto& vec = vector_kernels<S>();
   if (!accumulate) std::fill_n(gradient, width, S{0});
   for (int64_t block = 0; block < partial_count(tokens); ++block)

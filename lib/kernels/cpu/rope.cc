@@ -50,7 +50,8 @@ void rope_table(const OpCall& call) {
     for (int64_t n = begin; n < end; ++n) {
       float* const cosine = table + n * 2 * half;
       for (int64_t i = 0; i < half; ++i) {
-        const float frequency = static_cast<float>(attrs.inverse_frequencies[static_cast<size_t>(i)]);
+        const float frequency =
+            static_cast<float>(attrs.inverse_frequencies[static_cast<size_t>(i)]);
         const double angle = static_cast<float>(positions[n]) * frequency;
         cosine[i] = static_cast<float>(attrs.magnitude * std::cos(angle));
         cosine[half + i] = static_cast<float>(attrs.magnitude * std::sin(angle));

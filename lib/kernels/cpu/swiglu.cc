@@ -41,8 +41,9 @@ void add(const OpCall& call) {
   const S* const b = call.in<S>(1);
   S* const out = call.out<S>(0);
   const auto& vec = vector_kernels<S>();
-  parallel_ranges(count, 16384,
-                  [&](int64_t begin, int64_t end) { vec.add(a + begin, b + begin, out + begin, end - begin); });
+  parallel_ranges(count, 16384, [&](int64_t begin, int64_t end) {
+    vec.add(a + begin, b + begin, out + begin, end - begin);
+  });
 }
 
 template void swiglu<float>(const OpCall&);

@@ -20,11 +20,14 @@ Isa best_isa() {
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
     return Isa::kAvx512;
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Isa::kAvx2;
-  throw Error(ExitCode::kUnsupported, "this processor has no AVX2 and FMA, which ftrun's CPU kernels need",
+  throw Error(ExitCode::kUnsupported,
+              "this processor has no AVX2 and FMA, which ftrun's CPU kernels need",
               "run on a processor of 2015 or later (Intel Haswell, AMD Zen), or on a GPU");
 }
 
-void set_isa(Isa isa) { chosen_isa() = isa; }
+void set_isa(Isa isa) {
+  chosen_isa() = isa;
+}
 
 template <>
 const VectorKernels<float>& vector_kernels<float>() {

@@ -60,7 +60,8 @@ struct AttentionForwardTile {
   /// Row of the block's first token; rows are `qkv_stride` apart.
   const S* q;
   int64_t qkv_stride;
-  /// Packed key/value blocks 0.. of this row and head: keys transposed [d_padded,64], values [64,d_padded].
+  /// Packed key/value blocks 0.. of this row and head: keys transposed [d_padded,64], values
+  /// [64,d_padded].
   const Compute<S>* keys_transposed;
   const Compute<S>* values;
   int64_t head_size, padded_head;
@@ -92,7 +93,8 @@ struct AttentionBackwardTile {
   const int32_t* lowest;
   const Stat<S>* lse;
   const Stat<S>* delta;
-  /// [64,d_padded]: dq is unscaled and written or, with `accumulate_dq`, added to; dk, dv are added to.
+  /// [64,d_padded]: dq is unscaled and written or, with `accumulate_dq`, added to; dk, dv are added
+  /// to.
   Compute<S>* dq;
   bool accumulate_dq;
   Compute<S>* dk;
@@ -101,23 +103,25 @@ struct AttentionBackwardTile {
   Compute<S>* scratch;
 };
 
-/// The vector code for activations of type S. Ranges and rows are contiguous unless a stride is given.
+/// The vector code for activations of type S. Ranges and rows are contiguous unless a stride is
+/// given.
 template <class S>
 struct VectorKernels {
   // --- rows ---------------------------------------------------------------------------------
   /// y = (x [+ r]) * rstd * w; with r, sum = x + r is written too.
-  void (*rms_norm)(const S* x, const S* r, const S* w, S* sum, S* y, Stat<S>* rstd, int64_t rows, int64_t width,
-                   double epsilon);
+  void (*rms_norm)(const S* x, const S* r, const S* w, S* sum, S* y, Stat<S>* rstd, int64_t rows,
+                   int64_t width, double epsilon);
   /// dx = gradient through the norm [+ e].
-  void (*rms_norm_dgrad)(const S* dy, const S* x, const Stat<S>* rstd, const S* w, const S* e, S* dx, int64_t rows,
-                         int64_t width);
+  void (*rms_norm_dgrad)(const S* dy, const S* x, const Stat<S>* rstd, const S* w, const S* e,
+                         S* dx, int64_t rows, int64_t width);
   /// dw += sum over rows of dy * x * rstd.
-  void (*rms_norm_wgrad)(const S* dy, const S* x, const Stat<S>* rstd, S* dw, int64_t rows, int64_t width);
+  void (*rms_norm_wgrad)(const S* dy, const S* x, const Stat<S>* rstd, S* dw, int64_t rows,
+                         int64_t width);
   /// sums += sum over rows of x.
   void (*column_sums)(const S* x, S* sums, int64_t rows, int64_t width);
   /// Rotates `heads` heads of one token; sine_sign -1 rotates back. y may be x.
-  void (*rope)(const S* x, S* y, const float* cosine, const float* sine, double sine_sign, int64_t heads,
-               int64_t head_size);
+  void (*rope)(const S* x, S* y, const float* cosine, const float* sine, double sine_sign,
+               int64_t heads, int64_t head_size);
   void (*swiglu)(const S* gate, const S* up, S* out, int64_t count);
   /// dgate may be gate and dup may be up.
   void (*swiglu_dgrad)(const S* ds, const S* gate, const S* up, S* dgate, S* dup, int64_t count);
@@ -131,14 +135,14 @@ struct VectorKernels {
 
   // --- attention ----------------------------------------------------------------------------
   /// out[64,padded] = factor * rows of src, the rest 0.
-  void (*pack_rows)(const S* src, int64_t stride, int64_t rows, int64_t width, int64_t padded, double factor,
-                    Compute<S>* out);
+  void (*pack_rows)(const S* src, int64_t stride, int64_t rows, int64_t width, int64_t padded,
+                    double factor, Compute<S>* out);
   /// out[padded,64] = the same, transposed.
   void (*pack_columns)(const S* src, int64_t stride, int64_t rows, int64_t width, int64_t padded,
                        Compute<S>* out);
   /// dst[rows,width] = factor * sum over `count` tiles, `step` elements apart, in order.
-  void (*unpack_sum)(const Compute<S>* tile, int64_t count, int64_t step, int64_t rows, int64_t width, int64_t padded,
-                     double factor, S* dst, int64_t stride);
+  void (*unpack_sum)(const Compute<S>* tile, int64_t count, int64_t step, int64_t rows,
+                     int64_t width, int64_t padded, double factor, S* dst, int64_t stride);
   void (*attention_forward)(const AttentionForwardTile<S>& tile);
   void (*attention_backward)(const AttentionBackwardTile<S>& tile);
   /// Dot product.
