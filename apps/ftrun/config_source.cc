@@ -69,24 +69,22 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   const LoadResult loaded = load_config(source.files, source.overrides);
   report.add(loaded.problems);
   LoadedConfig result;
-  std::vector<NotYet> gaps;
-  if (loaded.ok()) {
-    const std::optional<int64_t> world = launch.is_rank() ? std::optional<int64_t>(launch.world) : std::nullopt;
-    const RankCount count = count_ranks(loaded.config, world, source.nproc);
-    report.add(count.problems);
-    result.ranks = count.ranks;
-    result.rank_rule = count.rule;
-    result.model = read_model(loaded.config, report);
-    ResolveContext context;
-    context.world_size = count.ranks;
-    context.for_training = for_training;
-    if (result.model) context.hidden_size = result.model->hidden;
-    Resolution resolution = resolve(loaded.config, context);
-    report.add(resolution.problems);
-    result.config = std::move(resolution.config);
-    result.lines = std::move(resolution.lines);
-    gaps = std::move(resolution.not_yet);
-  }
+  // Contradictions are told beside unknown keys: what could be read is resolved either way.
+  const std::optional<int64_t> world = launch.is_rank() ? std::optional<int64_t>(launch.world) : std::nullopt;
+  const RankCount count = count_ranks(loaded.config, world, source.nproc);
+  report.add(count.problems);
+  result.ranks = count.ranks;
+  result.rank_rule = count.rule;
+  result.model = read_model(loaded.config, report);
+  ResolveContext context;
+  context.world_size = count.ranks;
+  context.for_training = for_training;
+  if (result.model) context.hidden_size = result.model->hidden;
+  Resolution resolution = resolve(loaded.config, context);
+  report.add(resolution.problems);
+  result.config = std::move(resolution.config);
+  result.lines = std::move(resolution.lines);
+  const std::vector<NotYet> gaps = std::move(resolution.not_yet);
   if (!report.errors.empty())
     throw Error(ExitCode::kUsage, cat(join(report.errors, "\n"), "\n", numbered(report.errors.size(), "problem"),
                                       " in the config; nothing was started"));

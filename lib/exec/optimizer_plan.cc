@@ -28,8 +28,8 @@ StepScalars step_scalars_of(const OptimizerConfig& optimizer, const SchedulerCon
   const double beta2 = rate.beta2.value_or(optimizer.betas[1]);
   StepScalars scalars;
   scalars.learning_rate = static_cast<float>(rate.learning_rate);
-  scalars.beta1 = static_cast<float>(beta1);
-  scalars.beta2 = static_cast<float>(beta2);
+  scalars.beta1 = beta1;
+  scalars.beta2 = beta2;
   if (optimizer.bias_correction) {
     scalars.bias_correction1 = static_cast<float>(1.0 - std::pow(beta1, static_cast<double>(k)));
     scalars.bias_correction2 = static_cast<float>(1.0 - std::pow(beta2, static_cast<double>(k)));

@@ -12,15 +12,6 @@ constexpr int64_t kGenerationTokens = 128;
 
 }  // namespace
 
-std::unique_ptr<SampleSet> open_samples(const DataConfig& data, const std::vector<std::string>& paths) {
-  SampleSetOptions options;
-  options.sequence_length = data.sequence_length;
-  options.packing = static_cast<PackingMode>(data.packing);
-  if (data.token_dtype == TokenDtype::kUint16) options.dtype = DType::kU16;
-  if (data.token_dtype == TokenDtype::kUint32) options.dtype = DType::kU32;
-  return std::make_unique<SampleSet>(paths, options);
-}
-
 TrainingSetup::TrainingSetup(const Config& config, Communicator& data_group)
     : group_(data_group),
       folder_(config.model.path),

@@ -2,12 +2,9 @@
 
 #include <memory>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "checkpoint/model_folder.h"
 #include "config/config.h"
-#include "data/sample_set.h"
 #include "exec/executor.h"
 #include "exec/memory.h"
 #include "exec/model_state.h"
@@ -52,8 +49,5 @@ class TrainingSetup {
   std::unique_ptr<ModelState> state_;
   std::optional<Writer> writer_;
 };
-
-/// Opens a data set as the config says.
-std::unique_ptr<SampleSet> open_samples(const DataConfig& data, const std::vector<std::string>& paths);
 
 }  // namespace ftrun

@@ -6,7 +6,10 @@
 namespace ftrun {
 
 GraphBuilder::GraphBuilder(std::string name, int64_t tokens, int64_t row_tokens, DType activation)
-    : tokens_(tokens), row_tokens_(row_tokens), activation_(activation) {
+    : tokens_(tokens),
+      row_tokens_(row_tokens),
+      activation_(activation),
+      statistics_(activation == DType::kF64 ? DType::kF64 : DType::kF32) {
   require(tokens > 0 && row_tokens > 0 && tokens % row_tokens == 0, "rows of tokens");
   graph_.name = std::move(name);
 }
@@ -53,7 +56,7 @@ ValueId GraphBuilder::rope_table(ValueId positions, std::vector<double> inverse_
 ValueId GraphBuilder::rms_norm(ValueId x, ValueId weight, double epsilon) {
   require(graph_.at(x).dims[1] == graph_.at(weight).dims[0], "rms_norm width");
   const ValueId y = temp(graph_.at(weight).name + ".out", graph_.at(x).dims);
-  const ValueId rstd = add_value(graph_.at(weight).name + ".rstd", DType::kF32, {tokens_}, ValueRole::kTemp);
+  const ValueId rstd = add_value(graph_.at(weight).name + ".rstd", statistics_, {tokens_}, ValueRole::kTemp);
   emit(OpKind::kRmsNorm, {x, weight}, {y, rstd}, NormAttrs{epsilon});
   return y;
 }
@@ -63,7 +66,7 @@ GraphBuilder::SumAndNorm GraphBuilder::add_rms_norm(ValueId x, ValueId r, ValueI
   require(graph_.at(x).dims[1] == graph_.at(weight).dims[0], "add_rms_norm width");
   const ValueId sum = temp(graph_.at(weight).name + ".sum", graph_.at(x).dims);
   const ValueId y = temp(graph_.at(weight).name + ".out", graph_.at(x).dims);
-  const ValueId rstd = add_value(graph_.at(weight).name + ".rstd", DType::kF32, {tokens_}, ValueRole::kTemp);
+  const ValueId rstd = add_value(graph_.at(weight).name + ".rstd", statistics_, {tokens_}, ValueRole::kTemp);
   emit(OpKind::kAddRmsNorm, {x, r, weight}, {sum, y, rstd}, NormAttrs{epsilon});
   return {sum, y};
 }
@@ -85,7 +88,7 @@ ValueId GraphBuilder::qk_norm(ValueId qkv, ValueId weight_q, ValueId weight_k, c
   require(graph_.at(weight_q).dims == Dims{heads.head_size} && graph_.at(weight_k).dims == Dims{heads.head_size},
           "qk_norm weights");
   const ValueId y = temp("qk_norm.out", graph_.at(qkv).dims);
-  const ValueId rstd = add_value("qk_norm.rstd", DType::kF32, {tokens_, heads.query_heads + heads.kv_heads},
+  const ValueId rstd = add_value("qk_norm.rstd", statistics_, {tokens_, heads.query_heads + heads.kv_heads},
                                  ValueRole::kTemp);
   emit(OpKind::kQkNorm, {qkv, weight_q, weight_k}, {y, rstd}, heads);
   return y;
@@ -104,7 +107,7 @@ ValueId GraphBuilder::attention(ValueId qkv, ValueId starts, AttentionAttrs attr
   require(graph_.at(qkv).dims == Dims{tokens_, width}, "attention operand");
   require(attrs.query_heads % attrs.kv_heads == 0, "query heads are a multiple of key/value heads");
   const ValueId a = temp("attention.out", {tokens_, attrs.query_heads * attrs.head_size});
-  const ValueId lse = add_value("attention.lse", DType::kF32, {attrs.query_heads, tokens_}, ValueRole::kTemp);
+  const ValueId lse = add_value("attention.lse", statistics_, {attrs.query_heads, tokens_}, ValueRole::kTemp);
   emit(OpKind::kAttention, {qkv, starts}, {a, lse}, attrs);
   return a;
 }

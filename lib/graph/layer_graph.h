@@ -104,6 +104,8 @@ class GraphBuilder {
   int64_t tokens_;
   int64_t row_tokens_;
   DType activation_;
+  /// Of rstd and lse, which are never kept in 16 bits.
+  DType statistics_;
 };
 
 /// Fills input_grad, weight_grad and backward of a graph whose forward list is complete: walks the

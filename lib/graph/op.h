@@ -13,7 +13,7 @@ using ValueId = int32_t;
 // The closed set of operation kinds. Letters in the comments: N = B*T tokens of a micro-batch
 // (B rows of T tokens), D hidden, H query heads, K key/value heads, d head size, F feed-forward,
 // V vocabulary rows. Matrices are row-major; activations have the dtype of the graph, `rstd` and
-// `lse` are always F32, integers I32. Optional inputs are written in [brackets] and come last.
+// `lse` are F32 (F64 in an F64 graph), integers I32. Optional inputs are written in [brackets] and come last.
 //
 // A gradient kind exists for each forward kind; kinds ending in "Wgrad" add to (or overwrite, see
 // KernelContext::accumulate) gradients of parameters and write nothing else.
@@ -115,7 +115,7 @@ struct RopeTableAttrs {
 struct CrossEntropyAttrs {
   bool with_gradients = true;
   /// Tokens whose logits are in memory at once.
-  int64_t chunk_tokens = 256;
+  int64_t chunk_tokens = 512;
   bool operator==(const CrossEntropyAttrs&) const = default;
 };
 

@@ -1,0 +1,50 @@
+#include "exec/resume_policy.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "base/error.h"
+#include "report/resume_check.h"
+
+namespace ftrun {
+namespace {
+
+/// A field and all below it. Neither the losses of the steps to come (but for rounding, when the
+/// ranks change) nor the state they begin with depend on these. Model and data may move: they are
+/// compared by content, under "model" and "data".
+constexpr std::array<std::string_view, 28> kMayChange{
+    "config.train.steps", "config.train.epochs", "config.train.max_nonfinite_steps", "config.train.evaluation",
+    "config.train.log", "config.train.generate",
+    "config.output_dir", "config.checkpoint", "config.export", "config.csv_monitor", "config.steps_per_print",
+    "config.wall_clock_breakdown", "config.log_level",
+    "config.model.path", "config.data.train", "config.data.validation", "data.validation", "config.data.prefetch",
+    "config.threads", "config.device", "config.comm", "config.recompute",
+    // The global batch, train_batch_size, stays; how ranks share it changes rounding only.
+    "topology", "config.parallel", "config.partition", "config.train_micro_batch_size_per_gpu",
+    "config.gradient_accumulation_steps", "config.zero_optimization"};
+
+bool may_change(const std::string& field) {
+  return std::any_of(kMayChange.begin(), kMayChange.end(), [&](std::string_view free) {
+    return field == free || (field.starts_with(free) && field[free.size()] == '.');
+  });
+}
+
+}  // namespace
+
+std::vector<std::string> admit_resume(const std::string& path, const RunManifest& before, const RunManifest& now,
+                                      const std::vector<std::string>& allowed) {
+  std::vector<ManifestDifference> guarded;
+  std::vector<std::string> changes;
+  for (const ManifestDifference& difference : compare_manifests(before, now)) {
+    if (!difference.matters) continue;
+    if (may_change(difference.field))
+      changes.push_back(cat(difference.field, ": was ", difference.before, ", is now ", difference.now));
+    else
+      guarded.push_back(difference);
+  }
+  refuse_other_run(path, guarded, allowed);
+  return changes;
+}
+
+}  // namespace ftrun

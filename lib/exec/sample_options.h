@@ -1,0 +1,27 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+#include "data/sample_set.h"
+
+namespace ftrun {
+
+/// How a data set is cut into rows, as the config says. Inline: commands use it without the engine.
+inline SampleSetOptions sample_options(const DataConfig& data) {
+  SampleSetOptions options;
+  options.sequence_length = data.sequence_length;
+  options.packing = static_cast<PackingMode>(data.packing);
+  options.format = static_cast<TokenFormat>(data.format);
+  if (data.token_dtype == TokenDtype::kUint16) options.dtype = DType::kU16;
+  if (data.token_dtype == TokenDtype::kUint32) options.dtype = DType::kU32;
+  return options;
+}
+
+inline std::unique_ptr<SampleSet> open_samples(const DataConfig& data, const std::vector<std::string>& paths) {
+  return std::make_unique<SampleSet>(paths, sample_options(data));
+}
+
+}  // namespace ftrun

@@ -1,0 +1,101 @@
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "temporary_folder.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+namespace fs = std::filesystem;
+using fixtures::TemporaryFolder;
+using namespace std::string_view_literals;
+
+void put(const std::string& path) { std::ofstream(path) << "x"; }
+
+/// Why a name is refused, or "accepted".
+std::string refusal(const std::string& folder, std::string_view name) {
+  try {
+    confined_path(folder, name);
+  } catch (const Error& error) {
+    CHECK(error.code() == ExitCode::kBadInput);
+    CHECK(error.remedy() == "files of a model or checkpoint must lie inside its folder");
+    const std::string start = cat(folder, ": file name \"", name, "\" is refused: ");
+    REQUIRE(error.message().substr(0, start.size()) == start);
+    return error.message().substr(start.size());
+  }
+  return "accepted";
+}
+
+TEST_CASE("a plain name is joined to its folder, whether the file is there or not") {
+  const TemporaryFolder folder;
+  put(folder.file("model.safetensors"));
+  CHECK(confined_path(folder.path(), "model.safetensors") == folder.file("model.safetensors"));
+  CHECK(confined_path(folder.path(), "absent") == folder.file("absent"));
+  CHECK(confined_path(folder.path(), "..double") == folder.file("..double"));
+  CHECK(confined_path(folder.path(), "...") == folder.file("..."));
+  CHECK(confined_path(folder.path(), std::string(255, 'a')) == folder.file(std::string(255, 'a')));
+}
+
+TEST_CASE("names that are no plain names are refused with the reason") {
+  const TemporaryFolder folder;
+  const std::string plain = "it must be a plain file name";
+  for (const char* name : {".", "..", "/etc/passwd", "../x", "a/b", "a/../../x", "./x", "x/", "/"})
+    CHECK(refusal(folder.path(), name) == plain);
+  CHECK(refusal(folder.path(), "") == "it is empty");
+  CHECK(refusal(folder.path(), "model\0.safetensors"sv) == "it holds a NUL byte");
+  CHECK(refusal(folder.path(), std::string(256, 'a')) == "it is longer than 255 bytes");
+}
+
+TEST_CASE("links that leave the folder are refused, links inside it are followed") {
+  const TemporaryFolder outside;
+  const TemporaryFolder folder;
+  put(outside.file("secret"));
+  put(folder.file("real"));
+  fs::create_symlink(folder.file("real"), folder.file("inside"));
+  fs::create_symlink(outside.file("secret"), folder.file("out"));
+  fs::create_symlink(folder.file("out"), folder.file("chain"));
+  fs::create_symlink("loop", folder.file("loop"));
+  CHECK(refusal(folder.path(), "inside") == "accepted");
+  for (const char* name : {"out", "chain", "loop"})
+    CHECK(refusal(folder.path(), name) == "it is a link that leaves the folder");
+}
+
+TEST_CASE("the folder itself may be a link") {
+  const TemporaryFolder folder;
+  fs::create_directory(folder.file("real"));
+  put(folder.file("real/config.json"));
+  fs::create_symlink(folder.file("real"), folder.file("alias"));
+  CHECK(refusal(folder.file("alias"), "config.json") == "accepted");
+}
+
+TEST_CASE("a hub cache's links into its own blobs are followed, those into another's are not") {
+  const TemporaryFolder cache;
+  for (const char* name : {"a/blobs", "a/snapshots/r1", "b/blobs"}) fs::create_directories(cache.file(name));
+  put(cache.file("a/blobs/0123"));
+  put(cache.file("b/blobs/4567"));
+  const std::string snapshot = cache.file("a/snapshots/r1");
+  fs::create_symlink("../../blobs/0123", snapshot + "/own");
+  fs::create_symlink(cache.file("b/blobs/4567"), snapshot + "/foreign");
+  CHECK(refusal(snapshot, "own") == "accepted");
+  CHECK(refusal(snapshot, "foreign") == "it is a link that leaves the folder");
+}
+
+TEST_CASE("folders, pipes and devices are refused") {
+  const TemporaryFolder folder;
+  fs::create_directory(folder.file("sub"));
+  REQUIRE(::mkfifo(folder.file("pipe").c_str(), 0600) == 0);
+  CHECK(refusal(folder.path(), "sub") == "it is not a regular file");
+  CHECK(refusal(folder.path(), "pipe") == "it is not a regular file");
+  CHECK(refusal("/dev", "zero") == "it is not a regular file");
+}
+
+}  // namespace
+}  // namespace ftrun

@@ -1,0 +1,241 @@
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <thread>
+
+#include "base/error.h"
+#include "base/owned_fd.h"
+#include "temporary_folder.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+namespace fs = std::filesystem;
+using fixtures::TemporaryFolder;
+
+/// The error that `body` throws, or one that says it threw none.
+Error error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error;
+  }
+  return {ExitCode::kOk, "nothing was thrown"};
+}
+
+void put(const std::string& path, const std::string& content) { std::ofstream(path) << content; }
+
+TEST_CASE("an atomic write leaves the new content and nothing else") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("latest");
+  write_file_atomic(posix_files(), path, "step-1");
+  CHECK(read_file(path) == "step-1");
+  write_file_atomic(posix_files(), path, std::string("a\0b", 3));
+  CHECK(read_file(path) == std::string("a\0b", 3));
+  CHECK(posix_files().list(folder.path()) == std::vector<std::string>{"latest"});
+}
+
+TEST_CASE("an atomic write works on a name without a folder") {
+  const TemporaryFolder folder;
+  const fs::path before = fs::current_path();
+  fs::current_path(folder.path());
+  write_file_atomic(posix_files(), "plain", "x");
+  fs::current_path(before);
+  CHECK(read_file(folder.file("plain")) == "x");
+}
+
+TEST_CASE("a reader beside a writer sees the old or the new content, never a part") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("pointer");
+  const std::string versions[] = {std::string(9000, 'a'), std::string(5000, 'b')};
+  write_file_atomic(posix_files(), path, versions[0]);
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    for (int i = 1; i < 200; ++i) write_file_atomic(posix_files(), path, versions[i % 2]);
+    stop = true;
+  });
+  bool whole = true;
+  while (!stop) {
+    const std::string seen = read_file(path);
+    whole = whole && (seen == versions[0] || seen == versions[1]);
+  }
+  writer.join();
+  CHECK(whole);
+}
+
+/// Passes everything on and writes down the calls that make a write durable.
+class RecordingFiles : public FileSystem {
+ public:
+  std::vector<std::string> calls;
+
+  struct File : WritableFile {
+    File(std::unique_ptr<WritableFile> file, std::vector<std::string>& calls) : file_(std::move(file)), calls_(calls) {}
+    void write(const void* data, size_t size) override { file_->write(data, size); }
+    void write_at(int64_t offset, const void* data, size_t size) override { file_->write_at(offset, data, size); }
+    void reserve(int64_t size) override { file_->reserve(size); }
+    void sync() override {
+      calls_.push_back("sync");
+      file_->sync();
+    }
+    void close() override {
+      calls_.push_back("close");
+      file_->close();
+    }
+    std::unique_ptr<WritableFile> file_;
+    std::vector<std::string>& calls_;
+  };
+
+  std::unique_ptr<WritableFile> create(const std::string& path) override {
+    calls.push_back("create " + fs::path(path).filename().string());
+    return std::make_unique<File>(posix_files().create(path), calls);
+  }
+  void rename(const std::string& from, const std::string& to) override {
+    calls.push_back("rename");
+    posix_files().rename(from, to);
+  }
+  void sync_folder(const std::string& path) override {
+    calls.push_back("sync_folder");
+    posix_files().sync_folder(path);
+  }
+  void make_folder(const std::string& path) override { posix_files().make_folder(path); }
+  void remove_all(const std::string& path) override { posix_files().remove_all(path); }
+  std::vector<std::string> list(const std::string& folder) override { return posix_files().list(folder); }
+  bool exists(const std::string& path) override { return posix_files().exists(path); }
+  int64_t free_bytes(const std::string& path) override { return posix_files().free_bytes(path); }
+};
+
+TEST_CASE("an atomic write syncs the file before the rename and the folder after it") {
+  const TemporaryFolder folder;
+  RecordingFiles files;
+  write_file_atomic(files, folder.file("state"), "x");
+  CHECK(files.calls == std::vector<std::string>{"create state.tmp", "sync", "close", "rename", "sync_folder"});
+}
+
+TEST_CASE("writes follow each other, and writes at an offset do not move the end") {
+  const TemporaryFolder folder;
+  const auto file = posix_files().create(folder.file("f"));
+  file->write("abc", 3);
+  file->write_at(6, "xyz", 3);
+  file->write("de", 2);
+  file->close();
+  CHECK(read_file(folder.file("f")) == std::string("abcde\0xyz", 9));
+}
+
+TEST_CASE("creating a file empties an old one of that name") {
+  const TemporaryFolder folder;
+  put(folder.file("f"), "much longer than before");
+  posix_files().create(folder.file("f"))->close();
+  CHECK(read_file(folder.file("f")).empty());
+}
+
+TEST_CASE("reserved bytes are there before data is") {
+  const TemporaryFolder folder;
+  const auto file = posix_files().create(folder.file("f"));
+  file->reserve(10000);
+  CHECK(fs::file_size(folder.file("f")) == 10000);
+  file->reserve(0);
+  file->close();
+}
+
+TEST_CASE("a folder that is missing is an error of the environment") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("absent/f");
+  const Error error = error_of([&] { posix_files().create(path); });
+  CHECK(error.code() == ExitCode::kEnvironment);
+  CHECK(error.message() == path + ": create failed: No such file or directory");
+  CHECK(error.remedy() == "check that the folder exists and that this user may write to it");
+}
+
+TEST_CASE("folders are made with their parents, listed by name and removed with their content") {
+  const TemporaryFolder folder;
+  posix_files().make_folder(folder.file("a/b/c"));
+  put(folder.file("a/z"), "");
+  put(folder.file("a/m"), "");
+  CHECK(posix_files().list(folder.file("a")) == std::vector<std::string>{"b", "m", "z"});
+  posix_files().make_folder(folder.file("a/b"));
+  posix_files().remove_all(folder.file("a"));
+  CHECK_FALSE(posix_files().exists(folder.file("a")));
+  posix_files().remove_all(folder.file("a"));
+  CHECK(posix_files().free_bytes(folder.file("not/yet/there")) > 0);
+}
+
+TEST_CASE("a folder cannot be made over a file, nor a missing one listed, synced or renamed") {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("f");
+  put(file, "");
+  const std::string below = folder.file("f/g");
+  CHECK(error_of([&] { posix_files().make_folder(below); }).message() ==
+        below + ": create folder failed: Not a directory");
+  const std::string absent = folder.file("absent");
+  CHECK(error_of([&] { posix_files().list(absent); }).message() ==
+        absent + ": list failed: No such file or directory");
+  CHECK(error_of([&] { posix_files().sync_folder(absent); }).message() ==
+        absent + ": open folder failed: No such file or directory");
+  CHECK(error_of([&] { posix_files().rename(absent, file); }).message() ==
+        file + ": rename failed: No such file or directory");
+}
+
+TEST_CASE("a mapped file shows the bytes of the file and keeps them when moved") {
+  const TemporaryFolder folder;
+  put(folder.file("data"), "0123456789");
+  MappedFile first(folder.file("data"));
+  CHECK(first.bytes().size() == 10);
+  MappedFile second(std::move(first));
+  CHECK(static_cast<char>(second.bytes()[3]) == '3');
+  second.release(0, 10);
+  CHECK(static_cast<char>(second.bytes()[9]) == '9');
+  put(folder.file("empty"), "");
+  MappedFile third(folder.file("empty"));
+  CHECK(third.bytes().empty());
+  third = std::move(second);
+  CHECK(third.path() == folder.file("data"));
+  CHECK(third.bytes().size() == 10);
+}
+
+std::string read_refusal(const std::string& path) {
+  const Error error = error_of([&] { MappedFile file(path); });
+  CHECK(error.code() == ExitCode::kBadInput);
+  CHECK(error.remedy() == "check the path and the permissions");
+  return error.message();
+}
+
+TEST_CASE("what is not a regular file is not mapped, and a pipe does not block") {
+  const TemporaryFolder folder;
+  const std::string absent = folder.file("absent");
+  CHECK(read_refusal(absent) == absent + ": cannot be read: No such file or directory");
+  CHECK(read_refusal(folder.path()) == folder.path() + ": cannot be read: not a regular file");
+  const std::string pipe = folder.file("pipe");
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK(read_refusal(pipe) == pipe + ": cannot be read: not a regular file");
+  CHECK(read_refusal("/dev/zero") == "/dev/zero: cannot be read: not a regular file");
+}
+
+TEST_CASE("a descriptor is closed by its last owner") {
+  int raw[2];
+  REQUIRE(::pipe(raw) == 0);
+  OwnedFd reader(raw[0]);
+  {
+    OwnedFd writer(raw[1]);
+    OwnedFd other(std::move(writer));
+    CHECK_FALSE(writer);
+    CHECK(other.get() == raw[1]);
+  }
+  char byte = 0;
+  CHECK(::read(reader.get(), &byte, 1) == 0);  // end of file: no writer is left
+  const int given = reader.release();
+  CHECK_FALSE(reader);
+  CHECK(::fcntl(given, F_GETFD) >= 0);
+  ::close(given);
+}
+
+}  // namespace
+}  // namespace ftrun

@@ -1,0 +1,107 @@
+#include "base/log.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <functional>
+#include <regex>
+#include <string>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "temporary_folder.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using fixtures::TemporaryFolder;
+
+/// What `body` writes to stderr. The log goes back to its defaults after it.
+std::string stderr_of(const std::function<void()>& body) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("stderr");
+  const int kept = ::dup(STDERR_FILENO);
+  const int file = ::open(path.c_str(), O_CREAT | O_WRONLY, 0600);
+  ::dup2(file, STDERR_FILENO);
+  ::close(file);
+  body();
+  log_flush();
+  ::dup2(kept, STDERR_FILENO);
+  ::close(kept);
+  log_start({});
+  return read_file(path);
+}
+
+TEST_CASE("lines go to stderr as they are, with a word before those that need attention") {
+  const std::string text = stderr_of([] {
+    log_start({});
+    log_info("step 1");
+    log_notice("shuffle defaults to true");
+    log_warning("no validation data");
+    log_error("rank 1 is lost");
+  });
+  CHECK(text ==
+        "step 1\nnotice: shuffle defaults to true\nwarning: no validation data\nerror: rank 1 is lost\n");
+}
+
+TEST_CASE("a rank's lines carry its prefix") {
+  CHECK(stderr_of([] {
+          log_start({.prefix = "rank 3"});
+          log_info("ready");
+        }) == "[rank 3] ready\n");
+}
+
+TEST_CASE("lines below the level are dropped") {
+  CHECK(stderr_of([] {
+          log_start({.level = LogLevel::kWarning});
+          log_debug("a");
+          log_info("b");
+          log_notice("c");
+          log_warning("d");
+        }) == "warning: d\n");
+  CHECK(stderr_of([] {
+          log_start({.level = LogLevel::kDebug});
+          log_debug("a");
+        }) == "a\n");
+}
+
+TEST_CASE("a message is never read as a format") {
+  CHECK(stderr_of([] {
+          log_start({});
+          log_info("100% of {} and %v {0:d}");
+        }) == "100% of {} and %v {0:d}\n");
+}
+
+TEST_CASE("a quiet log with a file writes there alone, with time and level, and appends") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("rank0.log");
+  const std::string text = stderr_of([&] {
+    for (const char* message : {"first", "second"}) {
+      log_start({.file = path, .to_stderr = false});
+      log_warning(message);
+      log_flush();
+    }
+  });
+  CHECK(text.empty());
+  const auto lines = split(read_file(path), '\n');
+  REQUIRE(lines.size() == 3);
+  const std::string time = R"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3})";
+  CHECK(std::regex_match(lines[0], std::regex(time + " W warning: first")));
+  CHECK(std::regex_match(lines[1], std::regex(time + " W warning: second")));
+  CHECK(lines[2].empty());
+}
+
+TEST_CASE("a log with a file writes to both places") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("run.log");
+  CHECK(stderr_of([&] {
+          log_start({.prefix = "rank 0", .file = path});
+          log_info("hello");
+        }) == "[rank 0] hello\n");
+  CHECK(std::regex_match(read_file(path), std::regex(R"(\S+ I hello\n)")));
+}
+
+}  // namespace
+}  // namespace ftrun
