@@ -9,6 +9,7 @@
 #include "config/write.h"
 #include "config_source.h"
 #include "data/check_data.h"
+#include "exec/sample_options.h"
 #include "model/families.h"
 #include "model/size.h"
 #include "program/step_plan.h"
@@ -21,13 +22,6 @@ struct CheckOptions {
   bool data = false;
   bool quiet = false;
 };
-
-SampleSetOptions sample_options(const DataConfig& data) {
-  SampleSetOptions options;
-  options.sequence_length = data.sequence_length;
-  options.packing = static_cast<PackingMode>(data.packing);
-  return options;
-}
 
 void check_data(const Config& config, const ModelConfig& model) {
   std::vector<std::string> bad;

@@ -18,10 +18,13 @@ namespace {
 struct Report {
   std::vector<std::string> errors;
   std::vector<std::string> notices;
+  /// An error of the config itself, not only of the model it names.
+  bool config_is_wrong = false;
 
   void add(const std::vector<Problem>& problems) {
     for (const Problem& problem : problems)
       (problem.severity == Severity::kError ? errors : notices).push_back(to_text(problem));
+    config_is_wrong |= has_errors(problems);
   }
 };
 
@@ -40,12 +43,43 @@ std::optional<ModelConfig> read_model(const Config& config, Report& report) {
   return std::nullopt;
 }
 
+[[noreturn]] void refuse(const Report& report) {
+  throw Error(report.config_is_wrong ? ExitCode::kUsage : ExitCode::kBadInput,
+              cat(join(report.errors, "\n"), "\n", numbered(report.errors.size(), "problem"), " in ",
+                  report.config_is_wrong ? "the config" : "the model", "; nothing was started"));
+}
+
 [[noreturn]] void refuse_gaps(const std::vector<NotYet>& gaps) {
   std::vector<std::string> lines;
   for (const NotYet& gap : gaps) lines.push_back(to_text(gap));
   throw Error(ExitCode::kUnsupported,
               cat("the config is valid, but this build cannot do what it asks for:\n", join(lines, "\n")),
               "remove these keys, or wait for a version that has them");
+}
+
+/// Ranks each process is to start, when that is said.
+std::optional<int64_t> ranks_each(const LaunchEnvironment& launch, std::optional<int64_t> nproc) {
+  return !nproc && launch.ranks_per_node ? std::optional<int64_t>(*launch.ranks_per_node) : nproc;
+}
+
+/// Nodes each of which starts its own ranks: how many in all. A launcher that sets RANK and WORLD_SIZE
+/// alone starts one process a rank, unless something says that each stands for several.
+RankCount ranks_of_nodes(const Config& config, const LaunchEnvironment& launch, std::optional<int64_t> nproc) {
+  const std::string nodes = cat("WORLD_SIZE ", launch.nodes);
+  const std::optional<int64_t> each = ranks_each(launch, nproc);
+  if (each) return {launch.nodes * *each, cat(nodes, " × ", *each, " ranks each"), {}};
+  RankCount own = count_ranks(config, std::nullopt, std::nullopt);
+  if (own.ranks % launch.nodes == 0) return own;
+  if (own.ranks == 1) return {launch.nodes, cat(nodes, ", a rank each"), {}};
+  own.problems.push_back({{}, cat(own.ranks, " ranks (", own.rule, ") cannot be shared equally by ", nodes, " processes"),
+                          "start as many processes as ranks, or give --nproc, the ranks of each process"});
+  return own;
+}
+
+RankCount ranks_of_job(const Config& config, const LaunchEnvironment& launch, std::optional<int64_t> nproc) {
+  if (launch.is_rank()) return count_ranks(config, launch.world, nproc);
+  if (launch.kind == LaunchKind::kNode && launch.nodes > 1) return ranks_of_nodes(config, launch, nproc);
+  return count_ranks(config, std::nullopt, ranks_each(launch, nproc));
 }
 
 void require_files(const ConfigSource& source) {
@@ -70,8 +104,7 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   report.add(loaded.problems);
   LoadedConfig result;
   // Contradictions are told beside unknown keys: what could be read is resolved either way.
-  const std::optional<int64_t> world = launch.is_rank() ? std::optional<int64_t>(launch.world) : std::nullopt;
-  const RankCount count = count_ranks(loaded.config, world, source.nproc);
+  const RankCount count = ranks_of_job(loaded.config, launch, source.nproc);
   report.add(count.problems);
   result.ranks = count.ranks;
   result.rank_rule = count.rule;
@@ -85,9 +118,7 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   result.config = std::move(resolution.config);
   result.lines = std::move(resolution.lines);
   const std::vector<NotYet> gaps = std::move(resolution.not_yet);
-  if (!report.errors.empty())
-    throw Error(ExitCode::kUsage, cat(join(report.errors, "\n"), "\n", numbered(report.errors.size(), "problem"),
-                                      " in the config; nothing was started"));
+  if (!report.errors.empty()) refuse(report);
   if (!gaps.empty()) refuse_gaps(gaps);
   result.lines.insert(result.lines.begin(), report.notices.begin(), report.notices.end());
   return result;

@@ -4,6 +4,7 @@
 #include <exception>
 #include <iostream>
 #include <map>
+#include <new>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -26,6 +27,9 @@ int fail(ExitCode code, const std::string& text) {
   if (std::getenv("FTRUN_STATUS_FD") == nullptr) std::cerr << "ftrun: " << text << std::endl;
   return static_cast<int>(code);
 }
+
+/// LibTorch's exceptions carry a stack trace below their first line.
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 int run(int argc, char** argv) {
   CLI::App app{"Fine-tunes large language models on any number of ranks, from one config file.", "ftrun"};
@@ -54,7 +58,10 @@ int main(int argc, char** argv) {
     return ftrun::run(argc, argv);
   } catch (const ftrun::Error& error) {
     return ftrun::fail(error.code(), error.what());
+  } catch (const std::bad_alloc&) {
+    return ftrun::fail(ftrun::ExitCode::kEnvironment,
+                       "out of memory\n  remedy: use a smaller micro-batch or sequence, or a machine with more memory");
   } catch (const std::exception& error) {
-    return ftrun::fail(ftrun::ExitCode::kBug, ftrun::cat("internal error: ", error.what()));
+    return ftrun::fail(ftrun::ExitCode::kBug, ftrun::cat("internal error: ", ftrun::first_line(error.what())));
   }
 }

@@ -35,8 +35,10 @@ int plan_command(const PlanOptions& options) {
   const LaunchEnvironment single;
   const LoadedConfig loaded = load_source(options.source, single, true);
   if (options.rank >= loaded.ranks)
-    throw Error(ExitCode::kUsage, cat("--rank ", options.rank, ": the run has ", loaded.ranks, " ranks"),
-                cat("give a rank from 0 to ", loaded.ranks - 1));
+    throw Error(ExitCode::kUsage,
+                cat("--rank ", options.rank, ": the run has ", loaded.ranks, loaded.ranks == 1 ? " rank" : " ranks",
+                    ", counted from 0"),
+                loaded.ranks == 1 ? "leave --rank out" : cat("give a rank from 0 to ", loaded.ranks - 1));
   const StepPlan plan = plan_steps(loaded.config, *loaded.model);
   const Program& program = options.evaluation ? plan.evaluate.program : plan.train.program;
   const std::vector<const Program*> ranks(static_cast<size_t>(loaded.ranks), &program);

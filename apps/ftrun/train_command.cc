@@ -1,9 +1,10 @@
 #include <CLI/CLI.hpp>
 #include <unistd.h>
 
+#include <csignal>
+#include <cstdlib>
 #include <iostream>
 #include <memory>
-#include <thread>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -17,6 +18,9 @@
 
 namespace ftrun {
 namespace {
+
+/// Set for rank 0 when its standard output ends at a person's terminal.
+constexpr const char* kTerminal = "FTRUN_STDOUT_IS_TERMINAL";
 
 struct TrainOptions {
   ConfigSource source;
@@ -47,14 +51,12 @@ int run_rank(const TrainOptions& options, LoadedConfig loaded, const LaunchEnvir
   request.launch = launch;
   request.resume = resume_request(options);
   request.build = build_info();
-  request.terminal = std::getenv("FTRUN_TERMINAL") != nullptr;
-  const int local = std::max(1, launch.local_size);
-  if (request.config.threads == 0)
-    request.config.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / local);
+  request.terminal = std::getenv(kTerminal) != nullptr;
   return train_with_engine(request);
 }
 
 int supervise(const TrainOptions& options, int64_t ranks, const LaunchEnvironment& launch) {
+  std::signal(SIGPIPE, SIG_IGN);  // a reader of our output that leaves must not end the ranks
   SupervisorOptions supervisor;
   supervisor.local_ranks = static_cast<int>(ranks / std::max(1, launch.nodes));
   supervisor.nodes = launch.nodes;
@@ -65,15 +67,36 @@ int supervise(const TrainOptions& options, int64_t ranks, const LaunchEnvironmen
   }
   supervisor.arguments = options.arguments;
   supervisor.terminal = {::isatty(1) == 1, ::isatty(2) == 1};
+  if (supervisor.terminal[0]) supervisor.environment = {cat(kTerminal, "=1")};
   return run_supervisor(supervisor);
 }
 
-int train_command(const TrainOptions& options) {
+/// A launcher that starts one task lets us start the ranks; one that starts several has done so.
+LaunchEnvironment find_launch(const TrainOptions& options) {
   const LaunchEnvironment launch = detect_launch(process_environment());
+  if (!launch.is_rank() || launch.kind == LaunchKind::kSupervised || !options.source.nproc) return launch;
+  if (launch.world == 1) return {};
+  throw Error(ExitCode::kUsage,
+              cat("--nproc ", *options.source.nproc, ": ", launch_name(launch.kind), " has started ", launch.world,
+                  " ranks already"),
+              "leave --nproc out, or start ftrun without that launcher");
+}
+
+/// One of several processes that are a rank each, as ranks_of_nodes() found.
+LaunchEnvironment as_rank(LaunchEnvironment launch) {
+  launch.kind = LaunchKind::kTorchrun;
+  launch.rank = launch.node;
+  launch.world = launch.nodes;
+  return launch;
+}
+
+int train_command(const TrainOptions& options) {
+  LaunchEnvironment launch = find_launch(options);
   resume_request(options);
   LoadedConfig loaded = load_source(options.source, launch, true);
-  if (launch.is_rank() && launch.kind == LaunchKind::kSupervised) return run_rank(options, std::move(loaded), launch);
-  if (launch.rank == 0) {
+  if (launch.kind == LaunchKind::kNode && loaded.ranks == launch.nodes) launch = as_rank(launch);
+  const bool speaks = launch.rank == 0 && launch.node == 0 && launch.kind != LaunchKind::kSupervised;
+  if (speaks) {
     for (const std::string& line : loaded.lines) std::cerr << line << '\n';
     std::cerr << loaded.ranks << (loaded.ranks == 1 ? " rank: " : " ranks: ") << loaded.rank_rule << std::endl;
   }
@@ -84,7 +107,7 @@ int train_command(const TrainOptions& options) {
 void add_train_options(CLI::App& command, TrainOptions& options) {
   add_config_options(command, options.source);
   command.add_option("--resume", options.resume, "continue the run in output_dir: auto, or a saved step")->type_name("auto|STEP");
-  command.add_option("--allow", options.allowed, "a field in which the resumed run may differ (config.train.steps)")
+  command.add_option("--allow", options.allowed, "a field in which the resumed run may differ (config.train.seed)")
       ->type_name("FIELD")->allow_extra_args(false);
 }
 

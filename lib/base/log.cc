@@ -47,6 +47,7 @@ void log_start(const LogOptions& options) {
   if (options.to_stderr) {
     auto sink = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
     sink->set_pattern(options.prefix.empty() ? "%v" : "[" + options.prefix + "] %v");
+    sink->set_level(to_spdlog(options.level));
     sinks.push_back(sink);
   }
   if (!options.file.empty()) {
@@ -55,8 +56,8 @@ void log_start(const LogOptions& options) {
     sinks.push_back(sink);
   }
   auto fresh = std::make_shared<spdlog::logger>("ftrun", sinks.begin(), sinks.end());
-  fresh->set_level(to_spdlog(options.level));
-  fresh->flush_on(spdlog::level::info);
+  fresh->set_level(spdlog::level::debug);
+  fresh->flush_on(spdlog::level::debug);
   logger() = fresh;
 }
 

@@ -10,6 +10,7 @@ enum class LogLevel { kDebug, kInfo, kNotice, kWarning, kError };
 /// Where this process logs. Call once, before threads start. Lines go to stderr as
 /// "[prefix] message" and, when `file` is given, to that file with time and level.
 struct LogOptions {
+  /// What stderr gets; the file gets everything.
   LogLevel level = LogLevel::kInfo;
   /// "" for the command itself, "rank 3" in a rank.
   std::string prefix;

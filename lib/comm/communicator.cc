@@ -134,7 +134,7 @@ Work Communicator::issue(CollectiveKind kind, const void* in, void* out, int64_t
   }
   pending.collective.in = in;
   pending.collective.out = out;
-  if (size() > 1) begin(pending.collective);
+  if (!copies_alone()) begin(pending.collective);
   pending_.push_back(pending);
   return {this, pending.id};
 }
@@ -165,7 +165,7 @@ void Communicator::finish(size_t index) {
   Collective work = pending_[index].collective;
   pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(index));
   const auto start = std::chrono::steady_clock::now();
-  if (size() == 1) {
+  if (copies_alone()) {
     if (work.in != work.out && work.record.count > 0)
       std::memmove(work.out, work.in, static_cast<size_t>(payload(work.record)));
   } else {

@@ -153,6 +153,8 @@ class Communicator {
   /// What is known of the members now, by rank in the group.
   virtual std::vector<PeerView> view_peers() = 0;
   virtual CommBuffer allocate_memory(int64_t bytes);
+  /// True when a group of one is served by a copy between host buffers.
+  virtual bool copies_alone() const { return size() == 1; }
 
   /// For back ends that compare what the ranks mean, by rank in the group: Error(kBug) with all.
   Error disagreement(const std::vector<CollectiveRecord>& by_rank) const;

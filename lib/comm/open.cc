@@ -72,7 +72,7 @@ std::unique_ptr<Communicator> open_communicator(Rendezvous& rendezvous, const st
                             .rank = static_cast<int>(own - members.begin()),
                             .timeout = options.timeout,
                             .board = &rendezvous.board()};
-  if (members.size() == 1) return std::make_unique<SelfCommunicator>(std::move(setup));
+  if (members.size() == 1 && options.device < 0) return std::make_unique<SelfCommunicator>(std::move(setup));
   const CommBackend backend = choose(rendezvous, members, options);
   agree(rendezvous, name, members, backend);
   switch (backend) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -36,6 +37,7 @@ void prepare_c10d() {
   static const bool done = [] {
     if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = 3;
     ::setenv("TORCH_FR_BUFFER_SIZE", "0", 0);
+    std::signal(SIGPIPE, SIG_IGN);  // a connection that a peer closed is an error, not our end
     return true;
   }();
   static_cast<void>(done);

@@ -100,6 +100,9 @@ const PeerMemory::Segment& PeerMemory::open(const SharedPlace& place) {
   struct stat status{};
   const bool found = fd && ::fstat(fd.get(), &status) == 0 && status.st_ino == place.inode;
   std::byte* base = found ? map_shared(fd.get(), place.segment_bytes) : nullptr;
+  if (base == nullptr && process_state(peer_, own_identity()) == ProcessState::kGone)
+    throw Error(ExitCode::kPeerLost, cat("process ", peer_.pid, ", a rank of this machine, is gone"),
+                "look at that rank's own log first");
   if (base == nullptr)
     throw Error(ExitCode::kEnvironment,
                 cat("cannot open shared memory of process ", peer_.pid, " (", path, "): ",

@@ -39,7 +39,7 @@ class PeerMemory {
       : peer_(std::move(other.peer_)), segments_(std::exchange(other.segments_, {})) {}
   PeerMemory& operator=(PeerMemory&&) = delete;
 
-  /// Error(kEnvironment) when the place cannot be opened.
+  /// Error(kEnvironment) when the place cannot be opened, Error(kPeerLost) when its owner is gone.
   std::byte* at(const SharedPlace& place);
 
  private:

@@ -68,6 +68,7 @@ class ShmCommunicator final : public Communicator {
   /// Sends to one peer: how many were published, and copies of buffers that peers cannot read.
   struct Outgoing {
     int64_t published = 0;
+    std::vector<Collective> deferred;  // the mailbox was full
     std::vector<std::pair<int64_t, CommBuffer>> copies;  // by sequence
   };
 
@@ -93,6 +94,8 @@ class ShmCommunicator final : public Communicator {
   void broadcast_now(const Collective& work);
 
   void start_send(Collective& work);
+  void publish_deferred();
+  bool has_room(const CollectiveRecord& record);
   void publish(const Collective& work);
   void finish_send(const Collective& work);
   void receive_now(const Collective& work);
@@ -119,7 +122,8 @@ void ShmCommunicator::meet() {
 
 void ShmCommunicator::await(ShmSignal& signal, uint32_t target, int peer) {
   const auto start = Clock::now();
-  const ShmGroup::Verdict verdict = group_.wait_for(signal, target, peer, setup().timeout);
+  const ShmGroup::Verdict verdict = group_.wait_for(
+      signal, target, peer, setup().timeout, [this] { publish_deferred(); });
   if (verdict != ShmGroup::Verdict::kReached) fail_wait(verdict, start);
 }
 
@@ -302,14 +306,24 @@ void ShmCommunicator::broadcast_now(const Collective& work) {
 }
 
 /// Publishes at once when the mailbox has room, so that two ranks may send to each other first and
-/// receive afterwards.
+/// receive afterwards; else while we wait for something.
 void ShmCommunicator::start_send(Collective& work) {
-  const int peer = work.record.peer;
-  Outgoing& outgoing = outgoing_[static_cast<size_t>(peer)];
-  const auto taken = static_cast<int64_t>(group_.mailbox(rank(), peer).taken.value());
-  const bool in_order = work.record.sequence == outgoing.published + 1;
-  const auto waiting = static_cast<uint32_t>(work.record.sequence - taken);
-  if (in_order && waiting <= ShmMailbox::kDepth) publish(work);
+  outgoing_[static_cast<size_t>(work.record.peer)].deferred.push_back(work);
+  publish_deferred();
+}
+
+void ShmCommunicator::publish_deferred() {
+  for (int peer = 0; peer < size(); ++peer) {
+    std::vector<Collective>& deferred = outgoing_[static_cast<size_t>(peer)].deferred;
+    size_t done = 0;
+    while (done < deferred.size() && has_room(deferred[done].record)) publish(deferred[done++]);
+    deferred.erase(deferred.begin(), deferred.begin() + static_cast<std::ptrdiff_t>(done));
+  }
+}
+
+bool ShmCommunicator::has_room(const CollectiveRecord& record) {
+  const ShmMailbox& box = group_.mailbox(rank(), record.peer);
+  return static_cast<uint32_t>(record.sequence) - box.taken.value() <= ShmMailbox::kDepth;
 }
 
 void ShmCommunicator::publish(const Collective& work) {
@@ -335,7 +349,7 @@ void ShmCommunicator::finish_send(const Collective& work) {
   ShmSignal& taken = group_.mailbox(rank(), peer).taken;
   if (outgoing.published < sequence) {
     await(taken, static_cast<uint32_t>(sequence) - ShmMailbox::kDepth, peer);
-    publish(work);
+    publish_deferred();
   }
   await(taken, static_cast<uint32_t>(sequence), peer);
   std::erase_if(outgoing.copies, [&](const auto& sent) { return sent.first == sequence; });
@@ -344,6 +358,7 @@ void ShmCommunicator::finish_send(const Collective& work) {
 void ShmCommunicator::receive_now(const Collective& work) {
   const CollectiveRecord& record = work.record;
   ShmMailbox& box = group_.mailbox(record.peer, rank());
+  publish_deferred();
   await(box.sent, static_cast<uint32_t>(record.sequence), record.peer);
   const ShmAnnouncement message =
       box.places[static_cast<size_t>(record.sequence) % ShmMailbox::kDepth];

@@ -107,8 +107,12 @@ ShmGroup::Verdict ShmGroup::wait_until(ShmSignal& signal, uint32_t target,
 }
 
 ShmGroup::Verdict ShmGroup::wait_for(ShmSignal& signal, uint32_t target, int peer,
-                                     std::chrono::milliseconds timeout) {
-  return wait_until(signal, target, timeout, [&] { return lost(peer); });
+                                     std::chrono::milliseconds timeout,
+                                     const std::function<void()>& idle) {
+  return wait_until(signal, target, timeout, [&] {
+    idle();
+    return lost(peer);
+  });
 }
 
 ShmGroup::Verdict ShmGroup::meet(std::chrono::milliseconds timeout) {

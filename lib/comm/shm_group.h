@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,7 @@ struct ShmAnnouncement {
 /// Messages from one rank to another: the sender fills places[n % kDepth] and raises `sent` to n, the
 /// receiver raises `taken` to n when it has copied.
 struct ShmMailbox {
-  static constexpr uint32_t kDepth = 8;
+  static constexpr uint32_t kDepth = 64;
   ShmSignal sent;
   ShmSignal taken;
   std::array<ShmAnnouncement, kDepth> places;
@@ -59,8 +60,9 @@ class ShmGroup {
     return stagings_[static_cast<size_t>(rank)] + (meeting & 1) * kHalfBytes;
   }
   ShmMailbox& mailbox(int from, int to);
-  /// Waits for something that rank `peer` of the group does.
-  Verdict wait_for(ShmSignal& signal, uint32_t target, int peer, std::chrono::milliseconds timeout);
+  /// Waits for something that rank `peer` of the group does; `idle` runs between naps.
+  Verdict wait_for(ShmSignal& signal, uint32_t target, int peer, std::chrono::milliseconds timeout,
+                   const std::function<void()>& idle);
 
   /// Memory behind a place that `rank` announced.
   std::byte* memory(int rank, const SharedPlace& place) {

@@ -58,8 +58,8 @@ int64_t SampleSet::epoch_rows(int64_t global_batch, bool drop_last) const {
   if (size() < global_batch)
     throw Error(ExitCode::kBadInput,
                 cat(data_.name(), ": gives ", size(), " rows, fewer than one global batch of ",
-                    global_batch, ", and data.drop_last leaves out what does not fill one"),
-                "set data.drop_last to false, use a smaller batch, or use more text");
+                    global_batch, ", and dataloader_drop_last leaves out what does not fill one"),
+                "set dataloader_drop_last to false, use a smaller batch, or use more text");
   return size() - size() % global_batch;
 }
 

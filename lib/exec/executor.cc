@@ -1,6 +1,7 @@
 #include "exec/executor.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 
@@ -14,7 +15,9 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
       model_(model),
       memory_(memory),
       group_(data_group),
-      lanes_(program, [this](const Instr& instr) { run_instr(instr); }, [this] { group_.abort("a lane of this rank failed"); }) {
+      lanes_(
+          program, [this](const Instr& instr) { run_timed(instr); },
+          [this] { group_.abort("a lane of this rank failed"); }) {
   for (const Instr& instr : program.instrs) {
     if (instr.kind == InstrKind::kBegin) loss_ = address<double>(instr.writes[0]);
     if (instr.graph < 0) continue;
@@ -28,6 +31,7 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
 void Executor::run(StepRun& step) {
   step_ = &step;
   step.finite = true;
+  seconds_.fill(0);
   lanes_.run_once();
   step.exposed_communication_seconds = lanes_.waited_seconds();
   if (loss_ != nullptr) {
@@ -36,6 +40,13 @@ void Executor::run(StepRun& step) {
     step.stop_votes = loss_[2];
   }
   step_ = nullptr;
+}
+
+void Executor::run_timed(const Instr& instr) {
+  const auto start = std::chrono::steady_clock::now();
+  run_instr(instr);
+  seconds_[static_cast<size_t>(instr.kind)] +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 void Executor::run_instr(const Instr& instr) {

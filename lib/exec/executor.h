@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -15,6 +16,9 @@
 #include "program/program.h"
 
 namespace ftrun {
+
+/// Number of InstrKind values.
+inline constexpr size_t kInstrKinds = static_cast<size_t>(InstrKind::kUpdate) + 1;
 
 /// What a step takes in beside the program, and what it gives back.
 struct StepRun {
@@ -50,7 +54,11 @@ class Executor {
   /// Collective: every rank of the group calls this with its own micro-batches.
   void run(StepRun& step);
 
+  /// Seconds the last run spent in instructions, by kind; communication runs beside the others.
+  const std::array<double, kInstrKinds>& seconds() const { return seconds_; }
+
  private:
+  void run_timed(const Instr& instr);
   void run_instr(const Instr& instr);
   void begin(const Instr& instr);
   void load_batch(const Instr& instr);
@@ -72,6 +80,8 @@ class Executor {
   std::map<const Instr*, std::vector<void*>> storage_;
   const double* loss_ = nullptr;
   StepRun* step_ = nullptr;
+  /// Each kind runs on one lane, so no two threads write the same element.
+  std::array<double, kInstrKinds> seconds_{};
   Lanes lanes_;
 };
 

@@ -1,42 +1,20 @@
 #include "exec/recorder.h"
 
+#include <fcntl.h>
+
+#include <algorithm>
 #include <iostream>
 #include <utility>
 
+#include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "exec/resume_policy.h"
 #include "report/environment.h"
 #include "report/loss_plot.h"
-#include "report/resume_check.h"
 #include "report/wall_time.h"
 
 namespace ftrun {
-namespace {
-
-constexpr int kStandardOutput = 1;
-
-/// Holds the folder first, so that the manifest in it is nobody else's while it is compared.
-RunFolder take_folder(const TrainRequest& request, const RunManifest& manifest) {
-  RunFolder folder(request.config.output_dir, request.resume.resume ? RunStart::kResume : RunStart::kFresh);
-  if (folder.has_earlier_run()) {
-    const std::string path = folder.paths().manifest();
-    refuse_other_run(path, compare_manifests(read_manifest(path), manifest), request.resume.allowed);
-  }
-  return folder;
-}
-
-/// What the earlier run of the folder left in its manifest goes on in the new one.
-RunManifest continued(const RunFolder& folder, RunManifest manifest) {
-  if (!folder.has_earlier_run()) return manifest;
-  RunManifest before = read_manifest(folder.paths().manifest());
-  manifest.restarts = std::move(before.restarts);
-  manifest.restarts.push_back({manifest.started, before.exit_reason.empty() ? "the run before did not end in order"
-                                                                            : before.exit_reason, -1, 0, 0});
-  return manifest;
-}
-
-}  // namespace
-
 RunManifest make_manifest(const TrainRequest& request) {
   RunManifest manifest;
   manifest.build = request.build;
@@ -50,25 +28,55 @@ RunManifest make_manifest(const TrainRequest& request) {
   return manifest;
 }
 
-Recorder::Recorder(const TrainRequest& request, RunManifest manifest)
+Recorder::Recorder(const TrainRequest& request)
     : request_(request),
-      folder_(take_folder(request, manifest)),
-      manifest_(folder_.paths().manifest(), continued(folder_, std::move(manifest))) {
-  write_file_atomic(posix_files(), folder_.paths().config(), request.config_yaml);
+      folder_(request.config.output_dir, request.resume.resume ? RunStart::kResume : RunStart::kFresh) {
+  if (folder_.has_earlier_run()) before_ = read_manifest(paths().manifest());
 }
 
-void Recorder::start(int64_t first_step, int64_t total_steps) {
+void Recorder::admit(const RunManifest& now) {
+  if (!before_) return;
+  for (const std::string& change : admit_resume(paths().manifest(), *before_, now, request_.resume.allowed))
+    log_notice(cat("the resumed run has another ", change));
+}
+
+void Recorder::start(RunManifest manifest, int64_t first_step, int64_t total_steps) {
+  note_restart(manifest, first_step);
+  manifest_.emplace(paths().manifest(), std::move(manifest));
+  write_file_atomic(posix_files(), paths().config(), request_.config_yaml);
   const Config& config = request_.config;
   metrics_.emplace(paths().metrics(), first_step);
   if (config.train.log.tensorboard) {
     TensorBoardOptions options;
-    if (first_step > 1) options.first_step = first_step;
+    if (before_) options.first_step = first_step;
     tensorboard_.emplace(paths().tensorboard(), options);
   }
   if (config.csv_monitor.enabled)
     csv_.emplace(CsvMonitorOptions{config.csv_monitor.output_path, config.csv_monitor.job_name});
-  ProgressOptions options = progress_options_for(kStandardOutput, config.train.log.every);
-  options.live = options.live || request_.terminal;
+  open_progress(total_steps);
+}
+
+/// What the earlier run of the folder left in its manifest goes on in the new one.
+void Recorder::note_restart(RunManifest& manifest, int64_t first_step) const {
+  if (!before_) return;
+  manifest.restarts = before_->restarts;
+  manifest.counters = before_->counters;
+  RestartRecord restart;
+  restart.time = manifest.started;
+  restart.reason = before_->exit_code ? before_->exit_reason : "the run before was ended without a word";
+  if (posix_files().exists(paths().metrics()))
+    for (const StepMetrics& metrics : read_metrics(paths().metrics()))
+      restart.from_step = std::max(restart.from_step, metrics.step);
+  restart.to_step = std::max<int64_t>(0, first_step - 1);
+  manifest.restarts.push_back(restart);
+}
+
+void Recorder::open_progress(int64_t total_steps) {
+  constexpr int kStandardOutput = 1;
+  if (request_.terminal) terminal_ = OwnedFd(::open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC));
+  ProgressOptions options =
+      progress_options_for(terminal_ ? terminal_.get() : kStandardOutput, request_.config.train.log.every);
+  live_ = options.live;
   progress_.emplace(std::cout, std::move(options), total_steps);
 }
 
@@ -80,23 +88,42 @@ void Recorder::record(const StepMetrics& metrics) {
 }
 
 void Recorder::say(const std::string& line) {
+  log_debug(line);
   if (progress_)
     progress_->print(line);
   else
     std::cout << line << std::endl;
 }
 
+void Recorder::warn(const std::string& line) {
+  if (!live_) return log_warning(line);
+  say("warning: " + line);  // straight to stderr it would run into the live line
+}
+
 std::string Recorder::finish(int exit_code, const std::string& reason) {
   progress_->finish();
-  manifest_.update([&](RunManifest& manifest) {
-    manifest.ended = utc_now();
-    manifest.exit_code = exit_code;
-    manifest.exit_reason = reason;
-  });
+  write_outcome(exit_code, reason);
   const std::vector<StepMetrics> metrics = read_metrics(paths().metrics());
   if (metrics.empty()) return "";
   write_file_atomic(posix_files(), paths().loss_plot(), loss_plot_svg(metrics));
   return loss_table(metrics);
+}
+
+void Recorder::fail(int exit_code, const std::string& reason) noexcept {
+  try {
+    if (progress_) progress_->finish();
+    if (manifest_) write_outcome(exit_code, reason);
+  } catch (const std::exception&) {
+    // A full disk may be what ends the run; the error itself is told elsewhere.
+  }
+}
+
+void Recorder::write_outcome(int exit_code, const std::string& reason) {
+  manifest_->update([&](RunManifest& manifest) {
+    manifest.ended = utc_now();
+    manifest.exit_code = exit_code;
+    manifest.exit_reason = reason;
+  });
 }
 
 }  // namespace ftrun

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "base/owned_fd.h"
 #include "exec/train.h"
 #include "report/csv_monitor.h"
 #include "report/manifest.h"
@@ -15,32 +18,51 @@
 namespace ftrun {
 
 /// All that rank 0 tells the world of a run: metrics.jsonl, TensorBoard, CSV, the progress line,
-/// run.json, the plot at the end.
+/// run.json, the plot at the end. Nothing but the lock is written to the run folder before start(),
+/// so that a run whose model or data was refused can be started again as it is.
 class Recorder {
  public:
-  /// Takes the run folder. With a resume, refuses a run whose manifest differs in what matters.
-  /// Error(kUsage), Error(kEnvironment).
-  Recorder(const TrainRequest& request, RunManifest manifest);
+  /// Takes the run folder. Error(kUsage) for one that holds another run, Error(kEnvironment) for one
+  /// that another process uses.
+  explicit Recorder(const TrainRequest& request);
 
   const RunPaths& paths() const { return folder_.paths(); }
+  /// What the folder's earlier run wrote, when this one continues it.
+  const std::optional<RunManifest>& before() const { return before_; }
 
-  /// Opens the files that steps are written to, when the first step is known.
-  void start(int64_t first_step, int64_t total_steps);
+  /// Refuses a resume that is not the run of the folder (admit_resume) and notes what else changed.
+  void admit(const RunManifest& now);
+
+  /// Writes run.json and config.yaml and opens what steps are written to, when the first step is
+  /// known: 0 for a validation before the first one.
+  void start(RunManifest manifest, int64_t first_step, int64_t total_steps);
+
   void record(const StepMetrics& metrics);
-  /// A line of text above the progress line.
+  /// A line of text above the progress line; also in the rank's log.
   void say(const std::string& line);
-  void update(const std::function<void(RunManifest&)>& change) { manifest_.update(change); }
+  void warn(const std::string& line);
+  void update(const std::function<void(RunManifest&)>& change) { manifest_->update(change); }
   /// Ends the progress line, draws the plot, writes the outcome. Returns the table of losses.
   std::string finish(int exit_code, const std::string& reason);
+  /// Writes the outcome of a run that ends by an error, as far as the disk lets it.
+  void fail(int exit_code, const std::string& reason) noexcept;
 
  private:
+  void note_restart(RunManifest& manifest, int64_t first_step) const;
+  void open_progress(int64_t total_steps);
+  void write_outcome(int exit_code, const std::string& reason);
+
   const TrainRequest& request_;
   RunFolder folder_;
-  ManifestFile manifest_;
+  std::optional<RunManifest> before_;
+  std::optional<ManifestFile> manifest_;
   std::optional<MetricsWriter> metrics_;
   std::optional<TensorBoardWriter> tensorboard_;
   std::optional<CsvMonitor> csv_;
   std::optional<ProgressLine> progress_;
+  /// The person's terminal, when our output reaches it through the supervisor.
+  OwnedFd terminal_;
+  bool live_ = false;
 };
 
 /// The manifest of a run that is about to start.

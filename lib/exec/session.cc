@@ -3,9 +3,11 @@
 #include <chrono>
 #include <numeric>
 
+#include "base/checksum.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "comm/open.h"
+#include "report/resume_check.h"
 
 namespace ftrun {
 namespace {
@@ -37,10 +39,34 @@ CommBackend backend_of(const CommConfig& comm) {
   return CommBackend::kAuto;
 }
 
+constexpr const char* kStartAlike = "start every rank with the same binary, config and model folder";
+
+/// Ranks whose text is not rank 0's.
+std::vector<std::string> unlike_first(const std::vector<std::string>& texts) {
+  std::vector<std::string> others;
+  for (size_t rank = 1; rank < texts.size(); ++rank)
+    if (texts[rank] != texts[0]) others.push_back(std::to_string(rank));
+  return others;
+}
+
+/// "\n  train.steps: rank 0 has 5, rank 1 has 6", a line a key.
+std::string differing_keys(const std::string& first, const std::string& other, const std::string& rank) {
+  RunManifest a;
+  RunManifest b;
+  a.config = first;
+  b.config = other;
+  std::string lines;
+  for (const ManifestDifference& key : compare_manifests(a, b))
+    lines += cat("\n  ", key.field, ": rank 0 has ", key.before, ", rank ", rank, " has ", key.now);
+  return lines;
+}
+
 }  // namespace
 
 Session::Session(const TrainRequest& request)
     : rank_(request.launch.rank), world_(request.launch.world), rendezvous_(meet(request)) {
+  require_equal("the build", cat(request.build.version, " ", request.build.git_commit));
+  require_equal_configs(request);
   std::vector<int> everyone(static_cast<size_t>(world_));
   std::iota(everyone.begin(), everyone.end(), 0);
   CommOptions options;
@@ -55,21 +81,45 @@ std::vector<std::string> Session::exchange(const std::string& what, const std::s
   return rendezvous_->exchange_text(what, text);
 }
 
+int Session::local_ranks() const {
+  int count = 0;
+  for (int other = 0; other < world_; ++other)
+    count += rendezvous_->identity(other).host == rendezvous_->identity(rank_).host ? 1 : 0;
+  return count;
+}
+
 void Session::together(const std::string& what, const std::function<void()>& work) {
+  if (world_ == 1) return work();
   ftrun::together(checkpoint_group(), what, [&] {
     work();
     return std::string();
   });
 }
 
+bool Session::first_decides(const std::string& what, const std::function<bool()>& question) {
+  return ftrun::together(checkpoint_group(), what, [&]() -> std::string {
+           return is_first() && question() ? "yes" : "no";
+         })[0] == "yes";
+}
+
 void Session::require_equal(const std::string& what, const std::string& text) {
-  const std::vector<std::string> all = exchange(what, text);
-  std::vector<std::string> others;
-  for (size_t rank = 1; rank < all.size(); ++rank)
-    if (all[rank] != all[0]) others.push_back(std::to_string(rank));
+  const std::vector<std::string> all = exchange("equal", text);
+  const std::vector<std::string> others = unlike_first(all);
   if (others.empty()) return;
-  throw Error(ExitCode::kUsage, cat(what, " differs from rank 0's on rank ", join(others, ", ")),
-              "start every rank with the same binary, config and model folder");
+  throw Error(ExitCode::kUsage, cat(what, " differs from rank 0's on rank ", join(others, ", ")), kStartAlike);
+}
+
+/// The hashes first: the texts, which say what differs, are sent only when there is something to say.
+void Session::require_equal_configs(const TrainRequest& request) {
+  const std::string hash = hex64(xxh3(request.config_json.data(), request.config_json.size()));
+  const std::vector<std::string> others = unlike_first(exchange("config", hash));
+  if (others.empty()) return;
+  const std::vector<std::string> texts = exchange("config text", request.config_json);
+  const std::string& other = texts[static_cast<size_t>(std::stoi(others.front()))];
+  throw Error(ExitCode::kUsage,
+              cat("the config differs from rank 0's on rank ", join(others, ", "), ":",
+                  differing_keys(texts.front(), other, others.front())),
+              kStartAlike);
 }
 
 CheckpointGroup Session::checkpoint_group() {

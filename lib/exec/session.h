@@ -15,7 +15,8 @@ namespace ftrun {
 /// This rank among the others: rendezvous, the data-parallel communicator, texts exchanged.
 class Session {
  public:
-  /// Collective. Error(kEnvironment) for a port in use, Error(kPeerLost) for ranks that never come.
+  /// Collective. Error(kEnvironment) for a port in use, Error(kPeerLost) for ranks that never come,
+  /// Error(kUsage) naming the ranks that were started with another build or config.
   explicit Session(const TrainRequest& request);
   ~Session();
   Session(const Session&) = delete;
@@ -24,19 +25,26 @@ class Session {
   int rank() const { return rank_; }
   int world() const { return world_; }
   bool is_first() const { return rank_ == 0; }
+  /// Ranks of this rank's machine.
+  int local_ranks() const;
   Communicator& data() { return *data_; }
 
   /// Collective: the texts of all ranks, in rank order.
   std::vector<std::string> exchange(const std::string& what, const std::string& text);
-  /// Collective: `work` on this rank; an Error of any rank is thrown on all.
+  /// Collective: `work` on this rank; an Error of any rank is thrown on all, its message behind
+  /// `what` ("reading the data") and the rank.
   void together(const std::string& what, const std::function<void()>& work);
-  /// Collective: Error(kBug) naming the ranks whose text differs from rank 0's.
+  /// Collective: rank 0's answer, on every rank; an Error of it is thrown on all.
+  bool first_decides(const std::string& what, const std::function<bool()>& question);
+  /// Collective: Error(kUsage) naming the ranks whose text differs from rank 0's.
   void require_equal(const std::string& what, const std::string& text);
   CheckpointGroup checkpoint_group();
   /// Collective: lets everyone leave in order.
   void close();
 
  private:
+  void require_equal_configs(const TrainRequest& request);
+
   int rank_;
   int world_;
   std::unique_ptr<Rendezvous> rendezvous_;

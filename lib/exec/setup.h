@@ -24,6 +24,7 @@ class TrainingSetup {
 
   const PassPlan& train() const { return plan_.train; }
   const PassPlan& evaluate() const { return plan_.evaluate; }
+  const Partition& partition() const { return plan_.partition; }
   Executor& trainer() { return *train_executor_; }
   Executor& evaluator() { return *evaluate_executor_; }
   ModelState& state() { return *state_; }

@@ -19,6 +19,15 @@ void on_signal(int signal) {
   if (!caught.compare_exchange_strong(none, signal)) _exit(128 + signal);
 }
 
+void on_early_requeue(int) { _exit(static_cast<int>(ExitCode::kRequeue)); }
+
+void handle(int signal, void (*handler)(int)) {
+  struct sigaction action{};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  sigaction(signal, &action, nullptr);
+}
+
 /// Weights far enough apart that the votes of a million ranks do not run into each other.
 struct Vote {
   int signal;
@@ -28,11 +37,18 @@ constexpr std::array<Vote, 3> kVotes{{{SIGINT, 1.0}, {SIGTERM, 1048576.0}, {SIGU
 
 }  // namespace
 
+void end_at_once_on_signals() {
+  handle(SIGUSR1, on_early_requeue);
+  handle(SIGPIPE, SIG_IGN);
+  handle(SIGXFSZ, SIG_IGN);
+}
+
 void catch_stop_signals() {
-  struct sigaction action{};
-  action.sa_handler = on_signal;
-  action.sa_flags = SA_RESTART;
-  for (const Vote& vote : kVotes) sigaction(vote.signal, &action, nullptr);
+  for (const Vote& vote : kVotes) handle(vote.signal, on_signal);
+}
+
+void ignore_stop_signals() {
+  for (const Vote& vote : kVotes) handle(vote.signal, SIG_IGN);
 }
 
 int stop_signal() { return caught.load(); }
@@ -47,6 +63,15 @@ int voted_signal(double votes) {
   for (size_t i = kVotes.size(); i-- > 0;)
     if (votes >= kVotes[i].weight) return kVotes[i].signal;
   return 0;
+}
+
+const char* signal_name(int signal) {
+  switch (signal) {
+    case SIGINT: return "SIGINT";
+    case SIGTERM: return "SIGTERM";
+    case SIGUSR1: return "SIGUSR1";
+    default: return "a signal";
+  }
 }
 
 int stop_exit_code(int signal) {

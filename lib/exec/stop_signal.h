@@ -4,9 +4,17 @@
 
 namespace ftrun {
 
+/// From now on, before the first step: SIGUSR1 ends the process with 75 (nothing is lost, it wants to
+/// be started again) instead of killing it, and neither a closed pipe behind our output nor a limit
+/// on file sizes kills it: writing then fails with an error that can be told.
+void end_at_once_on_signals();
+
 /// Catches SIGINT, SIGTERM and SIGUSR1 from now on: the first one is remembered, so that the step can
 /// be finished and saved; a second one ends the process at once with 128 + its number.
 void catch_stop_signals();
+
+/// Everything is done: a late signal has nothing left to stop.
+void ignore_stop_signals();
 
 /// The signal that asked this process to stop, or 0.
 int stop_signal();
@@ -15,6 +23,9 @@ int stop_signal();
 double stop_vote(int signal);
 /// The signal that the votes stand for (SIGUSR1 before SIGTERM before SIGINT), or 0.
 int voted_signal(double votes);
+
+/// "SIGTERM".
+const char* signal_name(int signal);
 
 /// 75 for SIGUSR1 (saved, wants to be started again), else 128 + signal.
 int stop_exit_code(int signal);

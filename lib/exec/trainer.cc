@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
+#include <filesystem>
 #include <iostream>
 #include <utility>
 
@@ -10,15 +10,18 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "checkpoint/hf_export.h"
 #include "checkpoint/save.h"
-#include "exec/generate.h"
+#include "comm/progress.h"
+#include "exec/describe_step.h"
+#include "exec/nonfinite.h"
 #include "exec/optimizer_plan.h"
+#include "exec/results.h"
+#include "exec/sample_options.h"
 #include "exec/stop_signal.h"
-#include "model/detokenizer.h"
+#include "model/size.h"
 #include "program/check.h"
 #include "report/machine.h"
-#include "report/table.h"
+#include "report/resume_check.h"
 
 namespace ftrun {
 namespace {
@@ -29,44 +32,92 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+int64_t file_bytes(const std::string& path) {
+  std::error_code error;
+  const auto bytes = std::filesystem::file_size(path, error);
+  return error ? 0 : static_cast<int64_t>(bytes);
+}
+
+InputRecord describe_data(const SampleSet& samples) {
+  InputRecord record;
+  record.path = samples.data().name();
+  for (const auto& file : samples.data().files())
+    for (const DataPart& part : file->parts()) record.bytes += file_bytes(part.path);
+  if (const auto known = recorded_fingerprint(samples.data())) record.fingerprint = known->digest;
+  record.details = {{"rows", std::to_string(samples.size())}, {"tokens", std::to_string(samples.data().tokens())}};
+  return record;
+}
+
+InputRecord describe_model(const ModelFolder& folder, const ModelDescription& model) {
+  InputRecord record;
+  record.path = folder.path();
+  for (const std::string& file : folder.weight_files()) record.bytes += file_bytes(cat(folder.path(), "/", file));
+  record.fingerprint = folder.fingerprint();
+  record.details = {{"family", model.family}, {"parameters", std::to_string(count_parameters(model).total)}};
+  return record;
+}
+
+LogLevel log_level(const std::string& name) {
+  if (name == "debug") return LogLevel::kDebug;
+  if (name == "notice") return LogLevel::kNotice;
+  if (name == "warning" || name == "warn") return LogLevel::kWarning;
+  return name == "error" || name == "critical" ? LogLevel::kError : LogLevel::kInfo;
+}
+
 }  // namespace
 
 Trainer::Trainer(const TrainRequest& request)
     : request_(request), config_(request.config), session_(request), schedule_(request.config.scheduler) {}
 
 int Trainer::run() {
-  open_outputs();
+  try {
+    return train();
+  } catch (const Error& error) {
+    if (recorder_) recorder_->fail(static_cast<int>(error.code()), error.message());
+    log_debug(cat("error: ", error.what()));
+    throw;
+  }
+}
+
+int Trainer::train() {
+  prepare_process();
+  take_folder();
   open_data();
-  session_.together("model", [&] { setup_ = std::make_unique<TrainingSetup>(config_, session_.data()); });
+  session_.together("opening the model", [&] { setup_ = std::make_unique<TrainingSetup>(config_, session_.data()); });
   check_program();
   load_or_resume();
+  open_outputs();
   start_loader();
   train_until_stopped();
   finish();
-  const int code = signal_ == 0 ? 0 : stop_exit_code(signal_);
   session_.close();
-  return code;
+  ignore_stop_signals();
+  return exit_code();
 }
 
-void Trainer::open_outputs() {
-  session_.together("output folder", [&] {
-    if (session_.is_first()) recorder_ = std::make_unique<Recorder>(request_, make_manifest(request_));
+void Trainer::prepare_process() {
+  const int local = session_.local_ranks();
+  const auto asked = static_cast<int>(config_.threads);
+  set_kernel_threads(asked > 0 ? asked : std::max(1, read_machine().cores / local));
+}
+
+void Trainer::take_folder() {
+  session_.together("taking the run folder", [&] {
+    if (session_.is_first()) recorder_ = std::make_unique<Recorder>(request_);
   });
-  const RunPaths paths(config_.output_dir);
-  log_start({.prefix = session_.world() > 1 ? cat("rank ", session_.rank()) : "", .file = paths.log(session_.rank())});
 }
 
 void Trainer::open_data() {
-  session_.together("data", [&] {
+  session_.together("opening the data", [&] {
     train_data_ = open_samples(config_.data, config_.data.train);
     if (!config_.data.validation.empty()) validation_data_ = open_samples(config_.data, config_.data.validation);
   });
   total_steps_ = config_.train.steps > 0
                      ? config_.train.steps
-                     : train_data_->steps_for_epochs(config_.train.epochs, config_.train_batch_size);
+                     : train_data_->steps_for_epochs(config_.train.epochs, config_.train_batch_size,
+                                                     config_.data.drop_last);
   if (schedule_.total_num_steps == 0) schedule_.total_num_steps = total_steps_;
-  if (session_.is_first())
-    fingerprint_ = std::make_unique<FingerprintJob>(train_data_->data(), cat(config_.output_dir, "/data-fingerprint.json"));
+  session_.require_equal("the data", cat(train_data_->size(), " ", validation_data_ ? validation_data_->size() : 0));
 }
 
 /// The checker before step 1, and the same program on every rank before the first collective.
@@ -75,21 +126,33 @@ void Trainer::check_program() {
     const std::vector<const Program*> ranks(static_cast<size_t>(session_.world()), program);
     const std::vector<std::string> faults = check_programs(ranks);
     if (!faults.empty()) bug(cat("the step program is wrong: ", join(faults, "; ")));
-    session_.require_equal(cat("program ", program->name), hex64(program_hash(*program)));
+    session_.require_equal(cat("the program \"", program->name, "\""), hex64(program_hash(*program)));
   }
+}
+
+RunManifest Trainer::describe_run() {
+  RunManifest manifest = make_manifest(request_);
+  manifest.model = describe_model(setup_->folder(), setup_->train().model);
+  manifest.data["train"] = describe_data(*train_data_);
+  if (validation_data_) manifest.data["validation"] = describe_data(*validation_data_);
+  return manifest;
 }
 
 void Trainer::load_or_resume() {
   const std::string root = RunPaths(config_.output_dir).checkpoints();
-  const bool found = request_.resume.resume && !list_checkpoints(root).empty();
-  if (session_.is_first()) clean_checkpoints(posix_files(), root);
-  if (request_.resume.resume && (found || request_.resume.step))
-    return resume(choose_checkpoint(root, request_.resume.step, session_.checkpoint_group()));
-  session_.together("weights", [&] { setup_->state().load(setup_->folder()); });
+  // Rank 0 alone looks: it also cleans up what a killed run left.
+  const bool found = session_.first_decides("resuming", [&] {
+    if (request_.resume.resume) recorder_->admit(describe_run());
+    clean_checkpoints(posix_files(), root);
+    return request_.resume.resume && (request_.resume.step || !list_checkpoints(root).empty());
+  });
+  if (found) return resume(choose_checkpoint(root, request_.resume.step, session_.checkpoint_group()));
+  if (recorder_ && recorder_->before()) recorder_->say("no checkpoint was saved yet: training starts anew");
+  session_.together("reading the weights", [&] { setup_->state().load(setup_->folder()); });
 }
 
 void Trainer::resume(const std::string& folder) {
-  session_.together("checkpoint", [&] {
+  session_.together("reading the checkpoint", [&] {
     Checkpoint checkpoint(folder);
     setup_->state().load(checkpoint);
     const CheckpointMeta& meta = checkpoint.meta();
@@ -98,7 +161,28 @@ void Trainer::resume(const std::string& folder) {
     tokens_ = meta.tokens;
   });
   saved_step_ = step_;
-  if (session_.is_first()) recorder_->say(cat("resumed from ", folder));
+  if (!recorder_) return;
+  recorder_->say(cat("resumed from ", folder));
+  if (step_ >= total_steps_) recorder_->say(cat("nothing is left to train: step ", step_, " of ", total_steps_));
+}
+
+void Trainer::open_outputs() {
+  const RunPaths paths(config_.output_dir);
+  session_.together("writing the run folder", [&] {
+    if (recorder_) recorder_->start(describe_run(), step_ == 0 ? 0 : step_ + 1, total_steps_);
+  });
+  const bool prefixed = session_.world() > 1 && request_.launch.kind != LaunchKind::kSupervised;
+  log_start({.level = log_level(config_.log_level),
+             .prefix = prefixed ? cat("rank ", session_.rank()) : "",
+             .file = paths.log(session_.rank())});
+  log_debug(cat("rank ", session_.rank(), " of ", session_.world(), ", ftrun ", request_.build.version,
+                ", from step ", step_ + 1, " to ", total_steps_));
+  if (!recorder_) return;
+  start_fingerprints();
+  const int64_t states = 1 + static_cast<int64_t>(optimizer_state_kinds(config_.optimizer).size());
+  const int64_t bytes = count_parameters(setup_->train().model).total * 4 * states;
+  if (const auto tight = checkpoint_space_warning(posix_files(), paths.checkpoints(), bytes, config_.checkpoint.keep_last))
+    recorder_->warn(*tight);
 }
 
 void Trainer::start_loader() {
@@ -108,12 +192,12 @@ void Trainer::start_loader() {
                    session_.rank()};
   options.vocab_rows = setup_->train().model.vocab_rows;
   options.shuffle = config_.data.shuffle;
+  options.drop_last = config_.data.drop_last;
   options.seed = static_cast<uint64_t>(config_.train.seed);
   options.first_step = step_;
-  options.end_step = total_steps_;
+  options.end_step = std::max(step_, total_steps_);
   options.depth = static_cast<int>(config_.data.prefetch);
   loader_ = std::make_unique<Loader>(*train_data_, options);
-  if (session_.is_first()) recorder_->start(step_ + 1, total_steps_);
 }
 
 void Trainer::train_until_stopped() {
@@ -126,9 +210,10 @@ void Trainer::train_until_stopped() {
   }
   while (step_ < total_steps_ && signal_ == 0) {
     StepMetrics metrics = train_step();
-    if (validation_due()) validate(metrics);
+    if (signal_ == 0 && validation_due()) validate(metrics);
     if (recorder_) recorder_->record(metrics);
-    record_fingerprints();
+    refuse_skipped_row();
+    record_fingerprints(false);
     const bool due = config_.checkpoint.every > 0 && step_ % config_.checkpoint.every == 0;
     if (due || signal_ != 0) save_checkpoint();
   }
@@ -137,10 +222,7 @@ void Trainer::train_until_stopped() {
 StepMetrics Trainer::train_step() {
   const auto start = Clock::now();
   const Loader::Fetched fetched = loader_->next();
-  if (step_ == 0 && recorder_)
-    recorder_->update([](RunManifest& manifest) {
-      manifest.counters["ready_milliseconds"] = static_cast<int64_t>(read_process_times().age_seconds * 1e3);
-    });
+  note_ready();
   StepRun step;
   step.micro_batches = fetched.batch.micro_batches;
   step.scalars = step_scalars_of(config_.optimizer, schedule_, step_ - skipped_ + 1);
@@ -158,7 +240,15 @@ StepMetrics Trainer::train_step() {
   metrics.learning_rate = step.scalars.learning_rate;
   metrics.step_seconds = seconds_since(start);
   account(step, metrics);
+  show_step(step, metrics);
   return metrics;
+}
+
+/// How long it took from the start of the process to the first forward pass.
+void Trainer::note_ready() {
+  if (std::exchange(ready_, true) || !recorder_) return;
+  const auto milliseconds = static_cast<int64_t>(read_process_times().age_seconds * 1e3);
+  recorder_->update([&](RunManifest& manifest) { manifest.counters["ready_milliseconds"] = milliseconds; });
 }
 
 void Trainer::account(StepRun& step, StepMetrics& metrics) {
@@ -177,6 +267,14 @@ void Trainer::account(StepRun& step, StepMetrics& metrics) {
   count_skipped(step.finite);
 }
 
+void Trainer::show_step(const StepRun& step, const StepMetrics& metrics) {
+  log_debug(plain_step_text(metrics));
+  if (!recorder_) return;
+  const int64_t every = config_.steps_per_print;
+  if (every > 0 && step_ % every == 0) recorder_->say(deepspeed_step_text(step_, skipped_, step, config_.optimizer));
+  if (config_.wall_clock_breakdown) recorder_->say(breakdown_text(setup_->trainer().seconds()));
+}
+
 /// Every rank counts the same, because every rank sees the same reduced loss and gradient.
 void Trainer::count_skipped(bool finite) {
   if (finite) {
@@ -185,15 +283,21 @@ void Trainer::count_skipped(bool finite) {
   }
   ++skipped_;
   ++skipped_in_a_row_;
-  if (recorder_) {
-    log_warning(cat("step ", step_, ": loss or gradient is not finite; the update was left out (",
-                    skipped_in_a_row_, " in a row)"));
-    recorder_->update([&](RunManifest& manifest) { manifest.counters["skipped_steps"] = skipped_; });
-  }
-  if (skipped_in_a_row_ >= config_.train.max_nonfinite_steps)
-    throw Error(ExitCode::kNumerical,
-                cat("step ", step_, ": loss or gradient was not finite for ", skipped_in_a_row_, " steps in a row"),
-                "lower the learning rate, check the data of these steps, or raise train.max_nonfinite_steps");
+  if (!recorder_) return;
+  const std::string place =
+      skipped_in_a_row_ == 1 ? nonfinite_place(setup_->train().model, setup_->partition(), setup_->memory()) : "";
+  recorder_->warn(cat("step ", step_, ": loss or gradient is not finite; the update was left out (",
+                      skipped_in_a_row_, " in a row)", place.empty() ? "" : ": ", place));
+  recorder_->update([&](RunManifest& manifest) { manifest.counters["skipped_steps"] = skipped_; });
+}
+
+void Trainer::refuse_skipped_row() const {
+  if (skipped_in_a_row_ < config_.train.max_nonfinite_steps) return;
+  const std::string place = nonfinite_place(setup_->train().model, setup_->partition(), setup_->memory());
+  throw Error(ExitCode::kNumerical,
+              cat("step ", step_, ": loss or gradient was not finite for ", skipped_in_a_row_,
+                  skipped_in_a_row_ == 1 ? " step" : " steps in a row", place.empty() ? "" : ": ", place),
+              "lower the learning rate, check the data of these steps, or raise train.max_nonfinite_steps");
 }
 
 bool Trainer::validation_due() const {
@@ -212,29 +316,52 @@ double Trainer::validation_loss() {
   ValidationReader reader(*validation_data_, config_.train.evaluation.samples,
                           config_.train_micro_batch_size_per_gpu, session_.world(), session_.rank(),
                           setup_->evaluate().model.vocab_rows);
+  if (reader.counted_tokens_global() == 0)
+    throw Error(ExitCode::kBadInput,
+                cat(validation_data_->data().name(), ": no token counts in the first ", reader.sequences(),
+                    " sequences, so they have no loss"),
+                "raise train.evaluation.samples, or validate on other data");
   double loss = 0;
-  double counted = 0;
   for (int64_t round = 0; round < reader.rounds(); ++round) {
     StepRun step;
     step.micro_batches = {&reader.read(round), 1};
     setup_->evaluator().run(step);
     loss += step.loss_sum;
-    counted += step.counted_tokens;
   }
-  return loss / counted;
+  return loss / static_cast<double>(reader.counted_tokens_global());
 }
 
-void Trainer::record_fingerprints() {
-  if (!fingerprint_ || fingerprint_recorded_) return;
-  const std::optional<DataFingerprint> found = fingerprint_->result();
-  if (!found) return;
-  fingerprint_recorded_ = true;
-  recorder_->update([&](RunManifest& manifest) {
-    InputRecord& record = manifest.data["train"];
-    record.path = train_data_->data().name();
-    record.fingerprint = found->digest;
-    manifest.model.fingerprint = setup_->folder().fingerprint();
-  });
+void Trainer::start_fingerprints() {
+  fingerprints_["train"] =
+      std::make_unique<FingerprintJob>(train_data_->data(), cat(config_.output_dir, "/data-fingerprint.json"));
+  if (validation_data_)
+    fingerprints_["validation"] = std::make_unique<FingerprintJob>(
+        validation_data_->data(), cat(config_.output_dir, "/validation-fingerprint.json"));
+}
+
+void Trainer::record_fingerprints(bool wait) {
+  for (auto job = fingerprints_.begin(); job != fingerprints_.end();) {
+    const std::optional<DataFingerprint> found = wait ? job->second->wait() : job->second->result();
+    if (!found) {
+      ++job;
+      continue;
+    }
+    note_fingerprint(job->first, found->digest);
+    job = fingerprints_.erase(job);
+  }
+}
+
+/// The content of the data is known only now: a resumed run may turn out to be another one.
+void Trainer::note_fingerprint(const std::string& role, const std::string& digest) {
+  if (role == "train") train_fingerprint_ = digest;
+  recorder_->update([&](RunManifest& manifest) { manifest.data[role].fingerprint = digest; });
+  if (!recorder_->before() || role != "train") return;
+  const auto& records = recorder_->before()->data;
+  const auto earlier = records.find(role);
+  if (earlier == records.end() || earlier->second.fingerprint.empty() || earlier->second.fingerprint == digest) return;
+  refuse_other_run(recorder_->paths().manifest(),
+                   {{cat("data.", role, ".fingerprint"), earlier->second.fingerprint, digest}},
+                   request_.resume.allowed);
 }
 
 CheckpointMeta Trainer::checkpoint_meta() {
@@ -246,6 +373,7 @@ CheckpointMeta Trainer::checkpoint_meta() {
   meta.tokens = tokens_;
   meta.seed = static_cast<uint64_t>(config_.train.seed);
   meta.scheduler["last_batch_iteration"] = static_cast<double>(step_ - skipped_ - 1);
+  meta.data_fingerprint = train_fingerprint_;
   meta.model_fingerprint = setup_->folder().fingerprint();
   meta.config_hash = hex64(xxh3(request_.config_json.data(), request_.config_json.size()));
   meta.topology = {{"world_size", session_.world()}, {"data", session_.world()}};
@@ -265,78 +393,37 @@ void Trainer::save_checkpoint() {
 
 void Trainer::finish() {
   loader_->shutdown();
-  if (signal_ == 0) {
-    save_checkpoint();
-    export_model_folder();
-    show_sample();
+  if (signal_ == 0) save_checkpoint();
+  if (signal_ == 0 && config_.model_export.enabled) {
+    const std::string folder = cat(RunPaths(config_.output_dir).exported(), "/model");
+    session_.together("exporting the model", [&] {
+      if (!recorder_) return;
+      export_weights(config_, *setup_, folder);
+      recorder_->say(cat("exported ", folder));
+    });
   }
-  report_memory();
-  if (!recorder_) return;
-  const int code = signal_ == 0 ? 0 : stop_exit_code(signal_);
-  const std::string reason = signal_ == 0 ? "done" : cat("stopped by signal ", signal_, " after step ", step_);
-  const std::string table = recorder_->finish(code, reason);
+  if (recorder_) conclude();
+}
+
+void Trainer::conclude() {
+  if (signal_ == 0) {
+    record_fingerprints(true);
+    const std::string sample = validation_data_ ? sample_text(config_, *setup_, *validation_data_) : "";
+    if (!sample.empty()) recorder_->say(sample);
+  }
+  recorder_->say(memory_text(*setup_));
+  const std::string reason = signal_ == 0 ? "done" : cat("stopped by ", signal_name(signal_), " after step ", step_);
+  const std::string table = recorder_->finish(exit_code(), reason);
   std::cout << '\n' << table << std::flush;
   if (signal_ != 0) log_notice(cat(reason, "; continue with --resume auto"));
 }
 
-void Trainer::export_model_folder() {
-  if (!config_.model_export.enabled) return;
-  session_.together("export", [&] {
-    if (!session_.is_first()) return;
-    ExportOptions options;
-    options.folder = cat(RunPaths(config_.output_dir).exported(), "/model");
-    options.source_folder = setup_->folder().path();
-    options.config_json = setup_->folder().config_json();
-    const bool half = config_.model_export.dtype == ExportDtype::kBf16 ||
-                      (config_.model_export.dtype == ExportDtype::kAuto &&
-                       setup_->model_config().dtype == DType::kBF16);
-    options.dtype = half ? DType::kBF16 : DType::kF32;
-    std::vector<ExportTensor> tensors;
-    for (const TensorInfo& tensor : setup_->train().model.tensors) tensors.push_back({tensor.name, tensor.shape});
-    export_model(posix_files(), options, tensors, [&](const ExportPiece& piece, std::span<float> out) {
-      setup_->state().read(piece.tensor, piece.begin, piece.end, out);
-    });
-    recorder_->say(cat("exported ", options.folder));
-  });
-}
+int Trainer::exit_code() const { return signal_ == 0 ? 0 : stop_exit_code(signal_); }
 
-/// Every rank computes the same text (the logits program has no collective); the first one shows it.
-void Trainer::show_sample() {
-  if (config_.train.generate.prompt_tokens == 0 || !validation_data_ || !session_.is_first()) return;
-  TrainingSetup::Writer& writer = setup_->writer();
-  const ModelDescription& model = writer.plan.model;
-  RowReader reader(*validation_data_, model.vocab_rows);
-  Batch batch;
-  reader.start(batch, 1);
-  reader.fill(batch, 0, 0);
-  const auto prompt_size = static_cast<size_t>(std::min(config_.train.generate.prompt_tokens, model.batch.row_tokens));
-  const std::vector<int32_t> prompt(batch.tokens.begin(), batch.tokens.begin() + static_cast<std::ptrdiff_t>(prompt_size));
-  GenerateOptions options{config_.train.generate.tokens, config_.train.generate.temperature,
-                          static_cast<uint64_t>(config_.train.seed), setup_->model_config().eos_ids};
-  const std::vector<int32_t> text = generate(*writer.executor, model, setup_->memory(), prompt, options);
-  const std::string tokenizer = setup_->folder().path() + "/tokenizer.json";
-  if (!posix_files().exists(tokenizer)) return;
-  const Detokenizer words = Detokenizer::parse(read_file(tokenizer), tokenizer);
-  recorder_->say(cat("\nsample (the validation text's first ", prompt_size, " tokens, continued by the model):\n",
-                     words.decode(prompt), " >>>", words.decode(text), "\n"));
+int train(const TrainRequest& request) {
+  install_crash_handler();
+  end_at_once_on_signals();
+  return Trainer(request).run();
 }
-
-/// What was planned beside what was allocated; the process's own figures below.
-void Trainer::report_memory() {
-  if (!recorder_) return;
-  std::map<std::string, int64_t> planned;
-  for (const auto& [category, bytes] : memory_account(setup_->train().program).by_category)
-    planned[std::string(category_name(category))] = bytes;
-  std::vector<std::vector<std::string>> rows;
-  for (const auto& [category, bytes] : setup_->memory().allocated())
-    rows.push_back({category, human_bytes(planned[category]), human_bytes(bytes)});
-  const ProcessMemory process = read_process_memory();
-  recorder_->say("\nmemory of rank 0\n" + format_table({"category", "training program", "allocated"}, rows) +
-                 cat("process: ", human_bytes(process.anonymous + process.shared_memory),
-                     " anonymous and shared now, ", human_bytes(process.peak_resident),
-                     " resident at most (with mapped files)"));
-}
-
-int train(const TrainRequest& request) { return Trainer(request).run(); }
 
 }  // namespace ftrun

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,30 +20,38 @@ class Trainer {
  public:
   explicit Trainer(const TrainRequest& request);
 
-  /// Returns the exit code.
+  /// Returns the exit code. Error of any step; the run's manifest then says so.
   int run();
 
  private:
-  void open_outputs();
+  int train();
+  void prepare_process();
+  void take_folder();
   void open_data();
   void check_program();
+  RunManifest describe_run();
   void load_or_resume();
   void resume(const std::string& folder);
+  void open_outputs();
   void start_loader();
   void train_until_stopped();
   StepMetrics train_step();
+  void note_ready();
   void account(StepRun& step, StepMetrics& metrics);
+  void show_step(const StepRun& step, const StepMetrics& metrics);
   void count_skipped(bool finite);
+  void refuse_skipped_row() const;
   double validation_loss();
   void validate(StepMetrics& metrics);
   bool validation_due() const;
   void save_checkpoint();
   CheckpointMeta checkpoint_meta();
-  void record_fingerprints();
+  void start_fingerprints();
+  void record_fingerprints(bool wait);
+  void note_fingerprint(const std::string& role, const std::string& digest);
   void finish();
-  void export_model_folder();
-  void show_sample();
-  void report_memory();
+  void conclude();
+  int exit_code() const;
 
   const TrainRequest& request_;
   const Config& config_;
@@ -51,8 +60,9 @@ class Trainer {
   std::unique_ptr<TrainingSetup> setup_;
   std::unique_ptr<SampleSet> train_data_;
   std::unique_ptr<SampleSet> validation_data_;
-  std::unique_ptr<FingerprintJob> fingerprint_;  // rank 0
-  bool fingerprint_recorded_ = false;
+  /// Rank 0: those not known yet, by role.
+  std::map<std::string, std::unique_ptr<FingerprintJob>> fingerprints_;
+  std::string train_fingerprint_;
   std::unique_ptr<Loader> loader_;
   SchedulerConfig schedule_;
 
@@ -64,6 +74,7 @@ class Trainer {
   int64_t tokens_ = 0;
   int64_t saved_step_ = -1;
   int signal_ = 0;
+  bool ready_ = false;
 };
 
 }  // namespace ftrun

@@ -60,7 +60,9 @@ class Deriver {
     const ValueRole role = value(id).role;
     if (role == ValueRole::kInput || role == ValueRole::kParam || role == ValueRole::kSaved) return id;
     require(role == ValueRole::kTemp, "backward needs a value that leaves the layer");
-    if (const auto again = remade_.find(id); again != remade_.end()) return again->second;
+    // Input gradients may run before all weight gradients, so they cannot read what those made again.
+    for (const List made_for : {List::kInputGrad, list})
+      if (const auto again = remade_.find({id, made_for}); again != remade_.end()) return again->second;
     const Op& maker = graph_.forward[producer_.at(id)];
     if (is_cheap(maker.kind) && is_remade(maker, id)) return remake(Op(maker), id, list);
     value(id).role = ValueRole::kSaved;
@@ -78,7 +80,7 @@ class Deriver {
 
   ValueId remake(Op maker, ValueId id, List list) {
     const ValueId again = temp_like(id, value(id).name + ".again");
-    remade_[id] = again;
+    remade_[{id, list}] = again;
     if (maker.kind == OpKind::kSwiGlu) {
       emit(list, OpKind::kSwiGlu, {needed(maker.in[0], list)}, {again});
       return again;
@@ -114,6 +116,13 @@ class Deriver {
     return terms.empty() ? -1 : terms[0];
   }
 
+  /// The gradient of what an operation made: there is one unless nothing reads the result.
+  ValueId result_gradient(ValueId id) {
+    const ValueId grad = gradient(id);
+    if (grad < 0) bug(cat(graph_.name, ": nothing reads ", value(id).name));
+    return grad;
+  }
+
   bool wants_gradient(ValueId id) {
     return value(id).role != ValueRole::kInput || value(id).port == Port::kHidden;
   }
@@ -140,12 +149,12 @@ class Deriver {
   }
 
   void derive_embed(const Op& op) {
-    emit(List::kWeightGrad, OpKind::kEmbedWgrad, {op.in[0], gradient(op.out[0])}, {param_grad(op.in[1])});
+    emit(List::kWeightGrad, OpKind::kEmbedWgrad, {op.in[0], result_gradient(op.out[0])}, {param_grad(op.in[1])});
   }
 
   /// `e`, the gradient that already reached x past the norm, is added by the norm's own kernel.
   void derive_norm(const Op& op, ValueId x, ValueId y, ValueId rstd, ValueId weight) {
-    const ValueId dy = gradient(y);
+    const ValueId dy = result_gradient(y);
     const ValueId e = gradient(x);
     const ValueId x_saved = needed(x, List::kInputGrad);
     const ValueId rstd_saved = needed(rstd, List::kInputGrad);
@@ -165,7 +174,7 @@ class Deriver {
   }
 
   void derive_linear(const Op& op) {
-    const ValueId dy = gradient(op.out[0]);
+    const ValueId dy = result_gradient(op.out[0]);
     const ValueId x = needed(op.in[0], List::kWeightGrad);
     emit(List::kWeightGrad, OpKind::kLinearWgrad, {dy, x}, {param_grad(op.in[1])});
     if (op.in.size() > 2) emit(List::kWeightGrad, OpKind::kBiasWgrad, {dy}, {param_grad(op.in[2])});
@@ -176,7 +185,7 @@ class Deriver {
   }
 
   void derive_qk_norm(const Op& op) {
-    const ValueId dy = gradient(op.out[0]);
+    const ValueId dy = result_gradient(op.out[0]);
     const ValueId qkv = needed(op.in[0], List::kInputGrad);
     const ValueId rstd = needed(op.out[1], List::kInputGrad);
     emit(List::kWeightGrad, OpKind::kQkNormWgrad, {dy, qkv, rstd},
@@ -187,14 +196,14 @@ class Deriver {
   }
 
   void derive_rope(const Op& op) {
-    const ValueId dy = gradient(op.out[0]);
+    const ValueId dy = result_gradient(op.out[0]);
     const ValueId dx = temp_like(op.in[0], "d_" + value(op.in[0]).name);
     emit(List::kInputGrad, OpKind::kRopeDgrad, {dy, op.in[1]}, {dx}, op.attrs);
     add_term(op.in[0], dx);
   }
 
   void derive_attention(const Op& op) {
-    const ValueId da = gradient(op.out[0]);
+    const ValueId da = result_gradient(op.out[0]);
     const ValueId qkv = needed(op.in[0], List::kInputGrad);
     const ValueId a = needed(op.out[0], List::kInputGrad);
     const ValueId lse = needed(op.out[1], List::kInputGrad);
@@ -204,7 +213,7 @@ class Deriver {
   }
 
   void derive_swiglu(const Op& op) {
-    const ValueId ds = gradient(op.out[0]);
+    const ValueId ds = result_gradient(op.out[0]);
     const ValueId gu = needed(op.in[0], List::kInputGrad);
     const ValueId dgu = temp_like(gu, "d_" + value(gu).name);
     emit(List::kInputGrad, OpKind::kSwiGluDgrad, {ds, gu}, {dgu});
@@ -212,7 +221,7 @@ class Deriver {
   }
 
   void derive_add(const Op& op) {
-    const ValueId dy = gradient(op.out[0]);
+    const ValueId dy = result_gradient(op.out[0]);
     add_term(op.in[0], dy);
     add_term(op.in[1], dy);
   }
@@ -237,7 +246,7 @@ class Deriver {
 
   LayerGraph& graph_;
   std::map<ValueId, size_t> producer_;
-  std::map<ValueId, ValueId> remade_;
+  std::map<std::pair<ValueId, List>, ValueId> remade_;
   std::map<ValueId, std::vector<ValueId>> terms_;
 };
 

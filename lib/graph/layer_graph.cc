@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "graph/shapes.h"
 
 namespace ftrun {
 
@@ -45,7 +46,7 @@ bool is_given(ValueRole role, bool backward) {
   }
 }
 
-void check_list(const LayerGraph& graph, std::span<const Op> list, bool backward) {
+void check_list(const LayerGraph& graph, std::span<const Op> list, bool backward, std::set<ValueId>& written) {
   std::set<ValueId> defined;
   for (const Op& op : list) {
     for (const ValueId id : op.in) {
@@ -55,17 +56,21 @@ void check_list(const LayerGraph& graph, std::span<const Op> list, bool backward
     }
     for (const ValueId id : op.out) {
       const Value& value = graph.at(id);
-      if (is_given(value.role, backward) || (!defined.insert(id).second && value.role != ValueRole::kParamGrad))
+      if (is_given(value.role, backward) || !written.insert(id).second)
         bug(cat(graph.name, ": ", op_text(graph, op), " writes ", value.name, " a second time"));
+      defined.insert(id);
     }
+    if (const std::string fault = shape_fault(graph, op); !fault.empty())
+      bug(cat(graph.name, ": ", op_text(graph, op), " ", fault));
   }
 }
 
 }  // namespace
 
 void check_graph(const LayerGraph& graph) {
-  check_list(graph, graph.forward, false);
-  check_list(graph, graph.backward, true);
+  std::set<ValueId> written;
+  check_list(graph, graph.forward, false, written);
+  check_list(graph, graph.backward, true, written);
 }
 
 std::string op_text(const LayerGraph& graph, const Op& op) {

@@ -115,7 +115,8 @@ class GraphBuilder {
 void derive_backward(LayerGraph& graph);
 
 /// Throws Error(kBug) unless every operation's operands are defined before use, shapes agree with
-/// its kind, and nothing but parameter gradients is written twice.
+/// its kind, and nothing is written twice (a list overwrites or adds as a whole: two operations that
+/// write one parameter's gradient would lose the first).
 void check_graph(const LayerGraph& graph);
 
 /// Bytes of scratch an operation needs with `values`' shapes; the kernels rely on exactly this.

@@ -6,12 +6,12 @@
 namespace ftrun {
 
 std::string_view op_name(OpKind kind) {
-  static constexpr std::array<std::string_view, 23> kNames{
+  static constexpr std::array<std::string_view, 22> kNames{
       "embed",        "embed_wgrad",    "rope_table",    "rms_norm",       "add_rms_norm",
       "rms_norm_dgrad", "rms_norm_wgrad", "linear",      "linear_dgrad",   "linear_wgrad",
       "bias_wgrad",   "qk_norm",        "qk_norm_dgrad", "qk_norm_wgrad",  "rope",
       "rope_dgrad",   "attention",      "attention_dgrad", "swiglu",       "swiglu_dgrad",
-      "add",          "linear_cross_entropy", ""};
+      "add",          "linear_cross_entropy"};
   return kNames[static_cast<size_t>(kind)];
 }
 

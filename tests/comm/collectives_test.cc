@@ -237,17 +237,17 @@ TEST_CASE("two ranks may both send first and receive afterwards") {
       const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
         const auto group = open_world(rendezvous, backend);
         const int peer = 1 - group->rank();
-        constexpr int64_t kCount = 50'000;
+        constexpr int64_t kCount = 20'000;
         std::vector<std::unique_ptr<Buffer<float>>> outgoing;
         std::vector<Work> sends;
-        for (int i = 0; i < 20; ++i) {
+        for (int i = 0; i < 100; ++i) {  // more than a mailbox holds
           outgoing.push_back(std::make_unique<Buffer<float>>(*group, shared, kCount));
           outgoing.back()->fill(input<float>(group->rank(), kCount, i));
-          if (i < 8) sends.push_back(group->send(outgoing.back()->data, kCount, DType::kF32, peer, {"a"}));
+          if (i < 80) sends.push_back(group->send(outgoing.back()->data, kCount, DType::kF32, peer, {"a"}));
         }
         Buffer<float> incoming(*group, false, kCount);
-        for (int i = 0; i < 20; ++i) {
-          if (i >= 8)
+        for (int i = 0; i < 100; ++i) {
+          if (i >= 80)
             sends.push_back(group->send(outgoing[static_cast<size_t>(i)]->data, kCount, DType::kF32,
                                         peer, {"a"}));
           group->receive(incoming.data, kCount, DType::kF32, peer, {"a"}).wait();

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <functional>
+#include <regex>
+#include <string>
+
+#include "base/error.h"
+#include "graph/layer_graph.h"
+
+namespace ftrun::fixtures {
+
+// Letters of the small graphs: B=2 rows of T=4 tokens (N=8), D=16, H=4, K=2, d=4, F=24, V=32.
+
+struct BlockShape {
+  int64_t rows = 2;
+  int64_t row_tokens = 4;
+  int64_t hidden = 16;
+  int64_t query_heads = 4;
+  int64_t kv_heads = 2;
+  int64_t head_size = 4;
+  int64_t feed_forward = 24;
+  int64_t vocabulary = 32;
+  int64_t window = 0;
+  bool biases = false;
+  bool qk_norm = false;
+
+  int64_t tokens() const { return rows * row_tokens; }
+};
+
+/// A pre-norm block of attention and gated MLP.
+inline LayerGraph block(const BlockShape& s, bool train = true) {
+  const int64_t width = (s.query_heads + 2 * s.kv_heads) * s.head_size;
+  const HeadAttrs heads{s.query_heads, s.kv_heads, s.head_size, 1e-6};
+  GraphBuilder g("block", s.tokens(), s.row_tokens);
+  const auto bias = [&](const char* name, int64_t size) { return s.biases ? g.param(name, {size}) : -1; };
+  const ValueId x = g.input(Port::kHidden, DType::kF32, {s.tokens(), s.hidden}, "x");
+  const ValueId rope = g.input(Port::kRope, DType::kF32, {s.tokens(), s.head_size}, "rope");
+  const ValueId starts = g.input(Port::kStarts, DType::kI32, {s.tokens()}, "starts");
+  const ValueId norm = g.rms_norm(x, g.param("n1", {s.hidden}), 1e-5);
+  ValueId qkv = g.linear(norm, g.param("qkv", {width, s.hidden}), bias("qkv.b", width));
+  if (s.qk_norm) qkv = g.qk_norm(qkv, g.param("wq", {s.head_size}), g.param("wk", {s.head_size}), heads);
+  const ValueId attended = g.attention(g.rope(qkv, rope, heads), starts,
+                                       {s.query_heads, s.kv_heads, s.head_size, 0, 0.5, s.window});
+  const ValueId o = g.param("o", {s.hidden, s.query_heads * s.head_size});
+  const ValueId out = g.linear(attended, o, bias("o.b", s.hidden));
+  const auto middle = g.add_rms_norm(x, out, g.param("n2", {s.hidden}), 1e-5);
+  const ValueId gate_up = g.param("gu", {2 * s.feed_forward, s.hidden});
+  const ValueId gated = g.swiglu(g.linear(middle.norm, gate_up, bias("gu.b", 2 * s.feed_forward)));
+  const ValueId down = g.param("down", {s.hidden, s.feed_forward});
+  g.output(g.add(middle.sum, g.linear(gated, down, bias("down.b", s.hidden))), Port::kHidden);
+  return g.finish(train);
+}
+
+inline LayerGraph embedding(const BlockShape& s, bool train = true) {
+  GraphBuilder g("embed", s.tokens(), s.row_tokens);
+  const ValueId tokens = g.input(Port::kTokens, DType::kI32, {s.tokens()}, "tokens");
+  const ValueId positions = g.input(Port::kPositions, DType::kI32, {s.tokens()}, "positions");
+  g.output(g.embed(tokens, g.param("table", {s.vocabulary, s.hidden})), Port::kHidden);
+  g.output(g.rope_table(positions, std::vector<double>(static_cast<size_t>(s.head_size / 2), 0.1), 1.0), Port::kRope);
+  return g.finish(train);
+}
+
+inline LayerGraph head(const BlockShape& s, bool train = true, int64_t chunk_tokens = 256) {
+  GraphBuilder g("head", s.tokens(), s.row_tokens);
+  const ValueId x = g.input(Port::kHidden, DType::kF32, {s.tokens(), s.hidden}, "x");
+  const ValueId labels = g.input(Port::kLabels, DType::kI32, {s.tokens()}, "labels");
+  const ValueId y = g.rms_norm(x, g.param("n", {s.hidden}), 1e-5);
+  g.linear_cross_entropy(y, g.param("w", {s.vocabulary, s.hidden}), labels,
+                         {.with_gradients = train, .chunk_tokens = chunk_tokens});
+  return g.finish(train);
+}
+
+inline std::string list_text(const LayerGraph& graph, const std::vector<Op>& list) {
+  std::string text;
+  for (const Op& op : list) text += op_text(graph, op) + "\n";
+  return text;
+}
+
+/// "name bytes" of each saved value, a line each.
+inline std::string saved_text(const LayerGraph& graph) {
+  std::string text;
+  for (const ValueId id : graph.with_role(ValueRole::kSaved))
+    text += cat(graph.at(id).name, " ", graph.at(id).bytes(), "\n");
+  return text;
+}
+
+/// The value called `name`; a test that asks for another one is wrong.
+inline ValueId named(const LayerGraph& graph, const std::string& name) {
+  for (size_t i = 0; i < graph.values.size(); ++i)
+    if (graph.values[i].name == name) return static_cast<ValueId>(i);
+  throw std::logic_error("no value " + name);
+}
+
+/// What a failed check of ours says, without its place; "nothing" when none failed.
+inline std::string bug_text(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return std::regex_replace(error.message(), std::regex("^internal error at [^ ]*:[0-9]+: "), "");
+  }
+  return "nothing";
+}
+
+}  // namespace ftrun::fixtures

@@ -1,0 +1,116 @@
+#include "blocks.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using namespace fixtures;
+
+/// What the builder says to `use`, given a hidden input x:[8,16].
+std::string refusal(const std::function<void(GraphBuilder&, ValueId)>& use) {
+  GraphBuilder g("layer", 8, 4);
+  const ValueId x = g.input(Port::kHidden, DType::kF32, {8, 16}, "x");
+  return bug_text([&] { use(g, x); });
+}
+
+TEST_CASE("tokens come in whole rows") {
+  CHECK(bug_text([] { GraphBuilder("layer", 10, 4); }) == "rows of tokens");
+  CHECK(bug_text([] { GraphBuilder("layer", 0, 4); }) == "rows of tokens");
+  CHECK(bug_text([] { GraphBuilder("layer", 8, 0); }) == "rows of tokens");
+  CHECK(bug_text([] { GraphBuilder("layer", 8, 8); }) == "nothing");
+}
+
+TEST_CASE("operands that do not fit are refused when the operation is built") {
+  CHECK(refusal([](auto& g, ValueId x) { g.rms_norm(x, g.param("w", {15}), 1e-5); }) == "rms_norm width");
+  CHECK(refusal([](auto& g, ValueId x) { g.linear(x, g.param("w", {4, 15})); }) == "linear input width");
+  CHECK(refusal([](auto& g, ValueId x) { g.linear(x, g.param("w", {4, 16}), g.param("b", {5})); }) ==
+        "linear bias width");
+  CHECK(refusal([](auto& g, ValueId x) { g.add(x, g.linear(x, g.param("w", {4, 16}))); }) == "add operands");
+  CHECK(refusal([](auto& g, ValueId x) {
+          g.add_rms_norm(x, g.linear(x, g.param("w", {4, 16})), g.param("n", {16}), 1e-5);
+        }) == "add_rms_norm operands");
+  CHECK(refusal([](auto& g, ValueId x) { g.add_rms_norm(x, x, g.param("n", {4}), 1e-5); }) == "add_rms_norm width");
+  CHECK(refusal([](auto& g, ValueId x) {
+          g.qk_norm(x, g.param("q", {4}), g.param("k", {3}), {2, 1, 4, 1e-6});
+        }) == "qk_norm weights");
+  CHECK(refusal([](auto& g, ValueId x) {
+          g.rope(x, g.input(Port::kRope, DType::kF32, {8, 6}, "rope"), {2, 1, 4, 0});
+        }) == "rope table");
+  CHECK(refusal([](auto& g, ValueId x) {
+          g.attention(x, g.input(Port::kStarts, DType::kI32, {8}, "starts"), {3, 1, 4, 0, 1.0, 0});
+        }) == "attention operand");
+  CHECK(refusal([](auto& g, ValueId) {
+          const ValueId qkv = g.input(Port::kHidden, DType::kF32, {8, 28}, "qkv");
+          g.attention(qkv, g.input(Port::kStarts, DType::kI32, {8}, "starts"), {3, 2, 4, 0, 1.0, 0});
+        }) == "query heads are a multiple of key/value heads");
+  CHECK(refusal([](auto& g, ValueId x) {
+          g.linear_cross_entropy(x, g.param("w", {9, 15}), g.input(Port::kLabels, DType::kI32, {8}, "labels"), {});
+        }) == "head width");
+}
+
+TEST_CASE("outputs are made by the layer, not given to it") {
+  CHECK(refusal([](auto& g, ValueId x) { g.output(x, Port::kHidden); }) == "outputs are made by the layer");
+}
+
+TEST_CASE("a result that nothing reads is refused when backward is derived") {
+  CHECK(refusal([](auto& g, ValueId x) {
+          g.linear(x, g.param("unused", {4, 16}));
+          g.output(g.linear(x, g.param("w", {16, 16})), Port::kHidden);
+          g.finish(true);
+        }) == "layer: nothing reads unused.out");
+}
+
+TEST_CASE("an input that reaches no output, or unchanged, is refused when backward is derived") {
+  CHECK(refusal([](auto& g, ValueId) {
+          const ValueId tokens = g.input(Port::kTokens, DType::kI32, {8}, "tokens");
+          g.output(g.embed(tokens, g.param("table", {9, 16})), Port::kHidden);
+          g.finish(true);
+        }) == "the input's gradient is made by the layer");
+}
+
+TEST_CASE("a head without gradients has no backward") {
+  CHECK(refusal([](auto& g, ValueId x) {
+          const ValueId labels = g.input(Port::kLabels, DType::kI32, {8}, "labels");
+          g.linear_cross_entropy(g.rms_norm(x, g.param("n", {16}), 1e-5), g.param("w", {9, 16}), labels,
+                                 {.with_gradients = false});
+          g.finish(true);
+        }) == "a head without gradients has no backward");
+}
+
+TEST_CASE("statistics are F32 and activations have the dtype of the graph") {
+  GraphBuilder b("layer", 8, 4, DType::kF64);
+  const ValueId x = b.input(Port::kHidden, DType::kF64, {8, 16}, "x");
+  b.output(b.rms_norm(x, b.param("n", {16}), 1e-5), Port::kHidden);
+  const LayerGraph g = b.finish(true);
+  CHECK(g.at(named(g, "n.out")).dtype == DType::kF64);
+  CHECK(g.at(named(g, "n.rstd")).dtype == DType::kF32);
+  CHECK(g.at(named(g, "d_n")).dtype == DType::kF64);
+  CHECK(g.at(named(g, "n.out")).bytes() == 8 * 16 * 8);
+}
+
+TEST_CASE("attention takes the rows of the graph, whatever its attributes said") {
+  const LayerGraph g = block({});
+  CHECK(std::get<AttentionAttrs>(g.forward[3].attrs).row_tokens == 4);
+}
+
+TEST_CASE("a scalar has one element and an empty dimension none") {
+  CHECK(element_count({}) == 1);
+  CHECK(element_count({3, 0, 5}) == 0);
+  CHECK(element_count({3, 4, 5}) == 60);
+}
+
+TEST_CASE("ports have names for messages") {
+  CHECK(port_name(Port::kNone) == "none");
+  CHECK(port_name(Port::kTokens) == "tokens");
+  CHECK(port_name(Port::kPositions) == "positions");
+  CHECK(port_name(Port::kStarts) == "starts");
+  CHECK(port_name(Port::kLabels) == "labels");
+  CHECK(port_name(Port::kHidden) == "hidden");
+  CHECK(port_name(Port::kRope) == "rope");
+  CHECK(port_name(Port::kLogits) == "logits");
+  CHECK(port_name(Port::kLoss) == "loss");
+}
+
+}  // namespace
+}  // namespace ftrun

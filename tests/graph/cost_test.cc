@@ -1,0 +1,162 @@
+#include <algorithm>
+
+#include "blocks.h"
+#include "graph/storage.h"
+#include "graph/workspace.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using namespace fixtures;
+
+const Op& first_of(const LayerGraph& g, OpKind kind) {
+  for (const auto* list : {&g.forward, &g.backward})
+    for (const Op& op : *list)
+      if (op.kind == kind) return op;
+  throw std::logic_error("no such operation");
+}
+
+TEST_CASE("a product counts two operations for each token and weight, forward and for each gradient") {
+  const LayerGraph g = block({});
+  CHECK(flops(g, first_of(g, OpKind::kLinear)) == 2.0 * 8 * 16 * 32);        // x[8,16] qkv[32,16]
+  CHECK(flops(g, first_of(g, OpKind::kLinearDgrad)) == 2.0 * 8 * 16 * 24);   // d_sum[8,16] down[16,24]
+  CHECK(flops(g, first_of(g, OpKind::kLinearWgrad)) == 2.0 * 8 * 16 * 24);
+}
+
+TEST_CASE("the head counts its product once for the loss and twice more for gradients") {
+  const LayerGraph train = head({});
+  const LayerGraph evaluate = head({}, false);
+  CHECK(flops(train, first_of(train, OpKind::kLinearCrossEntropy)) == 3 * 2.0 * 8 * 16 * 32);
+  CHECK(flops(evaluate, first_of(evaluate, OpKind::kLinearCrossEntropy)) == 2.0 * 8 * 16 * 32);
+}
+
+TEST_CASE("attention counts the pairs of tokens that are scored") {
+  const LayerGraph g = block({});
+  // 2 rows of 1+2+3+4 pairs, 4 heads of 4; scores and values forward, five products backward.
+  CHECK(flops(g, first_of(g, OpKind::kAttention)) == 2 * 2.0 * 2 * 10 * 16);
+  CHECK(flops(g, first_of(g, OpKind::kAttentionDgrad)) == 5 * 2.0 * 2 * 10 * 16);
+}
+
+TEST_CASE("pairs of a sliding window are counted one by one") {
+  for (const int64_t tokens : {1, 2, 5, 16}) {
+    for (int64_t window = 0; window < 20; ++window) {
+      const LayerGraph g = block({.rows = 3, .row_tokens = tokens, .window = window}, false);
+      int64_t pairs = 0;
+      for (int64_t t = 0; t < tokens; ++t)
+        for (int64_t u = 0; u <= t; ++u) pairs += window == 0 || t - u < window ? 1 : 0;
+      INFO(tokens << " tokens, window " << window);
+      CHECK(flops(g, first_of(g, OpKind::kAttention)) == 2 * 2.0 * 3 * static_cast<double>(pairs) * 16);
+    }
+  }
+}
+
+TEST_CASE("other kinds count one operation an element they write") {
+  const LayerGraph g = block({});
+  CHECK(flops(g, first_of(g, OpKind::kSwiGlu)) == 8 * 24);
+  CHECK(flops(g, first_of(g, OpKind::kAdd)) == 8 * 16);
+  CHECK(flops(g, first_of(g, OpKind::kRmsNorm)) == 8 * 16 + 8);
+}
+
+TEST_CASE("traffic is each operand once, in its own dtype") {
+  const LayerGraph g = block({});
+  CHECK(traffic_bytes(g, first_of(g, OpKind::kLinear)) == 4 * (8 * 16 + 32 * 16 + 8 * 32));
+  CHECK(traffic_bytes(g, first_of(g, OpKind::kAttention)) == 4 * (8 * 32 + 8 + 8 * 16 + 4 * 8));
+  const LayerGraph h = head({});
+  // x, w, labels; the loss is two F64; the gradients by x and w.
+  CHECK(traffic_bytes(h, first_of(h, OpKind::kLinearCrossEntropy)) == 4 * (8 * 16 + 32 * 16 + 8 + 8 * 16 + 32 * 16) + 16);
+}
+
+TEST_CASE("operations that need scratch declare exactly what they need as a value of their list") {
+  for (const LayerGraph& g : {block({.biases = true, .qk_norm = true}), head({}), embedding({})}) {
+    for (const auto* list : {&g.forward, &g.backward}) {
+      for (const Op& op : *list) {
+        INFO(op_text(g, op));
+        const int64_t bytes = workspace_bytes(g, op);
+        CHECK((op.workspace >= 0) == (bytes > 0));
+        if (bytes == 0) continue;
+        const Value& workspace = g.at(op.workspace);
+        CHECK(workspace.role == ValueRole::kWorkspace);
+        CHECK(workspace.dtype == DType::kU8);
+        CHECK(workspace.dims == Dims{bytes});
+        CHECK(workspace.name == cat(op_name(op.kind), ".workspace"));
+      }
+    }
+  }
+}
+
+TEST_CASE("attention, the head and sums over tokens have scratch; products and pointwise kinds have none") {
+  const LayerGraph g = block({.biases = true, .qk_norm = true});
+  for (const OpKind kind : {OpKind::kAttention, OpKind::kAttentionDgrad, OpKind::kRmsNormWgrad, OpKind::kQkNormWgrad,
+                            OpKind::kBiasWgrad})
+    CHECK(workspace_bytes(g, first_of(g, kind)) > 0);
+  for (const OpKind kind : {OpKind::kLinear, OpKind::kLinearWgrad, OpKind::kRmsNorm, OpKind::kRope, OpKind::kSwiGlu,
+                            OpKind::kSwiGluDgrad, OpKind::kAdd})
+    CHECK(workspace_bytes(g, first_of(g, kind)) == 0);
+  const LayerGraph h = head({}, false);
+  CHECK(workspace_bytes(h, first_of(h, OpKind::kLinearCrossEntropy)) > 0);
+}
+
+TEST_CASE("gradients summed over tokens keep one partial sum for each group of rows") {
+  for (const auto& [tokens, groups] : {std::pair<int64_t, int64_t>{1, 1}, {kWgradRows, 1}, {kWgradRows + 1, 2}, {5 * kWgradRows, 5}}) {
+    const LayerGraph g = block({.rows = 1, .row_tokens = tokens, .biases = true, .qk_norm = true});
+    CHECK(workspace_bytes(g, first_of(g, OpKind::kRmsNormWgrad)) == groups * 16 * 4);
+    CHECK(workspace_bytes(g, first_of(g, OpKind::kQkNormWgrad)) == groups * (4 + 4) * 4);
+    CHECK(workspace_bytes(g, first_of(g, OpKind::kBiasWgrad)) == groups * 16 * 4);
+  }
+}
+
+/// True when ranges that start at `starts` (or -1) and have `sizes` bytes are aligned, apart and inside.
+bool fit(std::vector<std::pair<int64_t, int64_t>> ranges, int64_t bytes) {
+  std::erase_if(ranges, [](const auto& range) { return range.first < 0; });
+  std::sort(ranges.begin(), ranges.end());
+  int64_t end = 0;
+  for (const auto& [start, size] : ranges) {
+    if (start < end || start % kStorageAlignment != 0) return false;
+    end = start + size;
+  }
+  return end <= bytes;
+}
+
+TEST_CASE("parts of attention's scratch are aligned, apart and as large as their documented shapes") {
+  for (const int64_t element : {4, 8}) {
+    for (const int64_t tokens : {1, 63, 64, 65, 300}) {
+      const int64_t rows = 3, heads = 6, kv = 2, n = rows * tokens;
+      const AttentionAttrs attrs{heads, kv, 20, tokens, 1.0, 0};
+      const AttentionWorkspace f = attention_workspace(n, attrs, element, false);
+      const int64_t blocks = (tokens + 63) / 64;
+      CHECK(f.padded_head >= 20);
+      CHECK(f.blocks == blocks);
+      CHECK(f.batch_rows == rows);
+      const int64_t tile = kAttentionBlock * f.padded_head * element;
+      CHECK(fit({{f.lowest, n * 4}, {f.first_block, rows * blocks * 4}, {f.keys, rows * kv * blocks * tile},
+                 {f.values, rows * kv * blocks * tile}}, f.bytes));
+      const AttentionWorkspace b = attention_workspace(n, attrs, element, true);
+      CHECK(fit({{b.lowest, n * 4}, {b.first_block, rows * blocks * 4}, {b.delta, heads * n * element},
+                 {b.dq, b.classes * rows * heads * blocks * tile}}, b.bytes));
+      CHECK(b.classes >= 1);
+      CHECK(b.classes <= std::max<int64_t>(1, blocks));
+    }
+  }
+}
+
+TEST_CASE("parts of the head's scratch are aligned, apart and as large as their documented shapes") {
+  for (const int64_t tokens : {1, 100, 256, 1000}) {
+    for (const int64_t chunk : {1, 96, 256}) {
+      const CrossEntropyWorkspace w = cross_entropy_workspace(tokens, 17, 133, {true, chunk}, 4);
+      CHECK(w.chunk == std::min(chunk, tokens));
+      CHECK(fit({{w.counted, tokens * 4}, {w.losses, w.chunk * 8}, {w.rows, w.chunk * 17 * 4},
+                 {w.logits, w.chunk * 133 * 4}}, w.bytes));
+    }
+  }
+}
+
+TEST_CASE("rows that do not divide the tokens and empty chunks are defects") {
+  CHECK(bug_text([] { attention_workspace(10, {1, 1, 4, 4, 1.0, 0}, 4, false); }) == "attention rows of tokens");
+  CHECK(bug_text([] { attention_workspace(10, {1, 1, 4, 0, 1.0, 0}, 4, false); }) == "attention rows of tokens");
+  CHECK(bug_text([] { cross_entropy_workspace(10, 4, 4, {true, 0}, 4); }) == "cross-entropy chunk");
+}
+
+}  // namespace
+}  // namespace ftrun

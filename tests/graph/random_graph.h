@@ -1,0 +1,54 @@
+#pragma once
+
+#include <random>
+#include <vector>
+
+#include "base/error.h"
+#include "graph/layer_graph.h"
+
+namespace ftrun::fixtures {
+
+/// A graph of linears, norms, residual norms, additions and gated products over values of [N,D],
+/// each of which is read or added into the one output; `steps` operations or groups of them.
+inline LayerGraph random_graph(std::mt19937_64& random, int steps) {
+  const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
+  const int64_t n = 4 * static_cast<int64_t>(1 + below(6));
+  const int64_t d = static_cast<int64_t>(1 + below(40));
+  GraphBuilder g("random", n, 4);
+  std::vector<ValueId> made{g.input(Port::kHidden, DType::kF32, {n, d}, "x")};
+  std::vector<int> readers{0};
+  int params = 0;
+  const auto param = [&](Dims dims) { return g.param(cat("p", params++), std::move(dims)); };
+  const auto pick = [&] {
+    const size_t at = below(made.size());
+    ++readers[at];
+    return made[at];
+  };
+  const auto put = [&](ValueId id) {
+    made.push_back(id);
+    readers.push_back(0);
+  };
+  for (int i = 0; i < steps; ++i) {
+    const auto width = static_cast<int64_t>(1 + below(30));
+    switch (below(5)) {
+      case 0: put(g.rms_norm(pick(), param({d}), 1e-5)); break;
+      case 1: put(g.linear(pick(), param({d, d}), below(2) ? param({d}) : -1)); break;
+      case 2: put(g.add(pick(), pick())); break;
+      case 3:
+        put(g.linear(g.swiglu(g.linear(pick(), param({2 * width, d}))), param({d, width})));
+        break;
+      default: {
+        const auto [sum, norm] = g.add_rms_norm(pick(), pick(), param({d}), 1e-5);
+        put(sum);
+        put(norm);
+      }
+    }
+  }
+  ValueId total = -1;
+  for (size_t i = 0; i < made.size(); ++i)
+    if (readers[i] == 0) total = total < 0 ? made[i] : g.add(total, made[i]);
+  g.output(g.add(total, g.linear(total, param({d, d}))), Port::kHidden);
+  return g.finish(true);
+}
+
+}  // namespace ftrun::fixtures

@@ -1,0 +1,200 @@
+#include <map>
+#include <set>
+
+#include "blocks.h"
+#include "graph/storage.h"
+#include "random_graph.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using namespace fixtures;
+
+/// Runs a list over a memory that knows which value each of its bytes holds. Returns what a kernel
+/// would have stumbled over, or "".
+class OwnedMemory {
+ public:
+  OwnedMemory(const LayerGraph& graph, const ScratchPlan& plan)
+      : graph_(graph), plan_(plan), owner_(static_cast<size_t>(plan.bytes), -1) {}
+
+  std::string run(std::span<const Op> list) {
+    for (const Op& op : list) {
+      for (const ValueId id : op.in)
+        if (!holds(id)) return cat(op_text(graph_, op), ": ", graph_.at(id).name, " was overwritten");
+      std::vector<ValueId> written = op.out;
+      if (op.workspace >= 0) written.push_back(op.workspace);
+      for (const ValueId id : written)
+        if (clashes(op, id)) return cat(op_text(graph_, op), ": ", graph_.at(id).name, " lies on an operand");
+      for (const ValueId id : written) take(id);
+      for (const ValueId id : written)
+        if (!holds(id)) return cat(op_text(graph_, op), ": results share bytes");
+    }
+    return "";
+  }
+
+ private:
+  bool in_scratch(ValueId id) const { return offset(id) >= 0; }
+  int64_t offset(ValueId id) const { return plan_.offset[static_cast<size_t>(id)]; }
+
+  bool holds(ValueId id) const {
+    if (!in_scratch(id)) return true;
+    for (int64_t b = 0; b < graph_.at(id).bytes(); ++b)
+      if (owner_.at(static_cast<size_t>(offset(id) + b)) != id) return false;
+    return true;
+  }
+
+  bool meets(ValueId a, ValueId b) const {
+    return in_scratch(a) && in_scratch(b) && offset(a) < offset(b) + graph_.at(b).bytes() &&
+           offset(b) < offset(a) + graph_.at(a).bytes();
+  }
+
+  bool clashes(const Op& op, ValueId out) const {
+    for (size_t i = 0; i < op.in.size(); ++i) {
+      const bool in_place = may_run_in_place(op.kind) && op.in[i] == op.in[0] && out == op.out[0] &&
+                            offset(out) == offset(op.in[0]) && graph_.at(out).bytes() == graph_.at(op.in[0]).bytes();
+      if (meets(op.in[i], out) && !in_place) return true;
+    }
+    return false;
+  }
+
+  void take(ValueId id) {
+    if (!in_scratch(id)) return;
+    for (int64_t b = 0; b < graph_.at(id).bytes(); ++b) owner_.at(static_cast<size_t>(offset(id) + b)) = id;
+  }
+
+  const LayerGraph& graph_;
+  const ScratchPlan& plan_;
+  std::vector<ValueId> owner_;
+};
+
+std::string fault(const LayerGraph& g, const std::vector<Op>& list) {
+  const ScratchPlan plan = plan_scratch(g, list);
+  return OwnedMemory(g, plan).run(list);
+}
+
+const BlockShape kShapes[] = {{}, {.biases = true, .qk_norm = true}, {.rows = 1, .row_tokens = 130, .window = 7}};
+
+TEST_CASE("no kernel of a block, head or embedding finds an operand overwritten") {
+  for (const BlockShape& shape : kShapes) {
+    for (const LayerGraph& g : {block(shape), head(shape), embedding(shape), block(shape, false), head(shape, false)}) {
+      INFO(g.name);
+      CHECK(fault(g, g.forward).empty());
+      CHECK(fault(g, g.backward).empty());
+    }
+  }
+}
+
+TEST_CASE("no kernel of a random graph finds an operand overwritten") {
+  std::mt19937_64 random(31);
+  for (int round = 0; round < 200; ++round) {
+    const LayerGraph g = random_graph(random, 1 + round % 15);
+    INFO(list_text(g, g.forward));
+    REQUIRE(fault(g, g.forward).empty());
+    REQUIRE(fault(g, g.backward).empty());
+  }
+}
+
+TEST_CASE("the memory of these tests notices values that lie on each other") {
+  const LayerGraph g = block({});
+  ScratchPlan plan = plan_scratch(g, g.backward);
+  int noticed = 0;
+  int tried = 0;
+  for (const Op& op : g.backward) {
+    for (const ValueId id : op.out) {
+      int64_t& offset = plan.offset[static_cast<size_t>(id)];
+      if (offset < 0 || op.in.empty()) continue;
+      const int64_t right = offset;
+      for (const ValueId in : op.in) {
+        const int64_t other = plan.offset[static_cast<size_t>(in)];
+        if (other < 0 || other == right || other + g.at(id).bytes() > plan.bytes) continue;
+        offset = other;
+        ++tried;
+        noticed += OwnedMemory(g, plan).run(g.backward).empty() ? 0 : 1;
+        offset = right;
+      }
+    }
+  }
+  CHECK(tried >= 8);
+  CHECK(noticed == tried);
+}
+
+TEST_CASE("scratch holds temporaries and workspaces of the list, aligned, and nothing else") {
+  for (const BlockShape& shape : kShapes) {
+    const LayerGraph g = block(shape);
+    for (const auto& list : {g.forward, g.backward}) {
+      std::set<ValueId> used;
+      for (const Op& op : list) {
+        used.insert(op.in.begin(), op.in.end());
+        used.insert(op.out.begin(), op.out.end());
+        used.insert(op.workspace);
+      }
+      const ScratchPlan plan = plan_scratch(g, list);
+      for (size_t i = 0; i < g.values.size(); ++i) {
+        INFO(g.values[i].name);
+        const bool scratch = g.values[i].role == ValueRole::kTemp || g.values[i].role == ValueRole::kWorkspace;
+        CHECK((plan.offset[i] >= 0) == (scratch && used.contains(static_cast<ValueId>(i))));
+        if (plan.offset[i] >= 0) CHECK(plan.offset[i] % kStorageAlignment == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("rotation, its gradient and addition run in place when nothing reads their input again") {
+  LayerGraph g = block({});
+  const ScratchPlan backward = plan_scratch(g, g.backward);
+  CHECK(backward.offset[static_cast<size_t>(named(g, "d_qkv.out"))] ==
+        backward.offset[static_cast<size_t>(named(g, "d_rope.out"))]);
+  g = block({}, false);  // rope.out is not saved: both are scratch
+  const ScratchPlan forward = plan_scratch(g, g.forward);
+  CHECK(forward.offset[static_cast<size_t>(named(g, "rope.out"))] ==
+        forward.offset[static_cast<size_t>(named(g, "qkv.out"))]);
+  // The sum leaves the layer: it has no place in scratch.
+  CHECK(forward.offset[static_cast<size_t>(named(g, "sum"))] == -1);
+}
+
+/// x, then a = x w; b = a + a; c = b + (a when `again`); out = c w2.
+LayerGraph additions(bool again) {
+  GraphBuilder g("additions", 4, 4);
+  const ValueId x = g.input(Port::kHidden, DType::kF32, {4, 16}, "x");
+  const ValueId a = g.linear(x, g.param("a", {16, 16}));
+  const ValueId b = g.add(a, a);
+  const ValueId c = g.add(b, again ? a : b);
+  g.output(g.linear(c, g.param("out", {16, 16})), Port::kHidden);
+  return g.finish(false);
+}
+
+TEST_CASE("an input that is read again is not overwritten; a chain of additions stays in one place") {
+  const LayerGraph chain = additions(false);
+  CHECK(fault(chain, chain.forward).empty());
+  CHECK(plan_scratch(chain, chain.forward).bytes == 4 * 16 * 4);
+  const LayerGraph kept = additions(true);
+  CHECK(fault(kept, kept.forward).empty());
+  CHECK(plan_scratch(kept, kept.forward).bytes == 2 * 4 * 16 * 4);
+}
+
+TEST_CASE("an empty list needs no scratch") {
+  const LayerGraph g = embedding({}, false);
+  CHECK(plan_scratch(g, g.backward).bytes == 0);
+}
+
+TEST_CASE("saved values lie one after another, aligned, and only they do") {
+  for (const BlockShape& shape : kShapes) {
+    const LayerGraph g = block(shape);
+    const ScratchPlan plan = plan_saved(g);
+    int64_t end = 0;
+    for (size_t i = 0; i < g.values.size(); ++i) {
+      if (g.values[i].role != ValueRole::kSaved) {
+        CHECK(plan.offset[i] == -1);
+        continue;
+      }
+      CHECK(plan.offset[i] == end);
+      end += (g.values[i].bytes() + 63) / 64 * 64;
+    }
+    CHECK(plan.bytes == end);
+  }
+}
+
+}  // namespace
+}  // namespace ftrun

@@ -1,0 +1,91 @@
+#include "graph/storage.h"
+
+#include <algorithm>
+#include <random>
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+int64_t aligned(int64_t bytes, int64_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
+
+bool alive(const StorageRequest& r, int64_t at) { return r.bytes > 0 && r.first <= at && at <= r.last; }
+
+std::vector<StorageRequest> random_requests(std::mt19937_64& random) {
+  std::vector<StorageRequest> requests(random() % 40);
+  for (StorageRequest& r : requests) {
+    r.bytes = static_cast<int64_t>(random() % 7 == 0 ? 0 : random() % 1000);
+    r.first = static_cast<int64_t>(random() % 50);
+    r.last = r.first + static_cast<int64_t>(random() % 12) - 1;  // some end before they begin
+  }
+  return requests;
+}
+
+TEST_CASE("no two requests that live at the same time share a byte, and all are aligned") {
+  std::mt19937_64 random(21);
+  for (int round = 0; round < 500; ++round) {
+    const auto requests = random_requests(random);
+    const int64_t alignment = int64_t{1} << (random() % 8);
+    const StorageLayout layout = pack_storage(requests, alignment);
+    REQUIRE(layout.offset.size() == requests.size());
+    for (int64_t at = 0; at < 64; ++at) {
+      std::vector<char> taken(static_cast<size_t>(layout.bytes), 0);
+      for (size_t i = 0; i < requests.size(); ++i) {
+        if (!alive(requests[i], at)) continue;
+        REQUIRE(layout.offset[i] >= 0);
+        REQUIRE(layout.offset[i] % alignment == 0);
+        REQUIRE(layout.offset[i] + requests[i].bytes <= layout.bytes);
+        for (int64_t b = 0; b < requests[i].bytes; ++b)
+          REQUIRE(++taken[static_cast<size_t>(layout.offset[i] + b)] == 1);
+      }
+    }
+  }
+}
+
+TEST_CASE("the arena is at least what lives at its fullest time and at most everything side by side") {
+  std::mt19937_64 random(22);
+  for (int round = 0; round < 300; ++round) {
+    const auto requests = random_requests(random);
+    const int64_t bytes = pack_storage(requests, 64).bytes;
+    int64_t fullest = 0;
+    for (int64_t at = 0; at < 64; ++at) {
+      int64_t live = 0;
+      for (const StorageRequest& r : requests) live += alive(r, at) ? r.bytes : 0;
+      fullest = std::max(fullest, live);
+    }
+    int64_t all = 0;
+    for (const StorageRequest& r : requests) all += r.first <= r.last ? aligned(r.bytes, 64) : 0;
+    REQUIRE(bytes >= fullest);
+    REQUIRE(bytes <= all);
+    REQUIRE(bytes % 64 == 0);
+  }
+}
+
+TEST_CASE("requests of no bytes or no life get no place") {
+  const StorageRequest requests[] = {{0, 0, 5}, {64, 3, 2}, {}, {64, 1, 1}};
+  const StorageLayout layout = pack_storage(requests, 64);
+  CHECK(layout.offset == std::vector<int64_t>{-1, -1, -1, 0});
+  CHECK(layout.bytes == 64);
+  CHECK(pack_storage({}, 64).bytes == 0);
+}
+
+TEST_CASE("one after another they take the room of the largest; together the room of all") {
+  const StorageRequest apart[] = {{100, 0, 1}, {300, 2, 3}, {200, 4, 9}};
+  CHECK(pack_storage(apart, 64).bytes == 320);
+  const StorageRequest together[] = {{100, 0, 2}, {300, 1, 3}, {200, 2, 9}};
+  CHECK(pack_storage(together, 64).bytes == 704);  // 100 on 128, 300 on 320, 200 on 256
+}
+
+TEST_CASE("times include both ends: neighbours that meet at one time are apart in memory") {
+  const StorageRequest meet[] = {{64, 0, 3}, {64, 3, 5}};
+  CHECK(pack_storage(meet, 64).bytes == 128);
+}
+
+TEST_CASE("a hole between two that live on is used") {
+  const StorageRequest requests[] = {{192, 0, 9}, {128, 0, 4}, {64, 0, 9}, {128, 5, 9}};
+  CHECK(pack_storage(requests, 64).bytes == 384);
+}
+
+}  // namespace
+}  // namespace ftrun
