@@ -71,8 +71,10 @@ RankCount ranks_of_nodes(const Config& config, const LaunchEnvironment& launch, 
   RankCount own = count_ranks(config, std::nullopt, std::nullopt);
   if (own.ranks % launch.nodes == 0) return own;
   if (own.ranks == 1) return {launch.nodes, cat(nodes, ", a rank each"), {}};
-  own.problems.push_back({{}, cat(own.ranks, " ranks (", own.rule, ") cannot be shared equally by ", nodes, " processes"),
-                          "start as many processes as ranks, or give --nproc, the ranks of each process"});
+  Problem problem;
+  problem.message = cat(own.ranks, " ranks (", own.rule, ") cannot be shared equally by ", nodes, " processes");
+  problem.remedy = "start as many processes as ranks, or give --nproc, the ranks of each process";
+  own.problems.push_back(problem);
   return own;
 }
 

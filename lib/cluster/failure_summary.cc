@@ -23,13 +23,6 @@ struct Failure {
   std::string message;
 };
 
-bool failed(const RankEnd& end, int forwarded) {
-  const bool orderly = end.exit_code == 0 ||
-                       end.exit_code == static_cast<int>(ExitCode::kRequeue) ||
-                       (forwarded != 0 && end.exit_code == 128 + forwarded);
-  return !orderly;
-}
-
 const FailureReport* earliest_report(const std::vector<FailureReport>& reports, int rank) {
   const FailureReport* found = nullptr;
   for (const FailureReport& report : reports) {
@@ -43,7 +36,7 @@ std::vector<Failure> collect(const RankEnds& all) {
   std::vector<Failure> failures;
   for (const RankEnd& end : all.ends) {
     const FailureReport* report = earliest_report(all.reports, end.rank);
-    if (!failed(end, all.forwarded) || (end.told_to_stop && report == nullptr)) continue;
+    if (ended_as_asked(end.exit_code, end.signal, all.forwarded) || (end.told_to_stop && report == nullptr)) continue;
     Failure failure{end.rank, end.unix_ns, end.exit_code, end.signal, "", ""};
     if (report != nullptr) {
       failure.unix_ns = report->unix_ns;
@@ -98,6 +91,12 @@ int orderly_code(const RankEnds& all) {
 
 }  // namespace
 
+bool ended_as_asked(int exit_code, int signal, int forwarded) {
+  if (exit_code == 0 || exit_code == static_cast<int>(ExitCode::kRequeue)) return true;
+  if (forwarded != 0 && exit_code == 128 + forwarded) return true;
+  return signal == 0 && (exit_code == 128 + SIGINT || exit_code == 128 + SIGTERM);
+}
+
 FailureSummary summarize_failures(const RankEnds& all) {
   const std::vector<Failure> failures = collect(all);
   if (failures.empty()) {
@@ -105,8 +104,11 @@ FailureSummary summarize_failures(const RankEnds& all) {
   }
   const Failure& cause = failures.front();
   std::string text = line_of(cause, all.started_ns, "after the start");
-  for (size_t i = 1; i < failures.size(); ++i)
-    text += "\n  then " + line_of(failures[i], cause.unix_ns, "later");
+  for (size_t i = 1; i < failures.size(); ++i) {
+    Failure next = failures[i];
+    if (next.message == cause.message && !next.message.empty()) next.message = "the same";
+    text += "\n  then " + line_of(next, cause.unix_ns, "later");
+  }
   text += stopped_ranks(all, failures);
   if (!all.log_folder.empty())
     text += cat("\n  its output: ", all.log_folder, "/rank-", cause.rank, ".log");

@@ -19,6 +19,11 @@ struct RankEnd {
   bool told_to_stop = false;
 };
 
+/// True for an end that is no failure: 0, saved and to be started again, or stopped by a signal: the
+/// one that was passed on (`forwarded`, 0 for none), or one that came to a rank alone, after which it
+/// finished its step with all others and left by itself with 130 or 143.
+bool ended_as_asked(int exit_code, int signal, int forwarded);
+
 struct RankEnds {
   std::vector<RankEnd> ends;
   std::vector<FailureReport> reports;

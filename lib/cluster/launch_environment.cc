@@ -67,8 +67,7 @@ void check_below(int value, const char* name, int limit, const char* limit_name)
 }
 
 void check_port(int port, const std::string& name) {
-  if (port < 1 || port > 65535)
-    contradiction(cat(name, "=", port, " is not a port (1 to 65535)"));
+  if (port < 1 || port > 65535) contradiction(cat(name, "=", port, " is not a port (1 to 65535)"));
 }
 
 void read_master(const Variables& env, LaunchEnvironment& launch, std::string_view because_of) {
@@ -93,8 +92,8 @@ LaunchEnvironment from_torchrun(const Variables& env) {
   if (launch.local_size > 0) {
     check_below(launch.local_rank, "LOCAL_RANK", launch.local_size, "LOCAL_WORLD_SIZE");
     if (launch.local_size > launch.world)
-      contradiction(cat("LOCAL_WORLD_SIZE=", launch.local_size, " is more than WORLD_SIZE=",
-                        launch.world));
+      contradiction(
+          cat("LOCAL_WORLD_SIZE=", launch.local_size, " is more than WORLD_SIZE=", launch.world));
   }
   if (launch.local_rank > launch.rank)
     contradiction(cat("LOCAL_RANK=", launch.local_rank, " is more than RANK=", launch.rank));
@@ -104,13 +103,12 @@ LaunchEnvironment from_torchrun(const Variables& env) {
 
 /// Ranks of this task's node, checked against the rest.
 int slurm_local_size(const Variables& env, const LaunchEnvironment& launch) {
-  const std::string text =
-      env.step_or_job("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE");
+  const std::string text = env.step_or_job("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE");
   const std::vector<int> tasks = expand_tasks_per_node(text);
   const int total = std::accumulate(tasks.begin(), tasks.end(), 0);
   if (total != launch.world)
-    contradiction(cat("SLURM_STEP_TASKS_PER_NODE=", text, " is ", total,
-                      " tasks but the step has ", launch.world));
+    contradiction(cat("SLURM_STEP_TASKS_PER_NODE=", text, " is ", total, " tasks but the step has ",
+                      launch.world));
   if (launch.node >= static_cast<int>(tasks.size()))
     contradiction(cat("SLURM_NODEID=", launch.node, " but SLURM_STEP_TASKS_PER_NODE=", text,
                       " names ", tasks.size(), " nodes"));
@@ -180,8 +178,8 @@ struct MpiNames {
   const char* job;
 };
 // OMPI_COMM_WORLD_NODE_RANK is the rank within the node, not the node's number: it is not read.
-constexpr MpiNames kOpenMpi = {LaunchKind::kOpenMpi,        "OMPI_COMM_WORLD_RANK",
-                               "OMPI_COMM_WORLD_SIZE",      "OMPI_COMM_WORLD_LOCAL_RANK",
+constexpr MpiNames kOpenMpi = {LaunchKind::kOpenMpi,         "OMPI_COMM_WORLD_RANK",
+                               "OMPI_COMM_WORLD_SIZE",       "OMPI_COMM_WORLD_LOCAL_RANK",
                                "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"};
 constexpr MpiNames kPmi = {LaunchKind::kPmi,  "PMI_RANK",        "PMI_SIZE",
                            "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_JOBID"};
@@ -246,13 +244,20 @@ bool in_slurm_step(const Variables& env) {
 
 std::string_view launch_name(LaunchKind kind) {
   switch (kind) {
-    case LaunchKind::kSingle: return "single machine";
-    case LaunchKind::kSupervised: return "ftrun";
-    case LaunchKind::kTorchrun: return "torchrun";
-    case LaunchKind::kSlurm: return "SLURM";
-    case LaunchKind::kOpenMpi: return "Open MPI";
-    case LaunchKind::kPmi: return "MPI (PMI)";
-    case LaunchKind::kNode: return "node launcher";
+    case LaunchKind::kSingle:
+      return "single machine";
+    case LaunchKind::kSupervised:
+      return "ftrun";
+    case LaunchKind::kTorchrun:
+      return "torchrun";
+    case LaunchKind::kSlurm:
+      return "SLURM";
+    case LaunchKind::kOpenMpi:
+      return "Open MPI";
+    case LaunchKind::kPmi:
+      return "MPI (PMI)";
+    case LaunchKind::kNode:
+      return "node launcher";
   }
   return "?";
 }

@@ -25,22 +25,32 @@ std::string group_name(std::initializer_list<MeshAxis> axes, int lowest_rank) {
 
 std::string_view axis_name(MeshAxis axis) {
   switch (axis) {
-    case MeshAxis::kPipeline: return "pp";
-    case MeshAxis::kReplicate: return "dp_replicate";
-    case MeshAxis::kShard: return "dp_shard";
-    case MeshAxis::kContext: return "cp";
-    case MeshAxis::kTensor: return "tp";
+    case MeshAxis::kPipeline:
+      return "pp";
+    case MeshAxis::kReplicate:
+      return "dp_replicate";
+    case MeshAxis::kShard:
+      return "dp_shard";
+    case MeshAxis::kContext:
+      return "cp";
+    case MeshAxis::kTensor:
+      return "tp";
   }
   return "?";
 }
 
 int MeshPoint::at(MeshAxis axis) const {
   switch (axis) {
-    case MeshAxis::kPipeline: return pp;
-    case MeshAxis::kReplicate: return dp_replicate;
-    case MeshAxis::kShard: return dp_shard;
-    case MeshAxis::kContext: return cp;
-    case MeshAxis::kTensor: return tp;
+    case MeshAxis::kPipeline:
+      return pp;
+    case MeshAxis::kReplicate:
+      return dp_replicate;
+    case MeshAxis::kShard:
+      return dp_shard;
+    case MeshAxis::kContext:
+      return cp;
+    case MeshAxis::kTensor:
+      return tp;
   }
   return 0;
 }

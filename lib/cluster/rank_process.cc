@@ -95,10 +95,14 @@ RankProcess start_rank_process(const RankCommand& command) {
   const std::vector<char*> argv = pointers(arguments);
   const std::vector<char*> envp = pointers(environment);
   Pipe out = make_pipe(), err = make_pipe(), failure = make_pipe();
-  const ChildPlan plan = {command.program.c_str(),    const_cast<char**>(argv.data()),
-                          const_cast<char**>(envp.data()), &command.inherited,
-                          &command.blocked,           ::getpid(),
-                          out.writer.get(),           err.writer.get(),
+  const ChildPlan plan = {command.program.c_str(),
+                          const_cast<char**>(argv.data()),
+                          const_cast<char**>(envp.data()),
+                          &command.inherited,
+                          &command.blocked,
+                          ::getpid(),
+                          out.writer.get(),
+                          err.writer.get(),
                           failure.writer.get()};
   const pid_t pid = ::fork();
   if (pid < 0)

@@ -100,14 +100,16 @@ class Supervisor {
  public:
   explicit Supervisor(const SupervisorOptions& options)
       : options_(options),
-        output_({.first_rank = first_rank(),
-                 .ranks = options.local_ranks,
-                 .terminal = options.terminal,
-                 .write = options.write ? options.write
-                                        : [](OutputStream stream, std::string_view text) {
-                                            write_all(static_cast<int>(stream) + 1, text);
-                                          },
-                 .log = [this](int rank, std::string_view line) { log(rank, line); }}) {}
+        output_(
+            {.first_rank = first_rank(),
+             .ranks = options.local_ranks,
+             .terminal = options.terminal,
+             .write =
+                 options.write
+                     ? options.write
+                     : [](OutputStream stream,
+                          std::string_view text) { write_all(static_cast<int>(stream) + 1, text); },
+             .log = [this](int rank, std::string_view line) { log(rank, line); }}) {}
   ~Supervisor() { signal_all(SIGKILL); }
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
@@ -305,9 +307,7 @@ void Supervisor::note_end(Rank& rank, int status) {
     end.exit_code = WEXITSTATUS(status);
   }
   ends_.push_back(end);
-  const bool asked = forwarded_ != 0 && end.exit_code == 128 + forwarded_;
-  const bool orderly = end.exit_code == 0 || asked ||
-                       end.exit_code == static_cast<int>(ExitCode::kRequeue);
+  const bool orderly = ended_as_asked(end.exit_code, end.signal, forwarded_);
   if (!orderly && !stopping_) stop_others();
 }
 
@@ -332,9 +332,11 @@ void Supervisor::signal_all(int signal) {
 }
 
 int Supervisor::conclude() const {
-  const FailureSummary summary = summarize_failures(
-      {.ends = ends_, .reports = failures_, .started_ns = started_ns_, .forwarded = forwarded_,
-       .log_folder = options_.log_folder});
+  const FailureSummary summary = summarize_failures({.ends = ends_,
+                                                     .reports = failures_,
+                                                     .started_ns = started_ns_,
+                                                     .forwarded = forwarded_,
+                                                     .log_folder = options_.log_folder});
   if (!summary.text.empty()) log_error(summary.text);
   return summary.exit_code;
 }

@@ -17,7 +17,8 @@ struct SupervisorOptions {
   int nodes = 1;
   int node = 0;
   /// Where rank 0 serves the rendezvous. Port 0 (one node only): the supervisor binds a socket on
-  /// 127.0.0.1 that rank 0 inherits, so no other process can take the port or reach it from outside.
+  /// 127.0.0.1 that rank 0 inherits, so no other process can take the port or reach it from
+  /// outside.
   std::string master_addr = "127.0.0.1";
   int master_port = 0;
   /// The executable and its arguments, the program's own name first.
@@ -36,9 +37,10 @@ struct SupervisorOptions {
 };
 
 /// Runs the ranks to their end and returns the exit code for the whole: 0 when all succeeded, else
-/// that of the earliest failure (128 + n for a rank that a signal ended), whose message is logged as
-/// the cause with the others below it. When one rank fails the others are stopped: SIGTERM, `grace`,
-/// SIGKILL. SIGINT, SIGTERM and SIGUSR1 are passed on to the ranks; a second one kills them.
+/// that of the earliest failure (128 + n for a rank that a signal ended), whose message is logged
+/// as the cause with the others below it. When one rank fails the others are stopped: SIGTERM,
+/// `grace`, SIGKILL. SIGINT, SIGTERM and SIGUSR1 are passed on to the ranks; a second one kills
+/// them.
 ///
 /// Ranks get RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE,
 /// MASTER_ADDR, MASTER_PORT, FTRUN_SUPERVISOR (our process id), FTRUN_STATUS_FD (report_failure),

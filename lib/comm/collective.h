@@ -29,8 +29,8 @@ struct CallSite {
   std::string_view what = "";
 };
 
-/// Where a rank is in its sequence of collectives. Plain bytes: it travels through shared memory and
-/// the store.
+/// Where a rank is in its sequence of collectives. Plain bytes: it travels through shared memory
+/// and the store.
 struct CollectiveRecord {
   enum class State : uint8_t { kNone, kEntered, kFinished, kLeft, kAborted };
 

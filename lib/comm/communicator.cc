@@ -13,17 +13,29 @@
 namespace ftrun {
 namespace {
 
-void free_pages(void* data, int64_t bytes) { ::munmap(data, static_cast<size_t>(bytes)); }
+void free_pages(void* data, int64_t bytes) {
+  ::munmap(data, static_cast<size_t>(bytes));
+}
 
-int64_t payload(const CollectiveRecord& record) { return record.count * dtype_bytes(record.dtype); }
+int64_t payload(const CollectiveRecord& record) {
+  return record.count * dtype_bytes(record.dtype);
+}
 
 }  // namespace
 
 bool reducible(DType dtype) {
   switch (dtype) {
-    case DType::kF64: case DType::kF32: case DType::kBF16: case DType::kF16:
-    case DType::kI64: case DType::kI32: case DType::kI8: case DType::kU8: return true;
-    default: return false;
+    case DType::kF64:
+    case DType::kF32:
+    case DType::kBF16:
+    case DType::kF16:
+    case DType::kI64:
+    case DType::kI32:
+    case DType::kI8:
+    case DType::kU8:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -92,16 +104,15 @@ CommBuffer Communicator::allocate_memory(int64_t bytes) {
   void* data = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED)
-    throw Error(ExitCode::kEnvironment,
-                cat("no memory for a communication buffer of ", human_bytes(bytes), ": ",
-                    errno_text(errno)));
+    throw Error(ExitCode::kEnvironment, cat("no memory for a communication buffer of ",
+                                            human_bytes(bytes), ": ", errno_text(errno)));
   return {data, bytes, free_pages};
 }
 
 void Communicator::check_arguments(const CollectiveRecord& record, const void* in,
                                    const void* out) const {
-  const bool reduces = record.kind == CollectiveKind::kAllReduce ||
-                       record.kind == CollectiveKind::kReduceScatter;
+  const bool reduces =
+      record.kind == CollectiveKind::kAllReduce || record.kind == CollectiveKind::kReduceScatter;
   const bool has_peer = between_two(record.kind) || record.kind == CollectiveKind::kBroadcast;
   if (record.count < 0) bug(cat(describe(record), ": negative count"));
   if (reduces && !reducible(record.dtype))
@@ -116,8 +127,8 @@ void Communicator::check_arguments(const CollectiveRecord& record, const void* i
     bug(cat(describe(record), ": null buffer"));
 }
 
-Work Communicator::issue(CollectiveKind kind, const void* in, void* out, int64_t count,
-                         DType dtype, ReduceOp op, int peer, CallSite site) {
+Work Communicator::issue(CollectiveKind kind, const void* in, void* out, int64_t count, DType dtype,
+                         ReduceOp op, int peer, CallSite site) {
   Pending pending{.id = next_id_++, .collective = {}};
   CollectiveRecord& record = pending.collective.record;
   record = {.count = count, .peer = peer, .kind = kind, .dtype = dtype, .op = op};
@@ -143,13 +154,14 @@ Work Communicator::issue(CollectiveKind kind, const void* in, void* out, int64_t
 bool Communicator::blocks(const Pending& earlier, const Pending& wanted) const {
   const CollectiveRecord& a = earlier.collective.record;
   const CollectiveRecord& b = wanted.collective.record;
-  if (!between_two(a.kind) || !between_two(b.kind)) return between_two(a.kind) == between_two(b.kind);
+  if (!between_two(a.kind) || !between_two(b.kind))
+    return between_two(a.kind) == between_two(b.kind);
   return a.kind == b.kind && a.peer == b.peer;
 }
 
 void Communicator::wait_for(int64_t id) {
-  const auto wanted = std::find_if(pending_.begin(), pending_.end(),
-                                   [id](const Pending& p) { return p.id == id; });
+  const auto wanted =
+      std::find_if(pending_.begin(), pending_.end(), [id](const Pending& p) { return p.id == id; });
   if (wanted == pending_.end()) return;  // a later wait has done it
   const Pending target = *wanted;
   for (size_t i = 0; i < pending_.size() && pending_[i].id <= id;) {
@@ -205,9 +217,14 @@ void Communicator::account(const CollectiveRecord& record, double seconds) {
       entry.bytes_sent += root ? bytes * others : 0;
       entry.bytes_received += root ? 0 : bytes;
       break;
-    case CollectiveKind::kSend: entry.bytes_sent += bytes; break;
-    case CollectiveKind::kReceive: entry.bytes_received += bytes; break;
-    case CollectiveKind::kBarrier: break;
+    case CollectiveKind::kSend:
+      entry.bytes_sent += bytes;
+      break;
+    case CollectiveKind::kReceive:
+      entry.bytes_received += bytes;
+      break;
+    case CollectiveKind::kBarrier:
+      break;
   }
 }
 
@@ -227,17 +244,18 @@ Error Communicator::disagreement(const std::vector<CollectiveRecord>& by_rank) c
   std::vector<std::string> parts;
   for (size_t i = 0; i < by_rank.size(); ++i)
     parts.push_back(cat("rank ", members()[i], " is in ", describe(by_rank[i])));
-  return Error(ExitCode::kBug,
-               cat("the ranks of group ", name(), " disagree: ", join(parts, ", ")),
+  return Error(ExitCode::kBug, cat("the ranks of group ", name(), " disagree: ", join(parts, ", ")),
                "all ranks must run the same program on the same config; please report this");
 }
 
-void Communicator::check_message(const CollectiveRecord& sent, const CollectiveRecord& wanted) const {
+void Communicator::check_message(const CollectiveRecord& sent,
+                                 const CollectiveRecord& wanted) const {
   if (sent.count == wanted.count && sent.dtype == wanted.dtype && sent.sequence == wanted.sequence)
     return;
   const auto global = [this](int32_t index) { return members()[static_cast<size_t>(index)]; };
-  throw Error(ExitCode::kBug, cat("rank ", global(wanted.peer), " does ", describe(sent),
-                                  " but rank ", global(rank()), " does ", describe(wanted)),
+  throw Error(ExitCode::kBug,
+              cat("rank ", global(wanted.peer), " does ", describe(sent), " but rank ",
+                  global(rank()), " does ", describe(wanted)),
               "all ranks must run the same program on the same config; please report this");
 }
 

@@ -86,9 +86,10 @@ class [[nodiscard]] Work {
 
 /// Collectives among a group of ranks. Counts are elements; buffers are host memory (device memory
 /// on NCCL). Collective: every rank of the group issues the same calls in the same order, from one
-/// thread at a time. On hosts a call only announces itself; wait() does the work, earlier collectives
-/// first, so a communicator that should overlap with computation gets a thread of its own. Sums add
-/// in rank order, element by element: results do not depend on how data is cut into calls.
+/// thread at a time. On hosts a call only announces itself; wait() does the work, earlier
+/// collectives first, so a communicator that should overlap with computation gets a thread of its
+/// own. Sums add in rank order, element by element: results do not depend on how data is cut into
+/// calls.
 class Communicator {
  public:
   struct Setup {

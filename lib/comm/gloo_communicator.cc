@@ -24,22 +24,33 @@ constexpr std::chrono::milliseconds kSlack{2000};
 
 at::ScalarType scalar_type(DType dtype) {
   switch (dtype) {
-    case DType::kF64: return at::kDouble;
-    case DType::kF32: return at::kFloat;
-    case DType::kBF16: return at::kBFloat16;
-    case DType::kF16: return at::kHalf;
-    case DType::kI64: return at::kLong;
-    case DType::kI32: return at::kInt;
-    case DType::kI8: return at::kChar;
-    default: return at::kByte;
+    case DType::kF64:
+      return at::kDouble;
+    case DType::kF32:
+      return at::kFloat;
+    case DType::kBF16:
+      return at::kBFloat16;
+    case DType::kF16:
+      return at::kHalf;
+    case DType::kI64:
+      return at::kLong;
+    case DType::kI32:
+      return at::kInt;
+    case DType::kI8:
+      return at::kChar;
+    default:
+      return at::kByte;
   }
 }
 
 c10d::ReduceOp reduce_op(ReduceOp op) {
   switch (op) {
-    case ReduceOp::kSum: return c10d::ReduceOp::SUM;
-    case ReduceOp::kMax: return c10d::ReduceOp::MAX;
-    case ReduceOp::kMin: return c10d::ReduceOp::MIN;
+    case ReduceOp::kSum:
+      return c10d::ReduceOp::SUM;
+    case ReduceOp::kMax:
+      return c10d::ReduceOp::MAX;
+    case ReduceOp::kMin:
+      return c10d::ReduceOp::MIN;
   }
   return c10d::ReduceOp::SUM;
 }
@@ -47,9 +58,13 @@ c10d::ReduceOp reduce_op(ReduceOp op) {
 at::Tensor view_of(const void* data, int64_t count, at::ScalarType type) {
   return at::from_blob(const_cast<void*>(data), {count}, at::TensorOptions().dtype(type));
 }
-at::Tensor bytes_of(const void* data, int64_t bytes) { return view_of(data, bytes, at::kByte); }
+at::Tensor bytes_of(const void* data, int64_t bytes) {
+  return view_of(data, bytes, at::kByte);
+}
 
-int64_t payload(const CollectiveRecord& record) { return record.count * dtype_bytes(record.dtype); }
+int64_t payload(const CollectiveRecord& record) {
+  return record.count * dtype_bytes(record.dtype);
+}
 
 std::shared_ptr<gloo::transport::Device> choose_device(Rendezvous& rendezvous,
                                                        const std::vector<int>& members) {
@@ -60,8 +75,8 @@ std::shared_ptr<gloo::transport::Device> choose_device(Rendezvous& rendezvous,
   const bool one_machine = std::all_of(members.begin(), members.end(), [&](int rank) {
     return rendezvous.identity(rank).machine == own;
   });
-  return ProcessGroupGloo::createDeviceForHostname(
-      one_machine ? "127.0.0.1" : rendezvous.local_address());
+  return ProcessGroupGloo::createDeviceForHostname(one_machine ? "127.0.0.1"
+                                                               : rendezvous.local_address());
 }
 
 class GlooCommunicator final : public Communicator {
@@ -102,13 +117,20 @@ class GlooCommunicator final : public Communicator {
     const bool check = unchecked_after_ < 0 || record.sequence <= unchecked_after_;
     if (check && !between_two(record.kind)) compare_signatures(record);
     switch (record.kind) {
-      case CollectiveKind::kAllReduce: return all_reduce_now(work);
-      case CollectiveKind::kReduceScatter: return reduce_scatter_now(work);
-      case CollectiveKind::kAllGather: return all_gather_now(work);
-      case CollectiveKind::kBroadcast: return broadcast_now(work);
-      case CollectiveKind::kBarrier: return barrier_now();
-      case CollectiveKind::kSend: return finish_send(work);
-      case CollectiveKind::kReceive: return receive_now(work);
+      case CollectiveKind::kAllReduce:
+        return all_reduce_now(work);
+      case CollectiveKind::kReduceScatter:
+        return reduce_scatter_now(work);
+      case CollectiveKind::kAllGather:
+        return all_gather_now(work);
+      case CollectiveKind::kBroadcast:
+        return broadcast_now(work);
+      case CollectiveKind::kBarrier:
+        return barrier_now();
+      case CollectiveKind::kSend:
+        return finish_send(work);
+      case CollectiveKind::kReceive:
+        return receive_now(work);
     }
   }
 
@@ -131,9 +153,9 @@ class GlooCommunicator final : public Communicator {
       const std::string text = error.what();
       const std::chrono::duration<double> waited = Clock::now() - start;
       const bool timed_out = text.find("imed out") != text.npos;
-      throw Failure{timed_out ? cat("waited ", human_seconds(waited.count()), " in")
-                              : "lost a connection in",
-                    first_line(text)};
+      throw Failure{
+          timed_out ? cat("waited ", human_seconds(waited.count()), " in") : "lost a connection in",
+          first_line(text)};
     }
   }
 
@@ -152,7 +174,8 @@ class GlooCommunicator final : public Communicator {
   void finish_send(const Collective& work);
   void receive_now(const Collective& work);
 
-  /// Elements of one piece of every rank's block, so that all blocks' pieces fit the staging memory.
+  /// Elements of one piece of every rank's block, so that all blocks' pieces fit the staging
+  /// memory.
   int64_t piece_count(DType dtype) const {
     return std::max<int64_t>(kStagingBytes / size() / dtype_bytes(dtype), 1);
   }
@@ -330,8 +353,8 @@ std::unique_ptr<Communicator> make_gloo_communicator(Communicator::Setup setup,
     throw;
   } catch (const std::exception& error) {
     throw Error(ExitCode::kPeerLost,
-                cat("rank ", rendezvous.rank(), " could not connect group ", name, " over Gloo: ",
-                    first_line(error.what())),
+                cat("rank ", rendezvous.rank(), " could not connect group ", name,
+                    " over Gloo: ", first_line(error.what())),
                 "GLOO_SOCKET_IFNAME chooses the network interface");
   }
 }

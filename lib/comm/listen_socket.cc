@@ -23,10 +23,10 @@ Resolved resolve(const std::string& address, int port, int type) {
   addrinfo* found = nullptr;
   const int error = ::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &wanted, &found);
   if (error != 0)
-    throw Error(ExitCode::kEnvironment,
-                cat("cannot resolve the rendezvous address \"", address, "\": ",
-                    ::gai_strerror(error)),
-                "set MASTER_ADDR to a name or address of the machine of rank 0");
+    throw Error(
+        ExitCode::kEnvironment,
+        cat("cannot resolve the rendezvous address \"", address, "\": ", ::gai_strerror(error)),
+        "set MASTER_ADDR to a name or address of the machine of rank 0");
   return {found, ::freeaddrinfo};
 }
 

@@ -22,29 +22,44 @@ using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
 at::ScalarType scalar_type(DType dtype) {
   switch (dtype) {
-    case DType::kF64: return at::kDouble;
-    case DType::kF32: return at::kFloat;
-    case DType::kBF16: return at::kBFloat16;
-    case DType::kF16: return at::kHalf;
-    case DType::kI64: return at::kLong;
-    case DType::kI32: return at::kInt;
-    case DType::kI8: return at::kChar;
-    default: return at::kByte;
+    case DType::kF64:
+      return at::kDouble;
+    case DType::kF32:
+      return at::kFloat;
+    case DType::kBF16:
+      return at::kBFloat16;
+    case DType::kF16:
+      return at::kHalf;
+    case DType::kI64:
+      return at::kLong;
+    case DType::kI32:
+      return at::kInt;
+    case DType::kI8:
+      return at::kChar;
+    default:
+      return at::kByte;
   }
 }
 
 c10d::ReduceOp reduce_op(ReduceOp op) {
   switch (op) {
-    case ReduceOp::kSum: return c10d::ReduceOp::SUM;
-    case ReduceOp::kMax: return c10d::ReduceOp::MAX;
-    case ReduceOp::kMin: return c10d::ReduceOp::MIN;
+    case ReduceOp::kSum:
+      return c10d::ReduceOp::SUM;
+    case ReduceOp::kMax:
+      return c10d::ReduceOp::MAX;
+    case ReduceOp::kMin:
+      return c10d::ReduceOp::MIN;
   }
   return c10d::ReduceOp::SUM;
 }
 
-int64_t payload(const CollectiveRecord& record) { return record.count * dtype_bytes(record.dtype); }
+int64_t payload(const CollectiveRecord& record) {
+  return record.count * dtype_bytes(record.dtype);
+}
 
-void free_device(void* data, int64_t) { c10::cuda::CUDACachingAllocator::raw_delete(data); }
+void free_device(void* data, int64_t) {
+  c10::cuda::CUDACachingAllocator::raw_delete(data);
+}
 
 class NcclCommunicator final : public Communicator {
  public:
@@ -118,9 +133,8 @@ class NcclCommunicator final : public Communicator {
     try {
       data = c10::cuda::CUDACachingAllocator::raw_alloc(static_cast<size_t>(bytes));
     } catch (const std::exception& error) {
-      throw Error(ExitCode::kEnvironment,
-                  cat("no device memory for a communication buffer of ", human_bytes(bytes), ": ",
-                      first_line(error.what())));
+      throw Error(ExitCode::kEnvironment, cat("no device memory for a communication buffer of ",
+                                              human_bytes(bytes), ": ", first_line(error.what())));
     }
     if (::cudaMemset(data, 0, static_cast<size_t>(bytes)) != ::cudaSuccess)
       throw Error(ExitCode::kEnvironment, "cannot clear a communication buffer on the device");
@@ -141,13 +155,19 @@ class NcclCommunicator final : public Communicator {
   WorkPtr enqueue(const Collective& work) {
     const CollectiveRecord& record = work.record;
     switch (record.kind) {
-      case CollectiveKind::kAllReduce: return all_reduce_now(work);
-      case CollectiveKind::kReduceScatter: return reduce_scatter_now(work);
-      case CollectiveKind::kAllGather: return all_gather_now(work);
-      case CollectiveKind::kBroadcast: return broadcast_now(work);
-      case CollectiveKind::kBarrier: return barrier_now();
+      case CollectiveKind::kAllReduce:
+        return all_reduce_now(work);
+      case CollectiveKind::kReduceScatter:
+        return reduce_scatter_now(work);
+      case CollectiveKind::kAllGather:
+        return all_gather_now(work);
+      case CollectiveKind::kBroadcast:
+        return broadcast_now(work);
+      case CollectiveKind::kBarrier:
+        return barrier_now();
       case CollectiveKind::kSend:
-      case CollectiveKind::kReceive: return message_now(work);
+      case CollectiveKind::kReceive:
+        return message_now(work);
     }
     bug("unknown collective");
   }
@@ -220,8 +240,9 @@ std::unique_ptr<Communicator> make_nccl_communicator(Communicator::Setup setup,
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    throw Error(ExitCode::kPeerLost, cat("rank ", rendezvous.rank(), " could not connect group ",
-                                         name, " over NCCL: ", first_line(error.what())),
+    throw Error(ExitCode::kPeerLost,
+                cat("rank ", rendezvous.rank(), " could not connect group ", name,
+                    " over NCCL: ", first_line(error.what())),
                 "NCCL_DEBUG=INFO tells more; NCCL refuses two ranks on one GPU");
   }
 }

@@ -40,7 +40,8 @@ void agree(Rendezvous& rendezvous, const std::string& name, const std::vector<in
            CommBackend backend) {
   std::vector<std::string> ranks;
   for (const int member : members) ranks.push_back(std::to_string(member));
-  const std::string own = cat(name, " of ranks ", join(ranks, ","), " over ", backend_name(backend));
+  const std::string own =
+      cat(name, " of ranks ", join(ranks, ","), " over ", backend_name(backend));
   const auto all = rendezvous.exchange_text("open/" + name, own, members);
   for (size_t i = 0; i < all.size(); ++i) {
     if (all[i] != own)
@@ -53,10 +54,14 @@ void agree(Rendezvous& rendezvous, const std::string& name, const std::vector<in
 
 std::string_view backend_name(CommBackend backend) {
   switch (backend) {
-    case CommBackend::kAuto: return "auto";
-    case CommBackend::kGloo: return "gloo";
-    case CommBackend::kSharedMemory: return "shm";
-    case CommBackend::kNccl: return "nccl";
+    case CommBackend::kAuto:
+      return "auto";
+    case CommBackend::kGloo:
+      return "gloo";
+    case CommBackend::kSharedMemory:
+      return "shm";
+    case CommBackend::kNccl:
+      return "nccl";
   }
   return "?";
 }
@@ -72,15 +77,19 @@ std::unique_ptr<Communicator> open_communicator(Rendezvous& rendezvous, const st
                             .rank = static_cast<int>(own - members.begin()),
                             .timeout = options.timeout,
                             .board = &rendezvous.board()};
-  if (members.size() == 1 && options.device < 0) return std::make_unique<SelfCommunicator>(std::move(setup));
+  if (members.size() == 1 && options.device < 0)
+    return std::make_unique<SelfCommunicator>(std::move(setup));
   const CommBackend backend = choose(rendezvous, members, options);
   agree(rendezvous, name, members, backend);
   switch (backend) {
     case CommBackend::kGloo:
       return make_gloo_communicator(std::move(setup), rendezvous, options.checked_collectives);
-    case CommBackend::kSharedMemory: return make_shm_communicator(std::move(setup), rendezvous);
-    case CommBackend::kNccl: return make_nccl_communicator(std::move(setup), rendezvous, options.device);
-    case CommBackend::kAuto: break;
+    case CommBackend::kSharedMemory:
+      return make_shm_communicator(std::move(setup), rendezvous);
+    case CommBackend::kNccl:
+      return make_nccl_communicator(std::move(setup), rendezvous, options.device);
+    case CommBackend::kAuto:
+      break;
   }
   bug("no back end was chosen");
 }

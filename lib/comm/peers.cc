@@ -64,10 +64,9 @@ std::string last_seen(const CollectiveRecord& record) {
 std::string complaint(const PeerView& peer, const CollectiveRecord& mine) {
   using State = CollectiveRecord::State;
   const std::string who = cat("rank ", peer.global_rank);
-  const std::string process = peer.identity.pid > 0
-                                  ? cat(" (process ", peer.identity.pid, " on ",
-                                        peer.identity.host, ")")
-                                  : "";
+  const std::string process =
+      peer.identity.pid > 0 ? cat(" (process ", peer.identity.pid, " on ", peer.identity.host, ")")
+                            : "";
   if (peer.record.state == State::kAborted)
     return cat(who, process, " gave up in ", describe(peer.record));
   if (peer.process == ProcessState::kGone) return cat(who, process, " is gone");
@@ -126,8 +125,8 @@ std::string explain_peers(const std::vector<PeerView>& views, const CollectiveRe
     if (static_cast<int>(i) == self || !concerned) continue;
     std::string text = complaint(views[i], mine);
     if (text.empty()) continue;
-    const bool ended = views[i].process == ProcessState::kGone ||
-                       views[i].process == ProcessState::kStopped;
+    const bool ended =
+        views[i].process == ProcessState::kGone || views[i].process == ProcessState::kStopped;
     const bool aborted = views[i].record.state == CollectiveRecord::State::kAborted;
     (aborted ? gave_up : ended ? dead : late).push_back(std::move(text));
   }

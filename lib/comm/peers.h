@@ -41,8 +41,8 @@ struct PeerView {
   CollectiveRecord record;
 };
 
-/// Names the ranks that keep `mine` from finishing and why: gone, stopped, silent, not yet there, in
-/// another collective. `views` is by rank in the group, `self` ours.
+/// Names the ranks that keep `mine` from finishing and why: gone, stopped, silent, not yet there,
+/// in another collective. `views` is by rank in the group, `self` ours.
 std::string explain_peers(const std::vector<PeerView>& views, const CollectiveRecord& mine,
                           int self);
 

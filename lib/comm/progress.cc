@@ -49,8 +49,8 @@ std::string terminate_text() {
 }
 
 [[noreturn]] void on_terminate() {
-  const std::string text = cat("error: the process must end: an error in a thread of the transport\n",
-                               terminate_text());
+  const std::string text =
+      cat("error: the process must end: an error in a thread of the transport\n", terminate_text());
   [[maybe_unused]] const ssize_t done = ::write(2, text.data(), text.size());
   ::_exit(static_cast<int>(ExitCode::kPeerLost));
 }
@@ -64,7 +64,9 @@ void ProgressBoard::Slot::enter(const CollectiveRecord& record) {
   record_.unix_ns = unix_now();
 }
 
-void ProgressBoard::Slot::finish() { mark(CollectiveRecord::State::kFinished); }
+void ProgressBoard::Slot::finish() {
+  mark(CollectiveRecord::State::kFinished);
+}
 
 void ProgressBoard::Slot::mark(CollectiveRecord::State state) {
   const std::lock_guard lock(mutex_);
@@ -131,6 +133,8 @@ std::string ProgressBoard::try_describe() const {
   return text;
 }
 
-void install_crash_handler() { std::set_terminate(on_terminate); }
+void install_crash_handler() {
+  std::set_terminate(on_terminate);
+}
 
 }  // namespace ftrun

@@ -82,9 +82,12 @@ void reduce_typed(const void* const* inputs, int ranks, void* out, int64_t count
 template <typename T>
 void reduce_by_op(ReduceOp op, const void* const* inputs, int ranks, void* out, int64_t count) {
   switch (op) {
-    case ReduceOp::kSum: return reduce_typed<T, Sum>(inputs, ranks, out, count);
-    case ReduceOp::kMax: return reduce_typed<T, Max>(inputs, ranks, out, count);
-    case ReduceOp::kMin: return reduce_typed<T, Min>(inputs, ranks, out, count);
+    case ReduceOp::kSum:
+      return reduce_typed<T, Sum>(inputs, ranks, out, count);
+    case ReduceOp::kMax:
+      return reduce_typed<T, Max>(inputs, ranks, out, count);
+    case ReduceOp::kMin:
+      return reduce_typed<T, Min>(inputs, ranks, out, count);
   }
 }
 
@@ -93,15 +96,24 @@ void reduce_by_op(ReduceOp op, const void* const* inputs, int ranks, void* out, 
 void reduce_in_order(DType dtype, ReduceOp op, const void* const* inputs, int ranks, void* out,
                      int64_t count) {
   switch (dtype) {
-    case DType::kF64: return reduce_by_op<double>(op, inputs, ranks, out, count);
-    case DType::kF32: return reduce_by_op<float>(op, inputs, ranks, out, count);
-    case DType::kBF16: return reduce_by_op<c10::BFloat16>(op, inputs, ranks, out, count);
-    case DType::kF16: return reduce_by_op<c10::Half>(op, inputs, ranks, out, count);
-    case DType::kI64: return reduce_by_op<int64_t>(op, inputs, ranks, out, count);
-    case DType::kI32: return reduce_by_op<int32_t>(op, inputs, ranks, out, count);
-    case DType::kI8: return reduce_by_op<int8_t>(op, inputs, ranks, out, count);
-    case DType::kU8: return reduce_by_op<uint8_t>(op, inputs, ranks, out, count);
-    default: bug(cat("type ", dtype_name(dtype), " cannot be reduced"));
+    case DType::kF64:
+      return reduce_by_op<double>(op, inputs, ranks, out, count);
+    case DType::kF32:
+      return reduce_by_op<float>(op, inputs, ranks, out, count);
+    case DType::kBF16:
+      return reduce_by_op<c10::BFloat16>(op, inputs, ranks, out, count);
+    case DType::kF16:
+      return reduce_by_op<c10::Half>(op, inputs, ranks, out, count);
+    case DType::kI64:
+      return reduce_by_op<int64_t>(op, inputs, ranks, out, count);
+    case DType::kI32:
+      return reduce_by_op<int32_t>(op, inputs, ranks, out, count);
+    case DType::kI8:
+      return reduce_by_op<int8_t>(op, inputs, ranks, out, count);
+    case DType::kU8:
+      return reduce_by_op<uint8_t>(op, inputs, ranks, out, count);
+    default:
+      bug(cat("type ", dtype_name(dtype), " cannot be reduced"));
   }
 }
 

@@ -24,15 +24,19 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
-constexpr Milliseconds kSlice{1000};         // how long to wait before looking for dead peers
+constexpr Milliseconds kSlice{1000};  // how long to wait before looking for dead peers
 constexpr Milliseconds kControlTimeout{2000};
 
-std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
-std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+std::vector<uint8_t> bytes_of(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+std::string text_of(const std::vector<uint8_t>& bytes) {
+  return {bytes.begin(), bytes.end()};
+}
 
-/// Before c10d's first use. It reports what we report, but in its own way and with stack traces; and
-/// its flight recorder, which the progress board makes superfluous, breaks when two threads of a
-/// process use communicators.
+/// Before c10d's first use. It reports what we report, but in its own way and with stack traces;
+/// and its flight recorder, which the progress board makes superfluous, breaks when two threads of
+/// a process use communicators.
 void prepare_c10d() {
   static const bool done = [] {
     if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = 3;
@@ -43,14 +47,19 @@ void prepare_c10d() {
   static_cast<void>(done);
 }
 
-std::string alive_key(int rank) { return cat("alive/", rank); }
+std::string alive_key(int rank) {
+  return cat("alive/", rank);
+}
 
 }  // namespace
 
 struct Rendezvous::Impl {
   Impl(const RendezvousOptions& from, StorePtr main_store, StorePtr control_store)
-      : options(from), main{std::move(main_store), {}}, control{std::move(control_store), {}},
-        board(from.rank), identities(static_cast<size_t>(from.world)) {}
+      : options(from),
+        main{std::move(main_store), {}},
+        control{std::move(control_store), {}},
+        board(from.rank),
+        identities(static_cast<size_t>(from.world)) {}
 
   /// One client of the store. What `operation` makes of it; throws when the server is silent.
   struct Connection {
@@ -164,8 +173,9 @@ void Rendezvous::Impl::lost_store(const std::string& key, const std::string& why
   const char* known = state == ProcessState::kGone      ? "rank 0, which serves it, is gone"
                       : state == ProcessState::kStopped ? "rank 0, which serves it, is stopped"
                                                         : "it is served by rank 0";
-  throw Error(ExitCode::kPeerLost, cat("rank ", options.rank, " lost the rendezvous in \"", key,
-                                       "\": ", known, " [", first_line(why), "]"),
+  throw Error(ExitCode::kPeerLost,
+              cat("rank ", options.rank, " lost the rendezvous in \"", key, "\": ", known, " [",
+                  first_line(why), "]"),
               "look at rank 0's own log first");
 }
 
@@ -204,17 +214,25 @@ StorePtr tcp_store(const RendezvousOptions& options, int port, std::optional<int
   settings.masterListenFd = listen;
   settings.waitWorkers = false;
   settings.timeout = options.timeout;
+  std::string why = "something else answers there, or nothing";
   try {
-    return c10::make_intrusive<c10d::TCPStore>(options.address, settings);
+    // Something that listens and never speaks would hold the constructor without end.
+    StoreWorker worker;
+    const auto store = worker.run(
+        [address = options.address, settings] {
+          return c10::make_intrusive<c10d::TCPStore>(address, settings);
+        },
+        options.timeout + kControlTimeout);
+    if (store) return *store;
   } catch (const std::exception& error) {
-    throw Error(ExitCode::kPeerLost,
-                cat("rank ", options.rank, " could not reach the rendezvous of rank 0 at ",
-                    options.address, ":", port, " within ",
-                    human_seconds(static_cast<double>(options.timeout.count()) * 1e-3), ": ",
-                    first_line(error.what())),
-                "check MASTER_ADDR and MASTER_PORT, that rank 0 runs, and that no firewall is "
-                "between");
+    why = first_line(error.what());
   }
+  throw Error(
+      ExitCode::kPeerLost,
+      cat("rank ", options.rank, " could not reach the rendezvous of rank 0 at ", options.address,
+          ":", port, " within ",
+          human_seconds(static_cast<double>(options.timeout.count()) * 1e-3), ": ", why),
+      "check MASTER_ADDR and MASTER_PORT, that rank 0 runs, and that no firewall is between");
 }
 
 struct Stores {
@@ -279,9 +297,15 @@ std::vector<std::unique_ptr<Rendezvous>> Rendezvous::in_process(int world, Milli
   return all;
 }
 
-int Rendezvous::rank() const { return impl_->options.rank; }
-int Rendezvous::world() const { return impl_->options.world; }
-ProgressBoard& Rendezvous::board() { return impl_->board; }
+int Rendezvous::rank() const {
+  return impl_->options.rank;
+}
+int Rendezvous::world() const {
+  return impl_->options.world;
+}
+ProgressBoard& Rendezvous::board() {
+  return impl_->board;
+}
 const PeerIdentity& Rendezvous::identity(int rank) const {
   return impl_->identities.at(static_cast<size_t>(rank));
 }
@@ -297,18 +321,22 @@ std::vector<std::string> Rendezvous::exchange_text(const std::string& key, const
                                                    const std::vector<int>& members) {
   if (members.size() == 1) return {text};
   const int64_t use = ++impl_->uses[key];
-  const auto key_of = [&](int rank, int64_t which) { return cat("x/", key, "/", which, "/", rank); };
+  const auto key_of = [&](int rank, int64_t which) {
+    return cat("x/", key, "/", which, "/", rank);
+  };
   std::vector<std::string> keys;
   for (const int member : members) keys.push_back(key_of(member, use));
   try {
     impl_->main.set(key_of(rank(), use), bytes_of(text));
     impl_->await_keys(keys, members, cat("\"", key, "\""));
-    const auto values = impl_->main.call([keys](c10d::Store& server) { return server.multiGet(keys); });
+    const auto values =
+        impl_->main.call([keys](c10d::Store& server) { return server.multiGet(keys); });
     std::vector<std::string> texts;
     for (const auto& value : values) texts.push_back(text_of(value));
     // Every member has entered this use, so all have read the one before the last.
     if (use > 2)
-      impl_->main.call([old = key_of(rank(), use - 2)](c10d::Store& s) { return s.deleteKey(old); });
+      impl_->main.call(
+          [old = key_of(rank(), use - 2)](c10d::Store& s) { return s.deleteKey(old); });
     return texts;
   } catch (const Error&) {
     throw;
@@ -378,6 +406,8 @@ StorePtr prefixed_store(Rendezvous& rendezvous, const std::string& prefix) {
   return c10::make_intrusive<c10d::PrefixStore>(prefix, rendezvous.impl().main.store);
 }
 
-StoreWorker& store_worker(Rendezvous& rendezvous) { return rendezvous.impl().main.worker; }
+StoreWorker& store_worker(Rendezvous& rendezvous) {
+  return rendezvous.impl().main.worker;
+}
 
 }  // namespace ftrun

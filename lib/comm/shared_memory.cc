@@ -39,7 +39,8 @@ Registry& registry() {
 }
 
 std::byte* map_shared(int fd, int64_t bytes) {
-  void* base = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  void* base =
+      ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   return base == MAP_FAILED ? nullptr : static_cast<std::byte*>(base);
 }
 
@@ -62,7 +63,7 @@ void free_shared(void* data, int64_t bytes) {
 
 CommBuffer allocate(int64_t bytes, void (*free)(void*, int64_t)) {
   OwnSegment segment{OwnedFd(::memfd_create("ftrun", MFD_CLOEXEC)), 0, bytes};
-  struct stat status{};
+  struct stat status {};
   if (!segment.fd || ::ftruncate(segment.fd.get(), bytes) != 0 ||
       ::fstat(segment.fd.get(), &status) != 0)
     no_memory(bytes);
@@ -76,8 +77,12 @@ CommBuffer allocate(int64_t bytes, void (*free)(void*, int64_t)) {
 
 }  // namespace
 
-CommBuffer allocate_shared(int64_t bytes) { return allocate(bytes, free_shared); }
-CommBuffer allocate_shared_lasting(int64_t bytes) { return allocate(bytes, free_lasting); }
+CommBuffer allocate_shared(int64_t bytes) {
+  return allocate(bytes, free_shared);
+}
+CommBuffer allocate_shared_lasting(int64_t bytes) {
+  return allocate(bytes, free_lasting);
+}
 
 SharedPlace find_shared(const void* data, int64_t bytes) {
   const auto* start = static_cast<const std::byte*>(data);
@@ -97,16 +102,17 @@ PeerMemory::~PeerMemory() {
 const PeerMemory::Segment& PeerMemory::open(const SharedPlace& place) {
   const std::string path = cat("/proc/", peer_.pid, "/fd/", place.fd);
   const OwnedFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  struct stat status{};
+  struct stat status {};
   const bool found = fd && ::fstat(fd.get(), &status) == 0 && status.st_ino == place.inode;
   std::byte* base = found ? map_shared(fd.get(), place.segment_bytes) : nullptr;
   if (base == nullptr && process_state(peer_, own_identity()) == ProcessState::kGone)
-    throw Error(ExitCode::kPeerLost, cat("process ", peer_.pid, ", a rank of this machine, is gone"),
+    throw Error(ExitCode::kPeerLost,
+                cat("process ", peer_.pid, ", a rank of this machine, is gone"),
                 "look at that rank's own log first");
   if (base == nullptr)
     throw Error(ExitCode::kEnvironment,
-                cat("cannot open shared memory of process ", peer_.pid, " (", path, "): ",
-                    fd && !found ? "it is gone" : errno_text(errno)),
+                cat("cannot open shared memory of process ", peer_.pid, " (", path,
+                    "): ", fd && !found ? "it is gone" : errno_text(errno)),
                 "let the ranks run in one container and as one user, or choose the gloo back end");
   return segments_.emplace_back(Segment{place.inode, place.segment_bytes, base});
 }

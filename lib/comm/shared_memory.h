@@ -27,7 +27,8 @@ struct SharedPlace {
 CommBuffer allocate_shared(int64_t bytes);
 /// The same, but what it holds stays readable for peers that have mapped it.
 CommBuffer allocate_shared_lasting(int64_t bytes);
-/// The place of [data, data + bytes) when it lies in memory of allocate_shared, else an unshared one.
+/// The place of [data, data + bytes) when it lies in memory of allocate_shared, else an unshared
+/// one.
 SharedPlace find_shared(const void* data, int64_t bytes);
 
 /// Another rank's shared memory as mapped here; keeps each segment once it was used.

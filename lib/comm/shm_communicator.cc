@@ -17,9 +17,11 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kSmallBytes = 64 << 10;
 constexpr int64_t kPushBytes = 16 << 10;  // reduced and passed on while it is in the cache
 constexpr int64_t kCopyBytes = 128 << 10;
-constexpr int64_t kAlignElements = 64;    // slices begin on cache lines
+constexpr int64_t kAlignElements = 64;  // slices begin on cache lines
 
-int64_t payload(const CollectiveRecord& record) { return record.count * dtype_bytes(record.dtype); }
+int64_t payload(const CollectiveRecord& record) {
+  return record.count * dtype_bytes(record.dtype);
+}
 
 /// In pieces: one large memcpy would bypass the cache, which is slower here, where a peer has just
 /// written the source and someone soon reads the copy.
@@ -51,13 +53,20 @@ class ShmCommunicator final : public Communicator {
 
   void complete(Collective& work) override {
     switch (work.record.kind) {
-      case CollectiveKind::kAllReduce: return all_reduce_now(work);
-      case CollectiveKind::kReduceScatter: return reduce_scatter_now(work);
-      case CollectiveKind::kAllGather: return all_gather_now(work);
-      case CollectiveKind::kBroadcast: return broadcast_now(work);
-      case CollectiveKind::kBarrier: return announce(work, {});
-      case CollectiveKind::kSend: return finish_send(work);
-      case CollectiveKind::kReceive: return receive_now(work);
+      case CollectiveKind::kAllReduce:
+        return all_reduce_now(work);
+      case CollectiveKind::kReduceScatter:
+        return reduce_scatter_now(work);
+      case CollectiveKind::kAllGather:
+        return all_gather_now(work);
+      case CollectiveKind::kBroadcast:
+        return broadcast_now(work);
+      case CollectiveKind::kBarrier:
+        return announce(work, {});
+      case CollectiveKind::kSend:
+        return finish_send(work);
+      case CollectiveKind::kReceive:
+        return receive_now(work);
     }
   }
 
@@ -68,7 +77,7 @@ class ShmCommunicator final : public Communicator {
   /// Sends to one peer: how many were published, and copies of buffers that peers cannot read.
   struct Outgoing {
     int64_t published = 0;
-    std::vector<Collective> deferred;  // the mailbox was full
+    std::vector<Collective> deferred;                    // the mailbox was full
     std::vector<std::pair<int64_t, CommBuffer>> copies;  // by sequence
   };
 
@@ -102,8 +111,8 @@ class ShmCommunicator final : public Communicator {
 
   Rendezvous& rendezvous_;
   ShmGroup group_;
-  std::vector<std::byte*> inputs_;      // every rank's input as mapped here
-  std::vector<const void*> moved_;      // the same, moved on to a piece
+  std::vector<std::byte*> inputs_;  // every rank's input as mapped here
+  std::vector<const void*> moved_;  // the same, moved on to a piece
   std::vector<Outgoing> outgoing_ = std::vector<Outgoing>(static_cast<size_t>(size()));
 };
 
@@ -122,8 +131,8 @@ void ShmCommunicator::meet() {
 
 void ShmCommunicator::await(ShmSignal& signal, uint32_t target, int peer) {
   const auto start = Clock::now();
-  const ShmGroup::Verdict verdict = group_.wait_for(
-      signal, target, peer, setup().timeout, [this] { publish_deferred(); });
+  const ShmGroup::Verdict verdict =
+      group_.wait_for(signal, target, peer, setup().timeout, [this] { publish_deferred(); });
   if (verdict != ShmGroup::Verdict::kReached) fail_wait(verdict, start);
 }
 
@@ -152,9 +161,8 @@ void ShmCommunicator::collect_inputs(const Collective& work) {
   for (int peer = 0; peer < size(); ++peer) {
     // Our own memory is not mapped a second time.
     inputs_[static_cast<size_t>(peer)] =
-        peer == rank()
-            ? static_cast<std::byte*>(const_cast<void*>(work.in))
-            : group_.memory(peer, group_.announcement(peer, work.record.sequence).in);
+        peer == rank() ? static_cast<std::byte*>(const_cast<void*>(work.in))
+                       : group_.memory(peer, group_.announcement(peer, work.record.sequence).in);
   }
 }
 
@@ -200,8 +208,7 @@ void ShmCommunicator::reduce_own_slice(const CollectiveRecord& record) {
   const int64_t end = std::min(record.count, part * (rank() + 1));
   for (int64_t at = part * rank(); at < end; at += step) {
     const int64_t count = std::min(step, end - at);
-    for (size_t peer = 0; peer < inputs_.size(); ++peer)
-      moved_[peer] = inputs_[peer] + at * width;
+    for (size_t peer = 0; peer < inputs_.size(); ++peer) moved_[peer] = inputs_[peer] + at * width;
     std::byte* own = inputs_[static_cast<size_t>(rank())] + at * width;
     reduce_in_order(record.dtype, record.op, moved_.data(), size(), own, count);
     for (std::byte* other : inputs_) copy_bytes(other + at * width, own, count * width);
@@ -247,7 +254,7 @@ void ShmCommunicator::reduce_scatter_staged(const Collective& work, bool announc
       [&](std::byte* staging, int64_t at, int64_t count) {
         for (int block = 0; block < size(); ++block)
           copy_bytes(staging + block * count * width, in + (block * record.count + at) * width,
-               count * width);
+                     count * width);
       },
       [&](uint32_t meeting, int64_t at, int64_t count) {
         for (int peer = 0; peer < size(); ++peer)

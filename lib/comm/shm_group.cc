@@ -41,8 +41,8 @@ std::chrono::microseconds spin_time(int ranks) {
 
 }  // namespace
 
-ShmGroup::ShmGroup(Rendezvous& rendezvous, const std::string& name,
-                   const std::vector<int>& members, int rank)
+ShmGroup::ShmGroup(Rendezvous& rendezvous, const std::string& name, const std::vector<int>& members,
+                   int rank)
     : rendezvous_(rendezvous), members_(members), rank_(rank), spin_(spin_time(size())) {
   for (const int member : members_) peers_.emplace_back(rendezvous.identity(member));
   if (rank_ == 0) control_ = allocate_shared_lasting(control_bytes());
@@ -65,7 +65,9 @@ int64_t ShmGroup::control_bytes() const {
          size() * size() * static_cast<int64_t>(sizeof(ShmMailbox));
 }
 
-ShmGroup::Part& ShmGroup::part(int rank) { return reinterpret_cast<Part*>(common_)[rank]; }
+ShmGroup::Part& ShmGroup::part(int rank) {
+  return reinterpret_cast<Part*>(common_)[rank];
+}
 
 ShmMailbox& ShmGroup::mailbox(int from, int to) {
   auto* boxes = reinterpret_cast<ShmMailbox*>(common_ + static_cast<size_t>(size()) * sizeof(Part));

@@ -21,8 +21,8 @@ struct ShmAnnouncement {
   SharedPlace in;
 };
 
-/// Messages from one rank to another: the sender fills places[n % kDepth] and raises `sent` to n, the
-/// receiver raises `taken` to n when it has copied.
+/// Messages from one rank to another: the sender fills places[n % kDepth] and raises `sent` to n,
+/// the receiver raises `taken` to n when it has copied.
 struct ShmMailbox {
   static constexpr uint32_t kDepth = 64;
   ShmSignal sent;
@@ -89,8 +89,8 @@ class ShmGroup {
   Rendezvous& rendezvous_;
   const std::vector<int> members_;
   const int rank_;
-  CommBuffer control_;          // rank 0 of the group: the common memory itself
-  CommBuffer staging_;          // our own staging area
+  CommBuffer control_;  // rank 0 of the group: the common memory itself
+  CommBuffer staging_;  // our own staging area
   std::vector<PeerMemory> peers_;
   std::byte* common_ = nullptr;
   std::vector<std::byte*> stagings_;

@@ -13,7 +13,9 @@ namespace {
 
 constexpr timespec kNap = {.tv_sec = 0, .tv_nsec = 50'000'000};
 
-uint32_t* word_of(std::atomic<uint32_t>& value) { return reinterpret_cast<uint32_t*>(&value); }
+uint32_t* word_of(std::atomic<uint32_t>& value) {
+  return reinterpret_cast<uint32_t*>(&value);
+}
 
 void pause_processor() {
 #if defined(__x86_64__)
@@ -34,7 +36,8 @@ bool poll_briefly(const ShmSignal& signal, uint32_t target) {
 
 void ShmSignal::raise_to(uint32_t value) {
   value_.store(value, std::memory_order_seq_cst);
-  // A waiter counts itself before it looks at the value for the last time: one of us sees the other.
+  // A waiter counts itself before it looks at the value for the last time: one of us sees the
+  // other.
   if (sleepers_.load(std::memory_order_seq_cst) != 0) wake_all();
 }
 

@@ -15,6 +15,8 @@ c10::intrusive_ptr<c10d::Store> prefixed_store(Rendezvous& rendezvous, const std
 StoreWorker& store_worker(Rendezvous& rendezvous);
 
 /// c10's exceptions carry a stack trace below their first line.
-inline std::string first_line(const std::string& what) { return what.substr(0, what.find('\n')); }
+inline std::string first_line(const std::string& what) {
+  return what.substr(0, what.find('\n'));
+}
 
 }  // namespace ftrun

@@ -24,6 +24,15 @@ constexpr std::array<std::string_view, 28> kMayChange{
     "topology", "config.parallel", "config.partition", "config.train_micro_batch_size_per_gpu",
     "config.gradient_accumulation_steps", "config.zero_optimization"};
 
+/// Said a second time by another field: "seed" by config.train.seed, the others by what they were
+/// resolved into, the optimizer and the schedule.
+constexpr std::array<std::string_view, 4> kEchoes{"seed", "config.train.learning_rate", "config.train.weight_decay",
+                                                  "config.train.warmup_steps"};
+
+bool is_echo(const std::string& field) {
+  return std::find(kEchoes.begin(), kEchoes.end(), field) != kEchoes.end();
+}
+
 bool may_change(const std::string& field) {
   return std::any_of(kMayChange.begin(), kMayChange.end(), [&](std::string_view free) {
     return field == free || (field.starts_with(free) && field[free.size()] == '.');
@@ -37,7 +46,7 @@ std::vector<std::string> admit_resume(const std::string& path, const RunManifest
   std::vector<ManifestDifference> guarded;
   std::vector<std::string> changes;
   for (const ManifestDifference& difference : compare_manifests(before, now)) {
-    if (!difference.matters) continue;
+    if (!difference.matters || is_echo(difference.field)) continue;
     if (may_change(difference.field))
       changes.push_back(cat(difference.field, ": was ", difference.before, ", is now ", difference.now));
     else

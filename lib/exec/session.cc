@@ -97,6 +97,7 @@ void Session::together(const std::string& what, const std::function<void()>& wor
 }
 
 bool Session::first_decides(const std::string& what, const std::function<bool()>& question) {
+  if (world_ == 1) return question();
   return ftrun::together(checkpoint_group(), what, [&]() -> std::string {
            return is_first() && question() ? "yes" : "no";
          })[0] == "yes";

@@ -51,12 +51,13 @@ int64_t cross_entropy_bytes(const LayerGraph& graph, const Op& op) {
       .bytes;
 }
 
-/// One partial gradient for every kWgradRows tokens of dy.
+/// One partial gradient for every kWgradRows tokens of dy, never in 16 bits.
 int64_t partial_gradient_bytes(const LayerGraph& graph, const Op& op) {
   int64_t width = 0;
   for (const ValueId gradient : op.out) width += element_count(graph.at(gradient).dims);
   const Value& dy = graph.at(op.in[0]);
-  return blocks_of(dy.dims[0], kWgradRows) * width * dtype_bytes(dy.dtype);
+  return blocks_of(dy.dims[0], kWgradRows) * width *
+         std::max(dtype_bytes(dy.dtype), dtype_bytes(DType::kF32));
 }
 
 }  // namespace

@@ -36,8 +36,9 @@ Program bucket_gradients(Program program, int64_t bucket_elements) {
       continue;
     }
     const Range range = instr.writes[0];
-    const int64_t limit = bucket_elements * dtype_bytes(instr.dtype);
-    if (open && (!continues(bucket.writes[0], range) || bucket.writes[0].bytes + range.bytes > limit)) flush();
+    const auto elements = [size = dtype_bytes(instr.dtype)](int64_t bytes) { return bytes / size; };
+    const bool fits = open && elements(bucket.writes[0].bytes + range.bytes) <= bucket_elements;
+    if (open && !(fits && continues(bucket.writes[0], range))) flush();
     if (!open) {
       bucket = std::move(instr);
       open = true;
@@ -46,7 +47,7 @@ Program bucket_gradients(Program program, int64_t bucket_elements) {
       bucket.reads = bucket.writes;
     }
     position = result.size();
-    if (bucket.writes[0].bytes >= limit) flush();
+    if (elements(bucket.writes[0].bytes) >= bucket_elements) flush();
   }
   flush();
   program.instrs = std::move(result);

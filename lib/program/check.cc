@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <set>
 
 #include "base/error.h"
@@ -16,26 +17,62 @@ std::string place(const Program& program, size_t at) {
   return cat("instruction ", at, " (", instr_label(program.instrs[at]), ")");
 }
 
-void check_ranges(const Program& program, Faults& faults) {
+/// True when every range names a buffer and every collective one range: what the other checks rely on.
+bool check_ranges(const Program& program, Faults& faults) {
+  bool sound = true;
+  const auto refuse = [&](const std::string& fault) {
+    faults.push_back(fault);
+    sound = false;
+  };
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const auto inside = [&](const Range& range) {
+      if (range.buffer < 0 || static_cast<size_t>(range.buffer) >= program.buffers.size())
+        return refuse(cat(place(program, i), " touches buffer ", range.buffer, ", but there are ", program.buffers.size()));
       const Buffer& buffer = program.at(range.buffer);
-      if (range.offset < 0 || range.bytes < 0 || range.offset + range.bytes > buffer.bytes)
+      if (range.offset < 0 || range.bytes < 0 || range.bytes > buffer.bytes - range.offset)
         faults.push_back(cat(place(program, i), " touches bytes ", range.offset, "+", range.bytes, " of ",
                              buffer.name, ", which has ", buffer.bytes));
     };
-    for (const Range& range : program.instrs[i].reads) inside(range);
-    for (const Range& range : program.instrs[i].writes) inside(range);
+    const Instr& instr = program.instrs[i];
+    for (const Range& range : instr.reads) inside(range);
+    for (const Range& range : instr.writes) inside(range);
+    if (instr.group != CommGroup::kNone && instr.writes.size() != 1)
+      refuse(cat(place(program, i), " is a collective over ", instr.writes.size(), " ranges instead of one"));
   }
+  return sound;
 }
 
+/// Bytes of one buffer that were written: begin and end of stretches that do not touch.
+class WrittenBytes {
+ public:
+  void add(int64_t begin, int64_t end) {
+    auto it = ends_.upper_bound(begin);
+    if (it != ends_.begin() && std::prev(it)->second >= begin) --it;
+    for (; it != ends_.end() && it->first <= end; it = ends_.erase(it)) {
+      begin = std::min(begin, it->first);
+      end = std::max(end, it->second);
+    }
+    ends_[begin] = end;
+  }
+  bool hold(int64_t begin, int64_t end) const {
+    const auto it = ends_.upper_bound(begin);
+    return begin >= end || (it != ends_.begin() && std::prev(it)->second >= end);
+  }
+
+ private:
+  std::map<int64_t, int64_t> ends_;
+};
+
 void check_written_before_read(const Program& program, Faults& faults) {
-  std::set<BufferId> written;
+  std::vector<WrittenBytes> written(program.buffers.size());
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     for (const Range& range : program.instrs[i].reads)
-      if (!program.at(range.buffer).persistent && !written.contains(range.buffer))
-        faults.push_back(cat(place(program, i), " reads ", program.at(range.buffer).name, " before it is written"));
-    for (const Range& range : program.instrs[i].writes) written.insert(range.buffer);
+      if (!program.at(range.buffer).persistent &&
+          !written[static_cast<size_t>(range.buffer)].hold(range.offset, range.offset + range.bytes))
+        faults.push_back(cat(place(program, i), " reads bytes ", range.offset, "+", range.bytes, " of ",
+                             program.at(range.buffer).name, " before they are written"));
+    for (const Range& range : program.instrs[i].writes)
+      written[static_cast<size_t>(range.buffer)].add(range.offset, range.offset + range.bytes);
   }
 }
 
@@ -107,20 +144,35 @@ void check_arena(const Program& program, Faults& faults) {
   }
 }
 
+/// What all members of a group must agree on when they meet in a collective.
 struct Collective {
   size_t at;
   InstrKind kind;
-  int64_t bytes;
+  CommGroup group;
   DType dtype;
+  std::string buffer;
+  int64_t offset;
+  int64_t bytes;
+
+  bool meets(const Collective& other) const {
+    return kind == other.kind && group == other.group && dtype == other.dtype && buffer == other.buffer &&
+           offset == other.offset && bytes == other.bytes;
+  }
 };
 
 std::vector<Collective> collectives(const Program& program) {
   std::vector<Collective> found;
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
-    if (instr.group != CommGroup::kNone) found.push_back({i, instr.kind, instr.writes[0].bytes, instr.dtype});
+    if (instr.group == CommGroup::kNone) continue;
+    const Range& range = instr.writes[0];
+    found.push_back({i, instr.kind, instr.group, instr.dtype, program.at(range.buffer).name, range.offset, range.bytes});
   }
   return found;
+}
+
+std::string entry(const Program& program, const Collective& c) {
+  return cat(place(program, c.at), " with ", c.bytes, " bytes of ", c.buffer, " at ", c.offset, " as ", dtype_name(c.dtype));
 }
 
 void check_collectives(std::span<const Program* const> ranks, Faults& faults) {
@@ -130,13 +182,10 @@ void check_collectives(std::span<const Program* const> ranks, Faults& faults) {
     const std::vector<Collective> other = collectives(*ranks[rank]);
     const size_t common = std::min(first.size(), other.size());
     size_t at = 0;
-    while (at < common && first[at].kind == other[at].kind && first[at].bytes == other[at].bytes &&
-           first[at].dtype == other[at].dtype)
-      ++at;
+    while (at < common && first[at].meets(other[at])) ++at;
     if (at < common)
-      faults.push_back(cat("collective ", at, ": rank 0 enters ", place(*ranks[0], first[at].at), " with ",
-                           first[at].bytes, " bytes, rank ", rank, " enters ",
-                           place(*ranks[rank], other[at].at), " with ", other[at].bytes, " bytes"));
+      faults.push_back(cat("collective ", at, ": rank 0 enters ", entry(*ranks[0], first[at]), ", rank ", rank,
+                           " enters ", entry(*ranks[rank], other[at])));
     else if (first.size() != other.size())
       faults.push_back(cat("rank 0 enters ", first.size(), " collectives, rank ", rank, " enters ", other.size()));
   }
@@ -147,14 +196,18 @@ void check_collectives(std::span<const Program* const> ranks, Faults& faults) {
 std::vector<std::string> check_programs(std::span<const Program* const> ranks) {
   Faults faults;
   std::set<const Program*> seen;
+  bool sound = true;
   for (const Program* program : ranks) {
     if (!seen.insert(program).second) continue;
-    check_ranges(*program, faults);
+    if (!check_ranges(*program, faults)) {
+      sound = false;
+      continue;
+    }
     check_written_before_read(*program, faults);
     check_order(*program, faults);
     check_arena(*program, faults);
   }
-  if (!ranks.empty()) check_collectives(ranks, faults);
+  if (sound && !ranks.empty()) check_collectives(ranks, faults);
   return faults;
 }
 

@@ -92,7 +92,16 @@ std::string program_text(const Program& program) {
 }
 
 uint64_t program_hash(const Program& program) {
-  const std::string text = program_text(program);
+  // What the text for people leaves out goes behind it.
+  std::ostringstream out;
+  out << program_text(program) << program.arena_bytes;
+  for (const Buffer& buffer : program.buffers) out << ' ' << static_cast<int>(buffer.tier);
+  for (const Instr& instr : program.instrs) {
+    out << '\n' << instr.graph << ' ' << static_cast<int>(instr.group) << ' ' << dtype_name(instr.dtype);
+    for (const Binding& binding : instr.bindings)
+      out << ' ' << binding.value << '@' << binding.range.buffer << '+' << binding.range.offset;
+  }
+  const std::string text = out.str();
   return xxh3(text.data(), text.size());
 }
 

@@ -1,6 +1,6 @@
-// comm_bench [RANKS] [ROUNDS]: collectives of this project against c10d's Gloo, ranks as processes of
-// one machine, one thread each. Every round runs all candidates one after the other; the table shows
-// the median and the least time of each and how many times faster than c10d it is by either.
+// comm_bench [RANKS] [ROUNDS]: collectives of this project against c10d's Gloo, ranks as processes
+// of one machine, one thread each. Every round runs all candidates one after the other; the table
+// shows the median and the least time of each and how many times faster than c10d it is by either.
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -72,8 +72,10 @@ std::vector<Case> our_cases(const std::string& name, Communicator& group, Buffer
            }},
           {name + " reduce_scatter",
            [=, &group] {
-             group.reduce_scatter(buffers.full, buffers.part, part, DType::kF32, ReduceOp::kSum,
-                                  {"bench"}).wait();
+             group
+                 .reduce_scatter(buffers.full, buffers.part, part, DType::kF32, ReduceOp::kSum,
+                                 {"bench"})
+                 .wait();
            }},
           {name + " all_gather", [=, &group] {
              group.all_gather(buffers.source, buffers.full, part, DType::kF32, {"bench"}).wait();
@@ -90,7 +92,8 @@ double seconds_of(Communicator& group, const Case& one, int repeats, float* full
 }
 
 double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<long>(values.size() / 2), values.end());
+  std::nth_element(values.begin(), values.begin() + static_cast<long>(values.size() / 2),
+                   values.end());
   return values[values.size() / 2];
 }
 
@@ -129,8 +132,7 @@ void bench_size(Rendezvous& rendezvous, Peer& peer, Communicator& shm, Communica
   for (int round = 0; round <= rounds; ++round) {
     for (const Case& one : cases) {
       const bool in_place = one.name.find("in-place") != std::string::npos;
-      const double took =
-          seconds_of(shm, one, repeats, in_place ? shared.full : plain.full, full);
+      const double took = seconds_of(shm, one, repeats, in_place ? shared.full : plain.full, full);
       if (round > 0) times[one.name].push_back(took);  // the first is for warming up
     }
   }
@@ -143,7 +145,8 @@ void run_rank(int rank, int world, int port, int listen_fd, int rounds) {
   std::vector<int> members;
   for (int i = 0; i < world; ++i) members.push_back(i);
   Peer peer(*rendezvous);
-  const auto shm = open_communicator(*rendezvous, "shm", members, {.backend = CommBackend::kSharedMemory});
+  const auto shm =
+      open_communicator(*rendezvous, "shm", members, {.backend = CommBackend::kSharedMemory});
   const auto gloo = open_communicator(*rendezvous, "gloo", members,
                                       {.backend = CommBackend::kGloo, .checked_collectives = 0});
   for (const int64_t bytes : {4'096, 65'536, 1'000'000, 25'000'000, 100'000'000})

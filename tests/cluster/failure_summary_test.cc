@@ -11,7 +11,10 @@ constexpr int64_t kSecond = 1'000'000'000;
 }
 
 TEST_CASE("a failure report survives the pipe, line ends and tabs flattened") {
-  const FailureReport sent{.rank = 3, .unix_ns = 12345678901, .exit_code = 5, .doing = "save",
+  const FailureReport sent{.rank = 3,
+                           .unix_ns = 12345678901,
+                           .exit_code = 5,
+                           .doing = "save",
                            .message = "disk full\n  remedy:\tfree space"};
   const auto got = parse_failure_line(failure_line(sent));
   REQUIRE(got.has_value());
@@ -39,10 +42,16 @@ TEST_CASE("the earliest report is the cause, whatever the order in which process
   const FailureSummary summary = summarize_failures(
       {.ends = {{.rank = 0, .unix_ns = 3 * kSecond, .exit_code = 5},
                 {.rank = 1, .unix_ns = 4 * kSecond, .exit_code = 4},
-                {.rank = 2, .unix_ns = 5 * kSecond, .exit_code = 143, .signal = SIGTERM,
+                {.rank = 2,
+                 .unix_ns = 5 * kSecond,
+                 .exit_code = 143,
+                 .signal = SIGTERM,
                  .told_to_stop = true}},
        .reports = {{.rank = 0, .unix_ns = 3 * kSecond, .exit_code = 5, .message = "disk full"},
-                   {.rank = 1, .unix_ns = 2 * kSecond, .exit_code = 4, .doing = "step 7",
+                   {.rank = 1,
+                    .unix_ns = 2 * kSecond,
+                    .exit_code = 4,
+                    .doing = "step 7",
                     .message = "bad file"}},
        .started_ns = 0,
        .log_folder = "run/logs"});
@@ -68,8 +77,11 @@ TEST_CASE("a lost peer is a consequence even when it was reported first") {
 TEST_CASE("when every rank only lost a peer, that is the result") {
   const FailureSummary summary =
       summarize_failures({.ends = {{.rank = 0, .unix_ns = 1 * kSecond, .exit_code = 6},
-                                   {.rank = 1, .unix_ns = 2 * kSecond, .exit_code = 137,
-                                    .signal = SIGKILL, .told_to_stop = true}}});
+                                   {.rank = 1,
+                                    .unix_ns = 2 * kSecond,
+                                    .exit_code = 137,
+                                    .signal = SIGKILL,
+                                    .told_to_stop = true}}});
   REQUIRE(summary.exit_code == 6);
 }
 
@@ -82,4 +94,25 @@ TEST_CASE("ranks that ended as asked are no failures") {
        .forwarded = SIGINT});
   REQUIRE(interrupted.exit_code == 130);
   REQUIRE(interrupted.text.empty());
+}
+
+TEST_CASE("ranks that one of them was asked to stop ended as asked too") {
+  const FailureSummary stopped = summarize_failures(
+      {.ends = {{.rank = 0, .exit_code = 143}, {.rank = 1, .exit_code = 143}}});
+  REQUIRE(stopped.exit_code == 143);
+  REQUIRE(stopped.text.empty());
+  const FailureSummary killed =
+      summarize_failures({.ends = {{.rank = 0, .exit_code = 143, .signal = SIGTERM}}});
+  REQUIRE(killed.exit_code == 143);
+  REQUIRE_FALSE(killed.text.empty());
+}
+
+TEST_CASE("what all ranks say is said once") {
+  const FailureSummary summary = summarize_failures(
+      {.ends = {{.rank = 0, .unix_ns = 9, .exit_code = 5}, {.rank = 1, .unix_ns = 9, .exit_code = 5}},
+       .reports = {{.rank = 0, .unix_ns = 5, .exit_code = 5, .message = "the disk is full"},
+                   {.rank = 1, .unix_ns = 6, .exit_code = 5, .message = "the disk is full"}}});
+  REQUIRE(summary.text ==
+          "rank 0: exit code 5, 0.0s after the start: the disk is full\n"
+          "  then rank 1: exit code 5, 0.0s later: the same");
 }

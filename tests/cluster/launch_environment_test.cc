@@ -30,17 +30,26 @@ std::string refusal(const Env& env) {
   return "(accepted)";
 }
 
-const Env kTorchrun = {{"RANK", "3"},          {"WORLD_SIZE", "4"},
-                       {"LOCAL_RANK", "1"},    {"LOCAL_WORLD_SIZE", "2"},
-                       {"GROUP_RANK", "1"},    {"GROUP_WORLD_SIZE", "2"},
-                       {"MASTER_ADDR", "n1"},  {"MASTER_PORT", "29500"},
+const Env kTorchrun = {{"RANK", "3"},
+                       {"WORLD_SIZE", "4"},
+                       {"LOCAL_RANK", "1"},
+                       {"LOCAL_WORLD_SIZE", "2"},
+                       {"GROUP_RANK", "1"},
+                       {"GROUP_WORLD_SIZE", "2"},
+                       {"MASTER_ADDR", "n1"},
+                       {"MASTER_PORT", "29500"},
                        {"TORCHELASTIC_USE_AGENT_STORE", "True"},
                        {"TORCHELASTIC_RESTART_COUNT", "2"}};
-const Env kSlurm = {{"SLURM_JOB_ID", "70001"},    {"SLURM_STEP_ID", "0"},
-                    {"SLURM_PROCID", "3"},        {"SLURM_STEP_NUM_TASKS", "4"},
-                    {"SLURM_NTASKS", "9"},        {"SLURM_LOCALID", "0"},
-                    {"SLURM_NODEID", "1"},        {"SLURM_STEP_NUM_NODES", "2"},
-                    {"SLURM_STEP_NODELIST", "n[3-4]"}, {"SLURM_STEP_TASKS_PER_NODE", "3,1"}};
+const Env kSlurm = {{"SLURM_JOB_ID", "70001"},
+                    {"SLURM_STEP_ID", "0"},
+                    {"SLURM_PROCID", "3"},
+                    {"SLURM_STEP_NUM_TASKS", "4"},
+                    {"SLURM_NTASKS", "9"},
+                    {"SLURM_LOCALID", "0"},
+                    {"SLURM_NODEID", "1"},
+                    {"SLURM_STEP_NUM_NODES", "2"},
+                    {"SLURM_STEP_NODELIST", "n[3-4]"},
+                    {"SLURM_STEP_TASKS_PER_NODE", "3,1"}};
 
 Env with(Env env, const std::string& name, const std::string& value) {
   env[name] = value;
@@ -82,10 +91,14 @@ TEST_CASE("torchrun inside a SLURM step is torchrun") {
 }
 
 TEST_CASE("our supervisor's ranks are known by its variables") {
-  const LaunchEnvironment launch =
-      detect({{"FTRUN_SUPERVISOR", "123"}, {"FTRUN_STORE_FD", "7"}, {"RANK", "0"},
-              {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"},
-              {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "4000"}});
+  const LaunchEnvironment launch = detect({{"FTRUN_SUPERVISOR", "123"},
+                                           {"FTRUN_STORE_FD", "7"},
+                                           {"RANK", "0"},
+                                           {"WORLD_SIZE", "2"},
+                                           {"LOCAL_RANK", "0"},
+                                           {"LOCAL_WORLD_SIZE", "2"},
+                                           {"MASTER_ADDR", "127.0.0.1"},
+                                           {"MASTER_PORT", "4000"}});
   REQUIRE(launch.kind == LaunchKind::kSupervised);
   REQUIRE(launch.store_fd == 7);
   REQUIRE_FALSE(launch.agent_store);
@@ -116,9 +129,9 @@ TEST_CASE("MASTER_ADDR and MASTER_PORT override what SLURM suggests") {
 }
 
 TEST_CASE("Open MPI on one machine needs no address: all ranks compute the same port") {
-  const Env env = {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"},
+  const Env env = {{"OMPI_COMM_WORLD_RANK", "1"},       {"OMPI_COMM_WORLD_SIZE", "2"},
                    {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
-                   {"OMPI_COMM_WORLD_NODE_RANK", "1"}, {"PMIX_NAMESPACE", "prterun-1@1"}};
+                   {"OMPI_COMM_WORLD_NODE_RANK", "1"},  {"PMIX_NAMESPACE", "prterun-1@1"}};
   const LaunchEnvironment launch = detect(env);
   REQUIRE(launch.kind == LaunchKind::kOpenMpi);
   REQUIRE(launch.rank == 1);
@@ -131,18 +144,23 @@ TEST_CASE("Open MPI on one machine needs no address: all ranks compute the same 
 }
 
 TEST_CASE("PMI: MPICH, Intel MPI and srun with pmi2") {
-  const LaunchEnvironment launch =
-      detect({{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "0"},
-              {"MPI_LOCALNRANKS", "2"}, {"MASTER_ADDR", "h"}, {"MASTER_PORT", "1"}});
+  const LaunchEnvironment launch = detect({{"PMI_RANK", "2"},
+                                           {"PMI_SIZE", "4"},
+                                           {"MPI_LOCALRANKID", "0"},
+                                           {"MPI_LOCALNRANKS", "2"},
+                                           {"MASTER_ADDR", "h"},
+                                           {"MASTER_PORT", "1"}});
   REQUIRE(launch.kind == LaunchKind::kPmi);
   REQUIRE(launch.rank == 2);
   REQUIRE(launch.local_size == 2);
 }
 
 TEST_CASE("RANK without LOCAL_RANK counts nodes") {
-  const LaunchEnvironment launch =
-      detect({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"NPROC_PER_NODE", "4"},
-              {"MASTER_ADDR", "job-0"}, {"MASTER_PORT", "23456"}});
+  const LaunchEnvironment launch = detect({{"RANK", "1"},
+                                           {"WORLD_SIZE", "2"},
+                                           {"NPROC_PER_NODE", "4"},
+                                           {"MASTER_ADDR", "job-0"},
+                                           {"MASTER_PORT", "23456"}});
   REQUIRE(launch.kind == LaunchKind::kNode);
   REQUIRE_FALSE(launch.is_rank());
   REQUIRE(launch.node == 1);
@@ -152,8 +170,11 @@ TEST_CASE("RANK without LOCAL_RANK counts nodes") {
 }
 
 TEST_CASE("Kubeflow's PET variables describe nodes") {
-  const Env env = {{"PET_NODE_RANK", "0"}, {"PET_NNODES", "2"}, {"PET_NPROC_PER_NODE", "auto"},
-                   {"PET_MASTER_ADDR", "j-node-0-0.j"}, {"PET_MASTER_PORT", "29400"}};
+  const Env env = {{"PET_NODE_RANK", "0"},
+                   {"PET_NNODES", "2"},
+                   {"PET_NPROC_PER_NODE", "auto"},
+                   {"PET_MASTER_ADDR", "j-node-0-0.j"},
+                   {"PET_MASTER_PORT", "29400"}};
   const LaunchEnvironment launch = detect(env);
   REQUIRE(launch.kind == LaunchKind::kNode);
   REQUIRE(launch.nodes == 2);
@@ -194,8 +215,8 @@ TEST_CASE("SLURM tasks per node expand their repeats") {
 }
 
 TEST_CASE("malformed SLURM lists are quoted, not followed") {
-  for (const char* text : {"", "n[1-", "n]1[", "n[3-1]", "n[a]", "n[]", "n[[1]]", "a,,b", "n[1-99999999]",
-                           "n[0-65535][0-65535]"})
+  for (const char* text : {"", "n[1-", "n]1[", "n[3-1]", "n[a]", "n[]", "n[[1]]", "a,,b",
+                           "n[1-99999999]", "n[0-65535][0-65535]"})
     REQUIRE_THROWS_WITH(expand_hostlist(text),
                         Catch::StartsWith(cat("cannot read SLURM's host list \"", text, "\"")));
   for (const char* text : {"", "2(x", "2(x)", "0", "-1", "2(x0)", "2,", "1(x99999999)", "2(y3)"})

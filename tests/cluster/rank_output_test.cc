@@ -13,9 +13,10 @@ struct Screen {
       : output({.ranks = 3,
                 .terminal = {terminal, terminal},
                 .write = [this](OutputStream, std::string_view bytes) { text += bytes; },
-                .log = [this](int rank, std::string_view line) {
-                  logged += std::to_string(rank) + ":" + std::string(line);
-                }}) {}
+                .log =
+                    [this](int rank, std::string_view line) {
+                      logged += std::to_string(rank) + ":" + std::string(line);
+                    }}) {}
   void err(int rank, std::string_view bytes) { output.feed(rank, OutputStream::kErr, bytes); }
 };
 }  // namespace
@@ -53,8 +54,7 @@ TEST_CASE("rank 0's live line passes through to a terminal untouched and is redr
   screen.err(1, "hello\n");
   REQUIRE(screen.text == "\rstep 1\rstep 2\r\x1b[K[rank 1] hello\nstep 2");
   screen.err(0, "\rdone\nplain\n");
-  REQUIRE(screen.text ==
-          "\rstep 1\rstep 2\r\x1b[K[rank 1] hello\nstep 2\rdone\n[rank 0] plain\n");
+  REQUIRE(screen.text == "\rstep 1\rstep 2\r\x1b[K[rank 1] hello\nstep 2\rdone\n[rank 0] plain\n");
 }
 
 TEST_CASE("a live line that ends in a carriage return passes through as well") {

@@ -120,27 +120,30 @@ int exit_code_of(pid_t pid) {
 }  // namespace
 
 TEST_CASE("every rank gets its place and the address of the rendezvous") {
-  const Outcome outcome =
-      supervise(2, {"env", "RANK", "env", "WORLD_SIZE", "env", "LOCAL_RANK", "env",
-                    "LOCAL_WORLD_SIZE", "env", "MASTER_ADDR", "env", "EXTRA"},
-                {.environment = {"EXTRA=7"}});
+  const Outcome outcome = supervise(2,
+                                    {"env", "RANK", "env", "WORLD_SIZE", "env", "LOCAL_RANK", "env",
+                                     "LOCAL_WORLD_SIZE", "env", "MASTER_ADDR", "env", "EXTRA"},
+                                    {.environment = {"EXTRA=7"}});
   REQUIRE(outcome.code == 0);
   for (const char* rank : {"0", "1"}) {
     for (const char* line : {"RANK=", "LOCAL_RANK="})
       REQUIRE_THAT(outcome.text, Catch::Contains(cat("[rank ", rank, "] ", line, rank, "\n")));
-    for (const char* line : {"WORLD_SIZE=2", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "EXTRA=7"})
+    for (const char* line :
+         {"WORLD_SIZE=2", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "EXTRA=7"})
       REQUIRE_THAT(outcome.text, Catch::Contains(cat("[rank ", rank, "] ", line, "\n")));
   }
 }
 
 TEST_CASE("rank 0, and only rank 0, inherits a listening socket for the store") {
   const Outcome outcome = supervise(2, {"store"});
-  REQUIRE(outcome.lines() == std::vector<std::string>{"", "[rank 0] store listens", "[rank 1] store none"});
+  REQUIRE(outcome.lines() ==
+          std::vector<std::string>{"", "[rank 0] store listens", "[rank 1] store none"});
 }
 
 TEST_CASE("ranks of a second node count on from the first's") {
-  const Outcome outcome = supervise(2, {"env", "RANK", "env", "WORLD_SIZE", "env", "FTRUN_STORE_FD"},
-                                    {.nodes = 3, .node = 1, .master_addr = "h", .master_port = 9});
+  const Outcome outcome =
+      supervise(2, {"env", "RANK", "env", "WORLD_SIZE", "env", "FTRUN_STORE_FD"},
+                {.nodes = 3, .node = 1, .master_addr = "h", .master_port = 9});
   for (const char* line : {"[rank 2] RANK=2", "[rank 3] RANK=3", "[rank 2] WORLD_SIZE=6",
                            "[rank 2] FTRUN_STORE_FD=(unset)"})
     REQUIRE_THAT(outcome.text, Catch::Contains(line));
@@ -160,8 +163,8 @@ TEST_CASE("output is forwarded line by line and kept in a log per rank") {
 TEST_CASE("a rank that fails stops the others and its exit code is the result") {
   const Outcome outcome = supervise(3, {"only", "0", "exit", "4"});
   REQUIRE(outcome.code == 4);
-  const Outcome slow = supervise(3, {"raw", "x", "catch", "15", "0", "only", "2", "sleep", "50",
-                                     "fail", "5", "disk full"});
+  const Outcome slow = supervise(
+      3, {"raw", "x", "catch", "15", "0", "only", "2", "sleep", "50", "fail", "5", "disk full"});
   REQUIRE(slow.code == 5);
 }
 
@@ -189,8 +192,8 @@ TEST_CASE("a rank that ignores SIGTERM is killed after the grace") {
 }
 
 TEST_CASE("a stopped rank is killed after the grace when another fails") {
-  const Outcome outcome = supervise(
-      2, {"stopif", "1", "sleep", "50", "only", "0", "exit", "3"}, {.grace = 200ms});
+  const Outcome outcome =
+      supervise(2, {"stopif", "1", "sleep", "50", "only", "0", "exit", "3"}, {.grace = 200ms});
   REQUIRE(outcome.code == 3);
   REQUIRE(outcome.seconds < 5);
 }
@@ -210,10 +213,9 @@ TEST_CASE("kill -9 of the supervisor leaves no rank behind") {
 TEST_CASE("signals are passed on to the ranks, whose exit code is returned") {
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) {
     const Folder folder;
-    const pid_t supervisor =
-        spawn_supervisor(2, {"catch", std::to_string(signal), "75", "touch", folder.path + "/pid",
-                             "sleep", "60000"},
-                         folder.path + "/out");
+    const pid_t supervisor = spawn_supervisor(
+        2, {"catch", std::to_string(signal), "75", "touch", folder.path + "/pid", "sleep", "60000"},
+        folder.path + "/out");
     rank_pids(folder.path + "/pid", 2);
     ::kill(supervisor, signal);
     REQUIRE(exit_code_of(supervisor) == 75);

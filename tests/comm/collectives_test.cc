@@ -169,9 +169,11 @@ TEST_CASE("reduce_scatter leaves each rank its block, also in place") {
             Buffer<float> in(*group, mode > 0, count * world), out(*group, false, count);
             in.fill(input<float>(group->rank(), count * world));
             float* target = mode == 2 ? in.data + group->rank() * count : out.data;
-            group->reduce_scatter(in.data, target, count, DType::kF32, ReduceOp::kSum, {"t"}).wait();
+            group->reduce_scatter(in.data, target, count, DType::kF32, ReduceOp::kSum, {"t"})
+                .wait();
             require(same_bits(target, expected.data() + group->rank() * count,
-                              static_cast<size_t>(count)), "bits differ");
+                              static_cast<size_t>(count)),
+                    "bits differ");
             group->shutdown();
           });
           CAPTURE(backend_name(backend), world, count, mode);
@@ -243,7 +245,8 @@ TEST_CASE("two ranks may both send first and receive afterwards") {
         for (int i = 0; i < 100; ++i) {  // more than a mailbox holds
           outgoing.push_back(std::make_unique<Buffer<float>>(*group, shared, kCount));
           outgoing.back()->fill(input<float>(group->rank(), kCount, i));
-          if (i < 80) sends.push_back(group->send(outgoing.back()->data, kCount, DType::kF32, peer, {"a"}));
+          if (i < 80)
+            sends.push_back(group->send(outgoing.back()->data, kCount, DType::kF32, peer, {"a"}));
         }
         Buffer<float> incoming(*group, false, kCount);
         for (int i = 0; i < 100; ++i) {
@@ -268,7 +271,8 @@ TEST_CASE("groups of some ranks work beside each other and beside the whole") {
     const auto failures = run_ranks(4, [&](Rendezvous& rendezvous) {
       const int rank = rendezvous.rank();
       const std::vector<int> half = rank % 2 == 0 ? std::vector<int>{0, 2} : std::vector<int>{1, 3};
-      const auto group = open_communicator(rendezvous, cat("half", rank % 2), half, {.backend = backend});
+      const auto group =
+          open_communicator(rendezvous, cat("half", rank % 2), half, {.backend = backend});
       const auto world = open_world(rendezvous, backend);
       int64_t sum = rank, all = rank;
       for (int i = 0; i < 50; ++i) {

@@ -14,8 +14,11 @@ std::string own_process() {
 }
 
 CollectiveRecord record(int64_t sequence, CollectiveRecord::State state, const char* site = "") {
-  CollectiveRecord result{.sequence = sequence, .count = 4, .kind = CollectiveKind::kAllReduce,
-                          .dtype = DType::kF32, .state = state};
+  CollectiveRecord result{.sequence = sequence,
+                          .count = 4,
+                          .kind = CollectiveKind::kAllReduce,
+                          .dtype = DType::kF32,
+                          .state = state};
   std::string_view(site).copy(result.site, sizeof result.site - 1);
   return result;
 }
@@ -36,14 +39,16 @@ TEST_CASE("a rank that does not come is named with the collective, its place and
     CAPTURE(backend_name(backend));
     REQUIRE(failures[1].empty());
     // One of the two may have noticed only that the other gave up.
-    const bool first = failures[0].find("rank 1" + own_process() + " has not entered it") !=
-                       std::string::npos;
+    const bool first =
+        failures[0].find("rank 1" + own_process() + " has not entered it") != std::string::npos;
     const std::string& told = first ? failures[0] : failures[2];
     REQUIRE_THAT(told, Catch::StartsWith(cat("rank ", first ? 0 : 2, " waited 0.")) ||
                            Catch::StartsWith(cat("rank ", first ? 0 : 2, " lost a ")));
     REQUIRE_THAT(told, Catch::Contains(
-        " in all_reduce #2 (gradient bucket 7, 4 x F32) of group world: rank 1" + own_process() +
-        " has not entered it; its last was all_reduce #1 (gradient bucket 6, 4 x F32), finished "));
+                           " in all_reduce #2 (gradient bucket 7, 4 x F32) of group world: rank 1" +
+                           own_process() +
+                           " has not entered it; its last was all_reduce #1 (gradient bucket 6, 4 "
+                           "x F32), finished "));
   }
 }
 
@@ -52,8 +57,10 @@ TEST_CASE("ranks that disagree about size, type or operation are told so before 
     const auto sizes = run_ranks(2, [&](Rendezvous& rendezvous) {
       const auto group = open_world(rendezvous, backend, 5s);
       std::vector<float> data(8);
-      group->all_reduce(data.data(), rendezvous.rank() == 0 ? 8 : 7, DType::kF32, ReduceOp::kSum,
-                        {"bucket 3"}).wait();
+      group
+          ->all_reduce(data.data(), rendezvous.rank() == 0 ? 8 : 7, DType::kF32, ReduceOp::kSum,
+                       {"bucket 3"})
+          .wait();
     });
     REQUIRE(sizes[0] ==
             "the ranks of group world disagree: rank 0 is in all_reduce #1 (bucket 3, 8 x F32), "
@@ -67,8 +74,8 @@ TEST_CASE("ranks that disagree about size, type or operation are told so before 
       group->broadcast(data.data(), 8, DType::kF32, 0, {"weights"}).wait();
     });
     REQUIRE_THAT(kinds[1], Catch::StartsWith(
-        "the ranks of group world disagree: rank 0 is in barrier #1 (end), "
-        "rank 1 is in broadcast #1 (weights, 8 x F32)"));
+                               "the ranks of group world disagree: rank 0 is in barrier #1 (end), "
+                               "rank 1 is in broadcast #1 (weights, 8 x F32)"));
   }
 }
 
@@ -83,8 +90,8 @@ TEST_CASE("a message of another size is refused by its receiver") {
         group->receive(data.data(), 7, DType::kF32, 0, {"activation"}).wait();
       }
     });
-    REQUIRE_THAT(failures[1], Catch::StartsWith(
-        "rank 0 does send #1 (activation, 8 x F32) but rank 1 does receive #1 (activation, 7 x F32)"));
+    REQUIRE_THAT(failures[1], Catch::StartsWith("rank 0 does send #1 (activation, 8 x F32) but "
+                                                "rank 1 does receive #1 (activation, 7 x F32)"));
   }
 }
 
@@ -96,9 +103,11 @@ TEST_CASE("a receive without a send times out and names the sender") {
       if (rendezvous.rank() == 1) group->receive(&data, 1, DType::kF32, 0, {"activation"}).wait();
       if (rendezvous.rank() == 0) std::this_thread::sleep_for(1500ms);
     });
-    REQUIRE_THAT(failures[1], Catch::StartsWith("rank 1 waited 0.") &&
-                 Catch::Contains(" in receive #1 (activation, 1 x F32) of group world: rank 0 is "
-                                 "there but has not taken its part"));
+    REQUIRE_THAT(
+        failures[1],
+        Catch::StartsWith("rank 1 waited 0.") &&
+            Catch::Contains(" in receive #1 (activation, 1 x F32) of group world: rank 0 is "
+                            "there but has not taken its part"));
   }
 }
 
@@ -114,7 +123,8 @@ TEST_CASE("a rank that gives up makes the others fail at once, not at the timeou
     }
     group->all_reduce(&data, 1, DType::kF32, ReduceOp::kSum, {"loss"}).wait();
   });
-  REQUIRE_THAT(failures[0], Catch::StartsWith("rank 0 lost a peer in all_reduce #1 (loss, 1 x F32)"));
+  REQUIRE_THAT(failures[0],
+               Catch::StartsWith("rank 0 lost a peer in all_reduce #1 (loss, 1 x F32)"));
   REQUIRE(std::chrono::steady_clock::now() - start < 10s);
 }
 
@@ -163,18 +173,21 @@ TEST_CASE("NCCL in a build without CUDA is refused by name") {
   });
   REQUIRE_THAT(failures[0],
                Catch::StartsWith("group dp wants NCCL, but this ftrun was built without CUDA") ||
-               Catch::Contains("NCCL"));
+                   Catch::Contains("NCCL"));
 }
 
 TEST_CASE("dead ranks are blamed before late ones, and ranks that gave up last") {
   using State = CollectiveRecord::State;
   const CollectiveRecord mine = record(5, State::kEntered);
   PeerView self{.global_rank = 0, .record = mine};
-  PeerView dead{.global_rank = 1, .identity = {.host = "n1", .pid = 7},
-                .process = ProcessState::kGone, .record = record(4, State::kFinished)};
+  PeerView dead{.global_rank = 1,
+                .identity = {.host = "n1", .pid = 7},
+                .process = ProcessState::kGone,
+                .record = record(4, State::kFinished)};
   PeerView late{.global_rank = 2, .record = record(4, State::kFinished)};
   PeerView gave_up{.global_rank = 3, .record = record(5, State::kAborted)};
-  REQUIRE(explain_peers({self, dead, late, gave_up}, mine, 0) == "rank 1 (process 7 on n1) is gone");
+  REQUIRE(explain_peers({self, dead, late, gave_up}, mine, 0) ==
+          "rank 1 (process 7 on n1) is gone");
   dead.process = ProcessState::kStopped;
   REQUIRE(explain_peers({self, dead, late, gave_up}, mine, 0) ==
           "rank 1 (process 7 on n1) is stopped");
@@ -199,7 +212,8 @@ TEST_CASE("the progress board survives its trip through the store") {
   ProgressBoard::Slot* b = board.open("tp");
   a->enter(record(9, CollectiveRecord::State::kNone, "gradient bucket 1"));
   const auto image = board.image();
-  REQUIRE(describe(ProgressBoard::find(image, "dp")) == "all_reduce #9 (gradient bucket 1, 4 x F32)");
+  REQUIRE(describe(ProgressBoard::find(image, "dp")) ==
+          "all_reduce #9 (gradient bucket 1, 4 x F32)");
   REQUIRE(ProgressBoard::find(image, "dp").state == CollectiveRecord::State::kEntered);
   REQUIRE(ProgressBoard::find(image, "tp").state == CollectiveRecord::State::kNone);
   REQUIRE(ProgressBoard::find(image, "pp").state == CollectiveRecord::State::kNone);

@@ -20,7 +20,9 @@ namespace {
 
 const std::string kRank = std::string(FTRUN_BINARY_DIR) + "/bin/comm_rank";
 
-int free_port() { return listen_on("127.0.0.1", 0).port; }
+int free_port() {
+  return listen_on("127.0.0.1", 0).port;
+}
 
 /// Ranks as processes; what they print goes to files.
 class Ranks {
@@ -30,8 +32,9 @@ class Ranks {
     folder_ = ::mkdtemp(name);
     const int port = free_port();
     for (int rank = 0; rank < world; ++rank)
-      pids_.push_back(start({kRank, cat(rank), cat(world), cat(port), backend, cat(timeout_ms),
-                             scenario}, output_path(rank)));
+      pids_.push_back(
+          start({kRank, cat(rank), cat(world), cat(port), backend, cat(timeout_ms), scenario},
+                output_path(rank)));
   }
   ~Ranks() {
     for (const pid_t pid : pids_) {
@@ -87,7 +90,9 @@ class Ranks {
   std::vector<pid_t> pids_;
 };
 
-std::string host() { return own_identity().host; }
+std::string host() {
+  return own_identity().host;
+}
 
 std::chrono::milliseconds random_moment() {
   static std::mt19937 random(20240607);
@@ -112,8 +117,8 @@ TEST_CASE("a rank killed at a random moment is named as gone by the others") {
       Ranks ranks(3, backend, 20'000, "loop");
       for (int rank = 0; rank < 3; ++rank) ranks.await_text(rank, "looping");
       std::this_thread::sleep_for(random_moment());
-      const std::string gone = cat("rank ", victim, " (process ", ranks.pid(victim), " on ", host(),
-                                   ") is gone");
+      const std::string gone =
+          cat("rank ", victim, " (process ", ranks.pid(victim), " on ", host(), ") is gone");
       ::kill(ranks.pid(victim), SIGKILL);
       ranks.wait(victim, 5s);
       for (int rank = 0; rank < 3; ++rank) {
@@ -121,7 +126,8 @@ TEST_CASE("a rank killed at a random moment is named as gone by the others") {
         CAPTURE(backend, victim, rank);
         REQUIRE(ranks.wait(rank, 8s) == 6);
         REQUIRE_THAT(ranks.output(rank), Catch::Contains(gone));
-        REQUIRE_THAT(ranks.output(rank), Catch::Contains("(gradient bucket 7, 1000 x F32) of group world"));
+        REQUIRE_THAT(ranks.output(rank),
+                     Catch::Contains("(gradient bucket 7, 1000 x F32) of group world"));
       }
     }
   }
@@ -159,8 +165,9 @@ TEST_CASE("sizes that Gloo chokes on end with a message and code 6, not with a c
   CAPTURE(ranks.output(0), ranks.output(1));
   REQUIRE(first == 6);
   REQUIRE(second == 6);
-  REQUIRE_THAT(ranks.output(0) + ranks.output(1),
-               Catch::Contains("error: the process must end: an error in a thread of the transport\n"
-                               "  rank ") &&
-                   Catch::Contains(" is in all_reduce #1 (gradient bucket 7, "));
+  REQUIRE_THAT(
+      ranks.output(0) + ranks.output(1),
+      Catch::Contains("error: the process must end: an error in a thread of the transport\n"
+                      "  rank ") &&
+          Catch::Contains(" is in all_reduce #1 (gradient bucket 7, "));
 }

@@ -10,8 +10,8 @@
 #include "comm/open.h"
 
 /// Runs `body` on one thread a rank, over an in-process store; returns what each rank threw ("").
-inline std::vector<std::string> run_ranks(
-    int world, const std::function<void(ftrun::Rendezvous&)>& body) {
+inline std::vector<std::string> run_ranks(int world,
+                                          const std::function<void(ftrun::Rendezvous&)>& body) {
   auto all = ftrun::Rendezvous::in_process(world, std::chrono::seconds(20));
   std::vector<std::string> failures(static_cast<size_t>(world));
   std::vector<std::thread> threads;

@@ -32,10 +32,11 @@ TEST_CASE("every rank gets every text, by rank, as often as a key is used") {
 
 TEST_CASE("an exchange names the ranks that did not come") {
   auto all = Rendezvous::in_process(3, 300ms);
-  REQUIRE_THROWS_WITH(all[1]->exchange_text("program", "x"),
-                      Catch::StartsWith("rank 1 waited 0.") &&
-                          Catch::Contains("s for \"program\": rank 0, 2 did not come\n  remedy: look "
-                                          "at that rank's own log first"));
+  REQUIRE_THROWS_WITH(
+      all[1]->exchange_text("program", "x"),
+      Catch::StartsWith("rank 1 waited 0.") &&
+          Catch::Contains("s for \"program\": rank 0, 2 did not come\n  remedy: look "
+                          "at that rank's own log first"));
 }
 
 TEST_CASE("a posted text is found by any rank at any time") {
@@ -54,14 +55,17 @@ TEST_CASE("ranks meet over TCP, on a socket bound to one address") {
   std::string listening;
   for (int rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
-      const auto rendezvous = Rendezvous::connect({.rank = rank, .world = 2, .port = port,
-                                                   .listen_fd = rank == 0 ? fd : -1, .timeout = 20s});
+      const auto rendezvous = Rendezvous::connect({.rank = rank,
+                                                   .world = 2,
+                                                   .port = port,
+                                                   .listen_fd = rank == 0 ? fd : -1,
+                                                   .timeout = 20s});
       if (rank == 0) {
         std::ifstream file("/proc/net/tcp");
         listening.assign(std::istreambuf_iterator<char>(file), {});
       }
-      heard[static_cast<size_t>(rank)] = rendezvous->exchange_text("k", cat("from ", rank))[
-          static_cast<size_t>(1 - rank)];
+      heard[static_cast<size_t>(rank)] =
+          rendezvous->exchange_text("k", cat("from ", rank))[static_cast<size_t>(1 - rank)];
       rendezvous->shutdown();
     });
   }
@@ -92,8 +96,9 @@ TEST_CASE("an address that is not of this machine is named") {
   REQUIRE_THROWS_WITH(listen_on("192.0.2.1", 29500),
                       Catch::StartsWith("rank 0 cannot serve the rendezvous on 192.0.2.1: this "
                                         "machine does not have that address"));
-  REQUIRE_THROWS_WITH(listen_on("no such host", 29500),
-                      Catch::StartsWith("cannot resolve the rendezvous address \"no such host\": "));
+  REQUIRE_THROWS_WITH(
+      listen_on("no such host", 29500),
+      Catch::StartsWith("cannot resolve the rendezvous address \"no such host\": "));
 }
 
 TEST_CASE("a rank whose rank 0 never comes says where it looked") {
@@ -107,7 +112,8 @@ TEST_CASE("a rank whose rank 0 never comes says where it looked") {
     REQUIRE(error.code() == ExitCode::kPeerLost);
     REQUIRE_THAT(error.message(),
                  Catch::StartsWith(cat("rank 1 could not reach the rendezvous of rank 0 at "
-                                       "127.0.0.1:", port, " within 1.0s: ")));
+                                       "127.0.0.1:",
+                                       port, " within 1.0s: ")));
   }
 }
 

@@ -1,11 +1,23 @@
-"""Runs the ftrun binary for the end-to-end tests: configs as dicts, metrics read back."""
+"""Runs the ftrun binary for the end-to-end tests: configs as dicts, a small random model, metrics read back."""
+import hashlib
 import json
 import os
 import pathlib
+import signal
 import subprocess
+import threading
+import time
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
 
 BINARY = os.environ["FTRUN_BINARY"]
-TIMEOUT = 300
+TIMEOUT = 120
+VOCABULARY = 211
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+# What a process prints that was ended by a defect instead of by a message.
+TRACES = ("terminate called", "Exception raised from", "Segmentation fault", "core dumped", "Aborted", "what():",
+          "frame #", "internal error", "bug in ftrun", "Traceback")
 
 
 def config(model, data, out, **changes):
@@ -31,12 +43,24 @@ def write_config(folder, value, name="config.json"):
     return path
 
 
-def ftrun(*arguments, env=None, timeout=TIMEOUT, cwd=None):
+def environment(extra=None):
+    """This process's, without what a launcher around the tests may have set."""
+    kept = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES}
+    kept.update(extra or {})
+    return kept
+
+
+def refuse_traces(text):
+    for trace in TRACES:
+        assert trace not in text, f"the output holds {trace!r}:\n{text[-3000:]}"
+
+
+def ftrun(*arguments, env=None, timeout=TIMEOUT, cwd=None, wrapper=()):
     """Runs the binary; returns the finished process with stdout and stderr as text."""
-    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
-    environment.update(env or {})
-    return subprocess.run([BINARY, *map(str, arguments)], capture_output=True, text=True, env=environment,
-                          timeout=timeout, cwd=cwd)
+    process = subprocess.run([*wrapper, BINARY, *map(str, arguments)], capture_output=True, text=True,
+                             env=environment(env), timeout=timeout, cwd=cwd)
+    refuse_traces(process.stdout + process.stderr)
+    return process
 
 
 def must(process, code=0):
@@ -58,3 +82,238 @@ def near(name, found, expected, relative):
     worst = max(abs(f - e) / abs(e) for f, e in zip(found, expected, strict=True))
     assert worst <= relative, f"{name}: off by {worst:.3g} relative, {relative:g} allowed"
     return worst
+
+
+# --- a small random model and its data ---------------------------------------------------------
+
+
+def tiny_weights(seed=0, hidden=32, inner=48, layers=2, heads=4, kv_heads=2, vocabulary=VOCABULARY):
+    random = np.random.default_rng(seed)
+    head = hidden // heads
+
+    def matrix(rows, columns):
+        return (random.standard_normal((rows, columns)) * 0.1).astype(np.float32)
+
+    def norm():
+        return (1 + 0.1 * random.standard_normal(hidden)).astype(np.float32)
+
+    weights = {"model.embed_tokens.weight": matrix(vocabulary, hidden), "model.norm.weight": norm(),
+               "lm_head.weight": matrix(vocabulary, hidden)}
+    for layer in range(layers):
+        prefix = f"model.layers.{layer}."
+        for name, rows, columns in (("self_attn.q_proj", heads * head, hidden), ("self_attn.k_proj", kv_heads * head, hidden),
+                                    ("self_attn.v_proj", kv_heads * head, hidden), ("self_attn.o_proj", hidden, heads * head),
+                                    ("mlp.gate_proj", inner, hidden), ("mlp.up_proj", inner, hidden),
+                                    ("mlp.down_proj", hidden, inner)):
+            weights[f"{prefix}{name}.weight"] = matrix(rows, columns)
+        weights[f"{prefix}input_layernorm.weight"] = norm()
+        weights[f"{prefix}post_attention_layernorm.weight"] = norm()
+    return weights
+
+
+TINY_CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 48,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+    "vocab_size": VOCABULARY, "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+    "hidden_act": "silu", "tie_word_embeddings": False, "attention_bias": False, "mlp_bias": False,
+    "bos_token_id": 1, "eos_token_id": 2, "torch_dtype": "float32"}
+
+
+def tiny_model(folder, weights=None, **changes):
+    """A Llama of 2 layers with random weights, as a Hugging Face folder."""
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(TINY_CONFIG | changes, indent=1))
+    save_file(weights or tiny_weights(), folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def tiny_data(path, tokens=4097, seed=0, vocabulary=VOCABULARY):
+    """A flat uint16 file of ids that a model can learn in part."""
+    path = pathlib.Path(path)
+    random = np.random.default_rng(seed)
+    ids = np.zeros(tokens, dtype=np.uint16)
+    for i in range(1, tokens):
+        ids[i] = random.integers(vocabulary) if random.random() < 0.2 else (int(ids[i - 1]) * 3 + 11) % vocabulary
+    path.write_bytes(ids.tobytes())
+    return path
+
+
+class Job:
+    """A scratch folder with the small model and its data, and configs that use them."""
+
+    def __init__(self, scratch):
+        self.scratch = pathlib.Path(scratch)
+        self.model = tiny_model(self.scratch / "model")
+        self.data = tiny_data(self.scratch / "train.bin")
+        self.runs = 0
+
+    def config(self, name, **changes):
+        """Writes a config whose output_dir is scratch/name; returns its path. One thread a rank, so
+        that the tests do not wait for each other's spinning threads."""
+        value = config(self.model, self.data, self.scratch / name, threads=1)
+        value["data"] = {**value["data"], "shuffle": True}
+        for key, change in changes.items():
+            if isinstance(change, dict) and isinstance(value.get(key), dict):
+                value[key] = {**value[key], **change}
+            elif change is None:
+                value.pop(key, None)
+            else:
+                value[key] = change
+        self.runs += 1
+        return write_config(self.scratch, value, f"{name}-{self.runs}.json")
+
+    def out(self, name):
+        return self.scratch / name
+
+    def run(self, name, *arguments, code=0, env=None, **changes):
+        """Trains into scratch/name and returns the finished process."""
+        return must(ftrun("--config", self.config(name, **changes), *arguments, env=env), code)
+
+
+# --- what two runs are compared by -------------------------------------------------------------
+
+TIMES = ("tokens_per_second", "step_seconds", "data_wait_seconds", "exposed_communication_seconds",
+         "validation_seconds", "counters", "memory")
+
+
+def numbers(out):
+    """The lines of metrics.jsonl without what depends on the clock or on the ranks."""
+    return [{k: v for k, v in line.items() if k not in TIMES} for line in metrics(out)]
+
+
+def exported(out):
+    weights = {}
+    for path in sorted((pathlib.Path(out) / "export" / "model").glob("*.safetensors")):
+        weights.update(load_file(path))
+    assert weights, f"{out}: no exported weights"
+    return weights
+
+
+def weights_hash(out):
+    digest = hashlib.sha256()
+    for path in sorted((pathlib.Path(out) / "export" / "model").glob("*.safetensors")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def same_run(a, b):
+    """Asserts that two runs have the same metrics, bit by bit, and the same exported weights."""
+    first, second = numbers(a), numbers(b)
+    assert len(first) == len(second), f"{len(first)} and {len(second)} lines"
+    for x, y in zip(first, second):
+        assert x == y, f"metrics differ:\n{x}\n{y}"
+    assert weights_hash(a) == weights_hash(b), "the exported weights differ"
+
+
+def manifest(out):
+    return json.loads((pathlib.Path(out) / "run.json").read_text())
+
+
+def checkpoints(out):
+    return sorted(p.name for p in (pathlib.Path(out) / "checkpoints").iterdir() if p.is_dir())
+
+
+# --- running processes -------------------------------------------------------------------------
+
+
+class Running:
+    """A run that goes on beside the test: lines of its stdout and stderr as they come."""
+
+    def __init__(self, command, env=None):
+        self.process = subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                        text=True, env=environment(env))
+        self.lines = []
+        self.arrived = threading.Condition()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            with self.arrived:
+                self.lines.append(line.rstrip("\n"))
+                self.arrived.notify_all()
+
+    def text(self):
+        return "\n".join(self.lines)
+
+    def await_line(self, part, timeout=TIMEOUT):
+        end = time.monotonic() + timeout
+        with self.arrived:
+            while not any(part in line for line in self.lines):
+                left = end - time.monotonic()
+                assert left > 0 and (self.process.poll() is None or self.reader.is_alive()), (
+                    f"no line with {part!r}:\n{self.text()[-3000:]}")
+                self.arrived.wait(min(left, 0.2))
+
+    def kill(self, number=signal.SIGKILL, pid=None):
+        os.kill(pid or self.process.pid, number)
+
+    def kill_all(self):
+        """kill -9 of the process that was started; returns when it and its ranks are gone."""
+        ranks = children(self.process.pid)
+        self.kill()
+        self.process.wait(10)
+        await_gone(ranks, 10)
+
+    def ranks(self):
+        """Process ids of the ranks a supervisor has started, by rank."""
+        found = {}
+        for pid in children(self.process.pid):
+            for entry in pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                if entry.startswith(b"RANK="):
+                    found[int(entry[5:])] = pid
+        return found
+
+    def wait(self, code=None, timeout=TIMEOUT):
+        """The exit code; a negative one for a signal, as subprocess has it."""
+        try:
+            found = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise AssertionError(f"still running after {timeout} s:\n{self.text()[-3000:]}") from None
+        self.reader.join(10)
+        refuse_traces(self.text())
+        assert code is None or found == code, f"exit {found}, expected {code}\n{self.text()[-3000:]}"
+        return found
+
+
+def start(*arguments, env=None):
+    return Running([BINARY, *arguments], env)
+
+
+def children(pid):
+    found = []
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        found += [int(child) for child in (task / "children").read_text().split()]
+    return found
+
+
+def alive(pid):
+    try:
+        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def await_gone(pids, seconds):
+    end = time.monotonic() + seconds
+    while any(alive(pid) for pid in pids):
+        assert time.monotonic() < end, f"processes {[p for p in pids if alive(p)]} are still there after {seconds} s"
+        time.sleep(0.01)
+
+
+def free_port():
+    import socket
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def run_cases(cases):
+    """Runs each case and says which one it is; the first that fails ends the test."""
+    for case in cases:
+        begin = time.monotonic()
+        case()
+        print(f"{case.__name__.replace('_', ' ')}: {time.monotonic() - begin:.1f} s", flush=True)

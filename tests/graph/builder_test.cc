@@ -78,15 +78,18 @@ TEST_CASE("a head without gradients has no backward") {
         }) == "a head without gradients has no backward");
 }
 
-TEST_CASE("statistics are F32 and activations have the dtype of the graph") {
-  GraphBuilder b("layer", 8, 4, DType::kF64);
-  const ValueId x = b.input(Port::kHidden, DType::kF64, {8, 16}, "x");
-  b.output(b.rms_norm(x, b.param("n", {16}), 1e-5), Port::kHidden);
-  const LayerGraph g = b.finish(true);
-  CHECK(g.at(named(g, "n.out")).dtype == DType::kF64);
-  CHECK(g.at(named(g, "n.rstd")).dtype == DType::kF32);
-  CHECK(g.at(named(g, "d_n")).dtype == DType::kF64);
-  CHECK(g.at(named(g, "n.out")).bytes() == 8 * 16 * 8);
+TEST_CASE("activations have the dtype of the graph, statistics at least 32 bits") {
+  for (const auto& [activation, statistics] :
+       {std::pair{DType::kF64, DType::kF64}, {DType::kF32, DType::kF32}, {DType::kBF16, DType::kF32}}) {
+    GraphBuilder b("layer", 8, 4, activation);
+    const ValueId x = b.input(Port::kHidden, activation, {8, 16}, "x");
+    b.output(b.rms_norm(x, b.param("n", {16}), 1e-5), Port::kHidden);
+    const LayerGraph g = b.finish(true);
+    CHECK(g.at(named(g, "n.out")).dtype == activation);
+    CHECK(g.at(named(g, "n.rstd")).dtype == statistics);
+    CHECK(g.at(named(g, "d_n")).dtype == activation);
+    CHECK(g.at(named(g, "n.out")).bytes() == 8 * 16 * dtype_bytes(activation));
+  }
 }
 
 TEST_CASE("attention takes the rows of the graph, whatever its attributes said") {

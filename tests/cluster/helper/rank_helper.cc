@@ -2,7 +2,8 @@
 //   print TEXT | error TEXT | raw TEXT (no line end; \r and \n as escapes) | env NAME | sleep MS |
 //   exit CODE | signal N | only RANK (the rest is for that rank) | fail CODE MESSAGE (reports it) |
 //   stopif RANK (stops itself) |
-//   touch FILE (writes the process id) | catch N CODE (exit with CODE on signal N) | ignore N | store
+//   touch FILE (writes the process id) | catch N CODE (exit with CODE on signal N) | ignore N |
+//   store
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -18,7 +19,9 @@
 namespace {
 
 int exit_on_signal = 0;
-void leave(int) { ::_exit(exit_on_signal); }
+void leave(int) {
+  ::_exit(exit_on_signal);
+}
 
 std::string unescape(std::string text) {
   for (size_t at = 0; (at = text.find('\\', at)) != std::string::npos; ++at)
@@ -64,7 +67,8 @@ int main(int argc, char** argv) {
     if (verb == "only" && std::stoi(words[++i]) != rank) break;
     if (verb == "stopif" && std::stoi(words[++i]) == rank) ::kill(::getpid(), SIGSTOP);
     if (verb == "fail") fail(rank, std::stoi(words[i + 1]), words[i + 2]);
-    if (verb == "touch") std::ofstream(words[++i] + std::to_string(rank)) << ::getpid() << std::endl;
+    if (verb == "touch")
+      std::ofstream(words[++i] + std::to_string(rank)) << ::getpid() << std::endl;
     if (verb == "catch") {
       exit_on_signal = std::stoi(words[i + 2]);
       std::signal(std::stoi(words[i + 1]), leave);

@@ -22,7 +22,7 @@ void run(int rank, int world, int port, const std::string& backend, int timeout_
   const auto rendezvous = Rendezvous::connect({.rank = rank,
                                                .world = world,
                                                .port = port,
-                                               .timeout = std::max(timeout, timeout),
+                                               .timeout = timeout,
                                                .heartbeat = std::chrono::milliseconds(100)});
   std::printf("met\n");
   std::fflush(stdout);
@@ -41,7 +41,8 @@ void run(int rank, int world, int port, const std::string& backend, int timeout_
   std::fflush(stdout);
   do {
     data.assign(data.size(), static_cast<float>(rank + 1));
-    group->all_reduce(data.data(), count, DType::kF32, ReduceOp::kSum, {"gradient bucket 7"}).wait();
+    group->all_reduce(data.data(), count, DType::kF32, ReduceOp::kSum, {"gradient bucket 7"})
+        .wait();
   } while (scenario == "loop");
   std::printf("%s %g\n", std::string(group->backend()).c_str(), static_cast<double>(data[0]));
   group->shutdown();

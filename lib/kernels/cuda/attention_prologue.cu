@@ -1,0 +1,57 @@
+#include "kernels/cuda/attention.cuh"
+
+namespace ftrun::cuda {
+
+namespace {
+
+// Block (row, query block): max(starts, window) of its tokens, and the first key block they need. A
+// token always attends to itself, whatever `starts` says.
+__global__ void find_lowest(const int32_t* starts, int32_t* lowest, int32_t* first_block, int row_tokens, int window,
+                            int query_blocks) {
+  __shared__ int needed[kAttentionBlock];
+  const int t = static_cast<int>(blockIdx.x % query_blocks * kAttentionBlock + threadIdx.x);
+  const int64_t n = static_cast<int64_t>(blockIdx.x / query_blocks) * row_tokens + t;
+  needed[threadIdx.x] = t;
+  if (t < row_tokens) {
+    const int from = max(starts[n], window > 0 ? t - window + 1 : 0);
+    needed[threadIdx.x] = min(max(from, 0), t);
+    lowest[n] = needed[threadIdx.x];
+  }
+  __syncthreads();
+  if (threadIdx.x > 0) return;
+  int first = needed[0];
+  for (int i = 1; i < kAttentionBlock; ++i) first = min(first, needed[i]);
+  first_block[blockIdx.x] = first / static_cast<int>(kAttentionBlock);
+}
+
+// delta = da . a: one warp a head of a token.
+template <class T>
+__global__ void find_delta(const T* da, const T* a, float* delta, int64_t tokens, int heads, int head_size) {
+  const int64_t item = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
+  if (item >= tokens * heads) return;
+  float sum = 0.0F;
+  for (int i = threadIdx.x % 32; i < head_size; i += 32)
+    sum += to_float(da[item * head_size + i]) * to_float(a[item * head_size + i]);
+  sum = warp_sum(sum);
+  if (threadIdx.x % 32 == 0) delta[item % heads * tokens + item / heads] = sum;
+}
+
+}  // namespace
+
+void attention_prologue(DType dtype, const Attention& a, cudaStream_t stream) {
+  const AttentionAttrs& at = a.attrs;
+  const int64_t query_blocks = divide_up(at.row_tokens, kAttentionBlock);
+  launch({blocks(a.tokens / at.row_tokens * query_blocks), static_cast<unsigned>(kAttentionBlock), 0, stream},
+         find_lowest, a.starts, a.lowest, a.first_block, static_cast<int>(at.row_tokens), static_cast<int>(at.window),
+         static_cast<int>(query_blocks));
+  if (a.da == nullptr) return;
+  with_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    constexpr int kThreads = 128;
+    launch({blocks(divide_up(a.tokens * at.query_heads, kThreads / 32)), kThreads, 0, stream}, find_delta<T>,
+           static_cast<const T*>(a.da), static_cast<const T*>(a.a), a.delta, a.tokens,
+           static_cast<int>(at.query_heads), static_cast<int>(at.head_size));
+  });
+}
+
+}  // namespace ftrun::cuda

@@ -1,0 +1,10 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+namespace ftrun::cuda {
+
+/// Throws Error(kEnvironment) with CUDA's words unless `status` is success.
+void check(cudaError_t status, const char* what);
+
+}  // namespace ftrun::cuda

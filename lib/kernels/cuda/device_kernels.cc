@@ -1,0 +1,219 @@
+#include <cuda_runtime_api.h>
+
+#include <optional>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/launchers.h"
+#include "kernels/cuda/module_entry.h"
+#include "kernels/cuda/run_op.h"
+#include "kernels/device.h"
+
+namespace ftrun::cuda {
+
+namespace {
+
+cudaStream_t native(DeviceStream stream) { return reinterpret_cast<cudaStream_t>(stream); }
+cudaEvent_t native(DeviceEvent event) { return reinterpret_cast<cudaEvent_t>(event); }
+cudaGraphExec_t native(DeviceGraph graph) { return reinterpret_cast<cudaGraphExec_t>(graph); }
+
+/// The first instruction set with bf16 tensor cores: what the kernels are compiled for.
+constexpr int kLeastMajor = 8;
+
+DeviceInfo device_info(int index) {
+  int count = 0;
+  const cudaError_t found = cudaGetDeviceCount(&count);
+  if (found != cudaSuccess || count == 0) {
+    const char* const why = found == cudaSuccess ? "it has no GPU" : cudaGetErrorString(found);
+    throw Error(ExitCode::kEnvironment, cat("GPU ", index, " was asked for, but CUDA cannot use this machine: ", why),
+                "check that nvidia-smi shows the GPU, or set \"device\": \"cpu\"");
+  }
+  if (index < 0 || index >= count)
+    throw Error(ExitCode::kEnvironment, cat("GPU ", index, " was asked for, but this process sees ", count),
+                "start one rank a GPU, and check CUDA_VISIBLE_DEVICES");
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, index), "asking for the GPU's properties");
+  DeviceInfo info{.name = properties.name,
+                  .index = index,
+                  .compute_major = properties.major,
+                  .compute_minor = properties.minor,
+                  .multiprocessors = properties.multiProcessorCount};
+  check(cudaDriverGetVersion(&info.driver_version), "asking for the driver's version");
+  check(cudaRuntimeGetVersion(&info.runtime_version), "asking for the runtime's version");
+  if (info.compute_major < kLeastMajor)
+    throw Error(ExitCode::kUnsupported,
+                cat("GPU ", index, " is ", info.name, " of compute capability ", info.compute_major, ".",
+                    info.compute_minor, "; the kernels need 8.0 (Ampere) or later"),
+                "set \"device\": \"cpu\"");
+  return info;
+}
+
+void require_float(DType dtype, const char* what) {
+  if (dtype != DType::kF32 && dtype != DType::kBF16) bug(cat(what, " of ", dtype_name(dtype)));
+}
+
+class CudaKernels final : public DeviceKernels {
+ public:
+  explicit CudaKernels(int index) : info_(device_info(index)) {
+    bind_thread();
+    matmul_.emplace(info_.compute_major >= 9);
+  }
+
+  const DeviceInfo& info() const override { return info_; }
+
+  DeviceMemory memory() const override {
+    size_t free_bytes = 0, total_bytes = 0;
+    check(cudaMemGetInfo(&free_bytes, &total_bytes), "asking for the device's memory");
+    return {static_cast<int64_t>(free_bytes), static_cast<int64_t>(total_bytes)};
+  }
+
+  void bind_thread() override { check(cudaSetDevice(info_.index), "choosing the GPU"); }
+
+  void* allocate(int64_t bytes) override {
+    void* memory = nullptr;
+    const cudaError_t status = cudaMalloc(&memory, static_cast<size_t>(bytes));
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // not an error of the calls to come
+      const DeviceMemory left = this->memory();
+      throw Error(ExitCode::kEnvironment,
+                  cat("GPU ", info_.index, " (", info_.name, ") cannot give ", human_bytes(bytes), ": ",
+                      human_bytes(left.free_bytes), " of ", human_bytes(left.total_bytes), " are free"),
+                  "use a smaller micro-batch or sequence, or check with nvidia-smi what else runs there");
+    }
+    check(status, "allocating device memory");
+    return memory;
+  }
+  void free(void* memory) noexcept override { cudaFree(memory); }
+
+  void* allocate_pinned(int64_t bytes) override {
+    void* memory = nullptr;
+    if (cudaHostAlloc(&memory, static_cast<size_t>(bytes), cudaHostAllocDefault) != cudaSuccess) {
+      cudaGetLastError();
+      throw Error(ExitCode::kEnvironment, cat("cannot pin ", human_bytes(bytes), " of host memory"),
+                  "check the limit of locked memory (ulimit -l) and the memory that is free");
+    }
+    return memory;
+  }
+  void free_pinned(void* memory) noexcept override { cudaFreeHost(memory); }
+
+  void copy(void* to, const void* from, int64_t bytes, DeviceStream stream) override {
+    check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, native(stream)), "copying");
+  }
+  void fill_zero(void* to, int64_t bytes, DeviceStream stream) override {
+    check(cudaMemsetAsync(to, 0, static_cast<size_t>(bytes), native(stream)), "clearing memory");
+  }
+
+  DeviceStream create_stream(bool high_priority) override {
+    int least = 0, greatest = 0;
+    check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for stream priorities");
+    cudaStream_t stream = nullptr;
+    check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, high_priority ? greatest : least),
+          "creating a stream");
+    return reinterpret_cast<DeviceStream>(stream);
+  }
+  void destroy(DeviceStream stream) noexcept override { cudaStreamDestroy(native(stream)); }
+  void synchronize(DeviceStream stream) override {
+    check(cudaStreamSynchronize(native(stream)), "waiting for the device");
+  }
+
+  DeviceEvent create_event(bool timed) override {
+    cudaEvent_t event = nullptr;
+    check(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming), "creating an event");
+    return reinterpret_cast<DeviceEvent>(event);
+  }
+  void destroy(DeviceEvent event) noexcept override { cudaEventDestroy(native(event)); }
+  void record(DeviceEvent event, DeviceStream stream) override {
+    check(cudaEventRecord(native(event), native(stream)), "recording an event");
+  }
+  void wait(DeviceStream stream, DeviceEvent event) override {
+    check(cudaStreamWaitEvent(native(stream), native(event), 0), "making a stream wait");
+  }
+  void synchronize(DeviceEvent event) override { check(cudaEventSynchronize(native(event)), "waiting for the device"); }
+  bool is_done(DeviceEvent event) override {
+    const cudaError_t status = cudaEventQuery(native(event));
+    if (status == cudaErrorNotReady) return false;
+    check(status, "asking for an event");
+    return true;
+  }
+  double milliseconds(DeviceEvent begin, DeviceEvent end) override {
+    float time = 0.0F;
+    check(cudaEventElapsedTime(&time, native(begin), native(end)), "reading a time");
+    return static_cast<double>(time);
+  }
+
+  void begin_capture(DeviceStream stream) override {
+    check(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeThreadLocal), "beginning a capture");
+  }
+  DeviceGraph end_capture(DeviceStream stream) override {
+    cudaGraph_t graph = nullptr;
+    check(cudaStreamEndCapture(native(stream), &graph), "ending a capture");
+    cudaGraphExec_t ready = nullptr;
+    const cudaError_t status = cudaGraphInstantiate(&ready, graph, 0);
+    cudaGraphDestroy(graph);
+    check(status, "preparing a captured graph");
+    return reinterpret_cast<DeviceGraph>(ready);
+  }
+  void launch(DeviceGraph graph, DeviceStream stream) override {
+    check(cudaGraphLaunch(native(graph), native(stream)), "starting a captured graph");
+  }
+  void destroy(DeviceGraph graph) noexcept override { cudaGraphExecDestroy(native(graph)); }
+
+  void run_op(const LayerGraph& graph, const Op& op, std::span<void* const> storage, const KernelContext& context,
+              DeviceStream stream) override {
+    run_operation(Operation(graph, op, storage, context, native(stream)), *matmul_);
+  }
+
+  int64_t sum_of_squares_scratch_bytes(int64_t count) const override {
+    return (count + kNormBlock - 1) / kNormBlock * static_cast<int64_t>(sizeof(double));
+  }
+  void sum_of_squares(const void* g, DType dtype, int64_t count, bool accumulate, double* sum, void* scratch,
+                      DeviceStream stream) override {
+    require_float(dtype, "gradients");
+    cuda::sum_of_squares(dtype, g, count, accumulate, sum, static_cast<double*>(scratch), native(stream));
+  }
+  void decide(const double* sum, const double* loss, double clip_norm, StepScalars* scalars, double* norm,
+              int32_t* finite, DeviceStream stream) override {
+    cuda::decide(sum, loss, clip_norm, scalars, norm, finite, native(stream));
+  }
+
+  void adam_update(const DeviceUpdate& update, const AdamOptions& options, const StepScalars* scalars,
+                   DeviceStream stream) override {
+    require(update.state1 != nullptr && update.state2 != nullptr, "Adam needs both moments");
+    adam(update.gradient_dtype, checked(update, scalars), options, native(stream));
+  }
+  void sgd_update(const DeviceUpdate& update, const SgdOptions& options, const StepScalars* scalars,
+                  DeviceStream stream) override {
+    require(update.state1 != nullptr || options.momentum == 0.0F, "momentum needs its buffer");
+    Update u = checked(update, scalars);
+    if (options.momentum == 0.0F) u.state1 = nullptr;
+    sgd(update.gradient_dtype, u, options, native(stream));
+  }
+
+  void convert(const void* from, DType from_dtype, void* to, DType to_dtype, int64_t count,
+               DeviceStream stream) override {
+    require_float(from_dtype, "converting");
+    require_float(to_dtype, "converting");
+    cuda::convert(from_dtype, from, to_dtype, to, count, native(stream));
+  }
+
+ private:
+  static Update checked(const DeviceUpdate& update, const StepScalars* scalars) {
+    require_float(update.gradient_dtype, "gradients");
+    require(scalars != nullptr, "step scalars are given");
+    return {update.parameters, update.gradients, update.state1, update.state2,
+            update.bf16_copy,  update.count,     update.finite, scalars};
+  }
+
+  const DeviceInfo info_;
+  /// Opened once the thread has its device.
+  std::optional<Matmul> matmul_;
+};
+
+}  // namespace
+
+}  // namespace ftrun::cuda
+
+extern "C" __attribute__((visibility("default"))) ftrun::DeviceKernels* ftrun_open_cuda_kernels(int index) {
+  return new ftrun::cuda::CudaKernels(index);
+}

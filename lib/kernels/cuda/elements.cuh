@@ -1,0 +1,131 @@
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "kernels/cuda/launch.cuh"
+
+// How kernels read and write elements: stored as T (float, bf16), computed as float, V at a time.
+namespace ftrun::cuda {
+
+using Bf16 = __nv_bfloat16;
+
+__device__ inline float to_float(float x) { return x; }
+__device__ inline float to_float(Bf16 x) { return __bfloat162float(x); }
+template <class T>
+__device__ T from_float(float x) {
+  if constexpr (sizeof(T) == 4)
+    return x;
+  else
+    return __float2bfloat16_rn(x);
+}
+
+/// V floats on their way from or to memory.
+template <int V>
+struct Floats {
+  float e[V];
+  __device__ float& operator[](int i) { return e[i]; }
+  __device__ float operator[](int i) const { return e[i]; }
+};
+
+/// V elements as memory sees them: one word when they are 8 or 16 bytes.
+template <class T, int V>
+using Word = std::conditional_t<V * sizeof(T) == 16, uint4, uint2>;
+template <class T, int V>
+inline constexpr bool kOneWord = V * sizeof(T) == 16 || (V > 1 && V * sizeof(T) == 8);
+
+/// V elements at `p`, which is aligned to all of them.
+template <int V, class T>
+__device__ Floats<V> load(const T* p) {
+  Floats<V> out;
+  if constexpr (kOneWord<T, V>) {
+    const auto bits = *reinterpret_cast<const Word<T, V>*>(p);
+    T parts[V];
+    memcpy(parts, &bits, sizeof bits);
+#pragma unroll
+    for (int i = 0; i < V; ++i) out[i] = to_float(parts[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < V; ++i) out[i] = to_float(p[i]);
+  }
+  return out;
+}
+
+template <int V, class T>
+__device__ void store(T* p, const Floats<V>& values) {
+  if constexpr (kOneWord<T, V>) {
+    T parts[V];
+#pragma unroll
+    for (int i = 0; i < V; ++i) parts[i] = from_float<T>(values[i]);
+    Word<T, V> bits;
+    memcpy(&bits, parts, sizeof bits);
+    *reinterpret_cast<Word<T, V>*>(p) = bits;
+  } else {
+#pragma unroll
+    for (int i = 0; i < V; ++i) p[i] = from_float<T>(values[i]);
+  }
+}
+
+/// What a number becomes by being stored as T.
+template <class T>
+__device__ float rounded(float x) {
+  return to_float(from_float<T>(x));
+}
+
+__device__ inline float warp_sum(float x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffU, x, step);
+  return x;
+}
+
+/// Sum over the block, the same in every thread; blocks are whole warps. A fixed tree.
+__device__ inline float block_sum(float x) {
+  __shared__ float parts[32];
+  x = warp_sum(x);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  __syncthreads();  // parts may still be read by an earlier call
+  if (lane == 0) parts[warp] = x;
+  __syncthreads();
+  const int warps = blockDim.x / 32;
+  return warp_sum(lane < warps ? parts[lane] : 0.0F);
+}
+
+// --- host ----------------------------------------------------------------------------------------
+
+inline bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+
+/// True when rows of `width` elements of T at all these addresses can be moved 16 bytes at a time.
+template <class T, class... Pointers>
+bool vectors_fit(int64_t width, Pointers... pointers) {
+  return width % static_cast<int64_t>(16 / sizeof(T)) == 0 && (aligned(pointers) && ...);
+}
+
+/// Whole warps, enough for `items`, at most `most`.
+inline int threads_for(int64_t items, int most) {
+  const int64_t warps = (items + 31) / 32;
+  return static_cast<int>(warps * 32 < most ? (warps > 0 ? warps * 32 : 32) : most);
+}
+
+inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/// Calls `body` with a value of the type that `dtype` (F32 or BF16; checked by the caller) stores.
+template <class Body>
+void with_type(DType dtype, Body body) {
+  if (dtype == DType::kBF16)
+    body(Bf16{});
+  else
+    body(float{});
+}
+
+/// Calls `body` with the number of elements of T to move at once, as a constant.
+template <class T, class Body>
+void with_vectors(bool fit, Body body) {
+  if (fit)
+    body(std::integral_constant<int, static_cast<int>(16 / sizeof(T))>{});
+  else
+    body(std::integral_constant<int, 1>{});
+}
+
+}  // namespace ftrun::cuda

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/check.h"
+
+namespace ftrun::cuda {
+
+struct Launch {
+  dim3 grid;
+  dim3 block;
+  /// Dynamic shared memory in bytes.
+  size_t shared = 0;
+  cudaStream_t stream = nullptr;
+};
+
+/// Starts a kernel; no blocks is nothing to do.
+template <class... Parameters, class... Arguments>
+void launch(const Launch& shape, void (*kernel)(Parameters...), Arguments... arguments) {
+  constexpr size_t kWithoutAsking = 48 * 1024;
+  if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
+  if (shape.shared > kWithoutAsking)
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared)),
+          "asking for shared memory");
+  kernel<<<shape.grid, shape.block, shape.shared, shape.stream>>>(static_cast<Parameters>(arguments)...);
+  check(cudaGetLastError(), "starting a kernel");
+}
+
+/// Blocks of a grid's first dimension.
+inline unsigned blocks(int64_t count) { return static_cast<unsigned>(count); }
+
+}  // namespace ftrun::cuda

@@ -1,0 +1,146 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "base/dtype.h"
+#include "graph/op.h"
+#include "kernels/kernels.h"
+
+// What the .cu files give to the dispatcher: each function enqueues its kernels on `stream`. `dtype` is
+// that of the activations, F32 or BF16. Letters as in graph/op.h.
+namespace ftrun::cuda {
+
+// --- embedding.cu --------------------------------------------------------------------------------
+void embed(DType dtype, const int32_t* tokens, const void* table, void* x, int64_t count, int64_t width,
+           int64_t vocabulary, cudaStream_t stream);
+struct EmbedWgrad {
+  const int32_t* tokens;
+  const void* dx;
+  void* dtable;
+  DType gradient_dtype;
+  int64_t count, width, vocabulary;
+  bool accumulate;
+};
+void embed_wgrad(DType dtype, const EmbedWgrad& g, cudaStream_t stream);
+
+// --- pointwise.cu --------------------------------------------------------------------------------
+void rope_table(const int32_t* positions, float* table, int64_t count, const RopeTableAttrs& attrs,
+                cudaStream_t stream);
+/// sine_sign -1 rotates back; y may be x.
+void rope(DType dtype, const void* x, const float* table, void* y, int64_t count, const HeadAttrs& heads,
+          float sine_sign, cudaStream_t stream);
+/// `width` is F.
+void swiglu(DType dtype, const void* gu, void* s, int64_t count, int64_t width, cudaStream_t stream);
+void swiglu_dgrad(DType dtype, const void* ds, const void* gu, void* dgu, int64_t count, int64_t width,
+                  cudaStream_t stream);
+void add(DType dtype, const void* a, const void* b, void* out, int64_t count, cudaStream_t stream);
+/// Every row of y becomes `row`.
+void fill_rows(DType dtype, const void* row, void* y, int64_t count, int64_t width, cudaStream_t stream);
+void convert(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t count, cudaStream_t stream);
+
+// --- norm.cu -------------------------------------------------------------------------------------
+struct RmsNorm {
+  const void* x;
+  /// Added to x, with the sum in `sum`; null for none.
+  const void* r;
+  const void* w;
+  void* sum;
+  void* y;
+  float* rstd;
+  int64_t rows, width;
+  double epsilon;
+};
+void rms_norm(DType dtype, const RmsNorm& n, cudaStream_t stream);
+struct RmsNormDgrad {
+  const void* dy;
+  const void* x;
+  const float* rstd;
+  const void* w;
+  /// Added to the gradient; may be dx or null.
+  const void* e;
+  void* dx;
+  int64_t rows, width;
+};
+void rms_norm_dgrad(DType dtype, const RmsNormDgrad& n, cudaStream_t stream);
+void qk_norm(DType dtype, const void* qkv, const void* wq, const void* wk, void* y, float* rstd, int64_t count,
+             const HeadAttrs& heads, cudaStream_t stream);
+void qk_norm_dgrad(DType dtype, const void* dy, const void* qkv, const float* rstd, const void* wq, const void* wk,
+                   void* dqkv, int64_t count, const HeadAttrs& heads, cudaStream_t stream);
+
+// --- weight_gradient.cu --------------------------------------------------------------------------
+/// gradient[width] (+)= sum over tokens and heads of dy * x * rstd, or of dy alone when x is null.
+/// Element (n, h, i) of dy and x is at n * row_stride + h * width + i, of rstd at n * rstd_stride + h.
+struct WeightGradient {
+  const void* dy;
+  const void* x;
+  const float* rstd;
+  int64_t tokens, heads, width, row_stride, rstd_stride;
+  void* gradient;
+  DType gradient_dtype;
+  bool accumulate;
+  /// For partial sums.
+  void* workspace;
+  int64_t workspace_bytes;
+};
+void weight_gradient(DType dtype, const WeightGradient& g, cudaStream_t stream);
+
+// --- cross_entropy.cu ----------------------------------------------------------------------------
+struct SoftmaxLoss {
+  /// [rows, vocabulary]; with gradients it becomes (softmax - onehot) * loss_scale, 0 for masked rows.
+  void* logits;
+  const int32_t* labels;
+  /// F64[rows], written.
+  double* losses;
+  int64_t rows, vocabulary;
+  bool with_gradients;
+  const StepScalars* scalars;
+};
+void softmax_loss(DType dtype, const SoftmaxLoss& s, cudaStream_t stream);
+/// loss[0] += sum of losses, loss[1] += number of labels >= 0.
+void add_losses(const double* losses, const int32_t* labels, int64_t rows, double* loss, cudaStream_t stream);
+
+// --- attention.cc, attention_f32.cu, attention_bf16.cu -------------------------------------------
+struct Attention {
+  const void* qkv;
+  const int32_t* starts;
+  /// Forward writes them, backward reads them.
+  void* a;
+  float* lse;
+  /// Backward only.
+  const void* da;
+  void* dqkv;
+  AttentionAttrs attrs;
+  int64_t tokens;
+  /// Scratch, as graph/workspace.h lays it out: I32[N], I32[batch rows, blocks], F32[H, N].
+  int32_t* lowest;
+  int32_t* first_block;
+  float* delta;
+};
+void attention_prologue(DType dtype, const Attention& a, cudaStream_t stream);
+void attention_forward_f32(const Attention& a, cudaStream_t stream);
+void attention_backward_f32(const Attention& a, cudaStream_t stream);
+void attention_forward_bf16(const Attention& a, cudaStream_t stream);
+void attention_backward_bf16(const Attention& a, cudaStream_t stream);
+
+// --- optimizer.cu --------------------------------------------------------------------------------
+void sum_of_squares(DType dtype, const void* g, int64_t count, bool accumulate, double* sum, double* block_sums,
+                    cudaStream_t stream);
+void decide(const double* sum, const double* loss, double clip_norm, StepScalars* scalars, double* norm,
+            int32_t* finite, cudaStream_t stream);
+struct Update {
+  float* parameters;
+  const void* gradients;
+  float* state1;
+  float* state2;
+  void* bf16_copy;
+  int64_t count;
+  const int32_t* finite;
+  const StepScalars* scalars;
+};
+void adam(DType gradient_dtype, const Update& u, const AdamOptions& options, cudaStream_t stream);
+void sgd(DType gradient_dtype, const Update& u, const SgdOptions& options, cudaStream_t stream);
+
+}  // namespace ftrun::cuda

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cublas_v2.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "base/dtype.h"
+
+namespace ftrun::cuda {
+
+/// Row-major c[m,n] = op(a) op(b) + beta c. op(a) is [m,k], op(b) is [k,n]; all rows are contiguous.
+/// With beta 0 c is not read.
+struct Product {
+  bool transpose_a = false;
+  bool transpose_b = false;
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  const void* a = nullptr;
+  const void* b = nullptr;
+  void* c = nullptr;
+  float beta = 0.0F;
+  /// Of a and b, and of c.
+  DType dtype = DType::kF32;
+  DType out_dtype = DType::kF32;
+};
+
+/// Matrix products through cuBLAS: sums in fp32, no TF32, the same bits from run to run. One workspace,
+/// allocated here: products go to one stream at a time.
+class Matmul {
+ public:
+  explicit Matmul(bool hopper);
+  ~Matmul();
+  Matmul(const Matmul&) = delete;
+  Matmul& operator=(const Matmul&) = delete;
+
+  void run(const Product& product, cudaStream_t stream);
+
+ private:
+  void use(cudaStream_t stream);
+
+  cublasHandle_t handle_ = nullptr;
+  void* workspace_ = nullptr;
+  size_t workspace_bytes_;
+  cudaStream_t stream_ = nullptr;
+  bool has_stream_ = false;
+};
+
+}  // namespace ftrun::cuda

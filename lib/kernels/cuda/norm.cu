@@ -1,0 +1,177 @@
+#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/launchers.h"
+
+namespace ftrun::cuda {
+
+namespace {
+
+constexpr int kMostThreads = 512;
+
+// One block a row, read twice: the second time from the caches.
+template <class T, int V>
+__global__ void rms_norm_rows(const T* x, const T* r, const T* w, T* sum, T* y, float* rstd, int64_t width,
+                              float epsilon) {
+  const int64_t row = blockIdx.x, at = row * width;
+  float squares = 0.0F;
+  for (int64_t i = threadIdx.x * V; i < width; i += blockDim.x * V) {
+    Floats<V> v = load<V>(x + at + i);
+    if (r != nullptr) {
+      const Floats<V> more = load<V>(r + at + i);
+#pragma unroll
+      for (int k = 0; k < V; ++k) v[k] = rounded<T>(v[k] + more[k]);
+      store(sum + at + i, v);
+    }
+#pragma unroll
+    for (int k = 0; k < V; ++k) squares += v[k] * v[k];
+  }
+  const float scale = 1.0F / sqrtf(block_sum(squares) / static_cast<float>(width) + epsilon);
+  if (threadIdx.x == 0) rstd[row] = scale;
+  const T* const source = r != nullptr ? sum : x;
+  for (int64_t i = threadIdx.x * V; i < width; i += blockDim.x * V) {
+    Floats<V> v = load<V>(source + at + i);
+    const Floats<V> weight = load<V>(w + i);
+#pragma unroll
+    for (int k = 0; k < V; ++k) v[k] = v[k] * scale * weight[k];
+    store(y + at + i, v);
+  }
+}
+
+// With xhat = x rstd and g = dy w: dx = rstd (g - xhat mean(g xhat)) [+ e].
+template <class T, int V>
+__global__ void rms_norm_dgrad_rows(const T* dy, const T* x, const float* rstd, const T* w, const T* e, T* dx,
+                                    int64_t width) {
+  const int64_t row = blockIdx.x, at = row * width;
+  float projection = 0.0F;
+  for (int64_t i = threadIdx.x * V; i < width; i += blockDim.x * V) {
+    const Floats<V> d = load<V>(dy + at + i), v = load<V>(x + at + i), weight = load<V>(w + i);
+#pragma unroll
+    for (int k = 0; k < V; ++k) projection += d[k] * weight[k] * v[k];
+  }
+  const float scale = rstd[row];
+  const float along = block_sum(projection) * scale * scale * scale / static_cast<float>(width);
+  for (int64_t i = threadIdx.x * V; i < width; i += blockDim.x * V) {
+    const Floats<V> d = load<V>(dy + at + i), v = load<V>(x + at + i), weight = load<V>(w + i);
+    Floats<V> out;
+#pragma unroll
+    for (int k = 0; k < V; ++k) out[k] = d[k] * weight[k] * scale - v[k] * along;
+    if (e != nullptr) {
+      const Floats<V> more = load<V>(e + at + i);
+#pragma unroll
+      for (int k = 0; k < V; ++k) out[k] += more[k];
+    }
+    store(dx + at + i, out);
+  }
+}
+
+/// A warp's place among the heads of all tokens.
+struct HeadOfToken {
+  int64_t token;
+  int head;
+  /// Elements before this head's.
+  int64_t at;
+  bool exists;
+};
+
+__device__ inline HeadOfToken head_of_warp(int64_t count, int heads, int head_size) {
+  const int64_t item = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
+  return {item / heads, static_cast<int>(item % heads), item * head_size, item < count * heads};
+}
+
+// One warp a head. q and k heads are normalised, v heads copied.
+template <class T>
+__global__ void qk_norm_heads(const T* qkv, const T* wq, const T* wk, T* y, float* rstd, int64_t count, int q_heads,
+                              int k_heads, int head_size, float epsilon) {
+  const HeadOfToken h = head_of_warp(count, q_heads + 2 * k_heads, head_size);
+  if (!h.exists) return;
+  const int lane = threadIdx.x % 32;
+  const T* const x = qkv + h.at;
+  T* const out = y + h.at;
+  if (h.head >= q_heads + k_heads) {
+    for (int i = lane; i < head_size; i += 32) out[i] = x[i];
+    return;
+  }
+  float squares = 0.0F;
+  for (int i = lane; i < head_size; i += 32) squares += to_float(x[i]) * to_float(x[i]);
+  const float scale = 1.0F / sqrtf(warp_sum(squares) / static_cast<float>(head_size) + epsilon);
+  if (lane == 0) rstd[h.token * (q_heads + k_heads) + h.head] = scale;
+  const T* const w = h.head < q_heads ? wq : wk;
+  for (int i = lane; i < head_size; i += 32) out[i] = from_float<T>(to_float(x[i]) * scale * to_float(w[i]));
+}
+
+template <class T>
+__global__ void qk_norm_dgrad_heads(const T* dy, const T* qkv, const float* rstd, const T* wq, const T* wk, T* dqkv,
+                                    int64_t count, int q_heads, int k_heads, int head_size) {
+  const HeadOfToken h = head_of_warp(count, q_heads + 2 * k_heads, head_size);
+  if (!h.exists) return;
+  const int lane = threadIdx.x % 32;
+  const T* const d = dy + h.at;
+  const T* const x = qkv + h.at;
+  T* const out = dqkv + h.at;
+  if (h.head >= q_heads + k_heads) {
+    for (int i = lane; i < head_size; i += 32) out[i] = d[i];
+    return;
+  }
+  const T* const w = h.head < q_heads ? wq : wk;
+  float projection = 0.0F;
+  for (int i = lane; i < head_size; i += 32) projection += to_float(d[i]) * to_float(w[i]) * to_float(x[i]);
+  const float scale = rstd[h.token * (q_heads + k_heads) + h.head];
+  const float along = warp_sum(projection) * scale * scale * scale / static_cast<float>(head_size);
+  for (int i = lane; i < head_size; i += 32)
+    out[i] = from_float<T>(to_float(d[i]) * to_float(w[i]) * scale - to_float(x[i]) * along);
+}
+
+constexpr int kHeadThreads = 128;
+
+Launch head_launch(int64_t count, const HeadAttrs& heads, cudaStream_t stream) {
+  const int64_t warps = count * (heads.query_heads + 2 * heads.kv_heads);
+  return {blocks(divide_up(warps, kHeadThreads / 32)), kHeadThreads, 0, stream};
+}
+
+}  // namespace
+
+void rms_norm(DType dtype, const RmsNorm& n, cudaStream_t stream) {
+  with_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    with_vectors<T>(vectors_fit<T>(n.width, n.x, n.r, n.w, n.sum, n.y), [&](auto v) {
+      constexpr int V = decltype(v)::value;
+      launch({blocks(n.rows), static_cast<unsigned>(threads_for(n.width / V, kMostThreads)), 0, stream},
+             rms_norm_rows<T, V>, static_cast<const T*>(n.x), static_cast<const T*>(n.r), static_cast<const T*>(n.w),
+             static_cast<T*>(n.sum), static_cast<T*>(n.y), n.rstd, n.width, static_cast<float>(n.epsilon));
+    });
+  });
+}
+
+void rms_norm_dgrad(DType dtype, const RmsNormDgrad& n, cudaStream_t stream) {
+  with_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    with_vectors<T>(vectors_fit<T>(n.width, n.dy, n.x, n.w, n.e, n.dx), [&](auto v) {
+      constexpr int V = decltype(v)::value;
+      launch({blocks(n.rows), static_cast<unsigned>(threads_for(n.width / V, kMostThreads)), 0, stream},
+             rms_norm_dgrad_rows<T, V>, static_cast<const T*>(n.dy), static_cast<const T*>(n.x), n.rstd,
+             static_cast<const T*>(n.w), static_cast<const T*>(n.e), static_cast<T*>(n.dx), n.width);
+    });
+  });
+}
+
+void qk_norm(DType dtype, const void* qkv, const void* wq, const void* wk, void* y, float* rstd, int64_t count,
+             const HeadAttrs& heads, cudaStream_t stream) {
+  with_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    launch(head_launch(count, heads, stream), qk_norm_heads<T>, static_cast<const T*>(qkv), static_cast<const T*>(wq),
+           static_cast<const T*>(wk), static_cast<T*>(y), rstd, count, static_cast<int>(heads.query_heads),
+           static_cast<int>(heads.kv_heads), static_cast<int>(heads.head_size), static_cast<float>(heads.epsilon));
+  });
+}
+
+void qk_norm_dgrad(DType dtype, const void* dy, const void* qkv, const float* rstd, const void* wq, const void* wk,
+                   void* dqkv, int64_t count, const HeadAttrs& heads, cudaStream_t stream) {
+  with_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    launch(head_launch(count, heads, stream), qk_norm_dgrad_heads<T>, static_cast<const T*>(dy),
+           static_cast<const T*>(qkv), rstd, static_cast<const T*>(wq), static_cast<const T*>(wk),
+           static_cast<T*>(dqkv), count, static_cast<int>(heads.query_heads), static_cast<int>(heads.kv_heads),
+           static_cast<int>(heads.head_size));
+  });
+}
+
+}  // namespace ftrun::cuda

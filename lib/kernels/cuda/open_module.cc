@@ -1,0 +1,43 @@
+#include <dlfcn.h>
+
+#include <filesystem>
+#include <string>
+
+#include "base/error.h"
+#include "kernels/cuda/module_entry.h"
+#include "kernels/device.h"
+
+namespace ftrun {
+
+namespace {
+
+/// The module lies beside the library that holds this code, or in ../lib of a program that does.
+std::string module_path() {
+  Dl_info self{};
+  ::dladdr(reinterpret_cast<void*>(&open_cuda_kernels), &self);
+  const std::filesystem::path folder = std::filesystem::absolute(self.dli_fname).parent_path();
+  const std::filesystem::path beside = folder / "libftrun_cuda.so";
+  return (std::filesystem::exists(beside) ? beside : folder.parent_path() / "lib" / "libftrun_cuda.so").string();
+}
+
+CudaModuleEntry load_module() {
+  const std::string path = module_path();
+  void* const module = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (module == nullptr)
+    throw Error(ExitCode::kEnvironment, cat("the CUDA kernels cannot be loaded: ", ::dlerror()),
+                "build ftrun anew on this machine (it needs cuBLAS and the CUDA runtime of version 13), or set "
+                "\"device\": \"cpu\"");
+  const auto entry = reinterpret_cast<CudaModuleEntry>(::dlsym(module, kCudaModuleEntry));
+  if (entry == nullptr)
+    throw Error(ExitCode::kEnvironment, cat(path, " is not this version's CUDA library"), "build ftrun anew");
+  return entry;
+}
+
+}  // namespace
+
+std::unique_ptr<DeviceKernels> open_cuda_kernels(int index) {
+  static const CudaModuleEntry entry = load_module();
+  return std::unique_ptr<DeviceKernels>(entry(index));
+}
+
+}  // namespace ftrun

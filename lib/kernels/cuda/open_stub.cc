@@ -1,0 +1,11 @@
+#include "base/error.h"
+#include "kernels/device.h"
+
+namespace ftrun {
+
+std::unique_ptr<DeviceKernels> open_cuda_kernels(int index) {
+  throw Error(ExitCode::kUnsupported, cat("GPU ", index, " was asked for, but this ftrun was built without CUDA"),
+              "build with -DFTRUN_CUDA=ON on a machine with a CUDA toolkit, or set \"device\": \"cpu\"");
+}
+
+}  // namespace ftrun

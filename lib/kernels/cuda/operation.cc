@@ -1,0 +1,51 @@
+#include "kernels/cuda/operation.h"
+
+namespace ftrun::cuda {
+
+namespace {
+
+/// The dtype of the first operand that is not integer.
+DType working_dtype(const LayerGraph& graph, const Op& op) {
+  for (const ValueId id : op.in)
+    if (graph.at(id).dtype != DType::kI32) return graph.at(id).dtype;
+  return DType::kF32;
+}
+
+bool computes(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
+
+}  // namespace
+
+Operation::Operation(const LayerGraph& graph, const Op& op, std::span<void* const> storage,
+                     const KernelContext& context, cudaStream_t stream)
+    : graph_(graph),
+      op_(op),
+      storage_(storage),
+      context_(context),
+      stream_(stream),
+      dtype_(working_dtype(graph, op)) {
+  if (!computes(dtype_))
+    throw Error(ExitCode::kUnsupported,
+                cat("the CUDA kernels compute in F32 and BF16, not ", dtype_name(dtype_), " (", op_name(op.kind), ")"),
+                "train in bf16 or fp32");
+}
+
+Operation::Gradient Operation::gradient(size_t i) const {
+  const DType dtype = graph_.at(op_.out.at(i)).dtype;
+  if (!computes(dtype))
+    throw Error(ExitCode::kUnsupported, cat("the CUDA kernels keep gradients in F32 and BF16, not ", dtype_name(dtype),
+                                            " (", op_name(op_.kind), ")"));
+  return {address(op_.out.at(i), dtype), dtype};
+}
+
+void* Operation::address(ValueId id, DType dtype) const {
+  require(id >= 0 && static_cast<size_t>(id) < storage_.size(), "operand has a place in storage");
+  const Value& value = graph_.at(id);
+  if (value.dtype != dtype)
+    bug(cat(op_name(op_.kind), ": ", value.name, " is ", dtype_name(value.dtype), ", the kernel wants ",
+            dtype_name(dtype)));
+  void* const address = storage_[static_cast<size_t>(id)];
+  if (address == nullptr) bug(cat(op_name(op_.kind), ": ", value.name, " has no storage"));
+  return address;
+}
+
+}  // namespace ftrun::cuda

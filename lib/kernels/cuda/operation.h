@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <span>
+#include <variant>
+
+#include "base/error.h"
+#include "graph/layer_graph.h"
+#include "kernels/kernels.h"
+
+namespace ftrun::cuda {
+
+/// An operation with the addresses of its operands and the stream it runs on. Checks what the launchers
+/// rely on: dtypes and that storage is given.
+class Operation {
+ public:
+  Operation(const LayerGraph& graph, const Op& op, std::span<void* const> storage, const KernelContext& context,
+            cudaStream_t stream);
+
+  OpKind kind() const { return op_.kind; }
+  cudaStream_t stream() const { return stream_; }
+  /// Of the activations: F32 or BF16.
+  DType dtype() const { return dtype_; }
+  bool has_in(size_t i) const { return i < op_.in.size(); }
+  const Dims& in_dims(size_t i) const { return graph_.at(op_.in.at(i)).dims; }
+  const Dims& out_dims(size_t i) const { return graph_.at(op_.out.at(i)).dims; }
+
+  /// Operands of the activations' dtype.
+  const void* in(size_t i) const { return address(op_.in.at(i), dtype_); }
+  void* out(size_t i) const { return address(op_.out.at(i), dtype_); }
+  /// Operands of a fixed type: rstd, lse, tables (F32), tokens (I32), loss (F64).
+  const float* floats_in(size_t i) const { return static_cast<const float*>(address(op_.in.at(i), DType::kF32)); }
+  float* floats_out(size_t i) const { return static_cast<float*>(address(op_.out.at(i), DType::kF32)); }
+  const int32_t* ints_in(size_t i) const { return static_cast<const int32_t*>(address(op_.in.at(i), DType::kI32)); }
+  double* doubles_out(size_t i) const { return static_cast<double*>(address(op_.out.at(i), DType::kF64)); }
+  /// A gradient of a parameter, in its own dtype (F32 or BF16).
+  struct Gradient {
+    void* data;
+    DType dtype;
+  };
+  Gradient gradient(size_t i) const;
+
+  /// Scratch from a byte offset on.
+  template <class T>
+  T* workspace(int64_t offset = 0) const {
+    return reinterpret_cast<T*>(static_cast<std::byte*>(address(op_.workspace, DType::kU8)) + offset);
+  }
+  int64_t workspace_bytes() const { return graph_.at(op_.workspace).bytes(); }
+
+  template <class A>
+  const A& attrs() const {
+    return std::get<A>(op_.attrs);
+  }
+  bool accumulate() const { return context_.accumulate; }
+  /// In device memory.
+  const StepScalars* scalars() const {
+    require(context_.scalars != nullptr, "step scalars are given");
+    return context_.scalars;
+  }
+
+ private:
+  void* address(ValueId id, DType dtype) const;
+
+  const LayerGraph& graph_;
+  const Op& op_;
+  std::span<void* const> storage_;
+  const KernelContext& context_;
+  cudaStream_t stream_;
+  DType dtype_;
+};
+
+}  // namespace ftrun::cuda

@@ -1,0 +1,201 @@
+#include "base/error.h"
+#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/launchers.h"
+
+namespace ftrun::cuda {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kMostAngles = 256;
+
+/// Handed over as a parameter of the kernel: no copy to wait for.
+struct Frequencies {
+  float e[kMostAngles];
+};
+
+// The angle is a product of fp32 numbers, as on the CPU.
+__global__ void rope_table_rows(const int32_t* positions, float* table, Frequencies frequencies, int half,
+                                double magnitude) {
+  const int64_t n = blockIdx.x;
+  for (int i = threadIdx.x; i < half; i += blockDim.x) {
+    const double angle = __fmul_rn(static_cast<float>(positions[n]), frequencies.e[i]);
+    table[n * 2 * half + i] = static_cast<float>(magnitude * cos(angle));
+    table[n * 2 * half + half + i] = static_cast<float>(magnitude * sin(angle));
+  }
+}
+
+// One block a token; a thread rotates V pairs or copies V elements of v. y may be x.
+template <class T, int V>
+__global__ void rope_rows(const T* x, const float* table, T* y, int rotated_heads, int copied, int half,
+                          float sine_sign) {
+  const int64_t n = blockIdx.x;
+  const int head_size = 2 * half, rotated = rotated_heads * head_size;
+  const int packs = half / V, pairs = rotated_heads * packs;
+  const T* const from = x + n * (rotated + copied);
+  T* const to = y + n * (rotated + copied);
+  const float* const cosine = table + n * head_size;
+  for (int item = threadIdx.x; item < pairs; item += blockDim.x) {
+    const int i = item % packs * V, at = item / packs * head_size + i;
+    const Floats<V> a = load<V>(from + at), b = load<V>(from + at + half);
+    Floats<V> first, second;
+#pragma unroll
+    for (int k = 0; k < V; ++k) {
+      const float c = cosine[i + k], s = cosine[half + i + k] * sine_sign;
+      first[k] = a[k] * c - b[k] * s;
+      second[k] = b[k] * c + a[k] * s;
+    }
+    store(to + at, first);
+    store(to + at + half, second);
+  }
+  if (x == y) return;
+  for (int i = threadIdx.x * V; i < copied; i += blockDim.x * V) store(to + rotated + i, load<V>(from + rotated + i));
+}
+
+__device__ inline float sigmoid(float x) { return 1.0F / (1.0F + expf(-x)); }
+
+template <class T, int V>
+__global__ void swiglu_rows(const T* gu, T* s, int64_t width) {
+  const T* const gate = gu + blockIdx.x * 2 * width;
+  T* const out = s + blockIdx.x * width;
+  for (int64_t i = threadIdx.x * V; i < width; i += blockDim.x * V) {
+    const Floats<V> g = load<V>(gate + i), u = load<V>(gate + width + i);
+    Floats<V> v;
+#pragma unroll
+    for (int k = 0; k < V; ++k) v[k] = g[k] * sigmoid(g[k]) * u[k];
+    store(out + i, v);
+  }
+}
+
+// d silu(g) = sigma (1 + g (1 - sigma)). dgu may be gu.
+template <class T, int V>
+__global__ void swiglu_dgrad_rows(const T* ds, const T* gu, T* dgu, int64_t width) {
+  const int64_t at = blockIdx.x * 2 * width;
+  for (int64_t i = threadIdx.x * V; i < width; i += blockDim.x * V) {
+    const Floats<V> d = load<V>(ds + blockIdx.x * width + i);
+    const Floats<V> g = load<V>(gu + at + i), u = load<V>(gu + at + width + i);
+    Floats<V> dgate, dup;
+#pragma unroll
+    for (int k = 0; k < V; ++k) {
+      const float sigma = sigmoid(g[k]);
+      dup[k] = d[k] * g[k] * sigma;
+      dgate[k] = d[k] * u[k] * sigma * (1.0F + g[k] * (1.0F - sigma));
+    }
+    store(dgu + at + i, dgate);
+    store(dgu + at + width + i, dup);
+  }
+}
+
+template <class T, int V>
+__global__ void add_elements(const T* a, const T* b, T* out, int64_t count) {
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * V;
+  if (i >= count) return;
+  Floats<V> sum = load<V>(a + i);
+  const Floats<V> more = load<V>(b + i);
+#pragma unroll
+  for (int k = 0; k < V; ++k) sum[k] += more[k];
+  store(out + i, sum);
+}
+
+template <class T, int V>
+__global__ void fill_row(const T* row, T* y, int64_t width) {
+  T* const out = y + blockIdx.x * width;
+  for (int64_t i = threadIdx.x * V; i < width; i += blockDim.x * V) store(out + i, load<V>(row + i));
+}
+
+template <class From, class To>
+__global__ void convert_elements(const From* from, To* to, int64_t count) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step)
+    to[i] = from_float<To>(to_float(from[i]));
+}
+
+}  // namespace
+
+void rope_table(const int32_t* positions, float* table, int64_t count, const RopeTableAttrs& attrs,
+                cudaStream_t stream) {
+  const auto half = static_cast<int>(attrs.inverse_frequencies.size());
+  if (half > kMostAngles)
+    throw Error(ExitCode::kUnsupported, cat("heads of ", 2 * half, " elements are too large for the CUDA kernels"),
+                cat("they go up to ", 2 * kMostAngles));
+  Frequencies frequencies{};
+  for (int i = 0; i < half; ++i)
+    frequencies.e[i] = static_cast<float>(attrs.inverse_frequencies[static_cast<size_t>(i)]);
+  launch({blocks(count), static_cast<unsigned>(threads_for(half, kThreads)), 0, stream}, rope_table_rows, positions,
+         table, frequencies, half, attrs.magnitude);
+}
+
+void rope(DType dtype, const void* x, const float* table, void* y, int64_t count, const HeadAttrs& heads,
+          float sine_sign, cudaStream_t stream) {
+  const int64_t half = heads.head_size / 2, rotated_heads = heads.query_heads + heads.kv_heads;
+  with_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    with_vectors<T>(vectors_fit<T>(half, x, y), [&](auto v) {
+      constexpr int V = decltype(v)::value;
+      launch({blocks(count), static_cast<unsigned>(threads_for(rotated_heads * half / V, kThreads)), 0, stream},
+             rope_rows<T, V>, static_cast<const T*>(x), table, static_cast<T*>(y), static_cast<int>(rotated_heads),
+             static_cast<int>(heads.kv_heads * heads.head_size), static_cast<int>(half), sine_sign);
+    });
+  });
+}
+
+void swiglu(DType dtype, const void* gu, void* s, int64_t count, int64_t width, cudaStream_t stream) {
+  with_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    with_vectors<T>(vectors_fit<T>(width, gu, s), [&](auto v) {
+      constexpr int V = decltype(v)::value;
+      launch({blocks(count), static_cast<unsigned>(threads_for(width / V, kThreads)), 0, stream}, swiglu_rows<T, V>,
+             static_cast<const T*>(gu), static_cast<T*>(s), width);
+    });
+  });
+}
+
+void swiglu_dgrad(DType dtype, const void* ds, const void* gu, void* dgu, int64_t count, int64_t width,
+                  cudaStream_t stream) {
+  with_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    with_vectors<T>(vectors_fit<T>(width, ds, gu, dgu), [&](auto v) {
+      constexpr int V = decltype(v)::value;
+      launch({blocks(count), static_cast<unsigned>(threads_for(width / V, kThreads)), 0, stream},
+             swiglu_dgrad_rows<T, V>, static_cast<const T*>(ds), static_cast<const T*>(gu), static_cast<T*>(dgu),
+             width);
+    });
+  });
+}
+
+void add(DType dtype, const void* a, const void* b, void* out, int64_t count, cudaStream_t stream) {
+  with_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    with_vectors<T>(vectors_fit<T>(count, a, b, out), [&](auto v) {
+      constexpr int V = decltype(v)::value;
+      launch({blocks(divide_up(count / V, kThreads)), kThreads, 0, stream}, add_elements<T, V>,
+             static_cast<const T*>(a), static_cast<const T*>(b), static_cast<T*>(out), count);
+    });
+  });
+}
+
+void fill_rows(DType dtype, const void* row, void* y, int64_t count, int64_t width, cudaStream_t stream) {
+  with_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    with_vectors<T>(vectors_fit<T>(width, row, y), [&](auto v) {
+      constexpr int V = decltype(v)::value;
+      launch({blocks(count), static_cast<unsigned>(threads_for(width / V, kThreads)), 0, stream}, fill_row<T, V>,
+             static_cast<const T*>(row), static_cast<T*>(y), width);
+    });
+  });
+}
+
+void convert(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t count, cudaStream_t stream) {
+  constexpr int64_t kMostBlocks = 4096;
+  const int64_t wanted = divide_up(count, kThreads);
+  with_type(from_dtype, [&](auto from_type) {
+    with_type(to_dtype, [&](auto to_type) {
+      using From = decltype(from_type);
+      using To = decltype(to_type);
+      launch({blocks(wanted < kMostBlocks ? wanted : kMostBlocks), kThreads, 0, stream}, convert_elements<From, To>,
+             static_cast<const From*>(from), static_cast<To*>(to), count);
+    });
+  });
+}
+
+}  // namespace ftrun::cuda

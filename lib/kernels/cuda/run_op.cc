@@ -1,0 +1,359 @@
+#include "kernels/cuda/run_op.h"
+
+#include <algorithm>
+
+#include "graph/workspace.h"
+#include "kernels/cuda/launchers.h"
+
+namespace ftrun::cuda {
+
+namespace {
+
+// --- embedding and rope --------------------------------------------------------------------------
+
+void run_embed(const Operation& op) {
+  embed(op.dtype(), op.ints_in(0), op.in(1), op.out(0), op.in_dims(0)[0], op.in_dims(1)[1], op.in_dims(1)[0],
+        op.stream());
+}
+
+void run_embed_wgrad(const Operation& op) {
+  const auto [dtable, dtype] = op.gradient(0);
+  embed_wgrad(op.dtype(),
+              {.tokens = op.ints_in(0),
+               .dx = op.in(1),
+               .dtable = dtable,
+               .gradient_dtype = dtype,
+               .count = op.in_dims(0)[0],
+               .width = op.in_dims(1)[1],
+               .vocabulary = op.out_dims(0)[0],
+               .accumulate = op.accumulate()},
+              op.stream());
+}
+
+void run_rope_table(const Operation& op) {
+  rope_table(op.ints_in(0), op.floats_out(0), op.in_dims(0)[0], op.attrs<RopeTableAttrs>(), op.stream());
+}
+
+void run_rope(const Operation& op, float sine_sign) {
+  rope(op.dtype(), op.in(0), op.floats_in(1), op.out(0), op.in_dims(0)[0], op.attrs<HeadAttrs>(), sine_sign,
+       op.stream());
+}
+
+// --- norms ---------------------------------------------------------------------------------------
+
+void run_rms_norm(const Operation& op) {
+  rms_norm(op.dtype(),
+           {.x = op.in(0),
+            .r = nullptr,
+            .w = op.in(1),
+            .sum = nullptr,
+            .y = op.out(0),
+            .rstd = op.floats_out(1),
+            .rows = op.in_dims(0)[0],
+            .width = op.in_dims(0)[1],
+            .epsilon = op.attrs<NormAttrs>().epsilon},
+           op.stream());
+}
+
+void run_add_rms_norm(const Operation& op) {
+  rms_norm(op.dtype(),
+           {.x = op.in(0),
+            .r = op.in(1),
+            .w = op.in(2),
+            .sum = op.out(0),
+            .y = op.out(1),
+            .rstd = op.floats_out(2),
+            .rows = op.in_dims(0)[0],
+            .width = op.in_dims(0)[1],
+            .epsilon = op.attrs<NormAttrs>().epsilon},
+           op.stream());
+}
+
+void run_rms_norm_dgrad(const Operation& op) {
+  rms_norm_dgrad(op.dtype(),
+                 {.dy = op.in(0),
+                  .x = op.in(1),
+                  .rstd = op.floats_in(2),
+                  .w = op.in(3),
+                  .e = op.has_in(4) ? op.in(4) : nullptr,
+                  .dx = op.out(0),
+                  .rows = op.in_dims(0)[0],
+                  .width = op.in_dims(0)[1]},
+                 op.stream());
+}
+
+/// The fields that every sum over tokens shares; out(i) is the gradient.
+WeightGradient weight_gradient_of(const Operation& op, size_t i) {
+  const auto [gradient, dtype] = op.gradient(i);
+  return {.dy = op.in(0),
+          .x = nullptr,
+          .rstd = nullptr,
+          .tokens = op.in_dims(0)[0],
+          .heads = 1,
+          .width = op.out_dims(i)[0],
+          .row_stride = op.in_dims(0)[1],
+          .rstd_stride = 1,
+          .gradient = gradient,
+          .gradient_dtype = dtype,
+          .accumulate = op.accumulate(),
+          .workspace = op.workspace<void>(),
+          .workspace_bytes = op.workspace_bytes()};
+}
+
+void run_rms_norm_wgrad(const Operation& op) {
+  WeightGradient g = weight_gradient_of(op, 0);
+  g.x = op.in(1);
+  g.rstd = op.floats_in(2);
+  weight_gradient(op.dtype(), g, op.stream());
+}
+
+void run_qk_norm(const Operation& op) {
+  qk_norm(op.dtype(), op.in(0), op.in(1), op.in(2), op.out(0), op.floats_out(1), op.in_dims(0)[0],
+          op.attrs<HeadAttrs>(), op.stream());
+}
+
+void run_qk_norm_dgrad(const Operation& op) {
+  qk_norm_dgrad(op.dtype(), op.in(0), op.in(1), op.floats_in(2), op.in(3), op.in(4), op.out(0), op.in_dims(0)[0],
+                op.attrs<HeadAttrs>(), op.stream());
+}
+
+/// The gradient of one of the two weights: `first_head` of the row's heads on, `heads` of them.
+void run_qk_norm_wgrad_part(const Operation& op, size_t out, int64_t first_head, int64_t heads) {
+  const auto& attrs = op.attrs<HeadAttrs>();
+  const int64_t skip = first_head * attrs.head_size * dtype_bytes(op.dtype());
+  WeightGradient g = weight_gradient_of(op, out);
+  g.dy = static_cast<const std::byte*>(op.in(0)) + skip;
+  g.x = static_cast<const std::byte*>(op.in(1)) + skip;
+  g.rstd = op.floats_in(2) + first_head;
+  g.heads = heads;
+  g.rstd_stride = attrs.query_heads + attrs.kv_heads;
+  weight_gradient(op.dtype(), g, op.stream());
+}
+
+void run_qk_norm_wgrad(const Operation& op) {
+  const auto& attrs = op.attrs<HeadAttrs>();
+  run_qk_norm_wgrad_part(op, 0, 0, attrs.query_heads);
+  run_qk_norm_wgrad_part(op, 1, attrs.query_heads, attrs.kv_heads);
+}
+
+// --- linear --------------------------------------------------------------------------------------
+
+void run_linear(const Operation& op, Matmul& matmul) {
+  const int64_t tokens = op.in_dims(0)[0], inputs = op.in_dims(0)[1], outputs = op.in_dims(1)[0];
+  const bool bias = op.has_in(2);
+  if (bias) fill_rows(op.dtype(), op.in(2), op.out(0), tokens, outputs, op.stream());
+  matmul.run({.transpose_b = true,
+              .m = tokens,
+              .n = outputs,
+              .k = inputs,
+              .a = op.in(0),
+              .b = op.in(1),
+              .c = op.out(0),
+              .beta = bias ? 1.0F : 0.0F,
+              .dtype = op.dtype(),
+              .out_dtype = op.dtype()},
+             op.stream());
+}
+
+void run_linear_dgrad(const Operation& op, Matmul& matmul) {
+  matmul.run({.m = op.in_dims(0)[0],
+              .n = op.in_dims(1)[1],
+              .k = op.in_dims(0)[1],
+              .a = op.in(0),
+              .b = op.in(1),
+              .c = op.out(0),
+              .dtype = op.dtype(),
+              .out_dtype = op.dtype()},
+             op.stream());
+}
+
+void run_linear_wgrad(const Operation& op, Matmul& matmul) {
+  const auto [dw, dtype] = op.gradient(0);
+  matmul.run({.transpose_a = true,
+              .m = op.in_dims(0)[1],
+              .n = op.in_dims(1)[1],
+              .k = op.in_dims(0)[0],
+              .a = op.in(0),
+              .b = op.in(1),
+              .c = dw,
+              .beta = op.accumulate() ? 1.0F : 0.0F,
+              .dtype = op.dtype(),
+              .out_dtype = dtype},
+             op.stream());
+}
+
+// --- attention -----------------------------------------------------------------------------------
+
+/// Largest head that the kernels keep in shared memory.
+constexpr int64_t kMostHeadSize = 256;
+
+Attention attention_of(const Operation& op, bool backward) {
+  const auto& attrs = op.attrs<AttentionAttrs>();
+  const int64_t tokens = op.in_dims(backward ? 1 : 0)[0];
+  if (attrs.head_size > kMostHeadSize)
+    throw Error(ExitCode::kUnsupported, cat("attention heads of ", attrs.head_size,
+                                            " elements are too large for the CUDA kernels"),
+                cat("they go up to ", kMostHeadSize));
+  require(attrs.query_heads % attrs.kv_heads == 0, "attention heads");
+  const AttentionWorkspace place = attention_workspace(tokens, attrs, dtype_bytes(op.dtype()), backward);
+  Attention a{};
+  a.attrs = attrs;
+  a.tokens = tokens;
+  a.lowest = op.workspace<int32_t>(place.lowest);
+  a.first_block = op.workspace<int32_t>(place.first_block);
+  if (backward) a.delta = op.workspace<float>(place.delta);
+  return a;
+}
+
+void run_attention(const Operation& op) {
+  Attention a = attention_of(op, false);
+  a.qkv = op.in(0);
+  a.starts = op.ints_in(1);
+  a.a = op.out(0);
+  a.lse = op.floats_out(1);
+  attention_prologue(op.dtype(), a, op.stream());
+  op.dtype() == DType::kBF16 ? attention_forward_bf16(a, op.stream()) : attention_forward_f32(a, op.stream());
+}
+
+void run_attention_dgrad(const Operation& op) {
+  Attention a = attention_of(op, true);
+  a.da = op.in(0);
+  a.qkv = op.in(1);
+  // Read here, written by the forward pass, which shares the struct.
+  a.a = const_cast<void*>(op.in(2));
+  a.lse = const_cast<float*>(op.floats_in(3));
+  a.starts = op.ints_in(4);
+  a.dqkv = op.out(0);
+  attention_prologue(op.dtype(), a, op.stream());
+  op.dtype() == DType::kBF16 ? attention_backward_bf16(a, op.stream()) : attention_backward_f32(a, op.stream());
+}
+
+// --- pointwise -----------------------------------------------------------------------------------
+
+void run_swiglu(const Operation& op) {
+  swiglu(op.dtype(), op.in(0), op.out(0), op.in_dims(0)[0], op.in_dims(0)[1] / 2, op.stream());
+}
+
+void run_swiglu_dgrad(const Operation& op) {
+  swiglu_dgrad(op.dtype(), op.in(0), op.in(1), op.out(0), op.in_dims(0)[0], op.in_dims(0)[1], op.stream());
+}
+
+void run_add(const Operation& op) {
+  add(op.dtype(), op.in(0), op.in(1), op.out(0), element_count(op.in_dims(0)), op.stream());
+}
+
+// --- loss ----------------------------------------------------------------------------------------
+
+/// All tokens are multiplied, masked ones too: how many count is known only on the device. Their rows of
+/// dlogits are 0.
+class LinearCrossEntropy {
+ public:
+  LinearCrossEntropy(const Operation& op, Matmul& matmul)
+      : op_(op),
+        matmul_(matmul),
+        attrs_(op.attrs<CrossEntropyAttrs>()),
+        tokens_(op.in_dims(0)[0]),
+        hidden_(op.in_dims(0)[1]),
+        vocabulary_(op.in_dims(1)[0]),
+        place_(cross_entropy_workspace(tokens_, hidden_, vocabulary_, attrs_, dtype_bytes(op.dtype()))),
+        logits_(op.workspace<void>(place_.logits)) {}
+
+  void run() {
+    for (int64_t first = 0; first < tokens_; first += place_.chunk)
+      run_chunk(first, std::min(place_.chunk, tokens_ - first));
+  }
+
+ private:
+  void run_chunk(int64_t first, int64_t count) {
+    const int64_t skip = first * hidden_ * dtype_bytes(op_.dtype());
+    const void* const x = static_cast<const std::byte*>(op_.in(0)) + skip;
+    const int32_t* const labels = op_.ints_in(2) + first;
+    auto* const losses = op_.workspace<double>(place_.losses);
+    matmul_.run({.transpose_b = true,
+                 .m = count,
+                 .n = vocabulary_,
+                 .k = hidden_,
+                 .a = x,
+                 .b = op_.in(1),
+                 .c = logits_,
+                 .dtype = op_.dtype(),
+                 .out_dtype = op_.dtype()},
+                op_.stream());
+    softmax_loss(op_.dtype(),
+                 {.logits = logits_,
+                  .labels = labels,
+                  .losses = losses,
+                  .rows = count,
+                  .vocabulary = vocabulary_,
+                  .with_gradients = attrs_.with_gradients,
+                  .scalars = attrs_.with_gradients ? op_.scalars() : nullptr},
+                 op_.stream());
+    add_losses(losses, labels, count, op_.doubles_out(0), op_.stream());
+    if (attrs_.with_gradients) gradients(first, count, x);
+  }
+
+  void gradients(int64_t first, int64_t count, const void* x) {
+    const auto [dw, dw_dtype] = op_.gradient(2);
+    matmul_.run({.transpose_a = true,
+                 .m = vocabulary_,
+                 .n = hidden_,
+                 .k = count,
+                 .a = logits_,
+                 .b = x,
+                 .c = dw,
+                 .beta = first > 0 || op_.accumulate() ? 1.0F : 0.0F,
+                 .dtype = op_.dtype(),
+                 .out_dtype = dw_dtype},
+                op_.stream());
+    matmul_.run({.m = count,
+                 .n = hidden_,
+                 .k = vocabulary_,
+                 .a = logits_,
+                 .b = op_.in(1),
+                 .c = static_cast<std::byte*>(op_.out(1)) + first * hidden_ * dtype_bytes(op_.dtype()),
+                 .dtype = op_.dtype(),
+                 .out_dtype = op_.dtype()},
+                op_.stream());
+  }
+
+  const Operation& op_;
+  Matmul& matmul_;
+  const CrossEntropyAttrs& attrs_;
+  int64_t tokens_, hidden_, vocabulary_;
+  CrossEntropyWorkspace place_;
+  void* logits_;
+};
+
+}  // namespace
+
+// clang-format off
+void run_operation(const Operation& op, Matmul& matmul) {
+  switch (op.kind()) {
+    case OpKind::kEmbed: return run_embed(op);
+    case OpKind::kEmbedWgrad: return run_embed_wgrad(op);
+    case OpKind::kRopeTable: return run_rope_table(op);
+    case OpKind::kRmsNorm: return run_rms_norm(op);
+    case OpKind::kAddRmsNorm: return run_add_rms_norm(op);
+    case OpKind::kRmsNormDgrad: return run_rms_norm_dgrad(op);
+    case OpKind::kRmsNormWgrad: return run_rms_norm_wgrad(op);
+    case OpKind::kLinear: return run_linear(op, matmul);
+    case OpKind::kLinearDgrad: return run_linear_dgrad(op, matmul);
+    case OpKind::kLinearWgrad: return run_linear_wgrad(op, matmul);
+    case OpKind::kBiasWgrad: return weight_gradient(op.dtype(), weight_gradient_of(op, 0), op.stream());
+    case OpKind::kQkNorm: return run_qk_norm(op);
+    case OpKind::kQkNormDgrad: return run_qk_norm_dgrad(op);
+    case OpKind::kQkNormWgrad: return run_qk_norm_wgrad(op);
+    case OpKind::kRope: return run_rope(op, 1.0F);
+    case OpKind::kRopeDgrad: return run_rope(op, -1.0F);
+    case OpKind::kAttention: return run_attention(op);
+    case OpKind::kAttentionDgrad: return run_attention_dgrad(op);
+    case OpKind::kSwiGlu: return run_swiglu(op);
+    case OpKind::kSwiGluDgrad: return run_swiglu_dgrad(op);
+    case OpKind::kAdd: return run_add(op);
+    case OpKind::kLinearCrossEntropy: return LinearCrossEntropy(op, matmul).run();
+  }
+  bug("unknown operation kind");
+}
+// clang-format on
+
+}  // namespace ftrun::cuda

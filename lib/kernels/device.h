@@ -1,0 +1,140 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/dtype.h"
+#include "graph/layer_graph.h"
+#include "kernels/kernels.h"
+
+namespace ftrun {
+
+/// Queues of the device and marks in them (cudaStream_t, cudaEvent_t, cudaGraphExec_t). Null is no
+/// stream: every call wants one that create_stream() made.
+struct DeviceStreamHandle;
+struct DeviceEventHandle;
+struct DeviceGraphHandle;
+using DeviceStream = DeviceStreamHandle*;
+using DeviceEvent = DeviceEventHandle*;
+using DeviceGraph = DeviceGraphHandle*;
+
+struct DeviceInfo {
+  /// "NVIDIA H100 80GB HBM3"
+  std::string name;
+  int index = 0;
+  int compute_major = 0;
+  int compute_minor = 0;
+  int multiprocessors = 0;
+  /// Of the driver and of the runtime, as 1000 major + 10 minor.
+  int driver_version = 0;
+  int runtime_version = 0;
+};
+
+struct DeviceMemory {
+  int64_t free_bytes = 0;
+  int64_t total_bytes = 0;
+};
+
+/// What one Adam or SGD step reads and writes: flat ranges of `count` elements in device memory.
+struct DeviceUpdate {
+  /// Master parameters, fp32.
+  float* parameters = nullptr;
+  const void* gradients = nullptr;
+  /// kF32 or kBF16.
+  DType gradient_dtype = DType::kF32;
+  /// Adam: first and second moment. SGD: momentum buffer (null without momentum), and null.
+  float* state1 = nullptr;
+  float* state2 = nullptr;
+  /// When given, gets the new parameters rounded to bf16: the copy that the layers compute with.
+  void* bf16_copy = nullptr;
+  int64_t count = 0;
+  /// I32 in device memory: 0 leaves everything as it is. Null means 1.
+  const int32_t* finite = nullptr;
+};
+
+/// The kernels, memory and queues of one GPU. Calls only enqueue, in the order of their stream: none
+/// waits for the device (those named synchronize and the allocations do), none allocates, and all
+/// that take a stream may be captured into a graph. Addresses are device memory unless said
+/// otherwise. Results have the same bits from run to run on one kind of GPU: nothing is added in an
+/// order that depends on timing. Failures are Error(kEnvironment); what a kernel did wrong on the
+/// device shows in the next synchronize.
+class DeviceKernels {
+ public:
+  virtual ~DeviceKernels() = default;
+
+  virtual const DeviceInfo& info() const = 0;
+  virtual DeviceMemory memory() const = 0;
+  /// Makes this device the calling thread's. Every thread that uses this object calls it once.
+  virtual void bind_thread() = 0;
+
+  // --- memory; alignment is 256 bytes at least -------------------------------------------------
+  /// Error(kEnvironment) with the bytes asked for and free when there is not enough.
+  virtual void* allocate(int64_t bytes) = 0;
+  virtual void free(void* memory) noexcept = 0;
+  /// Host memory that copies can use without the host waiting.
+  virtual void* allocate_pinned(int64_t bytes) = 0;
+  virtual void free_pinned(void* memory) noexcept = 0;
+  /// Between device and (pinned) host, any direction. Pageable host memory works, but the host waits.
+  virtual void copy(void* to, const void* from, int64_t bytes, DeviceStream stream) = 0;
+  virtual void fill_zero(void* to, int64_t bytes, DeviceStream stream) = 0;
+
+  // --- queues ------------------------------------------------------------------------------------
+  virtual DeviceStream create_stream(bool high_priority) = 0;
+  virtual void destroy(DeviceStream stream) noexcept = 0;
+  virtual void synchronize(DeviceStream stream) = 0;
+  /// `timed` events can be used with milliseconds().
+  virtual DeviceEvent create_event(bool timed) = 0;
+  virtual void destroy(DeviceEvent event) noexcept = 0;
+  virtual void record(DeviceEvent event, DeviceStream stream) = 0;
+  /// What comes later in `stream` waits for what was before the event's last record.
+  virtual void wait(DeviceStream stream, DeviceEvent event) = 0;
+  virtual void synchronize(DeviceEvent event) = 0;
+  virtual bool is_done(DeviceEvent event) = 0;
+  virtual double milliseconds(DeviceEvent begin, DeviceEvent end) = 0;
+
+  // --- captured graphs ---------------------------------------------------------------------------
+  /// Calls on `stream` (and on streams that wait for its events) are written down, not run, until
+  /// end_capture().
+  virtual void begin_capture(DeviceStream stream) = 0;
+  virtual DeviceGraph end_capture(DeviceStream stream) = 0;
+  virtual void launch(DeviceGraph graph, DeviceStream stream) = 0;
+  virtual void destroy(DeviceGraph graph) noexcept = 0;
+
+  // --- operations --------------------------------------------------------------------------------
+  /// The device's run_op (kernels.h): activations F32 or BF16; gradients of parameters F32 or BF16
+  /// whatever the activations are. `context.scalars` is device memory. Tokens and labels are not
+  /// checked (that would take a wait): one outside the table gives NaN. Matrix products share one
+  /// workspace, so operations go to one stream at a time. Error(kUnsupported) for other dtypes and
+  /// for head sizes above 256.
+  virtual void run_op(const LayerGraph& graph, const Op& op, std::span<void* const> storage,
+                      const KernelContext& context, DeviceStream stream) = 0;
+
+  /// Bytes of scratch that sum_of_squares needs for `count` elements.
+  virtual int64_t sum_of_squares_scratch_bytes(int64_t count) const = 0;
+  /// *sum = (accumulate ? *sum : 0) + sum of squares of g[0..count), g F32 or BF16. Blocks of
+  /// kNormBlock have the bits that the CPU gives them; they are added in a fixed tree.
+  virtual void sum_of_squares(const void* g, DType dtype, int64_t count, bool accumulate, double* sum,
+                              void* scratch, DeviceStream stream) = 0;
+  /// Decides the update from the summed squares: scalars->gradient_scale = min(1, clip /
+  /// (norm + 1e-6)) or 1 with clip_norm 0, *norm = sqrt(*sum), *finite = norm and loss[0] are finite.
+  virtual void decide(const double* sum, const double* loss, double clip_norm, StepScalars* scalars,
+                      double* norm, int32_t* finite, DeviceStream stream) = 0;
+
+  virtual void adam_update(const DeviceUpdate& update, const AdamOptions& options,
+                           const StepScalars* scalars, DeviceStream stream) = 0;
+  virtual void sgd_update(const DeviceUpdate& update, const SgdOptions& options,
+                          const StepScalars* scalars, DeviceStream stream) = 0;
+
+  /// to[i] = from[i], between F32 and BF16.
+  virtual void convert(const void* from, DType from_dtype, void* to, DType to_dtype, int64_t count,
+                       DeviceStream stream) = 0;
+};
+
+/// Opens GPU `index` of this process. Loads libftrun_cuda.so, which lies beside the engine: nothing
+/// of CUDA is touched before. Error(kUnsupported) when this build has no CUDA or the GPU is too old,
+/// Error(kEnvironment) when there is no driver, no such GPU or the library does not load.
+std::unique_ptr<DeviceKernels> open_cuda_kernels(int index);
+
+}  // namespace ftrun

@@ -1,0 +1,141 @@
+"""A run that was stopped and continued is bit by bit the run that was not stopped; what may and what
+may not change on a resume."""
+import shutil
+import tempfile
+
+from runner import Job, checkpoints, ftrun, manifest, must, near, numbers, run_cases, same_run, start, steps
+
+COSINE = {"type": "cosine", "params": {"warmup_num_steps": 3}}
+ADAMW = {"type": "AdamW", "params": {"lr": 3e-3, "weight_decay": 0.1}}
+SGD = {"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9, "nesterov": True}}
+TWELVE = {"train": {"steps": 12}, "scheduler": COSINE}
+
+with tempfile.TemporaryDirectory() as scratch:
+    job = Job(scratch)
+    FEW = {**TWELVE, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}
+
+    def interrupted(name, ranks, optimizer):
+        """Trains until step 5 is saved, is killed there, and is resumed."""
+        saving = {**FEW, "checkpoint": {"every": 5, "keep_last": 0}, "optimizer": optimizer}
+        for _ in range(5):  # the whole run takes a tenth of a second: the kill may come too late
+            shutil.rmtree(job.out(name), ignore_errors=True)
+            running = start("--config", job.config(name, **saving), "--nproc", ranks)
+            running.await_line("saved")
+            running.kill_all()
+            if "step-00000012" not in checkpoints(job.out(name)):
+                break
+        resumed = job.run(name, "--nproc", ranks, "--resume", "auto", **saving)
+        assert "resumed from" in resumed.stdout, resumed.stdout
+
+    def check_interrupted(ranks, optimizer, name):
+        straight = f"straight-{name}-{ranks}"
+        job.run(straight, "--nproc", ranks, **FEW, optimizer=optimizer)
+        cut = f"cut-{name}-{ranks}"
+        interrupted(cut, ranks, optimizer)
+        same_run(job.out(straight), job.out(cut))
+        record = manifest(job.out(cut))
+        assert record["exit_code"] == 0 and len(record["restarts"]) == 1, record["restarts"]
+        restart = record["restarts"][0]
+        assert restart["reason"] == "the run before was ended without a word", restart
+        assert restart["to_step"] in (5, 10) and restart["from_step"] >= restart["to_step"], restart
+
+    def killed_and_resumed_adamw_one_rank():
+        check_interrupted(1, ADAMW, "adamw")
+
+    def killed_and_resumed_adamw_two_ranks():
+        check_interrupted(2, ADAMW, "adamw")
+
+    def killed_and_resumed_sgd_one_rank():
+        check_interrupted(1, SGD, "sgd")
+
+    def killed_and_resumed_sgd_two_ranks():
+        check_interrupted(2, SGD, "sgd")
+
+    def same_run_twice_is_bitwise_equal():
+        job.run("again", "--nproc", 2, **FEW, optimizer=ADAMW)
+        same_run(job.out("straight-adamw-2"), job.out("again"))
+
+    def resume_at_an_explicit_step():
+        job.run("explicit", **FEW, optimizer=ADAMW, checkpoint={"every": 4, "keep_last": 0})
+        assert checkpoints(job.out("explicit")) == ["step-00000004", "step-00000008", "step-00000012"]
+        again = job.run("explicit", "--resume", "4", **FEW, optimizer=ADAMW, checkpoint={"every": 4, "keep_last": 0})
+        assert "step-00000004" in again.stdout and "step 5/12" in again.stdout, again.stdout
+        same_run(job.out("straight-adamw-1"), job.out("explicit"))
+
+    def resume_on_another_number_of_ranks():
+        four = {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": None}
+        whole = {**TWELVE, **four, "optimizer": ADAMW}
+        job.run("straight-8", "--nproc", 1, **whole)
+        job.run("moved", "--nproc", 2, **whole | {"train": {"steps": 6},
+                                                  "scheduler": {"type": "cosine", "params": {"warmup_num_steps": 3, "total_num_steps": 12}}})
+        moved = job.run("moved", "--nproc", 1, "--resume", "auto", **whole | {
+            "scheduler": {"type": "cosine", "params": {"warmup_num_steps": 3, "total_num_steps": 12}}})
+        assert "notice: the resumed run has another topology.data: was 2, is now 1" in moved.stderr, moved.stderr
+        near("loss", [m["loss"] for m in steps(job.out("moved"))], [m["loss"] for m in steps(job.out("straight-8"))], 1e-6)
+
+    def more_steps_need_no_permission():
+        short = {**FEW, "optimizer": ADAMW, "scheduler": None}
+        job.run("longer", **short | {"train": {"steps": 4}})
+        longer = job.run("longer", "--resume", "auto", **short | {
+            "train": {"steps": 8, "log": {"every": 2}, "evaluation": {"samples": 4}},
+            "checkpoint": {"every": 3, "keep_last": 1}, "comm": {"timeout": 60}, "threads": 2})
+        for change in ("config.train.steps: was 4, is now 8", "config.checkpoint.every: was 0, is now 3",
+                       "config.comm.timeout: was 600, is now 60", "config.threads: was 1, is now 2"):
+            assert f"notice: the resumed run has another {change}" in longer.stderr, longer.stderr
+        job.run("eight", **short | {"train": {"steps": 8}})
+        assert numbers(job.out("longer")) == numbers(job.out("eight"))
+
+    def more_steps_of_a_decaying_schedule_need_permission():
+        refused = job.run("straight-adamw-1", "--resume", "auto", code=2, **FEW | {"train": {"steps": 14}}, optimizer=ADAMW)
+        assert "1 thing differs:\n  config.scheduler.params.total_num_steps: was 12, is now 14\n" in refused.stderr, refused.stderr
+
+    def finished_run_resumed_does_nothing_and_says_so():
+        again = job.run("longer", "--resume", "auto", **{**FEW, "optimizer": ADAMW, "scheduler": None, "train": {"steps": 8}})
+        assert "nothing is left to train: step 8 of 8" in again.stdout, again.stdout
+        assert len(steps(job.out("longer"))) == 8
+
+    def folder_of_another_run_is_refused():
+        refused = job.run("longer", code=2, **FEW)
+        out = job.out("longer")
+        assert refused.stderr.splitlines()[-2:] == [
+            f"ftrun: output_dir {out}: the folder is not empty (it holds checkpoints, config.yaml, data-fingerprint.json and 6 more)",
+            "  remedy: continue the run that is there with --resume auto, or choose another output_dir"], refused.stderr
+
+    def changed_key_is_refused_by_name_and_allowed_by_name():
+        base = {**FEW, "optimizer": ADAMW, "scheduler": None, "train": {"steps": 4}}
+        job.run("guarded", **base)
+        changed = {**base, "train": {"steps": 6, "seed": 7}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.1}}}
+        refused = job.run("guarded", "--resume", "auto", code=2, **changed)
+        assert refused.stderr[refused.stderr.index("ftrun: "):] == (
+            f"ftrun: {job.out('guarded')}/run.json: this is not the run that was started there; 2 things differ:\n"
+            "  config.optimizer.params.lr: was 0.003, is now 0.001\n"
+            "  config.train.seed: was 42, is now 7\n"
+            "  remedy: undo the change to continue that run, or start a new one in another output_dir\n"), refused.stderr
+        assert len(steps(job.out("guarded"))) == 4, "a refused resume changed the run"
+        allowed = ("--allow", "config.optimizer.params.lr", "--allow", "config.train")
+        job.run("guarded", "--resume", "auto", *allowed, **changed)
+        lines = steps(job.out("guarded"))
+        assert len(lines) == 6 and abs(lines[-1]["lr"] - 1e-3) < 1e-9, lines[-1]
+
+    def step_that_is_not_there_is_refused():
+        refused = job.run("explicit", "--resume", "3", code=4, **FEW, optimizer=ADAMW)
+        assert "the checkpoint cannot be used: " in refused.stderr and "step-00000003" in refused.stderr, refused.stderr
+        nonsense = must(ftrun("--config", job.config("guarded", **FEW), "--resume", "last"), 2)
+        assert nonsense.stderr == ("ftrun: --resume last: not a step\n"
+                                   "  remedy: give --resume auto, or the number of a saved step\n"), nonsense.stderr
+
+    def killed_before_the_first_checkpoint_starts_anew():
+        running = start("--config", job.config("early", **FEW, optimizer=ADAMW))
+        running.await_line("step 1/")
+        running.kill_all()
+        again = job.run("early", "--resume", "auto", **FEW, optimizer=ADAMW)
+        assert "no checkpoint was saved yet: training starts anew" in again.stdout, again.stdout
+        same_run(job.out("straight-adamw-1"), job.out("early"))
+
+    run_cases((killed_and_resumed_adamw_one_rank, killed_and_resumed_adamw_two_ranks,
+               killed_and_resumed_sgd_one_rank, killed_and_resumed_sgd_two_ranks, same_run_twice_is_bitwise_equal,
+               resume_at_an_explicit_step, resume_on_another_number_of_ranks, more_steps_need_no_permission,
+               more_steps_of_a_decaying_schedule_need_permission,
+               finished_run_resumed_does_nothing_and_says_so, folder_of_another_run_is_refused,
+               changed_key_is_refused_by_name_and_allowed_by_name, step_that_is_not_there_is_refused,
+               killed_before_the_first_checkpoint_starts_anew))

@@ -1,0 +1,140 @@
+"""Signals: the first one lets all ranks finish their step, save and leave; a second one ends at once;
+a rank that is killed takes the others with it and is named as the cause."""
+import pathlib
+import signal
+import tempfile
+import time
+
+from runner import Job, await_gone, checkpoints, children, manifest, run_cases, same_run, start, steps
+
+MANY = {"train": {"steps": 20000}, "data": {"sequence_length": 128}, "train_micro_batch_size_per_gpu": 4}
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 75}
+
+with tempfile.TemporaryDirectory() as scratch:
+    job = Job(scratch)
+    stopped = {}  # by the run's name: its ranks, and the step after which a signal stopped it
+
+    def started(name, ranks, *arguments, **changes):
+        running = start("--config", job.config(name, **MANY | changes), "--nproc", ranks, *arguments)
+        running.await_line("step 3/")
+        return running
+
+    def stopped_step(running, name, number):
+        """Checks what a run left that a signal stopped; returns the step it stopped after."""
+        out = job.out(name)
+        done = len(steps(out))
+        reason = f"stopped by {number.name} after step {done}"
+        assert running.text().count(f"notice: {reason}; continue with --resume auto") == 1, running.text()[-2000:]
+        assert checkpoints(out) == [f"step-{done:08}"], checkpoints(out)
+        record = manifest(out)
+        assert (record["exit_code"], record["exit_reason"]) == (CODES[number], reason), record["exit_reason"]
+        return done
+
+    def check_signal(number, ranks, target):
+        name = f"{number.name}-{ranks}-{target}"
+        running = started(name, ranks)
+        running.kill(number, running.ranks()[target] if target is not None else None)
+        running.wait(CODES[number])
+        assert "exit code" not in running.text(), running.text()[-2000:]
+        stopped[name] = (ranks, stopped_step(running, name, number))
+
+    def signals_to_a_single_process():
+        for number in CODES:
+            check_signal(number, 1, None)
+
+    def signals_to_the_supervisor():
+        for number in CODES:
+            check_signal(number, 2, None)
+
+    def signals_to_one_rank():
+        for number in CODES:
+            check_signal(number, 2, 1)
+        check_signal(signal.SIGTERM, 2, 0)
+
+    def stopped_runs_continue_bitwise():
+        for name in ("SIGUSR1-1-None", "SIGINT-2-None", "SIGTERM-2-1"):
+            ranks, done = stopped[name]
+            few = MANY | {"train": {"steps": done + 3}}
+            job.run(name, "--nproc", ranks, "--resume", "auto", **few)
+            job.run(f"straight-{name}", "--nproc", ranks, **few)
+            same_run(job.out(name), job.out(f"straight-{name}"))
+
+    def second_signal_ends_at_once():
+        # Stopped ranks cannot finish their step, so only the second signal can end the run.
+        running = started("second", 2)
+        ranks = running.ranks()
+        running.kill(signal.SIGSTOP, ranks[1])
+        begin = time.monotonic()
+        running.kill(signal.SIGINT)
+        time.sleep(0.5)
+        assert running.process.poll() is None, "the first signal did not wait for the step"
+        running.kill(signal.SIGINT)
+        running.wait(130, timeout=10)
+        assert time.monotonic() - begin < 10
+        await_gone(ranks.values(), 5)
+        assert "second signal: the ranks are killed" in running.text(), running.text()[-2000:]
+
+    def second_signal_ends_a_single_process_at_once():
+        running = started("second-single", 1)
+        for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
+            running.kill(number)  # stopped meanwhile, so that both wait when it goes on
+        assert running.wait() in (130, 143)
+        assert checkpoints(job.out("second-single")) == [], "it took the time to save"
+
+    def killed_rank_is_the_cause():
+        for victim in (0, 1):
+            running = started(f"killed-{victim}", 2)
+            ranks = running.ranks()
+            begin = time.monotonic()
+            running.kill(signal.SIGKILL, ranks[victim])
+            running.wait(137, timeout=10)
+            assert time.monotonic() - begin < 10
+            await_gone(ranks.values(), 1)
+            cause = f"rank {victim}: killed by signal 9 (Killed; the kernel does this when memory runs out), "
+            assert running.text().count(cause) == 1, running.text()[-2000:]
+            assert running.text().index(cause) < running.text().find("then rank", 0) or "then rank" not in running.text()
+            assert f"then rank {victim}" not in running.text(), running.text()[-2000:]
+
+    def killed_supervisor_leaves_no_orphans():
+        running = started("orphans", 2)
+        ranks = children(running.process.pid)
+        assert len(ranks) == 2, ranks
+        running.kill(signal.SIGKILL)
+        assert running.process.wait(10) == -9
+        await_gone(ranks, 10)
+
+    def rank_that_stops_answering_is_named():
+        running = started("silent", 2, comm={"timeout": 3})
+        ranks = running.ranks()
+        running.kill(signal.SIGSTOP, ranks[1])
+        code = running.wait(timeout=30)
+        assert code == 6, f"exit {code}\n{running.text()[-2000:]}"
+        assert "rank 1" in running.text() and "is stopped" in running.text(), running.text()[-2000:]
+        await_gone(ranks.values(), 5)
+
+    def only_the_loopback_interface_is_listened_on():
+        running = started("listen", 2)
+        inodes = set()
+        for pid in [running.process.pid, *children(running.process.pid)]:
+            for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+                try:
+                    link = str(fd.readlink())
+                except FileNotFoundError:
+                    continue
+                if link.startswith("socket:["):
+                    inodes.add(link[8:-1])
+        listening = []
+        for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+            for line in pathlib.Path(table).read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == "0A" and fields[9] in inodes:
+                    listening.append(fields[1].split(":")[0])
+        assert listening and set(listening) == {"0100007F"}, listening
+        running.kill(signal.SIGTERM)
+        running.wait(143)
+
+    run_cases((signals_to_a_single_process, signals_to_the_supervisor, signals_to_one_rank,
+               stopped_runs_continue_bitwise, second_signal_ends_at_once,
+               second_signal_ends_a_single_process_at_once, killed_rank_is_the_cause,
+               killed_supervisor_leaves_no_orphans, rank_that_stops_answering_is_named,
+               only_the_loopback_interface_is_listened_on))

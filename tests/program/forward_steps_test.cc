@@ -1,0 +1,85 @@
+#include "models.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using namespace fixtures;
+
+std::string labels(const Program& program) {
+  std::string text;
+  for (const Instr& instr : program.instrs) text += instr_label(instr) + "\n";
+  return text;
+}
+
+TEST_CASE("an evaluation step sums the loss of its micro-batches and reduces it once") {
+  const Built built = build(small_config(1, true), Mode::kEvaluate);
+  const Program program = build_evaluation_step(built.model, built.partition, {.micro_batches = 2});
+  CHECK(labels(program) ==
+        "begin\n"
+        "load_batch mb 0\nforward layer 0 mb 0\nforward layer 1 mb 0\nforward layer 2 mb 0\n"
+        "load_batch mb 1\nforward layer 0 mb 1\nforward layer 1 mb 1\nforward layer 2 mb 1\n"
+        "all_reduce\n");
+  CHECK(check(program).empty());
+  CHECK(all_reduce_bytes(program, 2) == kLossSlots * 8);
+}
+
+TEST_CASE("an evaluation step has no gradients, optimizer states or saved values") {
+  const Built built = build(small_config(2, false), Mode::kEvaluate);
+  const Program program = build_evaluation_step(built.model, built.partition, {});
+  for (const Buffer& buffer : program.buffers) {
+    INFO(buffer.name);
+    CHECK(buffer.category != Category::kGradients);
+    CHECK(buffer.category != Category::kOptimizer);
+    CHECK(buffer.name.find("saved") == std::string::npos);
+  }
+}
+
+TEST_CASE("a logits step runs forward once and keeps one row of logits a token") {
+  const Built built = build(small_config(2, false), Mode::kLogits, UnitGranularity::kLayer, {1, 6});
+  const Program program = build_logits_step(built.model, built.partition);
+  CHECK(labels(program) ==
+        "load_batch mb 0\nforward layer 0 mb 0\nforward layer 1 mb 0\nforward layer 2 mb 0\nforward layer 3 mb 0\n");
+  const Buffer& logits = program.at(buffer_named(program, buffer_names::kLogits));
+  CHECK(logits.persistent);
+  CHECK(logits.bytes == 6 * 32 * 4);
+  CHECK(program.instrs.back().writes.back() == Range{buffer_named(program, buffer_names::kLogits), 0, 6 * 32 * 4});
+  CHECK(check(program).empty());
+}
+
+TEST_CASE("evaluation of one more micro-batch needs no more arena") {
+  const Built built = build(small_config(3, false), Mode::kEvaluate);
+  const auto arena = [&](int32_t n) {
+    return build_evaluation_step(built.model, built.partition, {.micro_batches = n}).arena_bytes;
+  };
+  CHECK(arena(1) == arena(2));
+  CHECK(arena(1) == arena(4));
+}
+
+TEST_CASE("forward and logits steps of random models pass the checker") {
+  std::mt19937_64 random(51);
+  for (int round = 0; round < 30; ++round) {
+    const ModelConfig config = random_config(random);
+    const Built evaluate = build(config, Mode::kEvaluate, kGranularities[round % 3]);
+    REQUIRE(check(build_evaluation_step(evaluate.model, evaluate.partition, {.micro_batches = 1 + round % 3})).empty());
+    const Built logits = build(config, Mode::kLogits, kGranularities[round % 3]);
+    REQUIRE(check(build_logits_step(logits.model, logits.partition)).empty());
+  }
+}
+
+TEST_CASE("train, evaluation and logits lay out the parameters alike, so that they can share them") {
+  std::mt19937_64 random(52);
+  for (int round = 0; round < 12; ++round) {
+    const ModelConfig config = random_config(random);
+    const Built train = build(config, Mode::kTrain, kGranularities[round % 3]);
+    for (const Mode mode : {Mode::kEvaluate, Mode::kLogits}) {
+      const Built other = build(config, mode, kGranularities[round % 3]);
+      REQUIRE(partition_text(other.partition) == partition_text(train.partition));
+      for (const Unit& unit : train.partition.units) REQUIRE(other.partition.unit(unit.id).slices == unit.slices);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ftrun

@@ -1,0 +1,134 @@
+#include <algorithm>
+
+#include "graph/storage.h"
+#include "models.h"
+#include "program/lifetime.h"
+#include "program/passes.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using namespace fixtures;
+
+/// Instructions that touch each buffer.
+std::vector<std::vector<size_t>> users(const Program& program) {
+  std::vector<std::vector<size_t>> out(program.buffers.size());
+  for (size_t i = 0; i < program.instrs.size(); ++i) {
+    for (const auto* ranges : {&program.instrs[i].reads, &program.instrs[i].writes})
+      for (const Range& range : *ranges) out[static_cast<size_t>(range.buffer)].push_back(i);
+  }
+  return out;
+}
+
+/// The oracle of plan_memory, by order alone and without positions in the list: buffers may share
+/// bytes only if all users of the one are done before any user of the other starts. Returns a pair
+/// of names that breaks this, or "".
+std::string shared_too_early(const Program& program) {
+  const auto before = happens_before(program);
+  const auto used = users(program);
+  const auto all_before = [&](size_t a, size_t b) {
+    for (const size_t i : used[a])
+      for (const size_t j : used[b])
+        if (i >= j || !before[j][i]) return false;
+    return true;
+  };
+  for (size_t a = 0; a < used.size(); ++a) {
+    for (size_t b = 0; b < a; ++b) {
+      const Buffer& x = program.buffers[a];
+      const Buffer& y = program.buffers[b];
+      if (x.persistent || y.persistent || used[a].empty() || used[b].empty()) continue;
+      if (x.arena_offset >= y.arena_offset + y.bytes || y.arena_offset >= x.arena_offset + x.bytes) continue;
+      if (!all_before(a, b) && !all_before(b, a)) return y.name + " and " + x.name;
+    }
+  }
+  return "";
+}
+
+TEST_CASE("buffers share bytes of the arena only when one is done with before the other starts") {
+  std::mt19937_64 random(81);
+  for (int round = 0; round < 30; ++round) {
+    const Built built = build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
+    const Program program = built.step(
+        {.micro_batches = 1 + round % 4, .bucket_elements = int64_t{1} << (random() % 16), .overlap = round % 2 == 0});
+    REQUIRE(shared_too_early(program).empty());
+  }
+}
+
+TEST_CASE("every buffer that is not persistent has an aligned place inside the arena") {
+  const Program program = build(small_config(3, true)).step({.micro_batches = 3});
+  for (const Buffer& buffer : program.buffers) {
+    INFO(buffer.name);
+    if (buffer.persistent) {
+      CHECK(buffer.arena_offset == -1);
+      continue;
+    }
+    CHECK(buffer.arena_offset >= 0);
+    CHECK(buffer.arena_offset % kStorageAlignment == 0);
+    CHECK(buffer.arena_offset + buffer.bytes <= program.arena_bytes);
+  }
+}
+
+TEST_CASE("the arena does not grow with micro-batches, and grows with layers by what they keep") {
+  const auto arena = [](int64_t layers, int32_t micro_batches) {
+    return build(small_config(layers, false)).step({.micro_batches = micro_batches}).arena_bytes;
+  };
+  CHECK(arena(2, 1) == arena(2, 2));
+  CHECK(arena(2, 1) == arena(2, 4));
+  const Built built = build(small_config(2, false));
+  const int64_t kept = plan_saved(built.model.graph_of(built.model.layers[1])).bytes + 4 * 16 * 4;  // and its input
+  CHECK(arena(5, 1) - arena(4, 1) == kept);
+  CHECK(arena(6, 1) - arena(5, 1) == kept);
+}
+
+/// Buffers temp0 and temp1; compute works on the first, then communication on the second.
+Program two_lanes(std::vector<InstrId> communication_waits, std::vector<InstrId> compute_waits) {
+  Program program;
+  for (const char* name : {"temp0", "temp1", "temp2"}) program.buffers.push_back({.name = name, .bytes = 64});
+  const auto add = [&](Lane lane, BufferId buffer, std::vector<InstrId> waits) {
+    Instr instr{.kind = InstrKind::kBegin, .lane = lane, .waits = std::move(waits)};
+    instr.writes = {{buffer, 0, 64}};
+    program.instrs.push_back(instr);
+  };
+  add(Lane::kCompute, 0, {});
+  add(Lane::kCommunication, 1, std::move(communication_waits));
+  add(Lane::kCompute, 2, std::move(compute_waits));
+  return program;
+}
+
+TEST_CASE("a buffer of the communication lane is in use from when that lane may run until compute waits for it") {
+  const auto life = [](const Program& program) {
+    const StorageRequest r = buffer_lifetimes(program)[1];
+    return std::pair{r.first, r.last};
+  };
+  CHECK(life(two_lanes({}, {})) == std::pair<int64_t, int64_t>{0, 3});
+  CHECK(life(two_lanes({0}, {})) == std::pair<int64_t, int64_t>{1, 3});
+  CHECK(life(two_lanes({}, {1})) == std::pair<int64_t, int64_t>{0, 2});
+  CHECK(life(two_lanes({0}, {1})) == std::pair<int64_t, int64_t>{1, 2});
+}
+
+TEST_CASE("buffers of two lanes share bytes only when waits set them apart") {
+  const auto shares = [](std::vector<InstrId> communication_waits, std::vector<InstrId> compute_waits, size_t other) {
+    const Program program = plan_memory(two_lanes(std::move(communication_waits), std::move(compute_waits)));
+    CHECK(shared_too_early(program).empty());
+    CHECK(program.arena_bytes >= 128);
+    return program.buffers[1].arena_offset == program.buffers[other].arena_offset;
+  };
+  CHECK_FALSE(shares({}, {}, 0));
+  CHECK_FALSE(shares({}, {}, 2));
+  CHECK(shares({0}, {}, 0));
+  CHECK_FALSE(shares({0}, {}, 2));
+}
+
+TEST_CASE("waits that no checker would pass do not break the lifetimes") {
+  CHECK(buffer_lifetimes(two_lanes({-1, 99, 1}, {2, -7})).size() == 3);
+}
+
+TEST_CASE("planning again gives the same places") {
+  const Program program = build(small_config(2, true)).step({.micro_batches = 2});
+  CHECK(program_text(plan_memory(program)) == program_text(program));
+}
+
+}  // namespace
+}  // namespace ftrun

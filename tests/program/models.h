@@ -1,0 +1,114 @@
+#pragma once
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "model/families.h"
+#include "partition/units.h"
+#include "program/check.h"
+#include "program/step_builder.h"
+
+namespace ftrun::fixtures {
+
+/// Hidden 16, four query and two key/value heads of 4, feed-forward 24, 32 rows of vocabulary.
+inline ModelConfig small_config(int64_t layers, bool tied) {
+  ModelConfig c;
+  c.family = "llama";
+  c.vocab_rows = 32;
+  c.hidden = 16;
+  c.feed_forward = 24;
+  c.layers = layers;
+  c.query_heads = 4;
+  c.kv_heads = 2;
+  c.head_size = 4;
+  c.tied = tied;
+  c.windows.assign(static_cast<size_t>(layers), 0);
+  return c;
+}
+
+/// Any small decoder: Llama or Qwen features, windows in some layers, units from one block to many.
+inline ModelConfig random_config(std::mt19937_64& random) {
+  const auto flip = [&] { return random() % 2 == 1; };
+  ModelConfig c = small_config(static_cast<int64_t>(1 + random() % 4), flip());
+  c.hidden = static_cast<int64_t>(8 * (1 + random() % 6));
+  c.feed_forward = static_cast<int64_t>(4 + random() % 60);
+  c.vocab_rows = static_cast<int64_t>(20 + random() % 400);
+  c.qkv_bias = flip();
+  c.attention_out_bias = flip();
+  c.mlp_bias = flip();
+  c.qk_norm = flip();
+  for (int64_t& window : c.windows) window = flip() ? 3 : 0;
+  return c;
+}
+
+inline constexpr UnitGranularity kGranularities[] = {UnitGranularity::kBlock, UnitGranularity::kLayer,
+                                                     UnitGranularity::kModel};
+
+/// A model and its partition, which a program is built from.
+struct Built {
+  ModelDescription model;
+  Partition partition;
+
+  Program step(const StepOptions& options) const { return build_training_step(model, partition, options); }
+};
+
+inline Built build(const ModelConfig& config, Mode mode = Mode::kTrain,
+                   UnitGranularity granularity = UnitGranularity::kLayer, BatchShape batch = {1, 4}) {
+  Built built;
+  built.model = build_model(config, batch, mode);
+  built.partition = build_units(built.model, granularity);
+  return built;
+}
+
+/// Positions of the instructions of a kind.
+inline std::vector<size_t> all_of(const Program& program, InstrKind kind) {
+  std::vector<size_t> found;
+  for (size_t i = 0; i < program.instrs.size(); ++i)
+    if (program.instrs[i].kind == kind) found.push_back(i);
+  return found;
+}
+
+inline BufferId buffer_named(const Program& program, const std::string& name) {
+  for (size_t i = 0; i < program.buffers.size(); ++i)
+    if (program.buffers[i].name == name) return static_cast<BufferId>(i);
+  throw std::logic_error("no buffer " + name);
+}
+
+/// Reduced ranges of the gradient buffer, in the order of the program.
+inline std::vector<Range> gradient_reduces(const Program& program) {
+  std::vector<Range> ranges;
+  for (const size_t i : all_of(program, InstrKind::kAllReduce))
+    if (program.at(program.instrs[i].writes[0].buffer).name == buffer_names::kGradients)
+      ranges.push_back(program.instrs[i].writes[0]);
+  return ranges;
+}
+
+/// happens[j][i]: instruction i is done before instruction j starts, by the order of lanes and waits.
+inline std::vector<std::vector<char>> happens_before(const Program& program) {
+  const size_t n = program.instrs.size();
+  std::vector<std::vector<char>> before(n, std::vector<char>(n, 0));
+  const auto follow = [&](size_t j, size_t i) {
+    before[j][i] = 1;
+    for (size_t k = 0; k < i; ++k) before[j][k] |= before[i][k];
+  };
+  for (size_t j = 0; j < n; ++j) {
+    for (size_t i = 0; i < j; ++i)
+      if (program.instrs[i].lane == program.instrs[j].lane) before[j][i] = 1;
+    for (size_t i = j; i-- > 0;)
+      if (program.instrs[i].lane == program.instrs[j].lane) {
+        follow(j, i);
+        break;
+      }
+    for (const InstrId wait : program.instrs[j].waits) follow(j, static_cast<size_t>(wait));
+  }
+  return before;
+}
+
+inline std::vector<std::string> check(const Program& program) {
+  const Program* ranks[] = {&program};
+  return check_programs(ranks);
+}
+
+}  // namespace ftrun::fixtures

@@ -1,0 +1,90 @@
+#include "models.h"
+#include "program/passes.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using namespace fixtures;
+
+bool meet(const std::vector<Range>& a, const std::vector<Range>& b) {
+  for (const Range& x : a)
+    for (const Range& y : b)
+      if (overlaps(x, y)) return true;
+  return false;
+}
+
+/// Two instructions that must not run beside each other.
+bool conflict(const Instr& a, const Instr& b) {
+  return meet(a.writes, b.writes) || meet(a.writes, b.reads) || meet(a.reads, b.writes);
+}
+
+TEST_CASE("instructions that touch the same bytes are ordered, with overlap and without") {
+  std::mt19937_64 random(71);
+  for (int round = 0; round < 30; ++round) {
+    const Built built = build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
+    const Program program = built.step(
+        {.micro_batches = 1 + round % 3, .bucket_elements = int64_t{1} << (random() % 16), .overlap = round % 2 == 0});
+    const auto before = happens_before(program);
+    for (size_t j = 0; j < program.instrs.size(); ++j)
+      for (size_t i = 0; i < j; ++i)
+        if (conflict(program.instrs[i], program.instrs[j])) REQUIRE(before[j][i]);
+  }
+}
+
+TEST_CASE("with overlap, backward never waits for a reduction and only the norm waits for gradients") {
+  const Program program = build(small_config(3, false)).step({.micro_batches = 2, .bucket_elements = 1});
+  for (size_t i = 0; i < program.instrs.size(); ++i) {
+    const Instr& instr = program.instrs[i];
+    if (instr.lane != Lane::kCompute) continue;
+    INFO(i << " " << instr_label(instr));
+    CHECK(instr.waits.empty() == (instr.kind != InstrKind::kGradientNorm));
+  }
+  const size_t norm = all_of(program, InstrKind::kGradientNorm).front();
+  const auto last = static_cast<InstrId>(all_of(program, InstrKind::kAllReduce).back());
+  CHECK(program.instrs[norm].waits == std::vector<InstrId>{last});
+}
+
+TEST_CASE("with overlap, each reduction waits for the backward before it alone") {
+  const Program program = build(small_config(3, false)).step({.bucket_elements = 1});
+  for (const size_t i : all_of(program, InstrKind::kAllReduce)) {
+    INFO(i);
+    CHECK(program.instrs[i].waits == std::vector<InstrId>{static_cast<InstrId>(i) - 1});
+  }
+}
+
+TEST_CASE("without overlap, the compute instruction after a reduction waits for it") {
+  std::mt19937_64 random(72);
+  for (int round = 0; round < 10; ++round) {
+    const Built built = build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
+    const Program program = built.step({.micro_batches = 2, .bucket_elements = 1, .overlap = false});
+    const auto before = happens_before(program);
+    for (const size_t reduce : all_of(program, InstrKind::kAllReduce)) {
+      size_t next = reduce;
+      while (program.instrs[next].lane != Lane::kCompute) ++next;
+      REQUIRE(before[next][reduce]);
+    }
+  }
+}
+
+TEST_CASE("overlap changes waits and nothing else of what is computed") {
+  const Built built = build(small_config(2, true));
+  const auto bare = [&](bool overlap) {
+    Program program = built.step({.micro_batches = 2, .bucket_elements = 1, .overlap = overlap});
+    for (Instr& instr : program.instrs) instr.waits.clear();
+    for (Buffer& buffer : program.buffers) buffer.arena_offset = -1;
+    program.arena_bytes = 0;
+    return program_text(program);
+  };
+  CHECK(bare(true) == bare(false));
+  CHECK(program_text(built.step({.overlap = true})) != program_text(built.step({.overlap = false})));
+}
+
+TEST_CASE("ordering again gives the same waits") {
+  const Program program = build(small_config(2, true)).step({.micro_batches = 2, .bucket_elements = 1});
+  CHECK(program_text(order_communication(program, true)) == program_text(program));
+}
+
+}  // namespace
+}  // namespace ftrun

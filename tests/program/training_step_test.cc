@@ -1,0 +1,196 @@
+#include <map>
+#include <set>
+
+#include "base/file.h"
+#include "models.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using namespace fixtures;
+
+TEST_CASE("the step of a one-block model on two micro-batches reads as its golden") {
+  for (const bool tied : {false, true}) {
+    const Program program =
+        build(small_config(1, tied)).step({.micro_batches = 2, .optimizer_states = 1, .bucket_elements = 1});
+    const std::string golden = cat(FTRUN_SOURCE_DIR, "/tests/program/", tied ? "tied" : "untied", "_step.golden");
+    CHECK(program_text(program) == read_file(golden));
+  }
+}
+
+struct Case {
+  Built built;
+  StepOptions options;
+};
+
+/// Random models on 1 to 4 micro-batches with every granularity, bucket size and both overlaps.
+std::vector<Case> random_cases(uint64_t seed, int count) {
+  std::mt19937_64 random(seed);
+  std::vector<Case> cases;
+  for (int i = 0; i < count; ++i) {
+    Case c{build(random_config(random), Mode::kTrain, kGranularities[i % 3], {1 + i % 2, 4}), {}};
+    c.options.micro_batches = 1 + i % 4;
+    c.options.optimizer_states = static_cast<int32_t>(random() % 3);
+    c.options.bucket_elements = int64_t{1} << (random() % 20);
+    c.options.overlap = random() % 2 == 0;
+    c.options.decays = [](const TensorInfo& tensor) { return tensor.shape.size() > 1; };
+    cases.push_back(std::move(c));
+  }
+  return cases;
+}
+
+TEST_CASE("programs of random models pass the checker") {
+  for (const Case& c : random_cases(41, 60)) {
+    const Program program = c.built.step(c.options);
+    INFO(program_text(program));
+    REQUIRE(check(program).empty());
+  }
+}
+
+TEST_CASE("each layer runs once forward and once backward a micro-batch, in order and in reverse") {
+  for (const Case& c : random_cases(42, 12)) {
+    const Program program = c.built.step(c.options);
+    std::vector<std::string> labels;
+    for (const Instr& instr : program.instrs)
+      if (instr.kind == InstrKind::kLoadBatch || instr.layer >= 0) labels.push_back(instr_label(instr));
+    std::vector<std::string> wanted;
+    const auto layers = static_cast<int>(c.built.model.layers.size());
+    for (int m = 0; m < c.options.micro_batches; ++m) {
+      wanted.push_back(cat("load_batch mb ", m));
+      for (int l = 0; l < layers; ++l) wanted.push_back(cat("forward layer ", l, " mb ", m));
+      for (int l = layers; l-- > 0;) wanted.push_back(cat("backward layer ", l, " mb ", m));
+    }
+    REQUIRE(labels == wanted);
+  }
+}
+
+/// What happens to the gradient of one tensor: "w" overwritten, "a" added to, "r" reduced, "n" read
+/// for the norm, "u" used by an update.
+std::string history(const Program& program, const Range& gradient) {
+  std::string text;
+  for (const Instr& instr : program.instrs) {
+    const auto meets = [&](const std::vector<Range>& ranges) {
+      for (const Range& range : ranges)
+        if (overlaps(range, gradient)) return true;
+      return false;
+    };
+    if (instr.kind == InstrKind::kAllReduce && meets(instr.writes)) text += 'r';
+    else if (instr.kind == InstrKind::kGradientNorm && meets(instr.reads)) text += 'n';
+    else if (instr.kind == InstrKind::kUpdate && meets(instr.reads)) text += 'u';
+    else if (meets(instr.writes)) text += instr.accumulate ? 'a' : 'w';
+  }
+  return text;
+}
+
+TEST_CASE("a gradient is overwritten first, then added to, reduced once, put into the norm and used once") {
+  for (const Case& c : random_cases(43, 40)) {
+    const Program program = c.built.step(c.options);
+    const StepLayouts layouts = step_layouts(c.built.partition);
+    const BufferId gradients = buffer_named(program, buffer_names::kGradients);
+    for (const Unit& unit : c.built.partition.units) {
+      for (const Slice& slice : unit.slices) {
+        const Range range{gradients, (layouts.gradients.at(unit.id) + slice.position_in_unit) * 4, slice.extent * 4};
+        const std::string& name = c.built.model.tensor(slice.tensor).name;
+        // A tied matrix has the embedding's and the head's gradient in every micro-batch.
+        const bool twice = c.built.model.tied && name == "model.embed_tokens.weight";
+        const int writes = c.options.micro_batches * (twice ? 2 : 1);
+        INFO(name);
+        REQUIRE(history(program, range) == "w" + std::string(static_cast<size_t>(writes - 1), 'a') + "rnu");
+      }
+    }
+  }
+}
+
+/// Tensors (or padding: -1) of the parameter elements that an update writes and of the gradient
+/// elements that it reads, element by element.
+std::vector<TensorId> tensors_of(const Built& built, const FlatLayout& layout, const Range& range) {
+  std::vector<TensorId> out(static_cast<size_t>(range.bytes / 4), -1);
+  for (const Unit& unit : built.partition.units)
+    for (const Slice& slice : unit.slices)
+      for (int64_t e = 0; e < slice.extent; ++e) {
+        const int64_t at = layout.at(unit.id) + slice.position_in_unit + e - range.offset / 4;
+        if (at >= 0 && at < range.bytes / 4) out[static_cast<size_t>(at)] = slice.tensor;
+      }
+  return out;
+}
+
+TEST_CASE("updates cover every parameter once, each with its own gradient, state and decay") {
+  for (const Case& c : random_cases(44, 15)) {
+    const Program program = c.built.step(c.options);
+    const StepLayouts layouts = step_layouts(c.built.partition);
+    std::vector<int> updated(c.built.model.tensors.size(), 0);
+    for (const size_t i : all_of(program, InstrKind::kUpdate)) {
+      const Instr& instr = program.instrs[i];
+      REQUIRE(instr.if_finite);
+      REQUIRE(static_cast<int>(instr.writes.size()) == 1 + c.options.optimizer_states);
+      const auto tensors = tensors_of(c.built, layouts.parameters, instr.writes[0]);
+      REQUIRE(tensors == tensors_of(c.built, layouts.gradients, instr.reads[0]));
+      for (int32_t s = 0; s < c.options.optimizer_states; ++s) {
+        const Range& state = instr.writes[static_cast<size_t>(1 + s)];
+        REQUIRE(program.at(state.buffer).name == optimizer_buffer_name(s));
+        REQUIRE(state.offset == instr.writes[0].offset);
+        REQUIRE(state.bytes == instr.writes[0].bytes);
+      }
+      for (const TensorId tensor : std::set<TensorId>(tensors.begin(), tensors.end())) {
+        if (tensor < 0) continue;
+        ++updated[static_cast<size_t>(tensor)];
+        REQUIRE(instr.decay == c.options.decays(c.built.model.tensor(tensor)));
+      }
+    }
+    REQUIRE(updated == std::vector<int>(updated.size(), 1));
+  }
+}
+
+TEST_CASE("the loss is reduced once, after the last forward and before the decision") {
+  for (const Case& c : random_cases(45, 12)) {
+    const Program program = c.built.step(c.options);
+    const BufferId loss = buffer_named(program, buffer_names::kLoss);
+    std::vector<size_t> reduced;
+    for (const size_t i : all_of(program, InstrKind::kAllReduce))
+      if (program.instrs[i].writes[0].buffer == loss) reduced.push_back(i);
+    REQUIRE(reduced.size() == 1);
+    const Instr& instr = program.instrs[reduced[0]];
+    REQUIRE(instr.dtype == DType::kF64);
+    REQUIRE(instr.writes[0] == Range{loss, 0, kLossSlots * 8});
+    REQUIRE(reduced[0] > all_of(program, InstrKind::kForward).back());
+    REQUIRE(reduced[0] < all_of(program, InstrKind::kDecide).front());
+    REQUIRE(happens_before(program)[all_of(program, InstrKind::kDecide).front()][reduced[0]]);
+  }
+}
+
+TEST_CASE("every value that a layer's lists touch is bound to bytes of its size") {
+  for (const Case& c : random_cases(46, 12)) {
+    const Program program = c.built.step(c.options);
+    for (const Instr& instr : program.instrs) {
+      if (instr.graph < 0) continue;
+      const LayerGraph& graph = c.built.model.graphs[static_cast<size_t>(instr.graph)];
+      std::map<ValueId, int64_t> bound;
+      for (const Binding& b : instr.bindings) REQUIRE(bound.emplace(b.value, b.range.bytes).second);
+      for (const Op& op : instr.kind == InstrKind::kForward ? graph.forward : graph.backward) {
+        std::vector<ValueId> used = op.in;
+        used.insert(used.end(), op.out.begin(), op.out.end());
+        if (op.workspace >= 0) used.push_back(op.workspace);
+        for (const ValueId id : used) {
+          INFO(graph.at(id).name);
+          // The loss buffer also holds the votes to stop, behind the layer's two numbers.
+          REQUIRE(bound.at(id) == graph.at(id).bytes());
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a step needs a model that was built for it") {
+  const Built evaluate = build(small_config(1, false), Mode::kEvaluate);
+  const Built train = build(small_config(1, false));
+  CHECK_THROWS_WITH(evaluate.step({}), Catch::Contains("a training step needs a model built for training"));
+  CHECK_THROWS_WITH(build_evaluation_step(train.model, train.partition, {}),
+                    Catch::Contains("an evaluation step needs a model built for evaluation"));
+  CHECK_THROWS_WITH(build_logits_step(train.model, train.partition),
+                    Catch::Contains("a logits step needs a model built for logits"));
+}
+
+}  // namespace
+}  // namespace ftrun

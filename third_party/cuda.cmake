@@ -1,0 +1,45 @@
+# Included from the root: enable_language(CUDA) is seen only below the directory that calls it.
+# Decides FTRUN_WITH_CUDA from FTRUN_CUDA = AUTO | ON | OFF. A build without CUDA gets stub files; the
+# code knows no difference.
+set(FTRUN_CUDA_ARCHITECTURES "80;90" CACHE STRING "GPU architectures to compile kernels for (CMAKE_CUDA_ARCHITECTURES)")
+set(FTRUN_WITH_CUDA OFF CACHE INTERNAL "CUDA kernels and NCCL are built")
+set(FTRUN_CUDA_VERSION "" CACHE INTERNAL "version of the CUDA toolkit, empty without one")
+
+if(NOT FTRUN_CUDA MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "FTRUN_CUDA is '${FTRUN_CUDA}'; it may be AUTO, ON or OFF.")
+endif()
+if(FTRUN_CUDA STREQUAL "OFF" OR NOT FTRUN_ENGINE)
+  return()
+endif()
+
+find_package(CUDAToolkit 12.4 QUIET)
+if(CUDAToolkit_FOUND)
+  include(CheckLanguage)
+  # Set first: CMake's own default holds architectures that newer compilers have dropped.
+  set(CMAKE_CUDA_ARCHITECTURES "${FTRUN_CUDA_ARCHITECTURES}")
+  if(NOT CMAKE_CUDA_COMPILER AND CUDAToolkit_NVCC_EXECUTABLE)
+    set(CMAKE_CUDA_COMPILER "${CUDAToolkit_NVCC_EXECUTABLE}")
+  endif()
+  check_language(CUDA)
+endif()
+if(NOT CUDAToolkit_FOUND OR NOT CMAKE_CUDA_COMPILER OR NOT TARGET CUDA::cublas)
+  if(FTRUN_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "FTRUN_CUDA=ON, but no CUDA toolkit of 12.4 or later with nvcc and cuBLAS was found. Put nvcc on "
+                        "PATH or set CUDAToolkit_ROOT, or configure with -DFTRUN_CUDA=OFF.")
+  endif()
+  message(STATUS "CUDA: no toolkit found, building for the CPU")
+  return()
+endif()
+
+enable_language(CUDA)
+if(CMAKE_VERSION VERSION_LESS 3.25.2)  # does not know nvcc's C++20
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+endif()
+set(CMAKE_CUDA_STANDARD 20)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+set(CMAKE_CUDA_EXTENSIONS OFF)
+set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
+set(FTRUN_WITH_CUDA ON CACHE INTERNAL "")
+set(FTRUN_CUDA_VERSION "${CUDAToolkit_VERSION}" CACHE INTERNAL "")
+message(STATUS "CUDA: ${CUDAToolkit_VERSION}, architectures ${FTRUN_CUDA_ARCHITECTURES}")
