@@ -31,9 +31,11 @@ void check_data(const Config& config, const ModelConfig& model) {
     std::cout << data_report_text(report);
     bad.insert(bad.end(), report.problems.begin(), report.problems.end());
   }
-  if (!bad.empty())
-    throw Error(ExitCode::kBadInput, cat("the data cannot be trained on:\n", join(bad, "\n")),
-                "prepare it again with the tokenizer of this model");
+  if (bad.empty()) return;
+  const std::string problems = join(bad, "\n");
+  const bool has_remedy = problems.find("\n  remedy: ") != std::string::npos;
+  throw Error(ExitCode::kBadInput, cat("the data cannot be trained on:\n", problems),
+              has_remedy ? "" : "prepare it again with the tokenizer of this model");
 }
 
 int check_command(const CheckOptions& options) {

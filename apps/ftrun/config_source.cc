@@ -96,7 +96,7 @@ void add_config_options(CLI::App& command, ConfigSource& source) {
       ->type_name("FILE")->allow_extra_args(false)->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command.add_option("-s,--set", source.overrides, "override one key: --set train.steps=100")
       ->type_name("KEY=VALUE")->allow_extra_args(false)->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command.add_option("--nproc", source.nproc, "ranks to start on this machine")->type_name("N")->check(CLI::PositiveNumber);
+  command.add_option("--nproc", source.nproc, "ranks to start on this machine")->type_name("N")->check(CLI::Range(1, 1 << 20));
 }
 
 LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& launch, bool for_training) {
@@ -116,6 +116,11 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   context.for_training = for_training;
   if (result.model) context.hidden_size = result.model->hidden;
   Resolution resolution = resolve(loaded.config, context);
+  if (!count.problems.empty()) {
+    // What follows from a wrong number of ranks is no problem of its own.
+    const auto at = [&](const Problem& problem) { return problem.at == count.problems.front().at; };
+    std::erase_if(resolution.problems, at);
+  }
   report.add(resolution.problems);
   result.config = std::move(resolution.config);
   result.lines = std::move(resolution.lines);

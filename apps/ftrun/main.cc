@@ -47,7 +47,7 @@ int run(int argc, char** argv) {
     return code == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
   }
   const auto chosen = app.get_subcommands();
-  return chosen.empty() ? train() : commands.at(chosen.front()->get_name())();
+  return chosen.empty() || chosen.front()->get_name() == "train" ? train() : commands.at(chosen.front()->get_name())();
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ Command add_plan(CLI::App& app) {
   add_config_options(*command, options->source);
   command->add_flag("--program", options->program, "print the step program, an instruction a line");
   command->add_flag("--evaluation", options->evaluation, "the program of a validation instead of a training step");
-  command->add_option("--rank", options->rank, "the rank whose program is shown")->check(CLI::NonNegativeNumber);
+  command->add_option("--rank", options->rank, "the rank whose program is shown")->check(CLI::Range(0, 1 << 20));
   return [options] { return plan_command(*options); };
 }
 

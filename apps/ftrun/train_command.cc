@@ -19,9 +19,6 @@
 namespace ftrun {
 namespace {
 
-/// Set for rank 0 when its standard output ends at a person's terminal.
-constexpr const char* kTerminal = "FTRUN_STDOUT_IS_TERMINAL";
-
 struct TrainOptions {
   ConfigSource source;
   std::string resume;
@@ -51,7 +48,7 @@ int run_rank(const TrainOptions& options, LoadedConfig loaded, const LaunchEnvir
   request.launch = launch;
   request.resume = resume_request(options);
   request.build = build_info();
-  request.terminal = std::getenv(kTerminal) != nullptr;
+  request.terminal = std::getenv("FTRUN_TERMINAL") != nullptr;
   return train_with_engine(request);
 }
 
@@ -67,7 +64,6 @@ int supervise(const TrainOptions& options, int64_t ranks, const LaunchEnvironmen
   }
   supervisor.arguments = options.arguments;
   supervisor.terminal = {::isatty(1) == 1, ::isatty(2) == 1};
-  if (supervisor.terminal[0]) supervisor.environment = {cat(kTerminal, "=1")};
   return run_supervisor(supervisor);
 }
 
@@ -117,6 +113,7 @@ Command add_train(CLI::App& app, int argc, char** argv) {
   auto options = std::make_shared<TrainOptions>();
   options->arguments.assign(argv, argv + argc);
   add_train_options(app, *options);
+  add_train_options(*app.add_subcommand("train", "train: the same as without a command"), *options);
   return [options] { return train_command(*options); };
 }
 

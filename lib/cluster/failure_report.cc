@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
@@ -16,13 +17,22 @@ namespace {
 constexpr size_t kMaxLine = 4000;  // below PIPE_BUF: concurrent writers never mix
 constexpr std::string_view kTag = "ftrun-failure-1";
 
-/// Tabs and line ends separate fields and reports: they become spaces.
+constexpr char kLineEnd = '\x1e';  // a line end inside a message
+
+/// Tabs and line ends separate fields and reports: line ends travel as another character, the others
+/// become spaces.
 std::string one_line(std::string_view text) {
   std::string flat(text);
   for (char& c : flat) {
-    if (c == '\n' || c == '\t' || c == '\r') c = ' ';
+    if (c == '\n') c = kLineEnd;
+    if (c == '\t' || c == '\r') c = ' ';
   }
   return flat;
+}
+
+std::string with_lines(std::string text) {
+  std::replace(text.begin(), text.end(), kLineEnd, '\n');
+  return text;
 }
 
 template <typename T>
@@ -49,8 +59,8 @@ std::optional<FailureReport> parse_failure_line(std::string_view line) {
   if (fields.size() != 6 || fields[0] != kTag || !parse_number(fields[1], report.unix_ns) ||
       !parse_number(fields[2], report.rank) || !parse_number(fields[3], report.exit_code))
     return std::nullopt;
-  report.doing = fields[4];
-  report.message = fields[5];
+  report.doing = with_lines(fields[4]);
+  report.message = with_lines(fields[5]);
   return report;
 }
 

@@ -15,7 +15,7 @@ struct FailureReport {
   int exit_code = 1;
   /// What the rank was doing: "step 12, backward of layer 3"; may be empty.
   std::string doing;
-  /// The message a person reads; lines are joined when it is sent.
+  /// The message a person reads.
   std::string message;
 };
 

@@ -62,10 +62,26 @@ std::string how_it_ended(const Failure& failure) {
   return cat("killed by signal ", failure.signal, " (", strsignal(failure.signal), hint, ")");
 }
 
-std::string line_of(const Failure& failure, int64_t since_ns, std::string_view since) {
+/// What ranks do together fails on all of them with one message.
+bool same_failure(const Failure& a, const Failure& b) {
+  return a.exit_code == b.exit_code && a.signal == b.signal && a.message == b.message && !a.message.empty();
+}
+
+/// "0" or "0, 1, 2": the ranks that failed as `failure`'s did.
+std::string ranks_of(const Failure& failure, const std::vector<Failure>& failures) {
+  std::vector<int> ranks{failure.rank};
+  for (const Failure& other : failures)
+    if (other.rank != failure.rank && same_failure(other, failure)) ranks.push_back(other.rank);
+  std::sort(ranks.begin(), ranks.end());
+  std::vector<std::string> names;
+  for (const int rank : ranks) names.push_back(std::to_string(rank));
+  return join(names, ", ");
+}
+
+std::string line_of(const Failure& failure, const std::string& ranks, int64_t since_ns, std::string_view since) {
   const double seconds = static_cast<double>(failure.unix_ns - since_ns) * 1e-9;
-  std::string line = cat("rank ", failure.rank, ": ", how_it_ended(failure), ", ",
-                         human_seconds(std::max(seconds, 0.0)), " ", since);
+  std::string line =
+      cat("rank ", ranks, ": ", how_it_ended(failure), ", ", human_seconds(std::max(seconds, 0.0)), " ", since);
   if (!failure.doing.empty()) line += cat(", in ", failure.doing);
   if (!failure.message.empty()) line += cat(": ", failure.message);
   return line;
@@ -103,12 +119,10 @@ FailureSummary summarize_failures(const RankEnds& all) {
     return {orderly_code(all), ""};
   }
   const Failure& cause = failures.front();
-  std::string text = line_of(cause, all.started_ns, "after the start");
-  for (size_t i = 1; i < failures.size(); ++i) {
-    Failure next = failures[i];
-    if (next.message == cause.message && !next.message.empty()) next.message = "the same";
-    text += "\n  then " + line_of(next, cause.unix_ns, "later");
-  }
+  std::string text = line_of(cause, ranks_of(cause, failures), all.started_ns, "after the start");
+  for (size_t i = 1; i < failures.size(); ++i)
+    if (!same_failure(failures[i], cause))
+      text += "\n  then " + line_of(failures[i], std::to_string(failures[i].rank), cause.unix_ns, "later");
   text += stopped_ranks(all, failures);
   if (!all.log_folder.empty())
     text += cat("\n  its output: ", all.log_folder, "/rank-", cause.rank, ".log");

@@ -192,7 +192,7 @@ std::vector<std::string> Supervisor::environment_of(int local_rank, int port) co
   set("FTRUN_SUPERVISOR", ::getpid());
   set("FTRUN_STATUS_FD", reports_.writer.get());
   if (rank == 0 && store_.fd) set("FTRUN_STORE_FD", store_.fd.get());
-  if (rank == 0 && options_.terminal[1]) set("FTRUN_TERMINAL", 1);
+  if (rank == 0 && options_.terminal[0]) set("FTRUN_TERMINAL", 1);
   return all;
 }
 

@@ -44,7 +44,7 @@ struct SupervisorOptions {
 ///
 /// Ranks get RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE,
 /// MASTER_ADDR, MASTER_PORT, FTRUN_SUPERVISOR (our process id), FTRUN_STATUS_FD (report_failure),
-/// rank 0 also FTRUN_STORE_FD and, when our stderr is a terminal, FTRUN_TERMINAL=1.
+/// rank 0 also FTRUN_STORE_FD and, when our stdout is a terminal, FTRUN_TERMINAL=1.
 /// Call it from the main thread, before others start. Error(kEnvironment) when a rank cannot start.
 int run_supervisor(const SupervisorOptions& options);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <thread>
 
 #include "base/error.h"
@@ -100,11 +101,13 @@ ShmGroup::Verdict ShmGroup::wait_until(ShmSignal& signal, uint32_t target,
   if (signal.reached(target)) return Verdict::kReached;
   const auto deadline = Clock::now() + timeout;
   Verdict verdict = Verdict::kReached;
-  const bool reached = signal.wait(target, spin_, [&] {
+  const auto check = [&] {
     if (Clock::now() >= deadline) verdict = Verdict::kTimeout;
     if (lost_now()) verdict = Verdict::kPeerLost;
     return verdict != Verdict::kReached;
-  });
+  };
+  // By reference: a function object that holds all of it would be allocated, at every wait.
+  const bool reached = signal.wait(target, spin_, std::cref(check));
   return reached ? Verdict::kReached : verdict;
 }
 

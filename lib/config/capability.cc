@@ -60,6 +60,10 @@ const Gap kGaps[] = {
        // A class of PyTorch is named already where it was read.
        return c.optimizer.type > OptimizerType::kSgd && c.optimizer.type != OptimizerType::kTorch;
      }},
+    {"export.dtype", [](const Config&) { return std::string("exporting weights in fp16"); },
+     [](const Config& c, bool) {
+       return c.model_export.enabled && c.model_export.dtype == ExportDtype::kFp16;
+     }},
     {"elasticity.enabled", [](const Config&) { return std::string("elastic batch sizes"); },
      [](const Config& c, bool) { return c.elasticity.enabled; }},
     {"checkpoint.use_node_local_storage",

@@ -10,12 +10,13 @@
 
 namespace ftrun {
 
-HostBlock::HostBlock(int64_t bytes) : bytes_(bytes) {
+HostBlock::HostBlock(int64_t bytes, std::string_view what) : bytes_(bytes) {
   if (bytes == 0) return;
   void* data = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED)
-    throw Error(ExitCode::kEnvironment, cat("out of host memory: ", human_bytes(bytes), " wanted: ", errno_text(errno)),
+    throw Error(ExitCode::kEnvironment,
+                cat("out of host memory for ", what, ": ", human_bytes(bytes), " wanted: ", errno_text(errno)),
                 "use a smaller micro-batch or sequence, or a machine with more memory");
   // Large pages spare most of the page faults of the first step and many TLB misses of the others.
   ::madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
@@ -39,8 +40,8 @@ void RankMemory::allocate(const Program& program) {
   for (const Buffer& buffer : program.buffers)
     if (buffer.persistent) allocate_persistent(buffer);
   if (program.arena_bytes > arena_.bytes()) {
-    arena_ = HostBlock(0);
-    arena_ = HostBlock(program.arena_bytes);
+    arena_ = HostBlock();  // the old one goes first: both at once may not fit
+    arena_ = HostBlock(program.arena_bytes, "activations");
   }
 }
 
@@ -56,7 +57,7 @@ void RankMemory::allocate_persistent(const Buffer& buffer) {
     shared_.push_back(group_.allocate(buffer.bytes));
     block.data = shared_.back().as<std::byte>();
   } else {
-    owned_.emplace_back(buffer.bytes);
+    owned_.emplace_back(buffer.bytes, buffer.name);
     block.data = owned_.back().data();
   }
   blocks_[buffer.name] = block;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -14,7 +15,9 @@ namespace ftrun {
 /// Zeroed host memory straight from the kernel: pages come when first touched and go back when freed.
 class HostBlock {
  public:
-  explicit HostBlock(int64_t bytes);
+  HostBlock() = default;
+  /// Error(kEnvironment) saying that there is no memory for `what`.
+  HostBlock(int64_t bytes, std::string_view what);
   ~HostBlock();
   HostBlock(HostBlock&& other) noexcept;
   HostBlock& operator=(HostBlock&& other) noexcept;
@@ -63,7 +66,7 @@ class RankMemory {
   std::map<std::string, Block> blocks_;
   std::vector<HostBlock> owned_;
   std::vector<CommBuffer> shared_;
-  HostBlock arena_{0};
+  HostBlock arena_;
 };
 
 }  // namespace ftrun

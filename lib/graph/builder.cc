@@ -72,7 +72,7 @@ GraphBuilder::SumAndNorm GraphBuilder::add_rms_norm(ValueId x, ValueId r, ValueI
 }
 
 ValueId GraphBuilder::linear(ValueId x, ValueId weight, ValueId bias) {
-  const Dims& w = graph_.at(weight).dims;
+  const Dims w = graph_.at(weight).dims;  // a copy: the new value moves the others
   require(graph_.at(x).dims[1] == w[1], "linear input width");
   const ValueId y = temp(graph_.at(weight).name + ".out", {graph_.at(x).dims[0], w[0]});
   std::vector<ValueId> in{x, weight};

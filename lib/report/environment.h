@@ -17,7 +17,8 @@ std::map<std::string, std::string> shown_environment(char** environment = nullpt
 
 /// True when a name speaks of a secret: one of its words (split at '_', '-' and capitals) is
 /// password, passwd, secret, credential(s), token or auth, or it ends in "key" after another word
-/// ("api_key"). Of "token" only the singular: total_tokens and tokenizer hold no secret.
+/// ("api_key"). Of "token" only the singular: total_tokens and tokenizer hold no secret, and neither
+/// does a dtype (token_dtype).
 bool is_secret_name(std::string_view name);
 
 /// `text` with the values of secret keys replaced by "(hidden)". A JSON object is searched at any

@@ -11,7 +11,9 @@
 namespace ftrun {
 namespace {
 
-std::string xxh3_text(const std::string& text) { return hex64(xxh3(text.data(), text.size())); }
+std::string xxh3_text(const std::string& text) {
+  return hex64(xxh3(text.data(), text.size()));
+}
 
 TEST_CASE("XXH3 gives the published values") {
   CHECK(xxh3_text("") == "2d06800538d394c2");

@@ -18,7 +18,9 @@ namespace fs = std::filesystem;
 using fixtures::TemporaryFolder;
 using namespace std::string_view_literals;
 
-void put(const std::string& path) { std::ofstream(path) << "x"; }
+void put(const std::string& path) {
+  std::ofstream(path) << "x";
+}
 
 /// Why a name is refused, or "accepted".
 std::string refusal(const std::string& folder, std::string_view name) {
@@ -78,7 +80,8 @@ TEST_CASE("the folder itself may be a link") {
 
 TEST_CASE("a hub cache's links into its own blobs are followed, those into another's are not") {
   const TemporaryFolder cache;
-  for (const char* name : {"a/blobs", "a/snapshots/r1", "b/blobs"}) fs::create_directories(cache.file(name));
+  for (const char* name : {"a/blobs", "a/snapshots/r1", "b/blobs"})
+    fs::create_directories(cache.file(name));
   put(cache.file("a/blobs/0123"));
   put(cache.file("b/blobs/4567"));
   const std::string snapshot = cache.file("a/snapshots/r1");

@@ -37,7 +37,8 @@ TEST_CASE("the enumerators are the types they are called by") {
 }
 
 TEST_CASE("names that safetensors does not use are refused") {
-  for (const char* name : {"", "f32", "FLOAT", "F8_E4M3", "F32 ", "BF"}) CHECK_FALSE(dtype_from_name(name));
+  for (const char* name : {"", "f32", "FLOAT", "F8_E4M3", "F32 ", "BF"})
+    CHECK_FALSE(dtype_from_name(name));
 }
 
 }  // namespace

@@ -32,7 +32,9 @@ Error error_of(const std::function<void()>& body) {
   return {ExitCode::kOk, "nothing was thrown"};
 }
 
-void put(const std::string& path, const std::string& content) { std::ofstream(path) << content; }
+void put(const std::string& path, const std::string& content) {
+  std::ofstream(path) << content;
+}
 
 TEST_CASE("an atomic write leaves the new content and nothing else") {
   const TemporaryFolder folder;
@@ -78,9 +80,12 @@ class RecordingFiles : public FileSystem {
   std::vector<std::string> calls;
 
   struct File : WritableFile {
-    File(std::unique_ptr<WritableFile> file, std::vector<std::string>& calls) : file_(std::move(file)), calls_(calls) {}
+    File(std::unique_ptr<WritableFile> file, std::vector<std::string>& calls)
+        : file_(std::move(file)), calls_(calls) {}
     void write(const void* data, size_t size) override { file_->write(data, size); }
-    void write_at(int64_t offset, const void* data, size_t size) override { file_->write_at(offset, data, size); }
+    void write_at(int64_t offset, const void* data, size_t size) override {
+      file_->write_at(offset, data, size);
+    }
     void reserve(int64_t size) override { file_->reserve(size); }
     void sync() override {
       calls_.push_back("sync");
@@ -108,7 +113,9 @@ class RecordingFiles : public FileSystem {
   }
   void make_folder(const std::string& path) override { posix_files().make_folder(path); }
   void remove_all(const std::string& path) override { posix_files().remove_all(path); }
-  std::vector<std::string> list(const std::string& folder) override { return posix_files().list(folder); }
+  std::vector<std::string> list(const std::string& folder) override {
+    return posix_files().list(folder);
+  }
   bool exists(const std::string& path) override { return posix_files().exists(path); }
   int64_t free_bytes(const std::string& path) override { return posix_files().free_bytes(path); }
 };
@@ -117,7 +124,8 @@ TEST_CASE("an atomic write syncs the file before the rename and the folder after
   const TemporaryFolder folder;
   RecordingFiles files;
   write_file_atomic(files, folder.file("state"), "x");
-  CHECK(files.calls == std::vector<std::string>{"create state.tmp", "sync", "close", "rename", "sync_folder"});
+  CHECK(files.calls ==
+        std::vector<std::string>{"create state.tmp", "sync", "close", "rename", "sync_folder"});
 }
 
 TEST_CASE("writes follow each other, and writes at an offset do not move the end") {

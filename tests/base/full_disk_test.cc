@@ -39,13 +39,15 @@ std::string failure_with_file_limit(rlim_t bytes, const std::function<void()>& b
     const rlimit limit{bytes, bytes};
     ::setrlimit(RLIMIT_FSIZE, &limit);
     const std::string text = failure_of(body);
-    const bool sent = ::write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size());
+    const bool sent =
+        ::write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size());
     ::_exit(sent ? 0 : 1);
   }
   ::close(ends[1]);
   std::string text;
   char part[512];
-  for (ssize_t n = 0; (n = ::read(ends[0], part, sizeof part)) > 0;) text.append(part, static_cast<size_t>(n));
+  for (ssize_t n = 0; (n = ::read(ends[0], part, sizeof part)) > 0;)
+    text.append(part, static_cast<size_t>(n));
   ::close(ends[0]);
   int status = 0;
   ::waitpid(child, &status, 0);
@@ -55,11 +57,13 @@ std::string failure_with_file_limit(rlim_t bytes, const std::function<void()>& b
 constexpr const char* kFree = R"([0-9.]+ [KMGTP]?i?B free\))";
 
 TEST_CASE("a full disk is named with the bytes wanted and free, and what to do") {
-  const std::string text = failure_of([] { posix_files().create("/dev/full")->write("12345678", 8); });
+  const std::string text =
+      failure_of([] { posix_files().create("/dev/full")->write("12345678", 8); });
   INFO(text);
   CHECK(std::regex_match(
-      text, std::regex(cat(R"(5: /dev/full: write failed: No space left on device \(8 B wanted, )", kFree,
-                           R"( \| free space on that file system, or write to another one \(output_dir\))"))));
+      text, std::regex(cat(
+                R"(5: /dev/full: write failed: No space left on device \(8 B wanted, )", kFree,
+                R"( \| free space on that file system, or write to another one \(output_dir\))"))));
 }
 
 TEST_CASE("a file that may not grow further ends the write with the bytes that were left") {
@@ -70,8 +74,9 @@ TEST_CASE("a file that may not grow further ends the write with the bytes that w
     posix_files().create(path)->write(content.data(), content.size());
   });
   INFO(text);
-  CHECK(std::regex_match(text, std::regex(cat("5: ", path, R"(: write failed: File too large \(5\.77 KiB wanted, )",
-                                              kFree, " \\| check that the folder exists .*"))));
+  CHECK(std::regex_match(
+      text, std::regex(cat("5: ", path, R"(: write failed: File too large \(5\.77 KiB wanted, )",
+                           kFree, " \\| check that the folder exists .*"))));
 }
 
 TEST_CASE("reserving more than there is fails before any data is written") {
@@ -80,8 +85,9 @@ TEST_CASE("reserving more than there is fails before any data is written") {
   const std::string text =
       failure_with_file_limit(4096, [&] { posix_files().create(path)->reserve(1 << 20); });
   INFO(text);
-  CHECK(std::regex_match(text, std::regex(cat("5: ", path, R"(: reserve failed: File too large \(1\.00 MiB wanted, )",
-                                              kFree, ".*"))));
+  CHECK(std::regex_match(
+      text, std::regex(cat("5: ", path, R"(: reserve failed: File too large \(1\.00 MiB wanted, )",
+                           kFree, ".*"))));
 }
 
 TEST_CASE("an atomic write that finds no space leaves the old content") {

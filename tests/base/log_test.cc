@@ -43,7 +43,8 @@ TEST_CASE("lines go to stderr as they are, with a word before those that need at
     log_error("rank 1 is lost");
   });
   CHECK(text ==
-        "step 1\nnotice: shuffle defaults to true\nwarning: no validation data\nerror: rank 1 is lost\n");
+        "step 1\nnotice: shuffle defaults to true\nwarning: no validation data\nerror: rank 1 is "
+        "lost\n");
 }
 
 TEST_CASE("a rank's lines carry its prefix") {

@@ -50,7 +50,8 @@ TEST_CASE("a number's text is the shortest that reads back as the same number") 
   CHECK(number_text(-std::numeric_limits<double>::infinity()) == "-inf");
   std::mt19937_64 random(1);
   for (int i = 0; i < 1000; ++i) {
-    const auto value = std::ldexp(static_cast<double>(random()), static_cast<int>(random() % 600) - 300);
+    const auto value =
+        std::ldexp(static_cast<double>(random()), static_cast<int>(random() % 600) - 300);
     REQUIRE(std::stod(number_text(value)) == value);
   }
 }

@@ -5,7 +5,7 @@ import socket
 import sys
 import tempfile
 
-from runner import (BINARY, Job, Running, free_port, ftrun, must, run_cases, same_run, start, steps, weights_hash)
+from runner import (BINARY, Job, Running, case, free_port, ftrun, must, run_cases, same_run, start, steps, weights_hash)
 
 TORCHRUN = pathlib.Path(sys.executable).parent / "torchrun"
 FEW = {"train": {"steps": 4}}
@@ -19,11 +19,13 @@ with tempfile.TemporaryDirectory() as scratch:
             "RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **more})
                 for rank in range(world)]
 
+    @case
     def supervisor_by_nproc():
         done = job.run("nproc", "--nproc", 2, **FEW)
         assert "2 ranks: --nproc 2\n" in done.stderr and "[rank 0] step 4/4" in done.stdout, done.stderr
         assert "[rank 1]" not in done.stdout + done.stderr, "a rank repeats what rank 0 says"
 
+    @case
     def supervisor_by_the_mesh_and_by_the_batch():
         mesh = job.run("mesh", **FEW, parallel={"data": 2})
         assert "2 ranks: the mesh: data 2 × " in mesh.stderr, mesh.stderr
@@ -32,6 +34,7 @@ with tempfile.TemporaryDirectory() as scratch:
         for name in ("mesh", "batch"):
             same_run(job.out("nproc"), job.out(name))
 
+    @case
     def torchrun_with_two_ranks():
         command = [TORCHRUN, "--no-python", "--nproc-per-node", 2, "--master-port", free_port(), BINARY, "--config",
                    job.config("torchrun", **FEW)]
@@ -40,6 +43,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "2 ranks: the launcher started 2 ranks" in running.text(), running.text()
         same_run(job.out("nproc"), job.out("torchrun"))
 
+    @case
     def bare_processes_join_as_ranks():
         config = job.config("bare", **FEW)
         first, second = bare([config, config], free_port())
@@ -48,6 +52,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "2 ranks: WORLD_SIZE 2, a rank each" in first.text(), first.text()
         same_run(job.out("nproc"), job.out("bare"))
 
+    @case
     def bare_processes_that_start_ranks_of_their_own():
         config = job.config("nodes", **FEW)
         first, second = bare([config, config], free_port(), NPROC_PER_NODE="2")
@@ -57,12 +62,14 @@ with tempfile.TemporaryDirectory() as scratch:
         job.run("four", "--nproc", 4, **FEW)
         same_run(job.out("four"), job.out("nodes"))
 
+    @case
     def launcher_and_nproc_contradict():
         refused = must(ftrun("--config", job.config("both", **FEW), "--nproc", 4, env={
             "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}), 2)
         assert refused.stderr == ("ftrun: --nproc 4: torchrun has started 2 ranks already\n"
                                   "  remedy: leave --nproc out, or start ftrun without that launcher\n"), refused.stderr
 
+    @case
     def port_in_use():
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
@@ -78,6 +85,7 @@ with tempfile.TemporaryDirectory() as scratch:
                     "something else answers there, or nothing") in second.text(), second.text()
         assert not job.out("port").exists(), "a run that never met made its folder"
 
+    @case
     def rank_that_never_comes():
         config = job.config("alone", **FEW, comm={"timeout": 2})
         lonely = start("--config", config, env={"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
@@ -85,6 +93,7 @@ with tempfile.TemporaryDirectory() as scratch:
         lonely.wait(6, timeout=30)
         assert 'rank 0 waited 2.0s for "identity": rank 1 did not come' in lonely.text(), lonely.text()
 
+    @case
     def different_configs_are_refused():
         configs = [job.config("unlike", **FEW, comm={"timeout": 30}),
                    job.config("unlike", comm={"timeout": 30}, train={"steps": 5, "seed": 1})]
@@ -97,6 +106,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 "  config.train.steps: rank 0 has 4, rank 1 has 5\n"
                 "  remedy: start every rank with the same binary, config and model folder"), message
 
+    @case
     def different_data_behind_the_same_config_is_refused():
         # The same path, seen from two folders: as on two machines.
         for folder, tokens in (("a", 4097), ("b", 2049)):
@@ -111,11 +121,9 @@ with tempfile.TemporaryDirectory() as scratch:
             running.wait(2, timeout=30)
             assert "ftrun: the data differs from rank 0's on rank 1\n" in running.text() + "\n", running.text()
 
+    @case
     def numbers_do_not_depend_on_the_launcher():
         assert weights_hash(job.out("nproc")) == weights_hash(job.out("bare")) == weights_hash(job.out("torchrun"))
         assert len(steps(job.out("bare"))) == 4
 
-    run_cases((supervisor_by_nproc, supervisor_by_the_mesh_and_by_the_batch, torchrun_with_two_ranks,
-               bare_processes_join_as_ranks, bare_processes_that_start_ranks_of_their_own,
-               launcher_and_nproc_contradict, port_in_use, rank_that_never_comes, different_configs_are_refused,
-               different_data_behind_the_same_config_is_refused, numbers_do_not_depend_on_the_launcher))
+    run_cases()

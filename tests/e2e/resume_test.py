@@ -3,7 +3,7 @@ may not change on a resume."""
 import shutil
 import tempfile
 
-from runner import Job, checkpoints, ftrun, manifest, must, near, numbers, run_cases, same_run, start, steps
+from runner import Job, case, checkpoints, ftrun, manifest, must, near, numbers, run_cases, same_run, start, steps
 
 COSINE = {"type": "cosine", "params": {"warmup_num_steps": 3}}
 ADAMW = {"type": "AdamW", "params": {"lr": 3e-3, "weight_decay": 0.1}}
@@ -39,22 +39,28 @@ with tempfile.TemporaryDirectory() as scratch:
         assert restart["reason"] == "the run before was ended without a word", restart
         assert restart["to_step"] in (5, 10) and restart["from_step"] >= restart["to_step"], restart
 
+    @case
     def killed_and_resumed_adamw_one_rank():
         check_interrupted(1, ADAMW, "adamw")
 
+    @case
     def killed_and_resumed_adamw_two_ranks():
         check_interrupted(2, ADAMW, "adamw")
 
+    @case
     def killed_and_resumed_sgd_one_rank():
         check_interrupted(1, SGD, "sgd")
 
+    @case
     def killed_and_resumed_sgd_two_ranks():
         check_interrupted(2, SGD, "sgd")
 
+    @case
     def same_run_twice_is_bitwise_equal():
         job.run("again", "--nproc", 2, **FEW, optimizer=ADAMW)
         same_run(job.out("straight-adamw-2"), job.out("again"))
 
+    @case
     def resume_at_an_explicit_step():
         job.run("explicit", **FEW, optimizer=ADAMW, checkpoint={"every": 4, "keep_last": 0})
         assert checkpoints(job.out("explicit")) == ["step-00000004", "step-00000008", "step-00000012"]
@@ -62,6 +68,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "step-00000004" in again.stdout and "step 5/12" in again.stdout, again.stdout
         same_run(job.out("straight-adamw-1"), job.out("explicit"))
 
+    @case
     def resume_on_another_number_of_ranks():
         four = {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": None}
         whole = {**TWELVE, **four, "optimizer": ADAMW}
@@ -73,6 +80,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "notice: the resumed run has another topology.data: was 2, is now 1" in moved.stderr, moved.stderr
         near("loss", [m["loss"] for m in steps(job.out("moved"))], [m["loss"] for m in steps(job.out("straight-8"))], 1e-6)
 
+    @case
     def more_steps_need_no_permission():
         short = {**FEW, "optimizer": ADAMW, "scheduler": None}
         job.run("longer", **short | {"train": {"steps": 4}})
@@ -85,15 +93,18 @@ with tempfile.TemporaryDirectory() as scratch:
         job.run("eight", **short | {"train": {"steps": 8}})
         assert numbers(job.out("longer")) == numbers(job.out("eight"))
 
+    @case
     def more_steps_of_a_decaying_schedule_need_permission():
         refused = job.run("straight-adamw-1", "--resume", "auto", code=2, **FEW | {"train": {"steps": 14}}, optimizer=ADAMW)
         assert "1 thing differs:\n  config.scheduler.params.total_num_steps: was 12, is now 14\n" in refused.stderr, refused.stderr
 
+    @case
     def finished_run_resumed_does_nothing_and_says_so():
         again = job.run("longer", "--resume", "auto", **{**FEW, "optimizer": ADAMW, "scheduler": None, "train": {"steps": 8}})
         assert "nothing is left to train: step 8 of 8" in again.stdout, again.stdout
         assert len(steps(job.out("longer"))) == 8
 
+    @case
     def folder_of_another_run_is_refused():
         refused = job.run("longer", code=2, **FEW)
         out = job.out("longer")
@@ -101,6 +112,7 @@ with tempfile.TemporaryDirectory() as scratch:
             f"ftrun: output_dir {out}: the folder is not empty (it holds checkpoints, config.yaml, data-fingerprint.json and 6 more)",
             "  remedy: continue the run that is there with --resume auto, or choose another output_dir"], refused.stderr
 
+    @case
     def changed_key_is_refused_by_name_and_allowed_by_name():
         base = {**FEW, "optimizer": ADAMW, "scheduler": None, "train": {"steps": 4}}
         job.run("guarded", **base)
@@ -117,6 +129,7 @@ with tempfile.TemporaryDirectory() as scratch:
         lines = steps(job.out("guarded"))
         assert len(lines) == 6 and abs(lines[-1]["lr"] - 1e-3) < 1e-9, lines[-1]
 
+    @case
     def step_that_is_not_there_is_refused():
         refused = job.run("explicit", "--resume", "3", code=4, **FEW, optimizer=ADAMW)
         assert "the checkpoint cannot be used: " in refused.stderr and "step-00000003" in refused.stderr, refused.stderr
@@ -124,6 +137,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert nonsense.stderr == ("ftrun: --resume last: not a step\n"
                                    "  remedy: give --resume auto, or the number of a saved step\n"), nonsense.stderr
 
+    @case
     def killed_before_the_first_checkpoint_starts_anew():
         running = start("--config", job.config("early", **FEW, optimizer=ADAMW))
         running.await_line("step 1/")
@@ -132,10 +146,4 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "no checkpoint was saved yet: training starts anew" in again.stdout, again.stdout
         same_run(job.out("straight-adamw-1"), job.out("early"))
 
-    run_cases((killed_and_resumed_adamw_one_rank, killed_and_resumed_adamw_two_ranks,
-               killed_and_resumed_sgd_one_rank, killed_and_resumed_sgd_two_ranks, same_run_twice_is_bitwise_equal,
-               resume_at_an_explicit_step, resume_on_another_number_of_ranks, more_steps_need_no_permission,
-               more_steps_of_a_decaying_schedule_need_permission,
-               finished_run_resumed_does_nothing_and_says_so, folder_of_another_run_is_refused,
-               changed_key_is_refused_by_name_and_allowed_by_name, step_that_is_not_there_is_refused,
-               killed_before_the_first_checkpoint_starts_anew))
+    run_cases()

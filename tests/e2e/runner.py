@@ -311,9 +311,18 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def run_cases(cases):
-    """Runs each case and says which one it is; the first that fails ends the test."""
-    for case in cases:
+CASES = []
+
+
+def case(function):
+    """Marks a test case; run_cases runs them in the order they are written."""
+    CASES.append(function)
+    return function
+
+
+def run_cases():
+    """Runs each case and says which one it was; the first that fails ends the test."""
+    for function in CASES:
         begin = time.monotonic()
-        case()
-        print(f"{case.__name__.replace('_', ' ')}: {time.monotonic() - begin:.1f} s", flush=True)
+        function()
+        print(f"{function.__name__.replace('_', ' ')}: {time.monotonic() - begin:.1f} s", flush=True)

@@ -5,7 +5,7 @@ import signal
 import tempfile
 import time
 
-from runner import Job, await_gone, checkpoints, children, manifest, run_cases, same_run, start, steps
+from runner import Job, await_gone, case, checkpoints, children, manifest, run_cases, same_run, start, steps
 
 MANY = {"train": {"steps": 20000}, "data": {"sequence_length": 128}, "train_micro_batch_size_per_gpu": 4}
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 75}
@@ -38,19 +38,23 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "exit code" not in running.text(), running.text()[-2000:]
         stopped[name] = (ranks, stopped_step(running, name, number))
 
+    @case
     def signals_to_a_single_process():
         for number in CODES:
             check_signal(number, 1, None)
 
+    @case
     def signals_to_the_supervisor():
         for number in CODES:
             check_signal(number, 2, None)
 
+    @case
     def signals_to_one_rank():
         for number in CODES:
             check_signal(number, 2, 1)
         check_signal(signal.SIGTERM, 2, 0)
 
+    @case
     def stopped_runs_continue_bitwise():
         for name in ("SIGUSR1-1-None", "SIGINT-2-None", "SIGTERM-2-1"):
             ranks, done = stopped[name]
@@ -59,6 +63,7 @@ with tempfile.TemporaryDirectory() as scratch:
             job.run(f"straight-{name}", "--nproc", ranks, **few)
             same_run(job.out(name), job.out(f"straight-{name}"))
 
+    @case
     def second_signal_ends_at_once():
         # Stopped ranks cannot finish their step, so only the second signal can end the run.
         running = started("second", 2)
@@ -74,6 +79,7 @@ with tempfile.TemporaryDirectory() as scratch:
         await_gone(ranks.values(), 5)
         assert "second signal: the ranks are killed" in running.text(), running.text()[-2000:]
 
+    @case
     def second_signal_ends_a_single_process_at_once():
         running = started("second-single", 1)
         for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
@@ -81,6 +87,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert running.wait() in (130, 143)
         assert checkpoints(job.out("second-single")) == [], "it took the time to save"
 
+    @case
     def killed_rank_is_the_cause():
         for victim in (0, 1):
             running = started(f"killed-{victim}", 2)
@@ -95,6 +102,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert running.text().index(cause) < running.text().find("then rank", 0) or "then rank" not in running.text()
             assert f"then rank {victim}" not in running.text(), running.text()[-2000:]
 
+    @case
     def killed_supervisor_leaves_no_orphans():
         running = started("orphans", 2)
         ranks = children(running.process.pid)
@@ -103,6 +111,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert running.process.wait(10) == -9
         await_gone(ranks, 10)
 
+    @case
     def rank_that_stops_answering_is_named():
         running = started("silent", 2, comm={"timeout": 3})
         ranks = running.ranks()
@@ -112,6 +121,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "rank 1" in running.text() and "is stopped" in running.text(), running.text()[-2000:]
         await_gone(ranks.values(), 5)
 
+    @case
     def only_the_loopback_interface_is_listened_on():
         running = started("listen", 2)
         inodes = set()
@@ -133,8 +143,4 @@ with tempfile.TemporaryDirectory() as scratch:
         running.kill(signal.SIGTERM)
         running.wait(143)
 
-    run_cases((signals_to_a_single_process, signals_to_the_supervisor, signals_to_one_rank,
-               stopped_runs_continue_bitwise, second_signal_ends_at_once,
-               second_signal_ends_a_single_process_at_once, killed_rank_is_the_cause,
-               killed_supervisor_leaves_no_orphans, rank_that_stops_answering_is_named,
-               only_the_loopback_interface_is_listened_on))
+    run_cases()

@@ -32,13 +32,16 @@ inline LayerGraph block(const BlockShape& s, bool train = true) {
   const int64_t width = (s.query_heads + 2 * s.kv_heads) * s.head_size;
   const HeadAttrs heads{s.query_heads, s.kv_heads, s.head_size, 1e-6};
   GraphBuilder g("block", s.tokens(), s.row_tokens);
-  const auto bias = [&](const char* name, int64_t size) { return s.biases ? g.param(name, {size}) : -1; };
+  const auto bias = [&](const char* name, int64_t size) {
+    return s.biases ? g.param(name, {size}) : -1;
+  };
   const ValueId x = g.input(Port::kHidden, DType::kF32, {s.tokens(), s.hidden}, "x");
   const ValueId rope = g.input(Port::kRope, DType::kF32, {s.tokens(), s.head_size}, "rope");
   const ValueId starts = g.input(Port::kStarts, DType::kI32, {s.tokens()}, "starts");
   const ValueId norm = g.rms_norm(x, g.param("n1", {s.hidden}), 1e-5);
   ValueId qkv = g.linear(norm, g.param("qkv", {width, s.hidden}), bias("qkv.b", width));
-  if (s.qk_norm) qkv = g.qk_norm(qkv, g.param("wq", {s.head_size}), g.param("wk", {s.head_size}), heads);
+  if (s.qk_norm)
+    qkv = g.qk_norm(qkv, g.param("wq", {s.head_size}), g.param("wk", {s.head_size}), heads);
   const ValueId attended = g.attention(g.rope(qkv, rope, heads), starts,
                                        {s.query_heads, s.kv_heads, s.head_size, 0, 0.5, s.window});
   const ValueId o = g.param("o", {s.hidden, s.query_heads * s.head_size});
@@ -56,7 +59,9 @@ inline LayerGraph embedding(const BlockShape& s, bool train = true) {
   const ValueId tokens = g.input(Port::kTokens, DType::kI32, {s.tokens()}, "tokens");
   const ValueId positions = g.input(Port::kPositions, DType::kI32, {s.tokens()}, "positions");
   g.output(g.embed(tokens, g.param("table", {s.vocabulary, s.hidden})), Port::kHidden);
-  g.output(g.rope_table(positions, std::vector<double>(static_cast<size_t>(s.head_size / 2), 0.1), 1.0), Port::kRope);
+  g.output(
+      g.rope_table(positions, std::vector<double>(static_cast<size_t>(s.head_size / 2), 0.1), 1.0),
+      Port::kRope);
   return g.finish(train);
 }
 

@@ -22,15 +22,22 @@ TEST_CASE("tokens come in whole rows") {
 }
 
 TEST_CASE("operands that do not fit are refused when the operation is built") {
-  CHECK(refusal([](auto& g, ValueId x) { g.rms_norm(x, g.param("w", {15}), 1e-5); }) == "rms_norm width");
-  CHECK(refusal([](auto& g, ValueId x) { g.linear(x, g.param("w", {4, 15})); }) == "linear input width");
-  CHECK(refusal([](auto& g, ValueId x) { g.linear(x, g.param("w", {4, 16}), g.param("b", {5})); }) ==
-        "linear bias width");
-  CHECK(refusal([](auto& g, ValueId x) { g.add(x, g.linear(x, g.param("w", {4, 16}))); }) == "add operands");
+  CHECK(refusal([](auto& g, ValueId x) { g.rms_norm(x, g.param("w", {15}), 1e-5); }) ==
+        "rms_norm width");
+  CHECK(refusal([](auto& g, ValueId x) {
+          g.linear(x, g.param("w", {4, 15}));
+        }) == "linear input width");
+  CHECK(refusal([](auto& g, ValueId x) {
+          g.linear(x, g.param("w", {4, 16}), g.param("b", {5}));
+        }) == "linear bias width");
+  CHECK(refusal([](auto& g, ValueId x) {
+          g.add(x, g.linear(x, g.param("w", {4, 16})));
+        }) == "add operands");
   CHECK(refusal([](auto& g, ValueId x) {
           g.add_rms_norm(x, g.linear(x, g.param("w", {4, 16})), g.param("n", {16}), 1e-5);
         }) == "add_rms_norm operands");
-  CHECK(refusal([](auto& g, ValueId x) { g.add_rms_norm(x, x, g.param("n", {4}), 1e-5); }) == "add_rms_norm width");
+  CHECK(refusal([](auto& g, ValueId x) { g.add_rms_norm(x, x, g.param("n", {4}), 1e-5); }) ==
+        "add_rms_norm width");
   CHECK(refusal([](auto& g, ValueId x) {
           g.qk_norm(x, g.param("q", {4}), g.param("k", {3}), {2, 1, 4, 1e-6});
         }) == "qk_norm weights");
@@ -40,17 +47,20 @@ TEST_CASE("operands that do not fit are refused when the operation is built") {
   CHECK(refusal([](auto& g, ValueId x) {
           g.attention(x, g.input(Port::kStarts, DType::kI32, {8}, "starts"), {3, 1, 4, 0, 1.0, 0});
         }) == "attention operand");
-  CHECK(refusal([](auto& g, ValueId) {
-          const ValueId qkv = g.input(Port::kHidden, DType::kF32, {8, 28}, "qkv");
-          g.attention(qkv, g.input(Port::kStarts, DType::kI32, {8}, "starts"), {3, 2, 4, 0, 1.0, 0});
-        }) == "query heads are a multiple of key/value heads");
+  CHECK(
+      refusal([](auto& g, ValueId) {
+        const ValueId qkv = g.input(Port::kHidden, DType::kF32, {8, 28}, "qkv");
+        g.attention(qkv, g.input(Port::kStarts, DType::kI32, {8}, "starts"), {3, 2, 4, 0, 1.0, 0});
+      }) == "query heads are a multiple of key/value heads");
   CHECK(refusal([](auto& g, ValueId x) {
-          g.linear_cross_entropy(x, g.param("w", {9, 15}), g.input(Port::kLabels, DType::kI32, {8}, "labels"), {});
+          g.linear_cross_entropy(x, g.param("w", {9, 15}),
+                                 g.input(Port::kLabels, DType::kI32, {8}, "labels"), {});
         }) == "head width");
 }
 
 TEST_CASE("outputs are made by the layer, not given to it") {
-  CHECK(refusal([](auto& g, ValueId x) { g.output(x, Port::kHidden); }) == "outputs are made by the layer");
+  CHECK(refusal([](auto& g, ValueId x) { g.output(x, Port::kHidden); }) ==
+        "outputs are made by the layer");
 }
 
 TEST_CASE("a result that nothing reads is refused when backward is derived") {
@@ -72,15 +82,16 @@ TEST_CASE("an input that reaches no output, or unchanged, is refused when backwa
 TEST_CASE("a head without gradients has no backward") {
   CHECK(refusal([](auto& g, ValueId x) {
           const ValueId labels = g.input(Port::kLabels, DType::kI32, {8}, "labels");
-          g.linear_cross_entropy(g.rms_norm(x, g.param("n", {16}), 1e-5), g.param("w", {9, 16}), labels,
-                                 {.with_gradients = false});
+          g.linear_cross_entropy(g.rms_norm(x, g.param("n", {16}), 1e-5), g.param("w", {9, 16}),
+                                 labels, {.with_gradients = false});
           g.finish(true);
         }) == "a head without gradients has no backward");
 }
 
 TEST_CASE("activations have the dtype of the graph, statistics at least 32 bits") {
-  for (const auto& [activation, statistics] :
-       {std::pair{DType::kF64, DType::kF64}, {DType::kF32, DType::kF32}, {DType::kBF16, DType::kF32}}) {
+  for (const auto& [activation, statistics] : {std::pair{DType::kF64, DType::kF64},
+                                               {DType::kF32, DType::kF32},
+                                               {DType::kBF16, DType::kF32}}) {
     GraphBuilder b("layer", 8, 4, activation);
     const ValueId x = b.input(Port::kHidden, activation, {8, 16}, "x");
     b.output(b.rms_norm(x, b.param("n", {16}), 1e-5), Port::kHidden);

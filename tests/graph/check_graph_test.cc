@@ -25,65 +25,84 @@ TEST_CASE("a value read before an operation makes it is named with its reader") 
 TEST_CASE("forward cannot read what exists only in backward") {
   LayerGraph g = block({});
   g.forward[1].in[0] = named(g, "d_sum");
-  CHECK(fault(g) == "block: linear d_sum:[8,16] qkv:[32,16] -> qkv.out:[8,32] reads d_sum before it exists");
+  CHECK(fault(g) ==
+        "block: linear d_sum:[8,16] qkv:[32,16] -> qkv.out:[8,32] reads d_sum before it exists");
   g = block({});
   g.forward.erase(g.forward.begin() + 6);
-  CHECK(fault(g) == "block: swiglu gu.out:[8,48] -> swiglu.out:[8,24] reads gu.out before it exists");
+  CHECK(fault(g) ==
+        "block: swiglu gu.out:[8,48] -> swiglu.out:[8,24] reads gu.out before it exists");
 }
 
 TEST_CASE("backward cannot read a temporary of forward") {
   LayerGraph g = block({});
   g.values[static_cast<size_t>(named(g, "gu.out"))].role = ValueRole::kTemp;
-  CHECK(fault(g) == "block: swiglu gu.out:[8,48] -> swiglu.out.again:[8,24] reads gu.out before it exists");
+  CHECK(fault(g) ==
+        "block: swiglu gu.out:[8,48] -> swiglu.out.again:[8,24] reads gu.out before it exists");
 }
 
 TEST_CASE("a value is written once: by one operation, and never when it is given") {
   LayerGraph g = block({});
   g.forward.push_back(g.forward[0]);
-  CHECK(fault(g) == "block: rms_norm x:[8,16] n1:[16] -> n1.out:[8,16] n1.rstd:[8] writes n1.out a second time");
+  CHECK(
+      fault(g) ==
+      "block: rms_norm x:[8,16] n1:[16] -> n1.out:[8,16] n1.rstd:[8] writes n1.out a second time");
   g = block({});
   g.forward[9].out[0] = named(g, "x");
   CHECK(fault(g) == "block: add n2.sum:[8,16] down.out:[8,16] -> x:[8,16] writes x a second time");
   g = block({});
   g.backward[3].out[0] = named(g, "gu.out");
-  CHECK(fault(g) == "block: swiglu_dgrad d_swiglu.out:[8,24] gu.out:[8,48] -> gu.out:[8,48] writes gu.out a second time");
+  CHECK(fault(g) ==
+        "block: swiglu_dgrad d_swiglu.out:[8,24] gu.out:[8,48] -> gu.out:[8,48] writes gu.out a "
+        "second time");
 }
 
-TEST_CASE("a parameter's gradient is written by one operation of a layer, since lists overwrite or add as a whole") {
+TEST_CASE(
+    "a parameter's gradient is written by one operation of a layer, since lists overwrite or add "
+    "as a whole") {
   LayerGraph g = block({});
   g.backward.push_back(g.backward[1]);
-  CHECK(fault(g) == "block: linear_wgrad d_sum:[8,16] swiglu.out.again:[8,24] -> d_down:[16,24] writes d_down a second time");
+  CHECK(fault(g) ==
+        "block: linear_wgrad d_sum:[8,16] swiglu.out.again:[8,24] -> d_down:[16,24] writes d_down "
+        "a second time");
   GraphBuilder b("twice", 4, 4);
   const ValueId w = b.param("w", {3, 3});
   const ValueId x = b.input(Port::kHidden, DType::kF32, {4, 3}, "x");
   b.output(b.linear(b.linear(x, w), w), Port::kHidden);
-  CHECK(bug_text([&] { b.finish(true); }) == "twice: linear_wgrad d_w.out:[4,3] x:[4,3] -> d_w:[3,3] writes d_w a second time");
+  CHECK(bug_text([&] { b.finish(true); }) ==
+        "twice: linear_wgrad d_w.out:[4,3] x:[4,3] -> d_w:[3,3] writes d_w a second time");
 }
 
 TEST_CASE("shapes that do not fit their kind are named with the shapes it needs") {
   LayerGraph g = block({});
   g.values[static_cast<size_t>(named(g, "qkv"))].dims = {32, 15};
   CHECK(fault(g) ==
-        "block: linear n1.out:[8,16] qkv:[32,15] -> qkv.out:[8,32] needs N,I O,I [O] -> N,O: qkv is no O,I");
+        "block: linear n1.out:[8,16] qkv:[32,15] -> qkv.out:[8,32] needs N,I O,I [O] -> N,O: qkv "
+        "is no O,I");
   g = block({});
   g.values[static_cast<size_t>(named(g, "swiglu.out"))].dims = {8, 23};
-  CHECK(fault(g) == "block: swiglu gu.out:[8,48] -> swiglu.out:[8,23] needs N,G -> N,F: swiglu.out is no N,F");
+  CHECK(fault(g) ==
+        "block: swiglu gu.out:[8,48] -> swiglu.out:[8,23] needs N,G -> N,F: swiglu.out is no N,F");
   g = block({});
   g.values[static_cast<size_t>(named(g, "attention.lse"))].dims = {8, 4};
-  CHECK(fault(g) == "block: attention rope.out:[8,32] starts:[8] -> attention.out:[8,16] attention.lse:[8,4] "
-                    "needs N,Q N -> N,A H,N: attention.lse is no H,N");
+  CHECK(fault(g) ==
+        "block: attention rope.out:[8,32] starts:[8] -> attention.out:[8,16] attention.lse:[8,4] "
+        "needs N,Q N -> N,A H,N: attention.lse is no H,N");
   g = block({});
   g.values[static_cast<size_t>(named(g, "sum"))].dims = {16, 8};
-  CHECK(fault(g) == "block: add n2.sum:[8,16] down.out:[8,16] -> sum:[16,8] needs S S -> S: sum is no S");
+  CHECK(fault(g) ==
+        "block: add n2.sum:[8,16] down.out:[8,16] -> sum:[16,8] needs S S -> S: sum is no S");
 }
 
 TEST_CASE("operands that are missing or too many are counted") {
   LayerGraph g = block({});
   g.forward[1].in.pop_back();
-  CHECK(fault(g) == "block: linear n1.out:[8,16] -> qkv.out:[8,32] needs N,I O,I [O] -> N,O: O,I is missing");
+  CHECK(fault(g) ==
+        "block: linear n1.out:[8,16] -> qkv.out:[8,32] needs N,I O,I [O] -> N,O: O,I is missing");
   g = block({});
   g.forward[7].in.push_back(named(g, "x"));
-  CHECK(fault(g) == "block: swiglu gu.out:[8,48] x:[8,16] -> swiglu.out:[8,24] needs N,G -> N,F: x is one too many");
+  CHECK(fault(g) ==
+        "block: swiglu gu.out:[8,48] x:[8,16] -> swiglu.out:[8,24] needs N,G -> N,F: x is one too "
+        "many");
 }
 
 /// Every kind, in a list that it occurs in.
@@ -101,14 +120,20 @@ std::vector<std::pair<LayerGraph, Op>> every_kind() {
 /// Dimensions that no other operand of the operation shares.
 bool is_free(const Op& op, ValueId id, size_t dim) {
   switch (op.kind) {
-    case OpKind::kEmbed: return id == op.in[1] && dim == 0;        // rows of the table
-    case OpKind::kEmbedWgrad: return id == op.out[0] && dim == 0;  // the same
-    case OpKind::kBiasWgrad: return id == op.in[0] && dim == 0;    // tokens that are summed over
-    default: return false;
+    case OpKind::kEmbed:
+      return id == op.in[1] && dim == 0;  // rows of the table
+    case OpKind::kEmbedWgrad:
+      return id == op.out[0] && dim == 0;  // the same
+    case OpKind::kBiasWgrad:
+      return id == op.in[0] && dim == 0;  // tokens that are summed over
+    default:
+      return false;
   }
 }
 
-TEST_CASE("every kind accepts its own shapes and refuses any one operand with another dimension or rank") {
+TEST_CASE(
+    "every kind accepts its own shapes and refuses any one operand with another dimension or "
+    "rank") {
   const auto kinds = every_kind();
   CHECK(kinds.size() == 22);
   for (const auto& [graph, op] : kinds) {
@@ -128,6 +153,17 @@ TEST_CASE("every kind accepts its own shapes and refuses any one operand with an
       CHECK_FALSE(shape_fault(changed, op).empty());
     }
   }
+}
+
+TEST_CASE("norms and gated products are cheap; rotations and additions may run in place") {
+  std::set<OpKind> cheap;
+  std::set<OpKind> in_place;
+  for (const auto& [graph, op] : every_kind()) {
+    if (is_cheap(op.kind)) cheap.insert(op.kind);
+    if (may_run_in_place(op.kind)) in_place.insert(op.kind);
+  }
+  CHECK(cheap == std::set<OpKind>{OpKind::kRmsNorm, OpKind::kAddRmsNorm, OpKind::kSwiGlu});
+  CHECK(in_place == std::set<OpKind>{OpKind::kRope, OpKind::kRopeDgrad, OpKind::kAdd});
 }
 
 TEST_CASE("every kind has a name of its own") {

@@ -18,10 +18,12 @@ const Op& first_of(const LayerGraph& g, OpKind kind) {
   throw std::logic_error("no such operation");
 }
 
-TEST_CASE("a product counts two operations for each token and weight, forward and for each gradient") {
+TEST_CASE(
+    "a product counts two operations for each token and weight, forward and for each gradient") {
   const LayerGraph g = block({});
-  CHECK(flops(g, first_of(g, OpKind::kLinear)) == 2.0 * 8 * 16 * 32);        // x[8,16] qkv[32,16]
-  CHECK(flops(g, first_of(g, OpKind::kLinearDgrad)) == 2.0 * 8 * 16 * 24);   // d_sum[8,16] down[16,24]
+  CHECK(flops(g, first_of(g, OpKind::kLinear)) == 2.0 * 8 * 16 * 32);  // x[8,16] qkv[32,16]
+  CHECK(flops(g, first_of(g, OpKind::kLinearDgrad)) ==
+        2.0 * 8 * 16 * 24);  // d_sum[8,16] down[16,24]
   CHECK(flops(g, first_of(g, OpKind::kLinearWgrad)) == 2.0 * 8 * 16 * 24);
 }
 
@@ -47,7 +49,8 @@ TEST_CASE("pairs of a sliding window are counted one by one") {
       for (int64_t t = 0; t < tokens; ++t)
         for (int64_t u = 0; u <= t; ++u) pairs += window == 0 || t - u < window ? 1 : 0;
       INFO(tokens << " tokens, window " << window);
-      CHECK(flops(g, first_of(g, OpKind::kAttention)) == 2 * 2.0 * 3 * static_cast<double>(pairs) * 16);
+      CHECK(flops(g, first_of(g, OpKind::kAttention)) ==
+            2 * 2.0 * 3 * static_cast<double>(pairs) * 16);
     }
   }
 }
@@ -65,7 +68,8 @@ TEST_CASE("traffic is each operand once, in its own dtype") {
   CHECK(traffic_bytes(g, first_of(g, OpKind::kAttention)) == 4 * (8 * 32 + 8 + 8 * 16 + 4 * 8));
   const LayerGraph h = head({});
   // x, w, labels; the loss is two F64; the gradients by x and w.
-  CHECK(traffic_bytes(h, first_of(h, OpKind::kLinearCrossEntropy)) == 4 * (8 * 16 + 32 * 16 + 8 + 8 * 16 + 32 * 16) + 16);
+  CHECK(traffic_bytes(h, first_of(h, OpKind::kLinearCrossEntropy)) ==
+        4 * (8 * 16 + 32 * 16 + 8 + 8 * 16 + 32 * 16) + 16);
 }
 
 TEST_CASE("operations that need scratch declare exactly what they need as a value of their list") {
@@ -86,20 +90,25 @@ TEST_CASE("operations that need scratch declare exactly what they need as a valu
   }
 }
 
-TEST_CASE("attention, the head and sums over tokens have scratch; products and pointwise kinds have none") {
+TEST_CASE(
+    "attention, the head and sums over tokens have scratch; products and pointwise kinds have "
+    "none") {
   const LayerGraph g = block({.biases = true, .qk_norm = true});
-  for (const OpKind kind : {OpKind::kAttention, OpKind::kAttentionDgrad, OpKind::kRmsNormWgrad, OpKind::kQkNormWgrad,
-                            OpKind::kBiasWgrad})
+  for (const OpKind kind : {OpKind::kAttention, OpKind::kAttentionDgrad, OpKind::kRmsNormWgrad,
+                            OpKind::kQkNormWgrad, OpKind::kBiasWgrad})
     CHECK(workspace_bytes(g, first_of(g, kind)) > 0);
-  for (const OpKind kind : {OpKind::kLinear, OpKind::kLinearWgrad, OpKind::kRmsNorm, OpKind::kRope, OpKind::kSwiGlu,
-                            OpKind::kSwiGluDgrad, OpKind::kAdd})
+  for (const OpKind kind : {OpKind::kLinear, OpKind::kLinearWgrad, OpKind::kRmsNorm, OpKind::kRope,
+                            OpKind::kSwiGlu, OpKind::kSwiGluDgrad, OpKind::kAdd})
     CHECK(workspace_bytes(g, first_of(g, kind)) == 0);
   const LayerGraph h = head({}, false);
   CHECK(workspace_bytes(h, first_of(h, OpKind::kLinearCrossEntropy)) > 0);
 }
 
 TEST_CASE("gradients summed over tokens keep one partial sum for each group of rows") {
-  for (const auto& [tokens, groups] : {std::pair<int64_t, int64_t>{1, 1}, {kWgradRows, 1}, {kWgradRows + 1, 2}, {5 * kWgradRows, 5}}) {
+  for (const auto& [tokens, groups] : {std::pair<int64_t, int64_t>{1, 1},
+                                       {kWgradRows, 1},
+                                       {kWgradRows + 1, 2},
+                                       {5 * kWgradRows, 5}}) {
     const LayerGraph g = block({.rows = 1, .row_tokens = tokens, .biases = true, .qk_norm = true});
     CHECK(workspace_bytes(g, first_of(g, OpKind::kRmsNormWgrad)) == groups * 16 * 4);
     CHECK(workspace_bytes(g, first_of(g, OpKind::kQkNormWgrad)) == groups * (4 + 4) * 4);
@@ -107,7 +116,8 @@ TEST_CASE("gradients summed over tokens keep one partial sum for each group of r
   }
 }
 
-/// True when ranges that start at `starts` (or -1) and have `sizes` bytes are aligned, apart and inside.
+/// True when ranges that start at `starts` (or -1) and have `sizes` bytes are aligned, apart and
+/// inside.
 bool fit(std::vector<std::pair<int64_t, int64_t>> ranges, int64_t bytes) {
   std::erase_if(ranges, [](const auto& range) { return range.first < 0; });
   std::sort(ranges.begin(), ranges.end());
@@ -119,7 +129,8 @@ bool fit(std::vector<std::pair<int64_t, int64_t>> ranges, int64_t bytes) {
   return end <= bytes;
 }
 
-TEST_CASE("parts of attention's scratch are aligned, apart and as large as their documented shapes") {
+TEST_CASE(
+    "parts of attention's scratch are aligned, apart and as large as their documented shapes") {
   for (const int64_t element : {4, 8}) {
     for (const int64_t tokens : {1, 63, 64, 65, 300}) {
       const int64_t rows = 3, heads = 6, kv = 2, n = rows * tokens;
@@ -130,31 +141,45 @@ TEST_CASE("parts of attention's scratch are aligned, apart and as large as their
       CHECK(f.blocks == blocks);
       CHECK(f.batch_rows == rows);
       const int64_t tile = kAttentionBlock * f.padded_head * element;
-      CHECK(fit({{f.lowest, n * 4}, {f.first_block, rows * blocks * 4}, {f.keys, rows * kv * blocks * tile},
-                 {f.values, rows * kv * blocks * tile}}, f.bytes));
+      CHECK(fit({{f.lowest, n * 4},
+                 {f.first_block, rows * blocks * 4},
+                 {f.keys, rows * kv * blocks * tile},
+                 {f.values, rows * kv * blocks * tile}},
+                f.bytes));
       const AttentionWorkspace b = attention_workspace(n, attrs, element, true);
-      CHECK(fit({{b.lowest, n * 4}, {b.first_block, rows * blocks * 4}, {b.delta, heads * n * element},
-                 {b.dq, b.classes * rows * heads * blocks * tile}}, b.bytes));
+      CHECK(fit({{b.lowest, n * 4},
+                 {b.first_block, rows * blocks * 4},
+                 {b.delta, heads * n * element},
+                 {b.dq, b.classes * rows * heads * blocks * tile}},
+                b.bytes));
       CHECK(b.classes >= 1);
       CHECK(b.classes <= std::max<int64_t>(1, blocks));
     }
   }
 }
 
-TEST_CASE("parts of the head's scratch are aligned, apart and as large as their documented shapes") {
+TEST_CASE(
+    "parts of the head's scratch are aligned, apart and as large as their documented shapes") {
   for (const int64_t tokens : {1, 100, 256, 1000}) {
     for (const int64_t chunk : {1, 96, 256}) {
       const CrossEntropyWorkspace w = cross_entropy_workspace(tokens, 17, 133, {true, chunk}, 4);
       CHECK(w.chunk == std::min(chunk, tokens));
-      CHECK(fit({{w.counted, tokens * 4}, {w.losses, w.chunk * 8}, {w.rows, w.chunk * 17 * 4},
-                 {w.logits, w.chunk * 133 * 4}}, w.bytes));
+      CHECK(fit({{w.counted, tokens * 4},
+                 {w.losses, w.chunk * 8},
+                 {w.rows, w.chunk * 17 * 4},
+                 {w.logits, w.chunk * 133 * 4}},
+                w.bytes));
     }
   }
 }
 
 TEST_CASE("rows that do not divide the tokens and empty chunks are defects") {
-  CHECK(bug_text([] { attention_workspace(10, {1, 1, 4, 4, 1.0, 0}, 4, false); }) == "attention rows of tokens");
-  CHECK(bug_text([] { attention_workspace(10, {1, 1, 4, 0, 1.0, 0}, 4, false); }) == "attention rows of tokens");
+  CHECK(bug_text([] {
+          attention_workspace(10, {1, 1, 4, 4, 1.0, 0}, 4, false);
+        }) == "attention rows of tokens");
+  CHECK(bug_text([] {
+          attention_workspace(10, {1, 1, 4, 0, 1.0, 0}, 4, false);
+        }) == "attention rows of tokens");
   CHECK(bug_text([] { cross_entropy_workspace(10, 4, 4, {true, 0}, 4); }) == "cross-entropy chunk");
 }
 

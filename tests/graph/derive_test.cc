@@ -35,24 +35,28 @@ TEST_CASE("a Llama block's backward walks its forward in reverse and makes cheap
         "linear_wgrad d_gu.out:[8,48] n2.out.again:[8,16] -> d_gu:[48,16]\n"
         "linear_dgrad d_gu.out:[8,48] gu:[48,16] -> d_n2.out:[8,16]\n"
         "rms_norm_wgrad d_n2.out:[8,16] n2.sum:[8,16] n2.rstd:[8] -> d_n2:[16]\n"
-        "rms_norm_dgrad d_n2.out:[8,16] n2.sum:[8,16] n2.rstd:[8] n2:[16] d_sum:[8,16] -> d_n2.sum:[8,16]\n"
+        "rms_norm_dgrad d_n2.out:[8,16] n2.sum:[8,16] n2.rstd:[8] n2:[16] d_sum:[8,16] -> "
+        "d_n2.sum:[8,16]\n"
         "linear_wgrad d_n2.sum:[8,16] attention.out:[8,16] -> d_o:[16,16]\n"
         "linear_dgrad d_n2.sum:[8,16] o:[16,16] -> d_attention.out:[8,16]\n"
-        "attention_dgrad d_attention.out:[8,16] rope.out:[8,32] attention.out:[8,16] attention.lse:[4,8]"
+        "attention_dgrad d_attention.out:[8,16] rope.out:[8,32] attention.out:[8,16] "
+        "attention.lse:[4,8]"
         " starts:[8] -> d_rope.out:[8,32]\n"
         "rope_dgrad d_rope.out:[8,32] rope:[8,4] -> d_qkv.out:[8,32]\n"
         "rms_norm x:[8,16] n1:[16] -> n1.out.again:[8,16] n1.out.rstd.again:[8]\n"
         "linear_wgrad d_qkv.out:[8,32] n1.out.again:[8,16] -> d_qkv:[32,16]\n"
         "linear_dgrad d_qkv.out:[8,32] qkv:[32,16] -> d_n1.out:[8,16]\n"
         "rms_norm_wgrad d_n1.out:[8,16] x:[8,16] n1.rstd:[8] -> d_n1:[16]\n"
-        "rms_norm_dgrad d_n1.out:[8,16] x:[8,16] n1.rstd:[8] n1:[16] d_n2.sum:[8,16] -> d_x:[8,16]\n");
+        "rms_norm_dgrad d_n1.out:[8,16] x:[8,16] n1.rstd:[8] n1:[16] d_n2.sum:[8,16] -> "
+        "d_x:[8,16]\n");
 }
 
 TEST_CASE("a Llama block saves what cannot be made again cheaply, and no more") {
   const LayerGraph g = block({});
   // N, NQ, NA, HN, ND, N, N2F numbers of 4 bytes; each starts at a multiple of 64 bytes.
   CHECK(saved_text(g) ==
-        "n1.rstd 32\nrope.out 1024\nattention.out 512\nattention.lse 128\nn2.sum 512\nn2.rstd 32\ngu.out 1536\n");
+        "n1.rstd 32\nrope.out 1024\nattention.out 512\nattention.lse 128\nn2.sum 512\nn2.rstd "
+        "32\ngu.out 1536\n");
   CHECK(plan_saved(g).bytes == 64 + 1024 + 512 + 128 + 512 + 64 + 1536);
 }
 
@@ -70,31 +74,35 @@ TEST_CASE("biases and norms of q and k add their gradients to a Qwen block") {
         "swiglu gu.out:[8,48] -> swiglu.out:[8,24]\n"
         "linear swiglu.out:[8,24] down:[16,24] down.b:[16] -> down.out:[8,16]\n"
         "add n2.sum:[8,16] down.out:[8,16] -> sum:[8,16]\n");
-  CHECK(list_text(g, g.weight_grad) ==
-        "swiglu gu.out:[8,48] -> swiglu.out.again:[8,24]\n"
-        "linear_wgrad d_sum:[8,16] swiglu.out.again:[8,24] -> d_down:[16,24]\n"
-        "bias_wgrad d_sum:[8,16] -> d_down.b:[16]\n"
-        "rms_norm n2.sum:[8,16] n2:[16] -> n2.out.again:[8,16] n2.out.rstd.again:[8]\n"
-        "linear_wgrad d_gu.out:[8,48] n2.out.again:[8,16] -> d_gu:[48,16]\n"
-        "bias_wgrad d_gu.out:[8,48] -> d_gu.b:[48]\n"
-        "rms_norm_wgrad d_n2.out:[8,16] n2.sum:[8,16] n2.rstd:[8] -> d_n2:[16]\n"
-        "linear_wgrad d_n2.sum:[8,16] attention.out:[8,16] -> d_o:[16,16]\n"
-        "bias_wgrad d_n2.sum:[8,16] -> d_o.b:[16]\n"
-        "qk_norm_wgrad d_qk_norm.out:[8,32] qkv.out:[8,32] qk_norm.rstd:[8,6] -> d_wq:[4] d_wk:[4]\n"
-        "rms_norm x:[8,16] n1:[16] -> n1.out.again:[8,16] n1.out.rstd.again:[8]\n"
-        "linear_wgrad d_qkv.out:[8,32] n1.out.again:[8,16] -> d_qkv:[32,16]\n"
-        "bias_wgrad d_qkv.out:[8,32] -> d_qkv.b:[32]\n"
-        "rms_norm_wgrad d_n1.out:[8,16] x:[8,16] n1.rstd:[8] -> d_n1:[16]\n");
+  CHECK(
+      list_text(g, g.weight_grad) ==
+      "swiglu gu.out:[8,48] -> swiglu.out.again:[8,24]\n"
+      "linear_wgrad d_sum:[8,16] swiglu.out.again:[8,24] -> d_down:[16,24]\n"
+      "bias_wgrad d_sum:[8,16] -> d_down.b:[16]\n"
+      "rms_norm n2.sum:[8,16] n2:[16] -> n2.out.again:[8,16] n2.out.rstd.again:[8]\n"
+      "linear_wgrad d_gu.out:[8,48] n2.out.again:[8,16] -> d_gu:[48,16]\n"
+      "bias_wgrad d_gu.out:[8,48] -> d_gu.b:[48]\n"
+      "rms_norm_wgrad d_n2.out:[8,16] n2.sum:[8,16] n2.rstd:[8] -> d_n2:[16]\n"
+      "linear_wgrad d_n2.sum:[8,16] attention.out:[8,16] -> d_o:[16,16]\n"
+      "bias_wgrad d_n2.sum:[8,16] -> d_o.b:[16]\n"
+      "qk_norm_wgrad d_qk_norm.out:[8,32] qkv.out:[8,32] qk_norm.rstd:[8,6] -> d_wq:[4] d_wk:[4]\n"
+      "rms_norm x:[8,16] n1:[16] -> n1.out.again:[8,16] n1.out.rstd.again:[8]\n"
+      "linear_wgrad d_qkv.out:[8,32] n1.out.again:[8,16] -> d_qkv:[32,16]\n"
+      "bias_wgrad d_qkv.out:[8,32] -> d_qkv.b:[32]\n"
+      "rms_norm_wgrad d_n1.out:[8,16] x:[8,16] n1.rstd:[8] -> d_n1:[16]\n");
   CHECK(saved_text(g) ==
-        "n1.rstd 32\nqkv.out 1024\nqk_norm.rstd 192\nrope.out 1024\nattention.out 512\nattention.lse 128\n"
+        "n1.rstd 32\nqkv.out 1024\nqk_norm.rstd 192\nrope.out 1024\nattention.out "
+        "512\nattention.lse 128\n"
         "n2.sum 512\nn2.rstd 32\ngu.out 1536\n");
 }
 
 TEST_CASE("an embedding's only gradient is its table's") {
   const LayerGraph g = embedding({});
   CHECK(list_text(g, g.forward) ==
-        "embed tokens:[8] table:[32,16] -> embedding:[8,16]\nrope_table positions:[8] -> rope:[8,4]\n");
-  CHECK(list_text(g, g.backward) == "embed_wgrad tokens:[8] d_embedding:[8,16] -> d_table:[32,16]\n");
+        "embed tokens:[8] table:[32,16] -> embedding:[8,16]\nrope_table positions:[8] -> "
+        "rope:[8,4]\n");
+  CHECK(list_text(g, g.backward) ==
+        "embed_wgrad tokens:[8] d_embedding:[8,16] -> d_table:[32,16]\n");
   CHECK(list_text(g, g.weight_grad) == list_text(g, g.backward));
   CHECK(g.input_grad.empty());
   CHECK(saved_text(g).empty());
@@ -105,7 +113,8 @@ TEST_CASE("a head makes its matrix's gradient in forward and starts backward fro
   const LayerGraph g = head({});
   CHECK(list_text(g, g.forward) ==
         "rms_norm x:[8,16] n:[16] -> n.out:[8,16] n.rstd:[8]\n"
-        "linear_cross_entropy n.out:[8,16] w:[32,16] labels:[8] -> loss:[2] d_n.out:[8,16] d_w:[32,16]\n");
+        "linear_cross_entropy n.out:[8,16] w:[32,16] labels:[8] -> loss:[2] d_n.out:[8,16] "
+        "d_w:[32,16]\n");
   CHECK(list_text(g, g.backward) ==
         "rms_norm_wgrad d_n.out:[8,16] x:[8,16] n.rstd:[8] -> d_n:[16]\n"
         "rms_norm_dgrad d_n.out:[8,16] x:[8,16] n.rstd:[8] n:[16] -> d_x:[8,16]\n");
@@ -129,7 +138,8 @@ TEST_CASE("without backward there is one list, nothing is saved and no gradient 
 TEST_CASE("cheap kinds' results are never saved, whatever the block") {
   for (const BlockShape& shape : {BlockShape{}, BlockShape{.biases = true, .qk_norm = true}}) {
     const LayerGraph g = block(shape);
-    for (const char* name : {"n1.out", "n2.out", "swiglu.out"}) CHECK(g.at(named(g, name)).role == ValueRole::kTemp);
+    for (const char* name : {"n1.out", "n2.out", "swiglu.out"})
+      CHECK(g.at(named(g, name)).role == ValueRole::kTemp);
   }
 }
 
@@ -146,7 +156,8 @@ TEST_CASE("gradients of inputs and outputs carry the port that neighbours find t
 }
 
 TEST_CASE("weight gradients may all be deferred behind the input gradients") {
-  const LayerGraph graphs[] = {block({}), block({.biases = true, .qk_norm = true}), head({}), embedding({})};
+  const LayerGraph graphs[] = {block({}), block({.biases = true, .qk_norm = true}), head({}),
+                               embedding({})};
   for (const LayerGraph& g : graphs) {
     LayerGraph deferred = g;
     deferred.backward = g.input_grad;

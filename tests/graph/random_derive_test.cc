@@ -11,7 +11,8 @@ namespace {
 using namespace fixtures;
 
 /// Number of paths in the forward list from each value to the hidden output: what a gradient of one
-/// becomes when every operation passes gradients on unchanged. The oracle of derive_backward's sums.
+/// becomes when every operation passes gradients on unchanged. The oracle of derive_backward's
+/// sums.
 std::map<ValueId, double> paths_to_output(const LayerGraph& g) {
   std::map<ValueId, double> paths;
   paths[g.find(ValueRole::kOutput, Port::kHidden)] = 1;

@@ -31,9 +31,15 @@ inline LayerGraph random_graph(std::mt19937_64& random, int steps) {
   for (int i = 0; i < steps; ++i) {
     const auto width = static_cast<int64_t>(1 + below(30));
     switch (below(5)) {
-      case 0: put(g.rms_norm(pick(), param({d}), 1e-5)); break;
-      case 1: put(g.linear(pick(), param({d, d}), below(2) ? param({d}) : -1)); break;
-      case 2: put(g.add(pick(), pick())); break;
+      case 0:
+        put(g.rms_norm(pick(), param({d}), 1e-5));
+        break;
+      case 1:
+        put(g.linear(pick(), param({d, d}), below(2) ? param({d}) : -1));
+        break;
+      case 2:
+        put(g.add(pick(), pick()));
+        break;
       case 3:
         put(g.linear(g.swiglu(g.linear(pick(), param({2 * width, d}))), param({d, width})));
         break;

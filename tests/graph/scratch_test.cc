@@ -22,11 +22,13 @@ class OwnedMemory {
   std::string run(std::span<const Op> list) {
     for (const Op& op : list) {
       for (const ValueId id : op.in)
-        if (!holds(id)) return cat(op_text(graph_, op), ": ", graph_.at(id).name, " was overwritten");
+        if (!holds(id))
+          return cat(op_text(graph_, op), ": ", graph_.at(id).name, " was overwritten");
       std::vector<ValueId> written = op.out;
       if (op.workspace >= 0) written.push_back(op.workspace);
       for (const ValueId id : written)
-        if (clashes(op, id)) return cat(op_text(graph_, op), ": ", graph_.at(id).name, " lies on an operand");
+        if (clashes(op, id))
+          return cat(op_text(graph_, op), ": ", graph_.at(id).name, " lies on an operand");
       for (const ValueId id : written) take(id);
       for (const ValueId id : written)
         if (!holds(id)) return cat(op_text(graph_, op), ": results share bytes");
@@ -53,7 +55,8 @@ class OwnedMemory {
   bool clashes(const Op& op, ValueId out) const {
     for (size_t i = 0; i < op.in.size(); ++i) {
       const bool in_place = may_run_in_place(op.kind) && op.in[i] == op.in[0] && out == op.out[0] &&
-                            offset(out) == offset(op.in[0]) && graph_.at(out).bytes() == graph_.at(op.in[0]).bytes();
+                            offset(out) == offset(op.in[0]) &&
+                            graph_.at(out).bytes() == graph_.at(op.in[0]).bytes();
       if (meets(op.in[i], out) && !in_place) return true;
     }
     return false;
@@ -61,7 +64,8 @@ class OwnedMemory {
 
   void take(ValueId id) {
     if (!in_scratch(id)) return;
-    for (int64_t b = 0; b < graph_.at(id).bytes(); ++b) owner_.at(static_cast<size_t>(offset(id) + b)) = id;
+    for (int64_t b = 0; b < graph_.at(id).bytes(); ++b)
+      owner_.at(static_cast<size_t>(offset(id) + b)) = id;
   }
 
   const LayerGraph& graph_;
@@ -74,11 +78,13 @@ std::string fault(const LayerGraph& g, const std::vector<Op>& list) {
   return OwnedMemory(g, plan).run(list);
 }
 
-const BlockShape kShapes[] = {{}, {.biases = true, .qk_norm = true}, {.rows = 1, .row_tokens = 130, .window = 7}};
+const BlockShape kShapes[] = {
+    {}, {.biases = true, .qk_norm = true}, {.rows = 1, .row_tokens = 130, .window = 7}};
 
 TEST_CASE("no kernel of a block, head or embedding finds an operand overwritten") {
   for (const BlockShape& shape : kShapes) {
-    for (const LayerGraph& g : {block(shape), head(shape), embedding(shape), block(shape, false), head(shape, false)}) {
+    for (const LayerGraph& g :
+         {block(shape), head(shape), embedding(shape), block(shape, false), head(shape, false)}) {
       INFO(g.name);
       CHECK(fault(g, g.forward).empty());
       CHECK(fault(g, g.backward).empty());
@@ -133,7 +139,8 @@ TEST_CASE("scratch holds temporaries and workspaces of the list, aligned, and no
       const ScratchPlan plan = plan_scratch(g, list);
       for (size_t i = 0; i < g.values.size(); ++i) {
         INFO(g.values[i].name);
-        const bool scratch = g.values[i].role == ValueRole::kTemp || g.values[i].role == ValueRole::kWorkspace;
+        const bool scratch =
+            g.values[i].role == ValueRole::kTemp || g.values[i].role == ValueRole::kWorkspace;
         CHECK((plan.offset[i] >= 0) == (scratch && used.contains(static_cast<ValueId>(i))));
         if (plan.offset[i] >= 0) CHECK(plan.offset[i] % kStorageAlignment == 0);
       }
@@ -165,7 +172,8 @@ LayerGraph additions(bool again) {
   return g.finish(false);
 }
 
-TEST_CASE("an input that is read again is not overwritten; a chain of additions stays in one place") {
+TEST_CASE(
+    "an input that is read again is not overwritten; a chain of additions stays in one place") {
   const LayerGraph chain = additions(false);
   CHECK(fault(chain, chain.forward).empty());
   CHECK(plan_scratch(chain, chain.forward).bytes == 4 * 16 * 4);

@@ -8,9 +8,13 @@
 namespace ftrun {
 namespace {
 
-int64_t aligned(int64_t bytes, int64_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
+int64_t aligned(int64_t bytes, int64_t alignment) {
+  return (bytes + alignment - 1) / alignment * alignment;
+}
 
-bool alive(const StorageRequest& r, int64_t at) { return r.bytes > 0 && r.first <= at && at <= r.last; }
+bool alive(const StorageRequest& r, int64_t at) {
+  return r.bytes > 0 && r.first <= at && at <= r.last;
+}
 
 /// True when no byte belongs to two of the requests that live at a time.
 bool apart(const std::vector<StorageRequest>& requests, const StorageLayout& layout, int64_t at) {
@@ -51,7 +55,8 @@ TEST_CASE("no two requests that live at the same time share a byte, and all are 
   }
 }
 
-TEST_CASE("the arena is at least what lives at its fullest time and at most everything side by side") {
+TEST_CASE(
+    "the arena is at least what lives at its fullest time and at most everything side by side") {
   std::mt19937_64 random(22);
   for (int round = 0; round < 300; ++round) {
     const auto requests = random_requests(random);

@@ -42,11 +42,13 @@ TEST_CASE("a bucket holds as many whole units as fit, and at least one") {
       std::vector<int64_t> wanted;
       for (const UnitId id : layout.order) {
         const int64_t elements = built.partition.unit(id).padded;
-        if (wanted.empty() || wanted.back() >= size || elements > size - wanted.back()) wanted.push_back(0);
+        if (wanted.empty() || wanted.back() >= size || elements > size - wanted.back())
+          wanted.push_back(0);
         wanted.back() += elements;
       }
       std::vector<int64_t> found;
-      for (const Range& range : gradient_reduces(built.step({.bucket_elements = size}))) found.push_back(range.bytes / 4);
+      for (const Range& range : gradient_reduces(built.step({.bucket_elements = size})))
+        found.push_back(range.bytes / 4);
       REQUIRE(found == wanted);
     }
   }
@@ -90,7 +92,8 @@ TEST_CASE("bucketing changes nothing but the reductions") {
 
 TEST_CASE("reductions of ranges that do not follow each other stay apart") {
   Program program;
-  program.buffers = {{.name = "gradients", .category = Category::kGradients, .bytes = 4096, .persistent = true}};
+  program.buffers = {
+      {.name = "gradients", .category = Category::kGradients, .bytes = 4096, .persistent = true}};
   for (const int64_t offset : {0, 1024, 3072, 2048}) {
     Instr instr{.kind = InstrKind::kAllReduce, .lane = Lane::kCommunication};
     instr.group = CommGroup::kData;

@@ -16,11 +16,12 @@ using namespace fixtures;
 using Faults = std::vector<std::string>;
 
 // The program that tests break, by position (see untied_step.golden): 0 begin, 1 load_batch mb 0,
-// 2-4 forward, 5-7 backward, 8 load_batch mb 1, 9-11 forward, 12 all_reduce of the loss, 13 backward
-// layer 2, 14 all_reduce, 15 backward layer 1, 16 all_reduce, 17 backward layer 0, 18 all_reduce,
-// 19 gradient_norm, 20 decide, 21-23 update.
+// 2-4 forward, 5-7 backward, 8 load_batch mb 1, 9-11 forward, 12 all_reduce of the loss, 13
+// backward layer 2, 14 all_reduce, 15 backward layer 1, 16 all_reduce, 17 backward layer 0, 18
+// all_reduce, 19 gradient_norm, 20 decide, 21-23 update.
 Program good() {
-  return build(small_config(1, false)).step({.micro_batches = 2, .optimizer_states = 1, .bucket_elements = 1});
+  return build(small_config(1, false))
+      .step({.micro_batches = 2, .optimizer_states = 1, .bucket_elements = 1});
 }
 
 Program broken(const std::function<void(Program&)>& change) {
@@ -48,14 +49,16 @@ TEST_CASE("a good program has no faults, alone or on many ranks") {
 
 TEST_CASE("a reduction that does not wait for its gradients is named with what it misses") {
   CHECK(check(broken([](Program& p) { p.instrs[14].waits.clear(); })) ==
-        Faults{"instruction 14 (all_reduce) does not wait for instruction 13 (backward layer 2 mb 1), which touches "
+        Faults{"instruction 14 (all_reduce) does not wait for instruction 13 (backward layer 2 mb "
+               "1), which touches "
                "the same bytes"});
 }
 
 TEST_CASE("whichever wait is dropped, the checker notices") {
   for (const bool overlap : {true, false}) {
     const Program program =
-        build(small_config(2, true)).step({.micro_batches = 2, .bucket_elements = 1, .overlap = overlap});
+        build(small_config(2, true))
+            .step({.micro_batches = 2, .bucket_elements = 1, .overlap = overlap});
     for (size_t i = 0; i < program.instrs.size(); ++i) {
       const bool needed = overlap || program.instrs[i].lane == Lane::kCommunication;
       if (program.instrs[i].waits.empty() || !needed) continue;
@@ -74,7 +77,8 @@ TEST_CASE("a norm that does not wait meets every reduction") {
                      cat("instruction 19 (gradient_norm) does not wait for instruction ", reduce,
                          " (all_reduce), which touches the same bytes")) == 1);
   CHECK(std::count(faults.begin(), faults.end(),
-                   "instruction 20 (decide) does not wait for instruction 12 (all_reduce), which touches the same bytes") == 1);
+                   "instruction 20 (decide) does not wait for instruction 12 (all_reduce), which "
+                   "touches the same bytes") == 1);
 }
 
 TEST_CASE("waits point backwards") {
@@ -91,14 +95,18 @@ TEST_CASE("waits point backwards") {
 
 TEST_CASE("what nothing wrote is not read") {
   CHECK(check(broken([](Program& p) { p.instrs[1].writes.erase(p.instrs[1].writes.begin()); })) ==
-        Faults{"instruction 2 (forward layer 0 mb 0) reads bytes 0+16 of tokens.0 before they are written",
-               "instruction 7 (backward layer 0 mb 0) reads bytes 0+16 of tokens.0 before they are written"});
+        Faults{"instruction 2 (forward layer 0 mb 0) reads bytes 0+16 of tokens.0 before they are "
+               "written",
+               "instruction 7 (backward layer 0 mb 0) reads bytes 0+16 of tokens.0 before they are "
+               "written"});
 }
 
 TEST_CASE("bytes that only a part of a buffer's writes reach are not read") {
   CHECK(check(broken([](Program& p) { p.instrs[1].writes[0].bytes = 12; })) ==
-        Faults{"instruction 2 (forward layer 0 mb 0) reads bytes 0+16 of tokens.0 before they are written",
-               "instruction 7 (backward layer 0 mb 0) reads bytes 0+16 of tokens.0 before they are written"});
+        Faults{"instruction 2 (forward layer 0 mb 0) reads bytes 0+16 of tokens.0 before they are "
+               "written",
+               "instruction 7 (backward layer 0 mb 0) reads bytes 0+16 of tokens.0 before they are "
+               "written"});
   // Two writes that meet, in either order, are as good as one.
   for (const bool swapped : {false, true})
     CHECK(check(broken([&](Program& p) {
@@ -113,12 +121,14 @@ TEST_CASE("bytes that only a part of a buffer's writes reach are not read") {
 TEST_CASE("a layer that runs before the one it reads from is noticed") {
   const Faults faults = check(broken([](Program& p) { std::swap(p.instrs[2], p.instrs[3]); }));
   CHECK(std::count(faults.begin(), faults.end(),
-                   "instruction 2 (forward layer 1 mb 0) reads bytes 0+256 of hidden.0.0 before they are written") == 1);
+                   "instruction 2 (forward layer 1 mb 0) reads bytes 0+256 of hidden.0.0 before "
+                   "they are written") == 1);
 }
 
 TEST_CASE("ranges stay inside their buffers") {
-  CHECK(check(broken([](Program& p) { p.instrs[19].reads[0].bytes += 4; })) ==
-        Faults{"instruction 19 (gradient_norm) touches bytes 0+49156 of gradients, which has 49152"});
+  CHECK(
+      check(broken([](Program& p) { p.instrs[19].reads[0].bytes += 4; })) ==
+      Faults{"instruction 19 (gradient_norm) touches bytes 0+49156 of gradients, which has 49152"});
   CHECK(check(broken([](Program& p) { p.instrs[20].reads[0].offset = -8; })) ==
         Faults{"instruction 20 (decide) touches bytes -8+8 of norm, which has 8"});
   CHECK(check(broken([](Program& p) { p.instrs[20].reads[0].bytes = -1; })) ==
@@ -127,15 +137,18 @@ TEST_CASE("ranges stay inside their buffers") {
 
 TEST_CASE("ranges so large that their end has no number are outside too") {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-  CHECK(check(broken([](Program& p) { p.instrs[20].reads[0] = {p.instrs[20].reads[0].buffer, 8, kMost}; })) ==
+  CHECK(check(broken([](Program& p) {
+          p.instrs[20].reads[0] = {p.instrs[20].reads[0].buffer, 8, kMost};
+        })) ==
         Faults{cat("instruction 20 (decide) touches bytes 8+", kMost, " of norm, which has 8")});
 }
 
 TEST_CASE("ranges name buffers that there are") {
   CHECK(check(broken([](Program& p) { p.instrs[20].reads[0].buffer = 35; })) ==
         Faults{"instruction 20 (decide) touches buffer 35, but there are 35"});
-  CHECK(check(broken([](Program& p) { p.instrs[20].writes = {{-1, 0, 8}}; })) ==
-        Faults{"instruction 20 (decide) touches buffer -1, but there are 35"});
+  CHECK(check(broken([](Program& p) {
+          p.instrs[20].writes = {{-1, 0, 8}};
+        })) == Faults{"instruction 20 (decide) touches buffer -1, but there are 35"});
 }
 
 TEST_CASE("a collective is over one range") {
@@ -148,11 +161,13 @@ TEST_CASE("a collective is over one range") {
 TEST_CASE("an arena that is too small for one of its buffers is noticed") {
   Program program = good();
   const auto end = [](const Buffer& b) { return b.persistent ? 0 : b.arena_offset + b.bytes; };
-  const auto last = std::max_element(program.buffers.begin(), program.buffers.end(),
-                                     [&](const Buffer& a, const Buffer& b) { return end(a) < end(b); });
+  const auto last =
+      std::max_element(program.buffers.begin(), program.buffers.end(),
+                       [&](const Buffer& a, const Buffer& b) { return end(a) < end(b); });
   program.arena_bytes = end(*last) - 1;
   const Faults faults = check(program);
-  CHECK(std::count(faults.begin(), faults.end(), "buffer " + last->name + " lies outside the arena") == 1);
+  CHECK(std::count(faults.begin(), faults.end(),
+                   "buffer " + last->name + " lies outside the arena") == 1);
 }
 
 TEST_CASE("a buffer without a place is noticed") {
@@ -163,35 +178,52 @@ TEST_CASE("a buffer without a place is noticed") {
 
 TEST_CASE("buffers that live at the same time do not share bytes") {
   CHECK(check(broken([](Program& p) {
-          const auto offset = p.buffers[static_cast<size_t>(buffer_named(p, "saved.1.0"))].arena_offset;
+          const auto offset =
+              p.buffers[static_cast<size_t>(buffer_named(p, "saved.1.0"))].arena_offset;
           p.buffers[static_cast<size_t>(buffer_named(p, "hidden.1.0"))].arena_offset = offset;
         })).at(0) == "buffers hidden.1.0 and saved.1.0 share arena bytes while both are in use");
 }
 
-std::string gradients_at(int instruction, int64_t offset, const char* dtype = "F32", int64_t bytes = 16384) {
-  return cat("instruction ", instruction, " (all_reduce) with ", bytes, " bytes of gradients at ", offset, " as ", dtype);
+std::string gradients_at(int instruction, int64_t offset, const char* dtype = "F32",
+                         int64_t bytes = 16384) {
+  return cat("instruction ", instruction, " (all_reduce) with ", bytes, " bytes of gradients at ",
+             offset, " as ", dtype);
 }
 
-TEST_CASE("ranks that enter collectives in another order are named, even when the sizes are equal") {
+TEST_CASE(
+    "ranks that enter collectives in another order are named, even when the sizes are equal") {
   const Program swapped = broken([](Program& p) { std::swap(p.instrs[14], p.instrs[16]); });
-  CHECK(against_good(swapped).back() ==
-        "collective 1: rank 0 enters " + gradients_at(14, 0) + ", rank 1 enters " + gradients_at(14, 16384));
+  CHECK(against_good(swapped).back() == "collective 1: rank 0 enters " + gradients_at(14, 0) +
+                                            ", rank 1 enters " + gradients_at(14, 16384));
 }
 
 TEST_CASE("ranks that enter a collective with another size or dtype are named") {
-  const Program smaller = broken([](Program& p) { p.instrs[16].writes[0].bytes = p.instrs[16].reads[0].bytes = 64; });
-  CHECK(against_good(smaller) == Faults{"collective 2: rank 0 enters " + gradients_at(16, 16384) + ", rank 1 enters " +
-                                        gradients_at(16, 16384, "F32", 64)});
+  const Program smaller =
+      broken([](Program& p) { p.instrs[16].writes[0].bytes = p.instrs[16].reads[0].bytes = 64; });
+  CHECK(against_good(smaller) == Faults{"collective 2: rank 0 enters " + gradients_at(16, 16384) +
+                                        ", rank 1 enters " + gradients_at(16, 16384, "F32", 64)});
   const Program half = broken([](Program& p) { p.instrs[18].dtype = DType::kBF16; });
-  CHECK(against_good(half) == Faults{"collective 3: rank 0 enters " + gradients_at(18, 32768) + ", rank 1 enters " +
-                                     gradients_at(18, 32768, "BF16")});
+  CHECK(against_good(half) == Faults{"collective 3: rank 0 enters " + gradients_at(18, 32768) +
+                                     ", rank 1 enters " + gradients_at(18, 32768, "BF16")});
 }
 
 TEST_CASE("a rank that reduces the loss where others reduce gradients is named") {
   const Program other = broken([](Program& p) { std::swap(p.instrs[12], p.instrs[14]); });
   CHECK(against_good(other).back() ==
-        "collective 0: rank 0 enters instruction 12 (all_reduce) with 24 bytes of loss at 0 as F64, rank 1 enters " +
+        "collective 0: rank 0 enters instruction 12 (all_reduce) with 24 bytes of loss at 0 as "
+        "F64, rank 1 enters " +
             gradients_at(12, 0));
+}
+
+TEST_CASE("a rank that reduces as many bytes of another buffer is named") {
+  const Program other = broken([](Program& p) {
+    const BufferId parameters = buffer_named(p, buffer_names::kParameters);
+    p.instrs[14].reads[0].buffer = p.instrs[14].writes[0].buffer = parameters;
+  });
+  CHECK(
+      against_good(other).back() ==
+      "collective 1: rank 0 enters " + gradients_at(14, 0) +
+          ", rank 1 enters instruction 14 (all_reduce) with 16384 bytes of parameters at 0 as F32");
 }
 
 TEST_CASE("ranks that enter a different number of collectives are counted") {

@@ -40,11 +40,13 @@ TEST_CASE("a logits step runs forward once and keeps one row of logits a token")
   const Built built = build(small_config(2, false), Mode::kLogits, UnitGranularity::kLayer, {1, 6});
   const Program program = build_logits_step(built.model, built.partition);
   CHECK(labels(program) ==
-        "load_batch mb 0\nforward layer 0 mb 0\nforward layer 1 mb 0\nforward layer 2 mb 0\nforward layer 3 mb 0\n");
+        "load_batch mb 0\nforward layer 0 mb 0\nforward layer 1 mb 0\nforward layer 2 mb "
+        "0\nforward layer 3 mb 0\n");
   const Buffer& logits = program.at(buffer_named(program, buffer_names::kLogits));
   CHECK(logits.persistent);
   CHECK(logits.bytes == 6 * 32 * 4);
-  CHECK(program.instrs.back().writes.back() == Range{buffer_named(program, buffer_names::kLogits), 0, 6 * 32 * 4});
+  CHECK(program.instrs.back().writes.back() ==
+        Range{buffer_named(program, buffer_names::kLogits), 0, 6 * 32 * 4});
   CHECK(check(program).empty());
 }
 
@@ -62,13 +64,16 @@ TEST_CASE("forward and logits steps of random models pass the checker") {
   for (int round = 0; round < 30; ++round) {
     const ModelConfig config = random_config(random);
     const Built evaluate = build(config, Mode::kEvaluate, kGranularities[round % 3]);
-    REQUIRE(check(build_evaluation_step(evaluate.model, evaluate.partition, {.micro_batches = 1 + round % 3})).empty());
+    REQUIRE(check(build_evaluation_step(evaluate.model, evaluate.partition,
+                                        {.micro_batches = 1 + round % 3}))
+                .empty());
     const Built logits = build(config, Mode::kLogits, kGranularities[round % 3]);
     REQUIRE(check(build_logits_step(logits.model, logits.partition)).empty());
   }
 }
 
-TEST_CASE("train, evaluation and logits lay out the parameters alike, so that they can share them") {
+TEST_CASE(
+    "train, evaluation and logits lay out the parameters alike, so that they can share them") {
   std::mt19937_64 random(52);
   for (int round = 0; round < 12; ++round) {
     const ModelConfig config = random_config(random);
@@ -76,7 +81,8 @@ TEST_CASE("train, evaluation and logits lay out the parameters alike, so that th
     for (const Mode mode : {Mode::kEvaluate, Mode::kLogits}) {
       const Built other = build(config, mode, kGranularities[round % 3]);
       REQUIRE(partition_text(other.partition) == partition_text(train.partition));
-      for (const Unit& unit : train.partition.units) REQUIRE(other.partition.unit(unit.id).slices == unit.slices);
+      for (const Unit& unit : train.partition.units)
+        REQUIRE(other.partition.unit(unit.id).slices == unit.slices);
     }
   }
 }

@@ -43,19 +43,22 @@ inline ModelConfig random_config(std::mt19937_64& random) {
   return c;
 }
 
-inline constexpr UnitGranularity kGranularities[] = {UnitGranularity::kBlock, UnitGranularity::kLayer,
-                                                     UnitGranularity::kModel};
+inline constexpr UnitGranularity kGranularities[] = {
+    UnitGranularity::kBlock, UnitGranularity::kLayer, UnitGranularity::kModel};
 
 /// A model and its partition, which a program is built from.
 struct Built {
   ModelDescription model;
   Partition partition;
 
-  Program step(const StepOptions& options) const { return build_training_step(model, partition, options); }
+  Program step(const StepOptions& options) const {
+    return build_training_step(model, partition, options);
+  }
 };
 
 inline Built build(const ModelConfig& config, Mode mode = Mode::kTrain,
-                   UnitGranularity granularity = UnitGranularity::kLayer, BatchShape batch = {1, 4}) {
+                   UnitGranularity granularity = UnitGranularity::kLayer,
+                   BatchShape batch = {1, 4}) {
   Built built;
   built.model = build_model(config, batch, mode);
   built.partition = build_units(built.model, granularity);
@@ -85,7 +88,8 @@ inline std::vector<Range> gradient_reduces(const Program& program) {
   return ranges;
 }
 
-/// happens[j][i]: instruction i is done before instruction j starts, by the order of lanes and waits.
+/// happens[j][i]: instruction i is done before instruction j starts, by the order of lanes and
+/// waits.
 inline std::vector<std::vector<char>> happens_before(const Program& program) {
   const size_t n = program.instrs.size();
   std::vector<std::vector<char>> before(n, std::vector<char>(n, 0));
@@ -104,6 +108,27 @@ inline std::vector<std::vector<char>> happens_before(const Program& program) {
     for (const InstrId wait : program.instrs[j].waits) follow(j, static_cast<size_t>(wait));
   }
   return before;
+}
+
+/// Buffers temp0, temp1, ... of 64 bytes and instructions that touch one of them each.
+struct Touch {
+  Lane lane;
+  BufferId buffer;
+  bool reads = false;
+  bool writes = true;
+  std::vector<InstrId> waits = {};
+};
+inline Program handmade(const std::vector<Touch>& touches) {
+  Program program;
+  for (const Touch& touch : touches) {
+    while (static_cast<size_t>(touch.buffer) >= program.buffers.size())
+      program.buffers.push_back({.name = cat("temp", program.buffers.size()), .bytes = 64});
+    Instr instr{.kind = InstrKind::kBegin, .lane = touch.lane, .waits = touch.waits};
+    if (touch.reads) instr.reads = {{touch.buffer, 0, 64}};
+    if (touch.writes) instr.writes = {{touch.buffer, 0, 64}};
+    program.instrs.push_back(instr);
+  }
+  return program;
 }
 
 inline std::vector<std::string> check(const Program& program) {

@@ -24,8 +24,9 @@ TEST_CASE("instructions that touch the same bytes are ordered, with overlap and 
   std::mt19937_64 random(71);
   for (int round = 0; round < 30; ++round) {
     const Built built = build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
-    const Program program = built.step(
-        {.micro_batches = 1 + round % 3, .bucket_elements = int64_t{1} << (random() % 16), .overlap = round % 2 == 0});
+    const Program program = built.step({.micro_batches = 1 + round % 3,
+                                        .bucket_elements = int64_t{1} << (random() % 16),
+                                        .overlap = round % 2 == 0});
     const auto before = happens_before(program);
     for (size_t j = 0; j < program.instrs.size(); ++j)
       for (size_t i = 0; i < j; ++i)
@@ -33,8 +34,10 @@ TEST_CASE("instructions that touch the same bytes are ordered, with overlap and 
   }
 }
 
-TEST_CASE("with overlap, backward never waits for a reduction and only the norm waits for gradients") {
-  const Program program = build(small_config(3, false)).step({.micro_batches = 2, .bucket_elements = 1});
+TEST_CASE(
+    "with overlap, backward never waits for a reduction and only the norm waits for gradients") {
+  const Program program =
+      build(small_config(3, false)).step({.micro_batches = 2, .bucket_elements = 1});
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     if (instr.lane != Lane::kCompute) continue;
@@ -58,7 +61,8 @@ TEST_CASE("without overlap, the compute instruction after a reduction waits for 
   std::mt19937_64 random(72);
   for (int round = 0; round < 10; ++round) {
     const Built built = build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
-    const Program program = built.step({.micro_batches = 2, .bucket_elements = 1, .overlap = false});
+    const Program program =
+        built.step({.micro_batches = 2, .bucket_elements = 1, .overlap = false});
     const auto before = happens_before(program);
     for (const size_t reduce : all_of(program, InstrKind::kAllReduce)) {
       size_t next = reduce;
@@ -78,11 +82,59 @@ TEST_CASE("overlap changes waits and nothing else of what is computed") {
     return program_text(program);
   };
   CHECK(bare(true) == bare(false));
-  CHECK(program_text(built.step({.overlap = true})) != program_text(built.step({.overlap = false})));
+  CHECK(program_text(built.step({.overlap = true})) !=
+        program_text(built.step({.overlap = false})));
+}
+
+int conflicts_between_lanes(const Program& program) {
+  int count = 0;
+  for (const Instr& later : program.instrs)
+    for (const Instr& earlier : program.instrs)
+      if (&earlier < &later && earlier.lane != later.lane && conflict(earlier, later)) ++count;
+  return count;
+}
+
+/// Waits that the checker misses.
+int missing_waits(const Program& program) {
+  int count = 0;
+  for (const std::string& fault : check(plan_memory(program)))
+    if (fault.find(" does not wait for ") != std::string::npos) ++count;
+  return count;
+}
+
+TEST_CASE(
+    "a lane waits for another's write before it reads or writes, and for its read before it "
+    "writes") {
+  for (const Lane first : {Lane::kCompute, Lane::kCommunication}) {
+    const Lane second = first == Lane::kCompute ? Lane::kCommunication : Lane::kCompute;
+    const auto waits = [&](const Touch& earlier, const Touch& later) {
+      Program program = handmade({{Lane::kCompute, 0}, earlier, later});
+      program.buffers[0].persistent = true;
+      program = order_communication(std::move(program), true);
+      REQUIRE(check(plan_memory(program)).empty());
+      for (Instr& instr : program.instrs) instr.waits.clear();
+      REQUIRE(missing_waits(program) == conflicts_between_lanes(program));
+      program = order_communication(std::move(program), true);
+      return program.instrs[2].waits == std::vector<InstrId>{1};
+    };
+    CHECK(waits({first, 1}, {second, 1, true, false}));
+    CHECK(waits({first, 1}, {second, 1}));
+    CHECK(waits({first, 0, true, false}, {second, 0}));
+    CHECK_FALSE(waits({first, 0, true, false}, {second, 1}));
+  }
+}
+
+TEST_CASE("two lanes may read the same bytes at the same time") {
+  Program program = handmade({{Lane::kCompute, 0},
+                              {Lane::kCompute, 0, true, false},
+                              {Lane::kCommunication, 0, true, false}});
+  program = order_communication(std::move(program), true);
+  CHECK(program.instrs[2].waits == std::vector<InstrId>{0});
 }
 
 TEST_CASE("ordering again gives the same waits") {
-  const Program program = build(small_config(2, true)).step({.micro_batches = 2, .bucket_elements = 1});
+  const Program program =
+      build(small_config(2, true)).step({.micro_batches = 2, .bucket_elements = 1});
   CHECK(program_text(order_communication(program, true)) == program_text(program));
 }
 

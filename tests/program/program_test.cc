@@ -4,8 +4,8 @@
 #include <map>
 #include <set>
 
-#include "models.h"
 #include "model/size.h"
+#include "models.h"
 
 #include <catch2/catch.hpp>
 
@@ -35,7 +35,8 @@ TEST_CASE("ranges overlap when they share a byte of one buffer") {
 }
 
 TEST_CASE("instructions are called by kind, layer and micro-batch") {
-  CHECK(instr_label({.kind = InstrKind::kBackward, .layer = 3, .micro_batch = 0}) == "backward layer 3 mb 0");
+  CHECK(instr_label({.kind = InstrKind::kBackward, .layer = 3, .micro_batch = 0}) ==
+        "backward layer 3 mb 0");
   CHECK(instr_label({.kind = InstrKind::kLoadBatch, .micro_batch = 2}) == "load_batch mb 2");
   CHECK(instr_label({.kind = InstrKind::kAllReduce}) == "all_reduce");
   std::set<std::string_view> names;
@@ -53,7 +54,8 @@ TEST_CASE("equal inputs give equal programs and equal hashes") {
   std::mt19937_64 random(91);
   for (int round = 0; round < 10; ++round) {
     const ModelConfig config = random_config(random);
-    const StepOptions options{.micro_batches = 1 + round % 3, .bucket_elements = int64_t{1} << (random() % 16)};
+    const StepOptions options{.micro_batches = 1 + round % 3,
+                              .bucket_elements = int64_t{1} << (random() % 16)};
     const Program a = build(config).step(options);
     const Program b = build(config).step(options);
     REQUIRE(program_text(a) == program_text(b));
@@ -105,7 +107,8 @@ TEST_CASE("every field that decides what a rank does changes the hash") {
       {"micro-batch", [](Program& p) { p.instrs[2].micro_batch = 7; }},
       {"graph", [](Program& p) { p.instrs[2].graph = 1; }},
       {"binding", [](Program& p) { p.instrs[2].bindings[0].range.offset += 4; }},
-      {"bound value", [](Program& p) { std::swap(p.instrs[2].bindings[0].value, p.instrs[2].bindings[1].value); }},
+      {"bound value",
+       [](Program& p) { std::swap(p.instrs[2].bindings[0].value, p.instrs[2].bindings[1].value); }},
       {"accumulate", [](Program& p) { p.instrs[2].accumulate = true; }},
       {"group", [](Program& p) { p.instrs[12].group = CommGroup::kNone; }},
       {"dtype", [](Program& p) { p.instrs[12].dtype = DType::kBF16; }},
@@ -124,7 +127,8 @@ TEST_CASE("the memory account is the sum of its categories: persistent buffers a
   std::mt19937_64 random(92);
   for (int round = 0; round < 20; ++round) {
     const Built built = build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
-    const Program program = built.step({.micro_batches = 1 + round % 3, .optimizer_states = round % 3});
+    const Program program =
+        built.step({.micro_batches = 1 + round % 3, .optimizer_states = round % 3});
     const MemoryAccount account = memory_account(program);
     int64_t sum = 0;
     std::map<Category, int64_t> by;
@@ -154,7 +158,9 @@ TEST_CASE("an all-reduce moves 2 (n-1)/n of the padded gradients and of the loss
   }
 }
 
-TEST_CASE("a program of SmolLM2's shape has its parameters, padding under one in a thousand, and its traffic") {
+TEST_CASE(
+    "a program of SmolLM2's shape has its parameters, padding under one in a thousand, and its "
+    "traffic") {
   const Built built = build(smollm2(), Mode::kTrain, UnitGranularity::kLayer, {1, 64});
   const int64_t psi = 134515008;
   CHECK(count_parameters(built.model).total == psi);
@@ -162,7 +168,8 @@ TEST_CASE("a program of SmolLM2's shape has its parameters, padding under one in
   const int64_t bytes = program.at(buffer_named(program, buffer_names::kParameters)).bytes;
   CHECK(bytes >= psi * 4);
   CHECK(static_cast<double>(bytes) < static_cast<double>(psi * 4) * 1.001);
-  CHECK(static_cast<double>(all_reduce_bytes(program, 4)) == Approx(2.0 * psi * 4 * 3 / 4).epsilon(1e-3));
+  CHECK(static_cast<double>(all_reduce_bytes(program, 4)) ==
+        Approx(2.0 * psi * 4 * 3 / 4).epsilon(1e-3));
   CHECK(check(program).empty());
 }
 

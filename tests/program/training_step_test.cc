@@ -14,8 +14,10 @@ using namespace fixtures;
 TEST_CASE("the step of a one-block model on two micro-batches reads as its golden") {
   for (const bool tied : {false, true}) {
     const Program program =
-        build(small_config(1, tied)).step({.micro_batches = 2, .optimizer_states = 1, .bucket_elements = 1});
-    const std::string golden = cat(FTRUN_SOURCE_DIR, "/tests/program/", tied ? "tied" : "untied", "_step.golden");
+        build(small_config(1, tied))
+            .step({.micro_batches = 2, .optimizer_states = 1, .bucket_elements = 1});
+    const std::string golden =
+        cat(FTRUN_SOURCE_DIR, "/tests/program/", tied ? "tied" : "untied", "_step.golden");
     CHECK(program_text(program) == read_file(golden));
   }
 }
@@ -54,7 +56,8 @@ TEST_CASE("each layer runs once forward and once backward a micro-batch, in orde
     const Program program = c.built.step(c.options);
     std::vector<std::string> labels;
     for (const Instr& instr : program.instrs)
-      if (instr.kind == InstrKind::kLoadBatch || instr.layer >= 0) labels.push_back(instr_label(instr));
+      if (instr.kind == InstrKind::kLoadBatch || instr.layer >= 0)
+        labels.push_back(instr_label(instr));
     std::vector<std::string> wanted;
     const auto layers = static_cast<int>(c.built.model.layers.size());
     for (int m = 0; m < c.options.micro_batches; ++m) {
@@ -76,28 +79,36 @@ std::string history(const Program& program, const Range& gradient) {
         if (overlaps(range, gradient)) return true;
       return false;
     };
-    if (instr.kind == InstrKind::kAllReduce && meets(instr.writes)) text += 'r';
-    else if (instr.kind == InstrKind::kGradientNorm && meets(instr.reads)) text += 'n';
-    else if (instr.kind == InstrKind::kUpdate && meets(instr.reads)) text += 'u';
-    else if (meets(instr.writes)) text += instr.accumulate ? 'a' : 'w';
+    if (instr.kind == InstrKind::kAllReduce && meets(instr.writes))
+      text += 'r';
+    else if (instr.kind == InstrKind::kGradientNorm && meets(instr.reads))
+      text += 'n';
+    else if (instr.kind == InstrKind::kUpdate && meets(instr.reads))
+      text += 'u';
+    else if (meets(instr.writes))
+      text += instr.accumulate ? 'a' : 'w';
   }
   return text;
 }
 
-TEST_CASE("a gradient is overwritten first, then added to, reduced once, put into the norm and used once") {
+TEST_CASE(
+    "a gradient is overwritten first, then added to, reduced once, put into the norm and used "
+    "once") {
   for (const Case& c : random_cases(43, 40)) {
     const Program program = c.built.step(c.options);
     const StepLayouts layouts = step_layouts(c.built.partition);
     const BufferId gradients = buffer_named(program, buffer_names::kGradients);
     for (const Unit& unit : c.built.partition.units) {
       for (const Slice& slice : unit.slices) {
-        const Range range{gradients, (layouts.gradients.at(unit.id) + slice.position_in_unit) * 4, slice.extent * 4};
+        const Range range{gradients, (layouts.gradients.at(unit.id) + slice.position_in_unit) * 4,
+                          slice.extent * 4};
         const std::string& name = c.built.model.tensor(slice.tensor).name;
         // A tied matrix has the embedding's and the head's gradient in every micro-batch.
         const bool twice = c.built.model.tied && name == "model.embed_tokens.weight";
         const int writes = c.options.micro_batches * (twice ? 2 : 1);
         INFO(name);
-        REQUIRE(history(program, range) == "w" + std::string(static_cast<size_t>(writes - 1), 'a') + "rnu");
+        REQUIRE(history(program, range) ==
+                "w" + std::string(static_cast<size_t>(writes - 1), 'a') + "rnu");
       }
     }
   }
@@ -185,7 +196,8 @@ TEST_CASE("every value that a layer's lists touch is bound to bytes of its size"
 TEST_CASE("a step needs a model that was built for it") {
   const Built evaluate = build(small_config(1, false), Mode::kEvaluate);
   const Built train = build(small_config(1, false));
-  CHECK_THROWS_WITH(evaluate.step({}), Catch::Contains("a training step needs a model built for training"));
+  CHECK_THROWS_WITH(evaluate.step({}),
+                    Catch::Contains("a training step needs a model built for training"));
   CHECK_THROWS_WITH(build_evaluation_step(train.model, train.partition, {}),
                     Catch::Contains("an evaluation step needs a model built for evaluation"));
   CHECK_THROWS_WITH(build_logits_step(train.model, train.partition),

@@ -339,7 +339,7 @@ TEST_CASE("names of secrets are told from names of tokens") {
         "aws_secret_access_key", "apikey", "passwd", "passphrase", "myapikey"})
     REQUIRE(is_secret_name(name));
   for (const char* name : {"tokenizer", "total_tokens", "tokens_per_second", "key", "keys", "seed",
-                           "author", "monkey", "keyboard", "", "secretary"})
+                           "author", "monkey", "keyboard", "", "secretary", "token_dtype"})
     REQUIRE_FALSE(is_secret_name(name));
 }
 

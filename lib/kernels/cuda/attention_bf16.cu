@@ -1,4 +1,5 @@
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/tensor_core.cuh"
 
 // Attention on the tensor cores, after FlashAttention-2 (Dao 2023): scores exist in registers, tile by
 // tile. Tiles are 64 tokens; four warps own 16 rows of the result each. The backward pass runs twice
@@ -22,20 +23,7 @@ inline constexpr int kStride = D + 8;
 template <int D>
 inline constexpr int kTileElements = kTile * kStride<D>;
 
-// --- fragments of mma.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16") ----------------------
-// With g = lane / 4 and t = lane % 4: A holds rows g, g+8 and columns 2t, 2t+1 (+8); B rows 2t, 2t+1
-// (+8) and column g; C rows g, g+8 and columns 2t, 2t+1.
-
-struct FragmentA {
-  uint32_t r[4];
-};
-struct FragmentB {
-  uint32_t r[2];
-};
-struct FragmentC {
-  float r[4] = {0.0F, 0.0F, 0.0F, 0.0F};
-};
-
+// Places in the fragments of tensor_core.cuh: g and 2t of this lane.
 __device__ inline int lane_group() { return threadIdx.x % 32 / 4; }
 __device__ inline int lane_column() { return threadIdx.x % 4 * 2; }
 
@@ -46,14 +34,6 @@ __device__ inline uint32_t pack(float low, float high) {
   uint32_t bits;
   memcpy(&bits, &both, sizeof bits);
   return bits;
-}
-
-/// c += a b
-__device__ inline void multiply(FragmentC& c, const FragmentA& a, const FragmentB& b) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
-      : "+f"(c.r[0]), "+f"(c.r[1]), "+f"(c.r[2]), "+f"(c.r[3])
-      : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b.r[0]), "r"(b.r[1]));
 }
 
 /// A[16,16] = rows and columns of a tile.
@@ -70,17 +50,10 @@ __device__ FragmentB rows_as_b(const Bf16* tile, int row, int column) {
   return {{word(p), word(p + 8)}};
 }
 
-/// B[16,8] = 16 rows and 8 columns of a tile. Lanes 0 to 15 name a row each.
+/// B[16,8] = 16 rows and 8 columns of a tile.
 template <int D>
 __device__ FragmentB block_as_b(const Bf16* tile, int row, int column) {
-  const Bf16* const p = tile + (row + threadIdx.x % 16) * kStride<D> + column;
-  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(p));
-  FragmentB b;
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];\n"
-               : "=r"(b.r[0]), "=r"(b.r[1])
-               : "r"(address)
-               : "memory");
-  return b;
+  return load_rows_as_b(tile + (row + threadIdx.x % 16) * kStride<D> + column);
 }
 
 /// Two neighbouring results, rounded, as the left operand of the next product.
@@ -208,8 +181,7 @@ struct RunningSoftmax {
 
 template <int D>
 __global__ void __launch_bounds__(kThreads) attention_forward(AttentionArgs<Bf16> args) {
-  extern __shared__ uint4 memory[];
-  Bf16* const q = reinterpret_cast<Bf16*>(memory);
+  Bf16* const q = shared_memory<Bf16>();
   Bf16* const k = q + kTileElements<D>;
   Bf16* const v = k + kTileElements<D>;
   const int block = args.blocks - 1 - blockIdx.x, head = blockIdx.y, row = blockIdx.z;  // the longest first
@@ -267,8 +239,7 @@ constexpr int kPart = 32;
 // dq of a block of queries.
 template <int D>
 __global__ void __launch_bounds__(kThreads) attention_dq(AttentionArgs<Bf16> args) {
-  extern __shared__ uint4 memory[];
-  Bf16* const q = reinterpret_cast<Bf16*>(memory);
+  Bf16* const q = shared_memory<Bf16>();
   Bf16* const da = q + kTileElements<D>;
   Bf16* const k = da + kTileElements<D>;
   Bf16* const v = k + kTileElements<D>;
@@ -325,10 +296,9 @@ inline constexpr int kOutColumns = D < 128 ? D : 128;
 // dk and dv of a block of keys: rows of the scores are keys here, columns queries.
 template <int D>
 __global__ void __launch_bounds__(kThreads) attention_dkv(AttentionArgs<Bf16> args) {
-  extern __shared__ uint4 memory[];
   __shared__ float lse[kTile], delta[kTile];
   __shared__ int lowest[kTile];
-  Bf16* const k = reinterpret_cast<Bf16*>(memory);
+  Bf16* const k = shared_memory<Bf16>();
   Bf16* const v = k + kTileElements<D>;
   Bf16* const q = v + kTileElements<D>;
   Bf16* const da = q + kTileElements<D>;

@@ -128,9 +128,8 @@ __device__ inline int first_key(const Args& args, int row, int first) {
 }
 
 __global__ void __launch_bounds__(256) attention_forward(Args args) {
-  extern __shared__ float memory[];
   const int tile = kTile * tile_stride(args);
-  float* const q = memory;
+  float* const q = shared_memory<float>();
   float* const k = q + tile;
   float* const v = k + tile;
   float* const weights = v + tile;
@@ -187,9 +186,8 @@ __device__ inline float score_gradient(float weight, float dp, const Query& quer
 }
 
 __global__ void __launch_bounds__(256) attention_dq(Args args) {
-  extern __shared__ float memory[];
   const int tile = kTile * tile_stride(args);
-  float* const q = memory;
+  float* const q = shared_memory<float>();
   float* const da = q + tile;
   float* const k = da + tile;
   float* const v = k + tile;
@@ -227,9 +225,8 @@ __global__ void __launch_bounds__(256) attention_dq(Args args) {
 
 // Rows of the scores are keys here, columns queries.
 __global__ void __launch_bounds__(256) attention_dkv(Args args) {
-  extern __shared__ float memory[];
   const int tile = kTile * tile_stride(args);
-  float* const k = memory;
+  float* const k = shared_memory<float>();
   float* const v = k + tile;
   float* const q = v + tile;
   float* const da = q + tile;

@@ -96,7 +96,7 @@ __global__ void sum_losses(const double* losses, const int32_t* labels, int64_t 
   counts[threadIdx.x] = count;
   __syncthreads();
   for (int width = kThreads / 2; width > 0; width /= 2) {
-    if (threadIdx.x < width) {
+    if (static_cast<int>(threadIdx.x) < width) {
       sums[threadIdx.x] += sums[threadIdx.x + width];
       counts[threadIdx.x] += counts[threadIdx.x + width];
     }

@@ -123,9 +123,7 @@ __global__ void scatter_rows(const int32_t* tokens, const T* dx, G* dtable, int6
     sort_matches(m);
     add_matches(m, dx, own, width, rows, accumulate);
     accumulate = true;
-    __syncthreads();
-    if (threadIdx.x == 0) m.count = 0;
-    __syncthreads();
+    if (threadIdx.x == 0) m.count = 0;  // read next behind append_matches's barrier
   }
 }
 

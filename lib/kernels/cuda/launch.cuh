@@ -7,6 +7,8 @@
 
 #include "kernels/cuda/check.h"
 
+// How kernels are started. (The tests on machines without a GPU have a file of this name that runs them
+// on the host.)
 namespace ftrun::cuda {
 
 struct Launch {
@@ -27,6 +29,13 @@ void launch(const Launch& shape, void (*kernel)(Parameters...), Arguments... arg
           "asking for shared memory");
   kernel<<<shape.grid, shape.block, shape.shared, shape.stream>>>(static_cast<Parameters>(arguments)...);
   check(cudaGetLastError(), "starting a kernel");
+}
+
+/// The dynamic shared memory of a block.
+template <class T>
+__device__ T* shared_memory() {
+  extern __shared__ uint4 memory[];
+  return reinterpret_cast<T*>(memory);
 }
 
 /// Blocks of a grid's first dimension.

@@ -44,7 +44,7 @@ __global__ void total_squares(const double* sums, int64_t blocks, bool accumulat
   parts[threadIdx.x] = sum;
   __syncthreads();
   for (int width = kTotalThreads / 2; width > 0; width /= 2) {
-    if (threadIdx.x < width) parts[threadIdx.x] += parts[threadIdx.x + width];
+    if (static_cast<int>(threadIdx.x) < width) parts[threadIdx.x] += parts[threadIdx.x + width];
     __syncthreads();
   }
   if (threadIdx.x == 0) *total = (accumulate ? *total : 0.0) + parts[0];

@@ -1,0 +1,395 @@
+"""What is wrong is refused with an exact message, a remedy and the right exit code, before the first
+step where that can be; and a run that failed leaves behind what it had saved."""
+import json
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import tempfile
+
+import numpy as np
+
+from runner import (BINARY, Job, case, checkpoints, environment, ftrun, manifest, must, run_cases, same_run, start, steps,
+                    tiny_model, tiny_weights)
+
+FEW = {"train": {"steps": 4}}
+NO_SHUFFLE = {"shuffle": False, "token_dtype": "uint16"}
+
+
+def said(process):
+    """What ftrun printed as its failure."""
+    return process.stderr[process.stderr.index("ftrun: "):]
+
+
+def expect(process, code, message):
+    must(process, code)
+    assert said(process) == message, f"found:\n{said(process)}\nexpected:\n{message}"
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    job = Job(scratch)
+    root = job.scratch
+    ids = np.fromfile(job.data, dtype=np.uint16)
+
+    def refused(name, code, message, *arguments, **changes):
+        """Expects the run to be refused with `message`, in which CONFIG stands for the config's path."""
+        config = job.config(name, **FEW | changes)
+        expect(ftrun("--config", config, *arguments), code, message.replace("CONFIG", str(config)))
+
+    # --- configs -----------------------------------------------------------------------------
+
+    @case
+    def config_missing_or_unreadable():
+        expect(ftrun(), 2, "ftrun: no config was given\n  remedy: ftrun --config FILE (JSON or YAML); see ftrun --help\n")
+        path = root / "none.json"
+        expect(ftrun("--config", path), 2,
+               f"ftrun: {path}: error: {path}: cannot be read: No such file or directory\n"
+               "  remedy: check the path and the permissions\n1 problem in the config; nothing was started\n")
+        expect(ftrun("--config", root), 2,
+               f"ftrun: {root}: error: {root}: cannot be read: not a regular file\n"
+               "  remedy: check the path and the permissions\n1 problem in the config; nothing was started\n")
+        broken = root / "broken.json"
+        broken.write_text('{"model": {')
+        expect(ftrun("--config", broken), 2, f"ftrun: {broken}:1:11: error: this '{{' is never closed\n"
+                                             "1 problem in the config; nothing was started\n")
+
+    @case
+    def unknown_key():
+        refused("unknown", 2, 'ftrun: CONFIG:13:3: error: train.stepz: unknown key (did you mean "steps"?)\n'
+                              "1 problem in the config; nothing was started\n", train={"stepz": 3})
+
+    @case
+    def wrong_type():
+        refused("type", 2, 'ftrun: CONFIG:11:12: error: train.steps: expected a whole number of at least 1, found "many"\n'
+                           "1 problem in the config; nothing was started\n", train={"steps": "many"})
+
+    @case
+    def contradictory_batch_sizes():
+        refused("batch", 2, "ftrun: CONFIG:34:22: error: train_batch_size 7 cannot be divided by micro 2 × accumulation 2 = 4\n"
+                            "  remedy: the quotient is the number of data-parallel ranks; or give --nproc\n"
+                            "1 problem in the config; nothing was started\n", train_batch_size=7)
+        refused("batch", 2, "ftrun: CONFIG:34:22: error: train_batch_size 8 ≠ micro 2 × accumulation 2 × data-parallel 3 = 12\n"
+                            "  remedy: leave one of the three out: it follows from the other two\n"
+                            "1 problem in the config; nothing was started\n", "--nproc", 3, train_batch_size=8)
+
+    @case
+    def several_problems_at_once():
+        refused("several", 2,
+                'ftrun: CONFIG:9:14: error: data.packing: expected one of concat, documents, none, found "tight"\n'
+                'CONFIG:14:3: error: train.stepz: unknown key (did you mean "steps"?)\n'
+                'CONFIG:18:23: error: gradient_clipping: expected a number of at least 0, found "x"\n'
+                "CONFIG:36:22: error: train_batch_size 7 cannot be divided by micro 2 × accumulation 2 = 4\n"
+                "  remedy: the quotient is the number of data-parallel ranks; or give --nproc\n"
+                f"error: {root}/nothing/config.json: cannot be read: No such file or directory\n"
+                "  remedy: check the path and the permissions\n"
+                "5 problems in the config; nothing was started\n",
+                data={"packing": "tight"}, train={"stepz": 3}, gradient_clipping="x", train_batch_size=7,
+                model={"path": str(root / "nothing")})
+
+    @case
+    def mesh_and_ranks_disagree():
+        refused("mesh", 2, "ftrun: CONFIG:35:11: error: parallel.data 2 × tensor 1 × pipeline 1 × context 1 = 2 ≠ 3 ranks\n"
+                           "  remedy: write parallel.data: 3 or auto\n1 problem in the config; nothing was started\n",
+                "--nproc", 3, parallel={"data": 2})
+
+    @case
+    def features_that_are_not_there():
+        refused("features", 3,
+                "ftrun: the config is valid, but this build cannot do what it asks for:\n"
+                "CONFIG:35:12: not supported yet: ZeRO stage 2 (zero_optimization.stage)\n"
+                "CONFIG:38:14: not supported yet: training in bf16 on the CPU (bf16.enabled)\n"
+                "CONFIG:40:15: not supported yet: recompute full (recompute)\n"
+                "CONFIG:42:13: not supported yet: tensor parallelism (parallel.tensor)\n"
+                "CONFIG:45:12: not supported yet: exporting weights in fp16 (export.dtype)\n"
+                "  remedy: remove these keys, or wait for a version that has them\n",
+                zero_optimization={"stage": 2}, bf16={"enabled": True}, recompute="full", parallel={"tensor": 2},
+                export={"dtype": "fp16"})
+
+    @case
+    def command_lines():
+        config = job.config("lines")
+        expect(ftrun("plan", "--config", config, "--rank", 9), 2,
+               "ftrun: --rank 9: the run has 1 rank, counted from 0\n  remedy: leave --rank out\n")
+        expect(ftrun("plan", "--config", config, "--nproc", 4, "--rank", 9), 2,
+               "ftrun: --rank 9: the run has 4 ranks, counted from 0\n  remedy: give a rank from 0 to 3\n")
+        nproc = must(ftrun("--config", config, "--nproc", 0), 2)
+        assert nproc.stderr.startswith("--nproc: Value 0 not in range 1 to 1048576\n"), nproc.stderr
+        unknown = must(ftrun("trian"), 2)
+        assert unknown.stderr.startswith("The following argument was not expected: trian\n"), unknown.stderr
+
+    # --- models ------------------------------------------------------------------------------
+
+    @case
+    def model_folder_missing():
+        refused("nomodel", 4, f"ftrun: error: {root}/nothing/config.json: cannot be read: No such file or directory\n"
+                              "  remedy: check the path and the permissions\n1 problem in the model; nothing was started\n",
+                model={"path": str(root / "nothing")})
+
+    @case
+    def model_without_weights():
+        folder = tiny_model(root / "noweights")
+        (folder / "model.safetensors").unlink()
+        refused("noweights-run", 4, f"ftrun: {folder}: has neither model.safetensors nor model.safetensors.index.json\n"
+                                    "  remedy: check that the download of the model is complete\n", model={"path": str(folder)})
+
+    @case
+    def model_truncated():
+        folder = tiny_model(root / "truncated")
+        whole = (folder / "model.safetensors").read_bytes()
+        (folder / "model.safetensors").write_bytes(whole[:len(whole) // 2])
+        message = (f'{folder}/model.safetensors: tensor "model.layers.0.mlp.down_proj.weight": data ends at byte 60288, '
+                   "the file holds only 56992 bytes of data\n"
+                   "  remedy: the file is damaged, incomplete or not a safetensors file: fetch or write it again\n")
+        refused("truncated-run", 4, f"ftrun: {message}", model={"path": str(folder)})
+        both = must(ftrun("--config", job.config("truncated-run", **FEW, model={"path": str(folder)}), "--nproc", 2), 4)
+        cause = re.sub(r"\d+\.\ds after", "N s after", both.stderr[both.stderr.index("error: "):])
+        assert cause == f"error: rank 0, 1: exit code 4, N s after the start: opening the model: rank 0: {message}", cause
+        # Nothing but an empty skeleton was left, so the repaired run needs no other folder.
+        (folder / "model.safetensors").write_bytes(whole)
+        job.run("truncated-run", **FEW, model={"path": str(folder)})
+
+    @case
+    def weights_not_of_the_config():
+        folder = tiny_model(root / "mismatch", intermediate_size=64)
+        refused("mismatch-run", 4,
+                f"ftrun: {folder}: the weights are not those of its config.json:\n" + "".join(
+                    f"  tensor model.layers.{layer}.mlp.{name}.weight has shape {found}; expected {expected}\n"
+                    for layer in (0, 1) for name, found, expected in (
+                        ("gate_proj", [48, 32], [64, 32]), ("up_proj", [48, 32], [64, 32]), ("down_proj", [32, 48], [32, 64])))
+                + "  remedy: use the config.json and the weights of the same model\n", model={"path": str(folder)})
+
+    @case
+    def model_config_wrong():
+        folder = tiny_model(root / "badconfig", hidden_size=-3)
+        refused("badconfig-run", 4,
+                f"ftrun: error: {folder}/config.json: hidden_size: found -3; expected a whole number from 1 to 1048576\n"
+                "1 problem in the model; nothing was started\n", model={"path": str(folder)})
+
+    @case
+    def family_unknown():
+        folder = tiny_model(root / "family", architectures=["MambaForCausalLM"], model_type="mamba")
+        refused("family-run", 3, f'ftrun: {folder}/config.json: model_type "mamba" is not supported yet\n'
+                                 "  remedy: supported families: llama, mistral, qwen2, qwen3\n", model={"path": str(folder)})
+
+    @case
+    def weights_with_nan_stop_the_run():
+        weights = tiny_weights()
+        weights["model.layers.1.mlp.up_proj.weight"][3, 4] = np.nan
+        folder = tiny_model(root / "nan", weights)
+        run = must(ftrun("--config", job.config("nan-run", model={"path": str(folder)},
+                                                train={"steps": 40, "max_nonfinite_steps": 3})), 7)
+        place = "the weight model.layers.1.mlp.up_proj.weight is not finite"
+        left_out = "loss or gradient is not finite; the update was left out"
+        assert run.stderr.endswith(
+            f"warning: step 1: {left_out} (1 in a row): {place}\n"
+            f"warning: step 2: {left_out} (2 in a row)\n"
+            f"warning: step 3: {left_out} (3 in a row)\n"
+            f"ftrun: step 3: loss or gradient was not finite for 3 steps in a row: {place}\n"
+            "  remedy: lower the learning rate, check the data of these steps, or raise train.max_nonfinite_steps\n"), run.stderr
+        record = manifest(job.out("nan-run"))
+        assert record["exit_code"] == 7 and record["counters"]["skipped_steps"] == 3, record["counters"]
+        lines = steps(job.out("nan-run"))
+        assert [m["skipped"] for m in lines] == [True] * 3 and lines[0]["loss"] == "NaN", lines
+
+    @case
+    def diverging_run_stops():
+        run = job.run("diverged", code=7, optimizer={"type": "SGD", "params": {"lr": 1e30}}, gradient_clipping=0.0,
+                      train={"steps": 40, "max_nonfinite_steps": 2})
+        assert re.search(r"\nftrun: step \d+: loss or gradient was not finite for 2 steps in a row", run.stderr), run.stderr
+
+    # --- data --------------------------------------------------------------------------------
+
+    @case
+    def data_missing():
+        refused("nodata", 4, f"ftrun: {root}/none.bin: no such file\n"
+                             "  remedy: check the path, or write the data with scripts/prepare_data.py\n",
+                data={"train": str(root / "none.bin")})
+
+    @case
+    def data_refused_on_several_ranks_is_told_once():
+        config = job.config("nodata-2", **FEW, data={"train": str(root / "none.bin")})
+        run = must(ftrun("--config", config, "--nproc", 2), 4)
+        assert run.stderr.count("none.bin: no such file") == 1, run.stderr
+
+    @case
+    def token_ids_out_of_range():
+        bad = ids.copy()
+        bad[100] = 5000
+        path = root / "ids.bin"
+        path.write_bytes(bad.tobytes())
+        changes = {"data": {"train": str(path), **NO_SHUFFLE}}
+        message = (f"{path}: sample 3, token 4 (file offset 200): id 5000 is outside the model's 211 rows\n"
+                   "  remedy: prepare the data with this model's own tokenizer\n")
+        for ranks in (1, 2):
+            run = must(ftrun("--config", job.config(f"ids-{ranks}", **FEW | changes), "--nproc", ranks), 4)
+            assert run.stderr.count(str(path)) == 1, run.stderr
+            assert message in run.stderr, run.stderr
+        expect(ftrun("check", "--config", job.config("ids-check", **FEW | changes), "--data", "-q"), 4,
+               "ftrun: the data cannot be trained on:\n"
+               f"{path}: sample 3, token 4 (file offset 200): id 5000 is outside the model's 211 rows\n"
+               "  remedy: prepare it again with the tokenizer of this model\n")
+
+    @case
+    def data_truncated_or_empty():
+        for name, size, message in (
+                ("odd", 4001, "has 4001 bytes, not a whole number of uint16 tokens (as data.token_dtype says)\n"
+                              "  remedy: correct the type, or copy the file again if it was cut short\n"),
+                ("short", 20, "has 10 tokens; one row of sequence length 32 needs 33\n"
+                              "  remedy: lower data.sequence_length, or use more text\n"),
+                ("empty", 0, "holds no tokens\n  remedy: write the data again with scripts/prepare_data.py\n")):
+            path = root / f"{name}.bin"
+            path.write_bytes(ids.tobytes()[:size])
+            refused(name, 4, f"ftrun: {path}: {message}", data={"train": str(path), "token_dtype": "uint16"})
+
+    @case
+    def megatron_files_cut_short():
+        documents = ids[:4000].reshape(40, 100)
+        index = (b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 40, 41) + np.full(40, 100, np.int32).tobytes()
+                 + (np.arange(40, dtype=np.int64) * 200).tobytes() + np.arange(41, dtype=np.int64).tobytes())
+        for name, data, head, message in (
+                ("m-whole", documents.tobytes(), index, None),
+                ("m-data", documents.tobytes()[:-50], index,
+                 f"{root}/m-data.bin: has 7950 bytes; sequence 39 of its index {root}/m-data.idx ends at byte 8000"),
+                ("m-index", documents.tobytes(), index[:-50],
+                 f"{root}/m-index.idx: the header says 40 sequences and 41 document boundaries, that is 842 bytes; the file has 792")):
+            (root / f"{name}.bin").write_bytes(data)
+            (root / f"{name}.idx").write_bytes(head)
+            changes = {"data": {"train": str(root / f"{name}.bin")}}
+            if message is None:
+                job.run(f"{name}-run", **FEW, **changes)
+            else:
+                refused(f"{name}-run", 4, f"ftrun: {message}\n  remedy: write the pair again with scripts/prepare_data.py or "
+                                          "Megatron's preprocess_data.py, or copy both files again\n", **changes)
+
+    @case
+    def data_all_masked():
+        masked = root / "masked.jsonl"
+        line = json.dumps({"input_ids": [1, 2, 3, 4] * 20, "labels": [-100] * 80})
+        masked.write_text((line + "\n") * 20)
+        message = (f"ftrun: {masked}: none of its 1600 tokens counts in the loss: there is nothing to train on\n"
+                   "  remedy: every label is masked; write the data again with prompts masked but answers not\n")
+        refused("masked", 4, message, data={"train": str(masked)})
+        refused("masked", 4, message, data={"validation": str(masked)})
+
+    @case
+    def validation_whose_first_rows_are_masked():
+        path = root / "late.jsonl"
+        hidden = json.dumps({"input_ids": list(range(1, 34)), "labels": [-100] * 33})
+        shown = json.dumps({"input_ids": list(range(1, 34))})
+        path.write_text((hidden + "\n") * 8 + shown + "\n")
+        run = must(ftrun("--config", job.config("late", **FEW | {"train": {"steps": 4, "evaluation": {"samples": 2}}},
+                                                data={"validation": str(path)})), 4)
+        assert said(run) == (f"ftrun: {path}: no token counts in the first 2 sequences, so they have no loss\n"
+                             "  remedy: raise train.evaluation.samples, or validate on other data\n"), run.stderr
+
+    @case
+    def jsonl_garbled():
+        path = root / "garbled.jsonl"
+        path.write_text('{"input_ids":[1,2,3]}\n{"input_ids":[1,2\n')
+        refused("garbled", 4, f"ftrun: {path}:2: column 18: expected ',' or ']'\n"
+                              '  remedy: expected one object a line, such as {"input_ids": [1, 2, 3], "labels": [-100, 2, 3]}\n',
+                data={"train": str(path)})
+
+    # --- the run folder ----------------------------------------------------------------------
+
+    @case
+    def output_folder_in_use():
+        running = start("--config", job.config("busy", train={"steps": 100000}))
+        running.await_line("step 3/")
+        for more in ((), ("--resume", "auto"), ("--nproc", 2)):
+            run = must(ftrun("--config", job.config("busy", train={"steps": 100000}), *more), 5)
+            pid = running.process.pid
+            assert run.stderr.count(f"output_dir {job.out('busy')}: another run is using it (process {pid} on ") == 1, run.stderr
+            assert f"remedy: wait for that run or stop it (kill {pid}), or choose another output_dir\n" in run.stderr, run.stderr
+        running.kill(signal.SIGTERM)
+        running.wait(143)
+
+    @case
+    def output_folder_is_a_file():
+        refused("file", 2, f"ftrun: output_dir {job.data}: it exists and is not a folder\n"
+                           "  remedy: choose another output_dir\n", output_dir=str(job.data))
+
+    @case
+    def reader_of_the_output_leaves():
+        for ranks in (1, 2):
+            config = job.config(f"deaf-{ranks}", train={"steps": 60})
+            process = subprocess.Popen([BINARY, "--config", str(config), "--nproc", str(ranks)], stdout=subprocess.PIPE,
+                                       stderr=subprocess.DEVNULL, env=environment())
+            process.stdout.readline()
+            process.stdout.close()
+            assert process.wait(60) == 0
+            assert len(steps(job.out(f"deaf-{ranks}"))) == 60
+
+    # --- checkpoints -------------------------------------------------------------------------
+
+    def damaged(name):
+        """A run of 4 steps whose newest checkpoint, of step 4, has one wrong byte."""
+        saved = {"checkpoint": {"every": 2, "keep_last": 0}}
+        job.run(name, **FEW, **saved)
+        path = job.out(name) / "checkpoints/step-00000004/rank-00000.safetensors"
+        data = bytearray(path.read_bytes())
+        data[-100] ^= 1
+        path.write_bytes(data)
+        return saved, path
+
+    @case
+    def damaged_checkpoint_is_passed_over_aloud():
+        saved, path = damaged("damaged")
+        again = job.run("damaged", "--resume", "auto", train={"steps": 8}, **saved)
+        assert f"error: checkpoint step-00000004 is passed over: {path}: " in again.stderr, again.stderr
+        assert f"resumed from {job.out('damaged')}/checkpoints/step-00000002\n" in again.stdout, again.stdout
+        job.run("undamaged", train={"steps": 8}, **saved)
+        same_run(job.out("damaged"), job.out("undamaged"))
+
+    @case
+    def no_good_checkpoint_is_an_error():
+        saved, path = damaged("ruined")
+        shutil.rmtree(job.out("ruined") / "checkpoints/step-00000002")
+        for more in (("--resume", "auto"), ("--resume", "4")):
+            run = must(ftrun("--config", job.config("ruined", train={"steps": 8}, **saved), *more), 4)
+            assert f"checkpoint can{'not' if more[1] == '4' else ''} be used: {path}: " in said(run), run.stderr
+        verified = must(ftrun("verify", job.out("ruined")), 4)
+        assert str(path) in verified.stderr, verified.stderr
+
+    @case
+    def disk_limit_while_saving_keeps_the_checkpoint_before():
+        job.run("limit", train={"steps": 4})
+        config = job.config("limit", train={"steps": 8}, checkpoint={"every": 2})
+        run = must(ftrun("--config", config, "--resume", "auto", wrapper=("bash", "-c", 'ulimit -f 100; exec "$@"', "-")), 5)
+        assert re.search(r"ftrun: checkpoint step-00000006 was not written: \S+/rank-00000.safetensors: \w+ failed: File too large", said(run)), run.stderr
+        assert checkpoints(job.out("limit")) == ["step-00000004"], checkpoints(job.out("limit"))
+        assert manifest(job.out("limit"))["exit_code"] == 5
+        must(ftrun("--config", config, "--resume", "auto"))
+        job.run("unlimited", train={"steps": 8})
+        same_run(job.out("limit"), job.out("unlimited"))
+
+    @case
+    def full_disk_while_saving_keeps_the_checkpoint_before():
+        disk = root / "disk"
+        disk.mkdir()
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=700k", "tmpfs", disk], capture_output=True, text=True)
+        if mounted.returncode != 0:
+            print(f"  not run: a small file system cannot be mounted here ({mounted.stderr.strip()})")
+            return
+        try:
+            for ranks in (1, 2):
+                out = disk / f"run-{ranks}"
+                changes = {"output_dir": str(out), "train": {"steps": 8}, "checkpoint": {"every": 2, "keep_last": 1}}
+                config = job.config(f"disk-{ranks}", **changes)
+                full = must(ftrun("--config", config, "--nproc", ranks), 5)
+                assert "checkpoint step-00000004 was not written: " in full.stderr, full.stderr
+                assert "No space left on device (" in full.stderr and full.stderr.count("No space left") == 1, full.stderr
+                assert "remedy: free space on that file system, or write to another one (output_dir)" in full.stderr, full.stderr
+                assert checkpoints(out) == ["step-00000002"], checkpoints(out)
+                must(ftrun("verify", out))
+                subprocess.run(["mount", "-o", "remount,size=10m", disk], check=True)
+                must(ftrun("--config", config, "--nproc", ranks, "--resume", "auto"))
+                job.run(f"roomy-{ranks}", "--nproc", ranks, train={"steps": 8})
+                same_run(out, job.out(f"roomy-{ranks}"))
+                shutil.rmtree(out)
+                subprocess.run(["mount", "-o", "remount,size=700k", disk], check=True)
+        finally:
+            subprocess.run(["umount", disk], check=True)
+
+    run_cases()

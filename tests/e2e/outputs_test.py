@@ -1,0 +1,284 @@
+"""What a run writes: metrics, TensorBoard events, manifest, config, logs, plot, checkpoints and a
+Hugging Face folder that gives the loss the run ended with."""
+import csv
+import fcntl
+import os
+import pty
+import re
+import struct
+import tempfile
+import termios
+import xml.etree.ElementTree
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import numpy as np
+
+from runner import (BINARY, VOCABULARY, Job, case, checkpoints, environment, exported, ftrun, manifest, metrics, must, near, numbers,
+                    run_cases, steps, tiny_data)
+
+SEQUENCE, VALIDATION_ROWS = 32, 10
+
+
+def varint(data, at):
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return value, at
+
+
+def fields(data):
+    """The fields of a protobuf message as (number, value)."""
+    at = 0
+    while at < len(data):
+        key, at = varint(data, at)
+        kind = key & 7
+        if kind == 0:
+            value, at = varint(data, at)
+        elif kind == 2:
+            size, at = varint(data, at)
+            value, at = data[at:at + size], at + size
+        else:
+            size = 8 if kind == 1 else 4
+            value, at = data[at:at + size], at + size
+        yield key >> 3, value
+
+
+def crc32c(data):
+    crc = 0xffffffff
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82f63b78 if crc & 1 else 0)
+    crc ^= 0xffffffff
+    return ((crc >> 15 | crc << 17) + 0xa282ead8) & 0xffffffff
+
+
+def events(path):
+    """The scalars of an event file as {(tag, step): value}; checks both checksums of each record."""
+    data, at, found = path.read_bytes(), 0, {}
+    while at < len(data):
+        (size,) = struct.unpack_from("<Q", data, at)
+        body = data[at + 12:at + 12 + size]
+        assert struct.unpack_from("<I", data, at + 8)[0] == crc32c(data[at:at + 8])
+        assert struct.unpack_from("<I", data, at + 12 + size)[0] == crc32c(body)
+        at += 16 + size
+        event = dict(fields(body))
+        for number, summary in fields(body):
+            if number == 5:
+                for _, value in fields(summary):
+                    parts = dict(fields(value))
+                    found[parts[1].decode(), event.get(2, 0)] = struct.unpack("<f", parts[2])[0]
+    return found
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    job = Job(scratch)
+    validation = tiny_data(job.scratch / "validation.bin", tokens=SEQUENCE * 12 + 1, seed=5)
+    (job.model / "tokenizer.json").write_text("{}")
+    (job.model / "tokenizer_config.json").write_text('{"a": 1}')
+    FULL = {"train": {"steps": 6, "evaluation": {"every": 4, "samples": VALIDATION_ROWS}},
+            "data": {"validation": str(validation), "token_dtype": "uint16"}, "checkpoint": {"every": 3, "keep_last": 2},
+            "steps_per_print": 3, "wall_clock_breakdown": True,
+            "csv_monitor": {"enabled": True, "output_path": str(job.scratch / "csv"), "job_name": "tiny"}}
+
+    def validations(out):
+        return {m["step"]: m["validation_loss"] for m in metrics(out) if "validation_loss" in m}
+
+    @case
+    def what_is_printed():
+        done = job.run("run", **FULL)
+        lines = done.stdout.splitlines()
+        for start in ("step 6/6  loss ", f"saved {job.out('run')}/checkpoints/step-00000003 (",
+                      f"exported {job.out('run')}/export/model", "memory of rank 0", "step  training loss",
+                      "step=3, skipped=0, lr=[0.003], mom=[[0.9, 0.95]]", "time (ms) | "):
+            assert any(line.startswith(start) for line in lines), f"no line {start!r}:\n{done.stdout}"
+        # What was decided is said once, on stderr.
+        assert done.stderr.count("default: scheduler = constant") == 1, done.stderr
+        assert len([line for line in lines if line.startswith("step ") and "/6  loss" in line]) == 6, done.stdout
+
+    @case
+    def metrics_have_their_fields():
+        lines = metrics(job.out("run"))
+        assert [m["step"] for m in lines] == [0, 1, 2, 3, 4, 5, 6]
+        assert set(lines[0]) == {"step", "validation_loss", "validation_seconds"}, lines[0]
+        for line in lines[1:]:
+            assert {"step", "samples", "loss", "grad_norm", "lr", "tokens", "tokens_per_second", "step_seconds",
+                    "data_wait_seconds", "exposed_communication_seconds", "counters", "memory"} <= set(line), line
+            assert line["samples"] == 4 * line["step"] and line["tokens"] == 4 * SEQUENCE
+            assert line["step_seconds"] >= line["data_wait_seconds"] >= 0 and line["tokens_per_second"] > 0
+            near("tokens per second", [line["tokens_per_second"]], [line["tokens"] / line["step_seconds"]], 1e-9)
+            assert {"parameters", "gradients", "optimizer", "activations"} <= set(line["memory"]), line["memory"]
+        assert list(validations(job.out("run"))) == [0, 4, 6]
+
+    @case
+    def tensorboard_holds_the_same_numbers():
+        (path,) = (job.out("run") / "tensorboard").iterdir()
+        found = events(path)
+        for line in steps(job.out("run")):
+            near("train/loss", [found["train/loss", line["step"]]], [line["loss"]], 1e-6)
+        tags = {tag for tag, _ in found}
+        assert any(tag.startswith("validation/") for tag in tags) and any(tag.startswith("time/") for tag in tags), tags
+
+    @case
+    def csv_monitor_holds_the_same_numbers():
+        path = job.scratch / "csv" / "tiny" / "Train_Samples_train_loss.csv"
+        rows = list(csv.reader(path.read_text().splitlines()))
+        assert rows[0] == ["step", "train_loss"]
+        expected = [[str(m["samples"]), m["loss"]] for m in steps(job.out("run"))]
+        assert [[step, float(loss)] for step, loss in rows[1:]] == expected, rows
+        assert (job.scratch / "csv" / "tiny" / "Train_Samples_lr.csv").exists()
+
+    @case
+    def manifest_tells_what_ran():
+        record = manifest(job.out("run"))
+        assert record["exit_code"] == 0 and record["exit_reason"] == "done" and record["ended"] >= record["started"]
+        assert record["build"]["version"] and record["machine"]["cores"] > 0 and record["seed"] == 42
+        assert record["topology"] == {"data": 1} and record["counters"]["ready_milliseconds"] > 0
+        weights = job.model / "model.safetensors"
+        assert record["model"]["path"] == str(job.model) and record["model"]["bytes"] == weights.stat().st_size
+        assert len(record["model"]["fingerprint"]) == 16 and record["model"]["details"]["family"] == "llama"
+        for role, path in (("train", job.data), ("validation", validation)):
+            data = record["data"][role]
+            assert data["path"] == str(path) and data["bytes"] == path.stat().st_size, data
+            assert len(data["fingerprint"]) == 16 and data["details"]["tokens"] == str(path.stat().st_size // 2), data
+        assert record["config"]["train"]["steps"] == 6 and record["config"]["data"]["token_dtype"] == "uint16"
+
+    @case
+    def fingerprint_follows_the_content():
+        moved = job.scratch / "moved.bin"
+        moved.write_bytes(job.data.read_bytes())
+        other = tiny_data(job.scratch / "other.bin", seed=9)
+        few = {"train": {"steps": 2}}
+        job.run("moved", **few, data={"train": str(moved), "token_dtype": "uint16"})
+        job.run("other", **few, data={"train": str(other), "token_dtype": "uint16"})
+        prints = [manifest(job.out(name))["data"]["train"]["fingerprint"] for name in ("run", "moved", "other")]
+        assert prints[0] == prints[1] != prints[2], prints
+        # The other data under the old name is noticed when the run goes on.
+        moved.write_bytes(other.read_bytes())
+        refused = must(ftrun("--config", job.config("moved", train={"steps": 400},
+                                                    data={"train": str(moved), "token_dtype": "uint16"}), "--resume", "auto"), 2)
+        assert f"  data.train.fingerprint: was {prints[0]}, is now {prints[2]}\n" in refused.stderr, refused.stderr
+
+    @case
+    def written_config_reads_back():
+        path = job.out("run") / "config.yaml"
+        checked = must(ftrun("check", "--config", path))
+        assert checked.stdout.endswith("the config is good\n"), checked.stdout
+        job.run("again", "--set", f"output_dir={job.out('again')}", **FULL)
+        must(ftrun("--config", path, "--set", f"output_dir={job.out('from-yaml')}"))
+        assert numbers(job.out("again")) == numbers(job.out("from-yaml")) == numbers(job.out("run"))
+
+    @case
+    def every_rank_has_a_log():
+        job.run("two", "--nproc", 2, **FULL)
+        for rank in (0, 1):
+            log = (job.out("two") / "logs" / f"rank-{rank}.log").read_text()
+            assert f"rank {rank} of 2, ftrun " in log and "step 6: loss " in log, log
+
+    @case
+    def loss_plot_is_a_drawing():
+        tree = xml.etree.ElementTree.parse(job.out("run") / "loss.svg")
+        assert tree.getroot().tag == "{http://www.w3.org/2000/svg}svg"
+        assert "loss by step" in (job.out("run") / "loss.svg").read_text()
+
+    @case
+    def transformers_loads_the_export_and_finds_the_same_loss():
+        import torch
+        import transformers
+        transformers.utils.logging.disable_progress_bar()
+        model = transformers.AutoModelForCausalLM.from_pretrained(job.out("run") / "export" / "model", dtype=torch.float32)
+        ids = torch.from_numpy(np.fromfile(validation, dtype=np.uint16).astype(np.int64))
+        rows = torch.stack([ids[i * SEQUENCE:(i + 1) * SEQUENCE + 1] for i in range(VALIDATION_ROWS)])
+        with torch.no_grad():
+            logits = model(rows[:, :-1]).logits
+        loss = torch.nn.functional.cross_entropy(logits.reshape(-1, VOCABULARY), rows[:, 1:].reshape(-1)).item()
+        near("validation loss", [validations(job.out("run"))[6]], [loss], 1e-5)
+        folder = job.out("run") / "export" / "model"
+        assert (folder / "tokenizer_config.json").read_text() == '{"a": 1}' and (folder / "tokenizer.json").exists()
+
+    @case
+    def validation_does_not_depend_on_the_ranks():
+        # 10 rows in micro-batches of 2 on 2 or 3 ranks leave padding over.
+        losses = {}
+        for ranks in (1, 2, 3):
+            name = f"ranks-{ranks}"
+            job.run(name, "--nproc", ranks, **FULL | {"csv_monitor": None}, train_batch_size=12, gradient_accumulation_steps=None)
+            losses[ranks] = list(validations(job.out(name)).values())
+        near("2 ranks", losses[2], losses[1], 1e-6)
+        near("3 ranks", losses[3], losses[1], 1e-6)
+
+    @case
+    def checkpoint_commands():
+        out = job.out("run")
+        assert checkpoints(out) == ["step-00000003", "step-00000006"]
+        assert (out / "checkpoints" / "latest").read_text().strip() == "step-00000006"
+        shown = must(ftrun("inspect", out)).stdout
+        assert "step-00000006" in shown and "step-00000003" in shown, shown
+        assert "every file is complete and undamaged" in must(ftrun("verify", out)).stdout
+        for source, step in ((out, 6), (out / "checkpoints" / "step-00000003", 3)):
+            target = job.scratch / f"converted-{step}"
+            must(ftrun("convert", source, "--model", job.model, "--out", target))
+            assert (target / "config.json").exists() and (target / "tokenizer_config.json").exists()
+        last = exported(out)
+        from safetensors.numpy import load_file
+        converted = load_file(job.scratch / "converted-6" / "model.safetensors")
+        assert set(converted) == set(last) and all(np.array_equal(converted[n], last[n]) for n in last)
+        earlier = load_file(job.scratch / "converted-3" / "model.safetensors")
+        assert any(not np.array_equal(earlier[n], last[n]) for n in last)
+
+    @case
+    def inspect_shows_models_and_data():
+        assert "llama" in must(ftrun("inspect", job.model)).stdout.lower()
+        assert "4097" in must(ftrun("inspect", job.data)).stdout.replace(",", "").replace(" ", "")
+        missing = must(ftrun("inspect", job.scratch / "nothing"), 4)
+        assert "nothing" in missing.stderr, missing.stderr
+
+    def on_a_terminal(*arguments, columns=72, output=None):
+        """What a run writes to a terminal; with `output` its stdout goes to that file instead."""
+        pid, terminal = pty.fork()
+        if pid == 0:
+            if output:
+                os.dup2(os.open(output, os.O_CREAT | os.O_WRONLY), 1)
+            os.execve(BINARY, [BINARY, *map(str, arguments)], environment({"TERM": "xterm", "LANG": "C", "LC_ALL": "C"}))
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        text = b""
+        try:
+            while more := os.read(terminal, 65536):
+                text += more
+        except OSError:  # the other end is closed
+            pass
+        os.close(terminal)
+        assert os.waitpid(pid, 0)[1] == 0, text.decode()
+        return text.decode()
+
+    @case
+    def terminal_has_a_live_line_and_a_file_has_lines():
+        for ranks in (1, 2):
+            config = job.config(f"live-{ranks}", train={"steps": 40}, checkpoint={"every": 20})
+            screen = on_a_terminal("--config", config, "--nproc", ranks)
+            drawn = [re.sub(r"\x1b\[[0-9;]*[mK]", "", line) for line in re.split("[\r\n]+", screen)]
+            live = [line for line in drawn if line.startswith("step ") and "%" in line]
+            assert len(live) >= 2 and live[-1].startswith("step 40/40"), screen
+            assert all(len(line) < 72 for line in live), live
+            assert not any("grad_norm" in line for line in drawn), screen
+            # What is said meanwhile stands on lines of its own.
+            saved = [line for line in drawn if "saved " in line]
+            assert len(saved) == 2 and all(re.match(r"(\[rank 0\] )?saved ", line) for line in saved), saved
+        path = job.scratch / "redirected.txt"
+        screen = on_a_terminal("--config", job.config("redirected", train={"steps": 5}), "--nproc", 2, output=path)
+        assert "step" not in screen.replace("steps", ""), screen
+        assert len(re.findall(r"^\[rank 0\] step \d/5  loss .*  grad_norm ", path.read_text(), re.M)) == 5, path.read_text()
+
+    @case
+    def plan_shows_the_program():
+        config = job.config("planned", **FULL)
+        text = must(ftrun("plan", "--program", "--config", config, "--nproc", 2, "--rank", 1)).stdout
+        for part in ("rank 1 of 2", "forward", "backward", "all_reduce", "update", "memory of a rank", "parameters: "):
+            assert part in text, f"no {part!r} in:\n{text}"
+        assert not job.out("planned").exists()
+
+    run_cases()

@@ -1,0 +1,90 @@
+#include "exec/generate.h"
+
+#include <algorithm>
+
+#include "rig.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+constexpr int64_t kRoom = 8;  // tokens of a row
+constexpr int32_t kVocabulary = 32;
+
+/// A model with a logits program beside its training and evaluation programs.
+struct Writer {
+  Writer()
+      : rig(run_of_one_row(), fixtures::small_model(), *alone.group),
+        plan(plan_logits(fixtures::small_model(), rig.plan.partition, kRoom)),
+        executor(plan.program, plan.model, allocated(), *alone.group) {}
+
+  static Config run_of_one_row() {
+    Config config = fixtures::small_run();
+    config.train_micro_batch_size_per_gpu = 1;
+    return config;
+  }
+  const RankMemory& allocated() {
+    rig.memory.allocate(plan.program);
+    return rig.memory;
+  }
+  std::vector<int32_t> write(const std::vector<int32_t>& prompt, const GenerateOptions& options) {
+    return generate(executor, plan.model, rig.memory, prompt, options);
+  }
+
+  fixtures::Alone alone;
+  fixtures::RankRig rig;
+  PassPlan plan;
+  Executor executor;
+};
+
+/// The loss of `next` after `seen`, by the evaluation program: cross-entropy at one position.
+double loss_of(Writer& writer, const std::vector<int32_t>& seen, int32_t next) {
+  Batch batch = fixtures::random_batch({1, kRoom}, 3);
+  std::fill(batch.tokens.begin(), batch.tokens.end(), 0);
+  std::fill(batch.labels.begin(), batch.labels.end(), -100);
+  const size_t used = std::min<size_t>(kRoom, seen.size());
+  std::copy(seen.end() - static_cast<std::ptrdiff_t>(used), seen.end(), batch.tokens.begin());
+  batch.labels[used - 1] = next;
+  StepRun run;
+  run.micro_batches = {&batch, 1};
+  writer.rig.evaluator.run(run);
+  REQUIRE(run.counted_tokens == 1);
+  return run.loss_sum;
+}
+
+TEST_CASE("without a temperature each new token is the one of the lowest loss, also past the row's end") {
+  Writer writer;
+  const std::vector<int32_t> prompt{3, 1, 4};
+  std::vector<int32_t> seen = prompt;
+  std::vector<int32_t> expected;
+  for (int i = 0; i < 10; ++i) {
+    std::vector<double> losses;
+    for (int32_t next = 0; next < kVocabulary; ++next) losses.push_back(loss_of(writer, seen, next));
+    expected.push_back(static_cast<int32_t>(std::min_element(losses.begin(), losses.end()) - losses.begin()));
+    seen.push_back(expected.back());
+  }
+  REQUIRE(writer.write(prompt, {.tokens = 10}) == expected);
+  REQUIRE(writer.write(prompt, {.tokens = 4}) == std::vector<int32_t>(expected.begin(), expected.begin() + 4));
+}
+
+TEST_CASE("a stop id ends the text and is not part of it") {
+  Writer writer;
+  const std::vector<int32_t> free = writer.write({5, 6}, {.tokens = 6});
+  REQUIRE(free.size() == 6);
+  const auto first = std::find(free.begin(), free.end(), free[3]);
+  REQUIRE(writer.write({5, 6}, {.tokens = 6, .stop_ids = {free[3]}}) == std::vector<int32_t>(free.begin(), first));
+}
+
+TEST_CASE("with a temperature the seed decides, and a low one takes the likeliest") {
+  Writer writer;
+  const GenerateOptions warm{.tokens = 12, .temperature = 1.5, .seed = 1};
+  GenerateOptions other = warm;
+  other.seed = 2;
+  REQUIRE(writer.write({7}, warm) == writer.write({7}, warm));
+  REQUIRE(writer.write({7}, warm) != writer.write({7}, other));
+  REQUIRE(writer.write({7}, {.tokens = 12, .temperature = 1e-6, .seed = 3}) == writer.write({7}, {.tokens = 12}));
+}
+
+}  // namespace
+}  // namespace ftrun

@@ -1,0 +1,89 @@
+#include "exec/stop_signal.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <functional>
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+/// Exit status of a child process that runs `body`, as waitpid gives it.
+int status_of(const std::function<void()>& body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    body();
+    ::_exit(0);
+  }
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  return status;
+}
+
+int exit_of(const std::function<void()>& body) {
+  const int status = status_of(body);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+TEST_CASE("the sum of all ranks' votes tells the signal, whoever got it") {
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) {
+    REQUIRE(voted_signal(stop_vote(signal)) == signal);
+    REQUIRE(voted_signal(1'000'000 * stop_vote(signal)) == signal);
+  }
+  REQUIRE(voted_signal(1000 * stop_vote(0)) == 0);
+}
+
+TEST_CASE("a wish to be started again counts more than an end, and that more than an interrupt") {
+  REQUIRE(voted_signal(999'999 * stop_vote(SIGINT) + stop_vote(SIGTERM)) == SIGTERM);
+  REQUIRE(voted_signal(999'999 * stop_vote(SIGTERM) + stop_vote(SIGUSR1)) == SIGUSR1);
+  REQUIRE(voted_signal(999'999 * stop_vote(SIGINT) + stop_vote(SIGUSR1)) == SIGUSR1);
+}
+
+TEST_CASE("exit codes and names of signals") {
+  REQUIRE(stop_exit_code(SIGINT) == 130);
+  REQUIRE(stop_exit_code(SIGTERM) == 143);
+  REQUIRE(stop_exit_code(SIGUSR1) == 75);
+  REQUIRE(std::string(signal_name(SIGUSR1)) == "SIGUSR1");
+}
+
+TEST_CASE("the first signal is remembered, a second one ends the process with its own code") {
+  REQUIRE(exit_of([] {
+            catch_stop_signals();
+            ::raise(SIGTERM);
+            ::_exit(stop_signal());
+          }) == SIGTERM);
+  REQUIRE(exit_of([] {
+            catch_stop_signals();
+            ::raise(SIGUSR1);
+            ::raise(SIGINT);
+          }) == 130);
+}
+
+TEST_CASE("before the first step a wish to be started again ends with 75, other signals kill") {
+  REQUIRE(exit_of([] {
+            end_at_once_on_signals();
+            ::raise(SIGUSR1);
+          }) == 75);
+  REQUIRE(exit_of([] {
+            std::signal(SIGTERM, SIG_DFL);  // the test program has a handler of its own
+            end_at_once_on_signals();
+            ::raise(SIGTERM);
+          }) == -SIGTERM);
+}
+
+TEST_CASE("neither a closed pipe nor a limit on file sizes kills, and late signals do nothing") {
+  REQUIRE(exit_of([] {
+            end_at_once_on_signals();
+            ::raise(SIGPIPE);
+            ::raise(SIGXFSZ);
+            catch_stop_signals();
+            ignore_stop_signals();
+            for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGTERM}) ::raise(signal);
+          }) == 0);
+}
+
+}  // namespace
+}  // namespace ftrun

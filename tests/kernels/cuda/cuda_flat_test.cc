@@ -1,0 +1,242 @@
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/error.h"
+#include "cuda_rig.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun::test {
+namespace {
+
+Array floats(int64_t count, uint64_t seed) { return random_array({count}, seed); }
+
+std::vector<float> as_floats(const Array& a) { return {a.data.begin(), a.data.end()}; }
+
+template <class T>
+DeviceBytes on_device(const std::vector<T>& values) {
+  DeviceBytes bytes(static_cast<int64_t>(values.size() * sizeof(T)));
+  bytes.write(values.data());
+  return bytes;
+}
+
+DeviceBytes on_device(const Array& a, DType dtype) { return on_device(to_bytes(a, dtype)); }
+
+Array read(const DeviceBytes& bytes, DType dtype) {
+  return from_bytes(bytes.read(), {bytes.size() / dtype_bytes(dtype)}, dtype);
+}
+
+double read_double(const DeviceBytes& bytes) { return read(bytes, DType::kF64).data[0]; }
+
+/// 1003 is no whole number of vectors.
+const std::vector<int64_t> kCounts{1003, 4096};
+
+StepScalars scalars_of(int step) {
+  StepScalars s;
+  s.learning_rate = 3e-3F;
+  s.bias_correction1 = static_cast<float>(1.0 - std::pow(0.9, step + 1));
+  s.bias_correction2 = static_cast<float>(1.0 - std::pow(0.999, step + 1));
+  s.gradient_scale = 0.25F;
+  return s;
+}
+
+Array array_of(const std::vector<float>& v) { return {{static_cast<int64_t>(v.size())}, {v.begin(), v.end()}}; }
+
+TEST_CASE("cuda: Adam and AdamW steps give the CPU's parameters, and their bf16 copy") {
+  for (const int64_t count : kCounts)
+    for (const DType dtype : {DType::kF32, DType::kBF16})
+      for (const bool decoupled : {true, false}) {
+        CAPTURE(count, dtype_name(dtype), decoupled);
+        std::vector<float> p = as_floats(floats(count, 1));
+        std::vector<float> m(static_cast<size_t>(count), 0.0F), v = m;
+        const DeviceBytes dp = on_device(p), dm = on_device(m), dv = on_device(v), copy(2 * count);
+        const AdamOptions options{.weight_decay = 0.1F, .decoupled = decoupled};
+        for (int step = 0; step < 5; ++step) {
+          const StepScalars s = scalars_of(step);
+          const Array g = rounded(floats(count, 100 + static_cast<uint64_t>(step)), dtype);
+          const DeviceBytes dg = on_device(g, dtype), ds = on_device(std::vector<StepScalars>{s});
+          adam_update(p.data(), as_floats(g).data(), m.data(), v.data(), count, options, s);
+          gpu().adam_update({.parameters = dp.as<float>(), .gradients = dg.data(), .gradient_dtype = dtype,
+                             .state1 = dm.as<float>(), .state2 = dv.as<float>(), .bf16_copy = copy.data(),
+                             .count = count}, options, ds.as<StepScalars>(), stream());
+          gpu().synchronize(stream());
+        }
+        REQUIRE(relative_error(read(dp, DType::kF32), array_of(p)) < 1e-6);
+        REQUIRE(relative_error(read(dm, DType::kF32), array_of(m)) < 1e-6);
+        REQUIRE(relative_error(read(dv, DType::kF32), array_of(v)) < 1e-6);
+        REQUIRE((copy.read() == to_bytes(read(dp, DType::kF32), DType::kBF16)));
+        REQUIRE((dp.intact() && dm.intact() && dv.intact() && copy.intact()));
+      }
+}
+
+TEST_CASE("cuda: SGD steps give the CPU's parameters") {
+  for (const SgdOptions variant : {SgdOptions{}, SgdOptions{.weight_decay = 0.05F}, SgdOptions{.momentum = 0.9F},
+                                   SgdOptions{.momentum = 0.9F, .dampening = 0.3F, .weight_decay = 0.01F},
+                                   SgdOptions{.momentum = 0.9F, .weight_decay = 0.01F, .nesterov = true}})
+    for (const int64_t count : kCounts) {
+      CAPTURE(count, variant.momentum, variant.dampening, variant.nesterov);
+      std::vector<float> p = as_floats(floats(count, 1)), buffer(static_cast<size_t>(count), NAN);
+      const DeviceBytes dp = on_device(p), db = on_device(buffer);
+      for (int step = 0; step < 5; ++step) {
+        SgdOptions options = variant;
+        options.first_step = step == 0;
+        const StepScalars s = scalars_of(step);
+        const std::vector<float> g = as_floats(floats(count, 100 + static_cast<uint64_t>(step)));
+        const DeviceBytes dg = on_device(g), ds = on_device(std::vector<StepScalars>{s});
+        const bool momentum = options.momentum != 0.0F;
+        sgd_update(p.data(), g.data(), momentum ? buffer.data() : nullptr, count, options, s);
+        gpu().sgd_update({.parameters = dp.as<float>(), .gradients = dg.data(),
+                          .state1 = momentum ? db.as<float>() : nullptr, .count = count},
+                         options, ds.as<StepScalars>(), stream());
+        gpu().synchronize(stream());
+      }
+      REQUIRE(relative_error(read(dp, DType::kF32), array_of(p)) < 1e-6);
+    }
+}
+
+TEST_CASE("cuda: an update that is not finite changes nothing") {
+  const Array p = floats(4096, 1);
+  const DeviceBytes dp = on_device(p, DType::kF32), dg = on_device(floats(4096, 2), DType::kF32),
+                    dm = on_device(floats(4096, 3), DType::kF32), dv = on_device(floats(4096, 4), DType::kF32),
+                    finite = on_device(std::vector<int32_t>{0}), ds = on_device(std::vector<StepScalars>{scalars_of(0)});
+  gpu().adam_update({.parameters = dp.as<float>(), .gradients = dg.data(), .state1 = dm.as<float>(),
+                     .state2 = dv.as<float>(), .count = 4096, .finite = finite.as<int32_t>()},
+                    AdamOptions{}, ds.as<StepScalars>(), stream());
+  REQUIRE((read(dp, DType::kF32).data == p.data));
+  REQUIRE((read(dm, DType::kF32).data == floats(4096, 3).data));
+}
+
+double device_sum(const Array& g, DType dtype) {
+  const auto count = static_cast<int64_t>(g.data.size());
+  const DeviceBytes dg = on_device(g, dtype), sum(8), scratch(gpu().sum_of_squares_scratch_bytes(count));
+  gpu().sum_of_squares(dg.data(), dtype, count, false, sum.as<double>(), scratch.data(), stream());
+  const double first = read_double(sum);
+  gpu().sum_of_squares(dg.data(), dtype, count, true, sum.as<double>(), scratch.data(), stream());
+  REQUIRE((read_double(sum) == 2.0 * first || !std::isfinite(first)));
+  REQUIRE(scratch.intact());
+  return first;
+}
+
+TEST_CASE("cuda: the sum of squares has the CPU's bits in a block, and agrees to fp64 rounding over any length") {
+  for (const int64_t count : {int64_t{1}, int64_t{31}, int64_t{33}, int64_t{1000}, kNormBlock, 3 * kNormBlock + 77,
+                              300 * kNormBlock + 5})
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      CAPTURE(count, dtype_name(dtype));
+      const Array g = rounded(floats(count, 7), dtype);
+      const double expected = sum_of_squares(as_floats(g).data(), count), actual = device_sum(g, dtype);
+      if (count <= kNormBlock)
+        REQUIRE(std::memcmp(&actual, &expected, sizeof actual) == 0);
+      else
+        REQUIRE(actual == Approx(expected).epsilon(1e-13));
+    }
+}
+
+TEST_CASE("cuda: NaN and infinity anywhere make the sum of squares non-finite") {
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()})
+    for (const size_t at : {size_t{0}, size_t{4095}, size_t{5000}, size_t{8199}}) {
+      Array g = floats(8200, 3);
+      g.data[at] = static_cast<double>(bad);
+      REQUIRE_FALSE(std::isfinite(device_sum(g, DType::kF32)));
+    }
+}
+
+struct Decision {
+  double norm;
+  int32_t finite;
+  float gradient_scale;
+};
+
+Decision decide(double sum, double loss, double clip) {
+  const DeviceBytes dsum = on_device(std::vector<double>{sum}), dloss = on_device(std::vector<double>{loss, 1.0}),
+                    scalars = on_device(std::vector<StepScalars>(1)), norm(8), finite(4);
+  gpu().decide(dsum.as<double>(), dloss.as<double>(), clip, scalars.as<StepScalars>(), norm.as<double>(),
+               finite.as<int32_t>(), stream());
+  Decision d{read_double(norm), 0, 0.0F};
+  StepScalars after;
+  std::memcpy(&d.finite, finite.read().data(), 4);
+  std::memcpy(&after, scalars.read().data(), sizeof after);
+  d.gradient_scale = after.gradient_scale;
+  return d;
+}
+
+TEST_CASE("cuda: the decision clips, and refuses what is not finite") {
+  const Decision clipped = decide(16.0, 1.0, 1.0);
+  REQUIRE(clipped.norm == 4.0);
+  REQUIRE(clipped.finite == 1);
+  REQUIRE(clipped.gradient_scale == static_cast<float>(1.0 / (4.0 + 1e-6)));
+  REQUIRE(decide(16.0, 1.0, 5.0).gradient_scale == 1.0F);
+  REQUIRE(decide(16.0, 1.0, 0.0).gradient_scale == 1.0F);
+  REQUIRE(decide(NAN, 1.0, 1.0).finite == 0);
+  REQUIRE(decide(16.0, INFINITY, 1.0).finite == 0);
+}
+
+TEST_CASE("cuda: converting rounds to nearest even, and back is exact") {
+  const Array a = floats(5000, 3);
+  const DeviceBytes wide = on_device(a, DType::kF32), narrow(2 * 5000), again(4 * 5000);
+  gpu().convert(wide.data(), DType::kF32, narrow.data(), DType::kBF16, 5000, stream());
+  gpu().convert(narrow.data(), DType::kBF16, again.data(), DType::kF32, 5000, stream());
+  REQUIRE((narrow.read() == to_bytes(a, DType::kBF16)));
+  REQUIRE((read(again, DType::kF32).data == rounded(a, DType::kBF16).data));
+}
+
+TEST_CASE("cuda: a captured operation runs again and again, reading what memory then holds", "[gpu]") {
+  LayerGraph graph;
+  graph.values = {{"x", DType::kF32, {64, 32}}, {"w", DType::kF32, {16, 32}}, {"y", DType::kF32, {64, 16}}};
+  const Op op{OpKind::kLinear, {0, 1}, {2}, NoAttrs{}};
+  DeviceBytes x = on_device(random_array({64, 32}, 1), DType::kF32), w = on_device(random_array({16, 32}, 2), DType::kF32);
+  const DeviceBytes y(4 * 64 * 16);
+  const std::vector<void*> storage{x.data(), w.data(), y.data()};
+  gpu().run_op(graph, op, storage, {}, stream());  // cuBLAS prepares itself outside of captures
+  const std::vector<std::byte> first = y.read();
+  gpu().begin_capture(stream());
+  gpu().run_op(graph, op, storage, {}, stream());
+  const DeviceGraph captured = gpu().end_capture(stream());
+  gpu().fill_zero(y.data(), y.size(), stream());
+  gpu().launch(captured, stream());
+  REQUIRE((y.read() == first));
+  x.write(to_bytes(random_array({64, 32}, 3), DType::kF32).data());
+  gpu().launch(captured, stream());
+  const std::vector<std::byte> second = y.read();
+  REQUIRE((second != first));
+  gpu().run_op(graph, op, storage, {}, stream());
+  REQUIRE((y.read() == second));
+  gpu().destroy(captured);
+}
+
+TEST_CASE("cuda: streams wait for events, and pinned memory travels both ways") {
+  const DeviceStream other = gpu().create_stream(true);
+  const DeviceEvent begin = gpu().create_event(true), end = gpu().create_event(true);
+  auto* const host = static_cast<int32_t*>(gpu().allocate_pinned(4096));
+  for (int32_t i = 0; i < 1024; ++i) host[i] = i;
+  const DeviceBytes memory(4096);
+  gpu().record(begin, other);
+  gpu().copy(memory.data(), host, 4096, other);
+  gpu().record(end, other);
+  gpu().wait(stream(), end);
+  std::vector<int32_t> back(1024);
+  std::memcpy(back.data(), memory.read().data(), 4096);
+  REQUIRE(back == std::vector<int32_t>(host, host + 1024));
+  gpu().synchronize(end);
+  REQUIRE(gpu().is_done(end));
+  REQUIRE(gpu().milliseconds(begin, end) >= 0.0);
+  gpu().free_pinned(host);
+  gpu().destroy(begin);
+  gpu().destroy(end);
+  gpu().destroy(other);
+}
+
+TEST_CASE("cuda: too large an allocation says what was asked for and what is free") {
+  const int64_t total = gpu().memory().total_bytes;
+  REQUIRE(gpu().memory().free_bytes <= total);
+  try {
+    gpu().allocate(2 * total);
+    FAIL("no error");
+  } catch (const Error& e) {
+    REQUIRE(e.code() == ExitCode::kEnvironment);
+    REQUIRE_THAT(e.message(), Catch::Contains("cannot give") && Catch::Contains("are free"));
+  }
+}
+
+}  // namespace
+}  // namespace ftrun::test

@@ -1,0 +1,24 @@
+#include <iostream>
+#include <memory>
+
+#include "base/error.h"
+#include "cuda_rig.h"
+
+#define CATCH_CONFIG_RUNNER
+#include <catch2/catch.hpp>
+
+/// What CTest counts as skipped.
+constexpr int kSkipped = 77;
+
+int main(int argc, char** argv) {
+  std::unique_ptr<ftrun::DeviceKernels> kernels;
+  try {
+    kernels = ftrun::open_cuda_kernels(0);
+  } catch (const ftrun::Error& error) {
+    std::cout << "NOT RUN: none of the tests of the CUDA kernels. " << error.message() << "\n";
+    return kSkipped;
+  }
+  std::cout << "on " << kernels->info().name << "\n";
+  ftrun::test::set_gpu(kernels.get());
+  return Catch::Session().run(argc, argv);
+}

@@ -1,0 +1,315 @@
+#include <cmath>
+
+#include "base/error.h"
+#include "cuda_rig.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun::test {
+namespace {
+
+using Dims = std::vector<int64_t>;
+
+Operand random(Dims dims, uint64_t seed) { return Operand::activation(random_array(std::move(dims), seed)); }
+
+/// The outputs of a case on the CPU, as inputs of the next one.
+Array cpu_output(const OperationCase& c, size_t i) { return run_on_cpu(c, {DType::kF32, DType::kF32})[i]; }
+
+struct Shape {
+  int64_t tokens, width;
+};
+// Widths with and without whole vectors of 16 bytes.
+const std::vector<Shape> kShapes{{1, 1}, {3, 5}, {65, 37}, {130, 576}, {7, 1024}};
+
+/// The gradient overwrites, and is added to what is there.
+void require_gradient(OperationCase c) {
+  require_agreement(c);
+  for (size_t i = 0; i < c.out.size(); ++i)
+    if (c.out[i].type == Operand::Type::kGradient) c.out[i] = Operand::gradient(random_array(c.out[i].dims, 77 + i));
+  c.accumulate = true;
+  require_agreement(c);
+}
+
+TEST_CASE("cuda: embedding gathers rows, and its gradient adds up repeated tokens") {
+  for (const int64_t width : {1, 70, 128}) {
+    std::vector<int32_t> tokens{3, 0, 10, 3, 3, 7};
+    require_agreement({OpKind::kEmbed, NoAttrs{}, {Operand::tokens(tokens), random({99, width}, 1)},
+                       {Operand::out({6, width})}});
+    // More equal tokens than are sorted at a time, in several of the ranges of rows.
+    for (int i = 0; i < 5000; ++i) tokens.push_back(i % 3 == 0 ? 42 : static_cast<int32_t>(i * 31 % 99));
+    const auto count = static_cast<int64_t>(tokens.size());
+    require_gradient({OpKind::kEmbedWgrad, NoAttrs{}, {Operand::tokens(tokens), random({count, width}, 2)},
+                      {Operand::gradient(Dims{99, width})}});
+  }
+}
+
+TEST_CASE("cuda: a token outside the table gives NaN, and no gradient") {
+  const OperationCase c{OpKind::kEmbed, NoAttrs{}, {Operand::tokens({1, -1, 11}), random({11, 8}, 1)},
+                        {Operand::out({3, 8})}};
+  const Array x = run_on_gpu(c, kDTypes[0])[0];
+  REQUIRE(std::isfinite(x.data[0]));
+  REQUIRE(std::isnan(x.data[8]));
+  REQUIRE(std::isnan(x.data[23]));
+}
+
+TEST_CASE("cuda: rms_norm and its gradients agree with the CPU") {
+  for (const Shape& s : kShapes) {
+    const Dims dims{s.tokens, s.width};
+    const OperationCase forward{OpKind::kRmsNorm, NormAttrs{1e-5}, {random(dims, 1), random({s.width}, 2)},
+                                {Operand::out(dims), Operand::statistic({s.tokens})}};
+    require_agreement(forward);
+    const Operand rstd = Operand::floats(cpu_output(forward, 1));
+    require_gradient({OpKind::kRmsNormWgrad, NoAttrs{}, {random(dims, 3), random(dims, 1), rstd},
+                      {Operand::gradient(Dims{s.width})}});
+    if (s.width == 1) continue;  // the gradient is a difference of equal numbers
+    require_agreement({OpKind::kRmsNormDgrad, NormAttrs{1e-5}, {random(dims, 3), random(dims, 1), rstd,
+                       random({s.width}, 2)}, {Operand::out(dims)}});
+    require_agreement({OpKind::kRmsNormDgrad, NormAttrs{1e-5}, {random(dims, 3), random(dims, 1), rstd,
+                       random({s.width}, 2), random(dims, 4)}, {Operand::out(dims)}});
+  }
+}
+
+TEST_CASE("cuda: add_rms_norm agrees with the CPU") {
+  for (const Shape& s : kShapes) {
+    const Dims dims{s.tokens, s.width};
+    require_agreement({OpKind::kAddRmsNorm, NormAttrs{1e-6}, {random(dims, 1), random(dims, 2), random({s.width}, 3)},
+                       {Operand::out(dims), Operand::out(dims), Operand::statistic({s.tokens})}}, 2e-2);
+  }
+}
+
+TEST_CASE("cuda: qk_norm and its gradients agree with the CPU") {
+  for (const HeadAttrs heads : {HeadAttrs{1, 1, 2, 1e-6}, HeadAttrs{3, 1, 10, 1e-6}, HeadAttrs{4, 2, 64, 1e-5}})
+    for (const int64_t tokens : {1, 70}) {
+      const int64_t size = heads.head_size, all = heads.query_heads + heads.kv_heads;
+      const Dims dims{tokens, (all + heads.kv_heads) * size};
+      const OperationCase forward{OpKind::kQkNorm, heads, {random(dims, 1), random({size}, 2), random({size}, 3)},
+                                  {Operand::out(dims), Operand::statistic({tokens, all})}};
+      require_agreement(forward);
+      const Operand rstd = Operand::floats(cpu_output(forward, 1));
+      require_agreement({OpKind::kQkNormDgrad, heads, {random(dims, 4), random(dims, 1), rstd, random({size}, 2),
+                         random({size}, 3)}, {Operand::out(dims)}});
+      require_gradient({OpKind::kQkNormWgrad, heads, {random(dims, 4), random(dims, 1), rstd},
+                        {Operand::gradient(Dims{size}), Operand::gradient(Dims{size})}});
+    }
+}
+
+TEST_CASE("cuda: linear with and without bias and its gradients agree with the CPU") {
+  struct Size {
+    int64_t tokens, outputs, inputs;
+  };
+  for (const Size& s : {Size{1, 1, 1}, Size{7, 5, 3}, Size{65, 33, 17}, Size{130, 48, 96}}) {
+    const Operand x = random({s.tokens, s.inputs}, 1), w = random({s.outputs, s.inputs}, 2),
+                  dy = random({s.tokens, s.outputs}, 4);
+    require_agreement({OpKind::kLinear, NoAttrs{}, {x, w}, {Operand::out({s.tokens, s.outputs})}});
+    require_agreement({OpKind::kLinear, NoAttrs{}, {x, w, random({s.outputs}, 3)},
+                       {Operand::out({s.tokens, s.outputs})}});
+    require_agreement({OpKind::kLinearDgrad, NoAttrs{}, {dy, w}, {Operand::out({s.tokens, s.inputs})}});
+    require_gradient({OpKind::kLinearWgrad, NoAttrs{}, {dy, x}, {Operand::gradient(Dims{s.outputs, s.inputs})}});
+    require_gradient({OpKind::kBiasWgrad, NoAttrs{}, {dy}, {Operand::gradient(Dims{s.outputs})}});
+  }
+}
+
+TEST_CASE("cuda: rope and its gradient agree with the CPU, also in place") {
+  for (const HeadAttrs heads : {HeadAttrs{1, 1, 2, 0}, HeadAttrs{3, 1, 10, 0}, HeadAttrs{9, 3, 64, 0}}) {
+    const int64_t tokens = 20;
+    const Dims dims{tokens, (heads.query_heads + 2 * heads.kv_heads) * heads.head_size};
+    RopeTableAttrs attrs{{}, 1.5};
+    for (int64_t i = 0; i < heads.head_size / 2; ++i) attrs.inverse_frequencies.push_back(std::pow(1e4, -0.1 * i));
+    std::vector<int32_t> positions;
+    for (int32_t n = 0; n < tokens; ++n) positions.push_back(n * 997);
+    const OperationCase table{OpKind::kRopeTable, attrs, {Operand::tokens(positions)},
+                              {Operand::statistic({tokens, heads.head_size})}};
+    require_agreement(table);
+    const Operand rope = Operand::floats(cpu_output(table, 0));
+    for (const OpKind kind : {OpKind::kRope, OpKind::kRopeDgrad}) {
+      OperationCase c{kind, heads, {random(dims, 1), rope}, {Operand::out(dims)}};
+      require_agreement(c);
+      const auto apart = bits_on_gpu(c, kDTypes[2]);
+      c.in_place = 0;
+      REQUIRE((bits_on_gpu(c, kDTypes[2]) == apart));
+    }
+  }
+}
+
+TEST_CASE("cuda: swiglu, add and their gradients agree with the CPU, also in place") {
+  for (const Shape& s : kShapes) {
+    Array gate_up = random_array({s.tokens, 2 * s.width}, 1);
+    for (double& v : gate_up.data) v *= 8.0;
+    const Operand gu = Operand::activation(gate_up);
+    require_agreement({OpKind::kSwiGlu, NoAttrs{}, {gu}, {Operand::out({s.tokens, s.width})}});
+    OperationCase gradient{OpKind::kSwiGluDgrad, NoAttrs{}, {random({s.tokens, s.width}, 2), gu},
+                           {Operand::out(gate_up.dims)}};
+    require_agreement(gradient);
+    const auto apart = bits_on_gpu(gradient, kDTypes[0]);
+    gradient.in_place = 1;
+    REQUIRE((bits_on_gpu(gradient, kDTypes[0]) == apart));
+    OperationCase sum{OpKind::kAdd, NoAttrs{}, {random({s.tokens, s.width}, 1), random({s.tokens, s.width}, 2)},
+                      {Operand::out({s.tokens, s.width})}};
+    require_agreement(sum);
+    const auto sum_apart = bits_on_gpu(sum, kDTypes[2]);
+    sum.in_place = 0;
+    REQUIRE((bits_on_gpu(sum, kDTypes[2]) == sum_apart));
+  }
+}
+
+struct AttentionCase {
+  AttentionAttrs attrs;
+  int64_t rows;
+  std::vector<int64_t> documents;
+};
+
+AttentionAttrs shape(int64_t query_heads, int64_t kv_heads, int64_t head_size, int64_t row_tokens,
+                     int64_t window = 0) {
+  return {query_heads, kv_heads, head_size, row_tokens, 1.0 / std::sqrt(static_cast<double>(head_size)), window};
+}
+
+const std::vector<AttentionCase> kAttentionCases{
+    {shape(1, 1, 2, 1), 1, {0}},
+    {shape(2, 1, 6, 5), 3, {0, 2}},
+    {shape(3, 3, 16, 64), 1, {0}},
+    {shape(4, 2, 20, 65), 2, {0}},
+    {shape(9, 3, 64, 200), 2, {0, 1, 70, 130, 199}},
+    {shape(4, 1, 32, 300, 17), 1, {0}},
+    {shape(2, 2, 48, 330, 100), 1, {0, 64, 65, 250}},
+    {shape(2, 1, 128, 260), 1, {0, 150}},
+    {shape(2, 1, 136, 130), 1, {0}},
+    {shape(2, 2, 256, 70), 1, {0, 30}},
+    {shape(16, 8, 8, 130, 70), 1, {0, 128}},
+};
+
+std::vector<int32_t> starts_of(const AttentionCase& c) {
+  std::vector<int32_t> starts;
+  for (int64_t row = 0; row < c.rows; ++row)
+    for (int64_t t = 0; t < c.attrs.row_tokens; ++t) {
+      int64_t start = 0;
+      for (const int64_t document : c.documents)
+        if (document + row <= t) start = document == 0 ? 0 : document + row;
+      starts.push_back(static_cast<int32_t>(start));
+    }
+  return starts;
+}
+
+/// The forward and the backward case; the latter takes what the former gives on the CPU.
+std::pair<OperationCase, OperationCase> attention_cases(const AttentionCase& c) {
+  const AttentionAttrs& a = c.attrs;
+  const int64_t tokens = c.rows * a.row_tokens;
+  const Dims qkv{tokens, (a.query_heads + 2 * a.kv_heads) * a.head_size}, out{tokens, a.query_heads * a.head_size};
+  const Operand starts = Operand::tokens(starts_of(c));
+  OperationCase forward{OpKind::kAttention, a, {random(qkv, 1), starts},
+                        {Operand::out(out), Operand::statistic({a.query_heads, tokens})}};
+  OperationCase backward{OpKind::kAttentionDgrad, a,
+                         {random(out, 2), random(qkv, 1), Operand::activation(cpu_output(forward, 0)),
+                          Operand::floats(cpu_output(forward, 1)), starts},
+                         {Operand::out(qkv)}};
+  return {std::move(forward), std::move(backward)};
+}
+
+TEST_CASE("cuda: attention with grouped heads, windows and packed documents agrees with the CPU") {
+  for (const AttentionCase& c : kAttentionCases) {
+    CAPTURE(c.attrs.query_heads, c.attrs.head_size, c.attrs.row_tokens, c.attrs.window, c.rows);
+    const auto [forward, backward] = attention_cases(c);
+    require_agreement(forward);
+    require_agreement(backward, 2e-2);
+  }
+}
+
+TEST_CASE("cuda: a NaN in a key reaches the tokens that attend to it and no earlier block") {
+  Array qkv = random_array({192, 48}, 1);
+  qkv.data[150 * 48 + 16] = NAN;
+  const OperationCase c{OpKind::kAttention, shape(1, 1, 16, 192),
+                        {Operand::activation(qkv), Operand::tokens(std::vector<int32_t>(192, 0))},
+                        {Operand::out({192, 16}), Operand::statistic({1, 192})}};
+  for (const DTypes dtypes : {kDTypes[0], kDTypes[2]}) {
+    const std::vector<Array> out = run_on_gpu(c, dtypes);
+    REQUIRE(std::isfinite(out[0].data[127 * 16]));
+    REQUIRE(std::isfinite(out[1].data[127]));
+    REQUIRE(std::isnan(out[0].data[191 * 16]));
+    REQUIRE(std::isnan(out[1].data[150]));
+  }
+}
+
+OperationCase loss_case(int64_t tokens, int64_t hidden, int64_t vocabulary, int64_t chunk, int masked_every,
+                        bool gradients) {
+  std::vector<int32_t> labels;
+  for (int64_t n = 0; n < tokens; ++n)
+    labels.push_back(masked_every > 0 && n % masked_every == 0 ? -100 : static_cast<int32_t>(n * 7919 % vocabulary));
+  OperationCase c{OpKind::kLinearCrossEntropy, CrossEntropyAttrs{gradients, chunk},
+                  {random({tokens, hidden}, 1), random({vocabulary, hidden}, 2), Operand::tokens(labels)},
+                  {Operand::loss(10.0, 3.0)}};
+  if (!gradients) return c;
+  c.out.push_back(Operand::out({tokens, hidden}));
+  c.out.push_back(Operand::gradient(Dims{vocabulary, hidden}));
+  return c;
+}
+
+TEST_CASE("cuda: linear_cross_entropy and both gradients agree with the CPU") {
+  struct Size {
+    int64_t tokens, hidden, vocabulary, chunk;
+    int masked_every;
+  };
+  for (const Size& s : {Size{1, 1, 2, 4, 0}, Size{7, 5, 9, 3, 0}, Size{40, 24, 101, 16, 3}, Size{33, 64, 1000, 256, 5},
+                        Size{6, 8, 24, 2, 1}}) {
+    CAPTURE(s.tokens, s.vocabulary, s.chunk);
+    require_agreement(loss_case(s.tokens, s.hidden, s.vocabulary, s.chunk, s.masked_every, false));
+    if (s.vocabulary == 2) continue;  // gradients that nearly cancel
+    OperationCase c = loss_case(s.tokens, s.hidden, s.vocabulary, s.chunk, s.masked_every, true);
+    require_agreement(c, 2e-2);
+    c.out[2] = Operand::gradient(random_array({s.vocabulary, s.hidden}, 9));
+    c.accumulate = true;
+    require_agreement(c, 2e-2);
+  }
+}
+
+TEST_CASE("cuda: masked tokens get gradients of exactly 0, and a label outside the vocabulary a NaN") {
+  OperationCase c = loss_case(40, 24, 104, 16, 3, true);
+  for (const DTypes dtypes : kDTypes) {
+    const std::vector<Array> out = run_on_gpu(c, dtypes);
+    for (size_t n = 0; n < 40; ++n)
+      for (size_t i = 0; i < 24; ++i) REQUIRE((out[1].data[n * 24 + i] == 0.0) == (n % 3 == 0));
+  }
+  c.in[2].ints[5] = 104;
+  REQUIRE(std::isnan(run_on_gpu(c, kDTypes[0])[0].data[0]));
+}
+
+TEST_CASE("cuda: results have the same bits from run to run", "[gpu]") {
+  const auto [forward, backward] = attention_cases(kAttentionCases[4]);
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < 4000; ++i) tokens.push_back(i * i % 50);
+  const std::vector<OperationCase> cases{
+      forward,
+      backward,
+      loss_case(200, 96, 1000, 64, 4, true),
+      {OpKind::kEmbedWgrad, NoAttrs{}, {Operand::tokens(tokens), random({4000, 64}, 2)},
+       {Operand::gradient(Dims{50, 64})}},
+      {OpKind::kLinearWgrad, NoAttrs{}, {random({2000, 72}, 1), random({2000, 48}, 2)},
+       {Operand::gradient(Dims{72, 48})}},
+      {OpKind::kBiasWgrad, NoAttrs{}, {random({3000, 72}, 1)}, {Operand::gradient(Dims{72})}}};
+  for (const OperationCase& c : cases)
+    for (const DTypes dtypes : kDTypes) {
+      CAPTURE(op_name(c.kind));
+      const auto first = bits_on_gpu(c, dtypes);
+      for (int again = 0; again < 5; ++again) REQUIRE((bits_on_gpu(c, dtypes) == first));
+    }
+}
+
+void require_unsupported(const OperationCase& c, DTypes dtypes, const std::string& message) {
+  try {
+    run_on_gpu(c, dtypes);
+    FAIL("no error");
+  } catch (const Error& e) {
+    REQUIRE(e.code() == ExitCode::kUnsupported);
+    REQUIRE(e.message() == message);
+  }
+}
+
+TEST_CASE("cuda: what the kernels cannot do is refused by name") {
+  const Operand x = random({2, 2}, 1);
+  require_unsupported({OpKind::kAdd, NoAttrs{}, {x, x}, {Operand::out({2, 2})}}, {DType::kF64, DType::kF64},
+                      "the CUDA kernels compute in F32 and BF16, not F64 (add)");
+  require_unsupported({OpKind::kAttention, shape(1, 1, 258, 2), {random({2, 774}, 1), Operand::tokens({0, 0})},
+                       {Operand::out({2, 258}), Operand::statistic({1, 2})}}, kDTypes[2],
+                      "attention heads of 258 elements are too large for the CUDA kernels");
+}
+
+}  // namespace
+}  // namespace ftrun::test

@@ -1,0 +1,100 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/device.h"
+#include "rig.h"
+
+namespace ftrun::test {
+
+/// The GPU under test, opened once by main().
+DeviceKernels& gpu();
+void set_gpu(DeviceKernels* kernels);
+
+/// Device memory with watched bytes on both sides; NaN patterns at first.
+class DeviceBytes {
+ public:
+  explicit DeviceBytes(int64_t bytes);
+  DeviceBytes(const DeviceBytes&) = delete;
+  DeviceBytes(DeviceBytes&& other) noexcept;
+  ~DeviceBytes();
+
+  void* data() const { return begin_; }
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(begin_);
+  }
+  int64_t size() const { return size_; }
+  void write(const void* from);
+  std::vector<std::byte> read() const;
+  /// The watched bytes are as they were.
+  bool intact() const;
+
+ private:
+  void* memory_ = nullptr;
+  void* begin_ = nullptr;
+  int64_t size_ = 0;
+};
+
+/// The stream of the tests.
+DeviceStream stream();
+
+/// An array as it is after being stored as `dtype` (F32 or BF16).
+Array rounded(Array array, DType dtype);
+/// The bytes of an array in `dtype` (also F64), and back.
+std::vector<std::byte> to_bytes(const Array& array, DType dtype);
+Array from_bytes(const std::vector<std::byte>& bytes, std::vector<int64_t> dims, DType dtype);
+
+/// An operand of an operation: what it holds before (none: NaN), and whose dtype it has.
+struct Operand {
+  enum class Type { kActivation, kGradient, kFloat, kInt, kLoss };
+  Type type = Type::kActivation;
+  std::vector<int64_t> dims;
+  std::optional<Array> content;
+  std::vector<int32_t> ints;
+
+  static Operand activation(Array a) { return {Type::kActivation, a.dims, a, {}}; }
+  static Operand floats(Array a) { return {Type::kFloat, a.dims, a, {}}; }
+  static Operand tokens(std::vector<int32_t> v) { return {Type::kInt, {static_cast<int64_t>(v.size())}, {}, v}; }
+  static Operand loss(double sum, double count) { return {Type::kLoss, {2}, Array{{2}, {sum, count}}, {}}; }
+  static Operand out(std::vector<int64_t> dims) { return {Type::kActivation, std::move(dims), {}, {}}; }
+  static Operand statistic(std::vector<int64_t> dims) { return {Type::kFloat, std::move(dims), {}, {}}; }
+  static Operand gradient(std::vector<int64_t> dims) { return {Type::kGradient, std::move(dims), {}, {}}; }
+  static Operand gradient(Array before) { return {Type::kGradient, before.dims, before, {}}; }
+};
+
+struct OperationCase {
+  OpKind kind;
+  OpAttrs attrs = NoAttrs{};
+  std::vector<Operand> in;
+  std::vector<Operand> out;
+  bool accumulate = false;
+  /// Output 0 lies on this input.
+  std::optional<size_t> in_place;
+};
+
+struct DTypes {
+  DType activation;
+  DType gradient;
+};
+/// fp32, bf16 with fp32 gradients, bf16.
+inline const std::vector<DTypes> kDTypes{{DType::kF32, DType::kF32},
+                                         {DType::kBF16, DType::kF32},
+                                         {DType::kBF16, DType::kBF16}};
+
+/// Outputs of the case on the GPU, and on the CPU in fp32 with inputs rounded to the same dtypes.
+std::vector<Array> run_on_gpu(const OperationCase& c, DTypes dtypes);
+std::vector<Array> run_on_cpu(const OperationCase& c, DTypes dtypes);
+/// Raw bytes of the outputs on the GPU.
+std::vector<std::vector<std::byte>> bits_on_gpu(const OperationCase& c, DTypes dtypes);
+/// What every case of the tests uses as StepScalars::loss_scale.
+inline constexpr float kLossScale = 0.125F;
+
+/// Runs the case in all dtypes on both and requires agreement: 2e-5 of the largest number for what is
+/// computed and kept in fp32, `bf16_tolerance` else.
+void require_agreement(const OperationCase& c, double bf16_tolerance = 1e-2);
+
+}  // namespace ftrun::test

@@ -1,0 +1,163 @@
+#include "block.h"
+
+#include <ucontext.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+namespace emulator {
+
+Size thread_index, block_index, block_size, grid_size;
+
+namespace {
+
+constexpr size_t kStackBytes = 256 * 1024;
+constexpr size_t kWatchedBytes = 4096;
+constexpr unsigned char kPattern = 0xFF;
+
+struct Warp {
+  /// Collectives take turns: a lane can be one ahead of another, not two.
+  Exchanged values[4];
+  int arrived[4] = {0, 0, 0, 0};
+  int living = 0;
+};
+
+struct Thread {
+  ucontext_t context;
+  std::unique_ptr<char[]> stack = std::make_unique<char[]>(kStackBytes);
+  Size index;
+  int number = 0;
+  bool ended = true;
+  unsigned collectives = 0;
+};
+
+struct Block {
+  std::vector<Thread> threads;
+  std::vector<Warp> warps;
+  std::vector<unsigned char> shared;
+  size_t shared_bytes = 0;
+  const std::function<void()>* body = nullptr;
+  Thread* running = nullptr;
+  ucontext_t scheduler;
+  int living = 0;
+  int at_barrier = 0;
+  int64_t barriers = 0;
+  /// Counts what brings a block further.
+  int64_t progress = 0;
+};
+Block block;
+
+[[noreturn]] void fail(const char* what) {
+  std::fprintf(stderr, "emulator: block (%u,%u,%u) %s\n", block_index.x, block_index.y, block_index.z, what);
+  std::abort();
+}
+
+void yield() { swapcontext(&block.running->context, &block.scheduler); }
+
+void open_barrier() {
+  block.at_barrier = 0;
+  ++block.barriers;
+  ++block.progress;
+}
+
+void thread_main() {
+  (*block.body)();
+  block.running->ended = true;
+  --block.living;
+  --block.warps[static_cast<size_t>(block.running->number / 32)].living;
+  ++block.progress;
+  if (block.living > 0 && block.at_barrier == block.living) open_barrier();
+  yield();
+}
+
+void start_thread(Thread& thread, int number, Size size) {
+  const auto n = static_cast<unsigned>(number);
+  thread.number = number;
+  thread.index = Size(n % size.x, n / size.x % size.y, n / (size.x * size.y));
+  thread.ended = false;
+  thread.collectives = 0;
+  ++block.warps[static_cast<size_t>(number / 32)].living;
+  getcontext(&thread.context);
+  thread.context.uc_stack.ss_sp = thread.stack.get();
+  thread.context.uc_stack.ss_size = kStackBytes;
+  thread.context.uc_link = nullptr;
+  makecontext(&thread.context, thread_main, 0);
+}
+
+/// Another order in every round: a prime step from a changing start.
+size_t in_shuffled_order(size_t i, size_t count, size_t round) {
+  constexpr size_t kSteps[] = {1009, 2003, 3001, 4001, 5003};
+  return (i * kSteps[round % 5] + round * 7919) % count;
+}
+
+/// Some warps stand still for many rounds while others run ahead as far as barriers let them.
+bool stands_still(int warp, size_t round) {
+  constexpr size_t kRounds = 256;
+  return ((round / kRounds + 1) * 2654435761U >> (warp % 16 + 8)) % 2 == 1;
+}
+
+void run_block(int count, Size size) {
+  std::fill(block.shared.begin(), block.shared.end(), kPattern);
+  block.warps.assign(static_cast<size_t>(count + 31) / 32, Warp{});
+  block.living = count;
+  block.at_barrier = 0;
+  for (int i = 0; i < count; ++i) start_thread(block.threads[static_cast<size_t>(i)], i, size);
+  bool all = false;
+  for (size_t round = 0; block.living > 0; ++round) {
+    const int64_t before = block.progress;
+    for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+      Thread& thread = block.threads[in_shuffled_order(i, static_cast<size_t>(count), round)];
+      if (thread.ended || (!all && stands_still(thread.number / 32, round))) continue;
+      block.running = &thread;
+      thread_index = thread.index;
+      swapcontext(&block.scheduler, &thread.context);
+    }
+    const bool stuck = block.progress == before;
+    if (stuck && all) fail("waits for itself");
+    all = stuck;
+  }
+  for (size_t i = block.shared_bytes; i < block.shared.size(); ++i)
+    if (block.shared[i] != kPattern) fail("wrote behind its shared memory");
+}
+
+}  // namespace
+
+void run(Size grid, Size size, size_t shared_bytes, const std::function<void()>& body) {
+  const auto count = static_cast<int>(size.x * size.y * size.z);
+  while (block.threads.size() < static_cast<size_t>(count)) block.threads.emplace_back();
+  block.shared_bytes = shared_bytes;
+  block.shared.resize(shared_bytes + kWatchedBytes);
+  block.body = &body;
+  grid_size = grid;
+  block_size = size;
+  for (unsigned z = 0; z < grid.z; ++z)
+    for (unsigned y = 0; y < grid.y; ++y)
+      for (unsigned x = 0; x < grid.x; ++x) {
+        block_index = Size(x, y, z);
+        run_block(count, size);
+      }
+}
+
+void* shared_memory() { return block.shared.data(); }
+
+void block_barrier() {
+  const int64_t own = block.barriers;
+  if (++block.at_barrier == block.living) return open_barrier();
+  while (block.barriers == own) yield();
+}
+
+int lane() { return block.running->number % 32; }
+
+const Exchanged& exchange(const void* value, size_t bytes) {
+  Warp& warp = block.warps[static_cast<size_t>(block.running->number / 32)];
+  const unsigned turn = block.running->collectives++ % 4;
+  std::memcpy(warp.values[turn][lane()], value, bytes);
+  ++block.progress;
+  if (++warp.arrived[turn] == warp.living) warp.arrived[(turn + 2) % 4] = 0;
+  while (warp.arrived[turn] < warp.living) yield();
+  return warp.values[turn];
+}
+
+}  // namespace emulator

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+
+namespace emulator {
+
+struct Size {
+  unsigned x = 1, y = 1, z = 1;
+  constexpr Size(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+
+/// Of the thread that runs now.
+extern Size thread_index, block_index, block_size, grid_size;
+
+/// Runs `body` as every thread of every block, one block after the other. Prints and aborts when a block
+/// waits for itself or writes behind its `shared_bytes` of shared memory.
+void run(Size grid, Size block, size_t shared_bytes, const std::function<void()>& body);
+
+/// The block's dynamic shared memory.
+void* shared_memory();
+/// Returns when every thread of the block that has not ended has called it.
+void block_barrier();
+
+constexpr size_t kMostExchanged = 64;
+/// What the 32 lanes of this thread's warp give, by lane; stale for lanes that have ended.
+using Exchanged = unsigned char[32][kMostExchanged];
+/// Returns when every lane of the warp that has not ended has called it.
+const Exchanged& exchange(const void* value, size_t bytes);
+int lane();
+
+/// Lane `from`'s value.
+template <class T>
+T from_lane(const Exchanged& all, int from) {
+  T value;
+  std::memcpy(&value, all[from & 31], sizeof value);
+  return value;
+}
+template <class T>
+const Exchanged& exchange(const T& value) {
+  static_assert(sizeof(T) <= kMostExchanged);
+  return exchange(&value, sizeof value);
+}
+
+}  // namespace emulator

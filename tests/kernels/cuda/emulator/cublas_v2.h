@@ -1,0 +1,56 @@
+#pragma once
+
+#include "cuda_bf16.h"
+
+using cublasHandle_t = struct cublasContext*;
+enum cublasStatus_t { CUBLAS_STATUS_SUCCESS };
+enum cublasOperation_t { CUBLAS_OP_N, CUBLAS_OP_T };
+enum cudaDataType_t { CUDA_R_32F, CUDA_R_16BF };
+enum cublasMath_t { CUBLAS_DEFAULT_MATH = 0, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION = 16 };
+enum { CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT };
+
+inline const char* cublasGetStatusString(cublasStatus_t) { return "success"; }
+inline cublasStatus_t cublasCreate(cublasHandle_t*) { return CUBLAS_STATUS_SUCCESS; }
+inline cublasStatus_t cublasDestroy(cublasHandle_t) { return CUBLAS_STATUS_SUCCESS; }
+inline cublasStatus_t cublasSetMathMode(cublasHandle_t, cublasMath_t) { return CUBLAS_STATUS_SUCCESS; }
+inline cublasStatus_t cublasSetStream(cublasHandle_t, cudaStream_t) { return CUBLAS_STATUS_SUCCESS; }
+inline cublasStatus_t cublasSetWorkspace(cublasHandle_t, void*, size_t) { return CUBLAS_STATUS_SUCCESS; }
+
+/// A column-major matrix, with op: element (row, column).
+struct EmulatedMatrix {
+  const void* data;
+  cudaDataType_t type;
+  int64_t stride;
+  cublasOperation_t op = CUBLAS_OP_N;
+
+  int64_t place(int64_t row, int64_t column) const {
+    return op == CUBLAS_OP_N ? row + column * stride : column + row * stride;
+  }
+  float at(int64_t row, int64_t column) const {
+    const int64_t i = place(row, column);
+    return type == CUDA_R_32F ? static_cast<const float*>(data)[i]
+                              : __bfloat162float(static_cast<const __nv_bfloat16*>(data)[i]);
+  }
+};
+
+/// c[m,n] = alpha op(a) op(b) + beta c, summed in fp64.
+inline cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n, int k,
+                                   const void* alpha, const void* a, cudaDataType_t a_type, int lda, const void* b,
+                                   cudaDataType_t b_type, int ldb, const void* beta, void* c, cudaDataType_t c_type,
+                                   int ldc, int, int) {
+  const EmulatedMatrix left{a, a_type, lda, op_a}, right{b, b_type, ldb, op_b}, out{c, c_type, ldc};
+  const float keep = *static_cast<const float*>(beta);
+  for (int column = 0; column < n; ++column)
+    for (int row = 0; row < m; ++row) {
+      double sum = 0.0;
+      for (int i = 0; i < k; ++i) sum += static_cast<double>(left.at(row, i)) * static_cast<double>(right.at(i, column));
+      auto result = static_cast<float>(static_cast<double>(*static_cast<const float*>(alpha)) * sum);
+      if (keep != 0.0F) result += keep * out.at(row, column);
+      const int64_t place = out.place(row, column);
+      if (c_type == CUDA_R_32F)
+        static_cast<float*>(c)[place] = result;
+      else
+        static_cast<__nv_bfloat16*>(c)[place] = __float2bfloat16_rn(result);
+    }
+  return CUBLAS_STATUS_SUCCESS;
+}

@@ -1,0 +1,64 @@
+#pragma once
+
+// CUDA C++ as the kernels use it.
+
+#include <cmath>
+#include <type_traits>
+
+#include "block.h"
+#include "cuda_runtime_api.h"
+
+#define __global__
+#define __device__
+#define __launch_bounds__(threads)
+// Blocks run one after the other.
+#define __shared__ static
+
+using dim3 = emulator::Size;
+struct uint2 {
+  unsigned x, y;
+};
+struct uint4 {
+  unsigned x, y, z, w;
+};
+
+#define threadIdx (emulator::thread_index)
+#define blockIdx (emulator::block_index)
+#define blockDim (emulator::block_size)
+#define gridDim (emulator::grid_size)
+
+inline void __syncthreads() { emulator::block_barrier(); }
+inline void __syncwarp() { emulator::exchange(0); }
+
+template <class T>
+T __shfl_xor_sync(unsigned, T value, int mask) {
+  return emulator::from_lane<T>(emulator::exchange(value), emulator::lane() ^ mask);
+}
+template <class T>
+T __shfl_down_sync(unsigned, T value, int step) {
+  const auto& all = emulator::exchange(value);
+  const int from = emulator::lane() + step;
+  return from < 32 ? emulator::from_lane<T>(all, from) : value;
+}
+inline unsigned __ballot_sync(unsigned, bool vote) {
+  const auto& all = emulator::exchange(vote);
+  unsigned votes = 0;
+  for (int i = 0; i < 32; ++i) votes |= emulator::from_lane<bool>(all, i) ? 1U << i : 0U;
+  return votes;
+}
+
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+/// Not part of a fused multiply-add.
+inline float __fmul_rn(float a, float b) {
+  const volatile float product = a * b;
+  return product;
+}
+template <class A, class B>
+std::common_type_t<A, B> min(A a, B b) {
+  return a < b ? a : b;
+}
+template <class A, class B>
+std::common_type_t<A, B> max(A a, B b) {
+  return a > b ? a : b;
+}
+using std::isfinite;

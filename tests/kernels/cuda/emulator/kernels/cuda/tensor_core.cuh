@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "kernels/cuda/elements.cuh"
+
+// Stands for lib/kernels/cuda/tensor_core.cuh: the same fragments, computed on the host from what the
+// lanes of the warp hold.
+namespace ftrun::cuda {
+
+struct FragmentA {
+  uint32_t r[4];
+};
+struct FragmentB {
+  uint32_t r[2];
+};
+struct FragmentC {
+  float r[4] = {0.0F, 0.0F, 0.0F, 0.0F};
+};
+
+inline float element_of(const uint32_t* words, int i) {
+  return __bfloat162float({static_cast<uint16_t>(words[i / 2] >> (i % 2 * 16))});
+}
+
+inline void multiply(FragmentC& c, const FragmentA& a, const FragmentB& b) {
+  struct Both {
+    FragmentA a;
+    FragmentB b;
+  };
+  const auto& all = emulator::exchange(Both{a, b});
+  float left[16][16], right[16][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    const auto own = emulator::from_lane<Both>(all, lane);
+    const int group = lane / 4, pair = lane % 4 * 2;
+    for (int i = 0; i < 8; ++i)
+      left[group + (i / 2 % 2 == 0 ? 0 : 8)][pair + i % 2 + (i < 4 ? 0 : 8)] = element_of(own.a.r, i);
+    for (int i = 0; i < 4; ++i) right[pair + i % 2 + (i < 2 ? 0 : 8)][group] = element_of(own.b.r, i);
+  }
+  const int group = emulator::lane() / 4, pair = emulator::lane() % 4 * 2;
+  for (int i = 0; i < 4; ++i)
+    for (int k = 0; k < 16; ++k) c.r[i] += left[group + i / 2 * 8][k] * right[k][pair + i % 2];
+}
+
+inline FragmentB load_rows_as_b(const Bf16* row) {
+  if (emulator::lane() < 16 && reinterpret_cast<uintptr_t>(row) % 16 != 0) {
+    std::fprintf(stderr, "emulator: ldmatrix from an address that is no multiple of 16\n");
+    std::abort();
+  }
+  const auto& all = emulator::exchange(row);
+  const int column = emulator::lane() / 4, pair = emulator::lane() % 4 * 2;
+  const auto at = [&](int r) { return static_cast<uint32_t>(emulator::from_lane<const Bf16*>(all, r)[column].bits); };
+  return {{at(pair) | at(pair + 1) << 16, at(pair + 8) | at(pair + 9) << 16}};
+}
+
+}  // namespace ftrun::cuda
