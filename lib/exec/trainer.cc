@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <iostream>
 #include <utility>
 
@@ -30,31 +29,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-int64_t file_bytes(const std::string& path) {
-  std::error_code error;
-  const auto bytes = std::filesystem::file_size(path, error);
-  return error ? 0 : static_cast<int64_t>(bytes);
-}
-
-InputRecord describe_data(const SampleSet& samples) {
-  InputRecord record;
-  record.path = samples.data().name();
-  for (const auto& file : samples.data().files())
-    for (const DataPart& part : file->parts()) record.bytes += file_bytes(part.path);
-  if (const auto known = recorded_fingerprint(samples.data())) record.fingerprint = known->digest;
-  record.details = {{"rows", std::to_string(samples.size())}, {"tokens", std::to_string(samples.data().tokens())}};
-  return record;
-}
-
-InputRecord describe_model(const ModelFolder& folder, const ModelDescription& model) {
-  InputRecord record;
-  record.path = folder.path();
-  for (const std::string& file : folder.weight_files()) record.bytes += file_bytes(cat(folder.path(), "/", file));
-  record.fingerprint = folder.fingerprint();
-  record.details = {{"family", model.family}, {"parameters", std::to_string(count_parameters(model).total)}};
-  return record;
 }
 
 LogLevel log_level(const std::string& name) {
@@ -178,7 +152,9 @@ void Trainer::open_outputs() {
   log_debug(cat("rank ", session_.rank(), " of ", session_.world(), ", ftrun ", request_.build.version,
                 ", from step ", step_ + 1, " to ", total_steps_));
   if (!recorder_) return;
-  start_fingerprints();
+  const auto cache = [&](const char* name) { return cat(paths.root(), "/", name); };
+  fingerprints_.start("train", *train_data_, cache("data-fingerprint.json"));
+  if (validation_data_) fingerprints_.start("validation", *validation_data_, cache("validation-fingerprint.json"));
   const int64_t states = 1 + static_cast<int64_t>(optimizer_state_kinds(config_.optimizer).size());
   const int64_t bytes = count_parameters(setup_->train().model).total * 4 * states;
   if (const auto tight = checkpoint_space_warning(posix_files(), paths.checkpoints(), bytes, config_.checkpoint.keep_last))
@@ -331,24 +307,8 @@ double Trainer::validation_loss() {
   return loss / static_cast<double>(reader.counted_tokens_global());
 }
 
-void Trainer::start_fingerprints() {
-  fingerprints_["train"] =
-      std::make_unique<FingerprintJob>(train_data_->data(), cat(config_.output_dir, "/data-fingerprint.json"));
-  if (validation_data_)
-    fingerprints_["validation"] = std::make_unique<FingerprintJob>(
-        validation_data_->data(), cat(config_.output_dir, "/validation-fingerprint.json"));
-}
-
 void Trainer::record_fingerprints(bool wait) {
-  for (auto job = fingerprints_.begin(); job != fingerprints_.end();) {
-    const std::optional<DataFingerprint> found = wait ? job->second->wait() : job->second->result();
-    if (!found) {
-      ++job;
-      continue;
-    }
-    note_fingerprint(job->first, found->digest);
-    job = fingerprints_.erase(job);
-  }
+  for (const auto& [role, digest] : fingerprints_.take(wait)) note_fingerprint(role, digest);
 }
 
 /// The content of the data is known only now: a resumed run may turn out to be another one.

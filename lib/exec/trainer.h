@@ -1,14 +1,13 @@
 #pragma once
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 
-#include "data/fingerprint.h"
 #include "data/loader.h"
 #include "data/sample_set.h"
 #include "exec/recorder.h"
+#include "exec/run_inputs.h"
 #include "exec/session.h"
 #include "exec/setup.h"
 #include "exec/train.h"
@@ -46,7 +45,6 @@ class Trainer {
   bool validation_due() const;
   void save_checkpoint();
   CheckpointMeta checkpoint_meta();
-  void start_fingerprints();
   void record_fingerprints(bool wait);
   void note_fingerprint(const std::string& role, const std::string& digest);
   void finish();
@@ -60,8 +58,7 @@ class Trainer {
   std::unique_ptr<TrainingSetup> setup_;
   std::unique_ptr<SampleSet> train_data_;
   std::unique_ptr<SampleSet> validation_data_;
-  /// Rank 0: those not known yet, by role.
-  std::map<std::string, std::unique_ptr<FingerprintJob>> fingerprints_;
+  DataFingerprints fingerprints_;  // rank 0
   std::string train_fingerprint_;
   std::unique_ptr<Loader> loader_;
   SchedulerConfig schedule_;

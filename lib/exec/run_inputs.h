@@ -1,0 +1,36 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/model_folder.h"
+#include "data/fingerprint.h"
+#include "data/sample_set.h"
+#include "model/description.h"
+#include "report/manifest.h"
+
+namespace ftrun {
+
+/// A data set for the manifest: where it is, how large, and its fingerprint when that is recorded
+/// beside the files.
+InputRecord describe_data(const SampleSet& samples);
+/// A model folder for the manifest.
+InputRecord describe_model(const ModelFolder& folder, const ModelDescription& model);
+
+/// Finds the fingerprints of a run's data sets in the background.
+class DataFingerprints {
+ public:
+  /// Begins to read `samples`, which must outlive this; what is computed is kept in `cache_file`.
+  void start(const std::string& role, const SampleSet& samples, const std::string& cache_file);
+
+  /// (role, digest) of those that have become known since the last call; with `wait` of all.
+  std::vector<std::pair<std::string, std::string>> take(bool wait);
+
+ private:
+  std::map<std::string, std::unique_ptr<FingerprintJob>> unknown_;
+};
+
+}  // namespace ftrun
