@@ -42,11 +42,14 @@ int check_command(const CheckOptions& options) {
   const LaunchEnvironment single;
   const LoadedConfig loaded = load_source(options.source, single, true);
   for (const std::string& line : loaded.lines) std::cout << line << '\n';
-  std::cout << loaded.ranks << (loaded.ranks == 1 ? " rank: " : " ranks: ") << loaded.rank_rule << '\n';
+  std::cout << loaded.ranks << (loaded.ranks == 1 ? " rank: " : " ranks: ") << loaded.rank_rule
+            << '\n';
   const StepPlan plan = plan_steps(loaded.config, *loaded.model);
   const ParameterCounts parameters = count_parameters(plan.train.model);
-  std::cout << "model: " << plan.train.model.family << ", " << human_count(parameters.total) << " parameters\n"
-            << "memory a rank: " << human_bytes(memory_account(plan.train.program).total) << " planned\n";
+  std::cout << "model: " << plan.train.model.family << ", " << human_count(parameters.total)
+            << " parameters\n"
+            << "memory a rank: " << human_bytes(memory_account(plan.train.program).total)
+            << " planned\n";
   if (!options.quiet) std::cout << '\n' << effective_yaml(loaded.config);
   if (options.data) check_data(loaded.config, *loaded.model);
   std::cout << "the config is good\n";
@@ -57,7 +60,8 @@ int check_command(const CheckOptions& options) {
 
 Command add_check(CLI::App& app) {
   auto options = std::make_shared<CheckOptions>();
-  CLI::App* command = app.add_subcommand("check", "say everything that is wrong with a config, without touching a device");
+  CLI::App* command = app.add_subcommand(
+      "check", "say everything that is wrong with a config, without touching a device");
   add_config_options(*command, options->source);
   command->add_flag("--data", options->data, "also read every token of the data sets");
   command->add_flag("-q,--quiet", options->quiet, "do not print the effective config");

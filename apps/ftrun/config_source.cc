@@ -28,9 +28,12 @@ struct Report {
   }
 };
 
-std::string numbered(size_t count, const char* noun) { return cat(count, " ", noun, count == 1 ? "" : "s"); }
+std::string numbered(size_t count, const char* noun) {
+  return cat(count, " ", noun, count == 1 ? "" : "s");
+}
 
-/// config.json of the model, when it can be read; what is wrong with it is a problem like any other.
+/// config.json of the model, when it can be read; what is wrong with it is a problem like any
+/// other.
 std::optional<ModelConfig> read_model(const Config& config, Report& report) {
   if (config.model.path.empty()) return std::nullopt;
   const std::string path = config.model.path + "/config.json";
@@ -44,17 +47,19 @@ std::optional<ModelConfig> read_model(const Config& config, Report& report) {
 }
 
 [[noreturn]] void refuse(const Report& report) {
-  throw Error(report.config_is_wrong ? ExitCode::kUsage : ExitCode::kBadInput,
-              cat(join(report.errors, "\n"), "\n", numbered(report.errors.size(), "problem"), " in ",
-                  report.config_is_wrong ? "the config" : "the model", "; nothing was started"));
+  throw Error(
+      report.config_is_wrong ? ExitCode::kUsage : ExitCode::kBadInput,
+      cat(join(report.errors, "\n"), "\n", numbered(report.errors.size(), "problem"), " in ",
+          report.config_is_wrong ? "the config" : "the model", "; nothing was started"));
 }
 
 [[noreturn]] void refuse_gaps(const std::vector<NotYet>& gaps) {
   std::vector<std::string> lines;
   for (const NotYet& gap : gaps) lines.push_back(to_text(gap));
-  throw Error(ExitCode::kUnsupported,
-              cat("the config is valid, but this build cannot do what it asks for:\n", join(lines, "\n")),
-              "remove these keys, or wait for a version that has them");
+  throw Error(
+      ExitCode::kUnsupported,
+      cat("the config is valid, but this build cannot do what it asks for:\n", join(lines, "\n")),
+      "remove these keys, or wait for a version that has them");
 }
 
 /// Ranks each process is to start, when that is said.
@@ -62,9 +67,10 @@ std::optional<int64_t> ranks_each(const LaunchEnvironment& launch, std::optional
   return !nproc && launch.ranks_per_node ? std::optional<int64_t>(*launch.ranks_per_node) : nproc;
 }
 
-/// Nodes each of which starts its own ranks: how many in all. A launcher that sets RANK and WORLD_SIZE
-/// alone starts one process a rank, unless something says that each stands for several.
-RankCount ranks_of_nodes(const Config& config, const LaunchEnvironment& launch, std::optional<int64_t> nproc) {
+/// Nodes each of which starts its own ranks: how many in all. A launcher that sets RANK and
+/// WORLD_SIZE alone starts one process a rank, unless something says that each stands for several.
+RankCount ranks_of_nodes(const Config& config, const LaunchEnvironment& launch,
+                         std::optional<int64_t> nproc) {
   const std::string nodes = cat("WORLD_SIZE ", launch.nodes);
   const std::optional<int64_t> each = ranks_each(launch, nproc);
   if (each) return {launch.nodes * *each, cat(nodes, " × ", *each, " ranks each"), {}};
@@ -72,34 +78,49 @@ RankCount ranks_of_nodes(const Config& config, const LaunchEnvironment& launch, 
   if (own.ranks % launch.nodes == 0) return own;
   if (own.ranks == 1) return {launch.nodes, cat(nodes, ", a rank each"), {}};
   Problem problem;
-  problem.message = cat(own.ranks, " ranks (", own.rule, ") cannot be shared equally by ", nodes, " processes");
+  problem.message =
+      cat(own.ranks, " ranks (", own.rule, ") cannot be shared equally by ", nodes, " processes");
   problem.remedy = "start as many processes as ranks, or give --nproc, the ranks of each process";
   own.problems.push_back(problem);
   return own;
 }
 
-RankCount ranks_of_job(const Config& config, const LaunchEnvironment& launch, std::optional<int64_t> nproc) {
+RankCount ranks_of_job(const Config& config, const LaunchEnvironment& launch,
+                       std::optional<int64_t> nproc) {
   if (launch.is_rank()) return count_ranks(config, launch.world, nproc);
-  if (launch.kind == LaunchKind::kNode && launch.nodes > 1) return ranks_of_nodes(config, launch, nproc);
+  if (launch.kind == LaunchKind::kNode && launch.nodes > 1)
+    return ranks_of_nodes(config, launch, nproc);
   return count_ranks(config, std::nullopt, ranks_each(launch, nproc));
 }
 
 void require_files(const ConfigSource& source) {
   if (source.files.empty())
-    throw Error(ExitCode::kUsage, "no config was given", "ftrun --config FILE (JSON or YAML); see ftrun --help");
+    throw Error(ExitCode::kUsage, "no config was given",
+                "ftrun --config FILE (JSON or YAML); see ftrun --help");
 }
 
 }  // namespace
 
 void add_config_options(CLI::App& command, ConfigSource& source) {
-  command.add_option("-c,--config", source.files, "config file, JSON or YAML; again for more, the later wins")
-      ->type_name("FILE")->allow_extra_args(false)->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command
+      .add_option("-c,--config", source.files,
+                  "config file, JSON or YAML; again for more, the later wins")
+      ->type_name("FILE")
+      ->allow_extra_args(false)
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command.add_option("-s,--set", source.overrides, "override one key: --set train.steps=100")
-      ->type_name("KEY=VALUE")->allow_extra_args(false)->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command.add_option("--nproc", source.nproc, "ranks to start on this machine")->type_name("N")->check(CLI::Range(1, 1 << 20));
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false)
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command.add_option("--nproc", source.nproc, "ranks to start on this machine")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 20));
 }
 
-LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& launch, bool for_training) {
+LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& launch,
+                         bool for_training) {
   require_files(source);
   Report report;
   const LoadResult loaded = load_config(source.files, source.overrides);

@@ -37,6 +37,7 @@ struct LoadedConfig {
 
 /// Reads and resolves. Throws Error(kUsage) listing every problem at once, or Error(kUnsupported)
 /// listing every feature this build does not have.
-LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& launch, bool for_training);
+LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& launch,
+                         bool for_training);
 
 }  // namespace ftrun

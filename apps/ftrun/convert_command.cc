@@ -26,7 +26,8 @@ std::string step_folder(const std::string& path) {
   for (const std::string& root : {path + "/checkpoints", path})
     for (const CheckpointEntry& entry : list_checkpoints(root))
       if (entry.problem.empty()) return entry.folder;
-  throw Error(ExitCode::kBadInput, cat(path, ": holds no checkpoint"), "give a run folder or a step folder");
+  throw Error(ExitCode::kBadInput, cat(path, ": holds no checkpoint"),
+              "give a run folder or a step folder");
 }
 
 int convert(const ConvertOptions& options) {
@@ -45,11 +46,18 @@ int convert(const ConvertOptions& options) {
 
 Command add_convert(CLI::App& app) {
   auto options = std::make_shared<ConvertOptions>();
-  CLI::App* command = app.add_subcommand("convert", "write a checkpoint as a Hugging Face model folder");
-  command->add_option("checkpoint", options->checkpoint, "a step folder, or a run (its newest step)")->required();
-  command->add_option("--model", options->model, "the model folder training began from (config and tokenizer)")->required();
+  CLI::App* command =
+      app.add_subcommand("convert", "write a checkpoint as a Hugging Face model folder");
+  command
+      ->add_option("checkpoint", options->checkpoint, "a step folder, or a run (its newest step)")
+      ->required();
+  command
+      ->add_option("--model", options->model,
+                   "the model folder training began from (config and tokenizer)")
+      ->required();
   command->add_option("--out", options->out, "the folder to write")->required();
-  command->add_option("--dtype", options->dtype, "dtype of the weights")->check(CLI::IsMember({"fp32", "bf16"}));
+  command->add_option("--dtype", options->dtype, "dtype of the weights")
+      ->check(CLI::IsMember({"fp32", "bf16"}));
   return [options] { return convert(*options); };
 }
 

@@ -27,7 +27,8 @@ int train_with_engine(const TrainRequest& request) {
   using Entry = int (*)(const TrainRequest*);
   const auto entry = reinterpret_cast<Entry>(::dlsym(engine, "ftrun_engine_train"));
   if (entry == nullptr)
-    throw Error(ExitCode::kEnvironment, cat(path, " is not this version's engine"), "build ftrun anew");
+    throw Error(ExitCode::kEnvironment, cat(path, " is not this version's engine"),
+                "build ftrun anew");
   return entry(&request);
 }
 

@@ -20,12 +20,15 @@ std::string checkpoints_of(const std::string& path) {
   return fs::is_directory(inside) ? inside : path;
 }
 
-bool holds_model(const std::string& path) { return fs::exists(path + "/config.json"); }
+bool holds_model(const std::string& path) {
+  return fs::exists(path + "/config.json");
+}
 
 int inspect(const std::string& path) {
   std::error_code error;
   if (fs::is_directory(path, error))
-    std::cout << (holds_model(path) ? describe_model(path) : describe_checkpoint(checkpoints_of(path)));
+    std::cout << (holds_model(path) ? describe_model(path)
+                                    : describe_checkpoint(checkpoints_of(path)));
   else
     std::cout << describe_dataset(path);
   return 0;
@@ -37,21 +40,24 @@ int verify(const std::string& path) {
     std::cout << path << ": every file is complete and undamaged\n";
     return 0;
   }
-  throw Error(ExitCode::kBadInput, join(problems, "\n"), "resume from another step (--resume STEP)");
+  throw Error(ExitCode::kBadInput, join(problems, "\n"),
+              "resume from another step (--resume STEP)");
 }
 
 }  // namespace
 
 Command add_inspect(CLI::App& app) {
   auto path = std::make_shared<std::string>();
-  CLI::App* command = app.add_subcommand("inspect", "show what a data set, model folder, checkpoint or run holds");
+  CLI::App* command =
+      app.add_subcommand("inspect", "show what a data set, model folder, checkpoint or run holds");
   command->add_option("path", *path, "file, prefix or folder")->required();
   return [path] { return inspect(*path); };
 }
 
 Command add_verify(CLI::App& app) {
   auto path = std::make_shared<std::string>();
-  CLI::App* command = app.add_subcommand("verify", "read checkpoints in full and say what is damaged");
+  CLI::App* command =
+      app.add_subcommand("verify", "read checkpoints in full and say what is damaged");
   command->add_option("path", *path, "a checkpoint, its checkpoints/ folder, or a run")->required();
   return [path] { return verify(*path); };
 }

@@ -15,7 +15,8 @@
 namespace ftrun {
 namespace {
 
-/// The supervisor shows the earliest failure of its ranks; a rank that prints too would say it twice.
+/// The supervisor shows the earliest failure of its ranks; a rank that prints too would say it
+/// twice.
 int fail(ExitCode code, const std::string& text) {
   const char* rank = std::getenv("RANK");
   FailureReport report;
@@ -29,17 +30,22 @@ int fail(ExitCode code, const std::string& text) {
 }
 
 /// LibTorch's exceptions carry a stack trace below their first line.
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
 
 int run(int argc, char** argv) {
-  CLI::App app{"Fine-tunes large language models on any number of ranks, from one config file.", "ftrun"};
+  CLI::App app{"Fine-tunes large language models on any number of ranks, from one config file.",
+               "ftrun"};
   app.set_version_flag("--version", build_info().version);
   app.require_subcommand(0, 1);
-  app.footer("Without a command ftrun trains. Exit codes: docs/errors.md. Keys of the config: docs/config.md.");
+  app.footer(
+      "Without a command ftrun trains. Exit codes: docs/errors.md. Keys of the config: "
+      "docs/config.md.");
   const Command train = add_train(app, argc, argv);
-  std::map<std::string, Command> commands{{"check", add_check(app)},     {"plan", add_plan(app)},
-                                          {"schema", add_schema(app)},   {"inspect", add_inspect(app)},
-                                          {"convert", add_convert(app)}, {"verify", add_verify(app)}};
+  std::map<std::string, Command> commands{
+      {"check", add_check(app)},     {"plan", add_plan(app)},       {"schema", add_schema(app)},
+      {"inspect", add_inspect(app)}, {"convert", add_convert(app)}, {"verify", add_verify(app)}};
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -47,7 +53,9 @@ int run(int argc, char** argv) {
     return code == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
   }
   const auto chosen = app.get_subcommands();
-  return chosen.empty() || chosen.front()->get_name() == "train" ? train() : commands.at(chosen.front()->get_name())();
+  return chosen.empty() || chosen.front()->get_name() == "train"
+             ? train()
+             : commands.at(chosen.front()->get_name())();
 }
 
 }  // namespace
@@ -60,8 +68,10 @@ int main(int argc, char** argv) {
     return ftrun::fail(error.code(), error.what());
   } catch (const std::bad_alloc&) {
     return ftrun::fail(ftrun::ExitCode::kEnvironment,
-                       "out of memory\n  remedy: use a smaller micro-batch or sequence, or a machine with more memory");
+                       "out of memory\n  remedy: use a smaller micro-batch or sequence, or a "
+                       "machine with more memory");
   } catch (const std::exception& error) {
-    return ftrun::fail(ftrun::ExitCode::kBug, ftrun::cat("internal error: ", ftrun::first_line(error.what())));
+    return ftrun::fail(ftrun::ExitCode::kBug,
+                       ftrun::cat("internal error: ", ftrun::first_line(error.what())));
   }
 }

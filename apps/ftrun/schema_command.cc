@@ -10,7 +10,8 @@ namespace ftrun {
 
 Command add_schema(CLI::App& app) {
   auto markdown = std::make_shared<bool>(false);
-  CLI::App* command = app.add_subcommand("schema", "print the JSON Schema of the config, for editors");
+  CLI::App* command =
+      app.add_subcommand("schema", "print the JSON Schema of the config, for editors");
   command->add_flag("--markdown", *markdown, "print docs/config.md instead");
   return [markdown] {
     std::cout << (*markdown ? config_markdown() : config_json_schema());

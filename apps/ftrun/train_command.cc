@@ -1,5 +1,5 @@
-#include <CLI/CLI.hpp>
 #include <unistd.h>
+#include <CLI/CLI.hpp>
 
 #include <csignal>
 #include <cstdlib>
@@ -37,7 +37,8 @@ ResumeRequest resume_request(const TrainOptions& options) {
     if (used == options.resume.size() && *request.step >= 0) return request;
   } catch (const std::exception&) {
   }
-  throw Error(ExitCode::kUsage, cat("--resume ", options.resume, ": not a step"), "give --resume auto, or the number of a saved step");
+  throw Error(ExitCode::kUsage, cat("--resume ", options.resume, ": not a step"),
+              "give --resume auto, or the number of a saved step");
 }
 
 int run_rank(const TrainOptions& options, LoadedConfig loaded, const LaunchEnvironment& launch) {
@@ -70,11 +71,12 @@ int supervise(const TrainOptions& options, int64_t ranks, const LaunchEnvironmen
 /// A launcher that starts one task lets us start the ranks; one that starts several has done so.
 LaunchEnvironment find_launch(const TrainOptions& options) {
   const LaunchEnvironment launch = detect_launch(process_environment());
-  if (!launch.is_rank() || launch.kind == LaunchKind::kSupervised || !options.source.nproc) return launch;
+  if (!launch.is_rank() || launch.kind == LaunchKind::kSupervised || !options.source.nproc)
+    return launch;
   if (launch.world == 1) return {};
   throw Error(ExitCode::kUsage,
-              cat("--nproc ", *options.source.nproc, ": ", launch_name(launch.kind), " has started ", launch.world,
-                  " ranks already"),
+              cat("--nproc ", *options.source.nproc, ": ", launch_name(launch.kind),
+                  " has started ", launch.world, " ranks already"),
               "leave --nproc out, or start ftrun without that launcher");
 }
 
@@ -91,10 +93,12 @@ int train_command(const TrainOptions& options) {
   resume_request(options);
   LoadedConfig loaded = load_source(options.source, launch, true);
   if (launch.kind == LaunchKind::kNode && loaded.ranks == launch.nodes) launch = as_rank(launch);
-  const bool speaks = launch.rank == 0 && launch.node == 0 && launch.kind != LaunchKind::kSupervised;
+  const bool speaks =
+      launch.rank == 0 && launch.node == 0 && launch.kind != LaunchKind::kSupervised;
   if (speaks) {
     for (const std::string& line : loaded.lines) std::cerr << line << '\n';
-    std::cerr << loaded.ranks << (loaded.ranks == 1 ? " rank: " : " ranks: ") << loaded.rank_rule << std::endl;
+    std::cerr << loaded.ranks << (loaded.ranks == 1 ? " rank: " : " ranks: ") << loaded.rank_rule
+              << std::endl;
   }
   if (launch.is_rank() || loaded.ranks == 1) return run_rank(options, std::move(loaded), launch);
   return supervise(options, loaded.ranks, launch);
@@ -102,9 +106,15 @@ int train_command(const TrainOptions& options) {
 
 void add_train_options(CLI::App& command, TrainOptions& options) {
   add_config_options(command, options.source);
-  command.add_option("--resume", options.resume, "continue the run in output_dir: auto, or a saved step")->type_name("auto|STEP");
-  command.add_option("--allow", options.allowed, "a field in which the resumed run may differ (config.train.seed)")
-      ->type_name("FIELD")->allow_extra_args(false);
+  command
+      .add_option("--resume", options.resume,
+                  "continue the run in output_dir: auto, or a saved step")
+      ->type_name("auto|STEP");
+  command
+      .add_option("--allow", options.allowed,
+                  "a field in which the resumed run may differ (config.train.seed)")
+      ->type_name("FIELD")
+      ->allow_extra_args(false);
 }
 
 }  // namespace

@@ -19,8 +19,8 @@ constexpr std::string_view kTag = "ftrun-failure-1";
 
 constexpr char kLineEnd = '\x1e';  // a line end inside a message
 
-/// Tabs and line ends separate fields and reports: line ends travel as another character, the others
-/// become spaces.
+/// Tabs and line ends separate fields and reports: line ends travel as another character, the
+/// others become spaces.
 std::string one_line(std::string_view text) {
   std::string flat(text);
   for (char& c : flat) {

@@ -36,7 +36,9 @@ std::vector<Failure> collect(const RankEnds& all) {
   std::vector<Failure> failures;
   for (const RankEnd& end : all.ends) {
     const FailureReport* report = earliest_report(all.reports, end.rank);
-    if (ended_as_asked(end.exit_code, end.signal, all.forwarded) || (end.told_to_stop && report == nullptr)) continue;
+    if (ended_as_asked(end.exit_code, end.signal, all.forwarded) ||
+        (end.told_to_stop && report == nullptr))
+      continue;
     Failure failure{end.rank, end.unix_ns, end.exit_code, end.signal, "", ""};
     if (report != nullptr) {
       failure.unix_ns = report->unix_ns;
@@ -64,7 +66,8 @@ std::string how_it_ended(const Failure& failure) {
 
 /// What ranks do together fails on all of them with one message.
 bool same_failure(const Failure& a, const Failure& b) {
-  return a.exit_code == b.exit_code && a.signal == b.signal && a.message == b.message && !a.message.empty();
+  return a.exit_code == b.exit_code && a.signal == b.signal && a.message == b.message &&
+         !a.message.empty();
 }
 
 /// "0" or "0, 1, 2": the ranks that failed as `failure`'s did.
@@ -78,10 +81,11 @@ std::string ranks_of(const Failure& failure, const std::vector<Failure>& failure
   return join(names, ", ");
 }
 
-std::string line_of(const Failure& failure, const std::string& ranks, int64_t since_ns, std::string_view since) {
+std::string line_of(const Failure& failure, const std::string& ranks, int64_t since_ns,
+                    std::string_view since) {
   const double seconds = static_cast<double>(failure.unix_ns - since_ns) * 1e-9;
-  std::string line =
-      cat("rank ", ranks, ": ", how_it_ended(failure), ", ", human_seconds(std::max(seconds, 0.0)), " ", since);
+  std::string line = cat("rank ", ranks, ": ", how_it_ended(failure), ", ",
+                         human_seconds(std::max(seconds, 0.0)), " ", since);
   if (!failure.doing.empty()) line += cat(", in ", failure.doing);
   if (!failure.message.empty()) line += cat(": ", failure.message);
   return line;
@@ -122,7 +126,8 @@ FailureSummary summarize_failures(const RankEnds& all) {
   std::string text = line_of(cause, ranks_of(cause, failures), all.started_ns, "after the start");
   for (size_t i = 1; i < failures.size(); ++i)
     if (!same_failure(failures[i], cause))
-      text += "\n  then " + line_of(failures[i], std::to_string(failures[i].rank), cause.unix_ns, "later");
+      text += "\n  then " +
+              line_of(failures[i], std::to_string(failures[i].rank), cause.unix_ns, "later");
   text += stopped_ranks(all, failures);
   if (!all.log_folder.empty())
     text += cat("\n  its output: ", all.log_folder, "/rank-", cause.rank, ".log");

@@ -218,11 +218,10 @@ StorePtr tcp_store(const RendezvousOptions& options, int port, std::optional<int
   try {
     // Something that listens and never speaks would hold the constructor without end.
     StoreWorker worker;
-    const auto store = worker.run(
-        [address = options.address, settings] {
-          return c10::make_intrusive<c10d::TCPStore>(address, settings);
-        },
-        options.timeout + kControlTimeout);
+    const auto store =
+        worker.run([address = options.address,
+                    settings] { return c10::make_intrusive<c10d::TCPStore>(address, settings); },
+                   options.timeout + kControlTimeout);
     if (store) return *store;
   } catch (const std::exception& error) {
     why = first_line(error.what());
@@ -230,8 +229,8 @@ StorePtr tcp_store(const RendezvousOptions& options, int port, std::optional<int
   throw Error(
       ExitCode::kPeerLost,
       cat("rank ", options.rank, " could not reach the rendezvous of rank 0 at ", options.address,
-          ":", port, " within ",
-          human_seconds(static_cast<double>(options.timeout.count()) * 1e-3), ": ", why),
+          ":", port, " within ", human_seconds(static_cast<double>(options.timeout.count()) * 1e-3),
+          ": ", why),
       "check MASTER_ADDR and MASTER_PORT, that rank 0 runs, and that no firewall is between");
 }
 

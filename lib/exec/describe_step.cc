@@ -17,12 +17,14 @@ std::string milliseconds(double seconds) {
 }  // namespace
 
 std::string plain_step_text(const StepMetrics& m) {
-  return cat("step ", m.step, ": loss ", number_text(m.loss), ", ", milliseconds(m.step_seconds), " ms, waited ",
-             milliseconds(m.data_wait_seconds), " ms for data and ", milliseconds(m.exposed_communication_seconds),
-             " ms for other ranks", m.skipped ? ", update left out" : "");
+  return cat("step ", m.step, ": loss ", number_text(m.loss), ", ", milliseconds(m.step_seconds),
+             " ms, waited ", milliseconds(m.data_wait_seconds), " ms for data and ",
+             milliseconds(m.exposed_communication_seconds), " ms for other ranks",
+             m.skipped ? ", update left out" : "");
 }
 
-std::string deepspeed_step_text(int64_t step, int64_t skipped, const StepRun& run, const OptimizerConfig& optimizer) {
+std::string deepspeed_step_text(int64_t step, int64_t skipped, const StepRun& run,
+                                const OptimizerConfig& optimizer) {
   const bool sgd = optimizer.type == OptimizerType::kSgd;
   const std::string momentum =
       sgd ? number_text(optimizer.momentum)
@@ -30,14 +32,16 @@ std::string deepspeed_step_text(int64_t step, int64_t skipped, const StepRun& ru
   // The rate as it is set, not as the double of its nearest float.
   std::array<char, 32> rate{};
   std::snprintf(rate.data(), rate.size(), "%.7g", static_cast<double>(run.scalars.learning_rate));
-  return cat("step=", step, ", skipped=", skipped, ", lr=[", rate.data(), "], mom=[", momentum, "]");
+  return cat("step=", step, ", skipped=", skipped, ", lr=[", rate.data(), "], mom=[", momentum,
+             "]");
 }
 
 std::string breakdown_text(const std::array<double, kInstrKinds>& seconds) {
   std::string text = "time (ms)";
   for (size_t kind = 0; kind < seconds.size(); ++kind)
     if (seconds[kind] > 0)
-      text += cat(" | ", instr_name(static_cast<InstrKind>(kind)), ": ", milliseconds(seconds[kind]));
+      text +=
+          cat(" | ", instr_name(static_cast<InstrKind>(kind)), ": ", milliseconds(seconds[kind]));
   return text;
 }
 

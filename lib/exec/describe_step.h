@@ -15,7 +15,8 @@ std::string plain_step_text(const StepMetrics& metrics);
 
 /// What DeepSpeed prints every steps_per_print steps: "step=10, skipped=0, lr=[0.001],
 /// mom=[[0.9, 0.999]]".
-std::string deepspeed_step_text(int64_t step, int64_t skipped, const StepRun& run, const OptimizerConfig& optimizer);
+std::string deepspeed_step_text(int64_t step, int64_t skipped, const StepRun& run,
+                                const OptimizerConfig& optimizer);
 
 /// What wall_clock_breakdown prints: milliseconds of the step by kind of instruction.
 std::string breakdown_text(const std::array<double, kInstrKinds>& seconds);

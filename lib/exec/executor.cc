@@ -21,7 +21,8 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
   for (const Instr& instr : program.instrs) {
     if (instr.kind == InstrKind::kBegin) loss_ = address<double>(instr.writes[0]);
     if (instr.graph < 0) continue;
-    std::vector<void*> storage(model.graphs[static_cast<size_t>(instr.graph)].values.size(), nullptr);
+    std::vector<void*> storage(model.graphs[static_cast<size_t>(instr.graph)].values.size(),
+                               nullptr);
     for (const Binding& binding : instr.bindings)
       storage[static_cast<size_t>(binding.value)] = memory.at(program, binding.range);
     storage_[&instr] = std::move(storage);
@@ -52,14 +53,22 @@ void Executor::run_timed(const Instr& instr) {
 void Executor::run_instr(const Instr& instr) {
   if (instr.if_finite && !step_->finite) return;
   switch (instr.kind) {
-    case InstrKind::kLoadBatch: return load_batch(instr);
-    case InstrKind::kBegin: return begin(instr);
-    case InstrKind::kForward: return run_list(instr, model_.graphs[static_cast<size_t>(instr.graph)].forward);
-    case InstrKind::kBackward: return run_list(instr, model_.graphs[static_cast<size_t>(instr.graph)].backward);
-    case InstrKind::kAllReduce: return all_reduce(instr);
-    case InstrKind::kGradientNorm: return gradient_norm(instr);
-    case InstrKind::kDecide: return decide(instr);
-    case InstrKind::kUpdate: return update(instr);
+    case InstrKind::kLoadBatch:
+      return load_batch(instr);
+    case InstrKind::kBegin:
+      return begin(instr);
+    case InstrKind::kForward:
+      return run_list(instr, model_.graphs[static_cast<size_t>(instr.graph)].forward);
+    case InstrKind::kBackward:
+      return run_list(instr, model_.graphs[static_cast<size_t>(instr.graph)].backward);
+    case InstrKind::kAllReduce:
+      return all_reduce(instr);
+    case InstrKind::kGradientNorm:
+      return gradient_norm(instr);
+    case InstrKind::kDecide:
+      return decide(instr);
+    case InstrKind::kUpdate:
+      return update(instr);
   }
 }
 
@@ -71,7 +80,8 @@ void Executor::begin(const Instr& instr) {
 
 void Executor::load_batch(const Instr& instr) {
   const Batch& batch = step_->micro_batches[static_cast<size_t>(instr.micro_batch)];
-  const std::vector<int32_t>* parts[] = {&batch.tokens, &batch.positions, &batch.starts, &batch.labels};
+  const std::vector<int32_t>* parts[] = {&batch.tokens, &batch.positions, &batch.starts,
+                                         &batch.labels};
   for (size_t i = 0; i < std::size(parts); ++i) {
     const Range& to = instr.writes[i];
     const auto bytes = static_cast<int64_t>(parts[i]->size() * sizeof(int32_t));
@@ -89,8 +99,10 @@ void Executor::run_list(const Instr& instr, const std::vector<Op>& list) {
 
 void Executor::all_reduce(const Instr& instr) {
   const Range& range = instr.writes[0];
-  group_.all_reduce(address<std::byte>(range), range.bytes / dtype_bytes(instr.dtype), instr.dtype, ReduceOp::kSum,
-                    {program_.at(range.buffer).name}).wait();
+  group_
+      .all_reduce(address<std::byte>(range), range.bytes / dtype_bytes(instr.dtype), instr.dtype,
+                  ReduceOp::kSum, {program_.at(range.buffer).name})
+      .wait();
 }
 
 void Executor::gradient_norm(const Instr& instr) {
@@ -118,14 +130,14 @@ void Executor::update(const Instr& instr) {
   if (const auto* adam = std::get_if<AdamOptions>(&step_->optimizer)) {
     AdamOptions options = *adam;
     if (!instr.decay) options.weight_decay = 0;
-    adam_update(p, g, address<float>(instr.writes[1]), address<float>(instr.writes[2]), count, options,
-                step_->scalars);
+    adam_update(p, g, address<float>(instr.writes[1]), address<float>(instr.writes[2]), count,
+                options, step_->scalars);
     return;
   }
   SgdOptions options = std::get<SgdOptions>(step_->optimizer);
   if (!instr.decay) options.weight_decay = 0;
-  sgd_update(p, g, instr.writes.size() > 1 ? address<float>(instr.writes[1]) : nullptr, count, options,
-             step_->scalars);
+  sgd_update(p, g, instr.writes.size() > 1 ? address<float>(instr.writes[1]) : nullptr, count,
+             options, step_->scalars);
 }
 
 }  // namespace ftrun

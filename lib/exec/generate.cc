@@ -33,19 +33,22 @@ int32_t sampled(std::span<const float> logits, double temperature, std::mt19937_
   std::vector<double> weights(logits.size());
   std::transform(logits.begin(), logits.end(), weights.begin(),
                  [&](float logit) { return std::exp((logit - top) / temperature); });
-  return static_cast<int32_t>(std::discrete_distribution<int>(weights.begin(), weights.end())(random));
+  return static_cast<int32_t>(
+      std::discrete_distribution<int>(weights.begin(), weights.end())(random));
 }
 
 }  // namespace
 
-std::vector<int32_t> generate(Executor& logits, const ModelDescription& model, const RankMemory& memory,
-                              std::span<const int32_t> prompt, const GenerateOptions& options) {
+std::vector<int32_t> generate(Executor& logits, const ModelDescription& model,
+                              const RankMemory& memory, std::span<const int32_t> prompt,
+                              const GenerateOptions& options) {
   require(!prompt.empty(), "a prompt has at least one token");
   const int64_t room = model.batch.row_tokens;
   std::vector<int32_t> all(prompt.begin(), prompt.end());
   std::mt19937_64 random(options.seed);
   for (int64_t i = 0; i < options.tokens; ++i) {
-    const auto used = static_cast<size_t>(std::min<int64_t>(room, static_cast<int64_t>(all.size())));
+    const auto used =
+        static_cast<size_t>(std::min<int64_t>(room, static_cast<int64_t>(all.size())));
     const Batch batch = row_of({all.data() + all.size() - used, used}, room);
     StepRun step;
     step.micro_batches = {&batch, 1};
@@ -53,8 +56,10 @@ std::vector<int32_t> generate(Executor& logits, const ModelDescription& model, c
     const auto* row = reinterpret_cast<const float*>(memory.persistent(buffer_names::kLogits)) +
                       static_cast<int64_t>(used - 1) * model.vocab_rows;
     const std::span<const float> scores(row, static_cast<size_t>(model.vocab_rows));
-    const int32_t next = options.temperature > 0 ? sampled(scores, options.temperature, random) : likeliest(scores);
-    if (std::find(options.stop_ids.begin(), options.stop_ids.end(), next) != options.stop_ids.end()) break;
+    const int32_t next =
+        options.temperature > 0 ? sampled(scores, options.temperature, random) : likeliest(scores);
+    if (std::find(options.stop_ids.begin(), options.stop_ids.end(), next) != options.stop_ids.end())
+      break;
     all.push_back(next);
   }
   return {all.begin() + static_cast<std::ptrdiff_t>(prompt.size()), all.end()};

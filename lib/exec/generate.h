@@ -19,7 +19,8 @@ struct GenerateOptions {
 
 /// Continues `prompt` with a logits program (Mode::kLogits, one row): each new token is one forward
 /// pass over the last tokens that fit the row. Returns the new ids.
-std::vector<int32_t> generate(Executor& logits, const ModelDescription& model, const RankMemory& memory,
-                              std::span<const int32_t> prompt, const GenerateOptions& options);
+std::vector<int32_t> generate(Executor& logits, const ModelDescription& model,
+                              const RankMemory& memory, std::span<const int32_t> prompt,
+                              const GenerateOptions& options);
 
 }  // namespace ftrun

@@ -105,7 +105,8 @@ void Lanes::wait_for(const Step& step, size_t lane) {
   const auto start = std::chrono::steady_clock::now();
   changed_.wait(lock, ready);
   if (lane == static_cast<size_t>(Lane::kCompute))
-    waited_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    waited_seconds_ +=
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 void Lanes::fail(std::exception_ptr error) {

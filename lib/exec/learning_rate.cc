@@ -9,13 +9,16 @@
 namespace ftrun {
 namespace {
 
-double real(int64_t value) { return static_cast<double>(value); }
+double real(int64_t value) {
+  return static_cast<double>(value);
+}
 
 /// Rise of DeepSpeed's warm-up schedules at their step i >= 0: 0 at the start, 1 from `steps` on.
 double warmup(const SchedulerConfig& s, int64_t i) {
   const int64_t steps = std::max<int64_t>(2, s.warmup_num_steps);
   if (i >= steps) return 1.0;
-  return s.warmup_type == WarmupShape::kLog ? std::log(real(i + 1)) / std::log(real(steps)) : real(i) / real(steps);
+  return s.warmup_type == WarmupShape::kLog ? std::log(real(i + 1)) / std::log(real(steps))
+                                            : real(i) / real(steps);
 }
 
 double warmup_lr(const SchedulerConfig& s, int64_t i) {
@@ -26,7 +29,8 @@ double warmup_lr(const SchedulerConfig& s, int64_t i) {
 double warmup_decay_lr(const SchedulerConfig& s, int64_t i) {
   const int64_t steps = std::max<int64_t>(2, s.warmup_num_steps);
   if (i < steps) return warmup_lr(s, i);
-  const double left = real(s.total_num_steps - i) / real(std::max<int64_t>(1, s.total_num_steps - steps));
+  const double left =
+      real(s.total_num_steps - i) / real(std::max<int64_t>(1, s.total_num_steps - steps));
   return s.warmup_min_lr + (s.warmup_max_lr - s.warmup_min_lr) * std::max(0.0, left);
 }
 
@@ -36,7 +40,8 @@ double warmup_cosine_lr(const SchedulerConfig& s, double lr, int64_t i) {
   if (i < steps) return lr * (s.warmup_min_ratio + (1.0 - s.warmup_min_ratio) * warmup(s, i));
   const double p =
       std::min(1.0, real(i - steps + 1) / real(std::max<int64_t>(1, s.total_num_steps - steps)));
-  const double ratio = s.cos_min_ratio + (1.0 - s.cos_min_ratio) * (1.0 + std::cos(std::numbers::pi * p)) / 2.0;
+  const double ratio =
+      s.cos_min_ratio + (1.0 - s.cos_min_ratio) * (1.0 + std::cos(std::numbers::pi * p)) / 2.0;
   return lr * std::max(0.0, ratio);
 }
 
@@ -73,7 +78,8 @@ ScheduledRate one_cycle(const SchedulerConfig& s, int64_t i) {
     rate.learning_rate = s.cycle_min_lr + (s.cycle_max_lr - s.cycle_min_lr) * height;
     // The constructor leaves the smallest momentum in place for the first step.
     if (s.cycle_momentum)
-      rate.beta1 = i < 0 ? s.cycle_min_mom : s.cycle_max_mom - (s.cycle_max_mom - s.cycle_min_mom) * height;
+      rate.beta1 =
+          i < 0 ? s.cycle_min_mom : s.cycle_max_mom - (s.cycle_max_mom - s.cycle_min_mom) * height;
     return rate;
   }
   const double d = s.decay_step_size > 0 ? real(i - total + 1) / real(s.decay_step_size) : 0.0;
@@ -85,29 +91,40 @@ ScheduledRate one_cycle(const SchedulerConfig& s, int64_t i) {
 /// transformers' schedules: factor of the k-th step counted from 0.
 double own_schedule(const SchedulerConfig& s, double lr, int64_t k) {
   const int64_t at = k - 1;
-  if (at < s.warmup_num_steps) return lr * real(at) / real(std::max<int64_t>(1, s.warmup_num_steps));
+  if (at < s.warmup_num_steps)
+    return lr * real(at) / real(std::max<int64_t>(1, s.warmup_num_steps));
   if (s.type == SchedulerType::kConstant) return lr;
-  const double p = std::min(
-      1.0, real(at - s.warmup_num_steps) / real(std::max<int64_t>(1, s.total_num_steps - s.warmup_num_steps)));
-  const double left = s.type == SchedulerType::kLinear ? 1.0 - p : (1.0 + std::cos(std::numbers::pi * p)) / 2.0;
+  const double p =
+      std::min(1.0, real(at - s.warmup_num_steps) /
+                        real(std::max<int64_t>(1, s.total_num_steps - s.warmup_num_steps)));
+  const double left =
+      s.type == SchedulerType::kLinear ? 1.0 - p : (1.0 + std::cos(std::numbers::pi * p)) / 2.0;
   return s.min_lr + (lr - s.min_lr) * left;
 }
 
 }  // namespace
 
-ScheduledRate scheduled_rate(const SchedulerConfig& schedule, const OptimizerConfig& optimizer, int64_t k) {
+ScheduledRate scheduled_rate(const SchedulerConfig& schedule, const OptimizerConfig& optimizer,
+                             int64_t k) {
   require(k >= 1, "optimizer steps count from 1");
   const int64_t i = k - 2;
   switch (schedule.type) {
     case SchedulerType::kConstant:
     case SchedulerType::kLinear:
-    case SchedulerType::kCosine: return {own_schedule(schedule, optimizer.lr, k), {}, {}};
-    case SchedulerType::kWarmupLR: return {warmup_lr(schedule, i), {}, {}};
-    case SchedulerType::kWarmupDecayLR: return {warmup_decay_lr(schedule, i), {}, {}};
-    case SchedulerType::kWarmupCosineLR: return {warmup_cosine_lr(schedule, optimizer.lr, i), {}, {}};
-    case SchedulerType::kOneCycle: return one_cycle(schedule, i);
-    case SchedulerType::kLRRangeTest: return {lr_range_test(schedule, i), {}, {}};
-    case SchedulerType::kTorch: break;
+    case SchedulerType::kCosine:
+      return {own_schedule(schedule, optimizer.lr, k), {}, {}};
+    case SchedulerType::kWarmupLR:
+      return {warmup_lr(schedule, i), {}, {}};
+    case SchedulerType::kWarmupDecayLR:
+      return {warmup_decay_lr(schedule, i), {}, {}};
+    case SchedulerType::kWarmupCosineLR:
+      return {warmup_cosine_lr(schedule, optimizer.lr, i), {}, {}};
+    case SchedulerType::kOneCycle:
+      return one_cycle(schedule, i);
+    case SchedulerType::kLRRangeTest:
+      return {lr_range_test(schedule, i), {}, {}};
+    case SchedulerType::kTorch:
+      break;
   }
   bug("this schedule is refused when the config is read");
 }

@@ -16,7 +16,8 @@ HostBlock::HostBlock(int64_t bytes, std::string_view what) : bytes_(bytes) {
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED)
     throw Error(ExitCode::kEnvironment,
-                cat("out of host memory for ", what, ": ", human_bytes(bytes), " wanted: ", errno_text(errno)),
+                cat("out of host memory for ", what, ": ", human_bytes(bytes),
+                    " wanted: ", errno_text(errno)),
                 "use a smaller micro-batch or sequence, or a machine with more memory");
   // Large pages spare most of the page faults of the first step and many TLB misses of the others.
   ::madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
@@ -48,8 +49,8 @@ void RankMemory::allocate(const Program& program) {
 void RankMemory::allocate_persistent(const Buffer& buffer) {
   if (const auto known = blocks_.find(buffer.name); known != blocks_.end()) {
     if (known->second.bytes != buffer.bytes)
-      bug(cat("buffer ", buffer.name, " has ", known->second.bytes, " bytes in one program and ", buffer.bytes,
-              " in another"));
+      bug(cat("buffer ", buffer.name, " has ", known->second.bytes, " bytes in one program and ",
+              buffer.bytes, " in another"));
     return;
   }
   Block block{nullptr, buffer.bytes, buffer.category};
@@ -77,7 +78,8 @@ std::byte* RankMemory::persistent(const std::string& name) const {
 
 std::map<std::string, int64_t> RankMemory::allocated() const {
   std::map<std::string, int64_t> bytes;
-  for (const auto& [name, block] : blocks_) bytes[std::string(category_name(block.category))] += block.bytes;
+  for (const auto& [name, block] : blocks_)
+    bytes[std::string(category_name(block.category))] += block.bytes;
   bytes[std::string(category_name(Category::kActivations))] += arena_.bytes();
   return bytes;
 }

@@ -12,7 +12,8 @@
 
 namespace ftrun {
 
-/// Zeroed host memory straight from the kernel: pages come when first touched and go back when freed.
+/// Zeroed host memory straight from the kernel: pages come when first touched and go back when
+/// freed.
 class HostBlock {
  public:
   HostBlock() = default;
@@ -31,8 +32,8 @@ class HostBlock {
   int64_t bytes_ = 0;
 };
 
-/// The memory of a rank's programs: one block for each persistent buffer, shared by name between the
-/// programs, and one arena as large as the largest program's.
+/// The memory of a rank's programs: one block for each persistent buffer, shared by name between
+/// the programs, and one arena as large as the largest program's.
 class RankMemory {
  public:
   /// Buffers that peers may see are allocated by `group`.

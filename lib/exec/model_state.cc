@@ -11,14 +11,15 @@
 
 namespace ftrun {
 
-ModelState::ModelState(const ModelDescription& model, const Partition& partition, const RankMemory& memory,
-                       std::vector<std::string> state_kinds)
+ModelState::ModelState(const ModelDescription& model, const Partition& partition,
+                       const RankMemory& memory, std::vector<std::string> state_kinds)
     : model_(model), partition_(partition), layout_(step_layouts(partition).parameters) {
   kinds_.push_back("param");
   buffers_.push_back(reinterpret_cast<float*>(memory.persistent(buffer_names::kParameters)));
   for (size_t i = 0; i < state_kinds.size(); ++i) {
     kinds_.push_back(std::move(state_kinds[i]));
-    buffers_.push_back(reinterpret_cast<float*>(memory.persistent(optimizer_buffer_name(static_cast<int32_t>(i)))));
+    buffers_.push_back(reinterpret_cast<float*>(
+        memory.persistent(optimizer_buffer_name(static_cast<int32_t>(i)))));
   }
 }
 
@@ -28,13 +29,15 @@ void ModelState::load(const ModelFolder& folder) {
   const std::vector<std::string> problems = check_tensors(model_, found);
   if (!problems.empty())
     throw Error(ExitCode::kBadInput,
-                cat(folder.path(), ": the weights are not those of its config.json:\n  ", join(problems, "\n  ")),
+                cat(folder.path(), ": the weights are not those of its config.json:\n  ",
+                    join(problems, "\n  ")),
                 "use the config.json and the weights of the same model");
   for (const Unit& unit : partition_.units) {
     for (const Slice& slice : unit.slices) {
       const std::string& name = model_.tensor(slice.tensor).name;
       float* to = buffers_[0] + layout_.at(unit.id) + slice.position_in_unit;
-      folder.read_f32(name, slice.offset, slice.offset + slice.extent, {to, static_cast<size_t>(slice.extent)});
+      folder.read_f32(name, slice.offset, slice.offset + slice.extent,
+                      {to, static_cast<size_t>(slice.extent)});
       folder.release(name, slice.offset, slice.offset + slice.extent);
     }
   }
@@ -57,11 +60,13 @@ std::vector<StateSlice> ModelState::slices(int rank, int ranks) const {
   return mine;
 }
 
-void ModelState::append_slices(const Unit& unit, int64_t begin, int64_t end, std::vector<StateSlice>& slices) const {
+void ModelState::append_slices(const Unit& unit, int64_t begin, int64_t end,
+                               std::vector<StateSlice>& slices) const {
   for (const Slice& slice : slices_in(unit, begin, end)) {
     const TensorInfo& tensor = model_.tensor(slice.tensor);
     for (size_t k = 0; k < kinds_.size(); ++k)
-      slices.push_back({tensor.name, kinds_[k], DType::kF32, tensor.shape, slice.offset, slice.offset + slice.extent,
+      slices.push_back({tensor.name, kinds_[k], DType::kF32, tensor.shape, slice.offset,
+                        slice.offset + slice.extent,
                         buffers_[k] + layout_.at(unit.id) + slice.position_in_unit});
   }
 }
@@ -69,19 +74,23 @@ void ModelState::append_slices(const Unit& unit, int64_t begin, int64_t end, std
 std::vector<StateInfo> ModelState::states() const {
   std::vector<StateInfo> all;
   for (const TensorInfo& tensor : model_.tensors)
-    for (const std::string& kind : kinds_) all.push_back({tensor.name, kind, DType::kF32, tensor.shape});
+    for (const std::string& kind : kinds_)
+      all.push_back({tensor.name, kind, DType::kF32, tensor.shape});
   return all;
 }
 
-void ModelState::read(const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) const {
+void ModelState::read(const std::string& tensor, int64_t begin, int64_t end,
+                      std::span<float> out) const {
   for (const Unit& unit : partition_.units) {
     for (const Slice& slice : unit.slices) {
       if (model_.tensor(slice.tensor).name != tensor) continue;
       const int64_t from = std::max(begin, slice.offset);
       const int64_t to = std::min(end, slice.offset + slice.extent);
       if (from >= to) continue;
-      const float* source = buffers_[0] + layout_.at(unit.id) + slice.position_in_unit + (from - slice.offset);
-      std::memcpy(out.data() + (from - begin), source, static_cast<size_t>(to - from) * sizeof(float));
+      const float* source =
+          buffers_[0] + layout_.at(unit.id) + slice.position_in_unit + (from - slice.offset);
+      std::memcpy(out.data() + (from - begin), source,
+                  static_cast<size_t>(to - from) * sizeof(float));
     }
   }
 }

@@ -40,7 +40,8 @@ class ModelState {
   std::vector<StateInfo> states() const;
 
  private:
-  void append_slices(const Unit& unit, int64_t begin, int64_t end, std::vector<StateSlice>& slices) const;
+  void append_slices(const Unit& unit, int64_t begin, int64_t end,
+                     std::vector<StateSlice>& slices) const;
 
   const ModelDescription& model_;
   const Partition& partition_;

@@ -30,13 +30,15 @@ RunManifest make_manifest(const TrainRequest& request) {
 
 Recorder::Recorder(const TrainRequest& request)
     : request_(request),
-      folder_(request.config.output_dir, request.resume.resume ? RunStart::kResume : RunStart::kFresh) {
+      folder_(request.config.output_dir,
+              request.resume.resume ? RunStart::kResume : RunStart::kFresh) {
   if (folder_.has_earlier_run()) before_ = read_manifest(paths().manifest());
 }
 
 void Recorder::admit(const RunManifest& now) {
   if (!before_) return;
-  for (const std::string& change : admit_resume(paths().manifest(), *before_, now, request_.resume.allowed))
+  for (const std::string& change :
+       admit_resume(paths().manifest(), *before_, now, request_.resume.allowed))
     log_notice(cat("the resumed run has another ", change));
 }
 
@@ -63,7 +65,8 @@ void Recorder::note_restart(RunManifest& manifest, int64_t first_step) const {
   manifest.counters = before_->counters;
   RestartRecord restart;
   restart.time = manifest.started;
-  restart.reason = before_->exit_code ? before_->exit_reason : "the run before was ended without a word";
+  restart.reason =
+      before_->exit_code ? before_->exit_reason : "the run before was ended without a word";
   if (posix_files().exists(paths().metrics()))
     for (const StepMetrics& metrics : read_metrics(paths().metrics()))
       restart.from_step = std::max(restart.from_step, metrics.step);
@@ -74,8 +77,8 @@ void Recorder::note_restart(RunManifest& manifest, int64_t first_step) const {
 void Recorder::open_progress(int64_t total_steps) {
   constexpr int kStandardOutput = 1;
   if (request_.terminal) terminal_ = OwnedFd(::open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC));
-  ProgressOptions options =
-      progress_options_for(terminal_ ? terminal_.get() : kStandardOutput, request_.config.train.log.every);
+  ProgressOptions options = progress_options_for(terminal_ ? terminal_.get() : kStandardOutput,
+                                                 request_.config.train.log.every);
   live_ = options.live;
   progress_.emplace(std::cout, std::move(options), total_steps);
 }

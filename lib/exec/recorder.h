@@ -22,8 +22,8 @@ namespace ftrun {
 /// so that a run whose model or data was refused can be started again as it is.
 class Recorder {
  public:
-  /// Takes the run folder. Error(kUsage) for one that holds another run, Error(kEnvironment) for one
-  /// that another process uses.
+  /// Takes the run folder. Error(kUsage) for one that holds another run, Error(kEnvironment) for
+  /// one that another process uses.
   explicit Recorder(const TrainRequest& request);
 
   const RunPaths& paths() const { return folder_.paths(); }

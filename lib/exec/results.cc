@@ -41,10 +41,12 @@ void export_weights(const Config& config, TrainingSetup& setup, const std::strin
   options.config_json = setup.folder().config_json();
   options.dtype = export_dtype(config.model_export.dtype, setup.model_config().dtype);
   std::vector<ExportTensor> tensors;
-  for (const TensorInfo& tensor : setup.train().model.tensors) tensors.push_back({tensor.name, tensor.shape});
-  export_model(posix_files(), options, tensors, [&](const ExportPiece& piece, std::span<float> out) {
-    setup.state().read(piece.tensor, piece.begin, piece.end, out);
-  });
+  for (const TensorInfo& tensor : setup.train().model.tensors)
+    tensors.push_back({tensor.name, tensor.shape});
+  export_model(posix_files(), options, tensors,
+               [&](const ExportPiece& piece, std::span<float> out) {
+                 setup.state().read(piece.tensor, piece.begin, piece.end, out);
+               });
 }
 
 std::string sample_text(const Config& config, TrainingSetup& setup, const SampleSet& validation) {
@@ -54,13 +56,16 @@ std::string sample_text(const Config& config, TrainingSetup& setup, const Sample
   const Detokenizer words = Detokenizer::parse(read_file(tokenizer), tokenizer);
   TrainingSetup::Writer& writer = setup.writer();
   const ModelDescription& model = writer.plan.model;
-  const std::vector<int32_t> prompt =
-      first_tokens(validation, model.vocab_rows, std::min(wanted.prompt_tokens, model.batch.row_tokens));
-  const GenerateOptions options{wanted.tokens, wanted.temperature, static_cast<uint64_t>(config.train.seed),
+  const std::vector<int32_t> prompt = first_tokens(
+      validation, model.vocab_rows, std::min(wanted.prompt_tokens, model.batch.row_tokens));
+  const GenerateOptions options{wanted.tokens, wanted.temperature,
+                                static_cast<uint64_t>(config.train.seed),
                                 setup.model_config().eos_ids};
-  const std::vector<int32_t> text = generate(*writer.executor, model, setup.memory(), prompt, options);
-  return cat("\nsample (the validation text's first ", prompt.size(), " tokens, continued by the model):\n",
-             words.decode(prompt), " >>>", words.decode(text), "\n");
+  const std::vector<int32_t> text =
+      generate(*writer.executor, model, setup.memory(), prompt, options);
+  return cat("\nsample (the validation text's first ", prompt.size(),
+             " tokens, continued by the model):\n", words.decode(prompt), " >>>",
+             words.decode(text), "\n");
 }
 
 std::string memory_text(const TrainingSetup& setup) {
@@ -71,7 +76,8 @@ std::string memory_text(const TrainingSetup& setup) {
   for (const auto& [category, bytes] : setup.memory().allocated())
     rows.push_back({category, human_bytes(planned[category]), human_bytes(bytes)});
   const ProcessMemory process = read_process_memory();
-  return "\nmemory of rank 0\n" + format_table({"category", "training program", "allocated"}, rows) +
+  return "\nmemory of rank 0\n" +
+         format_table({"category", "training program", "allocated"}, rows) +
          cat("process: ", human_bytes(process.anonymous + process.shared_memory),
              " anonymous and shared now, ", human_bytes(process.peak_resident),
              " resident at most (with mapped files)");

@@ -14,20 +14,20 @@ namespace {
 /// ranks change) nor the state they begin with depend on these. Model and data may move: they are
 /// compared by content, under "model" and "data".
 constexpr std::array<std::string_view, 28> kMayChange{
-    "config.train.steps", "config.train.epochs", "config.train.max_nonfinite_steps", "config.train.evaluation",
-    "config.train.log", "config.train.generate",
-    "config.output_dir", "config.checkpoint", "config.export", "config.csv_monitor", "config.steps_per_print",
-    "config.wall_clock_breakdown", "config.log_level",
-    "config.model.path", "config.data.train", "config.data.validation", "data.validation", "config.data.prefetch",
-    "config.threads", "config.device", "config.comm", "config.recompute",
+    "config.train.steps", "config.train.epochs", "config.train.max_nonfinite_steps",
+    "config.train.evaluation", "config.train.log", "config.train.generate", "config.output_dir",
+    "config.checkpoint", "config.export", "config.csv_monitor", "config.steps_per_print",
+    "config.wall_clock_breakdown", "config.log_level", "config.model.path", "config.data.train",
+    "config.data.validation", "data.validation", "config.data.prefetch", "config.threads",
+    "config.device", "config.comm", "config.recompute",
     // The global batch, train_batch_size, stays; how ranks share it changes rounding only.
     "topology", "config.parallel", "config.partition", "config.train_micro_batch_size_per_gpu",
     "config.gradient_accumulation_steps", "config.zero_optimization"};
 
 /// Said a second time by another field: "seed" by config.train.seed, the others by what they were
 /// resolved into, the optimizer and the schedule.
-constexpr std::array<std::string_view, 4> kEchoes{"seed", "config.train.learning_rate", "config.train.weight_decay",
-                                                  "config.train.warmup_steps"};
+constexpr std::array<std::string_view, 4> kEchoes{
+    "seed", "config.train.learning_rate", "config.train.weight_decay", "config.train.warmup_steps"};
 
 bool is_echo(const std::string& field) {
   return std::find(kEchoes.begin(), kEchoes.end(), field) != kEchoes.end();
@@ -41,14 +41,16 @@ bool may_change(const std::string& field) {
 
 }  // namespace
 
-std::vector<std::string> admit_resume(const std::string& path, const RunManifest& before, const RunManifest& now,
+std::vector<std::string> admit_resume(const std::string& path, const RunManifest& before,
+                                      const RunManifest& now,
                                       const std::vector<std::string>& allowed) {
   std::vector<ManifestDifference> guarded;
   std::vector<std::string> changes;
   for (const ManifestDifference& difference : compare_manifests(before, now)) {
     if (!difference.matters || is_echo(difference.field)) continue;
     if (may_change(difference.field))
-      changes.push_back(cat(difference.field, ": was ", difference.before, ", is now ", difference.now));
+      changes.push_back(
+          cat(difference.field, ": was ", difference.before, ", is now ", difference.now));
     else
       guarded.push_back(difference);
   }

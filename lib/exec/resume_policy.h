@@ -11,7 +11,8 @@ namespace ftrun {
 /// mathematics is refused with Error(kUsage), naming each field and both values, unless `allowed`
 /// holds it; what a resume may always change (how long, where to, how it is logged and laid out) is
 /// returned, one sentence a change. `path` is the manifest's.
-std::vector<std::string> admit_resume(const std::string& path, const RunManifest& before, const RunManifest& now,
+std::vector<std::string> admit_resume(const std::string& path, const RunManifest& before,
+                                      const RunManifest& now,
                                       const std::vector<std::string>& allowed);
 
 }  // namespace ftrun

@@ -20,7 +20,8 @@ inline SampleSetOptions sample_options(const DataConfig& data) {
   return options;
 }
 
-inline std::unique_ptr<SampleSet> open_samples(const DataConfig& data, const std::vector<std::string>& paths) {
+inline std::unique_ptr<SampleSet> open_samples(const DataConfig& data,
+                                               const std::vector<std::string>& paths) {
   return std::make_unique<SampleSet>(paths, sample_options(data));
 }
 

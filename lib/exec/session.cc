@@ -32,14 +32,18 @@ std::unique_ptr<Rendezvous> meet(const TrainRequest& request) {
 
 CommBackend backend_of(const CommConfig& comm) {
   switch (comm.backend) {
-    case BackendChoice::kAuto: return CommBackend::kAuto;
-    case BackendChoice::kGloo: return CommBackend::kGloo;
-    case BackendChoice::kNccl: return CommBackend::kNccl;
+    case BackendChoice::kAuto:
+      return CommBackend::kAuto;
+    case BackendChoice::kGloo:
+      return CommBackend::kGloo;
+    case BackendChoice::kNccl:
+      return CommBackend::kNccl;
   }
   return CommBackend::kAuto;
 }
 
-constexpr const char* kStartAlike = "start every rank with the same binary, config and model folder";
+constexpr const char* kStartAlike =
+    "start every rank with the same binary, config and model folder";
 
 /// Ranks whose text is not rank 0's.
 std::vector<std::string> unlike_first(const std::vector<std::string>& texts) {
@@ -50,7 +54,8 @@ std::vector<std::string> unlike_first(const std::vector<std::string>& texts) {
 }
 
 /// "\n  train.steps: rank 0 has 5, rank 1 has 6", a line a key.
-std::string differing_keys(const std::string& first, const std::string& other, const std::string& rank) {
+std::string differing_keys(const std::string& first, const std::string& other,
+                           const std::string& rank) {
   RunManifest a;
   RunManifest b;
   a.config = first;
@@ -107,10 +112,12 @@ void Session::require_equal(const std::string& what, const std::string& text) {
   const std::vector<std::string> all = exchange("equal", text);
   const std::vector<std::string> others = unlike_first(all);
   if (others.empty()) return;
-  throw Error(ExitCode::kUsage, cat(what, " differs from rank 0's on rank ", join(others, ", ")), kStartAlike);
+  throw Error(ExitCode::kUsage, cat(what, " differs from rank 0's on rank ", join(others, ", ")),
+              kStartAlike);
 }
 
-/// The hashes first: the texts, which say what differs, are sent only when there is something to say.
+/// The hashes first: the texts, which say what differs, are sent only when there is something to
+/// say.
 void Session::require_equal_configs(const TrainRequest& request) {
   const std::string hash = hex64(xxh3(request.config_json.data(), request.config_json.size()));
   const std::vector<std::string> others = unlike_first(exchange("config", hash));

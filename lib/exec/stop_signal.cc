@@ -19,10 +19,12 @@ void on_signal(int signal) {
   if (!caught.compare_exchange_strong(none, signal)) _exit(128 + signal);
 }
 
-void on_early_requeue(int) { _exit(static_cast<int>(ExitCode::kRequeue)); }
+void on_early_requeue(int) {
+  _exit(static_cast<int>(ExitCode::kRequeue));
+}
 
 void handle(int signal, void (*handler)(int)) {
-  struct sigaction action{};
+  struct sigaction action {};
   action.sa_handler = handler;
   action.sa_flags = SA_RESTART;
   sigaction(signal, &action, nullptr);
@@ -33,7 +35,8 @@ struct Vote {
   int signal;
   double weight;
 };
-constexpr std::array<Vote, 3> kVotes{{{SIGINT, 1.0}, {SIGTERM, 1048576.0}, {SIGUSR1, 1099511627776.0}}};
+constexpr std::array<Vote, 3> kVotes{
+    {{SIGINT, 1.0}, {SIGTERM, 1048576.0}, {SIGUSR1, 1099511627776.0}}};
 
 }  // namespace
 
@@ -51,7 +54,9 @@ void ignore_stop_signals() {
   for (const Vote& vote : kVotes) handle(vote.signal, SIG_IGN);
 }
 
-int stop_signal() { return caught.load(); }
+int stop_signal() {
+  return caught.load();
+}
 
 double stop_vote(int signal) {
   for (const Vote& vote : kVotes)
@@ -67,10 +72,14 @@ int voted_signal(double votes) {
 
 const char* signal_name(int signal) {
   switch (signal) {
-    case SIGINT: return "SIGINT";
-    case SIGTERM: return "SIGTERM";
-    case SIGUSR1: return "SIGUSR1";
-    default: return "a signal";
+    case SIGINT:
+      return "SIGINT";
+    case SIGTERM:
+      return "SIGTERM";
+    case SIGUSR1:
+      return "SIGUSR1";
+    default:
+      return "a signal";
   }
 }
 

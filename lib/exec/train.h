@@ -34,8 +34,8 @@ struct TrainRequest {
   bool terminal = false;
 };
 
-/// Trains as one rank of the job. Returns the exit code: 0, or that of a stop asked for by a signal.
-/// Throws Error.
+/// Trains as one rank of the job. Returns the exit code: 0, or that of a stop asked for by a
+/// signal. Throws Error.
 int train(const TrainRequest& request);
 
 }  // namespace ftrun

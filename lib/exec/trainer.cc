@@ -41,7 +41,10 @@ LogLevel log_level(const std::string& name) {
 }  // namespace
 
 Trainer::Trainer(const TrainRequest& request)
-    : request_(request), config_(request.config), session_(request), schedule_(request.config.scheduler) {}
+    : request_(request),
+      config_(request.config),
+      session_(request),
+      schedule_(request.config.scheduler) {}
 
 int Trainer::run() {
   try {
@@ -57,7 +60,7 @@ int Trainer::train() {
   prepare_process();
   take_folder();
   open_data();
-  session_.together("opening the model", [&] { setup_ = std::make_unique<TrainingSetup>(config_, session_.data()); });
+  open_model();
   check_program();
   load_or_resume();
   open_outputs();
@@ -84,14 +87,24 @@ void Trainer::take_folder() {
 void Trainer::open_data() {
   session_.together("opening the data", [&] {
     train_data_ = open_samples(config_.data, config_.data.train);
-    if (!config_.data.validation.empty()) validation_data_ = open_samples(config_.data, config_.data.validation);
+    if (!config_.data.validation.empty())
+      validation_data_ = open_samples(config_.data, config_.data.validation);
   });
   total_steps_ = config_.train.steps > 0
                      ? config_.train.steps
                      : train_data_->steps_for_epochs(config_.train.epochs, config_.train_batch_size,
                                                      config_.data.drop_last);
   if (schedule_.total_num_steps == 0) schedule_.total_num_steps = total_steps_;
-  session_.require_equal("the data", cat(train_data_->size(), " ", validation_data_ ? validation_data_->size() : 0));
+  session_.require_equal(
+      "the data", cat(train_data_->size(), " ", validation_data_ ? validation_data_->size() : 0));
+}
+
+void Trainer::open_model() {
+  session_.together("opening the model", [&] {
+    setup_ = std::make_unique<TrainingSetup>(config_, session_.data());
+    for (const auto* samples : {&train_data_, &validation_data_})
+      if (*samples) refuse_recorded_ids((*samples)->data(), setup_->train().model.vocab_rows);
+  });
 }
 
 /// The checker before step 1, and the same program on every rank before the first collective.
@@ -100,7 +113,8 @@ void Trainer::check_program() {
     const std::vector<const Program*> ranks(static_cast<size_t>(session_.world()), program);
     const std::vector<std::string> faults = check_programs(ranks);
     if (!faults.empty()) bug(cat("the step program is wrong: ", join(faults, "; ")));
-    session_.require_equal(cat("the program \"", program->name, "\""), hex64(program_hash(*program)));
+    session_.require_equal(cat("the program \"", program->name, "\""),
+                           hex64(program_hash(*program)));
   }
 }
 
@@ -116,12 +130,16 @@ void Trainer::load_or_resume() {
   const std::string root = RunPaths(config_.output_dir).checkpoints();
   // Rank 0 alone looks: it also cleans up what a killed run left.
   const bool found = session_.first_decides("resuming", [&] {
-    if (request_.resume.resume) recorder_->admit(describe_run());
     clean_checkpoints(posix_files(), root);
-    return request_.resume.resume && (request_.resume.step || !list_checkpoints(root).empty());
+    if (!request_.resume.resume || (!request_.resume.step && list_checkpoints(root).empty()))
+      return false;
+    recorder_->admit(describe_run());
+    return true;
   });
-  if (found) return resume(choose_checkpoint(root, request_.resume.step, session_.checkpoint_group()));
-  if (recorder_ && recorder_->before()) recorder_->say("no checkpoint was saved yet: training starts anew");
+  if (found)
+    return resume(choose_checkpoint(root, request_.resume.step, session_.checkpoint_group()));
+  if (recorder_ && recorder_->before())
+    recorder_->say("no checkpoint was saved yet: training starts anew");
   session_.together("reading the weights", [&] { setup_->state().load(setup_->folder()); });
 }
 
@@ -135,9 +153,11 @@ void Trainer::resume(const std::string& folder) {
     tokens_ = meta.tokens;
   });
   saved_step_ = step_;
+  resumed_ = true;
   if (!recorder_) return;
   recorder_->say(cat("resumed from ", folder));
-  if (step_ >= total_steps_) recorder_->say(cat("nothing is left to train: step ", step_, " of ", total_steps_));
+  if (step_ >= total_steps_)
+    recorder_->say(cat("nothing is left to train: step ", step_, " of ", total_steps_));
 }
 
 void Trainer::open_outputs() {
@@ -149,23 +169,24 @@ void Trainer::open_outputs() {
   log_start({.level = log_level(config_.log_level),
              .prefix = prefixed ? cat("rank ", session_.rank()) : "",
              .file = paths.log(session_.rank())});
-  log_debug(cat("rank ", session_.rank(), " of ", session_.world(), ", ftrun ", request_.build.version,
-                ", from step ", step_ + 1, " to ", total_steps_));
+  log_debug(cat("rank ", session_.rank(), " of ", session_.world(), ", ftrun ",
+                request_.build.version, ", from step ", step_ + 1, " to ", total_steps_));
   if (!recorder_) return;
   const auto cache = [&](const char* name) { return cat(paths.root(), "/", name); };
   fingerprints_.start("train", *train_data_, cache("data-fingerprint.json"));
-  if (validation_data_) fingerprints_.start("validation", *validation_data_, cache("validation-fingerprint.json"));
+  if (validation_data_)
+    fingerprints_.start("validation", *validation_data_, cache("validation-fingerprint.json"));
   const int64_t states = 1 + static_cast<int64_t>(optimizer_state_kinds(config_.optimizer).size());
   const int64_t bytes = count_parameters(setup_->train().model).total * 4 * states;
-  if (const auto tight = checkpoint_space_warning(posix_files(), paths.checkpoints(), bytes, config_.checkpoint.keep_last))
+  if (const auto tight = checkpoint_space_warning(posix_files(), paths.checkpoints(), bytes,
+                                                  config_.checkpoint.keep_last))
     recorder_->warn(*tight);
 }
 
 void Trainer::start_loader() {
-  refuse_recorded_ids(train_data_->data(), setup_->train().model.vocab_rows);
   LoaderOptions options;
-  options.shape = {config_.train_micro_batch_size_per_gpu, config_.gradient_accumulation_steps, session_.world(),
-                   session_.rank()};
+  options.shape = {config_.train_micro_batch_size_per_gpu, config_.gradient_accumulation_steps,
+                   session_.world(), session_.rank()};
   options.vocab_rows = setup_->train().model.vocab_rows;
   options.shuffle = config_.data.shuffle;
   options.drop_last = config_.data.drop_last;
@@ -224,7 +245,8 @@ StepMetrics Trainer::train_step() {
 void Trainer::note_ready() {
   if (std::exchange(ready_, true) || !recorder_) return;
   const auto milliseconds = static_cast<int64_t>(read_process_times().age_seconds * 1e3);
-  recorder_->update([&](RunManifest& manifest) { manifest.counters["ready_milliseconds"] = milliseconds; });
+  recorder_->update(
+      [&](RunManifest& manifest) { manifest.counters["ready_milliseconds"] = milliseconds; });
 }
 
 void Trainer::account(StepRun& step, StepMetrics& metrics) {
@@ -235,7 +257,8 @@ void Trainer::account(StepRun& step, StepMetrics& metrics) {
   metrics.tokens_per_second = step.counted_tokens / metrics.step_seconds;
   metrics.exposed_communication_seconds = step.exposed_communication_seconds;
   metrics.skipped = !step.finite;
-  for (const auto& [category, bytes] : setup_->memory().allocated()) metrics.memory.push_back({category, bytes});
+  for (const auto& [category, bytes] : setup_->memory().allocated())
+    metrics.memory.push_back({category, bytes});
   const CommStats::Entry total = session_.data().stats().total();
   metrics.counters.push_back({"bytes_sent", total.bytes_sent});
   tokens_ += metrics.tokens;
@@ -247,7 +270,8 @@ void Trainer::show_step(const StepRun& step, const StepMetrics& metrics) {
   log_debug(plain_step_text(metrics));
   if (!recorder_) return;
   const int64_t every = config_.steps_per_print;
-  if (every > 0 && step_ % every == 0) recorder_->say(deepspeed_step_text(step_, skipped_, step, config_.optimizer));
+  if (every > 0 && step_ % every == 0)
+    recorder_->say(deepspeed_step_text(step_, skipped_, step, config_.optimizer));
   if (config_.wall_clock_breakdown) recorder_->say(breakdown_text(setup_->trainer().seconds()));
 }
 
@@ -261,7 +285,9 @@ void Trainer::count_skipped(bool finite) {
   ++skipped_in_a_row_;
   if (!recorder_) return;
   const std::string place =
-      skipped_in_a_row_ == 1 ? nonfinite_place(setup_->train().model, setup_->partition(), setup_->memory()) : "";
+      skipped_in_a_row_ == 1
+          ? nonfinite_place(setup_->train().model, setup_->partition(), setup_->memory())
+          : "";
   recorder_->warn(cat("step ", step_, ": loss or gradient is not finite; the update was left out (",
                       skipped_in_a_row_, " in a row)", place.empty() ? "" : ": ", place));
   recorder_->update([&](RunManifest& manifest) { manifest.counters["skipped_steps"] = skipped_; });
@@ -269,11 +295,13 @@ void Trainer::count_skipped(bool finite) {
 
 void Trainer::refuse_skipped_row() const {
   if (skipped_in_a_row_ < config_.train.max_nonfinite_steps) return;
-  const std::string place = nonfinite_place(setup_->train().model, setup_->partition(), setup_->memory());
-  throw Error(ExitCode::kNumerical,
-              cat("step ", step_, ": loss or gradient was not finite for ", skipped_in_a_row_,
-                  skipped_in_a_row_ == 1 ? " step" : " steps in a row", place.empty() ? "" : ": ", place),
-              "lower the learning rate, check the data of these steps, or raise train.max_nonfinite_steps");
+  const std::string place =
+      nonfinite_place(setup_->train().model, setup_->partition(), setup_->memory());
+  throw Error(
+      ExitCode::kNumerical,
+      cat("step ", step_, ": loss or gradient was not finite for ", skipped_in_a_row_,
+          skipped_in_a_row_ == 1 ? " step" : " steps in a row", place.empty() ? "" : ": ", place),
+      "lower the learning rate, check the data of these steps, or raise train.max_nonfinite_steps");
 }
 
 bool Trainer::validation_due() const {
@@ -294,8 +322,8 @@ double Trainer::validation_loss() {
                           setup_->evaluate().model.vocab_rows);
   if (reader.counted_tokens_global() == 0)
     throw Error(ExitCode::kBadInput,
-                cat(validation_data_->data().name(), ": no token counts in the first ", reader.sequences(),
-                    " sequences, so they have no loss"),
+                cat(validation_data_->data().name(), ": no token counts in the first ",
+                    reader.sequences(), " sequences, so they have no loss"),
                 "raise train.evaluation.samples, or validate on other data");
   double loss = 0;
   for (int64_t round = 0; round < reader.rounds(); ++round) {
@@ -315,10 +343,12 @@ void Trainer::record_fingerprints(bool wait) {
 void Trainer::note_fingerprint(const std::string& role, const std::string& digest) {
   if (role == "train") train_fingerprint_ = digest;
   recorder_->update([&](RunManifest& manifest) { manifest.data[role].fingerprint = digest; });
-  if (!recorder_->before() || role != "train") return;
+  if (!resumed_ || !recorder_->before() || role != "train") return;
   const auto& records = recorder_->before()->data;
   const auto earlier = records.find(role);
-  if (earlier == records.end() || earlier->second.fingerprint.empty() || earlier->second.fingerprint == digest) return;
+  if (earlier == records.end() || earlier->second.fingerprint.empty() ||
+      earlier->second.fingerprint == digest)
+    return;
   refuse_other_run(recorder_->paths().manifest(),
                    {{cat("data.", role, ".fingerprint"), earlier->second.fingerprint, digest}},
                    request_.resume.allowed);
@@ -344,9 +374,9 @@ void Trainer::save_checkpoint() {
   if (saved_step_ == step_) return;
   const RunPaths paths(config_.output_dir);
   SaveOptions options{paths.checkpoints(), config_.checkpoint.keep_last};
-  const SaveResult result =
-      ftrun::save_checkpoint(posix_files(), options, checkpoint_meta(),
-                             setup_->state().slices(session_.rank(), session_.world()), session_.checkpoint_group());
+  const SaveResult result = ftrun::save_checkpoint(
+      posix_files(), options, checkpoint_meta(),
+      setup_->state().slices(session_.rank(), session_.world()), session_.checkpoint_group());
   saved_step_ = step_;
   if (recorder_) recorder_->say(cat("saved ", result.folder, " (", human_bytes(result.bytes), ")"));
 }
@@ -368,17 +398,21 @@ void Trainer::finish() {
 void Trainer::conclude() {
   if (signal_ == 0) {
     record_fingerprints(true);
-    const std::string sample = validation_data_ ? sample_text(config_, *setup_, *validation_data_) : "";
+    const std::string sample =
+        validation_data_ ? sample_text(config_, *setup_, *validation_data_) : "";
     if (!sample.empty()) recorder_->say(sample);
   }
   recorder_->say(memory_text(*setup_));
-  const std::string reason = signal_ == 0 ? "done" : cat("stopped by ", signal_name(signal_), " after step ", step_);
+  const std::string reason =
+      signal_ == 0 ? "done" : cat("stopped by ", signal_name(signal_), " after step ", step_);
   const std::string table = recorder_->finish(exit_code(), reason);
   std::cout << '\n' << table << std::flush;
   if (signal_ != 0) log_notice(cat(reason, "; continue with --resume auto"));
 }
 
-int Trainer::exit_code() const { return signal_ == 0 ? 0 : stop_exit_code(signal_); }
+int Trainer::exit_code() const {
+  return signal_ == 0 ? 0 : stop_exit_code(signal_);
+}
 
 int train(const TrainRequest& request) {
   install_crash_handler();

@@ -27,6 +27,7 @@ class Trainer {
   void prepare_process();
   void take_folder();
   void open_data();
+  void open_model();
   void check_program();
   RunManifest describe_run();
   void load_or_resume();
@@ -72,6 +73,8 @@ class Trainer {
   int64_t saved_step_ = -1;
   int signal_ = 0;
   bool ready_ = false;
+  /// The state comes from a checkpoint.
+  bool resumed_ = false;
 };
 
 }  // namespace ftrun

@@ -97,8 +97,8 @@ TEST_CASE("ranks that ended as asked are no failures") {
 }
 
 TEST_CASE("ranks that one of them was asked to stop ended as asked too") {
-  const FailureSummary stopped = summarize_failures(
-      {.ends = {{.rank = 0, .exit_code = 143}, {.rank = 1, .exit_code = 143}}});
+  const FailureSummary stopped =
+      summarize_failures({.ends = {{.rank = 0, .exit_code = 143}, {.rank = 1, .exit_code = 143}}});
   REQUIRE(stopped.exit_code == 143);
   REQUIRE(stopped.text.empty());
   const FailureSummary killed =
@@ -109,9 +109,9 @@ TEST_CASE("ranks that one of them was asked to stop ended as asked too") {
 
 TEST_CASE("what all ranks say is said once") {
   const FailureSummary summary = summarize_failures(
-      {.ends = {{.rank = 0, .unix_ns = 9, .exit_code = 5}, {.rank = 1, .unix_ns = 9, .exit_code = 5}},
+      {.ends = {{.rank = 0, .unix_ns = 9, .exit_code = 5},
+                {.rank = 1, .unix_ns = 9, .exit_code = 5}},
        .reports = {{.rank = 0, .unix_ns = 5, .exit_code = 5, .message = "the disk is full"},
                    {.rank = 1, .unix_ns = 6, .exit_code = 5, .message = "the disk is full"}}});
-  REQUIRE(summary.text ==
-          "rank 0, 1: exit code 5, 0.0s after the start: the disk is full");
+  REQUIRE(summary.text == "rank 0, 1: exit code 5, 0.0s after the start: the disk is full");
 }

@@ -357,7 +357,8 @@ with tempfile.TemporaryDirectory() as scratch:
         job.run("limit", train={"steps": 4})
         config = job.config("limit", train={"steps": 8}, checkpoint={"every": 2})
         run = must(ftrun("--config", config, "--resume", "auto", wrapper=("bash", "-c", 'ulimit -f 100; exec "$@"', "-")), 5)
-        assert re.search(r"ftrun: checkpoint step-00000006 was not written: \S+/rank-00000.safetensors: \w+ failed: File too large", said(run)), run.stderr
+        assert re.search(r"ftrun: checkpoint step-00000006 was not written: \S+/rank-00000.safetensors: "
+                         r"\w+ failed: File too large", said(run)), run.stderr
         assert checkpoints(job.out("limit")) == ["step-00000004"], checkpoints(job.out("limit"))
         assert manifest(job.out("limit"))["exit_code"] == 5
         must(ftrun("--config", config, "--resume", "auto"))

@@ -71,12 +71,11 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def resume_on_another_number_of_ranks():
         four = {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": None}
-        whole = {**TWELVE, **four, "optimizer": ADAMW}
+        cosine = {"type": "cosine", "params": {"warmup_num_steps": 3, "total_num_steps": 12}}
+        whole = {**TWELVE, **four, "optimizer": ADAMW, "scheduler": cosine}
         job.run("straight-8", "--nproc", 1, **whole)
-        job.run("moved", "--nproc", 2, **whole | {"train": {"steps": 6},
-                                                  "scheduler": {"type": "cosine", "params": {"warmup_num_steps": 3, "total_num_steps": 12}}})
-        moved = job.run("moved", "--nproc", 1, "--resume", "auto", **whole | {
-            "scheduler": {"type": "cosine", "params": {"warmup_num_steps": 3, "total_num_steps": 12}}})
+        job.run("moved", "--nproc", 2, **whole | {"train": {"steps": 6}})
+        moved = job.run("moved", "--nproc", 1, "--resume", "auto", **whole)
         assert "notice: the resumed run has another topology.data: was 2, is now 1" in moved.stderr, moved.stderr
         near("loss", [m["loss"] for m in steps(job.out("moved"))], [m["loss"] for m in steps(job.out("straight-8"))], 1e-6)
 
@@ -145,5 +144,16 @@ with tempfile.TemporaryDirectory() as scratch:
         again = job.run("early", "--resume", "auto", **FEW, optimizer=ADAMW)
         assert "no checkpoint was saved yet: training starts anew" in again.stdout, again.stdout
         same_run(job.out("straight-adamw-1"), job.out("early"))
+
+    @case
+    def run_that_failed_before_its_first_checkpoint_may_change():
+        bad = job.scratch / "bad.bin"
+        bad.write_bytes(b"\xff\x7f" * 4097)
+        wrong = {"data": {"train": str(bad), "token_dtype": "uint16"}, "optimizer": ADAMW}
+        job.run("mended", code=4, **FEW, **wrong)
+        assert manifest(job.out("mended"))["exit_code"] == 4
+        mended = job.run("mended", "--resume", "auto", **FEW, optimizer=ADAMW)
+        assert "training starts anew" in mended.stdout, mended.stdout
+        same_run(job.out("straight-adamw-1"), job.out("mended"))
 
     run_cases()

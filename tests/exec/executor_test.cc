@@ -34,22 +34,25 @@ TEST_CASE("after the second step nothing is allocated any more") {
       config.zero.overlap_comm = overlap;
       config.zero.reduce_bucket_size = 1000;
       std::vector<int64_t> allocations(static_cast<size_t>(world), -1);
-      const auto failures = fixtures::on_ranks(world, [&](Rendezvous&, Communicator& group) {
-        RankRig rig(config, fixtures::small_model(), group);
-        for (int64_t step = 1; step <= 2; ++step) rig.train(step);
-        // The batches of the fixture are made anew each step; the step itself is what counts.
-        StepRun run;
-        run.micro_batches = rig.batches;
-        run.scalars = step_scalars_of(config.optimizer, config.scheduler, 3);
-        run.scalars.loss_scale = 0.01F;
-        run.clip_norm = 1.0;
-        run.optimizer = optimizer_options(config.optimizer);
-        group.barrier({"begin"});
-        const int64_t before = test::allocations_so_far();
-        for (int step = 0; step < 4; ++step) rig.trainer.run(run);
-        group.barrier({"end"});
-        allocations[static_cast<size_t>(group.rank())] = test::allocations_so_far() - before;
-      }, std::chrono::hours(1));
+      const auto failures = fixtures::on_ranks(
+          world,
+          [&](Rendezvous&, Communicator& group) {
+            RankRig rig(config, fixtures::small_model(), group);
+            for (int64_t step = 1; step <= 2; ++step) rig.train(step);
+            // The batches of the fixture are made anew each step; the step itself is what counts.
+            StepRun run;
+            run.micro_batches = rig.batches;
+            run.scalars = step_scalars_of(config.optimizer, config.scheduler, 3);
+            run.scalars.loss_scale = 0.01F;
+            run.clip_norm = 1.0;
+            run.optimizer = optimizer_options(config.optimizer);
+            group.barrier({"begin"});
+            const int64_t before = test::allocations_so_far();
+            for (int step = 0; step < 4; ++step) rig.trainer.run(run);
+            group.barrier({"end"});
+            allocations[static_cast<size_t>(group.rank())] = test::allocations_so_far() - before;
+          },
+          std::chrono::hours(1));
       for (const std::string& failure : failures) REQUIRE(failure.empty());
       INFO(world << " ranks, overlap " << overlap);
       REQUIRE(allocations == std::vector<int64_t>(static_cast<size_t>(world), 0));
@@ -80,10 +83,13 @@ TEST_CASE("two ranks and one with twice the micro-batches take the same step, to
   REQUIRE(one.finite);
   const auto failures = fixtures::on_ranks(2, [&](Rendezvous&, Communicator& group) {
     RankRig rig(fixtures::small_run(), fixtures::small_model(), group);
-    const StepRun two = step(rig, std::span<const Batch>(batches).subspan(static_cast<size_t>(group.rank()) * 2, 2));
+    const StepRun two = step(
+        rig, std::span<const Batch>(batches).subspan(static_cast<size_t>(group.rank()) * 2, 2));
     require(two.counted_tokens == 64, "all ranks' tokens are counted");
-    require(std::abs(two.loss_sum - one.loss_sum) < 1e-5 * one.loss_sum, "the loss is that of all ranks");
-    require(std::abs(two.gradient_norm - one.gradient_norm) < 1e-5 * one.gradient_norm, "so is the norm");
+    require(std::abs(two.loss_sum - one.loss_sum) < 1e-5 * one.loss_sum,
+            "the loss is that of all ranks");
+    require(std::abs(two.gradient_norm - one.gradient_norm) < 1e-5 * one.gradient_norm,
+            "so is the norm");
     const std::vector<float> a = weights_of(rig), b = weights_of(single);
     for (size_t i = 0; i < a.size(); ++i) require(std::abs(a[i] - b[i]) < 1e-4F, "and the weights");
   });
@@ -151,7 +157,8 @@ TEST_CASE("a batch of another shape is a defect that is told, and the next step 
   rig.batches[1].tokens.pop_back();
   run.micro_batches = rig.batches;
   run.optimizer = optimizer_options(rig.config.optimizer);
-  REQUIRE_THROWS_WITH(rig.trainer.run(run), Catch::Contains("a batch part has 60 bytes, its buffer 64"));
+  REQUIRE_THROWS_WITH(rig.trainer.run(run),
+                      Catch::Contains("a batch part has 60 bytes, its buffer 64"));
   REQUIRE(rig.train(2).finite);
 }
 

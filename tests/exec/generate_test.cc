@@ -53,19 +53,23 @@ double loss_of(Writer& writer, const std::vector<int32_t>& seen, int32_t next) {
   return run.loss_sum;
 }
 
-TEST_CASE("without a temperature each new token is the one of the lowest loss, also past the row's end") {
+TEST_CASE(
+    "without a temperature each new token is the one of the lowest loss, also past the row's end") {
   Writer writer;
   const std::vector<int32_t> prompt{3, 1, 4};
   std::vector<int32_t> seen = prompt;
   std::vector<int32_t> expected;
   for (int i = 0; i < 10; ++i) {
     std::vector<double> losses;
-    for (int32_t next = 0; next < kVocabulary; ++next) losses.push_back(loss_of(writer, seen, next));
-    expected.push_back(static_cast<int32_t>(std::min_element(losses.begin(), losses.end()) - losses.begin()));
+    for (int32_t next = 0; next < kVocabulary; ++next)
+      losses.push_back(loss_of(writer, seen, next));
+    expected.push_back(
+        static_cast<int32_t>(std::min_element(losses.begin(), losses.end()) - losses.begin()));
     seen.push_back(expected.back());
   }
   REQUIRE(writer.write(prompt, {.tokens = 10}) == expected);
-  REQUIRE(writer.write(prompt, {.tokens = 4}) == std::vector<int32_t>(expected.begin(), expected.begin() + 4));
+  REQUIRE(writer.write(prompt, {.tokens = 4}) ==
+          std::vector<int32_t>(expected.begin(), expected.begin() + 4));
 }
 
 TEST_CASE("a stop id ends the text and is not part of it") {
@@ -73,7 +77,8 @@ TEST_CASE("a stop id ends the text and is not part of it") {
   const std::vector<int32_t> free = writer.write({5, 6}, {.tokens = 6});
   REQUIRE(free.size() == 6);
   const auto first = std::find(free.begin(), free.end(), free[3]);
-  REQUIRE(writer.write({5, 6}, {.tokens = 6, .stop_ids = {free[3]}}) == std::vector<int32_t>(free.begin(), first));
+  REQUIRE(writer.write({5, 6}, {.tokens = 6, .stop_ids = {free[3]}}) ==
+          std::vector<int32_t>(free.begin(), first));
 }
 
 TEST_CASE("with a temperature the seed decides, and a low one takes the likeliest") {
@@ -83,7 +88,8 @@ TEST_CASE("with a temperature the seed decides, and a low one takes the likelies
   other.seed = 2;
   REQUIRE(writer.write({7}, warm) == writer.write({7}, warm));
   REQUIRE(writer.write({7}, warm) != writer.write({7}, other));
-  REQUIRE(writer.write({7}, {.tokens = 12, .temperature = 1e-6, .seed = 3}) == writer.write({7}, {.tokens = 12}));
+  REQUIRE(writer.write({7}, {.tokens = 12, .temperature = 1e-6, .seed = 3}) ==
+          writer.write({7}, {.tokens = 12}));
 }
 
 }  // namespace

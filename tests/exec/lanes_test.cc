@@ -52,7 +52,8 @@ Program random_program(std::mt19937& random) {
     const Lane lane = random() % 3 == 0 ? kCommunication : kCompute;
     std::vector<InstrId> waits;
     for (InstrId earlier = 0; earlier < i; ++earlier)
-      if (instrs[static_cast<size_t>(earlier)].first != lane && random() % 5 == 0) waits.push_back(earlier);
+      if (instrs[static_cast<size_t>(earlier)].first != lane && random() % 5 == 0)
+        waits.push_back(earlier);
     instrs.push_back({lane, waits});
   }
   return lanes_program(instrs);
@@ -65,14 +66,19 @@ TEST_CASE("a lane runs in order, and no instruction begins before those it waits
     std::vector<std::atomic<int>> ended(program.instrs.size());
     std::atomic<int> clock = 0;
     std::atomic<bool> wrong = false;
-    Lanes lanes(program, [&](const Instr& instr) {
-      const InstrId self = id_of(program, instr);
-      for (const InstrId wait : instr.waits) wrong = wrong || ended[static_cast<size_t>(wait)] == 0;
-      for (InstrId earlier = 0; earlier < self; ++earlier)
-        if (program.instr(earlier).lane == instr.lane) wrong = wrong || ended[static_cast<size_t>(earlier)] == 0;
-      if (self % 7 == 0) std::this_thread::sleep_for(50us);
-      ended[static_cast<size_t>(self)] = ++clock;
-    }, [] {});
+    Lanes lanes(
+        program,
+        [&](const Instr& instr) {
+          const InstrId self = id_of(program, instr);
+          for (const InstrId wait : instr.waits)
+            wrong = wrong || ended[static_cast<size_t>(wait)] == 0;
+          for (InstrId earlier = 0; earlier < self; ++earlier)
+            if (program.instr(earlier).lane == instr.lane)
+              wrong = wrong || ended[static_cast<size_t>(earlier)] == 0;
+          if (self % 7 == 0) std::this_thread::sleep_for(50us);
+          ended[static_cast<size_t>(self)] = ++clock;
+        },
+        [] {});
     for (int run = 0; run < 5; ++run) {
       for (auto& end : ended) end = 0;
       clock = 0;
@@ -87,13 +93,16 @@ TEST_CASE("compute runs on the calling thread, communication on another, beside 
   const Program program = lanes_program({{kCommunication, {}}, {kCompute, {}}});
   std::promise<void> in_compute, in_communication;
   std::array<std::thread::id, 2> threads;
-  Lanes lanes(program, [&](const Instr& instr) {
-    const auto lane = static_cast<size_t>(instr.lane);
-    threads[lane] = std::this_thread::get_id();
-    // Each waits until the other has begun: one after the other they would not end.
-    (lane == 0 ? in_compute : in_communication).set_value();
-    (lane == 0 ? in_communication : in_compute).get_future().wait_for(20s);
-  }, [] {});
+  Lanes lanes(
+      program,
+      [&](const Instr& instr) {
+        const auto lane = static_cast<size_t>(instr.lane);
+        threads[lane] = std::this_thread::get_id();
+        // Each waits until the other has begun: one after the other they would not end.
+        (lane == 0 ? in_compute : in_communication).set_value();
+        (lane == 0 ? in_communication : in_compute).get_future().wait_for(20s);
+      },
+      [] {});
   lanes.run_once();
   REQUIRE(threads[0] == std::this_thread::get_id());
   REQUIRE(threads[1] != std::this_thread::get_id());
@@ -102,9 +111,12 @@ TEST_CASE("compute runs on the calling thread, communication on another, beside 
 TEST_CASE("what compute waited for communication is told") {
   const Program program = lanes_program({{kCommunication, {}}, {kCompute, {0}}});
   bool slow = true;
-  Lanes lanes(program, [&](const Instr& instr) {
-    if (instr.lane == kCommunication && slow) std::this_thread::sleep_for(30ms);
-  }, [] {});
+  Lanes lanes(
+      program,
+      [&](const Instr& instr) {
+        if (instr.lane == kCommunication && slow) std::this_thread::sleep_for(30ms);
+      },
+      [] {});
   lanes.run_once();
   REQUIRE(lanes.waited_seconds() > 0.02);
   slow = false;
@@ -112,23 +124,28 @@ TEST_CASE("what compute waited for communication is told") {
   REQUIRE(lanes.waited_seconds() < 0.02);
 }
 
-TEST_CASE("a failure of compute releases communication, and is thrown when all lanes have stopped") {
-  const Program program = lanes_program({{kCommunication, {}}, {kCompute, {}}, {kCompute, {0}}, {kCommunication, {2}}});
+TEST_CASE(
+    "a failure of compute releases communication, and is thrown when all lanes have stopped") {
+  const Program program =
+      lanes_program({{kCommunication, {}}, {kCompute, {}}, {kCompute, {0}}, {kCommunication, {2}}});
   std::promise<void> begun, released;
   std::atomic<int> aborts = 0, ended = 0;
-  Lanes lanes(program, [&](const Instr& instr) {
-    if (instr.lane == kCommunication) {
-      begun.set_value();
-      released.get_future().wait();  // as a collective that no peer enters
-      ++ended;
-      return;
-    }
-    begun.get_future().wait();
-    throw std::runtime_error("compute failed");
-  }, [&] {
-    ++aborts;
-    released.set_value();
-  });
+  Lanes lanes(
+      program,
+      [&](const Instr& instr) {
+        if (instr.lane == kCommunication) {
+          begun.set_value();
+          released.get_future().wait();  // as a collective that no peer enters
+          ++ended;
+          return;
+        }
+        begun.get_future().wait();
+        throw std::runtime_error("compute failed");
+      },
+      [&] {
+        ++aborts;
+        released.set_value();
+      });
   std::string message;
   within_seconds([&] {
     try {
@@ -145,10 +162,13 @@ TEST_CASE("a failure of compute releases communication, and is thrown when all l
 TEST_CASE("a failure of communication releases compute") {
   const Program program = lanes_program({{kCommunication, {}}, {kCompute, {0}}});
   std::atomic<int> computed = 0, aborts = 0;
-  Lanes lanes(program, [&](const Instr& instr) {
-    if (instr.lane == kCommunication) throw std::runtime_error("a peer is lost");
-    ++computed;
-  }, [&] { ++aborts; });
+  Lanes lanes(
+      program,
+      [&](const Instr& instr) {
+        if (instr.lane == kCommunication) throw std::runtime_error("a peer is lost");
+        ++computed;
+      },
+      [&] { ++aborts; });
   within_seconds([&] { REQUIRE_THROWS_WITH(lanes.run_once(), "a peer is lost"); });
   REQUIRE(computed == 0);
   REQUIRE(aborts == 1);
@@ -157,23 +177,31 @@ TEST_CASE("a failure of communication releases compute") {
 TEST_CASE("the first of two failures is the one that is thrown") {
   const Program program = lanes_program({{kCommunication, {}}, {kCompute, {}}});
   std::promise<void> aborted;
-  Lanes lanes(program, [&](const Instr& instr) {
-    if (instr.lane == kCompute) throw std::runtime_error("the cause");
-    aborted.get_future().wait();
-    throw std::runtime_error("the consequence");
-  }, [&] { aborted.set_value(); });
+  Lanes lanes(
+      program,
+      [&](const Instr& instr) {
+        if (instr.lane == kCompute) throw std::runtime_error("the cause");
+        aborted.get_future().wait();
+        throw std::runtime_error("the consequence");
+      },
+      [&] { aborted.set_value(); });
   within_seconds([&] { REQUIRE_THROWS_WITH(lanes.run_once(), "the cause"); });
 }
 
 TEST_CASE("lanes that never ran, ran once or failed can be destroyed") {
   const Program program = lanes_program({{kCommunication, {}}, {kCompute, {0}}});
-  within_seconds([&] { const Lanes never(program, [](const Instr&) {}, [] {}); });
   within_seconds([&] {
-    Lanes once(program, [](const Instr&) {}, [] {});
+    const Lanes never(
+        program, [](const Instr&) {}, [] {});
+  });
+  within_seconds([&] {
+    Lanes once(
+        program, [](const Instr&) {}, [] {});
     once.run_once();
   });
   within_seconds([&] {
-    Lanes failed(program, [](const Instr&) { throw std::runtime_error("no"); }, [] {});
+    Lanes failed(
+        program, [](const Instr&) { throw std::runtime_error("no"); }, [] {});
     REQUIRE_THROWS(failed.run_once());
   });
 }

@@ -54,7 +54,8 @@ SchedulerConfig schedule_from(const std::string& type, const json& params, doubl
 void check_trace(const json& row) {
   OptimizerConfig optimizer;
   optimizer.lr = row.at("optimizer_lr").get<double>();
-  const SchedulerConfig s = schedule_from(row.at("type").get<std::string>(), row.at("params"), optimizer.lr);
+  const SchedulerConfig s =
+      schedule_from(row.at("type").get<std::string>(), row.at("params"), optimizer.lr);
   INFO(row.at("type") << ' ' << row.at("params"));
   const json& expected = row.at("lr_of_step");
   REQUIRE(expected.size() >= 4);
@@ -67,7 +68,8 @@ void check_trace(const json& row) {
 }
 
 TEST_CASE("DeepSpeed's schedules follow the rates it was seen to use") {
-  const std::string path = std::string(FTRUN_SOURCE_DIR) + "/../shared/reference/ds_reference_numbers.json";
+  const std::string path =
+      std::string(FTRUN_SOURCE_DIR) + "/../shared/reference/ds_reference_numbers.json";
   if (!std::filesystem::exists(path)) {
     WARN("not run: " << path << " is not there");
     return;

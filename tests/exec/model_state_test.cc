@@ -20,7 +20,9 @@ using fixtures::RankRig;
 
 /// A folder that goes with the test.
 struct Scratch {
-  std::string path = (std::filesystem::temp_directory_path() / ("ftrun-exec-" + std::to_string(::getpid()))).string();
+  std::string path =
+      (std::filesystem::temp_directory_path() / ("ftrun-exec-" + std::to_string(::getpid())))
+          .string();
   Scratch() { std::filesystem::create_directories(path); }
   ~Scratch() { std::filesystem::remove_all(path); }
 };
@@ -30,12 +32,14 @@ std::map<std::string, std::vector<float>> contents(const ModelState& state) {
   for (const StateSlice& slice : state.slices(0, 1)) {
     std::vector<float>& tensor = all[slice.tensor + "." + slice.kind];
     tensor.resize(std::max(tensor.size(), static_cast<size_t>(slice.end)));
-    std::memcpy(tensor.data() + slice.begin, slice.data, static_cast<size_t>(slice.end - slice.begin) * sizeof(float));
+    std::memcpy(tensor.data() + slice.begin, slice.data,
+                static_cast<size_t>(slice.end - slice.begin) * sizeof(float));
   }
   return all;
 }
 
-TEST_CASE("the ranks' slices cover each element of each state exactly once, for any number of ranks") {
+TEST_CASE(
+    "the ranks' slices cover each element of each state exactly once, for any number of ranks") {
   Alone alone;
   for (const bool tied : {false, true}) {
     RankRig rig(fixtures::small_run(), fixtures::small_model(tied), *alone.group);
@@ -102,7 +106,10 @@ TEST_CASE("pieces of a parameter read as they lie in its slices") {
   for (const TensorInfo& tensor : rig.plan.train.model.tensors) {
     const std::vector<float>& whole = all.at(tensor.name + ".param");
     const auto size = static_cast<int64_t>(whole.size());
-    for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, size}, {1, size}, {size / 3, size / 2}, {size - 1, size}}) {
+    for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, size},
+                                     {1, size},
+                                     {size / 3, size / 2},
+                                     {size - 1, size}}) {
       std::vector<float> piece(static_cast<size_t>(end - begin), -1.0F);
       rig.state.read(tensor.name, begin, end, piece);
       REQUIRE(std::equal(piece.begin(), piece.end(), whole.begin() + begin));

@@ -1,6 +1,5 @@
 #include "exec/optimizer_plan.h"
 
-
 #include <cmath>
 
 #include "exec/learning_rate.h"
@@ -42,7 +41,8 @@ TEST_CASE("SGD takes all its parameters") {
   REQUIRE_FALSE(sgd.first_step);
 }
 
-TEST_CASE("the scalars of a step: rate, betas in double, and bias corrections of the applied steps") {
+TEST_CASE(
+    "the scalars of a step: rate, betas in double, and bias corrections of the applied steps") {
   OptimizerConfig config;
   config.lr = 0.125;
   config.betas = {0.9, 0.999};
@@ -53,8 +53,10 @@ TEST_CASE("the scalars of a step: rate, betas in double, and bias corrections of
     REQUIRE(scalars.learning_rate == 0.125F);
     REQUIRE(scalars.beta1 == 0.9);
     REQUIRE(scalars.beta2 == 0.999);
-    REQUIRE(scalars.bias_correction1 == static_cast<float>(1 - std::pow(0.9, static_cast<double>(k))));
-    REQUIRE(scalars.bias_correction2 == static_cast<float>(1 - std::pow(0.999, static_cast<double>(k))));
+    REQUIRE(scalars.bias_correction1 ==
+            static_cast<float>(1 - std::pow(0.9, static_cast<double>(k))));
+    REQUIRE(scalars.bias_correction2 ==
+            static_cast<float>(1 - std::pow(0.999, static_cast<double>(k))));
   }
   config.bias_correction = false;
   REQUIRE(step_scalars_of(config, constant, 1).bias_correction1 == 1.0F);

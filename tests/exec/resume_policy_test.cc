@@ -15,26 +15,33 @@ RunManifest run_of(const std::string& config) {
 }
 
 TEST_CASE("how long, where to and on how many ranks a run goes on is free, and is told") {
-  const RunManifest before = run_of(R"({"train": {"steps": 4, "log": {"every": 1}}, "threads": 1})");
+  const RunManifest before =
+      run_of(R"({"train": {"steps": 4, "log": {"every": 1}}, "threads": 1})");
   RunManifest now = run_of(R"({"train": {"steps": 8, "log": {"every": 5}}, "threads": 2})");
   now.topology = {{"data", 3}};
   REQUIRE(admit_resume("run.json", before, now, {}) ==
-          std::vector<std::string>{"config.threads: was 1, is now 2", "config.train.log.every: was 1, is now 5",
-                                   "config.train.steps: was 4, is now 8", "topology.data: was 2, is now 3"});
+          std::vector<std::string>{
+              "config.threads: was 1, is now 2", "config.train.log.every: was 1, is now 5",
+              "config.train.steps: was 4, is now 8", "topology.data: was 2, is now 3"});
   REQUIRE(admit_resume("run.json", before, before, {}).empty());
 }
 
-TEST_CASE("what changes the numbers is refused unless it is allowed, and a name's beginning is not the name") {
-  const RunManifest before = run_of(R"({"train": {"seed": 1}, "train_batch_size": 8, "threads_of_it": 1})");
-  const RunManifest now = run_of(R"({"train": {"seed": 2}, "train_batch_size": 16, "threads_of_it": 2})");
+TEST_CASE(
+    "what changes the numbers is refused unless it is allowed, and a name's beginning is not the "
+    "name") {
+  const RunManifest before =
+      run_of(R"({"train": {"seed": 1}, "train_batch_size": 8, "threads_of_it": 1})");
+  const RunManifest now =
+      run_of(R"({"train": {"seed": 2}, "train_batch_size": 16, "threads_of_it": 2})");
   try {
     admit_resume("out/run.json", before, now, {"config.train"});
     FAIL("it was admitted");
   } catch (const Error& error) {
     REQUIRE(error.code() == ExitCode::kUsage);
-    REQUIRE(error.message() == "out/run.json: this is not the run that was started there; 2 things differ:\n"
-                               "  config.threads_of_it: was 1, is now 2\n"
-                               "  config.train_batch_size: was 8, is now 16");
+    REQUIRE(error.message() ==
+            "out/run.json: this is not the run that was started there; 2 things differ:\n"
+            "  config.threads_of_it: was 1, is now 2\n"
+            "  config.train_batch_size: was 8, is now 16");
   }
   REQUIRE(admit_resume("run.json", before, now, {"config"}).empty());
 }

@@ -92,7 +92,9 @@ RankRig::RankRig(const Config& from, const ModelConfig& model, Communicator& gro
 StepRun RankRig::train(int64_t step) {
   batches.resize(static_cast<size_t>(config.gradient_accumulation_steps));
   for (size_t slot = 0; slot < batches.size(); ++slot)
-    batches[slot] = random_batch(plan.train.model.batch, static_cast<uint64_t>(step) * 100 + slot * 10 + static_cast<uint64_t>(rank));
+    batches[slot] =
+        random_batch(plan.train.model.batch,
+                     static_cast<uint64_t>(step) * 100 + slot * 10 + static_cast<uint64_t>(rank));
   StepRun run;
   run.micro_batches = batches;
   run.scalars = step_scalars_of(config.optimizer, config.scheduler, step);
@@ -108,7 +110,8 @@ Alone::Alone() {
   group = open_communicator(*rendezvous, "data", {0}, {});
 }
 
-std::vector<std::string> on_ranks(int world, const std::function<void(Rendezvous&, Communicator&)>& body,
+std::vector<std::string> on_ranks(int world,
+                                  const std::function<void(Rendezvous&, Communicator&)>& body,
                                   std::chrono::milliseconds heartbeat) {
   auto all = Rendezvous::in_process(world, std::chrono::seconds(20), heartbeat);
   std::vector<int> members(static_cast<size_t>(world));
@@ -118,7 +121,8 @@ std::vector<std::string> on_ranks(int world, const std::function<void(Rendezvous
   for (size_t rank = 0; rank < all.size(); ++rank)
     threads.emplace_back([&, rank] {
       failures[rank] = message_of([&] {
-        const auto group = open_communicator(*all[rank], "data", members, {.timeout = std::chrono::seconds(20)});
+        const auto group =
+            open_communicator(*all[rank], "data", members, {.timeout = std::chrono::seconds(20)});
         body(*all[rank], *group);
       });
     });

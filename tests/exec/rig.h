@@ -55,8 +55,9 @@ struct Alone {
 
 /// Runs `body` on a thread a rank, with a communicator of all; returns what each threw ("").
 /// A long heartbeat keeps the rendezvous' own threads still, for tests that count allocations.
-std::vector<std::string> on_ranks(int world, const std::function<void(Rendezvous&, Communicator&)>& body,
-                                  std::chrono::milliseconds heartbeat = std::chrono::milliseconds(100));
+std::vector<std::string> on_ranks(
+    int world, const std::function<void(Rendezvous&, Communicator&)>& body,
+    std::chrono::milliseconds heartbeat = std::chrono::milliseconds(100));
 
 /// The message of what `work` throws; "" for nothing.
 std::string message_of(const std::function<void()>& work);
