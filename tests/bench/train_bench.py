@@ -90,7 +90,7 @@ def run_ftrun(args, case, scratch):
     run = json.loads((out / "run.json").read_text())
     times = [line["step_seconds"] for line in lines][1:]
     tokens = 512 * case["mb"] * case["ranks"]
-    return {"tokens_per_s": tokens / statistics.median(times), "memory": run["counters"]["peak_resident_bytes"] / 2**20,
+    return {"tokens_per_s": tokens / statistics.median(times), "memory": run["counters"].get("peak_resident_bytes", float("nan")) / 2**20,
             "ready_s": run["counters"]["ready_milliseconds"] / 1e3,
             "loss": [line["loss"] for line in lines], "grad_norm": [line["grad_norm"] for line in lines], "foreign": foreign}
 
