@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "comm/c10d_words.h"
 #include "comm/listen_socket.h"
 #include "comm/reduce.h"
 #include "comm/store_access.h"
@@ -21,39 +22,6 @@ using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 constexpr int64_t kStagingBytes = 4 << 20;  // for pieces that are exchanged and added here
 // A collective gives up by itself at the timeout; only if it does not do we. Messages do not.
 constexpr std::chrono::milliseconds kSlack{2000};
-
-at::ScalarType scalar_type(DType dtype) {
-  switch (dtype) {
-    case DType::kF64:
-      return at::kDouble;
-    case DType::kF32:
-      return at::kFloat;
-    case DType::kBF16:
-      return at::kBFloat16;
-    case DType::kF16:
-      return at::kHalf;
-    case DType::kI64:
-      return at::kLong;
-    case DType::kI32:
-      return at::kInt;
-    case DType::kI8:
-      return at::kChar;
-    default:
-      return at::kByte;
-  }
-}
-
-c10d::ReduceOp reduce_op(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum:
-      return c10d::ReduceOp::SUM;
-    case ReduceOp::kMax:
-      return c10d::ReduceOp::MAX;
-    case ReduceOp::kMin:
-      return c10d::ReduceOp::MIN;
-  }
-  return c10d::ReduceOp::SUM;
-}
 
 at::Tensor view_of(const void* data, int64_t count, at::ScalarType type) {
   return at::from_blob(const_cast<void*>(data), {count}, at::TensorOptions().dtype(type));

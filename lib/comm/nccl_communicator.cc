@@ -13,45 +13,13 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "comm/c10d_words.h"
 #include "comm/store_access.h"
 
 namespace ftrun {
 namespace {
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
-
-at::ScalarType scalar_type(DType dtype) {
-  switch (dtype) {
-    case DType::kF64:
-      return at::kDouble;
-    case DType::kF32:
-      return at::kFloat;
-    case DType::kBF16:
-      return at::kBFloat16;
-    case DType::kF16:
-      return at::kHalf;
-    case DType::kI64:
-      return at::kLong;
-    case DType::kI32:
-      return at::kInt;
-    case DType::kI8:
-      return at::kChar;
-    default:
-      return at::kByte;
-  }
-}
-
-c10d::ReduceOp reduce_op(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum:
-      return c10d::ReduceOp::SUM;
-    case ReduceOp::kMax:
-      return c10d::ReduceOp::MAX;
-    case ReduceOp::kMin:
-      return c10d::ReduceOp::MIN;
-  }
-  return c10d::ReduceOp::SUM;
-}
 
 int64_t payload(const CollectiveRecord& record) {
   return record.count * dtype_bytes(record.dtype);
