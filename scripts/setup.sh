@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 torch_version=2.11.0
 debian_packages=(build-essential cmake ninja-build ccache mold git libcli11-dev nlohmann-json3-dev libyaml-cpp-dev
-                 libspdlog-dev catch2 libgloo-dev libxxhash-dev)
+                 libspdlog-dev catch2 libgloo-dev libxxhash-dev liburing-dev)
 # libtorch_cpu.so itself needs these two, whatever the machine.
 cuda_always=(nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
 # What `import torch` needs of an installed CUDA 13.0 toolkit, and what no toolkit holds.

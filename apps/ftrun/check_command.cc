@@ -12,6 +12,7 @@
 #include "exec/sample_options.h"
 #include "model/families.h"
 #include "model/size.h"
+#include "program/memory_plan.h"
 #include "program/step_plan.h"
 
 namespace ftrun {
@@ -38,18 +39,25 @@ void check_data(const Config& config, const ModelConfig& model) {
               has_remedy ? "" : "prepare it again with the tokenizer of this model");
 }
 
+/// "1.68 GiB, host 317.25 MiB, nvme 769.50 MiB".
+std::string tiers_text(const MemoryPlan& plan) {
+  std::string text = human_bytes(plan.at(Tier::kDevice).total);
+  for (const Tier tier : {Tier::kHost, Tier::kNvme})
+    if (plan.at(tier).total > 0) text += cat(", ", tier_name(tier), " ", human_bytes(plan.at(tier).total));
+  return text;
+}
+
 int check_command(const CheckOptions& options) {
   const LaunchEnvironment single;
   const LoadedConfig loaded = load_source(options.source, single, true);
   for (const std::string& line : loaded.lines) std::cout << line << '\n';
   std::cout << loaded.ranks << (loaded.ranks == 1 ? " rank: " : " ranks: ") << loaded.rank_rule
             << '\n';
-  const StepPlan plan = plan_steps(loaded.config, *loaded.model);
+  const StepPlan plan = plan_steps(loaded.config, *loaded.model, 0);
   const ParameterCounts parameters = count_parameters(plan.train.model);
   std::cout << "model: " << plan.train.model.family << ", " << human_count(parameters.total)
             << " parameters\n"
-            << "memory a rank: " << human_bytes(memory_account(plan.train.program).total)
-            << " planned\n";
+            << "memory a rank: " << tiers_text(memory_plan(plan)) << " planned\n";
   if (!options.quiet) std::cout << '\n' << effective_yaml(loaded.config);
   if (options.data) check_data(loaded.config, *loaded.model);
   std::cout << "the config is good\n";

@@ -14,6 +14,14 @@
 namespace ftrun {
 namespace {
 
+/// A file that cannot be read names itself, as its place in a problem does already.
+std::string said_once(Problem problem) {
+  const std::string itself = problem.at.file + ": ";
+  if (!problem.at.file.empty() && problem.message.starts_with(itself))
+    problem.message.erase(0, itself.size());
+  return to_text(problem);
+}
+
 /// Collects what several stages of reading have to say, so that all of it comes out at once.
 struct Report {
   std::vector<std::string> errors;
@@ -23,7 +31,7 @@ struct Report {
 
   void add(const std::vector<Problem>& problems) {
     for (const Problem& problem : problems)
-      (problem.severity == Severity::kError ? errors : notices).push_back(to_text(problem));
+      (problem.severity == Severity::kError ? errors : notices).push_back(said_once(problem));
     config_is_wrong |= has_errors(problems);
   }
 };

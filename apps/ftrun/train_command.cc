@@ -6,6 +6,7 @@
 #include <iostream>
 #include <memory>
 
+#include "admission.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "build_info.h"
@@ -15,6 +16,9 @@
 #include "config/write.h"
 #include "config_source.h"
 #include "engine.h"
+#include "report/outcome.h"
+#include "report/run_folder.h"
+#include "report/wall_time.h"
 
 namespace ftrun {
 namespace {
@@ -53,10 +57,21 @@ int run_rank(const TrainOptions& options, LoadedConfig loaded, const LaunchEnvir
   return train_with_engine(request);
 }
 
-int supervise(const TrainOptions& options, int64_t ranks, const LaunchEnvironment& launch) {
+/// The manifest of a failed run names the rank that was the cause, which rank 0 may not know.
+void record_failure(const std::string& output_dir, int64_t started, const FailureSummary& failure) {
+  try {
+    note_failure(RunPaths(output_dir).manifest(), {.supervisor = ::getpid(), .started = started},
+                 {failure.exit_code, failure.rank, failure.reason});
+  } catch (const Error& error) {
+    log_debug(error.what());  // the disk may be what failed; the cause itself is told on the screen
+  }
+}
+
+int supervise(const TrainOptions& options, const LoadedConfig& loaded,
+              const LaunchEnvironment& launch) {
   std::signal(SIGPIPE, SIG_IGN);  // a reader of our output that leaves must not end the ranks
   SupervisorOptions supervisor;
-  supervisor.local_ranks = static_cast<int>(ranks / std::max(1, launch.nodes));
+  supervisor.local_ranks = static_cast<int>(loaded.ranks / std::max(1, launch.nodes));
   supervisor.nodes = launch.nodes;
   supervisor.node = launch.node;
   if (launch.nodes > 1) {
@@ -65,6 +80,10 @@ int supervise(const TrainOptions& options, int64_t ranks, const LaunchEnvironmen
   }
   supervisor.arguments = options.arguments;
   supervisor.terminal = {::isatty(1) == 1, ::isatty(2) == 1};
+  supervisor.on_failure = [&loaded, started = static_cast<int64_t>(wall_seconds())](
+                              const FailureSummary& failure) {
+    record_failure(loaded.config.output_dir, started, failure);
+  };
   return run_supervisor(supervisor);
 }
 
@@ -100,8 +119,14 @@ int train_command(const TrainOptions& options) {
     std::cerr << loaded.ranks << (loaded.ranks == 1 ? " rank: " : " ranks: ") << loaded.rank_rule
               << std::endl;
   }
+  // Of ranks that our supervisor starts, it has looked already.
+  if (launch.kind != LaunchKind::kSupervised) {
+    const std::string tight =
+        admit_memory(loaded, local_ranks(loaded, launch), read_memory_limit());
+    if (!tight.empty() && launch.local_rank == 0) log_warning(tight);
+  }
   if (launch.is_rank() || loaded.ranks == 1) return run_rank(options, std::move(loaded), launch);
-  return supervise(options, loaded.ranks, launch);
+  return supervise(options, loaded, launch);
 }
 
 void add_train_options(CLI::App& command, TrainOptions& options) {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <source_location>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -43,13 +42,23 @@ class Error : public std::runtime_error {
   std::string remedy_;
 };
 
+/// Where a call was written: std::source_location, which clang before 16 cannot have from libstdc++.
+struct CodePlace {
+  const char* file = "";
+  int line = 0;
+
+  /// As a default argument: the place of the call that leaves it out.
+  static constexpr CodePlace current(const char* file = __builtin_FILE(),
+                                     int line = __builtin_LINE()) {
+    return {file, line};
+  }
+};
+
 /// Throws Error(kBug) naming the place: for conditions that only a defect of ftrun can break.
 /// `detail` should hold both values that disagree.
-[[noreturn]] void bug(const std::string& detail,
-                      std::source_location where = std::source_location::current());
+[[noreturn]] void bug(const std::string& detail, CodePlace where = CodePlace::current());
 
-inline void require(bool condition, const char* detail,
-                    std::source_location where = std::source_location::current()) {
+inline void require(bool condition, const char* detail, CodePlace where = CodePlace::current()) {
   if (!condition) bug(detail, where);
 }
 

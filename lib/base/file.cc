@@ -130,6 +130,21 @@ class PosixFileSystem : public FileSystem {
   int64_t free_bytes(const std::string& path) override { return bytes_free_at(path); }
 };
 
+void write_synced(FileSystem& files, const std::string& path, std::string_view content) {
+  const auto file = files.create(path);
+  file->write(content.data(), content.size());
+  file->sync();
+  file->close();
+}
+
+/// For the way out of a failure, which is what the user is to hear of.
+void remove_quietly(FileSystem& files, const std::string& path) {
+  try {
+    files.remove_all(path);
+  } catch (const Error&) {
+  }
+}
+
 [[noreturn]] void read_error(const std::string& path, const std::string& why) {
   throw Error(ExitCode::kBadInput, cat(path, ": cannot be read: ", why),
               "check the path and the permissions");
@@ -143,14 +158,15 @@ FileSystem& posix_files() {
 }
 
 void write_file_atomic(FileSystem& files, const std::string& path, std::string_view content) {
-  const std::string folder = fs::path(path).parent_path().string();
   const std::string temporary = path + ".tmp";
-  auto file = files.create(temporary);
-  file->write(content.data(), content.size());
-  file->sync();
-  file->close();
-  files.rename(temporary, path);
-  files.sync_folder(folder);
+  try {
+    write_synced(files, temporary, content);
+    files.rename(temporary, path);
+  } catch (const Error&) {
+    remove_quietly(files, temporary);
+    throw;
+  }
+  files.sync_folder(fs::path(path).parent_path().string());
 }
 
 std::string read_file(const std::string& path) {
@@ -213,7 +229,7 @@ std::string confined_path(const std::string& folder, std::string_view name) {
   if (name.size() > 255) refuse("it is longer than 255 bytes");
   if (name.find('/') != std::string_view::npos || name == "." || name == "..")
     refuse("it must be a plain file name");
-  const std::string path = (fs::path(folder) / name).string();
+  std::string path = (fs::path(folder) / name).string();
   std::error_code error;
   const fs::path root = fs::weakly_canonical(folder, error);
   const fs::path real = fs::weakly_canonical(path, error);

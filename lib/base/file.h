@@ -43,7 +43,8 @@ class FileSystem {
 FileSystem& posix_files();
 
 /// Writes a file so that a reader sees the old or the new content, never a part: temporary name in
-/// the same folder, sync, rename, sync of the folder.
+/// the same folder, sync, rename, sync of the folder. A failure leaves the old content and removes
+/// the temporary file.
 void write_file_atomic(FileSystem& files, const std::string& path, std::string_view content);
 
 /// The content of a regular file. Error(kBadInput) when it cannot be read.

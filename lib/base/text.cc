@@ -46,7 +46,7 @@ std::string human_count(int64_t count) {
 
 std::string human_seconds(double seconds) {
   std::array<char, 64> buffer{};
-  if (seconds < 60) {
+  if (seconds < 59.95) {  // what is above rounds to a minute
     std::snprintf(buffer.data(), buffer.size(), "%.1fs", seconds);
   } else {
     const auto whole = static_cast<int64_t>(std::llround(seconds));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -28,6 +29,9 @@ struct StateSlice {
   int64_t end = 0;
   /// end - begin elements: read by a save, written by a load.
   void* data = nullptr;
+  /// For a save of what does not lie in memory: fills `out` with elements [first, last) of the
+  /// slice, counted from its begin. Asked for stretch by stretch.
+  std::function<void(int64_t first, int64_t last, void* out)> read;
 };
 
 /// A range of one state tensor in a file.

@@ -71,6 +71,23 @@ std::vector<TensorSpec> specs_of(const SlicesByEntry& entries) {
   return specs;
 }
 
+/// What lies in memory goes in one piece; the rest through a buffer.
+void append_slice(SafetensorsWriter& writer, const std::string& name, const StateSlice& slice) {
+  if (!slice.read) {
+    const auto size = static_cast<size_t>(slice_bytes(slice));
+    writer.append(name, {static_cast<const std::byte*>(slice.data), size});
+    return;
+  }
+  constexpr int64_t kStretch = 1 << 20;
+  const int64_t count = slice.end - slice.begin;
+  std::vector<std::byte> buffer(static_cast<size_t>(std::min(count, kStretch) * dtype_bytes(slice.dtype)));
+  for (int64_t first = 0; first < count; first += kStretch) {
+    const int64_t last = std::min(first + kStretch, count);
+    slice.read(first, last, buffer.data());
+    writer.append(name, {buffer.data(), static_cast<size_t>((last - first) * dtype_bytes(slice.dtype))});
+  }
+}
+
 RankRecord write_rank_file(FileSystem& files, const std::string& folder, int rank,
                            const std::vector<StateSlice>& slices) {
   const SlicesByEntry entries = by_entry(slices);
@@ -80,8 +97,7 @@ RankRecord write_rank_file(FileSystem& files, const std::string& folder, int ran
   SafetensorsWriter writer(files, below(folder, record.file), specs_of(entries));
   for (const TensorSpec& tensor : writer.tensors()) {
     const StateSlice& slice = *entries.at(tensor.name);
-    const auto size = static_cast<size_t>(slice_bytes(slice));
-    writer.append(tensor.name, {static_cast<const std::byte*>(slice.data), size});
+    append_slice(writer, tensor.name, slice);
     record.slices.push_back(record_of(slice));
   }
   const WrittenFile written = writer.finish();

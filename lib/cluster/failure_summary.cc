@@ -120,7 +120,7 @@ bool ended_as_asked(int exit_code, int signal, int forwarded) {
 FailureSummary summarize_failures(const RankEnds& all) {
   const std::vector<Failure> failures = collect(all);
   if (failures.empty()) {
-    return {orderly_code(all), ""};
+    return {.exit_code = orderly_code(all), .text = "", .reason = ""};
   }
   const Failure& cause = failures.front();
   std::string text = line_of(cause, ranks_of(cause, failures), all.started_ns, "after the start");
@@ -131,7 +131,8 @@ FailureSummary summarize_failures(const RankEnds& all) {
   text += stopped_ranks(all, failures);
   if (!all.log_folder.empty())
     text += cat("\n  its output: ", all.log_folder, "/rank-", cause.rank, ".log");
-  return {cause.exit_code, text};
+  return {cause.exit_code, text, cause.rank,
+          cause.message.empty() ? how_it_ended(cause) : cause.message};
 }
 
 }  // namespace ftrun

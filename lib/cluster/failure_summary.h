@@ -39,6 +39,9 @@ struct FailureSummary {
   int exit_code = 0;
   /// "" when all ranks ended well.
   std::string text;
+  /// The rank that was the cause, -1 when all ended well, and what it said, or how it ended.
+  int rank = -1;
+  std::string reason;
 };
 
 /// Finds the cause: the earliest failure by the ranks' own reports, else by the time they ended.

@@ -115,7 +115,10 @@ int slurm_local_size(const Variables& env, const LaunchEnvironment& launch) {
   return tasks[static_cast<size_t>(launch.node)];
 }
 
-std::string slurm_first_host(const Variables& env) {
+/// Where rank 0 serves the rendezvous. A step on one node needs no name, which may not be known there.
+std::string slurm_master(const Variables& env, const LaunchEnvironment& launch) {
+  if (const auto given = env.text("MASTER_ADDR")) return *given;
+  if (launch.nodes == 1) return "127.0.0.1";
   return expand_hostlist(env.step_or_job("SLURM_STEP_NODELIST", "SLURM_NODELIST")).front();
 }
 
@@ -138,8 +141,7 @@ LaunchEnvironment from_slurm(const Variables& env) {
   if (launch.world == 1) return launch;
   launch.local_size = slurm_local_size(env, launch);
   check_below(launch.local_rank, "SLURM_LOCALID", launch.local_size, "tasks on this node");
-  const auto addr = env.text("MASTER_ADDR");
-  launch.master_addr = addr ? *addr : slurm_first_host(env);
+  launch.master_addr = slurm_master(env, launch);
   launch.master_port = env.number("MASTER_PORT", slurm_port(env));
   check_port(launch.master_port, "MASTER_PORT");
   return launch;

@@ -20,7 +20,6 @@
 #include "base/log.h"
 #include "base/owned_fd.h"
 #include "cluster/failure_report.h"
-#include "cluster/failure_summary.h"
 #include "cluster/rank_process.h"
 
 namespace ftrun {
@@ -337,6 +336,7 @@ int Supervisor::conclude() const {
                                                      .started_ns = started_ns_,
                                                      .forwarded = forwarded_,
                                                      .log_folder = options_.log_folder});
+  if (summary.rank >= 0 && options_.on_failure) options_.on_failure(summary);
   if (!summary.text.empty()) log_error(summary.text);
   return summary.exit_code;
 }

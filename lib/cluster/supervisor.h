@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cluster/failure_summary.h"
 #include "cluster/rank_output.h"
 
 namespace ftrun {
@@ -32,6 +33,8 @@ struct SupervisorOptions {
   std::chrono::milliseconds grace = std::chrono::seconds(10);
   /// Which of our own streams are terminals.
   std::array<bool, 2> terminal = {false, false};
+  /// Called once at the end when a rank failed, before the failure is logged.
+  std::function<void(const FailureSummary&)> on_failure;
   /// Where output goes; the default writes to descriptors 1 and 2.
   std::function<void(OutputStream, std::string_view)> write;
 };

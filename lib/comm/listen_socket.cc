@@ -46,6 +46,15 @@ Resolved resolve(const std::string& address, int port, int type) {
 
 }  // namespace
 
+std::optional<std::string> unknown_host(const std::string& address) {
+  try {
+    resolve(address, 0, SOCK_STREAM);
+    return std::nullopt;
+  } catch (const Error& error) {
+    return error.message();
+  }
+}
+
 int bound_port(int fd) {
   sockaddr_in address{};
   socklen_t size = sizeof address;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "base/owned_fd.h"
@@ -14,6 +15,8 @@ struct ListenSocket {
 
 /// Port 0 takes any. Error(kEnvironment) when the port is taken or the address is not ours.
 ListenSocket listen_on(const std::string& address, int port);
+/// Why the name cannot be resolved; nothing when it can.
+std::optional<std::string> unknown_host(const std::string& address);
 /// The port of a socket that was handed to us; Error(kEnvironment) when it is none.
 int bound_port(int fd);
 /// This machine's address as seen on the way to `address`; "127.0.0.1" when that cannot be told.

@@ -14,6 +14,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "comm/listen_socket.h"
 #include "comm/store_access.h"
@@ -206,6 +207,14 @@ void Rendezvous::Impl::await_keys(const std::vector<std::string>& keys,
 
 namespace {
 
+/// The name of rank 0's machine may come to be known only once that machine runs, so a name that is
+/// unknown is no failure yet; but a person should not wait for a misspelt one in silence.
+void warn_of_unknown_host(const RendezvousOptions& options) {
+  if (const auto why = unknown_host(options.address))
+    log_warning(cat("rank ", options.rank, ": ", *why, "; trying for ",
+                    human_seconds(static_cast<double>(options.timeout.count()) * 1e-3)));
+}
+
 /// Client connection, or the server when `listen` is given.
 StorePtr tcp_store(const RendezvousOptions& options, int port, std::optional<int> listen) {
   c10d::TCPStoreOptions settings;
@@ -226,6 +235,7 @@ StorePtr tcp_store(const RendezvousOptions& options, int port, std::optional<int
   } catch (const std::exception& error) {
     why = first_line(error.what());
   }
+  if (const auto unknown = unknown_host(options.address)) why = *unknown;
   throw Error(
       ExitCode::kPeerLost,
       cat("rank ", options.rank, " could not reach the rendezvous of rank 0 at ", options.address,
@@ -254,6 +264,7 @@ Stores open_stores(const RendezvousOptions& options) {
     socket.fd.release();  // the store's server owns it now
     control = tcp_store(options, socket.port, std::nullopt);
   } else {
+    warn_of_unknown_host(options);
     main = tcp_store(options, options.port, std::nullopt);
     control = tcp_store(options, options.port, std::nullopt);
   }

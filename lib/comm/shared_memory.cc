@@ -94,6 +94,16 @@ SharedPlace find_shared(const void* data, int64_t bytes) {
   return {segment.inode, segment.bytes, start - base, segment.fd.get()};
 }
 
+void drop_mapped_pages(std::byte* data, int64_t bytes) {
+  constexpr int64_t kPage = 4096;
+  // A few pages are not worth the call and the faults.
+  if (bytes < 64 * kPage) return;
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  const uintptr_t begin = (address + kPage - 1) / kPage * kPage;
+  const uintptr_t end = (address + static_cast<uintptr_t>(bytes)) / kPage * kPage;
+  ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
 PeerMemory::~PeerMemory() {
   for (const Segment& segment : segments_)
     ::munmap(segment.base, static_cast<size_t>(segment.bytes));

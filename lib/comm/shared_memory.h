@@ -31,6 +31,11 @@ CommBuffer allocate_shared_lasting(int64_t bytes);
 /// one.
 SharedPlace find_shared(const void* data, int64_t bytes);
 
+/// Takes the whole pages of a peer's memory out of this process's page tables: they stay where they
+/// are and come back when touched. Without it every page that a rank ever read of its peers would
+/// count as its own resident memory.
+void drop_mapped_pages(std::byte* data, int64_t bytes);
+
 /// Another rank's shared memory as mapped here; keeps each segment once it was used.
 class PeerMemory {
  public:

@@ -87,6 +87,7 @@ class ShmCommunicator final : public Communicator {
   void announce(const Collective& work, const SharedPlace& in);
   bool everyone_shares(const CollectiveRecord& record);
   void collect_inputs(const Collective& work);
+  void drop_inputs(int64_t offset, int64_t bytes);
 
   template <typename Fill, typename Use>
   void in_pieces(const Collective& work, bool announced, int64_t total, int64_t step, Fill fill,
@@ -166,6 +167,12 @@ void ShmCommunicator::collect_inputs(const Collective& work) {
   }
 }
 
+/// What we read of the peers' inputs is not needed again until the next collective over them.
+void ShmCommunicator::drop_inputs(int64_t offset, int64_t bytes) {
+  for (int peer = 0; peer < size(); ++peer)
+    if (peer != rank()) drop_mapped_pages(inputs_[static_cast<size_t>(peer)] + offset, bytes);
+}
+
 /// Moves `total` elements through the staging areas: `fill` brings ours of a piece, `use` takes
 /// everyone's. The first meeting is the announcement unless that has been made.
 template <typename Fill, typename Use>
@@ -213,6 +220,7 @@ void ShmCommunicator::reduce_own_slice(const CollectiveRecord& record) {
     reduce_in_order(record.dtype, record.op, moved_.data(), size(), own, count);
     for (std::byte* other : inputs_) copy_bytes(other + at * width, own, count * width);
   }
+  drop_inputs(part * rank() * width, std::max<int64_t>(0, end - part * rank()) * width);
 }
 
 void ShmCommunicator::all_reduce_staged(const Collective& work, bool announced) {
@@ -241,6 +249,7 @@ void ShmCommunicator::reduce_scatter_now(const Collective& work) {
   for (size_t peer = 0; peer < inputs_.size(); ++peer)
     moved_[peer] = inputs_[peer] + rank() * payload(record);
   reduce_in_order(record.dtype, record.op, moved_.data(), size(), work.out, record.count);
+  drop_inputs(rank() * payload(record), payload(record));
   meet();  // the others are done with our input
 }
 
@@ -274,6 +283,7 @@ void ShmCommunicator::all_gather_now(const Collective& work) {
   auto* out = static_cast<std::byte*>(work.out);
   for (int peer = 0; peer < size(); ++peer)
     copy_bytes(out + peer * bytes, inputs_[static_cast<size_t>(peer)], bytes);
+  drop_inputs(0, bytes);
   meet();  // the others are done with our input
 }
 

@@ -22,4 +22,19 @@ Position Origins::position(const std::string& path) const {
   return origin == nullptr ? Position{} : origin->at;
 }
 
+ConfigDtype training_dtype(const Config& config) {
+  if (config.fp16.enabled) return ConfigDtype::kFp16;
+  return config.bf16.enabled ? ConfigDtype::kBf16 : ConfigDtype::kFp32;
+}
+
+ConfigDtype gradient_dtype(const Config& config) {
+  const ConfigDtype wanted = config.data_types.grad_accum_dtype;
+  return wanted == ConfigDtype::kModel ? training_dtype(config) : wanted;
+}
+
+ConfigDtype communication_dtype(const Config& config) {
+  const ConfigDtype wanted = config.reduction.communication_data_type;
+  return wanted == ConfigDtype::kModel ? gradient_dtype(config) : wanted;
+}
+
 }  // namespace ftrun

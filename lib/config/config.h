@@ -185,6 +185,15 @@ struct EnumNames<Recompute> {
   static constexpr std::array<std::string_view, 3> kNames{"none", "selective", "full"};
 };
 
+/// recompute: which activations are computed again in backward instead of kept.
+struct RecomputeConfig {
+  /// kSelective: what is cheap to redo inside a layer; kFull: all but the layer's input.
+  Recompute policy = Recompute::kNone;
+  /// Layers 0, every, 2 · every, ... are treated so; 1 = all.
+  int64_t every = 1;
+  bool operator==(const RecomputeConfig&) const = default;
+};
+
 enum class DeviceKind { kAuto, kCpu, kCuda };
 template <>
 struct EnumNames<DeviceKind> {
@@ -228,7 +237,7 @@ struct Config {
   std::string output_dir = "output";
   DeviceKind device = DeviceKind::kAuto;
   int64_t threads = 0;  // per rank; 0 = cores / local ranks
-  Recompute recompute = Recompute::kNone;
+  RecomputeConfig recompute;
 
   // Batch sizes; 0 = not given. Resolved: all three, train = micro × accumulation × data.
   int64_t train_batch_size = 0;
@@ -248,6 +257,8 @@ struct Config {
   DataTypesConfig data_types;
   ReductionConfig reduction;
   ZeroConfig zero;
+  ActivationCheckpointingConfig activation_checkpointing;
+  AioConfig aio;
   CsvMonitorConfig csv_monitor;
   ElasticityConfig elasticity;
   int64_t sequence_parallel_size = 1;
@@ -255,5 +266,12 @@ struct Config {
   Origins origins;
   bool operator==(const Config&) const = default;
 };
+
+/// The dtype of the parameters that forward and backward use: kFp16, kBf16 or kFp32.
+ConfigDtype training_dtype(const Config& config);
+/// The dtype in which gradients are accumulated; kModel in the config is the training dtype.
+ConfigDtype gradient_dtype(const Config& config);
+/// The dtype in which gradients are reduced; kModel in the config is the gradient dtype.
+ConfigDtype communication_dtype(const Config& config);
 
 }  // namespace ftrun

@@ -16,6 +16,13 @@ std::string lower(std::string text) {
   return text;
 }
 
+std::string words_text(const Field& field) {
+  std::vector<std::string> words;
+  for (const NumberWord& word : field.words)
+    if (word.remedy.empty()) words.push_back(word.word);
+  return words.empty() ? "" : cat(" or one of ", join(words, ", "));
+}
+
 std::string range_text(const Field& field) {
   if (field.min && field.max)
     return cat(" from ", number_text(*field.min), " to ", number_text(*field.max));
@@ -104,7 +111,20 @@ class Converter {
     return inner;
   }
 
+  const NumberWord* word_of(const Node& node) const {
+    if (node.kind != Node::Kind::kText) return nullptr;
+    for (const NumberWord& word : field_.words)
+      if (lower(word.word) == lower(node.text)) return &word;
+    return nullptr;
+  }
+
   std::optional<int64_t> as_int(const Node& written) {
+    if (const NumberWord* word = word_of(written); word != nullptr) {
+      if (word->remedy.empty()) return word->value;
+      problems_.error(written.at, cat(key_, ": ", shown(written), " is more than one key here"),
+                      word->remedy);
+      return std::nullopt;
+    }
     const Node node = unquoted(written);
     if (node.kind == Node::Kind::kBool) {
       if (!in_range(field_, node.boolean ? 1 : 0)) return refuse(node);
@@ -194,7 +214,7 @@ std::string expected_text(const Field& field) {
     case FieldType::kBool:
       return "true or false";
     case FieldType::kInt:
-      return "a whole number" + range_text(field);
+      return cat("a whole number", range_text(field), words_text(field));
     case FieldType::kFloat:
       return "a number" + range_text(field);
     case FieldType::kText:

@@ -54,6 +54,7 @@ struct OffloadOptimizerConfig {
 struct ZeroConfig {
   int64_t stage = 0;
   bool contiguous_gradients = true;
+  /// Stage 1: gradients are reduce-scattered; false = all-reduced.
   bool reduce_scatter = true;
   int64_t reduce_bucket_size = 500'000'000;
   bool allgather_partitions = true;
@@ -66,15 +67,37 @@ struct ZeroConfig {
   int64_t param_persistence_threshold = 100'000;
   int64_t model_persistence_threshold = INT64_MAX;
   int64_t max_live_parameters = 1'000'000'000;
-  int64_t max_reuse_distance = 1'000'000'000;
+  /// DeepSpeed's default is 1e9, which keeps a small model whole; absent is 0 here.
+  int64_t max_reuse_distance = 0;
   bool gather_16bit_weights_on_model_save = false;
   bool ignore_unused_parameters = true;
   bool round_robin_gradients = false;
+  /// Ranks of a node with secondary shards (ZeRO++ hpZ, stage 3); 0 and 1 = none.
   int64_t hpz_partition_size = 1;
+  /// Ranks of a shard group (MiCS, stage 3); resolved into parallel.data_replicate.
   int64_t mics_shard_size = -1;
   OffloadParamConfig offload_param;
   OffloadOptimizerConfig offload_optimizer;
   bool operator==(const ZeroConfig&) const = default;
+};
+
+/// activation_checkpointing: how recompute keeps what it starts from.
+struct ActivationCheckpointingConfig {
+  /// Inputs of recomputed layers wait in host memory.
+  bool cpu_checkpointing = false;
+  bool operator==(const ActivationCheckpointingConfig&) const = default;
+};
+
+/// aio: asynchronous disk access of the NVMe tier.
+struct AioConfig {
+  int64_t block_size = 1'048'576;    // bytes of one request
+  int64_t queue_depth = 8;           // requests in flight, of each thread
+  int64_t intra_op_parallelism = 1;  // threads that share one transfer
+  /// Requests are handed to the kernel one by one instead of in batches.
+  bool single_submit = false;
+  /// Requests are submitted while others complete.
+  bool overlap_events = true;
+  bool operator==(const AioConfig&) const = default;
 };
 
 /// fp16
@@ -96,6 +119,10 @@ struct Fp16Config {
 struct Bf16Config {
   bool enabled = false;
   bool check_grad_overflow = true;
+  /// Master weights in bf16 instead of fp32 (stages 1 to 3), rounded stochastically.
+  bool bf16_master_weights_and_grads = false;
+  /// Moments in bf16 instead of fp32, rounded stochastically.
+  bool bf16_optimizer_states = false;
   bool operator==(const Bf16Config&) const = default;
 };
 

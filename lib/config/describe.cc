@@ -26,8 +26,8 @@ A config is JSON (comments and trailing commas are fine) or YAML. `--config` may
 file wins key by key. `--set section.key=value` overrides both; the value is read as YAML.
 
 * DeepSpeed's keys stand at top level, exactly as in a DeepSpeed config, so that one file serves both
-  programs. The sections `model`, `data`, `train`, `parallel`, `partition`, `comm`, `export` and the
-  keys `output_dir`, `device`, `threads`, `recompute` are ftrun's own, as are `checkpoint.every` and
+  programs. The sections `model`, `data`, `train`, `parallel`, `partition`, `recompute`, `comm`, `export`
+  and the keys `output_dir`, `device`, `threads` are ftrun's own, as are `checkpoint.every` and
   `checkpoint.keep_last`.
 * Unknown keys are errors. Whole numbers may be written as `5e8`; numbers and true/false in quotes are
   read with a notice. `"auto"` leaves a key to ftrun, which prints what it took.
@@ -42,12 +42,24 @@ file wins key by key. `--set section.key=value` overrides both; the value is rea
 device. The whole config, with every default filled in, is written to the run folder as `config.yaml`.
 )";
 
+std::vector<std::string> accepted_words(const Field& field) {
+  std::vector<std::string> words;
+  for (const NumberWord& word : field.words)
+    if (word.remedy.empty()) words.push_back(word.word);
+  return words;
+}
+
+std::string words_text(const Field& field) {
+  const std::vector<std::string> words = accepted_words(field);
+  return words.empty() ? "" : cat(" (or ", join(words, ", "), ")");
+}
+
 std::string type_text(const Field& field) {
   switch (field.type) {
     case FieldType::kBool:
       return "true/false";
     case FieldType::kInt:
-      return "whole number";
+      return "whole number" + words_text(field);
     case FieldType::kFloat:
       return "number";
     case FieldType::kText:
@@ -121,7 +133,9 @@ std::string section_chapter(const Section& section) {
   const char* does = section.action == Action::kNotice ? " *Ignored.*"
                      : section.free_form               ? " *Refused when on.*"
                                                        : "";
-  return cat("### `", section.path, "`\n\n", section.doc, does, "\n\n",
+  const std::string plain =
+      section.plain_key.empty() ? "" : cat(" A plain value is its `", section.plain_key, "`.");
+  return cat("### `", section.path, "`\n\n", section.doc, plain, does, "\n\n",
              table(section.path, section.vocabulary, true));
 }
 
@@ -212,6 +226,8 @@ Json field_schema(const Field& field) {
     out = type;
   } else {
     Json choices = Json::array({type});
+    if (!field.words.empty())
+      choices.push_back({{"type", "string"}, {"pattern", any_case_pattern(accepted_words(field))}});
     if (!open) choices.push_back({{"const", "auto"}});
     if (field.nullable || field.vocabulary == Vocabulary::kFtrun)
       choices.push_back({{"type", "null"}});
@@ -226,6 +242,13 @@ Json field_schema(const Field& field) {
 
 Json section_schema(const std::string& path);
 
+// A section in whose place one of its keys' words may stand.
+void allow_plain_word(Json& inner, const Section& section) {
+  const Field& field = *Schema::get().find(section.path, section.plain_key);
+  inner["type"] = {"object", "string", "boolean", "null"};
+  inner["pattern"] = cat("^(", join(field.choices, "|"), "|auto)$");
+}
+
 void add_inner_sections(Json& properties, const std::string& path) {
   const std::string prefix = path.empty() ? "" : path + ".";
   for (const Section& section : Schema::get().sections()) {
@@ -236,6 +259,7 @@ void add_inner_sections(Json& properties, const std::string& path) {
     inner["description"] = section.doc;
     if (section.nullable) inner["type"] = {"object", "null"};
     if (section.path == "zero_optimization") inner["type"] = {"object", "boolean"};
+    if (!section.plain_key.empty()) allow_plain_word(inner, section);
     properties[name] = inner;
   }
 }

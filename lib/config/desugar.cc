@@ -56,6 +56,24 @@ void expand_zero_flag(Node& root, Problems& problems) {
     zero->entries.push_back({"allgather_bucket_size", bucket->at, *bucket, "allgather_size"});
 }
 
+// recompute: full is recompute: {policy: full}. Of true and false the nearest words are meant.
+void expand_plain_values(Node& root, Problems& problems) {
+  for (const Section& section : Schema::get().sections()) {
+    Node* value = section.plain_key.empty() ? nullptr : root.find(section.path);
+    if (value == nullptr || value->kind == Node::Kind::kNull || value->kind == Node::Kind::kList ||
+        value->is_map())
+      continue;
+    Node plain = *value;
+    if (section.path == "recompute" && plain.kind == Node::Kind::kBool) {
+      plain = Node::of_text(plain.at, plain.boolean ? "full" : "none");
+      problems.notice(plain.at, cat("recompute: ", value->boolean ? "true" : "false",
+                                    " is read as ", plain.text));
+    }
+    *value = Node::of_map(plain.at);
+    value->entries.push_back({section.plain_key, plain.at, std::move(plain), ""});
+  }
+}
+
 // cpu_offload: true is offload_optimizer: {device: cpu}; the same for parameters.
 void expand_cpu_offload(Node& zero, const std::string& from, const std::string& to,
                         Problems& problems) {
@@ -133,6 +151,7 @@ void desugar(Node& root, Problems& problems) {
   if (!root.is_map()) return;
   drop_gpt_neox_companions(root, problems);
   expand_zero_flag(root, problems);
+  expand_plain_values(root, problems);
   rename_bfloat16(root, problems);
   if (Node* zero = root.find("zero_optimization"); zero != nullptr && zero->is_map()) {
     expand_cpu_offload(*zero, "cpu_offload", "offload_optimizer", problems);

@@ -62,7 +62,8 @@ RankCount count_ranks(const Config& c, std::optional<int64_t> launcher_world,
   if (inner == 0)
     return {1, "one rank", {{c.origins.position("parallel"), mesh_text(c) + " is too large"}}};
   if (c.parallel.data != 0) return from_mesh(c, inner);
-  if (c.train_batch_size != 0 && c.train_micro_batch_size_per_gpu != 0 &&
+  // Where elasticity is on, the ranks decide the batch and not the other way round.
+  if (!c.elasticity.enabled && c.train_batch_size != 0 && c.train_micro_batch_size_per_gpu != 0 &&
       c.gradient_accumulation_steps != 0)
     return from_batch(c, inner);
   if (inner > 1) return {inner, "the mesh: data 1 × " + mesh_text(c), {}};

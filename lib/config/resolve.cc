@@ -33,46 +33,6 @@ std::string value_text(const Config& config, const std::string& path) {
   return "";
 }
 
-void resolve_mesh(Resolving& r) {
-  ParallelConfig& mesh = r.config.parallel;
-  const int64_t ulysses = r.config.sequence_parallel_size;
-  if (ulysses > 1) {
-    if (r.given("parallel.context") && mesh.context != ulysses)
-      r.error("sequence_parallel_size", cat("sequence_parallel_size ", ulysses,
-                                            " contradicts parallel.context ", mesh.context));
-    mesh.context = ulysses;
-  }
-  const int64_t world = r.context.world_size;
-  const double model_ranks = static_cast<double>(mesh.tensor) * static_cast<double>(mesh.pipeline) *
-                             static_cast<double>(mesh.context);
-  const std::string factors =
-      cat("tensor ", mesh.tensor, " × pipeline ", mesh.pipeline, " × context ", mesh.context);
-  if (model_ranks > static_cast<double>(world) || world % static_cast<int64_t>(model_ranks) != 0) {
-    r.error("parallel",
-            cat(world, world == 1 ? " rank" : " ranks", " cannot be divided by ", factors, " = ",
-                number_text(model_ranks)),
-            cat("start a multiple of ", number_text(model_ranks), " ranks"));
-    mesh.data = mesh.data == 0 ? 1 : mesh.data;
-    return;
-  }
-  const int64_t data = world / static_cast<int64_t>(model_ranks);
-  if (mesh.data != 0 && mesh.data != data)
-    r.error("parallel.data",
-            cat("parallel.data ", mesh.data, " × ", factors, " = ",
-                number_text(static_cast<double>(mesh.data) * model_ranks), " ≠ ", world,
-                world == 1 ? " rank" : " ranks"),
-            cat("write parallel.data: ", data, " or auto"));
-  if (r.is_auto("parallel.data"))
-    r.decide("parallel.data", std::to_string(data), cat(world, " ranks / (", factors, ")"));
-  mesh.data = data;
-  if (mesh.data % mesh.data_replicate != 0)
-    r.error("parallel.data_replicate", cat("data-parallel ", mesh.data, " cannot be divided by ",
-                                           "data_replicate ", mesh.data_replicate));
-  if ((mesh.data * mesh.context) % mesh.expert != 0)
-    r.error("parallel.expert", cat("data-parallel ", mesh.data, " × context ", mesh.context,
-                                   " cannot be divided by expert ", mesh.expert));
-}
-
 void resolve_train(Resolving& r) {
   TrainConfig& train = r.config.train;
   if (train.steps != 0 && train.epochs != 0)

@@ -97,28 +97,13 @@ void print(Resolving& r, const Batch& given, const Batch& b) {
     r.decide(kTotal, std::to_string(b.total), arithmetic(b));
 }
 
-bool elastic(Resolving& r, Batch& b) {
-  const ElasticityConfig& e = r.config.elasticity;
-  if (!e.enabled) return false;
-  const bool written = b.total != 0 || b.micro != 0 || b.steps != 0;
-  if (written && !e.ignore_non_elastic_batch_info)
-    r.error("elasticity.enabled",
-            "elasticity chooses the batch sizes, and batch keys are given too",
-            "remove the batch keys, or write elasticity.ignore_non_elastic_batch_info: true");
-  for (const char* key : {"max_train_batch_size", "micro_batch_sizes"})
-    if (!r.given(std::string("elasticity.") + key))
-      r.error("elasticity", cat("elasticity needs ", key, " when it is enabled"));
-  b = {0, e.micro_batch_sizes.front(), 1, b.ranks};
-  return true;
-}
-
 }  // namespace
 
 void resolve_batch(Resolving& r) {
   Config& c = r.config;
+  if (c.elasticity.enabled) return resolve_elasticity(r);
   Batch b{c.train_batch_size, c.train_micro_batch_size_per_gpu, c.gradient_accumulation_steps,
           c.parallel.data};
-  elastic(r, b);
   const Batch given = b;
   if (b.total == 0 && b.micro == 0) {
     if (!r.is_auto(kTotal) && !r.is_auto(kMicro) && !c.origins.partial) {

@@ -1,3 +1,7 @@
+#include <cmath>
+#include <cstdint>
+#include <string>
+
 #include "base/error.h"
 #include "base/text.h"
 #include "config/resolve_steps.h"
@@ -5,35 +9,108 @@
 namespace ftrun {
 namespace {
 
+// " (bf16.enabled at cfg.yaml:3:17)" for the other one of two keys.
+std::string other_place(const Resolving& r, const std::string& path) {
+  const std::string place = to_text(r.config.origins.position(path));
+  return place.empty() ? "" : cat(" (", path, " at ", place, ")");
+}
+
+void check_loss_scale(Resolving& r) {
+  const Fp16Config& f = r.config.fp16;
+  if (!f.enabled || f.loss_scale != 0) return;
+  if (f.loss_scale_window <= 0)
+    r.error(
+        "fp16.loss_scale_window",
+        cat("fp16.loss_scale_window: expected a whole number above 0, found ", f.loss_scale_window),
+        "write the steps without overflow after which the scale is doubled, for example 1000");
+  if (f.hysteresis <= 0)
+    r.error("fp16.hysteresis",
+            cat("fp16.hysteresis: expected a whole number above 0, found ", f.hysteresis,
+                ": the scale would never be halved"),
+            "write 1 to halve it at every overflow");
+  if (f.min_loss_scale <= 0)
+    r.error("fp16.min_loss_scale",
+            cat("fp16.min_loss_scale: expected a number above 0, found ",
+                number_text(f.min_loss_scale)),
+            "write 1, or a fraction such as 0.5");
+  const double initial = std::ldexp(1.0, static_cast<int>(f.initial_scale_power));
+  if (f.min_loss_scale > initial)
+    r.notice("fp16.min_loss_scale", cat("fp16.min_loss_scale ", number_text(f.min_loss_scale),
+                                        " is above the first scale, 2^", f.initial_scale_power));
+}
+
+void check_param_dtype(Resolving& r) {
+  const ConfigDtype mode = training_dtype(r.config), wanted = r.config.data_types.param_dtype;
+  if (wanted == ConfigDtype::kModel || wanted == mode) return;
+  r.error(
+      "data_types.param_dtype",
+      cat("data_types.param_dtype ", name_of(wanted), " contradicts training in ", name_of(mode)),
+      wanted == ConfigDtype::kFp32
+          ? cat("remove it: master weights stay fp32 when ", name_of(mode), " is enabled")
+          : cat("remove it, or write ", name_of(wanted), ".enabled: true"));
+}
+
+void check_gradient_dtypes(Resolving& r) {
+  const ConfigDtype mode = training_dtype(r.config), sum = gradient_dtype(r.config),
+                    sent = communication_dtype(r.config);
+  if (sum != mode && sum != ConfigDtype::kFp32)
+    r.error("data_types.grad_accum_dtype",
+            cat("data_types.grad_accum_dtype ", name_of(sum), " cannot hold the gradients of ",
+                name_of(mode), " training"),
+            mode == ConfigDtype::kFp32 ? "use fp32, or remove it"
+                                       : cat("use ", name_of(mode), " or fp32"));
+  const bool written = r.config.reduction.communication_data_type != ConfigDtype::kModel;
+  const bool halves = mode != ConfigDtype::kFp32 && sent != ConfigDtype::kFp32;
+  if (written && halves && sent != mode)
+    r.error("communication_data_type",
+            cat("communication_data_type ", name_of(sent), " cannot carry the gradients of ",
+                name_of(mode), " training: one has not the range, the other not the digits"),
+            cat("use ", name_of(mode), " or fp32"));
+}
+
+void check_bf16_states(Resolving& r) {
+  const Config& c = r.config;
+  const std::string master = "bf16.bf16_master_weights_and_grads";
+  const std::string moments = "bf16.bf16_optimizer_states";
+  if (!c.bf16.enabled) return;
+  if (c.bf16.bf16_master_weights_and_grads && c.zero.stage == 0)
+    r.error(master, cat(master, " needs ZeRO stage 1, 2 or 3, found stage 0"),
+            "set zero_optimization.stage: 1 (on one rank it shards nothing)");
+  if (c.bf16.bf16_master_weights_and_grads && gradient_dtype(c) == ConfigDtype::kFp32)
+    r.error(master,
+            cat(master, " contradicts data_types.grad_accum_dtype fp32",
+                other_place(r, "data_types.grad_accum_dtype")),
+            cat("remove grad_accum_dtype, or keep the master weights fp32 and write "
+                "bf16_optimizer_states alone"));
+  if (c.bf16.bf16_optimizer_states && !c.bf16.bf16_master_weights_and_grads)
+    r.notice(moments, cat(moments,
+                          ": the moments are bf16, the master weights stay fp32; "
+                          "DeepSpeed has the two together only"));
+}
+
 void check_precision(Resolving& r) {
   const Config& c = r.config;
   if (c.fp16.enabled && c.bf16.enabled)
-    r.error("fp16.enabled", "fp16.enabled and bf16.enabled are both true",
-            "switch one of them off; bf16 needs no loss scaling");
-  const Fp16Config& f = c.fp16;
-  if (f.enabled && f.loss_scale == 0) {
-    if (f.loss_scale_window <= 0)
-      r.error("fp16.loss_scale_window",
-              cat("fp16.loss_scale_window: expected a whole number above 0, found ",
-                  f.loss_scale_window));
-    if (f.min_loss_scale <= 0)
-      r.error("fp16.min_loss_scale", cat("fp16.min_loss_scale: expected a number above 0, found ",
-                                         number_text(f.min_loss_scale)));
-  }
-  const ConfigDtype mode = c.fp16.enabled   ? ConfigDtype::kFp16
-                           : c.bf16.enabled ? ConfigDtype::kBf16
-                                            : ConfigDtype::kFp32;
-  const ConfigDtype wanted = c.data_types.param_dtype;
-  if (wanted != ConfigDtype::kModel && wanted != mode)
-    r.error("data_types.param_dtype", cat("data_types.param_dtype ", name_of(wanted),
-                                          " contradicts training in ", name_of(mode)));
+    return r.error(
+        "fp16.enabled",
+        cat("fp16.enabled and bf16.enabled are both true", other_place(r, "bf16.enabled")),
+        "switch one of them off; bf16 needs no loss scaling");
+  check_loss_scale(r);
+  check_param_dtype(r);
+  check_gradient_dtypes(r);
+  check_bf16_states(r);
 }
 
 void check_reduction(Resolving& r) {
   const ReductionConfig& reduction = r.config.reduction;
   const ZeroConfig& zero = r.config.zero;
   if (reduction.gradient_allreduce_op == AllreduceOp::kSum && zero.stage == 3)
-    r.error("gradient_allreduce_op", "gradient_allreduce_op sum cannot be used with ZeRO stage 3");
+    r.error("gradient_allreduce_op", "gradient_allreduce_op sum cannot be used with ZeRO stage 3",
+            "remove it and divide the learning rate, or use another stage");
+  if (reduction.prescale_gradients && reduction.gradient_predivide_factor != 1.0)
+    r.notice("gradient_predivide_factor",
+             cat("gradient_predivide_factor ", number_text(reduction.gradient_predivide_factor),
+                 " has no effect with prescale_gradients", other_place(r, "prescale_gradients")));
   if (zero.stage < 2 || !zero.reduce_scatter) return;
   if (reduction.prescale_gradients)
     r.error("prescale_gradients",
@@ -51,35 +128,84 @@ void check_zero(Resolving& r) {
   if ((z.stage == 1 || z.stage == 2) && z.allgather_bucket_size % 2 != 0)
     r.error("zero_optimization.allgather_bucket_size",
             cat("zero_optimization.allgather_bucket_size ", z.allgather_bucket_size,
-                " is odd; stages 1 and 2 need an even number"));
+                " is odd; stages 1 and 2 need an even number"),
+            cat("use ", z.allgather_bucket_size - 1));
   if (z.offload_optimizer.ratio < 1 && z.stage != 3)
     r.error("zero_optimization.offload_optimizer.ratio",
             cat("zero_optimization.offload_optimizer.ratio ",
-                number_text(z.offload_optimizer.ratio), " needs stage 3, found stage ", z.stage));
+                number_text(z.offload_optimizer.ratio), " needs stage 3, found stage ", z.stage),
+            "remove ratio, or set zero_optimization.stage: 3");
   if (z.stage >= 2 && r.config.parallel.pipeline > 1)
     r.error("zero_optimization.stage",
             cat("ZeRO stage ", z.stage, " cannot be used with parallel.pipeline ",
                 r.config.parallel.pipeline),
             "use stage 0 or 1");
+}
+
+void check_offload(Resolving& r) {
+  const ZeroConfig& z = r.config.zero;
+  const std::string optimizer = "zero_optimization.offload_optimizer";
   if (z.offload_param.device != OffloadDevice::kNone && z.stage != 3)
-    r.notice(
-        "zero_optimization.offload_param.device",
-        cat("zero_optimization.offload_param: has effect at stage 3 only, found stage ", z.stage));
+    r.error("zero_optimization.offload_param.device",
+            cat("zero_optimization.offload_param: device ", name_of(z.offload_param.device),
+                " needs stage 3, found stage ", z.stage),
+            "set zero_optimization.stage: 3, or remove offload_param");
   if (z.offload_optimizer.device != OffloadDevice::kNone && z.stage == 0)
-    r.notice("zero_optimization.offload_optimizer.device",
-             "zero_optimization.offload_optimizer: has effect at stages 1 to 3 only");
+    r.error(optimizer + ".device",
+            cat(optimizer, ": device ", name_of(z.offload_optimizer.device),
+                " needs stage 1, 2 or 3, found stage 0"),
+            "set zero_optimization.stage: 1 (on one rank it shards nothing), or remove "
+            "offload_optimizer");
 }
 
 void check_nvme(Resolving& r) {
   const ZeroConfig& z = r.config.zero;
+  const bool used = z.offload_param.device == OffloadDevice::kNvme ||
+                    z.offload_optimizer.device == OffloadDevice::kNvme;
+  const int64_t block = r.config.aio.block_size;
+  if (used && block % 4096 != 0)
+    r.error(
+        "aio.block_size",
+        cat("aio.block_size ", block, " is no multiple of 4096, which direct disk access needs"),
+        cat("use ", (block / 4096 + 1) * 4096));
   const auto check = [&](const std::string& section, OffloadDevice device,
                          const std::string& folder) {
     if (device == OffloadDevice::kNvme && folder.empty())
-      r.error(section + ".device", cat(section, ": device nvme needs nvme_path"));
+      r.error(section + ".device", cat(section, ": device nvme needs nvme_path"),
+              "name a folder on the fastest local disk, for example nvme_path: /mnt/nvme/ftrun");
   };
   check("zero_optimization.offload_param", z.offload_param.device, z.offload_param.nvme_path);
   check("zero_optimization.offload_optimizer", z.offload_optimizer.device,
         z.offload_optimizer.nvme_path);
+}
+
+// Whether activation_checkpointing holds more than the defaults that an effective config writes.
+bool configures_recompute(const Config& config) {
+  if (config.activation_checkpointing.cpu_checkpointing) return true;
+  for (const auto& [path, origin] : config.origins.keys)
+    if (path.starts_with("activation_checkpointing.") && !path.ends_with(".cpu_checkpointing"))
+      return true;
+  return false;
+}
+
+void check_recompute(Resolving& r) {
+  const RecomputeConfig& recompute = r.config.recompute;
+  const bool off = recompute.policy == Recompute::kNone;
+  const Origins& origins = r.config.origins;
+  if (off && recompute.every > 1 && origins.find("recompute.policy") == nullptr)
+    r.error("recompute.every",
+            cat("recompute.every ", recompute.every,
+                " says which layers, and not what: "
+                "recompute.policy is missing"),
+            "write recompute.policy: full or selective");
+  else if (off && recompute.every > 1)
+    r.notice("recompute.every",
+             cat("recompute.every ", recompute.every, " has no effect with policy none"));
+  if (off && configures_recompute(r.config))
+    r.notice("activation_checkpointing",
+             "activation_checkpointing: says how to recompute and does not switch it on, as in "
+             "DeepSpeed, where the model must ask",
+             "write recompute: full to use it");
 }
 
 void check_log_level(Resolving& r) {
@@ -97,7 +223,9 @@ void check_contradictions(Resolving& r) {
   check_precision(r);
   check_reduction(r);
   check_zero(r);
+  check_offload(r);
   check_nvme(r);
+  check_recompute(r);
   check_log_level(r);
 }
 

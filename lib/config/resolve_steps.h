@@ -30,6 +30,8 @@ void resolve_mesh(Resolving& r);
 void resolve_train(Resolving& r);
 void resolve_precision(Resolving& r);
 void resolve_batch(Resolving& r);
+/// In the place of resolve_batch where elasticity chooses.
+void resolve_elasticity(Resolving& r);
 void resolve_optimizer(Resolving& r);
 void resolve_scheduler(Resolving& r);
 void resolve_zero(Resolving& r);

@@ -193,6 +193,9 @@ void resolve_zero(Resolving& r) {
                    10 * hidden, "10 × hidden");
   }
   if (!r.given("zero_optimization.overlap_comm")) z.overlap_comm = z.stage == 3;
+  if (z.stage == 3 && !r.given("zero_optimization.max_reuse_distance"))
+    r.decide("zero_optimization.max_reuse_distance", std::to_string(z.max_reuse_distance),
+             "nothing is kept from forward to backward; DeepSpeed's 1e9 keeps small models whole");
 }
 
 }  // namespace ftrun

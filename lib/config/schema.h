@@ -41,6 +41,13 @@ enum class Action {
 /// Whose word a key is.
 enum class Vocabulary { kFtrun, kDeepSpeed };
 
+/// A word that stands for a number, or (a reason given) for more than one key can say.
+struct NumberWord {
+  std::string word;
+  int64_t value = 0;
+  std::string remedy;
+};
+
 /// One key: all that reading, checking, documenting and printing it needs.
 struct Field {
   std::string section;  // "" = top level
@@ -57,6 +64,7 @@ struct Field {
   bool nullable = false;    // null = not written
   bool zero_unset = false;  // the member's 0 means "not written": printed as null
   bool any_case = false;
+  std::vector<NumberWord> words;    // of whole numbers, in any case
   std::optional<double> off_up_to;  // of kRejectIfOn numbers: so much is off too
   /// Of optimizer.params and scheduler.params: the types that have it; empty = all.
   std::vector<std::string> types;
@@ -80,6 +88,10 @@ struct Field {
   Field& reject_above(double off) { return off_up_to = off, reject_if_on(); }
   Field& or_null() { return nullable = true, *this; }
   Field& unset_is_zero() { return zero_unset = nullable = true, *this; }
+  Field& word(const char* text, int64_t value) { return words.push_back({text, value, ""}), *this; }
+  Field& refused_word(const char* text, const char* remedy) {
+    return words.push_back({text, 0, remedy}), *this;
+  }
   Field& in_any_case() { return any_case = true, *this; }
   Field& of(std::vector<std::string> names) { return types = std::move(names), *this; }
   Field& defaults_to(const char* text) { return default_text = text, *this; }
@@ -96,6 +108,8 @@ struct Section {
   bool free_form = false;
   /// A free-form section that must hold `enabled`.
   bool needs_enabled = false;
+  /// The key that a plain value in the section's place stands for; empty = none may stand there.
+  std::string plain_key;
 };
 
 /// A key of older or neighbouring programs that is accepted without effect.

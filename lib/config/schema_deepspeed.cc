@@ -3,7 +3,13 @@
 namespace ftrun {
 namespace {
 constexpr auto kDs = Vocabulary::kDeepSpeed;
-}
+
+// What FSDP's words for sharding inside a machine are here.
+constexpr auto kHybrid3 =
+    "write stage: 3 and parallel.data_replicate: the number of replicas (machines)";
+constexpr auto kHybrid2 =
+    "write stage: 2 and parallel.data_replicate: the number of replicas (machines)";
+}  // namespace
 
 void describe_deepspeed_top(Schema& s) {
   Rows top(s, "", kDs, whole_config());
@@ -47,7 +53,7 @@ void describe_deepspeed_top(Schema& s) {
   Rows reduce(s, "", kDs, reduction);
   reduce
       .key("communication_data_type", &ReductionConfig::communication_data_type,
-           "dtype in which gradients are reduced; model: the one it trains in.")
+           "dtype in which gradients are reduced; model: the one they are accumulated in.")
       .in_any_case()
       .or_null();
   reduce
@@ -122,18 +128,18 @@ void describe_precision(Schema& s) {
   bf16.key("check_grad_overflow", &Bf16Config::check_grad_overflow,
            "Skip a step whose gradient is not finite.");
   bf16.unkept<bool>("immediate_grad_update", false, "Order of gradient updates.");
-  bf16.unkept<bool>("bf16_master_weights_and_grads", false,
-                    "bf16 master weights: fewer bytes, other numbers.")
-      .reject_if_on();
-  bf16.unkept<bool>("bf16_optimizer_states", false, "bf16 moments: fewer bytes, other numbers.")
-      .reject_if_on();
+  bf16.key("bf16_master_weights_and_grads", &Bf16Config::bf16_master_weights_and_grads,
+           "Master weights and gradients in bf16 (stages 1 to 3): fewer bytes, other numbers; "
+           "rounded stochastically.");
+  bf16.key("bf16_optimizer_states", &Bf16Config::bf16_optimizer_states,
+           "Moments in bf16: fewer bytes, other numbers; rounded stochastically.");
 
   auto types = section(
       s, {.path = "data_types", .doc = "dtypes apart from the model's.", .vocabulary = kDs},
       [](auto& c) -> auto& { return c.data_types; });
   types
       .key("grad_accum_dtype", &DataTypesConfig::grad_accum_dtype,
-           "dtype in which gradients are accumulated.")
+           "dtype in which gradients are accumulated: fp32, or the one it trains in (model).")
       .or_null();
   types
       .key("param_dtype", &DataTypesConfig::param_dtype,
@@ -150,8 +156,16 @@ void describe_zero(Schema& s) {
        .vocabulary = kDs},
       [](auto& c) -> auto& { return c.zero; });
   zero.key("stage", &ZeroConfig::stage,
-           "0 nothing, 1 optimizer state, 2 + gradients, 3 + parameters.")
-      .range(0, 3);
+           "0 nothing, 1 optimizer state, 2 + gradients, 3 + parameters; FSDP's words mean the "
+           "same.")
+      .range(0, 3)
+      .word("NO_SHARD", 0)
+      .word("SHARD_GRAD_OP", 2)
+      .word("FULL_SHARD", 3)
+      .refused_word("HYBRID_SHARD", kHybrid3)
+      .refused_word("_HYBRID_SHARD_ZERO2", kHybrid2)
+      .refused_word("HYBRID_SHARD_ZERO2", kHybrid2)
+      .alias("sharding_strategy");
   zero.key("reduce_bucket_size", &ZeroConfig::reduce_bucket_size, "Bucket of gradient reductions.")
       .at_least(0)
       .in("elements");
@@ -165,8 +179,8 @@ void describe_zero(Schema& s) {
   zero.key("contiguous_gradients", &ZeroConfig::contiguous_gradients,
            "Gradients lie in flat buffers; here always.")
       .notice();
-  zero.key("reduce_scatter", &ZeroConfig::reduce_scatter, "Reduce-scatter instead of all-reduce.")
-      .notice();
+  zero.key("reduce_scatter", &ZeroConfig::reduce_scatter,
+           "Gradients of stage 1: reduce-scatter instead of all-reduce.");
   zero.key("allgather_partitions", &ZeroConfig::allgather_partitions,
            "All-gather instead of broadcasts.")
       .notice();
@@ -197,7 +211,7 @@ void describe_zero(Schema& s) {
       .in("elements")
       .alias("stage3_max_live_parameters");
   zero.key("max_reuse_distance", &ZeroConfig::max_reuse_distance,
-           "Parameters used again within so many are not released (stage 3).")
+           "Parameters used again within so many are not released (stage 3). (DeepSpeed: 1e9.)")
       .at_least(0)
       .in("elements")
       .alias("stage3_max_reuse_distance");
@@ -210,14 +224,15 @@ void describe_zero(Schema& s) {
            "Order of gradients inside shards.")
       .notice();
   zero.key("zero_hpz_partition_size", &ZeroConfig::hpz_partition_size,
-           "Ranks of the secondary weight shard (ZeRO++ hpZ).")
+           "Ranks of a node that keep a second copy of the weights between them, from which all "
+           "gathers of a step but the first bring them (ZeRO++ hpZ, stage 3). Nodes are runs of "
+           "that many consecutive ranks: a divisor of the ranks of a machine keeps them inside "
+           "it. 0 and 1 = none.")
       .at_least(0)
-      .in("ranks")
-      .notice();
+      .in("ranks");
   zero.key("mics_shard_size", &ZeroConfig::mics_shard_size,
-           "Ranks that share a shard (MiCS); parallel.data_replicate is ftrun's word.")
-      .in("ranks")
-      .notice();
+           "Ranks of a shard group (MiCS, stage 3): parallel.data_replicate = data / this.")
+      .in("ranks");
 
   zero.unkept<bool>("use_multi_rank_bucket_allreduce", true, "Reduction of mixed buckets.");
   zero.unkept<bool>("elastic_checkpoint", false, "ftrun's checkpoints load in every topology.");
@@ -275,7 +290,8 @@ void describe_zero(Schema& s) {
   param.key("max_in_cpu", &OffloadParamConfig::max_in_cpu, "Kept in memory with device nvme.")
       .at_least(0)
       .in("elements");
-  param.key("pin_memory", &OffloadParamConfig::pin_memory, "Page-locked host memory.");
+  param.key("pin_memory", &OffloadParamConfig::pin_memory,
+            "Page-locked host memory, where there is a device.");
 
   auto optimizer = section(
       s,
@@ -289,7 +305,8 @@ void describe_zero(Schema& s) {
       .or_null();
   optimizer.key("buffer_count", &OffloadOptimizerConfig::buffer_count, "Buffers for NVMe.")
       .at_least(0);
-  optimizer.key("pin_memory", &OffloadOptimizerConfig::pin_memory, "Page-locked host memory.");
+  optimizer.key("pin_memory", &OffloadOptimizerConfig::pin_memory,
+                "Page-locked host memory, where there is a device.");
   optimizer.key("pipeline_read", &OffloadOptimizerConfig::pipeline_read, "Read ahead from NVMe.");
   optimizer.key("pipeline_write", &OffloadOptimizerConfig::pipeline_write, "Write behind to NVMe.");
   optimizer.key("fast_init", &OffloadOptimizerConfig::fast_init, "Faster start with NVMe.")

@@ -97,9 +97,11 @@ void describe_train(Schema& s) {
   auto generate = section(
       s, {.path = "train.generate", .doc = "A sample of text at the end.", .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.train.generate; });
-  generate.key("prompt_tokens", &GenerateConfig::prompt_tokens,
-               "Tokens of the validation set's beginning that are continued; 0 = no sample.")
-      .at_least(0).in("tokens");
+  generate
+      .key("prompt_tokens", &GenerateConfig::prompt_tokens,
+           "Tokens of the validation set's beginning that are continued; 0 = no sample.")
+      .at_least(0)
+      .in("tokens");
   generate.key("tokens", &GenerateConfig::tokens, "Length of the sample.").at_least(1).in("tokens");
   generate.key("temperature", &GenerateConfig::temperature, "0 = always the likeliest token.")
       .at_least(0);
@@ -169,6 +171,23 @@ void describe_checkpoint(Schema& s) {
   theirs(rows.free("writer", "DeepSpeed's writer."));
 }
 
+void describe_recompute(Schema& s) {
+  auto recompute = section(
+      s,
+      {.path = "recompute",
+       .doc = "Activations computed again in backward instead of kept.",
+       .vocabulary = kOwn,
+       .plain_key = "policy"},
+      [](auto& c) -> auto& { return c.recompute; });
+  recompute.key("policy", &RecomputeConfig::policy,
+                "selective: what is cheap to redo inside a layer; full: all but a layer's input.");
+  recompute
+      .key("every", &RecomputeConfig::every,
+           "Only in every so many-th layer (2: layers 0, 2, 4, ...); the others keep theirs.")
+      .at_least(1)
+      .in("layers");
+}
+
 void describe_rest(Schema& s) {
   auto comm = section(
       s, {.path = "comm", .doc = "Communication between ranks.", .vocabulary = kOwn},
@@ -191,8 +210,6 @@ void describe_rest(Schema& s) {
   top.key("threads", &Config::threads, "Threads of a rank; 0 = cores / ranks on this machine.")
       .range(0, 4096)
       .in("threads");
-  top.key("recompute", &Config::recompute,
-          "Activations computed again in backward instead of kept.");
 }
 
 }  // namespace
@@ -201,6 +218,7 @@ void describe_own_sections(Schema& s) {
   describe_model_and_data(s);
   describe_train(s);
   describe_parallel(s);
+  describe_recompute(s);
   describe_checkpoint(s);
   describe_rest(s);
 }

@@ -10,26 +10,53 @@ Rows<decltype(whole_config())> ignored(Schema& s, const char* path, const char* 
                  whole_config());
 }
 
-void describe_placement_sections(Schema& s) {
-  auto recompute = ignored(s, "activation_checkpointing",
-                           "How DeepSpeed's checkpointing API places activations; recompute is "
-                           "ftrun's word for using it.");
-  recompute.unkept<bool>("partition_activations", false, "");
-  recompute.unkept<bool>("cpu_checkpointing", false, "");
-  recompute.unkept<bool>("contiguous_memory_optimization", false, "");
-  recompute.unkept<int64_t>("number_checkpoints", 0, "").or_null();
-  recompute.unkept<bool>("synchronize_checkpoint_boundary", false, "");
-  recompute.unkept<bool>("profile", false, "");
+void describe_activation_checkpointing(Schema& s) {
+  auto rows = section(
+      s,
+      {.path = "activation_checkpointing",
+       .doc = "How recomputed layers keep their inputs. As in DeepSpeed it switches nothing on: "
+              "recompute does.",
+       .vocabulary = kDs},
+      [](auto& c) -> auto& { return c.activation_checkpointing; });
+  rows.key("cpu_checkpointing", &ActivationCheckpointingConfig::cpu_checkpointing,
+           "The inputs of recomputed layers wait in host memory.");
+  rows.unkept<bool>("partition_activations", false, "Inputs shared out over tensor ranks.");
+  rows.unkept<bool>("contiguous_memory_optimization", false,
+                    "One buffer for all inputs; ftrun's memory is planned so always.");
+  rows.unkept<int64_t>("number_checkpoints", 0, "Size of that buffer.").or_null();
+  rows.unkept<bool>("synchronize_checkpoint_boundary", false, "Waits for the device.");
+  rows.unkept<bool>("profile", false, "Times recomputation.");
+}
 
-  auto aio = ignored(s, "aio", "Asynchronous disk access.");
-  aio.unkept<int64_t>("block_size", 1'048'576, "").or_null();
-  aio.unkept<int64_t>("queue_depth", 8, "").or_null();
-  aio.unkept<int64_t>("intra_op_parallelism", 1, "").or_null();
+void describe_aio(Schema& s) {
+  auto aio = section(
+      s, {.path = "aio", .doc = "Disk access of state on NVMe.", .vocabulary = kDs},
+      [](auto& c) -> auto& { return c.aio; });
+  aio.key("block_size", &AioConfig::block_size, "Size of one request; a multiple of 4096.")
+      .range(1, 1 << 30)
+      .in("bytes")
+      .or_null();
+  aio.key("queue_depth", &AioConfig::queue_depth, "Requests in flight of each thread.")
+      .range(1, 32768)
+      .in("requests")
+      .or_null();
+  aio.key("intra_op_parallelism", &AioConfig::intra_op_parallelism,
+          "Threads that share one transfer.")
+      .range(1, 1024)
+      .in("threads")
+      .or_null();
+  aio.key("single_submit", &AioConfig::single_submit,
+          "Hand requests to the kernel one by one, not in batches.")
+      .or_null();
+  aio.key("overlap_events", &AioConfig::overlap_events, "Submit requests while others complete.")
+      .or_null();
   aio.unkept<int64_t>("thread_count", 1, "Ignored by DeepSpeed since 0.16.4.").or_null();
-  aio.unkept<bool>("single_submit", false, "").or_null();
-  aio.unkept<bool>("overlap_events", true, "").or_null();
-  aio.unkept<bool>("use_gds", false, "").or_null();
+  aio.unkept<bool>("use_gds", false, "GPUDirect Storage: speed only.").or_null();
+}
 
+void describe_placement_sections(Schema& s) {
+  describe_activation_checkpointing(s);
+  describe_aio(s);
   auto pipeline =
       ignored(s, "pipeline", "Of DeepSpeed's pipeline engine; parallel.pipeline is ftrun's.");
   pipeline.free("stages", "");
@@ -112,17 +139,31 @@ void describe_elasticity(Schema& s) {
       [](auto& c) -> auto& { return c.elasticity; });
   using C = ElasticityConfig;
   rows.key("enabled", &C::enabled, "Choose the batch sizes from the number of ranks.");
-  rows.key("max_train_batch_size", &C::max_train_batch_size, "Needed when enabled.").at_least(1);
-  rows.key("micro_batch_sizes", &C::micro_batch_sizes, "Needed when enabled.").at_least(1);
-  rows.key("min_gpus", &C::min_gpus, "Fewest ranks.").at_least(1);
-  rows.key("max_gpus", &C::max_gpus, "Most ranks.").at_least(1);
+  rows.key("max_train_batch_size", &C::max_train_batch_size,
+           "The batch is at most this; needed when enabled.")
+      .at_least(1)
+      .in("sequences");
+  rows.key("micro_batch_sizes", &C::micro_batch_sizes,
+           "Micro-batches to choose from; needed when enabled.")
+      .at_least(1);
+  rows.key("min_gpus", &C::min_gpus, "Fewest ranks.").range(1, 65'536).in("ranks");
+  rows.key("max_gpus", &C::max_gpus, "Most ranks.").range(1, 65'536).in("ranks");
   rows.key("min_time", &C::min_time, "Shortest time between two sizes.").at_least(0).in("minutes");
-  rows.key("version", &C::version, "Of the algorithm.").range(0.1, 0.2);
+  rows.key("version", &C::version,
+           "0.1 counts ranks; 0.2 counts machines, and other numbers of ranks get a batch of their "
+           "own.")
+      .range(0.1, 0.2);
   rows.key("prefer_larger_batch", &C::prefer_larger_batch, "Among equals take the larger.");
   rows.key("ignore_non_elastic_batch_info", &C::ignore_non_elastic_batch_info,
            "Let the batch keys be overridden.");
-  rows.key("model_parallel_size", &C::model_parallel_size, "Ranks that share a model.").at_least(1);
-  rows.key("num_gpus_per_node", &C::num_gpus_per_node, "Ranks of a machine.").at_least(1);
+  rows.key("model_parallel_size", &C::model_parallel_size,
+           "Ranks that share a model: tensor × pipeline × context.")
+      .at_least(1)
+      .in("ranks")
+      .defaults_to("from parallel");
+  rows.key("num_gpus_per_node", &C::num_gpus_per_node, "Ranks of a machine (version 0.2).")
+      .range(1, 65'536)
+      .in("ranks");
 }
 
 void describe_foreign_features(Schema& s) {

@@ -4,27 +4,30 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
+#include <string>
 #include <variant>
 #include <vector>
 
 #include "data/loader.h"
 #include "exec/lanes.h"
 #include "exec/memory.h"
+#include "exec/rank_groups.h"
 #include "kernels/kernels.h"
 #include "model/description.h"
 #include "program/program.h"
 
 namespace ftrun {
 
-/// Number of InstrKind values.
-inline constexpr size_t kInstrKinds = static_cast<size_t>(InstrKind::kUpdate) + 1;
-
 /// What a step takes in beside the program, and what it gives back.
 struct StepRun {
   /// One a kLoadBatch instruction.
   std::span<const Batch> micro_batches;
   StepScalars scalars;
+  /// What the gradients in memory are multiples of the true ones by: the fp16 loss scale, and what
+  /// keeps sums in 16 bits in range. Contained in scalars.loss_scale.
+  double gradient_multiple = 1;
   /// 0 does not clip.
   double clip_norm = 0;
   /// Weight decay in it applies to kUpdate instructions marked `decay`.
@@ -49,24 +52,39 @@ class Executor {
  public:
   /// `memory` must have allocated `program`. All are borrowed for this object's life.
   Executor(const Program& program, const ModelDescription& model, const RankMemory& memory,
-           Communicator& data_group);
+           const RankGroups& groups);
 
   /// Collective: every rank of the group calls this with its own micro-batches.
   void run(StepRun& step);
 
-  /// Seconds the last run spent in instructions, by kind; communication runs beside the others.
-  const std::array<double, kInstrKinds>& seconds() const { return seconds_; }
+  /// Runs a training step again that was not finite (weights and state have not changed, so all
+  /// values come again) and says where this rank first meets a value that is not: "forward layer 3
+  /// mb 0: hidden". "" when nowhere. Collective.
+  std::string find_nonfinite(StepRun& step);
+
+  /// Seconds the last run spent in instructions, by kind; other lanes run beside compute.
+  std::array<double, kInstrKinds> seconds() const;
 
  private:
   void run_timed(const Instr& instr);
   void run_instr(const Instr& instr);
+  void clear(const Instr& instr);
   void begin(const Instr& instr);
   void load_batch(const Instr& instr);
   void run_list(const Instr& instr, const std::vector<Op>& list);
-  void all_reduce(const Instr& instr);
+  void note_nonfinite(const Instr& instr);
+  std::string nonfinite_weights(const Instr& instr) const;
+  void run_collective(const Instr& instr);
+  void copy(const Instr& instr);
+  void plan_disk();
+  void copy_disk(const Instr& instr);
+  void start_disk(size_t at);
+  void accumulate(const Instr& instr);
   void gradient_norm(const Instr& instr);
   void decide(const Instr& instr);
   void update(const Instr& instr);
+  FlatUpdate flat_update(const Instr& instr) const;
+  DType dtype(const Range& range) const { return program_.at(range.buffer).dtype; }
   template <typename T>
   T* address(const Range& range) const {
     return reinterpret_cast<T*>(memory_.at(program_, range));
@@ -75,13 +93,19 @@ class Executor {
   const Program& program_;
   const ModelDescription& model_;
   const RankMemory& memory_;
-  Communicator& group_;
+  const RankGroups groups_;
   /// Addresses of a list's values, by instruction.
   std::map<const Instr*, std::vector<void*>> storage_;
   const double* loss_ = nullptr;
   StepRun* step_ = nullptr;
-  /// Each kind runs on one lane, so no two threads write the same element.
-  std::array<double, kInstrKinds> seconds_{};
+  /// By lane, because lanes write at the same time, and kind.
+  std::array<std::array<double, kInstrKinds>, kLaneCount> seconds_{};
+  /// Of the disk lane, by instruction: the next one, when nothing but the lane's order keeps it from
+  /// starting with this one (else -1), and the request that is under way.
+  std::vector<InstrId> disk_next_;
+  std::vector<std::optional<SwapFile::Ticket>> disk_tickets_;
+  bool looks_for_nonfinite_ = false;
+  std::string nonfinite_;
   Lanes lanes_;
 };
 

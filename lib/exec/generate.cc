@@ -6,6 +6,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "kernels/kernels.h"
 #include "program/step_builder.h"
 
 namespace ftrun {
@@ -41,11 +42,12 @@ int32_t sampled(std::span<const float> logits, double temperature, std::mt19937_
 
 std::vector<int32_t> generate(Executor& logits, const ModelDescription& model,
                               const RankMemory& memory, std::span<const int32_t> prompt,
-                              const GenerateOptions& options) {
+                              const GenerateOptions& options, Communicator* group) {
   require(!prompt.empty(), "a prompt has at least one token");
   const int64_t room = model.batch.row_tokens;
   std::vector<int32_t> all(prompt.begin(), prompt.end());
   std::mt19937_64 random(options.seed);
+  std::vector<float> scores(static_cast<size_t>(model.vocab_rows));
   for (int64_t i = 0; i < options.tokens; ++i) {
     const auto used =
         static_cast<size_t>(std::min<int64_t>(room, static_cast<int64_t>(all.size())));
@@ -53,11 +55,13 @@ std::vector<int32_t> generate(Executor& logits, const ModelDescription& model,
     StepRun step;
     step.micro_batches = {&batch, 1};
     logits.run(step);
-    const auto* row = reinterpret_cast<const float*>(memory.persistent(buffer_names::kLogits)) +
-                      static_cast<int64_t>(used - 1) * model.vocab_rows;
-    const std::span<const float> scores(row, static_cast<size_t>(model.vocab_rows));
-    const int32_t next =
+    const int64_t size = dtype_bytes(model.dtypes.compute);
+    const std::byte* row = memory.persistent(buffer_names::kLogits) +
+                           static_cast<int64_t>(used - 1) * model.vocab_rows * size;
+    convert(row, model.dtypes.compute, scores.data(), DType::kF32, model.vocab_rows);
+    int32_t next =
         options.temperature > 0 ? sampled(scores, options.temperature, random) : likeliest(scores);
+    if (group != nullptr) group->broadcast(&next, 1, DType::kI32, 0, {"sample"}).wait();
     if (std::find(options.stop_ids.begin(), options.stop_ids.end(), next) != options.stop_ids.end())
       break;
     all.push_back(next);

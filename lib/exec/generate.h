@@ -18,9 +18,10 @@ struct GenerateOptions {
 };
 
 /// Continues `prompt` with a logits program (Mode::kLogits, one row): each new token is one forward
-/// pass over the last tokens that fit the row. Returns the new ids.
+/// pass over the last tokens that fit the row. Returns the new ids. Ranks that compute it together
+/// give `group`, whose first rank then chooses: processors of another kind may round otherwise.
 std::vector<int32_t> generate(Executor& logits, const ModelDescription& model,
                               const RankMemory& memory, std::span<const int32_t> prompt,
-                              const GenerateOptions& options);
+                              const GenerateOptions& options, Communicator* group = nullptr);
 
 }  // namespace ftrun

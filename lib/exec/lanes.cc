@@ -4,6 +4,8 @@
 #include <chrono>
 #include <utility>
 
+#include "kernels/kernels.h"
+
 namespace ftrun {
 
 Lanes::Lanes(const Program& program, Runner run, std::function<void()> on_abort)
@@ -58,6 +60,7 @@ void Lanes::run_once() {
 }
 
 void Lanes::serve(size_t lane) {
+  run_kernels_on_this_thread();
   for (;;) {
     {
       std::unique_lock lock(mutex_);

@@ -1,14 +1,18 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "comm/communicator.h"
 #include "program/program.h"
+#include "storage/swap_file.h"
 
 namespace ftrun {
 
@@ -32,42 +36,76 @@ class HostBlock {
   int64_t bytes_ = 0;
 };
 
+/// What would need less of a tier: the remedy of an allocation that fails.
+using MemoryAdvice = std::function<std::string(Tier)>;
+
 /// The memory of a rank's programs: one block for each persistent buffer, shared by name between
-/// the programs, and one arena as large as the largest program's.
+/// the programs, arenas as large as the largest program's, and a swap file for what lies on disk.
 class RankMemory {
  public:
-  /// Buffers that peers may see are allocated by `group`.
-  explicit RankMemory(Communicator& group) : group_(group) {}
+  /// Buffers that peers may see are allocated by `group`. `swap` says where the disk tier is; its
+  /// size is found from the first program that has one.
+  explicit RankMemory(Communicator& group, SwapOptions swap = {}, MemoryAdvice advice = nullptr);
   RankMemory(const RankMemory&) = delete;
   RankMemory& operator=(const RankMemory&) = delete;
 
-  /// Allocates what `program` needs and is not there yet. Call for every program before any runs.
-  /// Error(kEnvironment) naming the buffer and the bytes; kBug when a shared buffer's size differs.
+  /// Allocates what `program` needs and is not there yet. Call for every program before any runs;
+  /// the first one has everything that lies on disk. Error(kEnvironment) naming category, buffer or
+  /// instruction, bytes wanted and bytes there are; kBug when a shared buffer's size differs.
   void allocate(const Program& program);
 
-  /// Address of a range of one of the programs.
+  /// Address of a range of one of the programs, in memory.
   std::byte* at(const Program& program, const Range& range) const;
-  /// A persistent buffer by its name.
+  /// A persistent buffer in memory by its name.
   std::byte* persistent(const std::string& name) const;
+  bool on_disk(const Program& program, const Range& range) const;
 
-  int64_t arena_bytes() const { return arena_.bytes(); }
+  /// Moves a range between the disk and memory at `data` (a multiple of 4096, as the range is).
+  void read_disk(const Program& program, const Range& range, void* data) const;
+  void write_disk(const Program& program, const Range& range, const void* data) const;
+  /// The same, started only: the ticket is for swap().wait().
+  SwapFile::Ticket start_disk(const Program& program, const Range& range, void* data, bool write) const;
+  /// Null when nothing lies on disk.
+  SwapFile* swap() const { return swap_.get(); }
 
-  /// Bytes allocated, by category name.
-  std::map<std::string, int64_t> allocated() const;
+  int64_t arena_bytes(Arena arena) const;
+
+  /// Bytes of a tier that were allocated: persistent buffers by category, arenas as they are.
+  struct Allocated {
+    std::array<int64_t, kCategoryCount> persistent{};
+    int64_t arenas = 0;
+    int64_t total = 0;
+  };
+  Allocated allocated(Tier tier) const;
 
  private:
   struct Block {
     std::byte* data = nullptr;
     int64_t bytes = 0;
     Category category = Category::kBuffers;
+    Tier tier = Tier::kDevice;
+    int64_t disk_offset = 0;
   };
+  template <typename Allocate>
+  auto granted(int64_t bytes, Tier tier, const std::function<std::string()>& what,
+               Allocate allocate) const;
   void allocate_persistent(const Buffer& buffer);
+  void allocate_arenas(const Program& program);
+  void open_swap(const Program& program);
+  const Block& block(const std::string& name) const;
 
   Communicator& group_;
+  SwapOptions swap_options_;
+  MemoryAdvice advice_;
+  int64_t disk_used_ = 0;
   std::map<std::string, Block> blocks_;
   std::vector<HostBlock> owned_;
   std::vector<CommBuffer> shared_;
-  HostBlock arena_;
+  HostBlock device_arena_;
+  HostBlock host_arena_;
+  CommBuffer shared_arena_;
+  /// Goes first: the disk may be moving what is in the others.
+  std::unique_ptr<SwapFile> swap_;
 };
 
 }  // namespace ftrun

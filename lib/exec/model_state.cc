@@ -2,24 +2,116 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "kernels/kernels.h"
 #include "model/tensors.h"
-#include "program/step_builder.h"
+#include "partition/layout.h"
 
 namespace ftrun {
+namespace {
 
-ModelState::ModelState(const ModelDescription& model, const Partition& partition,
-                       const RankMemory& memory, std::vector<std::string> state_kinds)
-    : model_(model), partition_(partition), layout_(step_layouts(partition).parameters) {
-  kinds_.push_back("param");
-  buffers_.push_back(reinterpret_cast<float*>(memory.persistent(buffer_names::kParameters)));
-  for (size_t i = 0; i < state_kinds.size(); ++i) {
-    kinds_.push_back(std::move(state_kinds[i]));
-    buffers_.push_back(reinterpret_cast<float*>(
-        memory.persistent(optimizer_buffer_name(static_cast<int32_t>(i)))));
+/// Elements that pass through memory at a time where they cannot be read in place.
+constexpr int64_t kChunk = int64_t{1} << 20;
+
+/// Memory for a chunk, as disks want it.
+class Bounce {
+ public:
+  Bounce() : block_(kChunk * dtype_bytes(DType::kF32) + 2 * kSwapAlignment, "loading state") {}
+  std::byte* data() const { return block_.data(); }
+
+ private:
+  HostBlock block_;
+};
+
+}  // namespace
+
+ModelState::ModelState(const PassPlan& train, const Partition& partition, const RankMemory& memory,
+                       std::vector<std::string> state_kinds)
+    : model_(train.model),
+      program_(train.program),
+      pieces_(train.pieces),
+      partition_(partition),
+      memory_(memory),
+      kinds_(std::move(state_kinds)) {}
+
+std::string ModelState::kind_of(const StatePiece& piece) const {
+  return piece.state < 0 ? "param" : kinds_[static_cast<size_t>(piece.state)];
+}
+
+DType ModelState::dtype(const StatePiece& piece) const { return program_.at(piece.range.buffer).dtype; }
+
+DType ModelState::stored_dtype(const StatePiece& piece) const {
+  for (const StatePiece& other : pieces_)
+    if (other.state == (piece.state < 0 ? StatePiece::kParam : piece.state) && other.unit == piece.unit)
+      return dtype(other);
+  return dtype(piece);
+}
+
+Range ModelState::part(const StatePiece& piece, int64_t begin, int64_t end) const {
+  const int64_t size = dtype_bytes(dtype(piece));
+  return {piece.range.buffer, piece.range.offset + (begin - piece.begin) * size, (end - begin) * size};
+}
+
+/// Writes elements [begin, end) of the unit, whole disk sectors where it lies on disk: by way of
+/// `room` then.
+void ModelState::store(const StatePiece& piece, int64_t begin, int64_t end, DType source, const void* data,
+                       std::byte* room) {
+  const Range to = part(piece, begin, end);
+  if (!memory_.on_disk(program_, to))
+    return convert(data, source, memory_.at(program_, to), dtype(piece), end - begin);
+  convert(data, source, room, dtype(piece), end - begin);
+  memory_.write_disk(program_, to, room);
+}
+
+/// Reads them in the dtype they have.
+void ModelState::fetch(const StatePiece& piece, int64_t begin, int64_t end, void* out) const {
+  const Range from = part(piece, begin, end);
+  if (!memory_.on_disk(program_, from)) {
+    std::memcpy(out, memory_.at(program_, from), static_cast<size_t>(from.bytes));
+    return;
+  }
+  const Bounce bounce;
+  auto* to = static_cast<std::byte*>(out);
+  // Sectors around what is wanted, a chunk at a time.
+  const int64_t room = kChunk * dtype_bytes(DType::kF32);
+  for (int64_t at = from.offset; at < from.offset + from.bytes;) {
+    const int64_t first = at / kSwapAlignment * kSwapAlignment;
+    const int64_t last = std::min(from.offset + from.bytes, first + room);
+    memory_.read_disk(program_, {from.buffer, first, swap_align(last - first)}, bounce.data());
+    std::memcpy(to + (at - from.offset), bounce.data() + (at - first), static_cast<size_t>(last - at));
+    at = last;
+  }
+}
+
+void ModelState::fetch_f32(const StatePiece& piece, int64_t begin, int64_t end, float* out) const {
+  if (dtype(piece) == DType::kF32) return fetch(piece, begin, end, out);
+  std::vector<std::byte> raw(static_cast<size_t>((end - begin) * dtype_bytes(dtype(piece))));
+  fetch(piece, begin, end, raw.data());
+  convert(raw.data(), dtype(piece), out, DType::kF32, end - begin);
+}
+
+/// Fills a piece chunk by chunk; in place where dtype and tier allow. Padding becomes zero.
+void ModelState::fill(const StatePiece& piece, DType source, const ReadTensor& read) {
+  const Unit& unit = partition_.unit(piece.unit);
+  const int64_t size = dtype_bytes(source);
+  if (dtype(piece) == source && !memory_.on_disk(program_, piece.range)) {
+    for (const Slice& slice : slices_in(unit, piece.begin, piece.end))
+      read(piece, slice,
+           memory_.at(program_, part(piece, slice.position_in_unit, slice.position_in_unit + slice.extent)));
+    return;
+  }
+  const Bounce bounce;
+  const Bounce converted;  // its pages come when it is used
+  for (int64_t begin = piece.begin; begin < piece.end; begin += kChunk) {
+    const int64_t end = std::min(begin + kChunk, piece.end);
+    std::memset(bounce.data(), 0, static_cast<size_t>((end - begin) * size));
+    for (const Slice& slice : slices_in(unit, begin, end))
+      read(piece, slice, bounce.data() + (slice.position_in_unit - begin) * size);
+    store(piece, begin, end, source, bounce.data(), converted.data());
   }
 }
 
@@ -32,65 +124,107 @@ void ModelState::load(const ModelFolder& folder) {
                 cat(folder.path(), ": the weights are not those of its config.json:\n  ",
                     join(problems, "\n  ")),
                 "use the config.json and the weights of the same model");
-  for (const Unit& unit : partition_.units) {
-    for (const Slice& slice : unit.slices) {
-      const std::string& name = model_.tensor(slice.tensor).name;
-      float* to = buffers_[0] + layout_.at(unit.id) + slice.position_in_unit;
-      folder.read_f32(name, slice.offset, slice.offset + slice.extent,
-                      {to, static_cast<size_t>(slice.extent)});
-      folder.release(name, slice.offset, slice.offset + slice.extent);
-    }
-  }
+  const ReadTensor read = [&](const StatePiece&, const Slice& slice, void* out) {
+    const std::string& name = model_.tensor(slice.tensor).name;
+    folder.read_f32(name, slice.offset, slice.offset + slice.extent,
+                    {static_cast<float*>(out), static_cast<size_t>(slice.extent)});
+    folder.release(name, slice.offset, slice.offset + slice.extent);
+  };
+  for (const StatePiece& piece : pieces_)
+    if (piece.state < 0) fill(piece, DType::kF32, read);
 }
 
 void ModelState::load(Checkpoint& checkpoint) {
   checkpoint.require_states(states());
-  std::vector<StateSlice> all;
-  for (const Unit& unit : partition_.units) append_slices(unit, 0, unit.padded, all);
-  checkpoint.read(all);
+  const ReadTensor read = [&](const StatePiece& piece, const Slice& slice, void* out) {
+    const TensorInfo& tensor = model_.tensor(slice.tensor);
+    StateSlice wanted;
+    wanted.tensor = tensor.name;
+    wanted.kind = kind_of(piece);
+    wanted.dtype = stored_dtype(piece);
+    wanted.tensor_shape = tensor.shape;
+    wanted.begin = slice.offset;
+    wanted.end = slice.offset + slice.extent;
+    wanted.data = out;
+    checkpoint.read(wanted);
+  };
+  for (const StatePiece& piece : pieces_) fill(piece, stored_dtype(piece), read);
   checkpoint.close_files();
 }
 
-std::vector<StateSlice> ModelState::slices(int rank, int ranks) const {
+std::vector<StateSlice> ModelState::slices() const {
   std::vector<StateSlice> mine;
-  for (const Unit& unit : partition_.units) {
-    const ShardRange range = shard_range(unit, rank, ranks);
-    append_slices(unit, range.begin, range.end, mine);
+  for (const StatePiece& piece : pieces_) {
+    if (piece.saved.size() == 0) continue;
+    for (const Slice& slice : slices_in(partition_.unit(piece.unit), piece.saved.begin, piece.saved.end)) {
+      const TensorInfo& tensor = model_.tensor(slice.tensor);
+      StateSlice saved;
+      saved.tensor = tensor.name;
+      saved.kind = kind_of(piece);
+      saved.dtype = dtype(piece);
+      saved.tensor_shape = tensor.shape;
+      saved.begin = slice.offset;
+      saved.end = slice.offset + slice.extent;
+      const int64_t first = slice.position_in_unit;
+      const Range range = part(piece, first, first + slice.extent);
+      if (memory_.on_disk(program_, range))
+        saved.read = [this, &piece, first](int64_t begin, int64_t end, void* out) {
+          fetch(piece, first + begin, first + end, out);
+        };
+      else
+        saved.data = memory_.at(program_, range);
+      mine.push_back(std::move(saved));
+    }
   }
   return mine;
 }
 
-void ModelState::append_slices(const Unit& unit, int64_t begin, int64_t end,
-                               std::vector<StateSlice>& slices) const {
-  for (const Slice& slice : slices_in(unit, begin, end)) {
-    const TensorInfo& tensor = model_.tensor(slice.tensor);
-    for (size_t k = 0; k < kinds_.size(); ++k)
-      slices.push_back({tensor.name, kinds_[k], DType::kF32, tensor.shape, slice.offset,
-                        slice.offset + slice.extent,
-                        buffers_[k] + layout_.at(unit.id) + slice.position_in_unit});
-  }
-}
-
 std::vector<StateInfo> ModelState::states() const {
+  // Every rank holds a piece of every unit's states, though it may be empty.
+  std::map<int32_t, DType> dtypes;
+  for (const StatePiece& piece : pieces_)
+    if (piece.state != StatePiece::kWorking) dtypes[piece.state] = dtype(piece);
   std::vector<StateInfo> all;
   for (const TensorInfo& tensor : model_.tensors)
-    for (const std::string& kind : kinds_)
-      all.push_back({tensor.name, kind, DType::kF32, tensor.shape});
+    for (const auto& [state, dtype] : dtypes)
+      all.push_back({tensor.name, state < 0 ? "param" : kinds_[static_cast<size_t>(state)], dtype, tensor.shape});
   return all;
 }
 
-void ModelState::read(const std::string& tensor, int64_t begin, int64_t end,
-                      std::span<float> out) const {
-  for (const Unit& unit : partition_.units) {
+void ModelState::collect(const std::string& tensor, int64_t begin, int64_t end, bool receives,
+                         Communicator& shard, std::span<float> out) const {
+  std::vector<float> sent;
+  for (const StatePiece& piece : pieces_) {
+    if (piece.state != StatePiece::kParam) continue;
+    const Unit& unit = partition_.unit(piece.unit);
     for (const Slice& slice : unit.slices) {
       if (model_.tensor(slice.tensor).name != tensor) continue;
       const int64_t from = std::max(begin, slice.offset);
       const int64_t to = std::min(end, slice.offset + slice.extent);
       if (from >= to) continue;
-      const float* source =
-          buffers_[0] + layout_.at(unit.id) + slice.position_in_unit + (from - slice.offset);
-      std::memcpy(out.data() + (from - begin), source,
-                  static_cast<size_t>(to - from) * sizeof(float));
+      // The wanted stretch in the unit, cut where ranks' parts meet.
+      const int64_t first = slice.position_in_unit + (from - slice.offset);
+      const int64_t last = first + (to - from);
+      const bool whole = piece.begin == 0 && piece.end == unit.padded;
+      for (int owner = 0; owner < shard.size(); ++owner) {
+        const ShardRange theirs = whole ? ShardRange{0, owner == 0 ? unit.padded : 0}
+                                        : shard_range(unit, owner, shard.size());
+        const int64_t a = std::max(first, theirs.begin);
+        const int64_t b = std::min(last, theirs.end);
+        if (a >= b) continue;
+        const auto to_out = static_cast<size_t>(from - begin + (a - first));
+        if (owner == shard.rank()) {
+          if (receives) {
+            fetch_f32(piece, a, b, out.data() + to_out);
+            continue;
+          }
+          sent.resize(static_cast<size_t>(b - a));
+          fetch_f32(piece, a, b, sent.data());
+          shard.send(sent.data(), b - a, DType::kF32, 0, {"export"}).wait();
+        } else if (receives) {
+          shard.receive(out.data() + to_out, b - a, DType::kF32, owner, {"export"}).wait();
+        }
+      }
     }
   }
 }

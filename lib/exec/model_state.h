@@ -1,54 +1,71 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/model_folder.h"
 #include "exec/memory.h"
+#include "exec/rank_groups.h"
 #include "model/description.h"
-#include "partition/layout.h"
 #include "partition/units.h"
+#include "program/step_plan.h"
 
 namespace ftrun {
 
-/// The parameters and optimizer state of a rank in its flat buffers, seen as named tensors: filled
-/// from a model folder or a checkpoint, cut into slices for saving, read in pieces for export.
+/// The parameters and optimizer state that a rank holds, seen as named tensors: filled from a model
+/// folder or a checkpoint, cut into slices for saving, read in pieces for export. Whatever the
+/// layout, tier and dtype: those are in the plan's pieces.
 class ModelState {
  public:
-  /// `state_kinds` names the optimizer's flat buffers in order: {"exp_avg", "exp_avg_sq"}.
-  /// `memory` must have allocated a training program of this model. All are borrowed.
-  ModelState(const ModelDescription& model, const Partition& partition, const RankMemory& memory,
+  /// `state_kinds` names the optimizer's state buffers in order: {"exp_avg", "exp_avg_sq"}.
+  /// `memory` must have allocated the plan's training program. All are borrowed.
+  ModelState(const PassPlan& train, const Partition& partition, const RankMemory& memory,
              std::vector<std::string> state_kinds);
 
-  /// Every parameter from the folder, converted to fp32. Error(kBadInput) with every tensor that is
-  /// missing, unknown or misshapen.
+  /// What this rank holds of every parameter, from the folder. Error(kBadInput) with every tensor
+  /// that is missing, unknown or misshapen.
   void load(const ModelFolder& folder);
 
-  /// Everything from a checkpoint, whatever layout wrote it. Error(kBadInput).
+  /// Everything this rank holds, from a checkpoint, whatever layout wrote it. Error(kBadInput).
   void load(Checkpoint& checkpoint);
 
-  /// What rank `rank` of `ranks` replicas writes: its part of every unit, of parameters and state.
-  std::vector<StateSlice> slices(int rank, int ranks) const;
+  /// What this rank writes into a checkpoint.
+  std::vector<StateSlice> slices() const;
 
-  /// Elements [begin, end) of a parameter.
-  void read(const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) const;
+  /// Elements [begin, end) of a parameter in fp32. Collective over `shard` where parameters are
+  /// sharded: only the rank with `receives` gets them.
+  void collect(const std::string& tensor, int64_t begin, int64_t end, bool receives, Communicator& shard,
+               std::span<float> out) const;
 
   /// Every state of the whole model.
   std::vector<StateInfo> states() const;
 
  private:
-  void append_slices(const Unit& unit, int64_t begin, int64_t end,
-                     std::vector<StateSlice>& slices) const;
+  /// Where a state of a unit's tensor comes from: fills `out` (elements [begin, end) of it).
+  using ReadTensor = std::function<void(const StatePiece& piece, const Slice& slice, void* out)>;
+
+  std::string kind_of(const StatePiece& piece) const;
+  /// Of the states as a checkpoint holds them.
+  DType stored_dtype(const StatePiece& piece) const;
+  DType dtype(const StatePiece& piece) const;
+  Range part(const StatePiece& piece, int64_t begin, int64_t end) const;
+  void fill(const StatePiece& piece, DType source, const ReadTensor& read);
+  void store(const StatePiece& piece, int64_t begin, int64_t end, DType source, const void* data,
+             std::byte* room);
+  void fetch(const StatePiece& piece, int64_t begin, int64_t end, void* out) const;
+  void fetch_f32(const StatePiece& piece, int64_t begin, int64_t end, float* out) const;
 
   const ModelDescription& model_;
+  const Program& program_;
+  const std::vector<StatePiece>& pieces_;
   const Partition& partition_;
-  FlatLayout layout_;
-  /// Kinds and their flat buffers, laid out alike: "param" first.
+  const RankMemory& memory_;
   std::vector<std::string> kinds_;
-  std::vector<float*> buffers_;
 };
 
 }  // namespace ftrun

@@ -67,6 +67,7 @@ void Recorder::note_restart(RunManifest& manifest, int64_t first_step) const {
   restart.time = manifest.started;
   restart.reason =
       before_->exit_code ? before_->exit_reason : "the run before was ended without a word";
+  restart.rank = before_->exit_rank;
   if (posix_files().exists(paths().metrics()))
     for (const StepMetrics& metrics : read_metrics(paths().metrics()))
       restart.from_step = std::max(restart.from_step, metrics.step);
@@ -79,6 +80,8 @@ void Recorder::open_progress(int64_t total_steps) {
   if (request_.terminal) terminal_ = OwnedFd(::open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC));
   ProgressOptions options = progress_options_for(terminal_ ? terminal_.get() : kStandardOutput,
                                                  request_.config.train.log.every);
+  // mpirun gives ranks a terminal of its own making, wherever its output goes.
+  if (request_.launch.kind == LaunchKind::kOpenMpi) options.live = false;
   live_ = options.live;
   progress_.emplace(std::cout, std::move(options), total_steps);
 }
@@ -115,7 +118,11 @@ std::string Recorder::finish(int exit_code, const std::string& reason) {
 void Recorder::fail(int exit_code, const std::string& reason) noexcept {
   try {
     if (progress_) progress_->finish();
-    if (manifest_) write_outcome(exit_code, reason);
+    if (!manifest_) return;
+    // Of several ranks the supervisor knows which one was the cause.
+    if (request_.launch.world == 1)
+      manifest_->update([](RunManifest& manifest) { manifest.exit_rank = 0; });
+    write_outcome(exit_code, reason);
   } catch (const std::exception&) {
     // A full disk may be what ends the run; the error itself is told elsewhere.
   }

@@ -10,9 +10,6 @@
 #include "base/text.h"
 #include "checkpoint/hf_export.h"
 #include "exec/generate.h"
-#include "model/detokenizer.h"
-#include "report/machine.h"
-#include "report/table.h"
 
 namespace ftrun {
 namespace {
@@ -32,9 +29,20 @@ std::vector<int32_t> first_tokens(const SampleSet& validation, int64_t vocab_row
   return batch.tokens;
 }
 
+/// Takes part in the collection of the pieces behind the first `asked` and keeps none.
+void drop_pieces(const ExportOptions& options, const std::vector<ExportTensor>& tensors, size_t asked,
+                 const ReadPiece& collect) {
+  const std::vector<ExportPiece> pieces = export_pieces(options, tensors);
+  std::vector<float> dropped;
+  for (size_t i = asked; i < pieces.size(); ++i) {
+    dropped.resize(static_cast<size_t>(pieces[i].end - pieces[i].begin));
+    collect(pieces[i], dropped);
+  }
+}
+
 }  // namespace
 
-void export_weights(const Config& config, TrainingSetup& setup, const std::string& folder) {
+void export_weights(const Config& config, TrainingSetup& setup, const std::string& folder, bool writes) {
   ExportOptions options;
   options.folder = folder;
   options.source_folder = setup.folder().path();
@@ -43,17 +51,38 @@ void export_weights(const Config& config, TrainingSetup& setup, const std::strin
   std::vector<ExportTensor> tensors;
   for (const TensorInfo& tensor : setup.train().model.tensors)
     tensors.push_back({tensor.name, tensor.shape});
-  export_model(posix_files(), options, tensors,
-               [&](const ExportPiece& piece, std::span<float> out) {
-                 setup.state().read(piece.tensor, piece.begin, piece.end, out);
-               });
+  // Replicas hold the same: the first one's ranks take part.
+  if (setup.plan().options.state.replica > 0) return;
+  Communicator& shard = *setup.groups().shard;
+  const ReadPiece collect = [&](const ExportPiece& piece, std::span<float> out) {
+    setup.state().collect(piece.tensor, piece.begin, piece.end, writes, shard, out);
+  };
+  if (!writes) {
+    for (const ExportPiece& piece : export_pieces(options, tensors)) collect(piece, {});
+    return;
+  }
+  size_t asked = 0;
+  try {
+    export_model(posix_files(), options, tensors, [&](const ExportPiece& piece, std::span<float> out) {
+      ++asked;
+      collect(piece, out);
+    });
+  } catch (const Error& error) {
+    // The others go on sending: what is left is taken and dropped, so that all can be told.
+    if (error.code() != ExitCode::kPeerLost && shard.size() > 1) drop_pieces(options, tensors, asked, collect);
+    throw;
+  }
 }
 
-std::string sample_text(const Config& config, TrainingSetup& setup, const SampleSet& validation) {
-  const GenerateConfig& wanted = config.train.generate;
+std::optional<Detokenizer> read_words(const Config& config, const TrainingSetup& setup) {
   const std::string tokenizer = setup.folder().path() + "/tokenizer.json";
-  if (wanted.prompt_tokens == 0 || !posix_files().exists(tokenizer)) return "";
-  const Detokenizer words = Detokenizer::parse(read_file(tokenizer), tokenizer);
+  if (config.train.generate.prompt_tokens == 0 || !posix_files().exists(tokenizer)) return std::nullopt;
+  return Detokenizer::parse(read_file(tokenizer), tokenizer);
+}
+
+std::string sample_text(const Config& config, TrainingSetup& setup, const SampleSet& validation,
+                        const Detokenizer* words) {
+  const GenerateConfig& wanted = config.train.generate;
   TrainingSetup::Writer& writer = setup.writer();
   const ModelDescription& model = writer.plan.model;
   const std::vector<int32_t> prompt = first_tokens(
@@ -61,26 +90,13 @@ std::string sample_text(const Config& config, TrainingSetup& setup, const Sample
   const GenerateOptions options{wanted.tokens, wanted.temperature,
                                 static_cast<uint64_t>(config.train.seed),
                                 setup.model_config().eos_ids};
+  Communicator* others = setup.shards_parameters() ? setup.groups().data : nullptr;
   const std::vector<int32_t> text =
-      generate(*writer.executor, model, setup.memory(), prompt, options);
+      generate(*writer.executor, model, setup.memory(), prompt, options, others);
+  if (words == nullptr) return "";
   return cat("\nsample (the validation text's first ", prompt.size(),
-             " tokens, continued by the model):\n", words.decode(prompt), " >>>",
-             words.decode(text), "\n");
-}
-
-std::string memory_text(const TrainingSetup& setup) {
-  std::map<std::string, int64_t> planned;
-  for (const auto& [category, bytes] : memory_account(setup.train().program).by_category)
-    planned[std::string(category_name(category))] = bytes;
-  std::vector<std::vector<std::string>> rows;
-  for (const auto& [category, bytes] : setup.memory().allocated())
-    rows.push_back({category, human_bytes(planned[category]), human_bytes(bytes)});
-  const ProcessMemory process = read_process_memory();
-  return "\nmemory of rank 0\n" +
-         format_table({"category", "training program", "allocated"}, rows) +
-         cat("process: ", human_bytes(process.anonymous + process.shared_memory),
-             " anonymous and shared now, ", human_bytes(process.peak_resident),
-             " resident at most (with mapped files)");
+             " tokens, continued by the model):\n", words->decode(prompt), " >>>",
+             words->decode(text), "\n");
 }
 
 }  // namespace ftrun

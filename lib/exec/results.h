@@ -1,24 +1,28 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "config/config.h"
 #include "data/sample_set.h"
 #include "exec/setup.h"
+#include "model/detokenizer.h"
 
 namespace ftrun {
 
 /// What a run leaves behind when it has come to its end.
 
-/// Writes the trained weights as a Hugging Face folder, in the dtype the config asks for.
-void export_weights(const Config& config, TrainingSetup& setup, const std::string& folder);
+/// Writes the trained weights as a Hugging Face folder, in the dtype the config asks for. Collective:
+/// the rank that `writes` gets what others hold piece by piece, never a whole model.
+void export_weights(const Config& config, TrainingSetup& setup, const std::string& folder, bool writes);
 
-/// The beginning of the validation text, continued by the model; "" when the config asks for none
-/// or the model folder has no tokenizer.json to read it with. One rank may call it alone: the
-/// logits program has no collective.
-std::string sample_text(const Config& config, TrainingSetup& setup, const SampleSet& validation);
+/// The model's tokenizer, to show text with: nothing when the config asks for no text or the model
+/// folder has no tokenizer.json. Error(kBadInput) for one that cannot be read.
+std::optional<Detokenizer> read_words(const Config& config, const TrainingSetup& setup);
 
-/// What was planned beside what was allocated, by category; the process's own figures below.
-std::string memory_text(const TrainingSetup& setup);
+/// The beginning of the validation text, continued by the model; "" on ranks without `words`.
+/// Collective over all ranks where parameters are sharded; else for one rank alone.
+std::string sample_text(const Config& config, TrainingSetup& setup, const SampleSet& validation,
+                        const Detokenizer* words);
 
 }  // namespace ftrun

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "comm/open.h"
+#include "program/step_plan.h"
 #include "report/resume_check.h"
 
 namespace ftrun {
@@ -72,12 +73,35 @@ Session::Session(const TrainRequest& request)
     : rank_(request.launch.rank), world_(request.launch.world), rendezvous_(meet(request)) {
   require_equal("the build", cat(request.build.version, " ", request.build.git_commit));
   require_equal_configs(request);
-  std::vector<int> everyone(static_cast<size_t>(world_));
-  std::iota(everyone.begin(), everyone.end(), 0);
+  open_groups(request);
+}
+
+void Session::open_groups(const TrainRequest& request) {
   CommOptions options;
   options.backend = backend_of(request.config.comm);
   options.timeout = wait_of(request.config);
+  std::vector<int> everyone(static_cast<size_t>(world_));
+  std::iota(everyone.begin(), everyone.end(), 0);
   data_ = open_communicator(*rendezvous_, "data", everyone, options);
+  const DataMesh mesh = data_mesh(request.config);
+  const auto open = [&](const std::string& name, int first, int count, int apart) {
+    std::vector<int> members;
+    for (int i = 0; i < count; ++i) members.push_back(first + i * apart);
+    return open_communicator(*rendezvous_, name, members, options);
+  };
+  if (mesh.replicas > 1) {
+    const int row = rank_ / mesh.shards;
+    const int column = rank_ % mesh.shards;
+    shard_ = open(cat("shard", row), row * mesh.shards, mesh.shards, 1);
+    replica_ = open(cat("replica", column), column, mesh.replicas, mesh.shards);
+  }
+  if (mesh.node == 1) return;
+  const int node = rank_ / mesh.node;
+  node_ = open(cat("node", node), node * mesh.node, mesh.node, 1);
+}
+
+RankGroups Session::groups() {
+  return {data_.get(), shard_ ? shard_.get() : data_.get(), replica_.get(), node_.get()};
 }
 
 Session::~Session() = default;
@@ -135,7 +159,8 @@ CheckpointGroup Session::checkpoint_group() {
 }
 
 void Session::close() {
-  data_->shutdown();
+  for (Communicator* group : {node_.get(), replica_.get(), shard_.get(), data_.get()})
+    if (group != nullptr) group->shutdown();
   rendezvous_->shutdown();
 }
 

@@ -8,6 +8,7 @@
 #include "checkpoint/checkpoint_group.h"
 #include "comm/communicator.h"
 #include "comm/rendezvous.h"
+#include "exec/rank_groups.h"
 #include "exec/train.h"
 
 namespace ftrun {
@@ -28,6 +29,8 @@ class Session {
   /// Ranks of this rank's machine.
   int local_ranks() const;
   Communicator& data() { return *data_; }
+  /// The groups that share and that repeat the model's state.
+  RankGroups groups();
 
   /// Collective: the texts of all ranks, in rank order.
   std::vector<std::string> exchange(const std::string& what, const std::string& text);
@@ -44,11 +47,17 @@ class Session {
 
  private:
   void require_equal_configs(const TrainRequest& request);
+  void open_groups(const TrainRequest& request);
 
   int rank_;
   int world_;
   std::unique_ptr<Rendezvous> rendezvous_;
   std::unique_ptr<Communicator> data_;
+  // With hybrid sharding only.
+  std::unique_ptr<Communicator> shard_;
+  std::unique_ptr<Communicator> replica_;
+  // With secondary shards only.
+  std::unique_ptr<Communicator> node_;
 };
 
 }  // namespace ftrun

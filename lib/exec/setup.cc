@@ -3,6 +3,9 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/text.h"
+#include "exec/memory_report.h"
+#include "program/savings.h"
 
 namespace ftrun {
 namespace {
@@ -10,34 +13,63 @@ namespace {
 /// Longest row that a sample of generated text is computed with.
 constexpr int64_t kGenerationTokens = 128;
 
+/// Where the disk tier lies; the folders of parameters and optimizer state may differ, one file
+/// serves both: the optimizer's, which is the larger.
+SwapOptions swap_options(const Config& config, const std::string& run, int rank) {
+  const OffloadOptimizerConfig& optimizer = config.zero.offload_optimizer;
+  const OffloadParamConfig& parameters = config.zero.offload_param;
+  SwapOptions swap;
+  swap.folder = optimizer.device == OffloadDevice::kNvme ? optimizer.nvme_path : parameters.nvme_path;
+  swap.name = cat(run, "-rank", rank);
+  swap.aio.block_size = config.aio.block_size;
+  swap.aio.queue_depth = static_cast<int>(config.aio.queue_depth);
+  swap.aio.intra_op_parallelism = static_cast<int>(config.aio.intra_op_parallelism);
+  swap.aio.single_submit = config.aio.single_submit;
+  swap.aio.overlap_events = config.aio.overlap_events;
+  return swap;
+}
+
 }  // namespace
 
-TrainingSetup::TrainingSetup(const Config& config, Communicator& data_group)
-    : group_(data_group),
+TrainingSetup::TrainingSetup(const Config& config, const RankGroups& groups, const std::string& run)
+    : groups_(groups),
       folder_(config.model.path),
       model_config_(parse_model_config(folder_.config_json(), folder_.path() + "/config.json")),
-      plan_(plan_steps(config, model_config_)),
-      memory_(data_group) {
+      plan_(plan_steps(config, model_config_, groups.data->rank())),
+      held_before_(held_memory()),
+      memory_(groups.seen_by_peers(), swap_options(config, run, groups.data->rank()), [&](Tier tier) {
+        const MemoryMeasure measure =
+            tier == Tier::kNvme ? [](const MemoryPlan& plan) { return plan.at(Tier::kNvme).total; }
+                                : limiting_memory(config);
+        return savings_remedy(
+            memory_savings(config, model_config_, groups_.data->rank(), measure));
+      }) {
   memory_.allocate(plan_.train.program);
   memory_.allocate(plan_.evaluate.program);
   train_executor_ =
-      std::make_unique<Executor>(plan_.train.program, plan_.train.model, memory_, group_);
+      std::make_unique<Executor>(plan_.train.program, plan_.train.model, memory_, groups_);
   evaluate_executor_ =
-      std::make_unique<Executor>(plan_.evaluate.program, plan_.evaluate.model, memory_, group_);
-  state_ = std::make_unique<ModelState>(plan_.train.model, plan_.partition, memory_,
+      std::make_unique<Executor>(plan_.evaluate.program, plan_.evaluate.model, memory_, groups_);
+  state_ = std::make_unique<ModelState>(plan_.train, plan_.partition, memory_,
                                         optimizer_state_kinds(config.optimizer));
 }
 
 TrainingSetup::Writer& TrainingSetup::writer() {
   if (writer_) return *writer_;
   const int64_t tokens = std::min(kGenerationTokens, plan_.train.model.batch.row_tokens);
-  writer_.emplace(Writer{plan_logits(model_config_, plan_.partition, tokens), nullptr});
-  // The executors hold addresses in the arena, so it may not move.
-  require(writer_->plan.program.arena_bytes <= memory_.arena_bytes(),
-          "text generation fits the training arena");
-  memory_.allocate(writer_->plan.program);
-  writer_->executor =
-      std::make_unique<Executor>(writer_->plan.program, writer_->plan.model, memory_, group_);
+  auto writer = std::make_unique<Writer>(Writer{plan_logits(model_config_, plan_, tokens), nullptr});
+  // The executors hold addresses in the arenas, so these may not move.
+  for (size_t i = 0; i < kArenaCount; ++i) {
+    const int64_t needed = writer->plan.program.arena_bytes[i];
+    const int64_t there = memory_.arena_bytes(static_cast<Arena>(i));
+    if (needed > there)
+      throw Error(ExitCode::kEnvironment,
+                  cat("it needs ", human_bytes(needed), " for a time, a step of training has ", human_bytes(there)));
+  }
+  memory_.allocate(writer->plan.program);
+  writer->executor =
+      std::make_unique<Executor>(writer->plan.program, writer->plan.model, memory_, groups_);
+  writer_ = std::move(writer);
   return *writer_;
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <memory>
-#include <optional>
+#include <string>
 
 #include "checkpoint/model_folder.h"
 #include "config/config.h"
@@ -17,38 +17,48 @@ namespace ftrun {
 /// weight is read. Nothing here depends on data.
 class TrainingSetup {
  public:
-  /// `data_group` is borrowed. Error(kBadInput) for the model folder.
-  TrainingSetup(const Config& config, Communicator& data_group);
+  /// The groups are borrowed. `run` names this run among others that swap to the same disk.
+  /// Error(kBadInput) for the model folder.
+  TrainingSetup(const Config& config, const RankGroups& groups, const std::string& run);
   TrainingSetup(const TrainingSetup&) = delete;
   TrainingSetup& operator=(const TrainingSetup&) = delete;
 
   const PassPlan& train() const { return plan_.train; }
   const PassPlan& evaluate() const { return plan_.evaluate; }
   const Partition& partition() const { return plan_.partition; }
+  const StepPlan& plan() const { return plan_; }
+  const RankGroups& groups() const { return groups_; }
   Executor& trainer() { return *train_executor_; }
   Executor& evaluator() { return *evaluate_executor_; }
   ModelState& state() { return *state_; }
   const RankMemory& memory() const { return memory_; }
+  /// What the process held, of its own and shared memory, before the first of it was allocated.
+  int64_t held_before() const { return held_before_; }
   const ModelConfig& model_config() const { return model_config_; }
   const ModelFolder& folder() const { return folder_; }
+
+  /// True when one rank alone does not have all parameters.
+  bool shards_parameters() const { return plan_.options.state.stage == 3 && groups_.shard->size() > 1; }
 
   /// A pass that continues text, made when first asked for: nobody pays for it before.
   struct Writer {
     PassPlan plan;
     std::unique_ptr<Executor> executor;
   };
+  /// Error(kEnvironment) when it does not fit the memory that training has.
   Writer& writer();
 
  private:
-  Communicator& group_;
+  const RankGroups groups_;
   ModelFolder folder_;
   ModelConfig model_config_;
   StepPlan plan_;
+  int64_t held_before_;
   RankMemory memory_;
   std::unique_ptr<Executor> train_executor_;
   std::unique_ptr<Executor> evaluate_executor_;
   std::unique_ptr<ModelState> state_;
-  std::optional<Writer> writer_;
+  std::unique_ptr<Writer> writer_;
 };
 
 }  // namespace ftrun

@@ -1,8 +1,12 @@
 #include "exec/trainer.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <iostream>
+#include <sstream>
 #include <utility>
 
 #include "base/checksum.h"
@@ -12,13 +16,13 @@
 #include "checkpoint/save.h"
 #include "comm/progress.h"
 #include "exec/describe_step.h"
-#include "exec/nonfinite.h"
 #include "exec/optimizer_plan.h"
 #include "exec/results.h"
 #include "exec/sample_options.h"
 #include "exec/stop_signal.h"
 #include "model/size.h"
 #include "program/check.h"
+#include "program/plan_notes.h"
 #include "report/machine.h"
 #include "report/resume_check.h"
 
@@ -38,13 +42,27 @@ LogLevel log_level(const std::string& name) {
   return name == "error" || name == "critical" ? LogLevel::kError : LogLevel::kInfo;
 }
 
+/// Ranks whose programs each rank checks beside its own.
+constexpr int kCheckedRanks = 8;
+constexpr PassPlan StepPlan::*kPrograms[] = {&StepPlan::train, &StepPlan::evaluate};
+
+/// What sums of gradients on the wire are multiples of the mean by. DeepSpeed divides each rank's
+/// gradients by the predivide factor before the sum and by ranks / factor after it; here they are
+/// divided by the number of ranks before, unless the config asks for a factor.
+double wire_multiple(const Config& config) {
+  const double factor = config.reduction.gradient_predivide_factor;
+  if (config.reduction.prescale_gradients || factor == 1.0) return 1.0;
+  return static_cast<double>(std::max<int64_t>(1, config.parallel.data)) / factor;
+}
+
 }  // namespace
 
 Trainer::Trainer(const TrainRequest& request)
     : request_(request),
       config_(request.config),
       session_(request),
-      schedule_(request.config.scheduler) {}
+      schedule_(request.config.scheduler),
+      skipped_(request.config) {}
 
 int Trainer::run() {
   try {
@@ -61,7 +79,7 @@ int Trainer::train() {
   take_folder();
   open_data();
   open_model();
-  check_program();
+  check_programs_of_ranks();
   load_or_resume();
   open_outputs();
   start_loader();
@@ -101,21 +119,44 @@ void Trainer::open_data() {
 
 void Trainer::open_model() {
   session_.together("opening the model", [&] {
-    setup_ = std::make_unique<TrainingSetup>(config_, session_.data());
+    setup_ = std::make_unique<TrainingSetup>(config_, session_.groups(), run_name());
+    categories_ = memory_metrics(*setup_);
     for (const auto* samples : {&train_data_, &validation_data_})
       if (*samples) refuse_recorded_ids((*samples)->data(), setup_->train().model.vocab_rows);
   });
 }
 
-/// The checker before step 1, and the same program on every rank before the first collective.
-void Trainer::check_program() {
-  for (const Program* program : {&setup_->train().program, &setup_->evaluate().program}) {
-    const std::vector<const Program*> ranks(static_cast<size_t>(session_.world()), program);
+/// The checker before step 1, over the programs of this rank and of a few others; then the same
+/// collectives on every rank before the first of them.
+void Trainer::check_programs_of_ranks() {
+  session_.together("checking the step program", [&] { check_own_programs(); });
+  for (const auto program : kPrograms) {
+    const Program& own = (setup_->plan().*program).program;
+    session_.require_equal(cat("the program \"", own.name, "\""), hex64(program_hash(own)));
+  }
+}
+
+void Trainer::check_own_programs() {
+  const StepPlan& own = setup_->plan();
+  const bool alike = own.options.state.stage == 0;
+  // Planning is cheap; planning every rank of a large job on every rank is not.
+  const int planned = alike ? 1 : std::min(session_.world(), kCheckedRanks);
+  std::vector<StepPlan> others;
+  for (int rank = 0; rank < planned; ++rank)
+    if (rank != session_.rank())
+      others.push_back(plan_steps(config_, setup_->model_config(), rank));
+  for (const auto program : kPrograms) {
+    std::vector<const Program*> ranks{&(own.*program).program};
+    for (const StepPlan& plan : others) ranks.push_back(&(plan.*program).program);
     const std::vector<std::string> faults = check_programs(ranks);
     if (!faults.empty()) bug(cat("the step program is wrong: ", join(faults, "; ")));
-    session_.require_equal(cat("the program \"", program->name, "\""),
-                           hex64(program_hash(*program)));
   }
+}
+
+/// Names this run's swap files.
+std::string Trainer::run_name() const {
+  const std::string key = cat(config_.output_dir, "\n", request_.launch.master_port, "\n", ::getppid());
+  return hex64(xxh3(key.data(), key.size()));
 }
 
 RunManifest Trainer::describe_run() {
@@ -149,8 +190,8 @@ void Trainer::resume(const std::string& folder) {
     setup_->state().load(checkpoint);
     const CheckpointMeta& meta = checkpoint.meta();
     step_ = meta.step;
-    skipped_ = meta.skipped_steps;
     tokens_ = meta.tokens;
+    skipped_.restore(meta.skipped_steps, meta.loss_scaler);
   });
   saved_step_ = step_;
   resumed_ = true;
@@ -172,6 +213,7 @@ void Trainer::open_outputs() {
   log_debug(cat("rank ", session_.rank(), " of ", session_.world(), ", ftrun ",
                 request_.build.version, ", from step ", step_ + 1, " to ", total_steps_));
   if (!recorder_) return;
+  for (const std::string& note : plan_notes(config_, setup_->plan())) recorder_->say(note);
   const auto cache = [&](const char* name) { return cat(paths.root(), "/", name); };
   fingerprints_.start("train", *train_data_, cache("data-fingerprint.json"));
   if (validation_data_)
@@ -198,6 +240,7 @@ void Trainer::start_loader() {
 }
 
 void Trainer::train_until_stopped() {
+  peak_.emplace();
   catch_stop_signals();
   if (step_ == 0 && validation_data_ && step_ < total_steps_) {
     StepMetrics before;
@@ -207,37 +250,51 @@ void Trainer::train_until_stopped() {
   }
   while (step_ < total_steps_ && signal_ == 0) {
     StepMetrics metrics = train_step();
+    // Between a signal and the kill that may follow it there is time to save, not to validate.
     if (signal_ == 0 && validation_due()) validate(metrics);
     if (recorder_) recorder_->record(metrics);
-    refuse_skipped_row();
+    skipped_.refuse_too_many(step_);
     record_fingerprints(false);
     const bool due = config_.checkpoint.every > 0 && step_ % config_.checkpoint.every == 0;
     if (due || signal_ != 0) save_checkpoint();
   }
 }
 
+StepRun Trainer::prepare(const StepBatch& batch) {
+  StepRun step;
+  step.micro_batches = batch.micro_batches;
+  const int64_t updates = step_ - skipped_.total();
+  step.scalars = step_scalars_of(config_.optimizer, schedule_, updates + 1);
+  const auto counted = static_cast<double>(batch.counted_tokens_global);
+  step.gradient_multiple = skipped_.loss_scale() * wire_multiple(config_);
+  step.scalars.loss_scale = counted > 0 ? static_cast<float>(step.gradient_multiple / counted) : 0.0F;
+  // DeepSpeed's sum over ranks of what each rank averaged.
+  if (config_.reduction.gradient_allreduce_op == AllreduceOp::kSum)
+    step.gradient_multiple /= static_cast<double>(session_.world());
+  step.scalars.rounding_key = rounding_key(static_cast<uint64_t>(config_.train.seed), step_ + 1);
+  step.clip_norm = config_.gradient_clipping;
+  step.optimizer = optimizer_options(config_.optimizer);
+  step.stop_votes = stop_vote(stop_signal());
+  if (auto* sgd = std::get_if<SgdOptions>(&step.optimizer)) sgd->first_step = updates == 0;
+  return step;
+}
+
 StepMetrics Trainer::train_step() {
   const auto start = Clock::now();
   const Loader::Fetched fetched = loader_->next();
   note_ready();
-  StepRun step;
-  step.micro_batches = fetched.batch.micro_batches;
-  step.scalars = step_scalars_of(config_.optimizer, schedule_, step_ - skipped_ + 1);
-  const auto counted = static_cast<double>(fetched.batch.counted_tokens_global);
-  step.scalars.loss_scale = counted > 0 ? static_cast<float>(1.0 / counted) : 0.0F;
-  step.clip_norm = config_.gradient_clipping;
-  step.optimizer = optimizer_options(config_.optimizer);
-  step.stop_votes = stop_vote(stop_signal());
-  if (auto* sgd = std::get_if<SgdOptions>(&step.optimizer)) sgd->first_step = step_ == skipped_;
+  StepRun step = prepare(fetched.batch);
   setup_->trainer().run(step);
 
   StepMetrics metrics;
+  if (config_.fp16.enabled) metrics.loss_scale = skipped_.loss_scale();
   metrics.step = ++step_;
   metrics.data_wait_seconds = fetched.wait_seconds;
   metrics.learning_rate = step.scalars.learning_rate;
   metrics.step_seconds = seconds_since(start);
   account(step, metrics);
   show_step(step, metrics);
+  count_skipped(step);
   return metrics;
 }
 
@@ -257,13 +314,18 @@ void Trainer::account(StepRun& step, StepMetrics& metrics) {
   metrics.tokens_per_second = step.counted_tokens / metrics.step_seconds;
   metrics.exposed_communication_seconds = step.exposed_communication_seconds;
   metrics.skipped = !step.finite;
-  for (const auto& [category, bytes] : setup_->memory().allocated())
-    metrics.memory.push_back({category, bytes});
-  const CommStats::Entry total = session_.data().stats().total();
-  metrics.counters.push_back({"bytes_sent", total.bytes_sent});
+  metrics.memory = categories_;
+  metrics.counters.push_back({"bytes_sent", bytes_sent()});
   tokens_ += metrics.tokens;
   signal_ = voted_signal(step.stop_votes);
-  count_skipped(step.finite);
+}
+
+/// By all groups of this rank.
+int64_t Trainer::bytes_sent() {
+  int64_t bytes = 0;
+  for (const Communicator* group : session_.groups().distinct())
+    bytes += group->stats().total().bytes_sent;
+  return bytes;
 }
 
 void Trainer::show_step(const StepRun& step, const StepMetrics& metrics) {
@@ -271,37 +333,26 @@ void Trainer::show_step(const StepRun& step, const StepMetrics& metrics) {
   if (!recorder_) return;
   const int64_t every = config_.steps_per_print;
   if (every > 0 && step_ % every == 0)
-    recorder_->say(deepspeed_step_text(step_, skipped_, step, config_.optimizer));
+    recorder_->say(deepspeed_step_text(step_, skipped_.total(), step, config_.optimizer));
   if (config_.wall_clock_breakdown) recorder_->say(breakdown_text(setup_->trainer().seconds()));
 }
 
-/// Every rank counts the same, because every rank sees the same reduced loss and gradient.
-void Trainer::count_skipped(bool finite) {
-  if (finite) {
-    skipped_in_a_row_ = 0;
-    return;
-  }
-  ++skipped_;
-  ++skipped_in_a_row_;
-  if (!recorder_) return;
-  const std::string place =
-      skipped_in_a_row_ == 1
-          ? nonfinite_place(setup_->train().model, setup_->partition(), setup_->memory())
-          : "";
-  recorder_->warn(cat("step ", step_, ": loss or gradient is not finite; the update was left out (",
-                      skipped_in_a_row_, " in a row)", place.empty() ? "" : ": ", place));
-  recorder_->update([&](RunManifest& manifest) { manifest.counters["skipped_steps"] = skipped_; });
+/// Collective: where each rank met a value that is not finite, the first one named first.
+std::string Trainer::find_nonfinite(StepRun step) {
+  const std::string own = setup_->trainer().find_nonfinite(step);
+  std::vector<std::string> places;
+  const std::vector<std::string> all = session_.exchange("nonfinite", own);
+  for (size_t rank = 0; rank < all.size(); ++rank)
+    if (!all[rank].empty()) places.push_back(cat("rank ", rank, ", ", all[rank]));
+  return join(places, "; ");
 }
 
-void Trainer::refuse_skipped_row() const {
-  if (skipped_in_a_row_ < config_.train.max_nonfinite_steps) return;
-  const std::string place =
-      nonfinite_place(setup_->train().model, setup_->partition(), setup_->memory());
-  throw Error(
-      ExitCode::kNumerical,
-      cat("step ", step_, ": loss or gradient was not finite for ", skipped_in_a_row_,
-          skipped_in_a_row_ == 1 ? " step" : " steps in a row", place.empty() ? "" : ": ", place),
-      "lower the learning rate, check the data of these steps, or raise train.max_nonfinite_steps");
+void Trainer::count_skipped(const StepRun& step) {
+  const bool looks = !step.finite && skipped_.wants_place();
+  const std::string warning = skipped_.count(step_, step.finite, looks ? find_nonfinite(step) : "");
+  if (warning.empty() || !recorder_) return;
+  recorder_->warn(warning);
+  recorder_->update([&](RunManifest& manifest) { manifest.counters["skipped_steps"] = skipped_.total(); });
 }
 
 bool Trainer::validation_due() const {
@@ -358,15 +409,20 @@ CheckpointMeta Trainer::checkpoint_meta() {
   CheckpointMeta meta;
   meta.ftrun_version = request_.build.version;
   meta.step = step_;
-  meta.skipped_steps = skipped_;
+  meta.skipped_steps = skipped_.total();
   meta.samples = step_ * config_.train_batch_size;
   meta.tokens = tokens_;
   meta.seed = static_cast<uint64_t>(config_.train.seed);
-  meta.scheduler["last_batch_iteration"] = static_cast<double>(step_ - skipped_ - 1);
+  meta.scheduler["last_batch_iteration"] = static_cast<double>(step_ - skipped_.total() - 1);
   meta.data_fingerprint = train_fingerprint_;
   meta.model_fingerprint = setup_->folder().fingerprint();
   meta.config_hash = hex64(xxh3(request_.config_json.data(), request_.config_json.size()));
-  meta.topology = {{"world_size", session_.world()}, {"data", session_.world()}};
+  meta.loss_scaler = skipped_.scaler_state();
+  const DataMesh mesh = data_mesh(config_);
+  meta.topology = {{"world_size", session_.world()},
+                   {"data", session_.world()},
+                   {"data_replicate", mesh.replicas},
+                   {"zero_stage", config_.zero.stage}};
   return meta;
 }
 
@@ -376,33 +432,81 @@ void Trainer::save_checkpoint() {
   SaveOptions options{paths.checkpoints(), config_.checkpoint.keep_last};
   const SaveResult result = ftrun::save_checkpoint(
       posix_files(), options, checkpoint_meta(),
-      setup_->state().slices(session_.rank(), session_.world()), session_.checkpoint_group());
+      setup_->state().slices(), session_.checkpoint_group());
   saved_step_ = step_;
   if (recorder_) recorder_->say(cat("saved ", result.folder, " (", human_bytes(result.bytes), ")"));
 }
 
 void Trainer::finish() {
   loader_->shutdown();
+  note_memory();
   if (signal_ == 0) save_checkpoint();
   if (signal_ == 0 && config_.model_export.enabled) {
     const std::string folder = cat(RunPaths(config_.output_dir).exported(), "/model");
     session_.together("exporting the model", [&] {
-      if (!recorder_) return;
-      export_weights(config_, *setup_, folder);
-      recorder_->say(cat("exported ", folder));
+      export_weights(config_, *setup_, folder, session_.is_first());
+      if (recorder_) recorder_->say(cat("exported ", folder));
     });
   }
+  if (signal_ == 0 && validation_data_) sample_ = write_sample();
   if (recorder_) conclude();
+}
+
+/// Collective. A run that cannot write a text has still trained: rank 0 says why.
+std::string Trainer::write_sample() {
+  try {
+    return written_sample();
+  } catch (const Error& error) {
+    if (error.code() == ExitCode::kPeerLost || error.code() == ExitCode::kBug) throw;
+    if (recorder_) recorder_->warn(cat("no sample of text: ", error.message()));
+    return "";
+  }
+}
+
+/// Rank 0 alone computes it unless parameters are sharded; no rank may then fail alone.
+std::string Trainer::written_sample() {
+  std::optional<Detokenizer> words;
+  const bool wanted = session_.first_decides("reading the tokenizer", [&] {
+    words = read_words(config_, *setup_);
+    return words.has_value();
+  });
+  if (!wanted || (!recorder_ && !setup_->shards_parameters())) return "";
+  if (setup_->shards_parameters())
+    session_.together("preparing the model", [&] { setup_->writer(); });
+  return sample_text(config_, *setup_, *validation_data_, words ? &*words : nullptr);
+}
+
+/// Collective: run.json holds the figures of the rank that needed most. Called before the last
+/// checkpoint and the export, which map whole files for a moment.
+void Trainer::note_memory() {
+  const ProcessMemory own = read_process_memory();
+  const int64_t held = own.anonymous + own.shared_memory;
+  memory_ = report_memory(*setup_, peak_ ? peak_->held() : held);
+  std::array<int64_t, 3> most{};
+  for (const std::string& text : session_.exchange(
+           "memory", cat(own.peak_resident, " ", held, " ", own.file_backed))) {
+    std::istringstream figures(text);
+    for (int64_t& largest : most) {
+      int64_t bytes = 0;
+      figures >> bytes;
+      largest = std::max(largest, bytes);
+    }
+  }
+  if (!recorder_) return;
+  recorder_->update([&](RunManifest& manifest) {
+    manifest.counters["peak_resident_bytes"] = most[0];
+    manifest.counters["anonymous_and_shared_bytes"] = most[1];
+    manifest.counters["file_backed_bytes"] = most[2];
+    manifest.memory = memory_record(*memory_);
+  });
 }
 
 void Trainer::conclude() {
   if (signal_ == 0) {
     record_fingerprints(true);
-    const std::string sample =
-        validation_data_ ? sample_text(config_, *setup_, *validation_data_) : "";
-    if (!sample.empty()) recorder_->say(sample);
+    if (!sample_.empty()) recorder_->say(sample_);
   }
-  recorder_->say(memory_text(*setup_));
+  recorder_->say(memory_text(*memory_));
   const std::string reason =
       signal_ == 0 ? "done" : cat("stopped by ", signal_name(signal_), " after step ", step_);
   const std::string table = recorder_->finish(exit_code(), reason);

@@ -7,9 +7,11 @@
 #include "data/loader.h"
 #include "data/sample_set.h"
 #include "exec/recorder.h"
+#include "exec/memory_report.h"
 #include "exec/run_inputs.h"
 #include "exec/session.h"
 #include "exec/setup.h"
+#include "exec/skipped_steps.h"
 #include "exec/train.h"
 
 namespace ftrun {
@@ -28,19 +30,23 @@ class Trainer {
   void take_folder();
   void open_data();
   void open_model();
-  void check_program();
+  void check_programs_of_ranks();
+  void check_own_programs();
+  std::string run_name() const;
   RunManifest describe_run();
   void load_or_resume();
   void resume(const std::string& folder);
   void open_outputs();
   void start_loader();
   void train_until_stopped();
+  StepRun prepare(const StepBatch& batch);
   StepMetrics train_step();
   void note_ready();
   void account(StepRun& step, StepMetrics& metrics);
   void show_step(const StepRun& step, const StepMetrics& metrics);
-  void count_skipped(bool finite);
-  void refuse_skipped_row() const;
+  std::string find_nonfinite(StepRun step);
+  void count_skipped(const StepRun& step);
+  int64_t bytes_sent();
   double validation_loss();
   void validate(StepMetrics& metrics);
   bool validation_due() const;
@@ -49,6 +55,9 @@ class Trainer {
   void record_fingerprints(bool wait);
   void note_fingerprint(const std::string& role, const std::string& digest);
   void finish();
+  void note_memory();
+  std::string write_sample();
+  std::string written_sample();
   void conclude();
   int exit_code() const;
 
@@ -63,16 +72,20 @@ class Trainer {
   std::string train_fingerprint_;
   std::unique_ptr<Loader> loader_;
   SchedulerConfig schedule_;
+  SkippedSteps skipped_;
 
   int64_t total_steps_ = 0;
-  /// Steps done, and those of them whose update was left out.
+  /// Steps done.
   int64_t step_ = 0;
-  int64_t skipped_ = 0;
-  int64_t skipped_in_a_row_ = 0;
+  std::string sample_;
   int64_t tokens_ = 0;
   int64_t saved_step_ = -1;
   int signal_ = 0;
   bool ready_ = false;
+  /// Of the programs, for metrics.jsonl; of the process while it trains; the account at the end.
+  std::vector<NamedBytes> categories_;
+  std::optional<PeakMemory> peak_;
+  std::optional<MemoryReport> memory_;
   /// The state comes from a checkpoint.
   bool resumed_ = false;
 };

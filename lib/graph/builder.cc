@@ -5,13 +5,13 @@
 
 namespace ftrun {
 
-GraphBuilder::GraphBuilder(std::string name, int64_t tokens, int64_t row_tokens, DType activation)
+GraphBuilder::GraphBuilder(std::string name, int64_t tokens, int64_t row_tokens, const ModelDtypes& dtypes)
     : tokens_(tokens),
       row_tokens_(row_tokens),
-      activation_(activation),
-      statistics_(activation == DType::kF64 ? DType::kF64 : DType::kF32) {
+      statistics_(dtypes.compute == DType::kF64 ? DType::kF64 : DType::kF32) {
   require(tokens > 0 && row_tokens > 0 && tokens % row_tokens == 0, "rows of tokens");
   graph_.name = std::move(name);
+  graph_.dtypes = dtypes;
 }
 
 ValueId GraphBuilder::add_value(std::string name, DType dtype, Dims dims, ValueRole role, Port port) {
@@ -20,7 +20,7 @@ ValueId GraphBuilder::add_value(std::string name, DType dtype, Dims dims, ValueR
 }
 
 ValueId GraphBuilder::temp(const std::string& name, Dims dims) {
-  return add_value(name, activation_, std::move(dims), ValueRole::kTemp);
+  return add_value(name, graph_.dtypes.compute, std::move(dims), ValueRole::kTemp);
 }
 
 void GraphBuilder::emit(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, OpAttrs attrs) {
@@ -36,7 +36,7 @@ ValueId GraphBuilder::input(Port port, DType dtype, Dims dims, std::string name)
 }
 
 ValueId GraphBuilder::param(std::string name, Dims dims) {
-  return add_value(std::move(name), activation_, std::move(dims), ValueRole::kParam);
+  return add_value(std::move(name), graph_.dtypes.compute, std::move(dims), ValueRole::kParam);
 }
 
 ValueId GraphBuilder::embed(ValueId tokens, ValueId table) {
@@ -132,7 +132,7 @@ ValueId GraphBuilder::linear_cross_entropy(ValueId x, ValueId weight, ValueId la
   std::vector<ValueId> out{loss};
   if (attrs.with_gradients) {
     out.push_back(temp("d_" + graph_.at(x).name, graph_.at(x).dims));
-    const ValueId grad = add_value("d_" + graph_.at(weight).name, graph_.at(weight).dtype,
+    const ValueId grad = add_value("d_" + graph_.at(weight).name, graph_.dtypes.gradients,
                                    graph_.at(weight).dims, ValueRole::kParamGrad);
     graph_.values[static_cast<size_t>(weight)].grad = grad;
     out.push_back(grad);
@@ -148,8 +148,8 @@ void GraphBuilder::output(ValueId value, Port port) {
   v.port = port;
 }
 
-LayerGraph GraphBuilder::finish(bool with_backward) {
-  if (with_backward) derive_backward(graph_);
+LayerGraph GraphBuilder::finish(bool with_backward, const RecomputePolicy& recompute) {
+  if (with_backward) derive_backward(graph_, recompute);
   check_graph(graph_);
   return std::move(graph_);
 }

@@ -1,26 +1,34 @@
+#include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
 #include "graph/layer_graph.h"
+#include "graph/recompute.h"
 
 namespace ftrun {
 namespace {
 
-enum class List { kInputGrad, kWeightGrad };
+/// kAgain: a forward operation run again, which goes to the list that reads it.
+enum class List : uint8_t { kInputGrad, kWeightGrad, kAgain };
 
 /// Walks the forward list in reverse and emits each kind's gradient operations.
 class Deriver {
  public:
-  explicit Deriver(LayerGraph& graph) : graph_(graph) {
+  Deriver(LayerGraph& graph, const std::vector<bool>& kept) : graph_(graph), kept_(kept) {
     for (size_t i = 0; i < graph.forward.size(); ++i)
       for (const ValueId id : graph.forward[i].out) producer_[id] = i;
   }
 
   void run() {
     start_from_outputs();
-    for (size_t i = graph_.forward.size(); i-- > 0;) derive(Op(graph_.forward[i]));
+    for (size_t i = graph_.forward.size(); i-- > 0;) {
+      derive(Op(graph_.forward[i]));
+      forget_passing();
+    }
     finish_inputs();
+    split_lists();
   }
 
  private:
@@ -41,56 +49,79 @@ class Deriver {
     const int64_t scratch = workspace_bytes(graph_, op);
     if (scratch > 0)
       op.workspace = add_value(cat(op_name(kind), ".workspace"), DType::kU8, {scratch}, ValueRole::kWorkspace);
-    (list == List::kInputGrad ? graph_.input_grad : graph_.weight_grad).push_back(op);
+    lists_.push_back(list);
     graph_.backward.push_back(std::move(op));
+  }
+
+  /// Input gradients may run before all weight gradients: what they read, directly or through
+  /// other operations run again, is made in their own list.
+  void split_lists() {
+    std::set<ValueId> read;
+    for (size_t i = lists_.size(); i-- > 0;) {
+      const Op& op = graph_.backward[i];
+      if (lists_[i] == List::kAgain)
+        lists_[i] = std::any_of(op.out.begin(), op.out.end(), [&](ValueId id) { return read.contains(id); })
+                        ? List::kInputGrad
+                        : List::kWeightGrad;
+      if (lists_[i] == List::kInputGrad) read.insert(op.in.begin(), op.in.end());
+    }
+    for (size_t i = 0; i < lists_.size(); ++i)
+      (lists_[i] == List::kInputGrad ? graph_.input_grad : graph_.weight_grad).push_back(graph_.backward[i]);
   }
 
   /// The gradient of a parameter, made when first asked for.
   ValueId param_grad(ValueId param) {
     if (value(param).grad < 0) {
-      const ValueId grad = add_value("d_" + value(param).name, value(param).dtype, Dims(value(param).dims),
+      const ValueId grad = add_value("d_" + value(param).name, graph_.dtypes.gradients, Dims(value(param).dims),
                                      ValueRole::kParamGrad);
       value(param).grad = grad;
     }
     return value(param).grad;
   }
 
-  /// A forward value as backward sees it: given, made again by a cheap kind, or saved.
-  ValueId needed(ValueId id, List list) {
+  /// A forward value as backward sees it: given, saved, or made again right here.
+  ValueId needed(ValueId id) {
     const ValueRole role = value(id).role;
     if (role == ValueRole::kInput || role == ValueRole::kParam || role == ValueRole::kSaved) return id;
     require(role == ValueRole::kTemp, "backward needs a value that leaves the layer");
-    // Input gradients may run before all weight gradients, so they cannot read what those made again.
-    for (const List made_for : {List::kInputGrad, list})
-      if (const auto again = remade_.find({id, made_for}); again != remade_.end()) return again->second;
-    const Op& maker = graph_.forward[producer_.at(id)];
-    if (is_cheap(maker.kind) && is_remade(maker, id)) return remake(Op(maker), id, list);
-    value(id).role = ValueRole::kSaved;
-    return id;
+    if (kept_[static_cast<size_t>(id)]) {
+      value(id).role = ValueRole::kSaved;
+      return id;
+    }
+    const auto again = again_.find(id);
+    return again != again_.end() ? again->second : make_again(id);
   }
 
-  /// rstd is a number a token and the sum of a residual cannot be made again: both are saved.
-  static bool is_remade(const Op& maker, ValueId id) {
-    switch (maker.kind) {
-      case OpKind::kRmsNorm: return id == maker.out[0];
-      case OpKind::kAddRmsNorm: return id == maker.out[1];
-      default: return true;
+  ValueId make_again(ValueId id) {
+    ++depth_;
+    const Op maker = graph_.forward[producer_.at(id)];
+    if (maker.kind == OpKind::kAddRmsNorm && id != maker.out[0] && has(maker.out[0])) {
+      run_again({OpKind::kRmsNorm, {maker.out[0], maker.in[2]}, {maker.out[1], maker.out[2]}, maker.attrs, -1});
+    } else {
+      run_again(maker);
     }
+    --depth_;
+    return again_.at(id);
   }
 
-  ValueId remake(Op maker, ValueId id, List list) {
-    const ValueId again = temp_like(id, value(id).name + ".again");
-    remade_[{id, list}] = again;
-    if (maker.kind == OpKind::kSwiGlu) {
-      emit(list, OpKind::kSwiGlu, {needed(maker.in[0], list)}, {again});
-      return again;
+  /// True for a value that needs no operation: the norm of a residual sum is made from the sum.
+  bool has(ValueId id) const { return kept_[static_cast<size_t>(id)] || again_.contains(id); }
+
+  void run_again(Op op) {
+    for (ValueId& in : op.in) in = needed(in);
+    for (ValueId& out : op.out) {
+      const ValueId again = temp_like(out, value(out).name + ".again");
+      again_[out] = again;
+      // A cheap value on the way to another one is made once more where it is read, not held.
+      if (depth_ > 1 && is_cheap_result(graph_, out)) passing_.push_back(out);
+      out = again;
     }
-    // A residual norm is made again from the saved sum.
-    const bool residual = maker.kind == OpKind::kAddRmsNorm;
-    const ValueId x = needed(residual ? maker.out[0] : maker.in[0], list);
-    const ValueId rstd = temp_like(maker.out[residual ? 2 : 1], value(id).name + ".rstd.again");
-    emit(list, OpKind::kRmsNorm, {x, maker.in[residual ? 2 : 1]}, {again, rstd}, maker.attrs);
-    return again;
+    emit(List::kAgain, op.kind, std::move(op.in), std::move(op.out), std::move(op.attrs));
+  }
+
+  void forget_passing() {
+    for (const ValueId id : passing_) again_.erase(id);
+    passing_.clear();
   }
 
   void start_from_outputs() {
@@ -156,8 +187,8 @@ class Deriver {
   void derive_norm(const Op& op, ValueId x, ValueId y, ValueId rstd, ValueId weight) {
     const ValueId dy = result_gradient(y);
     const ValueId e = gradient(x);
-    const ValueId x_saved = needed(x, List::kInputGrad);
-    const ValueId rstd_saved = needed(rstd, List::kInputGrad);
+    const ValueId x_saved = needed(x);
+    const ValueId rstd_saved = needed(rstd);
     emit(List::kWeightGrad, OpKind::kRmsNormWgrad, {dy, x_saved, rstd_saved}, {param_grad(weight)});
     const ValueId dx = temp_like(x, "d_" + value(x).name);
     std::vector<ValueId> in{dy, x_saved, rstd_saved, weight};
@@ -175,7 +206,7 @@ class Deriver {
 
   void derive_linear(const Op& op) {
     const ValueId dy = result_gradient(op.out[0]);
-    const ValueId x = needed(op.in[0], List::kWeightGrad);
+    const ValueId x = needed(op.in[0]);
     emit(List::kWeightGrad, OpKind::kLinearWgrad, {dy, x}, {param_grad(op.in[1])});
     if (op.in.size() > 2) emit(List::kWeightGrad, OpKind::kBiasWgrad, {dy}, {param_grad(op.in[2])});
     if (!wants_gradient(op.in[0])) return;
@@ -186,11 +217,11 @@ class Deriver {
 
   void derive_qk_norm(const Op& op) {
     const ValueId dy = result_gradient(op.out[0]);
-    const ValueId qkv = needed(op.in[0], List::kInputGrad);
-    const ValueId rstd = needed(op.out[1], List::kInputGrad);
+    const ValueId qkv = needed(op.in[0]);
+    const ValueId rstd = needed(op.out[1]);
     emit(List::kWeightGrad, OpKind::kQkNormWgrad, {dy, qkv, rstd},
          {param_grad(op.in[1]), param_grad(op.in[2])}, op.attrs);
-    const ValueId dx = temp_like(qkv, "d_" + value(qkv).name);
+    const ValueId dx = temp_like(qkv, "d_" + value(op.in[0]).name);
     emit(List::kInputGrad, OpKind::kQkNormDgrad, {dy, qkv, rstd, op.in[1], op.in[2]}, {dx}, op.attrs);
     add_term(op.in[0], dx);
   }
@@ -204,18 +235,18 @@ class Deriver {
 
   void derive_attention(const Op& op) {
     const ValueId da = result_gradient(op.out[0]);
-    const ValueId qkv = needed(op.in[0], List::kInputGrad);
-    const ValueId a = needed(op.out[0], List::kInputGrad);
-    const ValueId lse = needed(op.out[1], List::kInputGrad);
-    const ValueId dx = temp_like(qkv, "d_" + value(qkv).name);
+    const ValueId qkv = needed(op.in[0]);
+    const ValueId a = needed(op.out[0]);
+    const ValueId lse = needed(op.out[1]);
+    const ValueId dx = temp_like(qkv, "d_" + value(op.in[0]).name);
     emit(List::kInputGrad, OpKind::kAttentionDgrad, {da, qkv, a, lse, op.in[1]}, {dx}, op.attrs);
     add_term(op.in[0], dx);
   }
 
   void derive_swiglu(const Op& op) {
     const ValueId ds = result_gradient(op.out[0]);
-    const ValueId gu = needed(op.in[0], List::kInputGrad);
-    const ValueId dgu = temp_like(gu, "d_" + value(gu).name);
+    const ValueId gu = needed(op.in[0]);
+    const ValueId dgu = temp_like(gu, "d_" + value(op.in[0]).name);
     emit(List::kInputGrad, OpKind::kSwiGluDgrad, {ds, gu}, {dgu});
     add_term(op.in[0], dgu);
   }
@@ -245,13 +276,24 @@ class Deriver {
   }
 
   LayerGraph& graph_;
+  /// By value: backward may read it from what forward left, should it need it.
+  const std::vector<bool>& kept_;
   std::map<ValueId, size_t> producer_;
-  std::map<std::pair<ValueId, List>, ValueId> remade_;
+  /// What is made again at this point of the backward list, by the forward value.
+  std::map<ValueId, ValueId> again_;
+  std::vector<ValueId> passing_;
+  int depth_ = 0;
+  /// Of each operation in the backward list.
+  std::vector<List> lists_;
   std::map<ValueId, std::vector<ValueId>> terms_;
 };
 
 }  // namespace
 
-void derive_backward(LayerGraph& graph) { Deriver(graph).run(); }
+void derive_keeping(LayerGraph& graph, const std::vector<bool>& kept) { Deriver(graph, kept).run(); }
+
+void derive_backward(LayerGraph& graph, const RecomputePolicy& policy) {
+  derive_keeping(graph, choose_kept(graph, policy));
+}
 
 }  // namespace ftrun

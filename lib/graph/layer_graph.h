@@ -7,6 +7,7 @@
 
 #include "base/dtype.h"
 #include "graph/op.h"
+#include "graph/recompute.h"
 
 namespace ftrun {
 
@@ -44,11 +45,23 @@ struct Value {
   int64_t bytes() const { return element_count(dims) * dtype_bytes(dtype); }
 };
 
+/// Element types of a model's graphs. Statistics (rstd, lse) are F32 (F64 when `compute` is), rotary
+/// tables F32, losses F64 whatever these are.
+struct ModelDtypes {
+  /// Activations and parameters: F32, BF16 or F16 (F64 is for tests). In 16 bits storage and rounding
+  /// are 16-bit; products and sums are F32.
+  DType compute = DType::kF32;
+  /// Gradients of parameters: F32, BF16 or F16 (F64 with F64).
+  DType gradients = DType::kF32;
+  bool operator==(const ModelDtypes&) const = default;
+};
+
 /// One layer for fixed shapes: values and three lists. `backward` runs the input-gradient and
 /// weight-gradient operations interleaved (each weight gradient as soon as its inputs exist), which
 /// is what a schedule uses that does not defer weight gradients.
 struct LayerGraph {
   std::string name;
+  ModelDtypes dtypes;
   std::vector<Value> values;
   std::vector<Op> forward;
   std::vector<Op> input_grad;
@@ -66,8 +79,8 @@ struct LayerGraph {
 /// output shapes, declares workspaces and checks every operand; finish() derives the backward lists.
 class GraphBuilder {
  public:
-  /// `tokens` is N of every activation; `activation` its dtype.
-  GraphBuilder(std::string name, int64_t tokens, int64_t row_tokens, DType activation = DType::kF32);
+  /// `tokens` is N of every activation.
+  GraphBuilder(std::string name, int64_t tokens, int64_t row_tokens, const ModelDtypes& dtypes = {});
 
   ValueId input(Port port, DType dtype, Dims dims, std::string name);
   ValueId param(std::string name, Dims dims);
@@ -93,7 +106,7 @@ class GraphBuilder {
   void output(ValueId value, Port port);
 
   /// `with_backward` derives input_grad, weight_grad and backward (see derive_backward).
-  LayerGraph finish(bool with_backward);
+  LayerGraph finish(bool with_backward, const RecomputePolicy& recompute = {});
 
  private:
   ValueId add_value(std::string name, DType dtype, Dims dims, ValueRole role, Port port = Port::kNone);
@@ -103,16 +116,16 @@ class GraphBuilder {
   LayerGraph graph_;
   int64_t tokens_;
   int64_t row_tokens_;
-  DType activation_;
   /// Of rstd and lse, which are never kept in 16 bits.
   DType statistics_;
 };
 
 /// Fills input_grad, weight_grad and backward of a graph whose forward list is complete: walks the
 /// forward list in reverse, emits each kind's gradient operations, sums gradients of values used
-/// twice (a residual is handed to the norm's gradient as its extra term), runs cheap forward kinds
-/// again instead of saving their results, and marks what must be saved.
-void derive_backward(LayerGraph& graph);
+/// twice (a residual is handed to the norm's gradient as its extra term), marks what must be saved
+/// and runs forward operations again, each right before its first reader, to make what is not:
+/// results of cheap kinds, and what `policy` chooses not to keep.
+void derive_backward(LayerGraph& graph, const RecomputePolicy& policy = {});
 
 /// Throws Error(kBug) unless every operation's operands are defined before use, shapes agree with
 /// its kind, and nothing is written twice (a list overwrites or adds as a whole: two operations that

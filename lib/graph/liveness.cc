@@ -23,8 +23,9 @@ void join_in_place(const LayerGraph& graph, std::span<const Op> list,
                    std::vector<StorageRequest>& requests, std::vector<ValueId>& root) {
   for (size_t i = 0; i < list.size(); ++i) {
     const Op& op = list[i];
-    if (!may_run_in_place(op.kind)) continue;
-    const ValueId from = op.in[0];
+    const int operand = in_place_input(op.kind);
+    if (operand < 0) continue;
+    const ValueId from = op.in[static_cast<size_t>(operand)];
     const ValueId to = op.out[0];
     const bool both_scratch = lives_in_scratch(graph.at(from)) && lives_in_scratch(graph.at(to));
     if (!both_scratch || graph.at(from).bytes() != graph.at(to).bytes()) continue;
@@ -38,38 +39,6 @@ void join_in_place(const LayerGraph& graph, std::span<const Op> list,
 }
 
 }  // namespace
-
-StorageLayout pack_storage(std::span<const StorageRequest> requests, int64_t alignment) {
-  StorageLayout layout;
-  layout.offset.assign(requests.size(), -1);
-  std::vector<size_t> order(requests.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  // Largest first, then earliest, is the usual good greedy for interval packing.
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return requests[a].bytes != requests[b].bytes ? requests[a].bytes > requests[b].bytes
-                                                  : requests[a].first < requests[b].first;
-  });
-  std::vector<size_t> placed;
-  for (const size_t at : order) {
-    const StorageRequest& request = requests[at];
-    if (request.bytes == 0 || request.first > request.last) continue;
-    std::vector<std::pair<int64_t, int64_t>> taken;
-    for (const size_t other : placed)
-      if (requests[other].first <= request.last && request.first <= requests[other].last)
-        taken.emplace_back(layout.offset[other], layout.offset[other] + requests[other].bytes);
-    std::sort(taken.begin(), taken.end());
-    int64_t offset = 0;
-    for (const auto& [begin, end] : taken) {
-      if (offset + request.bytes <= begin) break;
-      offset = std::max(offset, (end + alignment - 1) / alignment * alignment);
-    }
-    layout.offset[at] = offset;
-    layout.bytes = std::max(layout.bytes, offset + request.bytes);
-    placed.push_back(at);
-  }
-  layout.bytes = (layout.bytes + alignment - 1) / alignment * alignment;
-  return layout;
-}
 
 ScratchPlan plan_scratch(const LayerGraph& graph, std::span<const Op> list) {
   std::vector<StorageRequest> requests(graph.values.size());

@@ -19,8 +19,14 @@ bool is_cheap(OpKind kind) {
   return kind == OpKind::kRmsNorm || kind == OpKind::kAddRmsNorm || kind == OpKind::kSwiGlu;
 }
 
-bool may_run_in_place(OpKind kind) {
-  return kind == OpKind::kRope || kind == OpKind::kRopeDgrad || kind == OpKind::kAdd;
+int in_place_input(OpKind kind) {
+  switch (kind) {
+    case OpKind::kRope:
+    case OpKind::kRopeDgrad:
+    case OpKind::kAdd: return 0;
+    case OpKind::kSwiGluDgrad: return 1;
+    default: return -1;
+  }
 }
 
 }  // namespace ftrun

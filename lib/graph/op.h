@@ -16,7 +16,8 @@ using ValueId = int32_t;
 // `lse` are F32 (F64 in an F64 graph), integers I32. Optional inputs are written in [brackets] and come last.
 //
 // A gradient kind exists for each forward kind; kinds ending in "Wgrad" add to (or overwrite, see
-// KernelContext::accumulate) gradients of parameters and write nothing else.
+// KernelContext::accumulate) gradients of parameters and write nothing else. Those gradients have the
+// graph's gradient dtype (ModelDtypes).
 enum class OpKind : uint8_t {
   // in: tokens I32[N], table[V,D]                  out: x[N,D]
   kEmbed,
@@ -137,7 +138,7 @@ std::string_view op_name(OpKind kind);
 /// Cheap kinds are run again in the backward list instead of saving what they produced.
 bool is_cheap(OpKind kind);
 
-/// True when output 0 may lie on input 0's storage if nothing reads that input later.
-bool may_run_in_place(OpKind kind);
+/// The input whose storage output 0 may lie on if nothing reads that input later; -1: none.
+int in_place_input(OpKind kind);
 
 }  // namespace ftrun

@@ -7,7 +7,8 @@
 
 namespace ftrun {
 
-/// Every buffer and value starts at a multiple of this many bytes (a cache line, an AVX-512 vector).
+/// Every buffer and value starts at a multiple of this many bytes (a cache line, an AVX-512
+/// vector).
 inline constexpr int64_t kStorageAlignment = 64;
 
 /// Something that needs `bytes` of memory from time `first` to time `last`, both included.
@@ -23,7 +24,8 @@ struct StorageLayout {
   int64_t bytes = 0;
 };
 
-/// Places requests in one arena so that those alive at the same time do not overlap.
+/// Places requests in one arena so that those alive at the same time do not overlap. Deterministic;
+/// nearly always as small as what lives at the fullest time.
 StorageLayout pack_storage(std::span<const StorageRequest> requests, int64_t alignment);
 
 }  // namespace ftrun

@@ -24,6 +24,15 @@ class Ranges {
   int64_t bytes_ = 0;
 };
 
+bool is_narrow(int64_t element_bytes) {
+  return element_bytes < dtype_bytes(DType::kF32);
+}
+
+/// Of what elements are computed with.
+int64_t wide_bytes(int64_t element_bytes) {
+  return std::max(element_bytes, dtype_bytes(DType::kF32));
+}
+
 int64_t blocks_of(int64_t count, int64_t block) {
   return (count + block - 1) / block;
 }
@@ -46,8 +55,17 @@ int64_t attention_bytes(const LayerGraph& graph, const Op& op, bool backward) {
 
 int64_t cross_entropy_bytes(const LayerGraph& graph, const Op& op) {
   const Value& x = graph.at(op.in[0]);
+  const int64_t bytes = dtype_bytes(x.dtype);
   return cross_entropy_workspace(x.dims[0], x.dims[1], graph.at(op.in[1]).dims[0],
-                                 std::get<CrossEntropyAttrs>(op.attrs), dtype_bytes(x.dtype))
+                                 std::get<CrossEntropyAttrs>(op.attrs), bytes,
+                                 op.out.size() > 2 ? dtype_bytes(graph.at(op.out[2]).dtype) : bytes)
+      .bytes;
+}
+
+/// Panels of a product whose result is out 0; `m`, `n`, `k` as in product_workspace.
+int64_t product_bytes(const LayerGraph& graph, const Op& op, int64_t m, int64_t n, int64_t k) {
+  return product_workspace(m, n, k, dtype_bytes(graph.at(op.in[0]).dtype),
+                           dtype_bytes(graph.at(op.out[0]).dtype))
       .bytes;
 }
 
@@ -56,8 +74,7 @@ int64_t partial_gradient_bytes(const LayerGraph& graph, const Op& op) {
   int64_t width = 0;
   for (const ValueId gradient : op.out) width += element_count(graph.at(gradient).dims);
   const Value& dy = graph.at(op.in[0]);
-  return blocks_of(dy.dims[0], kWgradRows) * width *
-         std::max(dtype_bytes(dy.dtype), dtype_bytes(DType::kF32));
+  return blocks_of(dy.dims[0], kWgradRows) * width * wide_bytes(dtype_bytes(dy.dtype));
 }
 
 }  // namespace
@@ -70,7 +87,7 @@ AttentionWorkspace attention_workspace(int64_t tokens, const AttentionAttrs& att
   w.padded_head = blocks_of(attrs.head_size, kVector) * kVector;
   w.batch_rows = tokens / attrs.row_tokens;
   w.blocks = blocks_of(attrs.row_tokens, kAttentionBlock);
-  const int64_t tile_bytes = kAttentionBlock * w.padded_head * element_bytes;
+  const int64_t tile_bytes = kAttentionBlock * w.padded_head * wide_bytes(element_bytes);
   const int64_t query_tiles = w.batch_rows * attrs.query_heads * w.blocks;
   const int64_t key_tiles = w.batch_rows * attrs.kv_heads * w.blocks;
   Ranges ranges;
@@ -78,8 +95,7 @@ AttentionWorkspace attention_workspace(int64_t tokens, const AttentionAttrs& att
   w.first_block = ranges.take(w.batch_rows * w.blocks * dtype_bytes(DType::kI32));
   if (backward) {
     w.classes = key_block_classes(w.batch_rows * attrs.kv_heads, w.blocks);
-    w.delta =
-        ranges.take(attrs.query_heads * tokens * std::max(element_bytes, dtype_bytes(DType::kF32)));
+    w.delta = ranges.take(attrs.query_heads * tokens * wide_bytes(element_bytes));
     w.dq = ranges.take(w.classes * query_tiles * tile_bytes);
   } else {
     w.keys = ranges.take(key_tiles * tile_bytes);
@@ -90,22 +106,55 @@ AttentionWorkspace attention_workspace(int64_t tokens, const AttentionAttrs& att
 }
 
 CrossEntropyWorkspace cross_entropy_workspace(int64_t tokens, int64_t hidden, int64_t vocabulary,
-                                              const CrossEntropyAttrs& attrs,
-                                              int64_t element_bytes) {
+                                              const CrossEntropyAttrs& attrs, int64_t element_bytes,
+                                              int64_t gradient_bytes) {
+  constexpr int64_t kPanelElements = 1 << 20, kLeastRows = 64;
   require(attrs.chunk_tokens > 0, "cross-entropy chunk");
   CrossEntropyWorkspace w;
   w.chunk = std::min(attrs.chunk_tokens, tokens);
+  const int64_t wide = wide_bytes(element_bytes);
+  w.wide_chunk = std::max<int64_t>(w.chunk * element_bytes / wide, 1);
+  const int64_t row_bytes = std::max(w.chunk * element_bytes, w.wide_chunk * wide);
   Ranges ranges;
   w.counted = ranges.take(tokens * dtype_bytes(DType::kI32));
   w.losses = ranges.take(w.chunk * dtype_bytes(DType::kF64));
-  w.rows = ranges.take(w.chunk * hidden * element_bytes);
-  w.logits = ranges.take(w.chunk * vocabulary * element_bytes);
+  w.rows = ranges.take(row_bytes * hidden);
+  w.logits = ranges.take(row_bytes * vocabulary);
+  if (is_narrow(element_bytes) || is_narrow(gradient_bytes)) {
+    w.panel_rows = std::min(vocabulary, std::max(kPanelElements / hidden, kLeastRows));
+    w.panel = ranges.take(w.panel_rows * hidden * wide);
+  }
+  w.bytes = ranges.bytes();
+  return w;
+}
+
+ProductWorkspace product_workspace(int64_t m, int64_t n, int64_t k, int64_t operand_bytes,
+                                   int64_t result_bytes) {
+  ProductWorkspace w;
+  w.rows = std::min<int64_t>(m, 512);
+  w.columns = std::min<int64_t>(n, 1024);
+  w.depth = std::min<int64_t>(k, 2048);
+  Ranges ranges;
+  if (is_narrow(operand_bytes)) {
+    w.a = ranges.take(w.rows * w.depth * wide_bytes(operand_bytes));
+    w.b = ranges.take(w.depth * w.columns * wide_bytes(operand_bytes));
+  }
+  if (is_narrow(result_bytes)) w.c = ranges.take(w.rows * w.columns * wide_bytes(result_bytes));
   w.bytes = ranges.bytes();
   return w;
 }
 
 int64_t workspace_bytes(const LayerGraph& graph, const Op& op) {
+  const auto dim = [&](size_t in, size_t i) { return graph.at(op.in.at(in)).dims.at(i); };
   switch (op.kind) {
+    case OpKind::kLinear:
+      return product_bytes(graph, op, dim(0, 0), dim(1, 0), dim(0, 1));
+    case OpKind::kLinearDgrad:
+      return product_bytes(graph, op, dim(0, 0), dim(1, 1), dim(0, 1));
+    case OpKind::kLinearWgrad:
+      return product_bytes(graph, op, dim(0, 1), dim(1, 1), dim(0, 0));
+    case OpKind::kEmbedWgrad:
+      return dim(0, 0) * dtype_bytes(DType::kI32);
     case OpKind::kAttention:
       return attention_bytes(graph, op, false);
     case OpKind::kAttentionDgrad:

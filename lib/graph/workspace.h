@@ -18,7 +18,7 @@ inline constexpr int64_t kAttentionBlock = 64;
 inline constexpr int64_t kWgradRows = 64;
 
 /// Byte offsets in the scratch of kAttention and kAttentionDgrad; -1 for what an operation does not
-/// use.
+/// use. Tiles are of the type that is computed with: never 16 bits.
 struct AttentionWorkspace {
   /// Head size rounded up to whole vectors.
   int64_t padded_head = 0;
@@ -48,16 +48,39 @@ AttentionWorkspace attention_workspace(int64_t tokens, const AttentionAttrs& att
 struct CrossEntropyWorkspace {
   /// Tokens of a chunk: the attribute, or all there are.
   int64_t chunk = 0;
+  /// Tokens whose logits fit in the same bytes as F32: the chunk of kernels that keep the logits of
+  /// 16-bit operands so.
+  int64_t wide_chunk = 0;
   /// I32[N]: tokens that count. F64[chunk]: their losses.
   int64_t counted = -1;
   int64_t losses = -1;
   /// [chunk, D] rows gathered when counted tokens are not neighbours; [chunk, V].
   int64_t rows = -1;
   int64_t logits = -1;
+  /// With 16-bit operands or weight gradient: F32[panel_rows, D] of w or dw.
+  int64_t panel_rows = 0;
+  int64_t panel = -1;
   int64_t bytes = 0;
 };
+/// `element_bytes` of x and w, `gradient_bytes` of dw: the offsets before `panel` do not depend on
+/// it.
 CrossEntropyWorkspace cross_entropy_workspace(int64_t tokens, int64_t hidden, int64_t vocabulary,
-                                              const CrossEntropyAttrs& attrs,
-                                              int64_t element_bytes);
+                                              const CrossEntropyAttrs& attrs, int64_t element_bytes,
+                                              int64_t gradient_bytes = 4);
+
+/// A matrix product c[m,n] = a[m,k] b[k,n] of 16-bit operands, or with a 16-bit result, goes
+/// through F32 panels: byte offsets, -1 for what is not in 16 bits.
+struct ProductWorkspace {
+  /// Largest panel of c, and of k: a[rows,depth] b[depth,columns].
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t depth = 0;
+  int64_t a = -1;
+  int64_t b = -1;
+  int64_t c = -1;
+  int64_t bytes = 0;
+};
+ProductWorkspace product_workspace(int64_t m, int64_t n, int64_t k, int64_t operand_bytes,
+                                   int64_t result_bytes);
 
 }  // namespace ftrun

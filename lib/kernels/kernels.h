@@ -10,7 +10,7 @@ namespace ftrun {
 /// The scalars of a step that change from step to step. They live in one place that kernels read,
 /// so that programs and captured graphs never change.
 struct StepScalars {
-  /// 1 / counted tokens of the global batch (times the fp16 loss scale when there is one).
+  /// 1 / counted tokens of the global batch, times the loss scale in fp16.
   float loss_scale = 1.0F;
   float learning_rate = 0.0F;
   /// In double: 1 - beta2 of a beta2 rounded to float would be wrong in the fifth digit.
@@ -19,8 +19,11 @@ struct StepScalars {
   /// 1 - beta1^t and 1 - beta2^t of this step, computed in double (1 without bias correction).
   float bias_correction1 = 1.0F;
   float bias_correction2 = 1.0F;
-  /// Multiplies gradients before the update: min(1, clip / (norm + 1e-6)), or 1.
+  /// Multiplies gradients before the update: min(1, clip / (norm + 1e-6)), or 1; in fp16 divided by
+  /// the loss scale that the gradients were made with (norm is the norm without it).
   float gradient_scale = 1.0F;
+  /// Of this step's stochastic rounding: see rounding_key().
+  uint64_t rounding_key = 0;
 };
 
 struct KernelContext {
@@ -30,25 +33,64 @@ struct KernelContext {
 };
 
 /// Runs one operation. `storage[v]` is the address of value v of `graph` (null for values the
-/// operation does not use); addresses are 64-byte aligned except parameters', which are 4-byte
-/// aligned at least. Runs on the calling thread and LibTorch's intra-op threads.
-/// Error(kUnsupported) for a dtype or a processor the kernels do not know.
+/// operation does not use); addresses are 64-byte aligned except parameters' and their
+/// gradients', which are aligned as their elements are. Runs on the calling thread and LibTorch's
+/// intra-op threads. Error(kUnsupported) for a dtype or a processor the kernels do not know.
 ///
 /// Results have the same bits for any number of threads, except those of BLAS products (the linear
-/// kinds and kLinearCrossEntropy), which may round differently. Graphs with F64 activations run at
-/// reference precision, for tests: their rstd and lse are F64 too.
+/// kinds and kLinearCrossEntropy), which may round differently. In BF16 and F16 graphs arithmetic
+/// is fp32 and every result is rounded once (a 16-bit gradient of the head's matrix once a chunk of
+/// tokens); gradients of parameters are F32, BF16 or F16 as their values say. Graphs with F64
+/// activations run at reference precision, for tests: their rstd and lse are F64 too.
 void run_op(const LayerGraph& graph, const Op& op, std::span<void* const> storage,
             const KernelContext& context);
 
-// --- kernels on flat fp32 ranges -------------------------------------------------------------
+// --- kernels on flat ranges ------------------------------------------------------------------
+// Ranges need the alignment of their elements only. Results have the same bits for any number of
+// threads and, but for sum_of_squares, however a buffer is cut into calls. Arithmetic is fp32;
+// results are rounded to nearest, ties to even, unless said otherwise.
 
 /// Elements of one block of the gradient norm (DESIGN: summed in fp64 over fixed blocks).
 inline constexpr int64_t kNormBlock = 4096;
 
-/// Sum of squares of g[0..count), in double: each block of kNormBlock elements (from g's start) is
-/// summed in a fixed order, block sums are added in order. The same bits for any number of threads.
-/// NaN or infinity in g give a non-finite result.
-double sum_of_squares(const float* g, int64_t count);
+/// Sum of squares of g[0..count), F32, BF16 or F16, in double: each block of kNormBlock elements
+/// (from g's start) is summed in a fixed order, block sums are added in order. NaN or infinity in g
+/// give a non-finite result.
+double sum_of_squares(const void* g, DType dtype, int64_t count);
+
+/// to[i] = from[i], between F32, BF16 and F16. The ranges are apart, or the same with one dtype.
+void convert(const void* from, DType from_dtype, void* to, DType to_dtype, int64_t count);
+
+/// to[i] += from[i], F32, BF16 or F16 each: added in fp32, rounded once.
+void add_into(void* to, DType to_dtype, const void* from, DType from_dtype, int64_t count);
+
+/// What one Adam or SGD step reads and writes: flat ranges of `count` elements.
+struct FlatUpdate {
+  /// The parameters that are kept: F32, or BF16 rounded stochastically.
+  void* parameters = nullptr;
+  DType parameter_dtype = DType::kF32;
+  /// F32, BF16 or F16.
+  const void* gradients = nullptr;
+  DType gradient_dtype = DType::kF32;
+  /// Adam: first and second moment. SGD: momentum buffer (null without momentum), and null. F32, or
+  /// BF16 rounded stochastically.
+  void* state1 = nullptr;
+  void* state2 = nullptr;
+  DType state_dtype = DType::kF32;
+  /// When given, gets the new parameters in F32, BF16 or F16: what the layers compute with. Not the
+  /// parameters' own memory.
+  void* copy = nullptr;
+  DType copy_dtype = DType::kBF16;
+  int64_t count = 0;
+  /// Number of the first element among all parameters of the model, the same however ranks and
+  /// calls cut them: it decides the random bits of stochastic rounding.
+  int64_t first_index = 0;
+};
+
+/// StepScalars::rounding_key of a step. Stochastic rounding takes one of the two neighbours with
+/// probabilities that make the expected result exact; its bits are a function of this key and
+/// FlatUpdate::first_index alone.
+uint64_t rounding_key(uint64_t seed, int64_t step);
 
 struct AdamOptions {
   float epsilon = 1e-8F;
@@ -57,11 +99,10 @@ struct AdamOptions {
   /// gradient.
   bool decoupled = true;
 };
-/// One Adam step over flat fp32 ranges of `count` elements (Kingma & Ba 2015, algorithm 1), with
-/// gradient_scale applied to g on the way: m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
-/// p -= lr (m/c1 / (sqrt(v/c2) + eps) + wd p). 28 bytes of traffic an element.
-void adam_update(float* p, const float* g, float* m, float* v, int64_t count,
-                 const AdamOptions& options, const StepScalars& scalars);
+/// One Adam step (Kingma & Ba 2015, algorithm 1), with gradient_scale applied to g on the way:
+/// m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr (m/c1 / (sqrt(v/c2) + eps) + wd p).
+/// One pass: 28 bytes of traffic an element in fp32. Error(kUnsupported) for other dtypes.
+void adam_update(const FlatUpdate& update, const AdamOptions& options, const StepScalars& scalars);
 
 struct SgdOptions {
   float momentum = 0.0F;
@@ -71,11 +112,13 @@ struct SgdOptions {
   /// The first step sets the momentum buffer to the gradient (torch.optim.SGD).
   bool first_step = false;
 };
-/// torch.optim.SGD over flat ranges; `momentum_buffer` may be null when momentum is 0.
-void sgd_update(float* p, const float* g, float* momentum_buffer, int64_t count,
-                const SgdOptions& options, const StepScalars& scalars);
+/// torch.optim.SGD over flat ranges. Error(kUnsupported) as above.
+void sgd_update(const FlatUpdate& update, const SgdOptions& options, const StepScalars& scalars);
 
 /// Threads kernels use from now on in this process (LibTorch's intra-op threads).
 void set_kernel_threads(int threads);
+/// Kernels that the calling thread runs use no other thread. For the threads of other lanes than
+/// compute: each would get an OpenMP team of its own.
+void run_kernels_on_this_thread();
 
 }  // namespace ftrun

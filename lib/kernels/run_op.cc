@@ -66,11 +66,15 @@ void run_op(const LayerGraph& graph, const Op& op, std::span<void* const> storag
       return run_as<float>(call);
     case DType::kF64:
       return run_as<double>(call);
+    case DType::kBF16:
+      return run_as<BFloat16>(call);
+    case DType::kF16:
+      return run_as<Float16>(call);
     default:
       throw Error(ExitCode::kUnsupported,
-                  cat("the CPU kernels compute in F32, not ", dtype_name(dtype), " (",
+                  cat("the CPU kernels know no activations in ", dtype_name(dtype), " (",
                       op_name(op.kind), ")"),
-                  "train in fp32 on the CPU");
+                  "train in fp32, bf16 or fp16");
   }
 }
 

@@ -103,10 +103,12 @@ struct BlockGraph {
 };
 
 // `window` is 0 when it does not shorten rows of T tokens.
-BlockGraph build_block(const ModelConfig& c, const BatchShape& batch, int64_t window, bool train) {
+BlockGraph build_block(const ModelConfig& c, const BatchShape& batch, int64_t window, bool train,
+                       const ModelDtypes& dtypes, const RecomputePolicy& recompute) {
   const int64_t n = batch.tokens();
-  GraphBuilder g(window == 0 ? "block" : cat("block.window", window), n, batch.row_tokens);
-  const ValueId x = g.input(Port::kHidden, DType::kF32, {n, c.hidden}, "x");
+  GraphBuilder g(window == 0 ? "block" : cat("block.window", window), n, batch.row_tokens,
+                 dtypes);
+  const ValueId x = g.input(Port::kHidden, dtypes.compute, {n, c.hidden}, "x");
   const ValueId rope = g.input(Port::kRope, DType::kF32, {n, c.head_size}, "rope");
   const ValueId starts = g.input(Port::kStarts, DType::kI32, {n}, "starts");
   const BlockParams p = add_block_params(g, c);
@@ -122,7 +124,7 @@ BlockGraph build_block(const ModelConfig& c, const BatchShape& batch, int64_t wi
   const ValueId gate_up = g.linear(middle.norm, p.gate_up, p.gate_up_bias);
   const ValueId down = g.linear(g.swiglu(gate_up), p.down, p.down_bias);
   g.output(g.add(middle.sum, down), Port::kHidden);
-  return {g.finish(train), p};
+  return {g.finish(train, recompute), p};
 }
 
 std::vector<GraphParam> bind_block(const BlockParams& p, const BlockTensors& t) {
@@ -151,8 +153,14 @@ std::vector<GraphParam> bind_block(const BlockParams& p, const BlockTensors& t) 
 // Builds layers and graphs into one description.
 class DecoderBuilder {
  public:
-  DecoderBuilder(const ModelConfig& config, const BatchShape& batch, Mode mode)
-      : c_(config), batch_(batch), mode_(mode), table_(out_.tensors) {
+  DecoderBuilder(const ModelConfig& config, const BatchShape& batch, Mode mode,
+                 const ModelDtypes& dtypes, const RecomputeOptions& recompute)
+      : c_(config),
+        batch_(batch),
+        mode_(mode),
+        dtypes_(dtypes),
+        recompute_(recompute),
+        table_(out_.tensors) {
     out_.family = c_.family;
     out_.vocab_rows = c_.vocab_rows;
     out_.hidden = c_.hidden;
@@ -164,6 +172,7 @@ class DecoderBuilder {
     out_.tied = c_.tied;
     out_.batch = batch_;
     out_.mode = mode_;
+    out_.dtypes = dtypes_;
   }
 
   ModelDescription build() {
@@ -185,7 +194,7 @@ class DecoderBuilder {
 
   void add_embedding(TensorId table) {
     const int64_t n = batch_.tokens();
-    GraphBuilder g("embed", n, batch_.row_tokens);
+    GraphBuilder g("embed", n, batch_.row_tokens, dtypes_);
     const ValueId tokens = g.input(Port::kTokens, DType::kI32, {n}, "tokens");
     const ValueId positions = g.input(Port::kPositions, DType::kI32, {n}, "positions");
     const ValueId weight = g.param("embed.weight", {c_.vocab_rows, c_.hidden});
@@ -198,11 +207,13 @@ class DecoderBuilder {
   void add_block(int64_t index) {
     const int64_t asked = c_.windows[static_cast<size_t>(index)];
     const int64_t window = asked >= batch_.row_tokens ? 0 : asked;
-    auto it = blocks_.find(window);
+    const RecomputePolicy recompute = recompute_.of_block(index);
+    const std::pair<int64_t, RecomputeLevel> key{window, recompute.level};
+    auto it = blocks_.find(key);
     if (it == blocks_.end()) {
-      BlockGraph made = build_block(c_, batch_, window, train());
+      BlockGraph made = build_block(c_, batch_, window, train(), dtypes_, recompute);
       const Shared shared{add_graph(std::move(made.graph)), made.params};
-      it = blocks_.emplace(window, shared).first;
+      it = blocks_.emplace(key, shared).first;
     }
     const BlockTensors tensors = add_block_tensors(table_, c_, index);
     out_.layers.push_back({cat("layers.", index), LayerKind::kBlock, it->second.graph,
@@ -211,8 +222,8 @@ class DecoderBuilder {
 
   void add_head(TensorId norm_tensor, TensorId weight_tensor) {
     const int64_t n = batch_.tokens();
-    GraphBuilder g("head", n, batch_.row_tokens);
-    const ValueId x = g.input(Port::kHidden, DType::kF32, {n, c_.hidden}, "x");
+    GraphBuilder g("head", n, batch_.row_tokens, dtypes_);
+    const ValueId x = g.input(Port::kHidden, dtypes_.compute, {n, c_.hidden}, "x");
     const ValueId labels =
         mode_ == Mode::kLogits ? -1 : g.input(Port::kLabels, DType::kI32, {n}, "labels");
     const ValueId norm = g.param("norm.weight", {c_.hidden});
@@ -237,15 +248,19 @@ class DecoderBuilder {
   const ModelConfig& c_;
   BatchShape batch_;
   Mode mode_;
+  ModelDtypes dtypes_;
+  RecomputeOptions recompute_;
   ModelDescription out_;
   TensorTable table_;
-  std::map<int64_t, Shared> blocks_;
+  /// By window and what is made again: the rest is the same in every block.
+  std::map<std::pair<int64_t, RecomputeLevel>, Shared> blocks_;
 };
 
 }  // namespace
 
-ModelDescription build_decoder(const ModelConfig& config, const BatchShape& batch, Mode mode) {
-  return DecoderBuilder(config, batch, mode).build();
+ModelDescription build_decoder(const ModelConfig& config, const BatchShape& batch, Mode mode,
+                               const ModelDtypes& dtypes, const RecomputeOptions& recompute) {
+  return DecoderBuilder(config, batch, mode, dtypes, recompute).build();
 }
 
 }  // namespace ftrun

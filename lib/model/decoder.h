@@ -11,6 +11,7 @@ namespace ftrun {
 ///
 /// Between layers go hidden [N,D] and, from the embedding to every block, rope F32 [N,d]; the batch
 /// gives tokens, positions, starts and labels, all I32 [N].
-ModelDescription build_decoder(const ModelConfig& config, const BatchShape& batch, Mode mode);
+ModelDescription build_decoder(const ModelConfig& config, const BatchShape& batch, Mode mode,
+                               const ModelDtypes& dtypes, const RecomputeOptions& recompute);
 
 }  // namespace ftrun

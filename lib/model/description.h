@@ -44,6 +44,19 @@ struct Layer {
   std::vector<GraphParam> params;
 };
 
+/// Which blocks make activations again in their backward lists, and how much of them; see
+/// graph/recompute.h.
+struct RecomputeOptions {
+  RecomputePolicy policy;
+  /// Blocks 0, every, 2 every, ... follow `policy`; the others keep what they need.
+  int64_t every = 1;
+  bool operator==(const RecomputeOptions&) const = default;
+
+  RecomputePolicy of_block(int64_t index) const {
+    return index % every == 0 ? policy : RecomputePolicy{};
+  }
+};
+
 /// A micro-batch: `rows` sequences (B) of `row_tokens` tokens (T).
 struct BatchShape {
   int64_t rows = 1;
@@ -72,6 +85,7 @@ struct ModelDescription {
   bool tied = false;
   BatchShape batch;
   Mode mode = Mode::kTrain;
+  ModelDtypes dtypes;
   /// In the order of a Hugging Face state dict; a tied output matrix is the embedding's tensor.
   std::vector<TensorInfo> tensors;
   std::vector<LayerGraph> graphs;

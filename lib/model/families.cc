@@ -27,7 +27,18 @@ std::string family_names() {
   return join(names, ", ");
 }
 
-ModelDescription build_model(const ModelConfig& config, const BatchShape& batch, Mode mode) {
+namespace {
+
+void require_float(DType dtype, std::string_view what) {
+  if (dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16) return;
+  throw Error(ExitCode::kUnsupported, cat(what, " in ", dtype_name(dtype), " are not supported"),
+              "use fp32, bf16 or fp16");
+}
+
+}  // namespace
+
+ModelDescription build_model(const ModelConfig& config, const BatchShape& batch, Mode mode,
+                             const ModelDtypes& dtypes, const RecomputeOptions& recompute) {
   const Family* family = find_family(config.family);
   if (!family) bug(cat("no family ", config.family));
   require(batch.rows > 0 && batch.row_tokens > 0, "an empty batch shape");
@@ -44,7 +55,10 @@ ModelDescription build_model(const ModelConfig& config, const BatchShape& batch,
                     ": dropout in training is not supported yet"),
                 "set attention_dropout to 0 in the model's config.json");
   }
-  return family->build(config, batch, mode);
+  require_float(dtypes.compute, "activations");
+  require_float(dtypes.gradients, "gradients");
+  require(recompute.every > 0, "recompute in every block, every second, ...");
+  return family->build(config, batch, mode, dtypes, recompute);
 }
 
 }  // namespace ftrun

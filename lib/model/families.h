@@ -30,7 +30,8 @@ struct Family {
   int64_t default_head_size;
   /// Fills what the families differ in; the dimensions that all have are there already.
   void (*read)(ConfigReader& reader, ModelConfig& config);
-  ModelDescription (*build)(const ModelConfig& config, const BatchShape& batch, Mode mode);
+  ModelDescription (*build)(const ModelConfig& config, const BatchShape& batch, Mode mode,
+                            const ModelDtypes& dtypes, const RecomputeOptions& recompute);
 };
 
 std::span<const Family> families();
@@ -39,10 +40,12 @@ const Family* find_family(std::string_view model_type);
 /// "llama, mistral, qwen2, qwen3": for messages.
 std::string family_names();
 
-/// Builds the description of a model for one batch shape and mode.
+/// Builds the description of a model for one batch shape and mode; `recompute` counts for kTrain.
 /// Error(kUnsupported) for training with attention dropout; Error(kBadInput) for more than 2^31-1
-/// tokens in a micro-batch.
-ModelDescription build_model(const ModelConfig& config, const BatchShape& batch, Mode mode);
+/// tokens in a micro-batch; Error(kUnsupported) for dtypes no kernel computes with.
+ModelDescription build_model(const ModelConfig& config, const BatchShape& batch, Mode mode,
+                             const ModelDtypes& dtypes = {},
+                             const RecomputeOptions& recompute = {});
 
 extern const Family kLlamaFamily;
 extern const Family kMistralFamily;

@@ -22,14 +22,20 @@ auto first_behind(const std::vector<Slice>& slices, int64_t position) {
 }  // namespace
 
 FlatLayout flat_layout(const Partition& partition, FlatOrder order) {
+  std::vector<int64_t> elements;
+  for (const Unit& unit : partition.units) elements.push_back(unit.padded);
+  return flat_layout(elements, order);
+}
+
+FlatLayout flat_layout(std::span<const int64_t> elements, FlatOrder order) {
   FlatLayout layout;
-  layout.offset.resize(partition.units.size());
-  layout.order.resize(partition.units.size());
+  layout.offset.resize(elements.size());
+  layout.order.resize(elements.size());
   std::iota(layout.order.begin(), layout.order.end(), 0);
   if (order == FlatOrder::kBackward) std::reverse(layout.order.begin(), layout.order.end());
   for (UnitId id : layout.order) {
     layout.offset[static_cast<size_t>(id)] = layout.total;
-    layout.total += partition.unit(id).padded;
+    layout.total += elements[static_cast<size_t>(id)];
   }
   return layout;
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "partition/units.h"
@@ -25,6 +26,8 @@ struct FlatLayout {
 };
 
 FlatLayout flat_layout(const Partition& partition, FlatOrder order);
+/// The same for units of `elements[unit]` elements instead of their padded size.
+FlatLayout flat_layout(std::span<const int64_t> elements, FlatOrder order);
 
 /// A rank's part of a unit: elements [begin, end) of its flat range.
 struct ShardRange {

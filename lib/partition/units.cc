@@ -24,8 +24,8 @@ int64_t round_up(int64_t value, int64_t multiple) {
 // Assigns parameters to units, in forward order.
 class UnitBuilder {
  public:
-  UnitBuilder(const ModelDescription& model, UnitGranularity granularity)
-      : model_(model), granularity_(granularity), placed_(model.tensors.size()) {}
+  UnitBuilder(const ModelDescription& model, UnitGranularity granularity, SmallTensors small)
+      : model_(model), granularity_(granularity), small_(small), placed_(model.tensors.size()) {}
 
   Partition build() {
     for (size_t layer = 0; layer < model_.layers.size(); ++layer)
@@ -48,7 +48,7 @@ class UnitBuilder {
   }
 
   ParamPlace place(int layer, const GraphParam& param) {
-    Unit& unit = unit_for(layer, param.part);
+    Unit& unit = unit_for(layer, param.part, is_small(param));
     unit.padded = round_up(unit.padded, kParamAlign);
     const ParamPlace start{unit.id, unit.padded};
     for (TensorId tensor : param.tensors) {
@@ -75,10 +75,24 @@ class UnitBuilder {
     return start;
   }
 
-  Unit& unit_for(int layer, BlockPart part) {
+  /// Counts what it calls small.
+  bool is_small(const GraphParam& param) {
+    int64_t elements = 0;
+    for (const TensorId tensor : param.tensors) {
+      if (model_.tensor(tensor).numel() > small_.tensor_elements) return false;
+      elements += model_.tensor(tensor).numel();
+    }
+    if (elements > small_.total_elements - small_elements_) return false;
+    small_elements_ += elements;
+    return true;
+  }
+
+  Unit& unit_for(int layer, BlockPart part, bool small) {
     const auto [name, key] = name_and_key(layer, part);
-    const auto [it, added] = by_key_.try_emplace(key, static_cast<UnitId>(out_.units.size()));
-    if (added) out_.units.push_back({it->second, name, {}, {}, 0, 0});
+    const auto [it, added] =
+        by_key_.try_emplace({key, small}, static_cast<UnitId>(out_.units.size()));
+    if (added)
+      out_.units.push_back({it->second, small ? name + ".small" : name, {}, {}, 0, 0, small});
     return out_.units[static_cast<size_t>(it->second)];
   }
 
@@ -103,10 +117,12 @@ class UnitBuilder {
 
   const ModelDescription& model_;
   UnitGranularity granularity_;
+  SmallTensors small_;
+  int64_t small_elements_ = 0;
   Partition out_;
   /// Where each tensor starts, once it does.
   std::vector<std::optional<ParamPlace>> placed_;
-  std::map<std::pair<int, int>, UnitId> by_key_;
+  std::map<std::pair<std::pair<int, int>, bool>, UnitId> by_key_;
 };
 
 }  // namespace
@@ -131,8 +147,9 @@ std::vector<UnitId> Partition::units_of(int layer) const {
   return ids;
 }
 
-Partition build_units(const ModelDescription& model, UnitGranularity granularity) {
-  return UnitBuilder(model, granularity).build();
+Partition build_units(const ModelDescription& model, UnitGranularity granularity,
+                      SmallTensors small) {
+  return UnitBuilder(model, granularity, small).build();
 }
 
 std::string partition_text(const Partition& partition) {

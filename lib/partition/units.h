@@ -41,6 +41,8 @@ struct Unit {
   int64_t numel = 0;
   /// Elements of the flat range: a multiple of kUnitBlock.
   int64_t padded = 0;
+  /// Holds the small tensors of its layer, which ZeRO stage 3 leaves on every rank.
+  bool small = false;
 };
 
 /// What one unit holds: the attention or the MLP half of a block; a layer (default); everything.
@@ -69,10 +71,21 @@ struct Partition {
   std::vector<UnitId> units_of(int layer) const;
 };
 
+/// Which parameters are small: at most `tensor_elements` each (DeepSpeed's
+/// stage3_param_persistence_threshold), in forward order until all of them together would pass
+/// `total_elements` (stage3_model_persistence_threshold).
+struct SmallTensors {
+  int64_t tensor_elements = 0;
+  int64_t total_elements = INT64_MAX;
+};
+
 /// Puts every tensor of the model into exactly one unit. Tensors of one GraphParam lie one after
-/// another without gaps, so that the graph sees them as one matrix.
+/// another without gaps, so that the graph sees them as one matrix. Small ones get units of their
+/// own beside the large ones of their layer, whatever the ZeRO stage: all stages then sum the
+/// gradient norm in the same order.
 Partition build_units(const ModelDescription& model,
-                      UnitGranularity granularity = UnitGranularity::kLayer);
+                      UnitGranularity granularity = UnitGranularity::kLayer,
+                      SmallTensors small = {});
 
 /// "unit 1 layers.0: 3540672 elements (3540096 in 9 tensors), layers 1": one line a unit.
 std::string partition_text(const Partition& partition);

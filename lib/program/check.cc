@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <map>
 #include <set>
+#include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "program/lifetime.h"
@@ -17,7 +20,8 @@ std::string place(const Program& program, size_t at) {
   return cat("instruction ", at, " (", instr_label(program.instrs[at]), ")");
 }
 
-/// True when every range names a buffer and every collective one range: what the other checks rely on.
+/// True when every range names a buffer and every collective one range: what the other checks rely
+/// on.
 bool check_ranges(const Program& program, Faults& faults) {
   bool sound = true;
   const auto refuse = [&](const std::string& fault) {
@@ -27,17 +31,20 @@ bool check_ranges(const Program& program, Faults& faults) {
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const auto inside = [&](const Range& range) {
       if (range.buffer < 0 || static_cast<size_t>(range.buffer) >= program.buffers.size())
-        return refuse(cat(place(program, i), " touches buffer ", range.buffer, ", but there are ", program.buffers.size()));
+        return refuse(cat(place(program, i), " touches buffer ", range.buffer, ", but there are ",
+                          program.buffers.size()));
       const Buffer& buffer = program.at(range.buffer);
       if (range.offset < 0 || range.bytes < 0 || range.bytes > buffer.bytes - range.offset)
-        faults.push_back(cat(place(program, i), " touches bytes ", range.offset, "+", range.bytes, " of ",
-                             buffer.name, ", which has ", buffer.bytes));
+        faults.push_back(cat(place(program, i), " touches bytes ", range.offset, "+", range.bytes,
+                             " of ", buffer.name, ", which has ", buffer.bytes));
     };
     const Instr& instr = program.instrs[i];
     for (const Range& range : instr.reads) inside(range);
     for (const Range& range : instr.writes) inside(range);
-    if (instr.group != CommGroup::kNone && instr.writes.size() != 1)
-      refuse(cat(place(program, i), " is a collective over ", instr.writes.size(), " ranges instead of one"));
+    if (instr.group != CommGroup::kNone &&
+        (instr.writes.empty() || instr.reads.size() != instr.writes.size()))
+      refuse(cat(place(program, i), " is a collective of ", instr.reads.size(), " ranges into ",
+                 instr.writes.size()));
   }
   return sound;
 }
@@ -67,10 +74,10 @@ void check_written_before_read(const Program& program, Faults& faults) {
   std::vector<WrittenBytes> written(program.buffers.size());
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     for (const Range& range : program.instrs[i].reads)
-      if (!program.at(range.buffer).persistent &&
-          !written[static_cast<size_t>(range.buffer)].hold(range.offset, range.offset + range.bytes))
-        faults.push_back(cat(place(program, i), " reads bytes ", range.offset, "+", range.bytes, " of ",
-                             program.at(range.buffer).name, " before they are written"));
+      if (!program.at(range.buffer).persistent && !written[static_cast<size_t>(range.buffer)].hold(
+                                                      range.offset, range.offset + range.bytes))
+        faults.push_back(cat(place(program, i), " reads bytes ", range.offset, "+", range.bytes,
+                             " of ", program.at(range.buffer).name, " before they are written"));
     for (const Range& range : program.instrs[i].writes)
       written[static_cast<size_t>(range.buffer)].add(range.offset, range.offset + range.bytes);
   }
@@ -86,77 +93,127 @@ bool touches_together(const Instr& a, const Instr& b) {
   return meet(a.writes, b.writes) || meet(a.writes, b.reads) || meet(a.reads, b.writes);
 }
 
-/// For each instruction the latest instruction of every lane known to be done when it starts.
-std::vector<std::array<InstrId, kLaneCount>> known_done(const Program& program, Faults& faults) {
-  std::vector<std::array<InstrId, kLaneCount>> known(program.instrs.size());
-  std::array<InstrId, kLaneCount> last{};
-  last.fill(-1);
+void check_waits(const Program& program, Faults& faults) {
+  for (size_t i = 0; i < program.instrs.size(); ++i)
+    for (const InstrId wait : program.instrs[i].waits)
+      if (wait < 0 || wait >= static_cast<InstrId>(i))
+        faults.push_back(cat(place(program, i), " waits for instruction ", wait,
+                             ", which does not come before it"));
+}
+
+/// An instruction that may be left out must not start before it is known whether it is.
+void check_decision(const Program& program, const std::vector<LaneClock>& known, Faults& faults) {
+  InstrId decision = -1;
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
-    const auto own = static_cast<size_t>(instr.lane);
-    std::array<InstrId, kLaneCount> now{};
-    now.fill(-1);
-    if (last[own] >= 0) now = known[static_cast<size_t>(last[own])];
-    now[own] = last[own];
-    for (const InstrId wait : instr.waits) {
-      if (wait < 0 || wait >= static_cast<InstrId>(i)) {
-        faults.push_back(cat(place(program, i), " waits for instruction ", wait, ", which does not come before it"));
-        continue;
-      }
-      const auto lane = static_cast<size_t>(program.instr(wait).lane);
-      now[lane] = std::max(now[lane], wait);
-      for (size_t other = 0; other < kLaneCount; ++other)
-        now[other] = std::max(now[other], known[static_cast<size_t>(wait)][other]);
-    }
-    known[i] = now;
-    last[own] = static_cast<InstrId>(i);
+    if (instr.kind == InstrKind::kDecide) decision = static_cast<InstrId>(i);
+    if (!instr.if_finite) continue;
+    if (decision < 0 || known[i][static_cast<size_t>(Lane::kCompute)] < decision)
+      faults.push_back(cat(place(program, i),
+                           " runs only if the step is finite, but does not wait for the decision"));
   }
-  return known;
 }
 
 void check_order(const Program& program, Faults& faults) {
-  const auto known = known_done(program, faults);
+  check_waits(program, faults);
+  const auto known = known_done(program);
+  check_decision(program, known, faults);
+  // Instructions by the buffer they touch and their lane: only those can conflict, and what a lane
+  // had done before something that is known to be done needs no second look.
+  std::vector<std::array<std::vector<size_t>, kLaneCount>> touching(program.buffers.size());
   for (size_t i = 0; i < program.instrs.size(); ++i) {
-    for (size_t j = 0; j < i; ++j) {
-      const Instr& earlier = program.instrs[j];
-      if (earlier.lane == program.instrs[i].lane) continue;
-      if (known[i][static_cast<size_t>(earlier.lane)] >= static_cast<InstrId>(j)) continue;
-      if (touches_together(program.instrs[i], earlier))
-        faults.push_back(cat(place(program, i), " does not wait for ", place(program, j),
-                             ", which touches the same bytes"));
+    const Instr& instr = program.instrs[i];
+    std::set<BufferId> mine;
+    for (const Range& range : instr.reads) mine.insert(range.buffer);
+    for (const Range& range : instr.writes) mine.insert(range.buffer);
+    std::set<size_t> unordered;
+    for (const BufferId buffer : mine) {
+      auto& lanes = touching[static_cast<size_t>(buffer)];
+      for (size_t lane = 0; lane < kLaneCount; ++lane) {
+        if (lane == static_cast<size_t>(instr.lane)) continue;
+        for (auto j = lanes[lane].rbegin(); j != lanes[lane].rend(); ++j) {
+          if (static_cast<InstrId>(*j) <= known[i][lane]) break;
+          if (touches_together(instr, program.instrs[*j])) unordered.insert(*j);
+        }
+      }
+      lanes[static_cast<size_t>(instr.lane)].push_back(i);
     }
+    for (const size_t j : unordered)
+      faults.push_back(cat(place(program, i), " does not wait for ", place(program, j),
+                           ", which touches the same bytes"));
   }
 }
+
+/// Buffers of one arena that are in use at one moment, by where they lie.
+class InUse {
+ public:
+  InUse(const Program& program, const std::vector<StorageRequest>& lives)
+      : program_(program), lives_(lives) {}
+
+  /// Takes a buffer whose use begins behind that of all before it, and returns those that it shares
+  /// bytes with: all of them as long as there were none before.
+  std::vector<size_t> add(size_t id) {
+    while (!ends_.empty() && ends_.begin()->first < lives_[id].first) {
+      by_offset_.erase({offset(ends_.begin()->second), ends_.begin()->second});
+      ends_.erase(ends_.begin());
+    }
+    std::vector<size_t> meets;
+    const auto here = by_offset_.emplace(offset(id), id).first;
+    if (here != by_offset_.begin() && end(std::prev(here)->second) > offset(id))
+      meets.push_back(std::prev(here)->second);
+    for (auto next = std::next(here); next != by_offset_.end() && next->first < end(id); ++next)
+      meets.push_back(next->second);
+    ends_.emplace(lives_[id].last, id);
+    return meets;
+  }
+
+ private:
+  int64_t offset(size_t id) const { return program_.buffers[id].arena_offset; }
+  int64_t end(size_t id) const { return offset(id) + program_.buffers[id].bytes; }
+
+  const Program& program_;
+  const std::vector<StorageRequest>& lives_;
+  std::set<std::pair<int64_t, size_t>> by_offset_;
+  std::set<std::pair<int64_t, size_t>> ends_;
+};
 
 void check_arena(const Program& program, Faults& faults) {
   const std::vector<StorageRequest> lives = buffer_lifetimes(program);
-  for (size_t a = 0; a < lives.size(); ++a) {
-    const Buffer& x = program.buffers[a];
-    if (x.persistent || lives[a].first > lives[a].last) continue;
-    if (x.arena_offset < 0 || x.arena_offset + x.bytes > program.arena_bytes)
-      faults.push_back(cat("buffer ", x.name, " lies outside the arena"));
-    for (size_t b = 0; b < a; ++b) {
-      const Buffer& y = program.buffers[b];
-      if (y.persistent || lives[b].first > lives[a].last || lives[a].first > lives[b].last) continue;
-      if (x.arena_offset < y.arena_offset + y.bytes && y.arena_offset < x.arena_offset + x.bytes)
-        faults.push_back(cat("buffers ", y.name, " and ", x.name, " share arena bytes while both are in use"));
-    }
+  std::vector<size_t> order;
+  for (size_t b = 0; b < lives.size(); ++b) {
+    const Buffer& buffer = program.buffers[b];
+    if (buffer.persistent || lives[b].first > lives[b].last) continue;
+    if (buffer.arena_offset < 0 ||
+        buffer.arena_offset + buffer.bytes > program.arena(arena_of(buffer)))
+      faults.push_back(cat("buffer ", buffer.name, " lies outside the arena"));
+    if (buffer.bytes > 0) order.push_back(b);
   }
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return lives[a].first < lives[b].first; });
+  std::vector<InUse> arenas(kArenaCount, InUse(program, lives));
+  std::set<std::pair<size_t, size_t>> shared;
+  for (const size_t id : order)
+    for (const size_t other : arenas[static_cast<size_t>(arena_of(program.buffers[id]))].add(id))
+      shared.insert(std::minmax(id, other));
+  for (const auto& [first, second] : shared)
+    faults.push_back(cat("buffers ", program.buffers[first].name, " and ",
+                         program.buffers[second].name, " share arena bytes while both are in use"));
 }
 
-/// What all members of a group must agree on when they meet in a collective.
+/// What all members of a group must agree on when they meet in a collective: also where in whole
+/// copies the ranges lie, which is the same on every rank. Where a rank's own part lies is its
+/// affair.
 struct Collective {
   size_t at;
   InstrKind kind;
   CommGroup group;
   DType dtype;
-  std::string buffer;
-  int64_t offset;
-  int64_t bytes;
+  std::vector<int64_t> bytes;
+  std::vector<std::pair<std::string_view, int64_t>> whole;
 
   bool meets(const Collective& other) const {
-    return kind == other.kind && group == other.group && dtype == other.dtype && buffer == other.buffer &&
-           offset == other.offset && bytes == other.bytes;
+    return kind == other.kind && group == other.group && dtype == other.dtype &&
+           bytes == other.bytes && whole == other.whole;
   }
 };
 
@@ -165,14 +222,24 @@ std::vector<Collective> collectives(const Program& program) {
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     if (instr.group == CommGroup::kNone) continue;
-    const Range& range = instr.writes[0];
-    found.push_back({i, instr.kind, instr.group, instr.dtype, program.at(range.buffer).name, range.offset, range.bytes});
+    Collective c{i, instr.kind, instr.group, instr.dtype, {}, {}};
+    for (const Range& range : instr.reads) c.bytes.push_back(range.bytes);
+    for (const Range& range : instr.writes) c.bytes.push_back(range.bytes);
+    // Replicas exchange parts: theirs begin alike, those of other shards do not.
+    const bool parts = instr.group == CommGroup::kReplica;
+    for (const Range& range : instr.kind == InstrKind::kReduceScatter ? instr.reads : instr.writes)
+      c.whole.emplace_back(program.at(range.buffer).name, parts ? 0 : range.offset);
+    found.push_back(std::move(c));
   }
   return found;
 }
 
 std::string entry(const Program& program, const Collective& c) {
-  return cat(place(program, c.at), " with ", c.bytes, " bytes of ", c.buffer, " at ", c.offset, " as ", dtype_name(c.dtype));
+  int64_t bytes = 0;
+  for (const Range& range : program.instrs[c.at].writes) bytes += range.bytes;
+  const Buffer& buffer = program.at(program.instrs[c.at].writes[0].buffer);
+  return cat(place(program, c.at), " with ", bytes, " bytes of ", buffer.name, " as ",
+             dtype_name(c.dtype));
 }
 
 void check_collectives(std::span<const Program* const> ranks, Faults& faults) {
@@ -184,10 +251,11 @@ void check_collectives(std::span<const Program* const> ranks, Faults& faults) {
     size_t at = 0;
     while (at < common && first[at].meets(other[at])) ++at;
     if (at < common)
-      faults.push_back(cat("collective ", at, ": rank 0 enters ", entry(*ranks[0], first[at]), ", rank ", rank,
-                           " enters ", entry(*ranks[rank], other[at])));
+      faults.push_back(cat("collective ", at, ": rank 0 enters ", entry(*ranks[0], first[at]),
+                           ", rank ", rank, " enters ", entry(*ranks[rank], other[at])));
     else if (first.size() != other.size())
-      faults.push_back(cat("rank 0 enters ", first.size(), " collectives, rank ", rank, " enters ", other.size()));
+      faults.push_back(cat("rank 0 enters ", first.size(), " collectives, rank ", rank, " enters ",
+                           other.size()));
   }
 }
 

@@ -1,47 +1,69 @@
 #include "program/lifetime.h"
 
 #include <algorithm>
-#include <array>
 
 namespace ftrun {
+
+std::vector<LaneClock> known_done(const Program& program) {
+  std::vector<LaneClock> known(program.instrs.size());
+  LaneClock last{};
+  last.fill(-1);
+  for (size_t i = 0; i < program.instrs.size(); ++i) {
+    const Instr& instr = program.instrs[i];
+    const auto own = static_cast<size_t>(instr.lane);
+    LaneClock now{};
+    now.fill(-1);
+    if (last[own] >= 0) now = known[static_cast<size_t>(last[own])];
+    now[own] = last[own];
+    for (const InstrId wait : instr.waits) {
+      if (wait < 0 || wait >= static_cast<InstrId>(i)) continue;
+      const auto lane = static_cast<size_t>(program.instr(wait).lane);
+      now[lane] = std::max(now[lane], wait);
+      for (size_t other = 0; other < kLaneCount; ++other)
+        now[other] = std::max(now[other], known[static_cast<size_t>(wait)][other]);
+    }
+    known[i] = now;
+    last[own] = static_cast<InstrId>(i);
+  }
+  return known;
+}
+
 namespace {
 
-/// Position of the first compute instruction that waits, directly or through its lane's later
-/// instructions, for each instruction; the end of the program when none does.
-std::vector<int64_t> completion_times(const Program& program) {
+constexpr auto kComputeLane = static_cast<size_t>(Lane::kCompute);
+
+/// Position of the first compute instruction that knows each instruction to be done; the end of the
+/// program when none does.
+std::vector<int64_t> completion_times(const Program& program, const std::vector<LaneClock>& known) {
   const auto count = static_cast<int64_t>(program.instrs.size());
   std::vector<int64_t> done(program.instrs.size(), count);
-  for (int64_t i = 0; i < count; ++i) {
-    const Instr& instr = program.instrs[static_cast<size_t>(i)];
-    if (instr.lane != Lane::kCompute) continue;
-    done[static_cast<size_t>(i)] = i;
-    for (const InstrId wait : instr.waits)
-      if (wait >= 0 && wait < i) done[static_cast<size_t>(wait)] = std::min(done[static_cast<size_t>(wait)], i);
-  }
-  // A lane runs in order: what stands before a finished instruction is finished too.
-  int64_t latest = count;
-  for (int64_t i = count; i-- > 0;) {
-    if (program.instrs[static_cast<size_t>(i)].lane == Lane::kCompute) continue;
-    latest = std::min(latest, done[static_cast<size_t>(i)]);
-    done[static_cast<size_t>(i)] = latest;
+  // What a lane has done only grows, so one walk per lane is enough.
+  std::array<std::vector<size_t>, kLaneCount> pending;
+  std::array<size_t, kLaneCount> next{};
+  for (size_t i = 0; i < program.instrs.size(); ++i) {
+    const auto own = static_cast<size_t>(program.instrs[i].lane);
+    if (own != kComputeLane) {
+      pending[own].push_back(i);
+      continue;
+    }
+    done[i] = static_cast<int64_t>(i);
+    for (size_t lane = 0; lane < kLaneCount; ++lane)
+      for (; next[lane] < pending[lane].size() &&
+             static_cast<InstrId>(pending[lane][next[lane]]) <= known[i][lane];
+           ++next[lane])
+        done[pending[lane][next[lane]]] = static_cast<int64_t>(i);
   }
   return done;
 }
 
-/// Position from which each instruction may run: its own on the compute lane; on another lane, which
-/// may be ahead of compute, the one after the last compute instruction that its lane has waited for.
-std::vector<int64_t> start_times(const Program& program) {
-  const auto count = static_cast<int64_t>(program.instrs.size());
+/// Position from which each instruction may run: its own on the compute lane; on another lane,
+/// which may be ahead of compute, the one after the last compute instruction that it knows to be
+/// done.
+std::vector<int64_t> start_times(const Program& program, const std::vector<LaneClock>& known) {
   std::vector<int64_t> start(program.instrs.size());
-  std::array<int64_t, kLaneCount> known{};
-  for (int64_t i = 0; i < count; ++i) {
-    const Instr& instr = program.instrs[static_cast<size_t>(i)];
-    int64_t& after = known[static_cast<size_t>(instr.lane)];
-    for (const InstrId wait : instr.waits)
-      if (wait >= 0 && wait < i && program.instr(wait).lane == Lane::kCompute)
-        after = std::max<int64_t>(after, wait + 1);
-    start[static_cast<size_t>(i)] = instr.lane == Lane::kCompute ? i : after;
-  }
+  for (size_t i = 0; i < program.instrs.size(); ++i)
+    start[i] = program.instrs[i].lane == Lane::kCompute ? static_cast<int64_t>(i)
+                                                        : known[i][kComputeLane] + 1;
   return start;
 }
 
@@ -49,8 +71,9 @@ std::vector<int64_t> start_times(const Program& program) {
 
 std::vector<StorageRequest> buffer_lifetimes(const Program& program) {
   std::vector<StorageRequest> lifetimes(program.buffers.size());
-  const std::vector<int64_t> start = start_times(program);
-  const std::vector<int64_t> done = completion_times(program);
+  const std::vector<LaneClock> known = known_done(program);
+  const std::vector<int64_t> start = start_times(program, known);
+  const std::vector<int64_t> done = completion_times(program, known);
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const auto touch = [&](const Range& range) {
       StorageRequest& life = lifetimes[static_cast<size_t>(range.buffer)];
@@ -62,6 +85,28 @@ std::vector<StorageRequest> buffer_lifetimes(const Program& program) {
     for (const Range& range : program.instrs[i].writes) touch(range);
   }
   return lifetimes;
+}
+
+std::array<std::array<int64_t, kCategoryCount>, kArenaCount> arena_peaks(const Program& program) {
+  const std::vector<StorageRequest> lives = buffer_lifetimes(program);
+  const size_t moments = program.instrs.size() + 2;
+  std::array<std::array<int64_t, kCategoryCount>, kArenaCount> peaks{};
+  for (size_t a = 0; a < kArenaCount; ++a) {
+    for (size_t c = 0; c < kCategoryCount; ++c) {
+      std::vector<int64_t> change(moments + 1, 0);
+      for (size_t b = 0; b < lives.size(); ++b) {
+        const Buffer& buffer = program.buffers[b];
+        if (buffer.persistent || lives[b].first > lives[b].last) continue;
+        if (static_cast<size_t>(arena_of(buffer)) != a || static_cast<size_t>(buffer.category) != c)
+          continue;
+        change[static_cast<size_t>(lives[b].first)] += buffer.bytes;
+        change[static_cast<size_t>(lives[b].last) + 1] -= buffer.bytes;
+      }
+      int64_t now = 0;
+      for (const int64_t delta : change) peaks[a][c] = std::max(peaks[a][c], now += delta);
+    }
+  }
+  return peaks;
 }
 
 }  // namespace ftrun

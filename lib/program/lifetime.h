@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "graph/storage.h"
@@ -7,9 +8,19 @@
 
 namespace ftrun {
 
+/// The latest instruction of every lane that is done, -1 for none.
+using LaneClock = std::array<InstrId, kLaneCount>;
+
+/// For each instruction what is known to be done when it starts, by the order of its lane and the
+/// waits (a vector clock, Mattern 1989). Waits that do not point backwards are left out.
+std::vector<LaneClock> known_done(const Program& program);
+
 /// When each buffer is in use, in positions of the instruction list. An instruction of another lane
-/// than compute may run as soon as what it waits for is done and until compute waits for it, so its
-/// buffers live all that time.
+/// than compute may run as soon as what it waits for is done and until compute knows that it is
+/// done, so its buffers live all that time.
 std::vector<StorageRequest> buffer_lifetimes(const Program& program);
+
+/// The most bytes that each category has in use at one moment, by arena.
+std::array<std::array<int64_t, kCategoryCount>, kArenaCount> arena_peaks(const Program& program);
 
 }  // namespace ftrun

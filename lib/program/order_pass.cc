@@ -1,56 +1,203 @@
 #include <algorithm>
 #include <array>
 #include <utility>
+#include <vector>
 
+#include "program/lifetime.h"
 #include "program/passes.h"
 
 namespace ftrun {
 namespace {
 
-bool any_overlap(const std::vector<Range>& a, const std::vector<Range>& b) {
-  return std::any_of(a.begin(), a.end(), [&](const Range& x) {
-    return std::any_of(b.begin(), b.end(), [&](const Range& y) { return overlaps(x, y); });
-  });
+constexpr auto kComputeLane = static_cast<size_t>(Lane::kCompute);
+
+LaneClock nothing_done() {
+  LaneClock clock{};
+  clock.fill(-1);
+  return clock;
 }
 
-/// Read after write, write after read, write after write.
-bool conflicts(const Instr& later, const Instr& earlier) {
-  return any_overlap(later.reads, earlier.writes) || any_overlap(later.writes, earlier.reads) ||
-         any_overlap(later.writes, earlier.writes);
-}
+/// Who touched which bytes of each buffer so far, by lane.
+class AccessLog {
+ public:
+  explicit AccessLog(size_t buffers) : buffers_(buffers) {}
 
-/// The last earlier instruction of another lane that `at` conflicts with, or -1. What stands before
-/// it on that lane is done when it is.
-InstrId last_conflict(const Program& program, size_t at, Lane lane) {
-  for (size_t i = at; i-- > 0;) {
-    const Instr& earlier = program.instrs[i];
-    if (earlier.lane == lane && conflicts(program.instrs[at], earlier)) return static_cast<InstrId>(i);
+  void add(InstrId id, const Instr& instr) {
+    for (const Range& range : instr.reads) note(id, range, log_of(range, instr.lane).reads);
+    for (const Range& range : instr.writes) note(id, range, log_of(range, instr.lane).writes);
   }
-  return -1;
-}
+
+  /// The last instruction of `lane` that wrote what `instr` touches or read what it writes, or -1.
+  /// What stands before it on that lane is done when it is.
+  InstrId last_conflict(const Instr& instr, Lane lane) {
+    InstrId last = -1;
+    for (const Range& range : instr.reads)
+      last = std::max(last, last_meeting(range, log_of(range, lane).writes));
+    for (const Range& range : instr.writes) {
+      last = std::max(last, last_meeting(range, log_of(range, lane).writes));
+      last = std::max(last, last_meeting(range, log_of(range, lane).reads));
+    }
+    return last;
+  }
+
+ private:
+  struct Access {
+    InstrId id;
+    int64_t begin;
+    int64_t end;
+  };
+  struct Log {
+    std::vector<Access> reads;
+    std::vector<Access> writes;
+  };
+
+  Log& log_of(const Range& range, Lane lane) {
+    return buffers_[static_cast<size_t>(range.buffer)][static_cast<size_t>(lane)];
+  }
+
+  static void note(InstrId id, const Range& range, std::vector<Access>& log) {
+    // Parameters are read in the same places all over the step: only the last time counts.
+    const int64_t end = range.offset + range.bytes;
+    const auto known = std::find_if(log.begin(), log.end(), [&](const Access& access) {
+      return access.begin == range.offset && access.end == end;
+    });
+    if (known != log.end()) log.erase(known);
+    log.push_back({id, range.offset, end});
+  }
+
+  static InstrId last_meeting(const Range& range, const std::vector<Access>& log) {
+    for (auto it = log.rbegin(); it != log.rend(); ++it)
+      if (it->begin < range.offset + range.bytes && range.offset < it->end) return it->id;
+    return -1;
+  }
+
+  std::vector<std::array<Log, kLaneCount>> buffers_;
+};
+
+/// How far compute may run ahead of what takes gradients away. Compute fills buffers (whole
+/// gradients, copies in the dtype they travel in) that live until another lane has emptied them; if
+/// it never waited, all of them would live to the end of the step. So one bucket may be under way
+/// while the next one fills.
+class BucketsInFlight {
+ public:
+  explicit BucketsInFlight(const Program& program)
+      : program_(program), filled_(program.buffers.size(), 0) {}
+
+  /// What must be done before a compute instruction starts to fill another one.
+  const LaneClock* before(const Instr& instr) {
+    if (instr.lane != Lane::kCompute) return nullptr;
+    bool starts = false;
+    for (const Range& range : instr.writes) {
+      if (!is_bucket(range)) continue;
+      filling_ = true;
+      starts |= std::exchange(filled_[static_cast<size_t>(range.buffer)], 1) == 0;
+    }
+    return starts ? &older_ : nullptr;
+  }
+
+  /// Notes an instruction of another lane that empties such a buffer.
+  void note(InstrId id, const Instr& instr) {
+    if (instr.lane == Lane::kCompute || !empties(instr)) return;
+    if (std::exchange(filling_, false)) older_ = newest_;
+    newest_[static_cast<size_t>(instr.lane)] = id;
+  }
+
+ private:
+  bool is_bucket(const Range& range) const {
+    const Buffer& buffer = program_.at(range.buffer);
+    return !buffer.persistent && buffer.category == Category::kBuckets;
+  }
+  bool empties(const Instr& instr) const {
+    return std::any_of(instr.reads.begin(), instr.reads.end(), [&](const Range& range) {
+      return is_bucket(range) && filled_[static_cast<size_t>(range.buffer)] != 0;
+    });
+  }
+
+  const Program& program_;
+  std::vector<char> filled_;
+  bool filling_ = false;
+  LaneClock newest_ = nothing_done();
+  /// All but the newest bucket.
+  LaneClock older_ = nothing_done();
+};
+
+/// Writes waits in the order of the list.
+class Orderer {
+ public:
+  Orderer(Program& program, bool overlap)
+      : program_(program),
+        overlap_(overlap),
+        known_(program.instrs.size()),
+        log_(program.buffers.size()),
+        buckets_(program) {}
+
+  void add(InstrId id) {
+    Instr& instr = program_.instrs[static_cast<size_t>(id)];
+    const auto own = static_cast<size_t>(instr.lane);
+    LaneClock& now = known_[static_cast<size_t>(id)];
+    now = latest_[own] >= 0 ? known_[static_cast<size_t>(latest_[own])] : nothing_done();
+    const LaneClock needed = needed_before(instr);
+    instr.waits.clear();
+    for (size_t lane = 0; lane < kLaneCount; ++lane)
+      if (lane != own && needed[lane] > now[lane]) wait_for(instr, needed[lane], now);
+    drop_implied(instr.waits);
+    now[own] = id;
+    log_.add(id, instr);
+    buckets_.note(id, instr);
+    latest_[own] = id;
+    if (instr.kind == InstrKind::kDecide) decision_ = id;
+  }
+
+ private:
+  LaneClock needed_before(const Instr& instr) {
+    LaneClock needed = nothing_done();
+    for (size_t lane = 0; lane < kLaneCount; ++lane) {
+      const bool compute = lane == kComputeLane;
+      const bool all = compute ? instr.hold : !overlap_ && instr.lane == Lane::kCompute;
+      needed[lane] = all ? latest_[lane] : log_.last_conflict(instr, static_cast<Lane>(lane));
+    }
+    if (instr.if_finite) needed[kComputeLane] = std::max(needed[kComputeLane], decision_);
+    if (const LaneClock* older = buckets_.before(instr))
+      for (size_t lane = 0; lane < kLaneCount; ++lane)
+        needed[lane] = std::max(needed[lane], (*older)[lane]);
+    return needed;
+  }
+
+  /// No wait is written for what is known already, not even through a third lane.
+  void wait_for(Instr& instr, InstrId wait, LaneClock& now) {
+    instr.waits.push_back(wait);
+    const auto own = static_cast<size_t>(instr.lane);
+    const LaneClock& then = known_[static_cast<size_t>(wait)];
+    for (size_t lane = 0; lane < kLaneCount; ++lane)
+      if (lane != own) now[lane] = std::max(now[lane], then[lane]);
+  }
+
+  /// The same among the waits of one instruction.
+  void drop_implied(std::vector<InstrId>& waits) const {
+    const std::vector<InstrId> all = waits;
+    std::erase_if(waits, [&](InstrId wait) {
+      const auto lane = static_cast<size_t>(program_.instr(wait).lane);
+      return std::any_of(all.begin(), all.end(), [&](InstrId other) {
+        return other != wait && known_[static_cast<size_t>(other)][lane] >= wait;
+      });
+    });
+  }
+
+  Program& program_;
+  bool overlap_;
+  /// What each instruction knows to be done when it is done itself.
+  std::vector<LaneClock> known_;
+  AccessLog log_;
+  BucketsInFlight buckets_;
+  LaneClock latest_ = nothing_done();
+  InstrId decision_ = -1;
+};
 
 }  // namespace
 
 Program order_communication(Program program, bool overlap) {
-  // Latest instruction of each lane that each lane has already waited for.
-  std::array<std::array<InstrId, kLaneCount>, kLaneCount> seen{};
-  for (auto& row : seen) row.fill(-1);
-  std::array<InstrId, kLaneCount> latest{};
-  latest.fill(-1);
-  for (size_t i = 0; i < program.instrs.size(); ++i) {
-    Instr& instr = program.instrs[i];
-    const auto own = static_cast<size_t>(instr.lane);
-    instr.waits.clear();
-    for (size_t lane = 0; lane < kLaneCount; ++lane) {
-      if (lane == own) continue;
-      InstrId wait = last_conflict(program, i, static_cast<Lane>(lane));
-      if (!overlap && instr.lane == Lane::kCompute) wait = latest[lane];
-      if (wait <= seen[own][lane]) continue;
-      instr.waits.push_back(wait);
-      seen[own][lane] = wait;
-    }
-    latest[own] = static_cast<InstrId>(i);
-  }
+  Orderer orderer(program, overlap);
+  for (size_t i = 0; i < program.instrs.size(); ++i) orderer.add(static_cast<InstrId>(i));
   return program;
 }
 

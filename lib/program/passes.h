@@ -2,23 +2,46 @@
 
 #include <cstdint>
 
+#include "partition/sharding.h"
 #include "program/program.h"
 
 namespace ftrun {
 
-// Each pass takes a program and gives back a better one that computes the same. Order of use:
-// bucket_gradients, order_communication, plan_memory, then check_programs.
+// Each pass takes a program and gives back a better one that computes the same bits. Order of use:
+// reuse_gathered, gather_within_nodes, prefetch_gathers, bucket_gradients, bucket_gathers,
+// order_communication, plan_memory, then check_programs.
 
-/// Joins neighbouring gradient all-reduces until a bucket holds `bucket_elements` elements
-/// (DeepSpeed's reduce_bucket_size). A single unit larger than that stays whole.
+/// Keeps gathered parameters from one use to the next instead of gathering them again, where at
+/// most `reuse_distance` elements are gathered between (DeepSpeed's stage3_max_reuse_distance; 0
+/// keeps nothing) and at most `max_live_elements` are alive together.
+Program reuse_gathered(Program program, int64_t reuse_distance, int64_t max_live_elements);
+
+/// Of parameters that are gathered more than once, this rank keeps what the first gather brought of
+/// its own of the node's `node.count` equal parts, in a buffer from step to step (ZeRO++'s secondary
+/// shard); later gathers of the step bring them from there, over the node alone. The first one still
+/// runs over all shards, because the update has changed them.
+Program gather_within_nodes(Program program, ShardPlace node);
+
+/// Moves gathers of parameters up so that they run beside computation: up to `prefetch_elements`
+/// ahead of their readers (stage3_prefetch_bucket_size), at least one unit unless that is 0, while at most `max_live_elements` are alive
+/// (stage3_max_live_parameters).
+Program prefetch_gathers(Program program, int64_t prefetch_elements, int64_t max_live_elements);
+
+/// Joins gradient reductions of one micro-batch until a bucket holds `bucket_elements` elements
+/// (DeepSpeed's reduce_bucket_size). A single unit larger than that stays whole. What belongs to a
+/// reduction moves with it.
 Program bucket_gradients(Program program, int64_t bucket_elements);
 
-/// Writes every instruction's waits on other lanes from what it reads and writes. With `overlap`
-/// compute waits only where data needs it; without, the instruction after a collective waits for it
-/// (DeepSpeed's overlap_comm).
+/// The same for gathers of updated parameters (allgather_bucket_size).
+Program bucket_gathers(Program program, int64_t bucket_elements);
+
+/// Writes every instruction's waits on other lanes: from what it reads and writes, on the decision
+/// where it runs only in finite steps, and so that compute is at most one bucket ahead of what
+/// takes gradients away. With `overlap` compute waits only for these; without, every compute
+/// instruction waits for all that was started before it (DeepSpeed's overlap_comm).
 Program order_communication(Program program, bool overlap);
 
-/// Gives every buffer that is not persistent its place in the arena, from lifetimes.
+/// Gives every buffer that is not persistent its place in its arena, from lifetimes.
 Program plan_memory(Program program);
 
 }  // namespace ftrun

@@ -16,24 +16,43 @@ bool overlaps(const Range& a, const Range& b) {
 }
 
 std::string_view instr_name(InstrKind kind) {
-  static constexpr std::array<std::string_view, 8> kNames{
-      "load_batch", "begin", "forward", "backward", "all_reduce", "gradient_norm", "decide", "update"};
+  static constexpr std::array<std::string_view, kInstrKinds> kNames{
+      "load_batch",    "clear",          "begin",      "forward", "backward",
+      "all_reduce",    "reduce_scatter", "all_gather", "copy",    "accumulate",
+      "gradient_norm", "decide",         "update"};
   return kNames[static_cast<size_t>(kind)];
 }
 
 std::string_view lane_name(Lane lane) {
-  return lane == Lane::kCompute ? "compute" : "communication";
+  static constexpr std::array<std::string_view, kLaneCount> kNames{"compute", "communication",
+                                                                   "to device", "to host", "disk"};
+  return kNames[static_cast<size_t>(lane)];
+}
+
+std::string_view tier_name(Tier tier) {
+  static constexpr std::array<std::string_view, 3> kNames{"device", "host", "nvme"};
+  return kNames[static_cast<size_t>(tier)];
 }
 
 std::string_view category_name(Category category) {
-  static constexpr std::array<std::string_view, 5> kNames{"parameters", "gradients", "optimizer",
-                                                          "activations", "buffers"};
+  static constexpr std::array<std::string_view, kCategoryCount> kNames{
+      "parameters", "gradients", "optimizer", "activations", "buckets", "staging", "buffers"};
   return kNames[static_cast<size_t>(category)];
+}
+
+Arena arena_of(const Buffer& buffer) {
+  if (buffer.tier == Tier::kHost) return Arena::kHost;
+  return buffer.peer_visible ? Arena::kShared : Arena::kDevice;
+}
+
+int64_t element_count(const Program& program, const Range& range) {
+  return range.bytes / dtype_bytes(program.at(range.buffer).dtype);
 }
 
 std::string instr_label(const Instr& instr) {
   std::string text(instr_name(instr.kind));
   if (instr.layer >= 0) text += cat(" layer ", instr.layer);
+  if (instr.unit >= 0) text += cat(" unit ", instr.unit);
   if (instr.micro_batch >= 0) text += cat(" mb ", instr.micro_batch);
   return text;
 }
@@ -46,6 +65,18 @@ std::string range_text(const Program& program, const Range& range) {
   return cat(buffer.name, "[", range.offset, "+", range.bytes, "]");
 }
 
+/// A column a lane beside compute.
+std::string_view lane_mark(Lane lane) {
+  static constexpr std::array<std::string_view, kLaneCount> kMarks{"", "| ", "> ", "< ", "= "};
+  return kMarks[static_cast<size_t>(lane)];
+}
+
+std::string_view group_suffix(CommGroup group) {
+  static constexpr std::array<std::string_view, 5> kNames{"", "", " of shards", " of replicas",
+                                                          " within the node"};
+  return kNames[static_cast<size_t>(group)];
+}
+
 std::string ranges_text(const Program& program, const std::vector<Range>& ranges) {
   std::vector<std::string> parts;
   for (const Range& range : ranges) parts.push_back(range_text(program, range));
@@ -54,8 +85,11 @@ std::string ranges_text(const Program& program, const std::vector<Range>& ranges
 
 void put_instr(std::ostringstream& out, const Program& program, size_t at) {
   const Instr& instr = program.instrs[at];
-  out << (at < 10 ? "   " : at < 100 ? "  " : at < 1000 ? " " : "") << at << "  "
-      << (instr.lane == Lane::kCompute ? "" : "| ") << instr_label(instr);
+  out << (at < 10     ? "   "
+          : at < 100  ? "  "
+          : at < 1000 ? " "
+                      : "")
+      << at << "  " << lane_mark(instr.lane) << instr_label(instr) << group_suffix(instr.group);
   if (instr.accumulate) out << " accumulate";
   if (instr.kind == InstrKind::kUpdate) out << (instr.decay ? " decay" : " no-decay");
   if (!instr.reads.empty()) out << "  reads " << ranges_text(program, instr.reads);
@@ -69,13 +103,30 @@ void put_instr(std::ostringstream& out, const Program& program, size_t at) {
 }
 
 void put_buffer(std::ostringstream& out, const Buffer& buffer) {
-  out << "  " << buffer.name << "  " << category_name(buffer.category) << "  " << buffer.bytes << " B";
+  out << "  " << buffer.name << "  ";
+  if (buffer.tier != Tier::kDevice) out << tier_name(buffer.tier) << ' ';
+  out << category_name(buffer.category) << "  " << buffer.bytes << " B";
   if (buffer.persistent)
     out << "  persistent";
-  else
+  else if (buffer.arena_offset >= 0)
     out << "  arena+" << buffer.arena_offset;
+  else
+    out << "  unused";
   if (buffer.peer_visible) out << "  peer-visible";
   out << '\n';
+}
+
+}  // namespace
+
+namespace {
+
+std::string arenas_text(const Program& program) {
+  std::string text = human_bytes(program.arena(Arena::kDevice));
+  if (program.arena(Arena::kShared) > 0)
+    text += cat(" + ", human_bytes(program.arena(Arena::kShared)), " peer-visible");
+  if (program.arena(Arena::kHost) > 0)
+    text += cat(" + ", human_bytes(program.arena(Arena::kHost)), " host");
+  return text;
 }
 
 }  // namespace
@@ -83,50 +134,47 @@ void put_buffer(std::ostringstream& out, const Buffer& buffer) {
 std::string program_text(const Program& program) {
   std::ostringstream out;
   out << "program " << program.name << ": " << program.instrs.size() << " instructions, "
-      << program.buffers.size() << " buffers, arena " << human_bytes(program.arena_bytes) << "\n";
+      << program.buffers.size() << " buffers, arena " << arenas_text(program) << "\n";
   out << "buffers\n";
   for (const Buffer& buffer : program.buffers) put_buffer(out, buffer);
-  out << "instructions (| marks the communication lane)\n";
+  out << "instructions (lanes: | communication, > to device, < to host, = disk)\n";
   for (size_t i = 0; i < program.instrs.size(); ++i) put_instr(out, program, i);
   return out.str();
 }
 
 uint64_t program_hash(const Program& program) {
-  // What the text for people leaves out goes behind it.
   std::ostringstream out;
-  out << program_text(program) << program.arena_bytes;
-  for (const Buffer& buffer : program.buffers) out << ' ' << static_cast<int>(buffer.tier);
+  out << program.name;
   for (const Instr& instr : program.instrs) {
-    out << '\n' << instr.graph << ' ' << static_cast<int>(instr.group) << ' ' << dtype_name(instr.dtype);
-    for (const Binding& binding : instr.bindings)
-      out << ' ' << binding.value << '@' << binding.range.buffer << '+' << binding.range.offset;
+    if (instr.graph >= 0)
+      out << '\n' << instr_label(instr) << (instr.accumulate ? " accumulate" : "");
+    if (instr.group == CommGroup::kNone) continue;
+    out << '\n'
+        << instr_name(instr.kind) << ' ' << static_cast<int>(instr.group) << ' '
+        << dtype_name(instr.dtype) << (instr.if_finite ? " if finite" : "");
+    for (const auto* ranges : {&instr.reads, &instr.writes})
+      for (const Range& range : *ranges)
+        out << ' ' << program.at(range.buffer).name << ' ' << range.bytes;
   }
   const std::string text = out.str();
   return xxh3(text.data(), text.size());
 }
 
-MemoryAccount memory_account(const Program& program) {
-  std::array<int64_t, 5> bytes{};
-  int64_t persistent = 0;
-  for (const Buffer& buffer : program.buffers) {
-    if (!buffer.persistent) continue;
-    bytes[static_cast<size_t>(buffer.category)] += buffer.bytes;
-    persistent += buffer.bytes;
-  }
-  // The arena belongs to activations, whatever else passes through it for a moment.
-  bytes[static_cast<size_t>(Category::kActivations)] += program.arena_bytes;
+MemoryAccount memory_account(const Program& program, Tier tier) {
   MemoryAccount account;
-  for (size_t i = 0; i < bytes.size(); ++i)
-    account.by_category.emplace_back(static_cast<Category>(i), bytes[i]);
-  account.total = persistent + program.arena_bytes;
+  for (const Buffer& buffer : program.buffers) {
+    if (!buffer.persistent || buffer.tier != tier) continue;
+    account.by_category[static_cast<size_t>(buffer.category)] += buffer.bytes;
+    account.total += buffer.bytes;
+  }
+  const auto peaks = arena_peaks(program);
+  for (size_t a = 0; a < kArenaCount; ++a) {
+    const auto arena = static_cast<Arena>(a);
+    if ((arena == Arena::kHost) != (tier == Tier::kHost) || tier == Tier::kNvme) continue;
+    account.total += program.arena(arena);
+    for (size_t c = 0; c < kCategoryCount; ++c) account.by_category[c] += peaks[a][c];
+  }
   return account;
-}
-
-int64_t all_reduce_bytes(const Program& program, int64_t group_size) {
-  int64_t bytes = 0;
-  for (const Instr& instr : program.instrs)
-    if (instr.kind == InstrKind::kAllReduce) bytes += instr.writes[0].bytes;
-  return 2 * bytes * (group_size - 1) / group_size;
 }
 
 }  // namespace ftrun

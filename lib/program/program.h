@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -15,23 +16,40 @@ using BufferId = int32_t;
 using InstrId = int32_t;
 
 /// Where a buffer lies. On CPU ranks the device tier is ftrun's own accounting of main memory.
-enum class Tier : uint8_t { kDevice, kHost };
+enum class Tier : uint8_t { kDevice, kHost, kNvme };
 
 /// What a buffer holds, for the memory account.
-enum class Category : uint8_t { kParameters, kGradients, kOptimizer, kActivations, kBuffers };
+enum class Category : uint8_t {
+  kParameters,   // what forward and backward read
+  kGradients,    // what the update reads
+  kOptimizer,    // master weights and moments
+  kActivations,  // batch, values of the layers, scratch
+  kBuckets,      // gathered parameters, gradients on their way into shards
+  kStaging,      // copies of what lives in another tier
+  kBuffers,      // loss, norm, logits
+};
+inline constexpr size_t kCategoryCount = 7;
 
 struct Buffer {
   std::string name;
   Tier tier = Tier::kDevice;
   Category category = Category::kActivations;
   int64_t bytes = 0;
-  /// Lives from one step to the next. Other buffers share the arena while their lives do not meet.
+  /// Lives from one step to the next. Other buffers share an arena while their lives do not meet.
   bool persistent = false;
   /// Allocated through the communicator, so that ranks of the same machine can read it.
   bool peer_visible = false;
-  /// Byte offset in the arena, set by plan_memory; -1 for persistent buffers.
+  /// Byte offset in its arena, set by plan_memory; -1 for persistent buffers.
   int64_t arena_offset = -1;
+  /// Of its elements; U8 where values of several dtypes lie in it.
+  DType dtype = DType::kU8;
 };
+
+/// Arenas hold the buffers that are not persistent: those of the device that are private to the
+/// rank, those that peers can read, those of the host.
+enum class Arena : uint8_t { kDevice, kShared, kHost };
+inline constexpr size_t kArenaCount = 3;
+Arena arena_of(const Buffer& buffer);
 
 /// Bytes [offset, offset + bytes) of a buffer.
 struct Range {
@@ -45,22 +63,30 @@ bool overlaps(const Range& a, const Range& b);
 
 /// A sequence of instructions that runs in order; lanes run beside each other. On CPU a lane is a
 /// thread (compute: the calling one), on CUDA a stream.
-enum class Lane : uint8_t { kCompute, kCommunication };
-inline constexpr int kLaneCount = 2;
+enum class Lane : uint8_t { kCompute, kCommunication, kToDevice, kToHost, kDisk };
+inline constexpr int kLaneCount = 5;
 
 enum class InstrKind : uint8_t {
-  kLoadBatch,      // the loader's micro-batch into its buffers
-  kBegin,          // zeroes writes[0], the loss buffer, and puts this rank's stop vote there
-  kForward,        // forward list of a layer
-  kBackward,       // backward list of a layer (input and weight gradients)
-  kAllReduce,      // sums writes[0] over the ranks of `group`, in place
-  kGradientNorm,   // sum of squares of reads[*] into writes[0] (F64)
-  kDecide,         // gradient scale and `finite` from the norm and the loss
+  kLoadBatch,  // the loader's micro-batch into its buffers
+  kClear,      // zeroes its writes: padding that no list writes
+  kBegin,      // zeroes its writes and puts this rank's stop vote into writes[0], the loss buffer
+  kForward,    // forward list of a layer
+  kBackward,   // backward list of a layer (input and weight gradients)
+  kAllReduce,  // sums writes[*] over the ranks of `group`, in place
+  kReduceScatter,  // sums reads[i], one block a rank of `group`, and keeps this rank's in writes[i]
+  kAllGather,      // writes[i] gets reads[i] of every rank of `group`
+  kCopy,           // reads[0] into writes[0], converted where dtypes differ, or to another tier
+  kAccumulate,     // reads[0] added to writes[0]
+  kGradientNorm,   // sum of squares of reads[i] into writes[i] (one F64 each)
+  kDecide,         // gradient scale and `finite` from the norm (reads[0]) and the loss (reads[1])
   kUpdate,         // optimizer over one range of parameters
 };
+inline constexpr size_t kInstrKinds = static_cast<size_t>(InstrKind::kUpdate) + 1;
 
-/// Groups of ranks a collective runs over.
-enum class CommGroup : uint8_t { kNone, kData };
+/// Groups of ranks a collective runs over: all that share the batch; those that share one copy of
+/// the state; those that hold the same part of it; neighbours among those that share, which keep a
+/// second copy of the parameters between them.
+enum class CommGroup : uint8_t { kNone, kData, kShard, kReplica, kNode };
 
 /// Storage of one value of a layer's graph.
 struct Binding {
@@ -85,48 +111,68 @@ struct Instr {
   std::vector<Binding> bindings;
   /// Parameter gradients are added to (kForward, kBackward); false: the first write of the step.
   bool accumulate = false;
-  /// kAllReduce.
+  /// Of collectives.
   CommGroup group = CommGroup::kNone;
   DType dtype = DType::kF32;
-  /// kUpdate: reads = {gradient}, writes = {parameters, state...}; weight decay applies or not.
+  /// kUpdate: reads = {gradient, ...}, writes = {weights, states..., [copy of the weights]}.
   bool decay = false;
+  bool writes_copy = false;
+  /// kUpdate: place of the first element among all parameters of the model, the same in every
+  /// layout.
+  int64_t first_element = 0;
+  /// The unit whose parameters or gradients it moves; else -1.
+  int32_t unit = -1;
+  /// May not start before the compute instruction that stands before it is done. What brings
+  /// parameters has it, so that they come when there is room and not before.
+  bool hold = false;
+  /// Brings parameters to the compute instruction behind it: the prefetch pass may move it up.
+  bool ahead = false;
+  /// Belongs to the reduction before it: the bucket pass moves both.
+  bool follows = false;
 };
 
-/// The step of every rank of a rank class: same instructions, same sizes.
+/// The step of one rank. Ranks differ in where in a whole buffer their own part lies.
 struct Program {
   std::string name;
   std::vector<Buffer> buffers;
   std::vector<Instr> instrs;
-  /// Bytes of the arena that holds all buffers that are not persistent, by tier; set by plan_memory.
-  int64_t arena_bytes = 0;
+  /// Bytes of each arena; set by plan_memory.
+  std::array<int64_t, kArenaCount> arena_bytes{};
 
   const Buffer& at(BufferId id) const { return buffers[static_cast<size_t>(id)]; }
   const Instr& instr(InstrId id) const { return instrs[static_cast<size_t>(id)]; }
+  int64_t arena(Arena which) const { return arena_bytes[static_cast<size_t>(which)]; }
 };
+
+/// Elements of a range by its buffer's dtype.
+int64_t element_count(const Program& program, const Range& range);
 
 std::string_view instr_name(InstrKind kind);
 std::string_view lane_name(Lane lane);
+std::string_view tier_name(Tier tier);
 std::string_view category_name(Category category);
 
 /// "backward layer 3 mb 0": how an instruction is called in messages and traces.
 std::string instr_label(const Instr& instr);
 
-/// The whole program, a line an instruction, with buffers and memory; what `ftrun plan --program` prints.
+/// The whole program, a line an instruction, with buffers and memory; what `ftrun plan --program`
+/// prints.
 std::string program_text(const Program& program);
 
-/// Hash of everything that must be equal on ranks of a class; ranks compare it before the first
-/// collective.
+/// Hash of everything that must be equal on all ranks: the layers they run, the collectives and
+/// what those carry. Ranks compare it before the first one.
 uint64_t program_hash(const Program& program);
 
-/// Bytes by category: persistent buffers plus what the arena holds at its fullest moment.
+/// Bytes of one tier by category: persistent buffers, and what each category had in the arenas at
+/// its own fullest moment.
 struct MemoryAccount {
-  std::vector<std::pair<Category, int64_t>> by_category;
-  /// Persistent buffers plus the arena.
+  std::array<int64_t, kCategoryCount> by_category{};
+  /// What is allocated: persistent buffers plus arenas. Less than the sum over categories where
+  /// their fullest moments differ.
   int64_t total = 0;
-};
-MemoryAccount memory_account(const Program& program);
 
-/// Bytes this rank's collectives move, by the theory of the ring: 2 (n-1)/n of an all-reduce's bytes.
-int64_t all_reduce_bytes(const Program& program, int64_t group_size);
+  int64_t at(Category category) const { return by_category[static_cast<size_t>(category)]; }
+};
+MemoryAccount memory_account(const Program& program, Tier tier);
 
 }  // namespace ftrun

@@ -6,29 +6,30 @@
 #include <utility>
 
 #include "base/error.h"
+#include "program/layer_instr.h"
 #include "program/passes.h"
+#include "program/unit_store.h"
 
 namespace ftrun {
 
-std::string optimizer_buffer_name(int32_t state) { return cat("optimizer.", state); }
-
-StepLayouts step_layouts(const Partition& partition) {
-  return {flat_layout(partition, FlatOrder::kForward), flat_layout(partition, FlatOrder::kBackward)};
+std::string optimizer_buffer_name(int32_t state) {
+  return cat("optimizer.", state);
 }
 
 namespace {
 
-constexpr int64_t kFloat = 4;
-constexpr int64_t kDouble = 8;
-
-/// Emits the plain program; storage plans of a graph are made once and used by every layer that
-/// shares it.
+/// Emits the plain program of a step; storage plans of a graph are made once and used by every
+/// layer that shares it.
 class StepBuilder {
  public:
-  StepBuilder(std::string name, const ModelDescription& model, const Partition& partition)
-      : model_(model), partition_(partition), layouts_(step_layouts(partition)) {
+  StepBuilder(std::string name, const ModelDescription& model, const Partition& partition,
+              const StepOptions& options, bool trains)
+      : model_(model),
+        partition_(partition),
+        options_(options),
+        trains_(trains),
+        store_(program_, model, partition, options.state, trains) {
     program_.name = std::move(name);
-    parameters_ = persistent(buffer_names::kParameters, Category::kParameters, layouts_.parameters.total * kFloat);
     for (const LayerGraph& graph : model.graphs) {
       forward_.push_back(plan_scratch(graph, graph.forward));
       backward_.push_back(plan_scratch(graph, graph.backward));
@@ -36,329 +37,357 @@ class StepBuilder {
     }
   }
 
-  BufferId persistent(const std::string& name, Category category, int64_t bytes, bool peer_visible = false) {
-    program_.buffers.push_back({name, Tier::kDevice, category, bytes, true, peer_visible, -1});
-    return last_buffer();
+  /// Where a layer's boundary values of one micro-batch lie.
+  struct Flow {
+    int32_t micro_batch = 0;
+    std::map<Port, BufferId> ports;  // batch inputs and the rope table
+    std::vector<BufferId> hidden;    // output of each layer
+    std::vector<BufferId> on_host;   // where it waits for backward, or -1
+    std::vector<BufferId> saved;     // of each layer
+    /// Where outputs that leave for the host lie in turn.
+    std::vector<BufferId> slots;
+  };
+
+  BufferId persistent(const std::string& name, DType dtype, int64_t elements) {
+    return add({.name = name,
+                .category = Category::kBuffers,
+                .bytes = elements * dtype_bytes(dtype),
+                .persistent = true,
+                .dtype = dtype});
   }
 
-  BufferId temporary(std::string name, Category category, int64_t bytes) {
-    program_.buffers.push_back({std::move(name), Tier::kDevice, category, bytes, false, false, -1});
-    return last_buffer();
-  }
+  void begin(std::vector<BufferId> cleared);
+  void reduce_loss(BufferId loss);
+  Flow load_batch(int32_t micro_batch);
+  /// `keep`: for a backward pass; `first`: the step's first write of gradients.
+  void forward(Flow& flow, BufferId result, bool keep);
+  /// With `last`, gradients of the whole step are complete behind it.
+  void backward(Flow& flow, bool last);
+  void decide(BufferId norm, BufferId loss);
 
+  UnitStore& store() { return store_; }
+  Step finish();
+
+ private:
+  BufferId add(Buffer buffer) {
+    program_.buffers.push_back(std::move(buffer));
+    return static_cast<BufferId>(program_.buffers.size()) - 1;
+  }
+  BufferId temporary(std::string name, int64_t bytes, Tier tier = Tier::kDevice) {
+    return add({.name = std::move(name), .tier = tier, .bytes = bytes});
+  }
   Range whole(BufferId id) const { return {id, 0, program_.at(id).bytes}; }
-
   Instr& emit(InstrKind kind) {
     program_.instrs.emplace_back().kind = kind;
     return program_.instrs.back();
   }
 
-  void begin(BufferId loss) { emit(InstrKind::kBegin).writes = {whole(loss)}; }
-
-  void all_reduce(const Range& range, DType dtype) {
-    Instr& instr = emit(InstrKind::kAllReduce);
-    instr.lane = Lane::kCommunication;
-    instr.group = CommGroup::kData;
-    instr.dtype = dtype;
-    instr.reads = instr.writes = {range};
-  }
-
-  /// Where a layer's boundary values of one micro-batch lie.
-  struct Flow {
-    std::map<Port, BufferId> ports;   // batch inputs and the rope table
-    std::vector<BufferId> hidden;     // output of each layer
-    std::vector<BufferId> saved;      // of each layer
-  };
-
-  Flow load_batch(int32_t micro_batch) {
-    Flow flow;
-    const int64_t bytes = model_.batch.rows * model_.batch.row_tokens * kFloat;
-    std::vector<Range> writes;
-    for (const Port port : kBatchPorts) {
-      flow.ports[port] = temporary(cat(port_name(port), ".", micro_batch), Category::kActivations, bytes);
-      writes.push_back(whole(flow.ports[port]));
-    }
-    Instr& instr = emit(InstrKind::kLoadBatch);
-    instr.micro_batch = micro_batch;
-    instr.writes = std::move(writes);
-    return flow;
-  }
-
-  void forward(Flow& flow, int32_t micro_batch, BufferId result, bool keep, bool first_write);
-  /// With `last`, the gradients of each unit are reduced as soon as no earlier layer adds to them.
-  void backward(Flow& flow, int32_t micro_batch, bool last);
-
-  void add_gradients() {
-    gradients_ = persistent(buffer_names::kGradients, Category::kGradients, layouts_.gradients.total * kFloat, true);
-  }
-  BufferId gradients() const { return gradients_; }
-
-  /// One update instruction for each run of parameters with the same weight decay.
-  void update(const std::vector<BufferId>& states, const std::function<bool(const TensorInfo&)>& decays);
-  Program take() { return std::move(program_); }
-  const StepLayouts& layouts() const { return layouts_; }
-  BufferId parameters() const { return parameters_; }
-
-  /// Reduces the gradients of units that the backward pass of layer `l` completes.
-  void reduce_finished_units(size_t l);
-
- private:
-  BufferId last_buffer() const { return static_cast<BufferId>(program_.buffers.size()) - 1; }
-
-  Range unit_range(const FlatLayout& layout, UnitId unit, BufferId buffer) const {
-    return {buffer, layout.at(unit) * kFloat, partition_.unit(unit).padded * kFloat};
-  }
-
-  Range param_range(const ParamPlace& place, const FlatLayout& layout, BufferId buffer, int64_t bytes) const {
-    return {buffer, (layout.at(place.unit) + place.position) * kFloat, bytes};
-  }
-
-  /// Ranges of a layer's parameters and, when there are gradients, of their gradients.
-  void bind_params(size_t l, std::vector<Binding>& bindings, bool gradients) const {
-    const Layer& layer = model_.layers[l];
-    const LayerGraph& graph = model_.graph_of(layer);
-    for (size_t i = 0; i < layer.params.size(); ++i) {
-      const ParamPlace& place = partition_.places[l][i];
-      const ValueId id = layer.params[i].value;
-      const Value& value = graph.at(id);
-      bindings.push_back({id, param_range(place, layouts_.parameters, parameters_, value.bytes())});
-      if (gradients && value.grad >= 0)
-        bindings.push_back({value.grad, param_range(place, layouts_.gradients, gradients_, value.bytes())});
-    }
-  }
-
-  void bind_scratch(const LayerGraph& graph, const ScratchPlan& plan, const std::string& name,
-                    std::vector<Binding>& bindings) {
-    if (plan.bytes == 0) return;
-    const BufferId scratch = temporary(name, Category::kActivations, plan.bytes);
-    for (size_t v = 0; v < plan.offset.size(); ++v)
-      if (plan.offset[v] >= 0)
-        bindings.push_back({static_cast<ValueId>(v), {scratch, plan.offset[v], graph.values[v].bytes()}});
-  }
-
-  void bind_saved(const LayerGraph& graph, const ScratchPlan& plan, BufferId saved, std::vector<Binding>& bindings) {
-    for (size_t v = 0; v < plan.offset.size(); ++v)
-      if (plan.offset[v] >= 0)
-        bindings.push_back({static_cast<ValueId>(v), {saved, plan.offset[v], graph.values[v].bytes()}});
-  }
-
-  void bind_inputs(const LayerGraph& graph, const Flow& flow, size_t layer, std::vector<Binding>& bindings) {
-    for (const ValueId id : graph.with_role(ValueRole::kInput)) {
-      const Port port = graph.at(id).port;
-      const BufferId from = port == Port::kHidden ? flow.hidden[layer - 1] : flow.ports.at(port);
-      bindings.push_back({id, whole(from)});
-    }
-  }
-
-  void bind_outputs(const LayerGraph& graph, Flow& flow, size_t layer, int32_t micro_batch, BufferId result,
-                    std::vector<Binding>& bindings) {
-    for (const ValueId id : graph.with_role(ValueRole::kOutput)) {
-      const Value& value = graph.at(id);
-      BufferId to = result;
-      if (value.port == Port::kHidden || value.port == Port::kRope)
-        to = temporary(cat(port_name(value.port), ".", layer, ".", micro_batch), Category::kActivations, value.bytes());
-      if (value.port == Port::kHidden) flow.hidden[layer] = to;
-      if (value.port == Port::kRope) flow.ports[Port::kRope] = to;
-      bindings.push_back({id, {to, 0, value.bytes()}});
-    }
-  }
-
-  /// Reads and writes of an instruction from what its list touches.
-  void list_ranges(Instr& instr, const LayerGraph& graph, const std::vector<Op>& list) const {
-    std::map<ValueId, Range> where;
-    for (const Binding& binding : instr.bindings) where[binding.value] = binding.range;
-    std::set<ValueId> reads;
-    std::set<ValueId> writes;
-    for (const Op& op : list) {
-      for (const ValueId id : op.in)
-        if (!writes.contains(id)) reads.insert(id);
-      writes.insert(op.out.begin(), op.out.end());
-      if (op.workspace >= 0) writes.insert(op.workspace);
-    }
-    for (const ValueId id : reads) add_range(instr.reads, where.at(id));
-    for (const ValueId id : writes) add_range(instr.writes, where.at(id));
-    if (instr.accumulate)
-      for (const ValueId id : writes)
-        if (graph.at(id).role == ValueRole::kParamGrad) add_range(instr.reads, where.at(id));
-  }
-
-  static void add_range(std::vector<Range>& ranges, const Range& range) {
-    for (Range& known : ranges) {
-      if (known.buffer != range.buffer) continue;
-      if (known.offset + known.bytes == range.offset) {
-        known.bytes += range.bytes;
-        return;
-      }
-      if (range.offset >= known.offset && range.offset + range.bytes <= known.offset + known.bytes) return;
-    }
-    ranges.push_back(range);
-  }
-
-  void keep_only_used(Instr& instr, const std::vector<Op>& list) const {
-    std::set<ValueId> used;
-    for (const Op& op : list) {
-      used.insert(op.in.begin(), op.in.end());
-      used.insert(op.out.begin(), op.out.end());
-      used.insert(op.workspace);
-    }
-    std::erase_if(instr.bindings, [&](const Binding& b) { return !used.contains(b.value); });
-  }
-
-  /// The first layer in backward order that writes a parameter's gradient overwrites, later ones add.
-  bool accumulates(const Layer& layer) {
-    bool seen = false;
-    bool fresh = false;
-    for (const GraphParam& param : layer.params)
-      for (const TensorId tensor : param.tensors) (written_.insert(tensor).second ? fresh : seen) = true;
-    require(!(seen && fresh), "a layer's gradients are all new or all known");
-    return seen;
-  }
+  BufferId hidden_buffer(Flow& flow, size_t layer, int64_t bytes, bool leaves);
+  void place_inputs(const LayerGraph& graph, const Flow& flow, size_t layer,
+                    ValuePlaces& places) const;
+  void place_outputs(const LayerGraph& graph, Flow& flow, size_t layer, BufferId result,
+                     bool leaves, ValuePlaces& places);
+  /// Makes the parameters that `list` reads readable and places them.
+  void bring_parameters(size_t layer, int32_t micro_batch, const std::vector<Op>& list,
+                        ValuePlaces& places);
+  void place_gradients(size_t layer, int32_t micro_batch, const std::vector<Op>& list,
+                       ValuePlaces& places);
+  void place_scratch(const LayerGraph& graph, const ScratchPlan& plan, const std::string& name,
+                     ValuePlaces& places);
+  void run_list(InstrKind kind, size_t layer, int32_t micro_batch, const std::vector<Op>& list,
+                const ValuePlaces& places, bool accumulate);
+  bool accumulates(const Layer& layer, int32_t micro_batch);
+  void send_to_host(Flow& flow, size_t layer);
+  void bring_back(Flow& flow, size_t layer);
 
   const ModelDescription& model_;
   const Partition& partition_;
-  const StepLayouts layouts_;
+  const StepOptions& options_;
+  const bool trains_;
   Program program_;
-  BufferId parameters_ = -1;
-  BufferId gradients_ = -1;
+  UnitStore store_;
   std::vector<ScratchPlan> forward_;
   std::vector<ScratchPlan> backward_;
   std::vector<ScratchPlan> saved_;
   std::set<TensorId> written_;
+  int32_t written_in_ = -1;
 };
 
-void StepBuilder::forward(Flow& flow, int32_t micro_batch, BufferId result, bool keep, bool first_write) {
-  flow.hidden.assign(model_.layers.size(), -1);
-  flow.saved.assign(model_.layers.size(), -1);
-  for (size_t l = 0; l < model_.layers.size(); ++l) {
-    const Layer& layer = model_.layers[l];
-    const LayerGraph& graph = model_.graph_of(layer);
-    const auto g = static_cast<size_t>(layer.graph);
-    Instr instr;
-    instr.kind = InstrKind::kForward;
-    instr.layer = static_cast<int32_t>(l);
-    instr.micro_batch = micro_batch;
-    instr.graph = layer.graph;
-    bind_inputs(graph, flow, l, instr.bindings);
-    bind_outputs(graph, flow, l, micro_batch, result, instr.bindings);
-    bind_params(l, instr.bindings, keep);
-    bind_scratch(graph, forward_[g], cat("scratch.f", l, ".", micro_batch), instr.bindings);
-    if (keep && saved_[g].bytes > 0) {
-      flow.saved[l] = temporary(cat("saved.", l, ".", micro_batch), Category::kActivations, saved_[g].bytes);
-      bind_saved(graph, saved_[g], flow.saved[l], instr.bindings);
-    }
-    // The head's kernel makes its matrix's gradient in the forward pass.
-    instr.accumulate = keep && layer.kind == LayerKind::kHead && !first_write;
-    keep_only_used(instr, graph.forward);
-    list_ranges(instr, graph, graph.forward);
-    program_.instrs.push_back(std::move(instr));
+void StepBuilder::begin(std::vector<BufferId> cleared) {
+  Instr& instr = emit(InstrKind::kBegin);
+  for (const BufferId buffer : cleared) instr.writes.push_back(whole(buffer));
+}
+
+void StepBuilder::reduce_loss(BufferId loss) {
+  if (options_.state.shard.count * options_.state.replicas == 1) return;
+  Instr& instr = emit(InstrKind::kAllReduce);
+  instr.lane = Lane::kCommunication;
+  instr.group = CommGroup::kData;
+  instr.dtype = DType::kF64;
+  instr.reads = instr.writes = {whole(loss)};
+}
+
+StepBuilder::Flow StepBuilder::load_batch(int32_t micro_batch) {
+  Flow flow;
+  flow.micro_batch = micro_batch;
+  const int64_t bytes = model_.batch.rows * model_.batch.row_tokens * dtype_bytes(DType::kI32);
+  std::vector<Range> writes;
+  for (const Port port : kBatchPorts) {
+    flow.ports[port] = temporary(cat(port_name(port), ".", micro_batch), bytes);
+    writes.push_back(whole(flow.ports[port]));
+  }
+  Instr& instr = emit(InstrKind::kLoadBatch);
+  instr.micro_batch = micro_batch;
+  instr.writes = std::move(writes);
+  return flow;
+}
+
+void StepBuilder::place_inputs(const LayerGraph& graph, const Flow& flow, size_t layer,
+                               ValuePlaces& places) const {
+  for (const ValueId id : graph.with_role(ValueRole::kInput)) {
+    const Port port = graph.at(id).port;
+    places[id] = whole(port == Port::kHidden ? flow.hidden[layer - 1] : flow.ports.at(port));
   }
 }
 
-void StepBuilder::backward(Flow& flow, int32_t micro_batch, bool last) {
+/// Outputs that leave for the host use three buffers in turn: a layer writes one while the next to
+/// last is still on its way. With a buffer each, all would stay until backward.
+BufferId StepBuilder::hidden_buffer(Flow& flow, size_t layer, int64_t bytes, bool leaves) {
+  const auto name = [&](size_t index) { return cat("hidden.", index, ".", flow.micro_batch); };
+  constexpr size_t kSlots = 3;
+  if (!leaves) return temporary(name(layer), bytes);
+  if (flow.slots.size() < kSlots) flow.slots.push_back(temporary(name(layer), bytes));
+  const BufferId slot = flow.slots[layer % kSlots];
+  require(program_.at(slot).bytes == bytes, "layers hand on equally much");
+  return slot;
+}
+
+void StepBuilder::place_outputs(const LayerGraph& graph, Flow& flow, size_t layer, BufferId result,
+                                bool leaves, ValuePlaces& places) {
+  for (const ValueId id : graph.with_role(ValueRole::kOutput)) {
+    const Value& value = graph.at(id);
+    BufferId to = result;
+    if (value.port == Port::kHidden) {
+      to = flow.hidden[layer] = hidden_buffer(flow, layer, value.bytes(), leaves);
+    } else if (value.port == Port::kRope) {
+      to = temporary(cat(port_name(value.port), ".", layer, ".", flow.micro_batch), value.bytes());
+      flow.ports[Port::kRope] = to;
+    }
+    places[id] = {to, 0, value.bytes()};
+  }
+}
+
+void StepBuilder::bring_parameters(size_t l, int32_t micro_batch, const std::vector<Op>& list,
+                                   ValuePlaces& places) {
+  std::set<ValueId> read;
+  for (const Op& op : list) read.insert(op.in.begin(), op.in.end());
+  const Layer& layer = model_.layers[l];
+  const LayerGraph& graph = model_.graph_of(layer);
+  for (size_t i = 0; i < layer.params.size(); ++i) {
+    const ValueId id = layer.params[i].value;
+    if (!read.contains(id)) continue;
+    const ParamPlace& place = partition_.places[l][i];
+    store_.bring(place.unit, micro_batch);
+    places[id] = store_.parameters(place, graph.at(id).bytes());
+  }
+}
+
+/// Places of the gradients that `list` writes: asking for one makes room for it.
+void StepBuilder::place_gradients(size_t l, int32_t micro_batch, const std::vector<Op>& list,
+                                  ValuePlaces& places) {
+  std::set<ValueId> made;
+  for (const Op& op : list) made.insert(op.out.begin(), op.out.end());
+  const Layer& layer = model_.layers[l];
+  const LayerGraph& graph = model_.graph_of(layer);
+  for (size_t i = 0; i < layer.params.size(); ++i) {
+    const ValueId id = graph.at(layer.params[i].value).grad;
+    if (id < 0 || !made.contains(id)) continue;
+    places[id] = store_.gradient(partition_.places[l][i], graph.at(id).bytes(), micro_batch);
+  }
+}
+
+void StepBuilder::place_scratch(const LayerGraph& graph, const ScratchPlan& plan,
+                                const std::string& name, ValuePlaces& places) {
+  if (plan.bytes > 0) place_planned(graph, plan, temporary(name, plan.bytes), places);
+}
+
+void StepBuilder::run_list(InstrKind kind, size_t layer, int32_t micro_batch,
+                           const std::vector<Op>& list, const ValuePlaces& places,
+                           bool accumulate) {
+  Instr instr;
+  instr.kind = kind;
+  instr.layer = static_cast<int32_t>(layer);
+  instr.micro_batch = micro_batch;
+  instr.graph = model_.layers[layer].graph;
+  instr.accumulate = accumulate;
+  bind_list(instr, model_.graphs[static_cast<size_t>(instr.graph)], list, places);
+  program_.instrs.push_back(std::move(instr));
+}
+
+/// The first layer in backward order that writes a parameter's gradient overwrites, later ones add:
+/// within a step where one buffer holds it all the time, else within a micro-batch.
+bool StepBuilder::accumulates(const Layer& layer, int32_t micro_batch) {
+  if (!store_.lists_accumulate() && std::exchange(written_in_, micro_batch) != micro_batch)
+    written_.clear();
+  bool seen = false;
+  bool fresh = false;
+  for (const GraphParam& param : layer.params)
+    for (const TensorId tensor : param.tensors)
+      (written_.insert(tensor).second ? fresh : seen) = true;
+  require(!(seen && fresh), "a layer's gradients are all new or all known");
+  return seen;
+}
+
+void StepBuilder::forward(Flow& flow, BufferId result, bool keep) {
+  const size_t layers = model_.layers.size();
+  const int32_t m = flow.micro_batch;
+  flow.hidden.assign(layers, -1);
+  flow.on_host.assign(layers, -1);
+  flow.saved.assign(layers, -1);
+  for (size_t l = 0; l < layers; ++l) {
+    const Layer& layer = model_.layers[l];
+    const LayerGraph& graph = model_.graph_of(layer);
+    const auto g = static_cast<size_t>(layer.graph);
+    ValuePlaces places;
+    bring_parameters(l, m, graph.forward, places);
+    place_inputs(graph, flow, l, places);
+    place_outputs(graph, flow, l, result, keep && options_.offload_activations, places);
+    place_scratch(graph, forward_[g], cat("scratch.f", l, ".", m), places);
+    if (keep) place_gradients(l, m, graph.forward, places);
+    if (keep && saved_[g].bytes > 0) {
+      flow.saved[l] = temporary(cat("saved.", l, ".", m), saved_[g].bytes);
+      place_planned(graph, saved_[g], flow.saved[l], places);
+    }
+    // The head's kernel makes its matrix's gradient in the forward pass: the first of its
+    // micro-batch.
+    const bool accumulate =
+        keep && layer.kind == LayerKind::kHead && m > 0 && store_.lists_accumulate();
+    run_list(InstrKind::kForward, l, m, graph.forward, places, accumulate);
+    store_.release();
+    if (keep && options_.offload_activations && l > 0 && l + 1 < layers) send_to_host(flow, l - 1);
+  }
+}
+
+/// The input of a block has been read by its forward pass: it leaves the device until backward.
+void StepBuilder::send_to_host(Flow& flow, size_t layer) {
+  const BufferId from = flow.hidden[layer];
+  flow.on_host[layer] = temporary(cat("hidden_on_host.", layer, ".", flow.micro_batch),
+                                  program_.at(from).bytes, Tier::kHost);
+  Instr& instr = emit(InstrKind::kCopy);
+  instr.lane = Lane::kToHost;
+  instr.reads = {whole(from)};
+  instr.writes = {whole(flow.on_host[layer])};
+}
+
+void StepBuilder::bring_back(Flow& flow, size_t layer) {
+  const BufferId from = flow.on_host[layer];
+  if (from < 0) return;
+  flow.hidden[layer] =
+      temporary(cat("hidden_again.", layer, ".", flow.micro_batch), program_.at(from).bytes);
+  Instr& instr = emit(InstrKind::kCopy);
+  instr.lane = Lane::kToDevice;
+  instr.hold = true;
+  instr.reads = {whole(from)};
+  instr.writes = {whole(flow.hidden[layer])};
+}
+
+void StepBuilder::backward(Flow& flow, bool last) {
+  const int32_t m = flow.micro_batch;
   BufferId incoming = -1;
   for (size_t l = model_.layers.size(); l-- > 0;) {
     const Layer& layer = model_.layers[l];
     const LayerGraph& graph = model_.graph_of(layer);
     const auto g = static_cast<size_t>(layer.graph);
-    Instr instr;
-    instr.kind = InstrKind::kBackward;
-    instr.layer = static_cast<int32_t>(l);
-    instr.micro_batch = micro_batch;
-    instr.graph = layer.graph;
-    bind_inputs(graph, flow, l, instr.bindings);
+    // The input of the layer before comes beside this layer's work.
+    if (l > 1) bring_back(flow, l - 2);
+    ValuePlaces places;
+    bring_parameters(l, m, graph.backward, places);
+    place_inputs(graph, flow, l, places);
     if (const ValueId id = graph.find(ValueRole::kOutputGrad, Port::kHidden); id >= 0)
-      instr.bindings.push_back({id, whole(incoming)});
+      places[id] = whole(incoming);
     if (const ValueId id = graph.find(ValueRole::kInputGrad, Port::kHidden); id >= 0) {
-      incoming = temporary(cat("d_hidden.", l, ".", micro_batch), Category::kActivations, graph.at(id).bytes());
-      instr.bindings.push_back({id, whole(incoming)});
+      incoming = temporary(cat("d_hidden.", l, ".", m), graph.at(id).bytes());
+      places[id] = whole(incoming);
     }
-    bind_params(l, instr.bindings, true);
-    bind_scratch(graph, backward_[g], cat("scratch.b", l, ".", micro_batch), instr.bindings);
-    if (flow.saved[l] >= 0) bind_saved(graph, saved_[g], flow.saved[l], instr.bindings);
-    instr.accumulate = accumulates(layer);
-    keep_only_used(instr, graph.backward);
-    list_ranges(instr, graph, graph.backward);
-    program_.instrs.push_back(std::move(instr));
-    if (last) reduce_finished_units(l);
+    place_gradients(l, m, graph.backward, places);
+    place_scratch(graph, backward_[g], cat("scratch.b", l, ".", m), places);
+    if (flow.saved[l] >= 0) place_planned(graph, saved_[g], flow.saved[l], places);
+    run_list(InstrKind::kBackward, l, m, graph.backward, places, accumulates(layer, m));
+    store_.release();
+    // In the order in which gradients lie, so that buckets are one range.
+    const std::vector<UnitId> units = partition_.units_of(static_cast<int>(l));
+    for (auto unit = units.rbegin(); unit != units.rend(); ++unit)
+      if (partition_.unit(*unit).layers.front() == static_cast<int>(l))
+        store_.reduce(*unit, m, last);
   }
 }
 
-void StepBuilder::reduce_finished_units(size_t l) {
-  for (const UnitId unit : layouts_.gradients.order)
-    if (partition_.unit(unit).layers.front() == static_cast<int>(l))
-      all_reduce(unit_range(layouts_.gradients, unit, gradients_), DType::kF32);
+void StepBuilder::decide(BufferId norm, BufferId loss) {
+  Instr& instr = emit(InstrKind::kDecide);
+  instr.reads = {whole(norm), whole(loss)};
 }
 
-void StepBuilder::update(const std::vector<BufferId>& states,
-                         const std::function<bool(const TensorInfo&)>& decays) {
-  for (const Unit& unit : partition_.units) {
-    for (const DecayRange& run : decay_ranges(unit, model_, decays)) {
-      const int64_t bytes = (run.end - run.begin) * kFloat;
-      const auto part = [&](const FlatLayout& layout, BufferId buffer) {
-        return Range{buffer, (layout.at(unit.id) + run.begin) * kFloat, bytes};
-      };
-      Instr& instr = emit(InstrKind::kUpdate);
-      instr.decay = run.decay;
-      instr.if_finite = true;
-      instr.reads = {part(layouts_.gradients, gradients_)};
-      instr.writes = {part(layouts_.parameters, parameters_)};
-      for (const BufferId state : states) instr.writes.push_back(part(layouts_.parameters, state));
-      // Read and written: the passes must see both.
-      instr.reads.insert(instr.reads.end(), instr.writes.begin(), instr.writes.end());
-    }
-  }
+Step StepBuilder::finish() {
+  Program program =
+      reuse_gathered(std::move(program_), options_.reuse_distance, options_.max_live_elements);
+  // What a step has written may be older than the parameters when another program runs.
+  const StateOptions& state = options_.state;
+  if (trains_)
+    program = gather_within_nodes(std::move(program), {state.node, state.shard.index % state.node});
+  program = prefetch_gathers(std::move(program), options_.overlap ? options_.prefetch_elements : 0,
+                             options_.max_live_elements);
+  program = bucket_gradients(std::move(program), options_.bucket_elements);
+  program = bucket_gathers(std::move(program), options_.gather_bucket_elements);
+  program = plan_memory(order_communication(std::move(program), options_.overlap));
+  return {std::move(program), store_.pieces()};
 }
 
 }  // namespace
 
-Program build_training_step(const ModelDescription& model, const Partition& partition, const StepOptions& options) {
+Step build_training_step(const ModelDescription& model, const Partition& partition,
+                         const StepOptions& options) {
   require(model.mode == Mode::kTrain, "a training step needs a model built for training");
-  StepBuilder builder("train", model, partition);
-  builder.add_gradients();
-  std::vector<BufferId> states;
-  for (int32_t i = 0; i < options.optimizer_states; ++i)
-    states.push_back(builder.persistent(optimizer_buffer_name(i), Category::kOptimizer,
-                                        builder.layouts().parameters.total * kFloat));
-  const BufferId loss = builder.persistent(buffer_names::kLoss, Category::kBuffers, kLossSlots * kDouble);
-  const BufferId norm = builder.persistent(buffer_names::kNorm, Category::kBuffers, kDouble);
-  builder.begin(loss);
+  StepBuilder builder("train", model, partition, options, true);
+  const BufferId loss = builder.persistent(buffer_names::kLoss, DType::kF64, kLossSlots);
+  const BufferId norm =
+      builder.persistent(buffer_names::kNorm, DType::kF64, builder.store().norm_slots());
+  builder.begin({loss, norm});
   for (int32_t m = 0; m < options.micro_batches; ++m) {
+    const bool last = m + 1 == options.micro_batches;
     StepBuilder::Flow flow = builder.load_batch(m);
-    builder.forward(flow, m, loss, true, m == 0);
-    if (m + 1 == options.micro_batches) builder.all_reduce(builder.whole(loss), DType::kF64);
-    builder.backward(flow, m, m + 1 == options.micro_batches);
+    builder.forward(flow, loss, true);
+    if (last) builder.reduce_loss(loss);
+    builder.backward(flow, last);
   }
-  Instr& sum = builder.emit(InstrKind::kGradientNorm);
-  sum.reads = {builder.whole(builder.gradients())};
-  sum.writes = {builder.whole(norm)};
-  Instr& decide = builder.emit(InstrKind::kDecide);
-  decide.reads = {builder.whole(norm), builder.whole(loss)};
-  builder.update(states, options.decays ? options.decays : [](const TensorInfo&) { return true; });
-  Program program = bucket_gradients(builder.take(), options.bucket_elements);
-  return plan_memory(order_communication(std::move(program), options.overlap));
+  builder.store().norm(norm);
+  builder.decide(norm, loss);
+  builder.store().update();
+  return builder.finish();
 }
 
-Program build_evaluation_step(const ModelDescription& model, const Partition& partition, const StepOptions& options) {
+Step build_evaluation_step(const ModelDescription& model, const Partition& partition,
+                           const StepOptions& options) {
   require(model.mode == Mode::kEvaluate, "an evaluation step needs a model built for evaluation");
-  StepBuilder builder("evaluate", model, partition);
-  const BufferId loss = builder.persistent(buffer_names::kLoss, Category::kBuffers, kLossSlots * kDouble);
-  builder.begin(loss);
+  StepBuilder builder("evaluate", model, partition, options, false);
+  const BufferId loss = builder.persistent(buffer_names::kLoss, DType::kF64, kLossSlots);
+  builder.begin({loss});
   for (int32_t m = 0; m < options.micro_batches; ++m) {
     StepBuilder::Flow flow = builder.load_batch(m);
-    builder.forward(flow, m, loss, false, true);
+    builder.forward(flow, loss, false);
   }
-  builder.all_reduce(builder.whole(loss), DType::kF64);
-  return plan_memory(order_communication(builder.take(), options.overlap));
+  builder.reduce_loss(loss);
+  return builder.finish();
 }
 
-Program build_logits_step(const ModelDescription& model, const Partition& partition) {
+Step build_logits_step(const ModelDescription& model, const Partition& partition,
+                       const StepOptions& options) {
   require(model.mode == Mode::kLogits, "a logits step needs a model built for logits");
-  StepBuilder builder("logits", model, partition);
+  StepBuilder builder("logits", model, partition, options, false);
   StepBuilder::Flow flow = builder.load_batch(0);
-  const BufferId logits = builder.persistent(buffer_names::kLogits, Category::kBuffers,
-                                             model.batch.tokens() * model.vocab_rows * kFloat);
-  builder.forward(flow, 0, logits, false, true);
-  return plan_memory(order_communication(builder.take(), true));
+  const BufferId logits = builder.persistent(buffer_names::kLogits, model.dtypes.compute,
+                                             model.batch.tokens() * model.vocab_rows);
+  builder.forward(flow, logits, false);
+  return builder.finish();
 }
 
 }  // namespace ftrun

@@ -1,7 +1,9 @@
 #include "program/step_plan.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "base/error.h"
 #include "model/families.h"
 #include "model/tensors.h"
 
@@ -9,47 +11,138 @@ namespace ftrun {
 
 std::vector<std::string> optimizer_state_kinds(const OptimizerConfig& optimizer) {
   if (optimizer.type != OptimizerType::kSgd) return {"exp_avg", "exp_avg_sq"};
-  return optimizer.momentum == 0 ? std::vector<std::string>{} : std::vector<std::string>{"momentum"};
+  return optimizer.momentum == 0 ? std::vector<std::string>{}
+                                 : std::vector<std::string>{"momentum"};
 }
 
 std::function<bool(const TensorInfo&)> decay_rule(const TrainConfig& train) {
-  if (train.weight_decay_exempt == DecayExempt::kNone) return [](const TensorInfo&) { return true; };
+  if (train.weight_decay_exempt == DecayExempt::kNone)
+    return [](const TensorInfo&) { return true; };
   return [](const TensorInfo& tensor) { return decays(tensor); };
+}
+
+DataMesh data_mesh(const Config& config) {
+  const int64_t data = std::max<int64_t>(1, config.parallel.data);
+  const int64_t replicas = config.zero.stage > 0 ? config.parallel.data_replicate : 1;
+  const int64_t node = config.zero.stage == 3 ? config.zero.hpz_partition_size : 1;
+  return {static_cast<int>(data / replicas), static_cast<int>(replicas),
+          static_cast<int>(std::max<int64_t>(1, node))};
 }
 
 namespace {
 
-StepOptions step_options(const Config& config) {
+DType dtype_of(ConfigDtype dtype) {
+  switch (dtype) {
+    case ConfigDtype::kFp16:
+      return DType::kF16;
+    case ConfigDtype::kBf16:
+      return DType::kBF16;
+    case ConfigDtype::kFp32:
+      return DType::kF32;
+    case ConfigDtype::kModel:
+      break;
+  }
+  bug("a dtype is resolved");
+}
+
+ModelDtypes model_dtypes(const Config& config) {
+  return {dtype_of(training_dtype(config)), dtype_of(gradient_dtype(config))};
+}
+
+RecomputeOptions recompute_options(const RecomputeConfig& config) {
+  RecomputeOptions options;
+  options.every = config.every;
+  if (config.policy == Recompute::kSelective) options.policy.level = RecomputeLevel::kSelective;
+  if (config.policy == Recompute::kFull) options.policy.level = RecomputeLevel::kFull;
+  return options;
+}
+
+Tier tier_of(OffloadDevice device) {
+  if (device == OffloadDevice::kNone) return Tier::kDevice;
+  return device == OffloadDevice::kCpu ? Tier::kHost : Tier::kNvme;
+}
+
+StateOptions state_options(const Config& config, int rank) {
+  const DataMesh mesh = data_mesh(config);
+  StateOptions state;
+  state.stage = static_cast<int>(config.zero.stage);
+  state.shard = {mesh.shards, rank % mesh.shards};
+  state.replicas = mesh.replicas;
+  state.replica = rank / mesh.shards;
+  state.node = mesh.node;
+  state.reduce_scatter = config.zero.reduce_scatter;
+  state.communication = dtype_of(communication_dtype(config));
+  if (config.bf16.enabled && config.bf16.bf16_master_weights_and_grads) state.master = DType::kBF16;
+  if (config.bf16.enabled && config.bf16.bf16_optimizer_states) state.states = DType::kBF16;
+  state.parameter_tier = tier_of(config.zero.offload_param.device);
+  state.optimizer_tier = tier_of(config.zero.offload_optimizer.device);
+  state.optimizer_ratio = config.zero.offload_optimizer.ratio;
+  state.optimizer_states = static_cast<int32_t>(optimizer_state_kinds(config.optimizer).size());
+  state.decays = decay_rule(config.train);
+  return state;
+}
+
+int64_t elements_of(const Partition& partition) {
+  int64_t elements = 0;
+  for (const Unit& unit : partition.units) elements += unit.padded;
+  return elements;
+}
+
+/// At most a quarter of the gradients that a rank keeps in one bucket: DeepSpeed's defaults (5e8
+/// elements a bucket) would reduce a small model in one piece, after backward instead of beside it.
+int64_t bucket_of(int64_t wanted, const Config& config, const Partition& partition) {
+  int64_t elements = elements_of(partition);
+  if (config.zero.stage >= 2) elements /= data_mesh(config).shards;
+  return std::max<int64_t>(1, std::min(wanted, elements / 4));
+}
+
+StepOptions step_options(const Config& config, const Partition& partition, int rank) {
   StepOptions options;
   options.micro_batches = static_cast<int32_t>(config.gradient_accumulation_steps);
-  options.optimizer_states = static_cast<int32_t>(optimizer_state_kinds(config.optimizer).size());
-  options.decays = decay_rule(config.train);
-  options.bucket_elements = std::max<int64_t>(1, config.zero.reduce_bucket_size);
+  options.state = state_options(config, rank);
+  options.bucket_elements = bucket_of(config.zero.reduce_bucket_size, config, partition);
+  options.gather_bucket_elements = bucket_of(config.zero.allgather_bucket_size, config, partition);
+  // Of the whole model, whatever the number of ranks: DeepSpeed's default (5e7) would hold most of a
+  // small one gathered.
+  options.prefetch_elements = std::min(config.zero.prefetch_bucket_size, elements_of(partition) / 8);
+  options.max_live_elements = config.zero.max_live_parameters;
+  options.reuse_distance = config.zero.max_reuse_distance;
   options.overlap = config.zero.overlap_comm;
+  options.offload_activations = config.activation_checkpointing.cpu_checkpointing &&
+                                config.recompute.policy != Recompute::kNone;
   return options;
+}
+
+PassPlan pass(ModelDescription model, Step step) {
+  return {std::move(model), std::move(step.program), std::move(step.pieces)};
 }
 
 }  // namespace
 
-StepPlan plan_steps(const Config& config, const ModelConfig& model) {
+StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank) {
   const BatchShape shape{config.train_micro_batch_size_per_gpu, config.data.sequence_length};
-  const StepOptions options = step_options(config);
-  StepOptions once = options;
-  once.micro_batches = 1;
+  const ModelDtypes dtypes = model_dtypes(config);
   StepPlan plan;
-  plan.train.model = build_model(model, shape, Mode::kTrain);
-  plan.evaluate.model = build_model(model, shape, Mode::kEvaluate);
-  plan.partition = build_units(plan.train.model, *granularity_from_name(name_of(config.partition.unit)));
-  plan.train.program = build_training_step(plan.train.model, plan.partition, options);
-  plan.evaluate.program = build_evaluation_step(plan.evaluate.model, plan.partition, once);
+  ModelDescription train =
+      build_model(model, shape, Mode::kTrain, dtypes, recompute_options(config.recompute));
+  ModelDescription evaluate = build_model(model, shape, Mode::kEvaluate, dtypes);
+  plan.partition = build_units(
+      train, *granularity_from_name(name_of(config.partition.unit)),
+      {config.zero.param_persistence_threshold, config.zero.model_persistence_threshold});
+  plan.options = step_options(config, plan.partition, rank);
+  StepOptions once = plan.options;
+  once.micro_batches = 1;
+  Step step = build_training_step(train, plan.partition, plan.options);
+  plan.train = pass(std::move(train), std::move(step));
+  step = build_evaluation_step(evaluate, plan.partition, once);
+  plan.evaluate = pass(std::move(evaluate), std::move(step));
   return plan;
 }
 
-PassPlan plan_logits(const ModelConfig& model, const Partition& partition, int64_t tokens) {
-  PassPlan plan;
-  plan.model = build_model(model, {1, tokens}, Mode::kLogits);
-  plan.program = build_logits_step(plan.model, partition);
-  return plan;
+PassPlan plan_logits(const ModelConfig& config, const StepPlan& plan, int64_t tokens) {
+  ModelDescription model = build_model(config, {1, tokens}, Mode::kLogits, plan.train.model.dtypes);
+  Step step = build_logits_step(model, plan.partition, plan.options);
+  return pass(std::move(model), std::move(step));
 }
 
 }  // namespace ftrun

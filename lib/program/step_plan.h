@@ -13,15 +13,17 @@
 
 namespace ftrun {
 
-/// A model built for one mode and the program that runs it.
+/// A model built for one mode, the program that runs it, and where its state lies.
 struct PassPlan {
   ModelDescription model;
   Program program;
+  std::vector<StatePiece> pieces;
 };
 
-/// What a run's ranks will do, planned from texts alone: no tensors, no ranks.
+/// What a rank will do, planned from texts alone: no tensors, no ranks.
 struct StepPlan {
   Partition partition;
+  StepOptions options;
   PassPlan train;
   PassPlan evaluate;
 };
@@ -32,10 +34,20 @@ std::vector<std::string> optimizer_state_kinds(const OptimizerConfig& optimizer)
 /// What the weight decay of a run applies to: all tensors, or all but norms and biases.
 std::function<bool(const TensorInfo&)> decay_rule(const TrainConfig& train);
 
-/// Plans the steps of a resolved config. Errors of build_model.
-StepPlan plan_steps(const Config& config, const ModelConfig& model);
+/// Ranks that share one copy of the state, and copies: data-parallel ranks = shards x replicas.
+/// Rank r is shard r % shards of replica r / shards, and in a node of ranks [k, k+1) x node, which
+/// keep secondary shards between them (StateOptions::node).
+struct DataMesh {
+  int shards = 1;
+  int replicas = 1;
+  int node = 1;
+};
+DataMesh data_mesh(const Config& config);
+
+/// Plans the steps of data-parallel rank `rank` of a resolved config. Errors of build_model.
+StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank);
 
 /// The program that continues a text, for rows of at most `tokens` tokens.
-PassPlan plan_logits(const ModelConfig& model, const Partition& partition, int64_t tokens);
+PassPlan plan_logits(const ModelConfig& model, const StepPlan& plan, int64_t tokens);
 
 }  // namespace ftrun

@@ -63,6 +63,7 @@ Json manifest_json(const RunManifest& manifest) {
   json["ended"] = manifest.ended;
   json["exit_code"] = manifest.exit_code ? Json(*manifest.exit_code) : Json(nullptr);
   json["exit_reason"] = manifest.exit_reason;
+  json["exit_rank"] = manifest.exit_rank;
   json["build"] = build_json(manifest.build);
   json["machine"] = machine_json(manifest);
   json["seed"] = manifest.seed;
@@ -74,6 +75,7 @@ Json manifest_json(const RunManifest& manifest) {
   json["environment"] = manifest.environment;
   json["restarts"] = restarts_json(manifest.restarts);
   json["counters"] = manifest.counters;
+  json["memory"] = manifest.memory;
   json["config_xxh3"] = config_hash(manifest);
   json["config"] = shown_config(manifest.config);
   return json;
@@ -198,9 +200,14 @@ void read_run_part(const Fields& fields, RunManifest& manifest) {
   fields.get("ended", manifest.ended);
   if (fields.find("exit_code") != nullptr) fields.get("exit_code", manifest.exit_code.emplace());
   fields.get("exit_reason", manifest.exit_reason);
+  fields.get("exit_rank", manifest.exit_rank);
   fields.get("seed", manifest.seed);
   fields.object("environment", [&](const Fields& f) { read_map(f, manifest.environment); });
   fields.object("counters", [&](const Fields& f) { read_map(f, manifest.counters); });
+  fields.object("memory", [&](const Fields& f) {
+    for (const std::string& key : f.keys())
+      f.object(key.c_str(), [&](const Fields& part) { read_map(part, manifest.memory[key]); });
+  });
   fields.each_object("restarts",
                      [&](const Fields& f) { manifest.restarts.push_back(restart_from(f)); });
   if (const Json* config = fields.find("config"))

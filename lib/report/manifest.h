@@ -67,8 +67,12 @@ struct RunManifest {
   /// Absent while the run goes on.
   std::optional<int64_t> exit_code;
   std::string exit_reason;
+  /// Rank that was the cause of a failure; -1 for none, or when it is not known.
+  int64_t exit_rank = -1;
   std::vector<RestartRecord> restarts;
   std::map<std::string, int64_t> counters;
+  /// Rank 0's, in bytes by name: "predicted" and "allocated" by tier and category, "process".
+  std::map<std::string, std::map<std::string, int64_t>> memory;
 };
 
 /// The text of run.json: an object of "format": 1 and the fields above, secrets hidden.

@@ -74,45 +74,58 @@ TEST_CASE("a reader beside a writer sees the old or the new content, never a par
   CHECK(whole);
 }
 
-/// Passes everything on and writes down the calls that make a write durable.
+/// Passes everything on and writes down the calls that make a write durable; one of them may fail.
 class RecordingFiles : public FileSystem {
  public:
   std::vector<std::string> calls;
+  /// The call that throws: "sync"; "" for none.
+  std::string failing;
+
+  void note(const std::string& call) {
+    calls.push_back(call);
+    if (call == failing) throw Error(ExitCode::kEnvironment, call + " failed");
+  }
 
   struct File : WritableFile {
-    File(std::unique_ptr<WritableFile> file, std::vector<std::string>& calls)
-        : file_(std::move(file)), calls_(calls) {}
-    void write(const void* data, size_t size) override { file_->write(data, size); }
+    File(std::unique_ptr<WritableFile> file, RecordingFiles& owner)
+        : file_(std::move(file)), owner_(owner) {}
+    void write(const void* data, size_t size) override {
+      owner_.note("write");
+      file_->write(data, size);
+    }
     void write_at(int64_t offset, const void* data, size_t size) override {
       file_->write_at(offset, data, size);
     }
     void reserve(int64_t size) override { file_->reserve(size); }
     void sync() override {
-      calls_.push_back("sync");
+      owner_.note("sync");
       file_->sync();
     }
     void close() override {
-      calls_.push_back("close");
+      owner_.note("close");
       file_->close();
     }
     std::unique_ptr<WritableFile> file_;
-    std::vector<std::string>& calls_;
+    RecordingFiles& owner_;
   };
 
   std::unique_ptr<WritableFile> create(const std::string& path) override {
-    calls.push_back("create " + fs::path(path).filename().string());
-    return std::make_unique<File>(posix_files().create(path), calls);
+    note("create " + fs::path(path).filename().string());
+    return std::make_unique<File>(posix_files().create(path), *this);
   }
   void rename(const std::string& from, const std::string& to) override {
-    calls.push_back("rename");
+    note("rename");
     posix_files().rename(from, to);
   }
   void sync_folder(const std::string& path) override {
-    calls.push_back("sync_folder");
+    note("sync_folder");
     posix_files().sync_folder(path);
   }
   void make_folder(const std::string& path) override { posix_files().make_folder(path); }
-  void remove_all(const std::string& path) override { posix_files().remove_all(path); }
+  void remove_all(const std::string& path) override {
+    note("remove " + fs::path(path).filename().string());
+    posix_files().remove_all(path);
+  }
   std::vector<std::string> list(const std::string& folder) override {
     return posix_files().list(folder);
   }
@@ -125,7 +138,33 @@ TEST_CASE("an atomic write syncs the file before the rename and the folder after
   RecordingFiles files;
   write_file_atomic(files, folder.file("state"), "x");
   CHECK(files.calls ==
-        std::vector<std::string>{"create state.tmp", "sync", "close", "rename", "sync_folder"});
+        std::vector<std::string>{"create state.tmp", "write", "sync", "close", "rename",
+                                 "sync_folder"});
+}
+
+TEST_CASE("an atomic write that fails keeps the old content and leaves no temporary file") {
+  for (const std::string failing : {"create state.tmp", "write", "sync", "close", "rename"}) {
+    const TemporaryFolder folder;
+    put(folder.file("state"), "old");
+    RecordingFiles files;
+    files.failing = failing;
+    const Error error = error_of([&] { write_file_atomic(files, folder.file("state"), "new"); });
+    CHECK(error.message() == failing + " failed");
+    CHECK(read_file(folder.file("state")) == "old");
+    CHECK(posix_files().list(folder.path()) == std::vector<std::string>{"state"});
+  }
+}
+
+TEST_CASE("an atomic write that cannot clean up tells of its own failure") {
+  const TemporaryFolder folder;
+  struct Broken : RecordingFiles {
+    void remove_all(const std::string&) override {
+      throw Error(ExitCode::kEnvironment, "the disk is gone");
+    }
+  } files;
+  files.failing = "sync";
+  const Error error = error_of([&] { write_file_atomic(files, folder.file("state"), "new"); });
+  CHECK(error.message() == "sync failed");
 }
 
 TEST_CASE("writes follow each other, and writes at an offset do not move the end") {

@@ -34,7 +34,12 @@ TEST_CASE("counts are shown in decimal units") {
 TEST_CASE("seconds are shown in the two largest units") {
   CHECK(human_seconds(0.04) == "0.0s");
   CHECK(human_seconds(7.26) == "7.3s");
+  CHECK(human_seconds(59.94) == "59.9s");
+  CHECK(human_seconds(59.95) == "1m 00s");
+  CHECK(human_seconds(59.97) == "1m 00s");
   CHECK(human_seconds(60) == "1m 00s");
+  CHECK(human_seconds(3599.4) == "59m 59s");
+  CHECK(human_seconds(3599.6) == "1h 00m");
   CHECK(human_seconds(245) == "4m 05s");
   CHECK(human_seconds(7383) == "2h 03m");
   CHECK(human_seconds(360000) == "100h 00m");

@@ -2,6 +2,9 @@
 // limits (matrix products, in-place add), all in one run.
 //
 //   kernel_bench [--threads N] [--rows B] [--row-tokens T] [--isa avx2|avx512] [--only word]
+//                [--dtype F32|BF16|F16]
+//
+// The dtype is that of activations; gradients of parameters are F32, and so is ATen's side.
 //
 // With one thread, times are processor time, so that other load on the machine matters little.
 // Every figure is the least of several samples.
@@ -30,6 +33,7 @@ struct Options {
   int64_t rows = 1;
   int64_t row_tokens = 512;
   std::string only;
+  DType dtype = DType::kF32;
 };
 
 // SmolLM2-135M.
@@ -74,6 +78,8 @@ class Bench {
   };
   ValueId value(DType dtype, Dims dims);
   ValueId f32(Dims dims) { return value(DType::kF32, std::move(dims)); }
+  /// Of the activations' dtype.
+  ValueId real(Dims dims) { return value(options_.dtype, std::move(dims)); }
   ValueId i32(Dims dims) { return value(DType::kI32, std::move(dims)); }
   int32_t* int_data(ValueId id) {
     return reinterpret_cast<int32_t*>(memory_[static_cast<size_t>(id)].get());
@@ -97,6 +103,9 @@ class Bench {
   void embedding();
   void head();
   void optimizer();
+  void flat(const char* label, double bytes, const std::function<void()>& body);
+  void mixed_optimizer();
+  void conversions();
 
   Options options_;
   int64_t tokens_;
@@ -118,6 +127,12 @@ ValueId Bench::value(DType dtype, Dims dims) {
     auto* const x = reinterpret_cast<float*>(memory);
     for (int64_t i = 0; i < element_count(v.dims); ++i)
       x[i] = static_cast<float>(i * 37 % 101 - 50) * 0.01F;
+  }
+  if (dtype == DType::kBF16 || dtype == DType::kF16) {
+    std::vector<float> x(static_cast<size_t>(element_count(v.dims)));
+    for (size_t i = 0; i < x.size(); ++i)
+      x[i] = static_cast<float>(static_cast<int>(i * 37 % 101) - 50) * 0.01F;
+    convert(x.data(), DType::kF32, memory, dtype, static_cast<int64_t>(x.size()));
   }
   memory_.emplace_back(memory);
   graph_.values.push_back(std::move(v));
@@ -159,25 +174,25 @@ void Bench::limits() {
 }
 
 void Bench::linear(const char* name, int64_t outputs, int64_t inputs) {
-  const ValueId x = f32({tokens_, inputs}), w = f32({outputs, inputs}),
-                dy = f32({tokens_, outputs});
+  const ValueId x = real({tokens_, inputs}), w = real({outputs, inputs}),
+                dy = real({tokens_, outputs});
   const at::Tensor tx = at::randn({tokens_, inputs}), tw = at::randn({outputs, inputs}),
                    ty = at::randn({tokens_, outputs});
   at::Tensor oy = at::empty({tokens_, outputs}), ox = at::empty({tokens_, inputs}),
              ow = at::empty({outputs, inputs});
   const auto label = [&](const char* part) { return std::string(name) + part; };
-  op(label(" linear").c_str(), OpKind::kLinear, {x, w}, {f32({tokens_, outputs})}, NoAttrs{},
+  op(label(" linear").c_str(), OpKind::kLinear, {x, w}, {real({tokens_, outputs})}, NoAttrs{},
      [&] { at::mm_out(oy, tx, tw.t()); });
-  op(label(" linear_dgrad").c_str(), OpKind::kLinearDgrad, {dy, w}, {f32({tokens_, inputs})},
+  op(label(" linear_dgrad").c_str(), OpKind::kLinearDgrad, {dy, w}, {real({tokens_, inputs})},
      NoAttrs{}, [&] { at::mm_out(ox, ty, tw); });
   op(label(" linear_wgrad").c_str(), OpKind::kLinearWgrad, {dy, x}, {f32({outputs, inputs})},
      NoAttrs{}, [&] { at::mm_out(ow, ty.t(), tx); });
 }
 
 void Bench::norms() {
-  const ValueId x = f32({tokens_, kHidden}), r = f32({tokens_, kHidden}), w = f32({kHidden}),
-                sum = f32({tokens_, kHidden}), y = f32({tokens_, kHidden}), rstd = f32({tokens_}),
-                dx = f32({tokens_, kHidden}), dw = f32({kHidden});
+  const ValueId x = real({tokens_, kHidden}), r = real({tokens_, kHidden}), w = real({kHidden}),
+                sum = real({tokens_, kHidden}), y = real({tokens_, kHidden}), rstd = f32({tokens_}),
+                dx = real({tokens_, kHidden}), dw = f32({kHidden});
   const at::Tensor tx = at::randn({tokens_, kHidden}), tr = at::randn({tokens_, kHidden}),
                    tw = at::randn({kHidden});
   op("rms_norm", OpKind::kRmsNorm, {x, w}, {y, rstd}, NormAttrs{},
@@ -191,9 +206,10 @@ void Bench::norms() {
 
 void Bench::heads() {
   const HeadAttrs heads{kQueryHeads, kKvHeads, kHead, 1e-6};
-  const ValueId qkv = f32({tokens_, kQkv}), y = f32({tokens_, kQkv}), table = f32({tokens_, kHead}),
-                w = f32({kHead}), rstd = f32({tokens_, kQueryHeads + kKvHeads}), dw = f32({kHead}),
-                dk = f32({kHead}), bias = f32({kQkv});
+  const ValueId qkv = real({tokens_, kQkv}), y = real({tokens_, kQkv}),
+                table = f32({tokens_, kHead}), w = real({kHead}),
+                rstd = f32({tokens_, kQueryHeads + kKvHeads}), dw = f32({kHead}), dk = f32({kHead}),
+                bias = f32({kQkv});
   op("rope in place", OpKind::kRope, {qkv, table}, {qkv}, heads);
   op("qk_norm", OpKind::kQkNorm, {qkv, w, w}, {y, rstd}, heads);
   op("qk_norm_dgrad", OpKind::kQkNormDgrad, {qkv, y, rstd, w, w}, {qkv}, heads);
@@ -204,9 +220,9 @@ void Bench::heads() {
 void Bench::attention() {
   const AttentionAttrs attrs{kQueryHeads, kKvHeads, kHead, options_.row_tokens, 0.125};
   const int64_t width = kQueryHeads * kHead;
-  const ValueId qkv = f32({tokens_, kQkv}), starts = i32({tokens_}), a = f32({tokens_, width}),
-                lse = f32({kQueryHeads, tokens_}), da = f32({tokens_, width}),
-                dqkv = f32({tokens_, kQkv});
+  const ValueId qkv = real({tokens_, kQkv}), starts = i32({tokens_}), a = real({tokens_, width}),
+                lse = f32({kQueryHeads, tokens_}), da = real({tokens_, width}),
+                dqkv = real({tokens_, kQkv});
   at::Tensor q =
       at::randn({options_.rows, kQueryHeads, options_.row_tokens, kHead}).set_requires_grad(true);
   at::Tensor k =
@@ -226,28 +242,29 @@ void Bench::attention() {
 }
 
 void Bench::mlp() {
-  const ValueId gu = f32({tokens_, 2 * kFeedForward}), s = f32({tokens_, kFeedForward});
+  const ValueId gu = real({tokens_, 2 * kFeedForward}), s = real({tokens_, kFeedForward});
   at::Tensor g = at::randn({tokens_, kFeedForward}), u = at::randn({tokens_, kFeedForward});
   op("swiglu", OpKind::kSwiGlu, {gu}, {s}, NoAttrs{}, [&] { at::silu(g) * u; });
   op("swiglu_dgrad in place", OpKind::kSwiGluDgrad, {s, gu}, {gu}, NoAttrs{});
 }
 
 void Bench::embedding() {
-  const ValueId tokens = i32({tokens_}), table = f32({kVocabulary, kHidden}),
-                x = f32({tokens_, kHidden});
+  const ValueId tokens = i32({tokens_}), table = real({kVocabulary, kHidden}),
+                x = real({tokens_, kHidden});
   for (int64_t n = 0; n < tokens_; ++n)
     int_data(tokens)[n] = static_cast<int32_t>(n * 7919 % kVocabulary);
   op("embed", OpKind::kEmbed, {tokens, table}, {x}, NoAttrs{});
-  op("embed_wgrad overwrite", OpKind::kEmbedWgrad, {tokens, x}, {table}, NoAttrs{});
+  op("embed_wgrad overwrite", OpKind::kEmbedWgrad, {tokens, x}, {f32({kVocabulary, kHidden})},
+     NoAttrs{});
   const ValueId positions = i32({tokens_}), rope = f32({tokens_, kHead});
   op("rope_table", OpKind::kRopeTable, {positions}, {rope},
      RopeTableAttrs{std::vector<double>(kHead / 2, 0.1), 1.0});
 }
 
 void Bench::head() {
-  const ValueId x = f32({tokens_, kHidden}), w = f32({kVocabulary, kHidden}),
+  const ValueId x = real({tokens_, kHidden}), w = real({kVocabulary, kHidden}),
                 labels = i32({tokens_}), loss = value(DType::kF64, {2}),
-                dx = f32({tokens_, kHidden}), dw = f32({kVocabulary, kHidden});
+                dx = real({tokens_, kHidden}), dw = f32({kVocabulary, kHidden});
   for (int64_t n = 0; n < tokens_; ++n)
     int_data(labels)[n] = static_cast<int32_t>(n * 7919 % kVocabulary);
   const at::Tensor tx = at::randn({tokens_, kHidden}), tw = at::randn({kVocabulary, kHidden});
@@ -272,16 +289,71 @@ void Bench::optimizer() {
   };
   std::fill_n(data(v), kOptimizerElements, 1.0F);
   const auto elements = static_cast<double>(kOptimizerElements);
-  line("optimizer adam", time([&] {
-         adam_update(data(p), data(g), data(m), data(v), kOptimizerElements, {}, scalars_);
-       }),
-       0.0, elements, 28.0 * elements);
-  line("optimizer sgd momentum", time([&] {
-         sgd_update(data(p), data(g), data(m), kOptimizerElements, {.momentum = 0.9F}, scalars_);
-       }),
+  const FlatUpdate update{.parameters = data(p),
+                          .gradients = data(g),
+                          .state1 = data(m),
+                          .state2 = data(v),
+                          .count = kOptimizerElements};
+  line("optimizer adam", time([&] { adam_update(update, {}, scalars_); }), 0.0, elements,
+       28.0 * elements);
+  line("optimizer sgd momentum", time([&] { sgd_update(update, {.momentum = 0.9F}, scalars_); }),
        0.0, elements, 20.0 * elements);
-  line("optimizer sum_of_squares", time([&] { sum_of_squares(data(g), kOptimizerElements); }), 0.0,
-       elements, 4.0 * elements);
+  line("optimizer sum_of_squares",
+       time([&] { sum_of_squares(data(g), DType::kF32, kOptimizerElements); }), 0.0, elements,
+       4.0 * elements);
+}
+
+void Bench::flat(const char* label, double bytes, const std::function<void()>& body) {
+  if (!wanted(label)) return;
+  const auto elements = static_cast<double>(kOptimizerElements);
+  line(label, time(body), 0.0, elements, bytes * elements);
+}
+
+/// Bytes are those of the least traffic: everything read once, written once.
+void Bench::mixed_optimizer() {
+  if (!wanted("mixed")) return;
+  const auto data = [&](ValueId id) { return memory_[static_cast<size_t>(id)].get(); };
+  const Dims dims{kOptimizerElements};
+  const ValueId g = value(DType::kBF16, dims), copy = value(DType::kBF16, dims);
+  const ValueId p = f32(dims), m = f32(dims), v = f32(dims);
+  const ValueId p16 = value(DType::kBF16, dims), m16 = value(DType::kBF16, dims),
+                v16 = value(DType::kBF16, dims);
+  std::fill_n(reinterpret_cast<float*>(data(v)), kOptimizerElements, 1.0F);
+  convert(data(v), DType::kF32, data(v16), DType::kBF16, kOptimizerElements);
+  FlatUpdate update{.parameters = data(p),
+                    .gradients = data(g),
+                    .gradient_dtype = DType::kBF16,
+                    .state1 = data(m),
+                    .state2 = data(v),
+                    .count = kOptimizerElements};
+  flat("mixed adam g16", 26.0, [&] { adam_update(update, {}, scalars_); });
+  update.copy = data(copy);
+  flat("mixed adam g16 copy", 28.0, [&] { adam_update(update, {}, scalars_); });
+  update.state1 = data(m16);
+  update.state2 = data(v16);
+  update.state_dtype = DType::kBF16;
+  flat("mixed adam g16 m16 copy", 20.0, [&] { adam_update(update, {}, scalars_); });
+  update.parameters = data(p16);
+  update.parameter_dtype = DType::kBF16;
+  update.copy = nullptr;
+  flat("mixed adam all 16", 14.0, [&] { adam_update(update, {}, scalars_); });
+}
+
+void Bench::conversions() {
+  if (!wanted("flat")) return;
+  const auto data = [&](ValueId id) { return memory_[static_cast<size_t>(id)].get(); };
+  const Dims dims{kOptimizerElements};
+  const ValueId wide = f32(dims), narrow = value(DType::kBF16, dims), more = f32(dims);
+  flat("flat convert F32 BF16", 6.0,
+       [&] { convert(data(wide), DType::kF32, data(narrow), DType::kBF16, kOptimizerElements); });
+  flat("flat convert BF16 F32", 6.0,
+       [&] { convert(data(narrow), DType::kBF16, data(wide), DType::kF32, kOptimizerElements); });
+  flat("flat add F32 F32", 12.0,
+       [&] { add_into(data(wide), DType::kF32, data(more), DType::kF32, kOptimizerElements); });
+  flat("flat add F32 BF16", 10.0,
+       [&] { add_into(data(wide), DType::kF32, data(narrow), DType::kBF16, kOptimizerElements); });
+  flat("flat sum_of_squares BF16", 2.0,
+       [&] { sum_of_squares(data(narrow), DType::kBF16, kOptimizerElements); });
 }
 
 void Bench::run() {
@@ -297,6 +369,8 @@ void Bench::run() {
   embedding();
   if (wanted("head+loss")) head();
   optimizer();
+  mixed_optimizer();
+  conversions();
 }
 
 Options parse(int argc, char** argv) {
@@ -311,6 +385,8 @@ Options parse(int argc, char** argv) {
       options.row_tokens = std::stoll(text);
     else if (key == "--only")
       options.only = text;
+    else if (key == "--dtype")
+      options.dtype = dtype_from_name(text).value();
     else if (key == "--isa")
       set_isa(text == "avx2" ? Isa::kAvx2 : Isa::kAvx512);
   }

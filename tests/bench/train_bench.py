@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """Training beside the peers, in one run: interleaved pairs of the same job, ratios of each pair.
 
-  tests/bench/train_bench.py --peers FOLDER --case single|ddp|single-mb4|ddp-mb4 [--pairs 5] [--steps 4]
-  tests/bench/train_bench.py --bound --pairs 5        only ftrun beside the machine's matrix products
+  tests/bench/train_bench.py --data train.bin --peers FOLDER --case NAME|all [--pairs 5] [--steps 4]
+  tests/bench/train_bench.py --data train.bin --bound      ftrun beside the machine's matrix products
+  tests/bench/train_bench.py --data train.bin --plain      ZeRO-3 beside ftrun's own plain data parallel
 
-FOLDER holds the baseline trainers (hf_single.py, hf_ddp.py, common.py). The job: SmolLM2-135M, fp32,
-sequence 512, no shuffling, AdamW on all tensors, clip 1. A pair counts only when other processes kept
-at most 0.05 core busy meanwhile; with fewer than 5 such pairs the result is "not measurable here".
+FOLDER holds the baseline trainers (hf_single.py, hf_ddp.py, hf_fsdp2.py, ds_zero.py, common.py). The
+job: SmolLM2-135M, fp32, sequence 512, no shuffling, AdamW on all tensors, clip 1. A case is ftrun's
+settings and one or more peers to run them against; a peer that needs DeepSpeed is left out, with a
+message, where --peer-python has none. Pairs are interleaved, and one counts only when other processes
+kept at most 0.05 core busy meanwhile; with fewer than 5 such pairs the result is "not measurable here".
 Ratios, by pair: tokens/s (higher is better), peak resident memory of the largest rank and time to the
 first forward (lower is better). Losses must agree to 1e-5 relative, gradient norms to 2e-4: the peers sum
 theirs in fp32, which alone is off by 1e-4 at this size.
@@ -24,11 +27,17 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+# name: ranks, micro-batch, ftrun's settings (as for --set) and the peers' command lines.
 CASES = {
-    "single": dict(script="hf_single.py", ranks=1, mb=1),
-    "ddp": dict(script="hf_ddp.py", ranks=2, mb=1),
-    "single-mb4": dict(script="hf_single.py", ranks=1, mb=4),
-    "ddp-mb4": dict(script="hf_ddp.py", ranks=2, mb=4),
+    "single": dict(ranks=1, mb=1, settings=[], peers=["hf_single.py"]),
+    "ddp": dict(ranks=2, mb=1, settings=[], peers=["hf_ddp.py"]),
+    "single-mb4": dict(ranks=1, mb=4, settings=[], peers=["hf_single.py"]),
+    "ddp-mb4": dict(ranks=2, mb=4, settings=[], peers=["hf_ddp.py"]),
+    "zero1": dict(ranks=2, mb=1, settings=["zero_optimization.stage=1"], peers=["ds_zero.py --stage 1"]),
+    "zero2": dict(ranks=2, mb=1, settings=["zero_optimization.stage=2"], peers=["ds_zero.py --stage 2", "hf_fsdp2.py --keep"]),
+    "zero3": dict(ranks=2, mb=1, settings=["zero_optimization.stage=3"], peers=["hf_fsdp2.py", "ds_zero.py --stage 3"]),
+    "zero3-recompute": dict(ranks=2, mb=1, settings=["zero_optimization.stage=3", "recompute=full"],
+                            peers=["hf_fsdp2.py --ckpt", "hf_fsdp2.py", "ds_zero.py --stage 3 --ckpt"]),
 }
 QUIET_CORES = 0.05
 
@@ -54,12 +63,31 @@ def measured(command, env=None):
     return done.stdout, foreign
 
 
-def run_peer(args, case):
-    command = [sys.executable, pathlib.Path(args.peers) / case["script"], "--model", args.model, "--data", args.data,
+def peer_environment(args):
+    """DeepSpeed compiles an extension at its first start; a folder of our own keeps it from waiting on another's lock."""
+    return {"PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "DS_ACCELERATOR": "cpu",
+            "DS_BUILD_OPS": "0", "MAX_JOBS": "2", "TORCH_EXTENSIONS_DIR": str(pathlib.Path(args.scratch) / "torch_extensions"),
+            "PATH": f"{pathlib.Path(args.peer_python).parent}:{os.environ['PATH']}"}
+
+
+def peer_is_there(args, peer):
+    if not peer.startswith("ds_"):
+        return True
+    found = subprocess.run([args.peer_python, "-c", "import deepspeed"], capture_output=True, text=True,
+                           env={**os.environ, **peer_environment(args)})
+    if found.returncode != 0:
+        why = (found.stderr.strip().splitlines() or ["it does not import"])[-1]
+        print(f"{peer}: left out, no DeepSpeed for {args.peer_python} ({why}); {args.peers}/setup.sh makes an environment")
+    return found.returncode == 0
+
+
+def run_peer(args, case, peer):
+    script, *options = peer.split()
+    command = [args.peer_python, pathlib.Path(args.peers) / script, *options, "--model", args.model, "--data", args.data,
                "--mb", case["mb"], "--steps", args.steps]
     if case["ranks"] > 1:
         command += ["--ranks", case["ranks"]]
-    out, foreign = measured([str(word) for word in command], {"PYTHONDONTWRITEBYTECODE": "1"})
+    out, foreign = measured([str(word) for word in command], peer_environment(args))
     lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
     summary = next(line for line in lines if "summary" in line)
     steps = [line for line in lines if "step" in line]
@@ -85,12 +113,13 @@ def run_ftrun(args, case, scratch):
     shutil.rmtree(out, ignore_errors=True)
     config = pathlib.Path(scratch) / "config.json"
     config.write_text(json.dumps(ftrun_config(args, case, out)))
-    _, foreign = measured([str(args.binary), "--config", str(config)])
+    settings = [word for setting in [*case["settings"], *args.set] for word in ("--set", setting)]
+    _, foreign = measured([str(args.binary), "--config", str(config), *settings])
     lines = [json.loads(line) for line in open(out / "metrics.jsonl")]
     run = json.loads((out / "run.json").read_text())
     times = [line["step_seconds"] for line in lines][1:]
     tokens = 512 * case["mb"] * case["ranks"]
-    return {"tokens_per_s": tokens / statistics.median(times), "memory": run["counters"].get("peak_resident_bytes", float("nan")) / 2**20,
+    return {"tokens_per_s": tokens / statistics.median(times), "memory": run["counters"]["peak_resident_bytes"] / 2**20,
             "ready_s": run["counters"]["ready_milliseconds"] / 1e3,
             "loss": [line["loss"] for line in lines], "grad_norm": [line["grad_norm"] for line in lines], "foreign": foreign}
 
@@ -101,28 +130,39 @@ def worst(name, ours, theirs, limit):
 
 
 def compare(args, name):
-    case = CASES[name]
-    pairs = []
-    with tempfile.TemporaryDirectory() as scratch:
-        for i in range(args.pairs):
-            order = (run_peer, run_ftrun) if i % 2 == 0 else (run_ftrun, run_peer)
-            results = {f: f(args, case, scratch) if f is run_ftrun else f(args, case) for f in order}
-            pair = (results[run_ftrun], results[run_peer])
-            pairs.append(pair)
-            print(f"{name} pair {i}: ftrun {pair[0]['tokens_per_s']:.1f} tok/s (foreign {pair[0]['foreign']:.2f}), "
-                  f"peer {pair[1]['tokens_per_s']:.1f} (foreign {pair[1]['foreign']:.2f})", flush=True)
-    report(name, pairs)
+    for peer in CASES[name]["peers"]:
+        if peer_is_there(args, peer):
+            pairs(args, f"{name} against {peer}", lambda scratch: run_ftrun(args, CASES[name], scratch),
+                  lambda scratch: run_peer(args, CASES[name], peer))
 
 
-def report(name, pairs):
-    quiet = [p for p in pairs if max(p[0]["foreign"], p[1]["foreign"]) <= QUIET_CORES]
-    print(f"{name}: {len(quiet)} of {len(pairs)} pairs quiet" + ("" if len(quiet) >= 5 else ": not measurable here"))
+def compare_plain(args):
+    pairs(args, "zero3 against plain data parallel", lambda scratch: run_ftrun(args, CASES["zero3"], scratch),
+          lambda scratch: run_ftrun(args, CASES["ddp"], scratch))
+
+
+def pairs(args, name, ours, theirs):
+    """Runs both by turns, beginning with the one and then the other, and reports their ratios."""
+    found = []
+    for i in range(args.pairs):
+        results = {run: run(args.scratch) for run in ((theirs, ours) if i % 2 == 0 else (ours, theirs))}
+        found.append((results[ours], results[theirs]))
+        print(f"{name}, pair {i}: " + ", ".join(
+            f"{who} {r['tokens_per_s']:.1f} tok/s {r['memory']:.0f} MiB ready {r['ready_s']:.1f} s (foreign {r['foreign']:.2f})"
+            for who, r in zip(("ftrun", "peer"), found[-1])), flush=True)
+    report(name, found)
+
+
+def report(name, found):
+    quiet = [p for p in found if max(p[0]["foreign"], p[1]["foreign"]) <= QUIET_CORES]
+    print(f"{name}: {len(quiet)} of {len(found)} pairs quiet" + ("" if len(quiet) >= 5 else ": not measurable here"))
+    # Fewer than five quiet pairs are no result; what all pairs say is shown as an indication.
     for key, label in (("tokens_per_s", "tokens/s, ftrun ÷ peer"), ("memory", "peak resident memory, ftrun ÷ peer"),
                        ("ready_s", "start to first forward, ftrun ÷ peer")):
-        ratios = sorted(p[0][key] / p[1][key] for p in pairs)
+        ratios = sorted(p[0][key] / p[1][key] for p in (quiet if len(quiet) >= 5 else found))
         print(f"  {label}: min {ratios[0]:.3f}  median {statistics.median(ratios):.3f}  max {ratios[-1]:.3f}")
-    worst("loss", pairs[0][0]["loss"], pairs[0][1]["loss"], 1e-5)
-    worst("gradient norm", pairs[0][0]["grad_norm"], pairs[0][1]["grad_norm"], 2e-4)
+    worst("loss", found[0][0]["loss"], found[0][1]["loss"], 1e-5)
+    worst("gradient norm", found[0][0]["grad_norm"], found[0][1]["grad_norm"], 2e-4)
 
 
 BOUND = """
@@ -146,14 +186,13 @@ def bound(args):
     """tokens/s beside what the step's matrix products alone would allow, in the same run."""
     case = CASES["single"]
     ratios = []
-    with tempfile.TemporaryDirectory() as scratch:
-        for i in range(args.pairs):
-            out, foreign = measured([sys.executable, "-c", BOUND, "2", "512"], {"OMP_NUM_THREADS": "2"})
-            limit = 512 / json.loads(out)["seconds"]
-            ours = run_ftrun(args, case, scratch)
-            ratios.append((ours["tokens_per_s"] / limit, max(foreign, ours["foreign"])))
-            print(f"bound pair {i}: ftrun {ours['tokens_per_s']:.1f} tok/s, products alone {limit:.1f}, "
-                  f"ratio {ratios[-1][0]:.3f}, foreign {ratios[-1][1]:.2f}", flush=True)
+    for i in range(args.pairs):
+        out, foreign = measured([sys.executable, "-c", BOUND, "2", "512"], {"OMP_NUM_THREADS": "2"})
+        limit = 512 / json.loads(out)["seconds"]
+        ours = run_ftrun(args, case, args.scratch)
+        ratios.append((ours["tokens_per_s"] / limit, max(foreign, ours["foreign"])))
+        print(f"bound pair {i}: ftrun {ours['tokens_per_s']:.1f} tok/s, products alone {limit:.1f}, "
+              f"ratio {ratios[-1][0]:.3f}, foreign {ratios[-1][1]:.2f}", flush=True)
     quiet = [r for r, f in ratios if f <= QUIET_CORES]
     print(f"bound: {len(quiet)} of {len(ratios)} pairs quiet" + ("" if len(quiet) >= 5 else ": not measurable here") +
           f"; median ratio {statistics.median(r for r, _ in ratios):.3f}")
@@ -164,18 +203,26 @@ def main():
     parser.add_argument("--peers")
     parser.add_argument("--case", choices=[*CASES, "all"], default="single")
     parser.add_argument("--bound", action="store_true")
+    parser.add_argument("--plain", action="store_true")
     parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=4, help="at least 2: the first is not timed")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one more setting of ftrun's config")
+    parser.add_argument("--peer-python", default=sys.executable, help="interpreter of the peers' environment")
     parser.add_argument("--bucket", type=float, default=5e6, help="reduce_bucket_size, elements")
     parser.add_argument("--model", default=ROOT / "models/smollm2-135m")
     parser.add_argument("--data", required=True, help="flat token file (.bin) with meta.json beside it")
     parser.add_argument("--binary", default=ROOT / "build/release/bin/ftrun")
     args = parser.parse_args()
-    if args.bound:
-        bound(args)
-    if args.peers:
-        for name in CASES if args.case == "all" else [args.case]:
-            compare(args, name)
+    if args.steps < 2 or not (args.bound or args.plain or args.peers):
+        parser.error("give --peers, --bound or --plain, and at least 2 steps")
+    with tempfile.TemporaryDirectory() as args.scratch:
+        if args.bound:
+            bound(args)
+        if args.plain:
+            compare_plain(args)
+        if args.peers:
+            for name in CASES if args.case == "all" else [args.case]:
+                compare(args, name)
 
 
 main()

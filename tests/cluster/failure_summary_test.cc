@@ -61,6 +61,8 @@ TEST_CASE("the earliest report is the cause, whatever the order in which process
           "  then rank 0: exit code 5, 1.0s later: disk full\n"
           "  stopped because of it: rank 2\n"
           "  its output: run/logs/rank-1.log");
+  REQUIRE(summary.rank == 1);
+  REQUIRE(summary.reason == "bad file");
 }
 
 TEST_CASE("a lost peer is a consequence even when it was reported first") {
@@ -72,6 +74,9 @@ TEST_CASE("a lost peer is a consequence even when it was reported first") {
   REQUIRE(summary.text ==
           "rank 1: killed by signal 9 (Killed; the kernel does this when memory runs out), 2.0s "
           "after the start\n  then rank 0: exit code 6, 0.0s later: lost rank 1");
+  REQUIRE(summary.rank == 1);
+  REQUIRE(summary.reason ==
+          "killed by signal 9 (Killed; the kernel does this when memory runs out)");
 }
 
 TEST_CASE("when every rank only lost a peer, that is the result") {
@@ -94,6 +99,7 @@ TEST_CASE("ranks that ended as asked are no failures") {
        .forwarded = SIGINT});
   REQUIRE(interrupted.exit_code == 130);
   REQUIRE(interrupted.text.empty());
+  REQUIRE(interrupted.rank == -1);
 }
 
 TEST_CASE("ranks that one of them was asked to stop ended as asked too") {

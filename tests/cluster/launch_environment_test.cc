@@ -116,6 +116,17 @@ TEST_CASE("a SLURM step with uneven nodes: the step's own numbers win over the j
   REQUIRE(launch.master_port == 10000 + 70001 % 20000);
 }
 
+TEST_CASE("a SLURM step on one node meets on the loopback interface") {
+  Env env = with(kSlurm, "SLURM_STEP_NUM_NODES", "1");
+  env["SLURM_NODEID"] = "0";
+  env["SLURM_LOCALID"] = "3";
+  env["SLURM_STEP_NODELIST"] = "n3";
+  env["SLURM_STEP_TASKS_PER_NODE"] = "4";
+  REQUIRE(detect(env).master_addr == "127.0.0.1");
+  REQUIRE(detect(env).local_size == 4);
+  REQUIRE(detect(with(env, "MASTER_ADDR", "10.0.0.1")).master_addr == "10.0.0.1");
+}
+
 TEST_CASE("a SLURM batch script is not a rank although it has SLURM_PROCID") {
   REQUIRE(detect(without(kSlurm, "SLURM_STEP_ID")).kind == LaunchKind::kSingle);
   REQUIRE(detect(with(kSlurm, "SLURM_STEP_ID", "4294967291")).kind == LaunchKind::kSingle);

@@ -134,6 +134,20 @@ TEST_CASE("every rank gets its place and the address of the rendezvous") {
   }
 }
 
+TEST_CASE("a failure is handed over once, with the rank that was the cause") {
+  std::vector<FailureSummary> failures;
+  SupervisorOptions options;
+  options.on_failure = [&](const FailureSummary& failure) { failures.push_back(failure); };
+  REQUIRE(supervise(2, {"env", "RANK"}, options).code == 0);
+  REQUIRE(failures.empty());
+  const int code = supervise(3, {"only", "1", "fail", "4", "bad file"}, options).code;
+  REQUIRE(code == 4);
+  REQUIRE(failures.size() == 1);
+  REQUIRE(failures[0].exit_code == 4);
+  REQUIRE(failures[0].rank == 1);
+  REQUIRE(failures[0].reason == "bad file");
+}
+
 TEST_CASE("rank 0, and only rank 0, inherits a listening socket for the store") {
   const Outcome outcome = supervise(2, {"store"});
   REQUIRE(outcome.lines() ==

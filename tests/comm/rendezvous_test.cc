@@ -117,6 +117,20 @@ TEST_CASE("a rank whose rank 0 never comes says where it looked") {
   }
 }
 
+TEST_CASE("a rank that looks for an unknown host says so") {
+  try {
+    Rendezvous::connect(
+        {.rank = 1, .world = 2, .address = "no such host", .port = 29500, .timeout = 1s});
+    FAIL("connected");
+  } catch (const Error& error) {
+    REQUIRE(error.code() == ExitCode::kPeerLost);
+    REQUIRE_THAT(error.message(),
+                 Catch::StartsWith("rank 1 could not reach the rendezvous of rank 0 at no such "
+                                   "host:29500 within 1.0s: cannot resolve the rendezvous address "
+                                   "\"no such host\": "));
+  }
+}
+
 TEST_CASE("a descriptor that is no socket is refused") {
   REQUIRE_THROWS_WITH(bound_port(0),
                       Catch::StartsWith("descriptor 0 (FTRUN_STORE_FD) is not a bound socket"));

@@ -201,19 +201,23 @@ TEST_CASE("contradictions between keys are errors at their place") {
     return r.problems.empty() ? std::string() : to_text(r.problems.front());
   };
   REQUIRE(first("fp16: {enabled: true}\nbf16: {enabled: true}\n") ==
-          "c.yaml:2:17: error: fp16.enabled and bf16.enabled are both true\n"
+          "c.yaml:2:17: error: fp16.enabled and bf16.enabled are both true "
+          "(bf16.enabled at c.yaml:3:17)\n"
           "  remedy: switch one of them off; bf16 needs no loss scaling");
   REQUIRE(first("fp16: {enabled: true, loss_scale_window: 0}\n") ==
-          "c.yaml:2:42: error: fp16.loss_scale_window: expected a whole number above 0, found 0");
+          "c.yaml:2:42: error: fp16.loss_scale_window: expected a whole number above 0, found 0\n"
+          "  remedy: write the steps without overflow after which the scale is doubled, for "
+          "example 1000");
   REQUIRE(first("gradient_allreduce_op: SUM\nzero_optimization: {stage: 3}\n") ==
-          "c.yaml:2:24: error: gradient_allreduce_op sum cannot be used with ZeRO stage 3");
+          "c.yaml:2:24: error: gradient_allreduce_op sum cannot be used with ZeRO stage 3\n"
+          "  remedy: remove it and divide the learning rate, or use another stage");
   REQUIRE(first("prescale_gradients: true\nzero_optimization: {stage: 2}\n") ==
           "c.yaml:2:21: error: prescale_gradients cannot be used with ZeRO stage 2\n"
           "  remedy: remove it: the mean is the same");
   REQUIRE(
       first("zero_optimization: {stage: 1, allgather_bucket_size: 7}\n") ==
       "c.yaml:2:54: error: zero_optimization.allgather_bucket_size 7 is odd; stages 1 and 2 need "
-      "an even number");
+      "an even number\n  remedy: use 6");
   REQUIRE(first("train: {steps: 3, epochs: 1}\n") ==
           "c.yaml:2:27: error: train.steps 3 and train.epochs 1 both say how long to train\n"
           "  remedy: keep one of the two");
@@ -229,16 +233,20 @@ TEST_CASE("contradictions between keys are errors at their place") {
   REQUIRE(first("scheduler: {type: OneCycle, params: {cycle_max_lr: 1}}\n") ==
           "c.yaml:2:1: error: scheduler.params.cycle_min_lr is missing: OneCycle needs it");
   REQUIRE(
-      first("elasticity: {enabled: true, max_train_batch_size: 8, micro_batch_sizes: [2]}\n") ==
-      "c.yaml:2:23: error: elasticity chooses the batch sizes, and batch keys are given too\n"
+      first("elasticity: {enabled: true, max_train_batch_size: 6, micro_batch_sizes: [2]}\n") ==
+      "c.yaml:2:23: error: elasticity chooses train_batch_size 4 = micro 2 × accumulation 2 × "
+      "data-parallel 1, and batch keys say otherwise\n"
       "  remedy: remove the batch keys, or write elasticity.ignore_non_elastic_batch_info: true");
   REQUIRE(first("data_types: {param_dtype: bf16}\n") ==
-          "c.yaml:2:27: error: data_types.param_dtype bf16 contradicts training in fp32");
+          "c.yaml:2:27: error: data_types.param_dtype bf16 contradicts training in fp32\n"
+          "  remedy: remove it, or write bf16.enabled: true");
   REQUIRE(first("zero_optimization: {stage: 3, offload_param: {device: nvme}}\n") ==
-          "c.yaml:2:55: error: zero_optimization.offload_param: device nvme needs nvme_path");
+          "c.yaml:2:55: error: zero_optimization.offload_param: device nvme needs nvme_path\n"
+          "  remedy: name a folder on the fastest local disk, for example nvme_path: "
+          "/mnt/nvme/ftrun");
   REQUIRE(first("zero_optimization: {stage: 2, offload_optimizer: {ratio: 0.5}}\n") ==
           "c.yaml:2:58: error: zero_optimization.offload_optimizer.ratio 0.5 needs stage 3, found "
-          "stage 2");
+          "stage 2\n  remedy: remove ratio, or set zero_optimization.stage: 3");
   REQUIRE(
       first("log_level: loud\n") ==
       "c.yaml:2:12: error: log_level: expected one of debug, info, notice, warning, error, found "
@@ -263,7 +271,8 @@ TEST_CASE("ranks that the mesh does not divide are explained with the arithmetic
           "c.yaml:2:18: error: parallel.data 4 × tensor 2 × pipeline 1 × context 1 = 8 ≠ 4 ranks\n"
           "  remedy: write parallel.data: 2 or auto");
   REQUIRE(first("parallel: {data_replicate: 3}\n", 4) ==
-          "c.yaml:2:28: error: data-parallel 4 cannot be divided by data_replicate 3");
+          "c.yaml:2:28: error: data-parallel 4 cannot be divided by data_replicate 3\n"
+          "  remedy: use a divisor of 4");
   REQUIRE(first("parallel: {expert: 8}\n", 4) ==
           "c.yaml:2:20: error: data-parallel 4 × context 1 cannot be divided by expert 8");
   REQUIRE(first("parallel: {context: 2}\nsequence_parallel_size: 4\n", 8) ==

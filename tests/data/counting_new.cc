@@ -8,9 +8,16 @@
 
 namespace {
 std::atomic<int64_t> allocations = 0;
+std::atomic<int64_t> frees = 0;
+
+void release(void* memory) {
+  if (memory != nullptr) ++frees;
+  std::free(memory);
+}
 }  // namespace
 
 int64_t ftrun::test::allocations_so_far() { return allocations; }
+int64_t ftrun::test::allocations_alive() { return allocations - frees; }
 
 void* operator new(size_t size) {
   ++allocations;
@@ -21,5 +28,5 @@ void* operator new(size_t size, const std::nothrow_t&) noexcept {
   ++allocations;
   return std::malloc(size == 0 ? 1 : size);
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+void operator delete(void* memory) noexcept { release(memory); }
+void operator delete(void* memory, size_t) noexcept { release(memory); }

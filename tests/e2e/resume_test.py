@@ -153,6 +153,8 @@ with tempfile.TemporaryDirectory() as scratch:
         job.run("mended", code=4, **FEW, **wrong)
         assert manifest(job.out("mended"))["exit_code"] == 4
         mended = job.run("mended", "--resume", "auto", **FEW, optimizer=ADAMW)
+        restart = manifest(job.out("mended"))["restarts"][0]
+        assert restart["rank"] == 0 and "is outside the model's" in restart["reason"], restart
         assert "training starts anew" in mended.stdout, mended.stdout
         same_run(job.out("straight-adamw-1"), job.out("mended"))
 

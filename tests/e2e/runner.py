@@ -139,12 +139,21 @@ def tiny_data(path, tokens=4097, seed=0, vocabulary=VOCABULARY):
     return path
 
 
+def bad_data(path):
+    """Settings of data whose sample 3 holds an id that the model has not. Of two ranks that take two samples at
+    a time the second reads it."""
+    ids = np.fromfile(tiny_data(path), dtype=np.uint16)
+    ids[100] = 5000
+    ids.tofile(path)
+    return {"train": str(path), "token_dtype": "uint16", "shuffle": False}
+
+
 class Job:
     """A scratch folder with the small model and its data, and configs that use them."""
 
-    def __init__(self, scratch):
+    def __init__(self, scratch, model=None):
         self.scratch = pathlib.Path(scratch)
-        self.model = tiny_model(self.scratch / "model")
+        self.model = model or tiny_model(self.scratch / "model")
         self.data = tiny_data(self.scratch / "train.bin")
         self.runs = 0
 
@@ -169,6 +178,54 @@ class Job:
     def run(self, name, *arguments, code=0, env=None, **changes):
         """Trains into scratch/name and returns the finished process."""
         return must(ftrun("--config", self.config(name, **changes), *arguments, env=env), code)
+
+
+# --- sharded runs ------------------------------------------------------------------------------
+
+SHARDED = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 3, "head_dim": 16, "vocab_size": 499}
+PRECISIONS = {"fp32": {}, "bf16": {"bf16": {"enabled": True}},
+              "fp16": {"fp16": {"enabled": True, "initial_scale_power": 10, "loss_scale_window": 2}}}
+
+
+def sharded_model(folder, **changes):
+    """Large enough that each of four ranks holds something of a layer, and that shares are uneven."""
+    shape = SHARDED | changes
+    weights = tiny_weights(hidden=shape["hidden_size"], inner=shape["intermediate_size"], layers=shape["num_hidden_layers"],
+                           vocabulary=shape["vocab_size"])
+    if shape.get("tie_word_embeddings"):
+        del weights["lm_head.weight"]
+    return tiny_model(folder, weights, **shape)
+
+
+class ShardedJob(Job):
+    """A job on the larger model: few steps of 12 samples on any number of ranks, small buckets."""
+
+    SAMPLES = 12
+
+    def __init__(self, scratch, **model_changes):
+        super().__init__(scratch, sharded_model(pathlib.Path(scratch) / "model", **model_changes))
+        self.done = {}
+
+    def settings(self, ranks, precision="fp32", stage=0, zero=None, accumulation=1, **changes):
+        """At stage 3 everything but the norms is sharded."""
+        return {
+            "train": {"steps": 4}, "scheduler": {"type": "cosine", "params": {"warmup_num_steps": 2, "total_num_steps": 6}},
+            "train_micro_batch_size_per_gpu": self.SAMPLES // ranks // accumulation,
+            "gradient_accumulation_steps": accumulation,
+            "zero_optimization": {"stage": stage, "reduce_bucket_size": 30000, "allgather_bucket_size": 30000,
+                                  "stage3_param_persistence_threshold": 100} | (zero or {}),
+        } | PRECISIONS[precision] | changes
+
+    def train(self, name, ranks, *arguments, **settings):
+        """Trains once under this name; returns the run's folder."""
+        if name not in self.done:
+            self.done[name] = self.run(name, "--nproc", ranks, *arguments, **self.settings(ranks, **settings))
+        return self.out(name)
+
+    def plan(self, name, ranks, *arguments, **settings):
+        """What `ftrun plan` prints."""
+        config = self.config(f"plan-{name}", **self.settings(ranks, **settings))
+        return must(ftrun("plan", "--config", config, "--nproc", ranks, *arguments)).stdout
 
 
 # --- what two runs are compared by -------------------------------------------------------------

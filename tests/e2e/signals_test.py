@@ -5,7 +5,8 @@ import signal
 import tempfile
 import time
 
-from runner import Job, await_gone, case, checkpoints, children, manifest, run_cases, same_run, start, steps
+from runner import (Job, await_gone, case, checkpoints, children, manifest, metrics, run_cases, same_run, start, steps,
+                    tiny_data)
 
 MANY = {"train": {"steps": 20000}, "data": {"sequence_length": 128}, "train_micro_batch_size_per_gpu": 4}
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 75}
@@ -64,6 +65,18 @@ with tempfile.TemporaryDirectory() as scratch:
             same_run(job.out(name), job.out(f"straight-{name}"))
 
     @case
+    def stopped_run_saves_before_anything_else():
+        # A validation is due at every step; the one at which the run stops is left out.
+        text = str(tiny_data(job.scratch / "validation.bin", tokens=1025, seed=5))
+        every = {"train": {"steps": 20000, "evaluation": {"every": 1, "samples": 4}}}
+        running = started("validating", 1, **every, data={**MANY["data"], "validation": text, "token_dtype": "uint16"})
+        running.kill(signal.SIGTERM)
+        running.wait(143)
+        done = stopped_step(running, "validating", signal.SIGTERM)
+        validated = [m["step"] for m in metrics(job.out("validating")) if "validation_loss" in m]
+        assert validated == list(range(done)), (validated, done)
+
+    @case
     def second_signal_ends_at_once():
         # Stopped ranks cannot finish their step, so only the second signal can end the run.
         running = started("second", 2)
@@ -101,6 +114,9 @@ with tempfile.TemporaryDirectory() as scratch:
             assert running.text().count(cause) == 1, running.text()[-2000:]
             assert running.text().index(cause) < running.text().find("then rank", 0) or "then rank" not in running.text()
             assert f"then rank {victim}" not in running.text(), running.text()[-2000:]
+            record = manifest(job.out(f"killed-{victim}"))
+            assert (record["exit_code"], record["exit_rank"]) == (137, victim), record
+            assert record["exit_reason"].startswith("killed by signal 9 (Killed; ") and record["ended"], record["exit_reason"]
 
     @case
     def killed_supervisor_leaves_no_orphans():

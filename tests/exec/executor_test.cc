@@ -1,11 +1,11 @@
 #include "exec/executor.h"
 
+#include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <cstring>
 
 #include "data/counting_new.h"
-#include "exec/nonfinite.h"
 #include "exec/stop_signal.h"
 #include "rig.h"
 
@@ -17,45 +17,69 @@ namespace {
 using fixtures::Alone;
 using fixtures::RankRig;
 
-std::vector<float> weights_of(const RankRig& rig) {
+/// Parameters and states of the whole model, which one rank has at stage 0.
+std::vector<float> floats_of(const RankRig& rig) {
   std::vector<float> all;
-  for (const StateSlice& slice : rig.state.slices(0, 1)) {
-    const auto* begin = static_cast<const float*>(slice.data);
-    all.insert(all.end(), begin, begin + (slice.end - slice.begin));
+  for (const auto& [name, bytes] : fixtures::contents(rig.state)) {
+    const auto* begin = reinterpret_cast<const float*>(bytes.data());
+    all.insert(all.end(), begin, begin + bytes.size() / sizeof(float));
   }
   return all;
 }
 
-TEST_CASE("after the second step nothing is allocated any more") {
+/// Allocations of four steps on all ranks together, after two others: the fewest of three tries, as
+/// other threads of a loaded machine may be late with what they do once.
+int64_t allocations_of_steps(int world, const Config& config, const ModelConfig& model) {
+  int64_t made = -1;
+  fixtures::require_none(fixtures::on_ranks(
+      world,
+      [&](Rendezvous&, Communicator& group) {
+        RankRig rig(config, model, group);
+        for (int64_t step = 1; step <= 2; ++step) rig.train(step);
+        // The batches of the fixture are made anew each step; the step itself is what counts.
+        StepRun run = rig.prepared(3);
+        for (int attempt = 0; attempt < 3; ++attempt) {
+          group.barrier({"begin"});
+          const int64_t before = test::allocations_so_far();
+          for (int step = 0; step < 4; ++step) rig.trainer.run(run);
+          group.barrier({"end"});
+          const int64_t now = test::allocations_so_far() - before;
+          if (group.rank() == 0) made = attempt == 0 ? now : std::min(made, now);
+        }
+      },
+      std::chrono::hours(1)));
+  return made;
+}
+
+TEST_CASE("after the second step nothing is allocated any more, at any stage and tier") {
   set_kernel_threads(1);
-  for (const int world : {1, 2}) {
-    for (const bool overlap : {false, true}) {
-      Config config = fixtures::small_run();
-      config.zero.overlap_comm = overlap;
-      config.zero.reduce_bucket_size = 1000;
-      std::vector<int64_t> allocations(static_cast<size_t>(world), -1);
-      const auto failures = fixtures::on_ranks(
-          world,
-          [&](Rendezvous&, Communicator& group) {
-            RankRig rig(config, fixtures::small_model(), group);
-            for (int64_t step = 1; step <= 2; ++step) rig.train(step);
-            // The batches of the fixture are made anew each step; the step itself is what counts.
-            StepRun run;
-            run.micro_batches = rig.batches;
-            run.scalars = step_scalars_of(config.optimizer, config.scheduler, 3);
-            run.scalars.loss_scale = 0.01F;
-            run.clip_norm = 1.0;
-            run.optimizer = optimizer_options(config.optimizer);
-            group.barrier({"begin"});
-            const int64_t before = test::allocations_so_far();
-            for (int step = 0; step < 4; ++step) rig.trainer.run(run);
-            group.barrier({"end"});
-            allocations[static_cast<size_t>(group.rank())] = test::allocations_so_far() - before;
-          },
-          std::chrono::hours(1));
-      for (const std::string& failure : failures) REQUIRE(failure.empty());
-      INFO(world << " ranks, overlap " << overlap);
-      REQUIRE(allocations == std::vector<int64_t>(static_cast<size_t>(world), 0));
+  for (const int world : {1, 2})
+    for (const int64_t stage : {0, 1, 2, 3})
+      for (const bool overlap : {false, true})
+        for (const OffloadDevice device :
+             {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme}) {
+          if (stage == 0 && device != OffloadDevice::kNone) continue;
+          Config config = fixtures::run_of_stage(stage);
+          config.zero.overlap_comm = overlap;
+          config.zero.reduce_bucket_size = 1000;
+          fixtures::offload_to(config, device);
+          INFO(world << " ranks, stage " << stage << ", overlap " << overlap << ", tier "
+                     << name_of(device));
+          REQUIRE(allocations_of_steps(world, config, fixtures::small_model()) == 0);
+        }
+}
+
+TEST_CASE("in 16 bits and with recompute, too, nothing is allocated after the second step") {
+  set_kernel_threads(1);
+  for (const int64_t stage : {0, 2, 3}) {
+    for (const bool half : {false, true}) {
+      Config config = fixtures::run_of_stage(stage);
+      (half ? config.fp16.enabled : config.bf16.enabled) = true;
+      config.recompute.policy = Recompute::kFull;
+      config.activation_checkpointing.cpu_checkpointing = true;
+      fixtures::offload_to(config, OffloadDevice::kCpu);
+      INFO("stage " << stage << (half ? " fp16" : " bf16"));
+      REQUIRE(allocations_of_steps(2, config, fixtures::model_of_many_blocks()) == 0);
     }
   }
 }
@@ -65,12 +89,10 @@ TEST_CASE("two ranks and one with twice the micro-batches take the same step, to
   std::vector<Batch> batches;
   for (uint64_t i = 0; i < 4; ++i) batches.push_back(fixtures::random_batch({2, 8}, i));
   const auto step = [&](RankRig& rig, std::span<const Batch> mine) {
-    StepRun run;
+    StepRun run = rig.prepared(1);
     run.micro_batches = mine;
-    run.scalars = step_scalars_of(rig.config.optimizer, rig.config.scheduler, 1);
     run.scalars.loss_scale = 1.0F / 64;
     run.clip_norm = 0.1;
-    run.optimizer = optimizer_options(rig.config.optimizer);
     rig.trainer.run(run);
     return run;
   };
@@ -81,7 +103,8 @@ TEST_CASE("two ranks and one with twice the micro-batches take the same step, to
   const StepRun one = step(single, batches);
   REQUIRE(one.counted_tokens == 64);
   REQUIRE(one.finite);
-  const auto failures = fixtures::on_ranks(2, [&](Rendezvous&, Communicator& group) {
+  const std::vector<float> expected = floats_of(single);
+  fixtures::require_none(fixtures::on_ranks(2, [&](Rendezvous&, Communicator& group) {
     RankRig rig(fixtures::small_run(), fixtures::small_model(), group);
     const StepRun two = step(
         rig, std::span<const Batch>(batches).subspan(static_cast<size_t>(group.rank()) * 2, 2));
@@ -90,73 +113,75 @@ TEST_CASE("two ranks and one with twice the micro-batches take the same step, to
             "the loss is that of all ranks");
     require(std::abs(two.gradient_norm - one.gradient_norm) < 1e-5 * one.gradient_norm,
             "so is the norm");
-    const std::vector<float> a = weights_of(rig), b = weights_of(single);
-    for (size_t i = 0; i < a.size(); ++i) require(std::abs(a[i] - b[i]) < 1e-4F, "and the weights");
-  });
-  for (const std::string& failure : failures) REQUIRE(failure.empty());
+    // Each rank has the whole model and saves a half of it.
+    for (const StatePiece& piece : rig.plan.train.pieces) {
+      const auto* mine = reinterpret_cast<const float*>(rig.memory.at(rig.plan.train.program, piece.range));
+      for (const StatePiece& other : single.plan.train.pieces) {
+        if (other.state != piece.state || other.unit != piece.unit) continue;
+        const auto* theirs =
+            reinterpret_cast<const float*>(single.memory.at(single.plan.train.program, other.range));
+        require(piece.begin == 0 && piece.end == other.end, "stage 0 shares out nothing");
+        for (int64_t i = 0; i < piece.end; ++i)
+          require(std::abs(mine[i] - theirs[i]) < 1e-4F, "and the state");
+      }
+    }
+  }));
+  REQUIRE_FALSE(expected.empty());
 }
 
 TEST_CASE("all ranks see the sum of the votes to stop") {
-  const auto failures = fixtures::on_ranks(3, [&](Rendezvous&, Communicator& group) {
-    RankRig rig(fixtures::small_run(), fixtures::small_model(), group);
-    rig.train(1);
-    StepRun run;
-    run.micro_batches = rig.batches;
-    run.optimizer = optimizer_options(rig.config.optimizer);
-    run.stop_votes = group.rank() == 1 ? stop_vote(SIGTERM) : 0.0;
-    rig.trainer.run(run);
-    require(voted_signal(run.stop_votes) == SIGTERM, "every rank stops");
-    run.stop_votes = 0;
-    rig.trainer.run(run);
-    require(run.stop_votes == 0, "the votes of the step before are gone");
-  });
-  for (const std::string& failure : failures) REQUIRE(failure.empty());
-}
-
-TEST_CASE("a step whose loss or gradient is not finite changes no weight and no state") {
-  Alone alone;
-  RankRig rig(fixtures::small_run(), fixtures::small_model(), *alone.group);
-  rig.train(1);
-  const std::string name = "model.layers.1.mlp.up_proj.weight";
-  float* weight = nullptr;
-  for (const StateSlice& slice : rig.state.slices(0, 1))
-    if (slice.tensor == name && slice.kind == "param") weight = static_cast<float*>(slice.data);
-  REQUIRE(weight != nullptr);
-  REQUIRE(nonfinite_place(rig.plan.train.model, rig.plan.partition, rig.memory).empty());
-  weight[7] = std::numeric_limits<float>::quiet_NaN();
-  const std::vector<float> before = weights_of(rig);
-  const StepRun run = rig.train(2);
-  REQUIRE_FALSE(run.finite);
-  const std::vector<float> after = weights_of(rig);
-  REQUIRE(std::memcmp(before.data(), after.data(), before.size() * sizeof(float)) == 0);
-  REQUIRE(nonfinite_place(rig.plan.train.model, rig.plan.partition, rig.memory) ==
-          "the weight " + name + " is not finite");
-  // With the weight mended, the gradients of the failed step are what is left to blame.
-  weight[7] = 0;
-  REQUIRE_THAT(nonfinite_place(rig.plan.train.model, rig.plan.partition, rig.memory),
-               Catch::StartsWith("the gradient of lm_head.weight (and "));
-  REQUIRE(rig.train(3).finite);
+  fixtures::require_none(fixtures::on_ranks(3, [&](Rendezvous&, Communicator& group) {
+    for (const int64_t stage : {0, 3}) {
+      RankRig rig(fixtures::run_of_stage(stage), fixtures::small_model(), group);
+      rig.train(1);
+      StepRun run = rig.prepared(2);
+      run.stop_votes = group.rank() == 1 ? stop_vote(SIGTERM) : 0.0;
+      rig.trainer.run(run);
+      require(voted_signal(run.stop_votes) == SIGTERM, "every rank stops");
+      run.stop_votes = 0;
+      rig.trainer.run(run);
+      require(run.stop_votes == 0, "the votes of the step before are gone");
+    }
+  }));
 }
 
 TEST_CASE("a rank that leaves ends the step of the others with its loss, not in a hang") {
-  const auto failures = fixtures::on_ranks(2, [&](Rendezvous&, Communicator& group) {
-    RankRig rig(fixtures::small_run(), fixtures::small_model(), group);
-    rig.train(1);
-    if (group.rank() == 1) throw Error(ExitCode::kBadInput, "this rank's data is bad");
-    rig.train(2);
-  });
-  REQUIRE(failures[1] == "this rank's data is bad");
-  REQUIRE_THAT(failures[0], Catch::Contains("lost a peer in all_reduce"));
+  for (const int64_t stage : {0, 1, 2, 3}) {
+    INFO("stage " << stage);
+    const auto failures = fixtures::on_ranks(3, [&](Rendezvous&, Communicator& group) {
+      RankRig rig(fixtures::run_of_stage(stage), fixtures::small_model(), group);
+      rig.train(1);
+      if (group.rank() == 1) throw Error(ExitCode::kBadInput, "this rank's data is bad");
+      rig.train(2);
+    });
+    REQUIRE(failures[1] == "this rank's data is bad");
+    const char* waits_in = stage == 3 ? "all_gather" : stage == 0 ? "all_reduce" : "";
+    for (const size_t rank : {0, 2})
+      REQUIRE_THAT(failures[rank], Catch::Contains("lost a peer in ") && Catch::Contains(waits_in));
+  }
+}
+
+TEST_CASE("a rank whose step fails inside ends that of the others") {
+  for (const int64_t stage : {0, 2, 3}) {
+    INFO("stage " << stage);
+    const auto failures = fixtures::on_ranks(2, [&](Rendezvous&, Communicator& group) {
+      RankRig rig(fixtures::run_of_stage(stage), fixtures::small_model(), group);
+      rig.train(1);
+      if (group.rank() == 1) rig.batches[1].labels.pop_back();
+      StepRun run = rig.prepared(2);
+      rig.trainer.run(run);
+    });
+    REQUIRE_THAT(failures[1], Catch::Contains("a batch part has 60 bytes, its buffer 64"));
+    REQUIRE_THAT(failures[0], Catch::Contains("lost a peer in ") || Catch::Contains("gave up"));
+  }
 }
 
 TEST_CASE("a batch of another shape is a defect that is told, and the next step can run") {
   Alone alone;
   RankRig rig(fixtures::small_run(), fixtures::small_model(), *alone.group);
   rig.train(1);
-  StepRun run;
   rig.batches[1].tokens.pop_back();
-  run.micro_batches = rig.batches;
-  run.optimizer = optimizer_options(rig.config.optimizer);
+  StepRun run = rig.prepared(2);
   REQUIRE_THROWS_WITH(rig.trainer.run(run),
                       Catch::Contains("a batch part has 60 bytes, its buffer 64"));
   REQUIRE(rig.train(2).finite);

@@ -16,8 +16,8 @@ constexpr int32_t kVocabulary = 32;
 struct Writer {
   Writer()
       : rig(run_of_one_row(), fixtures::small_model(), *alone.group),
-        plan(plan_logits(fixtures::small_model(), rig.plan.partition, kRoom)),
-        executor(plan.program, plan.model, allocated(), *alone.group) {}
+        plan(plan_logits(fixtures::small_model(), rig.plan, kRoom)),
+        executor(plan.program, plan.model, allocated(), rig.groups) {}
 
   static Config run_of_one_row() {
     Config config = fixtures::small_run();

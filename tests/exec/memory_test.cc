@@ -1,5 +1,7 @@
 #include "exec/memory.h"
 
+#include <cstring>
+
 #include "rig.h"
 
 #include <catch2/catch.hpp>
@@ -16,33 +18,132 @@ Buffer persistent(const std::string& name, int64_t bytes, Category category) {
   return buffer;
 }
 
-Program with_buffers(std::vector<Buffer> buffers, int64_t arena_bytes) {
+Buffer on(Tier tier, Buffer buffer) {
+  buffer.tier = tier;
+  return buffer;
+}
+
+Buffer temporary(int64_t bytes, int64_t arena_offset) {
+  Buffer buffer;
+  buffer.bytes = bytes;
+  buffer.arena_offset = arena_offset;
+  return buffer;
+}
+
+/// `arenas`: bytes of the device's, the shared and the host's.
+Program with_buffers(std::vector<Buffer> buffers, std::array<int64_t, kArenaCount> arenas) {
   Program program;
   program.buffers = std::move(buffers);
-  program.arena_bytes = arena_bytes;
+  program.arena_bytes = arenas;
   return program;
 }
 
 TEST_CASE("programs share persistent buffers by name and one arena of the largest's size") {
   fixtures::Alone alone;
   RankMemory memory(*alone.group);
-  Buffer temporary;
-  temporary.bytes = 256;
-  temporary.arena_offset = 512;
-  const Program small =
-      with_buffers({persistent("weights", 4096, Category::kParameters), temporary}, 1024);
+  const Program small = with_buffers(
+      {persistent("weights", 4096, Category::kParameters), temporary(256, 512)}, {1024, 0, 0});
   const Program large = with_buffers({persistent("other", 64, Category::kBuffers),
                                       persistent("weights", 4096, Category::kParameters)},
-                                     8192);
+                                     {8192, 0, 0});
   memory.allocate(small);
   memory.allocate(large);
-  REQUIRE(memory.arena_bytes() == 8192);
+  REQUIRE(memory.arena_bytes(Arena::kDevice) == 8192);
+  REQUIRE(memory.arena_bytes(Arena::kShared) == 0);
+  REQUIRE(memory.arena_bytes(Arena::kHost) == 0);
   REQUIRE(memory.at(small, {0, 100, 8}) == memory.persistent("weights") + 100);
   REQUIRE(memory.at(small, {0, 100, 8}) == memory.at(large, {1, 100, 8}));
   const std::byte* arena = memory.at(small, {1, 0, 8}) - 512;
   REQUIRE(memory.at(small, {1, 16, 8}) == arena + 528);
-  REQUIRE(memory.allocated() == std::map<std::string, int64_t>{
-                                    {"activations", 8192}, {"buffers", 64}, {"parameters", 4096}});
+  const RankMemory::Allocated device = memory.allocated(Tier::kDevice);
+  REQUIRE(device.persistent[static_cast<size_t>(Category::kParameters)] == 4096);
+  REQUIRE(device.persistent[static_cast<size_t>(Category::kBuffers)] == 64);
+  REQUIRE(device.arenas == 8192);
+  REQUIRE(device.total == 8192 + 4096 + 64);
+  REQUIRE(memory.allocated(Tier::kHost).total == 0);
+  REQUIRE(memory.allocated(Tier::kNvme).total == 0);
+  REQUIRE(memory.swap() == nullptr);
+}
+
+TEST_CASE("what is private, what peers read and what lies on the host have an arena each") {
+  fixtures::Alone alone;
+  RankMemory memory(*alone.group);
+  Buffer shared = temporary(4096, 1024);
+  shared.peer_visible = true;
+  const Program program =
+      with_buffers({temporary(100, 64), shared, on(Tier::kHost, temporary(300, 128)),
+                    on(Tier::kHost, persistent("moments", 512, Category::kOptimizer))},
+                   {1000, 8192, 3000});
+  memory.allocate(program);
+  REQUIRE(memory.arena_bytes(Arena::kDevice) == 1000);
+  REQUIRE(memory.arena_bytes(Arena::kShared) == 8192);
+  REQUIRE(memory.arena_bytes(Arena::kHost) == 3000);
+  const RankMemory::Allocated device = memory.allocated(Tier::kDevice);
+  REQUIRE(device.arenas == 9192);
+  REQUIRE(device.total == 9192);
+  const RankMemory::Allocated host = memory.allocated(Tier::kHost);
+  REQUIRE(host.arenas == 3000);
+  REQUIRE(host.persistent[static_cast<size_t>(Category::kOptimizer)] == 512);
+  REQUIRE(host.total == 3512);
+  // All of it is there at once: what is written into one range does not reach another.
+  for (BufferId id = 0; id < 4; ++id)
+    std::memset(memory.at(program, {id, 0, 0}), id + 1, static_cast<size_t>(program.at(id).bytes));
+  for (BufferId id = 0; id < 4; ++id)
+    for (int64_t i = 0; i < program.at(id).bytes; ++i)
+      REQUIRE(memory.at(program, {id, i, 1})[0] == static_cast<std::byte>(id + 1));
+}
+
+TEST_CASE("buffers on disk keep what is written to them, each its own") {
+  fixtures::Alone alone;
+  const fixtures::Scratch scratch;
+  RankMemory memory(*alone.group, {.folder = scratch.path + "/made", .name = "rank0"});
+  const Program train = with_buffers(
+      {on(Tier::kNvme, persistent("first", 3 * 4096, Category::kOptimizer)),
+       persistent("weights", 4096, Category::kParameters),
+       on(Tier::kNvme, persistent("second", 2 * 4096, Category::kParameters))},
+      {0, 0, 0});
+  const Program evaluate = with_buffers(
+      {on(Tier::kNvme, persistent("second", 2 * 4096, Category::kParameters))}, {0, 0, 0});
+  memory.allocate(train);
+  memory.allocate(evaluate);
+  REQUIRE(memory.swap() != nullptr);
+  REQUIRE(memory.swap()->bytes() == 5 * 4096);
+  const RankMemory::Allocated disk = memory.allocated(Tier::kNvme);
+  REQUIRE(disk.total == 5 * 4096);
+  REQUIRE(disk.persistent[static_cast<size_t>(Category::kOptimizer)] == 3 * 4096);
+  REQUIRE(disk.persistent[static_cast<size_t>(Category::kParameters)] == 2 * 4096);
+  REQUIRE(memory.allocated(Tier::kDevice).total == 4096);
+
+  const HostBlock block(4 * 4096, "the test");
+  const auto fill = [&](int value) { std::memset(block.data(), value, 4 * 4096); };
+  const auto holds = [&](int value, int64_t bytes) {
+    return std::all_of(block.data(), block.data() + bytes,
+                       [&](std::byte b) { return b == static_cast<std::byte>(value); });
+  };
+  REQUIRE(memory.on_disk(train, {0, 4096, 4096}));
+  REQUIRE_FALSE(memory.on_disk(train, {1, 0, 4096}));
+  fill(9);
+  memory.read_disk(train, {2, 0, 2 * 4096}, block.data());
+  REQUIRE(holds(0, 2 * 4096));  // never written
+  fill(1);
+  memory.write_disk(train, {0, 0, 3 * 4096}, block.data());
+  fill(2);
+  memory.write_disk(train, {2, 0, 2 * 4096}, block.data());
+  fill(3);
+  memory.write_disk(train, {0, 4096, 4096}, block.data());
+  memory.read_disk(train, {0, 4096, 2 * 4096}, block.data());
+  REQUIRE(holds(3, 4096));
+  REQUIRE(block.data()[4096] == std::byte{1});
+  memory.read_disk(train, {0, 0, 4096}, block.data());
+  REQUIRE(holds(1, 4096));
+  // Both programs mean the same place.
+  memory.read_disk(evaluate, {0, 0, 2 * 4096}, block.data());
+  REQUIRE(holds(2, 2 * 4096));
+  REQUIRE_THROWS_WITH(memory.persistent("first"), Catch::Contains("buffer first lies on disk"));
+  REQUIRE_THROWS_WITH(
+      memory.allocate(with_buffers(
+          {on(Tier::kNvme, persistent("late", 4096, Category::kOptimizer))}, {0, 0, 0})),
+      Catch::Contains("the first program has all that lies on disk"));
 }
 
 TEST_CASE("memory is zero at first, whether peers may see it or not") {
@@ -50,18 +151,19 @@ TEST_CASE("memory is zero at first, whether peers may see it or not") {
   RankMemory memory(*alone.group);
   Buffer shared = persistent("gradients", 10'000, Category::kGradients);
   shared.peer_visible = true;
-  memory.allocate(
-      with_buffers({shared, persistent("weights", 10'000, Category::kParameters)}, 100));
-  for (const char* name : {"gradients", "weights"})
+  memory.allocate(with_buffers({shared, persistent("weights", 10'000, Category::kParameters),
+                                on(Tier::kHost, persistent("moments", 10'000, Category::kOptimizer))},
+                               {100, 0, 0}));
+  for (const char* name : {"gradients", "weights", "moments"})
     for (int64_t i = 0; i < 10'000; ++i) REQUIRE(memory.persistent(name)[i] == std::byte{0});
 }
 
 TEST_CASE("a buffer of two sizes is a defect, and so is one that nobody made") {
   fixtures::Alone alone;
   RankMemory memory(*alone.group);
-  memory.allocate(with_buffers({persistent("weights", 4096, Category::kParameters)}, 0));
+  memory.allocate(with_buffers({persistent("weights", 4096, Category::kParameters)}, {}));
   REQUIRE_THROWS_WITH(
-      memory.allocate(with_buffers({persistent("weights", 8192, Category::kParameters)}, 0)),
+      memory.allocate(with_buffers({persistent("weights", 8192, Category::kParameters)}, {})),
       Catch::Contains("buffer weights has 4096 bytes in one program and 8192 in another"));
   REQUIRE_THROWS_WITH(memory.persistent("gradients"), Catch::Contains("no buffer gradients"));
 }
@@ -70,16 +172,17 @@ TEST_CASE("memory that the machine does not have is refused with the amount") {
   fixtures::Alone alone;
   RankMemory memory(*alone.group);
   const Program huge =
-      with_buffers({persistent("weights", int64_t{1} << 60, Category::kParameters)}, 0);
+      with_buffers({persistent("weights", int64_t{1} << 60, Category::kParameters)}, {});
   try {
     memory.allocate(huge);
     FAIL("it was granted");
   } catch (const Error& error) {
     REQUIRE(error.code() == ExitCode::kEnvironment);
-    REQUIRE(error.message() ==
-            "out of host memory for weights: 1024.00 PiB wanted: Cannot allocate memory");
-    REQUIRE(error.remedy() ==
-            "use a smaller micro-batch or sequence, or a machine with more memory");
+    REQUIRE_THAT(error.message(),
+                 Catch::StartsWith("out of memory: parameters (buffer weights) needs 1024.00 PiB in "
+                                   "the device tier, ") &&
+                     Catch::EndsWith("no host memory for weights of 1024.00 PiB: Cannot allocate "
+                                     "memory"));
   }
 }
 

@@ -1,13 +1,7 @@
 #include "exec/model_state.h"
 
-#include <unistd.h>
-
-#include <cstring>
-#include <filesystem>
-#include <map>
-#include <set>
-
 #include "checkpoint/save.h"
+#include "kernels/kernels.h"
 #include "rig.h"
 
 #include <catch2/catch.hpp>
@@ -17,102 +11,261 @@ namespace {
 
 using fixtures::Alone;
 using fixtures::RankRig;
+using Contents = std::map<std::string, std::vector<std::byte>>;
 
-/// A folder that goes with the test.
-struct Scratch {
-  std::string path =
-      (std::filesystem::temp_directory_path() / ("ftrun-exec-" + std::to_string(::getpid())))
-          .string();
-  Scratch() { std::filesystem::create_directories(path); }
-  ~Scratch() { std::filesystem::remove_all(path); }
+enum class Numbers { kFp32, kFp16, kBf16, kBf16Master };
+
+Config layout(int64_t stage, OffloadDevice device, Numbers numbers = Numbers::kFp32,
+              int64_t small = 0) {
+  Config config = fixtures::run_of_stage(stage);
+  config.zero.param_persistence_threshold = small;
+  config.fp16.enabled = numbers == Numbers::kFp16;
+  config.bf16.enabled = numbers == Numbers::kBf16 || numbers == Numbers::kBf16Master;
+  config.bf16.bf16_master_weights_and_grads = numbers == Numbers::kBf16Master;
+  config.bf16.bf16_optimizer_states = numbers == Numbers::kBf16Master;
+  fixtures::offload_to(config, device);
+  return config;
+}
+
+struct Layout {
+  int replicas;
+  int shards;
+  int64_t stage;
+  OffloadDevice device;
+  Numbers numbers;
+  int64_t small;
 };
 
-std::map<std::string, std::vector<float>> contents(const ModelState& state) {
-  std::map<std::string, std::vector<float>> all;
-  for (const StateSlice& slice : state.slices(0, 1)) {
-    std::vector<float>& tensor = all[slice.tensor + "." + slice.kind];
-    tensor.resize(std::max(tensor.size(), static_cast<size_t>(slice.end)));
-    std::memcpy(tensor.data() + slice.begin, slice.data,
-                static_cast<size_t>(slice.end - slice.begin) * sizeof(float));
+std::string name_of_layout(const Layout& l) {
+  return cat(l.replicas, "x", l.shards, " ranks, stage ", l.stage, ", tier ", name_of(l.device),
+             ", numbers ", static_cast<int>(l.numbers), ", small up to ", l.small);
+}
+
+/// Every stage and tier in fp32, the other dtypes at the corners, small tensors or none, hybrid.
+std::vector<Layout> layouts() {
+  std::vector<Layout> all;
+  for (const int64_t stage : {0, 1, 2, 3})
+    for (const OffloadDevice device :
+         {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme}) {
+      if (stage == 0 && device != OffloadDevice::kNone) continue;
+      for (const Numbers numbers :
+           {Numbers::kFp32, Numbers::kFp16, Numbers::kBf16, Numbers::kBf16Master}) {
+        if (stage == 0 && numbers == Numbers::kBf16Master) continue;
+        all.push_back({1, 3, stage, device, numbers, numbers == Numbers::kFp16 ? 64 : 0});
+      }
+    }
+  all.push_back({1, 1, 3, OffloadDevice::kNone, Numbers::kFp32, 0});
+  all.push_back({1, 1, 3, OffloadDevice::kNvme, Numbers::kBf16, 64});
+  for (const int64_t stage : {1, 2, 3}) {
+    all.push_back({2, 2, stage, OffloadDevice::kNone, Numbers::kFp32, 64});
+    all.push_back({2, 2, stage, OffloadDevice::kCpu, Numbers::kBf16, 0});
+    all.push_back({3, 1, stage, OffloadDevice::kNone, Numbers::kBf16, 64});
   }
+  all.push_back({2, 2, 3, OffloadDevice::kNvme, Numbers::kFp16, 64});
   return all;
 }
 
-TEST_CASE(
-    "the ranks' slices cover each element of each state exactly once, for any number of ranks") {
-  Alone alone;
-  for (const bool tied : {false, true}) {
-    RankRig rig(fixtures::small_run(), fixtures::small_model(tied), *alone.group);
-    for (const int ranks : {1, 2, 3, 5}) {
-      std::map<std::string, std::vector<int>> covered;
-      for (const StateInfo& state : rig.state.states()) {
-        int64_t elements = 1;
-        for (const int64_t dim : state.shape) elements *= dim;
-        covered[state.tensor + "." + state.kind].assign(static_cast<size_t>(elements), 0);
-      }
-      for (int rank = 0; rank < ranks; ++rank)
-        for (const StateSlice& slice : rig.state.slices(rank, ranks))
-          for (int64_t i = slice.begin; i < slice.end; ++i)
-            ++covered.at(slice.tensor + "." + slice.kind)[static_cast<size_t>(i)];
-      for (const auto& [name, times] : covered) {
-        INFO(name << " on " << ranks << " ranks");
-        REQUIRE(std::set<int>(times.begin(), times.end()) == std::set<int>{1});
-      }
+Config config_of(const Layout& l) {
+  Config config = layout(l.stage, l.device, l.numbers, l.small);
+  config.parallel.data_replicate = l.replicas;
+  return config;
+}
+
+/// What all ranks of a layout save, after `work` on each.
+Contents saved_by(const Layout& l, const std::function<void(Rendezvous&, RankRig&)>& work) {
+  fixtures::WholeState whole;
+  fixtures::on_mesh(l.replicas, l.shards, [&](Rendezvous& rendezvous, const RankGroups& groups) {
+    RankRig rig(config_of(l), fixtures::model_of_many_blocks(), groups);
+    work(rendezvous, rig);
+    whole.add(rig.state.slices());
+  });
+  return whole.take();
+}
+
+std::vector<std::byte> folder_weights(const std::string& tensor, size_t elements, DType dtype) {
+  std::vector<float> weights(elements);
+  for (size_t i = 0; i < elements; ++i)
+    weights[i] = fixtures::weight_of(tensor, static_cast<int64_t>(i));
+  std::vector<std::byte> bytes(elements * static_cast<size_t>(dtype_bytes(dtype)));
+  convert(weights.data(), DType::kF32, bytes.data(), dtype, static_cast<int64_t>(elements));
+  return bytes;
+}
+
+CheckpointGroup together(Rendezvous& rendezvous) {
+  return {rendezvous.rank(), rendezvous.world(),
+          [&rendezvous](const std::string& text) { return rendezvous.exchange_text("save", text); }};
+}
+
+TEST_CASE("loaded from a folder, all ranks' slices are the model, each element once") {
+  set_kernel_threads(1);
+  for (const Layout& l : layouts()) {
+    INFO(name_of_layout(l));
+    std::vector<StateInfo> states;
+    const Contents saved = saved_by(l, [&](Rendezvous& rendezvous, RankRig& rig) {
+      if (rendezvous.rank() == 0) states = rig.state.states();
+    });
+    REQUIRE(states.size() == saved.size());
+    const DType wanted = l.numbers == Numbers::kBf16Master ? DType::kBF16 : DType::kF32;
+    for (const StateInfo& state : states) {
+      INFO(state.tensor << "." << state.kind);
+      REQUIRE(state.dtype == wanted);
+      size_t elements = 1;
+      for (const int64_t dim : state.shape) elements *= static_cast<size_t>(dim);
+      const std::vector<std::byte>& bytes = saved.at(state.tensor + "." + state.kind);
+      if (state.kind == "param")
+        REQUIRE(bytes == folder_weights(state.tensor, elements, wanted));
+      else
+        REQUIRE(bytes == std::vector<std::byte>(elements * static_cast<size_t>(dtype_bytes(wanted))));
     }
   }
 }
 
-TEST_CASE("what three ranks save another layout reads back bit by bit") {
-  const Scratch scratch;
-  std::map<std::string, std::vector<float>> saved;
-  const auto failures = fixtures::on_ranks(3, [&](Rendezvous& rendezvous, Communicator& group) {
-    RankRig rig(fixtures::small_run(), fixtures::small_model(), group);
-    fixtures::fill_random(rig.state.slices(0, 1), 5);
-    if (group.rank() == 0) saved = contents(rig.state);
-    const CheckpointGroup together{group.rank(), 3, [&](const std::string& text) {
-                                     return rendezvous.exchange_text("save", text);
-                                   }};
-    save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(group.rank(), 3), together);
+TEST_CASE("ranks share out what they save: none writes all of a state that all of them hold") {
+  fixtures::on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
+    RankRig rig(layout(0, OffloadDevice::kNone), fixtures::model_of_many_blocks(), groups);
+    int64_t saved = 0;
+    for (const StateSlice& slice : rig.state.slices()) saved += slice.end - slice.begin;
+    int64_t held = 0;
+    for (const StatePiece& piece : rig.plan.train.pieces) held += piece.end - piece.begin;
+    require(saved > held / 6 && saved < held / 2, "about a third of it");
   });
-  for (const std::string& failure : failures) REQUIRE(failure.empty());
-
-  Alone alone;
-  Config config = fixtures::small_run();
-  config.partition.unit = PartitionUnit::kBlock;
-  RankRig other(config, fixtures::small_model(), *alone.group);
-  REQUIRE(contents(other.state) != saved);
-  Checkpoint checkpoint(scratch.path + "/step-00000000");
-  other.state.load(checkpoint);
-  REQUIRE(contents(other.state) == saved);
 }
 
-TEST_CASE("a checkpoint of another optimizer is refused") {
-  const Scratch scratch;
+TEST_CASE("what any layout saves any other reads back bit by bit, and trains on alike") {
+  set_kernel_threads(1);
+  const ModelConfig model = fixtures::model_of_many_blocks();
+  // The fp32 state of other dtypes is the same, so these read each other's checkpoints, too.
+  const std::vector<Layout> chosen{{1, 3, 0, OffloadDevice::kNone, Numbers::kFp32, 0},
+                                   {1, 3, 1, OffloadDevice::kCpu, Numbers::kFp32, 0},
+                                   {1, 3, 2, OffloadDevice::kNvme, Numbers::kFp32, 0},
+                                   {1, 3, 3, OffloadDevice::kNone, Numbers::kFp32, 64},
+                                   {1, 3, 3, OffloadDevice::kNvme, Numbers::kFp32, 0},
+                                   {2, 2, 3, OffloadDevice::kCpu, Numbers::kFp32, 0},
+                                   {1, 1, 3, OffloadDevice::kCpu, Numbers::kFp32, 0},
+                                   {1, 3, 3, OffloadDevice::kCpu, Numbers::kBf16, 0},
+                                   {1, 3, 0, OffloadDevice::kNone, Numbers::kBf16, 0},
+                                   {1, 3, 2, OffloadDevice::kNone, Numbers::kFp16, 64}};
+  for (const Layout& writer : {chosen[0], chosen[2], chosen[4], chosen[5], chosen[7]}) {
+    const fixtures::Scratch scratch;
+    const Contents saved = saved_by(writer, [&](Rendezvous& rendezvous, RankRig& rig) {
+      rig.train(1);
+      rig.train(2);
+      save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(), together(rendezvous));
+    });
+    for (const Layout& reader : chosen) {
+      INFO(name_of_layout(writer) << " -> " << name_of_layout(reader));
+      const Contents read = saved_by(reader, [&](Rendezvous&, RankRig& rig) {
+        Checkpoint checkpoint(scratch.path + "/step-00000000");
+        rig.state.load(checkpoint);
+      });
+      REQUIRE(read == saved);
+    }
+    // Layouts of the same ranks, micro-batches and dtype go on with the same bits, so what layers
+    // read (a 16-bit copy, another tier) was loaded as well.
+    for (const Numbers numbers : {Numbers::kFp32, Numbers::kBf16}) {
+      std::vector<Contents> next;
+      for (const int64_t stage : {0, 3})
+        for (const OffloadDevice device : {OffloadDevice::kNone, OffloadDevice::kNvme}) {
+          if (stage == 0 && device != OffloadDevice::kNone) continue;
+          fixtures::WholeState whole;
+          fixtures::on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
+            Config config = layout(stage, device, numbers);
+            config.gradient_accumulation_steps = 1;
+            RankRig rig(config, model, groups);
+            Checkpoint checkpoint(scratch.path + "/step-00000000");
+            rig.state.load(checkpoint);
+            rig.train(3);
+            whole.add(rig.state.slices());
+          });
+          next.push_back(whole.take());
+        }
+      REQUIRE(next[0] != saved);
+      REQUIRE(next[1] == next[0]);
+      REQUIRE(next[2] == next[0]);
+    }
+  }
+}
+
+TEST_CASE("another partition reads a checkpoint back bit by bit") {
+  const fixtures::Scratch scratch;
+  Contents saved;
+  Alone alone;
+  {
+    RankRig rig(layout(0, OffloadDevice::kNone), fixtures::small_model(), *alone.group);
+    rig.train(1);
+    saved = fixtures::contents(rig.state);
+    save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(), {});
+  }
+  for (const PartitionUnit unit : {PartitionUnit::kBlock, PartitionUnit::kModel}) {
+    Config config = layout(3, OffloadDevice::kNone, Numbers::kFp32, 64);
+    config.partition.unit = unit;
+    RankRig other(config, fixtures::small_model(), *alone.group);
+    REQUIRE(fixtures::contents(other.state) != saved);
+    Checkpoint checkpoint(scratch.path + "/step-00000000");
+    other.state.load(checkpoint);
+    REQUIRE(fixtures::contents(other.state) == saved);
+  }
+}
+
+TEST_CASE("a checkpoint of another optimizer, or of another dtype of its states, is refused") {
+  const fixtures::Scratch scratch;
   Alone alone;
   Config sgd = fixtures::small_run();
   sgd.optimizer.type = OptimizerType::kSgd;
   sgd.optimizer.momentum = 0.9;
   RankRig saver(sgd, fixtures::small_model(), *alone.group);
-  save_checkpoint(posix_files(), {scratch.path}, {}, saver.state.slices(0, 1), {});
+  save_checkpoint(posix_files(), {scratch.path}, {}, saver.state.slices(), {});
   RankRig adam(fixtures::small_run(), fixtures::small_model(), *alone.group);
   Checkpoint checkpoint(scratch.path + "/step-00000000");
   REQUIRE_THROWS_AS(adam.state.load(checkpoint), Error);
+
+  const fixtures::Scratch other;
+  save_checkpoint(posix_files(), {other.path}, {}, adam.state.slices(), {});
+  RankRig narrow(layout(1, OffloadDevice::kNone, Numbers::kBf16Master), fixtures::small_model(),
+                 *alone.group);
+  Checkpoint wide(other.path + "/step-00000000");
+  REQUIRE_THROWS_AS(narrow.state.load(wide), Error);
 }
 
-TEST_CASE("pieces of a parameter read as they lie in its slices") {
+TEST_CASE("a folder of another model is refused with its tensors") {
   Alone alone;
   RankRig rig(fixtures::small_run(), fixtures::small_model(), *alone.group);
-  const auto all = contents(rig.state);
-  for (const TensorInfo& tensor : rig.plan.train.model.tensors) {
-    const std::vector<float>& whole = all.at(tensor.name + ".param");
-    const auto size = static_cast<int64_t>(whole.size());
-    for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, size},
-                                     {1, size},
-                                     {size / 3, size / 2},
-                                     {size - 1, size}}) {
-      std::vector<float> piece(static_cast<size_t>(end - begin), -1.0F);
-      rig.state.read(tensor.name, begin, end, piece);
-      REQUIRE(std::equal(piece.begin(), piece.end(), whole.begin() + begin));
+  REQUIRE_THROWS_WITH(rig.state.load(fixtures::model_folder(fixtures::model_of_many_blocks())),
+                      Catch::Contains("the weights are not those of its config.json") &&
+                          Catch::Contains("model.layers.2.mlp.up_proj.weight"));
+}
+
+TEST_CASE("pieces of a parameter are collected as they lie in its tensor, whoever holds them") {
+  set_kernel_threads(1);
+  for (const Layout& l : layouts()) {
+    INFO(name_of_layout(l));
+    std::map<std::string, std::vector<float>> collected;
+    const Contents saved = saved_by(l, [&](Rendezvous&, RankRig& rig) {
+      rig.train(1);
+      if (rig.plan.options.state.replica > 0) return;
+      const bool receives = rig.groups.data->rank() == 0;
+      for (const TensorInfo& tensor : rig.plan.train.model.tensors) {
+        int64_t size = 1;
+        for (const int64_t dim : tensor.shape) size *= dim;
+        std::vector<float> whole(receives ? static_cast<size_t>(size) : 0);
+        const int64_t cuts[] = {0, 1, size / 3, size / 2, size - 1, size};
+        for (size_t i = 0; i + 1 < std::size(cuts); ++i)
+          rig.state.collect(tensor.name, cuts[i], cuts[i + 1], receives, *rig.groups.shard,
+                            receives ? std::span(whole).subspan(
+                                           static_cast<size_t>(cuts[i]),
+                                           static_cast<size_t>(cuts[i + 1] - cuts[i]))
+                                     : std::span<float>());
+        if (receives) collected[tensor.name] = std::move(whole);
+      }
+    });
+    REQUIRE_FALSE(collected.empty());
+    for (const auto& [name, values] : collected) {
+      const std::vector<std::byte>& bytes = saved.at(name + ".param");
+      const DType dtype = l.numbers == Numbers::kBf16Master ? DType::kBF16 : DType::kF32;
+      std::vector<float> expected(values.size());
+      convert(bytes.data(), dtype, expected.data(), DType::kF32,
+              static_cast<int64_t>(values.size()));
+      REQUIRE(values == expected);
     }
   }
 }

@@ -1,7 +1,20 @@
 #include "rig.h"
 
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <filesystem>
 #include <numeric>
 #include <thread>
+
+#include "base/checksum.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "checkpoint/hf_export.h"
+#include "model/families.h"
+
+#include <catch2/catch.hpp>
 
 namespace ftrun::fixtures {
 namespace {
@@ -14,7 +27,9 @@ uint64_t mixed(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-constexpr int64_t kRows = 32;
+float small_number(uint64_t seed) {
+  return static_cast<float>(static_cast<double>(mixed(seed) >> 11) * 0x1p-53 * 0.4 - 0.2);
+}
 
 RankMemory& allocated(RankMemory& memory, const StepPlan& plan) {
   memory.allocate(plan.train.program);
@@ -22,12 +37,31 @@ RankMemory& allocated(RankMemory& memory, const StepPlan& plan) {
   return memory;
 }
 
+Config for_ranks(Config config, int ranks) {
+  config.parallel.data = ranks;
+  return config;
+}
+
+SwapOptions swap_of(const Config& config, int rank) {
+  SwapOptions swap;
+  swap.folder = config.zero.offload_optimizer.nvme_path;
+  swap.name = cat("rank", rank);
+  return swap;
+}
+
+std::vector<ExportTensor> tensors_of(const ModelConfig& model) {
+  std::vector<ExportTensor> tensors;
+  for (const TensorInfo& tensor : build_model(model, {1, 8}, Mode::kTrain).tensors)
+    tensors.push_back({tensor.name, tensor.shape});
+  return tensors;
+}
+
 }  // namespace
 
 ModelConfig small_model(bool tied) {
   ModelConfig c;
   c.family = "llama";
-  c.vocab_rows = kRows;
+  c.vocab_rows = 32;
   c.hidden = 16;
   c.feed_forward = 24;
   c.layers = 2;
@@ -36,6 +70,17 @@ ModelConfig small_model(bool tied) {
   c.head_size = 4;
   c.tied = tied;
   c.windows = {0, 0};
+  return c;
+}
+
+ModelConfig model_of_many_blocks(bool tied) {
+  ModelConfig c = small_model(tied);
+  c.vocab_rows = 200;
+  c.hidden = 64;
+  c.feed_forward = 160;
+  c.layers = 3;
+  c.head_size = 16;
+  c.windows = {0, 0, 0};
   return c;
 }
 
@@ -50,59 +95,148 @@ Config small_run() {
   return config;
 }
 
-Batch random_batch(const BatchShape& shape, uint64_t seed) {
+Config run_of_stage(int64_t stage) {
+  Config config = small_run();
+  config.zero.stage = stage;
+  config.zero.param_persistence_threshold = 0;
+  return config;
+}
+
+Scratch::Scratch() {
+  static std::atomic<int> count{0};
+  path = (std::filesystem::temp_directory_path() / cat("ftrun-exec-", ::getpid(), "-", count++)).string();
+  std::filesystem::create_directories(path);
+}
+
+Scratch::~Scratch() { std::filesystem::remove_all(path); }
+
+const std::string& swap_folder() {
+  static const Scratch folder;
+  return folder.path;
+}
+
+void offload_to(Config& config, OffloadDevice device) {
+  if (config.zero.stage > 0) config.zero.offload_optimizer.device = device;
+  if (config.zero.stage == 3) config.zero.offload_param.device = device;
+  if (device != OffloadDevice::kNvme) return;
+  config.zero.offload_optimizer.nvme_path = config.zero.offload_param.nvme_path = swap_folder();
+}
+
+float weight_of(const std::string& tensor, int64_t index) {
+  return small_number(xxh3(tensor.data(), tensor.size()) + static_cast<uint64_t>(index));
+}
+
+const ModelFolder& model_folder(const ModelConfig& model) {
+  static std::mutex mutex;
+  static const Scratch scratch;
+  static std::map<std::string, std::unique_ptr<ModelFolder>> folders;
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<ModelFolder>& folder = folders[config_text(model)];
+  if (folder) return *folder;
+  ExportOptions options;
+  options.folder = cat(scratch.path, "/", folders.size());
+  options.config_json = "{}";
+  export_model(posix_files(), options, tensors_of(model),
+               [](const ExportPiece& piece, std::span<float> out) {
+                 for (int64_t i = piece.begin; i < piece.end; ++i)
+                   out[static_cast<size_t>(i - piece.begin)] = weight_of(piece.tensor, i);
+               });
+  folder = std::make_unique<ModelFolder>(options.folder);
+  return *folder;
+}
+
+Batch random_batch(const BatchShape& shape, uint64_t seed, int64_t vocab_rows) {
   const auto positions = static_cast<size_t>(shape.rows * shape.row_tokens);
+  const auto vocabulary = static_cast<uint64_t>(vocab_rows);
   Batch batch;
   batch.tokens.resize(positions);
   batch.labels.resize(positions);
   batch.positions.resize(positions);
   batch.starts.assign(positions, 0);
   for (size_t i = 0; i < positions; ++i) {
-    batch.tokens[i] = static_cast<int32_t>(mixed(seed * 1000 + i) % kRows);
-    batch.labels[i] = static_cast<int32_t>(mixed(seed * 1000 + i + 1) % kRows);
+    batch.tokens[i] = static_cast<int32_t>(mixed(seed * 1000 + i) % vocabulary);
+    batch.labels[i] = static_cast<int32_t>(mixed(seed * 1000 + i + 1) % vocabulary);
     batch.positions[i] = static_cast<int32_t>(i % static_cast<size_t>(shape.row_tokens));
   }
   batch.counted_tokens = static_cast<int64_t>(positions);
   return batch;
 }
 
-void fill_random(const std::vector<StateSlice>& slices, uint64_t seed) {
-  uint64_t at = seed << 32;
-  for (const StateSlice& slice : slices) {
-    auto* to = static_cast<float*>(slice.data);
-    for (int64_t i = 0; i < slice.end - slice.begin; ++i)
-      to[i] = static_cast<float>(static_cast<double>(mixed(at++) >> 11) * 0x1p-53 * 0.4 - 0.2);
-  }
+RankRig::RankRig(const Config& from, const ModelConfig& model, const RankGroups& of)
+    : config(for_ranks(from, of.data->size())),
+      groups(of),
+      plan(plan_steps(config, model, of.data->rank())),
+      memory(*of.data, swap_of(config, of.data->rank())),
+      trainer(plan.train.program, plan.train.model, allocated(memory, plan), groups),
+      evaluator(plan.evaluate.program, plan.evaluate.model, memory, groups),
+      state(plan.train, plan.partition, memory, optimizer_state_kinds(config.optimizer)),
+      rank(of.data->rank()) {
+  state.load(model_folder(model));
 }
 
 RankRig::RankRig(const Config& from, const ModelConfig& model, Communicator& group)
-    : config(from),
-      plan(plan_steps(config, model)),
-      memory(group),
-      trainer(plan.train.program, plan.train.model, allocated(memory, plan), group),
-      evaluator(plan.evaluate.program, plan.evaluate.model, memory, group),
-      state(plan.train.model, plan.partition, memory, optimizer_state_kinds(config.optimizer)),
-      rank(group.rank()) {
-  std::vector<StateSlice> weights;
-  for (const StateSlice& slice : state.slices(0, 1))
-    if (slice.kind == "param") weights.push_back(slice);
-  fill_random(weights, 1);
-}
+    : RankRig(from, model, RankGroups::of_one(group)) {}
 
-StepRun RankRig::train(int64_t step) {
-  batches.resize(static_cast<size_t>(config.gradient_accumulation_steps));
-  for (size_t slot = 0; slot < batches.size(); ++slot)
-    batches[slot] =
-        random_batch(plan.train.model.batch,
-                     static_cast<uint64_t>(step) * 100 + slot * 10 + static_cast<uint64_t>(rank));
+StepRun RankRig::prepared(int64_t step) {
   StepRun run;
   run.micro_batches = batches;
   run.scalars = step_scalars_of(config.optimizer, config.scheduler, step);
   run.scalars.loss_scale = 0.01F;
   run.clip_norm = 1.0;
   run.optimizer = optimizer_options(config.optimizer);
+  return run;
+}
+
+StepRun RankRig::train(int64_t step) {
+  batches.resize(static_cast<size_t>(config.gradient_accumulation_steps));
+  for (size_t slot = 0; slot < batches.size(); ++slot)
+    batches[slot] = random_batch(
+        plan.train.model.batch,
+        static_cast<uint64_t>(step) * 100 + slot * 10 + static_cast<uint64_t>(rank),
+        plan.train.model.vocab_rows);
+  StepRun run = prepared(step);
   trainer.run(run);
   return run;
+}
+
+void WholeState::add(const std::vector<StateSlice>& slices) {
+  const std::lock_guard lock(mutex_);
+  for (const StateSlice& slice : slices) {
+    const int64_t size = dtype_bytes(slice.dtype);
+    int64_t elements = 1;
+    for (const int64_t dim : slice.tensor_shape) elements *= dim;
+    Tensor& tensor = tensors_[slice.tensor + "." + slice.kind];
+    tensor.bytes.resize(static_cast<size_t>(elements * size));
+    tensor.there.resize(static_cast<size_t>(elements));
+    std::byte* to = tensor.bytes.data() + slice.begin * size;
+    const int64_t count = slice.end - slice.begin;
+    // In two stretches where it is read, as saving does it.
+    if (slice.read) {
+      slice.read(0, count / 3, to);
+      slice.read(count / 3, count, to + count / 3 * size);
+    } else {
+      std::memcpy(to, slice.data, static_cast<size_t>(count * size));
+    }
+    for (int64_t i = slice.begin; i < slice.end; ++i)
+      require(std::exchange(tensor.there[static_cast<size_t>(i)], 1) == 0,
+              "an element is saved by one rank");
+  }
+}
+
+std::map<std::string, std::vector<std::byte>> WholeState::take() const {
+  const std::lock_guard lock(mutex_);
+  std::map<std::string, std::vector<std::byte>> all;
+  for (const auto& [name, tensor] : tensors_) {
+    for (const char there : tensor.there) require(there == 1, "every element is saved");
+    all[name] = tensor.bytes;
+  }
+  return all;
+}
+
+std::map<std::string, std::vector<std::byte>> contents(const ModelState& state) {
+  WholeState whole;
+  whole.add(state.slices());
+  return whole.take();
 }
 
 Alone::Alone() {
@@ -112,7 +246,7 @@ Alone::Alone() {
 
 std::vector<std::string> on_ranks(int world,
                                   const std::function<void(Rendezvous&, Communicator&)>& body,
-                                  std::chrono::milliseconds heartbeat) {
+                                  std::chrono::milliseconds heartbeat, CommBackend backend) {
   auto all = Rendezvous::in_process(world, std::chrono::seconds(20), heartbeat);
   std::vector<int> members(static_cast<size_t>(world));
   std::iota(members.begin(), members.end(), 0);
@@ -122,12 +256,30 @@ std::vector<std::string> on_ranks(int world,
     threads.emplace_back([&, rank] {
       failures[rank] = message_of([&] {
         const auto group =
-            open_communicator(*all[rank], "data", members, {.timeout = std::chrono::seconds(20)});
+            open_communicator(*all[rank], "data", members,
+                              {.backend = backend, .timeout = std::chrono::seconds(20)});
         body(*all[rank], *group);
       });
     });
   for (std::thread& thread : threads) thread.join();
   return failures;
+}
+
+void on_mesh(int replicas, int shards,
+             const std::function<void(Rendezvous&, const RankGroups&)>& body) {
+  require_none(on_ranks(replicas * shards, [&](Rendezvous& rendezvous, Communicator& data) {
+    if (replicas == 1) return body(rendezvous, RankGroups::of_one(data));
+    const int row = data.rank() / shards;
+    const int column = data.rank() % shards;
+    std::vector<int> in_row;
+    for (int i = 0; i < shards; ++i) in_row.push_back(row * shards + i);
+    std::vector<int> in_column;
+    for (int i = 0; i < replicas; ++i) in_column.push_back(i * shards + column);
+    const CommOptions options{.timeout = std::chrono::seconds(20)};
+    const auto shard = open_communicator(rendezvous, cat("shard", row), in_row, options);
+    const auto replica = open_communicator(rendezvous, cat("replica", column), in_column, options);
+    body(rendezvous, {&data, shard.get(), replica.get()});
+  }));
 }
 
 std::string message_of(const std::function<void()>& work) {
@@ -137,6 +289,10 @@ std::string message_of(const std::function<void()>& work) {
     return error.what();
   }
   return "";
+}
+
+void require_none(const std::vector<std::string>& failures) {
+  for (const std::string& failure : failures) REQUIRE(failure == "");
 }
 
 }  // namespace ftrun::fixtures

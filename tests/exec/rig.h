@@ -2,7 +2,9 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -15,21 +17,54 @@
 
 namespace ftrun::fixtures {
 
-/// Two layers of hidden 16, four query and two key/value heads of 4, 32 rows of vocabulary.
+/// Two layers of hidden 16, four query and two key/value heads of 4, 32 rows of vocabulary. Each of
+/// its units fits one block, so that some ranks hold nothing of it.
 ModelConfig small_model(bool tied = false);
+
+/// Three layers of hidden 64 and 200 rows of vocabulary: units of several blocks that three ranks
+/// share unevenly.
+ModelConfig model_of_many_blocks(bool tied = false);
 
 /// Rows of 8 tokens, two in a micro-batch, two micro-batches in a step.
 Config small_run();
 
-/// What a rank of a small run holds: memory, executors and state, with random weights that are the
-/// same on every rank.
+/// ZeRO `stage`, with nothing small enough to be left on every rank.
+Config run_of_stage(int64_t stage);
+
+/// A folder that goes with the object.
+struct Scratch {
+  Scratch();
+  ~Scratch();
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  std::string path;
+};
+
+/// Where disk tiers of these tests lie.
+const std::string& swap_folder();
+
+/// Puts parameters (stage 3) and optimizer state (stages 1 to 3) on a tier.
+void offload_to(Config& config, OffloadDevice device);
+
+/// Element `index` of a tensor as model_folder() holds it: in [-0.2, 0.2), by its name and place.
+float weight_of(const std::string& tensor, int64_t index);
+
+/// A Hugging Face folder with the model's weights, made when first asked for.
+const ModelFolder& model_folder(const ModelConfig& model);
+
+/// What a rank of a small run holds: memory, executors and state, with the weights of
+/// model_folder(). `parallel.data` is set to the group's size.
 struct RankRig {
+  RankRig(const Config& config, const ModelConfig& model, const RankGroups& groups);
   RankRig(const Config& config, const ModelConfig& model, Communicator& group);
 
   /// One training step on random batches, which depend on `step` and the rank.
   StepRun train(int64_t step);
+  /// What train() runs, without new batches.
+  StepRun prepared(int64_t step);
 
   Config config;
+  RankGroups groups;
   StepPlan plan;
   RankMemory memory;
   Executor trainer;
@@ -41,10 +76,29 @@ struct RankRig {
 };
 
 /// Tokens from a counter-based generator; labels are the tokens moved by one.
-Batch random_batch(const BatchShape& shape, uint64_t seed);
+Batch random_batch(const BatchShape& shape, uint64_t seed, int64_t vocab_rows = 32);
 
-/// Numbers in about [-0.2, 0.2), different for each element.
-void fill_random(const std::vector<StateSlice>& slices, uint64_t seed);
+/// The whole model's state, put together from the slices that ranks save. Ranks add theirs at any
+/// time.
+class WholeState {
+ public:
+  /// Error(kBug) when an element was there before.
+  void add(const std::vector<StateSlice>& slices);
+
+  /// Bytes by "tensor.kind". Error(kBug) when an element is missing.
+  std::map<std::string, std::vector<std::byte>> take() const;
+
+ private:
+  struct Tensor {
+    std::vector<std::byte> bytes;
+    std::vector<char> there;
+  };
+  mutable std::mutex mutex_;
+  std::map<std::string, Tensor> tensors_;
+};
+
+/// What one rank alone would save.
+std::map<std::string, std::vector<std::byte>> contents(const ModelState& state);
 
 /// A communicator of one rank, and what it needs.
 struct Alone {
@@ -57,9 +111,17 @@ struct Alone {
 /// A long heartbeat keeps the rendezvous' own threads still, for tests that count allocations.
 std::vector<std::string> on_ranks(
     int world, const std::function<void(Rendezvous&, Communicator&)>& body,
-    std::chrono::milliseconds heartbeat = std::chrono::milliseconds(100));
+    std::chrono::milliseconds heartbeat = std::chrono::milliseconds(100),
+    CommBackend backend = CommBackend::kAuto);
+
+/// The same with groups of `shards` ranks that share a copy of the state; REQUIREs that none threw.
+void on_mesh(int replicas, int shards,
+             const std::function<void(Rendezvous&, const RankGroups&)>& body);
 
 /// The message of what `work` throws; "" for nothing.
 std::string message_of(const std::function<void()>& work);
+
+/// REQUIREs that no rank threw.
+void require_none(const std::vector<std::string>& failures);
 
 }  // namespace ftrun::fixtures

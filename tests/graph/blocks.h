@@ -23,6 +23,8 @@ struct BlockShape {
   int64_t window = 0;
   bool biases = false;
   bool qk_norm = false;
+  RecomputePolicy recompute = {};
+  ModelDtypes dtypes = {};
 
   int64_t tokens() const { return rows * row_tokens; }
 };
@@ -31,11 +33,11 @@ struct BlockShape {
 inline LayerGraph block(const BlockShape& s, bool train = true) {
   const int64_t width = (s.query_heads + 2 * s.kv_heads) * s.head_size;
   const HeadAttrs heads{s.query_heads, s.kv_heads, s.head_size, 1e-6};
-  GraphBuilder g("block", s.tokens(), s.row_tokens);
+  GraphBuilder g("block", s.tokens(), s.row_tokens, s.dtypes);
   const auto bias = [&](const char* name, int64_t size) {
     return s.biases ? g.param(name, {size}) : -1;
   };
-  const ValueId x = g.input(Port::kHidden, DType::kF32, {s.tokens(), s.hidden}, "x");
+  const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
   const ValueId rope = g.input(Port::kRope, DType::kF32, {s.tokens(), s.head_size}, "rope");
   const ValueId starts = g.input(Port::kStarts, DType::kI32, {s.tokens()}, "starts");
   const ValueId norm = g.rms_norm(x, g.param("n1", {s.hidden}), 1e-5);
@@ -51,7 +53,7 @@ inline LayerGraph block(const BlockShape& s, bool train = true) {
   const ValueId gated = g.swiglu(g.linear(middle.norm, gate_up, bias("gu.b", 2 * s.feed_forward)));
   const ValueId down = g.param("down", {s.hidden, s.feed_forward});
   g.output(g.add(middle.sum, g.linear(gated, down, bias("down.b", s.hidden))), Port::kHidden);
-  return g.finish(train);
+  return g.finish(train, s.recompute);
 }
 
 inline LayerGraph embedding(const BlockShape& s, bool train = true) {

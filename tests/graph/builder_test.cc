@@ -92,7 +92,7 @@ TEST_CASE("activations have the dtype of the graph, statistics at least 32 bits"
   for (const auto& [activation, statistics] : {std::pair{DType::kF64, DType::kF64},
                                                {DType::kF32, DType::kF32},
                                                {DType::kBF16, DType::kF32}}) {
-    GraphBuilder b("layer", 8, 4, activation);
+    GraphBuilder b("layer", 8, 4, {activation, activation});
     const ValueId x = b.input(Port::kHidden, activation, {8, 16}, "x");
     b.output(b.rms_norm(x, b.param("n", {16}), 1e-5), Port::kHidden);
     const LayerGraph g = b.finish(true);
@@ -101,6 +101,22 @@ TEST_CASE("activations have the dtype of the graph, statistics at least 32 bits"
     CHECK(g.at(named(g, "d_n")).dtype == activation);
     CHECK(g.at(named(g, "n.out")).bytes() == 8 * 16 * dtype_bytes(activation));
   }
+}
+
+TEST_CASE("gradients of parameters have their own dtype, those of activations the activations'") {
+  GraphBuilder b("head", 8, 4, {DType::kBF16, DType::kF32});
+  const ValueId x = b.input(Port::kHidden, DType::kBF16, {8, 16}, "x");
+  const ValueId labels = b.input(Port::kLabels, DType::kI32, {8}, "labels");
+  const ValueId norm = b.rms_norm(x, b.param("n", {16}), 1e-5);
+  b.linear_cross_entropy(norm, b.param("w", {9, 16}), labels, {});
+  const LayerGraph g = b.finish(true);
+  for (const char* param : {"n", "w"}) {
+    CHECK(g.at(named(g, param)).dtype == DType::kBF16);
+    CHECK(g.at(named(g, cat("d_", param))).dtype == DType::kF32);
+    CHECK(g.at(named(g, cat("d_", param))).role == ValueRole::kParamGrad);
+  }
+  CHECK(g.at(g.find(ValueRole::kInputGrad, Port::kHidden)).dtype == DType::kBF16);
+  CHECK(g.at(g.find(ValueRole::kOutput, Port::kLoss)).dtype == DType::kF64);
 }
 
 TEST_CASE("attention takes the rows of the graph, whatever its attributes said") {

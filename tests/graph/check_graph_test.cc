@@ -1,3 +1,4 @@
+#include <map>
 #include <set>
 
 #include "blocks.h"
@@ -155,15 +156,20 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("norms and gated products are cheap; rotations and additions may run in place") {
+TEST_CASE(
+    "norms and gated products are cheap; rotations, additions and the gradient of a gated product "
+    "may run in place") {
   std::set<OpKind> cheap;
-  std::set<OpKind> in_place;
+  std::map<OpKind, int> in_place;
   for (const auto& [graph, op] : every_kind()) {
     if (is_cheap(op.kind)) cheap.insert(op.kind);
-    if (may_run_in_place(op.kind)) in_place.insert(op.kind);
+    if (in_place_input(op.kind) >= 0) in_place[op.kind] = in_place_input(op.kind);
   }
   CHECK(cheap == std::set<OpKind>{OpKind::kRmsNorm, OpKind::kAddRmsNorm, OpKind::kSwiGlu});
-  CHECK(in_place == std::set<OpKind>{OpKind::kRope, OpKind::kRopeDgrad, OpKind::kAdd});
+  CHECK(in_place == std::map<OpKind, int>{{OpKind::kRope, 0},
+                                          {OpKind::kRopeDgrad, 0},
+                                          {OpKind::kAdd, 0},
+                                          {OpKind::kSwiGluDgrad, 1}});
 }
 
 TEST_CASE("every kind has a name of its own") {

@@ -173,6 +173,61 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("scratch of 16-bit attention and head is F32, in the bytes of the head's 16-bit logits") {
+  const AttentionAttrs attrs{6, 2, 20, 300, 1.0, 0};
+  for (const bool backward : {false, true})
+    CHECK(attention_workspace(600, attrs, 2, backward).bytes ==
+          attention_workspace(600, attrs, 4, backward).bytes);
+  for (const int64_t chunk : {1, 95, 96, 256}) {
+    const CrossEntropyWorkspace w = cross_entropy_workspace(100, 17, 133, {true, chunk}, 2);
+    const int64_t kept = std::min<int64_t>(chunk, 100);
+    CHECK(w.chunk == kept);
+    CHECK(w.wide_chunk == std::max<int64_t>(kept / 2, 1));
+    const int64_t row_bytes = std::max<int64_t>(kept * 2, 4);
+    CHECK(w.panel_rows == 133);
+    CHECK(fit({{w.counted, 100 * 4},
+               {w.losses, kept * 8},
+               {w.rows, row_bytes * 17},
+               {w.logits, row_bytes * 133},
+               {w.panel, 133 * 17 * 4}},
+              w.bytes));
+    // What a kernel without panels uses lies at the same place.
+    CHECK(cross_entropy_workspace(100, 17, 133, {true, chunk}, 2, 2).logits == w.logits);
+  }
+  CHECK(cross_entropy_workspace(100, 17, 133, {true, 96}, 4).panel == -1);
+  CHECK(cross_entropy_workspace(100, 17, 133, {true, 96}, 4, 2).panel_rows == 133);
+  CHECK(cross_entropy_workspace(100, 4096, 9999, {true, 96}, 2).panel_rows == 256);
+}
+
+TEST_CASE("products of 16-bit numbers have F32 panels of bounded size, others none") {
+  const ProductWorkspace none = product_workspace(5000, 5000, 5000, 4, 4);
+  CHECK(none.bytes == 0);
+  const ProductWorkspace all = product_workspace(5000, 5000, 5000, 2, 2);
+  CHECK(fit({{all.a, all.rows * all.depth * 4},
+             {all.b, all.depth * all.columns * 4},
+             {all.c, all.rows * all.columns * 4}},
+            all.bytes));
+  CHECK(all.bytes <= 16 << 20);
+  const ProductWorkspace small = product_workspace(3, 5, 7, 2, 4);
+  CHECK((small.rows == 3 && small.columns == 5 && small.depth == 7 && small.c == -1));
+  CHECK(product_workspace(3, 5, 7, 4, 2).a == -1);
+  CHECK(product_workspace(3, 5, 7, 4, 2).bytes == 64);
+
+  GraphBuilder b("layer", 8, 4, {DType::kBF16, DType::kF32});
+  const ValueId x = b.input(Port::kHidden, DType::kBF16, {8, 16}, "x");
+  b.output(b.linear(x, b.param("w", {16, 16})), Port::kHidden);
+  const LayerGraph g = b.finish(true);
+  const auto bytes = [&](const std::vector<Op>& list, OpKind kind) {
+    for (const Op& op : list)
+      if (op.kind == kind) return g.at(op.workspace).bytes();
+    return int64_t{-1};
+  };
+  CHECK(bytes(g.forward, OpKind::kLinear) == (8 * 16 + 16 * 16 + 8 * 16) * 4);
+  CHECK(bytes(g.backward, OpKind::kLinearDgrad) == (8 * 16 + 16 * 16 + 8 * 16) * 4);
+  // The gradient is F32: BLAS writes it.
+  CHECK(bytes(g.backward, OpKind::kLinearWgrad) == (16 * 8 + 8 * 16) * 4);
+}
+
 TEST_CASE("rows that do not divide the tokens and empty chunks are defects") {
   CHECK(bug_text([] {
           attention_workspace(10, {1, 1, 4, 4, 1.0, 0}, 4, false);

@@ -10,7 +10,8 @@ namespace ftrun::fixtures {
 
 /// A graph of linears, norms, residual norms, additions and gated products over values of [N,D],
 /// each of which is read or added into the one output; `steps` operations or groups of them.
-inline LayerGraph random_graph(std::mt19937_64& random, int steps) {
+inline LayerGraph random_graph(std::mt19937_64& random, int steps,
+                               const RecomputePolicy& recompute = {}) {
   const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
   const int64_t n = 4 * static_cast<int64_t>(1 + below(6));
   const int64_t d = static_cast<int64_t>(1 + below(40));
@@ -54,7 +55,7 @@ inline LayerGraph random_graph(std::mt19937_64& random, int steps) {
   for (size_t i = 0; i < made.size(); ++i)
     if (readers[i] == 0) total = total < 0 ? made[i] : g.add(total, made[i]);
   g.output(g.add(total, g.linear(total, param({d, d}))), Port::kHidden);
-  return g.finish(true);
+  return g.finish(true, recompute);
 }
 
 }  // namespace ftrun::fixtures

@@ -3,6 +3,7 @@
 
 #include "blocks.h"
 #include "graph/storage.h"
+#include "owned_memory.h"
 #include "random_graph.h"
 
 #include <catch2/catch.hpp>
@@ -12,74 +13,19 @@ namespace {
 
 using namespace fixtures;
 
-/// Runs a list over a memory that knows which value each of its bytes holds. Returns what a kernel
-/// would have stumbled over, or "".
-class OwnedMemory {
- public:
-  OwnedMemory(const LayerGraph& graph, const ScratchPlan& plan)
-      : graph_(graph), plan_(plan), owner_(static_cast<size_t>(plan.bytes), -1) {}
-
-  std::string run(std::span<const Op> list) {
-    for (const Op& op : list) {
-      for (const ValueId id : op.in)
-        if (!holds(id))
-          return cat(op_text(graph_, op), ": ", graph_.at(id).name, " was overwritten");
-      std::vector<ValueId> written = op.out;
-      if (op.workspace >= 0) written.push_back(op.workspace);
-      for (const ValueId id : written)
-        if (clashes(op, id))
-          return cat(op_text(graph_, op), ": ", graph_.at(id).name, " lies on an operand");
-      for (const ValueId id : written) take(id);
-      for (const ValueId id : written)
-        if (!holds(id)) return cat(op_text(graph_, op), ": results share bytes");
-    }
-    return "";
-  }
-
- private:
-  bool in_scratch(ValueId id) const { return offset(id) >= 0; }
-  int64_t offset(ValueId id) const { return plan_.offset[static_cast<size_t>(id)]; }
-
-  bool holds(ValueId id) const {
-    if (!in_scratch(id)) return true;
-    for (int64_t b = 0; b < graph_.at(id).bytes(); ++b)
-      if (owner_.at(static_cast<size_t>(offset(id) + b)) != id) return false;
-    return true;
-  }
-
-  bool meets(ValueId a, ValueId b) const {
-    return in_scratch(a) && in_scratch(b) && offset(a) < offset(b) + graph_.at(b).bytes() &&
-           offset(b) < offset(a) + graph_.at(a).bytes();
-  }
-
-  bool clashes(const Op& op, ValueId out) const {
-    for (size_t i = 0; i < op.in.size(); ++i) {
-      const bool in_place = may_run_in_place(op.kind) && op.in[i] == op.in[0] && out == op.out[0] &&
-                            offset(out) == offset(op.in[0]) &&
-                            graph_.at(out).bytes() == graph_.at(op.in[0]).bytes();
-      if (meets(op.in[i], out) && !in_place) return true;
-    }
-    return false;
-  }
-
-  void take(ValueId id) {
-    if (!in_scratch(id)) return;
-    for (int64_t b = 0; b < graph_.at(id).bytes(); ++b)
-      owner_.at(static_cast<size_t>(offset(id) + b)) = id;
-  }
-
-  const LayerGraph& graph_;
-  const ScratchPlan& plan_;
-  std::vector<ValueId> owner_;
-};
-
 std::string fault(const LayerGraph& g, const std::vector<Op>& list) {
   const ScratchPlan plan = plan_scratch(g, list);
   return OwnedMemory(g, plan).run(list);
 }
 
 const BlockShape kShapes[] = {
-    {}, {.biases = true, .qk_norm = true}, {.rows = 1, .row_tokens = 130, .window = 7}};
+    {},
+    {.biases = true, .qk_norm = true},
+    {.rows = 1, .row_tokens = 130, .window = 7},
+    {.recompute = {RecomputeLevel::kSelective}},
+    {.biases = true, .qk_norm = true, .recompute = {RecomputeLevel::kSelective, 0.3}},
+    {.recompute = {RecomputeLevel::kFull}},
+    {.rows = 1, .row_tokens = 130, .qk_norm = true, .recompute = {RecomputeLevel::kFull}}};
 
 TEST_CASE("no kernel of a block, head or embedding finds an operand overwritten") {
   for (const BlockShape& shape : kShapes) {
@@ -95,7 +41,8 @@ TEST_CASE("no kernel of a block, head or embedding finds an operand overwritten"
 TEST_CASE("no kernel of a random graph finds an operand overwritten") {
   std::mt19937_64 random(31);
   for (int round = 0; round < 200; ++round) {
-    const LayerGraph g = random_graph(random, 1 + round % 15);
+    const RecomputeLevel level = round % 2 == 0 ? RecomputeLevel::kNone : RecomputeLevel::kFull;
+    const LayerGraph g = random_graph(random, 1 + round % 15, {level});
     INFO(list_text(g, g.forward));
     REQUIRE(fault(g, g.forward).empty());
     REQUIRE(fault(g, g.backward).empty());

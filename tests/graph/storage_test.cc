@@ -75,6 +75,23 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("most arenas are as small as what lives at their fullest time") {
+  std::mt19937_64 random(23);
+  int smallest = 0;
+  constexpr int kRounds = 300;
+  for (int round = 0; round < kRounds; ++round) {
+    const auto requests = random_requests(random);
+    int64_t fullest = 0;
+    for (int64_t at = 0; at < 64; ++at) {
+      int64_t live = 0;
+      for (const StorageRequest& r : requests) live += alive(r, at) ? aligned(r.bytes, 64) : 0;
+      fullest = std::max(fullest, live);
+    }
+    smallest += pack_storage(requests, 64).bytes == fullest ? 1 : 0;
+  }
+  CHECK(smallest >= kRounds * 9 / 10);
+}
+
 TEST_CASE("requests of no bytes or no life get no place") {
   const StorageRequest requests[] = {{0, 0, 5}, {64, 3, 2}, {}, {64, 1, 1}};
   const StorageLayout layout = pack_storage(requests, 64);

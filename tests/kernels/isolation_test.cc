@@ -40,7 +40,7 @@ TEST_CASE(
     REQUIRE(own);
     ++tables;
   }
-  REQUIRE(tables == 4);
+  REQUIRE(tables == 10);
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ TEST_CASE("linear with and without bias and its gradients agree with autograd") 
     for (const Shape& s : kShapes)
       for (const bool bias : {false, true}) {
         CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.inputs, bias);
-        const OracleCase c = linear_case(s, bias);
+        const OracleCase c = stored(linear_case(s, bias), dtype);
         const OracleResult expected = oracle(c);
         Rig rig(dtype);
         const ValueId x = rig.input(c.inputs[0]), w = rig.input(c.inputs[1]),
@@ -50,10 +50,10 @@ TEST_CASE("weight and bias gradients are written over or added to") {
   for_each_backend([](DType dtype) {
     for (const Shape& s : kShapes) {
       CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.inputs);
-      const OracleCase c = linear_case(s, true);
+      const OracleCase c = stored(linear_case(s, true), dtype);
       const OracleResult expected = oracle(c);
-      const Array before_w = random_array({s.outputs, s.inputs}, 5),
-                  before_b = random_array({s.outputs}, 6);
+      const Array before_w = rounded(random_array({s.outputs, s.inputs}, 5), dtype),
+                  before_b = rounded(random_array({s.outputs}, 6), dtype);
       Rig rig(dtype);
       const ValueId x = rig.input(c.inputs[0]), dy = rig.input(c.gradient);
       const ValueId dw = rig.output({s.outputs, s.inputs}), db = rig.output({s.outputs});

@@ -52,7 +52,12 @@ TEST_CASE("20 Adam and AdamW steps give torch.optim's parameters") {
           for (float& x : g) x *= 4.0F;
           const AdamOptions options{.weight_decay = static_cast<float>(decay),
                                     .decoupled = decoupled};
-          adam_update(p.data(), g.data(), m.data(), v.data(), kCount, options, s);
+          adam_update({.parameters = p.data(),
+                       .gradients = g.data(),
+                       .state1 = m.data(),
+                       .state2 = v.data(),
+                       .count = kCount},
+                      options, s);
         }
         CAPTURE(decay, decoupled);
         const auto expected = oracle_adam(c, decoupled, 0.9, 0.999, 1e-8);
@@ -78,8 +83,11 @@ TEST_CASE("20 SGD steps give torch.optim's parameters") {
         s.learning_rate = static_cast<float>(c.learning_rate);
         const SgdOptions options{variant.momentum, variant.dampening,
                                  static_cast<float>(variant.decay), variant.nesterov, step == 0};
-        sgd_update(p.data(), c.gradients[static_cast<size_t>(step)].data(),
-                   variant.momentum == 0.0F ? nullptr : buffer.data(), kCount, options, s);
+        sgd_update({.parameters = p.data(),
+                    .gradients = c.gradients[static_cast<size_t>(step)].data(),
+                    .state1 = variant.momentum == 0.0F ? nullptr : buffer.data(),
+                    .count = kCount},
+                   options, s);
       }
       CAPTURE(variant.momentum, variant.dampening, variant.nesterov, variant.decay);
       const auto expected = oracle_sgd(c, static_cast<double>(variant.momentum),
@@ -96,7 +104,7 @@ TEST_CASE("the sum of squares is exact to fp64 rounding, over any length") {
       const std::vector<float> g = floats(count, 7);
       double expected = 0.0;
       for (const float x : g) expected += static_cast<double>(x) * static_cast<double>(x);
-      REQUIRE(sum_of_squares(g.data(), count) == Approx(expected).epsilon(1e-13));
+      REQUIRE(sum_of_squares(g.data(), DType::kF32, count) == Approx(expected).epsilon(1e-13));
     }
   });
 }
@@ -107,7 +115,7 @@ TEST_CASE("the sum of squares has the same bits on every processor and for any n
   for_each_isa([&] {
     for (const int threads : {1, 2, 3}) {
       set_kernel_threads(threads);
-      sums.push_back(sum_of_squares(g.data(), static_cast<int64_t>(g.size())));
+      sums.push_back(sum_of_squares(g.data(), DType::kF32, static_cast<int64_t>(g.size())));
     }
   });
   for (const double sum : sums) REQUIRE(std::memcmp(&sum, sums.data(), sizeof sum) == 0);
@@ -120,7 +128,7 @@ TEST_CASE("NaN and infinity anywhere make the sum of squares non-finite") {
       for (const size_t at : {size_t{0}, size_t{4095}, size_t{5000}, size_t{8199}}) {
         std::vector<float> g = floats(8200, 3);
         g[at] = bad;
-        REQUIRE_FALSE(std::isfinite(sum_of_squares(g.data(), 8200)));
+        REQUIRE_FALSE(std::isfinite(sum_of_squares(g.data(), DType::kF32, 8200)));
       }
   });
 }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/dtype.h"
 #include "graph/op.h"
 
 // LibTorch's autograd in fp64 as the oracle of the kernels. Free of LibTorch's headers: they
@@ -13,6 +14,8 @@ namespace ftrun::test {
 struct Array {
   std::vector<int64_t> dims;
   std::vector<double> data;
+  /// What the numbers were stored as: results in 16 bits may be off by a rounding each.
+  DType dtype = DType::kF64;
 };
 
 /// A forward operation on given inputs and the gradient of the loss by its first output (the second

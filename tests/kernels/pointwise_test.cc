@@ -19,6 +19,7 @@ TEST_CASE("swiglu and its gradient agree with autograd, also in place") {
                      {},
                      random_array({tokens, width}, 2)};
         for (double& v : c.inputs[0].data) v *= 8.0;
+        c = stored(c, dtype);
         const OracleResult expected = oracle(c);
         Rig rig(dtype);
         const ValueId gu = rig.input(c.inputs[0]), ds = rig.input(c.gradient);
@@ -40,17 +41,19 @@ TEST_CASE(
     Array gu{{1, 2 * 16001}, {}};
     for (int i = 0; i <= 16000; ++i) gu.data.push_back(static_cast<float>(-80.0 + i * 0.01));
     gu.data.resize(2 * 16001, 1.0);
+    gu = rounded(gu, dtype);
     Rig rig(dtype);
     const ValueId in = rig.input(gu), s = rig.output({1, 16001});
     rig.run(OpKind::kSwiGlu, {in}, {s});
     const Array out = rig.read(s);
-    const double epsilon = dtype == DType::kF32 ? 0x1p-23 : 0x1p-52;
+    // F16 has nothing between 0 and 2^-24.
+    const double least = dtype == DType::kF16 ? 0x1p-14 : 1e-30;
     double worst = 0.0;
     for (size_t i = 0; i <= 16000; ++i) {
       const double exact = gu.data[i] / (1.0 + std::exp(-gu.data[i]));
-      worst = std::max(worst, std::abs(out.data[i] - exact) / std::max(std::abs(exact), 1e-30));
+      worst = std::max(worst, std::abs(out.data[i] - exact) / std::max(std::abs(exact), least));
     }
-    REQUIRE(worst < 4.0 * epsilon);
+    REQUIRE(worst < (is_narrow(dtype) ? 1.001 : 8.0) * unit_roundoff(dtype));
 
     Rig edges(dtype);
     const ValueId extreme =
@@ -67,11 +70,12 @@ TEST_CASE(
 TEST_CASE("add agrees with autograd, also in place") {
   for_each_backend([](DType dtype) {
     for (const std::vector<int64_t>& dims : {std::vector<int64_t>{1, 1}, {3, 7}, {65, 576}}) {
-      const OracleCase c{OpKind::kAdd,
-                         NoAttrs{},
-                         {random_array(dims, 1), random_array(dims, 2)},
-                         {},
-                         random_array(dims, 3)};
+      const OracleCase c = stored({OpKind::kAdd,
+                                   NoAttrs{},
+                                   {random_array(dims, 1), random_array(dims, 2)},
+                                   {},
+                                   random_array(dims, 3)},
+                                  dtype);
       const OracleResult expected = oracle(c);
       Rig rig(dtype);
       const ValueId a = rig.input(c.inputs[0]), b = rig.input(c.inputs[1]), sum = rig.output(dims);
@@ -87,11 +91,12 @@ TEST_CASE("embedding gathers rows; its gradient adds up repeated tokens") {
   for_each_backend([](DType dtype) {
     for (const int64_t width : {1, 70, 128}) {
       CAPTURE(dtype_name(dtype), width);
-      const OracleCase c{OpKind::kEmbed,
-                         NoAttrs{},
-                         {random_array({11, width}, 1)},
-                         {3, 0, 10, 3, 3, 7},
-                         random_array({6, width}, 2)};
+      const OracleCase c = stored({OpKind::kEmbed,
+                                   NoAttrs{},
+                                   {random_array({11, width}, 1)},
+                                   {3, 0, 10, 3, 3, 7},
+                                   random_array({6, width}, 2)},
+                                  dtype);
       const OracleResult expected = oracle(c);
       Rig rig(dtype);
       const ValueId tokens = rig.ints(c.ints), table = rig.input(c.inputs[0]),
@@ -101,9 +106,9 @@ TEST_CASE("embedding gathers rows; its gradient adds up repeated tokens") {
       rig.run(OpKind::kEmbedWgrad, {tokens, dx}, {dtable});
       REQUIRE(relative_error(rig.read(x), expected.outputs[0]) == 0.0);
       REQUIRE(relative_error(rig.read(dtable), expected.gradients[0]) < tolerance(dtype));
+      Array twice = rig.read(dtable);
+      for (size_t i = 0; i < twice.data.size(); ++i) twice.data[i] += expected.gradients[0].data[i];
       rig.run(OpKind::kEmbedWgrad, {tokens, dx}, {dtable}, NoAttrs{}, true);
-      Array twice = expected.gradients[0];
-      for (double& v : twice.data) v *= 2.0;
       REQUIRE(relative_error(rig.read(dtable), twice) < tolerance(dtype));
     }
   });
@@ -129,7 +134,7 @@ TEST_CASE("a token outside the table is caught before memory is touched") {
 
 TEST_CASE("a dtype the CPU kernels cannot do is refused by name") {
   LayerGraph graph;
-  graph.values = {{"x", DType::kBF16, {2, 2}}, {"y", DType::kBF16, {2, 2}}};
+  graph.values = {{"x", DType::kI64, {2, 2}}, {"y", DType::kI64, {2, 2}}};
   const Op op{OpKind::kAdd, {0, 0}, {1}, NoAttrs{}};
   std::vector<void*> storage(2, nullptr);
   try {
@@ -137,8 +142,8 @@ TEST_CASE("a dtype the CPU kernels cannot do is refused by name") {
     FAIL("no error");
   } catch (const Error& e) {
     REQUIRE(e.code() == ExitCode::kUnsupported);
-    REQUIRE(e.message() == "the CPU kernels compute in F32, not BF16 (add)");
-    REQUIRE(e.remedy() == "train in fp32 on the CPU");
+    REQUIRE(e.message() == "the CPU kernels know no activations in I64 (add)");
+    REQUIRE(e.remedy() == "train in fp32, bf16 or fp16");
   }
 }
 

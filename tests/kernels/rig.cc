@@ -1,6 +1,7 @@
 #include "rig.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -14,7 +15,27 @@ namespace ftrun::test {
 namespace {
 
 constexpr int64_t kGuardBytes = 256;
-constexpr std::byte kPattern{0xFF};  // a NaN in fp32 and fp64
+constexpr std::byte kPattern{0xFF};  // a NaN in every floating-point type
+
+/// Bits of the significand with the leading 1, and exponent of the smallest normal number.
+struct Format {
+  int precision;
+  int least_exponent;
+  double largest;
+};
+
+Format format_of(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16:
+      return {8, -126, 0x1.FEp127};
+    case DType::kF16:
+      return {11, -14, 65504.0};
+    case DType::kF32:
+      return {24, -126, 0x1.FFFFFEp127};
+    default:
+      return {53, -1022, std::numeric_limits<double>::max()};
+  }
+}
 
 // splitmix64 (Steele, Lea, Flood 2014).
 uint64_t mix(uint64_t x) {
@@ -26,6 +47,29 @@ uint64_t mix(uint64_t x) {
 
 }  // namespace
 
+uint16_t bits_of(double v, DType dtype) {
+  if (dtype == DType::kBF16)
+    return static_cast<uint16_t>(std::bit_cast<uint32_t>(static_cast<float>(v)) >> 16);
+  const uint16_t sign = std::signbit(v) ? 0x8000 : 0;
+  if (std::isnan(v)) return 0x7E00;
+  if (std::isinf(v)) return sign | 0x7C00;
+  const double size = std::abs(v);
+  if (size < 0x1p-14) return static_cast<uint16_t>(sign | static_cast<int>(size * 0x1p24));
+  const int exponent = std::ilogb(size);
+  const int fraction = static_cast<int>(std::ldexp(size, 10 - exponent)) - 1024;
+  return static_cast<uint16_t>(sign | (exponent + 15) << 10 | fraction);
+}
+
+double number_of(uint16_t bits, DType dtype) {
+  if (dtype == DType::kBF16) return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+  const double sign = (bits & 0x8000) != 0 ? -1.0 : 1.0;
+  const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+  if (exponent == 31)
+    return fraction == 0 ? sign * std::numeric_limits<double>::infinity() : std::nan("");
+  return exponent == 0 ? sign * fraction * 0x1p-24
+                       : sign * std::ldexp(1024 + fraction, exponent - 25);
+}
+
 Array random_array(std::vector<int64_t> dims, uint64_t seed) {
   Array array{std::move(dims), {}};
   array.data.resize(static_cast<size_t>(element_count(array.dims)));
@@ -35,6 +79,32 @@ Array random_array(std::vector<int64_t> dims, uint64_t seed) {
     array.data[i] = static_cast<double>(bits - (1 << 23)) / (1 << 23);
   }
   return array;
+}
+
+double rounded(double v, DType dtype) {
+  if (!std::isfinite(v) || v == 0.0 || dtype == DType::kF64) return v;
+  const Format format = format_of(dtype);
+  const int exponent = std::max(std::ilogb(v), format.least_exponent);
+  const double step = std::ldexp(1.0, exponent - format.precision + 1);
+  const double nearest = std::nearbyint(v / step) * step;
+  return std::abs(nearest) > format.largest ? std::copysign(INFINITY, v) : nearest;
+}
+
+Array rounded(Array array, DType dtype) {
+  for (double& v : array.data) v = rounded(v, dtype);
+  return array;
+}
+
+OracleCase stored(OracleCase c, DType dtype) {
+  for (size_t i = 0; i < c.inputs.size(); ++i)
+    if (c.kind != OpKind::kRope || i == 0) c.inputs[i] = rounded(c.inputs[i], dtype);
+  c.gradient = rounded(c.gradient, dtype);
+  c.second_gradient = rounded(c.second_gradient, dtype);
+  return c;
+}
+
+double unit_roundoff(DType dtype) {
+  return std::ldexp(1.0, -format_of(dtype).precision);
 }
 
 Rig::Memory Rig::allocate(int64_t size) {
@@ -72,6 +142,8 @@ ValueId Rig::input(const Array& array, DType dtype) {
   for (size_t i = 0; i < array.data.size(); ++i) {
     if (dtype == DType::kF64)
       reinterpret_cast<double*>(to)[i] = array.data[i];
+    else if (is_narrow(dtype))
+      reinterpret_cast<uint16_t*>(to)[i] = bits_of(rounded(array.data[i], dtype), dtype);
     else
       reinterpret_cast<float*>(to)[i] = static_cast<float>(array.data[i]);
   }
@@ -102,11 +174,13 @@ void Rig::run(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, Op
 
 Array Rig::read(ValueId id) const {
   const Value& value = graph_.at(id);
-  Array array{value.dims, std::vector<double>(static_cast<size_t>(element_count(value.dims)))};
+  Array array{value.dims, std::vector<double>(static_cast<size_t>(element_count(value.dims))),
+              value.dtype};
   const std::byte* const from = memory_[static_cast<size_t>(id)].begin;
   for (size_t i = 0; i < array.data.size(); ++i)
-    array.data[i] = value.dtype == DType::kF64
-                        ? reinterpret_cast<const double*>(from)[i]
+    array.data[i] = value.dtype == DType::kF64 ? reinterpret_cast<const double*>(from)[i]
+                    : is_narrow(value.dtype)
+                        ? number_of(reinterpret_cast<const uint16_t*>(from)[i], value.dtype)
                         : static_cast<double>(reinterpret_cast<const float*>(from)[i]);
   return array;
 }
@@ -118,11 +192,14 @@ std::vector<std::byte> Rig::bits(ValueId id) const {
 
 double relative_error(const Array& actual, const Array& expected) {
   if (actual.dims != expected.dims) return std::numeric_limits<double>::infinity();
+  const double roundoff = is_narrow(actual.dtype) ? unit_roundoff(actual.dtype) : 0.0;
+  const double least = actual.dtype == DType::kF16 ? 0x1p-25 : 0.0;
   double largest = 0.0, difference = 0.0;
   for (size_t i = 0; i < expected.data.size(); ++i) {
     if (!std::isfinite(actual.data[i])) return std::numeric_limits<double>::infinity();
     largest = std::max(largest, std::abs(expected.data[i]));
-    difference = std::max(difference, std::abs(actual.data[i] - expected.data[i]));
+    const double explained = std::max(roundoff * std::abs(expected.data[i]), least);
+    difference = std::max(difference, std::abs(actual.data[i] - expected.data[i]) - explained);
   }
   return largest > 0.0 ? difference / largest : difference;
 }

@@ -14,6 +14,21 @@ namespace ftrun::test {
 /// Numbers from a counter-based generator, about uniform in [-1, 1); the same for the same seed.
 Array random_array(std::vector<int64_t> dims, uint64_t seed);
 
+/// The nearest number (ties to even) that the dtype holds.
+double rounded(double v, DType dtype);
+Array rounded(Array array, DType dtype);
+/// The case with the inputs and gradients that kernels get whose activations have that dtype.
+OracleCase stored(OracleCase c, DType dtype);
+/// Largest relative error of rounding to a dtype's normal numbers: 2^-8 for BF16.
+double unit_roundoff(DType dtype);
+inline bool is_narrow(DType dtype) {
+  return dtype == DType::kBF16 || dtype == DType::kF16;
+}
+
+/// The bits of a number that a 16-bit dtype holds, and the number of such bits.
+uint16_t bits_of(double v, DType dtype);
+double number_of(uint16_t bits, DType dtype);
+
 /// Storage of hand-made values and operations on it. Outputs and scratch start as NaN patterns, and
 /// bytes around every value are watched: a kernel that writes outside, or reads what nobody wrote,
 /// shows.
@@ -27,7 +42,9 @@ class Rig {
   ValueId output(std::vector<int64_t> dims) { return output(std::move(dims), dtype_); }
   ValueId output(std::vector<int64_t> dims, DType dtype);
   /// rstd or lse.
-  ValueId statistic(std::vector<int64_t> dims) { return output(std::move(dims), dtype_); }
+  ValueId statistic(std::vector<int64_t> dims) {
+    return output(std::move(dims), dtype_ == DType::kF64 ? DType::kF64 : DType::kF32);
+  }
 
   void run(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
            OpAttrs attrs = NoAttrs{}, bool accumulate = false);
@@ -53,19 +70,20 @@ class Rig {
   std::vector<Memory> memory_;
 };
 
-/// Largest difference relative to the largest expected number; infinite when shapes differ or a
-/// number is not finite.
+/// Largest difference relative to the largest expected number, less what one rounding to a 16-bit
+/// dtype explains; infinite when shapes differ or a number is not finite.
 double relative_error(const Array& actual, const Array& expected);
-/// What rounding allows: 1e-10 in fp64 and 1e-5 in fp32.
+/// What the rounding of intermediate numbers allows: 1e-10 in fp64, and 1e-5 where arithmetic is
+/// fp32.
 double tolerance(DType dtype);
 
-/// Runs `body` for fp32 and fp64 with each instruction set that this processor has.
+/// Runs `body` for each dtype of activations with each instruction set that this processor has.
 template <class Body>
 void for_each_backend(Body body) {
   for (const Isa isa : {Isa::kAvx2, Isa::kAvx512}) {
     if (isa == Isa::kAvx512 && best_isa() != Isa::kAvx512) continue;
     set_isa(isa);
-    for (const DType dtype : {DType::kF64, DType::kF32}) body(dtype);
+    for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16}) body(dtype);
   }
   set_isa(best_isa());
 }

@@ -27,11 +27,12 @@ TEST_CASE("rope and its gradient agree with autograd, also in place") {
         CAPTURE(dtype_name(dtype), heads.query_heads, heads.head_size, tokens);
         const std::vector<int64_t> dims{tokens,
                                         (heads.query_heads + 2 * heads.kv_heads) * heads.head_size};
-        const OracleCase c{OpKind::kRope,
-                           heads,
-                           {random_array(dims, 1), rope_values(tokens, heads.head_size)},
-                           {},
-                           random_array(dims, 2)};
+        const OracleCase c = stored({OpKind::kRope,
+                                     heads,
+                                     {random_array(dims, 1), rope_values(tokens, heads.head_size)},
+                                     {},
+                                     random_array(dims, 2)},
+                                    dtype);
         const OracleResult expected = oracle(c);
         Rig rig(dtype);
         const ValueId qkv = rig.input(c.inputs[0]), table = rig.input(c.inputs[1], DType::kF32);

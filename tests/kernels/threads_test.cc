@@ -75,8 +75,13 @@ void run_optimizer(Results& results) {
   const std::vector<float> g = floats(3);
   StepScalars scalars;
   scalars.learning_rate = 1e-2F;
-  adam_update(p.data(), g.data(), m.data(), v.data(), 200003, {.weight_decay = 0.1F}, scalars);
-  sgd_update(p.data(), g.data(), m.data(), 200003, {.momentum = 0.9F}, scalars);
+  const FlatUpdate update{.parameters = p.data(),
+                          .gradients = g.data(),
+                          .state1 = m.data(),
+                          .state2 = v.data(),
+                          .count = 200003};
+  adam_update(update, {.weight_decay = 0.1F}, scalars);
+  sgd_update(update, {.momentum = 0.9F}, scalars);
   const auto* const bytes = reinterpret_cast<const std::byte*>(p.data());
   results.emplace_back(bytes, bytes + p.size() * sizeof(float));
 }

@@ -227,6 +227,42 @@ TEST_CASE("dropout is refused in training only") {
   }
 }
 
+TEST_CASE("activations and parameters have the dtype of computation, gradients theirs") {
+  const ModelConfig c = config("smollm2_135m.v4");
+  const ModelDtypes dtypes{.compute = DType::kBF16, .gradients = DType::kF32};
+  const ModelDescription model = build_model(c, {1, 16}, Mode::kTrain, dtypes);
+  CHECK(model.dtypes == dtypes);
+  for (const LayerGraph& graph : model.graphs) {
+    CHECK(graph.dtypes == dtypes);
+    for (const Value& value : graph.values) {
+      INFO(value.name);
+      if (value.port == Port::kHidden || value.role == ValueRole::kParam)
+        CHECK(value.dtype == DType::kBF16);
+      if (value.role == ValueRole::kParamGrad || value.port == Port::kRope)
+        CHECK(value.dtype == DType::kF32);
+    }
+  }
+  CHECK(build_model(c, {1, 16}, Mode::kTrain).dtypes == ModelDtypes{});
+}
+
+TEST_CASE("dtypes that no kernel computes with are refused") {
+  const ModelConfig c = config("smollm2_135m.v4");
+  const auto refusal = [&](const ModelDtypes& dtypes) {
+    try {
+      build_model(c, {1, 16}, Mode::kTrain, dtypes);
+    } catch (const Error& error) {
+      CHECK(error.code() == ExitCode::kUnsupported);
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  CHECK(refusal({DType::kF16, DType::kBF16}) == "accepted");
+  CHECK(refusal({DType::kI32, DType::kF32}) ==
+        "activations in I32 are not supported\n  remedy: use fp32, bf16 or fp16");
+  CHECK(refusal({DType::kF32, DType::kF64}) ==
+        "gradients in F64 are not supported\n  remedy: use fp32, bf16 or fp16");
+}
+
 TEST_CASE("a micro-batch whose tokens cannot be numbered is refused") {
   const ModelConfig c = config("smollm2_135m.v4");
   try {

@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <limits>
 #include <numeric>
 
 #include "models.h"
+#include "partition/layout.h"
 #include "program/passes.h"
 
 #include <catch2/catch.hpp>
@@ -36,7 +38,7 @@ TEST_CASE("a bucket holds as many whole units as fit, and at least one") {
   std::mt19937_64 random(62);
   for (int round = 0; round < 30; ++round) {
     const Built built = build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
-    const FlatLayout layout = step_layouts(built.partition).gradients;
+    const FlatLayout layout = flat_layout(built.partition, FlatOrder::kBackward);
     for (const int64_t size : kBucketSizes) {
       // The naive form: units in the order of the buffer, a new bucket when the next does not fit.
       std::vector<int64_t> wanted;
@@ -90,23 +92,78 @@ TEST_CASE("bucketing changes nothing but the reductions") {
   CHECK(gradient_reduces(built.step({.bucket_elements = kHuge})).size() == 1);
 }
 
-TEST_CASE("reductions of ranges that do not follow each other stay apart") {
+TEST_CASE("ranges that do not follow each other are reduced together, but apart") {
   Program program;
-  program.buffers = {
-      {.name = "gradients", .category = Category::kGradients, .bytes = 4096, .persistent = true}};
+  program.buffers = {{.name = "gradients",
+                      .category = Category::kGradients,
+                      .bytes = 4096,
+                      .persistent = true,
+                      .dtype = DType::kF32}};
   for (const int64_t offset : {0, 1024, 3072, 2048}) {
     Instr instr{.kind = InstrKind::kAllReduce, .lane = Lane::kCommunication};
     instr.group = CommGroup::kData;
+    instr.unit = 0;
     instr.reads = instr.writes = {{0, offset, 1024}};
     program.instrs.push_back(instr);
   }
-  const auto ranges = gradient_reduces(bucket_gradients(program, kHuge));
-  CHECK(ranges == std::vector<Range>{{0, 0, 2048}, {0, 3072, 1024}, {0, 2048, 1024}});
+  const Program joined = bucket_gradients(program, kHuge);
+  REQUIRE(joined.instrs.size() == 1);
+  CHECK(joined.instrs[0].reads == joined.instrs[0].writes);
+  CHECK(joined.instrs[0].writes ==
+        std::vector<Range>{{0, 0, 2048}, {0, 3072, 1024}, {0, 2048, 1024}});
+}
+
+TEST_CASE("small units do not break the buckets of large ones, and have their own") {
+  Built built = build(small_config(6, false));
+  built.partition = build_units(built.model, UnitGranularity::kLayer, {64, INT64_MAX});
+  StepOptions options{.micro_batches = 2};
+  options.state.stage = 3;
+  const Program program = built.step(options);
+  INFO(program_text(program));
+  // One of each kind a micro-batch; loss and norm are summed apart.
+  CHECK(all_of(program, InstrKind::kReduceScatter).size() == 2);
+  CHECK(all_of(program, InstrKind::kAllReduce).size() == 2 + 2);
+  // Six blocks, embedding and head are large; blocks and head have norms.
+  CHECK(program.instrs[all_of(program, InstrKind::kReduceScatter)[0]].reads.size() == 8);
+  CHECK(program.instrs[all_of(program, InstrKind::kAllReduce)[0]].reads.size() == 7);
+}
+
+TEST_CASE("what belongs to a reduction goes where its bucket goes") {
+  Built built = build(small_config(4, false));
+  StepOptions options{.micro_batches = 2, .bucket_elements = 4 * kUnitBlock};
+  options.state.stage = 2;
+  const Program program = built.step(options);
+  INFO(program_text(program));
+  for (const size_t i : all_of(program, InstrKind::kAccumulate)) {
+    size_t reduction = i;
+    while (program.instrs[reduction].kind == InstrKind::kAccumulate) --reduction;
+    const auto& reduced = program.instrs[reduction].writes;
+    REQUIRE(program.instrs[reduction].kind == InstrKind::kReduceScatter);
+    REQUIRE(std::count(reduced.begin(), reduced.end(), program.instrs[i].reads[0]) == 1);
+  }
+}
+
+TEST_CASE("gathers of updated parameters leave in buckets too") {
+  const Built built = build(small_config(6, false));
+  const auto gathers = [&](int64_t elements) {
+    StepOptions options{.gather_bucket_elements = elements};
+    options.state.stage = 1;
+    const Program program = built.step(options);
+    std::vector<size_t> sizes;
+    for (const size_t i : all_of(program, InstrKind::kAllGather))
+      sizes.push_back(program.instrs[i].writes.size());
+    return sizes;
+  };
+  // Whole copies have two blocks each.
+  CHECK(gathers(1) == std::vector<size_t>(8, 1));
+  CHECK(gathers(4 * kUnitBlock) == std::vector<size_t>(4, 2));
+  CHECK(gathers(6 * kUnitBlock) == std::vector<size_t>{3, 3, 2});
+  CHECK(gathers(kHuge) == std::vector<size_t>{8});
 }
 
 TEST_CASE("a program without gradients passes through") {
   const Built built = build(small_config(1, false), Mode::kEvaluate);
-  const Program program = build_evaluation_step(built.model, built.partition, {});
+  const Program program = build_evaluation_step(built.model, built.partition, {}).program;
   CHECK(program_text(bucket_gradients(program, 1)) == program_text(program));
 }
 

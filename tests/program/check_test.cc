@@ -18,10 +18,10 @@ using Faults = std::vector<std::string>;
 // The program that tests break, by position (see untied_step.golden): 0 begin, 1 load_batch mb 0,
 // 2-4 forward, 5-7 backward, 8 load_batch mb 1, 9-11 forward, 12 all_reduce of the loss, 13
 // backward layer 2, 14 all_reduce, 15 backward layer 1, 16 all_reduce, 17 backward layer 0, 18
-// all_reduce, 19 gradient_norm, 20 decide, 21-23 update.
+// all_reduce, 19 gradient_norm, 20 all_reduce of the norm, 21 decide, 22-24 update.
 Program good() {
   return build(small_config(1, false))
-      .step({.micro_batches = 2, .optimizer_states = 1, .bucket_elements = 1});
+      .step({.micro_batches = 2, .state = states(1), .bucket_elements = 1});
 }
 
 Program broken(const std::function<void(Program&)>& change) {
@@ -39,7 +39,7 @@ Faults against_good(const Program& rank1) {
 
 TEST_CASE("a good program has no faults, alone or on many ranks") {
   const Program program = good();
-  REQUIRE(program.instrs.size() == 24);
+  REQUIRE(program.instrs.size() == 25);
   CHECK(check(program).empty());
   const std::vector<const Program*> ranks(4, &program);
   CHECK(check_programs(ranks).empty());
@@ -49,7 +49,8 @@ TEST_CASE("a good program has no faults, alone or on many ranks") {
 
 TEST_CASE("a reduction that does not wait for its gradients is named with what it misses") {
   CHECK(check(broken([](Program& p) { p.instrs[14].waits.clear(); })) ==
-        Faults{"instruction 14 (all_reduce) does not wait for instruction 13 (backward layer 2 mb "
+        Faults{"instruction 14 (all_reduce unit 2) does not wait for instruction 13 (backward "
+               "layer 2 mb "
                "1), which touches "
                "the same bytes"});
 }
@@ -72,13 +73,29 @@ TEST_CASE("whichever wait is dropped, the checker notices") {
 
 TEST_CASE("a norm that does not wait meets every reduction") {
   const Faults faults = check(broken([](Program& p) { p.instrs[19].waits.clear(); }));
-  for (const int reduce : {14, 16, 18})
-    CHECK(std::count(faults.begin(), faults.end(),
-                     cat("instruction 19 (gradient_norm) does not wait for instruction ", reduce,
-                         " (all_reduce), which touches the same bytes")) == 1);
+  for (const int unit : {0, 1, 2})
+    CHECK(std::count(
+              faults.begin(), faults.end(),
+              cat("instruction 19 (gradient_norm) does not wait for instruction ", 18 - 2 * unit,
+                  " (all_reduce unit ", unit, "), which touches the same bytes")) == 1);
+}
+
+TEST_CASE("what depends on the decision waits for it, even where it touches nothing of it") {
+  // On rank 1 the last unit has no elements to update, so only the decision is before its gather.
+  StepOptions options{.gather_bucket_elements = 1};
+  options.state.stage = 1;
+  const Built built = build(small_config(1, false));
+  Program program = built.step(options, 2, 1);
+  const size_t decide = all_of(program, InstrKind::kDecide).at(0);
+  const size_t gather = all_of(program, InstrKind::kAllGather).at(0);
+  REQUIRE(program.instrs[gather].waits == std::vector<InstrId>{static_cast<InstrId>(decide)});
+  CHECK(check(program).empty());
+  program.instrs[gather].waits = {static_cast<InstrId>(decide) - 3};
+  const Faults faults = check(program);
   CHECK(std::count(faults.begin(), faults.end(),
-                   "instruction 20 (decide) does not wait for instruction 12 (all_reduce), which "
-                   "touches the same bytes") == 1);
+                   cat("instruction ", gather,
+                       " (all_gather unit 0) runs only if the step is finite, but "
+                       "does not wait for the decision")) == 1);
 }
 
 TEST_CASE("waits point backwards") {
@@ -126,36 +143,36 @@ TEST_CASE("a layer that runs before the one it reads from is noticed") {
 }
 
 TEST_CASE("ranges stay inside their buffers") {
-  CHECK(
-      check(broken([](Program& p) { p.instrs[19].reads[0].bytes += 4; })) ==
-      Faults{"instruction 19 (gradient_norm) touches bytes 0+49156 of gradients, which has 49152"});
-  CHECK(check(broken([](Program& p) { p.instrs[20].reads[0].offset = -8; })) ==
-        Faults{"instruction 20 (decide) touches bytes -8+8 of norm, which has 8"});
-  CHECK(check(broken([](Program& p) { p.instrs[20].reads[0].bytes = -1; })) ==
-        Faults{"instruction 20 (decide) touches bytes 0+-1 of norm, which has 8"});
+  CHECK(check(broken([](Program& p) { p.instrs[19].reads[0].bytes += 4; })) ==
+        Faults{"instruction 19 (gradient_norm) touches bytes 32768+16388 of gradients, which has "
+               "49152"});
+  CHECK(check(broken([](Program& p) { p.instrs[21].reads[0].offset = -8; })) ==
+        Faults{"instruction 21 (decide) touches bytes -8+48 of norm, which has 48"});
+  CHECK(check(broken([](Program& p) { p.instrs[21].reads[0].bytes = -1; })) ==
+        Faults{"instruction 21 (decide) touches bytes 0+-1 of norm, which has 48"});
 }
 
 TEST_CASE("ranges so large that their end has no number are outside too") {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   CHECK(check(broken([](Program& p) {
-          p.instrs[20].reads[0] = {p.instrs[20].reads[0].buffer, 8, kMost};
+          p.instrs[21].reads[0] = {p.instrs[21].reads[0].buffer, 8, kMost};
         })) ==
-        Faults{cat("instruction 20 (decide) touches bytes 8+", kMost, " of norm, which has 8")});
+        Faults{cat("instruction 21 (decide) touches bytes 8+", kMost, " of norm, which has 48")});
 }
 
 TEST_CASE("ranges name buffers that there are") {
-  CHECK(check(broken([](Program& p) { p.instrs[20].reads[0].buffer = 35; })) ==
-        Faults{"instruction 20 (decide) touches buffer 35, but there are 35"});
+  CHECK(check(broken([](Program& p) { p.instrs[21].reads[0].buffer = 37; })) ==
+        Faults{"instruction 21 (decide) touches buffer 37, but there are 37"});
   CHECK(check(broken([](Program& p) {
-          p.instrs[20].writes = {{-1, 0, 8}};
-        })) == Faults{"instruction 20 (decide) touches buffer -1, but there are 35"});
+          p.instrs[21].writes = {{-1, 0, 8}};
+        })) == Faults{"instruction 21 (decide) touches buffer -1, but there are 37"});
 }
 
-TEST_CASE("a collective is over one range") {
+TEST_CASE("a collective writes a range for each that it reads") {
   CHECK(check(broken([](Program& p) { p.instrs[14].writes.clear(); })) ==
-        Faults{"instruction 14 (all_reduce) is a collective over 0 ranges instead of one"});
+        Faults{"instruction 14 (all_reduce unit 2) is a collective of 1 ranges into 0"});
   CHECK(check(broken([](Program& p) { p.instrs[14].writes.push_back(p.instrs[16].writes[0]); })) ==
-        Faults{"instruction 14 (all_reduce) is a collective over 2 ranges instead of one"});
+        Faults{"instruction 14 (all_reduce unit 2) is a collective of 1 ranges into 2"});
 }
 
 TEST_CASE("an arena that is too small for one of its buffers is noticed") {
@@ -164,7 +181,7 @@ TEST_CASE("an arena that is too small for one of its buffers is noticed") {
   const auto last =
       std::max_element(program.buffers.begin(), program.buffers.end(),
                        [&](const Buffer& a, const Buffer& b) { return end(a) < end(b); });
-  program.arena_bytes = end(*last) - 1;
+  program.arena_bytes[0] = end(*last) - 1;
   const Faults faults = check(program);
   CHECK(std::count(faults.begin(), faults.end(),
                    "buffer " + last->name + " lies outside the arena") == 1);
@@ -184,35 +201,27 @@ TEST_CASE("buffers that live at the same time do not share bytes") {
         })).at(0) == "buffers hidden.1.0 and saved.1.0 share arena bytes while both are in use");
 }
 
-std::string gradients_at(int instruction, int64_t offset, const char* dtype = "F32",
-                         int64_t bytes = 16384) {
-  return cat("instruction ", instruction, " (all_reduce) with ", bytes, " bytes of gradients at ",
-             offset, " as ", dtype);
-}
-
-TEST_CASE(
-    "ranks that enter collectives in another order are named, even when the sizes are equal") {
-  const Program swapped = broken([](Program& p) { std::swap(p.instrs[14], p.instrs[16]); });
-  CHECK(against_good(swapped).back() == "collective 1: rank 0 enters " + gradients_at(14, 0) +
-                                            ", rank 1 enters " + gradients_at(14, 16384));
+std::string reduce_of(int unit, const char* dtype = "F32", int64_t bytes = 16384) {
+  return cat("instruction ", 18 - 2 * unit, " (all_reduce unit ", unit, ") with ", bytes,
+             " bytes of gradients as ", dtype);
 }
 
 TEST_CASE("ranks that enter a collective with another size or dtype are named") {
   const Program smaller =
       broken([](Program& p) { p.instrs[16].writes[0].bytes = p.instrs[16].reads[0].bytes = 64; });
-  CHECK(against_good(smaller) == Faults{"collective 2: rank 0 enters " + gradients_at(16, 16384) +
-                                        ", rank 1 enters " + gradients_at(16, 16384, "F32", 64)});
+  CHECK(against_good(smaller) == Faults{"collective 2: rank 0 enters " + reduce_of(1) +
+                                        ", rank 1 enters " + reduce_of(1, "F32", 64)});
   const Program half = broken([](Program& p) { p.instrs[18].dtype = DType::kBF16; });
-  CHECK(against_good(half) == Faults{"collective 3: rank 0 enters " + gradients_at(18, 32768) +
-                                     ", rank 1 enters " + gradients_at(18, 32768, "BF16")});
+  CHECK(against_good(half) == Faults{"collective 3: rank 0 enters " + reduce_of(0) +
+                                     ", rank 1 enters " + reduce_of(0, "BF16")});
 }
 
 TEST_CASE("a rank that reduces the loss where others reduce gradients is named") {
   const Program other = broken([](Program& p) { std::swap(p.instrs[12], p.instrs[14]); });
-  CHECK(against_good(other).back() ==
-        "collective 0: rank 0 enters instruction 12 (all_reduce) with 24 bytes of loss at 0 as "
-        "F64, rank 1 enters " +
-            gradients_at(12, 0));
+  CHECK(
+      against_good(other).back() ==
+      "collective 0: rank 0 enters instruction 12 (all_reduce) with 24 bytes of loss as "
+      "F64, rank 1 enters instruction 12 (all_reduce unit 2) with 16384 bytes of gradients as F32");
 }
 
 TEST_CASE("a rank that reduces as many bytes of another buffer is named") {
@@ -220,22 +229,32 @@ TEST_CASE("a rank that reduces as many bytes of another buffer is named") {
     const BufferId parameters = buffer_named(p, buffer_names::kParameters);
     p.instrs[14].reads[0].buffer = p.instrs[14].writes[0].buffer = parameters;
   });
-  CHECK(
-      against_good(other).back() ==
-      "collective 1: rank 0 enters " + gradients_at(14, 0) +
-          ", rank 1 enters instruction 14 (all_reduce) with 16384 bytes of parameters at 0 as F32");
+  CHECK(against_good(other).back() == "collective 1: rank 0 enters " + reduce_of(2) +
+                                          ", rank 1 enters instruction 14 (all_reduce unit 2) with "
+                                          "16384 bytes of parameters as F32");
+}
+
+TEST_CASE("ranks that meet for two different units of one size are named") {
+  const Program other = broken([](Program& p) {
+    std::swap(p.instrs[14].reads, p.instrs[16].reads);
+    std::swap(p.instrs[14].writes, p.instrs[16].writes);
+    std::swap(p.instrs[14].unit, p.instrs[16].unit);
+  });
+  CHECK(against_good(other).back() == "collective 1: rank 0 enters " + reduce_of(2) +
+                                          ", rank 1 enters instruction 14 (all_reduce unit 1) with "
+                                          "16384 bytes of gradients as F32");
 }
 
 TEST_CASE("ranks that enter a different number of collectives are counted") {
-  const Program fewer = broken([](Program& p) { p.instrs[18].group = CommGroup::kNone; });
-  CHECK(against_good(fewer) == Faults{"rank 0 enters 4 collectives, rank 1 enters 3"});
+  const Program fewer = broken([](Program& p) { p.instrs[20].group = CommGroup::kNone; });
+  CHECK(against_good(fewer) == Faults{"rank 0 enters 5 collectives, rank 1 enters 4"});
 }
 
 TEST_CASE("the faulty rank is named by its number") {
   const Program a = good();
-  const Program b = broken([](Program& p) { p.instrs[18].group = CommGroup::kNone; });
+  const Program b = broken([](Program& p) { p.instrs[20].group = CommGroup::kNone; });
   const Program* ranks[] = {&a, &a, &b, &a};
-  CHECK(check_programs(ranks) == Faults{"rank 0 enters 4 collectives, rank 2 enters 3"});
+  CHECK(check_programs(ranks) == Faults{"rank 0 enters 5 collectives, rank 2 enters 4"});
 }
 
 TEST_CASE("faults of a program that several ranks share are said once") {

@@ -15,19 +15,24 @@ std::string labels(const Program& program) {
 
 TEST_CASE("an evaluation step sums the loss of its micro-batches and reduces it once") {
   const Built built = build(small_config(1, true), Mode::kEvaluate);
-  const Program program = build_evaluation_step(built.model, built.partition, {.micro_batches = 2});
+  StepOptions options{.micro_batches = 2};
+  options.state.shard.count = 2;
+  const Program program = build_evaluation_step(built.model, built.partition, options).program;
   CHECK(labels(program) ==
         "begin\n"
         "load_batch mb 0\nforward layer 0 mb 0\nforward layer 1 mb 0\nforward layer 2 mb 0\n"
         "load_batch mb 1\nforward layer 0 mb 1\nforward layer 1 mb 1\nforward layer 2 mb 1\n"
         "all_reduce\n");
   CHECK(check(program).empty());
-  CHECK(all_reduce_bytes(program, 2) == kLossSlots * 8);
+  const Instr& reduce = program.instrs.back();
+  CHECK(reduce.writes ==
+        std::vector<Range>{{buffer_named(program, buffer_names::kLoss), 0, kLossSlots * 8}});
+  CHECK(reduce.waits == std::vector<InstrId>{8});
 }
 
 TEST_CASE("an evaluation step has no gradients, optimizer states or saved values") {
   const Built built = build(small_config(2, false), Mode::kEvaluate);
-  const Program program = build_evaluation_step(built.model, built.partition, {});
+  const Program program = build_evaluation_step(built.model, built.partition, {}).program;
   for (const Buffer& buffer : program.buffers) {
     INFO(buffer.name);
     CHECK(buffer.category != Category::kGradients);
@@ -38,7 +43,7 @@ TEST_CASE("an evaluation step has no gradients, optimizer states or saved values
 
 TEST_CASE("a logits step runs forward once and keeps one row of logits a token") {
   const Built built = build(small_config(2, false), Mode::kLogits, UnitGranularity::kLayer, {1, 6});
-  const Program program = build_logits_step(built.model, built.partition);
+  const Program program = build_logits_step(built.model, built.partition, {}).program;
   CHECK(labels(program) ==
         "load_batch mb 0\nforward layer 0 mb 0\nforward layer 1 mb 0\nforward layer 2 mb "
         "0\nforward layer 3 mb 0\n");
@@ -53,7 +58,8 @@ TEST_CASE("a logits step runs forward once and keeps one row of logits a token")
 TEST_CASE("evaluation of one more micro-batch needs no more arena") {
   const Built built = build(small_config(3, false), Mode::kEvaluate);
   const auto arena = [&](int32_t n) {
-    return build_evaluation_step(built.model, built.partition, {.micro_batches = n}).arena_bytes;
+    return arena_total(
+        build_evaluation_step(built.model, built.partition, {.micro_batches = n}).program);
   };
   CHECK(arena(1) == arena(2));
   CHECK(arena(1) == arena(4));
@@ -65,10 +71,11 @@ TEST_CASE("forward and logits steps of random models pass the checker") {
     const ModelConfig config = random_config(random);
     const Built evaluate = build(config, Mode::kEvaluate, kGranularities[round % 3]);
     REQUIRE(check(build_evaluation_step(evaluate.model, evaluate.partition,
-                                        {.micro_batches = 1 + round % 3}))
+                                        {.micro_batches = 1 + round % 3})
+                      .program)
                 .empty());
     const Built logits = build(config, Mode::kLogits, kGranularities[round % 3]);
-    REQUIRE(check(build_logits_step(logits.model, logits.partition)).empty());
+    REQUIRE(check(build_logits_step(logits.model, logits.partition, {}).program).empty());
   }
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -51,8 +53,13 @@ struct Built {
   ModelDescription model;
   Partition partition;
 
-  Program step(const StepOptions& options) const {
+  /// Of rank `rank` of `ranks` that share one copy of the state.
+  Step plan(StepOptions options, int ranks = 2, int rank = 0) const {
+    options.state.shard = {ranks, rank};
     return build_training_step(model, partition, options);
+  }
+  Program step(const StepOptions& options, int ranks = 2, int rank = 0) const {
+    return plan(options, ranks, rank).program;
   }
 };
 
@@ -63,6 +70,20 @@ inline Built build(const ModelConfig& config, Mode mode = Mode::kTrain,
   built.model = build_model(config, batch, mode);
   built.partition = build_units(built.model, granularity);
   return built;
+}
+
+/// What most tests set of the state.
+inline StateOptions states(int32_t optimizer_states,
+                           std::function<bool(const TensorInfo&)> decays = {}) {
+  StateOptions state;
+  state.optimizer_states = optimizer_states;
+  state.decays = std::move(decays);
+  return state;
+}
+
+/// Bytes of all arenas.
+inline int64_t arena_total(const Program& program) {
+  return std::accumulate(program.arena_bytes.begin(), program.arena_bytes.end(), int64_t{0});
 }
 
 /// Positions of the instructions of a kind.
@@ -83,8 +104,8 @@ inline BufferId buffer_named(const Program& program, const std::string& name) {
 inline std::vector<Range> gradient_reduces(const Program& program) {
   std::vector<Range> ranges;
   for (const size_t i : all_of(program, InstrKind::kAllReduce))
-    if (program.at(program.instrs[i].writes[0].buffer).name == buffer_names::kGradients)
-      ranges.push_back(program.instrs[i].writes[0]);
+    for (const Range& range : program.instrs[i].writes)
+      if (program.at(range.buffer).name == buffer_names::kGradients) ranges.push_back(range);
   return ranges;
 }
 

@@ -1,8 +1,10 @@
+#include <fstream>
 #include <map>
 #include <set>
 
 #include "base/file.h"
 #include "models.h"
+#include "partition/layout.h"
 
 #include <catch2/catch.hpp>
 
@@ -11,15 +13,36 @@ namespace {
 
 using namespace fixtures;
 
+/// Compares with tests/program/<name>; what was found is left in the build folder.
+void check_golden(const Program& program, const std::string& name) {
+  const std::string found = program_text(program);
+  const std::string path = cat(FTRUN_BINARY_DIR, "/", name);
+  std::ofstream(path) << found;
+  INFO("found: " << path);
+  CHECK((found == read_file(cat(FTRUN_SOURCE_DIR, "/tests/program/", name))));
+}
+
 TEST_CASE("the step of a one-block model on two micro-batches reads as its golden") {
-  for (const bool tied : {false, true}) {
-    const Program program =
-        build(small_config(1, tied))
-            .step({.micro_batches = 2, .optimizer_states = 1, .bucket_elements = 1});
-    const std::string golden =
-        cat(FTRUN_SOURCE_DIR, "/tests/program/", tied ? "tied" : "untied", "_step.golden");
-    CHECK(program_text(program) == read_file(golden));
-  }
+  for (const bool tied : {false, true})
+    check_golden(build(small_config(1, tied))
+                     .step({.micro_batches = 2, .state = states(1), .bucket_elements = 1}),
+                 tied ? "tied_step.golden" : "untied_step.golden");
+}
+
+TEST_CASE("ZeRO-3 gathers each layer's parameters twice and reduces each gradient into a shard") {
+  StepOptions options{.state = states(1), .bucket_elements = 1};
+  options.state.stage = 3;
+  Built built = build(small_config(1, true));
+  built.partition = build_units(built.model, UnitGranularity::kLayer, {64, INT64_MAX});
+  check_golden(built.step(options, 2, 1), "zero3_step.golden");
+}
+
+TEST_CASE("ZeRO-2 with the optimizer on the host moves gradients there and parameters back") {
+  StepOptions options{.micro_batches = 2, .state = states(2), .bucket_elements = 1};
+  options.state.stage = 2;
+  options.state.optimizer_tier = Tier::kHost;
+  options.state.update_elements = 4096;
+  check_golden(build(small_config(1, false)).step(options), "zero2_offload_step.golden");
 }
 
 struct Case {
@@ -34,10 +57,10 @@ std::vector<Case> random_cases(uint64_t seed, int count) {
   for (int i = 0; i < count; ++i) {
     Case c{build(random_config(random), Mode::kTrain, kGranularities[i % 3], {1 + i % 2, 4}), {}};
     c.options.micro_batches = 1 + i % 4;
-    c.options.optimizer_states = static_cast<int32_t>(random() % 3);
+    c.options.state.optimizer_states = static_cast<int32_t>(random() % 3);
     c.options.bucket_elements = int64_t{1} << (random() % 20);
     c.options.overlap = random() % 2 == 0;
-    c.options.decays = [](const TensorInfo& tensor) { return tensor.shape.size() > 1; };
+    c.options.state.decays = [](const TensorInfo& tensor) { return tensor.shape.size() > 1; };
     cases.push_back(std::move(c));
   }
   return cases;
@@ -69,8 +92,8 @@ TEST_CASE("each layer runs once forward and once backward a micro-batch, in orde
   }
 }
 
-/// What happens to the gradient of one tensor: "w" overwritten, "a" added to, "r" reduced, "n" read
-/// for the norm, "u" used by an update.
+/// What happens to the gradient of one tensor: "w" overwritten, "a" added to, "r" reduced, "u" used
+/// by an update.
 std::string history(const Program& program, const Range& gradient) {
   std::string text;
   for (const Instr& instr : program.instrs) {
@@ -81,8 +104,8 @@ std::string history(const Program& program, const Range& gradient) {
     };
     if (instr.kind == InstrKind::kAllReduce && meets(instr.writes))
       text += 'r';
-    else if (instr.kind == InstrKind::kGradientNorm && meets(instr.reads))
-      text += 'n';
+    else if (instr.kind == InstrKind::kGradientNorm)
+      continue;
     else if (instr.kind == InstrKind::kUpdate && meets(instr.reads))
       text += 'u';
     else if (meets(instr.writes))
@@ -91,16 +114,14 @@ std::string history(const Program& program, const Range& gradient) {
   return text;
 }
 
-TEST_CASE(
-    "a gradient is overwritten first, then added to, reduced once, put into the norm and used "
-    "once") {
+TEST_CASE("a gradient is overwritten first, then added to, reduced once and used once") {
   for (const Case& c : random_cases(43, 40)) {
     const Program program = c.built.step(c.options);
-    const StepLayouts layouts = step_layouts(c.built.partition);
+    const FlatLayout layout = flat_layout(c.built.partition, FlatOrder::kBackward);
     const BufferId gradients = buffer_named(program, buffer_names::kGradients);
     for (const Unit& unit : c.built.partition.units) {
       for (const Slice& slice : unit.slices) {
-        const Range range{gradients, (layouts.gradients.at(unit.id) + slice.position_in_unit) * 4,
+        const Range range{gradients, (layout.at(unit.id) + slice.position_in_unit) * 4,
                           slice.extent * 4};
         const std::string& name = c.built.model.tensor(slice.tensor).name;
         // A tied matrix has the embedding's and the head's gradient in every micro-batch.
@@ -108,8 +129,39 @@ TEST_CASE(
         const int writes = c.options.micro_batches * (twice ? 2 : 1);
         INFO(name);
         REQUIRE(history(program, range) ==
-                "w" + std::string(static_cast<size_t>(writes - 1), 'a') + "rnu");
+                "w" + std::string(static_cast<size_t>(writes - 1), 'a') + "ru");
       }
+    }
+  }
+}
+
+TEST_CASE("each stride of each unit goes into the norm on one rank, with a slot of its own") {
+  for (const Case& c : random_cases(47, 12)) {
+    for (const int ranks : {1, 2, 3}) {
+      std::map<int64_t, int> slots;
+      std::map<int64_t, int64_t> covered;  // gradient elements by where they begin
+      for (int rank = 0; rank < ranks; ++rank) {
+        const Program program = c.built.step(c.options, ranks, rank);
+        const BufferId norm = buffer_named(program, buffer_names::kNorm);
+        const size_t at = all_of(program, InstrKind::kGradientNorm).at(0);
+        const Instr& sum = program.instrs[at];
+        REQUIRE(sum.reads.size() == sum.writes.size());
+        for (size_t i = 0; i < sum.reads.size(); ++i) {
+          REQUIRE(sum.writes[i].buffer == norm);
+          REQUIRE(++slots[sum.writes[i].offset] == 1);
+          REQUIRE(covered.emplace(sum.reads[i].offset, sum.reads[i].bytes).second);
+        }
+        const bool exchanged = ranks > 1;
+        REQUIRE((program.instrs[at + 1].kind == InstrKind::kAllReduce) == exchanged);
+        if (exchanged)
+          REQUIRE(program.instrs[at + 1].writes[0] == Range{norm, 0, program.at(norm).bytes});
+      }
+      int64_t end = 0;
+      for (const auto& [begin, bytes] : covered) {
+        REQUIRE(begin == end);
+        end += bytes;
+      }
+      REQUIRE(end == flat_layout(c.built.partition, FlatOrder::kBackward).total * 4);
     }
   }
 }
@@ -130,15 +182,16 @@ std::vector<TensorId> tensors_of(const Built& built, const FlatLayout& layout, c
 TEST_CASE("updates cover every parameter once, each with its own gradient, state and decay") {
   for (const Case& c : random_cases(44, 15)) {
     const Program program = c.built.step(c.options);
-    const StepLayouts layouts = step_layouts(c.built.partition);
+    const FlatLayout parameters = flat_layout(c.built.partition, FlatOrder::kForward);
+    const FlatLayout gradients = flat_layout(c.built.partition, FlatOrder::kBackward);
     std::vector<int> updated(c.built.model.tensors.size(), 0);
     for (const size_t i : all_of(program, InstrKind::kUpdate)) {
       const Instr& instr = program.instrs[i];
       REQUIRE(instr.if_finite);
-      REQUIRE(static_cast<int>(instr.writes.size()) == 1 + c.options.optimizer_states);
-      const auto tensors = tensors_of(c.built, layouts.parameters, instr.writes[0]);
-      REQUIRE(tensors == tensors_of(c.built, layouts.gradients, instr.reads[0]));
-      for (int32_t s = 0; s < c.options.optimizer_states; ++s) {
+      REQUIRE(static_cast<int>(instr.writes.size()) == 1 + c.options.state.optimizer_states);
+      const auto tensors = tensors_of(c.built, parameters, instr.writes[0]);
+      REQUIRE(tensors == tensors_of(c.built, gradients, instr.reads[0]));
+      for (int32_t s = 0; s < c.options.state.optimizer_states; ++s) {
         const Range& state = instr.writes[static_cast<size_t>(1 + s)];
         REQUIRE(program.at(state.buffer).name == optimizer_buffer_name(s));
         REQUIRE(state.offset == instr.writes[0].offset);
@@ -147,7 +200,7 @@ TEST_CASE("updates cover every parameter once, each with its own gradient, state
       for (const TensorId tensor : std::set<TensorId>(tensors.begin(), tensors.end())) {
         if (tensor < 0) continue;
         ++updated[static_cast<size_t>(tensor)];
-        REQUIRE(instr.decay == c.options.decays(c.built.model.tensor(tensor)));
+        REQUIRE(instr.decay == c.options.state.decays(c.built.model.tensor(tensor)));
       }
     }
     REQUIRE(updated == std::vector<int>(updated.size(), 1));
@@ -200,7 +253,7 @@ TEST_CASE("a step needs a model that was built for it") {
                     Catch::Contains("a training step needs a model built for training"));
   CHECK_THROWS_WITH(build_evaluation_step(train.model, train.partition, {}),
                     Catch::Contains("an evaluation step needs a model built for evaluation"));
-  CHECK_THROWS_WITH(build_logits_step(train.model, train.partition),
+  CHECK_THROWS_WITH(build_logits_step(train.model, train.partition, {}),
                     Catch::Contains("a logits step needs a model built for logits"));
 }
 

@@ -52,12 +52,14 @@ TEST_CASE("run.json has its fields in a fixed order") {
   m.ended = "2000-02-29T12:40:00Z";
   m.restarts = {{"2000-02-29T12:36:00Z", "rank died", 1, 20, 10}};
   m.counters = {{"skipped_steps", 3}};
+  m.memory = {{"allocated", {{"device gradients", 512}}}};
   REQUIRE(manifest_text(m) == cat(R"({
   "format": 1,
   "started": "2000-02-29T12:34:56Z",
   "ended": "2000-02-29T12:40:00Z",
   "exit_code": 0,
   "exit_reason": "done",
+  "exit_rank": -1,
   "build": {
     "version": "0.1.0",
     "git_commit": "abc1234",
@@ -122,6 +124,11 @@ TEST_CASE("run.json has its fields in a fixed order") {
   "counters": {
     "skipped_steps": 3
   },
+  "memory": {
+    "allocated": {
+      "device gradients": 512
+    }
+  },
   "config_xxh3": ")",
                                   config_hash(m), R"(",
   "config": {
@@ -139,8 +146,10 @@ TEST_CASE("a manifest comes back as it was written") {
   const TestFolder folder;
   RunManifest m = example();
   m.exit_code = 75;
+  m.exit_rank = 3;
   m.restarts = {{"t", "signal", -1, 20, 20}};
   m.counters = {{"skipped_steps", 3}};
+  m.memory = {{"allocated", {{"device gradients", 512}}}};
   for (const char* config : {m.config.c_str(), "train:\n  steps: 60\n", ""}) {
     m.config = config;
     put_file(folder / "run.json", manifest_text(m));
@@ -148,6 +157,7 @@ TEST_CASE("a manifest comes back as it was written") {
     REQUIRE(manifest_text(back) == manifest_text(m));
     REQUIRE(back.seed == m.seed);
     REQUIRE(back.restarts[0].rank == -1);
+    REQUIRE(back.exit_rank == 3);
     REQUIRE(compare_manifests(m, back).empty());
   }
   m.exit_code.reset();

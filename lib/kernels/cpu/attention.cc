@@ -74,8 +74,8 @@ template <class S>
 void pack_keys_and_values(const Attention<S>& a, const S* qkv) {
   const auto& vec = vector_kernels<S>();
   const int64_t heads = a.attrs.kv_heads, blocks = a.place.blocks;
-  S* const keys = a.call.template workspace<S>(a.place.keys);
-  S* const values = a.call.template workspace<S>(a.place.values);
+  auto* const keys = a.call.template workspace<Compute<S>>(a.place.keys);
+  auto* const values = a.call.template workspace<Compute<S>>(a.place.values);
   parallel_tasks(a.place.batch_rows * heads * blocks, [&](int64_t task) {
     const int64_t block = task % blocks, head = task / blocks % heads, row = task / blocks / heads;
     const S* const from = qkv + a.first_token(row, block) * a.width;
@@ -96,8 +96,8 @@ void forward_tile(const Attention<S>& a, const S* qkv, S* out, Stat<S>* lse, int
   vector_kernels<S>().attention_forward({
       .q = qkv + first * a.width + a.query_column(head),
       .qkv_stride = a.width,
-      .keys_transposed = a.call.template workspace<S>(a.place.keys) + keys,
-      .values = a.call.template workspace<S>(a.place.values) + keys,
+      .keys_transposed = a.call.template workspace<Compute<S>>(a.place.keys) + keys,
+      .values = a.call.template workspace<Compute<S>>(a.place.values) + keys,
       .head_size = a.attrs.head_size,
       .padded_head = padded,
       .scale = a.attrs.scale,
@@ -108,8 +108,9 @@ void forward_tile(const Attention<S>& a, const S* qkv, S* out, Stat<S>* lse, int
       .out = out + first * out_stride + a.query_column(head),
       .out_stride = out_stride,
       .lse = lse + head * a.tokens + first,
-      .scratch = static_cast<S*>(thread_scratch(
-          sizeof(S) * static_cast<size_t>(kAttentionBlock * (2 * padded + kAttentionBlock + 3)))),
+      .scratch = static_cast<Compute<S>*>(thread_scratch(
+          sizeof(Compute<S>) *
+          static_cast<size_t>(kAttentionBlock * (2 * padded + kAttentionBlock + 3)))),
   });
 }
 
@@ -124,10 +125,10 @@ struct Backward : Attention<S> {
         lse(call.in<Stat<S>>(3)),
         dqkv(call.out<S>(0)),
         delta(call.workspace<Stat<S>>(this->place.delta)),
-        dq(call.workspace<S>(this->place.dq)),
+        dq(call.workspace<Compute<S>>(this->place.dq)),
         out_width(this->attrs.query_heads * this->attrs.head_size) {}
 
-  S* dq_tile(int64_t row_class, int64_t row, int64_t head, int64_t block) const {
+  Compute<S>* dq_tile(int64_t row_class, int64_t row, int64_t head, int64_t block) const {
     const int64_t rows = row_class * this->place.batch_rows + row;
     return dq + ((rows * this->attrs.query_heads + head) * this->place.blocks + block) * this->tile;
   }
@@ -149,7 +150,7 @@ struct Backward : Attention<S> {
   const Stat<S>* lse;
   S* dqkv;
   Stat<S>* delta;
-  S* dq;
+  Compute<S>* dq;
   int64_t out_width;
 };
 
@@ -168,28 +169,29 @@ void find_delta(const Backward<S>& b) {
 }
 
 /// Scratch of one task of the backward pass: one key block, packed, and its gradients.
-template <class S>
+template <class T>
 struct KeyBlock {
   KeyBlock(int64_t tile, int64_t scores)
-      : keys(static_cast<S*>(
-            thread_scratch(sizeof(S) * static_cast<size_t>(7 * tile + 2 * scores)))),
+      : keys(static_cast<T*>(
+            thread_scratch(sizeof(T) * static_cast<size_t>(7 * tile + 2 * scores)))),
         keys_transposed(keys + tile),
         values_transposed(keys + 2 * tile),
         dk(keys + 3 * tile),
         dv(keys + 4 * tile),
         tiles(keys + 5 * tile) {}
-  S* keys;
-  S* keys_transposed;
-  S* values_transposed;
-  S* dk;
-  S* dv;
-  S* tiles;
+  T* keys;
+  T* keys_transposed;
+  T* values_transposed;
+  T* dk;
+  T* dv;
+  T* tiles;
 };
 
 template <class S>
-KeyBlock<S> pack_key_block(const Backward<S>& b, int64_t row, int64_t kv_head, int64_t block) {
+KeyBlock<Compute<S>> pack_key_block(const Backward<S>& b, int64_t row, int64_t kv_head,
+                                    int64_t block) {
   const auto& vec = vector_kernels<S>();
-  const KeyBlock<S> packed(b.tile, kAttentionBlock * kAttentionBlock);
+  const KeyBlock<Compute<S>> packed(b.tile, kAttentionBlock * kAttentionBlock);
   const int64_t count = b.block_tokens(block), size = b.attrs.head_size;
   const int64_t padded = b.place.padded_head;
   const S* const from = b.qkv + b.first_token(row, block) * b.width;
@@ -198,13 +200,13 @@ KeyBlock<S> pack_key_block(const Backward<S>& b, int64_t row, int64_t kv_head, i
   vec.pack_columns(keys, b.width, count, size, padded, packed.keys_transposed);
   vec.pack_columns(from + b.value_column(kv_head), b.width, count, size, padded,
                    packed.values_transposed);
-  std::fill_n(packed.dk, 2 * b.tile, S{0});  // dk and dv
+  std::fill_n(packed.dk, 2 * b.tile, Compute<S>{0});  // dk and dv
   return packed;
 }
 
 template <class S>
-void backward_tile(const Backward<S>& b, const KeyBlock<S>& key, int64_t key_block, int64_t row,
-                   int64_t head, int64_t block) {
+void backward_tile(const Backward<S>& b, const KeyBlock<Compute<S>>& key, int64_t key_block,
+                   int64_t row, int64_t head, int64_t block) {
   const int64_t first = b.first_token(row, block), row_class = b.class_of(key_block);
   const int64_t first_needed = b.first_block[row * b.place.blocks + block];
   vector_kernels<S>().attention_backward({
@@ -235,7 +237,7 @@ void backward_tile(const Backward<S>& b, const KeyBlock<S>& key, int64_t key_blo
 /// All queries of a group of heads against one key block.
 template <class S>
 void backward_key_block(const Backward<S>& b, int64_t row, int64_t kv_head, int64_t key_block) {
-  const KeyBlock<S> key = pack_key_block(b, row, kv_head, key_block);
+  const KeyBlock<Compute<S>> key = pack_key_block(b, row, kv_head, key_block);
   for (int64_t block = key_block; block < b.place.blocks; ++block) {
     if (b.first_block[row * b.place.blocks + block] > key_block) continue;
     for (int64_t head = kv_head * b.group; head < (kv_head + 1) * b.group; ++head)
@@ -255,7 +257,7 @@ void gather_dq(const Backward<S>& b, int64_t row, int64_t head, int64_t block) {
   const int64_t first_needed = b.first_block[row * b.place.blocks + block];
   for (int64_t row_class = 0; row_class < b.place.classes; ++row_class)
     if (!b.class_has(row_class, first_needed, block))
-      std::fill_n(b.dq_tile(row_class, row, head, block), b.tile, S{0});
+      std::fill_n(b.dq_tile(row_class, row, head, block), b.tile, Compute<S>{0});
   S* const out = b.dqkv + b.first_token(row, block) * b.width + b.query_column(head);
   vector_kernels<S>().unpack_sum(b.dq_tile(0, row, head, block), b.place.classes,
                                  b.dq_tile(1, 0, 0, 0) - b.dq_tile(0, 0, 0, 0),
@@ -299,9 +301,7 @@ void attention_dgrad(const OpCall& call) {
   });
 }
 
-template void attention<float>(const OpCall&);
-template void attention<double>(const OpCall&);
-template void attention_dgrad<float>(const OpCall&);
-template void attention_dgrad<double>(const OpCall&);
+FTRUN_FOR_STORAGE_TYPES(attention)
+FTRUN_FOR_STORAGE_TYPES(attention_dgrad)
 
 }  // namespace ftrun::cpu

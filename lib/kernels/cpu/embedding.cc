@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.h"
 #include "kernels/cpu/ops.h"
@@ -33,34 +34,62 @@ void embed(const OpCall& call) {
   });
 }
 
-// Threads take columns: each row of the table gets its tokens' gradients in the order of the
-// tokens.
+namespace {
+
+/// The tokens' numbers sorted by row of the table, those of one row in their order.
+void sort_by_row(const int32_t* tokens, int64_t count, int32_t* order) {
+  std::iota(order, order + count, 0);
+  std::sort(order, order + count, [tokens](int32_t a, int32_t b) {
+    return tokens[a] != tokens[b] ? tokens[a] < tokens[b] : a < b;
+  });
+}
+
+/// Columns that one thread adds up at a time.
+constexpr int64_t kColumns = 64;
+
+/// Each row of the table gets its tokens' gradients in the order of the tokens, rounded once.
+template <class S, class G>
+void add_rows(const int32_t* tokens, const int32_t* order, int64_t count, const S* dx, G* dtable,
+              int64_t width, int64_t first, int64_t columns) {
+  const auto& rows = vector_kernels<S>();
+  const auto& table = vector_kernels<G>();
+  alignas(64) Compute<S> sums[kColumns];
+  for (int64_t i = 0; i < count;) {
+    const int32_t token = tokens[order[i]];
+    G* const row = dtable + token * width + first;
+    table.widen(row, sums, columns);
+    for (; i < count && tokens[order[i]] == token; ++i)
+      rows.column_sums(dx + order[i] * width + first, sums, 1, columns);
+    table.narrow(sums, row, columns);
+  }
+}
+
+}  // namespace
+
+// Threads take columns.
 template <class S>
 void embed_wgrad(const OpCall& call) {
-  constexpr int64_t kColumns = 64;
   const int64_t count = call.in_dims(0)[0], width = call.in_dims(1)[1],
                 vocabulary = call.out_dims(0)[0];
   const int32_t* const tokens = call.in<int32_t>(0);
   const S* const dx = call.in<S>(1);
-  S* const dtable = call.out<S>(0);
+  auto* const order = call.workspace<int32_t>();
   check_tokens(tokens, count, vocabulary);
-  if (!call.accumulate())
-    parallel_ranges(vocabulary * width, 1 << 16, [&](int64_t begin, int64_t end) {
-      std::fill(dtable + begin, dtable + end, S{0});
+  sort_by_row(tokens, count, order);
+  call.with_gradient<S>(0, [&]<class G>(G* dtable) {
+    if (!call.accumulate())
+      parallel_ranges(vocabulary * width, 1 << 16, [&](int64_t begin, int64_t end) {
+        std::fill(dtable + begin, dtable + end, G{});
+      });
+    parallel_ranges((width + kColumns - 1) / kColumns, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t first = begin * kColumns; first < std::min(end * kColumns, width);
+           first += kColumns)
+        add_rows(tokens, order, count, dx, dtable, width, first, std::min(kColumns, width - first));
     });
-  const auto& vec = vector_kernels<S>();
-  parallel_ranges((width + kColumns - 1) / kColumns, 1, [&](int64_t begin, int64_t end) {
-    const int64_t first = begin * kColumns, columns = std::min(end * kColumns, width) - first;
-    for (int64_t n = 0; n < count; ++n) {
-      S* const row = dtable + tokens[n] * width + first;
-      vec.add(row, dx + n * width + first, row, columns);
-    }
   });
 }
 
-template void embed<float>(const OpCall&);
-template void embed<double>(const OpCall&);
-template void embed_wgrad<float>(const OpCall&);
-template void embed_wgrad<double>(const OpCall&);
+FTRUN_FOR_STORAGE_TYPES(embed)
+FTRUN_FOR_STORAGE_TYPES(embed_wgrad)
 
 }  // namespace ftrun::cpu

@@ -73,12 +73,13 @@ void rms_norm_wgrad(const OpCall& call) {
   const S* const dy = call.in<S>(0);
   const S* const x = call.in<S>(1);
   const Stat<S>* const rstd = call.in<Stat<S>>(2);
-  S* const partials = call.workspace<S>();
+  auto* const partials = call.workspace<Compute<S>>();
   const auto& vec = vector_kernels<S>();
-  sum_row_blocks(tokens, width, partials, [&](int64_t first, int64_t rows, S* sums) {
+  sum_row_blocks(tokens, width, partials, [&](int64_t first, int64_t rows, Compute<S>* sums) {
     vec.rms_norm_wgrad(dy + first * width, x + first * width, rstd + first, sums, rows, width);
   });
-  add_partials(partials, tokens, width, width, call.out<S>(0), call.accumulate());
+  call.with_gradient<S>(
+      0, [&](auto* dw) { add_partials(partials, tokens, width, width, dw, call.accumulate()); });
 }
 
 template <class S>
@@ -132,9 +133,9 @@ void qk_norm_wgrad(const OpCall& call) {
   const S* const dy = call.in<S>(0);
   const S* const qkv = call.in<S>(1);
   const Stat<S>* const rstd = call.in<Stat<S>>(2);
-  S* const partials = call.workspace<S>();
+  auto* const partials = call.workspace<Compute<S>>();
   const auto& vec = vector_kernels<S>();
-  sum_row_blocks(tokens, 2 * h.size, partials, [&](int64_t first, int64_t rows, S* sums) {
+  sum_row_blocks(tokens, 2 * h.size, partials, [&](int64_t first, int64_t rows, Compute<S>* sums) {
     for (int64_t n = first; n < first + rows; ++n) {
       const int64_t q = n * h.width, k = q + h.keys;
       const Stat<S>* const r = rstd + n * (h.q + h.k);
@@ -142,23 +143,19 @@ void qk_norm_wgrad(const OpCall& call) {
       vec.rms_norm_wgrad(dy + k, qkv + k, r + h.q, sums + h.size, h.k, h.size);
     }
   });
-  add_partials(partials, tokens, h.size, 2 * h.size, call.out<S>(0), call.accumulate());
-  add_partials(partials + h.size, tokens, h.size, 2 * h.size, call.out<S>(1), call.accumulate());
+  for (const size_t i : {size_t{0}, size_t{1}})
+    call.with_gradient<S>(i, [&](auto* dw) {
+      const Compute<S>* const first = partials + static_cast<int64_t>(i) * h.size;
+      add_partials(first, tokens, h.size, 2 * h.size, dw, call.accumulate());
+    });
 }
 
-template void rms_norm<float>(const OpCall&);
-template void rms_norm<double>(const OpCall&);
-template void add_rms_norm<float>(const OpCall&);
-template void add_rms_norm<double>(const OpCall&);
-template void rms_norm_dgrad<float>(const OpCall&);
-template void rms_norm_dgrad<double>(const OpCall&);
-template void rms_norm_wgrad<float>(const OpCall&);
-template void rms_norm_wgrad<double>(const OpCall&);
-template void qk_norm<float>(const OpCall&);
-template void qk_norm<double>(const OpCall&);
-template void qk_norm_dgrad<float>(const OpCall&);
-template void qk_norm_dgrad<double>(const OpCall&);
-template void qk_norm_wgrad<float>(const OpCall&);
-template void qk_norm_wgrad<double>(const OpCall&);
+FTRUN_FOR_STORAGE_TYPES(rms_norm)
+FTRUN_FOR_STORAGE_TYPES(add_rms_norm)
+FTRUN_FOR_STORAGE_TYPES(rms_norm_dgrad)
+FTRUN_FOR_STORAGE_TYPES(rms_norm_wgrad)
+FTRUN_FOR_STORAGE_TYPES(qk_norm)
+FTRUN_FOR_STORAGE_TYPES(qk_norm_dgrad)
+FTRUN_FOR_STORAGE_TYPES(qk_norm_wgrad)
 
 }  // namespace ftrun::cpu

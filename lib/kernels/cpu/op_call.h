@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "graph/layer_graph.h"
+#include "kernels/cpu/vector_kernels.h"
 #include "kernels/kernels.h"
 
 namespace ftrun {
@@ -16,6 +17,10 @@ constexpr DType dtype_of() {
     return DType::kF64;
   else if constexpr (std::is_same_v<T, float>)
     return DType::kF32;
+  else if constexpr (std::is_same_v<T, BFloat16>)
+    return DType::kBF16;
+  else if constexpr (std::is_same_v<T, Float16>)
+    return DType::kF16;
   else {
     static_assert(std::is_same_v<T, int32_t>);
     return DType::kI32;
@@ -42,6 +47,23 @@ class OpCall {
   template <class T>
   T* out(size_t i) const {
     return static_cast<T*>(address(op_.out.at(i), dtype_of<T>()));
+  }
+  /// Calls f(address) with the gradient of a parameter in its own type: F32, BF16 or F16, whatever
+  /// the activations' S is (F64 with F64).
+  template <class S, class F>
+  void with_gradient(size_t i, F f) const {
+    if constexpr (std::is_same_v<Compute<S>, double>) {
+      f(out<double>(i));
+    } else {
+      switch (graph_.at(op_.out.at(i)).dtype) {
+        case DType::kBF16:
+          return f(out<BFloat16>(i));
+        case DType::kF16:
+          return f(out<Float16>(i));
+        default:
+          return f(out<float>(i));
+      }
+    }
   }
   /// Scratch of the operation from a byte offset on.
   template <class T>

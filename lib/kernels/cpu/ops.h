@@ -1,10 +1,12 @@
 #pragma once
 
 #include "kernels/cpu/op_call.h"
+#include "kernels/cpu/vector_kernels.h"
 
-// The kinds of operations on the CPU for activations of type S (float, double); operands as in
-// graph/op.h. Results have the same bits for any number of threads, except those of BLAS products
-// (the linear kinds, kLinearCrossEntropy).
+// The kinds of operations on the CPU for activations of type S (float, double, BFloat16, Float16);
+// operands as in graph/op.h. 16-bit operands are computed with in fp32 and rounded once a result.
+// Results have the same bits for any number of threads, except those of BLAS products (the linear
+// kinds, kLinearCrossEntropy).
 namespace ftrun::cpu {
 
 // clang-format off
@@ -31,5 +33,12 @@ template <class S> void add(const OpCall& call);
 template <class S> void linear_cross_entropy(const OpCall& call);
 // clang-format on
 void rope_table(const OpCall& call);
+
+/// Instantiates an operation for the types that activations may have.
+#define FTRUN_FOR_STORAGE_TYPES(operation)               \
+  template void operation<float>(const OpCall& call);    \
+  template void operation<double>(const OpCall& call);   \
+  template void operation<BFloat16>(const OpCall& call); \
+  template void operation<Float16>(const OpCall& call);
 
 }  // namespace ftrun::cpu

@@ -1,5 +1,8 @@
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "base/error.h"
@@ -12,6 +15,8 @@ namespace ftrun {
 namespace {
 
 constexpr int64_t kFlatGrain = 1 << 16;
+/// Conversions of at least this many elements write around the caches.
+constexpr int64_t kStreamedElements = 1 << 22;
 
 AdamStep adam_step(const AdamOptions& options, const StepScalars& s) {
   const double decay = options.weight_decay;
@@ -30,19 +35,82 @@ AdamStep adam_step(const AdamOptions& options, const StepScalars& s) {
   return step;
 }
 
+FlatType flat_type(DType dtype, std::string_view what) {
+  switch (dtype) {
+    case DType::kF32:
+      return FlatType::kF32;
+    case DType::kBF16:
+      return FlatType::kBF16;
+    case DType::kF16:
+      return FlatType::kF16;
+    default:
+      throw Error(ExitCode::kUnsupported,
+                  cat("the CPU kernels know no ", what, " in ", dtype_name(dtype)),
+                  "use F32, BF16 or F16");
+  }
+}
+
+size_t flat_index(DType dtype, std::string_view what) {
+  return static_cast<size_t>(flat_type(dtype, what));
+}
+
+/// Small exponents make F16 unfit to hold what small steps add up to.
+size_t state_index(DType dtype, std::string_view what) {
+  if (dtype != DType::kF32 && dtype != DType::kBF16)
+    throw Error(ExitCode::kUnsupported,
+                cat("the optimizers keep no ", what, " in ", dtype_name(dtype)), "use F32 or BF16");
+  return flat_index(dtype, what);
+}
+
+template <class T>
+T* advanced(T* p, int64_t elements, DType dtype) {
+  using Byte = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;
+  return p == nullptr ? nullptr : static_cast<Byte*>(p) + elements * dtype_bytes(dtype);
+}
+
+FlatRange part_of(const FlatUpdate& u, int64_t begin, int64_t end, uint64_t rounding_key) {
+  return {.parameters = advanced(u.parameters, begin, u.parameter_dtype),
+          .gradients = advanced(u.gradients, begin, u.gradient_dtype),
+          .state1 = advanced(u.state1, begin, u.state_dtype),
+          .state2 = advanced(u.state2, begin, u.state_dtype),
+          .copy = advanced(u.copy, begin, u.copy_dtype),
+          .copy_type = flat_type(u.copy_dtype, "copies of parameters"),
+          .count = end - begin,
+          .first_index = u.first_index + begin,
+          .rounding_key = rounding_key};
+}
+
+/// Runs the kernel that `table` has for the update's dtypes.
+template <class Table, class Step>
+void run_update(const Table& table, const FlatUpdate& u, const Step& step, uint64_t key) {
+  require(u.first_index >= 0, "first index of a flat update");
+  const auto kernel = table[state_index(u.parameter_dtype, "parameters")][flat_index(
+      u.gradient_dtype, "gradients")][state_index(u.state_dtype, "moments")];
+  parallel_ranges(u.count, kFlatGrain,
+                  [&](int64_t begin, int64_t end) { kernel(part_of(u, begin, end, key), step); });
+}
+
+// splitmix64 (Steele, Lea, Flood 2014).
+uint64_t mixed(uint64_t x) {
+  x += 0x9E3779B97F4A7C15ULL;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
+  return x ^ (x >> 31);
+}
+
 }  // namespace
 
-double sum_of_squares(const float* g, int64_t count) {
+double sum_of_squares(const void* g, DType dtype, int64_t count) {
   // Kept from call to call: steps do not allocate.
   thread_local std::vector<double> sums;
   const int64_t blocks = (count + kNormBlock - 1) / kNormBlock;
   sums.resize(static_cast<size_t>(blocks));
   double* const sum = sums.data();
-  const auto& vec = vector_kernels<float>();
+  const auto kernel = flat_kernels().sum_of_squares[flat_index(dtype, "gradients")];
   parallel_ranges(blocks, kFlatGrain / kNormBlock, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
       const int64_t first = block * kNormBlock;
-      sum[block] = vec.sum_of_squares(g + first, std::min(kNormBlock, count - first));
+      sum[block] = kernel(advanced(g, first, dtype), std::min(kNormBlock, count - first));
     }
   });
   double total = 0.0;
@@ -50,18 +118,36 @@ double sum_of_squares(const float* g, int64_t count) {
   return total;
 }
 
-void adam_update(float* p, const float* g, float* m, float* v, int64_t count,
-                 const AdamOptions& options, const StepScalars& scalars) {
-  const AdamStep step = adam_step(options, scalars);
-  const auto& vec = vector_kernels<float>();
+void convert(const void* from, DType from_dtype, void* to, DType to_dtype, int64_t count) {
+  if (from == to && from_dtype == to_dtype) return;
+  const auto kernel =
+      flat_kernels()
+          .convert[flat_index(from_dtype, "conversion")][flat_index(to_dtype, "conversion")];
   parallel_ranges(count, kFlatGrain, [&](int64_t begin, int64_t end) {
-    vec.adam(p + begin, g + begin, m + begin, v + begin, end - begin, step);
+    kernel(advanced(from, begin, from_dtype), advanced(to, begin, to_dtype), end - begin,
+           count >= kStreamedElements);
   });
 }
 
-void sgd_update(float* p, const float* g, float* momentum_buffer, int64_t count,
-                const SgdOptions& options, const StepScalars& scalars) {
-  require(momentum_buffer != nullptr || options.momentum == 0.0F, "momentum needs its buffer");
+void add_into(void* to, DType to_dtype, const void* from, DType from_dtype, int64_t count) {
+  const auto kernel =
+      flat_kernels().add_into[flat_index(to_dtype, "addition")][flat_index(from_dtype, "addition")];
+  parallel_ranges(count, kFlatGrain, [&](int64_t begin, int64_t end) {
+    kernel(advanced(to, begin, to_dtype), advanced(from, begin, from_dtype), end - begin);
+  });
+}
+
+uint64_t rounding_key(uint64_t seed, int64_t step) {
+  return mixed(mixed(seed) ^ static_cast<uint64_t>(step));
+}
+
+void adam_update(const FlatUpdate& update, const AdamOptions& options, const StepScalars& scalars) {
+  require(update.state1 != nullptr && update.state2 != nullptr, "Adam needs its moments");
+  run_update(flat_kernels().adam, update, adam_step(options, scalars), scalars.rounding_key);
+}
+
+void sgd_update(const FlatUpdate& update, const SgdOptions& options, const StepScalars& scalars) {
+  require(update.state1 != nullptr || options.momentum == 0.0F, "momentum needs its buffer");
   const SgdStep step{.gradient_scale = scalars.gradient_scale,
                      .learning_rate = scalars.learning_rate,
                      .momentum = options.momentum,
@@ -69,11 +155,9 @@ void sgd_update(float* p, const float* g, float* momentum_buffer, int64_t count,
                      .l2 = options.weight_decay,
                      .nesterov = options.nesterov,
                      .first_step = options.first_step};
-  float* const buffer = options.momentum == 0.0F ? nullptr : momentum_buffer;
-  const auto& vec = vector_kernels<float>();
-  parallel_ranges(count, kFlatGrain, [&](int64_t begin, int64_t end) {
-    vec.sgd(p + begin, g + begin, buffer == nullptr ? nullptr : buffer + begin, end - begin, step);
-  });
+  FlatUpdate used = update;
+  if (options.momentum == 0.0F) used.state1 = nullptr;
+  run_update(flat_kernels().sgd, used, step, scalars.rounding_key);
 }
 
 }  // namespace ftrun

@@ -22,15 +22,25 @@ struct Scratch {
   size_t bytes = 0;
 };
 
+thread_local bool alone = false;
+
 }  // namespace
 
 void parallel_detail::run_ranges(int64_t count, int64_t grain, RangeFunction function,
                                  void* context) {
+  if (alone) {
+    if (count > 0) function(context, 0, count);
+    return;
+  }
   at::parallel_for(0, count, grain,
                    [&](int64_t begin, int64_t end) { function(context, begin, end); });
 }
 
 void parallel_detail::run_tasks(int64_t count, RangeFunction function, void* context) {
+  if (alone) {
+    if (count > 0) function(context, 0, count);
+    return;
+  }
   std::atomic<int64_t> next{0};
   const int64_t workers = std::min<int64_t>(at::get_num_threads(), count);
   at::parallel_for(0, workers, 1, [&](int64_t, int64_t) {
@@ -49,6 +59,10 @@ void* thread_scratch(size_t bytes) {
     scratch.bytes = rounded;
   }
   return scratch.memory.get();
+}
+
+void run_kernels_on_this_thread() {
+  alone = true;
 }
 
 void set_kernel_threads(int threads) {

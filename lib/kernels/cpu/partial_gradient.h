@@ -15,27 +15,26 @@ inline int64_t partial_count(int64_t tokens) {
   return (tokens + kWgradRows - 1) / kWgradRows;
 }
 
-/// add(first_token, tokens, sums) adds to the zeroed `sums[width]` of each block of tokens.
-template <class S, class Add>
-void sum_row_blocks(int64_t tokens, int64_t width, S* partials, Add add) {
+/// add(first_token, tokens, sums) adds to the zeroed `sums[width]` of each block of tokens. T is
+/// the type that is computed with.
+template <class T, class Add>
+void sum_row_blocks(int64_t tokens, int64_t width, T* partials, Add add) {
   parallel_ranges(partial_count(tokens), 1, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
       const int64_t first = block * kWgradRows;
-      S* const sums = partials + block * width;
-      std::fill_n(sums, width, S{0});
+      T* const sums = partials + block * width;
+      std::fill_n(sums, width, T{0});
       add(first, std::min(kWgradRows, tokens - first), sums);
     }
   });
 }
 
 /// gradient[width] (+)= the partial sums, which lie `stride` elements apart.
-template <class S>
-void add_partials(const S* partials, int64_t tokens, int64_t width, int64_t stride, S* gradient,
-                  bool accumulate) {
-  const auto& vec = vector_kernels<S>();
-  if (!accumulate) std::fill_n(gradient, width, S{0});
-  for (int64_t block = 0; block < partial_count(tokens); ++block)
-    vec.add(gradient, partials + block * stride, gradient, width);
+template <class G>
+void add_partials(const Compute<G>* partials, int64_t tokens, int64_t width, int64_t stride,
+                  G* gradient, bool accumulate) {
+  vector_kernels<G>().add_partials(partials, partial_count(tokens), stride, gradient, width,
+                                   accumulate);
 }
 
 }  // namespace ftrun::cpu

@@ -60,9 +60,7 @@ void rope_table(const OpCall& call) {
   });
 }
 
-template void rope<float>(const OpCall&);
-template void rope<double>(const OpCall&);
-template void rope_dgrad<float>(const OpCall&);
-template void rope_dgrad<double>(const OpCall&);
+FTRUN_FOR_STORAGE_TYPES(rope)
+FTRUN_FOR_STORAGE_TYPES(rope_dgrad)
 
 }  // namespace ftrun::cpu

@@ -46,11 +46,8 @@ void add(const OpCall& call) {
   });
 }
 
-template void swiglu<float>(const OpCall&);
-template void swiglu<double>(const OpCall&);
-template void swiglu_dgrad<float>(const OpCall&);
-template void swiglu_dgrad<double>(const OpCall&);
-template void add<float>(const OpCall&);
-template void add<double>(const OpCall&);
+FTRUN_FOR_STORAGE_TYPES(swiglu)
+FTRUN_FOR_STORAGE_TYPES(swiglu_dgrad)
+FTRUN_FOR_STORAGE_TYPES(add)
 
 }  // namespace ftrun::cpu

@@ -19,9 +19,11 @@ Isa best_isa() {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
     return Isa::kAvx512;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Isa::kAvx2;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+      __builtin_cpu_supports("f16c"))
+    return Isa::kAvx2;
   throw Error(ExitCode::kUnsupported,
-              "this processor has no AVX2 and FMA, which ftrun's CPU kernels need",
+              "this processor has no AVX2, FMA and F16C, which ftrun's CPU kernels need",
               "run on a processor of 2015 or later (Intel Haswell, AMD Zen), or on a GPU");
 }
 
@@ -37,6 +39,20 @@ const VectorKernels<float>& vector_kernels<float>() {
 template <>
 const VectorKernels<double>& vector_kernels<double>() {
   return chosen_isa() == Isa::kAvx512 ? avx512::kDouble : avx2::kDouble;
+}
+
+template <>
+const VectorKernels<BFloat16>& vector_kernels<BFloat16>() {
+  return chosen_isa() == Isa::kAvx512 ? avx512::kBFloat16 : avx2::kBFloat16;
+}
+
+template <>
+const VectorKernels<Float16>& vector_kernels<Float16>() {
+  return chosen_isa() == Isa::kAvx512 ? avx512::kFloat16 : avx2::kFloat16;
+}
+
+const FlatKernels& flat_kernels() {
+  return chosen_isa() == Isa::kAvx512 ? avx512::kFlat : avx2::kFlat;
 }
 
 }  // namespace ftrun

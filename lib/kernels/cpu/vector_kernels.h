@@ -21,10 +21,26 @@ struct StatOf<double> {
 template <class S>
 using Stat = typename StatOf<S>::Type;
 
+/// Elements stored in 16 bits: the upper half of an fp32 number, and IEEE's half precision.
+struct BFloat16 {
+  uint16_t bits;
+};
+struct Float16 {
+  uint16_t bits;
+};
+
 /// Type in which elements stored as S are computed with.
 template <class S>
 struct ComputeOf {
   using Type = S;
+};
+template <>
+struct ComputeOf<BFloat16> {
+  using Type = float;
+};
+template <>
+struct ComputeOf<Float16> {
+  using Type = float;
 };
 template <class S>
 using Compute = typename ComputeOf<S>::Type;
@@ -52,6 +68,41 @@ struct SgdStep {
   float momentum, one_minus_dampening;
   float l2;
   bool nesterov, first_step;
+};
+
+/// Types of flat ranges: the index in the tables of FlatKernels.
+enum class FlatType : uint8_t { kF32, kBF16, kF16 };
+inline constexpr int kFlatTypes = 3;
+/// Types that optimizer state may have: F32 and BF16.
+inline constexpr int kStateTypes = 2;
+
+/// What one optimizer step reads and writes.
+struct FlatRange {
+  void* parameters;
+  const void* gradients;
+  /// Adam's moments; SGD's momentum buffer (null without momentum) and null.
+  void* state1;
+  void* state2;
+  /// Null, or gets the new parameters rounded to copy_type.
+  void* copy;
+  FlatType copy_type;
+  int64_t count;
+  /// Number of element 0 among all that are updated, and the key of the step: bf16 state is rounded
+  /// stochastically with bits that these alone decide.
+  int64_t first_index;
+  uint64_t rounding_key;
+};
+
+/// The vector code on flat ranges, by the types of what it reads and writes.
+struct FlatKernels {
+  double (*sum_of_squares[kFlatTypes])(const void* g, int64_t count);
+  /// [from][to]; `streams` writes around the caches.
+  void (*convert[kFlatTypes][kFlatTypes])(const void* from, void* to, int64_t count, bool streams);
+  /// [to][from]: to += from.
+  void (*add_into[kFlatTypes][kFlatTypes])(void* to, const void* from, int64_t count);
+  /// [parameters][gradients][state]
+  void (*adam[kStateTypes][kFlatTypes][kStateTypes])(const FlatRange& range, const AdamStep& step);
+  void (*sgd[kStateTypes][kFlatTypes][kStateTypes])(const FlatRange& range, const SgdStep& step);
 };
 
 /// One query block of one head, forward.
@@ -115,10 +166,16 @@ struct VectorKernels {
   void (*rms_norm_dgrad)(const S* dy, const S* x, const Stat<S>* rstd, const S* w, const S* e,
                          S* dx, int64_t rows, int64_t width);
   /// dw += sum over rows of dy * x * rstd.
-  void (*rms_norm_wgrad)(const S* dy, const S* x, const Stat<S>* rstd, S* dw, int64_t rows,
+  void (*rms_norm_wgrad)(const S* dy, const S* x, const Stat<S>* rstd, Compute<S>* dw, int64_t rows,
                          int64_t width);
   /// sums += sum over rows of x.
-  void (*column_sums)(const S* x, S* sums, int64_t rows, int64_t width);
+  void (*column_sums)(const S* x, Compute<S>* sums, int64_t rows, int64_t width);
+  /// out = [out +] `count` rows of sums, `stride` elements apart, added in order and rounded once.
+  void (*add_partials)(const Compute<S>* partials, int64_t count, int64_t stride, S* out,
+                       int64_t width, bool accumulate);
+  /// to = from in the type that is computed with, and rounded to the one that is stored.
+  void (*widen)(const S* from, Compute<S>* to, int64_t count);
+  void (*narrow)(const Compute<S>* from, S* to, int64_t count);
   /// Rotates `heads` heads of one token; sine_sign -1 rotates back. y may be x.
   void (*rope)(const S* x, S* y, const float* cosine, const float* sine, double sine_sign,
                int64_t heads, int64_t head_size);
@@ -127,6 +184,7 @@ struct VectorKernels {
   void (*swiglu_dgrad)(const S* ds, const S* gate, const S* up, S* dgate, S* dup, int64_t count);
   /// out = a + b; out may be a or b.
   void (*add)(const S* a, const S* b, S* out, int64_t count);
+  // The next three are null for 16-bit types, which logits never have.
   /// Replaces a row by exp(row - max).
   RowMaxSum (*exponentials)(S* row, int64_t count);
   /// The same sums, leaving the row alone.
@@ -147,29 +205,31 @@ struct VectorKernels {
   void (*attention_backward)(const AttentionBackwardTile<S>& tile);
   /// Dot product.
   double (*dot)(const S* a, const S* b, int64_t count);
-
-  // --- flat fp32 (null for other types) -------------------------------------------------------
-  double (*sum_of_squares)(const float* g, int64_t count);
-  void (*adam)(float* p, const float* g, float* m, float* v, int64_t count, const AdamStep& step);
-  void (*sgd)(float* p, const float* g, float* buffer, int64_t count, const SgdStep& step);
 };
 
 namespace avx2 {
 extern const VectorKernels<float> kFloat;
 extern const VectorKernels<double> kDouble;
+extern const VectorKernels<BFloat16> kBFloat16;
+extern const VectorKernels<Float16> kFloat16;
+extern const FlatKernels kFlat;
 }  // namespace avx2
 namespace avx512 {
 extern const VectorKernels<float> kFloat;
 extern const VectorKernels<double> kDouble;
+extern const VectorKernels<BFloat16> kBFloat16;
+extern const VectorKernels<Float16> kFloat16;
+extern const FlatKernels kFlat;
 }  // namespace avx512
 
 enum class Isa : uint8_t { kAvx2, kAvx512 };
 
-/// The widest instruction set this processor has. Error(kUnsupported) without AVX2 and FMA.
+/// The widest instruction set this processor has. Error(kUnsupported) without AVX2, FMA and F16C.
 Isa best_isa();
 /// Chooses the vector code (tests and benchmarks compare both); otherwise best_isa() is used.
 void set_isa(Isa isa);
 template <class S>
 const VectorKernels<S>& vector_kernels();
+const FlatKernels& flat_kernels();
 
 }  // namespace ftrun

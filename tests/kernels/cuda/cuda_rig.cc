@@ -176,10 +176,6 @@ Array from_bytes(const std::vector<std::byte>& bytes, std::vector<int64_t> dims,
   return array;
 }
 
-Array rounded(Array array, DType dtype) {
-  return from_bytes(to_bytes(array, dtype), array.dims, dtype);
-}
-
 std::vector<Array> run_on_gpu(const OperationCase& c, DTypes dtypes) {
   GpuRun run(c, dtypes);
   run.run();

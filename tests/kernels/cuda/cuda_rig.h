@@ -42,8 +42,6 @@ class DeviceBytes {
 /// The stream of the tests.
 DeviceStream stream();
 
-/// An array as it is after being stored as `dtype` (F32 or BF16).
-Array rounded(Array array, DType dtype);
 /// The bytes of an array in `dtype` (also F64), and back.
 std::vector<std::byte> to_bytes(const Array& array, DType dtype);
 Array from_bytes(const std::vector<std::byte>& bytes, std::vector<int64_t> dims, DType dtype);

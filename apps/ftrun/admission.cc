@@ -1,0 +1,94 @@
+#include "admission.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "program/memory_plan.h"
+#include "program/savings.h"
+#include "program/step_plan.h"
+#include "storage/swap_folder.h"
+
+namespace ftrun {
+namespace {
+
+/// Where a processor computes, the tiers device and host are the same memory.
+MemoryMeasure in_main_memory(const Config& config) {
+  if (config.device == DeviceKind::kCuda)
+    return [](const MemoryPlan& plan) { return plan.at(Tier::kHost).total; };
+  return [](const MemoryPlan& plan) { return plan.main_memory(); };
+}
+
+std::string ranks_text(int64_t local) {
+  return local == 1 ? "this rank" : cat("the ", local, " ranks of this machine");
+}
+
+/// The largest category: what the memory is for, above all.
+std::string largest_text(const MemoryPlan& plan) {
+  int64_t most = 0;
+  std::string name;
+  for (const Tier tier : {Tier::kDevice, Tier::kHost})
+    for (size_t c = 0; c < kCategoryCount; ++c) {
+      const auto category = static_cast<Category>(c);
+      if (plan.at(tier).of(category) <= most) continue;
+      most = plan.at(tier).of(category);
+      name = category_name(category);
+    }
+  return cat(name, " ", human_bytes(most), " a rank");
+}
+
+std::string remedy_for(const LoadedConfig& loaded, const MemoryMeasure& measure) {
+  return savings_remedy(memory_savings(loaded.config, *loaded.model, 0, measure));
+}
+
+/// A folder that cannot be used, or one that is too full: then with what would need less of it.
+std::optional<Error> disk_problem(const LoadedConfig& loaded, const std::string& folder, int64_t bytes) {
+  if (const auto unusable = swap_folder_problem(folder)) return unusable;
+  const auto full = swap_folder_problem(folder, bytes);
+  if (!full) return std::nullopt;
+  const auto on_disk = [](const MemoryPlan& plan) { return plan.at(Tier::kNvme).total; };
+  return Error(full->code(), full->message(), cat(full->remedy(), "; ", remedy_for(loaded, on_disk)));
+}
+
+void admit_disk(const LoadedConfig& loaded, int64_t bytes) {
+  if (bytes == 0) return;
+  const ZeroConfig& zero = loaded.config.zero;
+  const bool optimizer = zero.offload_optimizer.device == OffloadDevice::kNvme;
+  const std::string& folder =
+      optimizer ? zero.offload_optimizer.nvme_path : zero.offload_param.nvme_path;
+  const auto problem = disk_problem(loaded, folder, bytes);
+  if (!problem) return;
+  const std::string key =
+      cat("zero_optimization.", optimizer ? "offload_optimizer" : "offload_param", ".nvme_path");
+  const std::string place = to_text(loaded.config.origins.position(key));
+  throw Error(problem->code(), cat(place, place.empty() ? "" : ": ", problem->message()), problem->remedy());
+}
+
+}  // namespace
+
+int64_t local_ranks(const LoadedConfig& loaded, const LaunchEnvironment& launch) {
+  if (launch.is_rank() && launch.world > 1)
+    return launch.local_size > 0 ? launch.local_size
+                                 : std::max<int64_t>(1, loaded.ranks / std::max(1, launch.nodes));
+  return std::max<int64_t>(1, loaded.ranks / std::max(1, launch.nodes));
+}
+
+std::string admit_memory(const LoadedConfig& loaded, int64_t local, const MemoryLimit& limit) {
+  const MemoryPlan plan = memory_plan(plan_steps(loaded.config, *loaded.model, 0));
+  admit_disk(loaded, plan.at(Tier::kNvme).total * local);
+  const MemoryMeasure measure = in_main_memory(loaded.config);
+  const int64_t wanted = measure(plan) * local;
+  if (limit.total == 0 || wanted <= limit.available) return "";
+  const std::string what = cat(ranks_text(local), local == 1 ? " needs " : " need ", human_bytes(wanted),
+                               " of main memory (", human_bytes(measure(plan)), " a rank; most of it ",
+                               largest_text(plan), ")");
+  if (wanted > limit.total)
+    throw Error(ExitCode::kEnvironment,
+                cat("out of memory before the start: ", what, ", ", limit.by, " has ", human_bytes(limit.total)),
+                remedy_for(loaded, measure));
+  return cat(what, ", ", human_bytes(limit.available), " of ", human_bytes(limit.total),
+             " are free now: the run may be ended by the system");
+}
+
+}  // namespace ftrun

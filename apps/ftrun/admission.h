@@ -1,0 +1,18 @@
+#pragma once
+
+#include "cluster/launch_environment.h"
+#include "config_source.h"
+#include "report/memory_limit.h"
+
+namespace ftrun {
+
+/// Ranks of this run on this machine.
+int64_t local_ranks(const LoadedConfig& loaded, const LaunchEnvironment& launch);
+
+/// Says before anything starts that a run cannot fit: Error(kEnvironment) when its ranks on this
+/// machine need more main memory than there is, or more of the disk at nvme_path than is free, with
+/// the changes of the config that save most. Returns a warning ("" for none) when it needs more memory
+/// than is free now.
+std::string admit_memory(const LoadedConfig& loaded, int64_t local, const MemoryLimit& limit);
+
+}  // namespace ftrun

@@ -1,0 +1,145 @@
+#include "plan_text.h"
+
+#include <cmath>
+#include <cstdio>
+#include <map>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "model/size.h"
+#include "report/table.h"
+
+namespace ftrun {
+namespace {
+
+std::string decimals(double value, int digits) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f", digits, value);
+  return text;
+}
+
+bool is_state(Category category) {
+  return category == Category::kParameters || category == Category::kGradients ||
+         category == Category::kOptimizer;
+}
+
+std::string per_parameter(int64_t bytes, int64_t parameters) {
+  return parameters == 0 ? "" : decimals(static_cast<double>(bytes) / static_cast<double>(parameters), 3);
+}
+
+void tier_rows(Tier tier, const TierPlan& plan, int64_t parameters,
+               std::vector<std::vector<std::string>>& rows) {
+  const std::string name(tier_name(tier));
+  for (size_t c = 0; c < kCategoryCount; ++c) {
+    const auto category = static_cast<Category>(c);
+    const int64_t bytes = plan.of(category);
+    if (bytes > 0)
+      rows.push_back({name, std::string(category_name(category)), std::to_string(bytes), human_bytes(bytes),
+                      is_state(category) ? per_parameter(bytes, parameters) : ""});
+  }
+  rows.push_back({name, "all", std::to_string(plan.total), human_bytes(plan.total),
+                  per_parameter(plan.total, parameters)});
+}
+
+std::string fullest_text(Tier tier, const TierPlan& plan) {
+  std::vector<std::string> parts;
+  int64_t used = 0;
+  for (size_t c = 0; c < kCategoryCount; ++c) {
+    if (plan.at_fullest[c] == 0) continue;
+    used += plan.at_fullest[c];
+    parts.push_back(cat(category_name(static_cast<Category>(c)), " ", human_bytes(plan.at_fullest[c])));
+  }
+  return cat(tier_name(tier), ": fullest at ", plan.fullest, ", with ", human_bytes(plan.arenas),
+             " beside what is kept from step to step: ", join(parts, ", "),
+             plan.arenas > used ? cat(", unused ", human_bytes(plan.arenas - used)) : "", "\n");
+}
+
+}  // namespace
+
+std::string memory_plan_text(const MemoryPlan& memory, int64_t parameters) {
+  std::vector<std::vector<std::string>> rows;
+  std::string moments;
+  for (const Tier tier : kTiers) {
+    const TierPlan& plan = memory.at(tier);
+    if (plan.total == 0) continue;
+    tier_rows(tier, plan, parameters, rows);
+    if (plan.arenas > 0) moments += fullest_text(tier, plan);
+  }
+  return format_table({"tier", "category", "bytes", "", "B/parameter"}, rows) +
+         "each category at its own fullest moment; \"all\" is what is allocated\n" + moments;
+}
+
+namespace {
+
+std::string coefficient(double value) { return cat(number_text(value), " Psi"); }
+
+/// "4 Psi + 12 Psi/2"; the secondary shards of a node last.
+std::string formula_text(const StateFormula& formula, int stage, int ranks) {
+  const double optimizer = formula.moments + formula.master;
+  double whole = stage < 1 ? optimizer : 0;
+  whole += stage < 2 ? formula.gradients : 0;
+  whole += stage < 3 ? formula.weights : 0;
+  const double shared = formula.weights + formula.gradients + optimizer - whole;
+  std::vector<std::string> parts;
+  if (whole > 0) parts.push_back(coefficient(whole));
+  if (shared > 0) parts.push_back(cat(coefficient(shared), "/", ranks));
+  if (stage == 3 && formula.node > 1)
+    parts.push_back(cat(coefficient(formula.weights), "/", formula.node));
+  return join(parts, " + ");
+}
+
+std::string percent(double part, double of) {
+  const double value = 100 * (part - of) / of;
+  return cat(value < 0 ? "" : "+", decimals(value, 2), " %");
+}
+
+}  // namespace
+
+std::string state_formula_text(const StepPlan& plan, const MemoryPlan& memory) {
+  const StateOptions& state = plan.options.state;
+  const StateFormula own = state_formula(plan);
+  StateFormula without_master = own;
+  without_master.master = 0;
+  without_master.gradients = own.weights;
+  const auto parameters = static_cast<double>(count_parameters(plan.train.model).total);
+  const auto planned = static_cast<double>(model_state_bytes(memory));
+  std::vector<std::vector<std::string>> rows;
+  for (int stage = 0; stage <= 3; ++stage) {
+    const auto bytes = [&](const StateFormula& formula) {
+      return formula.bytes(stage, state.shard.count) * parameters;
+    };
+    std::vector<std::string> row{cat("stage ", stage), formula_text(own, stage, state.shard.count),
+                                 decimals(bytes(own), 0)};
+    if (own.master > 0) {
+      row.push_back(formula_text(without_master, stage, state.shard.count));
+      row.push_back(decimals(bytes(without_master), 0));
+    }
+    if (stage == state.stage) {
+      row.push_back(decimals(planned, 0));
+      row.push_back(percent(planned, bytes(own)));
+    }
+    rows.push_back(row);
+  }
+  std::vector<std::string> headers{"", "formula", "bytes"};
+  if (own.master > 0) headers.insert(headers.end(), {"without a master copy", "bytes "});
+  headers.insert(headers.end(), {"planned", "off by"});
+  std::string text = cat("model states of Psi = ", static_cast<int64_t>(parameters), " parameters: weights ",
+                         number_text(own.weights), ", gradients ", number_text(own.gradients), ", moments ",
+                         number_text(own.moments));
+  if (own.master > 0) text += cat(", master copy ", number_text(own.master));
+  return text + cat(" = ", number_text(own.bytes()), " bytes a parameter") +
+         (own.master > 0 ? cat(" (", number_text(without_master.bytes()),
+                               " by the formula that counts gradients as wide as weights and no master copy)")
+                         : "") +
+         "\n" + format_table(headers, rows);
+}
+
+std::string savings_text(const std::vector<Saving>& savings) {
+  if (savings.empty()) return "";
+  std::vector<std::vector<std::string>> rows;
+  for (const Saving& saving : savings)
+    rows.push_back({saving.change, std::to_string(saving.bytes), human_bytes(saving.bytes)});
+  return "what would save most, each change alone\n" + format_table({"change", "bytes", ""}, rows);
+}
+
+}  // namespace ftrun

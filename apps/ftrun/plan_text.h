@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+#include "program/memory_plan.h"
+#include "program/savings.h"
+#include "program/step_plan.h"
+
+namespace ftrun {
+
+/// The tiers of a rank by category, and when they are fullest.
+std::string memory_plan_text(const MemoryPlan& memory, int64_t parameters);
+
+/// The formulas of all ZeRO stages at this plan's precision and ranks, with and without a master copy,
+/// beside what is planned.
+std::string state_formula_text(const StepPlan& plan, const MemoryPlan& memory);
+
+std::string savings_text(const std::vector<Saving>& savings);
+
+}  // namespace ftrun

@@ -1,0 +1,107 @@
+#include "config/elastic.h"
+
+#include <algorithm>
+#include <iterator>
+#include <numeric>
+
+namespace ftrun {
+namespace {
+
+// Numbers with more divisors than any smaller one: so many ranks can share such a multiple.
+constexpr int64_t kHighlyComposite[] = {
+    1,      2,      4,      6,      12,     24,     36,     48,    60,    120,
+    180,    240,    360,    720,    840,    1260,   1680,   2520,  5040,  7560,
+    10080,  15120,  20160,  25200,  27720,  45360,  50400,  55440, 83160, 110880,
+    166320, 221760, 277200, 332640, 498960, 554400, 665280, 720720};
+
+int64_t largest_multiple(int64_t base, int64_t limit) {
+  if (base == limit) return base;
+  const auto above =
+      std::upper_bound(std::begin(kHighlyComposite), std::end(kHighlyComposite), limit / base);
+  return base * *std::prev(above);
+}
+
+// 0 where it exceeds the limit.
+int64_t common_multiple(const std::vector<int64_t>& numbers, int64_t limit) {
+  int64_t out = 1;
+  for (const int64_t number : numbers) {
+    const int64_t factor = number / std::gcd(out, number);
+    if (__builtin_mul_overflow(out, factor, &out) || out > limit) return 0;
+  }
+  return out;
+}
+
+std::vector<int64_t> candidates(const std::vector<int64_t>& micros, int64_t limit) {
+  std::vector<int64_t> out;
+  for (const int64_t micro : micros) out.push_back(largest_multiple(micro, limit));
+  if (const int64_t common = common_multiple(micros, limit); common != 0)
+    out.push_back(largest_multiple(common, limit));
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  return out;
+}
+
+// Every number of groups for which a micro-batch divides each group's share.
+std::vector<int64_t> sharers(int64_t batch, const std::vector<int64_t>& micros, int64_t fewest,
+                             int64_t most) {
+  std::vector<int64_t> out;
+  for (int64_t groups = fewest; groups <= most && groups <= batch; ++groups)
+    if (std::any_of(micros.begin(), micros.end(), [&](int64_t micro) {
+          return batch % micro == 0 && batch / micro % groups == 0;
+        }))
+      out.push_back(groups);
+  return out;
+}
+
+bool by_machines(const ElasticityConfig& e) {
+  return e.version > 0.15;
+}
+
+}  // namespace
+
+int64_t elastic_group(const ElasticityConfig& e) {
+  return by_machines(e) ? e.num_gpus_per_node / e.model_parallel_size : 1;
+}
+
+int64_t largest_micro_batch(const ElasticityConfig& e) {
+  return e.max_train_batch_size / elastic_group(e);
+}
+
+ElasticBatch choose_elastic_batch(const ElasticityConfig& e) {
+  const int64_t group = elastic_group(e);
+  const int64_t ranks = by_machines(e) ? e.num_gpus_per_node : 1;
+  const int64_t fewest = std::max<int64_t>(1, e.min_gpus / ranks);
+  const int64_t most = std::max<int64_t>(1, e.max_gpus / ranks);
+  ElasticBatch best;
+  // Ascending: among equals the first is the smallest, the last the largest.
+  for (const int64_t batch : candidates(e.micro_batch_sizes, largest_micro_batch(e))) {
+    const std::vector<int64_t> groups = sharers(batch, e.micro_batch_sizes, fewest, most);
+    const size_t needed = best.data_ranks.size() + (e.prefer_larger_batch ? 0 : 1);
+    if (!groups.empty() && groups.size() >= needed) best = {batch, groups};
+  }
+  best.train_batch *= group;
+  for (int64_t& count : best.data_ranks) count *= group;
+  return best;
+}
+
+int64_t lone_elastic_batch(const ElasticityConfig& e, int64_t data_ranks) {
+  int64_t best = 0;
+  for (const int64_t micro : e.micro_batch_sizes) {
+    int64_t unit = 0;
+    if (__builtin_mul_overflow(micro, data_ranks, &unit) || unit > e.max_train_batch_size) continue;
+    const int64_t batch = e.max_train_batch_size / unit * unit;
+    const bool better = e.prefer_larger_batch ? batch > best : batch < best;
+    if (best == 0 || better) best = batch;
+  }
+  return best;
+}
+
+int64_t elastic_micro_batch(const ElasticityConfig& e, int64_t train_batch, int64_t data_ranks) {
+  const int64_t share = train_batch / data_ranks;
+  int64_t best = 0;
+  for (const int64_t micro : e.micro_batch_sizes)
+    if (share % micro == 0) best = std::max(best, micro);
+  return best;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "config/deepspeed_config.h"
+
+namespace ftrun {
+
+/// A batch that many numbers of ranks can share equally.
+struct ElasticBatch {
+  /// Sequences of an optimizer step; 0 = no batch suits any number of ranks.
+  int64_t train_batch = 0;
+  /// The numbers of data-parallel ranks it suits, ascending.
+  std::vector<int64_t> data_ranks;
+};
+
+/// The batch that suits the most numbers of ranks, as DeepSpeed's elasticity chooses it: each
+/// micro-batch and their least common multiple, times the largest highly composite number that
+/// fits; version 0.2 counts machines instead of ranks. Needs every micro-batch <=
+/// largest_micro_batch() and num_gpus_per_node a multiple of model_parallel_size.
+ElasticBatch choose_elastic_batch(const ElasticityConfig& elasticity);
+
+/// Data-parallel ranks that come and go together: 1 in version 0.1, a machine's in version 0.2.
+int64_t elastic_group(const ElasticityConfig& elasticity);
+
+/// What a micro-batch may be at most.
+int64_t largest_micro_batch(const ElasticityConfig& elasticity);
+
+/// The largest batch (the smallest without prefer_larger_batch) of one number of data-parallel
+/// ranks alone; 0 = not even one micro-batch a rank fits.
+int64_t lone_elastic_batch(const ElasticityConfig& elasticity, int64_t data_ranks);
+
+/// The micro-batch of a rank: the largest that divides its share; 0 = none does.
+int64_t elastic_micro_batch(const ElasticityConfig& elasticity, int64_t train_batch,
+                            int64_t data_ranks);
+
+}  // namespace ftrun

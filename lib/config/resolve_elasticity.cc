@@ -1,0 +1,176 @@
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "config/elastic.h"
+#include "config/resolve_steps.h"
+
+namespace ftrun {
+namespace {
+
+constexpr size_t kMostMicroBatches = 64;
+
+bool refuse(Resolving& r, const std::string& path, std::string message, std::string remedy) {
+  r.error(path, std::move(message), std::move(remedy));
+  return false;
+}
+
+bool has_needed_keys(Resolving& r) {
+  bool all = true;
+  for (const char* key : {"max_train_batch_size", "micro_batch_sizes"})
+    if (!r.given(cat("elasticity.", key)))
+      all = refuse(r, "elasticity", cat("elasticity needs ", key, " when it is enabled"),
+                   cat("write elasticity.", key));
+  return all;
+}
+
+// The ranks that hold one model, which the section may repeat.
+bool match_model_ranks(Resolving& r) {
+  ElasticityConfig& e = r.config.elasticity;
+  const ParallelConfig& mesh = r.config.parallel;
+  const int64_t ranks = mesh.tensor * mesh.pipeline * mesh.context;
+  const std::string path = "elasticity.model_parallel_size";
+  if (r.given(path) && e.model_parallel_size != ranks)
+    return refuse(r, path,
+                  cat(path, " ", e.model_parallel_size, " contradicts tensor ", mesh.tensor,
+                      " × pipeline ", mesh.pipeline, " × context ", mesh.context, " = ", ranks),
+                  "remove it: it follows from parallel");
+  e.model_parallel_size = ranks;
+  return true;
+}
+
+bool check_version(Resolving& r) {
+  const ElasticityConfig& e = r.config.elasticity;
+  if (e.version != 0.1 && e.version != 0.2)
+    return refuse(r, "elasticity.version",
+                  cat("elasticity.version: expected 0.1 or 0.2, found ", number_text(e.version)),
+                  "use 0.2");
+  if (e.version == 0.1 && e.model_parallel_size > 1)
+    return refuse(r, "elasticity.version",
+                  cat("elasticity.version 0.1 knows no model parallelism, and ",
+                      e.model_parallel_size, " ranks share a model"),
+                  "use 0.2");
+  if (e.version == 0.2 && e.num_gpus_per_node % e.model_parallel_size != 0)
+    return refuse(
+        r, "elasticity.num_gpus_per_node",
+        cat("elasticity.num_gpus_per_node ", e.num_gpus_per_node, " cannot be divided by the ",
+            e.model_parallel_size, " ranks that share a model"),
+        "write the ranks of a machine");
+  return true;
+}
+
+bool check_limits(Resolving& r) {
+  const ElasticityConfig& e = r.config.elasticity;
+  if (e.min_gpus > e.max_gpus)
+    return refuse(r, "elasticity.min_gpus",
+                  cat("elasticity.min_gpus ", e.min_gpus, " > max_gpus ", e.max_gpus),
+                  "swap the two");
+  if (e.micro_batch_sizes.size() > kMostMicroBatches)
+    return refuse(r, "elasticity.micro_batch_sizes",
+                  cat("elasticity.micro_batch_sizes holds ", e.micro_batch_sizes.size(),
+                      " sizes, more than ", kMostMicroBatches),
+                  "keep those that run well");
+  const int64_t most = *std::max_element(e.micro_batch_sizes.begin(), e.micro_batch_sizes.end());
+  if (most > largest_micro_batch(e))
+    return refuse(r, "elasticity.micro_batch_sizes",
+                  cat("micro-batch ", most, " × ", elastic_group(e), " data-parallel ",
+                      elastic_group(e) == 1 ? "rank" : "ranks",
+                      " is more than elasticity.max_train_batch_size ", e.max_train_batch_size),
+                  "raise the one or remove the other");
+  return true;
+}
+
+std::string listed(const std::vector<int64_t>& numbers) {
+  std::vector<std::string> parts;
+  for (const int64_t number : numbers) parts.push_back(std::to_string(number));
+  if (parts.size() > 24) {
+    parts.resize(24);
+    parts.emplace_back("...");
+  }
+  return join(parts, ", ");
+}
+
+// Ranks outside the list: version 0.2 gives them a batch of their own, version 0.1 refuses them.
+int64_t batch_outside(Resolving& r, const ElasticBatch& chosen) {
+  const ElasticityConfig& e = r.config.elasticity;
+  const int64_t ranks = r.config.parallel.data;
+  const std::string what =
+      cat("elasticity: ", ranks, " data-parallel ", ranks == 1 ? "rank" : "ranks");
+  const std::string fits =
+      chosen.train_batch == 0 ? "" : cat(" (it suits ", listed(chosen.data_ranks), ")");
+  const int64_t lone = e.version == 0.2 ? lone_elastic_batch(e, ranks) : 0;
+  if (lone == 0)
+    r.error("elasticity.enabled",
+            cat(what, " cannot share train_batch_size ", chosen.train_batch, fits),
+            "start one of these numbers of ranks, or change max_train_batch_size or "
+            "micro_batch_sizes");
+  else
+    r.notice("elasticity.enabled",
+             cat(what, " cannot share train_batch_size ", chosen.train_batch, fits,
+                 "; as DeepSpeed, version 0.2 then takes ", lone, " for this number alone"));
+  return lone;
+}
+
+struct Choice {
+  int64_t total, micro, steps;
+};
+
+// Batch keys beside elasticity: the same values say nothing new, others contradict.
+void compare_written(Resolving& r, const Choice& choice) {
+  const Config& c = r.config;
+  const auto differs = [&](const char* key, int64_t written, int64_t chosen) {
+    return r.given(key) && written != chosen;
+  };
+  const bool other =
+      differs("train_batch_size", c.train_batch_size, choice.total) ||
+      differs("train_micro_batch_size_per_gpu", c.train_micro_batch_size_per_gpu, choice.micro) ||
+      differs("gradient_accumulation_steps", c.gradient_accumulation_steps, choice.steps);
+  if (!other) return;
+  const std::string says =
+      cat("elasticity chooses train_batch_size ", choice.total, " = micro ", choice.micro,
+          " × accumulation ", choice.steps, " × data-parallel ", c.parallel.data);
+  if (c.elasticity.ignore_non_elastic_batch_info)
+    r.notice("elasticity.enabled", says + "; the batch keys are ignored");
+  else
+    r.error("elasticity.enabled", says + ", and batch keys say otherwise",
+            "remove the batch keys, or write elasticity.ignore_non_elastic_batch_info: true");
+}
+
+std::optional<Choice> choose(Resolving& r) {
+  const ElasticityConfig& e = r.config.elasticity;
+  const int64_t ranks = r.config.parallel.data;
+  const ElasticBatch chosen = choose_elastic_batch(e);
+  const bool inside = std::binary_search(chosen.data_ranks.begin(), chosen.data_ranks.end(), ranks);
+  const int64_t total = inside ? chosen.train_batch : batch_outside(r, chosen);
+  if (total == 0) return std::nullopt;
+  const int64_t micro = elastic_micro_batch(e, total, ranks);
+  r.lines.push_back(
+      cat("elastic: train_batch_size = ", total, ", micro-batch ", micro, ", accumulation ",
+          total / ranks / micro, " on ", ranks, " data-parallel ", ranks == 1 ? "rank" : "ranks",
+          inside ? cat("; so many ranks may share it: ", listed(chosen.data_ranks)) : ""));
+  return Choice{total, micro, total / ranks / micro};
+}
+
+}  // namespace
+
+void resolve_elasticity(Resolving& r) {
+  Config& c = r.config;
+  for (const char* key :
+       {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"})
+    r.decided.insert(key);
+  const bool sound =
+      has_needed_keys(r) && match_model_ranks(r) && check_version(r) && check_limits(r);
+  if (!sound) return;
+  const std::optional<Choice> choice = choose(r);
+  if (!choice) return;
+  compare_written(r, *choice);
+  c.train_batch_size = choice->total;
+  c.train_micro_batch_size_per_gpu = choice->micro;
+  c.gradient_accumulation_steps = choice->steps;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <optional>
+
+#include "checkpoint/manifest.h"
+#include "config/config.h"
+
+namespace ftrun {
+
+/// The loss scale of fp16 training, counted exactly as DeepSpeed does: at stages 1 to 3 with
+/// hysteresis (DynamicLossScaler), at stage 0 without (FP16_Optimizer). One thing is not copied:
+/// gradients are always unscaled with the scale they were made with. Without fp16 the scale is 1.
+class LossScaler {
+ public:
+  explicit LossScaler(const Config& config);
+
+  double scale() const { return state_.scale; }
+  /// A scale that an overflow may still halve: not finite is then nothing unusual.
+  bool expects_overflow() const;
+
+  /// Counts a step.
+  void update(bool overflow);
+  /// The last step overflowed at the smallest scale: DeepSpeed gives up then, at stages 1 to 3.
+  bool exhausted() const { return exhausted_; }
+
+  /// For checkpoints; nothing without fp16.
+  std::optional<LossScalerState> state() const;
+  void restore(const LossScalerState& state);
+
+ private:
+  void shrink();
+
+  bool enabled_ = false;
+  bool dynamic_ = false;
+  bool with_hysteresis_ = false;
+  bool exhausted_ = false;
+  Fp16Config config_;
+  LossScalerState state_;
+};
+
+}  // namespace ftrun

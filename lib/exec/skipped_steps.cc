@@ -1,0 +1,52 @@
+#include "exec/skipped_steps.h"
+
+#include "base/error.h"
+
+namespace ftrun {
+
+SkippedSteps::SkippedSteps(const Config& config)
+    : scaler_(config), limit_(config.train.max_nonfinite_steps) {}
+
+void SkippedSteps::restore(int64_t total, const std::optional<LossScalerState>& scaler) {
+  total_ = total;
+  if (scaler) scaler_.restore(*scaler);
+}
+
+std::string SkippedSteps::where() const {
+  return place_.empty() ? "" : cat(": first met by ", place_);
+}
+
+std::string SkippedSteps::count(int64_t step, bool finite, const std::string& place) {
+  const double scale = scaler_.scale();
+  const bool answered = scaler_.expects_overflow();
+  scaler_.update(!finite);
+  if (finite) {
+    in_a_row_ = 0;
+    place_.clear();
+    return "";
+  }
+  ++total_;
+  if (answered)
+    return cat("step ", step, ": the gradients overflow at loss scale ", scale,
+               "; the update was left out, the next scale is ", scaler_.scale());
+  ++in_a_row_;
+  if (!place.empty()) place_ = place;
+  return cat("step ", step, ": loss or gradient is not finite; the update was left out (", in_a_row_,
+             " in a row)", where());
+}
+
+void SkippedSteps::refuse_too_many(int64_t step) const {
+  if (scaler_.exhausted())
+    throw Error(ExitCode::kNumerical,
+                cat("step ", step, ": the gradients overflow at the smallest loss scale (", scaler_.scale(),
+                    ")", where()),
+                "lower the learning rate, train in bf16, or lower fp16.min_loss_scale");
+  if (in_a_row_ < limit_) return;
+  throw Error(
+      ExitCode::kNumerical,
+      cat("step ", step, ": loss or gradient was not finite for ", in_a_row_,
+          in_a_row_ == 1 ? " step" : " steps in a row", where()),
+      "lower the learning rate, check the data of these steps, or raise train.max_nonfinite_steps");
+}
+
+}  // namespace ftrun

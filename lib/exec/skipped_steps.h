@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "config/config.h"
+#include "exec/loss_scaler.h"
+
+namespace ftrun {
+
+/// Steps whose update is left out because loss or gradients are not finite, and the loss scale that
+/// answers fp16's overflows. Every rank counts the same, because every rank sees the same reduced
+/// loss and gradient.
+class SkippedSteps {
+ public:
+  explicit SkippedSteps(const Config& config);
+
+  /// From a checkpoint.
+  void restore(int64_t total, const std::optional<LossScalerState>& scaler);
+
+  int64_t total() const { return total_; }
+  /// What the next step's loss is multiplied by.
+  double loss_scale() const { return scaler_.scale(); }
+  std::optional<LossScalerState> scaler_state() const { return scaler_.state(); }
+
+  /// Whether a step that is not finite is worth running again to see where: not when the loss scale
+  /// answers it, and only the first of a row.
+  bool wants_place() const { return !scaler_.expects_overflow() && place_.empty(); }
+
+  /// Counts a step; `place` says where a value was first not finite, if that was looked for. Returns
+  /// the warning, "" for a finite step.
+  std::string count(int64_t step, bool finite, const std::string& place);
+
+  /// Error(kNumerical) when too many steps in a row were left out, or the loss scale can get no
+  /// smaller. `step` is the last one.
+  void refuse_too_many(int64_t step) const;
+
+ private:
+  std::string where() const;
+
+  LossScaler scaler_;
+  int64_t limit_;
+  int64_t total_ = 0;
+  /// Without overflows that the loss scale answered.
+  int64_t in_a_row_ = 0;
+  std::string place_;
+};
+
+}  // namespace ftrun

@@ -1,0 +1,110 @@
+#include "graph/recompute.h"
+
+#include <algorithm>
+#include <span>
+
+#include "graph/layer_graph.h"
+
+namespace ftrun {
+namespace {
+
+/// More choices than these are not tried one by one: 2^8 lists take some milliseconds. A block of
+/// the families there are has at most seven.
+constexpr size_t kMostCandidates = 8;
+
+/// Running the loss again would count it twice.
+bool can_run_again(OpKind kind) {
+  return kind != OpKind::kLinearCrossEntropy;
+}
+
+double list_price(const LayerGraph& graph, std::span<const Op> list) {
+  double price = 0;
+  for (const Op& op : list) price += op_price(graph, op);
+  return price;
+}
+
+/// Everything but cheap results.
+std::vector<bool> keep_all(const LayerGraph& graph) {
+  std::vector<bool> kept(graph.values.size(), true);
+  for (const Op& op : graph.forward)
+    for (const ValueId id : op.out)
+      if (is_cheap_result(graph, id)) kept[static_cast<size_t>(id)] = false;
+  return kept;
+}
+
+void drop_results(const Op& op, std::vector<bool>& kept) {
+  for (const ValueId id : op.out) kept[static_cast<size_t>(id)] = false;
+}
+
+LayerGraph derived(const LayerGraph& graph, const std::vector<bool>& kept) {
+  LayerGraph copy = graph;
+  derive_keeping(copy, kept);
+  return copy;
+}
+
+/// Forward operations whose results are kept without recompute and could be made again, those with
+/// the most bytes first.
+std::vector<const Op*> candidates(const LayerGraph& graph, const LayerGraph& plain) {
+  std::vector<std::pair<int64_t, const Op*>> found;
+  for (const Op& op : graph.forward) {
+    int64_t bytes = 0;
+    for (const ValueId id : op.out)
+      if (plain.at(id).role == ValueRole::kSaved) bytes += plain.at(id).bytes();
+    if (bytes > 0 && can_run_again(op.kind)) found.emplace_back(bytes, &op);
+  }
+  std::stable_sort(found.begin(), found.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<const Op*> ops;
+  for (const auto& [bytes, op] : found)
+    if (ops.size() < kMostCandidates) ops.push_back(op);
+  return ops;
+}
+
+std::vector<bool> keep_within(const LayerGraph& graph, double budget) {
+  const LayerGraph plain = derived(graph, keep_all(graph));
+  // What is not kept as it is would only be kept to make again something of the same size.
+  std::vector<bool> base(graph.values.size());
+  for (size_t i = 0; i < base.size(); ++i) base[i] = plain.values[i].role == ValueRole::kSaved;
+  const double limit =
+      list_price(plain, plain.backward) + budget * list_price(graph, graph.forward);
+  const std::vector<const Op*> ops = candidates(graph, plain);
+  std::vector<bool> best = base;
+  std::pair<int64_t, double> least{plan_saved(plain).bytes, list_price(plain, plain.backward)};
+  for (size_t choice = 1; choice < size_t{1} << ops.size(); ++choice) {
+    std::vector<bool> kept = base;
+    for (size_t i = 0; i < ops.size(); ++i)
+      if ((choice >> i & 1) != 0) drop_results(*ops[i], kept);
+    const LayerGraph trial = derived(graph, kept);
+    const std::pair<int64_t, double> cost{plan_saved(trial).bytes,
+                                          list_price(trial, trial.backward)};
+    if (cost.second > limit || cost >= least) continue;
+    least = cost;
+    best = std::move(kept);
+  }
+  return best;
+}
+
+}  // namespace
+
+double op_price(const LayerGraph& graph, const Op& op) {
+  return std::max(flops(graph, op), kFlopsPerByte * static_cast<double>(traffic_bytes(graph, op)));
+}
+
+bool is_cheap_result(const LayerGraph& graph, ValueId id) {
+  for (const Op& op : graph.forward) {
+    const size_t wide = op.kind == OpKind::kAddRmsNorm ? 1 : 0;
+    if (is_cheap(op.kind) && op.out[wide] == id) return true;
+  }
+  return false;
+}
+
+std::vector<bool> choose_kept(const LayerGraph& graph, const RecomputePolicy& policy) {
+  if (policy.level == RecomputeLevel::kSelective) return keep_within(graph, policy.budget);
+  std::vector<bool> kept = keep_all(graph);
+  if (policy.level == RecomputeLevel::kFull)
+    for (const Op& op : graph.forward)
+      if (can_run_again(op.kind)) drop_results(op, kept);
+  return kept;
+}
+
+}  // namespace ftrun

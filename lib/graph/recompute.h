@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "graph/op.h"
+
+namespace ftrun {
+
+struct LayerGraph;
+
+/// How much of what backward reads is made again instead of being kept from forward.
+enum class RecomputeLevel : uint8_t {
+  kNone,       // only results of cheap kinds (norms, gated products)
+  kSelective,  // what frees most bytes within a budget of operations run again
+  kFull,       // everything that can be: a block keeps its input alone
+};
+
+/// Which results of a layer's forward list are kept for its backward list. The rest is made again
+/// by the same operations on the same numbers, so gradients have the same bits under every policy.
+///
+/// What there is to choose from, for a token of a block with D hidden, Q = (H+2K)d, F feed-forward
+/// and T tokens a row:
+///
+///   value             elements    operations to make it again    per element
+///   gate and up       2F          4 D F                          2 D
+///   rotated q, k, v   Q           2 D Q                          2 D
+///   residual sum      D           2 D H d                        2 H d, mostly 2 D
+///   attention, lse    H d + H     2 H d T                        2 T
+///
+/// The bargain of Korthikanti et al. 2022 ("Reducing Activation Recomputation in Large Transformer
+/// Models", section 5), the T x T scores of attention, is no choice here: the kernels never store
+/// them. Of what is left every product costs the same per element, and attention costs less where
+/// rows are shorter than D, and more where they are longer. So no ratio separates the good from
+/// the bad in general, and kSelective asks for the best that a price buys: of all choices whose
+/// operations cost at most `budget` of the forward list, the one that keeps the fewest bytes
+/// (among equals the cheapest).
+///
+/// kFull costs less than a second run of the forward list (0.70 to 0.87 of it for blocks of Llama's
+/// shape), since backward reads neither the down projection nor the block's output.
+struct RecomputePolicy {
+  RecomputeLevel level = RecomputeLevel::kNone;
+  /// kSelective: operations run again may cost this share of the layer's forward list. The default
+  /// is the least (in steps of 0.05) that buys gate and up, by far the largest values, in every
+  /// family: SmolLM2-135M keeps 19 % of the bytes at T = 512, 22 % at 1024, Llama 2 7B 29 % at
+  /// 2048, for 0.54 to 0.60 of the forward list, which is a fifth of the layer's step.
+  double budget = 0.6;
+  bool operator==(const RecomputePolicy&) const = default;
+};
+
+/// Operations a machine does in the time it moves one byte: 4 on a two-core server, 20 in fp32 on
+/// an accelerator. It keeps the price of norms, rotations and gated products from being nothing.
+inline constexpr double kFlopsPerByte = 16.0;
+
+/// Time of an operation in the unit that one floating-point operation takes:
+/// max(flops, kFlopsPerByte * traffic).
+double op_price(const LayerGraph& graph, const Op& op);
+
+/// For each value of a graph whose forward list is complete and whose backward lists are empty:
+/// true when backward may keep it from forward. Values that cannot be made again are always kept.
+std::vector<bool> choose_kept(const LayerGraph& graph, const RecomputePolicy& policy);
+
+/// A result whose kind is cheap: made again under every policy. The sum of a residual norm and
+/// statistics are no such results.
+bool is_cheap_result(const LayerGraph& graph, ValueId id);
+
+/// Fills the backward lists of a graph (see derive_backward): a forward value that backward reads
+/// is saved when `kept`, and made again right before its first reader otherwise.
+void derive_keeping(LayerGraph& graph, const std::vector<bool>& kept);
+
+}  // namespace ftrun

@@ -1,0 +1,159 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "graph/workspace.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/op_call.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/vector_kernels.h"
+
+// Matrix products of operands that are stored in 16 bits: blocks are widened into fp32 panels,
+// which BLAS multiplies at its fp32 speed; results are rounded once.
+namespace ftrun::cpu {
+
+template <class S>
+inline constexpr bool kIsNarrow = !std::is_same_v<S, Compute<S>>;
+
+/// Elements that one task of a conversion has at least.
+inline constexpr int64_t kConversionGrain = 1 << 14;
+
+/// A matrix in the type that is computed with.
+template <class T>
+struct Wide {
+  const T* data;
+  int64_t stride;
+};
+
+/// to[rows,columns] = the block of `from` that starts there.
+template <class S>
+void widen_block(const S* from, int64_t stride, int64_t rows, int64_t columns, Compute<S>* to) {
+  const auto& vec = vector_kernels<S>();
+  const int64_t grain = std::max<int64_t>(kConversionGrain / columns, 1);
+  parallel_ranges(rows, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row)
+      vec.widen(from + row * stride, to + row * columns, columns);
+  });
+}
+
+/// to[rows,columns] = [to +] from.
+template <class R>
+void narrow_block(const Compute<R>* from, int64_t rows, int64_t columns, bool accumulate, R* to,
+                  int64_t stride) {
+  const auto& vec = vector_kernels<R>();
+  const int64_t grain = std::max<int64_t>(kConversionGrain / columns, 1);
+  parallel_ranges(rows, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row)
+      vec.add_partials(from + row * columns, 1, 0, to + row * stride, columns, accumulate);
+  });
+}
+
+/// The block of an operand that a product reads: widened into a panel that is kept until another
+/// block is asked for, or the operand itself when it is wide.
+template <class S>
+class OperandBlocks {
+ public:
+  /// `stride` of the rows as they are stored; `transposed`: rows of the product are columns there.
+  OperandBlocks(const S* data, int64_t stride, bool transposed, Compute<S>* panel)
+      : data_(data), stride_(stride), transposed_(transposed), panel_(panel) {}
+
+  Wide<Compute<S>> at(int64_t row, int64_t column, int64_t rows, int64_t columns) {
+    if (transposed_) {
+      std::swap(row, column);
+      std::swap(rows, columns);
+    }
+    const S* const block = data_ + row * stride_ + column;
+    if constexpr (!kIsNarrow<S>) {
+      return {block, stride_};
+    } else {
+      if (block != held_) widen_block(block, stride_, rows, columns, panel_);
+      held_ = block;
+      return {panel_, columns};
+    }
+  }
+
+ private:
+  const S* data_;
+  int64_t stride_;
+  bool transposed_;
+  Compute<S>* panel_;
+  const S* held_ = nullptr;
+};
+
+/// The matrices of one product c[m,n] = [c +] op(a) op(b) [+ bias], contiguous as they are stored.
+template <class S, class R>
+struct Product {
+  Gemm shape;
+  const S* a = nullptr;
+  const S* b = nullptr;
+  R* c = nullptr;
+  bool accumulate = false;
+  /// [n], added to every row. Not with `accumulate`.
+  const S* bias = nullptr;
+};
+
+/// One product through the panels of the operation's workspace.
+template <class S, class R>
+class PanelProduct {
+ public:
+  using T = Compute<S>;
+  static_assert(std::is_same_v<T, Compute<R>>);
+
+  PanelProduct(const OpCall& call, const Product<S, R>& p)
+      : p_(p),
+        place_(product_workspace(p.shape.m, p.shape.n, p.shape.k, sizeof(S), sizeof(R))),
+        a_(p.a, p.shape.transpose_a == Transpose::kYes ? p.shape.m : p.shape.k,
+           p.shape.transpose_a == Transpose::kYes, panel(call, place_.a)),
+        b_(p.b, p.shape.transpose_b == Transpose::kYes ? p.shape.k : p.shape.n,
+           p.shape.transpose_b == Transpose::kYes, panel(call, place_.b)),
+        c_(panel(call, place_.c)) {}
+
+  void run() {
+    for (int64_t column = 0; column < p_.shape.n; column += place_.columns)
+      for (int64_t row = 0; row < p_.shape.m; row += place_.rows)
+        block(row, column, std::min(place_.rows, p_.shape.m - row),
+              std::min(place_.columns, p_.shape.n - column));
+  }
+
+ private:
+  static T* panel(const OpCall& call, int64_t offset) {
+    return offset < 0 ? nullptr : call.workspace<T>(offset);
+  }
+
+  void block(int64_t row, int64_t column, int64_t rows, int64_t columns) {
+    R* const out = p_.c + row * p_.shape.n + column;
+    if constexpr (kIsNarrow<R>) {
+      const bool biased = fill_bias(column, rows, columns);
+      multiply(row, column, rows, columns, biased, c_, columns);
+      narrow_block(c_, rows, columns, p_.accumulate, out, p_.shape.n);
+    } else {
+      multiply(row, column, rows, columns, p_.accumulate, out, p_.shape.n);
+    }
+  }
+
+  bool fill_bias(int64_t column, int64_t rows, int64_t columns) {
+    if (p_.bias == nullptr) return false;
+    vector_kernels<S>().widen(p_.bias + column, c_, columns);
+    for (int64_t row = 1; row < rows; ++row) std::copy_n(c_, columns, c_ + row * columns);
+    return true;
+  }
+
+  void multiply(int64_t row, int64_t column, int64_t rows, int64_t columns, bool add, T* out,
+                int64_t stride) {
+    for (int64_t k = 0; k < p_.shape.k; k += place_.depth) {
+      const int64_t depth = std::min(place_.depth, p_.shape.k - k);
+      const Wide<T> a = a_.at(row, k, rows, depth), b = b_.at(k, column, depth, columns);
+      gemm({p_.shape.transpose_a, p_.shape.transpose_b, rows, columns, depth}, a.data, a.stride,
+           b.data, b.stride, add || k > 0 ? 1.0 : 0.0, out, stride);
+    }
+  }
+
+  const Product<S, R>& p_;
+  ProductWorkspace place_;
+  OperandBlocks<S> a_, b_;
+  T* c_;
+};
+
+}  // namespace ftrun::cpu

@@ -1,0 +1,32 @@
+#include "partition/sharding.h"
+
+namespace ftrun {
+
+Sharding::Sharding(const Partition& partition, ShardPlace place, bool cut_small) : place_(place) {
+  for (const Unit& unit : partition.units) {
+    Cut cut{false, unit.padded, unit.padded, {0, unit.padded}};
+    if (place.count > 1 && (cut_small || !unit.small)) {
+      cut.cut = true;
+      cut.held = shard_stride(unit, place.count);
+      cut.whole = place.count * cut.held;
+      cut.own = shard_range(unit, place.index, place.count);
+    }
+    units_.push_back(cut);
+  }
+}
+
+Sharding::Sharding(const Partition& partition) : Sharding(partition, {1, 0}, false) {}
+
+FlatLayout Sharding::held_layout(FlatOrder order) const {
+  std::vector<int64_t> elements;
+  for (const Cut& unit : units_) elements.push_back(unit.held);
+  return flat_layout(elements, order);
+}
+
+FlatLayout Sharding::whole_layout(FlatOrder order) const {
+  std::vector<int64_t> elements;
+  for (const Cut& unit : units_) elements.push_back(unit.whole);
+  return flat_layout(elements, order);
+}
+
+}  // namespace ftrun

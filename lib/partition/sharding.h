@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "partition/layout.h"
+#include "partition/units.h"
+
+namespace ftrun {
+
+/// A rank's place among those that share one copy of a state.
+struct ShardPlace {
+  int count = 1;
+  int index = 0;
+};
+
+/// How the units of a partition are cut over a shard group: rank i of n holds elements
+/// [i, i+1) x stride of a unit that is cut. A whole copy of it has n strides, which may reach
+/// behind the unit's end; a unit that is not cut is held whole by everyone.
+class Sharding {
+ public:
+  /// Cuts nothing when there is one rank. Small units are cut only with `cut_small`.
+  Sharding(const Partition& partition, ShardPlace place, bool cut_small);
+  /// Cuts nothing.
+  explicit Sharding(const Partition& partition);
+
+  const ShardPlace& place() const { return place_; }
+  bool cut(UnitId unit) const { return units_[static_cast<size_t>(unit)].cut; }
+  /// Elements that a rank holds of the unit: its stride, or all of it.
+  int64_t held(UnitId unit) const { return units_[static_cast<size_t>(unit)].held; }
+  /// Elements of a whole copy.
+  int64_t whole(UnitId unit) const { return units_[static_cast<size_t>(unit)].whole; }
+  /// Element of the unit where what this rank holds begins.
+  int64_t begin(UnitId unit) const { return cut(unit) ? place_.index * held(unit) : 0; }
+  /// The unit's elements that this rank holds, without what reaches behind the unit.
+  ShardRange own(UnitId unit) const { return units_[static_cast<size_t>(unit)].own; }
+
+  FlatLayout held_layout(FlatOrder order) const;
+  FlatLayout whole_layout(FlatOrder order) const;
+
+ private:
+  struct Cut {
+    bool cut = false;
+    int64_t held = 0;
+    int64_t whole = 0;
+    ShardRange own;
+  };
+  ShardPlace place_;
+  std::vector<Cut> units_;
+};
+
+}  // namespace ftrun

@@ -1,0 +1,69 @@
+#include "program/layer_instr.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+
+namespace ftrun {
+namespace {
+
+/// A range that goes on where a known one ends makes that one longer.
+void add_range(std::vector<Range>& ranges, const Range& range) {
+  for (Range& known : ranges) {
+    if (known.buffer != range.buffer) continue;
+    if (known.offset + known.bytes == range.offset) {
+      known.bytes += range.bytes;
+      return;
+    }
+    if (range.offset >= known.offset && range.offset + range.bytes <= known.offset + known.bytes)
+      return;
+  }
+  ranges.push_back(range);
+}
+
+struct Used {
+  std::set<ValueId> reads;  // before the list writes them
+  std::set<ValueId> writes;
+};
+
+Used values_of(const std::vector<Op>& list) {
+  Used used;
+  for (const Op& op : list) {
+    for (const ValueId id : op.in)
+      if (!used.writes.contains(id)) used.reads.insert(id);
+    used.writes.insert(op.out.begin(), op.out.end());
+    if (op.workspace >= 0) used.writes.insert(op.workspace);
+  }
+  return used;
+}
+
+}  // namespace
+
+void place_planned(const LayerGraph& graph, const ScratchPlan& plan, BufferId buffer,
+                   ValuePlaces& places) {
+  for (size_t v = 0; v < plan.offset.size(); ++v)
+    if (plan.offset[v] >= 0)
+      places[static_cast<ValueId>(v)] = {buffer, plan.offset[v], graph.values[v].bytes()};
+}
+
+void bind_list(Instr& instr, const LayerGraph& graph, const std::vector<Op>& list,
+               const ValuePlaces& places) {
+  const Used used = values_of(list);
+  const auto place = [&](ValueId id) {
+    const auto found = places.find(id);
+    if (found == places.end())
+      bug(cat(graph.name, ": ", graph.at(id).name, " has no place in ", instr_label(instr)));
+    return found->second;
+  };
+  std::set<ValueId> all = used.reads;
+  all.insert(used.writes.begin(), used.writes.end());
+  for (const ValueId id : all) instr.bindings.push_back({id, place(id)});
+  for (const ValueId id : used.reads) add_range(instr.reads, place(id));
+  for (const ValueId id : used.writes) add_range(instr.writes, place(id));
+  if (!instr.accumulate) return;
+  for (const ValueId id : used.writes)
+    if (graph.at(id).role == ValueRole::kParamGrad) add_range(instr.reads, place(id));
+}
+
+}  // namespace ftrun

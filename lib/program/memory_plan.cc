@@ -1,0 +1,154 @@
+#include "program/memory_plan.h"
+
+#include <algorithm>
+#include <set>
+
+#include "program/lifetime.h"
+
+namespace ftrun {
+namespace {
+
+using ByCategory = std::array<int64_t, kCategoryCount>;
+
+int64_t sum(const ByCategory& bytes) {
+  int64_t total = 0;
+  for (const int64_t part : bytes) total += part;
+  return total;
+}
+
+void add_persistent(const Program& program, MemoryPlan& plan, std::set<std::string>& seen) {
+  for (const Buffer& buffer : program.buffers) {
+    if (!buffer.persistent || !seen.insert(buffer.name).second) continue;
+    TierPlan& tier = plan.tiers[static_cast<size_t>(buffer.tier)];
+    tier.persistent[static_cast<size_t>(buffer.category)] += buffer.bytes;
+  }
+}
+
+/// What the arenas of one tier hold, moment by moment.
+class ArenaHistory {
+ public:
+  ArenaHistory(const Program& program, Tier tier)
+      : program_(program), change_(program.instrs.size() + 2) {
+    const std::vector<StorageRequest> lives = buffer_lifetimes(program);
+    for (size_t b = 0; b < lives.size(); ++b) {
+      const Buffer& buffer = program.buffers[b];
+      if (buffer.persistent || buffer.tier != tier || lives[b].first > lives[b].last) continue;
+      const auto category = static_cast<size_t>(buffer.category);
+      change_[static_cast<size_t>(lives[b].first)][category] += buffer.bytes;
+      change_[static_cast<size_t>(lives[b].last) + 1][category] -= buffer.bytes;
+    }
+  }
+
+  /// Keeps what is fuller than `tier` knows.
+  void note(TierPlan& tier) const {
+    ByCategory now{};
+    for (size_t at = 0; at < change_.size(); ++at) {
+      for (size_t c = 0; c < kCategoryCount; ++c) {
+        now[c] += change_[at][c];
+        tier.arena_peak[c] = std::max(tier.arena_peak[c], now[c]);
+      }
+      if (sum(now) <= sum(tier.at_fullest)) continue;
+      tier.at_fullest = now;
+      tier.fullest = label(at);
+    }
+  }
+
+ private:
+  /// Of the compute instruction that runs then: other lanes may be ahead or behind.
+  std::string label(size_t at) const {
+    const auto& instrs = program_.instrs;
+    while (at + 1 < instrs.size() && instrs[at].lane != Lane::kCompute) ++at;
+    return instrs.empty() ? "" : instr_label(instrs[std::min(at, instrs.size() - 1)]);
+  }
+
+  const Program& program_;
+  std::vector<ByCategory> change_;
+};
+
+void add_arenas(const std::vector<const Program*>& programs, MemoryPlan& plan) {
+  std::array<int64_t, kArenaCount> largest{};
+  for (const Program* program : programs) {
+    for (size_t a = 0; a < kArenaCount; ++a)
+      largest[a] = std::max(largest[a], program->arena_bytes[a]);
+    for (const Tier tier : {Tier::kDevice, Tier::kHost})
+      ArenaHistory(*program, tier).note(plan.tiers[static_cast<size_t>(tier)]);
+  }
+  const auto bytes = [&](Arena arena) { return largest[static_cast<size_t>(arena)]; };
+  plan.tiers[static_cast<size_t>(Tier::kDevice)].arenas = bytes(Arena::kDevice) + bytes(Arena::kShared);
+  plan.tiers[static_cast<size_t>(Tier::kHost)].arenas = bytes(Arena::kHost);
+}
+
+}  // namespace
+
+MemoryPlan memory_plan(const std::vector<const Program*>& programs) {
+  MemoryPlan plan;
+  std::set<std::string> seen;
+  for (const Program* program : programs) add_persistent(*program, plan, seen);
+  add_arenas(programs, plan);
+  for (TierPlan& tier : plan.tiers) tier.total = sum(tier.persistent) + tier.arenas;
+  return plan;
+}
+
+MemoryPlan memory_plan(const StepPlan& plan) {
+  return memory_plan({&plan.train.program, &plan.evaluate.program});
+}
+
+double StateFormula::bytes(int stage, int ranks) const {
+  const double n = std::max(1, ranks);
+  const double optimizer = moments + master;
+  const double secondary = stage >= 3 && node > 1 ? weights / node : 0;
+  return secondary + weights / (stage >= 3 ? n : 1) + gradients / (stage >= 2 ? n : 1) +
+         optimizer / (stage >= 1 ? n : 1);
+}
+
+StateFormula state_formula(const StepPlan& plan) {
+  const StateOptions& state = plan.options.state;
+  const ModelDtypes& dtypes = plan.train.model.dtypes;
+  StateFormula formula;
+  formula.weights = static_cast<double>(dtype_bytes(dtypes.compute));
+  formula.gradients = static_cast<double>(dtype_bytes(dtypes.gradients));
+  formula.moments = static_cast<double>(state.optimizer_states * dtype_bytes(state.states));
+  const bool master = dtypes.compute != state.master || state.parameter_tier != state.optimizer_tier;
+  if (master) formula.master = static_cast<double>(dtype_bytes(state.master));
+  if (state.stage == 3) formula.node = state.node;
+  return formula;
+}
+
+int64_t model_state_bytes(const MemoryPlan& plan) {
+  int64_t bytes = 0;
+  for (const TierPlan& tier : plan.tiers)
+    for (const Category category : {Category::kParameters, Category::kGradients, Category::kOptimizer})
+      bytes += tier.of(category);
+  return bytes;
+}
+
+namespace {
+
+/// Collectives of no more bytes than this go through a small staging area instead.
+constexpr int64_t kStagedBytes = 64 << 10;
+
+/// Bytes of peers that call i of a collective reads: all of their parts of a gather, else what is this
+/// rank's of each.
+int64_t read_of_peers(const Program& program, const Instr& instr, size_t i, int ranks) {
+  const Range& in = instr.kind == InstrKind::kAllReduce ? instr.writes[i] : instr.reads[i];
+  const bool gathers = instr.kind == InstrKind::kAllGather;
+  const int64_t whole = gathers ? in.bytes * ranks : in.bytes;
+  if (!program.at(in.buffer).peer_visible || whole <= kStagedBytes) return 0;
+  return whole / ranks * (ranks - 1);
+}
+
+}  // namespace
+
+int64_t mapped_peer_bytes(const std::vector<const Program*>& programs, const StateOptions& state,
+                          const std::function<bool(CommGroup)>& over_shared_memory) {
+  int64_t most = 0;
+  for (const Program* program : programs)
+    for (const Instr& instr : program->instrs) {
+      if (instr.group == CommGroup::kNone || !over_shared_memory(instr.group)) continue;
+      for (size_t i = 0; i < instr.writes.size(); ++i)
+        most = std::max(most, read_of_peers(*program, instr, i, group_size(instr.group, state)));
+    }
+  return most;
+}
+
+}  // namespace ftrun

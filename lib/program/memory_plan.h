@@ -1,0 +1,75 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "program/program.h"
+#include "program/step_plan.h"
+
+namespace ftrun {
+
+inline constexpr std::array<Tier, 3> kTiers{Tier::kDevice, Tier::kHost, Tier::kNvme};
+
+/// What one rank allocates in one tier, in bytes.
+struct TierPlan {
+  /// Buffers that live from step to step.
+  std::array<int64_t, kCategoryCount> persistent{};
+  /// What each category has in the arenas at its own fullest moment.
+  std::array<int64_t, kCategoryCount> arena_peak{};
+  /// What is in the arenas at their fullest moment, and the instruction that runs then ("" when the
+  /// tier has no arena).
+  std::array<int64_t, kCategoryCount> at_fullest{};
+  std::string fullest;
+  int64_t arenas = 0;
+  /// Persistent buffers and arenas: exactly what a run allocates.
+  int64_t total = 0;
+
+  int64_t of(Category category) const {
+    return persistent[static_cast<size_t>(category)] + arena_peak[static_cast<size_t>(category)];
+  }
+};
+
+/// What one rank allocates for its programs.
+struct MemoryPlan {
+  std::array<TierPlan, kTiers.size()> tiers;
+
+  const TierPlan& at(Tier tier) const { return tiers[static_cast<size_t>(tier)]; }
+  /// Main memory of a rank that computes on the processor: device tier and host tier.
+  int64_t main_memory() const { return at(Tier::kDevice).total + at(Tier::kHost).total; }
+};
+
+/// Persistent buffers of the same name are one; arenas are as large as the largest program's.
+MemoryPlan memory_plan(const std::vector<const Program*>& programs);
+/// The programs of training and validation.
+MemoryPlan memory_plan(const StepPlan& plan);
+
+/// Memory of the model's states by the formulas for ZeRO (Rajbhandari et al. 2020, section 3), in
+/// bytes a parameter that is not sharded: weights to compute with, gradients, and what the optimizer
+/// keeps (moments, and a copy of the weights where it updates another one than is computed with).
+struct StateFormula {
+  double weights = 0;
+  double gradients = 0;
+  double moments = 0;
+  double master = 0;
+  /// Ranks that keep a second copy of the weights between them at stage 3; 1 = none.
+  int node = 1;
+
+  double bytes() const { return weights + gradients + moments + master; }
+  /// Bytes a parameter on each of `ranks` ranks that share one copy.
+  double bytes(int stage, int ranks) const;
+};
+StateFormula state_formula(const StepPlan& plan);
+
+/// Parameters, gradients and optimizer state of all tiers, without what is only on its way.
+int64_t model_state_bytes(const MemoryPlan& plan);
+
+/// The most bytes of peers' memory that one collective has mapped on a rank: over shared memory it
+/// reads their buffers in place and lets go of them when it is done. `over_shared_memory` says which
+/// groups work so.
+int64_t mapped_peer_bytes(const std::vector<const Program*>& programs, const StateOptions& state,
+                          const std::function<bool(CommGroup)>& over_shared_memory);
+
+}  // namespace ftrun

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+#include "program/step_plan.h"
+
+namespace ftrun {
+
+/// What a plan does otherwise than the config's figures say, or than a reader may expect, a line
+/// each: buckets that were cut, small parameters that weigh, gradients that are sent wider than
+/// weights are.
+std::vector<std::string> plan_notes(const Config& config, const StepPlan& plan);
+
+}  // namespace ftrun

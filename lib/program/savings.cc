@@ -1,0 +1,156 @@
+#include "program/savings.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "program/step_plan.h"
+
+namespace ftrun {
+namespace {
+
+struct Alternative {
+  std::string change;
+  Config config;
+};
+
+/// Collects the configs that differ from one in one thing.
+class Alternatives {
+ public:
+  explicit Alternatives(const Config& config) : config_(config) {
+    shard_more();
+    compute_again();
+    offload();
+    shrink_batch();
+    narrow();
+  }
+  std::vector<Alternative> take() { return std::move(all_); }
+
+ private:
+  template <typename Change>
+  void add(std::string text, Change change) {
+    all_.push_back({std::move(text), config_});
+    change(all_.back().config);
+  }
+
+  /// Whoever left overlap_comm to the stage's default will have the new stage's.
+  static void set_stage(ZeroConfig& zero, int64_t stage) {
+    if (zero.overlap_comm == (zero.stage == 3)) zero.overlap_comm = stage == 3;
+    zero.stage = stage;
+  }
+
+  void shard_more() {
+    if (data_mesh(config_).shards < 2 && config_.parallel.data < 2) return;
+    for (int64_t stage = config_.zero.stage + 1; stage <= 3; ++stage)
+      add(cat("zero_optimization.stage: ", stage), [&](Config& c) { set_stage(c.zero, stage); });
+    if (config_.zero.stage > 0 && config_.parallel.data_replicate > 1)
+      add("parallel.data_replicate: 1", [](Config& c) { c.parallel.data_replicate = 1; });
+    if (config_.zero.stage == 3 && config_.zero.max_reuse_distance > 0)
+      add("zero_optimization.stage3_max_reuse_distance: 0",
+          [](Config& c) { c.zero.max_reuse_distance = 0; });
+    if (data_mesh(config_).node > 1)
+      add("zero_optimization.zero_hpz_partition_size: 1",
+          [](Config& c) { c.zero.hpz_partition_size = 1; });
+  }
+
+  void compute_again() {
+    const auto policy = [&](const char* name, Recompute wanted) {
+      if (config_.recompute.policy < wanted || config_.recompute.every > 1)
+        add(cat("recompute.policy: ", name), [&](Config& c) { c.recompute = {wanted, 1}; });
+    };
+    policy("full", Recompute::kFull);
+    if (config_.recompute.policy == Recompute::kNone) policy("selective", Recompute::kSelective);
+  }
+
+  void offload() {
+    const ZeroConfig& zero = config_.zero;
+    // Nearer ones are for disks that are too small.
+    for (const OffloadDevice device : {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme}) {
+      const char* needs = device == OffloadDevice::kNvme ? " (with nvme_path)" : "";
+      if (zero.stage >= 1 && zero.offload_optimizer.device != device)
+        add(cat("zero_optimization.offload_optimizer.device: ", name_of(device), needs),
+            [&](Config& c) { c.zero.offload_optimizer.device = device; });
+      if (zero.stage == 3 && zero.offload_param.device != device)
+        add(cat("zero_optimization.offload_param.device: ", name_of(device), needs),
+            [&](Config& c) { c.zero.offload_param.device = device; });
+    }
+    if (zero.stage == 3 && (zero.offload_optimizer.device != OffloadDevice::kNvme ||
+                            zero.offload_param.device != OffloadDevice::kNvme))
+      add("zero_optimization.offload_optimizer.device and offload_param.device: nvme (with nvme_path)",
+          [](Config& c) {
+            c.zero.offload_optimizer.device = OffloadDevice::kNvme;
+            c.zero.offload_param.device = OffloadDevice::kNvme;
+          });
+  }
+
+  void shrink_batch() {
+    const int64_t rows = config_.train_micro_batch_size_per_gpu;
+    if (rows >= 2 && rows % 2 == 0)
+      add(cat("train_micro_batch_size_per_gpu: ", rows / 2, " (with gradient_accumulation_steps: ",
+              config_.gradient_accumulation_steps * 2, ")"),
+          [&](Config& c) {
+            c.train_micro_batch_size_per_gpu = rows / 2;
+            c.gradient_accumulation_steps *= 2;
+          });
+    const int64_t tokens = config_.data.sequence_length;
+    if (tokens >= 256)
+      add(cat("data.sequence_length: ", tokens / 2),
+          [&](Config& c) { c.data.sequence_length = tokens / 2; });
+  }
+
+  void narrow() {
+    if (!config_.bf16.enabled && !config_.fp16.enabled)
+      add("bf16.enabled: true", [](Config& c) { c.bf16.enabled = true; });
+    if (config_.bf16.enabled && !config_.bf16.bf16_optimizer_states && config_.zero.stage > 0)
+      add("bf16.bf16_optimizer_states: true", [](Config& c) { c.bf16.bf16_optimizer_states = true; });
+  }
+
+  const Config& config_;
+  std::vector<Alternative> all_;
+};
+
+/// Of several values of one key the one that saves most; of equals the one that was asked first.
+std::vector<Saving> best_of_each_key(const std::vector<Saving>& sorted) {
+  std::set<std::string> seen;
+  std::vector<Saving> best;
+  for (const Saving& saving : sorted)
+    if (seen.insert(saving.change.substr(0, saving.change.find(':'))).second) best.push_back(saving);
+  return best;
+}
+
+}  // namespace
+
+MemoryMeasure limiting_memory(const Config& config) {
+  if (config.device == DeviceKind::kCuda)
+    return [](const MemoryPlan& plan) { return plan.at(Tier::kDevice).total; };
+  return [](const MemoryPlan& plan) { return plan.main_memory(); };
+}
+
+std::vector<Saving> memory_savings(const Config& config, const ModelConfig& model, int rank,
+                                   const MemoryMeasure& measure) {
+  const int64_t now = measure(memory_plan(plan_steps(config, model, rank)));
+  std::vector<Saving> savings;
+  for (const Alternative& other : Alternatives(config).take()) {
+    try {
+      const int64_t then = measure(memory_plan(plan_steps(other.config, model, rank)));
+      if (then < now) savings.push_back({other.change, now - then});
+    } catch (const Error&) {
+      // What cannot be planned is no advice.
+    }
+  }
+  std::stable_sort(savings.begin(), savings.end(),
+                   [](const Saving& a, const Saving& b) { return a.bytes > b.bytes; });
+  return best_of_each_key(savings);
+}
+
+std::string savings_remedy(const std::vector<Saving>& savings, size_t count) {
+  std::vector<std::string> parts;
+  for (size_t i = 0; i < std::min(count, savings.size()); ++i)
+    parts.push_back(cat(savings[i].change, " saves ", human_bytes(savings[i].bytes)));
+  if (parts.empty()) return "use more ranks, a smaller model, or a machine with more memory";
+  return cat("what saves most a rank: ", join(parts, "; "));
+}
+
+}  // namespace ftrun

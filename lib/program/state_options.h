@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "base/dtype.h"
+#include "model/description.h"
+#include "partition/sharding.h"
+#include "program/program.h"
+
+namespace ftrun {
+
+/// How model states are kept and moved: what ZeRO stages, precisions and offload targets differ in.
+struct StateOptions {
+  /// ZeRO stage: 0 nothing is sharded, 1 optimizer state, 2 and gradients, 3 and parameters.
+  int stage = 0;
+  /// Place among the ranks that share one copy of the state.
+  ShardPlace shard;
+  /// Copies of the state (hybrid sharding), and which of them this rank belongs to.
+  int replicas = 1;
+  int replica = 0;
+  /// Neighbours in the shard group that keep a second copy of what stage 3 gathers, the secondary
+  /// shards (ZeRO++ hpZ): shards [k, k+1) x node. Divides the shards; 1 = none.
+  int node = 1;
+  /// False: stage 1 sums whole gradients on every rank (DeepSpeed's reduce_scatter).
+  bool reduce_scatter = true;
+  /// Gradients travel in this dtype: their own, or another that they are converted to and from.
+  DType communication = DType::kF32;
+  /// Of the weights the optimizer updates, and of its moments.
+  DType master = DType::kF32;
+  DType states = DType::kF32;
+  /// Where parameters (stage 3) and optimizer state (stages 1 to 3) lie between uses. Small units
+  /// stay on the device.
+  Tier parameter_tier = Tier::kDevice;
+  Tier optimizer_tier = Tier::kDevice;
+  /// Share of the optimizer state that goes to that tier (DeepSpeed's offload_optimizer.ratio).
+  double optimizer_ratio = 1.0;
+  /// State ranges an update reads and writes beside the weights: Adam 2, SGD with momentum 1, SGD
+  /// 0.
+  int32_t optimizer_states = 2;
+  /// Elements of state in another tier that one update takes at a time.
+  int64_t update_elements = int64_t{2} << 20;
+  /// Tensors that weight decay applies to; all when empty.
+  std::function<bool(const TensorInfo&)> decays;
+};
+
+/// Ranks of a group that a collective runs over.
+inline int group_size(CommGroup group, const StateOptions& state) {
+  if (group == CommGroup::kShard) return state.shard.count;
+  if (group == CommGroup::kReplica) return state.replicas;
+  return group == CommGroup::kNode ? state.node : state.shard.count * state.replicas;
+}
+
+/// A range of memory that holds elements [begin, end) of a unit's state of one kind.
+struct StatePiece {
+  /// "param" (what the optimizer updates), "exp_avg", ...; "working": a copy of the parameters in
+  /// the dtype that layers compute with, which is made from "param" and never saved.
+  int32_t state = kParam;
+  UnitId unit = -1;
+  int64_t begin = 0;
+  int64_t end = 0;
+  /// The part of it that this rank writes into checkpoints.
+  ShardRange saved;
+  Range range;
+
+  /// Values of `state`: one of these, or the index of an optimizer state.
+  static constexpr int32_t kParam = -1;
+  static constexpr int32_t kWorking = -2;
+};
+
+}  // namespace ftrun

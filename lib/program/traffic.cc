@@ -1,0 +1,300 @@
+#include "program/traffic.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ftrun {
+namespace {
+
+/// Bytes that one call sends (see Communicator's account).
+int64_t sent(const Instr& instr, size_t range, int64_t ranks) {
+  switch (instr.kind) {
+    case InstrKind::kAllReduce:
+      return 2 * instr.writes[range].bytes * (ranks - 1) / ranks;
+    case InstrKind::kReduceScatter:
+      return instr.writes[range].bytes * (ranks - 1);
+    case InstrKind::kAllGather:
+      return instr.reads[range].bytes * (ranks - 1);
+    default:
+      bug(cat(instr_name(instr.kind), " is no collective"));
+  }
+}
+
+}  // namespace
+
+Traffic program_traffic(const Program& program, const StateOptions& state) {
+  std::map<std::pair<InstrKind, CommGroup>, TrafficRow> rows;
+  Traffic traffic;
+  for (const Instr& instr : program.instrs) {
+    if (instr.group == CommGroup::kNone) continue;
+    const int ranks = group_size(instr.group, state);
+    TrafficRow& row = rows[{instr.kind, instr.group}];
+    row.kind = instr.kind;
+    row.group = instr.group;
+    row.ranks = ranks;
+    for (size_t i = 0; i < instr.writes.size(); ++i) {
+      const int64_t bytes = sent(instr, i, ranks);
+      ++row.calls;
+      row.bytes += bytes;
+      traffic.bytes += bytes;
+    }
+  }
+  for (const auto& [key, row] : rows) traffic.rows.push_back(row);
+  return traffic;
+}
+
+namespace {
+
+/// What a sum takes into account; theory is the sum with nothing.
+struct Known {
+  bool padding = false;
+  bool small_units = false;
+  bool readers = false;
+  bool whole_gradients = false;
+  bool micro_batches = false;
+  bool kept = false;
+  bool replicas = false;
+  bool numbers = false;
+};
+
+/// Sums what a training step sends by formulas, from less or more knowledge of it.
+class Formula {
+ public:
+  Formula(const Program& program, const ModelDescription& model, const Partition& partition,
+          const StepOptions& options)
+      : program_(program),
+        partition_(partition),
+        options_(options),
+        state_(options.state),
+        cut_(state_.stage == 0 ? Sharding(partition)
+                               : Sharding(partition, state_.shard, state_.stage < 3)),
+        gradient_bytes_(dtype_bytes(state_.communication)),
+        parameter_bytes_(dtype_bytes(model.dtypes.compute)),
+        traffic_(program_traffic(program, state_)) {
+    count_readers(model);
+    for (const Instr& instr : program.instrs)
+      if (instr.kind == InstrKind::kAllGather && instr.ahead)
+        ++(instr.group == CommGroup::kNode ? gathers_[instr.unit].node : gathers_[instr.unit].shards);
+  }
+
+  int64_t sum(const Known& known) const {
+    int64_t bytes = 0;
+    int64_t over_shards = 0;  // times the shards
+    int64_t over_node = 0;    // times the ranks of a node
+    for (const Unit& unit : partition_.units) {
+      const bool whole = stays_whole(unit.id, known);
+      const int64_t elements = elements_of(unit, known, whole);
+      const int64_t reduced = elements * gradient_bytes_ * reductions(known);
+      const bool everywhere = whole || sums_everywhere(known);
+      if (everywhere) bytes += all_reduce(reduced);
+      if (whole) continue;
+      const int64_t gathered = elements * parameter_bytes_;
+      const Gathers times = gathers(unit.id, known);
+      over_shards += (gathered * times.shards + (everywhere ? 0 : reduced)) * (shards() - 1);
+      over_node += gathered * times.node * (state_.node - 1);
+    }
+    bytes += over_shards / shards() + over_node / state_.node;
+    if (known.replicas) bytes += row(InstrKind::kAllReduce, CommGroup::kReplica);
+    if (known.numbers) bytes += numbers();
+    return bytes;
+  }
+
+  int64_t actual() const { return traffic_.bytes; }
+
+ private:
+  /// How often a unit's parameters are gathered, over which group.
+  struct Gathers {
+    int64_t shards = 0;
+    int64_t node = 0;
+  };
+
+  int64_t shards() const { return state_.shard.count; }
+
+  /// In how many lists of a micro-batch each unit's parameters are read.
+  void count_readers(const ModelDescription& model) {
+    for (size_t l = 0; l < model.layers.size(); ++l) {
+      const LayerGraph& graph = model.graph_of(model.layers[l]);
+      for (const auto* list : {&graph.forward, &graph.backward}) {
+        std::set<ValueId> read;
+        for (const Op& op : *list) read.insert(op.in.begin(), op.in.end());
+        std::set<UnitId> units;
+        for (size_t i = 0; i < model.layers[l].params.size(); ++i)
+          if (read.contains(model.layers[l].params[i].value))
+            units.insert(partition_.places[l][i].unit);
+        for (const UnitId unit : units) ++readers_[unit];
+      }
+    }
+  }
+
+  bool stays_whole(UnitId unit, const Known& known) const {
+    if (state_.stage == 0) return true;
+    // Copies among which nothing is sharded exchange whole gradients.
+    if (shards() == 1) return known.replicas;
+    return !cut_.cut(unit) && known.small_units;
+  }
+
+  int64_t elements_of(const Unit& unit, const Known& known, bool whole) const {
+    if (!known.padding) return unit.numel;
+    if (whole || shards() == 1 || state_.stage == 0) return unit.padded;
+    return shard_stride(unit, state_.shard.count) * shards();
+  }
+
+  bool sums_everywhere(const Known& known) const {
+    return known.whole_gradients && state_.stage == 1 && !state_.reduce_scatter;
+  }
+
+  int64_t reductions(const Known& known) const {
+    const bool each = state_.stage >= 2 && (shards() > 1 || state_.optimizer_tier != Tier::kDevice);
+    return known.micro_batches && each ? options_.micro_batches : 1;
+  }
+
+  template <typename Count>
+  static Count of_unit(const std::map<UnitId, Count>& counts, UnitId unit) {
+    const auto found = counts.find(unit);
+    return found == counts.end() ? Count() : found->second;
+  }
+
+  Gathers gathers(UnitId unit, const Known& known) const {
+    if (state_.stage < 3) return {1, 0};
+    if (known.kept) return of_unit(gathers_, unit);
+    const int64_t all = (known.readers ? of_unit(readers_, unit) : 2) *
+                        (known.micro_batches ? options_.micro_batches : 1);
+    if (state_.node == 1) return {all, 0};
+    const int64_t first = std::min<int64_t>(all, 1);
+    return {first, all - first};
+  }
+
+  /// Over the shards; then over the replicas, which have a row of their own. Where one of the two
+  /// is alone, over all.
+  int64_t all_reduce(int64_t bytes) const {
+    const int64_t ranks = shards() == 1 ? state_.replicas : shards();
+    return 2 * bytes * (ranks - 1) / ranks;
+  }
+
+  int64_t row(InstrKind kind, CommGroup group) const {
+    for (const TrafficRow& found : traffic_.rows)
+      if (found.kind == kind && found.group == group) return found.bytes;
+    return 0;
+  }
+
+  /// Sums of loss and norm: collectives that belong to no unit's parameters.
+  int64_t numbers() const {
+    int64_t bytes = 0;
+    for (const Instr& instr : program_.instrs) {
+      if (instr.group == CommGroup::kNone) continue;
+      const Buffer& buffer = program_.at(instr.writes[0].buffer);
+      if (buffer.category == Category::kBuffers)
+        bytes += sent(instr, 0, group_size(instr.group, state_));
+    }
+    return bytes;
+  }
+
+  const Program& program_;
+  const Partition& partition_;
+  const StepOptions& options_;
+  const StateOptions& state_;
+  Sharding cut_;
+  int64_t gradient_bytes_;
+  int64_t parameter_bytes_;
+  Traffic traffic_;
+  std::map<UnitId, int64_t> readers_;
+  std::map<UnitId, Gathers> gathers_;
+};
+
+struct Cause {
+  const char* text;
+  bool Known::*known;
+};
+
+constexpr std::array<Cause, 8> kCauses{{
+    {"padding of units and shards", &Known::padding},
+    {"small units, kept whole by every rank", &Known::small_units},
+    {"units that not exactly one forward and one backward list read", &Known::readers},
+    {"gradients summed on every rank (reduce_scatter: false)", &Known::whole_gradients},
+    {"repetition for each micro-batch", &Known::micro_batches},
+    {"gathered parameters that were kept for their next use", &Known::kept},
+    {"replicas of the shards", &Known::replicas},
+    {"loss and gradient norm", &Known::numbers},
+}};
+
+}  // namespace
+
+TrafficTheory explain_traffic(const Program& program, const ModelDescription& model,
+                              const Partition& partition, const StepOptions& options) {
+  const Formula formula(program, model, partition, options);
+  TrafficTheory theory;
+  theory.stage = options.state.stage;
+  theory.ranks =
+      group_size(theory.stage == 0 ? CommGroup::kData : CommGroup::kShard, options.state);
+  if (theory.stage == 3) theory.node = options.state.node;
+  for (const Unit& unit : partition.units) theory.parameters += unit.numel;
+  Known known;
+  theory.bytes = formula.sum(known);
+  int64_t explained = theory.bytes;
+  const auto add = [&](const char* cause, int64_t bytes) {
+    if (bytes != explained) theory.deviations.push_back({cause, bytes - explained});
+    explained = bytes;
+  };
+  for (const Cause& cause : kCauses) {
+    known.*cause.known = true;
+    add(cause.text, formula.sum(known));
+  }
+  add("rounding of each call to whole bytes", formula.actual());
+  return theory;
+}
+
+namespace {
+
+constexpr size_t kCauseWidth = 64;
+
+std::string line(const std::string& what, int64_t bytes) {
+  const std::string number = std::to_string(bytes);
+  std::string text = cat("  ", what);
+  text.append(text.size() < kCauseWidth ? kCauseWidth - text.size() : 1, ' ');
+  text.append(number.size() < 16 ? 16 - number.size() : 0, ' ');
+  return cat(text, number, " B\n");
+}
+
+/// "3 x 2480 elements x 1/2".
+std::string formula_text(const TrafficTheory& theory) {
+  const bool within_nodes = theory.node > 1;
+  const int factor = theory.stage == 3 && !within_nodes ? 3 : 2;
+  std::string text = cat(factor, " x ", theory.parameters, " elements x ", theory.ranks - 1, "/",
+                         theory.ranks);
+  if (within_nodes)
+    text += cat(" + ", theory.parameters, " x ", theory.node - 1, "/", theory.node);
+  return text;
+}
+
+std::string_view group_name(CommGroup group) {
+  static constexpr std::array<std::string_view, 5> kNames{"", "ranks", "shards", "replicas",
+                                                          "ranks of a node"};
+  return kNames[static_cast<size_t>(group)];
+}
+
+}  // namespace
+
+std::string traffic_text(const Traffic& traffic) {
+  std::string text = "sent by a rank each time\n";
+  for (const TrafficRow& row : traffic.rows)
+    text += line(cat(instr_name(row.kind), " over ", row.ranks, " ", group_name(row.group), ", ",
+                     row.calls, row.calls == 1 ? " call" : " calls"),
+                 row.bytes);
+  return text + line(cat("sum, ", human_bytes(traffic.bytes)), traffic.bytes);
+}
+
+std::string traffic_text(const Traffic& traffic, const TrafficTheory& theory) {
+  std::string text = traffic_text(traffic);
+  text += line("theory: " + formula_text(theory), theory.bytes);
+  for (const TrafficDeviation& deviation : theory.deviations)
+    text += line(deviation.cause, deviation.bytes);
+  return text;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/description.h"
+#include "partition/units.h"
+#include "program/program.h"
+#include "program/step_builder.h"
+
+namespace ftrun {
+
+/// What one kind of collective over one group sends.
+struct TrafficRow {
+  InstrKind kind = InstrKind::kAllReduce;
+  CommGroup group = CommGroup::kData;
+  /// Ranks of the group.
+  int ranks = 1;
+  /// Calls of the communicator: one a range.
+  int64_t calls = 0;
+  int64_t bytes = 0;
+};
+
+/// Bytes that a rank sends while it runs a program once (in a step that is finite), exactly as its
+/// communicators count them: 2 B (N-1)/N for an all-reduce of B bytes among N ranks, rounded down;
+/// (N-1) times its own block for a reduce-scatter or an all-gather. As many arrive.
+struct Traffic {
+  std::vector<TrafficRow> rows;
+  int64_t bytes = 0;
+};
+
+/// `state` tells the sizes of the groups.
+Traffic program_traffic(const Program& program, const StateOptions& state);
+
+/// Why a rank sends more (or less) than theory says.
+struct TrafficDeviation {
+  std::string cause;
+  int64_t bytes = 0;
+};
+
+/// What a training step sends by the theory of its ZeRO stage (Rajbhandari et al. 2020, "ZeRO",
+/// section 7): 2 Psi (N-1)/N elements a rank at stages 0 to 2, 3 Psi (N-1)/N at stage 3, with Psi
+/// parameters and N ranks that share one copy of the state. With secondary shards in nodes of h ranks
+/// 2 Psi (N-1)/N + Psi (h-1)/h (Wang et al. 2023, "ZeRO++", section 3.2).
+struct TrafficTheory {
+  int stage = 0;
+  int ranks = 1;
+  /// h; 1 = no secondary shards.
+  int node = 1;
+  /// Psi.
+  int64_t parameters = 0;
+  int64_t bytes = 0;
+  /// What is between this and the program; none of 0 bytes.
+  std::vector<TrafficDeviation> deviations;
+};
+
+/// `program` is the training step that was built from the other three.
+TrafficTheory explain_traffic(const Program& program, const ModelDescription& model,
+                              const Partition& partition, const StepOptions& options);
+
+/// A table of the collectives, and below it theory and deviations, which add up to the same sum.
+std::string traffic_text(const Traffic& traffic, const TrafficTheory& theory);
+/// The table alone: for programs that do not train.
+std::string traffic_text(const Traffic& traffic);
+
+}  // namespace ftrun

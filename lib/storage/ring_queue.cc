@@ -1,0 +1,159 @@
+#include "storage/ring_queue.h"
+
+#include <liburing.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <vector>
+
+#include "base/error.h"
+
+namespace ftrun {
+namespace {
+
+constexpr size_t kLargestRegistered = size_t{1} << 30;  // the kernel's limit for one range
+
+bool passing(int error_number) {
+  return error_number == EAGAIN || error_number == EBUSY || error_number == EINTR;
+}
+
+[[noreturn]] void ring_error(int error_number) {
+  throw Error(ExitCode::kEnvironment,
+              cat("io_uring failed in the middle of the run: ", errno_text(error_number)),
+              "look for the cause in the kernel's log (dmesg)");
+}
+
+class RingQueue : public BlockQueue {
+ public:
+  RingQueue(const io_uring& ring, int fd, bool single_submit)
+      : ring_(ring), fd_(fd), single_submit_(single_submit) {
+    fixed_file_ = io_uring_register_files(&ring_, &fd_, 1) == 0;
+  }
+  RingQueue(const RingQueue&) = delete;
+  RingQueue& operator=(const RingQueue&) = delete;
+
+  ~RingQueue() override {
+    BlockResult result;
+    try {
+      while (in_flight_ > 0) reap({&result, 1}, 1.0);
+    } catch (const Error&) {
+      // The ring is broken: closing it below cancels what is left.
+    }
+    io_uring_queue_exit(&ring_);
+  }
+
+  void submit(std::span<const Block> blocks) override {
+    for (const Block& block : blocks) {
+      prepare(block);
+      if (single_submit_) enter();
+    }
+    enter();
+  }
+
+  size_t reap(std::span<BlockResult> results, double seconds) override {
+    enter();
+    size_t count = take(results);
+    if (count == 0 && in_flight_ > 0 && seconds > 0) {
+      wait(seconds);
+      count = take(results);
+    }
+    return count;
+  }
+
+  int register_memory(std::span<const std::span<std::byte>> ranges) override {
+    for (std::span<std::byte> range : ranges) {
+      for (size_t at = 0; at < range.size(); at += kLargestRegistered) {
+        const size_t bytes = std::min(kLargestRegistered, range.size() - at);
+        registered_.push_back({range.data() + at, bytes});
+      }
+    }
+    const int result = io_uring_register_buffers(&ring_, registered_.data(),
+                                                 static_cast<unsigned>(registered_.size()));
+    if (result != 0) registered_.clear();
+    return -result;
+  }
+
+ private:
+  void prepare(const Block& block) {
+    io_uring_sqe* entry = io_uring_get_sqe(&ring_);
+    require(entry != nullptr, "more blocks in flight than the depth of the ring");
+    const auto bytes = static_cast<unsigned>(block.bytes);
+    const auto offset = static_cast<uint64_t>(block.offset);
+    const int file = fixed_file_ ? 0 : fd_;
+    const int memory = registered_index(block);
+    if (memory >= 0 && block.write)
+      io_uring_prep_write_fixed(entry, file, block.data, bytes, offset, memory);
+    else if (memory >= 0)
+      io_uring_prep_read_fixed(entry, file, block.data, bytes, offset, memory);
+    else if (block.write)
+      io_uring_prep_write(entry, file, block.data, bytes, offset);
+    else
+      io_uring_prep_read(entry, file, block.data, bytes, offset);
+    if (fixed_file_) entry->flags |= IOSQE_FIXED_FILE;
+    entry->user_data = block.slot;
+    ++in_flight_;
+  }
+
+  int registered_index(const Block& block) const {
+    for (size_t i = 0; i < registered_.size(); ++i) {
+      const char* start = static_cast<const char*>(registered_[i].iov_base);
+      if (block.data >= start && block.data + block.bytes <= start + registered_[i].iov_len)
+        return static_cast<int>(i);
+    }
+    return -1;
+  }
+
+  /// Hands prepared entries to the kernel. What it cannot take now is handed over by a later call.
+  void enter() {
+    while (io_uring_sq_ready(&ring_) > 0) {
+      const int result = io_uring_submit(&ring_);
+      if (result < 0 && !passing(-result)) ring_error(-result);
+      if (result <= 0 && result != -EINTR) return;
+    }
+  }
+
+  void wait(double seconds) {
+    const double whole = std::floor(std::min(seconds, 1e9));
+    __kernel_timespec limit{};
+    limit.tv_sec = static_cast<int64_t>(whole);
+    limit.tv_nsec = static_cast<int64_t>((std::min(seconds, 1e9) - whole) * 1e9);
+    io_uring_cqe* entry = nullptr;
+    const int result = io_uring_submit_and_wait_timeout(&ring_, &entry, 1, &limit, nullptr);
+    if (result < 0 && result != -ETIME && !passing(-result)) ring_error(-result);
+  }
+
+  size_t take(std::span<BlockResult> results) {
+    size_t count = 0;
+    io_uring_cqe* entry = nullptr;
+    while (count < results.size() && io_uring_peek_cqe(&ring_, &entry) == 0) {
+      results[count++] = {static_cast<uint32_t>(entry->user_data), entry->res};
+      io_uring_cqe_seen(&ring_, entry);
+      --in_flight_;
+    }
+    return count;
+  }
+
+  io_uring ring_;
+  int fd_;
+  bool single_submit_;
+  bool fixed_file_ = false;
+  int in_flight_ = 0;
+  std::vector<iovec> registered_;
+};
+
+}  // namespace
+
+QueueOrErrno open_ring_queue(int fd, int depth, bool single_submit) {
+  io_uring ring{};
+  io_uring_params params{};
+  const int result = io_uring_queue_init_params(static_cast<unsigned>(depth), &ring, &params);
+  if (result < 0) return {nullptr, -result};
+  if ((params.features & IORING_FEAT_EXT_ARG) == 0) {
+    io_uring_queue_exit(&ring);
+    return {nullptr, ENOSYS};
+  }
+  return {std::make_unique<RingQueue>(ring, fd, single_submit), 0};
+}
+
+}  // namespace ftrun

@@ -1,0 +1,103 @@
+#include "storage/storage_system.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <system_error>
+#include <thread>
+
+#include "base/file.h"
+#include "storage/aio_options.h"
+#include "storage/thread_queue.h"
+
+namespace ftrun {
+namespace {
+
+/// 0 or minus the errno of the call that returned `result`.
+int status_of(int result) {
+  return result < 0 ? -errno : 0;
+}
+
+int set_flag(int fd, int flag, bool on) {
+  const int flags = ::fcntl(fd, F_GETFL);
+  if (flags < 0) return -errno;
+  return status_of(::fcntl(fd, F_SETFL, on ? flags | flag : flags & ~flag));
+}
+
+/// Growing a file beyond this limit kills the process by a signal: ask first.
+bool above_size_limit(int64_t bytes) {
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+         static_cast<rlim_t>(bytes) > limit.rlim_cur;
+}
+
+class MachineStorage : public StorageSystem {
+ public:
+  int make_folder(const std::string& path) override {
+    std::error_code error;
+    const bool made = std::filesystem::create_directories(path, error);
+    if (error) return -error.value();
+    if (!std::filesystem::is_directory(path, error)) return -ENOTDIR;
+    return made ? 1 : 0;
+  }
+  int open_new(const std::string& path) override {
+    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    return fd < 0 ? -errno : fd;
+  }
+  int remove(const std::string& path) override { return status_of(::unlink(path.c_str())); }
+  int reserve(int fd, int64_t bytes) override {
+    if (above_size_limit(bytes)) return -EFBIG;
+    int result = 0;
+    // Not posix_fallocate: where the file system cannot, it would write a byte into every block.
+    do result = status_of(::fallocate(fd, 0, 0, bytes));
+    while (result == -EINTR);
+    return result == -EOPNOTSUPP ? status_of(::ftruncate(fd, bytes)) : result;
+  }
+  int use_direct(int fd) override {
+    alignas(kSwapAlignment) static const std::array<char, kSwapAlignment> zeros{};
+    if (const int result = set_flag(fd, O_DIRECT, true); result < 0) return result;
+    ssize_t written = 0;
+    do written = ::pwrite(fd, zeros.data(), zeros.size(), 0);
+    while (written < 0 && errno == EINTR);
+    return written < 0 ? -errno : 0;
+  }
+  int use_page_cache(int fd) override { return set_flag(fd, O_DIRECT, false); }
+  int64_t free_bytes(const std::string& folder) override {
+    return posix_files().free_bytes(folder);
+  }
+  bool in_memory(const std::string& folder) override {
+    struct statfs info {};
+    if (::statfs(folder.c_str(), &info) != 0) return false;
+    return info.f_type == TMPFS_MAGIC || info.f_type == RAMFS_MAGIC;
+  }
+  QueueOrErrno open_ring(int fd, int depth, bool single_submit) override {
+    return open_ring_queue(fd, depth, single_submit);
+  }
+  std::unique_ptr<BlockQueue> open_threads(int fd, int depth) override {
+    return std::make_unique<ThreadQueue>(fd, depth);
+  }
+  double now() override {
+    const auto since = std::chrono::steady_clock::now().time_since_epoch();
+    return std::chrono::duration<double>(since).count();
+  }
+  void sleep(double seconds) override {
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  }
+};
+
+}  // namespace
+
+StorageSystem& machine_storage() {
+  static MachineStorage storage;
+  return storage;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "storage/block_queue.h"
+#include "storage/ring_queue.h"
+
+namespace ftrun {
+
+/// What a swap file asks of the machine: the seam where tests refuse, fail and delay. Calls that
+/// return an int give minus an errno when they fail.
+class StorageSystem {
+ public:
+  virtual ~StorageSystem() = default;
+  /// Makes a folder and its parents. 1 when it was made, 0 when it was there.
+  virtual int make_folder(const std::string& path) = 0;
+  /// Opens a new, empty file for reading and writing, for this user only; EEXIST when the name is
+  /// taken, be it by a link. The descriptor.
+  virtual int open_new(const std::string& path) = 0;
+  virtual int remove(const std::string& path) = 0;
+  /// Reserves `bytes` on disk, so that a full disk is met before there is anything to lose. Where
+  /// the file system cannot reserve, the file is only made that long: EOPNOTSUPP is not returned.
+  virtual int reserve(int fd, int64_t bytes) = 0;
+  /// Turns direct I/O (O_DIRECT) on and proves it with a write of one sector at offset 0.
+  virtual int use_direct(int fd) = 0;
+  /// Turns direct I/O off: reads and writes go through the page cache.
+  virtual int use_page_cache(int fd) = 0;
+  virtual int64_t free_bytes(const std::string& folder) = 0;
+  /// Whether the folder lies in memory (tmpfs, ramfs).
+  virtual bool in_memory(const std::string& folder) = 0;
+  virtual QueueOrErrno open_ring(int fd, int depth, bool single_submit) = 0;
+  virtual std::unique_ptr<BlockQueue> open_threads(int fd, int depth) = 0;
+  /// Seconds since some fixed moment.
+  virtual double now() = 0;
+  virtual void sleep(double seconds) = 0;
+};
+
+/// The machine itself.
+StorageSystem& machine_storage();
+
+}  // namespace ftrun

@@ -1,0 +1,300 @@
+#include "storage/swap_file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "storage/open_swap.h"
+#include "storage/swap_folder.h"
+
+namespace ftrun {
+namespace {
+
+constexpr int kTries = 200;         // of one block without progress
+constexpr int kTriesAtOnce = 8;     // before each further one waits
+constexpr double kPause = 0.001;    // seconds between those
+constexpr double kLongWait = 3600;  // seconds of one call, once slowness was told
+
+bool on_sector(int64_t number) {
+  return number % kSwapAlignment == 0;
+}
+
+bool on_sector(const void* address) {
+  return on_sector(static_cast<int64_t>(reinterpret_cast<intptr_t>(address)));
+}
+
+char* aligned_memory(int64_t bytes) {
+  void* memory = std::aligned_alloc(kSwapAlignment, static_cast<size_t>(bytes));
+  if (memory == nullptr) throw std::bad_alloc();
+  return static_cast<char*>(memory);
+}
+
+}  // namespace
+
+void SwapFile::FreeAligned::operator()(char* memory) const {
+  std::free(memory);
+}
+
+SwapFile::SwapFile(const SwapOptions& options, StorageSystem& system)
+    : system_(system),
+      aio_(options.aio),
+      slow_seconds_(options.slow_seconds),
+      folder_(options.folder),
+      bytes_(swap_align(options.bytes)) {
+  OpenedSwap opened = open_swap(options, system);
+  const auto depth = static_cast<size_t>(aio_.blocks_in_flight());
+  slots_.resize(depth);
+  for (size_t i = depth; i-- > 0;) free_slots_.push_back(static_cast<uint32_t>(i));
+  batch_.reserve(depth);
+  results_.resize(depth);
+  bounce_.reset(aligned_memory(aio_.staging_bytes()));
+  path_ = std::move(opened.path);
+  direct_ = opened.direct;
+  ring_ = opened.ring;
+  fd_ = std::move(opened.fd);
+  queue_ = std::move(opened.queue);
+}
+
+SwapFile::~SwapFile() = default;
+
+void SwapFile::register_memory(std::span<const std::span<std::byte>> ranges) {
+  for (std::span<std::byte> range : ranges)
+    require(on_sector(range.data()) && on_sector(static_cast<int64_t>(range.size())),
+            "registered memory must begin and end on a multiple of 4096");
+  const int error_number = queue_->register_memory(ranges);
+  if (error_number != 0)
+    log_notice(cat("nvme_path ", folder_, ": the kernel refuses to pin the swap buffers (",
+                   errno_text(error_number),
+                   "): each block is pinned on its own, which is slower; "
+                   "raise the limit of locked memory (ulimit -l)"));
+}
+
+SwapFile::Ticket SwapFile::read(void* data, int64_t bytes, int64_t offset) {
+  return start(static_cast<char*>(data), bytes, offset, false);
+}
+
+SwapFile::Ticket SwapFile::write(const void* data, int64_t bytes, int64_t offset) {
+  return start(static_cast<char*>(const_cast<void*>(data)), bytes, offset, true);
+}
+
+SwapFile::Ticket SwapFile::start(char* data, int64_t bytes, int64_t offset, bool write) {
+  require(on_sector(data), "memory of a swap request must lie on a multiple of 4096");
+  require(on_sector(offset), "a swap request must begin on a multiple of 4096 in the file");
+  require(bytes >= 0 && offset >= 0 && offset <= bytes_ && bytes <= bytes_ - offset,
+          "a swap request leaves the reserved file");
+  const uint32_t index = take_request();
+  Request& request = requests_[index];
+  const uint32_t generation = request.generation;
+  request = {.data = data,
+             .bytes = bytes,
+             .offset = offset,
+             .write = write,
+             .open = true,
+             .generation = generation,
+             .next = kNone};
+  if (bytes > 0) {
+    (first_waiting_ == kNone ? first_waiting_ : requests_[last_waiting_].next) = index;
+    last_waiting_ = index;
+  }
+  issue();
+  return {index, generation};
+}
+
+uint32_t SwapFile::take_request() {
+  if (free_requests_.empty()) {
+    requests_.emplace_back();
+    free_requests_.reserve(requests_.capacity());
+    return static_cast<uint32_t>(requests_.size() - 1);
+  }
+  const uint32_t index = free_requests_.back();
+  free_requests_.pop_back();
+  return index;
+}
+
+SwapFile::Request& SwapFile::request_of(Ticket ticket) {
+  require(ticket.index < requests_.size() && requests_[ticket.index].open &&
+              requests_[ticket.index].generation == ticket.generation,
+          "a swap ticket that is unknown or was waited for already");
+  return requests_[ticket.index];
+}
+
+/// Fills the free slots with blocks of waiting requests and hands them, with what batch_ already
+/// holds, to the kernel.
+void SwapFile::issue() {
+  const bool may_start = aio_.overlap_events || free_slots_.size() == slots_.size();
+  while (first_waiting_ != kNone) {
+    Request& request = requests_[first_waiting_];
+    if (request.issued < request.bytes) {
+      if (!may_start || free_slots_.empty()) break;
+      batch_.push_back(next_block(request, first_waiting_));
+    }
+    // Also when a failure ended it early: it must leave the list before it is used again.
+    if (request.issued == request.bytes) first_waiting_ = request.next;
+  }
+  if (!batch_.empty()) queue_->submit(batch_);
+  batch_.clear();
+}
+
+/// The next whole sectors of a request, or its last part sector, which goes through a bounce sector
+/// so that the caller's memory ends where it ends.
+Block SwapFile::next_block(Request& request, uint32_t index) {
+  Slot& slot = slots_[free_slots_.back()];
+  const uint32_t number = free_slots_.back();
+  free_slots_.pop_back();
+  const int64_t left = request.bytes - request.issued;
+  char* data = request.data + request.issued;
+  int64_t bytes = std::min(aio_.block_size, left / kSwapAlignment * kSwapAlignment);
+  slot.payload = bytes;
+  if (bytes == 0) {
+    slot.payload = left;
+    bytes = kSwapAlignment;
+    char* sector = bounce(number);
+    if (request.write) {
+      std::memcpy(sector, data, static_cast<size_t>(left));
+      std::memset(sector + left, 0, static_cast<size_t>(kSwapAlignment - left));
+    }
+    data = sector;
+  }
+  slot.block = {data, bytes, request.offset + request.issued, request.write, number};
+  slot.request = index;
+  slot.tries = 0;
+  request.issued += slot.payload;
+  ++request.in_flight;
+  return slot.block;
+}
+
+/// Takes what the kernel has finished, waiting up to `seconds` for the first, and issues more.
+void SwapFile::advance(double seconds) {
+  const size_t count = queue_->reap(results_, seconds);
+  for (size_t i = 0; i < count; ++i) complete(results_[i]);
+  issue();
+}
+
+void SwapFile::complete(const BlockResult& result) {
+  Slot& slot = slots_[result.slot];
+  const int64_t moved = result.result;
+  if (moved == slot.block.bytes) return retire(slot);
+  if (moved == -EINTR || moved == -EAGAIN) return retry(slot, static_cast<int>(-moved));
+  if (moved < 0)
+    return fail(slot, errno_text(static_cast<int>(-moved)), moved == -ENOSPC || moved == -EDQUOT);
+  if (moved == 0 && !slot.block.write) return fail(slot, "the file ends before it", false);
+  move_on(slot, moved);
+}
+
+/// A part was moved: the rest follows from the last whole sector, as direct I/O demands.
+void SwapFile::move_on(Slot& slot, int64_t moved) {
+  const int64_t step = moved / kSwapAlignment * kSwapAlignment;
+  if (step == 0) return retry(slot, 0);
+  slot.block.data += step;
+  slot.block.offset += step;
+  slot.block.bytes -= step;
+  slot.payload -= step;
+  slot.tries = 0;
+  (slot.block.write ? counters_.bytes_written : counters_.bytes_read) += step;
+  batch_.push_back(slot.block);
+}
+
+void SwapFile::retry(Slot& slot, int error_number) {
+  if (++slot.tries >= kTries)
+    return fail(slot,
+                cat("no progress in ", kTries, " tries",
+                    error_number == 0 ? "" : cat(" (", errno_text(error_number), ")")),
+                false);
+  if (slot.tries > kTriesAtOnce) system_.sleep(kPause);
+  batch_.push_back(slot.block);
+}
+
+void SwapFile::retire(Slot& slot) {
+  Request& request = requests_[slot.request];
+  const bool tail = slot.payload < slot.block.bytes;
+  if (tail && !request.write)
+    std::memcpy(request.data + (slot.block.offset - request.offset), slot.block.data,
+                static_cast<size_t>(slot.payload));
+  (request.write ? counters_.bytes_written : counters_.bytes_read) += slot.payload;
+  --request.in_flight;
+  free_slots_.push_back(slot.block.slot);
+}
+
+void SwapFile::fail(Slot& slot, const std::string& reason, bool full) {
+  Request& request = requests_[slot.request];
+  if (request.failure.empty()) {
+    const std::string wanted = human_bytes(slot.payload);
+    request.failure = cat(path_, ": ", request.write ? "write" : "read", " of ", wanted,
+                          " at offset ", slot.block.offset, " failed: ", reason);
+    if (full)
+      request.failure +=
+          cat(" (", wanted, " wanted, ", human_bytes(system_.free_bytes(folder_)), " free)");
+    request.full = full;
+  }
+  request.issued = request.bytes;  // nothing more of it is started
+  --request.in_flight;
+  free_slots_.push_back(slot.block.slot);
+}
+
+bool SwapFile::done(Ticket ticket) {
+  const Request& request = request_of(ticket);
+  if (!request.finished()) advance(0);
+  return request.finished();
+}
+
+void SwapFile::wait(Ticket ticket) {
+  Request& request = request_of(ticket);
+  block_until_finished(request);
+  const bool full = request.full;
+  const std::string failure = std::move(request.failure);
+  release(request, ticket.index);
+  if (!failure.empty())
+    throw Error(ExitCode::kEnvironment, failure,
+                full ? full_disk_remedy()
+                     : "look for disk errors in the kernel's log (dmesg), or point nvme_path at "
+                       "another disk");
+}
+
+void SwapFile::wait_all() {
+  std::optional<Error> first;
+  for (uint32_t index = 0; index < requests_.size(); ++index) {
+    if (!requests_[index].open) continue;
+    try {
+      wait({index, requests_[index].generation});
+    } catch (const Error& error) {
+      if (!first) first = error;
+    }
+  }
+  if (first) throw *first;
+}
+
+void SwapFile::block_until_finished(const Request& request) {
+  if (request.finished()) return;
+  const double start = system_.now();
+  const int64_t before = counters_.bytes_read + counters_.bytes_written;
+  double waited = 0;
+  while (!request.finished()) {
+    advance(told_slow_ ? kLongWait : std::max(0.0, slow_seconds_ - waited));
+    waited = system_.now() - start;
+    if (!told_slow_ && waited >= slow_seconds_)
+      tell_slow(waited, counters_.bytes_read + counters_.bytes_written - before);
+  }
+  counters_.seconds_waited += waited;
+}
+
+void SwapFile::tell_slow(double waited, int64_t moved) {
+  told_slow_ = true;
+  const auto rate = static_cast<int64_t>(static_cast<double>(moved) / std::max(waited, 1e-9));
+  log_notice(cat(path_, ": the disk is slow: ", human_seconds(waited), " in one wait, ",
+                 human_bytes(moved), " moved in it (", human_bytes(rate), "/s)"));
+}
+
+void SwapFile::release(Request& request, uint32_t index) {
+  request.open = false;
+  ++request.generation;
+  free_requests_.push_back(index);
+}
+
+}  // namespace ftrun

@@ -1,0 +1,158 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/owned_fd.h"
+#include "storage/aio_options.h"
+#include "storage/block_queue.h"
+#include "storage/storage_system.h"
+
+namespace ftrun {
+
+struct SwapOptions {
+  /// `nvme_path`; made when it is missing.
+  std::string folder;
+  /// Unique per run and rank among the runs that share the folder ("run7-rank3").
+  std::string name;
+  /// Reserved on disk when the file is opened.
+  int64_t bytes = 0;
+  AioOptions aio;
+  /// A wait that takes longer is told once, with the rate.
+  double slow_seconds = 30;
+};
+
+/// What a swap file has done since it was opened.
+struct SwapCounters {
+  int64_t bytes_read = 0;
+  int64_t bytes_written = 0;
+  /// Seconds spent inside wait() and wait_all().
+  double seconds_waited = 0;
+};
+
+/// A file on a local disk that holds a part of one rank's state for the time of a run, read and
+/// written with direct I/O through io_uring (or, with a notice, through the page cache and
+/// threads). It has no name: nothing is left behind however the process ends. Memory of requests is
+/// best a SwapMemory: huge pages matter more for the rate than anything else here.
+///
+/// Threads: used from one thread at a time (the disk lane), which also moves requests on: in
+/// read(), write(), done() and wait(). Between these calls the disk has `aio.blocks_in_flight()`
+/// blocks.
+///
+/// Order: requests run at the same time and in any order. Wait for a write before its range is read
+/// or written again, and before its memory is changed.
+class SwapFile {
+ public:
+  /// A request that was started; wait() takes each once.
+  struct Ticket {
+    uint32_t index = 0;
+    uint32_t generation = 0;
+  };
+
+  /// Error(kUsage) for options out of range; Error(kEnvironment) when the folder cannot be made or
+  /// written to, or (with bytes wanted, bytes free and remedies) when the disk is too full.
+  explicit SwapFile(const SwapOptions& options, StorageSystem& system = machine_storage());
+  /// Waits for the blocks that the kernel has: they point into the caller's memory. Others are
+  /// dropped.
+  ~SwapFile();
+  SwapFile(const SwapFile&) = delete;
+  SwapFile& operator=(const SwapFile&) = delete;
+
+  /// Memory in which requests will lie, pinned for the life of this object, so that the kernel need
+  /// not pin each block. Optional; at most once, before the first request; a notice when the kernel
+  /// refuses (locked memory is limited). Every range begins and ends on a multiple of 4096.
+  void register_memory(std::span<const std::span<std::byte>> ranges);
+
+  /// Starts to move `bytes` (any number; 0 is done at once) between memory at `data` and the file
+  /// at `offset`. Both are multiples of 4096; the range, rounded up to 4096 bytes, belongs to the
+  /// caller: a write fills the rest of its last sector with zeros. A read touches `bytes` bytes of
+  /// memory and no more; what was never written reads as zeros.
+  Ticket read(void* data, int64_t bytes, int64_t offset);
+  Ticket write(const void* data, int64_t bytes, int64_t offset);
+
+  /// Whether wait() would return at once. Does not block.
+  bool done(Ticket ticket);
+  /// Blocks until the request is done. Error(kEnvironment) with file, bytes, offset and reason when
+  /// the disk failed; the request's other blocks are then over, too.
+  void wait(Ticket ticket);
+  /// Waits for every request that nobody has waited for; throws the first one's failure at the end.
+  void wait_all();
+
+  const SwapCounters& counters() const { return counters_; }
+  /// Reserved bytes: whole sectors.
+  int64_t bytes() const { return bytes_; }
+  /// The name the file had for a moment, for messages.
+  const std::string& path() const { return path_; }
+  /// False when the file system refused direct I/O.
+  bool direct() const { return direct_; }
+  /// False when the kernel refused io_uring.
+  bool uses_ring() const { return ring_; }
+
+ private:
+  struct Request {
+    char* data = nullptr;
+    int64_t bytes = 0;
+    int64_t offset = 0;
+    bool write = false;
+    bool open = false;   // started and not yet waited for
+    int64_t issued = 0;  // bytes in flight or done
+    int in_flight = 0;   // blocks
+    uint32_t generation = 0;
+    uint32_t next = 0;    // in the list of requests with bytes to issue
+    bool full = false;    // it failed for lack of space
+    std::string failure;  // "" while all is well
+
+    bool finished() const { return issued == bytes && in_flight == 0; }
+  };
+  struct Slot {
+    Block block;
+    int64_t payload = 0;  // bytes of the request in this block; below the block's at the tail
+    uint32_t request = 0;
+    int tries = 0;  // without progress
+  };
+  static constexpr uint32_t kNone = UINT32_MAX;
+
+  Ticket start(char* data, int64_t bytes, int64_t offset, bool write);
+  uint32_t take_request();
+  Request& request_of(Ticket ticket);
+  void issue();
+  Block next_block(Request& request, uint32_t index);
+  char* bounce(uint32_t slot) const { return bounce_.get() + int64_t{slot} * kSwapAlignment; }
+  void advance(double seconds);
+  void complete(const BlockResult& result);
+  void move_on(Slot& slot, int64_t moved);
+  void retry(Slot& slot, int error_number);
+  void retire(Slot& slot);
+  void fail(Slot& slot, const std::string& reason, bool full);
+  void block_until_finished(const Request& request);
+  void release(Request& request, uint32_t index);
+  void tell_slow(double waited, int64_t moved);
+
+  struct FreeAligned {
+    void operator()(char* memory) const;
+  };
+
+  StorageSystem& system_;
+  const AioOptions aio_;
+  const double slow_seconds_;
+  std::string folder_, path_;
+  int64_t bytes_ = 0;
+  bool direct_ = false, ring_ = false, told_slow_ = false;
+  SwapCounters counters_;
+  std::vector<Request> requests_;
+  std::vector<uint32_t> free_requests_;
+  uint32_t first_waiting_ = kNone, last_waiting_ = kNone;  // requests with bytes to issue
+  std::vector<Slot> slots_;
+  std::vector<uint32_t> free_slots_;
+  std::vector<Block> batch_;
+  std::vector<BlockResult> results_;
+  // The queue goes first: until it is gone the kernel may use the file and the bounce sectors.
+  std::unique_ptr<char, FreeAligned> bounce_;
+  OwnedFd fd_;
+  std::unique_ptr<BlockQueue> queue_;
+};
+
+}  // namespace ftrun

@@ -1,0 +1,78 @@
+#include "storage/swap_folder.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+
+#include "base/file.h"
+#include "base/text.h"
+
+namespace ftrun {
+namespace {
+namespace fs = std::filesystem;
+
+fs::path absolute_path(const std::string& path) {
+  std::error_code error;
+  const fs::path whole = fs::absolute(path, error);
+  return (error ? fs::path(path) : whole).lexically_normal();
+}
+
+/// Looks for the nearest parent by its name alone: what stands in the way (a file, a folder that
+/// may not be entered) is found, too.
+fs::path nearest_existing(fs::path path) {
+  struct stat info {};
+  while (::lstat(path.c_str(), &info) != 0 && path.has_parent_path() && path != path.parent_path())
+    path = path.parent_path();
+  return path;
+}
+
+}  // namespace
+
+std::string full_disk_remedy() {
+  return "free space on that file system, point nvme_path at another one, or offload less";
+}
+
+std::string swap_folder_remedy() {
+  return "point nvme_path at a folder on a local disk that this user may write to";
+}
+
+std::optional<Error> swap_folder_problem(const std::string& nvme_path, int64_t bytes) {
+  if (nvme_path.empty()) return Error(ExitCode::kUsage, "nvme_path is empty", swap_folder_remedy());
+  const auto refuse = [&](const std::string& why) {
+    return Error(ExitCode::kEnvironment, cat("nvme_path ", nvme_path, ": ", why),
+                 swap_folder_remedy());
+  };
+  const std::string place = nearest_existing(absolute_path(nvme_path)).string();
+  std::error_code error;
+  if (!fs::is_directory(place, error))
+    return refuse(error ? cat(place, " cannot be used: ", errno_text(error.value()))
+                        : cat(place, " is not a folder"));
+  if (::faccessat(AT_FDCWD, place.c_str(), W_OK | X_OK, AT_EACCESS) != 0)
+    return refuse(cat("this user may not write to ", place, ": ", errno_text(errno)));
+  const int64_t free = posix_files().free_bytes(place);
+  if (bytes > free)
+    return Error(ExitCode::kEnvironment,
+                 cat("nvme_path ", nvme_path, ": ", human_bytes(bytes), " wanted on this machine, ",
+                     human_bytes(free), " free on ", mount_point_of(place)),
+                 full_disk_remedy());
+  return std::nullopt;
+}
+
+std::string mount_point_of(const std::string& path) {
+  std::error_code error;
+  fs::path place = fs::canonical(path, error);
+  if (error) return path;
+  struct stat here {
+  }, above{};
+  ::stat(place.c_str(), &here);
+  while (place != place.parent_path() && ::stat(place.parent_path().c_str(), &above) == 0 &&
+         above.st_dev == here.st_dev)
+    place = place.parent_path();
+  return place.string();
+}
+
+}  // namespace ftrun

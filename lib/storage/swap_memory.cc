@@ -1,0 +1,56 @@
+#include "storage/swap_memory.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "storage/aio_options.h"
+
+namespace ftrun {
+namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+
+/// `bytes` of address space that begin on a huge page: takes more than is needed, returns the rest.
+std::byte* map_on_huge_page(size_t bytes) {
+  const size_t taken = bytes + kHugePage;
+  void* const place =
+      ::mmap(nullptr, taken, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (place == MAP_FAILED) return nullptr;
+  auto* const start = static_cast<std::byte*>(place);
+  const size_t before = (kHugePage - reinterpret_cast<uintptr_t>(start) % kHugePage) % kHugePage;
+  if (before > 0) ::munmap(start, before);
+  ::munmap(start + before + bytes, taken - before - bytes);
+  return start + before;
+}
+
+}  // namespace
+
+SwapMemory::SwapMemory(int64_t bytes) : bytes_(swap_align(bytes)) {
+  if (bytes_ == 0) return;
+  const auto size = static_cast<size_t>(bytes_);
+  data_ = map_on_huge_page(size);
+  if (data_ == nullptr)
+    throw Error(ExitCode::kEnvironment,
+                cat("swap buffers of ", human_bytes(bytes_), " cannot be had: ", errno_text(errno)),
+                "lower buffer_count or buffer_size, or free memory on this machine");
+  ::madvise(data_, size, MADV_HUGEPAGE);  // a wish: small pages are slower, not wrong
+}
+
+SwapMemory::~SwapMemory() {
+  if (data_ != nullptr) ::munmap(data_, static_cast<size_t>(bytes_));
+}
+
+SwapMemory::SwapMemory(SwapMemory&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+
+SwapMemory& SwapMemory::operator=(SwapMemory&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace ftrun {
+
+/// Memory for the requests of a swap file: begins on 2 MiB and asks for huge pages, so that a block
+/// is one piece for the disk's controller and not 256 scattered pages (up to twice the rate).
+/// Whole sectors, zeros at first.
+class SwapMemory {
+ public:
+  SwapMemory() = default;
+  /// Error(kEnvironment) when the machine has no room for it.
+  explicit SwapMemory(int64_t bytes);
+  ~SwapMemory();
+  SwapMemory(SwapMemory&& other) noexcept;
+  SwapMemory& operator=(SwapMemory&& other) noexcept;
+  SwapMemory(const SwapMemory&) = delete;
+  SwapMemory& operator=(const SwapMemory&) = delete;
+
+  std::byte* data() const { return data_; }
+  int64_t size() const { return bytes_; }
+  std::span<std::byte> bytes() const { return {data_, static_cast<size_t>(bytes_)}; }
+
+ private:
+  std::byte* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace ftrun

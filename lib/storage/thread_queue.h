@@ -1,0 +1,43 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "storage/block_queue.h"
+
+namespace ftrun {
+
+/// A queue over threads that call pread and pwrite, for kernels that refuse io_uring. Each block is
+/// one system call, so that its results look like io_uring's.
+class ThreadQueue : public BlockQueue {
+ public:
+  ThreadQueue(int fd, int depth);
+  ~ThreadQueue() override;
+  ThreadQueue(const ThreadQueue&) = delete;
+  ThreadQueue& operator=(const ThreadQueue&) = delete;
+
+  void submit(std::span<const Block> blocks) override;
+  size_t reap(std::span<BlockResult> results, double seconds) override;
+  int register_memory(std::span<const std::span<std::byte>>) override { return 0; }
+
+  /// Threads for a depth: one for each block in flight, within reason.
+  static int threads_for(int depth);
+
+ private:
+  void serve();
+
+  const int fd_;
+  std::mutex mutex_;
+  std::condition_variable work_, finished_;
+  std::vector<Block> todo_;  // a ring of `depth` entries
+  size_t first_ = 0, count_ = 0;
+  std::vector<BlockResult> done_;  // never above its first capacity
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace ftrun

@@ -1,0 +1,74 @@
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "base/error.h"
+#include "config/load.h"
+#include "config/ranks.h"
+#include "helpers.h"
+
+#include <catch2/catch.hpp>
+
+// The configs that come with ftrun, as a user reads them.
+
+namespace ftrun {
+namespace {
+
+std::map<std::string, std::filesystem::path> examples() {
+  std::map<std::string, std::filesystem::path> out;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::string(FTRUN_SOURCE_DIR) + "/configs"))
+    if (entry.path().extension() == ".yaml") out[entry.path().stem()] = entry.path();
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("every example config is free of problems and trains on as many ranks as it says") {
+  for (const auto& [name, path] : examples()) {
+    INFO(path.string());
+    const LoadResult loaded = load_config({path});
+    REQUIRE(texts(loaded.problems) == Lines{});
+    const RankCount count = count_ranks(loaded.config, {}, {});
+    REQUIRE(texts(count.problems) == Lines{});
+    REQUIRE(count.ranks == (name == "hybrid" ? 4 : 2));
+    const Resolution r = resolve(
+        loaded.config, {.world_size = count.ranks, .hidden_size = 576, .for_training = true});
+    REQUIRE(texts(r.problems) == Lines{});
+    REQUIRE(r.config.output_dir == "runs/" + name);
+    REQUIRE(r.config.model.path == "models/smollm2-135m");
+  }
+}
+
+TEST_CASE("every example config opens by saying what it does and how to start it") {
+  for (const auto& [name, path] : examples()) {
+    INFO(path.string());
+    std::ifstream in(path);
+    std::string text{std::istreambuf_iterator<char>(in), {}};
+    REQUIRE(text.starts_with("# "));
+    REQUIRE(text.find("\n# ") < 112);
+    REQUIRE(text.find("\n#   build/release/bin/ftrun --config configs/" + name + ".yaml\n") !=
+            std::string::npos);
+  }
+}
+
+TEST_CASE("there is an example for every memory strategy, and it asks for what its name says") {
+  const auto all = examples();
+  const auto config = [&](const std::string& name) {
+    REQUIRE(all.count(name) == 1);
+    return load_config({all.at(name)}).config;
+  };
+  REQUIRE(config("zero1").zero.stage == 1);
+  REQUIRE(config("zero2").zero.stage == 2);
+  REQUIRE(config("zero3").zero.stage == 3);
+  REQUIRE(config("zero3-offload").zero.offload_param.device == OffloadDevice::kCpu);
+  REQUIRE(config("zero3-offload").zero.offload_optimizer.device == OffloadDevice::kCpu);
+  REQUIRE(config("zero3-offload").recompute.policy == Recompute::kFull);
+  REQUIRE(config("zero3-nvme").zero.offload_param.device == OffloadDevice::kNvme);
+  REQUIRE(config("zero3-nvme").zero.offload_optimizer.device == OffloadDevice::kNvme);
+  REQUIRE(config("fp16").fp16.enabled);
+  REQUIRE(config("bf16").bf16.enabled);
+  REQUIRE(config("hybrid").parallel.data_replicate == 2);
+}
+
+}  // namespace ftrun

@@ -1,0 +1,227 @@
+"""What is planned is what is allocated, to the byte, at every stage, tier and kind of recompute; the formulas of
+ZeRO and of recompute hold; what does not fit is refused before it starts, with what would help."""
+import json
+import pathlib
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+
+from runner import (BINARY, TINY_CONFIG, Job, case, environment, ftrun, manifest, metrics, must, run_cases, tiny_model,
+                    tiny_weights)
+
+STAGES = (0, 1, 2, 3)
+SIZES = dict(hidden_size=256, intermediate_size=688, num_hidden_layers=4, num_attention_heads=8,
+             num_key_value_heads=4, head_dim=32, vocab_size=4096, max_position_embeddings=2048)
+SMOLLM2 = dict(hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
+               num_key_value_heads=3, head_dim=64, vocab_size=49152, max_position_embeddings=8192,
+               tie_word_embeddings=True)
+SEVEN_BILLION = dict(hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32,
+                     num_key_value_heads=32, head_dim=128, vocab_size=32000, max_position_embeddings=4096)
+CPU = {"device": "cpu"}
+
+
+def shape_only(folder, sizes):
+    """A model folder without weights: planning reads config.json alone."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(TINY_CONFIG | sizes))
+    return str(folder)
+
+
+class Plan:
+    """The tables that `ftrun plan --memory` prints."""
+
+    def __init__(self, text):
+        self.text = text
+        self.bytes = {(tier, category): int(size) for tier, category, size in re.findall(
+            r"^(device|host|nvme) +(\w+) +(\d+) ", text, re.M)}
+        self.savings = [(change.strip(), int(size)) for change, size in re.findall(
+            r"^((?:zero_|recompute|train_|data\.|bf16|parallel).*?)  +(\d+)  ", text, re.M)]
+
+    def states(self):
+        return sum(size for (_, category), size in self.bytes.items()
+                   if category in ("parameters", "gradients", "optimizer"))
+
+    def main_memory(self):
+        return self.bytes[("device", "all")] + self.bytes.get(("host", "all"), 0)
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    scratch = pathlib.Path(scratch)
+    job = Job(scratch)
+    model = str(tiny_model(scratch / "small", tiny_weights(hidden=256, inner=688, layers=4, heads=8, kv_heads=4,
+                                                           vocabulary=4096), **SIZES))
+    smollm2 = shape_only(scratch / "smollm2", SMOLLM2)
+    seven_billion = shape_only(scratch / "seven", SEVEN_BILLION)
+    nvme = {"device": "nvme", "nvme_path": str(scratch / "swap")}
+
+    def plan(config, *arguments):
+        return Plan(must(ftrun("plan", "--memory", "--config", config, *arguments)).stdout)
+
+    def planned(name, ranks, folder=smollm2, rows=1, tokens=512, **changes):
+        config = job.config(name, model={"path": folder}, data={"sequence_length": tokens},
+                            train_micro_batch_size_per_gpu=rows, gradient_accumulation_steps=1, **changes)
+        return plan(config, "--nproc", ranks)
+
+    # --- runs -----------------------------------------------------------------------------------
+
+    SETTINGS = dict(model={"path": model}, data={"sequence_length": 512}, train={"steps": 2},
+                    gradient_accumulation_steps=1, export={"enabled": False})
+    FULL = {"recompute": {"policy": "full"}}
+    RUNS = {
+        "stage-0": {},
+        "stage-0-full": FULL,
+        "stage-1": {"zero_optimization": {"stage": 1}},
+        "stage-1-host": {"zero_optimization": {"stage": 1, "offload_optimizer": CPU}},
+        "stage-2": {"zero_optimization": {"stage": 2}},
+        "stage-2-bf16": {"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}},
+        "stage-2-nvme": {"zero_optimization": {"stage": 2, "offload_optimizer": nvme}, **FULL},
+        "stage-3": {"zero_optimization": {"stage": 3}},
+        "stage-3-selective": {"zero_optimization": {"stage": 3}, "recompute": {"policy": "selective"}},
+        "stage-3-host": {"zero_optimization": {"stage": 3, "offload_optimizer": CPU, "offload_param": CPU},
+                         "activation_checkpointing": {"cpu_checkpointing": True}, **FULL},
+        "stage-3-nvme": {"zero_optimization": {"stage": 3, "offload_optimizer": nvme, "offload_param": nvme}},
+    }
+
+    def trained(name, ranks, **changes):
+        job.run(name, "--nproc", ranks, **SETTINGS, **changes)
+        return manifest(job.out(name))["memory"]
+
+    @case
+    def planned_is_allocated_to_the_byte_and_the_process_agrees():
+        # What LibTorch's products keep for packing depends on the processor and on the shapes, so it is a cost of
+        # the machine that is measured once, by a run of the same shapes on one rank, for each precision.
+        library = {}
+        for precision in ("fp32", "bf16"):
+            alone = trained(precision, 1, **({"bf16": {"enabled": True}} if precision == "bf16" else {}))["process"]
+            library[precision] = alone["measured"] - alone["predicted"]
+            assert 0 <= library[precision] < 64 << 20, alone
+        for name, changes in RUNS.items():
+            memory = trained(name, 2, **changes)
+            assert memory["predicted"] == memory["allocated"], f"{name}: {memory}"
+            config = job.config(name, **SETTINGS, **changes)
+            table = plan(config, "--nproc", 2)
+            for tier in ("device", "host", "nvme"):
+                assert table.bytes.get((tier, "all"), 0) == memory["allocated"].get(f"{tier}_total", 0), f"{name}: {tier}"
+            # metrics.jsonl has the same figures by category as the plan's table.
+            logged = metrics(job.out(name))[-1]["memory"]
+            for key, size in logged.items():
+                tier, _, category = key.rpartition("_")
+                assert table.bytes[(tier or "device", category)] == size, f"{name}: {key} {size}"
+            process = memory["process"]
+            expected = process["predicted"] + library["bf16" if "bf16" in changes else "fp32"]
+            error = abs(process["measured"] - expected) / expected
+            print(f"  {name}: predicted {expected}, measured {process['measured']}, error {error:.4f}", flush=True)
+            assert error <= 0.02, f"{name}: {process}, library {library}"
+
+    @case
+    def the_end_of_a_run_tells_it():
+        text = job.run("told", "--nproc", 2, **SETTINGS, zero_optimization={"stage": 2}).stdout
+        assert re.search(r"device +optimizer +(\d+) +\1 +0 ", text), text
+        assert re.search(r"device +all +(\d+) +\1 +0 ", text), text
+        assert "fullest at " in text and " predicted, " in text and " measured at most, error +" in text, text
+
+    # --- plans ----------------------------------------------------------------------------------
+
+    @case
+    def model_states_follow_the_formulas():
+        parameters = 134515008
+        for ranks in (2, 4):
+            for precision, weights, gradients, optimizer in (({}, 4, 4, 8), ({"bf16": {"enabled": True}, "data_types":
+                                                             {"grad_accum_dtype": "bf16"}}, 2, 2, 12)):
+                for stage in STAGES:
+                    found = planned("formulas", ranks, zero_optimization={"stage": stage}, **precision)
+                    expected = parameters * (weights / (ranks if stage == 3 else 1) + gradients / (ranks if stage >= 2 else 1)
+                                             + optimizer / (ranks if stage >= 1 else 1))
+                    assert abs(found.states() - expected) <= 0.01 * expected, f"stage {stage}, {ranks} ranks: {found.text}"
+        mixed = planned("formulas", 4, zero_optimization={"stage": 3}, bf16={"enabled": True},
+                        data_types={"grad_accum_dtype": "bf16"}).text
+        assert "= 16 bytes a parameter (12 by the formula" in mixed, mixed
+        for formula in ("16 Psi ", "4 Psi + 12 Psi/4", "2 Psi + 14 Psi/4", "16 Psi/4", "12 Psi ", "12 Psi/4"):
+            assert formula in mixed, f"no {formula!r} in {mixed}"
+
+    @case
+    def recompute_keeps_a_third_of_the_activations():
+        kept = planned("kept", 2, tokens=1024)
+        redone = planned("redone", 2, tokens=1024, **FULL)
+        share = redone.bytes[("device", "activations")] / kept.bytes[("device", "activations")]
+        print(f"  activations with recompute: {share:.3f} of those without", flush=True)
+        assert share <= 0.35, (kept.text, redone.text)
+
+    @case
+    def thousands_of_ranks_are_planned_at_once():
+        begin = time.monotonic()
+        table = planned("large", 4096, folder=seven_billion, tokens=4096, zero_optimization={"stage": 3},
+                        bf16={"enabled": True})
+        seconds = time.monotonic() - begin
+        assert "rank 0 of 4096" in table.text and "/4096" in table.text, table.text
+        assert seconds < 1, f"{seconds:.2f} s"
+
+    @case
+    def what_was_clamped_is_said():
+        text = must(ftrun("plan", "--config", job.config("clamped", model={"path": smollm2}, zero_optimization={"stage": 3}),
+                          "--nproc", 2)).stdout
+        assert re.search(r"clamped: zero_optimization.reduce_bucket_size = \d+ elements instead of 500000000 "
+                         r"\(a quarter of the rank's gradients\)", text), text
+        assert "max_reuse_distance = 0" in text, text
+
+    @case
+    def savings_are_what_the_change_saves():
+        settings = dict(rows=4, tokens=512, zero_optimization={"stage": 1})
+        before = planned("before", 2, **settings)
+        changes = {"zero_optimization.stage: 3": {**settings, "zero_optimization": {"stage": 3}},
+                   "recompute.policy: full": {**settings, **FULL},
+                   "data.sequence_length: 256": {**settings, "tokens": 256}}
+        said = dict(before.savings)
+        assert [size for _, size in before.savings] == sorted(said.values(), reverse=True), before.text
+        for change, other in changes.items():
+            after = planned("after", 2, **other)
+            assert said[change] == before.main_memory() - after.main_memory(), f"{change}: {before.text}"
+
+    # --- what does not fit ----------------------------------------------------------------------
+
+    REMEDY = r"  remedy: what saves most a rank: \S.* saves \S.*; \S.* saves \S.*; \S.* saves \S.*"
+
+    @case
+    def more_than_the_machine_has_is_refused_before_the_start():
+        config = job.config("huge", model={"path": smollm2}, data={"sequence_length": 8192},
+                            train_micro_batch_size_per_gpu=4096, gradient_accumulation_steps=1)
+        text = must(ftrun("--config", config, "--nproc", 2), 5).stderr
+        assert re.search(r"out of memory before the start: the 2 ranks of this machine need \S+ \S+ of main memory "
+                         r"\(\S+ \S+ a rank; most of it activations \S+ \S+ a rank\), .* has \S+ \S+\n" + REMEDY, text), text
+        assert not job.out("huge").exists()
+
+    @case
+    def an_allocation_that_fails_names_what_it_was_for():
+        config = job.config("limited", model={"path": model}, data={"sequence_length": 1024},
+                            train_micro_batch_size_per_gpu=64, gradient_accumulation_steps=1)
+        limit = 3 << 30
+
+        def lower():
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+        process = subprocess.run([BINARY, "--config", str(config)], env=environment(), capture_output=True, text=True,
+                                 timeout=120, preexec_fn=lower)
+        assert process.returncode == 5, (process.returncode, process.stderr[-2000:])
+        assert re.search(r"out of memory: what a step holds for a time \(most at \w+ layer \d+.*: activations \S+ \S+\) needs "
+                         r"\S+ \S+ in the device tier, \S+ \S+ are left of its address space \(ulimit -v\), the rank has "
+                         r"\S+ \S+ already: .*Cannot allocate memory\n" + REMEDY, process.stderr), process.stderr
+
+    @case
+    def a_disk_that_cannot_be_used_is_refused_with_its_place():
+        def refused(folder):
+            offload = {"device": "nvme", "nvme_path": folder}
+            config = job.config("disk", **SETTINGS, zero_optimization={"stage": 3, "offload_optimizer": offload})
+            return must(ftrun("--config", config, "--nproc", 2), 5).stderr
+
+        (scratch / "a-file").write_text("")
+        text = refused(str(scratch / "a-file"))
+        assert re.search(r"disk-\d+\.json:\d+:\d+: nvme_path \S+/a-file: \S+ is not a folder\n  remedy: point nvme_path at ", text), text
+        text = refused("/proc/swap")
+        assert re.search(r"disk-\d+\.json:\d+:\d+: nvme_path /proc/swap: .*wanted on this machine, 0 B free on /proc\n"
+                         r"  remedy: free space .*; what saves most a rank: zero_optimization.offload_optimizer.device: "
+                         r"\w+ saves ", text), text
+
+    run_cases()

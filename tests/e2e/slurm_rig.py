@@ -1,0 +1,144 @@
+"""A SLURM of one's own on this machine: munged, slurmctld and one slurmd a node, all in a scratch folder;
+nothing of the system's is touched."""
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+from runner import await_gone, environment, free_port
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "sinfo", "squeue")
+CONFIG = """ClusterName=ftruntest
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+CredType=cred/munge
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+SwitchType=switch/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+ReturnToService=2
+SlurmdParameters=config_overrides
+SlurmctldPort={port}
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.%n.pid
+SlurmdSpoolDir={folder}/spool.%n
+StateSaveLocation={folder}/state
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.%n.log
+KillWait=20
+{nodes}
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES
+"""
+
+
+def missing():
+    """Why this machine cannot run a SLURM of its own; "" when it can."""
+    if os.geteuid() != 0:
+        return "not root"
+    os.environ["PATH"] += ":/usr/sbin"
+    absent = [name for name in PROGRAMS if shutil.which(name) is None]
+    return f"no {', '.join(absent)} (Debian: slurmctld slurmd slurm-client munge)" if absent else ""
+
+
+class Slurm:
+    """Nodes n1, n2, ... that are all this machine. Their names are in no DNS, so a step on more than one of them
+    needs MASTER_ADDR."""
+
+    def __init__(self, folder, nodes=2):
+        self.folder = pathlib.Path(folder)
+        self.nodes = [f"n{i + 1}" for i in range(nodes)]
+        self.daemons = []
+        self.variables = {"SLURM_CONF": str(self.folder / "slurm.conf")}
+
+    def __enter__(self):
+        try:
+            self._configure()
+            self._start("munged", "--force", "--foreground", *(
+                f"--{what}-file={self.folder}/munge.{what}" for what in ("key", "pid", "log", "seed")),
+                f"--socket={self.folder}/munge.socket")
+            self._await("munge.socket", lambda: (self.folder / "munge.socket").exists())
+            self._start("slurmctld", "-D")
+            for node in self.nodes:
+                self._start("slurmd", "-D", "-N", node)
+            self._await("idle nodes", lambda: self.run("sinfo", "-h", "-o", "%T").stdout.split() == ["idle"])
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self._end_jobs()
+        for daemon in reversed(self.daemons):
+            daemon.terminate()
+        for daemon in self.daemons:
+            try:
+                daemon.wait(20)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+        await_gone([daemon.pid for daemon in self.daemons], 1)
+
+    def _end_jobs(self):
+        """Their slurmstepd would outlive the daemons."""
+        if not self.daemons or any(daemon.poll() is not None for daemon in self.daemons):
+            return
+        self.run("scancel", "--user=root", "--full")
+        end = time.monotonic() + 30
+        while self._steps() or self.run("squeue", "-h").stdout:
+            if time.monotonic() > end:
+                for pid in self._steps():
+                    os.kill(pid, signal.SIGKILL)
+                return
+            time.sleep(0.1)
+
+    def _steps(self):
+        """Process ids of this SLURM's job steps: they are children of nobody, but know its slurm.conf."""
+        found = []
+        own = f"SLURM_CONF={self.variables['SLURM_CONF']}".encode()
+        for path in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                if (path / "comm").read_text() == "slurmstepd\n" and own in (path / "environ").read_bytes().split(b"\0"):
+                    found.append(int(path.name))
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+        return found
+
+    def _configure(self):
+        for name in ("state", *(f"spool.{node}" for node in self.nodes)):
+            (self.folder / name).mkdir()
+        key = self.folder / "munge.key"
+        key.write_bytes(os.urandom(1024))
+        key.chmod(0o400)
+        host = socket.gethostname().split(".")[0]
+        lines = [f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} CPUs=4 RealMemory=1000 "
+                 "State=UNKNOWN" for node in self.nodes]
+        (self.folder / "slurm.conf").write_text(
+            CONFIG.format(host=host, folder=self.folder, port=free_port(), nodes="\n".join(lines)))
+
+    def _start(self, *command):
+        log = open(self.folder / f"{len(self.daemons)}-{command[0]}.out", "wb")
+        self.daemons.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment(self.variables)))
+
+    def _await(self, what, ready, seconds=60):
+        end = time.monotonic() + seconds
+        while not ready():
+            ended = [daemon.args[0] for daemon in self.daemons if daemon.poll() is not None]
+            assert not ended and time.monotonic() < end, f"{what}: not after {seconds} s; ended: {ended}\n{self.logs()}"
+            time.sleep(0.1)
+
+    def logs(self):
+        return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-1500:]}"
+                         for path in sorted(self.folder.glob("*.out")) + sorted(self.folder.glob("*.log")))
+
+    def run(self, *command, variables=None, timeout=120):
+        return subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=timeout, cwd=self.folder,
+                              env=environment({**self.variables, **(variables or {})}))

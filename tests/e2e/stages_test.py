@@ -1,0 +1,124 @@
+"""A ZeRO stage says where state lies, not what is computed: on the same ranks and in the same precision
+all stages have the same bits, and all meshes train as one process does."""
+import tempfile
+
+from runner import ShardedJob, case, near, run_cases, same_run, steps
+
+PRECISIONS = ("fp32", "bf16", "fp16")
+STAGES = (0, 1, 2, 3)
+
+with tempfile.TemporaryDirectory() as scratch:
+    job = ShardedJob(scratch)
+
+    def as_one_process(out, one, loss=1e-5, norm=5e-5):
+        near("loss", [m["loss"] for m in steps(out)], [m["loss"] for m in steps(one)], loss)
+        near("gradient norm", [m["grad_norm"] for m in steps(out)], [m["grad_norm"] for m in steps(one)], norm)
+
+    @case
+    def stages_have_the_same_bits_in_every_precision():
+        for precision in PRECISIONS:
+            for stage in STAGES:
+                job.train(f"{precision}-{stage}", 3, precision=precision, stage=stage)
+                same_run(job.out(f"{precision}-0"), job.out(f"{precision}-{stage}"))
+        # Were the precisions one, the comparison above would have been of one thing.
+        losses = {precision: [m["loss"] for m in steps(job.out(f"{precision}-0"))] for precision in PRECISIONS}
+        assert len(set(map(tuple, losses.values()))) == 3, losses
+
+    @case
+    def half_precisions_stay_near_fp32():
+        for precision, loss in (("bf16", 5e-3), ("fp16", 1e-3)):
+            as_one_process(job.out(f"{precision}-3"), job.out("fp32-0"), loss, 20 * loss)
+
+    @case
+    def stages_hold_what_they_say():
+        """Bytes of state a rank holds, by category; padding is at most a block a unit."""
+        def held(stage, category):
+            return steps(job.out(f"fp32-{stage}"))[-1]["memory"][category]
+
+        for category, sharded_from in (("optimizer", 1), ("gradients", 2), ("parameters", 3)):
+            whole = held(0, category)
+            for stage in STAGES:
+                expected = whole / 3 if stage >= sharded_from else whole
+                assert expected <= held(stage, category) <= 1.5 * expected, (category, stage, held(stage, category), expected)
+
+    @case
+    def stage_1_may_reduce_whole_gradients():
+        job.train("allreduce", 3, stage=1, zero={"reduce_scatter": False})
+        same_run(job.out("fp32-0"), job.out("allreduce"))
+
+    @case
+    def meshes_train_as_one_process():
+        one = job.train("one", 1)
+        for ranks in (2, 4):
+            for stage in (0, 3):
+                job.train(f"{ranks}-{stage}", ranks, stage=stage)
+            same_run(job.out(f"{ranks}-0"), job.out(f"{ranks}-3"))
+        for name in ("fp32-0", "2-3", "4-3"):
+            as_one_process(job.out(name), one)
+
+    @case
+    def a_shard_of_one_rank_is_the_whole():
+        job.train("one-3", 1, stage=3)
+        same_run(job.out("one"), job.out("one-3"))
+
+    @case
+    def hybrid_stages_have_the_same_bits():
+        for stage in (1, 2, 3):
+            job.train(f"hybrid-{stage}", 4, stage=stage, parallel={"data": 4, "data_replicate": 2})
+            same_run(job.out("hybrid-1"), job.out(f"hybrid-{stage}"))
+        as_one_process(job.out("hybrid-3"), job.out("one"))
+
+    @case
+    def accumulated_steps():
+        """Stages 0 and 1 add micro-batches before they reduce, 2 and 3 after: two orders of addition."""
+        for stage in STAGES:
+            job.train(f"accumulated-{stage}", 2, stage=stage, accumulation=3)
+        same_run(job.out("accumulated-0"), job.out("accumulated-1"))
+        same_run(job.out("accumulated-2"), job.out("accumulated-3"))
+        for stage in (0, 2):
+            as_one_process(job.out(f"accumulated-{stage}"), job.out("one"))
+
+    @case
+    def small_units_may_stay_whole():
+        """What counts as small decides how units are cut, and so in which groups the squares of the norm are added."""
+        for name, zero in (("default", {"stage3_param_persistence_threshold": 100000}), ("none", {"stage3_param_persistence_threshold": 0}),
+                           ("budget", {"stage3_model_persistence_threshold": 0})):
+            for stage in (0, 3):
+                job.train(f"small-{name}-{stage}", 3, stage=stage, zero=zero)
+            same_run(job.out(f"small-{name}-0"), job.out(f"small-{name}-3"))
+            as_one_process(job.out(f"small-{name}-3"), job.out("one"))
+        # With DeepSpeed's threshold nothing of so small a model is sharded.
+        held = {name: steps(job.out(f"small-{name}-3"))[-1]["memory"]["optimizer"] for name in ("default", "none")}
+        assert held["default"] > 2 * held["none"], held
+
+    @case
+    def gradients_sent_or_added_in_another_dtype():
+        words = {"narrow": ("fp32", {"communication_data_type": "bf16"}), "sums": ("bf16", {"data_types": {"grad_accum_dtype": "fp32"}})}
+        for name, (precision, changes) in words.items():
+            for stage in (0, 3):
+                job.train(f"{name}-{stage}", 3, precision=precision, stage=stage, **changes)
+            same_run(job.out(f"{name}-0"), job.out(f"{name}-3"))
+            assert steps(job.out(f"{name}-0"))[-1]["loss"] != steps(job.out(f"{precision}-0"))[-1]["loss"], name
+            as_one_process(job.out(f"{name}-3"), job.out("one"), 5e-3, 0.1)
+        # Sums of bf16 over ranks are made in fp32 and rounded once, so that fp32 on the wire is the same sum.
+        job.train("wide", 3, precision="bf16", stage=2, communication_data_type="fp32")
+        same_run(job.out("bf16-2"), job.out("wide"))
+
+    @case
+    def states_rounded_stochastically_are_rounded_alike():
+        small = {"bf16": {"enabled": True, "bf16_optimizer_states": True, "bf16_master_weights_and_grads": True}}
+        for stage in (1, 3):
+            job.train(f"rounded-{stage}", 3, stage=stage, **small)
+        same_run(job.out("rounded-1"), job.out("rounded-3"))
+        as_one_process(job.out("rounded-3"), job.out("one"), 2e-2, 0.2)
+
+    @case
+    def tied_embeddings():
+        with tempfile.TemporaryDirectory() as other:
+            tied = ShardedJob(other, tie_word_embeddings=True)
+            for stage in (0, 2, 3):
+                tied.train(f"tied-{stage}", 3, stage=stage)
+                same_run(tied.out("tied-0"), tied.out(f"tied-{stage}"))
+            as_one_process(tied.out("tied-3"), tied.train("tied-one", 1))
+
+    run_cases()

@@ -1,0 +1,180 @@
+"""Where state lies between its uses (device, host, disk) changes no bit, at any stage and precision; what a
+disk refuses is said exactly; and nothing is left on it."""
+import os
+import pathlib
+import re
+import subprocess
+import tempfile
+import time
+
+from runner import ShardedJob, case, ftrun, must, run_cases, same_run, start, steps
+
+CPU = {"device": "cpu"}
+
+with tempfile.TemporaryDirectory() as scratch:
+    job = ShardedJob(scratch)
+    disk = pathlib.Path(scratch) / "nvme"
+    NVME = {"device": "nvme", "nvme_path": str(disk)}
+    FORMS = {
+        "host-states": {"offload_optimizer": CPU},
+        "host-parameters": {"offload_param": CPU},
+        "host-both": {"offload_optimizer": CPU, "offload_param": CPU},
+        "half-host": {"offload_optimizer": CPU | {"ratio": 0.5}},
+        "disk-states": {"offload_optimizer": NVME},
+        "disk-parameters": {"offload_param": NVME},
+        "disk-both": {"offload_optimizer": NVME, "offload_param": NVME},
+        "disk-and-host": {"offload_optimizer": NVME, "offload_param": CPU},
+        "piped": {"offload_optimizer": NVME | {"pipeline_read": True, "pipeline_write": True}},
+    }
+    AT_STAGE = {1: ("host-states", "disk-states"), 2: ("host-states", "disk-states"), 3: tuple(FORMS)}
+
+    def same_as_on_the_device(reference, forms, ranks=3, **settings):
+        job.train(reference, ranks, **settings)
+        for form in forms:
+            name = f"{reference}-{form}"
+            job.train(name, ranks, **settings | {"zero": FORMS[form]})
+            same_run(job.out(reference), job.out(name))
+
+    @case
+    def tiers_have_the_same_bits():
+        for stage, forms in AT_STAGE.items():
+            same_as_on_the_device(f"fp32-{stage}", forms, stage=stage)
+
+    @case
+    def in_half_precisions_too():
+        for precision in ("bf16", "fp16"):
+            same_as_on_the_device(f"{precision}-1", ("disk-states",), precision=precision, stage=1)
+            same_as_on_the_device(f"{precision}-3", ("host-both", "disk-both", "half-host"), precision=precision, stage=3)
+            same_run(job.out(f"{precision}-1"), job.out(f"{precision}-3"))
+
+    @case
+    def with_replicas_and_accumulated_steps():
+        same_as_on_the_device("hybrid", ("host-both", "disk-both"), ranks=4, stage=3, parallel={"data": 4, "data_replicate": 2})
+        same_as_on_the_device("accumulated", ("host-both", "disk-both"), ranks=2, stage=3, accumulation=3)
+
+    @case
+    def memory_moves_to_its_tier():
+        """What a form takes off the device is on the tier it names."""
+        def held(form):
+            return steps(job.out(f"fp32-3-{form}" if form else "fp32-3"))[-1]["memory"]
+
+        states, parameters = held("")["optimizer"], held("")["parameters"]
+        assert "optimizer" not in held("host-states") or held("host-states")["optimizer"] < states / 2, held("host-states")
+        assert held("host-states")["host_optimizer"] > states / 2, held("host-states")
+        assert held("disk-states")["nvme_optimizer"] > states / 2, held("disk-states")
+        assert held("host-parameters")["host_parameters"] > parameters / 2, held("host-parameters")
+        assert held("disk-parameters")["nvme_parameters"] > parameters / 2, held("disk-parameters")
+        # The host has a copy of the weights beside the two moments.
+        half = held("half-host")
+        assert half["optimizer"] < 0.7 * states and 0.3 * states < half["host_optimizer"] * 2 / 3 < 0.7 * states, half
+
+    @case
+    def nothing_is_left_on_the_disk():
+        assert disk.is_dir() and not list(disk.rglob("*")), list(disk.rglob("*"))
+
+    # --- what a disk refuses -----------------------------------------------------------------
+
+    def on_disk(name, folder, ranks=2, **changes):
+        """A config with parameters and optimizer state in that folder."""
+        both = {key: {"device": "nvme", "nvme_path": str(folder)} for key in ("offload_optimizer", "offload_param")}
+        return job.config(name, **job.settings(ranks, stage=3, zero=both, **changes))
+
+    def refused(name, folder, message, code=5, wrapper=(), **changes):
+        """Expects that a run on two ranks ends with `message`, in which CONFIG is the config's path and PLACE that of the key."""
+        config = on_disk(name, folder, **changes)
+        run = must(ftrun("--config", config, "--nproc", 2, wrapper=wrapper), code)
+        found = run.stderr[re.search(r"^(ftrun|error): ", run.stderr, re.M).start():]
+        lines = config.read_text().split("\n")
+        at = [number for number, line in enumerate(lines, 1) if '"nvme_path"' in line][0]
+        message = message.replace("PLACE", f"{config}:{at}:{lines[at - 1].index(':') + 3}").replace("CONFIG", str(config))
+        found = re.sub(r"[0-9.]+ .iB free\)", "SPACE free)", found)
+        found = re.sub(r"\d\.\ds after", "N s after", re.sub(r"[0-9a-f]{16}", "HASH", found))
+        assert found == message, f"found:\n{found}\nexpected:\n{message}"
+        return found
+
+    FOLDER_REMEDY = "  remedy: point nvme_path at a folder on a local disk that this user may write to\n"
+
+    @case
+    def folder_that_is_not_there_is_made_and_told():
+        folder = pathlib.Path(scratch) / "deep" / "folder"
+        job.train("made", 2, stage=3, zero={"offload_optimizer": {"device": "nvme", "nvme_path": str(folder)}})
+        told = job.done["made"].stderr
+        assert re.search(f"nvme_path {folder} did not exist: it was made on the file system of /[^ ]* \\([0-9.]+ .iB free\\)\n", told), told
+        assert folder.is_dir() and not list(folder.iterdir())
+
+    @case
+    def folder_that_is_a_file():
+        for folder in (job.data, job.data / "below"):
+            refused("file", folder, f"ftrun: PLACE: nvme_path {folder}: {job.data} is not a folder\n" + FOLDER_REMEDY)
+
+    @case
+    def folder_that_is_not_given():
+        remedy = "  remedy: name a folder on the fastest local disk, for example nvme_path: /mnt/nvme/ftrun\n"
+        refused("none", "", f"ftrun: CONFIG:47:14: error: zero_optimization.offload_optimizer: device nvme needs nvme_path\n{remedy}"
+                            f"CONFIG:51:14: error: zero_optimization.offload_param: device nvme needs nvme_path\n{remedy}"
+                            "2 problems in the config; nothing was started\n", code=2)
+
+    @case
+    def folder_without_room():
+        """What /proc says of itself: that it has no bytes at all."""
+        refused("proc", "/proc/ftrun",
+                "ftrun: PLACE: nvme_path /proc/ftrun: 2.44 MiB wanted on this machine, 0 B free on /proc\n"
+                "  remedy: free space on that file system, point nvme_path at another one, or offload less; "
+                "what saves most a rank: zero_optimization.offload_optimizer.device: none saves 832.00 KiB\n")
+
+    @case
+    def file_larger_than_the_limit():
+        """Gloo, because shared memory is a file to the limit, too."""
+        refused("limit", disk, "error: rank 0, 1: exit code 5, N s after the start: opening the model: rank 0: "
+                f"{disk}/ftrun-HASH-rank0.swap: reserving space failed: File too large (1.22 MiB wanted, SPACE free)\n"
+                "  remedy: raise the limit of file sizes (ulimit -f), or point nvme_path at a file system that takes files of this size; "
+                "what saves most a rank: zero_optimization.offload_optimizer.device: none saves 832.00 KiB\n",
+                wrapper=("prlimit", "--fsize=1000000"), comm={"backend": "gloo"})
+
+    @case
+    def disk_that_is_full_or_read_only():
+        small = pathlib.Path(scratch) / "small"
+        small.mkdir()
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=700k", "none", small], capture_output=True).returncode != 0:
+            print("left out: this user may not mount a tmpfs")
+            return
+        try:
+            refused("full", small, f"ftrun: PLACE: nvme_path {small}: 2.44 MiB wanted on this machine, 700.00 KiB free on {small}\n"
+                    "  remedy: free space on that file system, point nvme_path at another one, or offload less; "
+                    "what saves most a rank: zero_optimization.offload_optimizer.device: none saves 832.00 KiB\n")
+            subprocess.run(["mount", "-o", "remount,ro", small], check=True)
+            refused("read-only", small, f"ftrun: PLACE: nvme_path {small}: this user may not write to {small}: Read-only file system\n"
+                    + FOLDER_REMEDY)
+            subprocess.run(["mount", "-o", "remount,rw,size=20m", small], check=True)
+            must(ftrun("--config", on_disk("roomy", small), "--nproc", 2))
+            killed_run_leaves_nothing("killed-roomy", small)
+        finally:
+            subprocess.run(["umount", small], check=True)
+
+    # --- what is left ------------------------------------------------------------------------
+
+    def killed_run_leaves_nothing(name, folder):
+        """The swap files have no name, so that their space comes back with the last process."""
+        def used():
+            found = os.statvfs(folder)
+            return (found.f_blocks - found.f_bfree) * found.f_frsize
+
+        before = used()
+        running = start("--config", on_disk(name, folder, train={"steps": 100000}), "--nproc", 2)
+        running.await_line("step 2/")
+        on_tmpfs = subprocess.run(["stat", "-f", "-c", "%T", folder], capture_output=True, text=True).stdout.strip() == "tmpfs"
+        assert not on_tmpfs or used() >= before + 2_400_000, (before, used())
+        assert not list(folder.iterdir()), list(folder.iterdir())
+        running.kill_all()
+        assert not list(folder.iterdir()), list(folder.iterdir())
+        # io_uring gives back what a killed process had open a moment after it is gone.
+        end = time.monotonic() + 10
+        while on_tmpfs and used() != before:
+            assert time.monotonic() < end, (before, used())
+            time.sleep(0.01)
+
+    @case
+    def killed_runs_leave_nothing():
+        killed_run_leaves_nothing("killed", disk)
+
+    run_cases()

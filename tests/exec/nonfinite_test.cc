@@ -1,0 +1,193 @@
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "exec/executor.h"
+#include "kernels/kernels.h"
+#include "rig.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using fixtures::RankRig;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+/// Writes `value` into element `index` of what layers read of a tensor, where this rank has it.
+void plant(RankRig& rig, const std::string& name, int64_t index, float value) {
+  const Program& program = rig.plan.train.program;
+  for (const StatePiece& piece : rig.plan.train.pieces) {
+    if (piece.state >= 0) continue;
+    for (const Slice& slice : slices_in(rig.plan.partition.unit(piece.unit), piece.begin, piece.end)) {
+      if (rig.plan.train.model.tensor(slice.tensor).name != name) continue;
+      if (index < slice.offset || index >= slice.offset + slice.extent) continue;
+      const DType dtype = program.at(piece.range.buffer).dtype;
+      std::byte* at = rig.memory.at(program, piece.range) +
+                      (slice.position_in_unit + index - slice.offset - piece.begin) * dtype_bytes(dtype);
+      convert(&value, DType::kF32, at, dtype, 1);
+    }
+  }
+}
+
+/// Runs the step of `rig`'s batches, which must not be finite and must change nothing, and says
+/// where this rank met it.
+std::string place_of(RankRig& rig, StepRun run) {
+  const auto before = fixtures::contents(rig.state);
+  rig.trainer.run(run);
+  require(!run.finite, "the step is not finite");
+  const std::string place = rig.trainer.find_nonfinite(run);
+  require(!run.finite, "nor is it when it is run again");
+  require(fixtures::contents(rig.state) == before, "no state has changed");
+  return place;
+}
+
+Config run_in(int64_t stage, bool bf16 = false) {
+  Config config = fixtures::run_of_stage(stage);
+  config.bf16.enabled = bf16;
+  return config;
+}
+
+TEST_CASE("a weight that is not a number is met where its layer first computes with it") {
+  set_kernel_threads(1);
+  for (const int64_t stage : {0, 1, 2, 3})
+    for (const bool bf16 : {false, true})
+      for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+        INFO("stage " << stage << (bf16 ? " bf16" : " fp32") << " recompute " << name_of(recompute));
+        Config config = run_in(stage, bf16);
+        config.recompute.policy = recompute;
+        fixtures::Alone alone;
+        RankRig rig(config, fixtures::small_model(), *alone.group);
+        rig.train(1);
+        const std::string name = "model.layers.1.mlp.up_proj.weight";
+        plant(rig, name, 7, kNan);
+        REQUIRE(place_of(rig, rig.prepared(2)) == "forward layer 2 mb 0 (layers.1): sum; the weight " + name + " is not finite");
+        plant(rig, name, 7, 0.0F);
+        REQUIRE(rig.train(3).finite);
+      }
+}
+
+TEST_CASE("the embedding and the head are named, too") {
+  fixtures::Alone alone;
+  RankRig rig(run_in(0), fixtures::small_model(), *alone.group);
+  rig.train(1);
+  const int32_t token = rig.batches[1].tokens[3];
+  plant(rig, "lm_head.weight", 5, kNan);
+  REQUIRE(place_of(rig, rig.prepared(2)) == "forward layer 3 mb 0 (head): loss; the weight lm_head.weight is not finite");
+  plant(rig, "lm_head.weight", 5, 0.1F);
+  // Only rows whose tokens occur are read: the first micro-batch that has the token meets it.
+  for (Batch& batch : rig.batches)
+    for (int32_t& id : batch.tokens)
+      if (id == token) id = token == 0 ? 1 : 0;
+  rig.batches[1].tokens[3] = token;
+  plant(rig, "model.embed_tokens.weight", token * 16, kNan);
+  REQUIRE(place_of(rig, rig.prepared(2)) == "forward layer 0 mb 1 (embed): embedding; the weight model.embed_tokens.weight is not finite");
+}
+
+TEST_CASE("an infinity in the loss is the head's") {
+  fixtures::Alone alone;
+  RankRig rig(run_in(0), fixtures::small_model(), *alone.group);
+  rig.train(1);
+  for (int64_t i = 0; i < 16; ++i)
+    plant(rig, "lm_head.weight", i, std::numeric_limits<float>::infinity());
+  REQUIRE(place_of(rig, rig.prepared(2)) == "forward layer 3 mb 0 (head): loss; the weight lm_head.weight is not finite");
+}
+
+TEST_CASE("a gradient that overflows in backward is named with its layer and micro-batch") {
+  for (const int64_t stage : {0, 2, 3}) {
+    INFO("stage " << stage);
+    fixtures::Alone alone;
+    Config config = run_in(stage);
+    RankRig rig(config, fixtures::small_model(), *alone.group);
+    rig.train(1);
+    // The loss is finite whatever its scale. The first norm divides gradients by the size of what it
+    // normed, so the smallest scale that overflows does so there.
+    for (int64_t i = 0; i < 32 * 16; ++i)
+      plant(rig, "model.embed_tokens.weight", i, 1e-4F * fixtures::weight_of("model.embed_tokens.weight", i));
+    StepRun run = rig.prepared(2);
+    run.scalars.learning_rate = 0;
+    for (run.scalars.loss_scale = 1e28F; run.finite; run.scalars.loss_scale *= 4) {
+      REQUIRE(run.scalars.loss_scale < 1e37F);
+      rig.trainer.run(run);
+    }
+    run.scalars.loss_scale /= 4;
+    const std::string place = place_of(rig, run);
+    REQUIRE_THAT(place, Catch::StartsWith("backward layer 1 mb ") &&
+                            Catch::Contains(" (layers.0): d_"));
+    run = rig.prepared(2);
+    rig.trainer.run(run);
+    REQUIRE(run.finite);
+  }
+}
+
+TEST_CASE("an fp16 step at too large a loss scale is named in backward; at a smaller one it trains") {
+  fixtures::Alone alone;
+  Config config = fixtures::run_of_stage(2);
+  config.fp16.enabled = true;
+  RankRig rig(config, fixtures::small_model(), *alone.group);
+  rig.train(1);
+  StepRun run = rig.prepared(2);
+  run.scalars.loss_scale = 1e9F;
+  run.gradient_multiple = 1e11;
+  // The head makes the first gradients while it goes forward.
+  REQUIRE_THAT(place_of(rig, run), Catch::Contains(" mb 0 (") && Catch::Contains("d_"));
+  run = rig.prepared(2);
+  run.scalars.loss_scale = 10.0F;
+  run.gradient_multiple = 1000;
+  const auto before = fixtures::contents(rig.state);
+  rig.trainer.run(run);
+  REQUIRE(run.finite);
+  REQUIRE(fixtures::contents(rig.state) != before);
+}
+
+TEST_CASE("only the rank that met it names it, and all ranks leave the step out") {
+  for (const int64_t stage : {0, 1, 2}) {
+    INFO("stage " << stage);
+    std::vector<std::string> places(3);
+    fixtures::require_none(fixtures::on_ranks(3, [&](Rendezvous&, Communicator& group) {
+      RankRig rig(run_in(stage), fixtures::small_model(), group);
+      rig.train(1);
+      // Whole parameters are each rank's own.
+      if (group.rank() == 1) plant(rig, "model.layers.0.self_attn.q_proj.weight", 3, kNan);
+      const auto mine = [&] {
+        fixtures::WholeState whole;
+        std::vector<std::vector<std::byte>> all;
+        for (const StateSlice& slice : rig.state.slices()) {
+          const auto* data = static_cast<const std::byte*>(slice.data);
+          all.emplace_back(data, data + (slice.end - slice.begin) * dtype_bytes(slice.dtype));
+        }
+        return all;
+      };
+      const auto before = mine();
+      StepRun run = rig.prepared(2);
+      rig.trainer.run(run);
+      require(!run.finite, "every rank decides alike");
+      places[static_cast<size_t>(group.rank())] = rig.trainer.find_nonfinite(run);
+      require(mine() == before, "no state has changed");
+    }));
+    REQUIRE(places[0] == "");
+    REQUIRE(places[1] == "forward layer 1 mb 0 (layers.0): sum; "
+                         "the weight model.layers.0.self_attn.q_proj.weight is not finite");
+    REQUIRE(places[2] == "");
+  }
+}
+
+TEST_CASE("a shard that is not finite is met by every rank that gathers it") {
+  std::vector<std::string> places(2);
+  fixtures::require_none(fixtures::on_ranks(2, [&](Rendezvous&, Communicator& group) {
+    RankRig rig(run_in(3), fixtures::model_of_many_blocks(), group);
+    rig.train(1);
+    plant(rig, "model.layers.2.mlp.down_proj.weight", 64 * 160 - 1, kNan);
+    StepRun run = rig.prepared(2);
+    rig.trainer.run(run);
+    require(!run.finite, "every rank decides alike");
+    places[static_cast<size_t>(group.rank())] = rig.trainer.find_nonfinite(run);
+  }));
+  for (const std::string& place : places)
+    REQUIRE(place == "forward layer 3 mb 0 (layers.2): sum; "
+                     "the weight model.layers.2.mlp.down_proj.weight is not finite");
+}
+
+}  // namespace
+}  // namespace ftrun

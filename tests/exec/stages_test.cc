@@ -1,0 +1,295 @@
+#include <optional>
+
+#include "kernels/kernels.h"
+#include "rig.h"
+
+#include <catch2/catch.hpp>
+
+// Where state lies and when it moves changes no bit of what is trained: stage 0, whose programs
+// move nothing but whole gradients, is the oracle.
+
+namespace ftrun {
+namespace {
+
+using fixtures::RankRig;
+
+constexpr int kRanks = 3;
+constexpr int kSteps = 3;
+
+/// What training leaves: state, and each step's loss and norm.
+struct Outcome {
+  std::map<std::string, std::vector<std::byte>> state;
+  std::vector<double> losses;
+  std::vector<double> norms;
+  bool operator==(const Outcome&) const = default;
+};
+
+Outcome train(const Config& config, const ModelConfig& model, int replicas = 1, int shards = kRanks) {
+  Outcome outcome;
+  fixtures::WholeState whole;
+  Config meshed = config;
+  meshed.parallel.data_replicate = replicas;
+  fixtures::on_mesh(replicas, shards, [&](Rendezvous& rendezvous, const RankGroups& groups) {
+    RankRig rig(meshed, model, groups);
+    for (int64_t step = 1; step <= kSteps; ++step) {
+      const StepRun run = rig.train(step);
+      require(run.finite, "the steps are finite");
+      if (rendezvous.rank() > 0) continue;
+      outcome.losses.push_back(run.loss_sum);
+      outcome.norms.push_back(run.gradient_norm);
+    }
+    whole.add(rig.state.slices());
+  });
+  outcome.state = whole.take();
+  return outcome;
+}
+
+Config run_of(int64_t stage, int64_t accumulation, int64_t small) {
+  Config config = fixtures::run_of_stage(stage);
+  config.gradient_accumulation_steps = accumulation;
+  config.zero.param_persistence_threshold = small;
+  return config;
+}
+
+/// The same training by other means: tiers, buckets, overlap, what stage 3 keeps and brings early,
+/// what is computed again.
+std::vector<std::pair<std::string, Config>> variants(const Config& plain) {
+  std::vector<std::pair<std::string, Config>> all;
+  const auto with = [&](const std::string& name, const std::function<void(Config&)>& change) {
+    all.emplace_back(name, plain);
+    change(all.back().second);
+  };
+  with("plain", [](Config&) {});
+  with("overlap", [](Config& c) { c.zero.overlap_comm = true; });
+  with("tiny buckets", [](Config& c) {
+    c.zero.overlap_comm = true;
+    c.zero.reduce_bucket_size = 1;
+    c.zero.allgather_bucket_size = 1;
+  });
+  with("buckets of two units", [](Config& c) {
+    c.zero.reduce_bucket_size = 50'000;
+    c.zero.allgather_bucket_size = 50'000;
+  });
+  with("full recompute, inputs on the host", [](Config& c) {
+    c.recompute.policy = Recompute::kFull;
+    c.activation_checkpointing.cpu_checkpointing = true;
+    c.zero.overlap_comm = true;
+  });
+  with("selective recompute of every other layer", [](Config& c) {
+    c.recompute.policy = Recompute::kSelective;
+    c.recompute.every = 2;
+  });
+  if (plain.zero.stage == 0) return all;
+  for (const OffloadDevice device : {OffloadDevice::kCpu, OffloadDevice::kNvme})
+    for (const bool overlap : {false, true})
+      with(cat("tier ", name_of(device), overlap ? ", overlap" : ""), [&](Config& c) {
+        fixtures::offload_to(c, device);
+        c.zero.overlap_comm = overlap;
+      });
+  with("half of the optimizer on the host", [](Config& c) {
+    fixtures::offload_to(c, OffloadDevice::kCpu);
+    c.zero.offload_optimizer.ratio = 0.5;
+    c.zero.offload_param.device = OffloadDevice::kNone;
+  });
+  if (plain.zero.stage == 1) with("all-reduced", [](Config& c) { c.zero.reduce_scatter = false; });
+  if (plain.zero.stage < 3) return all;
+  with("no prefetch", [](Config& c) {
+    c.zero.overlap_comm = true;
+    c.zero.prefetch_bucket_size = 0;
+  });
+  with("prefetch of all, little live", [](Config& c) {
+    c.zero.overlap_comm = true;
+    c.zero.prefetch_bucket_size = 1'000'000'000;
+    c.zero.max_live_parameters = 100'000;
+  });
+  with("reuse of all", [](Config& c) {
+    c.zero.max_reuse_distance = 1'000'000'000;
+    c.zero.overlap_comm = true;
+  });
+  with("parameters on disk, the optimizer on the host", [](Config& c) {
+    fixtures::offload_to(c, OffloadDevice::kNvme);
+    c.zero.offload_optimizer.device = OffloadDevice::kCpu;
+    c.zero.overlap_comm = true;
+    c.zero.max_reuse_distance = 100'000;
+  });
+  with("parameters on the host, the optimizer on the device", [](Config& c) {
+    fixtures::offload_to(c, OffloadDevice::kCpu);
+    c.zero.offload_optimizer.device = OffloadDevice::kNone;
+  });
+  return all;
+}
+
+/// Every variant of every stage against one outcome.
+void require_alike(const std::vector<int64_t>& stages, int64_t accumulation, int64_t small,
+                   const std::function<void(Config&)>& change, const ModelConfig& model) {
+  Config first = run_of(stages[0], accumulation, small);
+  change(first);
+  const Outcome expected = train(first, model);
+  REQUIRE(expected.losses[0] != expected.losses[2]);
+  for (const int64_t stage : stages) {
+    Config plain = run_of(stage, accumulation, small);
+    change(plain);
+    for (const auto& [name, config] : variants(plain)) {
+      INFO("stage " << stage << ", accumulation " << accumulation << ", small up to " << small
+                    << ", " << name);
+      const Outcome outcome = train(config, model);
+      REQUIRE(outcome.losses == expected.losses);
+      REQUIRE(outcome.norms == expected.norms);
+      REQUIRE(outcome.state == expected.state);
+    }
+  }
+}
+
+TEST_CASE("all stages, tiers and schedules train the same bits at one micro-batch a step") {
+  set_kernel_threads(1);
+  // All tensors are cut; norms are not (64 elements); none is.
+  for (const int64_t small : {0, 64, 100'000})
+    require_alike({0, 1, 2, 3}, 1, small, [](Config&) {}, fixtures::model_of_many_blocks());
+}
+
+TEST_CASE("with accumulation stages 0 and 1 agree, and so do 2 and 3, which add across ranks first") {
+  set_kernel_threads(1);
+  for (const int64_t small : {0, 64}) {
+    require_alike({0, 1}, 2, small, [](Config&) {}, fixtures::model_of_many_blocks());
+    require_alike({2, 3}, 2, small, [](Config&) {}, fixtures::model_of_many_blocks());
+  }
+}
+
+TEST_CASE("so it is in 16 bits, with gradients and sums in 16 or 32") {
+  set_kernel_threads(1);
+  const ModelConfig model = fixtures::model_of_many_blocks();
+  require_alike({0, 1, 2, 3}, 1, 64, [](Config& c) { c.bf16.enabled = true; }, model);
+  require_alike({0, 1, 2, 3}, 1, 0, [](Config& c) { c.fp16.enabled = true; }, model);
+  require_alike({2, 3}, 2, 64,
+                [](Config& c) {
+                  c.bf16.enabled = true;
+                  c.data_types.grad_accum_dtype = ConfigDtype::kFp32;
+                },
+                model);
+  require_alike({0, 1, 2, 3}, 1, 0,
+                [](Config& c) {
+                  c.bf16.enabled = true;
+                  c.data_types.grad_accum_dtype = ConfigDtype::kFp32;
+                  c.reduction.communication_data_type = ConfigDtype::kBf16;
+                },
+                model);
+  require_alike({1, 2, 3}, 1, 64,
+                [](Config& c) {
+                  c.bf16.enabled = true;
+                  c.bf16.bf16_master_weights_and_grads = true;
+                  c.bf16.bf16_optimizer_states = true;
+                },
+                model);
+}
+
+TEST_CASE("so it is with a tied matrix, other optimizers, and units that fit one block") {
+  set_kernel_threads(1);
+  const ModelConfig tied = fixtures::model_of_many_blocks(true);
+  require_alike({0, 1, 2, 3}, 1, 64, [](Config&) {}, tied);
+  require_alike({2, 3}, 2, 0, [](Config& c) { c.bf16.enabled = true; }, tied);
+  require_alike({0, 1, 2, 3}, 1, 0,
+                [](Config& c) {
+                  c.optimizer.type = OptimizerType::kSgd;
+                  c.optimizer.momentum = 0.9;
+                  c.optimizer.weight_decay = 0.1;
+                },
+                fixtures::model_of_many_blocks());
+  require_alike({0, 1, 2, 3}, 1, 0,
+                [](Config& c) {
+                  c.optimizer.type = OptimizerType::kSgd;
+                  c.bf16.enabled = true;
+                },
+                fixtures::model_of_many_blocks());
+  require_alike({0, 1, 2, 3}, 1, 0, [](Config& c) { c.optimizer.weight_decay = 0.1; },
+                fixtures::small_model(true));
+}
+
+TEST_CASE("so it is in every partition of the model") {
+  set_kernel_threads(1);
+  for (const PartitionUnit unit : {PartitionUnit::kBlock, PartitionUnit::kModel})
+    require_alike({0, 1, 2, 3}, 1, 64, [&](Config& c) { c.partition.unit = unit; },
+                  fixtures::model_of_many_blocks());
+}
+
+TEST_CASE("one rank trains the same bits at every stage and tier") {
+  set_kernel_threads(1);
+  const ModelConfig model = fixtures::model_of_many_blocks();
+  for (const bool bf16 : {false, true})
+    for (const int64_t accumulation : {1, 2}) {
+      // Where the optimizer lies elsewhere (stages 2 and 3), gradients of micro-batches are added
+      // there, not by the layers: another order with two of them.
+      std::map<bool, Outcome> expected;
+      for (const int64_t stage : {0, 1, 2, 3}) {
+        Config plain = run_of(stage, accumulation, 64);
+        plain.bf16.enabled = bf16;
+        for (const auto& [name, config] : variants(plain)) {
+          const bool elsewhere = accumulation > 1 && stage >= 2 &&
+                                 config.zero.offload_optimizer.device != OffloadDevice::kNone;
+          INFO("stage " << stage << (bf16 ? " bf16" : " fp32") << ", accumulation " << accumulation
+                        << ", " << name);
+          const Outcome outcome = train(config, model, 1, 1);
+          const Outcome& first = expected.emplace(elsewhere, outcome).first->second;
+          REQUIRE(outcome.losses[0] == expected.begin()->second.losses[0]);
+          REQUIRE(outcome == first);
+        }
+      }
+    }
+}
+
+TEST_CASE("hybrid groups of 2 x 2 train the same bits at every stage and tier") {
+  set_kernel_threads(1);
+  const ModelConfig model = fixtures::model_of_many_blocks();
+  for (const bool bf16 : {false, true}) {
+    std::optional<Outcome> expected;
+    for (const int64_t stage : {1, 2, 3})
+      for (auto& [name, config] : variants(run_of(stage, 1, 64))) {
+        INFO("stage " << stage << (bf16 ? " bf16" : " fp32") << ", " << name);
+        config.bf16.enabled = bf16;
+        const Outcome outcome = train(config, model, 2, 2);
+        if (!expected) expected = outcome;
+        REQUIRE(outcome == *expected);
+      }
+  }
+}
+
+TEST_CASE("hybrid groups train what all ranks together do, to rounding") {
+  set_kernel_threads(1);
+  const ModelConfig model = fixtures::model_of_many_blocks();
+  const Outcome whole = train(run_of(0, 2, 64), model, 1, 4);
+  for (const int64_t stage : {1, 2, 3})
+    for (const int shards : {1, 2}) {
+      INFO("stage " << stage << ", shards " << shards);
+      const Outcome hybrid = train(run_of(stage, 2, 64), model, 4 / shards, shards);
+      REQUIRE(hybrid.losses[0] == whole.losses[0]);
+      for (size_t step = 0; step < kSteps; ++step) {
+        REQUIRE(hybrid.losses[step] == Approx(whole.losses[step]).epsilon(1e-5));
+        REQUIRE(hybrid.norms[step] == Approx(whole.norms[step]).epsilon(1e-4));
+      }
+    }
+}
+
+TEST_CASE("what is validated does not depend on the stage or the tier either") {
+  set_kernel_threads(1);
+  const ModelConfig model = fixtures::model_of_many_blocks();
+  std::vector<double> losses;
+  for (const int64_t stage : {0, 1, 2, 3})
+    for (const auto& [name, config] : variants(run_of(stage, 1, 64))) {
+      double loss = 0;
+      fixtures::on_mesh(1, kRanks, [&](Rendezvous& rendezvous, const RankGroups& groups) {
+        RankRig rig(config, model, groups);
+        rig.train(1);
+        StepRun run;
+        run.micro_batches = {rig.batches.data(), 1};
+        rig.evaluator.run(run);
+        if (rendezvous.rank() == 0) loss = run.loss_sum;
+        // Training goes on from where it was.
+        require(rig.train(2).finite, "evaluation changes nothing");
+      });
+      INFO("stage " << stage << ", " << name);
+      losses.push_back(loss);
+      REQUIRE(losses.back() == losses.front());
+    }
+}
+
+}  // namespace
+}  // namespace ftrun

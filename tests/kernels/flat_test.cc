@@ -1,0 +1,199 @@
+// Conversions and sums of flat ranges.
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+
+#include "base/error.h"
+#include "rig.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun::test {
+namespace {
+
+const std::vector<DType> kTypes{DType::kF32, DType::kBF16, DType::kF16};
+const std::vector<DType> kNarrow{DType::kBF16, DType::kF16};
+
+/// A flat range of one dtype with its numbers.
+class Range {
+ public:
+  Range(DType dtype, size_t count)
+      : dtype_(dtype), bytes_(count * static_cast<size_t>(dtype_bytes(dtype))) {}
+  Range(DType dtype, const std::vector<double>& values) : Range(dtype, values.size()) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      const double v = rounded(values[i], dtype);
+      const uint16_t bits = is_narrow(dtype) ? bits_of(v, dtype) : uint16_t{0};
+      const auto wide = static_cast<float>(v);
+      std::memcpy(at(i), is_narrow(dtype) ? static_cast<const void*>(&bits) : &wide, size());
+    }
+  }
+  void* data() { return bytes_.data(); }
+  double operator[](size_t i) {
+    if (is_narrow(dtype_)) {
+      uint16_t bits;
+      std::memcpy(&bits, at(i), sizeof bits);
+      return number_of(bits, dtype_);
+    }
+    float v;
+    std::memcpy(&v, at(i), sizeof v);
+    return static_cast<double>(v);
+  }
+
+ private:
+  size_t size() const { return static_cast<size_t>(dtype_bytes(dtype_)); }
+  std::byte* at(size_t i) { return bytes_.data() + i * size(); }
+
+  DType dtype_;
+  std::vector<std::byte> bytes_;
+};
+
+/// Numbers of all sizes that fp32 has, half of them such that 16 bits round them at a tie.
+std::vector<double> numbers(int64_t count, DType towards, uint64_t seed) {
+  const Array mantissas = random_array({count}, seed), exponents = random_array({count}, seed + 1);
+  std::vector<double> values;
+  for (size_t i = 0; i < mantissas.data.size(); ++i) {
+    double v = mantissas.data[i] * std::ldexp(1.0, static_cast<int>(exponents.data[i] * 40.0));
+    const double down = rounded(v, towards);
+    if (i % 2 == 0 && std::isfinite(down)) {
+      v = down + unit_roundoff(towards) * std::ldexp(1.0, std::ilogb(down == 0.0 ? 1.0 : down));
+    }
+    values.push_back(rounded(v, DType::kF32));
+  }
+  return values;
+}
+
+void for_each_isa(const std::function<void()>& body) {
+  for_each_backend([&](DType dtype) {
+    if (dtype == DType::kF32) body();
+  });
+}
+
+TEST_CASE("conversions round to nearest, ties to even, between all pairs of dtypes") {
+  for_each_isa([] {
+    for (const DType from : kTypes)
+      for (const DType to : kTypes)
+        for (const int64_t count : {1, 7, 16, 1003, 200003}) {
+          CAPTURE(dtype_name(from), dtype_name(to), count);
+          const std::vector<double> values = numbers(count, is_narrow(to) ? to : DType::kBF16, 3);
+          Range source(from, values), target(to, static_cast<size_t>(count));
+          convert(source.data(), from, target.data(), to, count);
+          int64_t wrong = 0;
+          for (size_t i = 0; i < values.size(); ++i) wrong += target[i] != rounded(source[i], to);
+          REQUIRE(wrong == 0);
+        }
+  });
+}
+
+TEST_CASE("every 16-bit number survives fp32, and NaN stays NaN") {
+  for_each_isa([] {
+    for (const DType dtype : kNarrow) {
+      std::vector<uint16_t> all(1 << 16), back(1 << 16);
+      for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
+      std::vector<float> wide(1 << 16);
+      convert(all.data(), dtype, wide.data(), DType::kF32, 1 << 16);
+      convert(wide.data(), DType::kF32, back.data(), dtype, 1 << 16);
+      int64_t wrong = 0;
+      for (size_t i = 0; i < all.size(); ++i) {
+        const double number = number_of(all[i], dtype);
+        if (std::isnan(number))
+          wrong += !std::isnan(wide[i]) || !std::isnan(number_of(back[i], dtype));
+        else
+          wrong += static_cast<double>(wide[i]) != number || back[i] != all[i];
+      }
+      REQUIRE(wrong == 0);
+    }
+  });
+}
+
+TEST_CASE("a NaN whose bits are all low, overflow and infinity are converted rightly") {
+  for_each_isa([] {
+    const std::vector<float> edges{std::bit_cast<float>(0x7F800001U),
+                                   std::bit_cast<float>(0xFFFFFFFFU),
+                                   INFINITY,
+                                   -INFINITY,
+                                   3.39e38F,
+                                   -3.4028235e38F,
+                                   65519.99F,
+                                   65520.0F};
+    std::vector<uint16_t> bf16(8), f16(8);
+    convert(edges.data(), DType::kF32, bf16.data(), DType::kBF16, 8);
+    convert(edges.data(), DType::kF32, f16.data(), DType::kF16, 8);
+    const auto in_bf16 = [&](size_t i) { return number_of(bf16[i], DType::kBF16); };
+    const auto in_f16 = [&](size_t i) { return number_of(f16[i], DType::kF16); };
+    for (const size_t i : {0, 1}) REQUIRE((std::isnan(in_bf16(i)) && std::isnan(in_f16(i))));
+    REQUIRE((in_bf16(2) == INFINITY && in_f16(2) == INFINITY));
+    REQUIRE((in_bf16(3) == -INFINITY && in_f16(3) == -INFINITY));
+    REQUIRE((std::isfinite(in_bf16(4)) && in_bf16(5) == -INFINITY));
+    REQUIRE((in_f16(6) == 65504.0 && in_f16(7) == INFINITY));
+  });
+}
+
+TEST_CASE("add_into adds in fp32 and rounds once, for all pairs of dtypes") {
+  for_each_isa([] {
+    for (const DType to : kTypes)
+      for (const DType from : kTypes) {
+        constexpr int64_t kCount = 100003;
+        CAPTURE(dtype_name(to), dtype_name(from));
+        Range target(to, random_array({kCount}, 1).data),
+            source(from, random_array({kCount}, 2).data);
+        std::vector<double> expected;
+        for (size_t i = 0; i < kCount; ++i)
+          expected.push_back(
+              rounded(static_cast<double>(static_cast<float>(target[i] + source[i])), to));
+        add_into(target.data(), to, source.data(), from, kCount);
+        int64_t wrong = 0;
+        for (size_t i = 0; i < kCount; ++i) wrong += target[i] != expected[i];
+        REQUIRE(wrong == 0);
+      }
+  });
+}
+
+TEST_CASE("the sum of squares of 16-bit numbers has the bits that the same numbers have in fp32") {
+  for_each_isa([] {
+    for (const DType dtype : kNarrow)
+      for (const int64_t count :
+           {int64_t{0}, int64_t{5}, int64_t{32}, 3 * kNormBlock + 77, 100 * kNormBlock}) {
+        Range narrow(dtype, random_array({count}, 5).data),
+            wide(DType::kF32, static_cast<size_t>(count));
+        convert(narrow.data(), dtype, wide.data(), DType::kF32, count);
+        const double a = sum_of_squares(narrow.data(), dtype, count);
+        const double b = sum_of_squares(wide.data(), DType::kF32, count);
+        REQUIRE(std::memcmp(&a, &b, sizeof a) == 0);
+        REQUIRE((a > 0.0) == (count > 0));
+      }
+  });
+}
+
+TEST_CASE("dtypes that flat kernels do not know are refused by name") {
+  std::vector<int64_t> memory(8);
+  const auto message = [&](const std::function<void()>& body) {
+    try {
+      body();
+    } catch (const Error& e) {
+      REQUIRE(e.code() == ExitCode::kUnsupported);
+      return e.message();
+    }
+    return std::string("no error");
+  };
+  void* const p = memory.data();
+  REQUIRE(message([&] { convert(p, DType::kI32, p, DType::kF32, 4); }) ==
+          "the CPU kernels know no conversion in I32");
+  REQUIRE(message([&] { add_into(p, DType::kF64, p, DType::kF32, 4); }) ==
+          "the CPU kernels know no addition in F64");
+  REQUIRE(message([&] { sum_of_squares(p, DType::kU8, 4); }) ==
+          "the CPU kernels know no gradients in U8");
+  REQUIRE(
+      message([&] {
+        adam_update(
+            {.parameters = p, .gradients = p, .state1 = p, .state2 = p, .state_dtype = DType::kF16},
+            {}, {});
+      }) == "the optimizers keep no moments in F16");
+  REQUIRE(message([&] {
+            sgd_update({.parameters = p, .parameter_dtype = DType::kF16, .gradients = p}, {}, {});
+          }) == "the optimizers keep no parameters in F16");
+}
+
+}  // namespace
+}  // namespace ftrun::test

@@ -1,0 +1,337 @@
+// Optimizer steps on 16-bit gradients, with 16-bit copies of the parameters and with bf16 state.
+#include <cmath>
+#include <cstring>
+#include <functional>
+
+#include "rig.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun::test {
+namespace {
+
+constexpr int64_t kCount = 1003;
+using Floats = std::vector<float>;
+using Halves = std::vector<uint16_t>;
+
+Floats floats(int64_t count, uint64_t seed) {
+  const Array array = random_array({count}, seed);
+  return {array.data.begin(), array.data.end()};
+}
+
+Halves halves(const Floats& values, DType dtype) {
+  Halves out(values.size());
+  convert(values.data(), DType::kF32, out.data(), dtype, static_cast<int64_t>(values.size()));
+  return out;
+}
+
+Floats widened(const Halves& values, DType dtype) {
+  Floats out(values.size());
+  convert(values.data(), dtype, out.data(), DType::kF32, static_cast<int64_t>(values.size()));
+  return out;
+}
+
+template <class T>
+bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+
+void for_each_isa(const std::function<void()>& body) {
+  for_each_backend([&](DType dtype) {
+    if (dtype == DType::kF32) body();
+  });
+}
+
+/// The first or second optimizer with some decay.
+void step(bool adam, const FlatUpdate& update, const StepScalars& scalars) {
+  if (adam)
+    adam_update(update, {.weight_decay = 0.1F}, scalars);
+  else
+    sgd_update(update, {.momentum = 0.9F, .weight_decay = 0.1F, .nesterov = true}, scalars);
+}
+
+StepScalars scalars_of(int step) {
+  StepScalars s;
+  s.learning_rate = 3e-3F;
+  s.gradient_scale = 0.5F;
+  s.bias_correction1 = static_cast<float>(1.0 - std::pow(0.9, step + 1));
+  s.bias_correction2 = static_cast<float>(1.0 - std::pow(0.999, step + 1));
+  s.rounding_key = rounding_key(17, step);
+  return s;
+}
+
+TEST_CASE(
+    "a 16-bit gradient gives the bits that the same numbers in fp32 give, and the copy is "
+    "rounded") {
+  for_each_isa([] {
+    for (const bool adam : {true, false})
+      for (const DType gradient : {DType::kBF16, DType::kF16})
+        for (const DType copy : {DType::kBF16, DType::kF16}) {
+          CAPTURE(adam, dtype_name(gradient), dtype_name(copy));
+          const Halves g = halves(floats(kCount, 1), gradient);
+          const Floats wide = widened(g, gradient);
+          Floats p = floats(kCount, 2), m(kCount, 0.25F), v(kCount, 0.5F);
+          Floats p2 = p, m2 = m, v2 = v;
+          Halves c(kCount);
+          step(adam,
+               {.parameters = p.data(),
+                .gradients = g.data(),
+                .gradient_dtype = gradient,
+                .state1 = m.data(),
+                .state2 = v.data(),
+                .copy = c.data(),
+                .copy_dtype = copy,
+                .count = kCount},
+               scalars_of(0));
+          step(adam,
+               {.parameters = p2.data(),
+                .gradients = wide.data(),
+                .state1 = m2.data(),
+                .state2 = v2.data(),
+                .count = kCount},
+               scalars_of(0));
+          REQUIRE(same_bits(p, p2));
+          REQUIRE(same_bits(m, m2));
+          REQUIRE(same_bits(v, v2));
+          REQUIRE(same_bits(c, halves(p, copy)));
+        }
+  });
+}
+
+TEST_CASE("20 steps on bf16 gradients give what torch.optim makes of the same gradients") {
+  for_each_isa([] {
+    OptimizerCase c{floats(kCount, 1), {}, 3e-3, 0.1};
+    std::vector<Halves> gradients;
+    for (int i = 0; i < 20; ++i) {
+      gradients.push_back(halves(floats(kCount, 100 + static_cast<uint64_t>(i)), DType::kBF16));
+      Floats half = widened(gradients.back(), DType::kBF16);
+      for (float& x : half) x *= 0.5F;  // the gradient scale
+      c.gradients.push_back(half);
+    }
+    Floats p = c.parameters, m(kCount, 0.0F), v(kCount, 0.0F);
+    for (int i = 0; i < 20; ++i)
+      step(true,
+           {.parameters = p.data(),
+            .gradients = gradients[static_cast<size_t>(i)].data(),
+            .gradient_dtype = DType::kBF16,
+            .state1 = m.data(),
+            .state2 = v.data(),
+            .count = kCount},
+           scalars_of(i));
+    const Floats expected = oracle_adam(c, true, 0.9, 0.999, 1e-8);
+    REQUIRE(relative_error({{kCount}, {p.begin(), p.end()}},
+                           {{kCount}, {expected.begin(), expected.end()}}) < 1e-6);
+  });
+}
+
+TEST_CASE("a copy in fp32 has the parameters' bits, wherever it begins") {
+  for_each_isa([] {
+    for (const size_t shift : {0, 1, 5}) {
+      Floats p = floats(kCount, 2), copy(kCount + 16, 0.0F);
+      const Floats g = floats(kCount, 1);
+      sgd_update({.parameters = p.data(),
+                  .gradients = g.data(),
+                  .copy = copy.data() + shift,
+                  .copy_dtype = DType::kF32,
+                  .count = kCount},
+                 {.weight_decay = 0.1F}, scalars_of(0));
+      REQUIRE(std::memcmp(copy.data() + shift, p.data(), p.size() * sizeof(float)) == 0);
+      REQUIRE(copy[shift + kCount] == 0.0F);
+    }
+  });
+}
+
+// --- stochastic rounding -------------------------------------------------------------------------
+
+/// Parameters and state of one optimizer, all in bf16.
+struct State {
+  explicit State(int64_t count)
+      : p(halves(floats(count, 2), DType::kBF16)),
+        m(halves(floats(count, 3), DType::kBF16)),
+        v(halves(Floats(static_cast<size_t>(count), 0.37F), DType::kBF16)),
+        g(halves(floats(count, 4), DType::kBF16)) {}
+
+  /// Updates elements [begin, end), which are numbers first_index + begin, ... of the model.
+  void update(bool adam, int64_t begin, int64_t end, int64_t first_index,
+              const StepScalars& scalars) {
+    step(adam,
+         {.parameters = p.data() + begin,
+          .parameter_dtype = DType::kBF16,
+          .gradients = g.data() + begin,
+          .gradient_dtype = DType::kBF16,
+          .state1 = m.data() + begin,
+          .state2 = v.data() + begin,
+          .state_dtype = DType::kBF16,
+          .count = end - begin,
+          .first_index = first_index + begin},
+         scalars);
+  }
+
+  Halves p, m, v, g;
+};
+
+/// The same step with fp32 results.
+struct Exact {
+  Exact(const State& s, bool adam, const StepScalars& scalars)
+      : p(widened(s.p, DType::kBF16)),
+        m(widened(s.m, DType::kBF16)),
+        v(widened(s.v, DType::kBF16)) {
+    step(adam,
+         {.parameters = p.data(),
+          .gradients = s.g.data(),
+          .gradient_dtype = DType::kBF16,
+          .state1 = m.data(),
+          .state2 = v.data(),
+          .count = static_cast<int64_t>(p.size())},
+         scalars);
+  }
+  Floats p, m, v;
+};
+
+/// Adds the rounding errors, in steps of bf16, to `errors`; requires that each is less than a step.
+void add_errors(const Halves& actual, const Floats& exact, std::vector<double>& errors) {
+  for (size_t i = 0; i < exact.size(); ++i) {
+    const double x = static_cast<double>(exact[i]);
+    const double unit = std::ldexp(1.0, std::ilogb(x) - 7);
+    const double error = (number_of(actual[i], DType::kBF16) - x) / unit;
+    if (!(std::abs(error) < 1.0)) FAIL("rounded by " << error << " steps");
+    errors.push_back(error);
+  }
+}
+
+double mean_of(const std::vector<double>& v) {
+  double sum = 0.0;
+  for (const double x : v) sum += x;
+  return sum / static_cast<double>(v.size());
+}
+
+/// Mean of a[i] b[i + shift]: 0 but for chance when they are independent.
+double correlation(const std::vector<double>& a, const std::vector<double>& b, size_t shift) {
+  double sum = 0.0;
+  for (size_t i = 0; i + shift < a.size(); ++i) sum += a[i] * b[i + shift];
+  return sum / static_cast<double>(a.size());
+}
+
+TEST_CASE("bf16 state is rounded to a neighbour, without bias and without pattern") {
+  constexpr int64_t kMany = 200000;
+  for (const bool adam : {true, false}) {
+    CAPTURE(adam);
+    std::vector<double> p, m, v;
+    for (int i = 0; i < 2; ++i) {
+      State state(kMany);
+      StepScalars scalars = scalars_of(0);
+      const Exact exact(state, adam, scalars);
+      scalars.rounding_key = rounding_key(17, i);
+      state.update(adam, 0, kMany, 1 << 20, scalars);
+      add_errors(state.p, exact.p, p);
+      add_errors(state.m, exact.m, m);
+      if (adam) add_errors(state.v, exact.v, v);
+    }
+    // An error has variance 1/6 at most: 5 standard deviations.
+    const double bound = 5.0 * std::sqrt(1.0 / 6.0 / (2.0 * kMany));
+    std::vector<std::vector<double>*> all{&p, &m};
+    if (adam) all.push_back(&v);
+    for (const auto* a : all) {
+      REQUIRE(std::abs(mean_of(*a)) < bound);
+      // Neighbours, other lanes, other blocks, and the next step (kMany elements later).
+      for (const size_t shift : {1, 8, 16, 1 << 16, static_cast<int>(kMany)})
+        REQUIRE(std::abs(correlation(*a, *a, shift)) < bound);
+      for (const auto* b : all)
+        if (a != b) REQUIRE(std::abs(correlation(*a, *b, 0)) < bound);
+    }
+    // It is no rounding to nearest either.
+    double largest = 0.0;
+    for (const double error : p) largest = std::max(largest, std::abs(error));
+    REQUIRE(largest > 0.99);
+  }
+}
+
+TEST_CASE("stochastic rounding does not depend on threads, on cuts or on the processor") {
+  constexpr int64_t kMany = 300001, kFirst = 65500;
+  for (const bool adam : {true, false}) {
+    CAPTURE(adam);
+    State whole(kMany);
+    whole.update(adam, 0, kMany, kFirst, scalars_of(0));
+    for_each_isa([&] {
+      for (const int threads : {1, 2, 3}) {
+        set_kernel_threads(threads);
+        State cut(kMany);
+        int64_t begin = 0;
+        for (const int64_t end : {int64_t{1}, int64_t{36}, int64_t{37}, int64_t{131072}, kMany}) {
+          cut.update(adam, begin, end, kFirst, scalars_of(0));
+          begin = end;
+        }
+        REQUIRE(same_bits(cut.p, whole.p));
+        REQUIRE(same_bits(cut.m, whole.m));
+        REQUIRE(same_bits(cut.v, whole.v));
+      }
+      set_kernel_threads(2);
+    });
+    State elsewhere(kMany), later(kMany);
+    elsewhere.update(adam, 0, kMany, kFirst + 1, scalars_of(0));
+    StepScalars next = scalars_of(0);
+    next.rounding_key = rounding_key(17, 1);
+    later.update(adam, 0, kMany, kFirst, next);
+    REQUIRE_FALSE(same_bits(elsewhere.p, whole.p));
+    REQUIRE_FALSE(same_bits(later.p, whole.p));
+  }
+}
+
+// Each step moves a parameter of 1 by a sixteenth of bf16's step: rounded to nearest, never.
+TEST_CASE("steps too small for bf16 move parameters by what they add up to") {
+  constexpr int64_t kMany = 20000;
+  Halves p = halves(Floats(kMany, 1.0F), DType::kBF16);
+  const Floats g(kMany, 0x1p-12F);
+  for (int i = 0; i < 100; ++i) {
+    StepScalars scalars;
+    scalars.learning_rate = 1.0F;
+    scalars.rounding_key = rounding_key(3, i);
+    sgd_update({.parameters = p.data(),
+                .parameter_dtype = DType::kBF16,
+                .gradients = g.data(),
+                .count = kMany},
+               {}, scalars);
+  }
+  double sum = 0.0;
+  for (const float x : widened(p, DType::kBF16)) sum += static_cast<double>(x);
+  REQUIRE(sum / kMany == Approx(1.0 - 100 * 0x1p-12).margin(5e-4));
+}
+
+TEST_CASE("NaN and infinity stay what they are in bf16 state") {
+  for_each_isa([] {
+    Halves p = halves({NAN, 1.0F, 1.0F, 1.0F}, DType::kBF16);
+    const Floats g{1.0F, -INFINITY, INFINITY, NAN};
+    StepScalars scalars;
+    scalars.learning_rate = 1.0F;
+    sgd_update({.parameters = p.data(),
+                .parameter_dtype = DType::kBF16,
+                .gradients = g.data(),
+                .count = 4},
+               {}, scalars);
+    const Floats out = widened(p, DType::kBF16);
+    REQUIRE(std::isnan(out[0]));
+    REQUIRE(out[1] == INFINITY);
+    REQUIRE(out[2] == -INFINITY);
+    REQUIRE(std::isnan(out[3]));
+  });
+}
+
+TEST_CASE("a bf16 copy of bf16 parameters is the parameters") {
+  State state(kCount);
+  Halves copy(kCount);
+  step(true,
+       {.parameters = state.p.data(),
+        .parameter_dtype = DType::kBF16,
+        .gradients = state.g.data(),
+        .gradient_dtype = DType::kBF16,
+        .state1 = state.m.data(),
+        .state2 = state.v.data(),
+        .state_dtype = DType::kBF16,
+        .copy = copy.data(),
+        .count = kCount},
+       scalars_of(0));
+  REQUIRE(same_bits(copy, state.p));
+}
+
+}  // namespace
+}  // namespace ftrun::test

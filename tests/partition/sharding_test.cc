@@ -1,0 +1,124 @@
+#include "partition/sharding.h"
+
+#include <algorithm>
+#include <random>
+
+#include "random_model.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using fixtures::random_model;
+using fixtures::tiny_llama;
+
+TEST_CASE("small tensors get units of their own beside their layer's") {
+  const ModelDescription model = tiny_llama(true);
+  CHECK(partition_text(build_units(model, UnitGranularity::kLayer, {48, INT64_MAX})) ==
+        "unit 0 embed: 8192 elements (5376 in 1 tensor), layers 0,3\n"
+        "unit 1 layers.0.small: 4096 elements (96 in 2 tensors), layers 1\n"
+        "unit 2 layers.0: 20480 elements (17088 in 7 tensors), layers 1\n"
+        "unit 3 layers.1.small: 4096 elements (96 in 2 tensors), layers 2\n"
+        "unit 4 layers.1: 20480 elements (17088 in 7 tensors), layers 2\n"
+        "unit 5 head.small: 4096 elements (48 in 1 tensor), layers 3\n");
+}
+
+TEST_CASE("a model has one small unit where everything else is one unit") {
+  CHECK(partition_text(build_units(tiny_llama(true), UnitGranularity::kModel, {48, INT64_MAX})) ==
+        "unit 0 model: 40960 elements (39552 in 15 tensors), layers 0,1,2,3\n"
+        "unit 1 model.small: 4096 elements (240 in 5 tensors), layers 1,2,3\n");
+}
+
+TEST_CASE("small tensors stop being small where all of them together would pass the limit") {
+  const auto small_tensors = [](int64_t total) {
+    size_t count = 0;
+    for (const Unit& unit :
+         build_units(tiny_llama(true), UnitGranularity::kLayer, {48, total}).units)
+      if (unit.small) count += unit.slices.size();
+    return count;
+  };
+  CHECK(small_tensors(240) == 5);
+  CHECK(small_tensors(239) == 4);
+  CHECK(small_tensors(100) == 2);
+  CHECK(small_tensors(47) == 0);
+}
+
+TEST_CASE("a fused parameter is small when each of its tensors is") {
+  // Rows of k and v have 768 elements, those of q 2304.
+  const auto small_of = [](int64_t threshold) {
+    std::vector<std::string> names;
+    const ModelDescription model = tiny_llama(true);
+    for (const Unit& unit : build_units(model, UnitGranularity::kLayer, {threshold, 20'000}).units)
+      for (const Slice& slice : unit.slices)
+        if (unit.small) names.push_back(model.tensor(slice.tensor).name);
+    return names;
+  };
+  CHECK(std::none_of(small_of(2303).begin(), small_of(2303).end(), [](const std::string& name) {
+    return name.find("_proj") != std::string::npos;
+  }));
+  const std::vector<std::string> names = small_of(2304);
+  CHECK(std::count(names.begin(), names.end(), "model.layers.0.self_attn.k_proj.weight") == 1);
+}
+
+TEST_CASE("one rank, or no sharding, cuts nothing") {
+  const Partition partition = build_units(tiny_llama(false));
+  for (const Sharding& sharding : {Sharding(partition), Sharding(partition, {1, 0}, true)}) {
+    for (const Unit& unit : partition.units) {
+      CHECK_FALSE(sharding.cut(unit.id));
+      CHECK(sharding.held(unit.id) == unit.padded);
+      CHECK(sharding.whole(unit.id) == unit.padded);
+      CHECK(sharding.begin(unit.id) == 0);
+      CHECK(sharding.own(unit.id) == ShardRange{0, unit.padded});
+    }
+    CHECK(sharding.held_layout(FlatOrder::kForward).offset ==
+          flat_layout(partition, FlatOrder::kForward).offset);
+  }
+}
+
+TEST_CASE("a unit of five blocks on two ranks: three and two, whole copies of six") {
+  const Partition partition = build_units(tiny_llama(false));
+  const Sharding first(partition, {2, 0}, true);
+  const Sharding second(partition, {2, 1}, true);
+  REQUIRE(partition.unit(1).padded == 5 * kUnitBlock);
+  CHECK(first.held(1) == 3 * kUnitBlock);
+  CHECK(first.whole(1) == 6 * kUnitBlock);
+  CHECK(first.own(1) == ShardRange{0, 3 * kUnitBlock});
+  CHECK(second.begin(1) == 3 * kUnitBlock);
+  CHECK(second.own(1) == ShardRange{3 * kUnitBlock, 5 * kUnitBlock});
+  CHECK(second.held_layout(FlatOrder::kForward).total == (1 + 3 + 3 + 1) * kUnitBlock);
+  CHECK(second.whole_layout(FlatOrder::kBackward).offset[0] == (6 + 6 + 2) * kUnitBlock);
+}
+
+TEST_CASE("the parts of all ranks cover each unit once; small units only where they are cut too") {
+  std::mt19937_64 random(77);
+  for (int round = 0; round < 60; ++round) {
+    const ModelDescription model = random_model(random);
+    const Partition partition =
+        build_units(model, static_cast<UnitGranularity>(round % 3), {90, INT64_MAX});
+    const int count = 2 + round % 5;
+    const bool cut_small = round % 2 == 0;
+    for (const Unit& unit : partition.units) {
+      int64_t end = 0;
+      for (int index = 0; index < count; ++index) {
+        const Sharding sharding(partition, {count, index}, cut_small);
+        REQUIRE(sharding.cut(unit.id) == (cut_small || !unit.small));
+        if (!sharding.cut(unit.id)) {
+          REQUIRE(sharding.own(unit.id) == ShardRange{0, unit.padded});
+          end = unit.padded;
+          continue;
+        }
+        REQUIRE(sharding.own(unit.id).begin == end);
+        end = sharding.own(unit.id).end;
+        REQUIRE(sharding.own(unit.id).size() <= sharding.held(unit.id));
+        REQUIRE(sharding.begin(unit.id) == index * sharding.held(unit.id));
+        REQUIRE(sharding.held(unit.id) * count == sharding.whole(unit.id));
+        REQUIRE(sharding.whole(unit.id) >= unit.padded);
+      }
+      REQUIRE(end == unit.padded);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ftrun

@@ -1,0 +1,140 @@
+#pragma once
+
+#include <initializer_list>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "interpreter.h"
+
+namespace ftrun::fixtures {
+
+template <typename T>
+T pick(std::mt19937_64& random, std::initializer_list<T> values) {
+  return *(values.begin() + static_cast<std::ptrdiff_t>(random() % values.size()));
+}
+
+inline bool decays_matrices(const TensorInfo& tensor) {
+  return tensor.shape.size() > 1;
+}
+
+/// A model and everything that may be chosen for its step.
+struct Choice {
+  Built built;
+  StepOptions options;
+  Mesh mesh;
+  ModelConfig config;
+
+  std::vector<Step> steps() const {
+    std::vector<Step> all;
+    for (int r = 0; r < mesh.ranks(); ++r) {
+      StepOptions mine = options;
+      mine.state.shard = {mesh.shards, r % mesh.shards};
+      mine.state.replicas = mesh.replicas;
+      mine.state.replica = r / mesh.shards;
+      all.push_back(build_training_step(built.model, built.partition, mine));
+    }
+    return all;
+  }
+
+  std::string text() const {
+    const StateOptions& s = options.state;
+    return cat("stage ", s.stage, ", ", mesh.shards, " shards x ", mesh.replicas, " replicas, nodes of ", s.node, ", ",
+               options.micro_batches, " micro-batches, parameters on ", tier_name(s.parameter_tier),
+               ", optimizer on ", tier_name(s.optimizer_tier), " (", s.optimizer_ratio,
+               "), compute ", dtype_name(built.model.dtypes.compute), ", gradients ",
+               dtype_name(built.model.dtypes.gradients), ", travel as ",
+               dtype_name(s.communication), ", master ", dtype_name(s.master), ", buckets ",
+               options.bucket_elements, "/", options.gather_bucket_elements, ", prefetch ",
+               options.prefetch_elements, ", live ", options.max_live_elements, ", reuse ",
+               options.reuse_distance, options.overlap ? ", overlap" : "",
+               options.offload_activations ? ", activations" : "");
+  }
+};
+
+inline ModelDtypes random_dtypes(std::mt19937_64& random) {
+  ModelDtypes dtypes;
+  dtypes.compute = pick(random, {DType::kF32, DType::kBF16, DType::kF16});
+  dtypes.gradients = random() % 2 == 0 ? dtypes.compute : DType::kF32;
+  return dtypes;
+}
+
+inline RecomputeOptions random_recompute(std::mt19937_64& random) {
+  RecomputeOptions recompute;
+  recompute.policy.level =
+      pick(random, {RecomputeLevel::kNone, RecomputeLevel::kSelective, RecomputeLevel::kFull});
+  recompute.every = static_cast<int64_t>(1 + random() % 2);
+  return recompute;
+}
+
+inline Built random_built(std::mt19937_64& random, const ModelConfig& config) {
+  Built built;
+  const BatchShape batch{static_cast<int64_t>(1 + random() % 2), 4};
+  built.model =
+      build_model(config, batch, Mode::kTrain, random_dtypes(random), random_recompute(random));
+  const SmallTensors small{pick<int64_t>(random, {0, 0, 64, 500}),
+                           random() % 3 == 0 ? int64_t{200} : INT64_MAX};
+  built.partition = build_units(built.model, kGranularities[random() % 3], small);
+  return built;
+}
+
+inline void choose_tiers(std::mt19937_64& random, StateOptions& state) {
+  const auto tier = [&] { return pick(random, {Tier::kDevice, Tier::kHost, Tier::kNvme}); };
+  if (state.stage > 0) state.optimizer_tier = tier();
+  if (state.stage == 3) state.parameter_tier = tier();
+  if (state.stage == 3) state.optimizer_ratio = pick(random, {1.0, 1.0, 0.5, 0.01});
+  state.update_elements = kUnitBlock * static_cast<int64_t>(1 + random() % 3);
+}
+
+inline StepOptions random_options(std::mt19937_64& random, const Built& built, Mesh mesh) {
+  StepOptions options;
+  options.micro_batches = static_cast<int32_t>(1 + random() % 3);
+  StateOptions& state = options.state;
+  state.stage =
+      mesh.replicas > 1 ? static_cast<int>(1 + random() % 3) : static_cast<int>(random() % 4);
+  state.reduce_scatter = random() % 3 != 0;
+  const ModelDtypes& dtypes = built.model.dtypes;
+  state.communication = pick(random, {dtypes.gradients, dtypes.compute, DType::kF32});
+  state.master = dtypes.compute == DType::kBF16 && random() % 3 == 0 ? DType::kBF16 : DType::kF32;
+  state.states = random() % 4 == 0 ? DType::kBF16 : DType::kF32;
+  state.optimizer_states = static_cast<int32_t>(random() % 3);
+  state.decays = decays_matrices;
+  choose_tiers(random, state);
+  const auto size = [&] { return pick<int64_t>(random, {1, 5000, 10'000, 30'000, 1'000'000}); };
+  options.bucket_elements = size();
+  options.gather_bucket_elements = size();
+  options.prefetch_elements = pick<int64_t>(random, {0, 5000, 20'000, 1'000'000});
+  options.max_live_elements = pick<int64_t>(random, {1, 20'000, 40'000, 1'000'000});
+  options.reuse_distance = pick<int64_t>(random, {0, 0, 10'000, 40'000, 1'000'000});
+  options.overlap = random() % 3 != 0;
+  options.offload_activations = random() % 3 == 0;
+  return options;
+}
+
+inline int random_divisor(std::mt19937_64& random, int number) {
+  const int divisor = static_cast<int>(1 + random() % static_cast<uint64_t>(number));
+  return number % divisor == 0 ? divisor : random_divisor(random, number);
+}
+
+inline Choice random_choice(std::mt19937_64& random) {
+  Mesh mesh{static_cast<int>(1 + random() % 4), static_cast<int>(1 + random() % 2)};
+  ModelConfig config = random_config(random);
+  Built built = random_built(random, config);
+  StepOptions options = random_options(random, built, mesh);
+  mesh.node = options.state.node = random_divisor(random, mesh.shards);
+  return {std::move(built), std::move(options), mesh, std::move(config)};
+}
+
+/// The plainest program of the same mesh: nothing sharded, bucketed, overlapped or moved.
+inline Choice plain(const Choice& choice) {
+  Choice out = choice;
+  out.mesh = {choice.mesh.ranks(), 1};
+  out.options = {
+      .micro_batches = choice.options.micro_batches, .bucket_elements = 1, .overlap = false};
+  out.options.state.optimizer_states = choice.options.state.optimizer_states;
+  out.options.state.communication = choice.built.model.dtypes.gradients;
+  out.options.state.decays = choice.options.state.decays;
+  return out;
+}
+
+}  // namespace ftrun::fixtures

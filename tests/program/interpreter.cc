@@ -1,0 +1,449 @@
+#include "interpreter.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace ftrun::fixtures {
+namespace {
+
+constexpr uint64_t kTail = 0x9E3779B97F4A7C15ULL;
+
+uint64_t mix(uint64_t a, uint64_t b) {
+  uint64_t x = a * 0xBF58476D1CE4E5B9ULL + b + 0x94D049BB133111EBULL;
+  x ^= x >> 31;
+  x *= 0xD6E8FEB86659FD93ULL;
+  return x ^ (x >> 29);
+}
+
+/// A collective as the members of its group must agree on it.
+std::string meeting(const Program& program, const Instr& instr) {
+  std::string text = cat(instr_label(instr), " ", dtype_name(instr.dtype));
+  for (const Range& range : instr.reads) text += cat(" ", range.bytes);
+  for (const Range& range : instr.writes) text += cat(" ", range.bytes);
+  return cat(text, " ", program.at(instr.writes[0].buffer).name);
+}
+
+}  // namespace
+
+Interpreter::Interpreter(const Built& built, std::vector<Step> steps, Mesh mesh)
+    : built_(built), mesh_(mesh) {
+  require(static_cast<int>(steps.size()) == mesh.ranks(), "a program for each rank");
+  for (size_t r = 0; r < steps.size(); ++r) {
+    Rank rank;
+    rank.step = std::move(steps[r]);
+    rank.shard = static_cast<int>(r) % mesh.shards;
+    rank.replica = static_cast<int>(r) / mesh.shards;
+    const Program& program = rank.step.program;
+    for (const Buffer& buffer : program.buffers)
+      rank.persistent.emplace_back(buffer.persistent ? static_cast<size_t>(buffer.bytes / 2) : 0,
+                                   0);
+    for (size_t b = 0; b < program.buffers.size(); ++b) {
+      const Buffer& buffer = program.buffers[b];
+      if (!buffer.persistent) continue;
+      const Cells all = cells(rank, {static_cast<BufferId>(b), 0, buffer.bytes});
+      for (int64_t e = 0; e < all.count; ++e) write(all, e, 0);
+    }
+    for (size_t a = 0; a < kArenaCount; ++a)
+      rank.arenas[a].resize(static_cast<size_t>(program.arena_bytes[a] / 2 + 1));
+    for (size_t i = 0; i < program.instrs.size(); ++i)
+      rank.lanes[static_cast<size_t>(program.instrs[i].lane)].push_back(static_cast<InstrId>(i));
+    ranks_.push_back(std::move(rank));
+  }
+  for (const Unit& unit : built.partition.units) {
+    std::vector<char> marks(static_cast<size_t>(unit.padded), 0);
+    for (const Slice& slice : unit.slices)
+      std::fill_n(marks.begin() + slice.position_in_unit, slice.extent, 1);
+    is_tensor_.push_back(std::move(marks));
+  }
+}
+
+// Memory.
+
+Interpreter::Cells Interpreter::cells(Rank& rank, const Range& range, DType dtype) const {
+  const Buffer& buffer = rank.step.program.at(range.buffer);
+  const int64_t size = std::max<int64_t>(1, dtype_bytes(dtype) / 2);
+  const int64_t count = (range.bytes / 2 + size - 1) / size;
+  if (buffer.persistent)
+    return {rank.persistent[static_cast<size_t>(range.buffer)].data() + range.offset / 2, size,
+            count};
+  auto& arena = rank.arenas[static_cast<size_t>(arena_of(buffer))];
+  return {arena.data() + (buffer.arena_offset + range.offset) / 2, size, count};
+}
+
+Interpreter::Cells Interpreter::cells(Rank& rank, const Range& range) const {
+  return cells(rank, range, rank.step.program.at(range.buffer).dtype);
+}
+
+uint64_t Interpreter::read(const Cells& cells, int64_t element) {
+  const uint64_t* at = cells.at + element * cells.size;
+  uint64_t value = at[0];
+  for (int64_t k = 1; k < cells.size; ++k)
+    if (at[k] != at[0] + static_cast<uint64_t>(k) * kTail) value = mix(value, at[k]);  // garbage
+  return value;
+}
+
+void Interpreter::write(const Cells& cells, int64_t element, uint64_t value) {
+  uint64_t* at = cells.at + element * cells.size;
+  for (int64_t k = 0; k < cells.size; ++k) at[k] = value + static_cast<uint64_t>(k) * kTail;
+}
+
+bool Interpreter::is_tensor(UnitId unit, int64_t element) const {
+  return is_tensor_[static_cast<size_t>(unit)][static_cast<size_t>(element)] != 0;
+}
+
+void Interpreter::load() {
+  for (Rank& rank : ranks_) {
+    for (const StatePiece& piece : rank.step.pieces) {
+      const Cells to = cells(rank, piece.range);
+      require(to.count == piece.end - piece.begin, "a piece is as long as its range");
+      for (int64_t e = 0; e < to.count; ++e) {
+        const int64_t element = piece.begin + e;
+        const bool weight = piece.state < 0 && is_tensor(piece.unit, element);
+        const auto place = static_cast<uint64_t>(element);
+        write(to, e, weight ? mix(static_cast<uint64_t>(piece.unit), place) : 0);
+      }
+    }
+  }
+}
+
+std::vector<std::vector<uint64_t>> Interpreter::state(int32_t kind, std::string& fault) const {
+  std::vector<std::vector<uint64_t>> values;
+  std::vector<std::vector<char>> held;
+  for (const Unit& unit : built_.partition.units) {
+    values.emplace_back(static_cast<size_t>(unit.padded), 0);
+    held.emplace_back(static_cast<size_t>(unit.padded), 0);
+  }
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    Rank& rank = const_cast<Rank&>(ranks_[r]);
+    for (const StatePiece& piece : rank.step.pieces) {
+      // Working copies must say the same as what they are made of.
+      const bool same = piece.state == StatePiece::kWorking && kind == StatePiece::kParam;
+      if (piece.state != kind && !same) continue;
+      const Cells from = cells(rank, piece.range);
+      for (int64_t e = 0; e < from.count; ++e) {
+        if (!is_tensor(piece.unit, piece.begin + e)) continue;
+        const auto unit = static_cast<size_t>(piece.unit);
+        const auto at = static_cast<size_t>(piece.begin + e);
+        const uint64_t value = read(from, e);
+        if (held[unit][at] != 0 && values[unit][at] != value && fault.empty())
+          fault = cat("rank ", r, " holds another element ", at, " of state ", kind, " of unit ",
+                      unit, " than a rank before it");
+        values[unit][at] = value;
+        held[unit][at] = 1;
+      }
+    }
+  }
+  for (const Unit& unit : built_.partition.units)
+    for (int64_t e = 0; e < unit.padded; ++e)
+      if (is_tensor(unit.id, e) &&
+          held[static_cast<size_t>(unit.id)][static_cast<size_t>(e)] == 0 && fault.empty())
+        fault = cat("no rank holds element ", e, " of state ", kind, " of unit ", unit.id);
+  return values;
+}
+
+std::vector<uint64_t> Interpreter::loss(int r) const {
+  Rank& rank = const_cast<Rank&>(ranks_[static_cast<size_t>(r)]);
+  const BufferId buffer = buffer_named(rank.step.program, buffer_names::kLoss);
+  const Cells from = cells(rank, {buffer, 0, rank.step.program.at(buffer).bytes});
+  std::vector<uint64_t> values;
+  for (int64_t e = 0; e < from.count; ++e) values.push_back(read(from, e));
+  return values;
+}
+
+const std::vector<InstrId>& Interpreter::compute_order(int rank) const {
+  return ranks_[static_cast<size_t>(rank)].computed;
+}
+
+// Lanes.
+
+std::string Interpreter::run(std::mt19937_64& random, bool finite) {
+  finite_ = finite;
+  fault_.clear();
+  ++step_;
+  for (Rank& rank : ranks_) {
+    rank.next.fill(0);
+    rank.done.assign(rank.step.program.instrs.size(), 0);
+    rank.computed.clear();
+    rank.decided = false;
+    for (auto& arena : rank.arenas)
+      for (uint64_t& cell : arena) cell = random();
+  }
+  // Lanes with a high rank run whenever they can, those with a low one only when nothing else may.
+  std::vector<std::array<uint64_t, kLaneCount>> priority(ranks_.size());
+  for (auto& lanes : priority)
+    for (uint64_t& value : lanes) value = random() % 1000;
+  const uint64_t whims = random() % 3;  // how often chance decides instead
+  for (;;) {
+    std::vector<std::pair<size_t, size_t>> candidates;
+    for (size_t r = 0; r < ranks_.size(); ++r)
+      for (size_t lane = 0; lane < kLaneCount; ++lane)
+        if (ready(r, lane)) candidates.emplace_back(r, lane);
+    if (!fault_.empty()) return fault_;
+    if (candidates.empty()) return stuck();
+    auto chosen = std::max_element(candidates.begin(), candidates.end(), [&](auto a, auto b) {
+      return priority[a.first][a.second] < priority[b.first][b.second];
+    });
+    if (random() % 4 < whims)
+      chosen = candidates.begin() + static_cast<std::ptrdiff_t>(random() % candidates.size());
+    execute(chosen->first, chosen->second);
+    if (!fault_.empty()) return fault_;
+  }
+}
+
+/// "" when every lane has come to its end.
+std::string Interpreter::stuck() const {
+  std::string text;
+  for (size_t r = 0; r < ranks_.size(); ++r)
+    for (size_t lane = 0; lane < kLaneCount; ++lane)
+      if (const Instr* next = next_of(ranks_[r], lane))
+        text += cat(text.empty() ? "nothing can go on: " : ", ", "rank ", r, " stands before ",
+                    where(ranks_[r], *next));
+  return text;
+}
+
+std::string Interpreter::where(const Rank& rank, const Instr& instr) const {
+  return cat("instruction ", &instr - rank.step.program.instrs.data(), " (", instr_label(instr),
+             ")");
+}
+
+void Interpreter::fail(const std::string& fault) {
+  if (fault_.empty()) fault_ = fault;
+}
+
+const Instr* Interpreter::next_of(const Rank& rank, size_t lane) const {
+  const auto& list = rank.lanes[lane];
+  if (rank.next[lane] == list.size()) return nullptr;
+  return &rank.step.program.instrs[static_cast<size_t>(list[rank.next[lane]])];
+}
+
+bool Interpreter::waits_done(const Rank& rank, const Instr& instr) const {
+  return std::all_of(instr.waits.begin(), instr.waits.end(),
+                     [&](InstrId wait) { return rank.done[static_cast<size_t>(wait)] != 0; });
+}
+
+std::vector<size_t> Interpreter::group_of(size_t rank, CommGroup group) const {
+  std::vector<size_t> members;
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    const bool shard = ranks_[r].replica == ranks_[rank].replica;
+    const bool replica = ranks_[r].shard == ranks_[rank].shard;
+    const auto node = static_cast<size_t>(mesh_.node);
+    if (group == CommGroup::kData || (group == CommGroup::kShard && shard) ||
+        (group == CommGroup::kReplica && replica) ||
+        (group == CommGroup::kNode && r / node == rank / node))
+      members.push_back(r);
+  }
+  return members;
+}
+
+bool Interpreter::ready(size_t r, size_t lane) {
+  Rank& rank = ranks_[r];
+  const Instr* next = next_of(rank, lane);
+  if (next == nullptr || !waits_done(rank, *next)) return false;
+  if (next->if_finite && !rank.decided)
+    fail(cat("rank ", r, ": ", where(rank, *next), " starts before the decision"));
+  if (next->group == CommGroup::kNone || (next->if_finite && !finite_)) return true;
+  for (const size_t other : group_of(r, next->group)) {
+    const Instr* theirs = next_of(ranks_[other], lane);
+    if (theirs == nullptr || theirs->group != next->group || !waits_done(ranks_[other], *theirs) ||
+        (theirs->if_finite && !ranks_[other].decided))
+      return false;
+  }
+  return true;
+}
+
+void Interpreter::finish(Rank& rank, size_t lane) {
+  const InstrId id = rank.lanes[lane][rank.next[lane]++];
+  rank.done[static_cast<size_t>(id)] = 1;
+  if (lane == static_cast<size_t>(Lane::kCompute)) rank.computed.push_back(id);
+}
+
+void Interpreter::execute(size_t r, size_t lane) {
+  Rank& rank = ranks_[r];
+  const Instr& instr = *next_of(rank, lane);
+  if (instr.if_finite && !finite_) return finish(rank, lane);
+  if (instr.group == CommGroup::kNone) {
+    run_instr(r, instr);
+    return finish(rank, lane);
+  }
+  const std::vector<size_t> members = group_of(r, instr.group);
+  for (const size_t other : members) {
+    const Instr& theirs = *next_of(ranks_[other], lane);
+    const std::string mine = meeting(rank.step.program, instr);
+    const std::string found = meeting(ranks_[other].step.program, theirs);
+    if (mine != found)
+      return fail(cat("rank ", r, " enters ", mine, ", rank ", other, " enters ", found));
+  }
+  collective(members);
+  for (const size_t other : members) finish(ranks_[other], lane);
+}
+
+// Instructions.
+
+void Interpreter::collective(const std::vector<size_t>& members) {
+  constexpr auto kLane = static_cast<size_t>(Lane::kCommunication);
+  const Instr& first = *next_of(ranks_[members[0]], kLane);
+  for (size_t i = 0; i < first.writes.size(); ++i) exchange(members, i);
+}
+
+void Interpreter::exchange(const std::vector<size_t>& members, size_t index) {
+  constexpr auto kLane = static_cast<size_t>(Lane::kCommunication);
+  std::vector<std::vector<uint64_t>> in;
+  for (const size_t r : members) {
+    const Instr& instr = *next_of(ranks_[r], kLane);
+    const Program& program = ranks_[r].step.program;
+    for (const Range& range : {instr.reads[index], instr.writes[index]})
+      if (program.at(range.buffer).dtype != instr.dtype)
+        fail(cat("rank ", r, ": ", where(ranks_[r], instr), " takes ",
+                 program.at(range.buffer).name, " for ", dtype_name(instr.dtype)));
+    const Cells from = cells(ranks_[r], instr.reads[index]);
+    in.emplace_back();
+    for (int64_t e = 0; e < from.count; ++e) in.back().push_back(read(from, e));
+  }
+  const auto n = static_cast<int64_t>(members.size());
+  for (int64_t m = 0; m < n; ++m) {
+    Rank& rank = ranks_[members[static_cast<size_t>(m)]];
+    const Instr& instr = *next_of(rank, kLane);
+    const Cells to = cells(rank, instr.writes[index]);
+    const auto total = static_cast<int64_t>(in[0].size());
+    const bool gathers = instr.kind == InstrKind::kAllGather;
+    const bool scatters = instr.kind == InstrKind::kReduceScatter;
+    if (to.count != (gathers    ? total * n
+                     : scatters ? total / n
+                                : total) ||
+        (scatters && total % n != 0))
+      return fail(
+          cat(where(rank, instr), " brings ", total, " elements of ", n, " ranks into ", to.count));
+    for (int64_t e = 0; e < to.count; ++e) {
+      uint64_t value = 0;
+      const auto at = static_cast<size_t>(scatters ? m * to.count + e : e);
+      if (gathers)
+        value = in[static_cast<size_t>(e / total)][static_cast<size_t>(e % total)];
+      else
+        for (const auto& theirs : in) value += theirs[at];
+      write(to, e, value);
+    }
+  }
+}
+
+void Interpreter::run_instr(size_t r, const Instr& instr) {
+  Rank& rank = ranks_[r];
+  const auto& graphs = built_.model.graphs;
+  switch (instr.kind) {
+    case InstrKind::kLoadBatch:
+      return load_batch(r, instr);
+    case InstrKind::kClear:
+    case InstrKind::kBegin:
+      for (const Range& range : instr.writes) {
+        const Cells to = cells(rank, range);
+        for (int64_t e = 0; e < to.count; ++e) write(to, e, 0);
+      }
+      if (instr.kind == InstrKind::kBegin) write(cells(rank, instr.writes[0]), 2, 1);
+      return;
+    case InstrKind::kForward:
+      return run_list(rank, instr, graphs[static_cast<size_t>(instr.graph)].forward);
+    case InstrKind::kBackward:
+      return run_list(rank, instr, graphs[static_cast<size_t>(instr.graph)].backward);
+    case InstrKind::kCopy:
+    case InstrKind::kAccumulate:
+      return copy(rank, instr);
+    case InstrKind::kGradientNorm:
+      return norm(rank, instr);
+    case InstrKind::kDecide:
+      return decide(rank, instr);
+    case InstrKind::kUpdate:
+      return update(rank, instr);
+    default:
+      fail(cat(where(rank, instr), " is of no group"));
+  }
+}
+
+void Interpreter::load_batch(size_t r, const Instr& instr) {
+  for (size_t port = 0; port < instr.writes.size(); ++port) {
+    const Cells to = cells(ranks_[r], instr.writes[port], DType::kI32);
+    const uint64_t seed = mix(mix(step_, r), mix(static_cast<uint64_t>(instr.micro_batch), port));
+    for (int64_t e = 0; e < to.count; ++e) write(to, e, mix(seed, static_cast<uint64_t>(e)));
+  }
+}
+
+void Interpreter::run_list(Rank& rank, const Instr& instr, const std::vector<Op>& list) {
+  const LayerGraph& graph = built_.model.graphs[static_cast<size_t>(instr.graph)];
+  std::map<ValueId, Range> places;
+  for (const Binding& binding : instr.bindings) places[binding.value] = binding.range;
+  const auto at = [&](ValueId id) { return cells(rank, places.at(id), graph.at(id).dtype); };
+  for (const Op& op : list) {
+    uint64_t hash = mix(static_cast<uint64_t>(op.kind), op.in.size());
+    for (const ValueId id : op.in) {
+      const Cells from = at(id);
+      for (int64_t e = 0; e < from.count; ++e) hash = mix(hash, read(from, e));
+    }
+    for (size_t o = 0; o < op.out.size(); ++o) {
+      const Value& value = graph.at(op.out[o]);
+      const bool adds =
+          (value.role == ValueRole::kParamGrad && instr.accumulate) || value.port == Port::kLoss;
+      const Cells to = at(op.out[o]);
+      for (int64_t e = 0; e < to.count; ++e) {
+        const uint64_t made = mix(mix(hash, o), static_cast<uint64_t>(e));
+        write(to, e, adds ? read(to, e) + made : made);
+      }
+    }
+    if (op.workspace < 0) continue;
+    const Cells scratch = at(op.workspace);
+    for (int64_t e = 0; e < scratch.count; ++e)
+      write(scratch, e, mix(hash, ~static_cast<uint64_t>(e)));
+  }
+}
+
+void Interpreter::copy(Rank& rank, const Instr& instr) {
+  const Cells from = cells(rank, instr.reads[0]);
+  const Cells to = cells(rank, instr.writes[0]);
+  if (from.count != to.count || instr.reads.size() != 1 || instr.writes.size() != 1)
+    return fail(cat(where(rank, instr), " moves ", from.count, " elements into ", to.count));
+  for (int64_t e = 0; e < to.count; ++e)
+    write(to, e, read(from, e) + (instr.kind == InstrKind::kAccumulate ? read(to, e) : 0));
+}
+
+void Interpreter::norm(Rank& rank, const Instr& instr) {
+  for (size_t i = 0; i < instr.reads.size(); ++i) {
+    const Cells from = cells(rank, instr.reads[i]);
+    uint64_t sum = 0;
+    for (int64_t e = 0; e < from.count; ++e) sum += read(from, e) * read(from, e);
+    write(cells(rank, instr.writes[i]), 0, sum);
+  }
+}
+
+void Interpreter::decide(Rank& rank, const Instr& instr) {
+  const Cells norm = cells(rank, instr.reads[0]);
+  uint64_t sum = 0;
+  for (int64_t e = 0; e < norm.count; ++e) sum += read(norm, e);
+  rank.scale = sum;
+  const Cells loss = cells(rank, instr.reads[1]);
+  for (int64_t e = 0; e < loss.count; ++e) rank.scale = mix(rank.scale, read(loss, e));
+  rank.decided = true;
+}
+
+void Interpreter::update(Rank& rank, const Instr& instr) {
+  const Cells gradient = cells(rank, instr.reads[0]);
+  std::vector<Cells> written;
+  for (const Range& range : instr.writes) {
+    written.push_back(cells(rank, range));
+    if (written.back().count != gradient.count)
+      return fail(cat(where(rank, instr), " updates ", written.back().count, " elements with ",
+                      gradient.count));
+  }
+  const size_t states = written.size() - 1 - (instr.writes_copy ? 1 : 0);
+  for (int64_t e = 0; e < gradient.count; ++e) {
+    const uint64_t g = mix(read(gradient, e), rank.scale);
+    uint64_t weight =
+        mix(mix(read(written[0], e), g), static_cast<uint64_t>(instr.first_element + e));
+    for (size_t s = 1; s <= states; ++s) {
+      weight = mix(weight, read(written[s], e));
+      write(written[s], e, mix(mix(read(written[s], e), g), s));
+    }
+    weight = mix(weight, instr.decay ? 1 : 2);
+    write(written[0], e, weight);
+    if (instr.writes_copy) write(written.back(), e, weight);
+  }
+}
+
+}  // namespace ftrun::fixtures

@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "models.h"
+#include "program/step_builder.h"
+
+namespace ftrun::fixtures {
+
+/// Ranks of a run: rank r is shard r % shards of replica r / shards, in node r / node.
+struct Mesh {
+  int shards = 1;
+  int replicas = 1;
+  int node = 1;
+  int ranks() const { return shards * replicas; }
+};
+
+/// Runs the programs of all ranks of a mesh together, on symbols instead of numbers: an operation
+/// is a hash of its inputs, a sum is a sum of 64-bit integers (so that order does not matter, but
+/// what is left out or counted twice does), a conversion changes nothing. Memory is the planned
+/// one: buffers share arenas, and reading what was overwritten gives garbage. Lanes take turns at
+/// random, as far as waits allow, and collectives happen when all members of a group have come to
+/// them.
+///
+/// Whatever a program does wrong (a missing wait, an arena too small, a gradient counted twice, a
+/// wrong part of a shard) shows as a fault or as other final parameters than those of the plainest
+/// program of the same mesh.
+class Interpreter {
+ public:
+  /// `steps[r]` is rank r's.
+  Interpreter(const Built& built, std::vector<Step> steps, Mesh mesh);
+
+  /// Fills parameters and optimizer state as a run does before its first step.
+  void load();
+  /// Runs one step; `finite` is what kDecide finds. Returns the first fault, or "".
+  std::string run(std::mt19937_64& random, bool finite = true);
+
+  /// Values of one state ("param" is StatePiece::kParam) by unit and element, padding as 0. A fault
+  /// where ranks that hold the same element disagree, or where nobody holds one.
+  std::vector<std::vector<uint64_t>> state(int32_t kind, std::string& fault) const;
+  /// What the loss buffer of a rank holds.
+  std::vector<uint64_t> loss(int rank) const;
+  /// Instructions that ran, in order, of a rank's compute lane.
+  const std::vector<InstrId>& compute_order(int rank) const;
+
+ private:
+  struct Rank {
+    Step step;
+    int shard = 0;
+    int replica = 0;
+    std::vector<std::vector<uint64_t>> persistent;
+    std::array<std::vector<uint64_t>, kArenaCount> arenas;
+    std::array<std::vector<InstrId>, kLaneCount> lanes;
+    std::array<size_t, kLaneCount> next{};
+    std::vector<char> done;
+    std::vector<InstrId> computed;
+    bool decided = false;
+    uint64_t scale = 0;
+  };
+  /// What an element of a buffer looks like: cells of two bytes.
+  struct Cells {
+    uint64_t* at;
+    int64_t size;   // cells of an element
+    int64_t count;  // elements
+  };
+
+  Cells cells(Rank& rank, const Range& range, DType dtype) const;
+  Cells cells(Rank& rank, const Range& range) const;
+  static uint64_t read(const Cells& cells, int64_t element);
+  static void write(const Cells& cells, int64_t element, uint64_t value);
+
+  std::vector<size_t> group_of(size_t rank, CommGroup group) const;
+  const Instr* next_of(const Rank& rank, size_t lane) const;
+  bool waits_done(const Rank& rank, const Instr& instr) const;
+  bool ready(size_t rank, size_t lane);
+  void execute(size_t rank, size_t lane);
+  void finish(Rank& rank, size_t lane);
+  void collective(const std::vector<size_t>& members);
+  void exchange(const std::vector<size_t>& members, size_t index);
+  void run_instr(size_t rank, const Instr& instr);
+  void load_batch(size_t rank, const Instr& instr);
+  void run_list(Rank& rank, const Instr& instr, const std::vector<Op>& list);
+  void copy(Rank& rank, const Instr& instr);
+  void norm(Rank& rank, const Instr& instr);
+  void decide(Rank& rank, const Instr& instr);
+  void update(Rank& rank, const Instr& instr);
+  void fail(const std::string& fault);
+  std::string where(const Rank& rank, const Instr& instr) const;
+  std::string stuck() const;
+  bool is_tensor(UnitId unit, int64_t element) const;
+
+  const Built& built_;
+  Mesh mesh_;
+  std::vector<Rank> ranks_;
+  std::vector<std::vector<char>> is_tensor_;
+  bool finite_ = true;
+  uint64_t step_ = 0;
+  std::string fault_;
+};
+
+}  // namespace ftrun::fixtures

@@ -1,0 +1,205 @@
+#include "choices.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "program/passes.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using namespace fixtures;
+
+std::vector<std::string> faults_of(const std::vector<Step>& steps) {
+  std::vector<const Program*> programs;
+  for (const Step& step : steps) programs.push_back(&step.program);
+  return check_programs(programs);
+}
+
+using Values = std::vector<std::vector<uint64_t>>;
+
+/// Weights and optimizer state after some steps of which the second is not finite, or a fault.
+struct Outcome {
+  std::vector<Values> states;
+  std::vector<uint64_t> loss;
+  std::string fault;
+};
+
+Outcome run_steps(const Choice& choice, std::vector<Step> steps, std::mt19937_64& random) {
+  Interpreter interpreter(choice.built, std::move(steps), choice.mesh);
+  interpreter.load();
+  Outcome out;
+  for (const bool finite : {true, false, true}) {
+    out.fault = interpreter.run(random, finite);
+    if (!out.fault.empty()) return out;
+  }
+  for (int32_t kind = StatePiece::kParam; kind < choice.options.state.optimizer_states; ++kind)
+    out.states.push_back(interpreter.state(kind, out.fault));
+  out.loss = interpreter.loss(choice.mesh.ranks() - 1);
+  return out;
+}
+
+/// The first value that differs, in words, or "".
+std::string difference(const Outcome& found, const Outcome& wanted) {
+  for (size_t kind = 0; kind < wanted.states.size(); ++kind)
+    for (size_t unit = 0; unit < wanted.states[kind].size(); ++unit) {
+      const auto& a = found.states[kind][unit];
+      const auto& b = wanted.states[kind][unit];
+      const auto at = std::mismatch(a.begin(), a.end(), b.begin()).first - a.begin();
+      if (a != b)
+        return cat("element ", at, " of unit ", unit, ", state ", static_cast<int>(kind) - 1);
+    }
+  return "";
+}
+
+TEST_CASE(
+    "whatever is sharded, moved, joined or made again: the same weights as the plain program") {
+  std::mt19937_64 random(1001);
+  for (int round = 0; round < 150; ++round) {
+    const Choice choice = random_choice(random);
+    INFO("round " << round << ": " << choice.text());
+    const std::vector<Step> steps = choice.steps();
+    const std::vector<std::string> faults = faults_of(steps);
+    INFO(program_text(steps.back().program));
+    REQUIRE(faults == std::vector<std::string>{});
+    const Choice oracle = plain(choice);
+    const Outcome wanted = run_steps(oracle, oracle.steps(), random);
+    REQUIRE(wanted.fault == "");
+    const Outcome found = run_steps(choice, steps, random);
+    REQUIRE(found.fault == "");
+    REQUIRE(difference(found, wanted) == "");
+    REQUIRE(found.loss == wanted.loss);
+  }
+}
+
+/// True when the run fails or ends with other values than `wanted` within a few interleavings.
+bool is_noticed(const Choice& choice, const std::vector<Step>& steps, const Outcome& wanted,
+                std::mt19937_64& random) {
+  for (int times = 0; times < 20; ++times) {
+    const Outcome found = run_steps(choice, steps, random);
+    if (!found.fault.empty() || !difference(found, wanted).empty() || found.loss != wanted.loss)
+      return true;
+  }
+  return false;
+}
+
+/// Of a model with `hidden` 64, each of two ranks holds something of each block; of one with 16
+/// only the first does.
+Choice small_choice(int stage, int64_t hidden, Mesh mesh = {2, 1}) {
+  ModelConfig config = small_config(2, true);
+  config.hidden = hidden;
+  config.feed_forward = 100;
+  Choice choice{build(config), {}, mesh, config};
+  choice.built.partition =
+      build_units(choice.built.model, UnitGranularity::kLayer, {64, INT64_MAX});
+  choice.options.micro_batches = 2;
+  choice.options.bucket_elements = 1;
+  choice.options.state.stage = stage;
+  return choice;
+}
+
+/// Position of the n-th instruction of a kind.
+size_t nth(const Program& program, InstrKind kind, size_t n) {
+  return all_of(program, kind).at(n);
+}
+
+TEST_CASE("the interpreter notices what is wrong: sums, places, flags and what is left out") {
+  std::mt19937_64 random(1002);
+  using Change = std::function<void(Program&)>;
+  const auto at = [](InstrKind kind, size_t n, std::function<void(Instr&)> change) -> Change {
+    return [=](Program& p) { change(p.instrs[nth(p, kind, n)]); };
+  };
+  const auto flip = [](Instr& instr) { instr.accumulate = !instr.accumulate; };
+  const auto back = [](Instr& instr) { instr.writes[0].offset = 0; };
+  const auto nothing = [](Instr& instr) {
+    instr.kind = InstrKind::kGradientNorm;
+    instr.reads.clear();
+    instr.writes.clear();
+  };
+  const std::vector<std::pair<const char*, Change>> changes{
+      {"a list that overwrites", at(InstrKind::kBackward, 3, flip)},
+      {"a list that adds", at(InstrKind::kBackward, 0, flip)},
+      {"a part in another place", at(InstrKind::kReduceScatter, 1, back)},
+      {"a follower left out", at(InstrKind::kAccumulate, 1, nothing)},
+      {"padding that is not cleared", at(InstrKind::kClear, 0, nothing)},
+      {"an update left out", at(InstrKind::kUpdate, 1, nothing)},
+      {"another element", at(InstrKind::kUpdate, 1, [](Instr& i) { i.first_element += 1; })},
+      {"another decay", at(InstrKind::kUpdate, 1, [](Instr& i) { i.decay = !i.decay; })},
+      {"an update whatever the decision",
+       at(InstrKind::kUpdate, 1, [](Instr& i) { i.if_finite = false; })},
+  };
+  const Choice choice = small_choice(2, 64);
+  const std::vector<Step> good = choice.steps();
+  const Outcome wanted = run_steps(choice, good, random);
+  REQUIRE(wanted.fault == "");
+  REQUIRE_FALSE(is_noticed(choice, good, wanted, random));
+  for (const auto& [what, change] : changes) {
+    std::vector<Step> steps = good;
+    change(steps[1].program);
+    INFO(what);
+    CHECK(is_noticed(choice, steps, wanted, random));
+  }
+}
+
+TEST_CASE("the interpreter notices missing waits, as the checker does") {
+  std::mt19937_64 random(1003);
+  for (const int stage : {0, 1, 2, 3}) {
+    Choice choice = small_choice(stage, 16);
+    if (stage > 0) choice.options.state.optimizer_tier = Tier::kNvme;
+    const std::vector<Step> good = choice.steps();
+    const Outcome wanted = run_steps(choice, good, random);
+    REQUIRE(wanted.fault == "");
+    size_t noticed = 0;
+    size_t dropped = 0;
+    for (size_t i = 0; i < good[0].program.instrs.size(); ++i) {
+      if (good[0].program.instrs[i].waits.empty()) continue;
+      std::vector<Step> steps = good;
+      steps[0].program.instrs[i].waits.clear();
+      INFO("stage " << stage << ", instruction " << i << "\n" << program_text(good[0].program));
+      const bool harmless = faults_of(steps).empty();
+      const bool found = is_noticed(choice, steps, wanted, random);
+      // What the checker lets pass never goes wrong; what it refuses nearly always does, sooner or
+      // later.
+      if (harmless) REQUIRE_FALSE(found);
+      dropped += harmless ? 0 : 1;
+      noticed += found ? 1 : 0;
+    }
+    CHECK(dropped > 5);
+    CHECK(noticed * 10 >= dropped * 8);
+  }
+}
+
+TEST_CASE("evaluation finds the same loss however parameters are kept") {
+  std::mt19937_64 random(1004);
+  for (int round = 0; round < 40; ++round) {
+    Choice choice = random_choice(random);
+    const auto loss_of = [&](const Choice& c) {
+      Choice evaluate = c;
+      evaluate.built.model =
+          build_model(choice.config, c.built.model.batch, Mode::kEvaluate, c.built.model.dtypes);
+      std::vector<Step> steps;
+      for (int r = 0; r < c.mesh.ranks(); ++r) {
+        StepOptions mine = c.options;
+        mine.state.shard = {c.mesh.shards, r % c.mesh.shards};
+        mine.state.replicas = c.mesh.replicas;
+        mine.state.replica = r / c.mesh.shards;
+        steps.push_back(
+            build_evaluation_step(evaluate.built.model, evaluate.built.partition, mine));
+      }
+      REQUIRE(faults_of(steps) == std::vector<std::string>{});
+      Interpreter interpreter(evaluate.built, std::move(steps), c.mesh);
+      interpreter.load();
+      REQUIRE(interpreter.run(random) == "");
+      return interpreter.loss(0);
+    };
+    INFO(choice.text());
+    const std::vector<uint64_t> loss = loss_of(choice);
+    REQUIRE(loss == loss_of(plain(choice)));
+    REQUIRE(loss[2] == static_cast<uint64_t>(choice.mesh.ranks()));
+  }
+}
+
+}  // namespace
+}  // namespace ftrun

@@ -1,0 +1,268 @@
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "choices.h"
+#include "program/traffic.h"
+
+#include <catch2/catch.hpp>
+
+// Secondary shards: what is gathered again within a step comes from the neighbours.
+
+namespace ftrun {
+namespace {
+
+using namespace fixtures;
+
+/// Two blocks, tied or not, on four ranks in nodes; blocks are gathered in forward and backward.
+Choice node_choice(int node, int32_t micro_batches = 1, bool tied = false) {
+  ModelConfig config = small_config(2, tied);
+  config.hidden = 64;
+  config.feed_forward = 100;
+  Choice choice{build(config), {.micro_batches = micro_batches, .bucket_elements = 1}, {4, 1, node}, config};
+  choice.options.state.stage = 3;
+  choice.options.state.node = node;
+  return choice;
+}
+
+std::vector<const Instr*> gathers_of(const Program& program) {
+  std::vector<const Instr*> found;
+  for (const size_t i : all_of(program, InstrKind::kAllGather)) found.push_back(&program.instrs[i]);
+  return found;
+}
+
+bool is_secondary(const Program& program, const Range& range) {
+  return program.at(range.buffer).name == buffer_names::kSecondary;
+}
+
+std::vector<const Instr*> copies_of_parts(const Program& program) {
+  std::vector<const Instr*> found;
+  for (const size_t i : all_of(program, InstrKind::kCopy))
+    if (is_secondary(program, program.instrs[i].writes[0])) found.push_back(&program.instrs[i]);
+  return found;
+}
+
+TEST_CASE("the first gather of a unit runs over the shards, later ones over the node") {
+  for (const int32_t micro_batches : {1, 2, 3}) {
+    const Choice choice = node_choice(2, micro_batches);
+    for (const Step& step : choice.steps()) {
+      INFO(program_text(step.program));
+      std::map<UnitId, int> times;
+      for (const Instr* gather : gathers_of(step.program)) {
+        const bool first = ++times[gather->unit] == 1;
+        REQUIRE(gather->group == (first ? CommGroup::kShard : CommGroup::kNode));
+        REQUIRE(is_secondary(step.program, gather->reads[0]) == !first);
+        REQUIRE(gather->reads[0].bytes * (first ? 4 : 2) == gather->writes[0].bytes);
+      }
+      // Backward does not read the embedding.
+      REQUIRE(times == std::map<UnitId, int>{{0, micro_batches},
+                                             {1, 2 * micro_batches},
+                                             {2, 2 * micro_batches},
+                                             {3, 2 * micro_batches}});
+    }
+  }
+}
+
+TEST_CASE("a rank keeps its own part of the node's copy, of what is gathered again and of no other") {
+  const Choice choice = node_choice(2);
+  const std::vector<Step> steps = choice.steps();
+  for (size_t rank = 0; rank < steps.size(); ++rank) {
+    const Program& program = steps[rank].program;
+    std::set<UnitId> kept;
+    int64_t bytes = 0;
+    for (const Instr* copy : copies_of_parts(program)) {
+      const Range& from = copy->reads[0];
+      REQUIRE(program.at(from.buffer).bytes == 2 * from.bytes);
+      REQUIRE(from.offset == static_cast<int64_t>(rank % 2) * from.bytes);
+      REQUIRE(copy->writes[0].offset == bytes);
+      // Compute does not wait for it.
+      REQUIRE(copy->lane == Lane::kCommunication);
+      kept.insert(copy->unit);
+      bytes += from.bytes;
+    }
+    REQUIRE(kept == std::set<UnitId>{1, 2, 3});
+    const Buffer& secondary = program.at(buffer_named(program, buffer_names::kSecondary));
+    REQUIRE(secondary.bytes == bytes);
+    REQUIRE(secondary.persistent);
+    REQUIRE(secondary.peer_visible);
+    REQUIRE(secondary.category == Category::kParameters);
+    REQUIRE(secondary.tier == Tier::kDevice);
+    REQUIRE(secondary.dtype == choice.built.model.dtypes.compute);
+  }
+  // With the next micro-batch the embedding comes again too.
+  REQUIRE(copies_of_parts(node_choice(2, 2).steps()[0].program).size() == 4);
+}
+
+TEST_CASE("nodes of one rank, other stages and other programs have no secondary shards") {
+  const auto has = [](const Program& program) {
+    return std::any_of(program.buffers.begin(), program.buffers.end(),
+                       [](const Buffer& b) { return b.name == buffer_names::kSecondary; });
+  };
+  REQUIRE(has(node_choice(2).steps()[0].program));
+  REQUIRE_FALSE(has(node_choice(1).steps()[0].program));
+  for (int stage = 0; stage < 3; ++stage) {
+    Choice choice = node_choice(2);
+    choice.options.state.stage = stage;
+    REQUIRE_FALSE(has(choice.steps()[0].program));
+  }
+  Choice choice = node_choice(2, 2, true);  // tied: the matrix is read twice in a forward pass
+  choice.options.state.shard = {4, 1};
+  for (const Mode mode : {Mode::kEvaluate, Mode::kLogits}) {
+    const ModelDescription model = build_model(choice.config, {1, 4}, mode);
+    const Step step = mode == Mode::kEvaluate
+                          ? build_evaluation_step(model, choice.built.partition, choice.options)
+                          : build_logits_step(model, choice.built.partition, choice.options);
+    REQUIRE_FALSE(has(step.program));
+    for (const Instr* gather : gathers_of(step.program)) REQUIRE(gather->group == CommGroup::kShard);
+  }
+}
+
+TEST_CASE("what is kept for its next use needs no secondary shard") {
+  Choice choice = node_choice(2, 2);
+  choice.options.reuse_distance = 1'000'000;
+  const Program program = choice.steps()[0].program;
+  REQUIRE(gathers_of(program).size() == 4);
+  for (const Instr* gather : gathers_of(program)) REQUIRE(gather->group == CommGroup::kShard);
+  REQUIRE(copies_of_parts(program).empty());
+}
+
+TEST_CASE("parameters of other tiers are brought once a step") {
+  for (const Tier tier : {Tier::kHost, Tier::kNvme}) {
+    Choice choice = node_choice(2, 2);
+    choice.options.state.parameter_tier = choice.options.state.optimizer_tier = tier;
+    const Program program = choice.steps()[0].program;
+    INFO(program_text(program));
+    std::map<UnitId, int> brought;
+    for (const Instr& instr : program.instrs)
+      if (instr.kind == InstrKind::kCopy && instr.ahead && instr.lane != Lane::kCommunication &&
+          program.at(instr.writes[0].buffer).tier == Tier::kDevice)
+        ++brought[instr.unit];
+    REQUIRE(brought == std::map<UnitId, int>{{0, 1}, {1, 1}, {2, 1}, {3, 1}});
+  }
+}
+
+TEST_CASE("with secondary shards a step sends what ZeRO++ says") {
+  // Every tensor is a multiple of 4096 x 4 elements; the tied matrix is read by two forward lists.
+  ModelConfig config = small_config(2, true);
+  config.hidden = 16384;
+  config.feed_forward = 4;
+  config.query_heads = 2;
+  config.head_size = 2;
+  config.kv_heads = 1;
+  const Built built = build(config);
+  for (const int node : {2, 4}) {
+    StepOptions options;
+    options.state.stage = 3;
+    options.state.node = node;
+    const Program program = built.step(options, 4);
+    options.state.shard = {4, 0};
+    const TrafficTheory theory = explain_traffic(program, built.model, built.partition, options);
+    int64_t psi = 0;
+    for (const Unit& unit : built.partition.units) psi += unit.numel;
+    CHECK(theory.bytes == 2 * psi * 4 * 3 / 4 + psi * 4 * (node - 1) / node);
+    const Traffic traffic = program_traffic(program, options.state);
+    INFO(traffic_text(traffic, theory));
+    std::map<CommGroup, int64_t> gathered;
+    for (const TrafficRow& row : traffic.rows)
+      if (row.kind == InstrKind::kAllGather) gathered[row.group] += row.bytes;
+    CHECK(gathered[CommGroup::kShard] == psi * 4 * 3 / 4);
+    CHECK(gathered[CommGroup::kNode] == psi * 4 * (node - 1) / node);
+    REQUIRE(theory.deviations.size() == 1);
+    CHECK(theory.deviations[0].cause == "loss and gradient norm");
+  }
+}
+
+TEST_CASE("the table of a small ZeRO-3 step with secondary shards") {
+  const Built built = build(small_config(1, true));
+  StepOptions options{.micro_batches = 2};
+  options.state.stage = 3;
+  options.state.node = 2;
+  const Program program = built.step(options, 4);
+  options.state.shard = {4, 0};
+  CHECK(traffic_text(program_traffic(program, options.state),
+                     explain_traffic(program, built.model, built.partition, options)) ==
+        "sent by a rank each time\n"
+        "  all_reduce over 4 ranks, 1 call                                             36 B\n"
+        "  all_reduce over 4 shards, 1 call                                           144 B\n"
+        "  reduce_scatter over 4 shards, 6 calls                                   294912 B\n"
+        "  all_gather over 4 shards, 3 calls                                       147456 B\n"
+        "  all_gather over 2 ranks of a node, 9 calls                              294912 B\n"
+        "  sum, 720.18 KiB                                                         737460 B\n"
+        "  theory: 2 x 2480 elements x 3/4 + 2480 x 1/2                             19840 B\n"
+        "  padding of units and shards                                             373376 B\n"
+        "  repetition for each micro-batch                                         344064 B\n"
+        "  loss and gradient norm                                                     180 B\n");
+}
+
+TEST_CASE("a step with secondary shards says so") {
+  const std::string text = program_text(node_choice(2).steps()[1].program);
+  INFO(text);
+  CHECK(text.find("  parameters.secondary  parameters  ") != std::string::npos);
+  CHECK(text.find("all_gather unit 1 mb 0 of shards") != std::string::npos);
+  CHECK(text.find("all_gather unit 1 mb 0 within the node  reads parameters.secondary[") !=
+        std::string::npos);
+}
+
+/// The fault of a run of two steps, or how the weights differ from those of the good programs.
+std::string outcome(const Choice& choice, std::vector<Step> steps, std::mt19937_64& random) {
+  const auto weights = [&](const Choice& of, std::vector<Step> programs, std::string& fault) {
+    Interpreter interpreter(of.built, std::move(programs), of.mesh);
+    interpreter.load();
+    for (int step = 0; step < 2 && fault.empty(); ++step) fault = interpreter.run(random);
+    return interpreter.state(StatePiece::kParam, fault);
+  };
+  std::string fault;
+  const Choice oracle = plain(choice);
+  const auto wanted = weights(oracle, oracle.steps(), fault);
+  REQUIRE(fault == "");
+  const auto found = weights(choice, std::move(steps), fault);
+  if (!fault.empty()) return fault;
+  return found == wanted ? "" : "other weights";
+}
+
+TEST_CASE("secondary shards of every node size have the weights of the plain program") {
+  std::mt19937_64 random(1101);
+  for (const int node : {1, 2, 4})
+    for (const int32_t micro_batches : {1, 2})
+      for (const bool tied : {false, true}) {
+        const Choice choice = node_choice(node, micro_batches, tied);
+        const std::vector<Step> steps = choice.steps();
+        std::vector<const Program*> programs;
+        for (const Step& step : steps) programs.push_back(&step.program);
+        REQUIRE(check_programs(programs) == std::vector<std::string>{});
+        CHECK(outcome(choice, steps, random) == "");
+      }
+}
+
+TEST_CASE("a part that is not kept, or another's, is noticed") {
+  std::mt19937_64 random(1102);
+  const Choice choice = node_choice(2);
+  const auto changed = [&](auto change) {
+    std::vector<Step> steps = choice.steps();
+    for (Instr& instr : steps[1].program.instrs)
+      if (instr.kind == InstrKind::kCopy && is_secondary(steps[1].program, instr.writes[0])) {
+        change(instr);
+        break;
+      }
+    return outcome(choice, std::move(steps), random);
+  };
+  CHECK(changed([](Instr&) {}) == "");
+  CHECK(changed([](Instr& instr) { instr.reads[0].offset = 0; }) != "");
+  CHECK(changed([](Instr& instr) {
+          instr.kind = InstrKind::kGradientNorm;  // of nothing
+          instr.reads.clear();
+          instr.writes.clear();
+        }) != "");
+}
+
+TEST_CASE("ranks that differ in their node size are refused") {
+  const std::vector<Step> two = node_choice(2).steps();
+  const std::vector<Step> four = node_choice(4).steps();
+  const Program* ranks[] = {&two[0].program, &four[1].program};
+  const std::vector<std::string> faults = check_programs(ranks);
+  REQUIRE(faults.size() == 1);
+  CHECK(faults[0].find("all_gather") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace ftrun

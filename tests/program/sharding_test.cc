@@ -1,0 +1,437 @@
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "choices.h"
+#include "partition/layout.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using namespace fixtures;
+
+/// How often each element of each unit was met.
+class Coverage {
+ public:
+  explicit Coverage(const Partition& partition) {
+    for (const Unit& unit : partition.units)
+      times_.emplace_back(static_cast<size_t>(unit.padded), 0);
+  }
+  void add(UnitId unit, int64_t begin, int64_t end) {
+    auto& times = times_[static_cast<size_t>(unit)];
+    REQUIRE(0 <= begin);
+    REQUIRE(begin <= end);
+    REQUIRE(end <= static_cast<int64_t>(times.size()));
+    for (int64_t e = begin; e < end; ++e) ++times[static_cast<size_t>(e)];
+  }
+  bool all(int wanted) const {
+    return std::all_of(times_.begin(), times_.end(), [&](const std::vector<int>& times) {
+      return std::all_of(times.begin(), times.end(), [&](int n) { return n == wanted; });
+    });
+  }
+
+ private:
+  std::vector<std::vector<int>> times_;
+};
+
+TEST_CASE("over all ranks, what is saved of each state partitions every unit") {
+  std::mt19937_64 random(401);
+  for (int round = 0; round < 120; ++round) {
+    const Choice choice = random_choice(random);
+    INFO(choice.text());
+    const std::vector<Step> steps = choice.steps();
+    for (int32_t state = StatePiece::kParam; state < choice.options.state.optimizer_states;
+         ++state) {
+      Coverage saved(choice.built.partition);
+      for (const Step& step : steps)
+        for (const StatePiece& piece : step.pieces) {
+          if (piece.state != state) continue;
+          REQUIRE(piece.begin <= piece.saved.begin);
+          REQUIRE(piece.saved.end <= piece.end);
+          REQUIRE((piece.saved.size() == 0 || piece.saved.begin % kUnitBlock == 0));
+          saved.add(piece.unit, piece.saved.begin, piece.saved.end);
+        }
+      REQUIRE(saved.all(1));
+    }
+    for (const Step& step : steps)
+      for (const StatePiece& piece : step.pieces) {
+        const Buffer& buffer = step.program.at(piece.range.buffer);
+        REQUIRE(buffer.persistent);
+        REQUIRE(piece.range.bytes == (piece.end - piece.begin) * dtype_bytes(buffer.dtype));
+        if (piece.state == StatePiece::kWorking) REQUIRE(piece.saved.size() == 0);
+      }
+  }
+}
+
+TEST_CASE("each element of each state is held by as many ranks as the stage says") {
+  std::mt19937_64 random(402);
+  for (int round = 0; round < 60; ++round) {
+    const Choice choice = random_choice(random);
+    INFO(choice.text());
+    const StateOptions& state = choice.options.state;
+    std::map<std::pair<int32_t, UnitId>, int64_t> held;
+    for (const Step& step : choice.steps())
+      for (const StatePiece& piece : step.pieces)
+        if (piece.state >= 0) held[{piece.state, piece.unit}] += piece.end - piece.begin;
+    for (const Unit& unit : choice.built.partition.units) {
+      const bool cut =
+          state.stage > 0 && choice.mesh.shards > 1 && !(state.stage == 3 && unit.small);
+      for (int32_t s = 0; s < state.optimizer_states; ++s)
+        REQUIRE(held[{s, unit.id}] ==
+                unit.padded * (cut ? choice.mesh.replicas : choice.mesh.ranks()));
+    }
+  }
+}
+
+TEST_CASE(
+    "each element of each unit is updated once by its owners, under the same number everywhere") {
+  std::mt19937_64 random(403);
+  for (int round = 0; round < 80; ++round) {
+    const Choice choice = random_choice(random);
+    INFO(choice.text());
+    const Partition& partition = choice.built.partition;
+    const FlatLayout index = flat_layout(partition, FlatOrder::kForward);
+    const StateOptions& state = choice.options.state;
+    for (int replica = 0; replica < choice.mesh.replicas; ++replica) {
+      Coverage cut(partition);
+      for (int shard = 0; shard < choice.mesh.shards; ++shard) {
+        Coverage own(partition);
+        const Step step = choice.steps()[static_cast<size_t>(replica * choice.mesh.shards + shard)];
+        for (const size_t i : all_of(step.program, InstrKind::kUpdate)) {
+          const Instr& instr = step.program.instrs[i];
+          const int64_t begin = instr.first_element - index.at(instr.unit);
+          const int64_t end = begin + element_count(step.program, instr.writes[0]);
+          own.add(instr.unit, begin, end);
+          const bool shared = state.stage > 0 && choice.mesh.shards > 1 &&
+                              !(state.stage == 3 && partition.unit(instr.unit).small);
+          if (shared || shard == 0) cut.add(instr.unit, begin, end);
+          for (const Slice& slice : slices_in(partition.unit(instr.unit), begin, end))
+            REQUIRE(decays_matrices(choice.built.model.tensor(slice.tensor)) == instr.decay);
+        }
+        if (state.stage == 0) REQUIRE(own.all(1));
+      }
+      REQUIRE(cut.all(1));
+    }
+  }
+}
+
+TEST_CASE("each slot of the norm is written by one rank of a shard group") {
+  std::mt19937_64 random(404);
+  for (int round = 0; round < 60; ++round) {
+    const Choice choice = random_choice(random);
+    INFO(choice.text());
+    const std::vector<Step> steps = choice.steps();
+    for (int replica = 0; replica < choice.mesh.replicas; ++replica) {
+      std::map<int64_t, int> slots;
+      int64_t elements = 0;
+      for (int shard = 0; shard < choice.mesh.shards; ++shard) {
+        const Program& program =
+            steps[static_cast<size_t>(replica * choice.mesh.shards + shard)].program;
+        for (const size_t i : all_of(program, InstrKind::kGradientNorm)) {
+          const Instr& instr = program.instrs[i];
+          for (const Range& range : instr.writes) REQUIRE(++slots[range.offset] == 1);
+          for (const Range& range : instr.reads) elements += element_count(program, range);
+        }
+      }
+      REQUIRE(elements == flat_layout(choice.built.partition, FlatOrder::kForward).total);
+    }
+  }
+}
+
+TEST_CASE("copies run on the lane of the link they use, and none joins device and disk") {
+  std::mt19937_64 random(408);
+  std::set<Lane> used;
+  for (int round = 0; round < 150; ++round) {
+    const Choice choice = random_choice(random);
+    const Program program = choice.steps()[0].program;
+    INFO(choice.text() << "\n" << program_text(program));
+    for (const Instr& instr : program.instrs) {
+      if (instr.kind != InstrKind::kCopy && instr.kind != InstrKind::kAccumulate) continue;
+      const Tier from = program.at(instr.reads[0].buffer).tier;
+      const Tier to = program.at(instr.writes[0].buffer).tier;
+      const bool disk = from == Tier::kNvme || to == Tier::kNvme;
+      used.insert(instr.lane);
+      REQUIRE_FALSE((disk && (from == Tier::kDevice || to == Tier::kDevice)));
+      REQUIRE((instr.lane == Lane::kDisk) == disk);
+      REQUIRE((instr.lane == Lane::kToHost) == (from == Tier::kDevice && to == Tier::kHost));
+      REQUIRE((instr.lane == Lane::kToDevice) == (from == Tier::kHost && to == Tier::kDevice));
+    }
+  }
+  REQUIRE(used.size() == kLaneCount);
+}
+
+TEST_CASE("collectives work on memory that peers can see") {
+  std::mt19937_64 random(409);
+  for (int round = 0; round < 100; ++round) {
+    const Choice choice = random_choice(random);
+    const Program program = choice.steps()[0].program;
+    INFO(choice.text() << "\n" << program_text(program));
+    for (const Instr& instr : program.instrs) {
+      if (instr.group == CommGroup::kNone || instr.unit < 0) continue;
+      // What is sent must be visible; what a gather brings is private.
+      for (const Range& range : instr.reads) REQUIRE(program.at(range.buffer).peer_visible);
+    }
+  }
+}
+
+TEST_CASE("the programs of a rank share their persistent buffers by name") {
+  std::mt19937_64 random(410);
+  for (int round = 0; round < 60; ++round) {
+    const Choice choice = random_choice(random);
+    INFO(choice.text());
+    const Program train = choice.steps().back().program;
+    StepOptions mine = choice.options;
+    mine.state.shard = {choice.mesh.shards, choice.mesh.shards - 1};
+    mine.state.replicas = choice.mesh.replicas;
+    mine.state.replica = choice.mesh.replicas - 1;
+    const Built& built = choice.built;
+    const auto model = [&](Mode mode) {
+      return build_model(choice.config, built.model.batch, mode, built.model.dtypes);
+    };
+    const ModelDescription evaluate = model(Mode::kEvaluate);
+    const ModelDescription logits = model(Mode::kLogits);
+    size_t shared = 0;
+    for (const Program& program : {build_evaluation_step(evaluate, built.partition, mine).program,
+                                   build_logits_step(logits, built.partition, mine).program})
+      for (const Buffer& buffer : program.buffers) {
+        if (!buffer.persistent || buffer.name == buffer_names::kLogits) continue;
+        const Buffer& same = train.at(buffer_named(train, buffer.name));
+        REQUIRE(same.persistent);
+        REQUIRE(same.bytes == buffer.bytes);
+        REQUIRE(same.tier == buffer.tier);
+        REQUIRE(same.dtype == buffer.dtype);
+        REQUIRE(same.peer_visible == buffer.peer_visible);
+        ++shared;
+      }
+    REQUIRE(shared >= 3);
+  }
+}
+
+bool is_gathered(const Buffer& buffer) {
+  return buffer.name.find("gathered.") == 0;
+}
+
+/// Gathered buffers from their first to their last instruction.
+struct Gathered {
+  size_t first = 0;
+  size_t last = 0;
+  /// First compute instruction that reads it.
+  size_t reader = 0;
+  int64_t elements = 0;
+};
+std::vector<Gathered> gathered_of(const Program& program) {
+  std::map<BufferId, Gathered> found;
+  for (size_t i = 0; i < program.instrs.size(); ++i) {
+    const Instr& instr = program.instrs[i];
+    for (const auto* ranges : {&instr.reads, &instr.writes})
+      for (const Range& range : *ranges) {
+        const Buffer& buffer = program.at(range.buffer);
+        if (!is_gathered(buffer)) continue;
+        auto [it, added] = found.try_emplace(
+            range.buffer, Gathered{i, i, 0, buffer.bytes / dtype_bytes(buffer.dtype)});
+        it->second.last = i;
+        if (instr.graph >= 0 && it->second.reader == 0) it->second.reader = i;
+      }
+  }
+  std::vector<Gathered> all;
+  for (const auto& [id, gathered] : found) all.push_back(gathered);
+  return all;
+}
+
+Choice sharded_choice(std::mt19937_64& random) {
+  for (;;) {
+    Choice choice = random_choice(random);
+    choice.options.state.stage = 3;
+    if (choice.mesh.shards > 1) return choice;
+  }
+}
+
+TEST_CASE("gathered parameters pass the live limit only where one layer needs that many") {
+  std::mt19937_64 random(405);
+  int over = 0;
+  for (int round = 0; round < 120; ++round) {
+    const Choice choice = sharded_choice(random);
+    INFO(choice.text());
+    const Program program = choice.steps()[0].program;
+    const std::vector<Gathered> gathered = gathered_of(program);
+    for (size_t i = 0; i < program.instrs.size(); ++i) {
+      int64_t live = 0;
+      std::set<size_t> readers;
+      for (const Gathered& g : gathered) {
+        if (i < g.first || g.last < i) continue;
+        live += g.elements;
+        readers.insert(g.reader);
+      }
+      if (live <= choice.options.max_live_elements) continue;
+      ++over;
+      INFO(program_text(program) << "at " << i);
+      REQUIRE(readers.size() == 1);
+    }
+  }
+  REQUIRE(over > 0);
+}
+
+TEST_CASE("no more is gathered ahead of its reader than the prefetch size, or one unit") {
+  std::mt19937_64 random(406);
+  bool ahead_at_all = false;
+  for (int round = 0; round < 120; ++round) {
+    const Choice choice = sharded_choice(random);
+    const Program program = choice.steps()[0].program;
+    const std::vector<Gathered> gathered = gathered_of(program);
+    INFO(choice.text() << "\n" << program_text(program));
+    // At each layer: what is there for layers behind it.
+    for (size_t i = 0; i < program.instrs.size(); ++i) {
+      if (program.instrs[i].graph < 0) continue;
+      int64_t ahead = 0;
+      int units = 0;
+      for (const Gathered& g : gathered) {
+        if (g.first > i || i >= g.reader) continue;
+        ahead += g.elements;
+        ++units;
+      }
+      ahead_at_all |= ahead > 0;
+      const int64_t most = choice.options.overlap ? choice.options.prefetch_elements : 0;
+      REQUIRE((ahead <= most || (most > 0 && units == 1)));
+    }
+  }
+  REQUIRE(ahead_at_all);
+}
+
+TEST_CASE(
+    "a gather starts beside the layer before its reader, even where it is larger than the limit") {
+  StepOptions options{.prefetch_elements = 1};
+  options.state.stage = 3;
+  const Program program = build(small_config(4, false)).step(options);
+  size_t beside = 0;
+  for (const size_t i : all_of(program, InstrKind::kAllGather)) {
+    size_t next = i + 1;
+    while (program.instrs[next].graph < 0) ++next;
+    const BufferId arrives = program.instrs[i].writes[0].buffer;
+    const auto& reads = program.instrs[next].reads;
+    beside += std::none_of(reads.begin(), reads.end(),
+                           [&](const Range& r) { return r.buffer == arrives; });
+    REQUIRE(program.instrs[i].hold);
+  }
+  // All but the very first.
+  CHECK(beside == all_of(program, InstrKind::kAllGather).size() - 1);
+}
+
+/// Forward, backward and update of each unit and layer, in order of the compute lane.
+std::vector<std::string> compute_order(const Program& program) {
+  std::vector<std::string> labels;
+  for (const Instr& instr : program.instrs)
+    if (instr.graph >= 0 || instr.kind == InstrKind::kLoadBatch || instr.kind == InstrKind::kUpdate)
+      labels.push_back(cat(instr_label(instr), " ", instr.accumulate, " ", instr.first_element));
+  return labels;
+}
+
+TEST_CASE("knobs of speed leave the order of computation and its sums alone") {
+  std::mt19937_64 random(407);
+  for (int round = 0; round < 60; ++round) {
+    const Choice choice = random_choice(random);
+    INFO(choice.text());
+    Choice other = choice;
+    const StepOptions knobs = random_options(random, choice.built, choice.mesh);
+    StepOptions& options = other.options;
+    options.bucket_elements = knobs.bucket_elements;
+    options.gather_bucket_elements = knobs.gather_bucket_elements;
+    options.prefetch_elements = knobs.prefetch_elements;
+    options.max_live_elements = knobs.max_live_elements;
+    options.reuse_distance = knobs.reuse_distance;
+    options.overlap = knobs.overlap;
+    options.offload_activations = knobs.offload_activations;
+    options.state.parameter_tier = knobs.state.parameter_tier;
+    if (choice.options.state.stage < 3) options.state.parameter_tier = Tier::kDevice;
+    const std::vector<Step> a = choice.steps();
+    const std::vector<Step> b = other.steps();
+    for (size_t r = 0; r < a.size(); ++r)
+      REQUIRE(compute_order(a[r].program) == compute_order(b[r].program));
+  }
+}
+
+int64_t device_peak(const Program& program, Category category) {
+  return memory_account(program, Tier::kDevice).at(category);
+}
+
+TEST_CASE("whole gradients of ZeRO-2 live until their reduction, two buckets at a time") {
+  const auto buckets = [](int64_t layers, int64_t bucket) {
+    StepOptions options{.micro_batches = 2, .bucket_elements = bucket};
+    options.state.stage = 2;
+    return device_peak(build(small_config(layers, false)).step(options), Category::kBuckets);
+  };
+  constexpr int64_t kUnit = 2 * kUnitBlock * 4;  // bytes of a whole unit on two ranks
+  CHECK(buckets(8, 1) <= 3 * kUnit);
+  CHECK(buckets(8, 1) == buckets(20, 1));
+  CHECK(buckets(20, 2 * 2 * kUnitBlock) <= 6 * kUnit);
+}
+
+TEST_CASE("gradients that travel in another dtype are copied two buckets at a time") {
+  const auto buckets = [](int64_t layers, int stage) {
+    StepOptions options{.bucket_elements = 1};
+    options.state.stage = stage;
+    options.state.communication = DType::kBF16;
+    return device_peak(build(small_config(layers, false)).step(options), Category::kBuckets);
+  };
+  for (const int stage : {0, 1}) {
+    CHECK(buckets(8, stage) <= 3 * 2 * kUnitBlock * 2);
+    CHECK(buckets(8, stage) == buckets(20, stage));
+  }
+}
+
+TEST_CASE("ZeRO-3 keeps a few layers' parameters and gradients, however many there are") {
+  const auto buckets = [](int64_t layers) {
+    StepOptions options{.bucket_elements = 1, .prefetch_elements = 2 * kUnitBlock};
+    options.state.stage = 3;
+    return device_peak(build(small_config(layers, false)).step(options), Category::kBuckets);
+  };
+  constexpr int64_t kUnit = 2 * kUnitBlock * 4;
+  CHECK(buckets(8) <= 5 * kUnit);
+  CHECK(buckets(8) == buckets(20));
+}
+
+TEST_CASE("an update in another tier stages two stretches, however large the state is") {
+  for (const Tier tier : {Tier::kHost, Tier::kNvme}) {
+    for (int stage = 1; stage < 4; ++stage) {
+      const auto staged = [&](int64_t layers) {
+        Built built;
+        built.model = build_model(small_config(layers, false), {1, 4}, Mode::kTrain,
+                                  {DType::kBF16, DType::kBF16});
+        built.partition = build_units(built.model);
+        StepOptions options;
+        options.state.stage = stage;
+        options.state.optimizer_tier = tier;
+        options.state.communication = DType::kBF16;
+        options.state.update_elements = kUnitBlock;
+        const Program program = built.step(options);
+        return memory_account(program, Tier::kHost).at(Category::kStaging);
+      };
+      INFO(tier_name(tier) << ", stage " << stage);
+      // Gradient and new parameters of 2 bytes; weights and two moments of 4 from the disk.
+      const int64_t bytes = (stage == 1 ? 2 : 0) + 2 + (tier == Tier::kNvme ? 12 : 0);
+      CHECK(staged(2) <= 2 * bytes * kUnitBlock);
+      CHECK(staged(12) == staged(2));
+    }
+  }
+}
+
+TEST_CASE("activations on the host leave room on the device") {
+  const auto peak = [](int64_t layers, bool offload) {
+    Built built;
+    RecomputeOptions recompute;
+    recompute.policy.level = RecomputeLevel::kFull;
+    built.model = build_model(small_config(layers, false), {1, 64}, Mode::kTrain, {}, recompute);
+    built.partition = build_units(built.model);
+    StepOptions options;
+    options.offload_activations = offload;
+    return built.step(options).arena(Arena::kDevice);
+  };
+  const int64_t hidden = 64 * 16 * 4;
+  CHECK(peak(12, true) <= peak(12, false) - 8 * hidden);
+  const int64_t grows = peak(12, true) - peak(11, true);
+  CHECK(grows == peak(12, false) - peak(11, false) - hidden);
+}
+
+}  // namespace
+}  // namespace ftrun

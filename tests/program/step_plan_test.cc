@@ -1,0 +1,156 @@
+#include "program/step_plan.h"
+
+#include <functional>
+
+#include "models.h"
+#include "partition/layout.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using namespace fixtures;
+
+/// A resolved config of four ranks.
+Config base_config(int64_t stage) {
+  Config config;
+  config.parallel.data = 4;
+  config.zero.stage = stage;
+  config.zero.overlap_comm = true;
+  config.train_micro_batch_size_per_gpu = 1;
+  config.gradient_accumulation_steps = 2;
+  config.data.sequence_length = 4;
+  return config;
+}
+
+StepPlan plan_of(
+    int64_t stage, const std::function<void(Config&)>& change = [](Config&) {}, int rank = 0) {
+  Config config = base_config(stage);
+  change(config);
+  return plan_steps(config, small_config(2, false), rank);
+}
+
+TEST_CASE("data-parallel ranks are shards times replicas, and all shards without sharding") {
+  Config config = base_config(3);
+  config.parallel.data = 8;
+  config.parallel.data_replicate = 2;
+  CHECK(data_mesh(config).shards == 4);
+  CHECK(data_mesh(config).replicas == 2);
+  const StateOptions state = plan_steps(config, small_config(1, true), 6).options.state;
+  CHECK(state.shard.count == 4);
+  CHECK(state.shard.index == 2);
+  CHECK(state.replicas == 2);
+  CHECK(state.replica == 1);
+  config.zero.stage = 0;
+  CHECK(data_mesh(config).shards == 8);
+  CHECK(data_mesh(config).replicas == 1);
+  config.parallel.data = 0;
+  config.parallel.data_replicate = 1;
+  CHECK(data_mesh(config).shards == 1);
+}
+
+TEST_CASE("the config's words become options of the step") {
+  const StepPlan plan = plan_of(3, [](Config& config) {
+    config.bf16.enabled = true;
+    config.bf16.bf16_optimizer_states = true;
+    config.data_types.grad_accum_dtype = ConfigDtype::kFp32;
+    config.reduction.communication_data_type = ConfigDtype::kBf16;
+    config.zero.offload_param.device = OffloadDevice::kCpu;
+    config.zero.offload_optimizer.device = OffloadDevice::kNvme;
+    config.zero.offload_optimizer.ratio = 0.5;
+    config.zero.max_live_parameters = 77;
+    config.zero.max_reuse_distance = 66;
+    config.recompute = {Recompute::kFull, 1};
+    config.activation_checkpointing.cpu_checkpointing = true;
+  });
+  CHECK(plan.train.model.dtypes == ModelDtypes{DType::kBF16, DType::kF32});
+  CHECK(plan.evaluate.model.dtypes == plan.train.model.dtypes);
+  const StateOptions& state = plan.options.state;
+  CHECK(state.stage == 3);
+  CHECK(state.communication == DType::kBF16);
+  CHECK(state.master == DType::kF32);
+  CHECK(state.states == DType::kBF16);
+  CHECK(state.parameter_tier == Tier::kHost);
+  CHECK(state.optimizer_tier == Tier::kNvme);
+  CHECK(state.optimizer_ratio == 0.5);
+  CHECK(state.optimizer_states == 2);
+  CHECK(plan.options.micro_batches == 2);
+  CHECK(plan.options.max_live_elements == 77);
+  CHECK(plan.options.reuse_distance == 66);
+  CHECK(plan.options.overlap);
+  CHECK(plan.options.offload_activations);
+}
+
+TEST_CASE("gradients travel in their own dtype unless another is asked for") {
+  const auto communication = [](bool fp16, ConfigDtype gradients, ConfigDtype wanted) {
+    return plan_of(1,
+                   [&](Config& config) {
+                     config.fp16.enabled = fp16;
+                     config.data_types.grad_accum_dtype = gradients;
+                     config.reduction.communication_data_type = wanted;
+                   })
+        .options.state.communication;
+  };
+  CHECK(communication(false, ConfigDtype::kModel, ConfigDtype::kModel) == DType::kF32);
+  CHECK(communication(true, ConfigDtype::kModel, ConfigDtype::kModel) == DType::kF16);
+  CHECK(communication(true, ConfigDtype::kFp32, ConfigDtype::kModel) == DType::kF32);
+  CHECK(communication(true, ConfigDtype::kModel, ConfigDtype::kFp32) == DType::kF32);
+}
+
+TEST_CASE("a bucket is at most a quarter of the gradients that a rank keeps") {
+  const auto quarter = [](int64_t stage) { return plan_of(stage).options.bucket_elements; };
+  // Four units of a block; from ZeRO-2 on a rank of four keeps a quarter of them.
+  CHECK(quarter(0) == kUnitBlock);
+  CHECK(quarter(1) == kUnitBlock);
+  CHECK(plan_of(1).options.gather_bucket_elements == kUnitBlock);
+  const auto small = [](Config& config) { config.zero.reduce_bucket_size = 5; };
+  CHECK(plan_of(1, small).options.bucket_elements == 5);
+  const auto none = [](Config& config) { config.zero.prefetch_bucket_size = 0; };
+  CHECK(plan_of(3, none).options.prefetch_elements == 0);
+  CHECK(plan_of(3).options.prefetch_elements > 0);
+}
+
+TEST_CASE("small tensors of the config's thresholds are units of their own at every stage") {
+  for (int64_t stage = 0; stage < 4; ++stage) {
+    const StepPlan plan =
+        plan_of(stage, [](Config& config) { config.zero.param_persistence_threshold = 16; });
+    CHECK(plan.partition.units.size() == 4 + 3);  // norms of two blocks and of the head
+    CHECK(partition_text(plan.partition) == partition_text(plan_of(0, [](Config& c) {
+                                                             c.zero.param_persistence_threshold =
+                                                                 16;
+                                                           }).partition));
+  }
+}
+
+TEST_CASE("an evaluation runs one micro-batch, whatever a step accumulates") {
+  const StepPlan plan = plan_of(3);
+  CHECK(all_of(plan.train.program, InstrKind::kLoadBatch).size() == 2);
+  CHECK(all_of(plan.evaluate.program, InstrKind::kLoadBatch).size() == 1);
+}
+
+TEST_CASE("the programs of all ranks of a config have no faults") {
+  for (int64_t stage = 0; stage < 4; ++stage) {
+    for (const int64_t replicas : {1, 2}) {
+      if (stage == 0 && replicas > 1) continue;
+      std::vector<StepPlan> plans;
+      for (int rank = 0; rank < 4; ++rank)
+        plans.push_back(plan_of(
+            stage, [&](Config& config) { config.parallel.data_replicate = replicas; }, rank));
+      for (const auto pass : {&StepPlan::train, &StepPlan::evaluate}) {
+        std::vector<const Program*> programs;
+        for (const StepPlan& plan : plans) programs.push_back(&(plan.*pass).program);
+        CHECK(check_programs(programs) == std::vector<std::string>{});
+      }
+      std::vector<PassPlan> logits;
+      for (const StepPlan& plan : plans)
+        logits.push_back(plan_logits(small_config(2, false), plan, 6));
+      std::vector<const Program*> programs;
+      for (const PassPlan& pass : logits) programs.push_back(&pass.program);
+      CHECK(check_programs(programs) == std::vector<std::string>{});
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ftrun

@@ -1,0 +1,203 @@
+#include "program/traffic.h"
+
+#include <cmath>
+
+#include "choices.h"
+#include "model/size.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using namespace fixtures;
+
+/// What Communicator::account adds up, collective by collective.
+int64_t counted(const Program& program, Mesh mesh) {
+  int64_t bytes = 0;
+  for (const Instr& instr : program.instrs) {
+    if (instr.group == CommGroup::kNone) continue;
+    const int64_t n = instr.group == CommGroup::kShard     ? mesh.shards
+                      : instr.group == CommGroup::kReplica ? mesh.replicas
+                      : instr.group == CommGroup::kNode    ? mesh.node
+                                                           : mesh.ranks();
+    for (size_t i = 0; i < instr.writes.size(); ++i) {
+      if (instr.kind == InstrKind::kAllReduce) {
+        const int64_t count = instr.reads[i].bytes / dtype_bytes(instr.dtype);
+        bytes += 2 * count * dtype_bytes(instr.dtype) * (n - 1) / n;
+      } else if (instr.kind == InstrKind::kReduceScatter) {
+        bytes +=
+            instr.writes[i].bytes / dtype_bytes(instr.dtype) * dtype_bytes(instr.dtype) * (n - 1);
+      } else {
+        bytes +=
+            instr.reads[i].bytes / dtype_bytes(instr.dtype) * dtype_bytes(instr.dtype) * (n - 1);
+      }
+    }
+  }
+  return bytes;
+}
+
+TEST_CASE("theory and deviations add up to what the program sends, to what communicators count") {
+  std::mt19937_64 random(301);
+  for (int round = 0; round < 150; ++round) {
+    const Choice choice = random_choice(random);
+    const std::vector<Step> steps = choice.steps();
+    const Program& program = steps.back().program;
+    StepOptions options = choice.options;
+    options.state.shard = {choice.mesh.shards, choice.mesh.shards - 1};
+    options.state.replicas = choice.mesh.replicas;
+    const Traffic traffic = program_traffic(program, options.state);
+    const TrafficTheory theory =
+        explain_traffic(program, choice.built.model, choice.built.partition, options);
+    INFO("round " << round << ": " << choice.text() << "\n" << traffic_text(traffic, theory));
+    REQUIRE(traffic.bytes == counted(program, choice.mesh));
+    int64_t rows = 0;
+    int64_t calls = 0;
+    for (const TrafficRow& row : traffic.rows) {
+      rows += row.bytes;
+      calls += row.calls;
+    }
+    REQUIRE(rows == traffic.bytes);
+    int64_t sum = theory.bytes;
+    for (const TrafficDeviation& deviation : theory.deviations) {
+      REQUIRE(deviation.bytes != 0);
+      sum += deviation.bytes;
+      // What the formulas leave over is less than a byte a call and unit.
+      const auto parts = calls + static_cast<int64_t>(choice.built.partition.units.size()) *
+                                     choice.options.micro_batches;
+      if (deviation.cause.find("rounding") == 0)
+        REQUIRE(std::abs(static_cast<double>(deviation.bytes)) <= static_cast<double>(parts));
+    }
+    REQUIRE(sum == traffic.bytes);
+  }
+}
+
+/// A model whose units have no padding on 2 and 4 ranks, except what is in the head's norm and the
+/// blocks' norms, which is taken out by making them small.
+Built even() {
+  ModelConfig c = small_config(2, false);
+  c.vocab_rows = 128;
+  c.hidden = 128;
+  c.feed_forward = 128;
+  c.query_heads = c.kv_heads = 4;
+  c.head_size = 32;
+  Built built;
+  built.model = build_model(c, {1, 4}, Mode::kTrain);
+  built.partition = build_units(built.model, UnitGranularity::kLayer, {128, INT64_MAX});
+  return built;
+}
+
+int64_t of_cause(const TrafficTheory& theory, const std::string& cause) {
+  int64_t bytes = 0;
+  for (const TrafficDeviation& deviation : theory.deviations)
+    if (deviation.cause.find(cause) == 0) bytes += deviation.bytes;
+  return bytes;
+}
+
+TEST_CASE("without padding, stages send 2 Psi (N-1)/N elements, ZeRO-3 3 Psi (N-1)/N") {
+  const Built built = even();
+  for (const int ranks : {2, 4}) {
+    for (int stage = 0; stage < 4; ++stage) {
+      StepOptions options;
+      options.state.stage = stage;
+      options.state.shard = {ranks, 0};
+      const Program program = built.step(options, ranks);
+      const Traffic traffic = program_traffic(program, options.state);
+      const TrafficTheory theory = explain_traffic(program, built.model, built.partition, options);
+      INFO(traffic_text(traffic, theory));
+      const int64_t psi = count_parameters(built.model).total;
+      CHECK(theory.parameters == psi);
+      CHECK(theory.bytes == (stage == 3 ? 3 : 2) * psi * 4 * (ranks - 1) / ranks);
+      // Every large unit alone sends exactly what theory says.
+      int64_t large = 0;
+      for (const TrafficRow& row : traffic.rows)
+        if (row.kind != InstrKind::kAllReduce) large += row.bytes;
+      int64_t even_elements = 0;
+      for (const Unit& unit : built.partition.units) {
+        if (unit.small) continue;
+        CHECK(unit.numel == unit.padded);
+        even_elements += unit.numel;
+      }
+      if (stage == 3) {
+        // Backward reads neither the embedding's matrix nor the head's, whose product's gradients
+        // are made in forward.
+        const int64_t forward_only = 2 * 128 * 128;
+        CHECK(large == (3 * even_elements - forward_only) * 4 * (ranks - 1) / ranks);
+        CHECK(of_cause(theory, "units that not exactly one") ==
+              -forward_only * 4 * (ranks - 1) / ranks);
+      }
+      for (const char* cause :
+           {"gathered parameters that were kept", "repetition", "replicas", "gradients summed"})
+        CHECK(of_cause(theory, cause) == 0);
+    }
+  }
+}
+
+TEST_CASE("with nothing else in the way, a program sends what theory says and its numbers") {
+  // Every tensor is a multiple of 4096 x 4 elements; the tied matrix is read by two forward lists.
+  ModelConfig c = small_config(2, true);
+  c.hidden = 16384;
+  c.feed_forward = 4;
+  c.query_heads = 2;
+  c.head_size = 2;
+  c.kv_heads = 1;
+  const Built built = build(c);
+  for (const int ranks : {1, 2, 4}) {
+    for (int stage = 0; stage < 4; ++stage) {
+      StepOptions options;
+      options.state.stage = stage;
+      options.state.shard = {ranks, 0};
+      const Program program = built.step(options, ranks);
+      const TrafficTheory theory = explain_traffic(program, built.model, built.partition, options);
+      INFO("stage " << stage << " on " << ranks);
+      const int64_t psi = count_parameters(built.model).total;
+      const int64_t expected = (stage == 3 ? 3 : 2) * psi * 4 * (ranks - 1) / ranks;
+      CHECK(theory.bytes == expected);
+      const int64_t slots = 4 * ranks * 8;  // of the norm
+      const int64_t numbers =
+          2 * kLossSlots * 8 * (ranks - 1) / ranks + 2 * slots * (ranks - 1) / ranks;
+      CHECK(program_traffic(program, options.state).bytes == expected + numbers);
+      REQUIRE(theory.deviations.size() == (ranks > 1 ? 1 : 0));
+      if (ranks > 1) CHECK(theory.deviations[0].cause == "loss and gradient norm");
+    }
+  }
+}
+
+TEST_CASE("what is kept for its next use is not sent again") {
+  const Built built = build(small_config(2, false));
+  StepOptions options;
+  options.state.stage = 3;
+  options.state.shard = {4, 0};
+  const auto kept = [&](int64_t distance) {
+    options.reuse_distance = distance;
+    const Program program = built.step(options, 4);
+    return of_cause(explain_traffic(program, built.model, built.partition, options),
+                    "gathered parameters that were kept");
+  };
+  CHECK(kept(0) == 0);
+  // Head and two blocks, 4096 elements a rank, are there when backward comes.
+  CHECK(kept(1'000'000) == -3 * 4096 * 4 * 3);
+}
+
+TEST_CASE("the table of a small ZeRO-3 step") {
+  const Built built = build(small_config(1, true));
+  StepOptions options{.micro_batches = 2};
+  options.state.stage = 3;
+  options.state.shard = {2, 0};
+  const Program program = built.step(options);
+  CHECK(traffic_text(program_traffic(program, options.state),
+                     explain_traffic(program, built.model, built.partition, options)) ==
+        "sent by a rank each time\n"
+        "  all_reduce over 2 ranks, 1 call                                             24 B\n"
+        "  all_reduce over 2 shards, 1 call                                            48 B\n"
+        "  reduce_scatter over 2 shards, 6 calls                                    98304 B\n"
+        "  all_gather over 2 shards, 12 calls                                      196608 B\n"
+        "  sum, 288.07 KiB                                                         294984 B\n"
+        "  theory: 3 x 2480 elements x 1/2                                          14880 B\n"
+        "  padding of units and shards                                             132576 B\n"
+        "  repetition for each micro-batch                                         147456 B\n"
+        "  loss and gradient norm                                                      72 B\n");
+}
+
+}  // namespace
+}  // namespace ftrun

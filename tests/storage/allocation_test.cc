@@ -1,0 +1,91 @@
+// Counts the allocations of this thread: after its first requests, a swap file makes none.
+#include <cstdlib>
+#include <new>
+
+#include "../base/temporary_folder.h"
+#include "base/log.h"
+#include "fault_storage.h"
+#include "storage/swap_file.h"
+
+#include <catch2/catch.hpp>
+
+namespace {
+thread_local int64_t allocations = 0;
+
+void* counted(size_t bytes) {
+  ++allocations;
+  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+  throw std::bad_alloc();
+}
+}  // namespace
+
+void* operator new(size_t bytes) {
+  return counted(bytes);
+}
+void* operator new[](size_t bytes) {
+  return counted(bytes);
+}
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  return std::malloc(bytes);
+}
+void* operator new[](size_t bytes, const std::nothrow_t&) noexcept {
+  return std::malloc(bytes);
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, size_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, size_t) noexcept {
+  std::free(memory);
+}
+
+namespace ftrun {
+namespace {
+
+/// Refuses io_uring where it is told to, and is the machine otherwise.
+class WithoutRing : public fixtures::FaultStorage {
+ public:
+  std::unique_ptr<BlockQueue> open_threads(int fd, int depth) override {
+    return machine_storage().open_threads(fd, depth);
+  }
+};
+
+/// Eight requests at a time, each with a part of the memory and of the file.
+void some_requests(SwapFile& file, fixtures::AlignedBytes& data) {
+  constexpr int64_t kPart = int64_t{1} << 20;
+  SwapFile::Ticket tickets[8];
+  for (int64_t i = 0; i < 8; ++i) {
+    char* part = data.data() + i * kPart;
+    tickets[i] = i % 2 == 0 ? file.write(part, kPart - i, i * kPart)
+                            : file.read(part, 100'000 + i, i * kPart);
+  }
+  for (const auto& ticket : tickets) file.wait(ticket);
+}
+
+TEST_CASE("requests allocate nothing after the first ones") {
+  const bool threads = GENERATE(false, true);
+  CAPTURE(threads);
+  const fixtures::TemporaryFolder folder;
+  WithoutRing storage;
+  storage.ring_errno = 1;
+  log_start({.level = LogLevel::kError});
+  SwapFile file(
+      {.folder = folder.path(), .name = "counted", .bytes = 8 << 20, .aio = {.block_size = 65536}},
+      threads ? storage : machine_storage());
+  log_start({});
+  fixtures::AlignedBytes data(8 << 20);
+  some_requests(file, data);
+  REQUIRE(allocations > 0);
+  const int64_t start = allocations;
+  for (int i = 0; i < 5; ++i) some_requests(file, data);
+  const int64_t made = allocations - start;
+  REQUIRE(made == 0);
+}
+
+}  // namespace
+}  // namespace ftrun

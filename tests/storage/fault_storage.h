@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "storage/storage_system.h"
+#include "storage/swap_file.h"
+
+namespace ftrun::fixtures {
+
+/// The machine's storage with faults. A member that is 0 (or unset) leaves the call to the machine;
+/// minus an errno makes it fail.
+class FaultStorage : public StorageSystem {
+ public:
+  int folder_status = 0, open_status = 0, remove_status = 0, reserve_status = 0, direct_status = 0,
+      page_cache_status = 0;
+  /// The kernel refuses io_uring with this errno.
+  int ring_errno = 0;
+  /// What free_bytes() says; below 0: the machine's.
+  int64_t free = -1;
+  bool lies_in_memory = false;
+  int memory_errno = 0;
+  /// Called for each block: 0 lets it pass; minus an errno fails it; above 0 tells that so many
+  /// bytes were moved, and moves only the whole sectors of them; kNothing tells of no byte.
+  static constexpr int64_t kNothing = INT64_MIN;
+  std::function<int64_t(const Block&)> fault;
+  /// Seconds that the disk gives no sign of life.
+  double stall = 0;
+  /// The clock, which only stalls and sleeps move.
+  double clock = 1000;
+
+  std::vector<std::string> calls;  // of the disk's blocks: "write 4096@0"
+  std::vector<size_t> batches;     // blocks of each submit
+  int removed = 0, sleeps = 0, registered = 0;
+
+  int make_folder(const std::string& path) override;
+  int open_new(const std::string& path) override;
+  int remove(const std::string& path) override;
+  int reserve(int fd, int64_t bytes) override;
+  int use_direct(int fd) override;
+  int use_page_cache(int fd) override;
+  int64_t free_bytes(const std::string& folder) override;
+  bool in_memory(const std::string&) override { return lies_in_memory; }
+  QueueOrErrno open_ring(int fd, int depth, bool single_submit) override;
+  std::unique_ptr<BlockQueue> open_threads(int fd, int depth) override;
+  double now() override { return clock; }
+  void sleep(double seconds) override;
+};
+
+/// Memory on a multiple of 4096 with a watched sector behind it.
+class AlignedBytes {
+ public:
+  explicit AlignedBytes(int64_t bytes);
+  ~AlignedBytes();
+  AlignedBytes(const AlignedBytes&) = delete;
+  AlignedBytes& operator=(const AlignedBytes&) = delete;
+
+  char* data() { return data_; }
+  int64_t size() const { return bytes_; }
+  std::span<std::byte> whole_sectors();
+  void fill(uint64_t seed);
+  bool equals(const AlignedBytes& other) const;
+  /// Whether the memory behind the bytes is as it was.
+  bool kept_its_end() const;
+
+ private:
+  char* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+/// "code: message | remedy" of what `body` throws.
+std::string failure_of(const std::function<void()>& body);
+/// The log's lines during `body`, each "level message", level as one letter.
+std::vector<std::string> lines_of(const std::function<void()>& body);
+/// "kernel refuses io_uring: ..." where this machine has none, and "" where it has.
+std::string ring_refusal();
+
+}  // namespace ftrun::fixtures

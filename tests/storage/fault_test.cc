@@ -1,0 +1,330 @@
+#include <sys/resource.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "../base/temporary_folder.h"
+#include "fault_storage.h"
+#include "storage/swap_file.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using fixtures::AlignedBytes;
+using fixtures::failure_of;
+using fixtures::FaultStorage;
+using fixtures::lines_of;
+using fixtures::TemporaryFolder;
+using Lines = std::vector<std::string>;
+
+constexpr const char* kFolderRemedy =
+    " | point nvme_path at a folder on a local disk that this user may write to";
+constexpr const char* kFullRemedy =
+    " | free space on that file system, point nvme_path at another one, or offload less";
+constexpr const char* kDiskRemedy =
+    " | look for disk errors in the kernel's log (dmesg), or point nvme_path at another disk";
+
+/// A storage of threads over the page cache: what every machine can do.
+struct Fixture {
+  Fixture() {
+    storage.ring_errno = EPERM;
+    storage.direct_status = -EINVAL;
+    options = {.folder = folder.path(), .name = "r1-rank0", .bytes = 1 << 20};
+    options.aio = {.block_size = 4096, .queue_depth = 2};
+    path = folder.path() + "/ftrun-r1-rank0.swap";
+  }
+  std::string open_failure() {
+    std::string text;
+    lines_of([&] { text = failure_of([&] { SwapFile file(options, storage); }); });
+    return text;
+  }
+  /// What `body` throws when given an open file, and the lines logged after the opening.
+  std::string failure_with(const std::function<void(SwapFile&)>& body) {
+    std::string text;
+    lines_of([&] {
+      SwapFile file(options, storage);
+      text = failure_of([&] { body(file); });
+    });
+    return text;
+  }
+  TemporaryFolder folder;
+  FaultStorage storage;
+  SwapOptions options;
+  std::string path;
+};
+
+TEST_CASE("a folder that cannot be made is named") {
+  Fixture f;
+  f.storage.folder_status = -EACCES;
+  REQUIRE(f.open_failure() == "5: nvme_path " + f.folder.path() +
+                                  ": making the folder failed: Permission denied" + kFolderRemedy);
+  f.storage.folder_status = 0;
+  f.options.folder = f.folder.file("file");
+  ::close(machine_storage().open_new(f.options.folder));
+  REQUIRE(f.open_failure() == "5: nvme_path " + f.options.folder +
+                                  ": making the folder failed: Not a directory" + kFolderRemedy);
+}
+
+TEST_CASE("a file that cannot be made is named") {
+  Fixture f;
+  f.storage.open_status = -EROFS;
+  REQUIRE(f.open_failure() ==
+          "5: " + f.path + ": making the swap file failed: Read-only file system" + kFolderRemedy);
+  f.storage.open_status = -EEXIST;
+  REQUIRE(f.open_failure() == "5: " + f.path +
+                                  ": removing an old swap file failed: No such file or directory" +
+                                  kFolderRemedy);
+}
+
+TEST_CASE("a full disk is told before the first step, with bytes wanted and free") {
+  Fixture f;
+  f.storage.free = 512 << 10;
+  const std::string full = "5: " + f.path +
+                           ": reserving space failed: No space left on device "
+                           "(1.00 MiB wanted, 512.00 KiB free)" +
+                           kFullRemedy;
+  REQUIRE(f.open_failure() == full);
+  f.storage.free = 2 << 20;  // enough when it was asked, but another rank was faster
+  f.storage.reserve_status = -ENOSPC;
+  REQUIRE(f.open_failure() == "5: " + f.path +
+                                  ": reserving space failed: No space left on device (1.00 MiB "
+                                  "wanted, 2.00 MiB free)" +
+                                  kFullRemedy);
+  f.storage.reserve_status = -EDQUOT;
+  REQUIRE(f.open_failure() == "5: " + f.path +
+                                  ": reserving space failed: Disk quota exceeded (1.00 MiB "
+                                  "wanted, 2.00 MiB free)" +
+                                  kFullRemedy);
+  REQUIRE(std::filesystem::is_empty(f.folder.path()));
+}
+
+TEST_CASE("this machine's disk is asked, not only the seam") {
+  Fixture f;
+  f.options.bytes = int64_t{1} << 60;
+  REQUIRE_THAT(f.open_failure(),
+               Catch::Matches("5: .*/ftrun-r1-rank0.swap: reserving space failed: No space left on "
+                              "device \\(1024.00 PiB wanted, [0-9.]+ [KMGTP]?i?B free\\).*"));
+}
+
+TEST_CASE("a limit of file sizes is an error and not the end of the process") {
+  Fixture f;
+  rlimit kept{};
+  ::getrlimit(RLIMIT_FSIZE, &kept);
+  const rlimit small{512 << 10, kept.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+  f.storage.free = 2 << 20;
+  const std::string text = f.open_failure();
+  ::setrlimit(RLIMIT_FSIZE, &kept);
+  REQUIRE(text == "5: " + f.path +
+                      ": reserving space failed: File too large (1.00 MiB wanted, 2.00 MiB free) | "
+                      "raise the limit of file sizes (ulimit -f), or point nvme_path at a file "
+                      "system that takes files of this size");
+}
+
+TEST_CASE("a disk that fails at the first write is told so") {
+  Fixture f;
+  f.storage.direct_status = -EIO;
+  REQUIRE(f.open_failure() ==
+          "5: " + f.path + ": a first write failed: Input/output error" + kFolderRemedy);
+}
+
+TEST_CASE("options that cannot hold are refused") {
+  Fixture f;
+  f.options.aio.block_size = 1000;
+  REQUIRE(f.open_failure() ==
+          "2: aio.block_size is 1000; it must be a multiple of 4096 from 4096 "
+          "to 1073741824 | change the aio section of the config");
+  f.options.aio = {.queue_depth = 0};
+  REQUIRE(f.open_failure() ==
+          "2: aio.queue_depth is 0; it must lie from 1 to 4096 | change the aio "
+          "section of the config");
+  f.options.aio = {.intra_op_parallelism = -1};
+  REQUIRE(f.open_failure() ==
+          "2: aio.intra_op_parallelism is -1; it must be at least 1 | change "
+          "the aio section of the config");
+  f.options.aio = {.queue_depth = 4096, .intra_op_parallelism = 2};
+  REQUIRE(f.open_failure() ==
+          "2: aio.queue_depth 4096 x aio.intra_op_parallelism 2 = 8192 operations in flight; at "
+          "most 4096 are allowed | change the aio section of the config");
+  f.options.folder = "";
+  f.options.aio = {};
+  REQUIRE(f.open_failure() == std::string("2: nvme_path is empty") + kFolderRemedy);
+}
+
+TEST_CASE("each thing the machine refuses is one notice") {
+  Fixture f;
+  f.storage.lies_in_memory = true;
+  AlignedBytes data(100'000);
+  const Lines lines = lines_of([&] {
+    SwapFile file(f.options, f.storage);
+    REQUIRE_FALSE(file.direct());
+    REQUIRE_FALSE(file.uses_ring());
+    for (int i = 0; i < 3; ++i) file.wait(file.write(data.data(), data.size(), 0));
+  });
+  REQUIRE(lines ==
+          Lines{"I notice: nvme_path " + f.folder.path() +
+                    " lies in memory (tmpfs): what is offloaded to it still takes memory",
+                "I notice: nvme_path " + f.folder.path() +
+                    ": its file system refuses direct I/O (Invalid argument): reads and writes go "
+                    "through the page cache, which takes memory and time",
+                "I notice: this machine refuses io_uring (Operation not permitted): 2 threads read "
+                "and write the swap file instead"});
+}
+
+TEST_CASE("a kernel without io_uring is named as such") {
+  Fixture f;
+  f.storage.ring_errno = ENOSYS;
+  const Lines lines = lines_of([&] { SwapFile file(f.options, f.storage); });
+  REQUIRE(lines.back() ==
+          "I notice: this machine refuses io_uring (Function not implemented): 2 threads read and "
+          "write the swap file instead");
+}
+
+TEST_CASE("a folder that had to be made is told with the file system it came to lie on") {
+  Fixture f;
+  f.options.folder = f.folder.file("new/folder");
+  f.storage.free = 3 << 20;
+  const Lines lines = lines_of([&] { SwapFile file(f.options, f.storage); });
+  REQUIRE_THAT(lines.front(), Catch::Matches("I notice: nvme_path .*/new/folder did not exist: it "
+                                             "was made on the file system of /[^ ]* \\(3.00 MiB "
+                                             "free\\)"));
+}
+
+TEST_CASE("memory that cannot be pinned is a notice, and swapping goes on") {
+  Fixture f;
+  f.storage.memory_errno = ENOMEM;
+  AlignedBytes data(4096);
+  const Lines lines = lines_of([&] {
+    SwapFile file(f.options, f.storage);
+    const std::span<std::byte> ranges[] = {data.whole_sectors()};
+    file.register_memory(ranges);
+    file.wait(file.write(data.data(), data.size(), 0));
+  });
+  REQUIRE(
+      lines.back() ==
+      "I notice: nvme_path " + f.folder.path() +
+          ": the kernel refuses to pin the swap buffers (Cannot allocate memory): each block "
+          "is pinned on its own, which is slower; raise the limit of locked memory (ulimit -l)");
+}
+
+TEST_CASE("a failing read names file, bytes, offset and reason; other requests go on") {
+  Fixture f;
+  AlignedBytes data(5 * 4096), good(4096), back(4096);
+  good.fill(1);
+  f.storage.fault = [](const Block& block) {
+    return !block.write && block.offset == 8192 ? -EIO : 0;
+  };
+  REQUIRE(f.failure_with([&](SwapFile& file) {
+    file.wait(file.write(good.data(), good.size(), 65536));
+    const auto bad = file.read(data.data(), data.size(), 0);
+    const auto fine = file.read(back.data(), back.size(), 65536);
+    file.wait(fine);
+    file.wait(bad);
+  }) == "5: " + f.path + ": read of 4.00 KiB at offset 8192 failed: Input/output error" +
+              kDiskRemedy);
+  REQUIRE(back.equals(good));
+}
+
+TEST_CASE("after a failure the same file takes requests again") {
+  const bool overlap = GENERATE(true, false);
+  CAPTURE(overlap);
+  Fixture f;
+  f.options.aio.overlap_events = overlap;
+  AlignedBytes data(9 * 4096);
+  bool failing = true;
+  f.storage.fault = [&](const Block&) { return failing ? -EIO : 0; };
+  REQUIRE(f.failure_with([&](SwapFile& file) {
+    for (int i = 0; i < 5; ++i) REQUIRE_THROWS(file.wait(file.write(data.data(), data.size(), 0)));
+    failing = false;
+    const auto first = file.write(data.data(), data.size(), 0);
+    const auto second = file.write(data.data(), data.size(), 16 * 4096);
+    file.wait(first);
+    file.wait(second);
+  }) == "no failure");
+}
+
+TEST_CASE("a disk that is full after all is told with bytes") {
+  Fixture f;
+  AlignedBytes data(100);
+  f.storage.fault = [&](const Block&) {
+    f.storage.free = 0;
+    return -ENOSPC;
+  };
+  REQUIRE(f.failure_with([&](SwapFile& file) { file.wait(file.write(data.data(), 100, 4096)); }) ==
+          "5: " + f.path +
+              ": write of 100 B at offset 4096 failed: No space left on device (100 B wanted, 0 B "
+              "free)" +
+              kFullRemedy);
+}
+
+TEST_CASE("a file that was cut short is told") {
+  Fixture f;
+  AlignedBytes data(4096);
+  f.storage.fault = [](const Block& block) { return block.write ? 0 : FaultStorage::kNothing; };
+  REQUIRE(f.failure_with([&](SwapFile& file) { file.wait(file.read(data.data(), 4096, 0)); }) ==
+          "5: " + f.path + ": read of 4.00 KiB at offset 0 failed: the file ends before it" +
+              kDiskRemedy);
+}
+
+TEST_CASE("a disk that takes nothing is given up on, after pauses") {
+  const int64_t moved = GENERATE(as<int64_t>{}, FaultStorage::kNothing, 1, 4095);
+  Fixture f;
+  AlignedBytes data(4096);
+  f.storage.fault = [&](const Block&) { return moved; };
+  REQUIRE(f.failure_with([&](SwapFile& file) { file.wait(file.write(data.data(), 4096, 0)); }) ==
+          "5: " + f.path + ": write of 4.00 KiB at offset 0 failed: no progress in 200 tries" +
+              kDiskRemedy);
+  REQUIRE(f.storage.sleeps == 191);
+}
+
+TEST_CASE("a kernel that always says to try again is given up on") {
+  Fixture f;
+  AlignedBytes data(4096);
+  f.storage.fault = [](const Block&) { return -EAGAIN; };
+  REQUIRE(f.failure_with([&](SwapFile& file) { file.wait(file.write(data.data(), 4096, 0)); }) ==
+          "5: " + f.path +
+              ": write of 4.00 KiB at offset 0 failed: no progress in 200 tries (Resource "
+              "temporarily unavailable)" +
+              kDiskRemedy);
+}
+
+TEST_CASE("wait_all waits for everything and throws the first failure") {
+  Fixture f;
+  AlignedBytes data(3 * 4096);
+  f.storage.fault = [](const Block& block) { return block.offset % 8192 == 0 ? 0 : -EIO; };
+  REQUIRE(f.failure_with([&](SwapFile& file) {
+    for (int i = 0; i < 3; ++i) file.write(data.data() + i * 4096, 4096, i * 4096);
+    for (int i = 3; i < 6; ++i) file.write(data.data(), 4096, i * 4096);
+    REQUIRE_THROWS_WITH(file.wait_all(), Catch::Contains("write of 4.00 KiB at offset 4096 "
+                                                         "failed: Input/output error"));
+    file.wait_all();
+  }) == "no failure");
+}
+
+TEST_CASE("a slow disk is told once, with path and rate, and is no error") {
+  Fixture f;
+  AlignedBytes data(64 * 4096);
+  int blocks = 0;
+  f.storage.fault = [&](const Block&) {
+    if (++blocks == 33) f.storage.stall = 60;  // with half of the bytes moved
+    return 0;
+  };
+  const Lines lines = lines_of([&] {
+    SwapFile file(f.options, f.storage);
+    file.wait(file.write(data.data(), data.size(), 0));
+    REQUIRE(file.counters().seconds_waited == 60);
+    f.storage.stall = 100;
+    file.wait(file.read(data.data(), data.size(), 0));
+  });
+  REQUIRE(lines.size() == 3);
+  REQUIRE_THAT(lines[2], Catch::Matches("I notice: " + f.path +
+                                        ": the disk is slow: 30.0s in one wait, 1[0-9.]+ KiB moved "
+                                        "in it \\(4[0-9.]+ KiB/s\\)"));
+}
+
+}  // namespace
+}  // namespace ftrun

@@ -1,0 +1,235 @@
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "../base/temporary_folder.h"
+#include "base/log.h"
+#include "fault_storage.h"
+#include "storage/swap_file.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using fixtures::AlignedBytes;
+using fixtures::FaultStorage;
+using fixtures::TemporaryFolder;
+
+/// Both ways to move blocks, with and without direct I/O. What this machine refuses is said.
+struct Way {
+  const char* name;
+  int ring_errno;
+  int direct_status;
+};
+const Way kWays[] = {{"io_uring, direct", 0, 0},
+                     {"io_uring, page cache", 0, -EINVAL},
+                     {"threads, direct", EPERM, 0},
+                     {"threads, page cache", EPERM, -EINVAL}};
+
+struct Fixture {
+  explicit Fixture(const Way& way, AioOptions aio = {}, int64_t bytes = 8 << 20) {
+    log_start({.level = LogLevel::kError});  // its notices are tested elsewhere
+    storage.ring_errno = way.ring_errno;
+    storage.direct_status = way.direct_status;
+    file = std::make_unique<SwapFile>(
+        SwapOptions{.folder = folder.path(), .name = "test", .bytes = bytes, .aio = aio}, storage);
+    log_start({});
+    if (way.ring_errno == 0 && !file->uses_ring()) WARN(fixtures::ring_refusal());
+    if (way.direct_status == 0 && !file->direct()) WARN("direct I/O is refused here");
+  }
+  TemporaryFolder folder;
+  FaultStorage storage;
+  std::unique_ptr<SwapFile> file;
+};
+
+/// Writes ranges of random sizes, many at a time, and reads them back in another order.
+void random_round_trip(SwapFile& file, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<std::unique_ptr<AlignedBytes>> data;
+  std::vector<int64_t> offsets;
+  for (int64_t offset = 0;;) {
+    const auto bytes = static_cast<int64_t>(random() % 300'000);
+    if (offset + swap_align(bytes) > file.bytes()) break;
+    data.push_back(std::make_unique<AlignedBytes>(bytes));
+    data.back()->fill(seed + data.size());
+    offsets.push_back(offset);
+    offset += swap_align(bytes);
+  }
+  REQUIRE(data.size() > 20);
+  std::vector<size_t> order(data.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::vector<SwapFile::Ticket> tickets(data.size());
+  std::shuffle(order.begin(), order.end(), random);
+  for (size_t i : order) tickets[i] = file.write(data[i]->data(), data[i]->size(), offsets[i]);
+  std::shuffle(order.begin(), order.end(), random);
+  for (size_t i : order) file.wait(tickets[i]);
+
+  std::vector<std::unique_ptr<AlignedBytes>> back;
+  for (const auto& one : data) back.push_back(std::make_unique<AlignedBytes>(one->size()));
+  for (size_t i : order) tickets[i] = file.read(back[i]->data(), back[i]->size(), offsets[i]);
+  std::shuffle(order.begin(), order.end(), random);
+  for (size_t i : order) {
+    file.wait(tickets[i]);
+    REQUIRE(back[i]->equals(*data[i]));
+    REQUIRE(back[i]->kept_its_end());
+  }
+}
+
+TEST_CASE("ranges of any size come back as they were, many in flight") {
+  const Way& way = GENERATE(from_range(std::begin(kWays), std::end(kWays)));
+  const AioOptions aio = GENERATE(AioOptions{}, AioOptions{.block_size = 4096, .queue_depth = 3},
+                                  AioOptions{.block_size = 65536, .queue_depth = 1},
+                                  AioOptions{.block_size = 32768, .intra_op_parallelism = 4},
+                                  AioOptions{.block_size = 16384, .single_submit = true},
+                                  AioOptions{.block_size = 16384, .overlap_events = false});
+  CAPTURE(way.name, aio.block_size, aio.queue_depth, aio.single_submit, aio.overlap_events);
+  Fixture fixture(way, aio);
+  for (uint64_t seed = 1; seed <= 2; ++seed) random_round_trip(*fixture.file, seed);
+}
+
+TEST_CASE("short results of the kernel are continued from the last whole sector") {
+  const Way& way = GENERATE(from_range(std::begin(kWays), std::end(kWays)));
+  CAPTURE(way.name);
+  Fixture fixture(way, {.block_size = 65536, .queue_depth = 5});
+  std::mt19937_64 random(7);
+  int shortened = 0, again = 0;
+  fixture.storage.fault = [&](const Block& block) -> int64_t {
+    const auto dice = random() % 8;
+    if (dice == 0) return ++again, -EINTR;
+    if (dice == 1) return ++again, -EAGAIN;
+    if (dice > 4) return 0;
+    return ++shortened, static_cast<int64_t>(1 + random() % static_cast<uint64_t>(block.bytes));
+  };
+  random_round_trip(*fixture.file, 3);
+  REQUIRE(shortened > 50);
+  REQUIRE(again > 50);
+}
+
+TEST_CASE("memory that was registered is used and may be mixed with other memory") {
+  const Way& way = GENERATE(from_range(std::begin(kWays), std::end(kWays)));
+  CAPTURE(way.name);
+  Fixture fixture(way, {.block_size = 65536});
+  AlignedBytes registered(1 << 20), other(1 << 20), more(300'000);
+  const std::vector<std::span<std::byte>> ranges = {registered.whole_sectors(),
+                                                    more.whole_sectors()};
+  fixture.file->register_memory(ranges);
+  registered.fill(1);
+  more.fill(2);
+  fixture.file->write(registered.data(), registered.size(), 0);
+  fixture.file->write(more.data(), more.size(), 1 << 20);
+  fixture.file->wait_all();
+  AlignedBytes more_back(300'000);
+  fixture.file->read(other.data(), other.size(), 0);
+  fixture.file->read(more_back.data(), more_back.size(), 1 << 20);
+  fixture.file->wait_all();
+  REQUIRE(other.equals(registered));
+  REQUIRE(more_back.equals(more));
+  registered.fill(3);
+  fixture.file->wait(fixture.file->read(registered.data(), registered.size(), 0));
+  REQUIRE(registered.equals(other));
+  REQUIRE(fixture.storage.registered == 1);
+}
+
+TEST_CASE("a request is cut into blocks, the last part sector into one of its own") {
+  Fixture fixture(kWays[2], {.block_size = 8192});
+  AlignedBytes data(20'000);
+  fixture.file->wait(fixture.file->write(data.data(), data.size(), 4096));
+  REQUIRE(fixture.storage.calls ==
+          std::vector<std::string>{"write 8192@4096", "write 8192@12288", "write 4096@20480"});
+}
+
+TEST_CASE("no more blocks are in flight than the options allow") {
+  const AioOptions aio{.block_size = 4096, .queue_depth = 2, .intra_op_parallelism = 3};
+  Fixture fixture(kWays[2], aio);
+  AlignedBytes data(100 * 4096);
+  const auto ticket = fixture.file->write(data.data(), data.size(), 0);
+  REQUIRE(fixture.storage.calls.size() == 6);
+  fixture.file->wait(ticket);
+  REQUIRE(fixture.storage.calls.size() == 100);
+}
+
+TEST_CASE("without overlap_events the next blocks wait for all blocks before them") {
+  Fixture fixture(kWays[2], {.block_size = 4096, .queue_depth = 4, .overlap_events = false});
+  AlignedBytes data(12 * 4096);
+  fixture.file->wait(fixture.file->write(data.data(), data.size(), 0));
+  REQUIRE(fixture.storage.batches == std::vector<size_t>{4, 4, 4});
+}
+
+TEST_CASE("what was never written reads as zeros, and so does the rest of a last sector") {
+  Fixture fixture(kWays[0]);
+  AlignedBytes written(4097), sectors(3 * 4096), zeros(3 * 4096);
+  std::fill_n(zeros.data(), zeros.size(), '\0');
+  sectors.fill(1);
+  fixture.file->wait(fixture.file->read(sectors.data(), sectors.size(), 0));
+  REQUIRE(sectors.equals(zeros));
+  written.fill(2);
+  fixture.file->wait(fixture.file->write(written.data(), written.size(), 0));
+  fixture.file->wait(fixture.file->read(sectors.data(), sectors.size(), 0));
+  std::copy_n(written.data(), 4097, zeros.data());
+  REQUIRE(sectors.equals(zeros));
+}
+
+TEST_CASE("bytes and waits are counted") {
+  Fixture fixture(kWays[2]);
+  AlignedBytes data(5000);
+  fixture.storage.stall = 2.5;
+  fixture.file->wait(fixture.file->write(data.data(), 5000, 0));
+  fixture.file->wait(fixture.file->read(data.data(), 4999, 0));
+  REQUIRE(fixture.file->counters().bytes_written == 5000);
+  REQUIRE(fixture.file->counters().bytes_read == 4999);
+  REQUIRE(fixture.file->counters().seconds_waited == 2.5);
+}
+
+TEST_CASE("done() tells when wait() would return at once") {
+  Fixture fixture(kWays[0]);
+  AlignedBytes data(1 << 20);
+  REQUIRE(fixture.file->done(fixture.file->read(data.data(), 0, 0)));
+  const auto ticket = fixture.file->write(data.data(), data.size(), 0);
+  while (!fixture.file->done(ticket)) {
+  }
+  const double before = fixture.file->counters().seconds_waited;
+  fixture.file->wait(ticket);
+  REQUIRE(fixture.file->counters().seconds_waited == before);
+}
+
+TEST_CASE("a swap file may go while requests run, and its memory after it") {
+  const Way& way = GENERATE(from_range(std::begin(kWays), std::end(kWays)));
+  CAPTURE(way.name);
+  for (int i = 0; i < 20; ++i) {
+    Fixture fixture(way, {.block_size = 65536});
+    AlignedBytes data(4 << 20);
+    fixture.file->read(data.data(), data.size(), 0);
+    fixture.file.reset();
+    data.fill(1);
+    AlignedBytes same(4 << 20);
+    same.fill(1);
+    REQUIRE(data.equals(same));
+  }
+}
+
+TEST_CASE("requests that break the rules are bugs, told with the rule") {
+  Fixture fixture(kWays[2]);
+  AlignedBytes data(8192);
+  SwapFile& file = *fixture.file;
+  using Catch::Contains;
+  REQUIRE_THROWS_WITH(file.read(data.data() + 8, 8, 0),
+                      Contains("memory of a swap request must lie on a multiple of 4096"));
+  REQUIRE_THROWS_WITH(file.read(data.data(), 8, 512),
+                      Contains("a swap request must begin on a multiple of 4096 in the file"));
+  REQUIRE_THROWS_WITH(file.read(data.data(), 4097, file.bytes() - 4096),
+                      Contains("a swap request leaves the reserved file"));
+  const auto ticket = file.write(data.data(), 4096, 0);
+  file.wait(ticket);
+  REQUIRE_THROWS_WITH(file.wait(ticket),
+                      Contains("a swap ticket that is unknown or was waited for already"));
+  const auto other = file.write(data.data(), 4096, 0);  // takes the same place
+  REQUIRE_THROWS_WITH(file.wait(ticket), Contains("a swap ticket that is unknown"));
+  file.wait(other);
+}
+
+}  // namespace
+}  // namespace ftrun
