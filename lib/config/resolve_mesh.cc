@@ -65,9 +65,9 @@ void check_secondary_shards(Resolving& r) {
   if (zero.stage != 3)
     return r.notice(path, cat(path, ": has effect at stage 3 only, found stage ", zero.stage));
   const int64_t shards = mesh.data / mesh.data_replicate;
-  if (shards == zero.hpz_partition_size)
+  if (shards == zero.hpz_partition_size && zero.offload_param.device == OffloadDevice::kNone)
     return r.notice(path, cat("zero_hpz_partition_size ", shards, " makes one node of all ", shards,
-                              " ranks of a replica: later gathers reach as far as the first"));
+                              " ranks of a replica: it changes nothing"));
   if (shards % zero.hpz_partition_size != 0)
     r.error(
         path,

@@ -10,7 +10,8 @@
 namespace ftrun {
 
 /// The communicators of a rank's groups, borrowed. Without hybrid sharding all ranks share one copy
-/// of the state, so `shard` is `data` and there is no `replica`; without secondary shards no `node`.
+/// of the state, so `shard` is `data` and there is no `replica`; without secondary shards there is no
+/// `node`.
 struct RankGroups {
   Communicator* data = nullptr;
   Communicator* shard = nullptr;

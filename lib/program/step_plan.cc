@@ -24,9 +24,11 @@ std::function<bool(const TensorInfo&)> decay_rule(const TrainConfig& train) {
 DataMesh data_mesh(const Config& config) {
   const int64_t data = std::max<int64_t>(1, config.parallel.data);
   const int64_t replicas = config.zero.stage > 0 ? config.parallel.data_replicate : 1;
-  const int64_t node = config.zero.stage == 3 ? config.zero.hpz_partition_size : 1;
-  return {static_cast<int>(data / replicas), static_cast<int>(replicas),
-          static_cast<int>(std::max<int64_t>(1, node))};
+  const int64_t shards = data / replicas;
+  int64_t node = config.zero.stage == 3 ? std::max<int64_t>(1, config.zero.hpz_partition_size) : 1;
+  // The shards of a node of all ranks are secondary shards already, unless they are far away.
+  if (node == shards && config.zero.offload_param.device == OffloadDevice::kNone) node = 1;
+  return {static_cast<int>(shards), static_cast<int>(replicas), static_cast<int>(node)};
 }
 
 namespace {

@@ -79,8 +79,10 @@ class Formula {
         traffic_(program_traffic(program, state_)) {
     count_readers(model);
     for (const Instr& instr : program.instrs)
-      if (instr.kind == InstrKind::kAllGather && instr.ahead)
-        ++(instr.group == CommGroup::kNode ? gathers_[instr.unit].node : gathers_[instr.unit].shards);
+      if (instr.kind == InstrKind::kAllGather && instr.ahead) {
+        Gathers& times = gathers_[instr.unit];
+        ++(instr.group == CommGroup::kNode ? times.node : times.shards);
+      }
   }
 
   int64_t sum(const Known& known) const {
@@ -265,10 +267,9 @@ std::string line(const std::string& what, int64_t bytes) {
 std::string formula_text(const TrafficTheory& theory) {
   const bool within_nodes = theory.node > 1;
   const int factor = theory.stage == 3 && !within_nodes ? 3 : 2;
-  std::string text = cat(factor, " x ", theory.parameters, " elements x ", theory.ranks - 1, "/",
-                         theory.ranks);
-  if (within_nodes)
-    text += cat(" + ", theory.parameters, " x ", theory.node - 1, "/", theory.node);
+  std::string text =
+      cat(factor, " x ", theory.parameters, " elements x ", theory.ranks - 1, "/", theory.ranks);
+  if (within_nodes) text += cat(" + ", theory.parameters, " x ", theory.node - 1, "/", theory.node);
   return text;
 }
 

@@ -41,8 +41,8 @@ struct TrafficDeviation {
 
 /// What a training step sends by the theory of its ZeRO stage (Rajbhandari et al. 2020, "ZeRO",
 /// section 7): 2 Psi (N-1)/N elements a rank at stages 0 to 2, 3 Psi (N-1)/N at stage 3, with Psi
-/// parameters and N ranks that share one copy of the state. With secondary shards in nodes of h ranks
-/// 2 Psi (N-1)/N + Psi (h-1)/h (Wang et al. 2023, "ZeRO++", section 3.2).
+/// parameters and N ranks that share one copy of the state. With secondary shards in nodes of h
+/// ranks 2 Psi (N-1)/N + Psi (h-1)/h (hierarchical partitioning of Wang et al. 2023, "ZeRO++").
 struct TrafficTheory {
   int stage = 0;
   int ranks = 1;

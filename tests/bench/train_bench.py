@@ -4,6 +4,7 @@
   tests/bench/train_bench.py --data train.bin --peers FOLDER --case NAME|all [--pairs 5] [--steps 4]
   tests/bench/train_bench.py --data train.bin --bound      ftrun beside the machine's matrix products
   tests/bench/train_bench.py --data train.bin --plain      ZeRO-3 beside ftrun's own plain data parallel
+  tests/bench/train_bench.py --data train.bin --ways       memory and tokens/s of ftrun's ways to save memory
 
 FOLDER holds the baseline trainers (hf_single.py, hf_ddp.py, hf_fsdp2.py, ds_zero.py, common.py). The
 job: SmolLM2-135M, fp32, sequence 512, no shuffling, AdamW on all tensors, clip 1. A case is ftrun's
@@ -38,6 +39,21 @@ CASES = {
     "zero3": dict(ranks=2, mb=1, settings=["zero_optimization.stage=3"], peers=["hf_fsdp2.py", "ds_zero.py --stage 3"]),
     "zero3-recompute": dict(ranks=2, mb=1, settings=["zero_optimization.stage=3", "recompute=full"],
                             peers=["hf_fsdp2.py --ckpt", "hf_fsdp2.py", "ds_zero.py --stage 3 --ckpt"]),
+}
+CPU, DISK = '{device: cpu}', '{device: nvme, nvme_path: FOLDER}'
+# What the README's table shows, on two ranks: settings beside those of plain data parallel.
+WAYS = {
+    "ZeRO 0 (data parallel)": [],
+    "ZeRO 1": ["zero_optimization.stage=1"],
+    "ZeRO 2": ["zero_optimization.stage=2"],
+    "ZeRO 3": ["zero_optimization.stage=3"],
+    "ZeRO 3, selective recompute": ["zero_optimization.stage=3", "recompute=selective"],
+    "ZeRO 3, full recompute": ["zero_optimization.stage=3", "recompute=full"],
+    "ZeRO 3, bf16": ["zero_optimization.stage=3", "bf16.enabled=true"],
+    "ZeRO 3, bf16, full recompute": ["zero_optimization.stage=3", "bf16.enabled=true", "recompute=full"],
+    "ZeRO 3, optimizer on the host": ["zero_optimization.stage=3", f"zero_optimization.offload_optimizer={CPU}"],
+    "ZeRO 3, optimizer and parameters on disk": ["zero_optimization.stage=3", f"zero_optimization.offload_optimizer={DISK}",
+                                                 f"zero_optimization.offload_param={DISK}"],
 }
 QUIET_CORES = 0.05
 
@@ -113,14 +129,14 @@ def run_ftrun(args, case, scratch):
     shutil.rmtree(out, ignore_errors=True)
     config = pathlib.Path(scratch) / "config.json"
     config.write_text(json.dumps(ftrun_config(args, case, out)))
-    settings = [word for setting in [*case["settings"], *args.set] for word in ("--set", setting)]
+    settings = [word.replace("FOLDER", f"{scratch}/swap") for setting in [*case["settings"], *args.set] for word in ("--set", setting)]
     _, foreign = measured([str(args.binary), "--config", str(config), *settings])
     lines = [json.loads(line) for line in open(out / "metrics.jsonl")]
     run = json.loads((out / "run.json").read_text())
     times = [line["step_seconds"] for line in lines][1:]
     tokens = 512 * case["mb"] * case["ranks"]
     return {"tokens_per_s": tokens / statistics.median(times), "memory": run["counters"]["peak_resident_bytes"] / 2**20,
-            "ready_s": run["counters"]["ready_milliseconds"] / 1e3,
+            "ready_s": run["counters"]["ready_milliseconds"] / 1e3, "categories": lines[-1]["memory"], "seconds": statistics.median(times),
             "loss": [line["loss"] for line in lines], "grad_norm": [line["grad_norm"] for line in lines], "foreign": foreign}
 
 
@@ -165,6 +181,26 @@ def report(name, found):
     worst("gradient norm", found[0][0]["grad_norm"], found[0][1]["grad_norm"], 2e-4)
 
 
+def ways(args):
+    """A table of each way's memory by category, peak and speed: the median over rounds in which each ran once."""
+    rounds = []
+    for i in range(args.pairs):
+        rounds.append({name: run_ftrun(args, dict(ranks=2, mb=1, settings=settings), args.scratch) for name, settings in WAYS.items()})
+        foreign = max(run["foreign"] for run in rounds[-1].values())
+        print(f"round {i}: foreign {foreign:.2f}; " + ", ".join(f"{name} {run['tokens_per_s']:.0f} tok/s" for name, run in rounds[-1].items()),
+              flush=True)
+    quiet = [r for r in rounds if max(run["foreign"] for run in r.values()) <= QUIET_CORES]
+    print(f"{len(quiet)} of {len(rounds)} rounds quiet" + ("" if len(quiet) >= 5 else ": speeds are not measurable here"))
+    base = next(iter(WAYS))
+    print("| | parameters | gradients | optimizer | activations | peak of a rank | tokens/s |\n|---|---|---|---|---|---|---|")
+    for name in WAYS:
+        kept = rounds[-1][name]["categories"]
+        cells = [f"{kept.get(category, 0) / 2**20:.0f}" for category in ("parameters", "gradients", "optimizer", "activations")]
+        peak = statistics.median(r[name]["memory"] for r in rounds)
+        speed = statistics.median(r[name]["tokens_per_s"] / r[base]["tokens_per_s"] for r in (quiet if len(quiet) >= 5 else rounds))
+        print(f"| {name} | " + " | ".join(cells) + f" | {peak:.0f} | {speed:.2f} |", flush=True)
+
+
 BOUND = """
 import json, sys, time, torch
 torch.set_num_threads(int(sys.argv[1]))
@@ -204,6 +240,7 @@ def main():
     parser.add_argument("--case", choices=[*CASES, "all"], default="single")
     parser.add_argument("--bound", action="store_true")
     parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--ways", action="store_true")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4, help="at least 2: the first is not timed")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one more setting of ftrun's config")
@@ -213,13 +250,15 @@ def main():
     parser.add_argument("--data", required=True, help="flat token file (.bin) with meta.json beside it")
     parser.add_argument("--binary", default=ROOT / "build/release/bin/ftrun")
     args = parser.parse_args()
-    if args.steps < 2 or not (args.bound or args.plain or args.peers):
-        parser.error("give --peers, --bound or --plain, and at least 2 steps")
+    if args.steps < 2 or not (args.bound or args.plain or args.ways or args.peers):
+        parser.error("give --peers, --bound, --plain or --ways, and at least 2 steps")
     with tempfile.TemporaryDirectory() as args.scratch:
         if args.bound:
             bound(args)
         if args.plain:
             compare_plain(args)
+        if args.ways:
+            ways(args)
         if args.peers:
             for name in CASES if args.case == "all" else [args.case]:
                 compare(args, name)

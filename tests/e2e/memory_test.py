@@ -136,6 +136,11 @@ with tempfile.TemporaryDirectory() as scratch:
                     expected = parameters * (weights / (ranks if stage == 3 else 1) + gradients / (ranks if stage >= 2 else 1)
                                              + optimizer / (ranks if stage >= 1 else 1))
                     assert abs(found.states() - expected) <= 0.01 * expected, f"stage {stage}, {ranks} ranks: {found.text}"
+        nodes = planned("formulas", 4, zero_optimization={"stage": 3, "zero_hpz_partition_size": 2})
+        assert "16 Psi/4 + 4 Psi/2" in nodes.text, nodes.text
+        assert abs(nodes.states() - 6 * parameters) <= 0.01 * 6 * parameters, nodes.text
+        saved = nodes.main_memory() - planned("formulas", 4, zero_optimization={"stage": 3}).main_memory()
+        assert dict(nodes.savings)["zero_optimization.zero_hpz_partition_size: 1"] == saved > 0, nodes.text
         mixed = planned("formulas", 4, zero_optimization={"stage": 3}, bf16={"enabled": True},
                         data_types={"grad_accum_dtype": "bf16"}).text
         assert "= 16 bytes a parameter (12 by the formula" in mixed, mixed

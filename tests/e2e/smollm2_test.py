@@ -1,5 +1,5 @@
 """SmolLM2-135M on real text trains as transformers does: losses and gradient norms of 20 AdamW steps,
-on one rank and on two. Left out (exit 77) where models/smollm2-135m is not there; scripts/quickstart.sh
+on one rank and on two; and every file of configs/ trains it as one process does. Left out (exit 77) where models/smollm2-135m is not there; scripts/quickstart.sh
 makes it, or scripts/make_model.py alone."""
 import pathlib
 import subprocess
@@ -45,6 +45,36 @@ def train_with_ftrun(data, ranks, scratch):
     return [m["loss"] for m in found], [m["grad_norm"] for m in found]
 
 
+def settings(scratch, data, rows, **more):
+    """Short steps on the test's own text."""
+    wanted = {"data.train": data, "data.token_dtype": "uint16", "data.sequence_length": SEQUENCE, "data.shuffle": "false",
+              "data.validation": "[]", "train.steps": 3, "train_batch_size": rows, "export.enabled": "false", "threads": 1} | more
+    return [word for key, value in wanted.items() for word in ("--set", f"{key}={value}")]
+
+
+def check_configs(data, scratch):
+    """Losses of each of configs/ beside one process with the same global batch, in fp32."""
+    one = {}
+    for path in sorted((SOURCE / "configs").glob("*.yaml")):
+        if path.stem == "quickstart":
+            continue
+        ranks = 4 if path.stem == "hybrid" else 2
+        if ranks not in one:
+            alone = settings(scratch, data, ranks, **{"output_dir": scratch / f"one-{ranks}", "parallel.data": 1,
+                                                     "train_micro_batch_size_per_gpu": ranks, "model.path": MODEL})
+            must(ftrun("--config", SOURCE / "configs/ddp.yaml", *alone, timeout=600))
+            one[ranks] = [m["loss"] for m in steps(scratch / f"one-{ranks}")]
+        out = scratch / path.stem
+        changes = {"output_dir": out, "model.path": MODEL}
+        for tier in ("offload_param", "offload_optimizer"):
+            if "nvme" in path.stem:
+                changes[f"zero_optimization.{tier}.nvme_path"] = scratch / "swap"
+        must(ftrun("--config", path, *settings(scratch, data, ranks, **changes), timeout=600))
+        limit = 5e-3 if path.stem in ("bf16", "fp16") else 1e-5
+        found = near(path.stem, [m["loss"] for m in steps(out)], one[ranks], limit)
+        print(f"configs/{path.name}: losses within {found:.1e} of one process", flush=True)
+
+
 def clip(parameters):
     """clip_grad_norm_ with the norm summed in fp64: in fp32 the sum alone is off by 6e-5 at this size."""
     norm = sum(float(p.grad.double().square().sum()) for p in parameters) ** 0.5
@@ -82,6 +112,7 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
         data, tokens = make_tokens(scratch)
+        check_configs(data, scratch)
         found = {ranks: train_with_ftrun(data, ranks, scratch) for ranks in (1, 2)}
         losses, norms = train_with_transformers(tokens)
         for ranks, (our_losses, our_norms) in found.items():

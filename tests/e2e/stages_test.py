@@ -1,8 +1,10 @@
 """A ZeRO stage says where state lies, not what is computed: on the same ranks and in the same precision
 all stages have the same bits, and all meshes train as one process does."""
+import re
 import tempfile
 
 from runner import ShardedJob, case, near, run_cases, same_run, steps
+from step_text import StepText
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 STAGES = (0, 1, 2, 3)
@@ -67,6 +69,36 @@ with tempfile.TemporaryDirectory() as scratch:
             job.train(f"hybrid-{stage}", 4, stage=stage, parallel={"data": 4, "data_replicate": 2})
             same_run(job.out("hybrid-1"), job.out(f"hybrid-{stage}"))
         as_one_process(job.out("hybrid-3"), job.out("one"))
+
+    @case
+    def secondary_shards_have_the_same_bits():
+        """Of what is gathered again in a step, each node of two ranks keeps a copy: more memory, fewer bytes from afar."""
+        offload = {"offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}}
+        for accumulation in (1, 2):
+            for precision in ("fp32", "bf16"):
+                settings = {"stage": 3, "accumulation": accumulation, "precision": precision}
+                plain, node = f"whole-{precision}-{accumulation}", f"node-{precision}-{accumulation}"
+                hpz = settings | {"zero": {"zero_hpz_partition_size": 2}}
+                job.train(plain, 4, **settings)
+                job.train(node, 4, **hpz)
+                same_run(job.out(plain), job.out(node))
+                secondary = StepText(job.plan(node, 4, "--program", **hpz)).buffers["parameters.secondary"][2]
+                held = {name: steps(job.out(name))[-1]["memory"]["parameters"] for name in (plain, node)}
+                assert held[node] == held[plain] + secondary > held[plain], (held, secondary)
+                sent = {}
+                for name, of in ((plain, settings), (node, hpz)):
+                    line = steps(job.out(name))
+                    sent[name] = line[-1]["counters"]["bytes_sent"] - line[-2]["counters"]["bytes_sent"]
+                    planned = re.search(r"^  sum, .* (\d+) B$", job.plan(name, 4, **of), re.M)
+                    assert sent[name] == int(planned[1]), (name, sent, planned[0])
+                assert sent[node] < sent[plain], sent
+                job.train(f"{node}-host", 4, **settings, zero=hpz["zero"] | offload)
+                same_run(job.out(plain), job.out(f"{node}-host"))
+        job.train("node-hybrid", 4, stage=3, parallel={"data": 4, "data_replicate": 2},
+                  zero={"zero_hpz_partition_size": 2, "offload_param": {"device": "cpu"}})
+        same_run(job.out("hybrid-3"), job.out("node-hybrid"))
+        job.train("node-gloo", 4, stage=3, zero={"zero_hpz_partition_size": 2}, comm={"backend": "gloo"})
+        same_run(job.out("whole-fp32-1"), job.out("node-gloo"))
 
     @case
     def accumulated_steps():

@@ -266,19 +266,30 @@ std::vector<std::string> on_ranks(int world,
 }
 
 void on_mesh(int replicas, int shards,
-             const std::function<void(Rendezvous&, const RankGroups&)>& body) {
+             const std::function<void(Rendezvous&, const RankGroups&)>& body, int node) {
   require_none(on_ranks(replicas * shards, [&](Rendezvous& rendezvous, Communicator& data) {
-    if (replicas == 1) return body(rendezvous, RankGroups::of_one(data));
-    const int row = data.rank() / shards;
-    const int column = data.rank() % shards;
-    std::vector<int> in_row;
-    for (int i = 0; i < shards; ++i) in_row.push_back(row * shards + i);
-    std::vector<int> in_column;
-    for (int i = 0; i < replicas; ++i) in_column.push_back(i * shards + column);
-    const CommOptions options{.timeout = std::chrono::seconds(20)};
-    const auto shard = open_communicator(rendezvous, cat("shard", row), in_row, options);
-    const auto replica = open_communicator(rendezvous, cat("replica", column), in_column, options);
-    body(rendezvous, {&data, shard.get(), replica.get()});
+    const auto open = [&](const char* kind, int group, int first, int count, int apart) {
+      std::vector<int> members;
+      for (int i = 0; i < count; ++i) members.push_back(first + i * apart);
+      return open_communicator(rendezvous, cat(kind, group), members,
+                               {.timeout = std::chrono::seconds(20)});
+    };
+    std::unique_ptr<Communicator> shard, replica, neighbours;
+    RankGroups groups = RankGroups::of_one(data);
+    if (replicas > 1) {
+      const int row = data.rank() / shards;
+      const int column = data.rank() % shards;
+      shard = open("shard", row, row * shards, shards, 1);
+      replica = open("replica", column, column, replicas, shards);
+      groups.shard = shard.get();
+      groups.replica = replica.get();
+    }
+    if (node > 1) {
+      const int at = data.rank() / node;
+      neighbours = open("node", at, at * node, node, 1);
+      groups.node = neighbours.get();
+    }
+    body(rendezvous, groups);
   }));
 }
 

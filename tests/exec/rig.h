@@ -114,9 +114,10 @@ std::vector<std::string> on_ranks(
     std::chrono::milliseconds heartbeat = std::chrono::milliseconds(100),
     CommBackend backend = CommBackend::kAuto);
 
-/// The same with groups of `shards` ranks that share a copy of the state; REQUIREs that none threw.
+/// The same with groups of `shards` ranks that share a copy of the state, and nodes of `node` of
+/// them with secondary shards; REQUIREs that none threw.
 void on_mesh(int replicas, int shards,
-             const std::function<void(Rendezvous&, const RankGroups&)>& body);
+             const std::function<void(Rendezvous&, const RankGroups&)>& body, int node = 1);
 
 /// The message of what `work` throws; "" for nothing.
 std::string message_of(const std::function<void()>& work);

@@ -29,7 +29,7 @@ Outcome train(const Config& config, const ModelConfig& model, int replicas = 1, 
   fixtures::WholeState whole;
   Config meshed = config;
   meshed.parallel.data_replicate = replicas;
-  fixtures::on_mesh(replicas, shards, [&](Rendezvous& rendezvous, const RankGroups& groups) {
+  const auto rank = [&](Rendezvous& rendezvous, const RankGroups& groups) {
     RankRig rig(meshed, model, groups);
     for (int64_t step = 1; step <= kSteps; ++step) {
       const StepRun run = rig.train(step);
@@ -39,7 +39,8 @@ Outcome train(const Config& config, const ModelConfig& model, int replicas = 1, 
       outcome.norms.push_back(run.gradient_norm);
     }
     whole.add(rig.state.slices());
-  });
+  };
+  fixtures::on_mesh(replicas, shards, rank, static_cast<int>(config.zero.hpz_partition_size));
   outcome.state = whole.take();
   return outcome;
 }
@@ -249,6 +250,37 @@ TEST_CASE("hybrid groups of 2 x 2 train the same bits at every stage and tier") 
         if (!expected) expected = outcome;
         REQUIRE(outcome == *expected);
       }
+  }
+}
+
+TEST_CASE("secondary shards change no bit, in one replica or two") {
+  set_kernel_threads(1);
+  const ModelConfig model = fixtures::model_of_many_blocks();
+  for (const bool bf16 : {false, true})
+    for (const int replicas : {1, 2}) {
+      Config plain = run_of(3, 2, 64);
+      plain.bf16.enabled = bf16;
+      const Outcome expected = train(plain, model, replicas, 4);
+      plain.zero.hpz_partition_size = 2;
+      for (const auto& [name, config] : variants(plain)) {
+        INFO(replicas << " replicas" << (bf16 ? " bf16" : " fp32") << ", " << name);
+        REQUIRE(train(config, model, replicas, 4) == expected);
+      }
+    }
+}
+
+TEST_CASE("a node of all ranks has secondary shards where the shards themselves are far away") {
+  set_kernel_threads(1);
+  const ModelConfig model = fixtures::model_of_many_blocks();
+  Config config = run_of(3, 2, 64);
+  config.zero.overlap_comm = true;
+  const Outcome expected = train(config, model);
+  config.zero.hpz_partition_size = kRanks;
+  for (const OffloadDevice device :
+       {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme}) {
+    fixtures::offload_to(config, device);
+    INFO(name_of(device));
+    REQUIRE(train(config, model) == expected);
   }
 }
 

@@ -39,7 +39,8 @@ struct Choice {
 
   std::string text() const {
     const StateOptions& s = options.state;
-    return cat("stage ", s.stage, ", ", mesh.shards, " shards x ", mesh.replicas, " replicas, nodes of ", s.node, ", ",
+    return cat("stage ", s.stage, ", ", mesh.shards, " shards x ", mesh.replicas,
+               " replicas, nodes of ", s.node, ", ",
                options.micro_batches, " micro-batches, parameters on ", tier_name(s.parameter_tier),
                ", optimizer on ", tier_name(s.optimizer_tier), " (", s.optimizer_ratio,
                "), compute ", dtype_name(built.model.dtypes.compute), ", gradients ",

@@ -19,7 +19,8 @@ Choice node_choice(int node, int32_t micro_batches = 1, bool tied = false) {
   ModelConfig config = small_config(2, tied);
   config.hidden = 64;
   config.feed_forward = 100;
-  Choice choice{build(config), {.micro_batches = micro_batches, .bucket_elements = 1}, {4, 1, node}, config};
+  Choice choice{
+      build(config), {.micro_batches = micro_batches, .bucket_elements = 1}, {4, 1, node}, config};
   choice.options.state.stage = 3;
   choice.options.state.node = node;
   return choice;
@@ -63,7 +64,8 @@ TEST_CASE("the first gather of a unit runs over the shards, later ones over the 
   }
 }
 
-TEST_CASE("a rank keeps its own part of the node's copy, of what is gathered again and of no other") {
+TEST_CASE(
+    "a rank keeps its own part of the node's copy, of what is gathered again and of no other") {
   const Choice choice = node_choice(2);
   const std::vector<Step> steps = choice.steps();
   for (size_t rank = 0; rank < steps.size(); ++rank) {
@@ -113,7 +115,8 @@ TEST_CASE("nodes of one rank, other stages and other programs have no secondary 
                           ? build_evaluation_step(model, choice.built.partition, choice.options)
                           : build_logits_step(model, choice.built.partition, choice.options);
     REQUIRE_FALSE(has(step.program));
-    for (const Instr* gather : gathers_of(step.program)) REQUIRE(gather->group == CommGroup::kShard);
+    for (const Instr* gather : gathers_of(step.program))
+      REQUIRE(gather->group == CommGroup::kShard);
   }
 }
 

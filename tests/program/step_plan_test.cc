@@ -50,6 +50,22 @@ TEST_CASE("data-parallel ranks are shards times replicas, and all shards without
   CHECK(data_mesh(config).shards == 1);
 }
 
+TEST_CASE("nodes are of stage 3, and none is made of all ranks whose shards are near") {
+  const auto node = [](int64_t stage, int64_t ranks, OffloadDevice parameters) {
+    Config config = base_config(stage);
+    config.zero.hpz_partition_size = ranks;
+    config.zero.offload_param.device = parameters;
+    const int found = data_mesh(config).node;
+    CHECK(plan_steps(config, small_config(1, true), 3).options.state.node == found);
+    return found;
+  };
+  CHECK(node(3, 2, OffloadDevice::kNone) == 2);
+  CHECK(node(3, 0, OffloadDevice::kNone) == 1);
+  CHECK(node(2, 2, OffloadDevice::kNone) == 1);
+  CHECK(node(3, 4, OffloadDevice::kNone) == 1);
+  CHECK(node(3, 4, OffloadDevice::kCpu) == 4);
+}
+
 TEST_CASE("the config's words become options of the step") {
   const StepPlan plan = plan_of(3, [](Config& config) {
     config.bf16.enabled = true;
