@@ -6,6 +6,10 @@ cd "$(dirname "$0")/.."
 preset=${1:-release}
 [ $# -gt 0 ] && shift
 scripts/setup.sh
+# Paths below the checkout are hashed as relative ones, so that a build hits what another checkout has
+# compiled. Builds with debug information still miss there, as they hold the checkout's path.
+CCACHE_BASEDIR=$(pwd -P)
+export CCACHE_BASEDIR
 printf '[build] configuring %s\n' "$preset"
 cmake --preset "$preset" >"/tmp/ftrun-configure-$$.log" 2>&1 ||
   { cat "/tmp/ftrun-configure-$$.log" >&2; rm -f "/tmp/ftrun-configure-$$.log"; exit 5; }

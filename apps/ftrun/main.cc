@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <iostream>
 #include <map>
 #include <new>
@@ -34,6 +35,21 @@ std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }
 
+bool is_config_name(const std::string& argument) {
+  const std::string end = std::filesystem::path(argument).extension().string();
+  return end == ".yaml" || end == ".yml" || end == ".json";
+}
+
+/// A config without --config before it is told how to be given; all else is CLI11's to tell.
+int refuse_arguments(const CLI::App& app, const CLI::ParseError& error) {
+  for (const std::string& argument : app.remaining(true))
+    if (is_config_name(argument))
+      throw Error(ExitCode::kUsage, cat("the argument ", argument, " was not expected"),
+                  cat("give it as --config ", argument));
+  const int code = app.exit(error);
+  return code == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"Fine-tunes large language models on any number of ranks, from one config file.",
                "ftrun"};
@@ -49,8 +65,7 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    const int code = app.exit(error);
-    return code == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
+    return refuse_arguments(app, error);
   }
   const auto chosen = app.get_subcommands();
   return chosen.empty() || chosen.front()->get_name() == "train"

@@ -23,6 +23,13 @@ std::map<std::string, StateInfo> parameters_of(const Checkpoint& checkpoint) {
 
 }  // namespace
 
+std::vector<ExportTensor> checkpoint_weights(const std::string& checkpoint_folder) {
+  std::vector<ExportTensor> tensors;
+  for (const auto& [name, state] : parameters_of(Checkpoint(checkpoint_folder)))
+    tensors.push_back({name, state.shape});
+  return tensors;
+}
+
 void export_checkpoint(FileSystem& files, const std::string& checkpoint_folder,
                        const ExportOptions& options) {
   Checkpoint checkpoint(checkpoint_folder);

@@ -68,11 +68,32 @@ void warn_about_latest(const std::string& root, const std::string& chosen) {
     log_warning(cat(path, ": names ", shown(said), "; the newest good checkpoint is ", chosen));
 }
 
+// "2, 4, 6": what can be resumed from.
+std::string saved_steps(const std::string& root) {
+  std::vector<int64_t> steps;
+  for (const CheckpointEntry& entry : list_checkpoints(root))
+    if (entry.problem.empty()) steps.push_back(entry.step);
+  std::sort(steps.begin(), steps.end());
+  std::vector<std::string> texts;
+  for (const int64_t step : steps) texts.push_back(std::to_string(step));
+  return join(texts, ", ");
+}
+
+// A step that was never saved, or was removed since.
+void refuse_absent(const std::string& root, int64_t step) {
+  std::error_code error;
+  const std::string saved = saved_steps(root);
+  if (saved.empty() || fs::exists(fs::path(root) / step_folder_name(step), error)) return;
+  throw Error(ExitCode::kBadInput, cat(root, ": holds no checkpoint of step ", step),
+              cat("give one of the saved steps: ", saved, "; or --resume auto for the newest good one"));
+}
+
 [[noreturn]] void none_is_good(const std::string& root, const std::vector<std::string>& problems,
                                std::optional<int64_t> step) {
   if (problems.empty())
     throw Error(ExitCode::kBadInput, cat(root, ": holds no checkpoint"),
                 "start without --resume, or give the output_dir of the run to go on with");
+  if (step) refuse_absent(root, *step);
   throw Error(ExitCode::kBadInput,
               cat(step ? "the checkpoint cannot be used: " : "no checkpoint can be used: ",
                   join(problems, "\n  ")),

@@ -172,15 +172,20 @@ TensorView ModelFolder::tensor(std::string_view name) const {
   return {found.info->dtype, found.info->shape, files_[found.file].bytes(*found.info)};
 }
 
+void ModelFolder::require_weight_dtype(std::string_view name) const {
+  const Place& found = place(name);
+  if (!is_weight_dtype(found.info->dtype))
+    refuse(cat(files_[found.file].path(), ": tensor \"", shown(name), "\" holds ",
+               dtype_name(found.info->dtype), ", weights must be F32, BF16 or F16"),
+           "use the model's unquantised weights");
+}
+
 const std::byte* ModelFolder::source(std::string_view name, int64_t begin, int64_t end,
                                      size_t room) const {
   const Place& found = place(name);
   const StoredTensor& info = *found.info;
   const std::string& path = files_[found.file].path();
-  if (!is_weight_dtype(info.dtype))
-    refuse(cat(path, ": tensor \"", shown(name), "\" holds ", dtype_name(info.dtype),
-               ", weights must be F32, BF16 or F16"),
-           "use the model's unquantised weights");
+  require_weight_dtype(name);
   if (begin < 0 || end < begin || end > info.elements)
     refuse(cat(path, ": tensor \"", shown(name), "\" has ", info.elements, " elements, ", begin,
                " to ", end, " were asked for"),

@@ -34,6 +34,8 @@ class ModelFolder {
   /// File name that holds the tensor.
   const std::string& file_of(std::string_view name) const;
   TensorView tensor(std::string_view name) const;
+  /// Error(kBadInput) when the tensor holds anything but F32, BF16 or F16.
+  void require_weight_dtype(std::string_view name) const;
 
   /// Copies elements [begin, end) of the flattened tensor, converted from F32, BF16 or F16 (to
   /// BF16: nearest, ties to even). out.size() is end - begin. Error(kBadInput) when the tensor is

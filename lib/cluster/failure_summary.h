@@ -24,6 +24,10 @@ struct RankEnd {
 /// finished its step with all others and left by itself with 130 or 143.
 bool ended_as_asked(int exit_code, int signal, int forwarded);
 
+/// The same signal once more within this time is the same wish: timeout(1) and terminals send it to
+/// a process and to its group.
+inline constexpr int64_t kSameSignalMs = 1000;
+
 struct RankEnds {
   std::vector<RankEnd> ends;
   std::vector<FailureReport> reports;

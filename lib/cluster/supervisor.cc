@@ -171,6 +171,7 @@ class Supervisor {
   int64_t started_ns_ = unix_time_ns();
   std::optional<Clock::time_point> kill_at_;
   int forwarded_ = 0;      // the first signal we passed on
+  Clock::time_point forwarded_at_;
   bool stopping_ = false;  // a rank failed and the others were told to end
 };
 
@@ -239,6 +240,8 @@ void Supervisor::handle_signals() {
 }
 
 void Supervisor::forward(int signal) {
+  if (signal == forwarded_ && Clock::now() - forwarded_at_ < std::chrono::milliseconds(kSameSignalMs))
+    return;
   if (forwarded_ != 0) {
     log_warning("second signal: the ranks are killed");
     stopping_ = true;
@@ -246,6 +249,7 @@ void Supervisor::forward(int signal) {
     return;
   }
   forwarded_ = signal;
+  forwarded_at_ = Clock::now();
   for (const Rank& rank : ranks_) {
     if (rank.running) ::kill(rank.process.pid, signal);
   }

@@ -231,13 +231,18 @@ void Communicator::account(const CollectiveRecord& record, double seconds) {
 void Communicator::fail(const CollectiveRecord& record, const Failure& failure) {
   if (slot_ != nullptr) slot_->mark(CollectiveRecord::State::kAborted);
   abort(failure.what);
-  const std::string peers = explain_peers(view_peers(), record, rank());
+  const std::vector<PeerView> views = view_peers();
+  const std::string peers = explain_peers(views, record, rank());
   broken_ = cat("rank ", members()[static_cast<size_t>(rank())], " ", failure.what, " ",
                 describe(record), " of group ", name(), ": ", peers);
   if (!failure.detail.empty()) broken_ += cat(" [", failure.detail, "]");
+  const bool ended = std::any_of(views.begin(), views.end(), [](const PeerView& peer) {
+    return peer.process == ProcessState::kGone;
+  });
   throw Error(ExitCode::kPeerLost, broken_,
-              "look at the named ranks' own logs first; if they were only slow, raise the "
-              "communication timeout");
+              ended ? "look in the named ranks' own logs for why they ended"
+                    : "look at the named ranks' own logs first; if they were only slow, raise "
+                      "comm.timeout");
 }
 
 Error Communicator::disagreement(const std::vector<CollectiveRecord>& by_rank) const {

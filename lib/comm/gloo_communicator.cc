@@ -176,8 +176,9 @@ void GlooCommunicator::all_reduce_now(const Collective& work) {
   if (record.count == 0) return;
   const bool floating = record.dtype == DType::kF64 || record.dtype == DType::kF32 ||
                         record.dtype == DType::kBF16 || record.dtype == DType::kF16;
-  // Two addends have one order, and integers any.
-  if (floating && record.op == ReduceOp::kSum && size() > 2) return all_reduce_pieces(work);
+  // Two addends have one order, and integers any. Gloo's own sum of fp16 converts one by one.
+  const bool ordered = size() == 2 && record.dtype != DType::kF16;
+  if (floating && record.op == ReduceOp::kSum && !ordered) return all_reduce_pieces(work);
   std::vector<at::Tensor> tensors = {view_of(work.out, record.count, scalar_type(record.dtype))};
   c10d::AllreduceOptions options;
   options.reduceOp = reduce_op(record.op);

@@ -1,17 +1,15 @@
 #include "comm/reduce.h"
 
 #include <algorithm>
-#include <cstring>
-
-#include <c10/util/BFloat16.h>
-#include <c10/util/Half.h>
 
 #include "base/error.h"
+#include "comm/narrow_floats.h"
 
 namespace ftrun {
 namespace {
 
 constexpr int64_t kBlock = 1024;  // elements added up at a time: stays in the first-level cache
+constexpr int64_t kNarrowBlock = 512;  // the same for 16-bit floats, which are widened there
 
 struct Sum {
   template <typename T>
@@ -32,39 +30,22 @@ struct Min {
   }
 };
 
-/// The type in which elements are combined.
-template <typename T>
-struct Wide {
-  using type = T;
-};
-template <>
-struct Wide<c10::BFloat16> {
-  using type = float;
-};
-template <>
-struct Wide<c10::Half> {
-  using type = float;
-};
-
 template <typename T, typename Op>
 void reduce_block(const void* const* inputs, int ranks, T* out, int64_t start, int64_t count) {
-  using W = typename Wide<T>::type;
-  W sum[kBlock];
+  T sum[kBlock];
   const T* first = static_cast<const T*>(inputs[0]) + start;
-  for (int64_t i = 0; i < count; ++i) sum[i] = static_cast<W>(first[i]);
+  for (int64_t i = 0; i < count; ++i) sum[i] = first[i];
   for (int rank = 1; rank < ranks; ++rank) {
     const T* next = static_cast<const T*>(inputs[rank]) + start;
-    for (int64_t i = 0; i < count; ++i) sum[i] = Op::combine(sum[i], static_cast<W>(next[i]));
+    for (int64_t i = 0; i < count; ++i) sum[i] = Op::combine(sum[i], next[i]);
   }
-  for (int64_t i = 0; i < count; ++i) out[start + i] = static_cast<T>(sum[i]);
+  for (int64_t i = 0; i < count; ++i) out[start + i] = sum[i];
 }
 
 /// Two ranks need no block between: each element is read before it is written.
 template <typename T, typename Op>
 void reduce_pair(const T* a, const T* b, T* out, int64_t count) {
-  using W = typename Wide<T>::type;
-  for (int64_t i = 0; i < count; ++i)
-    out[i] = static_cast<T>(Op::combine(static_cast<W>(a[i]), static_cast<W>(b[i])));
+  for (int64_t i = 0; i < count; ++i) out[i] = Op::combine(a[i], b[i]);
 }
 
 template <typename T, typename Op>
@@ -77,6 +58,38 @@ void reduce_typed(const void* const* inputs, int ranks, void* out, int64_t count
   }
   for (int64_t start = 0; start < count; start += kBlock)
     reduce_block<T, Op>(inputs, ranks, result, start, std::min(kBlock, count - start));
+}
+
+using Widen = void (*)(const uint16_t* from, float* to, int64_t count);
+using Narrow = void (*)(const float* from, uint16_t* to, int64_t count);
+
+/// 16-bit floats, combined as fp32. By way of blocks, so that one addition serves all converters
+/// and the bits are the same with each.
+template <typename Op>
+void reduce_narrow(Widen widen, Narrow narrow, const void* const* inputs, int ranks, void* out,
+                   int64_t count) {
+  float sum[kNarrowBlock], wide[kNarrowBlock];
+  for (int64_t start = 0; start < count; start += kNarrowBlock) {
+    const int64_t part = std::min(kNarrowBlock, count - start);
+    widen(static_cast<const uint16_t*>(inputs[0]) + start, sum, part);
+    for (int rank = 1; rank < ranks; ++rank) {
+      widen(static_cast<const uint16_t*>(inputs[rank]) + start, wide, part);
+      for (int64_t i = 0; i < part; ++i) sum[i] = Op::combine(sum[i], wide[i]);
+    }
+    narrow(sum, static_cast<uint16_t*>(out) + start, part);
+  }
+}
+
+void reduce_narrow_by_op(Widen widen, Narrow narrow, ReduceOp op, const void* const* inputs,
+                         int ranks, void* out, int64_t count) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return reduce_narrow<Sum>(widen, narrow, inputs, ranks, out, count);
+    case ReduceOp::kMax:
+      return reduce_narrow<Max>(widen, narrow, inputs, ranks, out, count);
+    case ReduceOp::kMin:
+      return reduce_narrow<Min>(widen, narrow, inputs, ranks, out, count);
+  }
 }
 
 template <typename T>
@@ -95,15 +108,18 @@ void reduce_by_op(ReduceOp op, const void* const* inputs, int ranks, void* out, 
 
 void reduce_in_order(DType dtype, ReduceOp op, const void* const* inputs, int ranks, void* out,
                      int64_t count) {
+  const NarrowFloats& narrow = narrow_floats();
   switch (dtype) {
     case DType::kF64:
       return reduce_by_op<double>(op, inputs, ranks, out, count);
     case DType::kF32:
       return reduce_by_op<float>(op, inputs, ranks, out, count);
     case DType::kBF16:
-      return reduce_by_op<c10::BFloat16>(op, inputs, ranks, out, count);
+      return reduce_narrow_by_op(narrow.widen_bf16, narrow.narrow_bf16, op, inputs, ranks, out,
+                                 count);
     case DType::kF16:
-      return reduce_by_op<c10::Half>(op, inputs, ranks, out, count);
+      return reduce_narrow_by_op(narrow.widen_f16, narrow.narrow_f16, op, inputs, ranks, out,
+                                 count);
     case DType::kI64:
       return reduce_by_op<int64_t>(op, inputs, ranks, out, count);
     case DType::kI32:

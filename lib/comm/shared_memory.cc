@@ -75,6 +75,24 @@ CommBuffer allocate(int64_t bytes, void (*free)(void*, int64_t)) {
   return {base, bytes, free};
 }
 
+std::string segment_path(const PeerIdentity& owner, const SharedPlace& place) {
+  return cat("/proc/", owner.pid, "/fd/", place.fd);
+}
+
+/// None, with errno, when the owner has freed it.
+OwnedFd open_segment(const PeerIdentity& owner, const SharedPlace& place) {
+  OwnedFd fd(::open(segment_path(owner, place).c_str(), O_RDWR | O_CLOEXEC));
+  struct stat status {};
+  if (!fd || ::fstat(fd.get(), &status) != 0) return OwnedFd();
+  if (status.st_ino == place.inode) return fd;
+  errno = ENOENT;  // another file has the number now
+  return OwnedFd();
+}
+
+void unmap(std::byte* base, const SharedPlace& place) {
+  ::munmap(base, static_cast<size_t>(place.segment_bytes));
+}
+
 }  // namespace
 
 CommBuffer allocate_shared(int64_t bytes) {
@@ -105,32 +123,49 @@ void drop_mapped_pages(std::byte* data, int64_t bytes) {
 }
 
 PeerMemory::~PeerMemory() {
-  for (const Segment& segment : segments_)
-    ::munmap(segment.base, static_cast<size_t>(segment.bytes));
+  for (const Segment& segment : segments_) unmap(segment.base, segment.place);
 }
 
-const PeerMemory::Segment& PeerMemory::open(const SharedPlace& place) {
-  const std::string path = cat("/proc/", peer_.pid, "/fd/", place.fd);
-  const OwnedFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  struct stat status {};
-  const bool found = fd && ::fstat(fd.get(), &status) == 0 && status.st_ino == place.inode;
-  std::byte* base = found ? map_shared(fd.get(), place.segment_bytes) : nullptr;
+/// Lets go of what its owner has freed: else every buffer that ever lived would stay mapped.
+void PeerMemory::close_freed() {
+  std::erase_if(segments_, [&](const Segment& segment) {
+    if (segment.kept || open_segment(peer_, segment.place)) return false;
+    unmap(segment.base, segment.place);
+    return true;
+  });
+}
+
+PeerMemory::Segment& PeerMemory::open(const SharedPlace& place) {
+  const OwnedFd fd = open_segment(peer_, place);
+  std::byte* base = fd ? map_shared(fd.get(), place.segment_bytes) : nullptr;
+  const std::string why = base == nullptr ? errno_text(errno) : "";
   if (base == nullptr && process_state(peer_, own_identity()) == ProcessState::kGone)
     throw Error(ExitCode::kPeerLost,
                 cat("process ", peer_.pid, ", a rank of this machine, is gone"),
                 "look at that rank's own log first");
   if (base == nullptr)
     throw Error(ExitCode::kEnvironment,
-                cat("cannot open shared memory of process ", peer_.pid, " (", path,
-                    "): ", fd && !found ? "it is gone" : errno_text(errno)),
+                cat("cannot open shared memory of process ", peer_.pid, " (",
+                    segment_path(peer_, place), "): ", why),
                 "let the ranks run in one container and as one user, or choose the gloo back end");
-  return segments_.emplace_back(Segment{place.inode, place.segment_bytes, base});
+  close_freed();
+  return segments_.emplace_back(Segment{place, base});
+}
+
+PeerMemory::Segment& PeerMemory::find(const SharedPlace& place) {
+  const auto known = std::find_if(segments_.begin(), segments_.end(), [&](const Segment& segment) {
+    return segment.place.inode == place.inode;
+  });
+  return known != segments_.end() ? *known : open(place);
 }
 
 std::byte* PeerMemory::at(const SharedPlace& place) {
-  const auto known = std::find_if(segments_.begin(), segments_.end(),
-                                  [&](const Segment& s) { return s.inode == place.inode; });
-  const Segment& segment = known != segments_.end() ? *known : open(place);
+  return find(place).base + place.offset;
+}
+
+std::byte* PeerMemory::keep(const SharedPlace& place) {
+  Segment& segment = find(place);
+  segment.kept = true;
   return segment.base + place.offset;
 }
 

@@ -36,7 +36,8 @@ SharedPlace find_shared(const void* data, int64_t bytes);
 /// count as its own resident memory.
 void drop_mapped_pages(std::byte* data, int64_t bytes);
 
-/// Another rank's shared memory as mapped here; keeps each segment once it was used.
+/// Another rank's shared memory as mapped here; keeps each segment that was used for as long as its
+/// owner does.
 class PeerMemory {
  public:
   explicit PeerMemory(PeerIdentity peer) : peer_(std::move(peer)) {}
@@ -45,16 +46,21 @@ class PeerMemory {
       : peer_(std::move(other.peer_)), segments_(std::exchange(other.segments_, {})) {}
   PeerMemory& operator=(PeerMemory&&) = delete;
 
-  /// Error(kEnvironment) when the place cannot be opened, Error(kPeerLost) when its owner is gone.
+  /// Valid until the next call. Error(kEnvironment) when the place cannot be opened,
+  /// Error(kPeerLost) when its owner is gone.
   std::byte* at(const SharedPlace& place);
+  /// The same, and it stays mapped whatever its owner does.
+  std::byte* keep(const SharedPlace& place);
 
  private:
   struct Segment {
-    uint64_t inode;
-    int64_t bytes;
+    SharedPlace place;
     std::byte* base;
+    bool kept = false;
   };
-  const Segment& open(const SharedPlace& place);
+  Segment& find(const SharedPlace& place);
+  Segment& open(const SharedPlace& place);
+  void close_freed();
 
   PeerIdentity peer_;
   std::vector<Segment> segments_;

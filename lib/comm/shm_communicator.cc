@@ -1,6 +1,7 @@
 #include "comm/shm_communicator.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -18,6 +19,8 @@ constexpr int64_t kSmallBytes = 64 << 10;
 constexpr int64_t kPushBytes = 16 << 10;  // reduced and passed on while it is in the cache
 constexpr int64_t kCopyBytes = 128 << 10;
 constexpr int64_t kAlignElements = 64;  // slices begin on cache lines
+// A copy of a send has at least the first; one up to the second is kept for the next send.
+constexpr int64_t kLeastCopyBytes = 256 << 10, kMostSpareBytes = 64 << 20;
 
 int64_t payload(const CollectiveRecord& record) {
   return record.count * dtype_bytes(record.dtype);
@@ -107,6 +110,8 @@ class ShmCommunicator final : public Communicator {
   void publish_deferred();
   bool has_room(const CollectiveRecord& record);
   void publish(const Collective& work);
+  CommBuffer take_copy(int64_t bytes);
+  void give_back_copies(Outgoing& outgoing, int64_t sequence);
   void finish_send(const Collective& work);
   void receive_now(const Collective& work);
 
@@ -115,6 +120,7 @@ class ShmCommunicator final : public Communicator {
   std::vector<std::byte*> inputs_;  // every rank's input as mapped here
   std::vector<const void*> moved_;  // the same, moved on to a piece
   std::vector<Outgoing> outgoing_ = std::vector<Outgoing>(static_cast<size_t>(size()));
+  CommBuffer spare_;  // the largest copy that nobody reads any more
 };
 
 void ShmCommunicator::fail_wait(ShmGroup::Verdict verdict, Clock::time_point start) const {
@@ -343,15 +349,33 @@ bool ShmCommunicator::has_room(const CollectiveRecord& record) {
   return static_cast<uint32_t>(record.sequence) - box.taken.value() <= ShmMailbox::kDepth;
 }
 
+/// New memory for every send would have to be made and mapped here, and mapped by the receiver.
+CommBuffer ShmCommunicator::take_copy(int64_t bytes) {
+  if (spare_.bytes() >= bytes) return std::exchange(spare_, {});
+  spare_ = {};
+  // Sizes that grow a little from send to send come to few buffers.
+  const auto size = static_cast<uint64_t>(std::max(bytes, kLeastCopyBytes));
+  return allocate_shared(static_cast<int64_t>(std::bit_ceil(size)));
+}
+
+void ShmCommunicator::give_back_copies(Outgoing& outgoing, int64_t sequence) {
+  std::erase_if(outgoing.copies, [&](auto& sent) {
+    if (sent.first != sequence) return false;
+    const int64_t bytes = sent.second.bytes();
+    if (bytes > spare_.bytes() && bytes <= kMostSpareBytes) spare_ = std::move(sent.second);
+    return true;
+  });
+}
+
 void ShmCommunicator::publish(const Collective& work) {
   const CollectiveRecord& record = work.record;
   Outgoing& outgoing = outgoing_[static_cast<size_t>(record.peer)];
   ShmMailbox& box = group_.mailbox(rank(), record.peer);
   SharedPlace place = find_shared(work.in, payload(record));
   if (!place.shared() && record.count > 0) {
-    CommBuffer owned = allocate_shared(payload(record));
+    CommBuffer owned = take_copy(payload(record));
     copy_bytes(owned.data(), work.in, payload(record));
-    place = find_shared(owned.data(), owned.bytes());
+    place = find_shared(owned.data(), payload(record));
     outgoing.copies.emplace_back(record.sequence, std::move(owned));
   }
   box.places[static_cast<size_t>(record.sequence) % ShmMailbox::kDepth] = {record, place};
@@ -369,7 +393,7 @@ void ShmCommunicator::finish_send(const Collective& work) {
     publish_deferred();
   }
   await(taken, static_cast<uint32_t>(sequence), peer);
-  std::erase_if(outgoing.copies, [&](const auto& sent) { return sent.first == sequence; });
+  give_back_copies(outgoing, sequence);
 }
 
 void ShmCommunicator::receive_now(const Collective& work) {

@@ -54,9 +54,9 @@ ShmGroup::ShmGroup(Rendezvous& rendezvous, const std::string& name, const std::v
   const std::string own = rank_ == 0 ? place_of(control_) : "";
   const auto controls = rendezvous.exchange_text("shm/" + name, own, members_);
   const auto stagings = rendezvous.exchange_text("shm/" + name, place_of(staging_), members_);
-  common_ = memory(0, parse_place(controls[0]));
-  for (int peer = 0; peer < size(); ++peer)
-    stagings_.push_back(memory(peer, parse_place(stagings[static_cast<size_t>(peer)])));
+  common_ = peers_[0].keep(parse_place(controls[0]));
+  for (size_t peer = 0; peer < peers_.size(); ++peer)
+    stagings_.push_back(peers_[peer].keep(parse_place(stagings[peer])));
   // Nobody may leave before all have opened its memory.
   rendezvous.exchange_text("shm/" + name, "opened", members_);
 }

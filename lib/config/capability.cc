@@ -1,19 +1,35 @@
 #include "config/capability.h"
 
+#include <filesystem>
 #include <functional>
 #include <string>
 
 #include "base/error.h"
+#include "base/text.h"
+#include "config/schema.h"
 
 namespace ftrun {
 namespace {
+
+/// A folder's path as text that is the same for "/n", "/n/" and "/n/./".
+std::string plain_path(const std::string& path) {
+  const std::string plain = std::filesystem::path(path).lexically_normal().string();
+  return plain.size() > 1 && plain.back() == '/' ? plain.substr(0, plain.size() - 1) : plain;
+}
+
+bool uses_two_disks(const ZeroConfig& zero) {
+  const OffloadParamConfig& parameters = zero.offload_param;
+  const OffloadOptimizerConfig& optimizer = zero.offload_optimizer;
+  return parameters.device == OffloadDevice::kNvme && optimizer.device == OffloadDevice::kNvme &&
+         plain_path(parameters.nvme_path) != plain_path(optimizer.nvme_path);
+}
 
 /// A feature whose keys are read and checked, and which cannot run yet. Deleting a row switches
 /// the feature on.
 struct Gap {
   const char* key;
   std::function<std::string(const Config&)> feature;
-  bool (*wanted)(const Config&, bool cuda);
+  bool (*wanted)(const Config&);
 };
 
 auto text(const char* feature) {
@@ -21,30 +37,32 @@ auto text(const char* feature) {
 }
 
 const Gap kGaps[] = {
-    // Precision.
-    {"bf16.enabled", text("training in bf16 on a GPU"),
-     [](const Config& c, bool cuda) { return c.bf16.enabled && cuda; }},
+    // Devices and tiers.
+    {"device", text("training on a GPU"),
+     [](const Config& c) { return c.device == DeviceKind::kCuda; }},
+    {"zero_optimization.offload_param.nvme_path", text("parameters and optimizer state on two disks"),
+     [](const Config& c) { return uses_two_disks(c.zero); }},
     // Other parallelism, optimizers, files.
     {"parallel.tensor", text("tensor parallelism"),
-     [](const Config& c, bool) { return c.parallel.tensor > 1; }},
+     [](const Config& c) { return c.parallel.tensor > 1; }},
     {"parallel.pipeline", text("pipeline parallelism"),
-     [](const Config& c, bool) { return c.parallel.pipeline > 1; }},
+     [](const Config& c) { return c.parallel.pipeline > 1; }},
     {"parallel.context", text("context parallelism"),
-     [](const Config& c, bool) { return c.parallel.context > 1; }},
+     [](const Config& c) { return c.parallel.context > 1; }},
     {"parallel.expert", text("expert parallelism"),
-     [](const Config& c, bool) { return c.parallel.expert > 1; }},
+     [](const Config& c) { return c.parallel.expert > 1; }},
     {"optimizer.type",
      [](const Config& c) { return cat("the optimizer ", name_of(c.optimizer.type)); },
-     [](const Config& c, bool) {
+     [](const Config& c) {
        // A class of PyTorch is named already where it was read.
        return c.optimizer.type > OptimizerType::kSgd && c.optimizer.type != OptimizerType::kTorch;
      }},
     {"export.dtype", text("exporting weights in fp16"),
-     [](const Config& c, bool) {
+     [](const Config& c) {
        return c.model_export.enabled && c.model_export.dtype == ExportDtype::kFp16;
      }},
     {"checkpoint.use_node_local_storage", text("checkpoints on every node's own disk"),
-     [](const Config& c, bool) { return c.checkpoint.use_node_local_storage; }},
+     [](const Config& c) { return c.checkpoint.use_node_local_storage; }},
 };
 
 Position place_of(const Config& config, const std::string& key) {
@@ -58,12 +76,35 @@ Position place_of(const Config& config, const std::string& key) {
   return config.origins.position(key);
 }
 
+/// Choices of the key that the gap refuses in a config of defaults.
+std::vector<std::string> refused_choices(const Gap& gap, const Field& field) {
+  std::vector<std::string> refused;
+  for (const std::string& choice : field.choices) {
+    Config config;
+    field.store(config, choice);
+    if (gap.wanted(config)) refused.push_back(choice);
+  }
+  return refused;
+}
+
 }  // namespace
 
-std::vector<NotYet> missing_capabilities(const Config& config, bool cuda) {
+std::string not_yet_of(const std::string& path) {
+  for (const Gap& gap : kGaps) {
+    if (path != gap.key) continue;
+    const size_t dot = path.rfind('.');
+    const Field* field = 
+        Schema::get().find(dot == std::string::npos ? "" : path.substr(0, dot), path.substr(dot + 1));
+    const std::vector<std::string> choices = refused_choices(gap, *field);
+    return choices.empty() ? gap.feature({}) : join(choices, ", ");
+  }
+  return "";
+}
+
+std::vector<NotYet> missing_capabilities(const Config& config) {
   std::vector<NotYet> missing;
   for (const Gap& gap : kGaps)
-    if (gap.wanted(config, cuda))
+    if (gap.wanted(config))
       missing.push_back({gap.feature(config), gap.key, place_of(config, gap.key)});
   const auto& foreign = config.origins.foreign;
   missing.insert(missing.end(), foreign.begin(), foreign.end());

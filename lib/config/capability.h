@@ -1,13 +1,17 @@
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "config/config.h"
 
 namespace ftrun {
 
-/// Every valid wish of a resolved config that this build cannot fulfil. `cuda`: ranks compute on a
-/// GPU.
-std::vector<NotYet> missing_capabilities(const Config& config, bool cuda);
+/// Every valid wish of a resolved config that this build cannot fulfil.
+std::vector<NotYet> missing_capabilities(const Config& config);
+
+/// What of the key at `path` (as "parallel.tensor") cannot run yet, for the reference: the choices
+/// that are refused, else the feature; empty when all of it runs.
+std::string not_yet_of(const std::string& path);
 
 }  // namespace ftrun

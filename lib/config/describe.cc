@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "config/capability.h"
 #include "config/convert.h"
 #include "config/schema.h"
 #include "config/write.h"
@@ -36,7 +37,8 @@ file wins key by key. `--set section.key=value` overrides both; the value is rea
 * The number of ranks is the launcher's, else `--nproc`, else the product of the degrees in `parallel`
   (when `parallel.data` is a number), else what the three batch keys imply, else 1.
 * Column *does*: **yes** honoured; **ignored** checked, then without effect (speed or placement only);
-  **refused** a feature ftrun does not have: valid, but a run that asks for it ends with exit code 3.
+  **not yet** followed by what of it ftrun does not have, while the rest is honoured; **refused** a
+  feature ftrun does not have. A run that asks for what is not there ends with exit code 3.
 
 `ftrun check --config FILE` reports every problem of a config with its place, without touching a
 device. The whole config, with every default filled in, is written to the run folder as `config.yaml`.
@@ -102,6 +104,11 @@ const char* action_text(Action action) {
   }
 }
 
+std::string does_text(const Field& field) {
+  const std::string not_yet = not_yet_of(field.path());
+  return not_yet.empty() ? action_text(field.action) : cat("not yet: ", not_yet);
+}
+
 std::string cell(std::string text) {
   for (size_t i = text.find('|'); i != std::string::npos; i = text.find('|', i + 2))
     text.replace(i, 1, "\\|");
@@ -117,7 +124,7 @@ std::string row(const Field& field) {
     doc += cat(doc.empty() ? "" : " ", "Also `", field.aliases.front(), "`.");
   if (!field.types.empty()) doc += cat(doc.empty() ? "" : " ", "(", join(field.types, ", "), ")");
   return cat("| `", field.name, "` | ", cell(type), " | ", cell(default_text(field)), " | ",
-             action_text(field.action), " | ", cell(doc), " |\n");
+             does_text(field), " | ", cell(doc), " |\n");
 }
 
 std::string table(const std::string& section, Vocabulary vocabulary, bool any_vocabulary) {

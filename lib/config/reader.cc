@@ -101,7 +101,8 @@ class TreeReader {
         (section.nullable || section.vocabulary == Vocabulary::kFtrun))
       return;
     if (!value.is_map()) {
-      problems_.error(value.at, cat(written, ": expected a section of keys, found ", shown(value)));
+      problems_.error(value.at, cat(written, ": expected a section of keys, found ", shown(value)),
+                      section_form(section, entry));
       return;
     }
     config_.origins.keys[section.path] = {entry.at, false};
@@ -109,6 +110,22 @@ class TreeReader {
       read_free_form(section, entry, written);
     else
       read_section(value, section.path, written);
+  }
+
+  // "write bf16: {enabled: true}": what a plain value in a section's place was meant to say.
+  std::string section_form(const Section& section, const NodeEntry& entry) const {
+    const Node& value = entry.value;
+    for (const Field& field : schema_.fields()) {
+      if (field.section != section.path) continue;
+      const bool says_whether = field.name == "enabled" && value.kind == Node::Kind::kBool;
+      const auto& choices = field.choices;
+      const bool says_which = value.kind == Node::Kind::kText &&
+                              std::find(choices.begin(), choices.end(), value.text) != choices.end();
+      if (says_whether || says_which)
+        return cat("write ", entry.spelling(), ": {", field.name, ": ",
+                   says_which ? value.text : value.boolean ? "true" : "false", "}");
+    }
+    return "";
   }
 
   void read_free_form(const Section& section, const NodeEntry& entry, const std::string& written) {

@@ -1,5 +1,7 @@
 #include "config/resolve.h"
 
+#include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "base/error.h"
@@ -33,13 +35,23 @@ std::string value_text(const Config& config, const std::string& path) {
   return "";
 }
 
+/// Of two keys the one that the other was added to: written further up, or in a file and not with
+/// --set; `second` where that does not tell.
+std::string given_first(const Resolving& r, const std::string& first, const std::string& second) {
+  const Position a = r.config.origins.position(first), b = r.config.origins.position(second);
+  const auto set = [](const Position& at) { return at.file.starts_with("--set "); };
+  const bool above = a.file == b.file && std::tie(a.line, a.column) < std::tie(b.line, b.column);
+  return above || (!set(a) && set(b)) ? first : second;
+}
+
 void resolve_train(Resolving& r) {
   TrainConfig& train = r.config.train;
   if (train.steps != 0 && train.epochs != 0)
     r.error("train.epochs",
             cat("train.steps ", train.steps, " and train.epochs ", number_text(train.epochs),
                 " both say how long to train"),
-            "keep one of the two");
+            cat("keep one of the two (--set ", given_first(r, "train.steps", "train.epochs"),
+                "=null takes that one out)"));
   if (train.steps == 0 && train.epochs == 0) {
     train.epochs = 1;
     if (r.context.for_training) r.decide("train.epochs", "1", "neither steps nor epochs is given");
@@ -78,8 +90,24 @@ Resolution resolve(const Config& config, const ResolveContext& context) {
   resolve_remaining(r);
   check_contradictions(r);
   out.problems = problems.sorted();
-  out.not_yet = missing_capabilities(out.config, context.cuda);
+  out.not_yet = missing_capabilities(out.config);
   return out;
+}
+
+std::set<std::string> objections(const Config& resolved) {
+  const ParallelConfig& mesh = resolved.parallel;
+  ResolveContext context;
+  context.world_size =
+      std::max<int64_t>(1, mesh.data) * mesh.tensor * mesh.pipeline * mesh.context;
+  // What "auto" has chosen already.
+  context.bf16_hardware = resolved.bf16.enabled;
+  context.fp16_hardware = resolved.fp16.enabled;
+  const Resolution again = resolve(resolved, context);
+  std::set<std::string> all;
+  for (const Problem& problem : again.problems)
+    if (problem.severity == Severity::kError) all.insert(problem.message);
+  for (const NotYet& gap : again.not_yet) all.insert(gap.feature);
+  return all;
 }
 
 }  // namespace ftrun

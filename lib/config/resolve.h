@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -17,8 +18,6 @@ struct ResolveContext {
   std::optional<int64_t> hidden_size;
   /// Optimizer steps of the run, where train.epochs decides them; known once data is counted.
   std::optional<int64_t> total_steps;
-  /// Ranks compute on a GPU.
-  bool cuda = false;
   /// What "auto" precision may choose.
   bool bf16_hardware = false;
   bool fp16_hardware = false;
@@ -41,5 +40,10 @@ struct Resolution {
 /// Fills every "auto" and derived value and checks keys against each other. Pure; resolving an
 /// effective config again changes nothing.
 Resolution resolve(const Config& config, const ResolveContext& context);
+
+/// Why a resolved config would be refused on the ranks it was resolved for, were it written so: keys
+/// that contradict each other, and what cannot run in this build. For one that was changed behind
+/// resolve(): what it adds to the objections before the change is the change's.
+std::set<std::string> objections(const Config& resolved);
 
 }  // namespace ftrun

@@ -68,6 +68,15 @@ void check_gradient_dtypes(Resolving& r) {
             cat("use ", name_of(mode), " or fp32"));
 }
 
+void check_bf16_overflow(Resolving& r) {
+  const Bf16Config& bf16 = r.config.bf16;
+  if (bf16.enabled && !bf16.check_grad_overflow)
+    r.notice("bf16.check_grad_overflow",
+             "bf16.check_grad_overflow: false has no effect: a step whose loss or gradient is not "
+             "finite is always found, and its update left out",
+             "train.max_nonfinite_steps says how many such steps in a row are borne");
+}
+
 void check_bf16_states(Resolving& r) {
   const Config& c = r.config;
   const std::string master = "bf16.bf16_master_weights_and_grads";
@@ -98,6 +107,7 @@ void check_precision(Resolving& r) {
   check_loss_scale(r);
   check_param_dtype(r);
   check_gradient_dtypes(r);
+  check_bf16_overflow(r);
   check_bf16_states(r);
 }
 
@@ -208,6 +218,12 @@ void check_recompute(Resolving& r) {
              "write recompute: full to use it");
 }
 
+void check_backend(Resolving& r) {
+  if (r.config.comm.backend == BackendChoice::kNccl && r.config.device != DeviceKind::kCuda)
+    r.error("comm.backend", "comm.backend nccl is for GPUs, and the ranks compute on processors",
+            "remove it: auto takes shared memory within a machine and gloo between machines");
+}
+
 void check_log_level(Resolving& r) {
   const std::string& level = r.config.log_level;
   for (const char* known : {"", "debug", "info", "notice", "warning", "warn", "error", "critical"})
@@ -226,6 +242,7 @@ void check_contradictions(Resolving& r) {
   check_offload(r);
   check_nvme(r);
   check_recompute(r);
+  check_backend(r);
   check_log_level(r);
 }
 

@@ -105,7 +105,14 @@ void describe_precision(Schema& s) {
       [](auto& c) -> auto& { return c.fp16; });
   fp16.key("enabled", &Fp16Config::enabled, "Train in fp16.");
   fp16.key("auto_cast", &Fp16Config::auto_cast, "Cast float inputs to fp16.").notice();
-  fp16.key("loss_scale", &Fp16Config::loss_scale, "0 = dynamic, above 0 = static.").at_least(0);
+  fp16.key("loss_scale", &Fp16Config::loss_scale,
+           "0 = dynamic, above 0 = static. The loss is divided by the counted tokens of the global "
+           "batch before backward, so that a rank's gradients in memory carry loss_scale / "
+           "data-parallel ranks (loss_scale / gradient_predivide_factor where that is written and "
+           "prescale_gradients is off). DeepSpeed's carry loss_scale until they are averaged: a "
+           "static scale of its files, times the ranks, gives the same gradients in memory. What the "
+           "optimizer gets is the same with both.")
+      .at_least(0);
   fp16.key("initial_scale_power", &Fp16Config::initial_scale_power,
            "The dynamic scale starts at 2 to this power.")
       .range(0, 1000);
@@ -126,7 +133,7 @@ void describe_precision(Schema& s) {
       [](auto& c) -> auto& { return c.bf16; });
   bf16.key("enabled", &Bf16Config::enabled, "Train in bf16 (master weights stay fp32).");
   bf16.key("check_grad_overflow", &Bf16Config::check_grad_overflow,
-           "Skip a step whose gradient is not finite.");
+           "Leave out the update of a step whose loss or gradient is not finite; ftrun always does.");
   bf16.unkept<bool>("immediate_grad_update", false, "Order of gradient updates.");
   bf16.key("bf16_master_weights_and_grads", &Bf16Config::bf16_master_weights_and_grads,
            "Master weights and gradients in bf16 (stages 1 to 3): fewer bytes, other numbers; "

@@ -24,8 +24,8 @@ void describe_model_and_data(Schema& s) {
       .at_least(1)
       .in("tokens");
   data.key("packing", &DataConfig::packing,
-           "concat: documents run together and attention sees across them; documents: packed, "
-           "attention stays inside a document; none: one document a row, padded.");
+           "concat: documents run together, and attention crosses from one into the next; documents: "
+           "packed, attention stays inside a document; none: one document a row, padded.");
   data.key("format", &DataConfig::format,
            "How the files are laid out; auto looks at name and content.");
   data.key("token_dtype", &DataConfig::token_dtype,

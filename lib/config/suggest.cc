@@ -58,6 +58,7 @@ constexpr Synonym kSynonyms[] = {
 
 std::string foreign_word(const std::string& section, const std::string& key) {
   if (section == "train" && key == "lr") return "learning_rate";
+  if (section == "optimizer.params" && key == "learning_rate") return "lr";
   std::string word = key;
   std::replace(word.begin(), word.end(), '-', '_');
   for (const Synonym& synonym : kSynonyms) {
@@ -94,7 +95,9 @@ std::string suggestion(const std::string& section, const std::string& key,
   std::string near = nearest(key, candidates);
   if (!near.empty() && edit_distance(key, near) <= 1) return question(near);
   if (const std::string meant = foreign_word(section, key); !meant.empty()) return question(meant);
-  if (const auto elsewhere = schema.paths_named(key); !elsewhere.empty())
+  // What is near in a section that was written on purpose is likelier than its name elsewhere.
+  const auto elsewhere = schema.paths_named(key);
+  if (!elsewhere.empty() && (section.empty() || near.empty()))
     return question(elsewhere.front());
   if (near.empty()) near = containing(key, candidates);
   if (near.empty()) near = nearly_elsewhere(section, key);

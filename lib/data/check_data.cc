@@ -40,6 +40,15 @@ std::string where(const SampleSet& samples, int64_t token) {
   return text + cat(" (", line, "file offset ", place.offset, ")");
 }
 
+int64_t count_long_documents(const SampleSet& samples) {
+  if (samples.rows().packing() == PackingMode::kConcat) return 0;
+  const TokenDataset& data = samples.data();
+  int64_t count = 0;
+  for (int64_t d = 0; d < data.documents(); ++d)
+    count += data.document_start(d + 1) - data.document_start(d) > samples.sequence_length() + 1;
+  return count;
+}
+
 class Scan {
  public:
   Scan(const SampleSet& samples, int64_t vocab_rows, DataReport& report)
@@ -147,6 +156,8 @@ DataReport check_dataset(const std::vector<std::string>& paths, const SampleSetO
   try {
     const SampleSet samples(paths, options);
     report.rows = samples.size();
+    report.packing = options.packing;
+    report.long_documents = count_long_documents(samples);
     report.dropped_pieces = samples.rows().dropped_pieces();
     report.padding = 1.0 - static_cast<double>(samples.rows().filled_slots()) /
                                static_cast<double>(samples.size() * samples.sequence_length());
@@ -170,9 +181,14 @@ std::string data_report_text(const DataReport& report) {
         << report.rows << " rows, "
         << number_text(static_cast<double>(static_cast<int64_t>(report.padding * 1000)) / 10)
         << "% padding";
-    if (report.dropped_pieces > 0)
-      out << ", " << report.dropped_pieces << " documents left out (no label counts)";
+    if (report.long_documents > 0)
+      out << ", " << report.long_documents << " documents longer than a row "
+          << (report.packing == PackingMode::kNone ? "cut" : "split");
     out << "\n";
+    if (report.dropped_pieces > 0)
+      out << "warning: " << report.dropped_pieces
+          << (report.packing == PackingMode::kNone ? " documents" : " documents, or pieces of them,")
+          << " left out: none of their labels counts in the loss\n";
   }
   return out.str();
 }

@@ -20,8 +20,11 @@ struct DataReport {
   /// padding.
   int64_t rows = 0;
   double padding = 0;
+  /// Documents longer than a row: split in several by kDocuments, cut by kNone. 0 under kConcat.
+  int64_t long_documents = 0;
   /// Pieces that were left out for having no trained label.
   int64_t dropped_pieces = 0;
+  PackingMode packing = PackingMode::kConcat;
   double seconds = 0;
 };
 

@@ -36,6 +36,7 @@ void Executor::run(StepRun& step) {
   step_ = &step;
   step.finite = true;
   for (auto& lane : seconds_) lane.fill(0);
+  drop_disk_requests();
   lanes_.run_once();
   step.exposed_communication_seconds = lanes_.waited_seconds();
   if (loss_ != nullptr) {
@@ -199,8 +200,8 @@ void Executor::copy(const Instr& instr) {
           element_count(program_, to));
 }
 
-/// What the lane will do next without waiting for another lane may start at once, if it does not
-/// touch what is under way: the disk then always has something to do.
+/// What the lane does next may be started with this one, as soon as what it waits for is done, if
+/// the two do not touch the same bytes: the disk then always has something to do.
 void Executor::plan_disk() {
   disk_next_.assign(program_.instrs.size(), -1);
   disk_tickets_.assign(program_.instrs.size(), std::nullopt);
@@ -215,8 +216,7 @@ void Executor::plan_disk() {
       const Instr& before = program_.instr(last);
       const bool apart = !meet(before.writes, instr.reads) && !meet(before.reads, instr.writes) &&
                          !meet(before.writes, instr.writes);
-      if (instr.waits.empty() && instr.if_finite == before.if_finite && apart)
-        disk_next_[static_cast<size_t>(last)] = static_cast<InstrId>(i);
+      if (apart) disk_next_[static_cast<size_t>(last)] = static_cast<InstrId>(i);
     }
     last = static_cast<InstrId>(i);
   }
@@ -231,14 +231,34 @@ void Executor::start_disk(size_t at) {
   disk_tickets_[at] = memory_.start_disk(program_, disk, address<std::byte>(memory), write);
 }
 
+/// Whether the step's decision lets it run is known when what it waits for is done: the checker has
+/// proved that it waits for the decision, and what the lane knew before it is done already.
+bool Executor::may_start_disk(InstrId id) {
+  return lanes_.ready(id) && (!program_.instr(id).if_finite || step_->finite);
+}
+
+/// All that stands before it on the lane is over, so no more than two are under way.
 void Executor::copy_disk(const Instr& instr) {
   const auto at = static_cast<size_t>(&instr - program_.instrs.data());
   start_disk(at);
   const InstrId next = disk_next_[at];
-  if (next >= 0) start_disk(static_cast<size_t>(next));
+  if (next >= 0 && may_start_disk(next)) start_disk(static_cast<size_t>(next));
   const SwapFile::Ticket ticket = *disk_tickets_[at];
   disk_tickets_[at].reset();
   memory_.swap()->wait(ticket);
+}
+
+/// What a step that failed had started and not waited for: it would pass for the next step's.
+void Executor::drop_disk_requests() {
+  for (std::optional<SwapFile::Ticket>& ticket : disk_tickets_) {
+    if (!ticket) continue;
+    try {
+      memory_.swap()->wait(*ticket);
+    } catch (const Error&) {
+      // The step has failed already.
+    }
+    ticket.reset();
+  }
 }
 
 void Executor::accumulate(const Instr& instr) {

@@ -79,6 +79,8 @@ class Executor {
   void plan_disk();
   void copy_disk(const Instr& instr);
   void start_disk(size_t at);
+  bool may_start_disk(InstrId id);
+  void drop_disk_requests();
   void accumulate(const Instr& instr);
   void gradient_norm(const Instr& instr);
   void decide(const Instr& instr);
@@ -100,8 +102,8 @@ class Executor {
   StepRun* step_ = nullptr;
   /// By lane, because lanes write at the same time, and kind.
   std::array<std::array<double, kInstrKinds>, kLaneCount> seconds_{};
-  /// Of the disk lane, by instruction: the next one, when nothing but the lane's order keeps it from
-  /// starting with this one (else -1), and the request that is under way.
+  /// Of the disk lane, by instruction: the next one, when it does not touch what this one does (else
+  /// -1), and the request that is under way.
   std::vector<InstrId> disk_next_;
   std::vector<std::optional<SwapFile::Ticket>> disk_tickets_;
   bool looks_for_nonfinite_ = false;

@@ -26,16 +26,16 @@ Lanes::~Lanes() {
 
 /// A lane runs in order, so a wait for an instruction is a wait for a count of its lane.
 void Lanes::plan(const Program& program) {
-  std::vector<int64_t> ordinal(program.instrs.size());
+  ordinal_.resize(program.instrs.size());
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     Step step{static_cast<InstrId>(i), {}};
     for (const InstrId wait : instr.waits) {
       int64_t& after = step.after[static_cast<size_t>(program.instr(wait).lane)];
-      after = std::max(after, ordinal[static_cast<size_t>(wait)] + 1);
+      after = std::max(after, static_cast<int64_t>(ordinal_[static_cast<size_t>(wait)]) + 1);
     }
     auto& lane = steps_[static_cast<size_t>(instr.lane)];
-    ordinal[i] = static_cast<int64_t>(lane.size());
+    ordinal_[i] = lane.size();
     lane.push_back(step);
   }
 }
@@ -96,13 +96,20 @@ void Lanes::run_lane(size_t lane) {
   }
 }
 
+bool Lanes::done_before(const Step& step) const {
+  for (size_t lane = 0; lane < kLaneCount; ++lane)
+    if (done_[lane] < step.after[lane]) return false;
+  return true;
+}
+
+bool Lanes::ready(InstrId id) {
+  const auto lane = static_cast<size_t>(program_.instr(id).lane);
+  const std::lock_guard lock(mutex_);
+  return !error_ && done_before(steps_[lane][ordinal_[static_cast<size_t>(id)]]);
+}
+
 void Lanes::wait_for(const Step& step, size_t lane) {
-  const auto ready = [&] {
-    if (error_) return true;
-    for (size_t other = 0; other < kLaneCount; ++other)
-      if (done_[other] < step.after[other]) return false;
-    return true;
-  };
+  const auto ready = [&] { return error_ != nullptr || done_before(step); };
   std::unique_lock lock(mutex_);
   if (ready()) return;
   const auto start = std::chrono::steady_clock::now();

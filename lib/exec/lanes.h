@@ -29,6 +29,10 @@ class Lanes {
   /// Runs every instruction once. Rethrows the first failure after all lanes have stopped.
   void run_once();
 
+  /// Whether all that the instruction waits for is done. For the lane that runs what stands before
+  /// it.
+  bool ready(InstrId id);
+
   /// Seconds that compute stood waiting for other lanes in the last run.
   double waited_seconds() const { return waited_seconds_; }
 
@@ -40,6 +44,7 @@ class Lanes {
   };
 
   void plan(const Program& program);
+  bool done_before(const Step& step) const;
   void serve(size_t lane);
   void run_lane(size_t lane);
   void wait_for(const Step& step, size_t lane);
@@ -49,6 +54,8 @@ class Lanes {
   Runner run_;
   std::function<void()> on_abort_;
   std::array<std::vector<Step>, kLaneCount> steps_;
+  /// Of each instruction among those of its lane.
+  std::vector<size_t> ordinal_;
   std::array<int64_t, kLaneCount> done_{};
   std::array<int64_t, kLaneCount> runs_{};
   int64_t started_ = 0;

@@ -7,8 +7,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "exec/weights_check.h"
 #include "kernels/kernels.h"
-#include "model/tensors.h"
 #include "partition/layout.h"
 
 namespace ftrun {
@@ -116,14 +116,7 @@ void ModelState::fill(const StatePiece& piece, DType source, const ReadTensor& r
 }
 
 void ModelState::load(const ModelFolder& folder) {
-  std::vector<std::pair<std::string, Dims>> found;
-  for (const std::string& name : folder.names()) found.emplace_back(name, folder.at(name).shape);
-  const std::vector<std::string> problems = check_tensors(model_, found);
-  if (!problems.empty())
-    throw Error(ExitCode::kBadInput,
-                cat(folder.path(), ": the weights are not those of its config.json:\n  ",
-                    join(problems, "\n  ")),
-                "use the config.json and the weights of the same model");
+  require_weights(model_, folder);
   const ReadTensor read = [&](const StatePiece&, const Slice& slice, void* out) {
     const std::string& name = model_.tensor(slice.tensor).name;
     folder.read_f32(name, slice.offset, slice.offset + slice.extent,

@@ -41,6 +41,8 @@ bool may_change(const std::string& field) {
 
 }  // namespace
 
+std::span<const std::string_view> always_may_change() { return kMayChange; }
+
 std::vector<std::string> admit_resume(const std::string& path, const RunManifest& before,
                                       const RunManifest& now,
                                       const std::vector<std::string>& allowed) {

@@ -1,11 +1,16 @@
 #pragma once
 
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "report/manifest.h"
 
 namespace ftrun {
+
+/// Fields of a manifest, each with all below it, that a resume may always change.
+std::span<const std::string_view> always_may_change();
 
 /// Compares the run that `before` describes with the one about to continue it. What changes the
 /// mathematics is refused with Error(kUsage), naming each field and both values, unless `allowed`

@@ -13,8 +13,8 @@ namespace {
 /// Longest row that a sample of generated text is computed with.
 constexpr int64_t kGenerationTokens = 128;
 
-/// Where the disk tier lies; the folders of parameters and optimizer state may differ, one file
-/// serves both: the optimizer's, which is the larger.
+/// Where the disk tier lies: one file holds parameters and optimizer state, whose folders are the
+/// same where both lie on disk (config/capability).
 SwapOptions swap_options(const Config& config, const std::string& run, int rank) {
   const OffloadOptimizerConfig& optimizer = config.zero.offload_optimizer;
   const OffloadParamConfig& parameters = config.zero.offload_param;

@@ -13,15 +13,18 @@ void SkippedSteps::restore(int64_t total, const std::optional<LossScalerState>& 
 }
 
 std::string SkippedSteps::where() const {
-  return place_.empty() ? "" : cat(": first met by ", place_);
+  if (!looked_) return "";
+  return place_.empty() ? ": no layer met it, so it comes from summing gradients"
+                        : cat(": first met by ", place_);
 }
 
-std::string SkippedSteps::count(int64_t step, bool finite, const std::string& place) {
+std::string SkippedSteps::count(int64_t step, bool finite, const std::optional<std::string>& place) {
   const double scale = scaler_.scale();
   const bool answered = scaler_.expects_overflow();
   scaler_.update(!finite);
   if (finite) {
     in_a_row_ = 0;
+    looked_ = false;
     place_.clear();
     return "";
   }
@@ -30,7 +33,10 @@ std::string SkippedSteps::count(int64_t step, bool finite, const std::string& pl
     return cat("step ", step, ": the gradients overflow at loss scale ", scale,
                "; the update was left out, the next scale is ", scaler_.scale());
   ++in_a_row_;
-  if (!place.empty()) place_ = place;
+  if (place) {
+    looked_ = true;
+    place_ = *place;
+  }
   return cat("step ", step, ": loss or gradient is not finite; the update was left out (", in_a_row_,
              " in a row)", where());
 }

@@ -26,11 +26,12 @@ class SkippedSteps {
 
   /// Whether a step that is not finite is worth running again to see where: not when the loss scale
   /// answers it, and only the first of a row.
-  bool wants_place() const { return !scaler_.expects_overflow() && place_.empty(); }
+  bool wants_place() const { return !scaler_.expects_overflow() && !looked_; }
 
-  /// Counts a step; `place` says where a value was first not finite, if that was looked for. Returns
-  /// the warning, "" for a finite step.
-  std::string count(int64_t step, bool finite, const std::string& place);
+  /// Counts a step. `place` says where a value was first not finite, if that was looked for: "" when
+  /// every layer's values are finite and only a sum of gradients is not. Returns the warning, "" for a
+  /// finite step.
+  std::string count(int64_t step, bool finite, const std::optional<std::string>& place);
 
   /// Error(kNumerical) when too many steps in a row were left out, or the loss scale can get no
   /// smaller. `step` is the last one.
@@ -44,6 +45,8 @@ class SkippedSteps {
   int64_t total_ = 0;
   /// Without overflows that the loss scale answered.
   int64_t in_a_row_ = 0;
+  /// Of this row: whether the place was looked for, and what was found.
+  bool looked_ = false;
   std::string place_;
 };
 

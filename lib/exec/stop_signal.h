@@ -10,7 +10,8 @@ namespace ftrun {
 void end_at_once_on_signals();
 
 /// Catches SIGINT, SIGTERM and SIGUSR1 from now on: the first one is remembered, so that the step
-/// can be finished and saved; a second one ends the process at once with 128 + its number.
+/// can be finished and saved; a second one ends the process at once with 128 + its number
+/// (of the same signal, once kSameSignalMs have passed: timeout(1) sends it to us and to our group).
 void catch_stop_signals();
 
 /// Everything is done: a late signal has nothing left to stop.

@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <iostream>
+#include <optional>
 #include <sstream>
 #include <utility>
 
@@ -348,8 +349,9 @@ std::string Trainer::find_nonfinite(StepRun step) {
 }
 
 void Trainer::count_skipped(const StepRun& step) {
-  const bool looks = !step.finite && skipped_.wants_place();
-  const std::string warning = skipped_.count(step_, step.finite, looks ? find_nonfinite(step) : "");
+  std::optional<std::string> place;
+  if (!step.finite && skipped_.wants_place()) place = find_nonfinite(step);
+  const std::string warning = skipped_.count(step_, step.finite, place);
   if (warning.empty() || !recorder_) return;
   recorder_->warn(warning);
   recorder_->update([&](RunManifest& manifest) { manifest.counters["skipped_steps"] = skipped_.total(); });

@@ -1,14 +1,17 @@
 #include "graph/storage.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 #include <utility>
 
 namespace ftrun {
 namespace {
 
-/// Orders of placement that are tried; the first is nearly always the best or one away from it.
+/// Orders of placement that are tried; the first is nearly always the best or one away from it. No
+/// further one is begun after this many looks: half a second of work.
 constexpr int kMostTries = 24;
+constexpr int64_t kMostLooks = 50'000'000;
 
 int64_t round_up(int64_t bytes, int64_t alignment) {
   return (bytes + alignment - 1) / alignment * alignment;
@@ -30,28 +33,83 @@ int64_t fullest_moment(std::span<const StorageRequest> requests, const std::vect
   return most;
 }
 
+/// Finds those of a set of requests that live at some time of a stretch: a tree over the requests in
+/// the order of their beginnings, where each node knows the latest end below it.
+class LiveTree {
+ public:
+  LiveTree(std::span<const StorageRequest> requests, std::vector<size_t> members)
+      : requests_(requests), by_first_(std::move(members)), leaf_(requests.size()) {
+    std::stable_sort(by_first_.begin(), by_first_.end(),
+                     [&](size_t a, size_t b) { return requests[a].first < requests[b].first; });
+    for (size_t i = 0; i < by_first_.size(); ++i) leaf_[by_first_[i]] = i;
+    leaves_ = std::bit_ceil(std::max<size_t>(by_first_.size(), 1));
+    latest_.assign(2 * leaves_, kNobody);
+  }
+
+  void clear() { std::fill(latest_.begin(), latest_.end(), kNobody); }
+
+  void add(size_t request) {
+    const int64_t last = requests_[request].last;
+    for (size_t node = leaves_ + leaf_[request]; node > 0 && latest_[node] < last; node /= 2)
+      latest_[node] = last;
+  }
+
+  /// Calls `found` with each request that was added and meets `request`.
+  template <typename Found>
+  void meeting(const StorageRequest& request, const Found& found) {
+    const auto begun = std::partition_point(
+        by_first_.begin(), by_first_.end(),
+        [&](size_t other) { return requests_[other].first <= request.last; });
+    visit(1, 0, leaves_, static_cast<size_t>(begun - by_first_.begin()), request.first, found);
+  }
+
+  /// Nodes of the tree that were looked at.
+  int64_t looks() const { return looks_; }
+
+ private:
+  static constexpr int64_t kNobody = std::numeric_limits<int64_t>::min();
+
+  /// The node of leaves [begin, begin + width), of which those below `limit` have begun in time.
+  template <typename Found>
+  void visit(size_t node, size_t begin, size_t width, size_t limit, int64_t first,
+             const Found& found) {
+    ++looks_;
+    if (begin >= limit || latest_[node] < first || latest_[node] == kNobody) return;
+    if (width == 1) return found(by_first_[begin]);
+    visit(2 * node, begin, width / 2, limit, first, found);
+    visit(2 * node + 1, begin + width / 2, width / 2, limit, first, found);
+  }
+
+  std::span<const StorageRequest> requests_;
+  std::vector<size_t> by_first_;
+  std::vector<size_t> leaf_;  // of each request
+  size_t leaves_ = 1;
+  std::vector<int64_t> latest_;
+  int64_t looks_ = 0;
+};
+
 /// Gives each request, in turn, the lowest place that is free all its life.
 StorageLayout place(std::span<const StorageRequest> requests, const std::vector<size_t>& order,
-                    int64_t alignment) {
+                    int64_t alignment, LiveTree& live) {
   StorageLayout layout;
   layout.offset.assign(requests.size(), -1);
+  live.clear();
   std::vector<std::pair<int64_t, int64_t>> taken;
-  for (size_t i = 0; i < order.size(); ++i) {
-    const StorageRequest& request = requests[order[i]];
+  for (const size_t at : order) {
+    const StorageRequest& request = requests[at];
     taken.clear();
-    for (size_t k = 0; k < i; ++k) {
-      const StorageRequest& other = requests[order[k]];
-      if (other.first <= request.last && request.first <= other.last)
-        taken.emplace_back(layout.offset[order[k]], layout.offset[order[k]] + other.bytes);
-    }
+    live.meeting(request, [&](size_t other) {
+      taken.emplace_back(layout.offset[other], layout.offset[other] + requests[other].bytes);
+    });
     std::sort(taken.begin(), taken.end());
     int64_t offset = 0;
     for (const auto& [begin, end] : taken) {
       if (offset + request.bytes <= begin) break;
       offset = std::max(offset, round_up(end, alignment));
     }
-    layout.offset[order[i]] = offset;
+    layout.offset[at] = offset;
     layout.bytes = std::max(layout.bytes, offset + request.bytes);
+    live.add(at);
   }
   layout.bytes = round_up(layout.bytes, alignment);
   return layout;
@@ -79,14 +137,17 @@ StorageLayout pack_storage(std::span<const StorageRequest> requests, int64_t ali
     return requests[a].bytes != requests[b].bytes ? requests[a].bytes > requests[b].bytes
                                                   : requests[a].first < requests[b].first;
   });
-  StorageLayout best = place(requests, order, alignment);
+  LiveTree live(requests, order);
+  StorageLayout best = place(requests, order, alignment, live);
   const int64_t bound = fullest_moment(requests, order, alignment);
   StorageLayout layout = best;
-  for (int tries = 1; tries < kMostTries && best.bytes > bound; ++tries) {
+  for (int tries = 1; tries < kMostTries && live.looks() < kMostLooks && best.bytes > bound;
+       ++tries) {
     promote_highest(requests, layout, order);
-    layout = place(requests, order, alignment);
+    layout = place(requests, order, alignment, live);
     if (layout.bytes < best.bytes) best = layout;
   }
+  best.looks = live.looks();
   return best;
 }
 

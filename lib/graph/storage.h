@@ -22,6 +22,8 @@ struct StorageLayout {
   /// Byte offset by request; -1 for requests of no bytes.
   std::vector<int64_t> offset;
   int64_t bytes = 0;
+  /// What it took: other requests, or groups of them, that were looked at.
+  int64_t looks = 0;
 };
 
 /// Places requests in one arena so that those alive at the same time do not overlap. Deterministic;

@@ -61,6 +61,13 @@ std::vector<std::string> check_tensors(const ModelDescription& model,
   return problems;
 }
 
+std::string tensor_problems_text(const std::vector<std::string>& problems) {
+  constexpr size_t kMost = 20;
+  if (problems.size() <= kMost) return join(problems, "\n  ");
+  const std::vector<std::string> first(problems.begin(), problems.begin() + kMost);
+  return cat(join(first, "\n  "), "\n  and ", problems.size() - kMost, " more");
+}
+
 bool decays(const TensorInfo& tensor) {
   // Norm weights and biases are vectors in every family; the name settles it for any that is not.
   return tensor.shape.size() >= 2 && !ends_with(tensor.name, ".bias");

@@ -10,6 +10,7 @@ namespace ftrun {
 namespace {
 
 constexpr auto kComputeLane = static_cast<size_t>(Lane::kCompute);
+constexpr auto kCommunicationLane = static_cast<size_t>(Lane::kCommunication);
 
 LaneClock nothing_done() {
   LaneClock clock{};
@@ -153,7 +154,7 @@ class Orderer {
     LaneClock needed = nothing_done();
     for (size_t lane = 0; lane < kLaneCount; ++lane) {
       const bool compute = lane == kComputeLane;
-      const bool all = compute ? instr.hold : !overlap_ && instr.lane == Lane::kCompute;
+      const bool all = (compute && instr.hold) || (!overlap_ && take_turns(instr, lane));
       needed[lane] = all ? latest_[lane] : log_.last_conflict(instr, static_cast<Lane>(lane));
     }
     if (instr.if_finite) needed[kComputeLane] = std::max(needed[kComputeLane], decision_);
@@ -161,6 +162,12 @@ class Orderer {
       for (size_t lane = 0; lane < kLaneCount; ++lane)
         needed[lane] = std::max(needed[lane], (*older)[lane]);
     return needed;
+  }
+
+  /// Computation on the one side, communication on the other.
+  static bool take_turns(const Instr& instr, size_t lane) {
+    return (instr.lane == Lane::kCompute && lane == kCommunicationLane) ||
+           (instr.lane == Lane::kCommunication && lane == kComputeLane);
   }
 
   /// No wait is written for what is known already, not even through a third lane.

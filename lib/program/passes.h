@@ -37,8 +37,9 @@ Program bucket_gathers(Program program, int64_t bucket_elements);
 
 /// Writes every instruction's waits on other lanes: from what it reads and writes, on the decision
 /// where it runs only in finite steps, and so that compute is at most one bucket ahead of what
-/// takes gradients away. With `overlap` compute waits only for these; without, every compute
-/// instruction waits for all that was started before it (DeepSpeed's overlap_comm).
+/// takes gradients away. With `overlap` that is all; without, computation and communication also
+/// take turns in the order of the list (DeepSpeed's overlap_comm). Copies between tiers go on beside
+/// both.
 Program order_communication(Program program, bool overlap);
 
 /// Gives every buffer that is not persistent its place in its arena, from lifetimes.

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "config/resolve.h"
 #include "program/step_plan.h"
 
 namespace ftrun {
@@ -29,10 +30,27 @@ class Alternatives {
   std::vector<Alternative> take() { return std::move(all_); }
 
  private:
+  /// `text` begins with the key that is written.
   template <typename Change>
   void add(std::string text, Change change) {
     all_.push_back({std::move(text), config_});
-    change(all_.back().config);
+    Alternative& other = all_.back();
+    write(other.config, other.change.substr(0, other.change.find(':')));
+    change(other.config);
+  }
+
+  /// Checks tell keys that are written from those that follow from others.
+  static void write(Config& config, const std::string& key) {
+    config.origins.keys[key].is_auto = false;
+  }
+
+  /// A folder beside the device, where there is none yet: any will do for planning, and what is on
+  /// disk already says which.
+  static void name_folders(ZeroConfig& zero) {
+    std::string& optimizer = zero.offload_optimizer.nvme_path;
+    std::string& parameters = zero.offload_param.nvme_path;
+    if (optimizer.empty()) optimizer = parameters.empty() ? "nvme_path" : parameters;
+    if (parameters.empty()) parameters = optimizer;
   }
 
   /// Whoever left overlap_comm to the stage's default will have the new stage's.
@@ -71,10 +89,16 @@ class Alternatives {
       const char* needs = device == OffloadDevice::kNvme ? " (with nvme_path)" : "";
       if (zero.stage >= 1 && zero.offload_optimizer.device != device)
         add(cat("zero_optimization.offload_optimizer.device: ", name_of(device), needs),
-            [&](Config& c) { c.zero.offload_optimizer.device = device; });
+            [&](Config& c) {
+              c.zero.offload_optimizer.device = device;
+              name_folders(c.zero);
+            });
       if (zero.stage == 3 && zero.offload_param.device != device)
         add(cat("zero_optimization.offload_param.device: ", name_of(device), needs),
-            [&](Config& c) { c.zero.offload_param.device = device; });
+            [&](Config& c) {
+              c.zero.offload_param.device = device;
+              name_folders(c.zero);
+            });
     }
     if (zero.stage == 3 && (zero.offload_optimizer.device != OffloadDevice::kNvme ||
                             zero.offload_param.device != OffloadDevice::kNvme))
@@ -82,6 +106,7 @@ class Alternatives {
           [](Config& c) {
             c.zero.offload_optimizer.device = OffloadDevice::kNvme;
             c.zero.offload_param.device = OffloadDevice::kNvme;
+            name_folders(c.zero);
           });
   }
 
@@ -93,6 +118,7 @@ class Alternatives {
           [&](Config& c) {
             c.train_micro_batch_size_per_gpu = rows / 2;
             c.gradient_accumulation_steps *= 2;
+            write(c, "gradient_accumulation_steps");
           });
     const int64_t tokens = config_.data.sequence_length;
     if (tokens >= 256)
@@ -110,6 +136,12 @@ class Alternatives {
   const Config& config_;
   std::vector<Alternative> all_;
 };
+
+/// Advice that `ftrun check` would refuse is none.
+bool brings_objections(const Config& changed, const std::set<std::string>& before) {
+  const std::set<std::string> now = objections(changed);
+  return !std::includes(before.begin(), before.end(), now.begin(), now.end());
+}
 
 /// Of several values of one key the one that saves most; of equals the one that was asked first.
 std::vector<Saving> best_of_each_key(const std::vector<Saving>& sorted) {
@@ -132,7 +164,9 @@ std::vector<Saving> memory_savings(const Config& config, const ModelConfig& mode
                                    const MemoryMeasure& measure) {
   const int64_t now = measure(memory_plan(plan_steps(config, model, rank)));
   std::vector<Saving> savings;
+  const std::set<std::string> before = objections(config);
   for (const Alternative& other : Alternatives(config).take()) {
+    if (brings_objections(other.config, before)) continue;
     try {
       const int64_t then = measure(memory_plan(plan_steps(other.config, model, rank)));
       if (then < now) savings.push_back({other.change, now - then});

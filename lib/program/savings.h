@@ -26,8 +26,9 @@ using MemoryMeasure = std::function<int64_t(const MemoryPlan&)>;
 /// devices do.
 MemoryMeasure limiting_memory(const Config& config);
 
-/// Changes that save something, the largest first, each by itself and one of each key: the steps of `rank` are planned
-/// again with each. `config` is resolved.
+/// Changes that save something, the largest first, each by itself and one of each key: the steps of
+/// `rank` are planned again with each. What this build would refuse (config/resolve's objections) is
+/// left out. `config` is resolved.
 std::vector<Saving> memory_savings(const Config& config, const ModelConfig& model, int rank,
                                    const MemoryMeasure& measure);
 

@@ -18,6 +18,12 @@ std::string optimizer_buffer_name(int32_t state) {
 
 namespace {
 
+std::set<ValueId> values_read(const std::vector<Op>& list) {
+  std::set<ValueId> read;
+  for (const Op& op : list) read.insert(op.in.begin(), op.in.end());
+  return read;
+}
+
 /// Emits the plain program of a step; storage plans of a graph are made once and used by every
 /// layer that shares it.
 class StepBuilder {
@@ -28,7 +34,7 @@ class StepBuilder {
         partition_(partition),
         options_(options),
         trains_(trains),
-        store_(program_, model, partition, options.state, trains) {
+        store_(program_, model, partition, options.state, trains ? options.micro_batches : 0) {
     program_.name = std::move(name);
     for (const LayerGraph& graph : model.graphs) {
       forward_.push_back(plan_scratch(graph, graph.forward));
@@ -76,6 +82,7 @@ class StepBuilder {
   BufferId temporary(std::string name, int64_t bytes, Tier tier = Tier::kDevice) {
     return add({.name = std::move(name), .tier = tier, .bytes = bytes});
   }
+  const LayerGraph& graph_of(size_t layer) const { return model_.graph_of(model_.layers[layer]); }
   Range whole(BufferId id) const { return {id, 0, program_.at(id).bytes}; }
   Instr& emit(InstrKind kind) {
     program_.instrs.emplace_back().kind = kind;
@@ -90,6 +97,8 @@ class StepBuilder {
   /// Makes the parameters that `list` reads readable and places them.
   void bring_parameters(size_t layer, int32_t micro_batch, const std::vector<Op>& list,
                         ValuePlaces& places);
+  /// Units whose parameters a list of a layer reads.
+  std::set<UnitId> units_read(size_t layer, const std::vector<Op>& list) const;
   void place_gradients(size_t layer, int32_t micro_batch, const std::vector<Op>& list,
                        ValuePlaces& places);
   void place_scratch(const LayerGraph& graph, const ScratchPlan& plan, const std::string& name,
@@ -177,10 +186,17 @@ void StepBuilder::place_outputs(const LayerGraph& graph, Flow& flow, size_t laye
   }
 }
 
+std::set<UnitId> StepBuilder::units_read(size_t l, const std::vector<Op>& list) const {
+  const std::set<ValueId> read = values_read(list);
+  std::set<UnitId> units;
+  for (size_t i = 0; i < model_.layers[l].params.size(); ++i)
+    if (read.contains(model_.layers[l].params[i].value)) units.insert(partition_.places[l][i].unit);
+  return units;
+}
+
 void StepBuilder::bring_parameters(size_t l, int32_t micro_batch, const std::vector<Op>& list,
                                    ValuePlaces& places) {
-  std::set<ValueId> read;
-  for (const Op& op : list) read.insert(op.in.begin(), op.in.end());
+  const std::set<ValueId> read = values_read(list);
   const Layer& layer = model_.layers[l];
   const LayerGraph& graph = model_.graph_of(layer);
   for (size_t i = 0; i < layer.params.size(); ++i) {
@@ -263,7 +279,8 @@ void StepBuilder::forward(Flow& flow, BufferId result, bool keep) {
     const bool accumulate =
         keep && layer.kind == LayerKind::kHead && m > 0 && store_.lists_accumulate();
     run_list(InstrKind::kForward, l, m, graph.forward, places, accumulate);
-    store_.release();
+    store_.release(l + 1 < layers ? units_read(l + 1, graph_of(l + 1).forward)
+                                  : std::set<UnitId>());
     if (keep && options_.offload_activations && l > 0 && l + 1 < layers) send_to_host(flow, l - 1);
   }
 }
@@ -313,7 +330,7 @@ void StepBuilder::backward(Flow& flow, bool last) {
     place_scratch(graph, backward_[g], cat("scratch.b", l, ".", m), places);
     if (flow.saved[l] >= 0) place_planned(graph, saved_[g], flow.saved[l], places);
     run_list(InstrKind::kBackward, l, m, graph.backward, places, accumulates(layer, m));
-    store_.release();
+    store_.release(l > 0 ? units_read(l - 1, graph_of(l - 1).backward) : std::set<UnitId>());
     // In the order in which gradients lie, so that buckets are one range.
     const std::vector<UnitId> units = partition_.units_of(static_cast<int>(l));
     for (auto unit = units.rbegin(); unit != units.rend(); ++unit)

@@ -118,20 +118,31 @@ class Formula {
 
   int64_t shards() const { return state_.shard.count; }
 
-  /// In how many lists of a micro-batch each unit's parameters are read.
+  /// How often each unit's parameters are needed in a micro-batch: by lists of one direction that
+  /// follow each other once.
   void count_readers(const ModelDescription& model) {
-    for (size_t l = 0; l < model.layers.size(); ++l) {
-      const LayerGraph& graph = model.graph_of(model.layers[l]);
-      for (const auto* list : {&graph.forward, &graph.backward}) {
-        std::set<ValueId> read;
-        for (const Op& op : *list) read.insert(op.in.begin(), op.in.end());
-        std::set<UnitId> units;
-        for (size_t i = 0; i < model.layers[l].params.size(); ++i)
-          if (read.contains(model.layers[l].params[i].value))
-            units.insert(partition_.places[l][i].unit);
-        for (const UnitId unit : units) ++readers_[unit];
-      }
-    }
+    const size_t layers = model.layers.size();
+    std::set<UnitId> before;
+    const auto read_by = [&](size_t layer, const std::vector<Op>& list) {
+      std::set<UnitId> units = units_read(model, layer, list);
+      for (const UnitId unit : units)
+        if (!before.contains(unit)) ++readers_[unit];
+      before = std::move(units);
+    };
+    for (size_t l = 0; l < layers; ++l) read_by(l, model.graph_of(model.layers[l]).forward);
+    before.clear();
+    for (size_t l = layers; l-- > 0;) read_by(l, model.graph_of(model.layers[l]).backward);
+  }
+
+  std::set<UnitId> units_read(const ModelDescription& model, size_t l,
+                              const std::vector<Op>& list) const {
+    std::set<ValueId> read;
+    for (const Op& op : list) read.insert(op.in.begin(), op.in.end());
+    std::set<UnitId> units;
+    for (size_t i = 0; i < model.layers[l].params.size(); ++i)
+      if (read.contains(model.layers[l].params[i].value))
+        units.insert(partition_.places[l][i].unit);
+    return units;
   }
 
   bool stays_whole(UnitId unit, const Known& known) const {
@@ -152,8 +163,7 @@ class Formula {
   }
 
   int64_t reductions(const Known& known) const {
-    const bool each = state_.stage >= 2 && (shards() > 1 || state_.optimizer_tier != Tier::kDevice);
-    return known.micro_batches && each ? options_.micro_batches : 1;
+    return known.micro_batches && state_.stage >= 2 ? options_.micro_batches : 1;
   }
 
   template <typename Count>

@@ -17,6 +17,14 @@ Sharding cut_states(const Partition& partition, const StateOptions& options) {
   return Sharding(partition, options.shard, options.stage < 3);
 }
 
+/// Gradients of a micro-batch are made apart and then added to the sum, wherever that lies: where
+/// the optimizer is must not change how they are added. With one micro-batch there is no sum, and
+/// one rank may keep them where they are made.
+bool sums_micro_batches(const StateOptions& options, int32_t micro_batches) {
+  return options.stage >= 2 && (options.shard.count > 1 || micro_batches > 1 ||
+                                options.optimizer_tier != Tier::kDevice);
+}
+
 /// Part `index` of `count` of a range, in whole blocks.
 ShardRange split(const ShardRange& range, int index, int count) {
   const int64_t blocks = (range.size() + kUnitBlock - 1) / kUnitBlock;
@@ -28,21 +36,20 @@ ShardRange split(const ShardRange& range, int index, int count) {
 }  // namespace
 
 UnitStore::UnitStore(Program& program, const ModelDescription& model, const Partition& partition,
-                     const StateOptions& options, bool trains)
+                     const StateOptions& options, int32_t micro_batches)
     : program_(program),
       model_(model),
       partition_(partition),
       options_(options),
       compute_(model.dtypes.compute),
       gradient_(model.dtypes.gradients),
-      shards_gradients_(options.stage >= 2 &&
-                        (options.shard.count > 1 || options.optimizer_tier != Tier::kDevice)),
+      shards_gradients_(sums_micro_batches(options, micro_batches)),
       cut_(cut_states(partition, options)),
       optimizer_tiers_(choose_optimizer_tiers()),
       index_(flat_layout(partition, FlatOrder::kForward)) {
   place_parameters();
-  if (trains) place_training_state();
-  list_pieces(trains);
+  if (micro_batches > 0) place_training_state();
+  list_pieces(micro_batches > 0);
 }
 
 /// Stage 3: the unit's parameters come just in time.
@@ -247,8 +254,8 @@ void UnitStore::bring(UnitId id, int32_t micro_batch) {
   if (gathers(id) && !gathered_.contains(id)) gather(id, micro_batch);
 }
 
-void UnitStore::release() {
-  gathered_.clear();
+void UnitStore::release(const std::set<UnitId>& kept) {
+  std::erase_if(gathered_, [&](const auto& gathered) { return !kept.contains(gathered.first); });
 }
 
 void UnitStore::gather(UnitId id, int32_t micro_batch) {

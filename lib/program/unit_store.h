@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,16 +15,18 @@ namespace ftrun {
 /// instructions that move them: what differs between ZeRO stages is here and nowhere else.
 class UnitStore {
  public:
-  /// `trains`: gradients and optimizer state are there too.
+  /// `micro_batches` of a step that trains, where gradients and optimizer state are there too; 0 of
+  /// others.
   UnitStore(Program& program, const ModelDescription& model, const Partition& partition,
-            const StateOptions& options, bool trains);
+            const StateOptions& options, int32_t micro_batches);
 
   /// Makes a unit's parameters readable until release(), emitting what brings them unless they are
   /// there.
   void bring(UnitId unit, int32_t micro_batch);
   /// Bytes [position, +bytes) of the unit's parameters, where bring() put them.
   Range parameters(const ParamPlace& place, int64_t bytes) const;
-  void release();
+  /// Lets go of all but `kept`, which the next list reads too.
+  void release(const std::set<UnitId>& kept = {});
 
   /// Where a layer's backward (or the head's forward) writes a parameter's gradient in a
   /// micro-batch.
@@ -66,6 +69,11 @@ class UnitStore {
     std::vector<Instr> updates;
     std::vector<Instr> after;
   };
+  /// The gather of a unit whose updates are done with the first `behind` of a list.
+  struct Gather {
+    size_t behind = 0;
+    UnitId unit = -1;
+  };
 
   const Unit& unit(UnitId id) const { return partition_.unit(id); }
   const Home& home(const std::vector<Home>& homes, UnitId id) const {
@@ -101,6 +109,9 @@ class UnitStore {
   void reduce_into_home(UnitId id, int32_t micro_batch);
   Range to_wire(const Range& gradient, UnitId id, int32_t micro_batch);
   void collect(const Range& part, const Range& to, UnitId id, bool first, bool follows);
+  bool stages_update(UnitId id) const;
+  void emit_all(std::vector<Instr>& instrs);
+  void gather_updated(std::vector<Gather>& gathers, size_t done);
   void plan_updates(UnitId id, std::vector<Update>& updates);
   Update plan_update(UnitId id, int64_t begin, int64_t end);
   bool hand_on(std::vector<Range>& written, const Range& parameters, UnitId id, Update& plan);
@@ -127,8 +138,8 @@ class UnitStore {
   std::map<UnitId, Range> gathered_;
   std::map<UnitId, Range> whole_gradients_;
   int gathers_ = 0;
-  /// Number of the update that is planned, and the staging buffers that updates use in turn.
-  int updates_ = 0;
+  /// Number of the stretch that is planned, and the staging buffers that stretches use in turn.
+  int stretch_ = 0;
   std::map<std::string, BufferId> staging_;
   /// Element of each unit among all parameters, whatever the layout.
   const FlatLayout index_;

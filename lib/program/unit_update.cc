@@ -31,35 +31,56 @@ void UnitStore::norm(BufferId norm) {
 }
 
 void UnitStore::update() {
-  std::vector<Update> updates;
-  std::vector<std::pair<size_t, UnitId>> gathers;  // behind which update
+  // What needs no copies goes first, beside those that the first two stretches wait for: between
+  // stretches it would stand where the next one's copies begin.
+  std::vector<Update> in_place;
+  std::vector<Update> staged;
+  std::vector<Gather> behind_in_place;
+  std::vector<Gather> behind_staged;
   for (const Unit& u : partition_.units) {
+    const bool copies = stages_update(u.id);
+    std::vector<Update>& updates = copies ? staged : in_place;
     plan_updates(u.id, updates);
-    if (cut_.cut(u.id) && options_.stage < 3) gathers.emplace_back(updates.size(), u.id);
+    if (cut_.cut(u.id) && options_.stage < 3)
+      (copies ? behind_staged : behind_in_place).push_back({updates.size(), u.id});
   }
-  size_t next_gather = 0;
-  const auto emit_all = [&](std::vector<Instr>& instrs) {
-    for (Instr& instr : instrs) emit(std::move(instr));
-  };
-  const auto gather_updated = [&](size_t done) {
-    for (; next_gather < gathers.size() && gathers[next_gather].first <= done; ++next_gather) {
-      const UnitId id = gathers[next_gather].second;
-      Instr gather = collective(InstrKind::kAllGather, CommGroup::kShard, held(parameters_, id),
-                                range(home(parameters_, id), 0, cut_.whole(id)), id);
-      gather.if_finite = true;
-      emit(std::move(gather));
-    }
-  };
-  // Double buffering: what update k+1 reads comes while update k runs, and before what k wrote
-  // goes.
-  if (!updates.empty()) emit_all(updates[0].before);
-  for (size_t k = 0; k < updates.size(); ++k) {
-    gather_updated(k);
-    if (k + 1 < updates.size()) emit_all(updates[k + 1].before);
-    emit_all(updates[k].updates);
-    emit_all(updates[k].after);
+  for (size_t k = 0; k < std::min<size_t>(staged.size(), 2); ++k) emit_all(staged[k].before);
+  for (size_t k = 0; k < in_place.size(); ++k) {
+    gather_updated(behind_in_place, k);
+    emit_all(in_place[k].updates);
   }
-  gather_updated(updates.size());
+  gather_updated(behind_in_place, in_place.size());
+  // Double buffering: what stretch k+1 reads comes while stretch k is updated, and before what k
+  // wrote goes.
+  for (size_t k = 0; k < staged.size(); ++k) {
+    gather_updated(behind_staged, k);
+    if (k > 0 && k + 1 < staged.size()) emit_all(staged[k + 1].before);
+    emit_all(staged[k].updates);
+    emit_all(staged[k].after);
+  }
+  gather_updated(behind_staged, staged.size());
+}
+
+void UnitStore::emit_all(std::vector<Instr>& instrs) {
+  for (Instr& instr : instrs) emit(std::move(instr));
+}
+
+/// Emits the gathers that stand behind `done` updates, and takes them out.
+void UnitStore::gather_updated(std::vector<Gather>& gathers, size_t done) {
+  size_t next = 0;
+  for (; next < gathers.size() && gathers[next].behind <= done; ++next) {
+    const UnitId id = gathers[next].unit;
+    Instr gather = collective(InstrKind::kAllGather, CommGroup::kShard, held(parameters_, id),
+                              range(home(parameters_, id), 0, cut_.whole(id)), id);
+    gather.if_finite = true;
+    emit(std::move(gather));
+  }
+  gathers.erase(gathers.begin(), gathers.begin() + static_cast<std::ptrdiff_t>(next));
+}
+
+/// Whether an update takes copies of what lies in another tier than where it runs.
+bool UnitStore::stages_update(UnitId id) const {
+  return optimizer_tier(id) != Tier::kDevice || tier_of(held(parameters_, id)) != Tier::kDevice;
 }
 
 /// What lies on the update's own tier is taken as a whole, the rest in stretches, so that little of
@@ -68,17 +89,16 @@ void UnitStore::plan_updates(UnitId id, std::vector<Update>& updates) {
   const ShardRange own = cut_.own(id);
   const int64_t most = optimizer_tier(id) == Tier::kDevice ? own.size() : options_.update_elements;
   require(optimizer_tier(id) == Tier::kDevice || most % kUnitBlock == 0, "updates begin on blocks");
-  updates_ = static_cast<int>(updates.size());
   for (int64_t begin = own.begin; begin < own.end; begin += most) {
+    stretch_ = static_cast<int>(updates.size());
     updates.push_back(plan_update(id, begin, std::min(begin + most, own.end)));
-    ++updates_;
   }
 }
 
 /// Two buffers of a name take turns, so that one update's copies come and go beside the next one's
 /// work, and no more is staged than that.
 Range UnitStore::staged(const std::string& name, Tier tier, DType dtype, int64_t elements) {
-  const std::string full = cat(name, ".", tier_name(tier), ".", updates_ % 2);
+  const std::string full = cat(name, ".", tier_name(tier), ".", stretch_ % 2);
   const int64_t bytes = elements * dtype_bytes(dtype);
   auto found = staging_.find(full);
   if (found == staging_.end())
@@ -97,7 +117,7 @@ Range UnitStore::at_update_tier(const Range& at, const std::string& name, bool w
   const Range copied =
       staged(name, here, program_.at(at.buffer).dtype, element_count(program_, at));
   plan.before.push_back(copy(at, copied, id));
-  plan.before.back().hold = true;
+  plan.before.back().hold = plan.before.back().if_finite = true;
   if (written) plan.after.push_back(copy(copied, at, id));
   return copied;
 }

@@ -125,18 +125,20 @@ std::vector<ManifestDifference> compare_manifests(const RunManifest& before,
 
 void refuse_other_run(const std::string& path, const std::vector<ManifestDifference>& differences,
                       const std::vector<std::string>& allowed) {
-  std::string list;
+  std::string list, first;
   int count = 0;
   for (const ManifestDifference& difference : differences) {
     if (!difference.matters || is_allowed(difference.field, allowed)) continue;
     list += cat("\n  ", difference.field, ": was ", difference.before, ", is now ", difference.now);
-    ++count;
+    if (count++ == 0) first = difference.field;
   }
   if (count == 0) return;
   throw Error(ExitCode::kUsage,
               cat(path, ": this is not the run that was started there; ", count,
                   count == 1 ? " thing differs:" : " things differ:", list),
-              "undo the change to continue that run, or start a new one in another output_dir");
+              cat("undo the change to continue that run, or admit it with --allow ", first,
+                  count == 1 ? "" : " (again for each field; the start of a name admits all below it)",
+                  ", or start a new one in another output_dir"));
 }
 
 }  // namespace ftrun

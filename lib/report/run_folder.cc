@@ -123,7 +123,7 @@ void make_root(const std::string& root) {
   const std::string parent = fs::path(root).parent_path().string();
   if (!parent.empty()) posix_files().make_folder(parent);
   // Another run may have made it meanwhile; the lock decides between the two.
-  if (::mkdir(root.c_str(), 0700) != 0 && errno != EEXIST)
+  if (::mkdir(root.c_str(), 0777) != 0 && errno != EEXIST)
     environment_error(root, "create folder", errno);
 }
 

@@ -99,6 +99,8 @@ SwapFile::Ticket SwapFile::start(char* data, int64_t bytes, int64_t offset, bool
              .open = true,
              .generation = generation,
              .next = kNone};
+  ++counters_.requests;
+  if (requests_.size() - free_requests_.size() > 1) ++counters_.joined;
   if (bytes > 0) {
     (first_waiting_ == kNone ? first_waiting_ : requests_[last_waiting_].next) = index;
     last_waiting_ = index;

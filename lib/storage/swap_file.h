@@ -29,6 +29,9 @@ struct SwapOptions {
 struct SwapCounters {
   int64_t bytes_read = 0;
   int64_t bytes_written = 0;
+  /// Requests, and those that were started while another one was not waited for yet.
+  int64_t requests = 0;
+  int64_t joined = 0;
   /// Seconds spent inside wait() and wait_all().
   double seconds_waited = 0;
 };

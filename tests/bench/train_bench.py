@@ -4,6 +4,7 @@
   tests/bench/train_bench.py --data train.bin --peers FOLDER --case NAME|all [--pairs 5] [--steps 4]
   tests/bench/train_bench.py --data train.bin --bound      ftrun beside the machine's matrix products
   tests/bench/train_bench.py --data train.bin --plain      ZeRO-3 beside ftrun's own plain data parallel
+  tests/bench/train_bench.py --data train.bin --disk       the optimizer on disk beside its update and its transfers
   tests/bench/train_bench.py --data train.bin --ways       memory and tokens/s of ftrun's ways to save memory
 
 FOLDER holds the baseline trainers (hf_single.py, hf_ddp.py, hf_fsdp2.py, ds_zero.py, common.py). The
@@ -19,6 +20,7 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import resource
 import shutil
 import statistics
@@ -124,19 +126,26 @@ def ftrun_config(args, case, out):
     }
 
 
+def kinds_of(printed):
+    """Median seconds of each kind of instruction, where wall_clock_breakdown printed them; without the first step."""
+    steps = [dict(re.findall(r"(\w+): ([\d.]+)", line)) for line in printed.splitlines() if "time (ms) |" in line][1:]
+    return {kind: statistics.median(float(step[kind]) / 1e3 for step in steps) for kind in (steps[0] if steps else [])}
+
+
 def run_ftrun(args, case, scratch):
     out = pathlib.Path(scratch) / "run"
     shutil.rmtree(out, ignore_errors=True)
     config = pathlib.Path(scratch) / "config.json"
     config.write_text(json.dumps(ftrun_config(args, case, out)))
     settings = [word.replace("FOLDER", f"{scratch}/swap") for setting in [*case["settings"], *args.set] for word in ("--set", setting)]
-    _, foreign = measured([str(args.binary), "--config", str(config), *settings])
+    printed, foreign = measured([str(args.binary), "--config", str(config), *settings])
     lines = [json.loads(line) for line in open(out / "metrics.jsonl")]
     run = json.loads((out / "run.json").read_text())
     times = [line["step_seconds"] for line in lines][1:]
     tokens = 512 * case["mb"] * case["ranks"]
     return {"tokens_per_s": tokens / statistics.median(times), "memory": run["counters"]["peak_resident_bytes"] / 2**20,
             "ready_s": run["counters"]["ready_milliseconds"] / 1e3, "categories": lines[-1]["memory"], "seconds": statistics.median(times),
+            "kinds": kinds_of(printed),
             "loss": [line["loss"] for line in lines], "grad_norm": [line["grad_norm"] for line in lines], "foreign": foreign}
 
 
@@ -179,6 +188,25 @@ def report(name, found):
         print(f"  {label}: min {ratios[0]:.3f}  median {statistics.median(ratios):.3f}  max {ratios[-1]:.3f}")
     worst("loss", found[0][0]["loss"], found[0][1]["loss"], 1e-5)
     worst("gradient norm", found[0][0]["grad_norm"], found[0][1]["grad_norm"], 2e-4)
+
+
+def disk(args):
+    """How long the update takes with the optimizer on disk, beside the longer of its two parts. Short sequences, so that
+    little else is in a step; what else there is is that of the same step with the optimizer in memory."""
+    common = ["data.sequence_length=32", "zero_optimization.stage=1", "wall_clock_breakdown=true"]
+    on_disk = f"zero_optimization.offload_optimizer={DISK}"
+    found = []
+    for i in range(args.pairs):
+        memory, file = (run_ftrun(args, dict(ranks=1, mb=1, settings=settings), args.scratch) for settings in (common, [*common, on_disk]))
+        other = memory["seconds"] - memory["kinds"]["update"]
+        update, transfer = file["kinds"]["update"], file["kinds"]["copy"]
+        phase = file["seconds"] - other
+        found.append((phase / max(update, transfer), max(memory["foreign"], file["foreign"])))
+        print(f"disk pair {i}: update with transfers {phase:.2f} s, updates {update:.2f} s, transfers {transfer:.2f} s, ratio {found[-1][0]:.2f}, "
+              f"foreign {found[-1][1]:.2f}", flush=True)
+    quiet = [ratio for ratio, foreign in found if foreign <= QUIET_CORES]
+    print(f"disk: {len(quiet)} of {len(found)} pairs quiet" + ("" if len(quiet) >= 5 else ": not measurable here") +
+          f"; median ratio {statistics.median(ratio for ratio, _ in found):.2f}")
 
 
 def ways(args):
@@ -240,6 +268,7 @@ def main():
     parser.add_argument("--case", choices=[*CASES, "all"], default="single")
     parser.add_argument("--bound", action="store_true")
     parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--disk", action="store_true")
     parser.add_argument("--ways", action="store_true")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4, help="at least 2: the first is not timed")
@@ -250,13 +279,15 @@ def main():
     parser.add_argument("--data", required=True, help="flat token file (.bin) with meta.json beside it")
     parser.add_argument("--binary", default=ROOT / "build/release/bin/ftrun")
     args = parser.parse_args()
-    if args.steps < 2 or not (args.bound or args.plain or args.ways or args.peers):
-        parser.error("give --peers, --bound, --plain or --ways, and at least 2 steps")
+    if args.steps < 2 or not (args.bound or args.plain or args.disk or args.ways or args.peers):
+        parser.error("give --peers, --bound, --plain, --disk or --ways, and at least 2 steps")
     with tempfile.TemporaryDirectory() as args.scratch:
         if args.bound:
             bound(args)
         if args.plain:
             compare_plain(args)
+        if args.disk:
+            disk(args)
         if args.ways:
             ways(args)
         if args.peers:

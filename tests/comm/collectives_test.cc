@@ -1,5 +1,6 @@
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <mutex>
 #include <random>
 
@@ -264,6 +265,55 @@ TEST_CASE("two ranks may both send first and receive afterwards") {
       REQUIRE(failures == std::vector<std::string>(2));
     }
   }
+}
+
+namespace {
+
+/// Of this process, where all ranks of a test live.
+int64_t mappings() {
+  std::ifstream maps("/proc/self/maps");
+  std::string line;
+  int64_t lines = 0;
+  while (std::getline(maps, line)) ++lines;
+  return lines;
+}
+
+/// Sends `sends` messages of up to `bytes` from rank 1 to rank 0, of memory that peers cannot read
+/// or of a new shared buffer each; returns by how many mappings the process grew behind the first.
+int64_t growth_of_sends(int sends, int64_t bytes, bool shared) {
+  int64_t before = 0, after = 0;
+  const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
+    const auto group = open_world(rendezvous, CommBackend::kSharedMemory);
+    std::vector<unsigned char> data(static_cast<size_t>(bytes));
+    for (int i = 0; i < sends; ++i) {
+      const int64_t count = bytes - i * 16;
+      if (group->rank() == 1) {
+        Buffer<unsigned char> own(*group, shared, count);
+        std::fill_n(own.data, count, static_cast<unsigned char>(i));
+        group->send(own.data, count, DType::kU8, 0, {"piece"}).wait();
+      } else {
+        group->receive(data.data(), count, DType::kU8, 1, {"piece"}).wait();
+        require(data[0] == static_cast<unsigned char>(i) &&
+                    data[static_cast<size_t>(count) - 1] == static_cast<unsigned char>(i),
+                "another piece");
+        if (i == 0) before = mappings();
+      }
+    }
+    group->barrier({"end"});
+    if (group->rank() == 0) after = mappings();
+    group->shutdown();
+  });
+  REQUIRE(failures == std::vector<std::string>(2));
+  return after - before;
+}
+
+}  // namespace
+
+TEST_CASE("messages leave no mapping behind, whatever memory they come from") {
+  REQUIRE(growth_of_sends(200, 1 << 20, false) < 8);
+  REQUIRE(growth_of_sends(200, 1 << 20, true) < 8);
+  // Larger than what is kept for the next send.
+  REQUIRE(growth_of_sends(20, (64 << 20) + 4096, false) < 8);
 }
 
 TEST_CASE("groups of some ranks work beside each other and beside the whole") {

@@ -1,5 +1,6 @@
 #include "config/capability.h"
 
+#include "config/describe.h"
 #include "helpers.h"
 
 #include <catch2/catch.hpp>
@@ -7,10 +8,10 @@
 namespace ftrun {
 namespace {
 
-Lines missing(const std::string& text, int64_t ranks = 1, bool cuda = false) {
+Lines missing(const std::string& text, int64_t ranks = 1) {
   Lines out;
   const Resolution r = resolve(config_of("train_micro_batch_size_per_gpu: 1\n" + text),
-                               {.world_size = ranks, .cuda = cuda});
+                               {.world_size = ranks});
   REQUIRE(texts(r.problems) == Lines{});
   for (const NotYet& gap : r.not_yet) out.push_back(to_text(gap));
   return out;
@@ -61,14 +62,24 @@ TEST_CASE("each feature that cannot run yet is named with key and place") {
           "c.yaml:2:19: not supported yet: the optimizer Lamb (optimizer.type)");
   REQUIRE(one("optimizer: {type: RMSprop, params: {alpha: 0.9}}") ==
           "c.yaml:2:19: not supported yet: the class RMSprop of PyTorch (optimizer.type)");
+  const auto disks = [](const std::string& parameters, const std::string& optimizer) {
+    return "zero_optimization: {stage: 3, offload_optimizer: {device: nvme, nvme_path: " + optimizer +
+           "},\n  offload_param: {device: nvme, nvme_path: " + parameters + "}}";
+  };
+  REQUIRE(one(disks("/a", "/b")) ==
+          "c.yaml:3:44: not supported yet: parameters and optimizer state on two disks "
+          "(zero_optimization.offload_param.nvme_path)");
+  REQUIRE(one(disks("/a/b", "/a")).find("on two disks") != std::string::npos);
+  for (const char* same : {"/a", "/a/", "/a/.", "/b/../a", "//a"})
+    REQUIRE(missing(disks("/a", same)) == Lines{});
   REQUIRE(one("scheduler: {type: StepLR, params: {step_size: 3}}") ==
           "c.yaml:2:19: not supported yet: the class StepLR of PyTorch (scheduler.type)");
 }
 
 TEST_CASE("every memory and precision feature is there, but for a few that are named") {
-  const auto features = [](const std::string& text, int64_t ranks = 1, bool cuda = false) {
+  const auto features = [](const std::string& text, int64_t ranks = 1) {
     Lines out;
-    for (const std::string& line : missing(text, ranks, cuda))
+    for (const std::string& line : missing(text, ranks))
       out.push_back(line.substr(line.find(": not supported yet: ") + 21));
     return out;
   };
@@ -77,6 +88,11 @@ TEST_CASE("every memory and precision feature is there, but for a few that are n
            "zero_optimization: {stage: 2}",
            "zero_optimization: {stage: 3, offload_optimizer: {device: nvme, nvme_path: /n, ratio: 0.5}, "
            "offload_param: {device: cpu}}",
+           // Only one of the two is used.
+           "zero_optimization: {stage: 3, offload_optimizer: {device: nvme, nvme_path: /n}, "
+           "offload_param: {device: cpu, nvme_path: /m}}",
+           "zero_optimization: {stage: 3, offload_optimizer: {device: cpu, nvme_path: /n}, "
+           "offload_param: {device: nvme, nvme_path: /m}}",
            "zero_optimization: {stage: FULL_SHARD}\nparallel: {data_replicate: 2}",
            "zero_optimization: {stage: 3, mics_shard_size: 2}",
            "zero_optimization: {stage: 3, zero_hpz_partition_size: 2}",
@@ -91,8 +107,23 @@ TEST_CASE("every memory and precision feature is there, but for a few that are n
            "gradient_predivide_factor: 4",
            "gradient_allreduce_op: sum"})
     REQUIRE(features(text, 4) == Lines{});
-  REQUIRE(features("bf16: {enabled: true}", 1, true) ==
-          Lines{"training in bf16 on a GPU (bf16.enabled)"});
+  for (const char* text : {"device: cpu", "device: auto", "bf16: {enabled: true}"})
+    REQUIRE(features(text) == Lines{});
+  // Whatever else it asks for, what is missing is the GPU.
+  for (const char* text : {"device: cuda", "device: cuda\nbf16: {enabled: true}",
+                           "device: cuda\ncomm: {backend: nccl}"})
+    REQUIRE(features(text) == Lines{"training on a GPU (device)"});
+}
+
+TEST_CASE("the reference says what of a key cannot run yet") {
+  REQUIRE(not_yet_of("parallel.tensor") == "tensor parallelism");
+  REQUIRE(not_yet_of("parallel.data") == "");
+  REQUIRE(not_yet_of("export.dtype") == "fp16");
+  REQUIRE(not_yet_of("optimizer.type").find("Lamb, Lion, ") == 0);
+  const std::string markdown = config_markdown();
+  for (const char* row : {"| `pipeline` | whole number, ≥ 1, ranks | 1 | not yet: pipeline parallelism |",
+                          "| `use_node_local_storage` | true/false | false | not yet: checkpoints on "})
+    REQUIRE(markdown.find(row) != std::string::npos);
 }
 
 TEST_CASE("features of DeepSpeed that ftrun does not have are refused where they are switched on") {

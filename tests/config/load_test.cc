@@ -136,6 +136,32 @@ TEST_CASE("the words of other programs are told ftrun's") {
             "c.yaml:4:12: error: parallel.tp: unknown key (did you mean \"tensor\"?)"});
 }
 
+TEST_CASE("what is near in the section comes before the same name elsewhere") {
+  REQUIRE(problems_of("c.yaml",
+                      "optimizer: {type: AdamW, params: {learning_rate: 1}}\n"
+                      "scheduler: {type: WarmupLR, params: {warmup_steps: 5}}\n"
+                      "learning_rate: 1\n") ==
+          Lines{"c.yaml:1:35: error: optimizer.params.learning_rate: unknown key (did you mean "
+                "\"lr\"?)",
+                "c.yaml:2:38: error: scheduler.params.warmup_steps: unknown key (did you mean "
+                "\"warmup_num_steps\"?)",
+                "c.yaml:3:1: error: learning_rate: unknown key (did you mean "
+                "\"train.learning_rate\"?)"});
+}
+
+TEST_CASE("a plain value in a section's place is told the section's form") {
+  REQUIRE(problems_of("c.yaml",
+                      "bf16: true\nfp16: false\nmodel: m\n"
+                      "zero_optimization: {stage: 1, offload_optimizer: cpu}\n") ==
+          Lines{"c.yaml:1:7: error: bf16: expected a section of keys, found true\n"
+                "  remedy: write bf16: {enabled: true}",
+                "c.yaml:2:7: error: fp16: expected a section of keys, found false\n"
+                "  remedy: write fp16: {enabled: false}",
+                "c.yaml:3:8: error: model: expected a section of keys, found \"m\"",
+                "c.yaml:4:50: error: zero_optimization.offload_optimizer: expected a section of "
+                "keys, found \"cpu\"\n  remedy: write offload_optimizer: {device: cpu}"});
+}
+
 TEST_CASE("every word of other programs leads to a key that exists") {
   const Schema& schema = Schema::get();
   for (const char* word : {"seq_len", "global_batch_size", "max_steps", "num_epochs", "clip_grad",

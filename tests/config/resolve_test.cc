@@ -1,5 +1,8 @@
 #include "config/resolve.h"
 
+#include <functional>
+#include <set>
+
 #include "base/error.h"
 #include "helpers.h"
 
@@ -220,7 +223,13 @@ TEST_CASE("contradictions between keys are errors at their place") {
       "an even number\n  remedy: use 6");
   REQUIRE(first("train: {steps: 3, epochs: 1}\n") ==
           "c.yaml:2:27: error: train.steps 3 and train.epochs 1 both say how long to train\n"
-          "  remedy: keep one of the two");
+          "  remedy: keep one of the two (--set train.steps=null takes that one out)");
+  REQUIRE(first("train: {epochs: 1, steps: 3}\n") ==
+          "c.yaml:2:17: error: train.steps 3 and train.epochs 1 both say how long to train\n"
+          "  remedy: keep one of the two (--set train.epochs=null takes that one out)");
+  REQUIRE(first("comm: {backend: nccl}\n") ==
+          "c.yaml:2:17: error: comm.backend nccl is for GPUs, and the ranks compute on processors\n"
+          "  remedy: remove it: auto takes shared memory within a machine and gloo between machines");
   REQUIRE(first("train: {learning_rate: 1}\noptimizer: {type: Adam, params: {lr: 2}}\n") ==
           "c.yaml:3:38: error: optimizer.params.lr 2 contradicts train.learning_rate 1\n"
           "  remedy: keep one of the two, or write \"auto\" for optimizer.params.lr");
@@ -301,6 +310,34 @@ TEST_CASE("a fault in reading a key is not reported a second time as missing") {
   REQUIRE(texts(resolve(loaded.config, {}).problems) == Lines{});
   const LoadResult foreign = load_config_text("c.yaml", "distributed_type: DEEPSPEED\n");
   REQUIRE(texts(resolve(foreign.config, {.for_training = true}).problems) == Lines{});
+}
+
+TEST_CASE("a resolved config has the objections that a change brings") {
+  const auto added = [](const std::string& text, const std::function<void(Config&)>& change) {
+    Config config = resolved(text, {.world_size = 4}).config;
+    REQUIRE(objections(config) == std::set<std::string>{});
+    change(config);
+    return objections(config);
+  };
+  using Texts = std::set<std::string>;
+  const auto stage = [](int64_t wanted) {
+    return [wanted](Config& c) { c.zero.stage = wanted; };
+  };
+  const std::string micro = "train_micro_batch_size_per_gpu: 2\n";
+  REQUIRE(added(micro + "gradient_allreduce_op: sum", stage(2)) == Texts{});
+  REQUIRE(added(micro + "gradient_allreduce_op: sum", stage(3)) ==
+          Texts{"gradient_allreduce_op sum cannot be used with ZeRO stage 3"});
+  REQUIRE(added(micro + "prescale_gradients: true", stage(2)) ==
+          Texts{"prescale_gradients cannot be used with ZeRO stage 2"});
+  REQUIRE(added(micro + "zero_optimization: {mics_shard_size: 3}", stage(3)) ==
+          Texts{"data-parallel 4 cannot be divided by mics_shard_size 3"});
+  REQUIRE(added(micro, [](Config& c) { c.parallel.expert = 2; }) == Texts{"expert parallelism"});
+  REQUIRE(added(micro, [](Config& c) { c.train_micro_batch_size_per_gpu = 3; }) ==
+          Texts{"train_batch_size 8 ≠ micro 3 × accumulation 1 × data-parallel 4 = 12"});
+  // "auto" stays what it has become.
+  REQUIRE(added(micro + "bf16: {enabled: auto}\nfp16: {enabled: auto}\ntrain: {steps: 5}\n"
+                        "scheduler: {type: linear}",
+                stage(1)) == Texts{});
 }
 
 }  // namespace ftrun

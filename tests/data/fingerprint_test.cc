@@ -217,6 +217,13 @@ TEST_CASE("a whole-file check reports statistics and every bad id", "[check]") {
   REQUIRE(packed.problems ==
           std::vector<std::string>{
               path + ": document 1, token 19 (file offset 78): id 44 is outside the model's 44 rows"});
+  const auto text = [&](PackingMode packing) {
+    return data_report_text(check_dataset({path}, {.sequence_length = 8, .packing = packing}, 100));
+  };
+  const std::string counts = "40 tokens in 2 documents, 20 count in the loss; ids 5 to 44\n";
+  REQUIRE(text(PackingMode::kNone) == counts + "2 rows, 0% padding, 2 documents longer than a row cut\n");
+  REQUIRE(text(PackingMode::kDocuments) ==
+          counts + "5 rows, 5% padding, 2 documents longer than a row split\n");
   const DataReport many = check_dataset({path}, {.sequence_length = 8}, 5);
   REQUIRE(many.bad_ids == 40);
   REQUIRE(many.problems.size() == 21);

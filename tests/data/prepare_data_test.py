@@ -243,7 +243,8 @@ class PrepareData(unittest.TestCase):
              "latin-1"),
             ((self.write("e.txt", "\n"),), 4, "the input holds no text"),
             ((self.write("j.jsonl", '{"text": "a"}\n{"text": }'),), 4,
-             f"{folder}/j.jsonl:2: column 10: Expecting value"),
+             f"{folder}/j.jsonl:2: column 10: Expecting value\n"
+             "  correct this, or leave it out with --skip-bad"),
             ((self.write("k.jsonl", "[1]"),), 4, f"{folder}/k.jsonl:1: expected an object, found list"),
             ((self.write("l.jsonl", '{"words": "a"}'),), 4,
              f'{folder}/l.jsonl:1: has none of "messages", "conversations", "prompt", "instruction" or '
@@ -254,7 +255,7 @@ class PrepareData(unittest.TestCase):
             ((self.write("o.jsonl", '{"messages": [{"role": "user"}]}'),), 4,
              f'{folder}/o.jsonl:1: each message needs the texts "role" and "content"'),
             ((self.write("p.jsonl", '{"messages": [{"role": "cat", "content": "x"}]}'),), 4,
-             f"{folder}/p.jsonl:1: role 'cat', expected system, user or assistant"),
+             f"{folder}/p.jsonl:1: role 'cat', expected system, user, assistant or tool"),
             ((self.write("q.jsonl", '{"messages": [{"role": "user", "content": "x"}]}'),), 4,
              f"{folder}/q.jsonl:1: has no assistant message to train on"),
             ((self.write("r.txt", "one"), "--validation-every", "5"), 4,
@@ -263,6 +264,115 @@ class PrepareData(unittest.TestCase):
         for arguments, code, message in cases:
             with self.subTest(message):
                 self.assertEqual(self.refusal(*arguments), (code, f"prepare_data: error: {message}\n"))
+
+    def test_a_json_file_is_an_array_of_objects_or_an_object_a_line(self):
+        lines = [{"instruction": "p", "input": "i", "output": "c"},
+                 {"system": "s", "conversations": [{"from": "human", "value": "p"}, {"from": "gpt", "value": "c"}]},
+                 {"text": "t"}]
+        expected = ["<|im_start|>user\np\n\ni<|im_end|>\n<|im_start|>assistant\n[c<|im_end|>\n]",
+                    "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\np<|im_end|>\n"
+                    "<|im_start|>assistant\n[c<|im_end|>\n]", "[t<|end|>]"]
+        by_line = "\n".join(map(json.dumps, lines))
+        for name, content in (("a.json", json.dumps(lines, indent=2)), ("b.json", by_line), ("c.JSON", by_line),
+                              ("d.jsonl", by_line), ("e.json", b"\xef\xbb\xbf" + json.dumps(lines).encode())):
+            with self.subTest(name):
+                self.prepare(self.write(name, content))
+                self.assertEqual([self.trained_text(d) for d in read_pair(self.out + "/train")], expected)
+        self.prepare(self.write("one.json", '{"text":\n"t"}'))
+        self.assertEqual([self.trained_text(d) for d in read_pair(self.out + "/train")], ["[t<|end|>]"])
+
+    def test_what_is_neither_is_refused(self):
+        tail = "; a .json file must hold an array of objects, or an object a line"
+        for content, message in (
+                ('[{"text": "a"},\n {"text": ', f":2: column 11: Expecting value, but the text ends here{tail}"),
+                ("some words\n", f":1: column 1: Expecting value{tail}"),
+                ('"words"', f": {tail[2:]}; found str"),
+                ('[1]', ": item 1: expected an object, found int"),
+                (b'["\xff"]', ": byte 2 is not UTF-8")):
+            with self.subTest(message):
+                path = self.write("a.json", content)
+                self.assertEqual(self.refusal(path), (4, f"prepare_data: error: {path}{message}\n"))
+
+    def test_files_of_unknown_kinds_need_a_word(self):
+        path = self.write("a.csv", "b,c")
+        self.assertEqual(self.refusal(path),
+                         (4, f"prepare_data: error: {path}: .txt, .text, .md, .jsonl and .json files are read; "
+                             "--as-text takes any other file for plain text\n"))
+        self.prepare(path, "--as-text")
+        self.assertEqual(self.trained_text(read_pair(self.out + "/train")[0]), "[b,c<|end|>]")
+
+    def test_all_bad_lines_are_named_at_once(self):
+        path = self.write("c.jsonl", '{"text": "a",\n{"text": "b"}\n[1]\n{"text": "\\ud800"}\n{"text":\n')
+        self.assertEqual(self.refusal(path), (4, (
+            "prepare_data: error: 4 of the 5 documents read cannot be used:\n"
+            f"  {path}:1: column 14: Expecting property name enclosed in double quotes, but the text ends here\n"
+            f"  {path}:3: expected an object, found list\n"
+            f"  {path}:4: half a surrogate pair (\\ud800) in the text\n"
+            f"  {path}:5: column 9: Expecting value, but the text ends here\n"
+            "  correct this, or leave it out with --skip-bad\n")))
+        many = self.write("m.jsonl", '{"text": "b"}\n' + "[1]\n" * 30)
+        code, err = self.refusal(many)
+        self.assertEqual((code, err.splitlines()[0], len(err.splitlines())),
+                         (4, "prepare_data: error: 30 of the 31 documents read cannot be used; the first 20:", 22))
+
+    def test_bad_lines_can_be_left_out(self):
+        path = self.write("c.jsonl", '{"text": "a"}\n' + "[1]\n" * 7 + '{"text": "b"}\n{"te')
+        for workers in ("1", "2"):
+            out = self.prepare(path, "--skip-bad", "--force", "--workers", workers)
+            self.assertEqual(out.splitlines()[:7], [
+                "warning: left out 8 of 10 documents (--skip-bad):",
+                *(f"  {path}:{n}: expected an object, found list" for n in range(2, 7)), "  and 3 more"])
+            self.assertEqual([self.trained_text(d) for d in read_pair(self.out + "/train")],
+                             ["[a<|end|>]", "[b<|end|>]"])
+        code, _, err = self.run_script(path)
+        self.assertEqual((code, err.splitlines()[0]),
+                         (4, "prepare_data: error: 8 of the 10 documents read cannot be used:"))
+        code, _, err = self.run_script(self.write("d.jsonl", "[1]"), "--skip-bad")
+        self.assertEqual((code, err), (4, f"prepare_data: error: {self.folder}/d.jsonl:1: expected an object, "
+                                          "found list\n"))
+
+    def chat(self, *messages):
+        return self.write("c.jsonl", json.dumps({"messages": messages}))
+
+    def test_content_may_be_a_list_of_texts(self):
+        user = {"role": "user", "content": [{"type": "text", "text": "p"}, {"type": "text", "text": "q"}]}
+        self.prepare(self.chat(user, {"role": "assistant", "content": [{"type": "text", "text": "c"}]}))
+        self.assertEqual(self.trained_text(read_pair(self.out + "/train")[0]),
+                         "<|im_start|>user\npq<|im_end|>\n<|im_start|>assistant\n[c<|im_end|>\n]")
+        shutil.rmtree(self.out)
+        for part, kind in (({"type": "image_url"}, "image_url"), ("x", "str")):
+            path = self.chat({"role": "user", "content": [part]}, {"role": "assistant", "content": "c"})
+            self.assertEqual(self.refusal(path),
+                             (4, f"prepare_data: error: {path}:1: a part of type '{kind}' in a message's content; "
+                                 'expected {"type": "text", "text": "..."}\n'))
+
+    def test_tools_pass_where_the_template_lays_them_out(self):
+        messages = [{"role": "user", "content": "p"},
+                    {"role": "assistant", "content": None, "tool_calls": [{"f": 1}]},
+                    {"role": "tool", "content": "r"}, {"role": "assistant", "content": "c"}]
+        calls = TEMPLATE.replace("{{ m['content'] }}", "{{ m['content'] }}{{ m.tool_calls | tojson if m.tool_calls }}")
+        write_tokenizer(self.model, calls)
+        self.prepare(self.chat(*messages))
+        self.assertEqual(self.trained_text(read_pair(self.out + "/train")[0]),
+                         "<|im_start|>user\np<|im_end|>\n<|im_start|>assistant\n[[{\"f\": 1}]<|im_end|>\n]"
+                         "<|im_start|>tool\nr<|im_end|>\n<|im_start|>assistant\n[c<|im_end|>\n]")
+        shutil.rmtree(self.out)
+        skips = TEMPLATE.replace("in messages %}", "in messages if m.role != 'tool' %}")
+        for template, left_out in ((TEMPLATE, "tool_calls"), (skips, "messages of the role tool")):
+            write_tokenizer(self.model, template)
+            path = self.chat(*(messages if template is TEMPLATE else messages[:1] + messages[2:]))
+            self.assertEqual(self.refusal(path),
+                             (4, f"prepare_data: error: {path}:1: this chat template leaves out {left_out}\n"))
+
+    def test_the_summary_tells_lengths_and_what_will_be_left_out(self):
+        lines = [{"prompt": "p", "completion": "c" * n} for n in (600, 1)] + [{"prompt": "pp", "completion": ""}]
+        out = self.prepare(self.write("c.jsonl", "\n".join(map(json.dumps, lines))), "--plain")
+        self.assertIn("  documents of 3 to 602 tokens, mean 203; too long for one row: 33.3% at 512, 0.0% at 1024, "
+                      "0.0% at 2048, 0.0% at 4096\n", out)
+        self.assertNotIn("warning", out)
+        out = self.prepare(self.write("d.jsonl", '{"text": "ab"}\n{"text": ""}'))
+        self.assertIn("  warning: 1 of 2 documents have no token that is trained on; unless packing is concat, they "
+                      "are left out\n", out)
 
     def test_usage_is_explained(self):
         for arguments, message in (
@@ -322,6 +432,26 @@ class PrepareData(unittest.TestCase):
         code, _, _ = self.run_script(good, self.write("bad.jsonl", "{"))
         self.assertEqual(code, 4)
         self.assertEqual({n: pathlib.Path(self.out, n).read_bytes() for n in os.listdir(self.out)}, before)
+
+    def test_a_python_without_the_packages_hands_over_to_the_venv(self):
+        """-S: no site-packages; a copy of the repository holds the .venv, or none."""
+        root = pathlib.Path(self.folder, "root")
+        shutil.copytree(ROOT / "scripts", root / "scripts")
+        python = os.path.realpath(sys.executable)
+        for script, packages in (("prepare_data", "numpy, xxhash, tokenizers, jinja2"),
+                                 ("make_model", "numpy, gguf, tokenizers")):
+            command = [python, "-S", "-E", str(root / "scripts" / f"{script}.py"), "--help"]
+            shutil.rmtree(root / ".venv", ignore_errors=True)
+            done = subprocess.run(command, capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stdout, done.stderr),
+                             (5, "", f"{script}: error: the Python packages {packages} are missing; run "
+                                     "scripts/setup.sh\n"))
+            (root / ".venv/bin").mkdir(parents=True)
+            (root / ".venv/bin/python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+            (root / ".venv/bin/python").chmod(0o755)
+            done = subprocess.run(command, capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stdout.split()[:2], done.stderr),
+                             (0, ["usage:", f"{script}.py"], ""))
 
     def test_the_script_does_not_need_torch(self):
         code = ("import sys; sys.path.insert(0, sys.argv[1]); import prepare_data, make_model; "

@@ -67,7 +67,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     # --- runs -----------------------------------------------------------------------------------
 
-    SETTINGS = dict(model={"path": model}, data={"sequence_length": 512}, train={"steps": 2},
+    # A checkpoint is saved in the midst, which may cost no memory of its own.
+    SETTINGS = dict(model={"path": model}, data={"sequence_length": 512}, train={"steps": 2}, checkpoint={"every": 1},
                     gradient_accumulation_steps=1, export={"enabled": False})
     FULL = {"recompute": {"policy": "full"}}
     RUNS = {

@@ -2,9 +2,11 @@
 Hugging Face folder that gives the loss the run ended with."""
 import csv
 import fcntl
+import json
 import os
 import pty
 import re
+import shutil
 import struct
 import subprocess
 import tempfile
@@ -16,7 +18,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import numpy as np
 
 from runner import (BINARY, VOCABULARY, Job, case, checkpoints, environment, exported, free_port, ftrun, manifest, metrics, must, near,
-                    numbers, run_cases, steps, tiny_data)
+                    numbers, run_cases, steps, tiny_data, tiny_model)
 
 SEQUENCE, VALIDATION_ROWS = 32, 10
 
@@ -240,12 +242,44 @@ with tempfile.TemporaryDirectory() as scratch:
             target = job.scratch / f"converted-{step}"
             must(ftrun("convert", source, "--model", job.model, "--out", target))
             assert (target / "config.json").exists() and (target / "tokenizer_config.json").exists()
+        told = must(ftrun("convert", out, "--out", job.scratch / "converted-alone")).stdout
+        assert told == (f"model: {job.model} (from {out}/run.json)\n"
+                        f"{out}/checkpoints/step-00000006 -> {job.scratch}/converted-alone\n"), told
+        for file in ("model.safetensors", "config.json", "tokenizer_config.json"):
+            assert (job.scratch / "converted-alone" / file).read_bytes() == (out / "export/model" / file).read_bytes(), file
         last = exported(out)
         from safetensors.numpy import load_file
         converted = load_file(job.scratch / "converted-6" / "model.safetensors")
         assert set(converted) == set(last) and all(np.array_equal(converted[n], last[n]) for n in last)
         earlier = load_file(job.scratch / "converted-3" / "model.safetensors")
         assert any(not np.array_equal(earlier[n], last[n]) for n in last)
+
+    @case
+    def convert_wants_the_model_of_the_run():
+        step = job.out("run") / "checkpoints" / "step-00000006"
+        other = tiny_model(job.scratch / "other-model", num_hidden_layers=3, intermediate_size=64)
+        target = job.scratch / "converted-wrong"
+        refused = must(ftrun("convert", step, "--model", other, "--out", target), 4).stderr
+        assert refused.startswith(f"ftrun: {step}: its weights are not those of {other}/config.json:\n"), refused
+        assert "  tensor model.layers.0.mlp.gate_proj.weight has shape [48, 32]; expected [64, 32]\n" in refused, refused
+        assert "  tensor model.layers.2.input_layernorm.weight is missing; expected shape [32]\n" in refused, refused
+        assert refused.endswith("  remedy: give the model folder that training began from (--model)\n"), refused
+        fewer = tiny_model(job.scratch / "fewer-layers", num_hidden_layers=1)
+        refused = must(ftrun("convert", step, "--model", fewer, "--out", target), 4).stderr
+        assert "  tensor model.layers.1.input_layernorm.weight is not a parameter of a llama model\n" in refused, refused
+        # Without --model it is the one that the run was given, while that is there.
+        alone = job.scratch / "alone" / "checkpoints"
+        alone.mkdir(parents=True)
+        shutil.copytree(step, alone / step.name)
+        remedy = "  remedy: give the folder that training began from with --model\n"
+        assert must(ftrun("convert", alone.parent, "--out", target), 4).stderr == (
+            f"ftrun: {alone.parent}/run.json: not there, so nothing says which model was trained\n{remedy}")
+        record = manifest(job.out("run"))
+        record["model"]["path"] = "/gone/model"
+        (alone.parent / "run.json").write_text(json.dumps(record))
+        assert must(ftrun("convert", alone.parent, "--out", target), 4).stderr == (
+            f'ftrun: {alone.parent}/run.json: the model folder that it names, "/gone/model", is not there\n{remedy}')
+        assert not target.exists()
 
     @case
     def inspect_shows_models_and_data():

@@ -121,7 +121,8 @@ with tempfile.TemporaryDirectory() as scratch:
             f"ftrun: {job.out('guarded')}/run.json: this is not the run that was started there; 2 things differ:\n"
             "  config.optimizer.params.lr: was 0.003, is now 0.001\n"
             "  config.train.seed: was 42, is now 7\n"
-            "  remedy: undo the change to continue that run, or start a new one in another output_dir\n"), refused.stderr
+            "  remedy: undo the change to continue that run, or admit it with --allow config.optimizer.params.lr (again for each "
+            "field; the start of a name admits all below it), or start a new one in another output_dir\n"), refused.stderr
         assert len(steps(job.out("guarded"))) == 4, "a refused resume changed the run"
         allowed = ("--allow", "config.optimizer.params.lr", "--allow", "config.train")
         job.run("guarded", "--resume", "auto", *allowed, **changed)

@@ -1,7 +1,9 @@
 """SmolLM2-135M on real text trains as transformers does: losses and gradient norms of 20 AdamW steps,
-on one rank and on two; and every file of configs/ trains it as one process does. Left out (exit 77) where models/smollm2-135m is not there; scripts/quickstart.sh
+on one rank and on two; and every file of configs/ trains it as one process does: a few short steps, or with
+the argument --full (of somebody who has an hour) all of its own steps on its own data. Left out (exit 77) where models/smollm2-135m is not there; scripts/quickstart.sh
 makes it, or scripts/make_model.py alone."""
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,6 +15,7 @@ from runner import config, ftrun, must, near, steps, write_config
 SOURCE = pathlib.Path(sys.argv[1])
 MODEL = SOURCE / "models" / "smollm2-135m"
 SKIPPED = 77
+FULL = "--full" in sys.argv
 STEPS, ROWS, SEQUENCE = 20, 2, 64
 # Tokens of the text that are left out: a passage whose gradient is so ill-conditioned that transformers gives norms 2e-5
 # apart with its two attention kernels, which leaves no room for anybody else's rounding.
@@ -42,36 +45,43 @@ def train_with_ftrun(data, ranks, scratch):
               "export": {"enabled": False}}
     must(ftrun("--config", write_config(scratch, value), "--nproc", ranks, timeout=600))
     found = steps(out)
+    shutil.rmtree(out)
     return [m["loss"] for m in found], [m["grad_norm"] for m in found]
 
 
 def settings(scratch, data, rows, **more):
-    """Short steps on the test's own text."""
-    wanted = {"data.train": data, "data.token_dtype": "uint16", "data.sequence_length": SEQUENCE, "data.shuffle": "false",
-              "data.validation": "[]", "train.steps": 3, "train_batch_size": rows, "export.enabled": "false", "threads": 1} | more
+    """Short steps on the test's own text, unless all is wanted."""
+    short = {"data.train": data, "data.token_dtype": "uint16", "data.sequence_length": SEQUENCE, "data.shuffle": "false",
+             "data.validation": "[]", "train.steps": 3, "threads": 1}
+    wanted = {"train.steps": 20, "train.epochs": "null", "gradient_accumulation_steps": 1, "train_batch_size": rows,
+              "export.enabled": "false"} | ({} if FULL else short) | more
     return [word for key, value in wanted.items() for word in ("--set", f"{key}={value}")]
 
 
 def check_configs(data, scratch):
-    """Losses of each of configs/ beside one process with the same global batch, in fp32."""
+    """Losses of each of configs/ beside those of one process with the same settings and global batch."""
     one = {}
+
+    def losses(path, ranks, rows):
+        out = scratch / f"{path.stem}-{ranks}"
+        changes = {"output_dir": out, "model.path": MODEL, "parallel.data": ranks,
+                   "parallel.data_replicate": 2 if ranks == 4 else 1, "train_micro_batch_size_per_gpu": rows // ranks}
+        for tier in ("offload_param", "offload_optimizer"):
+            if "nvme" in path.stem:
+                changes[f"zero_optimization.{tier}.nvme_path"] = scratch / "swap"
+        must(ftrun("--config", path, *settings(scratch, data, rows, **changes), timeout=3600, cwd=SOURCE))
+        found = [m["loss"] for m in steps(out)]
+        shutil.rmtree(out)  # a checkpoint of 1.5 GiB
+        return found
+
     for path in sorted((SOURCE / "configs").glob("*.yaml")):
         if path.stem == "quickstart":
             continue
         ranks = 4 if path.stem == "hybrid" else 2
-        if ranks not in one:
-            alone = settings(scratch, data, ranks, **{"output_dir": scratch / f"one-{ranks}", "parallel.data": 1,
-                                                     "train_micro_batch_size_per_gpu": ranks, "model.path": MODEL})
-            must(ftrun("--config", SOURCE / "configs/ddp.yaml", *alone, timeout=600))
-            one[ranks] = [m["loss"] for m in steps(scratch / f"one-{ranks}")]
-        out = scratch / path.stem
-        changes = {"output_dir": out, "model.path": MODEL}
-        for tier in ("offload_param", "offload_optimizer"):
-            if "nvme" in path.stem:
-                changes[f"zero_optimization.{tier}.nvme_path"] = scratch / "swap"
-        must(ftrun("--config", path, *settings(scratch, data, ranks, **changes), timeout=600))
-        limit = 5e-3 if path.stem in ("bf16", "fp16") else 1e-5
-        found = near(path.stem, [m["loss"] for m in steps(out)], one[ranks], limit)
+        alike = "zero" if path.stem.startswith("zero") else path.stem  # but for stage and tiers
+        if alike not in one:
+            one[alike] = losses(path, 1, ranks)
+        found = near(path.stem, losses(path, ranks, ranks), one[alike], 2e-3 if path.stem in ("bf16", "fp16") else 1e-5)
         print(f"configs/{path.name}: losses within {found:.1e} of one process", flush=True)
 
 

@@ -51,6 +51,13 @@ with tempfile.TemporaryDirectory() as scratch:
     def with_replicas_and_accumulated_steps():
         same_as_on_the_device("hybrid", ("host-both", "disk-both"), ranks=4, stage=3, parallel={"data": 4, "data_replicate": 2})
         same_as_on_the_device("accumulated", ("host-both", "disk-both"), ranks=2, stage=3, accumulation=3)
+        # A shard group of one rank adds its micro-batches as any other, whether its optimizer is elsewhere or not.
+        for stage in (2, 3):
+            same_as_on_the_device(f"alone-{stage}", ("host-states",), ranks=1, stage=stage, accumulation=2)
+            same_as_on_the_device(f"replicas-{stage}", ("host-states",), ranks=2, stage=stage, accumulation=2,
+                                  parallel={"data": 2, "data_replicate": 2})
+        same_run(job.out("alone-2"), job.out("alone-3"))
+        same_run(job.out("replicas-2"), job.out("replicas-3"))
 
     @case
     def memory_moves_to_its_tier():

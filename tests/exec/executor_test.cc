@@ -4,6 +4,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstring>
+#include <limits>
 
 #include "data/counting_new.h"
 #include "exec/stop_signal.h"
@@ -185,6 +186,77 @@ TEST_CASE("a batch of another shape is a defect that is told, and the next step 
   REQUIRE_THROWS_WITH(rig.trainer.run(run),
                       Catch::Contains("a batch part has 60 bytes, its buffer 64"));
   REQUIRE(rig.train(2).finite);
+}
+
+/// Optimizer and parameters on disk: the norms of layers stay on the device.
+Config on_disk(bool overlap) {
+  Config config = fixtures::run_of_stage(3);
+  config.zero.param_persistence_threshold = 64;
+  config.zero.overlap_comm = overlap;
+  fixtures::offload_to(config, OffloadDevice::kNvme);
+  return config;
+}
+
+TEST_CASE("the disk goes on from what one stretch has written to what another one reads") {
+  set_kernel_threads(1);
+  for (const bool overlap : {false, true}) {
+    Alone alone;
+    RankRig rig(on_disk(overlap), fixtures::model_of_many_blocks(), *alone.group);
+    rig.train(1);
+    const Program& program = rig.plan.train.program;
+    int64_t requests = 0;
+    int64_t follow = 0;   // at once: nothing but the order of the lane stands between
+    int64_t returns = 0;  // of these, reads behind a write
+    const Instr* last = nullptr;
+    for (const Instr& instr : program.instrs) {
+      if (instr.lane != Lane::kDisk) continue;
+      const bool reads = program.at(instr.reads[0].buffer).tier == Tier::kNvme;
+      const bool other = last != nullptr && !overlaps(last->reads[0], instr.writes[0]) &&
+                         !overlaps(last->writes[0], instr.reads[0]);
+      ++requests;
+      if (other && instr.waits.empty()) {
+        ++follow;
+        returns += reads && program.at(last->writes[0].buffer).tier == Tier::kNvme;
+      }
+      last = &instr;
+    }
+    INFO(program_text(program));
+    REQUIRE(returns >= 3);
+    const SwapCounters before = rig.memory.swap()->counters();
+    StepRun run = rig.train(2);
+    const SwapCounters& after = rig.memory.swap()->counters();
+    REQUIRE(run.finite);
+    CHECK(after.requests - before.requests == requests);
+    CHECK(after.joined - before.joined >= follow);
+  }
+}
+
+TEST_CASE("a step that is not finite neither reads optimizer state from the disk nor writes any") {
+  set_kernel_threads(1);
+  for (const bool overlap : {false, true}) {
+    Alone alone;
+    RankRig rig(on_disk(overlap), fixtures::model_of_many_blocks(), *alone.group);
+    rig.train(1);
+    const Program& program = rig.plan.train.program;
+    const auto decide = std::find_if(program.instrs.begin(), program.instrs.end(), [](const Instr& i) {
+      return i.kind == InstrKind::kDecide;
+    });
+    int64_t read = 0;
+    for (auto instr = program.instrs.begin(); instr != decide; ++instr)
+      if (instr->lane == Lane::kDisk) read += instr->reads[0].bytes;
+    const auto state = fixtures::contents(rig.state);
+    const SwapCounters before = rig.memory.swap()->counters();
+    StepRun run = rig.prepared(2);
+    run.scalars.loss_scale = std::numeric_limits<float>::infinity();
+    rig.trainer.run(run);
+    const SwapCounters after = rig.memory.swap()->counters();
+    REQUIRE_FALSE(run.finite);
+    CHECK(after.bytes_written == before.bytes_written);
+    CHECK(after.bytes_read - before.bytes_read == read);
+    CHECK(fixtures::contents(rig.state) == state);
+    REQUIRE(rig.train(2).finite);
+    CHECK(fixtures::contents(rig.state) != state);
+  }
 }
 
 }  // namespace

@@ -206,5 +206,29 @@ TEST_CASE("lanes that never ran, ran once or failed can be destroyed") {
   });
 }
 
+TEST_CASE("an instruction is ready when all that it waits for is done") {
+  // Communication runs #1 and #3; #3 waits for compute's #2, which waits for what the test says.
+  const Program program =
+      lanes_program({{kCompute, {}}, {kCommunication, {0}}, {kCompute, {}}, {kCommunication, {2}}});
+  std::promise<void> go;
+  std::vector<bool> ready;
+  Lanes* lanes_in_use = nullptr;
+  Lanes lanes(
+      program,
+      [&](const Instr& instr) {
+        const InstrId id = id_of(program, instr);
+        if (id == 2) go.get_future().wait();
+        if (id != 1) return;
+        ready.push_back(lanes_in_use->ready(1));
+        ready.push_back(lanes_in_use->ready(3));
+        go.set_value();
+        while (!lanes_in_use->ready(3)) std::this_thread::yield();
+      },
+      [] {});
+  lanes_in_use = &lanes;
+  within_seconds([&] { lanes.run_once(); });
+  CHECK(ready == std::vector<bool>{true, false});
+}
+
 }  // namespace
 }  // namespace ftrun

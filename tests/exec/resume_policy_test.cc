@@ -1,6 +1,7 @@
 #include "exec/resume_policy.h"
 
 #include "base/error.h"
+#include "base/file.h"
 
 #include <catch2/catch.hpp>
 
@@ -12,6 +13,17 @@ RunManifest run_of(const std::string& config) {
   manifest.config = config;
   manifest.topology = {{"data", 2}};
   return manifest;
+}
+
+TEST_CASE("the manual names everything that a resume may change") {
+  const std::string manual = read_file(FTRUN_SOURCE_DIR "/docs/errors.md");
+  for (const std::string_view field : always_may_change()) {
+    CAPTURE(field);
+    // In full, or by its end behind one that was named in full.
+    const bool named = manual.find(field) != manual.npos ||
+                       manual.find(cat("`", field.substr(field.rfind('.')), "`")) != manual.npos;
+    REQUIRE(named);
+  }
 }
 
 TEST_CASE("how long, where to and on how many ranks a run goes on is free, and is told") {

@@ -92,6 +92,47 @@ TEST_CASE("most arenas are as small as what lives at their fullest time") {
   CHECK(smallest >= kRounds * 9 / 10);
 }
 
+/// What a step of `micro_batches` asks for: of each of `layers` something from forward to backward,
+/// and scratch for both.
+std::vector<StorageRequest> step_requests(int64_t layers, int64_t micro_batches) {
+  std::vector<StorageRequest> requests;
+  for (int64_t m = 0; m < micro_batches; ++m)
+    for (int64_t l = 0; l < layers; ++l) {
+      const int64_t forward = 2 * layers * m + l;
+      const int64_t backward = 2 * layers * (m + 1) - 1 - l;
+      requests.push_back({4096 + 64 * l, forward, backward});
+      requests.push_back({640, forward, backward});
+      requests.push_back({10'000, forward, forward});
+      requests.push_back({20'000, backward, backward});
+      // A reduction that ends beside the next layer, or micro-batch.
+      requests.push_back({7'000, backward, backward + 2});
+    }
+  return requests;
+}
+
+TEST_CASE("placing thousands of requests takes work by how many live together, not by their number") {
+  const StorageLayout once = pack_storage(step_requests(80, 1), 64);
+  for (const int64_t micro_batches : {4, 64, 256}) {
+    const std::vector<StorageRequest> requests = step_requests(80, micro_batches);
+    const StorageLayout layout = pack_storage(requests, 64);
+    INFO(micro_batches << " micro-batches, " << requests.size() << " requests, " << layout.looks
+                       << " looks");
+    CHECK(layout.looks < micro_batches * once.looks * 5 / 4);
+    CHECK(layout.bytes == once.bytes);
+  }
+}
+
+TEST_CASE("where no order reaches the bound, few are tried of very many requests") {
+  std::mt19937_64 random(24);
+  std::vector<StorageRequest> requests(40'000);
+  for (StorageRequest& r : requests) {
+    r.bytes = static_cast<int64_t>(1 + random() % 100'000);
+    r.first = static_cast<int64_t>(random() % 20'000);
+    r.last = r.first + static_cast<int64_t>(random() % 200);
+  }
+  CHECK(pack_storage(requests, 64).looks < 120'000'000);
+}
+
 TEST_CASE("requests of no bytes or no life get no place") {
   const StorageRequest requests[] = {{0, 0, 5}, {64, 3, 2}, {}, {64, 1, 1}};
   const StorageLayout layout = pack_storage(requests, 64);

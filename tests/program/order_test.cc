@@ -75,6 +75,41 @@ TEST_CASE("without overlap, the compute instruction after a reduction waits for 
   }
 }
 
+/// Updates of state on another tier; with two ranks gradients and parameters travel, too.
+Program offloaded(Tier tier, bool overlap) {
+  StepOptions options{.micro_batches = 2, .bucket_elements = 1, .overlap = overlap};
+  options.state.stage = 3;
+  options.state.parameter_tier = options.state.optimizer_tier = tier;
+  options.state.update_elements = 4096;
+  options.offload_activations = true;
+  return build(small_config(3, false)).step(options);
+}
+
+/// Pairs of which the later one, on lane `later`, does not wait for the earlier one on lane
+/// `earlier`.
+int runs_beside(const Program& program, Lane later, Lane earlier) {
+  const auto before = happens_before(program);
+  int count = 0;
+  for (size_t j = 0; j < program.instrs.size(); ++j)
+    for (size_t i = 0; i < j; ++i)
+      count += program.instrs[j].lane == later && program.instrs[i].lane == earlier &&
+               before[j][i] == 0;
+  return count;
+}
+
+TEST_CASE("without overlap, computation and communication take turns, and copies run beside both") {
+  for (const Tier tier : {Tier::kHost, Tier::kNvme}) {
+    INFO(tier_name(tier));
+    CHECK(runs_beside(offloaded(tier, true), Lane::kCompute, Lane::kCommunication) > 0);
+    const Program program = offloaded(tier, false);
+    CHECK(runs_beside(program, Lane::kCompute, Lane::kCommunication) == 0);
+    CHECK(runs_beside(program, Lane::kCommunication, Lane::kCompute) == 0);
+    CHECK(runs_beside(program, Lane::kCompute, Lane::kToHost) > 0);
+    if (tier == Tier::kNvme) CHECK(runs_beside(program, Lane::kCompute, Lane::kDisk) > 0);
+    CHECK(check(program).empty());
+  }
+}
+
 TEST_CASE("overlap changes waits and nothing else of what is computed") {
   const Built built = build(small_config(2, true));
   const auto bare = [&](bool overlap) {

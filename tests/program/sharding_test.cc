@@ -4,6 +4,7 @@
 
 #include "choices.h"
 #include "partition/layout.h"
+#include "program/traffic.h"
 
 #include <catch2/catch.hpp>
 
@@ -318,12 +319,19 @@ TEST_CASE(
   CHECK(beside == all_of(program, InstrKind::kAllGather).size() - 1);
 }
 
-/// Forward, backward and update of each unit and layer, in order of the compute lane.
+/// Forward and backward of each layer in order of the compute lane; then the updates by their
+/// elements, which are updated each by itself.
 std::vector<std::string> compute_order(const Program& program) {
   std::vector<std::string> labels;
-  for (const Instr& instr : program.instrs)
-    if (instr.graph >= 0 || instr.kind == InstrKind::kLoadBatch || instr.kind == InstrKind::kUpdate)
-      labels.push_back(cat(instr_label(instr), " ", instr.accumulate, " ", instr.first_element));
+  std::map<int64_t, std::string> updates;
+  for (const Instr& instr : program.instrs) {
+    if (instr.graph >= 0 || instr.kind == InstrKind::kLoadBatch)
+      labels.push_back(cat(instr_label(instr), " ", instr.accumulate));
+    if (instr.kind == InstrKind::kUpdate)
+      updates[instr.first_element] = cat(instr_label(instr), " ", instr.first_element, " of ",
+                                         element_count(program, instr.writes[0]));
+  }
+  for (const auto& [element, label] : updates) labels.push_back(label);
   return labels;
 }
 
@@ -414,6 +422,139 @@ TEST_CASE("an update in another tier stages two stretches, however large the sta
       CHECK(staged(12) == staged(2));
     }
   }
+}
+
+/// Copies of optimizer state to and from one stretch's staging buffers, and its last update.
+struct Stretch {
+  std::vector<size_t> fetches;
+  size_t update = 0;
+  std::vector<size_t> evicts;
+  std::set<std::string> buffers;
+};
+
+/// Stretches in the order of their updates.
+std::vector<Stretch> stretches_of(const Program& program) {
+  const auto staging = [&](const Range& range) {
+    const Buffer& buffer = program.at(range.buffer);
+    return !buffer.persistent && buffer.category == Category::kStaging;
+  };
+  std::vector<Stretch> all;
+  std::map<BufferId, size_t> writer;  // the fetch whose bytes a staging buffer has
+  for (size_t i = all_of(program, InstrKind::kDecide)[0]; i < program.instrs.size(); ++i) {
+    const Instr& instr = program.instrs[i];
+    if (instr.kind == InstrKind::kCopy && staging(instr.writes[0])) writer[instr.writes[0].buffer] = i;
+    if (instr.kind == InstrKind::kUpdate && staging(instr.writes[0])) {
+      const size_t fetch = writer.at(instr.writes[0].buffer);
+      if (all.empty() || all.back().fetches[0] != fetch) all.push_back({{fetch}, i, {}, {}});
+      all.back().update = i;
+      for (const Range& range : instr.writes)
+        all.back().buffers.insert(program.at(range.buffer).name);
+      for (const Range& range : instr.reads)
+        if (staging(range)) all.back().fetches.push_back(writer.at(range.buffer));
+    }
+    if (instr.kind == InstrKind::kCopy && staging(instr.reads[0])) all.back().evicts.push_back(i);
+  }
+  return all;
+}
+
+TEST_CASE("while a stretch is updated the next one comes, also where small units lie between") {
+  Built built;
+  built.model = build_model(small_config(5, false), {1, 4}, Mode::kTrain);
+  // The norms of blocks and head stay on the device, between the stretches of the blocks.
+  built.partition = build_units(built.model, UnitGranularity::kLayer, {64, INT64_MAX});
+  StepOptions options;
+  options.state.stage = 3;
+  options.state.parameter_tier = options.state.optimizer_tier = Tier::kNvme;
+  options.state.update_elements = kUnitBlock;
+  for (const bool overlap : {true, false}) {
+    options.overlap = overlap;
+    const Program program = built.step(options, 1);
+    INFO(program_text(program));
+    REQUIRE(check(program).empty());
+    const std::vector<Stretch> stretches = stretches_of(program);
+    REQUIRE(stretches.size() >= 7);
+    REQUIRE(std::count_if(built.partition.units.begin(), built.partition.units.end(),
+                          [](const Unit& u) { return u.small; }) == 6);
+    const auto before = happens_before(program);
+    // The first two come beside the updates of the small units.
+    for (const size_t i : all_of(program, InstrKind::kUpdate))
+      for (const size_t k : {0, 1})
+        for (const size_t fetch : stretches[k].fetches) CHECK_FALSE(before[fetch][i]);
+    std::map<std::string, int> used;
+    for (size_t k = 0; k < stretches.size(); ++k) {
+      // Of weights and two moments.
+      REQUIRE(stretches[k].buffers.size() == 3);
+      for (const std::string& name : stretches[k].buffers) ++used[name];
+      if (k + 1 == stretches.size()) continue;
+      for (const size_t fetch : stretches[k + 1].fetches) {
+        CHECK_FALSE(before[fetch][stretches[k].update]);
+        // The disk takes it before what this stretch has written.
+        for (const size_t evict : stretches[k].evicts) CHECK(fetch < evict);
+      }
+    }
+    REQUIRE(used.size() == 6);
+    for (const auto& [name, times] : used) {
+      INFO(name);
+      CHECK((times == static_cast<int>(stretches.size() / 2) ||
+             times == static_cast<int>((stretches.size() + 1) / 2)));
+    }
+  }
+}
+
+TEST_CASE("a unit that lists of one direction read one after another is gathered once for them") {
+  for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+    StepOptions options{.micro_batches = 3};
+    options.state.stage = 3;
+    options.state.parameter_tier = options.state.optimizer_tier = tier;
+    const Built built = build(small_config(4, false), Mode::kTrain, UnitGranularity::kModel);
+    REQUIRE(built.partition.units.size() == 1);
+    const Program program = built.step(options);
+    INFO(program_text(program));
+    REQUIRE(check(program).empty());
+    // One for forward, one for backward, of each micro-batch.
+    CHECK(all_of(program, InstrKind::kAllGather).size() == 2 * 3);
+    CHECK(gathered_of(program).size() == 2 * 3);
+    options.state.shard = {2, 0};
+    for (const TrafficDeviation& deviation :
+         explain_traffic(program, built.model, built.partition, options).deviations)
+      CHECK(deviation.cause.find("units that not") == std::string::npos);
+  }
+  // What only lists with others between them read comes again: the tied matrix, for embedding and
+  // head.
+  StepOptions options;
+  options.state.stage = 3;
+  std::map<UnitId, int> gathers;
+  const Program program = build(small_config(2, true)).step(options);
+  for (const size_t i : all_of(program, InstrKind::kAllGather)) ++gathers[program.instrs[i].unit];
+  INFO(program_text(program));
+  CHECK(gathers == std::map<UnitId, int>{{0, 2}, {1, 2}, {2, 2}, {3, 2}});
+}
+
+TEST_CASE("where the optimizer lies does not change how micro-batches are added, on one rank either") {
+  for (const int ranks : {1, 2})
+    for (const int replicas : {1, 2})
+      for (const int stage : {2, 3})
+        for (const int32_t micro_batches : {1, 2, 3}) {
+          const auto sums = [&](Tier tier) {
+            StepOptions options{.micro_batches = micro_batches};
+            options.state.stage = stage;
+            options.state.replicas = replicas;
+            options.state.optimizer_tier = tier;
+            int in_lists = 0;
+            int apart = 0;
+            for (const Instr& instr : build(small_config(2, false)).step(options, ranks).instrs) {
+              in_lists += instr.accumulate;
+              apart += instr.kind == InstrKind::kAccumulate;
+            }
+            return std::pair{in_lists, apart};
+          };
+          INFO(ranks << " x " << replicas << " ranks, stage " << stage << ", " << micro_batches
+                     << " micro-batches");
+          // Each of four units once more for every micro-batch after the first, none in the lists.
+          const std::pair expected{0, 4 * (micro_batches - 1)};
+          for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme})
+            CHECK(sums(tier) == expected);
+        }
 }
 
 TEST_CASE("activations on the host leave room on the device") {

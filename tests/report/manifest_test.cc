@@ -309,7 +309,11 @@ TEST_CASE("a resume of another run is refused with all that differs") {
           "  data.train.fingerprint: was 00000000000000bb, is now ff\n"
           "  seed: was 18446744073709551615, is now 1");
   REQUIRE(error.remedy() ==
-          "undo the change to continue that run, or start a new one in another output_dir");
+          "undo the change to continue that run, or admit it with --allow data.train.fingerprint (again for "
+          "each field; the start of a name admits all below it), or start a new one in another output_dir");
+  REQUIRE(error_of([&] { refuse_other_run("r", all, {"data.train"}); }).remedy() ==
+          "undo the change to continue that run, or admit it with --allow seed, or start a new one in "
+          "another output_dir");
   REQUIRE(error_of([&] { refuse_other_run("r", all, {"data.train"}); }).message() ==
           "r: this is not the run that was started there; 1 thing differs:\n"
           "  seed: was 18446744073709551615, is now 1");

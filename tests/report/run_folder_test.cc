@@ -37,13 +37,15 @@ TEST_CASE("a run's files have their places") {
   REQUIRE(paths.exported() == "runs/a/export");
 }
 
-TEST_CASE("a fresh run makes its folder for its owner alone, and says who holds it") {
+TEST_CASE("a fresh run makes its folder as the umask says, and tells who holds it") {
   const TestFolder base;
   const std::string root = base / "deep/er/run";
+  const mode_t before = ::umask(0027);
   const RunFolder folder(root + "/", RunStart::kFresh);
+  ::umask(before);
   REQUIRE(folder.paths().root() == root);
   REQUIRE_FALSE(folder.has_earlier_run());
-  REQUIRE(mode_of(root) == 0700);
+  REQUIRE(mode_of(root) == 0750);
   REQUIRE(mode_of(root + "/.lock") == 0600);
   for (const char* name : {"tensorboard", "logs", "checkpoints"})
     REQUIRE(std::filesystem::is_directory(root + "/" + name));

@@ -1,0 +1,111 @@
+#include "comm/narrow_floats.h"
+
+#include <immintrin.h>
+
+#include <bit>
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+// No FMA: a contracted product and sum of the scalar conversions would round once instead of twice.
+#define FTRUN_AVX2 __attribute__((target("avx2,f16c")))
+
+namespace ftrun {
+namespace {
+
+constexpr int64_t kLanes = 8;
+
+float wide_f16(uint16_t bits) {
+  return c10::Half(bits, c10::Half::from_bits());
+}
+float wide_bf16(uint16_t bits) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
+
+void widen_f16_scalar(const uint16_t* from, float* to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) to[i] = wide_f16(from[i]);
+}
+void narrow_f16_scalar(const float* from, uint16_t* to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) to[i] = c10::Half(from[i]).x;
+}
+void widen_bf16_scalar(const uint16_t* from, float* to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) to[i] = wide_bf16(from[i]);
+}
+void narrow_bf16_scalar(const float* from, uint16_t* to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) to[i] = c10::BFloat16(from[i]).x;
+}
+
+FTRUN_AVX2 __m128i load_16(const uint16_t* from) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+}
+FTRUN_AVX2 void store_16(uint16_t* to, __m128i bits) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), bits);
+}
+FTRUN_AVX2 __m256 nan_lanes(__m256 x) {
+  return _mm256_cmp_ps(x, x, _CMP_UNORD_Q);
+}
+
+FTRUN_AVX2 void widen_f16_avx2(const uint16_t* from, float* to, int64_t count) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes)
+    _mm256_storeu_ps(to + i, _mm256_cvtph_ps(load_16(from + i)));
+  widen_f16_scalar(from + i, to + i, count - i);
+}
+
+FTRUN_AVX2 void narrow_f16_avx2(const float* from, uint16_t* to, int64_t count) {
+  const __m256 sign = _mm256_set1_ps(-0.0F);
+  const __m256 quiet = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FC00000));
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    const __m256 x = _mm256_loadu_ps(from + i);
+    // The instruction would keep the upper bits of a NaN's payload.
+    const __m256 plain = _mm256_or_ps(_mm256_and_ps(x, sign), quiet);
+    const __m256 value = _mm256_blendv_ps(x, plain, nan_lanes(x));
+    store_16(to + i, _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
+  }
+  narrow_f16_scalar(from + i, to + i, count - i);
+}
+
+FTRUN_AVX2 void widen_bf16_avx2(const uint16_t* from, float* to, int64_t count) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    const __m256i words = _mm256_slli_epi32(_mm256_cvtepu16_epi32(load_16(from + i)), 16);
+    _mm256_storeu_ps(to + i, _mm256_castsi256_ps(words));
+  }
+  widen_bf16_scalar(from + i, to + i, count - i);
+}
+
+FTRUN_AVX2 void narrow_bf16_avx2(const float* from, uint16_t* to, int64_t count) {
+  const __m256i one = _mm256_set1_epi32(1), half = _mm256_set1_epi32(0x7FFF);
+  const __m256i quiet = _mm256_set1_epi32(0x7FC0);
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    const __m256 x = _mm256_loadu_ps(from + i);
+    const __m256i bits = _mm256_castps_si256(x);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), one);
+    const __m256i sum = _mm256_add_epi32(bits, _mm256_add_epi32(odd, half));
+    const __m256i rounded = _mm256_srli_epi32(sum, 16);
+    const __m256i words =
+        _mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(nan_lanes(x)));
+    store_16(to + i, _mm_packus_epi32(_mm256_castsi256_si128(words),
+                                      _mm256_extracti128_si256(words, 1)));
+  }
+  narrow_bf16_scalar(from + i, to + i, count - i);
+}
+
+constexpr NarrowFloats kScalar{widen_f16_scalar, narrow_f16_scalar, widen_bf16_scalar,
+                               narrow_bf16_scalar};
+constexpr NarrowFloats kAvx2{widen_f16_avx2, narrow_f16_avx2, widen_bf16_avx2, narrow_bf16_avx2};
+
+}  // namespace
+
+const NarrowFloats& scalar_narrow_floats() {
+  return kScalar;
+}
+
+const NarrowFloats& narrow_floats() {
+  static const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+  return avx2 ? kAvx2 : kScalar;
+}
+
+}  // namespace ftrun

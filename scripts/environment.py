@@ -1,0 +1,22 @@
+"""Gives the scripts of this folder the Python of the repository's .venv, which has their packages."""
+import importlib.util
+import os
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def need(*packages):
+    """Returns when the packages are there; else starts the running script again in .venv, or ends
+    it with a line that says what to do."""
+    missing = [p for p in packages if importlib.util.find_spec(p) is None]
+    if not missing:
+        return
+    venv, script = os.path.join(ROOT, ".venv"), sys.argv[0]
+    python = os.path.join(venv, "bin", "python")
+    if os.access(python, os.X_OK) and os.path.realpath(sys.prefix) != os.path.realpath(venv):
+        os.execv(python, [python, os.path.abspath(script), *sys.argv[1:]])
+    name = os.path.splitext(os.path.basename(script))[0]
+    print(f"{name}: error: the Python packages {', '.join(missing)} are missing; run scripts/setup.sh",
+          file=sys.stderr)
+    sys.exit(5)

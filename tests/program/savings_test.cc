@@ -1,0 +1,142 @@
+#include "program/savings.h"
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "config/resolve.h"
+#include "models.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using namespace fixtures;
+
+/// Eight layers whose state is larger than their activations.
+ModelConfig deep_model() {
+  ModelConfig model = small_config(8, false);
+  model.hidden = 256;
+  model.feed_forward = 1024;
+  return model;
+}
+
+/// What is advised to four ranks, as it would be written.
+std::vector<std::string> advice(const std::function<void(Config&)>& change) {
+  Config config;
+  config.train_micro_batch_size_per_gpu = 4;
+  config.data.sequence_length = 32;
+  // Nothing is gathered ahead or together.
+  config.zero.prefetch_bucket_size = 0;
+  config.zero.allgather_bucket_size = 2;
+  config.zero.reduce_bucket_size = 2;
+  change(config);
+  const Resolution resolution = resolve(config, {.world_size = 4});
+  REQUIRE(resolution.ok());
+  const auto total = [](const MemoryPlan& plan) { return plan.main_memory(); };
+  std::vector<std::string> changes;
+  for (const Saving& saving : memory_savings(resolution.config, deep_model(), 0, total))
+    changes.push_back(saving.change);
+  return changes;
+}
+
+bool holds(const std::vector<std::string>& changes, const std::string& beginning) {
+  for (const std::string& change : changes) UNSCOPED_INFO(change);
+  return std::any_of(changes.begin(), changes.end(),
+                     [&](const std::string& change) { return change.starts_with(beginning); });
+}
+
+void write(Config& config, const std::string& key) { config.origins.keys[key] = {}; }
+
+TEST_CASE("without anything in the way the stage that saves most is advised") {
+  REQUIRE(holds(advice([](Config&) {}), "zero_optimization.stage: 3"));
+  REQUIRE(holds(advice([](Config& c) { c.zero.stage = 1; }), "zero_optimization.stage: 3"));
+}
+
+TEST_CASE("a stage that contradicts how gradients are reduced is no advice") {
+  const auto prescaled = advice([](Config& c) { c.reduction.prescale_gradients = true; });
+  REQUIRE(holds(prescaled, "zero_optimization.stage: 1"));
+  REQUIRE_FALSE(holds(prescaled, "zero_optimization.stage: 3"));
+  REQUIRE(holds(prescaled, "recompute.policy: full"));
+  const auto predivided = advice([](Config& c) {
+    c.zero.stage = 1;
+    c.reduction.gradient_predivide_factor = 2;
+  });
+  REQUIRE_FALSE(holds(predivided, "zero_optimization.stage"));
+  const auto sum = advice([](Config& c) {
+    c.zero.stage = 1;
+    c.reduction.gradient_allreduce_op = AllreduceOp::kSum;
+  });
+  REQUIRE(holds(sum, "zero_optimization.stage: 2"));
+}
+
+TEST_CASE("a stage that makes another key take effect is advised only where that fits the ranks") {
+  const auto stage2 = [](int64_t mics) {
+    return advice([&](Config& c) {
+      c.zero.stage = 2;
+      c.zero.mics_shard_size = mics;
+    });
+  };
+  REQUIRE(holds(stage2(-1), "zero_optimization.stage: 3"));
+  REQUIRE_FALSE(holds(stage2(3), "zero_optimization.stage"));
+}
+
+TEST_CASE("replicas that mics_shard_size makes are not advised away under it") {
+  REQUIRE_FALSE(holds(advice([](Config& c) {
+                        c.zero.stage = 3;
+                        c.zero.mics_shard_size = 2;
+                      }),
+                      "parallel.data_replicate"));
+  REQUIRE(holds(advice([](Config& c) {
+                  c.zero.stage = 3;
+                  c.parallel.data_replicate = 2;
+                }),
+                "parallel.data_replicate: 1"));
+}
+
+TEST_CASE("a smaller micro-batch is not advised where elasticity chooses it") {
+  const auto elastic = advice([](Config& c) {
+    c.elasticity.enabled = true;
+    c.elasticity.version = 0.1;
+    c.elasticity.max_train_batch_size = 64;
+    c.elasticity.micro_batch_sizes = {4};
+    c.elasticity.min_gpus = 1;
+    c.elasticity.max_gpus = 8;
+    write(c, "elasticity.max_train_batch_size");
+    write(c, "elasticity.micro_batch_sizes");
+  });
+  REQUIRE_FALSE(holds(elastic, "train_micro_batch_size_per_gpu"));
+  REQUIRE(holds(advice([](Config&) {}), "train_micro_batch_size_per_gpu: 2"));
+}
+
+TEST_CASE("bf16 is advised where it can run, and masters in bf16 stay with what they need") {
+  REQUIRE(holds(advice([](Config& c) { c.zero.stage = 1; }), "bf16.enabled: true"));
+  REQUIRE_FALSE(holds(advice([](Config& c) {
+                        c.zero.stage = 1;
+                        c.device = DeviceKind::kCuda;
+                      }),
+                      "bf16.enabled"));
+  REQUIRE_FALSE(holds(advice([](Config& c) {
+                        c.data_types.param_dtype = ConfigDtype::kFp32;
+                      }),
+                      "bf16.enabled"));
+}
+
+TEST_CASE("state goes to the disk that is named, and not to a second one") {
+  const auto on_disk = [](const std::string& parameters, const std::string& optimizer) {
+    return advice([&](Config& c) {
+      c.zero.stage = 3;
+      c.zero.offload_param = {.device = OffloadDevice::kNvme, .nvme_path = parameters};
+      c.zero.offload_optimizer.nvme_path = optimizer;
+    });
+  };
+  const std::string disk = "zero_optimization.offload_optimizer.device: nvme (with nvme_path)";
+  REQUIRE(holds(on_disk("/a", ""), disk));
+  REQUIRE(holds(on_disk("/a", "/a"), disk));
+  REQUIRE_FALSE(holds(on_disk("/a", "/b"), disk));
+}
+
+}  // namespace
+}  // namespace ftrun
