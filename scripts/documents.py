@@ -75,6 +75,8 @@ def line_content(line, place, first):
 
 
 def reason(error):
+    if error.msg.startswith("Unterminated string"):
+        return "the string that begins here has no end"
     at_end = error.pos >= len(error.doc.rstrip())
     return f"{error.msg}, but the text ends here" if at_end else error.msg
 

@@ -38,6 +38,12 @@ std::string largest_text(const MemoryPlan& plan) {
   return cat(name, " ", human_bytes(most), " a rank");
 }
 
+std::string needs_text(const MemoryPlan& plan, const MemoryMeasure& measure, int64_t local) {
+  return cat(ranks_text(local), local == 1 ? " needs " : " need ",
+             human_bytes(measure(plan) * local), " of main memory (", human_bytes(measure(plan)),
+             " a rank; most of it ", largest_text(plan), ")");
+}
+
 std::string remedy_for(const LoadedConfig& loaded, const MemoryMeasure& measure) {
   return savings_remedy(memory_savings(loaded.config, *loaded.model, 0, measure));
 }
@@ -80,15 +86,21 @@ std::string admit_memory(const LoadedConfig& loaded, int64_t local, const Memory
   const MemoryMeasure measure = in_main_memory(loaded.config);
   const int64_t wanted = measure(plan) * local;
   if (limit.total == 0 || wanted <= limit.available) return "";
-  const std::string what = cat(ranks_text(local), local == 1 ? " needs " : " need ", human_bytes(wanted),
-                               " of main memory (", human_bytes(measure(plan)), " a rank; most of it ",
-                               largest_text(plan), ")");
+  const std::string what = needs_text(plan, measure, local);
   if (wanted > limit.total)
     throw Error(ExitCode::kEnvironment,
                 cat("out of memory before the start: ", what, ", ", limit.by, " has ", human_bytes(limit.total)),
                 remedy_for(loaded, measure));
   return cat(what, ", ", human_bytes(limit.available), " of ", human_bytes(limit.total),
              " are free now: the run may be ended by the system");
+}
+
+std::string memory_shortage(const LoadedConfig& loaded, const StepPlan& plan, int64_t local,
+                            const MemoryLimit& limit) {
+  const MemoryPlan memory = memory_plan(plan);
+  const MemoryMeasure measure = in_main_memory(loaded.config);
+  if (limit.total == 0 || measure(memory) * local <= limit.total) return "";
+  return cat(needs_text(memory, measure, local), ", ", limit.by, " has ", human_bytes(limit.total));
 }
 
 }  // namespace ftrun

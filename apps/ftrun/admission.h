@@ -2,6 +2,7 @@
 
 #include "cluster/launch_environment.h"
 #include "config_source.h"
+#include "program/step_plan.h"
 #include "report/memory_limit.h"
 
 namespace ftrun {
@@ -14,5 +15,10 @@ int64_t local_ranks(const LoadedConfig& loaded, const LaunchEnvironment& launch)
 /// the changes of the config that save most. Returns a warning ("" for none) when it needs more memory
 /// than is free now.
 std::string admit_memory(const LoadedConfig& loaded, int64_t local, const MemoryLimit& limit);
+
+/// "the 2 ranks of this machine need ..., this machine has ...": where the plan of one rank, times
+/// `local`, is more main memory than there is; else "".
+std::string memory_shortage(const LoadedConfig& loaded, const StepPlan& plan, int64_t local,
+                            const MemoryLimit& limit);
 
 }  // namespace ftrun

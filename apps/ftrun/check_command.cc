@@ -3,6 +3,7 @@
 #include <iostream>
 #include <memory>
 
+#include "admission.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "commands.h"
@@ -47,9 +48,22 @@ std::string tiers_text(const MemoryPlan& plan) {
   return text;
 }
 
+/// What does not keep the run from starting somewhere, or from starting at all.
+void print_notices(const LoadedConfig& loaded, const StepPlan& plan) {
+  const int64_t tokens = loaded.config.data.sequence_length, most = loaded.model->max_positions;
+  if (most != 0 && tokens > most)
+    std::cout << "notice: data.sequence_length " << tokens
+              << " is above the model's max_position_embeddings, " << most << '\n';
+  const std::string shortage = memory_shortage(loaded, plan, loaded.ranks, read_memory_limit());
+  if (!shortage.empty()) std::cout << "notice: not on this machine: " << shortage << '\n';
+}
+
 int check_command(const CheckOptions& options) {
   const LaunchEnvironment single;
-  const LoadedConfig loaded = load_source(options.source, single, true);
+  ConfigSource source = options.source;
+  source.reads_weights = true;
+  source.reads_data = !options.data;
+  const LoadedConfig loaded = load_source(source, single, true);
   for (const std::string& line : loaded.lines) std::cout << line << '\n';
   std::cout << loaded.ranks << (loaded.ranks == 1 ? " rank: " : " ranks: ") << loaded.rank_rule
             << '\n';
@@ -58,6 +72,7 @@ int check_command(const CheckOptions& options) {
   std::cout << "model: " << plan.train.model.family << ", " << human_count(parameters.total)
             << " parameters\n"
             << "memory a rank: " << tiers_text(memory_plan(plan)) << " planned\n";
+  print_notices(loaded, plan);
   if (!options.quiet) std::cout << '\n' << effective_yaml(loaded.config);
   if (options.data) check_data(loaded.config, *loaded.model);
   std::cout << "the config is good\n";

@@ -10,6 +10,10 @@
 #include "config/load.h"
 #include "config/ranks.h"
 #include "config/resolve.h"
+#include "data/check_headers.h"
+#include "exec/sample_options.h"
+#include "exec/weights_check.h"
+#include "model/families.h"
 
 namespace ftrun {
 namespace {
@@ -28,6 +32,9 @@ struct Report {
   std::vector<std::string> notices;
   /// An error of the config itself, not only of the model it names.
   bool config_is_wrong = false;
+  /// What else is wrong: "the model" or "the data" unless it is both.
+  bool model_is_wrong = false;
+  bool data_is_wrong = false;
 
   void add(const std::vector<Problem>& problems) {
     for (const Problem& problem : problems)
@@ -50,15 +57,53 @@ std::optional<ModelConfig> read_model(const Config& config, Report& report) {
   } catch (const Error& error) {
     if (error.code() == ExitCode::kUnsupported) throw;
     report.errors.push_back(cat("error: ", error.what()));
+    report.model_is_wrong = true;
   }
   return std::nullopt;
+}
+
+/// What training would find when it opens the model.
+void check_weights(const ModelConfig& model, const std::string& path, Report& report) {
+  try {
+    require_weights(build_model(model, {}, Mode::kEvaluate), ModelFolder(path));
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kBadInput) throw;
+    report.errors.push_back(cat("error: ", error.what()));
+    report.model_is_wrong = true;
+  }
+}
+
+/// What training would find when it opens the data, but for what takes a reading of all of it.
+void check_data_files(const Config& config, Report& report) {
+  const SampleSetOptions options = sample_options(config.data);
+  TokenFileOptions files;
+  files.format = options.format;
+  files.dtype = options.dtype;
+  for (const char* key : {"data.train", "data.validation"}) {
+    const bool train = std::string_view(key) == "data.train";
+    const auto& paths = train ? config.data.train : config.data.validation;
+    for (const Error& error : check_headers(paths, files)) {
+      Problem problem;
+      problem.at = config.origins.position(key);
+      problem.message = error.message();
+      problem.remedy = error.remedy();
+      report.errors.push_back(said_once(problem));
+      report.data_is_wrong = true;
+    }
+  }
+}
+
+const char* place_of(const Report& report) {
+  if (report.config_is_wrong) return "the config";
+  if (!report.data_is_wrong) return "the model";
+  return report.model_is_wrong ? "the model and the data" : "the data";
 }
 
 [[noreturn]] void refuse(const Report& report) {
   throw Error(
       report.config_is_wrong ? ExitCode::kUsage : ExitCode::kBadInput,
       cat(join(report.errors, "\n"), "\n", numbered(report.errors.size(), "problem"), " in ",
-          report.config_is_wrong ? "the config" : "the model", "; nothing was started"));
+          place_of(report), "; nothing was started"));
 }
 
 [[noreturn]] void refuse_gaps(const std::vector<NotYet>& gaps) {
@@ -154,6 +199,9 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   result.config = std::move(resolution.config);
   result.lines = std::move(resolution.lines);
   const std::vector<NotYet> gaps = std::move(resolution.not_yet);
+  if (source.reads_weights && result.model)
+    check_weights(*result.model, result.config.model.path, report);
+  if (source.reads_data) check_data_files(result.config, report);
   if (!report.errors.empty()) refuse(report);
   if (!gaps.empty()) refuse_gaps(gaps);
   result.lines.insert(result.lines.begin(), report.notices.begin(), report.notices.end());

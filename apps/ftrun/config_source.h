@@ -19,6 +19,9 @@ struct ConfigSource {
   std::vector<std::string> files;
   std::vector<std::string> overrides;
   std::optional<int64_t> nproc;
+  /// Also look at the headers of the model's weights and of the data files.
+  bool reads_weights = false;
+  bool reads_data = false;
 };
 
 /// Adds --config, --set and --nproc to a command.

@@ -40,20 +40,23 @@ std::string recorded_model(const std::string& step) {
   const std::string manifest = (run / "run.json").string();
   const char* remedy = "give the folder that training began from with --model";
   if (!posix_files().exists(manifest))
-    throw Error(ExitCode::kBadInput, cat(manifest, ": not there, so nothing says which model was trained"),
-                remedy);
+    throw Error(ExitCode::kBadInput,
+                cat(manifest, ": not there, so nothing says which model was trained"), remedy);
   const std::string model = read_manifest(manifest).model.path;
   if (model.empty() || !posix_files().exists(model + "/config.json"))
     throw Error(ExitCode::kBadInput,
-                cat(manifest, ": the model folder that it names, \"", model, "\", is not there"), remedy);
+                cat(manifest, ": the model folder that it names, \"", model, "\", is not there"),
+                remedy);
   std::cout << "model: " << model << " (from " << manifest << ")\n";
   return model;
 }
 
 /// A config.json of another model would make a folder that nothing loads.
-void require_same_model(const std::string& step, const ModelConfig& model, const std::string& folder) {
+void require_same_model(const std::string& step, const ModelConfig& model,
+                        const std::string& folder) {
   std::vector<std::pair<std::string, Dims>> found;
-  for (const ExportTensor& tensor : checkpoint_weights(step)) found.emplace_back(tensor.name, tensor.shape);
+  for (const ExportTensor& tensor : checkpoint_weights(step))
+    found.emplace_back(tensor.name, tensor.shape);
   const auto problems = check_tensors(build_model(model, {}, Mode::kEvaluate), found);
   if (problems.empty()) return;
   throw Error(ExitCode::kBadInput,

@@ -10,7 +10,14 @@
 namespace ftrun {
 namespace {
 
-std::vector<std::string> matches_of(const std::string& pattern) {
+size_t file_of(const std::vector<int64_t>& starts, int64_t at) {
+  const auto after = std::upper_bound(starts.begin(), starts.end() - 1, at);
+  return static_cast<size_t>(after - starts.begin() - 1);
+}
+
+}  // namespace
+
+std::vector<std::string> matching_files(const std::string& pattern) {
   std::error_code error;
   if (pattern.find_first_of("*?[") == std::string::npos || std::filesystem::exists(pattern, error))
     return {pattern};
@@ -25,16 +32,9 @@ std::vector<std::string> matches_of(const std::string& pattern) {
   return paths;
 }
 
-size_t file_of(const std::vector<int64_t>& starts, int64_t at) {
-  const auto after = std::upper_bound(starts.begin(), starts.end() - 1, at);
-  return static_cast<size_t>(after - starts.begin() - 1);
-}
-
-}  // namespace
-
 TokenDataset::TokenDataset(const std::vector<std::string>& paths, const TokenFileOptions& options) {
   for (const std::string& pattern : paths) {
-    for (const std::string& path : matches_of(pattern)) {
+    for (const std::string& path : matching_files(pattern)) {
       files_.push_back(open_token_file(path, options));
       token_starts_.push_back(tokens() + files_.back()->tokens());
       document_starts_.push_back(documents() + files_.back()->documents());

@@ -10,6 +10,10 @@
 
 namespace ftrun {
 
+/// The files that a pattern with * ? [ ] stands for, sorted, or the path itself. Error(kBadInput)
+/// when there are none.
+std::vector<std::string> matching_files(const std::string& pattern);
+
 /// One or several files read as one stream of tokens, in the order given. Immutable after opening;
 /// any number of threads may read, each with its own ReadScratch.
 class TokenDataset {

@@ -16,13 +16,13 @@
 #include "base/text.h"
 #include "checkpoint/save.h"
 #include "comm/progress.h"
+#include "exec/check_ranks.h"
 #include "exec/describe_step.h"
 #include "exec/optimizer_plan.h"
 #include "exec/results.h"
 #include "exec/sample_options.h"
 #include "exec/stop_signal.h"
 #include "model/size.h"
-#include "program/check.h"
 #include "program/plan_notes.h"
 #include "report/machine.h"
 #include "report/resume_check.h"
@@ -42,10 +42,6 @@ LogLevel log_level(const std::string& name) {
   if (name == "warning" || name == "warn") return LogLevel::kWarning;
   return name == "error" || name == "critical" ? LogLevel::kError : LogLevel::kInfo;
 }
-
-/// Ranks whose programs each rank checks beside its own.
-constexpr int kCheckedRanks = 8;
-constexpr PassPlan StepPlan::*kPrograms[] = {&StepPlan::train, &StepPlan::evaluate};
 
 /// What sums of gradients on the wire are multiples of the mean by. DeepSpeed divides each rank's
 /// gradients by the predivide factor before the sum and by ranks / factor after it; here they are
@@ -80,7 +76,7 @@ int Trainer::train() {
   take_folder();
   open_data();
   open_model();
-  check_programs_of_ranks();
+  check_programs_of_ranks(config_, *setup_, session_);
   load_or_resume();
   open_outputs();
   start_loader();
@@ -125,33 +121,6 @@ void Trainer::open_model() {
     for (const auto* samples : {&train_data_, &validation_data_})
       if (*samples) refuse_recorded_ids((*samples)->data(), setup_->train().model.vocab_rows);
   });
-}
-
-/// The checker before step 1, over the programs of this rank and of a few others; then the same
-/// collectives on every rank before the first of them.
-void Trainer::check_programs_of_ranks() {
-  session_.together("checking the step program", [&] { check_own_programs(); });
-  for (const auto program : kPrograms) {
-    const Program& own = (setup_->plan().*program).program;
-    session_.require_equal(cat("the program \"", own.name, "\""), hex64(program_hash(own)));
-  }
-}
-
-void Trainer::check_own_programs() {
-  const StepPlan& own = setup_->plan();
-  const bool alike = own.options.state.stage == 0;
-  // Planning is cheap; planning every rank of a large job on every rank is not.
-  const int planned = alike ? 1 : std::min(session_.world(), kCheckedRanks);
-  std::vector<StepPlan> others;
-  for (int rank = 0; rank < planned; ++rank)
-    if (rank != session_.rank())
-      others.push_back(plan_steps(config_, setup_->model_config(), rank));
-  for (const auto program : kPrograms) {
-    std::vector<const Program*> ranks{&(own.*program).program};
-    for (const StepPlan& plan : others) ranks.push_back(&(plan.*program).program);
-    const std::vector<std::string> faults = check_programs(ranks);
-    if (!faults.empty()) bug(cat("the step program is wrong: ", join(faults, "; ")));
-  }
 }
 
 /// Names this run's swap files.

@@ -30,8 +30,6 @@ class Trainer {
   void take_folder();
   void open_data();
   void open_model();
-  void check_programs_of_ranks();
-  void check_own_programs();
   std::string run_name() const;
   RunManifest describe_run();
   void load_or_resume();

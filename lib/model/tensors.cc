@@ -62,7 +62,7 @@ std::vector<std::string> check_tensors(const ModelDescription& model,
 }
 
 std::string tensor_problems_text(const std::vector<std::string>& problems) {
-  constexpr size_t kMost = 20;
+  constexpr size_t kMost = 50;
   if (problems.size() <= kMost) return join(problems, "\n  ");
   const std::vector<std::string> first(problems.begin(), problems.begin() + kMost);
   return cat(join(first, "\n  "), "\n  and ", problems.size() - kMost, " more");

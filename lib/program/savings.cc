@@ -68,6 +68,9 @@ class Alternatives {
     if (config_.zero.stage == 3 && config_.zero.max_reuse_distance > 0)
       add("zero_optimization.stage3_max_reuse_distance: 0",
           [](Config& c) { c.zero.max_reuse_distance = 0; });
+    if (config_.zero.stage == 3 && config_.zero.param_persistence_threshold > 0)
+      add("zero_optimization.stage3_param_persistence_threshold: 0",
+          [](Config& c) { c.zero.param_persistence_threshold = 0; });
     if (data_mesh(config_).node > 1)
       add("zero_optimization.zero_hpz_partition_size: 1",
           [](Config& c) { c.zero.hpz_partition_size = 1; });

@@ -37,9 +37,10 @@ enum class RunStart {
 /// the kernel's on `.lock`, so it never outlives the process, however that ends.
 class RunFolder {
  public:
-  /// Makes the folder (its mode is as the umask says; one that exists keeps its own) and what lies in it, and takes
-  /// the lock. Error(kUsage) for a path that is not a folder or a folder in use by files that are
-  /// not to be touched; Error(kEnvironment) when another process holds it or the disk refuses.
+  /// Makes the folder (its mode is as the umask says; one that exists keeps its own) and what lies
+  /// in it, and takes the lock. Error(kUsage) for a path that is not a folder or a folder in use by
+  /// files that are not to be touched; Error(kEnvironment) when another process
+  /// holds it or the disk refuses.
   RunFolder(const std::string& output_dir, RunStart start);
   ~RunFolder();
   RunFolder(RunFolder&& other) noexcept;

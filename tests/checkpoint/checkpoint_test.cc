@@ -245,8 +245,15 @@ TEST_CASE("the newest checkpoint that verifies is chosen, and each one passed ov
                    "/latest: names step-00000003; the newest good "
                    "checkpoint is step-00000002\n") != std::string::npos);
   REQUIRE(choose(3) == "the checkpoint cannot be used: " + broken + ": is missing");
-  REQUIRE(choose(9) == "the checkpoint cannot be used: " + (run / "step-00000009") +
-                           ": has no checkpoint.json, so it is no complete checkpoint");
+  REQUIRE(choose(9) == run.path() + ": holds no checkpoint of step 9");
+  try {
+    choose_checkpoint(run.path(), 9, CheckpointGroup{});
+    FAIL("a step that is not there was chosen");
+  } catch (const Error& error) {
+    REQUIRE(error.code() == ExitCode::kBadInput);
+    REQUIRE(error.remedy() ==
+            "give one of the saved steps: 1, 2, 3; or --resume auto for the newest good one");
+  }
 
   write_text(run / "step-00000002/checkpoint.json", "{}");
   fs::remove(run / "step-00000001/rank-00000.safetensors");

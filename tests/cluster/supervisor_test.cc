@@ -252,11 +252,28 @@ TEST_CASE("a second signal kills the ranks at once") {
       2, {"ignore", "2", "touch", folder.path + "/pid", "sleep", "60000"}, folder.path + "/out");
   const auto pids = rank_pids(folder.path + "/pid", 2);
   ::kill(supervisor, SIGINT);
-  std::this_thread::sleep_for(100ms);
+  std::this_thread::sleep_for(std::chrono::milliseconds(kSameSignalMs) + 100ms);
   REQUIRE(alive(pids[0]));
   ::kill(supervisor, SIGINT);
   REQUIRE(exit_code_of(supervisor) == 130);
   REQUIRE_FALSE(alive(pids[0]));
+  REQUIRE_FALSE(alive(pids[1]));
+}
+
+TEST_CASE("the same signal again within a second is the first one, another is the second") {
+  const Folder folder;
+  const pid_t supervisor =
+      spawn_supervisor(2, {"ignore", "15", "ignore", "2", "touch", folder.path + "/pid", "sleep", "60000"},
+                       folder.path + "/out");
+  const auto pids = rank_pids(folder.path + "/pid", 2);
+  ::kill(supervisor, SIGTERM);
+  std::this_thread::sleep_for(100ms);
+  ::kill(supervisor, SIGTERM);
+  std::this_thread::sleep_for(300ms);
+  REQUIRE(alive(pids[0]));
+  REQUIRE(content(folder.path + "/out").empty());
+  ::kill(supervisor, SIGINT);
+  REQUIRE(exit_code_of(supervisor) == 143);
   REQUIRE_FALSE(alive(pids[1]));
 }
 

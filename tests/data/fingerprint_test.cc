@@ -230,6 +230,25 @@ TEST_CASE("a whole-file check reports statistics and every bad id", "[check]") {
   REQUIRE(many.problems.back() == "and 20 more ids outside the model's 5 rows");
 }
 
+TEST_CASE("a check warns of documents that are left out", "[check]") {
+  TempFolder folder;
+  // Documents 0-3 and 7-9 without a label that counts, 4-6 with two.
+  const std::string path = folder.write("x.bin", raw_u16({1, 2, 3, 4, 5, 6, 7, 8, 9, 10}));
+  folder.write("x.idx", MegatronIndex({4, 3, 3}).bytes());
+  folder.write("x.mask", mask_bytes({1, 0, 0, 0, 0, 1, 1, 0, 0, 0}));
+  const auto text = [&](PackingMode packing) {
+    return data_report_text(check_dataset({path}, {.sequence_length = 8, .packing = packing}, 100));
+  };
+  const std::string counts =
+      "10 tokens in 3 documents, 3 count in the loss; ids 1 to 10\n1 rows, ";
+  REQUIRE(text(PackingMode::kConcat) == counts + "0% padding\n");
+  REQUIRE(text(PackingMode::kNone) ==
+          counts + "75% padding\nwarning: 2 documents left out: none of their labels counts in the loss\n");
+  REQUIRE(text(PackingMode::kDocuments) ==
+          counts + "75% padding\nwarning: 2 documents, or pieces of them, left out: none of their "
+                   "labels counts in the loss\n");
+}
+
 TEST_CASE("a check of damaged data reports, it does not throw", "[check]") {
   TempFolder folder;
   const std::string path = write_pair(folder);

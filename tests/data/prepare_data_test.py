@@ -302,13 +302,14 @@ class PrepareData(unittest.TestCase):
         self.assertEqual(self.trained_text(read_pair(self.out + "/train")[0]), "[b,c<|end|>]")
 
     def test_all_bad_lines_are_named_at_once(self):
-        path = self.write("c.jsonl", '{"text": "a",\n{"text": "b"}\n[1]\n{"text": "\\ud800"}\n{"text":\n')
+        path = self.write("c.jsonl", '{"text": "a",\n{"text": "b"}\n[1]\n{"text": "\\ud800"}\n{"text":\n{"text": "b\r\n')
         self.assertEqual(self.refusal(path), (4, (
-            "prepare_data: error: 4 of the 5 documents read cannot be used:\n"
+            "prepare_data: error: 5 of the 6 documents read cannot be used:\n"
             f"  {path}:1: column 14: Expecting property name enclosed in double quotes, but the text ends here\n"
             f"  {path}:3: expected an object, found list\n"
             f"  {path}:4: half a surrogate pair (\\ud800) in the text\n"
             f"  {path}:5: column 9: Expecting value, but the text ends here\n"
+            f"  {path}:6: column 10: the string that begins here has no end\n"
             "  correct this, or leave it out with --skip-bad\n")))
         many = self.write("m.jsonl", '{"text": "b"}\n' + "[1]\n" * 30)
         code, err = self.refusal(many)

@@ -112,8 +112,52 @@ with tempfile.TemporaryDirectory() as scratch:
                "ftrun: --rank 9: the run has 4 ranks, counted from 0\n  remedy: give a rank from 0 to 3\n")
         nproc = must(ftrun("--config", config, "--nproc", 0), 2)
         assert nproc.stderr.startswith("--nproc: Value 0 not in range 1 to 1048576\n"), nproc.stderr
+        for command in ((), ("train",), ("check",)):
+            expect(ftrun(*command, config), 2, f"ftrun: the argument {config} was not expected\n"
+                                               f"  remedy: give it as --config {config}\n")
         unknown = must(ftrun("trian"), 2)
         assert unknown.stderr.startswith("The following argument was not expected: trian\n"), unknown.stderr
+
+    @case
+    def gpus_are_not_there_yet():
+        refused("gpu", 3, "ftrun: the config is valid, but this build cannot do what it asks for:\n"
+                          "--set device=cuda: not supported yet: training on a GPU (device)\n"
+                          "  remedy: remove these keys, or wait for a version that has them\n", "--set", "device=cuda")
+
+    @case
+    def check_opens_the_inputs():
+        folder = tiny_model(root / "check-mismatch", intermediate_size=64)
+        mismatch = (f"error: {folder}: the weights are not those of its config.json:\n" + "".join(
+            f"  tensor model.layers.{layer}.mlp.{name}.weight has shape {found}; expected {expected}\n"
+            for layer in (0, 1) for name, found, expected in (
+                ("gate_proj", [48, 32], [64, 32]), ("up_proj", [48, 32], [64, 32]), ("down_proj", [32, 48], [32, 64])))
+            + "  remedy: use the config.json and the weights of the same model\n")
+        odd = root / "check-odd.bin"
+        odd.write_bytes(ids.tobytes()[:4001])
+        large = root / "check-large.jsonl"
+        large.write_text('{"input_ids": [1, 2}\n' + '{"input_ids": [1, 2]}\n' * 60000)
+        data = {"train": [str(odd), str(root / "none.bin")], "validation": str(large), "token_dtype": "uint16"}
+        config = job.config("check-inputs", data=data, model={"path": str(folder)})
+        found = must(ftrun("check", "--config", config), 4)
+        assert said(found).startswith(f"ftrun: {mismatch}"), found.stderr
+        rest = re.sub(r"^\S+:\d+:\d+: error: ", "", said(found)[len(f"ftrun: {mismatch}"):], flags=re.M)
+        assert rest == (f"{odd}: has 4001 bytes, not a whole number of uint16 tokens (as data.token_dtype says)\n"
+                        "  remedy: correct the type, or copy the file again if it was cut short\n"
+                        f"{root}/none.bin: no such file\n"
+                        "  remedy: check the path, or write the data with scripts/prepare_data.py\n"
+                        f"{large}:1: column 20: expected ',' or ']'\n"
+                        '  remedy: expected one object a line, such as {"input_ids": [1, 2, 3]}\n'
+                        "4 problems in the model and the data; nothing was started\n"), rest
+
+    @case
+    def check_says_what_does_not_fit():
+        folder = tiny_model(root / "check-long", max_position_embeddings=16)
+        shown = must(ftrun("check", "--config", job.config("check-long", model={"path": str(folder)}), "-q")).stdout
+        assert "notice: data.sequence_length 32 is above the model's max_position_embeddings, 16\n" in shown, shown
+        assert "not on this machine" not in shown, shown
+        large = must(ftrun("check", "--config", job.config("check-much", train_micro_batch_size_per_gpu=50_000_000), "-q")).stdout
+        assert re.search(r"^notice: not on this machine: this rank needs [\d.]+ TiB of main memory \([\d.]+ TiB a rank; most of it "
+                         r"activations [\d.]+ TiB a rank\), .* has [\d.]+ GiB$", large, re.M), large
 
     # --- models ------------------------------------------------------------------------------
 
@@ -351,6 +395,9 @@ with tempfile.TemporaryDirectory() as scratch:
         for more in (("--resume", "auto"), ("--resume", "4")):
             run = must(ftrun("--config", job.config("ruined", train={"steps": 8}, **saved), *more), 4)
             assert f"checkpoint can{'not' if more[1] == '4' else ''} be used: {path}: " in said(run), run.stderr
+        absent = must(ftrun("--config", job.config("ruined", train={"steps": 8}, **saved), "--resume", "11"), 4)
+        assert said(absent) == (f"ftrun: {job.out('ruined')}/checkpoints: holds no checkpoint of step 11\n"
+                                "  remedy: give one of the saved steps: 4; or --resume auto for the newest good one\n"), absent.stderr
         verified = must(ftrun("verify", job.out("ruined")), 4)
         assert str(path) in verified.stderr, verified.stderr
 

@@ -84,7 +84,7 @@ with tempfile.TemporaryDirectory() as scratch:
         running.kill(signal.SIGSTOP, ranks[1])
         begin = time.monotonic()
         running.kill(signal.SIGINT)
-        time.sleep(0.5)
+        time.sleep(1.2)
         assert running.process.poll() is None, "the first signal did not wait for the step"
         running.kill(signal.SIGINT)
         running.wait(130, timeout=10)
@@ -101,6 +101,17 @@ with tempfile.TemporaryDirectory() as scratch:
         assert checkpoints(job.out("second-single")) == [], "it took the time to save"
 
     @case
+    def signal_to_the_child_and_then_to_its_group_is_one():
+        # What timeout(1) does; the run saves before it leaves.
+        for ranks in (1, 2):
+            running = started(f"twice-{ranks}", ranks)
+            for _ in range(2):
+                running.kill(signal.SIGTERM)
+                time.sleep(0.01)
+            running.wait(143)
+            stopped_step(running, f"twice-{ranks}", signal.SIGTERM)
+
+    @case
     def killed_rank_is_the_cause():
         for victim in (0, 1):
             running = started(f"killed-{victim}", 2)
@@ -114,6 +125,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert running.text().count(cause) == 1, running.text()[-2000:]
             assert running.text().index(cause) < running.text().find("then rank", 0) or "then rank" not in running.text()
             assert f"then rank {victim}" not in running.text(), running.text()[-2000:]
+            assert "raise comm.timeout" not in running.text(), running.text()[-2000:]
             record = manifest(job.out(f"killed-{victim}"))
             assert (record["exit_code"], record["exit_rank"]) == (137, victim), record
             assert record["exit_reason"].startswith("killed by signal 9 (Killed; ") and record["ended"], record["exit_reason"]

@@ -6,6 +6,8 @@
 #include <csignal>
 #include <functional>
 
+#include "cluster/failure_summary.h"
+
 #include <catch2/catch.hpp>
 
 namespace ftrun {
@@ -60,6 +62,21 @@ TEST_CASE("the first signal is remembered, a second one ends the process with it
             ::raise(SIGUSR1);
             ::raise(SIGINT);
           }) == 130);
+}
+
+TEST_CASE("the same signal once more within a second is the first one, later it is the second") {
+  const auto twice = [](useconds_t pause) {
+    return exit_of([pause] {
+      catch_stop_signals();
+      ::raise(SIGTERM);
+      ::usleep(pause);
+      ::raise(SIGTERM);
+      ::_exit(stop_signal());
+    });
+  };
+  REQUIRE(twice(0) == SIGTERM);
+  REQUIRE(twice(100'000) == SIGTERM);
+  REQUIRE(twice(kSameSignalMs * 1000 + 100'000) == 143);
 }
 
 TEST_CASE("before the first step a wish to be started again ends with 75, other signals kill") {

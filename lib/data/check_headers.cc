@@ -1,0 +1,62 @@
+#include "data/check_headers.h"
+
+#include <filesystem>
+
+#include "data/jsonl_line.h"
+#include "data/token_dataset.h"
+
+namespace ftrun {
+namespace {
+namespace fs = std::filesystem;
+
+/// JSONL files up to here are parsed in milliseconds; larger ones are only begun.
+constexpr uintmax_t kWholeJsonlBytes = 1 << 20;
+
+bool is_large_jsonl(const std::string& path, TokenFormat format) {
+  std::error_code error;
+  const uintmax_t bytes = fs::is_regular_file(path, error) ? fs::file_size(path, error) : 0;
+  if (error || bytes <= kWholeJsonlBytes) return false;
+  return format == TokenFormat::kJsonl ||
+         (format == TokenFormat::kAuto && fs::path(path).extension() == ".jsonl");
+}
+
+void check_first_line(const std::string& path) {
+  const MappedFile file(path);
+  const auto bytes = file.bytes();
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  std::vector<int32_t> ids, labels;
+  const std::string_view line = text.substr(0, text.find('\n'));
+  if (line.size() == text.size() || line.starts_with("\xEF\xBB\xBF")) return;  // read in full later
+  const std::string problem = parse_jsonl_line(line, ids, labels);
+  if (!problem.empty())
+    throw Error(ExitCode::kBadInput, cat(path, ":1: ", problem),
+                "expected one object a line, such as {\"input_ids\": [1, 2, 3]}");
+}
+
+void check_file(const std::string& path, const TokenFileOptions& options) {
+  if (is_large_jsonl(path, options.format)) return check_first_line(path);
+  const TokenDataset opened({path}, options);
+}
+
+}  // namespace
+
+std::vector<Error> check_headers(const std::vector<std::string>& paths, TokenFileOptions options) {
+  options.find_documents = false;  // that would read every token
+  std::vector<Error> problems;
+  const auto attempt = [&problems](const auto& work) {
+    try {
+      work();
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::kBadInput) throw;
+      problems.push_back(error);
+    }
+  };
+  for (const std::string& pattern : paths)
+    attempt([&] {
+      for (const std::string& path : matching_files(pattern))
+        attempt([&] { check_file(path, options); });
+    });
+  return problems;
+}
+
+}  // namespace ftrun
