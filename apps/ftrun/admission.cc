@@ -74,9 +74,7 @@ void admit_disk(const LoadedConfig& loaded, int64_t bytes) {
 }  // namespace
 
 int64_t local_ranks(const LoadedConfig& loaded, const LaunchEnvironment& launch) {
-  if (launch.is_rank() && launch.world > 1)
-    return launch.local_size > 0 ? launch.local_size
-                                 : std::max<int64_t>(1, loaded.ranks / std::max(1, launch.nodes));
+  if (launch.is_rank() && launch.world > 1 && launch.local_size > 0) return launch.local_size;
   return std::max<int64_t>(1, loaded.ranks / std::max(1, launch.nodes));
 }
 

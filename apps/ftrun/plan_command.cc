@@ -50,7 +50,7 @@ void print_savings(const LoadedConfig& loaded, int rank) {
 
 void print_traffic(const StepPlan& plan, bool evaluation) {
   const StateOptions& state = plan.options.state;
-  if (state.shard.count * state.replicas == 1) return;
+  if (group_size(CommGroup::kData, state) == 1) return;
   const Program& program = evaluation ? plan.evaluate.program : plan.train.program;
   const Traffic traffic = program_traffic(program, state);
   std::cout << '\n'

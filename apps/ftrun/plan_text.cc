@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdio>
 #include <map>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -42,15 +43,9 @@ void tier_rows(Tier tier, const TierPlan& plan, int64_t parameters,
 }
 
 std::string fullest_text(Tier tier, const TierPlan& plan) {
-  std::vector<std::string> parts;
-  int64_t used = 0;
-  for (size_t c = 0; c < kCategoryCount; ++c) {
-    if (plan.at_fullest[c] == 0) continue;
-    used += plan.at_fullest[c];
-    parts.push_back(cat(category_name(static_cast<Category>(c)), " ", human_bytes(plan.at_fullest[c])));
-  }
+  const int64_t used = std::accumulate(plan.at_fullest.begin(), plan.at_fullest.end(), int64_t{0});
   return cat(tier_name(tier), ": fullest at ", plan.fullest, ", with ", human_bytes(plan.arenas),
-             " beside what is kept from step to step: ", join(parts, ", "),
+             " beside what is kept from step to step: ", categories_text(plan.at_fullest),
              plan.arenas > used ? cat(", unused ", human_bytes(plan.arenas - used)) : "", "\n");
 }
 

@@ -69,10 +69,6 @@ Position place_of(const Config& config, const std::string& key) {
   // A degree that came from another key has no place of its own.
   if (key == "parallel.context" && !config.origins.given(key))
     return config.origins.position("sequence_parallel_size");
-  if (key == "parallel.data_replicate" && !config.origins.given(key))
-    return config.origins.position("zero_optimization.mics_shard_size");
-  // A plain word stands in the section's place.
-  if (key == "recompute") return config.origins.position("recompute.policy");
   return config.origins.position(key);
 }
 
@@ -93,7 +89,7 @@ std::string not_yet_of(const std::string& path) {
   for (const Gap& gap : kGaps) {
     if (path != gap.key) continue;
     const size_t dot = path.rfind('.');
-    const Field* field = 
+    const Field* field =
         Schema::get().find(dot == std::string::npos ? "" : path.substr(0, dot), path.substr(dot + 1));
     const std::vector<std::string> choices = refused_choices(gap, *field);
     return choices.empty() ? gap.feature({}) : join(choices, ", ");

@@ -44,11 +44,8 @@ namespace {
 /// What an arena is for: the most that it holds at one moment, by category.
 std::string arena_text(const Program& program, Tier tier) {
   const TierPlan plan = memory_plan({&program}).at(tier);
-  std::vector<std::string> parts;
-  for (size_t c = 0; c < kCategoryCount; ++c)
-    if (plan.at_fullest[c] > 0)
-      parts.push_back(cat(category_name(static_cast<Category>(c)), " ", human_bytes(plan.at_fullest[c])));
-  return cat("what a step holds for a time (most at ", plan.fullest, ": ", join(parts, ", "), ")");
+  return cat("what a step holds for a time (most at ", plan.fullest, ": ",
+             categories_text(plan.at_fullest), ")");
 }
 
 /// "optimizer (buffer optimizer.0)".

@@ -50,11 +50,8 @@ void tier_rows(Tier tier, const TierPlan& planned, const RankMemory::Allocated& 
 /// What shares the arenas of a tier.
 std::string arena_text(Tier tier, const TierPlan& planned) {
   if (planned.arenas == 0) return "";
-  std::vector<std::string> parts;
-  for (size_t c = 0; c < kCategoryCount; ++c)
-    if (planned.arena_peak[c] > 0)
-      parts.push_back(cat(category_name(static_cast<Category>(c)), " ", human_bytes(planned.arena_peak[c])));
-  return cat(tier_name(tier), " for a time, at most: ", join(parts, ", "), "; fullest at ", planned.fullest, "\n");
+  return cat(tier_name(tier), " for a time, at most: ", categories_text(planned.arena_peak),
+             "; fullest at ", planned.fullest, "\n");
 }
 
 }  // namespace
@@ -127,19 +124,13 @@ std::vector<NamedBytes> memory_metrics(const TrainingSetup& setup) {
   return figures;
 }
 
-int64_t held_memory() {
-  const ProcessMemory now = read_process_memory();
-  return now.anonymous + now.shared_memory;
-}
-
 PeakMemory::PeakMemory() : resident_before_(read_process_memory().peak_resident) {}
 
 int64_t PeakMemory::held() const {
   const ProcessMemory now = read_process_memory();
-  const int64_t held = now.anonymous + now.shared_memory;
   // A peak that came while files were read has their pages in it.
-  if (now.peak_resident == resident_before_) return held;
-  return std::max(held, now.peak_resident - now.file_backed);
+  if (now.peak_resident == resident_before_) return now.held();
+  return std::max(now.held(), now.peak_resident - now.file_backed);
 }
 
 }  // namespace ftrun

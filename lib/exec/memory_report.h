@@ -41,11 +41,9 @@ std::map<std::string, std::map<std::string, int64_t>> memory_record(const Memory
 /// other tiers as "host_optimizer".
 std::vector<NamedBytes> memory_metrics(const TrainingSetup& setup);
 
-/// Anonymous and shared-memory pages of this process, in bytes: what it alone keeps from being free.
-int64_t held_memory();
-
-/// The most of them since this was made. The kernel knows the peak of all resident pages only, so the
-/// pages of mapped files, of which a training loop has as many always, are taken off.
+/// The most that this process held (ProcessMemory::held) since this was made. The kernel knows the
+/// peak of all resident pages only, so the pages of mapped files, of which a training loop has as
+/// many always, are taken off.
 class PeakMemory {
  public:
   PeakMemory();

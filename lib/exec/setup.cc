@@ -4,8 +4,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "exec/memory_report.h"
 #include "program/savings.h"
+#include "report/machine.h"
 
 namespace ftrun {
 namespace {
@@ -36,7 +36,7 @@ TrainingSetup::TrainingSetup(const Config& config, const RankGroups& groups, con
       folder_(config.model.path),
       model_config_(parse_model_config(folder_.config_json(), folder_.path() + "/config.json")),
       plan_(plan_steps(config, model_config_, groups.data->rank())),
-      held_before_(held_memory()),
+      held_before_(read_process_memory().held()),
       memory_(groups.seen_by_peers(), swap_options(config, run, groups.data->rank()), [&](Tier tier) {
         const MemoryMeasure measure =
             tier == Tier::kNvme ? [](const MemoryPlan& plan) { return plan.at(Tier::kNvme).total; }

@@ -451,11 +451,10 @@ std::string Trainer::written_sample() {
 /// checkpoint and the export, which map whole files for a moment.
 void Trainer::note_memory() {
   const ProcessMemory own = read_process_memory();
-  const int64_t held = own.anonymous + own.shared_memory;
-  memory_ = report_memory(*setup_, peak_ ? peak_->held() : held);
+  memory_ = report_memory(*setup_, peak_ ? peak_->held() : own.held());
   std::array<int64_t, 3> most{};
   for (const std::string& text : session_.exchange(
-           "memory", cat(own.peak_resident, " ", held, " ", own.file_backed))) {
+           "memory", cat(own.peak_resident, " ", own.held(), " ", own.file_backed))) {
     std::istringstream figures(text);
     for (int64_t& largest : most) {
       int64_t bytes = 0;

@@ -66,4 +66,20 @@ void bind_list(Instr& instr, const LayerGraph& graph, const std::vector<Op>& lis
     if (graph.at(id).role == ValueRole::kParamGrad) add_range(instr.reads, place(id));
 }
 
+std::set<ValueId> values_read(const std::vector<Op>& list) {
+  std::set<ValueId> read;
+  for (const Op& op : list) read.insert(op.in.begin(), op.in.end());
+  return read;
+}
+
+std::set<UnitId> units_read(const ModelDescription& model, const Partition& partition, size_t layer,
+                            const std::vector<Op>& list) {
+  const std::set<ValueId> read = values_read(list);
+  const std::vector<GraphParam>& params = model.layers[layer].params;
+  std::set<UnitId> units;
+  for (size_t i = 0; i < params.size(); ++i)
+    if (read.contains(params[i].value)) units.insert(partition.places[layer][i].unit);
+  return units;
+}
+
 }  // namespace ftrun

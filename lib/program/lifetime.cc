@@ -87,26 +87,4 @@ std::vector<StorageRequest> buffer_lifetimes(const Program& program) {
   return lifetimes;
 }
 
-std::array<std::array<int64_t, kCategoryCount>, kArenaCount> arena_peaks(const Program& program) {
-  const std::vector<StorageRequest> lives = buffer_lifetimes(program);
-  const size_t moments = program.instrs.size() + 2;
-  std::array<std::array<int64_t, kCategoryCount>, kArenaCount> peaks{};
-  for (size_t a = 0; a < kArenaCount; ++a) {
-    for (size_t c = 0; c < kCategoryCount; ++c) {
-      std::vector<int64_t> change(moments + 1, 0);
-      for (size_t b = 0; b < lives.size(); ++b) {
-        const Buffer& buffer = program.buffers[b];
-        if (buffer.persistent || lives[b].first > lives[b].last) continue;
-        if (static_cast<size_t>(arena_of(buffer)) != a || static_cast<size_t>(buffer.category) != c)
-          continue;
-        change[static_cast<size_t>(lives[b].first)] += buffer.bytes;
-        change[static_cast<size_t>(lives[b].last) + 1] -= buffer.bytes;
-      }
-      int64_t now = 0;
-      for (const int64_t delta : change) peaks[a][c] = std::max(peaks[a][c], now += delta);
-    }
-  }
-  return peaks;
-}
-
 }  // namespace ftrun

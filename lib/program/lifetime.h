@@ -20,7 +20,4 @@ std::vector<LaneClock> known_done(const Program& program);
 /// done, so its buffers live all that time.
 std::vector<StorageRequest> buffer_lifetimes(const Program& program);
 
-/// The most bytes that each category has in use at one moment, by arena.
-std::array<std::array<int64_t, kCategoryCount>, kArenaCount> arena_peaks(const Program& program);
-
 }  // namespace ftrun

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "base/error.h"
+#include "base/text.h"
 #include "program/lifetime.h"
 
 namespace ftrun {
@@ -79,6 +81,14 @@ void add_arenas(const std::vector<const Program*>& programs, MemoryPlan& plan) {
 }
 
 }  // namespace
+
+std::string categories_text(const std::array<int64_t, kCategoryCount>& bytes) {
+  std::vector<std::string> parts;
+  for (size_t c = 0; c < kCategoryCount; ++c)
+    if (bytes[c] > 0)
+      parts.push_back(cat(category_name(static_cast<Category>(c)), " ", human_bytes(bytes[c])));
+  return join(parts, ", ");
+}
 
 MemoryPlan memory_plan(const std::vector<const Program*>& programs) {
   MemoryPlan plan;

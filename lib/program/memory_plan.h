@@ -32,6 +32,9 @@ struct TierPlan {
   }
 };
 
+/// "activations 1.43 GiB, buckets 229.50 MiB": those of which there are any.
+std::string categories_text(const std::array<int64_t, kCategoryCount>& bytes);
+
 /// What one rank allocates for its programs.
 struct MemoryPlan {
   std::array<TierPlan, kTiers.size()> tiers;

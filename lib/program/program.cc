@@ -160,21 +160,4 @@ uint64_t program_hash(const Program& program) {
   return xxh3(text.data(), text.size());
 }
 
-MemoryAccount memory_account(const Program& program, Tier tier) {
-  MemoryAccount account;
-  for (const Buffer& buffer : program.buffers) {
-    if (!buffer.persistent || buffer.tier != tier) continue;
-    account.by_category[static_cast<size_t>(buffer.category)] += buffer.bytes;
-    account.total += buffer.bytes;
-  }
-  const auto peaks = arena_peaks(program);
-  for (size_t a = 0; a < kArenaCount; ++a) {
-    const auto arena = static_cast<Arena>(a);
-    if ((arena == Arena::kHost) != (tier == Tier::kHost) || tier == Tier::kNvme) continue;
-    account.total += program.arena(arena);
-    for (size_t c = 0; c < kCategoryCount; ++c) account.by_category[c] += peaks[a][c];
-  }
-  return account;
-}
-
 }  // namespace ftrun

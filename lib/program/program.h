@@ -163,16 +163,4 @@ std::string program_text(const Program& program);
 /// what those carry. Ranks compare it before the first one.
 uint64_t program_hash(const Program& program);
 
-/// Bytes of one tier by category: persistent buffers, and what each category had in the arenas at
-/// its own fullest moment.
-struct MemoryAccount {
-  std::array<int64_t, kCategoryCount> by_category{};
-  /// What is allocated: persistent buffers plus arenas. Less than the sum over categories where
-  /// their fullest moments differ.
-  int64_t total = 0;
-
-  int64_t at(Category category) const { return by_category[static_cast<size_t>(category)]; }
-};
-MemoryAccount memory_account(const Program& program, Tier tier);
-
 }  // namespace ftrun

@@ -51,6 +51,12 @@ inline int group_size(CommGroup group, const StateOptions& state) {
   return group == CommGroup::kNode ? state.node : state.shard.count * state.replicas;
 }
 
+/// How units are cut over the shard group: nothing at stage 0, and small ones only below stage 3.
+inline Sharding cut_states(const Partition& partition, const StateOptions& state) {
+  if (state.stage == 0) return Sharding(partition);
+  return Sharding(partition, state.shard, state.stage < 3);
+}
+
 /// A range of memory that holds elements [begin, end) of a unit's state of one kind.
 struct StatePiece {
   /// "param" (what the optimizer updates), "exp_avg", ...; "working": a copy of the parameters in

@@ -18,12 +18,6 @@ std::string optimizer_buffer_name(int32_t state) {
 
 namespace {
 
-std::set<ValueId> values_read(const std::vector<Op>& list) {
-  std::set<ValueId> read;
-  for (const Op& op : list) read.insert(op.in.begin(), op.in.end());
-  return read;
-}
-
 /// Emits the plain program of a step; storage plans of a graph are made once and used by every
 /// layer that shares it.
 class StepBuilder {
@@ -97,8 +91,6 @@ class StepBuilder {
   /// Makes the parameters that `list` reads readable and places them.
   void bring_parameters(size_t layer, int32_t micro_batch, const std::vector<Op>& list,
                         ValuePlaces& places);
-  /// Units whose parameters a list of a layer reads.
-  std::set<UnitId> units_read(size_t layer, const std::vector<Op>& list) const;
   void place_gradients(size_t layer, int32_t micro_batch, const std::vector<Op>& list,
                        ValuePlaces& places);
   void place_scratch(const LayerGraph& graph, const ScratchPlan& plan, const std::string& name,
@@ -128,7 +120,7 @@ void StepBuilder::begin(std::vector<BufferId> cleared) {
 }
 
 void StepBuilder::reduce_loss(BufferId loss) {
-  if (options_.state.shard.count * options_.state.replicas == 1) return;
+  if (group_size(CommGroup::kData, options_.state) == 1) return;
   Instr& instr = emit(InstrKind::kAllReduce);
   instr.lane = Lane::kCommunication;
   instr.group = CommGroup::kData;
@@ -184,14 +176,6 @@ void StepBuilder::place_outputs(const LayerGraph& graph, Flow& flow, size_t laye
     }
     places[id] = {to, 0, value.bytes()};
   }
-}
-
-std::set<UnitId> StepBuilder::units_read(size_t l, const std::vector<Op>& list) const {
-  const std::set<ValueId> read = values_read(list);
-  std::set<UnitId> units;
-  for (size_t i = 0; i < model_.layers[l].params.size(); ++i)
-    if (read.contains(model_.layers[l].params[i].value)) units.insert(partition_.places[l][i].unit);
-  return units;
 }
 
 void StepBuilder::bring_parameters(size_t l, int32_t micro_batch, const std::vector<Op>& list,
@@ -279,7 +263,7 @@ void StepBuilder::forward(Flow& flow, BufferId result, bool keep) {
     const bool accumulate =
         keep && layer.kind == LayerKind::kHead && m > 0 && store_.lists_accumulate();
     run_list(InstrKind::kForward, l, m, graph.forward, places, accumulate);
-    store_.release(l + 1 < layers ? units_read(l + 1, graph_of(l + 1).forward)
+    store_.release(l + 1 < layers ? units_read(model_, partition_, l + 1, graph_of(l + 1).forward)
                                   : std::set<UnitId>());
     if (keep && options_.offload_activations && l > 0 && l + 1 < layers) send_to_host(flow, l - 1);
   }
@@ -330,7 +314,8 @@ void StepBuilder::backward(Flow& flow, bool last) {
     place_scratch(graph, backward_[g], cat("scratch.b", l, ".", m), places);
     if (flow.saved[l] >= 0) place_planned(graph, saved_[g], flow.saved[l], places);
     run_list(InstrKind::kBackward, l, m, graph.backward, places, accumulates(layer, m));
-    store_.release(l > 0 ? units_read(l - 1, graph_of(l - 1).backward) : std::set<UnitId>());
+    store_.release(l > 0 ? units_read(model_, partition_, l - 1, graph_of(l - 1).backward)
+                         : std::set<UnitId>());
     // In the order in which gradients lie, so that buckets are one range.
     const std::vector<UnitId> units = partition_.units_of(static_cast<int>(l));
     for (auto unit = units.rbegin(); unit != units.rend(); ++unit)

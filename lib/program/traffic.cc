@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "program/layer_instr.h"
 
 namespace ftrun {
 namespace {
@@ -72,8 +73,7 @@ class Formula {
         partition_(partition),
         options_(options),
         state_(options.state),
-        cut_(state_.stage == 0 ? Sharding(partition)
-                               : Sharding(partition, state_.shard, state_.stage < 3)),
+        cut_(cut_states(partition, state_)),
         gradient_bytes_(dtype_bytes(state_.communication)),
         parameter_bytes_(dtype_bytes(model.dtypes.compute)),
         traffic_(program_traffic(program, state_)) {
@@ -124,7 +124,7 @@ class Formula {
     const size_t layers = model.layers.size();
     std::set<UnitId> before;
     const auto read_by = [&](size_t layer, const std::vector<Op>& list) {
-      std::set<UnitId> units = units_read(model, layer, list);
+      std::set<UnitId> units = units_read(model, partition_, layer, list);
       for (const UnitId unit : units)
         if (!before.contains(unit)) ++readers_[unit];
       before = std::move(units);
@@ -132,17 +132,6 @@ class Formula {
     for (size_t l = 0; l < layers; ++l) read_by(l, model.graph_of(model.layers[l]).forward);
     before.clear();
     for (size_t l = layers; l-- > 0;) read_by(l, model.graph_of(model.layers[l]).backward);
-  }
-
-  std::set<UnitId> units_read(const ModelDescription& model, size_t l,
-                              const std::vector<Op>& list) const {
-    std::set<ValueId> read;
-    for (const Op& op : list) read.insert(op.in.begin(), op.in.end());
-    std::set<UnitId> units;
-    for (size_t i = 0; i < model.layers[l].params.size(); ++i)
-      if (read.contains(model.layers[l].params[i].value))
-        units.insert(partition_.places[l][i].unit);
-    return units;
   }
 
   bool stays_whole(UnitId unit, const Known& known) const {

@@ -12,11 +12,6 @@
 namespace ftrun {
 namespace {
 
-Sharding cut_states(const Partition& partition, const StateOptions& options) {
-  if (options.stage == 0) return Sharding(partition);
-  return Sharding(partition, options.shard, options.stage < 3);
-}
-
 /// Gradients of a micro-batch are made apart and then added to the sum, wherever that lies: where
 /// the optimizer is must not change how they are added. With one micro-batch there is no sum, and
 /// one rank may keep them where they are made.

@@ -80,7 +80,7 @@ class UnitStore {
     return homes[static_cast<size_t>(id)];
   }
   Tier tier_of(const Range& range) const { return program_.at(range.buffer).tier; }
-  int ranks() const { return options_.shard.count * options_.replicas; }
+  int ranks() const { return group_size(CommGroup::kData, options_); }
   bool gathers(UnitId id) const;
   bool has_master(UnitId id) const;
   Tier optimizer_tier(UnitId id) const { return optimizer_tiers_[static_cast<size_t>(id)]; }

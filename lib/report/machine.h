@@ -26,6 +26,9 @@ struct ProcessMemory {
   int64_t anonymous = 0;      // RssAnon
   int64_t shared_memory = 0;  // RssShmem
   int64_t file_backed = 0;    // RssFile
+
+  /// What this process alone keeps from being free.
+  int64_t held() const { return anonymous + shared_memory; }
 };
 
 /// Processor time of this process, and when it began.

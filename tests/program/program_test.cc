@@ -1,3 +1,4 @@
+#include "program/memory_plan.h"
 #include "program/program.h"
 
 #include <functional>
@@ -136,21 +137,21 @@ TEST_CASE("the memory account of the device is its persistent buffers and its ar
     const Built built = build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
     const Program program =
         built.step({.micro_batches = 1 + round % 3, .state = states(round % 3)});
-    const MemoryAccount account = memory_account(program, Tier::kDevice);
+    const TierPlan account = memory_plan({&program}).at(Tier::kDevice);
     const int64_t flat = flat_layout(built.partition, FlatOrder::kForward).total * 4;
     const int64_t numbers =
         kLossSlots * 8 + 2 * 8 * static_cast<int64_t>(built.partition.units.size());
-    REQUIRE(account.at(Category::kParameters) == flat);
-    REQUIRE(account.at(Category::kGradients) == flat);
-    REQUIRE(account.at(Category::kOptimizer) == flat * (round % 3));
-    REQUIRE(account.at(Category::kBuckets) == 0);
-    REQUIRE(account.at(Category::kStaging) == 0);
-    REQUIRE(account.at(Category::kBuffers) == numbers);
+    REQUIRE(account.of(Category::kParameters) == flat);
+    REQUIRE(account.of(Category::kGradients) == flat);
+    REQUIRE(account.of(Category::kOptimizer) == flat * (round % 3));
+    REQUIRE(account.of(Category::kBuckets) == 0);
+    REQUIRE(account.of(Category::kStaging) == 0);
+    REQUIRE(account.of(Category::kBuffers) == numbers);
     // Everything in the arena is an activation here, and nearly nothing is lost between them.
-    REQUIRE(account.at(Category::kActivations) <= program.arena(Arena::kDevice));
+    REQUIRE(account.of(Category::kActivations) <= program.arena(Arena::kDevice));
     REQUIRE(account.total == flat * (2 + round % 3) + numbers + program.arena(Arena::kDevice));
-    REQUIRE(memory_account(program, Tier::kHost).total == 0);
-    REQUIRE(memory_account(program, Tier::kNvme).total == 0);
+    REQUIRE(memory_plan({&program}).at(Tier::kHost).total == 0);
+    REQUIRE(memory_plan({&program}).at(Tier::kNvme).total == 0);
   }
 }
 

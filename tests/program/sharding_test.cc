@@ -4,6 +4,7 @@
 
 #include "choices.h"
 #include "partition/layout.h"
+#include "program/memory_plan.h"
 #include "program/traffic.h"
 
 #include <catch2/catch.hpp>
@@ -360,7 +361,7 @@ TEST_CASE("knobs of speed leave the order of computation and its sums alone") {
 }
 
 int64_t device_peak(const Program& program, Category category) {
-  return memory_account(program, Tier::kDevice).at(category);
+  return memory_plan({&program}).at(Tier::kDevice).of(category);
 }
 
 TEST_CASE("whole gradients of ZeRO-2 live until their reduction, two buckets at a time") {
@@ -413,7 +414,7 @@ TEST_CASE("an update in another tier stages two stretches, however large the sta
         options.state.communication = DType::kBF16;
         options.state.update_elements = kUnitBlock;
         const Program program = built.step(options);
-        return memory_account(program, Tier::kHost).at(Category::kStaging);
+        return memory_plan({&program}).at(Tier::kHost).of(Category::kStaging);
       };
       INFO(tier_name(tier) << ", stage " << stage);
       // Gradient and new parameters of 2 bytes; weights and two moments of 4 from the disk.
