@@ -166,25 +166,33 @@ def compare_plain(args):
           lambda scratch: run_ftrun(args, CASES["ddp"], scratch))
 
 
+def repeated(args, name, once):
+    """Results of once(i) -> (result, foreign) until --pairs of them were quiet, at most twice as many in all: the quiet
+    ones where there are five, else all of them, which are no result but an indication."""
+    found = []
+    while sum(foreign <= QUIET_CORES for _, foreign in found) < args.pairs and len(found) < 2 * args.pairs:
+        found.append(once(len(found)))
+    quiet = [result for result, foreign in found if foreign <= QUIET_CORES]
+    print(f"{name}: {len(quiet)} of {len(found)} pairs quiet" + ("" if len(quiet) >= 5 else ": not measurable here"))
+    return quiet if len(quiet) >= 5 else [result for result, _ in found]
+
+
 def pairs(args, name, ours, theirs):
     """Runs both by turns, beginning with the one and then the other, and reports their ratios."""
-    found = []
-    for i in range(args.pairs):
+    def once(i):
         results = {run: run(args.scratch) for run in ((theirs, ours) if i % 2 == 0 else (ours, theirs))}
-        found.append((results[ours], results[theirs]))
+        pair = (results[ours], results[theirs])
         print(f"{name}, pair {i}: " + ", ".join(
             f"{who} {r['tokens_per_s']:.1f} tok/s {r['memory']:.0f} MiB ready {r['ready_s']:.1f} s (foreign {r['foreign']:.2f})"
-            for who, r in zip(("ftrun", "peer"), found[-1])), flush=True)
-    report(name, found)
+            for who, r in zip(("ftrun", "peer"), pair)), flush=True)
+        return pair, max(r["foreign"] for r in pair)
+    report(repeated(args, name, once))
 
 
-def report(name, found):
-    quiet = [p for p in found if max(p[0]["foreign"], p[1]["foreign"]) <= QUIET_CORES]
-    print(f"{name}: {len(quiet)} of {len(found)} pairs quiet" + ("" if len(quiet) >= 5 else ": not measurable here"))
-    # Fewer than five quiet pairs are no result; what all pairs say is shown as an indication.
+def report(found):
     for key, label in (("tokens_per_s", "tokens/s, ftrun ÷ peer"), ("memory", "peak resident memory, ftrun ÷ peer"),
                        ("ready_s", "start to first forward, ftrun ÷ peer")):
-        ratios = sorted(p[0][key] / p[1][key] for p in (quiet if len(quiet) >= 5 else found))
+        ratios = sorted(p[0][key] / p[1][key] for p in found)
         print(f"  {label}: min {ratios[0]:.3f}  median {statistics.median(ratios):.3f}  max {ratios[-1]:.3f}")
     worst("loss", found[0][0]["loss"], found[0][1]["loss"], 1e-5)
     worst("gradient norm", found[0][0]["grad_norm"], found[0][1]["grad_norm"], 2e-4)
@@ -195,18 +203,17 @@ def disk(args):
     little else is in a step; what else there is is that of the same step with the optimizer in memory."""
     common = ["data.sequence_length=32", "zero_optimization.stage=1", "wall_clock_breakdown=true"]
     on_disk = f"zero_optimization.offload_optimizer={DISK}"
-    found = []
-    for i in range(args.pairs):
+
+    def once(i):
         memory, file = (run_ftrun(args, dict(ranks=1, mb=1, settings=settings), args.scratch) for settings in (common, [*common, on_disk]))
         other = memory["seconds"] - memory["kinds"]["update"]
         update, transfer = file["kinds"]["update"], file["kinds"]["copy"]
         phase = file["seconds"] - other
-        found.append((phase / max(update, transfer), max(memory["foreign"], file["foreign"])))
-        print(f"disk pair {i}: update with transfers {phase:.2f} s, updates {update:.2f} s, transfers {transfer:.2f} s, ratio {found[-1][0]:.2f}, "
-              f"foreign {found[-1][1]:.2f}", flush=True)
-    quiet = [ratio for ratio, foreign in found if foreign <= QUIET_CORES]
-    print(f"disk: {len(quiet)} of {len(found)} pairs quiet" + ("" if len(quiet) >= 5 else ": not measurable here") +
-          f"; median ratio {statistics.median(ratio for ratio, _ in found):.2f}")
+        ratio, foreign = phase / max(update, transfer), max(memory["foreign"], file["foreign"])
+        print(f"disk pair {i}: update with transfers {phase:.2f} s, updates {update:.2f} s, transfers {transfer:.2f} s, ratio {ratio:.2f}, "
+              f"foreign {foreign:.2f}", flush=True)
+        return ratio, foreign
+    print(f"disk: median ratio {statistics.median(repeated(args, 'disk', once)):.2f}")
 
 
 def ways(args):
@@ -217,30 +224,29 @@ def ways(args):
         foreign = max(run["foreign"] for run in rounds[-1].values())
         print(f"round {i}: foreign {foreign:.2f}; " + ", ".join(f"{name} {run['tokens_per_s']:.0f} tok/s" for name, run in rounds[-1].items()),
               flush=True)
-    quiet = [r for r in rounds if max(run["foreign"] for run in r.values()) <= QUIET_CORES]
-    print(f"{len(quiet)} of {len(rounds)} rounds quiet" + ("" if len(quiet) >= 5 else ": speeds are not measurable here"))
     base = next(iter(WAYS))
-    print("| | parameters | gradients | optimizer | activations | peak of a rank | tokens/s |\n|---|---|---|---|---|---|---|")
+    print("| | parameters | gradients | optimizer | activations | peak of a rank | tokens/s | quiet rounds |\n|---|---|---|---|---|---|---|---|")
     for name in WAYS:
         kept = rounds[-1][name]["categories"]
         cells = [f"{kept.get(category, 0) / 2**20:.0f}" for category in ("parameters", "gradients", "optimizer", "activations")]
         peak = statistics.median(r[name]["memory"] for r in rounds)
-        speed = statistics.median(r[name]["tokens_per_s"] / r[base]["tokens_per_s"] for r in (quiet if len(quiet) >= 5 else rounds))
-        print(f"| {name} | " + " | ".join(cells) + f" | {peak:.0f} | {speed:.2f} |", flush=True)
+        quiet = [r for r in rounds if max(r[name]["foreign"], r[base]["foreign"]) <= QUIET_CORES]
+        speed = statistics.median(r[name]["tokens_per_s"] / r[base]["tokens_per_s"] for r in quiet or rounds)
+        print(f"| {name} | " + " | ".join(cells) + f" | {peak:.0f} | {speed:.2f} | {len(quiet)} of {len(rounds)} |", flush=True)
 
 
 BOUND = """
 import json, sys, time, torch
 torch.set_num_threads(int(sys.argv[1]))
 D, QKV, F, V, T, L = 576, 960, 1536, 49152, int(sys.argv[2]), 30
-def best(m, k, n, repeats=5):
-    a, b, c = torch.randn(m, k), torch.randn(k, n), torch.empty(m, n)
-    times = []
+def best(a, b, repeats=5):
+    c, times = torch.empty(a.shape[0], b.shape[1]), []
     for _ in range(repeats):
         start = time.perf_counter(); torch.mm(a, b, out=c); times.append(time.perf_counter() - start)
     return min(times)
-def layer(i, o):  # forward, input gradient, weight gradient
-    return best(T, i, o) + best(T, o, i) + best(o, T, i)
+def layer(i, o):  # forward, input gradient, weight gradient, of weights as a model has them
+    x, w, dy = torch.randn(T, i), torch.randn(o, i), torch.randn(T, o)
+    return best(x, w.t()) + best(dy, w) + best(dy.t(), x)
 seconds = L * (layer(D, D) + 2 * layer(D, 192) + layer(D, D) + 2 * layer(D, F) + layer(F, D)) + layer(D, V)
 print(json.dumps({"seconds": seconds}))
 """
@@ -248,18 +254,15 @@ print(json.dumps({"seconds": seconds}))
 
 def bound(args):
     """tokens/s beside what the step's matrix products alone would allow, in the same run."""
-    case = CASES["single"]
-    ratios = []
-    for i in range(args.pairs):
+    def once(i):
         out, foreign = measured([sys.executable, "-c", BOUND, "2", "512"], {"OMP_NUM_THREADS": "2"})
         limit = 512 / json.loads(out)["seconds"]
-        ours = run_ftrun(args, case, args.scratch)
-        ratios.append((ours["tokens_per_s"] / limit, max(foreign, ours["foreign"])))
-        print(f"bound pair {i}: ftrun {ours['tokens_per_s']:.1f} tok/s, products alone {limit:.1f}, "
-              f"ratio {ratios[-1][0]:.3f}, foreign {ratios[-1][1]:.2f}", flush=True)
-    quiet = [r for r, f in ratios if f <= QUIET_CORES]
-    print(f"bound: {len(quiet)} of {len(ratios)} pairs quiet" + ("" if len(quiet) >= 5 else ": not measurable here") +
-          f"; median ratio {statistics.median(r for r, _ in ratios):.3f}")
+        ours = run_ftrun(args, CASES["single"], args.scratch)
+        ratio, foreign = ours["tokens_per_s"] / limit, max(foreign, ours["foreign"])
+        print(f"bound pair {i}: ftrun {ours['tokens_per_s']:.1f} tok/s, products alone {limit:.1f}, ratio {ratio:.3f}, foreign {foreign:.2f}",
+              flush=True)
+        return ratio, foreign
+    print(f"bound: median ratio {statistics.median(repeated(args, 'bound', once)):.3f}")
 
 
 def main():

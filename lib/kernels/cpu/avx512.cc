@@ -8,8 +8,8 @@
 namespace ftrun::avx512 {
 namespace {
 constexpr int kVectorBytes = 64;
-constexpr int kTileRows = 8;
-constexpr int kTileVectors = 2;
+constexpr int kTileRows = 6;
+constexpr int kTileVectors = 4;
 // Each file uses what the ones before it define.
 #include "kernels/cpu/simd.inc"
 
