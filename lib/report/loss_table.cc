@@ -67,13 +67,16 @@ std::string loss_table(const std::vector<StepMetrics>& metrics, int rows) {
   const std::set<size_t> chosen = chosen_rows(metrics, static_cast<size_t>(std::max(rows, 2)));
   std::vector<std::vector<std::string>> cells;
   Since since;
+  bool means = false;
   for (size_t i = 0; i < metrics.size(); ++i) {
     since.add(metrics[i]);
     if (!chosen.contains(i)) continue;
     cells.push_back(row_of(metrics[i], since));
+    means = means || since.steps > 1;
     since = {};
   }
-  return format_table({"step", "training loss", "validation loss", "tokens/s"}, cells);
+  return format_table({"step", "training loss", "validation loss", "tokens/s"}, cells) +
+         (means ? "(training loss and tokens/s: of all steps since the row above)\n" : "");
 }
 
 }  // namespace ftrun

@@ -58,6 +58,7 @@ WAYS = {
                                                  f"zero_optimization.offload_param={DISK}"],
 }
 QUIET_CORES = 0.05
+SETTLE_SECONDS = 3  # the system takes a while to clear up behind gigabytes of the process before
 
 
 def busy_seconds():
@@ -72,6 +73,7 @@ def own_seconds():
 
 def measured(command, env=None):
     """Runs a command; its output and the cores that other processes kept busy meanwhile."""
+    time.sleep(SETTLE_SECONDS)
     busy, own, start = busy_seconds(), own_seconds(), time.time()
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(env or {})})
     wall = time.time() - start
@@ -156,7 +158,7 @@ def worst(name, ours, theirs, limit):
 
 def compare(args, name):
     for peer in CASES[name]["peers"]:
-        if peer_is_there(args, peer):
+        if args.peer in peer and peer_is_there(args, peer):
             pairs(args, f"{name} against {peer}", lambda scratch: run_ftrun(args, CASES[name], scratch),
                   lambda scratch: run_peer(args, CASES[name], peer))
 
@@ -276,6 +278,8 @@ def main():
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4, help="at least 2: the first is not timed")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one more setting of ftrun's config")
+    parser.add_argument("--isa", choices=["avx2"], help="hold ftrun, LibTorch and MKL to processors without AVX-512")
+    parser.add_argument("--peer", default="", metavar="WORD", help="only the peers whose command line has this in it")
     parser.add_argument("--peer-python", default=sys.executable, help="interpreter of the peers' environment")
     parser.add_argument("--bucket", type=float, default=5e6, help="reduce_bucket_size, elements")
     parser.add_argument("--model", default=ROOT / "models/smollm2-135m")
@@ -284,6 +288,8 @@ def main():
     args = parser.parse_args()
     if args.steps < 2 or not (args.bound or args.plain or args.disk or args.ways or args.peers):
         parser.error("give --peers, --bound, --plain, --disk or --ways, and at least 2 steps")
+    if args.isa:
+        os.environ.update({"ATEN_CPU_CAPABILITY": args.isa, "MKL_ENABLE_INSTRUCTIONS": args.isa.upper()})
     with tempfile.TemporaryDirectory() as args.scratch:
         if args.bound:
             bound(args)

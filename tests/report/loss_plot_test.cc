@@ -135,7 +135,8 @@ TEST_CASE("the table averages between its rows and keeps first and last") {
           "   0              -           3.5000         -\n"
           "  20         3.0500                -      1024\n"
           "  40         3.0000                -      1024\n"
-          "  60         3.0000           2.7500      1024\n");
+          "  60         3.0000           2.7500      1024\n"
+          "(training loss and tokens/s: of all steps since the row above)\n");
 }
 
 TEST_CASE("validations choose the table's rows when there are enough") {
@@ -149,7 +150,8 @@ TEST_CASE("validations choose the table's rows when there are enough") {
           "   1         1.0000                -      1024\n"
           "   3         1.0000           5.0000      1024\n"
           "   7         1.0000              nan      1024\n"
-          "  10         1.0000                -      1024\n");
+          "  10         1.0000                -      1024\n"
+          "(training loss and tokens/s: of all steps since the row above)\n");
 }
 
 TEST_CASE("an empty run has an empty table") {

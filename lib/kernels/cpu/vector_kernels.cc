@@ -1,6 +1,8 @@
 #include "kernels/cpu/vector_kernels.h"
 
 #include <atomic>
+#include <cstdlib>
+#include <string_view>
 
 #include "base/error.h"
 
@@ -8,8 +10,15 @@ namespace ftrun {
 
 namespace {
 
+/// LibTorch's own variable holds its kernels, and so ours, to AVX2 on processors that have more.
+Isa wanted_isa() {
+  const Isa best = best_isa();
+  const char* const held = std::getenv("ATEN_CPU_CAPABILITY");
+  return held != nullptr && std::string_view(held) == "avx2" ? Isa::kAvx2 : best;
+}
+
 std::atomic<Isa>& chosen_isa() {
-  static std::atomic<Isa> isa{best_isa()};
+  static std::atomic<Isa> isa{wanted_isa()};
   return isa;
 }
 

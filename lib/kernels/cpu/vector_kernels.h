@@ -226,7 +226,8 @@ enum class Isa : uint8_t { kAvx2, kAvx512 };
 
 /// The widest instruction set this processor has. Error(kUnsupported) without AVX2, FMA and F16C.
 Isa best_isa();
-/// Chooses the vector code (tests and benchmarks compare both); otherwise best_isa() is used.
+/// Chooses the vector code (tests and benchmarks compare both); otherwise best_isa() is used, or AVX2
+/// where the environment has ATEN_CPU_CAPABILITY=avx2.
 void set_isa(Isa isa);
 template <class S>
 const VectorKernels<S>& vector_kernels();
