@@ -8,6 +8,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
@@ -45,6 +46,11 @@ class NcclCommunicator final : public Communicator {
   }
 
   std::string_view backend() const override { return "nccl"; }
+
+  void use_stream(void* stream) override {
+    c10::cuda::setCurrentCUDAStream(
+        c10::cuda::getStreamFromExternal(static_cast<cudaStream_t>(stream), device_.index()));
+  }
 
   void shutdown() override {
     barrier({"shutdown"});

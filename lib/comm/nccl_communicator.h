@@ -8,13 +8,9 @@
 namespace ftrun {
 
 /// Collectives among GPUs. Buffers are memory of `device`; a collective runs behind the work that
-/// the current stream holds when it is issued, and wait() makes the current stream wait for it (the
-/// host goes on). Error(kUnsupported) in a build without CUDA.
+/// the current stream (Communicator::use_stream) holds when it is issued, and wait() makes the current
+/// stream wait for it (the host goes on). Error(kUnsupported) in a build without CUDA.
 std::unique_ptr<Communicator> make_nccl_communicator(Communicator::Setup setup,
                                                      Rendezvous& rendezvous, int device);
-
-/// Makes `stream` (a cudaStream_t) the current stream of the calling thread: the one that collectives
-/// on GPUs run behind, and that their wait() lets wait.
-void set_nccl_stream(int device, void* stream);
 
 }  // namespace ftrun

@@ -19,35 +19,23 @@ std::string module_path() {
   return (std::filesystem::exists(beside) ? beside : folder.parent_path() / "lib" / "libftrun_nccl.so").string();
 }
 
-struct Module {
-  NcclMakeEntry make;
-  NcclStreamEntry set_stream;
-};
-
-Module load_module() {
+NcclMakeEntry load_module() {
   const std::string path = module_path();
   void* const module = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (module == nullptr)
     throw Error(ExitCode::kEnvironment, cat("NCCL cannot be loaded: ", ::dlerror()),
                 "build ftrun anew on this machine; it needs CUDA 13 with NCCL 2 and the pinned torch wheel");
-  const Module entries{reinterpret_cast<NcclMakeEntry>(::dlsym(module, kNcclMakeEntry)),
-                       reinterpret_cast<NcclStreamEntry>(::dlsym(module, kNcclStreamEntry))};
-  if (entries.make == nullptr || entries.set_stream == nullptr)
+  const auto make = reinterpret_cast<NcclMakeEntry>(::dlsym(module, kNcclMakeEntry));
+  if (make == nullptr)
     throw Error(ExitCode::kEnvironment, cat(path, " is not this version's NCCL library"), "build ftrun anew");
-  return entries;
-}
-
-const Module& module() {
-  static const Module loaded = load_module();
-  return loaded;
+  return make;
 }
 
 }  // namespace
 
 std::unique_ptr<Communicator> make_nccl_communicator(Communicator::Setup setup, Rendezvous& rendezvous, int device) {
-  return std::unique_ptr<Communicator>(module().make(&setup, &rendezvous, device));
+  static const NcclMakeEntry make = load_module();
+  return std::unique_ptr<Communicator>(make(&setup, &rendezvous, device));
 }
-
-void set_nccl_stream(int device, void* stream) { module().set_stream(device, stream); }
 
 }  // namespace ftrun

@@ -9,6 +9,4 @@ std::unique_ptr<Communicator> make_nccl_communicator(Communicator::Setup setup, 
               "build with -DFTRUN_CUDA=ON on a machine with a CUDA toolkit, or train on the host");
 }
 
-void set_nccl_stream(int, void*) { bug("no NCCL group was ever made"); }
-
 }  // namespace ftrun

@@ -24,6 +24,8 @@ bool uses_two_disks(const ZeroConfig& zero) {
          plain_path(parameters.nvme_path) != plain_path(optimizer.nvme_path);
 }
 
+bool on_gpu(const Config& config) { return config.device == DeviceKind::kCuda; }
+
 /// A feature whose keys are read and checked, and which cannot run yet. Deleting a row switches
 /// the feature on.
 struct Gap {
@@ -38,8 +40,15 @@ auto text(const char* feature) {
 
 const Gap kGaps[] = {
     // Devices and tiers.
-    {"device", text("training on a GPU"),
-     [](const Config& c) { return c.device == DeviceKind::kCuda; }},
+    {"fp16.enabled", text("fp16 on a GPU"), [](const Config& c) { return on_gpu(c) && c.fp16.enabled; }},
+    {"communication_data_type", text("gradients sent in fp16 from a GPU"),
+     [](const Config& c) {
+       return on_gpu(c) && !c.fp16.enabled && communication_dtype(c) == ConfigDtype::kFp16;
+     }},
+    {"bf16.bf16_master_weights_and_grads", text("master weights in bf16 on a GPU"),
+     [](const Config& c) { return on_gpu(c) && c.bf16.enabled && c.bf16.bf16_master_weights_and_grads; }},
+    {"bf16.bf16_optimizer_states", text("optimizer states in bf16 on a GPU"),
+     [](const Config& c) { return on_gpu(c) && c.bf16.enabled && c.bf16.bf16_optimizer_states; }},
     {"zero_optimization.offload_param.nvme_path", text("parameters and optimizer state on two disks"),
      [](const Config& c) { return uses_two_disks(c.zero); }},
     // Other parallelism, optimizers, files.

@@ -222,6 +222,9 @@ void check_backend(Resolving& r) {
   if (r.config.comm.backend == BackendChoice::kNccl && r.config.device != DeviceKind::kCuda)
     r.error("comm.backend", "comm.backend nccl is for GPUs, and the ranks compute on processors",
             "remove it: auto takes shared memory within a machine and gloo between machines");
+  if (r.config.comm.backend == BackendChoice::kGloo && r.config.device == DeviceKind::kCuda)
+    r.error("comm.backend", "comm.backend gloo moves main memory, and the ranks compute on GPUs",
+            "remove it: auto takes nccl between GPUs");
 }
 
 void check_log_level(Resolving& r) {

@@ -45,4 +45,12 @@ std::string breakdown_text(const std::array<double, kInstrKinds>& seconds) {
   return text;
 }
 
+std::string overlap_text(const DeviceTimes& times) {
+  std::array<char, 32> percent{};
+  std::snprintf(percent.data(), percent.size(), "%.0f",
+                times.copies > 0 ? 100 * times.hidden_copies / times.copies : 0.0);
+  return cat("copies between device and host: ", milliseconds(times.copies), " ms, ", percent.data(),
+             " % of it beside computation");
+}
+
 }  // namespace ftrun

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 
 #include "base/error.h"
 
@@ -15,6 +14,7 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
       model_(model),
       memory_(memory),
       groups_(groups),
+      device_(make_lane_device(program, memory)),
       lanes_(
           program, [this](const Instr& instr) { run_timed(instr); },
           [this] {
@@ -22,7 +22,8 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
           }) {
   plan_disk();
   for (const Instr& instr : program.instrs) {
-    if (instr.kind == InstrKind::kBegin) loss_ = address<double>(instr.writes[0]);
+    if (instr.kind == InstrKind::kBegin) loss_ = stretch(instr.writes[0]);
+    if (instr.kind == InstrKind::kGradientNorm) plan_norm(instr);
     if (instr.graph < 0) continue;
     std::vector<void*> storage(model.graphs[static_cast<size_t>(instr.graph)].values.size(),
                                nullptr);
@@ -32,19 +33,41 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
   }
 }
 
+Stretch Executor::stretch(const Range& range) const {
+  return {address<std::byte>(range), dtype(range), element_count(program_, range),
+          program_.at(range.buffer).tier};
+}
+
+void Executor::plan_norm(const Instr& instr) {
+  require(norm_parts_.empty(), "a step has one gradient norm");
+  for (const Range& part : instr.reads) norm_parts_.push_back(stretch(part));
+  for (const Range& sum : instr.writes) norm_sums_.push_back(address<double>(sum));
+}
+
 void Executor::run(StepRun& step) {
   step_ = &step;
   step.finite = true;
+  loss_taken_ = false;
   for (auto& lane : seconds_) lane.fill(0);
   drop_disk_requests();
+  device_->begin_run(step.scalars);
   lanes_.run_once();
-  step.exposed_communication_seconds = lanes_.waited_seconds();
-  if (loss_ != nullptr) {
-    step.loss_sum = loss_[0];
-    step.counted_tokens = loss_[1];
-    step.stop_votes = loss_[2];
+  times_ = device_->times();
+  step.exposed_communication_seconds = device_->runs_behind() ? 0 : lanes_.waited_seconds();
+  if (times_) step.exposed_communication_seconds = times_->exposed_communication;
+  if (loss_ && !loss_taken_) {
+    device_->drain();
+    take_loss(device_->fetch(Lane::kCompute, *loss_, {})[0]);
   }
   step_ = nullptr;
+}
+
+/// Once nothing changes it any more.
+void Executor::take_loss(const double* loss) {
+  loss_taken_ = true;
+  step_->loss_sum = loss[0];
+  step_->counted_tokens = loss[1];
+  step_->stop_votes = loss[2];
 }
 
 std::string Executor::find_nonfinite(StepRun& step) {
@@ -56,6 +79,7 @@ std::string Executor::find_nonfinite(StepRun& step) {
 }
 
 std::array<double, kInstrKinds> Executor::seconds() const {
+  if (times_) return times_->by_kind;
   std::array<double, kInstrKinds> sum{};
   for (const auto& lane : seconds_)
     for (size_t kind = 0; kind < kInstrKinds; ++kind) sum[kind] += lane[kind];
@@ -64,13 +88,14 @@ std::array<double, kInstrKinds> Executor::seconds() const {
 
 void Executor::run_timed(const Instr& instr) {
   const auto start = std::chrono::steady_clock::now();
-  run_instr(instr);
+  device_->enter(instr);
+  if (!instr.if_finite || step_->finite) run_instr(instr);
+  device_->leave(instr);
   seconds_[static_cast<size_t>(instr.lane)][static_cast<size_t>(instr.kind)] +=
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 void Executor::run_instr(const Instr& instr) {
-  if (instr.if_finite && !step_->finite) return;
   switch (instr.kind) {
     case InstrKind::kLoadBatch:
       return load_batch(instr);
@@ -100,32 +125,34 @@ void Executor::run_instr(const Instr& instr) {
 }
 
 void Executor::clear(const Instr& instr) {
-  for (const Range& range : instr.writes)
-    std::memset(address<std::byte>(range), 0, static_cast<size_t>(range.bytes));
+  for (const Range& range : instr.writes) device_->clear(instr.lane, stretch(range));
 }
 
 void Executor::begin(const Instr& instr) {
   clear(instr);
-  address<double>(instr.writes[0])[2] = step_->stop_votes;
+  device_->put(instr.lane, address<double>(instr.writes[0]) + 2, step_->stop_votes);
 }
 
 void Executor::load_batch(const Instr& instr) {
   const Batch& batch = step_->micro_batches[static_cast<size_t>(instr.micro_batch)];
   const std::vector<int32_t>* parts[] = {&batch.tokens, &batch.positions, &batch.starts,
                                          &batch.labels};
+  std::array<const void*, std::size(parts)> from;
+  std::array<Stretch, std::size(parts)> to;
   for (size_t i = 0; i < std::size(parts); ++i) {
-    const Range& to = instr.writes[i];
+    const Range& range = instr.writes[i];
     const auto bytes = static_cast<int64_t>(parts[i]->size() * sizeof(int32_t));
-    if (bytes != to.bytes) bug(cat("a batch part has ", bytes, " bytes, its buffer ", to.bytes));
-    std::memcpy(address<std::byte>(to), parts[i]->data(), static_cast<size_t>(bytes));
+    if (bytes != range.bytes) bug(cat("a batch part has ", bytes, " bytes, its buffer ", range.bytes));
+    from[i] = parts[i]->data();
+    to[i] = stretch(range);
   }
+  device_->load(instr.lane, from, to);
 }
 
 void Executor::run_list(const Instr& instr, const std::vector<Op>& list) {
   const LayerGraph& graph = model_.graphs[static_cast<size_t>(instr.graph)];
   const std::vector<void*>& storage = storage_.at(&instr);
-  const KernelContext context{instr.accumulate, &step_->scalars};
-  for (const Op& op : list) run_op(graph, op, storage, context);
+  device_->run_list(graph, list, storage, instr.accumulate);
   if (looks_for_nonfinite_) note_nonfinite(instr);
 }
 
@@ -139,11 +166,11 @@ void Executor::note_nonfinite(const Instr& instr) {
                             ? value.role == ValueRole::kOutput
                             : value.role == ValueRole::kInputGrad || value.role == ValueRole::kParamGrad;
     const bool number = value.dtype == DType::kF32 || value.dtype == DType::kBF16 || value.dtype == DType::kF16;
-    bool finite = true;
-    if (leaves && value.dtype == DType::kF64) finite = std::isfinite(*address<double>(binding.range));
-    if (leaves && number)
-      finite = std::isfinite(sum_of_squares(address<std::byte>(binding.range), value.dtype,
-                                            binding.range.bytes / dtype_bytes(value.dtype)));
+    Stretch numbers = stretch(binding.range);
+    numbers.dtype = value.dtype;
+    numbers.count = binding.range.bytes / dtype_bytes(value.dtype);
+    const bool finite = !leaves || !(number || value.dtype == DType::kF64) ||
+                        device_->is_finite(instr.lane, numbers);
     if (finite) continue;
     nonfinite_ = cat(instr_label(instr), " (", model_.layers[static_cast<size_t>(instr.layer)].name,
                      "): ", value.name, nonfinite_weights(instr));
@@ -152,18 +179,18 @@ void Executor::note_nonfinite(const Instr& instr) {
 }
 
 /// "; the weight model.norm.weight is not finite", "" when all that the list reads are.
-std::string Executor::nonfinite_weights(const Instr& instr) const {
+std::string Executor::nonfinite_weights(const Instr& instr) {
   std::string found;
   for (const GraphParam& param : model_.layers[static_cast<size_t>(instr.layer)].params)
     for (const Binding& binding : instr.bindings) {
       if (binding.value != param.value) continue;
-      const std::byte* at = address<std::byte>(binding.range);
-      const DType type = dtype(binding.range);
+      const Stretch weights = stretch(binding.range);
+      int64_t first = 0;
       for (const TensorId id : param.tensors) {
         const TensorInfo& tensor = model_.tensor(id);
-        if (!std::isfinite(sum_of_squares(at, type, tensor.numel())))
+        if (!device_->is_finite(instr.lane, weights.part(first, tensor.numel())))
           found += cat("; the weight ", tensor.name, " is not finite");
-        at += tensor.numel() * dtype_bytes(type);
+        first += tensor.numel();
       }
     }
   return found;
@@ -172,6 +199,7 @@ std::string Executor::nonfinite_weights(const Instr& instr) const {
 /// One call for each pair of ranges, all announced before the first is waited for.
 void Executor::run_collective(const Instr& instr) {
   Communicator& group = groups_.of(instr.group);
+  device_->attach(group);
   const int64_t size = dtype_bytes(instr.dtype);
   Work last;
   for (size_t i = 0; i < instr.writes.size(); ++i) {
@@ -189,15 +217,8 @@ void Executor::run_collective(const Instr& instr) {
 }
 
 void Executor::copy(const Instr& instr) {
-  const Range& from = instr.reads[0];
-  const Range& to = instr.writes[0];
   if (instr.lane == Lane::kDisk) return copy_disk(instr);
-  if (dtype(from) == dtype(to)) {
-    std::memcpy(address<std::byte>(to), address<std::byte>(from), static_cast<size_t>(to.bytes));
-    return;
-  }
-  convert(address<std::byte>(from), dtype(from), address<std::byte>(to), dtype(to),
-          element_count(program_, to));
+  device_->copy(instr.lane, stretch(instr.reads[0]), stretch(instr.writes[0]));
 }
 
 /// What the lane does next may be started with this one, as soon as what it waits for is done, if
@@ -234,7 +255,8 @@ void Executor::start_disk(size_t at) {
 /// Whether the step's decision lets it run is known when what it waits for is done: the checker has
 /// proved that it waits for the decision, and what the lane knew before it is done already.
 bool Executor::may_start_disk(InstrId id) {
-  return lanes_.ready(id) && (!program_.instr(id).if_finite || step_->finite);
+  const Instr& instr = program_.instr(id);
+  return lanes_.ready(id) && device_->is_reached(instr) && (!instr.if_finite || step_->finite);
 }
 
 /// All that stands before it on the lane is over, so no more than two are under way.
@@ -262,29 +284,25 @@ void Executor::drop_disk_requests() {
 }
 
 void Executor::accumulate(const Instr& instr) {
-  add_into(address<std::byte>(instr.writes[0]), dtype(instr.writes[0]),
-           address<std::byte>(instr.reads[0]), dtype(instr.reads[0]),
-           element_count(program_, instr.reads[0]));
+  device_->add(instr.lane, stretch(instr.reads[0]), stretch(instr.writes[0]));
 }
 
 void Executor::gradient_norm(const Instr& instr) {
-  for (size_t i = 0; i < instr.reads.size(); ++i)
-    *address<double>(instr.writes[i]) =
-        sum_of_squares(address<std::byte>(instr.reads[i]), dtype(instr.reads[i]),
-                       element_count(program_, instr.reads[i]));
+  device_->sums_of_squares(instr.lane, norm_parts_, norm_sums_);
 }
 
 /// Every rank holds the same sums and loss here, so every rank decides the same.
 void Executor::decide(const Instr& instr) {
-  const auto* sums = address<double>(instr.reads[0]);
+  const auto [sums, loss] = device_->fetch(instr.lane, stretch(instr.reads[0]), stretch(instr.reads[1]));
   double sum = 0;
   for (int64_t i = 0; i < element_count(program_, instr.reads[0]); ++i) sum += sums[i];
-  const double* loss = address<double>(instr.reads[1]);
   step_->finite = std::isfinite(sum) && std::isfinite(loss[0]);
   step_->gradient_norm = std::sqrt(sum) / step_->gradient_multiple;
   double scale = 1;
   if (step_->clip_norm > 0) scale = std::min(1.0, step_->clip_norm / (step_->gradient_norm + 1e-6));
   step_->scalars.gradient_scale = static_cast<float>(scale / step_->gradient_multiple);
+  take_loss(loss);
+  device_->scalars_changed(instr.lane);
 }
 
 FlatUpdate Executor::flat_update(const Instr& instr) const {
@@ -310,19 +328,12 @@ FlatUpdate Executor::flat_update(const Instr& instr) const {
 
 void Executor::update(const Instr& instr) {
   const FlatUpdate flat = flat_update(instr);
-  if (const auto* adam = std::get_if<AdamOptions>(&step_->optimizer)) {
-    AdamOptions options = *adam;
-    if (!instr.decay) options.weight_decay = 0;
-    adam_update(flat, options, step_->scalars);
-  } else {
-    SgdOptions options = std::get<SgdOptions>(step_->optimizer);
-    if (!instr.decay) options.weight_decay = 0;
-    sgd_update(flat, options, step_->scalars);
-  }
+  UpdateOptions options = step_->optimizer;
+  if (!instr.decay) std::visit([](auto& of) { of.weight_decay = 0; }, options);
+  device_->update(instr.lane, flat, program_.at(instr.writes[0].buffer).tier, options);
   // An fp32 copy of fp32 weights: not the optimizer kernel's business.
   if (instr.writes_copy && flat.copy == nullptr)
-    convert(flat.parameters, flat.parameter_dtype, address<std::byte>(instr.writes.back()),
-            dtype(instr.writes.back()), flat.count);
+    device_->copy(instr.lane, stretch(instr.writes[0]), stretch(instr.writes.back()));
 }
 
 }  // namespace ftrun

@@ -4,13 +4,14 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "data/loader.h"
+#include "exec/lane_device.h"
 #include "exec/lanes.h"
 #include "exec/memory.h"
 #include "exec/rank_groups.h"
@@ -31,7 +32,7 @@ struct StepRun {
   /// 0 does not clip.
   double clip_norm = 0;
   /// Weight decay in it applies to kUpdate instructions marked `decay`.
-  std::variant<AdamOptions, SgdOptions> optimizer;
+  UpdateOptions optimizer;
   /// In: this rank's vote to stop (stop_vote); out: the sum over all ranks.
   double stop_votes = 0;
 
@@ -42,7 +43,7 @@ struct StepRun {
   double gradient_norm = 0;
   /// Loss and gradients were finite on all ranks, and the update ran.
   bool finite = true;
-  /// Seconds that compute stood waiting for other ranks.
+  /// Seconds that compute stood waiting for other ranks; on a GPU only known where it is timed.
   double exposed_communication_seconds = 0;
 };
 
@@ -62,8 +63,11 @@ class Executor {
   /// mb 0: hidden". "" when nowhere. Collective.
   std::string find_nonfinite(StepRun& step);
 
-  /// Seconds the last run spent in instructions, by kind; other lanes run beside compute.
+  /// Seconds the last run spent in instructions, by kind; other lanes run beside compute. On a GPU that
+  /// is not timed, those of the threads that started them.
   std::array<double, kInstrKinds> seconds() const;
+  /// Of a GPU that is timed (GpuOptions::timed): what its last run took there.
+  const std::optional<DeviceTimes>& device_times() const { return times_; }
 
  private:
   void run_timed(const Instr& instr);
@@ -73,7 +77,7 @@ class Executor {
   void load_batch(const Instr& instr);
   void run_list(const Instr& instr, const std::vector<Op>& list);
   void note_nonfinite(const Instr& instr);
-  std::string nonfinite_weights(const Instr& instr) const;
+  std::string nonfinite_weights(const Instr& instr);
   void run_collective(const Instr& instr);
   void copy(const Instr& instr);
   void plan_disk();
@@ -86,7 +90,10 @@ class Executor {
   void decide(const Instr& instr);
   void update(const Instr& instr);
   FlatUpdate flat_update(const Instr& instr) const;
+  void plan_norm(const Instr& instr);
+  void take_loss(const double* loss);
   DType dtype(const Range& range) const { return program_.at(range.buffer).dtype; }
+  Stretch stretch(const Range& range) const;
   template <typename T>
   T* address(const Range& range) const {
     return reinterpret_cast<T*>(memory_.at(program_, range));
@@ -96,10 +103,16 @@ class Executor {
   const ModelDescription& model_;
   const RankMemory& memory_;
   const RankGroups groups_;
+  std::unique_ptr<LaneDevice> device_;
   /// Addresses of a list's values, by instruction.
   std::map<const Instr*, std::vector<void*>> storage_;
-  const double* loss_ = nullptr;
+  /// What the gradient norm sums, and to where.
+  std::vector<Stretch> norm_parts_;
+  std::vector<double*> norm_sums_;
+  std::optional<Stretch> loss_;
+  bool loss_taken_ = false;
   StepRun* step_ = nullptr;
+  std::optional<DeviceTimes> times_;
   /// By lane, because lanes write at the same time, and kind.
   std::array<std::array<double, kInstrKinds>, kLaneCount> seconds_{};
   /// Of the disk lane, by instruction: the next one, when it does not touch what this one does (else

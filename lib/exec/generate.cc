@@ -47,6 +47,8 @@ std::vector<int32_t> generate(Executor& logits, const ModelDescription& model,
   const int64_t room = model.batch.row_tokens;
   std::vector<int32_t> all(prompt.begin(), prompt.end());
   std::mt19937_64 random(options.seed);
+  const int64_t row_bytes = model.vocab_rows * dtype_bytes(model.dtypes.compute);
+  std::vector<std::byte> row(static_cast<size_t>(row_bytes));
   std::vector<float> scores(static_cast<size_t>(model.vocab_rows));
   for (int64_t i = 0; i < options.tokens; ++i) {
     const auto used =
@@ -55,10 +57,9 @@ std::vector<int32_t> generate(Executor& logits, const ModelDescription& model,
     StepRun step;
     step.micro_batches = {&batch, 1};
     logits.run(step);
-    const int64_t size = dtype_bytes(model.dtypes.compute);
-    const std::byte* row = memory.persistent(buffer_names::kLogits) +
-                           static_cast<int64_t>(used - 1) * model.vocab_rows * size;
-    convert(row, model.dtypes.compute, scores.data(), DType::kF32, model.vocab_rows);
+    memory.read_persistent(buffer_names::kLogits, static_cast<int64_t>(used - 1) * row_bytes, row_bytes,
+                           row.data());
+    convert(row.data(), model.dtypes.compute, scores.data(), DType::kF32, model.vocab_rows);
     int32_t next =
         options.temperature > 0 ? sampled(scores, options.temperature, random) : likeliest(scores);
     if (group != nullptr) group->broadcast(&next, 1, DType::kI32, 0, {"sample"}).wait();

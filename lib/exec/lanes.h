@@ -13,8 +13,9 @@
 
 namespace ftrun {
 
-/// Runs a program's instructions on CPU lanes: compute on the calling thread, every other lane on a
-/// thread of its own that lives as long as this object.
+/// Runs a program's instructions on lanes: compute on the calling thread, every other lane on a thread
+/// of its own that lives as long as this object. Where a GPU does the work the threads only put it into
+/// its streams, and "done" here means that (exec/gpu_device.h sees to the rest).
 class Lanes {
  public:
   using Runner = std::function<void(const Instr&)>;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "base/error.h"
@@ -39,6 +40,11 @@ HostBlock& HostBlock::operator=(HostBlock&& other) noexcept {
   return *this;
 }
 
+std::byte* TierBlock::data() const {
+  if (gpu.data() != nullptr) return gpu.data();
+  return host.data() != nullptr ? host.data() : shared.as<std::byte>();
+}
+
 namespace {
 
 /// What an arena is for: the most that it holds at one moment, by category.
@@ -62,11 +68,22 @@ std::string available_text() {
 
 }  // namespace
 
-RankMemory::RankMemory(Communicator& group, SwapOptions swap, MemoryAdvice advice)
-    : group_(group), swap_options_(std::move(swap)), advice_(std::move(advice)) {}
+RankMemory::RankMemory(Communicator& group, SwapOptions swap, MemoryAdvice advice, Gpu* gpu)
+    : group_(group), swap_options_(std::move(swap)), advice_(std::move(advice)), gpu_(gpu) {}
 
-/// Runs an allocation; what the system refuses is told with what it was for, what there is, what the
-/// rank has already, and what would help.
+/// What it was for, what there is, what the rank has already.
+std::string RankMemory::refusal(int64_t bytes, Tier tier, const std::string& what, const Error& error) const {
+  int64_t held = 0;
+  for (const Tier each : kTiers)
+    if (each != Tier::kNvme && (gpu_ == nullptr || each == tier)) held += allocated(each).total;
+  // The GPU says itself what it has left.
+  const std::string available =
+      gpu_ != nullptr && tier == Tier::kDevice ? "" : cat(available_text(), ", ");
+  return cat("out of memory: ", what, " needs ", human_bytes(bytes), " in the ", tier_name(tier), " tier, ",
+             available, "the rank has ", human_bytes(held), " already: ", error.message());
+}
+
+/// Runs an allocation; what the system refuses is told with what would help.
 template <typename Allocate>
 auto RankMemory::granted(int64_t bytes, Tier tier, const std::function<std::string()>& what,
                          Allocate allocate) const {
@@ -74,14 +91,28 @@ auto RankMemory::granted(int64_t bytes, Tier tier, const std::function<std::stri
     return allocate();
   } catch (const Error& error) {
     if (error.code() != ExitCode::kEnvironment) throw;
-    int64_t held = 0;
-    for (const Tier each : kTiers) held += each == Tier::kNvme ? 0 : allocated(each).total;
-    throw Error(ExitCode::kEnvironment,
-                cat("out of memory: ", what(), " needs ", human_bytes(bytes), " in the ", tier_name(tier),
-                    " tier, ", available_text(), ", the rank has ", human_bytes(held), " already: ",
-                    error.message()),
-                advice_ ? advice_(tier) : error.remedy());
+    const bool pins = gpu_ != nullptr && tier == Tier::kHost && gpu_->options().pin_memory;
+    throw Error(ExitCode::kEnvironment, refusal(bytes, tier, what(), error),
+                pins ? cat(error.remedy(), "; or set \"pin_memory\": false for what is offloaded")
+                : advice_ ? advice_(tier)
+                          : error.remedy());
   }
+}
+
+TierBlock RankMemory::take(int64_t bytes, Tier tier, bool shared, const std::string& name,
+                           const std::function<std::string()>& what) const {
+  return granted(bytes, tier, what, [&] {
+    TierBlock block;
+    if (gpu_ != nullptr && tier == Tier::kDevice)
+      block.gpu = GpuBlock::on_device(*gpu_, bytes);
+    else if (gpu_ != nullptr && gpu_->options().pin_memory)
+      block.gpu = GpuBlock::pinned(*gpu_, bytes);
+    else if (shared)
+      block.shared = group_.allocate(bytes);
+    else
+      block.host = HostBlock(bytes, name);
+    return block;
+  });
 }
 
 void RankMemory::allocate(const Program& program) {
@@ -106,20 +137,15 @@ void RankMemory::open_swap(const Program& program) {
 }
 
 void RankMemory::allocate_arenas(const Program& program) {
-  const auto grow = [&](HostBlock& arena, Arena which, Tier tier) {
+  const auto grow = [&](TierBlock& arena, Arena which, Tier tier) {
     const int64_t bytes = program.arena(which);
     if (bytes <= arena.bytes()) return;
-    arena = HostBlock();  // the old one goes first: both at once may not fit
-    arena = granted(bytes, tier, [&] { return arena_text(program, tier); },
-                    [&] { return HostBlock(bytes, "an arena"); });
+    arena = TierBlock();  // the old one goes first: both at once may not fit
+    arena = take(bytes, tier, which == Arena::kShared, "an arena", [&] { return arena_text(program, tier); });
   };
   grow(device_arena_, Arena::kDevice, Tier::kDevice);
   grow(host_arena_, Arena::kHost, Tier::kHost);
-  const int64_t shared = program.arena(Arena::kShared);
-  if (shared <= shared_arena_.bytes()) return;
-  shared_arena_ = CommBuffer();
-  shared_arena_ = granted(shared, Tier::kDevice, [&] { return arena_text(program, Tier::kDevice); },
-                          [&] { return group_.allocate(shared); });
+  grow(shared_arena_, Arena::kShared, Tier::kDevice);
 }
 
 void RankMemory::allocate_persistent(const Buffer& buffer) {
@@ -134,13 +160,9 @@ void RankMemory::allocate_persistent(const Buffer& buffer) {
     block.disk_offset = disk_used_;
     disk_used_ += swap_align(buffer.bytes);
     require(swap_ && disk_used_ <= swap_->bytes(), "the first program has all that lies on disk");
-  } else if (buffer.peer_visible) {
-    shared_.push_back(granted(buffer.bytes, buffer.tier, [&] { return described(buffer); },
-                              [&] { return group_.allocate(buffer.bytes); }));
-    block.data = shared_.back().as<std::byte>();
   } else {
-    owned_.push_back(granted(buffer.bytes, buffer.tier, [&] { return described(buffer); },
-                             [&] { return HostBlock(buffer.bytes, buffer.name); }));
+    owned_.push_back(take(buffer.bytes, buffer.tier, buffer.peer_visible, buffer.name,
+                          [&] { return described(buffer); }));
     block.data = owned_.back().data();
   }
   blocks_[buffer.name] = block;
@@ -149,7 +171,7 @@ void RankMemory::allocate_persistent(const Buffer& buffer) {
 std::byte* RankMemory::at(const Program& program, const Range& range) const {
   const Buffer& buffer = program.at(range.buffer);
   if (buffer.persistent) return persistent(buffer.name) + range.offset;
-  std::byte* const arenas[] = {device_arena_.data(), shared_arena_.as<std::byte>(), host_arena_.data()};
+  std::byte* const arenas[] = {device_arena_.data(), shared_arena_.data(), host_arena_.data()};
   return arenas[static_cast<size_t>(arena_of(buffer))] + buffer.arena_offset + range.offset;
 }
 
@@ -167,6 +189,33 @@ std::byte* RankMemory::persistent(const std::string& name) const {
 
 bool RankMemory::on_disk(const Program& program, const Range& range) const {
   return program.at(range.buffer).tier == Tier::kNvme;
+}
+
+bool RankMemory::in_reach(const Program& program, const Range& range) const {
+  const Tier tier = program.at(range.buffer).tier;
+  return tier == Tier::kHost || (tier == Tier::kDevice && gpu_ == nullptr);
+}
+
+void RankMemory::read(const Program& program, const Range& range, void* out) const {
+  if (in_reach(program, range))
+    std::memcpy(out, at(program, range), static_cast<size_t>(range.bytes));
+  else
+    gpu_->download(out, at(program, range), range.bytes);
+}
+
+void RankMemory::write(const Program& program, const Range& range, const void* data) const {
+  if (in_reach(program, range))
+    std::memcpy(at(program, range), data, static_cast<size_t>(range.bytes));
+  else
+    gpu_->upload(at(program, range), data, range.bytes);
+}
+
+void RankMemory::read_persistent(const std::string& name, int64_t offset, int64_t bytes, void* out) const {
+  const std::byte* from = persistent(name) + offset;
+  if (gpu_ == nullptr)
+    std::memcpy(out, from, static_cast<size_t>(bytes));
+  else
+    gpu_->download(out, from, bytes);
 }
 
 SwapFile::Ticket RankMemory::start_disk(const Program& program, const Range& range, void* data,

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "exec/gpu.h"
 #include "program/program.h"
 #include "storage/swap_file.h"
 
@@ -36,6 +37,16 @@ class HostBlock {
   int64_t bytes_ = 0;
 };
 
+/// Memory of a tier, from whoever gives it.
+struct TierBlock {
+  HostBlock host;
+  CommBuffer shared;
+  GpuBlock gpu;
+
+  std::byte* data() const;
+  int64_t bytes() const { return host.bytes() + shared.bytes() + gpu.bytes(); }
+};
+
 /// What would need less of a tier: the remedy of an allocation that fails.
 using MemoryAdvice = std::function<std::string(Tier)>;
 
@@ -44,8 +55,10 @@ using MemoryAdvice = std::function<std::string(Tier)>;
 class RankMemory {
  public:
   /// Buffers that peers may see are allocated by `group`. `swap` says where the disk tier is; its
-  /// size is found from the first program that has one.
-  explicit RankMemory(Communicator& group, SwapOptions swap = {}, MemoryAdvice advice = nullptr);
+  /// size is found from the first program that has one. With a GPU the device tier is its memory, which
+  /// peers do not read, and the host tier is pinned for it (GpuOptions::pin_memory).
+  explicit RankMemory(Communicator& group, SwapOptions swap = {}, MemoryAdvice advice = nullptr,
+                      Gpu* gpu = nullptr);
   RankMemory(const RankMemory&) = delete;
   RankMemory& operator=(const RankMemory&) = delete;
 
@@ -59,6 +72,16 @@ class RankMemory {
   /// A persistent buffer in memory by its name.
   std::byte* persistent(const std::string& name) const;
   bool on_disk(const Program& program, const Range& range) const;
+
+  /// The GPU whose memory the device tier is; null on a processor.
+  Gpu* gpu() const { return gpu_; }
+  /// Whether host code may read and write the range where it lies: in main memory.
+  bool in_reach(const Program& program, const Range& range) const;
+  /// Copies a range that lies in memory to main memory and back. Not beside lanes that run.
+  void read(const Program& program, const Range& range, void* out) const;
+  void write(const Program& program, const Range& range, const void* data) const;
+  /// Bytes of a persistent buffer of the device tier, from `offset` on, into main memory.
+  void read_persistent(const std::string& name, int64_t offset, int64_t bytes, void* out) const;
 
   /// Moves a range between the disk and memory at `data` (a multiple of 4096, as the range is).
   void read_disk(const Program& program, const Range& range, void* data) const;
@@ -89,6 +112,9 @@ class RankMemory {
   template <typename Allocate>
   auto granted(int64_t bytes, Tier tier, const std::function<std::string()>& what,
                Allocate allocate) const;
+  TierBlock take(int64_t bytes, Tier tier, bool shared, const std::string& name,
+                 const std::function<std::string()>& what) const;
+  std::string refusal(int64_t bytes, Tier tier, const std::string& what, const Error& error) const;
   void allocate_persistent(const Buffer& buffer);
   void allocate_arenas(const Program& program);
   void open_swap(const Program& program);
@@ -99,11 +125,11 @@ class RankMemory {
   MemoryAdvice advice_;
   int64_t disk_used_ = 0;
   std::map<std::string, Block> blocks_;
-  std::vector<HostBlock> owned_;
-  std::vector<CommBuffer> shared_;
-  HostBlock device_arena_;
-  HostBlock host_arena_;
-  CommBuffer shared_arena_;
+  Gpu* gpu_;
+  std::vector<TierBlock> owned_;
+  TierBlock device_arena_;
+  TierBlock host_arena_;
+  TierBlock shared_arena_;
   /// Goes first: the disk may be moving what is in the others.
   std::unique_ptr<SwapFile> swap_;
 };

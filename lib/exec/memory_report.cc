@@ -69,6 +69,7 @@ MemoryReport report_memory(const TrainingSetup& setup, int64_t measured) {
   report.fixed = setup.held_before();
   report.peers = mapped_of_peers(setup);
   report.measured = measured;
+  if (const Gpu* gpu = setup.memory().gpu()) report.gpu = gpu->kernels().memory();
   return report;
 }
 
@@ -79,11 +80,14 @@ std::string memory_text(const MemoryReport& report) {
     tier_rows(tier, report.planned.at(tier), report.allocated[static_cast<size_t>(tier)], rows);
     arenas += arena_text(tier, report.planned.at(tier));
   }
-  std::string process = cat("process: ", human_bytes(report.planned.main_memory()), " planned + ",
+  std::string process = cat("process: ", human_bytes(report.planned_in_main_memory()), " planned + ",
                             human_bytes(report.fixed), " before");
   if (report.peers > 0) process += cat(" + ", human_bytes(report.peers), " of peers at a time");
   process += cat(" = ", human_bytes(report.predicted()), " predicted, ", human_bytes(report.measured),
                  " measured at most, error ", percent(report.error()));
+  if (report.on_gpu())
+    arenas += cat("GPU: ", human_bytes(report.gpu.total_bytes - report.gpu.free_bytes), " of ",
+                  human_bytes(report.gpu.total_bytes), " in use at the end, CUDA's own among it\n");
   return "\nmemory of rank 0\n" +
          format_table({"tier", "category", "predicted", "allocated", "error", ""}, rows) + arenas + process;
 }
@@ -108,6 +112,8 @@ std::map<std::string, std::map<std::string, int64_t>> memory_record(const Memory
                        {"peers", report.peers},
                        {"predicted", report.predicted()},
                        {"measured", report.measured}};
+  if (report.on_gpu())
+    record["gpu"] = {{"used", report.gpu.total_bytes - report.gpu.free_bytes}, {"total", report.gpu.total_bytes}};
   return record;
 }
 

@@ -23,7 +23,15 @@ struct MemoryReport {
   /// The most that the process held while it trained, of its own and shared memory.
   int64_t measured = 0;
 
-  int64_t predicted() const { return planned.main_memory() + fixed + peers; }
+  /// The device tier is the GPU's memory, of which this much was free and there at the end; 0 on a
+  /// processor.
+  DeviceMemory gpu;
+
+  bool on_gpu() const { return gpu.total_bytes > 0; }
+  int64_t planned_in_main_memory() const {
+    return on_gpu() ? planned.at(Tier::kHost).total : planned.main_memory();
+  }
+  int64_t predicted() const { return planned_in_main_memory() + fixed + peers; }
   /// (measured - predicted) / predicted.
   double error() const;
 };

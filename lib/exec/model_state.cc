@@ -57,23 +57,23 @@ Range ModelState::part(const StatePiece& piece, int64_t begin, int64_t end) cons
 }
 
 /// Writes elements [begin, end) of the unit, whole disk sectors where it lies on disk: by way of
-/// `room` then.
+/// `room` then, and where it lies in a GPU's memory.
 void ModelState::store(const StatePiece& piece, int64_t begin, int64_t end, DType source, const void* data,
                        std::byte* room) {
   const Range to = part(piece, begin, end);
-  if (!memory_.on_disk(program_, to))
+  if (memory_.in_reach(program_, to))
     return convert(data, source, memory_.at(program_, to), dtype(piece), end - begin);
   convert(data, source, room, dtype(piece), end - begin);
-  memory_.write_disk(program_, to, room);
+  if (memory_.on_disk(program_, to))
+    memory_.write_disk(program_, to, room);
+  else
+    memory_.write(program_, to, room);
 }
 
 /// Reads them in the dtype they have.
 void ModelState::fetch(const StatePiece& piece, int64_t begin, int64_t end, void* out) const {
   const Range from = part(piece, begin, end);
-  if (!memory_.on_disk(program_, from)) {
-    std::memcpy(out, memory_.at(program_, from), static_cast<size_t>(from.bytes));
-    return;
-  }
+  if (!memory_.on_disk(program_, from)) return memory_.read(program_, from, out);
   const Bounce bounce;
   auto* to = static_cast<std::byte*>(out);
   // Sectors around what is wanted, a chunk at a time.
@@ -98,7 +98,7 @@ void ModelState::fetch_f32(const StatePiece& piece, int64_t begin, int64_t end, 
 void ModelState::fill(const StatePiece& piece, DType source, const ReadTensor& read) {
   const Unit& unit = partition_.unit(piece.unit);
   const int64_t size = dtype_bytes(source);
-  if (dtype(piece) == source && !memory_.on_disk(program_, piece.range)) {
+  if (dtype(piece) == source && memory_.in_reach(program_, piece.range)) {
     for (const Slice& slice : slices_in(unit, piece.begin, piece.end))
       read(piece, slice,
            memory_.at(program_, part(piece, slice.position_in_unit, slice.position_in_unit + slice.extent)));
@@ -160,7 +160,7 @@ std::vector<StateSlice> ModelState::slices() const {
       saved.end = slice.offset + slice.extent;
       const int64_t first = slice.position_in_unit;
       const Range range = part(piece, first, first + slice.extent);
-      if (memory_.on_disk(program_, range))
+      if (!memory_.in_reach(program_, range))
         saved.read = [this, &piece, first](int64_t begin, int64_t end, void* out) {
           fetch(piece, first + begin, first + end, out);
         };

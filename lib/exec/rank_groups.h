@@ -11,19 +11,25 @@ namespace ftrun {
 
 /// The communicators of a rank's groups, borrowed. Without hybrid sharding all ranks share one copy
 /// of the state, so `shard` is `data` and there is no `replica`; without secondary shards there is no
-/// `node`.
+/// `node`. Among GPUs these move device memory, and there are two more for what host code holds.
 struct RankGroups {
   Communicator* data = nullptr;
   Communicator* shard = nullptr;
   Communicator* replica = nullptr;
   Communicator* node = nullptr;
+  /// Null: `data` and `shard` move host memory themselves.
+  Communicator* host_data = nullptr;
+  Communicator* host_shard = nullptr;
 
-  static RankGroups of_one(Communicator& group) { return {&group, &group, nullptr}; }
+  static RankGroups of_one(Communicator& group) { return {&group, &group}; }
+
+  Communicator& words() const { return host_data != nullptr ? *host_data : *data; }
+  Communicator& shard_words() const { return host_shard != nullptr ? *host_shard : *shard; }
 
   /// Those that are open, each once.
   std::vector<Communicator*> distinct() const {
     std::vector<Communicator*> open;
-    for (Communicator* group : {data, shard, replica, node})
+    for (Communicator* group : {data, shard, replica, node, host_data, host_shard})
       if (group != nullptr && std::find(open.begin(), open.end(), group) == open.end()) open.push_back(group);
     return open;
   }

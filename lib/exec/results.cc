@@ -53,7 +53,7 @@ void export_weights(const Config& config, TrainingSetup& setup, const std::strin
     tensors.push_back({tensor.name, tensor.shape});
   // Replicas hold the same: the first one's ranks take part.
   if (setup.plan().options.state.replica > 0) return;
-  Communicator& shard = *setup.groups().shard;
+  Communicator& shard = setup.groups().shard_words();
   const ReadPiece collect = [&](const ExportPiece& piece, std::span<float> out) {
     setup.state().collect(piece.tensor, piece.begin, piece.end, writes, shard, out);
   };
@@ -90,7 +90,7 @@ std::string sample_text(const Config& config, TrainingSetup& setup, const Sample
   const GenerateOptions options{wanted.tokens, wanted.temperature,
                                 static_cast<uint64_t>(config.train.seed),
                                 setup.model_config().eos_ids};
-  Communicator* others = setup.shards_parameters() ? setup.groups().data : nullptr;
+  Communicator* others = setup.shards_parameters() ? &setup.groups().words() : nullptr;
   const std::vector<int32_t> text =
       generate(*writer.executor, model, setup.memory(), prompt, options, others);
   if (words == nullptr) return "";

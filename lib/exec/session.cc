@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "comm/open.h"
+#include "exec/choose_gpu.h"
 #include "program/step_plan.h"
 #include "report/resume_check.h"
 
@@ -73,7 +74,32 @@ Session::Session(const TrainRequest& request)
     : rank_(request.launch.rank), world_(request.launch.world), rendezvous_(meet(request)) {
   require_equal("the build", cat(request.build.version, " ", request.build.git_commit));
   require_equal_configs(request);
+  choose_device(request);
   open_groups(request);
+}
+
+void Session::take_gpu_if_all_can(const TrainRequest& request) {
+  std::string reason = reason_for_processor(request.config);
+  try {
+    if (reason.empty()) gpu_ = open_gpu(request.config, request.launch);
+  } catch (const Error& error) {
+    reason = error.message();
+  }
+  for (const std::string& of_rank : exchange("device", reason))
+    if (on_processor_because_.empty()) on_processor_because_ = of_rank;
+  if (!on_processor_because_.empty()) gpu_.reset();
+}
+
+void Session::choose_device(const TrainRequest& request) {
+  const DeviceKind wanted = request.config.device;
+  if (wanted == DeviceKind::kCpu) return;
+  if (wanted == DeviceKind::kAuto)
+    take_gpu_if_all_can(request);
+  else
+    together("opening the GPU", [&] { gpu_ = open_gpu(request.config, request.launch); });
+  if (!gpu_) return;
+  require_own_gpus(exchange("GPU", cat(rendezvous_->identity(rank_).host, " ", gpu_->info().bus_id)));
+  gpu_names_ = exchange("GPU name", gpu_->info().name);
 }
 
 void Session::open_groups(const TrainRequest& request) {
@@ -82,6 +108,8 @@ void Session::open_groups(const TrainRequest& request) {
   options.timeout = wait_of(request.config);
   std::vector<int> everyone(static_cast<size_t>(world_));
   std::iota(everyone.begin(), everyone.end(), 0);
+  // One rank has nobody to talk to: no NCCL for it.
+  if (gpu_ && world_ > 1) options.device = gpu_->info().index;
   data_ = open_communicator(*rendezvous_, "data", everyone, options);
   const DataMesh mesh = data_mesh(request.config);
   const auto open = [&](const std::string& name, int first, int count, int apart) {
@@ -95,13 +123,23 @@ void Session::open_groups(const TrainRequest& request) {
     shard_ = open(cat("shard", row), row * mesh.shards, mesh.shards, 1);
     replica_ = open(cat("replica", column), column, mesh.replicas, mesh.shards);
   }
-  if (mesh.node == 1) return;
-  const int node = rank_ / mesh.node;
-  node_ = open(cat("node", node), node * mesh.node, mesh.node, 1);
+  if (mesh.node > 1) {
+    const int node = rank_ / mesh.node;
+    node_ = open(cat("node", node), node * mesh.node, mesh.node, 1);
+  }
+  if (options.device < 0) return;
+  options.device = -1;
+  options.backend = CommBackend::kAuto;
+  host_data_ = open_communicator(*rendezvous_, "host data", everyone, options);
+  if (mesh.replicas == 1) return;
+  const int row = rank_ / mesh.shards;
+  host_shard_ = open(cat("host shard", row), row * mesh.shards, mesh.shards, 1);
 }
 
 RankGroups Session::groups() {
-  return {data_.get(), shard_ ? shard_.get() : data_.get(), replica_.get(), node_.get()};
+  Communicator* const host_shard = host_shard_ ? host_shard_.get() : host_data_.get();
+  return {data_.get(), shard_ ? shard_.get() : data_.get(), replica_.get(), node_.get(), host_data_.get(),
+          host_shard};
 }
 
 Session::~Session() = default;
@@ -159,7 +197,8 @@ CheckpointGroup Session::checkpoint_group() {
 }
 
 void Session::close() {
-  for (Communicator* group : {node_.get(), replica_.get(), shard_.get(), data_.get()})
+  for (Communicator* group : {host_shard_.get(), host_data_.get(), node_.get(), replica_.get(),
+                              shard_.get(), data_.get()})
     if (group != nullptr) group->shutdown();
   rendezvous_->shutdown();
 }

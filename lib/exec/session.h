@@ -8,16 +8,18 @@
 #include "checkpoint/checkpoint_group.h"
 #include "comm/communicator.h"
 #include "comm/rendezvous.h"
+#include "exec/gpu.h"
 #include "exec/rank_groups.h"
 #include "exec/train.h"
 
 namespace ftrun {
 
-/// This rank among the others: rendezvous, the data-parallel communicator, texts exchanged.
+/// This rank among the others: rendezvous, its device, the data-parallel communicators, texts exchanged.
 class Session {
  public:
   /// Collective. Error(kEnvironment) for a port in use, Error(kPeerLost) for ranks that never come,
-  /// Error(kUsage) naming the ranks that were started with another build or config.
+  /// Error(kUsage) naming the ranks that were started with another build or config, or that share a
+  /// GPU, and what open_gpu() throws.
   explicit Session(const TrainRequest& request);
   ~Session();
   Session(const Session&) = delete;
@@ -28,7 +30,12 @@ class Session {
   bool is_first() const { return rank_ == 0; }
   /// Ranks of this rank's machine.
   int local_ranks() const;
-  Communicator& data() { return *data_; }
+  /// Null when the ranks compute on processors. All ranks compute on the same kind of device.
+  Gpu* gpu() { return gpu_.get(); }
+  /// The GPU of every rank by name; empty on processors.
+  const std::vector<std::string>& gpu_names() const { return gpu_names_; }
+  /// Why "device": "auto" chose the processor; "" when it did not choose.
+  const std::string& on_processor_because() const { return on_processor_because_; }
   /// The groups that share and that repeat the model's state.
   RankGroups groups();
 
@@ -47,17 +54,26 @@ class Session {
 
  private:
   void require_equal_configs(const TrainRequest& request);
+  void choose_device(const TrainRequest& request);
+  void take_gpu_if_all_can(const TrainRequest& request);
   void open_groups(const TrainRequest& request);
 
   int rank_;
   int world_;
   std::unique_ptr<Rendezvous> rendezvous_;
+  /// Before the groups, which move its memory.
+  std::unique_ptr<Gpu> gpu_;
+  std::vector<std::string> gpu_names_;
+  std::string on_processor_because_;
   std::unique_ptr<Communicator> data_;
   // With hybrid sharding only.
   std::unique_ptr<Communicator> shard_;
   std::unique_ptr<Communicator> replica_;
   // With secondary shards only.
   std::unique_ptr<Communicator> node_;
+  // Among GPUs only: for what host code holds.
+  std::unique_ptr<Communicator> host_data_;
+  std::unique_ptr<Communicator> host_shard_;
 };
 
 }  // namespace ftrun

@@ -31,19 +31,21 @@ SwapOptions swap_options(const Config& config, const std::string& run, int rank)
 
 }  // namespace
 
-TrainingSetup::TrainingSetup(const Config& config, const RankGroups& groups, const std::string& run)
+TrainingSetup::TrainingSetup(const Config& config, const RankGroups& groups, const std::string& run, Gpu* gpu)
     : groups_(groups),
       folder_(config.model.path),
       model_config_(parse_model_config(folder_.config_json(), folder_.path() + "/config.json")),
       plan_(plan_steps(config, model_config_, groups.data->rank())),
       held_before_(read_process_memory().held()),
-      memory_(groups.seen_by_peers(), swap_options(config, run, groups.data->rank()), [&](Tier tier) {
-        const MemoryMeasure measure =
-            tier == Tier::kNvme ? [](const MemoryPlan& plan) { return plan.at(Tier::kNvme).total; }
-                                : limiting_memory(config);
+      memory_(groups.seen_by_peers(), swap_options(config, run, groups.data->rank()), [&, gpu](Tier tier) {
+        // On a processor, device and host tier are the same memory.
+        const bool main_memory = gpu == nullptr && tier != Tier::kNvme;
+        const MemoryMeasure measure = [=](const MemoryPlan& plan) {
+          return main_memory ? plan.main_memory() : plan.at(tier).total;
+        };
         return savings_remedy(
             memory_savings(config, model_config_, groups_.data->rank(), measure));
-      }) {
+      }, gpu) {
   memory_.allocate(plan_.train.program);
   memory_.allocate(plan_.evaluate.program);
   train_executor_ =

@@ -17,9 +17,10 @@ namespace ftrun {
 /// weight is read. Nothing here depends on data.
 class TrainingSetup {
  public:
-  /// The groups are borrowed. `run` names this run among others that swap to the same disk.
+  /// The groups and the GPU (null for the processor) are borrowed. `run` names this run among others
+  /// that swap to the same disk.
   /// Error(kBadInput) for the model folder.
-  TrainingSetup(const Config& config, const RankGroups& groups, const std::string& run);
+  TrainingSetup(const Config& config, const RankGroups& groups, const std::string& run, Gpu* gpu = nullptr);
   TrainingSetup(const TrainingSetup&) = delete;
   TrainingSetup& operator=(const TrainingSetup&) = delete;
 

@@ -52,6 +52,11 @@ double wire_multiple(const Config& config) {
   return static_cast<double>(std::max<int64_t>(1, config.parallel.data)) / factor;
 }
 
+/// "CUDA 13.0": what the driver can do.
+std::string driver_text(const DeviceInfo& gpu) {
+  return cat("CUDA ", gpu.driver_version / 1000, ".", gpu.driver_version % 1000 / 10);
+}
+
 }  // namespace
 
 Trainer::Trainer(const TrainRequest& request)
@@ -116,7 +121,7 @@ void Trainer::open_data() {
 
 void Trainer::open_model() {
   session_.together("opening the model", [&] {
-    setup_ = std::make_unique<TrainingSetup>(config_, session_.groups(), run_name());
+    setup_ = std::make_unique<TrainingSetup>(config_, session_.groups(), run_name(), session_.gpu());
     categories_ = memory_metrics(*setup_);
     for (const auto* samples : {&train_data_, &validation_data_})
       if (*samples) refuse_recorded_ids((*samples)->data(), setup_->train().model.vocab_rows);
@@ -131,6 +136,8 @@ std::string Trainer::run_name() const {
 
 RunManifest Trainer::describe_run() {
   RunManifest manifest = make_manifest(request_);
+  manifest.gpus = session_.gpu_names();
+  if (const Gpu* gpu = session_.gpu()) manifest.gpu_driver = driver_text(gpu->info());
   manifest.model = describe_model(setup_->folder(), setup_->train().model);
   manifest.data["train"] = describe_data(*train_data_);
   if (validation_data_) manifest.data["validation"] = describe_data(*validation_data_);
@@ -183,6 +190,7 @@ void Trainer::open_outputs() {
   log_debug(cat("rank ", session_.rank(), " of ", session_.world(), ", ftrun ",
                 request_.build.version, ", from step ", step_ + 1, " to ", total_steps_));
   if (!recorder_) return;
+  say_device();
   for (const std::string& note : plan_notes(config_, setup_->plan())) recorder_->say(note);
   const auto cache = [&](const char* name) { return cat(paths.root(), "/", name); };
   fingerprints_.start("train", *train_data_, cache("data-fingerprint.json"));
@@ -193,6 +201,15 @@ void Trainer::open_outputs() {
   if (const auto tight = checkpoint_space_warning(posix_files(), paths.checkpoints(), bytes,
                                                   config_.checkpoint.keep_last))
     recorder_->warn(*tight);
+}
+
+void Trainer::say_device() {
+  const Gpu* gpu = session_.gpu();
+  if (gpu == nullptr) return log_debug(cat("on the processor: ", session_.on_processor_because()));
+  recorder_->say(cat("on ", gpu->info().name, " (", driver_text(gpu->info()), ")"));
+  if (!gpu->options().pin_memory)
+    recorder_->say("host memory is pageable, as pin_memory: false asks: copies to and from the GPU hold up "
+                   "their lane");
 }
 
 void Trainer::start_loader() {
@@ -304,7 +321,10 @@ void Trainer::show_step(const StepRun& step, const StepMetrics& metrics) {
   const int64_t every = config_.steps_per_print;
   if (every > 0 && step_ % every == 0)
     recorder_->say(deepspeed_step_text(step_, skipped_.total(), step, config_.optimizer));
-  if (config_.wall_clock_breakdown) recorder_->say(breakdown_text(setup_->trainer().seconds()));
+  if (!config_.wall_clock_breakdown) return;
+  recorder_->say(breakdown_text(setup_->trainer().seconds()));
+  if (const auto& times = setup_->trainer().device_times(); times && times->copies > 0)
+    recorder_->say(overlap_text(*times));
 }
 
 /// Collective: where each rank met a value that is not finite, the first one named first.

@@ -35,6 +35,7 @@ class Trainer {
   void load_or_resume();
   void resume(const std::string& folder);
   void open_outputs();
+  void say_device();
   void start_loader();
   void train_until_stopped();
   StepRun prepare(const StepBatch& batch);

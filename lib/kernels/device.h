@@ -27,6 +27,8 @@ struct DeviceInfo {
   int compute_major = 0;
   int compute_minor = 0;
   int multiprocessors = 0;
+  /// Of its place on the bus ("0000:1B:00.0"): two processes that see the same GPU see the same text.
+  std::string bus_id;
   /// Of the driver and of the runtime, as 1000 major + 10 minor.
   int driver_version = 0;
   int runtime_version = 0;
@@ -130,11 +132,20 @@ class DeviceKernels {
   /// to[i] = from[i], between F32 and BF16.
   virtual void convert(const void* from, DType from_dtype, void* to, DType to_dtype, int64_t count,
                        DeviceStream stream) = 0;
+  /// to[i] += from[i], F32 or BF16 each: added in fp32, rounded once.
+  virtual void add_into(void* to, DType to_dtype, const void* from, DType from_dtype, int64_t count,
+                        DeviceStream stream) = 0;
 };
 
 /// Opens GPU `index` of this process. Loads libftrun_cuda.so, which lies beside the engine: nothing
 /// of CUDA is touched before. Error(kUnsupported) when this build has no CUDA or the GPU is too old,
 /// Error(kEnvironment) when there is no driver, no such GPU or the library does not load.
 std::unique_ptr<DeviceKernels> open_cuda_kernels(int index);
+
+/// GPUs that this process sees, 0 without a driver. Loads the library too: Error as above.
+int count_cuda_devices();
+
+/// Whether this build has the library at all.
+bool cuda_is_built();
 
 }  // namespace ftrun

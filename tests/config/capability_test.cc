@@ -109,10 +109,33 @@ TEST_CASE("every memory and precision feature is there, but for a few that are n
     REQUIRE(features(text, 4) == Lines{});
   for (const char* text : {"device: cpu", "device: auto", "bf16: {enabled: true}"})
     REQUIRE(features(text) == Lines{});
-  // Whatever else it asks for, what is missing is the GPU.
-  for (const char* text : {"device: cuda", "device: cuda\nbf16: {enabled: true}",
-                           "device: cuda\ncomm: {backend: nccl}"})
-    REQUIRE(features(text) == Lines{"training on a GPU (device)"});
+}
+
+TEST_CASE("on a GPU fp32 and bf16 train at every stage and tier; what is not there yet is named") {
+  const auto features = [](const std::string& text, int64_t ranks = 1) {
+    Lines out;
+    for (const std::string& line : missing("device: cuda\n" + text, ranks))
+      out.push_back(line.substr(line.find(": not supported yet: ") + 21));
+    return out;
+  };
+  for (const char* text : {
+           "bf16: {enabled: false}",
+           "bf16: {enabled: true}\nzero_optimization: {stage: 2, offload_optimizer: {device: cpu, pin_memory: false}}",
+           "comm: {backend: nccl}",
+           "zero_optimization: {stage: 3, offload_optimizer: {device: nvme, nvme_path: /n}, "
+           "offload_param: {device: cpu}}",
+           "bf16: {enabled: true}\ndata_types: {grad_accum_dtype: fp32}\ncommunication_data_type: bf16",
+           "recompute: full\nactivation_checkpointing: {cpu_checkpointing: true}"})
+    REQUIRE(features(text, 4) == Lines{});
+  REQUIRE(features("fp16: {enabled: true}") == Lines{"fp16 on a GPU (fp16.enabled)"});
+  REQUIRE(features("communication_data_type: fp16", 2) ==
+          Lines{"gradients sent in fp16 from a GPU (communication_data_type)"});
+  REQUIRE(features("bf16: {enabled: true, bf16_master_weights_and_grads: true, bf16_optimizer_states: true}\n"
+                   "zero_optimization: {stage: 1}") ==
+          Lines{"master weights in bf16 on a GPU (bf16.bf16_master_weights_and_grads)",
+                "optimizer states in bf16 on a GPU (bf16.bf16_optimizer_states)"});
+  // A processor has them all.
+  REQUIRE(missing("device: cpu\nfp16: {enabled: true}") == Lines{});
 }
 
 TEST_CASE("the reference says what of a key cannot run yet") {

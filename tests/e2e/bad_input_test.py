@@ -119,10 +119,22 @@ with tempfile.TemporaryDirectory() as scratch:
         assert unknown.stderr.startswith("The following argument was not expected: trian\n"), unknown.stderr
 
     @case
-    def gpus_are_not_there_yet():
+    def what_gpus_cannot_do_yet():
         refused("gpu", 3, "ftrun: the config is valid, but this build cannot do what it asks for:\n"
-                          "--set device=cuda: not supported yet: training on a GPU (device)\n"
-                          "  remedy: remove these keys, or wait for a version that has them\n", "--set", "device=cuda")
+                          "--set fp16.enabled=true: not supported yet: fp16 on a GPU (fp16.enabled)\n"
+                          "  remedy: remove these keys, or wait for a version that has them\n",
+                "--set", "device=cuda", "--set", "fp16.enabled=true")
+
+    @case
+    def a_gpu_that_is_not_there():
+        process = ftrun("--config", job.config("no-gpu", **FEW), "--nproc", 1, "--set", "device=cuda")
+        if process.returncode == 0:
+            return print("there is a GPU: what is said without one was not looked at")
+        without_cuda = "this ftrun was built without CUDA" in process.stderr
+        must(process, 3 if without_cuda else 5)
+        why = "this ftrun was built without CUDA" if without_cuda else "CUDA cannot use this machine: "
+        assert f"GPU 0 was asked for, but {why}" in said(process), process.stderr
+        assert 'or set "device": "cpu"' in said(process), process.stderr
 
     @case
     def check_opens_the_inputs():

@@ -162,11 +162,11 @@ Batch random_batch(const BatchShape& shape, uint64_t seed, int64_t vocab_rows) {
   return batch;
 }
 
-RankRig::RankRig(const Config& from, const ModelConfig& model, const RankGroups& of)
+RankRig::RankRig(const Config& from, const ModelConfig& model, const RankGroups& of, Gpu* gpu)
     : config(for_ranks(from, of.data->size())),
       groups(of),
       plan(plan_steps(config, model, of.data->rank())),
-      memory(*of.data, swap_of(config, of.data->rank())),
+      memory(*of.data, swap_of(config, of.data->rank()), nullptr, gpu),
       trainer(plan.train.program, plan.train.model, allocated(memory, plan), groups),
       evaluator(plan.evaluate.program, plan.evaluate.model, memory, groups),
       state(plan.train, plan.partition, memory, optimizer_state_kinds(config.optimizer)),

@@ -55,7 +55,8 @@ const ModelFolder& model_folder(const ModelConfig& model);
 /// What a rank of a small run holds: memory, executors and state, with the weights of
 /// model_folder(). `parallel.data` is set to the group's size.
 struct RankRig {
-  RankRig(const Config& config, const ModelConfig& model, const RankGroups& groups);
+  /// With `gpu`, which is borrowed, on that.
+  RankRig(const Config& config, const ModelConfig& model, const RankGroups& groups, Gpu* gpu = nullptr);
   RankRig(const Config& config, const ModelConfig& model, Communicator& group);
 
   /// One training step on random batches, which depend on `step` and the rank.

@@ -39,6 +39,9 @@ DeviceInfo device_info(int index) {
                   .compute_major = properties.major,
                   .compute_minor = properties.minor,
                   .multiprocessors = properties.multiProcessorCount};
+  char bus_id[32] = "";
+  check(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, index), "asking for the GPU's place");
+  info.bus_id = bus_id;
   check(cudaDriverGetVersion(&info.driver_version), "asking for the driver's version");
   check(cudaRuntimeGetVersion(&info.runtime_version), "asking for the runtime's version");
   if (info.compute_major < kLeastMajor)
@@ -196,6 +199,12 @@ class CudaKernels final : public DeviceKernels {
     require_float(to_dtype, "converting");
     cuda::convert(from_dtype, from, to_dtype, to, count, native(stream));
   }
+  void add_into(void* to, DType to_dtype, const void* from, DType from_dtype, int64_t count,
+                DeviceStream stream) override {
+    require_float(from_dtype, "adding");
+    require_float(to_dtype, "adding");
+    cuda::add_into(from_dtype, from, to_dtype, to, count, native(stream));
+  }
 
  private:
   static Update checked(const DeviceUpdate& update, const StepScalars* scalars) {
@@ -216,4 +225,9 @@ class CudaKernels final : public DeviceKernels {
 
 extern "C" __attribute__((visibility("default"))) ftrun::DeviceKernels* ftrun_open_cuda_kernels(int index) {
   return new ftrun::cuda::CudaKernels(index);
+}
+
+extern "C" __attribute__((visibility("default"))) int ftrun_count_cuda_devices() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }

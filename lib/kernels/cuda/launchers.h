@@ -40,6 +40,7 @@ void add(DType dtype, const void* a, const void* b, void* out, int64_t count, cu
 /// Every row of y becomes `row`.
 void fill_rows(DType dtype, const void* row, void* y, int64_t count, int64_t width, cudaStream_t stream);
 void convert(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t count, cudaStream_t stream);
+void add_into(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t count, cudaStream_t stream);
 
 // --- norm.cu -------------------------------------------------------------------------------------
 struct RmsNorm {

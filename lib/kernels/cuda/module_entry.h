@@ -4,9 +4,12 @@ namespace ftrun {
 
 class DeviceKernels;
 
-/// libftrun_cuda.so's one entry point: opens a GPU, or throws what open_cuda_kernels() promises. The
+/// The entry points of libftrun_cuda.so. One opens a GPU, or throws what open_cuda_kernels() promises; the
 /// caller owns the result.
 using CudaModuleEntry = DeviceKernels* (*)(int index);
 inline constexpr const char* kCudaModuleEntry = "ftrun_open_cuda_kernels";
+/// count_cuda_devices()
+using CudaCountEntry = int (*)();
+inline constexpr const char* kCudaCountEntry = "ftrun_count_cuda_devices";
 
 }  // namespace ftrun

@@ -20,24 +20,38 @@ std::string module_path() {
   return (std::filesystem::exists(beside) ? beside : folder.parent_path() / "lib" / "libftrun_cuda.so").string();
 }
 
-CudaModuleEntry load_module() {
+struct Module {
+  CudaModuleEntry open;
+  CudaCountEntry count;
+};
+
+Module load_module() {
   const std::string path = module_path();
   void* const module = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (module == nullptr)
     throw Error(ExitCode::kEnvironment, cat("the CUDA kernels cannot be loaded: ", ::dlerror()),
                 "build ftrun anew on this machine (it needs cuBLAS and the CUDA runtime of version 13), or set "
                 "\"device\": \"cpu\"");
-  const auto entry = reinterpret_cast<CudaModuleEntry>(::dlsym(module, kCudaModuleEntry));
-  if (entry == nullptr)
+  const Module entries{reinterpret_cast<CudaModuleEntry>(::dlsym(module, kCudaModuleEntry)),
+                       reinterpret_cast<CudaCountEntry>(::dlsym(module, kCudaCountEntry))};
+  if (entries.open == nullptr || entries.count == nullptr)
     throw Error(ExitCode::kEnvironment, cat(path, " is not this version's CUDA library"), "build ftrun anew");
-  return entry;
+  return entries;
+}
+
+const Module& module() {
+  static const Module loaded = load_module();
+  return loaded;
 }
 
 }  // namespace
 
 std::unique_ptr<DeviceKernels> open_cuda_kernels(int index) {
-  static const CudaModuleEntry entry = load_module();
-  return std::unique_ptr<DeviceKernels>(entry(index));
+  return std::unique_ptr<DeviceKernels>(module().open(index));
 }
+
+int count_cuda_devices() { return module().count(); }
+
+bool cuda_is_built() { return true; }
 
 }  // namespace ftrun

@@ -8,4 +8,8 @@ std::unique_ptr<DeviceKernels> open_cuda_kernels(int index) {
               "build with -DFTRUN_CUDA=ON on a machine with a CUDA toolkit, or set \"device\": \"cpu\"");
 }
 
+int count_cuda_devices() { return 0; }
+
+bool cuda_is_built() { return false; }
+
 }  // namespace ftrun

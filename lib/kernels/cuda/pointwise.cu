@@ -110,6 +110,13 @@ __global__ void convert_elements(const From* from, To* to, int64_t count) {
     to[i] = from_float<To>(to_float(from[i]));
 }
 
+template <class From, class To>
+__global__ void add_elements_into(const From* from, To* to, int64_t count) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step)
+    to[i] = from_float<To>(to_float(to[i]) + to_float(from[i]));
+}
+
 }  // namespace
 
 void rope_table(const int32_t* positions, float* table, int64_t count, const RopeTableAttrs& attrs,
@@ -185,16 +192,37 @@ void fill_rows(DType dtype, const void* row, void* y, int64_t count, int64_t wid
   });
 }
 
-void convert(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t count, cudaStream_t stream) {
+namespace {
+
+/// Calls `body` with values of the types of both and the blocks for `count` elements.
+template <class Body>
+void with_types(DType from_dtype, DType to_dtype, int64_t count, Body body) {
   constexpr int64_t kMostBlocks = 4096;
   const int64_t wanted = divide_up(count, kThreads);
   with_type(from_dtype, [&](auto from_type) {
     with_type(to_dtype, [&](auto to_type) {
-      using From = decltype(from_type);
-      using To = decltype(to_type);
-      launch({blocks(wanted < kMostBlocks ? wanted : kMostBlocks), kThreads, 0, stream}, convert_elements<From, To>,
-             static_cast<const From*>(from), static_cast<To*>(to), count);
+      body(from_type, to_type, blocks(wanted < kMostBlocks ? wanted : kMostBlocks));
     });
+  });
+}
+
+}  // namespace
+
+void convert(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t count, cudaStream_t stream) {
+  with_types(from_dtype, to_dtype, count, [&](auto from_type, auto to_type, unsigned grid) {
+    using From = decltype(from_type);
+    using To = decltype(to_type);
+    launch({grid, kThreads, 0, stream}, convert_elements<From, To>, static_cast<const From*>(from),
+           static_cast<To*>(to), count);
+  });
+}
+
+void add_into(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t count, cudaStream_t stream) {
+  with_types(from_dtype, to_dtype, count, [&](auto from_type, auto to_type, unsigned grid) {
+    using From = decltype(from_type);
+    using To = decltype(to_type);
+    launch({grid, kThreads, 0, stream}, add_elements_into<From, To>, static_cast<const From*>(from),
+           static_cast<To*>(to), count);
   });
 }
 

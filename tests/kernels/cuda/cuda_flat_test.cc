@@ -183,6 +183,21 @@ TEST_CASE("cuda: converting rounds to nearest even, and back is exact") {
   REQUIRE((read(again, DType::kF32).data == rounded(a, DType::kBF16).data));
 }
 
+TEST_CASE("cuda: adding into a buffer rounds once, in every mix of dtypes, as on the CPU") {
+  const int64_t count = 5000;
+  for (const DType to_dtype : {DType::kF32, DType::kBF16})
+    for (const DType from_dtype : {DType::kF32, DType::kBF16}) {
+      CAPTURE(dtype_name(to_dtype), dtype_name(from_dtype));
+      std::vector<std::byte> sum = to_bytes(floats(count, 4), to_dtype);
+      const std::vector<std::byte> more = to_bytes(floats(count, 5), from_dtype);
+      const DeviceBytes there = on_device(sum), addend = on_device(more);
+      add_into(sum.data(), to_dtype, more.data(), from_dtype, count);
+      gpu().add_into(there.data(), to_dtype, addend.data(), from_dtype, count, stream());
+      REQUIRE((there.read() == sum));
+      REQUIRE(there.intact());
+    }
+}
+
 TEST_CASE("cuda: a captured operation runs again and again, reading what memory then holds", "[gpu]") {
   LayerGraph graph;
   graph.values = {{"x", DType::kF32, {64, 32}}, {"w", DType::kF32, {16, 32}}, {"y", DType::kF32, {64, 16}}};

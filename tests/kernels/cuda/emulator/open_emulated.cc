@@ -2,6 +2,7 @@
 #include "kernels/device.h"
 
 extern "C" ftrun::DeviceKernels* ftrun_open_cuda_kernels(int index);
+extern "C" int ftrun_count_cuda_devices();
 
 namespace ftrun {
 
@@ -9,5 +10,9 @@ namespace ftrun {
 std::unique_ptr<DeviceKernels> open_cuda_kernels(int index) {
   return std::unique_ptr<DeviceKernels>(ftrun_open_cuda_kernels(index));
 }
+
+int count_cuda_devices() { return ftrun_count_cuda_devices(); }
+
+bool cuda_is_built() { return true; }
 
 }  // namespace ftrun

@@ -1,0 +1,68 @@
+#include "exec/choose_gpu.h"
+
+#include <filesystem>
+#include <map>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "config/capability.h"
+
+namespace ftrun {
+namespace {
+
+/// Of NVIDIA's driver, and of the one that hands a GPU of Windows to Linux programs.
+constexpr const char* kDriverFiles[] = {"/dev/nvidiactl", "/dev/dxg"};
+
+bool has_driver() {
+  for (const char* file : kDriverFiles)
+    if (std::error_code ignored; std::filesystem::exists(file, ignored)) return true;
+  return false;
+}
+
+/// What is offloaded is pinned unless a key that is in use says otherwise.
+bool pins(const Config& config) {
+  const OffloadParamConfig& parameters = config.zero.offload_param;
+  const OffloadOptimizerConfig& optimizer = config.zero.offload_optimizer;
+  return (parameters.device == OffloadDevice::kNone || parameters.pin_memory) &&
+         (optimizer.device == OffloadDevice::kNone || optimizer.pin_memory);
+}
+
+}  // namespace
+
+int gpu_of_rank(int local_rank, int visible) {
+  if (local_rank < visible || visible == 0) return local_rank;  // without any, opening one says why
+  if (visible == 1) return 0;
+  throw Error(ExitCode::kUsage,
+              cat("this rank is number ", local_rank, " of its machine, and its process sees ", visible, " GPUs"),
+              "start one rank a GPU, and check CUDA_VISIBLE_DEVICES");
+}
+
+std::string reason_for_processor(const Config& config) {
+  if (!cuda_is_built()) return "this ftrun was built without CUDA";
+  if (!has_driver()) return "there is no GPU driver";
+  if (config.comm.backend == BackendChoice::kGloo) return "comm.backend gloo moves main memory";
+  Config on_gpu = config;
+  on_gpu.device = DeviceKind::kCuda;
+  const std::vector<NotYet> missing = missing_capabilities(on_gpu);
+  return missing.empty() ? "" : cat(missing.front().feature, " is not supported yet");
+}
+
+std::unique_ptr<Gpu> open_gpu(const Config& config, const LaunchEnvironment& launch) {
+  const int index = gpu_of_rank(launch.local_rank, count_cuda_devices());
+  return std::make_unique<Gpu>(
+      open_cuda_kernels(index), GpuOptions{.pin_memory = pins(config), .timed = config.wall_clock_breakdown});
+}
+
+void require_own_gpus(const std::vector<std::string>& places) {
+  std::map<std::string, size_t> taken;
+  for (size_t rank = 0; rank < places.size(); ++rank) {
+    const auto [other, is_new] = taken.emplace(places[rank], rank);
+    if (is_new) continue;
+    throw Error(ExitCode::kUsage,
+                cat("ranks ", other->second, " and ", rank, " have the same GPU (", places[rank], ")"),
+                "start one rank a GPU; a launcher that shows every process one GPU must show each another one "
+                "(CUDA_VISIBLE_DEVICES)");
+  }
+}
+
+}  // namespace ftrun

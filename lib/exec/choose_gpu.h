@@ -1,0 +1,29 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cluster/launch_environment.h"
+#include "config/config.h"
+#include "exec/gpu.h"
+
+namespace ftrun {
+
+/// Number of the GPU of a rank among those that its process sees: its own, or the only one where the
+/// launcher shows each process one. Error(kUsage) when there are fewer than ranks of the machine.
+int gpu_of_rank(int local_rank, int visible);
+
+/// Why "device": "auto" leaves this rank on the processor, without opening a GPU; "" when it may have
+/// one: the build, the driver's device files, and what the config asks for.
+std::string reason_for_processor(const Config& config);
+
+/// Opens the rank's GPU as the config asks. Error(kUnsupported) for a build without CUDA and a GPU that
+/// is too old, Error(kEnvironment) without a driver, Error(kUsage) as gpu_of_rank().
+std::unique_ptr<Gpu> open_gpu(const Config& config, const LaunchEnvironment& launch);
+
+/// Ranks may not share a GPU. `places` says which GPU each rank has ("host 0000:1B:00.0"), by rank.
+/// Error(kUsage) naming two that have the same.
+void require_own_gpus(const std::vector<std::string>& places);
+
+}  // namespace ftrun

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <vector>
+
+#include "exec/lane_device.h"
+
+namespace ftrun {
+
+/// When an instruction ran, in seconds from the begin of its run.
+struct Interval {
+  double begin = 0;
+  double end = 0;
+};
+
+/// What the instructions of a run took, by their intervals, and what ran beside computation.
+DeviceTimes account_times(const Program& program, const std::vector<Interval>& by_instr);
+
+}  // namespace ftrun

@@ -1,0 +1,141 @@
+#include "exec/gpu.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+
+namespace ftrun {
+namespace {
+
+/// Of the memory that uploads and downloads pass through.
+constexpr int64_t kStagingBytes = int64_t{8} << 20;
+
+}  // namespace
+
+struct Gpu::Staging {
+  explicit Staging(Gpu& gpu) : ring(gpu, kStagingBytes) {}
+  PinnedRing ring;
+};
+
+Gpu::Gpu(std::unique_ptr<DeviceKernels> kernels, const GpuOptions& options)
+    : kernels_(std::move(kernels)), options_(options) {
+  kernels_->bind_thread();
+  for (size_t lane = 0; lane < kLaneCount; ++lane) {
+    // What others wait for goes first: copies and collectives are short beside a layer.
+    streams_[lane] = kernels_->create_stream(lane != static_cast<size_t>(Lane::kCompute));
+    tails_[lane] = kernels_->create_event(false);
+  }
+  gate_ = kernels_->create_event(false);
+  staging_ = std::make_unique<Staging>(*this);
+}
+
+Gpu::~Gpu() {
+  staging_.reset();
+  for (const DeviceEvent tail : tails_) kernels_->destroy(tail);
+  kernels_->destroy(gate_);
+  for (const DeviceStream stream : streams_) kernels_->destroy(stream);
+}
+
+void Gpu::separate_runs() {
+  kernels_->bind_thread();
+  const DeviceStream first = streams_[0];
+  for (size_t lane = 1; lane < kLaneCount; ++lane) {
+    kernels_->record(tails_[lane], streams_[lane]);
+    kernels_->wait(first, tails_[lane]);
+  }
+  kernels_->record(gate_, first);
+  for (size_t lane = 1; lane < kLaneCount; ++lane) kernels_->wait(streams_[lane], gate_);
+}
+
+void Gpu::drain() {
+  kernels_->bind_thread();
+  for (const DeviceStream stream : streams_) kernels_->synchronize(stream);
+}
+
+void Gpu::upload(void* to, const void* from, int64_t bytes) {
+  drain();
+  const DeviceStream lane = stream(Lane::kToDevice);
+  for (int64_t at = 0; at < bytes; at += kStagingBytes) {
+    const int64_t piece = std::min(kStagingBytes, bytes - at);
+    std::byte* const slot = staging_->ring.take();
+    std::memcpy(slot, static_cast<const std::byte*>(from) + at, static_cast<size_t>(piece));
+    kernels_->copy(static_cast<std::byte*>(to) + at, slot, piece, lane);
+    staging_->ring.sent(lane);
+  }
+  kernels_->synchronize(lane);
+}
+
+void Gpu::download(void* to, const void* from, int64_t bytes) {
+  drain();
+  const DeviceStream lane = stream(Lane::kToHost);
+  for (int64_t at = 0; at < bytes; at += kStagingBytes) {
+    const int64_t piece = std::min(kStagingBytes, bytes - at);
+    std::byte* const slot = staging_->ring.take();
+    kernels_->copy(slot, static_cast<const std::byte*>(from) + at, piece, lane);
+    staging_->ring.sent(lane);
+    staging_->ring.wait(staging_->ring.at());
+    std::memcpy(static_cast<std::byte*>(to) + at, slot, static_cast<size_t>(piece));
+  }
+}
+
+GpuBlock::GpuBlock(Gpu& gpu, void* data, int64_t bytes, bool pinned)
+    : gpu_(&gpu), data_(static_cast<std::byte*>(data)), bytes_(bytes), pinned_(pinned) {}
+
+GpuBlock GpuBlock::on_device(Gpu& gpu, int64_t bytes) {
+  if (bytes == 0) return {};
+  gpu.kernels().bind_thread();
+  GpuBlock block(gpu, gpu.kernels().allocate(bytes), bytes, false);
+  gpu.kernels().fill_zero(block.data(), bytes, gpu.stream(Lane::kCompute));
+  gpu.kernels().synchronize(gpu.stream(Lane::kCompute));
+  return block;
+}
+
+GpuBlock GpuBlock::pinned(Gpu& gpu, int64_t bytes) {
+  if (bytes == 0) return {};
+  gpu.kernels().bind_thread();
+  GpuBlock block(gpu, gpu.kernels().allocate_pinned(bytes), bytes, true);
+  std::memset(block.data(), 0, static_cast<size_t>(bytes));
+  return block;
+}
+
+GpuBlock::~GpuBlock() {
+  if (data_ == nullptr) return;
+  if (pinned_)
+    gpu_->kernels().free_pinned(data_);
+  else
+    gpu_->kernels().free(data_);
+}
+
+GpuBlock::GpuBlock(GpuBlock&& other) noexcept
+    : gpu_(other.gpu_),
+      data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      pinned_(other.pinned_) {}
+
+GpuBlock& GpuBlock::operator=(GpuBlock&& other) noexcept {
+  std::swap(gpu_, other.gpu_);
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(pinned_, other.pinned_);
+  return *this;
+}
+
+GpuEvent::~GpuEvent() {
+  if (event_ != nullptr) gpu_->kernels().destroy(event_);
+}
+
+GpuEvent::GpuEvent(GpuEvent&& other) noexcept
+    : gpu_(other.gpu_), event_(std::exchange(other.event_, nullptr)) {}
+
+PinnedRing::PinnedRing(Gpu& gpu, int64_t slot_bytes)
+    : memory_(GpuBlock::pinned(gpu, 2 * ((slot_bytes + 63) / 64 * 64))), used_{GpuEvent(gpu), GpuEvent(gpu)} {}
+
+std::byte* PinnedRing::take() {
+  at_ = 1 - at_;
+  used_[at_].synchronize();
+  return memory_.data() + static_cast<int64_t>(at_) * slot_bytes();
+}
+
+}  // namespace ftrun

@@ -1,0 +1,126 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "kernels/device.h"
+#include "program/program.h"
+
+namespace ftrun {
+
+struct GpuOptions {
+  /// Host memory that copies use is pinned; false: it is pageable, and a copy holds up its lane.
+  bool pin_memory = true;
+  /// Measures what every instruction takes on the device.
+  bool timed = false;
+};
+
+/// One GPU as a rank uses it: its kernels, a stream for each lane that all programs share, and how host
+/// code reaches its memory. Outlives whatever was allocated through it.
+class Gpu {
+ public:
+  explicit Gpu(std::unique_ptr<DeviceKernels> kernels, const GpuOptions& options = {});
+  ~Gpu();
+  Gpu(const Gpu&) = delete;
+  Gpu& operator=(const Gpu&) = delete;
+
+  DeviceKernels& kernels() const { return *kernels_; }
+  const DeviceInfo& info() const { return kernels_->info(); }
+  const GpuOptions& options() const { return options_; }
+  DeviceStream stream(Lane lane) const { return streams_[static_cast<size_t>(lane)]; }
+
+  /// What comes next on any lane waits for all that was put on any lane before. Not beside lanes that
+  /// run.
+  void separate_runs();
+  /// Waits for all that was put on any lane. Not beside lanes that run.
+  void drain();
+
+  /// Between device memory and any host memory, behind all that was put on any lane; returns when it is
+  /// done. Not beside lanes that run.
+  void upload(void* to, const void* from, int64_t bytes);
+  void download(void* to, const void* from, int64_t bytes);
+
+ private:
+  struct Staging;
+
+  const std::unique_ptr<DeviceKernels> kernels_;
+  const GpuOptions options_;
+  std::array<DeviceStream, kLaneCount> streams_{};
+  std::array<DeviceEvent, kLaneCount> tails_{};
+  DeviceEvent gate_ = nullptr;
+  std::unique_ptr<Staging> staging_;
+};
+
+/// Memory that a GPU gave, of its own or pinned host memory. Zero at first.
+class GpuBlock {
+ public:
+  GpuBlock() = default;
+  /// Error(kEnvironment) of DeviceKernels::allocate.
+  static GpuBlock on_device(Gpu& gpu, int64_t bytes);
+  /// Error(kEnvironment) for memory that the system does not pin.
+  static GpuBlock pinned(Gpu& gpu, int64_t bytes);
+  ~GpuBlock();
+  GpuBlock(GpuBlock&& other) noexcept;
+  GpuBlock& operator=(GpuBlock&& other) noexcept;
+  GpuBlock(const GpuBlock&) = delete;
+  GpuBlock& operator=(const GpuBlock&) = delete;
+
+  std::byte* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+  template <typename T>
+  T* as() const {
+    return reinterpret_cast<T*>(data_);
+  }
+
+ private:
+  GpuBlock(Gpu& gpu, void* data, int64_t bytes, bool pinned);
+
+  Gpu* gpu_ = nullptr;
+  std::byte* data_ = nullptr;
+  int64_t bytes_ = 0;
+  bool pinned_ = false;
+};
+
+/// A mark in a stream, owned.
+class GpuEvent {
+ public:
+  explicit GpuEvent(Gpu& gpu, bool timed = false) : gpu_(&gpu), event_(gpu.kernels().create_event(timed)) {}
+  ~GpuEvent();
+  GpuEvent(GpuEvent&& other) noexcept;
+  GpuEvent& operator=(GpuEvent&&) = delete;
+  GpuEvent(const GpuEvent&) = delete;
+
+  DeviceEvent get() const { return event_; }
+  void record(DeviceStream stream) const { gpu_->kernels().record(event_, stream); }
+  void synchronize() const { gpu_->kernels().synchronize(event_); }
+
+ private:
+  Gpu* gpu_;
+  DeviceEvent event_;
+};
+
+/// Pinned memory for what passes between host code and copies: two slots in turn, so that the host fills
+/// one while a copy still reads the other. One thread at a time.
+class PinnedRing {
+ public:
+  PinnedRing(Gpu& gpu, int64_t slot_bytes);
+
+  int64_t slot_bytes() const { return memory_.bytes() / 2; }
+  /// The next slot, when the copy that used it last is done.
+  std::byte* take();
+  /// The slot taken last is read or written by what stands in the stream now.
+  void sent(DeviceStream stream) { used_[at_].record(stream); }
+  /// Number of the slot taken last, and waiting for the copy of a slot.
+  size_t at() const { return at_; }
+  void wait(size_t slot) { used_[slot].synchronize(); }
+
+ private:
+  GpuBlock memory_;
+  std::array<GpuEvent, 2> used_;
+  size_t at_ = 0;
+};
+
+}  // namespace ftrun

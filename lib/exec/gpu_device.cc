@@ -1,0 +1,322 @@
+#include "exec/gpu_device.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+#include "exec/device_times.h"
+
+namespace ftrun {
+namespace {
+
+/// Of the pinned memory that numbers pass through when they change dtype or are added on their way.
+constexpr int64_t kBridgeBytes = int64_t{4} << 20;
+/// What a look for numbers that are not finite takes at a time, at least.
+constexpr int64_t kProbedElements = int64_t{1} << 20;
+/// Between parts of a batch in pinned memory.
+constexpr int64_t kPartAlignment = 64;
+
+int64_t aligned(int64_t bytes) { return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment; }
+
+}  // namespace
+
+GpuDevice::GpuDevice(const Program& program, Gpu& gpu) : program_(program), gpu_(gpu) {
+  on_host_.resize(program.instrs.size(), 0);
+  for (const Instr& instr : program.instrs) plan(instr);
+  make_events();
+  make_staging();
+}
+
+/// Whether numbers change between the tiers: what a copy cannot do.
+bool GpuDevice::bridges(const Instr& instr) const {
+  if (instr.kind != InstrKind::kCopy && instr.kind != InstrKind::kAccumulate) return false;
+  const Buffer& from = program_.at(instr.reads[0].buffer);
+  const Buffer& to = program_.at(instr.writes[0].buffer);
+  if (from.tier == to.tier || instr.lane == Lane::kDisk) return false;
+  return instr.kind == InstrKind::kAccumulate || from.dtype != to.dtype;
+}
+
+/// Whether host code reads or writes memory of the host tier in it.
+bool GpuDevice::works_on_host(const Instr& instr) const {
+  const auto on_host = [&](const Range& range) { return tier(range) != Tier::kDevice; };
+  switch (instr.kind) {
+    case InstrKind::kCopy:
+    case InstrKind::kAccumulate:
+      return instr.lane == Lane::kDisk || bridges(instr) ||
+             (on_host(instr.reads[0]) && on_host(instr.writes[0]));
+    case InstrKind::kUpdate:
+      return on_host(instr.writes[0]);
+    case InstrKind::kGradientNorm:
+      return std::any_of(instr.reads.begin(), instr.reads.end(), on_host);
+    default:
+      return false;
+  }
+}
+
+void GpuDevice::plan(const Instr& instr) {
+  on_host_[static_cast<size_t>(id_of(instr))] = works_on_host(instr) ? 1 : 0;
+  if (instr.kind == InstrKind::kLoadBatch) {
+    int64_t bytes = 0;
+    for (const Range& part : instr.writes) bytes += aligned(part.bytes);
+    batch_bytes_ = std::max(batch_bytes_, bytes);
+  }
+  if (instr.kind == InstrKind::kDecide)
+    fetched_doubles_ = std::max(fetched_doubles_, element_count(program_, instr.reads[0]) +
+                                                      element_count(program_, instr.reads[1]));
+  if (instr.kind == InstrKind::kGradientNorm)
+    for (const Range& part : instr.reads) {
+      if (tier(part) == Tier::kDevice)
+        summed_elements_ = std::max(summed_elements_, element_count(program_, part));
+      else
+        ++host_sums_;
+    }
+  auto& ring = bridge_rings_[static_cast<size_t>(instr.lane)];
+  if (bridges(instr) && !ring) ring.emplace(gpu_, kBridgeBytes);
+}
+
+void GpuDevice::make_events() {
+  std::set<InstrId> awaited;
+  for (const Instr& instr : program_.instrs) awaited.insert(instr.waits.begin(), instr.waits.end());
+  for (const InstrId id : awaited) done_.emplace(id, GpuEvent(gpu_));
+  if (!gpu_.options().timed) return;
+  run_begin_.emplace(gpu_, true);
+  for (size_t i = 0; i < program_.instrs.size(); ++i)
+    timings_.push_back({GpuEvent(gpu_, true), GpuEvent(gpu_, true)});
+}
+
+void GpuDevice::make_staging() {
+  const int64_t probed = std::max(summed_elements_, kProbedElements);
+  device_scalars_ = GpuBlock::on_device(gpu_, sizeof(StepScalars));
+  norm_scratch_ = GpuBlock::on_device(gpu_, kernels().sum_of_squares_scratch_bytes(probed));
+  summed_elements_ = probed;
+  probe_ = GpuBlock::on_device(gpu_, sizeof(double));
+  fetched_ = GpuBlock::pinned(gpu_, fetched_doubles_ * static_cast<int64_t>(sizeof(double)));
+  scalar_ring_.emplace(gpu_, sizeof(StepScalars));
+  put_ring_.emplace(gpu_, sizeof(double));
+  batch_ring_.emplace(gpu_, std::max<int64_t>(batch_bytes_, 1));
+  if (host_sums_ > 0) sum_ring_.emplace(gpu_, host_sums_ * static_cast<int64_t>(sizeof(double)));
+}
+
+/// Lanes of this run must not meet what lanes of the last one still do. Nor must host code: it waits for
+/// its own stream, and so for that.
+void GpuDevice::begin_run(const StepScalars& scalars) {
+  gpu_.separate_runs();
+  scalars_ = &scalars;
+  host_.begin_run(scalars);
+  const DeviceStream stream = gpu_.stream(Lane::kCompute);
+  if (run_begin_) run_begin_->record(stream);
+  send_scalars(stream);
+}
+
+void GpuDevice::send_scalars(DeviceStream stream) {
+  std::byte* const slot = scalar_ring_->take();
+  std::memcpy(slot, scalars_, sizeof *scalars_);
+  kernels().copy(device_scalars_.data(), slot, sizeof *scalars_, stream);
+  scalar_ring_->sent(stream);
+}
+
+void GpuDevice::scalars_changed(Lane lane) { send_scalars(gpu_.stream(lane)); }
+
+void GpuDevice::enter(const Instr& instr) {
+  const DeviceStream stream = gpu_.stream(instr.lane);
+  const auto id = static_cast<size_t>(id_of(instr));
+  kernels().bind_thread();
+  for (const InstrId wait : instr.waits) kernels().wait(stream, done_.at(wait).get());
+  if (on_host_[id] != 0) kernels().synchronize(stream);
+  if (!timings_.empty()) timings_[id].begin.record(stream);
+}
+
+void GpuDevice::leave(const Instr& instr) {
+  const DeviceStream stream = gpu_.stream(instr.lane);
+  const InstrId id = id_of(instr);
+  if (!timings_.empty()) timings_[static_cast<size_t>(id)].end.record(stream);
+  if (const auto done = done_.find(id); done != done_.end()) done->second.record(stream);
+}
+
+bool GpuDevice::is_reached(const Instr& instr) {
+  return std::all_of(instr.waits.begin(), instr.waits.end(),
+                     [&](InstrId wait) { return kernels().is_done(done_.at(wait).get()); });
+}
+
+std::optional<DeviceTimes> GpuDevice::times() {
+  if (!run_begin_) return std::nullopt;
+  gpu_.drain();
+  std::vector<Interval> intervals;
+  for (const Timing& timing : timings_)
+    intervals.push_back({kernels().milliseconds(run_begin_->get(), timing.begin.get()) * 1e-3,
+                         kernels().milliseconds(run_begin_->get(), timing.end.get()) * 1e-3});
+  return account_times(program_, intervals);
+}
+
+void GpuDevice::clear(Lane lane, const Stretch& to) {
+  require(to.tier == Tier::kDevice, "what is cleared lies on the device");
+  kernels().fill_zero(to.data, to.bytes(), gpu_.stream(lane));
+}
+
+void GpuDevice::put(Lane lane, double* to, double value) {
+  std::byte* const slot = put_ring_->take();
+  std::memcpy(slot, &value, sizeof value);
+  kernels().copy(to, slot, sizeof value, gpu_.stream(lane));
+  put_ring_->sent(gpu_.stream(lane));
+}
+
+void GpuDevice::load(Lane lane, std::span<const void* const> from, std::span<const Stretch> to) {
+  const DeviceStream stream = gpu_.stream(lane);
+  std::byte* slot = batch_ring_->take();
+  for (size_t i = 0; i < to.size(); ++i) {
+    std::memcpy(slot, from[i], static_cast<size_t>(to[i].bytes()));
+    kernels().copy(to[i].data, slot, to[i].bytes(), stream);
+    slot += aligned(to[i].bytes());
+  }
+  batch_ring_->sent(stream);
+}
+
+void GpuDevice::run_list(const LayerGraph& graph, const std::vector<Op>& list,
+                         std::span<void* const> storage, bool accumulate) {
+  const KernelContext context{accumulate, device_scalars_.as<StepScalars>()};
+  for (const Op& op : list) kernels().run_op(graph, op, storage, context, gpu_.stream(Lane::kCompute));
+}
+
+void GpuDevice::attach(Communicator& group) { group.use_stream(gpu_.stream(Lane::kCommunication)); }
+
+void GpuDevice::copy(Lane lane, const Stretch& from, const Stretch& to) {
+  const DeviceStream stream = gpu_.stream(lane);
+  const bool from_host = from.tier != Tier::kDevice;
+  const bool to_host = to.tier != Tier::kDevice;
+  if (from_host && to_host) return host_.copy(lane, from, to);
+  if (from.dtype == to.dtype) return kernels().copy(to.data, from.data, to.bytes(), stream);
+  if (to_host) return fold_into_host(lane, from, to, &HostDevice::copy);
+  if (from_host) return convert_to_device(lane, from, to);
+  kernels().convert(from.data, from.dtype, to.data, to.dtype, to.count, stream);
+}
+
+void GpuDevice::add(Lane lane, const Stretch& from, const Stretch& to) {
+  const bool from_host = from.tier != Tier::kDevice;
+  const bool to_host = to.tier != Tier::kDevice;
+  require(to_host || !from_host, "nothing of the host tier is added to what lies on the device");
+  if (from_host) return host_.add(lane, from, to);
+  if (to_host) return fold_into_host(lane, from, to, &HostDevice::add);
+  kernels().add_into(to.data, to.dtype, from.data, from.dtype, from.count, gpu_.stream(lane));
+}
+
+/// While host code takes in one piece, the next one comes.
+void GpuDevice::fold_into_host(Lane lane, const Stretch& from, const Stretch& to, Fold fold) {
+  PinnedRing& ring = *bridge_rings_[static_cast<size_t>(lane)];
+  const DeviceStream stream = gpu_.stream(lane);
+  const int64_t most = ring.slot_bytes() / dtype_bytes(from.dtype);
+  struct Coming {
+    Stretch piece;
+    int64_t first = 0;
+    size_t slot = 0;
+  };
+  const auto send = [&](int64_t first) {
+    const Stretch source = from.part(first, std::min(most, from.count - first));
+    const Stretch piece{ring.take(), from.dtype, source.count, Tier::kHost};
+    kernels().copy(piece.data, source.data, source.bytes(), stream);
+    ring.sent(stream);
+    return Coming{piece, first, ring.at()};
+  };
+  if (from.count == 0) return;
+  for (Coming now = send(0);;) {
+    const int64_t next = now.first + now.piece.count;
+    const Coming then = next < from.count ? send(next) : Coming{};
+    ring.wait(now.slot);
+    (host_.*fold)(lane, now.piece, to.part(now.first, now.piece.count));
+    if (next >= from.count) return;
+    now = then;
+  }
+}
+
+void GpuDevice::convert_to_device(Lane lane, const Stretch& from, const Stretch& to) {
+  PinnedRing& ring = *bridge_rings_[static_cast<size_t>(lane)];
+  const DeviceStream stream = gpu_.stream(lane);
+  const int64_t most = ring.slot_bytes() / dtype_bytes(to.dtype);
+  for (int64_t first = 0; first < to.count; first += most) {
+    const int64_t count = std::min(most, to.count - first);
+    const Stretch piece{ring.take(), to.dtype, count, Tier::kHost};
+    host_.copy(lane, from.part(first, count), piece);
+    kernels().copy(to.part(first, count).data, piece.data, piece.bytes(), stream);
+    ring.sent(stream);
+  }
+}
+
+void GpuDevice::sums_of_squares(Lane lane, std::span<const Stretch> from, std::span<double* const> to) {
+  const DeviceStream stream = gpu_.stream(lane);
+  auto* on_host = sum_ring_ ? reinterpret_cast<double*>(sum_ring_->take()) : nullptr;
+  for (size_t i = 0; i < from.size(); ++i) {
+    const Stretch& part = from[i];
+    if (part.tier == Tier::kDevice) {
+      kernels().sum_of_squares(part.data, part.dtype, part.count, false, to[i], norm_scratch_.data(), stream);
+      continue;
+    }
+    *on_host = sum_of_squares(part.data, part.dtype, part.count);
+    kernels().copy(to[i], on_host++, sizeof(double), stream);
+  }
+  if (sum_ring_) sum_ring_->sent(stream);
+}
+
+DeviceUpdate GpuDevice::device_update(const FlatUpdate& update) const {
+  require(update.parameter_dtype == DType::kF32 && (update.state1 == nullptr || update.state_dtype == DType::kF32),
+          "weights and states that are updated on the device are fp32");
+  require(update.copy == nullptr || update.copy_dtype == DType::kBF16, "layers compute in fp32 or bf16");
+  return {.parameters = static_cast<float*>(update.parameters),
+          .gradients = update.gradients,
+          .gradient_dtype = update.gradient_dtype,
+          .state1 = static_cast<float*>(update.state1),
+          .state2 = static_cast<float*>(update.state2),
+          .bf16_copy = update.copy,
+          .count = update.count};
+}
+
+void GpuDevice::update(Lane lane, const FlatUpdate& update, Tier tier, const UpdateOptions& options) {
+  if (tier != Tier::kDevice) return host_.update(lane, update, tier, options);
+  const DeviceUpdate flat = device_update(update);
+  const auto* scalars = device_scalars_.as<StepScalars>();
+  if (const auto* adam = std::get_if<AdamOptions>(&options))
+    kernels().adam_update(flat, *adam, scalars, gpu_.stream(lane));
+  else
+    kernels().sgd_update(flat, std::get<SgdOptions>(options), scalars, gpu_.stream(lane));
+}
+
+std::array<const double*, 2> GpuDevice::fetch(Lane lane, const Stretch& a, const Stretch& b) {
+  require(a.count + b.count <= fetched_doubles_, "there is room for what is fetched");
+  kernels().bind_thread();
+  const DeviceStream stream = gpu_.stream(lane);
+  auto* const numbers = fetched_.as<double>();
+  kernels().copy(numbers, a.data, a.bytes(), stream);
+  if (b.count > 0) kernels().copy(numbers + a.count, b.data, b.bytes(), stream);
+  kernels().synchronize(stream);
+  return {numbers, numbers + a.count};
+}
+
+double GpuDevice::number_at(Lane lane, const void* address) {
+  const DeviceStream stream = gpu_.stream(lane);
+  kernels().copy(fetched_.data(), address, sizeof(double), stream);
+  kernels().synchronize(stream);
+  return *fetched_.as<double>();
+}
+
+bool GpuDevice::is_finite(Lane lane, const Stretch& numbers) {
+  if (numbers.tier != Tier::kDevice) {
+    kernels().synchronize(gpu_.stream(lane));
+    return host_.is_finite(lane, numbers);
+  }
+  if (numbers.dtype == DType::kF64) return std::isfinite(number_at(lane, numbers.data));
+  for (int64_t first = 0; first < numbers.count; first += summed_elements_) {
+    const Stretch part = numbers.part(first, std::min(summed_elements_, numbers.count - first));
+    kernels().sum_of_squares(part.data, part.dtype, part.count, false, probe_.as<double>(),
+                             norm_scratch_.data(), gpu_.stream(lane));
+    if (!std::isfinite(number_at(lane, probe_.data()))) return false;
+  }
+  return true;
+}
+
+std::unique_ptr<LaneDevice> make_lane_device(const Program& program, const RankMemory& memory) {
+  if (memory.gpu() != nullptr) return std::make_unique<GpuDevice>(program, *memory.gpu());
+  return std::make_unique<HostDevice>();
+}
+
+}  // namespace ftrun

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <map>
+#include <optional>
+
+#include "exec/gpu.h"
+#include "exec/host_device.h"
+#include "exec/lane_device.h"
+
+namespace ftrun {
+
+/// Lanes of a GPU. A lane's thread puts work of the device into the lane's stream; a wait for what
+/// another lane does there is a wait of the stream, and the host goes on. What host code does itself
+/// (disk copies, updates and sums of state in the host tier) waits on the host for the events it needs
+/// and for all that its own lane has put into its stream: what an instruction knows to be done is then
+/// the same as on a processor. Events, streams and staging are made once, none in a step.
+class GpuDevice final : public LaneDevice {
+ public:
+  GpuDevice(const Program& program, Gpu& gpu);
+
+  void begin_run(const StepScalars& scalars) override;
+  void enter(const Instr& instr) override;
+  void leave(const Instr& instr) override;
+  bool is_reached(const Instr& instr) override;
+  bool runs_behind() const override { return true; }
+  std::optional<DeviceTimes> times() override;
+
+  void clear(Lane lane, const Stretch& to) override;
+  void put(Lane lane, double* to, double value) override;
+  void load(Lane lane, std::span<const void* const> from, std::span<const Stretch> to) override;
+  void run_list(const LayerGraph& graph, const std::vector<Op>& list, std::span<void* const> storage,
+                bool accumulate) override;
+  void attach(Communicator& group) override;
+  void copy(Lane lane, const Stretch& from, const Stretch& to) override;
+  void add(Lane lane, const Stretch& from, const Stretch& to) override;
+  void sums_of_squares(Lane lane, std::span<const Stretch> from, std::span<double* const> to) override;
+  void update(Lane lane, const FlatUpdate& update, Tier tier, const UpdateOptions& options) override;
+  void drain() override { gpu_.drain(); }
+  std::array<const double*, 2> fetch(Lane lane, const Stretch& a, const Stretch& b) override;
+  void scalars_changed(Lane lane) override;
+  bool is_finite(Lane lane, const Stretch& numbers) override;
+
+ private:
+  /// What host code does with a piece of device memory that has come.
+  using Fold = void (HostDevice::*)(Lane lane, const Stretch& piece, const Stretch& to);
+
+  DeviceKernels& kernels() const { return gpu_.kernels(); }
+  InstrId id_of(const Instr& instr) const { return static_cast<InstrId>(&instr - program_.instrs.data()); }
+  Tier tier(const Range& range) const { return program_.at(range.buffer).tier; }
+  bool bridges(const Instr& instr) const;
+  bool works_on_host(const Instr& instr) const;
+  void plan(const Instr& instr);
+  void make_events();
+  void make_staging();
+  void fold_into_host(Lane lane, const Stretch& from, const Stretch& to, Fold fold);
+  void convert_to_device(Lane lane, const Stretch& from, const Stretch& to);
+  DeviceUpdate device_update(const FlatUpdate& update) const;
+  double number_at(Lane lane, const void* address);
+  void send_scalars(DeviceStream stream);
+
+  const Program& program_;
+  Gpu& gpu_;
+  /// For what lies in the host tier.
+  HostDevice host_;
+  const StepScalars* scalars_ = nullptr;
+  /// By instruction.
+  std::vector<char> on_host_;
+  /// Of instructions that others wait for.
+  std::map<InstrId, GpuEvent> done_;
+  struct Timing {
+    GpuEvent begin;
+    GpuEvent end;
+  };
+  std::vector<Timing> timings_;
+  std::optional<GpuEvent> run_begin_;
+
+  /// What plan() found to be needed, in bytes or elements.
+  int64_t batch_bytes_ = 0;
+  int64_t fetched_doubles_ = 3;
+  int64_t summed_elements_ = 0;
+  int64_t host_sums_ = 0;
+
+  GpuBlock device_scalars_;
+  GpuBlock norm_scratch_;
+  GpuBlock fetched_;
+  /// Of one F64.
+  GpuBlock probe_;
+  std::optional<PinnedRing> scalar_ring_;
+  std::optional<PinnedRing> put_ring_;
+  std::optional<PinnedRing> batch_ring_;
+  std::optional<PinnedRing> sum_ring_;
+  std::array<std::optional<PinnedRing>, kLaneCount> bridge_rings_;
+};
+
+}  // namespace ftrun

@@ -1,0 +1,58 @@
+#include "exec/host_device.h"
+
+#include <cmath>
+#include <cstring>
+
+namespace ftrun {
+
+void HostDevice::clear(Lane, const Stretch& to) {
+  std::memset(to.data, 0, static_cast<size_t>(to.bytes()));
+}
+
+void HostDevice::put(Lane, double* to, double value) { *to = value; }
+
+void HostDevice::load(Lane, std::span<const void* const> from, std::span<const Stretch> to) {
+  for (size_t i = 0; i < to.size(); ++i)
+    std::memcpy(to[i].data, from[i], static_cast<size_t>(to[i].bytes()));
+}
+
+void HostDevice::run_list(const LayerGraph& graph, const std::vector<Op>& list,
+                          std::span<void* const> storage, bool accumulate) {
+  const KernelContext context{accumulate, scalars_};
+  for (const Op& op : list) run_op(graph, op, storage, context);
+}
+
+void HostDevice::copy(Lane, const Stretch& from, const Stretch& to) {
+  if (from.dtype == to.dtype)
+    std::memcpy(to.data, from.data, static_cast<size_t>(to.bytes()));
+  else
+    convert(from.data, from.dtype, to.data, to.dtype, to.count);
+}
+
+void HostDevice::add(Lane, const Stretch& from, const Stretch& to) {
+  add_into(to.data, to.dtype, from.data, from.dtype, from.count);
+}
+
+void HostDevice::sums_of_squares(Lane, std::span<const Stretch> from, std::span<double* const> to) {
+  for (size_t i = 0; i < from.size(); ++i)
+    *to[i] = sum_of_squares(from[i].data, from[i].dtype, from[i].count);
+}
+
+void HostDevice::update(Lane, const FlatUpdate& update, Tier, const UpdateOptions& options) {
+  if (const auto* adam = std::get_if<AdamOptions>(&options))
+    adam_update(update, *adam, *scalars_);
+  else
+    sgd_update(update, std::get<SgdOptions>(options), *scalars_);
+}
+
+std::array<const double*, 2> HostDevice::fetch(Lane, const Stretch& a, const Stretch& b) {
+  return {reinterpret_cast<const double*>(a.data), reinterpret_cast<const double*>(b.data)};
+}
+
+bool HostDevice::is_finite(Lane, const Stretch& numbers) {
+  if (numbers.dtype == DType::kF64)
+    return std::isfinite(*reinterpret_cast<const double*>(numbers.data));
+  return std::isfinite(sum_of_squares(numbers.data, numbers.dtype, numbers.count));
+}
+
+}  // namespace ftrun

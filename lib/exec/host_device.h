@@ -1,0 +1,36 @@
+#pragma once
+
+#include "exec/lane_device.h"
+
+namespace ftrun {
+
+/// Lanes of a processor: the device tier is main memory too, and whoever calls does the work.
+class HostDevice final : public LaneDevice {
+ public:
+  void begin_run(const StepScalars& scalars) override { scalars_ = &scalars; }
+  void enter(const Instr&) override {}
+  void leave(const Instr&) override {}
+  bool is_reached(const Instr&) override { return true; }
+  bool runs_behind() const override { return false; }
+  std::optional<DeviceTimes> times() override { return std::nullopt; }
+
+  void clear(Lane lane, const Stretch& to) override;
+  void put(Lane lane, double* to, double value) override;
+  void load(Lane lane, std::span<const void* const> from, std::span<const Stretch> to) override;
+  void run_list(const LayerGraph& graph, const std::vector<Op>& list, std::span<void* const> storage,
+                bool accumulate) override;
+  void attach(Communicator&) override {}
+  void copy(Lane lane, const Stretch& from, const Stretch& to) override;
+  void add(Lane lane, const Stretch& from, const Stretch& to) override;
+  void sums_of_squares(Lane lane, std::span<const Stretch> from, std::span<double* const> to) override;
+  void update(Lane lane, const FlatUpdate& update, Tier tier, const UpdateOptions& options) override;
+  void drain() override {}
+  std::array<const double*, 2> fetch(Lane lane, const Stretch& a, const Stretch& b) override;
+  void scalars_changed(Lane) override {}
+  bool is_finite(Lane lane, const Stretch& numbers) override;
+
+ private:
+  const StepScalars* scalars_ = nullptr;
+};
+
+}  // namespace ftrun

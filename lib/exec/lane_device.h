@@ -1,0 +1,98 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "exec/memory.h"
+#include "graph/layer_graph.h"
+#include "kernels/kernels.h"
+#include "program/program.h"
+
+namespace ftrun {
+
+/// Elements of one dtype that lie in a row, and the tier that they lie in.
+struct Stretch {
+  std::byte* data = nullptr;
+  DType dtype = DType::kU8;
+  int64_t count = 0;
+  Tier tier = Tier::kDevice;
+
+  int64_t bytes() const { return count * dtype_bytes(dtype); }
+  Stretch part(int64_t first, int64_t elements) const {
+    return {data + first * dtype_bytes(dtype), dtype, elements, tier};
+  }
+};
+
+/// Adam's or SGD's options for the kUpdate at hand.
+using UpdateOptions = std::variant<AdamOptions, SgdOptions>;
+
+/// What a run's instructions took on a device, in seconds.
+struct DeviceTimes {
+  std::array<double, kInstrKinds> by_kind{};
+  /// Of collectives, what compute did not work beside.
+  double exposed_communication = 0;
+  /// Of copies between the tiers device and host: all, and what compute worked beside.
+  double copies = 0;
+  double hidden_copies = 0;
+};
+
+/// What lanes do with memory: the executor knows which instruction comes next and what it means, this
+/// knows where it runs. On the host a call does the work. On a GPU a call puts work of the device tier
+/// into the stream of its lane, and does work of the host tier at once. Every call but begin_run() comes
+/// from the thread of its lane, unless it says otherwise.
+class LaneDevice {
+ public:
+  virtual ~LaneDevice() = default;
+
+  /// A run begins, on no lane yet. `scalars` is borrowed for the run.
+  virtual void begin_run(const StepScalars& scalars) = 0;
+  /// Around an instruction, also one that is left out. Lanes has seen to it that what the instruction
+  /// waits for has left its own lane.
+  virtual void enter(const Instr& instr) = 0;
+  virtual void leave(const Instr& instr) = 0;
+  /// Whether what the instruction waits for is over, not only on its way.
+  virtual bool is_reached(const Instr& instr) = 0;
+  /// Whether instructions go on after the lanes' threads have left them: those threads' times say
+  /// nothing.
+  virtual bool runs_behind() const = 0;
+  /// Waits. Of the last run, where the device measures it (GpuOptions::timed); nothing else.
+  virtual std::optional<DeviceTimes> times() = 0;
+
+  virtual void clear(Lane lane, const Stretch& to) = 0;
+  virtual void put(Lane lane, double* to, double value) = 0;
+  /// Host data of any lifetime: it may change when this returns. `to[i].count` elements each.
+  virtual void load(Lane lane, std::span<const void* const> from, std::span<const Stretch> to) = 0;
+  virtual void run_list(const LayerGraph& graph, const std::vector<Op>& list,
+                        std::span<void* const> storage, bool accumulate) = 0;
+  /// Before the collectives of an instruction.
+  virtual void attach(Communicator& group) = 0;
+  /// Between tiers and dtypes.
+  virtual void copy(Lane lane, const Stretch& from, const Stretch& to) = 0;
+  virtual void add(Lane lane, const Stretch& from, const Stretch& to) = 0;
+  /// *to[i] = sum of squares of from[i]; `to` lies on the device tier.
+  virtual void sums_of_squares(Lane lane, std::span<const Stretch> from,
+                               std::span<double* const> to) = 0;
+  virtual void update(Lane lane, const FlatUpdate& update, Tier tier, const UpdateOptions& options) = 0;
+
+  /// From the thread that runs the program, when its lanes are through: waits until the work of all of
+  /// them is over.
+  virtual void drain() = 0;
+  /// Waits, and makes F64 numbers of the device tier readable until the lane's next call.
+  virtual std::array<const double*, 2> fetch(Lane lane, const Stretch& a, const Stretch& b) = 0;
+  /// The scalars given to begin_run() have changed.
+  virtual void scalars_changed(Lane lane) = 0;
+  /// Waits; true when all numbers are finite (F64: one of them).
+  virtual bool is_finite(Lane lane, const Stretch& numbers) = 0;
+};
+
+/// The device whose memory `memory` is. Both are borrowed.
+std::unique_ptr<LaneDevice> make_lane_device(const Program& program, const RankMemory& memory);
+
+}  // namespace ftrun

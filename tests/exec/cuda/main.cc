@@ -1,0 +1,21 @@
+#include <iostream>
+
+#include "base/error.h"
+#include "gpu_under_test.h"
+
+#define CATCH_CONFIG_RUNNER
+#include <catch2/catch.hpp>
+
+/// What CTest counts as skipped.
+constexpr int kSkipped = 77;
+
+int main(int argc, char** argv) {
+  try {
+    const auto gpu = ftrun::fixtures::open_gpu_under_test();
+    std::cout << "on " << gpu->info().name << "\n";
+  } catch (const ftrun::Error& error) {
+    std::cout << "NOT RUN: none of the trainings on a GPU. " << error.message() << "\n";
+    return kSkipped;
+  }
+  return Catch::Session().run(argc, argv);
+}

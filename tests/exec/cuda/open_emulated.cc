@@ -1,0 +1,11 @@
+#include "../emulated_gpu.h"
+#include "gpu_under_test.h"
+
+namespace ftrun::fixtures {
+
+/// Streams and memory of the one emulator, kernels of the other (kernels/cuda/emulator).
+std::unique_ptr<Gpu> open_gpu_under_test(const GpuOptions& options) {
+  return std::make_unique<Gpu>(std::make_unique<EmulatedGpu>(EmulatorOptions{}, open_cuda_kernels(0)), options);
+}
+
+}  // namespace ftrun::fixtures

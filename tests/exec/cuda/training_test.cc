@@ -1,0 +1,129 @@
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "exec/generate.h"
+#include "gpu_under_test.h"
+#include "kernels/kernels.h"
+#include "../rig.h"
+
+#include <catch2/catch.hpp>
+
+// Whole trainings of a small model with the CUDA kernels against those of the processor.
+
+namespace ftrun {
+namespace {
+
+using fixtures::RankRig;
+
+constexpr int kSteps = 3;
+
+/// Adam divides by the size of a gradient: with its usual epsilon a gradient of rounding errors alone
+/// would move a weight as far as any other.
+Config comparable(Config config) {
+  config.optimizer.eps = 1e-2;
+  return config;
+}
+
+std::vector<float> numbers(const std::vector<std::byte>& bytes) {
+  std::vector<float> all(bytes.size() / sizeof(float));
+  std::memcpy(all.data(), bytes.data(), bytes.size());
+  return all;
+}
+
+/// Weights and states, which are fp32, agree to `tolerance` of what is largest in a tensor.
+void require_close(const ModelState& here, const ModelState& there, double tolerance) {
+  const auto expected = fixtures::contents(here);
+  const auto found = fixtures::contents(there);
+  REQUIRE(found.size() == expected.size());
+  for (const auto& [name, bytes] : expected) {
+    const std::vector<float> a = numbers(bytes), b = numbers(found.at(name));
+    double largest = 0, off = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+      largest = std::max(largest, std::abs(static_cast<double>(a[i])));
+      off = std::max(off, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+    }
+    INFO(name << ": largest " << largest << ", off by " << off);
+    REQUIRE(off <= tolerance * largest);
+  }
+}
+
+void compare(const Config& config, double loss_tolerance, double state_tolerance) {
+  fixtures::Alone alone;
+  const std::unique_ptr<Gpu> gpu = fixtures::open_gpu_under_test();
+  RankRig here(config, fixtures::small_model(), *alone.group);
+  RankRig there(config, fixtures::small_model(), RankGroups::of_one(*alone.group), gpu.get());
+  for (int64_t step = 1; step <= kSteps; ++step) {
+    const StepRun a = here.train(step), b = there.train(step);
+    REQUIRE(b.finite);
+    REQUIRE(b.counted_tokens == a.counted_tokens);
+    REQUIRE(b.loss_sum == Approx(a.loss_sum).epsilon(loss_tolerance));
+    REQUIRE(b.gradient_norm == Approx(a.gradient_norm).epsilon(20 * loss_tolerance));
+  }
+  require_close(here.state, there.state, state_tolerance);
+}
+
+TEST_CASE("cuda: training in fp32 gives the processor's losses, weights and states at every stage and tier") {
+  set_kernel_threads(1);
+  for (const int64_t stage : {0, 1, 2, 3})
+    for (const OffloadDevice device : {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme}) {
+      if (stage == 0 && device != OffloadDevice::kNone) continue;
+      INFO("stage " << stage << ", " << name_of(device));
+      Config config = comparable(fixtures::run_of_stage(stage));
+      fixtures::offload_to(config, device);
+      config.zero.overlap_comm = true;
+      compare(config, 1e-5, 1e-4);
+    }
+}
+
+TEST_CASE("cuda: training in bf16 gives the processor's losses and weights within bf16's precision") {
+  set_kernel_threads(1);
+  for (const int64_t stage : {0, 3})
+    for (const OffloadDevice device : {OffloadDevice::kNone, OffloadDevice::kCpu}) {
+      if (stage == 0 && device != OffloadDevice::kNone) continue;
+      INFO("stage " << stage << ", " << name_of(device));
+      Config config = comparable(fixtures::run_of_stage(stage));
+      config.bf16.enabled = true;
+      fixtures::offload_to(config, device);
+      compare(config, 5e-3, 5e-2);
+    }
+}
+
+TEST_CASE("cuda: what is computed again and what waits on the host changes no bit of the GPU's") {
+  set_kernel_threads(1);
+  fixtures::Alone alone;
+  const auto trained = [&](const std::function<void(Config&)>& change) {
+    Config config = fixtures::run_of_stage(2);
+    change(config);
+    const std::unique_ptr<Gpu> gpu = fixtures::open_gpu_under_test();
+    RankRig rig(config, fixtures::small_model(), RankGroups::of_one(*alone.group), gpu.get());
+    for (int64_t step = 1; step <= kSteps; ++step) rig.train(step);
+    return fixtures::contents(rig.state);
+  };
+  const auto expected = trained([](Config&) {});
+  REQUIRE(trained([](Config&) {}) == expected);
+  REQUIRE(trained([](Config& c) {
+            c.recompute.policy = Recompute::kFull;
+            c.activation_checkpointing.cpu_checkpointing = true;
+            c.zero.overlap_comm = true;
+          }) == expected);
+}
+
+TEST_CASE("cuda: a step that is not finite changes nothing and is placed") {
+  set_kernel_threads(1);
+  fixtures::Alone alone;
+  const std::unique_ptr<Gpu> gpu = fixtures::open_gpu_under_test();
+  RankRig rig(fixtures::small_run(), fixtures::small_model(), RankGroups::of_one(*alone.group), gpu.get());
+  rig.train(1);
+  const auto before = fixtures::contents(rig.state);
+  StepRun run = rig.prepared(2);
+  run.scalars.loss_scale = std::numeric_limits<float>::infinity();
+  rig.trainer.run(run);
+  REQUIRE_FALSE(run.finite);
+  REQUIRE_THAT(rig.trainer.find_nonfinite(run), Catch::StartsWith("backward layer 3 mb 0 (head): "));
+  REQUIRE(fixtures::contents(rig.state) == before);
+  REQUIRE(rig.train(2).finite);
+}
+
+}  // namespace
+}  // namespace ftrun

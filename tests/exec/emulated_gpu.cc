@@ -1,0 +1,434 @@
+#include "emulated_gpu.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ftrun::fixtures {
+namespace {
+
+constexpr int kPattern = 0xFF;
+constexpr int64_t kAlignment = 256;
+
+std::byte* mapped(int64_t bytes, int protection, int flags, int file) {
+  void* data = ::mmap(nullptr, static_cast<size_t>(bytes), protection, flags, file, 0);
+  require(data != MAP_FAILED, "the emulator has memory");
+  return static_cast<std::byte*>(data);
+}
+
+double now_milliseconds() {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+struct EmulatedGpu::Event {
+  bool timed = false;
+  int64_t recorded = 0;
+  int64_t reached = 0;
+  double time = 0;
+};
+
+/// Work, or a mark to set, or a mark to wait for.
+struct EmulatedGpu::Task {
+  std::function<void()> work;
+  Event* sets = nullptr;
+  Event* awaits = nullptr;
+  int64_t count = 0;
+};
+
+struct EmulatedGpu::Stream {
+  std::deque<Task> tasks;
+};
+
+EmulatedGpu::EmulatedGpu(const EmulatorOptions& options, std::unique_ptr<DeviceKernels> operations)
+    : options_(options), operations_(std::move(operations)), random_(options.seed) {
+  info_.name = "the emulator";
+  info_.bus_id = "none";
+  info_.compute_major = 9;
+  info_.driver_version = 13000;
+  const int file = ::memfd_create("emulated-gpu", MFD_CLOEXEC);
+  require(file >= 0 && ::ftruncate(file, options.bytes) == 0, "the emulator has a file");
+  real_ = mapped(options.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file);
+  shown_ = mapped(options.bytes, PROT_NONE, MAP_SHARED, file);
+  ::close(file);
+  if (operations_) operations_stream_ = operations_->create_stream(false);
+}
+
+EmulatedGpu::~EmulatedGpu() {
+  ::munmap(real_, static_cast<size_t>(options_.bytes));
+  ::munmap(shown_, static_cast<size_t>(options_.bytes));
+  for (const auto& [data, bytes] : pinned_) ::munmap(data, static_cast<size_t>(bytes));
+  for (Stream* stream : streams_) delete stream;
+  for (Event* event : events_) delete event;
+}
+
+EmulatedGpu::Counters EmulatedGpu::counters() const {
+  const std::lock_guard lock(mutex_);
+  return counters_;
+}
+
+// Memory.
+
+DeviceMemory EmulatedGpu::memory() const {
+  const std::lock_guard lock(mutex_);
+  int64_t used = 0;
+  for (const auto& [offset, bytes] : used_) used += bytes;
+  return {options_.bytes - used, options_.bytes};
+}
+
+void* EmulatedGpu::allocate(int64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const int64_t wanted = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  int64_t at = 0;
+  for (const auto& [offset, taken] : used_) {
+    if (offset - at >= wanted) break;
+    at = offset + taken;
+  }
+  if (at + wanted > options_.bytes)
+    throw Error(ExitCode::kEnvironment, cat("GPU 0 (the emulator) cannot give ", human_bytes(bytes)), "ask for less");
+  used_[at] = wanted;
+  ++counters_.made;
+  std::memset(real_ + at, kPattern, static_cast<size_t>(wanted));
+  return shown_ + at;
+}
+
+void EmulatedGpu::free(void* memory) noexcept {
+  const std::lock_guard lock(mutex_);
+  for (Stream* stream : streams_) run_until_empty(*stream);
+  used_.erase(static_cast<std::byte*>(memory) - shown_);
+}
+
+void* EmulatedGpu::allocate_pinned(int64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  int64_t held = bytes;
+  for (const auto& [data, size] : pinned_) held += size;
+  if (held > options_.most_pinned)
+    throw Error(ExitCode::kEnvironment, cat("cannot pin ", human_bytes(bytes), " of host memory"), "raise the limit");
+  std::byte* data = mapped(bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+  std::memset(data, kPattern, static_cast<size_t>(bytes));
+  pinned_[data] = bytes;
+  ++counters_.made;
+  return data;
+}
+
+void EmulatedGpu::free_pinned(void* memory) noexcept {
+  const std::lock_guard lock(mutex_);
+  for (Stream* stream : streams_) run_until_empty(*stream);
+  const auto found = pinned_.find(static_cast<std::byte*>(memory));
+  ::munmap(found->first, static_cast<size_t>(found->second));
+  pinned_.erase(found);
+}
+
+bool EmulatedGpu::is_device(const void* address) const {
+  const auto* at = static_cast<const std::byte*>(address);
+  return at >= shown_ && at < shown_ + options_.bytes;
+}
+
+bool EmulatedGpu::is_pinned(const void* address, int64_t bytes) const {
+  auto* at = const_cast<std::byte*>(static_cast<const std::byte*>(address));
+  auto after = pinned_.upper_bound(at);
+  if (after == pinned_.begin()) return false;
+  --after;
+  return at + bytes <= after->first + after->second;
+}
+
+std::byte* EmulatedGpu::seen_by_device(const void* address) const {
+  require(is_device(address), "an operation of the device has device memory");
+  return real_ + (static_cast<const std::byte*>(address) - shown_);
+}
+
+/// As CUDA does it: pinned memory is read or written when the copy's turn comes, pageable memory while
+/// the host waits.
+void EmulatedGpu::copy(void* to, const void* from, int64_t bytes, DeviceStream stream) {
+  const std::lock_guard lock(mutex_);
+  ++counters_.copies;
+  const auto place = [&](const void* address) {
+    return is_device(address) ? seen_by_device(address) : const_cast<std::byte*>(static_cast<const std::byte*>(address));
+  };
+  std::byte* const target = place(to);
+  const std::byte* const source = place(from);
+  put(stream, [=] { std::memmove(target, source, static_cast<size_t>(bytes)); });
+  const bool pageable = (!is_device(to) && !is_pinned(to, bytes)) || (!is_device(from) && !is_pinned(from, bytes));
+  if (pageable) run_until_empty(*reinterpret_cast<Stream*>(stream));
+}
+
+void EmulatedGpu::fill_zero(void* to, int64_t bytes, DeviceStream stream) {
+  put(stream, [target = seen_by_device(to), bytes] { std::memset(target, 0, static_cast<size_t>(bytes)); });
+}
+
+// Streams and events.
+
+DeviceStream EmulatedGpu::create_stream(bool) {
+  const std::lock_guard lock(mutex_);
+  ++counters_.made;
+  return reinterpret_cast<DeviceStream>(*streams_.insert(new Stream).first);
+}
+
+void EmulatedGpu::destroy(DeviceStream stream) noexcept {
+  const std::lock_guard lock(mutex_);
+  auto* const own = reinterpret_cast<Stream*>(stream);
+  run_until_empty(*own);
+  streams_.erase(own);
+  delete own;
+}
+
+DeviceEvent EmulatedGpu::create_event(bool timed) {
+  const std::lock_guard lock(mutex_);
+  ++counters_.made;
+  auto* const event = new Event;
+  event->timed = timed;
+  events_.insert(event);
+  return reinterpret_cast<DeviceEvent>(event);
+}
+
+void EmulatedGpu::destroy(DeviceEvent event) noexcept {
+  const std::lock_guard lock(mutex_);
+  auto* const own = reinterpret_cast<Event*>(event);
+  for (Stream* stream : streams_) run_until_empty(*stream);
+  events_.erase(own);
+  delete own;
+}
+
+void EmulatedGpu::put(DeviceStream stream, std::function<void()> work) {
+  const std::lock_guard lock(mutex_);
+  reinterpret_cast<Stream*>(stream)->tasks.push_back({std::move(work), nullptr, nullptr, 0});
+  run_some();
+}
+
+void EmulatedGpu::record(DeviceEvent event, DeviceStream stream) {
+  const std::lock_guard lock(mutex_);
+  auto* const own = reinterpret_cast<Event*>(event);
+  reinterpret_cast<Stream*>(stream)->tasks.push_back({nullptr, own, nullptr, ++own->recorded});
+}
+
+/// For the last record; without one there is nothing to wait for.
+void EmulatedGpu::wait(DeviceStream stream, DeviceEvent event) {
+  const std::lock_guard lock(mutex_);
+  auto* const own = reinterpret_cast<Event*>(event);
+  if (own->recorded > 0)
+    reinterpret_cast<Stream*>(stream)->tasks.push_back({nullptr, nullptr, own, own->recorded});
+}
+
+bool EmulatedGpu::can_run(const Stream& stream) const {
+  if (stream.tasks.empty()) return false;
+  const Task& next = stream.tasks.front();
+  return next.awaits == nullptr || next.awaits->reached >= next.count;
+}
+
+void EmulatedGpu::step(Stream& stream) {
+  const Task task = std::move(stream.tasks.front());
+  stream.tasks.pop_front();
+  if (task.work) task.work();
+  if (task.sets == nullptr) return;
+  task.sets->reached = std::max(task.sets->reached, task.count);
+  task.sets->time = now_milliseconds();
+}
+
+/// The stream whose mark `wanted` stands before, or the one behind which that stands.
+EmulatedGpu::Stream& EmulatedGpu::behind(Stream& wanted) {
+  Stream* at = &wanted;
+  for (size_t hops = 0; !can_run(*at); ++hops) {
+    require(hops <= streams_.size() && !at->tasks.empty(), "streams do not wait for each other in a ring");
+    const Task& stands = at->tasks.front();
+    Stream* next = nullptr;
+    for (Stream* stream : streams_)
+      for (const Task& task : stream->tasks)
+        if (task.sets == stands.awaits && task.count >= stands.count) next = stream;
+    require(next != nullptr, "a mark that is waited for stands in a stream");
+    at = next;
+  }
+  return *at;
+}
+
+EmulatedGpu::Stream* EmulatedGpu::to_run(Stream& wanted, Order order) {
+  if (order == Order::kLazy) return &behind(wanted);
+  std::vector<Stream*> ready;
+  for (Stream* stream : streams_)
+    if (can_run(*stream) && (order == Order::kRandom || stream != &wanted)) ready.push_back(stream);
+  return ready.empty() ? &behind(wanted) : ready[random_() % ready.size()];
+}
+
+void EmulatedGpu::run_until_empty(Stream& stream) {
+  const auto order = static_cast<Order>(random_() % 3);
+  while (!stream.tasks.empty()) step(*to_run(stream, order));
+}
+
+/// Sometimes the device gets ahead on its own.
+void EmulatedGpu::run_some() {
+  if (random_() % 8 != 0) return;
+  for (size_t times = random_() % 16; times > 0; --times) {
+    std::vector<Stream*> ready;
+    for (Stream* stream : streams_)
+      if (can_run(*stream)) ready.push_back(stream);
+    if (ready.empty()) return;
+    step(*ready[random_() % ready.size()]);
+  }
+}
+
+void EmulatedGpu::synchronize(DeviceStream stream) {
+  const std::lock_guard lock(mutex_);
+  ++counters_.host_waits;
+  run_until_empty(*reinterpret_cast<Stream*>(stream));
+}
+
+void EmulatedGpu::synchronize(DeviceEvent event) {
+  const std::lock_guard lock(mutex_);
+  auto* const own = reinterpret_cast<Event*>(event);
+  const auto order = static_cast<Order>(random_() % 3);
+  while (own->reached < own->recorded)
+    for (Stream* stream : streams_) {
+      const bool here = std::any_of(stream->tasks.begin(), stream->tasks.end(),
+                                    [&](const Task& task) { return task.sets == own; });
+      if (!here) continue;
+      step(*to_run(*stream, order));
+      break;
+    }
+}
+
+bool EmulatedGpu::is_done(DeviceEvent event) {
+  const std::lock_guard lock(mutex_);
+  run_some();
+  const auto* own = reinterpret_cast<Event*>(event);
+  return own->reached >= own->recorded;
+}
+
+double EmulatedGpu::milliseconds(DeviceEvent begin, DeviceEvent end) {
+  const auto* first = reinterpret_cast<Event*>(begin);
+  const auto* last = reinterpret_cast<Event*>(end);
+  require(first->timed && last->timed && first->reached > 0 && last->reached > 0, "timed marks were reached");
+  return last->time - first->time;
+}
+
+void EmulatedGpu::begin_capture(DeviceStream) { bug("the emulator captures nothing"); }
+DeviceGraph EmulatedGpu::end_capture(DeviceStream) { bug("the emulator captures nothing"); }
+void EmulatedGpu::launch(DeviceGraph, DeviceStream) { bug("the emulator captures nothing"); }
+void EmulatedGpu::destroy(DeviceGraph) noexcept {}
+
+// Operations.
+
+void EmulatedGpu::run_op(const LayerGraph& graph, const Op& op, std::span<void* const> storage,
+                         const KernelContext& context, DeviceStream stream) {
+  std::vector<void*> places;
+  for (void* address : storage) places.push_back(address == nullptr ? nullptr : seen_by_device(address));
+  const KernelContext there{context.accumulate, seen(context.scalars)};
+  put(stream, [this, &graph, &op, places = std::move(places), there] {
+    ++counters_.operations;
+    if (operations_)
+      operations_->run_op(graph, op, places, there, operations_stream_);
+    else
+      ftrun::run_op(graph, op, places, there);
+  });
+}
+
+int64_t EmulatedGpu::sum_of_squares_scratch_bytes(int64_t count) const {
+  return (count + kNormBlock - 1) / kNormBlock * static_cast<int64_t>(sizeof(double));
+}
+
+void EmulatedGpu::sum_of_squares(const void* g, DType dtype, int64_t count, bool accumulate, double* sum,
+                                 void* scratch, DeviceStream stream) {
+  put(stream, [this, from = seen(g), dtype, count, accumulate, to = seen(sum), room = seen(scratch)] {
+    // All of the room is used, as blocks of the device would.
+    std::memset(room, kPattern, static_cast<size_t>(sum_of_squares_scratch_bytes(count)));
+    if (operations_) return operations_->sum_of_squares(from, dtype, count, accumulate, to, room, operations_stream_);
+    *to = (accumulate ? *to : 0.0) + ftrun::sum_of_squares(from, dtype, count);
+  });
+}
+
+void EmulatedGpu::decide(const double*, const double*, double, StepScalars*, double*, int32_t*, DeviceStream) {
+  bug("the executor decides on the host");
+}
+
+DeviceUpdate EmulatedGpu::seen(const DeviceUpdate& update) const {
+  DeviceUpdate there = update;
+  there.parameters = seen(update.parameters);
+  there.gradients = seen(update.gradients);
+  there.state1 = seen(update.state1);
+  there.state2 = seen(update.state2);
+  there.bf16_copy = seen(update.bf16_copy);
+  return there;
+}
+
+namespace {
+
+FlatUpdate flat(const DeviceUpdate& update) {
+  return {.parameters = update.parameters,
+          .gradients = update.gradients,
+          .gradient_dtype = update.gradient_dtype,
+          .state1 = update.state1,
+          .state2 = update.state2,
+          .copy = update.bf16_copy,
+          .count = update.count};
+}
+
+}  // namespace
+
+void EmulatedGpu::adam_update(const DeviceUpdate& update, const AdamOptions& options, const StepScalars* scalars,
+                              DeviceStream stream) {
+  put(stream, [this, there = seen(update), options, at = seen(scalars)] {
+    if (operations_) return operations_->adam_update(there, options, at, operations_stream_);
+    ftrun::adam_update(flat(there), options, *at);
+  });
+}
+
+void EmulatedGpu::sgd_update(const DeviceUpdate& update, const SgdOptions& options, const StepScalars* scalars,
+                             DeviceStream stream) {
+  put(stream, [this, there = seen(update), options, at = seen(scalars)] {
+    if (operations_) return operations_->sgd_update(there, options, at, operations_stream_);
+    ftrun::sgd_update(flat(there), options, *at);
+  });
+}
+
+void EmulatedGpu::convert(const void* from, DType from_dtype, void* to, DType to_dtype, int64_t count,
+                          DeviceStream stream) {
+  put(stream, [this, source = seen(from), from_dtype, target = seen(to), to_dtype, count] {
+    if (operations_) return operations_->convert(source, from_dtype, target, to_dtype, count, operations_stream_);
+    ftrun::convert(source, from_dtype, target, to_dtype, count);
+  });
+}
+
+void EmulatedGpu::add_into(void* to, DType to_dtype, const void* from, DType from_dtype, int64_t count,
+                           DeviceStream stream) {
+  put(stream, [this, target = seen(to), to_dtype, source = seen(from), from_dtype, count] {
+    if (operations_) return operations_->add_into(target, to_dtype, source, from_dtype, count, operations_stream_);
+    ftrun::add_into(target, to_dtype, source, from_dtype, count);
+  });
+}
+
+// Collectives.
+
+EmulatedNccl::EmulatedNccl(EmulatedGpu& gpu, Communicator& host)
+    : Communicator({.name = host.name() + " of GPUs", .members = host.members(), .rank = host.rank()}),
+      gpu_(gpu),
+      host_(host) {}
+
+/// Behind what stands in the stream; what comes later in the stream, and only that, knows the result.
+void EmulatedNccl::complete(Collective& collective) {
+  const CollectiveRecord& record = collective.record;
+  const int64_t bytes = record.count * dtype_bytes(record.dtype);
+  const bool gathers = record.kind == CollectiveKind::kAllGather;
+  const bool scatters = record.kind == CollectiveKind::kReduceScatter;
+  require(gathers || scatters || record.kind == CollectiveKind::kAllReduce, "a collective of a step");
+  gpu_.synchronize(stream_);
+  const auto* in = gpu_.seen_by_device(collective.in);
+  const std::vector<std::byte> given(in, in + (scatters ? bytes * size() : bytes));
+  std::vector<std::byte> taken = given;
+  taken.resize(static_cast<size_t>(gathers ? bytes * size() : bytes));
+  if (gathers)
+    host_.all_gather(given.data(), taken.data(), record.count, record.dtype, {record.site}).wait();
+  else if (scatters)
+    host_.reduce_scatter(given.data(), taken.data(), record.count, record.dtype, record.op, {record.site}).wait();
+  else
+    host_.all_reduce(taken.data(), record.count, record.dtype, record.op, {record.site}).wait();
+  // From memory that is not pinned: done when this returns, in the stream's order.
+  gpu_.copy(collective.out, taken.data(), static_cast<int64_t>(taken.size()), stream_);
+}
+
+}  // namespace ftrun::fixtures

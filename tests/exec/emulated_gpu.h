@@ -1,0 +1,151 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "kernels/device.h"
+
+namespace ftrun::fixtures {
+
+struct EmulatorOptions {
+  /// Of the order in which streams come forward.
+  uint64_t seed = 1;
+  int64_t bytes = int64_t{256} << 20;
+  /// False: the system pins no memory for us beyond this many bytes.
+  int64_t most_pinned = INT64_MAX;
+};
+
+/// A GPU of main memory, for tests of code that uses one. Calls do nothing but write down; what was
+/// written down runs when somebody waits for it, the streams in any order that their events allow, the
+/// one nobody waits for now early, now as late as can be: a wait that is missing shows as a wrong
+/// result. Addresses of device memory are of no use to the host: reading or writing there ends the
+/// process. Fresh memory holds NaN patterns. Operations are the processor's kernels, so results have
+/// the same bits as on the processor; or those of another DeviceKernels on host memory.
+class EmulatedGpu final : public DeviceKernels {
+ public:
+  explicit EmulatedGpu(const EmulatorOptions& options = {}, std::unique_ptr<DeviceKernels> operations = nullptr);
+  ~EmulatedGpu() override;
+
+  const DeviceInfo& info() const override { return info_; }
+  DeviceMemory memory() const override;
+  void bind_thread() override {}
+  void* allocate(int64_t bytes) override;
+  void free(void* memory) noexcept override;
+  void* allocate_pinned(int64_t bytes) override;
+  void free_pinned(void* memory) noexcept override;
+  void copy(void* to, const void* from, int64_t bytes, DeviceStream stream) override;
+  void fill_zero(void* to, int64_t bytes, DeviceStream stream) override;
+
+  DeviceStream create_stream(bool high_priority) override;
+  void destroy(DeviceStream stream) noexcept override;
+  void synchronize(DeviceStream stream) override;
+  DeviceEvent create_event(bool timed) override;
+  void destroy(DeviceEvent event) noexcept override;
+  void record(DeviceEvent event, DeviceStream stream) override;
+  void wait(DeviceStream stream, DeviceEvent event) override;
+  void synchronize(DeviceEvent event) override;
+  bool is_done(DeviceEvent event) override;
+  double milliseconds(DeviceEvent begin, DeviceEvent end) override;
+
+  void begin_capture(DeviceStream stream) override;
+  DeviceGraph end_capture(DeviceStream stream) override;
+  void launch(DeviceGraph graph, DeviceStream stream) override;
+  void destroy(DeviceGraph graph) noexcept override;
+
+  void run_op(const LayerGraph& graph, const Op& op, std::span<void* const> storage,
+              const KernelContext& context, DeviceStream stream) override;
+  int64_t sum_of_squares_scratch_bytes(int64_t count) const override;
+  void sum_of_squares(const void* g, DType dtype, int64_t count, bool accumulate, double* sum, void* scratch,
+                      DeviceStream stream) override;
+  void decide(const double* sum, const double* loss, double clip_norm, StepScalars* scalars, double* norm,
+              int32_t* finite, DeviceStream stream) override;
+  void adam_update(const DeviceUpdate& update, const AdamOptions& options, const StepScalars* scalars,
+                   DeviceStream stream) override;
+  void sgd_update(const DeviceUpdate& update, const SgdOptions& options, const StepScalars* scalars,
+                  DeviceStream stream) override;
+  void convert(const void* from, DType from_dtype, void* to, DType to_dtype, int64_t count,
+               DeviceStream stream) override;
+  void add_into(void* to, DType to_dtype, const void* from, DType from_dtype, int64_t count,
+                DeviceStream stream) override;
+
+  /// What a test may do that a host cannot: device memory as the device sees it, when it is synchronised.
+  std::byte* seen_by_device(const void* address) const;
+
+  struct Counters {
+    int64_t copies = 0;
+    int64_t operations = 0;
+    /// Streams, events and blocks of memory that were made.
+    int64_t made = 0;
+    /// Waits of the host.
+    int64_t host_waits = 0;
+  };
+  Counters counters() const;
+
+ private:
+  struct Event;
+  struct Task;
+  struct Stream;
+  enum class Order { kLazy, kRandom, kEager };
+
+  void put(DeviceStream stream, std::function<void()> work);
+  bool is_pinned(const void* address, int64_t bytes) const;
+  bool is_device(const void* address) const;
+  bool can_run(const Stream& stream) const;
+  void step(Stream& stream);
+  Stream* to_run(Stream& wanted, Order order);
+  Stream& behind(Stream& wanted);
+  void run_until_empty(Stream& stream);
+  void run_some();
+  template <typename T>
+  T* seen(T* address) const {
+    return address == nullptr ? nullptr : reinterpret_cast<T*>(seen_by_device(address));
+  }
+  DeviceUpdate seen(const DeviceUpdate& update) const;
+
+  DeviceInfo info_;
+  EmulatorOptions options_;
+  std::unique_ptr<DeviceKernels> operations_;
+  DeviceStream operations_stream_ = nullptr;
+  /// The same memory twice: as the host sees it, which it cannot, and as the device does.
+  std::byte* shown_ = nullptr;
+  std::byte* real_ = nullptr;
+  std::map<int64_t, int64_t> used_;
+  std::map<std::byte*, int64_t> pinned_;
+  std::set<Stream*> streams_;
+  std::set<Event*> events_;
+  mutable std::recursive_mutex mutex_;
+  std::mt19937_64 random_;
+  Counters counters_;
+};
+
+/// Collectives among emulated GPUs, by way of a group that moves host memory.
+class EmulatedNccl final : public Communicator {
+ public:
+  /// Both are borrowed.
+  EmulatedNccl(EmulatedGpu& gpu, Communicator& host);
+
+  std::string_view backend() const override { return "emulated"; }
+  void use_stream(void* stream) override { stream_ = static_cast<DeviceStream>(stream); }
+
+ protected:
+  bool copies_alone() const override { return false; }
+  void complete(Collective& collective) override;
+  std::vector<PeerView> view_peers() override { return {}; }
+
+ private:
+  EmulatedGpu& gpu_;
+  Communicator& host_;
+  DeviceStream stream_ = nullptr;
+};
+
+}  // namespace ftrun::fixtures

@@ -1,0 +1,451 @@
+#include "exec/gpu.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <optional>
+
+#include "base/file.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/save.h"
+#include "emulated_gpu.h"
+#include "exec/choose_gpu.h"
+#include "exec/describe_step.h"
+#include "exec/device_times.h"
+#include "exec/generate.h"
+#include "exec/gpu_device.h"
+#include "rig.h"
+
+#include <catch2/catch.hpp>
+
+// Lanes of a GPU, on an emulated one that has the processor's kernels: training gives the processor's
+// bits, in whatever order the streams come forward, and host code touches no device memory (doing so
+// ends these tests).
+
+namespace ftrun {
+namespace {
+
+using fixtures::Alone;
+using fixtures::EmulatedGpu;
+using fixtures::EmulatedNccl;
+using fixtures::EmulatorOptions;
+using fixtures::RankRig;
+
+constexpr int kSteps = 3;
+
+/// A Gpu of the emulator, with the emulator at hand.
+struct Emulated {
+  explicit Emulated(uint64_t seed, GpuOptions options = {}) : Emulated(EmulatorOptions{.seed = seed}, options) {}
+  explicit Emulated(const EmulatorOptions& emulator, GpuOptions options = {})
+      : device(new EmulatedGpu(emulator)), gpu(std::unique_ptr<DeviceKernels>(device), options) {}
+  EmulatedGpu* device;
+  Gpu gpu;
+};
+
+/// What training leaves.
+struct Outcome {
+  std::map<std::string, std::vector<std::byte>> state;
+  std::vector<double> losses;
+  std::vector<double> norms;
+  double evaluated = 0;
+  bool operator==(const Outcome&) const = default;
+};
+
+double evaluated(RankRig& rig) {
+  StepRun run;
+  run.micro_batches = {rig.batches.data(), 1};
+  rig.evaluator.run(run);
+  return run.loss_sum;
+}
+
+/// Trains and evaluates in between; the last step's gradient is clipped.
+void train(RankRig& rig, Outcome& outcome) {
+  const auto note = [&](const StepRun& run) {
+    require(run.finite && run.counted_tokens > 0, "the steps are finite");
+    outcome.losses.push_back(run.loss_sum);
+    outcome.norms.push_back(run.gradient_norm);
+  };
+  for (int64_t step = 1; step <= kSteps; ++step) {
+    note(rig.train(step));
+    if (step == 2) outcome.evaluated = evaluated(rig);
+  }
+  StepRun clipped = rig.prepared(kSteps + 1);
+  clipped.clip_norm = 1e-3;
+  rig.trainer.run(clipped);
+  note(clipped);
+  require(clipped.gradient_norm > clipped.clip_norm, "there is something to clip");
+}
+
+Outcome train_alone(const Config& config, Gpu* gpu) {
+  Alone alone;
+  Outcome outcome;
+  RankRig rig(config, fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group), gpu);
+  train(rig, outcome);
+  outcome.state = fixtures::contents(rig.state);
+  return outcome;
+}
+
+/// On several ranks; `seed` 0 trains on the processor.
+Outcome train_together(const Config& config, int ranks, uint64_t seed) {
+  Outcome outcome;
+  fixtures::WholeState whole;
+  fixtures::on_mesh(1, ranks, [&](Rendezvous& rendezvous, const RankGroups& host) {
+    std::optional<Emulated> emulated;
+    std::optional<EmulatedNccl> nccl;
+    RankGroups groups = host;
+    if (seed > 0) {
+      emulated.emplace(seed + 100 * static_cast<uint64_t>(rendezvous.rank()));
+      nccl.emplace(*emulated->device, *host.data);
+      groups = {&*nccl, &*nccl, nullptr, nullptr, host.data, host.shard};
+    }
+    RankRig rig(config, fixtures::model_of_many_blocks(), groups, emulated ? &emulated->gpu : nullptr);
+    Outcome own;
+    train(rig, own);
+    whole.add(rig.state.slices());
+    if (rendezvous.rank() == 0) outcome = own;
+  });
+  outcome.state = whole.take();
+  return outcome;
+}
+
+using Variants = std::vector<std::pair<std::string, Config>>;
+
+/// Tiers, overlap and recompute of a stage.
+Variants variants(int64_t stage, bool bf16) {
+  Config plain = fixtures::run_of_stage(stage);
+  plain.bf16.enabled = bf16;
+  plain.zero.param_persistence_threshold = 64;
+  Variants all;
+  const auto with = [&](const std::string& name, const std::function<void(Config&)>& change) {
+    all.emplace_back(cat("stage ", stage, bf16 ? " bf16, " : " fp32, ", name), plain);
+    change(all.back().second);
+  };
+  with("plain", [](Config&) {});
+  with("overlap", [](Config& c) { c.zero.overlap_comm = true; });
+  // More than there are slots of pinned memory.
+  with("five micro-batches", [](Config& c) { c.gradient_accumulation_steps = 5; });
+  with("full recompute, inputs on the host", [](Config& c) {
+    c.recompute.policy = Recompute::kFull;
+    c.activation_checkpointing.cpu_checkpointing = true;
+    c.zero.overlap_comm = true;
+  });
+  with("selective recompute", [](Config& c) { c.recompute.policy = Recompute::kSelective; });
+  if (bf16)
+    with("gradients in fp32, sent in bf16", [](Config& c) {
+      c.data_types.grad_accum_dtype = ConfigDtype::kFp32;
+      c.reduction.communication_data_type = ConfigDtype::kBf16;
+      fixtures::offload_to(c, OffloadDevice::kCpu);
+    });
+  if (stage == 0) return all;
+  for (const OffloadDevice device : {OffloadDevice::kCpu, OffloadDevice::kNvme})
+    for (const bool overlap : {false, true})
+      with(cat("tier ", name_of(device), overlap ? ", overlap" : ""), [&](Config& c) {
+        fixtures::offload_to(c, device);
+        c.zero.overlap_comm = overlap;
+      });
+  with("half of the optimizer on the host", [](Config& c) {
+    fixtures::offload_to(c, OffloadDevice::kCpu);
+    c.zero.offload_optimizer.ratio = 0.5;
+    c.zero.offload_param.device = OffloadDevice::kNone;
+    c.zero.overlap_comm = true;
+  });
+  if (stage < 3) return all;
+  with("parameters on disk, the optimizer on the host", [](Config& c) {
+    fixtures::offload_to(c, OffloadDevice::kNvme);
+    c.zero.offload_optimizer.device = OffloadDevice::kCpu;
+    c.zero.overlap_comm = true;
+    c.zero.max_reuse_distance = 100'000;
+  });
+  with("parameters on the host, the optimizer on the device", [](Config& c) {
+    fixtures::offload_to(c, OffloadDevice::kCpu);
+    c.zero.offload_optimizer.device = OffloadDevice::kNone;
+    c.zero.overlap_comm = true;
+  });
+  return all;
+}
+
+Variants all_variants() {
+  Variants all;
+  for (const int64_t stage : {0, 1, 2, 3})
+    for (const bool bf16 : {false, true})
+      for (auto& variant : variants(stage, bf16)) all.push_back(std::move(variant));
+  return all;
+}
+
+TEST_CASE("gpu: one rank trains the processor's bits at every stage and tier, in any order of the streams") {
+  set_kernel_threads(1);
+  for (const auto& [name, config] : all_variants()) {
+    const Outcome expected = train_alone(config, nullptr);
+    REQUIRE(expected.losses[0] != expected.losses[2]);
+    for (uint64_t seed = 1; seed <= 4; ++seed) {
+      INFO(name << ", seed " << seed);
+      Emulated emulated(seed);
+      const Outcome outcome = train_alone(config, &emulated.gpu);
+      REQUIRE(outcome.losses == expected.losses);
+      REQUIRE(outcome.norms == expected.norms);
+      REQUIRE(outcome.evaluated == expected.evaluated);
+      REQUIRE(outcome.state == expected.state);
+    }
+  }
+}
+
+TEST_CASE("gpu: so do two and three ranks with collectives of device memory") {
+  set_kernel_threads(1);
+  for (const auto& [name, config] : all_variants())
+    for (const int ranks : {2, 3}) {
+      const Outcome expected = train_together(config, ranks, 0);
+      INFO(name << ", " << ranks << " ranks");
+      const Outcome outcome = train_together(config, ranks, static_cast<uint64_t>(ranks));
+      REQUIRE(outcome.losses == expected.losses);
+      REQUIRE(outcome.norms == expected.norms);
+      REQUIRE(outcome.evaluated == expected.evaluated);
+      REQUIRE(outcome.state == expected.state);
+    }
+}
+
+TEST_CASE("gpu: SGD, a tied matrix, pageable memory and measured time change nothing either") {
+  set_kernel_threads(1);
+  Config sgd = fixtures::run_of_stage(3);
+  sgd.optimizer.type = OptimizerType::kSgd;
+  sgd.optimizer.momentum = 0.9;
+  sgd.optimizer.weight_decay = 0.1;
+  for (const OffloadDevice device : {OffloadDevice::kNone, OffloadDevice::kCpu}) {
+    fixtures::offload_to(sgd, device);
+    Emulated emulated(5, {.pin_memory = false, .timed = true});
+    REQUIRE(train_alone(sgd, &emulated.gpu) == train_alone(sgd, nullptr));
+  }
+  Alone alone;
+  Emulated emulated(6);
+  RankRig there(fixtures::small_run(), fixtures::small_model(true), RankGroups::of_one(*alone.group), &emulated.gpu);
+  RankRig here(fixtures::small_run(), fixtures::small_model(true), *alone.group);
+  for (int64_t step = 1; step <= kSteps; ++step) REQUIRE(there.train(step).loss_sum == here.train(step).loss_sum);
+  REQUIRE(fixtures::contents(there.state) == fixtures::contents(here.state));
+}
+
+/// Everything on the host and beside compute.
+Config offloaded(OffloadDevice device) {
+  Config config = fixtures::run_of_stage(3);
+  fixtures::offload_to(config, device);
+  config.zero.overlap_comm = true;
+  return config;
+}
+
+TEST_CASE("gpu: waits that are missing from a program are found") {
+  set_kernel_threads(1);
+  const ModelConfig model = fixtures::model_of_many_blocks();
+  Alone alone;
+  RankRig sound(offloaded(OffloadDevice::kCpu), model, *alone.group);
+  sound.train(1);
+  StepRun expected = sound.prepared(2);
+  sound.trainer.run(expected);
+  int found = 0;
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    Emulated emulated(seed);
+    RankRig rig(offloaded(OffloadDevice::kCpu), model, RankGroups::of_one(*alone.group), &emulated.gpu);
+    Program careless = rig.plan.train.program;
+    for (Instr& instr : careless.instrs)
+      if (instr.kind == InstrKind::kForward || instr.kind == InstrKind::kBackward) instr.waits.clear();
+    Executor executor(careless, rig.plan.train.model, rig.memory, rig.groups);
+    rig.train(1);
+    StepRun run = rig.prepared(2);
+    executor.run(run);
+    found += run.loss_sum == expected.loss_sum ? 0 : 1;
+  }
+  REQUIRE(found > 0);
+}
+
+TEST_CASE("gpu: a step makes no stream, event or memory, and waits for the device once") {
+  set_kernel_threads(1);
+  Alone alone;
+  Emulated emulated(3);
+  RankRig rig(fixtures::run_of_stage(1), fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group),
+              &emulated.gpu);
+  rig.train(1);
+  const EmulatedGpu::Counters before = emulated.device->counters();
+  rig.train(2);
+  const EmulatedGpu::Counters after = emulated.device->counters();
+  REQUIRE(after.operations > before.operations);
+  REQUIRE(after.made == before.made);
+  // The decision; and marks of pinned slots, which have long been reached: two of scalars, one of the vote,
+  // one a micro-batch.
+  REQUIRE(after.host_waits - before.host_waits == 1);
+}
+
+TEST_CASE("gpu: a step that is not finite changes nothing and is placed where the processor places it") {
+  set_kernel_threads(1);
+  for (const int64_t stage : {0, 2, 3})
+    for (const OffloadDevice device : {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme}) {
+      INFO("stage " << stage << ", " << name_of(device));
+      Config config = fixtures::run_of_stage(stage);
+      fixtures::offload_to(config, device);
+      std::vector<std::string> places;
+      for (const bool on_gpu : {false, true}) {
+        Alone alone;
+        Emulated emulated(7);
+        RankRig rig(config, fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group),
+                    on_gpu ? &emulated.gpu : nullptr);
+        rig.train(1);
+        const auto before = fixtures::contents(rig.state);
+        StepRun run = rig.prepared(2);
+        run.scalars.loss_scale = std::numeric_limits<float>::infinity();
+        rig.trainer.run(run);
+        REQUIRE_FALSE(run.finite);
+        places.push_back(rig.trainer.find_nonfinite(run));
+        REQUIRE(fixtures::contents(rig.state) == before);
+        REQUIRE(rig.train(2).finite);
+        REQUIRE(fixtures::contents(rig.state) != before);
+      }
+      REQUIRE(places[0].find("mb 0") != std::string::npos);
+      REQUIRE(places[1] == places[0]);
+    }
+}
+
+TEST_CASE("gpu: a checkpoint of a GPU continues on the processor and the other way round") {
+  set_kernel_threads(1);
+  for (const OffloadDevice device : {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme})
+    for (const bool bf16 : {false, true})
+      for (const bool from_gpu : {false, true}) {
+        INFO(name_of(device) << (bf16 ? " bf16" : " fp32") << (from_gpu ? " from the GPU" : " from the processor"));
+        Config config = fixtures::run_of_stage(2);
+        config.bf16.enabled = bf16;
+        fixtures::offload_to(config, device);
+        Alone alone;
+        Emulated emulated(8);
+        const auto rig_on = [&](bool gpu) {
+          return std::make_unique<RankRig>(config, fixtures::model_of_many_blocks(),
+                                           RankGroups::of_one(*alone.group), gpu ? &emulated.gpu : nullptr);
+        };
+        const auto first = rig_on(from_gpu);
+        first->train(1);
+        const fixtures::Scratch scratch;
+        save_checkpoint(posix_files(), {scratch.path}, {}, first->state.slices(), {});
+        const auto second = rig_on(!from_gpu);
+        Checkpoint checkpoint(scratch.path + "/step-00000000");
+        second->state.load(checkpoint);
+        REQUIRE(fixtures::contents(second->state) == fixtures::contents(first->state));
+        REQUIRE(second->train(2).loss_sum == first->train(2).loss_sum);
+        REQUIRE(fixtures::contents(second->state) == fixtures::contents(first->state));
+      }
+}
+
+TEST_CASE("gpu: parameters are collected for export, and text is continued, as on the processor") {
+  set_kernel_threads(1);
+  const ModelConfig model = fixtures::small_model();
+  std::vector<std::vector<int32_t>> texts;
+  std::vector<std::vector<float>> heads;
+  for (const bool on_gpu : {false, true}) {
+    Alone alone;
+    Emulated emulated(9);
+    RankRig rig(fixtures::small_run(), model, RankGroups::of_one(*alone.group), on_gpu ? &emulated.gpu : nullptr);
+    rig.train(1);
+    const PassPlan writes = plan_logits(model, rig.plan, 8);
+    rig.memory.allocate(writes.program);
+    Executor writer(writes.program, writes.model, rig.memory, rig.groups);
+    texts.push_back(generate(writer, writes.model, rig.memory, std::vector<int32_t>{3, 1, 4}, {.tokens = 12}));
+    heads.emplace_back(static_cast<size_t>(32 * 16));
+    rig.state.collect("lm_head.weight", 0, 32 * 16, true, *alone.group, heads.back());
+  }
+  REQUIRE(texts[0].size() == 12);
+  REQUIRE(texts[1] == texts[0]);
+  REQUIRE(heads[1] == heads[0]);
+}
+
+TEST_CASE("gpu: the host cannot reach device memory; uploads and downloads can, of any size") {
+  Emulated emulated(10);
+  const int64_t bytes = (int64_t{20} << 20) + 5;
+  const GpuBlock block = GpuBlock::on_device(emulated.gpu, bytes);
+  const int sink = ::open("/dev/null", O_WRONLY);
+  int pipe_ends[2];
+  REQUIRE(::pipe(pipe_ends) == 0);
+  REQUIRE(::write(pipe_ends[1], block.data(), 1) == -1);
+  REQUIRE(errno == EFAULT);
+  for (const int end : {sink, pipe_ends[0], pipe_ends[1]}) ::close(end);
+  std::vector<char> given(static_cast<size_t>(bytes)), taken(static_cast<size_t>(bytes), 1);
+  emulated.gpu.download(taken.data(), block.data(), bytes);
+  REQUIRE(taken == given);  // zero at first
+  std::iota(given.begin(), given.end(), 0);
+  emulated.gpu.upload(block.data(), given.data(), bytes);
+  emulated.gpu.download(taken.data(), block.data(), bytes);
+  REQUIRE(taken == given);
+}
+
+TEST_CASE("gpu: the host tier is pinned unless it is asked not to be, and refusals say what for") {
+  Alone alone;
+  const auto allocate = [&](const EmulatorOptions& options, const GpuOptions& gpu) {
+    return fixtures::message_of([&] {
+      Emulated emulated(options, gpu);
+      Config config = fixtures::run_of_stage(1);
+      fixtures::offload_to(config, OffloadDevice::kCpu);
+      RankRig rig(config, fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group), &emulated.gpu);
+      require(rig.train(1).finite, "it trains");
+    });
+  };
+  REQUIRE(allocate({}, {}) == "");
+  // What passes to and from the GPU is pinned in any case.
+  const int64_t staging = (int64_t{16} << 20) + (int64_t{64} << 10);
+  REQUIRE(allocate({.most_pinned = staging}, {.pin_memory = false}) == "");
+  REQUIRE_THAT(allocate({.most_pinned = staging}, {}),
+               Catch::StartsWith("out of memory: optimizer (buffer ") &&
+                   Catch::Contains(".host) needs ") && Catch::Contains(" in the host tier, ") && Catch::Contains(": cannot pin ") &&
+                   Catch::Contains("raise the limit; or set \"pin_memory\": false for what is offloaded"));
+  REQUIRE_THAT(allocate({.bytes = int64_t{1} << 20}, {}),
+               Catch::StartsWith("out of memory: gradients (buffer gradients) needs ") &&
+                   Catch::Contains(" in the device tier, the rank has ") &&
+                   Catch::Contains(" already: GPU 0 (the emulator) cannot give "));
+}
+
+TEST_CASE("gpu: seconds on the device are counted by kind when they are asked for") {
+  set_kernel_threads(1);
+  Alone alone;
+  Emulated emulated(11, {.timed = true});
+  RankRig rig(offloaded(OffloadDevice::kCpu), fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group),
+              &emulated.gpu);
+  rig.train(1);
+  const auto seconds = rig.trainer.seconds();
+  REQUIRE(seconds[static_cast<size_t>(InstrKind::kForward)] > 0);
+  REQUIRE(seconds[static_cast<size_t>(InstrKind::kBackward)] > 0);
+  REQUIRE(seconds[static_cast<size_t>(InstrKind::kCopy)] > 0);
+  REQUIRE(seconds[static_cast<size_t>(InstrKind::kAllReduce)] == 0);
+  REQUIRE(rig.trainer.device_times()->copies > 0);
+}
+
+TEST_CASE("gpu: what runs beside computation is told from what does not") {
+  Program program;
+  const auto add = [&](Lane lane, InstrKind kind) {
+    program.instrs.emplace_back().lane = lane;
+    program.instrs.back().kind = kind;
+  };
+  add(Lane::kCompute, InstrKind::kForward);        // 0 to 2
+  add(Lane::kCompute, InstrKind::kBackward);       // 3 to 6
+  add(Lane::kToDevice, InstrKind::kCopy);          // 1 to 4: one second between the two
+  add(Lane::kToHost, InstrKind::kCopy);            // 6 to 7: behind both
+  add(Lane::kCommunication, InstrKind::kAllReduce);  // 5 to 8
+  add(Lane::kDisk, InstrKind::kCopy);              // is no copy between device and host
+  const DeviceTimes times = account_times(program, {{0, 2}, {3, 6}, {1, 4}, {6, 7}, {5, 8}, {0, 9}});
+  REQUIRE(times.by_kind[static_cast<size_t>(InstrKind::kCopy)] == 13);
+  REQUIRE(times.copies == 4);
+  REQUIRE(times.hidden_copies == 2);
+  REQUIRE(times.exposed_communication == 2);
+  REQUIRE(overlap_text(times) == "copies between device and host: 4000.00 ms, 50 % of it beside computation");
+}
+
+TEST_CASE("gpu: each rank has a GPU of its own, or hears why not") {
+  REQUIRE(gpu_of_rank(0, 1) == 0);
+  REQUIRE(gpu_of_rank(3, 8) == 3);
+  REQUIRE(gpu_of_rank(3, 1) == 0);
+  REQUIRE(gpu_of_rank(2, 0) == 2);
+  REQUIRE(fixtures::message_of([] { gpu_of_rank(4, 4); }) ==
+          "this rank is number 4 of its machine, and its process sees 4 GPUs\n"
+          "  remedy: start one rank a GPU, and check CUDA_VISIBLE_DEVICES");
+  require_own_gpus({"a 0000:1B:00.0", "a 0000:1C:00.0", "b 0000:1B:00.0"});
+  REQUIRE(fixtures::message_of([] { require_own_gpus({"a 1", "b 1", "a 1"}); }) ==
+          "ranks 0 and 2 have the same GPU (a 1)\n"
+          "  remedy: start one rank a GPU; a launcher that shows every process one GPU must show each another one "
+          "(CUDA_VISIBLE_DEVICES)");
+}
+
+}  // namespace
+}  // namespace ftrun
