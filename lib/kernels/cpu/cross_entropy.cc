@@ -90,10 +90,7 @@ class LinearCrossEntropy {
 
   double run_chunk(int64_t first, int64_t count) {
     const Chunk chunk = chunk_of(counted() + first, count);
-    for_weight_panels([&](int64_t row, int64_t rows, const T* w) {
-      gemm({Transpose::kNo, Transpose::kYes, count, rows, hidden_}, chunk.rows, hidden_, w, hidden_,
-           0.0, logits_ + row, vocabulary_);
-    });
+    find_logits(chunk);
     const double sum = losses(chunk.token, count);
     if (!attrs_.with_gradients) return sum;
     weight_gradient(chunk, first > 0 || call_.accumulate());
@@ -101,10 +98,25 @@ class LinearCrossEntropy {
     return sum;
   }
 
+  static bool are_neighbours(const int32_t* token, int64_t count) {
+    return token[count - 1] - token[0] == count - 1;
+  }
+
+  /// logits = x w^T of the chunk's tokens.
+  void find_logits(const Chunk& chunk) {
+    if constexpr (std::is_same_v<S, BFloat16>)
+      if (multiplies_bf16() && are_neighbours(chunk.token, chunk.count))
+        return gemm({Transpose::kNo, Transpose::kYes, chunk.count, vocabulary_, hidden_},
+                    x_ + chunk.token[0] * hidden_, hidden_, w_, hidden_, 0.0, logits_, vocabulary_);
+    for_weight_panels([&](int64_t row, int64_t rows, const T* w) {
+      gemm({Transpose::kNo, Transpose::kYes, chunk.count, rows, hidden_}, chunk.rows, hidden_, w,
+           hidden_, 0.0, logits_ + row, vocabulary_);
+    });
+  }
+
   Chunk chunk_of(const int32_t* token, int64_t count) {
     if constexpr (!kIsNarrow<S>)
-      if (token[count - 1] - token[0] == count - 1)
-        return {token, count, false, x_ + token[0] * hidden_};
+      if (are_neighbours(token, count)) return {token, count, false, x_ + token[0] * hidden_};
     T* const rows = call_.workspace<T>(place_.rows);
     const auto& vec = vector_kernels<S>();
     for_rows(count,

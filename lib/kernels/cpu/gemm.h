@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/vector_kernels.h"
+
 namespace ftrun {
 
 enum class Transpose : uint8_t { kNo, kYes };
@@ -19,5 +21,13 @@ struct Gemm {
 template <class S>
 void gemm(const Gemm& shape, const S* a, int64_t lda, const S* b, int64_t ldb, double beta, S* c,
           int64_t ldc);
+
+/// Whether BLAS multiplies bf16 as it is stored, much faster than fp32: on processors with matrix
+/// units for it (AMX), unless the kernels are held to AVX2. Elsewhere it is slower than to widen.
+bool multiplies_bf16();
+/// The same of bf16 operands: their products are exact and summed in fp32. Subnormal numbers count
+/// as 0.
+void gemm(const Gemm& shape, const BFloat16* a, int64_t lda, const BFloat16* b, int64_t ldb,
+          double beta, float* c, int64_t ldc);
 
 }  // namespace ftrun

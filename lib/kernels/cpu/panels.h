@@ -11,7 +11,8 @@
 #include "kernels/cpu/vector_kernels.h"
 
 // Matrix products of operands that are stored in 16 bits: blocks are widened into fp32 panels,
-// which BLAS multiplies at its fp32 speed; results are rounded once.
+// which BLAS multiplies at its fp32 speed, but for bf16 where the processor multiplies it as it is;
+// results are rounded once.
 namespace ftrun::cpu {
 
 template <class S>
@@ -59,12 +60,15 @@ class OperandBlocks {
   OperandBlocks(const S* data, int64_t stride, bool transposed, Compute<S>* panel)
       : data_(data), stride_(stride), transposed_(transposed), panel_(panel) {}
 
+  /// The block that starts there, as it is stored.
+  const S* stored(int64_t row, int64_t column) const {
+    return data_ + (transposed_ ? column * stride_ + row : row * stride_ + column);
+  }
+  int64_t stride() const { return stride_; }
+
   Wide<Compute<S>> at(int64_t row, int64_t column, int64_t rows, int64_t columns) {
-    if (transposed_) {
-      std::swap(row, column);
-      std::swap(rows, columns);
-    }
-    const S* const block = data_ + row * stride_ + column;
+    const S* const block = stored(row, column);
+    if (transposed_) std::swap(rows, columns);
     if constexpr (!kIsNarrow<S>) {
       return {block, stride_};
     } else {
@@ -111,6 +115,11 @@ class PanelProduct {
         c_(panel(call, place_.c)) {}
 
   void run() {
+    if constexpr (std::is_same_v<S, BFloat16>) {
+      direct_ = multiplies_bf16();
+      if constexpr (!kIsNarrow<R>)
+        if (direct_) return block(0, 0, p_.shape.m, p_.shape.n);
+    }
     for (int64_t column = 0; column < p_.shape.n; column += place_.columns)
       for (int64_t row = 0; row < p_.shape.m; row += place_.rows)
         block(row, column, std::min(place_.rows, p_.shape.m - row),
@@ -142,6 +151,11 @@ class PanelProduct {
 
   void multiply(int64_t row, int64_t column, int64_t rows, int64_t columns, bool add, T* out,
                 int64_t stride) {
+    if constexpr (std::is_same_v<S, BFloat16>)
+      if (direct_)
+        return gemm({p_.shape.transpose_a, p_.shape.transpose_b, rows, columns, p_.shape.k},
+                    a_.stored(row, 0), a_.stride(), b_.stored(0, column), b_.stride(),
+                    add ? 1.0 : 0.0, out, stride);
     for (int64_t k = 0; k < p_.shape.k; k += place_.depth) {
       const int64_t depth = std::min(place_.depth, p_.shape.k - k);
       const Wide<T> a = a_.at(row, k, rows, depth), b = b_.at(k, column, depth, columns);
@@ -154,6 +168,8 @@ class PanelProduct {
   ProductWorkspace place_;
   OperandBlocks<S> a_, b_;
   T* c_;
+  /// BLAS takes the operands as they are stored.
+  bool direct_ = false;
 };
 
 }  // namespace ftrun::cpu

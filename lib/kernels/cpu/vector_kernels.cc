@@ -40,6 +40,10 @@ void set_isa(Isa isa) {
   chosen_isa() = isa;
 }
 
+Isa isa_in_use() {
+  return chosen_isa();
+}
+
 template <>
 const VectorKernels<float>& vector_kernels<float>() {
   return chosen_isa() == Isa::kAvx512 ? avx512::kFloat : avx2::kFloat;

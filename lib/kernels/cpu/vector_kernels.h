@@ -229,6 +229,7 @@ Isa best_isa();
 /// Chooses the vector code (tests and benchmarks compare both); otherwise best_isa() is used, or AVX2
 /// where the environment has ATEN_CPU_CAPABILITY=avx2.
 void set_isa(Isa isa);
+Isa isa_in_use();
 template <class S>
 const VectorKernels<S>& vector_kernels();
 const FlatKernels& flat_kernels();
