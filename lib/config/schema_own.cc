@@ -206,7 +206,7 @@ void describe_rest(Schema& s) {
   Rows top(s, "", kOwn, whole_config());
   top.key("output_dir", &Config::output_dir,
           "Run folder: logs, metrics, checkpoints, export. Must be empty or resumed.");
-  top.key("device", &Config::device, "Where ranks compute; auto: cuda when there is one.");
+  top.key("device", &Config::device, "Where ranks compute; auto: on processors, as training on GPUs has not run on one yet.");
   top.key("threads", &Config::threads, "Threads of a rank; 0 = cores / ranks on this machine.")
       .range(0, 4096)
       .in("threads");

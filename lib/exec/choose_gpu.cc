@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "config/capability.h"
 
 namespace ftrun {
 namespace {
@@ -34,18 +33,10 @@ int gpu_of_rank(int local_rank, int visible) {
   if (visible == 1) return 0;
   throw Error(ExitCode::kUsage,
               cat("this rank is number ", local_rank, " of its machine, and its process sees ", visible, " GPUs"),
-              "start one rank a GPU, and check CUDA_VISIBLE_DEVICES");
+              "start one rank a GPU, check CUDA_VISIBLE_DEVICES, or set \"device\": \"cpu\"");
 }
 
-std::string reason_for_processor(const Config& config) {
-  if (!cuda_is_built()) return "this ftrun was built without CUDA";
-  if (!has_driver()) return "there is no GPU driver";
-  if (config.comm.backend == BackendChoice::kGloo) return "comm.backend gloo moves main memory";
-  Config on_gpu = config;
-  on_gpu.device = DeviceKind::kCuda;
-  const std::vector<NotYet> missing = missing_capabilities(on_gpu);
-  return missing.empty() ? "" : cat(missing.front().feature, " is not supported yet");
-}
+bool may_have_gpu() { return cuda_is_built() && has_driver(); }
 
 std::unique_ptr<Gpu> open_gpu(const Config& config, const LaunchEnvironment& launch) {
   const int index = gpu_of_rank(launch.local_rank, count_cuda_devices());

@@ -11,12 +11,12 @@
 namespace ftrun {
 
 /// Number of the GPU of a rank among those that its process sees: its own, or the only one where the
-/// launcher shows each process one. Error(kUsage) when there are fewer than ranks of the machine.
+/// launcher shows each process one (require_own_gpus() then tells whether it is another one each time).
+/// Error(kUsage) when it sees several, but fewer than ranks of the machine.
 int gpu_of_rank(int local_rank, int visible);
 
-/// Why "device": "auto" leaves this rank on the processor, without opening a GPU; "" when it may have
-/// one: the build, the driver's device files, and what the config asks for.
-std::string reason_for_processor(const Config& config);
+/// Whether a GPU could be asked for: this build has CUDA, and the machine a driver.
+bool may_have_gpu();
 
 /// Opens the rank's GPU as the config asks. Error(kUnsupported) for a build without CUDA and a GPU that
 /// is too old, Error(kEnvironment) without a driver, Error(kUsage) as gpu_of_rank().

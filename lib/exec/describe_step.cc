@@ -18,8 +18,10 @@ std::string milliseconds(double seconds) {
 
 std::string plain_step_text(const StepMetrics& m) {
   return cat("step ", m.step, ": loss ", number_text(m.loss), ", ", milliseconds(m.step_seconds),
-             " ms, waited ", milliseconds(m.data_wait_seconds), " ms for data and ",
-             milliseconds(m.exposed_communication_seconds), " ms for other ranks",
+             " ms, waited ", milliseconds(m.data_wait_seconds), " ms for data",
+             m.exposed_communication_seconds
+                 ? cat(" and ", milliseconds(*m.exposed_communication_seconds), " ms for other ranks")
+                 : "",
              m.skipped ? ", update left out" : "");
 }
 

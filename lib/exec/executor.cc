@@ -53,8 +53,11 @@ void Executor::run(StepRun& step) {
   device_->begin_run(step.scalars);
   lanes_.run_once();
   times_ = device_->times();
-  step.exposed_communication_seconds = device_->runs_behind() ? 0 : lanes_.waited_seconds();
-  if (times_) step.exposed_communication_seconds = times_->exposed_communication;
+  step.exposed_communication_seconds.reset();
+  if (times_)
+    step.exposed_communication_seconds = times_->exposed_communication;
+  else if (!device_->runs_behind())
+    step.exposed_communication_seconds = lanes_.waited_seconds();
   if (loss_ && !loss_taken_) {
     device_->drain();
     take_loss(device_->fetch(Lane::kCompute, *loss_, {})[0]);

@@ -44,7 +44,7 @@ struct StepRun {
   /// Loss and gradients were finite on all ranks, and the update ran.
   bool finite = true;
   /// Seconds that compute stood waiting for other ranks; on a GPU only known where it is timed.
-  double exposed_communication_seconds = 0;
+  std::optional<double> exposed_communication_seconds;
 };
 
 /// Runs one program on this rank's lanes. It knows instructions, not ZeRO stages or models: what a

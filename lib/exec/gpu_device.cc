@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 #include <set>
-#include <utility>
 
 #include "base/error.h"
 #include "exec/device_times.h"

@@ -78,26 +78,9 @@ Session::Session(const TrainRequest& request)
   open_groups(request);
 }
 
-void Session::take_gpu_if_all_can(const TrainRequest& request) {
-  std::string reason = reason_for_processor(request.config);
-  try {
-    if (reason.empty()) gpu_ = open_gpu(request.config, request.launch);
-  } catch (const Error& error) {
-    reason = error.message();
-  }
-  for (const std::string& of_rank : exchange("device", reason))
-    if (on_processor_because_.empty()) on_processor_because_ = of_rank;
-  if (!on_processor_because_.empty()) gpu_.reset();
-}
-
 void Session::choose_device(const TrainRequest& request) {
-  const DeviceKind wanted = request.config.device;
-  if (wanted == DeviceKind::kCpu) return;
-  if (wanted == DeviceKind::kAuto)
-    take_gpu_if_all_can(request);
-  else
-    together("opening the GPU", [&] { gpu_ = open_gpu(request.config, request.launch); });
-  if (!gpu_) return;
+  if (request.config.device != DeviceKind::kCuda) return;
+  together("opening the GPU", [&] { gpu_ = open_gpu(request.config, request.launch); });
   require_own_gpus(exchange("GPU", cat(rendezvous_->identity(rank_).host, " ", gpu_->info().bus_id)));
   gpu_names_ = exchange("GPU name", gpu_->info().name);
 }

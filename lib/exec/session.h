@@ -34,8 +34,6 @@ class Session {
   Gpu* gpu() { return gpu_.get(); }
   /// The GPU of every rank by name; empty on processors.
   const std::vector<std::string>& gpu_names() const { return gpu_names_; }
-  /// Why "device": "auto" chose the processor; "" when it did not choose.
-  const std::string& on_processor_because() const { return on_processor_because_; }
   /// The groups that share and that repeat the model's state.
   RankGroups groups();
 
@@ -55,7 +53,6 @@ class Session {
  private:
   void require_equal_configs(const TrainRequest& request);
   void choose_device(const TrainRequest& request);
-  void take_gpu_if_all_can(const TrainRequest& request);
   void open_groups(const TrainRequest& request);
 
   int rank_;
@@ -64,7 +61,6 @@ class Session {
   /// Before the groups, which move its memory.
   std::unique_ptr<Gpu> gpu_;
   std::vector<std::string> gpu_names_;
-  std::string on_processor_because_;
   std::unique_ptr<Communicator> data_;
   // With hybrid sharding only.
   std::unique_ptr<Communicator> shard_;

@@ -1,3 +1,4 @@
+#include "exec/choose_gpu.h"
 #include "exec/trainer.h"
 
 #include <unistd.h>
@@ -205,7 +206,11 @@ void Trainer::open_outputs() {
 
 void Trainer::say_device() {
   const Gpu* gpu = session_.gpu();
-  if (gpu == nullptr) return log_debug(cat("on the processor: ", session_.on_processor_because()));
+  if (gpu == nullptr) {
+    if (config_.device == DeviceKind::kAuto && may_have_gpu())
+      recorder_->say("on the processor: a GPU is used where \"device\": \"cuda\" asks for it");
+    return;
+  }
   recorder_->say(cat("on ", gpu->info().name, " (", driver_text(gpu->info()), ")"));
   if (!gpu->options().pin_memory)
     recorder_->say("host memory is pageable, as pin_memory: false asks: copies to and from the GPU hold up "

@@ -1,13 +1,11 @@
 #include "program/program.h"
 
-#include <algorithm>
 #include <array>
 #include <sstream>
 
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/text.h"
-#include "program/lifetime.h"
 
 namespace ftrun {
 

@@ -77,7 +77,8 @@ void add_trained(Json& line, const StepMetrics& m) {
   line["tokens_per_second"] = number(m.tokens_per_second);
   line["step_seconds"] = number(m.step_seconds);
   line["data_wait_seconds"] = number(m.data_wait_seconds);
-  line["exposed_communication_seconds"] = number(m.exposed_communication_seconds);
+  if (m.exposed_communication_seconds)
+    line["exposed_communication_seconds"] = number(*m.exposed_communication_seconds);
   if (m.loss_scale) line["loss_scale"] = number(*m.loss_scale);
   if (m.skipped) line["skipped"] = true;
 }
@@ -138,8 +139,9 @@ std::vector<Scalar> step_scalars(const StepMetrics& m) {
                {"train/learning_rate", m.learning_rate},
                {"train/tokens_per_second", m.tokens_per_second},
                {"time/step_seconds", m.step_seconds},
-               {"time/data_wait_seconds", m.data_wait_seconds},
-               {"time/exposed_communication_seconds", m.exposed_communication_seconds}};
+               {"time/data_wait_seconds", m.data_wait_seconds}};
+    if (m.exposed_communication_seconds)
+      scalars.push_back({"time/exposed_communication_seconds", *m.exposed_communication_seconds});
     if (m.loss_scale) scalars.push_back({"train/loss_scale", *m.loss_scale});
     if (m.skipped) scalars.push_back({"train/skipped", 1});
   }

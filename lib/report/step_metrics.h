@@ -38,8 +38,8 @@ struct StepMetrics {
   double step_seconds = 0;
   /// Time that the step stood waiting for its batch.
   double data_wait_seconds = 0;
-  /// Time that the step stood waiting for other ranks.
-  double exposed_communication_seconds = 0;
+  /// Time that the step stood waiting for other ranks, where it is known.
+  std::optional<double> exposed_communication_seconds;
   /// Present with dynamic or static loss scaling.
   std::optional<double> loss_scale;
   /// True when the update was left out because a gradient was not finite.

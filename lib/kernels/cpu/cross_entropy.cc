@@ -16,7 +16,7 @@ namespace {
 /// The operands of one kLinearCrossEntropy. Only tokens that count are multiplied: a chunk is a run
 /// of counted tokens, gathered into the workspace when masked tokens lie between them. Logits are
 /// of the type T that is computed with; 16-bit operands and gradients go through the workspace's
-/// rows and panel of that type. A 16-bit dw is rounded once a chunk.
+/// rows and panel of that type, but for logits that the processor finds from bf16. A 16-bit dw is rounded once a chunk.
 template <class S>
 class LinearCrossEntropy {
  public:
