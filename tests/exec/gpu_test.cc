@@ -439,7 +439,7 @@ TEST_CASE("gpu: each rank has a GPU of its own, or hears why not") {
   REQUIRE(gpu_of_rank(2, 0) == 2);
   REQUIRE(fixtures::message_of([] { gpu_of_rank(4, 4); }) ==
           "this rank is number 4 of its machine, and its process sees 4 GPUs\n"
-          "  remedy: start one rank a GPU, and check CUDA_VISIBLE_DEVICES");
+          "  remedy: start one rank a GPU, check CUDA_VISIBLE_DEVICES, or set \"device\": \"cpu\"");
   require_own_gpus({"a 0000:1B:00.0", "a 0000:1C:00.0", "b 0000:1B:00.0"});
   REQUIRE(fixtures::message_of([] { require_own_gpus({"a 1", "b 1", "a 1"}); }) ==
           "ranks 0 and 2 have the same GPU (a 1)\n"
