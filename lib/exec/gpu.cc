@@ -59,10 +59,7 @@ void Gpu::upload(void* to, const void* from, int64_t bytes) {
   const DeviceStream lane = stream(Lane::kToDevice);
   for (int64_t at = 0; at < bytes; at += kStagingBytes) {
     const int64_t piece = std::min(kStagingBytes, bytes - at);
-    std::byte* const slot = staging_->ring.take();
-    std::memcpy(slot, static_cast<const std::byte*>(from) + at, static_cast<size_t>(piece));
-    kernels_->copy(static_cast<std::byte*>(to) + at, slot, piece, lane);
-    staging_->ring.sent(lane);
+    staging_->ring.send(static_cast<std::byte*>(to) + at, static_cast<const std::byte*>(from) + at, piece, lane);
   }
   kernels_->synchronize(lane);
 }
@@ -130,12 +127,21 @@ GpuEvent::GpuEvent(GpuEvent&& other) noexcept
     : gpu_(other.gpu_), event_(std::exchange(other.event_, nullptr)) {}
 
 PinnedRing::PinnedRing(Gpu& gpu, int64_t slot_bytes)
-    : memory_(GpuBlock::pinned(gpu, 2 * ((slot_bytes + 63) / 64 * 64))), used_{GpuEvent(gpu), GpuEvent(gpu)} {}
+    : gpu_(gpu),
+      memory_(GpuBlock::pinned(gpu, 2 * ((slot_bytes + 63) / 64 * 64))),
+      used_{GpuEvent(gpu), GpuEvent(gpu)} {}
 
 std::byte* PinnedRing::take() {
   at_ = 1 - at_;
   used_[at_].synchronize();
   return memory_.data() + static_cast<int64_t>(at_) * slot_bytes();
+}
+
+void PinnedRing::send(void* to, const void* from, int64_t bytes, DeviceStream stream) {
+  std::byte* const slot = take();
+  std::memcpy(slot, from, static_cast<size_t>(bytes));
+  gpu_.kernels().copy(to, slot, bytes, stream);
+  sent(stream);
 }
 
 }  // namespace ftrun

@@ -112,11 +112,14 @@ class PinnedRing {
   std::byte* take();
   /// The slot taken last is read or written by what stands in the stream now.
   void sent(DeviceStream stream) { used_[at_].record(stream); }
+  /// Host data that fits a slot, by way of the next one to the device: it may change when this returns.
+  void send(void* to, const void* from, int64_t bytes, DeviceStream stream);
   /// Number of the slot taken last, and waiting for the copy of a slot.
   size_t at() const { return at_; }
   void wait(size_t slot) { used_[slot].synchronize(); }
 
  private:
+  Gpu& gpu_;
   GpuBlock memory_;
   std::array<GpuEvent, 2> used_;
   size_t at_ = 0;

@@ -87,10 +87,9 @@ void GpuDevice::make_events() {
 }
 
 void GpuDevice::make_staging() {
-  const int64_t probed = std::max(summed_elements_, kProbedElements);
+  summed_elements_ = std::max(summed_elements_, kProbedElements);
   device_scalars_ = GpuBlock::on_device(gpu_, sizeof(StepScalars));
-  norm_scratch_ = GpuBlock::on_device(gpu_, kernels().sum_of_squares_scratch_bytes(probed));
-  summed_elements_ = probed;
+  norm_scratch_ = GpuBlock::on_device(gpu_, kernels().sum_of_squares_scratch_bytes(summed_elements_));
   probe_ = GpuBlock::on_device(gpu_, sizeof(double));
   fetched_ = GpuBlock::pinned(gpu_, fetched_doubles_ * static_cast<int64_t>(sizeof(double)));
   scalar_ring_.emplace(gpu_, sizeof(StepScalars));
@@ -111,10 +110,7 @@ void GpuDevice::begin_run(const StepScalars& scalars) {
 }
 
 void GpuDevice::send_scalars(DeviceStream stream) {
-  std::byte* const slot = scalar_ring_->take();
-  std::memcpy(slot, scalars_, sizeof *scalars_);
-  kernels().copy(device_scalars_.data(), slot, sizeof *scalars_, stream);
-  scalar_ring_->sent(stream);
+  scalar_ring_->send(device_scalars_.data(), scalars_, sizeof *scalars_, stream);
 }
 
 void GpuDevice::scalars_changed(Lane lane) { send_scalars(gpu_.stream(lane)); }
@@ -156,10 +152,7 @@ void GpuDevice::clear(Lane lane, const Stretch& to) {
 }
 
 void GpuDevice::put(Lane lane, double* to, double value) {
-  std::byte* const slot = put_ring_->take();
-  std::memcpy(slot, &value, sizeof value);
-  kernels().copy(to, slot, sizeof value, gpu_.stream(lane));
-  put_ring_->sent(gpu_.stream(lane));
+  put_ring_->send(to, &value, sizeof value, gpu_.stream(lane));
 }
 
 void GpuDevice::load(Lane lane, std::span<const void* const> from, std::span<const Stretch> to) {

@@ -54,6 +54,13 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
+void require_same(const Outcome& outcome, const Outcome& expected) {
+  REQUIRE(outcome.losses == expected.losses);
+  REQUIRE(outcome.norms == expected.norms);
+  REQUIRE(outcome.evaluated == expected.evaluated);
+  REQUIRE(outcome.state == expected.state);
+}
+
 double evaluated(RankRig& rig) {
   StepRun run;
   run.micro_batches = {rig.batches.data(), 1};
@@ -183,11 +190,7 @@ TEST_CASE("gpu: one rank trains the processor's bits at every stage and tier, in
     for (uint64_t seed = 1; seed <= 4; ++seed) {
       INFO(name << ", seed " << seed);
       Emulated emulated(seed);
-      const Outcome outcome = train_alone(config, &emulated.gpu);
-      REQUIRE(outcome.losses == expected.losses);
-      REQUIRE(outcome.norms == expected.norms);
-      REQUIRE(outcome.evaluated == expected.evaluated);
-      REQUIRE(outcome.state == expected.state);
+      require_same(train_alone(config, &emulated.gpu), expected);
     }
   }
 }
@@ -198,11 +201,7 @@ TEST_CASE("gpu: so do two and three ranks with collectives of device memory") {
     for (const int ranks : {2, 3}) {
       const Outcome expected = train_together(config, ranks, 0);
       INFO(name << ", " << ranks << " ranks");
-      const Outcome outcome = train_together(config, ranks, static_cast<uint64_t>(ranks));
-      REQUIRE(outcome.losses == expected.losses);
-      REQUIRE(outcome.norms == expected.norms);
-      REQUIRE(outcome.evaluated == expected.evaluated);
-      REQUIRE(outcome.state == expected.state);
+      require_same(train_together(config, ranks, static_cast<uint64_t>(ranks)), expected);
     }
 }
 
