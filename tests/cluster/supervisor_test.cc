@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "places.h"
 
 #include <catch2/catch.hpp>
 
@@ -22,8 +23,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-const std::string kRank = std::string(FTRUN_BINARY_DIR) + "/bin/rank_helper";
-const std::string kSupervise = std::string(FTRUN_BINARY_DIR) + "/bin/supervise_helper";
+const std::string kRank = testing::binary_dir() + "/bin/rank_helper";
+const std::string kSupervise = testing::binary_dir() + "/bin/supervise_helper";
 
 struct Folder {
   std::string path;

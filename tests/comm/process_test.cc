@@ -10,6 +10,7 @@
 
 #include "comm/listen_socket.h"
 #include "ranks.h"
+#include "places.h"
 
 #include <catch2/catch.hpp>
 
@@ -18,7 +19,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-const std::string kRank = std::string(FTRUN_BINARY_DIR) + "/bin/comm_rank";
+const std::string kRank = testing::binary_dir() + "/bin/comm_rank";
 
 int free_port() {
   return listen_on("127.0.0.1", 0).port;

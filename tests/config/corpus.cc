@@ -8,13 +8,14 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "places.h"
 
 #include <catch2/catch.hpp>
 
 namespace ftrun {
 
 std::string corpus_folder() {
-  const std::string folder = std::string(FTRUN_SOURCE_DIR) + "/../shared/reference/ds_corpus";
+  const std::string folder = testing::source_dir() + "/../shared/reference/ds_corpus";
   if (std::filesystem::is_directory(folder)) return folder;
   static int skipped = 0;
   WARN("not run (" << ++skipped << "): the corpus of real configs is not beside this checkout");

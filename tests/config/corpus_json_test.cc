@@ -12,6 +12,7 @@
 #include "config/load.h"
 #include "config/resolve.h"
 #include "corpus.h"
+#include "places.h"
 
 #include <catch2/catch.hpp>
 
@@ -23,7 +24,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-const std::string kTable = std::string(FTRUN_SOURCE_DIR) + "/tests/config/corpus_differences.tsv";
+const std::string kTable = testing::source_dir() + "/tests/config/corpus_differences.tsv";
 
 std::string content(const std::string& path) {
   std::ifstream in(path);

@@ -2,6 +2,7 @@
 #include "config/load.h"
 #include "config/resolve.h"
 #include "corpus.h"
+#include "places.h"
 
 #include <catch2/catch.hpp>
 
@@ -29,7 +30,7 @@ TEST_CASE("real YAML files of other programs are named for what they are") {
   const std::vector<std::string> files = corpus_files({".yaml", ".yml"});
   REQUIRE(files.size() == 62);
   for (const std::string& file : files) found += verdict_line(folder, file);
-  REQUIRE(compare_golden(std::string(FTRUN_SOURCE_DIR) + "/tests/config/corpus_yaml.golden",
+  REQUIRE(compare_golden(testing::source_dir() + "/tests/config/corpus_yaml.golden",
                          found) == "");
 }
 

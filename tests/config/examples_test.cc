@@ -6,6 +6,7 @@
 #include "config/load.h"
 #include "config/ranks.h"
 #include "helpers.h"
+#include "places.h"
 
 #include <catch2/catch.hpp>
 
@@ -17,7 +18,7 @@ namespace {
 std::map<std::string, std::filesystem::path> examples() {
   std::map<std::string, std::filesystem::path> out;
   for (const auto& entry :
-       std::filesystem::directory_iterator(std::string(FTRUN_SOURCE_DIR) + "/configs"))
+       std::filesystem::directory_iterator(testing::source_dir() + "/configs"))
     if (entry.path().extension() == ".yaml") out[entry.path().stem()] = entry.path();
   return out;
 }

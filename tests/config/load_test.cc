@@ -8,6 +8,7 @@
 #include "config/schema.h"
 #include "config/suggest.h"
 #include "helpers.h"
+#include "places.h"
 
 #include <catch2/catch.hpp>
 
@@ -15,7 +16,7 @@ namespace ftrun {
 namespace {
 
 std::string temporary(const std::string& name, const std::string& text) {
-  const auto folder = std::filesystem::path(FTRUN_BINARY_DIR) / "test-config";
+  const auto folder = std::filesystem::path(testing::binary_dir()) / "test-config";
   std::filesystem::create_directories(folder);
   const std::string path = folder / name;
   std::ofstream(path) << text;

@@ -7,6 +7,7 @@
 #include "config/schema.h"
 #include "corpus.h"
 #include "helpers.h"
+#include "places.h"
 
 #include <catch2/catch.hpp>
 
@@ -84,12 +85,12 @@ TEST_CASE("every optimizer and scheduler has an effective config that reads back
 }
 
 TEST_CASE("the surface of the config is frozen") {
-  REQUIRE(compare_golden(std::string(FTRUN_SOURCE_DIR) + "/tests/config/config_surface.golden",
+  REQUIRE(compare_golden(testing::source_dir() + "/tests/config/config_surface.golden",
                          config_surface()) == "");
 }
 
 TEST_CASE("docs/config.md is what the schema says") {
-  REQUIRE(compare_golden(std::string(FTRUN_SOURCE_DIR) + "/docs/config.md", config_markdown()) ==
+  REQUIRE(compare_golden(testing::source_dir() + "/docs/config.md", config_markdown()) ==
           "");
 }
 

@@ -4,6 +4,7 @@
 
 #include "data/fingerprint.h"
 #include "data/sample_set.h"
+#include "places.h"
 
 #include <algorithm>
 
@@ -13,7 +14,7 @@ using namespace ftrun;
 using namespace ftrun::test;
 
 namespace {
-const std::string kPrefix = std::string(FTRUN_SOURCE_DIR) + "/tests/data/fixtures/chats";
+const std::string kPrefix = testing::source_dir() + "/tests/data/fixtures/chats";
 const std::atomic<bool> kNeverStop = false;
 }  // namespace
 

@@ -1,4 +1,5 @@
 #include "exec/learning_rate.h"
+#include "places.h"
 
 #include <filesystem>
 #include <fstream>
@@ -69,7 +70,7 @@ void check_trace(const json& row) {
 
 TEST_CASE("DeepSpeed's schedules follow the rates it was seen to use") {
   const std::string path =
-      std::string(FTRUN_SOURCE_DIR) + "/../shared/reference/ds_reference_numbers.json";
+      testing::source_dir() + "/../shared/reference/ds_reference_numbers.json";
   if (!std::filesystem::exists(path)) {
     WARN("not run: " << path << " is not there");
     return;

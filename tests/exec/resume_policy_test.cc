@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "places.h"
 
 #include <catch2/catch.hpp>
 
@@ -16,7 +17,7 @@ RunManifest run_of(const std::string& config) {
 }
 
 TEST_CASE("the manual names everything that a resume may change") {
-  const std::string manual = read_file(FTRUN_SOURCE_DIR "/docs/errors.md");
+  const std::string manual = read_file(testing::source_dir() + "/docs/errors.md");
   for (const std::string_view field : always_may_change()) {
     CAPTURE(field);
     // In full, or by its end behind one that was named in full.

@@ -4,6 +4,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "places.h"
+
 namespace ftrun::test {
 namespace {
 
@@ -23,7 +25,7 @@ std::string output_of(const std::string& command) {
 TEST_CASE(
     "objects compiled for one instruction set define nothing that other objects could link to") {
   const std::string symbols =
-      output_of("nm -A -C '" FTRUN_BINARY_DIR "/lib/libftrun_kernels.a' 2>/dev/null");
+      output_of("nm -A -C '" + testing::binary_dir() + "/lib/libftrun_kernels.a' 2>/dev/null");
   std::istringstream lines(symbols);
   int tables = 0;
   for (std::string line; std::getline(lines, line);) {

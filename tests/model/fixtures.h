@@ -9,11 +9,12 @@
 #include "base/file.h"
 #include "model/config.h"
 #include "model/families.h"
+#include "places.h"
 
 namespace ftrun::fixtures {
 
 inline std::string config_path(const std::string& name) {
-  return std::string(FTRUN_SOURCE_DIR) + "/tests/model/configs/" + name + ".json";
+  return testing::source_dir() + "/tests/model/configs/" + name + ".json";
 }
 
 inline ModelConfig config(const std::string& name) {

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "models.h"
 #include "partition/layout.h"
+#include "places.h"
 
 #include <catch2/catch.hpp>
 
@@ -16,10 +17,10 @@ using namespace fixtures;
 /// Compares with tests/program/<name>; what was found is left in the build folder.
 void check_golden(const Program& program, const std::string& name) {
   const std::string found = program_text(program);
-  const std::string path = cat(FTRUN_BINARY_DIR, "/", name);
+  const std::string path = cat(testing::binary_dir(), "/", name);
   std::ofstream(path) << found;
   INFO("found: " << path);
-  CHECK((found == read_file(cat(FTRUN_SOURCE_DIR, "/tests/program/", name))));
+  CHECK((found == read_file(cat(testing::source_dir(), "/tests/program/", name))));
 }
 
 TEST_CASE("the step of a one-block model on two micro-batches reads as its golden") {
