@@ -3,6 +3,7 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 
@@ -67,6 +68,13 @@ void record_failure(const std::string& output_dir, int64_t started, const Failur
   }
 }
 
+/// The log of a rank that has come to open one.
+std::string log_of(const std::string& output_dir, int rank) {
+  std::error_code unseen;
+  const std::string path = RunPaths(output_dir).log(rank);
+  return std::filesystem::exists(path, unseen) ? path : "";
+}
+
 int supervise(const TrainOptions& options, const LoadedConfig& loaded,
               const LaunchEnvironment& launch) {
   std::signal(SIGPIPE, SIG_IGN);  // a reader of our output that leaves must not end the ranks
@@ -80,6 +88,7 @@ int supervise(const TrainOptions& options, const LoadedConfig& loaded,
   }
   supervisor.arguments = options.arguments;
   supervisor.terminal = {::isatty(1) == 1, ::isatty(2) == 1};
+  supervisor.log_of = [&loaded](int rank) { return log_of(loaded.config.output_dir, rank); };
   supervisor.on_failure = [&loaded, started = static_cast<int64_t>(wall_seconds())](
                               const FailureSummary& failure) {
     record_failure(loaded.config.output_dir, started, failure);

@@ -17,6 +17,9 @@ namespace {
 constexpr size_t kMaxLine = 4000;  // below PIPE_BUF: concurrent writers never mix
 constexpr std::string_view kTag = "ftrun-failure-1";
 
+constexpr std::string_view kRemedy = "\n  remedy: ";  // as Error has it
+constexpr size_t kMaxRemedy = 1500;
+
 constexpr char kLineEnd = '\x1e';  // a line end inside a message
 
 /// Tabs and line ends separate fields and reports: line ends travel as another character, the
@@ -28,6 +31,24 @@ std::string one_line(std::string_view text) {
     if (c == '\t' || c == '\r') c = ' ';
   }
   return flat;
+}
+
+/// The first `room` bytes of a text, whole characters only.
+std::string_view start_of(std::string_view text, size_t room) {
+  if (text.size() <= room) return text;
+  while (room > 0 && (static_cast<unsigned char>(text[room]) & 0xC0) == 0x80) --room;
+  return text.substr(0, room);
+}
+
+/// A message that is too long loses its middle: how it begins says what happened, its remedy what
+/// to do.
+std::string fitted(const std::string& message, size_t room) {
+  if (message.size() <= room) return message;
+  constexpr std::string_view kCut = " [...]";
+  const size_t at = std::min(message.rfind(kRemedy), message.size());
+  const std::string_view remedy = start_of(std::string_view(message).substr(at), kMaxRemedy);
+  const std::string_view begin = std::string_view(message).substr(0, at);
+  return cat(start_of(begin, room - remedy.size() - kCut.size()), kCut, remedy);
 }
 
 std::string with_lines(std::string text) {
@@ -46,10 +67,9 @@ bool parse_number(const std::string& text, T& value) {
 
 std::string failure_line(const FailureReport& report) {
   const std::string doing = one_line(report.doing).substr(0, 400);
-  std::string line = cat(kTag, "\t", report.unix_ns, "\t", report.rank, "\t", report.exit_code,
-                         "\t", doing, "\t", one_line(report.message));
-  line.resize(std::min(line.size(), kMaxLine - 1));
-  return line + "\n";
+  const std::string start = cat(kTag, "\t", report.unix_ns, "\t", report.rank, "\t",
+                                report.exit_code, "\t", doing, "\t");
+  return cat(start, one_line(fitted(report.message, kMaxLine - 1 - start.size())), "\n");
 }
 
 std::optional<FailureReport> parse_failure_line(std::string_view line) {

@@ -19,7 +19,8 @@ struct FailureReport {
   std::string message;
 };
 
-/// One line, at most 4,000 bytes so that a pipe takes it whole.
+/// One line, at most 4,000 bytes so that a pipe takes it whole. Of a longer message the middle is
+/// left out: its remedy stays.
 std::string failure_line(const FailureReport& report);
 /// Nothing when the line is not one of failure_line's.
 std::optional<FailureReport> parse_failure_line(std::string_view line);

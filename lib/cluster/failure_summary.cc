@@ -114,7 +114,19 @@ int orderly_code(const RankEnds& all) {
 bool ended_as_asked(int exit_code, int signal, int forwarded) {
   if (exit_code == 0 || exit_code == static_cast<int>(ExitCode::kRequeue)) return true;
   if (forwarded != 0 && exit_code == 128 + forwarded) return true;
-  return signal == 0 && (exit_code == 128 + SIGINT || exit_code == 128 + SIGTERM);
+  return signal == 0 &&
+         (exit_code == 128 + SIGHUP || exit_code == 128 + SIGINT || exit_code == 128 + SIGTERM);
+}
+
+bool ends_at_once(int first, int signal, int64_t after_ms) noexcept {
+  if (signal == SIGHUP) return false;
+  const bool same = signal == first || (first == SIGHUP && signal == SIGTERM);
+  return !same || after_ms >= kSameSignalMs;
+}
+
+bool inherits_ignored(int signal) noexcept {
+  struct sigaction now {};
+  return ::sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
 }
 
 FailureSummary summarize_failures(const RankEnds& all) {
@@ -129,8 +141,8 @@ FailureSummary summarize_failures(const RankEnds& all) {
       text += "\n  then " +
               line_of(failures[i], std::to_string(failures[i].rank), cause.unix_ns, "later");
   text += stopped_ranks(all, failures);
-  if (!all.log_folder.empty())
-    text += cat("\n  its output: ", all.log_folder, "/rank-", cause.rank, ".log");
+  if (const std::string log = all.log_of ? all.log_of(cause.rank) : ""; !log.empty())
+    text += cat("\n  its log: ", log);
   return {cause.exit_code, text, cause.rank,
           cause.message.empty() ? how_it_ended(cause) : cause.message};
 }

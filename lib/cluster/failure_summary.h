@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -21,12 +22,20 @@ struct RankEnd {
 
 /// True for an end that is no failure: 0, saved and to be started again, or stopped by a signal: the
 /// one that was passed on (`forwarded`, 0 for none), or one that came to a rank alone, after which it
-/// finished its step with all others and left by itself with 130 or 143.
+/// finished its step with all others and left by itself with 129, 130 or 143.
 bool ended_as_asked(int exit_code, int signal, int forwarded);
 
 /// The same signal once more within this time is the same wish: timeout(1) and terminals send it to
 /// a process and to its group.
 inline constexpr int64_t kSameSignalMs = 1000;
+
+/// Whether `signal`, that many milliseconds after the `first` one that asked to stop, asks to end at
+/// once without saving. A lost terminal never does: nobody is impatient there, and systemd sends
+/// SIGTERM and SIGHUP together. For handlers of signals, too.
+bool ends_at_once(int first, int signal, int64_t after_ms) noexcept;
+
+/// True when whoever started this process has it ignore the signal, as nohup does with SIGHUP.
+bool inherits_ignored(int signal) noexcept;
 
 struct RankEnds {
   std::vector<RankEnd> ends;
@@ -35,8 +44,8 @@ struct RankEnds {
   int64_t started_ns = 0;
   /// The signal that was passed on to the ranks, 0 for none.
   int forwarded = 0;
-  /// Where rank-N.log lie; "" when there are none.
-  std::string log_folder;
+  /// The file that a rank logs to, "" where there is none; may be empty.
+  std::function<std::string(int rank)> log_of;
 };
 
 struct FailureSummary {

@@ -57,14 +57,12 @@ void RankOutput::take_newline(int rank, OutputStream stream) {
   if (std::exchange(line.live, false)) {
     live_ = nullptr;
     options_.write(stream, "\n");
-    if (options_.log && !text.empty()) options_.log(rank, text + "\n");
     return;
   }
   write_line(rank, stream, text);
 }
 
 void RankOutput::write_line(int rank, OutputStream stream, const std::string& text) {
-  if (options_.log) options_.log(rank, text + "\n");
   const std::string line = cat("[rank ", rank, "] ", text, "\n");
   const bool over_live = live_ != nullptr && options_.terminal[static_cast<size_t>(stream)];
   if (over_live) options_.write(live_stream_, kClearLine);

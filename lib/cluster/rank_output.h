@@ -18,8 +18,6 @@ struct RankOutputOptions {
   std::array<bool, 2> terminal = {false, false};
   /// Takes what is to be written to our own stdout or stderr.
   std::function<void(OutputStream, std::string_view)> write;
-  /// Takes each complete line (with its end) for the rank's log; may be empty.
-  std::function<void(int rank, std::string_view line)> log;
 };
 
 /// Merges the output of ranks: whole lines, each behind "[rank N] ". What a carriage return

@@ -12,8 +12,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <fstream>
-#include <memory>
 #include <optional>
 
 #include "base/error.h"
@@ -26,21 +24,35 @@ namespace ftrun {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int kForwarded[] = {SIGINT, SIGTERM, SIGUSR1};
+
+/// What is passed on to the ranks. A lost terminal stops them as SIGTERM does, unless whoever
+/// started us (nohup) wants it to stop nothing.
+std::vector<int> forwarded_signals() {
+  std::vector<int> signals = {SIGINT, SIGTERM, SIGUSR1};
+  if (!inherits_ignored(SIGHUP)) signals.push_back(SIGHUP);
+  return signals;
+}
 
 /// Takes the signals out of their handlers while it lives: they arrive on a descriptor instead.
 class SignalQueue {
  public:
   SignalQueue() {
+    // Inherited ignored, it would come of no rank's end, and none could be waited for.
+    struct sigaction waited {};
+    waited.sa_handler = SIG_DFL;
+    ::sigaction(SIGCHLD, &waited, &child_before_);
     sigset_t wanted;
     sigemptyset(&wanted);
-    for (const int signal : kForwarded) sigaddset(&wanted, signal);
+    for (const int signal : forwarded_signals()) sigaddset(&wanted, signal);
     sigaddset(&wanted, SIGCHLD);
     ::sigprocmask(SIG_BLOCK, &wanted, &before_);
     fd_ = OwnedFd(::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
     if (!fd_) throw Error(ExitCode::kEnvironment, cat("signalfd: ", errno_text(errno)));
   }
-  ~SignalQueue() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
+  ~SignalQueue() {
+    ::sigprocmask(SIG_SETMASK, &before_, nullptr);
+    ::sigaction(SIGCHLD, &child_before_, nullptr);
+  }
   SignalQueue(const SignalQueue&) = delete;
   SignalQueue& operator=(const SignalQueue&) = delete;
 
@@ -55,6 +67,7 @@ class SignalQueue {
 
  private:
   sigset_t before_{};
+  struct sigaction child_before_ {};
   OwnedFd fd_;
 };
 
@@ -88,13 +101,6 @@ void write_all(int fd, std::string_view text) {
   }
 }
 
-std::unique_ptr<std::ofstream> open_log(const std::string& folder, int rank) {
-  const std::string path = cat(folder, "/rank-", rank, ".log");
-  auto file = std::make_unique<std::ofstream>(path, std::ios::app);
-  if (!*file) throw Error(ExitCode::kEnvironment, cat("cannot write ", path));
-  return file;
-}
-
 class Supervisor {
  public:
   explicit Supervisor(const SupervisorOptions& options)
@@ -107,8 +113,7 @@ class Supervisor {
                  options.write
                      ? options.write
                      : [](OutputStream stream,
-                          std::string_view text) { write_all(static_cast<int>(stream) + 1, text); },
-             .log = [this](int rank, std::string_view line) { log(rank, line); }}) {}
+                          std::string_view text) { write_all(static_cast<int>(stream) + 1, text); }}) {}
   ~Supervisor() { signal_all(SIGKILL); }
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
@@ -132,7 +137,6 @@ class Supervisor {
     int number = 0;
     RankProcess process;
     bool running = true;
-    std::unique_ptr<std::ofstream> log;
   };
 
   int first_rank() const { return options_.node * options_.local_ranks; }
@@ -154,10 +158,6 @@ class Supervisor {
   void enforce_deadline();
   void signal_all(int signal);
   int conclude() const;
-  void log(int rank, std::string_view line) {
-    auto& file = ranks_[static_cast<size_t>(rank - first_rank())].log;
-    if (file) *file << line << std::flush;
-  }
 
   const SupervisorOptions& options_;
   RankOutput output_;
@@ -208,10 +208,9 @@ void Supervisor::start_ranks() {
     command.inherited = {reports_.writer.get()};
     command.blocked = signals_.before();
     if (local == 0 && own_store) command.inherited.push_back(store_.fd.get());
-    Rank rank{.number = first_rank() + local, .process = start_rank_process(command), .log = {}};
+    Rank rank{.number = first_rank() + local, .process = start_rank_process(command)};
     ::fcntl(rank.process.out.get(), F_SETFL, O_NONBLOCK);
     ::fcntl(rank.process.err.get(), F_SETFL, O_NONBLOCK);
-    if (!options_.log_folder.empty()) rank.log = open_log(options_.log_folder, rank.number);
     ranks_.push_back(std::move(rank));
   }
   // Only rank 0 may hold the socket: a connection must fail once rank 0 is gone.
@@ -240,9 +239,9 @@ void Supervisor::handle_signals() {
 }
 
 void Supervisor::forward(int signal) {
-  if (signal == forwarded_ && Clock::now() - forwarded_at_ < std::chrono::milliseconds(kSameSignalMs))
-    return;
   if (forwarded_ != 0) {
+    const auto since = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - forwarded_at_);
+    if (!ends_at_once(forwarded_, signal, since.count())) return;
     log_warning("second signal: the ranks are killed");
     stopping_ = true;
     signal_all(SIGKILL);
@@ -339,7 +338,7 @@ int Supervisor::conclude() const {
                                                      .reports = failures_,
                                                      .started_ns = started_ns_,
                                                      .forwarded = forwarded_,
-                                                     .log_folder = options_.log_folder});
+                                                     .log_of = options_.log_of});
   if (summary.rank >= 0 && options_.on_failure) options_.on_failure(summary);
   if (!summary.text.empty()) log_error(summary.text);
   return summary.exit_code;

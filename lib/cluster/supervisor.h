@@ -27,8 +27,8 @@ struct SupervisorOptions {
   std::vector<std::string> arguments;
   /// Further variables for every rank: {"OMP_NUM_THREADS=1"}.
   std::vector<std::string> environment;
-  /// Folder for rank-N.log; "" for none. Must exist.
-  std::string log_folder;
+  /// The file that a rank logs to, "" where there is none: the text of a failure names it.
+  std::function<std::string(int rank)> log_of;
   /// How long ranks have after SIGTERM before they are killed.
   std::chrono::milliseconds grace = std::chrono::seconds(10);
   /// Which of our own streams are terminals.
@@ -42,8 +42,8 @@ struct SupervisorOptions {
 /// Runs the ranks to their end and returns the exit code for the whole: 0 when all succeeded, else
 /// that of the earliest failure (128 + n for a rank that a signal ended), whose message is logged
 /// as the cause with the others below it. When one rank fails the others are stopped: SIGTERM,
-/// `grace`, SIGKILL. SIGINT, SIGTERM and SIGUSR1 are passed on to the ranks; a second one kills
-/// them.
+/// `grace`, SIGKILL. SIGINT, SIGTERM, SIGUSR1 and, unless it is inherited ignored (nohup), SIGHUP are
+/// passed on to the ranks; a second one (ends_at_once) kills them.
 ///
 /// Ranks get RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE,
 /// MASTER_ADDR, MASTER_PORT, FTRUN_SUPERVISOR (our process id), FTRUN_STATUS_FD (report_failure),

@@ -32,6 +32,44 @@ TEST_CASE("a report is one line that a pipe takes whole, however long the messag
   REQUIRE(parse_failure_line(line).has_value());
 }
 
+TEST_CASE("a report that is too long keeps how it begins and its remedy") {
+  const auto told = [](const std::string& message) {
+    const std::string line = failure_line({.doing = "step 3", .message = message});
+    REQUIRE(line.size() <= 4000);
+    return parse_failure_line(line)->message;
+  };
+  const std::string remedy = "\n  remedy: give every rank the same config";
+  const std::string kept = told("the config differs:" + std::string(9'000, 'x') + remedy);
+  REQUIRE(kept.starts_with("the config differs:xxx"));
+  REQUIRE(kept.ends_with("xxx [...]" + remedy));
+  REQUIRE(kept.size() > 3900);
+  const std::string fits = "disk full" + std::string(3000, 'y') + remedy;
+  REQUIRE(told(fits) == fits);
+  // A long remedy does not push out what happened, and characters stay whole.
+  const std::string both = told("short\n  remedy: " + std::string(9'000, 'z'));
+  REQUIRE(both.starts_with("short [...]\n  remedy: zzz"));
+  for (const char* shift : {"", "a", "ab"}) {
+    std::string text = shift;
+    while (text.size() < 9'000) text += "\u20ac";
+    const std::string cut = told(text);
+    const size_t end = cut.find(" [...]");
+    REQUIRE(end != std::string::npos);
+    REQUIRE((end - std::string(shift).size()) % 3 == 0);
+  }
+}
+
+TEST_CASE("what ends at once and what is the same wish") {
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) {
+    REQUIRE_FALSE(ends_at_once(signal, signal, 0));
+    REQUIRE_FALSE(ends_at_once(signal, SIGHUP, 60'000));
+    if (signal != SIGHUP) REQUIRE(ends_at_once(signal, signal, kSameSignalMs));
+  }
+  REQUIRE(ends_at_once(SIGTERM, SIGINT, 0));
+  REQUIRE(ends_at_once(SIGHUP, SIGINT, 0));
+  REQUIRE_FALSE(ends_at_once(SIGHUP, SIGTERM, 0));
+  REQUIRE(ends_at_once(SIGHUP, SIGTERM, kSameSignalMs));
+}
+
 TEST_CASE("what is not a report is not taken for one") {
   for (const char* line : {"", "hello", "ftrun-failure-1\t1\t2", "ftrun-failure-1\tx\t0\t1\t\t",
                            "ftrun-failure-2\t1\t0\t1\ta\tb"})
@@ -54,13 +92,13 @@ TEST_CASE("the earliest report is the cause, whatever the order in which process
                     .doing = "step 7",
                     .message = "bad file"}},
        .started_ns = 0,
-       .log_folder = "run/logs"});
+       .log_of = [](int rank) { return "run/logs/rank-" + std::to_string(rank) + ".log"; }});
   REQUIRE(summary.exit_code == 4);
   REQUIRE(summary.text ==
           "rank 1: exit code 4, 2.0s after the start, in step 7: bad file\n"
           "  then rank 0: exit code 5, 1.0s later: disk full\n"
           "  stopped because of it: rank 2\n"
-          "  its output: run/logs/rank-1.log");
+          "  its log: run/logs/rank-1.log");
   REQUIRE(summary.rank == 1);
   REQUIRE(summary.reason == "bad file");
 }
@@ -107,6 +145,8 @@ TEST_CASE("ranks that one of them was asked to stop ended as asked too") {
       summarize_failures({.ends = {{.rank = 0, .exit_code = 143}, {.rank = 1, .exit_code = 143}}});
   REQUIRE(stopped.exit_code == 143);
   REQUIRE(stopped.text.empty());
+  REQUIRE(summarize_failures({.ends = {{.rank = 0, .exit_code = 129}, {.rank = 1, .exit_code = 129}}})
+              .text.empty());
   const FailureSummary killed =
       summarize_failures({.ends = {{.rank = 0, .exit_code = 143, .signal = SIGTERM}}});
   REQUIRE(killed.exit_code == 143);

@@ -6,17 +6,13 @@ using namespace ftrun;
 
 namespace {
 struct Screen {
-  std::string text, logged;
+  std::string text;
   RankOutput output;
 
   explicit Screen(bool terminal)
       : output({.ranks = 3,
                 .terminal = {terminal, terminal},
-                .write = [this](OutputStream, std::string_view bytes) { text += bytes; },
-                .log =
-                    [this](int rank, std::string_view line) {
-                      logged += std::to_string(rank) + ":" + std::string(line);
-                    }}) {}
+                .write = [this](OutputStream, std::string_view bytes) { text += bytes; }}) {}
   void err(int rank, std::string_view bytes) { output.feed(rank, OutputStream::kErr, bytes); }
 };
 }  // namespace
@@ -73,13 +69,6 @@ TEST_CASE("a pipe gets plain lines: what a carriage return overwrote is dropped"
   Screen screen(false);
   screen.err(0, "\rstep 1\rstep 2\nnext\n");
   REQUIRE(screen.text == "[rank 0] step 2\n[rank 0] next\n");
-}
-
-TEST_CASE("logs get complete lines and only the last state of a live line") {
-  Screen screen(true);
-  screen.err(0, "\rstep 1\rstep 2\n");
-  screen.err(1, "one\n");
-  REQUIRE(screen.logged == "0:step 2\n1:one\n");
 }
 
 TEST_CASE("a line without end is cut so that memory stays bounded") {
