@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <iostream>
 #include <map>
-#include <new>
 
+#include "base/as_error.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "build_info.h"
@@ -28,11 +28,6 @@ int fail(ExitCode code, const std::string& text) {
   report_failure(report);
   if (std::getenv("FTRUN_STATUS_FD") == nullptr) std::cerr << "ftrun: " << text << std::endl;
   return static_cast<int>(code);
-}
-
-/// LibTorch's exceptions carry a stack trace below their first line.
-std::string first_line(const std::string& text) {
-  return text.substr(0, text.find('\n'));
 }
 
 bool is_config_name(const std::string& argument) {
@@ -79,14 +74,8 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return ftrun::run(argc, argv);
-  } catch (const ftrun::Error& error) {
+  } catch (const std::exception& exception) {
+    const ftrun::Error error = ftrun::as_error(exception);
     return ftrun::fail(error.code(), error.what());
-  } catch (const std::bad_alloc&) {
-    return ftrun::fail(ftrun::ExitCode::kEnvironment,
-                       "out of memory\n  remedy: use a smaller micro-batch or sequence, or a "
-                       "machine with more memory");
-  } catch (const std::exception& error) {
-    return ftrun::fail(ftrun::ExitCode::kBug,
-                       ftrun::cat("internal error: ", ftrun::first_line(error.what())));
   }
 }

@@ -8,6 +8,8 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include "base/error.h"
+
 namespace ftrun {
 namespace {
 
@@ -40,6 +42,17 @@ std::shared_ptr<spdlog::logger>& logger() {
   return instance;
 }
 
+spdlog::sink_ptr file_sink(const std::string& path) {
+  try {
+    auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
+    sink->set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %v");
+    return sink;
+  } catch (const spdlog::spdlog_ex& error) {
+    throw Error(ExitCode::kEnvironment, cat("the log cannot be opened: ", error.what()),
+                "check that the path is free for a file and that this user may write there");
+  }
+}
+
 }  // namespace
 
 void log_start(const LogOptions& options) {
@@ -50,11 +63,7 @@ void log_start(const LogOptions& options) {
     sink->set_level(to_spdlog(options.level));
     sinks.push_back(sink);
   }
-  if (!options.file.empty()) {
-    auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(options.file);
-    sink->set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %v");
-    sinks.push_back(sink);
-  }
+  if (!options.file.empty()) sinks.push_back(file_sink(options.file));
   auto fresh = std::make_shared<spdlog::logger>("ftrun", sinks.begin(), sinks.end());
   fresh->set_level(spdlog::level::debug);
   fresh->flush_on(spdlog::level::debug);

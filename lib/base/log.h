@@ -20,6 +20,7 @@ struct LogOptions {
   bool to_stderr = true;
 };
 
+/// Error(kEnvironment) when the file cannot be opened.
 void log_start(const LogOptions& options);
 void log_line(LogLevel level, std::string_view message);
 void log_flush();

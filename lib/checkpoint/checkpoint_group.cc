@@ -2,6 +2,7 @@
 
 #include <exception>
 
+#include "base/as_error.h"
 #include "base/error.h"
 #include "checkpoint/json_strict.h"
 
@@ -16,14 +17,11 @@ std::string outcome_text(const json& value) {
 std::string outcome_of(const std::function<std::string()>& work) {
   try {
     return outcome_text({{"result", work()}});
-  } catch (const Error& error) {
+  } catch (const std::exception& exception) {
+    const Error error = as_error(exception);
     return outcome_text({{"code", static_cast<int>(error.code())},
                          {"message", error.message()},
                          {"remedy", error.remedy()}});
-  } catch (const std::exception& error) {
-    return outcome_text({{"code", static_cast<int>(ExitCode::kBug)},
-                         {"message", std::string("unexpected: ") + error.what()},
-                         {"remedy", ""}});
   }
 }
 

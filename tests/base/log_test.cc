@@ -7,6 +7,7 @@
 #include <regex>
 #include <string>
 
+#include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "temporary_folder.h"
@@ -102,6 +103,20 @@ TEST_CASE("a log with a file writes to both places") {
           log_info("hello");
         }) == "[rank 0] hello\n");
   CHECK(std::regex_match(read_file(path), std::regex(R"(\S+ I hello\n)")));
+}
+
+TEST_CASE("a log that cannot be opened is the environment's, with its path") {
+  const TemporaryFolder folder;
+  try {
+    log_start({.file = folder.path()});
+  } catch (const Error& error) {
+    CHECK(error.code() == ExitCode::kEnvironment);
+    CHECK(error.message() == cat("the log cannot be opened: Failed opening file ", folder.path(),
+                                 " for writing: Is a directory"));
+    CHECK(error.remedy() == "check that the path is free for a file and that this user may write there");
+    return;
+  }
+  FAIL("a folder is no log");
 }
 
 }  // namespace

@@ -1,0 +1,36 @@
+#include "base/as_error.h"
+
+#include <filesystem>
+#include <new>
+#include <system_error>
+
+namespace ftrun {
+namespace {
+
+Error refused_file(const std::filesystem::filesystem_error& error) {
+  const std::string path = error.path1().empty() ? "" : error.path1().string() + ": ";
+  return {ExitCode::kEnvironment, path + error.code().message(),
+          "check that the path exists, that this user may use it, and that its disk works"};
+}
+
+/// LibTorch's exceptions carry a stack trace below their first line.
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
+}  // namespace
+
+Error as_error(const std::exception& exception) {
+  if (const auto* own = dynamic_cast<const Error*>(&exception)) return *own;
+  if (const auto* file = dynamic_cast<const std::filesystem::filesystem_error*>(&exception))
+    return refused_file(*file);
+  if (dynamic_cast<const std::system_error*>(&exception) != nullptr)
+    return {ExitCode::kEnvironment, cat("the system refused: ", first_line(exception.what())),
+            "look at the limits of processes, open files and memory (ulimit -a)"};
+  if (dynamic_cast<const std::bad_alloc*>(&exception) != nullptr)
+    return {ExitCode::kEnvironment, "out of memory",
+            "end other programs, raise the memory limit, or use a machine with more memory"};
+  return {ExitCode::kBug, cat("internal error: ", first_line(exception.what()))};
+}
+
+}  // namespace ftrun

@@ -1,0 +1,44 @@
+#include "base/as_error.h"
+
+#include <filesystem>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+TEST_CASE("what the system refuses is the environment's, with the path where it is known") {
+  const auto told = [](const std::exception& exception) {
+    const Error error = as_error(exception);
+    return cat(static_cast<int>(error.code()), " ", error.what());
+  };
+  const auto denied = std::make_error_code(std::errc::permission_denied);
+  CHECK(told(std::filesystem::filesystem_error("cannot get file status", "/data/model", denied)) ==
+        "5 /data/model: Permission denied\n  remedy: check that the path exists, that this user may use "
+        "it, and that its disk works");
+  CHECK(told(std::filesystem::filesystem_error("cannot get current path", denied)) ==
+        "5 Permission denied\n  remedy: check that the path exists, that this user may use it, and that "
+        "its disk works");
+  CHECK(told(std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again))) ==
+        "5 the system refused: Resource temporarily unavailable\n  remedy: look at the limits of "
+        "processes, open files and memory (ulimit -a)");
+  CHECK(told(std::bad_alloc()) ==
+        "5 out of memory\n  remedy: end other programs, raise the memory limit, or use a machine with "
+        "more memory");
+}
+
+TEST_CASE("an error stays what it is, and what nobody expected is a defect told in one line") {
+  const Error lost(ExitCode::kPeerLost, "rank 1 is gone", "look at its log");
+  CHECK(as_error(lost).code() == ExitCode::kPeerLost);
+  CHECK(std::string(as_error(lost).what()) == lost.what());
+  const Error odd = as_error(std::runtime_error("sizes differ\nframe #0: at::sum"));
+  CHECK(odd.code() == ExitCode::kBug);
+  CHECK(std::string(odd.what()) == "internal error: sizes differ");
+}
+
+}  // namespace
+}  // namespace ftrun
