@@ -1,6 +1,7 @@
 #include "comm/gloo_communicator.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -22,6 +23,9 @@ using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 constexpr int64_t kStagingBytes = 4 << 20;  // for pieces that are exchanged and added here
 // A collective gives up by itself at the timeout; only if it does not do we. Messages do not.
 constexpr std::chrono::milliseconds kSlack{2000};
+// How often a wait looks whether another thread of this rank has given up, and whether a peer has.
+constexpr std::chrono::milliseconds kSlice{200};
+constexpr std::chrono::milliseconds kPeerSlice{1000};
 
 at::Tensor view_of(const void* data, int64_t count, at::ScalarType type) {
   return at::from_blob(const_cast<void*>(data), {count}, at::TensorOptions().dtype(type));
@@ -74,6 +78,7 @@ class GlooCommunicator final : public Communicator {
 
   std::string_view backend() const override { return "gloo"; }
   void shutdown() override { barrier({"shutdown"}); }
+  void abort(const std::string& reason) noexcept override;
 
  protected:
   void begin(Collective& work) override {
@@ -111,21 +116,10 @@ class GlooCommunicator final : public Communicator {
     WorkPtr header_work, data_work;
   };
 
-  /// Waits, and turns Gloo's exception into a Failure.
-  void await(const WorkPtr& work, std::chrono::milliseconds slack = kSlack) {
-    const auto start = Clock::now();
-    try {
-      work->wait(setup().timeout + slack);
-    } catch (const std::exception& error) {
-      failed_ = true;
-      const std::string text = error.what();
-      const std::chrono::duration<double> waited = Clock::now() - start;
-      const bool timed_out = text.find("imed out") != text.npos;
-      throw Failure{
-          timed_out ? cat("waited ", human_seconds(waited.count()), " in") : "lost a connection in",
-          first_line(text)};
-    }
-  }
+  void await(const WorkPtr& work);
+  void await_message(const WorkPtr& work);
+  Failure failure_of(const std::exception& error, Clock::time_point start);
+  bool someone_gave_up();
 
   void compare_signatures(const CollectiveRecord& record);
   void all_reduce_now(const Collective& work);
@@ -159,7 +153,76 @@ class GlooCommunicator final : public Communicator {
   std::vector<SendInFlight> sends_;
   int64_t next_handle_ = 1;
   bool failed_ = false;
+  std::atomic<bool> aborted_ = false;
 };
+
+/// What Gloo's exception says.
+Communicator::Failure GlooCommunicator::failure_of(const std::exception& error, Clock::time_point start) {
+  failed_ = true;
+  const std::string text = error.what();
+  const std::chrono::duration<double> waited = Clock::now() - start;
+  const bool timed_out = text.find("imed out") != text.npos;
+  return {timed_out ? cat("waited ", human_seconds(waited.count()), " in") : "lost a connection in",
+          first_line(text)};
+}
+
+/// Gloo has no words for it: a thread of ours that stands in a collective leaves it by this, and the
+/// peers find the note, of which only those may notice our end that wait for us.
+void GlooCommunicator::abort(const std::string& reason) noexcept {
+  if (aborted_.exchange(true)) return;
+  try {
+    rendezvous_.post("gave up/" + name(), reason);
+  } catch (const std::exception&) {
+    // The store is gone with rank 0, which the peers notice by themselves.
+  }
+}
+
+/// A collective needs everyone, but a rank's connections are to some of the others only.
+bool GlooCommunicator::someone_gave_up() {
+  const PeerIdentity& self = rendezvous_.identity(rendezvous_.rank());
+  const bool gone = std::any_of(members().begin(), members().end(), [&](int member) {
+    return process_state(rendezvous_.identity(member), self) == ProcessState::kGone;
+  });
+  try {
+    return gone || rendezvous_.find("gave up/" + name()).has_value();
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+/// Waits for a collective in slices: c10d's own wait can be ended by no one.
+void GlooCommunicator::await(const WorkPtr& work) {
+  const auto start = Clock::now();
+  const auto deadline = start + setup().timeout + kSlack;
+  auto look_at = start + kPeerSlice;
+  while (true) {
+    const bool over = work->isCompleted() || Clock::now() >= deadline;
+    try {
+      work->wait(kSlice);
+      return;
+    } catch (const std::exception& error) {
+      if (over) throw failure_of(error, start);
+    }
+    failed_ = aborted_;
+    if (aborted_)
+      throw Error(ExitCode::kPeerLost, cat("rank ", members()[static_cast<size_t>(rank())],
+                                           " gave up group ", name(), " because of another failure"));
+    if (Clock::now() < look_at) continue;
+    look_at = Clock::now() + kPeerSlice;
+    failed_ = !work->isCompleted() && someone_gave_up();
+    if (failed_) throw Failure{"lost a peer in", ""};
+  }
+}
+
+/// A wait for a message cannot be taken up again: Gloo closes the connection when it ends early.
+void GlooCommunicator::await_message(const WorkPtr& work) {
+  const auto start = Clock::now();
+  try {
+    work->wait(setup().timeout);
+  } catch (const std::exception& error) {
+    throw failure_of(error, start);
+  }
+}
 
 void GlooCommunicator::compare_signatures(const CollectiveRecord& record) {
   std::vector<CollectiveRecord> all(static_cast<size_t>(size()));
@@ -286,8 +349,8 @@ void GlooCommunicator::finish_send(const Collective& work) {
   sends_.erase(found);
   const bool started = send.header_work && (send.data_work || work.record.count == 0);
   if (!started) throw Failure{"lost a connection in", ""};
-  await(send.header_work, {});
-  if (send.data_work) await(send.data_work, {});
+  await_message(send.header_work);
+  if (send.data_work) await_message(send.data_work);
 }
 
 void GlooCommunicator::receive_now(const Collective& work) {
@@ -303,11 +366,11 @@ void GlooCommunicator::receive_now(const Collective& work) {
       throw Failure{"lost a connection in", first_line(error.what())};
     }
   };
-  await(receive(header_bytes, tag), {});
+  await_message(receive(header_bytes, tag));
   check_message(header, record);
   if (record.count == 0) return;
   std::vector<at::Tensor> data = {bytes_of(work.out, payload(record))};
-  await(receive(data, tag + 1), {});
+  await_message(receive(data, tag + 1));
 }
 
 }  // namespace

@@ -35,6 +35,11 @@ std::string text_of(const std::vector<uint8_t>& bytes) {
   return {bytes.begin(), bytes.end()};
 }
 
+/// The server did not answer in time. It may be back later.
+struct StoreSilent : std::runtime_error {
+  StoreSilent() : std::runtime_error("the store does not answer") {}
+};
+
 /// Before c10d's first use. It reports what we report, but in its own way and with stack traces;
 /// and its flight recorder, which the progress board makes superfluous, breaks when two threads of
 /// a process use communicators.
@@ -70,11 +75,11 @@ struct Rendezvous::Impl {
     template <typename Operation>
     auto call(Operation operation, Milliseconds limit = kControlTimeout) {
       auto result = worker.run([store = store, operation] { return operation(*store); }, limit);
-      if (!result) throw std::runtime_error("the store does not answer");
+      if (!result) throw StoreSilent();
       return std::move(*result);
     }
-    void set(const std::string& key, std::vector<uint8_t> value) {
-      call([key, value](c10d::Store& server) { return server.set(key, value), true; });
+    void set(const std::string& key, std::vector<uint8_t> value, Milliseconds limit = kControlTimeout) {
+      call([key, value](c10d::Store& server) { return server.set(key, value), true; }, limit);
     }
     bool has(const std::string& key) {
       return call([key](c10d::Store& server) { return server.check({key}); });
@@ -91,9 +96,12 @@ struct Rendezvous::Impl {
   void show_state();
   std::optional<std::vector<uint8_t>> last_heartbeat(int rank);
   void await_keys(const std::vector<std::string>& keys, const std::vector<int>& ranks,
-                  const std::string& what);
+                  const std::string& what, Patience patience);
+  bool wait_for_keys(const std::vector<std::string>& keys, Milliseconds limit);
   std::vector<int> missing(const std::vector<std::string>& keys, const std::vector<int>& ranks);
   bool any_gone(const std::vector<int>& ranks) const;
+  /// After so long without a sign of life a rank is lost; a few may be late on a busy machine.
+  Milliseconds life_limit() const { return std::max(options.timeout, 30 * options.heartbeat); }
   [[noreturn]] void did_not_come(const std::vector<int>& absent, double waited,
                                  const std::string& what) const;
   [[noreturn]] void lost_store(const std::string& key, const std::string& why) const;
@@ -180,28 +188,74 @@ void Rendezvous::Impl::lost_store(const std::string& key, const std::string& why
               "look at rank 0's own log first");
 }
 
-/// Waits in slices and looks after each for ranks that cannot come any more.
+/// False when some are not there within the limit, or the store is silent.
+bool Rendezvous::Impl::wait_for_keys(const std::vector<std::string>& keys, Milliseconds limit) {
+  const auto wait = [keys, limit](c10d::Store& server) {
+    try {
+      server.wait(keys, limit);
+      return true;
+    } catch (const std::exception&) {
+      return false;  // late or broken: the control connection tells
+    }
+  };
+  try {
+    return main.call(wait, limit + kControlTimeout);
+  } catch (const StoreSilent&) {
+    return false;
+  }
+}
+
+namespace {
+
+/// Since when each absent rank has shown no sign of life.
+class SignsOfLife {
+ public:
+  using Beat = std::optional<std::vector<uint8_t>>;
+
+  void note(int rank, const Beat& beat) {
+    Last& last = last_.try_emplace(rank, Last{{}, Clock::now()}).first->second;
+    if (beat && beat != last.beat) last = {beat, Clock::now()};
+  }
+  /// True when each of them has shown one within `limit`.
+  bool all_within(const std::vector<int>& ranks, Milliseconds limit) const {
+    return std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
+      const auto found = last_.find(rank);
+      return found != last_.end() && found->second.beat && Clock::now() - found->second.when < limit;
+    });
+  }
+
+ private:
+  struct Last {
+    Beat beat;
+    Clock::time_point when;
+  };
+  std::map<int, Last> last_;
+};
+
+}  // namespace
+
+/// Waits in slices and looks after each for ranks that cannot come any more. A store that is silent,
+/// as it is while rank 0 is stopped, is waited for as ranks are.
 void Rendezvous::Impl::await_keys(const std::vector<std::string>& keys,
-                                  const std::vector<int>& ranks, const std::string& what) {
+                                  const std::vector<int>& ranks, const std::string& what,
+                                  Patience patience) {
   const auto start = Clock::now();
+  auto answered = start;
+  SignsOfLife signs;
   while (true) {
-    const auto waited = std::chrono::duration_cast<Milliseconds>(Clock::now() - start);
-    const auto slice = std::clamp(options.timeout - waited, Milliseconds(1), kSlice);
-    const bool came = main.call(
-        [keys, slice](c10d::Store& server) {
-          try {
-            server.wait(keys, slice);
-            return true;
-          } catch (const std::exception&) {
-            return false;  // late or broken: the control connection tells
-          }
-        },
-        slice + kControlTimeout);
-    if (came) return;
-    const std::vector<int> absent = missing(keys, ranks);
-    const std::chrono::duration<double> elapsed = Clock::now() - start;
-    if (Clock::now() - start >= options.timeout || any_gone(absent))
-      did_not_come(absent, elapsed.count(), what);
+    const auto left = std::chrono::ceil<Milliseconds>(start + options.timeout - Clock::now());
+    if (wait_for_keys(keys, left.count() > 0 ? std::min(left, kSlice) : kSlice)) return;
+    try {
+      const std::vector<int> absent = missing(keys, ranks);
+      answered = Clock::now();
+      if (patience == Patience::kWhileAlive)
+        for (const int rank : absent) signs.note(rank, last_heartbeat(rank));
+      const bool over = answered - start >= options.timeout && !signs.all_within(absent, life_limit());
+      const std::chrono::duration<double> elapsed = answered - start;
+      if (over || any_gone(absent)) did_not_come(absent, elapsed.count(), what);
+    } catch (const StoreSilent&) {
+      if (Clock::now() - answered >= options.timeout || state_of(0) == ProcessState::kGone) throw;
+    }
   }
 }
 
@@ -320,15 +374,16 @@ const PeerIdentity& Rendezvous::identity(int rank) const {
   return impl_->identities.at(static_cast<size_t>(rank));
 }
 
-std::vector<std::string> Rendezvous::exchange_text(const std::string& key,
-                                                   const std::string& text) {
+std::vector<std::string> Rendezvous::exchange_text(const std::string& key, const std::string& text,
+                                                   Patience patience) {
   std::vector<int> everyone(static_cast<size_t>(world()));
   for (int rank = 0; rank < world(); ++rank) everyone[static_cast<size_t>(rank)] = rank;
-  return exchange_text(key, text, everyone);
+  return exchange_text(key, text, everyone, patience);
 }
 
 std::vector<std::string> Rendezvous::exchange_text(const std::string& key, const std::string& text,
-                                                   const std::vector<int>& members) {
+                                                   const std::vector<int>& members,
+                                                   Patience patience) {
   if (members.size() == 1) return {text};
   const int64_t use = ++impl_->uses[key];
   const auto key_of = [&](int rank, int64_t which) {
@@ -337,16 +392,17 @@ std::vector<std::string> Rendezvous::exchange_text(const std::string& key, const
   std::vector<std::string> keys;
   for (const int member : members) keys.push_back(key_of(member, use));
   try {
-    impl_->main.set(key_of(rank(), use), bytes_of(text));
-    impl_->await_keys(keys, members, cat("\"", key, "\""));
+    const Milliseconds limit = impl_->options.timeout;
+    impl_->main.set(key_of(rank(), use), bytes_of(text), limit);
+    impl_->await_keys(keys, members, cat("\"", key, "\""), patience);
     const auto values =
-        impl_->main.call([keys](c10d::Store& server) { return server.multiGet(keys); });
+        impl_->main.call([keys](c10d::Store& server) { return server.multiGet(keys); }, limit);
     std::vector<std::string> texts;
     for (const auto& value : values) texts.push_back(text_of(value));
     // Every member has entered this use, so all have read the one before the last.
     if (use > 2)
       impl_->main.call(
-          [old = key_of(rank(), use - 2)](c10d::Store& s) { return s.deleteKey(old); });
+          [old = key_of(rank(), use - 2)](c10d::Store& s) { return s.deleteKey(old); }, limit);
     return texts;
   } catch (const Error&) {
     throw;
@@ -372,13 +428,19 @@ std::vector<PeerView> Rendezvous::view(const std::vector<int>& members, const st
   } catch (const std::exception&) {
   }
   // Known states may be a heartbeat old, and a dying process needs a moment to be gone.
-  for (const int member : members) before.push_back(impl_->last_heartbeat(member));
+  bool answers = true;  // a store that is silent is not asked again for each of many ranks
+  const auto ask = [&](int member) {
+    const auto beat = answers ? impl_->last_heartbeat(member) : std::nullopt;
+    answers = beat.has_value();
+    return beat;
+  };
+  for (const int member : members) before.push_back(ask(member));
   if (!impl_->any_gone(members)) std::this_thread::sleep_for(settle);
   std::vector<PeerView> views;
   for (size_t i = 0; i < members.size(); ++i) {
     PeerView view{.global_rank = members[i], .identity = identity(members[i])};
     view.process = impl_->state_of(members[i]);
-    const auto now = impl_->last_heartbeat(members[i]);
+    const auto now = ask(members[i]);
     const bool elsewhere = view.process == ProcessState::kUnknown;
     view.silent = elsewhere && (!now || now == before[i]);
     if (now && now->size() > sizeof(int64_t))

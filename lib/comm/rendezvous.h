@@ -30,6 +30,15 @@ struct RendezvousOptions {
   std::chrono::milliseconds heartbeat = std::chrono::seconds(1);
 };
 
+/// How long an exchange waits for the ranks that have not come.
+enum class Patience {
+  /// For RendezvousOptions::timeout.
+  kTimeout,
+  /// As long as they show that they live: for what a rank does alone, which may take any time. One
+  /// that gave no sign of life for RendezvousOptions::timeout is lost.
+  kWhileAlive,
+};
+
 /// Where the ranks of a job meet and exchange small texts. Exchanges are collective: every member
 /// calls them in the same order. One thread at a time.
 class Rendezvous {
@@ -50,10 +59,12 @@ class Rendezvous {
 
   /// Every rank gives a text and gets all of them, by rank. A key may be used again and again.
   /// Error(kPeerLost) names the ranks that did not come, at once when one is known to be dead.
-  std::vector<std::string> exchange_text(const std::string& key, const std::string& text);
+  std::vector<std::string> exchange_text(const std::string& key, const std::string& text,
+                                         Patience patience = Patience::kTimeout);
   /// The same among some ranks (global, ascending, ours among them).
   std::vector<std::string> exchange_text(const std::string& key, const std::string& text,
-                                         const std::vector<int>& members);
+                                         const std::vector<int>& members,
+                                         Patience patience = Patience::kTimeout);
   /// Leaves a text that any rank may find at any time.
   void post(const std::string& key, const std::string& text);
   std::optional<std::string> find(const std::string& key);

@@ -1,10 +1,11 @@
 #pragma once
 
-#include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <functional>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <thread>
 #include <type_traits>
@@ -15,48 +16,85 @@
 namespace ftrun {
 
 /// Runs operations of one store connection in a thread of its own, each with a deadline: c10d's
-/// client waits without end for a server that was stopped. After one that did not return, none is
-/// tried any more, and the thread is left to the end of the process.
+/// client waits without end for a server that was stopped. While one that did not return in time
+/// still waits, later ones wait for it first, up to their own deadlines; once the server goes on,
+/// so do they. A thread that still waits is left to the end of the process.
 class StoreWorker {
  public:
-  StoreWorker() : queue_(std::make_shared<Queue>(64)) {
+  StoreWorker() : queue_(std::make_shared<Queue>(64)), late_(std::make_shared<Late>()) {
     thread_ = std::thread([queue = queue_] {
       while (const auto task = queue->pop()) (*task)();
     });
   }
   ~StoreWorker() {
     queue_->close();
-    if (stuck_) {
-      thread_.detach();
-    } else {
+    if (late_->none_within(std::chrono::milliseconds(0))) {
       thread_.join();
+    } else {
+      thread_.detach();
     }
   }
   StoreWorker(const StoreWorker&) = delete;
   StoreWorker& operator=(const StoreWorker&) = delete;
 
   /// What `operation` returns, or what it throws; nothing when it does not end within `limit`. It
-  /// may outlive the call then: it must own what it uses.
+  /// may outlive the call then, or not be tried at all: it must own what it uses.
   template <typename Operation>
   auto run(Operation operation, std::chrono::milliseconds limit)
       -> std::optional<std::invoke_result_t<Operation>> {
     using Result = std::invoke_result_t<Operation>;
-    if (stuck_) return std::nullopt;
+    const auto deadline = std::chrono::steady_clock::now() + limit;
+    if (!late_->none_within(limit)) return std::nullopt;
     auto task = std::make_shared<std::packaged_task<Result()>>(std::move(operation));
     std::future<Result> result = task->get_future();
-    queue_->push([task] { (*task)(); });
-    if (result.wait_for(limit) != std::future_status::ready) {
-      stuck_ = true;
-      return std::nullopt;
-    }
+    const auto given_up = std::make_shared<bool>(false);
+    queue_->push([task, given_up, late = late_] {
+      if (!late->is(*given_up)) (*task)();
+      late->ended(*given_up);
+    });
+    result.wait_until(deadline);
+    if (late_->began(*given_up, result)) return std::nullopt;
     return result.get();
   }
 
  private:
   using Queue = BoundedQueue<std::function<void()>>;
+
+  /// How many operations their callers have given up on and the thread has not come past.
+  class Late {
+   public:
+    bool none_within(std::chrono::milliseconds limit) {
+      std::unique_lock lock(mutex_);
+      return ended_.wait_for(lock, limit, [&] { return count_ == 0; });
+    }
+    bool is(const bool& given_up) {
+      const std::lock_guard lock(mutex_);
+      return given_up;
+    }
+    /// Gives the operation up unless its result is there.
+    template <typename Result>
+    bool began(bool& given_up, const std::future<Result>& result) {
+      const std::lock_guard lock(mutex_);
+      if (result.wait_for(std::chrono::seconds(0)) == std::future_status::ready) return false;
+      ++count_;
+      return given_up = true;
+    }
+    void ended(const bool& given_up) {
+      const std::lock_guard lock(mutex_);
+      if (!given_up) return;
+      --count_;
+      ended_.notify_all();
+    }
+
+   private:
+    std::mutex mutex_;
+    std::condition_variable ended_;
+    int64_t count_ = 0;
+  };
+
   std::shared_ptr<Queue> queue_;
+  std::shared_ptr<Late> late_;
   std::thread thread_;
-  std::atomic<bool> stuck_ = false;
 };
 
 }  // namespace ftrun

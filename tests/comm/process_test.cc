@@ -160,6 +160,52 @@ TEST_CASE("a rank that dies while ranks exchange texts ends the exchange at once
   REQUIRE(ranks.wait(0, 10s) == 6);
 }
 
+TEST_CASE("a rank that gives up in another thread leaves its collective, and the others theirs") {
+  for (const char* backend : {"gloo", "shm"}) {
+    Ranks ranks(3, backend, 300'000, "abort");
+    for (int rank = 0; rank < 3; ++rank) ranks.await_text(rank, "looping");
+    CAPTURE(backend, ranks.output(0), ranks.output(1));
+    REQUIRE(ranks.wait(1, 60s) == 6);
+    REQUIRE(ranks.wait(0, 60s) == 6);
+    // Nobody waited for the timeout.
+    REQUIRE_THAT(ranks.output(0), Catch::Contains("failed: rank 0 lost a "));
+  }
+}
+
+TEST_CASE("a pause of the rank that serves the store is survived, also beyond its control timeout") {
+  Ranks ranks(2, "shm", 60'000, "texts");
+  for (int rank = 0; rank < 2; ++rank) ranks.await_text(rank, "round 3.");
+  for (int pause = 0; pause < 2; ++pause) {
+    ::kill(ranks.pid(0), SIGSTOP);
+    std::this_thread::sleep_for(5s);
+    ::kill(ranks.pid(0), SIGCONT);
+    const std::string last = ranks.output(1).substr(ranks.output(1).rfind("round ") + 6);
+    ranks.await_text(1, cat("round ", std::stoi(last) + 50, "."));
+  }
+}
+
+TEST_CASE("work of one rank alone is waited for beyond the timeout") {
+  Ranks ranks(3, "shm", 5'000, "patient");
+  for (int rank = 0; rank < 3; ++rank) {
+    CAPTURE(rank, ranks.output(rank));
+    REQUIRE(ranks.wait(rank, 60s) == 0);
+    REQUIRE_THAT(ranks.output(rank), Catch::Contains("all came"));
+  }
+}
+
+TEST_CASE("a rank that stops while it works alone is lost after the timeout, one that dies at once") {
+  for (const int signal : {SIGSTOP, SIGKILL}) {
+    Ranks ranks(2, "shm", 5'000, "patient");
+    ranks.await_text(1, "waiting");
+    ::kill(ranks.pid(1), signal);
+    CAPTURE(signal);
+    REQUIRE(ranks.wait(0, 60s) == 6);
+    REQUIRE_THAT(ranks.output(0), Catch::Contains("for \"patient\": rank 1 ") &&
+                                      Catch::Contains(signal == SIGKILL ? "is gone" : "did not come"));
+    if (signal == SIGKILL) ranks.wait(1, 5s);
+  }
+}
+
 TEST_CASE("sizes that Gloo chokes on end with a message and code 6, not with a core dump") {
   Ranks ranks(2, "gloo", 3'000, "sizes");
   const int first = ranks.wait(0, 20s), second = ranks.wait(1, 20s);

@@ -39,6 +39,26 @@ TEST_CASE("an exchange names the ranks that did not come") {
                           "at that rank's own log first"));
 }
 
+TEST_CASE("an exchange with patience waits for ranks that live, however long they work") {
+  auto all = Rendezvous::in_process(2, 300ms, 20ms);
+  std::vector<std::string> texts;
+  std::thread worker([&] {
+    std::this_thread::sleep_for(1500ms);
+    all[0]->exchange_text("export", "done", Patience::kWhileAlive);
+  });
+  REQUIRE_NOTHROW(texts = all[1]->exchange_text("export", "waited", Patience::kWhileAlive));
+  worker.join();
+  REQUIRE(texts == std::vector<std::string>{"done", "waited"});
+}
+
+TEST_CASE("an exchange with patience gives up a rank that shows no sign of life") {
+  auto all = Rendezvous::in_process(2, 300ms, 20ms);
+  all[0].reset();
+  REQUIRE_THROWS_WITH(all[1]->exchange_text("export", "x", Patience::kWhileAlive),
+                      Catch::StartsWith("rank 1 waited ") &&
+                          Catch::Contains("s for \"export\": rank 0 did not come\n"));
+}
+
 TEST_CASE("a posted text is found by any rank at any time") {
   auto all = Rendezvous::in_process(2);
   REQUIRE_FALSE(all[1]->find("stop").has_value());

@@ -3,10 +3,14 @@
 //   once      one all-reduce of 1000 elements, its first element is printed
 //   sizes     as once, but rank 1 brings fewer elements and nothing is compared before
 //   meet      only meets the others
+//   abort     the last rank stays out of a collective, another thread of the one before gives it up
+//   texts     exchanges texts without end, and counts them
+//   patient   all wait for the text of the last rank, which comes later than the timeout
 // A failure is printed as one line and its code is the exit code.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
@@ -16,6 +20,38 @@ namespace {
 
 using namespace ftrun;
 
+void say(const std::string& line) {
+  std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
+}
+
+void exchange_texts(Rendezvous& rendezvous) {
+  for (int i = 1;; ++i) {
+    rendezvous.exchange_text("texts", cat(i));
+    say(cat("round ", i, "."));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+void wait_for_last(Rendezvous& rendezvous, std::chrono::milliseconds timeout) {
+  say("waiting");
+  if (rendezvous.rank() == rendezvous.world() - 1) std::this_thread::sleep_for(timeout + timeout / 2);
+  rendezvous.exchange_text("patient", "done", Patience::kWhileAlive);
+  say("all came");
+  rendezvous.shutdown();
+}
+
+void give_up(Communicator& group) {
+  if (group.rank() == group.size() - 1) std::this_thread::sleep_for(std::chrono::hours(1));
+  if (group.rank() == group.size() - 2)
+    std::thread([&group] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      group.abort("disk full");
+    }).detach();
+  std::vector<float> data(1000);
+  group.all_reduce(data.data(), 1000, DType::kF32, ReduceOp::kSum, {"gradient bucket 7"}).wait();
+}
+
 void run(int rank, int world, int port, const std::string& backend, int timeout_ms,
          const std::string& scenario) {
   const std::chrono::milliseconds timeout(timeout_ms);
@@ -24,9 +60,10 @@ void run(int rank, int world, int port, const std::string& backend, int timeout_
                                                .port = port,
                                                .timeout = timeout,
                                                .heartbeat = std::chrono::milliseconds(100)});
-  std::printf("met\n");
-  std::fflush(stdout);
+  say("met");
   if (scenario == "meet") return rendezvous->shutdown();
+  if (scenario == "texts") return exchange_texts(*rendezvous);
+  if (scenario == "patient") return wait_for_last(*rendezvous, timeout);
   std::vector<int> everyone;
   for (int i = 0; i < world; ++i) everyone.push_back(i);
   CommOptions options{.timeout = timeout};
@@ -37,8 +74,8 @@ void run(int rank, int world, int port, const std::string& backend, int timeout_
   const auto group = open_communicator(*rendezvous, "world", everyone, options);
   std::vector<float> data(sizes && rank == 1 ? 500 : 1000);
   const auto count = static_cast<int64_t>(data.size());
-  std::printf("looping\n");
-  std::fflush(stdout);
+  say("looping");
+  if (scenario == "abort") return give_up(*group);
   do {
     data.assign(data.size(), static_cast<float>(rank + 1));
     group->all_reduce(data.data(), count, DType::kF32, ReduceOp::kSum, {"gradient bucket 7"})

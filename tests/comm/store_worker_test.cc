@@ -1,0 +1,53 @@
+#include "comm/store_worker.h"
+
+#include <atomic>
+#include <stdexcept>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+using namespace ftrun;
+using namespace std::chrono_literals;
+
+TEST_CASE("an operation gives what it returns, or throws what it throws") {
+  StoreWorker worker;
+  REQUIRE(worker.run([] { return 7; }, 60s) == 7);
+  const auto broken = []() -> int { throw std::runtime_error("closed"); };
+  REQUIRE_THROWS_WITH(worker.run(broken, 60s), "closed");
+}
+
+TEST_CASE("a pause of the server ends: what was late is waited for, and the next one is tried") {
+  std::promise<void> goes_on;
+  StoreWorker worker;
+  const auto paused = [pause = goes_on.get_future().share()] { return pause.wait(), 1; };
+  REQUIRE(worker.run(paused, 50ms) == std::nullopt);
+  // Nothing is tried while the server is silent; what was not tried is not made up for later.
+  std::atomic<int> tried = 0;
+  const auto count = [&tried] { return ++tried; };
+  REQUIRE(worker.run(count, 50ms) == std::nullopt);
+  REQUIRE(tried == 0);
+  goes_on.set_value();
+  REQUIRE(worker.run(count, 60s) == 1);
+  REQUIRE(worker.run(count, 60s) == 2);
+}
+
+TEST_CASE("operations of two threads behind a silent server all return in time, and recover") {
+  std::promise<void> goes_on;
+  StoreWorker worker;
+  const auto paused = [pause = goes_on.get_future().share()] { return pause.wait(), 1; };
+  std::vector<std::optional<int>> results(2);
+  std::vector<std::thread> threads;
+  for (std::optional<int>& result : results)
+    threads.emplace_back([&] { result = worker.run(paused, 100ms); });
+  for (std::thread& thread : threads) thread.join();
+  REQUIRE(results == std::vector<std::optional<int>>(2));
+  goes_on.set_value();
+  REQUIRE(worker.run([] { return 3; }, 60s) == 3);
+}
+
+TEST_CASE("a worker whose operation never returns does not hold up its owner") {
+  const auto never = std::make_shared<std::promise<void>>();
+  StoreWorker worker;
+  const auto stuck = [never] { return never->get_future().wait(), 1; };
+  REQUIRE(worker.run(stuck, 20ms) == std::nullopt);
+}
