@@ -92,7 +92,7 @@ std::array<double, kInstrKinds> Executor::seconds() const {
 void Executor::run_timed(const Instr& instr) {
   const auto start = std::chrono::steady_clock::now();
   device_->enter(instr);
-  if (!instr.if_finite || step_->finite) run_instr(instr);
+  if (!instr.if_finite || updates()) run_instr(instr);
   device_->leave(instr);
   seconds_[static_cast<size_t>(instr.lane)][static_cast<size_t>(instr.kind)] +=
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -259,7 +259,7 @@ void Executor::start_disk(size_t at) {
 /// proved that it waits for the decision, and what the lane knew before it is done already.
 bool Executor::may_start_disk(InstrId id) {
   const Instr& instr = program_.instr(id);
-  return lanes_.ready(id) && device_->is_reached(instr) && (!instr.if_finite || step_->finite);
+  return lanes_.ready(id) && device_->is_reached(instr) && (!instr.if_finite || updates());
 }
 
 /// All that stands before it on the lane is over, so no more than two are under way.

@@ -60,7 +60,8 @@ class Executor {
 
   /// Runs a training step again that was not finite (weights and state have not changed, so all
   /// values come again) and says where this rank first meets a value that is not: "forward layer 3
-  /// mb 0: hidden". "" when nowhere. Collective.
+  /// mb 0: hidden". "" when nowhere. Changes no weight or state, even where the step now comes out
+  /// finite (`step.finite`). Collective.
   std::string find_nonfinite(StepRun& step);
 
   /// Seconds the last run spent in instructions, by kind; other lanes run beside compute. On a GPU that
@@ -84,6 +85,8 @@ class Executor {
   void copy_disk(const Instr& instr);
   void start_disk(size_t at);
   bool may_start_disk(InstrId id);
+  /// The step's decision, once it is made: a step that is only looked at updates nothing.
+  bool updates() const { return step_->finite && !looks_for_nonfinite_; }
   void drop_disk_requests();
   void accumulate(const Instr& instr);
   void gradient_norm(const Instr& instr);

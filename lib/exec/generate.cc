@@ -50,7 +50,7 @@ std::vector<int32_t> generate(Executor& logits, const ModelDescription& model,
   const int64_t row_bytes = model.vocab_rows * dtype_bytes(model.dtypes.compute);
   std::vector<std::byte> row(static_cast<size_t>(row_bytes));
   std::vector<float> scores(static_cast<size_t>(model.vocab_rows));
-  for (int64_t i = 0; i < options.tokens; ++i) {
+  for (int64_t i = 0; i < options.tokens && !(options.stop && options.stop()); ++i) {
     const auto used =
         static_cast<size_t>(std::min<int64_t>(room, static_cast<int64_t>(all.size())));
     const Batch batch = row_of({all.data() + all.size() - used, used}, room);

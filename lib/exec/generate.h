@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -15,6 +16,8 @@ struct GenerateOptions {
   uint64_t seed = 0;
   /// Ids that end the text.
   std::vector<int64_t> stop_ids;
+  /// Asked before each token, by all ranks that compute it together: true ends the text there.
+  std::function<bool()> stop;
 };
 
 /// Continues `prompt` with a logits program (Mode::kLogits, one row): each new token is one forward

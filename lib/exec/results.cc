@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/as_error.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
@@ -29,20 +30,41 @@ std::vector<int32_t> first_tokens(const SampleSet& validation, int64_t vocab_row
   return batch.tokens;
 }
 
-/// Takes part in the collection of the pieces behind the first `asked` and keeps none.
-void drop_pieces(const ExportOptions& options, const std::vector<ExportTensor>& tensors, size_t asked,
-                 const ReadPiece& collect) {
+/// Thrown through export_model, which then removes what it has written.
+struct ExportStopped {};
+
+/// Takes part in the pieces behind the first `asked` without keeping any.
+void help_with_pieces(const ExportOptions& options, const std::vector<ExportTensor>& tensors, size_t asked,
+                      bool receives, const ReadPiece& collect) {
   const std::vector<ExportPiece> pieces = export_pieces(options, tensors);
   std::vector<float> dropped;
   for (size_t i = asked; i < pieces.size(); ++i) {
-    dropped.resize(static_cast<size_t>(pieces[i].end - pieces[i].begin));
+    if (receives) dropped.resize(static_cast<size_t>(pieces[i].end - pieces[i].begin));
     collect(pieces[i], dropped);
+  }
+}
+
+/// The writer's part.
+void write_export(const ExportOptions& options, const std::vector<ExportTensor>& tensors, bool alone,
+                  const ReadPiece& collect) {
+  size_t asked = 0;
+  try {
+    export_model(posix_files(), options, tensors, [&](const ExportPiece& piece, std::span<float> out) {
+      ++asked;
+      collect(piece, out);
+    });
+  } catch (const std::exception& exception) {
+    // The others go on sending: what is left is taken and dropped, so that all can be told.
+    if (as_error(exception).code() != ExitCode::kPeerLost && !alone)
+      help_with_pieces(options, tensors, asked, true, collect);
+    throw;
   }
 }
 
 }  // namespace
 
-void export_weights(const Config& config, TrainingSetup& setup, const std::string& folder, bool writes) {
+bool export_weights(const Config& config, TrainingSetup& setup, const std::string& folder, bool writes,
+                    const std::function<bool()>& stop) {
   ExportOptions options;
   options.folder = folder;
   options.source_folder = setup.folder().path();
@@ -51,27 +73,22 @@ void export_weights(const Config& config, TrainingSetup& setup, const std::strin
   std::vector<ExportTensor> tensors;
   for (const TensorInfo& tensor : setup.train().model.tensors)
     tensors.push_back({tensor.name, tensor.shape});
-  // Replicas hold the same: the first one's ranks take part.
-  if (setup.plan().options.state.replica > 0) return;
+  // Replicas hold the same: the first one's ranks send, the others only vote on stopping.
+  const bool sends = setup.plan().options.state.replica == 0;
   Communicator& shard = setup.groups().shard_words();
   const ReadPiece collect = [&](const ExportPiece& piece, std::span<float> out) {
-    setup.state().collect(piece.tensor, piece.begin, piece.end, writes, shard, out);
+    if (stop()) throw ExportStopped{};
+    if (sends) setup.state().collect(piece.tensor, piece.begin, piece.end, writes, shard, out);
   };
-  if (!writes) {
-    for (const ExportPiece& piece : export_pieces(options, tensors)) collect(piece, {});
-    return;
-  }
-  size_t asked = 0;
   try {
-    export_model(posix_files(), options, tensors, [&](const ExportPiece& piece, std::span<float> out) {
-      ++asked;
-      collect(piece, out);
-    });
-  } catch (const Error& error) {
-    // The others go on sending: what is left is taken and dropped, so that all can be told.
-    if (error.code() != ExitCode::kPeerLost && shard.size() > 1) drop_pieces(options, tensors, asked, collect);
-    throw;
+    if (writes)
+      write_export(options, tensors, setup.groups().words().size() == 1, collect);
+    else
+      help_with_pieces(options, tensors, 0, false, collect);
+  } catch (const ExportStopped&) {
+    return false;
   }
+  return true;
 }
 
 std::optional<Detokenizer> read_words(const Config& config, const TrainingSetup& setup) {
@@ -81,7 +98,7 @@ std::optional<Detokenizer> read_words(const Config& config, const TrainingSetup&
 }
 
 std::string sample_text(const Config& config, TrainingSetup& setup, const SampleSet& validation,
-                        const Detokenizer* words) {
+                        const Detokenizer* words, const std::function<bool()>& stop) {
   const GenerateConfig& wanted = config.train.generate;
   TrainingSetup::Writer& writer = setup.writer();
   const ModelDescription& model = writer.plan.model;
@@ -89,7 +106,7 @@ std::string sample_text(const Config& config, TrainingSetup& setup, const Sample
       validation, model.vocab_rows, std::min(wanted.prompt_tokens, model.batch.row_tokens));
   const GenerateOptions options{wanted.tokens, wanted.temperature,
                                 static_cast<uint64_t>(config.train.seed),
-                                setup.model_config().eos_ids};
+                                setup.model_config().eos_ids, stop};
   Communicator* others = setup.shards_parameters() ? &setup.groups().words() : nullptr;
   const std::vector<int32_t> text =
       generate(*writer.executor, model, setup.memory(), prompt, options, others);

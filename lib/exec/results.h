@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -13,16 +14,20 @@ namespace ftrun {
 /// What a run leaves behind when it has come to its end.
 
 /// Writes the trained weights as a Hugging Face folder, in the dtype the config asks for. Collective:
-/// the rank that `writes` gets what others hold piece by piece, never a whole model.
-void export_weights(const Config& config, TrainingSetup& setup, const std::string& folder, bool writes);
+/// the rank that `writes` gets what others hold piece by piece, never a whole model. All ranks ask
+/// `stop` (collective, the same answer for all) before each piece: true gives the export up, nothing
+/// of it stays, and false is returned.
+bool export_weights(const Config& config, TrainingSetup& setup, const std::string& folder, bool writes,
+                    const std::function<bool()>& stop);
 
 /// The model's tokenizer, to show text with: nothing when the config asks for no text or the model
 /// folder has no tokenizer.json. Error(kBadInput) for one that cannot be read.
 std::optional<Detokenizer> read_words(const Config& config, const TrainingSetup& setup);
 
 /// The beginning of the validation text, continued by the model; "" on ranks without `words`.
-/// Collective over all ranks where parameters are sharded; else for one rank alone.
+/// Collective over all ranks where parameters are sharded; else for one rank alone. Each of them asks
+/// `stop` before each token; the text ends where it says true.
 std::string sample_text(const Config& config, TrainingSetup& setup, const SampleSet& validation,
-                        const Detokenizer* words);
+                        const Detokenizer* words, const std::function<bool()>& stop);
 
 }  // namespace ftrun

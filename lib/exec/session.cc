@@ -1,5 +1,6 @@
 #include "exec/session.h"
 
+#include <algorithm>
 #include <chrono>
 #include <numeric>
 
@@ -8,6 +9,7 @@
 #include "base/text.h"
 #include "comm/open.h"
 #include "exec/choose_gpu.h"
+#include "exec/stop_signal.h"
 #include "program/step_plan.h"
 #include "report/resume_check.h"
 
@@ -71,7 +73,10 @@ std::string differing_keys(const std::string& first, const std::string& other,
 }  // namespace
 
 Session::Session(const TrainRequest& request)
-    : rank_(request.launch.rank), world_(request.launch.world), rendezvous_(meet(request)) {
+    : rank_(request.launch.rank),
+      world_(request.launch.world),
+      timeout_(wait_of(request.config)),
+      rendezvous_(meet(request)) {
   require_equal("the build", cat(request.build.version, " ", request.build.git_commit));
   require_equal_configs(request);
   choose_device(request);
@@ -176,7 +181,21 @@ void Session::require_equal_configs(const TrainRequest& request) {
 }
 
 CheckpointGroup Session::checkpoint_group() {
-  return {rank_, world_, [this](const std::string& text) { return exchange("together", text); }};
+  return {rank_, world_, [this](const std::string& text) {
+            return rendezvous_->exchange_text("together", text, Patience::kWhileAlive);
+          }};
+}
+
+int Session::vote_to_stop(int signal) {
+  double votes = stop_vote(signal);
+  groups().words().all_reduce(&votes, 1, DType::kF64, ReduceOp::kSum, {"votes to stop"}).wait();
+  return voted_signal(votes);
+}
+
+void Session::allow_for_work_of_one() {
+  const auto limit = std::max<std::chrono::milliseconds>(timeout_, std::chrono::hours(1));
+  groups().words().set_timeout(limit);
+  groups().shard_words().set_timeout(limit);
 }
 
 void Session::close() {

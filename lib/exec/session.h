@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -46,7 +47,13 @@ class Session {
   bool first_decides(const std::string& what, const std::function<bool()>& question);
   /// Collective: Error(kUsage) naming the ranks whose text differs from rank 0's.
   void require_equal(const std::string& what, const std::string& text);
+  /// A rank waits there for the others' work as long as they live, whatever comm.timeout says.
   CheckpointGroup checkpoint_group();
+  /// Collective: what the ranks' stop signals (0 for none) come to.
+  int vote_to_stop(int signal);
+  /// From now on rank 0 also works alone between collectives of the host (export, text): what
+  /// comm.timeout was chosen for does not hold for them.
+  void allow_for_work_of_one();
   /// Collective: lets everyone leave in order.
   void close();
 
@@ -57,6 +64,7 @@ class Session {
 
   int rank_;
   int world_;
+  std::chrono::milliseconds timeout_;
   std::unique_ptr<Rendezvous> rendezvous_;
   /// Before the groups, which move its memory.
   std::unique_ptr<Gpu> gpu_;

@@ -13,19 +13,20 @@ void SkippedSteps::restore(int64_t total, const std::optional<LossScalerState>& 
 }
 
 std::string SkippedSteps::where() const {
-  if (!looked_) return "";
-  return place_.empty() ? ": no layer met it, so it comes from summing gradients"
-                        : cat(": first met by ", place_);
+  if (!search_) return "";
+  if (search_->finite_now)
+    return ": run again it is finite, so this machine does not compute the same twice";
+  return search_->place.empty() ? ": no layer met it, so it comes from summing gradients"
+                                : cat(": first met by ", search_->place);
 }
 
-std::string SkippedSteps::count(int64_t step, bool finite, const std::optional<std::string>& place) {
+std::string SkippedSteps::count(int64_t step, bool finite, const std::optional<NonfiniteSearch>& search) {
   const double scale = scaler_.scale();
   const bool answered = scaler_.expects_overflow();
   scaler_.update(!finite);
   if (finite) {
     in_a_row_ = 0;
-    looked_ = false;
-    place_.clear();
+    search_.reset();
     return "";
   }
   ++total_;
@@ -33,10 +34,7 @@ std::string SkippedSteps::count(int64_t step, bool finite, const std::optional<s
     return cat("step ", step, ": the gradients overflow at loss scale ", scale,
                "; the update was left out, the next scale is ", scaler_.scale());
   ++in_a_row_;
-  if (place) {
-    looked_ = true;
-    place_ = *place;
-  }
+  if (search) search_ = search;
   return cat("step ", step, ": loss or gradient is not finite; the update was left out (", in_a_row_,
              " in a row)", where());
 }

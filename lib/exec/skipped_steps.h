@@ -9,6 +9,15 @@
 
 namespace ftrun {
 
+/// What a step that was not finite showed when it was run again.
+struct NonfiniteSearch {
+  /// Where a value was first not finite; "" when every layer's values are finite and only a sum of
+  /// gradients is not.
+  std::string place;
+  /// From the same weights and data it came out finite.
+  bool finite_now = false;
+};
+
 /// Steps whose update is left out because loss or gradients are not finite, and the loss scale that
 /// answers fp16's overflows. Every rank counts the same, because every rank sees the same reduced
 /// loss and gradient.
@@ -26,12 +35,10 @@ class SkippedSteps {
 
   /// Whether a step that is not finite is worth running again to see where: not when the loss scale
   /// answers it, and only the first of a row.
-  bool wants_place() const { return !scaler_.expects_overflow() && !looked_; }
+  bool wants_place() const { return !scaler_.expects_overflow() && !search_; }
 
-  /// Counts a step. `place` says where a value was first not finite, if that was looked for: "" when
-  /// every layer's values are finite and only a sum of gradients is not. Returns the warning, "" for a
-  /// finite step.
-  std::string count(int64_t step, bool finite, const std::optional<std::string>& place);
+  /// Counts a step; `search` when it was run again. Returns the warning, "" for a finite step.
+  std::string count(int64_t step, bool finite, const std::optional<NonfiniteSearch>& search);
 
   /// Error(kNumerical) when too many steps in a row were left out, or the loss scale can get no
   /// smaller. `step` is the last one.
@@ -45,9 +52,8 @@ class SkippedSteps {
   int64_t total_ = 0;
   /// Without overflows that the loss scale answered.
   int64_t in_a_row_ = 0;
-  /// Of this row: whether the place was looked for, and what was found.
-  bool looked_ = false;
-  std::string place_;
+  /// Of this row, if it was looked for.
+  std::optional<NonfiniteSearch> search_;
 };
 
 }  // namespace ftrun

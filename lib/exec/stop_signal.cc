@@ -27,8 +27,8 @@ void on_signal(int signal) {
   const int64_t this_one = now_ms() * 256 + signal;
   int64_t first = 0;
   if (caught.compare_exchange_strong(first, this_one)) return;
-  if (first % 256 == signal && this_one / 256 - first / 256 < kSameSignalMs) return;
-  _exit(128 + signal);
+  if (ends_at_once(static_cast<int>(first % 256), signal, this_one / 256 - first / 256))
+    _exit(128 + signal);
 }
 
 void on_early_requeue(int) {
@@ -47,8 +47,8 @@ struct Vote {
   int signal;
   double weight;
 };
-constexpr std::array<Vote, 3> kVotes{
-    {{SIGINT, 1.0}, {SIGTERM, 1048576.0}, {SIGUSR1, 1099511627776.0}}};
+constexpr std::array<Vote, 4> kVotes{
+    {{SIGINT, 1.0}, {SIGHUP, 0x1p20}, {SIGTERM, 0x1p40}, {SIGUSR1, 0x1p60}}};
 
 }  // namespace
 
@@ -59,7 +59,8 @@ void end_at_once_on_signals() {
 }
 
 void catch_stop_signals() {
-  for (const Vote& vote : kVotes) handle(vote.signal, on_signal);
+  for (const Vote& vote : kVotes)
+    if (vote.signal != SIGHUP || !inherits_ignored(SIGHUP)) handle(vote.signal, on_signal);
 }
 
 void ignore_stop_signals() {
@@ -84,6 +85,8 @@ int voted_signal(double votes) {
 
 const char* signal_name(int signal) {
   switch (signal) {
+    case SIGHUP:
+      return "SIGHUP";
     case SIGINT:
       return "SIGINT";
     case SIGTERM:

@@ -9,9 +9,9 @@ namespace ftrun {
 /// limit on file sizes kills it: writing then fails with an error that can be told.
 void end_at_once_on_signals();
 
-/// Catches SIGINT, SIGTERM and SIGUSR1 from now on: the first one is remembered, so that the step
-/// can be finished and saved; a second one ends the process at once with 128 + its number
-/// (of the same signal, once kSameSignalMs have passed: timeout(1) sends it to us and to our group).
+/// Catches SIGINT, SIGTERM, SIGUSR1 and, unless it is inherited ignored, SIGHUP from now on: the
+/// first one is remembered, so that the step can be finished and saved; a second one (ends_at_once)
+/// ends the process at once with 128 + its number.
 void catch_stop_signals();
 
 /// Everything is done: a late signal has nothing left to stop.
@@ -22,7 +22,7 @@ int stop_signal();
 
 /// Ranks vote on stopping with their step's loss: each adds its vote, and all see the same sum.
 double stop_vote(int signal);
-/// The signal that the votes stand for (SIGUSR1 before SIGTERM before SIGINT), or 0.
+/// The signal that the votes stand for (SIGUSR1 before SIGTERM before SIGHUP before SIGINT), or 0.
 int voted_signal(double votes);
 
 /// "SIGTERM".

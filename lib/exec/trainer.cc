@@ -7,15 +7,18 @@
 #include <array>
 #include <chrono>
 #include <iostream>
+#include <new>
 #include <optional>
 #include <sstream>
 #include <utility>
 
+#include "base/as_error.h"
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "checkpoint/save.h"
+#include "cluster/failure_report.h"
 #include "comm/progress.h"
 #include "exec/check_ranks.h"
 #include "exec/describe_step.h"
@@ -53,6 +56,13 @@ double wire_multiple(const Config& config) {
   return static_cast<double>(std::max<int64_t>(1, config.parallel.data)) / factor;
 }
 
+/// What training needs memory for is the config's choice.
+Error training_error(const std::exception& exception) {
+  if (dynamic_cast<const std::bad_alloc*>(&exception) == nullptr) return as_error(exception);
+  return {ExitCode::kEnvironment, "out of memory",
+          "use a smaller micro-batch or sequence, or a machine with more memory"};
+}
+
 /// "CUDA 13.0": what the driver can do.
 std::string driver_text(const DeviceInfo& gpu) {
   return cat("CUDA ", gpu.driver_version / 1000, ".", gpu.driver_version % 1000 / 10);
@@ -70,10 +80,20 @@ Trainer::Trainer(const TrainRequest& request)
 int Trainer::run() {
   try {
     return train();
-  } catch (const Error& error) {
+  } catch (const std::exception& exception) {
+    const Error error = training_error(exception);
+    // Before anything is torn down, which may outlast the supervisor's patience with this rank.
+    report_failure({.rank = session_.rank(),
+                    .unix_ns = unix_time_ns(),
+                    .exit_code = static_cast<int>(error.code()),
+                    .message = error.what()});
     if (recorder_) recorder_->fail(static_cast<int>(error.code()), error.message());
     log_debug(cat("error: ", error.what()));
-    throw;
+    // A transport's threads may still write to what a collective that was given up would have
+    // filled: its memory stays until the process ends.
+    [[maybe_unused]] static TrainingSetup* kept = nullptr;
+    kept = setup_.release();
+    throw error;
   }
 }
 
@@ -181,13 +201,13 @@ void Trainer::resume(const std::string& folder) {
 
 void Trainer::open_outputs() {
   const RunPaths paths(config_.output_dir);
+  const bool prefixed = session_.world() > 1 && request_.launch.kind != LaunchKind::kSupervised;
   session_.together("writing the run folder", [&] {
     if (recorder_) recorder_->start(describe_run(), step_ == 0 ? 0 : step_ + 1, total_steps_);
+    log_start({.level = log_level(config_.log_level),
+               .prefix = prefixed ? cat("rank ", session_.rank()) : "",
+               .file = paths.log(session_.rank())});
   });
-  const bool prefixed = session_.world() > 1 && request_.launch.kind != LaunchKind::kSupervised;
-  log_start({.level = log_level(config_.log_level),
-             .prefix = prefixed ? cat("rank ", session_.rank()) : "",
-             .file = paths.log(session_.rank())});
   log_debug(cat("rank ", session_.rank(), " of ", session_.world(), ", ftrun ",
                 request_.build.version, ", from step ", step_ + 1, " to ", total_steps_));
   if (!recorder_) return;
@@ -237,8 +257,7 @@ void Trainer::train_until_stopped() {
   if (step_ == 0 && validation_data_ && step_ < total_steps_) {
     StepMetrics before;
     before.trained = false;
-    validate(before);
-    if (recorder_) recorder_->record(before);
+    if (validate(before) && recorder_) recorder_->record(before);
   }
   while (step_ < total_steps_ && signal_ == 0) {
     StepMetrics metrics = train_step();
@@ -249,6 +268,8 @@ void Trainer::train_until_stopped() {
     record_fingerprints(false);
     const bool due = config_.checkpoint.every > 0 && step_ % config_.checkpoint.every == 0;
     if (due || signal_ != 0) save_checkpoint();
+    // Saving takes its time: whoever asks to stop meanwhile need not wait for a step and its save.
+    if (due && signal_ == 0 && step_ < total_steps_) signal_ = session_.vote_to_stop(stop_signal());
   }
 }
 
@@ -333,19 +354,19 @@ void Trainer::show_step(const StepRun& step, const StepMetrics& metrics) {
 }
 
 /// Collective: where each rank met a value that is not finite, the first one named first.
-std::string Trainer::find_nonfinite(StepRun step) {
+NonfiniteSearch Trainer::find_nonfinite(StepRun step) {
   const std::string own = setup_->trainer().find_nonfinite(step);
   std::vector<std::string> places;
   const std::vector<std::string> all = session_.exchange("nonfinite", own);
   for (size_t rank = 0; rank < all.size(); ++rank)
     if (!all[rank].empty()) places.push_back(cat("rank ", rank, ", ", all[rank]));
-  return join(places, "; ");
+  return {join(places, "; "), step.finite};
 }
 
 void Trainer::count_skipped(const StepRun& step) {
-  std::optional<std::string> place;
-  if (!step.finite && skipped_.wants_place()) place = find_nonfinite(step);
-  const std::string warning = skipped_.count(step_, step.finite, place);
+  std::optional<NonfiniteSearch> search;
+  if (!step.finite && skipped_.wants_place()) search = find_nonfinite(step);
+  const std::string warning = skipped_.count(step_, step.finite, search);
   if (warning.empty() || !recorder_) return;
   recorder_->warn(warning);
   recorder_->update([&](RunManifest& manifest) { manifest.counters["skipped_steps"] = skipped_.total(); });
@@ -357,13 +378,18 @@ bool Trainer::validation_due() const {
   return step_ == total_steps_ || (every > 0 && step_ % every == 0);
 }
 
-void Trainer::validate(StepMetrics& metrics) {
+/// False when a signal ended it.
+bool Trainer::validate(StepMetrics& metrics) {
   const auto start = Clock::now();
-  metrics.validation_loss = validation_loss();
+  const std::optional<double> loss = validation_loss();
+  if (!loss) return false;
+  metrics.validation_loss = *loss;
   metrics.validation_seconds = seconds_since(start);
+  return true;
 }
 
-double Trainer::validation_loss() {
+/// The ranks vote on stopping with each round's loss, as they do with a step's.
+std::optional<double> Trainer::validation_loss() {
   ValidationReader reader(*validation_data_, config_.train.evaluation.samples,
                           config_.train_micro_batch_size_per_gpu, session_.world(), session_.rank(),
                           setup_->evaluate().model.vocab_rows);
@@ -376,8 +402,11 @@ double Trainer::validation_loss() {
   for (int64_t round = 0; round < reader.rounds(); ++round) {
     StepRun step;
     step.micro_batches = {&reader.read(round), 1};
+    step.stop_votes = stop_vote(stop_signal());
     setup_->evaluator().run(step);
     loss += step.loss_sum;
+    signal_ = voted_signal(step.stop_votes);
+    if (signal_ != 0 && round + 1 < reader.rounds()) return std::nullopt;
   }
   return loss / static_cast<double>(reader.counted_tokens_global());
 }
@@ -437,15 +466,31 @@ void Trainer::finish() {
   loader_->shutdown();
   note_memory();
   if (signal_ == 0) save_checkpoint();
-  if (signal_ == 0 && config_.model_export.enabled) {
-    const std::string folder = cat(RunPaths(config_.output_dir).exported(), "/model");
-    session_.together("exporting the model", [&] {
-      export_weights(config_, *setup_, folder, session_.is_first());
-      if (recorder_) recorder_->say(cat("exported ", folder));
-    });
-  }
+  session_.allow_for_work_of_one();
+  if (signal_ == 0 && config_.model_export.enabled) export_model();
   if (signal_ == 0 && validation_data_) sample_ = write_sample();
-  if (recorder_) conclude();
+  session_.together("finishing the run", [&] {
+    if (recorder_) conclude();
+  });
+}
+
+std::string Trainer::exported_folder() const {
+  return cat(RunPaths(config_.output_dir).exported(), "/model");
+}
+
+/// Collective: rank 0 writes and the others help, which also learn of its failure. One of theirs ends
+/// their process at once, so that rank 0 does not wait for them.
+void Trainer::export_model() {
+  const auto take_part = [this] {
+    return export_weights(config_, *setup_, exported_folder(), session_.is_first(), [this] {
+      signal_ = session_.vote_to_stop(stop_signal());
+      return signal_ != 0;
+    });
+  };
+  if (!session_.is_first()) take_part();
+  session_.together("exporting the model", [&] {
+    if (session_.is_first() && take_part()) recorder_->say(cat("exported ", exported_folder()));
+  });
 }
 
 /// Collective. A run that cannot write a text has still trained: rank 0 says why.
@@ -469,7 +514,17 @@ std::string Trainer::written_sample() {
   if (!wanted || (!recorder_ && !setup_->shards_parameters())) return "";
   if (setup_->shards_parameters())
     session_.together("preparing the model", [&] { setup_->writer(); });
-  return sample_text(config_, *setup_, *validation_data_, words ? &*words : nullptr);
+  const std::string text = sample_text(config_, *setup_, *validation_data_, words ? &*words : nullptr,
+                                       [this] { return stops_sample(); });
+  if (sample_signal_ == 0) return text;
+  if (recorder_) recorder_->say(cat("no sample of text: ", signal_name(sample_signal_), " ended it"));
+  return "";
+}
+
+/// All else is done then: the run has come to its end, whatever asks it to stop.
+bool Trainer::stops_sample() {
+  sample_signal_ = setup_->shards_parameters() ? session_.vote_to_stop(stop_signal()) : stop_signal();
+  return sample_signal_ != 0;
 }
 
 /// Collective: run.json holds the figures of the rank that needed most. Called before the last
@@ -506,7 +561,13 @@ void Trainer::conclude() {
       signal_ == 0 ? "done" : cat("stopped by ", signal_name(signal_), " after step ", step_);
   const std::string table = recorder_->finish(exit_code(), reason);
   std::cout << '\n' << table << std::flush;
-  if (signal_ != 0) log_notice(cat(reason, "; continue with --resume auto"));
+  if (signal_ != 0) log_notice(cat(reason, "; ", how_to_go_on()));
+}
+
+std::string Trainer::how_to_go_on() const {
+  if (step_ < total_steps_ || !config_.model_export.enabled) return "continue with --resume auto";
+  return cat("what is left is the export, which --resume auto makes, or: ftrun convert ",
+             config_.output_dir, " --out ", exported_folder());
 }
 
 int Trainer::exit_code() const {

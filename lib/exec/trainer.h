@@ -43,20 +43,24 @@ class Trainer {
   void note_ready();
   void account(StepRun& step, StepMetrics& metrics);
   void show_step(const StepRun& step, const StepMetrics& metrics);
-  std::string find_nonfinite(StepRun step);
+  NonfiniteSearch find_nonfinite(StepRun step);
   void count_skipped(const StepRun& step);
   int64_t bytes_sent();
-  double validation_loss();
-  void validate(StepMetrics& metrics);
+  std::optional<double> validation_loss();
+  bool validate(StepMetrics& metrics);
   bool validation_due() const;
   void save_checkpoint();
   CheckpointMeta checkpoint_meta();
   void record_fingerprints(bool wait);
   void note_fingerprint(const std::string& role, const std::string& digest);
   void finish();
+  void export_model();
+  std::string exported_folder() const;
+  std::string how_to_go_on() const;
   void note_memory();
   std::string write_sample();
   std::string written_sample();
+  bool stops_sample();
   void conclude();
   int exit_code() const;
 
@@ -79,7 +83,9 @@ class Trainer {
   std::string sample_;
   int64_t tokens_ = 0;
   int64_t saved_step_ = -1;
+  /// What stopped the run before all of it was done.
   int signal_ = 0;
+  int sample_signal_ = 0;
   bool ready_ = false;
   /// Of the programs, for metrics.jsonl; of the process while it trains; the account at the end.
   std::vector<NamedBytes> categories_;

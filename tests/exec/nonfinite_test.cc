@@ -141,6 +141,28 @@ TEST_CASE("an fp16 step at too large a loss scale is named in backward; at a sma
   REQUIRE(fixtures::contents(rig.state) != before);
 }
 
+TEST_CASE("a step that comes out finite when it is run again changes nothing") {
+  for (const int64_t stage : {0, 2, 3}) {
+    INFO("stage " << stage);
+    fixtures::Alone alone;
+    RankRig rig(run_in(stage), fixtures::small_model(), *alone.group);
+    rig.train(1);
+    const std::string name = "model.layers.1.mlp.up_proj.weight";
+    plant(rig, name, 7, kNan);
+    StepRun run = rig.prepared(2);
+    rig.trainer.run(run);
+    REQUIRE_FALSE(run.finite);
+    plant(rig, name, 7, 0.0F);
+    const auto before = fixtures::contents(rig.state);
+    REQUIRE(rig.trainer.find_nonfinite(run) == "");
+    REQUIRE(run.finite);
+    REQUIRE(fixtures::contents(rig.state) == before);
+    // The step after it trains again.
+    REQUIRE(rig.train(3).finite);
+    REQUIRE(fixtures::contents(rig.state) != before);
+  }
+}
+
 TEST_CASE("only the rank that met it names it, and all ranks leave the step out") {
   for (const int64_t stage : {0, 1, 2}) {
     INFO("stage " << stage);

@@ -42,7 +42,7 @@ std::string refusal(const SkippedSteps& skipped, int64_t step) {
 /// Counts a bad step as the trainer does, which looks for the place only when it is wanted.
 std::string bad(SkippedSteps& skipped, int64_t step, const std::string& found) {
   return skipped.count(step, false,
-                       skipped.wants_place() ? std::optional(found) : std::nullopt);
+                       skipped.wants_place() ? std::optional(NonfiniteSearch{.place = found}) : std::nullopt);
 }
 
 TEST_CASE("bad steps are counted in a row, with the place that the first one met") {
@@ -86,6 +86,15 @@ TEST_CASE("what only a sum of gradients makes not finite is looked for once a ro
           "step 2: loss or gradient is not finite; the update was left out (2 in a row)" + no_layer);
   skipped.count(3, true, std::nullopt);
   REQUIRE(skipped.wants_place());
+}
+
+TEST_CASE("a step that is finite when it is run again is counted and told as what it is") {
+  SkippedSteps skipped(three_in_a_row());
+  REQUIRE(skipped.count(1, false, NonfiniteSearch{.finite_now = true}) ==
+          "step 1: loss or gradient is not finite; the update was left out (1 in a row): run again it is "
+          "finite, so this machine does not compute the same twice");
+  REQUIRE_FALSE(skipped.wants_place());
+  REQUIRE(skipped.total() == 1);
 }
 
 TEST_CASE("a limit of one step speaks of one step") {

@@ -31,7 +31,7 @@ int exit_of(const std::function<void()>& body) {
 }
 
 TEST_CASE("the sum of all ranks' votes tells the signal, whoever got it") {
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) {
     REQUIRE(voted_signal(stop_vote(signal)) == signal);
     REQUIRE(voted_signal(1'000'000 * stop_vote(signal)) == signal);
   }
@@ -41,6 +41,8 @@ TEST_CASE("the sum of all ranks' votes tells the signal, whoever got it") {
 TEST_CASE("a wish to be started again counts more than an end, and that more than an interrupt") {
   REQUIRE(voted_signal(999'999 * stop_vote(SIGINT) + stop_vote(SIGTERM)) == SIGTERM);
   REQUIRE(voted_signal(999'999 * stop_vote(SIGTERM) + stop_vote(SIGUSR1)) == SIGUSR1);
+  REQUIRE(voted_signal(999'999 * stop_vote(SIGINT) + stop_vote(SIGHUP)) == SIGHUP);
+  REQUIRE(voted_signal(999'999 * stop_vote(SIGHUP) + stop_vote(SIGTERM)) == SIGTERM);
   REQUIRE(voted_signal(999'999 * stop_vote(SIGINT) + stop_vote(SIGUSR1)) == SIGUSR1);
 }
 
@@ -48,6 +50,8 @@ TEST_CASE("exit codes and names of signals") {
   REQUIRE(stop_exit_code(SIGINT) == 130);
   REQUIRE(stop_exit_code(SIGTERM) == 143);
   REQUIRE(stop_exit_code(SIGUSR1) == 75);
+  REQUIRE(stop_exit_code(SIGHUP) == 129);
+  REQUIRE(std::string(signal_name(SIGHUP)) == "SIGHUP");
   REQUIRE(std::string(signal_name(SIGUSR1)) == "SIGUSR1");
 }
 
@@ -77,6 +81,27 @@ TEST_CASE("the same signal once more within a second is the first one, later it 
   REQUIRE(twice(0) == SIGTERM);
   REQUIRE(twice(100'000) == SIGTERM);
   REQUIRE(twice(kSameSignalMs * 1000 + 100'000) == 143);
+}
+
+TEST_CASE("a lost terminal stops as SIGTERM does, hurries nobody, and is no wish under nohup") {
+  const auto caught_of = [](std::initializer_list<int> signals) {
+    return exit_of([signals] {
+      std::signal(SIGHUP, SIG_DFL);
+      catch_stop_signals();
+      for (const int signal : signals) ::raise(signal);
+      ::_exit(stop_signal());
+    });
+  };
+  REQUIRE(caught_of({SIGHUP}) == SIGHUP);
+  REQUIRE(caught_of({SIGHUP, SIGHUP, SIGTERM}) == SIGHUP);
+  REQUIRE(caught_of({SIGINT, SIGHUP}) == SIGINT);
+  REQUIRE(caught_of({SIGHUP, SIGINT}) == 130);
+  REQUIRE(exit_of([] {
+            std::signal(SIGHUP, SIG_IGN);
+            catch_stop_signals();
+            ::raise(SIGHUP);
+            ::_exit(stop_signal());
+          }) == 0);
 }
 
 TEST_CASE("before the first step a wish to be started again ends with 75, other signals kill") {
