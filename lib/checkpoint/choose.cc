@@ -68,6 +68,14 @@ void warn_about_latest(const std::string& root, const std::string& chosen) {
     log_warning(cat(path, ": names ", shown(said), "; the newest good checkpoint is ", chosen));
 }
 
+// Collective: rank 0 looks; where it cannot, no rank goes on.
+void compare_latest(const std::string& root, const std::string& chosen, const CheckpointGroup& group) {
+  together(group, cat("resuming from ", chosen), [&]() -> std::string {
+    if (group.rank == 0) warn_about_latest(root, chosen);
+    return "";
+  });
+}
+
 // "2, 4, 6": what can be resumed from.
 std::string saved_steps(const std::string& root) {
   std::vector<int64_t> steps;
@@ -136,7 +144,7 @@ std::string choose_checkpoint(const std::string& root, std::optional<int64_t> st
     const std::string folder = (fs::path(root) / name).string();
     const std::string problem = problem_in(folder, group);
     if (problem.empty()) {
-      if (group.rank == 0 && !step) warn_about_latest(root, name);
+      if (!step) compare_latest(root, name, group);
       return folder;
     }
     problems.push_back(problem);
