@@ -1,15 +1,18 @@
 """Signals: the first one lets all ranks finish their step, save and leave; a second one ends at once;
 a rank that is killed takes the others with it and is named as the cause."""
+import os
 import pathlib
+import pty
 import signal
+import sys
 import tempfile
 import time
 
-from runner import (Job, await_gone, case, checkpoints, children, manifest, metrics, run_cases, same_run, start, steps,
-                    tiny_data)
+from runner import (BINARY, Job, Running, await_gone, case, checkpoints, children, environment, manifest, metrics, run_cases,
+                    same_run, start, steps, tiny_data)
 
 MANY = {"train": {"steps": 20000}, "data": {"sequence_length": 128}, "train_micro_batch_size_per_gpu": 4}
-CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 75}
+CODES = {signal.SIGHUP: 129, signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 75}
 
 with tempfile.TemporaryDirectory() as scratch:
     job = Job(scratch)
@@ -56,8 +59,45 @@ with tempfile.TemporaryDirectory() as scratch:
         check_signal(signal.SIGTERM, 2, 0)
 
     @case
+    def a_lost_terminal_stops_nothing_under_nohup():
+        for ranks in (1, 2):
+            name = f"nohup-{ranks}"
+            running = Running(["nohup", BINARY, "--config", job.config(name, **MANY), "--nproc", ranks])
+            running.await_line("step 3/")
+            for pid in [running.process.pid, *children(running.process.pid)]:
+                running.kill(signal.SIGHUP, pid)
+            seen = len(steps(job.out(name)))
+            running.await_line(f"step {seen + 20}/")
+            running.kill(signal.SIGTERM)
+            running.wait(143)
+            stopped_step(running, name, signal.SIGTERM)
+
+    @case
+    def a_terminal_that_is_closed_saves_the_run():
+        # The supervisor's own terminal goes, and with it everything that reads its output.
+        out = job.out("terminal")
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.execve(BINARY, [BINARY, "--config", str(job.config("terminal", **MANY)), "--nproc", "2"], environment())
+        while not (out / "metrics.jsonl").exists() or len(steps(out)) < 3:
+            os.read(terminal, 1 << 16)
+        os.close(terminal)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        assert status == 129, status
+        done = len(steps(out))
+        assert checkpoints(out) == [f"step-{done:08}"] and manifest(out)["exit_reason"] == f"stopped by SIGHUP after step {done}"
+
+    @case
+    def ranks_are_waited_for_where_the_end_of_children_is_inherited_ignored():
+        ignoring = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+        few = MANY | {"train": {"steps": 2}}
+        running = Running([sys.executable, "-c", ignoring, BINARY, "--config", job.config("children", **few), "--nproc", 2])
+        running.wait(0)
+        assert len(steps(job.out("children"))) == 2
+
+    @case
     def stopped_runs_continue_bitwise():
-        for name in ("SIGUSR1-1-None", "SIGINT-2-None", "SIGTERM-2-1"):
+        for name in ("SIGUSR1-1-None", "SIGHUP-2-None", "SIGINT-2-None", "SIGTERM-2-1"):
             ranks, done = stopped[name]
             few = MANY | {"train": {"steps": done + 3}}
             job.run(name, "--nproc", ranks, "--resume", "auto", **few)
@@ -125,6 +165,8 @@ with tempfile.TemporaryDirectory() as scratch:
             assert running.text().count(cause) == 1, running.text()[-2000:]
             assert running.text().index(cause) < running.text().find("then rank", 0) or "then rank" not in running.text()
             assert f"then rank {victim}" not in running.text(), running.text()[-2000:]
+            log = job.out(f"killed-{victim}") / "logs" / f"rank-{victim}.log"
+            assert running.text().count(f"\n  its log: {log}") == 1 and log.exists(), running.text()[-2000:]
             assert "raise comm.timeout" not in running.text(), running.text()[-2000:]
             record = manifest(job.out(f"killed-{victim}"))
             assert (record["exit_code"], record["exit_rank"]) == (137, victim), record
@@ -148,6 +190,18 @@ with tempfile.TemporaryDirectory() as scratch:
         assert code == 6, f"exit {code}\n{running.text()[-2000:]}"
         assert "rank 1" in running.text() and "is stopped" in running.text(), running.text()[-2000:]
         await_gone(ranks.values(), 5)
+
+    @case
+    def a_pause_of_rank_0_is_survived():
+        # It serves the store: the others' heartbeats, and their next exchange, wait for it meanwhile.
+        running = started("pause", 2, checkpoint={"every": 1, "keep_last": 1})
+        ranks = running.ranks()
+        running.kill(signal.SIGSTOP, ranks[0])
+        time.sleep(6)
+        running.kill(signal.SIGCONT, ranks[0])
+        running.await_line(f"step {len(steps(job.out('pause'))) + 10}/")
+        running.kill(signal.SIGTERM)
+        running.wait(143)
 
     @case
     def only_the_loopback_interface_is_listened_on():

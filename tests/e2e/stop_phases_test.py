@@ -1,0 +1,140 @@
+"""A signal in each phase that is no step: validation, export, the sample of text. All ranks leave together, nothing
+is left half written, and a run that goes on ends as one that was never stopped."""
+import json
+import pathlib
+import signal
+import tempfile
+import time
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from runner import (VOCABULARY, Job, alive, case, checkpoints, exported, ftrun, manifest, metrics, must, run_cases, same_run,
+                    start, steps, tiny_data, tiny_model)
+
+CODES = {signal.SIGHUP: 129, signal.SIGTERM: 143, signal.SIGUSR1: 75}
+
+
+def processes(running, ranks):
+    return list(running.ranks().values()) if ranks > 1 else [running.process.pid]
+
+
+def catches(pid, number):
+    """True when the process has a handler for the signal."""
+    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
+def await_that(condition, running, what, timeout=120):
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end and running.process.poll() is None, f"{what} did not come:\n{running.text()[-3000:]}"
+        time.sleep(0.002)
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    job = Job(scratch)
+    text = str(tiny_data(job.scratch / "validation.bin", tokens=1025, seed=5))
+    long_text = job.scratch / "long.bin"
+    np.random.default_rng(3).integers(VOCABULARY, size=2_000_000, dtype=np.uint16).tofile(long_text)
+    # A model whose export takes a moment before its first weight: it has a large file to copy.
+    heavy = tiny_model(job.scratch / "heavy")
+    with open(heavy / "notes.txt", "wb") as notes:
+        notes.truncate(256 << 20)
+
+    # A model that has words to write with and no token that ends a text.
+    writer = tiny_model(job.scratch / "writer", eos_token_id=None)
+    words = {"model": {"type": "BPE", "vocab": {f"w{i}": i for i in range(VOCABULARY)}}, "decoder": {"type": "ByteLevel"}}
+    (writer / "tokenizer.json").write_text(json.dumps(words))
+
+    def validating(every, samples=1_000_000):
+        """Validation that takes seconds, of thousands of rounds."""
+        return {"train": {"steps": 6, "evaluation": {"every": every, "samples": samples}},
+                "data": {"sequence_length": 32, "validation": str(long_text), "token_dtype": "uint16"}}
+
+    @case
+    def a_stop_before_the_first_step_leaves_the_validation():
+        for ranks, number in ((1, signal.SIGTERM), (2, signal.SIGHUP)):
+            name = f"first-{ranks}"
+            running = start("--config", job.config(name, **validating(every=2)), "--nproc", ranks)
+            await_that(lambda: running.text().count("rank") and len(processes(running, ranks)) == ranks
+                       and all(catches(pid, number) for pid in processes(running, ranks)), running, "the training")
+            running.kill(number)
+            running.wait(CODES[number])
+            assert manifest(job.out(name))["exit_reason"] == f"stopped by {number.name} after step 0", running.text()
+            # Nothing was trained, so there is nothing to save.
+            assert metrics(job.out(name)) == [] and checkpoints(job.out(name)) == []
+
+    @case
+    def a_stop_in_a_validation_that_is_due_saves_its_step():
+        for ranks, number, to_rank in ((1, signal.SIGUSR1, None), (2, signal.SIGTERM, None), (2, signal.SIGTERM, 1)):
+            name = f"due-{ranks}-{to_rank}"
+            # The first validation is short, the one after step 2 is not: its data are other data.
+            settings = validating(every=2, samples=4)
+            job.run(name, "--nproc", ranks, **settings | {"train": settings["train"] | {"steps": 1}})
+            running = start("--config", job.config(name, **validating(every=2)), "--nproc", ranks, "--resume", "auto")
+            await_that(lambda: len(steps(job.out(name))) == 1 and len(processes(running, ranks)) == ranks
+                       and all(catches(pid, number) for pid in processes(running, ranks)), running, "the training")
+            time.sleep(0.5)  # step 2 takes milliseconds, the validation after it seconds
+            running.kill(number, processes(running, ranks)[to_rank] if to_rank is not None else None)
+            running.wait(CODES[number])
+            out = job.out(name)
+            done = metrics(out)
+            assert [m["step"] for m in done if "loss" in m] == [1, 2], done
+            assert "validation_loss" not in done[-1], done[-1]
+            assert "step-00000002" in checkpoints(out), checkpoints(out)
+            assert manifest(out)["exit_reason"] == f"stopped by {number.name} after step 2"
+            job.run(name, "--nproc", ranks, "--resume", "auto", **settings)
+            assert len(steps(out)) == 6
+
+    def exporting(ranks, stage):
+        return {"train": {"steps": 3}, "model": {"path": str(heavy)}, "zero_optimization": {"stage": stage}}
+
+    @case
+    def a_stop_in_the_export_leaves_nothing_half_written():
+        for ranks, stage, number in ((1, 0, signal.SIGTERM), (2, 1, signal.SIGUSR1), (2, 3, signal.SIGTERM)):
+            name = f"export-{ranks}-{stage}"
+            out = job.out(name)
+            running = start("--config", job.config(name, **exporting(ranks, stage)), "--nproc", ranks)
+            await_that(lambda: list((out / "export").glob("model*")), running, "the export")
+            running.kill(number)
+            running.wait(CODES[number])
+            assert list((out / "export").glob("*")) == [], list((out / "export").iterdir())
+            assert checkpoints(out) == ["step-00000003"] and len(steps(out)) == 3
+            reason = f"stopped by {number.name} after step 3"
+            assert manifest(out)["exit_reason"] == reason
+            told = (f"notice: {reason}; what is left is the export, which --resume auto makes, or: "
+                    f"ftrun convert {out} --out {out}/export/model")
+            assert running.text().count(told) == 1, running.text()[-2000:]
+            # Both ways make what a run makes that was never stopped.
+            must(ftrun("convert", out, "--out", job.scratch / f"converted-{name}"))
+            job.run(name, "--nproc", ranks, "--resume", "auto", **exporting(ranks, stage))
+            job.run(f"straight-{name}", "--nproc", ranks, **exporting(ranks, stage))
+            same_run(out, job.out(f"straight-{name}"))
+            made = exported(out)
+            converted = load_file(job.scratch / f"converted-{name}" / "model.safetensors")
+            assert made.keys() == converted.keys() and all((made[key] == converted[key]).all() for key in made)
+
+    @case
+    def a_stop_in_the_sample_of_text_leaves_it_out():
+        for ranks, stage, number in ((1, 0, signal.SIGUSR1), (2, 0, signal.SIGTERM), (2, 3, signal.SIGHUP)):
+            name = f"text-{ranks}-{stage}"
+            out = job.out(name)
+            # Rank 0 alone writes it unless parameters are sharded: far beyond the others' comm.timeout.
+            running = start("--config", job.config(
+                name, model={"path": str(writer)}, train={"steps": 2, "generate": {"prompt_tokens": 4, "tokens": 100_000_000}, "evaluation": {"samples": 4}},
+                zero_optimization={"stage": stage}, comm={"timeout": 1},
+                data={"validation": text, "token_dtype": "uint16"}), "--nproc", ranks)
+            running.await_line(f"exported {out}/export/model")
+            pids = processes(running, ranks)
+            time.sleep(4)
+            assert running.process.poll() is None and all(alive(pid) for pid in pids), running.text()[-2000:]
+            running.kill(number)
+            running.wait(0)
+            assert running.text().count(f"no sample of text: {number.name} ended it") == 1, running.text()[-2000:]
+            record = manifest(out)
+            assert (record["exit_code"], record["exit_reason"]) == (0, "done"), record["exit_reason"]
+
+    run_cases()
