@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=${1:-release}
 [ $# -gt 0 ] && shift
-scripts/setup.sh
+[ "${FTRUN_SETUP:-}" = done ] || scripts/setup.sh  # test.sh has done it
 # Paths below the checkout are hashed as relative ones, so that a build hits what another checkout has
 # compiled. Builds with debug information still miss there, as they hold the checkout's path.
 CCACHE_BASEDIR=$(pwd -P)

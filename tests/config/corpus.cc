@@ -8,18 +8,12 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "places.h"
-
-#include <catch2/catch.hpp>
+#include "needs.h"
 
 namespace ftrun {
 
 std::string corpus_folder() {
-  const std::string folder = testing::source_dir() + "/../shared/reference/ds_corpus";
-  if (std::filesystem::is_directory(folder)) return folder;
-  static int skipped = 0;
-  WARN("not run (" << ++skipped << "): the corpus of real configs is not beside this checkout");
-  return "";
+  return testing::reference_file("ds_corpus");
 }
 
 std::vector<std::string> corpus_files(const std::vector<std::string>& extensions) {

@@ -5,7 +5,7 @@
 
 namespace ftrun {
 
-/// The folder of real configs beside the checkout; "" where it is absent, after a WARN line.
+/// The folder of real configs beside the checkout (the need "reference").
 std::string corpus_folder();
 
 /// Names of its files with one of the extensions, sorted.

@@ -131,9 +131,9 @@ std::map<Row, std::string> reviewed() {
 
 }  // namespace
 
-TEST_CASE("real JSON configs get DeepSpeed's verdict and values, or a reviewed reason why not") {
+TEST_CASE("real JSON configs get DeepSpeed's verdict and values, or a reviewed reason why not",
+          "[.needs-reference]") {
   const std::string folder = corpus_folder();
-  if (folder.empty()) return;
   const Json oracle = Json::parse(content(folder + "/oracle.json"));
   REQUIRE(oracle.size() == 191);
   std::map<Row, std::string> expected = reviewed();

@@ -23,9 +23,9 @@ std::string verdict_line(const std::string& folder, const std::string& file) {
 
 }  // namespace
 
-TEST_CASE("real YAML files of other programs are named for what they are") {
+TEST_CASE("real YAML files of other programs are named for what they are",
+          "[.needs-reference]") {
   const std::string folder = corpus_folder();
-  if (folder.empty()) return;
   std::string found;
   const std::vector<std::string> files = corpus_files({".yaml", ".yml"});
   REQUIRE(files.size() == 62);

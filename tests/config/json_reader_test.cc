@@ -150,9 +150,9 @@ TEST_CASE("a JSON reader never crashes on a config that was cut or changed in on
   REQUIRE(read(text).find("d")->integer == -3);
 }
 
-TEST_CASE("a JSON reader agrees with nlohmann/json on every real config that is strict JSON") {
+TEST_CASE("a JSON reader agrees with nlohmann/json on every real config that is strict JSON",
+          "[.needs-reference]") {
   const std::string folder = corpus_folder();
-  if (folder.empty()) return;
   int compared = 0;
   for (const std::string& file : corpus_files({".json"})) {
     std::ifstream in(folder + "/" + file);

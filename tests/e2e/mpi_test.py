@@ -2,19 +2,17 @@
 import os
 import shutil
 import signal
-import sys
 import tempfile
 
-from runner import (BINARY, Job, Running, bad_data, case, checkpoints, free_port, manifest, run_cases, same_run, steps)
+from runner import (BINARY, Job, Running, bad_data, case, checkpoints, free_port, manifest, run_cases, same_run, skip,
+                    steps)
 
-SKIPPED = 77
 FEW = {"train": {"steps": 4}}
 # One core may hold both ranks, and containers run as root.
 MPIRUN = ["mpirun", "--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else []), "-n", 2]
 
 if shutil.which("mpirun") is None:
-    print("skipped: no mpirun (Debian: openmpi-bin)")
-    sys.exit(SKIPPED)
+    skip("no mpirun (Debian: openmpi-bin; scripts/test.sh --with-launchers installs it)")
 
 with tempfile.TemporaryDirectory() as scratch:
     job = Job(scratch)

@@ -17,7 +17,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
 
-from runner import (BINARY, VOCABULARY, Job, case, checkpoints, environment, exported, free_port, ftrun, manifest, metrics, must, near,
+from runner import (BINARY, VOCABULARY, Job, case, checkpoints, environment, exported, free_port, ftrun, manifest, metrics, must, near, needs,
                     numbers, run_cases, steps, tiny_data, tiny_model)
 
 SEQUENCE, VALIDATION_ROWS = 32, 10
@@ -306,7 +306,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert os.waitpid(pid, 0)[1] == 0, text.decode()
         return text.decode()
 
-    @case
+    @needs("terminal")
     def terminal_has_a_live_line_and_a_file_has_lines():
         for ranks in (1, 2):
             config = job.config(f"live-{ranks}", train={"steps": 40}, checkpoint={"every": 20})

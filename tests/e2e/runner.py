@@ -5,6 +5,8 @@ import os
 import pathlib
 import signal
 import subprocess
+import sys
+import tempfile
 import threading
 import time
 
@@ -377,9 +379,51 @@ def case(function):
     return function
 
 
+def needs(what):
+    """Marks a test case that a machine may be unable to run. It is a CTest entry of its own: the same script with
+    `--needs WHAT`, which runs such cases alone."""
+    def marked(function):
+        function.needs = what
+        return case(function)
+    return marked
+
+
+def mount_refused():
+    with tempfile.TemporaryDirectory() as folder:
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=700k", "tmpfs", folder], capture_output=True, text=True)
+        if mounted.returncode == 0:
+            subprocess.run(["umount", folder], check=True)
+        return mounted.stderr.strip().splitlines()[-1] if mounted.returncode else ""
+
+
+def terminal_refused():
+    try:
+        for end in os.openpty():
+            os.close(end)
+    except OSError as error:
+        return f"no pseudo-terminal: {error}"
+    return ""
+
+
+# Why this machine cannot run the cases that need it; "" when it can.
+MISSING = {"mount": mount_refused, "terminal": terminal_refused}
+SKIPPED = 77
+
+
+def skip(why):
+    """Ends this CTest entry, which is counted as skipped."""
+    print(f"skipped: {why}", flush=True)
+    sys.exit(SKIPPED)
+
+
 def run_cases():
     """Runs each case and says which one it was; the first that fails ends the test."""
-    for function in CASES:
+    what = sys.argv[sys.argv.index("--needs") + 1] if "--needs" in sys.argv else None
+    chosen = [function for function in CASES if getattr(function, "needs", None) == what]
+    assert chosen, f"no case needs {what}"
+    if what and (why := MISSING[what]()):
+        skip(why)
+    for function in chosen:
         begin = time.monotonic()
         function()
         print(f"{function.__name__.replace('_', ' ')}: {time.monotonic() - begin:.1f} s", flush=True)

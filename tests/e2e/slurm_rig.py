@@ -46,7 +46,7 @@ def missing():
         return "not root"
     os.environ["PATH"] += ":/usr/sbin"
     absent = [name for name in PROGRAMS if shutil.which(name) is None]
-    return f"no {', '.join(absent)} (Debian: slurmctld slurmd slurm-client munge)" if absent else ""
+    return f"no {', '.join(absent)} (Debian: slurmctld slurmd slurm-client munge; scripts/test.sh --with-launchers installs them)" if absent else ""
 
 
 class Slurm:

@@ -1,19 +1,16 @@
 """Ranks started by SLURM: tasks of a step on one node and on two, a batch script, a failure, the warning
 before a time limit. Runs on a SLURM of its own; left out (exit 77) where the machine has none to start."""
 import pathlib
-import sys
 import tempfile
 import time
 
-from runner import BINARY, Job, bad_data, case, checkpoints, manifest, refuse_traces, run_cases, same_run, steps
+from runner import BINARY, Job, bad_data, case, checkpoints, manifest, refuse_traces, run_cases, same_run, skip, steps
 from slurm_rig import Slurm, missing
 
-SKIPPED = 77
 FEW = {"train": {"steps": 4}}
 
 if why := missing():
-    print(f"skipped: {why}")
-    sys.exit(SKIPPED)
+    skip(why)
 
 with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as slurm_folder, Slurm(slurm_folder) as slurm:
     job = Job(scratch)

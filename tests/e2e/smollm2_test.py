@@ -10,11 +10,10 @@ import tempfile
 
 import numpy as np
 
-from runner import config, ftrun, must, near, steps, write_config
+from runner import config, ftrun, must, near, skip, steps, write_config
 
 SOURCE = pathlib.Path(sys.argv[1])
 MODEL = SOURCE / "models" / "smollm2-135m"
-SKIPPED = 77
 FULL = "--full" in sys.argv
 STEPS, ROWS, SEQUENCE = 20, 2, 64
 # Tokens of the text that are left out: a passage whose gradient is so ill-conditioned that transformers gives norms 2e-5
@@ -117,8 +116,7 @@ def train_with_transformers(tokens):
 
 def main():
     if not (MODEL / "model.safetensors").exists():
-        print(f"skipped: {MODEL} is not there; scripts/make_model.py smollm2 --out {MODEL} makes it in seconds")
-        sys.exit(SKIPPED)
+        skip(f"{MODEL} is not there; scripts/make_model.py smollm2 --out {MODEL} makes it in seconds")
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
         data, tokens = make_tokens(scratch)

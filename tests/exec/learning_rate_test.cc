@@ -1,7 +1,6 @@
 #include "exec/learning_rate.h"
-#include "places.h"
+#include "needs.h"
 
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -68,14 +67,8 @@ void check_trace(const json& row) {
   }
 }
 
-TEST_CASE("DeepSpeed's schedules follow the rates it was seen to use") {
-  const std::string path =
-      testing::source_dir() + "/../shared/reference/ds_reference_numbers.json";
-  if (!std::filesystem::exists(path)) {
-    WARN("not run: " << path << " is not there");
-    return;
-  }
-  std::ifstream in(path);
+TEST_CASE("DeepSpeed's schedules follow the rates it was seen to use", "[.needs-reference]") {
+  std::ifstream in(testing::reference_file("ds_reference_numbers.json"));
   const json numbers = json::parse(in);
   REQUIRE(numbers.at("schedules").size() >= 10);
   for (const json& row : numbers.at("schedules")) check_trace(row);

@@ -25,7 +25,7 @@ Array plus(Array a, const Array& addend) {
   return a;
 }
 
-TEST_CASE("linear with and without bias and its gradients agree with autograd") {
+TEST_CASE("linear with and without bias and its gradients agree with autograd", "[products]") {
   for_each_backend([](DType dtype) {
     for (const Shape& s : kShapes)
       for (const bool bias : {false, true}) {
@@ -46,7 +46,7 @@ TEST_CASE("linear with and without bias and its gradients agree with autograd") 
   });
 }
 
-TEST_CASE("weight and bias gradients are written over or added to") {
+TEST_CASE("weight and bias gradients are written over or added to", "[products]") {
   for_each_backend([](DType dtype) {
     for (const Shape& s : kShapes) {
       CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.inputs);

@@ -66,7 +66,7 @@ TEST_CASE("sums over 4096 inputs or tokens are made in fp32 and rounded once") {
   }
 }
 
-TEST_CASE("products larger than their panels agree with autograd, also with a bias") {
+TEST_CASE("products larger than their panels agree with autograd, also with a bias", "[products]") {
   constexpr int64_t kTokens = 520, kOutputs = 1030, kInputs = 2060;
   for (const DType dtype : kNarrow)
     for (const DType gradient : {dtype, DType::kF32}) {

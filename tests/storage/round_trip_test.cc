@@ -8,6 +8,7 @@
 #include "../base/temporary_folder.h"
 #include "base/log.h"
 #include "fault_storage.h"
+#include "needs.h"
 #include "storage/swap_file.h"
 
 #include <catch2/catch.hpp>
@@ -19,16 +20,35 @@ using fixtures::AlignedBytes;
 using fixtures::FaultStorage;
 using fixtures::TemporaryFolder;
 
-/// Both ways to move blocks, with and without direct I/O. What this machine refuses is said.
+/// Both ways to move blocks, with and without direct I/O.
 struct Way {
-  const char* name;
   int ring_errno;
   int direct_status;
 };
-const Way kWays[] = {{"io_uring, direct", 0, 0},
-                     {"io_uring, page cache", 0, -EINVAL},
-                     {"threads, direct", EPERM, 0},
-                     {"threads, page cache", EPERM, -EINVAL}};
+constexpr Way kThreads{EPERM, -EINVAL};  // what every machine has
+
+std::string refusal_of_direct_io() {
+  const TemporaryFolder folder;
+  log_start({.level = LogLevel::kError});
+  const SwapFile file({.folder = folder.path(), .name = "probe", .bytes = 4096});
+  log_start({});
+  return file.direct() ? "" : "the file system of " + folder.path() + " refuses direct I/O";
+}
+
+std::string refusal_of_both() {
+  const std::string ring = fixtures::ring_refusal();
+  return ring.empty() ? refusal_of_direct_io() : ring;
+}
+
+const testing::Need kRing("io_uring", fixtures::ring_refusal);
+const testing::Need kDirect("direct_io", refusal_of_direct_io);
+const testing::Need kBoth("io_uring_direct", refusal_of_both);
+
+/// The way of the CTest entry that runs the tests with the tag "[ways]".
+Way way_under_test() {
+  const std::string need = testing::needed();
+  return {need.starts_with("io_uring") ? 0 : EPERM, need.find("direct") != need.npos ? 0 : -EINVAL};
+}
 
 struct Fixture {
   explicit Fixture(const Way& way, AioOptions aio = {}, int64_t bytes = 8 << 20) {
@@ -38,8 +58,8 @@ struct Fixture {
     file = std::make_unique<SwapFile>(
         SwapOptions{.folder = folder.path(), .name = "test", .bytes = bytes, .aio = aio}, storage);
     log_start({});
-    if (way.ring_errno == 0 && !file->uses_ring()) WARN(fixtures::ring_refusal());
-    if (way.direct_status == 0 && !file->direct()) WARN("direct I/O is refused here");
+    REQUIRE(file->uses_ring() == (way.ring_errno == 0));
+    REQUIRE(file->direct() == (way.direct_status == 0));
   }
   TemporaryFolder folder;
   FaultStorage storage;
@@ -79,22 +99,19 @@ void random_round_trip(SwapFile& file, uint64_t seed) {
   }
 }
 
-TEST_CASE("ranges of any size come back as they were, many in flight") {
-  const Way& way = GENERATE(from_range(std::begin(kWays), std::end(kWays)));
+TEST_CASE("ranges of any size come back as they were, many in flight", "[ways]") {
   const AioOptions aio = GENERATE(AioOptions{}, AioOptions{.block_size = 4096, .queue_depth = 3},
                                   AioOptions{.block_size = 65536, .queue_depth = 1},
                                   AioOptions{.block_size = 32768, .intra_op_parallelism = 4},
                                   AioOptions{.block_size = 16384, .single_submit = true},
                                   AioOptions{.block_size = 16384, .overlap_events = false});
-  CAPTURE(way.name, aio.block_size, aio.queue_depth, aio.single_submit, aio.overlap_events);
-  Fixture fixture(way, aio);
+  CAPTURE(aio.block_size, aio.queue_depth, aio.single_submit, aio.overlap_events);
+  Fixture fixture(way_under_test(), aio);
   for (uint64_t seed = 1; seed <= 2; ++seed) random_round_trip(*fixture.file, seed);
 }
 
-TEST_CASE("short results of the kernel are continued from the last whole sector") {
-  const Way& way = GENERATE(from_range(std::begin(kWays), std::end(kWays)));
-  CAPTURE(way.name);
-  Fixture fixture(way, {.block_size = 65536, .queue_depth = 5});
+TEST_CASE("short results of the kernel are continued from the last whole sector", "[ways]") {
+  Fixture fixture(way_under_test(), {.block_size = 65536, .queue_depth = 5});
   std::mt19937_64 random(7);
   int shortened = 0, again = 0;
   fixture.storage.fault = [&](const Block& block) -> int64_t {
@@ -109,10 +126,8 @@ TEST_CASE("short results of the kernel are continued from the last whole sector"
   REQUIRE(again > 50);
 }
 
-TEST_CASE("memory that was registered is used and may be mixed with other memory") {
-  const Way& way = GENERATE(from_range(std::begin(kWays), std::end(kWays)));
-  CAPTURE(way.name);
-  Fixture fixture(way, {.block_size = 65536});
+TEST_CASE("memory that was registered is used and may be mixed with other memory", "[ways]") {
+  Fixture fixture(way_under_test(), {.block_size = 65536});
   AlignedBytes registered(1 << 20), other(1 << 20), more(300'000);
   const std::vector<std::span<std::byte>> ranges = {registered.whole_sectors(),
                                                     more.whole_sectors()};
@@ -135,7 +150,7 @@ TEST_CASE("memory that was registered is used and may be mixed with other memory
 }
 
 TEST_CASE("a request is cut into blocks, the last part sector into one of its own") {
-  Fixture fixture(kWays[2], {.block_size = 8192});
+  Fixture fixture(kThreads, {.block_size = 8192});
   AlignedBytes data(20'000);
   fixture.file->wait(fixture.file->write(data.data(), data.size(), 4096));
   REQUIRE(fixture.storage.calls ==
@@ -144,7 +159,7 @@ TEST_CASE("a request is cut into blocks, the last part sector into one of its ow
 
 TEST_CASE("no more blocks are in flight than the options allow") {
   const AioOptions aio{.block_size = 4096, .queue_depth = 2, .intra_op_parallelism = 3};
-  Fixture fixture(kWays[2], aio);
+  Fixture fixture(kThreads, aio);
   AlignedBytes data(100 * 4096);
   const auto ticket = fixture.file->write(data.data(), data.size(), 0);
   REQUIRE(fixture.storage.calls.size() == 6);
@@ -153,14 +168,15 @@ TEST_CASE("no more blocks are in flight than the options allow") {
 }
 
 TEST_CASE("without overlap_events the next blocks wait for all blocks before them") {
-  Fixture fixture(kWays[2], {.block_size = 4096, .queue_depth = 4, .overlap_events = false});
+  Fixture fixture(kThreads, {.block_size = 4096, .queue_depth = 4, .overlap_events = false});
   AlignedBytes data(12 * 4096);
   fixture.file->wait(fixture.file->write(data.data(), data.size(), 0));
   REQUIRE(fixture.storage.batches == std::vector<size_t>{4, 4, 4});
 }
 
-TEST_CASE("what was never written reads as zeros, and so does the rest of a last sector") {
-  Fixture fixture(kWays[0]);
+TEST_CASE("what was never written reads as zeros, and so does the rest of a last sector",
+          "[ways]") {
+  Fixture fixture(way_under_test());
   AlignedBytes written(4097), sectors(3 * 4096), zeros(3 * 4096);
   std::fill_n(zeros.data(), zeros.size(), '\0');
   sectors.fill(1);
@@ -174,7 +190,7 @@ TEST_CASE("what was never written reads as zeros, and so does the rest of a last
 }
 
 TEST_CASE("bytes and waits are counted") {
-  Fixture fixture(kWays[2]);
+  Fixture fixture(kThreads);
   AlignedBytes data(5000);
   fixture.storage.stall = 2.5;
   fixture.file->wait(fixture.file->write(data.data(), 5000, 0));
@@ -184,8 +200,8 @@ TEST_CASE("bytes and waits are counted") {
   REQUIRE(fixture.file->counters().seconds_waited == 2.5);
 }
 
-TEST_CASE("done() tells when wait() would return at once") {
-  Fixture fixture(kWays[0]);
+TEST_CASE("done() tells when wait() would return at once", "[ways]") {
+  Fixture fixture(way_under_test());
   AlignedBytes data(1 << 20);
   REQUIRE(fixture.file->done(fixture.file->read(data.data(), 0, 0)));
   const auto ticket = fixture.file->write(data.data(), data.size(), 0);
@@ -196,11 +212,9 @@ TEST_CASE("done() tells when wait() would return at once") {
   REQUIRE(fixture.file->counters().seconds_waited == before);
 }
 
-TEST_CASE("a swap file may go while requests run, and its memory after it") {
-  const Way& way = GENERATE(from_range(std::begin(kWays), std::end(kWays)));
-  CAPTURE(way.name);
+TEST_CASE("a swap file may go while requests run, and its memory after it", "[ways]") {
   for (int i = 0; i < 20; ++i) {
-    Fixture fixture(way, {.block_size = 65536});
+    Fixture fixture(way_under_test(), {.block_size = 65536});
     AlignedBytes data(4 << 20);
     fixture.file->read(data.data(), data.size(), 0);
     fixture.file.reset();
@@ -212,7 +226,7 @@ TEST_CASE("a swap file may go while requests run, and its memory after it") {
 }
 
 TEST_CASE("requests that break the rules are bugs, told with the rule") {
-  Fixture fixture(kWays[2]);
+  Fixture fixture(kThreads);
   AlignedBytes data(8192);
   SwapFile& file = *fixture.file;
   using Catch::Contains;

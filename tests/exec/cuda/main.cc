@@ -14,7 +14,7 @@ int main(int argc, char** argv) {
     const auto gpu = ftrun::fixtures::open_gpu_under_test();
     std::cout << "on " << gpu->info().name << "\n";
   } catch (const ftrun::Error& error) {
-    std::cout << "NOT RUN: none of the trainings on a GPU. " << error.message() << "\n";
+    std::cout << "skipped: " << error.message() << "\n";
     return kSkipped;
   }
   return Catch::Session().run(argc, argv);

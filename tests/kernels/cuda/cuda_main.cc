@@ -15,7 +15,7 @@ int main(int argc, char** argv) {
   try {
     kernels = ftrun::open_cuda_kernels(0);
   } catch (const ftrun::Error& error) {
-    std::cout << "NOT RUN: none of the tests of the CUDA kernels. " << error.message() << "\n";
+    std::cout << "skipped: " << error.message() << "\n";
     return kSkipped;
   }
   std::cout << "on " << kernels->info().name << "\n";

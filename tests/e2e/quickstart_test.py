@@ -1,0 +1,57 @@
+"""scripts/quickstart.sh as a user types it, for 10 steps and into a folder of its own: the run ends with a model that
+can be loaded; the second time the finished run is kept beside the new one."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+from runner import LAUNCHER_VARIABLES, exported, manifest, metrics, must, skip, steps
+
+SOURCE = pathlib.Path(sys.argv[1])
+STEPS = 10
+
+
+def listing(folder):
+    """Names, sizes and times below a folder: what a run into another folder must leave as it is."""
+    return sorted((str(path), path.lstat().st_size, path.lstat().st_mtime_ns) for path in folder.rglob("*")) if folder.is_dir() else None
+
+
+def quickstart(out, *options):
+    kept = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES}
+    return must(subprocess.run([SOURCE / "scripts" / "quickstart.sh", "--out", out, *options], capture_output=True, text=True,
+                               env=kept, cwd="/"))
+
+
+def check_run(out, done, steps_done):
+    losses = [m["loss"] for m in steps(out)]
+    assert len(losses) == steps_done, losses
+    assert manifest(out)["exit_code"] == 0, manifest(out)
+    shape = json.loads((out / "export" / "model" / "config.json").read_text())
+    weights = exported(out)
+    assert weights["model.embed_tokens.weight"].shape == (shape["vocab_size"], shape["hidden_size"])
+    assert (out / "export" / "model" / "tokenizer.json").exists() and (out / "loss.svg").exists()
+    assert f"model:    {out}/export/model " in done.stdout, done.stdout[-2000:]
+    return losses
+
+
+def main():
+    if os.statvfs(tempfile.gettempdir()).f_bavail * os.statvfs(tempfile.gettempdir()).f_frsize < 8 << 30:
+        skip(f"two runs of the quickstart want 8 GiB in {tempfile.gettempdir()}")
+    before = listing(SOURCE / "runs" / "quickstart")
+    with tempfile.TemporaryDirectory() as scratch:
+        out = pathlib.Path(scratch) / "quickstart"
+        losses = check_run(out, quickstart(out, "--set", f"train.steps={STEPS}", "--set", "train.evaluation.every=5"), STEPS)
+        validated = [m["validation_loss"] for m in metrics(out) if "validation_loss" in m]
+        assert len(validated) == 3 and validated[-1] < validated[0], f"ten steps learned nothing: {validated}"
+        again = quickstart(out, "--set", "train.steps=1", "--set", "train.evaluation.every=0")
+        assert f"{out} holds a finished run: keeping it as {out}." in again.stdout, again.stdout[-2000:]
+        check_run(out, again, 1)
+        kept, = [path for path in out.parent.iterdir() if path != out]
+        assert len(steps(kept)) == STEPS, "the finished run was changed"
+    assert listing(SOURCE / "runs" / "quickstart") == before, "the user's own run was touched"
+    print(f"losses {losses}, validation {validated}")
+
+
+main()

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+namespace ftrun::testing {
+
+/// Something that a machine may lack. Tests that cannot do without it are a CTest entry of their own
+/// (ftrun_entry_that_needs), whose environment names it in FTRUN_TEST_NEEDS: before the first test the
+/// program asks what is missing, and where something is, says so and ends with 77, which CTest counts
+/// as skipped. A test case that only such an entry may run has the tag "[.needs-NAME]".
+///
+///   const testing::Need kRing("io_uring", [] { return ring_refusal(); });
+struct Need {
+  /// `missing` gives the reason why tests that need this cannot run here, "" when they can.
+  Need(std::string name, std::function<std::string()> missing);
+};
+
+/// What the entry that runs this process needs; "" for the folder's own and for a run by hand.
+std::string needed();
+
+/// Why this process cannot run what it was started for; "" when it can.
+std::string missing();
+
+/// A file of the reference material that lies beside a checkout (the need "reference").
+std::string reference_file(const std::string& name);
+
+}  // namespace ftrun::testing
