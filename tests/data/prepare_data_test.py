@@ -214,9 +214,145 @@ class PrepareData(unittest.TestCase):
         self.assertEqual(os.stat(self.out + "/train.bin").st_mtime_ns, before)
         self.write("a.txt", "hello, world")
         self.assertIn("13 tokens in 1 documents", self.prepare(path))
-        os.truncate(self.out + "/train.bin", 4)
+        os.remove(self.out + "/train.bin")
         self.assertIn("13 tokens in 1 documents", self.prepare(path))
         self.assertEqual(len(read_pair(self.out + "/train")[0][0]), 13)
+
+    # --- what it never replaces ---
+
+    def everything(self):
+        """All below the test's folder: names, kinds and contents."""
+        found = {}
+        for path in sorted(pathlib.Path(self.folder).rglob("*")):
+            found[str(path)] = os.readlink(path) if path.is_symlink() else path.is_file() and path.read_bytes()
+        return found
+
+    def assert_refused(self, message, *arguments):
+        before = self.everything()
+        code, _, err = self.run_script(*arguments)
+        self.assertEqual((code, err), (4, f"prepare_data: error: {message}\n"))
+        self.assertEqual(self.everything(), before)
+
+    def test_what_it_did_not_write_is_not_replaced(self):
+        text, foreign = self.write("a.txt", "hello"), "was not written by this script, so it is not replaced"
+        remedy = "choose another --out, or move it away"
+        os.makedirs(self.out)
+        for name, content in (("train.json", '[{"text": "my chats"}]'), ("train.json", '{"text": "one"}'),
+                              ("train.json", '{"format": "ftrun-data", "files": [{}]}'), ("train.bin", "tokens"),
+                              ("train.idx", "index"), ("train.mask", "mask"), ("validation.json", "[]")):
+            with self.subTest(name=name, content=content):
+                path = self.write("out/" + name, content)
+                self.assert_refused(f"{path}: {foreign}; {remedy}", text, text, "--validation-every", "2")
+                self.assert_refused(f"{path}: {foreign}; {remedy}", text, text, "--validation-every", "2", "--force")
+                os.remove(path)
+        # What this run does not write is left.
+        for name in ("validation.json", "train.bin.tmp", "train.json.tmp", "chats.jsonl"):
+            self.write("out/" + name, "mine")
+        self.prepare(text)
+        for name in ("validation.json", "train.bin.tmp", "train.json.tmp", "chats.jsonl"):
+            self.assertEqual(pathlib.Path(self.out, name).read_text(), "mine")
+
+    def test_what_was_changed_since_is_not_replaced(self):
+        chats = self.write("c.jsonl", '{"prompt": "ab", "completion": "c"}')
+        self.prepare(chats, "--plain")
+        for extension in (".bin", ".idx", ".mask"):
+            path = pathlib.Path(self.out, "train" + extension)
+            content = path.read_bytes()
+            path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+            self.assert_refused(f"{path}: was changed since this script wrote it, so it is not replaced; choose "
+                                "another --out, or move it away", chats, "--force", "--plain")
+            path.write_bytes(content)
+        # A link is not what was written, though it leads to the same bytes.
+        os.rename(self.out + "/train.bin", self.folder + "/kept.bin")
+        os.symlink("../kept.bin", self.out + "/train.bin")
+        self.assert_refused(f"{self.out}/train.bin: was changed since this script wrote it, so it is not replaced; choose "
+                            "another --out, or move it away", chats, "--force", "--plain")
+        os.rename(self.folder + "/kept.bin", self.out + "/train.bin")
+        self.prepare(chats, "--force", "--plain")
+
+    def test_an_input_is_never_an_output(self):
+        os.makedirs(self.out)
+        own = self.write("out/train.json", '[{"text": "mine"}]')
+        os.symlink("out/train.json", self.folder + "/link.json")
+        os.link(own, self.folder + "/hard.json")
+        os.symlink("out", self.folder + "/alias")
+        for path in (own, f"{self.folder}/link.json", f"{self.folder}/hard.json", f"{self.folder}/alias/train.json",
+                     f"{self.out}/../out/train.json"):
+            with self.subTest(path):
+                self.assert_refused(f"{path}: is read, and would be replaced as {own}; choose another --out", path)
+        # Beside the outputs it may lie.
+        os.rename(own, self.out + "/raw.json")
+        self.prepare(self.out + "/raw.json")
+        self.assertEqual(pathlib.Path(self.out, "raw.json").read_text(), '[{"text": "mine"}]')
+
+    def test_an_output_that_can_be_none_is_refused(self):
+        text = self.write("a.txt", "hello")
+        self.write("out", "a file")
+        self.assert_refused(f"{self.out}: is not a folder", text)
+        os.remove(self.out)
+        os.symlink("nowhere", self.out)
+        self.assert_refused(f"{self.out}: is a link to nowhere, which is not there", text)
+        os.makedirs(self.folder + "/nowhere")
+        self.prepare(text)
+        self.assertTrue(os.path.islink(self.out) and os.path.exists(self.folder + "/nowhere/train.bin"))
+
+    def killed(self, at, *arguments):
+        """Runs the script in a child that ends, as SIGKILL would end it, before the `at`-th rename or
+        removal; True when it came to its end."""
+        child = os.fork()
+        if child:
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        calls = 0
+
+        def ending(function):
+            def call(*a, **k):
+                nonlocal calls
+                calls += 1
+                return os._exit(9) if calls > at else function(*a, **k)
+            return call
+
+        prepare_data.os.replace, prepare_data.os.remove = ending(os.replace), ending(os.remove)
+        prepare_data.shutil.rmtree = ending(shutil.rmtree)
+        os._exit(self.run_script(*arguments)[0])
+
+    def test_after_a_kill_at_any_moment_the_command_can_be_run_again(self):
+        masked = '{"prompt": "ab", "completion": "c"}\n' * 4
+        first, second = self.write("a.jsonl", masked), self.write("b.jsonl", '{"text": "other"}\n' * 6)
+        plain, at, finished = ("--plain", "--validation-every", "2"), 0, False
+        while not finished:
+            self.prepare(first, *plain, "--force")
+            finished = self.killed(at, second, *plain)
+            self.assertIn("done in", self.prepare(second, *plain, "--force"))
+            for split, count in (("train", 3), ("validation", 3)):
+                self.assertEqual([self.trained_text(d) for d in read_pair(f"{self.out}/{split}")], ["[other<|end|>]"] * count)
+            self.assertEqual(sorted(os.listdir(self.out)), sorted(f"{s}.{e}" for s in ("train", "validation")
+                                                                  for e in ("bin", "idx", "json")))
+            at += 1
+        self.assertGreater(at, 10)
+
+    def test_two_runs_into_one_folder_do_not_mix(self):
+        text = self.write("a.txt", "hello")
+        os.makedirs(self.out)
+        script = ("import sys; sys.path.insert(0, sys.argv[1]); import prepare_data\n"
+                  "with prepare_data.workshop(sys.argv[2]): print('in', flush=True); sys.stdin.read()")
+        with subprocess.Popen([sys.executable, "-c", script, str(ROOT / "scripts"), self.out], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE, text=True) as other:
+            self.assertEqual(other.stdout.readline(), "in\n")
+            self.assert_refused(f"{self.out}: another prepare_data.py is writing there; wait for it", text)
+            other.kill()
+        self.prepare(text)
+        self.assertEqual(sorted(os.listdir(self.out)), ["train.bin", "train.idx", "train.json"])
+
+    def test_a_tokenizer_of_links_is_read(self):
+        """As a hub's cache lays out a model."""
+        snapshot = self.folder + "/hub/models--me--tiny/snapshots/0123"
+        os.makedirs(snapshot)
+        os.rename(self.model, self.folder + "/hub/models--me--tiny/blobs")
+        for name in os.listdir(self.folder + "/hub/models--me--tiny/blobs"):
+            os.symlink("../../blobs/" + name, f"{snapshot}/{name}")
+        self.model = snapshot
+        self.prepare(self.write("a.txt", "ab"))
+        self.assertEqual(self.trained_text(read_pair(self.out + "/train")[0]), "[ab<|end|>]")
 
     def test_large_vocabularies_are_written_as_int32(self):
         write_tokenizer(self.model, vocab_size=70000)
@@ -440,7 +576,7 @@ class PrepareData(unittest.TestCase):
         shutil.copytree(ROOT / "scripts", root / "scripts")
         python = os.path.realpath(sys.executable)
         for script, packages in (("prepare_data", "numpy, xxhash, tokenizers, jinja2"),
-                                 ("make_model", "numpy, gguf, tokenizers")):
+                                 ("make_model", "numpy, gguf, tokenizers, xxhash")):
             command = [python, "-S", "-E", str(root / "scripts" / f"{script}.py"), "--help"]
             shutil.rmtree(root / ".venv", ignore_errors=True)
             done = subprocess.run(command, capture_output=True, text=True)

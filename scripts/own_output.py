@@ -1,0 +1,187 @@
+"""Outputs that may be replaced: only what these scripts and ftrun wrote, as it was written.
+
+A folder is marked by a file in it that lists every other file with its size and checksum
+(docs/checkpoint.md has the format; lib/checkpoint/output_mark.h is the same in C++)."""
+import contextlib
+import ctypes
+import errno
+import json
+import os
+import re
+import secrets
+import shutil
+import stat
+
+import xxhash
+
+from documents import UserError
+
+MARK = "ftrun-output.json"
+RENAME_EXCHANGE = 2
+
+
+def file_xxh3(path):
+    digest = xxhash.xxh3_64()
+    with open(path, "rb") as file:
+        while chunk := file.read(1 << 22):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def is_as_written(path, size, xxh3):
+    status = os.lstat(path)
+    return stat.S_ISREG(status.st_mode) and status.st_size == size and file_xxh3(path) == xxh3
+
+
+def sync(file):
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def sync_folder(folder):
+    descriptor = os.open(folder or ".", os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_synced(path, text):
+    """The whole new text or the old one, whatever happens meanwhile."""
+    temporary = f"{path}.tmp-{secrets.token_hex(4)}"
+    with open(temporary, "x", encoding="utf-8") as file:
+        file.write(text)
+        sync(file)
+    os.replace(temporary, path)
+    sync_folder(os.path.dirname(path))
+
+
+def output_place(folder):
+    """Where the folder lies when links are followed."""
+    if os.path.islink(folder) and not os.path.exists(folder):
+        raise UserError(f"{folder}: is a link to {os.readlink(folder)}, which is not there")
+    place = os.path.realpath(folder)
+    if os.path.exists(place) and not os.path.isdir(place):
+        raise UserError(f"{folder}: is not a folder")
+    return place
+
+
+# ---- a folder that is written and replaced as a whole ----
+
+
+def _write_mark(folder, complete):
+    records = [{"name": name, "bytes": os.path.getsize(os.path.join(folder, name)),
+                "xxh3": file_xxh3(os.path.join(folder, name))}
+               for name in sorted(os.listdir(folder)) if name != MARK]
+    mark = {"format": "ftrun-output", "version": 1, "complete": complete, "files": records}
+    write_synced(os.path.join(folder, MARK), json.dumps(mark, indent=2) + "\n")
+
+
+def _read_mark(folder):
+    """(bytes, xxh3) of each file by name; None when there is no mark that can be read."""
+    try:
+        with open(os.path.join(folder, MARK), encoding="utf-8") as file:
+            mark = json.load(file)
+        if mark["format"] != "ftrun-output":
+            return None
+        return {record["name"]: (record["bytes"], record["xxh3"]) for record in mark["files"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def refuse_foreign_folder(place):
+    """Returns when the folder is absent, empty, or as it was written; names what is not."""
+    names = sorted(os.listdir(place)) if os.path.isdir(place) else []
+    if not names:
+        return
+    written = _read_mark(place)
+    if written is None:
+        raise UserError(f"{place}: is not replaced: it holds no {MARK}, so it was not written here; "
+                        "choose another --out, or move it away")
+    found = [f"{name} was added" for name in names if name != MARK and name not in written]
+    found += [f"{name} was changed" for name in names
+              if name in written and not is_as_written(os.path.join(place, name), *written[name])]
+    found += [f"{name} was removed" for name in written if name not in names]
+    if found:
+        raise UserError(f"{place}: is not replaced: since it was written, {', '.join(found[:5])}; "
+                        "choose another --out, or move it away")
+
+
+def _exchange(a, b):
+    """Gives each of two names what the other has; False where the file system cannot."""
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is None:
+        return False
+    here = -100  # AT_FDCWD
+    if renameat2(here, os.fsencode(a), here, os.fsencode(b), RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+        return False
+    raise OSError(number, os.strerror(number), b)
+
+
+def _put_in_place(made, place):
+    old = None
+    if os.path.exists(place):
+        old = made
+        if not _exchange(made, place):
+            old = f"{place}.replaced-{secrets.token_hex(4)}"
+            os.rename(place, old)
+            os.rename(made, place)
+    else:
+        os.rename(made, place)
+    sync_folder(os.path.dirname(place))
+    if old:
+        _remove(old)
+
+
+def _remove(folder):
+    """The mark goes last: what a kill leaves can still be told for ours."""
+    for entry in os.scandir(folder):
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        elif entry.name != MARK:
+            os.remove(entry.path)
+    shutil.rmtree(folder)
+
+
+def recover(place):
+    """After a kill: what stepped aside comes back where nothing took its place, the rest goes."""
+    parent, name = os.path.split(place)
+    if not os.path.isdir(parent):
+        return
+    for entry in os.listdir(parent):
+        found = re.fullmatch(re.escape(name) + r"\.(tmp|replaced)-[0-9a-f]{8}", entry)
+        path = os.path.join(parent, entry)
+        if not found or os.path.islink(path) or not os.path.isdir(path):
+            continue
+        # The mark is the first file that is made, under a temporary name before its own.
+        if _read_mark(path) is None and not all(n.startswith(MARK + ".tmp") for n in os.listdir(path)):
+            continue
+        if found.group(1) == "replaced" and not os.path.exists(place):
+            os.rename(path, place)
+        else:
+            _remove(path)
+
+
+@contextlib.contextmanager
+def new_folder(out):
+    """Yields a folder to fill; at the end it stands under the name `out`, whole and synced, or
+    nothing has changed. Refuses beforehand to replace what was not written here."""
+    place = output_place(out)
+    recover(place)
+    refuse_foreign_folder(place)
+    made = f"{place}.tmp-{secrets.token_hex(4)}"
+    os.makedirs(made)
+    try:
+        _write_mark(made, complete=False)
+        yield made
+        for name in os.listdir(made):
+            with open(os.path.join(made, name), "rb") as file:
+                os.fsync(file.fileno())
+        _write_mark(made, complete=True)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+    _put_in_place(made, place)
