@@ -13,6 +13,7 @@
 #include "exec/sample_options.h"
 #include "model/families.h"
 #include "model/size.h"
+#include "output_admission.h"
 #include "program/memory_plan.h"
 #include "program/step_plan.h"
 
@@ -73,6 +74,8 @@ int check_command(const CheckOptions& options) {
             << " parameters\n"
             << "memory a rank: " << tiers_text(memory_plan(plan)) << " planned\n";
   print_notices(loaded, plan);
+  const std::string tight = admit_outputs(loaded, plan);
+  if (!tight.empty()) std::cout << "warning: " << tight << '\n';
   if (!options.quiet) std::cout << '\n' << effective_yaml(loaded.config);
   if (options.data) check_data(loaded.config, *loaded.model);
   std::cout << "the config is good\n";

@@ -52,17 +52,24 @@ std::string recorded_model(const std::string& step) {
 }
 
 /// A config.json of another model would make a folder that nothing loads.
-void require_same_model(const std::string& step, const ModelConfig& model,
-                        const std::string& folder) {
+void require_same_model(const std::string& step, const std::vector<ExportTensor>& weights,
+                        const ModelConfig& model, const std::string& folder) {
   std::vector<std::pair<std::string, Dims>> found;
-  for (const ExportTensor& tensor : checkpoint_weights(step))
-    found.emplace_back(tensor.name, tensor.shape);
+  for (const ExportTensor& tensor : weights) found.emplace_back(tensor.name, tensor.shape);
   const auto problems = check_tensors(build_model(model, {}, Mode::kEvaluate), found);
   if (problems.empty()) return;
   throw Error(ExitCode::kBadInput,
               cat(step, ": its weights are not those of ", folder, "/config.json:\n  ",
                   tensor_problems_text(problems)),
               "give the model folder that training began from (--model)");
+}
+
+/// The checkpoint that is read, and a run's others beside it.
+std::vector<std::string> kept_folders(const std::string& step) {
+  const fs::path beside = fs::absolute(step + "/.").parent_path().parent_path();
+  std::vector<std::string> kept{step};
+  if (beside.filename() == "checkpoints") kept.push_back(beside.string());
+  return kept;
 }
 
 DType dtype_of(const std::string& name, const ModelConfig& model) {
@@ -79,7 +86,10 @@ int convert(const ConvertOptions& options) {
   target.config_json = read_file(config);
   const ModelConfig model = parse_model_config(target.config_json, config);
   target.dtype = dtype_of(options.dtype, model);
-  require_same_model(step, model, target.source_folder);
+  target.kept_folders = kept_folders(step);
+  const std::vector<ExportTensor> weights = checkpoint_weights(step);
+  require_same_model(step, weights, model, target.source_folder);
+  check_export(posix_files(), target, weights);
   export_checkpoint(posix_files(), step, target);
   std::cout << step << " -> " << options.out << '\n';
   return 0;

@@ -17,6 +17,7 @@
 #include "config/write.h"
 #include "config_source.h"
 #include "engine.h"
+#include "output_admission.h"
 #include "report/outcome.h"
 #include "report/run_folder.h"
 #include "report/wall_time.h"
@@ -133,6 +134,8 @@ int train_command(const TrainOptions& options) {
     const std::string tight =
         admit_memory(loaded, local_ranks(loaded, launch), read_memory_limit());
     if (!tight.empty() && launch.local_rank == 0) log_warning(tight);
+    const std::string full = admit_outputs(loaded, plan_steps(loaded.config, *loaded.model, 0));
+    if (!full.empty() && speaks) log_warning(full);
   }
   if (launch.is_rank() || loaded.ranks == 1) return run_rank(options, std::move(loaded), launch);
   return supervise(options, loaded, launch);

@@ -8,11 +8,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
+#include "base/checksum.h"
 #include "base/error.h"
+#include "base/owned_fd.h"
 #include "base/text.h"
 
 namespace ftrun {
@@ -100,6 +103,11 @@ class PosixFileSystem : public FileSystem {
   void rename(const std::string& from, const std::string& to) override {
     if (::rename(from.c_str(), to.c_str()) != 0) disk_error(to, "rename", errno);
   }
+  bool exchange(const std::string& a, const std::string& b) override {
+    if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
+    if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) return false;
+    disk_error(b, "exchange", errno);
+  }
   void remove_all(const std::string& path) override {
     std::error_code error;
     fs::remove_all(path, error);
@@ -148,6 +156,11 @@ void remove_quietly(FileSystem& files, const std::string& path) {
 [[noreturn]] void read_error(const std::string& path, const std::string& why) {
   throw Error(ExitCode::kBadInput, cat(path, ": cannot be read: ", why),
               "check the path and the permissions");
+}
+
+[[noreturn]] void refuse_name(const std::string& folder, std::string_view name, const char* why) {
+  throw Error(ExitCode::kBadInput, cat(folder, ": file name \"", name, "\" is refused: ", why),
+              "files of a model or checkpoint must lie inside its folder");
 }
 
 }  // namespace
@@ -219,27 +232,55 @@ void MappedFile::release(size_t offset, size_t size) const {
   ::madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_DONTNEED);
 }
 
-std::string confined_path(const std::string& folder, std::string_view name) {
-  const auto refuse = [&](const std::string& why) -> void {
-    throw Error(ExitCode::kBadInput, cat(folder, ": file name \"", name, "\" is refused: ", why),
-                "files of a model or checkpoint must lie inside its folder");
-  };
-  if (name.empty()) refuse("it is empty");
-  if (name.find('\0') != std::string_view::npos) refuse("it holds a NUL byte");
-  if (name.size() > 255) refuse("it is longer than 255 bytes");
+uint64_t xxh3_of(const MappedFile& file) {
+  Xxh3Stream stream;
+  constexpr size_t kStretch = 8 << 20;
+  for (size_t at = 0; at < file.bytes().size(); at += kStretch) {
+    const auto piece = file.bytes().subspan(at, std::min(kStretch, file.bytes().size() - at));
+    stream.update(piece.data(), piece.size());
+    file.release(at, piece.size());
+  }
+  return stream.digest();
+}
+
+std::string reading_problem(const std::string& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (!fs::exists(status) && fs::is_symlink(fs::symlink_status(path, error)))
+    return cat("it is a link to ", fs::read_symlink(path, error).string(), ", which is not there");
+  if (fs::exists(status) && !fs::is_regular_file(status)) return "it is not a regular file";
+  const OwnedFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  return file.get() < 0 ? errno_text(errno) : "";
+}
+
+std::string writing_problem(const std::string& folder) {
+  std::error_code error;
+  fs::path at = fs::absolute(folder, error);
+  while (!fs::exists(fs::symlink_status(at, error)) && at.has_relative_path()) at = at.parent_path();
+  if (!fs::is_directory(at, error)) return cat(at.string(), ": is not a folder");
+  if (::faccessat(AT_FDCWD, at.c_str(), W_OK | X_OK, AT_EACCESS) == 0) return "";
+  return cat(at.string(), ": cannot be written: ", errno_text(errno));
+}
+
+std::string named_file(const std::string& folder, std::string_view name) {
+  if (name.empty()) refuse_name(folder, name, "it is empty");
+  if (name.find('\0') != std::string_view::npos) refuse_name(folder, name, "it holds a NUL byte");
+  if (name.size() > 255) refuse_name(folder, name, "it is longer than 255 bytes");
   if (name.find('/') != std::string_view::npos || name == "." || name == "..")
-    refuse("it must be a plain file name");
+    refuse_name(folder, name, "it must be a plain file name");
   std::string path = (fs::path(folder) / name).string();
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (fs::exists(status) && !fs::is_regular_file(status)) refuse_name(folder, name, "it is not a regular file");
+  return path;
+}
+
+std::string confined_path(const std::string& folder, std::string_view name) {
+  std::string path = named_file(folder, name);
   std::error_code error;
   const fs::path root = fs::weakly_canonical(folder, error);
   const fs::path real = fs::weakly_canonical(path, error);
-  // A hub cache links each file to ../../blobs/<hash>: allow links, but only to regular files that
-  // stay inside the folder or inside that cache.
-  const bool inside = real.parent_path() == root;
-  const bool blob = real.parent_path().filename() == "blobs" &&
-                    real.parent_path().parent_path() == root.parent_path().parent_path();
-  if (!inside && !blob) refuse("it is a link that leaves the folder");
-  if (fs::exists(real, error) && !fs::is_regular_file(real, error)) refuse("it is not a regular file");
+  if (real.parent_path() != root) refuse_name(folder, name, "it is a link that leaves the folder");
   return path;
 }
 

@@ -32,6 +32,9 @@ class FileSystem {
   virtual std::unique_ptr<WritableFile> create(const std::string& path) = 0;  // truncates
   virtual void make_folder(const std::string& path) = 0;                      // with parents
   virtual void rename(const std::string& from, const std::string& to) = 0;
+  /// Gives each of two existing names what the other has, in one step; false, and nothing is changed,
+  /// where the file system cannot.
+  virtual bool exchange(const std::string& a, const std::string& b) = 0;
   virtual void remove_all(const std::string& path) = 0;
   virtual void sync_folder(const std::string& path) = 0;
   virtual std::vector<std::string> list(const std::string& folder) = 0;  // sorted names
@@ -71,8 +74,22 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-/// Opens `name` inside `folder`, refusing names that leave it ("..", absolute, symbolic links out,
-/// NUL) and anything but a regular file. Returns the joined path. Error(kBadInput).
+/// XXH3 of a whole file, read piece by piece: pages that stay mapped would count as this process's
+/// memory.
+uint64_t xxh3_of(const MappedFile& file);
+
+/// Why a file cannot be read ("it is a link to x, which is not there", "Permission denied", ...), or "".
+std::string reading_problem(const std::string& path);
+
+/// Why nothing can be written into a folder, or made where it is not there yet, or "". Changes nothing.
+std::string writing_problem(const std::string& folder);
+
+/// Joins `name` to `folder`, refusing what is no plain file name ("..", a path, NUL) and what is there
+/// and is no regular file. Links are followed wherever they lead. Error(kBadInput).
+std::string named_file(const std::string& folder, std::string_view name);
+
+/// The same for folders that this program wrote, which hold no links: one that leaves the folder is
+/// refused too.
 std::string confined_path(const std::string& folder, std::string_view name);
 
 }  // namespace ftrun

@@ -6,13 +6,16 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <string_view>
 
 #include "base/checksum.h"
 #include "base/error.h"
+#include "base/log.h"
+#include "base/replace_folder.h"
+#include "base/text.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/json_strict.h"
+#include "checkpoint/output_mark.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/safetensors_writer.h"
 
@@ -68,8 +71,8 @@ void each_piece(const Shard& shard, int64_t piece_elements, Visit visit) {
   }
 }
 
-void write_shard(FileSystem& files, const std::string& folder, const ExportOptions& options,
-                 const Shard& shard, const ReadPiece& read) {
+OutputFile write_shard(FileSystem& files, const std::string& folder, const ExportOptions& options,
+                       const Shard& shard, const ReadPiece& read) {
   SafetensorsWriter writer(files, (fs::path(folder) / shard.file).string(), shard.tensors);
   std::vector<float> values;
   std::vector<uint16_t> halves;
@@ -84,17 +87,26 @@ void write_shard(FileSystem& files, const std::string& folder, const ExportOptio
       writer.append(piece.tensor, std::as_bytes(std::span(halves)));
     }
   });
-  writer.finish();
+  const WrittenFile written = writer.finish();
+  return {shard.file, written.bytes, written.xxh3};
 }
 
-void write_text(FileSystem& files, const std::string& path, const std::string& text) {
-  auto file = files.create(path);
-  file->write(text.data(), text.size());
+OutputFile write_bytes(FileSystem& files, const std::string& folder, const std::string& name,
+                       std::span<const std::byte> bytes) {
+  auto file = files.create((fs::path(folder) / name).string());
+  file->write(bytes.data(), bytes.size());
   file->sync();
   file->close();
+  return {name, static_cast<int64_t>(bytes.size()), xxh3(bytes.data(), bytes.size())};
 }
 
-void write_index(FileSystem& files, const std::string& folder, const std::vector<Shard>& shards) {
+OutputFile write_text(FileSystem& files, const std::string& folder, const std::string& name,
+                      const std::string& text) {
+  return write_bytes(files, folder, name, std::as_bytes(std::span(text)));
+}
+
+OutputFile write_index(FileSystem& files, const std::string& folder,
+                       const std::vector<Shard>& shards) {
   int64_t elements = 0;
   int64_t bytes = 0;
   nlohmann::json weight_map = nlohmann::json::object();
@@ -106,8 +118,7 @@ void write_index(FileSystem& files, const std::string& folder, const std::vector
     }
   const nlohmann::json index{{"metadata", {{"total_parameters", elements}, {"total_size", bytes}}},
                              {"weight_map", weight_map}};
-  write_text(files, (fs::path(folder) / "model.safetensors.index.json").string(),
-             index.dump(2) + "\n");
+  return write_text(files, folder, "model.safetensors.index.json", index.dump(2) + "\n");
 }
 
 bool ends_with_any(std::string_view name, std::initializer_list<std::string_view> endings) {
@@ -115,84 +126,97 @@ bool ends_with_any(std::string_view name, std::initializer_list<std::string_view
                      [&](std::string_view ending) { return name.ends_with(ending); });
 }
 
-// Weights in any format and what this export writes itself; the model card describes the base
+// Not weights in any format, nor what this export writes itself; the model card describes the base
 // model.
 bool is_copied(std::string_view name) {
-  if (name.starts_with(".") || name == "config.json" || name == "README.md") return false;
+  if (name.starts_with(".") || name == "config.json" || name == "README.md" || name == kOutputMark)
+    return false;
   return !ends_with_any(name, {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5",
                                ".msgpack", ".onnx", ".index.json"});
 }
 
-void copy_file(FileSystem& files, const std::string& from, const std::string& to) {
-  const MappedFile source(from);
-  auto file = files.create(to);
-  file->write(source.bytes().data(), source.bytes().size());
-  file->sync();
-  file->close();
+/// Names of the source folder's files that come along.
+std::vector<std::string> copied_files(FileSystem& files, const ExportOptions& options) {
+  std::vector<std::string> names;
+  if (options.source_folder.empty()) return names;
+  std::error_code error;
+  for (const std::string& name : files.list(options.source_folder))
+    if (is_copied(name) && !fs::is_directory(fs::path(options.source_folder) / name, error))
+      names.push_back(name);
+  return names;
 }
 
-void copy_others(FileSystem& files, const std::string& source, const std::string& folder) {
-  std::error_code error;
-  for (const std::string& name : files.list(source)) {
-    if (!is_copied(name) || fs::is_directory(fs::path(source) / name, error)) continue;
-    copy_file(files, confined_path(source, name), (fs::path(folder) / name).string());
+void require_readable(FileSystem& files, const ExportOptions& options) {
+  std::vector<std::string> problems;
+  for (const std::string& name : copied_files(files, options)) {
+    const std::string why = reading_problem((fs::path(options.source_folder) / name).string());
+    if (!why.empty()) problems.push_back(cat("\n  ", shown(name), ": ", why));
   }
+  if (problems.empty()) return;
+  throw Error(ExitCode::kBadInput,
+              cat(options.source_folder, ": files that the exported model needs cannot be read:", join(problems, "")),
+              "restore them (of a hub's cache: fetch the model again), or remove them from the folder");
 }
 
-void check_target(FileSystem& files, const std::string& folder) {
-  if (!files.exists(folder)) return;
+/// Whether `path` is `folder` or lies in it; both have no links in them.
+bool is_within(const fs::path& path, const fs::path& folder) {
+  const auto [end, rest] = std::mismatch(folder.begin(), folder.end(), path.begin(), path.end());
+  return end == folder.end();
+}
+
+fs::path real_path(const std::string& path) {
   std::error_code error;
-  const bool is_model = fs::is_directory(folder, error) &&
-                        (files.list(folder).empty() || files.exists(folder + "/config.json"));
-  if (!is_model)
-    throw Error(ExitCode::kBadInput,
-                cat(folder, ": exists and is not a model folder, so it is not replaced"),
-                "choose another folder, or remove this one");
+  return fs::weakly_canonical(fs::absolute(path, error), error);
 }
 
-std::string temporary_name(const std::string& folder, const char* what) {
-  std::random_device random;
-  return cat(folder, ".", what, "-", hex64(uint64_t{random()} << 32 | random()).substr(0, 8));
+[[noreturn]] void refuse_input(const std::string& folder, const std::string& why) {
+  throw Error(ExitCode::kBadInput, cat(folder, ": is not written: ", why), "choose another folder");
 }
 
-std::string parent_of(const std::string& folder) {
-  const std::string parent = fs::path(folder).parent_path().string();
-  return parent.empty() ? "." : parent;
+/// What is read must be there when all is written.
+void require_apart(const std::string& folder, const ExportOptions& options) {
+  if (!options.source_folder.empty() && is_within(real_path(options.source_folder), folder))
+    refuse_input(folder, cat("the model is read from ", options.source_folder));
+  for (const std::string& kept : options.kept_folders)
+    if (is_within(folder, real_path(kept)) || is_within(real_path(kept), folder))
+      refuse_input(folder, cat("it would change ", kept));
 }
 
-// What an export that was killed left behind.
-void remove_leftovers(FileSystem& files, const std::string& folder) {
-  const std::string parent = parent_of(folder);
-  if (!files.exists(parent)) return;
-  const std::string start = fs::path(folder).filename().string() + ".tmp-";
-  for (const std::string& name : files.list(parent))
-    if (name.starts_with(start)) files.remove_all((fs::path(parent) / name).string());
+void require_room(FileSystem& files, const std::string& folder, const ExportOptions& options,
+                  const std::vector<ExportTensor>& tensors) {
+  const std::string parent = parent_folder(folder);
+  if (const std::string why = writing_problem(parent); !why.empty())
+    throw Error(ExitCode::kEnvironment, why, "give this user the right to write there, or choose another folder");
+  const int64_t wanted = export_bytes(options, tensors), free = files.free_bytes(parent);
+  if (wanted > free)
+    throw Error(ExitCode::kEnvironment,
+                cat(folder, ": the model takes ", human_bytes(wanted), ", ", human_bytes(free), " are free"),
+                "free space on that file system, or choose another folder");
 }
 
-void put_in_place(FileSystem& files, const std::string& made, const std::string& folder) {
-  const std::string old = temporary_name(folder, "old");
-  const bool replaces = files.exists(folder);
-  if (replaces) files.rename(folder, old);
-  files.rename(made, folder);
-  files.sync_folder(parent_of(folder));
-  if (replaces) files.remove_all(old);
-}
-
-std::string without_trailing_slash(std::string folder) {
-  while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
-  return folder;
+/// A link may lead anywhere, also in a folder that somebody else made: what it brings along is said,
+/// but for a hub's cache, whose links all lead to its blobs.
+void say_where_from(const std::string& source, const std::string& name) {
+  const fs::path folder = real_path(source), real = real_path((fs::path(source) / name).string());
+  if (real.parent_path() == folder || real.parent_path() == folder.parent_path().parent_path() / "blobs") return;
+  log_notice(cat(source, "/", name, ": is a link to ", real.string(), ", whose content is copied"));
 }
 
 void write_all(FileSystem& files, const std::string& folder, const ExportOptions& options,
                const std::vector<ExportTensor>& tensors, const ReadPiece& read) {
-  files.make_folder(folder);
-  if (!options.source_folder.empty()) copy_others(files, options.source_folder, folder);
+  begin_output(files, folder);
+  std::vector<OutputFile> written;
+  for (const std::string& name : copied_files(files, options)) {
+    const MappedFile source(named_file(options.source_folder, name));
+    say_where_from(options.source_folder, name);
+    written.push_back(write_bytes(files, folder, name, source.bytes()));
+  }
   const std::vector<Shard> shards = make_shards(options, tensors);
-  for (const Shard& shard : shards) write_shard(files, folder, options, shard, read);
-  if (shards.size() > 1) write_index(files, folder, shards);
-  write_text(files, folder + "/config.json",
-             exported_config(options.config_json, options.dtype, "config.json"));
-  files.sync_folder(folder);
+  for (const Shard& shard : shards) written.push_back(write_shard(files, folder, options, shard, read));
+  if (shards.size() > 1) written.push_back(write_index(files, folder, shards));
+  written.push_back(write_text(files, folder, "config.json",
+                               exported_config(options.config_json, options.dtype, "config.json")));
+  finish_output(files, folder, written);
 }
 
 // transformers 5 keeps rope settings in one object, transformers 4 in two keys.
@@ -218,6 +242,13 @@ void spell_rope_both_ways(nlohmann::ordered_json& config) {
 
 }  // namespace
 
+int64_t export_bytes(const ExportOptions& options, const std::vector<ExportTensor>& tensors) {
+  int64_t bytes = 0;
+  for (const ExportTensor& tensor : tensors)
+    bytes += elements_of({tensor.name, options.dtype, tensor.shape}) * dtype_bytes(options.dtype);
+  return bytes;
+}
+
 std::vector<ExportPiece> export_pieces(const ExportOptions& options,
                                        const std::vector<ExportTensor>& tensors) {
   std::vector<ExportPiece> pieces;
@@ -239,13 +270,29 @@ std::string exported_config(const std::string& config_json, DType dtype, const s
   return config.dump(2) + "\n";
 }
 
+void recover_export(FileSystem& files, const std::string& folder) {
+  const std::string place = output_place(folder), name = fs::path(place).filename().string();
+  recover_folders(files, parent_folder(place), [&](const Leftover& leftover, const std::string& path) {
+    return leftover.original == name && is_begun_output(files, path);
+  });
+}
+
+void check_export(FileSystem& files, const ExportOptions& options,
+                  const std::vector<ExportTensor>& tensors) {
+  const std::string folder = output_place(options.folder);
+  require_apart(folder, options);
+  require_replaceable(files, folder);
+  require_readable(files, options);
+  require_room(files, folder, options, tensors);
+}
+
 void export_model(FileSystem& files, const ExportOptions& options,
                   const std::vector<ExportTensor>& tensors, const ReadPiece& read) {
   require(options.dtype == DType::kF32 || options.dtype == DType::kBF16, "export is F32 or BF16");
-  const std::string folder = without_trailing_slash(options.folder);
-  check_target(files, folder);
-  remove_leftovers(files, folder);
-  const std::string made = temporary_name(folder, "tmp");
+  const std::string folder = output_place(options.folder);
+  recover_export(files, folder);
+  check_export(files, options, tensors);
+  const std::string made = temporary_beside(folder);
   try {
     write_all(files, made, options, tensors, read);
   } catch (...) {
@@ -255,7 +302,7 @@ void export_model(FileSystem& files, const ExportOptions& options,
     }
     throw;
   }
-  put_in_place(files, made, folder);
+  replace_folder(files, made, folder, kOutputMark);
 }
 
 }  // namespace ftrun

@@ -12,8 +12,11 @@
 namespace ftrun {
 
 struct ExportOptions {
-  /// The folder to make. One that exists is replaced only if it is empty or holds a config.json.
+  /// The folder to make. One that exists is replaced only if it is empty or holds an earlier export
+  /// and nothing else.
   std::string folder;
+  /// Folders in which nothing may be made, moved or removed (a run's checkpoints).
+  std::vector<std::string> kept_folders;
   /// Hugging Face folder whose other files (tokenizer, generation, licence, ...) are copied through
   /// byte for byte; "" for none.
   std::string source_folder;
@@ -46,13 +49,27 @@ struct ExportPiece {
 std::vector<ExportPiece> export_pieces(const ExportOptions& options,
                                        const std::vector<ExportTensor>& tensors);
 
+/// Of all weights.
+int64_t export_bytes(const ExportOptions& options, const std::vector<ExportTensor>& tensors);
+
+/// What would keep an export from being written, as far as that can be known before: Error(kBadInput)
+/// for a folder that holds anything but an earlier export, that the model is read from, or that
+/// touches a kept folder, and for files of the source folder that cannot be read;
+/// Error(kEnvironment) where this user may not write or the weights do not fit. Changes nothing.
+void check_export(FileSystem& files, const ExportOptions& options,
+                  const std::vector<ExportTensor>& tensors);
+
+/// Puts back or removes what an export to `folder` left that was killed. Exports begin with it; a run
+/// that will export calls it when it starts, so that the folder is there meanwhile.
+void recover_export(FileSystem& files, const std::string& folder);
+
 /// Fills `out` with the piece's elements in fp32.
 using ReadPiece = std::function<void(const ExportPiece& piece, std::span<float> out)>;
 
 /// Writes a folder that transformers (4 and 5) loads: config.json, model.safetensors (or shards and
-/// their index), and the source folder's other files. It appears under its name complete and synced
-/// or not at all. Error(kEnvironment) from the disk, Error(kBadInput) for a target or source that
-/// must not be used.
+/// their index), the source folder's other files, and the mark of an output. It appears under its
+/// name complete and synced or not at all. Errors of check_export(), and Error(kEnvironment) from the
+/// disk.
 void export_model(FileSystem& files, const ExportOptions& options,
                   const std::vector<ExportTensor>& tensors, const ReadPiece& read);
 

@@ -31,7 +31,7 @@ bool has(const std::string& folder, const std::string& name) {
 }
 
 std::string read_text(const std::string& folder, const std::string& name) {
-  const std::string path = confined_path(folder, name);
+  const std::string path = named_file(folder, name);
   const MappedFile file(path);
   const auto bytes = file.bytes();
   if (static_cast<int64_t>(bytes.size()) > kLongestText)
@@ -48,7 +48,15 @@ void check_is_folder(const std::string& folder) {
          "give the path of a Hugging Face model folder (config.json and *.safetensors)");
 }
 
+void refuse_dead_link(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_symlink(fs::symlink_status(path, error)) || fs::exists(path, error)) return;
+  refuse(cat(path, ": cannot be read: ", reading_problem(path)),
+         "fetch the model again, or correct the link");
+}
+
 [[noreturn]] void no_weights(const std::string& folder) {
+  for (const char* name : {kSingle, kIndex}) refuse_dead_link((fs::path(folder) / name).string());
   const bool pickled =
       has(folder, "pytorch_model.bin") || has(folder, "pytorch_model.bin.index.json");
   if (pickled)
@@ -59,7 +67,7 @@ void check_is_folder(const std::string& folder) {
 }
 
 std::map<std::string, std::string> read_weight_map(const std::string& folder) {
-  const std::string path = confined_path(folder, kIndex);
+  const std::string path = named_file(folder, kIndex);
   const nlohmann::json index = parse_json_strict(read_text(folder, kIndex), path);
   std::map<std::string, std::string> weight_map;
   for (const auto& [name, file] : json_object(index, "weight_map", path).items()) {
@@ -92,7 +100,7 @@ void ModelFolder::open_single() {
   if (has(folder_, kIndex))
     log_notice(cat(folder_, ": holds ", kSingle, " and ", kIndex, "; the index is not used"));
   file_names_.push_back(kSingle);
-  files_.emplace_back(confined_path(folder_, kSingle));
+  files_.emplace_back(named_file(folder_, kSingle));
   for (const StoredTensor& tensor : files_[0].tensors())
     tensors_.emplace(tensor.name, Place{0, &tensor});
 }
@@ -112,7 +120,8 @@ void ModelFolder::open_sharded() {
 
 void ModelFolder::add_shard(const std::string& file,
                             const std::map<std::string, std::string>& weight_map) {
-  const std::string path = confined_path(folder_, file);
+  const std::string path = named_file(folder_, file);
+  refuse_dead_link(path);
   if (!has(folder_, file))
     refuse(cat(folder_, "/", kIndex, ": shard ", shown(file), " is missing from the folder"),
            "the download of the model is not complete");

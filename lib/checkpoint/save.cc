@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <random>
 #include <span>
 #include <utility>
 
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "base/text.h"
+#include "base/replace_folder.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/safetensors_writer.h"
@@ -19,22 +18,8 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-// On disk: clean_checkpoints knows leftovers by these.
-constexpr const char* kTemporary = ".tmp-";
-constexpr const char* kReplaced = ".replaced-";
-
 std::string below(const std::string& folder, const std::string& name) {
   return (fs::path(folder) / name).string();
-}
-
-std::string parent_of(const std::string& folder) {
-  const std::string parent = fs::path(folder).parent_path().string();
-  return parent.empty() ? "." : parent;
-}
-
-std::string random_id() {
-  std::random_device random;
-  return hex64(uint64_t{random()} << 32 | random()).substr(0, 8);
 }
 
 int64_t slice_bytes(const StateSlice& slice) {
@@ -112,16 +97,7 @@ RankRecord write_rank_file(FileSystem& files, const std::string& folder, int ran
 // What the disk, the memory or a network file system did to the bytes on the way is found now, not
 // when they are needed.
 void read_back(const std::string& path, uint64_t written) {
-  const MappedFile file(path);
-  Xxh3Stream stream;
-  // Piece by piece: pages of the file that stayed mapped would count as this process's memory.
-  constexpr size_t kStretch = 8 << 20;
-  for (size_t at = 0; at < file.bytes().size(); at += kStretch) {
-    const std::span<const std::byte> piece = file.bytes().subspan(at, std::min(kStretch, file.bytes().size() - at));
-    stream.update(piece.data(), piece.size());
-    file.release(at, piece.size());
-  }
-  const uint64_t found = stream.digest();
+  const uint64_t found = xxh3_of(MappedFile(path));
   if (found == written) return;
   throw Error(
       ExitCode::kEnvironment,
@@ -132,12 +108,12 @@ void read_back(const std::string& path, uint64_t written) {
 void make_root(FileSystem& files, const std::string& root) {
   if (files.exists(root)) return;
   files.make_folder(root);
-  files.sync_folder(parent_of(root));
+  files.sync_folder(parent_folder(root));
 }
 
 std::string make_temporary(FileSystem& files, const std::string& root, int64_t step) {
   make_root(files, root);
-  const std::string name = step_folder_name(step) + kTemporary + random_id();
+  const std::string name = temporary_beside(step_folder_name(step));
   files.make_folder(below(root, name));
   return name;
 }
@@ -180,23 +156,9 @@ void write_manifest(FileSystem& files, const std::string& folder, const Manifest
   files.sync_folder(folder);
 }
 
-// A resumed run can reach a step whose folder is there already. A folder cannot replace another in
-// one move, so the old one steps aside; clean_checkpoints puts it back if the second move was lost.
-void put_in_place(FileSystem& files, const std::string& root, const std::string& made,
-                  const std::string& name) {
-  const std::string target = below(root, name);
-  const std::string aside = target + kReplaced + random_id();
-  const bool replaces = files.exists(target);
-  if (replaces) files.rename(target, aside);
-  files.rename(made, target);
-  files.sync_folder(root);
-  write_file_atomic(files, below(root, "latest"), name);
-  if (replaces) files.remove_all(aside);
-}
-
 // Under a temporary name first: a removal cut short must not look like a damaged checkpoint.
 void remove_checkpoint(FileSystem& files, const std::string& folder) {
-  const std::string going = folder + kTemporary + random_id();
+  const std::string going = temporary_beside(folder);
   files.rename(folder, going);
   files.remove_all(going);
 }
@@ -216,7 +178,11 @@ std::string commit(FileSystem& files, const SaveOptions& options, const Checkpoi
                    const std::string& made, const std::vector<std::string>& records) {
   const Manifest manifest = manifest_of(options, meta, records);
   write_manifest(files, made, manifest, options.verify_written);
-  put_in_place(files, options.root, made, step_folder_name(meta.step));
+  // A resumed run can reach a step whose folder is there already.
+  const std::string old = put_in_place(files, made, below(options.root, step_folder_name(meta.step)));
+  files.sync_folder(options.root);
+  write_file_atomic(files, below(options.root, "latest"), step_folder_name(meta.step));
+  if (!old.empty()) files.remove_all(old);
   try {
     remove_old(files, options, manifest.serial);
   } catch (const Error& error) {
@@ -266,31 +232,13 @@ SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options,
 }
 
 void clean_checkpoints(FileSystem& files, const std::string& root) {
-  if (!files.exists(root)) return;
-  bool changed = false;
-  for (const std::string& name : files.list(root)) {
-    const size_t replaced = name.find(kReplaced);
-    const std::string original = name.substr(0, replaced);
-    const bool leftover = replaced != std::string::npos || name == "latest.tmp" ||
-                          (name.starts_with("step-") && name.find(kTemporary) != std::string::npos);
-    if (!leftover) continue;
-    if (replaced != std::string::npos && !files.exists(below(root, original)))
-      files.rename(below(root, name), below(root, original));
-    else
-      files.remove_all(below(root, name));
-    changed = true;
-  }
-  if (changed) files.sync_folder(root);
-}
-
-std::optional<std::string> checkpoint_space_warning(FileSystem& files, const std::string& root,
-                                                    int64_t checkpoint_bytes, int64_t keep_last) {
-  const int64_t count = std::max<int64_t>(keep_last, 1) + 1;
-  const int64_t wanted = count * (checkpoint_bytes + checkpoint_bytes / 5);
-  const int64_t free = files.free_bytes(root);
-  if (free >= wanted) return std::nullopt;
-  return cat(root, ": ", count, " checkpoints of ", human_bytes(checkpoint_bytes), " want ",
-             human_bytes(wanted), ", ", human_bytes(free), " are free");
+  recover_folders(files, root, [](const Leftover& leftover, const std::string&) {
+    return step_of_folder(leftover.original).has_value();
+  });
+  const std::string pointer = below(root, "latest.tmp");
+  if (!files.exists(pointer)) return;
+  files.remove_all(pointer);
+  files.sync_folder(root);
 }
 
 }  // namespace ftrun

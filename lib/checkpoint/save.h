@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,10 +36,5 @@ SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options,
 
 /// Removes what interrupted saves left below `root`. One process calls it, before the run begins.
 void clean_checkpoints(FileSystem& files, const std::string& root);
-
-/// A warning when the disk below `root` has no room for `keep_last` + 1 checkpoints of
-/// `checkpoint_bytes` and a fifth more (keep_last 0: for two); nothing when it has.
-std::optional<std::string> checkpoint_space_warning(FileSystem& files, const std::string& root,
-                                                    int64_t checkpoint_bytes, int64_t keep_last);
 
 }  // namespace ftrun

@@ -17,6 +17,8 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr char kFormat[] = "ftrun-data";
+/// While prepare_data.py puts new files in the place of old ones.
+constexpr char kUnfinished[] = "ftrun-data-unfinished";
 
 [[noreturn]] void refuse(const std::string& path, const std::string& what) {
   throw Error(ExitCode::kBadInput, cat(path, ": ", what),
@@ -109,7 +111,10 @@ Sidecar sidecar_of(const std::string& path, const json& object) {
 
 std::optional<Sidecar> read_sidecar_file(const std::string& path) {
   const auto object = object_of(path);
-  if (!object || object->value("format", json()) != json(kFormat)) return std::nullopt;
+  const json format = object ? object->value("format", json()) : json();
+  if (format == json(kUnfinished))
+    refuse(path, "prepare_data.py was stopped while it moved its files here: old and new may be mixed");
+  if (format != json(kFormat)) return std::nullopt;
   return sidecar_of(path, *object);
 }
 

@@ -9,16 +9,11 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
-#include "checkpoint/hf_export.h"
+#include "exec/export_options.h"
 #include "exec/generate.h"
 
 namespace ftrun {
 namespace {
-
-DType export_dtype(ExportDtype wanted, std::optional<DType> models_own) {
-  if (wanted == ExportDtype::kBf16) return DType::kBF16;
-  return wanted == ExportDtype::kAuto && models_own == DType::kBF16 ? DType::kBF16 : DType::kF32;
-}
 
 /// The first `count` tokens of the validation set's first row.
 std::vector<int32_t> first_tokens(const SampleSet& validation, int64_t vocab_rows, int64_t count) {
@@ -63,16 +58,10 @@ void write_export(const ExportOptions& options, const std::vector<ExportTensor>&
 
 }  // namespace
 
-bool export_weights(const Config& config, TrainingSetup& setup, const std::string& folder, bool writes,
-                    const std::function<bool()>& stop) {
-  ExportOptions options;
-  options.folder = folder;
-  options.source_folder = setup.folder().path();
+bool export_weights(const Config& config, TrainingSetup& setup, bool writes, const std::function<bool()>& stop) {
+  ExportOptions options = export_options(config, setup.model_config());
   options.config_json = setup.folder().config_json();
-  options.dtype = export_dtype(config.model_export.dtype, setup.model_config().dtype);
-  std::vector<ExportTensor> tensors;
-  for (const TensorInfo& tensor : setup.train().model.tensors)
-    tensors.push_back({tensor.name, tensor.shape});
+  const std::vector<ExportTensor> tensors = export_tensors(setup.train().model);
   // Replicas hold the same: the first one's ranks send, the others only vote on stopping.
   const bool sends = setup.plan().options.state.replica == 0;
   Communicator& shard = setup.groups().shard_words();

@@ -13,12 +13,11 @@ namespace ftrun {
 
 /// What a run leaves behind when it has come to its end.
 
-/// Writes the trained weights as a Hugging Face folder, in the dtype the config asks for. Collective:
-/// the rank that `writes` gets what others hold piece by piece, never a whole model. All ranks ask
-/// `stop` (collective, the same answer for all) before each piece: true gives the export up, nothing
-/// of it stays, and false is returned.
-bool export_weights(const Config& config, TrainingSetup& setup, const std::string& folder, bool writes,
-                    const std::function<bool()>& stop);
+/// Writes the trained weights as a Hugging Face folder, export_folder(), in the dtype the config asks
+/// for. Collective: the rank that `writes` gets what others hold piece by piece, never a whole model.
+/// All ranks ask `stop` (collective, the same answer for all) before each piece: true gives the export
+/// up, nothing of it stays, and false is returned.
+bool export_weights(const Config& config, TrainingSetup& setup, bool writes, const std::function<bool()>& stop);
 
 /// The model's tokenizer, to show text with: nothing when the config asks for no text or the model
 /// folder has no tokenizer.json. Error(kBadInput) for one that cannot be read.

@@ -22,11 +22,11 @@
 #include "comm/progress.h"
 #include "exec/check_ranks.h"
 #include "exec/describe_step.h"
+#include "exec/export_options.h"
 #include "exec/optimizer_plan.h"
 #include "exec/results.h"
 #include "exec/sample_options.h"
 #include "exec/stop_signal.h"
-#include "model/size.h"
 #include "program/plan_notes.h"
 #include "report/machine.h"
 #include "report/resume_check.h"
@@ -170,6 +170,7 @@ void Trainer::load_or_resume() {
   // Rank 0 alone looks: it also cleans up what a killed run left.
   const bool found = session_.first_decides("resuming", [&] {
     clean_checkpoints(posix_files(), root);
+    if (config_.model_export.enabled) recover_export(posix_files(), export_folder(config_));
     if (!request_.resume.resume || (!request_.resume.step && list_checkpoints(root).empty()))
       return false;
     recorder_->admit(describe_run());
@@ -217,11 +218,6 @@ void Trainer::open_outputs() {
   fingerprints_.start("train", *train_data_, cache("data-fingerprint.json"));
   if (validation_data_)
     fingerprints_.start("validation", *validation_data_, cache("validation-fingerprint.json"));
-  const int64_t states = 1 + static_cast<int64_t>(optimizer_state_kinds(config_.optimizer).size());
-  const int64_t bytes = count_parameters(setup_->train().model).total * 4 * states;
-  if (const auto tight = checkpoint_space_warning(posix_files(), paths.checkpoints(), bytes,
-                                                  config_.checkpoint.keep_last))
-    recorder_->warn(*tight);
 }
 
 void Trainer::say_device() {
@@ -474,22 +470,18 @@ void Trainer::finish() {
   });
 }
 
-std::string Trainer::exported_folder() const {
-  return cat(RunPaths(config_.output_dir).exported(), "/model");
-}
-
 /// Collective: rank 0 writes and the others help, which also learn of its failure. One of theirs ends
 /// their process at once, so that rank 0 does not wait for them.
 void Trainer::export_model() {
   const auto take_part = [this] {
-    return export_weights(config_, *setup_, exported_folder(), session_.is_first(), [this] {
+    return export_weights(config_, *setup_, session_.is_first(), [this] {
       signal_ = session_.vote_to_stop(stop_signal());
       return signal_ != 0;
     });
   };
   if (!session_.is_first()) take_part();
   session_.together("exporting the model", [&] {
-    if (session_.is_first() && take_part()) recorder_->say(cat("exported ", exported_folder()));
+    if (session_.is_first() && take_part()) recorder_->say(cat("exported ", export_folder(config_)));
   });
 }
 

@@ -55,7 +55,6 @@ class Trainer {
   void note_fingerprint(const std::string& role, const std::string& digest);
   void finish();
   void export_model();
-  std::string exported_folder() const;
   std::string how_to_go_on() const;
   void note_memory();
   std::string write_sample();

@@ -1,6 +1,7 @@
 #include "program/step_plan.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "base/error.h"
@@ -139,6 +140,18 @@ StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank) {
   step = build_evaluation_step(evaluate, plan.partition, once);
   plan.evaluate = pass(std::move(evaluate), std::move(step));
   return plan;
+}
+
+int64_t checkpoint_bytes(const PassPlan& train) {
+  // Every rank holds a piece of every unit's states, though it may be empty.
+  std::map<int32_t, int64_t> widths;
+  for (const StatePiece& piece : train.pieces)
+    if (piece.state != StatePiece::kWorking)
+      widths[piece.state] = dtype_bytes(train.program.at(piece.range.buffer).dtype);
+  int64_t elements = 0, width = 0;
+  for (const TensorInfo& tensor : train.model.tensors) elements += tensor.numel();
+  for (const auto& [state, bytes] : widths) width += bytes;
+  return elements * width;
 }
 
 PassPlan plan_logits(const ModelConfig& config, const StepPlan& plan, int64_t tokens) {

@@ -47,6 +47,9 @@ DataMesh data_mesh(const Config& config);
 /// Plans the steps of data-parallel rank `rank` of a resolved config. Errors of build_model.
 StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank);
 
+/// Bytes of a checkpoint's tensors, all ranks' together.
+int64_t checkpoint_bytes(const PassPlan& train);
+
 /// The program that continues a text, for rows of at most `tokens` tokens.
 PassPlan plan_logits(const ModelConfig& model, const StepPlan& plan, int64_t tokens);
 

@@ -114,12 +114,9 @@ void refuse_foreign_content(const RunPaths& paths, RunStart start, bool had_lock
 }
 
 void make_root(const std::string& root) {
+  refuse_other_than_folder(root);
   std::error_code error;
-  const fs::file_status status = fs::status(root, error);
-  if (fs::is_directory(status)) return;
-  if (fs::exists(status))
-    throw Error(ExitCode::kUsage, cat("output_dir ", root, ": it exists and is not a folder"),
-                std::string(kElsewhere));
+  if (fs::is_directory(root, error)) return;
   const std::string parent = fs::path(root).parent_path().string();
   if (!parent.empty()) posix_files().make_folder(parent);
   // Another run may have made it meanwhile; the lock decides between the two.
@@ -133,6 +130,14 @@ std::string without_end_slashes(std::string path) {
 }
 
 }  // namespace
+
+void refuse_other_than_folder(const std::string& output_dir) {
+  std::error_code error;
+  const fs::file_status status = fs::status(output_dir, error);
+  if (fs::exists(status) && !fs::is_directory(status))
+    throw Error(ExitCode::kUsage, cat("output_dir ", output_dir, ": it exists and is not a folder"),
+                std::string(kElsewhere));
+}
 
 RunFolder::RunFolder(const std::string& output_dir, RunStart start)
     : paths_(without_end_slashes(output_dir)) {

@@ -33,6 +33,9 @@ enum class RunStart {
   kResume,
 };
 
+/// Error(kUsage) for an output_dir that is there and is not a folder.
+void refuse_other_than_folder(const std::string& output_dir);
+
 /// The output folder of a run, held by one process until this object goes. The hold is a lock of
 /// the kernel's on `.lock`, so it never outlives the process, however that ends.
 class RunFolder {

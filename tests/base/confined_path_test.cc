@@ -1,5 +1,7 @@
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -78,17 +80,60 @@ TEST_CASE("the folder itself may be a link") {
   CHECK(refusal(folder.file("alias"), "config.json") == "accepted");
 }
 
-TEST_CASE("a hub cache's links into its own blobs are followed, those into another's are not") {
-  const TemporaryFolder cache;
-  for (const char* name : {"a/blobs", "a/snapshots/r1", "b/blobs"})
-    fs::create_directories(cache.file(name));
-  put(cache.file("a/blobs/0123"));
-  put(cache.file("b/blobs/4567"));
-  const std::string snapshot = cache.file("a/snapshots/r1");
-  fs::create_symlink("../../blobs/0123", snapshot + "/own");
-  fs::create_symlink(cache.file("b/blobs/4567"), snapshot + "/foreign");
-  CHECK(refusal(snapshot, "own") == "accepted");
-  CHECK(refusal(snapshot, "foreign") == "it is a link that leaves the folder");
+TEST_CASE("a named file may be a link that leads anywhere, and must be a regular file") {
+  const TemporaryFolder outside;
+  const TemporaryFolder folder;
+  put(outside.file("real"));
+  fs::create_symlink(outside.file("real"), folder.file("link"));
+  fs::create_symlink(outside.path(), folder.file("to-folder"));
+  CHECK(named_file(folder.path(), "link") == folder.file("link"));
+  CHECK(named_file(folder.path(), "absent") == folder.file("absent"));
+  for (const char* name : {"to-folder", "../x", ""}) CHECK_THROWS_AS(named_file(folder.path(), name), Error);
+}
+
+TEST_CASE("why a file cannot be read is told") {
+  const TemporaryFolder folder;
+  put(folder.file("real"));
+  fs::create_symlink("real", folder.file("link"));
+  fs::create_symlink("../blobs/gone", folder.file("dead"));
+  fs::create_symlink("loop", folder.file("loop"));
+  REQUIRE(::mkfifo(folder.file("pipe").c_str(), 0600) == 0);
+  CHECK(reading_problem(folder.file("real")) == "");
+  CHECK(reading_problem(folder.file("link")) == "");
+  CHECK(reading_problem(folder.file("absent")) == "No such file or directory");
+  CHECK(reading_problem(folder.file("dead")) == "it is a link to ../blobs/gone, which is not there");
+  CHECK(reading_problem(folder.file("loop")) == "it is a link to loop, which is not there");
+  CHECK(reading_problem(folder.file("pipe")) == "it is not a regular file");
+}
+
+/// This process as another user for a moment: the superuser may read and write everything.
+class AsNobody {
+ public:
+  AsNobody() { became_ = ::geteuid() == 0 && ::seteuid(65534) == 0; }
+  ~AsNobody() {
+    if (became_ && ::seteuid(0) != 0) std::abort();
+  }
+  AsNobody(const AsNobody&) = delete;
+  AsNobody& operator=(const AsNobody&) = delete;
+
+ private:
+  bool became_ = false;
+};
+
+TEST_CASE("what this user may not read or write is told without trying") {
+  const TemporaryFolder folder;
+  put(folder.file("closed"));
+  fs::permissions(folder.path(), fs::perms(0755));
+  fs::permissions(folder.file("closed"), fs::perms::none);
+  fs::create_directory(folder.file("sealed"));
+  fs::permissions(folder.file("sealed"), fs::perms(0555));
+  CHECK(writing_problem(folder.file("closed/below")) == folder.file("closed") + ": is not a folder");
+  if (::geteuid() == 0) CHECK(writing_problem(folder.file("not/yet")) == "");
+  const std::string refused = folder.file("sealed") + ": cannot be written: Permission denied";
+  const AsNobody nobody;
+  CHECK(reading_problem(folder.file("closed")) == "Permission denied");
+  CHECK(writing_problem(folder.file("sealed")) == refused);
+  CHECK(writing_problem(folder.file("sealed/not/yet/there")) == refused);
 }
 
 TEST_CASE("folders, pipes and devices are refused") {

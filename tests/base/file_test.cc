@@ -117,6 +117,10 @@ class RecordingFiles : public FileSystem {
     note("rename");
     posix_files().rename(from, to);
   }
+  bool exchange(const std::string& a, const std::string& b) override {
+    note("exchange");
+    return posix_files().exchange(a, b);
+  }
   void sync_folder(const std::string& path) override {
     note("sync_folder");
     posix_files().sync_folder(path);

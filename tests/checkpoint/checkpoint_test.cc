@@ -371,11 +371,4 @@ TEST_CASE("a person can read what a checkpoint holds") {
           (run / "absent") + ": is not a folder");
 }
 
-TEST_CASE("too little room for checkpoints is told before the first one") {
-  const TempFolder run;
-  REQUIRE(!checkpoint_space_warning(posix_files(), run.path(), 1, 1));
-  const auto warning = checkpoint_space_warning(posix_files(), run.path(), int64_t{1} << 50, 1);
-  REQUIRE(warning->find(run.path() + ": 2 checkpoints of 1.00 PiB want 2.40 PiB, ") == 0);
-}
-
 }  // namespace ftrun::test

@@ -169,6 +169,18 @@ void FaultFileSystem::rename(const std::string& from, const std::string& to) {
   change(source, {{new_name, source->entries.at(old_name)}, {old_name, nullptr}});
 }
 
+bool FaultFileSystem::exchange(const std::string& a, const std::string& b) {
+  const std::lock_guard lock(mutex_);
+  enter("exchange", b);
+  if (!can_exchange_) return false;
+  if (!posix_files().exchange(a, b)) throw Error(ExitCode::kBug, "these tests need a file system that exchanges", "-");
+  const auto [first, first_name] = parent_of(a);
+  const auto [second, second_name] = parent_of(b);
+  if (first != second) throw Error(ExitCode::kBug, "an exchange across folders is not modelled", "-");
+  change(first, {{first_name, first->entries.at(second_name)}, {second_name, first->entries.at(first_name)}});
+  return true;
+}
+
 void FaultFileSystem::remove_all(const std::string& path) {
   const std::lock_guard lock(mutex_);
   enter("remove_all", path);

@@ -39,6 +39,8 @@ class FaultFileSystem : public FileSystem {
   void corrupt_writes(const std::string& part) { corrupted_ = part; }
   /// Pretends to sync and does not: shows that the tests would notice.
   void ignore_syncs() { ignore_syncs_ = true; }
+  /// The file system cannot swap two names.
+  void refuse_exchange() { can_exchange_ = false; }
   int64_t calls() const { return calls_; }
   /// Names of all calls since the last restart, for messages.
   const std::vector<std::string>& history() const { return history_; }
@@ -49,6 +51,7 @@ class FaultFileSystem : public FileSystem {
   std::unique_ptr<WritableFile> create(const std::string& path) override;
   void make_folder(const std::string& path) override;
   void rename(const std::string& from, const std::string& to) override;
+  bool exchange(const std::string& a, const std::string& b) override;
   void remove_all(const std::string& path) override;
   void sync_folder(const std::string& path) override;
   std::vector<std::string> list(const std::string& folder) override;
@@ -88,6 +91,7 @@ class FaultFileSystem : public FileSystem {
   int64_t power_cut_at_ = -1;
   int error_number_ = 0;
   bool ignore_syncs_ = false;
+  bool can_exchange_ = true;
   std::string corrupted_;
   int64_t free_bytes_ = int64_t{1} << 40;
   std::vector<std::string> history_;

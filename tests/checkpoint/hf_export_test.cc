@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "checkpoint/checkpoint_export.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/model_folder.h"
+#include "checkpoint/output_mark.h"
 #include "checkpoint/save.h"
 #include "fault_files.h"
 #include "test_support.h"
@@ -70,7 +72,7 @@ TEST_CASE("an export in one file holds every weight, in fp32 or rounded to bf16"
     export_model(posix_files(), options, kTensors, read_values);
     check_values(folder / "export", dtype);
     REQUIRE(posix_files().list(folder / "export") ==
-            std::vector<std::string>{"config.json", "model.safetensors"});
+            std::vector<std::string>{"config.json", kOutputMark, "model.safetensors"});
     REQUIRE(posix_files().list(folder.path()) == std::vector<std::string>{"export"});
   }
 }
@@ -111,7 +113,7 @@ TEST_CASE("the pieces that helpers must gather come in the order of the export")
   REQUIRE(planned.size() == 6 + 4 + 1);
 }
 
-TEST_CASE("tokenizer and other files pass through byte for byte, weights and links do not") {
+TEST_CASE("tokenizer and other files pass through byte for byte, weights do not") {
   const TempFolder source;
   write_text(source / "config.json", "{}");
   write_text(source / "tokenizer.json", std::string("{\"a\":\0 }", 8));
@@ -123,23 +125,66 @@ TEST_CASE("tokenizer and other files pass through byte for byte, weights and lin
   write_text(source / "model.safetensors", "weights");
   write_text(source / "model.safetensors.index.json", "{}");
   write_text(source / ".gitattributes", "");
+  write_text(source / kOutputMark, "of the export that this model is");
   fs::create_directories(source / "onnx");
   const TempFolder folder;
   ExportOptions options = options_for(folder / "export");
   options.source_folder = source.path();
   export_model(posix_files(), options, kTensors, read_values);
   REQUIRE(posix_files().list(folder / "export") ==
-          std::vector<std::string>{"LICENSE", "chat_template.jinja", "config.json",
+          std::vector<std::string>{"LICENSE", "chat_template.jinja", "config.json", kOutputMark,
                                    "generation_config.json", "model.safetensors",
                                    "tokenizer.json"});
   REQUIRE(read_text(folder / "export/tokenizer.json") == std::string("{\"a\":\0 }", 8));
+  REQUIRE(read_text(folder / cat("export/", kOutputMark)).find("\"complete\": true") != std::string::npos);
+}
 
-  fs::create_symlink("/etc/hostname", source / "vocab.txt");
-  options.folder = folder / "second";
+TEST_CASE("files of a hub's cache, all of them links, come along as files") {
+  const TempFolder cache;
+  const std::string snapshot = cache / "models--me--tiny/snapshots/0123";
+  fs::create_directories(cache / "models--me--tiny/blobs");
+  fs::create_directories(snapshot);
+  for (const std::string name : {"config.json", "tokenizer.json", "vocab.txt", "model.safetensors"}) {
+    write_text(cache / ("models--me--tiny/blobs/" + name), "blob of " + name);
+    fs::create_symlink("../../blobs/" + name, snapshot + "/" + name);
+  }
+  const TempFolder folder;
+  ExportOptions options = options_for(folder / "export");
+  options.source_folder = snapshot;
+  REQUIRE(logged([&] { export_model(posix_files(), options, kTensors, read_values); }) == "");
+  REQUIRE(read_text(folder / "export/tokenizer.json") == "blob of tokenizer.json");
+  REQUIRE(fs::is_regular_file(fs::symlink_status(folder / "export/tokenizer.json")));
+  check_values(folder / "export", DType::kF32);
+}
+
+TEST_CASE("a link that leads elsewhere is followed, and said") {
+  const TempFolder elsewhere;
+  const TempFolder source;
+  const TempFolder folder;
+  write_text(elsewhere / "words", "words");
+  fs::create_symlink(elsewhere / "words", source / "vocab.txt");
+  ExportOptions options = options_for(folder / "export");
+  options.source_folder = source.path();
+  REQUIRE(logged([&] { export_model(posix_files(), options, kTensors, read_values); })
+              .find(cat(source / "vocab.txt", ": is a link to ", elsewhere / "words", ", whose content is copied")) !=
+          std::string::npos);
+  REQUIRE(read_text(folder / "export/vocab.txt") == "words");
+}
+
+TEST_CASE("files that cannot come along are all named before anything is written") {
+  const TempFolder source;
+  const TempFolder folder;
+  fs::create_symlink("../../blobs/77", source / "tokenizer.json");
+  fs::create_symlink("/dev/null", source / "merges.txt");
+  fs::create_directories(source / "onnx");
+  fs::create_symlink(source / "gone.bin", source / "pytorch_model.bin");  // does not come along
+  ExportOptions options = options_for(folder / "export");
+  options.source_folder = source.path();
   REQUIRE(bad_input([&] { export_model(posix_files(), options, kTensors, read_values); }) ==
-          source.path() +
-              ": file name \"vocab.txt\" is refused: it is a link that leaves the folder");
-  REQUIRE(posix_files().list(folder.path()) == std::vector<std::string>{"export"});
+          source.path() + ": files that the exported model needs cannot be read:\n"
+                          "  merges.txt: it is not a regular file\n"
+                          "  tokenizer.json: it is a link to ../../blobs/77, which is not there");
+  REQUIRE(posix_files().list(folder.path()).empty());
 }
 
 TEST_CASE("config.json keeps what it held and is spelt for old and new readers") {
@@ -172,60 +217,239 @@ TEST_CASE("config.json keeps what it held and is spelt for old and new readers")
           "c: key \"a\" comes twice in one object");
 }
 
-TEST_CASE("an export replaces an earlier one and nothing else") {
+TEST_CASE("an export replaces an empty folder and an earlier export") {
   const TempFolder folder;
-  fs::create_directories(folder / "mine");
-  write_text(folder / "mine/thesis.txt", "years of work");
-  ExportOptions options = options_for(folder / "mine/");
-  REQUIRE(bad_input([&] { export_model(posix_files(), options, kTensors, read_values); }) ==
-          (folder / "mine") + ": exists and is not a model folder, so it is not replaced");
-  REQUIRE(read_text(folder / "mine/thesis.txt") == "years of work");
-
-  fs::create_directories(folder / "empty");
-  fs::create_directories(folder / "empty.tmp-12345678");
-  options.folder = folder / "empty";
+  fs::create_directories(folder / "out");
+  ExportOptions options = options_for(folder / "out/");
+  options.shard_bytes = 112;
   export_model(posix_files(), options, kTensors, read_values);
-  write_text(folder / "empty/model-00009-of-00009.safetensors", "stale");
+  options.shard_bytes = 1 << 20;
   export_model(posix_files(), options, kTensors, read_values);
-  check_values(folder / "empty", DType::kF32);
-  REQUIRE(!fs::exists(folder / "empty/model-00009-of-00009.safetensors"));
-  REQUIRE(posix_files().list(folder.path()) == std::vector<std::string>{"empty", "mine"});
+  check_values(folder / "out", DType::kF32);
+  REQUIRE(posix_files().list(folder / "out") ==
+          std::vector<std::string>{"config.json", kOutputMark, "model.safetensors"});
+  // A parent that is not there is made.
+  options.folder = folder / "a/b/out";
+  export_model(posix_files(), options, kTensors, read_values);
+  check_values(folder / "a/b/out", DType::kF32);
+  // What a link leads to is the folder; the link stays.
+  fs::create_directories(folder / "disk");
+  fs::create_symlink("disk", folder / "link");
+  options.folder = folder / "link";
+  for (int again = 0; again < 2; ++again) export_model(posix_files(), options, kTensors, read_values);
+  check_values(folder / "disk", DType::kF32);
+  REQUIRE(fs::is_symlink(folder / "link"));
+  REQUIRE(posix_files().list(folder.path()) == std::vector<std::string>{"a", "disk", "link", "out"});
 }
 
-TEST_CASE("a failure at any call of an export leaves no half folder and keeps the old one") {
-  int64_t refused = 0;
-  for (int64_t k = 0;; ++k) {
-    const TempFolder folder;
-    FaultFileSystem files(folder.path());
-    ExportOptions options = options_for(folder / "export");
-    options.shard_bytes = 112;
-    export_model(files, options, kTensors, read_values);
-    const int64_t before = files.calls();
-    files.fail_call(k, ENOSPC);
-    options.dtype = DType::kBF16;
-    bool failed = false;
-    try {
-      export_model(files, options, kTensors, read_values);
-    } catch (const Error& error) {
-      failed = true;
-      REQUIRE(error.code() == ExitCode::kEnvironment);
-    }
-    if (!failed && files.calls() - before <= k) break;
-    refused += failed ? 1 : 0;
-    INFO("call " << k);
-    if (!fs::exists(folder / "export")) {
-      // Between the two moves the old folder waits beside its place.
-      const auto names = posix_files().list(folder.path());
-      REQUIRE(names.size() >= 1);
-      REQUIRE(names[0].find("export.old-") == 0);
-      check_values(folder / names[0], DType::kF32);
-    } else {
-      const bool is_new =
-          ModelFolder(folder / "export").at("model.norm.weight").dtype == DType::kBF16;
-      check_values(folder / "export", is_new ? DType::kBF16 : DType::kF32);
-    }
+namespace {
+
+/// Everything below a folder, names and contents.
+std::string everything(const std::string& folder) {
+  std::string text;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    text += entry.path().string() + "\n";
+    if (entry.is_regular_file()) text += read_text(entry.path().string()) + "\n";
   }
-  REQUIRE(refused > 20);
+  return text;
+}
+
+/// The refusal of an export, which has changed nothing.
+std::string refusal(const TempFolder& folder, const ExportOptions& options) {
+  const std::string before = everything(folder.path());
+  const std::string checked = bad_input([&] { check_export(posix_files(), options, kTensors); });
+  REQUIRE(bad_input([&] { export_model(posix_files(), options, kTensors, read_values); }) == checked);
+  REQUIRE(everything(folder.path()) == before);
+  return checked;
+}
+
+}  // namespace
+
+TEST_CASE("a folder that this program did not write is never replaced") {
+  const TempFolder folder;
+  fs::create_directories(folder / "mine");
+  write_text(folder / "mine/config.json", "{}");
+  const std::string mine = folder / "mine";
+  REQUIRE(refusal(folder, options_for(folder / "mine/")) ==
+          mine + ": is not replaced: it holds no ftrun-output.json, so ftrun did not write it");
+  write_text(folder / "mine/ftrun-output.json", "{\"format\": \"mine\"}");
+  REQUIRE(refusal(folder, options_for(mine)) ==
+          cat(mine, ": is not replaced: ", mine, "/ftrun-output.json: was not written by ftrun"));
+  write_text(folder / "mine/ftrun-output.json", "{");
+  REQUIRE(refusal(folder, options_for(mine)).find(cat(mine, ": is not replaced: ", mine, "/ftrun-output.json")) == 0);
+  write_text(folder / "file", "x");
+  REQUIRE(refusal(folder, options_for(folder / "file")) == folder / "file" + ": is not replaced: it is not a folder");
+  fs::create_symlink("nowhere", folder / "link");
+  REQUIRE(refusal(folder, options_for(folder / "link")) ==
+          folder / "link" + ": is a link to nowhere, which is not there");
+  REQUIRE(error_of(ExitCode::kBadInput, [&] { check_export(posix_files(), options_for("/proc"), kTensors); }) ==
+          "/proc: is not replaced: another file system is mounted there; a folder in it can be written");
+}
+
+TEST_CASE("an export to which something was done is not replaced, and what was done is named") {
+  const TempFolder folder;
+  const ExportOptions options = options_for(folder / "out");
+  const std::string start = options.folder + ": is not replaced: since ftrun wrote it, ";
+  export_model(posix_files(), options, kTensors, read_values);
+  write_text(folder / "out/README.md", "what I found");
+  REQUIRE(refusal(folder, options) == start + "README.md was added");
+  fs::remove(folder / "out/README.md");
+  fs::create_directories(folder / "out/notes");
+  REQUIRE(refusal(folder, options) == start + "notes was added");
+  fs::remove(folder / "out/notes");
+  export_model(posix_files(), options, kTensors, read_values);
+
+  // One bit, with the size and the time of before.
+  const auto time = fs::last_write_time(folder / "out/model.safetensors");
+  std::string weights = read_text(folder / "out/model.safetensors");
+  weights.back() ^= 1;
+  write_text(folder / "out/model.safetensors", weights);
+  fs::last_write_time(folder / "out/model.safetensors", time);
+  REQUIRE(refusal(folder, options) == start + "model.safetensors was changed");
+  fs::remove(folder / "out/config.json");
+  REQUIRE(refusal(folder, options) == start + "model.safetensors was changed, config.json was removed");
+  weights.back() ^= 1;
+  write_text(folder / "weights", weights);
+  fs::remove(folder / "out/model.safetensors");
+  fs::create_symlink("../weights", folder / "out/model.safetensors");
+  REQUIRE(refusal(folder, options) == start + "model.safetensors was changed, config.json was removed");
+  for (char name = 'a'; name < 'h'; ++name) write_text(folder / ("out/" + std::string(1, name)), "x");
+  REQUIRE(refusal(folder, options) ==
+          start + "a was added, b was added, c was added, d was added, e was added and 4 more");
+}
+
+TEST_CASE("an export never touches what is read for it") {
+  const TempFolder folder;
+  ExportOptions options = options_for(folder / "base");
+  export_model(posix_files(), options, kTensors, read_values);  // a model that this program wrote
+  fs::create_symlink("base", folder / "alias");
+  for (const std::string out : {"base", "alias", "base/../base", "alias/."})
+    for (const std::string source : {"base", "alias"}) {
+      options.folder = folder / out;
+      options.source_folder = folder / source;
+      REQUIRE(refusal(folder, options) ==
+              folder / "base" + ": is not written: the model is read from " + options.source_folder);
+    }
+  options.source_folder = "";
+  fs::create_directories(folder / "run/checkpoints/step-00000001");
+  options.kept_folders = {folder / "run/checkpoints"};
+  for (const std::string out : {"run", "run/checkpoints", "run/checkpoints/step-00000001", "run/checkpoints/step-00000001/out",
+                                "run/other/../checkpoints/out"}) {
+    options.folder = folder / out;
+    REQUIRE(refusal(folder, options).find(cat(": is not written: it would change ", folder / "run/checkpoints")) !=
+            std::string::npos);
+  }
+  options.folder = folder / "run/checkpoints-as-hf";
+  export_model(posix_files(), options, kTensors, read_values);
+}
+
+TEST_CASE("too little room for an export is told before anything is written") {
+  const TempFolder folder;
+  FaultFileSystem files(folder.path());
+  files.set_free_bytes(271);
+  REQUIRE(error_of(ExitCode::kEnvironment,
+                   [&] { export_model(files, options_for(folder / "out"), kTensors, read_values); }) ==
+          folder / "out" + ": the model takes 272 B, 271 B are free");
+  REQUIRE(posix_files().list(folder.path()).empty());
+  files.set_free_bytes(272);
+  check_export(files, options_for(folder / "out"), kTensors);
+}
+
+namespace {
+
+/// The dtype of the whole export under its name.
+DType exported_dtype(const std::string& folder) {
+  const DType dtype = ModelFolder(folder).at("model.norm.weight").dtype;
+  check_values(folder, dtype);
+  require_replaceable(posix_files(), folder);
+  return dtype;
+}
+
+/// An export in fp32 was there; this is one in bf16 over it, whose mark and shards differ.
+ExportOptions second_export(const TempFolder& folder) {
+  ExportOptions options = options_for(folder / "export");
+  options.shard_bytes = 112;
+  options.dtype = DType::kBF16;
+  return options;
+}
+
+void first_export(FaultFileSystem& files, const TempFolder& folder, bool can_exchange) {
+  if (!can_exchange) files.refuse_exchange();
+  export_model(files, options_for(folder / "export"), kTensors, read_values);
+}
+
+}  // namespace
+
+TEST_CASE("a failure at any call of an export leaves the old folder or the new one, whole") {
+  for (const bool can_exchange : {true, false}) {
+    int64_t refused = 0;
+    for (int64_t k = 0;; ++k) {
+      const TempFolder folder;
+      FaultFileSystem files(folder.path());
+      first_export(files, folder, can_exchange);
+      const int64_t before = files.calls();
+      files.fail_call(k, ENOSPC);
+      bool failed = false;
+      logged([&] {
+        try {
+          export_model(files, second_export(folder), kTensors, read_values);
+        } catch (const Error& error) {
+          failed = true;
+          REQUIRE(error.code() == ExitCode::kEnvironment);
+        }
+      });
+      if (!failed && files.calls() - before <= k) break;
+      refused += failed ? 1 : 0;
+      INFO("call " << k << ", exchange " << can_exchange);
+      exported_dtype(folder / "export");
+      // And it can be written again, with nothing left beside it.
+      export_model(files, second_export(folder), kTensors, read_values);
+      REQUIRE(exported_dtype(folder / "export") == DType::kBF16);
+      REQUIRE(posix_files().list(folder.path()) == std::vector<std::string>{"export"});
+    }
+    REQUIRE(refused > 20);
+  }
+}
+
+TEST_CASE("after a kill or a power cut at any call of an export the old folder or the new one is whole") {
+  for (const bool can_exchange : {true, false}) {
+    std::set<DType> found;
+    int64_t apart = 0;
+    for (int64_t k = 0, done = 0; done == 0; ++k)
+      for (int variant = 0; variant < 4 + 6; ++variant) {
+        const TempFolder folder;
+        FaultFileSystem files(folder.path());
+        first_export(files, folder, can_exchange);
+        files.cut_power_at(k);
+        try {
+          export_model(files, second_export(folder), kTensors, read_values);
+          done = 1;
+        } catch (const Error&) {
+        }
+        files.restart(static_cast<Survival>(std::min(variant, 4)), static_cast<uint64_t>(k * 100 + variant));
+        INFO("call " << k << ", variant " << variant << ", exchange " << can_exchange);
+        if (!posix_files().exists(folder / "export")) ++apart;
+        recover_export(files, folder / "export");
+        found.insert(exported_dtype(folder / "export"));
+        REQUIRE(posix_files().list(folder.path()) == std::vector<std::string>{"export"});
+      }
+    REQUIRE(found == std::set<DType>{DType::kF32, DType::kBF16});
+    // Swapped, a folder is never without its name, not even before the next start.
+    REQUIRE((apart == 0) == can_exchange);
+  }
+}
+
+TEST_CASE("what only looks like a leftover of an export stays") {
+  const TempFolder folder;
+  const ExportOptions options = options_for(folder / "out");
+  fs::create_directories(folder / "out.tmp-12345678");
+  write_text(folder / "out.tmp-12345678/thesis.txt", "years of work");
+  write_text(folder / "out.tmp-87654321", "a file");
+  fs::create_directories(folder / "out.replaced-12345678");
+  write_text(folder / "out.replaced-12345678/thesis.txt", "years of work");
+  export_model(posix_files(), options, kTensors, read_values);
+  REQUIRE(posix_files().list(folder.path()) == std::vector<std::string>{"out", "out.replaced-12345678", "out.tmp-12345678",
+                                                                        "out.tmp-87654321"});
 }
 
 TEST_CASE("the parameters of a checkpoint of 3 ranks are exported by one process") {

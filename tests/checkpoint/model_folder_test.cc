@@ -192,11 +192,22 @@ TEST_CASE("an index cannot name a file outside its folder") {
     INFO(name);
     REQUIRE(opening(folder).find(folder.path() + ": file name \"") == 0);
   }
-  fs::create_symlink(outside / "secret.safetensors", folder / "link.safetensors");
-  write_text(index, index_text(kFirst, "link.safetensors"));
+}
+
+TEST_CASE("files may be links, also sharded and to another disk; one that leads nowhere is named") {
+  const TempFolder disk;
+  const TempFolder folder;
+  make_sharded(disk);
+  for (const std::string& name : posix_files().list(disk.path()))
+    fs::create_symlink(disk / name, folder / name);
+  check_weights(ModelFolder(folder.path()));
+  fs::rename(disk / kSecond, disk / "moved");
+  REQUIRE(opening(folder) == cat(folder / kSecond, ": cannot be read: it is a link to ", disk / kSecond,
+                                 ", which is not there"));
+  fs::remove(folder / "model.safetensors.index.json");
+  fs::create_symlink("../../blobs/12", folder / "model.safetensors");
   REQUIRE(opening(folder) ==
-          folder.path() +
-              ": file name \"link.safetensors\" is refused: it is a link that leaves the folder");
+          folder / "model.safetensors" + ": cannot be read: it is a link to ../../blobs/12, which is not there");
 }
 
 TEST_CASE("asking for what the weights do not hold is refused") {

@@ -172,6 +172,16 @@ TEST_CASE("an unrecorded fingerprint is computed aside and cached", "[fingerprin
   }
 }
 
+TEST_CASE("data that prepare_data.py was moving when it was stopped are refused", "[fingerprint]") {
+  const TempFolder folder;
+  const std::string path = folder.file("train.bin");
+  std::ofstream(path) << "ab";
+  folder.write("train.json", R"({"format": "ftrun-data-unfinished", "version": 1, "files": []})");
+  const std::string message = error_of([&] { TokenDataset({path}, {}); });
+  REQUIRE(message.find(folder.file("train.json") +
+                       ": prepare_data.py was stopped while it moved its files here: old and new may be mixed") == 0);
+}
+
 TEST_CASE("giving up a fingerprint does not wait for it", "[fingerprint]") {
   TempFolder folder;
   const std::string path = folder.file("train.bin");

@@ -1,6 +1,7 @@
 """What is wrong is refused with an exact message, a remedy and the right exit code, before the first
 step where that can be; and a run that failed leaves behind what it had saved."""
 import json
+import os
 import re
 import shutil
 import signal
@@ -10,8 +11,8 @@ import tempfile
 
 import numpy as np
 
-from runner import (BINARY, Job, case, checkpoints, environment, ftrun, manifest, must, needs, run_cases, same_run, start,
-                    steps, tiny_model, tiny_weights)
+from runner import (BINARY, TINY_CONFIG, Job, case, checkpoints, environment, ftrun, manifest, must, needs, run_cases,
+                    same_run, start, steps, tiny_model, tiny_weights)
 
 FEW = {"train": {"steps": 4}}
 NO_SHUFFLE = {"shuffle": False, "token_dtype": "uint16"}
@@ -25,6 +26,29 @@ def said(process):
 def expect(process, code, message):
     must(process, code)
     assert said(process) == message, f"found:\n{said(process)}\nexpected:\n{message}"
+
+
+def hollow_model(folder, **changes):
+    """A model whose weights are a hole in a file: any size, no disk."""
+    tiny_model(folder, **changes)
+    shape = TINY_CONFIG | changes
+    hidden, inner, heads = shape["hidden_size"], shape["intermediate_size"], shape["num_attention_heads"] * shape["head_dim"]
+    groups, prefix = shape["num_key_value_heads"] * shape["head_dim"], "model.layers.0."
+    shapes = {"model.embed_tokens.weight": [shape["vocab_size"], hidden], "model.norm.weight": [hidden],
+              **{f"{prefix}{name}.weight": [hidden] for name in ("input_layernorm", "post_attention_layernorm")},
+              **{f"{prefix}self_attn.{name}.weight": [rows, hidden]
+                 for name, rows in (("q_proj", heads), ("k_proj", groups), ("v_proj", groups))},
+              f"{prefix}self_attn.o_proj.weight": [hidden, heads], f"{prefix}mlp.down_proj.weight": [hidden, inner],
+              **{f"{prefix}mlp.{name}.weight": [inner, hidden] for name in ("gate_proj", "up_proj")}}
+    header, end = {}, 0
+    for name, dims in shapes.items():
+        begin, end = end, end + 4 * int(np.prod(dims, dtype=np.int64))
+        header[name] = {"dtype": "F32", "shape": dims, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    with open(folder / "model.safetensors", "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.truncate(8 + len(text) + end)
+    return folder
 
 
 with tempfile.TemporaryDirectory() as scratch:
@@ -367,6 +391,51 @@ with tempfile.TemporaryDirectory() as scratch:
     def output_folder_is_a_file():
         refused("file", 2, f"ftrun: output_dir {job.data}: it exists and is not a folder\n"
                            "  remedy: choose another output_dir\n", output_dir=str(job.data))
+
+    @case
+    def output_folder_cannot_be_written():
+        """As another user where the test runs as root, who may write everywhere."""
+        sealed = root / "sealed"
+        sealed.mkdir()
+        sealed.chmod(0o555)
+        mode = root.stat().st_mode
+        root.chmod(0o755)
+        config = job.config("sealed-run", **FEW, output_dir=str(sealed / "run"))
+        nobody = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups") if os.geteuid() == 0 else ()
+        for command in (("check", "-q"), (), ("--nproc", 2)):
+            process = must(ftrun(*command, "--config", config, wrapper=nobody), 5)
+            assert said(process) == (f"ftrun: output_dir {sealed}/run: {sealed}: cannot be written: Permission denied\n"
+                                     "  remedy: give this user the right to write there, or choose another output_dir\n")
+        must(ftrun("--config", job.config("open-run", **FEW)))
+        convert = ("convert", job.out("open-run"), "--model", job.model, "--out", sealed / "out")
+        job.out("open-run").chmod(0o755)
+        for path in job.out("open-run").rglob("*"):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        process = must(ftrun(*convert, wrapper=nobody), 5)
+        assert said(process) == (f"ftrun: {sealed}: cannot be written: Permission denied\n"
+                                 "  remedy: give this user the right to write there, or choose another folder\n")
+        assert list(sealed.iterdir()) == []
+        root.chmod(mode)
+
+    @case
+    def disk_too_small_for_a_checkpoint():
+        """The weights are a hole in a file; a checkpoint of them would take twice what is free, or half."""
+        free, hidden = shutil.disk_usage(root).free, 1 << 16
+        found = {}
+        for name, share in (("twice", 2.0), ("half", 0.5)):
+            rows = int(share * free / (3 * 4 * hidden))
+            shape = {"hidden_size": hidden, "vocab_size": rows, "num_hidden_layers": 1, "tie_word_embeddings": True}
+            config = job.config(name, model={"path": str(hollow_model(root / name, **shape))}, train={"steps": 10},
+                                checkpoint={"every": 2, "keep_last": 2})
+            found[name] = ftrun("check", "-q", "--config", config)
+        must(found["twice"], 5)
+        assert re.fullmatch(rf"ftrun: {job.out('twice')}/checkpoints: 1 checkpoint of [\d.]+ \w+ take [\d.]+ \w+, [\d.]+ \w+ "
+                            r"are free\n  remedy: free space on that file system, or write to another one \(output_dir\)\n",
+                            said(found["twice"])), found["twice"].stderr
+        warned = must(found["half"]).stdout
+        assert re.search(rf"^warning: {job.out('half')}/checkpoints: 3 checkpoints of [\d.]+ \w+ \(keep_last 2, one under way, "
+                         r"0 there\) and the exported model of [\d.]+ \w+ take [\d.]+ \w+, [\d.]+ \w+ are free: the run may "
+                         r"end with a full disk$", warned, re.M), warned
 
     @case
     def reader_of_the_output_leaves():

@@ -281,6 +281,94 @@ with tempfile.TemporaryDirectory() as scratch:
             f'ftrun: {alone.parent}/run.json: the model folder that it names, "/gone/model", is not there\n{remedy}')
         assert not target.exists()
 
+    def contents(folder):
+        return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+    def convert_refused(target, message, *arguments):
+        out, before = job.out("run"), contents(job.scratch)
+        refused = must(ftrun("convert", out, "--model", job.model, "--out", target, *arguments), 4).stderr
+        assert refused == f"ftrun: {message}\n", refused
+        assert contents(job.scratch) == before
+
+    @case
+    def convert_replaces_its_own_output_and_nothing_else():
+        out, target = job.out("run"), job.scratch / "again"
+        convert = ("convert", out, "--model", job.model, "--out", target)
+        must(ftrun(*convert))
+        first = contents(target)
+        must(ftrun(*convert, "--dtype", "bf16"))
+        assert set(contents(target)) == set(first) and contents(target) != first
+        must(ftrun(*convert))
+        assert contents(target) == first and "ftrun-output.json" in first
+        remedy = "\n  remedy: choose another folder, or move this one away"
+        (target / "README.md").write_text("what I found")
+        convert_refused(target, f"{target}: is not replaced: since ftrun wrote it, README.md was added{remedy}")
+        (target / "README.md").unlink()
+        (target / "tokenizer_config.json").write_text("mine")
+        convert_refused(target, f"{target}: is not replaced: since ftrun wrote it, tokenizer_config.json was changed{remedy}")
+        other = tiny_model(job.scratch / "a-model-of-mine")
+        convert_refused(other, f"{other}: is not replaced: it holds no ftrun-output.json, so ftrun did not write it{remedy}")
+
+    @case
+    def convert_never_touches_what_it_reads():
+        out, alias = job.out("run"), job.scratch / "alias"
+        alias.symlink_to("model")
+        remedy, step = "\n  remedy: choose another folder", out / "checkpoints" / "step-00000006"
+        for target in (job.model, alias, job.scratch / "run" / ".." / "model"):
+            convert_refused(target, f"{job.model}: is not written: the model is read from {job.model}{remedy}")
+        for target in (out, out / "checkpoints", step, step / "as-hf"):
+            convert_refused(target, f"{target}: is not written: it would change {step}{remedy}")
+        inside = out / "checkpoints" / "as-hf"
+        convert_refused(inside, f"{inside}: is not written: it would change {out}/checkpoints{remedy}")
+
+    @case
+    def an_export_to_which_something_was_done_stops_the_run_before_it_starts():
+        few = {"train": {"steps": 2}}
+        job.run("kept", **few)
+        folder = job.out("kept") / "export" / "model"
+        (folder / "README.md").write_text("what I found")
+        more, before = job.config("kept", train={"steps": 4}), contents(job.out("kept"))
+        message = (f"ftrun: {folder}: is not replaced: since ftrun wrote it, README.md was added\n"
+                   "  remedy: choose another folder, or move this one away\n")
+        for command in (("check", "-q"), ("--resume", "auto"), ("--resume", "auto", "--nproc", 2)):
+            refused = must(ftrun(*command, "--config", more), 4)
+            assert refused.stderr.endswith(message), refused.stderr
+            assert contents(job.out("kept")) == before
+        (folder / "README.md").unlink()
+        must(ftrun("check", "-q", "--config", more))
+        must(ftrun("--resume", "auto", "--config", more))
+        names = {name.removeprefix("export/model/") for name in before if name.startswith("export/model/")}
+        assert set(contents(folder)) == names - {"README.md"}
+        assert contents(folder)["model.safetensors"] != before["export/model/model.safetensors"]
+
+    @case
+    def a_model_of_links_trains_and_is_exported_as_files():
+        """The layout of a hub's cache: every file of a snapshot is a link to a blob."""
+        hub = job.scratch / "hub" / "models--me--tiny"
+        snapshot = hub / "snapshots" / "0123456789abcdef"
+        shutil.copytree(job.model, hub / "blobs")
+        snapshot.mkdir(parents=True)
+        for blob in (hub / "blobs").iterdir():
+            (snapshot / blob.name).symlink_to(f"../../blobs/{blob.name}")
+        changes = FULL | {"csv_monitor": None, "model": {"path": str(snapshot)}}
+        job.run("linked", **changes)
+        assert numbers(job.out("linked")) == numbers(job.out("run"))
+        converted = job.scratch / "converted-linked"
+        must(ftrun("convert", job.out("linked"), "--out", converted))
+        for folder in (job.out("linked") / "export" / "model", converted):
+            assert not any(p.is_symlink() for p in folder.iterdir())
+            assert (folder / "tokenizer.json").read_bytes() == (job.model / "tokenizer.json").read_bytes()
+        (hub / "blobs" / "tokenizer.json").unlink()
+        message = (f"ftrun: {snapshot}: files that the exported model needs cannot be read:\n"
+                   "  tokenizer.json: it is a link to ../../blobs/tokenizer.json, which is not there\n"
+                   "  remedy: restore them (of a hub's cache: fetch the model again), or remove them from the folder\n")
+        config = job.config("dead-link", **changes)
+        for command in (("check", "-q", "--config", config), ("--config", config),
+                        ("convert", job.out("linked"), "--out", converted)):
+            refused = must(ftrun(*command), 4).stderr
+            assert refused.endswith(message), refused
+        assert not job.out("dead-link").exists()
+
     @case
     def inspect_shows_models_and_data():
         assert "llama" in must(ftrun("inspect", job.model)).stdout.lower()

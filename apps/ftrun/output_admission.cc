@@ -1,0 +1,49 @@
+#include "output_admission.h"
+
+#include "base/error.h"
+#include "base/file.h"
+#include "checkpoint/space.h"
+#include "exec/export_options.h"
+#include "report/run_folder.h"
+
+namespace ftrun {
+namespace {
+
+void require_writable(const RunPaths& paths) {
+  for (const std::string& folder : {paths.root(), paths.checkpoints(), paths.exported()}) {
+    const std::string why = writing_problem(folder);
+    if (!why.empty())
+      throw Error(ExitCode::kEnvironment, cat("output_dir ", paths.root(), ": ", why),
+                  "give this user the right to write there, or choose another output_dir");
+  }
+}
+
+SpaceWanted space_wanted(const Config& config, const RunPaths& paths, const StepPlan& plan) {
+  SpaceWanted wanted;
+  wanted.checkpoints = paths.checkpoints();
+  wanted.checkpoint_bytes = checkpoint_bytes(plan.train);
+  wanted.keep_last = config.checkpoint.keep_last;
+  wanted.every = config.checkpoint.every;
+  wanted.steps = config.train.steps;
+  return wanted;
+}
+
+}  // namespace
+
+std::string admit_outputs(const LoadedConfig& loaded, const StepPlan& plan) {
+  const Config& config = loaded.config;
+  const RunPaths paths(config.output_dir);
+  refuse_other_than_folder(paths.root());
+  require_writable(paths);
+  SpaceWanted space = space_wanted(config, paths, plan);
+  if (config.model_export.enabled) {
+    const ExportOptions options = export_options(config, *loaded.model);
+    const std::vector<ExportTensor> tensors = export_tensors(plan.train.model);
+    check_export(posix_files(), options, tensors);
+    space.exported = options.folder;
+    space.export_bytes = export_bytes(options, tensors);
+  }
+  return admit_space(posix_files(), space);
+}
+
+}  // namespace ftrun

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+
+#include "config_source.h"
+#include "program/step_plan.h"
+
+namespace ftrun {
+
+/// Says before anything starts what a run would find out only when it saves or exports: that the
+/// export would replace what ftrun did not write, that a file it needs cannot be read (both
+/// Error(kBadInput)), that output_dir cannot be written or has no room for a checkpoint and the export
+/// (both Error(kEnvironment)). Returns a warning, "" for none, where room is short. Writes nothing.
+std::string admit_outputs(const LoadedConfig& loaded, const StepPlan& plan);
+
+}  // namespace ftrun

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/file.h"
+
+namespace ftrun {
+
+/// Replacing a folder as a whole, for checkpoints and exports alike. The new folder is written and
+/// synced under the name that temporary_beside() gives, then put in place. Where the file system can
+/// swap two names, one of the folders stands whole under its name at any moment; elsewhere the old one
+/// steps aside, and after a kill between the two renames recover_folders(), at the next start, puts it
+/// back.
+
+/// "FOLDER.tmp-1a2b3c4d": a name for a folder that is being written, or removed.
+std::string temporary_beside(const std::string& folder);
+
+/// Gives the synced folder `made` the name `folder` of the same parent. Returns where the folder is
+/// now that had the name, "" when there was none: to be removed once the parent is synced.
+std::string put_in_place(FileSystem& files, const std::string& made, const std::string& folder);
+
+/// put_in_place(), the sync and the removal, in which the entry called `mark` goes last: what a kill
+/// leaves of the old folder can still be told for ours. Error(kEnvironment) before the new folder is
+/// in place; that the old one cannot be removed is a warning.
+void replace_folder(FileSystem& files, const std::string& made, const std::string& folder,
+                    std::string_view mark);
+
+/// What a name says of a folder that a killed process left: "NAME.tmp-1a2b3c4d", unfinished or on
+/// its way out, or "NAME.replaced-1a2b3c4d", complete. On disk: do not change.
+struct Leftover {
+  /// NAME.
+  std::string original;
+  bool complete = false;
+};
+std::optional<Leftover> leftover_of(std::string_view name);
+
+/// Puts complete leftovers below `parent` back where nothing has their name and removes the others;
+/// those alone of which `is_ours` says that this program wrote them. No process may be writing there.
+void recover_folders(
+    FileSystem& files, const std::string& parent,
+    const std::function<bool(const Leftover& leftover, const std::string& path)>& is_ours);
+
+/// The folder that holds `path`: "." for a name alone.
+std::string parent_folder(const std::string& path);
+
+}  // namespace ftrun

@@ -1,0 +1,147 @@
+#include "checkpoint/output_mark.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/checksum.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "checkpoint/json_strict.h"
+
+namespace ftrun {
+namespace {
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+constexpr const char* kFormat = "ftrun-output";
+constexpr int64_t kVersion = 1;
+constexpr const char* kRemedy = "choose another folder, or move this one away";
+
+std::string below(const std::string& folder, const std::string& name) {
+  return (fs::path(folder) / name).string();
+}
+
+std::string mark_text(bool complete, const std::vector<OutputFile>& content) {
+  ordered_json list = ordered_json::array();
+  for (const OutputFile& file : content)
+    list.push_back({{"name", file.name}, {"bytes", file.bytes}, {"xxh3", hex64(file.xxh3)}});
+  const ordered_json mark{
+      {"format", kFormat}, {"version", kVersion}, {"complete", complete}, {"files", list}};
+  return mark.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+using Content = std::map<std::string, OutputFile>;
+
+Content read_mark(const std::string& path) {
+  const nlohmann::json mark = parse_json_strict(read_file(path), path);
+  if (!mark.is_object() || mark.value("format", nlohmann::json()) != kFormat)
+    throw Error(ExitCode::kBadInput, cat(path, ": was not written by ftrun"));
+  Content content;
+  for (const nlohmann::json& entry : json_array(mark, "files", path)) {
+    if (!entry.is_object()) throw Error(ExitCode::kBadInput, cat(path, ": \"files\" must hold objects"));
+    const std::string name = json_text(entry, "name", path);
+    content[name] = {name, json_int(entry, "bytes", path), json_hash(entry, "xxh3", path)};
+  }
+  return content;
+}
+
+bool is_unchanged(const std::string& path, const OutputFile& written) {
+  std::error_code error;
+  if (!fs::is_regular_file(fs::symlink_status(path, error))) return false;
+  if (static_cast<int64_t>(fs::file_size(path, error)) != written.bytes || error) return false;
+  return xxh3_of(MappedFile(path)) == written.xxh3;
+}
+
+/// "README.md was added", ...: how the folder differs from what was written.
+std::vector<std::string> differences(FileSystem& files, const std::string& folder, const Content& content) {
+  std::vector<std::string> found;
+  Content missing = content;
+  for (const std::string& name : files.list(folder)) {
+    if (name == kOutputMark) continue;
+    const auto written = content.find(name);
+    missing.erase(name);
+    if (written == content.end())
+      found.push_back(cat(shown(name), " was added"));
+    else if (!is_unchanged(below(folder, name), written->second))
+      found.push_back(cat(shown(name), " was changed"));
+  }
+  for (const auto& [name, file] : missing) found.push_back(cat(shown(name), " was removed"));
+  return found;
+}
+
+std::string some_of(std::vector<std::string> parts) {
+  constexpr size_t kShown = 5;
+  const size_t count = parts.size();
+  parts.resize(std::min(count, kShown));
+  return join(parts, ", ") + (count > kShown ? cat(" and ", count - kShown, " more") : "");
+}
+
+[[noreturn]] void refuse(const std::string& folder, const std::string& why) {
+  throw Error(ExitCode::kBadInput, cat(folder, ": is not replaced: ", why), kRemedy);
+}
+
+/// Only what lies in a mount can be replaced, not the place where it is mounted.
+bool is_mount_point(const std::string& folder) {
+  struct statx found{};
+  return ::statx(AT_FDCWD, folder.c_str(), 0, STATX_BASIC_STATS, &found) == 0 &&
+         (found.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
+}
+
+}  // namespace
+
+void begin_output(FileSystem& files, const std::string& folder) {
+  files.make_folder(folder);
+  write_file_atomic(files, below(folder, kOutputMark), mark_text(false, {}));
+}
+
+void finish_output(FileSystem& files, const std::string& folder, const std::vector<OutputFile>& content) {
+  write_file_atomic(files, below(folder, kOutputMark), mark_text(true, content));
+}
+
+bool is_begun_output(FileSystem& files, const std::string& folder) {
+  std::error_code error;
+  if (!fs::is_directory(fs::symlink_status(folder, error))) return false;
+  // The mark is the first file that is made, under a temporary name before its own.
+  const std::vector<std::string> names = files.list(folder);
+  const auto is_temporary = [](const std::string& name) { return name.starts_with(cat(kOutputMark, ".tmp")); };
+  return files.exists(below(folder, kOutputMark)) || std::all_of(names.begin(), names.end(), is_temporary);
+}
+
+std::string output_place(const std::string& folder) {
+  std::error_code error;
+  if (fs::is_symlink(fs::symlink_status(folder, error)) && !fs::exists(folder, error))
+    throw Error(ExitCode::kBadInput,
+                cat(folder, ": is a link to ", fs::read_symlink(folder, error).string(), ", which is not there"),
+                "make the folder that the link names, or choose another one");
+  const std::string place = fs::weakly_canonical(fs::absolute(folder, error), error).string();
+  if (error)
+    throw Error(ExitCode::kBadInput, cat(folder, ": cannot be looked up: ", errno_text(error.value())),
+                "choose another folder");
+  // The path of a folder that is not there yet keeps the slash at its end.
+  return place.size() > 1 && place.ends_with('/') ? place.substr(0, place.size() - 1) : place;
+}
+
+void require_replaceable(FileSystem& files, const std::string& folder) {
+  if (!files.exists(folder)) return;
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) refuse(folder, "it is not a folder");
+  if (is_mount_point(folder)) refuse(folder, "another file system is mounted there; a folder in it can be written");
+  if (files.list(folder).empty()) return;
+  const std::string mark = below(folder, kOutputMark);
+  if (!files.exists(mark)) refuse(folder, cat("it holds no ", kOutputMark, ", so ftrun did not write it"));
+  std::vector<std::string> found;
+  try {
+    found = differences(files, folder, read_mark(mark));
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kBadInput) throw;
+    refuse(folder, error.message());
+  }
+  if (!found.empty()) refuse(folder, cat("since ftrun wrote it, ", some_of(found)));
+}
+
+}  // namespace ftrun

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+
+namespace ftrun {
+
+/// The mark of a folder that this program wrote: a file in it that lists every other one. A folder
+/// is replaced only while it holds exactly what its mark says (docs/checkpoint.md has the format).
+inline constexpr const char* kOutputMark = "ftrun-output.json";
+
+struct OutputFile {
+  std::string name;
+  int64_t bytes = 0;
+  uint64_t xxh3 = 0;
+};
+
+/// Makes `folder` with a mark that says it is not complete.
+void begin_output(FileSystem& files, const std::string& folder);
+
+/// Writes the mark of a complete folder, and syncs the folder.
+void finish_output(FileSystem& files, const std::string& folder, const std::vector<OutputFile>& content);
+
+/// True for a folder that holds a mark, complete or not, or nothing at all: what a killed process
+/// left under a temporary name.
+bool is_begun_output(FileSystem& files, const std::string& folder);
+
+/// Where an output called `folder` lies when links are followed, an absolute path. Error(kBadInput)
+/// for a link that leads nowhere.
+std::string output_place(const std::string& folder);
+
+/// Error(kBadInput) unless `folder` (an output_place) is absent, is empty, or holds what this program
+/// wrote and nothing else: naming what was added, removed or changed. Reads every file.
+void require_replaceable(FileSystem& files, const std::string& folder);
+
+}  // namespace ftrun

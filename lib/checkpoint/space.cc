@@ -1,0 +1,107 @@
+#include "checkpoint/space.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "base/error.h"
+#include "base/replace_folder.h"
+#include "base/text.h"
+#include "checkpoint/checkpoint.h"
+
+namespace ftrun {
+namespace {
+
+/// What lies there before the run, and what the run adds to it.
+struct Checkpoints {
+  int64_t there = 0;
+  /// Saves to come; as many as there can be when the end is not known.
+  int64_t saves = 0;
+  /// The most that lie there at once beyond those that are there.
+  int64_t more = 0;
+};
+
+int64_t saves_to_come(const SpaceWanted& wanted, int64_t done) {
+  if (wanted.steps == 0) return wanted.every == 0 ? 1 : std::numeric_limits<int32_t>::max();
+  if (done >= wanted.steps) return 0;
+  if (wanted.every == 0) return 1;
+  const bool last_is_extra = wanted.steps % wanted.every != 0;
+  return wanted.steps / wanted.every - done / wanted.every + (last_is_extra ? 1 : 0);
+}
+
+Checkpoints count_checkpoints(const SpaceWanted& wanted) {
+  Checkpoints found;
+  int64_t done = 0;
+  for (const CheckpointEntry& entry : list_checkpoints(wanted.checkpoints)) {
+    ++found.there;
+    done = std::max(done, entry.step);
+  }
+  found.saves = saves_to_come(wanted, done);
+  // All are kept, and how many that will be is not known: the next two.
+  const bool open_end = wanted.keep_last == 0 && wanted.steps == 0;
+  const int64_t at_once = wanted.keep_last > 0 ? wanted.keep_last + 1 : found.there + (open_end ? 2 : found.saves);
+  const int64_t most = std::min(at_once, found.there + found.saves) - found.there;
+  found.more = std::max(most, std::min<int64_t>(found.saves, 1));
+  return found;
+}
+
+/// The file system of a folder, or of the one that it will be made in.
+std::optional<dev_t> disk_of(std::string folder) {
+  struct stat info{};
+  while (::stat(folder.c_str(), &info) != 0) {
+    const std::string parent = parent_folder(folder);
+    if (parent == folder) return std::nullopt;
+    folder = parent;
+  }
+  return info.st_dev;
+}
+
+std::string checkpoints_text(const SpaceWanted& wanted, int64_t count) {
+  return cat(count, count == 1 ? " checkpoint of " : " checkpoints of ", human_bytes(wanted.checkpoint_bytes));
+}
+
+std::string export_text(const SpaceWanted& wanted) {
+  return cat("the exported model of ", human_bytes(wanted.export_bytes));
+}
+
+/// "more checkpoints": beside those that are there.
+std::string wanted_text(const SpaceWanted& wanted, const Checkpoints& count, bool with_export) {
+  std::string text = checkpoints_text(wanted, count.more);
+  if (count.more > 1 && wanted.keep_last > 0)
+    text += cat(" (keep_last ", wanted.keep_last, ", one under way, ", count.there, " there)");
+  return with_export ? cat(text, " and ", export_text(wanted)) : text;
+}
+
+[[noreturn]] void refuse(const std::string& folder, const std::string& what, int64_t wanted, int64_t free) {
+  throw Error(ExitCode::kEnvironment,
+              cat(folder, ": ", what, " take ", human_bytes(wanted), ", ", human_bytes(free), " are free"),
+              "free space on that file system, or write to another one (output_dir)");
+}
+
+}  // namespace
+
+std::string admit_space(FileSystem& files, const SpaceWanted& wanted) {
+  const Checkpoints count = count_checkpoints(wanted);
+  const bool together =
+      wanted.export_bytes > 0 && disk_of(wanted.checkpoints) == disk_of(wanted.exported);
+  const int64_t exported = together ? wanted.export_bytes : 0;
+  const int64_t free = files.free_bytes(wanted.checkpoints);
+  const int64_t one = std::min<int64_t>(count.more, 1) * wanted.checkpoint_bytes;
+  if (one > free) refuse(wanted.checkpoints, checkpoints_text(wanted, 1), one, free);
+  // Those that are there may have gone when the model is exported.
+  const int64_t freed = wanted.keep_last > 0 ? count.there * wanted.checkpoint_bytes : 0;
+  if (one + exported > free + freed)
+    refuse(wanted.checkpoints, cat(checkpoints_text(wanted, 1), " and ", export_text(wanted)), one + exported, free);
+  if (!together && wanted.export_bytes > 0 && wanted.export_bytes > files.free_bytes(wanted.exported))
+    refuse(wanted.exported, export_text(wanted), wanted.export_bytes, files.free_bytes(wanted.exported));
+  const int64_t all = count.more * wanted.checkpoint_bytes + exported;
+  if (all <= free) return "";
+  return cat(wanted.checkpoints, ": ", wanted_text(wanted, count, together), " take ", human_bytes(all), ", ",
+             human_bytes(free), " are free: the run may end with a full disk");
+}
+
+}  // namespace ftrun

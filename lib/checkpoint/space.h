@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/file.h"
+
+namespace ftrun {
+
+/// What a run is going to write, before it begins.
+struct SpaceWanted {
+  /// The folder of the checkpoints, and bytes of one.
+  std::string checkpoints;
+  int64_t checkpoint_bytes = 0;
+  /// checkpoint.keep_last and .every; steps of the whole run, 0 when that is not known yet.
+  int64_t keep_last = 0;
+  int64_t every = 0;
+  int64_t steps = 0;
+  /// The folder of the export and its bytes; 0 for none.
+  std::string exported;
+  int64_t export_bytes = 0;
+};
+
+/// A warning with the arithmetic ("" for none) where checkpoints (those that are kept, and the one
+/// under way) and export will not fit; Error(kEnvironment) where not even one checkpoint and the
+/// export do. Checkpoints that are there already are counted.
+std::string admit_space(FileSystem& files, const SpaceWanted& wanted);
+
+}  // namespace ftrun

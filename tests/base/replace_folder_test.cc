@@ -1,0 +1,84 @@
+#include "base/replace_folder.h"
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "temporary_folder.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+namespace fs = std::filesystem;
+using fixtures::TemporaryFolder;
+using Names = std::vector<std::string>;
+
+/// A folder that holds one file of its own name's content.
+void make(const std::string& folder, const std::string& content) {
+  fs::create_directories(folder);
+  std::ofstream(folder + "/content") << content;
+}
+
+std::string content(const std::string& folder) { return read_file(folder + "/content"); }
+
+bool anything(const Leftover&, const std::string&) { return true; }
+
+TEST_CASE("a folder takes a new name, or that of another, which goes") {
+  const TemporaryFolder root;
+  const std::string made = temporary_beside(root.file("a"));
+  make(made, "first");
+  replace_folder(posix_files(), made, root.file("a"), "content");
+  CHECK(content(root.file("a")) == "first");
+  const std::string again = temporary_beside(root.file("a"));
+  make(again, "second");
+  replace_folder(posix_files(), again, root.file("a"), "content");
+  CHECK(content(root.file("a")) == "second");
+  CHECK(posix_files().list(root.path()) == Names{"a"});
+}
+
+TEST_CASE("an exchange gives each name what the other had") {
+  const TemporaryFolder root;
+  make(root.file("a"), "of a");
+  make(root.file("b"), "of b");
+  REQUIRE(posix_files().exchange(root.file("a"), root.file("b")));
+  CHECK(content(root.file("a")) == "of b");
+  CHECK(content(root.file("b")) == "of a");
+}
+
+TEST_CASE("only whole names of leftovers are leftovers") {
+  const auto told = [](std::string_view name) -> std::string {
+    const auto leftover = leftover_of(name);
+    return !leftover ? "none" : leftover->original + (leftover->complete ? ", complete" : "");
+  };
+  CHECK(told("model.tmp-0123abcd") == "model");
+  CHECK(told("model.replaced-0123abcd") == "model, complete");
+  CHECK(told("a.tmp-00000000.replaced-0123abcd") == "a.tmp-00000000, complete");
+  for (const char* name : {"model", "model.tmp-", "model.tmp-0123abc", "model.tmp-0123abcde", "model.tmp-0123ABCD",
+                           "model.tmp-0123abcd.txt", ".tmp-0123abcd", "model.old-0123abcd", "model.replaced-notes ab"})
+    CHECK(told(name) == "none");
+}
+
+TEST_CASE("recovery puts a complete folder back where its place is empty, and removes what is ours") {
+  const TemporaryFolder root;
+  make(root.file("a.replaced-00000001"), "old a");
+  make(root.file("b"), "new b");
+  make(root.file("b.replaced-00000002"), "old b");
+  make(root.file("c.tmp-00000003"), "half of c");
+  make(root.file("d.tmp-notes"), "the user's");
+  recover_folders(posix_files(), root.path(), [](const Leftover& leftover, const std::string&) {
+    return leftover.original == "none";
+  });
+  CHECK(posix_files().list(root.path()).size() == 5);
+  recover_folders(posix_files(), root.path(), anything);
+  CHECK(posix_files().list(root.path()) == Names{"a", "b", "d.tmp-notes"});
+  CHECK(content(root.file("a")) == "old a");
+  CHECK(content(root.file("b")) == "new b");
+  recover_folders(posix_files(), root.file("absent"), anything);
+}
+
+}  // namespace
+}  // namespace ftrun

@@ -1,0 +1,106 @@
+#include "checkpoint/space.h"
+
+#include <string>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "checkpoint/save.h"
+#include "fault_files.h"
+#include "test_support.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun::test {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+
+/// A run of 10 steps, a checkpoint of 100 MiB every 2, two kept, an export of 30 MiB.
+SpaceWanted wanted_in(const TempFolder& run) {
+  SpaceWanted wanted;
+  wanted.checkpoints = run / "checkpoints";
+  wanted.checkpoint_bytes = 100 * kMiB;
+  wanted.keep_last = 2;
+  wanted.every = 2;
+  wanted.steps = 10;
+  wanted.exported = run / "export/model";
+  wanted.export_bytes = 30 * kMiB;
+  return wanted;
+}
+
+/// What is said of `wanted` when so much is free.
+std::string said(const TempFolder& run, const SpaceWanted& wanted, int64_t free) {
+  FaultFileSystem files(run.path());
+  files.set_free_bytes(free);
+  return admit_space(files, wanted);
+}
+
+std::string refused(const TempFolder& run, const SpaceWanted& wanted, int64_t free) {
+  return error_of(ExitCode::kEnvironment, [&] { said(run, wanted, free); });
+}
+
+void save(const TempFolder& run, int64_t step) {
+  ToyState state(1, 0, 1);
+  save_checkpoint(posix_files(), {.root = run / "checkpoints"}, toy_meta(step, 1), state.slices(), CheckpointGroup{});
+}
+
+}  // namespace
+
+TEST_CASE("room for the kept checkpoints, the one under way and the export is enough") {
+  const TempFolder run;
+  REQUIRE(said(run, wanted_in(run), 330 * kMiB) == "");
+}
+
+TEST_CASE("too little room is told before the first checkpoint, with the arithmetic") {
+  const TempFolder run;
+  REQUIRE(said(run, wanted_in(run), 330 * kMiB - 1) ==
+          run / "checkpoints" +
+              ": 3 checkpoints of 100.00 MiB (keep_last 2, one under way, 0 there) and the exported model of 30.00 MiB "
+              "take 330.00 MiB, 330.00 MiB are free: the run may end with a full disk");
+}
+
+TEST_CASE("room for less than one checkpoint, or one and the export, is refused") {
+  const TempFolder run;
+  REQUIRE(said(run, wanted_in(run), 130 * kMiB) != "");
+  REQUIRE(refused(run, wanted_in(run), 129 * kMiB) ==
+          run / "checkpoints" +
+              ": 1 checkpoint of 100.00 MiB and the exported model of 30.00 MiB take 130.00 MiB, 129.00 MiB are free");
+  REQUIRE(refused(run, wanted_in(run), 99 * kMiB) ==
+          run / "checkpoints" + ": 1 checkpoint of 100.00 MiB take 100.00 MiB, 99.00 MiB are free");
+  SpaceWanted alone = wanted_in(run);
+  alone.export_bytes = 0;
+  REQUIRE(said(run, alone, 300 * kMiB) == "");
+  REQUIRE(said(run, alone, 100 * kMiB) != "");
+}
+
+TEST_CASE("no more checkpoints are counted than the run will save") {
+  const TempFolder run;
+  SpaceWanted wanted = wanted_in(run);
+  wanted.every = 0;  // at the end alone
+  REQUIRE(said(run, wanted, 130 * kMiB) == "");
+  wanted.every = 8;  // and one at step 8
+  REQUIRE(said(run, wanted, 230 * kMiB) == "");
+  REQUIRE(said(run, wanted, 229 * kMiB) != "");
+  wanted.keep_last = 0;
+  wanted.every = 3;  // 3, 6, 9, 10, all kept
+  REQUIRE(said(run, wanted, 430 * kMiB) == "");
+  REQUIRE(said(run, wanted, 429 * kMiB) != "");
+  wanted.steps = 0;  // as many as the data say, later
+  REQUIRE(said(run, wanted, 230 * kMiB) == "");
+  REQUIRE(said(run, wanted, 229 * kMiB) != "");
+}
+
+TEST_CASE("checkpoints that are there already need no room") {
+  const TempFolder run;
+  save(run, 2);
+  save(run, 4);
+  REQUIRE(said(run, wanted_in(run), 130 * kMiB) == "");
+  // The older ones go before the model is exported.
+  REQUIRE(said(run, wanted_in(run), 129 * kMiB) != "");
+  REQUIRE(refused(run, wanted_in(run), 99 * kMiB) ==
+          run / "checkpoints" + ": 1 checkpoint of 100.00 MiB take 100.00 MiB, 99.00 MiB are free");
+  save(run, 10);  // nothing is left to train
+  REQUIRE(said(run, wanted_in(run), 30 * kMiB) == "");
+}
+
+}  // namespace ftrun::test
