@@ -400,6 +400,8 @@ with tempfile.TemporaryDirectory() as scratch:
         sealed.chmod(0o555)
         mode = root.stat().st_mode
         root.chmod(0o755)
+        for path in (job.data, *job.model.iterdir()):
+            path.chmod(0o644)
         config = job.config("sealed-run", **FEW, output_dir=str(sealed / "run"))
         nobody = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups") if os.geteuid() == 0 else ()
         for command in (("check", "-q"), (), ("--nproc", 2)):
