@@ -559,7 +559,7 @@ void Trainer::conclude() {
 std::string Trainer::how_to_go_on() const {
   if (step_ < total_steps_ || !config_.model_export.enabled) return "continue with --resume auto";
   return cat("what is left is the export, which --resume auto makes, or: ftrun convert ",
-             config_.output_dir, " --out ", exported_folder());
+             config_.output_dir, " --out ", export_folder(config_));
 }
 
 int Trainer::exit_code() const {
