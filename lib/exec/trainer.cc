@@ -23,6 +23,7 @@
 #include "exec/check_ranks.h"
 #include "exec/describe_step.h"
 #include "exec/export_options.h"
+#include "exec/gradient_scale.h"
 #include "exec/optimizer_plan.h"
 #include "exec/results.h"
 #include "exec/sample_options.h"
@@ -45,15 +46,6 @@ LogLevel log_level(const std::string& name) {
   if (name == "notice") return LogLevel::kNotice;
   if (name == "warning" || name == "warn") return LogLevel::kWarning;
   return name == "error" || name == "critical" ? LogLevel::kError : LogLevel::kInfo;
-}
-
-/// What sums of gradients on the wire are multiples of the mean by. DeepSpeed divides each rank's
-/// gradients by the predivide factor before the sum and by ranks / factor after it; here they are
-/// divided by the number of ranks before, unless the config asks for a factor.
-double wire_multiple(const Config& config) {
-  const double factor = config.reduction.gradient_predivide_factor;
-  if (config.reduction.prescale_gradients || factor == 1.0) return 1.0;
-  return static_cast<double>(std::max<int64_t>(1, config.parallel.data)) / factor;
 }
 
 /// What training needs memory for is the config's choice.
@@ -274,12 +266,10 @@ StepRun Trainer::prepare(const StepBatch& batch) {
   step.micro_batches = batch.micro_batches;
   const int64_t updates = step_ - skipped_.total();
   step.scalars = step_scalars_of(config_.optimizer, schedule_, updates + 1);
-  const auto counted = static_cast<double>(batch.counted_tokens_global);
-  step.gradient_multiple = skipped_.loss_scale() * wire_multiple(config_);
-  step.scalars.loss_scale = counted > 0 ? static_cast<float>(step.gradient_multiple / counted) : 0.0F;
-  // DeepSpeed's sum over ranks of what each rank averaged.
-  if (config_.reduction.gradient_allreduce_op == AllreduceOp::kSum)
-    step.gradient_multiple /= static_cast<double>(session_.world());
+  const GradientScale scale = gradient_scale(config_, skipped_.loss_scale(),
+                                             static_cast<double>(batch.counted_tokens_global));
+  step.scalars.loss_scale = scale.loss_scale;
+  step.gradient_multiple = scale.multiple;
   step.scalars.rounding_key = rounding_key(static_cast<uint64_t>(config_.train.seed), step_ + 1);
   step.clip_norm = config_.gradient_clipping;
   step.optimizer = optimizer_options(config_.optimizer);
