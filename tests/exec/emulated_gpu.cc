@@ -7,15 +7,19 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <thread>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "comm/reduce.h"
 
 namespace ftrun::fixtures {
 namespace {
 
 constexpr int kPattern = 0xFF;
 constexpr int64_t kAlignment = 256;
+/// After which a peer that does not come is taken for lost, so that a test ends.
+constexpr std::chrono::seconds kPatience{60};
 
 std::byte* mapped(int64_t bytes, int protection, int flags, int file) {
   void* data = ::mmap(nullptr, static_cast<size_t>(bytes), protection, flags, file, 0);
@@ -39,6 +43,7 @@ struct EmulatedGpu::Event {
 /// Work, or a mark to set, or a mark to wait for.
 struct EmulatedGpu::Task {
   std::function<void()> work;
+  std::function<bool()> ready;
   Event* sets = nullptr;
   Event* awaits = nullptr;
   int64_t count = 0;
@@ -197,16 +202,16 @@ void EmulatedGpu::destroy(DeviceEvent event) noexcept {
   delete own;
 }
 
-void EmulatedGpu::put(DeviceStream stream, std::function<void()> work) {
+void EmulatedGpu::put(DeviceStream stream, std::function<void()> work, std::function<bool()> ready) {
   const std::lock_guard lock(mutex_);
-  reinterpret_cast<Stream*>(stream)->tasks.push_back({std::move(work), nullptr, nullptr, 0});
+  reinterpret_cast<Stream*>(stream)->tasks.push_back({std::move(work), std::move(ready), nullptr, nullptr, 0});
   run_some();
 }
 
 void EmulatedGpu::record(DeviceEvent event, DeviceStream stream) {
   const std::lock_guard lock(mutex_);
   auto* const own = reinterpret_cast<Event*>(event);
-  reinterpret_cast<Stream*>(stream)->tasks.push_back({nullptr, own, nullptr, ++own->recorded});
+  reinterpret_cast<Stream*>(stream)->tasks.push_back({nullptr, nullptr, own, nullptr, ++own->recorded});
 }
 
 /// For the last record; without one there is nothing to wait for.
@@ -214,12 +219,13 @@ void EmulatedGpu::wait(DeviceStream stream, DeviceEvent event) {
   const std::lock_guard lock(mutex_);
   auto* const own = reinterpret_cast<Event*>(event);
   if (own->recorded > 0)
-    reinterpret_cast<Stream*>(stream)->tasks.push_back({nullptr, nullptr, own, own->recorded});
+    reinterpret_cast<Stream*>(stream)->tasks.push_back({nullptr, nullptr, nullptr, own, own->recorded});
 }
 
 bool EmulatedGpu::can_run(const Stream& stream) const {
   if (stream.tasks.empty()) return false;
   const Task& next = stream.tasks.front();
+  if (next.ready && !next.ready()) return false;
   return next.awaits == nullptr || next.awaits->reached >= next.count;
 }
 
@@ -232,12 +238,14 @@ void EmulatedGpu::step(Stream& stream) {
   task.sets->time = now_milliseconds();
 }
 
-/// The stream whose mark `wanted` stands before, or the one behind which that stands.
-EmulatedGpu::Stream& EmulatedGpu::behind(Stream& wanted) {
+/// The stream whose mark `wanted` stands before, or the one behind which that stands; null when that
+/// one waits for peers.
+EmulatedGpu::Stream* EmulatedGpu::behind(Stream& wanted) {
   Stream* at = &wanted;
   for (size_t hops = 0; !can_run(*at); ++hops) {
     require(hops <= streams_.size() && !at->tasks.empty(), "streams do not wait for each other in a ring");
     const Task& stands = at->tasks.front();
+    if (stands.ready) return nullptr;
     Stream* next = nullptr;
     for (Stream* stream : streams_)
       for (const Task& task : stream->tasks)
@@ -245,20 +253,37 @@ EmulatedGpu::Stream& EmulatedGpu::behind(Stream& wanted) {
     require(next != nullptr, "a mark that is waited for stands in a stream");
     at = next;
   }
-  return *at;
+  return at;
 }
 
 EmulatedGpu::Stream* EmulatedGpu::to_run(Stream& wanted, Order order) {
-  if (order == Order::kLazy) return &behind(wanted);
+  if (order == Order::kLazy) return behind(wanted);
   std::vector<Stream*> ready;
   for (Stream* stream : streams_)
     if (can_run(*stream) && (order == Order::kRandom || stream != &wanted)) ready.push_back(stream);
-  return ready.empty() ? &behind(wanted) : ready[random_() % ready.size()];
+  return ready.empty() ? behind(wanted) : ready[random_() % ready.size()];
+}
+
+void EmulatedGpu::step_for(Stream& wanted, Order order) {
+  const auto start = std::chrono::steady_clock::now();
+  for (;;) {
+    if (Stream* next = to_run(wanted, order)) return step(*next);
+    require(std::chrono::steady_clock::now() - start < kPatience, "peers come to a collective");
+    for (const auto& come_forward : peers_) come_forward();
+    std::this_thread::yield();
+  }
+}
+
+void EmulatedGpu::advance(DeviceStream stream) {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  auto* const own = reinterpret_cast<Stream*>(stream);
+  if (!lock.owns_lock() || own->tasks.empty()) return;
+  if (Stream* next = behind(*own)) step(*next);
 }
 
 void EmulatedGpu::run_until_empty(Stream& stream) {
   const auto order = static_cast<Order>(random_() % 3);
-  while (!stream.tasks.empty()) step(*to_run(stream, order));
+  while (!stream.tasks.empty()) step_for(stream, order);
 }
 
 /// Sometimes the device gets ahead on its own.
@@ -288,7 +313,7 @@ void EmulatedGpu::synchronize(DeviceEvent event) {
       const bool here = std::any_of(stream->tasks.begin(), stream->tasks.end(),
                                     [&](const Task& task) { return task.sets == own; });
       if (!here) continue;
-      step(*to_run(*stream, order));
+      step_for(*stream, order);
       break;
     }
 }
@@ -404,31 +429,97 @@ void EmulatedGpu::add_into(void* to, DType to_dtype, const void* from, DType fro
 
 // Collectives.
 
-EmulatedNccl::EmulatedNccl(EmulatedGpu& gpu, Communicator& host)
-    : Communicator({.name = host.name() + " of GPUs", .members = host.members(), .rank = host.rank()}),
-      gpu_(gpu),
-      host_(host) {}
+void EmulatedLinks::join(int rank, EmulatedGpu& gpu, DeviceStream stream) {
+  const std::lock_guard lock(mutex_);
+  peers_[static_cast<size_t>(rank)] = {&gpu, stream};
+}
 
-/// Behind what stands in the stream; what comes later in the stream, and only that, knows the result.
-void EmulatedNccl::complete(Collective& collective) {
-  const CollectiveRecord& record = collective.record;
-  const int64_t bytes = record.count * dtype_bytes(record.dtype);
+void EmulatedLinks::leave(int rank) {
+  const std::lock_guard lock(mutex_);
+  peers_[static_cast<size_t>(rank)] = {};
+}
+
+void EmulatedLinks::give(int rank, const CollectiveRecord& record, std::vector<std::byte> given) {
+  const std::lock_guard lock(mutex_);
+  Meeting& meeting = meetings_[record.sequence];
+  require(meeting.given.empty() || same_collective(meeting.record, record), "ranks meet in the same collective");
+  meeting.record = record;
+  meeting.given[rank] = std::move(given);
+}
+
+bool EmulatedLinks::is_met(int64_t sequence) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = meetings_.find(sequence);
+  return found != meetings_.end() && found->second.given.size() == peers_.size();
+}
+
+std::vector<std::byte> EmulatedLinks::take(int rank, int64_t sequence) {
+  const std::lock_guard lock(mutex_);
+  Meeting& meeting = meetings_.at(sequence);
+  const CollectiveRecord& record = meeting.record;
+  std::vector<std::byte> result;
+  if (record.kind == CollectiveKind::kAllGather) {
+    for (const auto& [from, given] : meeting.given) result.insert(result.end(), given.begin(), given.end());
+  } else {
+    const int64_t part = record.count * dtype_bytes(record.dtype);
+    const int64_t first = record.kind == CollectiveKind::kReduceScatter ? rank * part : 0;
+    std::vector<const void*> inputs;
+    for (const auto& [from, given] : meeting.given) inputs.push_back(given.data() + first);
+    result.resize(static_cast<size_t>(part));
+    reduce_in_order(record.dtype, record.op, inputs.data(), static_cast<int>(inputs.size()), result.data(),
+                    record.count);
+  }
+  if (++meeting.taken == peers_.size()) meetings_.erase(sequence);
+  return result;
+}
+
+void EmulatedLinks::advance() {
+  const std::lock_guard lock(mutex_);
+  for (const Peer& peer : peers_)
+    if (peer.gpu != nullptr) peer.gpu->advance(peer.stream);
+}
+
+EmulatedNccl::EmulatedNccl(EmulatedGpu& gpu, EmulatedLinks& links, const Communicator& like)
+    : Communicator({.name = like.name() + " of GPUs", .members = like.members(), .rank = like.rank()}),
+      gpu_(gpu),
+      links_(links),
+      own_(gpu.create_stream(true)) {
+  gpu_.wait_with([&links] { links.advance(); });
+  links_.join(rank(), gpu, own_);
+}
+
+void EmulatedNccl::begin(Collective& collective) {
+  const CollectiveRecord record = collective.record;
   const bool gathers = record.kind == CollectiveKind::kAllGather;
   const bool scatters = record.kind == CollectiveKind::kReduceScatter;
   require(gathers || scatters || record.kind == CollectiveKind::kAllReduce, "a collective of a step");
-  gpu_.synchronize(stream_);
-  const auto* in = gpu_.seen_by_device(collective.in);
-  const std::vector<std::byte> given(in, in + (scatters ? bytes * size() : bytes));
-  std::vector<std::byte> taken = given;
-  taken.resize(static_cast<size_t>(gathers ? bytes * size() : bytes));
-  if (gathers)
-    host_.all_gather(given.data(), taken.data(), record.count, record.dtype, {record.site}).wait();
-  else if (scatters)
-    host_.reduce_scatter(given.data(), taken.data(), record.count, record.dtype, record.op, {record.site}).wait();
-  else
-    host_.all_reduce(taken.data(), record.count, record.dtype, record.op, {record.site}).wait();
-  // From memory that is not pinned: done when this returns, in the stream's order.
-  gpu_.copy(collective.out, taken.data(), static_cast<int64_t>(taken.size()), stream_);
+  if (free_marks_.empty()) free_marks_.push_back({gpu_.create_event(false), gpu_.create_event(false)});
+  const Marks marks = in_flight_[record.sequence] = free_marks_.back();
+  free_marks_.pop_back();
+  gpu_.record(marks.begin, caller_);
+  gpu_.wait(own_, marks.begin);
+  const auto bytes = static_cast<size_t>(record.count * dtype_bytes(record.dtype) * (scatters ? size() : 1));
+  const std::byte* in = gpu_.seen_by_device(collective.in);
+  std::byte* out = gpu_.seen_by_device(collective.out);
+  EmulatedLinks* const links = &links_;
+  const int own = rank();
+  gpu_.put(own_, [=] { links->give(own, record, {in, in + bytes}); });
+  gpu_.put(
+      own_,
+      [=] {
+        const std::vector<std::byte> taken = links->take(own, record.sequence);
+        std::memcpy(out, taken.data(), taken.size());
+      },
+      [=] { return links->is_met(record.sequence); });
+  gpu_.record(marks.end, own_);
+}
+
+/// The caller's stream waits, not its host.
+void EmulatedNccl::complete(Collective& collective) {
+  const auto found = in_flight_.find(collective.record.sequence);
+  gpu_.wait(caller_, found->second.end);
+  free_marks_.push_back(found->second);
+  in_flight_.erase(found);
 }
 
 }  // namespace ftrun::fixtures

@@ -78,6 +78,13 @@ class EmulatedGpu final : public DeviceKernels {
   void add_into(void* to, DType to_dtype, const void* from, DType from_dtype, int64_t count,
                 DeviceStream stream) override;
 
+  /// Any work in a stream; with `ready`, which peers bring about, not before that holds.
+  void put(DeviceStream stream, std::function<void()> work, std::function<bool()> ready = {});
+  /// What lets peers come forward while a stream stands before work that is not ready.
+  void wait_with(std::function<void()> peers) { peers_.push_back(std::move(peers)); }
+  /// One step of the stream or of what it stands behind, unless somebody is at it.
+  void advance(DeviceStream stream);
+
   /// What a test may do that a host cannot: device memory as the device sees it, when it is synchronised.
   std::byte* seen_by_device(const void* address) const;
 
@@ -97,13 +104,13 @@ class EmulatedGpu final : public DeviceKernels {
   struct Stream;
   enum class Order { kLazy, kRandom, kEager };
 
-  void put(DeviceStream stream, std::function<void()> work);
   bool is_pinned(const void* address, int64_t bytes) const;
   bool is_device(const void* address) const;
   bool can_run(const Stream& stream) const;
   void step(Stream& stream);
   Stream* to_run(Stream& wanted, Order order);
-  Stream& behind(Stream& wanted);
+  Stream* behind(Stream& wanted);
+  void step_for(Stream& wanted, Order order);
   void run_until_empty(Stream& stream);
   void run_some();
   template <typename T>
@@ -123,29 +130,72 @@ class EmulatedGpu final : public DeviceKernels {
   std::map<std::byte*, int64_t> pinned_;
   std::set<Stream*> streams_;
   std::set<Event*> events_;
+  std::vector<std::function<void()>> peers_;
   mutable std::recursive_mutex mutex_;
   std::mt19937_64 random_;
   Counters counters_;
 };
 
-/// Collectives among emulated GPUs, by way of a group that moves host memory.
-class EmulatedNccl final : public Communicator {
+/// Where the ranks of a group leave what they give to collectives. Outlives their GPUs' work.
+class EmulatedLinks {
  public:
-  /// Both are borrowed.
-  EmulatedNccl(EmulatedGpu& gpu, Communicator& host);
+  explicit EmulatedLinks(int ranks) : peers_(static_cast<size_t>(ranks)) {}
+
+  void join(int rank, EmulatedGpu& gpu, DeviceStream stream);
+  void leave(int rank);
+  void give(int rank, const CollectiveRecord& record, std::vector<std::byte> given);
+  /// True when all have given.
+  bool is_met(int64_t sequence) const;
+  /// What a rank gets.
+  std::vector<std::byte> take(int rank, int64_t sequence);
+  /// Devices work by themselves, whatever their hosts do.
+  void advance();
+
+ private:
+  struct Peer {
+    EmulatedGpu* gpu = nullptr;
+    DeviceStream stream = nullptr;
+  };
+  struct Meeting {
+    CollectiveRecord record;
+    std::map<int, std::vector<std::byte>> given;
+    size_t taken = 0;
+  };
+  mutable std::recursive_mutex mutex_;
+  std::vector<Peer> peers_;
+  std::map<int64_t, Meeting> meetings_;
+};
+
+/// Collectives among emulated GPUs. As NCCL's they run in a stream of their own, behind what stood in
+/// the caller's when they were issued, and are done at a time that is drawn: whoever does not wait for
+/// them meets what was there before.
+class EmulatedNccl : public Communicator {
+ public:
+  /// Both are borrowed; `like` says name, members and rank.
+  EmulatedNccl(EmulatedGpu& gpu, EmulatedLinks& links, const Communicator& like);
+  ~EmulatedNccl() override { links_.leave(rank()); }
 
   std::string_view backend() const override { return "emulated"; }
-  void use_stream(void* stream) override { stream_ = static_cast<DeviceStream>(stream); }
+  void use_stream(void* stream) override { caller_ = static_cast<DeviceStream>(stream); }
 
  protected:
   bool copies_alone() const override { return false; }
+  void begin(Collective& collective) override;
   void complete(Collective& collective) override;
   std::vector<PeerView> view_peers() override { return {}; }
 
  private:
+  struct Marks {
+    DeviceEvent begin = nullptr;
+    DeviceEvent end = nullptr;
+  };
+
   EmulatedGpu& gpu_;
-  Communicator& host_;
-  DeviceStream stream_ = nullptr;
+  EmulatedLinks& links_;
+  DeviceStream own_;
+  DeviceStream caller_ = nullptr;
+  std::map<int64_t, Marks> in_flight_;
+  std::vector<Marks> free_marks_;
 };
 
 }  // namespace ftrun::fixtures

@@ -30,6 +30,7 @@ namespace {
 
 using fixtures::Alone;
 using fixtures::EmulatedGpu;
+using fixtures::EmulatedLinks;
 using fixtures::EmulatedNccl;
 using fixtures::EmulatorOptions;
 using fixtures::RankRig;
@@ -99,13 +100,14 @@ Outcome train_alone(const Config& config, Gpu* gpu) {
 Outcome train_together(const Config& config, int ranks, uint64_t seed) {
   Outcome outcome;
   fixtures::WholeState whole;
+  EmulatedLinks links(ranks);
   fixtures::on_mesh(1, ranks, [&](Rendezvous& rendezvous, const RankGroups& host) {
     std::optional<Emulated> emulated;
     std::optional<EmulatedNccl> nccl;
     RankGroups groups = host;
     if (seed > 0) {
       emulated.emplace(seed + 100 * static_cast<uint64_t>(rendezvous.rank()));
-      nccl.emplace(*emulated->device, *host.data);
+      nccl.emplace(*emulated->device, links, *host.data);
       groups = {&*nccl, &*nccl, nullptr, nullptr, host.data, host.shard};
     }
     RankRig rig(config, fixtures::model_of_many_blocks(), groups, emulated ? &emulated->gpu : nullptr);
@@ -254,6 +256,59 @@ TEST_CASE("gpu: waits that are missing from a program are found") {
     found += run.loss_sum == expected.loss_sum ? 0 : 1;
   }
   REQUIRE(found > 0);
+}
+
+/// Waits for nothing.
+struct CarelessNccl final : EmulatedNccl {
+  using EmulatedNccl::EmulatedNccl;
+  void complete(Collective&) override {}
+};
+
+enum class Careless { kNothing, kCommunicator, kProgram };
+
+/// The second step's norm of two ranks, on which `careless` leaves out the waits for collectives.
+double second_norm(const Config& config, uint64_t seed, Careless careless) {
+  double norm = 0;
+  EmulatedLinks links(2);
+  EmulatedLinks careless_links(2);
+  fixtures::on_mesh(1, 2, [&](Rendezvous& rendezvous, const RankGroups& host) {
+    Emulated emulated(seed + 100 * static_cast<uint64_t>(rendezvous.rank()));
+    EmulatedNccl sound(*emulated.device, links, *host.data);
+    const RankGroups groups{&sound, &sound, nullptr, nullptr, host.data, host.shard};
+    RankRig rig(config, fixtures::model_of_many_blocks(), groups, &emulated.gpu);
+    rig.train(1);
+    Program program = rig.plan.train.program;
+    if (careless == Careless::kProgram)
+      for (Instr& instr : program.instrs)
+        std::erase_if(instr.waits,
+                      [&](InstrId wait) { return program.instr(wait).lane == Lane::kCommunication; });
+    std::optional<CarelessNccl> never_waits;
+    RankGroups used = groups;
+    if (careless == Careless::kCommunicator) {
+      never_waits.emplace(*emulated.device, careless_links, *host.data);
+      used.data = used.shard = &*never_waits;
+    }
+    Executor executor(program, rig.plan.train.model, rig.memory, used);
+    StepRun run = rig.prepared(2);
+    executor.run(run);
+    if (rendezvous.rank() == 0) norm = run.gradient_norm;
+  });
+  return norm;
+}
+
+TEST_CASE("gpu: collectives that nobody waits for are found") {
+  set_kernel_threads(1);
+  for (const int64_t stage : {0, 1, 2, 3}) {
+    Config config = fixtures::run_of_stage(stage);
+    config.zero.overlap_comm = true;
+    const double expected = second_norm(config, 1, Careless::kNothing);
+    for (const Careless careless : {Careless::kNothing, Careless::kCommunicator, Careless::kProgram}) {
+      int found = 0;
+      for (uint64_t seed = 2; seed <= 9; ++seed) found += second_norm(config, seed, careless) == expected ? 0 : 1;
+      INFO("stage " << stage << ", careless " << static_cast<int>(careless));
+      REQUIRE((found > 0) == (careless != Careless::kNothing));
+    }
+  }
 }
 
 TEST_CASE("gpu: a step makes no stream, event or memory, and waits for the device once") {
