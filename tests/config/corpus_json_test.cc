@@ -16,7 +16,8 @@
 
 #include <catch2/catch.hpp>
 
-// Real DeepSpeed configs against what DeepSpeed itself says of them: verdict and resolved values.
+// Real DeepSpeed configs against what DeepSpeed itself says of them: verdict and resolved values, and
+// whether they can be run.
 // Every difference is a reviewed row of corpus_differences.tsv.
 
 namespace ftrun {
@@ -99,16 +100,26 @@ bool same(const Json& a, const Json& b) {
 // file, what, ours, DeepSpeed's
 using Row = std::vector<std::string>;
 
+std::vector<std::string> features(const Resolution& resolved) {
+  std::vector<std::string> all;
+  for (const NotYet& gap : resolved.not_yet) all.push_back(gap.feature);
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
 std::vector<Row> differences(const std::string& folder, const Json& entry) {
   const std::string file = entry.at("file");
   const LoadResult loaded = load_config({folder + "/" + file});
   const Resolution resolved = resolve(loaded.config, oracle_context(entry));
   const bool ours = loaded.ok() && resolved.ok();
   const bool theirs = entry.at("after_auto") == "OK";
-  if (ours != theirs)
-    return {{file, "verdict", ours ? "valid" : "invalid", theirs ? "valid" : "invalid"}};
   std::vector<Row> rows;
-  if (!ours) return rows;
+  if (ours != theirs)
+    rows.push_back({file, "verdict", ours ? "valid" : "invalid", theirs ? "valid" : "invalid"});
+  // DeepSpeed has all that its configs ask for.
+  if (ours && !resolved.not_yet.empty())
+    rows.push_back({file, "capability", cat("not yet: ", join(features(resolved), "; ")), "has it"});
+  if (!ours || !theirs) return rows;
   const Json values = our_values(resolved.config);
   for (const auto& [key, value] : values.items()) {
     const Json other = oracle_value(key, entry.at("resolved").at(key));
@@ -131,7 +142,7 @@ std::map<Row, std::string> reviewed() {
 
 }  // namespace
 
-TEST_CASE("real JSON configs get DeepSpeed's verdict and values, or a reviewed reason why not",
+TEST_CASE("real JSON configs get DeepSpeed's verdict and values and run, or a reviewed reason why not",
           "[.needs-reference]") {
   const std::string folder = corpus_folder();
   const Json oracle = Json::parse(content(folder + "/oracle.json"));
