@@ -11,8 +11,8 @@ preset=${1:-release}
 CCACHE_BASEDIR=$(pwd -P)
 export CCACHE_BASEDIR
 printf '[build] configuring %s\n' "$preset"
-cmake --preset "$preset" >"/tmp/ftrun-configure-$$.log" 2>&1 ||
-  { cat "/tmp/ftrun-configure-$$.log" >&2; rm -f "/tmp/ftrun-configure-$$.log"; exit 5; }
-rm -f "/tmp/ftrun-configure-$$.log"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+cmake --preset "$preset" >"$log" 2>&1 || { cat "$log" >&2; exit 5; }
 printf '[build] compiling (the first time takes some minutes)\n'
 cmake --build --preset "$preset" -- -k 0 "$@"

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "checkpoint/model_folder.h"
 #include "config/load.h"
 #include "config/ranks.h"
 #include "config/resolve.h"
@@ -53,7 +54,7 @@ std::optional<ModelConfig> read_model(const Config& config, Report& report) {
   if (config.model.path.empty()) return std::nullopt;
   const std::string path = config.model.path + "/config.json";
   try {
-    return parse_model_config(read_file(path), path);
+    return parse_model_config(read_file(path, kLargestModelConfig), path);
   } catch (const Error& error) {
     if (error.code() == ExitCode::kUnsupported) throw;
     report.errors.push_back(cat("error: ", error.what()));

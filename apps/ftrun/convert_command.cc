@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_export.h"
+#include "checkpoint/model_folder.h"
 #include "commands.h"
 #include "model/families.h"
 #include "model/tensors.h"
@@ -83,14 +84,14 @@ int convert(const ConvertOptions& options) {
   target.folder = options.out;
   target.source_folder = options.model.empty() ? recorded_model(step) : options.model;
   const std::string config = target.source_folder + "/config.json";
-  target.config_json = read_file(config);
+  target.config_json = read_file(config, kLargestModelConfig);
   const ModelConfig model = parse_model_config(target.config_json, config);
   target.dtype = dtype_of(options.dtype, model);
   target.kept_folders = kept_folders(step);
   const std::vector<ExportTensor> weights = checkpoint_weights(step);
   require_same_model(step, weights, model, target.source_folder);
-  check_export(posix_files(), target, weights);
-  export_checkpoint(posix_files(), step, target);
+  check_export(umask_files(), target, weights);
+  export_checkpoint(umask_files(), step, target);
   std::cout << step << " -> " << options.out << '\n';
   return 0;
 }

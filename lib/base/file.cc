@@ -10,8 +10,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <random>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "base/checksum.h"
 #include "base/error.h"
@@ -21,6 +23,8 @@
 namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
+
+constexpr size_t kIdDigits = 8;
 
 int64_t bytes_free_at(const std::string& path) {
   struct statvfs info{};
@@ -45,10 +49,16 @@ int64_t bytes_free_at(const std::string& path) {
                    : "check that the folder exists and that this user may write to it");
 }
 
+/// What the umask takes its bits from.
+struct Modes {
+  mode_t file;
+  mode_t folder;
+};
+
 class PosixWritableFile : public WritableFile {
  public:
-  explicit PosixWritableFile(std::string path) : path_(std::move(path)) {
-    fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  PosixWritableFile(std::string path, mode_t mode) : path_(std::move(path)) {
+    fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, mode);
     if (fd_ < 0) disk_error(path_, "create", errno);
   }
   ~PosixWritableFile() override {
@@ -90,15 +100,28 @@ class PosixWritableFile : public WritableFile {
   int64_t position_ = 0;
 };
 
+/// An entry outlasts a power cut when the folder it is in was synced. One that may be entered but not
+/// listed cannot be synced by us.
+void sync_entry_of(const std::string& path) {
+  const std::string parent = fs::path(path).parent_path().string();
+  const OwnedFd fd(::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd) ::fsync(fd.get());
+}
+
 class PosixFileSystem : public FileSystem {
  public:
+  explicit PosixFileSystem(Modes modes) : modes_(modes) {}
+
   std::unique_ptr<WritableFile> create(const std::string& path) override {
-    return std::make_unique<PosixWritableFile>(path);
+    return std::make_unique<PosixWritableFile>(path, modes_.file);
   }
   void make_folder(const std::string& path) override {
     std::error_code error;
-    fs::create_directories(path, error);
-    if (error) disk_error(path, "create folder", error.value());
+    const fs::path parent = fs::path(path).parent_path();
+    if (!parent.empty() && parent != path && !fs::exists(parent, error)) make_folder(parent.string());
+    if (::mkdir(path.c_str(), modes_.folder) == 0) return sync_entry_of(path);
+    const int error_number = errno;
+    if (!fs::is_directory(path, error)) disk_error(path, "create folder", error_number);
   }
   void rename(const std::string& from, const std::string& to) override {
     if (::rename(from.c_str(), to.c_str()) != 0) disk_error(to, "rename", errno);
@@ -136,6 +159,9 @@ class PosixFileSystem : public FileSystem {
     return fs::exists(path, error);
   }
   int64_t free_bytes(const std::string& path) override { return bytes_free_at(path); }
+
+ private:
+  const Modes modes_;
 };
 
 void write_synced(FileSystem& files, const std::string& path, std::string_view content) {
@@ -153,6 +179,17 @@ void remove_quietly(FileSystem& files, const std::string& path) {
   }
 }
 
+/// Whether any page of the file lies in memory, for all that the kernel tells.
+bool is_cached(const std::string& path) {
+  const MappedFile file(path);
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  std::vector<unsigned char> resident((file.bytes().size() + page - 1) / page);
+  if (resident.empty()) return false;
+  auto* start = const_cast<std::byte*>(file.bytes().data());
+  if (::mincore(start, file.bytes().size(), resident.data()) != 0) return true;
+  return std::any_of(resident.begin(), resident.end(), [](unsigned char flags) { return flags & 1; });
+}
+
 [[noreturn]] void read_error(const std::string& path, const std::string& why) {
   throw Error(ExitCode::kBadInput, cat(path, ": cannot be read: ", why),
               "check the path and the permissions");
@@ -166,12 +203,43 @@ void remove_quietly(FileSystem& files, const std::string& path) {
 }  // namespace
 
 FileSystem& posix_files() {
-  static PosixFileSystem files;
+  static PosixFileSystem files({.file = 0600, .folder = 0700});
   return files;
 }
 
+FileSystem& umask_files() {
+  static PosixFileSystem files({.file = 0666, .folder = 0777});
+  return files;
+}
+
+std::string unique_name(const std::string& path, std::string_view mark) {
+  std::random_device random;
+  return cat(path, mark, hex64(random()).substr(16 - kIdDigits));
+}
+
+std::optional<std::string> origin_of_unique(std::string_view name, std::string_view mark) {
+  if (name.size() <= mark.size() + kIdDigits) return std::nullopt;
+  const size_t stem = name.size() - kIdDigits - mark.size();
+  const std::string_view id = name.substr(stem + mark.size());
+  const bool made_here = name.substr(stem, mark.size()) == mark &&
+                         id.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+  return made_here ? std::optional(std::string(name.substr(0, stem))) : std::nullopt;
+}
+
+void remove_atomic_leftovers(FileSystem& files, const std::string& folder,
+                             const std::vector<std::string>& names) {
+  for (const std::string& name : files.list(folder)) {
+    const auto origin = origin_of_unique(name);
+    const std::string path = (fs::path(folder) / name).string();
+    std::error_code error;
+    if (origin && std::find(names.begin(), names.end(), *origin) != names.end() &&
+        fs::is_regular_file(fs::symlink_status(path, error)))
+      files.remove_all(path);
+  }
+}
+
 void write_file_atomic(FileSystem& files, const std::string& path, std::string_view content) {
-  const std::string temporary = path + ".tmp";
+  const std::string temporary = unique_name(path);
   try {
     write_synced(files, temporary, content);
     files.rename(temporary, path);
@@ -182,10 +250,21 @@ void write_file_atomic(FileSystem& files, const std::string& path, std::string_v
   files.sync_folder(fs::path(path).parent_path().string());
 }
 
-std::string read_file(const std::string& path) {
-  const MappedFile file(path);
+std::string read_file(const std::string& path, int64_t most) {
+  const MappedFile file(path);  // which reads nothing yet
   const auto bytes = file.bytes();
+  if (const auto size = static_cast<int64_t>(bytes.size()); size > most)
+    throw Error(ExitCode::kBadInput,
+                cat(path, ": has ", human_bytes(size), ", at most ", human_bytes(most), " are read"),
+                "the file is not what its name says: check the path");
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+bool drop_cached(const std::string& path) {
+  const OwnedFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  // What is not on the disk yet stays in memory.
+  if (!fd || ::fsync(fd.get()) != 0) return false;
+  return ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED) == 0 && !is_cached(path);
 }
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {

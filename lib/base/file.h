@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -30,7 +31,7 @@ class FileSystem {
  public:
   virtual ~FileSystem() = default;
   virtual std::unique_ptr<WritableFile> create(const std::string& path) = 0;  // truncates
-  virtual void make_folder(const std::string& path) = 0;                      // with parents
+  virtual void make_folder(const std::string& path) = 0;  // with parents, each synced into its own
   virtual void rename(const std::string& from, const std::string& to) = 0;
   /// Gives each of two existing names what the other has, in one step; false, and nothing is changed,
   /// where the file system cannot.
@@ -42,16 +43,35 @@ class FileSystem {
   virtual int64_t free_bytes(const std::string& path) = 0;
 };
 
-/// The machine's own file system.
+/// The machine's own file system. What it makes is for this user alone (files 0600, folders 0700),
+/// and a file is never made through a symbolic link of its name.
 FileSystem& posix_files();
+/// The same for what others are to read: modes are as the umask says.
+FileSystem& umask_files();
 
-/// Writes a file so that a reader sees the old or the new content, never a part: temporary name in
-/// the same folder, sync, rename, sync of the folder. A failure leaves the old content and removes
-/// the temporary file.
+/// A name beside `path` that no other process makes: path, mark, 8 random hexadecimal digits.
+std::string unique_name(const std::string& path, std::string_view mark = ".tmp-");
+/// What such a name was made of, "run.json" of "run.json.tmp-0123abcd"; nothing for any other name.
+std::optional<std::string> origin_of_unique(std::string_view name, std::string_view mark = ".tmp-");
+
+/// Writes a file so that a reader sees the old or the new content, never a part: unique name in the
+/// same folder, sync, rename, sync of the folder. A failure before the rename leaves the old content
+/// and removes the temporary file.
 void write_file_atomic(FileSystem& files, const std::string& path, std::string_view content);
+/// Removes what a process that was killed in write_file_atomic(path) left beside `path`.
+void remove_atomic_leftovers(FileSystem& files, const std::string& folder,
+                             const std::vector<std::string>& names);
 
-/// The content of a regular file. Error(kBadInput) when it cannot be read.
-std::string read_file(const std::string& path);
+/// Most bytes of a text that is read whole, where no smaller limit is given.
+inline constexpr int64_t kLargestText = int64_t{256} << 20;
+
+/// The content of a regular file of at most `most` bytes; its size is looked at first.
+/// Error(kBadInput) when it cannot be read or is larger.
+std::string read_file(const std::string& path, int64_t most = kLargestText);
+
+/// Gives back the memory in which the kernel keeps a file, so that the next reading comes from its
+/// disk. False where that is refused (a file system in memory, a file that somebody else uses).
+bool drop_cached(const std::string& path);
 
 /// A file mapped read-only; pages are shared with every process that maps it.
 class MappedFile {

@@ -1,14 +1,16 @@
 #include "base/log.h"
 
 #include <memory>
+#include <mutex>
+#include <string_view>
 #include <vector>
 
+#include "base/append_file.h"
+
 // spdlog brings fmt 9; LibTorch's headers bring another fmt. This file is the only one that sees it.
-#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
-
-#include "base/error.h"
 
 namespace ftrun {
 namespace {
@@ -33,6 +35,22 @@ std::string_view label(LogLevel level) {
   }
 }
 
+/// spdlog's own file sink follows links, makes the file for all to read and throws what no caller knows.
+class FileSink : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit FileSink(const std::string& path) : file_(path) {}
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    file_.append(std::string_view(line.data(), line.size()));
+  }
+  void flush_() override {}  // append() keeps nothing back
+
+  AppendFile file_;
+};
+
 std::shared_ptr<spdlog::logger>& logger() {
   static std::shared_ptr<spdlog::logger> instance = [] {
     auto sink = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
@@ -40,17 +58,6 @@ std::shared_ptr<spdlog::logger>& logger() {
     return std::make_shared<spdlog::logger>("ftrun", sink);
   }();
   return instance;
-}
-
-spdlog::sink_ptr file_sink(const std::string& path) {
-  try {
-    auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
-    sink->set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %v");
-    return sink;
-  } catch (const spdlog::spdlog_ex& error) {
-    throw Error(ExitCode::kEnvironment, cat("the log cannot be opened: ", error.what()),
-                "check that the path is free for a file and that this user may write there");
-  }
 }
 
 }  // namespace
@@ -63,7 +70,11 @@ void log_start(const LogOptions& options) {
     sink->set_level(to_spdlog(options.level));
     sinks.push_back(sink);
   }
-  if (!options.file.empty()) sinks.push_back(file_sink(options.file));
+  if (!options.file.empty()) {
+    auto sink = std::make_shared<FileSink>(options.file);
+    sink->set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %v");
+    sinks.push_back(sink);
+  }
   auto fresh = std::make_shared<spdlog::logger>("ftrun", sinks.begin(), sinks.end());
   fresh->set_level(spdlog::level::debug);
   fresh->flush_on(spdlog::level::debug);

@@ -1,9 +1,7 @@
 #include "base/replace_folder.h"
 
 #include <filesystem>
-#include <random>
 
-#include "base/checksum.h"
 #include "base/error.h"
 #include "base/log.h"
 
@@ -13,24 +11,6 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kTemporary = ".tmp-";
 constexpr std::string_view kReplaced = ".replaced-";
-constexpr size_t kIdDigits = 8;
-
-std::string with_id(const std::string& folder, std::string_view kind) {
-  std::random_device random;
-  return cat(folder, kind, hex64(uint64_t{random()} << 32 | random()).substr(0, kIdDigits));
-}
-
-bool is_id(std::string_view text) {
-  return text.size() == kIdDigits && text.find_first_not_of("0123456789abcdef") == text.npos;
-}
-
-std::optional<std::string> original_of(std::string_view name, std::string_view kind) {
-  if (name.size() <= kind.size() + kIdDigits || !is_id(name.substr(name.size() - kIdDigits)))
-    return std::nullopt;
-  const std::string_view start = name.substr(0, name.size() - kIdDigits);
-  if (!start.ends_with(kind)) return std::nullopt;
-  return std::string(start.substr(0, start.size() - kind.size()));
-}
 
 /// The new folder has its name by now, so what is left of the old one is no failure.
 void remove_old(FileSystem& files, const std::string& old, const std::string& folder,
@@ -46,7 +26,7 @@ void remove_old(FileSystem& files, const std::string& old, const std::string& fo
 
 /// Returns where the old folder is.
 std::string move_aside(FileSystem& files, const std::string& made, const std::string& folder) {
-  const std::string aside = with_id(folder, kReplaced);
+  const std::string aside = unique_name(folder, kReplaced);
   files.rename(folder, aside);
   try {
     files.rename(made, folder);
@@ -67,7 +47,7 @@ std::string parent_folder(const std::string& path) {
   return parent.empty() ? "." : parent;
 }
 
-std::string temporary_beside(const std::string& folder) { return with_id(folder, kTemporary); }
+std::string temporary_beside(const std::string& folder) { return unique_name(folder, kTemporary); }
 
 std::string put_in_place(FileSystem& files, const std::string& made, const std::string& folder) {
   if (files.exists(folder))
@@ -84,8 +64,8 @@ void replace_folder(FileSystem& files, const std::string& made, const std::strin
 }
 
 std::optional<Leftover> leftover_of(std::string_view name) {
-  if (auto original = original_of(name, kTemporary)) return Leftover{*std::move(original), false};
-  if (auto original = original_of(name, kReplaced)) return Leftover{*std::move(original), true};
+  if (auto original = origin_of_unique(name, kTemporary)) return Leftover{*std::move(original), false};
+  if (auto original = origin_of_unique(name, kReplaced)) return Leftover{*std::move(original), true};
   return std::nullopt;
 }
 

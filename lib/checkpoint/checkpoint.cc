@@ -33,7 +33,7 @@ Manifest read_manifest(const std::string& folder) {
   const std::string path = (fs::path(folder) / "checkpoint.json").string();
   if (!fs::exists(path, error))
     refuse(cat(folder, ": has no checkpoint.json, so it is no complete checkpoint"));
-  return manifest_from(read_file(confined_path(folder, "checkpoint.json")), path);
+  return manifest_from(read_file(confined_path(folder, "checkpoint.json"), kLargestManifest), path);
 }
 
 }  // namespace

@@ -92,13 +92,4 @@ std::vector<CheckpointEntry> list_checkpoints(const std::string& root);
 std::string choose_checkpoint(const std::string& root, std::optional<int64_t> step,
                               const CheckpointGroup& group);
 
-/// What differs between a checkpoint and the run that wants to resume it, one sentence a field
-/// (model, data, seed, config, topology); empty when nothing does. An empty text on either side is
-/// not compared.
-struct Difference {
-  std::string field;
-  std::string text;
-};
-std::vector<Difference> differences(const CheckpointMeta& saved, const CheckpointMeta& run);
-
 }  // namespace ftrun

@@ -109,18 +109,6 @@ void refuse_absent(const std::string& root, int64_t step) {
                    : "restore the files from a copy, or start a new run in another folder");
 }
 
-void compare(std::vector<Difference>& found, const char* field, const std::string& saved,
-             const std::string& run) {
-  if (!saved.empty() && !run.empty() && saved != run)
-    found.push_back({field, cat(field, ": the checkpoint has ", saved, ", this run ", run)});
-}
-
-std::string topology_text(const std::map<std::string, int64_t>& topology) {
-  std::vector<std::string> parts;
-  for (const auto& [name, degree] : topology) parts.push_back(cat(name, " ", degree));
-  return join(parts, ", ");
-}
-
 }  // namespace
 
 std::vector<CheckpointEntry> list_checkpoints(const std::string& root) {
@@ -151,16 +139,6 @@ std::string choose_checkpoint(const std::string& root, std::optional<int64_t> st
     if (group.rank == 0 && !step) log_error(cat("checkpoint ", name, " is passed over: ", problem));
   }
   none_is_good(root, problems, step);
-}
-
-std::vector<Difference> differences(const CheckpointMeta& saved, const CheckpointMeta& run) {
-  std::vector<Difference> found;
-  compare(found, "model", saved.model_fingerprint, run.model_fingerprint);
-  compare(found, "data", saved.data_fingerprint, run.data_fingerprint);
-  compare(found, "seed", std::to_string(saved.seed), std::to_string(run.seed));
-  compare(found, "config", saved.config_hash, run.config_hash);
-  compare(found, "topology", topology_text(saved.topology), topology_text(run.topology));
-  return found;
 }
 
 }  // namespace ftrun

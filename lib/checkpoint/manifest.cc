@@ -63,11 +63,13 @@ SliceRecord slice_from(const json& value, const std::string& file_where) {
 }
 
 json record_json_without_slices(const RankRecord& record) {
-  return {{"rank", record.rank},
-          {"file", record.file},
-          {"bytes", record.bytes},
-          {"header_xxh3", hex64(record.header_xxh3)},
-          {"xxh3", hex64(record.xxh3)}};
+  json value{{"rank", record.rank},
+             {"file", record.file},
+             {"bytes", record.bytes},
+             {"header_xxh3", hex64(record.header_xxh3)},
+             {"xxh3", hex64(record.xxh3)}};
+  if (!record.read_back.empty()) value["read_back"] = record.read_back;
+  return value;
 }
 
 // One slice a line: a person can read it and a tool can compare two.
@@ -93,6 +95,7 @@ RankRecord record_from(const json& value, const std::string& where) {
   record.bytes = json_int(value, "bytes", file_where);
   record.header_xxh3 = json_hash(value, "header_xxh3", file_where);
   record.xxh3 = json_hash(value, "xxh3", file_where);
+  if (value.contains("read_back")) record.read_back = json_text(value, "read_back", file_where);
   std::set<std::string> entries;
   for (const json& item : json_array(value, "slices", file_where)) {
     record.slices.push_back(slice_from(item, file_where));

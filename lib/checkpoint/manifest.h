@@ -15,6 +15,9 @@ namespace ftrun {
 /// Number of the checkpoint format (docs/checkpoint.md). On disk.
 inline constexpr int kCheckpointFormat = 1;
 
+/// Most bytes of a checkpoint.json: what is larger is neither written nor read.
+inline constexpr int64_t kLargestManifest = int64_t{256} << 20;
+
 /// A range of one state tensor in this rank's memory.
 struct StateSlice {
   /// Name of the model's tensor, as in its safetensors files.
@@ -52,6 +55,10 @@ std::string entry_name(const SliceRecord& slice);
 /// Shape of the slice inside its file: the tensor's own when whole, else one dimension.
 std::vector<int64_t> entry_shape(const SliceRecord& slice);
 
+/// Where a file's bytes came from when they were read back after it was written. On disk.
+inline constexpr const char* kReadFromDisk = "disk";
+inline constexpr const char* kReadFromMemory = "memory";
+
 /// What one rank wrote.
 struct RankRecord {
   int rank = 0;
@@ -60,6 +67,8 @@ struct RankRecord {
   int64_t bytes = 0;
   uint64_t header_xxh3 = 0;
   uint64_t xxh3 = 0;
+  /// kReadFromDisk, kReadFromMemory (the kernel would not give up its own copy), "" for not at all.
+  std::string read_back;
   std::vector<SliceRecord> slices;
 };
 

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
-constexpr int64_t kLongestText = 256 << 20;
+constexpr int64_t kLargestIndex = 64 << 20;
 
 [[noreturn]] void refuse(const std::string& message, const std::string& remedy) {
   throw Error(ExitCode::kBadInput, message, remedy);
@@ -28,17 +28,6 @@ constexpr int64_t kLongestText = 256 << 20;
 bool has(const std::string& folder, const std::string& name) {
   std::error_code error;
   return fs::exists(fs::path(folder) / name, error);
-}
-
-std::string read_text(const std::string& folder, const std::string& name) {
-  const std::string path = named_file(folder, name);
-  const MappedFile file(path);
-  const auto bytes = file.bytes();
-  if (static_cast<int64_t>(bytes.size()) > kLongestText)
-    refuse(cat(path, ": has ", human_bytes(static_cast<int64_t>(bytes.size())), ", at most ",
-               human_bytes(kLongestText), " are read"),
-           "the file is not what its name says");
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 void check_is_folder(const std::string& folder) {
@@ -68,7 +57,7 @@ void refuse_dead_link(const std::string& path) {
 
 std::map<std::string, std::string> read_weight_map(const std::string& folder) {
   const std::string path = named_file(folder, kIndex);
-  const nlohmann::json index = parse_json_strict(read_text(folder, kIndex), path);
+  const nlohmann::json index = parse_json_strict(read_file(path, kLargestIndex), path);
   std::map<std::string, std::string> weight_map;
   for (const auto& [name, file] : json_object(index, "weight_map", path).items()) {
     if (!file.is_string())
@@ -87,7 +76,7 @@ ModelFolder::ModelFolder(std::string folder) : folder_(std::move(folder)) {
   check_is_folder(folder_);
   if (!has(folder_, "config.json"))
     refuse(cat(folder_, ": has no config.json"), "give the path of a Hugging Face model folder");
-  config_json_ = read_text(folder_, "config.json");
+  config_json_ = read_file(named_file(folder_, "config.json"), kLargestModelConfig);
   if (has(folder_, kSingle))
     open_single();
   else if (has(folder_, kIndex))

@@ -12,6 +12,9 @@
 
 namespace ftrun {
 
+/// Most bytes of a model's config.json that are read.
+inline constexpr int64_t kLargestModelConfig = 16 << 20;
+
 /// A Hugging Face model folder: config.json and model.safetensors, or shards and their index.
 /// Weights are mapped and only what is asked for is read. Nothing in the folder is trusted: an
 /// index that disagrees with its shards and names that leave the folder are refused with

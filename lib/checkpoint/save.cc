@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/replace_folder.h"
+#include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/safetensors_writer.h"
@@ -95,24 +96,19 @@ RankRecord write_rank_file(FileSystem& files, const std::string& folder, int ran
 }
 
 // What the disk, the memory or a network file system did to the bytes on the way is found now, not
-// when they are needed.
-void read_back(const std::string& path, uint64_t written) {
+// when they are needed: the kernel's own copy is given up first, where it can be. Says what was read.
+const char* read_back(const std::string& path, uint64_t written) {
+  const bool from_disk = drop_cached(path);
   const uint64_t found = xxh3_of(MappedFile(path));
-  if (found == written) return;
+  if (found == written) return from_disk ? kReadFromDisk : kReadFromMemory;
   throw Error(
       ExitCode::kEnvironment,
       cat(path, ": reads back with checksum ", hex64(found), ", was written with ", hex64(written)),
       "the disk or its connection changes data: write to another one (output_dir)");
 }
 
-void make_root(FileSystem& files, const std::string& root) {
-  if (files.exists(root)) return;
-  files.make_folder(root);
-  files.sync_folder(parent_folder(root));
-}
-
 std::string make_temporary(FileSystem& files, const std::string& root, int64_t step) {
-  make_root(files, root);
+  make_lasting_folder(files, root);
   const std::string name = temporary_beside(step_folder_name(step));
   files.make_folder(below(root, name));
   return name;
@@ -123,8 +119,8 @@ std::string write_here(FileSystem& files, const SaveOptions& options, const std:
   if (!files.exists(folder))
     throw Error(ExitCode::kEnvironment, cat(folder, ": was made by rank 0 and is not seen here"),
                 "output_dir must be on a file system that all ranks share");
-  const RankRecord record = write_rank_file(files, folder, rank, slices);
-  if (options.verify_written) read_back(below(folder, record.file), record.xxh3);
+  RankRecord record = write_rank_file(files, folder, rank, slices);
+  if (options.verify_written) record.read_back = read_back(below(folder, record.file), record.xxh3);
   return rank_record_text(record);
 }
 
@@ -147,8 +143,14 @@ void write_manifest(FileSystem& files, const std::string& folder, const Manifest
                     bool verify) {
   const std::string path = below(folder, "checkpoint.json");
   const std::string text = manifest_text(manifest);
+  const auto bytes = static_cast<int64_t>(text.size());
+  if (bytes > kLargestManifest)
+    throw Error(ExitCode::kUnsupported,
+                cat(path, ": would have ", human_bytes(bytes), ", at most ",
+                    human_bytes(kLargestManifest), " can be read again"),
+                "use fewer ranks");
   auto file = files.create(path);
-  file->reserve(static_cast<int64_t>(text.size()));
+  file->reserve(bytes);
   file->write(text.data(), text.size());
   file->sync();
   file->close();
@@ -174,15 +176,26 @@ void remove_old(FileSystem& files, const SaveOptions& options, int64_t newest_se
   }
 }
 
+void make_lasting(FileSystem& files, const std::string& root, const std::string& name,
+                  const std::string& old) {
+  files.sync_folder(root);
+  write_file_atomic(files, below(root, "latest"), name);
+  if (!old.empty()) files.remove_all(old);
+}
+
+// Up to the move the checkpoint is not there, after it it is: "" or what went wrong then.
 std::string commit(FileSystem& files, const SaveOptions& options, const CheckpointMeta& meta,
                    const std::string& made, const std::vector<std::string>& records) {
   const Manifest manifest = manifest_of(options, meta, records);
+  const std::string name = step_folder_name(meta.step);
   write_manifest(files, made, manifest, options.verify_written);
   // A resumed run can reach a step whose folder is there already.
-  const std::string old = put_in_place(files, made, below(options.root, step_folder_name(meta.step)));
-  files.sync_folder(options.root);
-  write_file_atomic(files, below(options.root, "latest"), step_folder_name(meta.step));
-  if (!old.empty()) files.remove_all(old);
+  const std::string old = put_in_place(files, made, below(options.root, name));
+  try {
+    make_lasting(files, options.root, name, old);
+  } catch (const Error& error) {
+    return error.message();
+  }
   try {
     remove_old(files, options, manifest.serial);
   } catch (const Error& error) {
@@ -201,10 +214,21 @@ void abandon(FileSystem& files, const std::string& folder, const CheckpointGroup
   }
 }
 
-int64_t total_bytes(const std::vector<std::string>& records) {
-  int64_t bytes = 0;
-  for (const std::string& record : records) bytes += rank_record_from(record, "record").bytes;
-  return bytes;
+// What is there and verified stays; whether it outlasts a power cut is not known.
+[[noreturn]] void refuse_after_commit(const std::string& name, const std::string& trouble) {
+  throw Error(ExitCode::kEnvironment,
+              cat("checkpoint ", name, " was written, but what follows a save failed: ", trouble),
+              "look at that disk; --resume auto goes on from the checkpoint");
+}
+
+SaveResult result_of(const std::string& folder, const std::vector<std::string>& records) {
+  SaveResult result{.folder = folder};
+  for (const std::string& text : records) {
+    const RankRecord record = rank_record_from(text, "record");
+    result.bytes += record.bytes;
+    result.read_from_disk = result.read_from_disk && record.read_back == kReadFromDisk;
+  }
+  return result;
 }
 
 }  // namespace
@@ -218,27 +242,31 @@ SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options,
     return group.rank == 0 ? make_temporary(files, options.root, meta.step) : "";
   })[0];
   const std::string folder = below(options.root, temporary);
+  std::vector<std::string> records;
+  std::string trouble;
   try {
-    const auto records = together(
+    records = together(
         group, what, [&] { return write_here(files, options, folder, slices, group.rank); });
-    together(group, what, [&]() -> std::string {
+    trouble = together(group, what, [&]() -> std::string {
       return group.rank == 0 ? commit(files, options, meta, folder, records) : "";
-    });
-    return {below(options.root, name), total_bytes(records)};
+    })[0];
   } catch (...) {
     abandon(files, folder, group);
     throw;
   }
+  // By now `folder` may hold the checkpoint that had the name, so it is left to the next start.
+  if (!trouble.empty()) refuse_after_commit(name, trouble);
+  return result_of(below(options.root, name), records);
 }
 
 void clean_checkpoints(FileSystem& files, const std::string& root) {
-  recover_folders(files, root, [](const Leftover& leftover, const std::string&) {
-    return step_of_folder(leftover.original).has_value();
+  if (!files.exists(root)) return;
+  remove_atomic_leftovers(files, root, {"latest"});
+  recover_folders(files, root, [](const Leftover& leftover, const std::string& path) {
+    // A folder, not a link to one: nothing else is made here under such a name.
+    std::error_code error;
+    return step_of_folder(leftover.original) && fs::is_directory(fs::symlink_status(path, error));
   });
-  const std::string pointer = below(root, "latest.tmp");
-  if (!files.exists(pointer)) return;
-  files.remove_all(pointer);
-  files.sync_folder(root);
 }
 
 }  // namespace ftrun

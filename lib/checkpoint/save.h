@@ -24,17 +24,21 @@ struct SaveResult {
   std::string folder;
   /// Of all ranks' files.
   int64_t bytes = 0;
+  /// All of them were read back from the disk, none from the kernel's memory or not at all.
+  bool read_from_disk = true;
 };
 
 /// Collective: every rank of `group` calls this with its own slices and the same meta and options.
 /// The checkpoint appears complete and synced or not at all; when any rank fails, all throw the
-/// same Error and earlier checkpoints stay as they are. A slice may be held by several ranks, and
+/// same Error and earlier checkpoints stay as they are. An Error that says "was written" came after
+/// the checkpoint was in place. A slice may be held by several ranks, and
 /// every element that a later run needs must be held by one.
 SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options,
                            const CheckpointMeta& meta, const std::vector<StateSlice>& slices,
                            const CheckpointGroup& group);
 
-/// Removes what interrupted saves left below `root`. One process calls it, before the run begins.
+/// Removes what interrupted saves left below `root`: folders and files that have, to the letter, the
+/// names a save gives them, and no links. One process calls it, before the run begins.
 void clean_checkpoints(FileSystem& files, const std::string& root);
 
 }  // namespace ftrun

@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/secret.h"
 #include "base/text.h"
+#include "config/limits.h"
 
 // A reader of its own because a config needs, for every key and value, the place where it stands,
 // and all faults of a file at once: the parser of nlohmann/json gives neither. Tests compare the
@@ -15,7 +17,6 @@
 namespace ftrun {
 namespace {
 
-constexpr int kDeepest = 64;
 constexpr size_t kMostShown = 8;
 
 struct SyntaxStop {};  // thrown after a fault that nothing can be read behind
@@ -92,7 +93,9 @@ class JsonReader {
   }
 
   Node read_value(int depth) {
-    if (depth > kDeepest) stop(cat("nested deeper than ", kDeepest, " levels"));
+    if (depth > kDeepestSection) stop(cat("nested deeper than ", kDeepestSection, " levels"));
+    if (++values_ > kMostValues)
+      stop(cat("holds more than ", kMostValues, " values: not a config"));
     switch (peek()) {
       case '{':
         return read_map(depth);
@@ -120,11 +123,27 @@ class JsonReader {
       if (peek() != ':') stop(cat("expected ':' after the key \"", key, "\", found ", seen()));
       advance();
       skip_blank();
-      add(map, {std::move(key), key_at, read_value(depth + 1)});
+      check_key(map, key, key_at);
+      Node value = read_value_of(key, depth + 1);
+      add(map, {std::move(key), key_at, std::move(value)});
       if (!read_separator('}', map.at)) break;
     }
     advance();
     return map;
+  }
+
+  void check_key(const Node& map, const std::string& key, const Position& at) {
+    if (key.size() > kLongestKey)
+      stop_at(at, cat("this key has ", key.size(), " bytes: not a config"));
+    if (map.entries.size() == kMostKeys)
+      stop_at(at, cat("this section holds more than ", kMostKeys, " keys: not a config"));
+  }
+
+  Node read_value_of(const std::string& key, int depth) {
+    const bool outer = std::exchange(secret_, secret_ || is_secret_name(key));
+    Node value = read_value(depth);
+    secret_ = outer;
+    return value;
   }
 
   void add(Node& map, NodeEntry entry) {
@@ -277,6 +296,7 @@ class JsonReader {
   }
 
   Node refuse_word(const Position& at, const std::string& word) {
+    if (secret_) stop_at(at, "this value is none of JSON", "write texts in double quotes");
     if (word == "True" || word == "False" || word == "None") {
       problems_.error(at, cat(word, " is Python, not JSON"),
                       cat("write ", word == "True"    ? "true"
@@ -315,6 +335,8 @@ class JsonReader {
   size_t next_ = 0;
   int line_ = 1;
   int column_ = 1;
+  int values_ = 0;
+  bool secret_ = false;  // inside the value of a key whose values are not shown
   std::vector<std::pair<std::string, Position>> placeholders_;
 };
 

@@ -7,17 +7,17 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/secret.h"
 #include "base/text.h"
 #include "config/desugar.h"
 #include "config/frontend.h"
 #include "config/json_reader.h"
+#include "config/limits.h"
 #include "config/reader.h"
 #include "config/yaml_reader.h"
 
 namespace ftrun {
 namespace {
-
-constexpr size_t kLargest = 4u << 20;  // bytes; a config is a thousandth of it
 
 // By name, else by the first thing that is not blank or a comment: JSON opens with a brace.
 bool looks_like_json(const std::string& name, const std::string& text) {
@@ -39,14 +39,22 @@ bool looks_like_json(const std::string& name, const std::string& text) {
 
 std::optional<std::string> read_source(const std::string& file, Problems& problems) {
   try {
-    std::string text = read_file(file);
-    if (text.size() <= kLargest) return text;
-    problems.error(
-        {file}, cat("is ", human_bytes(static_cast<int64_t>(text.size())), " large: not a config"));
+    return read_file(file, kLargestConfig);
   } catch (const Error& e) {
     problems.error({file}, e.message(), e.remedy());
   }
   return std::nullopt;
+}
+
+/// An override as messages name it: without a secret's value, and not at any length.
+std::string shown_override(const std::string& text) {
+  constexpr size_t kLongestShown = 200;
+  const size_t end = std::min(text.find_first_of("=: "), text.size());
+  std::string shown = text;
+  if (end < text.size() && is_secret_name(text.substr(0, end)))
+    shown = text.substr(0, end + 1) + std::string(kHiddenSecret);
+  if (shown.size() > kLongestShown) shown = shown.substr(0, kLongestShown) + "…";
+  return "--set " + shown;
 }
 
 Node parse(const std::string& name, const std::string& text, Problems& problems) {
@@ -54,8 +62,10 @@ Node parse(const std::string& name, const std::string& text, Problems& problems)
     problems.error({name}, "is a binary file, not a config");
     return {};
   }
-  return looks_like_json(name, text) ? read_json(name, text, problems)
-                                     : read_yaml(name, text, problems);
+  Node root = looks_like_json(name, text) ? read_json(name, text, problems)
+                                          : read_yaml(name, text, problems);
+  mark_secrets(root);
+  return root;
 }
 
 /// The sources, merged in the order they come.
@@ -90,7 +100,7 @@ class Sources {
   }
 
   void add_override(const std::string& text) {
-    const Position at{"--set " + text};
+    const Position at{shown_override(text)};
     const size_t equals = text.find('=');
     const std::vector<std::string> keys = split(text.substr(0, equals), '.');
     const bool blank =
@@ -99,12 +109,17 @@ class Sources {
       problems_.error(at, "expected section.key=value", "for example --set train.steps=100");
       return;
     }
+    if (keys.size() > static_cast<size_t>(kDeepestSection)) {
+      problems_.error(at, cat("nested deeper than ", kDeepestSection, " levels"));
+      return;
+    }
     Node value = read_yaml_value(at.file, text.substr(equals + 1), problems_);
     for (auto key = keys.rbegin(); key != keys.rend(); ++key) {
       Node map = Node::of_map(at);
       map.entries.push_back({*key, at, std::move(value), ""});
       value = std::move(map);
     }
+    mark_secrets(value);
     merge(std::move(value));
   }
 

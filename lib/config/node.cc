@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/secret.h"
 
 namespace ftrun {
 namespace {
@@ -95,7 +96,19 @@ Node Node::of_int(Position at, int64_t value) {
   return node;
 }
 
+void mark_secrets(Node& root) {
+  for (Node& item : root.items) {
+    item.secret = root.secret;
+    mark_secrets(item);
+  }
+  for (NodeEntry& entry : root.entries) {
+    entry.value.secret = root.secret || is_secret_name(entry.key);
+    mark_secrets(entry.value);
+  }
+}
+
 std::string shown(const Node& node) {
+  if (node.secret) return std::string(kHiddenSecret);
   switch (node.kind) {
     case Node::Kind::kNull:
       return "null";

@@ -23,6 +23,8 @@ struct Node {
   std::string text;
   /// A text without quotes (YAML): `on` and `1e-5x` may have been meant as something else.
   bool plain = false;
+  /// Under a key that names a secret: shown() hides it.
+  bool secret = false;
   std::vector<Node> items;         // kList
   std::vector<NodeEntry> entries;  // kMap, in the order written
 
@@ -48,7 +50,11 @@ struct NodeEntry {
   const std::string& spelling() const { return written.empty() ? key : written; }
 };
 
-/// The value as a message shows it: `"abc"`, `3`, `a list of 4`, `a section`; long texts are cut.
+/// Marks all that stands under a key which names a secret (base/secret.h).
+void mark_secrets(Node& root);
+
+/// The value as a message shows it: `"abc"`, `3`, `a list of 4`, `a section`; long texts are cut,
+/// secrets are not told.
 std::string shown(const Node& node);
 
 /// Reads a scalar without quotes by YAML 1.2's core rules (null, true, 17, 0x1f, 5e8, .inf), else

@@ -40,9 +40,8 @@ void Problems::notice(const Position& at, std::string message, std::string remed
 }
 
 void Problems::add(Problem problem) {
-  for (const Problem& known : all_)
-    if (known.at == problem.at && known.message == problem.message) return;
-  all_.push_back(std::move(problem));
+  if (said_.insert(cat(to_text(problem.at), "\n", problem.message)).second)
+    all_.push_back(std::move(problem));
 }
 
 std::vector<Problem> Problems::sorted() const {

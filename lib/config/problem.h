@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 namespace ftrun {
@@ -60,6 +61,7 @@ class Problems {
  private:
   void add(Problem problem);
   std::vector<Problem> all_;
+  std::unordered_set<std::string> said_;
 };
 
 }  // namespace ftrun

@@ -1,26 +1,36 @@
 #include "config/yaml_reader.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include <yaml-cpp/yaml.h>
 
 #include "base/error.h"
+#include "config/limits.h"
 
 namespace ftrun {
 namespace {
 
-constexpr int kDeepest = 64;
-// An alias counts as often as it is used, so that a few lines cannot grow to millions of values.
-constexpr int kMostNodes = 100'000;
+// An alias counts as often as it is used, so that a few lines cannot grow to millions of values or to
+// gigabytes of text.
+constexpr size_t kMostText = 2 * static_cast<size_t>(kLargestConfig);
+
+// continuation[i]: bytes before byte i that do not begin a character of UTF-8.
+std::vector<int> count_continuations(const std::string& text) {
+  std::vector<int> before(text.size() + 1, 0);
+  for (size_t i = 0; i < text.size(); ++i) before[i + 1] = before[i] + ((text[i] & 0xC0) == 0x80);
+  return before;
+}
 
 class YamlReader {
  public:
   YamlReader(const std::string& file, const std::string& text, Problems& problems)
-      : file_(file), text_(text), problems_(problems) {}
+      : file_(file), continuations_(count_continuations(text)), problems_(problems) {}
 
   Node convert(const YAML::Node& yaml, int depth) {
     const Position at = place(yaml.Mark());
-    if (depth > kDeepest || ++nodes_ > kMostNodes)
+    if (depth > kDeepestSection || ++nodes_ > kMostValues || text_bytes_ > kMostText)
       throw Error(ExitCode::kUsage, "nested too deeply, or grown too large by aliases");
     switch (yaml.Type()) {
       case YAML::NodeType::Map:
@@ -38,13 +48,15 @@ class YamlReader {
   // yaml-cpp counts columns in bytes, editors in characters.
   Position place(const YAML::Mark& mark) const {
     if (mark.is_null()) return {file_, 1, 1};
-    int column = mark.column;
-    for (int i = mark.pos - mark.column; i >= 0 && i < mark.pos; ++i)
-      if (i < static_cast<int>(text_.size()) && (text_[i] & 0xC0) == 0x80) --column;
-    return {file_, mark.line + 1, column + 1};
+    const auto before = [&](int at) {
+      return continuations_[std::clamp<size_t>(static_cast<size_t>(std::max(at, 0)), 0, continuations_.size() - 1)];
+    };
+    const int continued = before(mark.pos) - before(mark.pos - mark.column);
+    return {file_, mark.line + 1, mark.column - continued + 1};
   }
 
   Node convert_scalar(const YAML::Node& yaml, const Position& at) {
+    text_bytes_ += yaml.Scalar().size();
     const std::string& tag = yaml.Tag();
     if (tag == "!" || tag == "tag:yaml.org,2002:str") return Node::of_text(at, yaml.Scalar());
     if (tag != "?" && !tag.empty() && tag.rfind("tag:yaml.org,2002:", 0) != 0)
@@ -73,7 +85,7 @@ class YamlReader {
     // The map's own keys win over merged ones, earlier merged ones over later ones.
     for (const Node& source : merged)
       for (const NodeEntry& entry : source.entries)
-        if (map.find(entry.key) == nullptr) map.entries.push_back(entry);
+        if (map.find(entry.key) == nullptr) append(map, entry);
     return map;
   }
 
@@ -87,7 +99,18 @@ class YamlReader {
     }
   }
 
+  void append(Node& map, NodeEntry entry) {
+    if (map.entries.size() == kMostKeys)
+      throw Error(ExitCode::kUsage,
+                  cat("a section holds more than ", kMostKeys, " keys (line ", entry.at.line,
+                      "): not a config"));
+    map.entries.push_back(std::move(entry));
+  }
+
   void add(Node& map, NodeEntry entry) {
+    if (entry.key.size() > kLongestKey)
+      throw Error(ExitCode::kUsage, cat("a key has ", entry.key.size(), " bytes (line ",
+                                        entry.at.line, "): not a config"));
     for (const NodeEntry& known : map.entries)
       if (known.key == entry.key) {
         problems_.error(
@@ -96,13 +119,14 @@ class YamlReader {
             "keep one of the two");
         return;
       }
-    map.entries.push_back(std::move(entry));
+    append(map, std::move(entry));
   }
 
   const std::string& file_;
-  const std::string& text_;
+  const std::vector<int> continuations_;
   Problems& problems_;
   int nodes_ = 0;
+  size_t text_bytes_ = 0;
 };
 
 // YAML's own wish, which yaml-cpp states as "end of map not found" one line late.

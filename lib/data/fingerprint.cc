@@ -19,6 +19,8 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kChunkBytes = int64_t{4} << 20;
 constexpr int64_t kChunkTokens = int64_t{1} << 20;
+/// A record of each file of the data: some hundred thousand of them.
+constexpr int64_t kLargestCache = int64_t{64} << 20;
 
 std::string absolute(const std::string& path) {
   return fs::absolute(path).lexically_normal().string();
@@ -120,7 +122,7 @@ std::optional<DataFingerprint> cached_fingerprint(const TokenDataset& data,
                                                   const std::string& cache_file) {
   if (cache_file.empty()) return std::nullopt;
   try {
-    const auto cached = read_sidecar_file(cache_file);
+    const auto cached = read_sidecar_file(cache_file, kLargestCache);
     if (!cached || compare(cached->files, all_present(data)) != Match::kSame) return std::nullopt;
     return DataFingerprint{fingerprint_digest(cached->files), cached->statistics, cached->files,
                            "cached"};

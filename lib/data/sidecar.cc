@@ -25,10 +25,16 @@ constexpr char kUnfinished[] = "ftrun-data-unfinished";
               "write the data again with scripts/prepare_data.py, or remove this file");
 }
 
-/// Parsed JSON object of a file; nothing when there is no file or it holds something else.
-std::optional<json> object_of(const std::string& path) {
+/// What describes a data file has some hundred bytes. What is larger is data of somebody's.
+constexpr int64_t kLargestSidecar = int64_t{1} << 20;
+
+/// Parsed JSON object of a file; nothing when there is no file, it is larger than `most` bytes or holds
+/// something else.
+std::optional<json> object_of(const std::string& path, int64_t most) {
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return std::nullopt;
+  const uintmax_t bytes = fs::file_size(path, error);
+  if (error || bytes > static_cast<uintmax_t>(most)) return std::nullopt;
   json parsed = json::parse(read_file(path), nullptr, false);
   if (!parsed.is_object()) return std::nullopt;
   return parsed;
@@ -109,8 +115,8 @@ Sidecar sidecar_of(const std::string& path, const json& object) {
 
 }  // namespace
 
-std::optional<Sidecar> read_sidecar_file(const std::string& path) {
-  const auto object = object_of(path);
+std::optional<Sidecar> read_sidecar_file(const std::string& path, int64_t most) {
+  const auto object = object_of(path, most);
   const json format = object ? object->value("format", json()) : json();
   if (format == json(kUnfinished))
     refuse(path, "prepare_data.py was stopped while it moved its files here: old and new may be mixed");
@@ -119,7 +125,7 @@ std::optional<Sidecar> read_sidecar_file(const std::string& path) {
 }
 
 std::optional<Sidecar> read_sidecar(const std::string& data_file) {
-  return read_sidecar_file(fs::path(data_file).replace_extension(".json").string());
+  return read_sidecar_file(fs::path(data_file).replace_extension(".json").string(), kLargestSidecar);
 }
 
 std::string sidecar_text(const Sidecar& side) {
@@ -148,7 +154,7 @@ RawFacts raw_facts(const std::string& data_file) {
   if (const auto side = read_sidecar(data_file))
     return {side->dtype, side->end_of_document, side->path};
   const std::string path = (fs::path(data_file).parent_path() / "meta.json").string();
-  const auto object = object_of(path);
+  const auto object = object_of(path, kLargestSidecar);
   if (!object) return {};
   RawFacts facts{maybe_dtype(*object), maybe_id(*object, "eos"), ""};
   if (facts.dtype || facts.end_of_document) facts.origin = path;

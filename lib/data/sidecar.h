@@ -40,12 +40,14 @@ struct Sidecar {
   std::vector<FileRecord> files;
 };
 
-/// <stem>.json if it was written by prepare_data.py; any other file of that name is left alone.
+/// <stem>.json if it was written by prepare_data.py; any other file of that name is left alone, and a
+/// large one (raw data, as a rule) is not even read.
 /// Error(kBadInput) when it is ours but damaged.
 std::optional<Sidecar> read_sidecar(const std::string& data_file);
 
-/// The same facts for `path`, which need not lie beside the data (a cached fingerprint).
-std::optional<Sidecar> read_sidecar_file(const std::string& path);
+/// The same facts for `path`, which need not lie beside the data (a cached fingerprint); nothing for
+/// one of more than `most` bytes.
+std::optional<Sidecar> read_sidecar_file(const std::string& path, int64_t most);
 std::string sidecar_text(const Sidecar& sidecar);
 
 /// dtype and end of document of a raw .bin file: from <stem>.json, else from meta.json beside it

@@ -6,12 +6,14 @@
 #include <iostream>
 #include <utility>
 
+#include "base/checksum.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "exec/resume_policy.h"
 #include "report/environment.h"
 #include "report/loss_plot.h"
+#include "report/resume_check.h"
 #include "report/wall_time.h"
 
 namespace ftrun {
@@ -35,15 +37,46 @@ Recorder::Recorder(const TrainRequest& request)
   if (folder_.has_earlier_run()) before_ = read_manifest(paths().manifest());
 }
 
+void Recorder::admit(const std::string& path, const RunManifest& before, const RunManifest& now) {
+  for (const std::string& change : admit_resume(path, before, now, request_.resume.allowed))
+    if (noted_changes_.insert(change).second)
+      log_notice(cat("the resumed run has another ", change));
+}
+
 void Recorder::admit(const RunManifest& now) {
-  if (!before_) return;
-  for (const std::string& change :
-       admit_resume(paths().manifest(), *before_, now, request_.resume.allowed))
-    log_notice(cat("the resumed run has another ", change));
+  if (before_) return admit(paths().manifest(), *before_, now);
+  log_warning(cat(paths().manifest(),
+                  ": is missing; the run is compared with what its checkpoint records"));
+}
+
+void Recorder::admit(const std::string& folder, const CheckpointMeta& saved,
+                     const RunManifest& now) {
+  const std::string path = folder + "/checkpoint.json";
+  // Of an older version: whether the config is another can be told, what is other in it cannot.
+  const std::string hash = hex64(xxh3(now.config.data(), now.config.size()));
+  if (!before_ && !saved.extra.contains(kConfigRecord) && saved.config_hash != hash)
+    refuse_other_run(path, {{"config", "text with xxh3 " + saved.config_hash, "text with xxh3 " + hash}},
+                     request_.resume.allowed);
+  admit(path, recorded_run(saved, now), now);
+  start_ = folder;
+}
+
+void Recorder::note_new_start() {
+  if (!request_.resume.resume) return;
+  if (before_) {
+    start_ += ": --resume found a run that had saved no checkpoint";
+    return say("no checkpoint was saved yet: training starts anew");
+  }
+  start_ += ": --resume found no run in output_dir";
+  const std::string near = folder_.run_nearby();
+  warn(cat("--resume auto: output_dir ", paths().root(),
+           " held no run: training starts anew, from the model's weights",
+           near.empty() ? "" : cat(" (did you mean ", near, "?)")));
 }
 
 void Recorder::start(RunManifest manifest, int64_t first_step, int64_t total_steps) {
   note_restart(manifest, first_step);
+  manifest.start = start_;
   manifest_.emplace(paths().manifest(), std::move(manifest));
   write_file_atomic(posix_files(), paths().config(), request_.config_yaml);
   const Config& config = request_.config;

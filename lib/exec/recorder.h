@@ -3,10 +3,12 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "base/owned_fd.h"
+#include "checkpoint/manifest.h"
 #include "exec/train.h"
 #include "report/csv_monitor.h"
 #include "report/manifest.h"
@@ -32,6 +34,11 @@ class Recorder {
 
   /// Refuses a resume that is not the run of the folder (admit_resume) and notes what else changed.
   void admit(const RunManifest& now);
+  /// The same for the run that saved the checkpoint in `folder`, by the checkpoint's own record.
+  void admit(const std::string& folder, const CheckpointMeta& saved, const RunManifest& now);
+  /// Says, and run.json keeps, that training starts from the model's weights though a resume was
+  /// asked for.
+  void note_new_start();
 
   /// Writes run.json and config.yaml and opens what steps are written to, when the first step is
   /// known: 0 for a validation before the first one.
@@ -48,6 +55,7 @@ class Recorder {
   void fail(int exit_code, const std::string& reason) noexcept;
 
  private:
+  void admit(const std::string& path, const RunManifest& before, const RunManifest& now);
   void note_restart(RunManifest& manifest, int64_t first_step) const;
   void open_progress(int64_t total_steps);
   void write_outcome(int exit_code, const std::string& reason);
@@ -55,6 +63,9 @@ class Recorder {
   const TrainRequest& request_;
   RunFolder folder_;
   std::optional<RunManifest> before_;
+  /// Of run.json: what training starts from.
+  std::string start_ = "the model's weights";
+  std::set<std::string> noted_changes_;
   std::optional<ManifestFile> manifest_;
   std::optional<MetricsWriter> metrics_;
   std::optional<TensorBoardWriter> tensorboard_;

@@ -4,6 +4,8 @@
 #include <array>
 #include <string_view>
 
+#include <nlohmann/json.hpp>
+
 #include "base/error.h"
 #include "report/resume_check.h"
 
@@ -39,6 +41,16 @@ bool may_change(const std::string& field) {
   });
 }
 
+/// The config that was saved, with the seed that the checkpoint gives beside it.
+std::string recorded_config(const CheckpointMeta& saved, const std::string& now) {
+  const auto kept = saved.extra.find(kConfigRecord);
+  const std::string& text = kept == saved.extra.end() ? now : kept->second;
+  auto config = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!config.is_object() || !config.contains("train") || !config["train"].is_object()) return text;
+  config["train"]["seed"] = saved.seed;
+  return config.dump(2);
+}
+
 }  // namespace
 
 std::span<const std::string_view> always_may_change() { return kMayChange; }
@@ -58,6 +70,17 @@ std::vector<std::string> admit_resume(const std::string& path, const RunManifest
   }
   refuse_other_run(path, guarded, allowed);
   return changes;
+}
+
+RunManifest recorded_run(const CheckpointMeta& saved, const RunManifest& now) {
+  RunManifest before = now;
+  before.seed = saved.seed;
+  before.config = recorded_config(saved, now.config);
+  if (const auto ranks = saved.topology.find("data"); ranks != saved.topology.end())
+    before.topology = {{"data", ranks->second}};
+  if (!saved.model_fingerprint.empty()) before.model.fingerprint = saved.model_fingerprint;
+  if (!saved.data_fingerprint.empty()) before.data["train"].fingerprint = saved.data_fingerprint;
+  return before;
 }
 
 }  // namespace ftrun

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "checkpoint/manifest.h"
 #include "report/manifest.h"
 
 namespace ftrun {
@@ -19,5 +20,12 @@ std::span<const std::string_view> always_may_change();
 std::vector<std::string> admit_resume(const std::string& path, const RunManifest& before,
                                       const RunManifest& now,
                                       const std::vector<std::string>& allowed);
+
+/// Under this name the "extra" of a checkpoint keeps the effective config of the run that saved it.
+inline constexpr const char* kConfigRecord = "config";
+
+/// The run that saved a checkpoint, as far as the checkpoint itself tells: seed, topology, fingerprints
+/// and config are its own, all else is taken from `now`.
+RunManifest recorded_run(const CheckpointMeta& saved, const RunManifest& now);
 
 }  // namespace ftrun

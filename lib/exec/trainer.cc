@@ -26,9 +26,11 @@
 #include "exec/gradient_scale.h"
 #include "exec/optimizer_plan.h"
 #include "exec/results.h"
+#include "exec/resume_policy.h"
 #include "exec/sample_options.h"
 #include "exec/stop_signal.h"
 #include "program/plan_notes.h"
+#include "report/environment.h"
 #include "report/machine.h"
 #include "report/resume_check.h"
 
@@ -170,22 +172,24 @@ void Trainer::load_or_resume() {
   });
   if (found)
     return resume(choose_checkpoint(root, request_.resume.step, session_.checkpoint_group()));
-  if (recorder_ && recorder_->before())
-    recorder_->say("no checkpoint was saved yet: training starts anew");
+  if (recorder_) recorder_->note_new_start();
   session_.together("reading the weights", [&] { setup_->state().load(setup_->folder()); });
 }
 
 void Trainer::resume(const std::string& folder) {
   session_.together("reading the checkpoint", [&] {
     Checkpoint checkpoint(folder);
-    setup_->state().load(checkpoint);
     const CheckpointMeta& meta = checkpoint.meta();
+    if (recorder_) recorder_->admit(folder, meta, describe_run());
+    setup_->state().load(checkpoint);
+    saved_data_fingerprint_ = meta.data_fingerprint;
     step_ = meta.step;
     tokens_ = meta.tokens;
     skipped_.restore(meta.skipped_steps, meta.loss_scaler);
   });
   saved_step_ = step_;
   resumed_ = true;
+  resumed_from_ = folder;
   if (!recorder_) return;
   recorder_->say(cat("resumed from ", folder));
   if (step_ >= total_steps_)
@@ -206,10 +210,9 @@ void Trainer::open_outputs() {
   if (!recorder_) return;
   say_device();
   for (const std::string& note : plan_notes(config_, setup_->plan())) recorder_->say(note);
-  const auto cache = [&](const char* name) { return cat(paths.root(), "/", name); };
-  fingerprints_.start("train", *train_data_, cache("data-fingerprint.json"));
+  fingerprints_.start("train", *train_data_, paths.fingerprint("train"));
   if (validation_data_)
-    fingerprints_.start("validation", *validation_data_, cache("validation-fingerprint.json"));
+    fingerprints_.start("validation", *validation_data_, paths.fingerprint("validation"));
 }
 
 void Trainer::say_device() {
@@ -405,15 +408,17 @@ void Trainer::record_fingerprints(bool wait) {
 void Trainer::note_fingerprint(const std::string& role, const std::string& digest) {
   if (role == "train") train_fingerprint_ = digest;
   recorder_->update([&](RunManifest& manifest) { manifest.data[role].fingerprint = digest; });
-  if (!resumed_ || !recorder_->before() || role != "train") return;
-  const auto& records = recorder_->before()->data;
-  const auto earlier = records.find(role);
-  if (earlier == records.end() || earlier->second.fingerprint.empty() ||
-      earlier->second.fingerprint == digest)
-    return;
-  refuse_other_run(recorder_->paths().manifest(),
-                   {{cat("data.", role, ".fingerprint"), earlier->second.fingerprint, digest}},
-                   request_.resume.allowed);
+  if (!resumed_ || role != "train") return;
+  if (recorder_->before())
+    if (const auto earlier = recorder_->before()->data.find(role); earlier != recorder_->before()->data.end())
+      refuse_other_data(recorder_->paths().manifest(), earlier->second.fingerprint, digest);
+  refuse_other_data(resumed_from_ + "/checkpoint.json", saved_data_fingerprint_, digest);
+}
+
+void Trainer::refuse_other_data(const std::string& path, const std::string& before,
+                                const std::string& now) const {
+  if (before.empty() || before == now) return;
+  refuse_other_run(path, {{"data.train.fingerprint", before, now}}, request_.resume.allowed);
 }
 
 CheckpointMeta Trainer::checkpoint_meta() {
@@ -428,6 +433,7 @@ CheckpointMeta Trainer::checkpoint_meta() {
   meta.data_fingerprint = train_fingerprint_;
   meta.model_fingerprint = setup_->folder().fingerprint();
   meta.config_hash = hex64(xxh3(request_.config_json.data(), request_.config_json.size()));
+  meta.extra[kConfigRecord] = without_secrets(request_.config_json);
   meta.loss_scaler = skipped_.scaler_state();
   const DataMesh mesh = data_mesh(config_);
   meta.topology = {{"world_size", session_.world()},
@@ -445,14 +451,22 @@ void Trainer::save_checkpoint() {
       posix_files(), options, checkpoint_meta(),
       setup_->state().slices(), session_.checkpoint_group());
   saved_step_ = step_;
-  if (recorder_) recorder_->say(cat("saved ", result.folder, " (", human_bytes(result.bytes), ")"));
+  if (!recorder_) return;
+  recorder_->say(cat("saved ", result.folder, " (", human_bytes(result.bytes),
+                     result.read_from_disk ? "" : ", verified in memory: this file system reads nothing back from a disk",
+                     ")"));
 }
 
 void Trainer::finish() {
   loader_->shutdown();
   note_memory();
-  if (signal_ == 0) save_checkpoint();
   session_.allow_for_work_of_one();
+  // The last checkpoint tells what data it was trained on, however short the run was.
+  if (signal_ == 0)
+    session_.together("reading the data", [&] {
+      if (recorder_) record_fingerprints(true);
+    });
+  if (signal_ == 0) save_checkpoint();
   if (signal_ == 0 && config_.model_export.enabled) export_model();
   if (signal_ == 0 && validation_data_) sample_ = write_sample();
   session_.together("finishing the run", [&] {
@@ -534,10 +548,7 @@ void Trainer::note_memory() {
 }
 
 void Trainer::conclude() {
-  if (signal_ == 0) {
-    record_fingerprints(true);
-    if (!sample_.empty()) recorder_->say(sample_);
-  }
+  if (!sample_.empty()) recorder_->say(sample_);
   recorder_->say(memory_text(*memory_));
   const std::string reason =
       signal_ == 0 ? "done" : cat("stopped by ", signal_name(signal_), " after step ", step_);

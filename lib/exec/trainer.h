@@ -53,6 +53,8 @@ class Trainer {
   CheckpointMeta checkpoint_meta();
   void record_fingerprints(bool wait);
   void note_fingerprint(const std::string& role, const std::string& digest);
+  void refuse_other_data(const std::string& path, const std::string& before,
+                         const std::string& now) const;
   void finish();
   void export_model();
   std::string how_to_go_on() const;
@@ -92,6 +94,8 @@ class Trainer {
   std::optional<MemoryReport> memory_;
   /// The state comes from a checkpoint.
   bool resumed_ = false;
+  std::string resumed_from_;
+  std::string saved_data_fingerprint_;
 };
 
 }  // namespace ftrun

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "report/append_file.h"
+#include "base/append_file.h"
 #include "report/step_metrics.h"
 
 namespace ftrun {

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "base/secret.h"
 #include "base/text.h"
 #include "report/json_depth.h"
 
@@ -15,8 +15,6 @@ namespace ftrun {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr std::string_view kHidden = "(hidden)";
 
 constexpr std::array<std::string_view, 9> kShownPrefixes{
     "OMP_", "GOMP_", "KMP_", "MKL_", "NCCL_", "GLOO_", "CUBLAS_", "TORCH_NCCL_", "FTRUN_"};
@@ -53,32 +51,14 @@ constexpr std::array<std::string_view, 31> kShownNames{"CUDA_VISIBLE_DEVICES",
                                                        "SLURM_RESTART_COUNT",
                                                        "SLURM_ARRAY_TASK_ID"};
 
-constexpr std::array<std::string_view, 8> kSecretWords{
-    "password", "passwd", "passphrase", "secret", "credential", "credentials", "token", "auth"};
-
-/// Lower-case words of a name: "wandbApi_KEY" is wandb, api, key.
-std::vector<std::string> words_of(std::string_view name) {
-  std::vector<std::string> words(1);
-  bool after_lower = false;
-  for (const char c : name) {
-    const auto byte = static_cast<unsigned char>(c);
-    const bool upper = std::isupper(byte) != 0;
-    if (std::isalnum(byte) == 0 || (upper && after_lower)) words.emplace_back();
-    if (std::isalnum(byte) != 0) words.back() += static_cast<char>(std::tolower(byte));
-    after_lower = std::islower(byte) != 0;
-  }
-  std::erase(words, "");
-  return words;
-}
-
 void hide_in(Json& value) {
   if (value.is_array()) {
     for (Json& item : value) hide_in(item);
   } else if (value.is_object()) {
     for (auto& [key, item] : value.items()) {
-      const bool holds_something = item.is_string() && !item.get_ref<const std::string&>().empty();
-      if (holds_something && is_secret_name(key))
-        item = kHidden;
+      const bool empty = item.is_null() || (item.is_string() && item.get_ref<const std::string&>().empty());
+      if (item.is_primitive() && !empty && is_secret_name(key))
+        item = kHiddenSecret;
       else
         hide_in(item);
     }
@@ -90,21 +70,10 @@ std::string hide_in_line(const std::string& line) {
   if (colon == std::string::npos) return line;
   const bool empty = line.find_first_not_of(" \t\r", colon + 1) == std::string::npos;
   if (empty || !is_secret_name(std::string_view(line).substr(0, colon))) return line;
-  return line.substr(0, colon + 1) + " " + std::string(kHidden);
+  return line.substr(0, colon + 1) + " " + std::string(kHiddenSecret);
 }
 
 }  // namespace
-
-bool is_secret_name(std::string_view name) {
-  const std::vector<std::string> words = words_of(name);
-  // A dtype is no secret, whatever it is the type of: "token_dtype".
-  if (!words.empty() && words.back() == "dtype") return false;
-  for (const std::string& word : words)
-    if (std::find(kSecretWords.begin(), kSecretWords.end(), word) != kSecretWords.end())
-      return true;
-  return (words.size() > 1 && words.back() == "key") ||
-         (!words.empty() && words.back().size() > 3 && words.back().ends_with("apikey"));
-}
 
 bool is_shown_variable(std::string_view name) {
   if (is_secret_name(name)) return false;

@@ -15,12 +15,6 @@ bool is_shown_variable(std::string_view name);
 /// without one, this process's own.
 std::map<std::string, std::string> shown_environment(char** environment = nullptr);
 
-/// True when a name speaks of a secret: one of its words (split at '_', '-' and capitals) is
-/// password, passwd, secret, credential(s), token or auth, or it ends in "key" after another word
-/// ("api_key"). Of "token" only the singular: total_tokens and tokenizer hold no secret, and neither
-/// does a dtype (token_dtype).
-bool is_secret_name(std::string_view name);
-
 /// `text` with the values of secret keys replaced by "(hidden)". A JSON object is searched at any
 /// depth and returned with its formatting lost; other text is taken as YAML, "key: value" a line.
 std::string without_secrets(const std::string& text);

@@ -13,6 +13,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kFormat = 1;
+constexpr int64_t kLargest = int64_t{16} << 20;  // bytes
+constexpr const char* kDamaged =
+    "this file is written by ftrun: restore it from a copy, or move it away; a resume then compares "
+    "the run with what its checkpoint records";
 
 /// `config` as it stands in the file: an object where it is one, else a string; secrets hidden.
 Json shown_config(const std::string& config) {
@@ -60,6 +64,7 @@ Json manifest_json(const RunManifest& manifest) {
   Json json;
   json["format"] = kFormat;
   json["started"] = manifest.started;
+  json["start"] = manifest.start;
   json["ended"] = manifest.ended;
   json["exit_code"] = manifest.exit_code ? Json(*manifest.exit_code) : Json(nullptr);
   json["exit_reason"] = manifest.exit_reason;
@@ -141,9 +146,7 @@ class Fields {
     return place_.empty() ? key : place_ + "." + key;
   }
   [[noreturn]] void fail(const std::string& what, const char* expected) const {
-    throw Error(
-        ExitCode::kBadInput, cat(path_, ": ", what, " should be ", expected),
-        "this file is written by ftrun; start a new run in another output_dir if it is damaged");
+    throw Error(ExitCode::kBadInput, cat(path_, ": ", what, " should be ", expected), kDamaged);
   }
 
   const Json& json_;
@@ -197,6 +200,7 @@ RestartRecord restart_from(const Fields& fields) {
 
 void read_run_part(const Fields& fields, RunManifest& manifest) {
   fields.get("started", manifest.started);
+  fields.get("start", manifest.start);
   fields.get("ended", manifest.ended);
   if (fields.find("exit_code") != nullptr) fields.get("exit_code", manifest.exit_code.emplace());
   fields.get("exit_reason", manifest.exit_reason);
@@ -235,14 +239,12 @@ std::string manifest_text(const RunManifest& manifest) {
 }
 
 RunManifest read_manifest(const std::string& path) {
-  const std::string text = read_file(path);
+  const std::string text = read_file(path, kLargest);
   const Json json = nests_deeper_than(text, kDeepestJson)
                         ? Json(Json::value_t::discarded)
                         : Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded())
-    throw Error(
-        ExitCode::kBadInput, cat(path, ": it is not JSON"),
-        "this file is written by ftrun; start a new run in another output_dir if it is damaged");
+    throw Error(ExitCode::kBadInput, cat(path, ": it is not JSON"), kDamaged);
   const Fields fields(json, path, "");
   refuse_other_format(path, fields);
   RunManifest manifest;

@@ -63,6 +63,8 @@ struct RunManifest {
   /// From shown_environment().
   std::map<std::string, std::string> environment;
   std::string started;
+  /// What training started from: "the model's weights" or a checkpoint's folder.
+  std::string start;
   std::string ended;
   /// Absent while the run goes on.
   std::optional<int64_t> exit_code;

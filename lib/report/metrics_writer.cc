@@ -27,7 +27,7 @@ int64_t keep_lines(std::string_view text, int64_t first_step, std::string& out) 
 
 int64_t cut_metrics(const std::string& path, int64_t first_step, FileSystem& files) {
   if (!files.exists(path)) return 0;
-  const std::string before = read_file(path);
+  const std::string before = read_file(path, INT64_MAX);
   std::string after;
   after.reserve(before.size());
   const int64_t removed = keep_lines(before, first_step, after);

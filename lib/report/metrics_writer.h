@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/file.h"
-#include "report/append_file.h"
+#include "base/append_file.h"
 #include "report/step_metrics.h"
 
 namespace ftrun {

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <filesystem>
@@ -108,7 +109,9 @@ void refuse_foreign_content(const RunPaths& paths, RunStart start, bool had_lock
   if (start == RunStart::kFresh)
     throw Error(ExitCode::kUsage, found,
                 cat("continue the run that is there with --resume auto, or ", kElsewhere));
-  if (!had_lock && !posix_files().exists(paths.manifest()))
+  // Beside a lock of ours the checkpoints tell what run it was. Without either there is none.
+  const bool told = had_lock && holds_files(paths.checkpoints());
+  if (!told && !posix_files().exists(paths.manifest()))
     throw Error(ExitCode::kUsage, cat(found, " and no run.json, so there is no run to resume"),
                 std::string(kElsewhere));
 }
@@ -118,10 +121,10 @@ void make_root(const std::string& root) {
   std::error_code error;
   if (fs::is_directory(root, error)) return;
   const std::string parent = fs::path(root).parent_path().string();
-  if (!parent.empty()) posix_files().make_folder(parent);
+  // What it lies in may be for others too.
+  if (!parent.empty()) umask_files().make_folder(parent);
   // Another run may have made it meanwhile; the lock decides between the two.
-  if (::mkdir(root.c_str(), 0777) != 0 && errno != EEXIST)
-    environment_error(root, "create folder", errno);
+  posix_files().make_folder(root);
 }
 
 std::string without_end_slashes(std::string path) {
@@ -152,6 +155,7 @@ RunFolder::RunFolder(const std::string& output_dir, RunStart start)
   if (lock_fd_ < 0) environment_error(lock, "open", errno);
   try {
     take_lock(lock_fd_, paths_.root());
+    if (had_lock) remove_atomic_leftovers(posix_files(), paths_.root(), paths_.replaced_files());
     refuse_foreign_content(paths_, start, had_lock);
     write_lock_text(lock_fd_, lock);
     has_earlier_run_ = posix_files().exists(paths_.manifest());
@@ -161,6 +165,19 @@ RunFolder::RunFolder(const std::string& output_dir, RunStart start)
     ::close(std::exchange(lock_fd_, -1));
     throw;
   }
+}
+
+std::string RunFolder::run_nearby() const {
+  const fs::path root = fs::path(paths_.root());
+  const fs::path parent = root.parent_path();
+  std::error_code error;
+  std::vector<std::string> runs;
+  for (fs::directory_iterator it(parent.empty() ? "." : parent, error), end; !error && it != end; it.increment(error))
+    if (it->path().filename() != root.filename() && fs::exists(it->path() / "run.json", error))
+      runs.push_back(it->path().filename().string());
+  std::sort(runs.begin(), runs.end());
+  const std::string near = nearest(root.filename().string(), runs);
+  return near.empty() ? "" : (parent / near).string();
 }
 
 RunFolder::~RunFolder() {

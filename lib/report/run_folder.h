@@ -2,6 +2,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace ftrun {
 
@@ -21,6 +22,15 @@ class RunPaths {
   std::string log(int rank) const { return logs() + "/rank-" + std::to_string(rank) + ".log"; }
   std::string checkpoints() const { return root_ + "/checkpoints"; }
   std::string exported() const { return root_ + "/export"; }
+  /// The cached fingerprint of a data set, by role.
+  std::string fingerprint(const std::string& role) const {
+    return root_ + "/" + (role == "train" ? "data" : role) + "-fingerprint.json";
+  }
+  /// Names of the files in the root that are replaced as a whole (write_file_atomic).
+  static std::vector<std::string> replaced_files() {
+    return {"run.json", "config.yaml", "metrics.jsonl", "loss.svg", "data-fingerprint.json",
+            "validation-fingerprint.json"};
+  }
 
  private:
   std::string root_;
@@ -40,8 +50,8 @@ void refuse_other_than_folder(const std::string& output_dir);
 /// the kernel's on `.lock`, so it never outlives the process, however that ends.
 class RunFolder {
  public:
-  /// Makes the folder (its mode is as the umask says; one that exists keeps its own) and what lies
-  /// in it, and takes the lock. Error(kUsage) for a path that is not a folder or a folder in use by
+  /// Makes the folder (mode 0700; one that exists keeps its own, what it lies in is made as the umask
+  /// says) and what lies in it, takes the lock, and removes what a killed run left half written. Error(kUsage) for a path that is not a folder or a folder in use by
   /// files that are not to be touched; Error(kEnvironment) when another process
   /// holds it or the disk refuses.
   RunFolder(const std::string& output_dir, RunStart start);
@@ -54,6 +64,8 @@ class RunFolder {
   const RunPaths& paths() const { return paths_; }
   /// True when the folder held a run (its run.json) before this one.
   bool has_earlier_run() const { return has_earlier_run_; }
+  /// A folder beside this one that holds a run and has a name much like it; "" for none.
+  std::string run_nearby() const;
 
  private:
   RunPaths paths_;

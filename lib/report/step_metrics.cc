@@ -121,7 +121,7 @@ std::optional<StepMetrics> parse_metrics_line(std::string_view text) {
 }
 
 std::vector<StepMetrics> read_metrics(const std::string& path) {
-  const std::string text = read_file(path);
+  const std::string text = read_file(path, INT64_MAX);
   std::vector<StepMetrics> all;
   for (std::string_view rest = text; !rest.empty();) {
     const std::string_view line = rest.substr(0, rest.find('\n'));

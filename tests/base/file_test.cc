@@ -1,9 +1,13 @@
 #include "base/file.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -55,6 +59,97 @@ TEST_CASE("an atomic write works on a name without a folder") {
   CHECK(read_file(folder.file("plain")) == "x");
 }
 
+int mode_of(const std::string& path) {
+  struct stat info {};
+  return ::lstat(path.c_str(), &info) == 0 ? static_cast<int>(info.st_mode & 07777) : -1;
+}
+
+TEST_CASE("what is made is for its owner alone, whatever the umask, unless it is for others") {
+  const TemporaryFolder folder;
+  const mode_t before = ::umask(0022);
+  posix_files().make_folder(folder.file("own/deep"));
+  posix_files().create(folder.file("own/file"))->close();
+  write_file_atomic(posix_files(), folder.file("own/atomic"), "x");
+  umask_files().make_folder(folder.file("shared/deep"));
+  umask_files().create(folder.file("shared/file"))->close();
+  write_file_atomic(umask_files(), folder.file("shared/atomic"), "x");
+  ::umask(before);
+  for (const char* name : {"own", "own/deep"}) CHECK(mode_of(folder.file(name)) == 0700);
+  for (const char* name : {"own/file", "own/atomic"}) CHECK(mode_of(folder.file(name)) == 0600);
+  for (const char* name : {"shared", "shared/deep"}) CHECK(mode_of(folder.file(name)) == 0755);
+  for (const char* name : {"shared/file", "shared/atomic"}) CHECK(mode_of(folder.file(name)) == 0644);
+}
+
+TEST_CASE("a file is not made through a link of its name") {
+  const TemporaryFolder folder;
+  put(folder.file("precious"), "text");
+  fs::create_symlink(folder.file("precious"), folder.file("link"));
+  for (FileSystem* files : {&posix_files(), &umask_files()})
+    CHECK(error_of([&] { files->create(folder.file("link")); }).message() ==
+          folder.file("link") + ": create failed: Too many levels of symbolic links");
+  CHECK(read_file(folder.file("precious")) == "text");
+  write_file_atomic(posix_files(), folder.file("link"), "new");
+  CHECK(read_file(folder.file("precious")) == "text");
+  CHECK(read_file(folder.file("link")) == "new");
+}
+
+TEST_CASE("a unique name is not met twice and is told from names of others") {
+  const std::string name = unique_name("run.json");
+  CHECK(name != unique_name("run.json"));
+  CHECK(origin_of_unique(name) == "run.json");
+  CHECK(origin_of_unique(unique_name("step-1", ".replaced-"), ".replaced-") == "step-1");
+  for (const char* other : {"run.json", "run.json.tmp", "run.json.tmp-", ".tmp-01234567",
+                            "run.json.tmp-0123456", "run.json.tmp-012345678", "run.json.tmp-0123456G",
+                            "run.json.tmp-0123ABCD", "run.json.tmp-01234567.txt"})
+    CHECK(origin_of_unique(other) == std::nullopt);
+}
+
+TEST_CASE("what a killed write left is removed, and nothing that only looks like it") {
+  const TemporaryFolder folder;
+  const std::vector<std::string> kept{"a.tmp", "a.tmp-12345678x", "b.tmp-12345678", "linked"};
+  for (const std::string& name : kept) put(folder.file(name), "");
+  put(folder.file("a.tmp-12345678"), "");
+  fs::create_directory(folder.file("a.tmp-aaaaaaaa"));
+  fs::create_symlink(folder.file("linked"), folder.file("a.tmp-bbbbbbbb"));
+  remove_atomic_leftovers(posix_files(), folder.path(), {"a", "c"});
+  CHECK(posix_files().list(folder.path()) ==
+        std::vector<std::string>{"a.tmp", "a.tmp-12345678x", "a.tmp-aaaaaaaa", "a.tmp-bbbbbbbb",
+                                 "b.tmp-12345678", "linked"});
+}
+
+TEST_CASE("a file above the limit is refused before it is read") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("huge");
+  put(path, "x");
+  fs::resize_file(path, uintmax_t{1} << 40);
+  const Error error = error_of([&] { read_file(path); });
+  CHECK(error.code() == ExitCode::kBadInput);
+  CHECK(error.message() == path + ": has 1.00 TiB, at most 256.00 MiB are read");
+  CHECK(error.remedy() == "the file is not what its name says: check the path");
+  put(folder.file("four"), "four");
+  CHECK(read_file(folder.file("four"), 4) == "four");
+  CHECK(error_of([&] { read_file(folder.file("four"), 3); }).message() ==
+        folder.file("four") + ": has 4 B, at most 3 B are read");
+}
+
+TEST_CASE("a file's pages are given back to the kernel where it has the bytes elsewhere too") {
+  const TemporaryFolder memory("/dev/shm");
+  put(memory.file("f"), std::string(1 << 20, 'x'));
+  CHECK_FALSE(drop_cached(memory.file("f")));
+  CHECK_FALSE(drop_cached(memory.file("absent")));
+  struct statfs info {};
+  const TemporaryFolder disk;
+  REQUIRE(::statfs(disk.path().c_str(), &info) == 0);
+  if (info.f_type == TMPFS_MAGIC) return;
+  put(disk.file("f"), std::string(1 << 20, 'x'));
+  CHECK(drop_cached(disk.file("f")));
+  const MappedFile mapped(disk.file("f"));
+  std::vector<unsigned char> resident(1 << 8);
+  REQUIRE(::mincore(const_cast<std::byte*>(mapped.bytes().data()), 1 << 20, resident.data()) == 0);
+  CHECK(std::all_of(resident.begin(), resident.end(), [](auto flags) { return (flags & 1) == 0; }));
+  CHECK(read_file(disk.file("f")) == std::string(1 << 20, 'x'));
+}
+
 TEST_CASE("a reader beside a writer sees the old or the new content, never a part") {
   const TemporaryFolder folder;
   const std::string path = folder.file("pointer");
@@ -80,6 +175,13 @@ class RecordingFiles : public FileSystem {
   std::vector<std::string> calls;
   /// The call that throws: "sync"; "" for none.
   std::string failing;
+
+  /// A unique name without its random part.
+  static std::string shown_name(const std::string& path) {
+    const std::string name = fs::path(path).filename().string();
+    const auto origin = origin_of_unique(name);
+    return origin ? *origin + ".tmp-ID" : name;
+  }
 
   void note(const std::string& call) {
     calls.push_back(call);
@@ -110,7 +212,7 @@ class RecordingFiles : public FileSystem {
   };
 
   std::unique_ptr<WritableFile> create(const std::string& path) override {
-    note("create " + fs::path(path).filename().string());
+    note("create " + shown_name(path));
     return std::make_unique<File>(posix_files().create(path), *this);
   }
   void rename(const std::string& from, const std::string& to) override {
@@ -127,7 +229,7 @@ class RecordingFiles : public FileSystem {
   }
   void make_folder(const std::string& path) override { posix_files().make_folder(path); }
   void remove_all(const std::string& path) override {
-    note("remove " + fs::path(path).filename().string());
+    note("remove " + shown_name(path));
     posix_files().remove_all(path);
   }
   std::vector<std::string> list(const std::string& folder) override {
@@ -142,12 +244,12 @@ TEST_CASE("an atomic write syncs the file before the rename and the folder after
   RecordingFiles files;
   write_file_atomic(files, folder.file("state"), "x");
   CHECK(files.calls ==
-        std::vector<std::string>{"create state.tmp", "write", "sync", "close", "rename",
+        std::vector<std::string>{"create state.tmp-ID", "write", "sync", "close", "rename",
                                  "sync_folder"});
 }
 
 TEST_CASE("an atomic write that fails keeps the old content and leaves no temporary file") {
-  for (const std::string failing : {"create state.tmp", "write", "sync", "close", "rename"}) {
+  for (const std::string failing : {"create state.tmp-ID", "write", "sync", "close", "rename"}) {
     const TemporaryFolder folder;
     put(folder.file("state"), "old");
     RecordingFiles files;

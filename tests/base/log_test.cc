@@ -1,8 +1,10 @@
 #include "base/log.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <functional>
 #include <regex>
 #include <string>
@@ -95,6 +97,26 @@ TEST_CASE("a quiet log with a file writes there alone, with time and level, and 
   CHECK(lines[2].empty());
 }
 
+TEST_CASE("a log is for its owner alone and does not follow a link") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("rank0.log");
+  const mode_t before = ::umask(0);
+  stderr_of([&] { log_start({.file = path, .to_stderr = false}); });
+  ::umask(before);
+  struct stat info {};
+  REQUIRE(::stat(path.c_str(), &info) == 0);
+  CHECK((info.st_mode & 0777) == 0600);
+  std::filesystem::create_symlink(path, folder.file("link.log"));
+  try {
+    log_start({.file = folder.file("link.log")});
+    FAIL("nothing was thrown");
+  } catch (const Error& error) {
+    CHECK(error.code() == ExitCode::kEnvironment);
+    CHECK(error.message() ==
+          folder.file("link.log") + ": open failed: Too many levels of symbolic links");
+  }
+}
+
 TEST_CASE("a log with a file writes to both places") {
   const TemporaryFolder folder;
   const std::string path = folder.file("run.log");
@@ -111,9 +133,8 @@ TEST_CASE("a log that cannot be opened is the environment's, with its path") {
     log_start({.file = folder.path()});
   } catch (const Error& error) {
     CHECK(error.code() == ExitCode::kEnvironment);
-    CHECK(error.message() == cat("the log cannot be opened: Failed opening file ", folder.path(),
-                                 " for writing: Is a directory"));
-    CHECK(error.remedy() == "check that the path is free for a file and that this user may write there");
+    CHECK(error.message() == folder.path() + ": open failed: Is a directory");
+    CHECK(error.remedy() == "check that the folder exists and that this user may write to it");
     return;
   }
   FAIL("a folder is no log");

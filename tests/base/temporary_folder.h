@@ -10,8 +10,9 @@ namespace ftrun::fixtures {
 /// A fresh folder that is removed with everything in it.
 class TemporaryFolder {
  public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "ftrun-base-XXXXXX").string();
+  explicit TemporaryFolder(const std::filesystem::path& parent =
+                               std::filesystem::temp_directory_path()) {
+    std::string name = (parent / "ftrun-base-XXXXXX").string();
     path_ = ::mkdtemp(name.data());
   }
   ~TemporaryFolder() { std::filesystem::remove_all(path_); }

@@ -1,5 +1,9 @@
 #include "checkpoint/checkpoint.h"
 
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -308,7 +312,7 @@ TEST_CASE("leftovers of interrupted saves are cleaned, and a replaced folder is 
   save(run.path(), 1, 2, 2);
   fs::create_directories(run / "step-00000003.tmp-0011aabb");
   write_text(run / "step-00000003.tmp-0011aabb/rank-00000.safetensors", "half");
-  write_text(run / "latest.tmp", "step-0");
+  write_text(run / "latest.tmp-0011aabb", "step-0");
   write_text(run / "notes.txt", "mine");
   fs::rename(run / "step-00000002", run / "step-00000002.replaced-00ff00ff");
   fs::create_directories(run / "step-00000001.replaced-00ff00ff");
@@ -318,6 +322,24 @@ TEST_CASE("leftovers of interrupted saves are cleaned, and a replaced folder is 
   REQUIRE(loads_as(run / "step-00000002", 1, 2));
   REQUIRE(loads_as(run / "step-00000001", 1, 1));
   clean_checkpoints(posix_files(), run / "absent");
+}
+
+TEST_CASE("what only looks like a leftover stays, and a link is not followed") {
+  const TempFolder run, elsewhere;
+  save(run.path(), 1, 1, 1);
+  write_text(elsewhere / "precious", "years of work");
+  // Names near to ours, and files where we make folders.
+  for (const char* name : {"step-00000003.tmp-backup", "step-3.tmp-0011aabb", "my.replaced-0011aabb",
+                           "step-00000001.replaced-by-me", "step-00000003.tmp-0011aabb.old"})
+    fs::create_directories(run / name);
+  for (const char* name : {"step-00000004.tmp-0011aabb", "step-00000004.replaced-0011aabb", "latest.tmp"})
+    write_text(run / name, "mine");
+  fs::create_directory_symlink(elsewhere.path(), run / "step-00000005.tmp-0011aabb");
+  fs::create_directory_symlink(elsewhere.path(), run / "step-00000006.replaced-0011aabb");
+  const auto before = names_in(run.path());
+  clean_checkpoints(posix_files(), run.path());
+  REQUIRE(names_in(run.path()) == before);
+  REQUIRE(read_text(elsewhere / "precious") == "years of work");
 }
 
 TEST_CASE("a failure on one rank stops the save on all, with the same words") {
@@ -337,21 +359,6 @@ TEST_CASE("a failure on one rank stops the save on all, with the same words") {
   REQUIRE(verify_checkpoint(run.path()).empty());
 }
 
-TEST_CASE("differences between a checkpoint and a run are told field by field") {
-  const CheckpointMeta saved = toy_meta(1, 2);
-  REQUIRE(differences(saved, toy_meta(9, 2)).empty());
-  CheckpointMeta run = toy_meta(1, 3);
-  run.data_fingerprint = "ffff";
-  run.seed = 5;
-  run.model_fingerprint = "";
-  const auto found = differences(saved, run);
-  REQUIRE(found.size() == 3);
-  REQUIRE(found[0].text == "data: the checkpoint has d0d0, this run ffff");
-  REQUIRE(found[1].text == "seed: the checkpoint has 18446744073709551615, this run 5");
-  REQUIRE(found[2].text ==
-          "topology: the checkpoint has data 2, world_size 2, this run data 3, world_size 3");
-}
-
 TEST_CASE("a person can read what a checkpoint holds") {
   const TempFolder run;
   save(run.path(), 2, 100, 1);
@@ -369,6 +376,42 @@ TEST_CASE("a person can read what a checkpoint holds") {
   REQUIRE(all.find("step-00000100  2 ranks, ") == 0);
   REQUIRE(bad_input([&] { describe_checkpoint(run / "absent"); }) ==
           (run / "absent") + ": is not a folder");
+}
+
+TEST_CASE("a save says whether its files were read back from the disk or from memory") {
+  const TempFolder disk(fs::temp_directory_path()), memory("/dev/shm");
+  struct statfs info {};
+  REQUIRE(::statfs(disk.path().c_str(), &info) == 0);
+  const auto saved = [](const std::string& root) {
+    ToyState state(1, 0, 1);
+    const bool from_disk = save_checkpoint(posix_files(), {.root = root}, toy_meta(1, 1),
+                                           state.slices(), CheckpointGroup{}).read_from_disk;
+    return std::pair(from_disk, Checkpoint(root + "/step-00000001").manifest().files[0].read_back);
+  };
+  REQUIRE(saved(memory.path()) == std::pair(false, std::string("memory")));
+  if (info.f_type != TMPFS_MAGIC)
+    REQUIRE(saved(disk.path()) == std::pair(true, std::string("disk")));
+  ToyState state(1, 0, 2);
+  const SaveOptions unread{.root = disk.path(), .verify_written = false};
+  REQUIRE_FALSE(save_checkpoint(posix_files(), unread, toy_meta(2, 1), state.slices(), CheckpointGroup{})
+                    .read_from_disk);
+  REQUIRE(Checkpoint(disk / "step-00000002").manifest().files[0].read_back.empty());
+}
+
+TEST_CASE("a checkpoint is for its owner alone") {
+  const TempFolder run;
+  const mode_t before = ::umask(0);
+  save(run / "checkpoints", 1, 1, 1);
+  ::umask(before);
+  struct stat info {};
+  for (const fs::path& path : {fs::path(run / "checkpoints"), fs::path(run / "checkpoints/step-00000001")}) {
+    REQUIRE(::stat(path.c_str(), &info) == 0);
+    REQUIRE((info.st_mode & 0777) == 0700);
+  }
+  for (const char* name : {"latest", "step-00000001/checkpoint.json", "step-00000001/rank-00000.safetensors"}) {
+    REQUIRE(::stat((run / "checkpoints/" + name).c_str(), &info) == 0);
+    REQUIRE((info.st_mode & 0777) == 0600);
+  }
 }
 
 }  // namespace ftrun::test

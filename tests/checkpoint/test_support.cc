@@ -29,10 +29,10 @@ const std::vector<std::string> kKinds{"param", "exp_avg", "exp_avg_sq"};
 }  // namespace
 
 // Thousands of files are synced: in memory where that can be had.
-TempFolder::TempFolder() {
+TempFolder::TempFolder(const std::string& parent) {
   const bool has_memory = ::access("/dev/shm", W_OK) == 0;
-  const fs::path parent = has_memory ? fs::path("/dev/shm") : fs::temp_directory_path();
-  std::string pattern = (parent / "ftrun-checkpoint-XXXXXX").string();
+  const fs::path usual = has_memory ? fs::path("/dev/shm") : fs::temp_directory_path();
+  std::string pattern = ((parent.empty() ? usual : fs::path(parent)) / "ftrun-checkpoint-XXXXXX").string();
   path_ = ::mkdtemp(pattern.data());
 }
 

@@ -16,7 +16,8 @@ namespace ftrun::test {
 /// A folder of its own, removed at the end.
 class TempFolder {
  public:
-  TempFolder();
+  /// In memory where there is /dev/shm, unless a parent is given.
+  explicit TempFolder(const std::string& parent = "");
   ~TempFolder();
   TempFolder(const TempFolder&) = delete;
   TempFolder& operator=(const TempFolder&) = delete;

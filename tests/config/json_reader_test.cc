@@ -135,6 +135,31 @@ TEST_CASE("a JSON reader refuses nesting that would exhaust the stack") {
   REQUIRE(faults(deep) == Lines{"c.json:1:66: error: nested deeper than 64 levels"});
 }
 
+TEST_CASE("a JSON reader stops at what no config holds: keys, values and names without end") {
+  std::string keys = "{\n", same = "{\n";
+  for (int i = 0; i <= 1000; ++i) {
+    keys += cat("\"k", i, "\": 1,\n");
+    same += "\"k\": 1,\n";
+  }
+  REQUIRE(faults(keys + "}") ==
+          Lines{"c.json:1002:1: error: this section holds more than 1000 keys: not a config"});
+  REQUIRE(faults(same + "}").size() == 1000);  // one key, written twice a thousand times
+  std::string list = "[";
+  for (int i = 0; i < 100'000; ++i) list += "1,\n";
+  REQUIRE(faults(list + "]") ==
+          Lines{"c.json:100000:1: error: holds more than 100000 values: not a config"});
+  REQUIRE(faults("{\"" + std::string(257, 'k') + "\": 1}") ==
+          Lines{"c.json:1:2: error: this key has 257 bytes: not a config"});
+}
+
+TEST_CASE("a JSON reader tells no word that stands under the name of a secret") {
+  REQUIRE(faults("{\"wandb\": {\"api_key\": {\"value\": hunter2}}}") ==
+          Lines{"c.json:1:33: error: this value is none of JSON\n"
+                "  remedy: write texts in double quotes"});
+  REQUIRE(faults("{\"a_token\": [1], \"b\": hunter2}") ==
+          Lines{"c.json:1:24: error: the text hunter2 has no quotes\n  remedy: write \"hunter2\""});
+}
+
 TEST_CASE("a JSON reader never crashes on a config that was cut or changed in one byte") {
   const std::string text =
       "{\"a\": {\"b\": [1, 2.5e3, true, null, \"x\\u00e9\\n\"]}, /* c */ \"d\": -3, } // e\n";

@@ -1,9 +1,13 @@
 #include "config/load.h"
 
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <fstream>
 
 #include "base/error.h"
+#include "base/secret.h"
+#include "config/node.h"
 #include "config/schema.h"
 #include "config/suggest.h"
 #include "helpers.h"
@@ -62,6 +66,62 @@ TEST_CASE("a file that cannot be read is a problem like any other") {
   REQUIRE(problems_of("c.yaml", "[1, 2]") ==
           Lines{"c.yaml:1:1: error: expected a config with keys, found a list of 2"});
   REQUIRE(problems_of("c.yaml", "# nothing\n") == Lines{});
+}
+
+TEST_CASE("what is no file of a config's size is refused before it is read") {
+  const std::string huge = temporary("huge.yaml", "");
+  std::filesystem::resize_file(huge, uintmax_t{1} << 40);
+  const auto refusal = [](const std::string& path) { return texts(load_config({path}).problems); };
+  REQUIRE(refusal(huge) ==
+          Lines{cat(huge, ": error: ", huge, ": has 1.00 TiB, at most 4.00 MiB are read\n"
+                    "  remedy: the file is not what its name says: check the path")});
+  std::filesystem::remove(huge);
+  const std::string pipe = temporary("pipe", "");
+  std::filesystem::remove(pipe);
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  const std::string folder = std::filesystem::path(pipe).parent_path();
+  for (const std::string& path : {pipe, folder, std::string("/dev/zero")})
+    REQUIRE(refusal(path) ==
+            Lines{cat(path, ": error: ", path, ": cannot be read: not a regular file\n"
+                      "  remedy: check the path and the permissions")});
+  std::filesystem::remove(pipe);
+}
+
+TEST_CASE("values of secrets are told by no message about a config") {
+  const std::string secrets =
+      "train: {steps: {hf_token: [hunter2]}, api_key: hunter2}\n"
+      "wandb: {enabled: false, api_key: hunter2}\n"
+      "optimizer: {type: AdamW, params: {lr: 1, password: hunter2}}\n"
+      "auth: hunter2\nsecret: {deep: hunter2}\nmodel: {path: m, access_token: 12345hunter2}\n";
+  for (const Lines& overrides :
+       {Lines{}, Lines{"wandb.api_key=hunter2"}, Lines{"hf_token=[hunter2"}, Lines{"api_key:hunter2"},
+        Lines{"a.password=hunter2=x"}, Lines{"zero_optimization.secret.stage=hunter2"},
+        Lines{"train.steps={token: hunter2}"}})
+    for (const std::string& line : problems_of("c.yaml", secrets, overrides))
+      REQUIRE(line.find("hunter2") == std::string::npos);
+  REQUIRE(texts(load_config({}, {"wandb.api_keys=1", "train.api_key=hunter2"}).problems).back() ==
+          "--set train.api_key=(hidden): error: train.api_key: unknown key");
+  // Where a secret stands in the place of a value of another kind.
+  Node root = Node::of_map({});
+  root.entries.push_back({"token", {}, Node::of_text({}, "hunter2"), ""});
+  mark_secrets(root);
+  REQUIRE(shown(root.entries[0].value) == "(hidden)");
+  REQUIRE(shown(root) == "a section");
+}
+
+TEST_CASE("no key that config.yaml and run.json hold is a secret's") {
+  for (const Field& field : Schema::get().fields())
+    if (field.load) {
+      INFO(field.path());
+      REQUIRE_FALSE(is_secret_name(field.name));
+    }
+}
+
+TEST_CASE("an override without end is refused, and cut where it is told") {
+  std::string deep = "a";
+  for (int i = 0; i < 50'000; ++i) deep += ".a";
+  const Lines problems = texts(load_config({}, {deep + "=1"}).problems);
+  REQUIRE(problems == Lines{cat("--set ", deep.substr(0, 200), "…: error: nested deeper than 64 levels")});
 }
 
 TEST_CASE("an override that is not section.key=value is refused") {

@@ -87,6 +87,30 @@ TEST_CASE("a YAML reader refuses aliases that grow or go round, and nesting with
   REQUIRE(faults(bomb) == grown);
   REQUIRE(faults("a: &a [*a]\n") == grown);
   REQUIRE(faults(std::string(10'000, '[')).size() == 1);
+  // A long text used often is as large as many.
+  std::string texts = "a: &a " + std::string(100'000, 'x') + "\nb: [";
+  for (int i = 0; i < 100; ++i) texts += "*a,";
+  REQUIRE(faults(texts + "]\n") == grown);
+}
+
+TEST_CASE("a YAML reader stops at what no config holds: keys and names without end") {
+  std::string keys, merged = "a: &a {";
+  for (int i = 0; i <= 1000; ++i) keys += cat("k", i, ": 1\n");
+  REQUIRE(faults(keys) ==
+          Lines{"c.yaml:1:1: error: a section holds more than 1000 keys (line 1001): not a config"});
+  for (int i = 0; i < 600; ++i) merged += cat("k", i, ": 1, ");
+  merged += "}\nb: &b {";
+  for (int i = 600; i < 1200; ++i) merged += cat("k", i, ": 1, ");
+  REQUIRE(faults(merged + "}\nc: {<<: [*a, *b]}\n") ==
+          Lines{"c.yaml:1:1: error: a section holds more than 1000 keys (line 2): not a config"});
+  REQUIRE(faults(std::string(257, 'k') + ": 1\n") ==
+          Lines{"c.yaml:1:1: error: a key has 257 bytes (line 1): not a config"});
+}
+
+TEST_CASE("a YAML reader counts columns in characters wherever in a line they stand") {
+  REQUIRE(faults("a: {\"ü\": [ä, ö], b: 1, b: 2}\n") ==
+          Lines{"c.yaml:1:24: error: the key \"b\" is written twice (first at line 1)\n"
+                "  remedy: keep one of the two"});
 }
 
 }  // namespace ftrun

@@ -1,3 +1,4 @@
+#include "counting_new.h"
 #include "fixtures.h"
 
 #include "base/checksum.h"
@@ -102,6 +103,26 @@ TEST_CASE("a current sidecar is believed, a stale one is not", "[fingerprint]") 
     std::filesystem::remove(folder.file("x.mask"));
     REQUIRE_FALSE(recorded_fingerprint(TokenDataset({path}, {})).has_value());
   }
+}
+
+TEST_CASE("raw data beside a data file is not read in search of a record", "[fingerprint]") {
+  TempFolder folder;
+  const std::string path = write_pair(folder);
+  std::string raw = "[";
+  for (int i = 0; i < 60'000; ++i) raw += "{\"text\": \"hello\"},\n";
+  REQUIRE(raw.size() > 1 << 20);
+  for (const char* name : {"x.json", "meta.json"}) folder.write(name, raw + "{}]");
+  const int64_t before = allocations_so_far();
+  REQUIRE_FALSE(read_sidecar(path).has_value());
+  REQUIRE(raw_facts(path).origin.empty());
+  REQUIRE(allocations_so_far() - before < 100);
+  // The same record, in a file too large to be one.
+  const TokenDataset data({path}, {});
+  record(data, folder.file("x.json"));
+  REQUIRE(read_sidecar(path).has_value());
+  const std::string text = read_file(folder.file("x.json"));
+  folder.write("x.json", text + std::string(1 << 20, ' '));
+  REQUIRE_FALSE(read_sidecar(path).has_value());
 }
 
 TEST_CASE("a .json that is not ours is left alone, a damaged one of ours is refused", "[fingerprint]") {

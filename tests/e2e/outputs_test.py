@@ -104,6 +104,22 @@ with tempfile.TemporaryDirectory() as scratch:
         assert len([line for line in lines if line.startswith("step ") and "/6  loss" in line]) == 6, done.stdout
 
     @case
+    def run_folder_is_for_its_owner_alone():
+        os.umask(0o022)
+        job.run("own", **FULL)
+        out = job.out("own")
+        modes = {path.relative_to(out): path.lstat().st_mode & 0o7777 for path in [out, *out.rglob("*")]}
+        wrong = {str(path): oct(mode) for path, mode in modes.items() if mode != (0o700 if (out / path).is_dir() else 0o600)}
+        assert not wrong, wrong
+        expected = {".lock", "run.json", "config.yaml", "metrics.jsonl", "loss.svg", "logs/rank-0.log", "checkpoints/latest",
+                    "checkpoints/step-00000006/checkpoint.json", "export/model/model.safetensors", "export/model/tokenizer.json"}
+        assert expected <= {str(path) for path in modes}, modes
+        assert not [path for path in modes if ".tmp" in str(path)], modes
+        must(ftrun("convert", out, "--out", job.scratch / "given-away"))
+        given = job.scratch / "given-away"
+        assert {oct(path.stat().st_mode & 0o777) for path in [given, *given.iterdir()]} == {"0o755", "0o644"}, list(given.iterdir())
+
+    @case
     def metrics_have_their_fields():
         lines = metrics(job.out("run"))
         assert [m["step"] for m in lines] == [0, 1, 2, 3, 4, 5, 6]

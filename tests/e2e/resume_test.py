@@ -1,9 +1,11 @@
 """A run that was stopped and continued is bit by bit the run that was not stopped; what may and what
 may not change on a resume."""
+import json
 import shutil
 import tempfile
 
-from runner import Job, case, checkpoints, ftrun, manifest, must, near, numbers, run_cases, same_run, start, steps
+from runner import (Job, case, checkpoints, ftrun, manifest, must, near, numbers, run_cases, same_run, start, steps, tiny_data,
+                    tiny_model, tiny_weights)
 
 COSINE = {"type": "cosine", "params": {"warmup_num_steps": 3}}
 ADAMW = {"type": "AdamW", "params": {"lr": 3e-3, "weight_decay": 0.1}}
@@ -128,6 +130,72 @@ with tempfile.TemporaryDirectory() as scratch:
         job.run("guarded", "--resume", "auto", *allowed, **changed)
         lines = steps(job.out("guarded"))
         assert len(lines) == 6 and abs(lines[-1]["lr"] - 1e-3) < 1e-9, lines[-1]
+
+    def without_run_json(name, **changes):
+        """A saved run of four steps whose run.json is gone."""
+        job.run(name, **{**FEW, "optimizer": ADAMW, "scheduler": None, "train": {"steps": 4}} | changes)
+        (job.out(name) / "run.json").unlink()
+
+    EIGHT = {**FEW, "optimizer": ADAMW, "scheduler": None, "train": {"steps": 8}}
+
+    @case
+    def lost_run_json_is_stood_in_for_by_the_checkpoint():
+        without_run_json("lost")
+        changed = {**EIGHT, "train": {"steps": 8, "seed": 7},
+                   "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.1}}}
+        refused = job.run("lost", "--resume", "auto", code=2, **changed)
+        out = job.out("lost")
+        assert f"warning: {out}/run.json: is missing; the run is compared with what its checkpoint records\n" in refused.stderr
+        assert refused.stderr[refused.stderr.index("ftrun: "):] == (
+            f"ftrun: {out}/checkpoints/step-00000004/checkpoint.json: this is not the run that was started there; 2 things differ:\n"
+            "  config.optimizer.params.lr: was 0.003, is now 0.001\n"
+            "  config.train.seed: was 42, is now 7\n"
+            "  remedy: undo the change to continue that run, or admit it with --allow config.optimizer.params.lr (again for each "
+            "field; the start of a name admits all below it), or start a new one in another output_dir\n"), refused.stderr
+        assert not (out / "run.json").exists(), "a refused resume changed the run"
+        on_two = job.run("lost", "--nproc", 2, "--resume", "auto", code=2, **changed)
+        assert "  config.train.seed: was 42, is now 7\n" in on_two.stderr, on_two.stderr
+        again = job.run("lost", "--resume", "auto", **EIGHT)
+        assert "notice: the resumed run has another config.train.steps: was 4, is now 8" in again.stderr, again.stderr
+        assert manifest(out)["start"] == f"{out}/checkpoints/step-00000004"
+        straight = job.run("eight-straight", **EIGHT)
+        assert manifest(job.out("eight-straight"))["start"] == "the model's weights", straight.stderr
+        same_run(job.out("eight-straight"), out)
+
+    @case
+    def lost_run_json_and_another_model_or_data():
+        without_run_json("swapped")
+        data = tiny_data(job.scratch / "swapped.bin", seed=9)
+        meta = {"token_dtype": "uint16"}
+        refused = job.run("swapped", "--resume", "auto", code=2, **EIGHT | {"data": {"train": str(data), **meta}})
+        assert "/step-00000004/checkpoint.json: this is not the run that was started there; 1 thing differs:\n" \
+               "  data.train.fingerprint: was " in refused.stderr, refused.stderr
+        other = tiny_model(job.scratch / "other-model", tiny_weights(seed=3))
+        (other / "note").write_text("")
+        config = json.loads((other / "config.json").read_text())
+        (other / "config.json").write_text(json.dumps(config | {"architectures": config["architectures"], "note": 1}))
+        refused = job.run("swapped", "--resume", "auto", code=2, **EIGHT | {"model": {"path": str(other)}})
+        assert "\n  model.fingerprint: was " in refused.stderr, refused.stderr
+
+    @case
+    def damaged_run_json_is_not_passed_over_and_not_replaced():
+        job.run("damaged", **EIGHT | {"train": {"steps": 4}})
+        path = job.out("damaged") / "run.json"
+        path.write_text(path.read_text()[:100])
+        refused = job.run("damaged", "--resume", "auto", code=4, **EIGHT)
+        assert refused.stderr.endswith(
+            f"ftrun: {path}: it is not JSON\n"
+            "  remedy: this file is written by ftrun: restore it from a copy, or move it away; a resume then compares "
+            "the run with what its checkpoint records\n"), refused.stderr
+        assert len(path.read_text()) == 100
+
+    @case
+    def resume_in_a_folder_without_a_run_is_told_loudly():
+        typo = job.run("damgaed", "--resume", "auto", **EIGHT | {"train": {"steps": 1}})
+        out = job.out("damgaed")
+        assert (f"warning: --resume auto: output_dir {out} held no run: training starts anew, from the model's weights "
+                f"(did you mean {job.out('damaged')}?)\n") in typo.stderr, typo.stderr
+        assert manifest(out)["start"] == "the model's weights: --resume found no run in output_dir", manifest(out)["start"]
 
     @case
     def step_that_is_not_there_is_refused():

@@ -59,6 +59,39 @@ TEST_CASE(
   REQUIRE(admit_resume("run.json", before, now, {"config"}).empty());
 }
 
+TEST_CASE("a checkpoint's own record is compared as run.json is") {
+  RunManifest now = run_of(R"({"train": {"seed": 1, "steps": 8}, "optimizer": {"lr": 0.1}})");
+  now.model = {.path = "m", .bytes = 7, .fingerprint = "aa", .details = {{"family", "llama"}}};
+  now.data["train"] = {.path = "d", .bytes = 9, .fingerprint = "bb", .details = {{"rows", "3"}}};
+  CheckpointMeta saved;
+  saved.seed = 1;
+  saved.model_fingerprint = "aa";
+  saved.data_fingerprint = "bb";
+  saved.topology = {{"data", 4}};
+  saved.extra[kConfigRecord] = R"({"train": {"seed": 1, "steps": 4}, "optimizer": {"lr": 0.1}})";
+  REQUIRE(admit_resume("c", recorded_run(saved, now), now, {}) ==
+          std::vector<std::string>{"config.train.steps: was 4, is now 8", "topology.data: was 4, is now 2"});
+  saved.seed = 5;
+  saved.model_fingerprint = "cc";
+  saved.data_fingerprint = "dd";
+  saved.extra[kConfigRecord] = R"({"train": {"seed": 5, "steps": 4}, "optimizer": {"lr": 0.2}})";
+  try {
+    admit_resume("c", recorded_run(saved, now), now, {});
+    FAIL("it was admitted");
+  } catch (const Error& error) {
+    REQUIRE(error.message() == "c: this is not the run that was started there; 4 things differ:\n"
+                               "  config.optimizer.lr: was 0.2, is now 0.1\n"
+                               "  config.train.seed: was 5, is now 1\n"
+                               "  model.fingerprint: was cc, is now aa\n"
+                               "  data.train.fingerprint: was dd, is now bb");
+  }
+  // What it does not record is not asked about, but for the seed, which it always does.
+  CheckpointMeta bare;
+  bare.seed = 2;
+  REQUIRE(admit_resume("c", recorded_run(bare, now), now, {"config.train.seed"}).empty());
+  REQUIRE_THROWS_AS(admit_resume("c", recorded_run(bare, now), now, {}), Error);
+}
+
 TEST_CASE("data that moved is the same data") {
   RunManifest before = run_of(R"({"data": {"train": ["/a/x.bin"]}})");
   RunManifest now = run_of(R"({"data": {"train": ["/b/x.bin"]}})");

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "base/text.h"
-#include "report/append_file.h"
+#include "base/append_file.h"
 #include "report/metrics_writer.h"
 #include "report/step_metrics.h"
 #include "report_test.h"

@@ -37,7 +37,7 @@ TEST_CASE("a run's files have their places") {
   REQUIRE(paths.exported() == "runs/a/export");
 }
 
-TEST_CASE("a fresh run makes its folder as the umask says, and tells who holds it") {
+TEST_CASE("a fresh run makes its folder for its owner alone, and tells who holds it") {
   const TestFolder base;
   const std::string root = base / "deep/er/run";
   const mode_t before = ::umask(0027);
@@ -45,10 +45,12 @@ TEST_CASE("a fresh run makes its folder as the umask says, and tells who holds i
   ::umask(before);
   REQUIRE(folder.paths().root() == root);
   REQUIRE_FALSE(folder.has_earlier_run());
-  REQUIRE(mode_of(root) == 0750);
+  REQUIRE(mode_of(base / "deep") == 0750);
+  REQUIRE(mode_of(base / "deep/er") == 0750);
+  REQUIRE(mode_of(root) == 0700);
   REQUIRE(mode_of(root + "/.lock") == 0600);
   for (const char* name : {"tensorboard", "logs", "checkpoints"})
-    REQUIRE(std::filesystem::is_directory(root + "/" + name));
+    REQUIRE(mode_of(root + "/" + name) == 0700);
   REQUIRE_FALSE(std::filesystem::exists(root + "/export"));
   const std::regex text(cat("pid ", ::getpid(), "\nhost ", read_machine().hostname,
                             "\nsince \\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\dZ\n"));
@@ -156,6 +158,48 @@ TEST_CASE("a run that ended before it wrote anything leaves no obstacle") {
   { const RunFolder first(root, RunStart::kFresh); }
   const RunFolder second(root, RunStart::kFresh);
   REQUIRE_FALSE(second.has_earlier_run());
+}
+
+TEST_CASE("what a kill left half written is removed by the next run of the folder") {
+  const TestFolder base;
+  const std::string root = base / "run";
+  { const RunFolder first(root, RunStart::kFresh); }
+  for (const std::string& name : RunPaths::replaced_files()) put_file(unique_name(cat(root, "/", name)), "");
+  const RunFolder second(root, RunStart::kFresh);
+  REQUIRE(posix_files().list(root) ==
+          std::vector<std::string>{".lock", "checkpoints", "logs", "tensorboard"});
+}
+
+TEST_CASE("a folder of somebody else's is left as it is, whatever its files are called") {
+  const TestFolder base;
+  put_file(base / "run.json.tmp-01234567", "years of work");
+  REQUIRE(refusal(base.path(), RunStart::kFresh).code() == ExitCode::kUsage);
+  REQUIRE(posix_files().list(base.path()) == std::vector<std::string>{"run.json.tmp-01234567"});
+}
+
+TEST_CASE("a run whose run.json is lost is resumed beside its lock and its checkpoints alone") {
+  const TestFolder base;
+  const std::string root = base / "run";
+  { const RunFolder first(root, RunStart::kFresh); }
+  put_file(root + "/metrics.jsonl", "{}");
+  const Error error = refusal(root, RunStart::kResume);
+  REQUIRE(error.code() == ExitCode::kUsage);
+  REQUIRE(error.message() == cat("output_dir ", root,
+                                 ": the folder is not empty (it holds metrics.jsonl) and no run.json, "
+                                 "so there is no run to resume"));
+  std::filesystem::create_directory(root + "/checkpoints/step-00000001");
+  put_file(root + "/checkpoints/step-00000001/checkpoint.json", "{}");
+  REQUIRE_FALSE(RunFolder(root, RunStart::kResume).has_earlier_run());
+  std::filesystem::remove(root + "/.lock");
+  REQUIRE(refusal(root, RunStart::kResume).code() == ExitCode::kUsage);
+}
+
+TEST_CASE("a run with a name much like the folder's is found beside it") {
+  const TestFolder base;
+  for (const char* name : {"mine", "minor", "other"}) std::filesystem::create_directory(base / name);
+  for (const char* name : {"mine", "other"}) put_file(base / name + "/run.json", "{}");
+  REQUIRE(RunFolder(base / "mien", RunStart::kResume).run_nearby() == base / "mine");
+  REQUIRE(RunFolder(base / "else", RunStart::kResume).run_nearby().empty());
 }
 
 TEST_CASE("resume starts afresh where there is nothing, and refuses what is no run") {

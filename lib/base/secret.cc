@@ -1,0 +1,43 @@
+#include "base/secret.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <string>
+#include <vector>
+
+namespace ftrun {
+namespace {
+
+constexpr std::array<std::string_view, 8> kSecretWords{
+    "password", "passwd", "passphrase", "secret", "credential", "credentials", "token", "auth"};
+
+/// Lower-case words of a name: "wandbApi_KEY" is wandb, api, key.
+std::vector<std::string> words_of(std::string_view name) {
+  std::vector<std::string> words(1);
+  bool after_lower = false;
+  for (const char c : name) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool upper = std::isupper(byte) != 0;
+    if (std::isalnum(byte) == 0 || (upper && after_lower)) words.emplace_back();
+    if (std::isalnum(byte) != 0) words.back() += static_cast<char>(std::tolower(byte));
+    after_lower = std::islower(byte) != 0;
+  }
+  std::erase(words, "");
+  return words;
+}
+
+}  // namespace
+
+bool is_secret_name(std::string_view name) {
+  const std::vector<std::string> words = words_of(name);
+  // A dtype is no secret, whatever it is the type of: "token_dtype".
+  if (!words.empty() && words.back() == "dtype") return false;
+  for (const std::string& word : words)
+    if (std::find(kSecretWords.begin(), kSecretWords.end(), word) != kSecretWords.end())
+      return true;
+  return (words.size() > 1 && words.back() == "key") ||
+         (!words.empty() && words.back().size() > 3 && words.back().ends_with("apikey"));
+}
+
+}  // namespace ftrun

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ftrun {
+
+/// What a config may hold. Some thousand times what configs do hold, and little enough that work
+/// which grows with the square of a section's keys stays in milliseconds.
+inline constexpr int64_t kLargestConfig = int64_t{4} << 20;  // bytes
+inline constexpr int kDeepestSection = 64;
+inline constexpr int kMostValues = 100'000;
+inline constexpr size_t kMostKeys = 1000;  // of a section
+inline constexpr size_t kLongestKey = 256;  // bytes
+
+}  // namespace ftrun

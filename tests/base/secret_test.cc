@@ -1,0 +1,20 @@
+#include "base/secret.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+TEST_CASE("names of secrets are told from names of tokens") {
+  for (const char* name :
+       {"api_key", "apiKey", "WANDB_API_KEY", "experiment_key", "password", "db-password",
+        "HF_TOKEN", "hfToken", "access_token", "client_secret", "credentials", "auth", "http_auth",
+        "aws_secret_access_key", "apikey", "passwd", "passphrase", "myapikey"})
+    CHECK(is_secret_name(name));
+  for (const char* name : {"tokenizer", "total_tokens", "tokens_per_second", "key", "keys", "seed",
+                           "author", "monkey", "keyboard", "", "secretary", "token_dtype"})
+    CHECK_FALSE(is_secret_name(name));
+}
+
+}  // namespace
+}  // namespace ftrun
