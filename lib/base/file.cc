@@ -100,14 +100,6 @@ class PosixWritableFile : public WritableFile {
   int64_t position_ = 0;
 };
 
-/// An entry outlasts a power cut when the folder it is in was synced. One that may be entered but not
-/// listed cannot be synced by us.
-void sync_entry_of(const std::string& path) {
-  const std::string parent = fs::path(path).parent_path().string();
-  const OwnedFd fd(::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd) ::fsync(fd.get());
-}
-
 class PosixFileSystem : public FileSystem {
  public:
   explicit PosixFileSystem(Modes modes) : modes_(modes) {}
@@ -119,7 +111,7 @@ class PosixFileSystem : public FileSystem {
     std::error_code error;
     const fs::path parent = fs::path(path).parent_path();
     if (!parent.empty() && parent != path && !fs::exists(parent, error)) make_folder(parent.string());
-    if (::mkdir(path.c_str(), modes_.folder) == 0) return sync_entry_of(path);
+    if (::mkdir(path.c_str(), modes_.folder) == 0) return;
     const int error_number = errno;
     if (!fs::is_directory(path, error)) disk_error(path, "create folder", error_number);
   }
@@ -138,6 +130,8 @@ class PosixFileSystem : public FileSystem {
   }
   void sync_folder(const std::string& path) override {
     const int fd = ::open(path.empty() ? "." : path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    // A folder that may be entered but not listed cannot be synced by us.
+    if (fd < 0 && errno == EACCES) return;
     if (fd < 0) disk_error(path, "open folder", errno);
     const int result = ::fsync(fd);
     const int error_number = errno;
@@ -236,6 +230,14 @@ void remove_atomic_leftovers(FileSystem& files, const std::string& folder,
         fs::is_regular_file(fs::symlink_status(path, error)))
       files.remove_all(path);
   }
+}
+
+void make_lasting_folder(FileSystem& files, const std::string& path) {
+  if (files.exists(path)) return files.make_folder(path);
+  const std::string parent = fs::path(path).parent_path().string();
+  if (!parent.empty() && parent != path) make_lasting_folder(files, parent);
+  files.make_folder(path);
+  files.sync_folder(parent);
 }
 
 void write_file_atomic(FileSystem& files, const std::string& path, std::string_view content) {

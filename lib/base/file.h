@@ -31,7 +31,7 @@ class FileSystem {
  public:
   virtual ~FileSystem() = default;
   virtual std::unique_ptr<WritableFile> create(const std::string& path) = 0;  // truncates
-  virtual void make_folder(const std::string& path) = 0;  // with parents, each synced into its own
+  virtual void make_folder(const std::string& path) = 0;                      // with parents
   virtual void rename(const std::string& from, const std::string& to) = 0;
   /// Gives each of two existing names what the other has, in one step; false, and nothing is changed,
   /// where the file system cannot.
@@ -53,6 +53,10 @@ FileSystem& umask_files();
 std::string unique_name(const std::string& path, std::string_view mark = ".tmp-");
 /// What such a name was made of, "run.json" of "run.json.tmp-0123abcd"; nothing for any other name.
 std::optional<std::string> origin_of_unique(std::string_view name, std::string_view mark = ".tmp-");
+
+/// Makes the folder with its parents, each of them synced into the one it lies in, so that what is
+/// synced below it outlasts a power cut.
+void make_lasting_folder(FileSystem& files, const std::string& path);
 
 /// Writes a file so that a reader sees the old or the new content, never a part: unique name in the
 /// same folder, sync, rename, sync of the folder. A failure before the rename leaves the old content

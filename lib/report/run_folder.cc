@@ -122,9 +122,9 @@ void make_root(const std::string& root) {
   if (fs::is_directory(root, error)) return;
   const std::string parent = fs::path(root).parent_path().string();
   // What it lies in may be for others too.
-  if (!parent.empty()) umask_files().make_folder(parent);
+  if (!parent.empty()) make_lasting_folder(umask_files(), parent);
   // Another run may have made it meanwhile; the lock decides between the two.
-  posix_files().make_folder(root);
+  make_lasting_folder(posix_files(), root);
 }
 
 std::string without_end_slashes(std::string path) {
@@ -160,7 +160,7 @@ RunFolder::RunFolder(const std::string& output_dir, RunStart start)
     write_lock_text(lock_fd_, lock);
     has_earlier_run_ = posix_files().exists(paths_.manifest());
     for (const std::string& folder : {paths_.tensorboard(), paths_.logs(), paths_.checkpoints()})
-      posix_files().make_folder(folder);
+      make_lasting_folder(posix_files(), folder);
   } catch (...) {
     ::close(std::exchange(lock_fd_, -1));
     throw;

@@ -173,6 +173,7 @@ TEST_CASE("a reader beside a writer sees the old or the new content, never a par
 class RecordingFiles : public FileSystem {
  public:
   std::vector<std::string> calls;
+  std::vector<std::string> synced;
   /// The call that throws: "sync"; "" for none.
   std::string failing;
 
@@ -225,9 +226,13 @@ class RecordingFiles : public FileSystem {
   }
   void sync_folder(const std::string& path) override {
     note("sync_folder");
+    synced.push_back(fs::path(path).filename().string());
     posix_files().sync_folder(path);
   }
-  void make_folder(const std::string& path) override { posix_files().make_folder(path); }
+  void make_folder(const std::string& path) override {
+    note("make_folder " + fs::path(path).filename().string());
+    posix_files().make_folder(path);
+  }
   void remove_all(const std::string& path) override {
     note("remove " + shown_name(path));
     posix_files().remove_all(path);
@@ -271,6 +276,22 @@ TEST_CASE("an atomic write that cannot clean up tells of its own failure") {
   files.failing = "sync";
   const Error error = error_of([&] { write_file_atomic(files, folder.file("state"), "new"); });
   CHECK(error.message() == "sync failed");
+}
+
+TEST_CASE("a lasting folder is synced into its parent, and so is each parent that was made") {
+  const TemporaryFolder folder;
+  RecordingFiles files;
+  make_lasting_folder(files, folder.file("a/b/c"));
+  CHECK(files.calls == std::vector<std::string>{"make_folder " + fs::path(folder.path()).filename().string(),
+                                                "make_folder a", "sync_folder", "make_folder b",
+                                                "sync_folder", "make_folder c", "sync_folder"});
+  CHECK(files.synced == std::vector<std::string>{fs::path(folder.path()).filename(), "a", "b"});
+  files.calls.clear();
+  make_lasting_folder(files, folder.file("a/b/c"));
+  CHECK(files.calls == std::vector<std::string>{"make_folder c"});
+  put(folder.file("file"), "");
+  CHECK(error_of([&] { make_lasting_folder(files, folder.file("file")); }).message() ==
+        folder.file("file") + ": create folder failed: File exists");
 }
 
 TEST_CASE("writes follow each other, and writes at an offset do not move the end") {

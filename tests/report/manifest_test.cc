@@ -33,6 +33,7 @@ RunManifest example() {
   m.data["validation"] = {"data/validation.bin", 1024, "", {}};
   m.environment = {{"OMP_NUM_THREADS", "1"}};
   m.started = "2000-02-29T12:34:56Z";
+  m.start = "the model's weights";
   return m;
 }
 
@@ -57,6 +58,7 @@ TEST_CASE("run.json has its fields in a fixed order") {
   REQUIRE(manifest_text(m) == cat(R"({
   "format": 1,
   "started": "2000-02-29T12:34:56Z",
+  "start": "the model's weights",
   "ended": "2000-02-29T12:40:00Z",
   "exit_code": 0,
   "exit_reason": "done",
