@@ -157,7 +157,7 @@ TEST_CASE("a JSON reader tells no word that stands under the name of a secret") 
           Lines{"c.json:1:33: error: this value is none of JSON\n"
                 "  remedy: write texts in double quotes"});
   REQUIRE(faults("{\"a_token\": [1], \"b\": hunter2}") ==
-          Lines{"c.json:1:24: error: the text hunter2 has no quotes\n  remedy: write \"hunter2\""});
+          Lines{"c.json:1:23: error: the text hunter2 has no quotes\n  remedy: write \"hunter2\""});
 }
 
 TEST_CASE("a JSON reader never crashes on a config that was cut or changed in one byte") {

@@ -100,7 +100,8 @@ TEST_CASE("values of secrets are told by no message about a config") {
     for (const std::string& line : problems_of("c.yaml", secrets, overrides))
       REQUIRE(line.find("hunter2") == std::string::npos);
   REQUIRE(texts(load_config({}, {"wandb.api_keys=1", "train.api_key=hunter2"}).problems).back() ==
-          "--set train.api_key=(hidden): error: train.api_key: unknown key");
+          "--set train.api_key=(hidden): error: train.api_key: unknown key (did you mean "
+          "\"comet.api_key\"?)");
   // Where a secret stands in the place of a value of another kind.
   Node root = Node::of_map({});
   root.entries.push_back({"token", {}, Node::of_text({}, "hunter2"), ""});
