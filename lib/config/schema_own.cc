@@ -193,7 +193,9 @@ void describe_rest(Schema& s) {
       s, {.path = "comm", .doc = "Communication between ranks.", .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.comm; });
   comm.key("backend", &CommConfig::backend, "auto: nccl between GPUs, gloo between hosts.");
-  comm.key("timeout", &CommConfig::timeout, "Longest wait for another rank.")
+  comm.key("timeout", &CommConfig::timeout,
+           "Longest wait for another rank in a collective. Work that a rank does alone is waited for while "
+           "it shows that it lives.")
       .at_least(1)
       .in("seconds");
 

@@ -472,6 +472,50 @@ with tempfile.TemporaryDirectory() as scratch:
         same_run(job.out("damaged"), job.out("undamaged"))
 
     @case
+    def a_latest_that_cannot_be_read_stops_all_ranks():
+        saved = {"checkpoint": {"every": 2}}
+        for ranks in (1, 2):
+            name = f"latest-{ranks}"
+            job.run(name, "--nproc", ranks, **FEW, **saved)
+            latest = job.out(name) / "checkpoints/latest"
+            latest.unlink()
+            latest.mkdir()
+            run = must(ftrun("--config", job.config(name, train={"steps": 8}, **saved), "--nproc", ranks, "--resume", "auto"), 4)
+            who = "0, 1" if ranks == 2 else "0"
+            message = (f"resuming from step-00000004: {'rank 0: ' if ranks == 2 else ''}{latest}: cannot be read: not a regular file")
+            assert message in run.stderr, run.stderr
+            if ranks == 2:
+                cause = run.stderr[run.stderr.index("error: "):]
+                assert cause.startswith(f"error: rank {who}: exit code 4, ") and "then rank" not in cause, cause
+
+    @case
+    def a_path_that_the_system_refuses_is_no_defect_of_ours():
+        loop = root / "loop"
+        loop.mkdir()
+        (loop / "config.json").symlink_to("config.json")
+        expect(ftrun("inspect", loop), 5, f"ftrun: {loop}/config.json: Too many levels of symbolic links\n"
+               "  remedy: check that the path exists, that this user may use it, and that its disk works\n")
+
+    @case
+    def a_log_that_cannot_be_opened_is_the_environments():
+        for ranks in (1, 2):
+            log = job.out(f"log-{ranks}") / f"logs/rank-{ranks - 1}.log"
+            log.mkdir(parents=True)
+            run = must(ftrun("--config", job.config(f"log-{ranks}", **FEW), "--nproc", ranks), 5)
+            assert f"the log cannot be opened: Failed opening file {log} for writing: Is a directory\n  remedy: " in run.stderr
+
+    @case
+    def memory_that_runs_out_outside_of_training_names_no_micro_batch():
+        # A model whose table of tensors alone is larger than the memory that is allowed.
+        folder = tiny_model(root / "table")
+        entry = {f"t{i}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for i in range(300_000)}
+        table = json.dumps(entry).encode()
+        (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(table)) + table)
+        run = must(ftrun("inspect", folder, wrapper=("bash", "-c", 'ulimit -v 120000; exec "$@"', "-")), 5)
+        assert said(run) == ("ftrun: out of memory\n"
+                             "  remedy: end other programs, raise the memory limit, or use a machine with more memory\n"), run.stderr
+
+    @case
     def no_good_checkpoint_is_an_error():
         saved, path = damaged("ruined")
         shutil.rmtree(job.out("ruined") / "checkpoints/step-00000002")

@@ -173,6 +173,20 @@ with tempfile.TemporaryDirectory() as scratch:
             assert record["exit_reason"].startswith("killed by signal 9 (Killed; ") and record["ended"], record["exit_reason"]
 
     @case
+    def killed_rank_is_the_cause_over_gloo():
+        # Of three ranks each talks to some of the others only, and nothing waits for comm.timeout.
+        for victim in (0, 1, 2):
+            name = f"killed-gloo-{victim}"
+            running = started(name, 3, comm={"backend": "gloo"}, zero_optimization={"stage": 2, "overlap_comm": True})
+            ranks = running.ranks()
+            running.kill(signal.SIGKILL, ranks[victim])
+            running.wait(137)
+            await_gone(ranks.values(), 1)
+            assert running.text().count(f"error: rank {victim}: killed by signal 9 ") == 1, running.text()[-2000:]
+            assert "raise comm.timeout" not in running.text() and "waited" not in running.text(), running.text()[-2000:]
+            assert manifest(job.out(name))["exit_rank"] == victim
+
+    @case
     def killed_supervisor_leaves_no_orphans():
         running = started("orphans", 2)
         ranks = children(running.process.pid)
