@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -131,6 +132,11 @@ class Communicator {
 
   CommBuffer allocate(int64_t bytes);
   const CommStats& stats() const { return stats_; }
+  /// Bytes that the transport itself was seen to carry for this rank since the group was opened, each
+  /// counted on one rank of the two: over shared memory what this rank copied or added out of its peers'
+  /// memory and into it, over sockets what the kernel says has arrived. Unlike stats() it knows nothing
+  /// of collectives. None where the back end cannot see it. Not beside a collective that runs.
+  virtual std::optional<int64_t> transported_bytes() const { return std::nullopt; }
   /// For every later wait.
   void set_timeout(std::chrono::milliseconds timeout) { setup_.timeout = timeout; }
 

@@ -4,6 +4,8 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
+#include <set>
 #include <utility>
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -13,6 +15,7 @@
 #include "comm/c10d_words.h"
 #include "comm/listen_socket.h"
 #include "comm/reduce.h"
+#include "comm/socket_bytes.h"
 #include "comm/store_access.h"
 
 namespace ftrun {
@@ -63,11 +66,14 @@ class GlooCommunicator final : public Communicator {
                           rank = this->rank(), size = this->size()] {
       return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
     };
+    const std::set<OpenSocket> before = tcp_connections();
     auto group = store_worker(rendezvous).run(connect, this->setup().timeout + kSlack);
     if (!group)
       throw Error(ExitCode::kPeerLost, cat("the rendezvous of rank 0 does not answer while group ",
                                            name(), " connects"));
     group_ = std::move(*group);
+    std::ranges::set_difference(tcp_connections(), before, std::inserter(sockets_, sockets_.end()));
+    received_before_ = received_bytes(sockets_);
   }
 
   /// After a failure operations may still hang in Gloo's threads, which its destructor would wait
@@ -77,6 +83,10 @@ class GlooCommunicator final : public Communicator {
   }
 
   std::string_view backend() const override { return "gloo"; }
+  std::optional<int64_t> transported_bytes() const override {
+    if (sockets_.empty()) return std::nullopt;
+    return received_bytes(sockets_) - received_before_;
+  }
   void shutdown() override { barrier({"shutdown"}); }
   void abort(const std::string& reason) noexcept override;
 
@@ -154,6 +164,9 @@ class GlooCommunicator final : public Communicator {
   int64_t next_handle_ = 1;
   bool failed_ = false;
   std::atomic<bool> aborted_ = false;
+  /// The connections that were opened with the group.
+  std::set<OpenSocket> sockets_;
+  int64_t received_before_ = 0;
 };
 
 /// What Gloo's exception says.

@@ -16,6 +16,7 @@ class SelfCommunicator final : public Communicator {
  public:
   explicit SelfCommunicator(Setup setup) : Communicator(std::move(setup)) {}
   std::string_view backend() const override { return "none"; }
+  std::optional<int64_t> transported_bytes() const override { return 0; }
 
  protected:
   void complete(Collective&) override {}

@@ -46,6 +46,7 @@ class ShmCommunicator final : public Communicator {
   ~ShmCommunicator() override { group_.leave(ShmGroup::State::kLeft); }
 
   std::string_view backend() const override { return "shm"; }
+  std::optional<int64_t> transported_bytes() const override { return transported_; }
   void shutdown() override { barrier({"shutdown"}); }
   void abort(const std::string&) noexcept override { group_.leave(ShmGroup::State::kAborted); }
 
@@ -91,6 +92,8 @@ class ShmCommunicator final : public Communicator {
   bool everyone_shares(const CollectiveRecord& record);
   void collect_inputs(const Collective& work);
   void drop_inputs(int64_t offset, int64_t bytes);
+  void copy_between(int peer, void* to, const void* from, int64_t bytes);
+  void add_up(const CollectiveRecord& record, void* out, int64_t count);
 
   template <typename Fill, typename Use>
   void in_pieces(const Collective& work, bool announced, int64_t total, int64_t step, Fill fill,
@@ -121,6 +124,7 @@ class ShmCommunicator final : public Communicator {
   std::vector<const void*> moved_;  // the same, moved on to a piece
   std::vector<Outgoing> outgoing_ = std::vector<Outgoing>(static_cast<size_t>(size()));
   CommBuffer spare_;  // the largest copy that nobody reads any more
+  int64_t transported_ = 0;
 };
 
 void ShmCommunicator::fail_wait(ShmGroup::Verdict verdict, Clock::time_point start) const {
@@ -173,6 +177,18 @@ void ShmCommunicator::collect_inputs(const Collective& work) {
   }
 }
 
+/// A copy out of or into the memory of `peer`.
+void ShmCommunicator::copy_between(int peer, void* to, const void* from, int64_t bytes) {
+  copy_bytes(to, from, bytes);
+  if (peer != rank()) transported_ += bytes;
+}
+
+/// Adds what moved_ points to, a part of every rank's memory, into `out`.
+void ShmCommunicator::add_up(const CollectiveRecord& record, void* out, int64_t count) {
+  reduce_in_order(record.dtype, record.op, moved_.data(), size(), out, count);
+  transported_ += (size() - 1) * count * dtype_bytes(record.dtype);
+}
+
 /// What we read of the peers' inputs is not needed again until the next collective over them.
 void ShmCommunicator::drop_inputs(int64_t offset, int64_t bytes) {
   for (int peer = 0; peer < size(); ++peer)
@@ -223,8 +239,9 @@ void ShmCommunicator::reduce_own_slice(const CollectiveRecord& record) {
     const int64_t count = std::min(step, end - at);
     for (size_t peer = 0; peer < inputs_.size(); ++peer) moved_[peer] = inputs_[peer] + at * width;
     std::byte* own = inputs_[static_cast<size_t>(rank())] + at * width;
-    reduce_in_order(record.dtype, record.op, moved_.data(), size(), own, count);
-    for (std::byte* other : inputs_) copy_bytes(other + at * width, own, count * width);
+    add_up(record, own, count);
+    for (int peer = 0; peer < size(); ++peer)
+      copy_between(peer, inputs_[static_cast<size_t>(peer)] + at * width, own, count * width);
   }
   drop_inputs(part * rank() * width, std::max<int64_t>(0, end - part * rank()) * width);
 }
@@ -241,7 +258,7 @@ void ShmCommunicator::all_reduce_staged(const Collective& work, bool announced) 
       [&](uint32_t meeting, int64_t at, int64_t count) {
         for (int peer = 0; peer < size(); ++peer)
           moved_[static_cast<size_t>(peer)] = group_.staging(peer, meeting);
-        reduce_in_order(record.dtype, record.op, moved_.data(), size(), data + at * width, count);
+        add_up(record, data + at * width, count);
       });
 }
 
@@ -254,7 +271,7 @@ void ShmCommunicator::reduce_scatter_now(const Collective& work) {
   collect_inputs(work);
   for (size_t peer = 0; peer < inputs_.size(); ++peer)
     moved_[peer] = inputs_[peer] + rank() * payload(record);
-  reduce_in_order(record.dtype, record.op, moved_.data(), size(), work.out, record.count);
+  add_up(record, work.out, record.count);
   drop_inputs(rank() * payload(record), payload(record));
   meet();  // the others are done with our input
 }
@@ -275,7 +292,7 @@ void ShmCommunicator::reduce_scatter_staged(const Collective& work, bool announc
         for (int peer = 0; peer < size(); ++peer)
           moved_[static_cast<size_t>(peer)] =
               group_.staging(peer, meeting) + rank() * count * width;
-        reduce_in_order(record.dtype, record.op, moved_.data(), size(), out + at * width, count);
+        add_up(record, out + at * width, count);
       });
 }
 
@@ -288,7 +305,7 @@ void ShmCommunicator::all_gather_now(const Collective& work) {
   collect_inputs(work);
   auto* out = static_cast<std::byte*>(work.out);
   for (int peer = 0; peer < size(); ++peer)
-    copy_bytes(out + peer * bytes, inputs_[static_cast<size_t>(peer)], bytes);
+    copy_between(peer, out + peer * bytes, inputs_[static_cast<size_t>(peer)], bytes);
   drop_inputs(0, bytes);
   meet();  // the others are done with our input
 }
@@ -302,7 +319,7 @@ void ShmCommunicator::all_gather_staged(const Collective& work, bool announced) 
       [&](std::byte* staging, int64_t at, int64_t count) { copy_bytes(staging, in + at, count); },
       [&](uint32_t meeting, int64_t at, int64_t count) {
         for (int peer = 0; peer < size(); ++peer)
-          copy_bytes(out + peer * bytes + at, group_.staging(peer, meeting), count);
+          copy_between(peer, out + peer * bytes + at, group_.staging(peer, meeting), count);
       });
 }
 
@@ -314,7 +331,7 @@ void ShmCommunicator::broadcast_now(const Collective& work) {
     announce(work, rank() == root ? find_shared(data, bytes) : SharedPlace{});
     const SharedPlace place = group_.announcement(root, work.record.sequence).in;
     if (place.shared()) {
-      if (rank() != root) copy_bytes(data, group_.memory(root, place), bytes);
+      if (rank() != root) copy_between(root, data, group_.memory(root, place), bytes);
       return meet();
     }
   }
@@ -324,7 +341,7 @@ void ShmCommunicator::broadcast_now(const Collective& work) {
         if (rank() == root) copy_bytes(staging, data + at, count);
       },
       [&](uint32_t meeting, int64_t at, int64_t count) {
-        if (rank() != root) copy_bytes(data + at, group_.staging(root, meeting), count);
+        if (rank() != root) copy_between(root, data + at, group_.staging(root, meeting), count);
       });
 }
 
@@ -405,7 +422,7 @@ void ShmCommunicator::receive_now(const Collective& work) {
       box.places[static_cast<size_t>(record.sequence) % ShmMailbox::kDepth];
   check_message(message.record, record);
   if (record.count > 0)
-    copy_bytes(work.out, group_.memory(record.peer, message.in), payload(record));
+    copy_between(record.peer, work.out, group_.memory(record.peer, message.in), payload(record));
   box.taken.raise_to(static_cast<uint32_t>(record.sequence));
 }
 

@@ -25,6 +25,7 @@ HostBlock::HostBlock(int64_t bytes, std::string_view what) : bytes_(bytes) {
   // Large pages spare most of the page faults of the first step and many TLB misses of the others.
   ::madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
   data_ = static_cast<std::byte*>(data);
+  mapped_ = whole_pages(bytes);
 }
 
 HostBlock::~HostBlock() {
@@ -32,11 +33,14 @@ HostBlock::~HostBlock() {
 }
 
 HostBlock::HostBlock(HostBlock&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+    : data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      mapped_(std::exchange(other.mapped_, 0)) {}
 
 HostBlock& HostBlock::operator=(HostBlock&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
+  std::swap(mapped_, other.mapped_);
   return *this;
 }
 
@@ -50,7 +54,7 @@ namespace {
 /// What an arena is for: the most that it holds at one moment, by category.
 std::string arena_text(const Program& program, Tier tier) {
   const TierPlan plan = memory_plan({&program}).at(tier);
-  return cat("what a step holds for a time (most at ", plan.fullest, ": ",
+  return cat("the arena of temporary buffers (most at ", plan.fullest, ": ",
              categories_text(plan.at_fullest), ")");
 }
 
@@ -111,6 +115,7 @@ TierBlock RankMemory::take(int64_t bytes, Tier tier, bool shared, const std::str
       block.shared = group_.allocate(bytes);
     else
       block.host = HostBlock(bytes, name);
+    if (block.shows_pages()) block.pages = TouchedPages(block.data(), block.bytes());
     return block;
   });
 }
@@ -155,17 +160,16 @@ void RankMemory::allocate_persistent(const Buffer& buffer) {
               buffer.bytes, " in another"));
     return;
   }
-  Block block{nullptr, buffer.bytes, buffer.category, buffer.tier, 0};
+  Block block{{}, buffer.bytes, buffer.category, buffer.tier, 0};
   if (buffer.tier == Tier::kNvme) {
     block.disk_offset = disk_used_;
     disk_used_ += swap_align(buffer.bytes);
     require(swap_ && disk_used_ <= swap_->bytes(), "the first program has all that lies on disk");
   } else {
-    owned_.push_back(take(buffer.bytes, buffer.tier, buffer.peer_visible, buffer.name,
-                          [&] { return described(buffer); }));
-    block.data = owned_.back().data();
+    block.owned = take(buffer.bytes, buffer.tier, buffer.peer_visible, buffer.name,
+                       [&] { return described(buffer); });
   }
-  blocks_[buffer.name] = block;
+  blocks_[buffer.name] = std::move(block);
 }
 
 std::byte* RankMemory::at(const Program& program, const Range& range) const {
@@ -184,7 +188,7 @@ const RankMemory::Block& RankMemory::block(const std::string& name) const {
 std::byte* RankMemory::persistent(const std::string& name) const {
   const Block& found = block(name);
   if (found.tier == Tier::kNvme) bug(cat("buffer ", name, " lies on disk"));
-  return found.data;
+  return found.owned.data();
 }
 
 bool RankMemory::on_disk(const Program& program, const Range& range) const {
@@ -237,17 +241,31 @@ int64_t RankMemory::arena_bytes(Arena arena) const {
   return bytes[static_cast<size_t>(arena)];
 }
 
-RankMemory::Allocated RankMemory::allocated(Tier tier) const {
-  Allocated all;
+/// `measure` tells the bytes of a block of memory.
+template <typename Measure>
+RankMemory::TierBytes RankMemory::sum(Tier tier, Measure measure) const {
+  TierBytes all;
   for (const auto& [name, block] : blocks_) {
     if (block.tier != tier) continue;
-    all.persistent[static_cast<size_t>(block.category)] += block.bytes;
-    all.total += block.bytes;
+    const int64_t bytes = tier == Tier::kNvme ? swap_align(block.bytes) : measure(block.owned);
+    all.persistent[static_cast<size_t>(block.category)] += bytes;
+    all.total += bytes;
   }
-  if (tier == Tier::kDevice) all.arenas = arena_bytes(Arena::kDevice) + arena_bytes(Arena::kShared);
-  if (tier == Tier::kHost) all.arenas = arena_bytes(Arena::kHost);
+  if (tier == Tier::kDevice) all.arenas = measure(device_arena_) + measure(shared_arena_);
+  if (tier == Tier::kHost) all.arenas = measure(host_arena_);
   all.total += all.arenas;
   return all;
+}
+
+RankMemory::TierBytes RankMemory::allocated(Tier tier) const {
+  TierBytes all = sum(tier, [](const TierBlock& block) { return block.obtained(); });
+  if (tier == Tier::kNvme && swap_) all.total = swap_->reserved_on_disk();
+  return all;
+}
+
+RankMemory::TierBytes RankMemory::touched(Tier tier) const {
+  if (tier == Tier::kNvme) return {};
+  return sum(tier, [](const TierBlock& block) { return block.pages.look(); });
 }
 
 }  // namespace ftrun

@@ -12,6 +12,7 @@
 
 #include "comm/communicator.h"
 #include "exec/gpu.h"
+#include "exec/touched_pages.h"
 #include "program/program.h"
 #include "storage/swap_file.h"
 
@@ -31,10 +32,13 @@ class HostBlock {
   HostBlock& operator=(const HostBlock&) = delete;
   std::byte* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
+  /// What the kernel mapped for it: whole pages.
+  int64_t mapped() const { return mapped_; }
 
  private:
   std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
+  int64_t mapped_ = 0;
 };
 
 /// Memory of a tier, from whoever gives it.
@@ -43,8 +47,15 @@ struct TierBlock {
   CommBuffer shared;
   GpuBlock gpu;
 
+  /// What look() found in use of main memory; a GPU does not tell. Knowledge of the block, not its
+  /// content.
+  mutable TouchedPages pages;
+
   std::byte* data() const;
   int64_t bytes() const { return host.bytes() + shared.bytes() + gpu.bytes(); }
+  /// What its allocator gave.
+  int64_t obtained() const { return host.mapped() + whole_pages(shared.bytes()) + gpu.bytes(); }
+  bool shows_pages() const { return gpu.data() == nullptr; }
 };
 
 /// What would need less of a tier: the remedy of an allocation that fails.
@@ -93,22 +104,29 @@ class RankMemory {
 
   int64_t arena_bytes(Arena arena) const;
 
-  /// Bytes of a tier that were allocated: persistent buffers by category, arenas as they are.
-  struct Allocated {
+  /// Bytes of a tier: what lives from step to step by category, and arenas.
+  struct TierBytes {
     std::array<int64_t, kCategoryCount> persistent{};
     int64_t arenas = 0;
     int64_t total = 0;
   };
-  Allocated allocated(Tier tier) const;
+  /// What allocators gave, counted where they gave it: whole pages of memory, and for the disk the
+  /// space that the file system reserved (its total; categories are the file's parts).
+  TierBytes allocated(Tier tier) const;
+  /// The most of it that was seen in use, in whole pages, by this and earlier calls. Nothing of the
+  /// disk, and of memory that a GPU gave, where pages are not shown.
+  TierBytes touched(Tier tier) const;
 
  private:
   struct Block {
-    std::byte* data = nullptr;
+    TierBlock owned;
     int64_t bytes = 0;
     Category category = Category::kBuffers;
     Tier tier = Tier::kDevice;
     int64_t disk_offset = 0;
   };
+  template <typename Measure>
+  TierBytes sum(Tier tier, Measure measure) const;
   template <typename Allocate>
   auto granted(int64_t bytes, Tier tier, const std::function<std::string()>& what,
                Allocate allocate) const;
@@ -126,7 +144,6 @@ class RankMemory {
   int64_t disk_used_ = 0;
   std::map<std::string, Block> blocks_;
   Gpu* gpu_;
-  std::vector<TierBlock> owned_;
   TierBlock device_arena_;
   TierBlock host_arena_;
   TierBlock shared_arena_;

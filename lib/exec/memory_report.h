@@ -12,11 +12,18 @@
 
 namespace ftrun {
 
-/// Memory of one rank as it was planned, as it was allocated, and as the process has it.
+/// What was measured of one tier: what allocators gave, and what of it was ever in use.
+struct TierMemory {
+  RankMemory::TierBytes allocated;
+  RankMemory::TierBytes touched;
+};
+
+/// Memory of one rank as it was planned, as it was allocated and used, and as the process has it.
 struct MemoryReport {
   MemoryPlan planned;
-  std::array<RankMemory::Allocated, kTiers.size()> allocated;
-  /// What the process held before the first of it was allocated: libraries, threads, data.
+  std::array<TierMemory, kTiers.size()> tiers;
+  /// What the process held before the first of it was allocated, when its libraries had their own
+  /// working memory: a cost of the program and the machine, not of the model.
   int64_t fixed = 0;
   /// Of peers, at most, while a collective runs.
   int64_t peers = 0;
@@ -32,22 +39,21 @@ struct MemoryReport {
     return on_gpu() ? planned.at(Tier::kHost).total : planned.main_memory();
   }
   int64_t predicted() const { return planned_in_main_memory() + fixed + peers; }
-  /// (measured - predicted) / predicted.
-  double error() const;
 };
 
 MemoryReport report_memory(const TrainingSetup& setup, int64_t measured);
 
-/// Predicted, allocated and error of every category and tier, to the byte; the process below.
+/// Predicted, allocated and touched bytes of every category and tier, and by how much what was touched
+/// (what was allocated, where pages are not shown) is off what was predicted; the process below.
 std::string memory_text(const MemoryReport& report);
 
-/// The same for run.json: "predicted" and "allocated" with "device_parameters", "device_arenas",
-/// "device_total", ...; "process" with "fixed", "peers", "predicted", "measured".
+/// The same for run.json: "predicted", "allocated" and "touched" with "device_parameters",
+/// "device_temporary", "device_total", ...; "process" with "fixed", "peers", "predicted", "measured".
 std::map<std::string, std::map<std::string, int64_t>> memory_record(const MemoryReport& report);
 
-/// Bytes by category, at its own fullest moment, for metrics.jsonl: of the device by their names, of
-/// other tiers as "host_optimizer".
-std::vector<NamedBytes> memory_metrics(const TrainingSetup& setup);
+/// Bytes that are in use now, for metrics.jsonl: of what lives from step to step by category, of the
+/// rest as "temporary"; of other tiers as "host_optimizer". Allocated ones where pages are not shown.
+std::vector<NamedBytes> memory_metrics(const RankMemory& memory);
 
 /// The most that this process held (ProcessMemory::held) since this was made. The kernel knows the
 /// peak of all resident pages only, so the pages of mapped files, of which a training loop has as

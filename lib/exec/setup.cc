@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "kernels/kernels.h"
 #include "program/savings.h"
 #include "report/machine.h"
 
@@ -29,6 +30,16 @@ SwapOptions swap_options(const Config& config, const std::string& run, int rank)
   return swap;
 }
 
+/// What the process holds before it has anything of the model, once its libraries have their threads
+/// and working memory: else these would come with the first step and look like the model's.
+int64_t held_when_warm(const Gpu* gpu) {
+  if (gpu == nullptr) {
+    const HostBlock operands(kWarmUpBytes, "the first product");
+    warm_up_products(operands.data());
+  }
+  return read_process_memory().held();
+}
+
 }  // namespace
 
 TrainingSetup::TrainingSetup(const Config& config, const RankGroups& groups, const std::string& run, Gpu* gpu)
@@ -36,7 +47,7 @@ TrainingSetup::TrainingSetup(const Config& config, const RankGroups& groups, con
       folder_(config.model.path),
       model_config_(parse_model_config(folder_.config_json(), folder_.path() + "/config.json")),
       plan_(plan_steps(config, model_config_, groups.data->rank())),
-      held_before_(read_process_memory().held()),
+      held_before_(held_when_warm(gpu)),
       memory_(groups.seen_by_peers(), swap_options(config, run, groups.data->rank()), [&, gpu](Tier tier) {
         // On a processor, device and host tier are the same memory.
         const bool main_memory = gpu == nullptr && tier != Tier::kNvme;
@@ -66,7 +77,7 @@ TrainingSetup::Writer& TrainingSetup::writer() {
     const int64_t there = memory_.arena_bytes(static_cast<Arena>(i));
     if (needed > there)
       throw Error(ExitCode::kEnvironment,
-                  cat("it needs ", human_bytes(needed), " for a time, a step of training has ", human_bytes(there)));
+                  cat("it needs ", human_bytes(needed), " of temporary buffers, a step of training has ", human_bytes(there)));
   }
   memory_.allocate(writer->plan.program);
   writer->executor =

@@ -33,7 +33,8 @@ class TrainingSetup {
   Executor& evaluator() { return *evaluate_executor_; }
   ModelState& state() { return *state_; }
   const RankMemory& memory() const { return memory_; }
-  /// What the process held, of its own and shared memory, before the first of it was allocated.
+  /// What the process held, of its own and shared memory, before the first of it was allocated and
+  /// after a first product: libraries, threads, their working memory, data.
   int64_t held_before() const { return held_before_; }
   const ModelConfig& model_config() const { return model_config_; }
   const ModelFolder& folder() const { return folder_; }

@@ -137,7 +137,6 @@ void Trainer::open_data() {
 void Trainer::open_model() {
   session_.together("opening the model", [&] {
     setup_ = std::make_unique<TrainingSetup>(config_, session_.groups(), run_name(), session_.gpu());
-    categories_ = memory_metrics(*setup_);
     for (const auto* samples : {&train_data_, &validation_data_})
       if (*samples) refuse_recorded_ids((*samples)->data(), setup_->train().model.vocab_rows);
   });
@@ -244,6 +243,7 @@ void Trainer::start_loader() {
 
 void Trainer::train_until_stopped() {
   peak_.emplace();
+  traffic_.emplace(*setup_);
   catch_stop_signals();
   if (step_ == 0 && validation_data_ && step_ < total_steps_) {
     StepMetrics before;
@@ -286,7 +286,9 @@ StepMetrics Trainer::train_step() {
   const Loader::Fetched fetched = loader_->next();
   note_ready();
   StepRun step = prepare(fetched.batch);
+  traffic_->begin();
   setup_->trainer().run(step);
+  traffic_->end(step.finite);
 
   StepMetrics metrics;
   if (config_.fp16.enabled) metrics.loss_scale = skipped_.loss_scale();
@@ -316,8 +318,14 @@ void Trainer::account(StepRun& step, StepMetrics& metrics) {
   metrics.tokens_per_second = step.counted_tokens / metrics.step_seconds;
   metrics.exposed_communication_seconds = step.exposed_communication_seconds;
   metrics.skipped = !step.finite;
-  metrics.memory = categories_;
+  metrics.memory = memory_metrics(setup_->memory());
   metrics.counters.push_back({"bytes_sent", bytes_sent()});
+  const TrafficSums& traffic = traffic_->sums();
+  if (traffic.transported) metrics.counters.push_back({"bytes_transported", *traffic.transported});
+  if (setup_->memory().swap() != nullptr) {
+    metrics.counters.push_back({"disk_bytes_read", traffic.disk.read});
+    metrics.counters.push_back({"disk_bytes_written", traffic.disk.written});
+  }
   tokens_ += metrics.tokens;
   signal_ = voted_signal(step.stop_votes);
 }
@@ -460,6 +468,7 @@ void Trainer::save_checkpoint() {
 void Trainer::finish() {
   loader_->shutdown();
   note_memory();
+  note_traffic();
   session_.allow_for_work_of_one();
   // The last checkpoint tells what data it was trained on, however short the run was.
   if (signal_ == 0)
@@ -547,9 +556,26 @@ void Trainer::note_memory() {
   });
 }
 
+/// Collective: sums over all ranks.
+void Trainer::note_traffic() {
+  if (traffic_->sums().steps == 0) return;
+  bool first = true;
+  for (const std::string& text : session_.exchange("traffic", traffic_words(traffic_->sums()))) {
+    const TrafficSums sums = parse_traffic_words(text);
+    if (std::exchange(first, false))
+      all_traffic_ = sums;
+    else
+      all_traffic_.add(sums);
+  }
+  if (recorder_)
+    recorder_->update([&](RunManifest& manifest) { manifest.traffic = traffic_record(all_traffic_); });
+}
+
 void Trainer::conclude() {
   if (!sample_.empty()) recorder_->say(sample_);
   recorder_->say(memory_text(*memory_));
+  if (const std::string moved = traffic_text(all_traffic_, session_.world()); !moved.empty())
+    recorder_->say(moved);
   const std::string reason =
       signal_ == 0 ? "done" : cat("stopped by ", signal_name(signal_), " after step ", step_);
   const std::string table = recorder_->finish(exit_code(), reason);

@@ -11,6 +11,7 @@
 #include "exec/run_inputs.h"
 #include "exec/session.h"
 #include "exec/setup.h"
+#include "exec/step_traffic.h"
 #include "exec/skipped_steps.h"
 #include "exec/train.h"
 
@@ -59,6 +60,7 @@ class Trainer {
   void export_model();
   std::string how_to_go_on() const;
   void note_memory();
+  void note_traffic();
   std::string write_sample();
   std::string written_sample();
   bool stops_sample();
@@ -88,10 +90,12 @@ class Trainer {
   int signal_ = 0;
   int sample_signal_ = 0;
   bool ready_ = false;
-  /// Of the programs, for metrics.jsonl; of the process while it trains; the account at the end.
-  std::vector<NamedBytes> categories_;
+  /// Of the process while it trains; the account at the end.
   std::optional<PeakMemory> peak_;
   std::optional<MemoryReport> memory_;
+  /// Of this rank's steps; of all ranks at the end.
+  std::optional<StepTraffic> traffic_;
+  TrafficSums all_traffic_;
   /// The state comes from a checkpoint.
   bool resumed_ = false;
   std::string resumed_from_;

@@ -117,6 +117,11 @@ void sgd_update(const FlatUpdate& update, const SgdOptions& options, const StepS
 
 /// Threads kernels use from now on in this process (LibTorch's intra-op threads).
 void set_kernel_threads(int threads);
+/// One product of square matrices in `memory` (kWarmUpBytes of zeros, left in any state): after it BLAS
+/// has its threads and the memory into which it packs operands, which it keeps.
+void warm_up_products(void* memory);
+inline constexpr int64_t kWarmUpSide = 512;
+inline constexpr int64_t kWarmUpBytes = 3 * kWarmUpSide * kWarmUpSide * 4;
 /// Kernels that the calling thread runs use no other thread. For the threads of other lanes than
 /// compute: each would get an OpenMP team of its own.
 void run_kernels_on_this_thread();

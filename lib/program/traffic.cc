@@ -50,6 +50,17 @@ Traffic program_traffic(const Program& program, const StateOptions& state) {
   return traffic;
 }
 
+DiskTraffic disk_traffic(const Program& program) {
+  DiskTraffic traffic;
+  const auto on_disk = [&](const Range& range) { return program.at(range.buffer).tier == Tier::kNvme; };
+  for (const Instr& instr : program.instrs) {
+    if (instr.kind != InstrKind::kCopy) continue;
+    if (on_disk(instr.reads[0])) traffic.read += instr.reads[0].bytes;
+    if (on_disk(instr.writes[0])) traffic.written += instr.writes[0].bytes;
+  }
+  return traffic;
+}
+
 namespace {
 
 /// What a sum takes into account; theory is the sum with nothing.

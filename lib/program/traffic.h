@@ -33,6 +33,13 @@ struct Traffic {
 /// `state` tells the sizes of the groups.
 Traffic program_traffic(const Program& program, const StateOptions& state);
 
+/// Bytes that a program's copies move between memory and the disk tier while it runs once.
+struct DiskTraffic {
+  int64_t read = 0;
+  int64_t written = 0;
+};
+DiskTraffic disk_traffic(const Program& program);
+
 /// Why a rank sends more (or less) than theory says.
 struct TrafficDeviation {
   std::string cause;

@@ -81,6 +81,7 @@ Json manifest_json(const RunManifest& manifest) {
   json["restarts"] = restarts_json(manifest.restarts);
   json["counters"] = manifest.counters;
   json["memory"] = manifest.memory;
+  json["traffic"] = manifest.traffic;
   json["config_xxh3"] = config_hash(manifest);
   json["config"] = shown_config(manifest.config);
   return json;
@@ -208,10 +209,14 @@ void read_run_part(const Fields& fields, RunManifest& manifest) {
   fields.get("seed", manifest.seed);
   fields.object("environment", [&](const Fields& f) { read_map(f, manifest.environment); });
   fields.object("counters", [&](const Fields& f) { read_map(f, manifest.counters); });
-  fields.object("memory", [&](const Fields& f) {
-    for (const std::string& key : f.keys())
-      f.object(key.c_str(), [&](const Fields& part) { read_map(part, manifest.memory[key]); });
-  });
+  const auto read_figures = [&](const char* name, std::map<std::string, std::map<std::string, int64_t>>& out) {
+    fields.object(name, [&](const Fields& f) {
+      for (const std::string& key : f.keys())
+        f.object(key.c_str(), [&](const Fields& part) { read_map(part, out[key]); });
+    });
+  };
+  read_figures("memory", manifest.memory);
+  read_figures("traffic", manifest.traffic);
   fields.each_object("restarts",
                      [&](const Fields& f) { manifest.restarts.push_back(restart_from(f)); });
   if (const Json* config = fields.find("config"))

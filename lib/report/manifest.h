@@ -73,8 +73,10 @@ struct RunManifest {
   int64_t exit_rank = -1;
   std::vector<RestartRecord> restarts;
   std::map<std::string, int64_t> counters;
-  /// Rank 0's, in bytes by name: "predicted" and "allocated" by tier and category, "process".
+  /// Rank 0's, in bytes by name: "predicted", "allocated" and "touched" by tier and category, "process".
   std::map<std::string, std::map<std::string, int64_t>> memory;
+  /// Bytes of the training steps of all ranks, by what carries them: "program" and as observed.
+  std::map<std::string, std::map<std::string, int64_t>> traffic;
 };
 
 /// The text of run.json: an object of "format": 1 and the fields above, secrets hidden.

@@ -47,9 +47,9 @@ struct StepMetrics {
   /// Mean over the counted tokens of the validation set, after this step.
   std::optional<double> validation_loss;
   std::optional<double> validation_seconds;
-  /// Counts of this step: bytes sent, instructions run, ...
+  /// Counts of rank 0 since the process began: bytes sent, bytes read from disk, ...
   std::vector<NamedCount> counters;
-  /// Bytes held by rank 0, by category.
+  /// Bytes that rank 0 was seen to use, by category.
   std::vector<NamedBytes> memory;
 };
 

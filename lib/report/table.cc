@@ -1,6 +1,8 @@
 #include "report/table.h"
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <cctype>
 
 #include "base/error.h"
@@ -67,6 +69,14 @@ std::string format_table(const std::vector<std::string>& headers,
   add_line(out, dashes, columns);
   for (const auto& row : rows) add_line(out, row, columns);
   return out;
+}
+
+std::string percent_off(int64_t measured, int64_t expected) {
+  if (expected == 0) return "-";
+  std::array<char, 32> text{};
+  const auto whole = static_cast<double>(expected);
+  std::snprintf(text.data(), text.size(), "%+.2f %%", 100 * (static_cast<double>(measured) - whole) / whole);
+  return text.data();
 }
 
 }  // namespace ftrun

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,5 +17,8 @@ size_t text_columns(std::string_view text);
 /// shorter than the headers is filled with empty cells; cells beyond the headers are a bug.
 std::string format_table(const std::vector<std::string>& headers,
                          const std::vector<std::vector<std::string>>& rows);
+
+/// "+0.82 %": how far `measured` is off `expected`; "-" when nothing was expected.
+std::string percent_off(int64_t measured, int64_t expected);
 
 }  // namespace ftrun

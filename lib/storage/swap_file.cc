@@ -1,5 +1,7 @@
 #include "storage/swap_file.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
@@ -63,6 +65,11 @@ SwapFile::SwapFile(const SwapOptions& options, StorageSystem& system)
 }
 
 SwapFile::~SwapFile() = default;
+
+int64_t SwapFile::reserved_on_disk() const {
+  struct stat status {};
+  return ::fstat(fd_.get(), &status) == 0 ? int64_t{status.st_blocks} * 512 : 0;
+}
 
 void SwapFile::register_memory(std::span<const std::span<std::byte>> ranges) {
   for (std::span<std::byte> range : ranges)

@@ -87,6 +87,8 @@ class SwapFile {
   const SwapCounters& counters() const { return counters_; }
   /// Reserved bytes: whole sectors.
   int64_t bytes() const { return bytes_; }
+  /// Bytes of disk that the file system has given the file, its own notes on it included.
+  int64_t reserved_on_disk() const;
   /// The name the file had for a moment, for messages.
   const std::string& path() const { return path_; }
   /// False when the file system refused direct I/O.

@@ -1,27 +1,26 @@
 #!/usr/bin/env python3
-"""Training beside the peers, in one run: interleaved pairs of the same job, ratios of each pair.
+"""Training beside the peers: interleaved pairs of the same job in one run, ratios of each pair. README.md says how.
 
-  tests/bench/train_bench.py --data train.bin --peers FOLDER --case NAME|all [--pairs 5] [--steps 4]
-  tests/bench/train_bench.py --data train.bin --bound      ftrun beside the machine's matrix products
-  tests/bench/train_bench.py --data train.bin --plain      ZeRO-3 beside ftrun's own plain data parallel
-  tests/bench/train_bench.py --data train.bin --disk       the optimizer on disk beside its update and its transfers
-  tests/bench/train_bench.py --data train.bin --ways       memory and tokens/s of ftrun's ways to save memory
+  train_bench.py --data train.bin --peers FOLDER --case NAME|all [--pairs 5] [--steps 4] [--out results.jsonl]
+  train_bench.py --data train.bin --peers FOLDER --case NAME --exact    losses and gradient norms of all against fp64
+  train_bench.py --data train.bin --bound      ftrun beside the machine's matrix products
+  train_bench.py --data train.bin --plain      ZeRO-3 beside ftrun's own plain data parallel
+  train_bench.py --data train.bin --disk       the optimizer on disk beside its update and its transfers
+  train_bench.py --data train.bin --ways       memory and tokens/s of ftrun's ways to save memory
+  train_bench.py --table [--out results.jsonl] what has been measured so far
 
-FOLDER holds the baseline trainers (hf_single.py, hf_ddp.py, hf_fsdp2.py, ds_zero.py, common.py). The
-job: SmolLM2-135M, fp32, sequence 512, no shuffling, AdamW on all tensors, clip 1. A case is ftrun's
-settings and one or more peers to run them against; a peer that needs DeepSpeed is left out, with a
-message, where --peer-python has none. Pairs are interleaved, and one counts only when other processes
-kept at most 0.05 core busy meanwhile; with fewer than 5 such pairs the result is "not measurable here".
-Ratios, by pair: tokens/s (higher is better), peak resident memory of the largest rank and time to the
-first forward (lower is better). Losses must agree to 1e-5 relative, gradient norms to 2e-4: the peers sum
-theirs in fp32, which alone is off by 1e-4 at this size.
+The job: SmolLM2-135M, fp32, sequence 512, no shuffling, AdamW on all tensors, clip 1. A case is ftrun's settings and the
+peers to run them against, as they are usually configured and at their sensible best. One pair is one run of each; with
+two ranks a third run, of ftrun held to Gloo, shows what is due to shared memory. A pair counts only when other processes
+kept at most 0.05 core busy during the timed steps of all of its runs; runs go on until --pairs did, at most twice as many.
+Each run is a line of --out as soon as it is done: the same command goes on where an earlier one stopped.
 """
 import argparse
+import datetime
 import json
 import os
 import pathlib
 import re
-import resource
 import shutil
 import statistics
 import subprocess
@@ -29,20 +28,35 @@ import sys
 import tempfile
 import time
 
+from watched_run import watch
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# name: ranks, micro-batch, ftrun's settings (as for --set) and the peers' command lines.
+HERE = pathlib.Path(__file__).resolve().parent
+QUIET_CORES = 0.05
+QUIET_PAIRS = 5     # fewer are no result
+SETTLE_SECONDS = 3  # the system takes a while to clear up after gigabytes of the process before
+TIMEOUT = 1800
+TUNED = "tuned_peer.py"
+# name: ranks, micro-batch, ftrun's settings (as for --set) and the peers' command lines. Those of tuned_peer.py also get huge
+# pages and tcmalloc.
 CASES = {
-    "single": dict(ranks=1, mb=1, settings=[], peers=["hf_single.py"]),
-    "ddp": dict(ranks=2, mb=1, settings=[], peers=["hf_ddp.py"]),
-    "single-mb4": dict(ranks=1, mb=4, settings=[], peers=["hf_single.py"]),
-    "ddp-mb4": dict(ranks=2, mb=4, settings=[], peers=["hf_ddp.py"]),
-    "zero1": dict(ranks=2, mb=1, settings=["zero_optimization.stage=1"], peers=["ds_zero.py --stage 1"]),
-    "zero2": dict(ranks=2, mb=1, settings=["zero_optimization.stage=2"], peers=["ds_zero.py --stage 2", "hf_fsdp2.py --keep"]),
-    "zero3": dict(ranks=2, mb=1, settings=["zero_optimization.stage=3"], peers=["hf_fsdp2.py", "ds_zero.py --stage 3"]),
+    "single": dict(ranks=1, mb=1, settings=[], peers=["hf_single.py", f"{TUNED} single", f"{TUNED} single --compile"]),
+    "ddp": dict(ranks=2, mb=1, settings=[], peers=["hf_ddp.py", f"{TUNED} ddp", f"{TUNED} ddp --compile"]),
+    "single-mb4": dict(ranks=1, mb=4, settings=[], peers=["hf_single.py", f"{TUNED} single", f"{TUNED} single --compile"]),
+    "ddp-mb4": dict(ranks=2, mb=4, settings=[], peers=["hf_ddp.py", f"{TUNED} ddp", f"{TUNED} ddp --compile"]),
+    "zero1": dict(ranks=2, mb=1, settings=["zero_optimization.stage=1"],
+                  peers=["ds_zero.py --stage 1", f"{TUNED} deepspeed --stage 1"]),
+    "zero2": dict(ranks=2, mb=1, settings=["zero_optimization.stage=2"],
+                  peers=["ds_zero.py --stage 2", f"{TUNED} deepspeed --stage 2", "hf_fsdp2.py --keep",
+                         f"{TUNED} fsdp2 --stage 2 --meta"]),
+    "zero3": dict(ranks=2, mb=1, settings=["zero_optimization.stage=3"],
+                  peers=["hf_fsdp2.py", f"{TUNED} fsdp2 --meta", f"{TUNED} fsdp2 --meta --compile", "ds_zero.py --stage 3",
+                         f"{TUNED} deepspeed --stage 3 --meta"]),
     "zero3-recompute": dict(ranks=2, mb=1, settings=["zero_optimization.stage=3", "recompute=full"],
-                            peers=["hf_fsdp2.py --ckpt", "hf_fsdp2.py", "ds_zero.py --stage 3 --ckpt"]),
+                            peers=["hf_fsdp2.py --ckpt", f"{TUNED} fsdp2 --meta --ckpt", "hf_fsdp2.py",
+                                   "ds_zero.py --stage 3 --ckpt", f"{TUNED} deepspeed --stage 3 --meta --ckpt"]),
 }
-CPU, DISK = '{device: cpu}', '{device: nvme, nvme_path: FOLDER}'
+CPU, DISK = "{device: cpu}", "{device: nvme, nvme_path: FOLDER}"
 # What the README's table shows, on two ranks: settings beside those of plain data parallel.
 WAYS = {
     "ZeRO 0 (data parallel)": [],
@@ -57,74 +71,92 @@ WAYS = {
     "ZeRO 3, optimizer and parameters on disk": ["zero_optimization.stage=3", f"zero_optimization.offload_optimizer={DISK}",
                                                  f"zero_optimization.offload_param={DISK}"],
 }
-QUIET_CORES = 0.05
-SETTLE_SECONDS = 3  # the system takes a while to clear up behind gigabytes of the process before
+CATEGORIES = ("parameters", "gradients", "optimizer", "temporary")
 
 
-def busy_seconds():
-    fields = [int(x) for x in open("/proc/stat").readline().split()[1:9]]
-    return (fields[0] + fields[1] + fields[2] + fields[5] + fields[6] + fields[7]) / os.sysconf("SC_CLK_TCK")
+# --- one run -------------------------------------------------------------------------------------
 
 
-def own_seconds():
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-def measured(command, env=None):
-    """Runs a command; its output and the cores that other processes kept busy meanwhile."""
-    time.sleep(SETTLE_SECONDS)
-    busy, own, start = busy_seconds(), own_seconds(), time.time()
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(env or {})})
-    wall = time.time() - start
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))}\nexit {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-    foreign = max(0.0, (busy_seconds() - busy) - (own_seconds() - own)) / wall
-    return done.stdout, foreign
+def tuned_environment(args):
+    """Huge pages for tensors and for what malloc gives, and tcmalloc instead of it where it is installed."""
+    env = {"THP_MEM_ALLOC_ENABLE": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+    return env | ({"LD_PRELOAD": str(args.tcmalloc)} if args.tcmalloc else {})
 
 
 def peer_environment(args):
     """DeepSpeed compiles an extension at its first start; a folder of our own keeps it from waiting on another's lock."""
     return {"PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "DS_ACCELERATOR": "cpu",
-            "DS_BUILD_OPS": "0", "MAX_JOBS": "2", "TORCH_EXTENSIONS_DIR": str(pathlib.Path(args.scratch) / "torch_extensions"),
+            "DS_BUILD_OPS": "0", "MAX_JOBS": "2", "TORCH_EXTENSIONS_DIR": str(args.cache / "torch_extensions"),
+            "TORCHINDUCTOR_CACHE_DIR": str(args.cache / "inductor"),
             "PATH": f"{pathlib.Path(args.peer_python).parent}:{os.environ['PATH']}"}
 
 
+def needs_deepspeed(peer):
+    return peer.startswith("ds_") or " deepspeed" in peer
+
+
 def peer_is_there(args, peer):
-    if not peer.startswith("ds_"):
+    if not needs_deepspeed(peer):
         return True
     found = subprocess.run([args.peer_python, "-c", "import deepspeed"], capture_output=True, text=True,
                            env={**os.environ, **peer_environment(args)})
     if found.returncode != 0:
         why = (found.stderr.strip().splitlines() or ["it does not import"])[-1]
-        print(f"{peer}: left out, no DeepSpeed for {args.peer_python} ({why}); {args.peers}/setup.sh makes an environment")
+        print(f"{peer}: left out, no DeepSpeed for {args.peer_python} ({why})")
     return found.returncode == 0
 
 
+def json_lines(text):
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def step_of_peer(line):
+    return json.loads(line)["step"] + 1 if line.startswith('{"step"') else None
+
+
+def step_of_ftrun(line):
+    found = re.match(r"(?:\[rank 0\] )?step (\d+)/\d+ .*loss ", line)
+    return int(found[1]) or None if found else None
+
+
+def figures(watched, steps, tokens, **more):
+    """What is compared, of either side. Step times are each program's own; the rest is observed from outside."""
+    times = [step["step_s"] for step in steps][1:]
+    return {"tokens_per_s": tokens / statistics.median(times), "first_step_s": watched.first_step_seconds,
+            "foreign": watched.foreign_cores, "loss": [s["loss"] for s in steps], "grad_norm": [s["grad_norm"] for s in steps],
+            "seconds": statistics.median(times)} | more
+
+
+def tokens_of(case):
+    return 512 * case["mb"] * case["ranks"]
+
+
 def run_peer(args, case, peer):
+    time.sleep(SETTLE_SECONDS)
     script, *options = peer.split()
-    command = [args.peer_python, pathlib.Path(args.peers) / script, *options, "--model", args.model, "--data", args.data,
-               "--mb", case["mb"], "--steps", args.steps]
+    tuned = script == TUNED
+    command = [args.peer_python, (HERE if tuned else pathlib.Path(args.peers)) / script, *options, "--model", args.model, "--data",
+               args.data, "--mb", case["mb"], "--steps", args.steps]
+    if tuned:
+        command += ["--common", args.peers]
     if case["ranks"] > 1:
         command += ["--ranks", case["ranks"]]
-    out, foreign = measured([str(word) for word in command], peer_environment(args))
-    lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    watched = watch(command, peer_environment(args) | (tuned_environment(args) if tuned else {}), step_of_peer, TIMEOUT)
+    lines = json_lines(watched.output)
     summary = next(line for line in lines if "summary" in line)
-    steps = [line for line in lines if "step" in line]
-    return {"tokens_per_s": summary["tokens_per_s"], "memory": max(summary["peak_rss_mb"]), "ready_s": summary["ready_s"],
-            "loss": [s["loss"] for s in steps], "grad_norm": [s["grad_norm"] for s in steps], "foreign": foreign}
+    return figures(watched, [line for line in lines if "step" in line], tokens_of(case), memory=max(summary["peak_rss_mb"]))
 
 
 def ftrun_config(args, case, out):
     return {
         "model": {"path": str(args.model)},
-        "data": {"train": str(args.data), "sequence_length": 512, "shuffle": False},
+        "data": {"train": str(args.data), "token_dtype": args.token_dtype, "sequence_length": 512, "shuffle": False},
         "train": {"steps": args.steps, "weight_decay_exempt": "none"},
         "parallel": {"data": case["ranks"]},
         "train_micro_batch_size_per_gpu": case["mb"], "gradient_accumulation_steps": 1, "gradient_clipping": 1.0,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-5, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}},
         "zero_optimization": {"stage": 0, "overlap_comm": True, "reduce_bucket_size": args.bucket},
-        "checkpoint": {"every": 0}, "export": {"enabled": False}, "output_dir": str(out),
+        "steps_per_print": 1, "checkpoint": {"every": 0}, "export": {"enabled": False}, "output_dir": str(out),
     }
 
 
@@ -134,107 +166,177 @@ def kinds_of(printed):
     return {kind: statistics.median(float(step[kind]) / 1e3 for step in steps) for kind in (steps[0] if steps else [])}
 
 
-def run_ftrun(args, case, scratch):
-    out = pathlib.Path(scratch) / "run"
+def run_ftrun(args, case, settings=()):
+    time.sleep(SETTLE_SECONDS)
+    out = args.scratch / "run"
     shutil.rmtree(out, ignore_errors=True)
-    config = pathlib.Path(scratch) / "config.json"
+    config = args.scratch / "config.json"
     config.write_text(json.dumps(ftrun_config(args, case, out)))
-    settings = [word.replace("FOLDER", f"{scratch}/swap") for setting in [*case["settings"], *args.set] for word in ("--set", setting)]
-    printed, foreign = measured([str(args.binary), "--config", str(config), *settings])
+    words = [word.replace("FOLDER", str(args.scratch / "swap")) for setting in [*case["settings"], *settings, *args.set]
+             for word in ("--set", setting)]
+    watched = watch([args.binary, "--config", config, *words], {}, step_of_ftrun, TIMEOUT)
     lines = [json.loads(line) for line in open(out / "metrics.jsonl")]
     run = json.loads((out / "run.json").read_text())
-    times = [line["step_seconds"] for line in lines][1:]
-    tokens = 512 * case["mb"] * case["ranks"]
-    return {"tokens_per_s": tokens / statistics.median(times), "memory": run["counters"]["peak_resident_bytes"] / 2**20,
-            "ready_s": run["counters"]["ready_milliseconds"] / 1e3, "categories": lines[-1]["memory"], "seconds": statistics.median(times),
-            "kinds": kinds_of(printed),
-            "loss": [line["loss"] for line in lines], "grad_norm": [line["grad_norm"] for line in lines], "foreign": foreign}
+    shutil.rmtree(out)
+    steps = [{**line, "step_s": line["step_seconds"]} for line in lines]
+    return figures(watched, steps, tokens_of(case), memory=run["counters"]["peak_resident_bytes"] / 2**20,
+                   categories=lines[-1]["memory"], kinds=kinds_of(watched.output))
 
 
-def worst(name, ours, theirs, limit):
-    off = max(abs(a - b) / abs(b) for a, b in zip(ours, theirs, strict=True))
-    print(f"  {name}: agrees to {off:.1e} ({'ok' if off <= limit else 'TOO FAR'}, {limit:g} allowed)")
+# --- what has been measured ----------------------------------------------------------------------
+
+
+class Results:
+    """Lines of JSON, one a pair or round: {"name", "when", "quiet", "runs": {who: figures}}."""
+
+    def __init__(self, path):
+        self.path = pathlib.Path(path)
+
+    def of(self, name):
+        return [line for line in self.all() if line["name"] == name]
+
+    def all(self):
+        return [json.loads(line) for line in open(self.path)] if self.path.exists() else []
+
+    def add(self, name, runs, **more):
+        foreign = max(run["foreign"] for run in runs.values())
+        record = {"name": name, "when": datetime.datetime.now().isoformat(timespec="seconds"), "quiet": foreign <= QUIET_CORES,
+                  "foreign": foreign, "runs": runs} | more
+        with open(self.path, "a") as file:
+            file.write(json.dumps(record) + "\n")
+        return record
+
+
+def counted(records):
+    """The quiet ones where there are enough, else all, which are no result but an indication."""
+    quiet = [record for record in records if record["quiet"]]
+    return quiet if len(quiet) >= QUIET_PAIRS else records
+
+
+def repeat(args, name, once, print_one):
+    """Runs `once(i)` until --pairs of what is recorded under `name` were quiet, at most twice as many in all."""
+    while True:
+        found = args.results.of(name)
+        if sum(record["quiet"] for record in found) >= args.pairs or len(found) >= 2 * args.pairs:
+            return found
+        print_one(len(found), args.results.add(name, **once(len(found))))
+
+
+def run_all(runs, i):
+    """By turns, beginning with another one each time."""
+    names = list(runs)
+    turned = names[i % len(names):] + names[:i % len(names)]
+    found = {name: runs[name]() for name in turned}
+    return {name: found[name] for name in names}
+
+
+def run_text(name, run):
+    return (f"{name} {run['tokens_per_s']:.1f} tok/s {run['memory']:.0f} MiB first step {run['first_step_s']:.1f} s "
+            f"(foreign {run['foreign']:.2f})")
 
 
 def compare(args, name):
-    for peer in CASES[name]["peers"]:
-        if args.peer in peer and peer_is_there(args, peer):
-            pairs(args, f"{name} against {peer}", lambda scratch: run_ftrun(args, CASES[name], scratch),
-                  lambda scratch: run_peer(args, CASES[name], peer))
+    case = CASES[name]
+    for peer in case["peers"]:
+        if args.peer not in peer or not peer_is_there(args, peer):
+            continue
+        runs = {"ftrun": lambda: run_ftrun(args, case), "peer": lambda: run_peer(args, case, peer)}
+        if case["ranks"] > 1 and not args.no_gloo:
+            runs["gloo"] = lambda: run_ftrun(args, case, ["comm.backend=gloo"])
+        label = f"{name} | {peer}"
+        repeat(args, label, lambda i: {"runs": run_all(runs, i)},
+               lambda i, pair: print(f"{label}, pair {i}: " + ", ".join(run_text(*run) for run in pair["runs"].items()), flush=True))
 
 
 def compare_plain(args):
-    pairs(args, "zero3 against plain data parallel", lambda scratch: run_ftrun(args, CASES["zero3"], scratch),
-          lambda scratch: run_ftrun(args, CASES["ddp"], scratch))
+    runs = {"ftrun": lambda: run_ftrun(args, CASES["zero3"]), "peer": lambda: run_ftrun(args, CASES["ddp"])}
+    repeat(args, "zero3 | ftrun's plain data parallel", lambda i: {"runs": run_all(runs, i)},
+           lambda i, pair: print(f"plain, pair {i}: " + ", ".join(run_text(*run) for run in pair["runs"].items()), flush=True))
 
 
-def repeated(args, name, once):
-    """Results of once(i) -> (result, foreign) until --pairs of them were quiet, at most twice as many in all: the quiet
-    ones where there are five, else all of them, which are no result but an indication."""
-    found = []
-    while sum(foreign <= QUIET_CORES for _, foreign in found) < args.pairs and len(found) < 2 * args.pairs:
-        found.append(once(len(found)))
-    quiet = [result for result, foreign in found if foreign <= QUIET_CORES]
-    print(f"{name}: {len(quiet)} of {len(found)} pairs quiet" + ("" if len(quiet) >= 5 else ": not measurable here"))
-    return quiet if len(quiet) >= 5 else [result for result, _ in found]
+def spread(ratios):
+    ordered = sorted(ratios)
+    return f"{statistics.median(ordered):.2f} × ({ordered[0]:.2f}–{ordered[-1]:.2f})"
 
 
-def pairs(args, name, ours, theirs):
-    """Runs both by turns, beginning with the one and then the other, and reports their ratios."""
-    def once(i):
-        results = {run: run(args.scratch) for run in ((theirs, ours) if i % 2 == 0 else (ours, theirs))}
-        pair = (results[ours], results[theirs])
-        print(f"{name}, pair {i}: " + ", ".join(
-            f"{who} {r['tokens_per_s']:.1f} tok/s {r['memory']:.0f} MiB ready {r['ready_s']:.1f} s (foreign {r['foreign']:.2f})"
-            for who, r in zip(("ftrun", "peer"), pair)), flush=True)
-        return pair, max(r["foreign"] for r in pair)
-    report(repeated(args, name, once))
+def furthest(ours, theirs):
+    return max(abs(a - b) / abs(b) for a, b in zip(ours, theirs, strict=True))
 
 
-def report(found):
-    for key, label in (("tokens_per_s", "tokens/s, ftrun ÷ peer"), ("memory", "peak resident memory, ftrun ÷ peer"),
-                       ("ready_s", "start to first forward, ftrun ÷ peer")):
-        ratios = sorted(p[0][key] / p[1][key] for p in found)
-        print(f"  {label}: min {ratios[0]:.3f}  median {statistics.median(ratios):.3f}  max {ratios[-1]:.3f}")
-    worst("loss", found[0][0]["loss"], found[0][1]["loss"], 1e-5)
-    worst("gradient norm", found[0][0]["grad_norm"], found[0][1]["grad_norm"], 2e-4)
+def pair_row(name, records):
+    used = counted(records)
+
+    def ratio(key, other="peer"):
+        return [r["runs"]["ftrun"][key] / r["runs"][other][key] for r in used if other in r["runs"]]
+    quiet = sum(r["quiet"] for r in records)
+    gloo = ratio("tokens_per_s", "gloo")
+    first = used[0]["runs"]
+    return (f"| {name.replace(' | ', ': ')} | {quiet} of {len(records)}{'' if quiet >= QUIET_PAIRS else ': not established'} "
+            f"| {statistics.median(r['runs']['ftrun']['tokens_per_s'] for r in used):.0f} / "
+            f"{statistics.median(r['runs']['peer']['tokens_per_s'] for r in used):.0f} "
+            f"| {spread(ratio('tokens_per_s'))} | {spread(gloo) if gloo else '-'} | {spread(ratio('memory'))} "
+            f"| {spread(ratio('first_step_s'))} | {furthest(first['ftrun']['loss'], first['peer']['loss']):.1e} "
+            f"| {furthest(first['ftrun']['grad_norm'], first['peer']['grad_norm']):.1e} |")
+
+
+def ways_rows(records):
+    used, rows = counted(records), []
+    base = next(iter(WAYS))
+    for name in WAYS:
+        kept = used[-1]["runs"][name]["categories"]
+        cells = [f"{kept.get(category, 0) / 2**20:.0f}" for category in CATEGORIES]
+        peak = statistics.median(r["runs"][name]["memory"] for r in used)
+        speed = [r["runs"][name]["tokens_per_s"] / r["runs"][base]["tokens_per_s"] for r in used]
+        rows.append(f"| {name} | " + " | ".join(cells) + f" | {peak:.0f} | {statistics.median(speed):.2f} |")
+    return rows
+
+
+def table(args):
+    records = args.results.all()
+    names = list(dict.fromkeys(record["name"] for record in records))
+    pairs = [name for name in names if "peer" in args.results.of(name)[0]["runs"]]
+    if pairs:
+        print("| ftrun against | quiet pairs | tokens/s, both | tokens/s | of it by shared memory instead of Gloo | peak memory of a rank "
+              "| launch to first step done | losses off | norms off |\n" + "|---" * 9 + "|")
+        print("\n".join(pair_row(name, args.results.of(name)) for name in pairs))
+    if "ways" in names:
+        found = args.results.of("ways")
+        print(f"\n{sum(r['quiet'] for r in found)} of {len(found)} rounds quiet")
+        print("| 2 ranks, MiB of a rank | " + " | ".join(CATEGORIES) + " | peak of the process | tokens/s |\n" + "|---" * 7 + "|")
+        print("\n".join(ways_rows(found)))
+    for name in ("bound", "disk"):
+        if name in names:
+            found = args.results.of(name)
+            print(f"\n{name}: {spread([r['ratio'] for r in counted(found)])}, {sum(r['quiet'] for r in found)} of {len(found)} pairs quiet")
+    for name in names:
+        if name.startswith("exact | "):
+            print(f"\n{name.replace(' | ', ', ')}: " + exact_text(args.results.of(name)[-1]["runs"]))
+
+
+# --- what is no pair -----------------------------------------------------------------------------
 
 
 def disk(args):
     """How long the update takes with the optimizer on disk, beside the longer of its two parts. Short sequences, so that
     little else is in a step; what else there is is that of the same step with the optimizer in memory."""
     common = ["data.sequence_length=32", "zero_optimization.stage=1", "wall_clock_breakdown=true"]
-    on_disk = f"zero_optimization.offload_optimizer={DISK}"
+    case = dict(ranks=1, mb=1, settings=common)
 
     def once(i):
-        memory, file = (run_ftrun(args, dict(ranks=1, mb=1, settings=settings), args.scratch) for settings in (common, [*common, on_disk]))
-        other = memory["seconds"] - memory["kinds"]["update"]
-        update, transfer = file["kinds"]["update"], file["kinds"]["copy"]
-        phase = file["seconds"] - other
-        ratio, foreign = phase / max(update, transfer), max(memory["foreign"], file["foreign"])
-        print(f"disk pair {i}: update with transfers {phase:.2f} s, updates {update:.2f} s, transfers {transfer:.2f} s, ratio {ratio:.2f}, "
-              f"foreign {foreign:.2f}", flush=True)
-        return ratio, foreign
-    print(f"disk: median ratio {statistics.median(repeated(args, 'disk', once)):.2f}")
+        runs = {"memory": run_ftrun(args, case), "disk": run_ftrun(args, case, [f"zero_optimization.offload_optimizer={DISK}"])}
+        other = runs["memory"]["seconds"] - runs["memory"]["kinds"]["update"]
+        update, transfer = runs["disk"]["kinds"]["update"], runs["disk"]["kinds"]["copy"]
+        return {"runs": runs, "ratio": (runs["disk"]["seconds"] - other) / max(update, transfer), "update": update, "transfer": transfer}
+    repeat(args, "disk", once, lambda i, pair: print(f"disk, pair {i}: updates {pair['update']:.2f} s, transfers {pair['transfer']:.2f} s, "
+                                                     f"ratio {pair['ratio']:.2f}, foreign {pair['foreign']:.2f}", flush=True))
 
 
 def ways(args):
-    """A table of each way's memory by category, peak and speed: the median over rounds in which each ran once."""
-    rounds = []
-    for i in range(args.pairs):
-        rounds.append({name: run_ftrun(args, dict(ranks=2, mb=1, settings=settings), args.scratch) for name, settings in WAYS.items()})
-        foreign = max(run["foreign"] for run in rounds[-1].values())
-        print(f"round {i}: foreign {foreign:.2f}; " + ", ".join(f"{name} {run['tokens_per_s']:.0f} tok/s" for name, run in rounds[-1].items()),
-              flush=True)
-    base = next(iter(WAYS))
-    print("| | parameters | gradients | optimizer | activations | peak of a rank | tokens/s | quiet rounds |\n|---|---|---|---|---|---|---|---|")
-    for name in WAYS:
-        kept = rounds[-1][name]["categories"]
-        cells = [f"{kept.get(category, 0) / 2**20:.0f}" for category in ("parameters", "gradients", "optimizer", "activations")]
-        peak = statistics.median(r[name]["memory"] for r in rounds)
-        quiet = [r for r in rounds if max(r[name]["foreign"], r[base]["foreign"]) <= QUIET_CORES]
-        speed = statistics.median(r[name]["tokens_per_s"] / r[base]["tokens_per_s"] for r in quiet or rounds)
-        print(f"| {name} | " + " | ".join(cells) + f" | {peak:.0f} | {speed:.2f} | {len(quiet)} of {len(rounds)} |", flush=True)
+    """Each way once a round."""
+    runs = {name: (lambda settings=settings: run_ftrun(args, dict(ranks=2, mb=1, settings=settings))) for name, settings in WAYS.items()}
+    repeat(args, "ways", lambda i: {"runs": run_all(runs, i)}, lambda i, found: print(
+        f"round {i}: foreign {found['foreign']:.2f}; " + ", ".join(f"{name} {run['tokens_per_s']:.0f} tok/s"
+                                                                  for name, run in found["runs"].items()), flush=True))
 
 
 BOUND = """
@@ -249,59 +351,119 @@ def best(a, b, repeats=5):
 def layer(i, o):  # forward, input gradient, weight gradient, of weights as a model has them
     x, w, dy = torch.randn(T, i), torch.randn(o, i), torch.randn(T, o)
     return best(x, w.t()) + best(dy, w) + best(dy.t(), x)
+print(json.dumps({"step": 0}), flush=True)
 seconds = L * (layer(D, D) + 2 * layer(D, 192) + layer(D, D) + 2 * layer(D, F) + layer(F, D)) + layer(D, V)
-print(json.dumps({"seconds": seconds}))
+print(json.dumps({"step": 1, "seconds": seconds}), flush=True)
 """
 
 
 def bound(args):
     """tokens/s beside what the step's matrix products alone would allow, in the same run."""
+    def products():
+        time.sleep(SETTLE_SECONDS)
+        watched = watch([sys.executable, "-c", BOUND, "2", "512"], {"OMP_NUM_THREADS": "2"}, step_of_peer, TIMEOUT)
+        return {"tokens_per_s": 512 / json_lines(watched.output)[-1]["seconds"], "foreign": watched.foreign_cores}
+
     def once(i):
-        out, foreign = measured([sys.executable, "-c", BOUND, "2", "512"], {"OMP_NUM_THREADS": "2"})
-        limit = 512 / json.loads(out)["seconds"]
-        ours = run_ftrun(args, CASES["single"], args.scratch)
-        ratio, foreign = ours["tokens_per_s"] / limit, max(foreign, ours["foreign"])
-        print(f"bound pair {i}: ftrun {ours['tokens_per_s']:.1f} tok/s, products alone {limit:.1f}, ratio {ratio:.3f}, foreign {foreign:.2f}",
-              flush=True)
-        return ratio, foreign
-    print(f"bound: median ratio {statistics.median(repeated(args, 'bound', once)):.3f}")
+        runs = {"products": products(), "ftrun": run_ftrun(args, CASES["single"])}
+        return {"runs": runs, "ratio": runs["ftrun"]["tokens_per_s"] / runs["products"]["tokens_per_s"]}
+    repeat(args, "bound", once, lambda i, pair: print(
+        f"bound, pair {i}: ftrun {pair['runs']['ftrun']['tokens_per_s']:.1f} tok/s, products alone "
+        f"{pair['runs']['products']['tokens_per_s']:.1f}, ratio {pair['ratio']:.3f}, foreign {pair['foreign']:.2f}", flush=True))
 
 
-def main():
+def exact_text(runs):
+    exact = runs["fp64"]
+    return "; ".join(f"{who}: loss off by {furthest(run['loss'], exact['loss']):.1e}, gradient norm by "
+                     f"{furthest(run['grad_norm'], exact['grad_norm']):.1e}" for who, run in runs.items() if who != "fp64")
+
+
+def exact(args, name):
+    """Losses and gradient norms of ftrun and of each peer as they print them, and of one process in fp64 over the same
+    global batches: whose rounding it is that they differ by. Speed and load do not matter here."""
+    case = CASES[name]
+    words = [args.peer_python, HERE / "exact_reference.py", "--common", args.peers, "--model", args.model, "--data", args.data,
+             "--mb", case["mb"], "--acc", case["ranks"], "--steps", args.steps]
+    lines = json_lines(watch(words, peer_environment(args), step_of_peer, TIMEOUT).output)
+    steps = [line for line in lines if "step" in line]
+    runs = {"fp64": {"loss": [s["loss"] for s in steps], "grad_norm": [s["grad_norm"] for s in steps], "foreign": 0.0},
+            "ftrun": run_ftrun(args, case)}
+    runs |= {peer: run_peer(args, case, peer) for peer in case["peers"] if args.peer in peer and peer_is_there(args, peer)}
+    print(f"{name} against fp64: " + exact_text(args.results.add(f"exact | {name}", runs)["runs"]), flush=True)
+
+
+# --- the command line ----------------------------------------------------------------------------
+
+
+def flat_data(args):
+    """The token file under a name of its own with what the peers want beside it, and without an index that would make
+    another kind of file of it."""
+    folder = args.scratch / "tokens"
+    folder.mkdir()
+    (folder / "train.bin").symlink_to(pathlib.Path(args.data).resolve())
+    (folder / "meta.json").write_text(json.dumps({"dtype": args.token_dtype}))
+    return folder / "train.bin"
+
+
+def find_tcmalloc():
+    for folder in ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"):
+        for name in ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4"):
+            if (pathlib.Path(folder) / name).exists():
+                return pathlib.Path(folder) / name
+    return None
+
+
+def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers")
+    parser.add_argument("--peers", help="folder of the baseline trainers: hf_single.py, hf_ddp.py, hf_fsdp2.py, ds_zero.py, common.py")
     parser.add_argument("--case", choices=[*CASES, "all"], default="single")
-    parser.add_argument("--bound", action="store_true")
-    parser.add_argument("--plain", action="store_true")
-    parser.add_argument("--disk", action="store_true")
-    parser.add_argument("--ways", action="store_true")
+    for flag in ("bound", "plain", "disk", "ways", "exact", "table"):
+        parser.add_argument(f"--{flag}", action="store_true")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4, help="at least 2: the first is not timed")
+    parser.add_argument("--out", default="train_bench.jsonl", help="where results are added, one line a pair")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one more setting of ftrun's config")
     parser.add_argument("--isa", choices=["avx2"], help="hold ftrun, LibTorch and MKL to processors without AVX-512")
     parser.add_argument("--peer", default="", metavar="WORD", help="only the peers whose command line has this in it")
     parser.add_argument("--peer-python", default=sys.executable, help="interpreter of the peers' environment")
+    parser.add_argument("--tcmalloc", type=pathlib.Path, default=find_tcmalloc(), help="library that tuned peers preload")
+    parser.add_argument("--no-gloo", action="store_true", help="leave out the run of ftrun over Gloo")
     parser.add_argument("--bucket", type=float, default=5e6, help="reduce_bucket_size, elements")
     parser.add_argument("--model", default=ROOT / "models/smollm2-135m")
-    parser.add_argument("--data", required=True, help="flat token file (.bin) with meta.json beside it")
+    parser.add_argument("--data", help="token file (.bin): flat, or of an indexed data set")
+    parser.add_argument("--token-dtype", choices=["uint16", "uint32"], default="uint16")
     parser.add_argument("--binary", default=ROOT / "build/release/bin/ftrun")
     args = parser.parse_args()
-    if args.steps < 2 or not (args.bound or args.plain or args.disk or args.ways or args.peers):
-        parser.error("give --peers, --bound, --plain, --disk or --ways, and at least 2 steps")
+    if args.steps < 2:
+        parser.error("--steps: at least 2, the first is not timed")
+    if not args.table and not args.data:
+        parser.error("--data is needed")
+    if not (args.bound or args.plain or args.disk or args.ways or args.table or args.peers):
+        parser.error("give --peers, --bound, --plain, --disk, --ways or --table")
+    return args
+
+
+def main():
+    args = parse()
+    args.results = Results(args.out)
+    if args.table:
+        return table(args)
     if args.isa:
         os.environ.update({"ATEN_CPU_CAPABILITY": args.isa, "MKL_ENABLE_INSTRUCTIONS": args.isa.upper()})
-    with tempfile.TemporaryDirectory() as args.scratch:
-        if args.bound:
-            bound(args)
-        if args.plain:
-            compare_plain(args)
-        if args.disk:
-            disk(args)
-        if args.ways:
-            ways(args)
+    if not args.tcmalloc and args.peers:
+        print("no tcmalloc (Debian: libtcmalloc-minimal4): tuned peers run with huge pages alone")
+    # Compiled code of the peers outlives a run: its first use is not what is measured.
+    args.cache = pathlib.Path(args.out).resolve().with_suffix(".cache")
+    with tempfile.TemporaryDirectory() as scratch:
+        args.scratch = pathlib.Path(scratch)
+        args.data = flat_data(args)
+        for flag, work in (("bound", bound), ("plain", compare_plain), ("disk", disk), ("ways", ways)):
+            if getattr(args, flag):
+                work(args)
         if args.peers:
             for name in CASES if args.case == "all" else [args.case]:
-                compare(args, name)
+                (exact if args.exact else compare)(args, name)
+    table(args)
 
 
 main()

@@ -1,3 +1,4 @@
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -354,6 +355,43 @@ TEST_CASE("ranks of one machine talk through shared memory without being told") 
     require(open_world(rendezvous, CommBackend::kAuto)->backend() == "shm", "shared memory");
   });
   REQUIRE(failures == std::vector<std::string>(2));
+}
+
+TEST_CASE("what shared memory carries is counted where it is copied, and is what theory says") {
+  constexpr int kRanks = 4;
+  constexpr int64_t kCount = 64 * 1024, kBytes = 4 * kCount;  // of a block
+  // In place, where peers read the buffers, and through staging areas, where they cannot.
+  for (const bool in_place : {true, false}) {
+    std::atomic<int64_t> all_reduce{0}, reduce_scatter{0}, all_gather{0}, broadcast{0}, message{0};
+    const auto failures = run_ranks(kRanks, [&](Rendezvous& rendezvous) {
+      const auto group = open_world(rendezvous, CommBackend::kSharedMemory);
+      const CommBuffer shared = group->allocate(kRanks * kBytes);
+      std::vector<float> own(kRanks * kCount);
+      float* const data = in_place ? shared.as<float>() : own.data();
+      const auto carried = [&](std::atomic<int64_t>& sum, const std::function<Work()>& collective) {
+        const int64_t before = *group->transported_bytes();
+        collective().wait();
+        sum += *group->transported_bytes() - before;
+      };
+      const int rank = group->rank();
+      carried(all_reduce, [&] { return group->all_reduce(data, kRanks * kCount, DType::kF32, ReduceOp::kSum, {"t"}); });
+      carried(reduce_scatter, [&] {
+        return group->reduce_scatter(data, data + rank * kCount, kCount, DType::kF32, ReduceOp::kSum, {"t"});
+      });
+      carried(all_gather, [&] { return group->all_gather(data + rank * kCount, data, kCount, DType::kF32, {"t"}); });
+      carried(broadcast, [&] { return group->broadcast(data, kCount, DType::kF32, 2, {"t"}); });
+      if (rank == 1) carried(message, [&] { return group->send(data, kCount, DType::kF32, 3, {"t"}); });
+      if (rank == 3) carried(message, [&] { return group->receive(data, kCount, DType::kF32, 1, {"t"}); });
+      group->shutdown();
+    });
+    REQUIRE(failures == std::vector<std::string>(kRanks));
+    // Whole inputs are staged: (N-1) of them instead of 2 (N-1)/N.
+    REQUIRE(all_reduce == (in_place ? 2 : kRanks) * (kRanks - 1) * kRanks * kBytes);
+    REQUIRE(reduce_scatter == kRanks * (kRanks - 1) * kBytes);
+    REQUIRE(all_gather == kRanks * (kRanks - 1) * kBytes);
+    REQUIRE(broadcast == (kRanks - 1) * kBytes);
+    REQUIRE(message == kBytes);
+  }
 }
 
 TEST_CASE("bytes are counted by kind as the algorithm must move them") {

@@ -1,4 +1,4 @@
-"""What is planned is what is allocated, to the byte, at every stage, tier and kind of recompute; the formulas of
+"""What is planned is what is allocated, used and carried, at every stage, tier and kind of recompute; the formulas of
 ZeRO and of recompute hold; what does not fit is refused before it starts, with what would help."""
 import json
 import pathlib
@@ -85,42 +85,73 @@ with tempfile.TemporaryDirectory() as scratch:
         "stage-3-nvme": {"zero_optimization": {"stage": 3, "offload_optimizer": nvme, "offload_param": nvme}},
     }
 
+    # Each buffer is given in whole pages, and a file of the disk tier with the file system's notes on it.
+    PAGE, DISK_NOTES = 4096, 64 << 10
+
     def trained(name, ranks, **changes):
         job.run(name, "--nproc", ranks, **SETTINGS, **changes)
-        return manifest(job.out(name))["memory"]
+        return manifest(job.out(name))
+
+    def check_tiers(name, config, memory):
+        """What was allocated is what was planned but for whole pages, and what was used of it is within 2 %."""
+        planned, given, used = memory["predicted"], memory["allocated"], memory["touched"]
+        assert set(planned) == set(given), f"{name}: {memory}"
+        text = plan(config, "--nproc", 2)
+        for tier in ("device", "host", "nvme"):
+            assert text.bytes.get((tier, "all"), 0) == planned.get(f"{tier}_total", 0), f"{name}: {tier}"
+        for key, size in planned.items():
+            slack = DISK_NOTES if key == "nvme_total" else PAGE * (200 if key.endswith("total") else 100)
+            assert size <= given[key] <= size + slack, f"{name}: {key}: {size} planned, {given[key]} given"
+        for tier in ("device_total", "host_total"):
+            if planned.get(tier, 0) > 1 << 20:
+                error = used[tier] / planned[tier] - 1
+                print(f"  {name}: {tier}: {planned[tier]} planned, {used[tier]} touched, error {error:+.4f}", flush=True)
+                assert abs(error) <= 0.02, f"{name}: {tier}: {planned[tier]} planned, {used[tier]} touched"
+
+    def check_metrics(name, memory):
+        """metrics.jsonl has what was in use after each step, by category."""
+        for key, size in metrics(job.out(name))[-1]["memory"].items():
+            tier, _, category = key.rpartition("_")
+            source = memory["allocated" if tier == "nvme" else "touched"]
+            assert 0 < size <= source[f"{tier or 'device'}_{category}"], f"{name}: {key} {size}: {source}"
+
+    def check_traffic(name, traffic, most):
+        """What shared memory, sockets and disk carried is what the program says."""
+        sent = traffic["communication"]
+        off = sent["transport"] / sent["program"] - 1
+        print(f"  {name}: {sent['program']} bytes by the program, {sent['transport']} transported, off {off:+.2e}", flush=True)
+        assert -1e-6 <= off <= most, f"{name}: {traffic}"
+        for way in ("disk_read", "disk_written"):
+            assert traffic[way]["program"] == traffic[way]["disk"], f"{name}: {traffic}"
+            assert (traffic[way]["disk"] > 0) == name.endswith("nvme"), f"{name}: {traffic}"
+        assert traffic["steps"]["counted"] == 2, traffic
 
     @case
-    def planned_is_allocated_to_the_byte_and_the_process_agrees():
-        # What LibTorch's products keep for packing depends on the processor and on the shapes, so it is a cost of
-        # the machine that is measured once, by a run of the same shapes on one rank, for each precision.
-        library = {}
-        for precision in ("fp32", "bf16"):
-            alone = trained(precision, 1, **({"bf16": {"enabled": True}} if precision == "bf16" else {}))["process"]
-            library[precision] = alone["measured"] - alone["predicted"]
-            assert 0 <= library[precision] < 64 << 20, alone
+    def what_is_planned_is_what_is_used_and_carried():
         for name, changes in RUNS.items():
-            memory = trained(name, 2, **changes)
-            assert memory["predicted"] == memory["allocated"], f"{name}: {memory}"
-            config = job.config(name, **SETTINGS, **changes)
-            table = plan(config, "--nproc", 2)
-            for tier in ("device", "host", "nvme"):
-                assert table.bytes.get((tier, "all"), 0) == memory["allocated"].get(f"{tier}_total", 0), f"{name}: {tier}"
-            # metrics.jsonl has the same figures by category as the plan's table.
-            logged = metrics(job.out(name))[-1]["memory"]
-            for key, size in logged.items():
-                tier, _, category = key.rpartition("_")
-                assert table.bytes[(tier or "device", category)] == size, f"{name}: {key} {size}"
-            process = memory["process"]
-            expected = process["predicted"] + library["bf16" if "bf16" in changes else "fp32"]
-            error = abs(process["measured"] - expected) / expected
-            print(f"  {name}: predicted {expected}, measured {process['measured']}, error {error:.4f}", flush=True)
-            assert error <= 0.02, f"{name}: {process}, library {library}"
+            run = trained(name, 2, **changes)
+            check_tiers(name, job.config(name, **SETTINGS, **changes), run["memory"])
+            check_metrics(name, run["memory"])
+            check_traffic(name, run["traffic"], 1e-6)
+            process = run["memory"]["process"]
+            error = process["measured"] / process["predicted"] - 1
+            print(f"  {name}: process: {process['predicted']} predicted, {process['measured']} measured, error {error:+.4f}", flush=True)
+            assert abs(error) <= 0.02, f"{name}: {process}"
+
+    @case
+    def over_sockets_the_kernel_counts_the_same():
+        """Gloo's headers, and the comparison of what the ranks mean, come on top."""
+        for stage in (0, 3):
+            run = trained("gloo", 2, zero_optimization={"stage": stage}, comm={"backend": "gloo"})
+            check_traffic(f"gloo, stage {stage}", run["traffic"], 0.01)
 
     @case
     def the_end_of_a_run_tells_it():
         text = job.run("told", "--nproc", 2, **SETTINGS, zero_optimization={"stage": 2}).stdout
-        assert re.search(r"device +optimizer +(\d+) +\1 +0 ", text), text
-        assert re.search(r"device +all +(\d+) +\1 +0 ", text), text
+        for what in ("optimizer", "temporary", "all"):
+            assert re.search(rf"device +{what} +\d+ +\d+ +\d+ +[+-]\d\.\d\d %  ", text), text
+        assert re.search(r"bytes of 2 ranks in 2 steps\n", text), text
+        assert re.search(r"communication +(\d+) +\d+ +[+-]0\.00 %  ", text), text
         assert "fullest at " in text and " predicted, " in text and " measured at most, error +" in text, text
 
     # --- plans ----------------------------------------------------------------------------------
@@ -210,7 +241,7 @@ with tempfile.TemporaryDirectory() as scratch:
         process = subprocess.run([BINARY, "--config", str(config)], env=environment(), capture_output=True, text=True,
                                  timeout=120, preexec_fn=lower)
         assert process.returncode == 5, (process.returncode, process.stderr[-2000:])
-        assert re.search(r"out of memory: what a step holds for a time \(most at \w+ layer \d+.*: activations \S+ \S+\) needs "
+        assert re.search(r"out of memory: the arena of temporary buffers \(most at \w+ layer \d+.*: activations \S+ \S+\) needs "
                          r"\S+ \S+ in the device tier, \S+ \S+ are left of its address space \(ulimit -v\), the rank has "
                          r"\S+ \S+ already: .*Cannot allocate memory\n" + REMEDY, process.stderr), process.stderr
 

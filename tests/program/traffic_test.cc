@@ -72,6 +72,26 @@ TEST_CASE("theory and deviations add up to what the program sends, to what commu
   }
 }
 
+TEST_CASE("disk traffic is every copy's range on the disk, in its direction") {
+  Program program;
+  program.buffers.resize(3);
+  program.buffers[1].tier = Tier::kNvme;
+  program.buffers[2].tier = Tier::kHost;
+  const auto copy = [&](Range from, Range to) {
+    Instr instr;
+    instr.kind = InstrKind::kCopy;
+    instr.reads = {from};
+    instr.writes = {to};
+    program.instrs.push_back(instr);
+  };
+  copy({1, 0, 4096}, {2, 0, 4096});
+  copy({2, 0, 8192}, {1, 4096, 8192});
+  copy({1, 8192, 100}, {2, 0, 100});
+  copy({0, 0, 5000}, {2, 0, 5000});
+  CHECK(disk_traffic(program).read == 4196);
+  CHECK(disk_traffic(program).written == 8192);
+}
+
 /// A model whose units have no padding on 2 and 4 ranks, except what is in the head's norm and the
 /// blocks' norms, which is taken out by making them small.
 Built even() {

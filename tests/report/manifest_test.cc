@@ -55,6 +55,7 @@ TEST_CASE("run.json has its fields in a fixed order") {
   m.restarts = {{"2000-02-29T12:36:00Z", "rank died", 1, 20, 10}};
   m.counters = {{"skipped_steps", 3}};
   m.memory = {{"allocated", {{"device gradients", 512}}}};
+  m.traffic = {{"communication", {{"program", 64}}}};
   REQUIRE(manifest_text(m) == cat(R"({
   "format": 1,
   "started": "2000-02-29T12:34:56Z",
@@ -132,6 +133,11 @@ TEST_CASE("run.json has its fields in a fixed order") {
       "device gradients": 512
     }
   },
+  "traffic": {
+    "communication": {
+      "program": 64
+    }
+  },
   "config_xxh3": ")",
                                   config_hash(m), R"(",
   "config": {
@@ -153,6 +159,7 @@ TEST_CASE("a manifest comes back as it was written") {
   m.restarts = {{"t", "signal", -1, 20, 20}};
   m.counters = {{"skipped_steps", 3}};
   m.memory = {{"allocated", {{"device gradients", 512}}}};
+  m.traffic = {{"communication", {{"program", 64}}}};
   for (const char* config : {m.config.c_str(), "train:\n  steps: 60\n", ""}) {
     m.config = config;
     put_file(folder / "run.json", manifest_text(m));

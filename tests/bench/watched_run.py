@@ -1,0 +1,100 @@
+"""A command that is watched while it trains: when each of its steps was done, counted from its launch, and how many cores
+other processes kept busy during the steps that are timed."""
+import dataclasses
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import time
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def busy_seconds():
+    """Of all processors, since the machine started; what a hypervisor took away counts as somebody else's."""
+    fields = [int(x) for x in open("/proc/stat").readline().split()[1:9]]
+    return (fields[0] + fields[1] + fields[2] + fields[5] + fields[6] + fields[7]) / TICKS
+
+
+def processes():
+    """Parent and processor seconds (of ended children too) of every process."""
+    found = {}
+    for path in pathlib.Path("/proc").iterdir():
+        if not path.name.isdigit():
+            continue
+        try:
+            fields = (path / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it ended
+        found[int(path.name)] = (int(fields[1]), sum(map(int, fields[11:15])) / TICKS)
+    return found
+
+
+def seconds_of_tree(root):
+    """Processor seconds of a process and its descendants."""
+    table = processes()
+    children = {}
+    for pid, (parent, _) in table.items():
+        children.setdefault(parent, []).append(pid)
+    total, todo = 0.0, [root]
+    while todo:
+        pid = todo.pop()
+        total += table.get(pid, (0, 0.0))[1]
+        todo += children.get(pid, [])
+    return total
+
+
+@dataclasses.dataclass
+class Mark:
+    """A moment at which a step was seen to be done."""
+    seconds: float
+    busy: float
+    own: float
+
+
+@dataclasses.dataclass
+class Watched:
+    output: str
+    # By number, from 1. At least the first and the last.
+    steps: dict
+
+    @property
+    def first_step_seconds(self):
+        return self.steps[1].seconds
+
+    @property
+    def foreign_cores(self):
+        """Between the end of the first step and the end of the last: the steps whose time is reported."""
+        first, last = self.steps[1], self.steps[max(self.steps)]
+        return max(0.0, (last.busy - first.busy) - (last.own - first.own)) / (last.seconds - first.seconds)
+
+
+def watch(command, env, step_of, timeout):
+    """Runs `command`; `step_of(line)` is the number of the step that a line of its output ends, or None. Raises
+    RuntimeError with the end of its output when it fails or takes longer than `timeout` seconds."""
+    with tempfile.TemporaryFile("w+") as errors:
+        start = time.monotonic()
+        process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=errors, text=True, bufsize=1,
+                                   env={**os.environ, **env}, start_new_session=True)
+        alarm = signal.signal(signal.SIGALRM, lambda *_: os.killpg(process.pid, signal.SIGKILL))
+        signal.alarm(int(timeout))
+        lines, steps = [], {}
+        try:
+            for line in process.stdout:
+                number = step_of(line)
+                if number is not None:
+                    steps.setdefault(number, Mark(time.monotonic() - start, busy_seconds(), seconds_of_tree(process.pid)))
+                lines.append(line)
+            code = process.wait()
+        finally:
+            signal.alarm(0)
+            signal.signal(signal.SIGALRM, alarm)
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        if code != 0 or 1 not in steps or len(steps) < 2:
+            errors.seek(0)
+            raise RuntimeError(f"{' '.join(map(str, command))}\nexit {code}, steps seen: {sorted(steps)}\n"
+                               f"{''.join(lines)[-2000:]}\n{errors.read()[-2000:]}")
+        return Watched("".join(lines), steps)

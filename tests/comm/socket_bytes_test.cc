@@ -1,0 +1,66 @@
+#include "comm/socket_bytes.h"
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <iterator>
+#include <vector>
+
+#include "base/owned_fd.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+/// Both ends of a connection over the loopback interface.
+struct Pair {
+  Pair() {
+    const OwnedFd listener(::socket(AF_INET, SOCK_STREAM, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    auto* const place = reinterpret_cast<sockaddr*>(&address);
+    REQUIRE(::bind(listener.get(), place, size) == 0);
+    REQUIRE(::listen(listener.get(), 1) == 0);
+    REQUIRE(::getsockname(listener.get(), place, &size) == 0);
+    one = OwnedFd(::socket(AF_INET, SOCK_STREAM, 0));
+    REQUIRE(::connect(one.get(), place, size) == 0);
+    other = OwnedFd(::accept(listener.get(), nullptr, nullptr));
+    REQUIRE(other);
+  }
+  OwnedFd one, other;
+};
+
+void move(const OwnedFd& from, const OwnedFd& to, size_t bytes) {
+  std::vector<char> data(bytes);
+  REQUIRE(::send(from.get(), data.data(), bytes, 0) == static_cast<ssize_t>(bytes));
+  REQUIRE(::recv(to.get(), data.data(), bytes, MSG_WAITALL) == static_cast<ssize_t>(bytes));
+}
+
+TEST_CASE("the kernel's count of what came over this process's connections") {
+  const std::set<OpenSocket> before = tcp_connections();
+  Pair pair;
+  std::set<OpenSocket> opened;
+  std::ranges::set_difference(tcp_connections(), before, std::inserter(opened, opened.end()));
+  REQUIRE(opened.size() == 2);  // neither the listener nor what was open before
+  REQUIRE(received_bytes(opened) == 0);
+  move(pair.one, pair.other, 30'000);
+  REQUIRE(received_bytes(opened) == 30'000);
+  move(pair.other, pair.one, 7);
+  REQUIRE(received_bytes(opened) == 30'007);
+  // A number that is used again is another connection.
+  const int number = pair.one.get();
+  pair.one.reset();
+  pair.other.reset();
+  Pair next;
+  REQUIRE((next.one.get() == number || next.other.get() == number));
+  move(next.one, next.other, 500);
+  REQUIRE(received_bytes(opened) == 0);
+}
+
+}  // namespace
+}  // namespace ftrun
