@@ -42,6 +42,12 @@ void for_each_part(const TierPlan& planned, const TierMemory& measured, Line lin
   part("all", planned.total, measured.allocated.total, measured.touched.total);
 }
 
+/// In bytes where it is about single pages.
+std::string error_text(int64_t measured, int64_t predicted) {
+  if (predicted >= 1 << 20) return percent_off(measured, predicted);
+  return cat(measured >= predicted ? "+" : "", measured - predicted, " B");
+}
+
 void tier_rows(Tier tier, const MemoryReport& report, std::vector<Row>& rows) {
   const TierMemory& measured = report.tiers[static_cast<size_t>(tier)];
   for_each_part(report.planned.at(tier), measured,
@@ -49,7 +55,7 @@ void tier_rows(Tier tier, const MemoryReport& report, std::vector<Row>& rows) {
                   const int64_t most = used(tier, allocated, touched, report.on_gpu());
                   rows.push_back({std::string(tier_name(tier)), std::string(what), std::to_string(predicted),
                                   std::to_string(allocated), touched > 0 ? std::to_string(touched) : "-",
-                                  percent_off(most, predicted), human_bytes(most)});
+                                  error_text(most, predicted), human_bytes(most)});
                 });
 }
 
@@ -125,13 +131,12 @@ std::vector<NamedBytes> memory_metrics(const RankMemory& memory) {
   return figures;
 }
 
-PeakMemory::PeakMemory() : resident_before_(read_process_memory().peak_resident) {}
+void PeakMemory::begin() { resident_before_ = read_process_memory().peak_resident; }
 
-int64_t PeakMemory::held() const {
+void PeakMemory::end() {
   const ProcessMemory now = read_process_memory();
-  // A peak that came while files were read has their pages in it.
-  if (now.peak_resident == resident_before_) return now.held();
-  return std::max(now.held(), now.peak_resident - now.file_backed);
+  held_ = std::max(held_, now.held());
+  if (now.peak_resident > resident_before_) held_ = std::max(held_, now.peak_resident - now.file_backed);
 }
 
 }  // namespace ftrun

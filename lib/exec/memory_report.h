@@ -55,16 +55,21 @@ std::map<std::string, std::map<std::string, int64_t>> memory_record(const Memory
 /// rest as "temporary"; of other tiers as "host_optimizer". Allocated ones where pages are not shown.
 std::vector<NamedBytes> memory_metrics(const RankMemory& memory);
 
-/// The most that this process held (ProcessMemory::held) since this was made. The kernel knows the
-/// peak of all resident pages only, so the pages of mapped files, of which a training loop has as
-/// many always, are taken off.
+/// The most that this process held (ProcessMemory::held) while it ran steps. The kernel knows the peak
+/// of all resident pages only. Where a step raised that, the pages of mapped files, of which it has as
+/// many at its end as in its midst, are taken off; peaks between steps, when checkpoints are mapped to be
+/// read, are not looked at.
 class PeakMemory {
  public:
-  PeakMemory();
-  int64_t held() const;
+  /// Around each step.
+  void begin();
+  void end();
+
+  int64_t held() const { return held_; }
 
  private:
-  int64_t resident_before_;
+  int64_t resident_before_ = 0;
+  int64_t held_ = 0;
 };
 
 }  // namespace ftrun

@@ -242,7 +242,6 @@ void Trainer::start_loader() {
 }
 
 void Trainer::train_until_stopped() {
-  peak_.emplace();
   traffic_.emplace(*setup_);
   catch_stop_signals();
   if (step_ == 0 && validation_data_ && step_ < total_steps_) {
@@ -286,9 +285,11 @@ StepMetrics Trainer::train_step() {
   const Loader::Fetched fetched = loader_->next();
   note_ready();
   StepRun step = prepare(fetched.batch);
+  peak_.begin();
   traffic_->begin();
   setup_->trainer().run(step);
   traffic_->end(step.finite);
+  peak_.end();
 
   StepMetrics metrics;
   if (config_.fp16.enabled) metrics.loss_scale = skipped_.loss_scale();
@@ -536,7 +537,7 @@ bool Trainer::stops_sample() {
 /// checkpoint and the export, which map whole files for a moment.
 void Trainer::note_memory() {
   const ProcessMemory own = read_process_memory();
-  memory_ = report_memory(*setup_, peak_ ? peak_->held() : own.held());
+  memory_ = report_memory(*setup_, std::max(peak_.held(), own.held()));
   std::array<int64_t, 3> most{};
   for (const std::string& text : session_.exchange(
            "memory", cat(own.peak_resident, " ", own.held(), " ", own.file_backed))) {

@@ -91,7 +91,7 @@ class Trainer {
   int sample_signal_ = 0;
   bool ready_ = false;
   /// Of the process while it trains; the account at the end.
-  std::optional<PeakMemory> peak_;
+  PeakMemory peak_;
   std::optional<MemoryReport> memory_;
   /// Of this rank's steps; of all ranks at the end.
   std::optional<StepTraffic> traffic_;

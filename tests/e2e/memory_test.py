@@ -13,7 +13,7 @@ from runner import (BINARY, TINY_CONFIG, Job, case, environment, ftrun, manifest
 
 STAGES = (0, 1, 2, 3)
 SIZES = dict(hidden_size=256, intermediate_size=688, num_hidden_layers=4, num_attention_heads=8,
-             num_key_value_heads=4, head_dim=32, vocab_size=4096, max_position_embeddings=2048)
+             num_key_value_heads=4, head_dim=32, vocab_size=16384, max_position_embeddings=2048)
 SMOLLM2 = dict(hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
                num_key_value_heads=3, head_dim=64, vocab_size=49152, max_position_embeddings=8192,
                tie_word_embeddings=True)
@@ -51,7 +51,7 @@ with tempfile.TemporaryDirectory() as scratch:
     scratch = pathlib.Path(scratch)
     job = Job(scratch)
     model = str(tiny_model(scratch / "small", tiny_weights(hidden=256, inner=688, layers=4, heads=8, kv_heads=4,
-                                                           vocabulary=4096), **SIZES))
+                                                           vocabulary=16384), **SIZES))
     smollm2 = shape_only(scratch / "smollm2", SMOLLM2)
     seven_billion = shape_only(scratch / "seven", SEVEN_BILLION)
     nvme = {"device": "nvme", "nvme_path": str(scratch / "swap")}
