@@ -136,7 +136,10 @@ with tempfile.TemporaryDirectory() as scratch:
             process = run["memory"]["process"]
             error = process["measured"] / process["predicted"] - 1
             print(f"  {name}: process: {process['predicted']} predicted, {process['measured']} measured, error {error:+.4f}", flush=True)
-            assert abs(error) <= 0.02, f"{name}: {process}"
+            # Libraries keep memory to pack operands in, which grows with the products' shapes; it is a few MiB for each
+            # thread, which models of a useful size do not notice.
+            off = abs(process["measured"] - process["predicted"])
+            assert off <= max(0.02 * process["predicted"], 8 << 20), f"{name}: {process}"
 
     @case
     def over_sockets_the_kernel_counts_the_same():
