@@ -145,8 +145,8 @@ with tempfile.TemporaryDirectory() as scratch:
     def over_sockets_the_kernel_counts_the_same():
         """Gloo's headers, and the comparison of what the ranks mean, come on top."""
         for stage in (0, 3):
-            run = trained("gloo", 2, zero_optimization={"stage": stage}, comm={"backend": "gloo"})
-            check_traffic(f"gloo, stage {stage}", run["traffic"], 0.01)
+            run = trained(f"gloo-{stage}", 2, zero_optimization={"stage": stage}, comm={"backend": "gloo"})
+            check_traffic(f"gloo-{stage}", run["traffic"], 0.01)
 
     @case
     def the_end_of_a_run_tells_it():
