@@ -20,7 +20,7 @@ std::string place(const Program& program, size_t at) {
   return cat("instruction ", at, " (", instr_label(program.instrs[at]), ")");
 }
 
-/// True when every range names a buffer and every collective one range: what the other checks rely
+/// True when every range lies in a buffer and every collective has one: what the other checks rely
 /// on.
 bool check_ranges(const Program& program, Faults& faults) {
   bool sound = true;
@@ -35,12 +35,13 @@ bool check_ranges(const Program& program, Faults& faults) {
                           program.buffers.size()));
       const Buffer& buffer = program.at(range.buffer);
       if (range.offset < 0 || range.bytes < 0 || range.bytes > buffer.bytes - range.offset)
-        faults.push_back(cat(place(program, i), " touches bytes ", range.offset, "+", range.bytes,
-                             " of ", buffer.name, ", which has ", buffer.bytes));
+        refuse(cat(place(program, i), " touches bytes ", range.offset, "+", range.bytes, " of ",
+                   buffer.name, ", which has ", buffer.bytes));
     };
     const Instr& instr = program.instrs[i];
     for (const Range& range : instr.reads) inside(range);
     for (const Range& range : instr.writes) inside(range);
+    for (const Binding& binding : instr.bindings) inside(binding.range);
     if (instr.group != CommGroup::kNone &&
         (instr.writes.empty() || instr.reads.size() != instr.writes.size()))
       refuse(cat(place(program, i), " is a collective of ", instr.reads.size(), " ranges into ",
@@ -72,14 +73,182 @@ class WrittenBytes {
 
 void check_written_before_read(const Program& program, Faults& faults) {
   std::vector<WrittenBytes> written(program.buffers.size());
+  const auto add = [&](const Range& range) {
+    written[static_cast<size_t>(range.buffer)].add(range.offset, range.offset + range.bytes);
+  };
+  for (const Range& range : program.given) add(range);
   for (size_t i = 0; i < program.instrs.size(); ++i) {
-    for (const Range& range : program.instrs[i].reads)
-      if (!program.at(range.buffer).persistent && !written[static_cast<size_t>(range.buffer)].hold(
-                                                      range.offset, range.offset + range.bytes))
+    const Instr& instr = program.instrs[i];
+    const auto reads = [&](const Range& range) {
+      if (!written[static_cast<size_t>(range.buffer)].hold(range.offset,
+                                                           range.offset + range.bytes))
         faults.push_back(cat(place(program, i), " reads bytes ", range.offset, "+", range.bytes,
                              " of ", program.at(range.buffer).name, " before they are written"));
-    for (const Range& range : program.instrs[i].writes)
-      written[static_cast<size_t>(range.buffer)].add(range.offset, range.offset + range.bytes);
+    };
+    for (const Range& range : instr.reads) reads(range);
+    if (instr.kind == InstrKind::kAccumulate)
+      for (const Range& range : instr.writes) reads(range);
+    for (const Range& range : instr.writes) add(range);
+  }
+}
+
+/// How the parts of a collective fit together: whole copies are as many parts as the group has
+/// ranks, and a part in the buffer of its whole is this rank's.
+void check_parts(const Program& program, size_t at, Faults& faults) {
+  const Instr& instr = program.instrs[at];
+  const ShardPlace group = program.place_in(instr.group);
+  const bool sums = instr.kind == InstrKind::kAllReduce;
+  const bool gathers = instr.kind == InstrKind::kAllGather;
+  for (size_t i = 0; i < instr.writes.size(); ++i) {
+    const Range& part = gathers ? instr.reads[i] : instr.writes[i];
+    const Range& whole = gathers ? instr.writes[i] : instr.reads[i];
+    const int64_t parts = sums ? 1 : group.count;
+    if (whole.bytes != part.bytes * parts)
+      faults.push_back(cat(place(program, at), gathers ? " brings " : " takes ", whole.bytes,
+                           " bytes of ", program.at(whole.buffer).name, ", but ", parts,
+                           " parts of ", part.bytes, " are ", part.bytes * parts));
+    const int64_t own = whole.offset + (sums ? 0 : group.index * part.bytes);
+    if ((sums || part.buffer == whole.buffer) &&
+        (part.buffer != whole.buffer || part.offset != own))
+      faults.push_back(cat(place(program, at), " has its part at byte ", part.offset, " of ",
+                           program.at(part.buffer).name, ", which is not that of rank ",
+                           group.index, " of ", program.at(whole.buffer).name));
+    for (const BufferId id : std::set<BufferId>{part.buffer, whole.buffer})
+      if (program.at(id).dtype != instr.dtype)
+        faults.push_back(cat(place(program, at), " takes ", program.at(id).name, " for ",
+                             dtype_name(instr.dtype), ", but it holds ",
+                             dtype_name(program.at(id).dtype)));
+  }
+}
+
+/// The lane of the link that a copy uses; nothing where there is none. Within a tier compute and
+/// communication may do it.
+bool runs_on_its_link(const Program& program, const Instr& instr) {
+  const Tier from = program.at(instr.reads[0].buffer).tier;
+  const Tier to = program.at(instr.writes[0].buffer).tier;
+  if (from == Tier::kNvme || to == Tier::kNvme)
+    return instr.lane == Lane::kDisk && (from == Tier::kHost || to == Tier::kHost);
+  if (from == to) return instr.lane == Lane::kCompute || instr.lane == Lane::kCommunication;
+  return instr.lane == (to == Tier::kHost ? Lane::kToHost : Lane::kToDevice);
+}
+
+/// Bytes of the ranges that the others do not cover.
+std::vector<Range> uncovered(const std::vector<Range>& ranges, const std::vector<Range>& by) {
+  std::map<BufferId, WrittenBytes> covered;
+  for (const Range& range : by) covered[range.buffer].add(range.offset, range.offset + range.bytes);
+  std::vector<Range> left;
+  for (const Range& range : ranges)
+    if (!covered[range.buffer].hold(range.offset, range.offset + range.bytes))
+      left.push_back(range);
+  return left;
+}
+
+/// A list touches what it is bound to, and the passes must see all of that and nothing else.
+void check_bindings(const Program& program, size_t at, Faults& faults) {
+  const Instr& instr = program.instrs[at];
+  std::vector<Range> bound;
+  for (const Binding& binding : instr.bindings) bound.push_back(binding.range);
+  std::vector<Range> touched = instr.reads;
+  touched.insert(touched.end(), instr.writes.begin(), instr.writes.end());
+  for (const Range& range : uncovered(bound, touched))
+    faults.push_back(cat(place(program, at), " is bound to bytes ", range.offset, "+", range.bytes,
+                         " of ", program.at(range.buffer).name, ", which it does not touch"));
+  for (const Range& range : uncovered(touched, bound))
+    faults.push_back(cat(place(program, at), " touches bytes ", range.offset, "+", range.bytes,
+                         " of ", program.at(range.buffer).name, ", which it is not bound to"));
+}
+
+/// Lists read gradients to add to them. `made`: buffers of gradients, which lists write and gathers
+/// do not.
+void check_sums(const Program& program, size_t at, std::set<BufferId>& made, Faults& faults) {
+  const Instr& instr = program.instrs[at];
+  std::vector<Range> gradients;
+  for (const Range& range : instr.reads)
+    if (made.contains(range.buffer)) gradients.push_back(range);
+  for (const Range& range : uncovered(gradients, instr.writes))
+    faults.push_back(cat(place(program, at), " reads bytes ", range.offset, "+", range.bytes, " of ",
+                         program.at(range.buffer).name, " and does not add to them"));
+  for (const Range& range : instr.writes) {
+    const Category category = program.at(range.buffer).category;
+    if (category == Category::kGradients || category == Category::kBuckets)
+      made.insert(range.buffer);
+  }
+}
+
+/// What the weights and states of an update are read as is what is written.
+bool is_update(const Program& program, const Instr& instr) {
+  const size_t states = instr.writes.size() - (instr.writes_copy ? 1 : 0);
+  if (instr.reads.size() != states + 1 || states == 0 || !instr.if_finite) return false;
+  const auto same = [&](const Range& range) {
+    return element_count(program, range) == element_count(program, instr.reads[0]);
+  };
+  return std::all_of(instr.writes.begin(), instr.writes.end(), same) &&
+         std::equal(instr.reads.begin() + 1, instr.reads.end(), instr.writes.begin());
+}
+
+/// Every sum of squares has a slot of its own, one for each unit and rank: added in their order, they
+/// are the same bits everywhere.
+bool is_norm(const Program& program, const Instr& instr) {
+  const ShardPlace place = program.place_in(CommGroup::kShard);
+  int64_t last = -1;
+  for (const Range& range : instr.writes) {
+    const int64_t slot = range.offset / dtype_bytes(DType::kF64);
+    if (range.bytes != dtype_bytes(DType::kF64) || slot % place.count != place.index ||
+        slot <= last)
+      return false;
+    last = slot;
+  }
+  return instr.reads.size() == instr.writes.size() && instr.lane == Lane::kCompute;
+}
+
+/// Ranges of an instruction as its kind has them.
+bool has_its_form(const Program& program, const Instr& instr) {
+  const bool collective = instr.kind == InstrKind::kAllReduce ||
+                          instr.kind == InstrKind::kReduceScatter ||
+                          instr.kind == InstrKind::kAllGather;
+  if (collective != (instr.group != CommGroup::kNone)) return false;
+  const size_t reads = instr.reads.size();
+  const size_t writes = instr.writes.size();
+  switch (instr.kind) {
+    case InstrKind::kLoadBatch:
+    case InstrKind::kClear:
+    case InstrKind::kBegin:
+      return reads == 0 && writes > 0 && instr.lane == Lane::kCompute;
+    case InstrKind::kForward:
+    case InstrKind::kBackward:
+      return instr.graph >= 0 && instr.lane == Lane::kCompute;
+    case InstrKind::kAllReduce:
+    case InstrKind::kReduceScatter:
+    case InstrKind::kAllGather:
+      return instr.lane == Lane::kCommunication;
+    case InstrKind::kCopy:
+    case InstrKind::kAccumulate:
+      return reads == 1 && writes == 1 && !overlaps(instr.reads[0], instr.writes[0]) &&
+             element_count(program, instr.reads[0]) == element_count(program, instr.writes[0]) &&
+             runs_on_its_link(program, instr);
+    case InstrKind::kGradientNorm:
+      return is_norm(program, instr);
+    case InstrKind::kDecide:
+      return reads == 2 && writes == 0 && instr.lane == Lane::kCompute;
+    case InstrKind::kUpdate:
+      return instr.lane == Lane::kCompute && is_update(program, instr);
+  }
+  return false;
+}
+
+void check_forms(const Program& program, Faults& faults) {
+  std::set<BufferId> made;
+  for (size_t i = 0; i < program.instrs.size(); ++i) {
+    const Instr& instr = program.instrs[i];
+    if (!has_its_form(program, instr))
+      faults.push_back(cat(place(program, i), " on the ", lane_name(instr.lane), " lane, of ",
+                           instr.reads.size(), " ranges into ", instr.writes.size(),
+                           ", is none that its kind can be"));
+    else if (instr.group != CommGroup::kNone)
+      check_parts(program, i, faults);
+    if (instr.graph < 0) continue;
+    check_bindings(program, i, faults);
+    check_sums(program, i, made, faults);
   }
 }
 
@@ -114,10 +283,24 @@ void check_decision(const Program& program, const std::vector<LaneClock>& known,
   }
 }
 
+/// What brings parameters comes when there is room and not before.
+void check_hold(const Program& program, const std::vector<LaneClock>& known, Faults& faults) {
+  InstrId computed = -1;
+  for (size_t i = 0; i < program.instrs.size(); ++i) {
+    const Instr& instr = program.instrs[i];
+    if (instr.hold && known[i][static_cast<size_t>(Lane::kCompute)] < computed)
+      faults.push_back(cat(place(program, i), " is held until ",
+                           place(program, static_cast<size_t>(computed)),
+                           " is done, but does not wait for it"));
+    if (instr.lane == Lane::kCompute) computed = static_cast<InstrId>(i);
+  }
+}
+
 void check_order(const Program& program, Faults& faults) {
   check_waits(program, faults);
   const auto known = known_done(program);
   check_decision(program, known, faults);
+  check_hold(program, known, faults);
   // Instructions by the buffer they touch and their lane: only those can conflict, and what a lane
   // had done before something that is known to be done needs no second look.
   std::vector<std::array<std::vector<size_t>, kLaneCount>> touching(program.buffers.size());
@@ -271,6 +454,7 @@ std::vector<std::string> check_programs(std::span<const Program* const> ranks) {
       sound = false;
       continue;
     }
+    check_forms(*program, faults);
     check_written_before_read(*program, faults);
     check_order(*program, faults);
     check_arena(*program, faults);

@@ -10,10 +10,12 @@ namespace ftrun {
 
 /// Proves, before the first step, over the programs of all ranks (one entry a rank, equal programs
 /// may be the same object): members of a group enter the same collectives in the same order with
-/// the same ranges and dtypes; nothing reads bytes that no earlier instruction wrote, unless the
-/// buffer is persistent; conflicting instructions of different lanes are ordered by waits; no two
-/// buffers that live at the same time share arena bytes; what runs only in finite steps waits for
-/// the decision; waits point backwards. Returns one sentence a fault.
+/// the same ranges and dtypes; a whole copy is as many parts as its group has ranks; instructions
+/// have the ranges of their kind, and lists touch what they are bound to; nothing reads bytes that
+/// no earlier instruction of the step wrote, unless they are given when it begins; conflicting
+/// instructions of different lanes are ordered by waits; no two buffers that live at the same time
+/// share arena bytes; what runs only in finite steps waits for the decision, what is held for the
+/// computation before it; waits point backwards. Returns one sentence a fault.
 std::vector<std::string> check_programs(std::span<const Program* const> ranks);
 
 }  // namespace ftrun

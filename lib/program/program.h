@@ -9,6 +9,7 @@
 
 #include "base/dtype.h"
 #include "graph/layer_graph.h"
+#include "partition/sharding.h"
 
 namespace ftrun {
 
@@ -87,6 +88,7 @@ inline constexpr size_t kInstrKinds = static_cast<size_t>(InstrKind::kUpdate) + 
 /// the state; those that hold the same part of it; neighbours among those that share, which keep a
 /// second copy of the parameters between them.
 enum class CommGroup : uint8_t { kNone, kData, kShard, kReplica, kNode };
+inline constexpr size_t kCommGroups = static_cast<size_t>(CommGroup::kNode) + 1;
 
 /// Storage of one value of a layer's graph.
 struct Binding {
@@ -136,12 +138,19 @@ struct Program {
   std::string name;
   std::vector<Buffer> buffers;
   std::vector<Instr> instrs;
+  /// Bytes of persistent buffers that hold something when the step begins: parameters and optimizer
+  /// state, and the zeros between gradients, which no list writes. All else is written before it is
+  /// read.
+  std::vector<Range> given;
+  /// This rank's place among the ranks of each group.
+  std::array<ShardPlace, kCommGroups> groups{};
   /// Bytes of each arena; set by plan_memory.
   std::array<int64_t, kArenaCount> arena_bytes{};
 
   const Buffer& at(BufferId id) const { return buffers[static_cast<size_t>(id)]; }
   const Instr& instr(InstrId id) const { return instrs[static_cast<size_t>(id)]; }
   int64_t arena(Arena which) const { return arena_bytes[static_cast<size_t>(which)]; }
+  ShardPlace place_in(CommGroup group) const { return groups[static_cast<size_t>(group)]; }
 };
 
 /// Elements of a range by its buffer's dtype.

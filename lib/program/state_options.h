@@ -44,11 +44,18 @@ struct StateOptions {
   std::function<bool(const TensorInfo&)> decays;
 };
 
+/// This rank's place in a group that a collective runs over.
+inline ShardPlace group_place(CommGroup group, const StateOptions& state) {
+  if (group == CommGroup::kShard) return state.shard;
+  if (group == CommGroup::kReplica) return {state.replicas, state.replica};
+  if (group == CommGroup::kNode) return {state.node, state.shard.index % state.node};
+  return {state.shard.count * state.replicas,
+          state.replica * state.shard.count + state.shard.index};
+}
+
 /// Ranks of a group that a collective runs over.
 inline int group_size(CommGroup group, const StateOptions& state) {
-  if (group == CommGroup::kShard) return state.shard.count;
-  if (group == CommGroup::kReplica) return state.replicas;
-  return group == CommGroup::kNode ? state.node : state.shard.count * state.replicas;
+  return group_place(group, state).count;
 }
 
 /// How units are cut over the shard group: nothing at stage 0, and small ones only below stage 3.

@@ -42,6 +42,9 @@ UnitStore::UnitStore(Program& program, const ModelDescription& model, const Part
       cut_(cut_states(partition, options)),
       optimizer_tiers_(choose_optimizer_tiers()),
       index_(flat_layout(partition, FlatOrder::kForward)) {
+  for (const CommGroup group :
+       {CommGroup::kData, CommGroup::kShard, CommGroup::kReplica, CommGroup::kNode})
+    program_.groups[static_cast<size_t>(group)] = group_place(group, options);
   place_parameters();
   if (micro_batches > 0) place_training_state();
   list_pieces(micro_batches > 0);
@@ -103,6 +106,8 @@ std::vector<UnitStore::Home> UnitStore::place(const HomeOptions& options,
                     .persistent = true,
                     .peer_visible = options.peer_visible && tier == Tier::kDevice,
                     .dtype = options.dtype});
+    if (options.category != Category::kGradients)
+      program_.given.push_back({buffer, 0, program_.at(buffer).bytes});
     for (size_t u = 0; u < elements.size(); ++u)
       if (elements[u] > 0)
         homes[u] = {buffer, layout.offset[u],
@@ -140,6 +145,10 @@ void UnitStore::place_training_state() {
                       .peer_visible = ranks() > 1,
                       .whole = !shards_gradients_},
                      gradient_tiers, all);
+  if (!shards_gradients_)
+    for (const Unit& u : partition_.units)
+      for (const Range& gap : gaps(range(home(gradients_, u.id), 0, cut_.whole(u.id)), u.id))
+        program_.given.push_back(gap);
   masters_ = place(
       {.name = buffer_names::kMaster, .category = Category::kOptimizer, .dtype = options_.master},
       optimizer_tiers_, with_master);
@@ -311,21 +320,28 @@ Range UnitStore::gradient(const ParamPlace& place, int64_t bytes, int32_t micro_
   return {found->second.buffer, place.position * size, bytes};
 }
 
-/// The lists write tensors only; what lies between them is reduced, summed and updated like them.
-void UnitStore::clear_padding(UnitId id, const Range& whole) {
+/// What the lists leave unwritten of a unit's whole gradient: they write tensors only.
+std::vector<Range> UnitStore::gaps(const Range& whole, UnitId id) const {
   const int64_t size = dtype_bytes(gradient_);
-  Instr clear;
-  clear.kind = InstrKind::kClear;
-  clear.unit = id;
+  std::vector<Range> found;
   int64_t at = 0;
   const auto gap = [&](int64_t end) {
-    if (at < end) clear.writes.push_back({whole.buffer, at * size, (end - at) * size});
+    if (at < end) found.push_back({whole.buffer, whole.offset + at * size, (end - at) * size});
   };
   for (const Slice& slice : unit(id).slices) {
     gap(slice.position_in_unit);
     at = slice.position_in_unit + slice.extent;
   }
   gap(cut_.whole(id));
+  return found;
+}
+
+/// What lies between tensors is reduced, summed and updated like them.
+void UnitStore::clear_padding(UnitId id, const Range& whole) {
+  Instr clear;
+  clear.kind = InstrKind::kClear;
+  clear.unit = id;
+  clear.writes = gaps(whole, id);
   if (!clear.writes.empty()) emit(std::move(clear));
 }
 

@@ -101,6 +101,7 @@ class UnitStore {
   Instr copy(const Range& from, const Range& to, UnitId unit) const;
   Instr collective(InstrKind kind, CommGroup group, const Range& in, const Range& out,
                    UnitId unit) const;
+  std::vector<Range> gaps(const Range& whole, UnitId id) const;
   void clear_padding(UnitId id, const Range& whole);
 
   void gather(UnitId id, int32_t micro_batch);

@@ -16,6 +16,12 @@ uint64_t mix(uint64_t a, uint64_t b) {
   return x ^ (x >> 29);
 }
 
+/// Fresh garbage.
+void forget(std::vector<uint64_t>& cells, std::mt19937_64& random) {
+  uint64_t value = random();
+  for (uint64_t& cell : cells) cell = value += 0xD1B54A32D192ED03ULL;
+}
+
 /// A collective as the members of its group must agree on it.
 std::string meeting(const Program& program, const Instr& instr) {
   std::string text = cat(instr_label(instr), " ", dtype_name(instr.dtype));
@@ -166,8 +172,8 @@ std::string Interpreter::run(std::mt19937_64& random, bool finite) {
     rank.done.assign(rank.step.program.instrs.size(), 0);
     rank.computed.clear();
     rank.decided = false;
-    for (auto& arena : rank.arenas)
-      for (uint64_t& cell : arena) cell = random();
+    for (auto& arena : rank.arenas) forget(arena, random);
+    forget_persistent(rank, random);
   }
   // Lanes with a high rank run whenever they can, those with a low one only when nothing else may.
   std::vector<std::array<uint64_t, kLaneCount>> priority(ranks_.size());
@@ -188,6 +194,18 @@ std::string Interpreter::run(std::mt19937_64& random, bool finite) {
       chosen = candidates.begin() + static_cast<std::ptrdiff_t>(random() % candidates.size());
     execute(chosen->first, chosen->second);
     if (!fault_.empty()) return fault_;
+  }
+}
+
+/// All that is not given when a step begins is garbage then.
+void Interpreter::forget_persistent(Rank& rank, std::mt19937_64& random) {
+  const Program& program = rank.step.program;
+  std::vector<std::vector<uint64_t>> kept = rank.persistent;
+  for (auto& cells : rank.persistent) forget(cells, random);
+  for (const Range& range : program.given) {
+    const auto buffer = static_cast<size_t>(range.buffer);
+    std::copy_n(kept[buffer].begin() + range.offset / 2, range.bytes / 2,
+                rank.persistent[buffer].begin() + range.offset / 2);
   }
 }
 
@@ -338,8 +356,9 @@ void Interpreter::run_instr(size_t r, const Instr& instr) {
         const Cells to = cells(rank, range);
         for (int64_t e = 0; e < to.count; ++e) write(to, e, 0);
       }
-      if (instr.kind == InstrKind::kBegin) write(cells(rank, instr.writes[0]), 2, 1);
-      return;
+      if (instr.kind != InstrKind::kBegin) return;
+      if (cells(rank, instr.writes[0]).count <= 2) return fail(cat(where(rank, instr), " has no loss"));
+      return write(cells(rank, instr.writes[0]), 2, 1);
     case InstrKind::kForward:
       return run_list(rank, instr, graphs[static_cast<size_t>(instr.graph)].forward);
     case InstrKind::kBackward:
@@ -370,6 +389,11 @@ void Interpreter::run_list(Rank& rank, const Instr& instr, const std::vector<Op>
   const LayerGraph& graph = built_.model.graphs[static_cast<size_t>(instr.graph)];
   std::map<ValueId, Range> places;
   for (const Binding& binding : instr.bindings) places[binding.value] = binding.range;
+  for (const Op& op : list)
+    for (const auto* values : {&op.in, &op.out})
+      for (const ValueId id : *values)
+        if (!places.contains(id))
+          return fail(cat(where(rank, instr), " has no place for ", graph.at(id).name));
   const auto at = [&](ValueId id) { return cells(rank, places.at(id), graph.at(id).dtype); };
   for (const Op& op : list) {
     uint64_t hash = mix(static_cast<uint64_t>(op.kind), op.in.size());

@@ -90,6 +90,7 @@ class Interpreter {
   void update(Rank& rank, const Instr& instr);
   void fail(const std::string& fault);
   std::string where(const Rank& rank, const Instr& instr) const;
+  static void forget_persistent(Rank& rank, std::mt19937_64& random);
   std::string stuck() const;
   bool is_tensor(UnitId unit, int64_t element) const;
 

@@ -1,4 +1,4 @@
-#include "choices.h"
+#include "outcome.h"
 
 #include <algorithm>
 #include <functional>
@@ -16,42 +16,6 @@ std::vector<std::string> faults_of(const std::vector<Step>& steps) {
   std::vector<const Program*> programs;
   for (const Step& step : steps) programs.push_back(&step.program);
   return check_programs(programs);
-}
-
-using Values = std::vector<std::vector<uint64_t>>;
-
-/// Weights and optimizer state after some steps of which the second is not finite, or a fault.
-struct Outcome {
-  std::vector<Values> states;
-  std::vector<uint64_t> loss;
-  std::string fault;
-};
-
-Outcome run_steps(const Choice& choice, std::vector<Step> steps, std::mt19937_64& random) {
-  Interpreter interpreter(choice.built, std::move(steps), choice.mesh);
-  interpreter.load();
-  Outcome out;
-  for (const bool finite : {true, false, true}) {
-    out.fault = interpreter.run(random, finite);
-    if (!out.fault.empty()) return out;
-  }
-  for (int32_t kind = StatePiece::kParam; kind < choice.options.state.optimizer_states; ++kind)
-    out.states.push_back(interpreter.state(kind, out.fault));
-  out.loss = interpreter.loss(choice.mesh.ranks() - 1);
-  return out;
-}
-
-/// The first value that differs, in words, or "".
-std::string difference(const Outcome& found, const Outcome& wanted) {
-  for (size_t kind = 0; kind < wanted.states.size(); ++kind)
-    for (size_t unit = 0; unit < wanted.states[kind].size(); ++unit) {
-      const auto& a = found.states[kind][unit];
-      const auto& b = wanted.states[kind][unit];
-      const auto at = std::mismatch(a.begin(), a.end(), b.begin()).first - a.begin();
-      if (a != b)
-        return cat("element ", at, " of unit ", unit, ", state ", static_cast<int>(kind) - 1);
-    }
-  return "";
 }
 
 TEST_CASE(
@@ -72,17 +36,6 @@ TEST_CASE(
     REQUIRE(difference(found, wanted) == "");
     REQUIRE(found.loss == wanted.loss);
   }
-}
-
-/// True when the run fails or ends with other values than `wanted` within a few interleavings.
-bool is_noticed(const Choice& choice, const std::vector<Step>& steps, const Outcome& wanted,
-                std::mt19937_64& random) {
-  for (int times = 0; times < 20; ++times) {
-    const Outcome found = run_steps(choice, steps, random);
-    if (!found.fault.empty() || !difference(found, wanted).empty() || found.loss != wanted.loss)
-      return true;
-  }
-  return false;
 }
 
 /// Of a model with `hidden` 64, each of two ranks holds something of each block; of one with 16

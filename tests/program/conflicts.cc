@@ -1,0 +1,136 @@
+#include "conflicts.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+namespace ftrun::fixtures {
+namespace {
+
+/// Bytes of memory: a persistent buffer has a space of its own, arenas come after them.
+struct Bytes {
+  size_t space = 0;
+  int64_t begin = 0;
+  int64_t end = 0;
+  bool meets(const Bytes& other) const {
+    return space == other.space && begin < other.end && other.begin < end;
+  }
+};
+
+Bytes bytes_of(const Program& program, const Range& range) {
+  const Buffer& buffer = program.at(range.buffer);
+  if (buffer.persistent)
+    return {static_cast<size_t>(range.buffer), range.offset, range.offset + range.bytes};
+  const int64_t begin = buffer.arena_offset + range.offset;
+  return {program.buffers.size() + static_cast<size_t>(arena_of(buffer)), begin,
+          begin + range.bytes};
+}
+
+struct Access {
+  std::vector<Bytes> reads;
+  std::vector<Bytes> writes;
+};
+
+bool any_meet(const std::vector<Bytes>& a, const std::vector<Bytes>& b) {
+  return std::any_of(a.begin(), a.end(), [&](const Bytes& x) {
+    return std::any_of(b.begin(), b.end(), [&](const Bytes& y) { return x.meets(y); });
+  });
+}
+
+bool conflict(const Access& a, const Access& b) {
+  return any_meet(a.writes, b.writes) || any_meet(a.writes, b.reads) || any_meet(a.reads, b.writes);
+}
+
+std::vector<Bytes> bytes_of(const Program& program, const std::vector<Range>& ranges) {
+  std::vector<Bytes> all(ranges.size());
+  for (size_t i = 0; i < ranges.size(); ++i) all[i] = bytes_of(program, ranges[i]);
+  return all;
+}
+
+std::vector<Access> accesses(const Program& program) {
+  std::vector<Access> all(program.instrs.size());
+  for (size_t i = 0; i < all.size(); ++i)
+    all[i] = {bytes_of(program, program.instrs[i].reads), bytes_of(program, program.instrs[i].writes)};
+  return all;
+}
+
+/// A set of instructions.
+class Set {
+ public:
+  explicit Set(size_t count) : words_((count + 63) / 64, 0) {}
+  void add(size_t i) { words_[i / 64] |= uint64_t{1} << (i % 64); }
+  void add(const Set& other) {
+    for (size_t w = 0; w < words_.size(); ++w) words_[w] |= other.words_[w];
+  }
+  bool has(size_t i) const { return (words_[i / 64] >> (i % 64) & 1) != 0; }
+
+ private:
+  std::vector<uint64_t> words_;
+};
+
+}  // namespace
+
+std::vector<std::pair<InstrId, InstrId>> conflicts(const Program& program) {
+  const std::vector<Access> all = accesses(program);
+  std::vector<std::pair<InstrId, InstrId>> found;
+  InstrId decision = -1;
+  for (size_t j = 0; j < all.size(); ++j) {
+    const Instr& instr = program.instrs[j];
+    for (size_t i = 0; i < j; ++i)
+      if (instr.lane != program.instrs[i].lane && conflict(all[i], all[j]))
+        found.emplace_back(static_cast<InstrId>(i), static_cast<InstrId>(j));
+    if (instr.kind == InstrKind::kDecide) decision = static_cast<InstrId>(j);
+    if (instr.if_finite) found.emplace_back(decision, static_cast<InstrId>(j));
+  }
+  return found;
+}
+
+std::vector<std::pair<InstrId, InstrId>> unordered(
+    const Program& program, const std::vector<std::pair<InstrId, InstrId>>& conflicts) {
+  const size_t count = program.instrs.size();
+  std::vector<Set> before(count, Set(count));
+  std::vector<InstrId> last(kLaneCount, -1);
+  for (size_t j = 0; j < count; ++j) {
+    const Instr& instr = program.instrs[j];
+    std::vector<InstrId> done = instr.waits;
+    InstrId& own = last[static_cast<size_t>(instr.lane)];
+    if (own >= 0) done.push_back(own);
+    for (const InstrId i : done) {
+      before[j].add(static_cast<size_t>(i));
+      before[j].add(before[static_cast<size_t>(i)]);
+    }
+    own = static_cast<InstrId>(j);
+  }
+  std::vector<std::pair<InstrId, InstrId>> open;
+  for (const auto& [i, j] : conflicts)
+    if (i < 0 || !before[static_cast<size_t>(j)].has(static_cast<size_t>(i))) open.emplace_back(i, j);
+  return open;
+}
+
+bool reads_its_own(const Program& program) {
+  // Which buffer's content every 4 bytes of the arenas hold; ranges begin and end on such.
+  std::array<std::vector<BufferId>, kArenaCount> held;
+  for (size_t a = 0; a < kArenaCount; ++a)
+    held[a].assign(static_cast<size_t>(program.arena_bytes[a] / 4 + 1), -1);
+  const auto places = [&](const Range& range) {
+    const Buffer& buffer = program.at(range.buffer);
+    auto& arena = held[static_cast<size_t>(arena_of(buffer))];
+    const auto begin = arena.begin() + (buffer.arena_offset + range.offset) / 4;
+    return std::pair(begin, begin + (range.bytes + 3) / 4);
+  };
+  for (const Instr& instr : program.instrs) {
+    for (const Range& range : instr.reads) {
+      if (program.at(range.buffer).persistent) continue;
+      const auto [begin, end] = places(range);
+      if (std::any_of(begin, end, [&](BufferId id) { return id != range.buffer; })) return false;
+    }
+    for (const Range& range : instr.writes) {
+      if (program.at(range.buffer).persistent) continue;
+      const auto [begin, end] = places(range);
+      std::fill(begin, end, range.buffer);
+    }
+  }
+  return true;
+}
+
+}  // namespace ftrun::fixtures

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "program/program.h"
+
+namespace ftrun::fixtures {
+
+/// Pairs (earlier, later) of instructions that touch the same bytes of memory, one of them writing:
+/// bytes of a persistent buffer, or of an arena, whichever buffers have them. With them, the pairs
+/// of the decision and what depends on it. Found by comparing every two instructions.
+std::vector<std::pair<InstrId, InstrId>> conflicts(const Program& program);
+
+/// Those of them whose order the lanes and the waits leave open. Without any, all executions that
+/// the waits allow compute the same: what the list computes in its own order.
+std::vector<std::pair<InstrId, InstrId>> unordered(
+    const Program& program, const std::vector<std::pair<InstrId, InstrId>>& conflicts);
+
+/// Whether, run in the order of the list, every read finds in memory what was last written to its own
+/// buffer: no buffer has been overwritten by another that lies in the same place.
+bool reads_its_own(const Program& program);
+
+}  // namespace ftrun::fixtures

@@ -1,0 +1,703 @@
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "conflicts.h"
+#include "outcome.h"
+#include "partition/layout.h"
+
+#include <catch2/catch.hpp>
+
+// One thing at a time is broken in programs of every stage, tier and overlap. Each mutant is noticed
+// by the checker, or by running it; or it is proved to be equivalent and its reason is listed here.
+
+namespace ftrun {
+namespace {
+
+using namespace fixtures;
+
+/// A rank holds something of each unit that is cut in two; of four ranks, two do.
+Choice base_choice(Mesh mesh = {2, 1}) {
+  ModelConfig config = small_config(2, true);
+  config.hidden = 32;
+  config.feed_forward = 40;
+  config.vocab_rows = 160;
+  Choice choice{build(config), {}, mesh, config};
+  choice.built.partition =
+      build_units(choice.built.model, UnitGranularity::kLayer, {64, INT64_MAX});
+  choice.options.micro_batches = 2;
+  choice.options.bucket_elements = 1;
+  choice.options.gather_bucket_elements = 10'000;
+  choice.options.state.update_elements = kUnitBlock;
+  choice.options.state.decays = decays_matrices;
+  choice.options.state.optimizer_states = 1;
+  return choice;
+}
+
+/// Of the many changes of an instruction every case makes one in so many.
+constexpr size_t kTurns = 7;
+
+struct Case {
+  std::string name;
+  Choice choice;
+};
+
+void rebuild(Choice& choice, ModelDtypes dtypes, RecomputeOptions recompute) {
+  choice.built.model =
+      build_model(choice.config, choice.built.model.batch, Mode::kTrain, dtypes, recompute);
+}
+
+/// Where parameters and optimizer state of a stage may lie.
+std::vector<std::pair<Tier, Tier>> tiers_of(int stage) {
+  constexpr Tier kDevice = Tier::kDevice;
+  if (stage == 0) return {{kDevice, kDevice}};
+  if (stage < 3) return {{kDevice, kDevice}, {kDevice, Tier::kHost}, {kDevice, Tier::kNvme}};
+  return {{kDevice, kDevice},         {Tier::kHost, Tier::kHost}, {Tier::kNvme, Tier::kNvme},
+          {kDevice, Tier::kHost},     {Tier::kHost, kDevice},     {Tier::kNvme, Tier::kHost},
+          {Tier::kHost, Tier::kNvme}, {kDevice, Tier::kNvme},     {Tier::kNvme, kDevice}};
+}
+
+/// What else shapes a step.
+std::vector<Case> special_cases() {
+  std::vector<Case> all;
+  const auto with = [&](const std::string& name, Mesh mesh, int stage,
+                        const std::function<void(Choice&)>& change) {
+    for (const bool overlap : {true, false}) {
+      all.push_back({cat(name, ", stage ", stage, overlap ? ", overlap" : ""), base_choice(mesh)});
+      all.back().choice.options.state.stage = stage;
+      all.back().choice.options.overlap = overlap;
+      all.back().choice.options.state.node = mesh.node;
+      change(all.back().choice);
+    }
+  };
+  for (const int stage : {1, 2, 3}) with("hybrid", {2, 2}, stage, [](Choice&) {});
+  with("secondary shards", {4, 1, 2}, 3, [](Choice&) {});
+  with("one micro-batch", {2, 1}, 2, [](Choice& c) { c.options.micro_batches = 1; });
+  with("whole gradients summed", {2, 1}, 1,
+       [](Choice& c) { c.options.state.reduce_scatter = false; });
+  with("one rank, optimizer on the host", {1, 1}, 2,
+       [](Choice& c) { c.options.state.optimizer_tier = Tier::kHost; });
+  with("half of the optimizer on the host", {2, 1}, 3, [](Choice& c) {
+    c.options.state.optimizer_tier = Tier::kHost;
+    c.options.state.optimizer_ratio = 0.5;
+  });
+  with("prefetch and reuse", {2, 1}, 3, [](Choice& c) {
+    c.options.prefetch_elements = 5000;
+    c.options.reuse_distance = 10'000;
+  });
+  for (const int stage : {0, 2})
+    with("bf16, gradients in fp32 sent in bf16", {2, 1}, stage, [](Choice& c) {
+      rebuild(c, {DType::kBF16, DType::kF32}, {});
+      c.options.state.communication = DType::kBF16;
+      if (c.options.state.stage > 0) c.options.state.optimizer_tier = Tier::kHost;
+    });
+  with("full recompute, inputs on the host", {2, 1}, 1, [](Choice& c) {
+    RecomputeOptions recompute;
+    recompute.policy.level = RecomputeLevel::kFull;
+    rebuild(c, {}, recompute);
+    c.options.offload_activations = true;
+  });
+  return all;
+}
+
+const std::vector<Case>& cases() {
+  static const std::vector<Case> all = [] {
+    std::vector<Case> made = special_cases();
+    for (const int stage : {0, 1, 2, 3})
+      for (const auto& [parameters, optimizer] : tiers_of(stage))
+        for (const bool overlap : {true, false}) {
+          Case one{cat("stage ", stage, ", parameters on ", tier_name(parameters), ", optimizer on ",
+                       tier_name(optimizer), overlap ? ", overlap" : ""),
+                   base_choice()};
+          one.choice.options.overlap = overlap;
+          one.choice.options.state.stage = stage;
+          one.choice.options.state.parameter_tier = parameters;
+          one.choice.options.state.optimizer_tier = optimizer;
+          made.push_back(std::move(one));
+        }
+    return made;
+  }();
+  return all;
+}
+
+std::vector<const Program*> programs_of(const std::vector<Step>& steps) {
+  std::vector<const Program*> programs;
+  for (const Step& step : steps) programs.push_back(&step.program);
+  return programs;
+}
+
+// Reasons.
+
+/// What was changed in an instruction of a program.
+struct Mutation {
+  const Choice& choice;
+  const Program& program;
+  const Instr& instr;
+  /// The wait that is left out or too early; else -1.
+  InstrId wait = -1;
+  std::string change = "";
+  /// With the instruction as it is then, at the same place; null where it is left out.
+  const Program* mutant = nullptr;
+
+  const Instr& changed() const {
+    return mutant->instrs[static_cast<size_t>(&instr - program.instrs.data())];
+  }
+};
+
+/// Why a mutant that nobody notices is as good as the program.
+struct Reason {
+  std::string text;
+  std::function<bool(const Mutation&)> holds;
+  int found = 0;
+};
+
+/// Counts the mutant under the first reason that holds for it; false when there is none.
+bool explained(std::vector<Reason>& reasons, const Mutation& mutation) {
+  for (Reason& reason : reasons) {
+    if (!reason.holds(mutation)) continue;
+    ++reason.found;
+    return true;
+  }
+  return false;
+}
+
+void require_all_found(const std::vector<Reason>& reasons) {
+  for (const Reason& reason : reasons) {
+    INFO("a reason that no mutant has any more: " << reason.text);
+    CHECK(reason.found > 0);
+  }
+}
+
+// Waits.
+
+bool is_bucket(const Program& program, const Range& range) {
+  return program.at(range.buffer).category == Category::kBuckets;
+}
+
+bool takes_turns(const Instr& a, const Instr& b) {
+  return (a.lane == Lane::kCompute && b.lane == Lane::kCommunication) ||
+         (a.lane == Lane::kCommunication && b.lane == Lane::kCompute);
+}
+
+TEST_CASE("whichever wait is left out or comes too early: noticed, or no order is lost") {
+  std::vector<Reason> reasons{
+      {"without overlap, computation and communication take turns even where they share nothing",
+       [](const Mutation& m) {
+         return !m.choice.options.overlap && takes_turns(m.instr, m.program.instr(m.wait));
+       }},
+      {"a bucket begins to fill when the one before the last is empty, which saves memory alone",
+       [](const Mutation& m) {
+         return m.instr.lane == Lane::kCompute &&
+                std::any_of(m.instr.writes.begin(), m.instr.writes.end(),
+                            [&](const Range& range) { return is_bucket(m.program, range); });
+       }},
+  };
+  size_t noticed = 0;
+  for (const Case& c : cases()) {
+    const std::vector<Step> steps = c.choice.steps();
+    REQUIRE(check_programs(programs_of(steps)) == std::vector<std::string>{});
+    for (const Program* good : {&steps.back().program}) {
+      const auto pairs = conflicts(*good);
+      REQUIRE(unordered(*good, pairs).empty());
+      REQUIRE(reads_its_own(*good));
+      Program mutant = *good;
+      const auto look = [&](size_t at, InstrId wait) {
+        const bool refused = !check(mutant).empty();
+        INFO(c.name << "\n" << program_text(*good) << "instruction " << at << ", wait " << wait);
+        noticed += refused ? 1 : 0;
+        if (refused) return;
+        REQUIRE(unordered(mutant, pairs).empty());
+        REQUIRE(explained(reasons, {c.choice, *good, good->instrs[at], wait}));
+      };
+      for (size_t i = 0; i < good->instrs.size(); ++i) {
+        const std::vector<InstrId>& waits = good->instrs[i].waits;
+        for (size_t w = 0; w < waits.size(); ++w) {
+          auto& changed = mutant.instrs[i].waits;
+          changed.erase(changed.begin() + static_cast<std::ptrdiff_t>(w));
+          look(i, waits[w]);
+          changed = waits;
+          // For the one before it on the same lane.
+          InstrId earlier = waits[w] - 1;
+          while (earlier >= 0 && good->instr(earlier).lane != good->instr(waits[w]).lane) --earlier;
+          if (earlier < 0) continue;
+          changed[w] = earlier;
+          look(i, waits[w]);
+          changed = waits;
+        }
+      }
+    }
+  }
+  CHECK(noticed > 1000);
+  require_all_found(reasons);
+}
+
+// Places in arenas: what is freed too early, another buffer lies on.
+
+TEST_CASE("whichever buffer is freed early or placed on another: noticed, or their lives are apart") {
+  size_t noticed = 0;
+  size_t apart = 0;
+  for (const Case& c : cases()) {
+    const std::vector<Step> steps = c.choice.steps();
+    const Program& good = steps.back().program;
+    Program mutant = good;
+    for (size_t a = 0; a < good.buffers.size(); ++a)
+      for (size_t b = 0; b < good.buffers.size(); ++b) {
+        const Buffer& moved = good.buffers[a];
+        const Buffer& other = good.buffers[b];
+        if (a == b || moved.persistent || other.persistent || arena_of(moved) != arena_of(other) ||
+            other.arena_offset < 0 || moved.arena_offset < 0 || moved.bytes == 0 ||
+            (a + 3 * b) % 23 != 0)  // some of them: they are many
+          continue;
+        mutant.buffers[a].arena_offset = other.arena_offset;
+        const bool inside =
+            other.arena_offset + moved.bytes <= good.arena(arena_of(moved));
+        const bool refused = !check(mutant).empty();
+        INFO(c.name << "\n" << program_text(good) << moved.name << " on " << other.name);
+        REQUIRE((refused || inside));
+        (refused ? noticed : apart) += 1;
+        if (!refused) {
+          REQUIRE(reads_its_own(mutant));
+          REQUIRE(unordered(mutant, conflicts(mutant)).empty());
+        }
+        mutant.buffers[a].arena_offset = moved.arena_offset;
+      }
+  }
+  CHECK(noticed > 500);
+  CHECK(apart > 500);
+}
+
+// Instructions, and what they read and write.
+
+/// The program without an instruction: what waited for it waits for what it waited for.
+Program without(const Program& program, size_t at) {
+  Program out = program;
+  std::vector<InstrId> instead = program.instrs[at].waits;
+  for (size_t i = at; i-- > 0;)
+    if (program.instrs[i].lane == program.instrs[at].lane) {
+      instead.push_back(static_cast<InstrId>(i));
+      break;
+    }
+  out.instrs.erase(out.instrs.begin() + static_cast<std::ptrdiff_t>(at));
+  const auto left_out = static_cast<InstrId>(at);
+  for (size_t i = at; i < out.instrs.size(); ++i) {
+    std::vector<InstrId> waits;
+    for (const InstrId wait : out.instrs[i].waits)
+      if (wait == left_out)
+        waits.insert(waits.end(), instead.begin(), instead.end());
+      else
+        waits.push_back(wait > left_out ? wait - 1 : wait);
+    out.instrs[i].waits = std::move(waits);
+  }
+  return out;
+}
+
+/// A change of one instruction; false where it cannot be made.
+struct Change {
+  std::string name;
+  std::function<bool(const Program&, Instr&)> apply;
+};
+
+/// The next place of its size in the buffer, or the one before it.
+bool move(const Program& program, Range& range) {
+  const int64_t room = program.at(range.buffer).bytes;
+  if (range.bytes == 0) return false;
+  if (range.offset + 2 * range.bytes <= room)
+    range.offset += range.bytes;
+  else if (range.offset >= range.bytes)
+    range.offset -= range.bytes;
+  else
+    return false;
+  return true;
+}
+
+/// The same place in the next buffer of its kind.
+bool rename(const Program& program, Range& range) {
+  const auto count = static_cast<BufferId>(program.buffers.size());
+  const Buffer& buffer = program.at(range.buffer);
+  for (BufferId step = 1; step < count; ++step) {
+    const BufferId other = (range.buffer + step) % count;
+    const Buffer& candidate = program.at(other);
+    if (candidate.bytes < range.offset + range.bytes || candidate.dtype != buffer.dtype ||
+        candidate.tier != buffer.tier || candidate.category != buffer.category ||
+        (!candidate.persistent && candidate.arena_offset < 0))
+      continue;
+    range.buffer = other;
+    return true;
+  }
+  return false;
+}
+
+bool halve(const Program&, Range& range) {
+  if (range.bytes < 8) return false;
+  range.bytes /= 2;
+  return true;
+}
+
+using RangeChange = bool (*)(const Program&, Range&);
+constexpr std::pair<const char*, RangeChange> kRangeChanges[] = {
+    {"moved", move}, {"of another buffer", rename}, {"halved", halve}};
+
+/// What is both read and written is changed in both.
+bool change_both(const Program& program, Instr& instr, size_t read, size_t write,
+                 RangeChange change) {
+  if (!(instr.reads[read] == instr.writes[write]) || !change(program, instr.reads[read]))
+    return false;
+  instr.writes[write] = instr.reads[read];
+  return true;
+}
+
+/// Values within a list: where they lie is the graph's own plan.
+bool is_scratch(const Program& program, const Range& range) {
+  const std::string& name = program.at(range.buffer).name;
+  return name.starts_with("scratch.") || name.starts_with("saved.");
+}
+
+void add_range_changes(const Program& program, const Instr& instr, std::vector<Change>& all) {
+  for (size_t k = 0; k < instr.reads.size(); ++k) {
+    all.push_back({cat("read ", k, " left out"), [k](const Program&, Instr& i) {
+                     i.reads.erase(i.reads.begin() + static_cast<std::ptrdiff_t>(k));
+                     return true;
+                   }});
+    for (const auto& [name, change] : kRangeChanges)
+      all.push_back({cat("read ", k, " ", name), [k, change = change](const Program& p, Instr& i) {
+                       return change(p, i.reads[k]);
+                     }});
+  }
+  for (size_t k = 0; k < instr.writes.size(); ++k) {
+    all.push_back({cat("write ", k, " left out"), [k](const Program&, Instr& i) {
+                     i.writes.erase(i.writes.begin() + static_cast<std::ptrdiff_t>(k));
+                     return true;
+                   }});
+    for (const auto& [name, change] : kRangeChanges) {
+      all.push_back({cat("write ", k, " ", name), [k, change = change](const Program& p, Instr& i) {
+                       return change(p, i.writes[k]);
+                     }});
+      for (size_t r = 0; r < instr.reads.size(); ++r)
+        all.push_back({cat("write ", k, " and its read ", name),
+                       [k, r, change = change](const Program& p, Instr& i) {
+                         return change_both(p, i, r, k, change);
+                       }});
+    }
+  }
+  for (size_t k = 0; k < instr.bindings.size(); ++k) {
+    if (is_scratch(program, instr.bindings[k].range)) continue;
+    for (const auto& [name, change] : kRangeChanges)
+      all.push_back({cat("binding ", k, " ", name), [k, change = change](const Program& p, Instr& i) {
+                       return change(p, i.bindings[k].range);
+                     }});
+  }
+}
+
+void add_kinds(const Instr& instr, std::vector<Change>& all) {
+  for (size_t kind = 0; kind < kInstrKinds; ++kind)
+    if (static_cast<InstrKind>(kind) != instr.kind)
+      all.push_back({cat("as ", instr_name(static_cast<InstrKind>(kind))),
+                     [kind](const Program&, Instr& i) {
+                       i.kind = static_cast<InstrKind>(kind);
+                       return true;
+                     }});
+  for (size_t group = 0; group < kCommGroups; ++group)
+    if (static_cast<CommGroup>(group) != instr.group)
+      all.push_back({cat("in group ", group), [group](const Program&, Instr& i) {
+                       i.group = static_cast<CommGroup>(group);
+                       return true;
+                     }});
+  for (int lane = 0; lane < kLaneCount; ++lane)
+    if (static_cast<Lane>(lane) != instr.lane)
+      all.push_back({cat("on lane ", lane), [lane](const Program&, Instr& i) {
+                       i.lane = static_cast<Lane>(lane);
+                       return true;
+                     }});
+}
+
+void add_flags(const Instr& instr, std::vector<Change>& all) {
+  const auto flag = [&](const char* name, bool Instr::*member) {
+    all.push_back({cat("other ", name), [member](const Program&, Instr& i) {
+                     i.*member = !(i.*member);
+                     return true;
+                   }});
+  };
+  flag("if_finite", &Instr::if_finite);
+  if (instr.graph >= 0) flag("accumulate", &Instr::accumulate);
+  if (instr.group != CommGroup::kNone)
+    all.push_back({"other dtype", [](const Program&, Instr& i) {
+                     i.dtype = i.dtype == DType::kBF16 ? DType::kF32 : DType::kBF16;
+                     return true;
+                   }});
+  if (instr.kind == InstrKind::kLoadBatch)
+    all.push_back({"another micro-batch", [](const Program&, Instr& i) {
+                     i.micro_batch = 1 - i.micro_batch;
+                     return true;
+                   }});
+  if (instr.kind != InstrKind::kUpdate) return;
+  flag("decay", &Instr::decay);
+  flag("writes_copy", &Instr::writes_copy);
+  all.push_back({"another element", [](const Program&, Instr& i) {
+                   i.first_element += 1;
+                   return true;
+                 }});
+}
+
+std::vector<Change> changes_of(const Program& program, const Instr& instr) {
+  std::vector<Change> all;
+  add_range_changes(program, instr, all);
+  add_kinds(instr, all);
+  add_flags(instr, all);
+  return all;
+}
+
+/// What instructions have in common whose mutants have the same fate: kind, place in the step, tiers
+/// and sorts of buffers.
+std::string sort_of(const Program& program, const Instr& instr) {
+  std::string text = cat(instr_name(instr.kind), " ", static_cast<int>(instr.lane), " ",
+                         static_cast<int>(instr.group), " ", instr.if_finite, instr.accumulate,
+                         instr.follows, instr.ahead, instr.decay, " ", instr.layer);
+  for (const auto* ranges : {&instr.reads, &instr.writes})
+    for (const Range& range : *ranges) {
+      const Buffer& buffer = program.at(range.buffer);
+      text += cat(" ", category_name(buffer.category), tier_name(buffer.tier), buffer.persistent);
+    }
+  return text;
+}
+
+/// The first and the last instruction of each sort.
+std::set<size_t> chosen(const Program& program) {
+  std::map<std::string, std::pair<size_t, size_t>> ends;
+  for (size_t i = 0; i < program.instrs.size(); ++i) {
+    const auto [found, added] = ends.try_emplace(sort_of(program, program.instrs[i]), i, i);
+    found->second.second = i;
+  }
+  std::set<size_t> all;
+  for (const auto& [sort, pair] : ends) all.insert({pair.first, pair.second});
+  return all;
+}
+
+/// Programs of all ranks, of which one or all are mutants, against what the good ones compute.
+class Mutants {
+ public:
+  Mutants(const Case& c, uint64_t seed) : choice_(c.choice), random_(seed), good_(choice_.steps()) {
+    for (const auto finite : {kOne, kThree}) wanted_.push_back(run(good_, finite));
+    for (const Outcome& outcome : wanted_) REQUIRE(outcome.fault == "");
+  }
+
+  const std::vector<Step>& good() const { return good_; }
+
+  bool are_refused(const std::vector<Step>& mutants) const {
+    return !check_programs(programs_of(mutants)).empty();
+  }
+  /// What they compute depends on their lists alone where the checker finds no fault of order: one
+  /// run tells.
+  bool compute_otherwise(const std::vector<Step>& mutants) {
+    return differs(run(mutants, kOne), wanted_[0]) || differs(run(mutants, kThree), wanted_[1]);
+  }
+
+ private:
+  static constexpr std::initializer_list<bool> kOne = {true};
+  static constexpr std::initializer_list<bool> kThree = {true, false, true};
+  Outcome run(const std::vector<Step>& steps, std::initializer_list<bool> finite) {
+    return run_steps(choice_, steps, random_, finite);
+  }
+
+  const Choice& choice_;
+  std::mt19937_64 random_;
+  std::vector<Step> good_;
+  std::vector<Outcome> wanted_;
+};
+
+/// Where `other` has the collective that stands at `at` in `program`.
+size_t place_in(const Program& other, const Program& program, size_t at) {
+  const auto is_collective = [](const Instr& instr) { return instr.group != CommGroup::kNone; };
+  const auto begin = program.instrs.begin();
+  auto before = std::count_if(begin, begin + static_cast<std::ptrdiff_t>(at), is_collective);
+  for (size_t i = 0;; ++i)
+    if (is_collective(other.instrs.at(i)) && before-- == 0) return i;
+}
+
+/// The rank whose program is changed: it holds something of every unit that is cut.
+size_t changed_rank(const std::vector<Step>& steps) {
+  return std::min<size_t>(1, steps.size() - 1);
+}
+
+/// The steps of all ranks of which one has another program, or with `all` each.
+std::optional<std::vector<Step>> changed(const std::vector<Step>& good, size_t at, bool all,
+                                         const std::function<bool(Program&, size_t)>& change) {
+  std::vector<Step> steps = good;
+  const size_t rank = changed_rank(good);
+  for (size_t r = 0; r < steps.size(); ++r) {
+    if (!all && r != rank) continue;
+    const size_t there =
+        all ? place_in(good[r].program, good[rank].program, at) : at;
+    if (!change(steps[r].program, there)) return std::nullopt;
+  }
+  return steps;
+}
+
+// Proofs that a change of an instruction changes nothing.
+
+/// Bytes, however they are cut into ranges.
+std::set<std::pair<BufferId, int64_t>> words(const std::vector<Range>& a,
+                                             const std::vector<Range>& b = {}) {
+  std::set<std::pair<BufferId, int64_t>> all;
+  for (const auto* ranges : {&a, &b})
+    for (const Range& range : *ranges)
+      for (int64_t at = range.offset; at < range.offset + range.bytes; at += 4)
+        all.emplace(range.buffer, at);
+  return all;
+}
+
+bool touches_the_same(const Mutation& m) {
+  if (m.mutant == nullptr || m.instr.graph < 0) return false;
+  const Instr& other = m.changed();
+  const auto same_place = [](const Binding& x, const Binding& y) { return x.range == y.range; };
+  return other.kind == m.instr.kind && other.lane == m.instr.lane &&
+         other.accumulate == m.instr.accumulate && other.if_finite == m.instr.if_finite &&
+         std::equal(other.bindings.begin(), other.bindings.end(), m.instr.bindings.begin(),
+                    same_place) &&
+         words(other.writes) == words(m.instr.writes) &&
+         words(other.reads, other.writes) == words(m.instr.reads, m.instr.writes);
+}
+
+bool makes_no_gradient(const Mutation& m) {
+  if (m.change != "other accumulate") return false;
+  const LayerGraph& graph = m.choice.built.model.graphs[static_cast<size_t>(m.instr.graph)];
+  const auto& list = m.instr.kind == InstrKind::kForward ? graph.forward : graph.backward;
+  return std::none_of(list.begin(), list.end(), [&](const Op& op) {
+    return std::any_of(op.out.begin(), op.out.end(), [&](ValueId id) {
+      return graph.at(id).role == ValueRole::kParamGrad;
+    });
+  });
+}
+
+bool moves_what_persists(const Mutation& m) {
+  const bool moves = m.instr.kind == InstrKind::kAllGather || m.instr.kind == InstrKind::kCopy;
+  const auto persists = [&](const Range& range) { return m.program.at(range.buffer).persistent; };
+  return m.change == "other if_finite" && moves &&
+         std::all_of(m.instr.reads.begin(), m.instr.reads.end(), persists) &&
+         std::all_of(m.instr.writes.begin(), m.instr.writes.end(), persists);
+}
+
+bool fetches_for_updates_alone(const Mutation& m) {
+  const auto of_update = [&](const Range& written) {
+    return !m.program.at(written.buffer).persistent &&
+           std::all_of(m.program.instrs.begin(), m.program.instrs.end(), [&](const Instr& reader) {
+             return reader.if_finite ||
+                    std::none_of(reader.reads.begin(), reader.reads.end(), [&](const Range& range) {
+                      return range.buffer == written.buffer;
+                    });
+           });
+  };
+  return m.change == "other if_finite" &&
+         std::all_of(m.instr.writes.begin(), m.instr.writes.end(), of_update);
+}
+
+bool has_the_same_members(const Mutation& m) {
+  return m.change.starts_with("in group ") && m.choice.mesh.replicas == 1 &&
+         m.instr.group != CommGroup::kNode && m.changed().group != CommGroup::kNode &&
+         m.changed().group != CommGroup::kReplica && m.changed().group != CommGroup::kNone;
+}
+
+/// Elements of a unit that a gradient's range holds: a whole copy, or this rank's part of it.
+std::optional<ShardRange> gradient_elements(const Mutation& m, const Range& range, UnitId id) {
+  const Category category = m.program.at(range.buffer).category;
+  if (category != Category::kGradients && category != Category::kBuckets) return std::nullopt;
+  StateOptions state = m.choice.options.state;
+  state.shard = m.program.place_in(CommGroup::kShard);
+  const Sharding cut = cut_states(m.choice.built.partition, state);
+  const int64_t elements = element_count(m.program, range);
+  const int64_t begin = elements == cut.whole(id) ? 0 : state.shard.index * elements;
+  if (elements != cut.whole(id) && elements * state.shard.count != cut.whole(id))
+    return std::nullopt;
+  return ShardRange{begin, begin + elements};
+}
+
+/// This rank's part lies behind the unit's end, where neither norm nor update look.
+bool is_behind_the_unit(const Mutation& m) {
+  const bool moves = m.instr.kind == InstrKind::kCopy || m.instr.kind == InstrKind::kAccumulate;
+  if (!moves || m.instr.unit < 0 || m.mutant == nullptr) return false;
+  const auto elements = gradient_elements(m, m.instr.reads[0], m.instr.unit);
+  return elements && elements->begin >= m.choice.built.partition.unit(m.instr.unit).padded &&
+         m.changed().writes == m.instr.writes && m.changed().if_finite == m.instr.if_finite;
+}
+
+/// Of gradients, what is left out or no longer reached lies between tensors: zeros.
+bool leaves_out_padding(const Mutation& m) {
+  const bool half = m.change.ends_with(" halved");
+  if (!half && m.change != "left out") return false;
+  const bool norm = m.instr.kind == InstrKind::kGradientNorm;
+  if (!norm && (m.instr.unit < 0 || m.instr.graph >= 0 || m.instr.writes.size() != 1)) return false;
+  if (norm && !half) return false;
+  size_t which = 0;
+  while (half && m.changed().reads[which] == m.instr.reads[which])
+    if (++which == m.instr.reads.size()) return false;
+  const UnitId id =
+      norm ? static_cast<UnitId>(m.instr.writes[which].offset / dtype_bytes(DType::kF64) /
+                                 m.program.place_in(CommGroup::kShard).count)
+           : m.instr.unit;
+  const auto elements = gradient_elements(m, m.instr.reads[which], id);
+  if (!elements) return false;
+  const int64_t begin = half ? (elements->begin + elements->end) / 2 : elements->begin;
+  const Unit& unit = m.choice.built.partition.unit(id);
+  const int64_t end = std::min(elements->end, unit.padded);
+  return begin >= end || slices_in(unit, begin, end).empty();
+}
+
+TEST_CASE("whatever an instruction reads, writes or is, is changed: noticed, or equivalent") {
+  std::vector<Reason> reasons{
+      {"the list makes no gradients that it could add to", makes_no_gradient},
+      {"another of the list's ranges says the same bytes, or it writes what it no longer says it "
+       "reads",
+       touches_the_same},
+      {"copies once more what has not changed", moves_what_persists},
+      {"fetches what only updates read, which do not run then", fetches_for_updates_alone},
+      {"the other group has the same members", has_the_same_members},
+      {"zeros between gradients alone are left out", leaves_out_padding},
+      {"what it brings lies behind the unit's end, and nothing reads it", is_behind_the_unit},
+  };
+  size_t refused = 0;
+  size_t found = 0;
+  size_t turn = 0;
+  for (const Case& c : cases()) {
+    if (!c.choice.options.overlap) continue;  // numbers do not depend on it
+    Mutants mutants(c, 1200 + turn);
+    const Program& program = mutants.good()[changed_rank(mutants.good())].program;
+    const auto look = [&](size_t at, bool all, const Change& change,
+                          const std::function<bool(Program&, size_t)>& apply) {
+      const auto steps = changed(mutants.good(), at, all, apply);
+      if (!steps) return;
+      INFO(c.name << "\n" << program_text(program) << "instruction " << at << ", " << change.name
+                  << (all ? " on all ranks" : ""));
+      const Program& mutant = (*steps)[changed_rank(*steps)].program;
+      const bool same_length = mutant.instrs.size() == program.instrs.size();
+      if (mutants.are_refused(*steps)) {
+        ++refused;
+      } else if (!explained(reasons, {c.choice, program, program.instrs[at], -1, change.name,
+                                      same_length ? &mutant : nullptr})) {
+        ++found;
+        CHECK(mutants.compute_otherwise(*steps));
+      }
+    };
+    for (const size_t at : chosen(program)) {
+      const Instr& instr = program.instrs[at];
+      for (const bool all : {false, true}) {
+        if (all && (instr.group == CommGroup::kNone || mutants.good().size() == 1)) continue;
+        look(at, all, {"left out", {}}, [](Program& p, size_t i) {
+          p = without(p, i);
+          return true;
+        });
+        // Changes take turns over the cases, which are alike in most of their instructions.
+        for (const Change& change : changes_of(program, instr))
+          if (++turn % kTurns == 0)
+            look(at, all, change,
+                 [&](Program& p, size_t i) { return change.apply(p, p.instrs[i]); });
+      }
+    }
+  }
+  CHECK(refused > 1000);
+  CHECK(found > 100);
+  require_all_found(reasons);
+}
+
+}  // namespace
+}  // namespace ftrun

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <algorithm>
+#include <initializer_list>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "choices.h"
+
+namespace ftrun::fixtures {
+
+using Values = std::vector<std::vector<uint64_t>>;
+
+/// Weights and optimizer state after some steps, or a fault.
+struct Outcome {
+  std::vector<Values> states;
+  std::vector<uint64_t> loss;
+  std::string fault;
+};
+
+/// `finite`: what each step's decision finds.
+inline Outcome run_steps(const Choice& choice, std::vector<Step> steps, std::mt19937_64& random,
+                         std::initializer_list<bool> finite = {true, false, true}) {
+  Interpreter interpreter(choice.built, std::move(steps), choice.mesh);
+  interpreter.load();
+  Outcome out;
+  for (const bool one : finite) {
+    out.fault = interpreter.run(random, one);
+    if (!out.fault.empty()) return out;
+  }
+  for (int32_t kind = StatePiece::kParam; kind < choice.options.state.optimizer_states; ++kind)
+    out.states.push_back(interpreter.state(kind, out.fault));
+  out.loss = interpreter.loss(choice.mesh.ranks() - 1);
+  return out;
+}
+
+/// The first value that differs, in words, or "".
+inline std::string difference(const Outcome& found, const Outcome& wanted) {
+  for (size_t kind = 0; kind < wanted.states.size(); ++kind)
+    for (size_t unit = 0; unit < wanted.states[kind].size(); ++unit) {
+      const auto& a = found.states[kind][unit];
+      const auto& b = wanted.states[kind][unit];
+      const auto at = std::mismatch(a.begin(), a.end(), b.begin()).first - a.begin();
+      if (a != b)
+        return cat("element ", at, " of unit ", unit, ", state ", static_cast<int>(kind) - 1);
+    }
+  return "";
+}
+
+inline bool differs(const Outcome& found, const Outcome& wanted) {
+  return !found.fault.empty() || !difference(found, wanted).empty() || found.loss != wanted.loss;
+}
+
+/// True when the run fails or ends with other values than `wanted` within a few interleavings.
+inline bool is_noticed(const Choice& choice, const std::vector<Step>& steps, const Outcome& wanted,
+                       std::mt19937_64& random) {
+  for (int times = 0; times < 20; ++times)
+    if (differs(run_steps(choice, steps, random), wanted)) return true;
+  return false;
+}
+
+}  // namespace ftrun::fixtures
