@@ -24,7 +24,10 @@ constexpr std::string_view kIntroduction = R"(# Config reference
 <!-- Generated from the schema in lib/config; `ftrun schema --markdown` prints it. Do not edit. -->
 
 A config is JSON (comments and trailing commas are fine) or YAML. `--config` may be repeated: a later
-file wins key by key. `--set section.key=value` overrides both; the value is read as YAML.
+file wins key by key. `--set section.key=value` overrides both; the value is read as YAML. Of two keys that
+exclude each other (`train.steps` and `train.epochs`, a rate in `train` and in `optimizer.params`, `fp16` and
+`bf16`, ...), the one that is set later takes the place of the other, with a notice. A launcher file of Hugging
+Face Accelerate is read as the config it stands for.
 
 * DeepSpeed's keys stand at top level, exactly as in a DeepSpeed config, so that one file serves both
   programs. The sections `model`, `data`, `train`, `parallel`, `partition`, `recompute`, `comm`, `export`
@@ -36,7 +39,7 @@ file wins key by key. `--set section.key=value` overrides both; the value is rea
   ranks. Give one or two of the three; the rest follows.
 * The number of ranks is the launcher's, else `--nproc`, else the product of the degrees in `parallel`
   (when `parallel.data` is a number), else what the three batch keys imply, else 1.
-* Column *does*: **yes** honoured; **ignored** checked, then without effect (speed or placement only);
+* Column *does*: **yes** honoured; **ignored** checked, then without effect;
   **not yet** followed by what of it ftrun does not have, while the rest is honoured; **refused** a
   feature ftrun does not have. A run that asks for what is not there ends with exit code 3.
 
@@ -123,6 +126,7 @@ std::string row(const Field& field) {
   if (!field.aliases.empty())
     doc += cat(doc.empty() ? "" : " ", "Also `", field.aliases.front(), "`.");
   if (!field.types.empty()) doc += cat(doc.empty() ? "" : " ", "(", join(field.types, ", "), ")");
+  if (!field.why.empty()) doc += cat(doc.empty() ? "" : " ", "No effect: ", field.why, ".");
   return cat("| `", field.name, "` | ", cell(type), " | ", cell(default_text(field)), " | ",
              does_text(field), " | ", cell(doc), " |\n");
 }

@@ -138,7 +138,7 @@ class TreeReader {
       config_.origins.foreign.push_back(
           {feature_name(section.doc, section.path), section.path, entry.at});
     else if (section.action == Action::kNotice)
-      ignored_.emplace_back(section.path, entry.at);
+      ignore(section.path, entry.at);
   }
 
   std::string type_of(const std::string& section) const {
@@ -206,7 +206,7 @@ class TreeReader {
     if (field.action == Action::kImplement) return;
     const bool changed = field.type == FieldType::kFree || !is_off(field, value);
     if (field.action == Action::kNotice) {
-      if (changed) ignored_.emplace_back(field.path(), entry.at);
+      if (changed) ignore(field.path(), entry.at, field.why);
     } else if (changed || field.action == Action::kReject) {
       config_.origins.foreign.push_back(
           {feature_name(field.doc, field.name), field.path(), entry.at});
@@ -227,15 +227,20 @@ class TreeReader {
     problems_.error(entry.at, cat(written, ": unknown key", suggestion(path, entry.key, names)));
   }
 
+  void ignore(const std::string& path, const Position& at, const std::string& why = "") {
+    ignored_.push_back({path, at, why});
+  }
+
   // One notice a section: what was checked and has no effect.
   void report_ignored() {
     std::map<std::string, std::vector<std::string>> names;
     std::vector<std::pair<std::string, Position>> firsts;
-    for (const auto& [path, at] : ignored_) {
-      const size_t dot = path.rfind('.');
-      const std::string section = dot == std::string::npos ? "" : path.substr(0, dot);
-      if (names[section].empty()) firsts.emplace_back(section, at);
-      names[section].push_back(dot == std::string::npos ? path : path.substr(dot + 1));
+    for (const Ignored& key : ignored_) {
+      const size_t dot = key.path.rfind('.');
+      const std::string section = dot == std::string::npos ? "" : key.path.substr(0, dot);
+      if (names[section].empty()) firsts.emplace_back(section, key.at);
+      names[section].push_back(cat(dot == std::string::npos ? key.path : key.path.substr(dot + 1),
+                                   key.why.empty() ? "" : cat(" (", key.why, ")")));
     }
     for (const auto& [section, at] : firsts)
       problems_.notice(at, cat(section.empty() ? "" : section + ": ",
@@ -245,7 +250,12 @@ class TreeReader {
   const Schema& schema_ = Schema::get();
   Problems& problems_;
   Config config_;
-  std::vector<std::pair<std::string, Position>> ignored_;
+  struct Ignored {
+    std::string path;
+    Position at;
+    std::string why;
+  };
+  std::vector<Ignored> ignored_;
 };
 
 }  // namespace

@@ -68,15 +68,6 @@ void check_gradient_dtypes(Resolving& r) {
             cat("use ", name_of(mode), " or fp32"));
 }
 
-void check_bf16_overflow(Resolving& r) {
-  const Bf16Config& bf16 = r.config.bf16;
-  if (bf16.enabled && !bf16.check_grad_overflow)
-    r.notice("bf16.check_grad_overflow",
-             "bf16.check_grad_overflow: false has no effect: a step whose loss or gradient is not "
-             "finite is always found, and its update left out",
-             "train.max_nonfinite_steps says how many such steps in a row are borne");
-}
-
 void check_bf16_states(Resolving& r) {
   const Config& c = r.config;
   const std::string master = "bf16.bf16_master_weights_and_grads";
@@ -107,7 +98,6 @@ void check_precision(Resolving& r) {
   check_loss_scale(r);
   check_param_dtype(r);
   check_gradient_dtypes(r);
-  check_bf16_overflow(r);
   check_bf16_states(r);
 }
 

@@ -58,6 +58,8 @@ struct Field {
   std::string unit;
   Vocabulary vocabulary = Vocabulary::kFtrun;
   Action action = Action::kImplement;
+  /// Of kNotice: why it has no effect, where the doc does not say it.
+  std::string why;
   std::vector<std::string> aliases;
   std::optional<double> min, max;
   bool above_min = false;   // min itself is not allowed
@@ -82,7 +84,10 @@ struct Field {
   Field& above(double low) { return min = low, above_min = true, *this; }
   Field& in(const char* text) { return unit = text, *this; }
   Field& alias(const char* text) { return aliases.emplace_back(text), *this; }
-  Field& notice() { return action = Action::kNotice, *this; }
+  Field& notice(const char* reason = "") {
+    return why = reason, action = Action::kNotice, *this;
+  }
+  Field& honoured() { return action = Action::kImplement, *this; }
   Field& reject() { return action = Action::kReject, *this; }
   Field& reject_if_on() { return action = Action::kRejectIfOn, *this; }
   Field& reject_above(double off) { return off_up_to = off, reject_if_on(); }

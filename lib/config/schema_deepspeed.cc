@@ -133,7 +133,8 @@ void describe_precision(Schema& s) {
       [](auto& c) -> auto& { return c.bf16; });
   bf16.key("enabled", &Bf16Config::enabled, "Train in bf16 (master weights stay fp32).");
   bf16.key("check_grad_overflow", &Bf16Config::check_grad_overflow,
-           "Leave out the update of a step whose loss or gradient is not finite; ftrun always does.");
+           "Leave out the update of a step whose loss or gradient is not finite.")
+      .notice("always done; train.max_nonfinite_steps says how many such steps in a row are tolerated");
   bf16.unkept<bool>("immediate_grad_update", false, "Order of gradient updates.");
   bf16.key("bf16_master_weights_and_grads", &Bf16Config::bf16_master_weights_and_grads,
            "Master weights and gradients in bf16 (stages 1 to 3): fewer bytes, other numbers; "
@@ -192,7 +193,8 @@ void describe_zero(Schema& s) {
            "All-gather instead of broadcasts.")
       .notice();
   zero.key("load_from_fp32_weights", &ZeroConfig::load_from_fp32_weights,
-           "Master weights come from a checkpoint's fp32 ones, not from its 16-bit ones.");
+           "Master weights come from a checkpoint's fp32 ones, not from its 16-bit ones.")
+      .notice("checkpoints hold the optimizer's own weights, and a resumed run takes those");
   zero.key("sub_group_size", &ZeroConfig::sub_group_size, "Tile of the stage-3 update.")
       .at_least(0)
       .in("elements")
@@ -223,10 +225,12 @@ void describe_zero(Schema& s) {
       .in("elements")
       .alias("stage3_max_reuse_distance");
   zero.key("gather_16bit_weights_on_model_save", &ZeroConfig::gather_16bit_weights_on_model_save,
-           "Write whole 16-bit weights at stage 3; ftrun's export always does.")
-      .alias("stage3_gather_16bit_weights_on_model_save");
+           "Write whole 16-bit weights at stage 3.")
+      .alias("stage3_gather_16bit_weights_on_model_save")
+      .notice("export.enabled and export.dtype decide, at every stage");
   zero.key("ignore_unused_parameters", &ZeroConfig::ignore_unused_parameters,
-           "false: a parameter without gradient is an error.");
+           "false: a parameter without gradient is an error.")
+      .notice("every parameter of a model that ftrun builds has a gradient");
   zero.key("round_robin_gradients", &ZeroConfig::round_robin_gradients,
            "Order of gradients inside shards.")
       .notice();
@@ -290,13 +294,21 @@ void describe_zero(Schema& s) {
       [](auto& c) -> auto& { return c.zero.offload_param; });
   param.key("device", &OffloadParamConfig::device, "Where parameters live.");
   param.key("nvme_path", &OffloadParamConfig::nvme_path, "Folder for device nvme.").or_null();
-  param.key("buffer_count", &OffloadParamConfig::buffer_count, "Buffers for NVMe.").at_least(0);
-  param.key("buffer_size", &OffloadParamConfig::buffer_size, "Size of such a buffer.")
+  param
+      .key("buffer_count", &OffloadParamConfig::buffer_count,
+           "Buffers for what comes from NVMe: a rank has at most buffer_count × buffer_size elements "
+           "of its own on their way ahead of their use (stage3_prefetch_bucket_size is the other "
+           "limit).")
+      .at_least(0);
+  param
+      .key("buffer_size", &OffloadParamConfig::buffer_size,
+           "Size of such a buffer; a unit that is larger still comes.")
       .at_least(0)
       .in("elements");
   param.key("max_in_cpu", &OffloadParamConfig::max_in_cpu, "Kept in memory with device nvme.")
       .at_least(0)
-      .in("elements");
+      .in("elements")
+      .notice("with device nvme all parameters lie on the disk; device cpu keeps them in memory");
   param.key("pin_memory", &OffloadParamConfig::pin_memory,
             "Page-locked host memory, where there is a device.");
 
@@ -311,11 +323,14 @@ void describe_zero(Schema& s) {
   optimizer.key("nvme_path", &OffloadOptimizerConfig::nvme_path, "Folder for device nvme.")
       .or_null();
   optimizer.key("buffer_count", &OffloadOptimizerConfig::buffer_count, "Buffers for NVMe.")
-      .at_least(0);
+      .at_least(0)
+      .notice("two stretches of the state take turns, each with a buffer of its own");
   optimizer.key("pin_memory", &OffloadOptimizerConfig::pin_memory,
                 "Page-locked host memory, where there is a device.");
-  optimizer.key("pipeline_read", &OffloadOptimizerConfig::pipeline_read, "Read ahead from NVMe.");
-  optimizer.key("pipeline_write", &OffloadOptimizerConfig::pipeline_write, "Write behind to NVMe.");
+  optimizer.key("pipeline_read", &OffloadOptimizerConfig::pipeline_read, "Read ahead from NVMe.")
+      .notice("always done");
+  optimizer.key("pipeline_write", &OffloadOptimizerConfig::pipeline_write, "Write behind to NVMe.")
+      .notice("always done");
   optimizer.key("fast_init", &OffloadOptimizerConfig::fast_init, "Faster start with NVMe.")
       .notice();
   optimizer

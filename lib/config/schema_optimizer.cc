@@ -106,7 +106,8 @@ void describe_optimizer(Schema& s) {
   params.unkept<bool>("set_grad_none", true, "Of Python gradients.")
       .of({"AdamW", "Adam", "Lamb", "Lion"});
   params.unkept<double>("max_grad_norm", 0.0,
-                        "Old spelling of gradient_clipping, taken where that is absent.");
+                        "Read as gradient_clipping, as is max_grad_norm at top level.")
+      .honoured();
   describe_foreign_parameters(params);
 }
 

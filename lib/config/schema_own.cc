@@ -25,17 +25,20 @@ void describe_model_and_data(Schema& s) {
       .in("tokens");
   data.key("packing", &DataConfig::packing,
            "concat: documents run together, and attention crosses from one into the next; documents: "
-           "packed, attention stays inside a document; none: one document a row, padded.");
+           "packed, attention stays inside a document; none: one document a row, padded.")
+      .defaults_to("documents where the samples are conversations, else concat");
   data.key("format", &DataConfig::format,
            "How the files are laid out; auto looks at name and content.");
   data.key("token_dtype", &DataConfig::token_dtype,
-           "Width of a token in flat files that do not say it; auto: uint16 if the vocabulary "
-           "fits.");
+           "Width of a token in flat files that do not say it; auto: what x.json or meta.json beside "
+           "the file says, else uint16 for train.bin and val.bin (nanoGPT's names); other files are "
+           "refused until it is written.");
   data.key("shuffle", &DataConfig::shuffle,
            "Order rows by seed; false = file order. Either is a function of seed and step alone.");
-  data.key("prefetch", &DataConfig::prefetch, "Micro-batches made ready ahead of the step.")
+  data.key("prefetch", &DataConfig::prefetch,
+           "Optimizer steps whose batches are made ready ahead of the one that is computed.")
       .range(0, 1024)
-      .in("micro-batches");
+      .in("steps");
 }
 
 void describe_train(Schema& s) {
@@ -161,9 +164,11 @@ void describe_checkpoint(Schema& s) {
   };
   theirs(rows.key("tag_validation", &CheckpointConfig::tag_validation,
                   "What to do when ranks disagree on a checkpoint's name."))
-      .in_any_case();
+      .in_any_case()
+      .notice("a checkpoint is named after its step, which the ranks agree on");
   theirs(rows.key("load_universal", &CheckpointConfig::load_universal,
-                  "Load a checkpoint of another topology; ftrun's checkpoints always can."));
+                  "Load a checkpoint of another topology."))
+      .notice("every checkpoint of ftrun loads on every number of ranks");
   theirs(rows.key("use_node_local_storage", &CheckpointConfig::use_node_local_storage,
                   "Every node writes to its own disk."));
   theirs(rows.unkept<bool>("checkpoint_serialization", true, "DeepSpeed's own serialisation."));

@@ -76,7 +76,8 @@ void describe_monitors(Schema& s) {
        .vocabulary = kDs},
       [](auto& c) -> auto& { return c.csv_monitor; });
   csv.key("enabled", &CsvMonitorConfig::enabled, "Write them.");
-  csv.key("output_path", &CsvMonitorConfig::output_path, "Folder; empty = the run folder.")
+  csv.key("output_path", &CsvMonitorConfig::output_path,
+          "Folder, seen from where the command runs; empty = the run folder.")
       .or_null();
   csv.key("job_name", &CsvMonitorConfig::job_name, "Folder inside it.");
 
@@ -101,7 +102,7 @@ void describe_monitors(Schema& s) {
   comms.unkept<bool>("prof_all", true, "");
   comms.free("prof_ops", "");
   comms.unkept<bool>("debug", false, "");
-  auto flops = ignored(s, "flops_profiler", "ftrun reports FLOP/s itself.");
+  auto flops = ignored(s, "flops_profiler", "DeepSpeed's count of operations.");
   flops.unkept<bool>("enabled", false, "");
   flops.unkept<double>("recompute_fwd_factor", 0.0, "");
   flops.unkept<int64_t>("profile_step", 1, "");
@@ -148,7 +149,10 @@ void describe_elasticity(Schema& s) {
       .at_least(1);
   rows.key("min_gpus", &C::min_gpus, "Fewest ranks.").range(1, 65'536).in("ranks");
   rows.key("max_gpus", &C::max_gpus, "Most ranks.").range(1, 65'536).in("ranks");
-  rows.key("min_time", &C::min_time, "Shortest time between two sizes.").at_least(0).in("minutes");
+  rows.key("min_time", &C::min_time, "Shortest time between two sizes.")
+      .at_least(0)
+      .in("minutes")
+      .notice("a run keeps its number of ranks; another number is another start");
   rows.key("version", &C::version,
            "0.1 counts ranks; 0.2 counts machines, and other numbers of ranks get a batch of their "
            "own.")
@@ -248,7 +252,6 @@ void describe_legacy(Schema& s) {
   add("", {"$schema"}, "for editors");
   add("", {"cuda_visible_devices", "log", "comms_config", "monitor_config"},
       "DeepSpeed reads no such key");
-  add("", {"lr_scheduler"}, "DeepSpeed reads no such key; the section is scheduler");
   add("", {"offload_optimizer"},
       "DeepSpeed reads no such key here; it belongs into zero_optimization");
   add("",

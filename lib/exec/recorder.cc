@@ -17,6 +17,15 @@
 #include "report/wall_time.h"
 
 namespace ftrun {
+namespace {
+
+CsvMonitorOptions csv_options(const Config& config) {
+  const CsvMonitorConfig& csv = config.csv_monitor;
+  return {csv.output_path.empty() ? config.output_dir : csv.output_path, csv.job_name};
+}
+
+}  // namespace
+
 RunManifest make_manifest(const TrainRequest& request) {
   RunManifest manifest;
   manifest.build = request.build;
@@ -87,7 +96,7 @@ void Recorder::start(RunManifest manifest, int64_t first_step, int64_t total_ste
     tensorboard_.emplace(paths().tensorboard(), options);
   }
   if (config.csv_monitor.enabled)
-    csv_.emplace(CsvMonitorOptions{config.csv_monitor.output_path, config.csv_monitor.job_name});
+    csv_.emplace(csv_options(config));
   open_progress(total_steps);
 }
 

@@ -22,9 +22,11 @@ void note_buckets(const Config& config, const StepPlan& plan, std::vector<std::s
   if (config.zero.stage > 0)
     bucket("allgather_bucket_size", config.zero.allgather_bucket_size, plan.options.gather_bucket_elements,
            quarter);
-  if (config.zero.stage == 3)
-    bucket("stage3_prefetch_bucket_size", config.zero.prefetch_bucket_size, plan.options.prefetch_elements,
-           "an eighth of the model");
+  if (config.zero.stage != 3) return;
+  int64_t all = 0;
+  for (const Unit& unit : plan.partition.units) all += unit.padded;
+  bucket("stage3_prefetch_bucket_size", config.zero.prefetch_bucket_size, plan.options.prefetch_elements,
+         plan.options.prefetch_elements < all / 8 ? "the buffers of offload_param" : "an eighth of the model");
 }
 
 void note_whole_parameters(const Config& config, const StepPlan& plan, std::vector<std::string>& notes) {

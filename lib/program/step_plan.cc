@@ -99,6 +99,16 @@ int64_t bucket_of(int64_t wanted, const Config& config, const Partition& partiti
   return std::max<int64_t>(1, std::min(wanted, elements / 4));
 }
 
+/// Elements of whole parameters that a rank's buffers for the disk hold its own parts of.
+int64_t disk_buffers(const Config& config) {
+  const OffloadParamConfig& parameters = config.zero.offload_param;
+  if (parameters.device != OffloadDevice::kNvme) return INT64_MAX;
+  int64_t elements = 0;
+  const bool over = __builtin_mul_overflow(parameters.buffer_count, parameters.buffer_size, &elements) ||
+                    __builtin_mul_overflow(elements, data_mesh(config).shards, &elements);
+  return over ? INT64_MAX : elements;
+}
+
 StepOptions step_options(const Config& config, const Partition& partition, int rank) {
   StepOptions options;
   options.micro_batches = static_cast<int32_t>(config.gradient_accumulation_steps);
@@ -107,7 +117,8 @@ StepOptions step_options(const Config& config, const Partition& partition, int r
   options.gather_bucket_elements = bucket_of(config.zero.allgather_bucket_size, config, partition);
   // Of the whole model, whatever the number of ranks: DeepSpeed's default (5e7) would hold most of a
   // small one gathered.
-  options.prefetch_elements = std::min(config.zero.prefetch_bucket_size, elements_of(partition) / 8);
+  options.prefetch_elements =
+      std::min({config.zero.prefetch_bucket_size, disk_buffers(config), elements_of(partition) / 8});
   options.max_live_elements = config.zero.max_live_parameters;
   options.reuse_distance = config.zero.max_reuse_distance;
   options.overlap = config.zero.overlap_comm;

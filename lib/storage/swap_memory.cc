@@ -36,7 +36,7 @@ SwapMemory::SwapMemory(int64_t bytes) : bytes_(swap_align(bytes)) {
   if (data_ == nullptr)
     throw Error(ExitCode::kEnvironment,
                 cat("swap buffers of ", human_bytes(bytes_), " cannot be had: ", errno_text(errno)),
-                "lower buffer_count or buffer_size, or free memory on this machine");
+                "free memory on this machine, or lower offload_param's buffer_count × buffer_size");
   ::madvise(data_, size, MADV_HUGEPAGE);  // a wish: small pages are slower, not wrong
 }
 

