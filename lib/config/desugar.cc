@@ -145,10 +145,37 @@ void drop_gpt_neox_companions(Node& root, Problems& problems) {
   });
 }
 
+// Other programs' word for gradient_clipping.
+void take_max_grad_norm(Node& root, Node& section, const std::string& written, Problems& problems) {
+  const NodeEntry* found = find_entry(section, "max_grad_norm");
+  if (found == nullptr) return;
+  const NodeEntry old = *found;
+  section.erase("max_grad_norm");
+  const Node* clipping = root.find("gradient_clipping");
+  if (clipping == nullptr) {
+    problems.notice(old.at, cat(written, ": read as gradient_clipping: ", shown(old.value)));
+    root.entries.push_back({"gradient_clipping", old.at, old.value, written});
+  } else if (clipping->number != old.value.number || clipping->is_open() != old.value.is_open()) {
+    problems.error(old.at,
+                   cat(written, ": ", shown(old.value), " contradicts gradient_clipping: ",
+                       shown(*clipping), " (line ", clipping->at.line, ")"),
+                   "keep gradient_clipping");
+  }
+}
+
+void take_max_grad_norms(Node& root, Problems& problems) {
+  take_max_grad_norm(root, root, "max_grad_norm", problems);
+  Node* optimizer = root.find("optimizer");
+  Node* params = optimizer == nullptr ? nullptr : optimizer->find("params");
+  if (params != nullptr)
+    take_max_grad_norm(root, *params, "optimizer.params.max_grad_norm", problems);
+}
+
 }  // namespace
 
 void desugar(Node& root, Problems& problems) {
   if (!root.is_map()) return;
+  take_max_grad_norms(root, problems);
   drop_gpt_neox_companions(root, problems);
   expand_zero_flag(root, problems);
   expand_plain_values(root, problems);
@@ -161,28 +188,6 @@ void desugar(Node& root, Problems& problems) {
            "gather_16bit_weights_on_model_save", problems);
   }
   rename_aliases(root, "", problems);
-}
-
-void desugar_merged(Node& root, Problems& problems) {
-  Node* optimizer = root.find("optimizer");
-  Node* params = optimizer == nullptr ? nullptr : optimizer->find("params");
-  const NodeEntry* found = params == nullptr ? nullptr : find_entry(*params, "max_grad_norm");
-  if (found == nullptr) return;
-  const NodeEntry old = *found;
-  params->erase("max_grad_norm");
-  const Node* clipping = root.find("gradient_clipping");
-  if (clipping == nullptr) {
-    problems.notice(old.at, cat("optimizer.params.max_grad_norm: taken as gradient_clipping: ",
-                                shown(old.value)));
-    root.entries.push_back(
-        {"gradient_clipping", old.at, old.value, "optimizer.params.max_grad_norm"});
-  } else if (clipping->number != old.value.number) {
-    problems.error(old.at,
-                   cat("optimizer.params.max_grad_norm: ", shown(old.value),
-                       " contradicts gradient_clipping: ", shown(*clipping), " (line ",
-                       clipping->at.line, ")"),
-                   "keep gradient_clipping");
-  }
 }
 
 }  // namespace ftrun

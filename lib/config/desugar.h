@@ -8,7 +8,4 @@ namespace ftrun {
 /// sources can be merged key by key. Two spellings of one key in one source are an error.
 void desugar(Node& root, Problems& problems);
 
-/// Rewrites that need the merged whole: optimizer.params.max_grad_norm, allgather_size.
-void desugar_merged(Node& root, Problems& problems);
-
 }  // namespace ftrun

@@ -12,58 +12,10 @@
 namespace ftrun {
 namespace {
 
-std::string text_of(const Node* node) {
-  return node == nullptr || node->kind == Node::Kind::kNull ? "" : node->text;
-}
-
 const NodeEntry* first_of(const Node& root, const std::vector<std::string>& keys) {
   for (const NodeEntry& entry : root.entries)
     if (std::find(keys.begin(), keys.end(), entry.key) != keys.end()) return &entry;
   return nullptr;
-}
-
-// The DeepSpeed keys that Accelerate itself builds from its plain ones.
-std::string accelerate_as_deepspeed(const Node& root, const Node& plain) {
-  const std::string stage = text_of(plain.find("zero_stage"));
-  std::vector<std::string> zero{"stage: " + (stage.empty() ? "2" : stage)};
-  for (const char* what : {"offload_optimizer", "offload_param"}) {
-    const std::string device = text_of(plain.find(cat(what, "_device")));
-    if (!device.empty() && device != "none") zero.push_back(cat(what, ": {device: ", device, "}"));
-  }
-  if (text_of(plain.find("zero3_save_16bit_model")) == "true")
-    zero.push_back("stage3_gather_16bit_weights_on_model_save: true");
-  std::vector<std::string> lines{cat("zero_optimization: {", join(zero, ", "), "}")};
-  const std::string precision = text_of(root.find("mixed_precision"));
-  if (precision == "bf16" || precision == "fp16") lines.push_back(precision + ": {enabled: true}");
-  for (const char* key : {"gradient_accumulation_steps", "gradient_clipping"})
-    if (const std::string value = text_of(plain.find(key)); !value.empty())
-      lines.push_back(cat(key, ": ", value));
-  return join(lines, "; ");
-}
-
-std::optional<Problem> accelerate(const Node& root) {
-  const NodeEntry* sign = first_of(
-      root, {"deepspeed_config", "distributed_type", "compute_environment", "fsdp_config"});
-  if (sign == nullptr) return std::nullopt;
-  Problem problem{sign->at, "this is a launcher file of Accelerate, not a training config", ""};
-  const std::string processes = text_of(root.find("num_processes"));
-  const std::string ranks = processes.empty() ? "" : cat(" with --nproc ", processes);
-  const Node* plain = root.find("deepspeed_config");
-  const std::string type = text_of(root.find("distributed_type"));
-  if (!type.empty() && type != "DEEPSPEED") {
-    problem.remedy = cat("its distributed_type ", type,
-                         " uses no DeepSpeed config; write one and pass that with --config");
-  } else if (plain == nullptr || !plain->is_map()) {
-    problem.remedy = "write a DeepSpeed config and pass that with --config";
-  } else if (const std::string file = text_of(plain->find("deepspeed_config_file"));
-             !file.empty()) {
-    problem.at = plain->find("deepspeed_config_file")->at;
-    problem.remedy = cat("pass the file it names: --config ", file, ranks);
-  } else {
-    problem.remedy =
-        cat("write what it stands for", ranks, ": ", accelerate_as_deepspeed(root, *plain));
-  }
-  return problem;
 }
 
 std::string underscored(std::string key) {
@@ -146,7 +98,6 @@ struct Sign {
 
 std::optional<Problem> foreign_front_end(const Node& root) {
   if (!root.is_map()) return std::nullopt;
-  if (auto problem = accelerate(root)) return problem;
   if (auto problem = gpt_neox(root)) return problem;
   const std::string remedy =
       "write a config with model.path, data.train and DeepSpeed's keys; docs/config.md lists all";

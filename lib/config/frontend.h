@@ -6,7 +6,7 @@
 
 namespace ftrun {
 
-/// Recognises files that other programs' launchers read (Accelerate, gpt-neox, axolotl,
+/// Recognises files that other programs' launchers read (gpt-neox, axolotl,
 /// LLaMA-Factory, torchtune, TrainingArguments) and says what the file is and what to pass instead.
 std::optional<Problem> foreign_front_end(const Node& root);
 

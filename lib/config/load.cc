@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <filesystem>
 #include <optional>
 #include <utility>
 
@@ -9,6 +10,8 @@
 #include "base/file.h"
 #include "base/secret.h"
 #include "base/text.h"
+#include "config/accelerate.h"
+#include "config/alternatives.h"
 #include "config/desugar.h"
 #include "config/frontend.h"
 #include "config/json_reader.h"
@@ -82,6 +85,7 @@ class Sources {
       return;
     }
     copy(found);
+    if (!has_errors(found.all()) && is_accelerate(root)) return add_accelerate(root);
     if (!readable && !has_errors(found.all())) {
       if (root.kind == Node::Kind::kNull)
         problems_.notice({name}, "is empty");
@@ -89,6 +93,18 @@ class Sources {
         problems_.error(root.at, cat("expected a config with keys, found ", shown(root)));
     }
     if (readable) merge(std::move(root));
+  }
+
+  void add_accelerate(const Node& root) {
+    const Node* file = accelerate_config_file(root);
+    const Node named = file == nullptr ? Node::of_map(root.at) : read_named(*file);
+    if (!named.is_map()) return;
+    Problems found;
+    Node config = from_accelerate(root, named, found);
+    partial_ = partial_ || has_errors(found.all());
+    copy(found);
+    merge(named);
+    merge(std::move(config));
   }
 
   void add_file(const std::string& file) {
@@ -124,7 +140,6 @@ class Sources {
   }
 
   LoadResult finish() {
-    desugar_merged(root_, problems_);
     LoadResult result{read_config(root_, problems_), {}};
     result.config.origins.partial = partial_;
     result.problems = problems_.sorted();
@@ -132,6 +147,30 @@ class Sources {
   }
 
  private:
+  /// The config that a file names by a path that is seen from the working directory or from where
+  /// the file lies; no section where it cannot be used.
+  Node read_named(const Node& name) {
+    namespace fs = std::filesystem;
+    std::error_code error;
+    const fs::path beside = fs::path(name.at.file).parent_path() / name.text;
+    const std::string path = fs::exists(name.text, error) ? name.text : beside.string();
+    if (!fs::exists(path, error)) {
+      problems_.error(name.at,
+                      cat("deepspeed_config_file: ", name.text, " is neither here nor beside this file"),
+                      "correct the path, or pass that DeepSpeed config with --config instead of this file");
+      partial_ = true;
+      return {};
+    }
+    const auto text = read_source(path, problems_);
+    Problems found;
+    Node root = text ? parse(path, *text, found) : Node{};
+    copy(found);
+    partial_ = partial_ || !root.is_map() || has_errors(found.all());
+    if (text && !root.is_map() && !has_errors(found.all()))
+      problems_.error(root.at, cat("expected a config with keys, found ", shown(root)));
+    return root;
+  }
+
   void copy(const Problems& found) {
     for (const Problem& p : found.all()) {
       if (p.severity == Severity::kError)
@@ -143,6 +182,7 @@ class Sources {
 
   void merge(Node source) {
     desugar(source, problems_);
+    replace_alternatives(root_, source, problems_);
     if (root_.is_map())
       merge_into(root_, source);
     else

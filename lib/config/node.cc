@@ -73,6 +73,20 @@ void Node::erase(std::string_view key) {
   std::erase_if(entries, [&](const NodeEntry& entry) { return entry.key == key; });
 }
 
+const Node* Node::at_path(std::string_view path) const {
+  const size_t dot = path.find('.');
+  const Node* inner = find(path.substr(0, dot));
+  return inner == nullptr || dot == std::string_view::npos ? inner
+                                                           : inner->at_path(path.substr(dot + 1));
+}
+
+void Node::erase_path(std::string_view path) {
+  const size_t dot = path.find('.');
+  if (dot == std::string_view::npos) return erase(path);
+  if (Node* inner = find(path.substr(0, dot)); inner != nullptr)
+    inner->erase_path(path.substr(dot + 1));
+}
+
 Node Node::of_map(Position at) {
   return {.kind = Kind::kMap, .at = std::move(at)};
 }

@@ -29,11 +29,19 @@ struct Node {
   std::vector<NodeEntry> entries;  // kMap, in the order written
 
   bool is_map() const { return kind == Kind::kMap; }
+  /// Says nothing of its own: null or "auto".
+  bool is_open() const {
+    return kind == Kind::kNull || (kind == Kind::kText && text == "auto");
+  }
+  /// The value at "a.b.c", or null.
+  const Node* at_path(std::string_view path) const;
   /// The value of a key, or null.
   const Node* find(std::string_view key) const;
   Node* find(std::string_view key);
   /// Takes an entry away; does nothing when it is not there.
   void erase(std::string_view key);
+  /// The same for "a.b.c"; the sections stay.
+  void erase_path(std::string_view path);
 
   static Node of_map(Position at);
   static Node of_text(Position at, std::string text);

@@ -101,7 +101,10 @@ void resolve_warmup(Resolving& r) {
     s.warmup_num_steps = std::max<int64_t>(own_type(s.type) ? 0 : 1, train.warmup_steps);
     r.decide(path, std::to_string(s.warmup_num_steps), "train.warmup_steps");
   } else if (!r.given(path)) {
-    s.warmup_num_steps = own_type(s.type) || train.warmup_steps != 0 ? train.warmup_steps : 1000;
+    const int64_t least = own_type(s.type) ? 0 : 1;
+    s.warmup_num_steps = own_type(s.type) || r.given("train.warmup_steps")
+                             ? std::max(least, train.warmup_steps)
+                             : 1000;
   }
   if (!own_type(s.type) && s.warmup_num_steps == 0)
     r.error(path, cat(path, ": expected a whole number of at least 1, found 0"),

@@ -34,6 +34,7 @@ constexpr Synonym kSynonyms[] = {
     {"train_iters", "train.steps"},
     {"num_epochs", "train.epochs"},
     {"num_train_epochs", "train.epochs"},
+    {"lr_scheduler", "scheduler"},
     {"max_grad_norm", "gradient_clipping"},
     {"clip_grad", "gradient_clipping"},
     {"model_path", "model.path"},

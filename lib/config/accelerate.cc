@@ -1,0 +1,294 @@
+#include "config/accelerate.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ftrun {
+namespace {
+
+using Names = std::vector<std::string_view>;
+
+// Signs of the format.
+const Names kSigns{"deepspeed_config", "distributed_type", "compute_environment", "fsdp_config"};
+
+// Keys that this file reads, or that have no meaning here, with the reason where one helps.
+struct Key {
+  std::string_view name;
+  const char* why;
+};
+constexpr const char* kLauncher = "the launcher says it";
+constexpr Key kWithoutMeaning[] = {
+    {"compute_environment", ""},
+    {"debug", ""},
+    {"machine_rank", kLauncher},
+    {"main_process_ip", kLauncher},
+    {"main_process_port", kLauncher},
+    {"main_training_function", ""},
+    {"rdzv_backend", kLauncher},
+    {"same_network", ""},
+    {"mpirun_config", kLauncher},
+    {"gpu_ids", "CUDA_VISIBLE_DEVICES says it"},
+    {"enable_cpu_affinity", ""},
+    {"downcast_bf16", "of TPUs"},
+    {"tpu_env", "of TPUs"},
+    {"tpu_name", "of TPUs"},
+    {"tpu_zone", "of TPUs"},
+    {"tpu_use_cluster", "of TPUs"},
+    {"tpu_use_sudo", "of TPUs"},
+    {"tpu_vm", "of TPUs"},
+    {"dynamo_backend", "torch.compile: speed only"},
+    {"dynamo_config", "torch.compile: speed only"},
+    {"fp8_config", ""},
+    {"ipex_config", ""},
+    {"megatron_lm_config", ""},
+    {"fsdp_config", "its distributed_type is another"},
+    {"commands", ""},
+    {"command_file", ""},
+};
+constexpr Key kBlockWithoutMeaning[] = {
+    {"zero3_init_flag", "ranks read their own parts of the weights"},
+    {"deepspeed_multinode_launcher", kLauncher},
+    {"deepspeed_hostfile", kLauncher},
+    {"deepspeed_exclusion_filter", kLauncher},
+    {"deepspeed_inclusion_filter", kLauncher},
+    {"deepspeed_moe_layer_cls_names", ""},
+};
+
+// Keys of the block and what they stand for.
+struct Plain {
+  const char* name;
+  const char* path;
+};
+constexpr Plain kPlain[] = {
+    {"zero_stage", "zero_optimization.stage"},
+    {"gradient_accumulation_steps", "gradient_accumulation_steps"},
+    {"gradient_clipping", "gradient_clipping"},
+    {"offload_optimizer_device", "zero_optimization.offload_optimizer.device"},
+    {"offload_optimizer_nvme_path", "zero_optimization.offload_optimizer.nvme_path"},
+    {"offload_param_device", "zero_optimization.offload_param.device"},
+    {"offload_param_nvme_path", "zero_optimization.offload_param.nvme_path"},
+    {"zero3_save_16bit_model", "zero_optimization.gather_16bit_weights_on_model_save"},
+};
+
+bool among(const Names& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+std::string text_of(const Node* node) {
+  return node == nullptr || node->kind == Node::Kind::kNull ? "" : node->text;
+}
+
+// Accelerate writes "none" and "None" for what is not set.
+bool is_set(const Node& value) {
+  return value.kind != Node::Kind::kNull && value.text != "none" && value.text != "None";
+}
+
+// A value at "a.b.c", in sections that are made on the way.
+void put(Node& map, std::string_view path, Node value) {
+  const size_t dot = path.find('.');
+  const std::string key(path.substr(0, dot));
+  if (dot == std::string_view::npos) {
+    map.entries.push_back({key, value.at, std::move(value), ""});
+    return;
+  }
+  if (map.find(key) == nullptr)
+    map.entries.push_back({key, value.at, Node::of_map(value.at), ""});
+  put(*map.find(key), path.substr(dot + 1), std::move(value));
+}
+
+/// Turns one file into one config.
+class Translator {
+ public:
+  Translator(const Node& root, const Node& named, Problems& problems)
+      : root_(root), named_(named), problems_(problems), config_(Node::of_map(root.at)) {
+    const Node* block = root.find("deepspeed_config");
+    if (block != nullptr && block->is_map()) block_ = block;
+    type_ = text_of(root.find("distributed_type"));
+    if (type_.empty()) type_ = block_ != nullptr ? "DEEPSPEED" : "NO";
+  }
+
+  Node translate() {
+    if (!among({"DEEPSPEED", "NO", "MULTI_GPU", "MULTI_CPU"}, type_)) {
+      refuse();
+      return Node::of_map(root_.at);
+    }
+    if (type_ == "DEEPSPEED" && block_ != nullptr) read_block();
+    read_precision();
+    read_processes();
+    if (const Node* cpu = root_.find("use_cpu"); cpu != nullptr && cpu->boolean)
+      put(config_, "device", Node::of_text(cpu->at, "cpu"));
+    name_the_others();
+    return std::move(config_);
+  }
+
+ private:
+  void read_block() {
+    const bool has_file = accelerate_config_file(root_) != nullptr;
+    for (const auto& [name, path] : kPlain) {
+      const Node* value = block_->find(name);
+      if (value == nullptr || !is_set(*value)) continue;
+      if (has_file)
+        problems_.error(value->at,
+                        cat("deepspeed_config.", name, ": written beside deepspeed_config_file"),
+                        cat("write ", path, " in that file, as Accelerate asks"));
+      else
+        put(config_, path, *value);
+    }
+    if (!has_file && block_->find("zero_stage") == nullptr)
+      put(config_, "zero_optimization.stage", Node::of_int(block_->at, 2));  // Accelerate's default
+  }
+
+  // Fills what the named file leaves open.
+  void read_precision() {
+    const Node* precision = root_.find("mixed_precision");
+    if (precision == nullptr || precision->kind == Node::Kind::kNull) return;
+    const std::string word = precision->text;
+    if (!among({"no", "bf16", "fp16", "false"}, word)) {
+      problems_.error(precision->at, cat("mixed_precision: ftrun has no ", word), "use bf16");
+      return;
+    }
+    for (const char* dtype : {"bf16", "fp16"}) {
+      const std::string path = cat(dtype, ".enabled");
+      const Node* written = named_.at_path(path);
+      const bool wanted = word == dtype, open = written == nullptr || written->is_open();
+      if (open && (wanted || written != nullptr)) put(config_, path, Node::of_bool(precision->at, wanted));
+      if (open || wanted == written->boolean || word == "no" || word == "false") continue;
+      problems_.error(precision->at,
+                      cat("mixed_precision ", word, " contradicts ", path, " ", shown(*written), " (",
+                          to_text(written->at), ")"),
+                      "keep one of the two, or write \"auto\" in that file");
+      return;
+    }
+  }
+
+  // Of one machine: all ranks are started here. Of several, a launcher starts them.
+  void read_processes() {
+    const Node* processes = root_.find("num_processes");
+    const Node* machines = root_.find("num_machines");
+    if (machines != nullptr && machines->integer > 1) {
+      problems_.notice(
+          machines->at,
+          cat("num_machines ", machines->text, ": start ftrun on each of them with torchrun, srun or mpirun",
+              processes == nullptr ? "" : cat(", ", processes->text, " ranks in all")));
+      return;
+    }
+    if (processes != nullptr && is_set(*processes)) put(config_, "parallel.data", *processes);
+  }
+
+  // What has no meaning, in one notice; what is not Accelerate's is read as a config's.
+  void name_the_others() {
+    std::vector<std::string> named;
+    const NodeEntry* first = nullptr;
+    const auto name = [&](const NodeEntry& entry, const std::string& shown, const Key& key) {
+      if (first == nullptr) first = &entry;
+      named.push_back(cat(shown, *key.why == '\0' ? "" : cat(" (", key.why, ")")));
+    };
+    const bool reads_block = type_ == "DEEPSPEED";
+    for (const NodeEntry& entry : root_.entries) {
+      const Key* known = std::find_if(std::begin(kWithoutMeaning), std::end(kWithoutMeaning),
+                                      [&](const Key& key) { return key.name == entry.key; });
+      if (known != std::end(kWithoutMeaning))
+        name(entry, entry.key, *known);
+      else if (entry.key == "deepspeed_config" && !reads_block)
+        name(entry, entry.key, {"", "its distributed_type is another"});
+      else if (!among({"deepspeed_config", "distributed_type", "mixed_precision", "num_processes",
+                       "num_machines", "use_cpu"},
+                      entry.key))
+        config_.entries.push_back(entry);
+    }
+    if (block_ != nullptr && reads_block)
+      for (const NodeEntry& entry : block_->entries) name_of_block(entry, name);
+    if (first != nullptr)
+      problems_.notice(first->at, cat("a launcher file of Accelerate; its keys without meaning here: ",
+                                      join(named, ", ")));
+  }
+
+  template <typename Name>
+  void name_of_block(const NodeEntry& entry, const Name& name) {
+    const std::string shown = "deepspeed_config." + entry.key;
+    for (const Key& key : kBlockWithoutMeaning)
+      if (key.name == entry.key) return name(entry, shown, key);
+    const bool read = entry.key == "deepspeed_config_file" ||
+                      std::any_of(std::begin(kPlain), std::end(kPlain),
+                                  [&](const Plain& plain) { return plain.name == entry.key; });
+    if (!read) problems_.error(entry.at, cat(shown, ": unknown key"));
+  }
+
+  void refuse() {
+    const Node* type = root_.find("distributed_type");
+    if (type_ == "FSDP")
+      problems_.error(type->at, "distributed_type FSDP: an fsdp_config is not read; ZeRO does its work here",
+                      cat("write what it stands for: ", fsdp_as_zero()));
+    else
+      problems_.error(type->at, cat("distributed_type ", type_, ": ftrun has no such back end"),
+                      "write a config with model.path, data.train and DeepSpeed's keys");
+  }
+
+  std::string of_fsdp(const char* key) const {
+    const Node* fsdp = root_.find("fsdp_config");
+    return fsdp == nullptr ? "" : text_of(fsdp->find(key));
+  }
+
+  // "zero_optimization: {stage: 3}; bf16: {enabled: true}; parallel: {data: 8}"
+  std::string fsdp_as_zero() const {
+    const std::string strategy = of_fsdp("fsdp_sharding_strategy");
+    const bool hybrid = strategy.starts_with("HYBRID") || strategy == "4" || strategy == "5";
+    const bool keeps = among({"SHARD_GRAD_OP", "2", "HYBRID_SHARD_ZERO2", "5"}, strategy) ||
+                       of_fsdp("fsdp_reshard_after_forward") == "false";
+    const int stage = among({"NO_SHARD", "3"}, strategy) ? 0 : keeps ? 2 : 3;
+    std::vector<std::string> zero{cat("stage: ", stage)};
+    if (of_fsdp("fsdp_offload_params") == "true" && stage > 0) {
+      if (stage == 3) zero.emplace_back("offload_param: {device: cpu}");
+      zero.emplace_back("offload_optimizer: {device: cpu}");
+    }
+    std::vector<std::string> lines{cat("zero_optimization: {", join(zero, ", "), "}")};
+    const std::string precision = text_of(root_.find("mixed_precision"));
+    if (precision == "bf16" || precision == "fp16") lines.push_back(precision + ": {enabled: true}");
+    if (of_fsdp("fsdp_activation_checkpointing") == "true") lines.emplace_back("recompute: full");
+    if (of_fsdp("fsdp_auto_wrap_policy") == "NO_WRAP") lines.emplace_back("partition: {unit: model}");
+    if (const std::string mesh = mesh_text(hybrid); !mesh.empty())
+      lines.push_back(cat("parallel: {", mesh, "}"));
+    return join(lines, "; ");
+  }
+
+  std::string mesh_text(bool hybrid) const {
+    std::vector<std::string> parts;
+    const std::string ranks = text_of(root_.find("num_processes"));
+    const std::string machines = text_of(root_.find("num_machines"));
+    if (!ranks.empty()) parts.push_back("data: " + ranks);
+    if (hybrid) parts.push_back("data_replicate: " + (machines.empty() ? "1" : machines));
+    return join(parts, ", ");
+  }
+
+  const Node& root_;
+  const Node& named_;
+  Problems& problems_;
+  const Node* block_ = nullptr;
+  std::string type_;
+  Node config_;
+};
+
+}  // namespace
+
+bool is_accelerate(const Node& root) {
+  return root.is_map() && std::any_of(root.entries.begin(), root.entries.end(),
+                                      [](const NodeEntry& entry) { return among(kSigns, entry.key); });
+}
+
+const Node* accelerate_config_file(const Node& root) {
+  const std::string type = text_of(root.find("distributed_type"));
+  if (!type.empty() && type != "DEEPSPEED") return nullptr;
+  const Node* file = root.at_path("deepspeed_config.deepspeed_config_file");
+  return file == nullptr || !is_set(*file) ? nullptr : file;
+}
+
+Node from_accelerate(const Node& root, const Node& named, Problems& problems) {
+  return Translator(root, named, problems).translate();
+}
+
+}  // namespace ftrun

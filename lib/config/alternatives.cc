@@ -1,0 +1,73 @@
+#include "config/alternatives.h"
+
+#include <string>
+
+#include "base/error.h"
+
+namespace ftrun {
+namespace {
+
+enum class Exclusive {
+  kAlways,
+  kUnlessEqual,  // two names of one value
+  kBothTrue,     // two switches
+};
+
+struct Alternatives {
+  const char* first;
+  const char* second;
+  Exclusive when;
+  /// Of numbers: up to here the second says nothing.
+  double second_off = -1e300;
+};
+
+// What resolve() refuses to see together.
+constexpr Alternatives kAlternatives[] = {
+    {"train.steps", "train.epochs", Exclusive::kAlways},
+    {"train.learning_rate", "optimizer.params.lr", Exclusive::kUnlessEqual},
+    {"train.weight_decay", "optimizer.params.weight_decay", Exclusive::kUnlessEqual},
+    {"train.warmup_steps", "scheduler.params.warmup_num_steps", Exclusive::kUnlessEqual},
+    {"parallel.context", "sequence_parallel_size", Exclusive::kUnlessEqual, 1},
+    {"parallel.data_replicate", "zero_optimization.mics_shard_size", Exclusive::kAlways, 0},
+    {"fp16.enabled", "bf16.enabled", Exclusive::kBothTrue},
+};
+
+bool excludes(const Alternatives& pair, const Node& a, const Node& b) {
+  if (b.kind == Node::Kind::kInt && b.number <= pair.second_off) return false;
+  switch (pair.when) {
+    case Exclusive::kAlways:
+      return true;
+    case Exclusive::kUnlessEqual:
+      return a.text != b.text && (a.number != b.number || a.number == 0);
+    case Exclusive::kBothTrue:
+      return a.boolean && b.boolean;
+  }
+  return false;
+}
+
+bool gives(const Node* value) {
+  return value != nullptr && !value->is_open();
+}
+
+// Of a pair, what `base` has of it against what `over` has.
+void replace(const Alternatives& pair, bool second_is_later, Node& base, const Node& over,
+             Problems& problems) {
+  const char* later = second_is_later ? pair.second : pair.first;
+  const char* earlier = second_is_later ? pair.first : pair.second;
+  const Node *now = over.at_path(later), *before = base.at_path(earlier);
+  if (!gives(now) || !gives(before) || over.at_path(earlier) != nullptr) return;
+  if (!excludes(pair, second_is_later ? *before : *now, second_is_later ? *now : *before)) return;
+  problems.notice(now->at, cat(later, " ", shown(*now), " takes the place of ", earlier, " ",
+                               shown(*before), " (", to_text(before->at), ")"));
+  base.erase_path(earlier);
+}
+
+}  // namespace
+
+void replace_alternatives(Node& base, const Node& over, Problems& problems) {
+  for (const Alternatives& pair : kAlternatives)
+    for (const bool second_is_later : {false, true})
+      replace(pair, second_is_later, base, over, problems);
+}
+
+}  // namespace ftrun

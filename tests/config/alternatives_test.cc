@@ -1,0 +1,137 @@
+#include "base/error.h"
+#include "config/write.h"
+#include "helpers.h"
+
+#include <catch2/catch.hpp>
+
+// Of two keys that cannot both stand, the one that is set later takes the place of the other.
+
+namespace ftrun {
+namespace {
+
+const std::string kBatch = "train_micro_batch_size_per_gpu: 1\n";
+
+/// What is said of a file with overrides, without the file's name; every case must resolve.
+Lines said(const std::string& text, const Lines& overrides, Config* resolved = nullptr) {
+  const LoadResult loaded = load_config_text("c.yaml", kBatch + text, overrides);
+  const Resolution resolution = resolve(loaded.config, {.world_size = 4});
+  CHECK(texts(resolution.problems) == Lines{});
+  if (resolved != nullptr) *resolved = resolution.config;
+  return texts(loaded.problems);
+}
+
+}  // namespace
+
+TEST_CASE("steps that are set later take the place of a file's epochs, and the other way round") {
+  Config config;
+  CHECK(said("train: {epochs: 2}", {"train.steps=4"}, &config) ==
+        Lines{"--set train.steps=4: notice: train.steps 4 takes the place of train.epochs 2 "
+              "(c.yaml:2:17)"});
+  CHECK(config.train.steps == 4);
+  CHECK(config.train.epochs == 0);
+  CHECK(said("train: {steps: 9}", {"train.epochs=0.5"}, &config) ==
+        Lines{"--set train.epochs=0.5: notice: train.epochs 0.5 takes the place of train.steps 9 "
+              "(c.yaml:2:16)"});
+  CHECK(config.train.epochs == 0.5);
+  CHECK(said("train: {epochs: 2}", {"train.steps=4", "train.epochs=3"}, &config).size() == 2);
+  CHECK(config.train.epochs == 3);
+  CHECK(config.train.steps == 0);
+  CHECK(said("train: {epochs: null}", {"train.steps=4"}).empty());
+}
+
+TEST_CASE("rates, decay and warm-up have two names, and the later one is taken") {
+  Config config;
+  CHECK(said("optimizer: {type: AdamW, params: {lr: 0.5, weight_decay: 0.25}}",
+             {"train.learning_rate=0.125", "train.weight_decay=0"}, &config) ==
+        Lines{"--set train.learning_rate=0.125: notice: train.learning_rate 0.125 takes the place of "
+              "optimizer.params.lr 0.5 (c.yaml:2:39)",
+              "--set train.weight_decay=0: notice: train.weight_decay 0 takes the place of "
+              "optimizer.params.weight_decay 0.25 (c.yaml:2:58)"});
+  CHECK(config.optimizer.lr == 0.125);
+  CHECK(config.optimizer.weight_decay == 0);
+  CHECK(said("train: {learning_rate: 0.5}", {"optimizer.params.lr=0.25"}, &config).size() == 1);
+  CHECK(config.optimizer.lr == 0.25);
+  CHECK(said("train: {learning_rate: 0.5}", {"optimizer.params.lr=0.5"}).empty());
+  CHECK(said("scheduler: {type: WarmupLR, params: {warmup_num_steps: 7}}", {"train.warmup_steps=0"},
+             &config)
+            .size() == 1);
+  CHECK(config.scheduler.warmup_num_steps == 1);  // of DeepSpeed's types the least
+  CHECK(said("train: {warmup_steps: 7}", {"scheduler.params.warmup_num_steps=3"}, &config).size() ==
+        1);
+  CHECK(config.scheduler.warmup_num_steps == 3);
+}
+
+TEST_CASE("precisions and shard groups that exclude each other follow the later one") {
+  Config config;
+  CHECK(said("fp16: {enabled: true}", {"bf16.enabled=true"}, &config) ==
+        Lines{"--set bf16.enabled=true: notice: bf16.enabled true takes the place of fp16.enabled "
+              "true (c.yaml:2:17)"});
+  CHECK(config.bf16.enabled);
+  CHECK_FALSE(config.fp16.enabled);
+  CHECK(said("fp16: {enabled: true}", {"bf16.enabled=false"}, &config).empty());
+  CHECK(config.fp16.enabled);
+
+  const std::string mics = "zero_optimization: {stage: 3, mics_shard_size: 2}";
+  CHECK(said(mics, {"parallel.data_replicate=1"}, &config).size() == 1);
+  CHECK(config.parallel.data_replicate == 1);
+  const std::string hybrid = "zero_optimization: {stage: 3}\nparallel: {data_replicate: 4}";
+  Lines notices = said(hybrid, {"zero_optimization.mics_shard_size=2"});
+  REQUIRE(notices.size() == 1);
+  CHECK(notices[0].ends_with("takes the place of parallel.data_replicate 4 (c.yaml:3:28)"));
+  CHECK(config_of(kBatch + hybrid, {"zero_optimization.mics_shard_size=-1"})
+            .parallel.data_replicate == 4);
+}
+
+TEST_CASE("of context parallelism's two names the later one is taken, unless it says 1") {
+  Config config = config_of("sequence_parallel_size: 2", {"parallel.context=4"});
+  CHECK(config.sequence_parallel_size == 1);
+  CHECK(config.parallel.context == 4);
+  config = config_of("parallel: {context: 2}", {"sequence_parallel_size=4"});
+  CHECK(config.parallel.context == 1);
+  config = config_of("parallel: {context: 2}", {"sequence_parallel_size=1"});
+  CHECK(config.parallel.context == 2);
+}
+
+TEST_CASE("a config that a run has written can be set in either name") {
+  const Config first = resolve(config_of(kBatch + "optimizer: {type: AdamW, params: {lr: 0.5}}"),
+                               {.world_size = 1, .for_training = true})
+                           .config;
+  const Config again = config_of(effective_yaml(first), {"train.learning_rate=0.25", "train.steps=3"});
+  const Resolution resolution = resolve(again, {});
+  CHECK(texts(resolution.problems) == Lines{});
+  CHECK(resolution.config.optimizer.lr == 0.25);
+  CHECK(resolution.config.train.steps == 3);
+}
+
+TEST_CASE("max_grad_norm is read as gradient_clipping wherever other programs have it") {
+  CHECK(said("max_grad_norm: 0.5", {}) ==
+        Lines{"c.yaml:2:1: notice: max_grad_norm: read as gradient_clipping: 0.5"});
+  CHECK(config_of("max_grad_norm: 0.5").gradient_clipping == 0.5);
+  CHECK(config_of("gradient_clipping: 2", {"max_grad_norm=0.5"}).gradient_clipping == 0.5);
+  CHECK(config_of("optimizer: {params: {max_grad_norm: 2}}", {"gradient_clipping=0.5"})
+            .gradient_clipping == 0.5);
+  CHECK(config_of("", {"optimizer.params.max_grad_norm=0.5"}).gradient_clipping == 0.5);
+  CHECK(problems_of("c.yaml", "gradient_clipping: 1\nmax_grad_norm: 2") ==
+        Lines{"c.yaml:2:1: error: max_grad_norm: 2 contradicts gradient_clipping: 1 (line 1)\n"
+              "  remedy: keep gradient_clipping"});
+}
+
+TEST_CASE("a schedule under PyTorch's name is an error that shows the right one") {
+  CHECK(problems_of("c.yaml", "lr_scheduler: {type: WarmupLR, params: {}}") ==
+        Lines{"c.yaml:1:1: error: lr_scheduler: unknown key (did you mean \"scheduler\"?)"});
+}
+
+TEST_CASE("a key without effect says why") {
+  const std::string nvme =
+      "zero_optimization: {stage: 1, offload_optimizer: {device: nvme, nvme_path: /n, "
+      "pipeline_read: true, buffer_count: 8}, load_from_fp32_weights: false}";
+  CHECK(said(nvme, {}) ==
+        Lines{"c.yaml:2:80: notice: zero_optimization.offload_optimizer: accepted without effect in "
+              "ftrun: pipeline_read (always done), buffer_count (two stretches of the state take "
+              "turns, each with a buffer of its own)",
+              "c.yaml:2:119: notice: zero_optimization: accepted without effect in ftrun: "
+              "load_from_fp32_weights (checkpoints hold the optimizer's own weights, and a resumed "
+              "run takes those)"});
+}
+
+}  // namespace ftrun
