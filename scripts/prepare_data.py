@@ -14,7 +14,9 @@ and each item of a .json file (an array of objects, or an object a line), with o
   {"text": "..."}
 Chats are laid out by the tokenizer's chat template; only what the assistant says is trained on
 (--train-on-prompts trains on all). Without a template, or with --plain, a prompt and its completion
-are joined as they are. Text, and plain completions, end with the end-of-text id.
+are joined as they are. Text, and plain completions, end with the end-of-text id, and begin with the
+begin-of-text id where the tokenizer itself puts one before a text (--bos always, --bos never). What a
+chat template lays out gets the template's tokens alone.
 
 Writes OUT/train.bin and .idx (Megatron's format), .mask where not every token is trained on, and
 .json with counts and checksums; with --validation-every N every N-th document goes to
@@ -188,7 +190,7 @@ def read_json(folder, name):
 class Encoder:
     """A tokenizer folder and the choices that decide what becomes of a document."""
 
-    def __init__(self, folder, plain, train_on_prompts):
+    def __init__(self, folder, plain, train_on_prompts, bos="auto"):
         from tokenizers import Tokenizer
 
         path = os.path.join(folder, "tokenizer.json")
@@ -200,22 +202,46 @@ class Encoder:
         config, settings = read_json(folder, "config.json"), read_json(folder, "tokenizer_config.json")
         self.vocab_size = int(config.get("vocab_size") or self.tokenizer.get_vocab_size())
         self.end = self._end_id(folder, config, settings)
+        self.begin = self._begin_id(folder, config, settings, bos)
         self.template = None if plain else load_chat_template(folder, settings)
         self.train_on_prompts = train_on_prompts
 
     def _end_id(self, folder, config, settings):
-        token = settings.get("eos_token")
-        token = token["content"] if isinstance(token, dict) else token
-        end = self.tokenizer.token_to_id(token) if token else None
-        if end is None:
-            end = config.get("eos_token_id")
-            end = end[0] if isinstance(end, list) else end
+        end = self._special_id("eos", config, settings)
         if end is None:
             raise UserError(f"{folder}: names no eos token (tokenizer_config.json: eos_token)")
-        return int(end)
+        return end
+
+    def _begin_id(self, folder, config, settings, bos):
+        """The id that a plain text begins with, or None; add_bos_token overrides tokenizer.json, as in
+        transformers."""
+        if bos == "never":
+            return None
+        wanted = bos == "always" or settings.get("add_bos_token")
+        if wanted is None:
+            bare = self.tokenizer.encode("a", add_special_tokens=False).ids
+            whole = self.tokenizer.encode("a", add_special_tokens=True).ids
+            begin = whole[:next((i for i in range(len(whole)) if whole[i:i + len(bare)] == bare), 0)]
+            return int(begin[0]) if len(begin) == 1 else None
+        begin = self._special_id("bos", config, settings) if wanted else None
+        if begin is None and wanted:
+            raise UserError(f"{folder}: names no bos token (tokenizer_config.json: bos_token); "
+                            "--bos never begins texts without one")
+        return begin
+
+    def _special_id(self, which, config, settings):
+        """Of eos or bos, as tokenizer_config.json names it, else as config.json does."""
+        token = settings.get(f"{which}_token")
+        token = token["content"] if isinstance(token, dict) else token
+        found = self.tokenizer.token_to_id(token) if token else None
+        if found is None:
+            found = config.get(f"{which}_token_id")
+            found = found[0] if isinstance(found, list) else found
+        return None if found is None else int(found)
 
     def layout(self, document):
-        """Text, the spans of it that are trained on (None: all), and whether the end id follows."""
+        """Text, the spans of it that are trained on (None: all), and whether it is plain: without a
+        template that has its own marks for begin and end."""
         content, place = document.content, document.place
         if isinstance(content, BadDocument):
             raise content
@@ -239,8 +265,8 @@ class Encoder:
         return text, None if self.train_on_prompts else [(len(pair[0]), len(text))], True
 
     def encode(self, document):
-        """ids (int32) and, for each, whether it is trained on."""
-        text, spans, end_follows = self.layout(document)
+        """ids (int32) and, for each, whether it is trained on; and whether it is a conversation."""
+        text, spans, plain = self.layout(document)
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -254,9 +280,12 @@ class Encoder:
         trained = np.ones(ids.size, dtype=bool)
         if spans is not None:
             trained = inside(encoded.offsets, spans)
-        if end_follows:
+        if plain:
             ids, trained = np.append(ids, self.end), np.append(trained, True)
-        return ids.astype(np.int32), trained
+            if self.begin is not None and ids[0] != self.begin:  # a text may spell it out
+                ids, trained = np.append(self.begin, ids), np.append(spans is None, trained)
+        content = document.content
+        return ids.astype(np.int32), trained, not isinstance(content, str) and "text" not in content
 
 
 def inside(offsets, spans):
@@ -411,6 +440,7 @@ class SplitWriter:
         self.made, self.prefix, self.dtype = os.path.join(folder, os.path.basename(prefix)), prefix, dtype
         self.lengths, self.trained, self.tokens = [], 0, 0
         self.untrained = 0  # documents without a label that counts
+        self.conversations = 0  # documents that are chats, or prompts with their answers
         self.min_id, self.max_id = None, -1
         self.bin = open(self.made + ".bin", "xb")
         self.mask = open(self.made + ".mask", "xb")
@@ -455,7 +485,8 @@ class SplitWriter:
         parts = [("tokens", ".bin"), ("index", ".idx")] + ([("mask", ".mask")] if masked else [])
         files = [file_record(role, self.made + extension) for role, extension in parts]
         self.side = {"format": FORMAT, "version": 1, "dtype": self.dtype, "tokens": self.tokens,
-                     "documents": len(self.lengths), "trained_tokens": self.trained,
+                     "documents": len(self.lengths), "conversations": self.conversations,
+                     "trained_tokens": self.trained,
                      "min_id": self.min_id or 0, "max_id": self.max_id, **facts, "files": files,
                      "fingerprint": fingerprint(files)}
 
@@ -565,7 +596,7 @@ def file_sha256(path):
 
 
 def tokenizer_files(a):
-    names = ["tokenizer.json"] + ([] if a.plain else ["chat_template.jinja", "tokenizer_config.json"])
+    names = ["tokenizer.json", "tokenizer_config.json"] + ([] if a.plain else ["chat_template.jinja"])
     paths = [os.path.join(a.tokenizer, n) for n in names]
     return [p for p in paths if os.path.isfile(p)]
 
@@ -576,7 +607,7 @@ def recipe(a, paths, encoding):
                         "modified_ns": os.stat(p).st_mtime_ns} for p in paths],
             "tokenizer": {os.path.basename(p): file_sha256(p) for p in tokenizer_files(a)},
             "encoding": encoding, "as_text": a.as_text, "skip_bad": a.skip_bad,
-            "validation_every": a.validation_every, "plain": a.plain, "train_on_prompts": a.train_on_prompts, "dtype": a.dtype}
+            "validation_every": a.validation_every, "plain": a.plain, "bos": a.bos, "train_on_prompts": a.train_on_prompts, "dtype": a.dtype}
 
 
 def up_to_date(prefix, made_from):
@@ -601,7 +632,7 @@ def pick_dtype(wanted, vocab_size):
 def write_splits(a, paths, encoding, writers):
     """The documents that cannot be used."""
     progress = Progress(sum(os.stat(p).st_size for p in paths))
-    arguments = (a.tokenizer, a.plain, a.train_on_prompts)
+    arguments = (a.tokenizer, a.plain, a.train_on_prompts, a.bos)
     number, bad = 0, BadDocuments()
     stream = documents(paths, encoding, a.as_text)
     for batch, encoded in encoded_batches(stream, a.workers, arguments):
@@ -609,10 +640,12 @@ def write_splits(a, paths, encoding, writers):
         if not a.skip_bad and bad.number > MOST_BAD:
             break
         good = [e for e in encoded if not isinstance(e, BadDocument)]
-        for ids, trained in good:
+        for ids, trained, conversation in good:
             number += 1
             held_out = a.validation_every > 0 and number % a.validation_every == 0
-            writers["validation" if held_out else "train"].add(ids, trained)
+            writer = writers["validation" if held_out else "train"]
+            writer.add(ids, trained)
+            writer.conversations += conversation
         progress.add(sum(d.size for d in batch), sum(e[0].size for e in good), len(batch))
     progress.close()
     if bad.number and (not a.skip_bad or bad.number == bad.seen):
@@ -665,7 +698,7 @@ def prepare(a):
     if a.validation_every is None:
         a.validation_every = 10 if a.shakespeare else 0
     splits = ["train"] + (["validation"] if a.validation_every > 0 else [])
-    encoder = Encoder(a.tokenizer, a.plain, a.train_on_prompts)
+    encoder = Encoder(a.tokenizer, a.plain, a.train_on_prompts, a.bos)
     made_from = recipe(a, paths, encoding)
     output_place(a.out)  # or it cannot be one
     prefixes = {split: os.path.join(a.out, split) for split in splits}
@@ -712,6 +745,8 @@ def parse_arguments(arguments):
     parser.add_argument("--encoding", help="of text files (default: utf-8)")
     parser.add_argument("--dtype", choices=["auto", "uint16", "int32"], default="auto")
     parser.add_argument("--plain", action="store_true", help="use no chat template")
+    parser.add_argument("--bos", choices=["auto", "always", "never"], default="auto",
+                        help="begin plain texts with the begin-of-text id (auto: as the tokenizer does)")
     parser.add_argument("--train-on-prompts", action="store_true", help="mask nothing")
     parser.add_argument("--as-text", action="store_true",
                         help="take files of unknown extensions for plain text")

@@ -12,6 +12,7 @@
 #include "config/ranks.h"
 #include "config/resolve.h"
 #include "data/check_headers.h"
+#include "data/conversations.h"
 #include "exec/sample_options.h"
 #include "exec/weights_check.h"
 #include "model/families.h"
@@ -190,6 +191,7 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   context.world_size = count.ranks;
   context.for_training = for_training;
   if (result.model) context.hidden_size = result.model->hidden;
+  context.conversations = holds_conversations(loaded.config.data.train);
   Resolution resolution = resolve(loaded.config, context);
   if (!count.problems.empty()) {
     // What follows from a wrong number of ranks is no problem of its own.

@@ -1,7 +1,6 @@
 #include "config/resolve.h"
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 #include "base/error.h"
@@ -35,23 +34,13 @@ std::string value_text(const Config& config, const std::string& path) {
   return "";
 }
 
-/// Of two keys the one that the other was added to: written further up, or in a file and not with
-/// --set; `second` where that does not tell.
-std::string given_first(const Resolving& r, const std::string& first, const std::string& second) {
-  const Position a = r.config.origins.position(first), b = r.config.origins.position(second);
-  const auto set = [](const Position& at) { return at.file.starts_with("--set "); };
-  const bool above = a.file == b.file && std::tie(a.line, a.column) < std::tie(b.line, b.column);
-  return above || (!set(a) && set(b)) ? first : second;
-}
-
 void resolve_train(Resolving& r) {
   TrainConfig& train = r.config.train;
   if (train.steps != 0 && train.epochs != 0)
     r.error("train.epochs",
             cat("train.steps ", train.steps, " and train.epochs ", number_text(train.epochs),
                 " both say how long to train"),
-            cat("keep one of the two (--set ", given_first(r, "train.steps", "train.epochs"),
-                "=null takes that one out)"));
+            "keep one of the two");
   if (train.steps == 0 && train.epochs == 0) {
     train.epochs = 1;
     if (r.context.for_training) r.decide("train.epochs", "1", "neither steps nor epochs is given");
@@ -69,6 +58,13 @@ void resolve_train(Resolving& r) {
             "name a tokenised file, for example --set data.train=data/train.bin");
 }
 
+/// Attention that crosses from one chat into the next teaches what nobody said.
+void resolve_data(Resolving& r) {
+  if (r.given("data.packing") || !r.context.conversations) return;
+  r.config.data.packing = Packing::kDocuments;
+  r.decide("data.packing", "documents", "the samples of data.train are conversations");
+}
+
 void resolve_remaining(Resolving& r) {
   for (const auto& [path, origin] : r.config.origins.keys)
     if (origin.is_auto && r.decided.count(path) == 0)
@@ -82,6 +78,7 @@ Resolution resolve(const Config& config, const ResolveContext& context) {
   Resolving r{out.config, context, problems, out.lines, {}};
   resolve_mesh(r);
   resolve_train(r);
+  resolve_data(r);
   resolve_precision(r);
   resolve_batch(r);
   resolve_optimizer(r);

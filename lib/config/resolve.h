@@ -16,6 +16,8 @@ struct ResolveContext {
   int64_t world_size = 1;
   /// Of the model; sizes some of ZeRO's "auto" buckets.
   std::optional<int64_t> hidden_size;
+  /// The samples of data.train are conversations (data/conversations.h).
+  bool conversations = false;
   /// Optimizer steps of the run, where train.epochs decides them; known once data is counted.
   std::optional<int64_t> total_steps;
   /// What "auto" precision may choose.

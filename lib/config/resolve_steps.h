@@ -28,6 +28,7 @@ struct Resolving {
 // In the order they run; each reads what those before it decided.
 void resolve_mesh(Resolving& r);
 void resolve_train(Resolving& r);
+void resolve_data(Resolving& r);
 void resolve_precision(Resolving& r);
 void resolve_batch(Resolving& r);
 /// In the place of resolve_batch where elasticity chooses.

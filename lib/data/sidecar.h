@@ -37,6 +37,8 @@ struct Sidecar {
   std::optional<int32_t> end_of_document;
   std::optional<int64_t> vocab_size;
   DataStatistics statistics;
+  /// Documents that are chats, or prompts with their answers; nothing where it was not counted.
+  std::optional<int64_t> conversations;
   std::vector<FileRecord> files;
 };
 

@@ -57,6 +57,13 @@ Error training_error(const std::exception& exception) {
           "use a smaller micro-batch or sequence, or a machine with more memory"};
 }
 
+/// "validation on 64 of 812 sequences (train.evaluation.samples)".
+std::string validation_text(const EvaluationConfig& evaluation, const SampleSet& data) {
+  const int64_t used = evaluation.samples == 0 ? data.size() : std::min(evaluation.samples, data.size());
+  return cat("validation on ", used == data.size() ? cat("all ", used) : cat(used, " of ", data.size()),
+             " sequences (train.evaluation.samples)");
+}
+
 /// "CUDA 13.0": what the driver can do.
 std::string driver_text(const DeviceInfo& gpu) {
   return cat("CUDA ", gpu.driver_version / 1000, ".", gpu.driver_version % 1000 / 10);
@@ -209,6 +216,7 @@ void Trainer::open_outputs() {
   if (!recorder_) return;
   say_device();
   for (const std::string& note : plan_notes(config_, setup_->plan())) recorder_->say(note);
+  if (validation_data_) recorder_->say(validation_text(config_.train.evaluation, *validation_data_));
   fingerprints_.start("train", *train_data_, paths.fingerprint("train"));
   if (validation_data_)
     fingerprints_.start("validation", *validation_data_, paths.fingerprint("validation"));

@@ -223,10 +223,10 @@ TEST_CASE("contradictions between keys are errors at their place") {
       "an even number\n  remedy: use 6");
   REQUIRE(first("train: {steps: 3, epochs: 1}\n") ==
           "c.yaml:2:27: error: train.steps 3 and train.epochs 1 both say how long to train\n"
-          "  remedy: keep one of the two (--set train.steps=null takes that one out)");
+          "  remedy: keep one of the two");
   REQUIRE(first("train: {epochs: 1, steps: 3}\n") ==
           "c.yaml:2:17: error: train.steps 3 and train.epochs 1 both say how long to train\n"
-          "  remedy: keep one of the two (--set train.epochs=null takes that one out)");
+          "  remedy: keep one of the two");
   REQUIRE(first("comm: {backend: nccl}\n") ==
           "c.yaml:2:17: error: comm.backend nccl is for GPUs, and the ranks compute on processors\n"
           "  remedy: remove it: auto takes shared memory within a machine and gloo between machines");
@@ -308,7 +308,7 @@ TEST_CASE("a fault in reading a key is not reported a second time as missing") {
   const LoadResult loaded = load_config_text("c.yaml", "train_batch_size: many\n");
   REQUIRE_FALSE(loaded.ok());
   REQUIRE(texts(resolve(loaded.config, {}).problems) == Lines{});
-  const LoadResult foreign = load_config_text("c.yaml", "distributed_type: DEEPSPEED\n");
+  const LoadResult foreign = load_config_text("c.yaml", "base_model: x\n");
   REQUIRE(texts(resolve(foreign.config, {.for_training = true}).problems) == Lines{});
 }
 
@@ -338,6 +338,21 @@ TEST_CASE("a resolved config has the objections that a change brings") {
   REQUIRE(added(micro + "bf16: {enabled: auto}\nfp16: {enabled: auto}\ntrain: {steps: 5}\n"
                         "scheduler: {type: linear}",
                 stage(1)) == Texts{});
+}
+
+TEST_CASE("conversations are packed with documents unless the config says otherwise") {
+  const auto packing = [](const std::string& text, bool conversations) {
+    const Resolution r =
+        resolved(std::string(kM) + text, {.world_size = 1, .conversations = conversations, .for_training = true});
+    return std::pair{std::string(name_of(r.config.data.packing)), r};
+  };
+  CHECK(packing("1", false).first == "concat");
+  const auto [chats, said] = packing("1", true);
+  CHECK(chats == "documents");
+  CHECK(has_line(said, "default: data.packing = documents (the samples of data.train are conversations)"));
+  CHECK(packing("1\ndata: {packing: auto}", true).first == "documents");
+  CHECK(packing("1\ndata: {packing: auto}", false).first == "concat");
+  CHECK(packing("1\ndata: {packing: concat}", true).first == "concat");
 }
 
 }  // namespace ftrun

@@ -195,6 +195,7 @@ class PrepareData(unittest.TestCase):
         self.assertEqual(facts, {"format": "ftrun-data", "version": 1, "dtype": "uint16", "tokens": 4,
                                  "documents": 1, "trained_tokens": 2, "min_id": 0, "max_id": int(ids.max()),
                                  "vocab_size": 300, "end_of_document": 0})
+        self.assertEqual(side["conversations"], 1)
         self.assertEqual(list(trained), [False, False, True, True])
         lines = ""
         for record in side["files"]:
@@ -205,6 +206,62 @@ class PrepareData(unittest.TestCase):
             lines += f"{record['role']} {len(content)} {record['xxh3']}\n"
         self.assertEqual([r["role"] for r in side["files"]], ["tokens", "index", "mask"])
         self.assertEqual(side["fingerprint"], xxhash.xxh3_64(lines.encode()).hexdigest())
+
+    def begin_texts(self, in_tokenizer, **settings):
+        """Gives the tokenizer <|im_start|> (id 1) as its begin of text, in one of two ways."""
+        from tokenizers import processors
+
+        if in_tokenizer:
+            self.tokenizer.post_processor = processors.TemplateProcessing(
+                single="<|im_start|> $A", special_tokens=[("<|im_start|>", 1)])
+        self.tokenizer.save(os.path.join(self.model, "tokenizer.json"))
+        path = pathlib.Path(self.model, "tokenizer_config.json")
+        path.write_text(json.dumps({**json.loads(path.read_text()), "bos_token": "<|im_start|>", **settings}))
+
+    def firsts(self, path, *options):
+        self.prepare(path, *options)
+        return [(int(ids[0]), bool(trained[0])) for ids, trained in read_pair(self.out + "/train")]
+
+    def test_plain_texts_begin_as_the_tokenizer_begins_them(self):
+        path = self.write("a.txt", "hello")
+        h = self.tokenizer.encode("h").ids[0]
+        self.begin_texts(False)
+        self.assertEqual(self.firsts(path), [(h, True)])
+        self.assertEqual(self.firsts(path, "--bos", "always"), [(1, True)])
+        self.begin_texts(False, add_bos_token=True)
+        self.assertEqual(self.firsts(path), [(1, True)])
+        self.begin_texts(True, add_bos_token=False)  # overrides tokenizer.json, as in transformers
+        self.assertEqual(self.firsts(path), [(h, True)])
+        pathlib.Path(self.model, "tokenizer_config.json").write_text('{"eos_token": "<|end|>"}')
+        self.assertEqual(self.firsts(path), [(1, True)])
+        self.assertEqual(self.firsts(path, "--bos", "never"), [(h, True)])
+        ids, _ = read_pair(self.out + "/train")[0]
+        self.assertEqual((ids.size, ids[-1]), (6, 0))
+        # A text that spells it out has it once.
+        self.assertEqual(self.firsts(self.write("b.txt", "<|im_start|>hello")), [(1, True)])
+        self.assertEqual(read_pair(self.out + "/train")[0][0].size, 7)
+
+    def test_a_prompt_begins_with_it_untrained_and_a_chat_has_the_templates_tokens_alone(self):
+        self.begin_texts(True)
+        pair = self.write("c.jsonl", '{"prompt": "ab", "completion": "c"}')
+        self.assertEqual(self.firsts(pair, "--plain"), [(1, False)])
+        self.prepare(pair)
+        ids, _ = read_pair(self.out + "/train")[0]
+        chat = "<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\nc<|im_end|>\n"
+        self.assertEqual(list(ids), self.tokenizer.encode(chat, add_special_tokens=False).ids)
+
+    def test_bos_that_no_file_names_is_refused(self):
+        self.assertEqual(self.refusal(self.write("a.txt", "x"), "--bos", "always"),
+                         (4, f"prepare_data: error: {self.model}: names no bos token (tokenizer_config.json: "
+                             "bos_token); --bos never begins texts without one\n"))
+
+    def test_documents_that_are_conversations_are_counted(self):
+        lines = ['{"text": "a"}', '{"prompt": "b", "completion": "c"}',
+                 '{"messages": [{"role": "user", "content": "d"}, {"role": "assistant", "content": "e"}]}']
+        for count, part in ((2, lines), (0, lines[:1])):
+            self.prepare(self.write("c.jsonl", "\n".join(part)), "--train-on-prompts")
+            side = json.loads(pathlib.Path(self.out + "/train.json").read_text())
+            self.assertEqual(side["conversations"], count)
 
     def test_the_same_command_again_does_nothing_a_changed_one_does(self):
         path = self.write("a.txt", "hello")

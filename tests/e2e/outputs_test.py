@@ -4,6 +4,7 @@ import csv
 import fcntl
 import json
 import os
+import pathlib
 import pty
 import re
 import shutil
@@ -86,7 +87,7 @@ with tempfile.TemporaryDirectory() as scratch:
     FULL = {"train": {"steps": 6, "evaluation": {"every": 4, "samples": VALIDATION_ROWS}},
             "data": {"validation": str(validation), "token_dtype": "uint16"}, "checkpoint": {"every": 3, "keep_last": 2},
             "steps_per_print": 3, "wall_clock_breakdown": True,
-            "csv_monitor": {"enabled": True, "output_path": str(job.scratch / "csv"), "job_name": "tiny"}}
+            "csv_monitor": {"enabled": True, "job_name": "tiny"}}
 
     def validations(out):
         return {m["step"]: m["validation_loss"] for m in metrics(out) if "validation_loss" in m}
@@ -95,7 +96,7 @@ with tempfile.TemporaryDirectory() as scratch:
     def what_is_printed():
         done = job.run("run", **FULL)
         lines = done.stdout.splitlines()
-        for start in ("step 6/6  loss ", f"saved {job.out('run')}/checkpoints/step-00000003 (",
+        for start in ("validation on 10 of 12 sequences (train.evaluation.samples)", "step 6/6  loss ", f"saved {job.out('run')}/checkpoints/step-00000003 (",
                       f"exported {job.out('run')}/export/model", "memory of rank 0", "step  training loss",
                       "step=3, skipped=0, lr=[0.003], mom=[[0.9, 0.95]]", "time (ms) | "):
             assert any(line.startswith(start) for line in lines), f"no line {start!r}:\n{done.stdout}"
@@ -144,12 +145,13 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def csv_monitor_holds_the_same_numbers():
-        path = job.scratch / "csv" / "tiny" / "Train_Samples_train_loss.csv"
+        folder = pathlib.Path(job.out("run"), "tiny")  # without output_path: in the run folder
+        path = folder / "Train_Samples_train_loss.csv"
         rows = list(csv.reader(path.read_text().splitlines()))
         assert rows[0] == ["step", "train_loss"]
         expected = [[str(m["samples"]), m["loss"]] for m in steps(job.out("run"))]
         assert [[step, float(loss)] for step, loss in rows[1:]] == expected, rows
-        assert (job.scratch / "csv" / "tiny" / "Train_Samples_lr.csv").exists()
+        assert (folder / "Train_Samples_lr.csv").exists()
 
     @case
     def manifest_tells_what_ran():

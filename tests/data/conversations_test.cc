@@ -1,0 +1,56 @@
+#include "data/conversations.h"
+
+#include <optional>
+
+#include "data/sidecar.h"
+#include "fixtures.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+/// A data set of which nothing but its .json is there.
+std::string described(const test::TempFolder& folder, const std::string& name, int64_t trained,
+                      std::optional<int64_t> conversations) {
+  Sidecar side;
+  side.statistics = {.tokens = 10, .documents = 2, .trained_tokens = trained, .min_id = 0, .max_id = 5};
+  side.conversations = conversations;
+  folder.write(name + ".json", sidecar_text(side));
+  return folder.file(name);
+}
+
+}  // namespace
+
+TEST_CASE("what prepare_data.py counted says whether a data set holds conversations") {
+  const test::TempFolder folder;
+  const std::string chats = described(folder, "chats", 10, 2), text = described(folder, "text", 4, 0);
+  CHECK(holds_conversations({chats}));
+  CHECK(holds_conversations({chats + ".bin"}));
+  CHECK_FALSE(holds_conversations({text}));
+  CHECK(holds_conversations({text, chats}));
+  CHECK_FALSE(holds_conversations({}));
+}
+
+TEST_CASE("without that count, tokens that are not trained on say so") {
+  const test::TempFolder folder;
+  CHECK(holds_conversations({described(folder, "older", 4, {})}));
+  CHECK_FALSE(holds_conversations({described(folder, "older-text", 10, {})}));
+  folder.write("raw.bin", "");
+  CHECK_FALSE(holds_conversations({folder.file("raw.bin")}));
+  folder.write("raw.mask", "");
+  CHECK(holds_conversations({folder.file("raw.bin")}));
+  const std::string masked = R"({"input_ids": [1, 2], "labels": [-100, 2]})";
+  CHECK(holds_conversations({folder.write("a.jsonl", masked + "\n")}));
+  CHECK_FALSE(holds_conversations({folder.write("b.jsonl", "{\"input_ids\": [1, 2]}\n")}));
+}
+
+TEST_CASE("a data set that cannot be read holds no conversations") {
+  const test::TempFolder folder;
+  CHECK_FALSE(holds_conversations({folder.file("missing")}));
+  CHECK_FALSE(holds_conversations({folder.file("*.bin")}));
+  folder.write("broken.json", R"({"format": "ftrun-data", "version": 7})");
+  CHECK_FALSE(holds_conversations({folder.file("broken.bin")}));
+}
+
+}  // namespace ftrun
