@@ -278,9 +278,9 @@ const std::map<std::string, RunKey>& run_keys() {
       {"train.generate.temperature", {"lib/exec/results.cc", "wanted.temperature"}},
       {"gradient_clipping", {"lib/exec/trainer.cc", "step.clip_norm = config_.gradient_clipping"}},
       // Scales of the loss, which the optimizer never sees: numbers change where they are rounded.
-      {"prescale_gradients", {"lib/exec/trainer.cc", "config.reduction.prescale_gradients"}},
-      {"gradient_predivide_factor", {"lib/exec/trainer.cc", "config.reduction.gradient_predivide_factor"}},
-      {"gradient_allreduce_op", {"lib/exec/trainer.cc", "config_.reduction.gradient_allreduce_op"}},
+      {"prescale_gradients", {"lib/exec/gradient_scale.cc", "reduction.prescale_gradients"}},
+      {"gradient_predivide_factor", {"lib/exec/gradient_scale.cc", "reduction.gradient_predivide_factor"}},
+      {"gradient_allreduce_op", {"lib/exec/gradient_scale.cc", "reduction.gradient_allreduce_op"}},
       // What is written and printed.
       {"output_dir", {"lib/exec/recorder.cc", "config.output_dir"}},
       {"train.log.every", {"lib/exec/recorder.cc", "config.train.log.every"}},
@@ -294,7 +294,7 @@ const std::map<std::string, RunKey>& run_keys() {
       {"checkpoint.every", {"lib/exec/trainer.cc", "config_.checkpoint.every"}},
       {"checkpoint.keep_last", {"lib/exec/trainer.cc", "config_.checkpoint.keep_last"}},
       {"export.enabled", {"lib/exec/trainer.cc", "config_.model_export.enabled"}},
-      {"export.dtype", {"lib/exec/results.cc", "config.model_export.dtype"}},
+      {"export.dtype", {"lib/exec/export_options.h", "config.model_export.dtype"}},
       // Where and how it is computed.
       {"device", {"lib/exec/session.cc", "request.config.device"}},
       {"threads", {"lib/exec/trainer.cc", "config_.threads"}},
