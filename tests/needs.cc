@@ -1,5 +1,8 @@
 #include "needs.h"
 
+#include <linux/magic.h>
+#include <sys/vfs.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -20,6 +23,13 @@ std::map<std::string, std::function<std::string()>>& needs() {
 const Need kReference("reference", [] {
   const std::string folder = reference_file("");
   return std::filesystem::is_directory(folder) ? "" : folder + " is not there";
+});
+
+const Need kDisk("disk", [] {
+  const std::string folder = std::filesystem::temp_directory_path();
+  struct statfs info {};
+  if (::statfs(folder.c_str(), &info) != 0) return folder + " cannot be looked at";
+  return info.f_type == TMPFS_MAGIC ? folder + " is in memory (tmpfs)" : "";
 });
 
 }  // namespace

@@ -54,7 +54,8 @@ TEST_CASE("a fused parameter is small when each of its tensors is") {
         if (unit.small) names.push_back(model.tensor(slice.tensor).name);
     return names;
   };
-  CHECK(std::none_of(small_of(2303).begin(), small_of(2303).end(), [](const std::string& name) {
+  const std::vector<std::string> none = small_of(2303);
+  CHECK(std::none_of(none.begin(), none.end(), [](const std::string& name) {
     return name.find("_proj") != std::string::npos;
   }));
   const std::vector<std::string> names = small_of(2304);
