@@ -6,13 +6,13 @@ budget of seconds.
 
 A budget is what an entry takes on two quiet cores. Machines differ and are shared, so an entry breaks its budget when
 it takes more than FACTOR times that and SLACK seconds, after both are stretched by how much slower than its budgets
-the run was as a whole. Exits 1 when one does, when an entry has no budget and takes longer than NEW seconds, or when
+the run was as a whole (STRETCH at most). Exits 1 when one does, when an entry has no budget and takes longer than NEW seconds, or when
 nothing ran. --write takes the run's seconds as the new budgets."""
 import statistics
 import sys
 import xml.etree.ElementTree as xml
 
-FACTOR, SLACK, NEW = 3.0, 15.0, 120.0
+FACTOR, SLACK, NEW, STRETCH = 3.0, 15.0, 20.0, 4.0
 SLOWEST = 12
 
 
@@ -43,9 +43,9 @@ def budgets(path):
 
 
 def slowness(ran, budget):
-    """How many times slower than its budgets this run was, by the median of the entries of some length; at least 1."""
+    """How many times slower than its budgets this run was, by the median of the entries of some length; 1 to STRETCH."""
     ratios = [seconds / budget[name] for name, seconds in ran.items() if budget.get(name, 0) >= 2]
-    return max(1.0, statistics.median(ratios)) if len(ratios) >= 5 else 1.0
+    return min(STRETCH, max(1.0, statistics.median(ratios))) if len(ratios) >= 5 else 1.0
 
 
 def broken(ran, budget):
@@ -71,7 +71,7 @@ def main(results, table, *options):
     ran = {name: seconds for name, seconds, why in found if why is None}
     skipped = [(name, why) for name, _, why in found if why is not None]
     budget = budgets(table)
-    print(f"\n{sum(ran.values()):.0f} s in {len(ran)} entries; the slowest:")
+    print(f"\n{sum(ran.values()):.0f} s in {len(ran)} entries, {slowness(ran, budget):.1f} times their budgets; the slowest:")
     for name, seconds in sorted(ran.items(), key=lambda item: -item[1])[:SLOWEST]:
         print(f"  {seconds:7.1f} s  {name}" + (f"  (budget {budget[name]:.0f} s)" if name in budget else ""))
     print(f"{len(skipped)} skipped" + (":" if skipped else ""))
