@@ -104,7 +104,7 @@ void check_parts(const Program& program, size_t at, Faults& faults) {
     const Range& whole = gathers ? instr.writes[i] : instr.reads[i];
     const int64_t parts = sums ? 1 : group.count;
     if (whole.bytes != part.bytes * parts)
-      faults.push_back(cat(place(program, at), gathers ? " brings " : " takes ", whole.bytes,
+      faults.push_back(cat(place(program, at), gathers ? " gathers " : " reduces ", whole.bytes,
                            " bytes of ", program.at(whole.buffer).name, ", but ", parts,
                            " parts of ", part.bytes, " are ", part.bytes * parts));
     const int64_t own = whole.offset + (sums ? 0 : group.index * part.bytes);
@@ -115,8 +115,8 @@ void check_parts(const Program& program, size_t at, Faults& faults) {
                            group.index, " of ", program.at(whole.buffer).name));
     for (const BufferId id : std::set<BufferId>{part.buffer, whole.buffer})
       if (program.at(id).dtype != instr.dtype)
-        faults.push_back(cat(place(program, at), " takes ", program.at(id).name, " for ",
-                             dtype_name(instr.dtype), ", but it holds ",
+        faults.push_back(cat(place(program, at), " uses ", program.at(id).name, " as ",
+                             dtype_name(instr.dtype), ", but its dtype is ",
                              dtype_name(program.at(id).dtype)));
   }
 }
@@ -241,9 +241,10 @@ void check_forms(const Program& program, Faults& faults) {
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     if (!has_its_form(program, instr))
-      faults.push_back(cat(place(program, i), " on the ", lane_name(instr.lane), " lane, of ",
-                           instr.reads.size(), " ranges into ", instr.writes.size(),
-                           ", is none that its kind can be"));
+      faults.push_back(cat(place(program, i), " on the ", lane_name(instr.lane), " lane reads ",
+                           instr.reads.size(), instr.reads.size() == 1 ? " range" : " ranges",
+                           " and writes ", instr.writes.size(),
+                           ", a form that its kind does not allow"));
     else if (instr.group != CommGroup::kNone)
       check_parts(program, i, faults);
     if (instr.graph < 0) continue;

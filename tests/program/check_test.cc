@@ -201,16 +201,16 @@ Faults of_sharded(const std::function<void(Program&)>& change) {
   return check(program);
 }
 
-TEST_CASE("a gather brings what its group's parts hold, a reduce-scatter takes as much") {
+TEST_CASE("a gather writes what its group's parts hold, a reduce-scatter reads as much") {
   const size_t gather = all_of(sharded(), InstrKind::kAllGather).at(0);
   const size_t scatter = all_of(sharded(), InstrKind::kReduceScatter).at(0);
   CHECK(of_sharded([&](Program& p) { p.instrs[gather].writes[0].bytes = 16384; }).at(0) ==
         cat("instruction ", gather,
-            " (all_gather unit 0) brings 16384 bytes of parameters, but 2 parts of 16384 are "
+            " (all_gather unit 0) gathers 16384 bytes of parameters, but 2 parts of 16384 are "
             "32768"));
   CHECK(of_sharded([&](Program& p) { p.instrs[scatter].reads[0].bytes -= 4; }).at(0) ==
         cat("instruction ", scatter,
-            " (reduce_scatter unit 2) takes 32764 bytes of gradient.2.0, but 2 parts of 16384 "
+            " (reduce_scatter unit 2) reduces 32764 bytes of gradient.2.0, but 2 parts of 16384 "
             "are 32768"));
 }
 
@@ -235,14 +235,14 @@ TEST_CASE("what is added to is read too") {
 }
 
 TEST_CASE("an instruction has the ranges and the lane of its kind") {
-  const std::string end = ", is none that its kind can be";
+  const std::string end = ", a form that its kind does not allow";
   CHECK(check(broken([](Program& p) { p.instrs[21].reads.pop_back(); })) ==
-        Faults{"instruction 21 (decide) on the compute lane, of 1 ranges into 0" + end});
+        Faults{"instruction 21 (decide) on the compute lane reads 1 range and writes 0" + end});
   CHECK(check(broken([](Program& p) { p.instrs[24].if_finite = false; })) ==
-        Faults{"instruction 24 (update unit 2) on the compute lane, of 3 ranges into 2" + end});
+        Faults{"instruction 24 (update unit 2) on the compute lane reads 3 ranges and writes 2" + end});
   const size_t copy = all_of(sharded(), InstrKind::kCopy).at(0);
   CHECK(of_sharded([&](Program& p) { p.instrs[copy].lane = Lane::kToDevice; }).at(0) ==
-        cat("instruction ", copy, " (copy unit 2) on the to device lane, of 1 ranges into 1", end));
+        cat("instruction ", copy, " (copy unit 2) on the to device lane reads 1 range and writes 1", end));
 }
 
 TEST_CASE("a list touches what it is bound to, and writes the gradients that it reads") {
@@ -312,7 +312,7 @@ TEST_CASE("ranks that enter a collective with another size or dtype are named") 
                                         ", rank 1 enters " + reduce_of(1, "F32", 64)});
   const Program half = broken([](Program& p) { p.instrs[18].dtype = DType::kBF16; });
   CHECK(against_good(half) ==
-        Faults{"instruction 18 (all_reduce unit 0) takes gradients for BF16, but it holds F32",
+        Faults{"instruction 18 (all_reduce unit 0) uses gradients as BF16, but its dtype is F32",
                "collective 3: rank 0 enters " + reduce_of(0) + ", rank 1 enters " +
                    reduce_of(0, "BF16")});
 }
