@@ -76,9 +76,17 @@ std::string wanted_text(const SpaceWanted& wanted, const Checkpoints& count, boo
   return with_export ? cat(text, " and ", export_text(wanted)) : text;
 }
 
-[[noreturn]] void refuse(const std::string& folder, const std::string& what, int64_t wanted, int64_t free) {
-  throw Error(ExitCode::kEnvironment,
-              cat(folder, ": ", what, " take ", human_bytes(wanted), ", ", human_bytes(free), " are free"),
+/// "FOLDER: WHAT: X needed, Y free"; in exact bytes too where both read alike.
+std::string space_text(const std::string& folder, const std::string& what, int64_t needed, int64_t free) {
+  const bool alike = human_bytes(needed) == human_bytes(free);
+  const auto text = [&](int64_t bytes) {
+    return alike ? cat(human_bytes(bytes), " (", bytes, " B)") : human_bytes(bytes);
+  };
+  return cat(folder, ": ", what, ": ", text(needed), " needed, ", text(free), " free");
+}
+
+[[noreturn]] void refuse(const std::string& folder, const std::string& what, int64_t needed, int64_t free) {
+  throw Error(ExitCode::kEnvironment, space_text(folder, what, needed, free),
               "free space on that file system, or write to another one (output_dir)");
 }
 
@@ -100,8 +108,8 @@ std::string admit_space(FileSystem& files, const SpaceWanted& wanted) {
     refuse(wanted.exported, export_text(wanted), wanted.export_bytes, files.free_bytes(wanted.exported));
   const int64_t all = count.more * wanted.checkpoint_bytes + exported;
   if (all <= free) return "";
-  return cat(wanted.checkpoints, ": ", wanted_text(wanted, count, together), " take ", human_bytes(all), ", ",
-             human_bytes(free), " are free: the run may end with a full disk");
+  return cat(space_text(wanted.checkpoints, wanted_text(wanted, count, together), all, free),
+             ": the run may end with a full disk");
 }
 
 }  // namespace ftrun

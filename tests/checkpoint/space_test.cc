@@ -46,27 +46,27 @@ void save(const TempFolder& run, int64_t step) {
 
 }  // namespace
 
-TEST_CASE("room for the kept checkpoints, the one under way and the export is enough") {
+TEST_CASE("space for the kept checkpoints, the one under way and the export is enough") {
   const TempFolder run;
   REQUIRE(said(run, wanted_in(run), 330 * kMiB) == "");
 }
 
-TEST_CASE("too little room is told before the first checkpoint, with the arithmetic") {
+TEST_CASE("too little space is reported before the first checkpoint, with the arithmetic") {
   const TempFolder run;
   REQUIRE(said(run, wanted_in(run), 330 * kMiB - 1) ==
           run / "checkpoints" +
-              ": 3 checkpoints of 100.00 MiB (keep_last 2, one under way, 0 there) and the exported model of 30.00 MiB "
-              "take 330.00 MiB, 330.00 MiB are free: the run may end with a full disk");
+              ": 3 checkpoints of 100.00 MiB (keep_last 2, one under way, 0 there) and the exported model of 30.00 MiB: "
+              "330.00 MiB (346030080 B) needed, 330.00 MiB (346030079 B) free: the run may end with a full disk");
 }
 
-TEST_CASE("room for less than one checkpoint, or one and the export, is refused") {
+TEST_CASE("space for less than one checkpoint, or one and the export, is refused") {
   const TempFolder run;
   REQUIRE(said(run, wanted_in(run), 130 * kMiB) != "");
   REQUIRE(refused(run, wanted_in(run), 129 * kMiB) ==
           run / "checkpoints" +
-              ": 1 checkpoint of 100.00 MiB and the exported model of 30.00 MiB take 130.00 MiB, 129.00 MiB are free");
+              ": 1 checkpoint of 100.00 MiB and the exported model of 30.00 MiB: 130.00 MiB needed, 129.00 MiB free");
   REQUIRE(refused(run, wanted_in(run), 99 * kMiB) ==
-          run / "checkpoints" + ": 1 checkpoint of 100.00 MiB take 100.00 MiB, 99.00 MiB are free");
+          run / "checkpoints" + ": 1 checkpoint of 100.00 MiB: 100.00 MiB needed, 99.00 MiB free");
   SpaceWanted alone = wanted_in(run);
   alone.export_bytes = 0;
   REQUIRE(said(run, alone, 300 * kMiB) == "");
@@ -90,7 +90,7 @@ TEST_CASE("no more checkpoints are counted than the run will save") {
   REQUIRE(said(run, wanted, 229 * kMiB) != "");
 }
 
-TEST_CASE("checkpoints that are there already need no room") {
+TEST_CASE("checkpoints that are there already need no space") {
   const TempFolder run;
   save(run, 2);
   save(run, 4);
@@ -98,7 +98,7 @@ TEST_CASE("checkpoints that are there already need no room") {
   // The older ones go before the model is exported.
   REQUIRE(said(run, wanted_in(run), 129 * kMiB) != "");
   REQUIRE(refused(run, wanted_in(run), 99 * kMiB) ==
-          run / "checkpoints" + ": 1 checkpoint of 100.00 MiB take 100.00 MiB, 99.00 MiB are free");
+          run / "checkpoints" + ": 1 checkpoint of 100.00 MiB: 100.00 MiB needed, 99.00 MiB free");
   save(run, 10);  // nothing is left to train
   REQUIRE(said(run, wanted_in(run), 30 * kMiB) == "");
 }
