@@ -12,8 +12,8 @@
 
 namespace ftrun {
 
-/// Most bytes of a model's config.json that are read.
-inline constexpr int64_t kLargestModelConfig = 16 << 20;
+/// Most bytes of a model's config.json that are read; parsing it has the same limit (model/config.cc).
+inline constexpr int64_t kLargestModelConfig = 4 << 20;
 
 /// A Hugging Face model folder: config.json and model.safetensors, or shards and their index.
 /// Weights are mapped and only what is asked for is read. Nothing in the folder is trusted: an

@@ -16,6 +16,7 @@ namespace {
 
 using nlohmann::json;
 
+// As for the file (checkpoint/model_folder.h).
 constexpr size_t kLargestText = size_t{4} << 20;
 // A projection's width (heads times head size); the bound of the other dimensions is WholeRange's.
 constexpr int64_t kWidest = int64_t{1} << 20;
