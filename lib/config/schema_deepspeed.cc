@@ -324,7 +324,7 @@ void describe_zero(Schema& s) {
       .or_null();
   optimizer.key("buffer_count", &OffloadOptimizerConfig::buffer_count, "Buffers for NVMe.")
       .at_least(0)
-      .notice("two stretches of the state take turns, each with a buffer of its own");
+      .notice("the state is processed in intervals through two buffers, whatever this says");
   optimizer.key("pin_memory", &OffloadOptimizerConfig::pin_memory,
                 "Page-locked host memory, where there is a device.");
   optimizer.key("pipeline_read", &OffloadOptimizerConfig::pipeline_read, "Read ahead from NVMe.")

@@ -200,7 +200,7 @@ void describe_rest(Schema& s) {
   comm.key("backend", &CommConfig::backend, "auto: nccl between GPUs, gloo between hosts.");
   comm.key("timeout", &CommConfig::timeout,
            "Longest wait for another rank in a collective. Work that a rank does alone is waited for while "
-           "it shows that it lives.")
+           "its heartbeat continues.")
       .at_least(1)
       .in("seconds");
 

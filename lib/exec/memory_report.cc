@@ -63,7 +63,7 @@ void tier_rows(Tier tier, const MemoryReport& report, std::vector<Row>& rows) {
 std::string arena_text(Tier tier, const TierPlan& planned) {
   if (planned.arenas == 0) return "";
   return cat(tier_name(tier), " temporary, at most: ", categories_text(planned.arena_peak),
-             "; fullest at ", planned.fullest, "\n");
+             "; peak at ", planned.fullest, "\n");
 }
 
 }  // namespace

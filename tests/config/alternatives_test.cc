@@ -127,8 +127,8 @@ TEST_CASE("a key without effect says why") {
       "pipeline_read: true, buffer_count: 8}, load_from_fp32_weights: false}";
   CHECK(said(nvme, {}) ==
         Lines{"c.yaml:2:80: notice: zero_optimization.offload_optimizer: accepted without effect in "
-              "ftrun: pipeline_read (always done), buffer_count (two stretches of the state take "
-              "turns, each with a buffer of its own)",
+              "ftrun: pipeline_read (always done), buffer_count (the state is processed in "
+              "intervals through two buffers, whatever this says)",
               "c.yaml:2:119: notice: zero_optimization: accepted without effect in ftrun: "
               "load_from_fp32_weights (checkpoints hold the optimizer's own weights, and a resumed "
               "run takes those)"});
