@@ -148,7 +148,7 @@ TEST_CASE("a file cut while the loader runs ends in a message, not a signal", "[
                             "a new file name and leave files of running jobs alone");
 }
 
-TEST_CASE("stopping is quick whatever the loader is doing", "[loader]") {
+TEST_CASE("a loader stops whatever it is doing, also twice", "[loader]") {
   TempFolder folder;
   const SampleSet samples({folder.write("train.bin", counting_u16(60000))}, {.sequence_length = 64});
   for (int i = 0; i < 50; ++i) {
