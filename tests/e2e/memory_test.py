@@ -113,7 +113,8 @@ with tempfile.TemporaryDirectory() as scratch:
         for key, size in metrics(job.out(name))[-1]["memory"].items():
             tier, _, category = key.rpartition("_")
             source = memory["allocated" if tier == "nvme" else "touched"]
-            assert 0 < size <= source[f"{tier or 'device'}_{category}"], f"{name}: {key} {size}: {source}"
+            most = source[f"{tier or 'device'}_{category}"]
+            assert 0.98 * most <= size <= most, f"{name}: {key} {size}: {source}"
 
     def check_traffic(name, traffic, most):
         """What shared memory, sockets and disk carried is what the program says."""
@@ -137,9 +138,11 @@ with tempfile.TemporaryDirectory() as scratch:
             error = process["measured"] / process["predicted"] - 1
             print(f"  {name}: process: {process['predicted']} predicted, {process['measured']} measured, error {error:+.4f}", flush=True)
             # Libraries keep memory to pack operands in, which grows with the products' shapes; it is a few MiB for each
-            # thread, which models of a useful size do not notice.
+            # thread, which models of a useful size do not notice. What a save reads of the disk tier at a time is no
+            # part of the plan either.
+            slack = (8 << 20) + ((4 << 20) if name.endswith("nvme") else 0)
             off = abs(process["measured"] - process["predicted"])
-            assert off <= max(0.02 * process["predicted"], 8 << 20), f"{name}: {process}"
+            assert off <= max(0.02 * process["predicted"], slack), f"{name}: {process}"
 
     @case
     def over_sockets_the_kernel_counts_the_same():
@@ -155,7 +158,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert re.search(rf"device +{what} +\d+ +\d+ +\d+ +[+-]\d\.\d\d %  ", text), text
         assert re.search(r"bytes of 2 ranks in 2 steps\n", text), text
         assert re.search(r"communication +(\d+) +\d+ +[+-]0\.00 %  ", text), text
-        assert "fullest at " in text and " predicted, " in text and " measured at most, error +" in text, text
+        assert "peak at " in text and " predicted, " in text and " measured at most, error +" in text, text
 
     # --- plans ----------------------------------------------------------------------------------
 

@@ -310,7 +310,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def convert_replaces_its_own_output_and_nothing_else():
-        out, target = job.out("run"), job.scratch / "again"
+        out, target = job.out("run"), job.scratch / "as-hf-twice"
         convert = ("convert", out, "--model", job.model, "--out", target)
         must(ftrun(*convert))
         first = contents(target)
