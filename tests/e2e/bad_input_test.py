@@ -431,12 +431,12 @@ with tempfile.TemporaryDirectory() as scratch:
                                 checkpoint={"every": 2, "keep_last": 2})
             found[name] = ftrun("check", "-q", "--config", config)
         must(found["twice"], 5)
-        assert re.fullmatch(rf"ftrun: {job.out('twice')}/checkpoints: 1 checkpoint of [\d.]+ \w+ take [\d.]+ \w+, [\d.]+ \w+ "
-                            r"are free\n  remedy: free space on that file system, or write to another one \(output_dir\)\n",
+        assert re.fullmatch(rf"ftrun: {job.out('twice')}/checkpoints: 1 checkpoint of [\d.]+ \w+: [\d.]+ \w+ needed, "
+                            r"[\d.]+ \w+ free\n  remedy: free space on that file system, or write to another one \(output_dir\)\n",
                             said(found["twice"])), found["twice"].stderr
         warned = must(found["half"]).stdout
         assert re.search(rf"^warning: {job.out('half')}/checkpoints: 3 checkpoints of [\d.]+ \w+ \(keep_last 2, one under way, "
-                         r"0 there\) and the exported model of [\d.]+ \w+ take [\d.]+ \w+, [\d.]+ \w+ are free: the run may "
+                         r"0 there\) and the exported model of [\d.]+ \w+: [\d.]+ \w+ needed, [\d.]+ \w+ free: the run may "
                          r"end with a full disk$", warned, re.M), warned
 
     @case
