@@ -601,10 +601,24 @@ def tokenizer_files(a):
     return [p for p in paths if os.path.isfile(p)]
 
 
+def inputs_record(inputs):
+    """Of a few bytes, however many inputs there are."""
+    return {"count": len(inputs), "xxh3": xxhash.xxh3_64(json.dumps(inputs).encode()).hexdigest(),
+            "first": [i["name"] for i in inputs[:3]]}
+
+
+def recorded_recipe(side):
+    """Earlier versions recorded every input."""
+    made_from = side["made_from"]
+    if isinstance(made_from["inputs"], list):
+        made_from = {**made_from, "inputs": inputs_record(made_from["inputs"])}
+    return made_from
+
+
 def recipe(a, paths, encoding):
     """What decides the output; recorded, so that the same command need not be done again."""
-    return {"inputs": [{"name": os.path.basename(p), "bytes": os.stat(p).st_size,
-                        "modified_ns": os.stat(p).st_mtime_ns} for p in paths],
+    return {"inputs": inputs_record([{"name": os.path.basename(p), "bytes": os.stat(p).st_size,
+                                      "modified_ns": os.stat(p).st_mtime_ns} for p in paths]),
             "tokenizer": {os.path.basename(p): file_sha256(p) for p in tokenizer_files(a)},
             "encoding": encoding, "as_text": a.as_text, "skip_bad": a.skip_bad,
             "validation_every": a.validation_every, "plain": a.plain, "bos": a.bos, "train_on_prompts": a.train_on_prompts, "dtype": a.dtype}
@@ -613,7 +627,7 @@ def recipe(a, paths, encoding):
 def up_to_date(prefix, made_from):
     side = read_side(prefix)
     try:
-        same = side is not None and side["format"] == FORMAT and side["made_from"] == made_from
+        same = side is not None and side["format"] == FORMAT and recorded_recipe(side) == made_from
         return same and all(
             os.stat(os.path.join(os.path.dirname(prefix), f["name"])).st_size == f["bytes"]
             for f in side["files"])

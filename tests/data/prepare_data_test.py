@@ -275,6 +275,28 @@ class PrepareData(unittest.TestCase):
         self.assertIn("13 tokens in 1 documents", self.prepare(path))
         self.assertEqual(len(read_pair(self.out + "/train")[0][0]), 13)
 
+    def test_the_record_of_the_inputs_is_small_however_many_there_are(self):
+        many = [self.write(f"part-{i:04d}.txt", f"text {i % 7}") for i in range(300)]
+        self.prepare(*many)
+        side = pathlib.Path(self.out + "/train.json")
+        self.assertLess(side.stat().st_size, 4000)
+        inputs = json.loads(side.read_text())["made_from"]["inputs"]
+        self.assertEqual((inputs["count"], inputs["first"]), (300, ["part-0000.txt", "part-0001.txt", "part-0002.txt"]))
+        self.assertIn("up to date", self.prepare(*many))
+        self.assertIn("299 documents", self.prepare(*many[:-1]))
+        self.assertIn("300 documents", self.prepare(*many))
+        os.utime(many[-1], ns=(1, 1))
+        self.assertIn("300 documents", self.prepare(*many))
+
+    def test_a_record_that_lists_every_input_is_up_to_date_too(self):
+        path = self.write("a.txt", "hello")
+        self.prepare(path)
+        side_path = pathlib.Path(self.out + "/train.json")
+        side, status = json.loads(side_path.read_text()), os.stat(path)
+        side["made_from"]["inputs"] = [{"name": "a.txt", "bytes": status.st_size, "modified_ns": status.st_mtime_ns}]
+        side_path.write_text(json.dumps(side))
+        self.assertIn("up to date", self.prepare(path))
+
     # --- what it never replaces ---
 
     def everything(self):
