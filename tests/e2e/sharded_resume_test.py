@@ -1,6 +1,7 @@
 """A run whose state is sharded, in half precision or in another tier goes on bit by bit after a stop: on its
 own layout, and on others as far as the layout itself changes no bit. Its checkpoints are complete, and
-its export is what transformers computes with."""
+its export is what transformers computes with. tests/exec/model_state_test.cc saves and loads the product of stages and
+tiers in one process."""
 import json
 import os
 import re
@@ -80,16 +81,15 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def fp32_goes_on_at_every_stage_and_tier():
-        as_not_stopped("fp32", 3, [(0, "device"), (1, "device"), (2, "host"), (3, "device"), (3, "half"), (3, "host-both"),
-                                   (3, "disk-both")])
+        as_not_stopped("fp32", 3, [(1, "device"), (2, "host"), (3, "half"), (3, "disk-both")])
 
     @case
     def bf16_goes_on_at_every_stage_and_tier():
-        as_not_stopped("bf16", 2, [(0, "device"), (1, "disk"), (2, "device"), (3, "host-both"), (3, "disk-both")], precision="bf16")
+        as_not_stopped("bf16", 2, [(0, "device"), (1, "disk"), (3, "host-both")], precision="bf16")
 
     @case
     def fp16_goes_on_with_its_loss_scale():
-        as_not_stopped("fp16", 2, [(0, "device"), (1, "device"), (2, "disk"), (3, "host-both")], **OVERFLOWING)
+        as_not_stopped("fp16", 2, [(0, "device"), (2, "disk"), (3, "host-both")], **OVERFLOWING)
         scales = [m["loss_scale"] for m in steps(job.out("fp16"))]
         skipped = [m.get("skipped", False) for m in steps(job.out("fp16"))]
         assert True in skipped[:3] and False in skipped[:3] and len(set(scales[3:])) > 1, (scales, skipped)

@@ -1,5 +1,6 @@
 """A ZeRO stage says where state lies, not what is computed: on the same ranks and in the same precision
-all stages have the same bits, and all meshes train as one process does."""
+all stages have the same bits, and all meshes train as one process does. Whole runs are spot checks: the product of
+stages, precisions and tiers is trained in one process by tests/exec/stages_test.cc."""
 import re
 import tempfile
 
@@ -19,7 +20,7 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def stages_have_the_same_bits_in_every_precision():
         for precision in PRECISIONS:
-            for stage in STAGES:
+            for stage in STAGES if precision == "fp32" else (0, 3):
                 job.train(f"{precision}-{stage}", 3, precision=precision, stage=stage)
                 same_run(job.out(f"{precision}-0"), job.out(f"{precision}-{stage}"))
         # Were the precisions one, the comparison above would have been of one thing.
@@ -65,7 +66,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def hybrid_stages_have_the_same_bits():
-        for stage in (1, 2, 3):
+        for stage in (1, 3):
             job.train(f"hybrid-{stage}", 4, stage=stage, parallel={"data": 4, "data_replicate": 2})
             same_run(job.out("hybrid-1"), job.out(f"hybrid-{stage}"))
         as_one_process(job.out("hybrid-3"), job.out("one"))
@@ -74,27 +75,26 @@ with tempfile.TemporaryDirectory() as scratch:
     def secondary_shards_have_the_same_bits():
         """Of what is gathered again in a step, each node of two ranks keeps a copy: more memory, fewer bytes from afar."""
         offload = {"offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}}
-        for accumulation in (1, 2):
-            for precision in ("fp32", "bf16"):
-                settings = {"stage": 3, "accumulation": accumulation, "precision": precision}
-                plain, node = f"whole-{precision}-{accumulation}", f"node-{precision}-{accumulation}"
-                hpz = settings | {"zero": {"zero_hpz_partition_size": 2}}
-                job.train(plain, 4, **settings)
-                job.train(node, 4, **hpz)
-                same_run(job.out(plain), job.out(node))
-                secondary = StepText(job.plan(node, 4, "--program", **hpz)).buffers["parameters.secondary"][2]
-                held = {name: steps(job.out(name))[-1]["memory"]["parameters"] for name in (plain, node)}
-                # In whole pages, of which each buffer of parameters begins one.
-                assert abs(held[node] - held[plain] - secondary) <= 3 * 4096 < secondary, (held, secondary)
-                sent = {}
-                for name, of in ((plain, settings), (node, hpz)):
-                    line = steps(job.out(name))
-                    sent[name] = line[-1]["counters"]["bytes_sent"] - line[-2]["counters"]["bytes_sent"]
-                    planned = re.search(r"^  sum, .* (\d+) B$", job.plan(name, 4, **of), re.M)
-                    assert sent[name] == int(planned[1]), (name, sent, planned[0])
-                assert sent[node] < sent[plain], sent
-                job.train(f"{node}-host", 4, **settings, zero=hpz["zero"] | offload)
-                same_run(job.out(plain), job.out(f"{node}-host"))
+        for accumulation, precision in ((1, "fp32"), (2, "bf16")):
+            settings = {"stage": 3, "accumulation": accumulation, "precision": precision}
+            plain, node = f"whole-{precision}-{accumulation}", f"node-{precision}-{accumulation}"
+            hpz = settings | {"zero": {"zero_hpz_partition_size": 2}}
+            job.train(plain, 4, **settings)
+            job.train(node, 4, **hpz)
+            same_run(job.out(plain), job.out(node))
+            secondary = StepText(job.plan(node, 4, "--program", **hpz)).buffers["parameters.secondary"][2]
+            held = {name: steps(job.out(name))[-1]["memory"]["parameters"] for name in (plain, node)}
+            # In whole pages, of which each buffer of parameters begins one.
+            assert abs(held[node] - held[plain] - secondary) <= 3 * 4096 < secondary, (held, secondary)
+            sent = {}
+            for name, of in ((plain, settings), (node, hpz)):
+                line = steps(job.out(name))
+                sent[name] = line[-1]["counters"]["bytes_sent"] - line[-2]["counters"]["bytes_sent"]
+                planned = re.search(r"^  sum, .* (\d+) B$", job.plan(name, 4, **of), re.M)
+                assert sent[name] == int(planned[1]), (name, sent, planned[0])
+            assert sent[node] < sent[plain], sent
+            job.train(f"{node}-host", 4, **settings, zero=hpz["zero"] | offload)
+            same_run(job.out(plain), job.out(f"{node}-host"))
         job.train("node-hybrid", 4, stage=3, parallel={"data": 4, "data_replicate": 2},
                   zero={"zero_hpz_partition_size": 2, "offload_param": {"device": "cpu"}})
         same_run(job.out("hybrid-3"), job.out("node-hybrid"))
@@ -135,7 +135,7 @@ with tempfile.TemporaryDirectory() as scratch:
             as_one_process(job.out(f"{name}-3"), job.out("one"), 5e-3, 0.1)
         # Sums of bf16 over ranks are made in fp32 and rounded once, so that fp32 on the wire is the same sum.
         job.train("wide", 3, precision="bf16", stage=2, communication_data_type="fp32")
-        same_run(job.out("bf16-2"), job.out("wide"))
+        same_run(job.out("bf16-3"), job.out("wide"))
 
     @case
     def states_rounded_stochastically_are_rounded_alike():
