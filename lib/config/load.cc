@@ -49,14 +49,18 @@ std::optional<std::string> read_source(const std::string& file, Problems& proble
   return std::nullopt;
 }
 
-/// An override as messages name it: without a secret's value, and not at any length.
+/// An override as messages name it: without a secret's value, a section (which may hold secrets) by its
+/// key alone, and not at any length.
 std::string shown_override(const std::string& text) {
   constexpr size_t kLongestShown = 200;
-  const size_t end = std::min(text.find_first_of("=: "), text.size());
+  const size_t end = std::min(text.find_first_of("=: {[\n"), text.size());
+  const bool section = text.find_first_of("{[\n") != std::string::npos || text.find(": ") != std::string::npos;
   std::string shown = text;
-  if (end < text.size() && is_secret_name(text.substr(0, end)))
+  if (section)
+    shown = cat(text.substr(0, end), end < text.size() && text[end] == '=' ? "=" : "", "…");
+  else if (end < text.size() && is_secret_name(text.substr(0, end)))
     shown = text.substr(0, end + 1) + std::string(kHiddenSecret);
-  if (shown.size() > kLongestShown) shown = shown.substr(0, kLongestShown) + "…";
+  if (shown.size() > kLongestShown) shown = cat(shown.substr(0, kLongestShown), "…");
   return "--set " + shown;
 }
 

@@ -102,6 +102,15 @@ TEST_CASE("values of secrets are told by no message about a config") {
   REQUIRE(texts(load_config({}, {"wandb.api_keys=1", "train.api_key=hunter2"}).problems).back() ==
           "--set train.api_key=(hidden): error: train.api_key: unknown key (did you mean "
           "\"comet.api_key\"?)");
+  // A section given whole is told by its key alone, well formed or not.
+  for (const std::string value : {"={api_key: hunter2}", "={api_key: hunter2", "=[{api_key: hunter2}]", ": {api_key: hunter2}",
+                                  "=api_key: hunter2", "=\n  api_key: hunter2"}) {
+    const Lines problems = texts(load_config({}, {"comet" + value}).problems);
+    INFO(value);
+    REQUIRE(problems.size() >= 1);
+    for (const std::string& line : problems) REQUIRE(line.find("hunter2") == std::string::npos);
+    REQUIRE(problems[0].starts_with(value[0] == '=' ? "--set comet=…" : "--set comet…"));
+  }
   // Where a secret stands in the place of a value of another kind.
   Node root = Node::of_map({});
   root.entries.push_back({"token", {}, Node::of_text({}, "hunter2"), ""});
