@@ -1,14 +1,18 @@
 #include "data/sidecar.h"
 
+#include <array>
 #include <charconv>
 #include <filesystem>
+#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <utility>
 
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/text.h"
 #include "data/binary_file.h"
 
 namespace ftrun {
@@ -25,16 +29,42 @@ constexpr char kUnfinished[] = "ftrun-data-unfinished";
               "write the data again with scripts/prepare_data.py, or remove this file");
 }
 
-/// What describes a data file has some hundred bytes. What is larger is data of somebody's.
+/// What describes a data file has some hundred bytes, with the names of all inputs some megabytes. What is
+/// larger than the first is read only where its head says that it is ours.
 constexpr int64_t kLargestSidecar = int64_t{1} << 20;
+constexpr int64_t kLargestOfOurs = int64_t{64} << 20;
+
+/// Bytes of a regular file; nothing where there is none.
+std::optional<int64_t> bytes_of(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return std::nullopt;
+  const uintmax_t bytes = fs::file_size(path, error);
+  if (error) return std::nullopt;
+  return static_cast<int64_t>(bytes);
+}
+
+/// prepare_data.py writes the format first.
+bool has_our_head(const std::string& path) {
+  std::array<char, 4096> head{};
+  std::ifstream file(path, std::ios::binary);
+  file.read(head.data(), head.size());
+  const std::string_view text(head.data(), static_cast<size_t>(file.gcount()));
+  return text.find("\"ftrun-data") != std::string_view::npos;
+}
+
+/// The most bytes that a sidecar at `path` may have.
+int64_t largest_sidecar(const std::string& path) {
+  const int64_t bytes = bytes_of(path).value_or(0);
+  if (bytes <= kLargestSidecar || !has_our_head(path)) return kLargestSidecar;
+  if (bytes > kLargestOfOurs)
+    refuse(path, cat("has ", human_bytes(bytes), ", at most ", human_bytes(kLargestOfOurs), " are read"));
+  return kLargestOfOurs;
+}
 
 /// Parsed JSON object of a file; nothing when there is no file, it is larger than `most` bytes or holds
 /// something else.
 std::optional<json> object_of(const std::string& path, int64_t most) {
-  std::error_code error;
-  if (!fs::is_regular_file(path, error)) return std::nullopt;
-  const uintmax_t bytes = fs::file_size(path, error);
-  if (error || bytes > static_cast<uintmax_t>(most)) return std::nullopt;
+  if (bytes_of(path).value_or(most + 1) > most) return std::nullopt;
   json parsed = json::parse(read_file(path), nullptr, false);
   if (!parsed.is_object()) return std::nullopt;
   return parsed;
@@ -126,7 +156,8 @@ std::optional<Sidecar> read_sidecar_file(const std::string& path, int64_t most) 
 }
 
 std::optional<Sidecar> read_sidecar(const std::string& data_file) {
-  return read_sidecar_file(fs::path(data_file).replace_extension(".json").string(), kLargestSidecar);
+  const std::string path = fs::path(data_file).replace_extension(".json").string();
+  return read_sidecar_file(path, largest_sidecar(path));
 }
 
 std::string sidecar_text(const Sidecar& side) {

@@ -116,13 +116,24 @@ TEST_CASE("raw data beside a data file is not read in search of a record", "[fin
   REQUIRE_FALSE(read_sidecar(path).has_value());
   REQUIRE(raw_facts(path).origin.empty());
   REQUIRE(allocations_so_far() - before < 100);
-  // The same record, in a file too large to be one.
+}
+
+TEST_CASE("a large record is ours by its head, and too large a one is refused", "[fingerprint]") {
+  TempFolder folder;
+  const std::string path = write_pair(folder);
   const TokenDataset data({path}, {});
   record(data, folder.file("x.json"));
-  REQUIRE(read_sidecar(path).has_value());
   const std::string text = read_file(folder.file("x.json"));
-  folder.write("x.json", text + std::string(1 << 20, ' '));
+  // As one that names a hundred thousand inputs.
+  folder.write("x.json", text + std::string(2 << 20, ' '));
+  REQUIRE(read_sidecar(path).has_value());
+  REQUIRE(recorded_fingerprint(data).has_value());
+  // Not in its head: somebody else's.
+  folder.write("x.json", std::string(4096, ' ') + text + std::string(1 << 20, ' '));
   REQUIRE_FALSE(read_sidecar(path).has_value());
+  folder.write("x.json", text);
+  std::filesystem::resize_file(folder.file("x.json"), 65 << 20);
+  REQUIRE_THROWS_WITH(read_sidecar(path), Catch::Contains("x.json: has 65.00 MiB, at most 64.00 MiB are read"));
 }
 
 TEST_CASE("a .json that is not ours is left alone, a damaged one of ours is refused", "[fingerprint]") {
