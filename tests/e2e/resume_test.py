@@ -164,9 +164,9 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def lost_run_json_and_another_model_or_data():
-        without_run_json("swapped")
-        data = tiny_data(job.scratch / "swapped.bin", seed=9)
         meta = {"token_dtype": "uint16"}
+        without_run_json("swapped", data=meta)
+        data = tiny_data(job.scratch / "swapped.bin", seed=9)
         refused = job.run("swapped", "--resume", "auto", code=2, **EIGHT | {"data": {"train": str(data), **meta}})
         assert "/step-00000004/checkpoint.json: this is not the run that was started there; 1 thing differs:\n" \
                "  data.train.fingerprint: was " in refused.stderr, refused.stderr
@@ -174,7 +174,7 @@ with tempfile.TemporaryDirectory() as scratch:
         (other / "note").write_text("")
         config = json.loads((other / "config.json").read_text())
         (other / "config.json").write_text(json.dumps(config | {"architectures": config["architectures"], "note": 1}))
-        refused = job.run("swapped", "--resume", "auto", code=2, **EIGHT | {"model": {"path": str(other)}})
+        refused = job.run("swapped", "--resume", "auto", code=2, **EIGHT | {"model": {"path": str(other)}, "data": meta})
         assert "\n  model.fingerprint: was " in refused.stderr, refused.stderr
 
     @case
