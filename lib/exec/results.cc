@@ -1,6 +1,7 @@
 #include "exec/results.h"
 
 #include <algorithm>
+#include <exception>
 #include <map>
 #include <optional>
 #include <vector>
@@ -28,56 +29,81 @@ std::vector<int32_t> first_tokens(const SampleSet& validation, int64_t vocab_row
 /// Thrown through export_model, which then removes what it has written.
 struct ExportStopped {};
 
-/// Takes part in the pieces behind the first `asked` without keeping any.
-void help_with_pieces(const ExportOptions& options, const std::vector<ExportTensor>& tensors, size_t asked,
-                      bool receives, const ReadPiece& collect) {
-  const std::vector<ExportPiece> pieces = export_pieces(options, tensors);
-  std::vector<float> dropped;
-  for (size_t i = asked; i < pieces.size(); ++i) {
-    if (receives) dropped.resize(static_cast<size_t>(pieces[i].end - pieces[i].begin));
-    collect(pieces[i], dropped);
-  }
-}
+/// One rank's part in what all ranks do for each piece: they vote on stopping, and the writer gets it.
+class Pieces {
+ public:
+  Pieces(TrainingSetup& setup, bool writes, const std::function<bool()>& stop)
+      : setup_(setup), writes_(writes), stop_(stop) {}
 
-/// The writer's part.
-void write_export(const ExportOptions& options, const std::vector<ExportTensor>& tensors, bool alone,
-                  const ReadPiece& collect) {
-  size_t asked = 0;
-  try {
-    export_model(posix_files(), options, tensors, [&](const ExportPiece& piece, std::span<float> out) {
-      ++asked;
-      collect(piece, out);
-    });
-  } catch (const std::exception& exception) {
-    // The others go on sending: what is left is taken and dropped, so that all can be told.
-    if (as_error(exception).code() != ExitCode::kPeerLost && !alone)
-      help_with_pieces(options, tensors, asked, true, collect);
-    throw;
+  /// Collective. What fails inside leaves the ranks out of step: the groups are given up, so that no rank
+  /// waits for this one.
+  void collect(const ExportPiece& piece, std::span<float> out) {
+    ++asked_;
+    try {
+      if (stop_()) throw ExportStopped{};
+      if (sends())
+        setup_.state().collect(piece.tensor, piece.begin, piece.end, writes_, setup_.groups().shard_words(), out);
+    } catch (const std::exception& exception) {
+      broken_ = true;
+      const std::string reason = cat("it failed at exporting ", piece.tensor, ": ", as_error(exception).message());
+      for (Communicator* group : setup_.groups().distinct()) group->abort(reason);
+      throw;
+    }
   }
+
+  /// Takes part in those after what was asked for, without keeping any.
+  void help(const std::vector<ExportPiece>& pieces) {
+    std::vector<float> dropped;
+    for (size_t i = asked_; i < pieces.size(); ++i) {
+      if (writes_) dropped.resize(static_cast<size_t>(pieces[i].end - pieces[i].begin));
+      collect(pieces[i], dropped);
+    }
+  }
+
+  bool broken() const { return broken_; }
+
+ private:
+  /// Replicas hold the same: the first one's ranks send, the others only vote on stopping.
+  bool sends() const { return setup_.plan().options.state.replica == 0; }
+
+  TrainingSetup& setup_;
+  const bool writes_;
+  const std::function<bool()>& stop_;
+  size_t asked_ = 0;
+  bool broken_ = false;
+};
+
+/// The writer's part; what failed between pieces, of which the others do not know.
+std::exception_ptr write_export(const ExportOptions& options, const std::vector<ExportTensor>& tensors,
+                                Pieces& pieces) {
+  try {
+    export_model(posix_files(), options, tensors,
+                 [&](const ExportPiece& piece, std::span<float> out) { pieces.collect(piece, out); });
+  } catch (const std::exception&) {
+    if (pieces.broken()) throw;
+    return std::current_exception();
+  }
+  return nullptr;
 }
 
 }  // namespace
 
-bool export_weights(const Config& config, TrainingSetup& setup, bool writes, const std::function<bool()>& stop) {
+ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool writes,
+                             const std::function<bool()>& stop) {
   ExportOptions options = export_options(config, setup.model_config());
   options.config_json = setup.folder().config_json();
   const std::vector<ExportTensor> tensors = export_tensors(setup.train().model);
-  // Replicas hold the same: the first one's ranks send, the others only vote on stopping.
-  const bool sends = setup.plan().options.state.replica == 0;
-  Communicator& shard = setup.groups().shard_words();
-  const ReadPiece collect = [&](const ExportPiece& piece, std::span<float> out) {
-    if (stop()) throw ExportStopped{};
-    if (sends) setup.state().collect(piece.tensor, piece.begin, piece.end, writes, shard, out);
-  };
+  Pieces pieces(setup, writes, stop);
+  ExportOutcome outcome;
   try {
-    if (writes)
-      write_export(options, tensors, setup.groups().words().size() == 1, collect);
-    else
-      help_with_pieces(options, tensors, 0, false, collect);
+    if (writes) outcome.failure = write_export(options, tensors, pieces);
+    // After a failure the others go on sending: what is left is taken and dropped, so that all can be told.
+    const bool alone = setup.groups().words().size() == 1;
+    if (!writes || (outcome.failure && !alone)) pieces.help(export_pieces(options, tensors));
   } catch (const ExportStopped&) {
-    return false;
+    outcome.stopped = true;
   }
-  return true;
+  return outcome;
 }
 
 std::optional<Detokenizer> read_words(const Config& config, const TrainingSetup& setup) {

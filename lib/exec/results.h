@@ -1,5 +1,6 @@
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <optional>
 #include <string>
@@ -13,11 +14,19 @@ namespace ftrun {
 
 /// What a run leaves behind when it has come to its end.
 
+struct ExportOutcome {
+  /// `stop` gave it up, and nothing of it stays.
+  bool stopped = false;
+  /// What failed on the writer alone, between pieces: the other ranks do not know of it.
+  std::exception_ptr failure;
+};
+
 /// Writes the trained weights as a Hugging Face folder, export_folder(), in the dtype the config asks
 /// for. Collective: the rank that `writes` gets what others hold piece by piece, never a whole model.
-/// All ranks ask `stop` (collective, the same answer for all) before each piece: true gives the export
-/// up, nothing of it stays, and false is returned.
-bool export_weights(const Config& config, TrainingSetup& setup, bool writes, const std::function<bool()>& stop);
+/// All ranks ask `stop` (collective, the same answer for all) before each piece. Throws what fails where
+/// ranks work together; the groups are then given up, and the others fail at once.
+ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool writes,
+                             const std::function<bool()>& stop);
 
 /// The model's tokenizer, to show text with: nothing when the config asks for no text or the model
 /// folder has no tokenizer.json. Error(kBadInput) for one that cannot be read.

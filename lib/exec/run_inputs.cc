@@ -44,10 +44,10 @@ void DataFingerprints::start(const std::string& role, const SampleSet& samples,
   unknown_[role] = std::make_unique<FingerprintJob>(samples.data(), cache_file);
 }
 
-std::vector<std::pair<std::string, std::string>> DataFingerprints::take(bool wait) {
+std::vector<std::pair<std::string, std::string>> DataFingerprints::take() {
   std::vector<std::pair<std::string, std::string>> known;
   for (auto job = unknown_.begin(); job != unknown_.end();) {
-    const std::optional<DataFingerprint> found = wait ? job->second->wait() : job->second->result();
+    const std::optional<DataFingerprint> found = job->second->result();
     if (!found) {
       ++job;
       continue;

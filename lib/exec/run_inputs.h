@@ -26,8 +26,10 @@ class DataFingerprints {
   /// Begins to read `samples`, which must outlive this; what is computed is kept in `cache_file`.
   void start(const std::string& role, const SampleSet& samples, const std::string& cache_file);
 
-  /// (role, digest) of those that have become known since the last call; with `wait` of all.
-  std::vector<std::pair<std::string, std::string>> take(bool wait);
+  /// (role, digest) of those that have become known since the last call. Never waits.
+  std::vector<std::pair<std::string, std::string>> take();
+  /// True when none is left to be found.
+  bool all_taken() const { return unknown_.empty(); }
 
  private:
   std::map<std::string, std::unique_ptr<FingerprintJob>> unknown_;

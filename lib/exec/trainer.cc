@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <exception>
 #include <iostream>
 #include <new>
 #include <optional>
 #include <sstream>
+#include <thread>
 #include <utility>
 
 #include "base/as_error.h"
@@ -257,13 +259,19 @@ void Trainer::train_until_stopped() {
     before.trained = false;
     if (validate(before) && recorder_) recorder_->record(before);
   }
+  if (resumed_ && last_validation_missing()) {
+    StepMetrics late;
+    late.step = step_;
+    late.trained = false;
+    if (validate(late) && recorder_) recorder_->record(late);
+  }
   while (step_ < total_steps_ && signal_ == 0) {
     StepMetrics metrics = train_step();
     // Between a signal and the kill that may follow it there is time to save, not to validate.
     if (signal_ == 0 && validation_due()) validate(metrics);
     if (recorder_) recorder_->record(metrics);
     skipped_.refuse_too_many(step_);
-    record_fingerprints(false);
+    record_fingerprints();
     const bool due = config_.checkpoint.every > 0 && step_ % config_.checkpoint.every == 0;
     if (due || signal_ != 0) save_checkpoint();
     // Saving takes its time: whoever asks to stop meanwhile need not wait for a step and its save.
@@ -384,11 +392,27 @@ bool Trainer::validation_due() const {
   return step_ == total_steps_ || (every > 0 && step_ % every == 0);
 }
 
+/// Collective: whether all steps are done, and a signal came before the validation after the last one.
+bool Trainer::last_validation_missing() {
+  if (step_ != total_steps_ || !validation_data_) return false;
+  return session_.first_decides("reading the metrics", [&] {
+    const std::string path = recorder_->paths().metrics();
+    if (!posix_files().exists(path)) return true;
+    const std::vector<StepMetrics> all = read_metrics(path);
+    return std::none_of(all.begin(), all.end(), [&](const StepMetrics& metrics) {
+      return metrics.step == step_ && metrics.validation_loss.has_value();
+    });
+  });
+}
+
 /// False when a signal ended it.
 bool Trainer::validate(StepMetrics& metrics) {
   const auto start = Clock::now();
   const std::optional<double> loss = validation_loss();
-  if (!loss) return false;
+  if (!loss) {
+    if (recorder_) recorder_->say(cat("validation after step ", step_, " stopped by ", signal_name(signal_)));
+    return false;
+  }
   metrics.validation_loss = *loss;
   metrics.validation_seconds = seconds_since(start);
   return true;
@@ -417,8 +441,37 @@ std::optional<double> Trainer::validation_loss() {
   return loss / static_cast<double>(reader.counted_tokens_global());
 }
 
-void Trainer::record_fingerprints(bool wait) {
-  for (const auto& [role, digest] : fingerprints_.take(wait)) note_fingerprint(role, digest);
+void Trainer::record_fingerprints() {
+  for (const auto& [role, digest] : fingerprints_.take()) note_fingerprint(role, digest);
+}
+
+/// Rank 0: takes what becomes known for a moment at most. True when all is.
+bool Trainer::await_fingerprints_briefly() {
+  for (const auto end = Clock::now() + std::chrono::milliseconds(100);;) {
+    record_fingerprints();
+    if (fingerprints_.all_taken()) return true;
+    if (Clock::now() >= end || stop_signal() != 0) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
+/// Collective: until the fingerprints are known, a signal comes or it has taken too long.
+void Trainer::await_fingerprints() {
+  constexpr int64_t kToldSeconds = 1;
+  constexpr int64_t kLongestSeconds = 60;
+  const auto start = Clock::now();
+  bool told = false;
+  const auto go_on = [&] {
+    if (await_fingerprints_briefly()) return false;
+    const double seconds = seconds_since(start);
+    if (seconds >= kToldSeconds && !std::exchange(told, true))
+      recorder_->say(cat("reading the rest of the data for its fingerprint, for ", kLongestSeconds, " s at most"));
+    return seconds < kLongestSeconds;
+  };
+  while (signal_ == 0 && session_.first_decides("reading the data", go_on))
+    signal_ = session_.vote_to_stop(stop_signal());
+  if (recorder_ && train_fingerprint_.empty() && saved_step_ != step_)
+    recorder_->say("the last checkpoint does not record the data's fingerprint: not all of the data has been read");
 }
 
 /// The content of the data is known only now: a resumed run may turn out to be another one.
@@ -479,12 +532,7 @@ void Trainer::finish() {
   note_memory();
   note_traffic();
   session_.allow_for_work_of_one();
-  // The last checkpoint tells what data it was trained on, however short the run was.
-  if (signal_ == 0)
-    session_.together("reading the data", [&] {
-      if (recorder_) record_fingerprints(true);
-    });
-  if (signal_ == 0) save_checkpoint();
+  save_last_checkpoint();
   if (signal_ == 0 && config_.model_export.enabled) export_model();
   if (signal_ == 0 && validation_data_) sample_ = write_sample();
   session_.together("finishing the run", [&] {
@@ -492,18 +540,25 @@ void Trainer::finish() {
   });
 }
 
-/// Collective: rank 0 writes and the others help, which also learn of its failure. One of theirs ends
-/// their process at once, so that rank 0 does not wait for them.
+/// Collective: the last checkpoint tells what data it was trained on, however short the run was. A run
+/// that was stopped before has saved what there is.
+void Trainer::save_last_checkpoint() {
+  if (signal_ != 0) return;
+  await_fingerprints();
+  save_checkpoint();
+  if (signal_ == 0 && config_.model_export.enabled) signal_ = session_.vote_to_stop(stop_signal());
+}
+
+/// Collective: rank 0 writes and the others help, which also learn of its failure. What fails where they
+/// work together ends a rank's process at once, so that no other waits for it.
 void Trainer::export_model() {
-  const auto take_part = [this] {
-    return export_weights(config_, *setup_, session_.is_first(), [this] {
-      signal_ = session_.vote_to_stop(stop_signal());
-      return signal_ != 0;
-    });
-  };
-  if (!session_.is_first()) take_part();
+  const ExportOutcome outcome = export_weights(config_, *setup_, session_.is_first(), [this] {
+    signal_ = session_.vote_to_stop(stop_signal());
+    return signal_ != 0;
+  });
   session_.together("exporting the model", [&] {
-    if (session_.is_first() && take_part()) recorder_->say(cat("exported ", export_folder(config_)));
+    if (outcome.failure) std::rethrow_exception(outcome.failure);
+    if (session_.is_first() && !outcome.stopped) recorder_->say(cat("exported ", export_folder(config_)));
   });
 }
 
@@ -581,6 +636,7 @@ void Trainer::note_traffic() {
 }
 
 void Trainer::conclude() {
+  record_fingerprints();
   if (!sample_.empty()) recorder_->say(sample_);
   recorder_->say(memory_text(*memory_));
   if (const std::string moved = traffic_text(all_traffic_, session_.world()); !moved.empty())

@@ -50,13 +50,17 @@ class Trainer {
   std::optional<double> validation_loss();
   bool validate(StepMetrics& metrics);
   bool validation_due() const;
+  bool last_validation_missing();
   void save_checkpoint();
   CheckpointMeta checkpoint_meta();
-  void record_fingerprints(bool wait);
+  void record_fingerprints();
+  bool await_fingerprints_briefly();
+  void await_fingerprints();
   void note_fingerprint(const std::string& role, const std::string& digest);
   void refuse_other_data(const std::string& path, const std::string& before,
                          const std::string& now) const;
   void finish();
+  void save_last_checkpoint();
   void export_model();
   std::string how_to_go_on() const;
   void note_memory();

@@ -84,10 +84,58 @@ with tempfile.TemporaryDirectory() as scratch:
             done = metrics(out)
             assert [m["step"] for m in done if "loss" in m] == [1, 2], done
             assert "validation_loss" not in done[-1], done[-1]
+            assert running.text().count(f"validation after step 2 stopped by {number.name}\n") == 1, running.text()[-2000:]
             assert "step-00000002" in checkpoints(out), checkpoints(out)
             assert manifest(out)["exit_reason"] == f"stopped by {number.name} after step 2"
             job.run(name, "--nproc", ranks, "--resume", "auto", **settings)
             assert len(steps(out)) == 6
+
+    @case
+    def a_validation_of_the_last_step_that_was_stopped_is_made_once_by_a_resume():
+        for ranks in (1, 2):
+            name = f"last-{ranks}"
+            out = job.out(name)
+            short = validating(every=0, samples=4) | {"export": {"enabled": False}}
+            short["train"]["steps"] = 2
+            endless = validating(every=0) | {"export": {"enabled": False}}
+            endless["train"]["steps"] = 2
+            job.run(name, "--nproc", ranks, **short | {"train": short["train"] | {"steps": 1}})
+            running = start("--config", job.config(name, **endless), "--nproc", ranks, "--resume", "auto")
+            running.await_line("resumed from")
+            await_that(lambda: len(processes(running, ranks)) == ranks
+                       and all(catches(pid, signal.SIGTERM) for pid in processes(running, ranks)), running, "the training")
+            time.sleep(0.5)
+            running.kill(signal.SIGTERM)
+            running.wait(CODES[signal.SIGTERM])
+            assert running.text().count("validation after step 2 stopped by SIGTERM\n") == 1, running.text()[-2000:]
+            for _ in range(2):
+                again = job.run(name, "--nproc", ranks, "--resume", "auto", **short)
+                assert "nothing is left to train: step 2 of 2" in again.stdout, again.stdout
+                late = [m for m in metrics(out) if m["step"] == 2 and "validation_loss" in m]
+                assert len(late) == 1 and "loss" not in late[0] and len(steps(out)) == 2, metrics(out)
+            job.run(f"straight-{name}", "--nproc", ranks, **short)
+            expected = [m for m in metrics(job.out(f"straight-{name}")) if m["step"] == 2][0]
+            assert late[0]["validation_loss"] == expected["validation_loss"], (late, expected)
+
+    @case
+    def a_stop_while_the_data_are_read_for_their_fingerprint_saves_at_once():
+        huge = job.scratch / "huge.bin"
+        with open(huge, "wb") as file:
+            file.truncate(64 << 30)  # a hole: takes no room, and tens of seconds to read
+        for ranks, to_rank in ((1, None), (2, 1)):
+            name = f"reading-{ranks}"
+            running = start("--config", job.config(name, train={"steps": 2}, data={"train": str(huge), "token_dtype": "uint16"}),
+                            "--nproc", ranks)
+            running.await_line("reading the rest of the data for its fingerprint, for 60 s at most")
+            asked = time.monotonic()
+            running.kill(signal.SIGTERM, processes(running, ranks)[to_rank] if to_rank is not None else None)
+            running.wait(CODES[signal.SIGTERM])
+            assert time.monotonic() - asked < 10, "the stop waited for the fingerprint"
+            out = job.out(name)
+            assert checkpoints(out) == ["step-00000002"], checkpoints(out)
+            saved = json.loads((out / "checkpoints" / "step-00000002" / "checkpoint.json").read_text())
+            assert not saved.get("data_fingerprint"), saved["data_fingerprint"]
+            assert manifest(out)["exit_reason"] == "stopped by SIGTERM after step 2"
 
     def exporting(ranks, stage):
         return {"train": {"steps": 3}, "model": {"path": str(heavy)}, "zero_optimization": {"stage": stage}}
