@@ -26,23 +26,36 @@ namespace fs = std::filesystem;
 
 constexpr size_t kIdDigits = 8;
 
-int64_t bytes_free_at(const std::string& path) {
+/// Of the file system of `path`, or of the folder that it will be made in; zeros when neither is found.
+struct statvfs file_system_of(const std::string& path) {
   struct statvfs info{};
   std::string at = path;
   while (::statvfs(at.c_str(), &info) != 0) {
     const std::string parent = fs::path(at).parent_path().string();
-    if (parent.empty() || parent == at) return ::statvfs(".", &info) == 0
-        ? static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize) : 0;
-    at = parent;
+    if (parent == at || at == ".") return {};
+    at = parent.empty() ? "." : parent;
   }
-  return static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize);
+  return info;
+}
+
+int64_t bytes_free_at(const std::string& path) {
+  const struct statvfs info = file_system_of(path);
+  // Some (of FUSE, of a network) answer with zeros for everything.
+  if (info.f_blocks == 0 || info.f_frsize == 0) return kFreeUnknown;
+  const uint64_t most = static_cast<uint64_t>(kFreeUnknown) / info.f_frsize;
+  return static_cast<int64_t>(std::min<uint64_t>(info.f_bavail, most) * info.f_frsize);
+}
+
+std::string wanted_and_free(const std::string& path, int64_t wanted) {
+  const int64_t free = bytes_free_at(path);
+  const std::string there = free < kFreeUnknown ? cat(", ", human_bytes(free), " free") : "";
+  return cat(" (", human_bytes(wanted), " wanted", there, ")");
 }
 
 [[noreturn]] void disk_error(const std::string& path, const std::string& action, int error_number,
                              int64_t wanted = 0) {
   std::string message = cat(path, ": ", action, " failed: ", errno_text(error_number));
-  if (wanted > 0)
-    message += cat(" (", human_bytes(wanted), " wanted, ", human_bytes(bytes_free_at(path)), " free)");
+  if (wanted > 0) message += wanted_and_free(path, wanted);
   const bool full = error_number == ENOSPC || error_number == EDQUOT;
   throw Error(ExitCode::kEnvironment, message,
               full ? "free space on that file system, or write to another one (output_dir)"

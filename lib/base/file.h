@@ -25,6 +25,9 @@ class WritableFile {
   virtual void close() = 0;
 };
 
+/// What is free where a file system does not say. Larger than any disk, and sums of it do not overflow.
+inline constexpr int64_t kFreeUnknown = int64_t{1} << 60;
+
 /// The file system as checkpoints see it: a seam where tests drop what was not synced and make
 /// any call fail.
 class FileSystem {
@@ -40,6 +43,7 @@ class FileSystem {
   virtual void sync_folder(const std::string& path) = 0;
   virtual std::vector<std::string> list(const std::string& folder) = 0;  // sorted names
   virtual bool exists(const std::string& path) = 0;
+  /// Also of a path that is not there yet; kFreeUnknown at most.
   virtual int64_t free_bytes(const std::string& path) = 0;
 };
 

@@ -340,6 +340,13 @@ TEST_CASE("folders are made with their parents, listed by name and removed with 
   CHECK(posix_files().free_bytes(folder.file("not/yet/there")) > 0);
 }
 
+TEST_CASE("a file system that says nothing of its size has no limit, and sums with it do not overflow") {
+  CHECK(posix_files().free_bytes("/proc") == kFreeUnknown);  // which answers with zeros
+  CHECK(posix_files().free_bytes("/proc/not/there") == kFreeUnknown);
+  CHECK(posix_files().free_bytes("not/there") < kFreeUnknown);
+  CHECK(kFreeUnknown + kFreeUnknown + kFreeUnknown > kFreeUnknown);
+}
+
 TEST_CASE("a folder cannot be made over a file, nor a missing one listed, synced or renamed") {
   const TemporaryFolder folder;
   const std::string file = folder.file("f");
