@@ -90,7 +90,6 @@ int convert(const ConvertOptions& options) {
   target.kept_folders = kept_folders(step);
   const std::vector<ExportTensor> weights = checkpoint_weights(step);
   require_same_model(step, weights, model, target.source_folder);
-  check_export(umask_files(), target, weights);
   export_checkpoint(umask_files(), step, target);
   std::cout << step << " -> " << options.out << '\n';
   return 0;

@@ -30,7 +30,7 @@ SpaceWanted space_wanted(const Config& config, const RunPaths& paths, const Step
 
 }  // namespace
 
-std::string admit_outputs(const LoadedConfig& loaded, const StepPlan& plan) {
+std::string admit_outputs(const LoadedConfig& loaded, const StepPlan& plan, OutputCheck check) {
   const Config& config = loaded.config;
   const RunPaths paths(config.output_dir);
   refuse_other_than_folder(paths.root());
@@ -39,7 +39,7 @@ std::string admit_outputs(const LoadedConfig& loaded, const StepPlan& plan) {
   if (config.model_export.enabled) {
     const ExportOptions options = export_options(config, *loaded.model);
     const std::vector<ExportTensor> tensors = export_tensors(plan.train.model);
-    check_export(posix_files(), options, tensors);
+    check_export_folder(posix_files(), options, check);
     space.exported = options.folder;
     space.export_bytes = export_bytes(options, tensors);
   }

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "checkpoint/output_mark.h"
 #include "config_source.h"
 #include "program/step_plan.h"
 
@@ -11,6 +12,8 @@ namespace ftrun {
 /// export would replace what ftrun did not write, that a file it needs cannot be read (both
 /// Error(kBadInput)), that output_dir cannot be written or has no room for a checkpoint and the export
 /// (both Error(kEnvironment)). Returns a warning, "" for none, where room is short. Writes nothing.
-std::string admit_outputs(const LoadedConfig& loaded, const StepPlan& plan);
+/// Of a run's processes one checks the contents of an earlier export, which reads all of it.
+std::string admit_outputs(const LoadedConfig& loaded, const StepPlan& plan,
+                          OutputCheck check = OutputCheck::kContents);
 
 }  // namespace ftrun

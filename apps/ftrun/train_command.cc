@@ -134,7 +134,8 @@ int train_command(const TrainOptions& options) {
     const std::string tight =
         admit_memory(loaded, local_ranks(loaded, launch), read_memory_limit());
     if (!tight.empty() && launch.local_rank == 0) log_warning(tight);
-    const std::string full = admit_outputs(loaded, plan_steps(loaded.config, *loaded.model, 0));
+    const OutputCheck check = speaks ? OutputCheck::kContents : OutputCheck::kSizes;
+    const std::string full = admit_outputs(loaded, plan_steps(loaded.config, *loaded.model, 0), check);
     if (!full.empty() && speaks) log_warning(full);
   }
   if (launch.is_rank() || loaded.ranks == 1) return run_rank(options, std::move(loaded), launch);

@@ -1,6 +1,12 @@
 #include "base/replace_folder.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include <cerrno>
 #include <filesystem>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -22,6 +28,41 @@ void remove_old(FileSystem& files, const std::string& old, const std::string& fo
   } catch (const Error& error) {
     log_warning(cat(folder, ": was replaced; what it was before could not be removed: ", error.message()));
   }
+}
+
+/// Those of which `is_ours` says so, by their paths.
+template <typename Visit>
+void each_leftover(FileSystem& files, const std::string& parent, const IsOurs& is_ours, Visit visit) {
+  if (!files.exists(parent)) return;
+  for (const std::string& name : files.list(parent)) {
+    const std::string path = (fs::path(parent) / name).string();
+    const auto leftover = leftover_of(name);
+    if (!leftover || !is_ours(*leftover, path)) continue;
+    const std::string original = (fs::path(parent) / leftover->original).string();
+    const bool goes_back = leftover->complete && !files.exists(original);
+    visit(path, goes_back ? original : "");
+  }
+}
+
+/// That come back when the entry goes: none of a file that has another name as well.
+int64_t disk_bytes(const fs::path& path) {
+  struct stat info{};
+  constexpr int64_t kBlock = 512;  // whatever the file system's own is
+  const bool goes = ::lstat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && info.st_nlink == 1;
+  return goes ? static_cast<int64_t>(info.st_blocks) * kBlock : 0;
+}
+
+/// Of all files below, as far as they can be seen.
+int64_t tree_bytes(const std::string& folder) {
+  int64_t bytes = 0;
+  std::error_code error;
+  for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+    bytes += disk_bytes(it->path());
+  return bytes;
+}
+
+OwnedFd open_folder(const std::string& folder) {
+  return OwnedFd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
 }
 
 /// Returns where the old folder is.
@@ -69,23 +110,35 @@ std::optional<Leftover> leftover_of(std::string_view name) {
   return std::nullopt;
 }
 
-void recover_folders(
-    FileSystem& files, const std::string& parent,
-    const std::function<bool(const Leftover& leftover, const std::string& path)>& is_ours) {
-  if (!files.exists(parent)) return;
+void recover_folders(FileSystem& files, const std::string& parent, const IsOurs& is_ours) {
   bool changed = false;
-  for (const std::string& name : files.list(parent)) {
-    const std::string path = (fs::path(parent) / name).string();
-    const auto leftover = leftover_of(name);
-    if (!leftover || !is_ours(*leftover, path)) continue;
-    const std::string original = (fs::path(parent) / leftover->original).string();
-    if (leftover->complete && !files.exists(original))
-      files.rename(path, original);
-    else
+  each_leftover(files, parent, is_ours, [&](const std::string& path, const std::string& original) {
+    if (original.empty())
       files.remove_all(path);
+    else
+      files.rename(path, original);
     changed = true;
-  }
+  });
   if (changed) files.sync_folder(parent);
+}
+
+int64_t leftover_bytes(FileSystem& files, const std::string& parent, const IsOurs& is_ours) {
+  int64_t bytes = 0;
+  each_leftover(files, parent, is_ours, [&](const std::string& path, const std::string& original) {
+    if (original.empty()) bytes += tree_bytes(path);
+  });
+  return bytes;
+}
+
+OwnedFd hold_folder(const std::string& folder) {
+  OwnedFd held = open_folder(folder);
+  if (held) static_cast<void>(::flock(held.get(), LOCK_EX | LOCK_NB));
+  return held;
+}
+
+bool is_held(const std::string& folder) {
+  const OwnedFd seen = open_folder(folder);
+  return seen && ::flock(seen.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
 }  // namespace ftrun

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "base/file.h"
+#include "base/owned_fd.h"
 
 namespace ftrun {
 
@@ -37,11 +39,20 @@ struct Leftover {
 };
 std::optional<Leftover> leftover_of(std::string_view name);
 
+/// Whether this program wrote the leftover at `path`, and no process is writing it.
+using IsOurs = std::function<bool(const Leftover& leftover, const std::string& path)>;
+
 /// Puts complete leftovers below `parent` back where nothing has their name and removes the others;
-/// those alone of which `is_ours` says that this program wrote them. No process may be writing there.
-void recover_folders(
-    FileSystem& files, const std::string& parent,
-    const std::function<bool(const Leftover& leftover, const std::string& path)>& is_ours);
+/// those alone of which `is_ours` says so.
+void recover_folders(FileSystem& files, const std::string& parent, const IsOurs& is_ours);
+
+/// What recover_folders() would free, in bytes on disk. Changes nothing.
+int64_t leftover_bytes(FileSystem& files, const std::string& parent, const IsOurs& is_ours);
+
+/// Says that a folder is in use, until the result is closed: other processes see it with is_held().
+/// Best effort: file systems that cannot lock a folder (NFS) hold nothing. Never waits.
+[[nodiscard]] OwnedFd hold_folder(const std::string& folder);
+bool is_held(const std::string& folder);
 
 /// The folder that holds `path`: "." for a name alone.
 std::string parent_folder(const std::string& path);

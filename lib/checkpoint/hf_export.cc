@@ -182,12 +182,15 @@ void require_apart(const std::string& folder, const ExportOptions& options) {
       refuse_input(folder, cat("it would change ", kept));
 }
 
+void require_writable(const std::string& folder) {
+  if (const std::string why = writing_problem(parent_folder(folder)); !why.empty())
+    throw Error(ExitCode::kEnvironment, why, "give this user the right to write there, or choose another folder");
+}
+
 void require_room(FileSystem& files, const std::string& folder, const ExportOptions& options,
                   const std::vector<ExportTensor>& tensors) {
-  const std::string parent = parent_folder(folder);
-  if (const std::string why = writing_problem(parent); !why.empty())
-    throw Error(ExitCode::kEnvironment, why, "give this user the right to write there, or choose another folder");
-  const int64_t wanted = export_bytes(options, tensors), free = files.free_bytes(parent);
+  const int64_t wanted = export_bytes(options, tensors);
+  const int64_t free = files.free_bytes(parent_folder(folder)) + export_leftover_bytes(files, folder);
   if (wanted > free)
     throw Error(ExitCode::kEnvironment,
                 cat(folder, ": the model takes ", human_bytes(wanted), ", ", human_bytes(free), " are free"),
@@ -204,7 +207,6 @@ void say_where_from(const std::string& source, const std::string& name) {
 
 void write_all(FileSystem& files, const std::string& folder, const ExportOptions& options,
                const std::vector<ExportTensor>& tensors, const ReadPiece& read) {
-  begin_output(files, folder);
   std::vector<OutputFile> written;
   for (const std::string& name : copied_files(files, options)) {
     const MappedFile source(named_file(options.source_folder, name));
@@ -217,6 +219,12 @@ void write_all(FileSystem& files, const std::string& folder, const ExportOptions
   written.push_back(write_text(files, folder, "config.json",
                                exported_config(options.config_json, options.dtype, "config.json")));
   finish_output(files, folder, written);
+}
+
+IsOurs is_left_of(const std::string& place, FileSystem& files) {
+  return [name = fs::path(place).filename().string(), &files](const Leftover& leftover, const std::string& path) {
+    return leftover.original == name && is_begun_output(files, path);
+  };
 }
 
 // transformers 5 keeps rope settings in one object, transformers 4 in two keys.
@@ -271,30 +279,45 @@ std::string exported_config(const std::string& config_json, DType dtype, const s
 }
 
 void recover_export(FileSystem& files, const std::string& folder) {
-  const std::string place = output_place(folder), name = fs::path(place).filename().string();
-  recover_folders(files, parent_folder(place), [&](const Leftover& leftover, const std::string& path) {
-    return leftover.original == name && is_begun_output(files, path);
-  });
+  const std::string place = output_place(folder);
+  recover_folders(files, parent_folder(place), is_left_of(place, files));
+}
+
+int64_t export_leftover_bytes(FileSystem& files, const std::string& folder) {
+  const std::string place = output_place(folder);
+  return leftover_bytes(files, parent_folder(place), is_left_of(place, files));
+}
+
+void check_export_folder(FileSystem& files, const ExportOptions& options, OutputCheck check) {
+  const std::string folder = output_place(options.folder);
+  require_apart(folder, options);
+  require_replaceable(files, folder, check);
+  require_readable(files, options);
+  require_writable(folder);
 }
 
 void check_export(FileSystem& files, const ExportOptions& options,
                   const std::vector<ExportTensor>& tensors) {
-  const std::string folder = output_place(options.folder);
-  require_apart(folder, options);
-  require_replaceable(files, folder);
-  require_readable(files, options);
-  require_room(files, folder, options, tensors);
+  check_export_folder(files, options, OutputCheck::kContents);
+  require_room(files, output_place(options.folder), options, tensors);
 }
 
 void export_model(FileSystem& files, const ExportOptions& options,
                   const std::vector<ExportTensor>& tensors, const ReadPiece& read) {
   require(options.dtype == DType::kF32 || options.dtype == DType::kBF16, "export is F32 or BF16");
   const std::string folder = output_place(options.folder);
+  require_apart(folder, options);
   recover_export(files, folder);
   check_export(files, options, tensors);
   const std::string made = temporary_beside(folder);
+  OwnedFd held, held_old;
   try {
+    held = begin_output(files, made);
     write_all(files, made, options, tensors, read);
+    // That may have taken long, and so may this; the names once more, right before they go.
+    require_replaceable(files, folder, OutputCheck::kContents);
+    held_old = hold_folder(folder);
+    require_replaceable(files, folder, OutputCheck::kSizes);
   } catch (...) {
     try {
       files.remove_all(made);

@@ -8,6 +8,7 @@
 
 #include "base/dtype.h"
 #include "base/file.h"
+#include "checkpoint/output_mark.h"
 
 namespace ftrun {
 
@@ -55,21 +56,28 @@ int64_t export_bytes(const ExportOptions& options, const std::vector<ExportTenso
 /// What would keep an export from being written, as far as that can be known before: Error(kBadInput)
 /// for a folder that holds anything but an earlier export, that the model is read from, or that
 /// touches a kept folder, and for files of the source folder that cannot be read;
-/// Error(kEnvironment) where this user may not write or the weights do not fit. Changes nothing.
+/// Error(kEnvironment) where this user may not write. Changes nothing.
+void check_export_folder(FileSystem& files, const ExportOptions& options, OutputCheck check);
+
+/// The same, and Error(kEnvironment) where the weights do not fit; what recover_export() would remove
+/// counts as free.
 void check_export(FileSystem& files, const ExportOptions& options,
                   const std::vector<ExportTensor>& tensors);
 
 /// Puts back or removes what an export to `folder` left that was killed. Exports begin with it; a run
-/// that will export calls it when it starts, so that the folder is there meanwhile.
+/// that will export calls it when it starts, so that the folder is there meanwhile. An export that
+/// another process is writing stays.
 void recover_export(FileSystem& files, const std::string& folder);
+/// What recover_export() would free, in bytes on disk. Changes nothing.
+int64_t export_leftover_bytes(FileSystem& files, const std::string& folder);
 
 /// Fills `out` with the piece's elements in fp32.
 using ReadPiece = std::function<void(const ExportPiece& piece, std::span<float> out)>;
 
 /// Writes a folder that transformers (4 and 5) loads: config.json, model.safetensors (or shards and
 /// their index), the source folder's other files, and the mark of an output. It appears under its
-/// name complete and synced or not at all. Errors of check_export(), and Error(kEnvironment) from the
-/// disk.
+/// name complete and synced or not at all. Errors of check_export(), also for what was done to the
+/// folder while the new one was written, and Error(kEnvironment) from the disk.
 void export_model(FileSystem& files, const ExportOptions& options,
                   const std::vector<ExportTensor>& tensors, const ReadPiece& read);
 

@@ -10,6 +10,7 @@
 
 #include "base/checksum.h"
 #include "base/error.h"
+#include "base/replace_folder.h"
 #include "base/text.h"
 #include "checkpoint/json_strict.h"
 
@@ -50,15 +51,16 @@ Content read_mark(const std::string& path) {
   return content;
 }
 
-bool is_unchanged(const std::string& path, const OutputFile& written) {
+bool is_unchanged(const std::string& path, const OutputFile& written, OutputCheck check) {
   std::error_code error;
   if (!fs::is_regular_file(fs::symlink_status(path, error))) return false;
   if (static_cast<int64_t>(fs::file_size(path, error)) != written.bytes || error) return false;
-  return xxh3_of(MappedFile(path)) == written.xxh3;
+  return check == OutputCheck::kSizes || xxh3_of(MappedFile(path)) == written.xxh3;
 }
 
 /// "README.md was added", ...: how the folder differs from what was written.
-std::vector<std::string> differences(FileSystem& files, const std::string& folder, const Content& content) {
+std::vector<std::string> differences(FileSystem& files, const std::string& folder, const Content& content,
+                                     OutputCheck check) {
   std::vector<std::string> found;
   Content missing = content;
   for (const std::string& name : files.list(folder)) {
@@ -67,7 +69,7 @@ std::vector<std::string> differences(FileSystem& files, const std::string& folde
     missing.erase(name);
     if (written == content.end())
       found.push_back(cat(shown(name), " was added"));
-    else if (!is_unchanged(below(folder, name), written->second))
+    else if (!is_unchanged(below(folder, name), written->second, check))
       found.push_back(cat(shown(name), " was changed"));
   }
   for (const auto& [name, file] : missing) found.push_back(cat(shown(name), " was removed"));
@@ -94,9 +96,11 @@ bool is_mount_point(const std::string& folder) {
 
 }  // namespace
 
-void begin_output(FileSystem& files, const std::string& folder) {
+OwnedFd begin_output(FileSystem& files, const std::string& folder) {
   files.make_folder(folder);
+  OwnedFd held = hold_folder(folder);
   write_file_atomic(files, below(folder, kOutputMark), mark_text(false, {}));
+  return held;
 }
 
 void finish_output(FileSystem& files, const std::string& folder, const std::vector<OutputFile>& content) {
@@ -105,7 +109,7 @@ void finish_output(FileSystem& files, const std::string& folder, const std::vect
 
 bool is_begun_output(FileSystem& files, const std::string& folder) {
   std::error_code error;
-  if (!fs::is_directory(fs::symlink_status(folder, error))) return false;
+  if (!fs::is_directory(fs::symlink_status(folder, error)) || is_held(folder)) return false;
   // The mark is the first file that is made, under a temporary name before its own.
   const std::vector<std::string> names = files.list(folder);
   const auto is_temporary = [](const std::string& name) { return name.starts_with(cat(kOutputMark, ".tmp")); };
@@ -126,7 +130,7 @@ std::string output_place(const std::string& folder) {
   return place.size() > 1 && place.ends_with('/') ? place.substr(0, place.size() - 1) : place;
 }
 
-void require_replaceable(FileSystem& files, const std::string& folder) {
+void require_replaceable(FileSystem& files, const std::string& folder, OutputCheck check) {
   if (!files.exists(folder)) return;
   std::error_code error;
   if (!fs::is_directory(folder, error)) refuse(folder, "it is not a folder");
@@ -136,7 +140,7 @@ void require_replaceable(FileSystem& files, const std::string& folder) {
   if (!files.exists(mark)) refuse(folder, cat("it holds no ", kOutputMark, ", so ftrun did not write it"));
   std::vector<std::string> found;
   try {
-    found = differences(files, folder, read_mark(mark));
+    found = differences(files, folder, read_mark(mark), check);
   } catch (const Error& error) {
     if (error.code() != ExitCode::kBadInput) throw;
     refuse(folder, error.message());

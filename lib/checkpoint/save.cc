@@ -221,6 +221,12 @@ void abandon(FileSystem& files, const std::string& folder, const CheckpointGroup
               "look at that disk; --resume auto goes on from the checkpoint");
 }
 
+/// A folder, not a link to one: nothing else is made here under such a name.
+bool is_our_leftover(const Leftover& leftover, const std::string& path) {
+  std::error_code error;
+  return step_of_folder(leftover.original) && fs::is_directory(fs::symlink_status(path, error));
+}
+
 SaveResult result_of(const std::string& folder, const std::vector<std::string>& records) {
   SaveResult result{.folder = folder};
   for (const std::string& text : records) {
@@ -262,11 +268,11 @@ SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options,
 void clean_checkpoints(FileSystem& files, const std::string& root) {
   if (!files.exists(root)) return;
   remove_atomic_leftovers(files, root, {"latest"});
-  recover_folders(files, root, [](const Leftover& leftover, const std::string& path) {
-    // A folder, not a link to one: nothing else is made here under such a name.
-    std::error_code error;
-    return step_of_folder(leftover.original) && fs::is_directory(fs::symlink_status(path, error));
-  });
+  recover_folders(files, root, is_our_leftover);
+}
+
+int64_t checkpoint_leftover_bytes(FileSystem& files, const std::string& root) {
+  return leftover_bytes(files, root, is_our_leftover);
 }
 
 }  // namespace ftrun

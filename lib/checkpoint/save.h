@@ -40,5 +40,7 @@ SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options,
 /// Removes what interrupted saves left below `root`: folders and files that have, to the letter, the
 /// names a save gives them, and no links. One process calls it, before the run begins.
 void clean_checkpoints(FileSystem& files, const std::string& root);
+/// What clean_checkpoints() would free, in bytes on disk. Changes nothing.
+int64_t checkpoint_leftover_bytes(FileSystem& files, const std::string& root);
 
 }  // namespace ftrun

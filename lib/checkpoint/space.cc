@@ -12,6 +12,8 @@
 #include "base/replace_folder.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/hf_export.h"
+#include "checkpoint/save.h"
 
 namespace ftrun {
 namespace {
@@ -85,6 +87,21 @@ std::string space_text(const std::string& folder, const std::string& what, int64
   return cat(folder, ": ", what, ": ", text(needed), " needed, ", text(free), " free");
 }
 
+/// Free once the run has started.
+struct Free {
+  int64_t for_checkpoints = 0;
+  int64_t for_export = 0;
+};
+
+Free free_bytes(FileSystem& files, const SpaceWanted& wanted, bool together) {
+  Free free{files.free_bytes(wanted.checkpoints) + checkpoint_leftover_bytes(files, wanted.checkpoints), 0};
+  if (wanted.export_bytes == 0) return free;
+  const int64_t left = export_leftover_bytes(files, wanted.exported);
+  if (together) free.for_checkpoints += left;
+  free.for_export = together ? free.for_checkpoints : files.free_bytes(wanted.exported) + left;
+  return free;
+}
+
 [[noreturn]] void refuse(const std::string& folder, const std::string& what, int64_t needed, int64_t free) {
   throw Error(ExitCode::kEnvironment, space_text(folder, what, needed, free),
               "free space on that file system, or write to another one (output_dir)");
@@ -97,15 +114,15 @@ std::string admit_space(FileSystem& files, const SpaceWanted& wanted) {
   const bool together =
       wanted.export_bytes > 0 && disk_of(wanted.checkpoints) == disk_of(wanted.exported);
   const int64_t exported = together ? wanted.export_bytes : 0;
-  const int64_t free = files.free_bytes(wanted.checkpoints);
+  const auto [free, free_for_export] = free_bytes(files, wanted, together);
   const int64_t one = std::min<int64_t>(count.more, 1) * wanted.checkpoint_bytes;
   if (one > free) refuse(wanted.checkpoints, checkpoints_text(wanted, 1), one, free);
   // Those that are there may have gone when the model is exported.
   const int64_t freed = wanted.keep_last > 0 ? count.there * wanted.checkpoint_bytes : 0;
   if (one + exported > free + freed)
     refuse(wanted.checkpoints, cat(checkpoints_text(wanted, 1), " and ", export_text(wanted)), one + exported, free);
-  if (!together && wanted.export_bytes > 0 && wanted.export_bytes > files.free_bytes(wanted.exported))
-    refuse(wanted.exported, export_text(wanted), wanted.export_bytes, files.free_bytes(wanted.exported));
+  if (!together && wanted.export_bytes > 0 && wanted.export_bytes > free_for_export)
+    refuse(wanted.exported, export_text(wanted), wanted.export_bytes, free_for_export);
   const int64_t all = count.more * wanted.checkpoint_bytes + exported;
   if (all <= free) return "";
   return cat(space_text(wanted.checkpoints, wanted_text(wanted, count, together), all, free),

@@ -23,7 +23,8 @@ struct SpaceWanted {
 
 /// A warning with the arithmetic ("" for none) where checkpoints (those that are kept, and the one
 /// under way) and export will not fit; Error(kEnvironment) where not even one checkpoint and the
-/// export do. Checkpoints that are there already are counted.
+/// export do. Checkpoints that are there already are counted; what a killed run left, and the start
+/// will remove, counts as free.
 std::string admit_space(FileSystem& files, const SpaceWanted& wanted);
 
 }  // namespace ftrun

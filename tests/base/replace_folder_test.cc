@@ -80,5 +80,40 @@ TEST_CASE("recovery puts a complete folder back where its place is empty, and re
   recover_folders(posix_files(), root.file("absent"), anything);
 }
 
+TEST_CASE("what recovery would free is counted before: what it removes, not what it puts back or leaves") {
+  const TemporaryFolder root;
+  const auto bytes = [&](const IsOurs& is_ours) { return leftover_bytes(posix_files(), root.path(), is_ours); };
+  const std::string text(1 << 20, 'x');
+  CHECK(leftover_bytes(posix_files(), root.file("absent"), anything) == 0);
+  make(root.file("a.replaced-00000001"), text);  // goes back
+  make(root.file("d.tmp-notes"), text);          // not by its name
+  CHECK(bytes(anything) == 0);
+  make(root.file("c.tmp-00000003/below"), text);
+  const int64_t one = bytes(anything);
+  CHECK(one >= 1 << 20);
+  CHECK(one < 2 << 20);
+  make(root.file("a"), "new a");
+  CHECK(bytes(anything) == 2 * one);
+  CHECK(bytes([](const Leftover& leftover, const std::string&) { return leftover.original == "c"; }) == one);
+  fs::create_hard_link(root.file("c.tmp-00000003/below/content"), root.file("kept"));  // stays under this name
+  CHECK(bytes(anything) == one);
+  CHECK(posix_files().list(root.path()).size() == 5);
+}
+
+TEST_CASE("a folder is held until the one who holds it lets go") {
+  const TemporaryFolder root;
+  make(root.file("a"), "");
+  CHECK_FALSE(is_held(root.file("a")));
+  {
+    const OwnedFd held = hold_folder(root.file("a"));
+    CHECK(is_held(root.file("a")));
+    fs::rename(root.file("a"), root.file("b"));
+    CHECK(is_held(root.file("b")));
+  }
+  CHECK_FALSE(is_held(root.file("b")));
+  CHECK_FALSE(is_held(root.file("absent")));
+  CHECK_FALSE(hold_folder(root.file("absent")));
+}
+
 }  // namespace
 }  // namespace ftrun

@@ -353,6 +353,62 @@ TEST_CASE("too little room for an export is told before anything is written") {
   REQUIRE(posix_files().list(folder.path()).empty());
   files.set_free_bytes(272);
   check_export(files, options_for(folder / "out"), kTensors);
+  // What a killed export left goes first.
+  files.set_free_bytes(0);
+  begin_output(files, folder / "out.tmp-0123abcd").reset();
+  write_text(folder / "out.tmp-0123abcd/model.safetensors", std::string(1 << 16, 'x'));
+  check_export(files, options_for(folder / "out"), kTensors);
+}
+
+TEST_CASE("an export that was changed while the next one was written is not replaced") {
+  for (const bool can_exchange : {true, false}) {
+    const TempFolder folder;
+    FaultFileSystem files(folder.path());
+    if (!can_exchange) files.refuse_exchange();
+    const ExportOptions options = options_for(folder / "out");
+    export_model(files, options, kTensors, read_values);
+    REQUIRE(bad_input([&] {
+              export_model(files, options, kTensors, [&](const ExportPiece& piece, std::span<float> out) {
+                write_text(folder / "out/README.md", "what I found");
+                read_values(piece, out);
+              });
+            }) == options.folder + ": is not replaced: since ftrun wrote it, README.md was added");
+    REQUIRE(read_text(folder / "out/README.md") == "what I found");
+    check_values(folder / "out", DType::kF32);
+    REQUIRE(posix_files().list(folder.path()) == std::vector<std::string>{"out"});
+  }
+}
+
+TEST_CASE("an export that is under way is no leftover") {
+  const TempFolder folder;
+  const ExportOptions options = options_for(folder / "out");
+  const auto beside = [&] { return posix_files().list(folder.path()).size(); };
+  export_model(posix_files(), options, kTensors, [&](const ExportPiece& piece, std::span<float> out) {
+    REQUIRE(beside() == 1);
+    recover_export(posix_files(), options.folder);
+    REQUIRE(beside() == 1);
+    REQUIRE(export_leftover_bytes(posix_files(), options.folder) == 0);
+    read_values(piece, out);
+  });
+  check_values(folder / "out", DType::kF32);
+  begin_output(posix_files(), folder / "out.tmp-0123abcd").reset();
+  REQUIRE(export_leftover_bytes(posix_files(), options.folder) > 0);
+  recover_export(posix_files(), options.folder);
+  REQUIRE(beside() == 1);
+}
+
+TEST_CASE("looking at sizes alone reads no contents of an earlier export") {
+  const TempFolder folder;
+  const ExportOptions options = options_for(folder / "out");
+  export_model(posix_files(), options, kTensors, read_values);
+  std::string weights = read_text(folder / "out/model.safetensors");
+  weights.back() ^= 1;
+  write_text(folder / "out/model.safetensors", weights);
+  check_export_folder(posix_files(), options, OutputCheck::kSizes);
+  const std::string changed = options.folder + ": is not replaced: since ftrun wrote it, model.safetensors was changed";
+  REQUIRE(bad_input([&] { check_export_folder(posix_files(), options, OutputCheck::kContents); }) == changed);
+  write_text(folder / "out/model.safetensors", weights + "x");
+  REQUIRE(bad_input([&] { check_export_folder(posix_files(), options, OutputCheck::kSizes); }) == changed);
 }
 
 namespace {

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "checkpoint/output_mark.h"
 #include "checkpoint/save.h"
 #include "fault_files.h"
 #include "test_support.h"
@@ -101,6 +102,32 @@ TEST_CASE("checkpoints that are there already need no space") {
           run / "checkpoints" + ": 1 checkpoint of 100.00 MiB: 100.00 MiB needed, 99.00 MiB free");
   save(run, 10);  // nothing is left to train
   REQUIRE(said(run, wanted_in(run), 30 * kMiB) == "");
+}
+
+TEST_CASE("what a killed run left and the start will remove counts as free") {
+  const TempFolder run;
+  SpaceWanted wanted = wanted_in(run);
+  wanted.checkpoint_bytes = 2 * kMiB;
+  wanted.export_bytes = kMiB;
+  wanted.every = 0;  // one checkpoint
+  REQUIRE(refused(run, wanted, 0) != "");
+  posix_files().make_folder(run / "checkpoints/step-00000002.tmp-0123abcd");
+  write_text(run / "checkpoints/step-00000002.tmp-0123abcd/rank-00000.safetensors", std::string(2 * kMiB, 'x'));
+  REQUIRE(refused(run, wanted, 0) != "");
+  begin_output(posix_files(), run / "export/model.tmp-0123abcd").reset();
+  write_text(run / "export/model.tmp-0123abcd/model.safetensors", std::string(kMiB, 'x'));
+  REQUIRE(said(run, wanted, 0) == "");
+  REQUIRE(checkpoint_leftover_bytes(posix_files(), run / "checkpoints") >= 2 * kMiB);
+  clean_checkpoints(posix_files(), run / "checkpoints");
+  REQUIRE(checkpoint_leftover_bytes(posix_files(), run / "checkpoints") == 0);
+}
+
+TEST_CASE("where the file system does not say what is free everything fits") {
+  const TempFolder run;
+  save(run, 2);
+  SpaceWanted wanted = wanted_in(run);
+  wanted.checkpoint_bytes = int64_t{100} << 40;
+  REQUIRE(said(run, wanted, kFreeUnknown) == "");
 }
 
 }  // namespace ftrun::test
