@@ -5,6 +5,7 @@ A folder is marked by a file in it that lists every other file with its size and
 import contextlib
 import ctypes
 import errno
+import fcntl
 import json
 import os
 import re
@@ -146,15 +147,41 @@ def _remove(folder):
     shutil.rmtree(folder)
 
 
+def _lock(descriptor):
+    """False when another process holds the folder; a file system that cannot lock holds nothing."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+@contextlib.contextmanager
+def _opened(folder):
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _is_held(folder):
+    with _opened(folder) as descriptor:
+        return not _lock(descriptor)
+
+
 def recover(place):
-    """After a kill: what stepped aside comes back where nothing took its place, the rest goes."""
+    """After a kill: what stepped aside comes back where nothing took its place, the rest goes. A folder
+    that another process is writing stays."""
     parent, name = os.path.split(place)
     if not os.path.isdir(parent):
         return
     for entry in os.listdir(parent):
         found = re.fullmatch(re.escape(name) + r"\.(tmp|replaced)-[0-9a-f]{8}", entry)
         path = os.path.join(parent, entry)
-        if not found or os.path.islink(path) or not os.path.isdir(path):
+        if not found or os.path.islink(path) or not os.path.isdir(path) or _is_held(path):
             continue
         # The mark is the first file that is made, under a temporary name before its own.
         if _read_mark(path) is None and not all(n.startswith(MARK + ".tmp") for n in os.listdir(path)):
@@ -168,20 +195,23 @@ def recover(place):
 @contextlib.contextmanager
 def new_folder(out):
     """Yields a folder to fill; at the end it stands under the name `out`, whole and synced, or
-    nothing has changed. Refuses beforehand to replace what was not written here."""
+    nothing has changed. Refuses to replace what was not written here, beforehand and at the end."""
     place = output_place(out)
     recover(place)
     refuse_foreign_folder(place)
     made = f"{place}.tmp-{secrets.token_hex(4)}"
     os.makedirs(made)
-    try:
-        _write_mark(made, complete=False)
-        yield made
-        for name in os.listdir(made):
-            with open(os.path.join(made, name), "rb") as file:
-                os.fsync(file.fileno())
-        _write_mark(made, complete=True)
-    except BaseException:
-        shutil.rmtree(made, ignore_errors=True)
-        raise
-    _put_in_place(made, place)
+    with _opened(made) as descriptor:
+        _lock(descriptor)
+        try:
+            _write_mark(made, complete=False)
+            yield made
+            for name in os.listdir(made):
+                with open(os.path.join(made, name), "rb") as file:
+                    os.fsync(file.fileno())
+            _write_mark(made, complete=True)
+            refuse_foreign_folder(place)  # again: filling it may have taken long
+        except BaseException:
+            shutil.rmtree(made, ignore_errors=True)
+            raise
+        _put_in_place(made, place)

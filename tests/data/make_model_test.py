@@ -178,6 +178,24 @@ class MakeModel(unittest.TestCase):
         (self.out / "tokenizer.json").unlink()
         self.assert_refused("since it was written, model.safetensors was changed, tokenizer.json was removed")
 
+    def test_what_is_done_to_the_folder_meanwhile_is_seen(self):
+        self.run_script()
+        with self.assertRaises(make_model.UserError) as caught, own_output.new_folder(str(self.out)) as made:
+            (pathlib.Path(made) / "config.json").write_text("{}")
+            (self.out / "README.md").write_text("what I found")
+        self.assertIn("since it was written, README.md was added", str(caught.exception))
+        self.assertEqual((self.out / "README.md").read_text(), "what I found")
+        self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["model", "small.gguf"])
+
+    def test_a_folder_that_is_being_written_is_no_leftover(self):
+        with own_output.new_folder(str(self.out)) as made:
+            own_output.recover(str(self.out))
+            self.assertTrue(os.path.isdir(made))
+        self.assertEqual(os.listdir(self.out), [own_output.MARK])
+        os.mkdir(made)
+        own_output.recover(str(self.out))
+        self.assertFalse(os.path.exists(made))
+
     def test_after_a_kill_at_any_moment_a_whole_folder_is_there(self):
         """With and without a file system that can swap two names."""
         for swaps in (True, False):
