@@ -49,14 +49,18 @@ std::optional<std::string> read_source(const std::string& file, Problems& proble
   return std::nullopt;
 }
 
+/// True for an override that gives more than one value, or was meant to.
+bool gives_section(const std::string& text) {
+  return text.find_first_of("{[\n") != std::string::npos || text.find(": ") != std::string::npos;
+}
+
 /// An override as messages name it: without a secret's value, a section (which may hold secrets) by its
 /// key alone, and not at any length.
 std::string shown_override(const std::string& text) {
   constexpr size_t kLongestShown = 200;
   const size_t end = std::min(text.find_first_of("=: {[\n"), text.size());
-  const bool section = text.find_first_of("{[\n") != std::string::npos || text.find(": ") != std::string::npos;
   std::string shown = text;
-  if (section)
+  if (gives_section(text))
     shown = cat(text.substr(0, end), end < text.size() && text[end] == '=' ? "=" : "", "…");
   else if (end < text.size() && is_secret_name(text.substr(0, end)))
     shown = text.substr(0, end + 1) + std::string(kHiddenSecret);
@@ -140,6 +144,10 @@ class Sources {
       value = std::move(map);
     }
     mark_secrets(value);
+    // What reads as one text may be a section that is not well formed.
+    Node* leaf = &value;
+    for (const std::string& key : keys) leaf = leaf->find(key);
+    if (leaf->kind == Node::Kind::kText && gives_section(text)) leaf->secret = true;
     merge(std::move(value));
   }
 
