@@ -351,9 +351,11 @@ def children(pid):
 def alive(pid):
     try:
         state = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        threads = len(os.listdir(f"/proc/{pid}/task"))
     except (FileNotFoundError, ProcessLookupError):
         return False
-    return state != "Z"
+    # Of a killed process other threads may still hold its files when the first one has ended.
+    return state != "Z" or threads > 1
 
 
 def await_gone(pids, seconds):
