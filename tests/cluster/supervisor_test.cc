@@ -105,7 +105,7 @@ std::vector<pid_t> rank_pids(const std::string& prefix, int ranks) {
   std::vector<pid_t> pids;
   for (int rank = 0; rank < ranks; ++rank) {
     const std::string path = prefix + std::to_string(rank);
-    REQUIRE(within(10s, [&] { return content(path).find('\n') != std::string::npos; }));
+    REQUIRE(within(60s, [&] { return content(path).find('\n') != std::string::npos; }));
     pids.push_back(std::stoi(content(path)));
   }
   return pids;
@@ -215,7 +215,7 @@ TEST_CASE("kill -9 of the supervisor leaves no rank behind") {
   for (const pid_t pid : pids) REQUIRE(alive(pid));
   ::kill(supervisor, SIGKILL);
   exit_code_of(supervisor);
-  for (const pid_t pid : pids) REQUIRE(within(2s, [pid] { return !alive(pid); }));
+  for (const pid_t pid : pids) REQUIRE(within(60s, [pid] { return !alive(pid); }));
 }
 
 TEST_CASE("signals are passed on to the ranks, whose exit code is returned") {
@@ -253,13 +253,25 @@ TEST_CASE("a lost terminal stops nothing where it is inherited ignored") {
   REQUIRE(content(folder.path + "/out").empty());
 }
 
+/// Of two signals that are pending together the kernel delivers the one with the lower number first.
+void send_and_await_delivery(pid_t pid, int signal) {
+  ::kill(pid, signal);
+  REQUIRE(within(60s, [&] {
+    const std::string status = content("/proc/" + std::to_string(pid) + "/status");
+    const auto none = [&](const std::string& field) {
+      return status.find(field + ":\t0000000000000000\n") != std::string::npos;
+    };
+    return none("SigPnd") && none("ShdPnd");
+  }));
+}
+
 TEST_CASE("a terminal that is lost while the ranks stop hurries nobody") {
   const Folder folder;
   const pid_t supervisor = spawn_supervisor(
       2, {"ignore", "2", "ignore", "1", "touch", folder.path + "/pid", "sleep", "60000"}, folder.path + "/out");
   const auto pids = rank_pids(folder.path + "/pid", 2);
-  ::kill(supervisor, SIGINT);
-  ::kill(supervisor, SIGHUP);
+  send_and_await_delivery(supervisor, SIGINT);
+  send_and_await_delivery(supervisor, SIGHUP);
   ::usleep(200'000);
   REQUIRE(alive(pids[0]));
   ::kill(supervisor, SIGTERM);
