@@ -11,6 +11,7 @@ from runner import LAUNCHER_VARIABLES, exported, manifest, metrics, must, skip, 
 
 SOURCE = pathlib.Path(sys.argv[1])
 STEPS = 10
+FEW = ("--set", "train.evaluation.samples=16")  # of 64: validation would take longer than the steps
 
 
 def listing(folder):
@@ -42,10 +43,10 @@ def main():
     before = listing(SOURCE / "runs" / "quickstart")
     with tempfile.TemporaryDirectory() as scratch:
         out = pathlib.Path(scratch) / "quickstart"
-        losses = check_run(out, quickstart(out, "--set", f"train.steps={STEPS}", "--set", "train.evaluation.every=5"), STEPS)
+        losses = check_run(out, quickstart(out, "--set", f"train.steps={STEPS}", "--set", "train.evaluation.every=5", *FEW), STEPS)
         validated = [m["validation_loss"] for m in metrics(out) if "validation_loss" in m]
         assert len(validated) == 3 and validated[-1] < validated[0], f"ten steps learned nothing: {validated}"
-        again = quickstart(out, "--set", "train.steps=1", "--set", "train.evaluation.every=0")
+        again = quickstart(out, "--set", "train.steps=1", "--set", "train.evaluation.every=0", *FEW)
         assert f"{out} holds a finished run: keeping it as {out}." in again.stdout, again.stdout[-2000:]
         check_run(out, again, 1)
         kept, = [path for path in out.parent.iterdir() if path != out]
