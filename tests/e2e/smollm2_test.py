@@ -55,9 +55,10 @@ def train_with_ftrun(data, ranks, scratch):
 
 def settings(scratch, data, rows, **more):
     """Short steps on the test's own text, unless all is wanted. No warm-up: at a learning rate of 0 nobody would see an
-    update that is left out. (Without a section the rate is constant.)"""
+    update that is left out."""
     short = {"data.train": data, "data.token_dtype": "uint16", "data.sequence_length": SEQUENCE, "data.shuffle": "false",
-             "data.validation": "[]", "train.steps": 3, "scheduler": "null", "threads": 1}
+             "data.validation": "[]", "train.steps": 3, "threads": 1,
+             "scheduler": "{type: WarmupLR, params: {warmup_min_lr: 5.0e-5, warmup_max_lr: 5.0e-5, warmup_num_steps: 2}}"}
     wanted = {"train.steps": 20, "train.epochs": "null", "gradient_accumulation_steps": 1, "train_batch_size": rows,
               "export.enabled": "false"} | ({} if FULL else short) | more
     return [word for key, value in wanted.items() for word in ("--set", f"{key}={value}")]
