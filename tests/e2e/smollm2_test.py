@@ -103,6 +103,11 @@ def compare_weights(name, found, expected, narrow):
     return worst, worst_way
 
 
+def trained_steps(out, key):
+    """The figure of each step that was not skipped: of the others a gradient norm is no number."""
+    return [m[key] for m in steps(out) if not m.get("skipped")]
+
+
 def check_configs(data, scratch):
     """Each of configs/ beside one process with the same settings and global batch."""
     one = {}
@@ -111,6 +116,8 @@ def check_configs(data, scratch):
         out = scratch / f"{path.stem}-{ranks}"
         changes = {"output_dir": out, "model.path": MODEL, "parallel.data": ranks,
                    "parallel.data_replicate": 2 if ranks == 4 else 1, "train_micro_batch_size_per_gpu": rows // ranks}
+        if path.stem == "fp16" and not FULL:  # so that none of the few steps overflows and is skipped
+            changes["fp16.initial_scale_power"] = 8
         for tier in ("offload_param", "offload_optimizer"):
             if "nvme" in path.stem:
                 changes[f"zero_optimization.{tier}.nvme_path"] = scratch / "swap"
@@ -128,7 +135,7 @@ def check_configs(data, scratch):
                 shutil.rmtree(out)  # a checkpoint of 1.5 GiB
             one = {alike: trained(path, 1, ranks)}
         out = trained(path, ranks, ranks)
-        loss, norm = (near(f"{path.stem}, {key}", [m[key] for m in steps(out)], [m[key] for m in steps(one[alike])], limit)
+        loss, norm = (near(f"{path.stem}, {key}", trained_steps(out, key), trained_steps(one[alike], key), limit)
                       for key, limit in (("loss", 2e-3 if narrow else 1e-5), ("grad_norm", 2e-2 if narrow else 5e-5)))
         weights, way = compare_weights(path.stem, Weights(out), Weights(one[alike]), narrow)
         shutil.rmtree(out)
