@@ -78,8 +78,9 @@ int64_t local_ranks(const LoadedConfig& loaded, const LaunchEnvironment& launch)
   return std::max<int64_t>(1, loaded.ranks / std::max(1, launch.nodes));
 }
 
-std::string admit_memory(const LoadedConfig& loaded, int64_t local, const MemoryLimit& limit) {
-  const MemoryPlan plan = memory_plan(plan_steps(loaded.config, *loaded.model, 0));
+std::string admit_memory(const LoadedConfig& loaded, const StepPlan& step, int64_t local,
+                         const MemoryLimit& limit) {
+  const MemoryPlan plan = memory_plan(step);
   admit_disk(loaded, plan.at(Tier::kNvme).total * local);
   const MemoryMeasure measure = in_main_memory(loaded.config);
   const int64_t wanted = measure(plan) * local;

@@ -14,7 +14,8 @@ int64_t local_ranks(const LoadedConfig& loaded, const LaunchEnvironment& launch)
 /// machine need more main memory than there is, or more of the disk at nvme_path than is free, with
 /// the changes of the config that save most. Returns a warning ("" for none) when it needs more memory
 /// than is free now.
-std::string admit_memory(const LoadedConfig& loaded, int64_t local, const MemoryLimit& limit);
+std::string admit_memory(const LoadedConfig& loaded, const StepPlan& step, int64_t local,
+                         const MemoryLimit& limit);
 
 /// "the 2 ranks of this machine need ..., this machine has ...": where the plan of one rank, times
 /// `local`, is more main memory than there is; else "".

@@ -131,11 +131,12 @@ int train_command(const TrainOptions& options) {
   }
   // Of ranks that our supervisor starts, it has looked already.
   if (launch.kind != LaunchKind::kSupervised) {
+    const StepPlan plan = plan_steps(loaded.config, *loaded.model, 0);
     const std::string tight =
-        admit_memory(loaded, local_ranks(loaded, launch), read_memory_limit());
+        admit_memory(loaded, plan, local_ranks(loaded, launch), read_memory_limit());
     if (!tight.empty() && launch.local_rank == 0) log_warning(tight);
     const OutputCheck check = speaks ? OutputCheck::kContents : OutputCheck::kSizes;
-    const std::string full = admit_outputs(loaded, plan_steps(loaded.config, *loaded.model, 0), check);
+    const std::string full = admit_outputs(loaded, plan, check);
     if (!full.empty() && speaks) log_warning(full);
   }
   if (launch.is_rank() || loaded.ranks == 1) return run_rank(options, std::move(loaded), launch);

@@ -15,7 +15,6 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-constexpr std::string_view kTemporary = ".tmp-";
 constexpr std::string_view kReplaced = ".replaced-";
 
 /// The new folder has its name by now, so what is left of the old one is no failure.
@@ -88,7 +87,7 @@ std::string parent_folder(const std::string& path) {
   return parent.empty() ? "." : parent;
 }
 
-std::string temporary_beside(const std::string& folder) { return unique_name(folder, kTemporary); }
+std::string temporary_beside(const std::string& folder) { return unique_name(folder); }
 
 std::string put_in_place(FileSystem& files, const std::string& made, const std::string& folder) {
   if (files.exists(folder))
@@ -105,7 +104,7 @@ void replace_folder(FileSystem& files, const std::string& made, const std::strin
 }
 
 std::optional<Leftover> leftover_of(std::string_view name) {
-  if (auto original = origin_of_unique(name, kTemporary)) return Leftover{*std::move(original), false};
+  if (auto original = origin_of_unique(name)) return Leftover{*std::move(original), false};
   if (auto original = origin_of_unique(name, kReplaced)) return Leftover{*std::move(original), true};
   return std::nullopt;
 }

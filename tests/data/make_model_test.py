@@ -18,6 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 import make_model  # noqa: E402
 import own_output  # noqa: E402
+from killed_child import ends_before  # noqa: E402
 
 HIDDEN, FFN, HEADS, KV_HEADS, LAYERS = 32, 48, 4, 2, 2
 SPECIAL = ["<|end|>", "<|start|>"]
@@ -215,22 +216,12 @@ class MakeModel(unittest.TestCase):
 
     def killed(self, at, swaps, *arguments):
         """Runs the script in a child that ends before the `at`-th rename; True when it came to its end."""
-        child = os.fork()
-        if child:
-            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        calls = 0
+        def prepare(ending):
+            exchange = own_output._exchange if swaps else lambda a, b: False
+            own_output._exchange = ending(exchange)
+            os.replace, os.rename, own_output._remove = ending(os.replace), ending(os.rename), ending(own_output._remove)
 
-        def ending(function):
-            def call(*a, **k):
-                nonlocal calls
-                calls += 1
-                return os._exit(9) if calls > at else function(*a, **k)
-            return call
-
-        exchange = own_output._exchange if swaps else lambda a, b: False
-        own_output._exchange = ending(exchange)
-        os.replace, os.rename, own_output._remove = ending(os.replace), ending(os.rename), ending(own_output._remove)
-        os._exit(self.run_script(*arguments)[0])
+        return ends_before(at, prepare, lambda: self.run_script(*arguments)[0])
 
     def test_other_files_are_refused(self):
         missing = str(self.folder / "none.gguf")

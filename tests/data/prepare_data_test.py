@@ -17,6 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 FIXTURES = pathlib.Path(__file__).resolve().parent / "fixtures"
 sys.path.insert(0, str(ROOT / "scripts"))
 import prepare_data  # noqa: E402
+from killed_child import ends_before  # noqa: E402
 
 TEMPLATE = ("{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
             "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
@@ -378,21 +379,11 @@ class PrepareData(unittest.TestCase):
     def killed(self, at, *arguments):
         """Runs the script in a child that ends, as SIGKILL would end it, before the `at`-th rename or
         removal; True when it came to its end."""
-        child = os.fork()
-        if child:
-            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        calls = 0
+        def prepare(ending):
+            prepare_data.os.replace, prepare_data.os.remove = ending(os.replace), ending(os.remove)
+            prepare_data.shutil.rmtree = ending(shutil.rmtree)
 
-        def ending(function):
-            def call(*a, **k):
-                nonlocal calls
-                calls += 1
-                return os._exit(9) if calls > at else function(*a, **k)
-            return call
-
-        prepare_data.os.replace, prepare_data.os.remove = ending(os.replace), ending(os.remove)
-        prepare_data.shutil.rmtree = ending(shutil.rmtree)
-        os._exit(self.run_script(*arguments)[0])
+        return ends_before(at, prepare, lambda: self.run_script(*arguments)[0])
 
     def test_after_a_kill_at_any_moment_the_command_can_be_run_again(self):
         masked = '{"prompt": "ab", "completion": "c"}\n' * 4
