@@ -147,13 +147,13 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def shards_are_shared_out():
         """Every rank writes its own part and no more: together they hold each element once."""
-        folder = job.out("fp32-3-device") / "checkpoints" / "step-00000006"
+        folder = job.out("fp32-3-half") / "checkpoints" / "step-00000006"
         sizes = [file["bytes"] for file in json.loads((folder / "checkpoint.json").read_text())["files"]]
         assert len(sizes) == 3 and max(sizes) < 0.5 * sum(sizes), sizes
 
     @case
     def verify_and_inspect_read_shards():
-        out = job.out("fp32-3-device")
+        out = job.out("fp32-3-half")
         folder = out / "checkpoints" / "step-00000006"
         verified = must(ftrun("verify", out))
         assert verified.stdout == f"{out}: every file is complete and undamaged\n", verified.stdout
@@ -169,7 +169,7 @@ with tempfile.TemporaryDirectory() as scratch:
         found = must(ftrun("verify", broken), 4)
         assert f"{part}: " in found.stdout + found.stderr and "tensor" in found.stdout + found.stderr, found.stdout + found.stderr
         # The one before it is whole, and the run goes on from there to the same end.
-        run = job.run("broken", "--nproc", 3, "--resume", "auto", **job.settings(3, **settings(stage=3)))
+        run = job.run("broken", "--nproc", 3, "--resume", "auto", **job.settings(3, **settings(stage=3, tier="half")))
         assert "checkpoints/step-00000003" in run.stdout and str(part) in run.stderr, run.stdout + run.stderr
         same_run(job.out("fp32"), broken)
 

@@ -122,14 +122,6 @@ with tempfile.TemporaryDirectory() as scratch:
                             "2 problems in the config; nothing was started\n", code=2)
 
     @case
-    def folder_without_room():
-        """What /proc says of itself: that it has no bytes at all."""
-        refused("proc", "/proc/ftrun",
-                "ftrun: PLACE: nvme_path /proc/ftrun: 2.44 MiB wanted on this machine, 0 B free on /proc\n"
-                "  remedy: free space on that file system, point nvme_path at another one, or offload less; "
-                "what saves most a rank: zero_optimization.offload_optimizer.device: none saves 832.00 KiB\n")
-
-    @case
     def file_larger_than_the_limit():
         """Gloo, because shared memory is a file to the limit, too."""
         refused("limit", disk, "error: rank 0, 1: exit code 5, N s after the start: opening the model: rank 0: "
