@@ -19,7 +19,7 @@ scripts/setup.sh --only python &
 python=$!
 trap 'kill "$python" 2>/dev/null || true' EXIT
 printf '[test] building the tensor-free folders with sanitizers\n'
-FTRUN_SETUP=done scripts/build.sh asan
+FTRUN_SETUP=done scripts/build.sh asan unit_tests
 wait "$python"
 trap - EXIT
 printf '[test] building everything\n'

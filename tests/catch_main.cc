@@ -1,9 +1,7 @@
 #include <iostream>
 
+#include "catch_runner.h"
 #include "needs.h"
-
-#define CATCH_CONFIG_RUNNER
-#include <catch2/catch.hpp>
 
 int main(int argc, char** argv) {
   constexpr int kSkipped = 77;  // SKIP_RETURN_CODE of the CTest entries
@@ -11,5 +9,5 @@ int main(int argc, char** argv) {
     std::cout << "skipped: " << why << std::endl;
     return kSkipped;
   }
-  return Catch::Session().run(argc, argv);
+  return ftrun::testing::run_test_cases(argc, argv);
 }

@@ -24,7 +24,7 @@ std::string place(std::string_view text, const std::string& where, size_t byte) 
   return cat(where, ":", lines + 1, ":", last == std::string_view::npos ? at : at - last - 1);
 }
 
-[[noreturn]] void refuse(const std::string& message) {
+[[noreturn]] void refuse_json(const std::string& message) {
   throw Error(ExitCode::kBadInput, message,
               "the file is damaged or was not written by a known tool");
 }
@@ -37,13 +37,13 @@ class KeyGuard {
 
   bool operator()(int depth, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
     using Event = nlohmann::json::parse_event_t;
-    if (depth > kDeepest) refuse(cat(where_, ": is nested deeper than ", kDeepest, " levels"));
+    if (depth > kDeepest) refuse_json(cat(where_, ": is nested deeper than ", kDeepest, " levels"));
     if (event == Event::object_start) open_.emplace_back();
     if (event == Event::object_end) open_.pop_back();
     if (event == Event::key) {
       const auto& key = parsed.get_ref<const std::string&>();
       if (!open_.back().insert(key).second)
-        refuse(cat(where_, ": key \"", shown(key), "\" comes twice in one object"));
+        refuse_json(cat(where_, ": key \"", shown(key), "\" comes twice in one object"));
     }
     return true;
   }
@@ -55,22 +55,22 @@ class KeyGuard {
 
 const nlohmann::json& field(const nlohmann::json& object, const char* key,
                             const std::string& where) {
-  if (!object.is_object()) refuse(cat(where, ": an object with field \"", key, "\" was expected"));
+  if (!object.is_object()) refuse_json(cat(where, ": an object with field \"", key, "\" was expected"));
   const auto found = object.find(key);
-  if (found == object.end()) refuse(cat(where, ": field \"", key, "\" is missing"));
+  if (found == object.end()) refuse_json(cat(where, ": field \"", key, "\" is missing"));
   return *found;
 }
 
 [[noreturn]] void wrong_kind(const char* key, const std::string& where, const char* expected,
                              const nlohmann::json& value) {
-  refuse(cat(where, ": field \"", key, "\" must be ", expected, ", found ", shown(value.dump())));
+  refuse_json(cat(where, ": field \"", key, "\" must be ", expected, ", found ", shown(value.dump())));
 }
 
 }  // namespace
 
 nlohmann::json parse_json_strict(std::string_view text, const std::string& where) {
   const size_t nul = text.find('\0');
-  if (nul != std::string_view::npos) refuse(cat(place(text, where, nul + 1), ": holds a NUL byte"));
+  if (nul != std::string_view::npos) refuse_json(cat(place(text, where, nul + 1), ": holds a NUL byte"));
   try {
     KeyGuard guard(where);
     return nlohmann::json::parse(
@@ -79,9 +79,9 @@ nlohmann::json parse_json_strict(std::string_view text, const std::string& where
           return guard(depth, event, parsed);
         });
   } catch (const nlohmann::json::parse_error& error) {
-    refuse(cat(place(text, where, error.byte), ": is not valid JSON"));
+    refuse_json(cat(place(text, where, error.byte), ": is not valid JSON"));
   } catch (const nlohmann::json::exception&) {
-    refuse(cat(where, ": is not valid JSON (a number is out of range)"));
+    refuse_json(cat(where, ": is not valid JSON (a number is out of range)"));
   }
 }
 
@@ -92,7 +92,7 @@ int64_t json_int(const nlohmann::json& object, const char* key, const std::strin
   if (!value.is_number_integer() || too_large) wrong_kind(key, where, "an integer", value);
   const auto number = value.get<int64_t>();
   if (number < minimum)
-    refuse(
+    refuse_json(
         cat(where, ": field \"", key, "\" is ", number, ", at least ", minimum, " was expected"));
   return number;
 }

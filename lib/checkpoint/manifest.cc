@@ -19,7 +19,7 @@ using nlohmann::json;
 constexpr std::string_view kOpening = "{\n\"xxh3\": \"";
 constexpr size_t kHashDigits = 16;
 
-[[noreturn]] void refuse(const std::string& message) {
+[[noreturn]] void refuse_manifest(const std::string& message) {
   throw Error(ExitCode::kBadInput, message,
               "the checkpoint is damaged: resume from another one (ftrun verify lists them)");
 }
@@ -34,7 +34,7 @@ std::vector<int64_t> shape_from(const json& value, const std::string& where) {
   std::vector<int64_t> shape;
   for (const json& dimension : json_array(value, "shape", where)) {
     const bool fits = dimension.is_number_unsigned() && dimension.get<uint64_t>() <= INT64_MAX;
-    if (!fits) refuse(cat(where, ": field \"shape\" must hold integers of 0 or more"));
+    if (!fits) refuse_manifest(cat(where, ": field \"shape\" must hold integers of 0 or more"));
     shape.push_back(dimension.get<int64_t>());
   }
   return shape;
@@ -47,16 +47,16 @@ SliceRecord slice_from(const json& value, const std::string& file_where) {
   slice.kind = json_text(value, "kind", where);
   const std::string problem = tensor_name_problem(entry_name(slice));
   if (slice.tensor.empty() || slice.kind.empty() || !problem.empty())
-    refuse(cat(where, ": name or kind is refused"));
+    refuse_manifest(cat(where, ": name or kind is refused"));
   const std::string dtype = json_text(value, "dtype", where);
-  if (!dtype_from_name(dtype)) refuse(cat(where, ": dtype \"", shown(dtype), "\" is not known"));
+  if (!dtype_from_name(dtype)) refuse_manifest(cat(where, ": dtype \"", shown(dtype), "\" is not known"));
   slice.dtype = *dtype_from_name(dtype);
   slice.tensor_shape = shape_from(value, where);
   const int64_t elements = checked_elements(slice.tensor_shape, where + ": shape");
   slice.begin = json_int(value, "begin", where);
   slice.end = json_int(value, "end", where, slice.begin);
   if (slice.end > elements)
-    refuse(
+    refuse_manifest(
         cat(where, ": the slice ends at ", slice.end, ", the tensor has ", elements, " elements"));
   slice.xxh3 = json_hash(value, "xxh3", where);
   return slice;
@@ -85,11 +85,11 @@ std::string record_lines(const RankRecord& record) {
 RankRecord record_from(const json& value, const std::string& where) {
   RankRecord record;
   const int64_t rank = json_int(value, "rank", where);
-  if (rank > 1'000'000) refuse(cat(where, ": rank ", rank, " is too large"));
+  if (rank > 1'000'000) refuse_manifest(cat(where, ": rank ", rank, " is too large"));
   record.rank = static_cast<int>(rank);
   record.file = json_text(value, "file", where);
   if (record.file != rank_file_name(record.rank))
-    refuse(cat(where, ": the file of rank ", rank, " must be ", rank_file_name(record.rank),
+    refuse_manifest(cat(where, ": the file of rank ", rank, " must be ", rank_file_name(record.rank),
                ", found ", shown(record.file)));
   const std::string file_where = cat(where, ": ", record.file);
   record.bytes = json_int(value, "bytes", file_where);
@@ -101,7 +101,7 @@ RankRecord record_from(const json& value, const std::string& where) {
     record.slices.push_back(slice_from(item, file_where));
     const std::string name = entry_name(record.slices.back());
     if (!entries.insert(name).second)
-      refuse(cat(file_where, ": slice \"", shown(name), "\" comes twice"));
+      refuse_manifest(cat(file_where, ": slice \"", shown(name), "\" comes twice"));
   }
   return record;
 }
@@ -169,12 +169,12 @@ CheckpointMeta meta_from(const json& value, const std::string& where) {
 
 std::string_view verified_rest(std::string_view text, const std::string& path) {
   if (!text.starts_with(kOpening) || text.size() < kOpening.size() + kHashDigits)
-    refuse(cat(path, ": does not begin as a checkpoint manifest"));
+    refuse_manifest(cat(path, ": does not begin as a checkpoint manifest"));
   const std::string_view said = text.substr(kOpening.size(), kHashDigits);
   const std::string_view rest = text.substr(kOpening.size() + kHashDigits);
   const std::string found = hex64(xxh3(rest.data(), rest.size()));
   if (found != said)
-    refuse(cat(path, ": its checksum is ", found, ", it says ", shown(said),
+    refuse_manifest(cat(path, ": its checksum is ", found, ", it says ", shown(said),
                ": the manifest was changed or damaged after it was written"));
   return rest;
 }
@@ -237,7 +237,7 @@ Manifest manifest_from(std::string_view text, const std::string& path) {
     manifest.files.push_back(record_from(item, path));
   for (size_t i = 0; i < manifest.files.size(); ++i)
     if (manifest.files[i].rank != static_cast<int>(i))
-      refuse(cat(path, ": entry ", i, " of \"files\" is for rank ", manifest.files[i].rank));
+      refuse_manifest(cat(path, ": entry ", i, " of \"files\" is for rank ", manifest.files[i].rank));
   return manifest;
 }
 

@@ -21,7 +21,7 @@ constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr int64_t kLargestIndex = 64 << 20;
 
-[[noreturn]] void refuse(const std::string& message, const std::string& remedy) {
+[[noreturn]] void refuse_model(const std::string& message, const std::string& remedy) {
   throw Error(ExitCode::kBadInput, message, remedy);
 }
 
@@ -33,14 +33,14 @@ bool has(const std::string& folder, const std::string& name) {
 void check_is_folder(const std::string& folder) {
   std::error_code error;
   if (fs::is_directory(folder, error)) return;
-  refuse(cat(folder, ": is not a folder"),
+  refuse_model(cat(folder, ": is not a folder"),
          "give the path of a Hugging Face model folder (config.json and *.safetensors)");
 }
 
 void refuse_dead_link(const std::string& path) {
   std::error_code error;
   if (!fs::is_symlink(fs::symlink_status(path, error)) || fs::exists(path, error)) return;
-  refuse(cat(path, ": cannot be read: ", reading_problem(path)),
+  refuse_model(cat(path, ": cannot be read: ", reading_problem(path)),
          "fetch the model again, or correct the link");
 }
 
@@ -49,9 +49,9 @@ void refuse_dead_link(const std::string& path) {
   const bool pickled =
       has(folder, "pytorch_model.bin") || has(folder, "pytorch_model.bin.index.json");
   if (pickled)
-    refuse(cat(folder, ": holds its weights as pickles (pytorch_model*.bin) only"),
+    refuse_model(cat(folder, ": holds its weights as pickles (pytorch_model*.bin) only"),
            "convert them to safetensors: ftrun reads no format that can run code");
-  refuse(cat(folder, ": has neither ", kSingle, " nor ", kIndex),
+  refuse_model(cat(folder, ": has neither ", kSingle, " nor ", kIndex),
          "check that the download of the model is complete");
 }
 
@@ -61,12 +61,12 @@ std::map<std::string, std::string> read_weight_map(const std::string& folder) {
   std::map<std::string, std::string> weight_map;
   for (const auto& [name, file] : json_object(index, "weight_map", path).items()) {
     if (!file.is_string())
-      refuse(cat(path, ": weight_map \"", shown(name), "\" must be a file name"),
+      refuse_model(cat(path, ": weight_map \"", shown(name), "\" must be a file name"),
              "the index is damaged: fetch it again");
     weight_map[name] = file.get<std::string>();
   }
   if (weight_map.empty())
-    refuse(cat(path, ": weight_map is empty"), "the index is damaged: fetch it again");
+    refuse_model(cat(path, ": weight_map is empty"), "the index is damaged: fetch it again");
   return weight_map;
 }
 
@@ -75,7 +75,7 @@ std::map<std::string, std::string> read_weight_map(const std::string& folder) {
 ModelFolder::ModelFolder(std::string folder) : folder_(std::move(folder)) {
   check_is_folder(folder_);
   if (!has(folder_, "config.json"))
-    refuse(cat(folder_, ": has no config.json"), "give the path of a Hugging Face model folder");
+    refuse_model(cat(folder_, ": has no config.json"), "give the path of a Hugging Face model folder");
   config_json_ = read_file(named_file(folder_, "config.json"), kLargestModelConfig);
   if (has(folder_, kSingle))
     open_single();
@@ -102,7 +102,7 @@ void ModelFolder::open_sharded() {
   for (const std::string& file : shards) add_shard(file, weight_map);
   for (const auto& [name, file] : weight_map)
     if (tensors_.count(name) == 0)
-      refuse(cat(folder_, "/", kIndex, ": tensor \"", shown(name), "\" should be in ", shown(file),
+      refuse_model(cat(folder_, "/", kIndex, ": tensor \"", shown(name), "\" should be in ", shown(file),
                  ", which does not hold it"),
              "index and shards belong to different versions of the model: fetch all of them again");
 }
@@ -112,7 +112,7 @@ void ModelFolder::add_shard(const std::string& file,
   const std::string path = named_file(folder_, file);
   refuse_dead_link(path);
   if (!has(folder_, file))
-    refuse(cat(folder_, "/", kIndex, ": shard ", shown(file), " is missing from the folder"),
+    refuse_model(cat(folder_, "/", kIndex, ": shard ", shown(file), " is missing from the folder"),
            "the download of the model is not complete");
   const size_t number = files_.size();
   file_names_.push_back(file);
@@ -123,7 +123,7 @@ void ModelFolder::add_shard(const std::string& file,
       log_notice(
           cat(path, ": tensor \"", shown(tensor.name), "\" is not in the index and not used"));
     } else if (listed->second != file) {
-      refuse(cat(path, ": tensor \"", shown(tensor.name), "\" is here, the index says it is in ",
+      refuse_model(cat(path, ": tensor \"", shown(tensor.name), "\" is here, the index says it is in ",
                  shown(listed->second)),
              "index and shards belong to different versions of the model: fetch all of them again");
     } else {
@@ -152,7 +152,7 @@ const ModelFolder::Place& ModelFolder::place(std::string_view name) const {
   const auto found = tensors_.find(name);
   if (found != tensors_.end()) return found->second;
   const std::string near = nearest(name, names());
-  refuse(cat(folder_, ": the weights have no tensor \"", shown(name), "\""),
+  refuse_model(cat(folder_, ": the weights have no tensor \"", shown(name), "\""),
          near.empty() ? "the config.json of another model? names and layers must match the weights"
                       : cat("the nearest name is \"", shown(near), "\""));
 }
@@ -173,7 +173,7 @@ TensorView ModelFolder::tensor(std::string_view name) const {
 void ModelFolder::require_weight_dtype(std::string_view name) const {
   const Place& found = place(name);
   if (!is_weight_dtype(found.info->dtype))
-    refuse(cat(files_[found.file].path(), ": tensor \"", shown(name), "\" holds ",
+    refuse_model(cat(files_[found.file].path(), ": tensor \"", shown(name), "\" holds ",
                dtype_name(found.info->dtype), ", weights must be F32, BF16 or F16"),
            "use the model's unquantised weights");
 }
@@ -185,7 +185,7 @@ const std::byte* ModelFolder::source(std::string_view name, int64_t begin, int64
   const std::string& path = files_[found.file].path();
   require_weight_dtype(name);
   if (begin < 0 || end < begin || end > info.elements)
-    refuse(cat(path, ": tensor \"", shown(name), "\" has ", info.elements, " elements, ", begin,
+    refuse_model(cat(path, ": tensor \"", shown(name), "\" has ", info.elements, " elements, ", begin,
                " to ", end, " were asked for"),
            "the shapes that config.json implies differ from those of the weights");
   require(room == static_cast<size_t>(end - begin), "the buffer must fit the elements asked for");

@@ -21,11 +21,9 @@ using nlohmann::ordered_json;
 
 constexpr const char* kFormat = "ftrun-output";
 constexpr int64_t kVersion = 1;
-constexpr const char* kRemedy = "choose another folder, or move this one away";
+constexpr const char* kReplaceRemedy = "choose another folder, or move this one away";
 
-std::string below(const std::string& folder, const std::string& name) {
-  return (fs::path(folder) / name).string();
-}
+std::string mark_path(const std::string& folder) { return (fs::path(folder) / kOutputMark).string(); }
 
 std::string mark_text(bool complete, const std::vector<OutputFile>& content) {
   ordered_json list = ordered_json::array();
@@ -69,7 +67,7 @@ std::vector<std::string> differences(FileSystem& files, const std::string& folde
     missing.erase(name);
     if (written == content.end())
       found.push_back(cat(shown(name), " was added"));
-    else if (!is_unchanged(below(folder, name), written->second, check))
+    else if (!is_unchanged((fs::path(folder) / name).string(), written->second, check))
       found.push_back(cat(shown(name), " was changed"));
   }
   for (const auto& [name, file] : missing) found.push_back(cat(shown(name), " was removed"));
@@ -83,8 +81,8 @@ std::string some_of(std::vector<std::string> parts) {
   return join(parts, ", ") + (count > kShown ? cat(" and ", count - kShown, " more") : "");
 }
 
-[[noreturn]] void refuse(const std::string& folder, const std::string& why) {
-  throw Error(ExitCode::kBadInput, cat(folder, ": is not replaced: ", why), kRemedy);
+[[noreturn]] void refuse_to_replace(const std::string& folder, const std::string& why) {
+  throw Error(ExitCode::kBadInput, cat(folder, ": is not replaced: ", why), kReplaceRemedy);
 }
 
 /// Only what lies in a mount can be replaced, not the place where it is mounted.
@@ -99,12 +97,12 @@ bool is_mount_point(const std::string& folder) {
 OwnedFd begin_output(FileSystem& files, const std::string& folder) {
   files.make_folder(folder);
   OwnedFd held = hold_folder(folder);
-  write_file_atomic(files, below(folder, kOutputMark), mark_text(false, {}));
+  write_file_atomic(files, mark_path(folder), mark_text(false, {}));
   return held;
 }
 
 void finish_output(FileSystem& files, const std::string& folder, const std::vector<OutputFile>& content) {
-  write_file_atomic(files, below(folder, kOutputMark), mark_text(true, content));
+  write_file_atomic(files, mark_path(folder), mark_text(true, content));
 }
 
 bool is_begun_output(FileSystem& files, const std::string& folder) {
@@ -113,7 +111,7 @@ bool is_begun_output(FileSystem& files, const std::string& folder) {
   // The mark is the first file that is made, under a temporary name before its own.
   const std::vector<std::string> names = files.list(folder);
   const auto is_temporary = [](const std::string& name) { return name.starts_with(cat(kOutputMark, ".tmp")); };
-  return files.exists(below(folder, kOutputMark)) || std::all_of(names.begin(), names.end(), is_temporary);
+  return files.exists(mark_path(folder)) || std::all_of(names.begin(), names.end(), is_temporary);
 }
 
 std::string output_place(const std::string& folder) {
@@ -133,19 +131,19 @@ std::string output_place(const std::string& folder) {
 void require_replaceable(FileSystem& files, const std::string& folder, OutputCheck check) {
   if (!files.exists(folder)) return;
   std::error_code error;
-  if (!fs::is_directory(folder, error)) refuse(folder, "it is not a folder");
-  if (is_mount_point(folder)) refuse(folder, "another file system is mounted there; a folder in it can be written");
+  if (!fs::is_directory(folder, error)) refuse_to_replace(folder, "it is not a folder");
+  if (is_mount_point(folder)) refuse_to_replace(folder, "another file system is mounted there; a folder in it can be written");
   if (files.list(folder).empty()) return;
-  const std::string mark = below(folder, kOutputMark);
-  if (!files.exists(mark)) refuse(folder, cat("it holds no ", kOutputMark, ", so ftrun did not write it"));
+  const std::string mark = mark_path(folder);
+  if (!files.exists(mark)) refuse_to_replace(folder, cat("it holds no ", kOutputMark, ", so ftrun did not write it"));
   std::vector<std::string> found;
   try {
     found = differences(files, folder, read_mark(mark), check);
   } catch (const Error& error) {
     if (error.code() != ExitCode::kBadInput) throw;
-    refuse(folder, error.message());
+    refuse_to_replace(folder, error.message());
   }
-  if (!found.empty()) refuse(folder, cat("since ftrun wrote it, ", some_of(found)));
+  if (!found.empty()) refuse_to_replace(folder, cat("since ftrun wrote it, ", some_of(found)));
 }
 
 }  // namespace ftrun

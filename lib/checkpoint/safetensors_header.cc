@@ -13,11 +13,11 @@ namespace {
 
 constexpr size_t kMostDimensions = 64;
 constexpr size_t kLongestName = 4096;
-constexpr const char* kRemedy =
+constexpr const char* kHeaderRemedy =
     "the file is damaged, incomplete or not a safetensors file: fetch or write it again";
 
-[[noreturn]] void refuse(const std::string& message) {
-  throw Error(ExitCode::kBadInput, message, kRemedy);
+[[noreturn]] void refuse_header(const std::string& message) {
+  throw Error(ExitCode::kBadInput, message, kHeaderRemedy);
 }
 
 // Walks the header without building a tree: memory stays in proportion to the number of tensors,
@@ -178,14 +178,14 @@ std::string_view header_text(std::span<const std::byte> file, const std::string&
     throw Error(ExitCode::kBadInput, cat(path, ": is a Git LFS pointer, not the weights"),
                 "run \"git lfs pull\" in the folder, or download the file itself");
   if (file.size() < 8)
-    refuse(cat(path, ": has ", file.size(), " bytes, too short for a safetensors file"));
+    refuse_header(cat(path, ": has ", file.size(), " bytes, too short for a safetensors file"));
   uint64_t length = 0;
   for (size_t i = 8; i-- > 0;) length = length << 8 | std::to_integer<uint64_t>(file[i]);
   if (length > static_cast<uint64_t>(kLongestSafetensorsHeader))
-    refuse(cat(path, ": the header would have ", length, " bytes, at most ",
+    refuse_header(cat(path, ": the header would have ", length, " bytes, at most ",
                kLongestSafetensorsHeader, " are allowed"));
   if (length > file.size() - 8)
-    refuse(cat(path, ": the header would have ", length, " bytes, the file has only ",
+    refuse_header(cat(path, ": the header would have ", length, " bytes, the file has only ",
                file.size() - 8, " after its first 8"));
   return {reinterpret_cast<const char*>(file.data()) + 8, static_cast<size_t>(length)};
 }
@@ -195,12 +195,12 @@ void check_size(StoredTensor& tensor, const std::string& path) {
   tensor.elements = checked_elements(tensor.shape, subject + "shape");
   int64_t bytes = 0;
   if (__builtin_mul_overflow(tensor.elements, dtype_bytes(tensor.dtype), &bytes))
-    refuse(cat(subject, "shape has too many elements"));
+    refuse_header(cat(subject, "shape has too many elements"));
   if (tensor.end < tensor.begin)
-    refuse(
+    refuse_header(
         cat(subject, "data_offsets end at ", tensor.end, ", before they begin at ", tensor.begin));
   if (tensor.end - tensor.begin != bytes)
-    refuse(cat(subject, "data_offsets hold ", tensor.end - tensor.begin,
+    refuse_header(cat(subject, "data_offsets hold ", tensor.end - tensor.begin,
                " bytes, dtype and shape need ", bytes));
 }
 
@@ -211,18 +211,18 @@ void check_tiling(const std::vector<StoredTensor>& tensors, int64_t data_bytes,
   for (const StoredTensor& tensor : tensors) {
     const std::string subject = cat(path, ": tensor \"", shown(tensor.name), "\": ");
     if (tensor.end > data_bytes)
-      refuse(cat(subject, "data ends at byte ", tensor.end, ", the file holds only ", data_bytes,
+      refuse_header(cat(subject, "data ends at byte ", tensor.end, ", the file holds only ", data_bytes,
                  " bytes of data"));
     if (tensor.begin > expected)
-      refuse(cat(subject, "begins at byte ", tensor.begin, ", which leaves a hole after byte ",
+      refuse_header(cat(subject, "begins at byte ", tensor.begin, ", which leaves a hole after byte ",
                  expected));
     if (tensor.begin < expected)
-      refuse(cat(subject, "begins at byte ", tensor.begin,
+      refuse_header(cat(subject, "begins at byte ", tensor.begin,
                  ", inside the tensor before it, which ends at byte ", expected));
     expected = tensor.end;
   }
   if (expected != data_bytes)
-    refuse(cat(path, ": ", data_bytes - expected, " bytes after the last tensor belong to none"));
+    refuse_header(cat(path, ": ", data_bytes - expected, " bytes after the last tensor belong to none"));
 }
 
 void check_names_differ(const std::vector<StoredTensor>& tensors, const std::string& path) {
@@ -231,18 +231,18 @@ void check_names_differ(const std::vector<StoredTensor>& tensors, const std::str
   for (const StoredTensor& tensor : tensors) names.push_back(tensor.name);
   std::sort(names.begin(), names.end());
   const auto twice = std::adjacent_find(names.begin(), names.end());
-  if (twice != names.end()) refuse(cat(path, ": tensor \"", shown(*twice), "\" comes twice"));
+  if (twice != names.end()) refuse_header(cat(path, ": tensor \"", shown(*twice), "\" comes twice"));
 }
 
 void read_header(std::string_view text, HeaderReader& reader, const std::string& path) {
-  if (text.empty() || text.front() != '{') refuse(cat(path, ": the header does not begin with {"));
+  if (text.empty() || text.front() != '{') refuse_header(cat(path, ": the header does not begin with {"));
   // The JSON parser takes a NUL for the end of its input and would not see what follows.
   const size_t nul = text.find('\0');
   if (nul != std::string_view::npos)
-    refuse(cat(path, ": the header holds a NUL byte at position ", nul));
+    refuse_header(cat(path, ": the header holds a NUL byte at position ", nul));
   if (nlohmann::json::sax_parse(text.begin(), text.end(), &reader)) return;
-  if (!reader.problem().empty()) refuse(cat(path, ": ", reader.problem()));
-  refuse(cat(path, ": the header is not valid JSON at byte ", reader.bad_byte()));
+  if (!reader.problem().empty()) refuse_header(cat(path, ": ", reader.problem()));
+  refuse_header(cat(path, ": the header is not valid JSON at byte ", reader.bad_byte()));
 }
 
 bool is_path_like(std::string_view name) {
@@ -269,9 +269,9 @@ std::string tensor_name_problem(std::string_view name) {
 int64_t checked_elements(const std::vector<int64_t>& shape, const std::string& what) {
   int64_t elements = 1;
   for (const int64_t dimension : shape) {
-    if (dimension < 0) refuse(cat(what, " has a negative dimension"));
+    if (dimension < 0) refuse_header(cat(what, " has a negative dimension"));
     if (__builtin_mul_overflow(elements, dimension, &elements))
-      refuse(cat(what, " has too many elements"));
+      refuse_header(cat(what, " has too many elements"));
   }
   return elements;
 }

@@ -102,7 +102,7 @@ Free free_bytes(FileSystem& files, const SpaceWanted& wanted, bool together) {
   return free;
 }
 
-[[noreturn]] void refuse(const std::string& folder, const std::string& what, int64_t needed, int64_t free) {
+[[noreturn]] void refuse_without_space(const std::string& folder, const std::string& what, int64_t needed, int64_t free) {
   throw Error(ExitCode::kEnvironment, space_text(folder, what, needed, free),
               "free space on that file system, or write to another one (output_dir)");
 }
@@ -116,13 +116,13 @@ std::string admit_space(FileSystem& files, const SpaceWanted& wanted) {
   const int64_t exported = together ? wanted.export_bytes : 0;
   const auto [free, free_for_export] = free_bytes(files, wanted, together);
   const int64_t one = std::min<int64_t>(count.more, 1) * wanted.checkpoint_bytes;
-  if (one > free) refuse(wanted.checkpoints, checkpoints_text(wanted, 1), one, free);
+  if (one > free) refuse_without_space(wanted.checkpoints, checkpoints_text(wanted, 1), one, free);
   // Those that are there may have gone when the model is exported.
   const int64_t freed = wanted.keep_last > 0 ? count.there * wanted.checkpoint_bytes : 0;
   if (one + exported > free + freed)
-    refuse(wanted.checkpoints, cat(checkpoints_text(wanted, 1), " and ", export_text(wanted)), one + exported, free);
+    refuse_without_space(wanted.checkpoints, cat(checkpoints_text(wanted, 1), " and ", export_text(wanted)), one + exported, free);
   if (!together && wanted.export_bytes > 0 && wanted.export_bytes > free_for_export)
-    refuse(wanted.exported, export_text(wanted), wanted.export_bytes, free_for_export);
+    refuse_without_space(wanted.exported, export_text(wanted), wanted.export_bytes, free_for_export);
   const int64_t all = count.more * wanted.checkpoint_bytes + exported;
   if (all <= free) return "";
   return cat(space_text(wanted.checkpoints, wanted_text(wanted, count, together), all, free),

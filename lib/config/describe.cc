@@ -54,7 +54,7 @@ std::vector<std::string> accepted_words(const Field& field) {
   return words;
 }
 
-std::string words_text(const Field& field) {
+std::string words_column(const Field& field) {
   const std::vector<std::string> words = accepted_words(field);
   return words.empty() ? "" : cat(" (or ", join(words, ", "), ")");
 }
@@ -64,7 +64,7 @@ std::string type_text(const Field& field) {
     case FieldType::kBool:
       return "true/false";
     case FieldType::kInt:
-      return "whole number" + words_text(field);
+      return "whole number" + words_column(field);
     case FieldType::kFloat:
       return "number";
     case FieldType::kText:
@@ -83,7 +83,7 @@ std::string type_text(const Field& field) {
   return "";
 }
 
-std::string range_text(const Field& field) {
+std::string range_column(const Field& field) {
   if (field.min && field.max) return cat(number_text(*field.min), " to ", number_text(*field.max));
   if (!field.min) return "";
   return cat(field.above_min ? "> " : "≥ ", number_text(*field.min));
@@ -120,7 +120,7 @@ std::string cell(std::string text) {
 
 std::string row(const Field& field) {
   std::string type = type_text(field);
-  for (const std::string& part : {range_text(field), field.unit})
+  for (const std::string& part : {range_column(field), field.unit})
     if (!part.empty()) type += ", " + part;
   std::string doc = field.doc;
   if (!field.aliases.empty())
@@ -292,7 +292,7 @@ std::string surface_line(const Field& field) {
   std::vector<std::string> parts{
       field.path(),
       type_text(field),
-      range_text(field),
+      range_column(field),
       field.unit,
       field.type == FieldType::kFree ? "" : yaml_text(field.default_value),
       field.vocabulary == Vocabulary::kFtrun ? "ftrun" : "deepspeed",

@@ -2,8 +2,6 @@
 
 namespace ftrun {
 namespace {
-constexpr auto kDs = Vocabulary::kDeepSpeed;
-
 // What FSDP's words for sharding inside a machine are here.
 constexpr auto kHybrid3 =
     "write stage: 3 and parallel.data_replicate: the number of replicas (machines)";

@@ -3,8 +3,6 @@
 namespace ftrun {
 namespace {
 
-constexpr auto kDs = Vocabulary::kDeepSpeed;
-
 using Types = std::vector<std::string>;
 const Types kAdamLike{"AdamW", "Adam", "OneBitAdam", "ZeroOneAdam", "MuAdam", "MuAdamW"};
 const Types kOneBit{"OneBitAdam", "OneBitLamb", "ZeroOneAdam"};

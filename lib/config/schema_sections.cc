@@ -3,8 +3,6 @@
 namespace ftrun {
 namespace {
 
-constexpr auto kDs = Vocabulary::kDeepSpeed;
-
 Rows<decltype(whole_config())> ignored(Schema& s, const char* path, const char* doc) {
   return section(s, {.path = path, .doc = doc, .vocabulary = kDs, .action = Action::kNotice},
                  whole_config());

@@ -20,6 +20,8 @@ void describe_zero(Schema& schema);
 void describe_deepspeed_sections(Schema& schema);
 void describe_legacy(Schema& schema);
 
+inline constexpr auto kDs = Vocabulary::kDeepSpeed;
+
 // Between a member's type and FieldValue.
 inline FieldValue to_value(bool v) {
   return v;

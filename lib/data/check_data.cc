@@ -13,7 +13,7 @@ namespace ftrun {
 namespace {
 
 constexpr size_t kMostProblems = 20;
-constexpr int64_t kChunkTokens = int64_t{1} << 20;
+constexpr int64_t kScannedTokens = int64_t{1} << 20;
 
 /// The document that token `token` lies in.
 int64_t document_of(const TokenDataset& data, int64_t token) {
@@ -61,8 +61,8 @@ class Scan {
     s.documents = data.documents();
     s.trained_tokens = data.trained(0, s.tokens);
     s.min_id = INT32_MAX;
-    for (int64_t at = 0; at < s.tokens; at += kChunkTokens)
-      scan_chunk(at, std::min(kChunkTokens, s.tokens - at));
+    for (int64_t at = 0; at < s.tokens; at += kScannedTokens)
+      scan_chunk(at, std::min(kScannedTokens, s.tokens - at));
     if (report_.bad_ids > static_cast<int64_t>(kMostProblems))
       report_.problems.push_back(cat("and ", report_.bad_ids - static_cast<int64_t>(kMostProblems),
                                      " more ids outside the model's ", vocab_rows_, " rows"));

@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kChunkBytes = int64_t{4} << 20;
-constexpr int64_t kChunkTokens = int64_t{1} << 20;
+constexpr int64_t kHashedTokens = int64_t{1} << 20;
 /// A record of each file of the data: some hundred thousand of them.
 constexpr int64_t kLargestCache = int64_t{64} << 20;
 
@@ -91,9 +91,9 @@ bool count_ids(const TokenFile& file, DataStatistics& s, const std::atomic<bool>
   s.documents = file.documents();
   s.trained_tokens = file.trained().count(0, s.tokens);
   s.min_id = s.tokens > 0 ? INT32_MAX : 0;
-  for (int64_t at = 0; at < s.tokens; at += kChunkTokens) {
+  for (int64_t at = 0; at < s.tokens; at += kHashedTokens) {
     if (stop) return false;
-    const auto n = static_cast<size_t>(std::min(kChunkTokens, s.tokens - at));
+    const auto n = static_cast<size_t>(std::min(kHashedTokens, s.tokens - at));
     ids.resize(n);
     labels.resize(n);
     file.read(at, ids, labels, scratch);

@@ -15,7 +15,7 @@ uint64_t u64_at(std::span<const std::byte> bytes, size_t offset) {
   return value;
 }
 
-[[noreturn]] void refuse(const std::string& path, const std::string& what) {
+[[noreturn]] void refuse_mask(const std::string& path, const std::string& what) {
   throw Error(ExitCode::kBadInput, cat(path, ": ", what),
               "write the mask again with scripts/prepare_data.py, or remove it to train on every "
               "token");
@@ -38,21 +38,21 @@ int64_t TrainedBits::count(int64_t first, int64_t count) const {
 TrainedBits read_mask(const std::string& path, std::span<const std::byte> file, int64_t tokens) {
   const auto size = static_cast<int64_t>(file.size());
   if (size < kMaskHeaderBytes)
-    refuse(path, cat("a mask file begins with a header of ", kMaskHeaderBytes,
+    refuse_mask(path, cat("a mask file begins with a header of ", kMaskHeaderBytes,
                      " bytes, this file has ", size));
   if (std::memcmp(file.data(), kMaskMagic, sizeof kMaskMagic) != 0)
-    refuse(path, "is not a mask file (offset 0: expected the letters FTRMASK)");
+    refuse_mask(path, "is not a mask file (offset 0: expected the letters FTRMASK)");
   if (const uint64_t version = u64_at(file, 8); version != 1)
-    refuse(path, cat("offset 8: mask version ", version, ", this build reads version 1"));
+    refuse_mask(path, cat("offset 8: mask version ", version, ", this build reads version 1"));
   if (const uint64_t count = u64_at(file, 16); count != static_cast<uint64_t>(tokens))
-    refuse(path, cat("offset 16: the mask is for ", count, " tokens, the token file has ", tokens));
+    refuse_mask(path, cat("offset 16: the mask is for ", count, " tokens, the token file has ", tokens));
   const int64_t expected = kMaskHeaderBytes + (tokens + 7) / 8;
   if (size != expected)
-    refuse(path, cat("the file has ", size, " bytes, ", tokens, " tokens need ", expected));
+    refuse_mask(path, cat("the file has ", size, " bytes, ", tokens, " tokens need ", expected));
   if (tokens % 8 != 0) {
     const auto last = std::to_integer<unsigned>(file.back());
     if ((last >> (tokens % 8)) != 0)
-      refuse(path, cat("offset ", size - 1, ": bits after the last token are set"));
+      refuse_mask(path, cat("offset ", size - 1, ": bits after the last token are set"));
   }
   return TrainedBits(file.subspan(static_cast<size_t>(kMaskHeaderBytes)));
 }

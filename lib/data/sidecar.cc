@@ -24,7 +24,7 @@ constexpr char kFormat[] = "ftrun-data";
 /// While prepare_data.py puts new files in the place of old ones.
 constexpr char kUnfinished[] = "ftrun-data-unfinished";
 
-[[noreturn]] void refuse(const std::string& path, const std::string& what) {
+[[noreturn]] void refuse_sidecar(const std::string& path, const std::string& what) {
   throw Error(ExitCode::kBadInput, cat(path, ": ", what),
               "write the data again with scripts/prepare_data.py, or remove this file");
 }
@@ -57,7 +57,7 @@ int64_t largest_sidecar(const std::string& path) {
   const int64_t bytes = bytes_of(path).value_or(0);
   if (bytes <= kLargestSidecar || !has_our_head(path)) return kLargestSidecar;
   if (bytes > kLargestOfOurs)
-    refuse(path, cat("has ", human_bytes(bytes), ", at most ", human_bytes(kLargestOfOurs), " are read"));
+    refuse_sidecar(path, cat("has ", human_bytes(bytes), ", at most ", human_bytes(kLargestOfOurs), " are read"));
   return kLargestOfOurs;
 }
 
@@ -72,17 +72,17 @@ std::optional<json> object_of(const std::string& path, int64_t most) {
 
 int64_t integer_of(const std::string& path, const json& object, const char* key) {
   const auto found = object.find(key);
-  if (found == object.end()) refuse(path, cat("has no \"", key, "\""));
-  if (!found->is_number_integer()) refuse(path, cat("\"", key, "\" must be an integer"));
+  if (found == object.end()) refuse_sidecar(path, cat("has no \"", key, "\""));
+  if (!found->is_number_integer()) refuse_sidecar(path, cat("\"", key, "\" must be an integer"));
   if (found->is_number_unsigned() &&
       found->get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
-    refuse(path, cat("\"", key, "\" is too large"));
+    refuse_sidecar(path, cat("\"", key, "\" is too large"));
   return found->get<int64_t>();
 }
 
 std::string text_of(const std::string& path, const json& object, const char* key) {
   const auto found = object.find(key);
-  if (found == object.end() || !found->is_string()) refuse(path, cat("has no text \"", key, "\""));
+  if (found == object.end() || !found->is_string()) refuse_sidecar(path, cat("has no text \"", key, "\""));
   return found->get<std::string>();
 }
 
@@ -109,12 +109,12 @@ uint64_t hash_of(const std::string& path, const json& object) {
   uint64_t value = 0;
   const auto result = std::from_chars(text.data(), text.data() + text.size(), value, 16);
   if (text.size() != 16 || result.ec != std::errc() || result.ptr != text.data() + text.size())
-    refuse(path, "\"xxh3\" must be 16 hexadecimal digits");
+    refuse_sidecar(path, "\"xxh3\" must be 16 hexadecimal digits");
   return value;
 }
 
 FileRecord record_of(const std::string& path, const json& object) {
-  if (!object.is_object()) refuse(path, "\"files\" must hold objects");
+  if (!object.is_object()) refuse_sidecar(path, "\"files\" must hold objects");
   FileRecord record;
   record.role = text_of(path, object, "role");
   record.path = (fs::path(path).parent_path() / text_of(path, object, "name")).string();
@@ -126,7 +126,7 @@ FileRecord record_of(const std::string& path, const json& object) {
 
 Sidecar sidecar_of(const std::string& path, const json& object) {
   if (const int64_t version = integer_of(path, object, "version"); version != 1)
-    refuse(path, cat("version ", version, ", this build reads version 1"));
+    refuse_sidecar(path, cat("version ", version, ", this build reads version 1"));
   Sidecar side;
   side.path = path;
   side.dtype = maybe_dtype(object);
@@ -139,7 +139,7 @@ Sidecar sidecar_of(const std::string& path, const json& object) {
                      .min_id = integer_of(path, object, "min_id"),
                      .max_id = integer_of(path, object, "max_id")};
   const auto files = object.find("files");
-  if (files == object.end() || !files->is_array()) refuse(path, "has no list \"files\"");
+  if (files == object.end() || !files->is_array()) refuse_sidecar(path, "has no list \"files\"");
   for (const json& file : *files) side.files.push_back(record_of(path, file));
   return side;
 }
@@ -150,7 +150,7 @@ std::optional<Sidecar> read_sidecar_file(const std::string& path, int64_t most) 
   const auto object = object_of(path, most);
   const json format = object ? object->value("format", json()) : json();
   if (format == json(kUnfinished))
-    refuse(path, "prepare_data.py was stopped while it moved its files here: old and new may be mixed");
+    refuse_sidecar(path, "prepare_data.py was stopped while it moved its files here: old and new may be mixed");
   if (format != json(kFormat)) return std::nullopt;
   return sidecar_of(path, *object);
 }

@@ -60,7 +60,7 @@ void tier_rows(Tier tier, const MemoryReport& report, std::vector<Row>& rows) {
 }
 
 /// What shares the arenas of a tier.
-std::string arena_text(Tier tier, const TierPlan& planned) {
+std::string peak_text(Tier tier, const TierPlan& planned) {
   if (planned.arenas == 0) return "";
   return cat(tier_name(tier), " temporary, at most: ", categories_text(planned.arena_peak),
              "; peak at ", planned.fullest, "\n");
@@ -85,7 +85,7 @@ std::string memory_text(const MemoryReport& report) {
   std::string arenas;
   for (const Tier tier : kTiers) {
     tier_rows(tier, report, rows);
-    arenas += arena_text(tier, report.planned.at(tier));
+    arenas += peak_text(tier, report.planned.at(tier));
   }
   std::string process = cat("process: ", human_bytes(report.planned_in_main_memory()), " planned + ",
                             human_bytes(report.fixed), " before");

@@ -30,8 +30,6 @@ std::vector<LaneClock> known_done(const Program& program) {
 
 namespace {
 
-constexpr auto kComputeLane = static_cast<size_t>(Lane::kCompute);
-
 /// Position of the first compute instruction that knows each instruction to be done; the end of the
 /// program when none does.
 std::vector<int64_t> completion_times(const Program& program, const std::vector<LaneClock>& known) {

@@ -10,6 +10,7 @@ namespace ftrun {
 
 /// The latest instruction of every lane that is done, -1 for none.
 using LaneClock = std::array<InstrId, kLaneCount>;
+inline constexpr auto kComputeLane = static_cast<size_t>(Lane::kCompute);
 
 /// For each instruction what is known to be done when it starts, by the order of its lane and the
 /// waits (a vector clock, Mattern 1989). Waits that do not point backwards are left out.

@@ -9,7 +9,6 @@
 namespace ftrun {
 namespace {
 
-constexpr auto kComputeLane = static_cast<size_t>(Lane::kCompute);
 constexpr auto kCommunicationLane = static_cast<size_t>(Lane::kCommunication);
 
 LaneClock nothing_done() {

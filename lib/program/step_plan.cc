@@ -85,7 +85,7 @@ StateOptions state_options(const Config& config, int rank) {
   return state;
 }
 
-int64_t elements_of(const Partition& partition) {
+int64_t padded_elements(const Partition& partition) {
   int64_t elements = 0;
   for (const Unit& unit : partition.units) elements += unit.padded;
   return elements;
@@ -94,7 +94,7 @@ int64_t elements_of(const Partition& partition) {
 /// At most a quarter of the gradients that a rank keeps in one bucket: DeepSpeed's defaults (5e8
 /// elements a bucket) would reduce a small model in one piece, after backward instead of beside it.
 int64_t bucket_of(int64_t wanted, const Config& config, const Partition& partition) {
-  int64_t elements = elements_of(partition);
+  int64_t elements = padded_elements(partition);
   if (config.zero.stage >= 2) elements /= data_mesh(config).shards;
   return std::max<int64_t>(1, std::min(wanted, elements / 4));
 }
@@ -118,7 +118,7 @@ StepOptions step_options(const Config& config, const Partition& partition, int r
   // Of the whole model, whatever the number of ranks: DeepSpeed's default (5e7) would hold most of a
   // small one gathered.
   options.prefetch_elements =
-      std::min({config.zero.prefetch_bucket_size, disk_buffers(config), elements_of(partition) / 8});
+      std::min({config.zero.prefetch_bucket_size, disk_buffers(config), padded_elements(partition) / 8});
   options.max_live_elements = config.zero.max_live_parameters;
   options.reuse_distance = config.zero.max_reuse_distance;
   options.overlap = config.zero.overlap_comm;

@@ -10,7 +10,7 @@
 namespace ftrun {
 namespace {
 
-std::string number(const char* format, double value) {
+std::string printed(const char* format, double value) {
   std::array<char, 64> buffer{};
   std::snprintf(buffer.data(), buffer.size(), format, value);
   return buffer.data();
@@ -56,9 +56,9 @@ struct Since {
 
 std::vector<std::string> row_of(const StepMetrics& m, const Since& since) {
   const auto steps = static_cast<double>(since.steps);
-  return {std::to_string(m.step), since.steps > 0 ? number("%.4f", since.loss / steps) : "-",
-          m.validation_loss ? number("%.4f", *m.validation_loss) : "-",
-          since.seconds > 0 ? number("%.0f", since.tokens / since.seconds) : "-"};
+  return {std::to_string(m.step), since.steps > 0 ? printed("%.4f", since.loss / steps) : "-",
+          m.validation_loss ? printed("%.4f", *m.validation_loss) : "-",
+          since.seconds > 0 ? printed("%.0f", since.tokens / since.seconds) : "-"};
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ struct Scene {
   std::string root = run / "checkpoints";
 };
 
-std::vector<std::string> save(FileSystem& files, const std::string& root, int64_t step, int version,
+std::vector<std::string> save_step(FileSystem& files, const std::string& root, int64_t step, int version,
                               int64_t keep_last = 0) {
   return run_ranks(kRanks, [&](const CheckpointGroup& group) {
     ToyState state(kRanks, group.rank, version);
@@ -64,9 +64,9 @@ int64_t calls_of_a_save(int64_t step, int64_t keep_last, Replacing way) {
   Scene scene;
   FaultFileSystem files(scene.run.path());
   replace_by(files, way);
-  save(files, scene.root, 1, 1);
+  save_step(files, scene.root, 1, 1);
   const int64_t before = files.calls();
-  save(files, scene.root, step, 2, keep_last);
+  save_step(files, scene.root, step, 2, keep_last);
   return files.calls() - before;
 }
 
@@ -86,9 +86,9 @@ void fail_each_call(int error_number, int64_t step, int64_t keep_last,
     Scene scene;
     FaultFileSystem files(scene.run.path());
     replace_by(files, way);
-    save(files, scene.root, 1, 1);
+    save_step(files, scene.root, 1, 1);
     files.fail_call(k, error_number);
-    const auto errors = save(files, scene.root, step, 2, keep_last);
+    const auto errors = save_step(files, scene.root, step, 2, keep_last);
     INFO("call " << k << " of " << count << ": " << errors[0]);
     REQUIRE(errors[0] == errors[1]);
     refused += errors[0].empty() ? 0 : 1;
@@ -103,7 +103,7 @@ void fail_each_call(int error_number, int64_t step, int64_t keep_last,
     // What the message says is what a resume finds.
     REQUIRE(resumed_version(scene.root) == (errors[0].empty() || in_place ? 2 : 1));
     // And the run can save again.
-    REQUIRE(save(files, scene.root, step, 3)[0] == "");
+    REQUIRE(save_step(files, scene.root, step, 3)[0] == "");
     REQUIRE(resumed_version(scene.root) == 3);
   }
   REQUIRE(refused > count / 2);
@@ -125,9 +125,9 @@ Outcomes cut_power_at_each_call(int64_t step, int64_t keep_last, bool clean_firs
       Scene scene;
       FaultFileSystem files(scene.run.path());
       replace_by(files, way);
-      save(files, scene.root, 1, 1);
+      save_step(files, scene.root, 1, 1);
       files.cut_power_at(k);
-      save(files, scene.root, step, 2, keep_last);
+      save_step(files, scene.root, step, 2, keep_last);
       files.restart(survival, static_cast<uint64_t>(k * 100 + variant));
       if (clean_first) clean_checkpoints(files, scene.root);
       const int version = resumed_version(scene.root);
@@ -161,7 +161,7 @@ TEST_CASE("a failure at any call of a save over the same step leaves one of the 
   logged([] { fail_each_call(EIO, 1, 0, Replacing::kStepAside); });
 }
 
-TEST_CASE("after a power cut at any call of a save the newest checkpoint that verifies loads") {
+TEST_CASE("after a power cut at any call of a save the newest checkpoint that verifies loads", "[long]") {
   logged([] {
     const Outcomes outcomes = cut_power_at_each_call(2, 0, false);
     REQUIRE(outcomes.versions == std::set<int>{1, 2});
@@ -169,11 +169,11 @@ TEST_CASE("after a power cut at any call of a save the newest checkpoint that ve
   });
 }
 
-TEST_CASE("after a power cut while old checkpoints are removed the new one loads") {
+TEST_CASE("after a power cut while old checkpoints are removed the new one loads", "[long]") {
   logged([] { REQUIRE(cut_power_at_each_call(2, 1, true).versions == std::set<int>{1, 2}); });
 }
 
-TEST_CASE("after a power cut while a step is replaced one of the two loads") {
+TEST_CASE("after a power cut while a step is replaced one of the two loads", "[long]") {
   logged([] { REQUIRE(cut_power_at_each_call(1, 0, true).versions == std::set<int>{1, 2}); });
   logged([] {
     REQUIRE(cut_power_at_each_call(1, 0, true, Replacing::kStepAside).versions == std::set<int>{1, 2});
@@ -189,7 +189,7 @@ TEST_CASE("a power cut in the first save of a run leaves no checkpoint that only
         Scene scene;
         FaultFileSystem files(scene.run.path());
         files.cut_power_at(k);
-        save(files, scene.root, 1, 1);
+        save_step(files, scene.root, 1, 1);
         files.restart(static_cast<Survival>(std::min(variant, 4)), static_cast<uint64_t>(variant));
         clean_checkpoints(files, scene.root);
         const int version = resumed_version(scene.root);
@@ -202,9 +202,9 @@ TEST_CASE("bytes that change on the way to the disk are noticed before the check
   for (const std::string file : {"rank-00001.safetensors", "checkpoint.json"}) {
     Scene scene;
     FaultFileSystem files(scene.run.path());
-    save(files, scene.root, 1, 1);
+    save_step(files, scene.root, 1, 1);
     files.corrupt_writes(file);
-    const auto errors = save(files, scene.root, 2, 2);
+    const auto errors = save_step(files, scene.root, 2, 2);
     const std::string rank = file == "checkpoint.json" ? "rank 0: " : "rank 1: ";
     const std::string start =
         cat("checkpoint step-00000002 was not written: ", rank, scene.root, "/step-00000002.tmp-");
@@ -219,9 +219,9 @@ TEST_CASE("these tests would notice a save that does not sync") {
   logged([] {
     Scene scene;
     FaultFileSystem files(scene.run.path());
-    save(files, scene.root, 1, 1);
+    save_step(files, scene.root, 1, 1);
     files.ignore_syncs();
-    REQUIRE(save(files, scene.root, 2, 2)[0] == "");
+    REQUIRE(save_step(files, scene.root, 2, 2)[0] == "");
     REQUIRE(resumed_version(scene.root) == 2);
     files.restart(Survival::kEntriesAndZeros);
     REQUIRE(resumed_version(scene.root) == 1);
@@ -232,10 +232,10 @@ TEST_CASE("these tests would notice a save that does not sync") {
 TEST_CASE("a failed save says what failed, on which rank, and what to do") {
   Scene scene;
   FaultFileSystem files(scene.run.path());
-  save(files, scene.root, 1, 1);
+  save_step(files, scene.root, 1, 1);
   for (int64_t k = 0;; ++k) {
     files.fail_call(k, ENOSPC);
-    const auto errors = save(files, scene.root, 2, 2);
+    const auto errors = save_step(files, scene.root, 2, 2);
     if (errors[0].find("reserve failed") == std::string::npos) continue;
     const size_t path = errors[0].find(scene.root);
     REQUIRE(errors[0].substr(0, path).find("checkpoint step-00000002 was not written: rank ") == 0);
@@ -245,10 +245,10 @@ TEST_CASE("a failed save says what failed, on which rank, and what to do") {
   }
 }
 
-TEST_CASE("every flipped bit of a checkpoint is found and its file named") {
+TEST_CASE("every flipped bit of a checkpoint is found and its file named", "[long]") {
   Scene scene;
-  save(posix_files(), scene.root, 1, 1);
-  save(posix_files(), scene.root, 2, 2);
+  save_step(posix_files(), scene.root, 1, 1);
+  save_step(posix_files(), scene.root, 2, 2);
   REQUIRE(verify_checkpoint(scene.root).empty());
   std::vector<std::string> paths{scene.root + "/latest"};
   for (const char* step : {"step-00000001", "step-00000002"})
@@ -288,7 +288,7 @@ TEST_CASE("every flipped bit of a checkpoint is found and its file named") {
 
 TEST_CASE("a flipped bit is found by the load of the rank that needs it") {
   Scene scene;
-  save(posix_files(), scene.root, 1, 1);
+  save_step(posix_files(), scene.root, 1, 1);
   const std::string path = scene.root + "/step-00000001/rank-00001.safetensors";
   std::string bytes = read_text(path);
   bytes[bytes.size() - 1] = static_cast<char>(bytes[bytes.size() - 1] ^ 1);

@@ -255,7 +255,7 @@ std::string everything(const std::string& folder) {
 }
 
 /// The refusal of an export, which has changed nothing.
-std::string refusal(const TempFolder& folder, const ExportOptions& options) {
+std::string export_refusal(const TempFolder& folder, const ExportOptions& options) {
   const std::string before = everything(folder.path());
   const std::string checked = bad_input([&] { check_export(posix_files(), options, kTensors); });
   REQUIRE(bad_input([&] { export_model(posix_files(), options, kTensors, read_values); }) == checked);
@@ -270,17 +270,17 @@ TEST_CASE("a folder that this program did not write is never replaced") {
   fs::create_directories(folder / "mine");
   write_text(folder / "mine/config.json", "{}");
   const std::string mine = folder / "mine";
-  REQUIRE(refusal(folder, options_for(folder / "mine/")) ==
+  REQUIRE(export_refusal(folder, options_for(folder / "mine/")) ==
           mine + ": is not replaced: it holds no ftrun-output.json, so ftrun did not write it");
   write_text(folder / "mine/ftrun-output.json", "{\"format\": \"mine\"}");
-  REQUIRE(refusal(folder, options_for(mine)) ==
+  REQUIRE(export_refusal(folder, options_for(mine)) ==
           cat(mine, ": is not replaced: ", mine, "/ftrun-output.json: was not written by ftrun"));
   write_text(folder / "mine/ftrun-output.json", "{");
-  REQUIRE(refusal(folder, options_for(mine)).find(cat(mine, ": is not replaced: ", mine, "/ftrun-output.json")) == 0);
+  REQUIRE(export_refusal(folder, options_for(mine)).find(cat(mine, ": is not replaced: ", mine, "/ftrun-output.json")) == 0);
   write_text(folder / "file", "x");
-  REQUIRE(refusal(folder, options_for(folder / "file")) == folder / "file" + ": is not replaced: it is not a folder");
+  REQUIRE(export_refusal(folder, options_for(folder / "file")) == folder / "file" + ": is not replaced: it is not a folder");
   fs::create_symlink("nowhere", folder / "link");
-  REQUIRE(refusal(folder, options_for(folder / "link")) ==
+  REQUIRE(export_refusal(folder, options_for(folder / "link")) ==
           folder / "link" + ": is a link to nowhere, which is not there");
   REQUIRE(error_of(ExitCode::kBadInput, [&] { check_export(posix_files(), options_for("/proc"), kTensors); }) ==
           "/proc: is not replaced: another file system is mounted there; a folder in it can be written");
@@ -292,10 +292,10 @@ TEST_CASE("an export to which something was done is not replaced, and what was d
   const std::string start = options.folder + ": is not replaced: since ftrun wrote it, ";
   export_model(posix_files(), options, kTensors, read_values);
   write_text(folder / "out/README.md", "what I found");
-  REQUIRE(refusal(folder, options) == start + "README.md was added");
+  REQUIRE(export_refusal(folder, options) == start + "README.md was added");
   fs::remove(folder / "out/README.md");
   fs::create_directories(folder / "out/notes");
-  REQUIRE(refusal(folder, options) == start + "notes was added");
+  REQUIRE(export_refusal(folder, options) == start + "notes was added");
   fs::remove(folder / "out/notes");
   export_model(posix_files(), options, kTensors, read_values);
 
@@ -305,16 +305,16 @@ TEST_CASE("an export to which something was done is not replaced, and what was d
   weights.back() ^= 1;
   write_text(folder / "out/model.safetensors", weights);
   fs::last_write_time(folder / "out/model.safetensors", time);
-  REQUIRE(refusal(folder, options) == start + "model.safetensors was changed");
+  REQUIRE(export_refusal(folder, options) == start + "model.safetensors was changed");
   fs::remove(folder / "out/config.json");
-  REQUIRE(refusal(folder, options) == start + "model.safetensors was changed, config.json was removed");
+  REQUIRE(export_refusal(folder, options) == start + "model.safetensors was changed, config.json was removed");
   weights.back() ^= 1;
   write_text(folder / "weights", weights);
   fs::remove(folder / "out/model.safetensors");
   fs::create_symlink("../weights", folder / "out/model.safetensors");
-  REQUIRE(refusal(folder, options) == start + "model.safetensors was changed, config.json was removed");
+  REQUIRE(export_refusal(folder, options) == start + "model.safetensors was changed, config.json was removed");
   for (char name = 'a'; name < 'h'; ++name) write_text(folder / ("out/" + std::string(1, name)), "x");
-  REQUIRE(refusal(folder, options) ==
+  REQUIRE(export_refusal(folder, options) ==
           start + "a was added, b was added, c was added, d was added, e was added and 4 more");
 }
 
@@ -327,7 +327,7 @@ TEST_CASE("an export never touches what is read for it") {
     for (const std::string source : {"base", "alias"}) {
       options.folder = folder / out;
       options.source_folder = folder / source;
-      REQUIRE(refusal(folder, options) ==
+      REQUIRE(export_refusal(folder, options) ==
               folder / "base" + ": is not written: the model is read from " + options.source_folder);
     }
   options.source_folder = "";
@@ -336,7 +336,7 @@ TEST_CASE("an export never touches what is read for it") {
   for (const std::string out : {"run", "run/checkpoints", "run/checkpoints/step-00000001", "run/checkpoints/step-00000001/out",
                                 "run/other/../checkpoints/out"}) {
     options.folder = folder / out;
-    REQUIRE(refusal(folder, options).find(cat(": is not written: it would change ", folder / "run/checkpoints")) !=
+    REQUIRE(export_refusal(folder, options).find(cat(": is not written: it would change ", folder / "run/checkpoints")) !=
             std::string::npos);
   }
   options.folder = folder / "run/checkpoints-as-hf";

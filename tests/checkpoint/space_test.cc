@@ -40,7 +40,7 @@ std::string refused(const TempFolder& run, const SpaceWanted& wanted, int64_t fr
   return error_of(ExitCode::kEnvironment, [&] { said(run, wanted, free); });
 }
 
-void save(const TempFolder& run, int64_t step) {
+void save_empty(const TempFolder& run, int64_t step) {
   ToyState state(1, 0, 1);
   save_checkpoint(posix_files(), {.root = run / "checkpoints"}, toy_meta(step, 1), state.slices(), CheckpointGroup{});
 }
@@ -93,14 +93,14 @@ TEST_CASE("no more checkpoints are counted than the run will save") {
 
 TEST_CASE("checkpoints that are there already need no space") {
   const TempFolder run;
-  save(run, 2);
-  save(run, 4);
+  save_empty(run, 2);
+  save_empty(run, 4);
   REQUIRE(said(run, wanted_in(run), 130 * kMiB) == "");
   // The older ones go before the model is exported.
   REQUIRE(said(run, wanted_in(run), 129 * kMiB) != "");
   REQUIRE(refused(run, wanted_in(run), 99 * kMiB) ==
           run / "checkpoints" + ": 1 checkpoint of 100.00 MiB: 100.00 MiB needed, 99.00 MiB free");
-  save(run, 10);  // nothing is left to train
+  save_empty(run, 10);  // nothing is left to train
   REQUIRE(said(run, wanted_in(run), 30 * kMiB) == "");
 }
 
@@ -124,7 +124,7 @@ TEST_CASE("what a killed run left and the start will remove counts as free") {
 
 TEST_CASE("where the file system does not say what is free everything fits") {
   const TempFolder run;
-  save(run, 2);
+  save_empty(run, 2);
   SpaceWanted wanted = wanted_in(run);
   wanted.checkpoint_bytes = int64_t{100} << 40;
   REQUIRE(said(run, wanted, kFreeUnknown) == "");

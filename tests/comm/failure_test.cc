@@ -6,7 +6,7 @@ using namespace ftrun;
 using namespace std::chrono_literals;
 
 namespace {
-const CommBackend kBackends[] = {CommBackend::kGloo, CommBackend::kSharedMemory};
+const CommBackend kFailingBackends[] = {CommBackend::kGloo, CommBackend::kSharedMemory};
 
 std::string own_process() {
   const PeerIdentity self = own_identity();
@@ -25,7 +25,7 @@ CollectiveRecord record(int64_t sequence, CollectiveRecord::State state, const c
 }  // namespace
 
 TEST_CASE("a rank that does not come is named with the collective, its place and the last it did") {
-  for (const CommBackend backend : kBackends) {
+  for (const CommBackend backend : kFailingBackends) {
     std::vector<std::string> failures = run_ranks(3, [&](Rendezvous& rendezvous) {
       const auto group = open_world(rendezvous, backend, 400ms);
       std::vector<float> data(4, 1.0F);
@@ -53,7 +53,7 @@ TEST_CASE("a rank that does not come is named with the collective, its place and
 }
 
 TEST_CASE("ranks that disagree about size, type or operation are told so before anything is sent") {
-  for (const CommBackend backend : kBackends) {
+  for (const CommBackend backend : kFailingBackends) {
     const auto sizes = run_ranks(2, [&](Rendezvous& rendezvous) {
       const auto group = open_world(rendezvous, backend, 5s);
       std::vector<float> data(8);
@@ -80,7 +80,7 @@ TEST_CASE("ranks that disagree about size, type or operation are told so before 
 }
 
 TEST_CASE("a message of another size is refused by its receiver") {
-  for (const CommBackend backend : kBackends) {
+  for (const CommBackend backend : kFailingBackends) {
     const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
       const auto group = open_world(rendezvous, backend, 2s);
       std::vector<float> data(8);
@@ -96,7 +96,7 @@ TEST_CASE("a message of another size is refused by its receiver") {
 }
 
 TEST_CASE("a receive without a send times out and names the sender") {
-  for (const CommBackend backend : kBackends) {
+  for (const CommBackend backend : kFailingBackends) {
     const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
       const auto group = open_world(rendezvous, backend, 300ms);
       float data = 0;
@@ -112,7 +112,7 @@ TEST_CASE("a receive without a send times out and names the sender") {
 }
 
 TEST_CASE("a rank that gives up makes the others fail at once, not at the timeout") {
-  for (const CommBackend backend : kBackends) {
+  for (const CommBackend backend : kFailingBackends) {
     CAPTURE(backend_name(backend));
     const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
       // The one that gives up is there until the other has noticed: nothing else tells it.

@@ -40,7 +40,7 @@ std::vector<To> converted(void (*convert)(const From*, To*, int64_t), const std:
 }
 
 template <typename T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+bool equal_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
@@ -71,7 +71,7 @@ void check_sum(DType dtype, uint16_t other) {
   const void* inputs[] = {a.data(), b.data()};
   reduce_in_order(dtype, ReduceOp::kSum, inputs, 2, out.data(), static_cast<int64_t>(out.size()));
   CAPTURE(dtype_name(dtype), other);
-  REQUIRE(same_bits(out, naive_sum(a, b)));
+  REQUIRE(equal_bits(out, naive_sum(a, b)));
 }
 
 }  // namespace
@@ -80,11 +80,11 @@ TEST_CASE("every processor converts 16-bit floats to the same bits") {
   const NarrowFloats& fast = narrow_floats();
   const NarrowFloats& plain = scalar_narrow_floats();
   const std::vector<uint16_t> patterns = every_pattern();
-  REQUIRE(same_bits(converted(fast.widen_f16, patterns), converted(plain.widen_f16, patterns)));
-  REQUIRE(same_bits(converted(fast.widen_bf16, patterns), converted(plain.widen_bf16, patterns)));
+  REQUIRE(equal_bits(converted(fast.widen_f16, patterns), converted(plain.widen_f16, patterns)));
+  REQUIRE(equal_bits(converted(fast.widen_bf16, patterns), converted(plain.widen_bf16, patterns)));
   const std::vector<float> floats = many_floats();
-  REQUIRE(same_bits(converted(fast.narrow_f16, floats), converted(plain.narrow_f16, floats)));
-  REQUIRE(same_bits(converted(fast.narrow_bf16, floats), converted(plain.narrow_bf16, floats)));
+  REQUIRE(equal_bits(converted(fast.narrow_f16, floats), converted(plain.narrow_f16, floats)));
+  REQUIRE(equal_bits(converted(fast.narrow_bf16, floats), converted(plain.narrow_bf16, floats)));
 }
 
 TEST_CASE("runs of any length and place are converted whole, and nothing beside them") {
@@ -142,7 +142,7 @@ TEST_CASE("more ranks than two are rounded once, in rank order, in place or not"
   const void* inputs[] = {a.data(), b.data(), c.data()};
   std::vector<c10::Half> out(a.size());
   reduce_in_order(DType::kF16, ReduceOp::kSum, inputs, 3, out.data(), kCount);
-  REQUIRE(same_bits(out, expected));
+  REQUIRE(equal_bits(out, expected));
   reduce_in_order(DType::kF16, ReduceOp::kSum, inputs, 3, b.data(), kCount);
-  REQUIRE(same_bits(b, expected));
+  REQUIRE(equal_bits(b, expected));
 }

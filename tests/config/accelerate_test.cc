@@ -22,7 +22,7 @@ Lines problems_in(const std::string& file) {
   return lines;
 }
 
-Config read(const std::string& file, const Lines& overrides = {}) {
+Config read_launcher_file(const std::string& file, const Lines& overrides = {}) {
   const LoadResult loaded = load_config({kFolder + file}, overrides);
   REQUIRE(loaded.ok());
   return loaded.config;
@@ -33,7 +33,7 @@ const std::string kHead = "distributed_type: DEEPSPEED\n";
 }  // namespace
 
 TEST_CASE("an Accelerate file's block, process count and precision are a config") {
-  const Config config = read("zero3.yaml");
+  const Config config = read_launcher_file("zero3.yaml");
   CHECK(config.zero.stage == 3);
   CHECK(config.zero.offload_optimizer.device == OffloadDevice::kCpu);
   CHECK(config.zero.offload_param.device == OffloadDevice::kNone);
@@ -60,7 +60,7 @@ TEST_CASE("every key of an Accelerate file that has no meaning here is named") {
 }
 
 TEST_CASE("the DeepSpeed config that an Accelerate file names is read with it") {
-  const Config config = read("names_a_file.yaml");
+  const Config config = read_launcher_file("names_a_file.yaml");
   CHECK(config.zero.stage == 2);
   CHECK(config.train_micro_batch_size_per_gpu == 3);
   CHECK(config.fp16.enabled);
@@ -68,7 +68,7 @@ TEST_CASE("the DeepSpeed config that an Accelerate file names is read with it") 
   CHECK_FALSE(config.bf16.enabled);
   CHECK(config.origins.given("bf16.enabled"));  // not left to the hardware
   CHECK(config.parallel.data == 2);
-  CHECK(read("names_a_file.yaml", {"parallel.data=4", "zero_optimization.stage=1"}).zero.stage == 1);
+  CHECK(read_launcher_file("names_a_file.yaml", {"parallel.data=4", "zero_optimization.stage=1"}).zero.stage == 1);
 }
 
 TEST_CASE("an Accelerate file and the config it names must agree") {
@@ -90,7 +90,7 @@ TEST_CASE("an Accelerate file and the config it names must agree") {
 }
 
 TEST_CASE("plain data parallelism of Accelerate is stage 0, and ftrun's sections may stand beside it") {
-  const Config config = read("multi_gpu.yaml");
+  const Config config = read_launcher_file("multi_gpu.yaml");
   CHECK(config.zero.stage == 0);
   CHECK(config.parallel.data == 2);
   CHECK(config.model.path == "models/tiny");

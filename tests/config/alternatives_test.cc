@@ -9,11 +9,11 @@
 namespace ftrun {
 namespace {
 
-const std::string kBatch = "train_micro_batch_size_per_gpu: 1\n";
+const std::string kGivenBatch = "train_micro_batch_size_per_gpu: 1\n";
 
 /// What is said of a file with overrides, without the file's name; every case must resolve.
 Lines said(const std::string& text, const Lines& overrides, Config* resolved = nullptr) {
-  const LoadResult loaded = load_config_text("c.yaml", kBatch + text, overrides);
+  const LoadResult loaded = load_config_text("c.yaml", kGivenBatch + text, overrides);
   const Resolution resolution = resolve(loaded.config, {.world_size = 4});
   CHECK(texts(resolution.problems) == Lines{});
   if (resolved != nullptr) *resolved = resolution.config;
@@ -78,7 +78,7 @@ TEST_CASE("precisions and shard groups that exclude each other follow the later 
   Lines notices = said(hybrid, {"zero_optimization.mics_shard_size=2"});
   REQUIRE(notices.size() == 1);
   CHECK(notices[0].ends_with("takes the place of parallel.data_replicate 4 (c.yaml:3:28)"));
-  CHECK(config_of(kBatch + hybrid, {"zero_optimization.mics_shard_size=-1"})
+  CHECK(config_of(kGivenBatch + hybrid, {"zero_optimization.mics_shard_size=-1"})
             .parallel.data_replicate == 4);
 }
 
@@ -93,7 +93,7 @@ TEST_CASE("of context parallelism's two names the later one is taken, unless it 
 }
 
 TEST_CASE("a config that a run has written can be set in either name") {
-  const Config first = resolve(config_of(kBatch + "optimizer: {type: AdamW, params: {lr: 0.5}}"),
+  const Config first = resolve(config_of(kGivenBatch + "optimizer: {type: AdamW, params: {lr: 0.5}}"),
                                {.world_size = 1, .for_training = true})
                            .config;
   const Config again = config_of(effective_yaml(first), {"train.learning_rate=0.25", "train.steps=3"});

@@ -19,12 +19,12 @@ namespace {
 
 const std::string kBatch = "train_micro_batch_size_per_gpu: 1\n";
 
-Resolution resolved(const std::string& text, int64_t ranks = 1) {
+Resolution resolved_keys(const std::string& text, int64_t ranks = 1) {
   return resolve(config_of(kBatch + text), {.world_size = ranks});
 }
 
 Lines problems(const std::string& text, int64_t ranks = 1) {
-  return texts(resolved(text, ranks).problems);
+  return texts(resolved_keys(text, ranks).problems);
 }
 
 // The only problem of a text, without "c.yaml:".
@@ -84,18 +84,18 @@ TEST_CASE("an absent reuse distance is 0 and said, a written one stands") {
   const std::string reason =
       "max_reuse_distance = 0 (nothing is kept from forward to backward; DeepSpeed's 1e9 keeps "
       "small models whole)";
-  const Resolution absent = resolved("zero_optimization: {stage: 3}");
+  const Resolution absent = resolved_keys("zero_optimization: {stage: 3}");
   REQUIRE(absent.config.zero.max_reuse_distance == 0);
   REQUIRE(line(absent) == "default: zero_optimization." + reason);
   const Resolution automatic =
-      resolved("zero_optimization: {stage: 3, stage3_max_reuse_distance: auto}");
+      resolved_keys("zero_optimization: {stage: 3, stage3_max_reuse_distance: auto}");
   REQUIRE(automatic.config.zero.max_reuse_distance == 0);
   REQUIRE(line(automatic) == "auto: zero_optimization." + reason);
   const Resolution written =
-      resolved("zero_optimization: {stage: 3, stage3_max_reuse_distance: 1e9}");
+      resolved_keys("zero_optimization: {stage: 3, stage3_max_reuse_distance: 1e9}");
   REQUIRE(written.config.zero.max_reuse_distance == 1'000'000'000);
   REQUIRE(line(written).empty());
-  REQUIRE(line(resolved("zero_optimization: {stage: 2}")).empty());
+  REQUIRE(line(resolved_keys("zero_optimization: {stage: 2}")).empty());
 }
 
 TEST_CASE("recompute is a word or a section") {
@@ -136,7 +136,7 @@ TEST_CASE("activation_checkpointing says how and switches nothing on") {
   REQUIRE(problem("activation_checkpointing: {partition_activations: true}") == "2:1: " + notice);
   REQUIRE(problem("activation_checkpointing: {cpu_checkpointing: true}") == "2:1: " + notice);
   const Resolution on =
-      resolved("recompute: full\nactivation_checkpointing: {cpu_checkpointing: true}");
+      resolved_keys("recompute: full\nactivation_checkpointing: {cpu_checkpointing: true}");
   REQUIRE(texts(on.problems) == Lines{});
   REQUIRE(on.config.activation_checkpointing.cpu_checkpointing);
   REQUIRE(problems("activation_checkpointing: {cpu_checkpointing: false}") == Lines{});
@@ -196,7 +196,7 @@ TEST_CASE("offload without its stage or path is refused with a remedy") {
 
 TEST_CASE("shard groups must divide the ranks they divide") {
   const auto replicas = [](const std::string& text, int64_t ranks) {
-    const Resolution r = resolved(text, ranks);
+    const Resolution r = resolved_keys(text, ranks);
     REQUIRE(texts(r.problems) == Lines{});
     return r.config.parallel.data_replicate;
   };
@@ -211,7 +211,7 @@ TEST_CASE("shard groups must divide the ranks they divide") {
   REQUIRE(replicas(mics(2), 8) == 4);
   REQUIRE(replicas(mics(8), 8) == 1);
   REQUIRE(replicas(mics(-1), 8) == 1);
-  REQUIRE(resolved(mics(2), 8).lines.back() != "");
+  REQUIRE(resolved_keys(mics(2), 8).lines.back() != "");
   REQUIRE(problem(mics(3), 8) ==
           "2:48: error: data-parallel 8 cannot be divided by mics_shard_size 3\n"
           "  remedy: use a divisor of 8");
@@ -246,14 +246,14 @@ TEST_CASE("shard groups must divide the ranks they divide") {
 }
 
 TEST_CASE("a shard size of MiCS is said in ftrun's word") {
-  const Resolution r = resolved("zero_optimization: {stage: 3, mics_shard_size: 2}", 8);
+  const Resolution r = resolved_keys("zero_optimization: {stage: 3, mics_shard_size: 2}", 8);
   REQUIRE(std::set<std::string>(r.lines.begin(), r.lines.end())
               .count("default: parallel.data_replicate = 4 (data-parallel 8 / mics_shard_size 2)"));
 }
 
 TEST_CASE("dtypes follow the training dtype unless they are written") {
   const auto dtypes = [](const std::string& text) {
-    const Config c = resolved(text).config;
+    const Config c = resolved_keys(text).config;
     return cat(name_of(training_dtype(c)), " ", name_of(gradient_dtype(c)), " ",
                name_of(communication_dtype(c)));
   };
@@ -295,7 +295,7 @@ TEST_CASE("bf16 states use DeepSpeed's words") {
                     moments = "bf16_optimizer_states: true";
   const auto bf16 = [](const std::string& keys) { return "bf16: {enabled: true, " + keys + "}\n"; };
   const std::string stage1 = "zero_optimization: {stage: 1}\n";
-  const Resolution both = resolved(bf16(master + ", " + moments) + stage1);
+  const Resolution both = resolved_keys(bf16(master + ", " + moments) + stage1);
   REQUIRE(texts(both.problems) == Lines{});
   REQUIRE(both.config.bf16.bf16_master_weights_and_grads);
   REQUIRE(both.config.bf16.bf16_optimizer_states);

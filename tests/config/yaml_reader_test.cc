@@ -9,14 +9,14 @@
 namespace ftrun {
 namespace {
 
-Node read(const std::string& text) {
+Node read_yaml_text(const std::string& text) {
   Problems problems;
   Node node = read_yaml("c.yaml", text, problems);
   REQUIRE(texts(problems.all()) == Lines{});
   return node;
 }
 
-Lines faults(const std::string& text) {
+Lines yaml_faults(const std::string& text) {
   Problems problems;
   read_yaml("c.yaml", text, problems);
   return texts(problems.all());
@@ -25,7 +25,7 @@ Lines faults(const std::string& text) {
 }  // namespace
 
 TEST_CASE("a YAML reader knows the place of every key and value") {
-  const Node root = read("# c\na:\n  b: [1, x]\nd: 5e8\né: [é, 7]\n");
+  const Node root = read_yaml_text("# c\na:\n  b: [1, x]\nd: 5e8\né: [é, 7]\n");
   REQUIRE(root.find("é")->items[1].at == Position{"c.yaml", 5, 8});
   REQUIRE(root.find("a")->entries[0].at == Position{"c.yaml", 3, 3});
   REQUIRE(root.find("a")->find("b")->items[1].at == Position{"c.yaml", 3, 10});
@@ -34,7 +34,7 @@ TEST_CASE("a YAML reader knows the place of every key and value") {
 
 TEST_CASE("a YAML reader tells plain scalars from quoted ones by YAML 1.2's core rules") {
   const Node root =
-      read("[1e-5, \"1e-5\", '8', yes, true, 0x1F, 0o17, ~, .inf, -2.5, 1_000, 12:30]");
+      read_yaml_text("[1e-5, \"1e-5\", '8', yes, true, 0x1F, 0o17, ~, .inf, -2.5, 1_000, 12:30]");
   using Kind = Node::Kind;
   const std::vector<Kind> kinds{Kind::kFloat, Kind::kText,  Kind::kText, Kind::kText,
                                 Kind::kBool,  Kind::kInt,   Kind::kInt,  Kind::kNull,
@@ -48,31 +48,31 @@ TEST_CASE("a YAML reader tells plain scalars from quoted ones by YAML 1.2's core
 
 TEST_CASE("a YAML reader merges merge keys, own keys first") {
   const Node root =
-      read("base: &b {x: 1, y: 2}\nother: &o {y: 3, z: 4}\nuse:\n  <<: [*b, *o]\n  x: 9\n");
+      read_yaml_text("base: &b {x: 1, y: 2}\nother: &o {y: 3, z: 4}\nuse:\n  <<: [*b, *o]\n  x: 9\n");
   const Node& use = *root.find("use");
   REQUIRE(use.find("x")->integer == 9);
   REQUIRE(use.find("y")->integer == 2);
   REQUIRE(use.find("z")->integer == 4);
   REQUIRE(use.find("<<") == nullptr);
-  REQUIRE(faults("a:\n  <<: 3\n") ==
+  REQUIRE(yaml_faults("a:\n  <<: 3\n") ==
           Lines{"c.yaml:2:7: error: the merge key << wants a section, found 3"});
 }
 
 TEST_CASE("a YAML reader says where a key is written twice") {
-  REQUIRE(faults("a: 1\nb:\n  c: 1\n  c: 2\n") ==
+  REQUIRE(yaml_faults("a: 1\nb:\n  c: 1\n  c: 2\n") ==
           Lines{"c.yaml:4:3: error: the key \"c\" is written twice (first at line 3)\n"
                 "  remedy: keep one of the two"});
 }
 
 TEST_CASE("a YAML reader reports syntax errors with their place and what to look for") {
-  REQUIRE(faults("a: 1\n\tb: 2\n") ==
+  REQUIRE(yaml_faults("a: 1\n\tb: 2\n") ==
           Lines{"c.yaml:2:1: error: not valid YAML: illegal tab when looking for indentation\n"
                 "  remedy: indent with spaces: YAML allows no tabs there"});
-  REQUIRE(faults("a: [1, 2\nb: 3\n").front().starts_with("c.yaml:"));
+  REQUIRE(yaml_faults("a: [1, 2\nb: 3\n").front().starts_with("c.yaml:"));
   REQUIRE(
-      faults("a: !python/object x\n") ==
+      yaml_faults("a: !python/object x\n") ==
       Lines{"c.yaml:1:4: error: the tag !python/object is not known\n  remedy: remove the tag"});
-  REQUIRE(faults("a: 1\n---\nb: 2\n") ==
+  REQUIRE(yaml_faults("a: 1\n---\nb: 2\n") ==
           Lines{"c.yaml:1:1: error: holds 2 YAML documents, expected one\n"
                 "  remedy: give each its own file; --config may be repeated"});
 }
@@ -84,31 +84,31 @@ TEST_CASE("a YAML reader refuses aliases that grow or go round, and nesting with
     bomb += cat("a", i, ": &a", i, " [", uses, "]\n");
   }
   const Lines grown{"c.yaml:1:1: error: nested too deeply, or grown too large by aliases"};
-  REQUIRE(faults(bomb) == grown);
-  REQUIRE(faults("a: &a [*a]\n") == grown);
-  REQUIRE(faults(std::string(10'000, '[')).size() == 1);
+  REQUIRE(yaml_faults(bomb) == grown);
+  REQUIRE(yaml_faults("a: &a [*a]\n") == grown);
+  REQUIRE(yaml_faults(std::string(10'000, '[')).size() == 1);
   // A long text used often is as large as many.
   std::string texts = "a: &a " + std::string(100'000, 'x') + "\nb: [";
   for (int i = 0; i < 100; ++i) texts += "*a,";
-  REQUIRE(faults(texts + "]\n") == grown);
+  REQUIRE(yaml_faults(texts + "]\n") == grown);
 }
 
 TEST_CASE("a YAML reader stops at what no config holds: keys and names without end") {
   std::string keys, merged = "a: &a {";
   for (int i = 0; i <= 1000; ++i) keys += cat("k", i, ": 1\n");
-  REQUIRE(faults(keys) ==
+  REQUIRE(yaml_faults(keys) ==
           Lines{"c.yaml:1:1: error: a section holds more than 1000 keys (line 1001): not a config"});
   for (int i = 0; i < 600; ++i) merged += cat("k", i, ": 1, ");
   merged += "}\nb: &b {";
   for (int i = 600; i < 1200; ++i) merged += cat("k", i, ": 1, ");
-  REQUIRE(faults(merged + "}\nc: {<<: [*a, *b]}\n") ==
+  REQUIRE(yaml_faults(merged + "}\nc: {<<: [*a, *b]}\n") ==
           Lines{"c.yaml:1:1: error: a section holds more than 1000 keys (line 2): not a config"});
-  REQUIRE(faults(std::string(257, 'k') + ": 1\n") ==
+  REQUIRE(yaml_faults(std::string(257, 'k') + ": 1\n") ==
           Lines{"c.yaml:1:1: error: a key has 257 bytes (line 1): not a config"});
 }
 
 TEST_CASE("a YAML reader counts columns in characters wherever in a line they stand") {
-  REQUIRE(faults("a: {\"ü\": [ä, ö], b: 1, b: 2}\n") ==
+  REQUIRE(yaml_faults("a: {\"ü\": [ä, ö], b: 1, b: 2}\n") ==
           Lines{"c.yaml:1:24: error: the key \"b\" is written twice (first at line 1)\n"
                 "  remedy: keep one of the two"});
 }

@@ -13,9 +13,9 @@ using namespace ftrun::test;
 namespace {
 
 using Ids = std::vector<int32_t>;
-constexpr int64_t kVocab = 50000;
+constexpr int64_t kBatchVocab = 50000;
 
-Batch batch_of(const SampleSet& samples, const std::vector<int64_t>& rows, int64_t vocab = kVocab) {
+Batch batch_of(const SampleSet& samples, const std::vector<int64_t>& rows, int64_t vocab = kBatchVocab) {
   RowReader reader(samples, vocab);
   Batch batch;
   reader.start(batch, static_cast<int64_t>(rows.size()));
@@ -131,7 +131,7 @@ TEST_CASE("every rank knows the counted tokens of the global batch by itself", "
         std::vector<int64_t> told;
         for (int64_t rank = 0; rank < ranks; ++rank) {
           const BatchSlots shape{.micro_batch = 2, .accumulation = 2, .ranks = ranks, .rank = rank};
-          StepReader reader(samples, shape, SampleOrder(samples.size(), true, 3), kVocab);
+          StepReader reader(samples, shape, SampleOrder(samples.size(), true, 3), kBatchVocab);
           StepBatch batch;
           reader.read(step, batch);
           const auto& micro = batch.micro_batches;
@@ -151,7 +151,7 @@ TEST_CASE("every rank knows the counted tokens of the global batch by itself", "
 TEST_CASE("unmasked concat counts without looking at the data", "[batch]") {
   TempFolder folder;
   const SampleSet samples({folder.write("train.bin", counting_u16(100))}, {.sequence_length = 8});
-  StepReader reader(samples, {.micro_batch = 2, .accumulation = 3, .ranks = 5, .rank = 4}, SampleOrder(samples.size(), true, 1), kVocab);
+  StepReader reader(samples, {.micro_batch = 2, .accumulation = 3, .ranks = 5, .rank = 4}, SampleOrder(samples.size(), true, 1), kBatchVocab);
   StepBatch batch;
   reader.read(2, batch);
   REQUIRE(batch.counted_tokens_local == 48);
@@ -169,7 +169,7 @@ TEST_CASE("the global batch is the same tokens for any number of ranks", "[batch
     const auto tokens_of_step = [&](int64_t ranks, int64_t step) {
       std::vector<int32_t> all;
       for (int64_t rank = 0; rank < ranks; ++rank) {
-        StepReader reader(samples, {.micro_batch = 24 / ranks, .ranks = ranks, .rank = rank}, SampleOrder(samples.size(), true, 5), kVocab);
+        StepReader reader(samples, {.micro_batch = 24 / ranks, .ranks = ranks, .rank = rank}, SampleOrder(samples.size(), true, 5), kBatchVocab);
         StepBatch batch;
         reader.read(step, batch);
         const Batch& b = batch.micro_batches[0];
@@ -186,7 +186,7 @@ TEST_CASE("the global batch is the same tokens for any number of ranks", "[batch
 TEST_CASE("without shuffling, step, slot and rank take the rows that other trainers take", "[batch]") {
   TempFolder folder;
   const SampleSet samples({folder.write("train.bin", counting_u16(41))}, {.sequence_length = 4});
-  StepReader reader(samples, {.micro_batch = 2, .accumulation = 2, .ranks = 2, .rank = 1}, SampleOrder(samples.size(), false, 0), kVocab);
+  StepReader reader(samples, {.micro_batch = 2, .accumulation = 2, .ranks = 2, .rank = 1}, SampleOrder(samples.size(), false, 0), kBatchVocab);
   StepBatch batch;
   reader.read(1, batch);  // samples ((1*2 + a)*2 + 1)*2 + m = 10, 11 and 14, 15 of 10 rows
   REQUIRE(batch.micro_batches[0].tokens == Ids{0, 1, 2, 3, 4, 5, 6, 7});
@@ -199,7 +199,7 @@ TEST_CASE("validation deals the first rows to ranks, the rest is padding", "[bat
   int64_t counted = 0;
   std::vector<int32_t> inputs;
   for (int64_t rank = 0; rank < 2; ++rank) {
-    ValidationReader reader(samples, 5, 2, 2, rank, kVocab);
+    ValidationReader reader(samples, 5, 2, 2, rank, kBatchVocab);
     REQUIRE(reader.sequences() == 5);
     REQUIRE(reader.rounds() == 2);
     REQUIRE(reader.counted_tokens_global() == 20);
@@ -216,8 +216,8 @@ TEST_CASE("validation deals the first rows to ranks, the rest is padding", "[bat
   Ids first(20);
   std::iota(first.begin(), first.end(), 0);
   REQUIRE(inputs == first);
-  REQUIRE(ValidationReader(samples, 500, 2, 1, 0, kVocab).sequences() == 10);
-  REQUIRE(ValidationReader(samples, 0, 4, 1, 0, kVocab).rounds() == 3);
+  REQUIRE(ValidationReader(samples, 500, 2, 1, 0, kBatchVocab).sequences() == 10);
+  REQUIRE(ValidationReader(samples, 0, 4, 1, 0, kBatchVocab).rounds() == 3);
 }
 
 TEST_CASE("epochs are turned into whole steps", "[batch]") {

@@ -15,11 +15,11 @@ using namespace ftrun::test;
 
 namespace {
 
-const std::atomic<bool> kNeverStop = false;
+const std::atomic<bool> kHashAll = false;
 
 /// Writes the sidecar that prepare_data.py would, by ftrun's own reading.
 void record(const TokenDataset& data, const std::string& path) {
-  const auto found = compute_fingerprint(data, kNeverStop);
+  const auto found = compute_fingerprint(data, kHashAll);
   Sidecar side;
   side.statistics = found->statistics;
   side.files = found->files;
@@ -50,7 +50,7 @@ TEST_CASE("a computed fingerprint counts and hashes every file", "[fingerprint]"
   TempFolder folder;
   const std::string path = write_pair(folder);
   const TokenDataset data({path}, {});
-  const auto found = compute_fingerprint(data, kNeverStop);
+  const auto found = compute_fingerprint(data, kHashAll);
   REQUIRE(found->statistics.tokens == 40);
   REQUIRE(found->statistics.documents == 2);
   REQUIRE(found->statistics.trained_tokens == 20);
@@ -72,12 +72,12 @@ TEST_CASE("the fingerprint is of the content, not of names and places", "[finger
   for (const char* extension : {".bin", ".idx", ".mask"})
     std::filesystem::rename(b.file(std::string("x") + extension), b.file(std::string("y") + extension));
   const TokenDataset one({a.file("x")}, {}), two({b.file("y")}, {});
-  const std::string digest = compute_fingerprint(one, kNeverStop)->digest;
-  REQUIRE(compute_fingerprint(two, kNeverStop)->digest == digest);
+  const std::string digest = compute_fingerprint(one, kHashAll)->digest;
+  REQUIRE(compute_fingerprint(two, kHashAll)->digest == digest);
   std::string bytes = read_file(b.file("y.bin"));
   bytes[7] ^= 1;
   b.write("y.bin", bytes);
-  REQUIRE(compute_fingerprint(TokenDataset({b.file("y")}, {}), kNeverStop)->digest != digest);
+  REQUIRE(compute_fingerprint(TokenDataset({b.file("y")}, {}), kHashAll)->digest != digest);
 }
 
 TEST_CASE("a current sidecar is believed, a stale one is not", "[fingerprint]") {
@@ -88,7 +88,7 @@ TEST_CASE("a current sidecar is believed, a stale one is not", "[fingerprint]") 
   record(data, folder.file("x.json"));
   const auto recorded = recorded_fingerprint(data);
   REQUIRE(recorded->origin == "recorded by prepare_data.py");
-  REQUIRE(recorded->digest == compute_fingerprint(data, kNeverStop)->digest);
+  REQUIRE(recorded->digest == compute_fingerprint(data, kHashAll)->digest);
   REQUIRE(recorded->statistics.max_id == 44);
 
   SECTION("another time: computed again") {

@@ -21,16 +21,16 @@ Parsed parse(const std::string& line) {
   return parsed;
 }
 
-using Ids = std::vector<int32_t>;
+using TokenIds = std::vector<int32_t>;
 
 }  // namespace
 
 TEST_CASE("a JSONL line gives ids and labels", "[jsonl]") {
-  REQUIRE(parse(R"({"input_ids": [1, 2, 3]})").labels == Ids{1, 2, 3});
+  REQUIRE(parse(R"({"input_ids": [1, 2, 3]})").labels == TokenIds{1, 2, 3});
   const Parsed masked = parse(R"({"labels":[-100,-100,3],"input_ids":[1,2,3]})");
   REQUIRE(masked.problem.empty());
-  REQUIRE(masked.ids == Ids{1, 2, 3});
-  REQUIRE(masked.labels == Ids{-100, -100, 3});
+  REQUIRE(masked.ids == TokenIds{1, 2, 3});
+  REQUIRE(masked.labels == TokenIds{-100, -100, 3});
   REQUIRE(parse(R"({"input_ids":[]})").ids.empty());
 }
 
@@ -38,8 +38,8 @@ TEST_CASE("padding told by the attention mask is dropped at both ends", "[jsonl]
   const Parsed padded = parse(
       R"({"input_ids":[0,5,6,0,0],"attention_mask":[0,1,1,0,0],"labels":[-100,-100,6,-100,-100]})");
   REQUIRE(padded.problem.empty());
-  REQUIRE(padded.ids == Ids{5, 6});
-  REQUIRE(padded.labels == Ids{-100, 6});
+  REQUIRE(padded.ids == TokenIds{5, 6});
+  REQUIRE(padded.labels == TokenIds{-100, 6});
   REQUIRE(parse(R"({"input_ids":[1,2],"attention_mask":[0,0]})").ids.empty());
 }
 
@@ -48,7 +48,7 @@ TEST_CASE("other keys of a JSONL line are skipped whatever they hold", "[jsonl]"
       R"( { "meta" : {"a":[1,2.5e3,{"b":null}],"input_ids":[9]} , "s":"x\"]},{\\", "t":true,)"
       R"("input_ids":[4,5], "n":-1.5E+3, "e":{}, "l":[] } )");
   REQUIRE(parsed.problem.empty());
-  REQUIRE(parsed.ids == Ids{4, 5});
+  REQUIRE(parsed.ids == TokenIds{4, 5});
 }
 
 TEST_CASE("lines that are not data are refused with column and reason", "[jsonl]") {
@@ -121,11 +121,11 @@ TEST_CASE("a JSONL file is a stream of its lines", "[jsonl]") {
   REQUIRE(data.document_start(1) == 3);
   REQUIRE(data.document_start(2) == 3);
   REQUIRE(data.trained(0, 5) == 4);
-  Ids ids(3), labels(3);
+  TokenIds ids(3), labels(3);
   ReadScratch scratch;
   data.read(2, ids, labels, scratch);
-  REQUIRE(ids == Ids{3, 4, 5});
-  REQUIRE(labels == Ids{3, -100, 7});
+  REQUIRE(ids == TokenIds{3, 4, 5});
+  REQUIRE(labels == TokenIds{3, -100, 7});
   const TokenPlace place = data.place(4);
   REQUIRE(place.line == 5);
   REQUIRE(place.value == 5);

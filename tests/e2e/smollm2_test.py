@@ -1,7 +1,7 @@
 """SmolLM2-135M on real text trains as transformers does: losses and gradient norms of AdamW steps, on one rank and on
 two, are no further from those in fp64 than a small multiple of what transformers' own in fp32 are; and every file of
-configs/ trains it as one process does (losses, gradient norms, and weights tensor by tensor): a few short steps, or with
-the argument --full (of somebody who has an hour) all of its own steps on its own data. Left out (exit 77) where
+configs/ trains it as one process does (losses, gradient norms, and weights tensor by tensor): its first layers for a few
+short steps, or with the argument --full (of somebody who has an hour) all of it, all steps, on the config's own data. Left out (exit 77) where
 models/smollm2-135m is not there; scripts/quickstart.sh makes it, or scripts/make_model.py alone."""
 import json
 import os
@@ -14,6 +14,7 @@ import tempfile
 
 import numpy as np
 from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from runner import config, ftrun, must, near, skip, steps, write_config
 
@@ -64,6 +65,21 @@ def settings(scratch, data, rows, **more):
     return [word for key, value in wanted.items() for word in ("--set", f"{key}={value}")]
 
 
+def first_layers(count, folder):
+    """The model without its other layers, as a folder of its own."""
+    folder.mkdir()
+    shape = json.loads((MODEL / "config.json").read_text())
+    for file in MODEL.iterdir():
+        if file.is_file() and file.name not in ("config.json", "model.safetensors", "ftrun-output.json"):
+            shutil.copy(file, folder)
+    (folder / "config.json").write_text(json.dumps(shape | {"num_hidden_layers": count}))
+    dropped = tuple(f"model.layers.{layer}." for layer in range(count, shape["num_hidden_layers"]))
+    with safe_open(MODEL / "model.safetensors", "np") as whole:
+        save_file({name: whole.get_tensor(name) for name in whole.keys() if not name.startswith(dropped)},
+                  folder / "model.safetensors", whole.metadata())
+    return folder
+
+
 class Weights:
     """The master weights of a run's last checkpoint, tensor by tensor."""
 
@@ -87,11 +103,11 @@ def away(a, b):
     return float(np.linalg.norm((a - b).astype(np.float64)))
 
 
-def compare_weights(name, found, expected, narrow):
+def compare_weights(model, name, found, expected, narrow):
     """Of each tensor: within 1e-4 of its length (fp32), and within a fraction of the way that training moved it, which
     a single update that is missing or made twice would be beyond."""
     worst, worst_way = 0.0, 0.0
-    with safe_open(MODEL / "model.safetensors", "np") as start:
+    with safe_open(model / "model.safetensors", "np") as start:
         assert found.names == expected.names == sorted(start.keys()), (name, set(found.names) ^ set(start.keys()))
         for tensor in expected.names:
             ours, theirs = found.read(tensor), expected.read(tensor)
@@ -111,10 +127,11 @@ def trained_steps(out, key):
 def check_configs(data, scratch):
     """Each of configs/ beside one process with the same settings and global batch."""
     one = {}
+    model = MODEL if FULL else first_layers(4, scratch / "model")
 
     def trained(path, ranks, rows):
         out = scratch / f"{path.stem}-{ranks}"
-        changes = {"output_dir": out, "model.path": MODEL, "parallel.data": ranks,
+        changes = {"output_dir": out, "model.path": model, "parallel.data": ranks,
                    "parallel.data_replicate": 2 if ranks == 4 else 1, "train_micro_batch_size_per_gpu": rows // ranks}
         if path.stem == "fp16" and not FULL:  # so that none of the few steps overflows and is skipped
             changes["fp16.initial_scale_power"] = 8
@@ -137,7 +154,7 @@ def check_configs(data, scratch):
         out = trained(path, ranks, ranks)
         loss, norm = (near(f"{path.stem}, {key}", trained_steps(out, key), trained_steps(one[alike], key), limit)
                       for key, limit in (("loss", 2e-3 if narrow else 1e-5), ("grad_norm", 2e-2 if narrow else 5e-5)))
-        weights, way = compare_weights(path.stem, Weights(out), Weights(one[alike]), narrow)
+        weights, way = compare_weights(model, path.stem, Weights(out), Weights(one[alike]), narrow)
         shutil.rmtree(out)
         print(f"configs/{path.name}: losses within {loss:.1e} of one process, gradient norms {norm:.1e}, weights {weights:.1e} "
               f"of their length and {way:.1e} of the way they moved", flush=True)

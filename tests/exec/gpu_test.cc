@@ -35,7 +35,7 @@ using fixtures::EmulatedNccl;
 using fixtures::EmulatorOptions;
 using fixtures::RankRig;
 
-constexpr int kSteps = 3;
+constexpr int kGpuSteps = 3;
 
 /// A Gpu of the emulator, with the emulator at hand.
 struct Emulated {
@@ -47,15 +47,15 @@ struct Emulated {
 };
 
 /// What training leaves.
-struct Outcome {
+struct GpuOutcome {
   std::map<std::string, std::vector<std::byte>> state;
   std::vector<double> losses;
   std::vector<double> norms;
   double evaluated = 0;
-  bool operator==(const Outcome&) const = default;
+  bool operator==(const GpuOutcome&) const = default;
 };
 
-void require_same(const Outcome& outcome, const Outcome& expected) {
+void require_same(const GpuOutcome& outcome, const GpuOutcome& expected) {
   REQUIRE(outcome.losses == expected.losses);
   REQUIRE(outcome.norms == expected.norms);
   REQUIRE(outcome.evaluated == expected.evaluated);
@@ -70,35 +70,35 @@ double evaluated(RankRig& rig) {
 }
 
 /// Trains and evaluates in between; the last step's gradient is clipped.
-void train(RankRig& rig, Outcome& outcome) {
+void train_on_gpu(RankRig& rig, GpuOutcome& outcome) {
   const auto note = [&](const StepRun& run) {
     require(run.finite && run.counted_tokens > 0, "the steps are finite");
     outcome.losses.push_back(run.loss_sum);
     outcome.norms.push_back(run.gradient_norm);
   };
-  for (int64_t step = 1; step <= kSteps; ++step) {
+  for (int64_t step = 1; step <= kGpuSteps; ++step) {
     note(rig.train(step));
     if (step == 2) outcome.evaluated = evaluated(rig);
   }
-  StepRun clipped = rig.prepared(kSteps + 1);
+  StepRun clipped = rig.prepared(kGpuSteps + 1);
   clipped.clip_norm = 1e-3;
   rig.trainer.run(clipped);
   note(clipped);
   require(clipped.gradient_norm > clipped.clip_norm, "there is something to clip");
 }
 
-Outcome train_alone(const Config& config, Gpu* gpu) {
+GpuOutcome train_alone(const Config& config, Gpu* gpu) {
   Alone alone;
-  Outcome outcome;
+  GpuOutcome outcome;
   RankRig rig(config, fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group), gpu);
-  train(rig, outcome);
+  train_on_gpu(rig, outcome);
   outcome.state = fixtures::contents(rig.state);
   return outcome;
 }
 
 /// On several ranks; `seed` 0 trains on the processor.
-Outcome train_together(const Config& config, int ranks, uint64_t seed) {
-  Outcome outcome;
+GpuOutcome train_together(const Config& config, int ranks, uint64_t seed) {
+  GpuOutcome outcome;
   fixtures::WholeState whole;
   EmulatedLinks links(ranks);
   fixtures::on_mesh(1, ranks, [&](Rendezvous& rendezvous, const RankGroups& host) {
@@ -111,8 +111,8 @@ Outcome train_together(const Config& config, int ranks, uint64_t seed) {
       groups = {&*nccl, &*nccl, nullptr, nullptr, host.data, host.shard};
     }
     RankRig rig(config, fixtures::model_of_many_blocks(), groups, emulated ? &emulated->gpu : nullptr);
-    Outcome own;
-    train(rig, own);
+    GpuOutcome own;
+    train_on_gpu(rig, own);
     whole.add(rig.state.slices());
     if (rendezvous.rank() == 0) outcome = own;
   });
@@ -123,7 +123,7 @@ Outcome train_together(const Config& config, int ranks, uint64_t seed) {
 using Variants = std::vector<std::pair<std::string, Config>>;
 
 /// Tiers, overlap and recompute of a stage.
-Variants variants(int64_t stage, bool bf16) {
+Variants gpu_variants(int64_t stage, bool bf16) {
   Config plain = fixtures::run_of_stage(stage);
   plain.bf16.enabled = bf16;
   plain.zero.param_persistence_threshold = 64;
@@ -180,16 +180,16 @@ Variants all_variants() {
   Variants all;
   for (const int64_t stage : {0, 1, 2, 3})
     for (const bool bf16 : {false, true})
-      for (auto& variant : variants(stage, bf16)) all.push_back(std::move(variant));
+      for (auto& variant : gpu_variants(stage, bf16)) all.push_back(std::move(variant));
   return all;
 }
 
 TEST_CASE("gpu: one rank trains the processor's bits at every stage and tier, in any order of the streams") {
   set_kernel_threads(1);
   for (const auto& [name, config] : all_variants()) {
-    const Outcome expected = train_alone(config, nullptr);
+    const GpuOutcome expected = train_alone(config, nullptr);
     REQUIRE(expected.losses[0] != expected.losses[2]);
-    for (uint64_t seed = 1; seed <= 4; ++seed) {
+    for (uint64_t seed = 1; seed <= 2; ++seed) {
       INFO(name << ", seed " << seed);
       Emulated emulated(seed);
       require_same(train_alone(config, &emulated.gpu), expected);
@@ -199,12 +199,13 @@ TEST_CASE("gpu: one rank trains the processor's bits at every stage and tier, in
 
 TEST_CASE("gpu: so do two and three ranks with collectives of device memory") {
   set_kernel_threads(1);
-  for (const auto& [name, config] : all_variants())
-    for (const int ranks : {2, 3}) {
-      const Outcome expected = train_together(config, ranks, 0);
-      INFO(name << ", " << ranks << " ranks");
-      require_same(train_together(config, ranks, static_cast<uint64_t>(ranks)), expected);
-    }
+  int ranks = 3;
+  for (const auto& [name, config] : all_variants()) {
+    ranks = 5 - ranks;  // 2 and 3 in turn: neighbours differ in little else
+    const GpuOutcome expected = train_together(config, ranks, 0);
+    INFO(name << ", " << ranks << " ranks");
+    require_same(train_together(config, ranks, static_cast<uint64_t>(ranks)), expected);
+  }
 }
 
 TEST_CASE("gpu: SGD, a tied matrix, pageable memory and measured time change nothing either") {
@@ -222,7 +223,7 @@ TEST_CASE("gpu: SGD, a tied matrix, pageable memory and measured time change not
   Emulated emulated(6);
   RankRig there(fixtures::small_run(), fixtures::small_model(true), RankGroups::of_one(*alone.group), &emulated.gpu);
   RankRig here(fixtures::small_run(), fixtures::small_model(true), *alone.group);
-  for (int64_t step = 1; step <= kSteps; ++step) REQUIRE(there.train(step).loss_sum == here.train(step).loss_sum);
+  for (int64_t step = 1; step <= kGpuSteps; ++step) REQUIRE(there.train(step).loss_sum == here.train(step).loss_sum);
   REQUIRE(fixtures::contents(there.state) == fixtures::contents(here.state));
 }
 

@@ -43,7 +43,7 @@ std::string place_of(RankRig& rig, StepRun run) {
   return place;
 }
 
-Config run_in(int64_t stage, bool bf16 = false) {
+Config run_nonfinite_in(int64_t stage, bool bf16 = false) {
   Config config = fixtures::run_of_stage(stage);
   config.bf16.enabled = bf16;
   return config;
@@ -55,7 +55,7 @@ TEST_CASE("a weight that is not a number is met where its layer first computes w
     for (const bool bf16 : {false, true})
       for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
         INFO("stage " << stage << (bf16 ? " bf16" : " fp32") << " recompute " << name_of(recompute));
-        Config config = run_in(stage, bf16);
+        Config config = run_nonfinite_in(stage, bf16);
         config.recompute.policy = recompute;
         fixtures::Alone alone;
         RankRig rig(config, fixtures::small_model(), *alone.group);
@@ -70,7 +70,7 @@ TEST_CASE("a weight that is not a number is met where its layer first computes w
 
 TEST_CASE("the embedding and the head are named, too") {
   fixtures::Alone alone;
-  RankRig rig(run_in(0), fixtures::small_model(), *alone.group);
+  RankRig rig(run_nonfinite_in(0), fixtures::small_model(), *alone.group);
   rig.train(1);
   const int32_t token = rig.batches[1].tokens[3];
   plant(rig, "lm_head.weight", 5, kNan);
@@ -87,7 +87,7 @@ TEST_CASE("the embedding and the head are named, too") {
 
 TEST_CASE("an infinity in the loss is the head's") {
   fixtures::Alone alone;
-  RankRig rig(run_in(0), fixtures::small_model(), *alone.group);
+  RankRig rig(run_nonfinite_in(0), fixtures::small_model(), *alone.group);
   rig.train(1);
   for (int64_t i = 0; i < 16; ++i)
     plant(rig, "lm_head.weight", i, std::numeric_limits<float>::infinity());
@@ -98,7 +98,7 @@ TEST_CASE("a gradient that overflows in backward is named with its layer and mic
   for (const int64_t stage : {0, 2, 3}) {
     INFO("stage " << stage);
     fixtures::Alone alone;
-    Config config = run_in(stage);
+    Config config = run_nonfinite_in(stage);
     RankRig rig(config, fixtures::small_model(), *alone.group);
     rig.train(1);
     // The loss is finite whatever its scale. The first norm divides gradients by the size of what it
@@ -145,7 +145,7 @@ TEST_CASE("a step that comes out finite when it is run again changes nothing") {
   for (const int64_t stage : {0, 2, 3}) {
     INFO("stage " << stage);
     fixtures::Alone alone;
-    RankRig rig(run_in(stage), fixtures::small_model(), *alone.group);
+    RankRig rig(run_nonfinite_in(stage), fixtures::small_model(), *alone.group);
     rig.train(1);
     const std::string name = "model.layers.1.mlp.up_proj.weight";
     plant(rig, name, 7, kNan);
@@ -168,7 +168,7 @@ TEST_CASE("only the rank that met it names it, and all ranks leave the step out"
     INFO("stage " << stage);
     std::vector<std::string> places(3);
     fixtures::require_none(fixtures::on_ranks(3, [&](Rendezvous&, Communicator& group) {
-      RankRig rig(run_in(stage), fixtures::small_model(), group);
+      RankRig rig(run_nonfinite_in(stage), fixtures::small_model(), group);
       rig.train(1);
       // Whole parameters are each rank's own.
       if (group.rank() == 1) plant(rig, "model.layers.0.self_attn.q_proj.weight", 3, kNan);
@@ -198,7 +198,7 @@ TEST_CASE("only the rank that met it names it, and all ranks leave the step out"
 TEST_CASE("a shard that is not finite is met by every rank that gathers it") {
   std::vector<std::string> places(2);
   fixtures::require_none(fixtures::on_ranks(2, [&](Rendezvous&, Communicator& group) {
-    RankRig rig(run_in(3), fixtures::model_of_many_blocks(), group);
+    RankRig rig(run_nonfinite_in(3), fixtures::model_of_many_blocks(), group);
     rig.train(1);
     plant(rig, "model.layers.2.mlp.down_proj.weight", 64 * 160 - 1, kNan);
     StepRun run = rig.prepared(2);

@@ -19,7 +19,7 @@ namespace {
 using fixtures::Alone;
 using fixtures::RankRig;
 
-constexpr int kRanks = 4;
+constexpr int kReducingRanks = 4;
 /// Of the global batch: 4 ranks, 2 micro-batches, 2 rows of 8.
 constexpr double kTokens = 128;
 using Floats = std::vector<float>;
@@ -75,7 +75,7 @@ std::vector<Setting> settings() {
 
 Config run_with(const Setting& setting, ConfigDtype wire) {
   Config config = fixtures::run_of_stage(0);
-  config.parallel.data = kRanks;
+  config.parallel.data = kReducingRanks;
   config.optimizer.type = OptimizerType::kSgd;
   config.optimizer.momentum = 0;
   config.optimizer.weight_decay = 0;
@@ -128,22 +128,22 @@ Result step(RankRig& rig, const Config& config, double loss_scale, int rank) {
 const std::vector<Floats>& gradients_of_ranks() {
   static const std::vector<Floats> all = [] {
     std::vector<Floats> made;
-    for (int rank = 0; rank < kRanks; ++rank) {
+    for (int rank = 0; rank < kReducingRanks; ++rank) {
       Alone alone;
       RankRig rig(run_with(settings()[0], ConfigDtype::kModel), fixtures::small_model(), *alone.group);
       Config config = rig.config;
-      config.parallel.data = kRanks;
-      made.push_back(step(rig, config, kRanks, rank).gradients);
+      config.parallel.data = kReducingRanks;
+      made.push_back(step(rig, config, kReducingRanks, rank).gradients);
     }
     return made;
   }();
   return all;
 }
 
-Result together(const Setting& setting, ConfigDtype wire, double loss_scale) {
+Result reduced_together(const Setting& setting, ConfigDtype wire, double loss_scale) {
   const Config config = run_with(setting, wire);
   Result first;
-  fixtures::require_none(fixtures::on_ranks(kRanks, [&](Rendezvous& rendezvous, Communicator& group) {
+  fixtures::require_none(fixtures::on_ranks(kReducingRanks, [&](Rendezvous& rendezvous, Communicator& group) {
     RankRig rig(config, fixtures::small_model(), group);
     const Result own = step(rig, config, loss_scale, rendezvous.rank());
     if (rendezvous.rank() == 0) first = own;
@@ -174,7 +174,7 @@ TEST_CASE("what is summed over ranks is divided and rounded as the keys of the r
       INFO(setting.name << ", sent in " << name_of(wire));
       constexpr double kLossScale = 64;
       const Floats expected = sums(setting, wire, kLossScale);
-      const Result found = together(setting, wire, kLossScale);
+      const Result found = reduced_together(setting, wire, kLossScale);
       REQUIRE(found.finite);
       REQUIRE(found.gradients == expected);
       double squares = 0;
@@ -202,7 +202,7 @@ TEST_CASE("the update takes the mean of the ranks' gradients, or their sum") {
   for (const Setting& setting : settings()) {
     INFO(setting.name);
     const bool sum = setting.name.starts_with("sum");
-    const Result found = together(setting, ConfigDtype::kFp32, 1);
+    const Result found = reduced_together(setting, ConfigDtype::kFp32, 1);
     REQUIRE(found.weights_after.size() == found.weights_before.size());
     // By unit, forward there and backward here: what has changed by how much is the same.
     double moved = 0, wanted = 0;
@@ -211,7 +211,7 @@ TEST_CASE("the update takes the mean of the ranks' gradients, or their sum") {
     for (size_t e = 0; e < ranks[0].size(); ++e) {
       double all = 0;
       for (const Floats& own : ranks) all += own[e];
-      wanted += std::fabs(sum ? all : all / kRanks);
+      wanted += std::fabs(sum ? all : all / kReducingRanks);
     }
     REQUIRE(moved == Approx(wanted).epsilon(1e-4));
   }
@@ -223,7 +223,7 @@ TEST_CASE("in fp16 the sum of what is divided by too little overflows on the wir
   float largest = 0;
   for (const float sum : sums(settings()[0], ConfigDtype::kFp32, 1)) largest = std::max(largest, std::fabs(sum));
   for (const Floats& own : gradients_of_ranks())
-    for (const float part : own) largest = std::max(largest, std::fabs(part) / kRanks);
+    for (const float part : own) largest = std::max(largest, std::fabs(part) / kReducingRanks);
   const double loss_scale = std::exp2(std::floor(std::log2(65504.0 / largest)));
   for (const ConfigDtype wire : kWires)
     for (const Setting& setting : settings()) {
@@ -232,7 +232,7 @@ TEST_CASE("in fp16 the sum of what is divided by too little overflows on the wir
       const Floats expected = sums(setting, wire, loss_scale);
       const bool any = std::any_of(expected.begin(), expected.end(), [](float x) { return !std::isfinite(x); });
       REQUIRE(any == overflows);
-      const Result found = together(setting, wire, loss_scale);
+      const Result found = reduced_together(setting, wire, loss_scale);
       REQUIRE(found.finite == !overflows);
       REQUIRE((found.weights_after == found.weights_before) == overflows);
     }

@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-RunManifest run_of(const std::string& config) {
+RunManifest recorded_run_of(const std::string& config) {
   RunManifest manifest;
   manifest.config = config;
   manifest.topology = {{"data", 2}};
@@ -29,8 +29,8 @@ TEST_CASE("the manual names everything that a resume may change") {
 
 TEST_CASE("how long, where to and on how many ranks a run goes on is free, and is told") {
   const RunManifest before =
-      run_of(R"({"train": {"steps": 4, "log": {"every": 1}}, "threads": 1})");
-  RunManifest now = run_of(R"({"train": {"steps": 8, "log": {"every": 5}}, "threads": 2})");
+      recorded_run_of(R"({"train": {"steps": 4, "log": {"every": 1}}, "threads": 1})");
+  RunManifest now = recorded_run_of(R"({"train": {"steps": 8, "log": {"every": 5}}, "threads": 2})");
   now.topology = {{"data", 3}};
   REQUIRE(admit_resume("run.json", before, now, {}) ==
           std::vector<std::string>{
@@ -43,9 +43,9 @@ TEST_CASE(
     "what changes the numbers is refused unless it is allowed, and a name's beginning is not the "
     "name") {
   const RunManifest before =
-      run_of(R"({"train": {"seed": 1}, "train_batch_size": 8, "threads_of_it": 1})");
+      recorded_run_of(R"({"train": {"seed": 1}, "train_batch_size": 8, "threads_of_it": 1})");
   const RunManifest now =
-      run_of(R"({"train": {"seed": 2}, "train_batch_size": 16, "threads_of_it": 2})");
+      recorded_run_of(R"({"train": {"seed": 2}, "train_batch_size": 16, "threads_of_it": 2})");
   try {
     admit_resume("out/run.json", before, now, {"config.train"});
     FAIL("it was admitted");
@@ -60,7 +60,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a checkpoint's own record is compared as run.json is") {
-  RunManifest now = run_of(R"({"train": {"seed": 1, "steps": 8}, "optimizer": {"lr": 0.1}})");
+  RunManifest now = recorded_run_of(R"({"train": {"seed": 1, "steps": 8}, "optimizer": {"lr": 0.1}})");
   now.model = {.path = "m", .bytes = 7, .fingerprint = "aa", .details = {{"family", "llama"}}};
   now.data["train"] = {.path = "d", .bytes = 9, .fingerprint = "bb", .details = {{"rows", "3"}}};
   CheckpointMeta saved;
@@ -93,8 +93,8 @@ TEST_CASE("a checkpoint's own record is compared as run.json is") {
 }
 
 TEST_CASE("data that moved is the same data") {
-  RunManifest before = run_of(R"({"data": {"train": ["/a/x.bin"]}})");
-  RunManifest now = run_of(R"({"data": {"train": ["/b/x.bin"]}})");
+  RunManifest before = recorded_run_of(R"({"data": {"train": ["/a/x.bin"]}})");
+  RunManifest now = recorded_run_of(R"({"data": {"train": ["/b/x.bin"]}})");
   before.data["train"] = {.path = "/a/x.bin", .bytes = 10, .fingerprint = "1234"};
   now.data["train"] = {.path = "/b/x.bin", .bytes = 10, .fingerprint = "1234"};
   REQUIRE(admit_resume("run.json", before, now, {}).size() == 1);

@@ -84,7 +84,7 @@ std::vector<BlockShape> family_shapes() {
            .window = 4096}};
 }
 
-LayerGraph block(BlockShape shape, const RecomputePolicy& policy) {
+LayerGraph recomputed_block(BlockShape shape, const RecomputePolicy& policy) {
   shape.recompute = policy;
   return fixtures::block(shape);
 }
@@ -167,9 +167,9 @@ std::vector<size_t> gradients(const LayerGraph& g) {
 
 TEST_CASE("gradients of a block are the same functions of the same numbers under every policy") {
   for (const BlockShape& shape : family_shapes()) {
-    const auto plain = gradients(block(shape, kNone));
+    const auto plain = gradients(recomputed_block(shape, kNone));
     CHECK(std::set<size_t>(plain.begin(), plain.end()).size() == plain.size());
-    for (const RecomputePolicy& policy : kPolicies) CHECK(gradients(block(shape, policy)) == plain);
+    for (const RecomputePolicy& policy : kPolicies) CHECK(gradients(recomputed_block(shape, policy)) == plain);
   }
 }
 
@@ -194,7 +194,7 @@ TEST_CASE(
     "gradients") {
   for (const BlockShape& shape : family_shapes()) {
     for (const RecomputePolicy& policy : kPolicies) {
-      LayerGraph g = block(shape, policy);
+      LayerGraph g = recomputed_block(shape, policy);
       CHECK(bug_text([&] { check_graph(g); }) == "nothing");
       CHECK(g.input_grad.size() + g.weight_grad.size() == g.backward.size());
       g.backward = g.input_grad;
@@ -207,7 +207,7 @@ TEST_CASE(
 TEST_CASE("what is saved is read, and what is made again is read by what follows at once") {
   for (const BlockShape& shape : family_shapes()) {
     for (const RecomputePolicy& policy : kPolicies) {
-      const LayerGraph g = block(shape, policy);
+      const LayerGraph g = recomputed_block(shape, policy);
       INFO(list_text(g, g.backward));
       const auto reads = [&](const Op& op, ValueId id) {
         return std::find(op.in.begin(), op.in.end(), id) != op.in.end();
@@ -231,7 +231,7 @@ TEST_CASE("what is saved is read, and what is made again is read by what follows
 }
 
 TEST_CASE("full recompute keeps nothing and runs again all but what backward never reads") {
-  const LayerGraph g = block({}, kFull);
+  const LayerGraph g = recomputed_block({}, kFull);
   CHECK(saved_text(g).empty());
   CHECK(plan_saved(g).bytes == 0);
   CHECK(
@@ -272,7 +272,7 @@ TEST_CASE("full recompute keeps nothing and runs again all but what backward nev
 TEST_CASE("products and attention run again once at most; the down projection never does") {
   for (const BlockShape& shape : family_shapes()) {
     for (const RecomputePolicy& policy : kPolicies) {
-      const LayerGraph g = block(shape, policy);
+      const LayerGraph g = recomputed_block(shape, policy);
       std::multiset<std::string> again;
       for (const Op& op : g.backward)
         if (is_again(g, op) && !is_cheap(op.kind)) again.insert(g.at(op.out[0]).name);
@@ -295,7 +295,7 @@ std::ostream& operator<<(std::ostream& out, const Kept& kept) {
 
 /// Bytes that a layer keeps from forward to backward and that its lists need while they run.
 Kept kept_by(const BlockShape& shape, const RecomputePolicy& policy) {
-  const LayerGraph g = block(shape, policy);
+  const LayerGraph g = recomputed_block(shape, policy);
   return {plan_saved(g).bytes, plan_scratch(g, g.forward).bytes, plan_scratch(g, g.backward).bytes};
 }
 
@@ -318,7 +318,7 @@ TEST_CASE("what a layer of SmolLM2-135M keeps besides its input, in fp32") {
 TEST_CASE("scratch of backward is as small as what lives at once") {
   for (const BlockShape& shape : {smollm2(512), smollm2(1024), llama2_7b(2048), qwen25_7b(1024)}) {
     for (const RecomputePolicy& policy : kPolicies) {
-      const LayerGraph g = block(shape, policy);
+      const LayerGraph g = recomputed_block(shape, policy);
       std::map<ValueId, std::pair<size_t, size_t>> life;
       for (size_t i = 0; i < g.backward.size(); ++i) {
         const Op& op = g.backward[i];
@@ -348,9 +348,9 @@ TEST_CASE("scratch of backward is as small as what lives at once") {
 
 TEST_CASE("operations run again show in the cost of the list, and nowhere else") {
   for (const BlockShape& shape : family_shapes()) {
-    const LayerGraph plain = block(shape, kNone);
+    const LayerGraph plain = recomputed_block(shape, kNone);
     for (const RecomputePolicy& policy : kPolicies) {
-      const LayerGraph g = block(shape, policy);
+      const LayerGraph g = recomputed_block(shape, policy);
       double again = 0;
       double plain_again = 0;
       for (const Op& op : g.backward) again += is_again(g, op) ? flops(g, op) : 0.0;
@@ -365,12 +365,12 @@ TEST_CASE("operations run again show in the cost of the list, and nowhere else")
 
 TEST_CASE("selective recompute stays within its budget, and more budget never keeps more") {
   for (const BlockShape& shape : family_shapes()) {
-    const LayerGraph plain = block(shape, kNone);
+    const LayerGraph plain = recomputed_block(shape, kNone);
     const double forward = price(plain, plain.forward);
     int64_t before = plan_saved(plain).bytes;
     for (int step = 0; step <= 20; ++step) {
       const double budget = 0.05 * step;
-      const LayerGraph g = block(shape, {RecomputeLevel::kSelective, budget});
+      const LayerGraph g = recomputed_block(shape, {RecomputeLevel::kSelective, budget});
       CHECK(price(g, g.backward) - price(plain, plain.backward) <= budget * forward * (1 + 1e-12));
       CHECK(plan_saved(g).bytes <= before);
       before = plan_saved(g).bytes;
@@ -382,9 +382,9 @@ TEST_CASE("the default budget reaches gate and up in every family, at less than 
   for (const BlockShape& shape :
        {smollm2(256), smollm2(512), smollm2(1024), smollm2(8192), llama2_7b(2048), llama2_7b(8192),
         qwen25_7b(256), qwen25_7b(8192)}) {
-    const LayerGraph plain = block(shape, kNone);
-    const LayerGraph selective = block(shape, kSelective);
-    const LayerGraph full = block(shape, kFull);
+    const LayerGraph plain = recomputed_block(shape, kNone);
+    const LayerGraph selective = recomputed_block(shape, kSelective);
+    const LayerGraph full = recomputed_block(shape, kFull);
     CHECK(selective.at(named(selective, "gu.out")).role == ValueRole::kTemp);
     CHECK(10 * plan_saved(selective).bytes <= 3 * plan_saved(plain).bytes);
     CHECK(price(selective, selective.backward) < price(full, full.backward));
@@ -396,7 +396,7 @@ TEST_CASE("the default budget reaches gate and up in every family, at less than 
 TEST_CASE(
     "attention runs again where rows are short beside the hidden size, not where they are long") {
   const auto attention_again = [](const BlockShape& shape) {
-    const LayerGraph g = block(shape, kSelective);
+    const LayerGraph g = recomputed_block(shape, kSelective);
     return g.at(named(g, "attention.out")).role != ValueRole::kSaved;
   };
   CHECK(attention_again(smollm2(256)));
@@ -407,7 +407,7 @@ TEST_CASE(
 
 TEST_CASE(
     "rotated q, k, v are made from what the norms of q and k keep anyway, at the least price") {
-  const LayerGraph g = block({.rows = 1,
+  const LayerGraph g = recomputed_block({.rows = 1,
                               .row_tokens = 1024,
                               .hidden = 1024,
                               .query_heads = 16,

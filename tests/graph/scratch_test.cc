@@ -13,7 +13,7 @@ namespace {
 
 using namespace fixtures;
 
-std::string fault(const LayerGraph& g, const std::vector<Op>& list) {
+std::string scratch_fault(const LayerGraph& g, const std::vector<Op>& list) {
   const ScratchPlan plan = plan_scratch(g, list);
   return OwnedMemory(g, plan).run(list);
 }
@@ -32,8 +32,8 @@ TEST_CASE("no kernel of a block, head or embedding finds an operand overwritten"
     for (const LayerGraph& g :
          {block(shape), head(shape), embedding(shape), block(shape, false), head(shape, false)}) {
       INFO(g.name);
-      CHECK(fault(g, g.forward).empty());
-      CHECK(fault(g, g.backward).empty());
+      CHECK(scratch_fault(g, g.forward).empty());
+      CHECK(scratch_fault(g, g.backward).empty());
     }
   }
 }
@@ -44,8 +44,8 @@ TEST_CASE("no kernel of a random graph finds an operand overwritten") {
     const RecomputeLevel level = round % 2 == 0 ? RecomputeLevel::kNone : RecomputeLevel::kFull;
     const LayerGraph g = random_graph(random, 1 + round % 15, {level});
     INFO(list_text(g, g.forward));
-    REQUIRE(fault(g, g.forward).empty());
-    REQUIRE(fault(g, g.backward).empty());
+    REQUIRE(scratch_fault(g, g.forward).empty());
+    REQUIRE(scratch_fault(g, g.backward).empty());
   }
 }
 
@@ -122,10 +122,10 @@ LayerGraph additions(bool again) {
 TEST_CASE(
     "an input that is read again is not overwritten; a chain of additions stays in one place") {
   const LayerGraph chain = additions(false);
-  CHECK(fault(chain, chain.forward).empty());
+  CHECK(scratch_fault(chain, chain.forward).empty());
   CHECK(plan_scratch(chain, chain.forward).bytes == 4 * 16 * 4);
   const LayerGraph kept = additions(true);
-  CHECK(fault(kept, kept.forward).empty());
+  CHECK(scratch_fault(kept, kept.forward).empty());
   CHECK(plan_scratch(kept, kept.forward).bytes == 2 * 4 * 16 * 4);
 }
 

@@ -122,7 +122,7 @@ TEST_CASE("placing thousands of requests takes work by how many live together, n
   }
 }
 
-TEST_CASE("where no order reaches the bound, few are tried of very many requests") {
+TEST_CASE("where no order reaches the bound, few are tried of very many requests", "[long]") {
   std::mt19937_64 random(24);
   std::vector<StorageRequest> requests(40'000);
   for (StorageRequest& r : requests) {

@@ -7,7 +7,7 @@
 namespace ftrun::test {
 namespace {
 
-struct Case {
+struct AttentionCase {
   AttentionAttrs attrs;
   int64_t rows;
   /// First tokens of the documents packed into a row.
@@ -21,7 +21,7 @@ AttentionAttrs shape(int64_t query_heads, int64_t kv_heads, int64_t head_size, i
       window};
 }
 
-const std::vector<Case> kCases{
+const std::vector<AttentionCase> kCases{
     {shape(1, 1, 2, 1), 1, {0}},
     {shape(2, 1, 6, 5), 3, {0, 2}},
     {shape(3, 3, 16, 64), 1, {0}},
@@ -35,7 +35,7 @@ const std::vector<Case> kCases{
     {shape(16, 8, 8, 130, 70), 1, {0, 128}},
 };
 
-std::vector<int32_t> starts_of(const Case& c) {
+std::vector<int32_t> starts_of(const AttentionCase& c) {
   std::vector<int32_t> starts;
   for (int64_t row = 0; row < c.rows; ++row)
     for (int64_t t = 0; t < c.attrs.row_tokens; ++t) {
@@ -48,7 +48,7 @@ std::vector<int32_t> starts_of(const Case& c) {
   return starts;
 }
 
-OracleCase oracle_case(const Case& c, double spread) {
+OracleCase attention_oracle(const AttentionCase& c, double spread) {
   const AttentionAttrs& a = c.attrs;
   const int64_t tokens = c.rows * a.row_tokens;
   OracleCase o{OpKind::kAttention,
@@ -60,7 +60,7 @@ OracleCase oracle_case(const Case& c, double spread) {
   return o;
 }
 
-void require_agreement(const Case& c, const OracleCase& o, DType dtype, double slack) {
+void require_agreement(const AttentionCase& c, const OracleCase& o, DType dtype, double slack) {
   const OracleResult expected = oracle(o);
   const int64_t tokens = o.inputs[0].dims[0];
   Rig rig(dtype);
@@ -79,28 +79,28 @@ void require_agreement(const Case& c, const OracleCase& o, DType dtype, double s
 
 TEST_CASE("attention with grouped heads, windows and packed documents agrees with autograd") {
   for_each_backend([](DType dtype) {
-    for (const Case& c : kCases) {
+    for (const AttentionCase& c : kCases) {
       CAPTURE(dtype_name(dtype), c.attrs.query_heads, c.attrs.head_size, c.attrs.row_tokens,
               c.attrs.window, c.rows);
-      require_agreement(c, stored(oracle_case(c, 1.0), dtype), dtype, 1.0);
+      require_agreement(c, stored(attention_oracle(c, 1.0), dtype), dtype, 1.0);
     }
   });
 }
 
 TEST_CASE("attention stays right when scores are far apart") {
   for_each_backend([](DType dtype) {
-    const Case c{shape(2, 1, 32, 140), 1, {0, 9}};
+    const AttentionCase c{shape(2, 1, 32, 140), 1, {0, 9}};
     CAPTURE(dtype_name(dtype));
     // Scores of several hundred: rounding of the scores themselves is what fp32 leaves.
-    require_agreement(c, stored(oracle_case(c, 30.0), dtype), dtype,
+    require_agreement(c, stored(attention_oracle(c, 30.0), dtype), dtype,
                       dtype == DType::kF64 ? 1.0 : 100.0);
   });
 }
 
 TEST_CASE("a NaN in a key reaches the tokens that attend to it and no earlier block") {
   for_each_backend([](DType dtype) {
-    const Case c{shape(1, 1, 16, 192), 1, {0}};
-    OracleCase o = oracle_case(c, 1.0);
+    const AttentionCase c{shape(1, 1, 16, 192), 1, {0}};
+    OracleCase o = attention_oracle(c, 1.0);
     o.inputs[0].data[150 * 48 + 16] = NAN;
     Rig rig(dtype);
     const ValueId qkv = rig.input(o.inputs[0]), starts = rig.ints(o.ints);

@@ -10,11 +10,11 @@
 namespace ftrun::test {
 namespace {
 
-constexpr int64_t kCount = 1003;
+constexpr int64_t kMixedCount = 1003;
 using Floats = std::vector<float>;
 using Halves = std::vector<uint16_t>;
 
-Floats floats(int64_t count, uint64_t seed) {
+Floats random_floats(int64_t count, uint64_t seed) {
   const Array array = random_array({count}, seed);
   return {array.data.begin(), array.data.end()};
 }
@@ -36,7 +36,7 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
-void for_each_isa(const std::function<void()>& body) {
+void for_each_mixed_isa(const std::function<void()>& body) {
   for_each_backend([&](DType dtype) {
     if (dtype == DType::kF32) body();
   });
@@ -63,16 +63,16 @@ StepScalars scalars_of(int step) {
 TEST_CASE(
     "a 16-bit gradient gives the bits that the same numbers in fp32 give, and the copy is "
     "rounded") {
-  for_each_isa([] {
+  for_each_mixed_isa([] {
     for (const bool adam : {true, false})
       for (const DType gradient : {DType::kBF16, DType::kF16})
         for (const DType copy : {DType::kBF16, DType::kF16}) {
           CAPTURE(adam, dtype_name(gradient), dtype_name(copy));
-          const Halves g = halves(floats(kCount, 1), gradient);
+          const Halves g = halves(random_floats(kMixedCount, 1), gradient);
           const Floats wide = widened(g, gradient);
-          Floats p = floats(kCount, 2), m(kCount, 0.25F), v(kCount, 0.5F);
+          Floats p = random_floats(kMixedCount, 2), m(kMixedCount, 0.25F), v(kMixedCount, 0.5F);
           Floats p2 = p, m2 = m, v2 = v;
-          Halves c(kCount);
+          Halves c(kMixedCount);
           step(adam,
                {.parameters = p.data(),
                 .gradients = g.data(),
@@ -81,14 +81,14 @@ TEST_CASE(
                 .state2 = v.data(),
                 .copy = c.data(),
                 .copy_dtype = copy,
-                .count = kCount},
+                .count = kMixedCount},
                scalars_of(0));
           step(adam,
                {.parameters = p2.data(),
                 .gradients = wide.data(),
                 .state1 = m2.data(),
                 .state2 = v2.data(),
-                .count = kCount},
+                .count = kMixedCount},
                scalars_of(0));
           REQUIRE(same_bits(p, p2));
           REQUIRE(same_bits(m, m2));
@@ -99,16 +99,16 @@ TEST_CASE(
 }
 
 TEST_CASE("20 steps on bf16 gradients give what torch.optim makes of the same gradients") {
-  for_each_isa([] {
-    OptimizerCase c{floats(kCount, 1), {}, 3e-3, 0.1};
+  for_each_mixed_isa([] {
+    OptimizerCase c{random_floats(kMixedCount, 1), {}, 3e-3, 0.1};
     std::vector<Halves> gradients;
     for (int i = 0; i < 20; ++i) {
-      gradients.push_back(halves(floats(kCount, 100 + static_cast<uint64_t>(i)), DType::kBF16));
+      gradients.push_back(halves(random_floats(kMixedCount, 100 + static_cast<uint64_t>(i)), DType::kBF16));
       Floats half = widened(gradients.back(), DType::kBF16);
       for (float& x : half) x *= 0.5F;  // the gradient scale
       c.gradients.push_back(half);
     }
-    Floats p = c.parameters, m(kCount, 0.0F), v(kCount, 0.0F);
+    Floats p = c.parameters, m(kMixedCount, 0.0F), v(kMixedCount, 0.0F);
     for (int i = 0; i < 20; ++i)
       step(true,
            {.parameters = p.data(),
@@ -116,27 +116,27 @@ TEST_CASE("20 steps on bf16 gradients give what torch.optim makes of the same gr
             .gradient_dtype = DType::kBF16,
             .state1 = m.data(),
             .state2 = v.data(),
-            .count = kCount},
+            .count = kMixedCount},
            scalars_of(i));
     const Floats expected = oracle_adam(c, true, 0.9, 0.999, 1e-8);
-    REQUIRE(relative_error({{kCount}, {p.begin(), p.end()}},
-                           {{kCount}, {expected.begin(), expected.end()}}) < 1e-6);
+    REQUIRE(relative_error({{kMixedCount}, {p.begin(), p.end()}},
+                           {{kMixedCount}, {expected.begin(), expected.end()}}) < 1e-6);
   });
 }
 
 TEST_CASE("a copy in fp32 has the parameters' bits, wherever it begins") {
-  for_each_isa([] {
+  for_each_mixed_isa([] {
     for (const size_t shift : {0, 1, 5}) {
-      Floats p = floats(kCount, 2), copy(kCount + 16, 0.0F);
-      const Floats g = floats(kCount, 1);
+      Floats p = random_floats(kMixedCount, 2), copy(kMixedCount + 16, 0.0F);
+      const Floats g = random_floats(kMixedCount, 1);
       sgd_update({.parameters = p.data(),
                   .gradients = g.data(),
                   .copy = copy.data() + shift,
                   .copy_dtype = DType::kF32,
-                  .count = kCount},
+                  .count = kMixedCount},
                  {.weight_decay = 0.1F}, scalars_of(0));
       REQUIRE(std::memcmp(copy.data() + shift, p.data(), p.size() * sizeof(float)) == 0);
-      REQUIRE(copy[shift + kCount] == 0.0F);
+      REQUIRE(copy[shift + kMixedCount] == 0.0F);
     }
   });
 }
@@ -146,10 +146,10 @@ TEST_CASE("a copy in fp32 has the parameters' bits, wherever it begins") {
 /// Parameters and state of one optimizer, all in bf16.
 struct State {
   explicit State(int64_t count)
-      : p(halves(floats(count, 2), DType::kBF16)),
-        m(halves(floats(count, 3), DType::kBF16)),
+      : p(halves(random_floats(count, 2), DType::kBF16)),
+        m(halves(random_floats(count, 3), DType::kBF16)),
         v(halves(Floats(static_cast<size_t>(count), 0.37F), DType::kBF16)),
-        g(halves(floats(count, 4), DType::kBF16)) {}
+        g(halves(random_floats(count, 4), DType::kBF16)) {}
 
   /// Updates elements [begin, end), which are numbers first_index + begin, ... of the model.
   void update(bool adam, int64_t begin, int64_t end, int64_t first_index,
@@ -252,7 +252,7 @@ TEST_CASE("stochastic rounding does not depend on threads, on cuts or on the pro
     CAPTURE(adam);
     State whole(kMany);
     whole.update(adam, 0, kMany, kFirst, scalars_of(0));
-    for_each_isa([&] {
+    for_each_mixed_isa([&] {
       for (const int threads : {1, 2, 3}) {
         set_kernel_threads(threads);
         State cut(kMany);
@@ -298,7 +298,7 @@ TEST_CASE("steps too small for bf16 move parameters by what they add up to") {
 }
 
 TEST_CASE("NaN and infinity stay what they are in bf16 state") {
-  for_each_isa([] {
+  for_each_mixed_isa([] {
     Halves p = halves({NAN, 1.0F, 1.0F, 1.0F}, DType::kBF16);
     const Floats g{1.0F, -INFINITY, INFINITY, NAN};
     StepScalars scalars;
@@ -317,8 +317,8 @@ TEST_CASE("NaN and infinity stay what they are in bf16 state") {
 }
 
 TEST_CASE("a bf16 copy of bf16 parameters is the parameters") {
-  State state(kCount);
-  Halves copy(kCount);
+  State state(kMixedCount);
+  Halves copy(kMixedCount);
   step(true,
        {.parameters = state.p.data(),
         .parameter_dtype = DType::kBF16,
@@ -328,7 +328,7 @@ TEST_CASE("a bf16 copy of bf16 parameters is the parameters") {
         .state2 = state.v.data(),
         .state_dtype = DType::kBF16,
         .copy = copy.data(),
-        .count = kCount},
+        .count = kMixedCount},
        scalars_of(0));
   REQUIRE(same_bits(copy, state.p));
 }

@@ -7,14 +7,14 @@
 namespace ftrun::test {
 namespace {
 
-struct Shape {
+struct NormShape {
   int64_t tokens, width;
 };
-const std::vector<Shape> kShapes{{1, 1}, {3, 5}, {65, 37}, {130, 576}};
+const std::vector<NormShape> kNormShapes{{1, 1}, {3, 5}, {65, 37}, {130, 576}};
 
 TEST_CASE("rms_norm and its gradients agree with autograd") {
   for_each_backend([](DType dtype) {
-    for (const Shape& s : kShapes) {
+    for (const NormShape& s : kNormShapes) {
       CAPTURE(dtype_name(dtype), s.tokens, s.width);
       const OracleCase c =
           stored({OpKind::kRmsNorm,
@@ -51,7 +51,7 @@ TEST_CASE("rms_norm and its gradients agree with autograd") {
 
 TEST_CASE("add_rms_norm sums the residual, and its gradient takes the sum's own gradient along") {
   for_each_backend([](DType dtype) {
-    for (const Shape& s : kShapes) {
+    for (const NormShape& s : kNormShapes) {
       if (s.width == 1) continue;
       CAPTURE(dtype_name(dtype), s.tokens, s.width);
       const std::vector<int64_t> dims{s.tokens, s.width};

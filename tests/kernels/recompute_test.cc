@@ -128,7 +128,7 @@ bool has_nan(DType dtype, const std::string& bits) {
   return false;
 }
 
-const BlockShape kShapes[] = {
+const BlockShape kLayerShapes[] = {
     {},
     {.rows = 2, .row_tokens = 80, .hidden = 64, .head_size = 16, .feed_forward = 96},
     {.rows = 1, .row_tokens = 130, .hidden = 48, .head_size = 12, .feed_forward = 80, .window = 33},
@@ -149,7 +149,7 @@ const BlockShape kShapes[] = {
 
 TEST_CASE("gradients have the same bits whatever is made again in backward") {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-    for (BlockShape shape : kShapes) {
+    for (BlockShape shape : kLayerShapes) {
       INFO(dtype_name(dtype) << ", rows of " << shape.row_tokens);
       shape.dtypes = {dtype, dtype};
       const auto plain = results(shape, {});

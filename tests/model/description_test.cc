@@ -25,13 +25,13 @@ std::string forward_text(const LayerGraph& graph) {
   return text;
 }
 
-const json& expected() {
+const json& expected_text() {
   static const json kExpected = json::parse(read_file(fixtures::config_path("expected")));
   return kExpected;
 }
 
 TEST_CASE("tensors have the names, shapes and order of the state dict") {
-  for (const auto& [name, wanted] : expected().items()) {
+  for (const auto& [name, wanted] : expected_text().items()) {
     INFO(name);
     ModelConfig small = config(name);
     small.layers = 2;
@@ -47,7 +47,7 @@ TEST_CASE("tensors have the names, shapes and order of the state dict") {
 }
 
 TEST_CASE("parameters are counted as transformers counts them") {
-  for (const auto& [name, wanted] : expected().items()) {
+  for (const auto& [name, wanted] : expected_text().items()) {
     INFO(name);
     CHECK(count_parameters(build(name)).total == wanted["parameters"]);
   }
@@ -147,7 +147,7 @@ TEST_CASE("biases are operands of their products") {
 }
 
 TEST_CASE("every parameter of a graph is bound to tensors whose rows make it up") {
-  for (const auto& item : expected().items()) {
+  for (const auto& item : expected_text().items()) {
     INFO(item.key());
     const ModelDescription model = build(item.key());
     std::set<TensorId> seen;

@@ -30,7 +30,7 @@ std::string decode(const std::string& tokenizer, const std::vector<int32_t>& ids
   return Detokenizer::parse(tokenizer, "tokenizer.json").decode(ids, skip);
 }
 
-std::string refusal(const std::string& text) {
+std::string tokenizer_refusal(const std::string& text) {
   try {
     Detokenizer::parse(text, "tokenizer.json");
   } catch (const Error& error) {
@@ -73,22 +73,22 @@ TEST_CASE("text that is not UTF-8 is made so") {
 }
 
 TEST_CASE("files that are not a BPE tokenizer are refused") {
-  CHECK(refusal("{") == "4: tokenizer.json: not valid JSON near byte 2");
-  CHECK(refusal("[]") == "4: tokenizer.json: no \"model\"; this is not a tokenizer.json");
-  CHECK(refusal("{\"model\": 1}") ==
+  CHECK(tokenizer_refusal("{") == "4: tokenizer.json: not valid JSON near byte 2");
+  CHECK(tokenizer_refusal("[]") == "4: tokenizer.json: no \"model\"; this is not a tokenizer.json");
+  CHECK(tokenizer_refusal("{\"model\": 1}") ==
         "4: tokenizer.json: no \"model\"; this is not a tokenizer.json");
-  CHECK(refusal(R"({"model": {"type": "Unigram", "vocab": []}})") ==
+  CHECK(tokenizer_refusal(R"({"model": {"type": "Unigram", "vocab": []}})") ==
         "3: tokenizer.json: a tokenizer of type \"Unigram\" is not supported yet");
-  CHECK(refusal(R"({"model": {"vocab": []}})") ==
+  CHECK(tokenizer_refusal(R"({"model": {"vocab": []}})") ==
         "4: tokenizer.json: model.vocab: expected an object of tokens and ids");
-  CHECK(refusal(R"({"model": {"vocab": {"a": -1}}})") ==
+  CHECK(tokenizer_refusal(R"({"model": {"vocab": {"a": -1}}})") ==
         "4: tokenizer.json: found token id -1; expected a whole number from 0 to 2147483647");
   CHECK(
-      refusal(R"({"model": {"vocab": {"a": 4294967296}}})") ==
+      tokenizer_refusal(R"({"model": {"vocab": {"a": 4294967296}}})") ==
       "4: tokenizer.json: found token id 4294967296; expected a whole number from 0 to 2147483647");
-  CHECK(refusal(R"({"model": {"vocab": {}}, "added_tokens": [{"id": 1}]})") ==
+  CHECK(tokenizer_refusal(R"({"model": {"vocab": {}}, "added_tokens": [{"id": 1}]})") ==
         "4: tokenizer.json: added_tokens: expected objects with id and content");
-  CHECK(refusal(R"({"model": {"vocab": {"a": 1e999}}})") ==
+  CHECK(tokenizer_refusal(R"({"model": {"vocab": {"a": 1e999}}})") ==
         "4: tokenizer.json: holds a number that is too large");
 }
 
@@ -98,7 +98,7 @@ TEST_CASE("any damage to a tokenizer is read or refused, never worse") {
       for (char c : std::string("\"{}[]:1-\x80")) {
         std::string damaged = text;
         damaged[at] = c;
-        const std::string result = refusal(damaged);
+        const std::string result = tokenizer_refusal(damaged);
         if (result != "accepted" && result[0] != '4' && result[0] != '3')
           FAIL(at << ": " << result);
       }

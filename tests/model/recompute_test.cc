@@ -14,7 +14,7 @@ constexpr const char* kConfigs[] = {"smollm2_135m.v4", "llama2.v4",       "llama
                                     "llama_linear.v4", "mistral_nemo.v4", "mistral_window.v4",
                                     "qwen2.v4",        "qwen2_window.v4", "qwen3.v4"};
 
-ModelDescription build(const std::string& name, const RecomputeOptions& recompute,
+ModelDescription build_layer(const std::string& name, const RecomputeOptions& recompute,
                        Mode mode = Mode::kTrain) {
   ModelConfig small = config(name);
   small.layers = 4;
@@ -30,9 +30,9 @@ TEST_CASE(
     "every family's blocks keep less from none to selective to full, and full keeps nothing") {
   for (const char* name : kConfigs) {
     INFO(name);
-    const ModelDescription none = build(name, {});
-    const ModelDescription selective = build(name, {{RecomputeLevel::kSelective}});
-    const ModelDescription full = build(name, {{RecomputeLevel::kFull}});
+    const ModelDescription none = build_layer(name, {});
+    const ModelDescription selective = build_layer(name, {{RecomputeLevel::kSelective}});
+    const ModelDescription full = build_layer(name, {{RecomputeLevel::kFull}});
     for (size_t block = 1; block <= 4; ++block) {
       CHECK(2 * saved_bytes(selective, block) < saved_bytes(none, block));
       CHECK(saved_bytes(selective, block) > 0);
@@ -45,7 +45,7 @@ TEST_CASE(
 }
 
 TEST_CASE("every second block makes activations again; the blocks of a kind share one graph") {
-  const ModelDescription model = build("smollm2_135m.v4", {{RecomputeLevel::kFull}, 2});
+  const ModelDescription model = build_layer("smollm2_135m.v4", {{RecomputeLevel::kFull}, 2});
   REQUIRE(model.graphs.size() == 4);
   CHECK(saved_bytes(model, 1) == 0);
   CHECK(saved_bytes(model, 2) > 0);
@@ -56,8 +56,8 @@ TEST_CASE("every second block makes activations again; the blocks of a kind shar
 TEST_CASE("recompute changes no forward list, no tensor and no parameter") {
   for (const char* name : kConfigs) {
     INFO(name);
-    const ModelDescription none = build(name, {});
-    const ModelDescription full = build(name, {{RecomputeLevel::kFull}});
+    const ModelDescription none = build_layer(name, {});
+    const ModelDescription full = build_layer(name, {{RecomputeLevel::kFull}});
     CHECK(full.tensors == none.tensors);
     REQUIRE(full.layers.size() == none.layers.size());
     for (size_t l = 0; l < none.layers.size(); ++l) {
@@ -73,7 +73,7 @@ TEST_CASE("recompute changes no forward list, no tensor and no parameter") {
 }
 
 TEST_CASE("evaluation has no backward, whatever is made again in training") {
-  const ModelDescription model = build("llama3.v4", {{RecomputeLevel::kFull}}, Mode::kEvaluate);
+  const ModelDescription model = build_layer("llama3.v4", {{RecomputeLevel::kFull}}, Mode::kEvaluate);
   for (const LayerGraph& graph : model.graphs) CHECK(graph.backward.empty());
 }
 

@@ -19,7 +19,7 @@ std::vector<std::string> faults_of(const std::vector<Step>& steps) {
 }
 
 TEST_CASE(
-    "whatever is sharded, moved, joined or made again: the same weights as the plain program") {
+    "whatever is sharded, moved, joined or made again: the same weights as the plain program", "[long]") {
   std::mt19937_64 random(1001);
   for (int round = 0; round < 150; ++round) {
     const Choice choice = random_choice(random);
@@ -96,7 +96,7 @@ TEST_CASE("the interpreter notices what is wrong: sums, places, flags and what i
   }
 }
 
-TEST_CASE("the interpreter notices missing waits, as the checker does") {
+TEST_CASE("the interpreter notices missing waits, as the checker does", "[long]") {
   std::mt19937_64 random(1003);
   for (const int stage : {0, 1, 2, 3}) {
     Choice choice = small_choice(stage, 16);

@@ -39,7 +39,7 @@ Choice base_choice(Mesh mesh = {2, 1}) {
 /// Of the many changes of an instruction every case makes one in so many.
 constexpr size_t kTurns = 7;
 
-struct Case {
+struct MutatedCase {
   std::string name;
   Choice choice;
 };
@@ -60,8 +60,8 @@ std::vector<std::pair<Tier, Tier>> tiers_of(int stage) {
 }
 
 /// What else shapes a step.
-std::vector<Case> special_cases() {
-  std::vector<Case> all;
+std::vector<MutatedCase> special_cases() {
+  std::vector<MutatedCase> all;
   const auto with = [&](const std::string& name, Mesh mesh, int stage,
                         const std::function<void(Choice&)>& change) {
     for (const bool overlap : {true, false}) {
@@ -102,13 +102,13 @@ std::vector<Case> special_cases() {
   return all;
 }
 
-const std::vector<Case>& cases() {
-  static const std::vector<Case> all = [] {
-    std::vector<Case> made = special_cases();
+const std::vector<MutatedCase>& cases() {
+  static const std::vector<MutatedCase> all = [] {
+    std::vector<MutatedCase> made = special_cases();
     for (const int stage : {0, 1, 2, 3})
       for (const auto& [parameters, optimizer] : tiers_of(stage))
         for (const bool overlap : {true, false}) {
-          Case one{cat("stage ", stage, ", parameters on ", tier_name(parameters), ", optimizer on ",
+          MutatedCase one{cat("stage ", stage, ", parameters on ", tier_name(parameters), ", optimizer on ",
                        tier_name(optimizer), overlap ? ", overlap" : ""),
                    base_choice()};
           one.choice.options.overlap = overlap;
@@ -195,7 +195,7 @@ TEST_CASE("whichever wait is left out or comes too early: noticed, or no order i
        }},
   };
   size_t noticed = 0;
-  for (const Case& c : cases()) {
+  for (const MutatedCase& c : cases()) {
     const std::vector<Step> steps = c.choice.steps();
     REQUIRE(check_programs(programs_of(steps)) == std::vector<std::string>{});
     for (const Program* good : {&steps.back().program}) {
@@ -235,10 +235,10 @@ TEST_CASE("whichever wait is left out or comes too early: noticed, or no order i
 
 // Places in arenas: what is freed too early, another buffer lies on.
 
-TEST_CASE("whichever buffer is freed early or placed on another: noticed, or their lives are apart") {
+TEST_CASE("whichever buffer is freed early or placed on another: noticed, or their lives are apart", "[long]") {
   size_t noticed = 0;
   size_t apart = 0;
-  for (const Case& c : cases()) {
+  for (const MutatedCase& c : cases()) {
     const std::vector<Step> steps = c.choice.steps();
     const Program& good = steps.back().program;
     Program mutant = good;
@@ -477,7 +477,7 @@ std::set<size_t> chosen(const Program& program) {
 /// Programs of all ranks, of which one or all are mutants, against what the good ones compute.
 class Mutants {
  public:
-  Mutants(const Case& c, uint64_t seed) : choice_(c.choice), random_(seed), good_(choice_.steps()) {
+  Mutants(const MutatedCase& c, uint64_t seed) : choice_(c.choice), random_(seed), good_(choice_.steps()) {
     for (const auto finite : {kOne, kThree}) wanted_.push_back(run(good_, finite));
     for (const Outcome& outcome : wanted_) REQUIRE(outcome.fault == "");
   }
@@ -643,7 +643,7 @@ bool leaves_out_padding(const Mutation& m) {
   return begin >= end || slices_in(unit, begin, end).empty();
 }
 
-TEST_CASE("whatever an instruction reads, writes or is, is changed: noticed, or equivalent") {
+TEST_CASE("whatever an instruction reads, writes or is, is changed: noticed, or equivalent", "[long]") {
   std::vector<Reason> reasons{
       {"the list makes no gradients that it could add to", makes_no_gradient},
       {"another of the list's ranges says the same bytes, or it writes what it no longer says it "
@@ -658,7 +658,7 @@ TEST_CASE("whatever an instruction reads, writes or is, is changed: noticed, or 
   size_t refused = 0;
   size_t found = 0;
   size_t turn = 0;
-  for (const Case& c : cases()) {
+  for (const MutatedCase& c : cases()) {
     if (!c.choice.options.overlap) continue;  // numbers do not depend on it
     Mutants mutants(c, 1200 + turn);
     const Program& program = mutants.good()[changed_rank(mutants.good())].program;

@@ -17,7 +17,7 @@ bool meet(const std::vector<Range>& a, const std::vector<Range>& b) {
 }
 
 /// Two instructions that must not run beside each other.
-bool conflict(const Instr& a, const Instr& b) {
+bool first_conflict(const Instr& a, const Instr& b) {
   return meet(a.writes, b.writes) || meet(a.writes, b.reads) || meet(a.reads, b.writes);
 }
 
@@ -31,7 +31,7 @@ TEST_CASE("instructions that touch the same bytes are ordered, with overlap and 
     const auto before = happens_before(program);
     for (size_t j = 0; j < program.instrs.size(); ++j)
       for (size_t i = 0; i < j; ++i)
-        if (conflict(program.instrs[i], program.instrs[j])) REQUIRE(before[j][i]);
+        if (first_conflict(program.instrs[i], program.instrs[j])) REQUIRE(before[j][i]);
   }
 }
 
@@ -129,7 +129,7 @@ int conflicts_between_lanes(const Program& program) {
   int count = 0;
   for (const Instr& later : program.instrs)
     for (const Instr& earlier : program.instrs)
-      if (&earlier < &later && earlier.lane != later.lane && conflict(earlier, later)) ++count;
+      if (&earlier < &later && earlier.lane != later.lane && first_conflict(earlier, later)) ++count;
   return count;
 }
 

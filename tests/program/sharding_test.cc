@@ -250,7 +250,7 @@ Choice sharded_choice(std::mt19937_64& random) {
   }
 }
 
-TEST_CASE("gathered parameters pass the live limit only where one layer needs that many") {
+TEST_CASE("gathered parameters pass the live limit only where one layer needs that many", "[long]") {
   std::mt19937_64 random(405);
   int over = 0;
   for (int round = 0; round < 120; ++round) {

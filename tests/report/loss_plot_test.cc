@@ -10,8 +10,8 @@
 namespace ftrun {
 namespace {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kPlotNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kPlotInfinity = std::numeric_limits<double>::infinity();
 
 StepMetrics with_loss(int64_t step, double loss) {
   StepMetrics m = example_step(step);
@@ -68,8 +68,8 @@ TEST_CASE("axes carry round numbers") {
 
 TEST_CASE("a loss that is not finite breaks the line and is marked") {
   const LossPlotOptions options{.width = 184, .height = 196};
-  const std::string svg = loss_plot_svg({with_loss(0, 1), with_loss(1, 3), with_loss(2, kNan),
-                                         with_loss(3, 1), with_loss(4, kInfinity)},
+  const std::string svg = loss_plot_svg({with_loss(0, 1), with_loss(1, 3), with_loss(2, kPlotNan),
+                                         with_loss(3, 1), with_loss(4, kPlotInfinity)},
                                         options);
   REQUIRE(lines_with(svg, "<path class=\"train\"").back() ==
           "<path class=\"train\" d=\"M64.0 139.5 L89.0 48.5 M139.0 139.5 h1\"/>");
@@ -87,7 +87,7 @@ TEST_CASE("a long run is thinned to a point a pixel, and keeps its mean") {
   const auto points = split(path, 'L');
   REQUIRE(points.size() == 100);
   REQUIRE(points[50].find(" 94.0") != std::string::npos);
-  metrics[10001].loss = kNan;
+  metrics[10001].loss = kPlotNan;
   REQUIRE(lines_with(loss_plot_svg(metrics, options), "<polygon class=\"bad\"").size() == 2);
 }
 
@@ -95,7 +95,7 @@ TEST_CASE("any data gives a drawing of numbers") {
   const std::vector<std::vector<StepMetrics>> cases = {
       {},
       {with_loss(1, 2)},
-      {with_loss(1, kNan)},
+      {with_loss(1, kPlotNan)},
       {with_loss(1, 1e308), with_loss(2, -1e308)},
       {with_loss(1, 1e30), with_loss(2, 1e30)},
       {with_loss(1, 0), with_loss(2, 0)},
@@ -143,7 +143,7 @@ TEST_CASE("validations choose the table's rows when there are enough") {
   std::vector<StepMetrics> metrics;
   for (int64_t step = 1; step <= 10; ++step) metrics.push_back(with_loss(step, 1));
   metrics[2].validation_loss = 5;
-  metrics[6].validation_loss = kNan;
+  metrics[6].validation_loss = kPlotNan;
   REQUIRE(loss_table(metrics) ==
           "step  training loss  validation loss  tokens/s\n"
           "----  -------------  ---------------  --------\n"

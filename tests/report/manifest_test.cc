@@ -45,7 +45,7 @@ std::vector<std::string> differences(const RunManifest& before, const RunManifes
   return out;
 }
 
-using List = std::vector<std::string>;
+using JsonList = std::vector<std::string>;
 
 TEST_CASE("run.json has its fields in a fixed order") {
   RunManifest m = example();
@@ -239,7 +239,7 @@ TEST_CASE("a manifest is updated in place by any thread, whole at every moment")
   const RunManifest back = read_manifest(path);
   REQUIRE(back.counters == std::map<std::string, int64_t>{{"mine", 20}, {"other", 20}});
   REQUIRE(file.manifest().counters == back.counters);
-  REQUIRE(posix_files().list(folder.path()) == List{"run.json"});
+  REQUIRE(posix_files().list(folder.path()) == JsonList{"run.json"});
 }
 
 TEST_CASE("equal runs do not differ, whatever they reached") {
@@ -258,31 +258,31 @@ TEST_CASE("each kind of mismatch is named with both values") {
     change(now);
     return differences(example(), now);
   };
-  REQUIRE(changed([](RunManifest& m) { m.seed = 1; }) == List{"*seed: 18446744073709551615 -> 1"});
+  REQUIRE(changed([](RunManifest& m) { m.seed = 1; }) == JsonList{"*seed: 18446744073709551615 -> 1"});
   REQUIRE(changed([](RunManifest& m) { m.topology[1].second = 4; }) ==
-          List{"*topology.data: 2 -> 4"});
+          JsonList{"*topology.data: 2 -> 4"});
   REQUIRE(changed([](RunManifest& m) { m.topology.clear(); }) ==
-          List{"*topology.data: 2 -> (none)", "*topology.pipeline: 1 -> (none)"});
+          JsonList{"*topology.data: 2 -> (none)", "*topology.pipeline: 1 -> (none)"});
   REQUIRE(changed([](RunManifest& m) { m.model.fingerprint = "ff"; }) ==
-          List{"*model.fingerprint: 00000000000000aa -> ff"});
+          JsonList{"*model.fingerprint: 00000000000000aa -> ff"});
   REQUIRE(changed([](RunManifest& m) { m.model.details["rows"] = "50000"; }) ==
-          List{"*model.rows: 49152 -> 50000"});
+          JsonList{"*model.rows: 49152 -> 50000"});
   REQUIRE(changed([](RunManifest& m) { m.data["train"].fingerprint = "ff"; }) ==
-          List{"*data.train.fingerprint: 00000000000000bb -> ff"});
+          JsonList{"*data.train.fingerprint: 00000000000000bb -> ff"});
   REQUIRE(changed([](RunManifest& m) { m.data["train"].details["tokenizer"] = "dd"; }) ==
-          List{"*data.train.tokenizer: cc -> dd"});
+          JsonList{"*data.train.tokenizer: cc -> dd"});
   REQUIRE(changed([](RunManifest& m) { m.data.erase("validation"); }) ==
-          List{"*data.validation: data/validation.bin -> (none)"});
+          JsonList{"*data.validation: data/validation.bin -> (none)"});
   REQUIRE(changed([](RunManifest& m) { m.data["test"].path = "data/test.bin"; }) ==
-          List{"*data.test: (none) -> data/test.bin"});
+          JsonList{"*data.test: (none) -> data/test.bin"});
   REQUIRE(changed([](RunManifest& m) { m.config = R"({"train":{"steps":80,"lr":1e-05}})"; }) ==
-          List{"*config.output_dir: runs/a -> (none)", "*config.train.steps: 60 -> 80"});
+          JsonList{"*config.output_dir: runs/a -> (none)", "*config.train.steps: 60 -> 80"});
   REQUIRE(changed([](RunManifest& m) { m.build.libtorch = "2.12.0"; }) ==
-          List{"build.libtorch: 2.11.0 -> 2.12.0"});
+          JsonList{"build.libtorch: 2.11.0 -> 2.12.0"});
   REQUIRE(changed([](RunManifest& m) { m.gpus = {"H200"}; }) ==
-          List{R"(machine.gpus: ["H100"] -> ["H200"])"});
+          JsonList{R"(machine.gpus: ["H100"] -> ["H200"])"});
   REQUIRE(changed([](RunManifest& m) { m.machine.cpu_model = "Xeon"; }) ==
-          List{"machine.cpu_model: EPYC -> Xeon"});
+          JsonList{"machine.cpu_model: EPYC -> Xeon"});
 }
 
 TEST_CASE("a file that moved is the same file when its fingerprint is") {
@@ -292,7 +292,7 @@ TEST_CASE("a file that moved is the same file when its fingerprint is") {
   REQUIRE(differences(example(), now).empty());
   now.data["train"].fingerprint = "";
   now.data["train"].bytes = 4097;
-  REQUIRE(differences(example(), now) == List{"*data.train.bytes: 4096 -> 4097",
+  REQUIRE(differences(example(), now) == JsonList{"*data.train.bytes: 4096 -> 4097",
                                               "*data.train.path: data/train.bin -> /elsewhere"});
 }
 
@@ -300,7 +300,7 @@ TEST_CASE("configs that are not JSON are compared as texts") {
   RunManifest before = example(), now = example();
   before.config = "a: 1\n";
   now.config = "a: 2\n";
-  REQUIRE(differences(before, now) == List{cat("*config: text with xxh3 ", config_hash(before),
+  REQUIRE(differences(before, now) == JsonList{cat("*config: text with xxh3 ", config_hash(before),
                                                " -> text with xxh3 ", config_hash(now))});
   now.config = before.config;
   REQUIRE(differences(before, now).empty());

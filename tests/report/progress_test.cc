@@ -17,7 +17,7 @@
 namespace ftrun {
 namespace {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNoValue = std::numeric_limits<double>::quiet_NaN();
 
 ProgressState example_state() {
   return {.metrics = example_step(12), .total_steps = 60, .seconds_left = 245.0};
@@ -78,7 +78,7 @@ TEST_CASE("a narrow terminal drops the parts that matter least") {
 TEST_CASE("the live line never fills the width") {
   ProgressState state = example_state();
   state.metrics.validation_loss = -1e300;
-  state.metrics.loss = kNan;
+  state.metrics.loss = kNoValue;
   state.metrics.tokens_per_second = 1e300;
   for (const bool trained : {true, false})
     for (const bool fancy : {true, false})
@@ -91,7 +91,7 @@ TEST_CASE("the live line never fills the width") {
 
 TEST_CASE("colours and blocks change how the line looks, not how long it is") {
   ProgressState state = example_state();
-  state.metrics.loss = kNan;
+  state.metrics.loss = kNoValue;
   state.seconds_left.reset();
   REQUIRE(live_progress_text(state, {.width = 54, .colour = true, .unicode = true}) ==
           "step 12/60 [\x1b[32m██\x1b[0m░░░░░░░░] 20%  \x1b[31mloss nan\x1b[0m  1024 tokens/s");
@@ -109,7 +109,7 @@ TEST_CASE("a plain line says everything") {
           "4m 05s left");
   state.metrics.loss_scale = 32768;
   state.metrics.skipped = true;
-  state.metrics.grad_norm = kNan;
+  state.metrics.grad_norm = kNoValue;
   state.metrics.validation_loss = 2.5;
   REQUIRE(plain_progress_text(state) ==
           "step 12/60  loss 1.7500  grad_norm nan  lr 1e-05  loss_scale 32768  SKIPPED  "
@@ -136,7 +136,7 @@ TEST_CASE("a pipe gets every Nth step, and the first, the last and all that is r
   for (int64_t step = 3; step <= 24; ++step) all.push_back(example_step(step));
   all[4].validation_loss = 1;  // step 7
   all[5].skipped = true;       // step 8
-  all[9].loss = kNan;          // step 12
+  all[9].loss = kNoValue;          // step 12
   REQUIRE(plain_steps(10, 24, all) == std::vector<int64_t>{3, 7, 8, 10, 12, 20, 24});
   REQUIRE(plain_steps(0, 24, {all[0], all[1]}) == std::vector<int64_t>{3, 4});
 }

@@ -29,8 +29,8 @@ constexpr const char* kDiskRemedy =
     " | look for disk errors in the kernel's log (dmesg), or point nvme_path at another disk";
 
 /// A storage of threads over the page cache: what every machine can do.
-struct Fixture {
-  Fixture() {
+struct FaultFixture {
+  FaultFixture() {
     storage.ring_errno = EPERM;
     storage.direct_status = -EINVAL;
     options = {.folder = folder.path(), .name = "r1-rank0", .bytes = 1 << 20};
@@ -58,7 +58,7 @@ struct Fixture {
 };
 
 TEST_CASE("a folder that cannot be made is named") {
-  Fixture f;
+  FaultFixture f;
   f.storage.folder_status = -EACCES;
   REQUIRE(f.open_failure() == "5: nvme_path " + f.folder.path() +
                                   ": making the folder failed: Permission denied" + kFolderRemedy);
@@ -70,7 +70,7 @@ TEST_CASE("a folder that cannot be made is named") {
 }
 
 TEST_CASE("a file that cannot be made is named") {
-  Fixture f;
+  FaultFixture f;
   f.storage.open_status = -EROFS;
   REQUIRE(f.open_failure() ==
           "5: " + f.path + ": making the swap file failed: Read-only file system" + kFolderRemedy);
@@ -81,7 +81,7 @@ TEST_CASE("a file that cannot be made is named") {
 }
 
 TEST_CASE("a full disk is told before the first step, with bytes wanted and free") {
-  Fixture f;
+  FaultFixture f;
   f.storage.free = 512 << 10;
   const std::string full = "5: " + f.path +
                            ": reserving space failed: No space left on device "
@@ -103,7 +103,7 @@ TEST_CASE("a full disk is told before the first step, with bytes wanted and free
 }
 
 TEST_CASE("this machine's disk is asked, not only the seam") {
-  Fixture f;
+  FaultFixture f;
   f.options.bytes = int64_t{1} << 60;
   REQUIRE_THAT(f.open_failure(),
                Catch::Matches("5: .*/ftrun-r1-rank0.swap: reserving space failed: No space left on "
@@ -111,7 +111,7 @@ TEST_CASE("this machine's disk is asked, not only the seam") {
 }
 
 TEST_CASE("a limit of file sizes is an error and not the end of the process") {
-  Fixture f;
+  FaultFixture f;
   rlimit kept{};
   ::getrlimit(RLIMIT_FSIZE, &kept);
   const rlimit small{512 << 10, kept.rlim_max};
@@ -126,14 +126,14 @@ TEST_CASE("a limit of file sizes is an error and not the end of the process") {
 }
 
 TEST_CASE("a disk that fails at the first write is told so") {
-  Fixture f;
+  FaultFixture f;
   f.storage.direct_status = -EIO;
   REQUIRE(f.open_failure() ==
           "5: " + f.path + ": a first write failed: Input/output error" + kFolderRemedy);
 }
 
 TEST_CASE("options that cannot hold are refused") {
-  Fixture f;
+  FaultFixture f;
   f.options.aio.block_size = 1000;
   REQUIRE(f.open_failure() ==
           "2: aio.block_size is 1000; it must be a multiple of 4096 from 4096 "
@@ -156,7 +156,7 @@ TEST_CASE("options that cannot hold are refused") {
 }
 
 TEST_CASE("each thing the machine refuses is one notice") {
-  Fixture f;
+  FaultFixture f;
   f.storage.lies_in_memory = true;
   AlignedBytes data(100'000);
   const Lines lines = lines_of([&] {
@@ -176,7 +176,7 @@ TEST_CASE("each thing the machine refuses is one notice") {
 }
 
 TEST_CASE("a kernel without io_uring is named as such") {
-  Fixture f;
+  FaultFixture f;
   f.storage.ring_errno = ENOSYS;
   const Lines lines = lines_of([&] { SwapFile file(f.options, f.storage); });
   REQUIRE(lines.back() ==
@@ -185,7 +185,7 @@ TEST_CASE("a kernel without io_uring is named as such") {
 }
 
 TEST_CASE("a folder that had to be made is told with the file system it came to lie on") {
-  Fixture f;
+  FaultFixture f;
   f.options.folder = f.folder.file("new/folder");
   f.storage.free = 3 << 20;
   const Lines lines = lines_of([&] { SwapFile file(f.options, f.storage); });
@@ -195,7 +195,7 @@ TEST_CASE("a folder that had to be made is told with the file system it came to 
 }
 
 TEST_CASE("memory that cannot be pinned is a notice, and swapping goes on") {
-  Fixture f;
+  FaultFixture f;
   f.storage.memory_errno = ENOMEM;
   AlignedBytes data(4096);
   const Lines lines = lines_of([&] {
@@ -212,7 +212,7 @@ TEST_CASE("memory that cannot be pinned is a notice, and swapping goes on") {
 }
 
 TEST_CASE("a failing read names file, bytes, offset and reason; other requests go on") {
-  Fixture f;
+  FaultFixture f;
   AlignedBytes data(5 * 4096), good(4096), back(4096);
   good.fill(1);
   f.storage.fault = [](const Block& block) {
@@ -232,7 +232,7 @@ TEST_CASE("a failing read names file, bytes, offset and reason; other requests g
 TEST_CASE("after a failure the same file takes requests again") {
   const bool overlap = GENERATE(true, false);
   CAPTURE(overlap);
-  Fixture f;
+  FaultFixture f;
   f.options.aio.overlap_events = overlap;
   AlignedBytes data(9 * 4096);
   bool failing = true;
@@ -248,7 +248,7 @@ TEST_CASE("after a failure the same file takes requests again") {
 }
 
 TEST_CASE("a disk that is full after all is told with bytes") {
-  Fixture f;
+  FaultFixture f;
   AlignedBytes data(100);
   f.storage.fault = [&](const Block&) {
     f.storage.free = 0;
@@ -262,7 +262,7 @@ TEST_CASE("a disk that is full after all is told with bytes") {
 }
 
 TEST_CASE("a file that was cut short is told") {
-  Fixture f;
+  FaultFixture f;
   AlignedBytes data(4096);
   f.storage.fault = [](const Block& block) { return block.write ? 0 : FaultStorage::kNothing; };
   REQUIRE(f.failure_with([&](SwapFile& file) { file.wait(file.read(data.data(), 4096, 0)); }) ==
@@ -272,7 +272,7 @@ TEST_CASE("a file that was cut short is told") {
 
 TEST_CASE("a disk that takes nothing is given up on, after pauses") {
   const int64_t moved = GENERATE(as<int64_t>{}, FaultStorage::kNothing, 1, 4095);
-  Fixture f;
+  FaultFixture f;
   AlignedBytes data(4096);
   f.storage.fault = [&](const Block&) { return moved; };
   REQUIRE(f.failure_with([&](SwapFile& file) { file.wait(file.write(data.data(), 4096, 0)); }) ==
@@ -282,7 +282,7 @@ TEST_CASE("a disk that takes nothing is given up on, after pauses") {
 }
 
 TEST_CASE("a kernel that always says to try again is given up on") {
-  Fixture f;
+  FaultFixture f;
   AlignedBytes data(4096);
   f.storage.fault = [](const Block&) { return -EAGAIN; };
   REQUIRE(f.failure_with([&](SwapFile& file) { file.wait(file.write(data.data(), 4096, 0)); }) ==
@@ -293,7 +293,7 @@ TEST_CASE("a kernel that always says to try again is given up on") {
 }
 
 TEST_CASE("wait_all waits for everything and throws the first failure") {
-  Fixture f;
+  FaultFixture f;
   AlignedBytes data(3 * 4096);
   f.storage.fault = [](const Block& block) { return block.offset % 8192 == 0 ? 0 : -EIO; };
   REQUIRE(f.failure_with([&](SwapFile& file) {
@@ -306,7 +306,7 @@ TEST_CASE("wait_all waits for everything and throws the first failure") {
 }
 
 TEST_CASE("a slow disk is told once, with path and rate, and is no error") {
-  Fixture f;
+  FaultFixture f;
   AlignedBytes data(64 * 4096);
   int blocks = 0;
   f.storage.fault = [&](const Block&) {

@@ -7,6 +7,9 @@
 
 namespace ftrun {
 
+/// What transformers takes where `sliding_window` is absent, in tokens.
+inline constexpr int64_t kDefaultWindow = 4096;
+
 /// The window of a config that says `sliding_window`: null = 0 (none), absent = `fallback` tokens.
 int64_t read_window(ConfigReader& reader, int64_t fallback);
 

@@ -8,8 +8,6 @@
 namespace ftrun {
 namespace {
 
-constexpr int64_t kDefaultWindow = 4096;
-
 void read_mistral(ConfigReader& reader, ModelConfig& config) {
   const int64_t window = read_window(reader, kDefaultWindow);
   read_layer_types(reader, config, window);

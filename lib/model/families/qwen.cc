@@ -7,7 +7,6 @@
 namespace ftrun {
 namespace {
 
-constexpr int64_t kDefaultWindow = 4096;
 constexpr int64_t kDefaultFullLayers = 28;
 
 void read_windows(ConfigReader& reader, ModelConfig& config) {

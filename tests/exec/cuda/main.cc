@@ -1,10 +1,8 @@
 #include <iostream>
 
 #include "base/error.h"
+#include "catch_runner.h"
 #include "gpu_under_test.h"
-
-#define CATCH_CONFIG_RUNNER
-#include <catch2/catch.hpp>
 
 /// What CTest counts as skipped.
 constexpr int kSkipped = 77;
@@ -17,5 +15,5 @@ int main(int argc, char** argv) {
     std::cout << "skipped: " << error.message() << "\n";
     return kSkipped;
   }
-  return Catch::Session().run(argc, argv);
+  return ftrun::testing::run_test_cases(argc, argv);
 }

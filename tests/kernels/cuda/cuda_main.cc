@@ -2,10 +2,8 @@
 #include <memory>
 
 #include "base/error.h"
+#include "catch_runner.h"
 #include "cuda_rig.h"
-
-#define CATCH_CONFIG_RUNNER
-#include <catch2/catch.hpp>
 
 /// What CTest counts as skipped.
 constexpr int kSkipped = 77;
@@ -20,5 +18,5 @@ int main(int argc, char** argv) {
   }
   std::cout << "on " << kernels->info().name << "\n";
   ftrun::test::set_gpu(kernels.get());
-  return Catch::Session().run(argc, argv);
+  return ftrun::testing::run_test_cases(argc, argv);
 }

@@ -36,7 +36,7 @@ TEST_CASE("cuda: embedding gathers rows, and its gradient adds up repeated token
     require_agreement({OpKind::kEmbed, NoAttrs{}, {Operand::tokens(tokens), random({99, width}, 1)},
                        {Operand::out({6, width})}});
     // More equal tokens than are sorted at a time, in several of the ranges of rows.
-    for (int i = 0; i < 5000; ++i) tokens.push_back(i % 3 == 0 ? 42 : static_cast<int32_t>(i * 31 % 99));
+    for (int i = 0; i < (width == 70 ? 5000 : 500); ++i) tokens.push_back(i % 3 == 0 ? 42 : static_cast<int32_t>(i * 31 % 99));
     const auto count = static_cast<int64_t>(tokens.size());
     require_gradient({OpKind::kEmbedWgrad, NoAttrs{}, {Operand::tokens(tokens), random({count, width}, 2)},
                       {Operand::gradient(Dims{99, width})}});
@@ -168,13 +168,14 @@ const std::vector<AttentionCase> kAttentionCases{
     {shape(2, 1, 6, 5), 3, {0, 2}},
     {shape(3, 3, 16, 64), 1, {0}},
     {shape(4, 2, 20, 65), 2, {0}},
-    {shape(9, 3, 64, 200), 2, {0, 1, 70, 130, 199}},
-    {shape(4, 1, 32, 300, 17), 1, {0}},
-    {shape(2, 2, 48, 330, 100), 1, {0, 64, 65, 250}},
+    {shape(9, 3, 64, 40), 1, {0, 7}},
+    {shape(3, 1, 64, 200), 2, {0, 1, 70, 130, 199}},
+    {shape(2, 1, 32, 300, 17), 1, {0}},
+    {shape(1, 1, 48, 330, 100), 1, {0, 64, 65, 250}},
     {shape(2, 1, 128, 260), 1, {0, 150}},
     {shape(2, 1, 136, 130), 1, {0}},
     {shape(2, 2, 256, 70), 1, {0, 30}},
-    {shape(16, 8, 8, 130, 70), 1, {0, 128}},
+    {shape(4, 2, 8, 130, 70), 1, {0, 128}},
 };
 
 std::vector<int32_t> starts_of(const AttentionCase& c) {
