@@ -253,7 +253,12 @@ TEST_CASE("gpu: waits that are missing from a program are found") {
     Executor executor(careless, rig.plan.train.model, rig.memory, rig.groups);
     rig.train(1);
     StepRun run = rig.prepared(2);
-    executor.run(run);
+    // Where a micro-batch is read before it has arrived, a kernel may find labels that are none.
+    try {
+      executor.run(run);
+    } catch (const std::exception&) {
+      run.loss_sum = std::numeric_limits<double>::quiet_NaN();
+    }
     found += run.loss_sum == expected.loss_sum ? 0 : 1;
   }
   REQUIRE(found > 0);
