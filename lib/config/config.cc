@@ -22,6 +22,20 @@ Position Origins::position(const std::string& path) const {
   return origin == nullptr ? Position{} : origin->at;
 }
 
+std::optional<ProductLibrary> pinned_products(const KernelsConfig& config) {
+  switch (config.products) {
+    case ProductChoice::kAuto:
+      break;
+    case ProductChoice::kMkl:
+      return ProductLibrary::kMkl;
+    case ProductChoice::kOneDnn:
+      return ProductLibrary::kOneDnn;
+    case ProductChoice::kOpenBlas:
+      return ProductLibrary::kOpenBlas;
+  }
+  return std::nullopt;
+}
+
 ConfigDtype training_dtype(const Config& config) {
   if (config.fp16.enabled) return ConfigDtype::kFp16;
   return config.bf16.enabled ? ConfigDtype::kBf16 : ConfigDtype::kFp32;

@@ -3,10 +3,12 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/product_library.h"
 #include "config/deepspeed_config.h"
 #include "config/problem.h"
 
@@ -200,6 +202,21 @@ struct EnumNames<DeviceKind> {
   static constexpr std::array<std::string_view, 3> kNames{"auto", "cpu", "cuda"};
 };
 
+/// Which library multiplies matrices on processors.
+enum class ProductChoice { kAuto, kMkl, kOneDnn, kOpenBlas };
+template <>
+struct EnumNames<ProductChoice> {
+  static constexpr std::array<std::string_view, 4> kNames{"auto", "mkl", "onednn", "openblas"};
+};
+
+/// kernels
+struct KernelsConfig {
+  ProductChoice products = ProductChoice::kAuto;
+  bool operator==(const KernelsConfig&) const = default;
+};
+/// The library that a config pins; absent: by the rule for the processor.
+std::optional<ProductLibrary> pinned_products(const KernelsConfig& config);
+
 /// Where one key of a config was written.
 struct Origin {
   Position at;
@@ -238,6 +255,7 @@ struct Config {
   DeviceKind device = DeviceKind::kAuto;
   int64_t threads = 0;  // per rank; 0 = cores / local ranks
   RecomputeConfig recompute;
+  KernelsConfig kernels;
 
   // Batch sizes; 0 = not given. Resolved: all three, train = micro × accumulation × data.
   int64_t train_batch_size = 0;

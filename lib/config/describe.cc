@@ -30,8 +30,8 @@ exclude each other (`train.steps` and `train.epochs`, a rate in `train` and in `
 Face Accelerate is read as the config it stands for.
 
 * DeepSpeed's keys stand at top level, exactly as in a DeepSpeed config, so that one file serves both
-  programs. The sections `model`, `data`, `train`, `parallel`, `partition`, `recompute`, `comm`, `export`
-  and the keys `output_dir`, `device`, `threads` are ftrun's own, as are `checkpoint.every` and
+  programs. The sections `model`, `data`, `train`, `parallel`, `partition`, `recompute`, `kernels`,
+  `comm`, `export` and the keys `output_dir`, `device`, `threads` are ftrun's own, as are `checkpoint.every` and
   `checkpoint.keep_last`.
 * Unknown keys are errors. Whole numbers may be written as `5e8`; numbers and true/false in quotes are
   read with a notice. `"auto"` leaves a key to ftrun, which prints what it took.

@@ -194,6 +194,12 @@ void describe_recompute(Schema& s) {
 }
 
 void describe_rest(Schema& s) {
+  auto kernels = section(
+      s, {.path = "kernels", .doc = "How processors compute.", .vocabulary = kOwn},
+      [](auto& c) -> auto& { return c.kernels; });
+  kernels.key("products", &KernelsConfig::products,
+              "Library that multiplies matrices; auto: by vendor and instructions of the processor.");
+
   auto comm = section(
       s, {.path = "comm", .doc = "Communication between ranks.", .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.comm; });

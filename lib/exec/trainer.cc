@@ -120,6 +120,9 @@ void Trainer::prepare_process() {
   const int local = session_.local_ranks();
   const auto asked = static_cast<int>(config_.threads);
   set_kernel_threads(asked > 0 ? asked : std::max(1, read_machine().cores / local));
+  if (session_.gpu() != nullptr) return;
+  session_.together("choosing the library of matrix products",
+                    [&] { products_ = use_products(pinned_products(config_.kernels)); });
 }
 
 void Trainer::take_folder() {
@@ -161,6 +164,7 @@ RunManifest Trainer::describe_run() {
   RunManifest manifest = make_manifest(request_);
   manifest.gpus = session_.gpu_names();
   if (const Gpu* gpu = session_.gpu()) manifest.gpu_driver = driver_text(gpu->info());
+  if (products_) manifest.products = {{"fp32", products_->fp32}, {"bf16", products_->bf16}};
   manifest.model = describe_model(setup_->folder(), setup_->train().model);
   manifest.data["train"] = describe_data(*train_data_);
   if (validation_data_) manifest.data["validation"] = describe_data(*validation_data_);
@@ -217,6 +221,10 @@ void Trainer::open_outputs() {
                 request_.build.version, ", from step ", step_ + 1, " to ", total_steps_));
   if (!recorder_) return;
   say_device();
+  if (products_ && !products_->missing.empty())
+    recorder_->say(cat("matrix products: ", products_->fp32, ", as ", products_->missing,
+                       ", which is faster on this processor, cannot be loaded; scripts/setup.sh "
+                       "installs it"));
   for (const std::string& note : plan_notes(config_, setup_->plan())) recorder_->say(note);
   if (validation_data_) recorder_->say(validation_text(config_.train.evaluation, *validation_data_));
   fingerprints_.start("train", *train_data_, paths.fingerprint("train"));

@@ -14,6 +14,7 @@
 #include "exec/step_traffic.h"
 #include "exec/skipped_steps.h"
 #include "exec/train.h"
+#include "kernels/products.h"
 
 namespace ftrun {
 
@@ -94,6 +95,8 @@ class Trainer {
   int signal_ = 0;
   int sample_signal_ = 0;
   bool ready_ = false;
+  /// Absent on a GPU.
+  std::optional<ProductsInUse> products_;
   /// Of the process while it trains; the account at the end.
   PeakMemory peak_;
   std::optional<MemoryReport> memory_;

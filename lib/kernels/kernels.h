@@ -37,11 +37,12 @@ struct KernelContext {
 /// gradients', which are aligned as their elements are. Runs on the calling thread and LibTorch's
 /// intra-op threads. Error(kUnsupported) for a dtype or a processor the kernels do not know.
 ///
-/// Results have the same bits for any number of threads, except those of BLAS products (the linear
-/// kinds and kLinearCrossEntropy), which may round differently. In BF16 and F16 graphs arithmetic
-/// is fp32 (bf16 products on matrix units take subnormal numbers for 0) and every result is rounded once (a 16-bit gradient of the head's matrix once a chunk of
-/// tokens); gradients of parameters are F32, BF16 or F16 as their values say. Graphs with F64
-/// activations run at reference precision, for tests: their rstd and lse are F64 too.
+/// Results have the same bits for any number of threads; another library of matrix products
+/// (kernels/products.h) may round otherwise. In BF16 and F16 graphs arithmetic is fp32 (products of
+/// bf16 as it is take subnormal numbers for 0) and every result is rounded once (a 16-bit gradient
+/// of the head's matrix once a chunk of tokens); gradients of parameters are F32, BF16 or F16 as
+/// their values say. Graphs with F64 activations run at reference precision, for tests: their rstd
+/// and lse are F64 too.
 void run_op(const LayerGraph& graph, const Op& op, std::span<void* const> storage,
             const KernelContext& context);
 

@@ -71,6 +71,7 @@ Json manifest_json(const RunManifest& manifest) {
   json["exit_rank"] = manifest.exit_rank;
   json["build"] = build_json(manifest.build);
   json["machine"] = machine_json(manifest);
+  json["products"] = manifest.products;
   json["seed"] = manifest.seed;
   json["topology"] = Json::object();
   for (const auto& [axis, ranks] : manifest.topology) json["topology"][axis] = ranks;
@@ -208,6 +209,7 @@ void read_run_part(const Fields& fields, RunManifest& manifest) {
   fields.get("exit_rank", manifest.exit_rank);
   fields.get("seed", manifest.seed);
   fields.object("environment", [&](const Fields& f) { read_map(f, manifest.environment); });
+  fields.object("products", [&](const Fields& f) { read_map(f, manifest.products); });
   fields.object("counters", [&](const Fields& f) { read_map(f, manifest.counters); });
   const auto read_figures = [&](const char* name, std::map<std::string, std::map<std::string, int64_t>>& out) {
     fields.object(name, [&](const Fields& f) {

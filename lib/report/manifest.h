@@ -51,6 +51,8 @@ struct RunManifest {
   MachineInfo machine;
   std::vector<std::string> gpus;
   std::string gpu_driver;
+  /// Who multiplies matrices, by dtype: {"fp32", "openblas 0.3.34"}. Empty on GPUs.
+  std::map<std::string, std::string> products;
   uint64_t seed = 0;
   /// Ranks of the mesh by axis, slowest first: {"data", 2}, ...
   std::vector<std::pair<std::string, int64_t>> topology;

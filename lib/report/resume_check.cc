@@ -118,6 +118,9 @@ std::vector<ManifestDifference> compare_manifests(const RunManifest& before,
   if (before.seed != now.seed)
     out.push_back({"seed", std::to_string(before.seed), std::to_string(now.seed)});
   add_flat_differences(flat_section(a, "topology"), flat_section(b, "topology"), true, out);
+  // Absent in runs of older versions and on GPUs.
+  if (!before.products.empty() && !now.products.empty())
+    add_flat_differences(flat_section(a, "products"), flat_section(b, "products"), true, out);
   add_flat_differences(flat_section(a, "build"), flat_section(b, "build"), false, out);
   add_machine_differences(before, now, out);
   return out;

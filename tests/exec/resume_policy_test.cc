@@ -39,6 +39,16 @@ TEST_CASE("how long, where to and on how many ranks a run goes on is free, and i
   REQUIRE(admit_resume("run.json", before, before, {}).empty());
 }
 
+TEST_CASE("another library of matrix products is told, a run that did not record one is not") {
+  RunManifest before = recorded_run_of("{}"), now = recorded_run_of("{}");
+  now.products = {{"bf16", "onednn 3.2.0"}, {"fp32", "openblas 0.3.34"}};
+  REQUIRE(admit_resume("run.json", before, now, {}).empty());
+  before.products = {{"bf16", "widened to fp32"}, {"fp32", "mkl"}};
+  REQUIRE(admit_resume("run.json", before, now, {}) ==
+          std::vector<std::string>{"products.bf16: was widened to fp32, is now onednn 3.2.0",
+                                   "products.fp32: was mkl, is now openblas 0.3.34"});
+}
+
 TEST_CASE(
     "what changes the numbers is refused unless it is allowed, and a name's beginning is not the "
     "name") {

@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "rig.h"
+#include "products_rig.h"
 
 #include <catch2/catch.hpp>
 
@@ -56,7 +56,7 @@ void require_loss(const Array& actual, const Array& expected, double before_sum,
 }
 
 TEST_CASE("linear_cross_entropy and both gradients agree with autograd") {
-  for_each_backend([](DType dtype) {
+  for_each_multiplier([](DType dtype) {
     for (const Case& c : cases())
       for (const bool accumulate : {false, true}) {
         CAPTURE(dtype_name(dtype), c.tokens, c.vocabulary, c.chunk, accumulate);
@@ -86,7 +86,7 @@ TEST_CASE("linear_cross_entropy and both gradients agree with autograd") {
 }
 
 TEST_CASE("without gradients linear_cross_entropy gives the same loss") {
-  for_each_backend([](DType dtype) {
+  for_each_multiplier([](DType dtype) {
     for (const Case& c : cases()) {
       const OracleCase o = stored(oracle_case(c), dtype);
       Rig rig(dtype);
@@ -114,7 +114,7 @@ TEST_CASE("masked tokens get gradients of exactly 0") {
 }
 
 TEST_CASE("logits far apart neither overflow nor lose the loss, and NaN is passed on") {
-  for_each_backend([](DType dtype) {
+  for_each_multiplier([](DType dtype) {
     Rig rig(dtype);
     // Logits 0, 500, -500: losses 0 and 1000.
     const ValueId x = rig.input({{2, 1}, {1.0, 1.0}}),

@@ -1,4 +1,4 @@
-#include "rig.h"
+#include "products_rig.h"
 
 #include <catch2/catch.hpp>
 
@@ -26,7 +26,7 @@ Array plus(Array a, const Array& addend) {
 }
 
 TEST_CASE("linear with and without bias and its gradients agree with autograd", "[products]") {
-  for_each_backend([](DType dtype) {
+  for_each_multiplier([](DType dtype) {
     for (const Shape& s : kShapes)
       for (const bool bias : {false, true}) {
         CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.inputs, bias);
@@ -47,7 +47,7 @@ TEST_CASE("linear with and without bias and its gradients agree with autograd", 
 }
 
 TEST_CASE("weight and bias gradients are written over or added to", "[products]") {
-  for_each_backend([](DType dtype) {
+  for_each_multiplier([](DType dtype) {
     for (const Shape& s : kShapes) {
       CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.inputs);
       const OracleCase c = stored(linear_case(s, true), dtype);

@@ -1,13 +1,13 @@
 #include <cmath>
 
-#include "rig.h"
+#include "products_rig.h"
 
 #include <catch2/catch.hpp>
 
 namespace ftrun::test {
 namespace {
 
-// Everything but BLAS products promises the same bits for any number of threads.
+// Everything promises the same bits for any number of threads.
 using Results = std::vector<std::vector<std::byte>>;
 
 void run_norms(Rig& rig, Results& results) {
@@ -66,6 +66,16 @@ void run_pointwise(Rig& rig, Results& results) {
   for (const ValueId id : {s, dgu, sum, dtable}) results.push_back(rig.bits(id));
 }
 
+void run_products(Rig& rig, Results& results) {
+  const ValueId x = rig.input(random_array({333, 100}, 1)), w = rig.input(random_array({177, 100}, 2));
+  const ValueId dy = rig.input(random_array({333, 177}, 3));
+  const ValueId y = rig.output({333, 177}), dx = rig.output({333, 100}), dw = rig.output({177, 100});
+  rig.run(OpKind::kLinear, {x, w}, {y});
+  rig.run(OpKind::kLinearDgrad, {dy, w}, {dx});
+  rig.run(OpKind::kLinearWgrad, {dy, x}, {dw});
+  for (const ValueId id : {y, dx, dw}) results.push_back(rig.bits(id));
+}
+
 void run_optimizer(Results& results) {
   const auto floats = [](uint64_t seed) {
     const Array array = random_array({200003}, seed);
@@ -89,7 +99,7 @@ void run_optimizer(Results& results) {
 Results all_results(DType dtype, int threads) {
   set_kernel_threads(threads);
   Results results;
-  for (const auto run : {run_norms, run_heads, run_attention, run_pointwise}) {
+  for (const auto run : {run_norms, run_heads, run_attention, run_pointwise, run_products}) {
     Rig rig(dtype);
     run(rig, results);
   }
@@ -98,7 +108,7 @@ Results all_results(DType dtype, int threads) {
 }
 
 TEST_CASE("results have the same bits for 1, 2 and 3 threads") {
-  for_each_backend([](DType dtype) {
+  for_each_multiplier([](DType dtype) {
     CAPTURE(dtype_name(dtype));
     const Results one = all_results(dtype, 1);
     REQUIRE(all_results(dtype, 2) == one);

@@ -25,6 +25,7 @@ RunManifest example() {
   m.machine = {"node7", "Linux 6.1", "EPYC", 2, 1000, 900};
   m.gpus = {"H100"};
   m.gpu_driver = "580.1";
+  m.products = {{"bf16", "widened to fp32"}, {"fp32", "openblas 0.3.34"}};
   m.seed = 18446744073709551615ULL;
   m.topology = {{"pipeline", 1}, {"data", 2}};
   m.config = R"({"train":{"steps":60,"lr":1e-05},"output_dir":"runs/a"})";
@@ -83,6 +84,10 @@ TEST_CASE("run.json has its fields in a fixed order") {
       "H100"
     ],
     "gpu_driver": "580.1"
+  },
+  "products": {
+    "bf16": "widened to fp32",
+    "fp32": "openblas 0.3.34"
   },
   "seed": 18446744073709551615,
   "topology": {

@@ -1,83 +1,88 @@
 #include "kernels/cpu/gemm.h"
 
+#include <algorithm>
 #include <limits>
+#include <type_traits>
 
 #include "base/error.h"
-
-// The BLAS inside libtorch_cpu (MKL, 32-bit integers).
-extern "C" {
-void sgemm_(const char* transa, const char* transb, const int* m, const int* n, const int* k,
-            const float* alpha, const float* a, const int* lda, const float* b, const int* ldb,
-            const float* beta, float* c, const int* ldc);
-void dgemm_(const char* transa, const char* transb, const int* m, const int* n, const int* k,
-            const double* alpha, const double* a, const int* lda, const double* b, const int* ldb,
-            const double* beta, double* c, const int* ldc);
-void gemm_bf16bf16f32_(const char* transa, const char* transb, const int* m, const int* n,
-                       const int* k, const float* alpha, const ftrun::BFloat16* a, const int* lda,
-                       const ftrun::BFloat16* b, const int* ldb, const float* beta, float* c,
-                       const int* ldc);
-}
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/products.h"
 
 namespace ftrun {
 
 namespace {
+
+constexpr int64_t kLargestTile = 512, kLeastTile = 64, kLeastTiles = 8;
+/// Tiles end where whole vectors of the libraries' kernels do.
+constexpr int64_t kTileUnit = 16;
 
 int blas_int(int64_t value) {
   require(value >= 0 && value <= std::numeric_limits<int>::max(), "matrix dimension fits BLAS");
   return static_cast<int>(value);
 }
 
-char letter(Transpose transpose) {
-  return transpose == Transpose::kYes ? 'T' : 'N';
+int64_t divide_up(int64_t value, int64_t by) {
+  return (value + by - 1) / by;
 }
 
-void blas(const char* ta, const char* tb, const int* m, const int* n, const int* k,
-          const float* alpha, const float* a, const int* lda, const float* b, const int* ldb,
-          const float* beta, float* c, const int* ldc) {
-  sgemm_(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+/// The length of each of `parts` equal parts, the last one shorter.
+int64_t part_length(int64_t length, int64_t parts) {
+  return divide_up(divide_up(length, parts), kTileUnit) * kTileUnit;
 }
 
-void blas(const char* ta, const char* tb, const int* m, const int* n, const int* k,
-          const double* alpha, const double* a, const int* lda, const double* b, const int* ldb,
-          const double* beta, double* c, const int* ldc) {
-  dgemm_(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
-}
-
-void blas(const char* ta, const char* tb, const int* m, const int* n, const int* k,
-          const float* alpha, const BFloat16* a, const int* lda, const BFloat16* b, const int* ldb,
-          const float* beta, float* c, const int* ldc) {
-  gemm_bf16bf16f32_(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
-}
-
-// BLAS is column-major: a row-major matrix is its transpose there, and c^T = op(b)^T op(a)^T.
 template <class S, class R>
-void multiply(const Gemm& shape, const S* a, int64_t lda, const S* b, int64_t ldb, double beta,
-              R* c, int64_t ldc) {
-  const char left = letter(shape.transpose_b);
-  const char right = letter(shape.transpose_a);
-  const int m = blas_int(shape.n), n = blas_int(shape.m), k = blas_int(shape.k);
-  const int left_stride = blas_int(ldb), right_stride = blas_int(lda), out_stride = blas_int(ldc);
-  const R one = 1;
-  const R add = static_cast<R>(beta);
-  blas(&left, &right, &m, &n, &k, &one, b, &left_stride, a, &right_stride, &add, c, &out_stride);
+void multiply(ProductLibrary library, const Gemm& shape, const S* a, int64_t lda, const S* b,
+              int64_t ldb, double beta, R* c, int64_t ldc) {
+  const bool transpose_a = shape.transpose_a == Transpose::kYes;
+  const bool transpose_b = shape.transpose_b == Transpose::kYes;
+  const ProductTiles tiles = product_tiles(shape.m, shape.n);
+  const int64_t down = divide_up(shape.m, tiles.rows), across = divide_up(shape.n, tiles.columns);
+  parallel_library_calls(down * across, [&](int64_t task) {
+    const int64_t row = task % down * tiles.rows, column = task / down * tiles.columns;
+    multiply_with(library, ProductCall<S, R>{
+                               .transpose_a = transpose_a,
+                               .transpose_b = transpose_b,
+                               .m = blas_int(std::min(tiles.rows, shape.m - row)),
+                               .n = blas_int(std::min(tiles.columns, shape.n - column)),
+                               .k = blas_int(shape.k),
+                               .a = a + (transpose_a ? row : row * lda),
+                               .lda = blas_int(lda),
+                               .b = b + (transpose_b ? column * ldb : column),
+                               .ldb = blas_int(ldb),
+                               .beta = static_cast<R>(beta),
+                               .c = c + row * ldc + column,
+                               .ldc = blas_int(ldc),
+                           });
+  });
 }
 
 }  // namespace
 
+ProductTiles product_tiles(int64_t m, int64_t n) {
+  int64_t down = divide_up(m, kLargestTile), across = divide_up(n, kLargestTile);
+  while (down * across < kLeastTiles) {
+    const int64_t rows = m / down, columns = n / across;
+    if (std::max(rows, columns) < 2 * kLeastTile) break;
+    (rows > columns ? down : across) *= 2;
+  }
+  return {part_length(m, down), part_length(n, across)};
+}
+
 template <class S>
 void gemm(const Gemm& shape, const S* a, int64_t lda, const S* b, int64_t ldb, double beta, S* c,
           int64_t ldc) {
-  multiply(shape, a, lda, b, ldb, beta, c, ldc);
+  const ProductLibrary library =
+      std::is_same_v<S, float> ? product_rule_in_use().fp32 : ProductLibrary::kMkl;
+  multiply(library, shape, a, lda, b, ldb, beta, c, ldc);
 }
 
 void gemm(const Gemm& shape, const BFloat16* a, int64_t lda, const BFloat16* b, int64_t ldb,
           double beta, float* c, int64_t ldc) {
-  multiply(shape, a, lda, b, ldb, beta, c, ldc);
+  multiply(product_rule_in_use().bf16.value(), shape, a, lda, b, ldb, beta, c, ldc);
 }
 
 bool multiplies_bf16() {
-  static const bool has_units = __builtin_cpu_supports("amx-bf16");
-  return has_units && isa_in_use() == Isa::kAvx512;
+  return isa_in_use() == Isa::kAvx512 && product_rule_in_use().bf16.has_value();
 }
 
 template void gemm(const Gemm&, const float*, int64_t, const float*, int64_t, double, float*,

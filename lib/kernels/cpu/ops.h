@@ -5,8 +5,7 @@
 
 // The kinds of operations on the CPU for activations of type S (float, double, BFloat16, Float16);
 // operands as in graph/op.h. 16-bit operands are computed with in fp32 and rounded once a result.
-// Results have the same bits for any number of threads, except those of BLAS products (the linear
-// kinds, kLinearCrossEntropy).
+// Results have the same bits for any number of threads.
 namespace ftrun::cpu {
 
 // clang-format off

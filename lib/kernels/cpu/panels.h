@@ -11,7 +11,7 @@
 #include "kernels/cpu/vector_kernels.h"
 
 // Matrix products of operands that are stored in 16 bits: blocks are widened into fp32 panels,
-// which BLAS multiplies at its fp32 speed, but for bf16 where the processor multiplies it as it is;
+// which are multiplied at fp32 speed, but for bf16 where it is multiplied as it is (products.h);
 // results are rounded once.
 namespace ftrun::cpu {
 
@@ -168,7 +168,7 @@ class PanelProduct {
   ProductWorkspace place_;
   OperandBlocks<S> a_, b_;
   T* c_;
-  /// BLAS takes the operands as they are stored.
+  /// The library takes the operands as they are stored.
   bool direct_ = false;
 };
 

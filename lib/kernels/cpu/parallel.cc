@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <exception>
 #include <memory>
 #include <new>
 
@@ -47,6 +48,29 @@ void parallel_detail::run_tasks(int64_t count, RangeFunction function, void* con
     for (int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < count;)
       function(context, task, task + 1);
   });
+}
+
+// A region even for one task: outside of one a library would start a team for it. It has all threads,
+// because libgomp ends those that a smaller team leaves out.
+void parallel_detail::run_library_calls(int64_t count, RangeFunction function, void* context) {
+  const int threads = at::get_num_threads();  // also makes it this thread's number
+  if (alone || threads == 1) {
+    if (count > 0) function(context, 0, count);
+    return;
+  }
+  std::atomic<int64_t> next{0};
+  std::exception_ptr failure;
+#pragma omp parallel num_threads(threads)
+  {
+    try {
+      for (int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < count;)
+        function(context, task, task + 1);
+    } catch (...) {
+#pragma omp critical
+      failure = std::current_exception();
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
 }
 
 void* thread_scratch(size_t bytes) {

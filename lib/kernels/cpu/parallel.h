@@ -9,6 +9,7 @@ namespace parallel_detail {
 using RangeFunction = void (*)(void* context, int64_t begin, int64_t end);
 void run_ranges(int64_t count, int64_t grain, RangeFunction function, void* context);
 void run_tasks(int64_t count, RangeFunction function, void* context);
+void run_library_calls(int64_t count, RangeFunction function, void* context);
 }  // namespace parallel_detail
 
 /// f(begin, end) over parts of [0, count) of at least `grain` elements on LibTorch's intra-op
@@ -26,6 +27,18 @@ void parallel_ranges(int64_t count, int64_t grain, F f) {
 template <class F>
 void parallel_tasks(int64_t count, F f) {
   parallel_detail::run_tasks(
+      count,
+      [](void* context, int64_t begin, int64_t end) {
+        for (int64_t task = begin; task < end; ++task) (*static_cast<F*>(context))(task);
+      },
+      &f);
+}
+
+/// The same for calls of libraries that have threads of their own: they use none of them, because
+/// each call finds itself inside a parallel region of the one OpenMP runtime.
+template <class F>
+void parallel_library_calls(int64_t count, F f) {
+  parallel_detail::run_library_calls(
       count,
       [](void* context, int64_t begin, int64_t end) {
         for (int64_t task = begin; task < end; ++task) (*static_cast<F*>(context))(task);

@@ -298,6 +298,7 @@ const std::map<std::string, RunKey>& run_keys() {
       // Where and how it is computed.
       {"device", {"lib/exec/session.cc", "request.config.device"}},
       {"threads", {"lib/exec/trainer.cc", "config_.threads"}},
+      {"kernels.products", {"lib/exec/trainer.cc", "pinned_products(config_.kernels)"}},
       {"comm.backend", {"lib/exec/session.cc", "backend_of(request.config.comm)"}},
       {"comm.timeout", {"lib/exec/session.cc", "config.comm.timeout"}},
       {"zero_optimization.offload_param.nvme_path", {"lib/exec/setup.cc", "parameters.nvme_path"}},

@@ -1,0 +1,311 @@
+#include "kernels/cpu/products.h"
+
+#include <cpuid.h>
+#include <dlfcn.h>
+
+#include <array>
+#include <cstring>
+#include <mutex>
+#include <sstream>
+
+#include "base/error.h"
+#include "kernels/products.h"
+
+// The BLAS inside libtorch_cpu (MKL, 32-bit integers).
+extern "C" {
+void sgemm_(const char* transa, const char* transb, const int* m, const int* n, const int* k,
+            const float* alpha, const float* a, const int* lda, const float* b, const int* ldb,
+            const float* beta, float* c, const int* ldc);
+void dgemm_(const char* transa, const char* transb, const int* m, const int* n, const int* k,
+            const double* alpha, const double* a, const int* lda, const double* b, const int* ldb,
+            const double* beta, double* c, const int* ldc);
+void gemm_bf16bf16f32_(const char* transa, const char* transb, const int* m, const int* n,
+                       const int* k, const float* alpha, const ftrun::BFloat16* a, const int* lda,
+                       const ftrun::BFloat16* b, const int* ldb, const float* beta, float* c,
+                       const int* ldc);
+}
+
+namespace ftrun {
+
+namespace {
+
+char letter(bool transpose) {
+  return transpose ? 'T' : 'N';
+}
+
+// --- MKL: column-major. A row-major matrix is its transpose there, and c^T = op(b)^T op(a)^T. ---
+
+template <class S, class R, class Function>
+void multiply_column_major(const ProductCall<S, R>& p, Function function) {
+  const char left = letter(p.transpose_b), right = letter(p.transpose_a);
+  const R one = 1;
+  function(&left, &right, &p.n, &p.m, &p.k, &one, p.b, &p.ldb, p.a, &p.lda, &p.beta, p.c, &p.ldc);
+}
+
+// --- oneDNN: row-major, 64-bit sizes; the same two functions since its first version. ---
+
+using OneDnnProduct = int (*)(char transa, char transb, int64_t m, int64_t n, int64_t k,
+                              float alpha, const void* a, int64_t lda, const void* b, int64_t ldb,
+                              float beta, float* c, int64_t ldc);
+
+constexpr int kOneDnnSuccess = 0;
+
+struct OneDnn {
+  OneDnnProduct fp32 = nullptr;
+  OneDnnProduct bf16 = nullptr;
+  /// On processors without AVX-512 its function is there and refuses.
+  bool multiplies_bf16 = false;
+  std::string version;
+};
+
+template <class Function>
+Function symbol(void* handle, const char* name) {
+  return reinterpret_cast<Function>(::dlsym(handle, name));
+}
+
+OneDnn load_onednn() {
+  OneDnn library;
+  void* const handle = open_product_library(ProductLibrary::kOneDnn).handle;
+  if (handle == nullptr) return library;
+  library.fp32 = symbol<OneDnnProduct>(handle, "dnnl_sgemm");
+  library.bf16 = symbol<OneDnnProduct>(handle, "dnnl_gemm_bf16bf16f32");
+  if (library.bf16 != nullptr) {
+    const BFloat16 one{0x3F80};
+    float product = 0;
+    library.multiplies_bf16 =
+        library.bf16('N', 'N', 1, 1, 1, 1.0F, &one, 1, &one, 1, 0.0F, &product, 1) == kOneDnnSuccess && product == 1;
+  }
+  using Version = const int* (*)();
+  if (const auto version = symbol<Version>(handle, "dnnl_version")) {
+    const int* const parts = version();
+    library.version = cat(parts[0], ".", parts[1], ".", parts[2]);
+  }
+  return library;
+}
+
+const OneDnn& onednn() {
+  static const OneDnn library = load_onednn();
+  return library;
+}
+
+template <class S>
+int multiply_onednn(OneDnnProduct function, const ProductCall<S, float>& p) {
+  return function(letter(p.transpose_a), letter(p.transpose_b), p.m, p.n, p.k, 1.0F, p.a, p.lda,
+                  p.b, p.ldb, p.beta, p.c, p.ldc);
+}
+
+// --- OpenBLAS: the C interface of BLAS, in the wheel with a prefix before its names. ---
+
+using CblasProduct = void (*)(int order, int transa, int transb, int m, int n, int k, float alpha,
+                              const float* a, int lda, const float* b, int ldb, float beta,
+                              float* c, int ldc);
+constexpr int kCblasRowMajor = 101, kCblasNoTrans = 111, kCblasTrans = 112;
+
+struct OpenBlas {
+  CblasProduct fp32 = nullptr;
+  std::string version;
+};
+
+/// The second word of "OpenBLAS 0.3.21 DYNAMIC_ARCH ...".
+std::string version_word(const char* config) {
+  std::istringstream words(config);
+  std::string name, version;
+  words >> name >> version;
+  return version;
+}
+
+OpenBlas load_openblas() {
+  OpenBlas library;
+  void* const handle = open_product_library(ProductLibrary::kOpenBlas).handle;
+  if (handle == nullptr) return library;
+  for (const std::string prefix : {"scipy_", ""}) {
+    const auto function = [&](const char* name) { return prefix + name; };
+    const auto product = symbol<CblasProduct>(handle, function("cblas_sgemm").c_str());
+    using SetThreads = void (*)(int);
+    const auto set_threads =
+        symbol<SetThreads>(handle, function("openblas_set_num_threads").c_str());
+    using Config = const char* (*)();
+    const auto config = symbol<Config>(handle, function("openblas_get_config").c_str());
+    if (product == nullptr || set_threads == nullptr || config == nullptr) continue;
+    set_threads(1);
+    library = {product, version_word(config())};
+    break;
+  }
+  return library;
+}
+
+const OpenBlas& openblas() {
+  static const OpenBlas library = load_openblas();
+  return library;
+}
+
+int cblas_letter(bool transpose) {
+  return transpose ? kCblasTrans : kCblasNoTrans;
+}
+
+// --- the rule ---
+
+bool is_amd(const Processor& processor) {
+  return processor.vendor == "AuthenticAMD" || processor.vendor == "HygonGenuine";
+}
+
+std::optional<ProductLibrary> bf16_rule(const Processor& processor,
+                                        const LibrariesAtHand& at_hand) {
+  if (processor.isa != Isa::kAvx512) return std::nullopt;
+  if (processor.amx_bf16) return ProductLibrary::kMkl;
+  if (processor.avx512_bf16 && at_hand.onednn) return ProductLibrary::kOneDnn;
+  return std::nullopt;
+}
+
+struct RuleInUse {
+  std::mutex mutex;
+  std::optional<ProductRule> rule;
+};
+
+RuleInUse& rule_in_use() {
+  static RuleInUse in_use;
+  return in_use;
+}
+
+std::string describe_rule(const std::optional<ProductLibrary>& library) {
+  return library ? describe_product_library(*library) : "widened to fp32";
+}
+
+/// What the rule would have taken, were it there.
+std::string missing_library(const Processor& processor, const ProductRule& rule) {
+  const ProductRule wanted = product_rule(processor, {});
+  if (wanted.fp32 != rule.fp32) return std::string(product_library_name(wanted.fp32));
+  if (wanted.bf16 == rule.bf16 || has_product_library(*wanted.bf16)) return "";
+  return std::string(product_library_name(*wanted.bf16));
+}
+
+/// The rule of what can be called here; only libraries that it names are loaded.
+ProductRule rule_at_hand(const Processor& processor, std::optional<ProductLibrary> pinned) {
+  LibrariesAtHand at_hand;
+  for (;;) {
+    ProductRule rule = product_rule(processor, at_hand, pinned);
+    const auto lacks = [&](ProductLibrary library) {
+      return (rule.fp32 == library || rule.bf16 == library) && !has_product_library(library);
+    };
+    if (lacks(ProductLibrary::kOneDnn))
+      at_hand.onednn = false;
+    else if (lacks(ProductLibrary::kOpenBlas))
+      at_hand.openblas = false;
+    else {
+      if (rule.bf16 && !has_bf16_products(*rule.bf16)) rule.bf16.reset();
+      return rule;
+    }
+  }
+}
+
+}  // namespace
+
+Processor this_processor() {
+  Processor processor;
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  __get_cpuid(0, &a, &b, &c, &d);
+  std::array<char, 12> name{};
+  std::memcpy(name.data(), &b, 4);
+  std::memcpy(name.data() + 4, &d, 4);
+  std::memcpy(name.data() + 8, &c, 4);
+  processor.vendor.assign(name.data(), name.size());
+  processor.isa = isa_in_use();
+  processor.avx512_bf16 = __builtin_cpu_supports("avx512bf16");
+  processor.amx_bf16 = __builtin_cpu_supports("amx-bf16");
+  return processor;
+}
+
+ProductRule product_rule(const Processor& processor, const LibrariesAtHand& at_hand,
+                         std::optional<ProductLibrary> pinned) {
+  ProductRule rule;
+  rule.bf16 = bf16_rule(processor, at_hand);
+  if (pinned) {
+    rule.fp32 = *pinned;
+    if (rule.bf16 && rule.bf16 != pinned) rule.bf16.reset();
+    return rule;
+  }
+  if (is_amd(processor) && processor.isa == Isa::kAvx512) {
+    if (at_hand.openblas)
+      rule.fp32 = ProductLibrary::kOpenBlas;
+    else if (at_hand.onednn)
+      rule.fp32 = ProductLibrary::kOneDnn;
+  }
+  return rule;
+}
+
+ProductRule product_rule_in_use() {
+  RuleInUse& in_use = rule_in_use();
+  const std::lock_guard lock(in_use.mutex);
+  if (!in_use.rule) in_use.rule = rule_at_hand(this_processor(), std::nullopt);
+  return *in_use.rule;
+}
+
+void set_product_rule(const ProductRule& rule) {
+  RuleInUse& in_use = rule_in_use();
+  const std::lock_guard lock(in_use.mutex);
+  in_use.rule = rule;
+}
+
+void multiply_with(ProductLibrary library, const ProductCall<float, float>& p) {
+  switch (library) {
+    case ProductLibrary::kMkl:
+      return multiply_column_major(p, sgemm_);
+    case ProductLibrary::kOneDnn: {
+      const int status = multiply_onednn(onednn().fp32, p);
+      return require(status == kOneDnnSuccess, "oneDNN multiplies fp32");
+    }
+    case ProductLibrary::kOpenBlas:
+      return openblas().fp32(kCblasRowMajor, cblas_letter(p.transpose_a),
+                             cblas_letter(p.transpose_b), p.m, p.n, p.k, 1.0F, p.a, p.lda, p.b,
+                             p.ldb, p.beta, p.c, p.ldc);
+  }
+}
+
+void multiply_with(ProductLibrary library, const ProductCall<double, double>& p) {
+  require(library == ProductLibrary::kMkl, "products of fp64 are MKL's");
+  multiply_column_major(p, dgemm_);
+}
+
+void multiply_with(ProductLibrary library, const ProductCall<BFloat16, float>& p) {
+  if (library == ProductLibrary::kMkl) return multiply_column_major(p, gemm_bf16bf16f32_);
+  require(library == ProductLibrary::kOneDnn, "bf16 is multiplied by MKL or oneDNN");
+  require(multiply_onednn(onednn().bf16, p) == kOneDnnSuccess, "oneDNN multiplies bf16");
+}
+
+bool has_bf16_products(ProductLibrary library) {
+  return library == ProductLibrary::kMkl || (library == ProductLibrary::kOneDnn && onednn().multiplies_bf16);
+}
+
+bool has_product_library(ProductLibrary library) {
+  switch (library) {
+    case ProductLibrary::kMkl:
+      return true;
+    case ProductLibrary::kOneDnn:
+      return onednn().fp32 != nullptr && onednn().bf16 != nullptr;
+    case ProductLibrary::kOpenBlas:
+      return openblas().fp32 != nullptr;
+  }
+  return false;
+}
+
+std::string describe_product_library(ProductLibrary library) {
+  std::string text(product_library_name(library));
+  if (library == ProductLibrary::kOneDnn) text += " " + onednn().version;
+  if (library == ProductLibrary::kOpenBlas) text += " " + openblas().version;
+  return text;
+}
+
+ProductsInUse use_products(std::optional<ProductLibrary> pinned) {
+  if (pinned) {
+    require_product_library(*pinned);
+    if (!has_product_library(*pinned))
+      throw product_library_error(*pinned, "it lacks the functions that multiply matrices");
+  }
+  const Processor processor = this_processor();
+  const ProductRule rule = rule_at_hand(processor, pinned);
+  set_product_rule(rule);
+  return {describe_product_library(rule.fp32), describe_rule(rule.bf16),
+          pinned ? "" : missing_library(processor, rule)};
+}
+
+}  // namespace ftrun

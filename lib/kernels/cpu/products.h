@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/product_library.h"
+#include "kernels/cpu/vector_kernels.h"
+
+// Which library multiplies matrices. A rule from vendor, instruction set and dtype alone, never a
+// measurement: one kind of processor always gives the same bits. Every library is called on one
+// thread for fixed tiles of a product (gemm.h), so that nothing depends on how it shares out work.
+namespace ftrun {
+
+/// What of a processor decides.
+struct Processor {
+  /// As CPUID spells it: "GenuineIntel", "AuthenticAMD", "HygonGenuine".
+  std::string vendor;
+  Isa isa = Isa::kAvx2;
+  bool avx512_bf16 = false;
+  bool amx_bf16 = false;
+};
+Processor this_processor();
+
+/// Which of the libraries that are not inside LibTorch can be called here.
+struct LibrariesAtHand {
+  bool onednn = true;
+  bool openblas = true;
+};
+
+/// How products are computed. Those of fp64, which only tests have, are MKL's.
+struct ProductRule {
+  ProductLibrary fp32 = ProductLibrary::kMkl;
+  /// Multiplies bf16 as it is stored; absent: bf16 is widened for fp32 products.
+  std::optional<ProductLibrary> bf16;
+  bool operator==(const ProductRule&) const = default;
+};
+
+/// MKL runs its AVX2 kernel on processors of other makers: at half the rate of OpenBLAS where they
+/// have AVX-512, and no slower where they have not. bf16 is multiplied as it is where there are instructions for it: by MKL on matrix
+/// units, else by oneDNN. `pinned`: the library that multiplies, on any processor.
+ProductRule product_rule(const Processor& processor, const LibrariesAtHand& at_hand,
+                         std::optional<ProductLibrary> pinned = std::nullopt);
+
+/// The rule that products follow: that of this processor until set_product_rule().
+ProductRule product_rule_in_use();
+void set_product_rule(const ProductRule& rule);
+
+/// Row-major c[m,n] = op(a) op(b) + beta c on the calling thread, as BLAS has it.
+template <class S, class R>
+struct ProductCall {
+  bool transpose_a = false;
+  bool transpose_b = false;
+  int m = 0;
+  int n = 0;
+  int k = 0;
+  const S* a = nullptr;
+  int lda = 0;
+  const S* b = nullptr;
+  int ldb = 0;
+  R beta = 0;
+  R* c = nullptr;
+  int ldc = 0;
+};
+void multiply_with(ProductLibrary library, const ProductCall<float, float>& call);
+void multiply_with(ProductLibrary library, const ProductCall<double, double>& call);
+/// MKL, or oneDNN on AVX-512. Subnormal numbers count as 0.
+void multiply_with(ProductLibrary library, const ProductCall<BFloat16, float>& call);
+
+/// Whether the library can be called here; MKL always can.
+bool has_product_library(ProductLibrary library);
+/// Whether it multiplies bf16 as it is stored on this processor: tried once, of 1 x 1.
+bool has_bf16_products(ProductLibrary library);
+/// "openblas 0.3.34": the library with its version.
+std::string describe_product_library(ProductLibrary library);
+
+}  // namespace ftrun

@@ -1,0 +1,31 @@
+#pragma once
+
+#include "kernels/cpu/products.h"
+#include "kernels/products.h"
+#include "rig.h"
+
+namespace ftrun::test {
+
+/// Runs `body` with each library of products that can be called here.
+template <class Body>
+void for_each_product_library(Body body) {
+  for (const ProductLibrary library :
+       {ProductLibrary::kMkl, ProductLibrary::kOneDnn, ProductLibrary::kOpenBlas}) {
+    if (!has_product_library(library)) continue;
+    use_products(library);
+    body(library);
+  }
+  use_products(std::nullopt);
+}
+
+/// for_each_backend with each of them: for operations that multiply matrices.
+template <class Body>
+void for_each_multiplier(Body body) {
+  for_each_product_library([&](ProductLibrary library) {
+    for_each_backend([&](DType dtype) {
+      if (dtype != DType::kF64 || library == ProductLibrary::kMkl) body(dtype);
+    });
+  });
+}
+
+}  // namespace ftrun::test

@@ -1,0 +1,255 @@
+#include "kernels/cpu/products.h"
+
+#include <link.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/text.h"
+#include "kernels/cpu/gemm.h"
+#include "needs.h"
+#include "products_rig.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun::test {
+namespace {
+
+constexpr ProductLibrary kMkl = ProductLibrary::kMkl, kOneDnn = ProductLibrary::kOneDnn,
+                         kOpenBlas = ProductLibrary::kOpenBlas;
+constexpr LibrariesAtHand kAll{}, kNoOpenBlas{.openblas = false}, kNoOneDnn{.onednn = false},
+    kNone{.onednn = false, .openblas = false};
+
+Processor processor(const char* vendor, Isa isa, bool avx512_bf16 = false, bool amx = false) {
+  return {vendor, isa, avx512_bf16, amx};
+}
+
+TEST_CASE("which library multiplies follows from vendor, instructions, dtype and what is there") {
+  const Processor haswell = processor("GenuineIntel", Isa::kAvx2);
+  const Processor skylake = processor("GenuineIntel", Isa::kAvx512);
+  const Processor cooper_lake = processor("GenuineIntel", Isa::kAvx512, true);
+  const Processor sapphire_rapids = processor("GenuineIntel", Isa::kAvx512, true, true);
+  const Processor zen3 = processor("AuthenticAMD", Isa::kAvx2);
+  const Processor zen5 = processor("AuthenticAMD", Isa::kAvx512, true);
+  const Processor zen5_held_to_avx2 = processor("AuthenticAMD", Isa::kAvx2, true);
+  const Processor hygon = processor("HygonGenuine", Isa::kAvx2);
+  const Processor zhaoxin = processor("CentaurHauls", Isa::kAvx2);
+  struct Row {
+    Processor processor;
+    LibrariesAtHand at_hand;
+    ProductRule rule;
+  };
+  const std::vector<Row> table{
+      {haswell, kAll, {kMkl, {}}},
+      {skylake, kAll, {kMkl, {}}},
+      {cooper_lake, kAll, {kMkl, kOneDnn}},
+      {cooper_lake, kNoOneDnn, {kMkl, {}}},
+      {sapphire_rapids, kAll, {kMkl, kMkl}},
+      {sapphire_rapids, kNone, {kMkl, kMkl}},
+      {zen3, kAll, {kMkl, {}}},
+      {zen3, kNone, {kMkl, {}}},
+      {zen5, kAll, {kOpenBlas, kOneDnn}},
+      {zen5, kNoOpenBlas, {kOneDnn, kOneDnn}},
+      {zen5, kNoOneDnn, {kOpenBlas, {}}},
+      {zen5, kNone, {kMkl, {}}},
+      {zen5_held_to_avx2, kAll, {kMkl, {}}},
+      {hygon, kAll, {kMkl, {}}},
+      {zhaoxin, kAll, {kMkl, {}}},
+  };
+  for (const Row& row : table) {
+    CAPTURE(row.processor.vendor, row.processor.avx512_bf16, row.at_hand.onednn,
+            row.at_hand.openblas);
+    REQUIRE(product_rule(row.processor, row.at_hand) == row.rule);
+  }
+}
+
+TEST_CASE("a pinned library multiplies on every processor, and bf16 where it can") {
+  const Processor zen5 = processor("AuthenticAMD", Isa::kAvx512, true);
+  const Processor intel = processor("GenuineIntel", Isa::kAvx512, true, true);
+  REQUIRE(product_rule(zen5, kAll, kMkl) == ProductRule{kMkl, {}});
+  REQUIRE(product_rule(zen5, kAll, kOneDnn) == ProductRule{kOneDnn, kOneDnn});
+  REQUIRE(product_rule(zen5, kAll, kOpenBlas) == ProductRule{kOpenBlas, {}});
+  REQUIRE(product_rule(intel, kAll, kMkl) == ProductRule{kMkl, kMkl});
+  REQUIRE(product_rule(intel, kAll, kOpenBlas) == ProductRule{kOpenBlas, {}});
+}
+
+const testing::Need kProducts("products", [] {
+  std::string missing;
+  for (const ProductLibrary library : {kOneDnn, kOpenBlas})
+    if (!has_product_library(library))
+      missing += cat(missing.empty() ? "" : ", ", product_library_name(library), " is not installed");
+  return missing;
+});
+
+// Where one is not, the cases below are of the others alone; this entry is what counts it.
+TEST_CASE("oneDNN and OpenBLAS can be called", "[.needs-products]") {
+  REQUIRE(has_product_library(kOneDnn));
+  REQUIRE(has_product_library(kOpenBlas));
+}
+
+TEST_CASE("what is in use is said with versions") {
+  for_each_product_library([](ProductLibrary library) {
+    const ProductsInUse said = use_products(library);
+    REQUIRE(said.fp32.starts_with(product_library_name(library)));
+    REQUIRE((library == kMkl) == (said.fp32 == "mkl"));
+    REQUIRE(said.missing.empty());
+    REQUIRE(product_rule_in_use().fp32 == library);
+  });
+}
+
+TEST_CASE("tiles cover a product and depend on its shape alone") {
+  struct Row {
+    int64_t m, n, rows, columns;
+  };
+  const std::vector<Row> table{{512, 960, 256, 240},  {512, 576, 256, 144},  {512, 3072, 512, 256},
+                               {3072, 576, 512, 288}, {576, 1536, 288, 256}, {512, 49152, 512, 512},
+                               {1, 49152, 16, 512},   {7, 5, 16, 16},        {1, 1, 16, 16}};
+  for (const Row& row : table) {
+    CAPTURE(row.m, row.n);
+    const ProductTiles tiles = product_tiles(row.m, row.n);
+    REQUIRE(tiles.rows == row.rows);
+    REQUIRE(tiles.columns == row.columns);
+  }
+}
+
+struct Shape {
+  int64_t m, n, k;
+};
+// Smaller than a tile, one row, uneven tiles, the shapes of a small layer.
+const std::vector<Shape> kShapes{{1, 1, 1},     {7, 5, 3},       {1, 515, 33},  {130, 48, 96},
+                                 {67, 1031, 9}, {192, 576, 192}, {700, 530, 65}};
+
+Array product(const Gemm& p, const Array& a, const Array& b, double beta, const Array& before) {
+  Array c = before;
+  for (int64_t i = 0; i < p.m; ++i)
+    for (int64_t j = 0; j < p.n; ++j) {
+      double sum = 0.0;
+      for (int64_t l = 0; l < p.k; ++l) {
+        const int64_t at_a = p.transpose_a == Transpose::kYes ? l * p.m + i : i * p.k + l;
+        const int64_t at_b = p.transpose_b == Transpose::kYes ? j * p.k + l : l * p.n + j;
+        sum += a.data[static_cast<size_t>(at_a)] * b.data[static_cast<size_t>(at_b)];
+      }
+      double& out = c.data[static_cast<size_t>(i * p.n + j)];
+      out = sum + beta * out;
+    }
+  return c;
+}
+
+template <class S>
+std::vector<S> stored_as(const Array& array) {
+  std::vector<S> out;
+  for (const double v : array.data) {
+    if constexpr (std::is_same_v<S, BFloat16>)
+      out.push_back({bits_of(v, DType::kBF16)});
+    else
+      out.push_back(static_cast<S>(v));
+  }
+  return out;
+}
+
+/// c = op(a) op(b) + beta c through gemm().
+template <class S, class R>
+std::vector<R> multiplied(const Gemm& p, const Array& a, const Array& b, double beta,
+                          const Array& before) {
+  const std::vector<S> x = stored_as<S>(a), y = stored_as<S>(b);
+  std::vector<R> c = stored_as<R>(before);
+  gemm(p, x.data(), p.transpose_a == Transpose::kYes ? p.m : p.k, y.data(),
+       p.transpose_b == Transpose::kYes ? p.k : p.n, beta, c.data(), p.n);
+  return c;
+}
+
+/// Calls f(gemm, a, b, beta, c) for each shape, transposition and beta, with operands that `dtype`
+/// holds.
+template <class F>
+void for_each_product(DType dtype, F f) {
+  for (const Shape& s : kShapes)
+    for (const Transpose ta : {Transpose::kNo, Transpose::kYes})
+      for (const Transpose tb : {Transpose::kNo, Transpose::kYes})
+        for (const double beta : {0.0, 1.0}) {
+          CAPTURE(s.m, s.n, s.k, ta == Transpose::kYes, tb == Transpose::kYes, beta);
+          f(Gemm{ta, tb, s.m, s.n, s.k}, rounded(random_array({s.m, s.k}, 1), dtype),
+            rounded(random_array({s.k, s.n}, 2), dtype), beta,
+            rounded(random_array({s.m, s.n}, 3), DType::kF32));
+        }
+}
+
+template <class S, class R>
+void require_products(DType dtype, double allowed) {
+  for_each_product(dtype, [&](const Gemm& p, const Array& a, const Array& b, double beta,
+                              const Array& before) {
+    const std::vector<R> c = multiplied<S, R>(p, a, b, beta, before);
+    Array actual = before;
+    actual.data.assign(c.begin(), c.end());
+    REQUIRE(relative_error(actual, product(p, a, b, beta, before)) < allowed);
+  });
+}
+
+TEST_CASE("products of every library agree with fp64 at every shape and transposition") {
+  for_each_product_library([](ProductLibrary library) {
+    CAPTURE(product_library_name(library));
+    require_products<float, float>(DType::kF32, 1e-6);
+    if (library == kMkl) require_products<double, double>(DType::kF64, 1e-14);
+  });
+}
+
+// The MKL of any processor multiplies bf16, however slowly; oneDNN needs AVX-512, and has it there.
+TEST_CASE("oneDNN multiplies bf16 where there is AVX-512, and only there") {
+  REQUIRE(has_bf16_products(kOneDnn) == (has_product_library(kOneDnn) && best_isa() == Isa::kAvx512));
+}
+
+TEST_CASE("products of bf16 as it is stored agree with fp64") {
+  for (const ProductLibrary library : {kMkl, kOneDnn}) {
+    if (!has_bf16_products(library)) continue;
+    CAPTURE(product_library_name(library));
+    set_product_rule({kMkl, library});
+    require_products<BFloat16, float>(DType::kBF16, 1e-6);
+  }
+  use_products(std::nullopt);
+}
+
+template <class S, class R>
+std::vector<std::vector<R>> all_products(DType dtype, int threads) {
+  set_kernel_threads(threads);
+  std::vector<std::vector<R>> all;
+  for_each_product(dtype, [&](const Gemm& p, const Array& a, const Array& b, double beta,
+                              const Array& before) {
+    all.push_back(multiplied<S, R>(p, a, b, beta, before));
+  });
+  return all;
+}
+
+TEST_CASE("products of every library have the same bits for 1, 2, 3 and 4 threads") {
+  for_each_product_library([](ProductLibrary library) {
+    CAPTURE(product_library_name(library));
+    const auto one = all_products<float, float>(DType::kF32, 1);
+    for (const int threads : {2, 3, 4})
+      REQUIRE(all_products<float, float>(DType::kF32, threads) == one);
+  });
+  set_product_rule({kMkl, kMkl});
+  const auto one = all_products<BFloat16, float>(DType::kBF16, 1);
+  for (const int threads : {2, 3}) {
+    CAPTURE(threads);
+    REQUIRE(all_products<BFloat16, float>(DType::kBF16, threads) == one);
+  }
+  use_products(std::nullopt);
+  set_kernel_threads(2);
+}
+
+TEST_CASE("all libraries share one OpenMP runtime") {
+  for_each_product_library([](ProductLibrary) {});
+  std::set<std::string> runtimes;
+  ::dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* found) {
+        const std::string path = info->dlpi_name;
+        for (const char* const name : {"libgomp", "libiomp", "libomp."})
+          if (path.find(name) != std::string::npos)
+            static_cast<std::set<std::string>*>(found)->insert(path);
+        return 0;
+      },
+      &runtimes);
+  REQUIRE(runtimes.size() == 1);
+}
+
+}  // namespace
+}  // namespace ftrun::test
