@@ -4,9 +4,9 @@ budget of seconds.
 
     test_summary.py RESULTS.xml BUDGETS.tsv [--write]
 
-A budget is what an entry takes on two quiet cores, in a whole run. Machines differ and are shared, so an entry breaks its budget when
-it takes more than FACTOR times that and SLACK seconds, after both are stretched by how much slower than its budgets
-the run was as a whole (STRETCH at most). Exits 1 when one does, when an entry has no budget and takes longer than NEW seconds, or when
+A budget is what an entry takes on two quiet cores, in a whole run. Machines differ and are shared, so an entry breaks
+its budget when it takes more than FACTOR times that and SLACK seconds, after both are stretched by how much slower than
+its budgets the run was as a whole (STRETCH at most). Exits 1 when one does, when an entry has no budget and takes longer than NEW seconds, or when
 nothing ran. --write takes the run's seconds as the new budgets."""
 import statistics
 import sys

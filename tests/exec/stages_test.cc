@@ -120,13 +120,12 @@ std::vector<std::pair<std::string, Config>> variants(const Config& plain) {
   return all;
 }
 
-/// Every second of the variants, those of even or of odd number in turn: where something else than stage, tier and
-/// precision is looked at, which meet in full elsewhere in this file.
+/// Every second of the variants, from the first or from the second on by stage and precision: where something else than
+/// stage, tier and precision is looked at, which meet in full elsewhere in this file.
 std::vector<std::pair<std::string, Config>> half_of_variants(const Config& plain) {
-  static size_t turn = 0;
   const std::vector<std::pair<std::string, Config>> all = variants(plain);
   std::vector<std::pair<std::string, Config>> half;
-  for (size_t i = turn++ % 2; i < all.size(); i += 2) half.push_back(all[i]);
+  for (size_t i = (plain.zero.stage + (plain.bf16.enabled ? 1 : 0)) % 2; i < all.size(); i += 2) half.push_back(all[i]);
   return half;
 }
 

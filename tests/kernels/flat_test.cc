@@ -64,14 +64,8 @@ std::vector<double> numbers(int64_t count, DType towards, uint64_t seed) {
   return values;
 }
 
-void for_each_flat_isa(const std::function<void()>& body) {
-  for_each_backend([&](DType dtype) {
-    if (dtype == DType::kF32) body();
-  });
-}
-
 TEST_CASE("conversions round to nearest, ties to even, between all pairs of dtypes") {
-  for_each_flat_isa([] {
+  for_each_isa([] {
     for (const DType from : kTypes)
       for (const DType to : kTypes)
         for (const int64_t count : {1, 7, 16, 1003, 200003}) {
@@ -87,7 +81,7 @@ TEST_CASE("conversions round to nearest, ties to even, between all pairs of dtyp
 }
 
 TEST_CASE("every 16-bit number survives fp32, and NaN stays NaN") {
-  for_each_flat_isa([] {
+  for_each_isa([] {
     for (const DType dtype : kFlatNarrow) {
       std::vector<uint16_t> all(1 << 16), back(1 << 16);
       for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
@@ -108,7 +102,7 @@ TEST_CASE("every 16-bit number survives fp32, and NaN stays NaN") {
 }
 
 TEST_CASE("a NaN whose bits are all low, overflow and infinity are converted rightly") {
-  for_each_flat_isa([] {
+  for_each_isa([] {
     const std::vector<float> edges{std::bit_cast<float>(0x7F800001U),
                                    std::bit_cast<float>(0xFFFFFFFFU),
                                    INFINITY,
@@ -131,7 +125,7 @@ TEST_CASE("a NaN whose bits are all low, overflow and infinity are converted rig
 }
 
 TEST_CASE("add_into adds in fp32 and rounds once, for all pairs of dtypes") {
-  for_each_flat_isa([] {
+  for_each_isa([] {
     for (const DType to : kTypes)
       for (const DType from : kTypes) {
         constexpr int64_t kCount = 100003;
@@ -151,7 +145,7 @@ TEST_CASE("add_into adds in fp32 and rounds once, for all pairs of dtypes") {
 }
 
 TEST_CASE("the sum of squares of 16-bit numbers has the bits that the same numbers have in fp32") {
-  for_each_flat_isa([] {
+  for_each_isa([] {
     for (const DType dtype : kFlatNarrow)
       for (const int64_t count :
            {int64_t{0}, int64_t{5}, int64_t{32}, 3 * kNormBlock + 77, 100 * kNormBlock}) {

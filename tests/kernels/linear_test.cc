@@ -20,11 +20,6 @@ OracleCase linear_case(const Shape& s, bool bias) {
 }
 
 // What is already in a gradient, plus `addend`.
-Array plus(Array a, const Array& addend) {
-  for (size_t i = 0; i < a.data.size(); ++i) a.data[i] += addend.data[i];
-  return a;
-}
-
 TEST_CASE("linear with and without bias and its gradients agree with autograd", "[products]") {
   for_each_multiplier([](DType dtype) {
     for (const Shape& s : kShapes)

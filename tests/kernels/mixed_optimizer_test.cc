@@ -1,7 +1,6 @@
 // Optimizer steps on 16-bit gradients, with 16-bit copies of the parameters and with bf16 state.
 #include <cmath>
 #include <cstring>
-#include <functional>
 
 #include "rig.h"
 
@@ -13,11 +12,6 @@ namespace {
 constexpr int64_t kMixedCount = 1003;
 using Floats = std::vector<float>;
 using Halves = std::vector<uint16_t>;
-
-Floats random_floats(int64_t count, uint64_t seed) {
-  const Array array = random_array({count}, seed);
-  return {array.data.begin(), array.data.end()};
-}
 
 Halves halves(const Floats& values, DType dtype) {
   Halves out(values.size());
@@ -34,12 +28,6 @@ Floats widened(const Halves& values, DType dtype) {
 template <class T>
 bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
-}
-
-void for_each_mixed_isa(const std::function<void()>& body) {
-  for_each_backend([&](DType dtype) {
-    if (dtype == DType::kF32) body();
-  });
 }
 
 /// The first or second optimizer with some decay.
@@ -63,14 +51,14 @@ StepScalars scalars_of(int step) {
 TEST_CASE(
     "a 16-bit gradient gives the bits that the same numbers in fp32 give, and the copy is "
     "rounded") {
-  for_each_mixed_isa([] {
+  for_each_isa([] {
     for (const bool adam : {true, false})
       for (const DType gradient : {DType::kBF16, DType::kF16})
         for (const DType copy : {DType::kBF16, DType::kF16}) {
           CAPTURE(adam, dtype_name(gradient), dtype_name(copy));
-          const Halves g = halves(random_floats(kMixedCount, 1), gradient);
+          const Halves g = halves(floats(kMixedCount, 1), gradient);
           const Floats wide = widened(g, gradient);
-          Floats p = random_floats(kMixedCount, 2), m(kMixedCount, 0.25F), v(kMixedCount, 0.5F);
+          Floats p = floats(kMixedCount, 2), m(kMixedCount, 0.25F), v(kMixedCount, 0.5F);
           Floats p2 = p, m2 = m, v2 = v;
           Halves c(kMixedCount);
           step(adam,
@@ -99,11 +87,11 @@ TEST_CASE(
 }
 
 TEST_CASE("20 steps on bf16 gradients give what torch.optim makes of the same gradients") {
-  for_each_mixed_isa([] {
-    OptimizerCase c{random_floats(kMixedCount, 1), {}, 3e-3, 0.1};
+  for_each_isa([] {
+    OptimizerCase c{floats(kMixedCount, 1), {}, 3e-3, 0.1};
     std::vector<Halves> gradients;
     for (int i = 0; i < 20; ++i) {
-      gradients.push_back(halves(random_floats(kMixedCount, 100 + static_cast<uint64_t>(i)), DType::kBF16));
+      gradients.push_back(halves(floats(kMixedCount, 100 + static_cast<uint64_t>(i)), DType::kBF16));
       Floats half = widened(gradients.back(), DType::kBF16);
       for (float& x : half) x *= 0.5F;  // the gradient scale
       c.gradients.push_back(half);
@@ -125,10 +113,10 @@ TEST_CASE("20 steps on bf16 gradients give what torch.optim makes of the same gr
 }
 
 TEST_CASE("a copy in fp32 has the parameters' bits, wherever it begins") {
-  for_each_mixed_isa([] {
+  for_each_isa([] {
     for (const size_t shift : {0, 1, 5}) {
-      Floats p = random_floats(kMixedCount, 2), copy(kMixedCount + 16, 0.0F);
-      const Floats g = random_floats(kMixedCount, 1);
+      Floats p = floats(kMixedCount, 2), copy(kMixedCount + 16, 0.0F);
+      const Floats g = floats(kMixedCount, 1);
       sgd_update({.parameters = p.data(),
                   .gradients = g.data(),
                   .copy = copy.data() + shift,
@@ -146,10 +134,10 @@ TEST_CASE("a copy in fp32 has the parameters' bits, wherever it begins") {
 /// Parameters and state of one optimizer, all in bf16.
 struct State {
   explicit State(int64_t count)
-      : p(halves(random_floats(count, 2), DType::kBF16)),
-        m(halves(random_floats(count, 3), DType::kBF16)),
+      : p(halves(floats(count, 2), DType::kBF16)),
+        m(halves(floats(count, 3), DType::kBF16)),
         v(halves(Floats(static_cast<size_t>(count), 0.37F), DType::kBF16)),
-        g(halves(random_floats(count, 4), DType::kBF16)) {}
+        g(halves(floats(count, 4), DType::kBF16)) {}
 
   /// Updates elements [begin, end), which are numbers first_index + begin, ... of the model.
   void update(bool adam, int64_t begin, int64_t end, int64_t first_index,
@@ -252,7 +240,7 @@ TEST_CASE("stochastic rounding does not depend on threads, on cuts or on the pro
     CAPTURE(adam);
     State whole(kMany);
     whole.update(adam, 0, kMany, kFirst, scalars_of(0));
-    for_each_mixed_isa([&] {
+    for_each_isa([&] {
       for (const int threads : {1, 2, 3}) {
         set_kernel_threads(threads);
         State cut(kMany);
@@ -298,7 +286,7 @@ TEST_CASE("steps too small for bf16 move parameters by what they add up to") {
 }
 
 TEST_CASE("NaN and infinity stay what they are in bf16 state") {
-  for_each_mixed_isa([] {
+  for_each_isa([] {
     Halves p = halves({NAN, 1.0F, 1.0F, 1.0F}, DType::kBF16);
     const Floats g{1.0F, -INFINITY, INFINITY, NAN};
     StepScalars scalars;

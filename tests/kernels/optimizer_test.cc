@@ -1,6 +1,5 @@
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <limits>
 
 #include "rig.h"
@@ -13,11 +12,6 @@ namespace {
 constexpr int kSteps = 20;
 constexpr int64_t kCount = 1003;
 
-std::vector<float> floats(int64_t count, uint64_t seed) {
-  const Array array = random_array({count}, seed);
-  return {array.data.begin(), array.data.end()};
-}
-
 OptimizerCase optimizer_case(double decay) {
   OptimizerCase c{floats(kCount, 1), {}, 3e-3, decay};
   for (int step = 0; step < kSteps; ++step)
@@ -27,12 +21,6 @@ OptimizerCase optimizer_case(double decay) {
 
 Array array_of(const std::vector<float>& v) {
   return {{static_cast<int64_t>(v.size())}, {v.begin(), v.end()}};
-}
-
-void for_each_isa(const std::function<void()>& body) {
-  for_each_backend([&](DType dtype) {
-    if (dtype == DType::kF32) body();
-  });
 }
 
 TEST_CASE("20 Adam and AdamW steps give torch.optim's parameters") {

@@ -84,4 +84,22 @@ void for_each_backend(Body body) {
   for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16}) body(dtype);
 }
 
+/// for_each_backend with fp32 alone: for operations that know their dtypes themselves.
+template <class Body>
+void for_each_isa(Body body) {
+  for_each_backend([&](DType dtype) {
+    if (dtype == DType::kF32) body();
+  });
+}
+
+inline std::vector<float> floats(int64_t count, uint64_t seed) {
+  const Array array = random_array({count}, seed);
+  return {array.data.begin(), array.data.end()};
+}
+
+inline Array plus(Array a, const Array& addend) {
+  for (size_t i = 0; i < a.data.size(); ++i) a.data[i] += addend.data[i];
+  return a;
+}
+
 }  // namespace ftrun::test

@@ -10,6 +10,12 @@ using RangeFunction = void (*)(void* context, int64_t begin, int64_t end);
 void run_ranges(int64_t count, int64_t grain, RangeFunction function, void* context);
 void run_tasks(int64_t count, RangeFunction function, void* context);
 void run_library_calls(int64_t count, RangeFunction function, void* context);
+
+/// Calls the F at `context` for each task in [begin, end).
+template <class F>
+void each_task(void* context, int64_t begin, int64_t end) {
+  for (int64_t task = begin; task < end; ++task) (*static_cast<F*>(context))(task);
+}
 }  // namespace parallel_detail
 
 /// f(begin, end) over parts of [0, count) of at least `grain` elements on LibTorch's intra-op
@@ -26,24 +32,14 @@ void parallel_ranges(int64_t count, int64_t grain, F f) {
 /// length.
 template <class F>
 void parallel_tasks(int64_t count, F f) {
-  parallel_detail::run_tasks(
-      count,
-      [](void* context, int64_t begin, int64_t end) {
-        for (int64_t task = begin; task < end; ++task) (*static_cast<F*>(context))(task);
-      },
-      &f);
+  parallel_detail::run_tasks(count, parallel_detail::each_task<F>, &f);
 }
 
 /// The same for calls of libraries that have threads of their own: they use none of them, because
 /// each call finds itself inside a parallel region of the one OpenMP runtime.
 template <class F>
 void parallel_library_calls(int64_t count, F f) {
-  parallel_detail::run_library_calls(
-      count,
-      [](void* context, int64_t begin, int64_t end) {
-        for (int64_t task = begin; task < end; ++task) (*static_cast<F*>(context))(task);
-      },
-      &f);
+  parallel_detail::run_library_calls(count, parallel_detail::each_task<F>, &f);
 }
 
 /// At least `bytes` of 64-byte aligned scratch of this thread. It is kept: valid until the next

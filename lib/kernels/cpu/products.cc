@@ -72,8 +72,9 @@ OneDnn load_onednn() {
   if (library.bf16 != nullptr) {
     const BFloat16 one{0x3F80};
     float product = 0;
-    library.multiplies_bf16 =
-        library.bf16('N', 'N', 1, 1, 1, 1.0F, &one, 1, &one, 1, 0.0F, &product, 1) == kOneDnnSuccess && product == 1;
+    const int status =
+        library.bf16('N', 'N', 1, 1, 1, 1.0F, &one, 1, &one, 1, 0.0F, &product, 1);
+    library.multiplies_bf16 = status == kOneDnnSuccess && product == 1;
   }
   using Version = const int* (*)();
   if (const auto version = symbol<Version>(handle, "dnnl_version")) {

@@ -8,6 +8,8 @@
 namespace ftrun {
 namespace {
 
+constexpr int64_t kDefaultWindow = 4096;
+
 void read_layer_type(ConfigReader& reader, const std::string& type, size_t layer, int64_t window,
                      int64_t& out) {
   if (type == "full_attention" || type == "attention") return;
@@ -25,9 +27,9 @@ void read_layer_type(ConfigReader& reader, const std::string& type, size_t layer
 
 }  // namespace
 
-int64_t read_window(ConfigReader& reader, int64_t fallback) {
+int64_t read_window(ConfigReader& reader) {
   if (reader.has("sliding_window") && !reader.find("sliding_window")) return 0;
-  return reader.whole_or("sliding_window", fallback, {1, int64_t{1} << 40});
+  return reader.whole_or("sliding_window", kDefaultWindow, {1, int64_t{1} << 40});
 }
 
 bool read_layer_types(ConfigReader& reader, ModelConfig& config, int64_t window) {

@@ -7,11 +7,9 @@
 
 namespace ftrun {
 
-/// What transformers takes where `sliding_window` is absent, in tokens.
-inline constexpr int64_t kDefaultWindow = 4096;
-
-/// The window of a config that says `sliding_window`: null = 0 (none), absent = `fallback` tokens.
-int64_t read_window(ConfigReader& reader, int64_t fallback);
+/// The window of a config that says `sliding_window`, in tokens: null = 0 (none), absent = what
+/// transformers takes then.
+int64_t read_window(ConfigReader& reader);
 
 /// Sets config.windows from `layer_types` when config.json has it ("sliding_attention" layers get
 /// `window`, "full_attention" layers none). Returns false when it has not.

@@ -9,7 +9,7 @@ namespace ftrun {
 namespace {
 
 void read_mistral(ConfigReader& reader, ModelConfig& config) {
-  const int64_t window = read_window(reader, kDefaultWindow);
+  const int64_t window = read_window(reader);
   read_layer_types(reader, config, window);
   // transformers gives every layer of this class the window, whatever layer_types says.
   const auto slides = [](int64_t w) { return w != 0; };

@@ -10,7 +10,7 @@ namespace {
 constexpr int64_t kDefaultFullLayers = 28;
 
 void read_windows(ConfigReader& reader, ModelConfig& config) {
-  int64_t window = read_window(reader, kDefaultWindow);
+  int64_t window = read_window(reader);
   if (!reader.flag_or("use_sliding_window", false)) window = 0;
   const int64_t full = reader.whole_or("max_window_layers", kDefaultFullLayers, {0, 1 << 20});
   if (read_layer_types(reader, config, window)) return;
