@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/box.h"
 #include "graph/layer_graph.h"
 
 namespace ftrun {
@@ -13,12 +15,37 @@ using TensorId = int32_t;
 
 /// A parameter as the model folder stores it. The master copy is F32 whatever the file's dtype.
 struct TensorInfo {
+  TensorInfo() = default;
+  /// A tensor that this rank's graphs use whole.
+  TensorInfo(std::string tensor_name, Dims tensor_shape)
+      : name(std::move(tensor_name)), shape(std::move(tensor_shape)), local(whole_box(shape)) {}
+
   /// Hugging Face's name: "model.layers.0.self_attn.q_proj.weight".
   std::string name;
+  /// Of the whole tensor.
   Dims shape;
+  /// What this rank's graphs use of it; all of it without tensor parallelism.
+  Box local;
+  /// Neighbouring tensor-parallel ranks [k, k+1) x copies that use the same part.
+  int copies = 1;
+  /// The gradient that a rank makes is its share of a sum over those: they must add theirs up. False
+  /// where each makes the whole.
+  bool partial_gradient = false;
 
+  /// Elements of the whole tensor, and of what this rank uses.
   int64_t numel() const { return element_count(shape); }
+  int64_t local_numel() const { return local.numel(); }
   bool operator==(const TensorInfo&) const = default;
+};
+
+/// How layers are split over the tensor-parallel ranks of a group.
+struct TensorSplit {
+  /// Ranks of the group, and which of them this one is.
+  int degree = 1;
+  int index = 0;
+  /// Norms and residuals are split by tokens too (sequence parallelism).
+  bool sequence = true;
+  bool operator==(const TensorSplit&) const = default;
 };
 
 /// The half of a block that a parameter belongs to: units of granularity `block` keep them apart.
@@ -86,6 +113,7 @@ struct ModelDescription {
   BatchShape batch;
   Mode mode = Mode::kTrain;
   ModelDtypes dtypes;
+  TensorSplit split;
   /// In the order of a Hugging Face state dict; a tied output matrix is the embedding's tensor.
   std::vector<TensorInfo> tensors;
   std::vector<LayerGraph> graphs;
