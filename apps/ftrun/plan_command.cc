@@ -49,10 +49,9 @@ void print_savings(const LoadedConfig& loaded, int rank) {
 }
 
 void print_traffic(const StepPlan& plan, bool evaluation) {
-  const StateOptions& state = plan.options.state;
-  if (group_size(CommGroup::kData, state) == 1) return;
   const Program& program = evaluation ? plan.evaluate.program : plan.train.program;
-  const Traffic traffic = program_traffic(program, state);
+  const Traffic traffic = program_traffic(program);
+  if (traffic.rows.empty()) return;
   std::cout << '\n'
             << (evaluation ? traffic_text(traffic)
                            : traffic_text(traffic, explain_traffic(program, plan.train.model,
@@ -66,7 +65,7 @@ int plan_command(const PlanOptions& options) {
   const auto rank = static_cast<int>(options.rank);
   const StepPlan plan = plan_steps(loaded.config, *loaded.model, rank);
   const Program& program = options.evaluation ? plan.evaluate.program : plan.train.program;
-  const std::vector<const Program*> ranks{&program};
+  const std::vector<RankProgram> ranks{{rank, &program}};
   const std::vector<std::string> faults = check_programs(ranks);
   if (!faults.empty()) bug(join(faults, "; "));
   std::cout << "rank " << rank << " of " << loaded.ranks << ", ";

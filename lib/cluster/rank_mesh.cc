@@ -12,10 +12,12 @@ constexpr std::array<MeshAxis, kMeshAxes> kAxes = {MeshAxis::kPipeline, MeshAxis
                                                    MeshAxis::kShard, MeshAxis::kContext,
                                                    MeshAxis::kTensor};
 
-std::string group_name(std::initializer_list<MeshAxis> axes, int lowest_rank) {
+/// Axes of size 1 say nothing.
+std::string group_name(std::initializer_list<MeshAxis> axes, const MeshPoint& sizes,
+                       int lowest_rank) {
   std::vector<std::string> names;
   for (const MeshAxis axis : kAxes) {
-    if (std::find(axes.begin(), axes.end(), axis) != axes.end())
+    if (sizes.at(axis) > 1 && std::find(axes.begin(), axes.end(), axis) != axes.end())
       names.emplace_back(axis_name(axis));
   }
   return cat(join(names, "+"), "@", lowest_rank);
@@ -60,6 +62,8 @@ int RankGroup::index_of(int rank) const {
   if (found == ranks.end() || *found != rank) return -1;
   return static_cast<int>(found - ranks.begin());
 }
+
+std::string axes_of(const RankGroup& group) { return group.name.substr(0, group.name.find('@')); }
 
 RankMesh::RankMesh(const MeshPoint& sizes) : sizes_(sizes) {
   for (int i = kMeshAxes - 1; i >= 0; --i) {
@@ -110,7 +114,16 @@ RankGroup RankMesh::group_of(int rank, std::initializer_list<MeshAxis> axes) con
     ranks = std::move(wider);
   }
   std::sort(ranks.begin(), ranks.end());
-  return {group_name(axes, lowest), std::move(ranks)};
+  return {group_name(axes, sizes_, lowest), std::move(ranks)};
+}
+
+RankGroup RankMesh::neighbours_of(int rank, MeshAxis axis, int count) const {
+  require(count > 0 && size(axis) % count == 0, "neighbours divide their axis");
+  const int stride = strides_[static_cast<int>(axis)];
+  const int lowest = rank - place(rank, axis) % count * stride;
+  RankGroup group{cat(axis_name(axis), "/", count, "@", lowest), {}};
+  for (int i = 0; i < count; ++i) group.ranks.push_back(lowest + i * stride);
+  return group;
 }
 
 std::vector<RankGroup> RankMesh::groups(std::initializer_list<MeshAxis> axes) const {

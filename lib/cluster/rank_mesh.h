@@ -38,6 +38,9 @@ struct RankGroup {
   int index_of(int rank) const;
 };
 
+/// The axes in a group's name: "dp_shard+cp".
+std::string axes_of(const RankGroup& group);
+
 /// Ranks as a grid. Pure arithmetic: describes 16,384 ranks as well as two.
 class RankMesh {
  public:
@@ -54,6 +57,9 @@ class RankMesh {
   int rank_at(const MeshPoint& place) const;
   /// The group of `rank` along `axes`: the ranks whose places differ from its own only there.
   RankGroup group_of(int rank, std::initializer_list<MeshAxis> axes) const;
+  /// Of the group of `rank` along `axis` the `count` neighbours [k, k+1) x count that it is among:
+  /// "dp_shard/2@4". `count` divides the axis.
+  RankGroup neighbours_of(int rank, MeshAxis axis, int count) const;
   /// All groups along `axes`, by lowest rank; every rank is in exactly one.
   std::vector<RankGroup> groups(std::initializer_list<MeshAxis> axes) const;
   /// "rank 5 (pp 1, dp_shard 2)": axes of size 1 are left out.

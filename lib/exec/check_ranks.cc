@@ -1,6 +1,7 @@
 #include "exec/check_ranks.h"
 
 #include <algorithm>
+#include <map>
 #include <vector>
 
 #include "base/checksum.h"
@@ -18,14 +19,14 @@ constexpr PassPlan StepPlan::*kPrograms[] = {&StepPlan::train, &StepPlan::evalua
 
 void check_own_programs(const Config& config, const TrainingSetup& setup, int rank, int world) {
   const StepPlan& own = setup.plan();
-  const bool alike = own.options.state.stage == 0;
+  const bool alike = own.options.state.stage == 0 && own.options.state.tensor.count == 1;
   const int planned = alike ? 1 : std::min(world, kCheckedRanks);
-  std::vector<StepPlan> others;
+  std::map<int, StepPlan> others;
   for (int other = 0; other < planned; ++other)
-    if (other != rank) others.push_back(plan_steps(config, setup.model_config(), other));
+    if (other != rank) others[other] = plan_steps(config, setup.model_config(), other);
   for (const auto program : kPrograms) {
-    std::vector<const Program*> ranks{&(own.*program).program};
-    for (const StepPlan& plan : others) ranks.push_back(&(plan.*program).program);
+    std::vector<RankProgram> ranks{{rank, &(own.*program).program}};
+    for (const auto& [other, plan] : others) ranks.push_back({other, &(plan.*program).program});
     const std::vector<std::string> faults = check_programs(ranks);
     if (!faults.empty()) bug(cat("the step program is wrong: ", join(faults, "; ")));
   }

@@ -30,7 +30,7 @@ DeviceTimes account_times(const Program& program, const std::vector<Interval>& b
     times.by_kind[static_cast<size_t>(instr.kind)] += seconds;
     if (instr.lane == Lane::kCompute) continue;
     const double hidden = beside(by_instr[i], busy);
-    if (instr.lane == Lane::kCommunication) times.exposed_communication += seconds - hidden;
+    if (is_communication(instr.lane)) times.exposed_communication += seconds - hidden;
     if (!moves_between_tiers(instr.lane)) continue;
     times.copies += seconds;
     times.hidden_copies += hidden;

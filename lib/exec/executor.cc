@@ -8,18 +8,32 @@
 
 namespace ftrun {
 
+namespace {
+
+std::vector<Communicator*> communicators_of(const Program& program, const RankGroups& groups) {
+  std::vector<Communicator*> found;
+  for (const ProgramGroup& group : program.groups) {
+    found.push_back(groups.find(group));
+    require(found.back() != nullptr, "the groups of a program are open");
+  }
+  return found;
+}
+
+}  // namespace
+
 Executor::Executor(const Program& program, const ModelDescription& model, const RankMemory& memory,
                    const RankGroups& groups)
     : program_(program),
       model_(model),
       memory_(memory),
-      groups_(groups),
+      groups_(communicators_of(program, groups)),
       device_(make_lane_device(program, memory)),
       lanes_(
           program, [this](const Instr& instr) { run_timed(instr); },
-          [this] {
-            for (Communicator* group : groups_.distinct()) group->abort("a lane of this rank failed");
-          }) {
+          [open = groups.distinct()] {
+            for (Communicator* group : open) group->abort("a lane of this rank failed");
+          },
+          device_->runs_behind()) {
   plan_disk();
   for (const Instr& instr : program.instrs) {
     if (instr.kind == InstrKind::kBegin) loss_ = stretch(instr.writes[0]);
@@ -152,7 +166,7 @@ void Executor::load_batch(const Instr& instr) {
   device_->load(instr.lane, from, to);
 }
 
-void Executor::run_list(const Instr& instr, const std::vector<Op>& list) {
+void Executor::run_list(const Instr& instr, std::span<const Op> list) {
   const LayerGraph& graph = model_.graphs[static_cast<size_t>(instr.graph)];
   const std::vector<void*>& storage = storage_.at(&instr);
   device_->run_list(graph, list, storage, instr.accumulate);
@@ -201,8 +215,8 @@ std::string Executor::nonfinite_weights(const Instr& instr) {
 
 /// One call for each pair of ranges, all announced before the first is waited for.
 void Executor::run_collective(const Instr& instr) {
-  Communicator& group = groups_.of(instr.group);
-  device_->attach(group);
+  Communicator& group = *groups_[static_cast<size_t>(instr.group)];
+  device_->attach(instr.lane, group);
   const int64_t size = dtype_bytes(instr.dtype);
   Work last;
   for (size_t i = 0; i < instr.writes.size(); ++i) {

@@ -76,7 +76,7 @@ class Executor {
   void clear(const Instr& instr);
   void begin(const Instr& instr);
   void load_batch(const Instr& instr);
-  void run_list(const Instr& instr, const std::vector<Op>& list);
+  void run_list(const Instr& instr, std::span<const Op> list);
   void note_nonfinite(const Instr& instr);
   std::string nonfinite_weights(const Instr& instr);
   void run_collective(const Instr& instr);
@@ -105,7 +105,8 @@ class Executor {
   const Program& program_;
   const ModelDescription& model_;
   const RankMemory& memory_;
-  const RankGroups groups_;
+  /// By GroupId.
+  std::vector<Communicator*> groups_;
   std::unique_ptr<LaneDevice> device_;
   /// Addresses of a list's values, by instruction.
   std::map<const Instr*, std::vector<void*>> storage_;
@@ -117,7 +118,7 @@ class Executor {
   StepRun* step_ = nullptr;
   std::optional<DeviceTimes> times_;
   /// By lane, because lanes write at the same time, and kind.
-  std::array<std::array<double, kInstrKinds>, kLaneCount> seconds_{};
+  std::array<std::array<double, kInstrKinds>, kMostLanes> seconds_{};
   /// Of the disk lane, by instruction: the next one, when it does not touch what this one does (else
   /// -1), and the request that is under way.
   std::vector<InstrId> disk_next_;

@@ -22,7 +22,7 @@ struct Gpu::Staging {
 Gpu::Gpu(std::unique_ptr<DeviceKernels> kernels, const GpuOptions& options)
     : kernels_(std::move(kernels)), options_(options) {
   kernels_->bind_thread();
-  for (size_t lane = 0; lane < kLaneCount; ++lane) {
+  for (size_t lane = 0; lane < kMostLanes; ++lane) {
     // What others wait for goes first: copies and collectives are short beside a layer.
     streams_[lane] = kernels_->create_stream(lane != static_cast<size_t>(Lane::kCompute));
     tails_[lane] = kernels_->create_event(false);
@@ -41,12 +41,12 @@ Gpu::~Gpu() {
 void Gpu::separate_runs() {
   kernels_->bind_thread();
   const DeviceStream first = streams_[0];
-  for (size_t lane = 1; lane < kLaneCount; ++lane) {
+  for (size_t lane = 1; lane < kMostLanes; ++lane) {
     kernels_->record(tails_[lane], streams_[lane]);
     kernels_->wait(first, tails_[lane]);
   }
   kernels_->record(gate_, first);
-  for (size_t lane = 1; lane < kLaneCount; ++lane) kernels_->wait(streams_[lane], gate_);
+  for (size_t lane = 1; lane < kMostLanes; ++lane) kernels_->wait(streams_[lane], gate_);
 }
 
 void Gpu::drain() {

@@ -47,8 +47,8 @@ class Gpu {
 
   const std::unique_ptr<DeviceKernels> kernels_;
   const GpuOptions options_;
-  std::array<DeviceStream, kLaneCount> streams_{};
-  std::array<DeviceEvent, kLaneCount> tails_{};
+  std::array<DeviceStream, kMostLanes> streams_{};
+  std::array<DeviceEvent, kMostLanes> tails_{};
   DeviceEvent gate_ = nullptr;
   std::unique_ptr<Staging> staging_;
 };

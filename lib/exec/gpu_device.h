@@ -28,9 +28,9 @@ class GpuDevice final : public LaneDevice {
   void clear(Lane lane, const Stretch& to) override;
   void put(Lane lane, double* to, double value) override;
   void load(Lane lane, std::span<const void* const> from, std::span<const Stretch> to) override;
-  void run_list(const LayerGraph& graph, const std::vector<Op>& list, std::span<void* const> storage,
+  void run_list(const LayerGraph& graph, std::span<const Op> list, std::span<void* const> storage,
                 bool accumulate) override;
-  void attach(Communicator& group) override;
+  void attach(Lane lane, Communicator& group) override;
   void copy(Lane lane, const Stretch& from, const Stretch& to) override;
   void add(Lane lane, const Stretch& from, const Stretch& to) override;
   void sums_of_squares(Lane lane, std::span<const Stretch> from, std::span<double* const> to) override;
@@ -89,7 +89,7 @@ class GpuDevice final : public LaneDevice {
   std::optional<PinnedRing> put_ring_;
   std::optional<PinnedRing> batch_ring_;
   std::optional<PinnedRing> sum_ring_;
-  std::array<std::optional<PinnedRing>, kLaneCount> bridge_rings_;
+  std::array<std::optional<PinnedRing>, kMostLanes> bridge_rings_;
 };
 
 }  // namespace ftrun

@@ -69,10 +69,10 @@ class LaneDevice {
   virtual void put(Lane lane, double* to, double value) = 0;
   /// Host data of any lifetime: it may change when this returns. `to[i].count` elements each.
   virtual void load(Lane lane, std::span<const void* const> from, std::span<const Stretch> to) = 0;
-  virtual void run_list(const LayerGraph& graph, const std::vector<Op>& list,
+  virtual void run_list(const LayerGraph& graph, std::span<const Op> list,
                         std::span<void* const> storage, bool accumulate) = 0;
   /// Before the collectives of an instruction.
-  virtual void attach(Communicator& group) = 0;
+  virtual void attach(Lane lane, Communicator& group) = 0;
   /// Between tiers and dtypes.
   virtual void copy(Lane lane, const Stretch& from, const Stretch& to) = 0;
   virtual void add(Lane lane, const Stretch& from, const Stretch& to) = 0;

@@ -8,11 +8,14 @@
 
 namespace ftrun {
 
-Lanes::Lanes(const Program& program, Runner run, std::function<void()> on_abort)
-    : program_(program), run_(std::move(run)), on_abort_(std::move(on_abort)) {
+Lanes::Lanes(const Program& program, Runner run, std::function<void()> on_abort, bool one_launcher)
+    : program_(program),
+      run_(std::move(run)),
+      on_abort_(std::move(on_abort)),
+      one_launcher_(one_launcher) {
   plan(program);
-  for (size_t lane = 1; lane < kLaneCount; ++lane)
-    if (!steps_[lane].empty()) threads_.emplace_back([this, lane] { serve(lane); });
+  for (size_t worker = 1; worker < kMostLanes; ++worker)
+    if (!steps_[worker].empty()) threads_.emplace_back([this, worker] { serve(worker); });
 }
 
 Lanes::~Lanes() {
@@ -24,19 +27,27 @@ Lanes::~Lanes() {
   for (std::thread& thread : threads_) thread.join();
 }
 
+size_t Lanes::thread_of(Lane lane) const {
+  return static_cast<size_t>(one_launcher_ ? std::min(lane, Lane::kFirstGroup) : lane);
+}
+
 /// A lane runs in order, so a wait for an instruction is a wait for a count of its lane.
 void Lanes::plan(const Program& program) {
   ordinal_.resize(program.instrs.size());
+  position_.resize(program.instrs.size());
+  std::array<size_t, kMostLanes> length{};
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
-    Step step{static_cast<InstrId>(i), {}};
+    const auto lane = static_cast<size_t>(instr.lane);
+    Step step{static_cast<InstrId>(i), lane, {}};
     for (const InstrId wait : instr.waits) {
       int64_t& after = step.after[static_cast<size_t>(program.instr(wait).lane)];
       after = std::max(after, static_cast<int64_t>(ordinal_[static_cast<size_t>(wait)]) + 1);
     }
-    auto& lane = steps_[static_cast<size_t>(instr.lane)];
-    ordinal_[i] = lane.size();
-    lane.push_back(step);
+    ordinal_[i] = length[lane]++;
+    auto& steps = steps_[thread_of(instr.lane)];
+    position_[i] = steps.size();
+    steps.push_back(step);
   }
 }
 
@@ -49,37 +60,37 @@ void Lanes::run_once() {
     ++started_;
   }
   changed_.notify_all();
-  run_lane(static_cast<size_t>(Lane::kCompute));
+  run_steps(static_cast<size_t>(Lane::kCompute));
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] {
-    for (size_t lane = 1; lane < kLaneCount; ++lane)
-      if (!steps_[lane].empty() && runs_[lane] != started_) return false;
+    for (size_t worker = 1; worker < kMostLanes; ++worker)
+      if (!steps_[worker].empty() && runs_[worker] != started_) return false;
     return true;
   });
   if (error_) std::rethrow_exception(error_);
 }
 
-void Lanes::serve(size_t lane) {
+void Lanes::serve(size_t worker) {
   run_kernels_on_this_thread();
   for (;;) {
     {
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return stopping_ || runs_[lane] != started_; });
+      changed_.wait(lock, [&] { return stopping_ || runs_[worker] != started_; });
       if (stopping_) return;
     }
-    run_lane(lane);
+    run_steps(worker);
     {
       const std::lock_guard lock(mutex_);
-      runs_[lane] = started_;
+      runs_[worker] = started_;
     }
     changed_.notify_all();
   }
 }
 
-void Lanes::run_lane(size_t lane) {
+void Lanes::run_steps(size_t worker) {
   try {
-    for (const Step& step : steps_[lane]) {
-      wait_for(step, lane);
+    for (const Step& step : steps_[worker]) {
+      wait_for(step);
       {
         const std::lock_guard lock(mutex_);
         if (error_) return;
@@ -87,7 +98,7 @@ void Lanes::run_lane(size_t lane) {
       run_(program_.instr(step.instr));
       {
         const std::lock_guard lock(mutex_);
-        ++done_[lane];
+        ++done_[step.lane];
       }
       changed_.notify_all();
     }
@@ -97,24 +108,24 @@ void Lanes::run_lane(size_t lane) {
 }
 
 bool Lanes::done_before(const Step& step) const {
-  for (size_t lane = 0; lane < kLaneCount; ++lane)
+  for (size_t lane = 0; lane < kMostLanes; ++lane)
     if (done_[lane] < step.after[lane]) return false;
   return true;
 }
 
 bool Lanes::ready(InstrId id) {
-  const auto lane = static_cast<size_t>(program_.instr(id).lane);
+  const auto& steps = steps_[thread_of(program_.instr(id).lane)];
   const std::lock_guard lock(mutex_);
-  return !error_ && done_before(steps_[lane][ordinal_[static_cast<size_t>(id)]]);
+  return !error_ && done_before(steps[position_[static_cast<size_t>(id)]]);
 }
 
-void Lanes::wait_for(const Step& step, size_t lane) {
+void Lanes::wait_for(const Step& step) {
   const auto ready = [&] { return error_ != nullptr || done_before(step); };
   std::unique_lock lock(mutex_);
   if (ready()) return;
   const auto start = std::chrono::steady_clock::now();
   changed_.wait(lock, ready);
-  if (lane == static_cast<size_t>(Lane::kCompute))
+  if (step.lane == static_cast<size_t>(Lane::kCompute))
     waited_seconds_ +=
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }

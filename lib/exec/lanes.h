@@ -15,14 +15,16 @@ namespace ftrun {
 
 /// Runs a program's instructions on lanes: compute on the calling thread, every other lane on a thread
 /// of its own that lives as long as this object. Where a GPU does the work the threads only put it into
-/// its streams, and "done" here means that (exec/gpu_device.h sees to the rest).
+/// its streams, and "done" here means that (exec/gpu_device.h sees to the rest); the lanes of groups then
+/// share a thread, so that collectives of several communicators are launched in one order, that of the
+/// program, on every rank, as NCCL asks for.
 class Lanes {
  public:
   using Runner = std::function<void(const Instr&)>;
 
   /// `run` is called for each instruction, from the thread of its lane. `on_abort` is called once
   /// when a lane failed, to release what other lanes wait for inside `run`.
-  Lanes(const Program& program, Runner run, std::function<void()> on_abort);
+  Lanes(const Program& program, Runner run, std::function<void()> on_abort, bool one_launcher = false);
   ~Lanes();
   Lanes(const Lanes&) = delete;
   Lanes& operator=(const Lanes&) = delete;
@@ -40,25 +42,30 @@ class Lanes {
  private:
   struct Step {
     InstrId instr;
+    size_t lane;
     /// For each other lane the number of its instructions that must be done first.
-    std::array<int64_t, kLaneCount> after{};
+    std::array<int64_t, kMostLanes> after{};
   };
 
   void plan(const Program& program);
+  size_t thread_of(Lane lane) const;
   bool done_before(const Step& step) const;
-  void serve(size_t lane);
-  void run_lane(size_t lane);
-  void wait_for(const Step& step, size_t lane);
+  void serve(size_t worker);
+  void run_steps(size_t worker);
+  void wait_for(const Step& step);
   void fail(std::exception_ptr error);
 
   const Program& program_;
   Runner run_;
   std::function<void()> on_abort_;
-  std::array<std::vector<Step>, kLaneCount> steps_;
-  /// Of each instruction among those of its lane.
+  /// Of each thread: that of a lane, or of the first group's lane for those of all groups.
+  std::array<std::vector<Step>, kMostLanes> steps_;
+  bool one_launcher_;
+  /// Of each instruction among those of its lane, and among the steps of its thread.
   std::vector<size_t> ordinal_;
-  std::array<int64_t, kLaneCount> done_{};
-  std::array<int64_t, kLaneCount> runs_{};
+  std::vector<size_t> position_;
+  std::array<int64_t, kMostLanes> done_{};
+  std::array<int64_t, kMostLanes> runs_{};
   int64_t started_ = 0;
   bool stopping_ = false;
   std::exception_ptr error_;

@@ -12,12 +12,11 @@ namespace {
 
 int64_t mapped_of_peers(const TrainingSetup& setup) {
   const RankGroups& groups = setup.groups();
-  const auto shared = [&](CommGroup group) {
+  const auto shared = [&](const ProgramGroup& group) {
     const Communicator* used = groups.find(group);
     return used != nullptr && used->backend() == "shm";
   };
-  return mapped_peer_bytes({&setup.train().program, &setup.evaluate().program},
-                           setup.plan().options.state, shared);
+  return mapped_peer_bytes({&setup.train().program, &setup.evaluate().program}, shared);
 }
 
 using Row = std::vector<std::string>;

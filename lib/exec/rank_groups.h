@@ -1,58 +1,55 @@
 #pragma once
 
-#include <algorithm>
+#include <memory>
 #include <vector>
 
-#include "base/error.h"
 #include "comm/communicator.h"
+#include "comm/open.h"
+#include "comm/rendezvous.h"
 #include "program/program.h"
 
 namespace ftrun {
 
-/// The communicators of a rank's groups, borrowed. Without hybrid sharding all ranks share one copy
-/// of the state, so `shard` is `data` and there is no `replica`; without secondary shards there is no
-/// `node`. Among GPUs these move device memory, and there are two more for what host code holds.
+/// The communicators of a rank, borrowed.
 struct RankGroups {
-  Communicator* data = nullptr;
-  Communicator* shard = nullptr;
-  Communicator* replica = nullptr;
-  Communicator* node = nullptr;
-  /// Null: `data` and `shard` move host memory themselves.
-  Communicator* host_data = nullptr;
-  Communicator* host_shard = nullptr;
+  /// Of the groups of its programs, each once. Among GPUs these move device memory.
+  std::vector<Communicator*> open;
+  /// For what host code holds: of all ranks, and of those that hold one copy of the model's state
+  /// between them.
+  Communicator* words = nullptr;
+  Communicator* model_words = nullptr;
 
-  static RankGroups of_one(Communicator& group) { return {&group, &group}; }
+  /// All that a group that is the only one needs.
+  static RankGroups of_one(Communicator& group) { return {{&group}, &group, &group}; }
 
-  Communicator& words() const { return host_data != nullptr ? *host_data : *data; }
-  Communicator& shard_words() const { return host_shard != nullptr ? *host_shard : *shard; }
-
-  /// Those that are open, each once.
-  std::vector<Communicator*> distinct() const {
-    std::vector<Communicator*> open;
-    for (Communicator* group : {data, shard, replica, node, host_data, host_shard})
-      if (group != nullptr && std::find(open.begin(), open.end(), group) == open.end()) open.push_back(group);
-    return open;
-  }
-
+  int rank() const { return words->rank(); }
+  /// All of them, each once.
+  std::vector<Communicator*> distinct() const;
   /// The one whose memory peers of this machine can see: the largest of shared memory.
-  Communicator& seen_by_peers() const {
-    for (Communicator* group : distinct())
-      if (group->backend() == "shm") return *group;
-    return *data;
-  }
+  Communicator& seen_by_peers() const;
+  /// The one of these ranks; null when it is not open.
+  Communicator* find(const ProgramGroup& group) const;
+};
 
-  /// Null when it is not open.
-  Communicator* find(CommGroup group) const {
-    if (group == CommGroup::kShard) return shard;
-    if (group == CommGroup::kReplica) return replica;
-    return group == CommGroup::kNode ? node : data;
-  }
+/// Opens the communicators of a rank's programs.
+class OpenGroups {
+ public:
+  /// Collective: every rank opens its groups in the order of the list. `model` is among them, kNoGroup
+  /// for a rank alone. With options.device, those of host memory are opened beside them.
+  /// Errors of open_communicator().
+  OpenGroups(Rendezvous& rendezvous, const std::vector<ProgramGroup>& groups, GroupId model,
+             CommOptions options);
 
-  Communicator& of(CommGroup group) const {
-    Communicator* found = find(group);
-    require(found != nullptr, "the group of a collective is open");
-    return *found;
-  }
+  const RankGroups& groups() const { return groups_; }
+  /// Collective: waits until every rank is done with them.
+  void close();
+
+ private:
+  Communicator* open(Rendezvous& rendezvous, const RankGroup& group, const std::string& prefix,
+                     const CommOptions& options);
+
+  std::vector<std::unique_ptr<Communicator>> owned_;
+  RankGroups groups_;
 };
 
 }  // namespace ftrun

@@ -42,7 +42,7 @@ class Pieces {
     try {
       if (stop_()) throw ExportStopped{};
       if (sends())
-        setup_.state().collect(piece.tensor, piece.begin, piece.end, writes_, setup_.groups().shard_words(), out);
+        setup_.state().collect(piece.tensor, piece.begin, piece.end, writes_, *setup_.groups().model_words, out);
     } catch (const std::exception& exception) {
       broken_ = true;
       const std::string reason = cat("it failed at exporting ", piece.tensor, ": ", as_error(exception).message());
@@ -98,7 +98,7 @@ ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool wr
   try {
     if (writes) outcome.failure = write_export(options, tensors, pieces);
     // After a failure the others go on sending: what is left is taken and dropped, so that all can be told.
-    const bool alone = setup.groups().words().size() == 1;
+    const bool alone = setup.groups().words->size() == 1;
     if (!writes || (outcome.failure && !alone)) pieces.help(export_pieces(options, tensors));
   } catch (const ExportStopped&) {
     outcome.stopped = true;
@@ -122,7 +122,7 @@ std::string sample_text(const Config& config, TrainingSetup& setup, const Sample
   const GenerateOptions options{wanted.tokens, wanted.temperature,
                                 static_cast<uint64_t>(config.train.seed),
                                 setup.model_config().eos_ids, stop};
-  Communicator* others = setup.shards_parameters() ? &setup.groups().words() : nullptr;
+  Communicator* others = setup.needs_all_ranks() ? setup.groups().words : nullptr;
   const std::vector<int32_t> text =
       generate(*writer.executor, model, setup.memory(), prompt, options, others);
   if (words == nullptr) return "";

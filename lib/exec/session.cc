@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <numeric>
 
 #include "base/checksum.h"
 #include "base/error.h"
@@ -80,7 +79,6 @@ Session::Session(const TrainRequest& request)
   require_equal("the build", cat(request.build.version, " ", request.build.git_commit));
   require_equal_configs(request);
   choose_device(request);
-  open_groups(request);
 }
 
 void Session::choose_device(const TrainRequest& request) {
@@ -90,44 +88,13 @@ void Session::choose_device(const TrainRequest& request) {
   gpu_names_ = exchange("GPU name", gpu_->info().name);
 }
 
-void Session::open_groups(const TrainRequest& request) {
+void Session::open_groups(const Config& config, const StateOptions& state) {
   CommOptions options;
-  options.backend = backend_of(request.config.comm);
-  options.timeout = wait_of(request.config);
-  std::vector<int> everyone(static_cast<size_t>(world_));
-  std::iota(everyone.begin(), everyone.end(), 0);
-  // One rank has nobody to talk to: no NCCL for it.
-  if (gpu_ && world_ > 1) options.device = gpu_->info().index;
-  data_ = open_communicator(*rendezvous_, "data", everyone, options);
-  const DataMesh mesh = data_mesh(request.config);
-  const auto open = [&](const std::string& name, int first, int count, int apart) {
-    std::vector<int> members;
-    for (int i = 0; i < count; ++i) members.push_back(first + i * apart);
-    return open_communicator(*rendezvous_, name, members, options);
-  };
-  if (mesh.replicas > 1) {
-    const int row = rank_ / mesh.shards;
-    const int column = rank_ % mesh.shards;
-    shard_ = open(cat("shard", row), row * mesh.shards, mesh.shards, 1);
-    replica_ = open(cat("replica", column), column, mesh.replicas, mesh.shards);
-  }
-  if (mesh.node > 1) {
-    const int node = rank_ / mesh.node;
-    node_ = open(cat("node", node), node * mesh.node, mesh.node, 1);
-  }
-  if (options.device < 0) return;
-  options.device = -1;
-  options.backend = CommBackend::kAuto;
-  host_data_ = open_communicator(*rendezvous_, "host data", everyone, options);
-  if (mesh.replicas == 1) return;
-  const int row = rank_ / mesh.shards;
-  host_shard_ = open(cat("host shard", row), row * mesh.shards, mesh.shards, 1);
-}
-
-RankGroups Session::groups() {
-  Communicator* const host_shard = host_shard_ ? host_shard_.get() : host_data_.get();
-  return {data_.get(), shard_ ? shard_.get() : data_.get(), replica_.get(), node_.get(), host_data_.get(),
-          host_shard};
+  options.backend = backend_of(config.comm);
+  options.timeout = wait_of(config);
+  if (gpu_) options.device = gpu_->info().index;
+  const StateGroups groups = state_groups(state);
+  groups_ = std::make_unique<OpenGroups>(*rendezvous_, groups.list, groups.model, options);
 }
 
 Session::~Session() = default;
@@ -188,20 +155,18 @@ CheckpointGroup Session::checkpoint_group() {
 
 int Session::vote_to_stop(int signal) {
   double votes = stop_vote(signal);
-  groups().words().all_reduce(&votes, 1, DType::kF64, ReduceOp::kSum, {"votes to stop"}).wait();
+  groups().words->all_reduce(&votes, 1, DType::kF64, ReduceOp::kSum, {"votes to stop"}).wait();
   return voted_signal(votes);
 }
 
 void Session::allow_for_work_of_one() {
   const auto limit = std::max<std::chrono::milliseconds>(timeout_, std::chrono::hours(1));
-  groups().words().set_timeout(limit);
-  groups().shard_words().set_timeout(limit);
+  groups().words->set_timeout(limit);
+  groups().model_words->set_timeout(limit);
 }
 
 void Session::close() {
-  for (Communicator* group : {host_shard_.get(), host_data_.get(), node_.get(), replica_.get(),
-                              shard_.get(), data_.get()})
-    if (group != nullptr) group->shutdown();
+  if (groups_) groups_->close();
   rendezvous_->shutdown();
 }
 

@@ -12,10 +12,11 @@
 #include "exec/gpu.h"
 #include "exec/rank_groups.h"
 #include "exec/train.h"
+#include "program/state_options.h"
 
 namespace ftrun {
 
-/// This rank among the others: rendezvous, its device, the data-parallel communicators, texts exchanged.
+/// This rank among the others: rendezvous, its device, the communicators, texts exchanged.
 class Session {
  public:
   /// Collective. Error(kEnvironment) for a port in use, Error(kPeerLost) for ranks that never come,
@@ -35,8 +36,9 @@ class Session {
   Gpu* gpu() { return gpu_.get(); }
   /// The GPU of every rank by name; empty on processors.
   const std::vector<std::string>& gpu_names() const { return gpu_names_; }
-  /// The groups that share and that repeat the model's state.
-  RankGroups groups();
+  /// Collective: opens the groups of this rank's programs, which groups() then gives.
+  void open_groups(const Config& config, const StateOptions& state);
+  const RankGroups& groups() const { return groups_->groups(); }
 
   /// Collective: the texts of all ranks, in rank order.
   std::vector<std::string> exchange(const std::string& what, const std::string& text);
@@ -60,7 +62,6 @@ class Session {
  private:
   void require_equal_configs(const TrainRequest& request);
   void choose_device(const TrainRequest& request);
-  void open_groups(const TrainRequest& request);
 
   int rank_;
   int world_;
@@ -69,15 +70,7 @@ class Session {
   /// Before the groups, which move its memory.
   std::unique_ptr<Gpu> gpu_;
   std::vector<std::string> gpu_names_;
-  std::unique_ptr<Communicator> data_;
-  // With hybrid sharding only.
-  std::unique_ptr<Communicator> shard_;
-  std::unique_ptr<Communicator> replica_;
-  // With secondary shards only.
-  std::unique_ptr<Communicator> node_;
-  // Among GPUs only: for what host code holds.
-  std::unique_ptr<Communicator> host_data_;
-  std::unique_ptr<Communicator> host_shard_;
+  std::unique_ptr<OpenGroups> groups_;
 };
 
 }  // namespace ftrun

@@ -1,6 +1,7 @@
 #include "exec/setup.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -42,35 +43,39 @@ int64_t held_when_warm(const Gpu* gpu) {
 
 }  // namespace
 
-TrainingSetup::TrainingSetup(const Config& config, const RankGroups& groups, const std::string& run, Gpu* gpu)
+PlannedModel::PlannedModel(const Config& from, int rank)
+    : folder(from.model.path),
+      config(parse_model_config(folder.config_json(), folder.path() + "/config.json")),
+      plan(plan_steps(from, config, rank)) {}
+
+TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const RankGroups& groups,
+                             const std::string& run, Gpu* gpu)
     : groups_(groups),
-      folder_(config.model.path),
-      model_config_(parse_model_config(folder_.config_json(), folder_.path() + "/config.json")),
-      plan_(plan_steps(config, model_config_, groups.data->rank())),
+      model_(std::move(model)),
       held_before_(held_when_warm(gpu)),
-      memory_(groups.seen_by_peers(), swap_options(config, run, groups.data->rank()), [&, gpu](Tier tier) {
+      memory_(groups.seen_by_peers(), swap_options(config, run, groups.rank()), [&, gpu](Tier tier) {
         // On a processor, device and host tier are the same memory.
         const bool main_memory = gpu == nullptr && tier != Tier::kNvme;
         const MemoryMeasure measure = [=](const MemoryPlan& plan) {
           return main_memory ? plan.main_memory() : plan.at(tier).total;
         };
         return savings_remedy(
-            memory_savings(config, model_config_, groups_.data->rank(), measure));
+            memory_savings(config, model_.config, groups_.rank(), measure));
       }, gpu) {
-  memory_.allocate(plan_.train.program);
-  memory_.allocate(plan_.evaluate.program);
+  memory_.allocate(model_.plan.train.program);
+  memory_.allocate(model_.plan.evaluate.program);
   train_executor_ =
-      std::make_unique<Executor>(plan_.train.program, plan_.train.model, memory_, groups_);
+      std::make_unique<Executor>(model_.plan.train.program, model_.plan.train.model, memory_, groups_);
   evaluate_executor_ =
-      std::make_unique<Executor>(plan_.evaluate.program, plan_.evaluate.model, memory_, groups_);
-  state_ = std::make_unique<ModelState>(plan_.train, plan_.partition, memory_,
+      std::make_unique<Executor>(model_.plan.evaluate.program, model_.plan.evaluate.model, memory_, groups_);
+  state_ = std::make_unique<ModelState>(model_.plan.train, model_.plan.partition, memory_,
                                         optimizer_state_kinds(config.optimizer));
 }
 
 TrainingSetup::Writer& TrainingSetup::writer() {
   if (writer_) return *writer_;
-  const int64_t tokens = std::min(kGenerationTokens, plan_.train.model.batch.row_tokens);
-  auto writer = std::make_unique<Writer>(Writer{plan_logits(model_config_, plan_, tokens), nullptr});
+  const int64_t tokens = std::min(kGenerationTokens, model_.plan.train.model.batch.row_tokens);
+  auto writer = std::make_unique<Writer>(Writer{plan_logits(model_.config, model_.plan, tokens), nullptr});
   // The executors hold addresses in the arenas, so these may not move.
   for (size_t i = 0; i < kArenaCount; ++i) {
     const int64_t needed = writer->plan.program.arena_bytes[i];

@@ -13,21 +13,31 @@
 
 namespace ftrun {
 
+/// What a rank will train, planned: no memory yet, no other ranks.
+struct PlannedModel {
+  /// Error(kBadInput) for the model folder; what plan_steps() throws.
+  PlannedModel(const Config& config, int rank);
+
+  ModelFolder folder;
+  ModelConfig config;
+  StepPlan plan;
+};
+
 /// The model, programs and memory of a rank, made from the config: what a step needs, before any
 /// weight is read. Nothing here depends on data.
 class TrainingSetup {
  public:
-  /// The groups and the GPU (null for the processor) are borrowed. `run` names this run among others
-  /// that swap to the same disk.
-  /// Error(kBadInput) for the model folder.
-  TrainingSetup(const Config& config, const RankGroups& groups, const std::string& run, Gpu* gpu = nullptr);
+  /// The groups, which are those of the plan's programs, and the GPU (null for the processor) are
+  /// borrowed. `run` names this run among others that swap to the same disk.
+  TrainingSetup(const Config& config, PlannedModel model, const RankGroups& groups, const std::string& run,
+                Gpu* gpu = nullptr);
   TrainingSetup(const TrainingSetup&) = delete;
   TrainingSetup& operator=(const TrainingSetup&) = delete;
 
-  const PassPlan& train() const { return plan_.train; }
-  const PassPlan& evaluate() const { return plan_.evaluate; }
-  const Partition& partition() const { return plan_.partition; }
-  const StepPlan& plan() const { return plan_; }
+  const PassPlan& train() const { return model_.plan.train; }
+  const PassPlan& evaluate() const { return model_.plan.evaluate; }
+  const Partition& partition() const { return model_.plan.partition; }
+  const StepPlan& plan() const { return model_.plan; }
   const RankGroups& groups() const { return groups_; }
   Executor& trainer() { return *train_executor_; }
   Executor& evaluator() { return *evaluate_executor_; }
@@ -36,11 +46,14 @@ class TrainingSetup {
   /// What the process held, of its own and shared memory, before the first of it was allocated and
   /// after a first product: libraries, threads, their working memory, data.
   int64_t held_before() const { return held_before_; }
-  const ModelConfig& model_config() const { return model_config_; }
-  const ModelFolder& folder() const { return folder_; }
+  const ModelConfig& model_config() const { return model_.config; }
+  const ModelFolder& folder() const { return model_.folder; }
 
-  /// True when one rank alone does not have all parameters.
-  bool shards_parameters() const { return plan_.options.state.stage == 3 && groups_.shard->size() > 1; }
+  /// True when one rank alone cannot run the model: it does not have all parameters.
+  bool needs_all_ranks() const {
+    const StateOptions& state = model_.plan.options.state;
+    return state.tensor.count > 1 || (state.stage == 3 && state.shard.count > 1);
+  }
 
   /// A pass that continues text, made when first asked for: nobody pays for it before.
   struct Writer {
@@ -52,9 +65,7 @@ class TrainingSetup {
 
  private:
   const RankGroups groups_;
-  ModelFolder folder_;
-  ModelConfig model_config_;
-  StepPlan plan_;
+  const PlannedModel model_;
   int64_t held_before_;
   RankMemory memory_;
   std::unique_ptr<Executor> train_executor_;

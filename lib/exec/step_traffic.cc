@@ -41,7 +41,7 @@ void TrafficSums::add(const TrafficSums& other) {
 
 StepTraffic::StepTraffic(const TrainingSetup& setup)
     : setup_(setup),
-      sent_(program_traffic(setup.train().program, setup.plan().options.state).bytes),
+      sent_(program_traffic(setup.train().program).bytes),
       disk_(disk_traffic(setup.train().program)) {}
 
 StepTraffic::Observed StepTraffic::observe() const {

@@ -147,8 +147,12 @@ void Trainer::open_data() {
 }
 
 void Trainer::open_model() {
-  session_.together("opening the model", [&] {
-    setup_ = std::make_unique<TrainingSetup>(config_, session_.groups(), run_name(), session_.gpu());
+  std::optional<PlannedModel> model;
+  session_.together("opening the model", [&] { model.emplace(config_, session_.rank()); });
+  session_.open_groups(config_, model->plan.options.state);
+  session_.together("allocating memory", [&] {
+    setup_ = std::make_unique<TrainingSetup>(config_, std::move(*model), session_.groups(), run_name(),
+                                             session_.gpu());
     for (const auto* samples : {&train_data_, &validation_data_})
       if (*samples) refuse_recorded_ids((*samples)->data(), setup_->train().model.vocab_rows);
   });
@@ -247,8 +251,9 @@ void Trainer::say_device() {
 
 void Trainer::start_loader() {
   LoaderOptions options;
+  const StateOptions& place = setup_->plan().options.state;
   options.shape = {config_.train_micro_batch_size_per_gpu, config_.gradient_accumulation_steps,
-                   session_.world(), session_.rank()};
+                   data_ranks(place), data_index(place)};
   options.vocab_rows = setup_->train().model.vocab_rows;
   options.shuffle = config_.data.shuffle;
   options.drop_last = config_.data.drop_last;
@@ -428,8 +433,9 @@ bool Trainer::validate(StepMetrics& metrics) {
 
 /// The ranks vote on stopping with each round's loss, as they do with a step's.
 std::optional<double> Trainer::validation_loss() {
+  const StateOptions& place = setup_->plan().options.state;
   ValidationReader reader(*validation_data_, config_.train.evaluation.samples,
-                          config_.train_micro_batch_size_per_gpu, session_.world(), session_.rank(),
+                          config_.train_micro_batch_size_per_gpu, data_ranks(place), data_index(place),
                           setup_->evaluate().model.vocab_rows);
   if (reader.counted_tokens_global() == 0)
     throw Error(ExitCode::kBadInput,
@@ -513,10 +519,11 @@ CheckpointMeta Trainer::checkpoint_meta() {
   meta.config_hash = hex64(xxh3(request_.config_json.data(), request_.config_json.size()));
   meta.extra[kConfigRecord] = without_secrets(request_.config_json);
   meta.loss_scaler = skipped_.scaler_state();
-  const DataMesh mesh = data_mesh(config_);
+  const StateOptions& state = setup_->plan().options.state;
   meta.topology = {{"world_size", session_.world()},
-                   {"data", session_.world()},
-                   {"data_replicate", mesh.replicas},
+                   {"data", data_ranks(state)},
+                   {"data_replicate", state.replicas},
+                   {"tensor", state.tensor.count},
                    {"zero_stage", config_.zero.stage}};
   return meta;
 }
@@ -588,8 +595,8 @@ std::string Trainer::written_sample() {
     words = read_words(config_, *setup_);
     return words.has_value();
   });
-  if (!wanted || (!recorder_ && !setup_->shards_parameters())) return "";
-  if (setup_->shards_parameters())
+  if (!wanted || (!recorder_ && !setup_->needs_all_ranks())) return "";
+  if (setup_->needs_all_ranks())
     session_.together("preparing the model", [&] { setup_->writer(); });
   const std::string text = sample_text(config_, *setup_, *validation_data_, words ? &*words : nullptr,
                                        [this] { return stops_sample(); });
@@ -600,7 +607,7 @@ std::string Trainer::written_sample() {
 
 /// All else is done then: the run has come to its end, whatever asks it to stop.
 bool Trainer::stops_sample() {
-  sample_signal_ = setup_->shards_parameters() ? session_.vote_to_stop(stop_signal()) : stop_signal();
+  sample_signal_ = setup_->needs_all_ranks() ? session_.vote_to_stop(stop_signal()) : stop_signal();
   return sample_signal_ != 0;
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -42,7 +43,12 @@ bool check_ranges(const Program& program, Faults& faults) {
     for (const Range& range : instr.reads) inside(range);
     for (const Range& range : instr.writes) inside(range);
     for (const Binding& binding : instr.bindings) inside(binding.range);
-    if (instr.group != CommGroup::kNone &&
+    if (instr.group < kNoGroup || instr.group >= static_cast<GroupId>(program.groups.size()))
+      refuse(cat(place(program, i), " runs over group ", instr.group, ", but there are ",
+                 program.groups.size()));
+    if (static_cast<int>(instr.lane) >= kMostLanes)
+      refuse(cat(place(program, i), " is on lane ", static_cast<int>(instr.lane)));
+    if (instr.group != kNoGroup &&
         (instr.writes.empty() || instr.reads.size() != instr.writes.size()))
       refuse(cat(place(program, i), " is a collective of ", instr.reads.size(), " ranges into ",
                  instr.writes.size()));
@@ -128,7 +134,7 @@ bool runs_on_its_link(const Program& program, const Instr& instr) {
   const Tier to = program.at(instr.writes[0].buffer).tier;
   if (from == Tier::kNvme || to == Tier::kNvme)
     return instr.lane == Lane::kDisk && (from == Tier::kHost || to == Tier::kHost);
-  if (from == to) return instr.lane == Lane::kCompute || instr.lane == Lane::kCommunication;
+  if (from == to) return instr.lane == Lane::kCompute || is_communication(instr.lane);
   return instr.lane == (to == Tier::kHost ? Lane::kToHost : Lane::kToDevice);
 }
 
@@ -186,10 +192,19 @@ bool is_update(const Program& program, const Instr& instr) {
          std::equal(instr.reads.begin() + 1, instr.reads.end(), instr.writes.begin());
 }
 
+/// This rank's place in the group that exchanges what lies in a buffer.
+ShardPlace place_of_sum(const Program& program, BufferId buffer) {
+  for (const Instr& instr : program.instrs)
+    if (instr.kind == InstrKind::kAllReduce && instr.writes[0].buffer == buffer)
+      return program.place_in(instr.group);
+  return {};
+}
+
 /// Every sum of squares has a slot of its own, one for each unit and rank: added in their order, they
 /// are the same bits everywhere.
 bool is_norm(const Program& program, const Instr& instr) {
-  const ShardPlace place = program.place_in(CommGroup::kShard);
+  if (instr.writes.empty()) return instr.reads.empty() && instr.lane == Lane::kCompute;
+  const ShardPlace place = place_of_sum(program, instr.writes[0].buffer);
   int64_t last = -1;
   for (const Range& range : instr.writes) {
     const int64_t slot = range.offset / dtype_bytes(DType::kF64);
@@ -206,7 +221,7 @@ bool has_its_form(const Program& program, const Instr& instr) {
   const bool collective = instr.kind == InstrKind::kAllReduce ||
                           instr.kind == InstrKind::kReduceScatter ||
                           instr.kind == InstrKind::kAllGather;
-  if (collective != (instr.group != CommGroup::kNone)) return false;
+  if (collective != (instr.group != kNoGroup)) return false;
   const size_t reads = instr.reads.size();
   const size_t writes = instr.writes.size();
   switch (instr.kind) {
@@ -220,7 +235,7 @@ bool has_its_form(const Program& program, const Instr& instr) {
     case InstrKind::kAllReduce:
     case InstrKind::kReduceScatter:
     case InstrKind::kAllGather:
-      return instr.lane == Lane::kCommunication;
+      return instr.lane == lane_of(instr.group);
     case InstrKind::kCopy:
     case InstrKind::kAccumulate:
       return reads == 1 && writes == 1 && !overlaps(instr.reads[0], instr.writes[0]) &&
@@ -245,7 +260,7 @@ void check_forms(const Program& program, Faults& faults) {
                            instr.reads.size(), instr.reads.size() == 1 ? " range" : " ranges",
                            " and writes ", instr.writes.size(),
                            ", a form that its kind does not allow"));
-    else if (instr.group != CommGroup::kNone)
+    else if (instr.group != kNoGroup)
       check_parts(program, i, faults);
     if (instr.graph < 0) continue;
     check_bindings(program, i, faults);
@@ -304,7 +319,7 @@ void check_order(const Program& program, Faults& faults) {
   check_hold(program, known, faults);
   // Instructions by the buffer they touch and their lane: only those can conflict, and what a lane
   // had done before something that is known to be done needs no second look.
-  std::vector<std::array<std::vector<size_t>, kLaneCount>> touching(program.buffers.size());
+  std::vector<std::array<std::vector<size_t>, kMostLanes>> touching(program.buffers.size());
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     std::set<BufferId> mine;
@@ -313,7 +328,7 @@ void check_order(const Program& program, Faults& faults) {
     std::set<size_t> unordered;
     for (const BufferId buffer : mine) {
       auto& lanes = touching[static_cast<size_t>(buffer)];
-      for (size_t lane = 0; lane < kLaneCount; ++lane) {
+      for (size_t lane = 0; lane < kMostLanes; ++lane) {
         if (lane == static_cast<size_t>(instr.lane)) continue;
         for (auto j = lanes[lane].rbegin(); j != lanes[lane].rend(); ++j) {
           if (static_cast<InstrId>(*j) <= known[i][lane]) break;
@@ -388,29 +403,43 @@ void check_arena(const Program& program, Faults& faults) {
 /// copies the ranges lie, which is the same on every rank. Where a rank's own part lies is its
 /// affair.
 struct Collective {
-  size_t at;
-  InstrKind kind;
-  CommGroup group;
-  DType dtype;
+  size_t at = 0;
+  InstrKind kind = InstrKind::kAllReduce;
+  DType dtype = DType::kF32;
+  const RankGroup* group = nullptr;
   std::vector<int64_t> bytes;
   std::vector<std::pair<std::string_view, int64_t>> whole;
 
   bool meets(const Collective& other) const {
-    return kind == other.kind && group == other.group && dtype == other.dtype &&
-           bytes == other.bytes && whole == other.whole;
+    return kind == other.kind && dtype == other.dtype && bytes == other.bytes &&
+           whole == other.whole;
   }
 };
+
+/// Sums of what each member holds of a whole: their parts begin alike, where the whole lies does not
+/// matter.
+bool adds_parts(const Program& program, const Instr& instr) {
+  const auto runs_along = [](const ProgramGroup& group, const char* axes) {
+    return axes_of(group.ranks) == axes;
+  };
+  return runs_along(program.groups[static_cast<size_t>(instr.group)], "dp_replicate") &&
+         std::any_of(program.groups.begin(), program.groups.end(),
+                     [&](const ProgramGroup& group) { return runs_along(group, "dp_shard"); });
+}
 
 std::vector<Collective> collectives(const Program& program) {
   std::vector<Collective> found;
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
-    if (instr.group == CommGroup::kNone) continue;
-    Collective c{i, instr.kind, instr.group, instr.dtype, {}, {}};
+    if (instr.group == kNoGroup) continue;
+    Collective c;
+    c.at = i;
+    c.kind = instr.kind;
+    c.dtype = instr.dtype;
+    c.group = &program.groups[static_cast<size_t>(instr.group)].ranks;
     for (const Range& range : instr.reads) c.bytes.push_back(range.bytes);
     for (const Range& range : instr.writes) c.bytes.push_back(range.bytes);
-    // Replicas exchange parts: theirs begin alike, those of other shards do not.
-    const bool parts = instr.group == CommGroup::kReplica;
+    const bool parts = adds_parts(program, instr);
     for (const Range& range : instr.kind == InstrKind::kReduceScatter ? instr.reads : instr.writes)
       c.whole.emplace_back(program.at(range.buffer).name, parts ? 0 : range.offset);
     found.push_back(std::move(c));
@@ -423,45 +452,122 @@ std::string entry(const Program& program, const Collective& c) {
   for (const Range& range : program.instrs[c.at].writes) bytes += range.bytes;
   const Buffer& buffer = program.at(program.instrs[c.at].writes[0].buffer);
   return cat(place(program, c.at), " with ", bytes, " bytes of ", buffer.name, " as ",
-             dtype_name(c.dtype));
+             dtype_name(c.dtype), " over ", c.group->name);
 }
 
-void check_collectives(std::span<const Program* const> ranks, Faults& faults) {
-  const std::vector<Collective> first = collectives(*ranks[0]);
-  for (size_t rank = 1; rank < ranks.size(); ++rank) {
-    if (ranks[rank] == ranks[0]) continue;
-    const std::vector<Collective> other = collectives(*ranks[rank]);
-    const size_t common = std::min(first.size(), other.size());
-    size_t at = 0;
-    while (at < common && first[at].meets(other[at])) ++at;
-    if (at < common)
-      faults.push_back(cat("collective ", at, ": rank 0 enters ", entry(*ranks[0], first[at]),
-                           ", rank ", rank, " enters ", entry(*ranks[rank], other[at])));
-    else if (first.size() != other.size())
-      faults.push_back(cat("rank 0 enters ", first.size(), " collectives, rank ", rank, " enters ",
-                           other.size()));
+/// Walks all ranks' collectives in the order of their lists: each happens when all of its members
+/// have come to it. If that walk ends, no run can hang, whatever the lanes' order: waits point
+/// backwards in the list, so of all collectives that have not happened the first of the walk always
+/// can.
+class CollectiveWalk {
+ public:
+  explicit CollectiveWalk(std::span<const RankProgram> ranks) {
+    std::map<const Program*, std::shared_ptr<const std::vector<Collective>>> lists;
+    for (const RankProgram& rank : ranks) {
+      auto& list = lists[rank.program];
+      if (!list) list = std::make_shared<const std::vector<Collective>>(collectives(*rank.program));
+      walkers_[rank.rank] = {rank.program, list, 0};
+    }
   }
-}
+
+  /// What stops it, or "".
+  std::string run() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (auto& [rank, walker] : walkers_) {
+        while (!walker.done() && happens(rank, walker)) moved = true;
+        if (!fault_.empty()) return fault_;
+      }
+    }
+    return stalled();
+  }
+
+ private:
+  struct Walker {
+    const Program* program = nullptr;
+    std::shared_ptr<const std::vector<Collective>> list;
+    size_t next = 0;
+
+    bool done() const { return next == list->size(); }
+    const Collective& now() const { return (*list)[next]; }
+    std::string text() const {
+      return done() ? "has no further collective" : "enters " + entry(*program, now());
+    }
+  };
+
+  /// True when all members that are looked at have met in the collective of `rank`.
+  bool happens(int rank, const Walker& walker) {
+    const Collective& wanted = walker.now();
+    std::vector<Walker*> members;
+    if (wanted.group->index_of(rank) < 0) {
+      fault_ = cat("rank ", rank, " ", walker.text(), ", of which it is no member");
+      return false;
+    }
+    for (const int member : wanted.group->ranks) {
+      const auto found = walkers_.find(member);
+      if (found == walkers_.end()) continue;
+      Walker& other = found->second;
+      if (other.done() || other.now().group->ranks != wanted.group->ranks) return false;
+      if (!other.now().meets(wanted)) {
+        fault_ = cat("collective ", walker.next, ": rank ", rank, " ", walker.text(), ", rank ",
+                     member, " ", other.text());
+        return false;
+      }
+      members.push_back(&other);
+    }
+    for (Walker* member : members) ++member->next;
+    return true;
+  }
+
+  /// The first rank that has collectives left, and whom it waits for.
+  std::string stalled() const {
+    for (const auto& [rank, walker] : walkers_) {
+      if (walker.done()) continue;
+      for (const int member : walker.now().group->ranks) {
+        const auto other = walkers_.find(member);
+        if (other == walkers_.end() ||
+            (!other->second.done() && other->second.now().group->ranks == walker.now().group->ranks))
+          continue;
+        return cat("rank ", rank, " ", walker.text(), " and waits for rank ", member, ", which ",
+                   other->second.text());
+      }
+    }
+    return "";
+  }
+
+  std::map<int, Walker> walkers_;
+  std::string fault_;
+};
 
 }  // namespace
 
-std::vector<std::string> check_programs(std::span<const Program* const> ranks) {
+std::vector<std::string> check_programs(std::span<const RankProgram> ranks) {
   Faults faults;
   std::set<const Program*> seen;
   bool sound = true;
-  for (const Program* program : ranks) {
-    if (!seen.insert(program).second) continue;
-    if (!check_ranges(*program, faults)) {
+  for (const RankProgram& rank : ranks) {
+    const Program& program = *rank.program;
+    if (!seen.insert(&program).second) continue;
+    if (!check_ranges(program, faults)) {
       sound = false;
       continue;
     }
-    check_forms(*program, faults);
-    check_written_before_read(*program, faults);
-    check_order(*program, faults);
-    check_arena(*program, faults);
+    check_forms(program, faults);
+    check_written_before_read(program, faults);
+    check_order(program, faults);
+    check_arena(program, faults);
   }
-  if (sound && !ranks.empty()) check_collectives(ranks, faults);
+  if (!sound) return faults;
+  const std::string fault = CollectiveWalk(ranks).run();
+  if (!fault.empty()) faults.push_back(fault);
   return faults;
+}
+
+std::vector<std::string> check_programs(std::span<const Program* const> ranks) {
+  std::vector<RankProgram> numbered;
+  for (const Program* program : ranks)
+    numbered.push_back({static_cast<int>(numbered.size()), program});
+  return check_programs(std::span<const RankProgram>(numbered));
 }
 
 }  // namespace ftrun

@@ -124,11 +124,12 @@ namespace {
 
 /// Where the secondary shards of the units lie that are gathered over the shards more than once.
 std::map<int32_t, Range> place_secondary(Program& program, const std::vector<Chain>& chains,
-                                         ShardPlace node) {
+                                         const StateGroups& groups) {
+  const ShardPlace node = program.place_in(groups.node);
   std::map<int32_t, std::vector<const Instr*>> gathers;
   for (const Chain& chain : chains) {
     const Instr& gather = program.instrs[chain.end - 1];
-    if (gather.group == CommGroup::kShard) gathers[chain.unit].push_back(&gather);
+    if (gather.group == groups.shard) gathers[chain.unit].push_back(&gather);
   }
   Buffer buffer{.name = buffer_names::kSecondary,
                 .category = Category::kParameters,
@@ -152,7 +153,7 @@ std::map<int32_t, Range> place_secondary(Program& program, const std::vector<Cha
 Instr keep_part(const Instr& gather, const Range& part, ShardPlace node) {
   Instr copy = gather;
   copy.kind = InstrKind::kCopy;
-  copy.group = CommGroup::kNone;
+  copy.group = kNoGroup;
   copy.dtype = Instr().dtype;
   copy.reads = {{gather.writes[0].buffer, node.index * part.bytes, part.bytes}};
   copy.writes = {part};
@@ -161,10 +162,11 @@ Instr keep_part(const Instr& gather, const Range& part, ShardPlace node) {
 
 }  // namespace
 
-Program gather_within_nodes(Program program, ShardPlace node) {
-  if (node.count <= 1) return program;
+Program gather_within_nodes(Program program, const StateGroups& groups) {
+  if (groups.node == kNoGroup) return program;
+  const ShardPlace node = program.place_in(groups.node);
   const std::vector<Chain> chains = find_chains(program);
-  const std::map<int32_t, Range> parts = place_secondary(program, chains, node);
+  const std::map<int32_t, Range> parts = place_secondary(program, chains, groups);
   std::map<int32_t, int> times;
   std::vector<Instr> result;
   size_t next = 0;
@@ -180,7 +182,8 @@ Program gather_within_nodes(Program program, ShardPlace node) {
     } else {
       keep(next, chain.begin);
       result.push_back(std::move(program.instrs[chain.end - 1]));
-      result.back().group = CommGroup::kNode;
+      result.back().group = groups.node;
+      result.back().lane = lane_of(groups.node);
       result.back().reads = {part->second};
     }
     next = chain.end;

@@ -19,7 +19,7 @@ std::vector<LaneClock> known_done(const Program& program) {
       if (wait < 0 || wait >= static_cast<InstrId>(i)) continue;
       const auto lane = static_cast<size_t>(program.instr(wait).lane);
       now[lane] = std::max(now[lane], wait);
-      for (size_t other = 0; other < kLaneCount; ++other)
+      for (size_t other = 0; other < kMostLanes; ++other)
         now[other] = std::max(now[other], known[static_cast<size_t>(wait)][other]);
     }
     known[i] = now;
@@ -36,8 +36,8 @@ std::vector<int64_t> completion_times(const Program& program, const std::vector<
   const auto count = static_cast<int64_t>(program.instrs.size());
   std::vector<int64_t> done(program.instrs.size(), count);
   // What a lane has done only grows, so one walk per lane is enough.
-  std::array<std::vector<size_t>, kLaneCount> pending;
-  std::array<size_t, kLaneCount> next{};
+  std::array<std::vector<size_t>, kMostLanes> pending;
+  std::array<size_t, kMostLanes> next{};
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const auto own = static_cast<size_t>(program.instrs[i].lane);
     if (own != kComputeLane) {
@@ -45,7 +45,7 @@ std::vector<int64_t> completion_times(const Program& program, const std::vector<
       continue;
     }
     done[i] = static_cast<int64_t>(i);
-    for (size_t lane = 0; lane < kLaneCount; ++lane)
+    for (size_t lane = 0; lane < kMostLanes; ++lane)
       for (; next[lane] < pending[lane].size() &&
              static_cast<InstrId>(pending[lane][next[lane]]) <= known[i][lane];
            ++next[lane])

@@ -9,7 +9,7 @@
 namespace ftrun {
 
 /// The latest instruction of every lane that is done, -1 for none.
-using LaneClock = std::array<InstrId, kLaneCount>;
+using LaneClock = std::array<InstrId, kMostLanes>;
 inline constexpr auto kComputeLane = static_cast<size_t>(Lane::kCompute);
 
 /// For each instruction what is known to be done when it starts, by the order of its lane and the

@@ -149,14 +149,16 @@ int64_t read_of_peers(const Program& program, const Instr& instr, size_t i, int 
 
 }  // namespace
 
-int64_t mapped_peer_bytes(const std::vector<const Program*>& programs, const StateOptions& state,
-                          const std::function<bool(CommGroup)>& over_shared_memory) {
+int64_t mapped_peer_bytes(const std::vector<const Program*>& programs,
+                          const std::function<bool(const ProgramGroup&)>& over_shared_memory) {
   int64_t most = 0;
   for (const Program* program : programs)
     for (const Instr& instr : program->instrs) {
-      if (instr.group == CommGroup::kNone || !over_shared_memory(instr.group)) continue;
+      if (instr.group == kNoGroup) continue;
+      const ProgramGroup& group = program->groups[static_cast<size_t>(instr.group)];
+      if (!over_shared_memory(group)) continue;
       for (size_t i = 0; i < instr.writes.size(); ++i)
-        most = std::max(most, read_of_peers(*program, instr, i, group_size(instr.group, state)));
+        most = std::max(most, read_of_peers(*program, instr, i, group.place.count));
     }
   return most;
 }

@@ -72,7 +72,7 @@ int64_t model_state_bytes(const MemoryPlan& plan);
 /// The most bytes of peers' memory that one collective has mapped on a rank: over shared memory it
 /// reads their buffers in place and lets go of them when it is done. `over_shared_memory` says which
 /// groups work so.
-int64_t mapped_peer_bytes(const std::vector<const Program*>& programs, const StateOptions& state,
-                          const std::function<bool(CommGroup)>& over_shared_memory);
+int64_t mapped_peer_bytes(const std::vector<const Program*>& programs,
+                          const std::function<bool(const ProgramGroup&)>& over_shared_memory);
 
 }  // namespace ftrun

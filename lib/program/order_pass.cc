@@ -9,8 +9,6 @@
 namespace ftrun {
 namespace {
 
-constexpr auto kCommunicationLane = static_cast<size_t>(Lane::kCommunication);
-
 LaneClock nothing_done() {
   LaneClock clock{};
   clock.fill(-1);
@@ -71,7 +69,7 @@ class AccessLog {
     return -1;
   }
 
-  std::vector<std::array<Log, kLaneCount>> buffers_;
+  std::vector<std::array<Log, kMostLanes>> buffers_;
 };
 
 /// How far compute may run ahead of what takes gradients away. Compute fills buffers (whole
@@ -138,7 +136,7 @@ class Orderer {
     now = latest_[own] >= 0 ? known_[static_cast<size_t>(latest_[own])] : nothing_done();
     const LaneClock needed = needed_before(instr);
     instr.waits.clear();
-    for (size_t lane = 0; lane < kLaneCount; ++lane)
+    for (size_t lane = 0; lane < kMostLanes; ++lane)
       if (lane != own && needed[lane] > now[lane]) wait_for(instr, needed[lane], now);
     drop_implied(instr.waits);
     now[own] = id;
@@ -151,22 +149,22 @@ class Orderer {
  private:
   LaneClock needed_before(const Instr& instr) {
     LaneClock needed = nothing_done();
-    for (size_t lane = 0; lane < kLaneCount; ++lane) {
+    for (size_t lane = 0; lane < kMostLanes; ++lane) {
       const bool compute = lane == kComputeLane;
       const bool all = (compute && instr.hold) || (!overlap_ && take_turns(instr, lane));
       needed[lane] = all ? latest_[lane] : log_.last_conflict(instr, static_cast<Lane>(lane));
     }
     if (instr.if_finite) needed[kComputeLane] = std::max(needed[kComputeLane], decision_);
     if (const LaneClock* older = buckets_.before(instr))
-      for (size_t lane = 0; lane < kLaneCount; ++lane)
+      for (size_t lane = 0; lane < kMostLanes; ++lane)
         needed[lane] = std::max(needed[lane], (*older)[lane]);
     return needed;
   }
 
   /// Computation on the one side, communication on the other.
   static bool take_turns(const Instr& instr, size_t lane) {
-    return (instr.lane == Lane::kCompute && lane == kCommunicationLane) ||
-           (instr.lane == Lane::kCommunication && lane == kComputeLane);
+    return (instr.lane == Lane::kCompute && is_communication(static_cast<Lane>(lane))) ||
+           (is_communication(instr.lane) && lane == kComputeLane);
   }
 
   /// No wait is written for what is known already, not even through a third lane.
@@ -174,7 +172,7 @@ class Orderer {
     instr.waits.push_back(wait);
     const auto own = static_cast<size_t>(instr.lane);
     const LaneClock& then = known_[static_cast<size_t>(wait)];
-    for (size_t lane = 0; lane < kLaneCount; ++lane)
+    for (size_t lane = 0; lane < kMostLanes; ++lane)
       if (lane != own) now[lane] = std::max(now[lane], then[lane]);
   }
 

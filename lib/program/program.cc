@@ -1,5 +1,6 @@
 #include "program/program.h"
 
+#include <algorithm>
 #include <array>
 #include <sstream>
 
@@ -22,9 +23,9 @@ std::string_view instr_name(InstrKind kind) {
 }
 
 std::string_view lane_name(Lane lane) {
-  static constexpr std::array<std::string_view, kLaneCount> kNames{"compute", "communication",
-                                                                   "to device", "to host", "disk"};
-  return kNames[static_cast<size_t>(lane)];
+  static constexpr std::array<std::string_view, 5> kNames{"compute", "to device", "to host", "disk",
+                                                          "communication"};
+  return kNames[static_cast<size_t>(std::min(lane, Lane::kFirstGroup))];
 }
 
 std::string_view tier_name(Tier tier) {
@@ -65,14 +66,13 @@ std::string range_text(const Program& program, const Range& range) {
 
 /// A column a lane beside compute.
 std::string_view lane_mark(Lane lane) {
-  static constexpr std::array<std::string_view, kLaneCount> kMarks{"", "| ", "> ", "< ", "= "};
-  return kMarks[static_cast<size_t>(lane)];
+  static constexpr std::array<std::string_view, 5> kMarks{"", "> ", "< ", "= ", "| "};
+  return kMarks[static_cast<size_t>(std::min(lane, Lane::kFirstGroup))];
 }
 
-std::string_view group_suffix(CommGroup group) {
-  static constexpr std::array<std::string_view, 5> kNames{"", "", " of shards", " of replicas",
-                                                          " within the node"};
-  return kNames[static_cast<size_t>(group)];
+std::string group_text(const Program& program, GroupId group) {
+  if (group == kNoGroup) return "";
+  return cat(" over ", axes_of(program.groups[static_cast<size_t>(group)].ranks));
 }
 
 std::string ranges_text(const Program& program, const std::vector<Range>& ranges) {
@@ -87,7 +87,7 @@ void put_instr(std::ostringstream& out, const Program& program, size_t at) {
           : at < 100  ? "  "
           : at < 1000 ? " "
                       : "")
-      << at << "  " << lane_mark(instr.lane) << instr_label(instr) << group_suffix(instr.group);
+      << at << "  " << lane_mark(instr.lane) << instr_label(instr) << group_text(program, instr.group);
   if (instr.accumulate) out << " accumulate";
   if (instr.kind == InstrKind::kUpdate) out << (instr.decay ? " decay" : " no-decay");
   if (!instr.reads.empty()) out << "  reads " << ranges_text(program, instr.reads);
@@ -146,9 +146,9 @@ uint64_t program_hash(const Program& program) {
   for (const Instr& instr : program.instrs) {
     if (instr.graph >= 0)
       out << '\n' << instr_label(instr) << (instr.accumulate ? " accumulate" : "");
-    if (instr.group == CommGroup::kNone) continue;
+    if (instr.group == kNoGroup) continue;
     out << '\n'
-        << instr_name(instr.kind) << ' ' << static_cast<int>(instr.group) << ' '
+        << instr_name(instr.kind) << group_text(program, instr.group) << ' '
         << dtype_name(instr.dtype) << (instr.if_finite ? " if finite" : "");
     for (const auto* ranges : {&instr.reads, &instr.writes})
       for (const Range& range : *ranges)

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "cluster/rank_mesh.h"
 #include "graph/layer_graph.h"
 #include "partition/sharding.h"
 
@@ -62,10 +63,23 @@ struct Range {
 
 bool overlaps(const Range& a, const Range& b);
 
+/// Index in Program::groups.
+using GroupId = int32_t;
+inline constexpr GroupId kNoGroup = -1;
+inline constexpr int kMostGroups = 8;
+
 /// A sequence of instructions that runs in order; lanes run beside each other. On CPU a lane is a
-/// thread (compute: the calling one), on CUDA a stream.
-enum class Lane : uint8_t { kCompute, kCommunication, kToDevice, kToHost, kDisk };
-inline constexpr int kLaneCount = 5;
+/// thread (compute: the calling one), on CUDA a stream. Each group of ranks has a lane of its own,
+/// from kFirstGroup on.
+enum class Lane : uint8_t { kCompute, kToDevice, kToHost, kDisk, kFirstGroup };
+inline constexpr int kMostLanes = static_cast<int>(Lane::kFirstGroup) + kMostGroups;
+
+constexpr Lane lane_of(GroupId group) {
+  return static_cast<Lane>(static_cast<int>(Lane::kFirstGroup) + group);
+}
+constexpr bool is_communication(Lane lane) {
+  return lane >= Lane::kFirstGroup;
+}
 
 enum class InstrKind : uint8_t {
   kLoadBatch,  // the loader's micro-batch into its buffers
@@ -84,11 +98,11 @@ enum class InstrKind : uint8_t {
 };
 inline constexpr size_t kInstrKinds = static_cast<size_t>(InstrKind::kUpdate) + 1;
 
-/// Groups of ranks a collective runs over: all that share the batch; those that share one copy of
-/// the state; those that hold the same part of it; neighbours among those that share, which keep a
-/// second copy of the parameters between them.
-enum class CommGroup : uint8_t { kNone, kData, kShard, kReplica, kNode };
-inline constexpr size_t kCommGroups = static_cast<size_t>(CommGroup::kNode) + 1;
+/// Ranks that collectives of a program run over, and this rank's place among them.
+struct ProgramGroup {
+  RankGroup ranks;
+  ShardPlace place;
+};
 
 /// Storage of one value of a layer's graph.
 struct Binding {
@@ -114,7 +128,7 @@ struct Instr {
   /// Parameter gradients are added to (kForward, kBackward); false: the first write of the step.
   bool accumulate = false;
   /// Of collectives.
-  CommGroup group = CommGroup::kNone;
+  GroupId group = kNoGroup;
   DType dtype = DType::kF32;
   /// kUpdate: reads = {gradient, ...}, writes = {weights, states..., [copy of the weights]}.
   bool decay = false;
@@ -142,21 +156,26 @@ struct Program {
   /// state, and the zeros between gradients, which no list writes. All else is written before it is
   /// read.
   std::vector<Range> given;
-  /// This rank's place among the ranks of each group.
-  std::array<ShardPlace, kCommGroups> groups{};
+  /// Of its collectives, in the order in which communicators are opened. Every program of a rank has
+  /// the same.
+  std::vector<ProgramGroup> groups;
   /// Bytes of each arena; set by plan_memory.
   std::array<int64_t, kArenaCount> arena_bytes{};
 
   const Buffer& at(BufferId id) const { return buffers[static_cast<size_t>(id)]; }
   const Instr& instr(InstrId id) const { return instrs[static_cast<size_t>(id)]; }
   int64_t arena(Arena which) const { return arena_bytes[static_cast<size_t>(which)]; }
-  ShardPlace place_in(CommGroup group) const { return groups[static_cast<size_t>(group)]; }
+  /// Of this rank; that of one alone for kNoGroup.
+  ShardPlace place_in(GroupId group) const {
+    return group == kNoGroup ? ShardPlace{} : groups[static_cast<size_t>(group)].place;
+  }
 };
 
 /// Elements of a range by its buffer's dtype.
 int64_t element_count(const Program& program, const Range& range);
 
 std::string_view instr_name(InstrKind kind);
+/// "compute", "to device", ...; "communication" for those of groups.
 std::string_view lane_name(Lane lane);
 std::string_view tier_name(Tier tier);
 std::string_view category_name(Category category);

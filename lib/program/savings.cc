@@ -60,7 +60,7 @@ class Alternatives {
   }
 
   void shard_more() {
-    if (data_mesh(config_).shards < 2 && config_.parallel.data < 2) return;
+    if (rank_mesh(config_).size(MeshAxis::kShard) < 2 && config_.parallel.data < 2) return;
     for (int64_t stage = config_.zero.stage + 1; stage <= 3; ++stage)
       add(cat("zero_optimization.stage: ", stage), [&](Config& c) { set_stage(c.zero, stage); });
     if (config_.zero.stage > 0 && config_.parallel.data_replicate > 1)
@@ -71,7 +71,7 @@ class Alternatives {
     if (config_.zero.stage == 3 && config_.zero.param_persistence_threshold > 0)
       add("zero_optimization.stage3_param_persistence_threshold: 0",
           [](Config& c) { c.zero.param_persistence_threshold = 0; });
-    if (data_mesh(config_).node > 1)
+    if (secondary_shards(config_) > 1)
       add("zero_optimization.zero_hpz_partition_size: 1",
           [](Config& c) { c.zero.hpz_partition_size = 1; });
   }

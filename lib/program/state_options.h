@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "base/dtype.h"
 #include "model/description.h"
@@ -22,6 +23,10 @@ struct StateOptions {
   /// Neighbours in the shard group that keep a second copy of what stage 3 gathers, the secondary
   /// shards (ZeRO++ hpZ): shards [k, k+1) x node. Divides the shards; 1 = none.
   int node = 1;
+  /// Place among the ranks that share each layer (tensor parallelism), and how many neighbours among
+  /// them use the same part of a tensor that is shared out among fewer (key/value heads); 1 = none.
+  ShardPlace tensor;
+  int tensor_copies = 1;
   /// False: stage 1 sums whole gradients on every rank (DeepSpeed's reduce_scatter).
   bool reduce_scatter = true;
   /// Gradients travel in this dtype: their own, or another that they are converted to and from.
@@ -44,19 +49,35 @@ struct StateOptions {
   std::function<bool(const TensorInfo&)> decays;
 };
 
-/// This rank's place in a group that a collective runs over.
-inline ShardPlace group_place(CommGroup group, const StateOptions& state) {
-  if (group == CommGroup::kShard) return state.shard;
-  if (group == CommGroup::kReplica) return {state.replicas, state.replica};
-  if (group == CommGroup::kNode) return {state.node, state.shard.index % state.node};
-  return {state.shard.count * state.replicas,
-          state.replica * state.shard.count + state.shard.index};
+/// Ranks that hold different samples: shards of all replicas.
+inline int data_ranks(const StateOptions& state) { return state.shard.count * state.replicas; }
+
+/// Which of them this rank is.
+inline int data_index(const StateOptions& state) {
+  return state.replica * state.shard.count + state.shard.index;
 }
 
-/// Ranks of a group that a collective runs over.
-inline int group_size(CommGroup group, const StateOptions& state) {
-  return group_place(group, state).count;
-}
+/// The ranks of these options as a mesh.
+RankMesh state_mesh(const StateOptions& state);
+
+/// The groups of a rank's programs, and which of them is what; kNoGroup where that would be one rank.
+struct StateGroups {
+  /// Program::groups: each set of ranks once.
+  std::vector<ProgramGroup> list;
+  /// All ranks.
+  GroupId all = kNoGroup;
+  /// Those that share one copy of what this rank has of the state, those that hold the same part of
+  /// it, and neighbours among the former that keep secondary shards.
+  GroupId shard = kNoGroup;
+  GroupId replica = kNoGroup;
+  GroupId node = kNoGroup;
+  /// Those that share each layer, and neighbours among them that use the same parts of some tensors.
+  GroupId tensor = kNoGroup;
+  GroupId tensor_copies = kNoGroup;
+  /// Those that hold one copy of the whole model's state between them.
+  GroupId model = kNoGroup;
+};
+StateGroups state_groups(const StateOptions& state);
 
 /// How units are cut over the shard group: nothing at stage 0, and small ones only below stage 3.
 inline Sharding cut_states(const Partition& partition, const StateOptions& state) {

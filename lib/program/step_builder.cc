@@ -120,10 +120,11 @@ void StepBuilder::begin(std::vector<BufferId> cleared) {
 }
 
 void StepBuilder::reduce_loss(BufferId loss) {
-  if (group_size(CommGroup::kData, options_.state) == 1) return;
+  const GroupId all = store_.groups().all;
+  if (all == kNoGroup) return;
   Instr& instr = emit(InstrKind::kAllReduce);
-  instr.lane = Lane::kCommunication;
-  instr.group = CommGroup::kData;
+  instr.lane = lane_of(all);
+  instr.group = all;
   instr.dtype = DType::kF64;
   instr.reads = instr.writes = {whole(loss)};
 }
@@ -333,9 +334,8 @@ Step StepBuilder::finish() {
   Program program =
       reuse_gathered(std::move(program_), options_.reuse_distance, options_.max_live_elements);
   // What a step has written may be older than the parameters when another program runs.
-  const StateOptions& state = options_.state;
   if (trains_)
-    program = gather_within_nodes(std::move(program), {state.node, state.shard.index % state.node});
+    program = gather_within_nodes(std::move(program), store_.groups());
   program = prefetch_gathers(std::move(program), options_.overlap ? options_.prefetch_elements : 0,
                              options_.max_live_elements);
   program = bucket_gradients(std::move(program), options_.bucket_elements);

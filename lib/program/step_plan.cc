@@ -22,14 +22,23 @@ std::function<bool(const TensorInfo&)> decay_rule(const TrainConfig& train) {
   return [](const TensorInfo& tensor) { return decays(tensor); };
 }
 
-DataMesh data_mesh(const Config& config) {
+RankMesh rank_mesh(const Config& config) {
   const int64_t data = std::max<int64_t>(1, config.parallel.data);
   const int64_t replicas = config.zero.stage > 0 ? config.parallel.data_replicate : 1;
-  const int64_t shards = data / replicas;
-  int64_t node = config.zero.stage == 3 ? std::max<int64_t>(1, config.zero.hpz_partition_size) : 1;
+  return RankMesh({.pp = 1,
+                   .dp_replicate = static_cast<int>(replicas),
+                   .dp_shard = static_cast<int>(data / replicas),
+                   .cp = 1,
+                   .tp = static_cast<int>(std::max<int64_t>(1, config.parallel.tensor))});
+}
+
+int secondary_shards(const Config& config) {
+  const int64_t node =
+      config.zero.stage == 3 ? std::max<int64_t>(1, config.zero.hpz_partition_size) : 1;
   // The shards of a node of all ranks are secondary shards already, unless they are far away.
-  if (node == shards && config.zero.offload_param.device == OffloadDevice::kNone) node = 1;
-  return {static_cast<int>(shards), static_cast<int>(replicas), static_cast<int>(node)};
+  const bool all = node == rank_mesh(config).size(MeshAxis::kShard);
+  return all && config.zero.offload_param.device == OffloadDevice::kNone ? 1
+                                                                         : static_cast<int>(node);
 }
 
 namespace {
@@ -66,13 +75,15 @@ Tier tier_of(OffloadDevice device) {
 }
 
 StateOptions state_options(const Config& config, int rank) {
-  const DataMesh mesh = data_mesh(config);
+  const RankMesh mesh = rank_mesh(config);
+  const MeshPoint place = mesh.coordinate(rank);
   StateOptions state;
   state.stage = static_cast<int>(config.zero.stage);
-  state.shard = {mesh.shards, rank % mesh.shards};
-  state.replicas = mesh.replicas;
-  state.replica = rank / mesh.shards;
-  state.node = mesh.node;
+  state.shard = {mesh.size(MeshAxis::kShard), place.dp_shard};
+  state.replicas = mesh.size(MeshAxis::kReplicate);
+  state.replica = place.dp_replicate;
+  state.node = secondary_shards(config);
+  state.tensor = {mesh.size(MeshAxis::kTensor), place.tp};
   state.reduce_scatter = config.zero.reduce_scatter;
   state.communication = dtype_of(communication_dtype(config));
   if (config.bf16.enabled && config.bf16.bf16_master_weights_and_grads) state.master = DType::kBF16;
@@ -95,7 +106,7 @@ int64_t padded_elements(const Partition& partition) {
 /// elements a bucket) would reduce a small model in one piece, after backward instead of beside it.
 int64_t bucket_of(int64_t wanted, const Config& config, const Partition& partition) {
   int64_t elements = padded_elements(partition);
-  if (config.zero.stage >= 2) elements /= data_mesh(config).shards;
+  if (config.zero.stage >= 2) elements /= rank_mesh(config).size(MeshAxis::kShard);
   return std::max<int64_t>(1, std::min(wanted, elements / 4));
 }
 
@@ -105,7 +116,7 @@ int64_t disk_buffers(const Config& config) {
   if (parameters.device != OffloadDevice::kNvme) return INT64_MAX;
   int64_t elements = 0;
   const bool over = __builtin_mul_overflow(parameters.buffer_count, parameters.buffer_size, &elements) ||
-                    __builtin_mul_overflow(elements, data_mesh(config).shards, &elements);
+                    __builtin_mul_overflow(elements, rank_mesh(config).size(MeshAxis::kShard), &elements);
   return over ? INT64_MAX : elements;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cluster/rank_mesh.h"
 #include "config/config.h"
 #include "model/config.h"
 #include "model/description.h"
@@ -34,17 +35,14 @@ std::vector<std::string> optimizer_state_kinds(const OptimizerConfig& optimizer)
 /// What the weight decay of a run applies to: all tensors, or all but norms and biases.
 std::function<bool(const TensorInfo&)> decay_rule(const TrainConfig& train);
 
-/// Ranks that share one copy of the state, and copies: data-parallel ranks = shards x replicas.
-/// Rank r is shard r % shards of replica r / shards, and in a node of ranks [k, k+1) x node, which
-/// keep secondary shards between them (StateOptions::node).
-struct DataMesh {
-  int shards = 1;
-  int replicas = 1;
-  int node = 1;
-};
-DataMesh data_mesh(const Config& config);
+/// The ranks of a resolved config. Along dp_shard lie those that share one copy of the state, along
+/// dp_replicate copies of it, along tp those that share each layer.
+RankMesh rank_mesh(const Config& config);
 
-/// Plans the steps of data-parallel rank `rank` of a resolved config. Errors of build_model.
+/// Neighbours along dp_shard that keep secondary shards between them (StateOptions::node).
+int secondary_shards(const Config& config);
+
+/// Plans the steps of rank `rank` of a resolved config. Errors of build_model.
 StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank);
 
 /// Bytes of a checkpoint's tensors, all ranks' together.

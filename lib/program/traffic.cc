@@ -29,15 +29,16 @@ int64_t sent(const Instr& instr, size_t range, int64_t ranks) {
 
 }  // namespace
 
-Traffic program_traffic(const Program& program, const StateOptions& state) {
-  std::map<std::pair<InstrKind, CommGroup>, TrafficRow> rows;
+Traffic program_traffic(const Program& program) {
+  std::map<std::pair<InstrKind, GroupId>, TrafficRow> rows;
   Traffic traffic;
   for (const Instr& instr : program.instrs) {
-    if (instr.group == CommGroup::kNone) continue;
-    const int ranks = group_size(instr.group, state);
+    if (instr.group == kNoGroup) continue;
+    const int ranks = program.place_in(instr.group).count;
     TrafficRow& row = rows[{instr.kind, instr.group}];
     row.kind = instr.kind;
     row.group = instr.group;
+    row.axes = axes_of(program.groups[static_cast<size_t>(instr.group)].ranks);
     row.ranks = ranks;
     for (size_t i = 0; i < instr.writes.size(); ++i) {
       const int64_t bytes = sent(instr, i, ranks);
@@ -87,12 +88,13 @@ class Formula {
         cut_(cut_states(partition, state_)),
         gradient_bytes_(dtype_bytes(state_.communication)),
         parameter_bytes_(dtype_bytes(model.dtypes.compute)),
-        traffic_(program_traffic(program, state_)) {
+        traffic_(program_traffic(program)),
+        groups_(state_groups(state_)) {
     count_readers(model);
     for (const Instr& instr : program.instrs)
       if (instr.kind == InstrKind::kAllGather && instr.ahead) {
         Gathers& times = gathers_[instr.unit];
-        ++(instr.group == CommGroup::kNode ? times.node : times.shards);
+        ++(instr.group == groups_.node ? times.node : times.shards);
       }
   }
 
@@ -113,7 +115,7 @@ class Formula {
       over_node += gathered * times.node * (state_.node - 1);
     }
     bytes += over_shards / shards() + over_node / state_.node;
-    if (known.replicas) bytes += row(InstrKind::kAllReduce, CommGroup::kReplica);
+    if (known.replicas && shards() > 1) bytes += over_replicas();
     if (known.numbers) bytes += numbers();
     return bytes;
   }
@@ -189,9 +191,10 @@ class Formula {
     return 2 * bytes * (ranks - 1) / ranks;
   }
 
-  int64_t row(InstrKind kind, CommGroup group) const {
+  /// Sums over the replicas of what each shard group has summed.
+  int64_t over_replicas() const {
     for (const TrafficRow& found : traffic_.rows)
-      if (found.kind == kind && found.group == group) return found.bytes;
+      if (found.kind == InstrKind::kAllReduce && found.group == groups_.replica) return found.bytes;
     return 0;
   }
 
@@ -199,10 +202,10 @@ class Formula {
   int64_t numbers() const {
     int64_t bytes = 0;
     for (const Instr& instr : program_.instrs) {
-      if (instr.group == CommGroup::kNone) continue;
+      if (instr.group == kNoGroup) continue;
       const Buffer& buffer = program_.at(instr.writes[0].buffer);
       if (buffer.category == Category::kBuffers)
-        bytes += sent(instr, 0, group_size(instr.group, state_));
+        bytes += sent(instr, 0, program_.place_in(instr.group).count);
     }
     return bytes;
   }
@@ -215,6 +218,7 @@ class Formula {
   int64_t gradient_bytes_;
   int64_t parameter_bytes_;
   Traffic traffic_;
+  StateGroups groups_;
   std::map<UnitId, int64_t> readers_;
   std::map<UnitId, Gathers> gathers_;
 };
@@ -242,8 +246,7 @@ TrafficTheory explain_traffic(const Program& program, const ModelDescription& mo
   const Formula formula(program, model, partition, options);
   TrafficTheory theory;
   theory.stage = options.state.stage;
-  theory.ranks =
-      group_size(theory.stage == 0 ? CommGroup::kData : CommGroup::kShard, options.state);
+  theory.ranks = options.state.shard.count;
   if (theory.stage == 3) theory.node = options.state.node;
   for (const Unit& unit : partition.units) theory.parameters += unit.numel;
   Known known;
@@ -283,18 +286,12 @@ std::string formula_text(const TrafficTheory& theory) {
   return text;
 }
 
-std::string_view group_name(CommGroup group) {
-  static constexpr std::array<std::string_view, 5> kNames{"", "ranks", "shards", "replicas",
-                                                          "ranks of a node"};
-  return kNames[static_cast<size_t>(group)];
-}
-
 }  // namespace
 
 std::string traffic_text(const Traffic& traffic) {
   std::string text = "sent by a rank each time\n";
   for (const TrafficRow& row : traffic.rows)
-    text += line(cat(instr_name(row.kind), " over ", row.ranks, " ", group_name(row.group), ", ",
+    text += line(cat(instr_name(row.kind), " over ", row.ranks, " ranks of ", row.axes, ", ",
                      row.calls, row.calls == 1 ? " call" : " calls"),
                  row.bytes);
   return text + line(cat("sum, ", human_bytes(traffic.bytes)), traffic.bytes);

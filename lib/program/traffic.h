@@ -14,8 +14,9 @@ namespace ftrun {
 /// What one kind of collective over one group sends.
 struct TrafficRow {
   InstrKind kind = InstrKind::kAllReduce;
-  CommGroup group = CommGroup::kData;
-  /// Ranks of the group.
+  GroupId group = kNoGroup;
+  /// Axes of the mesh that it runs along ("dp_shard"), and its ranks.
+  std::string axes;
   int ranks = 1;
   /// Calls of the communicator: one a range.
   int64_t calls = 0;
@@ -30,8 +31,7 @@ struct Traffic {
   int64_t bytes = 0;
 };
 
-/// `state` tells the sizes of the groups.
-Traffic program_traffic(const Program& program, const StateOptions& state);
+Traffic program_traffic(const Program& program);
 
 /// Bytes that a program's copies move between memory and the disk tier while it runs once.
 struct DiskTraffic {

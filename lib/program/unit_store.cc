@@ -36,15 +36,14 @@ UnitStore::UnitStore(Program& program, const ModelDescription& model, const Part
       model_(model),
       partition_(partition),
       options_(options),
+      groups_(state_groups(options)),
       compute_(model.dtypes.compute),
       gradient_(model.dtypes.gradients),
       shards_gradients_(sums_micro_batches(options, micro_batches)),
       cut_(cut_states(partition, options)),
       optimizer_tiers_(choose_optimizer_tiers()),
       index_(flat_layout(partition, FlatOrder::kForward)) {
-  for (const CommGroup group :
-       {CommGroup::kData, CommGroup::kShard, CommGroup::kReplica, CommGroup::kNode})
-    program_.groups[static_cast<size_t>(group)] = group_place(group, options);
+  program_.groups = groups_.list;
   place_parameters();
   if (micro_batches > 0) place_training_state();
   list_pieces(micro_batches > 0);
@@ -142,7 +141,7 @@ void UnitStore::place_training_state() {
                       .category = Category::kGradients,
                       .dtype = gradient_,
                       .order = FlatOrder::kBackward,
-                      .peer_visible = ranks() > 1,
+                      .peer_visible = data_ranks(options_) > 1,
                       .whole = !shards_gradients_},
                      gradient_tiers, all);
   if (!shards_gradients_)
@@ -239,11 +238,11 @@ Instr UnitStore::copy(const Range& from, const Range& to, UnitId unit) const {
   return instr;
 }
 
-Instr UnitStore::collective(InstrKind kind, CommGroup group, const Range& in, const Range& out,
+Instr UnitStore::collective(InstrKind kind, GroupId group, const Range& in, const Range& out,
                             UnitId unit) const {
   Instr instr;
   instr.kind = kind;
-  instr.lane = Lane::kCommunication;
+  instr.lane = lane_of(group);
   instr.group = group;
   instr.dtype = program_.at(in.buffer).dtype;
   instr.unit = unit;
@@ -282,7 +281,7 @@ void UnitStore::gather(UnitId id, int32_t micro_batch) {
     if (tier_of(part) == Tier::kHost)
       part = move(part, temporary("from_host" + suffix, Tier::kDevice, Category::kStaging, compute_,
                                   held_elements, true));
-    chain.push_back(collective(InstrKind::kAllGather, CommGroup::kShard, part, whole, id));
+    chain.push_back(collective(InstrKind::kAllGather, groups_.shard, part, whole, id));
   }
   for (Instr& instr : chain) {
     instr.micro_batch = micro_batch;
@@ -313,7 +312,7 @@ Range UnitStore::gradient(const ParamPlace& place, int64_t bytes, int32_t micro_
   if (found == whole_gradients_.end()) {
     const Range whole =
         temporary(cat("gradient.", place.unit, ".", micro_batch), Tier::kDevice, Category::kBuckets,
-                  gradient_, cut_.whole(place.unit), ranks() > 1);
+                  gradient_, cut_.whole(place.unit), data_ranks(options_) > 1);
     found = whole_gradients_.emplace(place.unit, whole).first;
     clear_padding(place.unit, whole);
   }
@@ -347,7 +346,7 @@ void UnitStore::clear_padding(UnitId id, const Range& whole) {
 
 void UnitStore::reduce(UnitId id, int32_t micro_batch, bool last) {
   if (shards_gradients_) return reduce_into_home(id, micro_batch);
-  if (last && ranks() > 1) reduce_whole(id);
+  if (last && data_ranks(options_) > 1) reduce_whole(id);
 }
 
 /// The gradient in the dtype it travels in.
@@ -366,19 +365,19 @@ void UnitStore::collect(const Range& part, const Range& to, UnitId id, bool firs
   if (part == to) return;
   Instr instr = copy(part, to, id);
   if (!first) instr.kind = InstrKind::kAccumulate;
-  if (instr.lane == Lane::kCompute && ranks() > 1) instr.lane = Lane::kCommunication;
+  if (instr.lane == Lane::kCompute && data_ranks(options_) > 1) instr.lane = lane_of(groups_.replica == kNoGroup ? groups_.shard : groups_.replica);
   instr.follows = follows;
   emit(std::move(instr));
 }
 
 /// Over the shard group first, as where units are cut: sums have the same bits at every stage.
 void UnitStore::sum_everywhere(const Range& range, UnitId id) {
-  if (options_.replicas == 1 || options_.shard.count == 1) {
-    emit(collective(InstrKind::kAllReduce, CommGroup::kData, range, range, id));
-    return;
+  bool follows = false;
+  for (const GroupId group : {groups_.shard, groups_.replica}) {
+    if (group == kNoGroup) continue;
+    emit(collective(InstrKind::kAllReduce, group, range, range, id)).follows = follows;
+    follows = true;
   }
-  emit(collective(InstrKind::kAllReduce, CommGroup::kShard, range, range, id));
-  emit(collective(InstrKind::kAllReduce, CommGroup::kReplica, range, range, id)).follows = true;
 }
 
 void UnitStore::reduce_whole(UnitId id) {
@@ -391,9 +390,9 @@ void UnitStore::reduce_whole(UnitId id) {
   }
   const int64_t bytes = cut_.held(id) * dtype_bytes(program_.at(wire.buffer).dtype);
   const Range part{wire.buffer, wire.offset + options_.shard.index * bytes, bytes};
-  emit(collective(InstrKind::kReduceScatter, CommGroup::kShard, wire, part, id));
+  emit(collective(InstrKind::kReduceScatter, groups_.shard, wire, part, id));
   if (options_.replicas > 1)
-    emit(collective(InstrKind::kAllReduce, CommGroup::kReplica, part, part, id)).follows = true;
+    emit(collective(InstrKind::kAllReduce, groups_.replica, part, part, id)).follows = true;
   collect(part, held(gradients_, id), id, true, true);
 }
 
@@ -405,7 +404,7 @@ void UnitStore::reduce_into_home(UnitId id, int32_t micro_batch) {
   const bool first = micro_batch == 0;
   const Range to = held(gradients_, id);
   if (!cut_.cut(id)) {
-    if (ranks() == 1) return collect(whole, to, id, first, false);
+    if (data_ranks(options_) == 1) return collect(whole, to, id, first, false);
     const Range wire = to_wire(whole, id, micro_batch);
     sum_everywhere(wire, id);
     return collect(wire, to, id, first, true);
@@ -414,11 +413,11 @@ void UnitStore::reduce_into_home(UnitId id, int32_t micro_batch) {
   const bool direct = first && tier_of(to) == Tier::kDevice && options_.communication == gradient_;
   const int64_t bytes = cut_.held(id) * dtype_bytes(program_.at(wire.buffer).dtype);
   const Range part = direct ? to : Range{wire.buffer, options_.shard.index * bytes, bytes};
-  emit(collective(InstrKind::kReduceScatter, CommGroup::kShard, wire, part, id));
+  emit(collective(InstrKind::kReduceScatter, groups_.shard, wire, part, id));
   // In every micro-batch: what leaves the device must be complete before, and where gradients are
   // kept must not change the order of their sum.
   if (options_.replicas > 1)
-    emit(collective(InstrKind::kAllReduce, CommGroup::kReplica, part, part, id)).follows = true;
+    emit(collective(InstrKind::kAllReduce, groups_.replica, part, part, id)).follows = true;
   collect(part, to, id, first, true);
 }
 

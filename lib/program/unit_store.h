@@ -20,6 +20,8 @@ class UnitStore {
   UnitStore(Program& program, const ModelDescription& model, const Partition& partition,
             const StateOptions& options, int32_t micro_batches);
 
+  const StateGroups& groups() const { return groups_; }
+
   /// Makes a unit's parameters readable until release(), emitting what brings them unless they are
   /// there.
   void bring(UnitId unit, int32_t micro_batch);
@@ -80,7 +82,6 @@ class UnitStore {
     return homes[static_cast<size_t>(id)];
   }
   Tier tier_of(const Range& range) const { return program_.at(range.buffer).tier; }
-  int ranks() const { return group_size(CommGroup::kData, options_); }
   bool gathers(UnitId id) const;
   bool has_master(UnitId id) const;
   Tier optimizer_tier(UnitId id) const { return optimizer_tiers_[static_cast<size_t>(id)]; }
@@ -99,7 +100,7 @@ class UnitStore {
                   int64_t elements, bool peer_visible = false);
   Instr& emit(Instr instr);
   Instr copy(const Range& from, const Range& to, UnitId unit) const;
-  Instr collective(InstrKind kind, CommGroup group, const Range& in, const Range& out,
+  Instr collective(InstrKind kind, GroupId group, const Range& in, const Range& out,
                    UnitId unit) const;
   std::vector<Range> gaps(const Range& whole, UnitId id) const;
   void clear_padding(UnitId id, const Range& whole);
@@ -124,6 +125,7 @@ class UnitStore {
   const ModelDescription& model_;
   const Partition& partition_;
   const StateOptions& options_;
+  const StateGroups groups_;
   const DType compute_;
   const DType gradient_;
   const bool shards_gradients_;

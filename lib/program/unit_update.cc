@@ -27,7 +27,7 @@ void UnitStore::norm(BufferId norm) {
   emit(std::move(sum));
   if (options_.shard.count == 1) return;
   const Range all{norm, 0, program_.at(norm).bytes};
-  emit(collective(InstrKind::kAllReduce, CommGroup::kShard, all, all, -1));
+  emit(collective(InstrKind::kAllReduce, groups_.shard, all, all, -1));
 }
 
 void UnitStore::update() {
@@ -70,7 +70,7 @@ void UnitStore::gather_updated(std::vector<Gather>& gathers, size_t done) {
   size_t next = 0;
   for (; next < gathers.size() && gathers[next].behind <= done; ++next) {
     const UnitId id = gathers[next].unit;
-    Instr gather = collective(InstrKind::kAllGather, CommGroup::kShard, held(parameters_, id),
+    Instr gather = collective(InstrKind::kAllGather, groups_.shard, held(parameters_, id),
                               range(home(parameters_, id), 0, cut_.whole(id)), id);
     gather.if_finite = true;
     emit(std::move(gather));

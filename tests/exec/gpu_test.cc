@@ -107,8 +107,8 @@ GpuOutcome train_together(const Config& config, int ranks, uint64_t seed) {
     RankGroups groups = host;
     if (seed > 0) {
       emulated.emplace(seed + 100 * static_cast<uint64_t>(rendezvous.rank()));
-      nccl.emplace(*emulated->device, links, *host.data);
-      groups = {&*nccl, &*nccl, nullptr, nullptr, host.data, host.shard};
+      nccl.emplace(*emulated->device, links, *host.words);
+      groups.open = {&*nccl};
     }
     RankRig rig(config, fixtures::model_of_many_blocks(), groups, emulated ? &emulated->gpu : nullptr);
     GpuOutcome own;
@@ -279,20 +279,20 @@ double second_norm(const Config& config, uint64_t seed, Careless careless) {
   EmulatedLinks careless_links(2);
   fixtures::on_mesh(1, 2, [&](Rendezvous& rendezvous, const RankGroups& host) {
     Emulated emulated(seed + 100 * static_cast<uint64_t>(rendezvous.rank()));
-    EmulatedNccl sound(*emulated.device, links, *host.data);
-    const RankGroups groups{&sound, &sound, nullptr, nullptr, host.data, host.shard};
+    EmulatedNccl sound(*emulated.device, links, *host.words);
+    const RankGroups groups{{&sound}, host.words, host.model_words};
     RankRig rig(config, fixtures::model_of_many_blocks(), groups, &emulated.gpu);
     rig.train(1);
     Program program = rig.plan.train.program;
     if (careless == Careless::kProgram)
       for (Instr& instr : program.instrs)
         std::erase_if(instr.waits,
-                      [&](InstrId wait) { return program.instr(wait).lane == Lane::kCommunication; });
+                      [&](InstrId wait) { return program.instr(wait).lane == lane_of(0); });
     std::optional<CarelessNccl> never_waits;
     RankGroups used = groups;
     if (careless == Careless::kCommunicator) {
-      never_waits.emplace(*emulated.device, careless_links, *host.data);
-      used.data = used.shard = &*never_waits;
+      never_waits.emplace(*emulated.device, careless_links, *host.words);
+      used.open = {&*never_waits};
     }
     Executor executor(program, rig.plan.train.model, rig.memory, used);
     StepRun run = rig.prepared(2);
@@ -483,7 +483,7 @@ TEST_CASE("gpu: what runs beside computation is told from what does not") {
   add(Lane::kCompute, InstrKind::kBackward);       // 3 to 6
   add(Lane::kToDevice, InstrKind::kCopy);          // 1 to 4: one second between the two
   add(Lane::kToHost, InstrKind::kCopy);            // 6 to 7: behind both
-  add(Lane::kCommunication, InstrKind::kAllReduce);  // 5 to 8
+  add(lane_of(0), InstrKind::kAllReduce);  // 5 to 8
   add(Lane::kDisk, InstrKind::kCopy);              // is no copy between device and host
   const DeviceTimes times = account_times(program, {{0, 2}, {3, 6}, {1, 4}, {6, 7}, {5, 8}, {0, 9}});
   REQUIRE(times.by_kind[static_cast<size_t>(InstrKind::kCopy)] == 13);

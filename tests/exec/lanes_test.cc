@@ -27,7 +27,7 @@ Program lanes_program(const std::vector<std::pair<Lane, std::vector<InstrId>>>& 
 }
 
 constexpr Lane kCompute = Lane::kCompute;
-constexpr Lane kCommunication = Lane::kCommunication;
+constexpr Lane kCommunication = lane_of(0);
 
 InstrId id_of(const Program& program, const Instr& instr) {
   return static_cast<InstrId>(&instr - program.instrs.data());
@@ -96,7 +96,7 @@ TEST_CASE("compute runs on the calling thread, communication on another, beside 
   Lanes lanes(
       program,
       [&](const Instr& instr) {
-        const auto lane = static_cast<size_t>(instr.lane);
+        const size_t lane = instr.lane == kCompute ? 0 : 1;
         threads[lane] = std::this_thread::get_id();
         // Each waits until the other has begun: one after the other they would not end.
         (lane == 0 ? in_compute : in_communication).set_value();

@@ -243,14 +243,14 @@ TEST_CASE("pieces of a parameter are collected as they lie in its tensor, whoeve
     const Contents saved = saved_by(l, [&](Rendezvous&, RankRig& rig) {
       rig.train(1);
       if (rig.plan.options.state.replica > 0) return;
-      const bool receives = rig.groups.data->rank() == 0;
+      const bool receives = rig.rank == 0;
       for (const TensorInfo& tensor : rig.plan.train.model.tensors) {
         int64_t size = 1;
         for (const int64_t dim : tensor.shape) size *= dim;
         std::vector<float> whole(receives ? static_cast<size_t>(size) : 0);
         const int64_t cuts[] = {0, 1, size / 3, size / 2, size - 1, size};
         for (size_t i = 0; i + 1 < std::size(cuts); ++i)
-          rig.state.collect(tensor.name, cuts[i], cuts[i + 1], receives, *rig.groups.shard,
+          rig.state.collect(tensor.name, cuts[i], cuts[i + 1], receives, *rig.groups.model_words,
                             receives ? std::span(whole).subspan(
                                            static_cast<size_t>(cuts[i]),
                                            static_cast<size_t>(cuts[i + 1] - cuts[i]))

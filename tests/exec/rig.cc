@@ -163,14 +163,14 @@ Batch random_batch(const BatchShape& shape, uint64_t seed, int64_t vocab_rows) {
 }
 
 RankRig::RankRig(const Config& from, const ModelConfig& model, const RankGroups& of, Gpu* gpu)
-    : config(for_ranks(from, of.data->size())),
+    : config(for_ranks(from, of.words->size())),
       groups(of),
-      plan(plan_steps(config, model, of.data->rank())),
-      memory(*of.data, swap_of(config, of.data->rank()), nullptr, gpu),
+      plan(plan_steps(config, model, of.rank())),
+      memory(of.seen_by_peers(), swap_of(config, of.rank()), nullptr, gpu),
       trainer(plan.train.program, plan.train.model, allocated(memory, plan), groups),
       evaluator(plan.evaluate.program, plan.evaluate.model, memory, groups),
       state(plan.train, plan.partition, memory, optimizer_state_kinds(config.optimizer)),
-      rank(of.data->rank()) {
+      rank(of.rank()) {
   state.load(model_folder(model));
 }
 
@@ -265,32 +265,38 @@ std::vector<std::string> on_ranks(int world,
   return failures;
 }
 
+void on_mesh(const StateOptions& mesh,
+             const std::function<void(Rendezvous&, const RankGroups&)>& body) {
+  const RankMesh ranks = state_mesh(mesh);
+  auto all = Rendezvous::in_process(ranks.world(), std::chrono::seconds(20),
+                                    std::chrono::milliseconds(100));
+  std::vector<std::string> failures(all.size());
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < all.size(); ++rank)
+    threads.emplace_back([&, rank] {
+      failures[rank] = message_of([&] {
+        const MeshPoint place = ranks.coordinate(static_cast<int>(rank));
+        StateOptions mine = mesh;
+        mine.shard.index = place.dp_shard;
+        mine.replica = place.dp_replicate;
+        mine.tensor.index = place.tp;
+        const StateGroups groups = state_groups(mine);
+        const OpenGroups open(*all[rank], groups.list, groups.model,
+                              {.timeout = std::chrono::seconds(20)});
+        body(*all[rank], open.groups());
+      });
+    });
+  for (std::thread& thread : threads) thread.join();
+  require_none(failures);
+}
+
 void on_mesh(int replicas, int shards,
              const std::function<void(Rendezvous&, const RankGroups&)>& body, int node) {
-  require_none(on_ranks(replicas * shards, [&](Rendezvous& rendezvous, Communicator& data) {
-    const auto open = [&](const char* kind, int group, int first, int count, int apart) {
-      std::vector<int> members;
-      for (int i = 0; i < count; ++i) members.push_back(first + i * apart);
-      return open_communicator(rendezvous, cat(kind, group), members,
-                               {.timeout = std::chrono::seconds(20)});
-    };
-    std::unique_ptr<Communicator> shard, replica, neighbours;
-    RankGroups groups = RankGroups::of_one(data);
-    if (replicas > 1) {
-      const int row = data.rank() / shards;
-      const int column = data.rank() % shards;
-      shard = open("shard", row, row * shards, shards, 1);
-      replica = open("replica", column, column, replicas, shards);
-      groups.shard = shard.get();
-      groups.replica = replica.get();
-    }
-    if (node > 1) {
-      const int at = data.rank() / node;
-      neighbours = open("node", at, at * node, node, 1);
-      groups.node = neighbours.get();
-    }
-    body(rendezvous, groups);
-  }));
+  StateOptions mesh;
+  mesh.shard.count = shards;
+  mesh.replicas = replicas;
+  mesh.node = node;
+  on_mesh(mesh, body);
 }
 
 std::string message_of(const std::function<void()>& work) {

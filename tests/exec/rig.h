@@ -115,8 +115,11 @@ std::vector<std::string> on_ranks(
     std::chrono::milliseconds heartbeat = std::chrono::milliseconds(100),
     CommBackend backend = CommBackend::kAuto);
 
-/// The same with groups of `shards` ranks that share a copy of the state, and nodes of `node` of
-/// them with secondary shards; REQUIREs that none threw.
+/// The same with the groups of a mesh, of which a rank's place in the options says nothing; REQUIREs
+/// that none threw.
+void on_mesh(const StateOptions& mesh,
+             const std::function<void(Rendezvous&, const RankGroups&)>& body);
+/// Of `shards` ranks that share a copy of the state, and nodes of `node` of them with secondary shards.
 void on_mesh(int replicas, int shards,
              const std::function<void(Rendezvous&, const RankGroups&)>& body, int node = 1);
 

@@ -100,8 +100,8 @@ TEST_CASE("ranges that do not follow each other are reduced together, but apart"
                       .persistent = true,
                       .dtype = DType::kF32}};
   for (const int64_t offset : {0, 1024, 3072, 2048}) {
-    Instr instr{.kind = InstrKind::kAllReduce, .lane = Lane::kCommunication};
-    instr.group = CommGroup::kData;
+    Instr instr{.kind = InstrKind::kAllReduce, .lane = lane_of(0)};
+    instr.group = 0;
     instr.unit = 0;
     instr.reads = instr.writes = {{0, offset, 1024}};
     program.instrs.push_back(instr);

@@ -15,13 +15,15 @@ namespace {
 using namespace fixtures;
 using Faults = std::vector<std::string>;
 
+constexpr int kRanks = 4;
+
 // The program that tests break, by position (see untied_step.golden): 0 begin, 1 load_batch mb 0,
 // 2-4 forward, 5-7 backward, 8 load_batch mb 1, 9-11 forward, 12 all_reduce of the loss, 13
 // backward layer 2, 14 all_reduce, 15 backward layer 1, 16 all_reduce, 17 backward layer 0, 18
 // all_reduce, 19 gradient_norm, 20 all_reduce of the norm, 21 decide, 22-24 update.
 Program good() {
   return build(small_config(1, false))
-      .step({.micro_batches = 2, .state = states(1), .bucket_elements = 1});
+      .step({.micro_batches = 2, .state = states(1), .bucket_elements = 1}, kRanks);
 }
 
 Program broken(const std::function<void(Program&)>& change) {
@@ -41,10 +43,10 @@ TEST_CASE("a good program has no faults, alone or on many ranks") {
   const Program program = good();
   REQUIRE(program.instrs.size() == 25);
   CHECK(check(program).empty());
-  const std::vector<const Program*> ranks(4, &program);
+  const std::vector<const Program*> ranks(kRanks, &program);
   CHECK(check_programs(ranks).empty());
   CHECK(against_good(good()).empty());
-  CHECK(check_programs({}).empty());
+  CHECK(check_programs(std::vector<const Program*>()).empty());
 }
 
 TEST_CASE("a reduction that does not wait for its gradients is named with what it misses") {
@@ -61,7 +63,7 @@ TEST_CASE("whichever wait is dropped, the checker notices") {
         build(small_config(2, true))
             .step({.micro_batches = 2, .bucket_elements = 1, .overlap = overlap});
     for (size_t i = 0; i < program.instrs.size(); ++i) {
-      const bool needed = overlap || program.instrs[i].lane == Lane::kCommunication;
+      const bool needed = overlap || program.instrs[i].lane == lane_of(0);
       if (program.instrs[i].waits.empty() || !needed) continue;
       Program without = program;
       without.instrs[i].waits.clear();
@@ -147,9 +149,9 @@ TEST_CASE("ranges stay inside their buffers") {
         Faults{"instruction 19 (gradient_norm) touches bytes 32768+16388 of gradients, which has "
                "49152"});
   CHECK(check(broken([](Program& p) { p.instrs[21].reads[0].offset = -8; })) ==
-        Faults{"instruction 21 (decide) touches bytes -8+48 of norm, which has 48"});
+        Faults{"instruction 21 (decide) touches bytes -8+96 of norm, which has 96"});
   CHECK(check(broken([](Program& p) { p.instrs[21].reads[0].bytes = -1; })) ==
-        Faults{"instruction 21 (decide) touches bytes 0+-1 of norm, which has 48"});
+        Faults{"instruction 21 (decide) touches bytes 0+-1 of norm, which has 96"});
 }
 
 TEST_CASE("ranges so large that their end has no number are outside too") {
@@ -157,7 +159,7 @@ TEST_CASE("ranges so large that their end has no number are outside too") {
   CHECK(check(broken([](Program& p) {
           p.instrs[21].reads[0] = {p.instrs[21].reads[0].buffer, 8, kMost};
         })) ==
-        Faults{cat("instruction 21 (decide) touches bytes 8+", kMost, " of norm, which has 48")});
+        Faults{cat("instruction 21 (decide) touches bytes 8+", kMost, " of norm, which has 96")});
 }
 
 TEST_CASE("ranges name buffers that there are") {
@@ -177,7 +179,7 @@ TEST_CASE("a collective writes a range for each that it reads") {
 
 TEST_CASE("what a step has to write anew of persistent buffers is not read before") {
   CHECK(check(broken([](Program& p) { p.instrs[0].writes.pop_back(); })) ==
-        Faults{"instruction 20 (all_reduce) reads bytes 0+48 of norm before they are written"});
+        Faults{"instruction 20 (all_reduce) reads bytes 0+96 of norm before they are written"});
   // The zeros between gradients are given, what lists write is not.
   const Faults faults = check(broken([](Program& p) { p.given.resize(2); }));
   CHECK(std::count(faults.begin(), faults.end(),
@@ -302,7 +304,7 @@ TEST_CASE("buffers that live at the same time do not share bytes") {
 
 std::string reduce_of(int unit, const char* dtype = "F32", int64_t bytes = 16384) {
   return cat("instruction ", 18 - 2 * unit, " (all_reduce unit ", unit, ") with ", bytes,
-             " bytes of gradients as ", dtype);
+             " bytes of gradients as ", dtype, " over dp_shard@0");
 }
 
 TEST_CASE("ranks that enter a collective with another size or dtype are named") {
@@ -322,7 +324,7 @@ TEST_CASE("a rank that reduces the loss where others reduce gradients is named")
   CHECK(
       against_good(other).back() ==
       "collective 0: rank 0 enters instruction 12 (all_reduce) with 24 bytes of loss as "
-      "F64, rank 1 enters instruction 12 (all_reduce unit 2) with 16384 bytes of gradients as F32");
+      "F64 over dp_shard@0, rank 1 enters instruction 12 (all_reduce unit 2) with 16384 bytes of gradients as F32 over dp_shard@0");
 }
 
 TEST_CASE("a rank that reduces as many bytes of another buffer is named") {
@@ -332,7 +334,7 @@ TEST_CASE("a rank that reduces as many bytes of another buffer is named") {
   });
   CHECK(against_good(other).back() == "collective 1: rank 0 enters " + reduce_of(2) +
                                           ", rank 1 enters instruction 14 (all_reduce unit 2) with "
-                                          "16384 bytes of parameters as F32");
+                                          "16384 bytes of parameters as F32 over dp_shard@0");
 }
 
 TEST_CASE("ranks that meet for two different units of one size are named") {
@@ -343,24 +345,25 @@ TEST_CASE("ranks that meet for two different units of one size are named") {
   });
   CHECK(against_good(other).back() == "collective 1: rank 0 enters " + reduce_of(2) +
                                           ", rank 1 enters instruction 14 (all_reduce unit 1) with "
-                                          "16384 bytes of gradients as F32");
+                                          "16384 bytes of gradients as F32 over dp_shard@0");
 }
 
 TEST_CASE("ranks that enter a different number of collectives are counted") {
-  const Program fewer = broken([](Program& p) { p.instrs[20].group = CommGroup::kNone; });
-  CHECK(against_good(fewer).back() == "rank 0 enters 5 collectives, rank 1 enters 4");
+  const Program fewer = broken([](Program& p) { p.instrs[20].group = kNoGroup; });
+  CHECK(against_good(fewer).back() == "rank 0 enters instruction 20 (all_reduce) with 96 bytes of norm as F64 over dp_shard@0 and "
+        "waits for rank 1, which has no further collective");
 }
 
 TEST_CASE("the faulty rank is named by its number") {
   const Program a = good();
-  const Program b = broken([](Program& p) { p.instrs[20].group = CommGroup::kNone; });
+  const Program b = broken([](Program& p) { p.instrs[20].group = kNoGroup; });
   const Program* ranks[] = {&a, &a, &b, &a};
-  CHECK(check_programs(ranks).back() == "rank 0 enters 5 collectives, rank 2 enters 4");
+  CHECK(check_programs(ranks).back().ends_with("waits for rank 2, which has no further collective"));
 }
 
 TEST_CASE("faults of a program that several ranks share are said once") {
   const Program program = broken([](Program& p) { p.instrs[14].waits.clear(); });
-  const std::vector<const Program*> ranks(3, &program);
+  const std::vector<const Program*> ranks(kRanks, &program);
   CHECK(check_programs(ranks).size() == 1);
 }
 

@@ -89,7 +89,7 @@ std::vector<std::pair<InstrId, InstrId>> unordered(
     const Program& program, const std::vector<std::pair<InstrId, InstrId>>& conflicts) {
   const size_t count = program.instrs.size();
   std::vector<Set> before(count, Set(count));
-  std::vector<InstrId> last(kLaneCount, -1);
+  std::vector<InstrId> last(kMostLanes, -1);
   for (size_t j = 0; j < count; ++j) {
     const Instr& instr = program.instrs[j];
     std::vector<InstrId> done = instr.waits;

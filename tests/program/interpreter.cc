@@ -176,14 +176,14 @@ std::string Interpreter::run(std::mt19937_64& random, bool finite) {
     forget_persistent(rank, random);
   }
   // Lanes with a high rank run whenever they can, those with a low one only when nothing else may.
-  std::vector<std::array<uint64_t, kLaneCount>> priority(ranks_.size());
+  std::vector<std::array<uint64_t, kMostLanes>> priority(ranks_.size());
   for (auto& lanes : priority)
     for (uint64_t& value : lanes) value = random() % 1000;
   const uint64_t whims = random() % 3;  // how often chance decides instead
   for (;;) {
     std::vector<std::pair<size_t, size_t>> candidates;
     for (size_t r = 0; r < ranks_.size(); ++r)
-      for (size_t lane = 0; lane < kLaneCount; ++lane)
+      for (size_t lane = 0; lane < kMostLanes; ++lane)
         if (ready(r, lane)) candidates.emplace_back(r, lane);
     if (!fault_.empty()) return fault_;
     if (candidates.empty()) return stuck();
@@ -213,7 +213,7 @@ void Interpreter::forget_persistent(Rank& rank, std::mt19937_64& random) {
 std::string Interpreter::stuck() const {
   std::string text;
   for (size_t r = 0; r < ranks_.size(); ++r)
-    for (size_t lane = 0; lane < kLaneCount; ++lane)
+    for (size_t lane = 0; lane < kMostLanes; ++lane)
       if (const Instr* next = next_of(ranks_[r], lane))
         text += cat(text.empty() ? "nothing can go on: " : ", ", "rank ", r, " stands before ",
                     where(ranks_[r], *next));
@@ -240,18 +240,8 @@ bool Interpreter::waits_done(const Rank& rank, const Instr& instr) const {
                      [&](InstrId wait) { return rank.done[static_cast<size_t>(wait)] != 0; });
 }
 
-std::vector<size_t> Interpreter::group_of(size_t rank, CommGroup group) const {
-  std::vector<size_t> members;
-  for (size_t r = 0; r < ranks_.size(); ++r) {
-    const bool shard = ranks_[r].replica == ranks_[rank].replica;
-    const bool replica = ranks_[r].shard == ranks_[rank].shard;
-    const auto node = static_cast<size_t>(mesh_.node);
-    if (group == CommGroup::kData || (group == CommGroup::kShard && shard) ||
-        (group == CommGroup::kReplica && replica) ||
-        (group == CommGroup::kNode && r / node == rank / node))
-      members.push_back(r);
-  }
-  return members;
+std::vector<int> Interpreter::group_of(size_t rank, GroupId group) const {
+  return ranks_[rank].step.program.groups[static_cast<size_t>(group)].ranks.ranks;
 }
 
 bool Interpreter::ready(size_t r, size_t lane) {
@@ -260,8 +250,9 @@ bool Interpreter::ready(size_t r, size_t lane) {
   if (next == nullptr || !waits_done(rank, *next)) return false;
   if (next->if_finite && !rank.decided)
     fail(cat("rank ", r, ": ", where(rank, *next), " starts before the decision"));
-  if (next->group == CommGroup::kNone || (next->if_finite && !finite_)) return true;
-  for (const size_t other : group_of(r, next->group)) {
+  if (next->group == kNoGroup || (next->if_finite && !finite_)) return true;
+  for (const int member : group_of(r, next->group)) {
+    const auto other = static_cast<size_t>(member);
     const Instr* theirs = next_of(ranks_[other], lane);
     if (theirs == nullptr || theirs->group != next->group || !waits_done(ranks_[other], *theirs) ||
         (theirs->if_finite && !ranks_[other].decided))
@@ -280,35 +271,35 @@ void Interpreter::execute(size_t r, size_t lane) {
   Rank& rank = ranks_[r];
   const Instr& instr = *next_of(rank, lane);
   if (instr.if_finite && !finite_) return finish(rank, lane);
-  if (instr.group == CommGroup::kNone) {
+  if (instr.group == kNoGroup) {
     run_instr(r, instr);
     return finish(rank, lane);
   }
-  const std::vector<size_t> members = group_of(r, instr.group);
-  for (const size_t other : members) {
+  const std::vector<int> members = group_of(r, instr.group);
+  for (const int member : members) {
+    const auto other = static_cast<size_t>(member);
     const Instr& theirs = *next_of(ranks_[other], lane);
     const std::string mine = meeting(rank.step.program, instr);
     const std::string found = meeting(ranks_[other].step.program, theirs);
     if (mine != found)
       return fail(cat("rank ", r, " enters ", mine, ", rank ", other, " enters ", found));
   }
-  collective(members);
-  for (const size_t other : members) finish(ranks_[other], lane);
+  collective(members, lane);
+  for (const int member : members) finish(ranks_[static_cast<size_t>(member)], lane);
 }
 
 // Instructions.
 
-void Interpreter::collective(const std::vector<size_t>& members) {
-  constexpr auto kLane = static_cast<size_t>(Lane::kCommunication);
-  const Instr& first = *next_of(ranks_[members[0]], kLane);
-  for (size_t i = 0; i < first.writes.size(); ++i) exchange(members, i);
+void Interpreter::collective(const std::vector<int>& members, size_t lane) {
+  const Instr& first = *next_of(ranks_[static_cast<size_t>(members[0])], lane);
+  for (size_t i = 0; i < first.writes.size(); ++i) exchange(members, lane, i);
 }
 
-void Interpreter::exchange(const std::vector<size_t>& members, size_t index) {
-  constexpr auto kLane = static_cast<size_t>(Lane::kCommunication);
+void Interpreter::exchange(const std::vector<int>& members, size_t lane, size_t index) {
   std::vector<std::vector<uint64_t>> in;
-  for (const size_t r : members) {
-    const Instr& instr = *next_of(ranks_[r], kLane);
+  for (const int member : members) {
+    const auto r = static_cast<size_t>(member);
+    const Instr& instr = *next_of(ranks_[r], lane);
     const Program& program = ranks_[r].step.program;
     for (const Range& range : {instr.reads[index], instr.writes[index]})
       if (program.at(range.buffer).dtype != instr.dtype)
@@ -320,8 +311,8 @@ void Interpreter::exchange(const std::vector<size_t>& members, size_t index) {
   }
   const auto n = static_cast<int64_t>(members.size());
   for (int64_t m = 0; m < n; ++m) {
-    Rank& rank = ranks_[members[static_cast<size_t>(m)]];
-    const Instr& instr = *next_of(rank, kLane);
+    Rank& rank = ranks_[static_cast<size_t>(members[static_cast<size_t>(m)])];
+    const Instr& instr = *next_of(rank, lane);
     const Cells to = cells(rank, instr.writes[index]);
     const auto total = static_cast<int64_t>(in[0].size());
     const bool gathers = instr.kind == InstrKind::kAllGather;

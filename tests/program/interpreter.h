@@ -54,8 +54,8 @@ class Interpreter {
     int replica = 0;
     std::vector<std::vector<uint64_t>> persistent;
     std::array<std::vector<uint64_t>, kArenaCount> arenas;
-    std::array<std::vector<InstrId>, kLaneCount> lanes;
-    std::array<size_t, kLaneCount> next{};
+    std::array<std::vector<InstrId>, kMostLanes> lanes;
+    std::array<size_t, kMostLanes> next{};
     std::vector<char> done;
     std::vector<InstrId> computed;
     bool decided = false;
@@ -73,14 +73,14 @@ class Interpreter {
   static uint64_t read(const Cells& cells, int64_t element);
   static void write(const Cells& cells, int64_t element, uint64_t value);
 
-  std::vector<size_t> group_of(size_t rank, CommGroup group) const;
+  std::vector<int> group_of(size_t rank, GroupId group) const;
   const Instr* next_of(const Rank& rank, size_t lane) const;
   bool waits_done(const Rank& rank, const Instr& instr) const;
   bool ready(size_t rank, size_t lane);
   void execute(size_t rank, size_t lane);
   void finish(Rank& rank, size_t lane);
-  void collective(const std::vector<size_t>& members);
-  void exchange(const std::vector<size_t>& members, size_t index);
+  void collective(const std::vector<int>& members, size_t lane);
+  void exchange(const std::vector<int>& members, size_t lane, size_t index);
   void run_instr(size_t rank, const Instr& instr);
   void load_batch(size_t rank, const Instr& instr);
   void run_list(Rank& rank, const Instr& instr, const std::vector<Op>& list);

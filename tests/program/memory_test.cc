@@ -90,7 +90,7 @@ TEST_CASE("the arena does not grow with micro-batches, and grows with layers by 
 Program two_lanes(std::vector<InstrId> communication_waits, std::vector<InstrId> compute_waits) {
   return handmade({{Lane::kCompute, 0},
                    {Lane::kCompute, 0},
-                   {Lane::kCommunication, 1, false, true, std::move(communication_waits)},
+                   {lane_of(0), 1, false, true, std::move(communication_waits)},
                    {Lane::kCompute, 2, false, true, std::move(compute_waits)}});
 }
 

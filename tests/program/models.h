@@ -153,8 +153,22 @@ inline Program handmade(const std::vector<Touch>& touches) {
 }
 
 inline std::vector<std::string> check(const Program& program) {
-  const Program* ranks[] = {&program};
+  const int rank = program.groups.empty()
+                       ? 0
+                       : program.groups[0].ranks.ranks[static_cast<size_t>(program.groups[0].place.index)];
+  const RankProgram ranks[] = {{rank, &program}};
   return check_programs(ranks);
+}
+
+/// Axes of a group of the program ("dp_shard"), and the group along such axes, kNoGroup where there is
+/// none.
+inline std::string axes_in(const Program& program, GroupId group) {
+  return axes_of(program.groups[static_cast<size_t>(group)].ranks);
+}
+inline GroupId group_along(const Program& program, const std::string& axes) {
+  for (size_t g = 0; g < program.groups.size(); ++g)
+    if (axes_in(program, static_cast<GroupId>(g)) == axes) return static_cast<GroupId>(g);
+  return kNoGroup;
 }
 
 }  // namespace ftrun::fixtures

@@ -177,8 +177,8 @@ bool is_bucket(const Program& program, const Range& range) {
 }
 
 bool takes_turns(const Instr& a, const Instr& b) {
-  return (a.lane == Lane::kCompute && b.lane == Lane::kCommunication) ||
-         (a.lane == Lane::kCommunication && b.lane == Lane::kCompute);
+  return (a.lane == Lane::kCompute && is_communication(b.lane)) ||
+         (is_communication(a.lane) && b.lane == Lane::kCompute);
 }
 
 TEST_CASE("whichever wait is left out or comes too early: noticed, or no order is lost") {
@@ -398,17 +398,20 @@ void add_kinds(const Instr& instr, std::vector<Change>& all) {
                        i.kind = static_cast<InstrKind>(kind);
                        return true;
                      }});
-  for (size_t group = 0; group < kCommGroups; ++group)
-    if (static_cast<CommGroup>(group) != instr.group)
-      all.push_back({cat("in group ", group), [group](const Program&, Instr& i) {
-                       i.group = static_cast<CommGroup>(group);
-                       return true;
+  const auto exists = [](const Program& program, GroupId group) {
+    return group < static_cast<GroupId>(program.groups.size());
+  };
+  for (GroupId group = kNoGroup; group < kMostGroups; ++group)
+    if (group != instr.group)
+      all.push_back({cat("in group ", group), [=](const Program& program, Instr& i) {
+                       i.group = group;
+                       return exists(program, group);
                      }});
-  for (int lane = 0; lane < kLaneCount; ++lane)
+  for (int lane = 0; lane < kMostLanes; ++lane)
     if (static_cast<Lane>(lane) != instr.lane)
-      all.push_back({cat("on lane ", lane), [lane](const Program&, Instr& i) {
+      all.push_back({cat("on lane ", lane), [=](const Program& program, Instr& i) {
                        i.lane = static_cast<Lane>(lane);
-                       return true;
+                       return exists(program, lane - static_cast<int>(Lane::kFirstGroup));
                      }});
 }
 
@@ -421,7 +424,7 @@ void add_flags(const Instr& instr, std::vector<Change>& all) {
   };
   flag("if_finite", &Instr::if_finite);
   if (instr.graph >= 0) flag("accumulate", &Instr::accumulate);
-  if (instr.group != CommGroup::kNone)
+  if (instr.group != kNoGroup)
     all.push_back({"other dtype", [](const Program&, Instr& i) {
                      i.dtype = i.dtype == DType::kBF16 ? DType::kF32 : DType::kBF16;
                      return true;
@@ -508,7 +511,7 @@ class Mutants {
 
 /// Where `other` has the collective that stands at `at` in `program`.
 size_t place_in(const Program& other, const Program& program, size_t at) {
-  const auto is_collective = [](const Instr& instr) { return instr.group != CommGroup::kNone; };
+  const auto is_collective = [](const Instr& instr) { return instr.group != kNoGroup; };
   const auto begin = program.instrs.begin();
   auto before = std::count_if(begin, begin + static_cast<std::ptrdiff_t>(at), is_collective);
   for (size_t i = 0;; ++i)
@@ -592,18 +595,12 @@ bool fetches_for_updates_alone(const Mutation& m) {
          std::all_of(m.instr.writes.begin(), m.instr.writes.end(), of_update);
 }
 
-bool has_the_same_members(const Mutation& m) {
-  return m.change.starts_with("in group ") && m.choice.mesh.replicas == 1 &&
-         m.instr.group != CommGroup::kNode && m.changed().group != CommGroup::kNode &&
-         m.changed().group != CommGroup::kReplica && m.changed().group != CommGroup::kNone;
-}
-
 /// Elements of a unit that a gradient's range holds: a whole copy, or this rank's part of it.
 std::optional<ShardRange> gradient_elements(const Mutation& m, const Range& range, UnitId id) {
   const Category category = m.program.at(range.buffer).category;
   if (category != Category::kGradients && category != Category::kBuckets) return std::nullopt;
   StateOptions state = m.choice.options.state;
-  state.shard = m.program.place_in(CommGroup::kShard);
+  state.shard = m.program.place_in(group_along(m.program, "dp_shard"));
   const Sharding cut = cut_states(m.choice.built.partition, state);
   const int64_t elements = element_count(m.program, range);
   const int64_t begin = elements == cut.whole(id) ? 0 : state.shard.index * elements;
@@ -633,7 +630,7 @@ bool leaves_out_padding(const Mutation& m) {
     if (++which == m.instr.reads.size()) return false;
   const UnitId id =
       norm ? static_cast<UnitId>(m.instr.writes[which].offset / dtype_bytes(DType::kF64) /
-                                 m.program.place_in(CommGroup::kShard).count)
+                                 m.program.place_in(group_along(m.program, "dp_shard")).count)
            : m.instr.unit;
   const auto elements = gradient_elements(m, m.instr.reads[which], id);
   if (!elements) return false;
@@ -641,6 +638,17 @@ bool leaves_out_padding(const Mutation& m) {
   const Unit& unit = m.choice.built.partition.unit(id);
   const int64_t end = std::min(elements->end, unit.padded);
   return begin >= end || slices_in(unit, begin, end).empty();
+}
+
+/// What it should have added lies between tensors: zeros, here or elsewhere.
+bool adds_zeros_elsewhere(const Mutation& m) {
+  if (!m.change.ends_with(" moved") || m.instr.unit < 0 || m.instr.reads.size() != 1) return false;
+  const bool adds = m.instr.kind == InstrKind::kAccumulate || m.instr.kind == InstrKind::kAllReduce;
+  const auto elements = gradient_elements(m, m.instr.reads[0], m.instr.unit);
+  if (!adds || !elements) return false;
+  const Unit& unit = m.choice.built.partition.unit(m.instr.unit);
+  const int64_t end = std::min(elements->end, unit.padded);
+  return elements->begin >= end || slices_in(unit, elements->begin, end).empty();
 }
 
 TEST_CASE("whatever an instruction reads, writes or is, is changed: noticed, or equivalent", "[long]") {
@@ -651,9 +659,9 @@ TEST_CASE("whatever an instruction reads, writes or is, is changed: noticed, or 
        touches_the_same},
       {"copies once more what has not changed", moves_what_persists},
       {"fetches what only updates read, which do not run then", fetches_for_updates_alone},
-      {"the other group has the same members", has_the_same_members},
       {"zeros between gradients alone are left out", leaves_out_padding},
       {"what it brings lies behind the unit's end, and nothing reads it", is_behind_the_unit},
+      {"zeros between gradients alone are added elsewhere", adds_zeros_elsewhere},
   };
   size_t refused = 0;
   size_t found = 0;
@@ -685,7 +693,7 @@ TEST_CASE("whatever an instruction reads, writes or is, is changed: noticed, or 
     for (const size_t at : chosen(program)) {
       const Instr& instr = program.instrs[at];
       for (const bool all : {false, true}) {
-        if (all && (instr.group == CommGroup::kNone || mutants.good().size() == 1)) continue;
+        if (all && (instr.group == kNoGroup || mutants.good().size() == 1)) continue;
         look(at, all, {"left out", {}}, [](Program& p, size_t i) {
           p = without(p, i);
           return true;

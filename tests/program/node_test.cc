@@ -51,7 +51,7 @@ TEST_CASE("the first gather of a unit runs over the shards, later ones over the 
       std::map<UnitId, int> times;
       for (const Instr* gather : gathers_of(step.program)) {
         const bool first = ++times[gather->unit] == 1;
-        REQUIRE(gather->group == (first ? CommGroup::kShard : CommGroup::kNode));
+        REQUIRE(axes_in(step.program, gather->group) == (first ? "dp_shard" : "dp_shard/2"));
         REQUIRE(is_secondary(step.program, gather->reads[0]) == !first);
         REQUIRE(gather->reads[0].bytes * (first ? 4 : 2) == gather->writes[0].bytes);
       }
@@ -78,7 +78,7 @@ TEST_CASE(
       REQUIRE(from.offset == static_cast<int64_t>(rank % 2) * from.bytes);
       REQUIRE(copy->writes[0].offset == bytes);
       // Compute does not wait for it.
-      REQUIRE(copy->lane == Lane::kCommunication);
+      REQUIRE(copy->lane == lane_of(0));
       kept.insert(copy->unit);
       bytes += from.bytes;
     }
@@ -116,7 +116,7 @@ TEST_CASE("nodes of one rank, other stages and other programs have no secondary 
                           : build_logits_step(model, choice.built.partition, choice.options);
     REQUIRE_FALSE(has(step.program));
     for (const Instr* gather : gathers_of(step.program))
-      REQUIRE(gather->group == CommGroup::kShard);
+      REQUIRE(axes_in(step.program, gather->group) == "dp_shard");
   }
 }
 
@@ -125,7 +125,8 @@ TEST_CASE("what is kept for its next use needs no secondary shard") {
   choice.options.reuse_distance = 1'000'000;
   const Program program = choice.steps()[0].program;
   REQUIRE(gathers_of(program).size() == 4);
-  for (const Instr* gather : gathers_of(program)) REQUIRE(gather->group == CommGroup::kShard);
+  for (const Instr* gather : gathers_of(program))
+    REQUIRE(axes_in(program, gather->group) == "dp_shard");
   REQUIRE(copies_of_parts(program).empty());
 }
 
@@ -137,7 +138,7 @@ TEST_CASE("parameters of other tiers are brought once a step") {
     INFO(program_text(program));
     std::map<UnitId, int> brought;
     for (const Instr& instr : program.instrs)
-      if (instr.kind == InstrKind::kCopy && instr.ahead && instr.lane != Lane::kCommunication &&
+      if (instr.kind == InstrKind::kCopy && instr.ahead && instr.lane != lane_of(0) &&
           program.at(instr.writes[0].buffer).tier == Tier::kDevice)
         ++brought[instr.unit];
     REQUIRE(brought == std::map<UnitId, int>{{0, 1}, {1, 1}, {2, 1}, {3, 1}});
@@ -163,13 +164,16 @@ TEST_CASE("with secondary shards a step sends what ZeRO++ says") {
     int64_t psi = 0;
     for (const Unit& unit : built.partition.units) psi += unit.numel;
     CHECK(theory.bytes == 2 * psi * 4 * 3 / 4 + psi * 4 * (node - 1) / node);
-    const Traffic traffic = program_traffic(program, options.state);
+    const Traffic traffic = program_traffic(program);
     INFO(traffic_text(traffic, theory));
-    std::map<CommGroup, int64_t> gathered;
+    std::map<std::string, int64_t> gathered;
     for (const TrafficRow& row : traffic.rows)
-      if (row.kind == InstrKind::kAllGather) gathered[row.group] += row.bytes;
-    CHECK(gathered[CommGroup::kShard] == psi * 4 * 3 / 4);
-    CHECK(gathered[CommGroup::kNode] == psi * 4 * (node - 1) / node);
+      if (row.kind == InstrKind::kAllGather) gathered[row.axes] += row.bytes;
+    const int64_t over_shards = psi * 4 * 3 / 4;
+    const int64_t over_node = psi * 4 * (node - 1) / node;
+    // A node of all shards is their group.
+    CHECK(gathered["dp_shard"] == over_shards + (node == 4 ? over_node : 0));
+    CHECK(gathered["dp_shard/2"] == (node == 4 ? 0 : over_node));
     REQUIRE(theory.deviations.size() == 1);
     CHECK(theory.deviations[0].cause == "loss and gradient norm");
   }
@@ -182,14 +186,13 @@ TEST_CASE("the table of a small ZeRO-3 step with secondary shards") {
   options.state.node = 2;
   const Program program = built.step(options, 4);
   options.state.shard = {4, 0};
-  CHECK(traffic_text(program_traffic(program, options.state),
+  CHECK(traffic_text(program_traffic(program),
                      explain_traffic(program, built.model, built.partition, options)) ==
         "sent by a rank each time\n"
-        "  all_reduce over 4 ranks, 1 call                                             36 B\n"
-        "  all_reduce over 4 shards, 1 call                                           144 B\n"
-        "  reduce_scatter over 4 shards, 6 calls                                   294912 B\n"
-        "  all_gather over 4 shards, 3 calls                                       147456 B\n"
-        "  all_gather over 2 ranks of a node, 9 calls                              294912 B\n"
+        "  all_reduce over 4 ranks of dp_shard, 2 calls                               180 B\n"
+        "  reduce_scatter over 4 ranks of dp_shard, 6 calls                        294912 B\n"
+        "  all_gather over 4 ranks of dp_shard, 3 calls                            147456 B\n"
+        "  all_gather over 2 ranks of dp_shard/2, 9 calls                          294912 B\n"
         "  sum, 720.18 KiB                                                         737460 B\n"
         "  theory: 2 x 2480 elements x 3/4 + 2480 x 1/2                             19840 B\n"
         "  padding of units and shards                                             373376 B\n"
@@ -201,8 +204,8 @@ TEST_CASE("a step with secondary shards says so") {
   const std::string text = program_text(node_choice(2).steps()[1].program);
   INFO(text);
   CHECK(text.find("  parameters.secondary  parameters  ") != std::string::npos);
-  CHECK(text.find("all_gather unit 1 mb 0 of shards") != std::string::npos);
-  CHECK(text.find("all_gather unit 1 mb 0 within the node  reads parameters.secondary[") !=
+  CHECK(text.find("all_gather unit 1 mb 0 over dp_shard ") != std::string::npos);
+  CHECK(text.find("all_gather unit 1 mb 0 over dp_shard/2  reads parameters.secondary[") !=
         std::string::npos);
 }
 

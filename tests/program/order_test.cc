@@ -101,10 +101,10 @@ int runs_beside(const Program& program, Lane later, Lane earlier) {
 TEST_CASE("without overlap, computation and communication take turns, and copies run beside both") {
   for (const Tier tier : {Tier::kHost, Tier::kNvme}) {
     INFO(tier_name(tier));
-    CHECK(runs_beside(offloaded(tier, true), Lane::kCompute, Lane::kCommunication) > 0);
+    CHECK(runs_beside(offloaded(tier, true), Lane::kCompute, lane_of(0)) > 0);
     const Program program = offloaded(tier, false);
-    CHECK(runs_beside(program, Lane::kCompute, Lane::kCommunication) == 0);
-    CHECK(runs_beside(program, Lane::kCommunication, Lane::kCompute) == 0);
+    CHECK(runs_beside(program, Lane::kCompute, lane_of(0)) == 0);
+    CHECK(runs_beside(program, lane_of(0), Lane::kCompute) == 0);
     CHECK(runs_beside(program, Lane::kCompute, Lane::kToHost) > 0);
     if (tier == Tier::kNvme) CHECK(runs_beside(program, Lane::kCompute, Lane::kDisk) > 0);
     CHECK(check(program).empty());
@@ -144,8 +144,8 @@ int missing_waits(const Program& program) {
 TEST_CASE(
     "a lane waits for another's write before it reads or writes, and for its read before it "
     "writes") {
-  for (const Lane first : {Lane::kCompute, Lane::kCommunication}) {
-    const Lane second = first == Lane::kCompute ? Lane::kCommunication : Lane::kCompute;
+  for (const Lane first : {Lane::kCompute, lane_of(0)}) {
+    const Lane second = first == Lane::kCompute ? lane_of(0) : Lane::kCompute;
     const auto waits = [&](const Touch& earlier, const Touch& later) {
       Program program = handmade({{Lane::kCompute, 0}, earlier, later});
       program.buffers[0].persistent = true;
@@ -166,7 +166,7 @@ TEST_CASE(
 TEST_CASE("two lanes may read the same bytes at the same time") {
   Program program = handmade({{Lane::kCompute, 0},
                               {Lane::kCompute, 0, true, false},
-                              {Lane::kCommunication, 0, true, false}});
+                              {lane_of(0), 0, true, false}});
   program = order_communication(std::move(program), true);
   CHECK(program.instrs[2].waits == std::vector<InstrId>{0});
 }

@@ -47,7 +47,7 @@ TEST_CASE("instructions are called by kind, layer and micro-batch") {
   CHECK(names.size() == kInstrKinds);
   CHECK(instr_name(InstrKind::kUpdate) == "update");
   CHECK(lane_name(Lane::kCompute) == "compute");
-  CHECK(lane_name(Lane::kCommunication) == "communication");
+  CHECK(lane_name(lane_of(0)) == "communication");
   CHECK(category_name(Category::kParameters) == "parameters");
   CHECK(category_name(Category::kBuffers) == "buffers");
 }
@@ -118,8 +118,11 @@ TEST_CASE("every field that the ranks must agree on changes the hash") {
       {"layer", [](Program& p) { p.instrs[2].layer = 7; }},
       {"micro-batch", [](Program& p) { p.instrs[2].micro_batch = 7; }},
       {"accumulate", [](Program& p) { p.instrs[2].accumulate = true; }},
-      {"group", [](Program& p) { p.instrs[12].group = CommGroup::kShard; }},
-      {"no group", [](Program& p) { p.instrs[12].group = CommGroup::kNone; }},
+      {"group", [](Program& p) {
+         p.groups.push_back({{"tp@0", {0, 1}}, {2, 0}});
+         p.instrs[12].group = 1;
+       }},
+      {"no group", [](Program& p) { p.instrs[12].group = kNoGroup; }},
       {"dtype", [](Program& p) { p.instrs[12].dtype = DType::kBF16; }},
       {"order", [](Program& p) { std::swap(p.instrs[2], p.instrs[3]); }},
   };

@@ -161,7 +161,8 @@ TEST_CASE("copies run on the lane of the link they use, and none joins device an
       REQUIRE((instr.lane == Lane::kToDevice) == (from == Tier::kHost && to == Tier::kDevice));
     }
   }
-  REQUIRE(used.size() == kLaneCount);
+  // Copies run on the lanes of links and of all groups that shard or repeat state.
+  REQUIRE(used.size() == static_cast<size_t>(Lane::kFirstGroup) + 3);
 }
 
 TEST_CASE("collectives work on memory that peers can see") {
@@ -171,7 +172,7 @@ TEST_CASE("collectives work on memory that peers can see") {
     const Program program = choice.steps()[0].program;
     INFO(choice.text() << "\n" << program_text(program));
     for (const Instr& instr : program.instrs) {
-      if (instr.group == CommGroup::kNone || instr.unit < 0) continue;
+      if (instr.group == kNoGroup || instr.unit < 0) continue;
       // What is sent must be visible; what a gather brings is private.
       for (const Range& range : instr.reads) REQUIRE(program.at(range.buffer).peer_visible);
     }

@@ -35,19 +35,19 @@ TEST_CASE("data-parallel ranks are shards times replicas, and all shards without
   Config config = base_config(3);
   config.parallel.data = 8;
   config.parallel.data_replicate = 2;
-  CHECK(data_mesh(config).shards == 4);
-  CHECK(data_mesh(config).replicas == 2);
+  CHECK(rank_mesh(config).size(MeshAxis::kShard) == 4);
+  CHECK(rank_mesh(config).size(MeshAxis::kReplicate) == 2);
   const StateOptions state = plan_steps(config, small_config(1, true), 6).options.state;
   CHECK(state.shard.count == 4);
   CHECK(state.shard.index == 2);
   CHECK(state.replicas == 2);
   CHECK(state.replica == 1);
   config.zero.stage = 0;
-  CHECK(data_mesh(config).shards == 8);
-  CHECK(data_mesh(config).replicas == 1);
+  CHECK(rank_mesh(config).size(MeshAxis::kShard) == 8);
+  CHECK(rank_mesh(config).size(MeshAxis::kReplicate) == 1);
   config.parallel.data = 0;
   config.parallel.data_replicate = 1;
-  CHECK(data_mesh(config).shards == 1);
+  CHECK(rank_mesh(config).world() == 1);
 }
 
 TEST_CASE("nodes are of stage 3, and none is made of all ranks whose shards are near") {
@@ -55,7 +55,7 @@ TEST_CASE("nodes are of stage 3, and none is made of all ranks whose shards are 
     Config config = base_config(stage);
     config.zero.hpz_partition_size = ranks;
     config.zero.offload_param.device = parameters;
-    const int found = data_mesh(config).node;
+    const int found = secondary_shards(config);
     CHECK(plan_steps(config, small_config(1, true), 3).options.state.node == found);
     return found;
   };

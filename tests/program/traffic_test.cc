@@ -16,11 +16,12 @@ using namespace fixtures;
 int64_t counted(const Program& program, Mesh mesh) {
   int64_t bytes = 0;
   for (const Instr& instr : program.instrs) {
-    if (instr.group == CommGroup::kNone) continue;
-    const int64_t n = instr.group == CommGroup::kShard     ? mesh.shards
-                      : instr.group == CommGroup::kReplica ? mesh.replicas
-                      : instr.group == CommGroup::kNode    ? mesh.node
-                                                           : mesh.ranks();
+    if (instr.group == kNoGroup) continue;
+    const std::string axes = axes_in(program, instr.group);
+    const int64_t n = axes == "dp_shard"                  ? mesh.shards
+                      : axes == "dp_replicate"            ? mesh.replicas
+                      : axes == cat("dp_shard/", mesh.node) ? mesh.node
+                                                          : mesh.ranks();
     for (size_t i = 0; i < instr.writes.size(); ++i) {
       if (instr.kind == InstrKind::kAllReduce) {
         const int64_t count = instr.reads[i].bytes / dtype_bytes(instr.dtype);
@@ -46,7 +47,7 @@ TEST_CASE("theory and deviations add up to what the program sends, to what commu
     StepOptions options = choice.options;
     options.state.shard = {choice.mesh.shards, choice.mesh.shards - 1};
     options.state.replicas = choice.mesh.replicas;
-    const Traffic traffic = program_traffic(program, options.state);
+    const Traffic traffic = program_traffic(program);
     const TrafficTheory theory =
         explain_traffic(program, choice.built.model, choice.built.partition, options);
     INFO("round " << round << ": " << choice.text() << "\n" << traffic_text(traffic, theory));
@@ -122,7 +123,7 @@ TEST_CASE("without padding, stages send 2 Psi (N-1)/N elements, ZeRO-3 3 Psi (N-
       options.state.stage = stage;
       options.state.shard = {ranks, 0};
       const Program program = built.step(options, ranks);
-      const Traffic traffic = program_traffic(program, options.state);
+      const Traffic traffic = program_traffic(program);
       const TrafficTheory theory = explain_traffic(program, built.model, built.partition, options);
       INFO(traffic_text(traffic, theory));
       const int64_t psi = count_parameters(built.model).total;
@@ -176,7 +177,7 @@ TEST_CASE("with nothing else in the way, a program sends what theory says and it
       const int64_t slots = 4 * ranks * 8;  // of the norm
       const int64_t numbers =
           2 * kLossSlots * 8 * (ranks - 1) / ranks + 2 * slots * (ranks - 1) / ranks;
-      CHECK(program_traffic(program, options.state).bytes == expected + numbers);
+      CHECK(program_traffic(program).bytes == expected + numbers);
       REQUIRE(theory.deviations.size() == (ranks > 1 ? 1 : 0));
       if (ranks > 1) CHECK(theory.deviations[0].cause == "loss and gradient norm");
     }
@@ -205,13 +206,12 @@ TEST_CASE("the table of a small ZeRO-3 step") {
   options.state.stage = 3;
   options.state.shard = {2, 0};
   const Program program = built.step(options);
-  CHECK(traffic_text(program_traffic(program, options.state),
+  CHECK(traffic_text(program_traffic(program),
                      explain_traffic(program, built.model, built.partition, options)) ==
         "sent by a rank each time\n"
-        "  all_reduce over 2 ranks, 1 call                                             24 B\n"
-        "  all_reduce over 2 shards, 1 call                                            48 B\n"
-        "  reduce_scatter over 2 shards, 6 calls                                    98304 B\n"
-        "  all_gather over 2 shards, 12 calls                                      196608 B\n"
+        "  all_reduce over 2 ranks of dp_shard, 2 calls                                72 B\n"
+        "  reduce_scatter over 2 ranks of dp_shard, 6 calls                         98304 B\n"
+        "  all_gather over 2 ranks of dp_shard, 12 calls                           196608 B\n"
         "  sum, 288.07 KiB                                                         294984 B\n"
         "  theory: 3 x 2480 elements x 1/2                                          14880 B\n"
         "  padding of units and shards                                             132576 B\n"

@@ -1,0 +1,63 @@
+#include "exec/rank_groups.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/error.h"
+
+namespace ftrun {
+
+std::vector<Communicator*> RankGroups::distinct() const {
+  std::vector<Communicator*> all = open;
+  for (Communicator* group : {words, model_words})
+    if (group != nullptr && std::find(all.begin(), all.end(), group) == all.end())
+      all.push_back(group);
+  return all;
+}
+
+Communicator& RankGroups::seen_by_peers() const {
+  Communicator* largest = words;
+  for (Communicator* group : distinct())
+    if (group->backend() == "shm" &&
+        (largest->backend() != "shm" || group->size() > largest->size()))
+      largest = group;
+  return *largest;
+}
+
+Communicator* RankGroups::find(const ProgramGroup& group) const {
+  for (Communicator* candidate : open)
+    if (candidate->members() == group.ranks.ranks) return candidate;
+  return nullptr;
+}
+
+Communicator* OpenGroups::open(Rendezvous& rendezvous, const RankGroup& group,
+                               const std::string& prefix, const CommOptions& options) {
+  owned_.push_back(open_communicator(rendezvous, prefix + group.name, group.ranks, options));
+  return owned_.back().get();
+}
+
+OpenGroups::OpenGroups(Rendezvous& rendezvous, const std::vector<ProgramGroup>& groups,
+                       GroupId model, CommOptions options) {
+  const RankGroup alone{"alone", {rendezvous.rank()}};
+  // One rank has nobody to talk to: no NCCL for it.
+  if (groups.empty()) options.device = -1;
+  for (const ProgramGroup& group : groups)
+    groups_.open.push_back(open(rendezvous, group.ranks, "", options));
+  const auto words_of = [&](GroupId id) {
+    const bool host = id != kNoGroup && options.device < 0;
+    if (host) return groups_.open[static_cast<size_t>(id)];
+    CommOptions on_host = options;
+    on_host.device = -1;
+    on_host.backend = CommBackend::kAuto;
+    const RankGroup& ranks = id == kNoGroup ? alone : groups[static_cast<size_t>(id)].ranks;
+    return open(rendezvous, ranks, "host ", on_host);
+  };
+  groups_.words = words_of(groups.empty() ? kNoGroup : 0);
+  groups_.model_words = model == 0 || groups.empty() ? groups_.words : words_of(model);
+}
+
+void OpenGroups::close() {
+  for (auto group = owned_.rbegin(); group != owned_.rend(); ++group) (*group)->shutdown();
+}
+
+}  // namespace ftrun
