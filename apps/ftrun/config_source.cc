@@ -200,6 +200,9 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   }
   report.add(resolution.problems);
   result.config = std::move(resolution.config);
+  if (const ParallelConfig& mesh = result.config.parallel;
+      model_ranks(mesh) > 1 && !result.rank_rule.starts_with("the mesh"))
+    result.rank_rule += "; the mesh: " + mesh_text(mesh);
   result.lines = std::move(resolution.lines);
   const std::vector<NotYet> gaps = std::move(resolution.not_yet);
   if (source.reads_weights && result.model)

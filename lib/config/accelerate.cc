@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "config/ranks.h"
 
 namespace ftrun {
 namespace {
@@ -75,12 +76,37 @@ constexpr Plain kPlain[] = {
     {"zero3_save_16bit_model", "zero_optimization.gather_16bit_weights_on_model_save"},
 };
 
+// Sizes of parallelism_config, without its prefix, and the degrees they are.
+constexpr const char* kMeshPrefix = "parallelism_config_";
+constexpr Plain kMesh[] = {
+    {"tp_size", "parallel.tensor"},
+    {"cp_size", "parallel.context"},
+    {"sp_size", "sequence_parallel_size"},
+    {"ep_size", "parallel.expert"},
+};
+constexpr Key kMeshWithoutMeaning[] = {
+    {"dp_shard_size", "it follows from num_processes"},
+    {"dp_replicate_size", ""},
+    {"cp_backend", ""},
+    {"cp_comm_strategy", ""},
+    {"sp_backend", ""},
+    {"sp_seq_length", ""},
+    {"sp_seq_length_is_variable", ""},
+    {"sp_attn_implementation", ""},
+};
+
 bool among(const Names& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 std::string text_of(const Node* node) {
   return node == nullptr || node->kind == Node::Kind::kNull ? "" : node->text;
+}
+
+// A degree; 1 where it is not written or is no number.
+int64_t degree_of(const Node* node) {
+  return node == nullptr || node->kind != Node::Kind::kInt ? 1
+                                                           : std::max<int64_t>(1, node->integer);
 }
 
 // Accelerate writes "none" and "None" for what is not set.
@@ -113,12 +139,13 @@ class Translator {
   }
 
   Node translate() {
-    if (!among({"DEEPSPEED", "NO", "MULTI_GPU", "MULTI_CPU"}, type_)) {
+    if (!among({"DEEPSPEED", "NO", "MULTI_GPU", "MULTI_CPU", "TP"}, type_)) {
       refuse();
       return Node::of_map(root_.at);
     }
     if (type_ == "DEEPSPEED" && block_ != nullptr) read_block();
     read_precision();
+    read_mesh();
     read_processes();
     if (const Node* cpu = root_.find("use_cpu"); cpu != nullptr && cpu->boolean)
       put(config_, "device", Node::of_text(cpu->at, "cpu"));
@@ -166,6 +193,52 @@ class Translator {
     }
   }
 
+  const Node* mesh_size(const std::string& name) const {
+    return root_.at_path(cat("parallelism_config.", kMeshPrefix, name));
+  }
+
+  int64_t tensor_degree() const {
+    return std::max(degree_of(mesh_size("tp_size")), degree_of(root_.at_path("tp_config.tp_size")));
+  }
+
+  void read_mesh() {
+    for (const auto& [name, path] : kMesh)
+      if (const Node* size = mesh_size(name); size != nullptr && degree_of(size) > 1)
+        put(config_, path, *size);
+    if (const Node* size = root_.at_path("tp_config.tp_size"); degree_of(size) > 1)
+      put(config_, "parallel.tensor", *size);
+    // Replicas of one rank each are plain data parallelism.
+    const Node* replicas = mesh_size("dp_replicate_size");
+    if (degree_of(replicas) > 1 && degree_of(mesh_size("dp_shard_size")) > 1)
+      put(config_, "parallel.data_replicate", *replicas);
+  }
+
+  // A degree under any of its names, here, in the named file, or in ftrun's words beside them.
+  int64_t written_degree(const Names& paths) const {
+    int64_t degree = 1;
+    for (const std::string_view path : paths)
+      for (const Node* from : {&root_, &named_, static_cast<const Node*>(&config_)})
+        degree = std::max(degree, degree_of(from->at_path(std::string(path))));
+    return degree;
+  }
+
+  // num_processes counts every rank, parallel.data those with different samples.
+  void put_data_ranks(const Node& processes) {
+    ParallelConfig mesh;
+    mesh.tensor = written_degree({"parallel.tensor", "tensor_parallel.autotp_size"});
+    mesh.context = written_degree({"parallel.context", "sequence_parallel_size"});
+    mesh.pipeline = written_degree({"parallel.pipeline"});
+    const int64_t inner = model_ranks(mesh), ranks = processes.integer;
+    if (inner == 1 || processes.kind != Node::Kind::kInt)
+      put(config_, "parallel.data", processes);
+    else if (inner == 0 || ranks % inner != 0)
+      problems_.error(processes.at,
+                      cat("num_processes ", ranks, " cannot be divided by ", model_degrees(mesh)),
+                      "it counts all ranks, and the quotient is the number of data-parallel ranks");
+    else
+      put(config_, "parallel.data", Node::of_int(processes.at, ranks / inner));
+  }
+
   // Of one machine: all ranks are started here. Of several, a launcher starts them.
   void read_processes() {
     const Node* processes = root_.find("num_processes");
@@ -177,7 +250,7 @@ class Translator {
               processes == nullptr ? "" : cat(", ", processes->text, " ranks in all")));
       return;
     }
-    if (processes != nullptr && is_set(*processes)) put(config_, "parallel.data", *processes);
+    if (processes != nullptr && is_set(*processes)) put_data_ranks(*processes);
   }
 
   // What has no meaning, in one notice; what is not Accelerate's is read as a config's.
@@ -197,12 +270,14 @@ class Translator {
       else if (entry.key == "deepspeed_config" && !reads_block)
         name(entry, entry.key, {"", "its distributed_type is another"});
       else if (!among({"deepspeed_config", "distributed_type", "mixed_precision", "num_processes",
-                       "num_machines", "use_cpu"},
+                       "num_machines", "use_cpu", "parallelism_config", "tp_config"},
                       entry.key))
         config_.entries.push_back(entry);
     }
     if (block_ != nullptr && reads_block)
       for (const NodeEntry& entry : block_->entries) name_of_block(entry, name);
+    if (const Node* mesh = root_.find("parallelism_config"); mesh != nullptr)
+      for (const NodeEntry& entry : mesh->entries) name_of_mesh(entry, name);
     if (first != nullptr)
       problems_.notice(first->at, cat("a launcher file of Accelerate; its keys without meaning here: ",
                                       join(named, ", ")));
@@ -219,11 +294,25 @@ class Translator {
     if (!read) problems_.error(entry.at, cat(shown, ": unknown key"));
   }
 
+  template <typename Name>
+  void name_of_mesh(const NodeEntry& entry, const Name& name) {
+    const std::string shown = "parallelism_config." + entry.key;
+    const auto is = [&](const auto& known) { return cat(kMeshPrefix, known.name) == entry.key; };
+    const auto known =
+        std::find_if(std::begin(kMeshWithoutMeaning), std::end(kMeshWithoutMeaning), is);
+    if (known != std::end(kMeshWithoutMeaning)) return name(entry, shown, *known);
+    if (!std::any_of(std::begin(kMesh), std::end(kMesh), is))
+      problems_.error(entry.at, cat(shown, ": unknown key"));
+  }
+
   void refuse() {
     const Node* type = root_.find("distributed_type");
     if (type_ == "FSDP")
       problems_.error(type->at, "distributed_type FSDP: an fsdp_config is not read; ZeRO does its work here",
                       cat("write what it stands for: ", fsdp_as_zero()));
+    else if (type_ == "MEGATRON_LM" && !text_of_megatron().empty())
+      problems_.error(type->at, "distributed_type MEGATRON_LM: a megatron_lm_config is not read",
+                      cat("write what it stands for: ", text_of_megatron()));
     else
       problems_.error(type->at, cat("distributed_type ", type_, ": ftrun has no such back end"),
                       "write a config with model.path, data.train and DeepSpeed's keys");
@@ -251,16 +340,57 @@ class Translator {
     if (precision == "bf16" || precision == "fp16") lines.push_back(precision + ": {enabled: true}");
     if (of_fsdp("fsdp_activation_checkpointing") == "true") lines.emplace_back("recompute: full");
     if (of_fsdp("fsdp_auto_wrap_policy") == "NO_WRAP") lines.emplace_back("partition: {unit: model}");
-    if (const std::string mesh = mesh_text(hybrid); !mesh.empty())
+    if (const std::string mesh = fsdp_mesh(hybrid); !mesh.empty())
       lines.push_back(cat("parallel: {", mesh, "}"));
     return join(lines, "; ");
   }
 
-  std::string mesh_text(bool hybrid) const {
+  std::string of_megatron(const char* key) const {
+    return text_of(root_.at_path(cat("megatron_lm_config.megatron_lm_", key)));
+  }
+
+  // "parallel: {data: 2, tensor: 4}; zero_optimization: {stage: 1}; recompute: selective"
+  std::string text_of_megatron() const {
+    const Node* megatron = root_.find("megatron_lm_config");
+    if (megatron == nullptr || megatron->entries.empty()) return "";
+    ParallelConfig mesh;
+    mesh.tensor = degree_of(megatron->find("megatron_lm_tp_degree"));
+    mesh.pipeline = degree_of(megatron->find("megatron_lm_pp_degree"));
+    std::vector<std::string> degrees = data_ranks_of(mesh);
+    if (mesh.tensor > 1 && of_megatron("sequence_parallelism") == "false")
+      degrees.emplace_back("sequence: false");
+    std::vector<std::string> lines;
+    if (!degrees.empty()) lines.push_back(cat("parallel: {", join(degrees, ", "), "}"));
+    if (of_megatron("use_distributed_optimizer") == "true")
+      lines.emplace_back("zero_optimization: {stage: 1}");
+    if (of_megatron("recompute_activations") == "true") lines.emplace_back("recompute: selective");
+    for (const auto& [name, path] : {Plain{"gradient_clipping", "gradient_clipping"},
+                                     Plain{"num_micro_batches", "gradient_accumulation_steps"}})
+      if (const std::string value = of_megatron(name); !value.empty())
+        lines.push_back(cat(path, ": ", value));
+    const std::string precision = text_of(root_.find("mixed_precision"));
+    if (precision == "bf16" || precision == "fp16")
+      lines.push_back(precision + ": {enabled: true}");
+    return join(lines, "; ");
+  }
+
+  // {"data: 2", "tensor: 4"}: of num_processes what the other degrees leave.
+  std::vector<std::string> data_ranks_of(const ParallelConfig& mesh) const {
     std::vector<std::string> parts;
-    const std::string ranks = text_of(root_.find("num_processes"));
+    const Node* processes = root_.find("num_processes");
+    const int64_t inner = model_ranks(mesh), ranks = degree_of(processes);
+    if (!text_of(processes).empty() && inner != 0 && ranks % inner == 0)
+      parts.push_back(cat("data: ", ranks / inner));
+    if (mesh.tensor > 1) parts.push_back(cat("tensor: ", mesh.tensor));
+    if (mesh.pipeline > 1) parts.push_back(cat("pipeline: ", mesh.pipeline));
+    return parts;
+  }
+
+  std::string fsdp_mesh(bool hybrid) const {
+    ParallelConfig mesh;
+    mesh.tensor = tensor_degree();
+    std::vector<std::string> parts = data_ranks_of(mesh);
     const std::string machines = text_of(root_.find("num_machines"));
-    if (!ranks.empty()) parts.push_back("data: " + ranks);
     if (hybrid) parts.push_back("data_replicate: " + (machines.empty() ? "1" : machines));
     return join(parts, ", ");
   }

@@ -117,7 +117,10 @@ struct TrainConfig {
 struct ParallelConfig {
   /// All data-parallel ranks (replicas × shards); 0 = auto. Resolved.
   int64_t data = 0;
+  /// Ranks that share each matrix. Resolved: tensor_parallel.autotp_size is another name.
   int64_t tensor = 1;
+  /// Norms and residuals are split by tokens over the tensor ranks; no effect at tensor 1.
+  bool sequence = true;
   int64_t pipeline = 1;
   int64_t context = 1;
   int64_t expert = 1;
@@ -279,6 +282,7 @@ struct Config {
   AioConfig aio;
   CsvMonitorConfig csv_monitor;
   ElasticityConfig elasticity;
+  TensorParallelConfig tensor_parallel;
   int64_t sequence_parallel_size = 1;
 
   Origins origins;

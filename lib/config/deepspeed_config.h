@@ -270,6 +270,13 @@ struct CsvMonitorConfig {
   bool operator==(const CsvMonitorConfig&) const = default;
 };
 
+/// tensor_parallel: DeepSpeed's AutoTP.
+struct TensorParallelConfig {
+  /// Another name of parallel.tensor; 0 and 1 say nothing.
+  int64_t autotp_size = 0;
+  bool operator==(const TensorParallelConfig&) const = default;
+};
+
 /// elasticity
 struct ElasticityConfig {
   bool enabled = false;

@@ -3,31 +3,27 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace ftrun {
 namespace {
 
-int64_t model_ranks(const Config& c) {
-  int64_t out = 0;
-  const int64_t context = std::max(c.parallel.context, c.sequence_parallel_size);
-  const bool overflow = __builtin_mul_overflow(c.parallel.tensor, c.parallel.pipeline, &out) ||
-                        __builtin_mul_overflow(out, context, &out);
-  return overflow ? 0 : out;
+// The degrees under whichever of their names they are written.
+ParallelConfig requested_mesh(const Config& c) {
+  ParallelConfig mesh = c.parallel;
+  mesh.tensor = std::max(mesh.tensor, c.tensor_parallel.autotp_size);
+  mesh.context = std::max(mesh.context, c.sequence_parallel_size);
+  return mesh;
 }
 
-std::string mesh_text(const Config& c) {
-  return cat("tensor ", c.parallel.tensor, " × pipeline ", c.parallel.pipeline, " × context ",
-             std::max(c.parallel.context, c.sequence_parallel_size));
-}
-
-RankCount from_batch(const Config& c, int64_t inner) {
+RankCount from_batch(const Config& c, const ParallelConfig& mesh, int64_t inner) {
   const int64_t total = c.train_batch_size, micro = c.train_micro_batch_size_per_gpu,
                 steps = c.gradient_accumulation_steps;
   RankCount out;
   int64_t unit = 0;
   if (__builtin_mul_overflow(micro, steps, &unit)) unit = 0;
   out.rule = cat("train_batch_size ", total, " / (micro ", micro, " × accumulation ", steps, ")");
-  if (inner > 1) out.rule += " × " + mesh_text(c);
+  if (inner > 1) out.rule += " × " + model_degrees(mesh);
   if (unit == 0 || total % unit != 0) {
     Problem problem{c.origins.position("train_batch_size"),
                     cat("train_batch_size ", total, " cannot be divided by micro ", micro,
@@ -40,10 +36,10 @@ RankCount from_batch(const Config& c, int64_t inner) {
   return out;
 }
 
-RankCount from_mesh(const Config& c, int64_t inner) {
+RankCount from_mesh(const Config& c, const ParallelConfig& mesh, int64_t inner) {
   RankCount out;
-  out.rule = cat("the mesh: data ", c.parallel.data, " × ", mesh_text(c));
-  if (__builtin_mul_overflow(c.parallel.data, inner, &out.ranks)) {
+  out.rule = "the mesh: " + mesh_text(mesh);
+  if (__builtin_mul_overflow(mesh.data, inner, &out.ranks)) {
     out.ranks = 1;
     out.problems.push_back({c.origins.position("parallel.data"), out.rule + " is too large"});
   }
@@ -52,21 +48,44 @@ RankCount from_mesh(const Config& c, int64_t inner) {
 
 }  // namespace
 
+int64_t model_ranks(const ParallelConfig& mesh) {
+  int64_t out = 0;
+  const bool overflow = __builtin_mul_overflow(mesh.tensor, mesh.pipeline, &out) ||
+                        __builtin_mul_overflow(out, mesh.context, &out);
+  return overflow ? 0 : out;
+}
+
+std::string model_degrees(const ParallelConfig& mesh) {
+  std::vector<std::string> parts;
+  if (mesh.tensor > 1) parts.push_back(cat("tensor ", mesh.tensor));
+  if (mesh.pipeline > 1) parts.push_back(cat("pipeline ", mesh.pipeline));
+  if (mesh.context > 1) parts.push_back(cat("context ", mesh.context));
+  return join(parts, " × ");
+}
+
+std::string mesh_text(const ParallelConfig& mesh) {
+  const std::string degrees = model_degrees(mesh);
+  return cat("data ", mesh.data, degrees.empty() ? "" : " × ", degrees);
+}
+
 RankCount count_ranks(const Config& c, std::optional<int64_t> launcher_world,
                       std::optional<int64_t> nproc) {
   const auto plural = [](int64_t n) { return cat(n, n == 1 ? " rank" : " ranks"); };
   if (launcher_world)
     return {*launcher_world, "the launcher started " + plural(*launcher_world), {}};
   if (nproc) return {*nproc, cat("--nproc ", *nproc), {}};
-  const int64_t inner = model_ranks(c);
+  ParallelConfig mesh = requested_mesh(c);
+  const int64_t inner = model_ranks(mesh);
   if (inner == 0)
-    return {1, "one rank", {{c.origins.position("parallel"), mesh_text(c) + " is too large"}}};
-  if (c.parallel.data != 0) return from_mesh(c, inner);
+    return {
+        1, "one rank", {{c.origins.position("parallel"), model_degrees(mesh) + " is too large"}}};
+  if (c.parallel.data != 0) return from_mesh(c, mesh, inner);
   // Where elasticity is on, the ranks decide the batch and not the other way round.
   if (!c.elasticity.enabled && c.train_batch_size != 0 && c.train_micro_batch_size_per_gpu != 0 &&
       c.gradient_accumulation_steps != 0)
-    return from_batch(c, inner);
-  if (inner > 1) return {inner, "the mesh: data 1 × " + mesh_text(c), {}};
+    return from_batch(c, mesh, inner);
+  mesh.data = 1;
+  if (inner > 1) return {inner, "the mesh: " + mesh_text(mesh), {}};
   return {1, "one rank: neither launcher, --nproc, parallel.data nor all batch sizes say more", {}};
 }
 

@@ -22,4 +22,13 @@ struct RankCount {
 RankCount count_ranks(const Config& config, std::optional<int64_t> launcher_world,
                       std::optional<int64_t> nproc);
 
+/// tensor × pipeline × context: the ranks that share one model. 0 where the product is too large.
+int64_t model_ranks(const ParallelConfig& mesh);
+
+/// Its factors above 1: "tensor 2 × context 4"; "" where each rank has a model of its own.
+std::string model_degrees(const ParallelConfig& mesh);
+
+/// "data 2 × tensor 3".
+std::string mesh_text(const ParallelConfig& mesh);
+
 }  // namespace ftrun

@@ -1,6 +1,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "config/resolve_steps.h"
@@ -57,29 +58,74 @@ std::string nearest_multiples(int64_t total, int64_t unit) {
   return cat("use train_batch_size ", below, " or ", below + unit);
 }
 
-void check(Resolving& r, const Batch& given, const Batch& b) {
+// What DeepSpeed makes of the same keys: it counts every rank, although those of a tensor group
+// read the same sequences.
+Batch counting_all_ranks(const Resolving& r, const Batch& given) {
+  Batch b = given;
+  b.ranks = times(given.ranks, r.config.parallel.tensor);
+  derive(b);
+  return b;
+}
+
+bool is_autotp(const Resolving& r) {
+  const int64_t size = r.config.tensor_parallel.autotp_size;
+  return size > 1 && size == r.config.parallel.tensor;
+}
+
+std::string deepspeed_counts(const Resolving& r, const Batch& all) {
+  return cat("with autotp_size ", r.config.tensor_parallel.autotp_size, " DeepSpeed counts all ",
+             all.ranks, " ranks");
+}
+
+std::string all_ranks_product(const Batch& all) {
+  return cat("micro ", all.micro, " × accumulation ", all.steps, " × ", all.ranks);
+}
+
+void compare_with_deepspeed(Resolving& r, const Batch& given, const Batch& b) {
+  const Batch all = counting_all_ranks(r, given);
+  r.notice(
+      "tensor_parallel.autotp_size",
+      cat("train_batch_size ", b.total, " = ", arithmetic(b), "; ", deepspeed_counts(r, all), ": ",
+          product(all) == all.total && all.total != 0
+              ? cat("train_batch_size ", all.total, " = ", all_ranks_product(all))
+              : cat("it refuses train_batch_size ", all.total)));
+}
+
+std::string contradiction_remedy(const Resolving& r, const Batch& given, int64_t value) {
+  const Batch all = counting_all_ranks(r, given);
+  if (!is_autotp(r) || product(all) != all.total)
+    return "leave one of the three out: it follows from the other two";
+  return cat("write train_batch_size ", value, ", or leave it out: ", deepspeed_counts(r, all),
+             " (", all_ranks_product(all), " = ", all.total,
+             "), and those of a tensor group share their "
+             "sequences");
+}
+
+// Reports what contradicts; true where nothing does.
+bool check(Resolving& r, const Batch& given, const Batch& b) {
   const char* blamed = r.given(kTotal) ? kTotal : kMicro;
+  const auto refuse = [&](std::string message, std::string remedy = "") {
+    r.error(blamed, std::move(message), std::move(remedy));
+    return false;
+  };
   if (!product(b) || b.total == 0) {
-    if (b.micro != 0 && b.steps != 0)
-      return r.error(blamed, cat(arithmetic(b), " is too large a batch"));
+    if (b.micro != 0 && b.steps != 0) return refuse(cat(arithmetic(b), " is too large a batch"));
   }
   if (b.micro == 0)
-    return r.error(blamed,
-                   cat("train_batch_size ", b.total, " < accumulation ", b.steps,
-                       " × data-parallel ", b.ranks, ": not one sequence a rank"),
-                   nearest_multiples(b.total, times(b.steps, b.ranks)));
+    return refuse(cat("train_batch_size ", b.total, " < accumulation ", b.steps,
+                      " × data-parallel ", b.ranks, ": not one sequence a rank"),
+                  nearest_multiples(b.total, times(b.steps, b.ranks)));
   if (b.steps == 0)
-    return r.error(blamed,
-                   cat("train_batch_size ", b.total, " < micro ", b.micro, " × data-parallel ",
-                       b.ranks, " = ", times(b.micro, b.ranks), ": not one micro-batch"),
-                   nearest_multiples(b.total, times(b.micro, b.ranks)));
+    return refuse(cat("train_batch_size ", b.total, " < micro ", b.micro, " × data-parallel ",
+                      b.ranks, " = ", times(b.micro, b.ranks), ": not one micro-batch"),
+                  nearest_multiples(b.total, times(b.micro, b.ranks)));
   const int64_t value = *product(b);
-  if (value == b.total) return;
+  if (value == b.total) return true;
   const bool all_given = given.total != 0 && given.micro != 0 && given.steps != 0;
   const int64_t unit = times(given.micro != 0 ? b.micro : b.steps, b.ranks);
-  r.error(blamed, cat("train_batch_size ", b.total, " ≠ ", arithmetic(b), " = ", value),
-          all_given ? "leave one of the three out: it follows from the other two"
-                    : nearest_multiples(b.total, unit));
+  return refuse(
+      cat("train_batch_size ", b.total, " ≠ ", arithmetic(b), " = ", value),
+      all_given ? contradiction_remedy(r, given, value) : nearest_multiples(b.total, unit));
 }
 
 void print(Resolving& r, const Batch& given, const Batch& b) {
@@ -115,8 +161,9 @@ void resolve_batch(Resolving& r) {
     }
     b.micro = kAutoMicroBatch;
   }
+  const Batch asked = b;  // with an "auto" micro-batch filled in
   derive(b);
-  check(r, given, b);
+  if (check(r, given, b) && is_autotp(r)) compare_with_deepspeed(r, asked, b);
   print(r, given, b);
   c.train_batch_size = b.total;
   c.train_micro_batch_size_per_gpu = b.micro;

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "config/elastic.h"
+#include "config/ranks.h"
 #include "config/resolve_steps.h"
 
 namespace ftrun {
@@ -28,16 +29,22 @@ bool has_needed_keys(Resolving& r) {
   return all;
 }
 
+// "tensor 2 × context 2 = 4", "tensor 2", "tensor 1".
+std::string degrees_text(const ParallelConfig& mesh, int64_t ranks) {
+  const std::string degrees = model_degrees(mesh);
+  if (degrees.empty()) return "tensor 1";
+  return degrees.find("×") == std::string::npos ? degrees : cat(degrees, " = ", ranks);
+}
+
 // The ranks that hold one model, which the section may repeat.
 bool match_model_ranks(Resolving& r) {
   ElasticityConfig& e = r.config.elasticity;
   const ParallelConfig& mesh = r.config.parallel;
-  const int64_t ranks = mesh.tensor * mesh.pipeline * mesh.context;
+  const int64_t ranks = std::max<int64_t>(1, model_ranks(mesh));
   const std::string path = "elasticity.model_parallel_size";
   if (r.given(path) && e.model_parallel_size != ranks)
     return refuse(r, path,
-                  cat(path, " ", e.model_parallel_size, " contradicts tensor ", mesh.tensor,
-                      " × pipeline ", mesh.pipeline, " × context ", mesh.context, " = ", ranks),
+                  cat(path, " ", e.model_parallel_size, " contradicts ", degrees_text(mesh, ranks)),
                   "remove it: it follows from parallel");
   e.model_parallel_size = ranks;
   return true;
@@ -103,11 +110,13 @@ int64_t batch_outside(Resolving& r, const ElasticBatch& chosen) {
   const std::string fits =
       chosen.train_batch == 0 ? "" : cat(" (it suits ", listed(chosen.data_ranks), ")");
   const int64_t lone = e.version == 0.2 ? lone_elastic_batch(e, ranks) : 0;
+  const std::string degrees = model_degrees(r.config.parallel);
   if (lone == 0)
     r.error("elasticity.enabled",
             cat(what, " cannot share train_batch_size ", chosen.train_batch, fits),
-            "start one of these numbers of ranks, or change max_train_batch_size or "
-            "micro_batch_sizes");
+            cat("start one of these numbers of ", degrees.empty() ? "ranks" : "data-parallel ranks",
+                degrees.empty() ? "" : cat(" × ", degrees),
+                ", or change max_train_batch_size or micro_batch_sizes"));
   else
     r.notice("elasticity.enabled",
              cat(what, " cannot share train_batch_size ", chosen.train_batch, fits,
@@ -151,7 +160,8 @@ std::optional<Choice> choose(Resolving& r) {
   r.lines.push_back(
       cat("elastic: train_batch_size = ", total, ", micro-batch ", micro, ", accumulation ",
           total / ranks / micro, " on ", ranks, " data-parallel ", ranks == 1 ? "rank" : "ranks",
-          inside ? cat("; so many ranks may share it: ", listed(chosen.data_ranks)) : ""));
+          inside ? cat("; so many data-parallel ranks may share it: ", listed(chosen.data_ranks))
+                 : ""));
   return Choice{total, micro, total / ranks / micro};
 }
 

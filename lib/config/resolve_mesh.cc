@@ -1,7 +1,10 @@
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "config/ranks.h"
 #include "config/resolve_steps.h"
 
 namespace ftrun {
@@ -54,7 +57,7 @@ void check_hybrid(Resolving& r) {
                    "set zero_optimization.stage to 1, 2 or 3, or remove data_replicate");
   if (mesh.data == mesh.data_replicate)
     r.notice(path, cat("data_replicate ", mesh.data_replicate, " of data-parallel ", mesh.data,
-                       ": each replica is one rank, so nothing is sharded"));
+                       ": each replica is one data-parallel rank, so nothing is sharded"));
 }
 
 void check_secondary_shards(Resolving& r) {
@@ -67,11 +70,11 @@ void check_secondary_shards(Resolving& r) {
   const int64_t shards = mesh.data / mesh.data_replicate;
   if (shards == zero.hpz_partition_size && zero.offload_param.device == OffloadDevice::kNone)
     return r.notice(path, cat("zero_hpz_partition_size ", shards, " makes one node of all ", shards,
-                              " ranks of a replica: it changes nothing"));
+                              " data-parallel ranks of a replica: it changes nothing"));
   if (shards % zero.hpz_partition_size != 0)
     r.error(
         path,
-        cat("the ", shards, shards == 1 ? " rank" : " ranks",
+        cat("the ", shards, " data-parallel ", shards == 1 ? "rank" : "ranks",
             " of a replica cannot be divided by zero_hpz_partition_size ", zero.hpz_partition_size),
         divisor_remedy(shards));
 }
@@ -82,39 +85,104 @@ void resolve_shard_groups(Resolving& r) {
   check_secondary_shards(r);
 }
 
+// Two names of one degree: `second` says nothing at 0 and 1.
+void join_names(Resolving& r, const std::string& first, int64_t& degree, const std::string& second,
+                int64_t other) {
+  if (other <= 1) return;
+  if (r.given(first) && degree != other)
+    r.error(second, cat(second, " ", other, " contradicts ", first, " ", degree),
+            "keep one of the two");
+  else
+    degree = other;
+}
+
+// "start 2 or 4 ranks" around a number that is not a multiple of `unit`.
+std::string nearest_worlds(int64_t world, int64_t unit) {
+  const int64_t below = world / unit * unit;
+  return below == 0 ? cat("start ", unit, " ranks or a multiple of them")
+                    : cat("start ", below, " or ", below + unit, " ranks");
+}
+
+constexpr size_t kMostListed = 8;
+constexpr int64_t kLargestListed = 4096;
+
+// ", or write parallel.tensor: 1, 3 or 9": degrees that divide what the others leave.
+std::string tensor_degrees(const Resolving& r) {
+  const ParallelConfig& mesh = r.config.parallel;
+  const int64_t world = r.context.world_size;
+  const int64_t others = model_ranks(mesh) / mesh.tensor;
+  if (mesh.tensor == 1 || world % others != 0) return "";
+  std::vector<std::string> fitting;
+  const int64_t rest = world / others;
+  const int64_t most = std::min(rest, kLargestListed);
+  for (int64_t degree = 1; degree <= most && fitting.size() < kMostListed; ++degree)
+    if (rest % degree == 0) fitting.push_back(std::to_string(degree));
+  const std::string last = fitting.back();
+  fitting.pop_back();
+  return cat(", or write ",
+             r.given("parallel.tensor") ? "parallel.tensor: " : "tensor_parallel.autotp_size: ",
+             join(fitting, ", "), fitting.empty() ? "" : " or ", last);
+}
+
+std::string ranks_text(int64_t ranks) {
+  return cat(ranks, ranks == 1 ? " rank" : " ranks");
+}
+
+// Where the degrees are written.
+std::string place_of_degrees(const Resolving& r) {
+  if (r.config.origins.find("parallel") != nullptr) return "parallel";
+  return r.config.tensor_parallel.autotp_size > 1 ? "tensor_parallel.autotp_size"
+                                                  : "sequence_parallel_size";
+}
+
+// False where the ranks cannot be shared out: the problem is reported.
+bool divide_world(Resolving& r, int64_t inner) {
+  const ParallelConfig& mesh = r.config.parallel;
+  const int64_t world = r.context.world_size;
+  if (inner != 0 && inner <= world && world % inner == 0) return true;
+  const std::string degrees = model_degrees(mesh);
+  if (inner == 0)
+    r.error(place_of_degrees(r), degrees + " is too large");
+  else
+    r.error(place_of_degrees(r),
+            cat(ranks_text(world), " cannot be divided by ", degrees,
+                degrees.find("×") == std::string::npos ? "" : cat(" = ", inner)),
+            nearest_worlds(world, inner) + tensor_degrees(r));
+  return false;
+}
+
+void compare_data(Resolving& r, int64_t data, int64_t inner) {
+  const ParallelConfig& mesh = r.config.parallel;
+  const int64_t world = r.context.world_size;
+  const std::string degrees = model_degrees(mesh);
+  if (mesh.data != 0 && mesh.data != data) {
+    const double product = static_cast<double>(mesh.data) * static_cast<double>(inner);
+    r.error("parallel.data",
+            cat("parallel.data ", mesh.data,
+                degrees.empty() ? "" : cat(" × ", degrees, " = ", number_text(product)), " ≠ ",
+                ranks_text(world)),
+            cat("write parallel.data: ", data, " or auto"));
+  }
+  if (r.is_auto("parallel.data"))
+    r.decide("parallel.data", std::to_string(data),
+             cat(ranks_text(world), degrees.empty() ? "" : cat(" / (", degrees, ")")));
+}
+
 }  // namespace
 
 void resolve_mesh(Resolving& r) {
   ParallelConfig& mesh = r.config.parallel;
-  const int64_t ulysses = r.config.sequence_parallel_size;
-  if (ulysses > 1) {
-    if (r.given("parallel.context") && mesh.context != ulysses)
-      r.error("sequence_parallel_size", cat("sequence_parallel_size ", ulysses,
-                                            " contradicts parallel.context ", mesh.context));
-    mesh.context = ulysses;
-  }
-  const int64_t world = r.context.world_size;
-  const double model_ranks = static_cast<double>(mesh.tensor) * static_cast<double>(mesh.pipeline) *
-                             static_cast<double>(mesh.context);
-  const std::string factors =
-      cat("tensor ", mesh.tensor, " × pipeline ", mesh.pipeline, " × context ", mesh.context);
-  if (model_ranks > static_cast<double>(world) || world % static_cast<int64_t>(model_ranks) != 0) {
-    r.error("parallel",
-            cat(world, world == 1 ? " rank" : " ranks", " cannot be divided by ", factors, " = ",
-                number_text(model_ranks)),
-            cat("start a multiple of ", number_text(model_ranks), " ranks"));
+  join_names(r, "parallel.tensor", mesh.tensor, "tensor_parallel.autotp_size",
+             r.config.tensor_parallel.autotp_size);
+  join_names(r, "parallel.context", mesh.context, "sequence_parallel_size",
+             r.config.sequence_parallel_size);
+  const int64_t inner = model_ranks(mesh);
+  if (!divide_world(r, inner)) {
     mesh.data = mesh.data == 0 ? 1 : mesh.data;
     return;
   }
-  const int64_t data = world / static_cast<int64_t>(model_ranks);
-  if (mesh.data != 0 && mesh.data != data)
-    r.error("parallel.data",
-            cat("parallel.data ", mesh.data, " × ", factors, " = ",
-                number_text(static_cast<double>(mesh.data) * model_ranks), " ≠ ", world,
-                world == 1 ? " rank" : " ranks"),
-            cat("write parallel.data: ", data, " or auto"));
-  if (r.is_auto("parallel.data"))
-    r.decide("parallel.data", std::to_string(data), cat(world, " ranks / (", factors, ")"));
+  const int64_t data = r.context.world_size / inner;
+  compare_data(r, data, inner);
   mesh.data = data;
   resolve_shard_groups(r);
   if ((mesh.data * mesh.context) % mesh.expert != 0)

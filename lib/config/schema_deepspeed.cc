@@ -18,13 +18,13 @@ void describe_deepspeed_top(Schema& s) {
       .unset_is_zero()
       .defaults_to("from the other two");
   top.key("train_micro_batch_size_per_gpu", &Config::train_micro_batch_size_per_gpu,
-          "Sequences of one forward and backward on one rank.")
+          "Sequences of one forward and backward on one data-parallel rank.")
       .at_least(1)
       .in("sequences")
       .unset_is_zero()
       .defaults_to("from the other two");
   top.key("gradient_accumulation_steps", &Config::gradient_accumulation_steps,
-          "Micro-batches of an optimizer step on one rank.")
+          "Micro-batches of an optimizer step on one data-parallel rank.")
       .at_least(1)
       .in("micro-batches")
       .unset_is_zero()
@@ -59,10 +59,10 @@ void describe_deepspeed_top(Schema& s) {
            "mean over data-parallel ranks, or sum.")
       .in_any_case();
   reduce.key("prescale_gradients", &ReductionConfig::prescale_gradients,
-             "Divide by the number of ranks before the reduction instead of after.");
+             "Divide by the number of data-parallel ranks before the reduction instead of after.");
   reduce
       .key("gradient_predivide_factor", &ReductionConfig::gradient_predivide_factor,
-           "Divide by this before the reduction and by ranks / this after.")
+           "Divide by this before the reduction and by data-parallel ranks / this after.")
       .above(0);
   Rows data(
       s, "", kDs, [](auto& c) -> auto& { return c.data; });
@@ -232,15 +232,17 @@ void describe_zero(Schema& s) {
   zero.key("round_robin_gradients", &ZeroConfig::round_robin_gradients,
            "Order of gradients inside shards.")
       .notice();
-  zero.key("zero_hpz_partition_size", &ZeroConfig::hpz_partition_size,
-           "Ranks of a node that keep a second copy of the weights between them, from which all "
-           "gathers of a step but the first bring them (ZeRO++ hpZ, stage 3). Nodes are runs of "
-           "that many consecutive ranks: a divisor of the ranks of a machine keeps them inside "
-           "it. 0 and 1 = none.")
+  zero.key(
+          "zero_hpz_partition_size", &ZeroConfig::hpz_partition_size,
+          "Data-parallel ranks of a node that keep a second copy of the weights between them, from "
+          "which all gathers of a step but the first bring them (ZeRO++ hpZ, stage 3). Nodes are "
+          "runs of that many × tensor consecutive ranks: a divisor of the ranks of a machine keeps "
+          "them inside it. 0 and 1 = none.")
       .at_least(0)
       .in("ranks");
   zero.key("mics_shard_size", &ZeroConfig::mics_shard_size,
-           "Ranks of a shard group (MiCS, stage 3): parallel.data_replicate = data / this.")
+           "Data-parallel ranks of a shard group (MiCS, stage 3): parallel.data_replicate = data / "
+           "this.")
       .in("ranks");
 
   zero.unkept<bool>("use_multi_rank_bucket_allreduce", true, "Reduction of mixed buckets.");

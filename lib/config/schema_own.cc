@@ -116,14 +116,21 @@ void describe_parallel(Schema& s) {
       [](auto& c) -> auto& { return c.parallel; });
   parallel
       .key("data", &ParallelConfig::data,
-           "All data-parallel ranks, replicas × shards; auto = what the launcher gives.")
+           "All data-parallel ranks, replicas × shards; auto = what the launcher gives, divided by "
+           "tensor × "
+           "pipeline × context.")
       .at_least(1)
       .in("ranks")
       .unset_is_zero()
       .defaults_to("auto");
-  parallel.key("tensor", &ParallelConfig::tensor, "Ranks that share each matrix.")
+  parallel
+      .key("tensor", &ParallelConfig::tensor,
+           "Ranks that share each matrix of a layer; neighbours, so that they lie on one machine.")
       .at_least(1)
       .in("ranks");
+  parallel.key("sequence", &ParallelConfig::sequence,
+               "Norms and residuals are split by tokens over the tensor ranks (sequence "
+               "parallelism); no effect at tensor 1.");
   parallel.key("pipeline", &ParallelConfig::pipeline, "Pipeline stages.").at_least(1).in("ranks");
   parallel.key("context", &ParallelConfig::context, "Ranks that share each sequence.")
       .at_least(1)

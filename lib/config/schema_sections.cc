@@ -197,22 +197,38 @@ void describe_foreign_features(Schema& s) {
   feature("weight_quantization", "Of inference.", Action::kNotice, false);
   feature("inference", "Of inference.", Action::kNotice, false);
   feature("msamp", "Of Hugging Face's launcher.", Action::kNotice, false);
+}
 
-  auto tensor = section(s,
-                        {.path = "tensor_parallel",
-                         .doc = "DeepSpeed's AutoTP; parallel.tensor is ftrun's word.",
-                         .vocabulary = kDs,
-                         .nullable = true},
-                        whole_config());
-  tensor
-      .unkept<int64_t>("autotp_size", 0, "DeepSpeed's automatic tensor parallelism; 0 and 1 = off.")
+// How a matrix is split follows from the model's family, and no split changes what is computed.
+constexpr auto kSplit = "how each matrix is split follows from the model";
+
+void describe_tensor_parallel(Schema& s) {
+  auto rows = section(
+      s,
+      {.path = "tensor_parallel",
+       .doc = "DeepSpeed's AutoTP; parallel.tensor is ftrun's word.",
+       .vocabulary = kDs,
+       .nullable = true},
+      [](auto& c) -> auto& { return c.tensor_parallel; });
+  rows.key("autotp_size", &TensorParallelConfig::autotp_size,
+           "Another name of parallel.tensor; 0 and 1 = off. The data-parallel ranks are ranks / "
+           "tensor here; DeepSpeed's batch arithmetic counts all ranks, and a notice shows both.")
       .at_least(0)
-      .reject_above(1);
-  for (const char* name : {"preset_model", "partition_config", "tp", "tensor_parallel",
-                           "injection_policy_tuple", "dtype"})
-    tensor.free(name, "");
-  for (const char* name : {"tp_overlap_comm", "keep_module_on_host", "kernel_inject"})
-    tensor.unkept<bool>(name, false, "");
+      .in("ranks");
+  rows.free("preset_model", "Rules of a known model.").notice(kSplit);
+  rows.free("partition_config", "Rules of one's own.").notice(kSplit);
+  rows.free("injection_policy_tuple", "Matrices whose products are summed.").notice(kSplit);
+  for (const char* name : {"tp", "tensor_parallel"})
+    rows.free(name, "tp_size and tp_grain_size.")
+        .notice("autotp_size decides, in DeepSpeed as well");
+  rows.free("dtype", "dtype of the model.").notice("bf16 and fp16 say it");
+  rows.unkept<bool>("tp_overlap_comm", false, "Sums of the tensor ranks beside computation.")
+      .notice("speed alone");
+  rows.unkept<bool>("keep_module_on_host", false, "Where whole weights lie when they are read.")
+      .notice("ranks read their own parts of the weights");
+  rows.unkept<bool>("kernel_inject", false, "Kernels of inference.")
+      .alias("replace_with_kernel_inject")
+      .notice();
 }
 
 }  // namespace
@@ -223,6 +239,7 @@ void describe_deepspeed_sections(Schema& s) {
   describe_compile(s);
   describe_elasticity(s);
   describe_foreign_features(s);
+  describe_tensor_parallel(s);
 }
 
 void describe_legacy(Schema& s) {
@@ -277,8 +294,6 @@ void describe_legacy(Schema& s) {
        "log-interval",
        "lr-decay-iters",
        "lr-decay-style",
-       "model-parallel-size",
-       "pipe-parallel-size",
        "save-interval",
        "train-iters",
        "train-data-paths",
@@ -286,6 +301,8 @@ void describe_legacy(Schema& s) {
        "test-data-paths",
        "weight-decay"},
       "a gpt-neox key; the model comes from model.path here");
+  add("", {"model-parallel-size"}, "a gpt-neox key; parallel.tensor says it here");
+  add("", {"pipe-parallel-size"}, "a gpt-neox key; parallel.pipeline says it here");
 }
 
 }  // namespace ftrun

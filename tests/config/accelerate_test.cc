@@ -99,6 +99,38 @@ TEST_CASE("plain data parallelism of Accelerate is stage 0, and ftrun's sections
   CHECK(config_of("distributed_type: 'NO'\nuse_cpu: true").device == DeviceKind::kCpu);
 }
 
+TEST_CASE("num_processes counts the tensor ranks too") {
+  const auto mesh = [](const std::string& text) { return mesh_text(config_of(text).parallel); };
+  const std::string sizes =
+      "parallelism_config: {parallelism_config_tp_size: 2, "
+      "parallelism_config_cp_size: 1, parallelism_config_dp_shard_size: 2}\n";
+  CHECK(mesh("distributed_type: MULTI_GPU\nnum_processes: 8\n" + sizes) == "data 4 × tensor 2");
+  CHECK(mesh("distributed_type: TP\ntp_config: {tp_size: 4}\nnum_processes: 4") ==
+        "data 1 × tensor 4");
+  CHECK(mesh(kHead + "num_processes: 8\nparallel: {tensor: 4}") == "data 2 × tensor 4");
+  CHECK(config_of(kHead +
+                  "num_processes: 8\nparallelism_config: {parallelism_config_tp_size: 2, "
+                  "parallelism_config_dp_replicate_size: 2, parallelism_config_dp_shard_size: 2}")
+            .parallel.data_replicate == 2);
+  const Config named = read_launcher_file("autotp.yaml");
+  CHECK(named.tensor_parallel.autotp_size == 2);
+  CHECK(named.parallel.data == 2);
+  CHECK(count_ranks(named, {}, {}).ranks == 4);
+  CHECK(
+      problems_of(
+          "c.yaml",
+          kHead + "num_processes: 6\nparallelism_config: {parallelism_config_tp_size: 4}") ==
+      Lines{
+          "c.yaml:2:16: error: num_processes 6 cannot be divided by tensor 4\n"
+          "  remedy: it counts all ranks, and the quotient is the number of data-parallel ranks"});
+  CHECK(
+      problems_of("c.yaml", "distributed_type: MULTI_GPU\n" + sizes) ==
+      Lines{"c.yaml:2:84: notice: a launcher file of Accelerate; its keys without meaning here: "
+            "parallelism_config.parallelism_config_dp_shard_size (it follows from num_processes)"});
+  CHECK(problems_of("c.yaml", kHead + "parallelism_config: {tp_size: 2}") ==
+        Lines{"c.yaml:2:22: error: parallelism_config.tp_size: unknown key"});
+}
+
 TEST_CASE("of several machines the ranks are the launcher's") {
   const std::string text = kHead + "deepspeed_config: {zero_stage: 1}\nnum_machines: 4\nnum_processes: 16";
   CHECK(problems_of("c.yaml", text) ==
@@ -116,6 +148,26 @@ TEST_CASE("what Accelerate has and ftrun has not is refused with what to write")
   CHECK(problems_of("c.yaml", "distributed_type: FSDP\nfsdp_config: {fsdp_reshard_after_forward: false}") ==
         Lines{"c.yaml:1:19: error: distributed_type FSDP: an fsdp_config is not read; ZeRO does its work "
               "here\n  remedy: write what it stands for: zero_optimization: {stage: 2}"});
+  CHECK(problems_of("c.yaml",
+                    "distributed_type: FSDP\nparallelism_config: {parallelism_config_tp_size: 2}\n"
+                    "num_processes: 8") ==
+        Lines{"c.yaml:1:19: error: distributed_type FSDP: an fsdp_config is not read; ZeRO does "
+              "its work "
+              "here\n  remedy: write what it stands for: zero_optimization: {stage: 3}; parallel: "
+              "{data: 4, tensor: 2}"});
+  CHECK(
+      problems_of(
+          "c.yaml",
+          "distributed_type: MEGATRON_LM\nmixed_precision: bf16\nnum_processes: 16\n"
+          "megatron_lm_config:\n  megatron_lm_tp_degree: 4\n  megatron_lm_pp_degree: 2\n"
+          "  megatron_lm_num_micro_batches: 3\n  megatron_lm_sequence_parallelism: false\n"
+          "  megatron_lm_recompute_activations: true\n  megatron_lm_gradient_clipping: 1.0\n"
+          "  megatron_lm_use_distributed_optimizer: true\n") ==
+      Lines{"c.yaml:1:19: error: distributed_type MEGATRON_LM: a megatron_lm_config is not read\n"
+            "  remedy: write what it stands for: parallel: {data: 2, tensor: 4, pipeline: 2, "
+            "sequence: "
+            "false}; zero_optimization: {stage: 1}; recompute: selective; gradient_clipping: 1.0; "
+            "gradient_accumulation_steps: 3; bf16: {enabled: true}"});
   CHECK(problems_of("c.yaml", "distributed_type: MEGATRON_LM") ==
         Lines{"c.yaml:1:19: error: distributed_type MEGATRON_LM: ftrun has no such back end\n"
               "  remedy: write a config with model.path, data.train and DeepSpeed's keys"});

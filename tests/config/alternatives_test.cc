@@ -92,6 +92,26 @@ TEST_CASE("of context parallelism's two names the later one is taken, unless it 
   CHECK(config.parallel.context == 2);
 }
 
+TEST_CASE("of tensor parallelism's two names the later one is taken, unless it says nothing") {
+  Config config;
+  CHECK(said("tensor_parallel: {autotp_size: 2}", {"parallel.tensor=4"}, &config) ==
+        Lines{"--set parallel.tensor=4: notice: parallel.tensor 4 takes the place of "
+              "tensor_parallel.autotp_size 2 (c.yaml:2:32)"});
+  CHECK(config.tensor_parallel.autotp_size == 0);
+  CHECK(config.parallel.tensor == 4);
+  CHECK(config.parallel.data == 1);
+  config = config_of("parallel: {tensor: 2}", {"tensor_parallel.autotp_size=4"});
+  CHECK(config.tensor_parallel.autotp_size == 4);
+  CHECK(config.parallel.tensor == 1);
+  for (const char* off : {"0", "1"}) {
+    config = config_of("parallel: {tensor: 2}", {cat("tensor_parallel.autotp_size=", off)});
+    CHECK(config.parallel.tensor == 2);
+  }
+  config = config_of("tensor_parallel: {autotp_size: 2}", {"parallel.tensor=2"});
+  CHECK(config.tensor_parallel.autotp_size == 2);
+  CHECK(config.parallel.tensor == 2);
+}
+
 TEST_CASE("a config that a run has written can be set in either name") {
   const Config first = resolve(config_of(kGivenBatch + "optimizer: {type: AdamW, params: {lr: 0.5}}"),
                                {.world_size = 1, .for_training = true})

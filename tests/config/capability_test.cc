@@ -50,8 +50,14 @@ TEST_CASE("each feature that cannot run yet is named with key and place") {
     return lines.front();
   };
   const std::string not_yet = "not supported yet: ";
-  REQUIRE(one("parallel: {tensor: 2}", 2) ==
-          "c.yaml:2:20: not supported yet: tensor parallelism (parallel.tensor)");
+  REQUIRE(one("parallel: {tensor: 2}\ndevice: cuda", 2) ==
+          "c.yaml:2:20: not supported yet: tensor parallelism on GPUs (parallel.tensor)");
+  const Resolution autotp =
+      resolve(config_of("train_batch_size: 1\ntensor_parallel: {autotp_size: 2}\ndevice: cuda"),
+              {.world_size = 2});
+  REQUIRE(autotp.not_yet.size() == 1);
+  REQUIRE(to_text(autotp.not_yet.front()) ==
+          "c.yaml:2:32: not supported yet: tensor parallelism on GPUs (parallel.tensor)");
   REQUIRE(one("parallel: {pipeline: 2}", 2) ==
           "c.yaml:2:22: not supported yet: pipeline parallelism (parallel.pipeline)");
   REQUIRE(one("sequence_parallel_size: 2", 2) ==
@@ -111,6 +117,15 @@ TEST_CASE("every memory and precision feature is there, but for a few that are n
     REQUIRE(features(text) == Lines{});
 }
 
+TEST_CASE("tensor parallelism is there on processors, with every stage, tier and precision") {
+  for (const char* text :
+       {"parallel: {tensor: 2}", "parallel: {tensor: 4}", "parallel: {tensor: 2, sequence: false}",
+        "parallel: {tensor: 2}\nzero_optimization: {stage: 1}\nbf16: {enabled: true}",
+        "parallel: {tensor: 2}\nzero_optimization: {stage: 3, offload_optimizer: {device: cpu}}",
+        "parallel: {tensor: 2}\nzero_optimization: {stage: 2}\nrecompute: full"})
+    REQUIRE(missing(text, 4) == Lines{});
+}
+
 TEST_CASE("on a GPU fp32 and bf16 train at every stage and tier; what is not there yet is named") {
   const auto features = [](const std::string& text, int64_t ranks = 1) {
     Lines out;
@@ -139,7 +154,7 @@ TEST_CASE("on a GPU fp32 and bf16 train at every stage and tier; what is not the
 }
 
 TEST_CASE("the reference says what of a key cannot run yet") {
-  REQUIRE(not_yet_of("parallel.tensor") == "tensor parallelism");
+  REQUIRE(not_yet_of("parallel.tensor") == "tensor parallelism on GPUs");
   REQUIRE(not_yet_of("parallel.data") == "");
   REQUIRE(not_yet_of("export.dtype") == "fp16");
   REQUIRE(not_yet_of("optimizer.type").find("Lamb, Lion, ") == 0);

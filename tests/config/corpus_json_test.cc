@@ -32,13 +32,17 @@ std::string content(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// The oracle ran each file with a model of hidden size 4096 on bf16 hardware.
+// The oracle ran each file with a model of hidden size 4096 on bf16 hardware. The ranks that it
+// counts have samples of their own here: with autotp_size as many groups of ranks.
 ResolveContext oracle_context(const Json& entry) {
   ResolveContext context;
   const std::string world = entry.at("world_size").is_string()
                                 ? entry.at("world_size").get<std::string>()
                                 : entry.at("world_size").dump();
   context.world_size = world.empty() ? 1 : std::stoll(world);
+  if (entry.contains("resolved"))
+    context.world_size *=
+        std::max<int64_t>(1, entry.at("resolved").value("autotp_size", int64_t{0}));
   context.hidden_size = 4096;
   context.bf16_hardware = true;
   return context;

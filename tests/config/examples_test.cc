@@ -32,12 +32,15 @@ TEST_CASE("every example config is free of problems and trains on as many ranks 
     REQUIRE(texts(loaded.problems) == Lines{});
     const RankCount count = count_ranks(loaded.config, {}, {});
     REQUIRE(texts(count.problems) == Lines{});
-    REQUIRE(count.ranks == (name == "hybrid" ? 4 : 2));
+    REQUIRE(count.ranks == (name == "hybrid" || name == "tp2-zero3" ? 4 : 2));
     const Resolution r = resolve(
         loaded.config, {.world_size = count.ranks, .hidden_size = 576, .for_training = true});
     REQUIRE(texts(r.problems) == Lines{});
     REQUIRE(r.config.output_dir == "runs/" + name);
-    REQUIRE(r.config.model.path == "models/smollm2-135m");
+    REQUIRE(r.not_yet.empty());
+    // 2 divides the heads of the one and not of the other.
+    REQUIRE(r.config.model.path ==
+            (name.starts_with("tp2") ? "models/smollm2-1.7b" : "models/smollm2-135m"));
   }
 }
 
@@ -70,6 +73,9 @@ TEST_CASE("there is an example for every memory strategy, and it asks for what i
   REQUIRE(config("fp16").fp16.enabled);
   REQUIRE(config("bf16").bf16.enabled);
   REQUIRE(config("hybrid").parallel.data_replicate == 2);
+  REQUIRE(mesh_text(config("tp2").parallel) == "data 1 × tensor 2");
+  REQUIRE(mesh_text(config("tp2-zero3").parallel) == "data 2 × tensor 2");
+  REQUIRE(config("tp2-zero3").zero.stage == 3);
 }
 
 }  // namespace ftrun

@@ -203,8 +203,8 @@ TEST_CASE("shard groups must divide the ranks they divide") {
   const std::string hybrid = "zero_optimization: {stage: 3}\nparallel: {data_replicate: ";
   REQUIRE(replicas(hybrid + "2}", 4) == 2);
   REQUIRE(problem(hybrid + "4}", 4) ==
-          "3:28: notice: data_replicate 4 of data-parallel 4: each replica is one rank, so nothing "
-          "is sharded");
+          "3:28: notice: data_replicate 4 of data-parallel 4: each replica is one data-parallel "
+          "rank, so nothing is sharded");
   const auto mics = [](int ranks) {
     return cat("zero_optimization: {stage: 3, mics_shard_size: ", ranks, "}\n");
   };
@@ -230,15 +230,18 @@ TEST_CASE("shard groups must divide the ranks they divide") {
   REQUIRE(problems(hpz(0), 4) == Lines{});
   REQUIRE(problems(hpz(1), 4) == Lines{});
   REQUIRE(problem(hpz(4), 4) ==
-          "2:56: notice: zero_hpz_partition_size 4 makes one node of all 4 ranks of a replica: it "
+          "2:56: notice: zero_hpz_partition_size 4 makes one node of all 4 data-parallel ranks of "
+          "a replica: it "
           "changes nothing");
   REQUIRE(problems("zero_optimization: {stage: 3, zero_hpz_partition_size: 4, offload_param: {device: cpu}}",
                    4) == Lines{});
   REQUIRE(problem(hpz(3), 4) ==
-          "2:56: error: the 4 ranks of a replica cannot be divided by zero_hpz_partition_size 3\n"
+          "2:56: error: the 4 data-parallel ranks of a replica cannot be divided by "
+          "zero_hpz_partition_size 3\n"
           "  remedy: use a divisor of 4");
   REQUIRE(problem(hpz(4) + "parallel: {data_replicate: 2}", 4) ==
-          "2:56: error: the 2 ranks of a replica cannot be divided by zero_hpz_partition_size 4\n"
+          "2:56: error: the 2 data-parallel ranks of a replica cannot be divided by "
+          "zero_hpz_partition_size 4\n"
           "  remedy: use a divisor of 2");
   REQUIRE(problem("zero_optimization: {stage: 2, zero_hpz_partition_size: 2}", 4) ==
           "2:56: notice: zero_optimization.zero_hpz_partition_size: has effect at stage 3 only, "

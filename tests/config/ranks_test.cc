@@ -1,5 +1,6 @@
 #include "config/ranks.h"
 
+#include "base/error.h"
 #include "helpers.h"
 
 #include <catch2/catch.hpp>
@@ -23,16 +24,12 @@ TEST_CASE(
   };
   REQUIRE(ranks(kFull, 16, 2) == "16: the launcher started 16 ranks");
   REQUIRE(ranks(kFull, {}, 2) == "2: --nproc 2");
-  REQUIRE(ranks("parallel: {data: 3, tensor: 2}") ==
-          "6: the mesh: data 3 × tensor 2 × pipeline 1 × context 1");
-  REQUIRE(
-      ranks(kFull) ==
-      "8: train_batch_size 32 / (micro 4 × accumulation 2) × tensor 2 × pipeline 1 × context 1");
+  REQUIRE(ranks("parallel: {data: 3, tensor: 2}") == "6: the mesh: data 3 × tensor 2");
+  REQUIRE(ranks(kFull) == "8: train_batch_size 32 / (micro 4 × accumulation 2) × tensor 2");
   REQUIRE(ranks("{train_batch_size: 32, train_micro_batch_size_per_gpu: 4, "
                 "gradient_accumulation_steps: 2}") ==
           "4: train_batch_size 32 / (micro 4 × accumulation 2)");
-  REQUIRE(ranks("sequence_parallel_size: 2") ==
-          "2: the mesh: data 1 × tensor 1 × pipeline 1 × context 2");
+  REQUIRE(ranks("sequence_parallel_size: 2") == "2: the mesh: data 1 × context 2");
   REQUIRE(ranks("train_batch_size: 32") ==
           "1: one rank: neither launcher, --nproc, parallel.data nor all batch sizes say more");
 }
@@ -46,9 +43,41 @@ TEST_CASE("a batch or mesh that gives no number of ranks is explained") {
               "gradient_accumulation_steps: 2}") ==
       Lines{"c.yaml:1:20: error: train_batch_size 30 cannot be divided by micro 4 × accumulation "
             "2 = 8\n  remedy: the quotient is the number of data-parallel ranks; or give --nproc"});
-  REQUIRE(problem("parallel: {tensor: 4e18, pipeline: 4e18}") ==
-          Lines{"c.yaml:1:1: error: tensor 4000000000000000000 × pipeline 4000000000000000000 × "
-                "context 1 is too large"});
+  REQUIRE(
+      problem("parallel: {tensor: 4e18, pipeline: 4e18}") ==
+      Lines{"c.yaml:1:1: error: tensor 4000000000000000000 × pipeline 4000000000000000000 is too "
+            "large"});
+}
+
+TEST_CASE("DeepSpeed's name of the tensor degree counts as ranks too") {
+  const auto ranks = [](const std::string& text) {
+    const RankCount count = count_ranks(config_of(text), {}, {});
+    REQUIRE(texts(count.problems) == Lines{});
+    return std::to_string(count.ranks) + ": " + count.rule;
+  };
+  REQUIRE(ranks("{parallel: {data: 2}, tensor_parallel: {autotp_size: 3}}") ==
+          "6: the mesh: data 2 × tensor 3");
+  REQUIRE(ranks("tensor_parallel: {autotp_size: 4}") == "4: the mesh: data 1 × tensor 4");
+  REQUIRE(ranks("{train_batch_size: 8, train_micro_batch_size_per_gpu: 2, "
+                "gradient_accumulation_steps: 2, tensor_parallel: {autotp_size: 2}}") ==
+          "4: train_batch_size 8 / (micro 2 × accumulation 2) × tensor 2");
+  for (const char* off : {"0", "1"})
+    REQUIRE(ranks(cat("{parallel: {data: 2}, tensor_parallel: {autotp_size: ", off, "}}")) ==
+            "2: the mesh: data 2");
+}
+
+TEST_CASE("a mesh is told by its degrees above 1") {
+  ParallelConfig mesh;
+  mesh.data = 2;
+  REQUIRE(mesh_text(mesh) == "data 2");
+  REQUIRE(model_degrees(mesh) == "");
+  REQUIRE(model_ranks(mesh) == 1);
+  mesh.tensor = 3;
+  REQUIRE(mesh_text(mesh) == "data 2 × tensor 3");
+  mesh.pipeline = 4;
+  mesh.context = 2;
+  REQUIRE(mesh_text(mesh) == "data 2 × tensor 3 × pipeline 4 × context 2");
+  REQUIRE(model_ranks(mesh) == 24);
 }
 
 }  // namespace ftrun

@@ -274,18 +274,37 @@ TEST_CASE("ranks that the mesh does not divide are explained with the arithmetic
   REQUIRE(first("parallel: {tensor: 2, pipeline: 2}\n", 8) == "data 2");
   REQUIRE(first("sequence_parallel_size: 2\n", 8) == "data 4");
   REQUIRE(first("parallel: {tensor: 3}\n", 4) ==
-          "c.yaml:2:1: error: 4 ranks cannot be divided by tensor 3 × pipeline 1 × context 1 = 3\n"
-          "  remedy: start a multiple of 3 ranks");
+          "c.yaml:2:1: error: 4 ranks cannot be divided by tensor 3\n"
+          "  remedy: start 3 or 6 ranks, or write parallel.tensor: 1, 2 or 4");
+  REQUIRE(first("parallel: {tensor: 4}\n", 1) ==
+          "c.yaml:2:1: error: 1 rank cannot be divided by tensor 4\n"
+          "  remedy: start 4 ranks or a multiple of them, or write parallel.tensor: 1");
+  REQUIRE(first("parallel: {tensor: 4, pipeline: 2}\n", 12) ==
+          "c.yaml:2:1: error: 12 ranks cannot be divided by tensor 4 × pipeline 2 = 8\n"
+          "  remedy: start 8 or 16 ranks, or write parallel.tensor: 1, 2, 3 or 6");
+  REQUIRE(first("parallel: {pipeline: 2}\n", 3) ==
+          "c.yaml:2:1: error: 3 ranks cannot be divided by pipeline 2\n"
+          "  remedy: start 2 or 4 ranks");
+  REQUIRE(first("tensor_parallel: {autotp_size: 3}\n", 4) ==
+          "c.yaml:2:32: error: 4 ranks cannot be divided by tensor 3\n"
+          "  remedy: start 3 or 6 ranks, or write tensor_parallel.autotp_size: 1, 2 or 4");
+  REQUIRE(
+      first("parallel: {tensor: 4e18, pipeline: 4e18}\n", 4) ==
+      "c.yaml:2:1: error: tensor 4000000000000000000 × pipeline 4000000000000000000 is too large");
   REQUIRE(first("parallel: {data: 4, tensor: 2}\n", 4) ==
-          "c.yaml:2:18: error: parallel.data 4 × tensor 2 × pipeline 1 × context 1 = 8 ≠ 4 ranks\n"
+          "c.yaml:2:18: error: parallel.data 4 × tensor 2 = 8 ≠ 4 ranks\n"
           "  remedy: write parallel.data: 2 or auto");
+  REQUIRE(first("parallel: {data: 2}\n", 3) ==
+          "c.yaml:2:18: error: parallel.data 2 ≠ 3 ranks\n"
+          "  remedy: write parallel.data: 3 or auto");
   REQUIRE(first("parallel: {data_replicate: 3}\n", 4) ==
           "c.yaml:2:28: error: data-parallel 4 cannot be divided by data_replicate 3\n"
           "  remedy: use a divisor of 4");
   REQUIRE(first("parallel: {expert: 8}\n", 4) ==
           "c.yaml:2:20: error: data-parallel 4 × context 1 cannot be divided by expert 8");
   REQUIRE(first("parallel: {context: 2}\nsequence_parallel_size: 4\n", 8) ==
-          "c.yaml:3:25: error: sequence_parallel_size 4 contradicts parallel.context 2");
+          "c.yaml:3:25: error: sequence_parallel_size 4 contradicts parallel.context 2\n"
+          "  remedy: keep one of the two");
 }
 
 TEST_CASE("a run needs a model and data, a check does not") {

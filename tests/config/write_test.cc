@@ -1,5 +1,7 @@
 #include "config/write.h"
 
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -55,10 +57,12 @@ zero_optimization: {stage: 3, max_live_parameters: 1e14}
 TEST_CASE("every real config that is valid has an effective config that reads back as itself",
           "[.needs-reference]") {
   const std::string folder = corpus_folder();
-  const ResolveContext context{.world_size = 2, .hidden_size = 512};
   int written = 0;
   for (const std::string& file : corpus_files({".json"})) {
     const LoadResult loaded = load_config({folder + "/" + file});
+    // Two data-parallel ranks.
+    const int64_t tensor = std::max<int64_t>(1, loaded.config.tensor_parallel.autotp_size);
+    const ResolveContext context{.world_size = 2 * tensor, .hidden_size = 512};
     const Resolution first = resolve(loaded.config, context);
     if (!loaded.ok() || !first.ok()) continue;
     INFO(file);

@@ -113,7 +113,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def mesh_and_ranks_disagree():
-        refused("mesh", 2, "ftrun: CONFIG:35:11: error: parallel.data 2 × tensor 1 × pipeline 1 × context 1 = 2 ≠ 3 ranks\n"
+        refused("mesh", 2, "ftrun: CONFIG:35:11: error: parallel.data 2 ≠ 3 ranks\n"
                            "  remedy: write parallel.data: 3 or auto\n1 problem in the config; nothing was started\n",
                 "--nproc", 3, parallel={"data": 2})
 
@@ -121,10 +121,10 @@ with tempfile.TemporaryDirectory() as scratch:
     def features_that_are_not_there():
         refused("features", 3,
                 "ftrun: the config is valid, but this build cannot do what it asks for:\n"
-                "CONFIG:42:13: not supported yet: tensor parallelism (parallel.tensor)\n"
+                "CONFIG:42:15: not supported yet: pipeline parallelism (parallel.pipeline)\n"
                 "CONFIG:45:12: not supported yet: exporting weights in fp16 (export.dtype)\n"
                 "  remedy: remove these keys, or wait for a version that has them\n",
-                zero_optimization={"stage": 2}, bf16={"enabled": True}, recompute="full", parallel={"tensor": 2},
+                zero_optimization={"stage": 1}, bf16={"enabled": True}, recompute="full", parallel={"pipeline": 2},
                 export={"dtype": "fp16"})
 
     @case
