@@ -17,4 +17,9 @@ LinearAttrs linear_attrs(const Op& op) {
   return attrs == nullptr ? LinearAttrs{} : *attrs;
 }
 
+RowsAttrs given_rows(const Op& op, int64_t rows) {
+  const auto* attrs = std::get_if<RowsAttrs>(&op.attrs);
+  return attrs == nullptr ? RowsAttrs{0, rows} : *attrs;
+}
+
 }  // namespace ftrun

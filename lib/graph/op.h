@@ -205,5 +205,7 @@ int in_place_input(OpKind kind);
 
 /// The attributes of a kLinear, given or not.
 LinearAttrs linear_attrs(const Op& op);
+/// The rows of a kEmbed or kEmbedWgrad whose table has `rows`: all unless its attributes say otherwise.
+RowsAttrs given_rows(const Op& op, int64_t rows);
 
 }  // namespace ftrun
