@@ -57,7 +57,7 @@ class Letters {
   /// [t R, ...], or [t, R, ...] of a block [R, ...] that is known.
   bool match_blocks(Dims dims) {
     if (dims.empty() || dims[0] % ranks_ != 0) return false;
-    if (dims.size() == whole_.size() + 1 && dims[0] == ranks_)
+    if (!whole_.empty() && dims.size() == whole_.size() + 1 && dims[0] == ranks_)
       return Dims(dims.begin() + 1, dims.end()) == whole_;
     dims[0] /= ranks_;
     return match_whole(dims);
