@@ -9,22 +9,29 @@
 namespace ftrun {
 namespace {
 
-/// What is shared out, and whether a degree shares it out evenly.
+/// What is shared out evenly among the ranks, or is held by as many ranks each where there are more.
 struct Shared {
   int64_t count;
   std::string what;
-  std::string remedy;
+  bool or_held_by_several = false;
+  std::string remedy = {};
+
+  bool fits(int64_t degree) const {
+    return count % degree == 0 || (or_held_by_several && degree % count == 0);
+  }
 };
 
-std::string numbers(const std::vector<int64_t>& values) {
-  std::vector<std::string> words;
-  for (const int64_t value : values) words.push_back(std::to_string(value));
-  return join(words, ", ");
-}
-
-/// "7 = 3 x 2 + 1"
-std::string division(int64_t count, int64_t degree) {
-  return cat(count, " = ", count / degree, " x ", degree, " + ", count % degree);
+std::vector<Shared> all_shared(const ModelConfig& c, const BatchShape& batch, bool sequence) {
+  std::vector<Shared> all{{c.query_heads, cat(c.query_heads, " query heads")},
+                          {c.kv_heads, cat(c.kv_heads, " key/value heads"), true},
+                          {c.feed_forward, cat("a feed-forward of ", c.feed_forward)},
+                          {c.vocab_rows, cat("a vocabulary of ", c.vocab_rows, " rows")}};
+  if (sequence)
+    all.push_back({batch.tokens(),
+                   cat("the ", batch.rows, " x ", batch.row_tokens, " = ", batch.tokens(),
+                       " tokens of a micro-batch"),
+                   false, "; or set parallel.sequence: false"});
+  return all;
 }
 
 /// Degrees from 1 to the query heads, more than which never divide.
@@ -36,18 +43,27 @@ std::vector<int64_t> degrees(const ModelConfig& config, Fits fits) {
   return found;
 }
 
-bool kv_fit(int64_t heads, int64_t degree) { return heads % degree == 0 || degree % heads == 0; }
+/// "1, 3, 9"
+std::string numbers_text(const std::vector<int64_t>& values) {
+  std::vector<std::string> words;
+  for (const int64_t value : values) words.push_back(std::to_string(value));
+  return join(words, ", ");
+}
 
-std::vector<Shared> shared_out(const ModelConfig& c, const BatchShape& batch, bool sequence) {
-  std::vector<Shared> all{{c.query_heads, cat(c.query_heads, " query heads"), ""},
-                          {c.feed_forward, cat("a feed-forward of ", c.feed_forward), ""},
-                          {c.vocab_rows, cat("a vocabulary of ", c.vocab_rows, " rows"), ""}};
-  if (sequence)
-    all.push_back({batch.tokens(),
-                   cat("the ", batch.rows, " x ", batch.row_tokens, " = ", batch.tokens(),
-                       " tokens of a micro-batch"),
-                   "; or set parallel.sequence: false"});
-  return all;
+/// "7 = 3 x 2 + 1"
+std::string division_text(int64_t count, int64_t degree) {
+  return cat(count, " = ", count / degree, " x ", degree, " + ", count % degree);
+}
+
+std::string problem_text(const ModelConfig& config, const Shared& shared, int64_t degree) {
+  const auto fit = degrees(config, [&](int64_t d) { return shared.fits(d); });
+  if (shared.or_held_by_several)
+    return cat(shared.what, " and ", degree, " ranks, neither of which divides the other: ",
+               division_text(std::max(shared.count, degree), std::min(shared.count, degree)),
+               "; degrees that do: ", numbers_text(fit));
+  return cat(shared.what, " cannot be shared out among ", degree, " ranks: ",
+             division_text(shared.count, degree), "; degrees that divide: ", numbers_text(fit),
+             shared.remedy);
 }
 
 }  // namespace
@@ -55,23 +71,8 @@ std::vector<Shared> shared_out(const ModelConfig& c, const BatchShape& batch, bo
 std::vector<std::string> check_tensor_split(const ModelConfig& config, const BatchShape& batch,
                                             const TensorSplit& split) {
   std::vector<std::string> problems;
-  const int64_t degree = split.degree;
-  for (const Shared& shared : shared_out(config, batch, split.sequence)) {
-    if (shared.count % degree == 0) continue;
-    const auto fits = [&](int64_t d) { return shared.count % d == 0; };
-    problems.push_back(cat(shared.what, " cannot be shared out among ", degree, " ranks: ",
-                           division(shared.count, degree), "; degrees that divide: ",
-                           numbers(degrees(config, fits)), shared.remedy));
-  }
-  const int64_t heads = config.kv_heads;
-  if (!kv_fit(heads, degree)) {
-    const bool more = heads > degree;
-    const auto fits = [&](int64_t d) { return kv_fit(heads, d); };
-    problems.insert(problems.begin() + (config.query_heads % degree == 0 ? 0 : 1),
-                    cat(heads, " key/value heads and ", degree, " ranks: neither divides the other, ",
-                        division(more ? heads : degree, more ? degree : heads),
-                        "; degrees that do: ", numbers(degrees(config, fits))));
-  }
+  for (const Shared& shared : all_shared(config, batch, split.sequence))
+    if (!shared.fits(split.degree)) problems.push_back(problem_text(config, shared, split.degree));
   return problems;
 }
 
