@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
@@ -39,9 +40,11 @@ ValueId GraphBuilder::param(std::string name, Dims dims) {
   return add_value(std::move(name), graph_.dtypes.compute, std::move(dims), ValueRole::kParam);
 }
 
-ValueId GraphBuilder::embed(ValueId tokens, ValueId table) {
+ValueId GraphBuilder::embed(ValueId tokens, ValueId table, const RowsAttrs& rows) {
   const ValueId x = temp("embedding", {tokens_, graph_.at(table).dims[1]});
-  emit(OpKind::kEmbed, {tokens, table}, {x});
+  OpAttrs attrs;
+  if (rows != RowsAttrs{}) attrs = rows;
+  emit(OpKind::kEmbed, {tokens, table}, {x}, std::move(attrs));
   return x;
 }
 
@@ -56,7 +59,8 @@ ValueId GraphBuilder::rope_table(ValueId positions, std::vector<double> inverse_
 ValueId GraphBuilder::rms_norm(ValueId x, ValueId weight, double epsilon) {
   require(graph_.at(x).dims[1] == graph_.at(weight).dims[0], "rms_norm width");
   const ValueId y = temp(graph_.at(weight).name + ".out", graph_.at(x).dims);
-  const ValueId rstd = add_value(graph_.at(weight).name + ".rstd", statistics_, {tokens_}, ValueRole::kTemp);
+  const ValueId rstd =
+      add_value(graph_.at(weight).name + ".rstd", statistics_, {graph_.at(x).dims[0]}, ValueRole::kTemp);
   emit(OpKind::kRmsNorm, {x, weight}, {y, rstd}, NormAttrs{epsilon});
   return y;
 }
@@ -66,12 +70,13 @@ GraphBuilder::SumAndNorm GraphBuilder::add_rms_norm(ValueId x, ValueId r, ValueI
   require(graph_.at(x).dims[1] == graph_.at(weight).dims[0], "add_rms_norm width");
   const ValueId sum = temp(graph_.at(weight).name + ".sum", graph_.at(x).dims);
   const ValueId y = temp(graph_.at(weight).name + ".out", graph_.at(x).dims);
-  const ValueId rstd = add_value(graph_.at(weight).name + ".rstd", statistics_, {tokens_}, ValueRole::kTemp);
+  const ValueId rstd =
+      add_value(graph_.at(weight).name + ".rstd", statistics_, {graph_.at(x).dims[0]}, ValueRole::kTemp);
   emit(OpKind::kAddRmsNorm, {x, r, weight}, {sum, y, rstd}, NormAttrs{epsilon});
   return {sum, y};
 }
 
-ValueId GraphBuilder::linear(ValueId x, ValueId weight, ValueId bias) {
+ValueId GraphBuilder::linear(ValueId x, ValueId weight, ValueId bias, const LinearAttrs& attrs) {
   const Dims w = graph_.at(weight).dims;  // a copy: the new value moves the others
   require(graph_.at(x).dims[1] == w[1], "linear input width");
   const ValueId y = temp(graph_.at(weight).name + ".out", {graph_.at(x).dims[0], w[0]});
@@ -80,7 +85,9 @@ ValueId GraphBuilder::linear(ValueId x, ValueId weight, ValueId bias) {
     require(graph_.at(bias).dims == Dims{w[0]}, "linear bias width");
     in.push_back(bias);
   }
-  emit(OpKind::kLinear, std::move(in), {y});
+  OpAttrs given;
+  if (attrs != LinearAttrs{}) given = attrs;
+  emit(OpKind::kLinear, std::move(in), {y}, std::move(given));
   return y;
 }
 
@@ -113,7 +120,7 @@ ValueId GraphBuilder::attention(ValueId qkv, ValueId starts, AttentionAttrs attr
 }
 
 ValueId GraphBuilder::swiglu(ValueId gate_up) {
-  const ValueId s = temp("swiglu.out", {tokens_, graph_.at(gate_up).dims[1] / 2});
+  const ValueId s = temp("swiglu.out", {graph_.at(gate_up).dims[0], graph_.at(gate_up).dims[1] / 2});
   emit(OpKind::kSwiGlu, {gate_up}, {s});
   return s;
 }
@@ -132,13 +139,95 @@ ValueId GraphBuilder::linear_cross_entropy(ValueId x, ValueId weight, ValueId la
   std::vector<ValueId> out{loss};
   if (attrs.with_gradients) {
     out.push_back(temp("d_" + graph_.at(x).name, graph_.at(x).dims));
-    const ValueId grad = add_value("d_" + graph_.at(weight).name, graph_.dtypes.gradients,
-                                   graph_.at(weight).dims, ValueRole::kParamGrad);
-    graph_.values[static_cast<size_t>(weight)].grad = grad;
-    out.push_back(grad);
+    out.push_back(weight_gradient(weight));
   }
   emit(OpKind::kLinearCrossEntropy, {x, weight, labels}, std::move(out), attrs);
   return loss;
+}
+
+ValueId GraphBuilder::weight_gradient(ValueId weight) {
+  const ValueId grad = add_value("d_" + graph_.at(weight).name, graph_.dtypes.gradients,
+                                 Dims(graph_.at(weight).dims), ValueRole::kParamGrad);
+  graph_.values[static_cast<size_t>(weight)].grad = grad;
+  return grad;
+}
+
+ValueId GraphBuilder::vocabulary_cross_entropy(ValueId x, ValueId weight, ValueId labels,
+                                               const CrossEntropyAttrs& attrs, int64_t ranks, int64_t rank) {
+  require(graph_.at(x).dims[1] == graph_.at(weight).dims[1], "head width");
+  require(attrs.chunk_tokens > 0, "cross-entropy chunk");
+  const int64_t rows = graph_.at(weight).dims[0];
+  // Logits are not in 16 bits: in their bytes are as many tokens as the fused kernel has at once.
+  const int64_t bytes = dtype_bytes(graph_.dtypes.compute), wide = dtype_bytes(statistics_);
+  const int64_t chunk = std::max<int64_t>(attrs.chunk_tokens * bytes / wide, 1);
+  const ValueId loss = add_value("loss", DType::kF64, {2}, ValueRole::kOutput, Port::kLoss);
+  std::vector<ValueId> results{loss};
+  if (attrs.with_gradients) {
+    results.push_back(temp("d_" + graph_.at(x).name, Dims(graph_.at(x).dims)));
+    results.push_back(weight_gradient(weight));
+  }
+  struct Chunk {
+    VocabularyAttrs attrs;
+    ValueId logits, statistics, label_logit;
+  };
+  const auto begin = [&](int64_t first) {
+    const int64_t count = std::min(chunk, tokens_ - first);
+    const auto value = [&](const char* name, Dims dims) {
+      return add_value(cat(name, ".", first / chunk), statistics_, std::move(dims), ValueRole::kTemp);
+    };
+    Chunk c{{attrs.with_gradients, ranks, rank, first}, -1, -1, -1};
+    c.logits = value("logits", {count, rows});
+    c.statistics = value("statistics", {count, 2});
+    c.label_logit = value("label_logit", {count});
+    emit(OpKind::kVocabularyLogits, {x, weight, labels}, {c.logits, c.statistics, c.label_logit}, c.attrs);
+    c.statistics = all_gather(c.statistics, ranks);
+    return c;
+  };
+  const auto end = [&](const Chunk& c) {
+    std::vector<ValueId> in{x, weight, labels, c.logits, c.statistics, c.label_logit};
+    std::vector<ValueId> out = results;
+    if (c.attrs.first_token > 0) in.insert(in.end(), results.begin(), results.end());
+    if (attrs.with_gradients) out.push_back(c.logits);
+    emit(OpKind::kVocabularyCrossEntropy, std::move(in), std::move(out), c.attrs);
+  };
+  Chunk before = begin(0);
+  for (int64_t first = chunk; first < tokens_; first += chunk) {
+    const Chunk next = begin(first);
+    end(before);
+    before = next;
+  }
+  end(before);
+  return loss;
+}
+
+ValueId GraphBuilder::collective(OpKind kind, ValueId x, std::string name, Dims dims, int64_t ranks) {
+  require(ranks > 1, "a collective has ranks");
+  const ValueId y = add_value(std::move(name), graph_.at(x).dtype, std::move(dims), ValueRole::kTemp);
+  emit(kind, {x}, {y}, TensorGroupAttrs{ranks});
+  return y;
+}
+
+ValueId GraphBuilder::all_reduce(ValueId x, int64_t ranks) {
+  return collective(OpKind::kTensorAllReduce, x, graph_.at(x).name + ".summed", graph_.at(x).dims, ranks);
+}
+
+ValueId GraphBuilder::all_gather(ValueId x, int64_t ranks) {
+  Dims dims = graph_.at(x).dims;
+  dims.at(0) *= ranks;
+  return collective(OpKind::kTensorAllGather, x, graph_.at(x).name + ".gathered", std::move(dims), ranks);
+}
+
+ValueId GraphBuilder::all_gather_blocks(ValueId x, int64_t ranks) {
+  Dims dims = graph_.at(x).dims;
+  dims.insert(dims.begin(), ranks);
+  return collective(OpKind::kTensorAllGather, x, graph_.at(x).name + ".gathered", std::move(dims), ranks);
+}
+
+ValueId GraphBuilder::reduce_scatter(ValueId x, int64_t ranks) {
+  Dims dims = graph_.at(x).dims;
+  require(dims.at(0) % ranks == 0, "a reduce-scatter has blocks of equal size");
+  dims[0] /= ranks;
+  return collective(OpKind::kTensorReduceScatter, x, graph_.at(x).name + ".scattered", std::move(dims), ranks);
 }
 
 void GraphBuilder::output(ValueId value, Port port) {

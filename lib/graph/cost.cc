@@ -3,6 +3,7 @@
 namespace ftrun {
 namespace {
 
+/// Of each row of `x` with all of w.
 double product_flops(const LayerGraph& graph, ValueId x, ValueId w) {
   const double tokens = static_cast<double>(graph.at(x).dims[0]);
   return 2.0 * tokens * static_cast<double>(element_count(graph.at(w).dims));
@@ -24,12 +25,18 @@ double attention_flops(const LayerGraph& graph, const Op& op, ValueId qkv) {
 }  // namespace
 
 double flops(const LayerGraph& graph, const Op& op) {
+  if (is_collective(op.kind)) return 0.0;
   switch (op.kind) {
     case OpKind::kLinear:
     case OpKind::kLinearDgrad: return product_flops(graph, op.in[0], op.in[1]);
     case OpKind::kLinearWgrad: return product_flops(graph, op.in[0], op.out[0]);
     case OpKind::kLinearCrossEntropy:
       return product_flops(graph, op.in[0], op.in[1]) * (op.out.size() > 1 ? 3.0 : 1.0);
+    case OpKind::kVocabularyLogits: return product_flops(graph, op.out[0], op.in[1]);
+    // The products of both gradients.
+    case OpKind::kVocabularyCrossEntropy:
+      return op.out.size() > 1 ? 2.0 * product_flops(graph, op.in[3], op.in[1])
+                               : static_cast<double>(graph.at(op.in[3]).dims[0]);
     case OpKind::kAttention: return 2.0 * attention_flops(graph, op, op.in[0]);
     // Scores again, then the gradients by P, v, q and k.
     case OpKind::kAttentionDgrad: return 5.0 * attention_flops(graph, op, op.in[1]);

@@ -10,8 +10,8 @@
 namespace ftrun {
 namespace {
 
-/// kAgain: a forward operation run again, which goes to the list that reads it.
-enum class List : uint8_t { kInputGrad, kWeightGrad, kAgain };
+/// kReader: goes to the list that reads it: a forward operation run again, a gradient gathered.
+enum class List : uint8_t { kInputGrad, kWeightGrad, kReader };
 
 /// Walks the forward list in reverse and emits each kind's gradient operations.
 class Deriver {
@@ -59,7 +59,7 @@ class Deriver {
     std::set<ValueId> read;
     for (size_t i = lists_.size(); i-- > 0;) {
       const Op& op = graph_.backward[i];
-      if (lists_[i] == List::kAgain)
+      if (lists_[i] == List::kReader)
         lists_[i] = std::any_of(op.out.begin(), op.out.end(), [&](ValueId id) { return read.contains(id); })
                         ? List::kInputGrad
                         : List::kWeightGrad;
@@ -116,7 +116,7 @@ class Deriver {
       if (depth_ > 1 && is_cheap_result(graph_, out)) passing_.push_back(out);
       out = again;
     }
-    emit(List::kAgain, op.kind, std::move(op.in), std::move(op.out), std::move(op.attrs));
+    emit(List::kReader, op.kind, std::move(op.in), std::move(op.out), std::move(op.attrs));
   }
 
   void forget_passing() {
@@ -165,6 +165,11 @@ class Deriver {
   void derive(Op op) {
     switch (op.kind) {
       case OpKind::kEmbed: return derive_embed(op);
+      case OpKind::kVocabularyLogits: return;
+      case OpKind::kVocabularyCrossEntropy: return derive_vocabulary_head(op);
+      case OpKind::kTensorAllReduce: return add_term(op.in[0], result_gradient(op.out[0]));
+      case OpKind::kTensorAllGather: return derive_all_gather(op);
+      case OpKind::kTensorReduceScatter: return derive_reduce_scatter(op);
       case OpKind::kRopeTable: return;
       case OpKind::kRmsNorm: return derive_norm(op, op.in[0], op.out[0], op.out[1], op.in[1]);
       case OpKind::kAddRmsNorm: return derive_add_norm(op);
@@ -180,7 +185,8 @@ class Deriver {
   }
 
   void derive_embed(const Op& op) {
-    emit(List::kWeightGrad, OpKind::kEmbedWgrad, {op.in[0], result_gradient(op.out[0])}, {param_grad(op.in[1])});
+    emit(List::kWeightGrad, OpKind::kEmbedWgrad, {op.in[0], result_gradient(op.out[0])}, {param_grad(op.in[1])},
+         op.attrs);
   }
 
   /// `e`, the gradient that already reached x past the norm, is added by the norm's own kernel.
@@ -207,11 +213,55 @@ class Deriver {
   void derive_linear(const Op& op) {
     const ValueId dy = result_gradient(op.out[0]);
     const ValueId x = needed(op.in[0]);
+    const bool summed = linear_attrs(op).gradient_ranks > 1;
+    if (!summed) emit_weight_gradients(op, dy, x);
+    if (wants_gradient(op.in[0])) {
+      const ValueId dx = temp_like(op.in[0], "d_" + value(op.in[0]).name);
+      emit(List::kInputGrad, OpKind::kLinearDgrad, {dy, op.in[1]}, {dx});
+      add_term(op.in[0], summed ? whole_gradient(op.in[0], dx, linear_attrs(op).gradient_ranks) : dx);
+    }
+    if (!summed) return;
+    waiting_.push_back({op, dy, x});
+    if (!is_gathered(op.in[0])) emit_waiting();
+  }
+
+  void emit_weight_gradients(const Op& op, ValueId dy, ValueId x) {
     emit(List::kWeightGrad, OpKind::kLinearWgrad, {dy, x}, {param_grad(op.in[1])});
     if (op.in.size() > 2) emit(List::kWeightGrad, OpKind::kBiasWgrad, {dy}, {param_grad(op.in[2])});
-    if (!wants_gradient(op.in[0])) return;
+  }
+
+  void emit_waiting() {
+    for (const Waiting& w : std::exchange(waiting_, {})) emit_weight_gradients(w.op, w.dy, w.x);
+  }
+
+  /// Made by an all-gather, whose gradient sums what the ranks found.
+  bool is_gathered(ValueId id) const {
+    const auto maker = producer_.find(id);
+    return maker != producer_.end() && graph_.forward[maker->second].kind == OpKind::kTensorAllGather;
+  }
+
+  /// The gradient by `id` of which `share` is this rank's share.
+  ValueId whole_gradient(ValueId id, ValueId share, int64_t ranks) {
+    if (is_gathered(id)) return share;
+    const ValueId whole = temp_like(share, value(share).name + ".summed");
+    emit(List::kInputGrad, OpKind::kTensorAllReduce, {share}, {whole}, TensorGroupAttrs{ranks});
+    return whole;
+  }
+
+  /// Statistics of the loss have no gradient.
+  void derive_all_gather(const Op& op) {
+    const ValueId dy = gradient(op.out[0]);
+    if (dy >= 0) {
+      const ValueId dx = temp_like(op.in[0], "d_" + value(op.in[0]).name);
+      emit(List::kInputGrad, OpKind::kTensorReduceScatter, {dy}, {dx}, op.attrs);
+      add_term(op.in[0], dx);
+    }
+    emit_waiting();
+  }
+
+  void derive_reduce_scatter(const Op& op) {
     const ValueId dx = temp_like(op.in[0], "d_" + value(op.in[0]).name);
-    emit(List::kInputGrad, OpKind::kLinearDgrad, {dy, op.in[1]}, {dx});
+    emit(List::kReader, OpKind::kTensorAllGather, {result_gradient(op.out[0])}, {dx}, op.attrs);
     add_term(op.in[0], dx);
   }
 
@@ -264,6 +314,15 @@ class Deriver {
     add_term(op.in[0], op.out[1]);
   }
 
+  /// Every chunk writes its rows of one gradient.
+  void derive_vocabulary_head(const Op& op) {
+    require(op.out.size() > 1, "a head without gradients has no backward");
+    const auto& attrs = std::get<VocabularyAttrs>(op.attrs);
+    if (attrs.first_token > 0) return;
+    value(op.out[1]).role = ValueRole::kSaved;
+    add_term(op.in[0], whole_gradient(op.in[0], op.out[1], attrs.ranks));
+  }
+
   void finish_inputs() {
     for (const ValueId id : graph_.with_role(ValueRole::kInput)) {
       if (value(id).port != Port::kHidden) continue;
@@ -283,6 +342,12 @@ class Deriver {
   std::map<ValueId, ValueId> again_;
   std::vector<ValueId> passing_;
   int depth_ = 0;
+  /// Products whose weight gradients come behind the next collective.
+  struct Waiting {
+    Op op;
+    ValueId dy, x;
+  };
+  std::vector<Waiting> waiting_;
   /// Of each operation in the backward list.
   std::vector<List> lists_;
   std::map<ValueId, std::vector<ValueId>> terms_;

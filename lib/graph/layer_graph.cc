@@ -1,5 +1,6 @@
 #include "graph/layer_graph.h"
 
+#include <algorithm>
 #include <array>
 #include <set>
 #include <sstream>
@@ -56,7 +57,9 @@ void check_list(const LayerGraph& graph, std::span<const Op> list, bool backward
     }
     for (const ValueId id : op.out) {
       const Value& value = graph.at(id);
-      if (is_given(value.role, backward) || !written.insert(id).second)
+      // Read and written by one operation: it changes what is there.
+      const bool changed = std::find(op.in.begin(), op.in.end(), id) != op.in.end();
+      if (is_given(value.role, backward) || (!written.insert(id).second && !changed))
         bug(cat(graph.name, ": ", op_text(graph, op), " writes ", value.name, " a second time"));
       defined.insert(id);
     }

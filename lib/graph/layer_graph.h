@@ -85,7 +85,8 @@ class GraphBuilder {
   ValueId input(Port port, DType dtype, Dims dims, std::string name);
   ValueId param(std::string name, Dims dims);
 
-  ValueId embed(ValueId tokens, ValueId table);
+  /// `rows`: which rows of the vocabulary the table has, when it has not all.
+  ValueId embed(ValueId tokens, ValueId table, const RowsAttrs& rows = {});
   ValueId rope_table(ValueId positions, std::vector<double> inverse_frequencies, double magnitude);
   ValueId rms_norm(ValueId x, ValueId weight, double epsilon);
   struct SumAndNorm {
@@ -93,7 +94,7 @@ class GraphBuilder {
     ValueId norm;
   };
   SumAndNorm add_rms_norm(ValueId x, ValueId r, ValueId weight, double epsilon);
-  ValueId linear(ValueId x, ValueId weight, ValueId bias = -1);
+  ValueId linear(ValueId x, ValueId weight, ValueId bias = -1, const LinearAttrs& attrs = {});
   ValueId qk_norm(ValueId qkv, ValueId weight_q, ValueId weight_k, const HeadAttrs& heads);
   ValueId rope(ValueId qkv, ValueId table, const HeadAttrs& heads);
   ValueId attention(ValueId qkv, ValueId starts, AttentionAttrs attrs);
@@ -102,6 +103,18 @@ class GraphBuilder {
   /// Returns the F64[2] loss value (an output at Port::kLoss). With gradients it also produces the
   /// gradient by `x`, so the backward lists start from it.
   ValueId linear_cross_entropy(ValueId x, ValueId weight, ValueId labels, const CrossEntropyAttrs& attrs);
+  /// The same of one of `ranks` tensor-parallel ranks, whose `weight` is the rank-th block of the
+  /// rows. A chunk's exchange may run beside the product of the chunk after it; logits of two chunks
+  /// are in memory at once.
+  ValueId vocabulary_cross_entropy(ValueId x, ValueId weight, ValueId labels, const CrossEntropyAttrs& attrs,
+                                   int64_t ranks, int64_t rank);
+
+  // Among `ranks` tensor-parallel ranks; see OpKind.
+  ValueId all_reduce(ValueId x, int64_t ranks);
+  ValueId all_gather(ValueId x, int64_t ranks);
+  /// The ranks' blocks of x[R,...] apart: [ranks,R,...].
+  ValueId all_gather_blocks(ValueId x, int64_t ranks);
+  ValueId reduce_scatter(ValueId x, int64_t ranks);
 
   void output(ValueId value, Port port);
 
@@ -112,6 +125,8 @@ class GraphBuilder {
   ValueId add_value(std::string name, DType dtype, Dims dims, ValueRole role, Port port = Port::kNone);
   ValueId temp(const std::string& name, Dims dims);
   void emit(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, OpAttrs attrs = NoAttrs{});
+  ValueId weight_gradient(ValueId weight);
+  ValueId collective(OpKind kind, ValueId x, std::string name, Dims dims, int64_t ranks);
 
   LayerGraph graph_;
   int64_t tokens_;
@@ -125,11 +140,17 @@ class GraphBuilder {
 /// twice (a residual is handed to the norm's gradient as its extra term), marks what must be saved
 /// and runs forward operations again, each right before its first reader, to make what is not:
 /// results of cheap kinds, and what `policy` chooses not to keep.
+///
+/// An all-gather's gradient is a reduce-scatter and the other way round; an all-reduce's is the
+/// gradient itself. Where LinearAttrs says that an input's gradient is a share, it is summed over the
+/// ranks: by the reduce-scatter when the input was gathered, else by an all-reduce. The weight
+/// gradients of such a product come behind that collective, to run beside it.
 void derive_backward(LayerGraph& graph, const RecomputePolicy& policy = {});
 
 /// Throws Error(kBug) unless every operation's operands are defined before use, shapes agree with
 /// its kind, and nothing is written twice (a list overwrites or adds as a whole: two operations that
-/// write one parameter's gradient would lose the first).
+/// write one parameter's gradient would lose the first), but by operations that read it as well: they
+/// change what is there.
 void check_graph(const LayerGraph& graph);
 
 /// Bytes of scratch an operation needs with `values`' shapes; the kernels rely on exactly this.
@@ -148,6 +169,8 @@ struct ScratchPlan {
   int64_t bytes = 0;
 };
 /// Offsets of `list`'s kTemp and kWorkspace values, overlapping where lifetimes allow; 64-byte aligned.
+/// A collective may run beside the operations that follow it, until one reads its result: so long
+/// nothing else lies on its operands.
 ScratchPlan plan_scratch(const LayerGraph& graph, std::span<const Op> list);
 
 /// Storage of the values that forward leaves for backward, in one buffer; 64-byte aligned.

@@ -17,24 +17,51 @@ void touch(StorageRequest& request, int64_t at) {
   request.last = std::max(request.last, at);
 }
 
+/// When an operation is known to be done: at the first that reads its result, or at the end of the
+/// list, for a collective; else where it stands.
+std::vector<int64_t> done_at(std::span<const Op> list) {
+  std::vector<int64_t> done(list.size());
+  for (size_t i = list.size(); i-- > 0;) {
+    done[i] = static_cast<int64_t>(i);
+    if (!is_collective(list[i].kind)) continue;
+    const auto reader = std::find_if(list.begin() + done[i] + 1, list.end(), [&](const Op& op) {
+      return std::find(op.in.begin(), op.in.end(), list[i].out[0]) != op.in.end();
+    });
+    done[i] = reader == list.end() ? static_cast<int64_t>(list.size()) - 1
+                                   : done[static_cast<size_t>(reader - list.begin())];
+  }
+  return done;
+}
+
 /// Joins the output of an in-place kind with its dying input: `root` maps values to the value whose
-/// storage they use.
+/// storage they use. Other inputs of collectives live until those are done.
 void join_in_place(const LayerGraph& graph, std::span<const Op> list,
                    std::vector<StorageRequest>& requests, std::vector<ValueId>& root) {
+  const std::vector<int64_t> done = done_at(list);
+  const auto storage_of = [&](ValueId id) -> StorageRequest& {
+    return requests[static_cast<size_t>(root[static_cast<size_t>(id)])];
+  };
+  const auto can_join = [&](size_t i) {
+    const int operand = in_place_input(list[i].kind);
+    if (operand < 0) return false;
+    const ValueId from = list[i].in[static_cast<size_t>(operand)];
+    const ValueId to = list[i].out[0];
+    return lives_in_scratch(graph.at(from)) && lives_in_scratch(graph.at(to)) &&
+           graph.at(from).bytes() == graph.at(to).bytes() &&
+           storage_of(from).last == static_cast<int64_t>(i);
+  };
   for (size_t i = 0; i < list.size(); ++i) {
     const Op& op = list[i];
-    const int operand = in_place_input(op.kind);
-    if (operand < 0) continue;
-    const ValueId from = op.in[static_cast<size_t>(operand)];
-    const ValueId to = op.out[0];
-    const bool both_scratch = lives_in_scratch(graph.at(from)) && lives_in_scratch(graph.at(to));
-    if (!both_scratch || graph.at(from).bytes() != graph.at(to).bytes()) continue;
-    StorageRequest& storage = requests[static_cast<size_t>(root[static_cast<size_t>(from)])];
-    StorageRequest& other = requests[static_cast<size_t>(to)];
-    if (storage.last != static_cast<int64_t>(i)) continue;
-    storage.last = other.last;
-    other.bytes = 0;
-    root[static_cast<size_t>(to)] = root[static_cast<size_t>(from)];
+    if (can_join(i)) {
+      const ValueId from = op.in[static_cast<size_t>(in_place_input(op.kind))];
+      StorageRequest& other = requests[static_cast<size_t>(op.out[0])];
+      storage_of(from).last = other.last;
+      other.bytes = 0;
+      root[static_cast<size_t>(op.out[0])] = root[static_cast<size_t>(from)];
+    }
+    if (!is_collective(op.kind)) continue;
+    for (const ValueId id : {op.in[0], op.out[0]})
+      if (lives_in_scratch(graph.at(id))) touch(storage_of(id), done[i]);
   }
 }
 

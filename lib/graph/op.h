@@ -19,6 +19,7 @@ using ValueId = int32_t;
 // KernelContext::accumulate) gradients of parameters and write nothing else. Those gradients have the
 // graph's gradient dtype (ModelDtypes).
 enum class OpKind : uint8_t {
+  // With RowsAttrs the table is some rows of a larger one: tokens of other rows give zeros.
   // in: tokens I32[N], table[V,D]                  out: x[N,D]
   kEmbed,
   // in: tokens I32[N], dx[N,D]                     out: dtable[V,D]
@@ -71,7 +72,31 @@ enum class OpKind : uint8_t {
   // in: x[N,D], w[V,D], labels I32[N]              out: loss F64[2] (adds {sum of losses, counted tokens}),
   //   and, when attrs.with_gradients: dx[N,D], dw[V,D] (a gradient of a parameter: see Wgrad above)
   kLinearCrossEntropy,
+
+  // The same where each of t tensor-parallel ranks has V rows of the vocabulary (VocabularyAttrs), in two operations a
+  // chunk of C tokens, between which the ranks exchange their statistics and nothing as large as the logits.
+  // `logits`, `statistics`, `label_logit` are F32 (F64 in an F64 graph); how tokens lie in them, and in what form the
+  // logits are left for the second operation, is the device's choice.
+  // in: x[N,D], w[V,D], labels I32[N]              out: logits[C,V], statistics[C,2]: largest logit, sum of
+  //   exp(logit - largest); label_logit[C] of the tokens whose label is a row of w
+  kVocabularyLogits,
+  // The log-sum-exp from all ranks' statistics, in the order of the ranks; adds to the loss the tokens whose label is a
+  // row of w. With gradients it adds to dw and writes the chunk's rows of dx, a share of a sum over the ranks; logits are
+  // overwritten. Chunks after the first name loss, dx and dw among their inputs too, and add to dw whatever
+  // KernelContext::accumulate says.
+  // in: x[N,D], w[V,D], labels I32[N], logits[C,V], statistics[tC,2], label_logit[C], [loss, [dx, dw]]
+  // out: loss F64[2], and, when attrs.with_gradients: dx[N,D], dw[V,D], logits[C,V] (the same value as the input)
+  kVocabularyCrossEntropy,
+
+  // Collectives of the tensor-parallel group: communication, without a kernel. t = TensorGroupAttrs::ranks.
+  // in: x                                          out: sum of x over the ranks, same shape   (out may be x)
+  kTensorAllReduce,
+  // in: x[R,...]                                   out: y[tR,...] or [t,R,...], the ranks' blocks in their order
+  kTensorAllGather,
+  // in: x[tR,...]                                  out: y[R,...], this rank's block of the sum over the ranks
+  kTensorReduceScatter,
 };
+inline constexpr int kOpKinds = static_cast<int>(OpKind::kTensorReduceScatter) + 1;
 
 struct NoAttrs {
   bool operator==(const NoAttrs&) const = default;
@@ -120,8 +145,42 @@ struct CrossEntropyAttrs {
   bool operator==(const CrossEntropyAttrs&) const = default;
 };
 
+/// Of the collectives: ranks of the tensor-parallel group.
+struct TensorGroupAttrs {
+  int64_t ranks = 1;
+  bool operator==(const TensorGroupAttrs&) const = default;
+};
+
+/// kLinear of a tensor-parallel layer; products that know nothing of other ranks have NoAttrs.
+struct LinearAttrs {
+  /// Ranks that have other rows of w (column parallelism of the transposed product): the gradient by
+  /// x that each makes is a share of a sum over them. 1: it is whole.
+  int64_t gradient_ranks = 1;
+  /// False: b is given and gets its gradient, but another rank adds it, since the results are summed.
+  bool adds_bias = true;
+  bool operator==(const LinearAttrs&) const = default;
+};
+
+/// Rows [first_row, first_row + rows given) of a matrix of `all_rows`.
+struct RowsAttrs {
+  int64_t first_row = 0;
+  int64_t all_rows = 0;
+  bool operator==(const RowsAttrs&) const = default;
+};
+
+struct VocabularyAttrs {
+  bool with_gradients = true;
+  /// Tensor-parallel ranks and this one: w is rows [rank V, (rank + 1) V) of ranks V.
+  int64_t ranks = 1;
+  int64_t rank = 0;
+  /// The chunk: tokens [first_token, first_token + C).
+  int64_t first_token = 0;
+  bool operator==(const VocabularyAttrs&) const = default;
+};
+
 using OpAttrs =
-    std::variant<NoAttrs, NormAttrs, HeadAttrs, AttentionAttrs, RopeTableAttrs, CrossEntropyAttrs>;
+    std::variant<NoAttrs, NormAttrs, HeadAttrs, AttentionAttrs, RopeTableAttrs, CrossEntropyAttrs,
+                 TensorGroupAttrs, LinearAttrs, RowsAttrs, VocabularyAttrs>;
 
 struct Op {
   OpKind kind;
@@ -138,7 +197,15 @@ std::string_view op_name(OpKind kind);
 /// Cheap kinds are run again in the backward list instead of saving what they produced.
 bool is_cheap(OpKind kind);
 
+/// Communication among the tensor-parallel ranks: no kernel runs it.
+bool is_collective(OpKind kind);
+
 /// The input whose storage output 0 may lie on if nothing reads that input later; -1: none.
 int in_place_input(OpKind kind);
+
+/// The attributes of a kLinear, given or not.
+LinearAttrs linear_attrs(const Op& op);
+/// The rows of a kEmbed or kEmbedWgrad whose table has `rows`: all unless its attributes say otherwise.
+RowsAttrs given_rows(const Op& op, int64_t rows);
 
 }  // namespace ftrun

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "graph/layer_graph.h"
+#include "graph/op_spec.h"
 
 namespace ftrun {
 namespace {
@@ -12,10 +13,7 @@ namespace {
 /// the families there are has at most seven.
 constexpr size_t kMostCandidates = 8;
 
-/// Running the loss again would count it twice.
-bool can_run_again(OpKind kind) {
-  return kind != OpKind::kLinearCrossEntropy;
-}
+bool can_run_again(OpKind kind) { return !op_spec(kind).traits.once; }
 
 double list_price(const LayerGraph& graph, std::span<const Op> list) {
   double price = 0;

@@ -62,6 +62,28 @@ int64_t cross_entropy_bytes(const LayerGraph& graph, const Op& op) {
       .bytes;
 }
 
+int64_t vocabulary_bytes(const LayerGraph& graph, const Op& op) {
+  const Value& w = graph.at(op.in[1]);
+  const int64_t tokens = graph.at(op.kind == OpKind::kVocabularyLogits ? op.out[0] : op.in[3]).dims[0];
+  const int64_t bytes = dtype_bytes(w.dtype);
+  const bool gradients = op.kind == OpKind::kVocabularyCrossEntropy && op.out.size() > 2;
+  return vocabulary_workspace(tokens, w.dims[1], w.dims[0], bytes,
+                              gradients ? dtype_bytes(graph.at(op.out[2]).dtype) : bytes)
+      .bytes;
+}
+
+struct HeadBytes {
+  int64_t element;
+  int64_t gradient;
+};
+void take_panel(CrossEntropyWorkspace& w, Ranges& ranges, int64_t hidden, int64_t vocabulary,
+                const HeadBytes& bytes) {
+  constexpr int64_t kPanelElements = 1 << 20, kLeastRows = 64;
+  if (!is_narrow(bytes.element) && !is_narrow(bytes.gradient)) return;
+  w.panel_rows = std::min(vocabulary, std::max(kPanelElements / hidden, kLeastRows));
+  w.panel = ranges.take(w.panel_rows * hidden * wide_bytes(bytes.element));
+}
+
 /// Panels of a product whose result is out 0; `m`, `n`, `k` as in product_workspace.
 int64_t product_bytes(const LayerGraph& graph, const Op& op, int64_t m, int64_t n, int64_t k) {
   return product_workspace(m, n, k, dtype_bytes(graph.at(op.in[0]).dtype),
@@ -108,7 +130,6 @@ AttentionWorkspace attention_workspace(int64_t tokens, const AttentionAttrs& att
 CrossEntropyWorkspace cross_entropy_workspace(int64_t tokens, int64_t hidden, int64_t vocabulary,
                                               const CrossEntropyAttrs& attrs, int64_t element_bytes,
                                               int64_t gradient_bytes) {
-  constexpr int64_t kPanelElements = 1 << 20, kLeastRows = 64;
   require(attrs.chunk_tokens > 0, "cross-entropy chunk");
   CrossEntropyWorkspace w;
   w.chunk = std::min(attrs.chunk_tokens, tokens);
@@ -120,10 +141,20 @@ CrossEntropyWorkspace cross_entropy_workspace(int64_t tokens, int64_t hidden, in
   w.losses = ranges.take(w.chunk * dtype_bytes(DType::kF64));
   w.rows = ranges.take(row_bytes * hidden);
   w.logits = ranges.take(row_bytes * vocabulary);
-  if (is_narrow(element_bytes) || is_narrow(gradient_bytes)) {
-    w.panel_rows = std::min(vocabulary, std::max(kPanelElements / hidden, kLeastRows));
-    w.panel = ranges.take(w.panel_rows * hidden * wide);
-  }
+  take_panel(w, ranges, hidden, vocabulary, {element_bytes, gradient_bytes});
+  w.bytes = ranges.bytes();
+  return w;
+}
+
+CrossEntropyWorkspace vocabulary_workspace(int64_t tokens, int64_t hidden, int64_t vocabulary,
+                                           int64_t element_bytes, int64_t gradient_bytes) {
+  CrossEntropyWorkspace w;
+  w.chunk = w.wide_chunk = tokens;
+  Ranges ranges;
+  w.counted = ranges.take(tokens * dtype_bytes(DType::kI32));
+  w.losses = ranges.take(tokens * dtype_bytes(DType::kF64));
+  w.rows = ranges.take(tokens * hidden * wide_bytes(element_bytes));
+  take_panel(w, ranges, hidden, vocabulary, {element_bytes, gradient_bytes});
   w.bytes = ranges.bytes();
   return w;
 }
@@ -161,6 +192,9 @@ int64_t workspace_bytes(const LayerGraph& graph, const Op& op) {
       return attention_bytes(graph, op, true);
     case OpKind::kLinearCrossEntropy:
       return cross_entropy_bytes(graph, op);
+    case OpKind::kVocabularyLogits:
+    case OpKind::kVocabularyCrossEntropy:
+      return vocabulary_bytes(graph, op);
     case OpKind::kRmsNormWgrad:
     case OpKind::kQkNormWgrad:
     case OpKind::kBiasWgrad:

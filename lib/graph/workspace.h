@@ -68,6 +68,11 @@ CrossEntropyWorkspace cross_entropy_workspace(int64_t tokens, int64_t hidden, in
                                               const CrossEntropyAttrs& attrs, int64_t element_bytes,
                                               int64_t gradient_bytes = 4);
 
+/// The same of kVocabularyLogits and kVocabularyCrossEntropy, whose logits are values of the graph:
+/// `tokens` is the chunk, and `logits` is -1.
+CrossEntropyWorkspace vocabulary_workspace(int64_t tokens, int64_t hidden, int64_t vocabulary,
+                                           int64_t element_bytes, int64_t gradient_bytes = 4);
+
 /// A matrix product c[m,n] = a[m,k] b[k,n] of 16-bit operands, or with a 16-bit result, goes
 /// through F32 panels: byte offsets, -1 for what is not in 16 bits.
 struct ProductWorkspace {

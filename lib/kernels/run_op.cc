@@ -40,6 +40,11 @@ void run_as(const OpCall& call) {
     case OpKind::kSwiGluDgrad: return cpu::swiglu_dgrad<S>(call);
     case OpKind::kAdd: return cpu::add<S>(call);
     case OpKind::kLinearCrossEntropy: return cpu::linear_cross_entropy<S>(call);
+    case OpKind::kVocabularyLogits: return cpu::vocabulary_logits<S>(call);
+    case OpKind::kVocabularyCrossEntropy: return cpu::vocabulary_cross_entropy<S>(call);
+    case OpKind::kTensorAllReduce:
+    case OpKind::kTensorAllGather:
+    case OpKind::kTensorReduceScatter: bug(cat(op_name(call.kind()), " is no work for a kernel"));
   }
   bug("unknown operation kind");
 }

@@ -1,5 +1,5 @@
 // Letters: N = B*T tokens, D hidden, H query heads, K key/value heads, d head size, F feed-forward,
-// V vocabulary rows.
+// V vocabulary rows, t tensor-parallel ranks.
 #include "model/decoder.h"
 
 #include <cmath>
@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "graph/layer_graph.h"
 #include "model/rope.h"
+#include "model/tensor_split.h"
 
 namespace ftrun {
 namespace {
@@ -18,25 +19,44 @@ namespace {
 // Adds tensors in the order of a Hugging Face state dict: a module's weight, then its bias.
 class TensorTable {
  public:
-  explicit TensorTable(std::vector<TensorInfo>& tensors) : tensors_(tensors) {}
+  TensorTable(std::vector<TensorInfo>& tensors, const TensorSplit& split)
+      : tensors_(tensors), split_(split) {}
 
-  TensorId add(std::string name, Dims shape) {
-    tensors_.push_back({std::move(name), std::move(shape)});
+  TensorId add(TensorInfo tensor) {
+    tensors_.push_back(std::move(tensor));
     return static_cast<TensorId>(tensors_.size() - 1);
+  }
+  TensorId rows(std::string name, Dims shape, int copies = 1) {
+    return add(split_rows(std::move(name), std::move(shape), split_, copies));
+  }
+  /// A norm's weight is made a gradient of by each rank's tokens, or by its heads.
+  TensorId norm(std::string name, int64_t size) {
+    return add(replicated(std::move(name), {size}, split_, split_.sequence));
+  }
+  TensorId head_norm(std::string name, int64_t size) {
+    return add(replicated(std::move(name), {size}, split_, true));
   }
 
   struct Linear {
     TensorId weight;
     TensorId bias = -1;
   };
-  Linear linear(const std::string& module, int64_t out, int64_t in, bool bias) {
-    Linear ids{add(module + ".weight", {out, in})};
-    if (bias) ids.bias = add(module + ".bias", {out});
+  /// Each rank makes some of the results.
+  Linear column_parallel(const std::string& module, int64_t out, int64_t in, bool bias, int copies = 1) {
+    Linear ids{rows(module + ".weight", {out, in}, copies)};
+    if (bias) ids.bias = rows(module + ".bias", {out}, copies);
+    return ids;
+  }
+  /// Each rank makes a share of every result, from some of the inputs.
+  Linear row_parallel(const std::string& module, int64_t out, int64_t in, bool bias) {
+    Linear ids{add(split_columns(module + ".weight", {out, in}, split_))};
+    if (bias) ids.bias = add(replicated(module + ".bias", {out}, split_, false));
     return ids;
   }
 
  private:
   std::vector<TensorInfo>& tensors_;
+  TensorSplit split_;
 };
 
 struct BlockTensors {
@@ -44,23 +64,24 @@ struct BlockTensors {
   TensorId q_norm = -1, k_norm = -1, input_norm = -1, post_norm = -1;
 };
 
-BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, int64_t layer) {
+// `c` is of the whole model.
+BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, int kv_copies, int64_t layer) {
   const std::string prefix = cat("model.layers.", layer, ".");
   const std::string attn = prefix + "self_attn.";
   const int64_t q_rows = c.query_heads * c.head_size;
   const int64_t kv_rows = c.kv_heads * c.head_size;
   BlockTensors ids;
-  ids.q = table.linear(attn + "q_proj", q_rows, c.hidden, c.qkv_bias);
-  ids.k = table.linear(attn + "k_proj", kv_rows, c.hidden, c.qkv_bias);
-  ids.v = table.linear(attn + "v_proj", kv_rows, c.hidden, c.qkv_bias);
-  ids.o = table.linear(attn + "o_proj", c.hidden, q_rows, c.attention_out_bias);
-  if (c.qk_norm) ids.q_norm = table.add(attn + "q_norm.weight", {c.head_size});
-  if (c.qk_norm) ids.k_norm = table.add(attn + "k_norm.weight", {c.head_size});
-  ids.gate = table.linear(prefix + "mlp.gate_proj", c.feed_forward, c.hidden, c.mlp_bias);
-  ids.up = table.linear(prefix + "mlp.up_proj", c.feed_forward, c.hidden, c.mlp_bias);
-  ids.down = table.linear(prefix + "mlp.down_proj", c.hidden, c.feed_forward, c.mlp_bias);
-  ids.input_norm = table.add(prefix + "input_layernorm.weight", {c.hidden});
-  ids.post_norm = table.add(prefix + "post_attention_layernorm.weight", {c.hidden});
+  ids.q = table.column_parallel(attn + "q_proj", q_rows, c.hidden, c.qkv_bias);
+  ids.k = table.column_parallel(attn + "k_proj", kv_rows, c.hidden, c.qkv_bias, kv_copies);
+  ids.v = table.column_parallel(attn + "v_proj", kv_rows, c.hidden, c.qkv_bias, kv_copies);
+  ids.o = table.row_parallel(attn + "o_proj", c.hidden, q_rows, c.attention_out_bias);
+  if (c.qk_norm) ids.q_norm = table.head_norm(attn + "q_norm.weight", c.head_size);
+  if (c.qk_norm) ids.k_norm = table.head_norm(attn + "k_norm.weight", c.head_size);
+  ids.gate = table.column_parallel(prefix + "mlp.gate_proj", c.feed_forward, c.hidden, c.mlp_bias);
+  ids.up = table.column_parallel(prefix + "mlp.up_proj", c.feed_forward, c.hidden, c.mlp_bias);
+  ids.down = table.row_parallel(prefix + "mlp.down_proj", c.hidden, c.feed_forward, c.mlp_bias);
+  ids.input_norm = table.norm(prefix + "input_layernorm.weight", c.hidden);
+  ids.post_norm = table.norm(prefix + "post_attention_layernorm.weight", c.hidden);
   return ids;
 }
 
@@ -89,12 +110,49 @@ BlockParams add_block_params(GraphBuilder& g, const ModelConfig& c) {
   return p;
 }
 
-ValueId build_attention(GraphBuilder& g, const ModelConfig& c, const BlockParams& p, ValueId norm,
-                        ValueId rope, ValueId starts, AttentionAttrs attrs) {
+// The products of a layer as one of the tensor-parallel ranks computes them, with what the ranks exchange around them.
+class SplitProducts {
+ public:
+  SplitProducts(GraphBuilder& g, const TensorSplit& split) : g_(g), split_(split) {}
+
+  /// All tokens of what is split by tokens.
+  ValueId all_tokens(ValueId x) { return by_tokens() ? g_.all_gather(x, split_.degree) : x; }
+
+  /// y = x w^T + b, of which each rank makes some columns.
+  ValueId column_parallel(ValueId x, ValueId weight, ValueId bias) {
+    return g_.linear(all_tokens(x), weight, bias, {.gradient_ranks = split_.degree});
+  }
+
+  /// The sum over the ranks of x w^T, each of some columns of x and w, + b, which the first one adds.
+  ValueId row_parallel(ValueId x, ValueId weight, ValueId bias) {
+    const bool adds_bias = bias < 0 || split_.index == 0;
+    return summed(g_.linear(x, weight, bias, {.adds_bias = adds_bias}));
+  }
+
+  /// The ranks' sum, by tokens where hidden states are.
+  ValueId summed(ValueId x) {
+    if (split_.degree == 1) return x;
+    return by_tokens() ? g_.reduce_scatter(x, split_.degree) : g_.all_reduce(x, split_.degree);
+  }
+
+ private:
+  bool by_tokens() const { return split_.degree > 1 && split_.sequence; }
+
+  GraphBuilder& g_;
+  TensorSplit split_;
+};
+
+// Tokens of the hidden states that a rank holds.
+int64_t hidden_tokens(const BatchShape& batch, const TensorSplit& split) {
+  return split.sequence ? batch.tokens() / split.degree : batch.tokens();
+}
+
+ValueId build_attention(GraphBuilder& g, SplitProducts& products, const ModelConfig& c, const BlockParams& p,
+                        ValueId norm, ValueId rope, ValueId starts, AttentionAttrs attrs) {
   const HeadAttrs heads{c.query_heads, c.kv_heads, c.head_size, c.norm_epsilon};
-  ValueId qkv = g.linear(norm, p.qkv, p.qkv_bias);
+  ValueId qkv = products.column_parallel(norm, p.qkv, p.qkv_bias);
   if (c.qk_norm) qkv = g.qk_norm(qkv, p.q_norm, p.k_norm, heads);
-  return g.linear(g.attention(g.rope(qkv, rope, heads), starts, attrs), p.o, p.o_bias);
+  return products.row_parallel(g.attention(g.rope(qkv, rope, heads), starts, attrs), p.o, p.o_bias);
 }
 
 struct BlockGraph {
@@ -102,13 +160,14 @@ struct BlockGraph {
   BlockParams params;
 };
 
-// `window` is 0 when it does not shorten rows of T tokens.
+// `c` is of one rank; `window` is 0 when it does not shorten rows of T tokens.
 BlockGraph build_block(const ModelConfig& c, const BatchShape& batch, int64_t window, bool train,
-                       const ModelDtypes& dtypes, const RecomputePolicy& recompute) {
+                       const ModelDtypes& dtypes, const RecomputePolicy& recompute, const TensorSplit& split) {
   const int64_t n = batch.tokens();
   GraphBuilder g(window == 0 ? "block" : cat("block.window", window), n, batch.row_tokens,
                  dtypes);
-  const ValueId x = g.input(Port::kHidden, dtypes.compute, {n, c.hidden}, "x");
+  SplitProducts products(g, split);
+  const ValueId x = g.input(Port::kHidden, dtypes.compute, {hidden_tokens(batch, split), c.hidden}, "x");
   const ValueId rope = g.input(Port::kRope, DType::kF32, {n, c.head_size}, "rope");
   const ValueId starts = g.input(Port::kStarts, DType::kI32, {n}, "starts");
   const BlockParams p = add_block_params(g, c);
@@ -119,10 +178,10 @@ BlockGraph build_block(const ModelConfig& c, const BatchShape& batch, int64_t wi
                              .scale = 1.0 / std::sqrt(static_cast<double>(c.head_size)),
                              .window = window};
   const ValueId norm = g.rms_norm(x, p.input_norm, c.norm_epsilon);
-  const ValueId attended = build_attention(g, c, p, norm, rope, starts, attrs);
+  const ValueId attended = build_attention(g, products, c, p, norm, rope, starts, attrs);
   const auto middle = g.add_rms_norm(x, attended, p.post_norm, c.norm_epsilon);
-  const ValueId gate_up = g.linear(middle.norm, p.gate_up, p.gate_up_bias);
-  const ValueId down = g.linear(g.swiglu(gate_up), p.down, p.down_bias);
+  const ValueId gate_up = products.column_parallel(middle.norm, p.gate_up, p.gate_up_bias);
+  const ValueId down = products.row_parallel(g.swiglu(gate_up), p.down, p.down_bias);
   g.output(g.add(middle.sum, down), Port::kHidden);
   return {g.finish(train, recompute), p};
 }
@@ -154,13 +213,15 @@ std::vector<GraphParam> bind_block(const BlockParams& p, const BlockTensors& t) 
 class DecoderBuilder {
  public:
   DecoderBuilder(const ModelConfig& config, const BatchShape& batch, Mode mode,
-                 const ModelDtypes& dtypes, const RecomputeOptions& recompute)
+                 const ModelDtypes& dtypes, const RecomputeOptions& recompute, const TensorSplit& split)
       : c_(config),
+        local_(local_config(config, split)),
+        split_(split),
         batch_(batch),
         mode_(mode),
         dtypes_(dtypes),
         recompute_(recompute),
-        table_(out_.tensors) {
+        table_(out_.tensors, split) {
     out_.family = c_.family;
     out_.vocab_rows = c_.vocab_rows;
     out_.hidden = c_.hidden;
@@ -173,14 +234,15 @@ class DecoderBuilder {
     out_.batch = batch_;
     out_.mode = mode_;
     out_.dtypes = dtypes_;
+    out_.split = split_;
   }
 
   ModelDescription build() {
-    const TensorId table = table_.add("model.embed_tokens.weight", {c_.vocab_rows, c_.hidden});
+    const TensorId table = table_.rows("model.embed_tokens.weight", {c_.vocab_rows, c_.hidden});
     add_embedding(table);
     for (int64_t i = 0; i < c_.layers; ++i) add_block(i);
-    const TensorId norm = table_.add("model.norm.weight", {c_.hidden});
-    add_head(norm, c_.tied ? table : table_.add("lm_head.weight", {c_.vocab_rows, c_.hidden}));
+    const TensorId norm = table_.norm("model.norm.weight", c_.hidden);
+    add_head(norm, c_.tied ? table : table_.rows("lm_head.weight", {c_.vocab_rows, c_.hidden}));
     return std::move(out_);
   }
 
@@ -197,8 +259,10 @@ class DecoderBuilder {
     GraphBuilder g("embed", n, batch_.row_tokens, dtypes_);
     const ValueId tokens = g.input(Port::kTokens, DType::kI32, {n}, "tokens");
     const ValueId positions = g.input(Port::kPositions, DType::kI32, {n}, "positions");
-    const ValueId weight = g.param("embed.weight", {c_.vocab_rows, c_.hidden});
-    g.output(g.embed(tokens, weight), Port::kHidden);
+    const ValueId weight = g.param("embed.weight", {local_.vocab_rows, c_.hidden});
+    RowsAttrs rows;
+    if (split_.degree > 1) rows = {split_.index * local_.vocab_rows, c_.vocab_rows};
+    g.output(SplitProducts(g, split_).summed(g.embed(tokens, weight, rows)), Port::kHidden);
     g.output(g.rope_table(positions, inverse_frequencies(c_.rope, c_.head_size), 1.0), Port::kRope);
     out_.layers.push_back(
         {"embed", LayerKind::kEmbedding, add_graph(g.finish(train())), {{weight, {table}}}});
@@ -211,11 +275,11 @@ class DecoderBuilder {
     const std::pair<int64_t, RecomputeLevel> key{window, recompute.level};
     auto it = blocks_.find(key);
     if (it == blocks_.end()) {
-      BlockGraph made = build_block(c_, batch_, window, train(), dtypes_, recompute);
+      BlockGraph made = build_block(local_, batch_, window, train(), dtypes_, recompute, split_);
       const Shared shared{add_graph(std::move(made.graph)), made.params};
       it = blocks_.emplace(key, shared).first;
     }
-    const BlockTensors tensors = add_block_tensors(table_, c_, index);
+    const BlockTensors tensors = add_block_tensors(table_, c_, kv_copies(c_, split_), index);
     out_.layers.push_back({cat("layers.", index), LayerKind::kBlock, it->second.graph,
                            bind_block(it->second.params, tensors)});
   }
@@ -223,16 +287,22 @@ class DecoderBuilder {
   void add_head(TensorId norm_tensor, TensorId weight_tensor) {
     const int64_t n = batch_.tokens();
     GraphBuilder g("head", n, batch_.row_tokens, dtypes_);
-    const ValueId x = g.input(Port::kHidden, dtypes_.compute, {n, c_.hidden}, "x");
+    const ValueId x =
+        g.input(Port::kHidden, dtypes_.compute, {hidden_tokens(batch_, split_), c_.hidden}, "x");
     const ValueId labels =
         mode_ == Mode::kLogits ? -1 : g.input(Port::kLabels, DType::kI32, {n}, "labels");
     const ValueId norm = g.param("norm.weight", {c_.hidden});
-    const ValueId weight = g.param("lm_head.weight", {c_.vocab_rows, c_.hidden});
-    const ValueId y = g.rms_norm(x, norm, c_.norm_epsilon);
+    const ValueId weight = g.param("lm_head.weight", {local_.vocab_rows, c_.hidden});
+    const ValueId y = SplitProducts(g, split_).all_tokens(g.rms_norm(x, norm, c_.norm_epsilon));
+    const CrossEntropyAttrs attrs{.with_gradients = train()};
+    const bool whole = split_.degree == 1;
     if (mode_ == Mode::kLogits) {
-      g.output(g.linear(y, weight), Port::kLogits);
+      const ValueId logits = g.linear(y, weight);
+      g.output(whole ? logits : g.all_gather_blocks(logits, split_.degree), Port::kLogits);
+    } else if (whole) {
+      g.linear_cross_entropy(y, weight, labels, attrs);
     } else {
-      g.linear_cross_entropy(y, weight, labels, {.with_gradients = train()});
+      g.vocabulary_cross_entropy(y, weight, labels, attrs, split_.degree, split_.index);
     }
     out_.layers.push_back({"head",
                            LayerKind::kHead,
@@ -246,6 +316,8 @@ class DecoderBuilder {
   };
 
   const ModelConfig& c_;
+  ModelConfig local_;
+  TensorSplit split_;
   BatchShape batch_;
   Mode mode_;
   ModelDtypes dtypes_;
@@ -259,8 +331,9 @@ class DecoderBuilder {
 }  // namespace
 
 ModelDescription build_decoder(const ModelConfig& config, const BatchShape& batch, Mode mode,
-                               const ModelDtypes& dtypes, const RecomputeOptions& recompute) {
-  return DecoderBuilder(config, batch, mode, dtypes, recompute).build();
+                               const ModelDtypes& dtypes, const RecomputeOptions& recompute,
+                               const TensorSplit& split) {
+  return DecoderBuilder(config, batch, mode, dtypes, recompute, split).build();
 }
 
 }  // namespace ftrun

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -110,7 +111,8 @@ TEST_CASE("operands that are missing or too many are counted") {
 std::vector<std::pair<LayerGraph, Op>> every_kind() {
   std::vector<std::pair<LayerGraph, Op>> found;
   std::set<OpKind> kinds;
-  for (const LayerGraph& g : {embedding({}), block({.biases = true, .qk_norm = true}), head({})}) {
+  for (const LayerGraph& g : {embedding({}), block({.biases = true, .qk_norm = true}), head({}), split_head({}, true),
+                              split_mlp({}, false)}) {
     for (const auto& list : {g.forward, g.backward})
       for (const Op& op : list)
         if (kinds.insert(op.kind).second) found.emplace_back(g, op);
@@ -136,7 +138,7 @@ TEST_CASE(
     "every kind accepts its own shapes and refuses any one operand with another dimension or "
     "rank") {
   const auto kinds = every_kind();
-  CHECK(kinds.size() == 22);
+  CHECK(kinds.size() == kOpKinds);
   for (const auto& [graph, op] : kinds) {
     INFO(op_text(graph, op));
     CHECK(shape_fault(graph, op).empty());
@@ -157,25 +159,66 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "norms and gated products are cheap; rotations, additions and the gradient of a gated product "
-    "may run in place") {
+    "norms, gated products and all-gathers are cheap; rotations, additions, all-reduces and the gradient of a gated "
+    "product may run in place") {
   std::set<OpKind> cheap;
   std::map<OpKind, int> in_place;
   for (const auto& [graph, op] : every_kind()) {
     if (is_cheap(op.kind)) cheap.insert(op.kind);
     if (in_place_input(op.kind) >= 0) in_place[op.kind] = in_place_input(op.kind);
   }
-  CHECK(cheap == std::set<OpKind>{OpKind::kRmsNorm, OpKind::kAddRmsNorm, OpKind::kSwiGlu});
+  CHECK(cheap == std::set<OpKind>{OpKind::kRmsNorm, OpKind::kAddRmsNorm, OpKind::kSwiGlu, OpKind::kTensorAllGather});
   CHECK(in_place == std::map<OpKind, int>{{OpKind::kRope, 0},
                                           {OpKind::kRopeDgrad, 0},
                                           {OpKind::kAdd, 0},
-                                          {OpKind::kSwiGluDgrad, 1}});
+                                          {OpKind::kSwiGluDgrad, 1},
+                                          {OpKind::kTensorAllReduce, 0}});
+}
+
+TEST_CASE("collectives are the kinds of communication, do no arithmetic and move their operands") {
+  std::set<std::string_view> names;
+  for (const auto& [graph, op] : every_kind()) {
+    if (!is_collective(op.kind)) continue;
+    names.insert(op_name(op.kind));
+    CHECK(flops(graph, op) == 0.0);
+    CHECK(traffic_bytes(graph, op) == graph.at(op.in[0]).bytes() + graph.at(op.out[0]).bytes());
+    CHECK(op.workspace == -1);
+  }
+  CHECK(names == std::set<std::string_view>{"tensor_all_reduce", "tensor_all_gather", "tensor_reduce_scatter"});
+}
+
+TEST_CASE("an all-gather's blocks lie one after another or apart, and no other way") {
+  GraphBuilder b("logits", 8, 4);
+  const ValueId x = b.input(Port::kHidden, DType::kF32, {8, 16}, "x");
+  const ValueId y = b.linear(x, b.param("w", {5, 16}));
+  b.output(b.all_gather_blocks(y, 3), Port::kLogits);
+  LayerGraph g = b.finish(false);
+  Dims& dims = g.values.back().dims;
+  CHECK(dims == Dims{3, 8, 5});
+  dims = {24, 5};
+  CHECK(fault(g) == "nothing");
+  dims = {8, 3, 5};
+  CHECK(fault(g) ==
+        "logits: tensor_all_gather w.out:[8,5] -> w.out.gathered:[8,3,5] needs S -> tS: w.out.gathered is no tS");
+}
+
+TEST_CASE("an operation may change a value that it reads, unless the value is given to the layer") {
+  LayerGraph g = split_head({}, true);
+  CHECK(fault(g) == "nothing");
+  // The second chunk's loss that does not add to the first one's.
+  const auto second = std::find_if(g.forward.rbegin(), g.forward.rend(),
+                                   [](const Op& op) { return op.kind == OpKind::kVocabularyCrossEntropy; });
+  second->in.resize(6);
+  CHECK_THAT(fault(g), Catch::EndsWith("writes loss a second time"));
+  g = split_head({}, true);
+  g.forward.back().in[6] = g.forward.back().out[0] = named(g, "labels");
+  CHECK_THAT(fault(g), Catch::EndsWith("writes labels a second time"));
 }
 
 TEST_CASE("every kind has a name of its own") {
   std::set<std::string_view> names;
   for (const auto& [graph, op] : every_kind()) names.insert(op_name(op.kind));
-  CHECK(names.size() == 22);
+  CHECK(names.size() == kOpKinds);
   CHECK(op_name(OpKind::kEmbed) == "embed");
   CHECK(op_name(OpKind::kLinearCrossEntropy) == "linear_cross_entropy");
 }

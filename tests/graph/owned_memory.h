@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <span>
 #include <string>
 #include <vector>
@@ -9,8 +11,8 @@
 
 namespace ftrun::fixtures {
 
-/// Runs a list over a memory that knows which value each of its bytes holds. Returns what a kernel
-/// would have stumbled over, or "".
+/// Runs a list over a memory that knows which value each of its bytes holds. Returns what a kernel, or
+/// a collective that runs beside the kernels until its result is read, would have stumbled over, or "".
 class OwnedMemory {
  public:
   OwnedMemory(const LayerGraph& graph, const ScratchPlan& plan)
@@ -29,11 +31,31 @@ class OwnedMemory {
       for (const ValueId id : written) take(id);
       for (const ValueId id : written)
         if (!holds(id)) return cat(op_text(graph_, op), ": results share bytes");
+      end_read_by(op);
+      if (is_collective(op.kind)) under_way_.push_back(&op);
+      for (const Op* collective : under_way_)
+        if (!keeps_operands(*collective))
+          return cat(op_text(graph_, op), ": overwrites an operand of ", op_text(graph_, *collective));
     }
     return "";
   }
 
  private:
+  /// What reads a collective's result waits for it and for those before it; a collective waits when its turn comes.
+  void end_read_by(const Op& op) {
+    if (is_collective(op.kind)) return;
+    for (size_t i = under_way_.size(); i-- > 0;)
+      if (std::find(op.in.begin(), op.in.end(), under_way_[i]->out[0]) != op.in.end()) {
+        under_way_.erase(under_way_.begin(), under_way_.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+        return;
+      }
+  }
+
+  bool keeps_operands(const Op& op) const {
+    const bool in_place = offset(op.in[0]) == offset(op.out[0]);
+    return holds(op.out[0]) && (in_place || holds(op.in[0]));
+  }
+
   bool in_scratch(ValueId id) const { return offset(id) >= 0; }
   int64_t offset(ValueId id) const { return plan_.offset[static_cast<size_t>(id)]; }
 
@@ -52,6 +74,7 @@ class OwnedMemory {
   bool clashes(const Op& op, ValueId out) const {
     for (size_t i = 0; i < op.in.size(); ++i) {
       const int operand = in_place_input(op.kind);
+      if (op.in[i] == out) continue;  // changed where it is
       const bool in_place = operand >= 0 && op.in[i] == op.in[static_cast<size_t>(operand)] &&
                             out == op.out[0] && offset(out) == offset(op.in[i]) &&
                             graph_.at(out).bytes() == graph_.at(op.in[i]).bytes();
@@ -69,6 +92,7 @@ class OwnedMemory {
   const LayerGraph& graph_;
   const ScratchPlan& plan_;
   std::vector<ValueId> owner_;
+  std::vector<const Op*> under_way_;
 };
 
 }  // namespace ftrun::fixtures

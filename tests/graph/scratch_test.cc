@@ -38,6 +38,53 @@ TEST_CASE("no kernel of a block, head or embedding finds an operand overwritten"
   }
 }
 
+TEST_CASE("no kernel of a tensor-parallel rank finds an operand overwritten, nor a collective that runs beside it") {
+  for (const BlockShape& shape : kShapes)
+    for (const bool sequence : {true, false})
+      for (const LayerGraph& g : {split_mlp(shape, sequence), split_mlp(shape, sequence, false),
+                                  split_head(shape, sequence), split_head(shape, sequence, false),
+                                  split_head(shape, sequence, true, 512)}) {
+        INFO(g.name << ", " << sequence);
+        CHECK(scratch_fault(g, g.forward) == "");
+        CHECK(scratch_fault(g, g.backward) == "");
+        std::vector<Op> deferred = g.input_grad;
+        deferred.insert(deferred.end(), g.weight_grad.begin(), g.weight_grad.end());
+        CHECK(scratch_fault(g, deferred) == "");
+      }
+}
+
+/// a = x w; y = sum of a over two ranks; b = a' w3 where a' is x, or a where it is read `again`; y w2 + b.
+LayerGraph beside(bool again) {
+  GraphBuilder g("beside", 4, 4);
+  const ValueId x = g.input(Port::kHidden, DType::kF32, {4, 16}, "x");
+  const ValueId a = g.linear(x, g.param("a", {16, 16}));
+  const ValueId y = g.all_reduce(a, 2);
+  const ValueId b = g.linear(again ? a : x, g.param("b", {16, 16}));
+  g.output(g.add(g.linear(y, g.param("y", {16, 16})), b), Port::kHidden);
+  return g.finish(false);
+}
+
+TEST_CASE("an all-reduce runs in place unless its input is read again; nothing else takes its place before it is read") {
+  LayerGraph g = beside(false);
+  CHECK(scratch_fault(g, g.forward) == "");
+  ScratchPlan plan = plan_scratch(g, g.forward);
+  CHECK(plan.offset[static_cast<size_t>(named(g, "a.out"))] == plan.offset[static_cast<size_t>(named(g, "a.out.summed"))]);
+  CHECK(plan.bytes == 3 * 4 * 16 * 4);  // a and its sum, b, the product of the sum
+  g = beside(true);
+  CHECK(scratch_fault(g, g.forward) == "");
+  plan = plan_scratch(g, g.forward);
+  CHECK(plan.offset[static_cast<size_t>(named(g, "a.out"))] != plan.offset[static_cast<size_t>(named(g, "a.out.summed"))]);
+}
+
+TEST_CASE("logits of two chunks are in memory at once, however many there are") {
+  const BlockShape shape{.rows = 16, .hidden = 2, .vocabulary = 4096};
+  const LayerGraph two = split_head(shape, true, true, 32), eight = split_head(shape, true, true, 8);
+  const int64_t logits = 2048 * 4;
+  CHECK(plan_scratch(two, two.forward).bytes > 2 * 32 * logits);
+  CHECK(plan_scratch(eight, eight.forward).bytes > 2 * 8 * logits);
+  CHECK(plan_scratch(eight, eight.forward).bytes < 3 * 8 * logits);
+}
+
 TEST_CASE("no kernel of a random graph finds an operand overwritten") {
   std::mt19937_64 random(31);
   for (int round = 0; round < 200; ++round) {

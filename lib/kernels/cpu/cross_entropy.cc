@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
 #include "graph/workspace.h"
@@ -13,71 +14,14 @@ namespace ftrun::cpu {
 
 namespace {
 
-/// The operands of one kLinearCrossEntropy. Only tokens that count are multiplied: a chunk is a run
-/// of counted tokens, gathered into the workspace when masked tokens lie between them. Logits are
-/// of the type T that is computed with; 16-bit operands and gradients go through the workspace's
-/// rows and panel of that type, but for logits that the processor finds from bf16. A 16-bit dw is rounded once a chunk.
+/// The products of the head, of tokens that count alone: a chunk is some of them, gathered into the workspace when masked
+/// tokens lie between them. Logits are of the type T that is computed with; 16-bit operands and gradients go through the
+/// workspace's rows and panel of that type, but for logits that the processor finds from bf16. A 16-bit dw is rounded
+/// once a chunk. Operands 0, 1, 2 are x, w and labels, results 1 and 2 dx and dw.
 template <class S>
-class LinearCrossEntropy {
+class Head {
  public:
   using T = Compute<S>;
-
-  explicit LinearCrossEntropy(const OpCall& call)
-      : call_(call),
-        attrs_(call.attrs<CrossEntropyAttrs>()),
-        tokens_(call.in_dims(0)[0]),
-        hidden_(call.in_dims(0)[1]),
-        vocabulary_(call.in_dims(1)[0]),
-        place_(cross_entropy_workspace(tokens_, hidden_, vocabulary_, attrs_, sizeof(S),
-                                       gradient_bytes(call))),
-        x_(call.in<S>(0)),
-        w_(call.in<S>(1)),
-        labels_(call.in<int32_t>(2)),
-        dx_(attrs_.with_gradients ? call.out<S>(1) : nullptr),
-        logits_(call.workspace<T>(place_.logits)) {}
-
-  void run() {
-    const int64_t counted = find_counted();
-    double sum = 0.0;
-    for (int64_t first = 0; first < counted; first += place_.wide_chunk)
-      sum += run_chunk(first, std::min(place_.wide_chunk, counted - first));
-    if (attrs_.with_gradients && counted == 0 && !call_.accumulate())
-      call_.with_gradient<S>(2, [&](auto* dw) { zero(dw, vocabulary_ * hidden_); });
-    double* const loss = call_.out<double>(0);
-    loss[0] += sum;
-    loss[1] += static_cast<double>(counted);
-  }
-
- private:
-  static int64_t gradient_bytes(const OpCall& call) {
-    int64_t bytes = sizeof(S);
-    if (call.attrs<CrossEntropyAttrs>().with_gradients)
-      call.with_gradient<S>(2, [&]<class G>(G*) { bytes = sizeof(G); });
-    return bytes;
-  }
-
-  int32_t* counted() const { return call_.workspace<int32_t>(place_.counted); }
-
-  template <class G>
-  static void zero(G* p, int64_t count) {
-    parallel_ranges(count, 1 << 16,
-                    [p](int64_t begin, int64_t end) { std::fill(p + begin, p + end, G{}); });
-  }
-
-  /// Lists the tokens that count; masked ones get no gradient.
-  int64_t find_counted() {
-    int64_t count = 0;
-    for (int64_t n = 0; n < tokens_; ++n) {
-      if (labels_[n] >= vocabulary_)
-        bug(cat("label ", labels_[n], " at position ", n,
-                " of a micro-batch is outside the vocabulary of ", vocabulary_));
-      if (labels_[n] >= 0)
-        counted()[count++] = static_cast<int32_t>(n);
-      else if (dx_ != nullptr)
-        std::fill_n(dx_ + n * hidden_, hidden_, S{});
-    }
-    return count;
-  }
 
   /// The tokens of one chunk.
   struct Chunk {
@@ -88,29 +32,52 @@ class LinearCrossEntropy {
     const T* rows;
   };
 
-  double run_chunk(int64_t first, int64_t count) {
-    const Chunk chunk = chunk_of(counted() + first, count);
-    find_logits(chunk);
-    const double sum = losses(chunk.token, count);
-    if (!attrs_.with_gradients) return sum;
-    weight_gradient(chunk, first > 0 || call_.accumulate());
-    input_gradient(chunk);
-    return sum;
+  Head(const OpCall& call, const CrossEntropyWorkspace& place, bool gradients, T* logits)
+      : call_(call),
+        tokens_(call.in_dims(0)[0]),
+        hidden_(call.in_dims(0)[1]),
+        vocabulary_(call.in_dims(1)[0]),
+        place_(place),
+        x_(call.in<S>(0)),
+        w_(call.in<S>(1)),
+        labels_(call.in<int32_t>(2)),
+        dx_(gradients ? call.out<S>(1) : nullptr),
+        logits_(logits) {}
+
+  int64_t tokens() const { return tokens_; }
+  int64_t vocabulary() const { return vocabulary_; }
+  int32_t label(int64_t token) const { return labels_[token]; }
+  T* logits(int64_t row) const { return logits_ + row * vocabulary_; }
+  int32_t* counted() const { return call_.workspace<int32_t>(place_.counted); }
+
+  /// Bytes of dw's elements.
+  static int64_t gradient_bytes(const OpCall& call, bool gradients) {
+    int64_t bytes = sizeof(S);
+    if (gradients) call.with_gradient<S>(2, [&]<class G>(G*) { bytes = sizeof(G); });
+    return bytes;
   }
 
-  static bool are_neighbours(const int32_t* token, int64_t count) {
-    return token[count - 1] - token[0] == count - 1;
+  /// Lists the tokens that count among [first, first + count); masked ones get no gradient. Labels
+  /// are below `rows`.
+  int64_t find_counted(int64_t first, int64_t count, int64_t rows) {
+    int64_t found = 0;
+    for (int64_t n = first; n < first + count; ++n) {
+      if (labels_[n] >= rows)
+        bug(cat("label ", labels_[n], " at position ", n,
+                " of a micro-batch is outside the vocabulary of ", rows));
+      if (labels_[n] >= 0)
+        counted()[found++] = static_cast<int32_t>(n);
+      else if (dx_ != nullptr)
+        std::fill_n(dx_ + n * hidden_, hidden_, S{});
+    }
+    return found;
   }
 
-  /// logits = x w^T of the chunk's tokens.
-  void find_logits(const Chunk& chunk) {
-    if constexpr (std::is_same_v<S, BFloat16>)
-      if (multiplies_bf16() && are_neighbours(chunk.token, chunk.count))
-        return gemm({Transpose::kNo, Transpose::kYes, chunk.count, vocabulary_, hidden_},
-                    x_ + chunk.token[0] * hidden_, hidden_, w_, hidden_, 0.0, logits_, vocabulary_);
-    for_weight_panels([&](int64_t row, int64_t rows, const T* w) {
-      gemm({Transpose::kNo, Transpose::kYes, chunk.count, rows, hidden_}, chunk.rows, hidden_, w,
-           hidden_, 0.0, logits_ + row, vocabulary_);
+  void clear_weight_gradient() {
+    call_.with_gradient<S>(2, [&]<class G>(G* dw) {
+      parallel_ranges(vocabulary_ * hidden_, 1 << 16, [dw](int64_t begin, int64_t end) {
+        std::fill(dw + begin, dw + end, G{});
+      });
     });
   }
 
@@ -124,27 +91,16 @@ class LinearCrossEntropy {
     return {token, count, true, rows};
   }
 
-  template <class F>
-  void for_rows(int64_t count, F f) const {
-    const int64_t grain = std::max<int64_t>(kConversionGrain / hidden_, 1);
-    parallel_ranges(count, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) f(i);
+  /// logits = x w^T of the chunk's tokens.
+  void find_logits(const Chunk& chunk) {
+    if constexpr (std::is_same_v<S, BFloat16>)
+      if (multiplies_bf16() && are_neighbours(chunk.token, chunk.count))
+        return gemm({Transpose::kNo, Transpose::kYes, chunk.count, vocabulary_, hidden_},
+                    x_ + chunk.token[0] * hidden_, hidden_, w_, hidden_, 0.0, logits_, vocabulary_);
+    for_weight_panels([&](int64_t row, int64_t rows, const T* w) {
+      gemm({Transpose::kNo, Transpose::kYes, chunk.count, rows, hidden_}, chunk.rows, hidden_, w,
+           hidden_, 0.0, logits_ + row, vocabulary_);
     });
-  }
-
-  /// Calls f(first row, rows, data) for all of w in the type that is computed with.
-  template <class F>
-  void for_weight_panels(F f) {
-    if constexpr (!kIsNarrow<S>) {
-      f(0, vocabulary_, w_);
-    } else {
-      T* const panel = call_.workspace<T>(place_.panel);
-      for (int64_t row = 0; row < vocabulary_; row += place_.panel_rows) {
-        const int64_t rows = std::min(place_.panel_rows, vocabulary_ - row);
-        widen_block(w_ + row * hidden_, hidden_, rows, hidden_, panel);
-        f(row, rows, panel);
-      }
-    }
   }
 
   /// dw[V,D] = [dw +] dlogits^T x.
@@ -184,35 +140,35 @@ class LinearCrossEntropy {
     });
   }
 
-  /// Sum of the chunk's losses in the order of the tokens; with gradients logits become dlogits.
-  double losses(const int32_t* token, int64_t count) {
-    double* const loss = call_.workspace<double>(place_.losses);
-    parallel_ranges(count, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i)
-        loss[i] = row_loss(logits_ + i * vocabulary_, labels_[token[i]]);
-    });
-    double sum = 0.0;
-    for (int64_t i = 0; i < count; ++i) sum += loss[i];
-    return sum;
+ private:
+  static bool are_neighbours(const int32_t* token, int64_t count) {
+    return token[count - 1] - token[0] == count - 1;
   }
 
-  /// One row while it is in the cache: log-sum-exp, then (softmax - onehot) * loss_scale in place.
-  double row_loss(T* row, int32_t label) {
-    const auto& vec = vector_kernels<T>();
-    const double at_label = row[label];
-    if (!attrs_.with_gradients) {
-      const RowMaxSum stats = vec.max_and_sum(row, vocabulary_);
-      return stats.max + std::log(stats.sum) - at_label;
+  template <class F>
+  void for_rows(int64_t count, F f) const {
+    const int64_t grain = std::max<int64_t>(kConversionGrain / hidden_, 1);
+    parallel_ranges(count, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) f(i);
+    });
+  }
+
+  /// Calls f(first row, rows, data) for all of w in the type that is computed with.
+  template <class F>
+  void for_weight_panels(F f) {
+    if constexpr (!kIsNarrow<S>) {
+      f(0, vocabulary_, w_);
+    } else {
+      T* const panel = call_.workspace<T>(place_.panel);
+      for (int64_t row = 0; row < vocabulary_; row += place_.panel_rows) {
+        const int64_t rows = std::min(place_.panel_rows, vocabulary_ - row);
+        widen_block(w_ + row * hidden_, hidden_, rows, hidden_, panel);
+        f(row, rows, panel);
+      }
     }
-    const RowMaxSum stats = vec.exponentials(row, vocabulary_);
-    const double scale = call_.scalars().loss_scale;
-    vec.scale(row, scale / stats.sum, vocabulary_);
-    row[label] -= static_cast<T>(scale);
-    return stats.max + std::log(stats.sum) - at_label;
   }
 
   const OpCall& call_;
-  const CrossEntropyAttrs& attrs_;
   int64_t tokens_, hidden_, vocabulary_;
   CrossEntropyWorkspace place_;
   const S* x_;
@@ -222,6 +178,125 @@ class LinearCrossEntropy {
   T* logits_;
 };
 
+/// loss(i) of each row on several threads; their sum in the order of the rows.
+template <class Loss>
+double sum_of_losses(double* losses, int64_t rows, Loss loss) {
+  parallel_ranges(rows, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) losses[i] = loss(i);
+  });
+  double sum = 0.0;
+  for (int64_t i = 0; i < rows; ++i) sum += losses[i];
+  return sum;
+}
+
+/// One kLinearCrossEntropy.
+template <class S>
+class LinearCrossEntropy {
+ public:
+  using T = Compute<S>;
+
+  explicit LinearCrossEntropy(const OpCall& call)
+      : call_(call),
+        gradients_(call.attrs<CrossEntropyAttrs>().with_gradients),
+        place_(cross_entropy_workspace(call.in_dims(0)[0], call.in_dims(0)[1], call.in_dims(1)[0],
+                                       call.attrs<CrossEntropyAttrs>(), sizeof(S),
+                                       Head<S>::gradient_bytes(call, gradients_))),
+        head_(call, place_, gradients_, call.workspace<T>(place_.logits)) {}
+
+  void run() {
+    const int64_t counted = head_.find_counted(0, head_.tokens(), head_.vocabulary());
+    double sum = 0.0;
+    for (int64_t first = 0; first < counted; first += place_.wide_chunk)
+      sum += run_chunk(first, std::min(place_.wide_chunk, counted - first));
+    if (gradients_ && counted == 0 && !call_.accumulate()) head_.clear_weight_gradient();
+    double* const loss = call_.out<double>(0);
+    loss[0] += sum;
+    loss[1] += static_cast<double>(counted);
+  }
+
+ private:
+  double run_chunk(int64_t first, int64_t count) {
+    const auto chunk = head_.chunk_of(head_.counted() + first, count);
+    head_.find_logits(chunk);
+    const double sum = sum_of_losses(
+        call_.workspace<double>(place_.losses), count,
+        [&](int64_t i) { return row_loss(head_.logits(i), head_.label(chunk.token[i])); });
+    if (!gradients_) return sum;
+    head_.weight_gradient(chunk, first > 0 || call_.accumulate());
+    head_.input_gradient(chunk);
+    return sum;
+  }
+
+  /// One row while it is in the cache: log-sum-exp, then (softmax - onehot) * loss_scale in place.
+  double row_loss(T* row, int32_t label) {
+    const auto& vec = vector_kernels<T>();
+    const double at_label = row[label];
+    if (!gradients_) {
+      const RowMaxSum stats = vec.max_and_sum(row, head_.vocabulary());
+      return stats.max + std::log(stats.sum) - at_label;
+    }
+    const RowMaxSum stats = vec.exponentials(row, head_.vocabulary());
+    const double scale = call_.scalars().loss_scale;
+    vec.scale(row, scale / stats.sum, head_.vocabulary());
+    row[label] -= static_cast<T>(scale);
+    return stats.max + std::log(stats.sum) - at_label;
+  }
+
+  const OpCall& call_;
+  bool gradients_;
+  CrossEntropyWorkspace place_;
+  Head<S> head_;
+};
+
+/// What kVocabularyLogits and kVocabularyCrossEntropy share: the chunk's tokens that count are the first rows of its
+/// logits, statistics and label_logit; other rows are 0.
+template <class S>
+struct VocabularyChunk {
+  using T = Compute<S>;
+
+  VocabularyChunk(const OpCall& call, int64_t chunk_tokens, bool with_gradients, T* logits)
+      : attrs(call.attrs<VocabularyAttrs>()),
+        tokens(chunk_tokens),
+        place(vocabulary_workspace(chunk_tokens, call.in_dims(0)[1], call.in_dims(1)[0], sizeof(S),
+                                   Head<S>::gradient_bytes(call, with_gradients))),
+        head(call, place, with_gradients, logits) {
+    counted = head.find_counted(attrs.first_token, tokens, attrs.ranks * head.vocabulary());
+  }
+
+  /// The row of w that is the label of counted token i, or -1 where another rank has it.
+  int64_t own_label(int64_t i) const {
+    const int64_t row = head.label(head.counted()[i]) - attrs.rank * head.vocabulary();
+    return row >= 0 && row < head.vocabulary() ? row : -1;
+  }
+
+  const VocabularyAttrs& attrs;
+  int64_t tokens;
+  CrossEntropyWorkspace place;
+  Head<S> head;
+  int64_t counted = 0;
+};
+
+/// The log-sum-exp of a token from all ranks' {largest, sum of exp(logit - largest)}.
+struct JoinedRow {
+  double max = -std::numeric_limits<double>::infinity();
+  double sum = 0.0;
+
+  double log_sum_exp() const { return max + std::log(sum); }
+};
+
+/// Statistics of row `row` of each of the ranks' blocks of `rows`, in the order of the ranks.
+template <class T>
+JoinedRow join_statistics(const T* statistics, int64_t ranks, int64_t rows, int64_t row) {
+  JoinedRow joined;
+  for (int64_t rank = 0; rank < ranks; ++rank)
+    joined.max = std::max<double>(joined.max, statistics[2 * (rank * rows + row)]);
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    const T* const of_rank = statistics + 2 * (rank * rows + row);
+    joined.sum += static_cast<double>(of_rank[1]) * std::exp(static_cast<double>(of_rank[0]) - joined.max);
+  }
+  return joined;
+}
+
 }  // namespace
 
 template <class S>
@@ -229,6 +304,72 @@ void linear_cross_entropy(const OpCall& call) {
   LinearCrossEntropy<S>(call).run();
 }
 
+// With gradients rows are left as exp(logit - largest).
+template <class S>
+void vocabulary_logits(const OpCall& call) {
+  using T = Compute<S>;
+  T* const logits = call.out<T>(0);
+  T* const statistics = call.out<T>(1);
+  T* const label_logit = call.out<T>(2);
+  VocabularyChunk<S> chunk(call, call.out_dims(0)[0], false, logits);
+  const int64_t width = chunk.head.vocabulary(), rest = chunk.tokens - chunk.counted;
+  std::fill_n(logits + chunk.counted * width, rest * width, T{});
+  std::fill_n(statistics + 2 * chunk.counted, 2 * rest, T{});
+  std::fill_n(label_logit, chunk.tokens, T{});
+  if (chunk.counted == 0) return;
+  chunk.head.find_logits(chunk.head.chunk_of(chunk.head.counted(), chunk.counted));
+  const auto& vec = vector_kernels<T>();
+  parallel_ranges(chunk.counted, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      T* const row = chunk.head.logits(i);
+      if (const int64_t label = chunk.own_label(i); label >= 0) label_logit[i] = row[label];
+      const RowMaxSum found =
+          chunk.attrs.with_gradients ? vec.exponentials(row, width) : vec.max_and_sum(row, width);
+      statistics[2 * i] = static_cast<T>(found.max);
+      statistics[2 * i + 1] = static_cast<T>(found.sum);
+    }
+  });
+}
+
+template <class S>
+void vocabulary_cross_entropy(const OpCall& call) {
+  using T = Compute<S>;
+  const bool gradients = call.attrs<VocabularyAttrs>().with_gradients;
+  VocabularyChunk<S> chunk(call, call.in_dims(3)[0], gradients, gradients ? call.out<T>(3) : nullptr);
+  const T* const statistics = call.in<T>(4);
+  const T* const label_logit = call.in<T>(5);
+  const auto& vec = vector_kernels<T>();
+  const double scale = gradients ? call.scalars().loss_scale : 0.0;
+  // (softmax - onehot) * loss_scale in place of the exponentials.
+  const auto find_gradient = [&](int64_t i, int64_t label, const JoinedRow& joined) {
+    T* const row = chunk.head.logits(i);
+    const double own = statistics[2 * (chunk.attrs.rank * chunk.tokens + i)];
+    vec.scale(row, scale * std::exp(own - joined.max) / joined.sum, chunk.head.vocabulary());
+    if (label >= 0) row[label] -= static_cast<T>(scale);
+  };
+  const double sum = sum_of_losses(
+      call.workspace<double>(chunk.place.losses), chunk.counted, [&](int64_t i) {
+        const JoinedRow joined = join_statistics(statistics, chunk.attrs.ranks, chunk.tokens, i);
+        const int64_t label = chunk.own_label(i);
+        if (gradients) find_gradient(i, label, joined);
+        return label < 0 ? 0.0 : joined.log_sum_exp() - static_cast<double>(label_logit[i]);
+      });
+  double* const loss = call.out<double>(0);
+  loss[0] += sum;
+  for (int64_t i = 0; i < chunk.counted; ++i) loss[1] += chunk.own_label(i) < 0 ? 0.0 : 1.0;
+  if (!gradients) return;
+  const bool adds = chunk.attrs.first_token > 0 || call.accumulate();
+  if (chunk.counted == 0) {
+    if (!adds) chunk.head.clear_weight_gradient();
+    return;
+  }
+  const auto rows = chunk.head.chunk_of(chunk.head.counted(), chunk.counted);
+  chunk.head.weight_gradient(rows, adds);
+  chunk.head.input_gradient(rows);
+}
+
 FTRUN_FOR_STORAGE_TYPES(linear_cross_entropy)
+FTRUN_FOR_STORAGE_TYPES(vocabulary_logits)
+FTRUN_FOR_STORAGE_TYPES(vocabulary_cross_entropy)
 
 }  // namespace ftrun::cpu

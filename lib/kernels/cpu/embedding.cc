@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <numeric>
 
 #include "base/error.h"
 #include "kernels/cpu/ops.h"
@@ -27,36 +26,48 @@ void embed(const OpCall& call) {
   const int32_t* const tokens = call.in<int32_t>(0);
   const S* const table = call.in<S>(1);
   S* const x = call.out<S>(0);
-  check_tokens(tokens, count, call.in_dims(1)[0]);
+  const int64_t given = call.in_dims(1)[0];
+  const RowsAttrs rows = call.rows(given);
+  check_tokens(tokens, count, rows.all_rows);
   parallel_ranges(count, 64, [&](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n)
-      std::copy_n(table + tokens[n] * width, width, x + n * width);
+    for (int64_t n = begin; n < end; ++n) {
+      const int64_t row = tokens[n] - rows.first_row;
+      if (row >= 0 && row < given)
+        std::copy_n(table + row * width, width, x + n * width);
+      else
+        std::fill_n(x + n * width, width, S{});
+    }
   });
 }
 
 namespace {
 
-/// The tokens' numbers sorted by row of the table, those of one row in their order.
-void sort_by_row(const int32_t* tokens, int64_t count, int32_t* order) {
-  std::iota(order, order + count, 0);
-  std::sort(order, order + count, [tokens](int32_t a, int32_t b) {
+/// The numbers of the tokens in [first, end) sorted by token, those of one token in their order.
+/// Returns how many there are.
+int64_t sort_by_row(const int32_t* tokens, int64_t count, int64_t first, int64_t end, int32_t* order) {
+  int64_t found = 0;
+  for (int64_t n = 0; n < count; ++n)
+    if (tokens[n] >= first && tokens[n] < end) order[found++] = static_cast<int32_t>(n);
+  std::sort(order, order + found, [tokens](int32_t a, int32_t b) {
     return tokens[a] != tokens[b] ? tokens[a] < tokens[b] : a < b;
   });
+  return found;
 }
 
 /// Columns that one thread adds up at a time.
 constexpr int64_t kColumns = 64;
 
-/// Each row of the table gets its tokens' gradients in the order of the tokens, rounded once.
+/// Each row of the table gets its tokens' gradients in the order of the tokens, rounded once. Row 0
+/// is that of token `first_row`.
 template <class S, class G>
 void add_rows(const int32_t* tokens, const int32_t* order, int64_t count, const S* dx, G* dtable,
-              int64_t width, int64_t first, int64_t columns) {
+              int64_t first_row, int64_t width, int64_t first, int64_t columns) {
   const auto& rows = vector_kernels<S>();
   const auto& table = vector_kernels<G>();
   alignas(64) Compute<S> sums[kColumns];
   for (int64_t i = 0; i < count;) {
     const int32_t token = tokens[order[i]];
-    G* const row = dtable + token * width + first;
+    G* const row = dtable + (token - first_row) * width + first;
     table.widen(row, sums, columns);
     for (; i < count && tokens[order[i]] == token; ++i)
       rows.column_sums(dx + order[i] * width + first, sums, 1, columns);
@@ -74,8 +85,10 @@ void embed_wgrad(const OpCall& call) {
   const int32_t* const tokens = call.in<int32_t>(0);
   const S* const dx = call.in<S>(1);
   auto* const order = call.workspace<int32_t>();
-  check_tokens(tokens, count, vocabulary);
-  sort_by_row(tokens, count, order);
+  const RowsAttrs rows = call.rows(vocabulary);
+  check_tokens(tokens, count, rows.all_rows);
+  const int64_t found =
+      sort_by_row(tokens, count, rows.first_row, rows.first_row + vocabulary, order);
   call.with_gradient<S>(0, [&]<class G>(G* dtable) {
     if (!call.accumulate())
       parallel_ranges(vocabulary * width, 1 << 16, [&](int64_t begin, int64_t end) {
@@ -84,7 +97,8 @@ void embed_wgrad(const OpCall& call) {
     parallel_ranges((width + kColumns - 1) / kColumns, 1, [&](int64_t begin, int64_t end) {
       for (int64_t first = begin * kColumns; first < std::min(end * kColumns, width);
            first += kColumns)
-        add_rows(tokens, order, count, dx, dtable, width, first, std::min(kColumns, width - first));
+        add_rows(tokens, order, found, dx, dtable, rows.first_row, width, first,
+                 std::min(kColumns, width - first));
     });
   });
 }

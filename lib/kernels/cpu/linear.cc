@@ -41,7 +41,7 @@ void linear(const OpCall& call) {
                         .a = call.in<S>(0),
                         .b = call.in<S>(1),
                         .c = call.out<S>(0),
-                        .bias = call.has_in(2) ? call.in<S>(2) : nullptr});
+                        .bias = call.adds_bias() ? call.in<S>(2) : nullptr});
 }
 
 template <class S>

@@ -30,6 +30,8 @@ template <class S> void swiglu(const OpCall& call);
 template <class S> void swiglu_dgrad(const OpCall& call);
 template <class S> void add(const OpCall& call);
 template <class S> void linear_cross_entropy(const OpCall& call);
+template <class S> void vocabulary_logits(const OpCall& call);
+template <class S> void vocabulary_cross_entropy(const OpCall& call);
 // clang-format on
 void rope_table(const OpCall& call);
 

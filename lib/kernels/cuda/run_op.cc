@@ -351,6 +351,13 @@ void run_operation(const Operation& op, Matmul& matmul) {
     case OpKind::kSwiGluDgrad: return run_swiglu_dgrad(op);
     case OpKind::kAdd: return run_add(op);
     case OpKind::kLinearCrossEntropy: return LinearCrossEntropy(op, matmul).run();
+    case OpKind::kVocabularyLogits:
+    case OpKind::kVocabularyCrossEntropy:
+      throw Error(ExitCode::kUnsupported, "the CUDA kernels have no loss of a vocabulary that is split over ranks",
+                  "set parallel.tensor to 1");
+    case OpKind::kTensorAllReduce:
+    case OpKind::kTensorAllGather:
+    case OpKind::kTensorReduceScatter: bug(cat(op_name(op.kind()), " is no work for a kernel"));
   }
   bug("unknown operation kind");
 }

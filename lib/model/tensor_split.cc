@@ -1,0 +1,123 @@
+#include "model/tensor_split.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ftrun {
+namespace {
+
+/// What is shared out evenly among the ranks, or is held by as many ranks each where there are more.
+struct Shared {
+  int64_t count;
+  std::string what;
+  bool or_held_by_several = false;
+  std::string remedy = {};
+
+  bool fits(int64_t degree) const {
+    return count % degree == 0 || (or_held_by_several && degree % count == 0);
+  }
+};
+
+std::vector<Shared> all_shared(const ModelConfig& c, const BatchShape& batch, bool sequence) {
+  std::vector<Shared> all{{c.query_heads, cat(c.query_heads, " query heads")},
+                          {c.kv_heads, cat(c.kv_heads, " key/value heads"), true},
+                          {c.feed_forward, cat("a feed-forward of ", c.feed_forward)},
+                          {c.vocab_rows, cat("a vocabulary of ", c.vocab_rows, " rows")}};
+  if (sequence)
+    all.push_back({batch.tokens(),
+                   cat("the ", batch.rows, " x ", batch.row_tokens, " = ", batch.tokens(),
+                       " tokens of a micro-batch"),
+                   false, "; or set parallel.sequence: false"});
+  return all;
+}
+
+/// Degrees from 1 to the query heads, more than which never divide.
+template <class Fits>
+std::vector<int64_t> degrees(const ModelConfig& config, Fits fits) {
+  std::vector<int64_t> found;
+  for (int64_t degree = 1; degree <= config.query_heads; ++degree)
+    if (fits(degree)) found.push_back(degree);
+  return found;
+}
+
+/// "1, 3, 9"
+std::string numbers_text(const std::vector<int64_t>& values) {
+  std::vector<std::string> words;
+  for (const int64_t value : values) words.push_back(std::to_string(value));
+  return join(words, ", ");
+}
+
+/// "7 = 3 x 2 + 1"
+std::string division_text(int64_t count, int64_t degree) {
+  return cat(count, " = ", count / degree, " x ", degree, " + ", count % degree);
+}
+
+std::string problem_text(const ModelConfig& config, const Shared& shared, int64_t degree) {
+  const auto fit = degrees(config, [&](int64_t d) { return shared.fits(d); });
+  if (shared.or_held_by_several)
+    return cat(shared.what, " and ", degree, " ranks, neither of which divides the other: ",
+               division_text(std::max(shared.count, degree), std::min(shared.count, degree)),
+               "; degrees that do: ", numbers_text(fit));
+  return cat(shared.what, " cannot be shared out among ", degree, " ranks: ",
+             division_text(shared.count, degree), "; degrees that divide: ", numbers_text(fit),
+             shared.remedy);
+}
+
+}  // namespace
+
+std::vector<std::string> check_tensor_split(const ModelConfig& config, const BatchShape& batch,
+                                            const TensorSplit& split) {
+  std::vector<std::string> problems;
+  for (const Shared& shared : all_shared(config, batch, split.sequence))
+    if (!shared.fits(split.degree)) problems.push_back(problem_text(config, shared, split.degree));
+  return problems;
+}
+
+std::vector<int64_t> tensor_split_degrees(const ModelConfig& config, const BatchShape& batch, bool sequence) {
+  return degrees(config, [&](int64_t degree) {
+    return check_tensor_split(config, batch, {static_cast<int>(degree), 0, sequence}).empty();
+  });
+}
+
+ModelConfig local_config(const ModelConfig& config, const TensorSplit& split) {
+  ModelConfig local = config;
+  local.query_heads /= split.degree;
+  local.kv_heads = std::max<int64_t>(local.kv_heads / split.degree, 1);
+  local.feed_forward /= split.degree;
+  local.vocab_rows /= split.degree;
+  return local;
+}
+
+int kv_copies(const ModelConfig& config, const TensorSplit& split) {
+  return std::max(1, split.degree / static_cast<int>(config.kv_heads));
+}
+
+TensorInfo split_rows(std::string name, Dims shape, const TensorSplit& split, int copies) {
+  TensorInfo tensor(std::move(name), std::move(shape));
+  const int64_t rows = tensor.shape[0] * copies / split.degree;
+  tensor.local.offset[0] = split.index / copies * rows;
+  tensor.local.extent[0] = rows;
+  tensor.copies = copies;
+  tensor.partial_gradient = copies > 1;
+  return tensor;
+}
+
+TensorInfo split_columns(std::string name, Dims shape, const TensorSplit& split) {
+  TensorInfo tensor(std::move(name), std::move(shape));
+  const int64_t columns = tensor.shape[1] / split.degree;
+  tensor.local.offset[1] = split.index * columns;
+  tensor.local.extent[1] = columns;
+  return tensor;
+}
+
+TensorInfo replicated(std::string name, Dims shape, const TensorSplit& split, bool partial_gradient) {
+  TensorInfo tensor(std::move(name), std::move(shape));
+  tensor.copies = split.degree;
+  tensor.partial_gradient = partial_gradient && split.degree > 1;
+  return tensor;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,345 @@
+#include "lockstep.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <memory>
+
+#include "rig.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun::test {
+
+namespace {
+
+void store(DType dtype, void* to, size_t i, double number) {
+  switch (dtype) {
+    case DType::kF64: static_cast<double*>(to)[i] = number; break;
+    case DType::kF32: static_cast<float*>(to)[i] = static_cast<float>(number); break;
+    default: static_cast<uint16_t*>(to)[i] = bits_of(rounded(number, dtype), dtype);
+  }
+}
+
+double load(DType dtype, const void* from, size_t i) {
+  switch (dtype) {
+    case DType::kF64: return static_cast<const double*>(from)[i];
+    case DType::kF32: return static_cast<double>(static_cast<const float*>(from)[i]);
+    default: return number_of(static_cast<const uint16_t*>(from)[i], dtype);
+  }
+}
+
+uint64_t seed_of(const std::string& name) {
+  uint64_t seed = 7;
+  for (const char c : name) seed = (seed * 31 + static_cast<unsigned char>(c)) % 1'000'003;
+  return seed;
+}
+
+/// Weights of about 1 / sqrt(inputs), norms around 1.
+Array parameter(const TensorInfo& tensor) {
+  Array array = random_array(tensor.shape, seed_of(tensor.name));
+  const bool matrix = tensor.shape.size() == 2;
+  const bool norm = tensor.name.find("norm") != std::string::npos;
+  const double scale = matrix ? std::sqrt(3.0 / static_cast<double>(tensor.shape[1])) : 0.3;
+  for (double& v : array.data) v = v * scale + (norm ? 1.0 : 0.0);
+  return array;
+}
+
+bool reads(const Op& op, ValueId id) { return std::find(op.in.begin(), op.in.end(), id) != op.in.end(); }
+
+bool lives_in_scratch(const Value& value) {
+  return value.role == ValueRole::kTemp || value.role == ValueRole::kWorkspace;
+}
+
+}  // namespace
+
+TokenBatch token_batch(const BatchShape& shape, int64_t vocabulary, int64_t masked_every, int64_t masked_first) {
+  TokenBatch batch;
+  const int64_t break_at = shape.row_tokens * 2 / 3;
+  for (int64_t n = 0; n < shape.tokens(); ++n) {
+    const int64_t t = n % shape.row_tokens, start = t < break_at ? 0 : break_at;
+    const bool masked = n < masked_first || (masked_every > 0 && n % masked_every == 0);
+    batch.tokens.push_back(static_cast<int32_t>(n * 7919 % vocabulary));
+    batch.labels.push_back(masked ? -100 : static_cast<int32_t>(n * 104729 % vocabulary));
+    batch.starts.push_back(static_cast<int32_t>(start));
+    batch.positions.push_back(static_cast<int32_t>(t - start));
+  }
+  return batch;
+}
+
+Lockstep::Memory::Memory(int64_t bytes) : owner_(static_cast<size_t>(bytes) + 64, std::byte{0xFF}) {
+  void* begin = owner_.data();
+  size_t room = owner_.size();
+  begin_ = static_cast<std::byte*>(std::align(64, static_cast<size_t>(bytes), begin, room));
+}
+
+Lockstep::Lockstep(std::vector<ModelDescription> ranks) : ranks_(std::move(ranks)), places_(ranks_.size()) {
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    places_[rank].resize(ranks_[rank].layers.size());
+    for (size_t layer = 0; layer < ranks_[rank].layers.size(); ++layer) {
+      allocate(rank, layer);
+      fill_parameters(rank, layer);
+    }
+  }
+}
+
+const LayerGraph& Lockstep::graph(size_t rank, size_t layer) const {
+  return ranks_[rank].graph_of(ranks_[rank].layers[layer]);
+}
+
+void Lockstep::allocate(size_t rank, size_t layer) {
+  const LayerGraph& g = graph(rank, layer);
+  Place& place = places_[rank][layer];
+  place.storage.assign(g.values.size(), nullptr);
+  const ScratchPlan saved = plan_saved(g);
+  place.saved = Memory(saved.bytes);
+  for (size_t i = 0; i < g.values.size(); ++i) {
+    const auto id = static_cast<ValueId>(i);
+    if (saved.offset[i] >= 0) {
+      place.storage[i] = place.saved.at(saved.offset[i]);
+    } else if (!lives_in_scratch(g.values[i])) {
+      place.storage[i] = place.own.emplace(id, Memory(g.values[i].bytes())).first->second.at(0);
+    }
+  }
+}
+
+void Lockstep::fill_parameters(size_t rank, size_t layer) {
+  const ModelDescription& model = ranks_[rank];
+  const LayerGraph& g = graph(rank, layer);
+  for (const GraphParam& param : model.layers[layer].params) {
+    size_t at = 0;
+    for (const TensorId id : param.tensors) {
+      const TensorInfo& tensor = model.tensor(id);
+      const Array whole = parameter(tensor);
+      visit_runs(tensor.shape, tensor.local, [&](int64_t begin, int64_t end, int64_t) {
+        for (int64_t i = begin; i < end; ++i)
+          store(g.at(param.value).dtype, places_[rank][layer].storage[static_cast<size_t>(param.value)], at++,
+                whole.data[static_cast<size_t>(i)]);
+      });
+    }
+    REQUIRE(static_cast<int64_t>(at) == element_count(g.at(param.value).dims));
+  }
+}
+
+void Lockstep::give_ints(size_t layer, Port port, const std::vector<int32_t>& numbers) {
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    const ValueId id = graph(rank, layer).find(ValueRole::kInput, port);
+    if (id < 0) continue;
+    REQUIRE(graph(rank, layer).at(id).dims == Dims{static_cast<int64_t>(numbers.size())});
+    std::memcpy(places_[rank][layer].storage[static_cast<size_t>(id)], numbers.data(), numbers.size() * 4);
+  }
+}
+
+void Lockstep::give(size_t layer, const TokenBatch& batch) {
+  give_ints(layer, Port::kTokens, batch.tokens);
+  give_ints(layer, Port::kPositions, batch.positions);
+  give_ints(layer, Port::kStarts, batch.starts);
+  give_ints(layer, Port::kLabels, batch.labels);
+}
+
+void Lockstep::hand_over(size_t from, ValueRole from_role, size_t to, ValueRole to_role, Port port) {
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    const ValueId a = graph(rank, from).find(from_role, port), b = graph(rank, to).find(to_role, port);
+    if (a < 0 || b < 0) continue;
+    REQUIRE(graph(rank, from).at(a).dims == graph(rank, to).at(b).dims);
+    std::memcpy(places_[rank][to].storage[static_cast<size_t>(b)],
+                places_[rank][from].storage[static_cast<size_t>(a)],
+                static_cast<size_t>(graph(rank, from).at(a).bytes()));
+  }
+}
+
+void Lockstep::step(const TokenBatch& batch, bool accumulate, bool deferred) {
+  const size_t layers = ranks_[0].layers.size();
+  for (size_t layer = 0; layer < layers; ++layer) {
+    give(layer, batch);
+    if (layer > 0) {
+      hand_over(layer - 1, ValueRole::kOutput, layer, ValueRole::kInput, Port::kHidden);
+      hand_over(0, ValueRole::kOutput, layer, ValueRole::kInput, Port::kRope);
+    }
+    if (layer + 1 == layers && ranks_[0].mode != Mode::kLogits) {
+      for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+        const ValueId loss = graph(rank, layer).find(ValueRole::kOutput, Port::kLoss);
+        if (!accumulate) std::memset(places_[rank][layer].storage[static_cast<size_t>(loss)], 0, 16);
+      }
+    }
+    run(layer, Which::kForward, accumulate);
+  }
+  if (ranks_[0].mode != Mode::kTrain) return;
+  for (size_t layer = layers; layer-- > 0;) {
+    if (layer + 1 < layers)
+      hand_over(layer + 1, ValueRole::kInputGrad, layer, ValueRole::kOutputGrad, Port::kHidden);
+    run(layer, deferred ? Which::kDeferred : Which::kBackward, accumulate);
+  }
+}
+
+void Lockstep::run(size_t layer, Which which, bool accumulate) {
+  std::vector<std::vector<Op>> lists;
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    const LayerGraph& g = graph(rank, layer);
+    std::vector<Op> list = which == Which::kForward ? g.forward : g.backward;
+    if (which == Which::kDeferred) {
+      list = g.input_grad;
+      list.insert(list.end(), g.weight_grad.begin(), g.weight_grad.end());
+    }
+    const ScratchPlan plan = plan_scratch(g, list);
+    Place& place = places_[rank][layer];
+    place.scratch = Memory(plan.bytes);
+    for (size_t i = 0; i < plan.offset.size(); ++i)
+      if (plan.offset[i] >= 0) place.storage[i] = place.scratch.at(plan.offset[i]);
+    lists.push_back(std::move(list));
+  }
+  // Collectives under way, one after another: positions in the lists, which are the same on all ranks.
+  std::vector<size_t> under_way;
+  const auto end_first = [&] {
+    std::vector<Op> ops;
+    for (const auto& list : lists) ops.push_back(list[under_way[0]]);
+    end_collective(layer, ops);
+    under_way.erase(under_way.begin());
+  };
+  for (size_t i = 0; i < lists[0].size(); ++i) {
+    const auto needed = [&](size_t at) { return reads(lists[0][i], lists[0][at].out[0]); };
+    while (std::any_of(under_way.begin(), under_way.end(), needed)) end_first();
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      REQUIRE(lists[rank].size() == lists[0].size());
+      const Op& op = lists[rank][i];
+      REQUIRE(op.kind == lists[0][i].kind);
+      if (!is_collective(op.kind)) {
+        INFO("rank " << rank << ": " << op_text(graph(rank, layer), op));
+        run_op(graph(rank, layer), op, places_[rank][layer].storage, {accumulate, &scalars});
+      }
+    }
+    if (!is_collective(lists[0][i].kind)) continue;
+    begin_collective(layer, lists[0][i]);
+    under_way.push_back(i);
+  }
+  while (!under_way.empty()) end_first();
+}
+
+void Lockstep::begin_collective(size_t layer, const Op& op) {
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    const auto& storage = places_[rank][layer].storage;
+    void* const out = storage[static_cast<size_t>(op.out[0])];
+    if (out != storage[static_cast<size_t>(op.in[0])])
+      std::memset(out, 0xFF, static_cast<size_t>(graph(rank, layer).at(op.out[0]).bytes()));
+  }
+}
+
+void Lockstep::end_collective(size_t layer, const std::vector<Op>& ops) {
+  const size_t degree = ranks_.size();
+  const Op& op = ops[0];
+  REQUIRE(std::get<TensorGroupAttrs>(op.attrs).ranks == static_cast<int64_t>(degree));
+  const DType dtype = graph(0, layer).at(op.out[0]).dtype;
+  std::vector<std::vector<double>> in;
+  for (size_t rank = 0; rank < degree; ++rank) in.push_back(read(rank, layer, ops[rank].in[0]));
+  const auto count = static_cast<size_t>(element_count(graph(0, layer).at(op.out[0]).dims));
+  for (size_t rank = 0; rank < degree; ++rank) {
+    void* const out = places_[rank][layer].storage[static_cast<size_t>(ops[rank].out[0])];
+    for (size_t i = 0; i < count; ++i) {
+      double number = 0.0;
+      if (op.kind == OpKind::kTensorAllGather) {
+        number = in[i / in[0].size()][i % in[0].size()];
+      } else {
+        const size_t first = op.kind == OpKind::kTensorReduceScatter ? rank * count : 0;
+        for (size_t other = 0; other < degree; ++other) number += in[other][first + i];
+      }
+      store(dtype, out, i, number);
+    }
+  }
+}
+
+std::vector<double> Lockstep::read(size_t rank, size_t layer, ValueId id) const {
+  const Value& value = graph(rank, layer).at(id);
+  const void* const from = places_[rank][layer].storage[static_cast<size_t>(id)];
+  std::vector<double> numbers(static_cast<size_t>(element_count(value.dims)));
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = load(value.dtype, from, i);
+  return numbers;
+}
+
+void Lockstep::add_hidden(NamedNumbers& found, size_t layer, ValueRole role, const std::string& name) const {
+  const BatchShape& batch = ranks_[0].batch;
+  std::vector<double>& all = found[name];
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    const std::vector<double> own = read(rank, layer, graph(rank, layer).find(role, Port::kHidden));
+    const bool whole = static_cast<int64_t>(own.size()) == batch.tokens() * ranks_[0].hidden;
+    if (whole && rank > 0) {
+      REQUIRE(own == all);
+    } else {
+      all.insert(all.end(), own.begin(), own.end());
+    }
+  }
+  REQUIRE(static_cast<int64_t>(all.size()) == batch.tokens() * ranks_[0].hidden);
+}
+
+void Lockstep::add_gradients(NamedNumbers& found, size_t layer) const {
+  // Of this layer alone: a tied matrix has a gradient of each of two layers.
+  std::map<std::string, std::vector<std::vector<double>>> by_rank;
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    const ModelDescription& model = ranks_[rank];
+    for (const GraphParam& param : model.layers[layer].params) {
+      const std::vector<double> joined = read(rank, layer, graph(rank, layer).at(param.value).grad);
+      size_t at = 0;
+      for (const TensorId id : param.tensors) {
+        const TensorInfo& tensor = model.tensor(id);
+        const auto count = static_cast<size_t>(tensor.local_numel());
+        const auto first = joined.begin() + static_cast<std::ptrdiff_t>(at);
+        std::vector<double> own(first, first + static_cast<std::ptrdiff_t>(count));
+        at += count;
+        auto& others = by_rank[tensor.name];
+        const bool again = rank % static_cast<size_t>(tensor.copies) != 0 && !tensor.partial_gradient;
+        if (again) {
+          INFO(tensor.name);
+          REQUIRE(own == others.back());
+        }
+        others.push_back(own);
+        std::vector<double>& whole = found[tensor.name];
+        whole.resize(static_cast<size_t>(tensor.numel()));
+        if (again) continue;
+        visit_runs(tensor.shape, tensor.local, [&](int64_t begin, int64_t end, int64_t position) {
+          for (int64_t i = begin; i < end; ++i)
+            whole[static_cast<size_t>(i)] += own[static_cast<size_t>(position + i - begin)];
+        });
+      }
+    }
+  }
+}
+
+NamedNumbers Lockstep::results() const {
+  NamedNumbers found;
+  const size_t layers = ranks_[0].layers.size();
+  const bool train = ranks_[0].mode == Mode::kTrain;
+  for (size_t layer = 0; layer < layers; ++layer) {
+    const std::string& name = ranks_[0].layers[layer].name;
+    if (layer + 1 < layers) {
+      add_hidden(found, layer, ValueRole::kOutput, "hidden " + name);
+      if (train) add_hidden(found, layer, ValueRole::kOutputGrad, "d_hidden " + name);
+    }
+    if (train) add_gradients(found, layer);
+  }
+  if (ranks_[0].mode == Mode::kLogits) {
+    // [t,N,V/t] as [N,V].
+    const int64_t n = ranks_[0].batch.tokens(), t = static_cast<int64_t>(ranks_.size()), v = ranks_[0].vocab_rows / t;
+    std::vector<double>& logits = found["logits"];
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      const ValueId id = graph(rank, layers - 1).find(ValueRole::kOutput, Port::kLogits);
+      const std::vector<double> blocks = read(rank, layers - 1, id);
+      REQUIRE(graph(rank, layers - 1).at(id).dims == (t == 1 ? Dims{n, v} : Dims{t, n, v}));
+      std::vector<double> own;
+      for (int64_t i = 0; i < n; ++i)
+        for (int64_t row = 0; row < t * v; ++row)
+          own.push_back(blocks[static_cast<size_t>((row / v * n + i) * v + row % v)]);
+      if (rank > 0) REQUIRE(own == logits);
+      logits = own;
+    }
+    return found;
+  }
+  std::vector<double>& loss = found["loss"];
+  loss.resize(2);
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    const auto own = read(rank, layers - 1, graph(rank, layers - 1).find(ValueRole::kOutput, Port::kLoss));
+    for (size_t i = 0; i < 2; ++i) loss[i] += own[i];
+  }
+  return found;
+}
+
+}  // namespace ftrun::test

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kernels/kernels.h"
+#include "model/description.h"
+
+namespace ftrun::test {
+
+/// What a micro-batch gives to every layer that asks for it.
+struct TokenBatch {
+  std::vector<int32_t> tokens, positions, starts, labels;
+};
+/// Rows of two documents each; every `masked_every`-th token has no label (0: all have), nor have the first
+/// `masked_first`.
+TokenBatch token_batch(const BatchShape& shape, int64_t vocabulary, int64_t masked_every, int64_t masked_first = 0);
+
+/// Numbers by name, of whole tensors and whole batches.
+using NamedNumbers = std::map<std::string, std::vector<double>>;
+
+/// Runs the layers of all tensor-parallel ranks of a model in one thread: each operation on one rank after the other.
+/// Scratch is planned as programs plan it and starts as NaN. A collective takes as long as it may: its result is NaN
+/// from when it begins until the first operation that reads it, and only then are its operands read.
+class Lockstep {
+ public:
+  /// The ranks of one model, by their index.
+  explicit Lockstep(std::vector<ModelDescription> ranks);
+
+  /// Forward and, when training, backward lists of all layers; `accumulate` adds to the gradients. `deferred`: all weight
+  /// gradients of a layer after its input gradients.
+  void step(const TokenBatch& batch, bool accumulate = false, bool deferred = false);
+
+  /// "loss" {sum, counted}; "hidden LAYER" and, when training, "d_hidden LAYER" of what a layer hands on, "logits", and
+  /// the gradient of each tensor by its name. Fails a test where ranks disagree on what they should have in common.
+  NamedNumbers results() const;
+
+  StepScalars scalars;
+
+ private:
+  /// 64-byte aligned.
+  class Memory {
+   public:
+    Memory() = default;
+    explicit Memory(int64_t bytes);
+    std::byte* at(int64_t offset) { return begin_ + offset; }
+
+   private:
+    std::vector<std::byte> owner_;
+    std::byte* begin_ = nullptr;
+  };
+  /// One layer of one rank.
+  struct Place {
+    std::map<ValueId, Memory> own;
+    Memory saved, scratch;
+    std::vector<void*> storage;
+  };
+
+  const LayerGraph& graph(size_t rank, size_t layer) const;
+  void allocate(size_t rank, size_t layer);
+  void fill_parameters(size_t rank, size_t layer);
+  void give(size_t layer, const TokenBatch& batch);
+  void give_ints(size_t layer, Port port, const std::vector<int32_t>& numbers);
+  void hand_over(size_t from, ValueRole from_role, size_t to, ValueRole to_role, Port port);
+  enum class Which { kForward, kBackward, kDeferred };
+  void run(size_t layer, Which which, bool accumulate);
+  void begin_collective(size_t layer, const Op& op);
+  void end_collective(size_t layer, const std::vector<Op>& ops);
+  std::vector<double> read(size_t rank, size_t layer, ValueId id) const;
+  void add_hidden(NamedNumbers& found, size_t layer, ValueRole role, const std::string& name) const;
+  void add_gradients(NamedNumbers& found, size_t layer) const;
+
+  std::vector<ModelDescription> ranks_;
+  /// [rank][layer]
+  std::vector<std::vector<Place>> places_;
+};
+
+}  // namespace ftrun::test

@@ -1,0 +1,229 @@
+// The layers of tensor-parallel ranks, all of them in lockstep, beside those of the whole model.
+#include <cmath>
+
+#include "lockstep.h"
+#include "model/families.h"
+#include "model/tensor_split.h"
+#include "rig.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun::test {
+namespace {
+
+struct Case {
+  std::string name;
+  std::string family = "llama";
+  int64_t query_heads = 4;
+  int64_t kv_heads = 2;
+  int64_t window = 0;
+  bool tied = false;
+  bool qkv_bias = false;
+  bool other_biases = false;
+  bool qk_norm = false;
+};
+
+ModelConfig config_of(const Case& c) {
+  ModelConfig config;
+  config.family = c.family;
+  config.vocab_rows = 48;
+  config.hidden = 20;
+  config.feed_forward = 36;
+  config.layers = 2;
+  config.query_heads = c.query_heads;
+  config.kv_heads = c.kv_heads;
+  config.head_size = 6;
+  config.tied = c.tied;
+  config.qkv_bias = c.qkv_bias;
+  config.attention_out_bias = c.other_biases;
+  config.mlp_bias = c.other_biases;
+  config.qk_norm = c.qk_norm;
+  config.windows = {c.window, 0};
+  return config;
+}
+
+const std::vector<Case>& cases() {
+  static const std::vector<Case> kCases{
+      {"llama"},
+      {"llama with biases", "llama", 12, 6, 0, true, true, true},
+      {"mistral with a window", "mistral", 12, 4, 5},
+      {"qwen2", "qwen2", 12, 2, 0, true, true},
+      {"qwen3", "qwen3", 12, 1, 0, false, true, false, true},
+      {"qwen3, tied", "qwen3", 12, 12, 7, true, false, true, true},
+  };
+  return kCases;
+}
+
+constexpr BatchShape kBatch{2, 12};
+
+struct Choice {
+  Mode mode = Mode::kTrain;
+  BatchShape batch = kBatch;
+  RecomputePolicy recompute = {};
+  ModelDtypes dtypes = {DType::kF64, DType::kF64};
+};
+
+// The family's own builder: the tests' F64 is none of those that models may be trained in.
+Lockstep lockstep(const ModelConfig& config, const Choice& choice, int degree, bool sequence) {
+  std::vector<ModelDescription> ranks;
+  for (int rank = 0; rank < degree; ++rank)
+    ranks.push_back(find_family(config.family)
+                        ->build(config, choice.batch, choice.mode, choice.dtypes, {choice.recompute},
+                                {degree, rank, sequence}));
+  Lockstep made(std::move(ranks));
+  made.scalars.loss_scale = 0.125F;
+  return made;
+}
+
+double largest(const std::vector<double>& numbers) {
+  double most = 0.0;
+  for (const double v : numbers) most = std::max(most, std::abs(v));
+  return most;
+}
+
+void require_equal(const NamedNumbers& actual, const NamedNumbers& expected, double tolerance) {
+  REQUIRE(actual.size() == expected.size());
+  for (const auto& [name, numbers] : expected) {
+    INFO(name);
+    const std::vector<double>& found = actual.at(name);
+    REQUIRE(found.size() == numbers.size());
+    REQUIRE(largest(numbers) > 0.0);
+    double difference = 0.0;
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      REQUIRE(std::isfinite(found[i]));
+      difference = std::max(difference, std::abs(found[i] - numbers[i]));
+    }
+    REQUIRE(difference <= tolerance * largest(numbers));
+  }
+}
+
+bool divides(const ModelConfig& config, const BatchShape& batch, int degree) {
+  return check_tensor_split(config, batch, {degree, 0, true}).empty();
+}
+
+constexpr double kTolerance = 1e-12;
+
+TEST_CASE("tensor-parallel ranks make the whole model's loss and gradients") {
+  int compared = 0;
+  for (const Case& c : cases()) {
+    const ModelConfig config = config_of(c);
+    const TokenBatch batch = token_batch(kBatch, config.vocab_rows, 5);
+    Lockstep whole = lockstep(config, {}, 1, true);
+    whole.step(batch);
+    const NamedNumbers expected = whole.results();
+    for (const int degree : {2, 3, 4})
+      for (const bool sequence : {true, false}) {
+        if (!divides(config, kBatch, degree)) continue;
+        CAPTURE(c.name, degree, sequence);
+        Lockstep split = lockstep(config, {}, degree, sequence);
+        split.step(batch);
+        require_equal(split.results(), expected, kTolerance);
+        ++compared;
+      }
+  }
+  REQUIRE(compared >= 24);
+}
+
+TEST_CASE("tensor-parallel ranks do so whatever is made again, in whatever order weights get their gradients") {
+  for (const size_t which : {1, 4, 5}) {
+    const ModelConfig config = config_of(cases()[which]);
+    const TokenBatch batch = token_batch(kBatch, config.vocab_rows, 4);
+    Lockstep whole = lockstep(config, {}, 1, true);
+    whole.step(batch);
+    const NamedNumbers expected = whole.results();
+    for (const RecomputePolicy policy :
+         {RecomputePolicy{}, {RecomputeLevel::kSelective}, {RecomputeLevel::kSelective, 0.2}, {RecomputeLevel::kFull}})
+      for (const bool sequence : {true, false})
+        for (const bool deferred : {true, false}) {
+          CAPTURE(cases()[which].name, static_cast<int>(policy.level), policy.budget, sequence, deferred);
+          Lockstep split = lockstep(config, {.recompute = policy}, 2, sequence);
+          split.step(batch, false, deferred);
+          require_equal(split.results(), expected, kTolerance);
+        }
+  }
+}
+
+TEST_CASE("tensor-parallel ranks add the gradients of several micro-batches, whose tokens fill several chunks") {
+  const BatchShape shape{88, 12};  // 1056 tokens: chunks of 512, 512 and 32
+  for (const size_t which : {0, 5}) {
+    const ModelConfig config = config_of(cases()[which]);
+    // The first chunk of the second one counts nothing.
+    const TokenBatch first = token_batch(shape, config.vocab_rows, 3), second = token_batch(shape, config.vocab_rows, 0, 600);
+    Lockstep whole = lockstep(config, {.batch = shape}, 1, true);
+    whole.step(second);
+    whole.step(first, true);
+    for (const bool sequence : {true, false}) {
+      CAPTURE(cases()[which].name, sequence);
+      Lockstep split = lockstep(config, {.batch = shape}, 4, sequence);
+      split.step(second);
+      split.step(first, true);
+      require_equal(split.results(), whole.results(), kTolerance);
+    }
+  }
+}
+
+TEST_CASE("tensor-parallel ranks evaluate to the whole model's loss and make its logits") {
+  for (const Mode mode : {Mode::kEvaluate, Mode::kLogits})
+    for (const Case& c : cases()) {
+      const ModelConfig config = config_of(c);
+      const TokenBatch batch = token_batch(kBatch, config.vocab_rows, 7);
+      Lockstep whole = lockstep(config, {.mode = mode}, 1, true);
+      whole.step(batch);
+      for (const int degree : {2, 3, 4})
+        for (const bool sequence : {true, false}) {
+          if (!divides(config, kBatch, degree)) continue;
+          CAPTURE(c.name, degree, sequence, static_cast<int>(mode));
+          Lockstep split = lockstep(config, {.mode = mode}, degree, sequence);
+          split.step(batch);
+          require_equal(split.results(), whole.results(), kTolerance);
+        }
+    }
+}
+
+TEST_CASE("a batch without labels gives tensor-parallel ranks a loss and gradients of 0") {
+  const ModelConfig config = config_of(cases()[1]);
+  const TokenBatch batch = token_batch(kBatch, config.vocab_rows, 1);
+  Lockstep split = lockstep(config, {}, 2, true);
+  split.step(batch);
+  for (const auto& [name, numbers] : split.results()) {
+    INFO(name);
+    if (name.starts_with("hidden")) continue;
+    REQUIRE(largest(numbers) == 0.0);
+  }
+}
+
+/// Root mean square of the difference, relative to that of what is expected.
+double distance(const std::vector<double>& actual, const std::vector<double>& expected) {
+  double difference = 0.0, size = 0.0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    difference += (actual[i] - expected[i]) * (actual[i] - expected[i]);
+    size += expected[i] * expected[i];
+  }
+  return std::sqrt(difference / size);
+}
+
+TEST_CASE("tensor-parallel ranks in fp32 and 16 bits come as close to fp64 as the whole model does") {
+  const ModelConfig config = config_of(cases()[1]);
+  const TokenBatch batch = token_batch(kBatch, config.vocab_rows, 5);
+  Lockstep exact = lockstep(config, {}, 1, true);
+  exact.step(batch);
+  const NamedNumbers expected = exact.results();
+  for (const ModelDtypes dtypes : {ModelDtypes{DType::kF32, DType::kF32}, ModelDtypes{DType::kBF16, DType::kF32},
+                                   ModelDtypes{DType::kBF16, DType::kBF16}, ModelDtypes{DType::kF16, DType::kF32}}) {
+    Lockstep whole = lockstep(config, {.dtypes = dtypes}, 1, true);
+    whole.step(batch);
+    const NamedNumbers plain = whole.results();
+    for (const bool sequence : {true, false}) {
+      Lockstep split = lockstep(config, {.dtypes = dtypes}, 2, sequence);
+      split.step(batch);
+      for (const auto& [name, numbers] : split.results()) {
+        CAPTURE(dtype_name(dtypes.compute), dtype_name(dtypes.gradients), sequence, name);
+        const double least = unit_roundoff(dtypes.compute);
+        REQUIRE(distance(numbers, expected.at(name)) < 2.0 * distance(plain.at(name), expected.at(name)) + 2.0 * least);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ftrun::test
