@@ -15,16 +15,6 @@ std::vector<int64_t> strides_of(const std::vector<int64_t>& extent) {
   return strides;
 }
 
-bool holds(const Box& box, const Box& part) {
-  const size_t dimensions = box.extent.size();
-  if (part.offset.size() != dimensions || part.extent.size() != dimensions) return false;
-  for (size_t d = 0; d < dimensions; ++d)
-    if (part.offset[d] < box.offset[d] ||
-        part.offset[d] + part.extent[d] > box.offset[d] + box.extent[d])
-      return false;
-  return true;
-}
-
 /// Elements [begin, end) of `box` along dimension `d` and those after it; what lies before `d` is
 /// one place.
 void cut_from(const Box& box, const std::vector<int64_t>& strides, size_t d, int64_t begin,
@@ -62,6 +52,16 @@ int64_t Box::numel() const {
 
 Box whole_box(const std::vector<int64_t>& shape) {
   return {std::vector<int64_t>(shape.size(), 0), shape};
+}
+
+bool holds(const Box& box, const Box& part) {
+  const size_t dimensions = box.extent.size();
+  if (part.offset.size() != dimensions || part.extent.size() != dimensions) return false;
+  for (size_t d = 0; d < dimensions; ++d)
+    if (part.offset[d] < box.offset[d] ||
+        part.offset[d] + part.extent[d] > box.offset[d] + box.extent[d])
+      return false;
+  return true;
 }
 
 std::vector<Box> cut_box(const Box& box, int64_t begin, int64_t end) {

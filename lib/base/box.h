@@ -19,6 +19,9 @@ struct Box {
 /// The whole of a tensor of this shape.
 Box whole_box(const std::vector<int64_t>& shape);
 
+/// Whether all of `part` lies inside of `box`, and both have the same dimensions.
+bool holds(const Box& box, const Box& part);
+
 /// Elements [begin, end) of the box's own row-major order, as boxes of the tensor, in that order
 /// and each in one piece: one box where [begin, end) is whole rows, else at most 2 dimensions - 1.
 std::vector<Box> cut_box(const Box& box, int64_t begin, int64_t end);
