@@ -1,9 +1,9 @@
 #include "checkpoint/checkpoint.h"
 
-#include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <set>
+#include <map>
+#include <utility>
 
 #include "base/checksum.h"
 #include "base/error.h"
