@@ -15,7 +15,7 @@ std::vector<int64_t> strides_of(const std::vector<int64_t>& extent) {
   return strides;
 }
 
-/// Elements [begin, end) of `box` along dimension `d` and those behind it; what lies before `d` is
+/// Elements [begin, end) of `box` along dimension `d` and those after it; what lies before `d` is
 /// one place.
 void cut_from(const Box& box, const std::vector<int64_t>& strides, size_t d, int64_t begin,
               int64_t end, std::vector<Box>& out) {
@@ -37,8 +37,7 @@ void cut_from(const Box& box, const std::vector<int64_t>& strides, size_t d, int
     return cut_from(part(first, 1), strides, d + 1, begin - first * stride, end - first * stride,
                     out);
   }
-  if (first < whole)
-    cut_from(part(first, 1), strides, d + 1, begin - first * stride, stride, out);
+  if (first < whole) cut_from(part(first, 1), strides, d + 1, begin - first * stride, stride, out);
   if (whole < last) out.push_back(part(whole, last - whole));
   cut_from(part(last, 1), strides, d + 1, 0, end - last * stride, out);
 }
@@ -55,6 +54,16 @@ Box whole_box(const std::vector<int64_t>& shape) {
   return {std::vector<int64_t>(shape.size(), 0), shape};
 }
 
+bool holds(const Box& box, const Box& part) {
+  const size_t dimensions = box.extent.size();
+  if (part.offset.size() != dimensions || part.extent.size() != dimensions) return false;
+  for (size_t d = 0; d < dimensions; ++d)
+    if (part.offset[d] < box.offset[d] ||
+        part.offset[d] + part.extent[d] > box.offset[d] + box.extent[d])
+      return false;
+  return true;
+}
+
 std::vector<Box> cut_box(const Box& box, int64_t begin, int64_t end) {
   require(0 <= begin && begin <= end && end <= box.numel(), "a range inside the box");
   std::vector<Box> out;
@@ -62,30 +71,75 @@ std::vector<Box> cut_box(const Box& box, int64_t begin, int64_t end) {
   return out;
 }
 
-void visit_runs(const std::vector<int64_t>& shape, const Box& box,
-                const std::function<void(int64_t, int64_t, int64_t)>& run) {
-  require(shape.size() == box.extent.size() && shape.size() == box.offset.size(),
-          "a box has the dimensions of its tensor");
-  if (box.numel() == 0) return;
-  const std::vector<int64_t> strides = strides_of(shape);
-  // Dimensions from `inner` on are one range: all behind it are whole.
-  size_t inner = shape.size();
+std::optional<Box> intersection(const Box& a, const Box& b) {
+  require(a.extent.size() == b.extent.size(), "boxes of one tensor");
+  Box shared = a;
+  for (size_t d = 0; d < a.extent.size(); ++d) {
+    shared.offset[d] = std::max(a.offset[d], b.offset[d]);
+    shared.extent[d] =
+        std::min(a.offset[d] + a.extent[d], b.offset[d] + b.extent[d]) - shared.offset[d];
+    if (shared.extent[d] <= 0) return std::nullopt;
+  }
+  return shared;
+}
+
+std::vector<Box> difference(const Box& box, const Box& hole) {
+  require(holds(box, hole), "a hole inside the box");
+  std::vector<Box> rest;
+  // What is still to be cut has the hole's extent in all dimensions before `d`.
+  Box left = box;
+  const auto add = [&](size_t d, int64_t begin, int64_t end) {
+    if (begin >= end) return;
+    rest.push_back(left);
+    rest.back().offset[d] = begin;
+    rest.back().extent[d] = end - begin;
+  };
+  for (size_t d = 0; d < box.extent.size(); ++d) {
+    add(d, box.offset[d], hole.offset[d]);
+    add(d, hole.offset[d] + hole.extent[d], box.offset[d] + box.extent[d]);
+    left.offset[d] = hole.offset[d];
+    left.extent[d] = hole.extent[d];
+  }
+  return rest;
+}
+
+void visit_shared_runs(const Box& source, const Box& target, const Box& part,
+                       const std::function<void(int64_t, int64_t, int64_t)>& run) {
+  require(holds(source, part) && holds(target, part), "a part of both boxes");
+  const int64_t elements = part.numel();
+  if (elements == 0) return;
+  const size_t dimensions = part.extent.size();
+  // Dimensions from `inner` on are one range: all behind it are whole in both.
+  size_t inner = dimensions;
   int64_t length = 1;
   while (inner > 0) {
     --inner;
-    length = box.extent[inner] * strides[inner];
-    if (box.extent[inner] != shape[inner]) break;
+    length *= part.extent[inner];
+    if (part.extent[inner] != source.extent[inner] || part.extent[inner] != target.extent[inner])
+      break;
   }
-  std::vector<int64_t> at = box.offset;
-  for (int64_t position = 0; position < box.numel(); position += length) {
-    int64_t begin = 0;
-    for (size_t d = 0; d < shape.size(); ++d) begin += at[d] * strides[d];
-    run(begin, begin + length, position);
+  const std::vector<int64_t> source_strides = strides_of(source.extent);
+  const std::vector<int64_t> target_strides = strides_of(target.extent);
+  std::vector<int64_t> at = part.offset;
+  for (int64_t done = 0; done < elements; done += length) {
+    int64_t from = 0;
+    int64_t to = 0;
+    for (size_t d = 0; d < dimensions; ++d) {
+      from += (at[d] - source.offset[d]) * source_strides[d];
+      to += (at[d] - target.offset[d]) * target_strides[d];
+    }
+    run(from, to, length);
     for (size_t d = inner; d-- > 0;) {
-      if (++at[d] < box.offset[d] + box.extent[d]) break;
-      at[d] = box.offset[d];
+      if (++at[d] < part.offset[d] + part.extent[d]) break;
+      at[d] = part.offset[d];
     }
   }
+}
+
+void visit_runs(const std::vector<int64_t>& shape, const Box& box,
+                const std::function<void(int64_t, int64_t, int64_t)>& run) {
+  visit_shared_runs(whole_box(shape), box, box,
+                    [&](int64_t from, int64_t to, int64_t count) { run(from, from + count, to); });
 }
 
 }  // namespace ftrun

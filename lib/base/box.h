@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 namespace ftrun {
@@ -18,14 +19,30 @@ struct Box {
 /// The whole of a tensor of this shape.
 Box whole_box(const std::vector<int64_t>& shape);
 
-/// Elements [begin, end) of the box's own row-major order, as boxes of the tensor, in that order and
-/// each in one piece: one box where [begin, end) is whole rows, else at most 2 dimensions - 1.
+/// Whether all of `part` lies inside of `box`, and both have the same dimensions.
+bool holds(const Box& box, const Box& part);
+
+/// Elements [begin, end) of the box's own row-major order, as boxes of the tensor, in that order
+/// and each in one piece: one box where [begin, end) is whole rows, else at most 2 dimensions - 1.
 std::vector<Box> cut_box(const Box& box, int64_t begin, int64_t end);
 
+/// The elements that are in both; nothing when there are none.
+std::optional<Box> intersection(const Box& a, const Box& b);
+
+/// `box` without `hole`, which lies inside it: boxes that share no element, at most 2 for each
+/// dimension.
+std::vector<Box> difference(const Box& box, const Box& hole);
+
 /// Calls `run(begin, end, position)` for each stretch of the box that is one range in a tensor of
-/// this shape, in order: elements [begin, end) of the tensor are elements from `position` of the box.
-/// Neighbouring ranges are one: a box of whole rows is one run.
+/// this shape, in order: elements [begin, end) of the tensor are elements from `position` of the
+/// box. Neighbouring ranges are one: a box of whole rows is one run.
 void visit_runs(const std::vector<int64_t>& shape, const Box& box,
                 const std::function<void(int64_t begin, int64_t end, int64_t position)>& run);
+
+/// Calls `run(from, to, count)` for each stretch of `part`, which lies inside of both boxes, that
+/// is one range in either: `count` elements at `from` of `source` are those at `to` of `target`,
+/// both counted in the boxes' own row-major order. In order, and as few as there can be.
+void visit_shared_runs(const Box& source, const Box& target, const Box& part,
+                       const std::function<void(int64_t from, int64_t to, int64_t count)>& run);
 
 }  // namespace ftrun

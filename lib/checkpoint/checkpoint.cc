@@ -1,9 +1,9 @@
 #include "checkpoint/checkpoint.h"
 
-#include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <set>
+#include <map>
+#include <utility>
 
 #include "base/checksum.h"
 #include "base/error.h"
@@ -28,6 +28,12 @@ std::string state_text(const std::string& tensor, const std::string& kind) {
   return cat("tensor \"", shown(tensor), "\" (", shown(kind), ")");
 }
 
+std::string missing_text(const std::string& folder, const std::string& tensor,
+                         const std::string& kind, int64_t element) {
+  return cat(folder, "/checkpoint.json: ", state_text(tensor, kind), ": element ", element,
+             " is in no file");
+}
+
 Manifest read_manifest(const std::string& folder) {
   std::error_code error;
   const std::string path = (fs::path(folder) / "checkpoint.json").string();
@@ -45,32 +51,50 @@ Checkpoint::Checkpoint(std::string folder)
   if (step && *step != meta().step)
     refuse(cat(path, ": is of step ", meta().step, ", the folder is named for step ", *step));
   files_.resize(manifest_.files.size());
-  for (size_t i = 0; i < manifest_.files.size(); ++i) {
-    const auto& slices = manifest_.files[i].slices;
-    verified_.emplace_back(slices.size(), false);
-    for (size_t j = 0; j < slices.size(); ++j)
-      index_[{slices[j].tensor, slices[j].kind}].push_back({i, j});
-  }
+  for (const RankRecord& file : manifest_.files) verified_.emplace_back(file.slices.size(), false);
+  add_states();
 }
 
-const SliceRecord& Checkpoint::record(const Stored& stored) const {
-  return manifest_.files[stored.file].slices[stored.slice];
+void Checkpoint::add_states() {
+  struct Found {
+    StateInfo info;
+    size_t file;
+    std::vector<StoredBox> boxes;
+  };
+  std::map<std::pair<std::string, std::string>, Found> all;
+  for (size_t i = 0; i < manifest_.files.size(); ++i)
+    for (size_t j = 0; j < manifest_.files[i].slices.size(); ++j) {
+      const SliceRecord& slice = manifest_.files[i].slices[j];
+      const StateInfo info{slice.tensor, slice.kind, slice.dtype, slice.tensor_shape};
+      Found& found = all.try_emplace({slice.tensor, slice.kind}, Found{info, i, {}}).first->second;
+      if (slice.dtype != found.info.dtype || slice.tensor_shape != found.info.shape)
+        refuse(cat(folder_, "/checkpoint.json: ", state_text(slice.tensor, slice.kind), ": ",
+                   manifest_.files[i].file, " and ", manifest_.files[found.file].file,
+                   " disagree about its dtype or shape"));
+      int64_t position = 0;
+      for (const Box& box : slice.boxes) {
+        found.boxes.push_back({box, i, j, position});
+        position += box.numel();
+      }
+    }
+  for (auto& [key, found] : all) {
+    StoredBoxes boxes(found.info.shape, std::move(found.boxes));
+    states_.emplace(key, State{std::move(found.info), std::move(boxes), found.file});
+  }
 }
 
 std::vector<StateInfo> Checkpoint::states() const {
-  std::vector<StateInfo> states;
-  for (const auto& [key, all] : index_) {
-    const SliceRecord& first = record(all.front());
-    for (const Stored& stored : all) {
-      const SliceRecord& slice = record(stored);
-      if (slice.dtype != first.dtype || slice.tensor_shape != first.tensor_shape)
-        refuse(cat(folder_, "/checkpoint.json: ", state_text(key.first, key.second), ": ",
-                   manifest_.files[stored.file].file, " and ",
-                   manifest_.files[all.front().file].file, " disagree about its dtype or shape"));
-    }
-    states.push_back({key.first, key.second, first.dtype, first.tensor_shape});
+  std::vector<StateInfo> all;
+  for (const auto& [key, state] : states_) all.push_back(state.info);
+  return all;
+}
+
+void Checkpoint::require_complete() const {
+  for (const auto& [key, state] : states_) {
+    const auto missing =
+        state.boxes.cover(whole_box(state.info.shape), [](const StoredBox&, const Box&) {});
+    if (missing) refuse(missing_text(folder_, key.first, key.second, *missing));
   }
-  return states;
 }
 
 void Checkpoint::require_states(const std::vector<StateInfo>& expected) const {
@@ -118,11 +142,10 @@ const SafetensorsFile& Checkpoint::open(size_t i) {
 void Checkpoint::check_contents(size_t i, const SafetensorsFile& file) const {
   const RankRecord& rank = manifest_.files[i];
   for (const SliceRecord& slice : rank.slices) {
-    const StoredTensor* info = file.find(entry_name(slice));
+    const StoredTensor* info = file.find(slice.entry);
     if (info == nullptr)
-      refuse(
-          cat(file.path(), ": lacks \"", shown(entry_name(slice)), "\", which the manifest lists"));
-    if (info->dtype != slice.dtype || info->shape != entry_shape(slice))
+      refuse(cat(file.path(), ": lacks \"", shown(slice.entry), "\", which the manifest lists"));
+    if (info->dtype != slice.dtype || info->shape != slice.entry_shape)
       refuse(cat(file.path(), ": \"", shown(info->name),
                  "\" has another dtype or shape than the manifest says"));
   }
@@ -131,17 +154,19 @@ void Checkpoint::check_contents(size_t i, const SafetensorsFile& file) const {
                rank.slices.size()));
 }
 
-std::span<const std::byte> Checkpoint::verified_bytes(const Stored& stored) {
-  const SafetensorsFile& file = open(stored.file);
-  const SliceRecord& slice = record(stored);
-  const auto bytes = file.bytes(file.at(entry_name(slice)));
-  if (verified_[stored.file][stored.slice]) return bytes;
+std::span<const std::byte> Checkpoint::verified_bytes(size_t i, size_t j) {
+  const SafetensorsFile& file = open(i);
+  const SliceRecord& slice = manifest_.files[i].slices[j];
+  const auto bytes = file.bytes(file.at(slice.entry));
+  if (verified_[i][j]) return bytes;
   const uint64_t found = xxh3(bytes.data(), bytes.size());
-  if (found != slice.xxh3)
-    refuse(cat(file.path(), ": ", state_text(slice.tensor, slice.kind), ", elements ", slice.begin,
-               " to ", slice.end, ": the checksum is ", hex64(found), ", the manifest says ",
-               hex64(slice.xxh3)));
-  verified_[stored.file][stored.slice] = true;
+  if (found != slice.xxh3) {
+    const std::string part = part_text(slice);
+    refuse(cat(file.path(), ": ", state_text(slice.tensor, slice.kind),
+               part.empty() ? "" : ", elements ", part, ": the checksum is ", hex64(found),
+               ", the manifest says ", hex64(slice.xxh3)));
+  }
+  verified_[i][j] = true;
   return bytes;
 }
 
@@ -149,27 +174,28 @@ void Checkpoint::verify_file(size_t i) {
   const SafetensorsFile& file = open(i);
   for (size_t j = 0; j < manifest_.files[i].slices.size(); ++j) {
     verified_[i][j] = false;
-    verified_bytes({i, j});
-    const StoredTensor& info = file.at(entry_name(manifest_.files[i].slices[j]));
+    verified_bytes(i, j);
+    const StoredTensor& info = file.at(manifest_.files[i].slices[j].entry);
     file.release(info, 0, info.elements);
   }
 }
 
-const std::vector<Checkpoint::Stored>& Checkpoint::stored_of(const StateSlice& slice) const {
-  const auto found = index_.find({slice.tensor, slice.kind});
-  if (found == index_.end())
+const Checkpoint::State& Checkpoint::state_of(const StateSlice& slice) const {
+  const auto found = states_.find({slice.tensor, slice.kind});
+  if (found == states_.end())
     refuse(cat(folder_, "/checkpoint.json: ", state_text(slice.tensor, slice.kind),
                " is not in the checkpoint"),
            kOtherModel);
+  check_matches(slice, found->second);
   return found->second;
 }
 
-void Checkpoint::check_matches(const StateSlice& slice, const Stored& stored) const {
-  const SliceRecord& have = record(stored);
-  const std::string subject = cat(folder_, "/", manifest_.files[stored.file].file, ": ",
+void Checkpoint::check_matches(const StateSlice& slice, const State& state) const {
+  const StateInfo& have = state.info;
+  const std::string subject = cat(folder_, "/", manifest_.files[state.file].file, ": ",
                                   state_text(slice.tensor, slice.kind));
-  if (have.tensor_shape != slice.tensor_shape)
-    refuse(cat(subject, " has shape ", shape_text(have.tensor_shape), ", the run needs ",
+  if (have.shape != slice.tensor_shape)
+    refuse(cat(subject, " has shape ", shape_text(have.shape), ", the run needs ",
                shape_text(slice.tensor_shape)),
            kOtherModel);
   if (have.dtype != slice.dtype)
@@ -178,35 +204,17 @@ void Checkpoint::check_matches(const StateSlice& slice, const Stored& stored) co
         kOtherModel);
 }
 
-// Of the slices that hold the element, the one that reaches furthest: replicas may overlap.
-const Checkpoint::Stored* Checkpoint::covering(const std::vector<Stored>& all,
-                                               int64_t element) const {
-  const Stored* best = nullptr;
-  for (const Stored& stored : all) {
-    const SliceRecord& slice = record(stored);
-    const bool holds = slice.begin <= element && element < slice.end;
-    if (holds && (best == nullptr || slice.end > record(*best).end)) best = &stored;
-  }
-  return best;
-}
-
 void Checkpoint::read(const StateSlice& slice) {
-  const std::vector<Stored>& all = stored_of(slice);
   const int64_t size = dtype_bytes(slice.dtype);
   auto* out = static_cast<std::byte*>(slice.data);
-  for (const Stored& stored : all) check_matches(slice, stored);
-  for (int64_t at = slice.begin; at < slice.end;) {
-    const Stored* stored = covering(all, at);
-    if (stored == nullptr)
-      refuse(cat(folder_, "/checkpoint.json: ", state_text(slice.tensor, slice.kind), ": element ",
-                 at, " is in no file"));
-    const SliceRecord& have = record(*stored);
-    const int64_t end = std::min(slice.end, have.end);
-    const auto bytes = verified_bytes(*stored);
-    std::memcpy(out + (at - slice.begin) * size, bytes.data() + (at - have.begin) * size,
-                static_cast<size_t>((end - at) * size));
-    at = end;
-  }
+  const auto copy = [&](const StoredBox& stored, const Box& part) {
+    const std::byte* in = verified_bytes(stored.file, stored.slice).data() + stored.position * size;
+    visit_shared_runs(stored.box, slice.box, part, [&](int64_t from, int64_t to, int64_t count) {
+      std::memcpy(out + to * size, in + from * size, static_cast<size_t>(count * size));
+    });
+  };
+  const auto missing = state_of(slice).boxes.cover(slice.box, copy);
+  if (missing) refuse(missing_text(folder_, slice.tensor, slice.kind, *missing));
 }
 
 void Checkpoint::read(const std::vector<StateSlice>& slices) {

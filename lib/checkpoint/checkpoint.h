@@ -12,6 +12,7 @@
 #include "checkpoint/checkpoint_group.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/stored_boxes.h"
 
 namespace ftrun {
 
@@ -28,21 +29,24 @@ struct StateInfo {
 /// wrote it. Not for use by several threads at once.
 class Checkpoint {
  public:
-  /// Reads and verifies the manifest only. Error(kBadInput) naming the file.
+  /// Reads and verifies the manifest only. Error(kBadInput) naming the file, also when two files
+  /// disagree about a state's dtype or shape.
   explicit Checkpoint(std::string folder);
 
   const std::string& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
   const CheckpointMeta& meta() const { return manifest_.meta; }
 
-  /// Every (tensor, kind), sorted; Error(kBadInput) when two slices disagree about dtype or shape.
+  /// Every (tensor, kind), sorted.
   std::vector<StateInfo> states() const;
+  /// Refuses, with Error(kBadInput), a state of which an element is in no file.
+  void require_complete() const;
   /// Refuses, with Error(kBadInput), a checkpoint whose states are not exactly `expected` (the
   /// whole model's, from any rank): missing, unknown, other dtype or other shape.
   void require_states(const std::vector<StateInfo>& expected) const;
 
-  /// Fills slice.data from whichever files hold the range. Error(kBadInput) naming file and tensor
-  /// when it is not there, has another dtype or shape, or is damaged.
+  /// Fills slice.data from whichever files hold parts of its box. Error(kBadInput) naming file and
+  /// tensor when it is not there, has another dtype or shape, or is damaged.
   void read(const StateSlice& slice);
   void read(const std::vector<StateSlice>& slices);
   /// Drops the mapping of all files.
@@ -52,22 +56,23 @@ class Checkpoint {
   void verify_file(size_t i);
 
  private:
-  struct Stored {
+  struct State {
+    StateInfo info;
+    StoredBoxes boxes;
+    /// The first that holds some of it.
     size_t file;
-    size_t slice;
   };
 
-  const SliceRecord& record(const Stored& stored) const;
-  const SafetensorsFile& open(size_t i);
+  void add_states();
+  const SafetensorsFile& open(size_t file);
   void check_contents(size_t i, const SafetensorsFile& file) const;
-  std::span<const std::byte> verified_bytes(const Stored& stored);
-  const std::vector<Stored>& stored_of(const StateSlice& slice) const;
-  const Stored* covering(const std::vector<Stored>& all, int64_t element) const;
-  void check_matches(const StateSlice& slice, const Stored& stored) const;
+  std::span<const std::byte> verified_bytes(size_t file, size_t slice);
+  const State& state_of(const StateSlice& slice) const;
+  void check_matches(const StateSlice& slice, const State& state) const;
 
   std::string folder_;
   Manifest manifest_;
-  std::map<std::pair<std::string, std::string>, std::vector<Stored>> index_;
+  std::map<std::pair<std::string, std::string>, State> states_;
   std::vector<std::optional<SafetensorsFile>> files_;
   std::vector<std::vector<bool>> verified_;
 };

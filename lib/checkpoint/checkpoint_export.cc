@@ -40,8 +40,11 @@ void export_checkpoint(FileSystem& files, const std::string& checkpoint_folder,
   export_model(files, options, tensors, [&](const ExportPiece& piece, std::span<float> out) {
     const StateInfo& state = parameters.at(piece.tensor);
     stored.resize(out.size() * static_cast<size_t>(dtype_bytes(state.dtype)));
-    checkpoint.read(StateSlice{state.tensor, state.kind, state.dtype, state.shape, piece.begin,
-                               piece.end, stored.data()});
+    std::byte* to = stored.data();
+    for (const Box& box : cut_box(whole_box(state.shape), piece.begin, piece.end)) {
+      checkpoint.read(StateSlice{state.tensor, state.kind, state.dtype, state.shape, box, to});
+      to += box.numel() * dtype_bytes(state.dtype);
+    }
     convert_to_f32(state.dtype, stored.data(), out);
   });
 }

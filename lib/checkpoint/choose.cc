@@ -22,10 +22,12 @@ CheckpointEntry entry_of(const std::string& folder, int64_t step) {
   return entry;
 }
 
-// This rank's share of the files; the first problem, or "".
+// In this rank's share of the files, and on rank 0 in what the manifest lists: the first problem,
+// or "".
 std::string problem_in_share(const std::string& folder, const CheckpointGroup& group) {
   try {
     Checkpoint checkpoint(folder);
+    if (group.rank == 0) checkpoint.require_complete();
     const size_t count = checkpoint.manifest().files.size();
     for (size_t i = static_cast<size_t>(group.rank); i < count;
          i += static_cast<size_t>(group.world_size))

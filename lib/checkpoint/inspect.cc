@@ -45,7 +45,7 @@ std::vector<std::string> step_problems(const std::string& folder) {
         problems.push_back(error.message());
       }
     }
-    checkpoint.states();
+    checkpoint.require_complete();
     for (const std::string& name : posix_files().list(folder))
       if (known.count(name) == 0)
         problems.push_back(cat((fs::path(folder) / name).string(), ": is not in the manifest"));
@@ -108,7 +108,8 @@ std::string describe_step(const std::string& folder) {
   for (const RankRecord& file : checkpoint.manifest().files) bytes += file.bytes;
   std::vector<std::pair<std::string, std::string>> rows{
       {"checkpoint", folder},
-      {"written by", cat("ftrun ", shown(meta.ftrun_version), ", format ", kCheckpointFormat)},
+      {"written by",
+       cat("ftrun ", shown(meta.ftrun_version), ", format ", checkpoint.manifest().format)},
       {"step",
        cat(meta.step, meta.skipped_steps > 0 ? cat(" (", meta.skipped_steps, " skipped)") : "")},
       {"seen", cat(human_count(meta.samples), " samples, ", human_count(meta.tokens), " tokens")},

@@ -5,9 +5,11 @@
 #include <cmath>
 #include <cstdio>
 #include <set>
+#include <utility>
 
 #include "base/checksum.h"
 #include "base/error.h"
+#include "base/text.h"
 #include "checkpoint/json_strict.h"
 #include "checkpoint/safetensors.h"
 
@@ -25,39 +27,83 @@ constexpr size_t kHashDigits = 16;
 }
 
 json slice_json(const SliceRecord& slice) {
+  require(slice.boxes.size() == 1, "a slice that is one box");
+  const Box& box = slice.boxes.front();
   return {{"tensor", slice.tensor},      {"kind", slice.kind},   {"dtype", dtype_name(slice.dtype)},
-          {"shape", slice.tensor_shape}, {"begin", slice.begin}, {"end", slice.end},
+          {"shape", slice.tensor_shape}, {"offset", box.offset}, {"extent", box.extent},
           {"xxh3", hex64(slice.xxh3)}};
 }
 
-std::vector<int64_t> shape_from(const json& value, const std::string& where) {
-  std::vector<int64_t> shape;
-  for (const json& dimension : json_array(value, "shape", where)) {
-    const bool fits = dimension.is_number_unsigned() && dimension.get<uint64_t>() <= INT64_MAX;
-    if (!fits) refuse_manifest(cat(where, ": field \"shape\" must hold integers of 0 or more"));
-    shape.push_back(dimension.get<int64_t>());
+std::vector<int64_t> sizes_from(const json& value, const char* key, const std::string& where) {
+  std::vector<int64_t> sizes;
+  for (const json& size : json_array(value, key, where)) {
+    const bool fits = size.is_number_unsigned() && size.get<uint64_t>() <= INT64_MAX;
+    if (!fits) refuse_manifest(cat(where, ": field \"", key, "\" must hold integers of 0 or more"));
+    if (sizes.size() == kMostStateDimensions)
+      refuse_manifest(
+          cat(where, ": field \"", key, "\" has more than ", kMostStateDimensions, " dimensions"));
+    sizes.push_back(size.get<int64_t>());
   }
-  return shape;
+  return sizes;
 }
 
-SliceRecord slice_from(const json& value, const std::string& file_where) {
+Box box_from(const json& value, const std::vector<int64_t>& shape, const std::string& where) {
+  const Box box{sizes_from(value, "offset", where), sizes_from(value, "extent", where)};
+  for (const auto& [key, sizes] : {std::pair("offset", &box.offset), {"extent", &box.extent}})
+    if (sizes->size() != shape.size())
+      refuse_manifest(cat(where, ": field \"", key, "\" has ", sizes->size(),
+                          " dimensions, the shape has ", shape.size()));
+  for (size_t d = 0; d < shape.size(); ++d) {
+    if (box.extent[d] == 0) refuse_manifest(cat(where, ": the slice is empty in dimension ", d));
+    if (box.extent[d] > shape[d] || box.offset[d] > shape[d] - box.extent[d])
+      refuse_manifest(cat(where, ": the slice begins at ", box.offset[d], " of dimension ", d,
+                          " and has ", box.extent[d], ", the tensor has ", shape[d]));
+  }
+  return box;
+}
+
+/// "tensor.kind": the entry of a whole tensor, and how those of its parts begin.
+std::string whole_name(const SliceRecord& slice) {
+  return cat(slice.tensor, ".", slice.kind);
+}
+
+/// Format 1: elements [begin, end) of the flattened tensor, whose entry has one dimension when it
+/// is not the whole tensor.
+void add_range(SliceRecord& slice, const json& value, const std::string& where) {
+  const Box whole = whole_box(slice.tensor_shape);
+  const int64_t elements = whole.numel();
+  const int64_t begin = json_int(value, "begin", where);
+  const int64_t end = json_int(value, "end", where, begin);
+  if (end > elements)
+    refuse_manifest(
+        cat(where, ": the slice ends at ", end, ", the tensor has ", elements, " elements"));
+  if (begin == end) refuse_manifest(cat(where, ": the slice is empty"));
+  slice.boxes = cut_box(whole, begin, end);
+  slice.entry = whole_name(slice);
+  slice.entry_shape = slice.tensor_shape;
+  if (end - begin == elements) return;
+  slice.entry += cat("[", begin, ":", end, "]");
+  slice.entry_shape = {end - begin};
+}
+
+SliceRecord slice_from(const json& value, int format, const std::string& file_where) {
   SliceRecord slice;
   slice.tensor = json_text(value, "tensor", file_where);
   const std::string where = cat(file_where, ": tensor \"", shown(slice.tensor), "\"");
   slice.kind = json_text(value, "kind", where);
-  const std::string problem = tensor_name_problem(entry_name(slice));
-  if (slice.tensor.empty() || slice.kind.empty() || !problem.empty())
-    refuse_manifest(cat(where, ": name or kind is refused"));
   const std::string dtype = json_text(value, "dtype", where);
-  if (!dtype_from_name(dtype)) refuse_manifest(cat(where, ": dtype \"", shown(dtype), "\" is not known"));
+  if (!dtype_from_name(dtype))
+    refuse_manifest(cat(where, ": dtype \"", shown(dtype), "\" is not known"));
   slice.dtype = *dtype_from_name(dtype);
-  slice.tensor_shape = shape_from(value, where);
-  const int64_t elements = checked_elements(slice.tensor_shape, where + ": shape");
-  slice.begin = json_int(value, "begin", where);
-  slice.end = json_int(value, "end", where, slice.begin);
-  if (slice.end > elements)
-    refuse_manifest(
-        cat(where, ": the slice ends at ", slice.end, ", the tensor has ", elements, " elements"));
+  slice.tensor_shape = sizes_from(value, "shape", where);
+  checked_elements(slice.tensor_shape, where + ": shape");
+  if (format == 1)
+    add_range(slice, value, where);
+  else
+    slice = slice_record(slice.tensor, slice.kind, slice.dtype, slice.tensor_shape,
+                         box_from(value, slice.tensor_shape, where));
+  if (slice.tensor.empty() || slice.kind.empty() || !tensor_name_problem(slice.entry).empty())
+    refuse_manifest(cat(where, ": name or kind is refused"));
   slice.xxh3 = json_hash(value, "xxh3", where);
   return slice;
 }
@@ -82,7 +128,7 @@ std::string record_lines(const RankRecord& record) {
   return text + "\n ]}";
 }
 
-RankRecord record_from(const json& value, const std::string& where) {
+RankRecord record_from(const json& value, int format, const std::string& where) {
   RankRecord record;
   const int64_t rank = json_int(value, "rank", where);
   if (rank > 1'000'000) refuse_manifest(cat(where, ": rank ", rank, " is too large"));
@@ -98,8 +144,8 @@ RankRecord record_from(const json& value, const std::string& where) {
   if (value.contains("read_back")) record.read_back = json_text(value, "read_back", file_where);
   std::set<std::string> entries;
   for (const json& item : json_array(value, "slices", file_where)) {
-    record.slices.push_back(slice_from(item, file_where));
-    const std::string name = entry_name(record.slices.back());
+    record.slices.push_back(slice_from(item, format, file_where));
+    const std::string& name = record.slices.back().entry;
     if (!entries.insert(name).second)
       refuse_manifest(cat(file_where, ": slice \"", shown(name), "\" comes twice"));
   }
@@ -185,21 +231,28 @@ std::string numbered(const char* format, int64_t number) {
   return text.data();
 }
 
-bool is_whole(const SliceRecord& slice) {
-  return slice.begin == 0 &&
-         slice.end == checked_elements(slice.tensor_shape, slice.tensor + ": shape");
-}
-
 }  // namespace
 
-std::string entry_name(const SliceRecord& slice) {
-  const std::string name = cat(slice.tensor, ".", slice.kind);
-  return is_whole(slice) ? name : cat(name, "[", slice.begin, ":", slice.end, "]");
+SliceRecord slice_record(std::string tensor, std::string kind, DType dtype,
+                         std::vector<int64_t> tensor_shape, Box box) {
+  SliceRecord slice{.tensor = std::move(tensor),
+                    .kind = std::move(kind),
+                    .dtype = dtype,
+                    .tensor_shape = std::move(tensor_shape),
+                    .entry_shape = box.extent};
+  slice.entry = whole_name(slice);
+  if (box != whole_box(slice.tensor_shape)) {
+    std::vector<std::string> ranges;
+    for (size_t d = 0; d < box.extent.size(); ++d)
+      ranges.push_back(cat(box.offset[d], ":", box.offset[d] + box.extent[d]));
+    slice.entry += cat("[", join(ranges, ","), "]");
+  }
+  slice.boxes.push_back(std::move(box));
+  return slice;
 }
 
-std::vector<int64_t> entry_shape(const SliceRecord& slice) {
-  if (is_whole(slice)) return slice.tensor_shape;
-  return {slice.end - slice.begin};
+std::string part_text(const SliceRecord& slice) {
+  return slice.entry.substr(whole_name(slice).size());
 }
 
 std::string rank_record_text(const RankRecord& record) {
@@ -207,10 +260,11 @@ std::string rank_record_text(const RankRecord& record) {
 }
 
 RankRecord rank_record_from(std::string_view text, const std::string& where) {
-  return record_from(parse_json_strict(text, where), where);
+  return record_from(parse_json_strict(text, where), kCheckpointFormat, where);
 }
 
 std::string manifest_text(const Manifest& manifest) {
+  require(manifest.format == kCheckpointFormat, "a manifest of the format that is written");
   std::string rest = cat(
       "\",\n\"format\": ", kCheckpointFormat, ",\n\"serial\": ", manifest.serial,
       ",\n\"meta\": ", meta_json(manifest.meta).dump(1, ' ', false, json::error_handler_t::replace),
@@ -225,16 +279,17 @@ Manifest manifest_from(std::string_view text, const std::string& path) {
   verified_rest(text, path);
   const json value = parse_json_strict(text, path);
   const int64_t format = json_int(value, "format", path);
-  if (format != kCheckpointFormat)
+  if (format != 1 && format != kCheckpointFormat)
     throw Error(ExitCode::kBadInput,
-                cat(path, ": has checkpoint format ", format, ", this ftrun reads format ",
+                cat(path, ": has checkpoint format ", format, ", this ftrun reads formats 1 and ",
                     kCheckpointFormat),
                 "use the version of ftrun that wrote it");
   Manifest manifest;
+  manifest.format = static_cast<int>(format);
   manifest.serial = json_int(value, "serial", path);
   manifest.meta = meta_from(json_object(value, "meta", path), path);
   for (const json& item : json_array(value, "files", path))
-    manifest.files.push_back(record_from(item, path));
+    manifest.files.push_back(record_from(item, manifest.format, path));
   for (size_t i = 0; i < manifest.files.size(); ++i)
     if (manifest.files[i].rank != static_cast<int>(i))
       refuse_manifest(cat(path, ": entry ", i, " of \"files\" is for rank ", manifest.files[i].rank));

@@ -8,17 +8,22 @@
 #include <string_view>
 #include <vector>
 
+#include "base/box.h"
 #include "base/dtype.h"
 
 namespace ftrun {
 
-/// Number of the checkpoint format (docs/checkpoint.md). On disk.
-inline constexpr int kCheckpointFormat = 1;
+/// Number of the checkpoint format that is written (docs/checkpoint.md). On disk. Format 1, whose
+/// slices are ranges of the flattened tensor, is still read.
+inline constexpr int kCheckpointFormat = 2;
+
+/// Most dimensions of a state tensor.
+inline constexpr size_t kMostStateDimensions = 8;
 
 /// Most bytes of a checkpoint.json: what is larger is neither written nor read.
 inline constexpr int64_t kLargestManifest = int64_t{256} << 20;
 
-/// A range of one state tensor in this rank's memory.
+/// A part of one state tensor in this rank's memory.
 struct StateSlice {
   /// Name of the model's tensor, as in its safetensors files.
   std::string tensor;
@@ -27,33 +32,37 @@ struct StateSlice {
   DType dtype = DType::kF32;
   /// Shape of the whole tensor, the same on every rank and layout.
   std::vector<int64_t> tensor_shape;
-  /// Elements [begin, end) of the flattened tensor.
-  int64_t begin = 0;
-  int64_t end = 0;
-  /// end - begin elements: read by a save, written by a load.
+  /// The part; not empty.
+  Box box;
+  /// The box's elements in row-major order: read by a save, written by a load.
   void* data = nullptr;
-  /// For a save of what does not lie in memory: fills `out` with elements [first, last) of the
-  /// slice, counted from its begin. Asked for stretch by stretch.
+  /// For a save of what does not lie in memory: fills `out` with elements [first, last) of the box,
+  /// counted in its row-major order. Asked for stretch by stretch.
   std::function<void(int64_t first, int64_t last, void* out)> read;
 };
 
-/// A range of one state tensor in a file.
+/// A part of one state tensor in a file.
 struct SliceRecord {
   std::string tensor;
   std::string kind;
   DType dtype = DType::kF32;
   std::vector<int64_t> tensor_shape;
-  int64_t begin = 0;
-  int64_t end = 0;
+  /// What it holds, row by row and one box after another: one box, or several where a range of
+  /// format 1 ends in the middle of a row.
+  std::vector<Box> boxes;
+  /// Its name and shape in the safetensors file.
+  std::string entry;
+  std::vector<int64_t> entry_shape;
   /// XXH3 of its bytes.
   uint64_t xxh3 = 0;
 };
 
-/// Name of the slice inside its safetensors file: "tensor.kind", and "[begin:end]" after it when it
-/// is not the whole tensor.
-std::string entry_name(const SliceRecord& slice);
-/// Shape of the slice inside its file: the tensor's own when whole, else one dimension.
-std::vector<int64_t> entry_shape(const SliceRecord& slice);
+/// The record of a box, without a checksum. Its entry has the box's shape and is named
+/// "tensor.kind", with "[begin:end,begin:end]" after it when it is not the whole tensor.
+SliceRecord slice_record(std::string tensor, std::string kind, DType dtype,
+                         std::vector<int64_t> tensor_shape, Box box);
+/// What stands in brackets at the end of the entry's name, "" for a whole tensor.
+std::string part_text(const SliceRecord& slice);
 
 /// Where a file's bytes came from when they were read back after it was written. On disk.
 inline constexpr const char* kReadFromDisk = "disk";
@@ -108,6 +117,8 @@ struct Manifest {
   /// when the run went back to an earlier step.
   int64_t serial = 0;
   std::vector<RankRecord> files;
+  /// Of the text that it was read from.
+  int format = kCheckpointFormat;
 };
 
 std::string rank_record_text(const RankRecord& record);

@@ -24,19 +24,20 @@ std::string below(const std::string& folder, const std::string& name) {
 }
 
 int64_t slice_bytes(const StateSlice& slice) {
-  return (slice.end - slice.begin) * dtype_bytes(slice.dtype);
-}
-
-SliceRecord record_of(const StateSlice& slice) {
-  return {slice.tensor, slice.kind, slice.dtype, slice.tensor_shape, slice.begin, slice.end, 0};
+  return slice.box.numel() * dtype_bytes(slice.dtype);
 }
 
 void check_slice(const StateSlice& slice) {
-  const int64_t elements =
-      checked_elements(slice.tensor_shape, cat("tensor \"", slice.tensor, "\": shape"));
-  if (slice.begin < 0 || slice.end < slice.begin || slice.end > elements)
-    bug(cat("slice ", slice.begin, " to ", slice.end, " of tensor \"", slice.tensor, "\" with ",
-            elements, " elements"));
+  checked_elements(slice.tensor_shape, cat("tensor \"", slice.tensor, "\": shape"));
+  require(slice.tensor_shape.size() <= kMostStateDimensions, "a state of few dimensions");
+  if (!holds(whole_box(slice.tensor_shape), slice.box) || slice.box.numel() == 0)
+    bug(cat("a slice at ", shape_text(slice.box.offset), " of shape ", shape_text(slice.box.extent),
+            " of tensor \"", slice.tensor, "\" of shape ", shape_text(slice.tensor_shape)));
+}
+
+/// But for its checksum.
+SliceRecord record_of(const StateSlice& slice) {
+  return slice_record(slice.tensor, slice.kind, slice.dtype, slice.tensor_shape, slice.box);
 }
 
 using SlicesByEntry = std::map<std::string, const StateSlice*>;
@@ -45,7 +46,7 @@ SlicesByEntry by_entry(const std::vector<StateSlice>& slices) {
   SlicesByEntry entries;
   for (const StateSlice& slice : slices) {
     check_slice(slice);
-    const std::string name = entry_name(record_of(slice));
+    const std::string name = record_of(slice).entry;
     if (!entries.emplace(name, &slice).second) bug(cat("slice \"", name, "\" is given twice"));
   }
   return entries;
@@ -54,7 +55,7 @@ SlicesByEntry by_entry(const std::vector<StateSlice>& slices) {
 std::vector<TensorSpec> specs_of(const SlicesByEntry& entries) {
   std::vector<TensorSpec> specs;
   for (const auto& [name, slice] : entries)
-    specs.push_back({name, slice->dtype, entry_shape(record_of(*slice))});
+    specs.push_back({name, slice->dtype, slice->box.extent});
   return specs;
 }
 
@@ -66,7 +67,7 @@ void append_slice(SafetensorsWriter& writer, const std::string& name, const Stat
     return;
   }
   constexpr int64_t kStretch = 1 << 20;
-  const int64_t count = slice.end - slice.begin;
+  const int64_t count = slice.box.numel();
   std::vector<std::byte> buffer(static_cast<size_t>(std::min(count, kStretch) * dtype_bytes(slice.dtype)));
   for (int64_t first = 0; first < count; first += kStretch) {
     const int64_t last = std::min(first + kStretch, count);

@@ -205,9 +205,9 @@ std::string Executor::nonfinite_weights(const Instr& instr) {
       int64_t first = 0;
       for (const TensorId id : param.tensors) {
         const TensorInfo& tensor = model_.tensor(id);
-        if (!device_->is_finite(instr.lane, weights.part(first, tensor.numel())))
+        if (!device_->is_finite(instr.lane, weights.part(first, tensor.local_numel())))
           found += cat("; the weight ", tensor.name, " is not finite");
-        first += tensor.numel();
+        first += tensor.local_numel();
       }
     }
   return found;

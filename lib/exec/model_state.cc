@@ -17,6 +17,12 @@ namespace {
 /// Elements that pass through memory at a time where they cannot be read in place.
 constexpr int64_t kChunk = int64_t{1} << 20;
 
+/// A slice of what this rank uses of a tensor, as boxes of the whole tensor that lie one after
+/// another in the unit.
+std::vector<Box> boxes_of(const TensorInfo& tensor, const Slice& slice) {
+  return cut_box(tensor.local, slice.offset, slice.offset + slice.extent);
+}
+
 /// Memory for a chunk, as disks want it.
 class Bounce {
  public:
@@ -96,32 +102,42 @@ void ModelState::fetch_f32(const StatePiece& piece, int64_t begin, int64_t end, 
 
 /// Fills a piece chunk by chunk; in place where dtype and tier allow. Padding becomes zero.
 void ModelState::fill(const StatePiece& piece, DType source, const ReadTensor& read) {
-  const Unit& unit = partition_.unit(piece.unit);
   const int64_t size = dtype_bytes(source);
-  if (dtype(piece) == source && memory_.in_reach(program_, piece.range)) {
-    for (const Slice& slice : slices_in(unit, piece.begin, piece.end))
-      read(piece, slice,
-           memory_.at(program_, part(piece, slice.position_in_unit, slice.position_in_unit + slice.extent)));
-    return;
-  }
+  const auto fill_part = [&](int64_t begin, int64_t end, std::byte* to) {
+    for (const Slice& slice : slices_in(partition_.unit(piece.unit), begin, end)) {
+      const TensorInfo& tensor = model_.tensor(slice.tensor);
+      std::byte* at = to + (slice.position_in_unit - begin) * size;
+      for (const Box& box : boxes_of(tensor, slice)) {
+        read(piece, tensor, box, at);
+        at += box.numel() * size;
+      }
+    }
+  };
+  if (dtype(piece) == source && memory_.in_reach(program_, piece.range))
+    return fill_part(piece.begin, piece.end, memory_.at(program_, piece.range));
   const Bounce bounce;
   const Bounce converted;  // its pages come when it is used
   for (int64_t begin = piece.begin; begin < piece.end; begin += kChunk) {
     const int64_t end = std::min(begin + kChunk, piece.end);
     std::memset(bounce.data(), 0, static_cast<size_t>((end - begin) * size));
-    for (const Slice& slice : slices_in(unit, begin, end))
-      read(piece, slice, bounce.data() + (slice.position_in_unit - begin) * size);
+    fill_part(begin, end, bounce.data());
     store(piece, begin, end, source, bounce.data(), converted.data());
   }
 }
 
 void ModelState::load(const ModelFolder& folder) {
   require_weights(model_, folder);
-  const ReadTensor read = [&](const StatePiece&, const Slice& slice, void* out) {
-    const std::string& name = model_.tensor(slice.tensor).name;
-    folder.read_f32(name, slice.offset, slice.offset + slice.extent,
-                    {static_cast<float*>(out), static_cast<size_t>(slice.extent)});
-    folder.release(name, slice.offset, slice.offset + slice.extent);
+  const ReadTensor read = [&](const StatePiece&, const TensorInfo& tensor, const Box& box,
+                              void* out) {
+    auto* to = static_cast<float*>(out);
+    int64_t first = tensor.numel();
+    int64_t last = 0;
+    visit_runs(tensor.shape, box, [&](int64_t begin, int64_t end, int64_t position) {
+      folder.read_f32(tensor.name, begin, end, {to + position, static_cast<size_t>(end - begin)});
+      first = std::min(first, begin);
+      last = end;
+    });
+    folder.release(tensor.name, first, last);
   };
   for (const StatePiece& piece : pieces_)
     if (piece.state < 0) fill(piece, DType::kF32, read);
@@ -129,15 +145,14 @@ void ModelState::load(const ModelFolder& folder) {
 
 void ModelState::load(Checkpoint& checkpoint) {
   checkpoint.require_states(states());
-  const ReadTensor read = [&](const StatePiece& piece, const Slice& slice, void* out) {
-    const TensorInfo& tensor = model_.tensor(slice.tensor);
+  const ReadTensor read = [&](const StatePiece& piece, const TensorInfo& tensor, const Box& box,
+                              void* out) {
     StateSlice wanted;
     wanted.tensor = tensor.name;
     wanted.kind = kind_of(piece);
     wanted.dtype = stored_dtype(piece);
     wanted.tensor_shape = tensor.shape;
-    wanted.begin = slice.offset;
-    wanted.end = slice.offset + slice.extent;
+    wanted.box = box;
     wanted.data = out;
     checkpoint.read(wanted);
   };
@@ -151,25 +166,34 @@ std::vector<StateSlice> ModelState::slices() const {
     if (piece.saved.size() == 0) continue;
     for (const Slice& slice : slices_in(partition_.unit(piece.unit), piece.saved.begin, piece.saved.end)) {
       const TensorInfo& tensor = model_.tensor(slice.tensor);
-      StateSlice saved;
-      saved.tensor = tensor.name;
-      saved.kind = kind_of(piece);
-      saved.dtype = dtype(piece);
-      saved.tensor_shape = tensor.shape;
-      saved.begin = slice.offset;
-      saved.end = slice.offset + slice.extent;
-      const int64_t first = slice.position_in_unit;
-      const Range range = part(piece, first, first + slice.extent);
-      if (!memory_.in_reach(program_, range))
-        saved.read = [this, &piece, first](int64_t begin, int64_t end, void* out) {
-          fetch(piece, first + begin, first + end, out);
-        };
-      else
-        saved.data = memory_.at(program_, range);
-      mine.push_back(std::move(saved));
+      if (model_.split.index % tensor.copies != 0) continue;
+      int64_t first = slice.position_in_unit;
+      for (const Box& box : boxes_of(tensor, slice)) {
+        mine.push_back(saved_slice(piece, tensor, box, first));
+        first += box.numel();
+      }
     }
   }
   return mine;
+}
+
+/// `box` of the tensor, which lies at element `first` of the unit.
+StateSlice ModelState::saved_slice(const StatePiece& piece, const TensorInfo& tensor,
+                                   const Box& box, int64_t first) const {
+  StateSlice saved;
+  saved.tensor = tensor.name;
+  saved.kind = kind_of(piece);
+  saved.dtype = dtype(piece);
+  saved.tensor_shape = tensor.shape;
+  saved.box = box;
+  const Range range = part(piece, first, first + box.numel());
+  if (memory_.in_reach(program_, range))
+    saved.data = memory_.at(program_, range);
+  else
+    saved.read = [this, &piece, first](int64_t begin, int64_t end, void* out) {
+      fetch(piece, first + begin, first + end, out);
+    };
+  return saved;
 }
 
 std::vector<StateInfo> ModelState::states() const {
@@ -191,7 +215,9 @@ void ModelState::collect(const std::string& tensor, int64_t begin, int64_t end, 
     if (piece.state != StatePiece::kParam) continue;
     const Unit& unit = partition_.unit(piece.unit);
     for (const Slice& slice : unit.slices) {
-      if (model_.tensor(slice.tensor).name != tensor) continue;
+      const TensorInfo& info = model_.tensor(slice.tensor);
+      if (info.name != tensor) continue;
+      require(info.local == whole_box(info.shape), "a tensor that this rank uses whole");
       const int64_t from = std::max(begin, slice.offset);
       const int64_t to = std::min(end, slice.offset + slice.extent);
       if (from >= to) continue;

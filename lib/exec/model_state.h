@@ -34,11 +34,11 @@ class ModelState {
   /// Everything this rank holds, from a checkpoint, whatever layout wrote it. Error(kBadInput).
   void load(Checkpoint& checkpoint);
 
-  /// What this rank writes into a checkpoint.
+  /// What this rank writes into a checkpoint: of what several ranks use alike, the first's.
   std::vector<StateSlice> slices() const;
 
-  /// Elements [begin, end) of a parameter in fp32. Collective over `shard` where parameters are
-  /// sharded: only the rank with `receives` gets them.
+  /// Elements [begin, end) of a parameter, which this rank must use whole, in fp32. Collective over
+  /// `shard` where parameters are sharded: only the rank with `receives` gets them.
   void collect(const std::string& tensor, int64_t begin, int64_t end, bool receives, Communicator& shard,
                std::span<float> out) const;
 
@@ -46,14 +46,17 @@ class ModelState {
   std::vector<StateInfo> states() const;
 
  private:
-  /// Where a state of a unit's tensor comes from: fills `out` (elements [begin, end) of it).
-  using ReadTensor = std::function<void(const StatePiece& piece, const Slice& slice, void* out)>;
+  /// Where a state of a unit's tensor comes from: fills `out` with a box of it, row by row.
+  using ReadTensor = std::function<void(const StatePiece& piece, const TensorInfo& tensor,
+                                        const Box& box, void* out)>;
 
   std::string kind_of(const StatePiece& piece) const;
   /// Of the states as a checkpoint holds them.
   DType stored_dtype(const StatePiece& piece) const;
   DType dtype(const StatePiece& piece) const;
   Range part(const StatePiece& piece, int64_t begin, int64_t end) const;
+  StateSlice saved_slice(const StatePiece& piece, const TensorInfo& tensor, const Box& box,
+                         int64_t first) const;
   void fill(const StatePiece& piece, DType source, const ReadTensor& read);
   void store(const StatePiece& piece, int64_t begin, int64_t end, DType source, const void* data,
              std::byte* room);

@@ -54,7 +54,7 @@ class UnitBuilder {
     for (TensorId tensor : param.tensors) {
       auto& spot = placed_[static_cast<size_t>(tensor)];
       require(!spot, "a tensor in two different parameters");
-      const int64_t extent = model_.tensor(tensor).numel();
+      const int64_t extent = model_.tensor(tensor).local_numel();
       spot = ParamPlace{unit.id, unit.padded};
       unit.slices.push_back({tensor, 0, extent, unit.padded});
       unit.padded += extent;
@@ -70,7 +70,7 @@ class UnitBuilder {
     for (TensorId tensor : param.tensors) {
       const ParamPlace expected{start.unit, position};
       require(placed_[static_cast<size_t>(tensor)] == expected, "tensors shared in another order");
-      position += model_.tensor(tensor).numel();
+      position += model_.tensor(tensor).local_numel();
     }
     return start;
   }
@@ -79,8 +79,8 @@ class UnitBuilder {
   bool is_small(const GraphParam& param) {
     int64_t elements = 0;
     for (const TensorId tensor : param.tensors) {
-      if (model_.tensor(tensor).numel() > small_.tensor_elements) return false;
-      elements += model_.tensor(tensor).numel();
+      if (model_.tensor(tensor).local_numel() > small_.tensor_elements) return false;
+      elements += model_.tensor(tensor).local_numel();
     }
     if (elements > small_.total_elements - small_elements_) return false;
     small_elements_ += elements;

@@ -20,7 +20,8 @@ inline constexpr int64_t kUnitBlock = 4096;
 /// Each parameter of a graph starts at a multiple of this many elements (64 bytes of fp32).
 inline constexpr int64_t kParamAlign = 16;
 
-/// Elements [offset, offset+extent) of a tensor (row-major) at [position_in_unit, +extent).
+/// Elements [offset, offset+extent) of what this rank uses of a tensor (the row-major order of
+/// TensorInfo::local) at [position_in_unit, +extent).
 struct Slice {
   TensorId tensor = -1;
   int64_t offset = 0;
@@ -71,7 +72,7 @@ struct Partition {
   std::vector<UnitId> units_of(int layer) const;
 };
 
-/// Which parameters are small: at most `tensor_elements` each (DeepSpeed's
+/// Which parameters are small: at most `tensor_elements` each of what this rank uses (DeepSpeed's
 /// stage3_param_persistence_threshold), in forward order until all of them together would pass
 /// `total_elements` (stage3_model_persistence_threshold).
 struct SmallTensors {

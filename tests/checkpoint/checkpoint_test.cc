@@ -54,7 +54,9 @@ std::vector<std::string> names_in(const std::string& folder) {
 
 StateSlice slice_of(const std::string& tensor, std::vector<int64_t> shape, int64_t begin,
                     int64_t end, void* data) {
-  return {tensor, "param", DType::kF32, std::move(shape), begin, end, data};
+  const std::vector<Box> boxes = cut_box(whole_box(shape), begin, end);
+  REQUIRE(boxes.size() == 1);
+  return {tensor, "param", DType::kF32, std::move(shape), boxes[0], data, nullptr};
 }
 
 }  // namespace
@@ -171,7 +173,7 @@ TEST_CASE("states that the run and the checkpoint do not share are refused by na
               ": tensor \"model.embed_tokens.weight\" (exp_avg_sq) is F32, the run needs F16");
 }
 
-TEST_CASE("a range that no file holds is refused") {
+TEST_CASE("elements that no file holds are refused") {
   const TempFolder run;
   std::vector<float> values(6);
   save_checkpoint(
@@ -182,6 +184,12 @@ TEST_CASE("a range that no file holds is refused") {
   checkpoint.read(slice_of("a", {6}, 4, 6, values.data()));
   REQUIRE(bad_input([&] { checkpoint.read(slice_of("a", {6}, 1, 6, values.data())); }) ==
           (run / "step-00000001/checkpoint.json") +
+              ": tensor \"a\" (param): element 2 is in no file");
+  REQUIRE(verify_checkpoint(run / "step-00000001") ==
+          std::vector<std::string>{(run / "step-00000001/checkpoint.json") +
+                                   ": tensor \"a\" (param): element 2 is in no file"});
+  REQUIRE(bad_input([&] { choose_checkpoint(run.path(), 1, CheckpointGroup{}); }) ==
+          "the checkpoint cannot be used: " + (run / "step-00000001/checkpoint.json") +
               ": tensor \"a\" (param): element 2 is in no file");
 }
 
@@ -219,7 +227,7 @@ TEST_CASE("files of another checkpoint of the same layout are refused") {
   const std::string message = bad_input([&] { checkpoint.read(state.slices()); });
   const std::string start =
       (run / "step-00000002/rank-00001.safetensors") +
-      ": tensor \"model.embed_tokens.weight\" (param), elements 26 to 52: the checksum is ";
+      ": tensor \"model.embed_tokens.weight\" (param), elements [6:7,2:4]: the checksum is ";
   REQUIRE(message.substr(0, start.size()) == start);
 }
 
@@ -351,7 +359,7 @@ TEST_CASE("a failure on one rank stops the save on all, with the same words") {
   });
   REQUIRE(errors[0] == errors[1]);
   REQUIRE(errors[0].find("checkpoint step-00000002 was not written: rank 1: internal error") == 0);
-  REQUIRE(errors[0].find("slice \"model.embed_tokens.weight.param[26:52]\" is given twice") !=
+  REQUIRE(errors[0].find("slice \"model.embed_tokens.weight.param[6:7,2:4]\" is given twice") !=
           std::string::npos);
   REQUIRE(names_in(run.path()) == std::vector<std::string>{"latest", "step-00000001"});
   REQUIRE(verify_checkpoint(run.path()).empty());
@@ -366,7 +374,7 @@ TEST_CASE("a person can read what a checkpoint holds") {
     return cat("\n", name, value, "\n");
   };
   REQUIRE(text.find(row("step", "100")) != std::string::npos);
-  REQUIRE(text.find(row("written by", "ftrun 0.1.0, format 1")) != std::string::npos);
+  REQUIRE(text.find(row("written by", "ftrun 0.1.0, format 2")) != std::string::npos);
   REQUIRE(text.find(row("topology", "data 2, world_size 2")) != std::string::npos);
   REQUIRE(text.find(row("exp_avg F32", "4 tensors, 91 elements, 364 B")) != std::string::npos);
   REQUIRE(text.find(row("scheduler last_batch_iteration", "99")) != std::string::npos);

@@ -522,8 +522,8 @@ TEST_CASE("the parameters of a checkpoint of 3 ranks are exported by one process
   ToyState expected(1, 0, 2);
   for (const StateSlice& slice : expected.slices()) {
     if (slice.kind != "param") continue;
-    std::vector<float> values(static_cast<size_t>(slice.end));
-    model.read_f32(slice.tensor, 0, slice.end, values);
+    std::vector<float> values(static_cast<size_t>(slice.box.numel()));
+    model.read_f32(slice.tensor, 0, slice.box.numel(), values);
     REQUIRE(model.at(slice.tensor).shape == slice.tensor_shape);
     REQUIRE(std::equal(values.begin(), values.end(), static_cast<const float*>(slice.data)));
   }
@@ -533,7 +533,7 @@ TEST_CASE("a checkpoint without parameters is not exported") {
   const TempFolder run;
   float value = 1;
   save_checkpoint(posix_files(), {.root = run.path()}, toy_meta(1, 1),
-                  {{"a", "exp_avg", DType::kF32, {}, 0, 1, &value}}, CheckpointGroup{});
+                  {{"a", "exp_avg", DType::kF32, {}, {}, &value, nullptr}}, CheckpointGroup{});
   REQUIRE(bad_input([&] {
             export_checkpoint(posix_files(), run / "step-00000001", options_for(run / "export"));
           }) == (run / "step-00000001/checkpoint.json") + ": holds no parameters (kind \"param\")");

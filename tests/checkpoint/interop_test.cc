@@ -47,6 +47,12 @@ TEST_CASE("write files for Python", "[.interop-write]") {
   ToyState state(1, 0, 3);
   save_checkpoint(posix_files(), {.root = folder + "/checkpoints"}, toy_meta(5, 1), state.slices(),
                   CheckpointGroup{});
+  const auto errors = run_ranks(4, [&](const CheckpointGroup& group) {
+    ToyState part(4, group.rank, 3, ToyCut::kBoth);
+    save_checkpoint(posix_files(), {.root = folder + "/parts"}, toy_meta(5, 4), part.slices(),
+                    group);
+  });
+  REQUIRE(errors == std::vector<std::string>(4));
 }
 
 TEST_CASE("print what Python wrote", "[.interop-read]") {

@@ -5,12 +5,15 @@ usage: interop_test.py <the test_checkpoint program>
 
 import json
 import os
+import pathlib
+import re
 import subprocess
 import sys
 import tempfile
 import unittest
 
 import numpy
+import safetensors
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -65,6 +68,23 @@ class Interop(unittest.TestCase):
         self.assertEqual(list(embed.shape), [13, 4])
         expected = 3 + numpy.float32(1e-3) * numpy.arange(52, dtype=numpy.float32)
         self.assertEqual(embed.flatten().tolist(), expected.astype(numpy.float32).tolist())
+
+    def test_the_reader_of_the_documentation_puts_parts_of_four_ranks_together(self):
+        run_case(".interop-write", self.folder)
+        page = (pathlib.Path(__file__).parents[2] / "docs" / "checkpoint.md").read_text(encoding="utf-8")
+        code, = re.findall(r"```python\n(.*?)```", page, re.S)
+        names = {"json": json, "safetensors": safetensors}
+        exec(code, names)
+        whole = {}
+        for name in ("model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight", "model.norm.weight", "scale"):
+            for kind in ("param", "exp_avg", "exp_avg_sq"):
+                one, parts = (names["read"](self.path(f"{root}/step-00000005"), name, kind) for root in ("checkpoints", "parts"))
+                self.assertTrue(torch.equal(one, parts), (name, kind))
+                whole[name, kind] = one
+        self.assertEqual(list(whole["model.layers.0.mlp.up_proj.weight", "exp_avg"].shape), [5, 7])
+        with open(self.path("parts/step-00000005/checkpoint.json"), encoding="utf-8") as file:
+            self.assertTrue(any(len(part["shape"]) == 2 and part["offset"][1] > 0 and part["extent"][0] > 1
+                                for rank in json.load(file)["files"] for part in rank["slices"]))
 
     def test_ftrun_reads_what_python_writes(self):
         tensors = {"w": torch.randn(3, 5), "h": torch.randn(7).to(torch.bfloat16),

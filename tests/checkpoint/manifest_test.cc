@@ -17,8 +17,10 @@ namespace {
 Manifest small_manifest() {
   Manifest manifest{toy_meta(5, 1), 3, {}};
   RankRecord rank{0, "rank-00000.safetensors", 100, 1, 2, {}};
-  rank.slices.push_back({"a.weight", "param", DType::kBF16, {2, 3}, 1, 4, 77});
-  rank.slices.push_back({"b", "param", DType::kF32, {}, 0, 1, 78});
+  rank.slices.push_back(slice_record("a.weight", "param", DType::kBF16, {2, 3}, {{0, 1}, {2, 2}}));
+  rank.slices.back().xxh3 = 77;
+  rank.slices.push_back(slice_record("b", "param", DType::kF32, {}, {}));
+  rank.slices.back().xxh3 = 78;
   manifest.files.push_back(rank);
   return manifest;
 }
@@ -57,10 +59,17 @@ TEST_CASE("a rank's record travels as text") {
   REQUIRE(rank_record_text(read) == rank_record_text(record));
 }
 
-TEST_CASE("slices are named by tensor, kind and range") {
-  REQUIRE(entry_name({"a", "param", DType::kF32, {2, 3}, 0, 6, 0}) == "a.param");
-  REQUIRE(entry_name({"a", "exp_avg", DType::kF32, {2, 3}, 2, 6, 0}) == "a.exp_avg[2:6]");
-  REQUIRE(entry_name({"a", "param", DType::kF32, {}, 0, 1, 0}) == "a.param");
+TEST_CASE("slices are named by tensor, kind and box, and have the box's shape") {
+  const auto record = [](std::vector<int64_t> shape, Box box) {
+    return slice_record("a", "exp_avg", DType::kF32, std::move(shape), std::move(box));
+  };
+  REQUIRE(record({2, 3}, {{0, 0}, {2, 3}}).entry == "a.exp_avg");
+  REQUIRE(part_text(record({2, 3}, {{0, 0}, {2, 3}})) == "");
+  REQUIRE(record({2, 3}, {{0, 1}, {2, 2}}).entry == "a.exp_avg[0:2,1:3]");
+  REQUIRE(part_text(record({2, 3}, {{0, 1}, {2, 2}})) == "[0:2,1:3]");
+  REQUIRE(record({2, 3}, {{0, 1}, {2, 2}}).entry_shape == std::vector<int64_t>{2, 2});
+  REQUIRE(record({5}, {{2}, {3}}).entry == "a.exp_avg[2:5]");
+  REQUIRE(record({}, {}).entry == "a.exp_avg");
 }
 
 TEST_CASE("step folders are recognised exactly") {
@@ -87,8 +96,8 @@ TEST_CASE("every change of a manifest's bytes is noticed") {
 
 TEST_CASE("manifests that verify and yet make no sense are refused") {
   REQUIRE(refusal("") == "m: does not begin as a checkpoint manifest");
-  REQUIRE(refusal(with("\"format\": 1", "\"format\": 2")) ==
-          "m: has checkpoint format 2, this ftrun reads format 1");
+  REQUIRE(refusal(with("\"format\": 2", "\"format\": 3")) ==
+          "m: has checkpoint format 3, this ftrun reads formats 1 and 2");
   REQUIRE(refusal(with("\"serial\": 3", "\"serial\": -3")) ==
           "m: field \"serial\" is -3, at least 0 was expected");
   REQUIRE(refusal(with("\"serial\": 3", "\"serial\": 3.5")) ==
@@ -100,12 +109,6 @@ TEST_CASE("manifests that verify and yet make no sense are refused") {
           "m: key \"serial\" comes twice in one object");
   REQUIRE(refusal(with("\"file\":\"rank-00000.safetensors\"", "\"file\":\"../x\"")) ==
           "m: the file of rank 0 must be rank-00000.safetensors, found ../x");
-  REQUIRE(refusal(with("\"end\":4", "\"end\":7")) ==
-          "m: rank-00000.safetensors: tensor \"a.weight\": the slice ends at 7, the tensor has 6 "
-          "elements");
-  REQUIRE(refusal(with("\"begin\":1", "\"begin\":5")) ==
-          "m: rank-00000.safetensors: tensor \"a.weight\": field \"end\" is 4, at least 5 was "
-          "expected");
   REQUIRE(refusal(with("[2,3]", "[4294967296,4294967296]")) ==
           "m: rank-00000.safetensors: tensor \"a.weight\": shape has too many elements");
   REQUIRE(refusal(with("[2,3]", "[2,-3]")) ==
@@ -118,6 +121,89 @@ TEST_CASE("manifests that verify and yet make no sense are refused") {
   REQUIRE(refusal(with("\"xxh3\":\"000000000000004d\"", "\"xxh3\":\"4d\"")) ==
           "m: rank-00000.safetensors: tensor \"a.weight\": field \"xxh3\" must be 16 hexadecimal "
           "digits, found \"4d\"");
+}
+
+TEST_CASE("boxes that are not inside of their tensor are refused") {
+  const std::string where = "m: rank-00000.safetensors: tensor \"a.weight\": ";
+  const auto refused = [&](const std::string& from, const std::string& to,
+                           const std::string& message) {
+    REQUIRE(refusal(with(from, to)) == where + message);
+  };
+  const std::string offset = "\"offset\":[0,1]", extent = "\"extent\":[2,2]";
+  refused(offset, "\"offset\":[0,2]",
+          "the slice begins at 2 of dimension 1 and has 2, the tensor has 3");
+  refused(offset, "\"offset\":[9223372036854775807,1]",
+          "the slice begins at 9223372036854775807 of dimension 0 and has 2, the tensor has 2");
+  refused(extent, "\"extent\":[2,9223372036854775807]",
+          "the slice begins at 1 of dimension 1 and has 9223372036854775807, the tensor has 3");
+  refused(extent, "\"extent\":[2,0]", "the slice is empty in dimension 1");
+  refused(extent, "\"extent\":[2,-2]", "field \"extent\" must hold integers of 0 or more");
+  refused(extent, "\"extent\":[2,18446744073709551615]",
+          "field \"extent\" must hold integers of 0 or more");
+  refused(extent, "\"extent\":[2,1.5]", "field \"extent\" must hold integers of 0 or more");
+  refused(extent, "\"extent\":2", "field \"extent\" must be a list, found 2");
+  refused(extent, "\"extend\":[2,2]", "field \"extent\" is missing");
+  refused(offset, "\"offset\":[-1,1]", "field \"offset\" must hold integers of 0 or more");
+  refused(offset, "\"offset\":[0]", "field \"offset\" has 1 dimensions, the shape has 2");
+  refused(extent, "\"extent\":[2,2,1]", "field \"extent\" has 3 dimensions, the shape has 2");
+  refused("[2,3]", "[1,1,1,1,1,1,1,1,1]", "field \"shape\" has more than 8 dimensions");
+  refused("[2,3]", "[0,3]", "the slice begins at 0 of dimension 0 and has 2, the tensor has 0");
+}
+
+TEST_CASE("two slices of one rank with the same entry are refused") {
+  Manifest manifest = small_manifest();
+  auto& slices = manifest.files[0].slices;
+  slices.push_back(slices[0]);
+  REQUIRE(refusal(manifest_text(manifest)) ==
+          "m: rank-00000.safetensors: slice \"a.weight.param[0:2,1:3]\" comes twice");
+  // All of a kind that is named like a part of another.
+  slices.back() =
+      slice_record("a.weight", "param[0:2,1:3]", DType::kBF16, {2, 2}, {{0, 0}, {2, 2}});
+  REQUIRE(refusal(manifest_text(manifest)) ==
+          "m: rank-00000.safetensors: slice \"a.weight.param[0:2,1:3]\" comes twice");
+}
+
+TEST_CASE("ranges of format 1 are read as boxes, and refused where they leave the tensor") {
+  const auto range = [](const std::string& shape, const std::string& begin,
+                        const std::string& end) {
+    std::string text = manifest_text(small_manifest());
+    const auto put = [&](const std::string& from, const std::string& to) {
+      const size_t at = text.find(from);
+      REQUIRE(at != std::string::npos);
+      text.replace(at, from.size(), to);
+    };
+    put("\"format\": 2", "\"format\": 1");
+    put("\"offset\":[0,1]", "\"begin\":" + begin);
+    put("\"extent\":[2,2]", "\"end\":" + end);
+    put("[2,3]", shape);
+    put("\"offset\":[]", "\"begin\":0");
+    put("\"extent\":[]", "\"end\":1");
+    return sealed(text);
+  };
+  const auto slice = [](const std::string& text) {
+    const Manifest manifest = manifest_from(text, "m");
+    REQUIRE(manifest.format == 1);
+    return manifest.files[0].slices[0];
+  };
+  REQUIRE(slice(range("[2,3]", "1", "4")).boxes ==
+          std::vector<Box>{{{0, 1}, {1, 2}}, {{1, 0}, {1, 1}}});
+  REQUIRE(slice(range("[2,3]", "1", "4")).entry == "a.weight.param[1:4]");
+  REQUIRE(slice(range("[2,3]", "1", "4")).entry_shape == std::vector<int64_t>{3});
+  REQUIRE(slice(range("[2,3]", "3", "6")).boxes == std::vector<Box>{{{1, 0}, {1, 3}}});
+  REQUIRE(slice(range("[2,3]", "0", "6")).boxes == std::vector<Box>{whole_box({2, 3})});
+  REQUIRE(slice(range("[2,3]", "0", "6")).entry == "a.weight.param");
+  REQUIRE(slice(range("[2,3]", "0", "6")).entry_shape == std::vector<int64_t>{2, 3});
+
+  const std::string where = "m: rank-00000.safetensors: tensor \"a.weight\": ";
+  REQUIRE(refusal(range("[2,3]", "1", "7")) ==
+          where + "the slice ends at 7, the tensor has 6 elements");
+  REQUIRE(refusal(range("[2,3]", "5", "4")) ==
+          where + "field \"end\" is 4, at least 5 was expected");
+  REQUIRE(refusal(range("[2,3]", "-1", "4")) ==
+          where + "field \"begin\" is -1, at least 0 was expected");
+  REQUIRE(refusal(range("[2,3]", "4", "4")) == where + "the slice is empty");
+  REQUIRE(refusal(range("[4294967296,4294967296]", "1", "4")) ==
+          where + "shape has too many elements");
 }
 
 TEST_CASE("hostile JSON is refused with its place") {

@@ -26,6 +26,31 @@ float toy_value(size_t tensor, size_t kind, int64_t element, int version) {
 
 const std::vector<std::string> kKinds{"param", "exp_avg", "exp_avg_sq"};
 
+std::vector<Box> flat_part(const Box& box, int count, int index) {
+  return cut_box(box, box.numel() * index / count, box.numel() * (index + 1) / count);
+}
+
+/// Nothing where there are fewer places than parts.
+std::vector<Box> part_along(Box box, size_t dimension, int count, int index) {
+  const int64_t size = box.extent[dimension];
+  box.offset[dimension] = size * index / count;
+  box.extent[dimension] = size * (index + 1) / count - box.offset[dimension];
+  if (box.numel() == 0) return {};
+  return {box};
+}
+
+std::vector<Box> boxes_of_rank(const std::vector<int64_t>& shape, int world_size, int rank,
+                               ToyCut cut) {
+  const Box whole = whole_box(shape);
+  if (cut == ToyCut::kFlat || shape.empty()) return flat_part(whole, world_size, rank);
+  if (cut == ToyCut::kRows) return part_along(whole, 0, world_size, rank);
+  if (cut == ToyCut::kColumns) return part_along(whole, shape.size() - 1, world_size, rank);
+  std::vector<Box> boxes;
+  for (const Box& half : part_along(whole, shape.size() - 1, 2, rank % 2))
+    for (const Box& box : flat_part(half, world_size / 2, rank / 2)) boxes.push_back(box);
+  return boxes;
+}
+
 }  // namespace
 
 // Thousands of files are synced: in memory where that can be had.
@@ -117,19 +142,18 @@ std::vector<std::pair<std::string, std::vector<int64_t>>> ToyState::tensors() {
           {"scale", {}}};
 }
 
-ToyState::ToyState(int world_size, int rank, int version) : world_size_(world_size), rank_(rank) {
+ToyState::ToyState(int world_size, int rank, int version, ToyCut cut)
+    : world_size_(world_size), rank_(rank), cut_(cut) {
   const auto all = tensors();
   for (size_t t = 0; t < all.size(); ++t)
-    for (size_t k = 0; k < kKinds.size(); ++k) {
-      int64_t elements = 1;
-      for (const int64_t dimension : all[t].second) elements *= dimension;
-      const int64_t begin = elements * rank / world_size;
-      const int64_t end = elements * (rank + 1) / world_size;
-      if (begin == end) continue;
-      Part part{{all[t].first, kKinds[k], DType::kF32, all[t].second, begin, end, nullptr}, {}};
-      for (int64_t i = begin; i < end; ++i) part.values.push_back(toy_value(t, k, i, version));
-      parts_.push_back(std::move(part));
-    }
+    for (size_t k = 0; k < kKinds.size(); ++k)
+      for (const Box& box : boxes_of_rank(all[t].second, world_size, rank, cut)) {
+        Part part{{all[t].first, kKinds[k], DType::kF32, all[t].second, box, nullptr, nullptr}, {}};
+        visit_runs(all[t].second, box, [&](int64_t begin, int64_t end, int64_t) {
+          for (int64_t i = begin; i < end; ++i) part.values.push_back(toy_value(t, k, i, version));
+        });
+        parts_.push_back(std::move(part));
+      }
 }
 
 std::vector<StateSlice> ToyState::slices() {
@@ -142,7 +166,7 @@ std::vector<StateSlice> ToyState::slices() {
 }
 
 bool ToyState::equals(int version) const {
-  const ToyState expected(world_size_, rank_, version);
+  const ToyState expected(world_size_, rank_, version, cut_);
   for (size_t i = 0; i < parts_.size(); ++i)
     if (parts_[i].values != expected.parts_[i].values) return false;
   return !parts_.empty();

@@ -48,12 +48,19 @@ std::vector<std::string> run_ranks(int world_size,
 /// Everything logged while `action` ran.
 std::string logged(const std::function<void()>& action);
 
-/// State of a small made-up model, cut over ranks as flat shards are: each tensor's elements are
-/// spread in ranges that need not fall on its rows.
+/// How the tensors of a ToyState are cut over ranks.
+enum class ToyCut {
+  kFlat,     // ranges of the flattened tensor that need not fall on its rows
+  kRows,     // along the first dimension
+  kColumns,  // along the last
+  kBoth,     // along the last over pairs of ranks, and what a pair has as kFlat: ranks are even
+};
+
+/// State of a small made-up model, cut over ranks. A scalar is the last rank's.
 class ToyState {
  public:
   /// Values are a function of tensor, kind, element and `version`.
-  ToyState(int world_size, int rank, int version);
+  ToyState(int world_size, int rank, int version, ToyCut cut = ToyCut::kFlat);
   std::vector<StateSlice> slices();
   /// True when the memory holds exactly what `version` of this layout holds.
   bool equals(int version) const;
@@ -67,6 +74,7 @@ class ToyState {
   };
   int world_size_;
   int rank_;
+  ToyCut cut_;
   std::vector<Part> parts_;
 };
 

@@ -11,6 +11,7 @@ import threading
 import time
 
 import numpy as np
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 BINARY = os.environ["FTRUN_BINARY"]
@@ -267,6 +268,20 @@ def same_run(a, b):
 
 def manifest(out):
     return json.loads((pathlib.Path(out) / "run.json").read_text())
+
+
+def stored_boxes(folder, wanted=lambda tensor, kind: True, framework="np"):
+    """(slice of the manifest, its place in the whole tensor, values) of a checkpoint, by docs/checkpoint.md alone."""
+    for file in json.loads((folder / "checkpoint.json").read_text())["files"]:
+        with safe_open(folder / file["file"], framework=framework) as held:
+            for piece in file["slices"]:
+                if not wanted(piece["tensor"], piece["kind"]):
+                    continue
+                place = tuple(slice(begin, begin + size) for begin, size in zip(piece["offset"], piece["extent"]))
+                name = f"{piece['tensor']}.{piece['kind']}"
+                if piece["extent"] != piece["shape"]:
+                    name += "[" + ",".join(f"{along.start}:{along.stop}" for along in place) + "]"
+                yield piece, place, held.get_tensor(name)
 
 
 def checkpoints(out):

@@ -12,10 +12,9 @@ import time
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
-from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from runner import ShardedJob, case, checkpoints, exported, ftrun, metrics, must, near, run_cases, same_run, start, steps, tiny_data
+from runner import ShardedJob, case, checkpoints, exported, ftrun, metrics, must, near, run_cases, same_run, start, steps, stored_boxes, tiny_data
 
 CPU = {"device": "cpu"}
 ROUNDED = {"bf16": {"enabled": True, "bf16_optimizer_states": True, "bf16_master_weights_and_grads": True}}
@@ -25,20 +24,12 @@ HYBRID = {"parallel": {"data": 4, "data_replicate": 2}}
 
 
 def contents(out, step):
-    """{(tensor, kind): the whole array} of a checkpoint, put together from what docs/checkpoint.md says alone."""
-    folder = out / "checkpoints" / f"step-{step:08d}"
+    """{(tensor, kind): the whole array} of a checkpoint."""
     whole, seen = {}, {}
-    for file in json.loads((folder / "checkpoint.json").read_text())["files"]:
-        with safe_open(folder / file["file"], framework="pt") as held:
-            for piece in file["slices"]:
-                key, count = (piece["tensor"], piece["kind"]), int(np.prod(piece["shape"]))
-                name = f"{piece['tensor']}.{piece['kind']}"
-                if piece["end"] - piece["begin"] != count:
-                    name += f"[{piece['begin']}:{piece['end']}]"
-                into = whole.setdefault(key, np.zeros(count))
-                counted = seen.setdefault(key, np.zeros(count, dtype=int))
-                into[piece["begin"]:piece["end"]] = held.get_tensor(name).flatten().double().numpy()
-                counted[piece["begin"]:piece["end"]] += 1
+    for piece, place, values in stored_boxes(out / "checkpoints" / f"step-{step:08d}", framework="pt"):
+        key = (piece["tensor"], piece["kind"])
+        whole.setdefault(key, np.zeros(piece["shape"]))[place] = values.double().numpy()
+        seen.setdefault(key, np.zeros(piece["shape"], dtype=int))[place] += 1
     assert whole and all((counted == 1).all() for counted in seen.values()), "an element is missing or was written twice"
     return whole
 

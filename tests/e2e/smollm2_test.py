@@ -16,7 +16,7 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from runner import config, ftrun, must, near, skip, steps, write_config
+from runner import config, ftrun, must, near, skip, steps, stored_boxes, write_config
 
 SOURCE = pathlib.Path(sys.argv[1])
 MODEL = pathlib.Path(os.environ.get("FTRUN_SMOLLM2", SOURCE / "models" / "smollm2-135m"))
@@ -85,18 +85,16 @@ class Weights:
 
     def __init__(self, out):
         self.folder = out / "checkpoints" / (out / "checkpoints" / "latest").read_text()
-        self.files = json.loads((self.folder / "checkpoint.json").read_text())["files"]
-        self.names = sorted({part["tensor"] for file in self.files for part in file["slices"] if part["kind"] == "param"})
+        files = json.loads((self.folder / "checkpoint.json").read_text())["files"]
+        self.names = sorted({part["tensor"] for file in files for part in file["slices"] if part["kind"] == "param"})
 
     def read(self, tensor):
-        pieces = {}
-        for file in self.files:
-            with safe_open(self.folder / file["file"], "np") as content:
-                for name in content.keys():
-                    whole, _, begin = name.partition("[")
-                    if whole == f"{tensor}.param":
-                        pieces[int(begin.partition(":")[0] or 0)] = content.get_tensor(name).ravel()
-        return np.concatenate([pieces[begin] for begin in sorted(pieces)])
+        """All its elements, row by row."""
+        whole = None
+        for piece, place, values in stored_boxes(self.folder, lambda *state: state == (tensor, "param")):
+            whole = np.empty(piece["shape"], values.dtype) if whole is None else whole
+            whole[place] = values
+        return whole.ravel()
 
 
 def away(a, b):

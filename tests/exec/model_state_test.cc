@@ -1,7 +1,12 @@
 #include "exec/model_state.h"
 
+#include <memory>
+#include <optional>
+
 #include "checkpoint/save.h"
 #include "kernels/kernels.h"
+#include "model/families.h"
+#include "program/unit_store.h"
 #include "rig.h"
 
 #include <catch2/catch.hpp>
@@ -124,7 +129,7 @@ TEST_CASE("ranks share out what they save: none writes all of a state that all o
   fixtures::on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
     RankRig rig(layout(0, OffloadDevice::kNone), fixtures::model_of_many_blocks(), groups);
     int64_t saved = 0;
-    for (const StateSlice& slice : rig.state.slices()) saved += slice.end - slice.begin;
+    for (const StateSlice& slice : rig.state.slices()) saved += slice.box.numel();
     int64_t held = 0;
     for (const StatePiece& piece : rig.plan.train.pieces) held += piece.end - piece.begin;
     require(saved > held / 6 && saved < held / 2, "about a third of it");
@@ -204,6 +209,141 @@ TEST_CASE("another partition reads a checkpoint back bit by bit") {
     Checkpoint checkpoint(scratch.path + "/step-00000000");
     other.state.load(checkpoint);
     REQUIRE(fixtures::contents(other.state) == saved);
+  }
+}
+
+/// A layout of `degree` tensor-parallel ranks, each of which shares its part with `layout.shards`.
+struct SplitLayout {
+  int degree;
+  Layout layout;
+};
+
+/// The part of a tensor of model_of_many_blocks() that a tensor-parallel rank uses: columns of what
+/// ends a block, all of norms, rows of the rest. Of key and value heads there are two, so that
+/// more ranks use copies.
+void split_tensor(TensorInfo& tensor, int degree, int index) {
+  const auto is = [&](const char* word) { return tensor.name.find(word) != std::string::npos; };
+  if (is("norm")) {
+    tensor.copies = degree;
+    return;
+  }
+  tensor.copies = is("k_proj") || is("v_proj") ? std::max(1, degree / 2) : 1;
+  const size_t dimension = is("o_proj") || is("down_proj") ? 1 : 0;
+  tensor.local.extent[dimension] /= degree / tensor.copies;
+  tensor.local.offset[dimension] = tensor.local.extent[dimension] * (index / tensor.copies);
+}
+
+/// The state of one rank of a layout, where programs of all stages keep it; nothing runs.
+struct SplitRank {
+  SplitRank(const SplitLayout& split, int index, int shard, Communicator& alone)
+      : memory(alone,
+               {.folder = fixtures::swap_folder(), .name = cat("split", index, "-", shard)}) {
+    const Layout& l = split.layout;
+    const bool narrow = l.numbers == Numbers::kBf16;
+    const DType compute = narrow ? DType::kBF16 : DType::kF32;
+    plan.model =
+        build_model(fixtures::model_of_many_blocks(), {1, 8}, Mode::kTrain, {compute, compute});
+    plan.model.split = {.degree = split.degree, .index = index};
+    for (TensorInfo& tensor : plan.model.tensors) split_tensor(tensor, split.degree, index);
+    partition = build_units(plan.model, UnitGranularity::kLayer, {l.small, INT64_MAX});
+    options.stage = static_cast<int>(l.stage);
+    options.shard = {l.shards, shard};
+    options.optimizer_tier = l.device == OffloadDevice::kNvme  ? Tier::kNvme
+                             : l.device == OffloadDevice::kCpu ? Tier::kHost
+                                                               : Tier::kDevice;
+    plan.pieces = UnitStore(plan.program, plan.model, partition, options, 1).pieces();
+    memory.allocate(plan.program);
+    state.emplace(plan, partition, memory, std::vector<std::string>{"exp_avg", "exp_avg_sq"});
+  }
+
+  PassPlan plan;
+  Partition partition;
+  StateOptions options;
+  RankMemory memory;
+  std::optional<ModelState> state;
+};
+
+std::vector<std::unique_ptr<SplitRank>> ranks_of(const SplitLayout& split, Communicator& alone) {
+  std::vector<std::unique_ptr<SplitRank>> ranks;
+  for (int index = 0; index < split.degree; ++index)
+    for (int shard = 0; shard < split.layout.shards; ++shard)
+      ranks.push_back(std::make_unique<SplitRank>(split, index, shard, alone));
+  return ranks;
+}
+
+/// Of all ranks, each element once.
+std::vector<StateSlice> slices_of(const std::vector<std::unique_ptr<SplitRank>>& ranks) {
+  std::vector<StateSlice> all;
+  for (const auto& rank : ranks)
+    for (StateSlice& slice : rank->state->slices()) all.push_back(std::move(slice));
+  return all;
+}
+
+Contents contents_of(const std::vector<StateSlice>& slices) {
+  fixtures::WholeState whole;
+  whole.add(slices);
+  return whole.take();
+}
+
+const std::vector<SplitLayout> kSplits{
+    {1, {1, 1, 0, OffloadDevice::kNone, Numbers::kFp32, 0}},
+    {2, {1, 1, 0, OffloadDevice::kNone, Numbers::kFp32, 0}},
+    {4, {1, 1, 1, OffloadDevice::kNone, Numbers::kBf16, 0}},
+    {2, {1, 2, 1, OffloadDevice::kCpu, Numbers::kFp32, 64}},
+    {4, {1, 3, 3, OffloadDevice::kNone, Numbers::kFp32, 0}},
+    {2, {1, 3, 3, OffloadDevice::kNvme, Numbers::kBf16, 64}},
+};
+
+TEST_CASE("units hold what a rank uses of tensors, and all ranks' parts come from the folder") {
+  Alone alone;
+  for (const SplitLayout& split : kSplits) {
+    INFO(split.degree << " tensor-parallel, " << name_of_layout(split.layout));
+    const auto ranks = ranks_of(split, *alone.group);
+    int64_t local = 0, in_units = 0;
+    for (const TensorInfo& tensor : ranks[0]->plan.model.tensors) local += tensor.local_numel();
+    for (const Unit& unit : ranks[0]->partition.units) in_units += unit.numel;
+    REQUIRE(in_units == local);
+    for (const auto& rank : ranks)
+      rank->state->load(fixtures::model_folder(fixtures::model_of_many_blocks()));
+    const Contents loaded = contents_of(slices_of(ranks));
+    for (const TensorInfo& tensor : ranks[0]->plan.model.tensors)
+      REQUIRE(loaded.at(tensor.name + ".param") ==
+              folder_weights(tensor.name, static_cast<size_t>(tensor.numel()), DType::kF32));
+  }
+}
+
+TEST_CASE("what ranks save of parts of tensors, ranks with other parts read back bit by bit") {
+  Alone alone;
+  // Every state has values of its own.
+  const fixtures::Scratch first;
+  std::vector<StateSlice> whole;
+  std::vector<std::vector<std::byte>> values;
+  for (const StateInfo& state : ranks_of(kSplits[0], *alone.group)[0]->state->states()) {
+    const Box box = whole_box(state.shape);
+    values.push_back(
+        folder_weights(state.tensor + state.kind, static_cast<size_t>(box.numel()), state.dtype));
+    whole.push_back(
+        {state.tensor, state.kind, state.dtype, state.shape, box, values.back().data(), nullptr});
+  }
+  save_checkpoint(posix_files(), {first.path}, {}, whole, {});
+  const Contents expected = contents_of(whole);
+  for (const SplitLayout& writer : kSplits) {
+    const fixtures::Scratch scratch;
+    {
+      const auto ranks = ranks_of(writer, *alone.group);
+      Checkpoint checkpoint(first.path + "/step-00000000");
+      for (const auto& rank : ranks) rank->state->load(checkpoint);
+      save_checkpoint(posix_files(), {scratch.path}, {}, slices_of(ranks), {});
+    }
+    Checkpoint checkpoint(scratch.path + "/step-00000000");
+    checkpoint.require_complete();
+    for (const SplitLayout& reader : kSplits) {
+      INFO(writer.degree << " tensor-parallel, " << name_of_layout(writer.layout) << " -> "
+                         << reader.degree << ", " << name_of_layout(reader.layout));
+      const auto ranks = ranks_of(reader, *alone.group);
+      for (const auto& rank : ranks) rank->state->load(checkpoint);
+      REQUIRE(contents_of(slices_of(ranks)) == expected);
+    }
   }
 }
 

@@ -177,7 +177,7 @@ TEST_CASE("only the rank that met it names it, and all ranks leave the step out"
         std::vector<std::vector<std::byte>> all;
         for (const StateSlice& slice : rig.state.slices()) {
           const auto* data = static_cast<const std::byte*>(slice.data);
-          all.emplace_back(data, data + (slice.end - slice.begin) * dtype_bytes(slice.dtype));
+          all.emplace_back(data, data + slice.box.numel() * dtype_bytes(slice.dtype));
         }
         return all;
       };

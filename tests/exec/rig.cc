@@ -203,23 +203,26 @@ void WholeState::add(const std::vector<StateSlice>& slices) {
   const std::lock_guard lock(mutex_);
   for (const StateSlice& slice : slices) {
     const int64_t size = dtype_bytes(slice.dtype);
-    int64_t elements = 1;
-    for (const int64_t dim : slice.tensor_shape) elements *= dim;
+    const int64_t elements = whole_box(slice.tensor_shape).numel();
     Tensor& tensor = tensors_[slice.tensor + "." + slice.kind];
     tensor.bytes.resize(static_cast<size_t>(elements * size));
     tensor.there.resize(static_cast<size_t>(elements));
-    std::byte* to = tensor.bytes.data() + slice.begin * size;
-    const int64_t count = slice.end - slice.begin;
+    const int64_t count = slice.box.numel();
+    std::vector<std::byte> held(static_cast<size_t>(count * size));
     // In two stretches where it is read, as saving does it.
     if (slice.read) {
-      slice.read(0, count / 3, to);
-      slice.read(count / 3, count, to + count / 3 * size);
+      slice.read(0, count / 3, held.data());
+      slice.read(count / 3, count, held.data() + count / 3 * size);
     } else {
-      std::memcpy(to, slice.data, static_cast<size_t>(count * size));
+      std::memcpy(held.data(), slice.data, held.size());
     }
-    for (int64_t i = slice.begin; i < slice.end; ++i)
-      require(std::exchange(tensor.there[static_cast<size_t>(i)], 1) == 0,
-              "an element is saved by one rank");
+    visit_runs(slice.tensor_shape, slice.box, [&](int64_t begin, int64_t end, int64_t position) {
+      std::memcpy(tensor.bytes.data() + begin * size, held.data() + position * size,
+                  static_cast<size_t>((end - begin) * size));
+      for (int64_t i = begin; i < end; ++i)
+        require(std::exchange(tensor.there[static_cast<size_t>(i)], 1) == 0,
+                "an element is saved by one rank");
+    });
   }
 }
 

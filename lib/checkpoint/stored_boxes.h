@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "base/box.h"
+
+namespace ftrun {
+
+/// A box of a state tensor in a file.
+struct StoredBox {
+  Box box;
+  /// Index of the file, and of the slice in it.
+  size_t file = 0;
+  size_t slice = 0;
+  /// Element of the slice's data where the box begins.
+  int64_t position = 0;
+};
+
+/// The boxes of one state tensor that a checkpoint's files hold: which of them fill a wanted box.
+/// They may overlap. They are ordered by the range of the flattened tensor that they span, so that
+/// only those are looked at whose range meets the wanted box's.
+class StoredBoxes {
+ public:
+  /// Boxes that are not empty, in a tensor of this shape.
+  StoredBoxes(const std::vector<int64_t>& shape, std::vector<StoredBox> boxes);
+
+  /// Calls `use(stored, part)` for parts of `wanted` and a box that holds each; no two parts share
+  /// an element. Gives the first element of `wanted`, counted row by row in the tensor, that is in
+  /// no box; nothing when the parts are all of it.
+  std::optional<int64_t> cover(
+      const Box& wanted,
+      const std::function<void(const StoredBox& stored, const Box& part)>& use) const;
+
+ private:
+  /// From the first element of a box to behind its last, counted row by row in the tensor.
+  struct Span {
+    int64_t begin = 0;
+    int64_t end = 0;
+  };
+  Span span_of(const Box& box) const;
+  int64_t first_of(const std::vector<Box>& boxes) const;
+
+  std::vector<int64_t> shape_;
+  /// By where their spans begin; of those that begin alike the longest first.
+  std::vector<StoredBox> boxes_;
+  std::vector<Span> spans_;
+  /// Where the furthest of spans [0, i] ends.
+  std::vector<int64_t> reach_;
+};
+
+}  // namespace ftrun
