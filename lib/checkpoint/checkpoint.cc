@@ -78,7 +78,8 @@ void Checkpoint::add_states() {
       }
     }
   for (auto& [key, found] : all) {
-    StoredBoxes boxes(found.info.shape, std::move(found.boxes));
+    StoredBoxes boxes(cat(folder_, "/checkpoint.json: ", state_text(key.first, key.second)),
+                      found.info.shape, std::move(found.boxes));
     states_.emplace(key, State{std::move(found.info), std::move(boxes), found.file});
   }
 }

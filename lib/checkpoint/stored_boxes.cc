@@ -5,9 +5,14 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace ftrun {
 namespace {
+
+/// Boxes that are left of a wanted one at a time; columns of 128 ranks with unequal ranges leave
+/// 171.
+constexpr size_t kMostLeft = 2048;
 
 /// Gives away what `stored` holds of `left`; the rest stays there.
 void take(const StoredBox& stored, std::vector<Box>& left,
@@ -27,8 +32,9 @@ void take(const StoredBox& stored, std::vector<Box>& left,
 
 }  // namespace
 
-StoredBoxes::StoredBoxes(const std::vector<int64_t>& shape, std::vector<StoredBox> boxes)
-    : shape_(shape) {
+StoredBoxes::StoredBoxes(std::string subject, const std::vector<int64_t>& shape,
+                         std::vector<StoredBox> boxes)
+    : subject_(std::move(subject)), shape_(shape) {
   std::vector<Span> spans;
   for (const StoredBox& stored : boxes) spans.push_back(span_of(stored.box));
   std::vector<size_t> order(boxes.size());
@@ -55,6 +61,10 @@ std::optional<int64_t> StoredBoxes::cover(
     // What lies before this box's first element is in none of the later ones either.
     if (spans_[i].begin >= span.end || first_of(left) < spans_[i].begin) break;
     if (spans_[i].end > span.begin) take(boxes_[i], left, use);
+    if (left.size() > kMostLeft)
+      throw Error(ExitCode::kBadInput,
+                  cat(subject_, ": its slices interlock in more than ", kMostLeft, " places"),
+                  "ftrun writes no such checkpoint: resume from another one");
   }
   if (left.empty()) return std::nullopt;
   return first_of(left);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/box.h"
@@ -25,12 +26,13 @@ struct StoredBox {
 /// only those are looked at whose range meets the wanted box's.
 class StoredBoxes {
  public:
-  /// Boxes that are not empty, in a tensor of this shape.
-  StoredBoxes(const std::vector<int64_t>& shape, std::vector<StoredBox> boxes);
+  /// Boxes that are not empty, in a tensor of this shape. `subject` begins what cover() refuses.
+  StoredBoxes(std::string subject, const std::vector<int64_t>& shape, std::vector<StoredBox> boxes);
 
   /// Calls `use(stored, part)` for parts of `wanted` and a box that holds each; no two parts share
   /// an element. Gives the first element of `wanted`, counted row by row in the tensor, that is in
-  /// no box; nothing when the parts are all of it.
+  /// no box; nothing when the parts are all of it. Error(kBadInput) where the boxes interlock as
+  /// those of no layout of ranks do, and putting them together would take hours.
   std::optional<int64_t> cover(
       const Box& wanted,
       const std::function<void(const StoredBox& stored, const Box& part)>& use) const;
@@ -44,6 +46,7 @@ class StoredBoxes {
   Span span_of(const Box& box) const;
   int64_t first_of(const std::vector<Box>& boxes) const;
 
+  std::string subject_;
   std::vector<int64_t> shape_;
   /// By where their spans begin; of those that begin alike the longest first.
   std::vector<StoredBox> boxes_;

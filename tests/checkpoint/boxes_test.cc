@@ -144,7 +144,7 @@ TEST_CASE("any box is filled from any boxes, and the first element that is missi
       for (const int64_t element : elements_of(shape, tile))
         there[static_cast<size_t>(element)] = 1;
     }
-    const StoredBoxes stored(shape, boxes);
+    const StoredBoxes stored("a", shape, boxes);
     const Box wanted = random() % 4 == 0 ? whole_box(shape) : random_box(random, shape);
     std::vector<int> given(there.size());
     const auto missing = stored.cover(wanted, [&](const StoredBox& from, const Box& part) {
@@ -194,13 +194,25 @@ TEST_CASE("random boxes in the files of several ranks are read as any others") {
 
 TEST_CASE("of boxes that hold the same, one is read") {
   const StoredBoxes stored(
-      {4, 4},
+      "a", {4, 4},
       {{{{0, 0}, {4, 4}}, 0, 0, 0}, {{{0, 0}, {4, 4}}, 1, 0, 0}, {{{2, 0}, {2, 4}}, 2, 0, 0}});
   std::vector<size_t> files;
   const auto missing = stored.cover(
       {{1, 1}, {3, 2}}, [&](const StoredBox& from, const Box&) { files.push_back(from.file); });
   REQUIRE_FALSE(missing);
   REQUIRE(files == std::vector<size_t>{0});
+}
+
+TEST_CASE("boxes that interlock as no ranks' do are refused before they take hours") {
+  // Columns of heights that are all different: what is left has a step at each of them.
+  const int64_t columns = 8192;
+  std::vector<StoredBox> boxes;
+  for (int64_t column = 0; column < columns; ++column)
+    boxes.push_back({{{0, column}, {1 + column * 7919 % 16000, 1}}, 0, 0, 0});
+  const StoredBoxes stored("f: tensor \"a\"", {16384, columns}, boxes);
+  REQUIRE(bad_input([&] {
+            stored.cover(whole_box({16384, columns}), [](const StoredBox&, const Box&) {});
+          }) == "f: tensor \"a\": its slices interlock in more than 2048 places");
 }
 
 TEST_CASE("files that disagree about a state's shape or dtype are refused") {

@@ -152,5 +152,29 @@ TEST_CASE("descriptions that cannot be laid out are a bug") {
   CHECK(bug_of(twice).find("tensors shared in another order") != std::string::npos);
 }
 
+TEST_CASE("units are formed from what a rank uses of each tensor") {
+  ModelDescription model = tiny_llama(false);
+  TensorId id = 0;
+  while (model.tensor(id).name.find("o_proj") == std::string::npos) ++id;
+  TensorInfo& tensor = model.tensors[static_cast<size_t>(id)];
+  const int64_t whole = build_units(model).units[1].numel;
+  tensor.local = {{0, 24}, {48, 24}};
+  const Unit unit = build_units(model).units[1];
+  REQUIRE(unit.numel == whole - 48 * 24);
+  const auto slice = std::find_if(unit.slices.begin(), unit.slices.end(),
+                                  [&](const Slice& found) { return found.tensor == id; });
+  REQUIRE(slice != unit.slices.end());
+  REQUIRE(slice->offset == 0);
+  REQUIRE(slice->extent == 48 * 24);
+  // What is small is measured alike.
+  const auto small = [&](int64_t most) {
+    int64_t elements = 0;
+    for (const Unit& made : build_units(model, UnitGranularity::kLayer, {most, INT64_MAX}).units)
+      elements += made.small ? made.numel : 0;
+    return elements;
+  };
+  REQUIRE(small(48 * 24) == small(48 * 24 - 1) + 48 * 24);
+}
+
 }  // namespace
 }  // namespace ftrun
