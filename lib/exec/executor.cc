@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "program/layer_instr.h"
 
 namespace ftrun {
 
@@ -121,9 +122,8 @@ void Executor::run_instr(const Instr& instr) {
     case InstrKind::kBegin:
       return begin(instr);
     case InstrKind::kForward:
-      return run_list(instr, model_.graphs[static_cast<size_t>(instr.graph)].forward);
     case InstrKind::kBackward:
-      return run_list(instr, model_.graphs[static_cast<size_t>(instr.graph)].backward);
+      return run_ops(instr);
     case InstrKind::kAllReduce:
     case InstrKind::kReduceScatter:
     case InstrKind::kAllGather:
@@ -166,10 +166,10 @@ void Executor::load_batch(const Instr& instr) {
   device_->load(instr.lane, from, to);
 }
 
-void Executor::run_list(const Instr& instr, std::span<const Op> list) {
+void Executor::run_ops(const Instr& instr) {
   const LayerGraph& graph = model_.graphs[static_cast<size_t>(instr.graph)];
   const std::vector<void*>& storage = storage_.at(&instr);
-  device_->run_list(graph, list, storage, instr.accumulate);
+  device_->run_ops(graph, ops_of(graph, instr), storage, instr.accumulate);
   if (looks_for_nonfinite_) note_nonfinite(instr);
 }
 

@@ -76,7 +76,7 @@ class Executor {
   void clear(const Instr& instr);
   void begin(const Instr& instr);
   void load_batch(const Instr& instr);
-  void run_list(const Instr& instr, std::span<const Op> list);
+  void run_ops(const Instr& instr);
   void note_nonfinite(const Instr& instr);
   std::string nonfinite_weights(const Instr& instr);
   void run_collective(const Instr& instr);

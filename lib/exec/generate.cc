@@ -47,8 +47,10 @@ std::vector<int32_t> generate(Executor& logits, const ModelDescription& model,
   const int64_t room = model.batch.row_tokens;
   std::vector<int32_t> all(prompt.begin(), prompt.end());
   std::mt19937_64 random(options.seed);
-  const int64_t row_bytes = model.vocab_rows * dtype_bytes(model.dtypes.compute);
-  std::vector<std::byte> row(static_cast<size_t>(row_bytes));
+  // The logits of a token lie in blocks of the tensor-parallel ranks' rows of the vocabulary.
+  const int64_t blocks = model.split.degree;
+  const int64_t row_bytes = model.vocab_rows / blocks * dtype_bytes(model.dtypes.compute);
+  std::vector<std::byte> row(static_cast<size_t>(row_bytes * blocks));
   std::vector<float> scores(static_cast<size_t>(model.vocab_rows));
   for (int64_t i = 0; i < options.tokens && !(options.stop && options.stop()); ++i) {
     const auto used =
@@ -57,8 +59,10 @@ std::vector<int32_t> generate(Executor& logits, const ModelDescription& model,
     StepRun step;
     step.micro_batches = {&batch, 1};
     logits.run(step);
-    memory.read_persistent(buffer_names::kLogits, static_cast<int64_t>(used - 1) * row_bytes, row_bytes,
-                           row.data());
+    for (int64_t block = 0; block < blocks; ++block)
+      memory.read_persistent(buffer_names::kLogits,
+                             (block * room + static_cast<int64_t>(used - 1)) * row_bytes, row_bytes,
+                             row.data() + block * row_bytes);
     convert(row.data(), model.dtypes.compute, scores.data(), DType::kF32, model.vocab_rows);
     int32_t next =
         options.temperature > 0 ? sampled(scores, options.temperature, random) : likeliest(scores);

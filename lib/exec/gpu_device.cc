@@ -166,10 +166,10 @@ void GpuDevice::load(Lane lane, std::span<const void* const> from, std::span<con
   batch_ring_->sent(stream);
 }
 
-void GpuDevice::run_list(const LayerGraph& graph, std::span<const Op> list,
+void GpuDevice::run_ops(const LayerGraph& graph, std::span<const Op> ops,
                          std::span<void* const> storage, bool accumulate) {
   const KernelContext context{accumulate, device_scalars_.as<StepScalars>()};
-  for (const Op& op : list) kernels().run_op(graph, op, storage, context, gpu_.stream(Lane::kCompute));
+  for (const Op& op : ops) kernels().run_op(graph, op, storage, context, gpu_.stream(Lane::kCompute));
 }
 
 void GpuDevice::attach(Lane lane, Communicator& group) { group.use_stream(gpu_.stream(lane)); }

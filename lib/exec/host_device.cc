@@ -16,10 +16,10 @@ void HostDevice::load(Lane, std::span<const void* const> from, std::span<const S
     std::memcpy(to[i].data, from[i], static_cast<size_t>(to[i].bytes()));
 }
 
-void HostDevice::run_list(const LayerGraph& graph, std::span<const Op> list,
+void HostDevice::run_ops(const LayerGraph& graph, std::span<const Op> ops,
                           std::span<void* const> storage, bool accumulate) {
   const KernelContext context{accumulate, scalars_};
-  for (const Op& op : list) run_op(graph, op, storage, context);
+  for (const Op& op : ops) run_op(graph, op, storage, context);
 }
 
 void HostDevice::copy(Lane, const Stretch& from, const Stretch& to) {

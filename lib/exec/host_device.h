@@ -17,7 +17,7 @@ class HostDevice final : public LaneDevice {
   void clear(Lane lane, const Stretch& to) override;
   void put(Lane lane, double* to, double value) override;
   void load(Lane lane, std::span<const void* const> from, std::span<const Stretch> to) override;
-  void run_list(const LayerGraph& graph, std::span<const Op> list, std::span<void* const> storage,
+  void run_ops(const LayerGraph& graph, std::span<const Op> ops, std::span<void* const> storage,
                 bool accumulate) override;
   void attach(Lane, Communicator&) override {}
   void copy(Lane lane, const Stretch& from, const Stretch& to) override;

@@ -69,7 +69,7 @@ class LaneDevice {
   virtual void put(Lane lane, double* to, double value) = 0;
   /// Host data of any lifetime: it may change when this returns. `to[i].count` elements each.
   virtual void load(Lane lane, std::span<const void* const> from, std::span<const Stretch> to) = 0;
-  virtual void run_list(const LayerGraph& graph, std::span<const Op> list,
+  virtual void run_ops(const LayerGraph& graph, std::span<const Op> ops,
                         std::span<void* const> storage, bool accumulate) = 0;
   /// Before the collectives of an instruction.
   virtual void attach(Lane lane, Communicator& group) = 0;

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "exec/weights_check.h"
 #include "kernels/kernels.h"
+#include "model/tensor_split.h"
 #include "partition/layout.h"
 
 namespace ftrun {
@@ -208,40 +209,81 @@ std::vector<StateInfo> ModelState::states() const {
   return all;
 }
 
+/// Elements [begin, end) of the tensor as elements of a part of it, where they follow each other.
+ShardRange within(const Dims& shape, const Box& part, int64_t begin, int64_t end) {
+  ShardRange found;
+  visit_runs(shape, part, [&](int64_t first, int64_t last, int64_t) {
+    found.begin += std::clamp<int64_t>(begin - first, 0, last - first);
+    found.end += std::clamp<int64_t>(end - first, 0, last - first);
+  });
+  return found;
+}
+
 void ModelState::collect(const std::string& tensor, int64_t begin, int64_t end, bool receives,
-                         Communicator& shard, std::span<float> out) const {
+                         Communicator& group, std::span<float> out) const {
+  const auto found = std::find_if(model_.tensors.begin(), model_.tensors.end(),
+                                  [&](const TensorInfo& info) { return info.name == tensor; });
+  require(found != model_.tensors.end(), "a tensor of the model");
+  const auto id = static_cast<TensorId>(found - model_.tensors.begin());
+  std::vector<float> room;
+  for (int index = 0; index < model_.split.degree; index += found->copies) {
+    const Box part = local_part(*found, index);
+    const ShardRange wanted = within(found->shape, part, begin, end);
+    if (wanted.size() == 0) continue;
+    if (part == whole_box(found->shape)) {
+      collect_part(id, index, wanted, receives, group, out);
+      continue;
+    }
+    room.resize(receives ? static_cast<size_t>(wanted.size()) : 0);
+    collect_part(id, index, wanted, receives, group, room);
+    if (!receives) continue;
+    visit_runs(found->shape, part, [&](int64_t first, int64_t last, int64_t position) {
+      const int64_t from = std::max(first, begin);
+      const int64_t to = std::min(last, end);
+      if (from >= to) return;
+      const float* data = room.data() + (position + (from - first) - wanted.begin);
+      std::copy(data, data + (to - from), out.data() + (from - begin));
+    });
+  }
+}
+
+/// Elements [wanted.begin, wanted.end) of what tensor-parallel rank `index` uses of a tensor.
+void ModelState::collect_part(TensorId tensor, int index, const ShardRange& wanted, bool receives,
+                              Communicator& group, std::span<float> out) const {
+  const ShardPlace split{model_.split.degree, model_.split.index};
+  const int shards = group.size() / split.count;
+  const bool mine = split.index == index;
   std::vector<float> sent;
   for (const StatePiece& piece : pieces_) {
     if (piece.state != StatePiece::kParam) continue;
     const Unit& unit = partition_.unit(piece.unit);
     for (const Slice& slice : unit.slices) {
-      const TensorInfo& info = model_.tensor(slice.tensor);
-      if (info.name != tensor) continue;
-      require(info.local == whole_box(info.shape), "a tensor that this rank uses whole");
-      const int64_t from = std::max(begin, slice.offset);
-      const int64_t to = std::min(end, slice.offset + slice.extent);
+      if (slice.tensor != tensor) continue;
+      const int64_t from = std::max(wanted.begin, slice.offset);
+      const int64_t to = std::min(wanted.end, slice.offset + slice.extent);
       if (from >= to) continue;
-      // The wanted stretch in the unit, cut where ranks' parts meet.
+      // The wanted range in the unit, cut where ranks' parts meet.
       const int64_t first = slice.position_in_unit + (from - slice.offset);
       const int64_t last = first + (to - from);
       const bool whole = piece.begin == 0 && piece.end == unit.padded;
-      for (int owner = 0; owner < shard.size(); ++owner) {
-        const ShardRange theirs = whole ? ShardRange{0, owner == 0 ? unit.padded : 0}
-                                        : shard_range(unit, owner, shard.size());
+      for (int shard = 0; shard < shards; ++shard) {
+        const ShardRange theirs = whole ? ShardRange{0, shard == 0 ? unit.padded : 0}
+                                        : shard_range(unit, shard, shards);
         const int64_t a = std::max(first, theirs.begin);
         const int64_t b = std::min(last, theirs.end);
         if (a >= b) continue;
-        const auto to_out = static_cast<size_t>(from - begin + (a - first));
-        if (owner == shard.rank()) {
+        const auto to_out = static_cast<size_t>(from - wanted.begin + (a - first));
+        const int owner = shard * split.count + index;
+        if (mine && owner == group.rank()) {
           if (receives) {
             fetch_f32(piece, a, b, out.data() + to_out);
             continue;
           }
           sent.resize(static_cast<size_t>(b - a));
           fetch_f32(piece, a, b, sent.data());
-          shard.send(sent.data(), b - a, DType::kF32, 0, {"export"}).wait();
+          group.send(sent.data(), b - a, DType::kF32, 0, {"export"}).wait();
         } else if (receives) {
-          shard.receive(out.data() + to_out, b - a, DType::kF32, owner, {"export"}).wait();
+          group.receive(out.data() + to_out, b - a, DType::kF32, owner, {"export"}).wait();
         }
       }
     }

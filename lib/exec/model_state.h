@@ -60,6 +60,8 @@ class ModelState {
   void fill(const StatePiece& piece, DType source, const ReadTensor& read);
   void store(const StatePiece& piece, int64_t begin, int64_t end, DType source, const void* data,
              std::byte* room);
+  void collect_part(TensorId tensor, int index, const ShardRange& wanted, bool receives,
+                    Communicator& group, std::span<float> out) const;
   void fetch(const StatePiece& piece, int64_t begin, int64_t end, void* out) const;
   void fetch_f32(const StatePiece& piece, int64_t begin, int64_t end, float* out) const;
 

@@ -120,4 +120,11 @@ TensorInfo replicated(std::string name, Dims shape, const TensorSplit& split, bo
   return tensor;
 }
 
+Box local_part(const TensorInfo& tensor, int index) {
+  Box part = tensor.local;
+  for (size_t d = 0; d < part.extent.size(); ++d)
+    if (part.extent[d] != tensor.shape[d]) part.offset[d] = index / tensor.copies * part.extent[d];
+  return part;
+}
+
 }  // namespace ftrun

@@ -127,9 +127,11 @@ class Joiner {
   std::vector<std::vector<Instr>> result_;
 };
 
-bool reduces_gradients(const Instr& instr) {
+/// Over data-parallel ranks: what tensor-parallel ranks sum comes before and stays where it is.
+bool reduces_gradients(const Program& program, const Instr& instr) {
   return (instr.kind == InstrKind::kReduceScatter || instr.kind == InstrKind::kAllReduce) &&
-         instr.unit >= 0 && !instr.follows;
+         instr.unit >= 0 && !instr.follows &&
+         !runs_along_tensor(program.groups[static_cast<size_t>(instr.group)]);
 }
 
 }  // namespace
@@ -141,7 +143,7 @@ Program bucket_gradients(Program program, int64_t bucket_elements) {
     // do not wait for those of the next.
     if (instr.kind == InstrKind::kGradientNorm || instr.kind == InstrKind::kLoadBatch)
       joiner.flush_all();
-    if (reduces_gradients(instr))
+    if (reduces_gradients(program, instr))
       joiner.take(std::move(instr));
     else if (instr.follows)
       joiner.follow(std::move(instr));
@@ -155,7 +157,7 @@ Program bucket_gradients(Program program, int64_t bucket_elements) {
 Program bucket_gathers(Program program, int64_t bucket_elements) {
   Joiner joiner(program, bucket_elements);
   for (Instr& instr : program.instrs) {
-    if (instr.kind == InstrKind::kAllGather && !instr.ahead)
+    if (instr.kind == InstrKind::kAllGather && !instr.ahead && instr.unit >= 0)
       joiner.take(std::move(instr));
     else
       joiner.keep(std::move(instr));

@@ -114,13 +114,12 @@ void check_parts(const Program& program, size_t at, Faults& faults) {
                            " bytes of ", program.at(whole.buffer).name, ", but ", parts,
                            " parts of ", part.bytes, " are ", part.bytes * parts));
     const int64_t own = whole.offset + (sums ? 0 : group.index * part.bytes);
-    if ((sums || part.buffer == whole.buffer) &&
-        (part.buffer != whole.buffer || part.offset != own))
+    if ((sums || overlaps(part, whole)) && (part.buffer != whole.buffer || part.offset != own))
       faults.push_back(cat(place(program, at), " has its part at byte ", part.offset, " of ",
                            program.at(part.buffer).name, ", which is not that of rank ",
                            group.index, " of ", program.at(whole.buffer).name));
     for (const BufferId id : std::set<BufferId>{part.buffer, whole.buffer})
-      if (program.at(id).dtype != instr.dtype)
+      if (program.at(id).dtype != instr.dtype && program.at(id).dtype != DType::kU8)
         faults.push_back(cat(place(program, at), " uses ", program.at(id).name, " as ",
                              dtype_name(instr.dtype), ", but its dtype is ",
                              dtype_name(program.at(id).dtype)));
@@ -231,7 +230,7 @@ bool has_its_form(const Program& program, const Instr& instr) {
       return reads == 0 && writes > 0 && instr.lane == Lane::kCompute;
     case InstrKind::kForward:
     case InstrKind::kBackward:
-      return instr.graph >= 0 && instr.lane == Lane::kCompute;
+      return instr.graph >= 0 && instr.op_count > 0 && instr.lane == Lane::kCompute;
     case InstrKind::kAllReduce:
     case InstrKind::kReduceScatter:
     case InstrKind::kAllGather:

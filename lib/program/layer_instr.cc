@@ -27,7 +27,7 @@ struct Used {
   std::set<ValueId> writes;
 };
 
-Used values_of(const std::vector<Op>& list) {
+Used values_of(std::span<const Op> list) {
   Used used;
   for (const Op& op : list) {
     for (const ValueId id : op.in)
@@ -47,9 +47,28 @@ void place_planned(const LayerGraph& graph, const ScratchPlan& plan, BufferId bu
       places[static_cast<ValueId>(v)] = {buffer, plan.offset[v], graph.values[v].bytes()};
 }
 
-void bind_list(Instr& instr, const LayerGraph& graph, const std::vector<Op>& list,
-               const ValuePlaces& places) {
-  const Used used = values_of(list);
+namespace {
+
+const std::vector<Op>& list_of(const LayerGraph& graph, const Instr& instr) {
+  return instr.kind == InstrKind::kForward ? graph.forward : graph.backward;
+}
+
+}  // namespace
+
+bool has_ops(const LayerGraph& graph, const Instr& instr) {
+  const auto size = static_cast<int32_t>(list_of(graph, instr).size());
+  return instr.first_op >= 0 && instr.op_count >= 0 && instr.op_count <= size - instr.first_op;
+}
+
+std::span<const Op> ops_of(const LayerGraph& graph, const Instr& instr) {
+  require(has_ops(graph, instr), "operations of a list");
+  const std::vector<Op>& list = list_of(graph, instr);
+  return std::span(list).subspan(static_cast<size_t>(instr.first_op),
+                                 static_cast<size_t>(instr.op_count));
+}
+
+void bind_ops(Instr& instr, const LayerGraph& graph, const ValuePlaces& places) {
+  const Used used = values_of(ops_of(graph, instr));
   const auto place = [&](ValueId id) {
     const auto found = places.find(id);
     if (found == places.end())

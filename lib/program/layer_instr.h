@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,9 +21,13 @@ using ValuePlaces = std::map<ValueId, Range>;
 void place_planned(const LayerGraph& graph, const ScratchPlan& plan, BufferId buffer,
                    ValuePlaces& places);
 
-/// Fills bindings, reads and writes of `instr` with what `list` touches, from `places`.
-void bind_list(Instr& instr, const LayerGraph& graph, const std::vector<Op>& list,
-               const ValuePlaces& places);
+/// Whether the operations of a kForward or kBackward are in its list.
+bool has_ops(const LayerGraph& graph, const Instr& instr);
+/// These operations.
+std::span<const Op> ops_of(const LayerGraph& graph, const Instr& instr);
+
+/// Fills bindings, reads and writes of `instr` with what its operations touch, from `places`.
+void bind_ops(Instr& instr, const LayerGraph& graph, const ValuePlaces& places);
 
 /// Values that the operations of `list` read.
 std::set<ValueId> values_read(const std::vector<Op>& list);

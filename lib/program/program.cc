@@ -44,6 +44,8 @@ Arena arena_of(const Buffer& buffer) {
   return buffer.peer_visible ? Arena::kShared : Arena::kDevice;
 }
 
+bool runs_along_tensor(const ProgramGroup& group) { return group.ranks.name.starts_with("tp"); }
+
 int64_t element_count(const Program& program, const Range& range) {
   return range.bytes / dtype_bytes(program.at(range.buffer).dtype);
 }

@@ -85,8 +85,8 @@ enum class InstrKind : uint8_t {
   kLoadBatch,  // the loader's micro-batch into its buffers
   kClear,      // zeroes its writes: padding that no list writes
   kBegin,      // zeroes its writes and puts this rank's stop vote into writes[0], the loss buffer
-  kForward,    // forward list of a layer
-  kBackward,   // backward list of a layer (input and weight gradients)
+  kForward,    // operations of a layer's forward list
+  kBackward,   // operations of a layer's backward list (input and weight gradients)
   kAllReduce,  // sums writes[*] over the ranks of `group`, in place
   kReduceScatter,  // sums reads[i], one block a rank of `group`, and keeps this rank's in writes[i]
   kAllGather,      // writes[i] gets reads[i] of every rank of `group`
@@ -104,6 +104,9 @@ struct ProgramGroup {
   ShardPlace place;
 };
 
+/// Among the ranks that share each layer, or some of them.
+bool runs_along_tensor(const ProgramGroup& group);
+
 /// Storage of one value of a layer's graph.
 struct Binding {
   ValueId value;
@@ -119,15 +122,19 @@ struct Instr {
   std::vector<Range> writes;
   /// Runs only when the step's decision is `finite`.
   bool if_finite = false;
-  /// Layer of the model and micro-batch of the step (kLoadBatch, kForward, kBackward); else -1.
+  /// Layer of the model and micro-batch of the step, of what has one; else -1.
   int32_t layer = -1;
   int32_t micro_batch = -1;
-  /// Graph of the model and storage of its values (kForward, kBackward).
+  /// Of kForward and kBackward: graph of the model, operations [first_op, first_op + op_count) of its
+  /// list, which lie between two collectives of it, and the storage of their values.
   int32_t graph = -1;
+  int32_t first_op = 0;
+  int32_t op_count = 0;
   std::vector<Binding> bindings;
   /// Parameter gradients are added to (kForward, kBackward); false: the first write of the step.
   bool accumulate = false;
-  /// Of collectives.
+  /// Of collectives. Those of a layer's list have its layer and micro-batch, those of gradients and
+  /// parameters a unit.
   GroupId group = kNoGroup;
   DType dtype = DType::kF32;
   /// kUpdate: reads = {gradient, ...}, writes = {weights, states..., [copy of the weights]}.

@@ -18,6 +18,16 @@ std::string optimizer_buffer_name(int32_t state) {
 
 namespace {
 
+/// All-reduces work in place: what is summed lies where the sum goes, if that is not in scratch.
+void sum_in_place(const LayerGraph& graph, const std::vector<Op>& list, ValuePlaces& places) {
+  for (const Op& op : list) {
+    if (op.kind != OpKind::kTensorAllReduce) continue;
+    const bool moves = graph.at(op.in[0]).role == ValueRole::kTemp &&
+                       graph.at(op.out[0]).role != ValueRole::kTemp;
+    if (moves) places[op.in[0]] = places.at(op.out[0]);
+  }
+}
+
 /// Emits the plain program of a step; storage plans of a graph are made once and used by every
 /// layer that shares it.
 class StepBuilder {
@@ -76,6 +86,11 @@ class StepBuilder {
   BufferId temporary(std::string name, int64_t bytes, Tier tier = Tier::kDevice) {
     return add({.name = std::move(name), .tier = tier, .bytes = bytes});
   }
+  /// For values that collectives of a list may touch.
+  BufferId exchanged(std::string name, int64_t bytes) {
+    const bool visible = store_.groups().tensor != kNoGroup;
+    return add({.name = std::move(name), .bytes = bytes, .peer_visible = visible});
+  }
   const LayerGraph& graph_of(size_t layer) const { return model_.graph_of(model_.layers[layer]); }
   Range whole(BufferId id) const { return {id, 0, program_.at(id).bytes}; }
   Instr& emit(InstrKind kind) {
@@ -96,7 +111,9 @@ class StepBuilder {
   void place_scratch(const LayerGraph& graph, const ScratchPlan& plan, const std::string& name,
                      ValuePlaces& places);
   void run_list(InstrKind kind, size_t layer, int32_t micro_batch, const std::vector<Op>& list,
-                const ValuePlaces& places, bool accumulate);
+                ValuePlaces& places, bool accumulate);
+  void run_ops(const Instr& like, size_t first, size_t end, const ValuePlaces& places);
+  void run_collective(const Instr& like, const Op& op, const ValuePlaces& places);
   bool accumulates(const Layer& layer, int32_t micro_batch);
   void send_to_host(Flow& flow, size_t layer);
   void bring_back(Flow& flow, size_t layer);
@@ -157,8 +174,8 @@ void StepBuilder::place_inputs(const LayerGraph& graph, const Flow& flow, size_t
 BufferId StepBuilder::hidden_buffer(Flow& flow, size_t layer, int64_t bytes, bool leaves) {
   const auto name = [&](size_t index) { return cat("hidden.", index, ".", flow.micro_batch); };
   constexpr size_t kSlots = 3;
-  if (!leaves) return temporary(name(layer), bytes);
-  if (flow.slots.size() < kSlots) flow.slots.push_back(temporary(name(layer), bytes));
+  if (!leaves) return exchanged(name(layer), bytes);
+  if (flow.slots.size() < kSlots) flow.slots.push_back(exchanged(name(layer), bytes));
   const BufferId slot = flow.slots[layer % kSlots];
   require(program_.at(slot).bytes == bytes, "layers hand on equally much");
   return slot;
@@ -209,20 +226,60 @@ void StepBuilder::place_gradients(size_t l, int32_t micro_batch, const std::vect
 
 void StepBuilder::place_scratch(const LayerGraph& graph, const ScratchPlan& plan,
                                 const std::string& name, ValuePlaces& places) {
-  if (plan.bytes > 0) place_planned(graph, plan, temporary(name, plan.bytes), places);
+  if (plan.bytes > 0) place_planned(graph, plan, exchanged(name, plan.bytes), places);
 }
 
+/// Cut at its collectives: those go to their group's lane.
 void StepBuilder::run_list(InstrKind kind, size_t layer, int32_t micro_batch,
-                           const std::vector<Op>& list, const ValuePlaces& places,
-                           bool accumulate) {
-  Instr instr;
-  instr.kind = kind;
-  instr.layer = static_cast<int32_t>(layer);
-  instr.micro_batch = micro_batch;
-  instr.graph = model_.layers[layer].graph;
-  instr.accumulate = accumulate;
-  bind_list(instr, model_.graphs[static_cast<size_t>(instr.graph)], list, places);
+                           const std::vector<Op>& list, ValuePlaces& places, bool accumulate) {
+  Instr like;
+  like.kind = kind;
+  like.layer = static_cast<int32_t>(layer);
+  like.micro_batch = micro_batch;
+  like.graph = model_.layers[layer].graph;
+  like.accumulate = accumulate;
+  sum_in_place(graph_of(layer), list, places);
+  size_t first = 0;
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (!is_collective(list[i].kind)) continue;
+    run_ops(like, first, i, places);
+    run_collective(like, list[i], places);
+    first = i + 1;
+  }
+  run_ops(like, first, list.size(), places);
+}
+
+void StepBuilder::run_ops(const Instr& like, size_t first, size_t end, const ValuePlaces& places) {
+  if (first == end) return;
+  Instr instr = like;
+  instr.first_op = static_cast<int32_t>(first);
+  instr.op_count = static_cast<int32_t>(end - first);
+  bind_ops(instr, model_.graphs[static_cast<size_t>(instr.graph)], places);
   program_.instrs.push_back(std::move(instr));
+}
+
+void StepBuilder::run_collective(const Instr& like, const Op& op, const ValuePlaces& places) {
+  const LayerGraph& graph = model_.graphs[static_cast<size_t>(like.graph)];
+  const Range& in = places.at(op.in[0]);
+  const Range& out = places.at(op.out[0]);
+  const bool sums = op.kind == OpKind::kTensorAllReduce;
+  if (sums && in != out) {
+    Instr& copy = emit(InstrKind::kCopy);
+    copy.layer = like.layer;
+    copy.micro_batch = like.micro_batch;
+    copy.reads = {in};
+    copy.writes = {out};
+  }
+  Instr& instr = emit(sums ? InstrKind::kAllReduce
+                           : op.kind == OpKind::kTensorAllGather ? InstrKind::kAllGather
+                                                                 : InstrKind::kReduceScatter);
+  instr.group = store_.groups().tensor;
+  instr.lane = lane_of(instr.group);
+  instr.dtype = graph.at(op.in[0]).dtype;
+  instr.layer = like.layer;
+  instr.micro_batch = like.micro_batch;
+  instr.reads = {sums ? out : in};
+  instr.writes = {out};
 }
 
 /// The first layer in backward order that writes a parameter's gradient overwrites, later ones add:
@@ -256,7 +313,7 @@ void StepBuilder::forward(Flow& flow, BufferId result, bool keep) {
     place_scratch(graph, forward_[g], cat("scratch.f", l, ".", m), places);
     if (keep) place_gradients(l, m, graph.forward, places);
     if (keep && saved_[g].bytes > 0) {
-      flow.saved[l] = temporary(cat("saved.", l, ".", m), saved_[g].bytes);
+      flow.saved[l] = exchanged(cat("saved.", l, ".", m), saved_[g].bytes);
       place_planned(graph, saved_[g], flow.saved[l], places);
     }
     // The head's kernel makes its matrix's gradient in the forward pass: the first of its
@@ -285,7 +342,7 @@ void StepBuilder::bring_back(Flow& flow, size_t layer) {
   const BufferId from = flow.on_host[layer];
   if (from < 0) return;
   flow.hidden[layer] =
-      temporary(cat("hidden_again.", layer, ".", flow.micro_batch), program_.at(from).bytes);
+      exchanged(cat("hidden_again.", layer, ".", flow.micro_batch), program_.at(from).bytes);
   Instr& instr = emit(InstrKind::kCopy);
   instr.lane = Lane::kToDevice;
   instr.hold = true;
@@ -308,7 +365,7 @@ void StepBuilder::backward(Flow& flow, bool last) {
     if (const ValueId id = graph.find(ValueRole::kOutputGrad, Port::kHidden); id >= 0)
       places[id] = whole(incoming);
     if (const ValueId id = graph.find(ValueRole::kInputGrad, Port::kHidden); id >= 0) {
-      incoming = temporary(cat("d_hidden.", l, ".", m), graph.at(id).bytes());
+      incoming = exchanged(cat("d_hidden.", l, ".", m), graph.at(id).bytes());
       places[id] = whole(incoming);
     }
     place_gradients(l, m, graph.backward, places);

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "model/families.h"
+#include "model/tensor_split.h"
 #include "model/tensors.h"
 
 namespace ftrun {
@@ -138,6 +139,11 @@ StepOptions step_options(const Config& config, const Partition& partition, int r
   return options;
 }
 
+TensorSplit tensor_split(const Config& config, int rank) {
+  const RankMesh mesh = rank_mesh(config);
+  return {mesh.size(MeshAxis::kTensor), mesh.coordinate(rank).tp, config.parallel.sequence};
+}
+
 PassPlan pass(ModelDescription model, Step step) {
   return {std::move(model), std::move(step.program), std::move(step.pieces)};
 }
@@ -147,14 +153,16 @@ PassPlan pass(ModelDescription model, Step step) {
 StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank) {
   const BatchShape shape{config.train_micro_batch_size_per_gpu, config.data.sequence_length};
   const ModelDtypes dtypes = model_dtypes(config);
+  const TensorSplit split = tensor_split(config, rank);
   StepPlan plan;
   ModelDescription train =
-      build_model(model, shape, Mode::kTrain, dtypes, recompute_options(config.recompute));
-  ModelDescription evaluate = build_model(model, shape, Mode::kEvaluate, dtypes);
+      build_model(model, shape, Mode::kTrain, dtypes, recompute_options(config.recompute), split);
+  ModelDescription evaluate = build_model(model, shape, Mode::kEvaluate, dtypes, {}, split);
   plan.partition = build_units(
       train, *granularity_from_name(name_of(config.partition.unit)),
       {config.zero.param_persistence_threshold, config.zero.model_persistence_threshold});
   plan.options = step_options(config, plan.partition, rank);
+  plan.options.state.tensor_copies = kv_copies(model, split);
   StepOptions once = plan.options;
   once.micro_batches = 1;
   Step step = build_training_step(train, plan.partition, plan.options);
@@ -177,7 +185,8 @@ int64_t checkpoint_bytes(const PassPlan& train) {
 }
 
 PassPlan plan_logits(const ModelConfig& config, const StepPlan& plan, int64_t tokens) {
-  ModelDescription model = build_model(config, {1, tokens}, Mode::kLogits, plan.train.model.dtypes);
+  ModelDescription model = build_model(config, {1, tokens}, Mode::kLogits, plan.train.model.dtypes, {},
+                                       plan.train.model.split);
   Step step = build_logits_step(model, plan.partition, plan.options);
   return pass(std::move(model), std::move(step));
 }

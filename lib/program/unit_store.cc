@@ -28,6 +28,24 @@ ShardRange split(const ShardRange& range, int index, int count) {
           std::min(range.begin + (index + 1) * stride, range.end)};
 }
 
+/// Which parts of the units the gradient norm sums by themselves: slices that follow each other and of
+/// which equally many tensor-parallel ranks have copies. Without tensor parallelism that is the unit.
+std::vector<NormRun> runs_of(const Partition& partition, const ModelDescription& model) {
+  std::vector<NormRun> runs;
+  for (const Unit& unit : partition.units) {
+    const size_t first = runs.size();
+    for (const Slice& slice : unit.slices) {
+      const int copies = model.tensor(slice.tensor).copies;
+      if (runs.size() > first && runs.back().copies == copies) continue;
+      const int64_t begin = runs.size() > first ? slice.position_in_unit : 0;
+      if (runs.size() > first) runs.back().part.end = begin;
+      runs.push_back({unit.id, {begin, unit.padded}, copies});
+    }
+    require(runs.size() > first, "a unit holds tensors");
+  }
+  return runs;
+}
+
 }  // namespace
 
 UnitStore::UnitStore(Program& program, const ModelDescription& model, const Partition& partition,
@@ -42,7 +60,8 @@ UnitStore::UnitStore(Program& program, const ModelDescription& model, const Part
       shards_gradients_(sums_micro_batches(options, micro_batches)),
       cut_(cut_states(partition, options)),
       optimizer_tiers_(choose_optimizer_tiers()),
-      index_(flat_layout(partition, FlatOrder::kForward)) {
+      index_(flat_layout(partition, FlatOrder::kForward)),
+      norm_runs_(runs_of(partition, model)) {
   program_.groups = groups_.list;
   place_parameters();
   if (micro_batches > 0) place_training_state();
@@ -141,7 +160,7 @@ void UnitStore::place_training_state() {
                       .category = Category::kGradients,
                       .dtype = gradient_,
                       .order = FlatOrder::kBackward,
-                      .peer_visible = data_ranks(options_) > 1,
+                      .peer_visible = groups_.all != kNoGroup,
                       .whole = !shards_gradients_},
                      gradient_tiers, all);
   if (!shards_gradients_)
@@ -312,7 +331,7 @@ Range UnitStore::gradient(const ParamPlace& place, int64_t bytes, int32_t micro_
   if (found == whole_gradients_.end()) {
     const Range whole =
         temporary(cat("gradient.", place.unit, ".", micro_batch), Tier::kDevice, Category::kBuckets,
-                  gradient_, cut_.whole(place.unit), data_ranks(options_) > 1);
+                  gradient_, cut_.whole(place.unit), groups_.all != kNoGroup);
     found = whole_gradients_.emplace(place.unit, whole).first;
     clear_padding(place.unit, whole);
   }
@@ -345,8 +364,36 @@ void UnitStore::clear_padding(UnitId id, const Range& whole) {
 }
 
 void UnitStore::reduce(UnitId id, int32_t micro_batch, bool last) {
-  if (shards_gradients_) return reduce_into_home(id, micro_batch);
-  if (last && data_ranks(options_) > 1) reduce_whole(id);
+  if (shards_gradients_) {
+    sum_copies(id, whole_gradients_.at(id));
+    return reduce_into_home(id, micro_batch);
+  }
+  if (!last) return;
+  sum_copies(id, range(home(gradients_, id), 0, cut_.whole(id)));
+  if (data_ranks(options_) > 1) reduce_whole(id);
+}
+
+/// Tensor-parallel ranks that use the same part of a tensor have made a share of its gradient each.
+void UnitStore::sum_copies(UnitId id, const Range& whole) {
+  std::map<GroupId, std::vector<Range>> shares;
+  const int64_t size = dtype_bytes(gradient_);
+  for (const Slice& slice : unit(id).slices) {
+    const TensorInfo& tensor = model_.tensor(slice.tensor);
+    if (tensor.copies == 1 || !tensor.partial_gradient) continue;
+    const bool all = tensor.copies == options_.tensor.count;
+    std::vector<Range>& ranges = shares[all ? groups_.tensor : groups_.tensor_copies];
+    const Range share{whole.buffer, whole.offset + slice.position_in_unit * size,
+                      slice.extent * size};
+    if (!ranges.empty() && ranges.back().offset + ranges.back().bytes == share.offset)
+      ranges.back().bytes += share.bytes;
+    else
+      ranges.push_back(share);
+  }
+  for (auto& [group, ranges] : shares) {
+    Instr sum = collective(InstrKind::kAllReduce, group, ranges[0], ranges[0], id);
+    sum.reads = sum.writes = std::move(ranges);
+    emit(std::move(sum));
+  }
 }
 
 /// The gradient in the dtype it travels in.
@@ -365,7 +412,8 @@ void UnitStore::collect(const Range& part, const Range& to, UnitId id, bool firs
   if (part == to) return;
   Instr instr = copy(part, to, id);
   if (!first) instr.kind = InstrKind::kAccumulate;
-  if (instr.lane == Lane::kCompute && data_ranks(options_) > 1) instr.lane = lane_of(groups_.replica == kNoGroup ? groups_.shard : groups_.replica);
+  if (instr.lane == Lane::kCompute && data_ranks(options_) > 1)
+    instr.lane = lane_of(groups_.replica == kNoGroup ? groups_.shard : groups_.replica);
   instr.follows = follows;
   emit(std::move(instr));
 }

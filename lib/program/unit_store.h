@@ -11,6 +11,14 @@
 
 namespace ftrun {
 
+/// A part of a unit that the gradient norm sums by itself, and how many neighbouring tensor-parallel
+/// ranks have copies of it, of which one is counted.
+struct NormRun {
+  UnitId unit = -1;
+  ShardRange part;
+  int copies = 1;
+};
+
 /// Where a rank keeps the parameters, gradients and optimizer state of each unit, and the
 /// instructions that move them: what differs between ZeRO stages is here and nowhere else.
 class UnitStore {
@@ -40,7 +48,8 @@ class UnitStore {
 
   /// Emits the sum of squares of this rank's part of the gradients, and its exchange.
   void norm(BufferId norm);
-  /// Slots of the norm buffer (F64): one for each stride of each unit, added in this order.
+  /// Slots of the norm buffer (F64): one for each run and rank that may hold a part of it, added in
+  /// this order.
   int64_t norm_slots() const;
   /// Emits the update of all units and the gathers of what it changed.
   void update();
@@ -107,6 +116,7 @@ class UnitStore {
 
   void gather(UnitId id, int32_t micro_batch);
   void sum_everywhere(const Range& range, UnitId id);
+  void sum_copies(UnitId id, const Range& whole);
   void reduce_whole(UnitId id);
   void reduce_into_home(UnitId id, int32_t micro_batch);
   Range to_wire(const Range& gradient, UnitId id, int32_t micro_batch);
@@ -146,6 +156,7 @@ class UnitStore {
   std::map<std::string, BufferId> staging_;
   /// Element of each unit among all parameters, whatever the layout.
   const FlatLayout index_;
+  const std::vector<NormRun> norm_runs_;
 };
 
 }  // namespace ftrun

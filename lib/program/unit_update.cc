@@ -11,23 +11,28 @@
 namespace ftrun {
 
 int64_t UnitStore::norm_slots() const {
-  return static_cast<int64_t>(partition_.units.size()) * options_.shard.count;
+  return static_cast<int64_t>(norm_runs_.size()) * options_.shard.count * options_.tensor.count;
 }
 
 void UnitStore::norm(BufferId norm) {
   Instr sum;
   sum.kind = InstrKind::kGradientNorm;
-  for (const Unit& u : partition_.units) {
-    const ShardRange part = shard_range(u, options_.shard.index, options_.shard.count);
-    if (part.size() == 0) continue;
-    const int64_t slot = int64_t{u.id} * options_.shard.count + options_.shard.index;
-    sum.reads.push_back(range(home(gradients_, u.id), part.begin, part.end));
+  const ShardPlace tensor = options_.tensor;
+  for (size_t r = 0; r < norm_runs_.size(); ++r) {
+    const NormRun& run = norm_runs_[r];
+    const ShardRange own =
+        shard_range(unit(run.unit), options_.shard.index, options_.shard.count);
+    const ShardRange part{std::max(own.begin, run.part.begin), std::min(own.end, run.part.end)};
+    if (part.size() <= 0 || tensor.index % run.copies != 0) continue;
+    const int64_t place = static_cast<int64_t>(r) * options_.shard.count + options_.shard.index;
+    const int64_t slot = place * tensor.count + tensor.index;
+    sum.reads.push_back(range(home(gradients_, run.unit), part.begin, part.end));
     sum.writes.push_back({norm, slot * dtype_bytes(DType::kF64), dtype_bytes(DType::kF64)});
   }
   emit(std::move(sum));
-  if (options_.shard.count == 1) return;
+  if (groups_.model == kNoGroup) return;
   const Range all{norm, 0, program_.at(norm).bytes};
-  emit(collective(InstrKind::kAllReduce, groups_.shard, all, all, -1));
+  emit(collective(InstrKind::kAllReduce, groups_.model, all, all, -1));
 }
 
 void UnitStore::update() {

@@ -4,6 +4,8 @@
 #include <array>
 #include <utility>
 
+#include "program/layer_instr.h"
+
 namespace ftrun::fixtures {
 namespace {
 
@@ -337,7 +339,6 @@ void Interpreter::exchange(const std::vector<int>& members, size_t lane, size_t 
 
 void Interpreter::run_instr(size_t r, const Instr& instr) {
   Rank& rank = ranks_[r];
-  const auto& graphs = built_.model.graphs;
   switch (instr.kind) {
     case InstrKind::kLoadBatch:
       return load_batch(r, instr);
@@ -351,9 +352,8 @@ void Interpreter::run_instr(size_t r, const Instr& instr) {
       if (cells(rank, instr.writes[0]).count <= 2) return fail(cat(where(rank, instr), " has no loss"));
       return write(cells(rank, instr.writes[0]), 2, 1);
     case InstrKind::kForward:
-      return run_list(rank, instr, graphs[static_cast<size_t>(instr.graph)].forward);
     case InstrKind::kBackward:
-      return run_list(rank, instr, graphs[static_cast<size_t>(instr.graph)].backward);
+      return run_ops(rank, instr);
     case InstrKind::kCopy:
     case InstrKind::kAccumulate:
       return copy(rank, instr);
@@ -376,17 +376,19 @@ void Interpreter::load_batch(size_t r, const Instr& instr) {
   }
 }
 
-void Interpreter::run_list(Rank& rank, const Instr& instr, const std::vector<Op>& list) {
+void Interpreter::run_ops(Rank& rank, const Instr& instr) {
   const LayerGraph& graph = built_.model.graphs[static_cast<size_t>(instr.graph)];
+  if (!has_ops(graph, instr)) return fail(cat(where(rank, instr), " is not in its list"));
+  const std::span<const Op> ops = ops_of(graph, instr);
   std::map<ValueId, Range> places;
   for (const Binding& binding : instr.bindings) places[binding.value] = binding.range;
-  for (const Op& op : list)
+  for (const Op& op : ops)
     for (const auto* values : {&op.in, &op.out})
       for (const ValueId id : *values)
         if (!places.contains(id))
           return fail(cat(where(rank, instr), " has no place for ", graph.at(id).name));
   const auto at = [&](ValueId id) { return cells(rank, places.at(id), graph.at(id).dtype); };
-  for (const Op& op : list) {
+  for (const Op& op : ops) {
     uint64_t hash = mix(static_cast<uint64_t>(op.kind), op.in.size());
     for (const ValueId id : op.in) {
       const Cells from = at(id);

@@ -83,7 +83,7 @@ class Interpreter {
   void exchange(const std::vector<int>& members, size_t lane, size_t index);
   void run_instr(size_t rank, const Instr& instr);
   void load_batch(size_t rank, const Instr& instr);
-  void run_list(Rank& rank, const Instr& instr, const std::vector<Op>& list);
+  void run_ops(Rank& rank, const Instr& instr);
   void copy(Rank& rank, const Instr& instr);
   void norm(Rank& rank, const Instr& instr);
   void decide(Rank& rank, const Instr& instr);
