@@ -156,48 +156,45 @@ ValueId GraphBuilder::vocabulary_cross_entropy(ValueId x, ValueId weight, ValueI
                                                const CrossEntropyAttrs& attrs, int64_t ranks, int64_t rank) {
   require(graph_.at(x).dims[1] == graph_.at(weight).dims[1], "head width");
   require(attrs.chunk_tokens > 0, "cross-entropy chunk");
-  const int64_t rows = graph_.at(weight).dims[0];
   // Logits are not in 16 bits: in their bytes are as many tokens as the fused kernel has at once.
   const int64_t bytes = dtype_bytes(graph_.dtypes.compute), wide = dtype_bytes(statistics_);
   const int64_t chunk = std::max<int64_t>(attrs.chunk_tokens * bytes / wide, 1);
   const ValueId loss = add_value("loss", DType::kF64, {2}, ValueRole::kOutput, Port::kLoss);
-  std::vector<ValueId> results{loss};
+  SplitHead head{{x, weight, labels}, {loss}, {attrs.with_gradients, ranks, rank, 0}};
   if (attrs.with_gradients) {
-    results.push_back(temp("d_" + graph_.at(x).name, Dims(graph_.at(x).dims)));
-    results.push_back(weight_gradient(weight));
+    head.results.push_back(temp("d_" + graph_.at(x).name, Dims(graph_.at(x).dims)));
+    head.results.push_back(weight_gradient(weight));
   }
-  struct Chunk {
-    VocabularyAttrs attrs;
-    ValueId logits, statistics, label_logit;
-  };
-  const auto begin = [&](int64_t first) {
-    const int64_t count = std::min(chunk, tokens_ - first);
-    const auto value = [&](const char* name, Dims dims) {
-      return add_value(cat(name, ".", first / chunk), statistics_, std::move(dims), ValueRole::kTemp);
-    };
-    Chunk c{{attrs.with_gradients, ranks, rank, first}, -1, -1, -1};
-    c.logits = value("logits", {count, rows});
-    c.statistics = value("statistics", {count, 2});
-    c.label_logit = value("label_logit", {count});
-    emit(OpKind::kVocabularyLogits, {x, weight, labels}, {c.logits, c.statistics, c.label_logit}, c.attrs);
-    c.statistics = all_gather(c.statistics, ranks);
-    return c;
-  };
-  const auto end = [&](const Chunk& c) {
-    std::vector<ValueId> in{x, weight, labels, c.logits, c.statistics, c.label_logit};
-    std::vector<ValueId> out = results;
-    if (c.attrs.first_token > 0) in.insert(in.end(), results.begin(), results.end());
-    if (attrs.with_gradients) out.push_back(c.logits);
-    emit(OpKind::kVocabularyCrossEntropy, std::move(in), std::move(out), c.attrs);
-  };
-  Chunk before = begin(0);
-  for (int64_t first = chunk; first < tokens_; first += chunk) {
-    const Chunk next = begin(first);
-    end(before);
+  SplitChunk before;
+  for (int64_t first = 0; first < tokens_; first += chunk) {
+    head.attrs.first_token = first;
+    const SplitChunk next = begin_chunk(head, cat(".", first / chunk), std::min(chunk, tokens_ - first));
+    if (first > 0) end_chunk(head, before);
     before = next;
   }
-  end(before);
+  end_chunk(head, before);
   return loss;
+}
+
+GraphBuilder::SplitChunk GraphBuilder::begin_chunk(const SplitHead& head, const std::string& suffix,
+                                                   int64_t tokens) {
+  const auto value = [&](const char* name, Dims dims) {
+    return add_value(name + suffix, statistics_, std::move(dims), ValueRole::kTemp);
+  };
+  const ValueId logits = value("logits", {tokens, graph_.at(head.operands[1]).dims[0]});
+  const ValueId statistics = value("statistics", {tokens, 2});
+  const ValueId label_logit = value("label_logit", {tokens});
+  emit(OpKind::kVocabularyLogits, head.operands, {logits, statistics, label_logit}, head.attrs);
+  return {head.attrs, logits, all_gather(statistics, head.attrs.ranks), label_logit};
+}
+
+void GraphBuilder::end_chunk(const SplitHead& head, const SplitChunk& chunk) {
+  std::vector<ValueId> in = head.operands;
+  in.insert(in.end(), {chunk.logits, chunk.statistics, chunk.label_logit});
+  if (chunk.attrs.first_token > 0) in.insert(in.end(), head.results.begin(), head.results.end());
+  std::vector<ValueId> out = head.results;
+  if (chunk.attrs.with_gradients) out.push_back(chunk.logits);
+  emit(OpKind::kVocabularyCrossEntropy, std::move(in), std::move(out), chunk.attrs);
 }
 
 ValueId GraphBuilder::collective(OpKind kind, ValueId x, std::string name, Dims dims, int64_t ranks) {

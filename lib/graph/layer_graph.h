@@ -126,6 +126,19 @@ class GraphBuilder {
   ValueId temp(const std::string& name, Dims dims);
   void emit(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, OpAttrs attrs = NoAttrs{});
   ValueId weight_gradient(ValueId weight);
+
+  /// x, weight and labels; loss and, with gradients, dx and dw; the attributes of the chunk at hand.
+  struct SplitHead {
+    std::vector<ValueId> operands, results;
+    VocabularyAttrs attrs;
+  };
+  /// What a chunk's first operation made; statistics of all ranks.
+  struct SplitChunk {
+    VocabularyAttrs attrs;
+    ValueId logits = -1, statistics = -1, label_logit = -1;
+  };
+  SplitChunk begin_chunk(const SplitHead& head, const std::string& suffix, int64_t tokens);
+  void end_chunk(const SplitHead& head, const SplitChunk& chunk);
   ValueId collective(OpKind kind, ValueId x, std::string name, Dims dims, int64_t ranks);
 
   LayerGraph graph_;

@@ -49,6 +49,9 @@ class Rig {
   void run(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
            OpAttrs attrs = NoAttrs{}, bool accumulate = false);
 
+  /// What an all-gather of two equal ranks makes of a value.
+  void copy_twice(ValueId from, ValueId to);
+
   Array read(ValueId id) const;
   /// The raw bytes, for comparing results bit by bit.
   std::vector<std::byte> bits(ValueId id) const;

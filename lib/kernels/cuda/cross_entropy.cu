@@ -84,13 +84,70 @@ __global__ void softmax_rows(T* logits, const int32_t* labels, double* losses, i
   }
 }
 
+// One block a row.
+template <int V>
+__global__ void statistics_rows(const float* logits, const int32_t* labels, float* statistics, float* label_logit,
+                                int64_t vocabulary, int64_t first_row) {
+  const float* const row = logits + blockIdx.x * vocabulary;
+  const int64_t label = labels[blockIdx.x];
+  const MaxSum stats = label < 0 ? MaxSum{0.0F, 0.0F} : row_max_sum<float, V>(row, vocabulary);
+  if (threadIdx.x > 0) return;
+  const int64_t own = label - first_row;
+  statistics[2 * blockIdx.x] = stats.max;
+  statistics[2 * blockIdx.x + 1] = stats.sum;
+  label_logit[blockIdx.x] = label >= 0 && own >= 0 && own < vocabulary ? row[own] : 0.0F;
+}
+
+/// What all ranks found of row blockIdx.x, in the order of the ranks.
+__device__ inline MaxSum join_ranks(const float* statistics, int64_t ranks) {
+  const int64_t rows = gridDim.x;
+  MaxSum joined;
+  for (int64_t rank = 0; rank < ranks; ++rank)
+    joined.max = fmaxf(joined.max, statistics[2 * (rank * rows + blockIdx.x)]);
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    const float* const found = statistics + 2 * (rank * rows + blockIdx.x);
+    joined.sum += found[1] * expf(found[0] - joined.max);
+  }
+  return joined;
+}
+
+// One block a row. Gradients of 2 bytes take the first half of the row: a strip's are written when all threads have read
+// it, over strips that were read before.
+template <class T>
+__global__ void split_softmax_rows(float* logits, const int32_t* labels, const float* statistics,
+                                   const float* label_logit, double* losses, int64_t vocabulary, int64_t first_row,
+                                   int64_t all_rows, int64_t ranks, bool with_gradients, const StepScalars* scalars) {
+  float* const row = logits + blockIdx.x * vocabulary;
+  const int64_t label = labels[blockIdx.x], own = label - first_row;
+  const bool counts = label >= 0;
+  const MaxSum stats = counts ? join_ranks(statistics, ranks) : MaxSum{0.0F, 1.0F};
+  if (threadIdx.x == 0) {
+    double loss = 0.0;
+    if (counts && own >= 0 && own < vocabulary)
+      loss = static_cast<double>(stats.max) + log(static_cast<double>(stats.sum)) -
+             static_cast<double>(label_logit[blockIdx.x]);
+    losses[blockIdx.x] = label < all_rows ? loss : kNan;
+  }
+  if (!with_gradients) return;
+  const float scale = counts ? scalars->loss_scale : 0.0F, factor = scale / stats.sum;
+  T* const gradient = reinterpret_cast<T*>(row);
+  for (int64_t first = 0; first < vocabulary; first += kThreads) {
+    const int64_t i = first + threadIdx.x;
+    float g = 0.0F;
+    if (counts && i < vocabulary) g = expf(row[i] - stats.max) * factor - (i == own ? scale : 0.0F);
+    if constexpr (sizeof(T) < sizeof(float)) __syncthreads();
+    if (i < vocabulary) gradient[i] = from_float<T>(g);
+  }
+}
+
 // One block. Each thread adds its losses in order, then the threads' sums are added in a tree.
-__global__ void sum_losses(const double* losses, const int32_t* labels, int64_t rows, double* loss) {
+__global__ void sum_losses(const double* losses, const int32_t* labels, int64_t rows, double* loss,
+                           int64_t first_label, int64_t end_label) {
   __shared__ double sums[kThreads], counts[kThreads];
   double sum = 0.0, count = 0.0;
   for (int64_t n = threadIdx.x; n < rows; n += kThreads) {
     sum += losses[n];
-    count += labels[n] >= 0 ? 1.0 : 0.0;
+    count += labels[n] >= first_label && labels[n] < end_label ? 1.0 : 0.0;
   }
   sums[threadIdx.x] = sum;
   counts[threadIdx.x] = count;
@@ -120,8 +177,25 @@ void softmax_loss(DType dtype, const SoftmaxLoss& s, cudaStream_t stream) {
   });
 }
 
-void add_losses(const double* losses, const int32_t* labels, int64_t rows, double* loss, cudaStream_t stream) {
-  launch({1, kThreads, 0, stream}, sum_losses, losses, labels, rows, loss);
+void add_losses(const AddLosses& a, cudaStream_t stream) {
+  launch({1, kThreads, 0, stream}, sum_losses, a.losses, a.labels, a.rows, a.loss, a.first_label, a.end_label);
+}
+
+void vocabulary_statistics(const VocabularyRows& v, float* statistics, cudaStream_t stream) {
+  with_vectors<float>(vectors_fit<float>(v.vocabulary, v.logits), [&](auto vectors) {
+    constexpr int V = decltype(vectors)::value;
+    launch({blocks(v.rows), kThreads, 0, stream}, statistics_rows<V>, v.logits, v.labels, statistics, v.label_logit,
+           v.vocabulary, v.first_row);
+  });
+}
+
+void vocabulary_loss(DType dtype, const VocabularyLoss& l, cudaStream_t stream) {
+  with_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    launch({blocks(l.of.rows), kThreads, 0, stream}, split_softmax_rows<T>, l.of.logits, l.of.labels, l.statistics,
+           l.of.label_logit, l.losses, l.of.vocabulary, l.of.first_row, l.of.all_rows, l.ranks, l.with_gradients,
+           l.scalars);
+  });
 }
 
 }  // namespace ftrun::cuda

@@ -13,15 +13,17 @@ constexpr int kMatches = 2048;
 constexpr float kNan = __builtin_nanf("");
 
 template <class T, int V>
-__global__ void gather_rows(const int32_t* tokens, const T* table, T* x, int64_t width, int64_t vocabulary) {
-  const int32_t token = tokens[blockIdx.x];
-  const bool known = token >= 0 && token < vocabulary;
-  const T* const row = table + (known ? token : 0) * width;
+__global__ void gather_rows(const int32_t* tokens, const T* table, T* x, int64_t width, int64_t given,
+                            int64_t first_row, int64_t all_rows) {
+  const int64_t token = tokens[blockIdx.x];
+  const bool own = token >= first_row && token < first_row + given;
+  const float other = token >= 0 && token < all_rows ? 0.0F : kNan;
+  const T* const row = table + (own ? token - first_row : 0) * width;
   T* const out = x + blockIdx.x * width;
   for (int64_t i = threadIdx.x * V; i < width; i += blockDim.x * V) {
     Floats<V> v = load<V>(row + i);
 #pragma unroll
-    for (int k = 0; k < V; ++k) v[k] = known ? v[k] : kNan;
+    for (int k = 0; k < V; ++k) v[k] = own ? v[k] : other;
     store(out + i, v);
   }
 }
@@ -109,7 +111,7 @@ __device__ void add_matches(const Matches& m, const T* dx, G* dtable, int64_t wi
 // the order in which blocks run.
 template <class T, class G>
 __global__ void scatter_rows(const int32_t* tokens, const T* dx, G* dtable, int64_t count, int64_t width,
-                             int64_t vocabulary, bool accumulate) {
+                             int64_t vocabulary, int64_t first_token, bool accumulate) {
   __shared__ Matches m;
   const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kRows;
   const int64_t rows = min(static_cast<int64_t>(kRows), vocabulary - first_row);
@@ -117,7 +119,7 @@ __global__ void scatter_rows(const int32_t* tokens, const T* dx, G* dtable, int6
   if (threadIdx.x == 0) m.count = 0;
   __syncthreads();
   for (int64_t first = 0; first < count; first += kThreads) {
-    append_matches(m, tokens, first, count, first_row);
+    append_matches(m, tokens, first, count, first_token + first_row);
     const bool more = first + kThreads < count;
     if (more && m.count + kThreads <= kMatches) continue;
     sort_matches(m);
@@ -129,14 +131,14 @@ __global__ void scatter_rows(const int32_t* tokens, const T* dx, G* dtable, int6
 
 }  // namespace
 
-void embed(DType dtype, const int32_t* tokens, const void* table, void* x, int64_t count, int64_t width,
-           int64_t vocabulary, cudaStream_t stream) {
+void embed(DType dtype, const Embed& e, cudaStream_t stream) {
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
-    with_vectors<T>(vectors_fit<T>(width, table, x), [&](auto v) {
+    with_vectors<T>(vectors_fit<T>(e.width, e.table, e.x), [&](auto v) {
       constexpr int V = decltype(v)::value;
-      launch({blocks(count), static_cast<unsigned>(threads_for(width / V, kThreads)), 0, stream}, gather_rows<T, V>,
-             tokens, static_cast<const T*>(table), static_cast<T*>(x), width, vocabulary);
+      launch({blocks(e.count), static_cast<unsigned>(threads_for(e.width / V, kThreads)), 0, stream},
+             gather_rows<T, V>, e.tokens, static_cast<const T*>(e.table), static_cast<T*>(e.x), e.width, e.given,
+             e.rows.first_row, e.rows.all_rows);
     });
   });
 }
@@ -147,7 +149,8 @@ void embed_wgrad(DType dtype, const EmbedWgrad& g, cudaStream_t stream) {
       using T = decltype(type);
       using G = decltype(gradient_type);
       launch({blocks(divide_up(g.vocabulary, kRows)), kThreads, 0, stream}, scatter_rows<T, G>, g.tokens,
-             static_cast<const T*>(g.dx), static_cast<G*>(g.dtable), g.count, g.width, g.vocabulary, g.accumulate);
+             static_cast<const T*>(g.dx), static_cast<G*>(g.dtable), g.count, g.width, g.vocabulary,
+             g.first_row, g.accumulate);
     });
   });
 }

@@ -14,14 +14,23 @@
 namespace ftrun::cuda {
 
 // --- embedding.cu --------------------------------------------------------------------------------
-void embed(DType dtype, const int32_t* tokens, const void* table, void* x, int64_t count, int64_t width,
-           int64_t vocabulary, cudaStream_t stream);
+struct Embed {
+  const int32_t* tokens;
+  const void* table;
+  void* x;
+  /// `given` rows of the table from rows.first_row on.
+  int64_t count, width, given;
+  RowsAttrs rows;
+};
+void embed(DType dtype, const Embed& e, cudaStream_t stream);
 struct EmbedWgrad {
   const int32_t* tokens;
   const void* dx;
   void* dtable;
   DType gradient_dtype;
   int64_t count, width, vocabulary;
+  /// Token of row 0.
+  int64_t first_row;
   bool accumulate;
 };
 void embed_wgrad(DType dtype, const EmbedWgrad& g, cudaStream_t stream);
@@ -100,8 +109,39 @@ struct SoftmaxLoss {
   const StepScalars* scalars;
 };
 void softmax_loss(DType dtype, const SoftmaxLoss& s, cudaStream_t stream);
-/// loss[0] += sum of losses, loss[1] += number of labels >= 0.
-void add_losses(const double* losses, const int32_t* labels, int64_t rows, double* loss, cudaStream_t stream);
+/// loss[0] += sum of losses, loss[1] += number of labels in [first_label, end_label).
+struct AddLosses {
+  const double* losses;
+  const int32_t* labels;
+  int64_t rows;
+  double* loss;
+  int64_t first_label, end_label;
+};
+void add_losses(const AddLosses& a, cudaStream_t stream);
+/// A chunk of the head of one of several ranks: rows [first_row, first_row + vocabulary) of all_rows.
+struct VocabularyRows {
+  const int32_t* labels;
+  /// F32[rows, vocabulary].
+  float* logits;
+  /// F32[rows], written by the first and read by the second function.
+  float* label_logit;
+  int64_t rows, vocabulary, first_row, all_rows;
+};
+/// statistics F32[rows, 2]; 0 for masked rows.
+void vocabulary_statistics(const VocabularyRows& v, float* statistics, cudaStream_t stream);
+struct VocabularyLoss {
+  VocabularyRows of;
+  /// F32[ranks * rows, 2].
+  const float* statistics;
+  int64_t ranks;
+  /// F64[rows], written.
+  double* losses;
+  bool with_gradients;
+  const StepScalars* scalars;
+};
+/// With gradients a row of logits becomes (softmax - onehot) * loss_scale, 0 for masked rows, in `dtype` from the row's
+/// first byte on.
+void vocabulary_loss(DType dtype, const VocabularyLoss& l, cudaStream_t stream);
 
 // --- attention.cc, attention_f32.cu, attention_bf16.cu -------------------------------------------
 struct Attention {

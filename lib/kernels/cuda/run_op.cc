@@ -1,6 +1,7 @@
 #include "kernels/cuda/run_op.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "graph/workspace.h"
 #include "kernels/cuda/launchers.h"
@@ -12,7 +13,15 @@ namespace {
 // --- embedding and rope --------------------------------------------------------------------------
 
 void run_embed(const Operation& op) {
-  embed(op.dtype(), op.ints_in(0), op.in(1), op.out(0), op.in_dims(0)[0], op.in_dims(1)[1], op.in_dims(1)[0],
+  const int64_t given = op.in_dims(1)[0];
+  embed(op.dtype(),
+        {.tokens = op.ints_in(0),
+         .table = op.in(1),
+         .x = op.out(0),
+         .count = op.in_dims(0)[0],
+         .width = op.in_dims(1)[1],
+         .given = given,
+         .rows = op.rows(given)},
         op.stream());
 }
 
@@ -26,6 +35,7 @@ void run_embed_wgrad(const Operation& op) {
                .count = op.in_dims(0)[0],
                .width = op.in_dims(1)[1],
                .vocabulary = op.out_dims(0)[0],
+               .first_row = op.rows(op.out_dims(0)[0]).first_row,
                .accumulate = op.accumulate()},
               op.stream());
 }
@@ -140,7 +150,7 @@ void run_qk_norm_wgrad(const Operation& op) {
 
 void run_linear(const Operation& op, Matmul& matmul) {
   const int64_t tokens = op.in_dims(0)[0], inputs = op.in_dims(0)[1], outputs = op.in_dims(1)[0];
-  const bool bias = op.has_in(2);
+  const bool bias = op.adds_bias();
   if (bias) fill_rows(op.dtype(), op.in(2), op.out(0), tokens, outputs, op.stream());
   matmul.run({.transpose_b = true,
               .m = tokens,
@@ -244,6 +254,44 @@ void run_add(const Operation& op) {
 
 // --- loss ----------------------------------------------------------------------------------------
 
+/// A chunk's gradients of the logits, in the dtype of the activations.
+struct LogitGradients {
+  int64_t first, count;
+  const void* data;
+  /// Elements from a row to the next.
+  int64_t stride;
+  bool adds_to_weight;
+};
+
+/// dx of the chunk's tokens (out 1) and dw (out 2) of x (in 0) and w (in 1).
+void head_gradients(const Operation& op, const LogitGradients& g, Matmul& matmul) {
+  const int64_t hidden = op.in_dims(0)[1], vocabulary = op.in_dims(1)[0];
+  const int64_t skip = g.first * hidden * dtype_bytes(op.dtype());
+  const auto [dw, dw_dtype] = op.gradient(2);
+  matmul.run({.transpose_a = true,
+              .m = vocabulary,
+              .n = hidden,
+              .k = g.count,
+              .a = g.data,
+              .b = static_cast<const std::byte*>(op.in(0)) + skip,
+              .c = dw,
+              .beta = g.adds_to_weight ? 1.0F : 0.0F,
+              .a_stride = g.stride,
+              .dtype = op.dtype(),
+              .out_dtype = dw_dtype},
+             op.stream());
+  matmul.run({.m = g.count,
+              .n = hidden,
+              .k = vocabulary,
+              .a = g.data,
+              .b = op.in(1),
+              .c = static_cast<std::byte*>(op.out(1)) + skip,
+              .a_stride = g.stride,
+              .dtype = op.dtype(),
+              .out_dtype = op.dtype()},
+             op.stream());
+}
+
 /// All tokens are multiplied, masked ones too: how many count is known only on the device. Their rows of
 /// dlogits are 0.
 class LinearCrossEntropy {
@@ -288,32 +336,15 @@ class LinearCrossEntropy {
                   .with_gradients = attrs_.with_gradients,
                   .scalars = attrs_.with_gradients ? op_.scalars() : nullptr},
                  op_.stream());
-    add_losses(losses, labels, count, op_.doubles_out(0), op_.stream());
-    if (attrs_.with_gradients) gradients(first, count, x);
-  }
-
-  void gradients(int64_t first, int64_t count, const void* x) {
-    const auto [dw, dw_dtype] = op_.gradient(2);
-    matmul_.run({.transpose_a = true,
-                 .m = vocabulary_,
-                 .n = hidden_,
-                 .k = count,
-                 .a = logits_,
-                 .b = x,
-                 .c = dw,
-                 .beta = first > 0 || op_.accumulate() ? 1.0F : 0.0F,
-                 .dtype = op_.dtype(),
-                 .out_dtype = dw_dtype},
-                op_.stream());
-    matmul_.run({.m = count,
-                 .n = hidden_,
-                 .k = vocabulary_,
-                 .a = logits_,
-                 .b = op_.in(1),
-                 .c = static_cast<std::byte*>(op_.out(1)) + first * hidden_ * dtype_bytes(op_.dtype()),
-                 .dtype = op_.dtype(),
-                 .out_dtype = op_.dtype()},
-                op_.stream());
+    add_losses({.losses = losses,
+                .labels = labels,
+                .rows = count,
+                .loss = op_.doubles_out(0),
+                .first_label = 0,
+                .end_label = std::numeric_limits<int64_t>::max()},
+               op_.stream());
+    if (attrs_.with_gradients)
+      head_gradients(op_, {first, count, logits_, vocabulary_, first > 0 || op_.accumulate()}, matmul_);
   }
 
   const Operation& op_;
@@ -323,6 +354,67 @@ class LinearCrossEntropy {
   CrossEntropyWorkspace place_;
   void* logits_;
 };
+
+VocabularyRows vocabulary_rows(const Operation& op, int64_t rows) {
+  const auto& attrs = op.attrs<VocabularyAttrs>();
+  const int64_t vocabulary = op.in_dims(1)[0];
+  return {.labels = op.ints_in(2) + attrs.first_token,
+          .logits = nullptr,
+          .label_logit = nullptr,
+          .rows = rows,
+          .vocabulary = vocabulary,
+          .first_row = attrs.rank * vocabulary,
+          .all_rows = attrs.ranks * vocabulary};
+}
+
+void run_vocabulary_logits(const Operation& op, Matmul& matmul) {
+  VocabularyRows rows = vocabulary_rows(op, op.out_dims(0)[0]);
+  rows.logits = op.floats_out(0);
+  rows.label_logit = op.floats_out(2);
+  const int64_t hidden = op.in_dims(0)[1];
+  const int64_t skip = op.attrs<VocabularyAttrs>().first_token * hidden * dtype_bytes(op.dtype());
+  matmul.run({.transpose_b = true,
+              .m = rows.rows,
+              .n = rows.vocabulary,
+              .k = hidden,
+              .a = static_cast<const std::byte*>(op.in(0)) + skip,
+              .b = op.in(1),
+              .c = rows.logits,
+              .dtype = op.dtype(),
+              .out_dtype = DType::kF32},
+             op.stream());
+  vocabulary_statistics(rows, op.floats_out(1), op.stream());
+}
+
+void run_vocabulary_cross_entropy(const Operation& op, Matmul& matmul) {
+  const auto& attrs = op.attrs<VocabularyAttrs>();
+  const CrossEntropyWorkspace place = vocabulary_workspace(op.in_dims(3)[0], op.in_dims(0)[1], op.in_dims(1)[0],
+                                                           dtype_bytes(op.dtype()));
+  VocabularyRows rows = vocabulary_rows(op, op.in_dims(3)[0]);
+  // Read and, with gradients, written.
+  rows.logits = const_cast<float*>(op.floats_in(3));
+  rows.label_logit = const_cast<float*>(op.floats_in(5));
+  auto* const losses = op.workspace<double>(place.losses);
+  vocabulary_loss(op.dtype(),
+                  {.of = rows,
+                   .statistics = op.floats_in(4),
+                   .ranks = attrs.ranks,
+                   .losses = losses,
+                   .with_gradients = attrs.with_gradients,
+                   .scalars = attrs.with_gradients ? op.scalars() : nullptr},
+                  op.stream());
+  add_losses({.losses = losses,
+              .labels = rows.labels,
+              .rows = rows.rows,
+              .loss = op.doubles_out(0),
+              .first_label = rows.first_row,
+              .end_label = rows.first_row + rows.vocabulary},
+             op.stream());
+  if (!attrs.with_gradients) return;
+  const int64_t stride = rows.vocabulary * dtype_bytes(DType::kF32) / dtype_bytes(op.dtype());
+  head_gradients(op, {attrs.first_token, rows.rows, rows.logits, stride, attrs.first_token > 0 || op.accumulate()},
+                 matmul);
+}
 
 }  // namespace
 
@@ -351,10 +443,8 @@ void run_operation(const Operation& op, Matmul& matmul) {
     case OpKind::kSwiGluDgrad: return run_swiglu_dgrad(op);
     case OpKind::kAdd: return run_add(op);
     case OpKind::kLinearCrossEntropy: return LinearCrossEntropy(op, matmul).run();
-    case OpKind::kVocabularyLogits:
-    case OpKind::kVocabularyCrossEntropy:
-      throw Error(ExitCode::kUnsupported, "the CUDA kernels have no loss of a vocabulary that is split over ranks",
-                  "set parallel.tensor to 1");
+    case OpKind::kVocabularyLogits: return run_vocabulary_logits(op, matmul);
+    case OpKind::kVocabularyCrossEntropy: return run_vocabulary_cross_entropy(op, matmul);
     case OpKind::kTensorAllReduce:
     case OpKind::kTensorAllGather:
     case OpKind::kTensorReduceScatter: bug(cat(op_name(op.kind()), " is no work for a kernel"));

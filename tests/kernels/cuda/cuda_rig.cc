@@ -47,6 +47,7 @@ class GpuRun {
     for (const Operand& operand : c.in) in_.push_back(add(operand));
     for (size_t i = 0; i < c.out.size(); ++i)
       out_.push_back(i == 0 && c.in_place ? in_[*c.in_place] : add(c.out[i]));
+    if (c.also_out) out_.push_back(in_[*c.also_out]);
   }
 
   void run() {

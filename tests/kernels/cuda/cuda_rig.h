@@ -72,6 +72,8 @@ struct OperationCase {
   bool accumulate = false;
   /// Output 0 lies on this input.
   std::optional<size_t> in_place;
+  /// This input is the last output too: the operation changes it.
+  std::optional<size_t> also_out;
 };
 
 struct DTypes {
