@@ -59,8 +59,8 @@ ValueId GraphBuilder::rope_table(ValueId positions, std::vector<double> inverse_
 ValueId GraphBuilder::rms_norm(ValueId x, ValueId weight, double epsilon) {
   require(graph_.at(x).dims[1] == graph_.at(weight).dims[0], "rms_norm width");
   const ValueId y = temp(graph_.at(weight).name + ".out", graph_.at(x).dims);
-  const ValueId rstd =
-      add_value(graph_.at(weight).name + ".rstd", statistics_, {graph_.at(x).dims[0]}, ValueRole::kTemp);
+  const ValueId rstd = add_value(graph_.at(weight).name + ".rstd", statistics_,
+                                 {graph_.at(x).dims[0]}, ValueRole::kTemp);
   emit(OpKind::kRmsNorm, {x, weight}, {y, rstd}, NormAttrs{epsilon});
   return y;
 }
@@ -70,8 +70,8 @@ GraphBuilder::SumAndNorm GraphBuilder::add_rms_norm(ValueId x, ValueId r, ValueI
   require(graph_.at(x).dims[1] == graph_.at(weight).dims[0], "add_rms_norm width");
   const ValueId sum = temp(graph_.at(weight).name + ".sum", graph_.at(x).dims);
   const ValueId y = temp(graph_.at(weight).name + ".out", graph_.at(x).dims);
-  const ValueId rstd =
-      add_value(graph_.at(weight).name + ".rstd", statistics_, {graph_.at(x).dims[0]}, ValueRole::kTemp);
+  const ValueId rstd = add_value(graph_.at(weight).name + ".rstd", statistics_,
+                                 {graph_.at(x).dims[0]}, ValueRole::kTemp);
   emit(OpKind::kAddRmsNorm, {x, r, weight}, {sum, y, rstd}, NormAttrs{epsilon});
   return {sum, y};
 }
@@ -120,7 +120,8 @@ ValueId GraphBuilder::attention(ValueId qkv, ValueId starts, AttentionAttrs attr
 }
 
 ValueId GraphBuilder::swiglu(ValueId gate_up) {
-  const ValueId s = temp("swiglu.out", {graph_.at(gate_up).dims[0], graph_.at(gate_up).dims[1] / 2});
+  const ValueId s =
+      temp("swiglu.out", {graph_.at(gate_up).dims[0], graph_.at(gate_up).dims[1] / 2});
   emit(OpKind::kSwiGlu, {gate_up}, {s});
   return s;
 }
@@ -153,7 +154,8 @@ ValueId GraphBuilder::weight_gradient(ValueId weight) {
 }
 
 ValueId GraphBuilder::vocabulary_cross_entropy(ValueId x, ValueId weight, ValueId labels,
-                                               const CrossEntropyAttrs& attrs, int64_t ranks, int64_t rank) {
+                                               const CrossEntropyAttrs& attrs, int64_t ranks,
+                                               int64_t rank) {
   require(graph_.at(x).dims[1] == graph_.at(weight).dims[1], "head width");
   require(attrs.chunk_tokens > 0, "cross-entropy chunk");
   // Logits are not in 16 bits: in their bytes are as many tokens as the fused kernel has at once.
@@ -168,7 +170,8 @@ ValueId GraphBuilder::vocabulary_cross_entropy(ValueId x, ValueId weight, ValueI
   SplitChunk before;
   for (int64_t first = 0; first < tokens_; first += chunk) {
     head.attrs.first_token = first;
-    const SplitChunk next = begin_chunk(head, cat(".", first / chunk), std::min(chunk, tokens_ - first));
+    const SplitChunk next =
+        begin_chunk(head, cat(".", first / chunk), std::min(chunk, tokens_ - first));
     if (first > 0) end_chunk(head, before);
     before = next;
   }
@@ -197,34 +200,40 @@ void GraphBuilder::end_chunk(const SplitHead& head, const SplitChunk& chunk) {
   emit(OpKind::kVocabularyCrossEntropy, std::move(in), std::move(out), chunk.attrs);
 }
 
-ValueId GraphBuilder::collective(OpKind kind, ValueId x, std::string name, Dims dims, int64_t ranks) {
+ValueId GraphBuilder::collective(OpKind kind, ValueId x, std::string name, Dims dims,
+                                 int64_t ranks) {
   require(ranks > 1, "a collective has ranks");
-  const ValueId y = add_value(std::move(name), graph_.at(x).dtype, std::move(dims), ValueRole::kTemp);
+  const ValueId y =
+      add_value(std::move(name), graph_.at(x).dtype, std::move(dims), ValueRole::kTemp);
   emit(kind, {x}, {y}, TensorGroupAttrs{ranks});
   return y;
 }
 
 ValueId GraphBuilder::all_reduce(ValueId x, int64_t ranks) {
-  return collective(OpKind::kTensorAllReduce, x, graph_.at(x).name + ".summed", graph_.at(x).dims, ranks);
+  return collective(OpKind::kTensorAllReduce, x, graph_.at(x).name + ".summed", graph_.at(x).dims,
+                    ranks);
 }
 
 ValueId GraphBuilder::all_gather(ValueId x, int64_t ranks) {
   Dims dims = graph_.at(x).dims;
   dims.at(0) *= ranks;
-  return collective(OpKind::kTensorAllGather, x, graph_.at(x).name + ".gathered", std::move(dims), ranks);
+  return collective(OpKind::kTensorAllGather, x, graph_.at(x).name + ".gathered", std::move(dims),
+                    ranks);
 }
 
 ValueId GraphBuilder::all_gather_blocks(ValueId x, int64_t ranks) {
   Dims dims = graph_.at(x).dims;
   dims.insert(dims.begin(), ranks);
-  return collective(OpKind::kTensorAllGather, x, graph_.at(x).name + ".gathered", std::move(dims), ranks);
+  return collective(OpKind::kTensorAllGather, x, graph_.at(x).name + ".gathered", std::move(dims),
+                    ranks);
 }
 
 ValueId GraphBuilder::reduce_scatter(ValueId x, int64_t ranks) {
   Dims dims = graph_.at(x).dims;
   require(dims.at(0) % ranks == 0, "a reduce-scatter has blocks of equal size");
   dims[0] /= ranks;
-  return collective(OpKind::kTensorReduceScatter, x, graph_.at(x).name + ".scattered", std::move(dims), ranks);
+  return collective(OpKind::kTensorReduceScatter, x, graph_.at(x).name + ".scattered",
+                    std::move(dims), ranks);
 }
 
 void GraphBuilder::output(ValueId value, Port port) {

@@ -32,7 +32,8 @@ double flops(const LayerGraph& graph, const Op& op) {
     case OpKind::kLinearWgrad: return product_flops(graph, op.in[0], op.out[0]);
     case OpKind::kLinearCrossEntropy:
       return product_flops(graph, op.in[0], op.in[1]) * (op.out.size() > 1 ? 3.0 : 1.0);
-    case OpKind::kVocabularyLogits: return product_flops(graph, op.out[0], op.in[1]);
+    case OpKind::kVocabularyLogits:
+      return product_flops(graph, op.out[0], op.in[1]);
     // The products of both gradients.
     case OpKind::kVocabularyCrossEntropy:
       return op.out.size() > 1 ? 2.0 * product_flops(graph, op.in[3], op.in[1])

@@ -104,10 +104,10 @@ class GraphBuilder {
   /// gradient by `x`, so the backward lists start from it.
   ValueId linear_cross_entropy(ValueId x, ValueId weight, ValueId labels, const CrossEntropyAttrs& attrs);
   /// The same of one of `ranks` tensor-parallel ranks, whose `weight` is the rank-th block of the
-  /// rows. A chunk's exchange may run beside the product of the chunk after it; logits of two chunks
-  /// are in memory at once.
-  ValueId vocabulary_cross_entropy(ValueId x, ValueId weight, ValueId labels, const CrossEntropyAttrs& attrs,
-                                   int64_t ranks, int64_t rank);
+  /// rows. A chunk's exchange may run beside the product of the chunk after it; logits of two
+  /// chunks are in memory at once.
+  ValueId vocabulary_cross_entropy(ValueId x, ValueId weight, ValueId labels,
+                                   const CrossEntropyAttrs& attrs, int64_t ranks, int64_t rank);
 
   // Among `ranks` tensor-parallel ranks; see OpKind.
   ValueId all_reduce(ValueId x, int64_t ranks);
@@ -127,7 +127,8 @@ class GraphBuilder {
   void emit(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, OpAttrs attrs = NoAttrs{});
   ValueId weight_gradient(ValueId weight);
 
-  /// x, weight and labels; loss and, with gradients, dx and dw; the attributes of the chunk at hand.
+  /// x, weight and labels; loss and, with gradients, dx and dw; the attributes of the chunk at
+  /// hand.
   struct SplitHead {
     std::vector<ValueId> operands, results;
     VocabularyAttrs attrs;
@@ -155,15 +156,15 @@ class GraphBuilder {
 /// results of cheap kinds, and what `policy` chooses not to keep.
 ///
 /// An all-gather's gradient is a reduce-scatter and the other way round; an all-reduce's is the
-/// gradient itself. Where LinearAttrs says that an input's gradient is a share, it is summed over the
-/// ranks: by the reduce-scatter when the input was gathered, else by an all-reduce. The weight
+/// gradient itself. Where LinearAttrs says that an input's gradient is a share, it is summed over
+/// the ranks: by the reduce-scatter when the input was gathered, else by an all-reduce. The weight
 /// gradients of such a product come behind that collective, to run beside it.
 void derive_backward(LayerGraph& graph, const RecomputePolicy& policy = {});
 
 /// Throws Error(kBug) unless every operation's operands are defined before use, shapes agree with
-/// its kind, and nothing is written twice (a list overwrites or adds as a whole: two operations that
-/// write one parameter's gradient would lose the first), but by operations that read it as well: they
-/// change what is there.
+/// its kind, and nothing is written twice (a list overwrites or adds as a whole: two operations
+/// that write one parameter's gradient would lose the first), but by operations that read it as
+/// well: they change what is there.
 void check_graph(const LayerGraph& graph);
 
 /// Bytes of scratch an operation needs with `values`' shapes; the kernels rely on exactly this.
@@ -181,9 +182,9 @@ struct ScratchPlan {
   std::vector<int64_t> offset;
   int64_t bytes = 0;
 };
-/// Offsets of `list`'s kTemp and kWorkspace values, overlapping where lifetimes allow; 64-byte aligned.
-/// A collective may run beside the operations that follow it, until one reads its result: so long
-/// nothing else lies on its operands.
+/// Offsets of `list`'s kTemp and kWorkspace values, overlapping where lifetimes allow; 64-byte
+/// aligned. A collective may run beside the operations that follow it, until one reads its result:
+/// so long nothing else lies on its operands.
 ScratchPlan plan_scratch(const LayerGraph& graph, std::span<const Op> list);
 
 /// Storage of the values that forward leaves for backward, in one buffer; 64-byte aligned.

@@ -4,13 +4,21 @@
 
 namespace ftrun {
 
-std::string_view op_name(OpKind kind) { return op_spec(kind).name; }
+std::string_view op_name(OpKind kind) {
+  return op_spec(kind).name;
+}
 
-bool is_cheap(OpKind kind) { return op_spec(kind).traits.cheap; }
+bool is_cheap(OpKind kind) {
+  return op_spec(kind).traits.cheap;
+}
 
-bool is_collective(OpKind kind) { return op_spec(kind).traits.collective; }
+bool is_collective(OpKind kind) {
+  return op_spec(kind).traits.collective;
+}
 
-int in_place_input(OpKind kind) { return op_spec(kind).traits.in_place; }
+int in_place_input(OpKind kind) {
+  return op_spec(kind).traits.in_place;
+}
 
 LinearAttrs linear_attrs(const Op& op) {
   const auto* attrs = std::get_if<LinearAttrs>(&op.attrs);

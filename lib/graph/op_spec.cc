@@ -48,6 +48,8 @@ static_assert(in_order(), "an entry a kind, in the order of OpKind");
 
 }  // namespace
 
-const OpSpec& op_spec(OpKind kind) { return kSpecs[static_cast<size_t>(kind)]; }
+const OpSpec& op_spec(OpKind kind) {
+  return kSpecs[static_cast<size_t>(kind)];
+}
 
 }  // namespace ftrun

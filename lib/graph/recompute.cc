@@ -13,7 +13,9 @@ namespace {
 /// the families there are has at most seven.
 constexpr size_t kMostCandidates = 8;
 
-bool can_run_again(OpKind kind) { return !op_spec(kind).traits.once; }
+bool can_run_again(OpKind kind) {
+  return !op_spec(kind).traits.once;
+}
 
 double list_price(const LayerGraph& graph, std::span<const Op> list) {
   double price = 0;

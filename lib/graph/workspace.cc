@@ -64,7 +64,8 @@ int64_t cross_entropy_bytes(const LayerGraph& graph, const Op& op) {
 
 int64_t vocabulary_bytes(const LayerGraph& graph, const Op& op) {
   const Value& w = graph.at(op.in[1]);
-  const int64_t tokens = graph.at(op.kind == OpKind::kVocabularyLogits ? op.out[0] : op.in[3]).dims[0];
+  const int64_t tokens =
+      graph.at(op.kind == OpKind::kVocabularyLogits ? op.out[0] : op.in[3]).dims[0];
   const int64_t bytes = dtype_bytes(w.dtype);
   const bool gradients = op.kind == OpKind::kVocabularyCrossEntropy && op.out.size() > 2;
   return vocabulary_workspace(tokens, w.dims[1], w.dims[0], bytes,

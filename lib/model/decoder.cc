@@ -42,7 +42,8 @@ class TensorTable {
     TensorId bias = -1;
   };
   /// Each rank makes some of the results.
-  Linear column_parallel(const std::string& module, int64_t out, int64_t in, bool bias, int copies = 1) {
+  Linear column_parallel(const std::string& module, int64_t out, int64_t in, bool bias,
+                         int copies = 1) {
     Linear ids{rows(module + ".weight", {out, in}, copies)};
     if (bias) ids.bias = rows(module + ".bias", {out}, copies);
     return ids;
@@ -65,7 +66,8 @@ struct BlockTensors {
 };
 
 // `c` is of the whole model.
-BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, int kv_copies, int64_t layer) {
+BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, int kv_copies,
+                               int64_t layer) {
   const std::string prefix = cat("model.layers.", layer, ".");
   const std::string attn = prefix + "self_attn.";
   const int64_t q_rows = c.query_heads * c.head_size;
@@ -110,7 +112,8 @@ BlockParams add_block_params(GraphBuilder& g, const ModelConfig& c) {
   return p;
 }
 
-// The products of a layer as one of the tensor-parallel ranks computes them, with what the ranks exchange around them.
+// The products of a layer as one of the tensor-parallel ranks computes them, with what the ranks
+// exchange around them.
 class SplitProducts {
  public:
   SplitProducts(GraphBuilder& g, const TensorSplit& split) : g_(g), split_(split) {}
@@ -123,7 +126,8 @@ class SplitProducts {
     return g_.linear(all_tokens(x), weight, bias, {.gradient_ranks = split_.degree});
   }
 
-  /// The sum over the ranks of x w^T, each of some columns of x and w, + b, which the first one adds.
+  /// The sum over the ranks of x w^T, each of some columns of x and w, + b, which the first one
+  /// adds.
   ValueId row_parallel(ValueId x, ValueId weight, ValueId bias) {
     const bool adds_bias = bias < 0 || split_.index == 0;
     return summed(g_.linear(x, weight, bias, {.adds_bias = adds_bias}));
@@ -147,8 +151,9 @@ int64_t hidden_tokens(const BatchShape& batch, const TensorSplit& split) {
   return split.sequence ? batch.tokens() / split.degree : batch.tokens();
 }
 
-ValueId build_attention(GraphBuilder& g, SplitProducts& products, const ModelConfig& c, const BlockParams& p,
-                        ValueId norm, ValueId rope, ValueId starts, AttentionAttrs attrs) {
+ValueId build_attention(GraphBuilder& g, SplitProducts& products, const ModelConfig& c,
+                        const BlockParams& p, ValueId norm, ValueId rope, ValueId starts,
+                        AttentionAttrs attrs) {
   const HeadAttrs heads{c.query_heads, c.kv_heads, c.head_size, c.norm_epsilon};
   ValueId qkv = products.column_parallel(norm, p.qkv, p.qkv_bias);
   if (c.qk_norm) qkv = g.qk_norm(qkv, p.q_norm, p.k_norm, heads);
@@ -162,12 +167,14 @@ struct BlockGraph {
 
 // `c` is of one rank; `window` is 0 when it does not shorten rows of T tokens.
 BlockGraph build_block(const ModelConfig& c, const BatchShape& batch, int64_t window, bool train,
-                       const ModelDtypes& dtypes, const RecomputePolicy& recompute, const TensorSplit& split) {
+                       const ModelDtypes& dtypes, const RecomputePolicy& recompute,
+                       const TensorSplit& split) {
   const int64_t n = batch.tokens();
   GraphBuilder g(window == 0 ? "block" : cat("block.window", window), n, batch.row_tokens,
                  dtypes);
   SplitProducts products(g, split);
-  const ValueId x = g.input(Port::kHidden, dtypes.compute, {hidden_tokens(batch, split), c.hidden}, "x");
+  const ValueId x =
+      g.input(Port::kHidden, dtypes.compute, {hidden_tokens(batch, split), c.hidden}, "x");
   const ValueId rope = g.input(Port::kRope, DType::kF32, {n, c.head_size}, "rope");
   const ValueId starts = g.input(Port::kStarts, DType::kI32, {n}, "starts");
   const BlockParams p = add_block_params(g, c);
@@ -213,7 +220,8 @@ std::vector<GraphParam> bind_block(const BlockParams& p, const BlockTensors& t) 
 class DecoderBuilder {
  public:
   DecoderBuilder(const ModelConfig& config, const BatchShape& batch, Mode mode,
-                 const ModelDtypes& dtypes, const RecomputeOptions& recompute, const TensorSplit& split)
+                 const ModelDtypes& dtypes, const RecomputeOptions& recompute,
+                 const TensorSplit& split)
       : c_(config),
         local_(local_config(config, split)),
         split_(split),

@@ -12,9 +12,10 @@ namespace ftrun {
 /// Between layers go hidden [N,D] and, from the embedding to every block, rope F32 [N,d]; the batch
 /// gives tokens, positions, starts and labels, all I32 [N].
 ///
-/// With a split they are the graphs of one of t tensor-parallel ranks (model/tensor_split.h): weights are its share.
-/// With sequence parallelism hidden is [N/t,D], the rank's block of the tokens; all else is the same on all ranks.
-/// Losses of the ranks add up to the loss; logits are [t,N,V/t].
+/// With a split they are the graphs of one of t tensor-parallel ranks (model/tensor_split.h):
+/// weights are its share. With sequence parallelism hidden is [N/t,D], the rank's block of the
+/// tokens; all else is the same on all ranks. Losses of the ranks add up to the loss; logits are
+/// [t,N,V/t].
 ModelDescription build_decoder(const ModelConfig& config, const BatchShape& batch, Mode mode,
                                const ModelDtypes& dtypes, const RecomputeOptions& recompute,
                                const TensorSplit& split = {});

@@ -41,14 +41,13 @@ const Family* find_family(std::string_view model_type);
 /// "llama, mistral, qwen2, qwen3": for messages.
 std::string family_names();
 
-/// Builds the description of a model for one batch shape and mode; `recompute` counts for kTrain, and
-/// the graphs are those of one rank of `split`. Error(kUsage) with all that keeps a model from being
-/// split so.
-/// Error(kUnsupported) for training with attention dropout; Error(kBadInput) for more than 2^31-1
-/// tokens in a micro-batch; Error(kUnsupported) for dtypes no kernel computes with.
+/// Builds the description of a model for one batch shape and mode; `recompute` counts for kTrain,
+/// and the graphs are those of one rank of `split`. Error(kUsage) with all that keeps a model from
+/// being split so. Error(kUnsupported) for training with attention dropout; Error(kBadInput) for
+/// more than 2^31-1 tokens in a micro-batch; Error(kUnsupported) for dtypes no kernel computes
+/// with.
 ModelDescription build_model(const ModelConfig& config, const BatchShape& batch, Mode mode,
-                             const ModelDtypes& dtypes = {},
-                             const RecomputeOptions& recompute = {},
+                             const ModelDtypes& dtypes = {}, const RecomputeOptions& recompute = {},
                              const TensorSplit& split = {});
 
 extern const Family kLlamaFamily;

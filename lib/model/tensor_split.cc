@@ -9,7 +9,8 @@
 namespace ftrun {
 namespace {
 
-/// What is shared out evenly among the ranks, or is held by as many ranks each where there are more.
+/// What is shared out evenly among the ranks, or is held by as many ranks each where there are
+/// more.
 struct Shared {
   int64_t count;
   std::string what;
@@ -61,9 +62,9 @@ std::string problem_text(const ModelConfig& config, const Shared& shared, int64_
     return cat(shared.what, " and ", degree, " ranks, neither of which divides the other: ",
                division_text(std::max(shared.count, degree), std::min(shared.count, degree)),
                "; degrees that do: ", numbers_text(fit));
-  return cat(shared.what, " cannot be shared out among ", degree, " ranks: ",
-             division_text(shared.count, degree), "; degrees that divide: ", numbers_text(fit),
-             shared.remedy);
+  return cat(shared.what, " cannot be shared out among ", degree,
+             " ranks: ", division_text(shared.count, degree),
+             "; degrees that divide: ", numbers_text(fit), shared.remedy);
 }
 
 }  // namespace
@@ -76,7 +77,8 @@ std::vector<std::string> check_tensor_split(const ModelConfig& config, const Bat
   return problems;
 }
 
-std::vector<int64_t> tensor_split_degrees(const ModelConfig& config, const BatchShape& batch, bool sequence) {
+std::vector<int64_t> tensor_split_degrees(const ModelConfig& config, const BatchShape& batch,
+                                          bool sequence) {
   return degrees(config, [&](int64_t degree) {
     return check_tensor_split(config, batch, {static_cast<int>(degree), 0, sequence}).empty();
   });
@@ -113,7 +115,8 @@ TensorInfo split_columns(std::string name, Dims shape, const TensorSplit& split)
   return tensor;
 }
 
-TensorInfo replicated(std::string name, Dims shape, const TensorSplit& split, bool partial_gradient) {
+TensorInfo replicated(std::string name, Dims shape, const TensorSplit& split,
+                      bool partial_gradient) {
   TensorInfo tensor(std::move(name), std::move(shape));
   tensor.copies = split.degree;
   tensor.partial_gradient = partial_gradient && split.degree > 1;

@@ -9,31 +9,36 @@
 
 namespace ftrun {
 
-// Tensor parallelism as Shoeybi et al. 2019 ("Megatron-LM") split a decoder: the rows of the query, key, value, gate and
-// up matrices and of both vocabulary matrices are shared out among t ranks, and the columns of the output and down
-// matrices. With sequence parallelism (Korthikanti et al. 2022) what lies between those products is shared out by tokens.
+// Tensor parallelism as Shoeybi et al. 2019 ("Megatron-LM") split a decoder: the rows of the query,
+// key, value, gate and up matrices and of both vocabulary matrices are shared out among t ranks,
+// and the columns of the output and down matrices. With sequence parallelism (Korthikanti et al.
+// 2022) what lies between those products is shared out by tokens.
 
-/// Every reason why a model cannot be split so, one a line, with the arithmetic and the degrees that divide; none for
-/// degree 1.
+/// Every reason why a model cannot be split so, one a line, with the arithmetic and the degrees
+/// that divide; none for degree 1.
 std::vector<std::string> check_tensor_split(const ModelConfig& config, const BatchShape& batch,
                                             const TensorSplit& split);
 
 /// Degrees that pass, the smallest (1) first.
-std::vector<int64_t> tensor_split_degrees(const ModelConfig& config, const BatchShape& batch, bool sequence);
+std::vector<int64_t> tensor_split_degrees(const ModelConfig& config, const BatchShape& batch,
+                                          bool sequence);
 
-/// The config of what one rank has: its share of the heads, of the feed-forward and of the vocabulary.
+/// The config of what one rank has: its share of the heads, of the feed-forward and of the
+/// vocabulary.
 ModelConfig local_config(const ModelConfig& config, const TensorSplit& split);
 
-/// Ranks that have the same key and value heads: more than one where there are fewer heads than ranks.
+/// Ranks that have the same key and value heads: more than one where there are fewer heads than
+/// ranks.
 int kv_copies(const ModelConfig& config, const TensorSplit& split);
 
-/// What a rank has of a tensor of this name and shape: its share of the rows or columns, of rows that `copies`
-/// neighbouring ranks have together, or all of it.
+/// What a rank has of a tensor of this name and shape: its share of the rows or columns, of rows
+/// that `copies` neighbouring ranks have together, or all of it.
 TensorInfo split_rows(std::string name, Dims shape, const TensorSplit& split, int copies = 1);
 /// The same of tensor-parallel rank `index`, seen from any rank.
 Box local_part(const TensorInfo& tensor, int index);
 
 TensorInfo split_columns(std::string name, Dims shape, const TensorSplit& split);
-TensorInfo replicated(std::string name, Dims shape, const TensorSplit& split, bool partial_gradient);
+TensorInfo replicated(std::string name, Dims shape, const TensorSplit& split,
+                      bool partial_gradient);
 
 }  // namespace ftrun

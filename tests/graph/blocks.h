@@ -77,7 +77,8 @@ inline LayerGraph head(const BlockShape& s, bool train = true, int64_t chunk_tok
   return g.finish(train);
 }
 
-/// The gated MLP of one of two tensor-parallel ranks: tokens of the hidden states shared out, or not.
+/// The gated MLP of one of two tensor-parallel ranks: tokens of the hidden states shared out, or
+/// not.
 inline LayerGraph split_mlp(const BlockShape& s, bool sequence, bool train = true) {
   GraphBuilder g("split", s.tokens(), s.row_tokens, s.dtypes);
   const int64_t held = sequence ? s.tokens() / 2 : s.tokens();
@@ -87,20 +88,23 @@ inline LayerGraph split_mlp(const BlockShape& s, bool sequence, bool train = tru
   const ValueId gate_up = g.param("gu", {s.feed_forward, s.hidden});
   const ValueId bias = s.biases ? g.param("gu.b", {s.feed_forward}) : -1;
   const ValueId gated = g.swiglu(g.linear(norm, gate_up, bias, {.gradient_ranks = 2}));
-  const ValueId down = g.linear(gated, g.param("down", {s.hidden, s.feed_forward / 2}),
-                                s.biases ? g.param("down.b", {s.hidden}) : -1, {.adds_bias = !s.biases});
+  const ValueId down =
+      g.linear(gated, g.param("down", {s.hidden, s.feed_forward / 2}),
+               s.biases ? g.param("down.b", {s.hidden}) : -1, {.adds_bias = !s.biases});
   g.output(g.add(x, sequence ? g.reduce_scatter(down, 2) : g.all_reduce(down, 2)), Port::kHidden);
   return g.finish(train, s.recompute);
 }
 
 /// The head of the second of two tensor-parallel ranks.
-inline LayerGraph split_head(const BlockShape& s, bool sequence, bool train = true, int64_t chunk_tokens = 3) {
+inline LayerGraph split_head(const BlockShape& s, bool sequence, bool train = true,
+                             int64_t chunk_tokens = 3) {
   GraphBuilder g("split_head", s.tokens(), s.row_tokens, s.dtypes);
   const int64_t held = sequence ? s.tokens() / 2 : s.tokens();
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {held, s.hidden}, "x");
   const ValueId labels = g.input(Port::kLabels, DType::kI32, {s.tokens()}, "labels");
   const ValueId norm = g.rms_norm(x, g.param("n", {s.hidden}), 1e-5);
-  g.vocabulary_cross_entropy(sequence ? g.all_gather(norm, 2) : norm, g.param("w", {s.vocabulary / 2, s.hidden}), labels,
+  g.vocabulary_cross_entropy(sequence ? g.all_gather(norm, 2) : norm,
+                             g.param("w", {s.vocabulary / 2, s.hidden}), labels,
                              {.with_gradients = train, .chunk_tokens = chunk_tokens}, 2, 1);
   return g.finish(train);
 }

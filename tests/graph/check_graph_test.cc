@@ -111,8 +111,8 @@ TEST_CASE("operands that are missing or too many are counted") {
 std::vector<std::pair<LayerGraph, Op>> every_kind() {
   std::vector<std::pair<LayerGraph, Op>> found;
   std::set<OpKind> kinds;
-  for (const LayerGraph& g : {embedding({}), block({.biases = true, .qk_norm = true}), head({}), split_head({}, true),
-                              split_mlp({}, false)}) {
+  for (const LayerGraph& g : {embedding({}), block({.biases = true, .qk_norm = true}), head({}),
+                              split_head({}, true), split_mlp({}, false)}) {
     for (const auto& list : {g.forward, g.backward})
       for (const Op& op : list)
         if (kinds.insert(op.kind).second) found.emplace_back(g, op);
@@ -159,7 +159,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "norms, gated products and all-gathers are cheap; rotations, additions, all-reduces and the gradient of a gated "
+    "norms, gated products and all-gathers are cheap; rotations, additions, all-reduces and the "
+    "gradient of a gated "
     "product may run in place") {
   std::set<OpKind> cheap;
   std::map<OpKind, int> in_place;
@@ -167,7 +168,8 @@ TEST_CASE(
     if (is_cheap(op.kind)) cheap.insert(op.kind);
     if (in_place_input(op.kind) >= 0) in_place[op.kind] = in_place_input(op.kind);
   }
-  CHECK(cheap == std::set<OpKind>{OpKind::kRmsNorm, OpKind::kAddRmsNorm, OpKind::kSwiGlu, OpKind::kTensorAllGather});
+  CHECK(cheap == std::set<OpKind>{OpKind::kRmsNorm, OpKind::kAddRmsNorm, OpKind::kSwiGlu,
+                                  OpKind::kTensorAllGather});
   CHECK(in_place == std::map<OpKind, int>{{OpKind::kRope, 0},
                                           {OpKind::kRopeDgrad, 0},
                                           {OpKind::kAdd, 0},
@@ -184,7 +186,8 @@ TEST_CASE("collectives are the kinds of communication, do no arithmetic and move
     CHECK(traffic_bytes(graph, op) == graph.at(op.in[0]).bytes() + graph.at(op.out[0]).bytes());
     CHECK(op.workspace == -1);
   }
-  CHECK(names == std::set<std::string_view>{"tensor_all_reduce", "tensor_all_gather", "tensor_reduce_scatter"});
+  CHECK(names == std::set<std::string_view>{"tensor_all_reduce", "tensor_all_gather",
+                                            "tensor_reduce_scatter"});
 }
 
 TEST_CASE("an all-gather's blocks lie one after another or apart, and no other way") {
@@ -199,15 +202,17 @@ TEST_CASE("an all-gather's blocks lie one after another or apart, and no other w
   CHECK(fault(g) == "nothing");
   dims = {8, 3, 5};
   CHECK(fault(g) ==
-        "logits: tensor_all_gather w.out:[8,5] -> w.out.gathered:[8,3,5] needs S -> tS: w.out.gathered is no tS");
+        "logits: tensor_all_gather w.out:[8,5] -> w.out.gathered:[8,3,5] needs S -> tS: "
+        "w.out.gathered is no tS");
 }
 
 TEST_CASE("an operation may change a value that it reads, unless the value is given to the layer") {
   LayerGraph g = split_head({}, true);
   CHECK(fault(g) == "nothing");
   // The second chunk's loss that does not add to the first one's.
-  const auto second = std::find_if(g.forward.rbegin(), g.forward.rend(),
-                                   [](const Op& op) { return op.kind == OpKind::kVocabularyCrossEntropy; });
+  const auto second = std::find_if(g.forward.rbegin(), g.forward.rend(), [](const Op& op) {
+    return op.kind == OpKind::kVocabularyCrossEntropy;
+  });
   second->in.resize(6);
   CHECK_THAT(fault(g), Catch::EndsWith("writes loss a second time"));
   g = split_head({}, true);

@@ -11,8 +11,9 @@
 
 namespace ftrun::fixtures {
 
-/// Runs a list over a memory that knows which value each of its bytes holds. Returns what a kernel, or
-/// a collective that runs beside the kernels until its result is read, would have stumbled over, or "".
+/// Runs a list over a memory that knows which value each of its bytes holds. Returns what a kernel,
+/// or a collective that runs beside the kernels until its result is read, would have stumbled over,
+/// or "".
 class OwnedMemory {
  public:
   OwnedMemory(const LayerGraph& graph, const ScratchPlan& plan)
@@ -35,18 +36,21 @@ class OwnedMemory {
       if (is_collective(op.kind)) under_way_.push_back(&op);
       for (const Op* collective : under_way_)
         if (!keeps_operands(*collective))
-          return cat(op_text(graph_, op), ": overwrites an operand of ", op_text(graph_, *collective));
+          return cat(op_text(graph_, op), ": overwrites an operand of ",
+                     op_text(graph_, *collective));
     }
     return "";
   }
 
  private:
-  /// What reads a collective's result waits for it and for those before it; a collective waits when its turn comes.
+  /// What reads a collective's result waits for it and for those before it; a collective waits when
+  /// its turn comes.
   void end_read_by(const Op& op) {
     if (is_collective(op.kind)) return;
     for (size_t i = under_way_.size(); i-- > 0;)
       if (std::find(op.in.begin(), op.in.end(), under_way_[i]->out[0]) != op.in.end()) {
-        under_way_.erase(under_way_.begin(), under_way_.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+        under_way_.erase(under_way_.begin(),
+                         under_way_.begin() + static_cast<std::ptrdiff_t>(i) + 1);
         return;
       }
   }

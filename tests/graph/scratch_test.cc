@@ -38,7 +38,9 @@ TEST_CASE("no kernel of a block, head or embedding finds an operand overwritten"
   }
 }
 
-TEST_CASE("no kernel of a tensor-parallel rank finds an operand overwritten, nor a collective that runs beside it") {
+TEST_CASE(
+    "no kernel of a tensor-parallel rank finds an operand overwritten, nor a collective that runs "
+    "beside it") {
   for (const BlockShape& shape : kShapes)
     for (const bool sequence : {true, false})
       for (const LayerGraph& g : {split_mlp(shape, sequence), split_mlp(shape, sequence, false),
@@ -53,7 +55,8 @@ TEST_CASE("no kernel of a tensor-parallel rank finds an operand overwritten, nor
       }
 }
 
-/// a = x w; y = sum of a over two ranks; b = a' w3 where a' is x, or a where it is read `again`; y w2 + b.
+/// a = x w; y = sum of a over two ranks; b = a' w3 where a' is x, or a where it is read `again`; y
+/// w2 + b.
 LayerGraph beside(bool again) {
   GraphBuilder g("beside", 4, 4);
   const ValueId x = g.input(Port::kHidden, DType::kF32, {4, 16}, "x");
@@ -64,21 +67,26 @@ LayerGraph beside(bool again) {
   return g.finish(false);
 }
 
-TEST_CASE("an all-reduce runs in place unless its input is read again; nothing else takes its place before it is read") {
+TEST_CASE(
+    "an all-reduce runs in place unless its input is read again; nothing else takes its place "
+    "before it is read") {
   LayerGraph g = beside(false);
   CHECK(scratch_fault(g, g.forward) == "");
   ScratchPlan plan = plan_scratch(g, g.forward);
-  CHECK(plan.offset[static_cast<size_t>(named(g, "a.out"))] == plan.offset[static_cast<size_t>(named(g, "a.out.summed"))]);
+  CHECK(plan.offset[static_cast<size_t>(named(g, "a.out"))] ==
+        plan.offset[static_cast<size_t>(named(g, "a.out.summed"))]);
   CHECK(plan.bytes == 3 * 4 * 16 * 4);  // a and its sum, b, the product of the sum
   g = beside(true);
   CHECK(scratch_fault(g, g.forward) == "");
   plan = plan_scratch(g, g.forward);
-  CHECK(plan.offset[static_cast<size_t>(named(g, "a.out"))] != plan.offset[static_cast<size_t>(named(g, "a.out.summed"))]);
+  CHECK(plan.offset[static_cast<size_t>(named(g, "a.out"))] !=
+        plan.offset[static_cast<size_t>(named(g, "a.out.summed"))]);
 }
 
 TEST_CASE("logits of two chunks are in memory at once, however many there are") {
   const BlockShape shape{.rows = 16, .hidden = 2, .vocabulary = 4096};
-  const LayerGraph two = split_head(shape, true, true, 32), eight = split_head(shape, true, true, 8);
+  const LayerGraph two = split_head(shape, true, true, 32),
+                   eight = split_head(shape, true, true, 8);
   const int64_t logits = 2048 * 4;
   CHECK(plan_scratch(two, two.forward).bytes > 2 * 32 * logits);
   CHECK(plan_scratch(eight, eight.forward).bytes > 2 * 8 * logits);

@@ -46,7 +46,9 @@ TEST_CASE("with sequence parallelism norms see a block of the tokens, products a
   CHECK(saved_text(g) == "n.rstd 16\ngu.out 768\n");
 }
 
-TEST_CASE("without sequence parallelism results are all-reduced, in backward the gradients of what all ranks have") {
+TEST_CASE(
+    "without sequence parallelism results are all-reduced, in backward the gradients of what all "
+    "ranks have") {
   const LayerGraph g = split_mlp({}, false);
   CHECK(list_text(g, g.forward) ==
         "rms_norm x:[8,16] n:[16] -> n.out:[8,16] n.rstd:[8]\n"
@@ -65,7 +67,8 @@ TEST_CASE("without sequence parallelism results are all-reduced, in backward the
         "tensor_all_reduce d_n.out:[8,16] -> d_n.out.summed:[8,16]\n"
         "linear_wgrad d_gu.out:[8,24] n.out.again:[8,16] -> d_gu:[24,16]\n"
         "rms_norm_wgrad d_n.out.summed:[8,16] x:[8,16] n.rstd:[8] -> d_n:[16]\n"
-        "rms_norm_dgrad d_n.out.summed:[8,16] x:[8,16] n.rstd:[8] n:[16] d_sum:[8,16] -> d_x:[8,16]\n");
+        "rms_norm_dgrad d_n.out.summed:[8,16] x:[8,16] n.rstd:[8] n:[16] d_sum:[8,16] -> "
+        "d_x:[8,16]\n");
 }
 
 TEST_CASE("a split head exchanges a chunk's statistics while it multiplies the next one") {
@@ -73,23 +76,29 @@ TEST_CASE("a split head exchanges a chunk's statistics while it multiplies the n
   CHECK(list_text(g, g.forward) ==
         "rms_norm x:[4,16] n:[16] -> n.out:[4,16] n.rstd:[4]\n"
         "tensor_all_gather n.out:[4,16] -> n.out.gathered:[8,16]\n"
-        "vocabulary_logits n.out.gathered:[8,16] w:[16,16] labels:[8] -> logits.0:[3,16] statistics.0:[3,2] "
+        "vocabulary_logits n.out.gathered:[8,16] w:[16,16] labels:[8] -> logits.0:[3,16] "
+        "statistics.0:[3,2] "
         "label_logit.0:[3]\n"
         "tensor_all_gather statistics.0:[3,2] -> statistics.0.gathered:[6,2]\n"
-        "vocabulary_logits n.out.gathered:[8,16] w:[16,16] labels:[8] -> logits.1:[3,16] statistics.1:[3,2] "
+        "vocabulary_logits n.out.gathered:[8,16] w:[16,16] labels:[8] -> logits.1:[3,16] "
+        "statistics.1:[3,2] "
         "label_logit.1:[3]\n"
         "tensor_all_gather statistics.1:[3,2] -> statistics.1.gathered:[6,2]\n"
         "vocabulary_cross_entropy n.out.gathered:[8,16] w:[16,16] labels:[8] logits.0:[3,16] "
-        "statistics.0.gathered:[6,2] label_logit.0:[3] -> loss:[2] d_n.out.gathered:[8,16] d_w:[16,16] "
+        "statistics.0.gathered:[6,2] label_logit.0:[3] -> loss:[2] d_n.out.gathered:[8,16] "
+        "d_w:[16,16] "
         "logits.0:[3,16]\n"
-        "vocabulary_logits n.out.gathered:[8,16] w:[16,16] labels:[8] -> logits.2:[2,16] statistics.2:[2,2] "
+        "vocabulary_logits n.out.gathered:[8,16] w:[16,16] labels:[8] -> logits.2:[2,16] "
+        "statistics.2:[2,2] "
         "label_logit.2:[2]\n"
         "tensor_all_gather statistics.2:[2,2] -> statistics.2.gathered:[4,2]\n"
         "vocabulary_cross_entropy n.out.gathered:[8,16] w:[16,16] labels:[8] logits.1:[3,16] "
-        "statistics.1.gathered:[6,2] label_logit.1:[3] loss:[2] d_n.out.gathered:[8,16] d_w:[16,16] -> loss:[2] "
+        "statistics.1.gathered:[6,2] label_logit.1:[3] loss:[2] d_n.out.gathered:[8,16] "
+        "d_w:[16,16] -> loss:[2] "
         "d_n.out.gathered:[8,16] d_w:[16,16] logits.1:[3,16]\n"
         "vocabulary_cross_entropy n.out.gathered:[8,16] w:[16,16] labels:[8] logits.2:[2,16] "
-        "statistics.2.gathered:[4,2] label_logit.2:[2] loss:[2] d_n.out.gathered:[8,16] d_w:[16,16] -> loss:[2] "
+        "statistics.2.gathered:[4,2] label_logit.2:[2] loss:[2] d_n.out.gathered:[8,16] "
+        "d_w:[16,16] -> loss:[2] "
         "d_n.out.gathered:[8,16] d_w:[16,16] logits.2:[2,16]\n");
   CHECK(list_text(g, g.backward) ==
         "tensor_reduce_scatter d_n.out.gathered:[8,16] -> d_n.out:[4,16]\n"
@@ -97,15 +106,18 @@ TEST_CASE("a split head exchanges a chunk's statistics while it multiplies the n
         "rms_norm_dgrad d_n.out:[4,16] x:[4,16] n.rstd:[4] n:[16] -> d_x:[4,16]\n");
   CHECK(saved_text(g) == "n.rstd 16\nd_n.out.gathered 512\n");
   const LayerGraph whole = split_head({}, false);
-  CHECK(list_text(whole, whole.backward).starts_with(
-      "tensor_all_reduce d_n.out:[8,16] -> d_n.out.summed:[8,16]\nrms_norm_wgrad d_n.out.summed:[8,16]"));
+  CHECK(list_text(whole, whole.backward)
+            .starts_with("tensor_all_reduce d_n.out:[8,16] -> "
+                         "d_n.out.summed:[8,16]\nrms_norm_wgrad d_n.out.summed:[8,16]"));
   const LayerGraph evaluate = split_head({}, true, false);
   CHECK(op_text(evaluate, evaluate.forward.back()) ==
         "vocabulary_cross_entropy n.out.gathered:[8,16] w:[16,16] labels:[8] logits.2:[2,16] "
         "statistics.2.gathered:[4,2] label_logit.2:[2] loss:[2] -> loss:[2]");
 }
 
-TEST_CASE("logits and statistics of a 16-bit head are F32, of as many tokens as have the bytes of 16-bit logits") {
+TEST_CASE(
+    "logits and statistics of a 16-bit head are F32, of as many tokens as have the bytes of 16-bit "
+    "logits") {
   const LayerGraph g = split_head({.dtypes = {DType::kBF16, DType::kF32}}, true, true, 6);
   for (const char* name : {"logits.0", "statistics.0", "label_logit.0", "statistics.0.gathered"})
     CHECK(g.at(named(g, name)).dtype == DType::kF32);
@@ -120,7 +132,8 @@ TEST_CASE("the operations of a split head count the products of their chunk") {
   CHECK(flops(evaluate, evaluate.forward[6]) == 3);
 }
 
-TEST_CASE("collectives on the way of an input's gradient are in its list, those of weights in theirs") {
+TEST_CASE(
+    "collectives on the way of an input's gradient are in its list, those of weights in theirs") {
   const auto collectives = [](const std::vector<Op>& list) {
     std::vector<OpKind> kinds;
     for (const Op& op : list)
@@ -144,16 +157,20 @@ TEST_CASE("collectives on the way of an input's gradient are in its list, those 
 }
 
 TEST_CASE("weight gradients of split layers may all be deferred behind the input gradients") {
-  for (const RecomputePolicy policy : {RecomputePolicy{}, {RecomputeLevel::kSelective, 0.4}, {RecomputeLevel::kFull}})
+  for (const RecomputePolicy policy :
+       {RecomputePolicy{}, {RecomputeLevel::kSelective, 0.4}, {RecomputeLevel::kFull}})
     for (const bool sequence : {true, false})
-      for (LayerGraph g : {split_mlp({.biases = true, .recompute = policy}, sequence), split_head({}, sequence)}) {
+      for (LayerGraph g :
+           {split_mlp({.biases = true, .recompute = policy}, sequence), split_head({}, sequence)}) {
         g.backward = g.input_grad;
         g.backward.insert(g.backward.end(), g.weight_grad.begin(), g.weight_grad.end());
         CHECK(bug_text([&] { check_graph(g); }) == "nothing");
       }
 }
 
-TEST_CASE("two products of one gathered input have one reduce-scatter, before the gradients of both weights") {
+TEST_CASE(
+    "two products of one gathered input have one reduce-scatter, before the gradients of both "
+    "weights") {
   GraphBuilder b("two", 8, 4);
   const ValueId x = b.input(Port::kHidden, DType::kF32, {4, 16}, "x");
   const ValueId all = b.all_gather(b.rms_norm(x, b.param("n", {16}), 1e-5), 2);
@@ -163,9 +180,10 @@ TEST_CASE("two products of one gathered input have one reduce-scatter, before th
   const LayerGraph g = b.finish(true);
   std::vector<std::string> kinds;
   for (const Op& op : g.backward) kinds.emplace_back(op_name(op.kind));
-  CHECK(kinds == std::vector<std::string>{"tensor_all_gather", "linear_wgrad", "linear_dgrad", "rms_norm",
-                                          "tensor_all_gather", "linear_dgrad", "linear_dgrad", "add",
-                                          "tensor_reduce_scatter", "linear_wgrad", "linear_wgrad", "rms_norm_wgrad",
+  CHECK(kinds == std::vector<std::string>{"tensor_all_gather", "linear_wgrad", "linear_dgrad",
+                                          "rms_norm", "tensor_all_gather", "linear_dgrad",
+                                          "linear_dgrad", "add", "tensor_reduce_scatter",
+                                          "linear_wgrad", "linear_wgrad", "rms_norm_wgrad",
                                           "rms_norm_dgrad"});
 }
 

@@ -112,12 +112,16 @@ struct SplitResult {
   std::vector<Array> losses;
 };
 
-/// The loss of `ranks` ranks that have a part of the vocabulary each, in chunks of `c.chunk` tokens.
-SplitResult split_cross_entropy(const Case& c, const OracleCase& o, DType dtype, int64_t ranks, const Array* before,
-                                bool gradients = true) {
+/// The loss of `ranks` ranks that have a part of the vocabulary each, in chunks of `c.chunk`
+/// tokens.
+SplitResult split_cross_entropy(const Case& c, const OracleCase& o, DType dtype, int64_t ranks,
+                                const Array* before, bool gradients = true) {
   const int64_t rows = c.vocabulary / ranks;
   const DType wide = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
-  SplitResult result{{{2}, {0.0, 0.0}}, {{c.tokens, c.hidden}, std::vector<double>(o.inputs[0].data.size())}, {{c.vocabulary, c.hidden}, {}}, {}};
+  SplitResult result{{{2}, {0.0, 0.0}},
+                     {{c.tokens, c.hidden}, std::vector<double>(o.inputs[0].data.size())},
+                     {{c.vocabulary, c.hidden}, {}},
+                     {}};
   std::vector<Rig> rigs;
   std::vector<ValueId> x, w, labels, loss, dx, dw;
   for (int64_t rank = 0; rank < ranks; ++rank) {
@@ -128,7 +132,8 @@ SplitResult split_cross_entropy(const Case& c, const OracleCase& o, DType dtype,
     labels.push_back(rig.ints(c.labels));
     loss.push_back(rig.input({{2}, {0.0, 0.0}}, DType::kF64));
     dx.push_back(rig.output({c.tokens, c.hidden}));
-    dw.push_back(before == nullptr ? rig.output({rows, c.hidden}) : rig.input(some_rows(*before, rank * rows, rows)));
+    dw.push_back(before == nullptr ? rig.output({rows, c.hidden})
+                                   : rig.input(some_rows(*before, rank * rows, rows)));
   }
   for (int64_t first = 0; first < c.tokens; first += c.chunk) {
     const int64_t count = std::min(c.chunk, c.tokens - first);
@@ -141,14 +146,17 @@ SplitResult split_cross_entropy(const Case& c, const OracleCase& o, DType dtype,
       logits.push_back(rig.output({count, rows}, wide));
       label_logit.push_back(rig.output({count}, wide));
       const ValueId statistics = rig.output({count, 2}, wide);
-      rig.run(OpKind::kVocabularyLogits, {x[r], w[r], labels[r]}, {logits[r], statistics, label_logit[r]}, attrs(rank));
+      rig.run(OpKind::kVocabularyLogits, {x[r], w[r], labels[r]},
+              {logits[r], statistics, label_logit[r]}, attrs(rank));
       const Array own = rig.read(statistics);
       gathered.data.insert(gathered.data.end(), own.data.begin(), own.data.end());
     }
     for (int64_t rank = 0; rank < ranks; ++rank) {
       Rig& rig = rigs[static_cast<size_t>(rank)];
       const auto r = static_cast<size_t>(rank);
-      std::vector<ValueId> in{x[r], w[r], labels[r], logits[r], rig.input(gathered, wide), label_logit[r]}, out{loss[r]};
+      std::vector<ValueId> in{x[r],          w[r], labels[r], logits[r], rig.input(gathered, wide),
+                              label_logit[r]},
+          out{loss[r]};
       if (gradients) out = {loss[r], dx[r], dw[r]};
       if (first > 0) in.insert(in.end(), out.begin(), out.end());
       if (gradients) out.push_back(logits[r]);
@@ -171,15 +179,17 @@ SplitResult split_cross_entropy(const Case& c, const OracleCase& o, DType dtype,
 std::vector<Case> split_cases() {
   return {
       {7, 5, 12, 3, labels_of(7, 12, 0)},
-      {40, 24, 120, 16, labels_of(40, 120, 3)},                   // gathered chunks, a ragged last one
-      {40, 24, 120, 8, first_masked(labels_of(40, 120, 0), 17)},  // whole chunks masked, the first one too
-      {33, 64, 996, 256, labels_of(33, 996, 5)},                  // one chunk larger than all
-      {6, 8, 24, 2, std::vector<int32_t>(6, -100)},               // nothing counts
-      {9, 8, 24, 4, {23, 0, 5, 6, 7, 11, 12, 17, 18}},            // labels at the ranks' borders
+      {40, 24, 120, 16, labels_of(40, 120, 3)},  // gathered chunks, a ragged last one
+      {40, 24, 120, 8,
+       first_masked(labels_of(40, 120, 0), 17)},        // whole chunks masked, the first one too
+      {33, 64, 996, 256, labels_of(33, 996, 5)},        // one chunk larger than all
+      {6, 8, 24, 2, std::vector<int32_t>(6, -100)},     // nothing counts
+      {9, 8, 24, 4, {23, 0, 5, 6, 7, 11, 12, 17, 18}},  // labels at the ranks' borders
   };
 }
 
-TEST_CASE("the loss of a vocabulary that is split over ranks and both gradients agree with autograd") {
+TEST_CASE(
+    "the loss of a vocabulary that is split over ranks and both gradients agree with autograd") {
   for_each_multiplier([](DType dtype) {
     for (const Case& c : split_cases())
       for (const int64_t ranks : {2, 3})
@@ -188,13 +198,16 @@ TEST_CASE("the loss of a vocabulary that is split over ranks and both gradients 
           const OracleCase o = stored(oracle_case(c), dtype);
           const OracleResult expected = oracle(o);
           const Array before = rounded(random_array({c.vocabulary, c.hidden}, 9), dtype);
-          const SplitResult found = split_cross_entropy(c, o, dtype, ranks, accumulate ? &before : nullptr);
+          const SplitResult found =
+              split_cross_entropy(c, o, dtype, ranks, accumulate ? &before : nullptr);
           require_loss(found.loss, expected.outputs[0], 0.0, 0.0, tolerance(dtype));
           // Each rank rounds its share of dx.
-          const double shares = is_narrow(dtype) ? static_cast<double>(ranks) * unit_roundoff(dtype) : 0.0;
+          const double shares =
+              is_narrow(dtype) ? static_cast<double>(ranks) * unit_roundoff(dtype) : 0.0;
           REQUIRE(relative_error(found.dx, expected.gradients[0]) < tolerance(dtype) + shares);
           const int64_t chunks = (c.tokens + c.chunk - 1) / c.chunk;
-          const double roundings = is_narrow(dtype) ? static_cast<double>(chunks) * unit_roundoff(dtype) : 0.0;
+          const double roundings =
+              is_narrow(dtype) ? static_cast<double>(chunks) * unit_roundoff(dtype) : 0.0;
           const Array dw = accumulate ? plus(expected.gradients[1], before) : expected.gradients[1];
           REQUIRE(relative_error(found.dw, dw) < tolerance(dtype) + roundings);
           const SplitResult evaluated = split_cross_entropy(c, o, dtype, ranks, nullptr, false);
@@ -240,27 +253,37 @@ TEST_CASE("logits far apart neither overflow nor lose the loss, and NaN is passe
   });
 }
 
-TEST_CASE("logits of a split vocabulary far apart neither overflow nor lose the loss, and NaN is passed on") {
+TEST_CASE(
+    "logits of a split vocabulary far apart neither overflow nor lose the loss, and NaN is passed "
+    "on") {
   for_each_multiplier([](DType dtype) {
     // Logits 0, 500 on one rank, -500, 1 on the other.
     const Case c{2, 1, 4, 1, {1, 2}};
-    OracleCase o{OpKind::kLinearCrossEntropy, CrossEntropyAttrs{}, {{{2, 1}, {1.0, 1.0}}, {{4, 1}, {0.0, 500.0, -500.0, 1.0}}}, c.labels};
+    OracleCase o{OpKind::kLinearCrossEntropy,
+                 CrossEntropyAttrs{},
+                 {{{2, 1}, {1.0, 1.0}}, {{4, 1}, {0.0, 500.0, -500.0, 1.0}}},
+                 c.labels};
     REQUIRE(split_cross_entropy(c, o, dtype, 2, nullptr).loss.data[0] == 1000.0);
     o.inputs[0].data[1] = NAN;
     REQUIRE(std::isnan(split_cross_entropy(c, o, dtype, 2, nullptr).loss.data[0]));
   });
 }
 
-TEST_CASE("a label outside a split vocabulary is caught by every rank, one of another rank's rows is none") {
+TEST_CASE(
+    "a label outside a split vocabulary is caught by every rank, one of another rank's rows is "
+    "none") {
   for (const int64_t rank : {0, 1}) {
     Rig rig(DType::kF32);
     const ValueId x = rig.input(random_array({2, 4}, 1)), w = rig.input(random_array({5, 4}, 2));
     const auto run = [&](const std::vector<int32_t>& labels) {
-      rig.run(OpKind::kVocabularyLogits, {x, w, rig.ints(labels)}, {rig.output({2, 5}), rig.output({2, 2}), rig.output({2})},
+      rig.run(OpKind::kVocabularyLogits, {x, w, rig.ints(labels)},
+              {rig.output({2, 5}), rig.output({2, 2}), rig.output({2})},
               VocabularyAttrs{false, 2, rank, 0});
     };
     run({0, 9});
-    REQUIRE_THROWS_WITH(run({0, 10}), Catch::Contains("label 10 at position 1 of a micro-batch is outside the vocabulary of 10"));
+    REQUIRE_THROWS_WITH(
+        run({0, 10}),
+        Catch::Contains("label 10 at position 1 of a micro-batch is outside the vocabulary of 10"));
   }
 }
 

@@ -16,17 +16,25 @@ namespace {
 
 void store(DType dtype, void* to, size_t i, double number) {
   switch (dtype) {
-    case DType::kF64: static_cast<double*>(to)[i] = number; break;
-    case DType::kF32: static_cast<float*>(to)[i] = static_cast<float>(number); break;
-    default: static_cast<uint16_t*>(to)[i] = bits_of(rounded(number, dtype), dtype);
+    case DType::kF64:
+      static_cast<double*>(to)[i] = number;
+      break;
+    case DType::kF32:
+      static_cast<float*>(to)[i] = static_cast<float>(number);
+      break;
+    default:
+      static_cast<uint16_t*>(to)[i] = bits_of(rounded(number, dtype), dtype);
   }
 }
 
 double load(DType dtype, const void* from, size_t i) {
   switch (dtype) {
-    case DType::kF64: return static_cast<const double*>(from)[i];
-    case DType::kF32: return static_cast<double>(static_cast<const float*>(from)[i]);
-    default: return number_of(static_cast<const uint16_t*>(from)[i], dtype);
+    case DType::kF64:
+      return static_cast<const double*>(from)[i];
+    case DType::kF32:
+      return static_cast<double>(static_cast<const float*>(from)[i]);
+    default:
+      return number_of(static_cast<const uint16_t*>(from)[i], dtype);
   }
 }
 
@@ -46,7 +54,9 @@ Array parameter(const TensorInfo& tensor) {
   return array;
 }
 
-bool reads(const Op& op, ValueId id) { return std::find(op.in.begin(), op.in.end(), id) != op.in.end(); }
+bool reads(const Op& op, ValueId id) {
+  return std::find(op.in.begin(), op.in.end(), id) != op.in.end();
+}
 
 bool lives_in_scratch(const Value& value) {
   return value.role == ValueRole::kTemp || value.role == ValueRole::kWorkspace;
@@ -54,7 +64,8 @@ bool lives_in_scratch(const Value& value) {
 
 }  // namespace
 
-TokenBatch token_batch(const BatchShape& shape, int64_t vocabulary, int64_t masked_every, int64_t masked_first) {
+TokenBatch token_batch(const BatchShape& shape, int64_t vocabulary, int64_t masked_every,
+                       int64_t masked_first) {
   TokenBatch batch;
   const int64_t break_at = shape.row_tokens * 2 / 3;
   for (int64_t n = 0; n < shape.tokens(); ++n) {
@@ -74,7 +85,8 @@ Lockstep::Memory::Memory(int64_t bytes) : owner_(static_cast<size_t>(bytes) + 64
   begin_ = static_cast<std::byte*>(std::align(64, static_cast<size_t>(bytes), begin, room));
 }
 
-Lockstep::Lockstep(std::vector<ModelDescription> ranks) : ranks_(std::move(ranks)), places_(ranks_.size()) {
+Lockstep::Lockstep(std::vector<ModelDescription> ranks)
+    : ranks_(std::move(ranks)), places_(ranks_.size()) {
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     places_[rank].resize(ranks_[rank].layers.size());
     for (size_t layer = 0; layer < ranks_[rank].layers.size(); ++layer) {
@@ -114,7 +126,8 @@ void Lockstep::fill_parameters(size_t rank, size_t layer) {
       const Array whole = parameter(tensor);
       visit_runs(tensor.shape, tensor.local, [&](int64_t begin, int64_t end, int64_t) {
         for (int64_t i = begin; i < end; ++i)
-          store(g.at(param.value).dtype, places_[rank][layer].storage[static_cast<size_t>(param.value)], at++,
+          store(g.at(param.value).dtype,
+                places_[rank][layer].storage[static_cast<size_t>(param.value)], at++,
                 whole.data[static_cast<size_t>(i)]);
       });
     }
@@ -127,7 +140,8 @@ void Lockstep::give_ints(size_t layer, Port port, const std::vector<int32_t>& nu
     const ValueId id = graph(rank, layer).find(ValueRole::kInput, port);
     if (id < 0) continue;
     REQUIRE(graph(rank, layer).at(id).dims == Dims{static_cast<int64_t>(numbers.size())});
-    std::memcpy(places_[rank][layer].storage[static_cast<size_t>(id)], numbers.data(), numbers.size() * 4);
+    std::memcpy(places_[rank][layer].storage[static_cast<size_t>(id)], numbers.data(),
+                numbers.size() * 4);
   }
 }
 
@@ -138,9 +152,11 @@ void Lockstep::give(size_t layer, const TokenBatch& batch) {
   give_ints(layer, Port::kLabels, batch.labels);
 }
 
-void Lockstep::hand_over(size_t from, ValueRole from_role, size_t to, ValueRole to_role, Port port) {
+void Lockstep::hand_over(size_t from, ValueRole from_role, size_t to, ValueRole to_role,
+                         Port port) {
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-    const ValueId a = graph(rank, from).find(from_role, port), b = graph(rank, to).find(to_role, port);
+    const ValueId a = graph(rank, from).find(from_role, port),
+                  b = graph(rank, to).find(to_role, port);
     if (a < 0 || b < 0) continue;
     REQUIRE(graph(rank, from).at(a).dims == graph(rank, to).at(b).dims);
     std::memcpy(places_[rank][to].storage[static_cast<size_t>(b)],
@@ -160,7 +176,8 @@ void Lockstep::step(const TokenBatch& batch, bool accumulate, bool deferred) {
     if (layer + 1 == layers && ranks_[0].mode != Mode::kLogits) {
       for (size_t rank = 0; rank < ranks_.size(); ++rank) {
         const ValueId loss = graph(rank, layer).find(ValueRole::kOutput, Port::kLoss);
-        if (!accumulate) std::memset(places_[rank][layer].storage[static_cast<size_t>(loss)], 0, 16);
+        if (!accumulate)
+          std::memset(places_[rank][layer].storage[static_cast<size_t>(loss)], 0, 16);
       }
     }
     run(layer, Which::kForward, accumulate);
@@ -189,7 +206,8 @@ void Lockstep::run(size_t layer, Which which, bool accumulate) {
       if (plan.offset[i] >= 0) place.storage[i] = place.scratch.at(plan.offset[i]);
     lists.push_back(std::move(list));
   }
-  // Collectives under way, one after another: positions in the lists, which are the same on all ranks.
+  // Collectives under way, one after another: positions in the lists, which are the same on all
+  // ranks.
   std::vector<size_t> under_way;
   const auto end_first = [&] {
     std::vector<Op> ops;
@@ -256,7 +274,8 @@ std::vector<double> Lockstep::read(size_t rank, size_t layer, ValueId id) const 
   return numbers;
 }
 
-void Lockstep::add_hidden(NamedNumbers& found, size_t layer, ValueRole role, const std::string& name) const {
+void Lockstep::add_hidden(NamedNumbers& found, size_t layer, ValueRole role,
+                          const std::string& name) const {
   const BatchShape& batch = ranks_[0].batch;
   std::vector<double>& all = found[name];
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
@@ -286,7 +305,8 @@ void Lockstep::add_gradients(NamedNumbers& found, size_t layer) const {
         std::vector<double> own(first, first + static_cast<std::ptrdiff_t>(count));
         at += count;
         auto& others = by_rank[tensor.name];
-        const bool again = rank % static_cast<size_t>(tensor.copies) != 0 && !tensor.partial_gradient;
+        const bool again =
+            rank % static_cast<size_t>(tensor.copies) != 0 && !tensor.partial_gradient;
         if (again) {
           INFO(tensor.name);
           REQUIRE(own == others.back());
@@ -318,7 +338,8 @@ NamedNumbers Lockstep::results() const {
   }
   if (ranks_[0].mode == Mode::kLogits) {
     // [t,N,V/t] as [N,V].
-    const int64_t n = ranks_[0].batch.tokens(), t = static_cast<int64_t>(ranks_.size()), v = ranks_[0].vocab_rows / t;
+    const int64_t n = ranks_[0].batch.tokens(), t = static_cast<int64_t>(ranks_.size()),
+                  v = ranks_[0].vocab_rows / t;
     std::vector<double>& logits = found["logits"];
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
       const ValueId id = graph(rank, layers - 1).find(ValueRole::kOutput, Port::kLogits);
@@ -336,7 +357,8 @@ NamedNumbers Lockstep::results() const {
   std::vector<double>& loss = found["loss"];
   loss.resize(2);
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-    const auto own = read(rank, layers - 1, graph(rank, layers - 1).find(ValueRole::kOutput, Port::kLoss));
+    const auto own =
+        read(rank, layers - 1, graph(rank, layers - 1).find(ValueRole::kOutput, Port::kLoss));
     for (size_t i = 0; i < 2; ++i) loss[i] += own[i];
   }
   return found;

@@ -15,27 +15,30 @@ namespace ftrun::test {
 struct TokenBatch {
   std::vector<int32_t> tokens, positions, starts, labels;
 };
-/// Rows of two documents each; every `masked_every`-th token has no label (0: all have), nor have the first
-/// `masked_first`.
-TokenBatch token_batch(const BatchShape& shape, int64_t vocabulary, int64_t masked_every, int64_t masked_first = 0);
+/// Rows of two documents each; every `masked_every`-th token has no label (0: all have), nor have
+/// the first `masked_first`.
+TokenBatch token_batch(const BatchShape& shape, int64_t vocabulary, int64_t masked_every,
+                       int64_t masked_first = 0);
 
 /// Numbers by name, of whole tensors and whole batches.
 using NamedNumbers = std::map<std::string, std::vector<double>>;
 
-/// Runs the layers of all tensor-parallel ranks of a model in one thread: each operation on one rank after the other.
-/// Scratch is planned as programs plan it and starts as NaN. A collective takes as long as it may: its result is NaN
-/// from when it begins until the first operation that reads it, and only then are its operands read.
+/// Runs the layers of all tensor-parallel ranks of a model in one thread: each operation on one
+/// rank after the other. Scratch is planned as programs plan it and starts as NaN. A collective
+/// takes as long as it may: its result is NaN from when it begins until the first operation that
+/// reads it, and only then are its operands read.
 class Lockstep {
  public:
   /// The ranks of one model, by their index.
   explicit Lockstep(std::vector<ModelDescription> ranks);
 
-  /// Forward and, when training, backward lists of all layers; `accumulate` adds to the gradients. `deferred`: all weight
-  /// gradients of a layer after its input gradients.
+  /// Forward and, when training, backward lists of all layers; `accumulate` adds to the gradients.
+  /// `deferred`: all weight gradients of a layer after its input gradients.
   void step(const TokenBatch& batch, bool accumulate = false, bool deferred = false);
 
-  /// "loss" {sum, counted}; "hidden LAYER" and, when training, "d_hidden LAYER" of what a layer hands on, "logits", and
-  /// the gradient of each tensor by its name. Fails a test where ranks disagree on what they should have in common.
+  /// "loss" {sum, counted}; "hidden LAYER" and, when training, "d_hidden LAYER" of what a layer
+  /// hands on, "logits", and the gradient of each tensor by its name. Fails a test where ranks
+  /// disagree on what they should have in common.
   NamedNumbers results() const;
 
   StepScalars scalars;

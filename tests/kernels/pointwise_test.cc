@@ -147,12 +147,16 @@ TEST_CASE("a dtype the CPU kernels cannot do is refused by name") {
   }
 }
 
-TEST_CASE("a table of some rows of the vocabulary gives zeros for other rows' tokens and gets no gradient from them") {
+TEST_CASE(
+    "a table of some rows of the vocabulary gives zeros for other rows' tokens and gets no "
+    "gradient from them") {
   for_each_backend([](DType dtype) {
     const std::vector<int32_t> tokens{3, 9, 0, 5, 3, 11, 4};
-    const Array table = rounded(random_array({12, 70}, 1), dtype), dx = rounded(random_array({7, 70}, 2), dtype);
+    const Array table = rounded(random_array({12, 70}, 1), dtype),
+                dx = rounded(random_array({7, 70}, 2), dtype);
     Rig whole(dtype);
-    const ValueId whole_tokens = whole.ints(tokens), x = whole.output({7, 70}), dtable = whole.output({12, 70});
+    const ValueId whole_tokens = whole.ints(tokens), x = whole.output({7, 70}),
+                  dtable = whole.output({12, 70});
     whole.run(OpKind::kEmbed, {whole_tokens, whole.input(table)}, {x});
     whole.run(OpKind::kEmbedWgrad, {whole_tokens, whole.input(dx)}, {dtable});
     for (int64_t first = 0; first < 12; first += 4) {
@@ -171,8 +175,10 @@ TEST_CASE("a table of some rows of the vocabulary gives zeros for other rows' to
       const Array whole_gradient = whole.read(dtable);
       for (size_t i = 0; i < gradient.data.size(); ++i)
         REQUIRE(gradient.data[i] == whole_gradient.data[static_cast<size_t>(first * 70) + i]);
-      REQUIRE_THROWS_WITH(rig.run(OpKind::kEmbed, {rig.ints({12, 0, 0, 0, 0, 0, 0}), own}, {own_x}, rows),
-                          Catch::Contains("token 12 at position 0 of a micro-batch is outside the table of 12 rows"));
+      REQUIRE_THROWS_WITH(
+          rig.run(OpKind::kEmbed, {rig.ints({12, 0, 0, 0, 0, 0, 0}), own}, {own_x}, rows),
+          Catch::Contains(
+              "token 12 at position 0 of a micro-batch is outside the table of 12 rows"));
     }
   });
 }
@@ -181,10 +187,11 @@ TEST_CASE("a bias that another rank adds is left out of the product") {
   for_each_backend([](DType dtype) {
     Rig rig(dtype);
     const ValueId x = rig.input(random_array({5, 7}, 1)), w = rig.input(random_array({6, 7}, 2));
-    const ValueId b = rig.input(random_array({6}, 3)), plain = rig.output({5, 6}), left = rig.output({5, 6}),
-                  added = rig.output({5, 6});
+    const ValueId b = rig.input(random_array({6}, 3)), plain = rig.output({5, 6}),
+                  left = rig.output({5, 6}), added = rig.output({5, 6});
     rig.run(OpKind::kLinear, {x, w}, {plain});
-    rig.run(OpKind::kLinear, {x, w, b}, {left}, LinearAttrs{.gradient_ranks = 1, .adds_bias = false});
+    rig.run(OpKind::kLinear, {x, w, b}, {left},
+            LinearAttrs{.gradient_ranks = 1, .adds_bias = false});
     rig.run(OpKind::kLinear, {x, w, b}, {added}, LinearAttrs{.gradient_ranks = 4});
     REQUIRE(rig.bits(left) == rig.bits(plain));
     REQUIRE(rig.bits(added) != rig.bits(plain));

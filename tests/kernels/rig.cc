@@ -175,7 +175,8 @@ void Rig::run(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, Op
 void Rig::copy_twice(ValueId from, ValueId to) {
   const Memory& one = memory_[static_cast<size_t>(from)];
   std::byte* const begin = memory_[static_cast<size_t>(to)].begin;
-  for (const int64_t at : {int64_t{0}, one.size}) std::memcpy(begin + at, one.begin, static_cast<size_t>(one.size));
+  for (const int64_t at : {int64_t{0}, one.size})
+    std::memcpy(begin + at, one.begin, static_cast<size_t>(one.size));
 }
 
 Array Rig::read(ValueId id) const {

@@ -78,16 +78,20 @@ void run_products(Rig& rig, Results& results) {
 
 void run_head(Rig& rig, Results& results) {
   std::vector<int32_t> labels(60);
-  for (size_t n = 0; n < labels.size(); ++n) labels[n] = n % 7 == 0 ? -1 : static_cast<int32_t>(n * 37 % 404);
+  for (size_t n = 0; n < labels.size(); ++n)
+    labels[n] = n % 7 == 0 ? -1 : static_cast<int32_t>(n * 37 % 404);
   const ValueId x = rig.input(random_array({60, 90}, 1)), w = rig.input(random_array({202, 90}, 2));
   const ValueId tokens = rig.ints(labels), loss = rig.input({{2}, {0.0, 0.0}}, DType::kF64);
-  const ValueId logits = rig.statistic({50, 202}), own = rig.statistic({50, 2}), label_logit = rig.statistic({50});
-  const ValueId dx = rig.output({60, 90}), dw = rig.output({202, 90}), all = rig.statistic({100, 2});
+  const ValueId logits = rig.statistic({50, 202}), own = rig.statistic({50, 2}),
+                label_logit = rig.statistic({50});
+  const ValueId dx = rig.output({60, 90}), dw = rig.output({202, 90}),
+                all = rig.statistic({100, 2});
   const VocabularyAttrs attrs{true, 2, 0, 0};
   rig.run(OpKind::kVocabularyLogits, {x, w, tokens}, {logits, own, label_logit}, attrs);
   for (const ValueId id : {logits, own, label_logit}) results.push_back(rig.bits(id));
   rig.copy_twice(own, all);
-  rig.run(OpKind::kVocabularyCrossEntropy, {x, w, tokens, logits, all, label_logit}, {loss, dx, dw, logits}, attrs);
+  rig.run(OpKind::kVocabularyCrossEntropy, {x, w, tokens, logits, all, label_logit},
+          {loss, dx, dw, logits}, attrs);
   for (const ValueId id : {loss, dw, logits}) results.push_back(rig.bits(id));
 }
 
@@ -114,7 +118,8 @@ void run_optimizer(Results& results) {
 Results all_results(DType dtype, int threads) {
   set_kernel_threads(threads);
   Results results;
-  for (const auto run : {run_norms, run_heads, run_attention, run_pointwise, run_products, run_head}) {
+  for (const auto run :
+       {run_norms, run_heads, run_attention, run_pointwise, run_products, run_head}) {
     Rig rig(dtype);
     run(rig, results);
   }

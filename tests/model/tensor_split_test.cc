@@ -19,8 +19,8 @@ ModelConfig small(const std::string& name) {
   return c;
 }
 
-ModelDescription split_model(const ModelConfig& c, const TensorSplit& split, Mode mode = Mode::kTrain,
-                             BatchShape batch = {2, 64}) {
+ModelDescription split_model(const ModelConfig& c, const TensorSplit& split,
+                             Mode mode = Mode::kTrain, BatchShape batch = {2, 64}) {
   return build_model(c, batch, mode, {}, {}, split);
 }
 
@@ -69,52 +69,70 @@ TEST_CASE("degree 1 is the model without a split, whether tokens are shared out 
 }
 
 TEST_CASE("a block of one of three ranks with sequence parallelism is this list") {
-  const ModelDescription model = split_model(small("smollm2_135m.v4"), {3, 1, true}, Mode::kTrain, {3, 64});
-  CHECK(list_text(model.graphs[1], model.graphs[1].forward) ==
-        "rms_norm x:[64,576] input_norm.weight:[576] -> input_norm.weight.out:[64,576] input_norm.weight.rstd:[64]\n"
-        "tensor_all_gather input_norm.weight.out:[64,576] -> input_norm.weight.out.gathered:[192,576]\n"
-        "linear input_norm.weight.out.gathered:[192,576] qkv.weight:[320,576] -> qkv.weight.out:[192,320]\n"
-        "rope qkv.weight.out:[192,320] rope:[192,64] -> rope.out:[192,320]\n"
-        "attention rope.out:[192,320] starts:[192] -> attention.out:[192,192] attention.lse:[3,192]\n"
-        "linear attention.out:[192,192] o.weight:[576,192] -> o.weight.out:[192,576]\n"
-        "tensor_reduce_scatter o.weight.out:[192,576] -> o.weight.out.scattered:[64,576]\n"
-        "add_rms_norm x:[64,576] o.weight.out.scattered:[64,576] post_norm.weight:[576] -> "
-        "post_norm.weight.sum:[64,576] post_norm.weight.out:[64,576] post_norm.weight.rstd:[64]\n"
-        "tensor_all_gather post_norm.weight.out:[64,576] -> post_norm.weight.out.gathered:[192,576]\n"
-        "linear post_norm.weight.out.gathered:[192,576] gate_up.weight:[1024,576] -> gate_up.weight.out:[192,1024]\n"
-        "swiglu gate_up.weight.out:[192,1024] -> swiglu.out:[192,512]\n"
-        "linear swiglu.out:[192,512] down.weight:[576,512] -> down.weight.out:[192,576]\n"
-        "tensor_reduce_scatter down.weight.out:[192,576] -> down.weight.out.scattered:[64,576]\n"
-        "add post_norm.weight.sum:[64,576] down.weight.out.scattered:[64,576] -> sum:[64,576]\n");
+  const ModelDescription model =
+      split_model(small("smollm2_135m.v4"), {3, 1, true}, Mode::kTrain, {3, 64});
+  CHECK(
+      list_text(model.graphs[1], model.graphs[1].forward) ==
+      "rms_norm x:[64,576] input_norm.weight:[576] -> input_norm.weight.out:[64,576] "
+      "input_norm.weight.rstd:[64]\n"
+      "tensor_all_gather input_norm.weight.out:[64,576] -> "
+      "input_norm.weight.out.gathered:[192,576]\n"
+      "linear input_norm.weight.out.gathered:[192,576] qkv.weight:[320,576] -> "
+      "qkv.weight.out:[192,320]\n"
+      "rope qkv.weight.out:[192,320] rope:[192,64] -> rope.out:[192,320]\n"
+      "attention rope.out:[192,320] starts:[192] -> attention.out:[192,192] attention.lse:[3,192]\n"
+      "linear attention.out:[192,192] o.weight:[576,192] -> o.weight.out:[192,576]\n"
+      "tensor_reduce_scatter o.weight.out:[192,576] -> o.weight.out.scattered:[64,576]\n"
+      "add_rms_norm x:[64,576] o.weight.out.scattered:[64,576] post_norm.weight:[576] -> "
+      "post_norm.weight.sum:[64,576] post_norm.weight.out:[64,576] post_norm.weight.rstd:[64]\n"
+      "tensor_all_gather post_norm.weight.out:[64,576] -> post_norm.weight.out.gathered:[192,576]\n"
+      "linear post_norm.weight.out.gathered:[192,576] gate_up.weight:[1024,576] -> "
+      "gate_up.weight.out:[192,1024]\n"
+      "swiglu gate_up.weight.out:[192,1024] -> swiglu.out:[192,512]\n"
+      "linear swiglu.out:[192,512] down.weight:[576,512] -> down.weight.out:[192,576]\n"
+      "tensor_reduce_scatter down.weight.out:[192,576] -> down.weight.out.scattered:[64,576]\n"
+      "add post_norm.weight.sum:[64,576] down.weight.out.scattered:[64,576] -> sum:[64,576]\n");
   CHECK(list_text(model.graphs[1], model.graphs[1].backward) ==
         "tensor_all_gather d_sum:[64,576] -> d_down.weight.out:[192,576]\n"
         "swiglu gate_up.weight.out:[192,1024] -> swiglu.out.again:[192,512]\n"
-        "linear_wgrad d_down.weight.out:[192,576] swiglu.out.again:[192,512] -> d_down.weight:[576,512]\n"
+        "linear_wgrad d_down.weight.out:[192,576] swiglu.out.again:[192,512] -> "
+        "d_down.weight:[576,512]\n"
         "linear_dgrad d_down.weight.out:[192,576] down.weight:[576,512] -> d_swiglu.out:[192,512]\n"
-        "swiglu_dgrad d_swiglu.out:[192,512] gate_up.weight.out:[192,1024] -> d_gate_up.weight.out:[192,1024]\n"
-        "rms_norm post_norm.weight.sum:[64,576] post_norm.weight:[576] -> post_norm.weight.out.again:[64,576] "
+        "swiglu_dgrad d_swiglu.out:[192,512] gate_up.weight.out:[192,1024] -> "
+        "d_gate_up.weight.out:[192,1024]\n"
+        "rms_norm post_norm.weight.sum:[64,576] post_norm.weight:[576] -> "
+        "post_norm.weight.out.again:[64,576] "
         "post_norm.weight.rstd.again:[64]\n"
-        "tensor_all_gather post_norm.weight.out.again:[64,576] -> post_norm.weight.out.gathered.again:[192,576]\n"
+        "tensor_all_gather post_norm.weight.out.again:[64,576] -> "
+        "post_norm.weight.out.gathered.again:[192,576]\n"
         "linear_dgrad d_gate_up.weight.out:[192,1024] gate_up.weight:[1024,576] -> "
         "d_post_norm.weight.out.gathered:[192,576]\n"
-        "tensor_reduce_scatter d_post_norm.weight.out.gathered:[192,576] -> d_post_norm.weight.out:[64,576]\n"
-        "linear_wgrad d_gate_up.weight.out:[192,1024] post_norm.weight.out.gathered.again:[192,576] -> "
+        "tensor_reduce_scatter d_post_norm.weight.out.gathered:[192,576] -> "
+        "d_post_norm.weight.out:[64,576]\n"
+        "linear_wgrad d_gate_up.weight.out:[192,1024] "
+        "post_norm.weight.out.gathered.again:[192,576] -> "
         "d_gate_up.weight:[1024,576]\n"
-        "rms_norm_wgrad d_post_norm.weight.out:[64,576] post_norm.weight.sum:[64,576] post_norm.weight.rstd:[64] -> "
+        "rms_norm_wgrad d_post_norm.weight.out:[64,576] post_norm.weight.sum:[64,576] "
+        "post_norm.weight.rstd:[64] -> "
         "d_post_norm.weight:[576]\n"
-        "rms_norm_dgrad d_post_norm.weight.out:[64,576] post_norm.weight.sum:[64,576] post_norm.weight.rstd:[64] "
+        "rms_norm_dgrad d_post_norm.weight.out:[64,576] post_norm.weight.sum:[64,576] "
+        "post_norm.weight.rstd:[64] "
         "post_norm.weight:[576] d_sum:[64,576] -> d_post_norm.weight.sum:[64,576]\n"
         "tensor_all_gather d_post_norm.weight.sum:[64,576] -> d_o.weight.out:[192,576]\n"
         "linear_wgrad d_o.weight.out:[192,576] attention.out:[192,192] -> d_o.weight:[576,192]\n"
         "linear_dgrad d_o.weight.out:[192,576] o.weight:[576,192] -> d_attention.out:[192,192]\n"
-        "attention_dgrad d_attention.out:[192,192] rope.out:[192,320] attention.out:[192,192] attention.lse:[3,192] "
+        "attention_dgrad d_attention.out:[192,192] rope.out:[192,320] attention.out:[192,192] "
+        "attention.lse:[3,192] "
         "starts:[192] -> d_rope.out:[192,320]\n"
         "rope_dgrad d_rope.out:[192,320] rope:[192,64] -> d_qkv.weight.out:[192,320]\n"
         "rms_norm x:[64,576] input_norm.weight:[576] -> input_norm.weight.out.again:[64,576] "
         "input_norm.weight.rstd.again:[64]\n"
-        "tensor_all_gather input_norm.weight.out.again:[64,576] -> input_norm.weight.out.gathered.again:[192,576]\n"
-        "linear_dgrad d_qkv.weight.out:[192,320] qkv.weight:[320,576] -> d_input_norm.weight.out.gathered:[192,576]\n"
-        "tensor_reduce_scatter d_input_norm.weight.out.gathered:[192,576] -> d_input_norm.weight.out:[64,576]\n"
+        "tensor_all_gather input_norm.weight.out.again:[64,576] -> "
+        "input_norm.weight.out.gathered.again:[192,576]\n"
+        "linear_dgrad d_qkv.weight.out:[192,320] qkv.weight:[320,576] -> "
+        "d_input_norm.weight.out.gathered:[192,576]\n"
+        "tensor_reduce_scatter d_input_norm.weight.out.gathered:[192,576] -> "
+        "d_input_norm.weight.out:[64,576]\n"
         "linear_wgrad d_qkv.weight.out:[192,320] input_norm.weight.out.gathered.again:[192,576] -> "
         "d_qkv.weight:[320,576]\n"
         "rms_norm_wgrad d_input_norm.weight.out:[64,576] x:[64,576] input_norm.weight.rstd:[64] -> "
@@ -124,7 +142,8 @@ TEST_CASE("a block of one of three ranks with sequence parallelism is this list"
 }
 
 TEST_CASE("an embedding's and a head's share of the vocabulary") {
-  const ModelDescription model = split_model(small("smollm2_135m.v4"), {3, 2, false}, Mode::kTrain, {1, 16});
+  const ModelDescription model =
+      split_model(small("smollm2_135m.v4"), {3, 2, false}, Mode::kTrain, {1, 16});
   CHECK(list_text(model.graphs[0], model.graphs[0].forward) ==
         "embed tokens:[16] embed.weight:[16384,576] -> embedding:[16,576]\n"
         "tensor_all_reduce embedding:[16,576] -> embedding.summed:[16,576]\n"
@@ -138,17 +157,22 @@ TEST_CASE("an embedding's and a head's share of the vocabulary") {
 }
 
 TEST_CASE("logits of all ranks are gathered as blocks of the vocabulary") {
-  const ModelDescription model = split_model(small("smollm2_135m.v4"), {3, 0, true}, Mode::kLogits, {1, 48});
+  const ModelDescription model =
+      split_model(small("smollm2_135m.v4"), {3, 0, true}, Mode::kLogits, {1, 48});
   const LayerGraph& head = model.graphs.back();
   CHECK(list_text(head, head.forward) ==
         "rms_norm x:[16,576] norm.weight:[576] -> norm.weight.out:[16,576] norm.weight.rstd:[16]\n"
         "tensor_all_gather norm.weight.out:[16,576] -> norm.weight.out.gathered:[48,576]\n"
-        "linear norm.weight.out.gathered:[48,576] lm_head.weight:[16384,576] -> lm_head.weight.out:[48,16384]\n"
-        "tensor_all_gather lm_head.weight.out:[48,16384] -> lm_head.weight.out.gathered:[3,48,16384]\n");
+        "linear norm.weight.out.gathered:[48,576] lm_head.weight:[16384,576] -> "
+        "lm_head.weight.out:[48,16384]\n"
+        "tensor_all_gather lm_head.weight.out:[48,16384] -> "
+        "lm_head.weight.out.gathered:[3,48,16384]\n");
   CHECK(head.at(head.find(ValueRole::kOutput, Port::kLogits)).dims == Dims{3, 48, 16384});
 }
 
-TEST_CASE("hidden states are a block of the tokens with sequence parallelism; what the loader gives is whole") {
+TEST_CASE(
+    "hidden states are a block of the tokens with sequence parallelism; what the loader gives is "
+    "whole") {
   for (const bool sequence : {true, false}) {
     const ModelDescription model = split_model(small("qwen3.v4"), {4, 3, sequence});
     CHECK(model.split == TensorSplit{4, 3, sequence});
@@ -191,14 +215,18 @@ TEST_CASE("matrices are split by rows or by columns, norms and biases of sums ar
   CHECK(local_text(split_model(c, {2, 1, false}), "model.norm.weight") == "0+64 x2");
 }
 
-TEST_CASE("fewer key and value heads than ranks are held by several, which make shares of their gradients") {
+TEST_CASE(
+    "fewer key and value heads than ranks are held by several, which make shares of their "
+    "gradients") {
   ModelConfig c = small("qwen3.v4");  // 16 query heads, 8 key/value heads of 128
   c.kv_heads = 2;
   for (int rank = 0; rank < 8; ++rank) {
     const ModelDescription model = split_model(c, {8, rank, false});
     const std::string attention = "model.layers.0.self_attn.";
-    CHECK(local_text(model, attention + "k_proj.weight") == cat(rank / 4 * 128, "+128, 0+1024 x4 partial"));
-    CHECK(local_text(model, attention + "v_proj.weight") == local_text(model, attention + "k_proj.weight"));
+    CHECK(local_text(model, attention + "k_proj.weight") ==
+          cat(rank / 4 * 128, "+128, 0+1024 x4 partial"));
+    CHECK(local_text(model, attention + "v_proj.weight") ==
+          local_text(model, attention + "k_proj.weight"));
     CHECK(local_text(model, attention + "q_proj.weight") == cat(rank * 256, "+256, 0+1024 x1"));
     for (const char* norm : {"q_norm.weight", "k_norm.weight"})
       CHECK(local_text(model, attention + norm) == "0+128 x8 partial");
@@ -232,7 +260,8 @@ TEST_CASE("the ranks' parts of a tensor are all of it, each as often as it has c
       const ModelConfig c = small(name);
       if (!check_tensor_split(c, {2, 64}, {degree, 0, false}).empty()) continue;
       std::vector<ModelDescription> ranks;
-      for (int rank = 0; rank < degree; ++rank) ranks.push_back(split_model(c, {degree, rank, false}));
+      for (int rank = 0; rank < degree; ++rank)
+        ranks.push_back(split_model(c, {degree, rank, false}));
       for (size_t t = 0; t < ranks[0].tensors.size(); ++t) {
         INFO(ranks[0].tensors[t].name);
         int64_t elements = 0;
@@ -253,7 +282,8 @@ TEST_CASE("the ranks' parts of a tensor are all of it, each as often as it has c
         for (const Layer& layer : model.layers)
           for (const GraphParam& param : layer.params) {
             Dims made = model.tensor(param.tensors[0]).local.extent;
-            for (size_t i = 1; i < param.tensors.size(); ++i) made[0] += model.tensor(param.tensors[i]).local.extent[0];
+            for (size_t i = 1; i < param.tensors.size(); ++i)
+              made[0] += model.tensor(param.tensors[i]).local.extent[0];
             CHECK(made == model.graph_of(layer).at(param.value).dims);
           }
     }
@@ -270,16 +300,20 @@ std::string split_refusal(const ModelConfig& c, const BatchShape& batch, const T
 }
 
 TEST_CASE("a degree that does not divide is refused with the arithmetic and the degrees that do") {
-  const ModelConfig c = config("smollm2_135m.v4");  // 9 query and 3 key/value heads, F 1536, V 49152
+  const ModelConfig c =
+      config("smollm2_135m.v4");  // 9 query and 3 key/value heads, F 1536, V 49152
   CHECK(split_refusal(c, {2, 64}, {2, 0, true}) ==
         "the model cannot be split over 2 tensor-parallel ranks\n"
-        "  9 query heads cannot be shared out among 2 ranks: 9 = 4 x 2 + 1; degrees that divide: 1, 3, 9\n"
-        "  3 key/value heads and 2 ranks, neither of which divides the other: 3 = 1 x 2 + 1; degrees that do: 1, 3, 6, 9\n"
+        "  9 query heads cannot be shared out among 2 ranks: 9 = 4 x 2 + 1; degrees that divide: "
+        "1, 3, 9\n"
+        "  3 key/value heads and 2 ranks, neither of which divides the other: 3 = 1 x 2 + 1; "
+        "degrees that do: 1, 3, 6, 9\n"
         "  remedy: degrees that divide all of these: 1");
   CHECK(split_refusal(c, {2, 63}, {3, 0, true}) == "accepted");
   CHECK(split_refusal(c, {2, 64}, {3, 0, true}) ==
         "the model cannot be split over 3 tensor-parallel ranks\n"
-        "  the 2 x 64 = 128 tokens of a micro-batch cannot be shared out among 3 ranks: 128 = 42 x 3 + 2; degrees that "
+        "  the 2 x 64 = 128 tokens of a micro-batch cannot be shared out among 3 ranks: 128 = 42 x "
+        "3 + 2; degrees that "
         "divide: 1, 2, 4, 8; or set parallel.sequence: false\n"
         "  remedy: degrees that divide all of these: 1");
   CHECK(split_refusal(c, {2, 64}, {3, 0, false}) == "accepted");
@@ -289,14 +323,17 @@ TEST_CASE("a degree that does not divide is refused with the arithmetic and the 
   odd.feed_forward = 1537;
   odd.vocab_rows = 50257;
   CHECK(check_tensor_split(odd, {1, 4}, {8, 0, true}) ==
-        std::vector<std::string>{
-            "6 key/value heads and 8 ranks, neither of which divides the other: 8 = 1 x 6 + 2; degrees that do: 1, 2, "
-            "3, 6, 12",
-            "a feed-forward of 1537 cannot be shared out among 8 ranks: 1537 = 192 x 8 + 1; degrees that divide: 1",
-            "a vocabulary of 50257 rows cannot be shared out among 8 ranks: 50257 = 6282 x 8 + 1; degrees that "
-            "divide: 1",
-            "the 1 x 4 = 4 tokens of a micro-batch cannot be shared out among 8 ranks: 4 = 0 x 8 + 4; degrees that "
-            "divide: 1, 2, 4; or set parallel.sequence: false"});
+        std::vector<std::string>{"6 key/value heads and 8 ranks, neither of which divides the "
+                                 "other: 8 = 1 x 6 + 2; degrees that do: 1, 2, "
+                                 "3, 6, 12",
+                                 "a feed-forward of 1537 cannot be shared out among 8 ranks: 1537 "
+                                 "= 192 x 8 + 1; degrees that divide: 1",
+                                 "a vocabulary of 50257 rows cannot be shared out among 8 ranks: "
+                                 "50257 = 6282 x 8 + 1; degrees that "
+                                 "divide: 1",
+                                 "the 1 x 4 = 4 tokens of a micro-batch cannot be shared out among "
+                                 "8 ranks: 4 = 0 x 8 + 4; degrees that "
+                                 "divide: 1, 2, 4; or set parallel.sequence: false"});
   CHECK(tensor_split_degrees(c, {1, 90}, true) == std::vector<int64_t>{1, 3});
 }
 

@@ -14,10 +14,11 @@ namespace ftrun::cpu {
 
 namespace {
 
-/// The products of the head, of tokens that count alone: a chunk is some of them, gathered into the workspace when masked
-/// tokens lie between them. Logits are of the type T that is computed with; 16-bit operands and gradients go through the
-/// workspace's rows and panel of that type, but for logits that the processor finds from bf16. A 16-bit dw is rounded
-/// once a chunk. Operands 0, 1, 2 are x, w and labels, results 1 and 2 dx and dw.
+/// The products of the head, of tokens that count alone: a chunk is some of them, gathered into the
+/// workspace when masked tokens lie between them. Logits are of the type T that is computed with;
+/// 16-bit operands and gradients go through the workspace's rows and panel of that type, but for
+/// logits that the processor finds from bf16. A 16-bit dw is rounded once a chunk. Operands 0, 1, 2
+/// are x, w and labels, results 1 and 2 dx and dw.
 template <class S>
 class Head {
  public:
@@ -75,9 +76,8 @@ class Head {
 
   void clear_weight_gradient() {
     call_.with_gradient<S>(2, [&]<class G>(G* dw) {
-      parallel_ranges(vocabulary_ * hidden_, 1 << 16, [dw](int64_t begin, int64_t end) {
-        std::fill(dw + begin, dw + end, G{});
-      });
+      parallel_ranges(vocabulary_ * hidden_, 1 << 16,
+                      [dw](int64_t begin, int64_t end) { std::fill(dw + begin, dw + end, G{}); });
     });
   }
 
@@ -218,9 +218,9 @@ class LinearCrossEntropy {
   double run_chunk(int64_t first, int64_t count) {
     const auto chunk = head_.chunk_of(head_.counted() + first, count);
     head_.find_logits(chunk);
-    const double sum = sum_of_losses(
-        call_.workspace<double>(place_.losses), count,
-        [&](int64_t i) { return row_loss(head_.logits(i), head_.label(chunk.token[i])); });
+    const double sum = sum_of_losses(call_.workspace<double>(place_.losses), count, [&](int64_t i) {
+      return row_loss(head_.logits(i), head_.label(chunk.token[i]));
+    });
     if (!gradients_) return sum;
     head_.weight_gradient(chunk, first > 0 || call_.accumulate());
     head_.input_gradient(chunk);
@@ -248,8 +248,8 @@ class LinearCrossEntropy {
   Head<S> head_;
 };
 
-/// What kVocabularyLogits and kVocabularyCrossEntropy share: the chunk's tokens that count are the first rows of its
-/// logits, statistics and label_logit; other rows are 0.
+/// What kVocabularyLogits and kVocabularyCrossEntropy share: the chunk's tokens that count are the
+/// first rows of its logits, statistics and label_logit; other rows are 0.
 template <class S>
 struct VocabularyChunk {
   using T = Compute<S>;
@@ -292,7 +292,8 @@ JoinedRow join_statistics(const T* statistics, int64_t ranks, int64_t rows, int6
     joined.max = std::max<double>(joined.max, statistics[2 * (rank * rows + row)]);
   for (int64_t rank = 0; rank < ranks; ++rank) {
     const T* const of_rank = statistics + 2 * (rank * rows + row);
-    joined.sum += static_cast<double>(of_rank[1]) * std::exp(static_cast<double>(of_rank[0]) - joined.max);
+    joined.sum +=
+        static_cast<double>(of_rank[1]) * std::exp(static_cast<double>(of_rank[0]) - joined.max);
   }
   return joined;
 }
@@ -335,7 +336,8 @@ template <class S>
 void vocabulary_cross_entropy(const OpCall& call) {
   using T = Compute<S>;
   const bool gradients = call.attrs<VocabularyAttrs>().with_gradients;
-  VocabularyChunk<S> chunk(call, call.in_dims(3)[0], gradients, gradients ? call.out<T>(3) : nullptr);
+  VocabularyChunk<S> chunk(call, call.in_dims(3)[0], gradients,
+                           gradients ? call.out<T>(3) : nullptr);
   const T* const statistics = call.in<T>(4);
   const T* const label_logit = call.in<T>(5);
   const auto& vec = vector_kernels<T>();
@@ -347,8 +349,8 @@ void vocabulary_cross_entropy(const OpCall& call) {
     vec.scale(row, scale * std::exp(own - joined.max) / joined.sum, chunk.head.vocabulary());
     if (label >= 0) row[label] -= static_cast<T>(scale);
   };
-  const double sum = sum_of_losses(
-      call.workspace<double>(chunk.place.losses), chunk.counted, [&](int64_t i) {
+  const double sum =
+      sum_of_losses(call.workspace<double>(chunk.place.losses), chunk.counted, [&](int64_t i) {
         const JoinedRow joined = join_statistics(statistics, chunk.attrs.ranks, chunk.tokens, i);
         const int64_t label = chunk.own_label(i);
         if (gradients) find_gradient(i, label, joined);

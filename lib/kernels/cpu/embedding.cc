@@ -44,7 +44,8 @@ namespace {
 
 /// The numbers of the tokens in [first, end) sorted by token, those of one token in their order.
 /// Returns how many there are.
-int64_t sort_by_row(const int32_t* tokens, int64_t count, int64_t first, int64_t end, int32_t* order) {
+int64_t sort_by_row(const int32_t* tokens, int64_t count, int64_t first, int64_t end,
+                    int32_t* order) {
   int64_t found = 0;
   for (int64_t n = 0; n < count; ++n)
     if (tokens[n] >= first && tokens[n] < end) order[found++] = static_cast<int32_t>(n);

@@ -76,7 +76,8 @@ class OpCall {
   const A& attrs() const {
     return std::get<A>(op_.attrs);
   }
-  /// Of kLinear, whose product is biased unless they say otherwise; rows of kEmbed and its gradient.
+  /// Of kLinear, whose product is biased unless they say otherwise; rows of kEmbed and its
+  /// gradient.
   bool adds_bias() const { return has_in(2) && linear_attrs(op_).adds_bias; }
   RowsAttrs rows(int64_t given) const { return given_rows(op_, given); }
   bool accumulate() const { return context_.accumulate; }

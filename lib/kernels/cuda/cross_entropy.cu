@@ -86,8 +86,8 @@ __global__ void softmax_rows(T* logits, const int32_t* labels, double* losses, i
 
 // One block a row.
 template <int V>
-__global__ void statistics_rows(const float* logits, const int32_t* labels, float* statistics, float* label_logit,
-                                int64_t vocabulary, int64_t first_row) {
+__global__ void statistics_rows(const float* logits, const int32_t* labels, float* statistics,
+                                float* label_logit, int64_t vocabulary, int64_t first_row) {
   const float* const row = logits + blockIdx.x * vocabulary;
   const int64_t label = labels[blockIdx.x];
   const MaxSum stats = label < 0 ? MaxSum{0.0F, 0.0F} : row_max_sum<float, V>(row, vocabulary);
@@ -111,12 +111,13 @@ __device__ inline MaxSum join_ranks(const float* statistics, int64_t ranks) {
   return joined;
 }
 
-// One block a row. Gradients of 2 bytes take the first half of the row: a strip's are written when all threads have read
-// it, over strips that were read before.
+// One block a row. Gradients of 2 bytes take the first half of the row: a strip's are written when
+// all threads have read it, over strips that were read before.
 template <class T>
 __global__ void split_softmax_rows(float* logits, const int32_t* labels, const float* statistics,
-                                   const float* label_logit, double* losses, int64_t vocabulary, int64_t first_row,
-                                   int64_t all_rows, int64_t ranks, bool with_gradients, const StepScalars* scalars) {
+                                   const float* label_logit, double* losses, int64_t vocabulary,
+                                   int64_t first_row, int64_t all_rows, int64_t ranks,
+                                   bool with_gradients, const StepScalars* scalars) {
   float* const row = logits + blockIdx.x * vocabulary;
   const int64_t label = labels[blockIdx.x], own = label - first_row;
   const bool counts = label >= 0;
@@ -178,23 +179,24 @@ void softmax_loss(DType dtype, const SoftmaxLoss& s, cudaStream_t stream) {
 }
 
 void add_losses(const AddLosses& a, cudaStream_t stream) {
-  launch({1, kThreads, 0, stream}, sum_losses, a.losses, a.labels, a.rows, a.loss, a.first_label, a.end_label);
+  launch({1, kThreads, 0, stream}, sum_losses, a.losses, a.labels, a.rows, a.loss, a.first_label,
+         a.end_label);
 }
 
 void vocabulary_statistics(const VocabularyRows& v, float* statistics, cudaStream_t stream) {
   with_vectors<float>(vectors_fit<float>(v.vocabulary, v.logits), [&](auto vectors) {
     constexpr int V = decltype(vectors)::value;
-    launch({blocks(v.rows), kThreads, 0, stream}, statistics_rows<V>, v.logits, v.labels, statistics, v.label_logit,
-           v.vocabulary, v.first_row);
+    launch({blocks(v.rows), kThreads, 0, stream}, statistics_rows<V>, v.logits, v.labels,
+           statistics, v.label_logit, v.vocabulary, v.first_row);
   });
 }
 
 void vocabulary_loss(DType dtype, const VocabularyLoss& l, cudaStream_t stream) {
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
-    launch({blocks(l.of.rows), kThreads, 0, stream}, split_softmax_rows<T>, l.of.logits, l.of.labels, l.statistics,
-           l.of.label_logit, l.losses, l.of.vocabulary, l.of.first_row, l.of.all_rows, l.ranks, l.with_gradients,
-           l.scalars);
+    launch({blocks(l.of.rows), kThreads, 0, stream}, split_softmax_rows<T>, l.of.logits,
+           l.of.labels, l.statistics, l.of.label_logit, l.losses, l.of.vocabulary, l.of.first_row,
+           l.of.all_rows, l.ranks, l.with_gradients, l.scalars);
   });
 }
 

@@ -13,8 +13,8 @@ constexpr int kMatches = 2048;
 constexpr float kNan = __builtin_nanf("");
 
 template <class T, int V>
-__global__ void gather_rows(const int32_t* tokens, const T* table, T* x, int64_t width, int64_t given,
-                            int64_t first_row, int64_t all_rows) {
+__global__ void gather_rows(const int32_t* tokens, const T* table, T* x, int64_t width,
+                            int64_t given, int64_t first_row, int64_t all_rows) {
   const int64_t token = tokens[blockIdx.x];
   const bool own = token >= first_row && token < first_row + given;
   const float other = token >= 0 && token < all_rows ? 0.0F : kNan;
@@ -110,8 +110,9 @@ __device__ void add_matches(const Matches& m, const T* dx, G* dtable, int64_t wi
 // A block owns kRows rows of the table and looks through all tokens for theirs, so nothing depends on
 // the order in which blocks run.
 template <class T, class G>
-__global__ void scatter_rows(const int32_t* tokens, const T* dx, G* dtable, int64_t count, int64_t width,
-                             int64_t vocabulary, int64_t first_token, bool accumulate) {
+__global__ void scatter_rows(const int32_t* tokens, const T* dx, G* dtable, int64_t count,
+                             int64_t width, int64_t vocabulary, int64_t first_token,
+                             bool accumulate) {
   __shared__ Matches m;
   const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kRows;
   const int64_t rows = min(static_cast<int64_t>(kRows), vocabulary - first_row);
@@ -136,9 +137,10 @@ void embed(DType dtype, const Embed& e, cudaStream_t stream) {
     using T = decltype(type);
     with_vectors<T>(vectors_fit<T>(e.width, e.table, e.x), [&](auto v) {
       constexpr int V = decltype(v)::value;
-      launch({blocks(e.count), static_cast<unsigned>(threads_for(e.width / V, kThreads)), 0, stream},
-             gather_rows<T, V>, e.tokens, static_cast<const T*>(e.table), static_cast<T*>(e.x), e.width, e.given,
-             e.rows.first_row, e.rows.all_rows);
+      launch(
+          {blocks(e.count), static_cast<unsigned>(threads_for(e.width / V, kThreads)), 0, stream},
+          gather_rows<T, V>, e.tokens, static_cast<const T*>(e.table), static_cast<T*>(e.x),
+          e.width, e.given, e.rows.first_row, e.rows.all_rows);
     });
   });
 }
@@ -148,9 +150,9 @@ void embed_wgrad(DType dtype, const EmbedWgrad& g, cudaStream_t stream) {
     with_type(g.gradient_dtype, [&](auto gradient_type) {
       using T = decltype(type);
       using G = decltype(gradient_type);
-      launch({blocks(divide_up(g.vocabulary, kRows)), kThreads, 0, stream}, scatter_rows<T, G>, g.tokens,
-             static_cast<const T*>(g.dx), static_cast<G*>(g.dtable), g.count, g.width, g.vocabulary,
-             g.first_row, g.accumulate);
+      launch({blocks(divide_up(g.vocabulary, kRows)), kThreads, 0, stream}, scatter_rows<T, G>,
+             g.tokens, static_cast<const T*>(g.dx), static_cast<G*>(g.dtable), g.count, g.width,
+             g.vocabulary, g.first_row, g.accumulate);
     });
   });
 }

@@ -118,7 +118,8 @@ struct AddLosses {
   int64_t first_label, end_label;
 };
 void add_losses(const AddLosses& a, cudaStream_t stream);
-/// A chunk of the head of one of several ranks: rows [first_row, first_row + vocabulary) of all_rows.
+/// A chunk of the head of one of several ranks: rows [first_row, first_row + vocabulary) of
+/// all_rows.
 struct VocabularyRows {
   const int32_t* labels;
   /// F32[rows, vocabulary].
@@ -139,8 +140,8 @@ struct VocabularyLoss {
   bool with_gradients;
   const StepScalars* scalars;
 };
-/// With gradients a row of logits becomes (softmax - onehot) * loss_scale, 0 for masked rows, in `dtype` from the row's
-/// first byte on.
+/// With gradients a row of logits becomes (softmax - onehot) * loss_scale, 0 for masked rows, in
+/// `dtype` from the row's first byte on.
 void vocabulary_loss(DType dtype, const VocabularyLoss& l, cudaStream_t stream);
 
 // --- attention.cc, attention_f32.cu, attention_bf16.cu -------------------------------------------

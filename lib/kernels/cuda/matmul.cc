@@ -53,9 +53,10 @@ void Matmul::run(const Product& p, cudaStream_t stream) {
   const float one = 1.0F;
   const int m = blas_int(p.m), n = blas_int(p.n), k = blas_int(p.k);
   const int a_stride = p.a_stride > 0 ? blas_int(p.a_stride) : p.transpose_a ? m : k;
-  check(cublasGemmEx(handle_, operation(p.transpose_b), operation(p.transpose_a), n, m, k, &one, p.b,
-                     data_type(p.dtype), p.transpose_b ? k : n, p.a, data_type(p.dtype), a_stride,
-                     &p.beta, p.c, data_type(p.out_dtype), n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+  check(cublasGemmEx(handle_, operation(p.transpose_b), operation(p.transpose_a), n, m, k, &one,
+                     p.b, data_type(p.dtype), p.transpose_b ? k : n, p.a, data_type(p.dtype),
+                     a_stride, &p.beta, p.c, data_type(p.out_dtype), n, CUBLAS_COMPUTE_32F,
+                     CUBLAS_GEMM_DEFAULT),
         "a matrix product");
 }
 

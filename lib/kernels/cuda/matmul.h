@@ -9,9 +9,8 @@
 
 namespace ftrun::cuda {
 
-/// Row-major c[m,n] = op(a) op(b) + beta c. op(a) is [m,k], op(b) is [k,n]; all rows are contiguous,
-/// but those of a where they say otherwise.
-/// With beta 0 c is not read.
+/// Row-major c[m,n] = op(a) op(b) + beta c. op(a) is [m,k], op(b) is [k,n]; all rows are
+/// contiguous, but those of a where they say otherwise. With beta 0 c is not read.
 struct Product {
   bool transpose_a = false;
   bool transpose_b = false;

@@ -344,7 +344,8 @@ class LinearCrossEntropy {
                 .end_label = std::numeric_limits<int64_t>::max()},
                op_.stream());
     if (attrs_.with_gradients)
-      head_gradients(op_, {first, count, logits_, vocabulary_, first > 0 || op_.accumulate()}, matmul_);
+      head_gradients(op_, {first, count, logits_, vocabulary_, first > 0 || op_.accumulate()},
+                     matmul_);
   }
 
   const Operation& op_;
@@ -388,8 +389,8 @@ void run_vocabulary_logits(const Operation& op, Matmul& matmul) {
 
 void run_vocabulary_cross_entropy(const Operation& op, Matmul& matmul) {
   const auto& attrs = op.attrs<VocabularyAttrs>();
-  const CrossEntropyWorkspace place = vocabulary_workspace(op.in_dims(3)[0], op.in_dims(0)[1], op.in_dims(1)[0],
-                                                           dtype_bytes(op.dtype()));
+  const CrossEntropyWorkspace place = vocabulary_workspace(
+      op.in_dims(3)[0], op.in_dims(0)[1], op.in_dims(1)[0], dtype_bytes(op.dtype()));
   VocabularyRows rows = vocabulary_rows(op, op.in_dims(3)[0]);
   // Read and, with gradients, written.
   rows.logits = const_cast<float*>(op.floats_in(3));
@@ -412,8 +413,10 @@ void run_vocabulary_cross_entropy(const Operation& op, Matmul& matmul) {
              op.stream());
   if (!attrs.with_gradients) return;
   const int64_t stride = rows.vocabulary * dtype_bytes(DType::kF32) / dtype_bytes(op.dtype());
-  head_gradients(op, {attrs.first_token, rows.rows, rows.logits, stride, attrs.first_token > 0 || op.accumulate()},
-                 matmul);
+  head_gradients(
+      op,
+      {attrs.first_token, rows.rows, rows.logits, stride, attrs.first_token > 0 || op.accumulate()},
+      matmul);
 }
 
 }  // namespace

@@ -52,19 +52,28 @@ TEST_CASE("cuda: a token outside the table gives NaN, and no gradient") {
   REQUIRE(std::isnan(x.data[23]));
 }
 
-TEST_CASE("cuda: a table of some rows gives zeros for other rows' tokens and gets no gradient from them") {
+TEST_CASE(
+    "cuda: a table of some rows gives zeros for other rows' tokens and gets no gradient from "
+    "them") {
   const std::vector<int32_t> tokens{3, 109, 60, 50, 3, 111, 64};
   for (const int64_t first : {0, 40, 80}) {
     const RowsAttrs rows{first, 120};
-    require_agreement({OpKind::kEmbed, rows, {Operand::tokens(tokens), random({40, 24}, 1)}, {Operand::out({7, 24})}});
-    require_agreement({OpKind::kEmbedWgrad, rows, {Operand::tokens(tokens), random({7, 24}, 2)},
+    require_agreement({OpKind::kEmbed,
+                       rows,
+                       {Operand::tokens(tokens), random({40, 24}, 1)},
+                       {Operand::out({7, 24})}});
+    require_agreement({OpKind::kEmbedWgrad,
+                       rows,
+                       {Operand::tokens(tokens), random({7, 24}, 2)},
                        {Operand::gradient(Dims{40, 24})}});
   }
 }
 
 TEST_CASE("cuda: a bias that another rank adds is left out of the product") {
   for (const bool adds : {true, false})
-    require_agreement({OpKind::kLinear, LinearAttrs{2, adds}, {random({9, 8}, 1), random({16, 8}, 2), random({16}, 3)},
+    require_agreement({OpKind::kLinear,
+                       LinearAttrs{2, adds},
+                       {random({9, 8}, 1), random({16, 8}, 2), random({16}, 3)},
                        {Operand::out({9, 16})}});
 }
 
@@ -289,36 +298,44 @@ TEST_CASE("cuda: masked tokens get gradients of exactly 0, and a label outside t
 }
 
 /// The operations of one chunk of the head of one of three ranks, statistics of the others made up.
-std::pair<OperationCase, OperationCase> split_loss_cases(int64_t tokens, int64_t hidden, int64_t vocabulary, int masked_every,
+std::pair<OperationCase, OperationCase> split_loss_cases(int64_t tokens, int64_t hidden,
+                                                         int64_t vocabulary, int masked_every,
                                                          int64_t rank, bool gradients) {
   constexpr int64_t kRanks = 3, kFirst = 2;
   const int64_t chunk = tokens - kFirst;
-  const OperationCase whole = loss_case(tokens, hidden, kRanks * vocabulary, 8, masked_every, gradients);
+  const OperationCase whole =
+      loss_case(tokens, hidden, kRanks * vocabulary, 8, masked_every, gradients);
   const VocabularyAttrs attrs{gradients, kRanks, rank, kFirst};
   const std::vector<Operand> given{whole.in[0], random({vocabulary, hidden}, 2), whole.in[2]};
-  OperationCase logits{OpKind::kVocabularyLogits, attrs, given,
-                       {Operand::statistic({chunk, vocabulary}), Operand::statistic({chunk, 2}), Operand::statistic({chunk})}};
+  OperationCase logits{OpKind::kVocabularyLogits,
+                       attrs,
+                       given,
+                       {Operand::statistic({chunk, vocabulary}), Operand::statistic({chunk, 2}),
+                        Operand::statistic({chunk})}};
   Array statistics = random_array({kRanks * chunk, 2}, 4);
-  for (size_t i = 1; i < statistics.data.size(); i += 2) statistics.data[i] = 2.0 + statistics.data[i];
+  for (size_t i = 1; i < statistics.data.size(); i += 2)
+    statistics.data[i] = 2.0 + statistics.data[i];
   OperationCase loss{OpKind::kVocabularyCrossEntropy, attrs, given, {Operand::loss(10.0, 3.0)}};
   loss.in.push_back(Operand::floats(random_array({chunk, vocabulary}, 3)));
   loss.in.push_back(Operand::floats(statistics));
   loss.in.push_back(Operand::floats(random_array({chunk}, 5)));
   if (!gradients) return {logits, loss};
-  loss.out.push_back(Operand::activation({{tokens, hidden}, std::vector<double>(static_cast<size_t>(tokens * hidden), 0.5)}));
+  loss.out.push_back(Operand::activation(
+      {{tokens, hidden}, std::vector<double>(static_cast<size_t>(tokens * hidden), 0.5)}));
   loss.out.push_back(Operand::gradient(random_array({vocabulary, hidden}, 9)));
   return {logits, loss};
 }
 
 /// Ranks' halves of a head on the GPU, statistics of all of them between: loss, dx (summed), dw.
-std::vector<Array> split_head_on_gpu(const std::vector<OperationCase>& firsts, const std::vector<OperationCase>& seconds,
-                                     DTypes dtypes) {
+std::vector<Array> split_head_on_gpu(const std::vector<OperationCase>& firsts,
+                                     const std::vector<OperationCase>& seconds, DTypes dtypes) {
   std::vector<std::vector<Array>> made;
   Array statistics{{0, 2}, {}};
   for (const OperationCase& c : firsts) {
     made.push_back(run_on_gpu(c, dtypes));
     statistics.dims[0] += made.back()[1].dims[0];
-    statistics.data.insert(statistics.data.end(), made.back()[1].data.begin(), made.back()[1].data.end());
+    statistics.data.insert(statistics.data.end(), made.back()[1].data.begin(),
+                           made.back()[1].data.end());
   }
   std::vector<Array> sum;
   for (size_t rank = 0; rank < seconds.size(); ++rank) {
@@ -342,36 +359,48 @@ std::vector<Array> split_head_on_gpu(const std::vector<OperationCase>& firsts, c
 TEST_CASE("cuda: logits, statistics and label logits of a split vocabulary agree with the CPU") {
   for (const int64_t rank : {0, 2})
     for (const int64_t vocabulary : {7, 64, 1200}) {
-      // Without gradients the CPU leaves logits as they are; without masked tokens both have the same rows.
+      // Without gradients the CPU leaves logits as they are; without masked tokens both have the
+      // same rows.
       const OperationCase c = split_loss_cases(19, 24, vocabulary, 0, rank, false).first;
       require_agreement(c, 2e-2);
     }
 }
 
-TEST_CASE("cuda: the loss of a vocabulary that is split over ranks and both gradients agree with the whole one") {
+TEST_CASE(
+    "cuda: the loss of a vocabulary that is split over ranks and both gradients agree with the "
+    "whole one") {
   for (const int64_t vocabulary : {9, 96, 1048})
     for (const int masked_every : {0, 3, 1})
       for (const DTypes dtypes : kDTypes) {
         constexpr int64_t kTokens = 22, kHidden = 24, kRanks = 2;
-        CAPTURE(vocabulary, masked_every, dtype_name(dtypes.activation), dtype_name(dtypes.gradient));
-        OperationCase whole = loss_case(kTokens, kHidden, kRanks * vocabulary, kTokens, masked_every, true);
+        CAPTURE(vocabulary, masked_every, dtype_name(dtypes.activation),
+                dtype_name(dtypes.gradient));
+        OperationCase whole =
+            loss_case(kTokens, kHidden, kRanks * vocabulary, kTokens, masked_every, true);
         whole.out[0] = Operand::loss(0.0, 0.0);
         const Array w = *whole.in[1].content;
         std::vector<OperationCase> firsts, seconds;
         for (int64_t rank = 0; rank < kRanks; ++rank) {
           const auto begin = w.data.begin() + rank * vocabulary * kHidden;
           const std::vector<Operand> given{
-              whole.in[0], Operand::activation({{vocabulary, kHidden}, {begin, begin + vocabulary * kHidden}}), whole.in[2]};
+              whole.in[0],
+              Operand::activation({{vocabulary, kHidden}, {begin, begin + vocabulary * kHidden}}),
+              whole.in[2]};
           const VocabularyAttrs attrs{true, kRanks, rank, 0};
-          firsts.push_back({OpKind::kVocabularyLogits, attrs, given,
-                            {Operand::statistic({kTokens, vocabulary}), Operand::statistic({kTokens, 2}),
-                             Operand::statistic({kTokens})}});
-          seconds.push_back({OpKind::kVocabularyCrossEntropy, attrs, given,
+          firsts.push_back({OpKind::kVocabularyLogits,
+                            attrs,
+                            given,
+                            {Operand::statistic({kTokens, vocabulary}),
+                             Operand::statistic({kTokens, 2}), Operand::statistic({kTokens})}});
+          seconds.push_back({OpKind::kVocabularyCrossEntropy,
+                             attrs,
+                             given,
                              {Operand::loss(0.0, 0.0), Operand::out({kTokens, kHidden}),
                               Operand::gradient(Dims{vocabulary, kHidden})}});
           seconds.back().in.resize(6);
         }
-        const std::vector<Array> expected = run_on_cpu(whole, dtypes), found = split_head_on_gpu(firsts, seconds, dtypes);
+        const std::vector<Array> expected = run_on_cpu(whole, dtypes),
+                                 found = split_head_on_gpu(firsts, seconds, dtypes);
         const double tolerance = dtypes.activation == DType::kF32 ? 2e-5 : 2e-2;
         for (size_t i = 0; i < 3; ++i) {
           CAPTURE(i);
@@ -381,7 +410,9 @@ TEST_CASE("cuda: the loss of a vocabulary that is split over ranks and both grad
       }
 }
 
-TEST_CASE("cuda: the second operation of a split head adds to loss and weight gradient, and writes its chunk's rows") {
+TEST_CASE(
+    "cuda: the second operation of a split head adds to loss and weight gradient, and writes its "
+    "chunk's rows") {
   for (const DTypes dtypes : kDTypes) {
     OperationCase c = split_loss_cases(19, 24, 40, 3, 1, true).second;
     c.accumulate = true;
