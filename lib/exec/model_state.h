@@ -37,9 +37,9 @@ class ModelState {
   /// What this rank writes into a checkpoint: of what several ranks use alike, the first's.
   std::vector<StateSlice> slices() const;
 
-  /// Elements [begin, end) of a parameter, which this rank must use whole, in fp32. Collective over
-  /// `shard` where parameters are sharded: only the rank with `receives` gets them.
-  void collect(const std::string& tensor, int64_t begin, int64_t end, bool receives, Communicator& shard,
+  /// Elements [begin, end) of a parameter in fp32. Collective over `group`, the ranks that hold one copy
+  /// of the model between them: only its first one may have `receives`, and gets them.
+  void collect(const std::string& tensor, int64_t begin, int64_t end, bool receives, Communicator& group,
                std::span<float> out) const;
 
   /// Every state of the whole model.

@@ -38,7 +38,7 @@ RankMemory& allocated(RankMemory& memory, const StepPlan& plan) {
 }
 
 Config for_ranks(Config config, int ranks) {
-  config.parallel.data = ranks;
+  config.parallel.data = ranks / config.parallel.tensor;
   return config;
 }
 
@@ -192,7 +192,7 @@ StepRun RankRig::train(int64_t step) {
   for (size_t slot = 0; slot < batches.size(); ++slot)
     batches[slot] = random_batch(
         plan.train.model.batch,
-        static_cast<uint64_t>(step) * 100 + slot * 10 + static_cast<uint64_t>(rank),
+        static_cast<uint64_t>(step) * 100 + slot * 10 + static_cast<uint64_t>(data_index(plan.options.state)),
         plan.train.model.vocab_rows);
   StepRun run = prepared(step);
   trainer.run(run);
