@@ -31,7 +31,8 @@ RunManifest make_manifest(const TrainRequest& request) {
   manifest.build = request.build;
   manifest.machine = read_machine();
   manifest.seed = static_cast<uint64_t>(request.config.train.seed);
-  manifest.topology = {{"data", request.config.parallel.data}};
+  manifest.topology = {{"data", request.config.parallel.data},
+                       {"tensor", request.config.parallel.tensor}};
   manifest.config = request.config_json;
   manifest.model.path = request.config.model.path;
   manifest.environment = shown_environment();

@@ -185,8 +185,11 @@ int64_t checkpoint_bytes(const PassPlan& train) {
 }
 
 PassPlan plan_logits(const ModelConfig& config, const StepPlan& plan, int64_t tokens) {
-  ModelDescription model = build_model(config, {1, tokens}, Mode::kLogits, plan.train.model.dtypes, {},
-                                       plan.train.model.split);
+  // Any number of tokens: what lies between the products is not split.
+  TensorSplit split = plan.train.model.split;
+  split.sequence = false;
+  ModelDescription model =
+      build_model(config, {1, tokens}, Mode::kLogits, plan.train.model.dtypes, {}, split);
   Step step = build_logits_step(model, plan.partition, plan.options);
   return pass(std::move(model), std::move(step));
 }

@@ -74,6 +74,8 @@ struct Known {
   bool kept = false;
   bool replicas = false;
   bool numbers = false;
+  bool layers = false;
+  bool copies = false;
 };
 
 /// Sums what a training step sends by formulas, from less or more knowledge of it.
@@ -117,6 +119,13 @@ class Formula {
     bytes += over_shards / shards() + over_node / state_.node;
     if (known.replicas && shards() > 1) bytes += over_replicas();
     if (known.numbers) bytes += numbers();
+    if (known.layers)
+      bytes += sent_by([](const Instr& instr) { return instr.layer >= 0; });
+    if (known.copies)
+      bytes += sent_by([&](const Instr& instr) {
+        return instr.unit >= 0 &&
+               runs_along_tensor(program_.groups[static_cast<size_t>(instr.group)]);
+      });
     return bytes;
   }
 
@@ -198,16 +207,23 @@ class Formula {
     return 0;
   }
 
-  /// Sums of loss and norm: collectives that belong to no unit's parameters.
-  int64_t numbers() const {
+  /// Of the collectives that `counts` chooses.
+  template <typename Counts>
+  int64_t sent_by(const Counts& counts) const {
     int64_t bytes = 0;
     for (const Instr& instr : program_.instrs) {
-      if (instr.group == kNoGroup) continue;
-      const Buffer& buffer = program_.at(instr.writes[0].buffer);
-      if (buffer.category == Category::kBuffers)
-        bytes += sent(instr, 0, program_.place_in(instr.group).count);
+      if (instr.group == kNoGroup || !counts(instr)) continue;
+      for (size_t i = 0; i < instr.writes.size(); ++i)
+        bytes += sent(instr, i, program_.place_in(instr.group).count);
     }
     return bytes;
+  }
+
+  /// Sums of loss and norm.
+  int64_t numbers() const {
+    return sent_by([&](const Instr& instr) {
+      return program_.at(instr.writes[0].buffer).category == Category::kBuffers;
+    });
   }
 
   const Program& program_;
@@ -228,7 +244,7 @@ struct Cause {
   bool Known::*known;
 };
 
-constexpr std::array<Cause, 8> kCauses{{
+constexpr std::array<Cause, 10> kCauses{{
     {"padding of units and shards", &Known::padding},
     {"small units, kept whole by every rank", &Known::small_units},
     {"units that not exactly one forward and one backward list read", &Known::readers},
@@ -237,6 +253,8 @@ constexpr std::array<Cause, 8> kCauses{{
     {"gathered parameters that were kept for their next use", &Known::kept},
     {"replicas of the shards", &Known::replicas},
     {"loss and gradient norm", &Known::numbers},
+    {"values of layers that tensor-parallel ranks share", &Known::layers},
+    {"gradients of what tensor-parallel ranks use together", &Known::copies},
 }};
 
 }  // namespace

@@ -1,4 +1,6 @@
 #include <cmath>
+#include <cstring>
+#include <functional>
 
 #include "kernels/kernels.h"
 #include "rig.h"
@@ -121,6 +123,175 @@ TEST_CASE("tensor ranks train what one process trains, at every ZeRO stage") {
     for (const TensorMesh& mesh : {TensorMesh{2}, TensorMesh{4}, TensorMesh{2, 2}}) {
       INFO("stage " << stage << ", " << mesh.text());
       require_same(train_on(config, model, mesh, 3), expected);
+    }
+  }
+}
+
+TEST_CASE("every mesh of up to 8 ranks trains what one process trains for 20 steps", "[long]") {
+  set_kernel_threads(1);
+  const ModelConfig model = fixtures::small_model();
+  for (const int64_t stage : {0, 1, 2, 3}) {
+    const Config config = fixtures::run_of_stage(stage);
+    const TensorOutcome expected = train_on(config, model, {}, 20);
+    for (const int tensor : {1, 2, 4})
+      for (const int shards : {1, 2, 3})
+        for (const int replicas : {1, 2}) {
+          const TensorMesh mesh{tensor, shards, replicas};
+          const bool same = stage == 0 && replicas > 1;  // stage 0 knows no shards
+          if (same || mesh.data() * tensor > 8 || mesh.data() * tensor == 1) continue;
+          INFO("stage " << stage << ", " << mesh.text());
+          require_same(train_on(config, model, mesh, 20), expected);
+        }
+  }
+}
+
+/// A small model with one feature of a family, or several.
+ModelConfig model_with(const std::function<void(ModelConfig&)>& change, bool tied = false) {
+  ModelConfig model = fixtures::model_of_many_blocks(tied);
+  change(model);
+  return model;
+}
+
+TEST_CASE("every family is split right, whatever is made again, kept or moved") {
+  set_kernel_threads(1);
+  struct Family {
+    const char* name;
+    ModelConfig model;
+    std::function<void(Config&)> change;
+    TensorMesh mesh;
+  };
+  const auto plain = [](Config&) {};
+  const auto whole_norms = [](Config& c) { c.parallel.sequence = false; };
+  const std::vector<Family> families{
+      {"llama, inputs made again", model_with([](ModelConfig&) {}),
+       [](Config& c) {
+         c.zero.stage = 2;
+         c.recompute.policy = Recompute::kFull;
+       },
+       {2, 2}},
+      {"llama, tied", model_with([](ModelConfig&) {}, true),
+       [](Config& c) {
+         c.zero.stage = 3;
+         c.zero.overlap_comm = true;
+       },
+       {4, 1, 2}},
+      {"mistral", model_with([](ModelConfig& m) { m.windows.assign(m.windows.size(), 3); }),
+       [](Config& c) {
+         c.zero.stage = 1;
+         c.recompute.policy = Recompute::kSelective;
+       },
+       {2, 1, 2}},
+      {"qwen2", model_with([](ModelConfig& m) { m.qkv_bias = true; }), plain, {4, 2}},
+      {"qwen2, whole norms", model_with([](ModelConfig& m) { m.qkv_bias = true; }, true), whole_norms,
+       {2, 3}},
+      {"qwen3", model_with([](ModelConfig& m) { m.qk_norm = true; }),
+       [](Config& c) {
+         c.zero.stage = 3;
+         c.zero.offload_param.device = c.zero.offload_optimizer.device = OffloadDevice::kCpu;
+       },
+       {2, 2, 2}},
+      {"qwen3, whole norms", model_with([](ModelConfig& m) { m.qk_norm = true; }, true), whole_norms,
+       {4}},
+      {"biases behind sums", model_with([](ModelConfig& m) {
+         m.attention_out_bias = m.mlp_bias = m.qkv_bias = true;
+       }),
+       [](Config& c) {
+         c.zero.stage = 2;
+         c.zero.offload_optimizer.device = OffloadDevice::kCpu;
+         c.recompute.policy = Recompute::kFull;
+         c.activation_checkpointing.cpu_checkpointing = true;
+       },
+       {4, 2}},
+      {"biases behind sums, whole norms", model_with([](ModelConfig& m) {
+         m.attention_out_bias = m.mlp_bias = true;
+       }),
+       whole_norms,
+       {2, 2}},
+  };
+  for (const Family& family : families) {
+    INFO(family.name << ", " << family.mesh.text());
+    Config config = fixtures::run_of_stage(0);
+    family.change(config);
+    require_same(train_on(config, family.model, family.mesh, 3),
+                 train_on(config, family.model, {}, 3));
+  }
+}
+
+TEST_CASE("on one mesh neither buckets nor overlap, tiers or reuse change a bit") {
+  set_kernel_threads(1);
+  const ModelConfig model = fixtures::model_of_many_blocks();
+  for (const int64_t stage : {0, 1, 2, 3}) {
+    Config plain = fixtures::run_of_stage(stage);
+    plain.zero.overlap_comm = false;
+    const TensorMesh mesh = stage == 0 ? TensorMesh{2, 3} : TensorMesh{2, 2, 2};
+    const TensorOutcome expected = train_on(plain, model, mesh, 3);
+    const auto require_equal = [&](const char* name, const std::function<void(Config&)>& change) {
+      INFO("stage " << stage << ", " << name);
+      Config config = plain;
+      change(config);
+      const TensorOutcome found = train_on(config, model, mesh, 3);
+      REQUIRE(found.losses == expected.losses);
+      REQUIRE(found.norms == expected.norms);
+      REQUIRE(found.state == expected.state);
+    };
+    require_equal("overlap, tiny buckets", [](Config& c) {
+      c.zero.overlap_comm = true;
+      c.zero.reduce_bucket_size = c.zero.allgather_bucket_size = 1;
+    });
+    require_equal("full recompute, inputs on the host", [](Config& c) {
+      c.recompute.policy = Recompute::kFull;
+      c.activation_checkpointing.cpu_checkpointing = true;
+    });
+    if (stage == 0) continue;
+    require_equal("optimizer on the host, overlap", [](Config& c) {
+      fixtures::offload_to(c, OffloadDevice::kCpu);
+      c.zero.overlap_comm = true;
+    });
+    if (stage < 3) continue;
+    require_equal("parameters kept and brought early", [](Config& c) {
+      c.zero.overlap_comm = true;
+      c.zero.max_reuse_distance = 1'000'000;
+      c.zero.prefetch_bucket_size = 20'000;
+    });
+  }
+}
+
+TEST_CASE("an export collects a split model's tensors whole") {
+  set_kernel_threads(1);
+  const ModelConfig model = fixtures::model_of_many_blocks();
+  for (const int64_t stage : {0, 3}) {
+    std::map<std::string, std::vector<float>> collected;
+    fixtures::WholeState whole;
+    Config config = meshed(fixtures::run_of_stage(stage), {4, 2});
+    StateOptions mesh;
+    mesh.shard.count = 2;
+    mesh.tensor.count = 4;
+    mesh.tensor_copies = 4 / static_cast<int>(model.kv_heads);
+    fixtures::on_mesh(mesh, [&](Rendezvous& rendezvous, const RankGroups& open) {
+      RankRig rig(config, model, open);
+      const bool receives = rendezvous.rank() == 0;
+      for (const TensorInfo& tensor : rig.plan.train.model.tensors) {
+        const int64_t size = tensor.numel();
+        std::vector<float> values(receives ? static_cast<size_t>(size) : 0);
+        const int64_t cuts[] = {0, 1, size / 3, size / 2, size - 1, size};
+        for (size_t i = 0; i + 1 < std::size(cuts); ++i)
+          rig.state.collect(tensor.name, cuts[i], cuts[i + 1], receives, *open.model_words,
+                            receives ? std::span(values).subspan(
+                                           static_cast<size_t>(cuts[i]),
+                                           static_cast<size_t>(cuts[i + 1] - cuts[i]))
+                                     : std::span<float>());
+        if (receives) collected[tensor.name] = std::move(values);
+      }
+      whole.add(rig.state.slices());
+    });
+    REQUIRE_FALSE(collected.empty());
+    for (const auto& [name, bytes] : whole.take()) {
+      if (!name.ends_with(".param")) continue;
+      const std::string tensor = name.substr(0, name.size() - std::string(".param").size());
+      const std::vector<float>& values = collected.at(tensor);
+      for (size_t i = 0; i < values.size(); ++i)
+        REQUIRE(values[i] == fixtures::weight_of(tensor, static_cast<int64_t>(i)));
+      REQUIRE(std::memcmp(values.data(), bytes.data(), bytes.size()) == 0);
     }
   }
 }

@@ -4,6 +4,8 @@
 
 #include "models.h"
 #include "partition/layout.h"
+#include "program/check.h"
+#include "program/traffic.h"
 
 #include <catch2/catch.hpp>
 
@@ -146,26 +148,74 @@ TEST_CASE("an evaluation runs one micro-batch, whatever a step accumulates") {
 }
 
 TEST_CASE("the programs of all ranks of a config have no faults") {
-  for (int64_t stage = 0; stage < 4; ++stage) {
-    for (const int64_t replicas : {1, 2}) {
-      if (stage == 0 && replicas > 1) continue;
-      std::vector<StepPlan> plans;
-      for (int rank = 0; rank < 4; ++rank)
-        plans.push_back(plan_of(
-            stage, [&](Config& config) { config.parallel.data_replicate = replicas; }, rank));
-      for (const auto pass : {&StepPlan::train, &StepPlan::evaluate}) {
+  for (int64_t stage = 0; stage < 4; ++stage)
+    for (const int64_t replicas : {1, 2})
+      for (const int64_t tensor : {1, 2, 4}) {
+        if (stage == 0 && replicas > 1) continue;
+        INFO("stage " << stage << ", replicas " << replicas << ", tensor " << tensor);
+        std::vector<StepPlan> plans;
+        for (int rank = 0; rank < 4 * tensor; ++rank)
+          plans.push_back(plan_of(
+              stage,
+              [&](Config& config) {
+                config.parallel.data_replicate = replicas;
+                config.parallel.tensor = tensor;
+              },
+              rank));
+        for (const auto pass : {&StepPlan::train, &StepPlan::evaluate}) {
+          std::vector<const Program*> programs;
+          for (const StepPlan& plan : plans) programs.push_back(&(plan.*pass).program);
+          CHECK(check_programs(programs) == std::vector<std::string>{});
+        }
+        std::vector<PassPlan> logits;
+        for (const StepPlan& plan : plans)
+          logits.push_back(plan_logits(small_config(2, false), plan, 6));
         std::vector<const Program*> programs;
-        for (const StepPlan& plan : plans) programs.push_back(&(plan.*pass).program);
+        for (const PassPlan& pass : logits) programs.push_back(&pass.program);
         CHECK(check_programs(programs) == std::vector<std::string>{});
       }
-      std::vector<PassPlan> logits;
-      for (const StepPlan& plan : plans)
-        logits.push_back(plan_logits(small_config(2, false), plan, 6));
-      std::vector<const Program*> programs;
-      for (const PassPlan& pass : logits) programs.push_back(&pass.program);
-      CHECK(check_programs(programs) == std::vector<std::string>{});
-    }
-  }
+}
+
+TEST_CASE("tensor-parallel ranks send what theory says") {
+  const int64_t blocks = 2;
+  for (const bool sequence : {true, false})
+    for (const int64_t stage : {0, 3})
+      for (const int64_t t : {2, 4}) {
+        INFO("tensor " << t << ", stage " << stage << (sequence ? ", sequence" : ""));
+        const StepPlan plan = plan_of(stage, [&](Config& config) {
+          config.parallel.tensor = t;
+          config.parallel.sequence = sequence;
+        });
+        const ModelDescription& model = plan.train.model;
+        const int64_t micro_batches = plan.options.micro_batches;
+        const int64_t tokens = model.batch.tokens();
+        // What a rank sends of N x D elements in an all-gather or a reduce-scatter; an all-reduce is
+        // both. Korthikanti et al. 2022, section 4.2.2, with the gathers of what was kept as N/t rows.
+        const int64_t unit = tokens * model.hidden * 4 * (t - 1) / t;
+        const int64_t in_blocks = blocks * (sequence ? 10 : 8) * unit;
+        // Embedding and head: one collective forward and one backward each, or one all-reduce.
+        const int64_t ends = 4 * unit;
+        const int64_t statistics = tokens * 2 * 4 * (t - 1);
+        int64_t norms = sequence ? (2 * blocks + 1) * model.hidden : 0;
+        if (stage == 3) norms *= micro_batches;
+        int64_t shared = 2 * norms * 4 * (t - 1) / t;
+        if (t == 4) {
+          // Two ranks have each key/value head: their rows of k and v.
+          const int64_t rows = blocks * 2 * model.head_size * model.hidden;
+          shared += 2 * rows * 4 / 2 * (stage == 3 ? micro_batches : 1);
+        }
+        int64_t sent = 0;
+        for (const TrafficRow& row : program_traffic(plan.train.program).rows)
+          if (row.axes.starts_with("tp")) sent += row.bytes;
+        CHECK(sent == micro_batches * (in_blocks + ends + statistics) + shared);
+        const TrafficTheory theory =
+            explain_traffic(plan.train.program, model, plan.partition, plan.options);
+        int64_t explained = 0;
+        for (const TrafficDeviation& deviation : theory.deviations)
+          if (deviation.cause.find("tensor-parallel") != std::string::npos)
+            explained += deviation.bytes;
+        CHECK(explained == sent);
+      }
 }
 
 }  // namespace
