@@ -96,7 +96,9 @@ std::string state_formula_text(const StepPlan& plan, const MemoryPlan& memory) {
   StateFormula without_master = own;
   without_master.master = 0;
   without_master.gradients = own.weights;
-  const auto parameters = static_cast<double>(count_parameters(plan.train.model).total);
+  double parameters = 0;
+  for (const TensorInfo& tensor : plan.train.model.tensors)
+    parameters += static_cast<double>(tensor.local_numel());
   const auto planned = static_cast<double>(model_state_bytes(memory));
   std::vector<std::vector<std::string>> rows;
   for (int stage = 0; stage <= 3; ++stage) {
@@ -118,7 +120,8 @@ std::string state_formula_text(const StepPlan& plan, const MemoryPlan& memory) {
   std::vector<std::string> headers{"", "formula", "bytes"};
   if (own.master > 0) headers.insert(headers.end(), {"without a master copy", "bytes "});
   headers.insert(headers.end(), {"planned", "off by"});
-  std::string text = cat("model states of Psi = ", static_cast<int64_t>(parameters), " parameters: weights ",
+  std::string text = cat("model states of Psi = ", static_cast<int64_t>(parameters), " parameters",
+                         state.tensor.count > 1 ? cat(" that tensor rank ", state.tensor.index, " uses") : "", ": weights ",
                          number_text(own.weights), ", gradients ", number_text(own.gradients), ", moments ",
                          number_text(own.moments));
   if (own.master > 0) text += cat(", master copy ", number_text(own.master));

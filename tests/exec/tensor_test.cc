@@ -88,9 +88,10 @@ double relative(double found, double expected) {
   return std::abs(found - expected) / std::abs(expected);
 }
 
-/// ||found - expected|| / ||expected|| of the largest tensor-wise difference among the parameters.
-double weight_difference(const TensorOutcome& found, const TensorOutcome& expected) {
-  double worst = 0;
+/// ||found - expected|| / ||expected|| of each parameter.
+std::map<std::string, double> weight_differences(const TensorOutcome& found,
+                                                 const TensorOutcome& expected) {
+  std::map<std::string, double> differences;
   for (const auto& [name, bytes] : expected.state) {
     if (!name.ends_with(".param")) continue;
     const auto* a = reinterpret_cast<const float*>(found.state.at(name).data());
@@ -100,9 +101,9 @@ double weight_difference(const TensorOutcome& found, const TensorOutcome& expect
       difference += std::pow(double{a[i]} - b[i], 2);
       size += std::pow(double{b[i]}, 2);
     }
-    worst = std::max(worst, std::sqrt(difference / size));
+    differences[name] = std::sqrt(difference / size);
   }
-  return worst;
+  return differences;
 }
 
 void require_same(const TensorOutcome& found, const TensorOutcome& expected) {
@@ -111,7 +112,12 @@ void require_same(const TensorOutcome& found, const TensorOutcome& expected) {
     REQUIRE(relative(found.losses[i], expected.losses[i]) < 1e-5);
     REQUIRE(relative(found.norms[i], expected.norms[i]) < 5e-5);
   }
-  REQUIRE(weight_difference(found, expected) < 1e-4);
+  for (const auto& [tensor, difference] : weight_differences(found, expected)) {
+    INFO(tensor);
+    // A key's bias moves all scores of a query alike, rotation apart: of a gradient that is next to
+    // nothing AdamW makes full steps, rounding included.
+    REQUIRE(difference < (tensor.ends_with("k_proj.bias.param") ? 1e-3 : 1e-4));
+  }
 }
 
 TEST_CASE("tensor ranks train what one process trains, at every ZeRO stage") {
