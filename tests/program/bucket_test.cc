@@ -99,6 +99,7 @@ TEST_CASE("ranges that do not follow each other are reduced together, but apart"
                       .bytes = 4096,
                       .persistent = true,
                       .dtype = DType::kF32}};
+  program.groups = {{{"dp_shard@0", {0, 1}}, {2, 0}}};
   for (const int64_t offset : {0, 1024, 3072, 2048}) {
     Instr instr{.kind = InstrKind::kAllReduce, .lane = lane_of(0)};
     instr.group = 0;
