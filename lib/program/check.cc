@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "program/check_lists.h"
 #include "program/lifetime.h"
 
 namespace ftrun {
@@ -538,25 +539,34 @@ class CollectiveWalk {
   std::string fault_;
 };
 
+/// What can be said of a program without those of other ranks. False where its ranges are such that
+/// nothing more can be said.
+bool check_alone(const Program& program, Faults& faults) {
+  if (!check_ranges(program, faults)) return false;
+  check_forms(program, faults);
+  check_written_before_read(program, faults);
+  check_order(program, faults);
+  check_arena(program, faults);
+  return true;
+}
+
 }  // namespace
 
 std::vector<std::string> check_programs(std::span<const RankProgram> ranks) {
   Faults faults;
-  std::set<const Program*> seen;
+  std::map<const Program*, int> first_rank;
+  for (const RankProgram& rank : ranks) first_rank.try_emplace(rank.program, rank.rank);
   bool sound = true;
   for (const RankProgram& rank : ranks) {
-    const Program& program = *rank.program;
-    if (!seen.insert(&program).second) continue;
-    if (!check_ranges(program, faults)) {
-      sound = false;
-      continue;
-    }
-    check_forms(program, faults);
-    check_written_before_read(program, faults);
-    check_order(program, faults);
-    check_arena(program, faults);
+    if (first_rank.at(rank.program) != rank.rank) continue;
+    Faults found;
+    sound &= check_alone(*rank.program, found);
+    for (std::string& fault : found)
+      faults.push_back(first_rank.size() > 1 ? cat("rank ", rank.rank, ": ", fault)
+                                             : std::move(fault));
   }
   if (!sound) return faults;
+  check_lists(ranks, faults);
   const std::string fault = CollectiveWalk(ranks).run();
   if (!fault.empty()) faults.push_back(fault);
   return faults;

@@ -4,7 +4,8 @@
 #include <functional>
 #include <limits>
 
-#include "models.h"
+#include "base/text.h"
+#include "choices.h"
 #include "program/passes.h"
 
 #include <catch2/catch.hpp>
@@ -313,10 +314,12 @@ TEST_CASE("ranks that enter a collective with another size or dtype are named") 
   CHECK(against_good(smaller) == Faults{"collective 2: rank 0 enters " + reduce_of(1) +
                                         ", rank 1 enters " + reduce_of(1, "F32", 64)});
   const Program half = broken([](Program& p) { p.instrs[18].dtype = DType::kBF16; });
-  CHECK(against_good(half) ==
-        Faults{"instruction 18 (all_reduce unit 0) uses gradients as BF16, but its dtype is F32",
-               "collective 3: rank 0 enters " + reduce_of(0) + ", rank 1 enters " +
-                   reduce_of(0, "BF16")});
+  CHECK(
+      against_good(half) ==
+      Faults{
+          "rank 1: instruction 18 (all_reduce unit 0) uses gradients as BF16, but its dtype is F32",
+          "collective 3: rank 0 enters " + reduce_of(0) + ", rank 1 enters " +
+              reduce_of(0, "BF16")});
 }
 
 TEST_CASE("a rank that reduces the loss where others reduce gradients is named") {
@@ -365,6 +368,151 @@ TEST_CASE("faults of a program that several ranks share are said once") {
   const Program program = broken([](Program& p) { p.instrs[14].waits.clear(); });
   const std::vector<const Program*> ranks(kRanks, &program);
   CHECK(check_programs(ranks).size() == 1);
+}
+
+// Groups of several dimensions, and lists that are cut at collectives.
+
+/// Ranks 0 to 3: shard 0 of tensor ranks 0 and 1, shard 1 of both.
+std::vector<Step> two_axes(const std::function<void(StepOptions&)>& change = [](StepOptions&) {}) {
+  const ModelConfig config = small_config(2, false);
+  Choice choice{build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {2, 0, true}),
+                {.bucket_elements = 1},
+                {.shards = 2, .tensor = 2},
+                config};
+  change(choice.options);
+  return choice.steps();
+}
+
+Faults of_all(const std::vector<Step>& steps) {
+  std::vector<const Program*> programs;
+  for (const Step& step : steps) programs.push_back(&step.program);
+  return check_programs(programs);
+}
+
+/// Faults where rank 1 has another program than it should.
+Faults of_changed(const std::function<void(Program&)>& change) {
+  std::vector<Step> steps = two_axes();
+  REQUIRE(of_all(steps).empty());
+  change(steps[1].program);
+  return of_all(steps);
+}
+
+size_t loss_reduce(const Program& program) {
+  for (const size_t i : all_of(program, InstrKind::kAllReduce))
+    if (program.at(program.instrs[i].writes[0].buffer).name == buffer_names::kLoss) return i;
+  throw std::logic_error("no sum of the loss");
+}
+
+/// The first collective of a layer's list after `at`.
+size_t next_of_list(const Program& program, size_t at) {
+  while (program.instrs[at].group == kNoGroup || program.instrs[at].layer < 0) ++at;
+  return at;
+}
+
+/// The n-th run of operations of a layer's list.
+size_t nth_run(const Program& program, InstrKind kind, int32_t layer, size_t n) {
+  for (const size_t i : all_of(program, kind))
+    if (program.instrs[i].layer == layer && n-- == 0) return i;
+  throw std::logic_error("no such run");
+}
+
+/// The program with instruction `from` at position `to`, with the waits that it needs there.
+Program moved(Program program, size_t from, size_t to) {
+  const auto at = [&](size_t i) { return program.instrs.begin() + static_cast<std::ptrdiff_t>(i); };
+  if (from < to)
+    std::rotate(at(from), at(from) + 1, at(to) + 1);
+  else
+    std::rotate(at(to), at(from), at(from) + 1);
+  return plan_memory(order_communication(std::move(program), true));
+}
+
+TEST_CASE("ranks that enter collectives of two groups in opposite orders wait for each other") {
+  std::vector<Step> steps = two_axes();
+  Program& program = steps[0].program;
+  const size_t loss = loss_reduce(program);
+  const size_t share = next_of_list(program, loss);
+  program = moved(program, loss, share);
+  REQUIRE(check(program).empty());
+  CHECK(of_all(steps) ==
+        Faults{"rank 0 enters instruction 28 (reduce_scatter layer 3 mb 0) with 128 bytes of "
+               "scratch.b3.0 as F32 over tp@0 and waits for rank 1, which enters instruction 28 "
+               "(all_reduce) with 24 bytes of loss as F64 over dp_shard+tp@0"});
+}
+
+TEST_CASE("a rank is a member of the groups that it runs over") {
+  const std::vector<Step> steps = two_axes();
+  const RankProgram ranks[] = {{2, &steps[0].program}};
+  CHECK(check_programs(ranks) ==
+        Faults{"rank 2 enters instruction 3 (reduce_scatter layer 0 mb 0) with 128 bytes of "
+               "hidden.0.0 as F32 over tp@0, of which it is no member"});
+}
+
+TEST_CASE("an instruction runs over a group that there is, on that group's lane") {
+  const Program program = two_axes()[1].program;
+  const size_t loss = loss_reduce(program);
+  const size_t share = next_of_list(program, 0);
+  CHECK(of_changed([&](Program& p) { p.instrs[loss].group = 7; }) ==
+        Faults{"rank 1: instruction 28 (all_reduce) runs over group 7, but there are 3"});
+  CHECK(of_changed([&](Program& p) { p.instrs[share].lane = lane_of(0); }).at(0) ==
+        "rank 1: instruction 3 (reduce_scatter layer 0 mb 0) on the communication lane reads 1 "
+        "range and "
+        "writes 1, a form that its kind does not allow");
+  CHECK(of_changed([&](Program& p) {
+          p.instrs[share].group = group_along(p, "dp_shard");
+          p.instrs[share].lane = lane_of(p.instrs[share].group);
+        }).back() ==
+        "rank 0 enters instruction 3 (reduce_scatter layer 0 mb 0) with 128 bytes of hidden.0.0 as "
+        "F32 "
+        "over tp@0 and waits for rank 1, which enters instruction 3 (reduce_scatter layer 0 mb 0) "
+        "with 128 bytes of hidden.0.0 as F32 over dp_shard@1");
+}
+
+TEST_CASE("the operations of a list run in order, every one once") {
+  const Program program = two_axes()[1].program;
+  const size_t run = nth_run(program, InstrKind::kForward, 1, 1);
+  const size_t share = next_of_list(program, run);
+  REQUIRE(run == 7);
+  const auto has = [](const Faults& faults, const std::string& fault) {
+    INFO(join(faults, "\n"));
+    CHECK(std::count(faults.begin(), faults.end(), fault) == 1);
+  };
+  const auto out_of_order = [](int at, int found, int next) {
+    return cat("instruction ", at, " (forward layer 1 mb 0) on rank 1 begins with operation ",
+               found, " of its list, but operation ", next, " comes next");
+  };
+  has(of_changed([&](Program& p) { ++p.instrs[run].first_op; }), out_of_order(7, 3, 2));
+  has(of_changed([&](Program& p) { ++p.instrs[run].op_count; }), out_of_order(9, 7, 8));
+  has(of_changed(
+          [&](Program& p) { p.instrs.erase(p.instrs.begin() + static_cast<std::ptrdiff_t>(run)); }),
+      out_of_order(8, 7, 3));
+  // Twice.
+  has(of_changed([&](Program& p) {
+        p.instrs.insert(p.instrs.begin() + static_cast<std::ptrdiff_t>(run), p.instrs[run]);
+      }),
+      out_of_order(8, 2, 6));
+  // A collective that is not the list's, or another one more.
+  has(of_changed([&](Program& p) { p.instrs[share].layer = -1; }), out_of_order(9, 7, 6));
+  has(of_changed([&](Program& p) {
+        p.instrs.insert(p.instrs.begin() + static_cast<std::ptrdiff_t>(share), p.instrs[share]);
+      }),
+      out_of_order(10, 7, 8));
+  has(of_changed([&](Program& p) { p.instrs[run].kind = InstrKind::kBackward; }),
+      "instruction 9 (forward layer 1 mb 0) on rank 1 comes after instruction 7 (backward layer 1 "
+      "mb "
+      "0) on rank 1");
+  has(of_changed([&](Program& p) { p.instrs[run].graph = 0; }),
+      "instruction 7 (forward layer 1 mb 0) on rank 1 runs graph 0, but that of the layer is 1");
+}
+
+TEST_CASE("lists of one graph end at the same operation on all ranks") {
+  const Program program = two_axes()[1].program;
+  size_t last = 0;
+  for (const size_t i : all_of(program, InstrKind::kBackward))
+    if (program.instrs[i].layer == 1) last = i;
+  CHECK(of_changed([&](Program& p) { --p.instrs[last].op_count; }).at(0) ==
+        "the list of instruction 58 (backward layer 1 mb 0) on rank 1 ends after 23 operations, "
+        "that of "
+        "instruction 58 (backward layer 1 mb 0) on rank 0 after 24");
 }
 
 }  // namespace

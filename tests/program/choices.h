@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "interpreter.h"
+#include "model/tensor_split.h"
 
 namespace ftrun::fixtures {
 
@@ -25,26 +26,39 @@ struct Choice {
   Mesh mesh;
   ModelConfig config;
 
+  /// The options of a rank.
+  StepOptions of_rank(int rank) const {
+    StepOptions mine = options;
+    mine.state.shard = {mesh.shards, rank / mesh.tensor % mesh.shards};
+    mine.state.replicas = mesh.replicas;
+    mine.state.replica = rank / mesh.tensor / mesh.shards;
+    mine.state.tensor = {mesh.tensor, rank % mesh.tensor};
+    mine.state.tensor_copies = kv_copies(config, built.model.split);
+    return mine;
+  }
+
+  /// Programs of all ranks, from the model of tensor rank 0: those of others differ from it in
+  /// attributes of operations and in where their parts of tensors begin.
   std::vector<Step> steps() const {
     std::vector<Step> all;
-    for (int r = 0; r < mesh.ranks(); ++r) {
-      StepOptions mine = options;
-      mine.state.shard = {mesh.shards, r % mesh.shards};
-      mine.state.replicas = mesh.replicas;
-      mine.state.replica = r / mesh.shards;
-      all.push_back(build_training_step(built.model, built.partition, mine));
-    }
+    for (int r = 0; r < mesh.ranks(); ++r)
+      all.push_back(build_training_step(built.model, built.partition, of_rank(r)));
     return all;
+  }
+
+  /// The model for another pass of the same ranks.
+  ModelDescription model_for(Mode mode) const {
+    return build_model(config, built.model.batch, mode, built.model.dtypes, {}, built.model.split);
   }
 
   std::string text() const {
     const StateOptions& s = options.state;
-    return cat("stage ", s.stage, ", ", mesh.shards, " shards x ", mesh.replicas,
-               " replicas, nodes of ", s.node, ", ",
-               options.micro_batches, " micro-batches, parameters on ", tier_name(s.parameter_tier),
-               ", optimizer on ", tier_name(s.optimizer_tier), " (", s.optimizer_ratio,
-               "), compute ", dtype_name(built.model.dtypes.compute), ", gradients ",
-               dtype_name(built.model.dtypes.gradients), ", travel as ",
+    return cat("stage ", s.stage, ", ", mesh.shards, " shards x ", mesh.replicas, " replicas x ",
+               mesh.tensor, " tensor ranks", built.model.split.sequence ? " (by tokens)" : "",
+               ", nodes of ", s.node, ", ", options.micro_batches, " micro-batches, parameters on ",
+               tier_name(s.parameter_tier), ", optimizer on ", tier_name(s.optimizer_tier), " (",
+               s.optimizer_ratio, "), compute ", dtype_name(built.model.dtypes.compute),
+               ", gradients ", dtype_name(built.model.dtypes.gradients), ", travel as ",
                dtype_name(s.communication), ", master ", dtype_name(s.master), ", buckets ",
                options.bucket_elements, "/", options.gather_bucket_elements, ", prefetch ",
                options.prefetch_elements, ", live ", options.max_live_elements, ", reuse ",
@@ -68,11 +82,12 @@ inline RecomputeOptions random_recompute(std::mt19937_64& random) {
   return recompute;
 }
 
-inline Built random_built(std::mt19937_64& random, const ModelConfig& config) {
+inline Built random_built(std::mt19937_64& random, const ModelConfig& config,
+                          const TensorSplit& split = {}) {
   Built built;
   const BatchShape batch{static_cast<int64_t>(1 + random() % 2), 4};
-  built.model =
-      build_model(config, batch, Mode::kTrain, random_dtypes(random), random_recompute(random));
+  built.model = build_model(config, batch, Mode::kTrain, random_dtypes(random),
+                            random_recompute(random), split);
   const SmallTensors small{pick<int64_t>(random, {0, 0, 64, 500}),
                            random() % 3 == 0 ? int64_t{200} : INT64_MAX};
   built.partition = build_units(built.model, kGranularities[random() % 3], small);
@@ -117,10 +132,27 @@ inline int random_divisor(std::mt19937_64& random, int number) {
   return number % divisor == 0 ? divisor : random_divisor(random, number);
 }
 
-inline Choice random_choice(std::mt19937_64& random) {
+/// Of at most eight ranks.
+inline Mesh random_mesh(std::mt19937_64& random) {
   Mesh mesh{static_cast<int>(1 + random() % 4), static_cast<int>(1 + random() % 2)};
+  mesh.tensor = pick(random, {1, 2, 4});
+  while (mesh.ranks() > 8) mesh.tensor /= 2;
+  return mesh;
+}
+
+/// A model that tensor ranks can share out; key/value heads may be fewer than they are.
+inline ModelConfig random_config(std::mt19937_64& random, int tensor) {
   ModelConfig config = random_config(random);
-  Built built = random_built(random, config);
+  config.kv_heads = pick<int64_t>(random, {1, 2});
+  config.feed_forward -= config.feed_forward % tensor;
+  config.vocab_rows -= config.vocab_rows % tensor;
+  return config;
+}
+
+inline Choice random_choice(std::mt19937_64& random) {
+  Mesh mesh = random_mesh(random);
+  ModelConfig config = random_config(random, mesh.tensor);
+  Built built = random_built(random, config, {mesh.tensor, 0, random() % 2 == 0});
   StepOptions options = random_options(random, built, mesh);
   mesh.node = options.state.node = random_divisor(random, mesh.shards);
   return {std::move(built), std::move(options), mesh, std::move(config)};
@@ -129,7 +161,7 @@ inline Choice random_choice(std::mt19937_64& random) {
 /// The plainest program of the same mesh: nothing sharded, bucketed, overlapped or moved.
 inline Choice plain(const Choice& choice) {
   Choice out = choice;
-  out.mesh = {choice.mesh.ranks(), 1};
+  out.mesh = {.shards = choice.mesh.data(), .tensor = choice.mesh.tensor};
   out.options = {
       .micro_batches = choice.options.micro_batches, .bucket_elements = 1, .overlap = false};
   out.options.state.optimizer_states = choice.options.state.optimizer_states;

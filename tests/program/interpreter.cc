@@ -40,8 +40,8 @@ Interpreter::Interpreter(const Built& built, std::vector<Step> steps, Mesh mesh)
   for (size_t r = 0; r < steps.size(); ++r) {
     Rank rank;
     rank.step = std::move(steps[r]);
-    rank.shard = static_cast<int>(r) % mesh.shards;
-    rank.replica = static_cast<int>(r) / mesh.shards;
+    rank.tensor = static_cast<int>(r) % mesh.tensor;
+    rank.data = r / static_cast<size_t>(mesh.tensor);
     const Program& program = rank.step.program;
     for (const Buffer& buffer : program.buffers)
       rank.persistent.emplace_back(buffer.persistent ? static_cast<size_t>(buffer.bytes / 2) : 0,
@@ -59,10 +59,11 @@ Interpreter::Interpreter(const Built& built, std::vector<Step> steps, Mesh mesh)
     ranks_.push_back(std::move(rank));
   }
   for (const Unit& unit : built.partition.units) {
-    std::vector<char> marks(static_cast<size_t>(unit.padded), 0);
+    std::vector<int> copies(static_cast<size_t>(unit.padded), 0);
     for (const Slice& slice : unit.slices)
-      std::fill_n(marks.begin() + slice.position_in_unit, slice.extent, 1);
-    is_tensor_.push_back(std::move(marks));
+      std::fill_n(copies.begin() + slice.position_in_unit, slice.extent,
+                  built.model.tensor(slice.tensor).copies);
+    copies_.push_back(std::move(copies));
   }
 }
 
@@ -96,8 +97,8 @@ void Interpreter::write(const Cells& cells, int64_t element, uint64_t value) {
   for (int64_t k = 0; k < cells.size; ++k) at[k] = value + static_cast<uint64_t>(k) * kTail;
 }
 
-bool Interpreter::is_tensor(UnitId unit, int64_t element) const {
-  return is_tensor_[static_cast<size_t>(unit)][static_cast<size_t>(element)] != 0;
+int Interpreter::copies_of(UnitId unit, int64_t element) const {
+  return copies_[static_cast<size_t>(unit)][static_cast<size_t>(element)];
 }
 
 void Interpreter::load() {
@@ -107,9 +108,15 @@ void Interpreter::load() {
       require(to.count == piece.end - piece.begin, "a piece is as long as its range");
       for (int64_t e = 0; e < to.count; ++e) {
         const int64_t element = piece.begin + e;
-        const bool weight = piece.state < 0 && is_tensor(piece.unit, element);
-        const auto place = static_cast<uint64_t>(element);
-        write(to, e, weight ? mix(static_cast<uint64_t>(piece.unit), place) : 0);
+        const int copies = copies_of(piece.unit, element);
+        if (piece.state >= 0 || copies == 0) {
+          write(to, e, 0);
+          continue;
+        }
+        // Tensor ranks that have the same part of a tensor have the same values.
+        const auto part = static_cast<uint64_t>(rank.tensor / copies);
+        write(to, e,
+              mix(mix(static_cast<uint64_t>(piece.unit), part), static_cast<uint64_t>(element)));
       }
     }
   }
@@ -118,10 +125,12 @@ void Interpreter::load() {
 std::vector<std::vector<uint64_t>> Interpreter::state(int32_t kind, std::string& fault) const {
   std::vector<std::vector<uint64_t>> values;
   std::vector<std::vector<char>> held;
-  for (const Unit& unit : built_.partition.units) {
-    values.emplace_back(static_cast<size_t>(unit.padded), 0);
-    held.emplace_back(static_cast<size_t>(unit.padded), 0);
-  }
+  for (int t = 0; t < mesh_.tensor; ++t)
+    for (const Unit& unit : built_.partition.units) {
+      values.emplace_back(static_cast<size_t>(unit.padded), 0);
+      held.emplace_back(static_cast<size_t>(unit.padded), 0);
+    }
+  const size_t units = built_.partition.units.size();
   for (size_t r = 0; r < ranks_.size(); ++r) {
     Rank& rank = const_cast<Rank&>(ranks_[r]);
     for (const StatePiece& piece : rank.step.pieces) {
@@ -130,24 +139,42 @@ std::vector<std::vector<uint64_t>> Interpreter::state(int32_t kind, std::string&
       if (piece.state != kind && !same) continue;
       const Cells from = cells(rank, piece.range);
       for (int64_t e = 0; e < from.count; ++e) {
-        if (!is_tensor(piece.unit, piece.begin + e)) continue;
-        const auto unit = static_cast<size_t>(piece.unit);
+        if (copies_of(piece.unit, piece.begin + e) == 0) continue;
+        const auto unit =
+            static_cast<size_t>(rank.tensor) * units + static_cast<size_t>(piece.unit);
         const auto at = static_cast<size_t>(piece.begin + e);
         const uint64_t value = read(from, e);
         if (held[unit][at] != 0 && values[unit][at] != value && fault.empty())
           fault = cat("rank ", r, " holds another element ", at, " of state ", kind, " of unit ",
-                      unit, " than a rank before it");
+                      piece.unit, " than a rank before it");
         values[unit][at] = value;
         held[unit][at] = 1;
       }
     }
   }
-  for (const Unit& unit : built_.partition.units)
-    for (int64_t e = 0; e < unit.padded; ++e)
-      if (is_tensor(unit.id, e) &&
-          held[static_cast<size_t>(unit.id)][static_cast<size_t>(e)] == 0 && fault.empty())
-        fault = cat("no rank holds element ", e, " of state ", kind, " of unit ", unit.id);
+  for (size_t i = 0; i < held.size(); ++i) {
+    const auto unit = static_cast<UnitId>(i % units);
+    for (size_t e = 0; e < held[i].size(); ++e)
+      if (copies_of(unit, static_cast<int64_t>(e)) != 0 && held[i][e] == 0 && fault.empty())
+        fault = cat("no rank holds element ", e, " of state ", kind, " of unit ", unit);
+  }
+  compare_copies(values, fault);
   return values;
+}
+
+/// Tensor ranks that have the same part of a tensor have the same values of its states.
+void Interpreter::compare_copies(const std::vector<std::vector<uint64_t>>& values,
+                                 std::string& fault) const {
+  const size_t units = built_.partition.units.size();
+  for (size_t i = units; i < values.size(); ++i)
+    for (size_t e = 0; e < values[i].size(); ++e) {
+      const auto copies = static_cast<size_t>(copies_[i % units][e]);
+      if (copies < 2) continue;
+      const size_t first = i / units / copies * copies;
+      if (values[i][e] != values[first * units + i % units][e] && fault.empty())
+        fault = cat("tensor rank ", i / units, " holds another element ", e, " of unit ", i % units,
+                    " than tensor rank ", first, ", which has the same");
+    }
 }
 
 std::vector<uint64_t> Interpreter::loss(int r) const {
@@ -304,10 +331,11 @@ void Interpreter::exchange(const std::vector<int>& members, size_t lane, size_t 
     const Instr& instr = *next_of(ranks_[r], lane);
     const Program& program = ranks_[r].step.program;
     for (const Range& range : {instr.reads[index], instr.writes[index]})
-      if (program.at(range.buffer).dtype != instr.dtype)
+      if (program.at(range.buffer).dtype != instr.dtype &&
+          program.at(range.buffer).dtype != DType::kU8)
         fail(cat("rank ", r, ": ", where(ranks_[r], instr), " takes ",
                  program.at(range.buffer).name, " for ", dtype_name(instr.dtype)));
-    const Cells from = cells(ranks_[r], instr.reads[index]);
+    const Cells from = cells(ranks_[r], instr.reads[index], instr.dtype);
     in.emplace_back();
     for (int64_t e = 0; e < from.count; ++e) in.back().push_back(read(from, e));
   }
@@ -315,7 +343,7 @@ void Interpreter::exchange(const std::vector<int>& members, size_t lane, size_t 
   for (int64_t m = 0; m < n; ++m) {
     Rank& rank = ranks_[static_cast<size_t>(members[static_cast<size_t>(m)])];
     const Instr& instr = *next_of(rank, lane);
-    const Cells to = cells(rank, instr.writes[index]);
+    const Cells to = cells(rank, instr.writes[index], instr.dtype);
     const auto total = static_cast<int64_t>(in[0].size());
     const bool gathers = instr.kind == InstrKind::kAllGather;
     const bool scatters = instr.kind == InstrKind::kReduceScatter;
@@ -341,7 +369,7 @@ void Interpreter::run_instr(size_t r, const Instr& instr) {
   Rank& rank = ranks_[r];
   switch (instr.kind) {
     case InstrKind::kLoadBatch:
-      return load_batch(r, instr);
+      return load_batch(rank, instr);
     case InstrKind::kClear:
     case InstrKind::kBegin:
       for (const Range& range : instr.writes) {
@@ -368,13 +396,33 @@ void Interpreter::run_instr(size_t r, const Instr& instr) {
   }
 }
 
-void Interpreter::load_batch(size_t r, const Instr& instr) {
+void Interpreter::load_batch(Rank& rank, const Instr& instr) {
   for (size_t port = 0; port < instr.writes.size(); ++port) {
-    const Cells to = cells(ranks_[r], instr.writes[port], DType::kI32);
-    const uint64_t seed = mix(mix(step_, r), mix(static_cast<uint64_t>(instr.micro_batch), port));
+    const Cells to = cells(rank, instr.writes[port], DType::kI32);
+    const uint64_t seed =
+        mix(mix(step_, rank.data), mix(static_cast<uint64_t>(instr.micro_batch), port));
     for (int64_t e = 0; e < to.count; ++e) write(to, e, mix(seed, static_cast<uint64_t>(e)));
   }
 }
+
+namespace {
+
+/// What an operation adds to, which is no input of what it adds.
+bool is_sum(const Value& value) {
+  return value.role == ValueRole::kParamGrad || value.port == Port::kLoss;
+}
+
+/// The first value of an operation that has no place, or -1.
+ValueId without_place(const Op& op, const std::map<ValueId, Range>& places) {
+  std::vector<ValueId> all = op.in;
+  all.insert(all.end(), op.out.begin(), op.out.end());
+  if (op.workspace >= 0) all.push_back(op.workspace);
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](ValueId id) { return !places.contains(id); });
+  return found == all.end() ? -1 : *found;
+}
+
+}  // namespace
 
 void Interpreter::run_ops(Rank& rank, const Instr& instr) {
   const LayerGraph& graph = built_.model.graphs[static_cast<size_t>(instr.graph)];
@@ -382,22 +430,24 @@ void Interpreter::run_ops(Rank& rank, const Instr& instr) {
   const std::span<const Op> ops = ops_of(graph, instr);
   std::map<ValueId, Range> places;
   for (const Binding& binding : instr.bindings) places[binding.value] = binding.range;
-  for (const Op& op : ops)
-    for (const auto* values : {&op.in, &op.out})
-      for (const ValueId id : *values)
-        if (!places.contains(id))
-          return fail(cat(where(rank, instr), " has no place for ", graph.at(id).name));
+  for (const Op& op : ops) {
+    if (is_collective(op.kind))
+      return fail(cat(where(rank, instr), " runs ", op_name(op.kind), ", which no kernel does"));
+    if (const ValueId id = without_place(op, places); id >= 0)
+      return fail(cat(where(rank, instr), " has no place for ", graph.at(id).name));
+  }
   const auto at = [&](ValueId id) { return cells(rank, places.at(id), graph.at(id).dtype); };
   for (const Op& op : ops) {
     uint64_t hash = mix(static_cast<uint64_t>(op.kind), op.in.size());
     for (const ValueId id : op.in) {
+      if (is_sum(graph.at(id))) continue;
       const Cells from = at(id);
       for (int64_t e = 0; e < from.count; ++e) hash = mix(hash, read(from, e));
     }
     for (size_t o = 0; o < op.out.size(); ++o) {
       const Value& value = graph.at(op.out[o]);
-      const bool adds =
-          (value.role == ValueRole::kParamGrad && instr.accumulate) || value.port == Port::kLoss;
+      const bool known = std::find(op.in.begin(), op.in.end(), op.out[o]) != op.in.end();
+      const bool adds = is_sum(value) && (instr.accumulate || value.port == Port::kLoss || known);
       const Cells to = at(op.out[o]);
       for (int64_t e = 0; e < to.count; ++e) {
         const uint64_t made = mix(mix(hash, o), static_cast<uint64_t>(e));

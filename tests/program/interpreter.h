@@ -11,12 +11,16 @@
 
 namespace ftrun::fixtures {
 
-/// Ranks of a run: rank r is shard r % shards of replica r / shards, in node r / node.
+/// Ranks of a run, replicas slowest and tensor ranks fastest: rank r is tensor rank r % tensor of
+/// shard r / tensor % shards; nodes are of `node` shards.
 struct Mesh {
   int shards = 1;
   int replicas = 1;
   int node = 1;
-  int ranks() const { return shards * replicas; }
+  int tensor = 1;
+  /// Ranks that have samples of their own.
+  int data() const { return shards * replicas; }
+  int ranks() const { return data() * tensor; }
 };
 
 /// Runs the programs of all ranks of a mesh together, on symbols instead of numbers: an operation
@@ -28,7 +32,8 @@ struct Mesh {
 ///
 /// Whatever a program does wrong (a missing wait, an arena too small, a gradient counted twice, a
 /// wrong part of a shard) shows as a fault or as other final parameters than those of the plainest
-/// program of the same mesh.
+/// program of the same mesh. Programs of all tensor ranks are run with the graphs of `built`:
+/// graphs of one split differ in attributes alone.
 class Interpreter {
  public:
   /// `steps[r]` is rank r's.
@@ -39,8 +44,9 @@ class Interpreter {
   /// Runs one step; `finite` is what kDecide finds. Returns the first fault, or "".
   std::string run(std::mt19937_64& random, bool finite = true);
 
-  /// Values of one state ("param" is StatePiece::kParam) by unit and element, padding as 0. A fault
-  /// where ranks that hold the same element disagree, or where nobody holds one.
+  /// Values of one state ("param" is StatePiece::kParam) by element of each unit of each tensor
+  /// rank, padding as 0. A fault where ranks that hold the same element disagree, or where nobody
+  /// holds one.
   std::vector<std::vector<uint64_t>> state(int32_t kind, std::string& fault) const;
   /// What the loss buffer of a rank holds.
   std::vector<uint64_t> loss(int rank) const;
@@ -50,8 +56,9 @@ class Interpreter {
  private:
   struct Rank {
     Step step;
-    int shard = 0;
-    int replica = 0;
+    /// Place among the ranks of its samples, whose number they follow from.
+    int tensor = 0;
+    uint64_t data = 0;
     std::vector<std::vector<uint64_t>> persistent;
     std::array<std::vector<uint64_t>, kArenaCount> arenas;
     std::array<std::vector<InstrId>, kMostLanes> lanes;
@@ -82,7 +89,7 @@ class Interpreter {
   void collective(const std::vector<int>& members, size_t lane);
   void exchange(const std::vector<int>& members, size_t lane, size_t index);
   void run_instr(size_t rank, const Instr& instr);
-  void load_batch(size_t rank, const Instr& instr);
+  void load_batch(Rank& rank, const Instr& instr);
   void run_ops(Rank& rank, const Instr& instr);
   void copy(Rank& rank, const Instr& instr);
   void norm(Rank& rank, const Instr& instr);
@@ -92,12 +99,14 @@ class Interpreter {
   std::string where(const Rank& rank, const Instr& instr) const;
   static void forget_persistent(Rank& rank, std::mt19937_64& random);
   std::string stuck() const;
-  bool is_tensor(UnitId unit, int64_t element) const;
+  void compare_copies(const std::vector<std::vector<uint64_t>>& values, std::string& fault) const;
+  int copies_of(UnitId unit, int64_t element) const;
 
   const Built& built_;
   Mesh mesh_;
   std::vector<Rank> ranks_;
-  std::vector<std::vector<char>> is_tensor_;
+  /// How many neighbouring tensor ranks have each element of a unit; 0 for padding.
+  std::vector<std::vector<int>> copies_;
   bool finite_ = true;
   uint64_t step_ = 0;
   std::string fault_;

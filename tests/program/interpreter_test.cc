@@ -130,17 +130,11 @@ TEST_CASE("evaluation finds the same loss however parameters are kept") {
     Choice choice = random_choice(random);
     const auto loss_of = [&](const Choice& c) {
       Choice evaluate = c;
-      evaluate.built.model =
-          build_model(choice.config, c.built.model.batch, Mode::kEvaluate, c.built.model.dtypes);
+      evaluate.built.model = c.model_for(Mode::kEvaluate);
       std::vector<Step> steps;
-      for (int r = 0; r < c.mesh.ranks(); ++r) {
-        StepOptions mine = c.options;
-        mine.state.shard = {c.mesh.shards, r % c.mesh.shards};
-        mine.state.replicas = c.mesh.replicas;
-        mine.state.replica = r / c.mesh.shards;
+      for (int r = 0; r < c.mesh.ranks(); ++r)
         steps.push_back(
-            build_evaluation_step(evaluate.built.model, evaluate.built.partition, mine));
-      }
+            build_evaluation_step(evaluate.built.model, evaluate.built.partition, c.of_rank(r)));
       REQUIRE(faults_of(steps) == std::vector<std::string>{});
       Interpreter interpreter(evaluate.built, std::move(steps), c.mesh);
       interpreter.load();

@@ -64,10 +64,10 @@ struct Built {
 };
 
 inline Built build(const ModelConfig& config, Mode mode = Mode::kTrain,
-                   UnitGranularity granularity = UnitGranularity::kLayer,
-                   BatchShape batch = {1, 4}) {
+                   UnitGranularity granularity = UnitGranularity::kLayer, BatchShape batch = {1, 4},
+                   const TensorSplit& split = {}) {
   Built built;
-  built.model = build_model(config, batch, mode);
+  built.model = build_model(config, batch, mode, {}, {}, split);
   built.partition = build_units(built.model, granularity);
   return built;
 }

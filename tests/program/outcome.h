@@ -43,7 +43,8 @@ inline std::string difference(const Outcome& found, const Outcome& wanted) {
       const auto& b = wanted.states[kind][unit];
       const auto at = std::mismatch(a.begin(), a.end(), b.begin()).first - a.begin();
       if (a != b)
-        return cat("element ", at, " of unit ", unit, ", state ", static_cast<int>(kind) - 1);
+        return cat("element ", at, " of unit ", unit, " of all tensor ranks' units, state ",
+                   static_cast<int>(kind) - 1);
     }
   return "";
 }

@@ -38,7 +38,7 @@ class Coverage {
   std::vector<std::vector<int>> times_;
 };
 
-TEST_CASE("over all ranks, what is saved of each state partitions every unit") {
+TEST_CASE("over the ranks of a tensor rank, what is saved of each state partitions every unit") {
   std::mt19937_64 random(401);
   for (int round = 0; round < 120; ++round) {
     const Choice choice = random_choice(random);
@@ -46,16 +46,17 @@ TEST_CASE("over all ranks, what is saved of each state partitions every unit") {
     const std::vector<Step> steps = choice.steps();
     for (int32_t state = StatePiece::kParam; state < choice.options.state.optimizer_states;
          ++state) {
-      Coverage saved(choice.built.partition);
-      for (const Step& step : steps)
-        for (const StatePiece& piece : step.pieces) {
+      std::vector<Coverage> saved(static_cast<size_t>(choice.mesh.tensor),
+                                  Coverage(choice.built.partition));
+      for (size_t r = 0; r < steps.size(); ++r)
+        for (const StatePiece& piece : steps[r].pieces) {
           if (piece.state != state) continue;
           REQUIRE(piece.begin <= piece.saved.begin);
           REQUIRE(piece.saved.end <= piece.end);
           REQUIRE((piece.saved.size() == 0 || piece.saved.begin % kUnitBlock == 0));
-          saved.add(piece.unit, piece.saved.begin, piece.saved.end);
+          saved[r % saved.size()].add(piece.unit, piece.saved.begin, piece.saved.end);
         }
-      REQUIRE(saved.all(1));
+      for (const Coverage& of_tensor_rank : saved) REQUIRE(of_tensor_rank.all(1));
     }
     for (const Step& step : steps)
       for (const StatePiece& piece : step.pieces) {
@@ -81,10 +82,16 @@ TEST_CASE("each element of each state is held by as many ranks as the stage says
       const bool cut =
           state.stage > 0 && choice.mesh.shards > 1 && !(state.stage == 3 && unit.small);
       for (int32_t s = 0; s < state.optimizer_states; ++s)
-        REQUIRE(held[{s, unit.id}] ==
-                unit.padded * (cut ? choice.mesh.replicas : choice.mesh.ranks()));
+        REQUIRE(held[{s, unit.id}] == unit.padded * choice.mesh.tensor *
+                                          (cut ? choice.mesh.replicas : choice.mesh.data()));
     }
   }
+}
+
+/// Rank of a shard of one copy of the state: of a replica and a tensor rank.
+size_t rank_of(const Mesh& mesh, int copy, int shard) {
+  return static_cast<size_t>((copy / mesh.tensor * mesh.shards + shard) * mesh.tensor +
+                             copy % mesh.tensor);
 }
 
 TEST_CASE(
@@ -96,11 +103,12 @@ TEST_CASE(
     const Partition& partition = choice.built.partition;
     const FlatLayout index = flat_layout(partition, FlatOrder::kForward);
     const StateOptions& state = choice.options.state;
-    for (int replica = 0; replica < choice.mesh.replicas; ++replica) {
+    const std::vector<Step> steps = choice.steps();
+    for (int copy = 0; copy < choice.mesh.replicas * choice.mesh.tensor; ++copy) {
       Coverage cut(partition);
       for (int shard = 0; shard < choice.mesh.shards; ++shard) {
         Coverage own(partition);
-        const Step step = choice.steps()[static_cast<size_t>(replica * choice.mesh.shards + shard)];
+        const Step& step = steps[rank_of(choice.mesh, copy, shard)];
         for (const size_t i : all_of(step.program, InstrKind::kUpdate)) {
           const Instr& instr = step.program.instrs[i];
           const int64_t begin = instr.first_element - index.at(instr.unit);
@@ -119,7 +127,22 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("each slot of the norm is written by one rank of a shard group") {
+/// Elements that the norm counts: tensors once for each part that ranks have of them, and with each
+/// the padding behind it.
+int64_t counted_by_norm(const Choice& choice) {
+  int64_t elements = 0;
+  for (const Unit& unit : choice.built.partition.units)
+    for (size_t i = 0; i < unit.slices.size(); ++i) {
+      const bool last = i + 1 == unit.slices.size();
+      const int64_t end = last ? unit.padded : unit.slices[i + 1].position_in_unit;
+      const int64_t begin = i == 0 ? 0 : unit.slices[i].position_in_unit;
+      const int copies = choice.built.model.tensor(unit.slices[i].tensor).copies;
+      elements += (end - begin) * choice.mesh.tensor / copies;
+    }
+  return elements;
+}
+
+TEST_CASE("each slot of the norm is written by one rank of a copy of the model, each part once") {
   std::mt19937_64 random(404);
   for (int round = 0; round < 60; ++round) {
     const Choice choice = random_choice(random);
@@ -128,23 +151,23 @@ TEST_CASE("each slot of the norm is written by one rank of a shard group") {
     for (int replica = 0; replica < choice.mesh.replicas; ++replica) {
       std::map<int64_t, int> slots;
       int64_t elements = 0;
-      for (int shard = 0; shard < choice.mesh.shards; ++shard) {
-        const Program& program =
-            steps[static_cast<size_t>(replica * choice.mesh.shards + shard)].program;
+      const int ranks = choice.mesh.shards * choice.mesh.tensor;
+      for (int rank = 0; rank < ranks; ++rank) {
+        const Program& program = steps[static_cast<size_t>(replica * ranks + rank)].program;
         for (const size_t i : all_of(program, InstrKind::kGradientNorm)) {
           const Instr& instr = program.instrs[i];
           for (const Range& range : instr.writes) REQUIRE(++slots[range.offset] == 1);
           for (const Range& range : instr.reads) elements += element_count(program, range);
         }
       }
-      REQUIRE(elements == flat_layout(choice.built.partition, FlatOrder::kForward).total);
+      REQUIRE(elements == counted_by_norm(choice));
     }
   }
 }
 
 TEST_CASE("copies run on the lane of the link they use, and none joins device and disk") {
   std::mt19937_64 random(408);
-  std::set<Lane> used;
+  std::set<std::string> used;
   for (int round = 0; round < 150; ++round) {
     const Choice choice = random_choice(random);
     const Program program = choice.steps()[0].program;
@@ -154,7 +177,10 @@ TEST_CASE("copies run on the lane of the link they use, and none joins device an
       const Tier from = program.at(instr.reads[0].buffer).tier;
       const Tier to = program.at(instr.writes[0].buffer).tier;
       const bool disk = from == Tier::kNvme || to == Tier::kNvme;
-      used.insert(instr.lane);
+      used.insert(is_communication(instr.lane)
+                      ? axes_in(program, static_cast<GroupId>(instr.lane) -
+                                             static_cast<GroupId>(Lane::kFirstGroup))
+                      : std::string(lane_name(instr.lane)));
       REQUIRE_FALSE((disk && (from == Tier::kDevice || to == Tier::kDevice)));
       REQUIRE((instr.lane == Lane::kDisk) == disk);
       REQUIRE((instr.lane == Lane::kToHost) == (from == Tier::kDevice && to == Tier::kHost));
@@ -162,7 +188,8 @@ TEST_CASE("copies run on the lane of the link they use, and none joins device an
     }
   }
   // Copies run on the lanes of links and of all groups that shard or repeat state.
-  REQUIRE(used.size() == static_cast<size_t>(Lane::kFirstGroup) + 3);
+  REQUIRE(used == std::set<std::string>{"compute", "to device", "to host", "disk", "dp_shard",
+                                        "dp_replicate"});
 }
 
 TEST_CASE("collectives work on memory that peers can see") {
@@ -172,7 +199,7 @@ TEST_CASE("collectives work on memory that peers can see") {
     const Program program = choice.steps()[0].program;
     INFO(choice.text() << "\n" << program_text(program));
     for (const Instr& instr : program.instrs) {
-      if (instr.group == kNoGroup || instr.unit < 0) continue;
+      if (instr.group == kNoGroup || (instr.unit < 0 && instr.layer < 0)) continue;
       // What is sent must be visible; what a gather brings is private.
       for (const Range& range : instr.reads) REQUIRE(program.at(range.buffer).peer_visible);
     }
@@ -185,16 +212,10 @@ TEST_CASE("the programs of a rank share their persistent buffers by name") {
     const Choice choice = random_choice(random);
     INFO(choice.text());
     const Program train = choice.steps().back().program;
-    StepOptions mine = choice.options;
-    mine.state.shard = {choice.mesh.shards, choice.mesh.shards - 1};
-    mine.state.replicas = choice.mesh.replicas;
-    mine.state.replica = choice.mesh.replicas - 1;
+    const StepOptions mine = choice.of_rank(choice.mesh.ranks() - 1);
     const Built& built = choice.built;
-    const auto model = [&](Mode mode) {
-      return build_model(choice.config, built.model.batch, mode, built.model.dtypes);
-    };
-    const ModelDescription evaluate = model(Mode::kEvaluate);
-    const ModelDescription logits = model(Mode::kLogits);
+    const ModelDescription evaluate = choice.model_for(Mode::kEvaluate);
+    const ModelDescription logits = choice.model_for(Mode::kLogits);
     size_t shared = 0;
     for (const Program& program : {build_evaluation_step(evaluate, built.partition, mine).program,
                                    build_logits_step(logits, built.partition, mine).program})
@@ -220,10 +241,22 @@ bool is_gathered(const Buffer& buffer) {
 struct Gathered {
   size_t first = 0;
   size_t last = 0;
-  /// First compute instruction that reads it.
+  /// First compute instruction of the list that reads it.
   size_t reader = 0;
   int64_t elements = 0;
 };
+
+/// Where the list of an instruction begins: its first operations that compute.
+size_t begin_of_list(const Program& program, size_t at) {
+  const Instr& instr = program.instrs[at];
+  const auto same_list = [&](const Instr& other) {
+    return other.kind == instr.kind && other.layer == instr.layer &&
+           other.micro_batch == instr.micro_batch && other.graph >= 0;
+  };
+  return static_cast<size_t>(std::find_if(program.instrs.begin(), program.instrs.end(), same_list) -
+                             program.instrs.begin());
+}
+
 std::vector<Gathered> gathered_of(const Program& program) {
   std::map<BufferId, Gathered> found;
   for (size_t i = 0; i < program.instrs.size(); ++i) {
@@ -235,7 +268,8 @@ std::vector<Gathered> gathered_of(const Program& program) {
         auto [it, added] = found.try_emplace(
             range.buffer, Gathered{i, i, 0, buffer.bytes / dtype_bytes(buffer.dtype)});
         it->second.last = i;
-        if (instr.graph >= 0 && it->second.reader == 0) it->second.reader = i;
+        if (instr.graph >= 0 && it->second.reader == 0)
+          it->second.reader = begin_of_list(program, i);
       }
   }
   std::vector<Gathered> all;

@@ -12,16 +12,25 @@ namespace {
 
 using namespace fixtures;
 
+/// Ranks of a group along axes of a mesh ("dp_shard+tp", "tp/2"): neighbours are named by their
+/// number.
+int64_t ranks_along(const std::string& axes, const Mesh& mesh) {
+  if (const size_t slash = axes.find('/'); slash != std::string::npos)
+    return std::stoll(axes.substr(slash + 1));
+  int64_t ranks = 1;
+  for (const auto& [name, size] :
+       {std::pair("dp_replicate", mesh.replicas), std::pair("dp_shard", mesh.shards),
+        std::pair("tp", mesh.tensor)})
+    if (axes.find(name) != std::string::npos) ranks *= size;
+  return ranks;
+}
+
 /// What Communicator::account adds up, collective by collective.
 int64_t counted(const Program& program, Mesh mesh) {
   int64_t bytes = 0;
   for (const Instr& instr : program.instrs) {
     if (instr.group == kNoGroup) continue;
-    const std::string axes = axes_in(program, instr.group);
-    const int64_t n = axes == "dp_shard"                  ? mesh.shards
-                      : axes == "dp_replicate"            ? mesh.replicas
-                      : axes == cat("dp_shard/", mesh.node) ? mesh.node
-                                                          : mesh.ranks();
+    const int64_t n = ranks_along(axes_in(program, instr.group), mesh);
     for (size_t i = 0; i < instr.writes.size(); ++i) {
       if (instr.kind == InstrKind::kAllReduce) {
         const int64_t count = instr.reads[i].bytes / dtype_bytes(instr.dtype);
@@ -44,9 +53,7 @@ TEST_CASE("theory and deviations add up to what the program sends, to what commu
     const Choice choice = random_choice(random);
     const std::vector<Step> steps = choice.steps();
     const Program& program = steps.back().program;
-    StepOptions options = choice.options;
-    options.state.shard = {choice.mesh.shards, choice.mesh.shards - 1};
-    options.state.replicas = choice.mesh.replicas;
+    const StepOptions options = choice.of_rank(choice.mesh.ranks() - 1);
     const Traffic traffic = program_traffic(program);
     const TrafficTheory theory =
         explain_traffic(program, choice.built.model, choice.built.partition, options);

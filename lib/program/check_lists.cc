@@ -1,0 +1,123 @@
+#include "program/check_lists.h"
+
+#include <map>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+
+namespace ftrun {
+namespace {
+
+/// A list as far as it was followed.
+struct Followed {
+  InstrKind kind = InstrKind::kForward;
+  int32_t graph = -1;
+  /// Its last instruction that is no collective.
+  size_t last = 0;
+  /// Operations up to the end of that one, and collectives after it.
+  int64_t operations = 0;
+  int64_t collectives = 0;
+};
+
+/// Where a list ended.
+struct Ending {
+  int64_t operations = 0;
+  std::string place;
+};
+
+/// What all programs must have in common.
+struct Known {
+  std::map<int32_t, int32_t> graph_of_layer;
+  std::map<std::pair<int32_t, InstrKind>, Ending> endings;
+};
+
+/// Follows the lists of one program.
+class ListWalk {
+ public:
+  ListWalk(const RankProgram& rank, Known& known, std::vector<std::string>& faults)
+      : rank_(rank.rank), program_(*rank.program), known_(known), faults_(faults) {}
+
+  void run() {
+    for (size_t i = 0; i < program_.instrs.size(); ++i) {
+      const Instr& instr = program_.instrs[i];
+      if (instr.layer < 0) continue;
+      if (instr.graph >= 0)
+        follow(i);
+      else if (instr.group != kNoGroup)
+        ++lists_[{instr.layer, instr.micro_batch}].collectives;
+    }
+    for (const auto& [layer, list] : lists_) end(list, list.operations + list.collectives);
+  }
+
+ private:
+  std::string place(size_t at) const {
+    return cat("instruction ", at, " (", instr_label(program_.instrs[at]), ") on rank ", rank_);
+  }
+
+  void follow(size_t at) {
+    const Instr& instr = program_.instrs[at];
+    check_graph(at);
+    Followed& list = lists_[{instr.layer, instr.micro_batch}];
+    if (list.graph >= 0 && instr.kind != list.kind) change_direction(at, list);
+    const int64_t next = list.operations + list.collectives;
+    if (instr.first_op != next)
+      faults_.push_back(cat(place(at), " begins with operation ", instr.first_op,
+                            " of its list, but operation ", next, " comes next"));
+    list.kind = instr.kind;
+    list.graph = instr.graph;
+    list.last = at;
+    list.operations = int64_t{instr.first_op} + instr.op_count;
+    list.collectives = 0;
+  }
+
+  /// Collectives between the two lists of a layer end the one or begin the other: how many begin it
+  /// is seen from its first operation that is none.
+  void change_direction(size_t at, Followed& list) {
+    const Instr& instr = program_.instrs[at];
+    if (instr.kind == InstrKind::kForward)
+      faults_.push_back(cat(place(at), " comes after ", place(list.last)));
+    const int64_t begin_it =
+        instr.first_op <= list.collectives ? int64_t{instr.first_op} : list.collectives;
+    end(list, list.operations + list.collectives - begin_it);
+    list.operations = 0;
+    list.collectives = begin_it;
+  }
+
+  void check_graph(size_t at) {
+    const Instr& instr = program_.instrs[at];
+    const auto [known, added] = known_.graph_of_layer.try_emplace(instr.layer, instr.graph);
+    if (known->second != instr.graph)
+      faults_.push_back(cat(place(at), " runs graph ", instr.graph, ", but that of the layer is ",
+                            known->second));
+  }
+
+  void end(const Followed& list, int64_t operations) {
+    if (list.graph < 0) return;
+    const std::string here = place(list.last);
+    const auto [known, added] =
+        known_.endings.try_emplace({list.graph, list.kind}, Ending{operations, here});
+    if (known->second.operations != operations)
+      faults_.push_back(cat("the list of ", here, " ends after ", operations,
+                            " operations, that of ", known->second.place, " after ",
+                            known->second.operations));
+  }
+
+  int rank_;
+  const Program& program_;
+  Known& known_;
+  std::vector<std::string>& faults_;
+  /// By layer and micro-batch.
+  std::map<std::pair<int32_t, int32_t>, Followed> lists_;
+};
+
+}  // namespace
+
+void check_lists(std::span<const RankProgram> ranks, std::vector<std::string>& faults) {
+  Known known;
+  std::set<const Program*> seen;
+  for (const RankProgram& rank : ranks)
+    if (seen.insert(rank.program).second) ListWalk(rank, known, faults).run();
+}
+
+}  // namespace ftrun
