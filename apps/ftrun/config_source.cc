@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/error.h"
@@ -16,6 +17,7 @@
 #include "exec/sample_options.h"
 #include "exec/weights_check.h"
 #include "model/families.h"
+#include "model/tensor_split.h"
 
 namespace ftrun {
 namespace {
@@ -72,6 +74,28 @@ void check_weights(const ModelConfig& model, const std::string& path, Report& re
     if (error.code() != ExitCode::kBadInput) throw;
     report.errors.push_back(cat("error: ", error.what()));
     report.model_is_wrong = true;
+  }
+}
+
+/// Where the degree of tensor parallelism is written.
+Position place_of_degree(const Config& config) {
+  const char* own = "parallel.tensor";
+  return config.origins.position(config.origins.given(own) ? own : "tensor_parallel.autotp_size");
+}
+
+/// What keeps the model from being split as the config asks.
+void check_split(const Config& config, const ModelConfig& model, Report& report) {
+  const int64_t degree = std::clamp<int64_t>(config.parallel.tensor, 1, INT32_MAX);
+  try {
+    require_tensor_split(model,
+                         {config.train_micro_batch_size_per_gpu, config.data.sequence_length},
+                         {static_cast<int>(degree), 0, config.parallel.sequence});
+  } catch (const Error& error) {
+    Problem problem;
+    problem.at = place_of_degree(config);
+    problem.message = error.message();
+    problem.remedy = error.remedy();
+    report.add({problem});
   }
 }
 
@@ -204,6 +228,7 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
       model_ranks(mesh) > 1 && !result.rank_rule.starts_with("the mesh"))
     result.rank_rule += "; the mesh: " + mesh_text(mesh);
   result.lines = std::move(resolution.lines);
+  if (result.model) check_split(result.config, *result.model, report);
   const std::vector<NotYet> gaps = std::move(resolution.not_yet);
   if (source.reads_weights && result.model)
     check_weights(*result.model, result.config.model.path, report);

@@ -88,6 +88,18 @@ std::string percent(double part, double of) {
   return cat(value < 0 ? "" : "+", decimals(value, 2), " %");
 }
 
+/// What a rank and those it shares shards with use; of a model that is split, a part of it.
+int64_t used_parameters(const StepPlan& plan) {
+  int64_t used = 0;
+  for (const Unit& unit : plan.partition.units) used += unit.numel;
+  return used;
+}
+
+/// "1000", or "500 of 1000" where tensor-parallel ranks use parts of the model.
+std::string used_text(int64_t used, int64_t all) {
+  return used == all ? std::to_string(all) : cat(used, " of ", all);
+}
+
 }  // namespace
 
 std::string state_formula_text(const StepPlan& plan, const MemoryPlan& memory) {
@@ -96,9 +108,8 @@ std::string state_formula_text(const StepPlan& plan, const MemoryPlan& memory) {
   StateFormula without_master = own;
   without_master.master = 0;
   without_master.gradients = own.weights;
-  double parameters = 0;
-  for (const TensorInfo& tensor : plan.train.model.tensors)
-    parameters += static_cast<double>(tensor.local_numel());
+  const int64_t used = used_parameters(plan);
+  const auto parameters = static_cast<double>(used);
   const auto planned = static_cast<double>(model_state_bytes(memory));
   std::vector<std::vector<std::string>> rows;
   for (int stage = 0; stage <= 3; ++stage) {
@@ -120,8 +131,8 @@ std::string state_formula_text(const StepPlan& plan, const MemoryPlan& memory) {
   std::vector<std::string> headers{"", "formula", "bytes"};
   if (own.master > 0) headers.insert(headers.end(), {"without a master copy", "bytes "});
   headers.insert(headers.end(), {"planned", "off by"});
-  std::string text = cat("model states of Psi = ", static_cast<int64_t>(parameters), " parameters",
-                         state.tensor.count > 1 ? cat(" that tensor rank ", state.tensor.index, " uses") : "", ": weights ",
+  std::string text = cat("model states of Psi = ", used_text(used, count_parameters(plan.train.model).total),
+                         " parameters: weights ",
                          number_text(own.weights), ", gradients ", number_text(own.gradients), ", moments ",
                          number_text(own.moments));
   if (own.master > 0) text += cat(", master copy ", number_text(own.master));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <set>
 
 #include "base/error.h"
 #include "program/layer_instr.h"
@@ -18,6 +19,20 @@ std::vector<Communicator*> communicators_of(const Program& program, const RankGr
     require(found.back() != nullptr, "the groups of a program are open");
   }
   return found;
+}
+
+/// What an instruction computes for those of its list that come after it.
+std::set<ValueId> values_for_later(const LayerGraph& graph, const Instr& instr) {
+  const std::span<const Op> own = ops_of(graph, instr);
+  const std::vector<Op>& list =
+      instr.kind == InstrKind::kForward ? graph.forward : graph.backward;
+  std::set<ValueId> made;
+  for (const Op& op : own) made.insert(op.out.begin(), op.out.end());
+  std::set<ValueId> later;
+  for (auto op = list.begin() + instr.first_op + instr.op_count; op != list.end(); ++op)
+    for (const ValueId id : op->in)
+      if (made.contains(id)) later.insert(id);
+  return later;
 }
 
 }  // namespace
@@ -88,9 +103,9 @@ void Executor::take_loss(const double* loss) {
   step_->stop_votes = loss[2];
 }
 
-std::string Executor::find_nonfinite(StepRun& step) {
+NonfinitePlace Executor::find_nonfinite(StepRun& step) {
   looks_for_nonfinite_ = true;
-  nonfinite_.clear();
+  nonfinite_ = {};
   run(step);
   looks_for_nonfinite_ = false;
   return nonfinite_;
@@ -173,15 +188,17 @@ void Executor::run_ops(const Instr& instr) {
   if (looks_for_nonfinite_) note_nonfinite(instr);
 }
 
-/// Values that leave the list, in the order of their ids.
+/// Values that leave the list, or its part between two collectives, in the order of their ids.
 void Executor::note_nonfinite(const Instr& instr) {
-  if (!nonfinite_.empty()) return;
+  if (nonfinite_.instr >= 0) return;
   const LayerGraph& graph = model_.graphs[static_cast<size_t>(instr.graph)];
+  const std::set<ValueId> later = values_for_later(graph, instr);
   for (const Binding& binding : instr.bindings) {
     const Value& value = graph.at(binding.value);
-    const bool leaves = instr.kind == InstrKind::kForward
-                            ? value.role == ValueRole::kOutput
-                            : value.role == ValueRole::kInputGrad || value.role == ValueRole::kParamGrad;
+    const bool leaves = later.contains(binding.value) ||
+                        (instr.kind == InstrKind::kForward
+                             ? value.role == ValueRole::kOutput
+                             : value.role == ValueRole::kInputGrad || value.role == ValueRole::kParamGrad);
     const bool number = value.dtype == DType::kF32 || value.dtype == DType::kBF16 || value.dtype == DType::kF16;
     Stretch numbers = stretch(binding.range);
     numbers.dtype = value.dtype;
@@ -189,8 +206,9 @@ void Executor::note_nonfinite(const Instr& instr) {
     const bool finite = !leaves || !(number || value.dtype == DType::kF64) ||
                         device_->is_finite(instr.lane, numbers);
     if (finite) continue;
-    nonfinite_ = cat(instr_label(instr), " (", model_.layers[static_cast<size_t>(instr.layer)].name,
-                     "): ", value.name, nonfinite_weights(instr));
+    nonfinite_.instr = static_cast<InstrId>(&instr - program_.instrs.data());
+    nonfinite_.text = cat(instr_label(instr), " (", model_.layers[static_cast<size_t>(instr.layer)].name, "): ",
+                          value.name, nonfinite_weights(instr));
     return;
   }
 }

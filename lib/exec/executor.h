@@ -47,6 +47,14 @@ struct StepRun {
   std::optional<double> exposed_communication_seconds;
 };
 
+/// Where a rank first met a value that is not finite.
+struct NonfinitePlace {
+  /// -1: nowhere.
+  InstrId instr = -1;
+  /// "forward layer 3 mb 0 (layers.2): hidden"
+  std::string text;
+};
+
 /// Runs one program on this rank's lanes. It knows instructions, not ZeRO stages or models: what a
 /// layer does is in its graph's lists, where things lie is in the bindings.
 class Executor {
@@ -59,10 +67,9 @@ class Executor {
   void run(StepRun& step);
 
   /// Runs a training step again that was not finite (weights and state have not changed, so all
-  /// values come again) and says where this rank first meets a value that is not: "forward layer 3
-  /// mb 0: hidden". "" when nowhere. Changes no weight or state, even where the step now comes out
-  /// finite (`step.finite`). Collective.
-  std::string find_nonfinite(StepRun& step);
+  /// values come again) and says where this rank first meets a value that is not. Changes no weight
+  /// or state, even where the step now comes out finite (`step.finite`). Collective.
+  NonfinitePlace find_nonfinite(StepRun& step);
 
   /// Seconds the last run spent in instructions, by kind; other lanes run beside compute. On a GPU that
   /// is not timed, those of the threads that started them.
@@ -124,7 +131,7 @@ class Executor {
   std::vector<InstrId> disk_next_;
   std::vector<std::optional<SwapFile::Ticket>> disk_tickets_;
   bool looks_for_nonfinite_ = false;
-  std::string nonfinite_;
+  NonfinitePlace nonfinite_;
   Lanes lanes_;
 };
 

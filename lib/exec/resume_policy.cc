@@ -15,7 +15,7 @@ namespace {
 /// A field and all below it. Neither the losses of the steps to come (but for rounding, when the
 /// ranks change) nor the state they begin with depend on these. Model and data may move: they are
 /// compared by content, under "model" and "data".
-constexpr std::array<std::string_view, 32> kMayChange{
+constexpr std::array<std::string_view, 34> kMayChange{
     "config.train.steps", "config.train.epochs", "config.train.max_nonfinite_steps",
     "config.train.evaluation", "config.train.log", "config.train.generate", "config.output_dir",
     "config.checkpoint", "config.export", "config.csv_monitor", "config.steps_per_print",
@@ -25,7 +25,8 @@ constexpr std::array<std::string_view, 32> kMayChange{
     // Another processor may have another library of products, which rounds otherwise.
     "config.kernels", "products",
     // The global batch, train_batch_size, stays; how ranks share it changes rounding only.
-    "topology", "config.parallel", "config.partition", "config.train_micro_batch_size_per_gpu",
+    "topology", "config.parallel", "config.tensor_parallel", "config.sequence_parallel_size",
+    "config.partition", "config.train_micro_batch_size_per_gpu",
     "config.gradient_accumulation_steps", "config.zero_optimization"};
 
 /// Said a second time by another field: "seed" by config.train.seed, the others by what they were
@@ -78,8 +79,9 @@ RunManifest recorded_run(const CheckpointMeta& saved, const RunManifest& now) {
   RunManifest before = now;
   before.seed = saved.seed;
   before.config = recorded_config(saved, now.config);
-  if (const auto ranks = saved.topology.find("data"); ranks != saved.topology.end())
-    before.topology = {{"data", ranks->second}};
+  for (auto& [axis, ranks] : before.topology)
+    if (const auto known = saved.topology.find(axis); known != saved.topology.end())
+      ranks = known->second;
   if (!saved.model_fingerprint.empty()) before.model.fingerprint = saved.model_fingerprint;
   if (!saved.data_fingerprint.empty()) before.data["train"].fingerprint = saved.data_fingerprint;
   return before;

@@ -1,8 +1,41 @@
 #include "exec/skipped_steps.h"
 
+#include <algorithm>
+#include <sstream>
+
 #include "base/error.h"
+#include "base/text.h"
 
 namespace ftrun {
+
+std::string nonfinite_words(const RankNonfinite& own) {
+  return cat(own.instr, " ", own.data, " ", own.place);
+}
+
+std::string nonfinite_places(const std::vector<std::string>& words) {
+  struct Met {
+    size_t rank;
+    RankNonfinite at;
+  };
+  std::vector<Met> all;
+  for (size_t rank = 0; rank < words.size(); ++rank) {
+    Met met{rank, {}};
+    std::istringstream in(words[rank]);
+    in >> met.at.instr >> met.at.data >> std::ws;
+    std::getline(in, met.at.place);
+    if (met.at.instr >= 0) all.push_back(std::move(met));
+  }
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Met& a, const Met& b) { return a.at.instr < b.at.instr; });
+  std::vector<std::string> places;
+  for (const Met& met : all) {
+    const bool from_another = std::any_of(all.begin(), all.end(), [&](const Met& other) {
+      return other.at.data == met.at.data && other.at.instr < met.at.instr;
+    });
+    if (!from_another) places.push_back(cat("rank ", met.rank, ", ", met.at.place));
+  }
+  return join(places, "; ");
+}
 
 SkippedSteps::SkippedSteps(const Config& config)
     : scaler_(config), limit_(config.train.max_nonfinite_steps) {}

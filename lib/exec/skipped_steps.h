@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "config/config.h"
 #include "exec/loss_scaler.h"
@@ -17,6 +18,20 @@ struct NonfiniteSearch {
   /// From the same weights and data it came out finite.
   bool finite_now = false;
 };
+
+/// What a rank says of such a step to the others.
+struct RankNonfinite {
+  /// The instruction that met it, -1 for none: programs of all ranks have the same ones.
+  int64_t instr = -1;
+  /// The rank among those with sequences of their own.
+  int data = 0;
+  std::string place;
+};
+
+std::string nonfinite_words(const RankNonfinite& own);
+/// "rank 1, forward layer 3 ...; rank 4, ...", from the words of all ranks, the first one first. Ranks
+/// that share their sequences with one that met it earlier have it from that one, and are left out.
+std::string nonfinite_places(const std::vector<std::string>& words);
 
 /// Steps whose update is left out because loss or gradients are not finite, and the loss scale that
 /// answers fp16's overflows. Every rank counts the same, because every rank sees the same reduced

@@ -380,14 +380,13 @@ void Trainer::show_step(const StepRun& step, const StepMetrics& metrics) {
     recorder_->say(overlap_text(*times));
 }
 
-/// Collective: where each rank met a value that is not finite, the first one named first.
+/// Collective.
 NonfiniteSearch Trainer::find_nonfinite(StepRun step) {
-  const std::string own = setup_->trainer().find_nonfinite(step);
-  std::vector<std::string> places;
-  const std::vector<std::string> all = session_.exchange("nonfinite", own);
-  for (size_t rank = 0; rank < all.size(); ++rank)
-    if (!all[rank].empty()) places.push_back(cat("rank ", rank, ", ", all[rank]));
-  return {join(places, "; "), step.finite};
+  const NonfinitePlace own = setup_->trainer().find_nonfinite(step);
+  const int data = data_index(setup_->plan().options.state);
+  const std::vector<std::string> all =
+      session_.exchange("nonfinite", nonfinite_words({own.instr, data, own.text}));
+  return {nonfinite_places(all), step.finite};
 }
 
 void Trainer::count_skipped(const StepRun& step) {

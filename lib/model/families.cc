@@ -36,20 +36,6 @@ void require_float(DType dtype, std::string_view what) {
               "use fp32, bf16 or fp16");
 }
 
-void require_split(const ModelConfig& config, const BatchShape& batch, const TensorSplit& split) {
-  require(split.degree > 0 && split.index >= 0 && split.index < split.degree,
-          "a rank of the tensor-parallel group");
-  const std::vector<std::string> problems = check_tensor_split(config, batch, split);
-  if (problems.empty()) return;
-  std::vector<std::string> degrees;
-  for (const int64_t degree : tensor_split_degrees(config, batch, split.sequence))
-    degrees.push_back(std::to_string(degree));
-  throw Error(ExitCode::kUsage,
-              cat("the model cannot be split over ", split.degree, " tensor-parallel ranks\n  ",
-                  join(problems, "\n  ")),
-              cat("degrees that divide all of these: ", join(degrees, ", ")));
-}
-
 }  // namespace
 
 ModelDescription build_model(const ModelConfig& config, const BatchShape& batch, Mode mode,
@@ -74,7 +60,7 @@ ModelDescription build_model(const ModelConfig& config, const BatchShape& batch,
   require_float(dtypes.compute, "activations");
   require_float(dtypes.gradients, "gradients");
   require(recompute.every > 0, "recompute in every block, every second, ...");
-  require_split(config, batch, split);
+  require_tensor_split(config, batch, split);
   return family->build(config, batch, mode, dtypes, recompute, split);
 }
 

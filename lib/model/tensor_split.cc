@@ -84,6 +84,19 @@ std::vector<int64_t> tensor_split_degrees(const ModelConfig& config, const Batch
   });
 }
 
+void require_tensor_split(const ModelConfig& config, const BatchShape& batch,
+                          const TensorSplit& split) {
+  require(split.degree > 0 && split.index >= 0 && split.index < split.degree,
+          "a rank of the tensor-parallel group");
+  const std::vector<std::string> problems = check_tensor_split(config, batch, split);
+  if (problems.empty()) return;
+  throw Error(ExitCode::kUsage,
+              cat("the model cannot be split over ", split.degree, " tensor-parallel ranks\n  ",
+                  join(problems, "\n  ")),
+              cat("degrees that divide all of these: ",
+                  numbers_text(tensor_split_degrees(config, batch, split.sequence))));
+}
+
 ModelConfig local_config(const ModelConfig& config, const TensorSplit& split) {
   ModelConfig local = config;
   local.query_heads /= split.degree;

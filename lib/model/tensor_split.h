@@ -19,6 +19,10 @@ namespace ftrun {
 std::vector<std::string> check_tensor_split(const ModelConfig& config, const BatchShape& batch,
                                             const TensorSplit& split);
 
+/// Error(kUsage) with all of them.
+void require_tensor_split(const ModelConfig& config, const BatchShape& batch,
+                          const TensorSplit& split);
+
 /// Degrees that pass, the smallest (1) first.
 std::vector<int64_t> tensor_split_degrees(const ModelConfig& config, const BatchShape& batch,
                                           bool sequence);

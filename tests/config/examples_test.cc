@@ -40,7 +40,7 @@ TEST_CASE("every example config is free of problems and trains on as many ranks 
     REQUIRE(r.not_yet.empty());
     // 2 divides the heads of the one and not of the other.
     REQUIRE(r.config.model.path ==
-            (name.starts_with("tp2") ? "models/smollm2-1.7b" : "models/smollm2-135m"));
+            (name.starts_with("tp2") ? "models/smollm2-135m-12-heads" : "models/smollm2-135m"));
   }
 }
 

@@ -138,6 +138,37 @@ class MakeModel(unittest.TestCase):
         self.assertEqual(tokenizer.apply_chat_template([{"role": "user", "content": "abc"}], tokenize=False),
                          "abc")
 
+    def test_added_heads_change_neither_what_is_computed_nor_what_is_learnt(self):
+        """And they are heads of zeros, which stay zeros."""
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        ids = torch.arange(12).reshape(2, 6)
+        found = {}
+        for kv_heads in (KV_HEADS, KV_HEADS + 1):
+            shutil.rmtree(self.out, ignore_errors=True)
+            self.assertEqual(self.run_script("--kv-heads", str(kv_heads))[0], 0)
+            model = AutoModelForCausalLM.from_pretrained(self.out)
+            optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+            losses = []
+            for _ in range(3):
+                losses.append(model(input_ids=ids, labels=ids).loss)
+                losses[-1].backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            found[kv_heads] = [loss.item() for loss in losses]
+        np.testing.assert_allclose(found[KV_HEADS + 1], found[KV_HEADS], rtol=1e-5)
+        self.assertGreater(found[KV_HEADS][0], found[KV_HEADS][2])
+        config, attention = model.config, model.model.layers[1].self_attn
+        self.assertEqual((config.num_attention_heads, config.num_key_value_heads, config.head_dim), (6, 3, 8))
+        self.assertEqual([attention.q_proj.weight[32:].abs().max(), attention.v_proj.weight[16:].abs().max(),
+                          attention.o_proj.weight[:, 32:].abs().max()], [0, 0, 0])
+        self.assertEqual((attention.q_proj.weight.shape, attention.o_proj.weight.shape), ((48, 32), (32, 48)))
+
+    def test_heads_are_not_taken_away(self):
+        self.assertEqual(self.run_script("--kv-heads", "1"),
+                         (4, "", f"make_model: error: --kv-heads 1: {self.gguf} has 2, and none is removed\n"))
+
     def test_the_tokenizer_splits_digits_and_knows_special_tokens(self):
         self.run_script()
         tokenizer = Tokenizer.from_file(str(self.out / "tokenizer.json"))

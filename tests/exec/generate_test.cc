@@ -1,6 +1,7 @@
 #include "exec/generate.h"
 
 #include <algorithm>
+#include <mutex>
 
 #include "rig.h"
 
@@ -90,6 +91,37 @@ TEST_CASE("with a temperature the seed decides, and a low one takes the likelies
   REQUIRE(writer.write({7}, warm) != writer.write({7}, other));
   REQUIRE(writer.write({7}, {.tokens = 12, .temperature = 1e-6, .seed = 3}) ==
           writer.write({7}, {.tokens = 12}));
+}
+
+TEST_CASE("tensor-parallel ranks write what one process writes, all of them the same") {
+  Writer one;
+  const std::vector<int32_t> prompt{3, 1, 4};
+  const std::vector<int32_t> expected = one.write(prompt, {.tokens = 10});
+  for (const int degree : {2, 4})
+    for (const int64_t stage : {0, 3}) {
+      INFO("tensor " << degree << ", stage " << stage);
+      StateOptions mesh;
+      mesh.tensor.count = degree;
+      mesh.tensor_copies = degree / 2;
+      mesh.shard.count = stage == 3 ? 2 : 1;
+      std::mutex mutex;
+      std::vector<std::vector<int32_t>> written;
+      fixtures::on_mesh(mesh, [&](Rendezvous&, const RankGroups& groups) {
+        Config config = fixtures::run_of_stage(stage);
+        config.train_micro_batch_size_per_gpu = 1;
+        config.parallel.tensor = degree;
+        fixtures::RankRig rig(config, fixtures::small_model(), groups);
+        const PassPlan plan = plan_logits(fixtures::small_model(), rig.plan, kRoom);
+        rig.memory.allocate(plan.program);
+        Executor executor(plan.program, plan.model, rig.memory, rig.groups);
+        const auto tokens =
+            generate(executor, plan.model, rig.memory, prompt, {.tokens = 10}, groups.words);
+        const std::lock_guard lock(mutex);
+        written.push_back(tokens);
+      });
+      REQUIRE(written.size() == static_cast<size_t>(degree * mesh.shard.count));
+      for (const std::vector<int32_t>& tokens : written) REQUIRE(tokens == expected);
+    }
 }
 
 }  // namespace

@@ -354,7 +354,7 @@ TEST_CASE("gpu: a step that is not finite changes nothing and is placed where th
         run.scalars.loss_scale = std::numeric_limits<float>::infinity();
         rig.trainer.run(run);
         REQUIRE_FALSE(run.finite);
-        places.push_back(rig.trainer.find_nonfinite(run));
+        places.push_back(rig.trainer.find_nonfinite(run).text);
         REQUIRE(fixtures::contents(rig.state) == before);
         REQUIRE(rig.train(2).finite);
         REQUIRE(fixtures::contents(rig.state) != before);

@@ -37,7 +37,7 @@ std::string place_of(RankRig& rig, StepRun run) {
   const auto before = fixtures::contents(rig.state);
   rig.trainer.run(run);
   require(!run.finite, "the step is not finite");
-  const std::string place = rig.trainer.find_nonfinite(run);
+  const std::string place = rig.trainer.find_nonfinite(run).text;
   require(!run.finite, "nor is it when it is run again");
   require(fixtures::contents(rig.state) == before, "no state has changed");
   return place;
@@ -154,7 +154,7 @@ TEST_CASE("a step that comes out finite when it is run again changes nothing") {
     REQUIRE_FALSE(run.finite);
     plant(rig, name, 7, 0.0F);
     const auto before = fixtures::contents(rig.state);
-    REQUIRE(rig.trainer.find_nonfinite(run) == "");
+    REQUIRE(rig.trainer.find_nonfinite(run).text == "");
     REQUIRE(run.finite);
     REQUIRE(fixtures::contents(rig.state) == before);
     // The step after it trains again.
@@ -185,7 +185,7 @@ TEST_CASE("only the rank that met it names it, and all ranks leave the step out"
       StepRun run = rig.prepared(2);
       rig.trainer.run(run);
       require(!run.finite, "every rank decides alike");
-      places[static_cast<size_t>(group.rank())] = rig.trainer.find_nonfinite(run);
+      places[static_cast<size_t>(group.rank())] = rig.trainer.find_nonfinite(run).text;
       require(mine() == before, "no state has changed");
     }));
     REQUIRE(places[0] == "");
@@ -204,11 +204,60 @@ TEST_CASE("a shard that is not finite is met by every rank that gathers it") {
     StepRun run = rig.prepared(2);
     rig.trainer.run(run);
     require(!run.finite, "every rank decides alike");
-    places[static_cast<size_t>(group.rank())] = rig.trainer.find_nonfinite(run);
+    places[static_cast<size_t>(group.rank())] = rig.trainer.find_nonfinite(run).text;
   }));
   for (const std::string& place : places)
     REQUIRE(place == "forward layer 3 mb 0 (layers.2): sum; "
                      "the weight model.layers.2.mlp.down_proj.weight is not finite");
+}
+
+/// A step on two tensor-parallel ranks, of which one has a weight that is not a number.
+std::vector<NonfinitePlace> places_on_tensor_ranks(const std::string& name, int64_t index, int poisoned,
+                                                   bool sequence) {
+  std::vector<NonfinitePlace> places(2);
+  StateOptions mesh;
+  mesh.tensor.count = 2;
+  fixtures::on_mesh(mesh, [&](Rendezvous& rendezvous, const RankGroups& groups) {
+    Config config = run_nonfinite_in(0);
+    config.parallel.tensor = 2;
+    config.parallel.sequence = sequence;
+    RankRig rig(config, fixtures::small_model(), groups);
+    rig.train(1);
+    if (rendezvous.rank() == poisoned) plant(rig, name, index, kNan);
+    StepRun run = rig.prepared(2);
+    rig.trainer.run(run);
+    require(!run.finite, "every rank decides alike");
+    places[static_cast<size_t>(rendezvous.rank())] = rig.trainer.find_nonfinite(run);
+  });
+  return places;
+}
+
+TEST_CASE("a tensor-parallel rank names a weight of its own before the others get the sum") {
+  set_kernel_threads(1);
+  struct Weight {
+    std::string tensor;
+    std::string layer;
+  };
+  const std::vector<Weight> weights{
+      {"model.layers.0.self_attn.q_proj.weight", "forward layer 1 mb 0 (layers.0): "},
+      {"model.layers.0.self_attn.o_proj.weight", "forward layer 1 mb 0 (layers.0): "},
+      {"model.layers.1.input_layernorm.weight", "forward layer 2 mb 0 (layers.1): "},
+      {"model.layers.1.mlp.up_proj.weight", "forward layer 2 mb 0 (layers.1): "},
+      {"model.layers.1.mlp.down_proj.weight", "forward layer 2 mb 0 (layers.1): "},
+      {"lm_head.weight", "forward layer 3 mb 0 (head): "}};
+  for (const bool sequence : {true, false})
+    for (const int poisoned : {0, 1})
+      for (const Weight& weight : weights) {
+        INFO(weight.tensor << " of rank " << poisoned << (sequence ? "" : ", whole norms"));
+        const auto places = places_on_tensor_ranks(weight.tensor, 5, poisoned, sequence);
+        const NonfinitePlace& own = places[static_cast<size_t>(poisoned)];
+        REQUIRE_THAT(own.text, Catch::StartsWith(weight.layer) &&
+                                   Catch::EndsWith("; the weight " + weight.tensor + " is not finite"));
+        // The other one meets it when it has the sum, if its own layers still compute with that.
+        const NonfinitePlace& other = places[static_cast<size_t>(1 - poisoned)];
+        REQUIRE((other.instr < 0 || other.instr > own.instr));
+        REQUIRE(other.text.find("the weight") == std::string::npos);
+      }
 }
 
 }  // namespace

@@ -39,6 +39,25 @@ TEST_CASE("how long, where to and on how many ranks a run goes on is free, and i
   REQUIRE(admit_resume("run.json", before, before, {}).empty());
 }
 
+TEST_CASE("the degree of tensor parallelism may change, whichever name it has") {
+  RunManifest before = recorded_run_of(
+      R"({"parallel": {"tensor": 2}, "tensor_parallel": {"autotp_size": 2}, "sequence_parallel_size": 1})");
+  before.topology.emplace_back("tensor", 2);
+  RunManifest now = recorded_run_of(
+      R"({"parallel": {"tensor": 4}, "tensor_parallel": {"autotp_size": 0}, "sequence_parallel_size": 0})");
+  now.topology.emplace_back("tensor", 4);
+  REQUIRE(admit_resume("run.json", before, now, {}) ==
+          std::vector<std::string>{"config.parallel.tensor: was 2, is now 4",
+                                   "config.sequence_parallel_size: was 1, is now 0",
+                                   "config.tensor_parallel.autotp_size: was 2, is now 0",
+                                   "topology.tensor: was 2, is now 4"});
+  // A checkpoint alone, whose config is not known.
+  CheckpointMeta saved;
+  saved.topology = {{"world_size", 4}, {"data", 2}, {"tensor", 2}};
+  REQUIRE(admit_resume("c", recorded_run(saved, now), now, {}) ==
+          std::vector<std::string>{"topology.tensor: was 2, is now 4"});
+}
+
 TEST_CASE("another library of matrix products is told, a run that did not record one is not") {
   RunManifest before = recorded_run_of("{}"), now = recorded_run_of("{}");
   now.products = {{"bf16", "onednn 3.2.0"}, {"fp32", "openblas 0.3.34"}};

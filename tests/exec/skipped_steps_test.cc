@@ -171,5 +171,18 @@ TEST_CASE("a checkpoint's count and scale go on, its row does not") {
   REQUIRE(refusal(plain, 5) == "");
 }
 
+TEST_CASE("of ranks that share sequences those are named that met it first") {
+  const auto places = [](const std::vector<RankNonfinite>& ranks) {
+    std::vector<std::string> words;
+    for (const RankNonfinite& rank : ranks) words.push_back(nonfinite_words(rank));
+    return nonfinite_places(words);
+  };
+  CHECK(places({{}, {-1, 1, ""}}) == "");
+  CHECK(places({{7, 0, "late"}, {5, 0, "early; twice"}}) == "rank 1, early; twice");
+  CHECK(places({{5, 0, "a"}, {5, 0, "b"}, {7, 0, "c"}}) == "rank 0, a; rank 1, b");
+  // Others have sequences of their own, and may have met it in them.
+  CHECK(places({{7, 0, "a"}, {9, 0, "b"}, {6, 1, "c"}, {-1, 1, ""}}) == "rank 2, c; rank 0, a");
+}
+
 }  // namespace
 }  // namespace ftrun

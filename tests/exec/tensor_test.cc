@@ -2,6 +2,7 @@
 #include <cstring>
 #include <functional>
 
+#include "checkpoint/save.h"
 #include "kernels/kernels.h"
 #include "rig.h"
 
@@ -58,16 +59,20 @@ void give_batches(RankRig& rig, int64_t step) {
   }
 }
 
+StateOptions options_of(const TensorMesh& mesh, const Config& config, const ModelConfig& model) {
+  StateOptions options;
+  options.shard.count = config.zero.stage > 0 ? mesh.shards : mesh.data();
+  options.replicas = config.zero.stage > 0 ? mesh.replicas : 1;
+  options.tensor.count = mesh.tensor;
+  options.tensor_copies = std::max(1, mesh.tensor / static_cast<int>(model.kv_heads));
+  return options;
+}
+
 TensorOutcome train_on(const Config& plain, const ModelConfig& model, const TensorMesh& mesh, int64_t steps) {
   TensorOutcome outcome;
   fixtures::WholeState whole;
   const Config config = meshed(plain, mesh);
-  StateOptions groups;
-  groups.shard.count = config.zero.stage > 0 ? mesh.shards : mesh.data();
-  groups.replicas = config.zero.stage > 0 ? mesh.replicas : 1;
-  groups.tensor.count = mesh.tensor;
-  groups.tensor_copies = std::max(1, mesh.tensor / static_cast<int>(model.kv_heads));
-  fixtures::on_mesh(groups, [&](Rendezvous& rendezvous, const RankGroups& open) {
+  fixtures::on_mesh(options_of(mesh, config, model), [&](Rendezvous& rendezvous, const RankGroups& open) {
     RankRig rig(config, model, open);
     for (int64_t step = 1; step <= steps; ++step) {
       give_batches(rig, step);
@@ -299,6 +304,62 @@ TEST_CASE("an export collects a split model's tensors whole") {
         REQUIRE(values[i] == fixtures::weight_of(tensor, static_cast<int64_t>(i)));
       REQUIRE(std::memcmp(values.data(), bytes.data(), bytes.size()) == 0);
     }
+  }
+}
+
+/// What all ranks of a mesh save after `work` on each.
+std::map<std::string, std::vector<std::byte>> saved_on(
+    const TensorMesh& mesh, int64_t stage, const std::function<void(Rendezvous&, RankRig&)>& work) {
+  fixtures::WholeState whole;
+  const ModelConfig model = fixtures::model_of_many_blocks();
+  const Config config = meshed(fixtures::run_of_stage(stage), mesh);
+  fixtures::on_mesh(options_of(mesh, config, model), [&](Rendezvous& rendezvous, const RankGroups& open) {
+    RankRig rig(config, model, open);
+    work(rendezvous, rig);
+    whole.add(rig.state.slices());
+  });
+  return whole.take();
+}
+
+TEST_CASE("what one mesh saves another reads back bit by bit, and its own goes on as if nothing was") {
+  set_kernel_threads(1);
+  struct Place {
+    TensorMesh mesh;
+    int64_t stage;
+  };
+  const std::vector<Place> places{{{1}, 0}, {{2}, 0}, {{4}, 1}, {{2, 2}, 3}, {{4, 1, 2}, 2}, {{1, 3}, 3}};
+  const auto step = [](RankRig& rig, int64_t number) {
+    give_batches(rig, number);
+    StepRun run = rig.prepared(number);
+    rig.trainer.run(run);
+  };
+  for (const Place& writer : places) {
+    const fixtures::Scratch scratch;
+    const auto saved = saved_on(writer.mesh, writer.stage, [&](Rendezvous& rendezvous, RankRig& rig) {
+      step(rig, 1);
+      step(rig, 2);
+      save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(),
+                      {rendezvous.rank(), rendezvous.world(), [&](const std::string& text) {
+                         return rendezvous.exchange_text("save", text);
+                       }});
+    });
+    const auto resumed = [&](const Place& place, bool trains) {
+      return saved_on(place.mesh, place.stage, [&](Rendezvous&, RankRig& rig) {
+        Checkpoint checkpoint(scratch.path + "/step-00000000");
+        rig.state.load(checkpoint);
+        if (trains) step(rig, 3);
+      });
+    };
+    for (const Place& reader : places) {
+      INFO(writer.mesh.text() << " -> " << reader.mesh.text());
+      REQUIRE(resumed(reader, false) == saved);
+    }
+    INFO(writer.mesh.text());
+    const auto straight = saved_on(writer.mesh, writer.stage, [&](Rendezvous&, RankRig& rig) {
+      for (const int64_t number : {1, 2, 3}) step(rig, number);
+    });
+    REQUIRE(straight != saved);
+    REQUIRE(resumed(writer, true) == straight);
   }
 }
 

@@ -159,7 +159,7 @@ std::string scalars(const Config& config) {
 /// The programs of the first and the last rank.
 std::string programs(const Config& config) {
   std::string text;
-  for (const int64_t rank : {int64_t{0}, config.parallel.data - 1}) {
+  for (const int64_t rank : {int64_t{0}, config.parallel.data * config.parallel.tensor - 1}) {
     const StepPlan plan = plan_steps(config, model(), static_cast<int>(rank));
     for (const Program* program : {&plan.train.program, &plan.evaluate.program}) {
       text += program_text(*program);
@@ -263,7 +263,7 @@ struct RunKey {
 const std::map<std::string, RunKey>& run_keys() {
   static const std::map<std::string, RunKey> keys{
       // What is read.
-      {"model.path", {"lib/exec/setup.cc", "folder_(config.model.path)"}},
+      {"model.path", {"lib/exec/setup.cc", "folder(from.model.path)"}},
       {"data.train", {"lib/exec/trainer.cc", "open_samples(config_.data, config_.data.train)"}},
       {"data.validation", {"lib/exec/trainer.cc", "open_samples(config_.data, config_.data.validation)"}},
       {"data.shuffle", {"lib/exec/trainer.cc", "options.shuffle = config_.data.shuffle"}},
@@ -300,7 +300,7 @@ const std::map<std::string, RunKey>& run_keys() {
       {"device", {"lib/exec/session.cc", "request.config.device"}},
       {"threads", {"lib/exec/trainer.cc", "config_.threads"}},
       {"kernels.products", {"lib/exec/trainer.cc", "pinned_products(config_.kernels)"}},
-      {"comm.backend", {"lib/exec/session.cc", "backend_of(request.config.comm)"}},
+      {"comm.backend", {"lib/exec/session.cc", "backend_of(config.comm)"}},
       {"comm.timeout", {"lib/exec/session.cc", "config.comm.timeout"}},
       {"zero_optimization.offload_param.nvme_path", {"lib/exec/setup.cc", "parameters.nvme_path"}},
       {"zero_optimization.offload_optimizer.nvme_path", {"lib/exec/setup.cc", "optimizer.nvme_path"}},

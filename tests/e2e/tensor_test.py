@@ -1,0 +1,311 @@
+"""Ranks that share each matrix, as a user meets them: they train what one process trains, are counted as one reader of
+sequences, leave checkpoints and an export that hold whole tensors, go on bit by bit on their own layout and with the same
+losses on any other; what cannot be split is refused with its arithmetic before a rank starts, and a rank that fails is
+named. tests/exec/tensor_test.cc trains the product of meshes, stages and families in one process."""
+import json
+import re
+import shutil
+import signal
+import tempfile
+import time
+
+import numpy as np
+
+from runner import (ShardedJob, await_gone, case, checkpoints, exported, ftrun, manifest, metrics, must, near, run_cases, same_run,
+                    start, steps, stored_boxes, tiny_data, tiny_model, tiny_weights)
+
+VOCABULARY = 500  # rows that 4 ranks can share
+MANY = 20000
+
+
+def whole_state(out):
+    """{(tensor, kind): the whole array} of a run's last checkpoint, each element of which is there once."""
+    whole, seen = {}, {}
+    for piece, place, values in stored_boxes(out / "checkpoints" / checkpoints(out)[-1]):
+        key = (piece["tensor"], piece["kind"])
+        whole.setdefault(key, np.zeros(piece["shape"], dtype=values.dtype))[place] = values
+        seen.setdefault(key, np.zeros(piece["shape"], dtype=int))[place] += 1
+    assert whole and all((counted == 1).all() for counted in seen.values()), "an element is missing or was written twice"
+    return whole
+
+
+def losses(out):
+    return [m["loss"] for m in steps(out)]
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    job = ShardedJob(scratch, vocab_size=VOCABULARY)
+    job.data = tiny_data(job.data, vocabulary=VOCABULARY)
+    words = {"model": {"type": "BPE", "vocab": {f"w{i}": i for i in range(VOCABULARY)}}, "decoder": {"type": "ByteLevel"}}
+    (job.model / "tokenizer.json").write_text(json.dumps(words))
+    text = tiny_data(job.scratch / "validation.bin", tokens=32 * 12 + 1, seed=5, vocabulary=VOCABULARY)
+    ONE = {"tensor": 1, "data": 1}
+    MESHES = {"tensor-2": {"tensor": 2, "data": 1}, "whole-norms": {"tensor": 2, "data": 1, "sequence": False},
+              "tensor-4": {"tensor": 4, "data": 1}, "pairs": {"tensor": 2, "data": 2, "stage": 3}}
+
+    def settings(tensor=1, data=1, stage=0, sequence=True, total=4, **changes):
+        """Of the same global batch on every mesh."""
+        given = job.settings(data, stage=stage, **changes)
+        given["train"] = {"steps": total, "generate": {"prompt_tokens": 8, "tokens": 16, "temperature": 0}} | changes.get("train", {})
+        given["parallel"] = {"data": data, "tensor": tensor, "sequence": sequence}
+        given["data"] = {"validation": str(text), "token_dtype": "uint16"} | changes.get("data", {})
+        return given
+
+    def trained(name, *arguments, **mesh):
+        if name not in job.done:
+            job.done[name] = job.run(name, *arguments, **settings(**mesh))
+        return job.out(name)
+
+    def started(name, **mesh):
+        running = start("--config", job.config(name, **settings(total=MANY, **mesh)))
+        running.await_line("step 3/")
+        return running
+
+    def as_one_process(out, one):
+        near("loss", losses(out), losses(one), 1e-5)
+        near("gradient norm", [m["grad_norm"] for m in steps(out)], [m["grad_norm"] for m in steps(one)], 5e-5)
+
+    def refused(config, *arguments):
+        """What `ftrun check` and the start say, which is the same."""
+        told = set()
+        for command in (("check", "-q"), ()):
+            process = must(ftrun(*command, "--config", config, *arguments), 2)
+            told.add(process.stderr[process.stderr.index("ftrun: "):])
+        assert len(told) == 1, told
+        return told.pop().replace(str(config), "CONFIG")
+
+    # --- what is trained ---------------------------------------------------------------------
+
+    @case
+    def meshes_train_as_one_process():
+        one = trained("one", **ONE)
+        validation = [m["validation_loss"] for m in metrics(one) if "validation_loss" in m]
+        expected = exported(one)
+        for name, mesh in MESHES.items():
+            out = trained(name, **mesh)
+            as_one_process(out, one)
+            near("validation", [m["validation_loss"] for m in metrics(out) if "validation_loss" in m], validation, 1e-5)
+            # The ranks of a tensor group read the same sequences: they count as one.
+            assert [(m["samples"], m["tokens"]) for m in steps(out)] == [(m["samples"], m["tokens"]) for m in steps(one)]
+            for line in steps(out):
+                assert abs(line["tokens_per_second"] * line["step_seconds"] / line["tokens"] - 1) < 1e-3, line
+            found = exported(out)
+            assert found.keys() == expected.keys()
+            for tensor, weights in expected.items():
+                assert found[tensor].shape == weights.shape and np.abs(found[tensor] - weights).max() < 1e-5, (name, tensor)
+
+    @case
+    def the_sample_of_text_is_the_same():
+        found = {name: re.search(r"continued by the model\):\n(?:\[rank 0\] )?((?:w\d+)+ >>>(?:w\d+)+)\n", job.done[name].stdout)
+                 for name in ("one", *MESHES)}
+        assert all(found.values()), job.done["pairs"].stdout
+        assert len({sample[1] for sample in found.values()}) == 1, found
+
+    @case
+    def the_exported_model_is_the_one_that_was_trained():
+        before = [m["validation_loss"] for m in metrics(job.out("tensor-4")) if "validation_loss" in m][-1]
+        job.run("exported", **settings(**ONE, total=1), model={"path": str(job.out("tensor-4") / "export" / "model")})
+        near("validation loss", [metrics(job.out("exported"))[0]["validation_loss"]], [before], 1e-6)
+
+    @case
+    def the_run_folder_tells_the_mesh():
+        for name, mesh in MESHES.items():
+            ranks = mesh["tensor"] * mesh["data"]
+            record = manifest(job.out(name))
+            assert record["topology"] == {"data": mesh["data"], "tensor": mesh["tensor"]}, record["topology"]
+            assert record["model"] == manifest(job.out("one"))["model"], record["model"]
+            degrees = f"the mesh: data {mesh['data']} × tensor {mesh['tensor']}"
+            assert f"{ranks} ranks: {degrees}\n" in job.done[name].stderr, job.done[name].stderr
+            assert len(list((job.out(name) / "logs").iterdir())) == ranks
+
+    @case
+    def what_is_planned_is_what_is_used_and_sent():
+        for name, mesh in MESHES.items():
+            ranks = mesh["tensor"] * mesh["data"]
+            record = manifest(job.out(name))
+            config = job.config(f"plan-{name}", **settings(**mesh))
+            planned, sent = [], []
+            for rank in range(ranks):
+                table = must(ftrun("plan", "--config", config, "--rank", rank)).stdout
+                planned.append(int(re.search(r"^device +all +(\d+) ", table, re.M)[1]))
+                sent.append(int(re.search(r"^  sum, .* (\d+) B$", table, re.M)[1]))
+                theory = [int(size) for size in re.findall(r" (-?\d+) B$", table[table.index("  theory: "):], re.M)]
+                assert sum(theory) == sent[-1], table
+                for more in ("--memory", "--program", "--evaluation"):
+                    must(ftrun("plan", "--config", config, "--rank", rank, more))
+            assert planned[0] == record["memory"]["predicted"]["device_total"], (planned, record["memory"])
+            line = steps(job.out(name))
+            assert line[-1]["counters"]["bytes_sent"] - line[-2]["counters"]["bytes_sent"] == sent[0], (name, sent)
+            traffic = record["traffic"]["communication"]
+            assert traffic["program"] == 4 * sum(sent), (traffic, sent)
+            given, used = record["memory"]["allocated"]["device_total"], record["memory"]["touched"]["device_total"]
+            assert planned[0] <= given <= planned[0] + (1 << 20) and used <= given, record["memory"]
+            if mesh["tensor"] > 1:
+                parameters = int(record["model"]["details"]["parameters"])
+                used, all_of = map(int, re.search(r"Psi = (\d+) of (\d+) parameters", table).groups())
+                assert all_of == parameters and parameters / mesh["tensor"] < used < 1.1 * parameters / mesh["tensor"], table
+
+    @case
+    def verify_inspect_and_convert_read_their_checkpoints():
+        for name in ("tensor-4", "pairs"):
+            out = job.out(name)
+            mesh = MESHES[name]
+            assert must(ftrun("verify", out)).stdout == f"{out}: every file is complete and undamaged\n"
+            shown = must(ftrun("inspect", out / "checkpoints" / checkpoints(out)[-1])).stdout
+            assert re.search(rf"^topology +data {mesh['data']}, data_replicate 1, tensor {mesh['tensor']}, world_size 4, "
+                             rf"zero_stage {mesh.get('stage', 0)}$", shown, re.M), shown
+            must(ftrun("convert", out, "--out", job.scratch / f"converted-{name}"))
+            converted = (job.scratch / f"converted-{name}" / "model.safetensors").read_bytes()
+            assert converted == (out / "export" / "model" / "model.safetensors").read_bytes()
+            assert len(list((out / "checkpoints" / checkpoints(out)[-1]).glob("rank-*.safetensors"))) == 4
+
+    @case
+    def over_gloo():
+        trained("gloo", **MESHES["pairs"], comm={"backend": "gloo"})
+        as_one_process(job.out("gloo"), job.out("one"))
+
+    # --- going on ----------------------------------------------------------------------------
+
+    @case
+    def on_their_own_mesh_they_go_on_bit_by_bit():
+        for name in ("tensor-4", "pairs"):
+            cut = f"{name}-cut"
+            trained(cut, **MESHES[name], total=2)
+            run = job.run(cut, "--resume", "auto", **settings(**MESHES[name]))
+            assert f"resumed from {job.out(cut)}/checkpoints/step-00000002" in run.stdout, run.stdout
+            # The validation at the end of the first part is one that the whole run does not have.
+            straight, again = job.out(name), job.out(cut)
+            assert steps(again) and [m["loss"] for m in steps(again)] == losses(straight)
+            assert [m["grad_norm"] for m in steps(again)] == [m["grad_norm"] for m in steps(straight)]
+            first, second = whole_state(straight), whole_state(again)
+            assert first.keys() == second.keys() and all(np.array_equal(first[key], second[key]) for key in first)
+
+    @case
+    def on_other_meshes_they_go_on_with_the_same_losses():
+        job.run("straight", **settings(**ONE, total=8))
+        path = [MESHES["tensor-2"], {"data": 2, "stage": 3}, ONE, MESHES["tensor-4"]]
+        for part, mesh in enumerate(path):
+            run = job.run("moved", *(("--resume", "auto") if part else ()), **settings(**mesh, total=2 * part + 2))
+            if part:
+                assert f"resumed from {job.out('moved')}/checkpoints/step-0000000{2 * part}" in run.stdout, run.stdout
+        assert "notice: the resumed run has another topology.tensor: was 1, is now 4" in run.stderr, run.stderr
+        as_one_process(job.out("moved"), job.out("straight"))
+        found, expected = whole_state(job.out("moved")), whole_state(job.out("straight"))
+        assert found.keys() == expected.keys()
+        for key, values in expected.items():
+            assert np.abs(found[key] - values).max() < 1e-5, key
+
+    @case
+    def deepspeeds_word_for_the_degree_is_no_other_run():
+        trained("word", **MESHES["tensor-2"], total=2)
+        changes = settings(**MESHES["tensor-2"], total=4)
+        changes["parallel"] = {"data": 1}
+        run = job.run("word", "--resume", "auto", **changes, tensor_parallel={"autotp_size": 2})
+        assert "resumed from" in run.stdout and losses(job.out("word")) == losses(job.out("tensor-2")), run.stdout
+
+    @case
+    def a_signal_saves_and_they_go_on():
+        for target in (None, 1):  # all of them, and one that writes no files of the run folder
+            name = f"stopped-{target}"
+            running = started(name, **MESHES["pairs"])
+            running.kill(signal.SIGTERM, running.ranks()[target] if target else None)
+            running.wait(143)
+            done = len(steps(job.out(name)))
+            assert manifest(job.out(name))["exit_reason"] == f"stopped by SIGTERM after step {done}"
+            assert checkpoints(job.out(name)) == [f"step-{done:08}"]
+        job.run(name, "--resume", "auto", **settings(**MESHES["pairs"], total=done + 2))
+        job.run("not-stopped", **settings(**MESHES["pairs"], total=done + 2))
+        same_run(job.out(name), job.out("not-stopped"))
+
+    # --- what is refused ---------------------------------------------------------------------
+
+    @case
+    def a_model_that_cannot_be_split_is_refused_with_the_arithmetic():
+        shape = dict(hidden_size=72, intermediate_size=100, num_attention_heads=9, num_key_value_heads=3, head_dim=8, vocab_size=502)
+        weights = tiny_weights(hidden=72, inner=100, heads=9, kv_heads=3, vocabulary=502)
+        odd = {"model": {"path": str(tiny_model(job.scratch / "odd", weights, **shape))}}
+        changes = settings(**MESHES["tensor-4"])
+        told = refused(job.config("odd-4", **changes, **odd))
+        assert re.fullmatch(
+            r"ftrun: CONFIG:\d+:\d+: error: the model cannot be split over 4 tensor-parallel ranks\n"
+            r"  9 query heads cannot be shared out among 4 ranks: 9 = 2 x 4 \+ 1; degrees that divide: 1, 3, 9\n"
+            r"  3 key/value heads and 4 ranks, neither of which divides the other: 4 = 1 x 3 \+ 1; degrees that do: 1, 3, 6, 9\n"
+            r"  a vocabulary of 502 rows cannot be shared out among 4 ranks: 502 = 125 x 4 \+ 2; degrees that divide: 1, 2\n"
+            r"  remedy: degrees that divide all of these: 1\n"
+            r"1 problem in the config; nothing was started\n", told), told
+        assert not job.out("odd-4").exists()
+        # Beside what else is wrong, and where DeepSpeed's word says the degree.
+        changes = settings(**ONE)
+        changes["parallel"] = {"data": 1}
+        told = refused(job.config("odd-5", **changes, **odd, tensor_parallel={"autotp_size": 5}, gradient_clipping=-1, stepz=1))
+        assert "stepz: unknown key" in told and "gradient_clipping: expected" in told, told
+        assert re.search(r"CONFIG:\d+:\d+: error: the model cannot be split over 5 tensor-parallel ranks\n", told), told
+        assert told.endswith("3 problems in the config; nothing was started\n"), told
+        # The tokens of a micro-batch.
+        told = refused(job.config("tokens", **settings(tensor=4, data=12), ), "--set", "data.sequence_length=33")
+        assert "the 1 x 33 = 33 tokens of a micro-batch cannot be shared out among 4 ranks: 33 = 8 x 4 + 1" in told, told
+        assert "; or set parallel.sequence: false\n" in told, told
+
+    @case
+    def numbers_of_ranks_that_do_not_fit():
+        loose = settings(**MESHES["tensor-2"])
+        loose["parallel"] = {"tensor": 2, "data": "auto"}
+        told = refused(job.config("three", **loose), "--nproc", 3)
+        assert "error: 3 ranks cannot be divided by tensor 2\n  remedy: start 2 or 4 ranks, or write parallel.tensor: 1 or 3\n" in told
+        told = refused(job.config("four", **settings(**MESHES["tensor-2"])), "--nproc", 4)
+        assert "error: parallel.data 1 × tensor 2 = 2 ≠ 4 ranks\n  remedy: write parallel.data: 2 or auto\n" in told, told
+        run = must(ftrun("check", "-q", "--config", job.config("auto", **loose), "--nproc", 4)).stdout
+        assert "4 ranks: --nproc 4; the mesh: data 2 × tensor 2\n" in run, run
+        past = must(ftrun("plan", "--config", job.config("past", **settings(**MESHES["pairs"])), "--rank", 4), 2)
+        assert "--rank 4: the run has 4 ranks, counted from 0" in past.stderr, past.stderr
+
+    # --- what goes wrong ---------------------------------------------------------------------
+
+    def poisoned(tensor, place):
+        weights = tiny_weights(hidden=64, inner=160, layers=3, vocabulary=VOCABULARY)
+        weights[tensor][place] = np.nan
+        folder = job.scratch / f"poisoned-{tensor}"
+        return {"path": str(tiny_model(folder, weights, **json.loads((job.model / "config.json").read_text())))}
+
+    @case
+    def a_weight_that_is_not_a_number_is_named_with_its_rank():
+        up, down = "model.layers.1.mlp.up_proj.weight", "model.layers.1.mlp.down_proj.weight"
+        # Rows, and columns, from the middle on are rank 1's.
+        for tensor, place in ((up, (100, 4)), (down, (4, 100))):
+            run = job.run(f"nan-{tensor}", code=7, **settings(**MESHES["tensor-2"], train={"max_nonfinite_steps": 1}),
+                          model=poisoned(tensor, place))
+            told = re.search(r"first met by (.*)\n", run.stderr)
+            assert told and re.fullmatch(rf"rank 1, forward layer 2 mb 0 \(layers\.1\): \S+; the weight {re.escape(tensor)} is not finite",
+                                         told[1]), run.stderr
+
+    @case
+    def two_runs_of_one_folder():
+        running = started("busy", **MESHES["tensor-2"])
+        again = must(ftrun("--config", job.config("busy", **settings(**MESHES["tensor-2"], total=MANY))), 5)
+        assert again.stderr.count(f"output_dir {job.out('busy')}: another run is using it (process ") == 1, again.stderr
+        running.kill(signal.SIGTERM)
+        running.wait(143)
+
+    @case
+    def a_rank_that_is_killed_is_the_cause():
+        for backend in ("auto", "gloo"):
+            running = started(f"killed-{backend}", **MESHES["pairs"], comm={"backend": backend, "timeout": 60})
+            ranks = running.ranks()
+            begin = time.monotonic()
+            running.kill(signal.SIGKILL, ranks[3])
+            running.wait(137, timeout=20)
+            assert time.monotonic() - begin < 10
+            await_gone(ranks.values(), 1)
+            assert running.text().count("error: rank 3: killed by signal 9 ") == 1, running.text()[-2000:]
+            assert manifest(job.out(f"killed-{backend}"))["exit_rank"] == 3
+
+    @case
+    def a_rank_that_stops_answering_is_named():
+        running = started("silent", **MESHES["pairs"], comm={"timeout": 3})
+        ranks = running.ranks()
+        running.kill(signal.SIGSTOP, ranks[1])
+        assert running.wait(timeout=30) == 6, running.text()[-2000:]
+        assert "rank 1" in running.text() and "is stopped" in running.text(), running.text()[-2000:]
+        await_gone(ranks.values(), 5)
+
+    run_cases()
