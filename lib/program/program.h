@@ -125,8 +125,8 @@ struct Instr {
   /// Layer of the model and micro-batch of the step, of what has one; else -1.
   int32_t layer = -1;
   int32_t micro_batch = -1;
-  /// Of kForward and kBackward: graph of the model, operations [first_op, first_op + op_count) of its
-  /// list, which lie between two collectives of it, and the storage of their values.
+  /// Of kForward and kBackward: graph of the model, operations [first_op, first_op + op_count) of
+  /// its list, no collectives among them, and the storage of their values.
   int32_t graph = -1;
   int32_t first_op = 0;
   int32_t op_count = 0;

@@ -229,7 +229,8 @@ void StepBuilder::place_scratch(const LayerGraph& graph, const ScratchPlan& plan
   if (plan.bytes > 0) place_planned(graph, plan, exchanged(name, plan.bytes), places);
 }
 
-/// Cut at its collectives: those go to their group's lane.
+/// Cut at its collectives, which go to their group's lane, and before the first operation that
+/// reads what one brings: operations between the two run beside it.
 void StepBuilder::run_list(InstrKind kind, size_t layer, int32_t micro_batch,
                            const std::vector<Op>& list, ValuePlaces& places, bool accumulate) {
   Instr like;
@@ -240,11 +241,21 @@ void StepBuilder::run_list(InstrKind kind, size_t layer, int32_t micro_batch,
   like.accumulate = accumulate;
   sum_in_place(graph_of(layer), list, places);
   size_t first = 0;
+  std::set<ValueId> on_the_way;
   for (size_t i = 0; i < list.size(); ++i) {
-    if (!is_collective(list[i].kind)) continue;
+    const Op& op = list[i];
+    if (is_collective(op.kind)) {
+      run_ops(like, first, i, places);
+      run_collective(like, op, places);
+      on_the_way.insert(op.out[0]);
+      first = i + 1;
+      continue;
+    }
+    size_t arrived = 0;
+    for (const ValueId id : op.in) arrived += on_the_way.erase(id);
+    if (arrived == 0) continue;
     run_ops(like, first, i, places);
-    run_collective(like, list[i], places);
-    first = i + 1;
+    first = i;
   }
   run_ops(like, first, list.size(), places);
 }

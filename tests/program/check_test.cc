@@ -373,7 +373,8 @@ TEST_CASE("faults of a program that several ranks share are said once") {
 // Groups of several dimensions, and lists that are cut at collectives.
 
 /// Ranks 0 to 3: shard 0 of tensor ranks 0 and 1, shard 1 of both.
-std::vector<Step> two_axes(const std::function<void(StepOptions&)>& change = [](StepOptions&) {}) {
+std::vector<Step> steps_of_two_axes(const std::function<void(StepOptions&)>& change =
+                                        [](StepOptions&) {}) {
   const ModelConfig config = small_config(2, false);
   Choice choice{build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {2, 0, true}),
                 {.bucket_elements = 1},
@@ -391,7 +392,7 @@ Faults of_all(const std::vector<Step>& steps) {
 
 /// Faults where rank 1 has another program than it should.
 Faults of_changed(const std::function<void(Program&)>& change) {
-  std::vector<Step> steps = two_axes();
+  std::vector<Step> steps = steps_of_two_axes();
   REQUIRE(of_all(steps).empty());
   change(steps[1].program);
   return of_all(steps);
@@ -416,18 +417,8 @@ size_t nth_run(const Program& program, InstrKind kind, int32_t layer, size_t n) 
   throw std::logic_error("no such run");
 }
 
-/// The program with instruction `from` at position `to`, with the waits that it needs there.
-Program moved(Program program, size_t from, size_t to) {
-  const auto at = [&](size_t i) { return program.instrs.begin() + static_cast<std::ptrdiff_t>(i); };
-  if (from < to)
-    std::rotate(at(from), at(from) + 1, at(to) + 1);
-  else
-    std::rotate(at(to), at(from), at(from) + 1);
-  return plan_memory(order_communication(std::move(program), true));
-}
-
 TEST_CASE("ranks that enter collectives of two groups in opposite orders wait for each other") {
-  std::vector<Step> steps = two_axes();
+  std::vector<Step> steps = steps_of_two_axes();
   Program& program = steps[0].program;
   const size_t loss = loss_reduce(program);
   const size_t share = next_of_list(program, loss);
@@ -440,7 +431,7 @@ TEST_CASE("ranks that enter collectives of two groups in opposite orders wait fo
 }
 
 TEST_CASE("a rank is a member of the groups that it runs over") {
-  const std::vector<Step> steps = two_axes();
+  const std::vector<Step> steps = steps_of_two_axes();
   const RankProgram ranks[] = {{2, &steps[0].program}};
   CHECK(check_programs(ranks) ==
         Faults{"rank 2 enters instruction 3 (reduce_scatter layer 0 mb 0) with 128 bytes of "
@@ -448,7 +439,7 @@ TEST_CASE("a rank is a member of the groups that it runs over") {
 }
 
 TEST_CASE("an instruction runs over a group that there is, on that group's lane") {
-  const Program program = two_axes()[1].program;
+  const Program program = steps_of_two_axes()[1].program;
   const size_t loss = loss_reduce(program);
   const size_t share = next_of_list(program, 0);
   CHECK(of_changed([&](Program& p) { p.instrs[loss].group = 7; }) ==
@@ -468,7 +459,7 @@ TEST_CASE("an instruction runs over a group that there is, on that group's lane"
 }
 
 TEST_CASE("the operations of a list run in order, every one once") {
-  const Program program = two_axes()[1].program;
+  const Program program = steps_of_two_axes()[1].program;
   const size_t run = nth_run(program, InstrKind::kForward, 1, 1);
   const size_t share = next_of_list(program, run);
   REQUIRE(run == 7);
@@ -505,14 +496,14 @@ TEST_CASE("the operations of a list run in order, every one once") {
 }
 
 TEST_CASE("lists of one graph end at the same operation on all ranks") {
-  const Program program = two_axes()[1].program;
+  const Program program = steps_of_two_axes()[1].program;
   size_t last = 0;
   for (const size_t i : all_of(program, InstrKind::kBackward))
     if (program.instrs[i].layer == 1) last = i;
   CHECK(of_changed([&](Program& p) { --p.instrs[last].op_count; }).at(0) ==
-        "the list of instruction 58 (backward layer 1 mb 0) on rank 1 ends after 23 operations, "
+        "the list of instruction 64 (backward layer 1 mb 0) on rank 1 ends after 23 operations, "
         "that of "
-        "instruction 58 (backward layer 1 mb 0) on rank 0 after 24");
+        "instruction 64 (backward layer 1 mb 0) on rank 0 after 24");
 }
 
 }  // namespace

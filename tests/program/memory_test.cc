@@ -3,6 +3,7 @@
 #include "graph/storage.h"
 #include "models.h"
 #include "program/lifetime.h"
+#include "program/memory_plan.h"
 #include "program/passes.h"
 
 #include <catch2/catch.hpp>
@@ -131,6 +132,59 @@ TEST_CASE("waits that no checker would pass do not break the lifetimes") {
 TEST_CASE("planning again gives the same places") {
   const Program program = build(small_config(2, true)).step({.micro_batches = 2});
   CHECK(program_text(plan_memory(program)) == program_text(program));
+}
+
+/// Tensor ranks of a model whose dimensions divide.
+struct Split {
+  Built built;
+  Program program;
+};
+Split split_over(int ranks) {
+  ModelConfig config = small_config(2, false);
+  config.hidden = 128;
+  config.feed_forward = 256;
+  config.vocab_rows = 256;
+  config.kv_heads = 4;
+  config.head_size = 32;
+  Split split{build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 64}, {ranks, 0, true}), {}};
+  split.built.partition = build_units(split.built.model, UnitGranularity::kLayer, {128, INT64_MAX});
+  StepOptions options{.state = states(2)};
+  options.state.tensor = {ranks, 0};
+  split.program = split.built.step(options, 1);
+  return split;
+}
+
+TEST_CASE("tensor ranks share out parameters, gradients, optimizer state and what backward needs") {
+  const Split whole = split_over(1);
+  int64_t norms = 0;  // of which every rank has all
+  for (const Unit& unit : whole.built.partition.units) norms += unit.small ? unit.padded : 0;
+  for (const int ranks : {2, 4}) {
+    const Split split = split_over(ranks);
+    INFO("tensor " << ranks);
+    const auto of = [](const Program& program, Category category) {
+      return memory_plan({&program}).at(Tier::kDevice).of(category);
+    };
+    for (const auto& [category, width] :
+         {std::pair(Category::kParameters, 4), std::pair(Category::kGradients, 4),
+          std::pair(Category::kOptimizer, 8)})
+      CHECK(of(split.program, category) - norms * width ==
+            (of(whole.program, category) - norms * width) / ranks);
+    // Between the products a rank has its tokens, within them its heads and its part of the MLP.
+    const auto saved = [](const ModelDescription& model) {
+      return plan_saved(model.graph_of(model.layers[1])).bytes;
+    };
+    CHECK(saved(split.built.model) * ranks == saved(whole.built.model));
+    const auto hidden = [](const Program& program) {
+      return program.at(buffer_named(program, "hidden.1.0")).bytes;
+    };
+    CHECK(hidden(split.program) * ranks == hidden(whole.program));
+    // For a while a rank has all tokens: of a product's input, of a result that is summed, and of
+    // the gradient that the head makes.
+    const int64_t all_tokens = hidden(whole.program);
+    const int64_t shared = of(whole.program, Category::kActivations) / ranks;
+    CHECK(of(split.program, Category::kActivations) >= shared);
+    CHECK(of(split.program, Category::kActivations) <= shared + 3 * all_tokens);
+  }
 }
 
 }  // namespace

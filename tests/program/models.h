@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <numeric>
 #include <random>
@@ -10,6 +11,7 @@
 #include "model/families.h"
 #include "partition/units.h"
 #include "program/check.h"
+#include "program/passes.h"
 #include "program/step_builder.h"
 
 namespace ftrun::fixtures {
@@ -129,6 +131,17 @@ inline std::vector<std::vector<char>> happens_before(const Program& program) {
     for (const InstrId wait : program.instrs[j].waits) follow(j, static_cast<size_t>(wait));
   }
   return before;
+}
+
+/// The program with instruction `from` at position `to`, with the waits and places that it needs
+/// there.
+inline Program moved(Program program, size_t from, size_t to, bool overlap = true) {
+  const auto at = [&](size_t i) { return program.instrs.begin() + static_cast<std::ptrdiff_t>(i); };
+  if (from < to)
+    std::rotate(at(from), at(from) + 1, at(to) + 1);
+  else
+    std::rotate(at(to), at(from), at(from) + 1);
+  return plan_memory(order_communication(std::move(program), overlap));
 }
 
 /// Buffers temp0, temp1, ... of 64 bytes and instructions that touch one of them each.

@@ -1,5 +1,6 @@
+#include "choices.h"
 #include "conflicts.h"
-#include "models.h"
+#include "program/layer_instr.h"
 #include "program/passes.h"
 
 #include <catch2/catch.hpp>
@@ -175,6 +176,109 @@ TEST_CASE("ordering again gives the same waits") {
   const Program program =
       build(small_config(2, true)).step({.micro_batches = 2, .bucket_elements = 1});
   CHECK(program_text(order_communication(program, true)) == program_text(program));
+}
+
+// Several groups.
+
+/// Tensor ranks of two shards; this is rank 0's program.
+Choice two_axes(int stage, int64_t layers = 3) {
+  const ModelConfig config = small_config(layers, false);
+  Choice choice{build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {2, 0, true}),
+                {.micro_batches = 2, .bucket_elements = 1, .prefetch_elements = 1},
+                {.shards = 2, .tensor = 2},
+                config};
+  choice.options.state.stage = stage;
+  return choice;
+}
+
+Program program_of(const Choice& choice) {
+  return build_training_step(choice.built.model, choice.built.partition, choice.of_rank(0)).program;
+}
+
+bool is_of_a_list(const Instr& instr) {
+  return instr.layer >= 0 && instr.group != kNoGroup;
+}
+
+/// Whether the operations of a list make a parameter's gradient.
+bool makes_gradients(const Choice& choice, const Instr& instr) {
+  const LayerGraph& graph = choice.built.model.graphs[static_cast<size_t>(instr.graph)];
+  const std::span<const Op> ops = ops_of(graph, instr);
+  return std::any_of(ops.begin(), ops.end(), [&](const Op& op) {
+    return std::any_of(op.out.begin(), op.out.end(),
+                       [&](ValueId id) { return graph.at(id).role == ValueRole::kParamGrad; });
+  });
+}
+
+TEST_CASE("weight gradients are made while tensor ranks sum the input's gradient") {
+  for (const int stage : {0, 2, 3}) {
+    const Choice choice = two_axes(stage);
+    const Program program = program_of(choice);
+    const auto before = happens_before(program);
+    int sums = 0;
+    for (const size_t sum : all_of(program, InstrKind::kReduceScatter)) {
+      const Instr& instr = program.instrs[sum];
+      const size_t next = sum + 1;
+      // Of blocks, in backward: what makes its operand stands before it.
+      if (!is_of_a_list(instr) || program.instrs[sum - 1].kind != InstrKind::kBackward ||
+          choice.built.model.layers[static_cast<size_t>(instr.layer)].kind != LayerKind::kBlock)
+        continue;
+      ++sums;
+      INFO("stage " << stage << ", at " << sum << "\n" << program_text(program));
+      bool beside = false;
+      for (size_t i = next; i < program.instrs.size() && before[i][sum] == 0; ++i)
+        beside |= program.instrs[i].kind == InstrKind::kBackward &&
+                  program.instrs[i].layer == instr.layer &&
+                  makes_gradients(choice, program.instrs[i]);
+      CHECK(beside);
+    }
+    CHECK(sums == 3 * 2 * 2);  // of attention and of the MLP, in each block and micro-batch
+  }
+}
+
+/// What layers compute and exchange, in the order of the program.
+std::vector<std::string> lists_of(const Program& program) {
+  std::vector<std::string> all;
+  for (const Instr& instr : program.instrs) {
+    if (instr.layer < 0) continue;
+    std::string text = cat(instr_label(instr), " ", instr.first_op, "+", instr.op_count);
+    for (const auto* ranges : {&instr.reads, &instr.writes})
+      if (instr.group != kNoGroup)
+        for (const Range& range : *ranges) text += cat(" ", range.bytes);
+    all.push_back(text);
+  }
+  return all;
+}
+
+TEST_CASE("buckets, prefetch and reuse leave the collectives of lists where and what they are") {
+  for (const int stage : {0, 1, 2, 3}) {
+    Choice choice = two_axes(stage);
+    const std::vector<std::string> plain = lists_of(program_of(choice));
+    choice.options.bucket_elements = choice.options.gather_bucket_elements = 1'000'000;
+    choice.options.prefetch_elements = choice.options.reuse_distance = 1'000'000;
+    const Program program = program_of(choice);
+    CHECK(lists_of(program) == plain);
+    for (const Instr& instr : program.instrs)
+      if (is_of_a_list(instr)) CHECK(instr.writes.size() == 1);
+  }
+}
+
+TEST_CASE("parameters are gathered beside the collectives of tensor ranks") {
+  const Program program = program_of(two_axes(3));
+  const auto before = happens_before(program);
+  size_t beside = 0;
+  const std::vector<size_t> gathers = all_of(program, InstrKind::kAllGather);
+  size_t parameters = 0;
+  for (const size_t gather : gathers) {
+    if (!program.instrs[gather].ahead) continue;
+    ++parameters;
+    bool found = false;
+    for (size_t i = 0; i < program.instrs.size(); ++i)
+      found |=
+          is_of_a_list(program.instrs[i]) && before[std::max(i, gather)][std::min(i, gather)] == 0;
+    beside += found ? 1 : 0;
+  }
+  CHECK(parameters > 10);
+  CHECK(beside + 1 >= parameters);  // the very first comes before all layers
 }
 
 }  // namespace
