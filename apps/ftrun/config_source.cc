@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 
-#include <algorithm>
 #include <filesystem>
 
 #include "base/error.h"
@@ -85,11 +84,12 @@ Position place_of_degree(const Config& config) {
 
 /// What keeps the model from being split as the config asks.
 void check_split(const Config& config, const ModelConfig& model, Report& report) {
-  const int64_t degree = std::clamp<int64_t>(config.parallel.tensor, 1, INT32_MAX);
+  if (model_ranks(config.parallel) == 0) return;  // more than there can be, which is told
+  const auto degree = static_cast<int>(config.parallel.tensor);
   try {
     require_tensor_split(model,
                          {config.train_micro_batch_size_per_gpu, config.data.sequence_length},
-                         {static_cast<int>(degree), 0, config.parallel.sequence});
+                         {degree, 0, config.parallel.sequence});
   } catch (const Error& error) {
     Problem problem;
     problem.at = place_of_degree(config);
@@ -195,7 +195,7 @@ void add_config_options(CLI::App& command, ConfigSource& source) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command.add_option("--nproc", source.nproc, "ranks to start on this machine")
       ->type_name("N")
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(CLI::Range(int64_t{1}, kMostRanks));
 }
 
 LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& launch,

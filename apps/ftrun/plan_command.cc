@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "commands.h"
+#include "config/ranks.h"
 #include "config_source.h"
 #include "model/size.h"
 #include "plan_text.h"
@@ -97,7 +98,7 @@ Command add_plan(CLI::App& app) {
   command->add_flag("--evaluation", options->evaluation,
                     "the program of a validation instead of a training step");
   command->add_option("--rank", options->rank, "the rank whose program is shown")
-      ->check(CLI::Range(0, 1 << 20));
+      ->check(CLI::Range(int64_t{0}, kMostRanks));
   return [options] { return plan_command(*options); };
 }
 

@@ -1,6 +1,7 @@
 #include "config/ranks.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -14,6 +15,17 @@ ParallelConfig requested_mesh(const Config& c) {
   mesh.tensor = std::max(mesh.tensor, c.tensor_parallel.autotp_size);
   mesh.context = std::max(mesh.context, c.sequence_parallel_size);
   return mesh;
+}
+
+/// Of data × inner ranks, unless they are too many; `at` is where the first factor is written.
+RankCount product(const std::string& rule, int64_t data, int64_t inner, Position at) {
+  RankCount out;
+  out.rule = rule;
+  if (!__builtin_mul_overflow(data, inner, &out.ranks) && out.ranks <= kMostRanks) return out;
+  out.ranks = inner;  // so that nothing but the first factor is wrong
+  out.problems.push_back({std::move(at), rule + " is too large",
+                          cat("a run has at most ", kMostRanks, " ranks")});
+  return out;
 }
 
 RankCount from_batch(const Config& c, const ParallelConfig& mesh, int64_t inner) {
@@ -32,18 +44,12 @@ RankCount from_batch(const Config& c, const ParallelConfig& mesh, int64_t inner)
     out.problems.push_back(problem);
     return out;
   }
-  out.ranks = total / unit * inner;
-  return out;
+  return product(out.rule, total / unit, inner, c.origins.position("train_batch_size"));
 }
 
 RankCount from_mesh(const Config& c, const ParallelConfig& mesh, int64_t inner) {
-  RankCount out;
-  out.rule = "the mesh: " + mesh_text(mesh);
-  if (__builtin_mul_overflow(mesh.data, inner, &out.ranks)) {
-    out.ranks = 1;
-    out.problems.push_back({c.origins.position("parallel.data"), out.rule + " is too large"});
-  }
-  return out;
+  return product("the mesh: " + mesh_text(mesh), mesh.data, inner,
+                 c.origins.position("parallel.data"));
 }
 
 }  // namespace
@@ -52,7 +58,7 @@ int64_t model_ranks(const ParallelConfig& mesh) {
   int64_t out = 0;
   const bool overflow = __builtin_mul_overflow(mesh.tensor, mesh.pipeline, &out) ||
                         __builtin_mul_overflow(out, mesh.context, &out);
-  return overflow ? 0 : out;
+  return overflow || out > kMostRanks ? 0 : out;
 }
 
 std::string model_degrees(const ParallelConfig& mesh) {

@@ -9,6 +9,9 @@
 
 namespace ftrun {
 
+/// More are a mistake in a number.
+constexpr int64_t kMostRanks = 1 << 20;
+
 /// How many ranks a run has, and why.
 struct RankCount {
   int64_t ranks = 1;

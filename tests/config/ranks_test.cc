@@ -47,6 +47,17 @@ TEST_CASE("a batch or mesh that gives no number of ranks is explained") {
       problem("parallel: {tensor: 4e18, pipeline: 4e18}") ==
       Lines{"c.yaml:1:1: error: tensor 4000000000000000000 × pipeline 4000000000000000000 is too "
             "large"});
+  const Lines too_many{"c.yaml:1:18: error: the mesh: data 3000000000 is too large\n"
+                       "  remedy: a run has at most 1048576 ranks"};
+  REQUIRE(problem("parallel: {data: 3000000000}") == too_many);
+  REQUIRE(problem("parallel: {data: 1048577}").size() == 1);
+  REQUIRE(problem("parallel: {data: 1048576}") == Lines{});
+  REQUIRE(problem("parallel: {data: 1048576, tensor: 2}").size() == 1);
+  REQUIRE(problem("parallel: {tensor: 4294967298}") ==
+          Lines{"c.yaml:1:1: error: tensor 4294967298 is too large"});
+  REQUIRE(problem("{train_batch_size: 9e18, train_micro_batch_size_per_gpu: 1, "
+                  "gradient_accumulation_steps: 1, parallel: {tensor: 4}}")
+              .size() == 1);
 }
 
 TEST_CASE("DeepSpeed's name of the tensor degree counts as ranks too") {

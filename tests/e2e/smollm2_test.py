@@ -1,7 +1,9 @@
 """SmolLM2-135M on real text trains as transformers does: losses and gradient norms of AdamW steps, on one rank and on
 two, are no further from those in fp64 than a small multiple of what transformers' own in fp32 are; and every file of
 configs/ trains it as one process does (losses, gradient norms, and weights tensor by tensor): its first layers for a few
-short steps, or with the argument --full (of somebody who has an hour) all of it, all steps, on the config's own data. Left out (exit 77) where
+short steps, or with the argument --full (of somebody who has an hour) all of it, all steps, on the config's own data. The
+tensor-parallel ones split it with heads of zeros beside its own, as scripts/make_model.py makes it; three ranks split its
+own heads, and two are refused. Left out (exit 77) where
 models/smollm2-135m is not there; scripts/quickstart.sh makes it, or scripts/make_model.py alone."""
 import json
 import os
@@ -80,6 +82,26 @@ def first_layers(count, folder):
     return folder
 
 
+def with_added_heads(model, folder):
+    """What scripts/make_model.py --kv-heads 4 makes of a model with 3: a key/value head of zeros and its query heads."""
+    folder.mkdir()
+    for file in model.iterdir():
+        if file.is_file() and file.name not in ("config.json", "model.safetensors", "ftrun-output.json"):
+            shutil.copy(file, folder)
+    shape = json.loads((model / "config.json").read_text())
+    queries, keys, head = shape["num_attention_heads"], shape["num_key_value_heads"], shape["head_dim"]
+    group = queries // keys
+    (folder / "config.json").write_text(json.dumps(shape | {"num_attention_heads": queries + group, "num_key_value_heads": keys + 1}))
+    more = {"q_proj": (group * head, 0), "k_proj": (head, 0), "v_proj": (head, 0), "o_proj": (0, group * head)}
+    with safe_open(model / "model.safetensors", "np") as plain:
+        wide = {}
+        for name in plain.keys():
+            values = plain.get_tensor(name)
+            wide[name] = np.pad(values, [(0, zeros) for zeros in more.get(name.split(".")[-2], (0,) * values.ndim)])
+        save_file(wide, folder / "model.safetensors", plain.metadata())
+    return folder
+
+
 class Weights:
     """The master weights of a run's last checkpoint, tensor by tensor."""
 
@@ -125,11 +147,12 @@ def trained_steps(out, key):
 def check_configs(data, scratch):
     """Each of configs/ beside one process with the same settings and global batch."""
     one = {}
-    model = MODEL if FULL else first_layers(4, scratch / "model")
+    narrow_model = MODEL if FULL else first_layers(4, scratch / "model")
+    wide_model = with_added_heads(narrow_model, scratch / "wide")
 
-    def trained(path, ranks, rows):
-        out = scratch / f"{path.stem}-{ranks}"
-        changes = {"output_dir": out, "model.path": model, "parallel.data": ranks,
+    def trained(path, ranks, rows, tensor=1, model=narrow_model, **more):
+        out = scratch / f"{path.stem}-{ranks}-{tensor}"
+        changes = more | {"output_dir": out, "model.path": model, "parallel.data": ranks, "parallel.tensor": tensor,
                    "parallel.data_replicate": 2 if ranks == 4 else 1, "train_micro_batch_size_per_gpu": rows // ranks}
         if path.stem == "fp16" and not FULL:  # so that none of the few steps overflows and is skipped
             changes["fp16.initial_scale_power"] = 8
@@ -140,22 +163,52 @@ def check_configs(data, scratch):
         return out
 
     for path in sorted((SOURCE / "configs").glob("*.yaml")):
-        if path.stem == "quickstart" or path.stem.startswith("tp2"):  # tensor ranks: 2 does not divide this model's heads
+        if path.stem == "quickstart":
             continue
-        ranks = 4 if path.stem == "hybrid" else 2
+        tensor = 2 if path.stem.startswith("tp2") else 1
+        model = narrow_model if tensor == 1 else wide_model
+        ranks = {"hybrid": 4, "tp2": 1}.get(path.stem, 2)
+        rows = max(ranks, 2)
         narrow = path.stem in ("bf16", "fp16")
-        alike = "zero" if path.stem.startswith("zero") else path.stem  # but for stage and tiers
+        alike = next((family for family in ("zero", "tp2") if path.stem.startswith(family)), path.stem)  # but for stage and tiers
         if alike not in one:
             for out in one.values():
                 shutil.rmtree(out)  # a checkpoint of 1.5 GiB
-            one = {alike: trained(path, 1, ranks)}
-        out = trained(path, ranks, ranks)
+            one = {alike: trained(path, 1, rows, model=model)}
+        out = trained(path, ranks, rows, tensor, model)
         loss, norm = (near(f"{path.stem}, {key}", trained_steps(out, key), trained_steps(one[alike], key), limit)
                       for key, limit in (("loss", 2e-3 if narrow else 1e-5), ("grad_norm", 2e-2 if narrow else 5e-5)))
         weights, way = compare_weights(model, path.stem, Weights(out), Weights(one[alike]), narrow)
         shutil.rmtree(out)
         print(f"configs/{path.name}: losses within {loss:.1e} of one process, gradient norms {norm:.1e}, weights {weights:.1e} "
               f"of their length and {way:.1e} of the way they moved", flush=True)
+
+
+def check_three_ranks(data, scratch):
+    """The model's own 9 query and 3 key/value heads, which three ranks can split and two cannot."""
+    model = first_layers(4, scratch / "own-heads")
+    path, tokens = SOURCE / "configs" / "tp2.yaml", {"data.sequence_length": 96}
+
+    def arguments(tensor, **more):
+        changes = {"output_dir": scratch / f"own-{tensor}", "model.path": model, "parallel.tensor": tensor}
+        return ("--config", path, *settings(scratch, data, 2, **changes | tokens | more))
+
+    for tensor in (1, 3):
+        must(ftrun(*arguments(tensor), timeout=600, cwd=SOURCE))
+    found, expected = scratch / "own-3", scratch / "own-1"
+    loss, norm = (near(f"three ranks, {key}", trained_steps(found, key), trained_steps(expected, key), limit)
+                  for key, limit in (("loss", 1e-5), ("grad_norm", 5e-5)))
+    compare_weights(model, "three ranks", Weights(found), Weights(expected), False)
+    print(f"three tensor-parallel ranks: losses within {loss:.1e} of one process, gradient norms {norm:.1e}", flush=True)
+    for command in (("check", "-q"), ()):
+        refused = must(ftrun(*command, *arguments(2), cwd=SOURCE), 2).stderr
+        told = refused[refused.index("ftrun: "):]
+        assert told == (f"ftrun: --set parallel.tensor=2: error: the model cannot be split over 2 tensor-parallel ranks\n"
+                        "  9 query heads cannot be shared out among 2 ranks: 9 = 4 x 2 + 1; degrees that divide: 1, 3, 9\n"
+                        "  3 key/value heads and 2 ranks, neither of which divides the other: 3 = 1 x 2 + 1; degrees that do: 1, 3, 6, 9\n"
+                        "  remedy: degrees that divide all of these: 1, 3\n"
+                        "1 problem in the config; nothing was started\n"), told
+    must(ftrun("check", "-q", *arguments(3, **{"data.sequence_length": 512, "parallel.sequence": "false"}), cwd=SOURCE))
 
 
 def clip(parameters):
@@ -225,6 +278,7 @@ def main():
         scratch = pathlib.Path(scratch)
         data, tokens = make_tokens(scratch)
         check_training(data, tokens, scratch)
+        check_three_ranks(data, scratch)
         check_configs(data, scratch)
 
 

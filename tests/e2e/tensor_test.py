@@ -248,6 +248,9 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def numbers_of_ranks_that_do_not_fit():
+        for degree, what in (("data", "the mesh: data 3000000000 × tensor 2"), ("tensor", "tensor 3000000000")):
+            told = refused(job.config(f"many-{degree}", **settings(**MESHES["tensor-2"])), "--set", f"parallel.{degree}=3000000000")
+            assert f"error: {what} is too large\n" in told and told.endswith("1 problem in the config; nothing was started\n"), told
         loose = settings(**MESHES["tensor-2"])
         loose["parallel"] = {"tensor": 2, "data": "auto"}
         told = refused(job.config("three", **loose), "--nproc", 3)

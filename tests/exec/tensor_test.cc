@@ -1,6 +1,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <mutex>
 
 #include "checkpoint/save.h"
 #include "kernels/kernels.h"
@@ -361,6 +362,62 @@ TEST_CASE("what one mesh saves another reads back bit by bit, and its own goes o
     REQUIRE(straight != saved);
     REQUIRE(resumed(writer, true) == straight);
   }
+}
+
+/// Of parameters and moments, what a rank holds of tensors that other tensor-parallel ranks hold as
+/// well: by what it is a part of.
+std::map<std::string, std::vector<std::byte>> shared_state(const RankRig& rig) {
+  std::map<std::string, std::vector<std::byte>> all;
+  const PassPlan& train = rig.plan.train;
+  for (const StatePiece& piece : train.pieces)
+    for (const Slice& slice :
+         slices_in(rig.plan.partition.unit(piece.unit), piece.begin, piece.end)) {
+      const TensorInfo& tensor = train.model.tensor(slice.tensor);
+      if (tensor.copies == 1) continue;
+      const int64_t size = dtype_bytes(train.program.at(piece.range.buffer).dtype);
+      const std::byte* at = rig.memory.at(train.program, piece.range) +
+                            (slice.position_in_unit - piece.begin) * size;
+      all[cat(tensor.name, " ", tensor.local.offset[0], " ", piece.state, " ", slice.offset)] = {
+          at, at + slice.extent * size};
+    }
+  return all;
+}
+
+TEST_CASE("what several tensor-parallel ranks hold stays the same on all of them") {
+  set_kernel_threads(1);
+  const ModelConfig model = model_with([](ModelConfig& m) {
+    m.qkv_bias = m.attention_out_bias = m.mlp_bias = true;
+  });
+  for (const bool sequence : {true, false})
+    for (const bool rounded : {false, true})
+      for (const int64_t stage : {1, 3}) {
+        INFO("stage " << stage << (sequence ? "" : ", whole norms") << (rounded ? ", rounded" : ""));
+        Config config = fixtures::run_of_stage(stage);
+        config.parallel.sequence = sequence;
+        config.bf16.enabled = config.bf16.bf16_optimizer_states =
+            config.bf16.bf16_master_weights_and_grads = rounded;
+        const TensorMesh mesh{4, 2};
+        config = meshed(config, mesh);
+        std::mutex mutex;
+        std::map<std::string, std::vector<std::byte>> held;
+        int64_t compared = 0;
+        fixtures::on_mesh(options_of(mesh, config, model), [&](Rendezvous&, const RankGroups& open) {
+          RankRig rig(config, model, open);
+          for (const int64_t step : {1, 2, 3}) {
+            give_batches(rig, step);
+            StepRun run = rig.prepared(step);
+            run.scalars.rounding_key = static_cast<uint64_t>(step);
+            rig.trainer.run(run);
+          }
+          const std::lock_guard lock(mutex);
+          for (const auto& [name, bytes] : shared_state(rig)) {
+            const auto [known, is_new] = held.emplace(name, bytes);
+            require(is_new || known->second == bytes, cat("all ranks hold the same ", name).c_str());
+            compared += is_new ? 0 : 1;
+          }
+        });
+        REQUIRE(compared > 40);
+      }
 }
 
 }  // namespace
