@@ -296,6 +296,7 @@ std::string line(const std::string& what, int64_t bytes) {
 
 /// "3 x 2480 elements x 1/2".
 std::string formula_text(const TrafficTheory& theory) {
+  if (theory.ranks == 1) return cat(theory.parameters, " elements, whole on one rank");
   const bool within_nodes = theory.node > 1;
   const int factor = theory.stage == 3 && !within_nodes ? 3 : 2;
   std::string text =

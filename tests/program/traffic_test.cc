@@ -226,5 +226,24 @@ TEST_CASE("the table of a small ZeRO-3 step") {
         "  loss and gradient norm                                                      72 B\n");
 }
 
+TEST_CASE("the table of tensor ranks says what their layers exchange") {
+  const Built built =
+      build(small_config(1, true), Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {2, 0, true});
+  StepOptions options;
+  options.state.tensor = {2, 0};
+  const Program program = built.step(options, 1);
+  CHECK(traffic_text(program_traffic(program),
+                     explain_traffic(program, built.model, built.partition, options)) ==
+        "sent by a rank each time\n"
+        "  all_reduce over 2 ranks of tp, 5 calls                                     312 B\n"
+        "  reduce_scatter over 2 ranks of tp, 6 calls                                 768 B\n"
+        "  all_gather over 2 ranks of tp, 9 calls                                    1056 B\n"
+        "  sum, 2.09 KiB                                                             2136 B\n"
+        "  theory: 1264 elements, whole on one rank                                     0 B\n"
+        "  loss and gradient norm                                                     120 B\n"
+        "  values of layers that tensor-parallel ranks share                         1824 B\n"
+        "  gradients of what tensor-parallel ranks use together                       192 B\n");
+}
+
 }  // namespace
 }  // namespace ftrun
