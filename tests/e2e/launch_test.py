@@ -28,7 +28,7 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def supervisor_by_the_mesh_and_by_the_batch():
         mesh = job.run("mesh", **FEW, parallel={"data": 2})
-        assert "2 ranks: the mesh: data 2 × " in mesh.stderr, mesh.stderr
+        assert "2 ranks: the mesh: data 2\n" in mesh.stderr, mesh.stderr
         batch = job.run("batch", **FEW, train_batch_size=8)
         assert "2 ranks: train_batch_size 8 / (micro 2 × accumulation 2)\n" in batch.stderr, batch.stderr
         for name in ("mesh", "batch"):
