@@ -868,10 +868,11 @@ TEST_CASE("whatever an instruction reads, writes or is, is changed: noticed, or 
       const Instr& instr = program.instrs[at];
       for (const bool all : {false, true}) {
         if (all && (instr.group == kNoGroup || mutants.good().size() == 1)) continue;
-        look(at, all, {"left out", {}}, [](Program& p, size_t i) {
-          p = without(p, i);
-          return true;
-        });
+        if (c.choice.mesh.tensor == 1 || at % 4 == 0)
+          look(at, all, {"left out", {}}, [](Program& p, size_t i) {
+            p = without(p, i);
+            return true;
+          });
         // Changes take turns over the cases, which are alike in most of their instructions.
         if (++turn % 3 == 0)
           look(at, all, {"twice", {}}, [](Program& p, size_t i) {
