@@ -149,7 +149,7 @@ with tempfile.TemporaryDirectory() as scratch:
         verified = must(ftrun("verify", out))
         assert verified.stdout == f"{out}: every file is complete and undamaged\n", verified.stdout
         shown = must(ftrun("inspect", folder)).stdout
-        assert re.search(r"^topology +data 3, data_replicate 1, world_size 3, zero_stage 3$", shown, re.M), shown
+        assert re.search(r"^topology +data 3, data_replicate 1, tensor 1, world_size 3, zero_stage 3$", shown, re.M), shown
         assert re.search(r"^exp_avg_sq F32 +30 tensors, 193\.3 k elements, ", shown, re.M), shown
         broken = job.out("broken")
         shutil.copytree(out, broken)
