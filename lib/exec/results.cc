@@ -112,13 +112,17 @@ std::optional<Detokenizer> read_words(const Config& config, const TrainingSetup&
   return Detokenizer::parse(read_file(tokenizer), tokenizer);
 }
 
-std::string sample_text(const Config& config, TrainingSetup& setup, const SampleSet& validation,
+std::vector<int32_t> sample_prompt(const Config& config, TrainingSetup& setup, const SampleSet& validation) {
+  const ModelDescription& model = setup.writer().plan.model;
+  return first_tokens(validation, model.vocab_rows,
+                      std::min(config.train.generate.prompt_tokens, model.batch.row_tokens));
+}
+
+std::string sample_text(const Config& config, TrainingSetup& setup, std::span<const int32_t> prompt,
                         const Detokenizer* words, const std::function<bool()>& stop) {
   const GenerateConfig& wanted = config.train.generate;
   TrainingSetup::Writer& writer = setup.writer();
   const ModelDescription& model = writer.plan.model;
-  const std::vector<int32_t> prompt = first_tokens(
-      validation, model.vocab_rows, std::min(wanted.prompt_tokens, model.batch.row_tokens));
   const GenerateOptions options{wanted.tokens, wanted.temperature,
                                 static_cast<uint64_t>(config.train.seed),
                                 setup.model_config().eos_ids, stop};
@@ -127,7 +131,7 @@ std::string sample_text(const Config& config, TrainingSetup& setup, const Sample
       generate(*writer.executor, model, setup.memory(), prompt, options, others);
   if (words == nullptr) return "";
   return cat("\nsample (the validation text's first ", prompt.size(),
-             " tokens, continued by the model):\n", words->decode(prompt), " >>>",
+             " tokens, continued by the model):\n", words->decode({prompt.begin(), prompt.end()}), " >>>",
              words->decode(text), "\n");
 }
 

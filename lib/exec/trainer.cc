@@ -587,7 +587,7 @@ std::string Trainer::write_sample() {
   }
 }
 
-/// Rank 0 alone computes it unless parameters are sharded; no rank may then fail alone.
+/// Rank 0 alone computes it unless it cannot; no rank may then fail alone.
 std::string Trainer::written_sample() {
   std::optional<Detokenizer> words;
   const bool wanted = session_.first_decides("reading the tokenizer", [&] {
@@ -595,9 +595,13 @@ std::string Trainer::written_sample() {
     return words.has_value();
   });
   if (!wanted || (!recorder_ && !setup_->needs_all_ranks())) return "";
+  std::vector<int32_t> prompt;
+  const auto prepare = [&] { prompt = sample_prompt(config_, *setup_, *validation_data_); };
   if (setup_->needs_all_ranks())
-    session_.together("preparing the model", [&] { setup_->writer(); });
-  const std::string text = sample_text(config_, *setup_, *validation_data_, words ? &*words : nullptr,
+    session_.together("preparing the sample of text", prepare);
+  else
+    prepare();
+  const std::string text = sample_text(config_, *setup_, prompt, words ? &*words : nullptr,
                                        [this] { return stops_sample(); });
   if (sample_signal_ == 0) return text;
   if (recorder_) recorder_->say(cat("no sample of text: ", signal_name(sample_signal_), " ended it"));

@@ -60,6 +60,11 @@ std::vector<const Op*> candidates(const LayerGraph& graph, const LayerGraph& pla
   return ops;
 }
 
+int64_t collectives_in(std::span<const Op> list) {
+  return std::count_if(list.begin(), list.end(), [](const Op& op) { return is_collective(op.kind); });
+}
+
+/// Communication is not made again: what it costs is not known here.
 std::vector<bool> keep_within(const LayerGraph& graph, double budget) {
   const LayerGraph plain = derived(graph, keep_all(graph));
   // What is not kept as it is would only be kept to make again something of the same size.
@@ -78,6 +83,7 @@ std::vector<bool> keep_within(const LayerGraph& graph, double budget) {
     const std::pair<int64_t, double> cost{plan_saved(trial).bytes,
                                           list_price(trial, trial.backward)};
     if (cost.second > limit || cost >= least) continue;
+    if (collectives_in(trial.backward) > collectives_in(plain.backward)) continue;
     least = cost;
     best = std::move(kept);
   }

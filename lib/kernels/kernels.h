@@ -83,8 +83,8 @@ struct FlatUpdate {
   void* copy = nullptr;
   DType copy_dtype = DType::kBF16;
   int64_t count = 0;
-  /// Number of the first element among all parameters of the model, the same however ranks and
-  /// calls cut them: it decides the random bits of stochastic rounding.
+  /// Number of the first element among all parameters that a tensor-parallel rank uses, the same
+  /// however data-parallel ranks and calls cut them: it decides the random bits of stochastic rounding.
   int64_t first_index = 0;
 };
 

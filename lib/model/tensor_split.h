@@ -38,11 +38,11 @@ int kv_copies(const ModelConfig& config, const TensorSplit& split);
 /// What a rank has of a tensor of this name and shape: its share of the rows or columns, of rows
 /// that `copies` neighbouring ranks have together, or all of it.
 TensorInfo split_rows(std::string name, Dims shape, const TensorSplit& split, int copies = 1);
-/// The same of tensor-parallel rank `index`, seen from any rank.
-Box local_part(const TensorInfo& tensor, int index);
-
 TensorInfo split_columns(std::string name, Dims shape, const TensorSplit& split);
 TensorInfo replicated(std::string name, Dims shape, const TensorSplit& split,
                       bool partial_gradient);
+
+/// TensorInfo::local of tensor-parallel rank `index`, seen from any rank.
+Box local_part(const TensorInfo& tensor, int index);
 
 }  // namespace ftrun

@@ -200,7 +200,7 @@ ShardPlace place_of_sum(const Program& program, BufferId buffer) {
   return {};
 }
 
-/// Every sum of squares has a slot of its own, one for each unit and rank: added in their order, they
+/// Every sum of squares has a slot of its own, one for each run and rank: added in their order, they
 /// are the same bits everywhere.
 bool is_norm(const Program& program, const Instr& instr) {
   if (instr.writes.empty()) return instr.reads.empty() && instr.lane == Lane::kCompute;

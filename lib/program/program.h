@@ -140,8 +140,9 @@ struct Instr {
   /// kUpdate: reads = {gradient, ...}, writes = {weights, states..., [copy of the weights]}.
   bool decay = false;
   bool writes_copy = false;
-  /// kUpdate: place of the first element among all parameters of the model, the same in every
-  /// layout.
+  /// kUpdate: place of the first element among all parameters that a tensor-parallel rank uses, the same
+  /// in every layout of the data-parallel ranks. Copies of a tensor have the same place on all tensor
+  /// ranks, so that they are rounded alike.
   int64_t first_element = 0;
   /// The unit whose parameters or gradients it moves; else -1.
   int32_t unit = -1;

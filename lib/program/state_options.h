@@ -15,7 +15,7 @@ namespace ftrun {
 struct StateOptions {
   /// ZeRO stage: 0 nothing is sharded, 1 optimizer state, 2 and gradients, 3 and parameters.
   int stage = 0;
-  /// Place among the ranks that share one copy of the state.
+  /// Place among the ranks that share one copy of what this tensor-parallel rank has of the state.
   ShardPlace shard;
   /// Copies of the state (hybrid sharding), and which of them this rank belongs to.
   int replicas = 1;

@@ -154,7 +154,7 @@ class UnitStore {
   /// Number of the stretch that is planned, and the staging buffers that stretches use in turn.
   int stretch_ = 0;
   std::map<std::string, BufferId> staging_;
-  /// Element of each unit among all parameters, whatever the layout.
+  /// Element of each unit among all parameters that this tensor-parallel rank uses (Instr::first_element).
   const FlatLayout index_;
   const std::vector<NormRun> norm_runs_;
 };

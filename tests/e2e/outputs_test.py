@@ -159,7 +159,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert record["exit_code"] == 0 and record["exit_reason"] == "done" and record["ended"] >= record["started"]
         assert record["build"]["version"] and record["machine"]["cores"] > 0 and record["seed"] == 42
         assert record["exit_rank"] == -1 and record["restarts"] == []
-        assert record["topology"] == {"data": 1} and record["counters"]["ready_milliseconds"] > 0
+        assert record["topology"] == {"data": 1, "tensor": 1} and record["counters"]["ready_milliseconds"] > 0
         resident, anonymous = (record["counters"][name] for name in ("peak_resident_bytes", "anonymous_and_shared_bytes"))
         assert 2**24 < anonymous < resident < 2**31, record["counters"]
         weights = job.model / "model.safetensors"

@@ -124,7 +124,7 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def file_larger_than_the_limit():
         """Gloo, because shared memory is a file to the limit, too."""
-        refused("limit", disk, "error: rank 0, 1: exit code 5, N s after the start: opening the model: rank 0: "
+        refused("limit", disk, "error: rank 0, 1: exit code 5, N s after the start: allocating memory: rank 0: "
                 f"{disk}/ftrun-HASH-rank0.swap: reserving space failed: File too large (1.22 MiB wanted, SPACE free)\n"
                 "  remedy: raise the limit of file sizes (ulimit -f), or point nvme_path at a file system that takes files of this size; "
                 "what saves most a rank: zero_optimization.offload_optimizer.device: none saves 832.00 KiB\n",

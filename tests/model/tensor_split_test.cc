@@ -1,5 +1,7 @@
 #include "model/tensor_split.h"
 
+#include <algorithm>
+
 #include <map>
 #include <string>
 
@@ -252,6 +254,28 @@ TEST_CASE("all but the first rank leave the bias of a sum to it, and hold it all
                                               {"o.weight", rank == 0},
                                               {"down.weight", rank == 0}});
   }
+}
+
+TEST_CASE("selective recompute sends nothing again") {
+  const auto collectives = [](const ModelConfig& c, bool sequence, RecomputeLevel level, int64_t tokens) {
+    RecomputeOptions recompute;
+    recompute.policy.level = level;
+    const ModelDescription model =
+        build_model(c, {1, tokens}, Mode::kTrain, {}, recompute, {2, 0, sequence});
+    std::vector<int64_t> counts;
+    for (const LayerGraph& graph : model.graphs)
+      counts.push_back(std::count_if(graph.backward.begin(), graph.backward.end(),
+                                     [](const Op& op) { return is_collective(op.kind); }));
+    return counts;
+  };
+  for (const char* name : {"llama_linear.v4", "qwen2.v4", "qwen3.v4"})
+    for (const bool sequence : {true, false})
+      for (const int64_t tokens : {64, 4096}) {
+        INFO(name << ", " << tokens << " tokens" << (sequence ? ", sequence" : ""));
+        const ModelConfig c = small(name);
+        CHECK(collectives(c, sequence, RecomputeLevel::kSelective, tokens) ==
+              collectives(c, sequence, RecomputeLevel::kNone, tokens));
+      }
 }
 
 TEST_CASE("the ranks' parts of a tensor are all of it, each as often as it has copies") {
