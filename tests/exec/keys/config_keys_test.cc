@@ -274,7 +274,7 @@ const std::map<std::string, RunKey>& run_keys() {
       {"train.max_nonfinite_steps", {"lib/exec/skipped_steps.cc", "config.train.max_nonfinite_steps"}},
       {"train.evaluation.every", {"lib/exec/trainer.cc", "config_.train.evaluation.every"}},
       {"train.evaluation.samples", {"lib/exec/trainer.cc", "config_.train.evaluation.samples"}},
-      {"train.generate.prompt_tokens", {"lib/exec/results.cc", "wanted.prompt_tokens"}},
+      {"train.generate.prompt_tokens", {"lib/exec/results.cc", "config.train.generate.prompt_tokens"}},
       {"train.generate.tokens", {"lib/exec/results.cc", "wanted.tokens"}},
       {"train.generate.temperature", {"lib/exec/results.cc", "wanted.temperature"}},
       {"gradient_clipping", {"lib/exec/trainer.cc", "step.clip_norm = config_.gradient_clipping"}},
