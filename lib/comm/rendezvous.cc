@@ -459,19 +459,27 @@ void Rendezvous::shutdown(Milliseconds limit) {
   const Milliseconds before = std::exchange(impl_->options.timeout, limit);
   try {
     exchange_text("shutdown", "");
-    // Rank 0 serves the others' last reads: it leaves last.
-    if (rank() == 0) {
-      const auto end = Clock::now() + limit;
-      const auto count = [](c10d::Store& server) { return server.add("left", 0); };
-      while (impl_->main.call(count) < world() - 1 && Clock::now() < end)
-        std::this_thread::sleep_for(Milliseconds(1));
-    } else {
-      impl_->main.call([](c10d::Store& server) { return server.add("left", 1); });
-    }
+    leave(limit);
   } catch (const std::exception&) {
     // The work is done; who is missing will be told by the supervisor.
   }
   impl_->options.timeout = before;
+}
+
+void Rendezvous::leave(Milliseconds limit) noexcept {
+  if (world() == 1) return;
+  try {
+    if (rank() > 0) {
+      impl_->main.call([](c10d::Store& server) { return server.add("left", 1); }, limit);
+      return;
+    }
+    const auto end = Clock::now() + limit;
+    const auto count = [](c10d::Store& server) { return server.add("left", 0); };
+    while (impl_->main.call(count, limit) < world() - 1 && Clock::now() < end)
+      std::this_thread::sleep_for(Milliseconds(1));
+  } catch (const std::exception&) {
+    // Who is missing will be told by the supervisor.
+  }
 }
 
 StorePtr prefixed_store(Rendezvous& rendezvous, const std::string& prefix) {

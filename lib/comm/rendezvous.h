@@ -80,6 +80,9 @@ class Rendezvous {
   /// Collective: returns when every rank has called it, so that rank 0 may end. Gives up quietly
   /// after `limit`.
   void shutdown(std::chrono::milliseconds limit = std::chrono::seconds(10));
+  /// This rank ends. Rank 0 serves what the others may still be reading: it waits until they have said
+  /// so too, at most `limit`.
+  void leave(std::chrono::milliseconds limit) noexcept;
 
   /// The c10d store, for back ends (comm/store_access.h).
   struct Impl;

@@ -58,6 +58,8 @@ class Session {
   void allow_for_work_of_one();
   /// Collective: lets everyone leave in order.
   void close();
+  /// For a rank that fails: the others may have failed with it and read why from rank 0's store.
+  void leave() noexcept { rendezvous_->leave(std::chrono::seconds(1)); }
 
  private:
   void require_equal_configs(const TrainRequest& request);

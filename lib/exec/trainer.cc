@@ -92,6 +92,7 @@ int Trainer::run() {
                     .message = error.what()});
     if (recorder_) recorder_->fail(static_cast<int>(error.code()), error.message());
     log_debug(cat("error: ", error.what()));
+    session_.leave();
     // A transport's threads may still write to what a collective that was given up would have
     // filled: its memory stays until the process ends.
     [[maybe_unused]] static TrainingSetup* kept = nullptr;
