@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "checkpoint/model_folder.h"
 #include "config/load.h"
+#include "config/capability.h"
 #include "config/ranks.h"
 #include "config/resolve.h"
 #include "data/check_headers.h"
@@ -76,12 +77,6 @@ void check_weights(const ModelConfig& model, const std::string& path, Report& re
   }
 }
 
-/// Where the degree of tensor parallelism is written.
-Position place_of_degree(const Config& config) {
-  const char* own = "parallel.tensor";
-  return config.origins.position(config.origins.given(own) ? own : "tensor_parallel.autotp_size");
-}
-
 /// What keeps the model from being split as the config asks.
 void check_split(const Config& config, const ModelConfig& model, Report& report) {
   if (model_ranks(config.parallel) == 0) return;  // more than there can be, which is told
@@ -92,7 +87,7 @@ void check_split(const Config& config, const ModelConfig& model, Report& report)
                          {degree, 0, config.parallel.sequence});
   } catch (const Error& error) {
     Problem problem;
-    problem.at = place_of_degree(config);
+    problem.at = place_of(config, "parallel.tensor");
     problem.message = error.message();
     problem.remedy = error.remedy();
     report.add({problem});

@@ -88,13 +88,6 @@ std::string percent(double part, double of) {
   return cat(value < 0 ? "" : "+", decimals(value, 2), " %");
 }
 
-/// What a rank and those it shares shards with use; of a model that is split, a part of it.
-int64_t used_parameters(const StepPlan& plan) {
-  int64_t used = 0;
-  for (const Unit& unit : plan.partition.units) used += unit.numel;
-  return used;
-}
-
 /// "1000", or "500 of 1000" where tensor-parallel ranks use parts of the model.
 std::string used_text(int64_t used, int64_t all) {
   return used == all ? std::to_string(all) : cat(used, " of ", all);
@@ -108,7 +101,8 @@ std::string state_formula_text(const StepPlan& plan, const MemoryPlan& memory) {
   StateFormula without_master = own;
   without_master.master = 0;
   without_master.gradients = own.weights;
-  const int64_t used = used_parameters(plan);
+  // Of a model that is split, what this rank and those that it shares shards with use.
+  const int64_t used = plan.partition.numel();
   const auto parameters = static_cast<double>(used);
   const auto planned = static_cast<double>(model_state_bytes(memory));
   std::vector<std::vector<std::string>> rows;

@@ -74,15 +74,6 @@ const Gap kGaps[] = {
      [](const Config& c) { return c.checkpoint.use_node_local_storage; }},
 };
 
-Position place_of(const Config& config, const std::string& key) {
-  // A degree that came from another key has no place of its own.
-  if (key == "parallel.tensor" && !config.origins.given(key))
-    return config.origins.position("tensor_parallel.autotp_size");
-  if (key == "parallel.context" && !config.origins.given(key))
-    return config.origins.position("sequence_parallel_size");
-  return config.origins.position(key);
-}
-
 /// Choices of the key that the gap refuses in a config of defaults.
 std::vector<std::string> refused_choices(const Gap& gap, const Field& field) {
   std::vector<std::string> refused;
@@ -95,6 +86,15 @@ std::vector<std::string> refused_choices(const Gap& gap, const Field& field) {
 }
 
 }  // namespace
+
+Position place_of(const Config& config, const std::string& key) {
+  // A degree that came from another key has no place of its own.
+  if (key == "parallel.tensor" && !config.origins.given(key))
+    return config.origins.position("tensor_parallel.autotp_size");
+  if (key == "parallel.context" && !config.origins.given(key))
+    return config.origins.position("sequence_parallel_size");
+  return config.origins.position(key);
+}
 
 std::string not_yet_of(const std::string& path) {
   for (const Gap& gap : kGaps) {

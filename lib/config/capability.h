@@ -10,6 +10,9 @@ namespace ftrun {
 /// Every valid wish of a resolved config that this build cannot fulfil.
 std::vector<NotYet> missing_capabilities(const Config& config);
 
+/// Where what the key asks for is written: a degree of `parallel` may have come by another name.
+Position place_of(const Config& config, const std::string& key);
+
 /// What of the key at `path` (as "parallel.tensor") cannot run yet, for the reference: the choices
 /// that are refused, else the feature; empty when all of it runs.
 std::string not_yet_of(const std::string& path);

@@ -23,11 +23,9 @@ std::vector<Communicator*> communicators_of(const Program& program, const RankGr
 
 /// What an instruction computes for those of its list that come after it.
 std::set<ValueId> values_for_later(const LayerGraph& graph, const Instr& instr) {
-  const std::span<const Op> own = ops_of(graph, instr);
-  const std::vector<Op>& list =
-      instr.kind == InstrKind::kForward ? graph.forward : graph.backward;
+  const std::vector<Op>& list = list_of(graph, instr);
   std::set<ValueId> made;
-  for (const Op& op : own) made.insert(op.out.begin(), op.out.end());
+  for (const Op& op : ops_of(graph, instr)) made.insert(op.out.begin(), op.out.end());
   std::set<ValueId> later;
   for (auto op = list.begin() + instr.first_op + instr.op_count; op != list.end(); ++op)
     for (const ValueId id : op->in)

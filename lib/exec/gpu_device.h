@@ -29,7 +29,7 @@ class GpuDevice final : public LaneDevice {
   void put(Lane lane, double* to, double value) override;
   void load(Lane lane, std::span<const void* const> from, std::span<const Stretch> to) override;
   void run_ops(const LayerGraph& graph, std::span<const Op> ops, std::span<void* const> storage,
-                bool accumulate) override;
+               bool accumulate) override;
   void attach(Lane lane, Communicator& group) override;
   void copy(Lane lane, const Stretch& from, const Stretch& to) override;
   void add(Lane lane, const Stretch& from, const Stretch& to) override;

@@ -17,7 +17,7 @@ void HostDevice::load(Lane, std::span<const void* const> from, std::span<const S
 }
 
 void HostDevice::run_ops(const LayerGraph& graph, std::span<const Op> ops,
-                          std::span<void* const> storage, bool accumulate) {
+                         std::span<void* const> storage, bool accumulate) {
   const KernelContext context{accumulate, scalars_};
   for (const Op& op : ops) run_op(graph, op, storage, context);
 }

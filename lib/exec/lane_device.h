@@ -70,7 +70,7 @@ class LaneDevice {
   /// Host data of any lifetime: it may change when this returns. `to[i].count` elements each.
   virtual void load(Lane lane, std::span<const void* const> from, std::span<const Stretch> to) = 0;
   virtual void run_ops(const LayerGraph& graph, std::span<const Op> ops,
-                        std::span<void* const> storage, bool accumulate) = 0;
+                       std::span<void* const> storage, bool accumulate) = 0;
   /// Before the collectives of an instruction.
   virtual void attach(Lane lane, Communicator& group) = 0;
   /// Between tiers and dtypes.

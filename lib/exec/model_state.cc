@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -22,6 +23,14 @@ constexpr int64_t kChunk = int64_t{1} << 20;
 /// another in the unit.
 std::vector<Box> boxes_of(const TensorInfo& tensor, const Slice& slice) {
   return cut_box(tensor.local, slice.offset, slice.offset + slice.extent);
+}
+
+/// Elements of a part of a tensor that lie before element `end` of it.
+int64_t elements_before(const Dims& shape, const Box& part, int64_t end) {
+  int64_t count = 0;
+  for (const Box& box : cut_box(whole_box(shape), 0, end))
+    if (const std::optional<Box> shared = intersection(box, part)) count += shared->numel();
+  return count;
 }
 
 /// Memory for a chunk, as disks want it.
@@ -148,14 +157,8 @@ void ModelState::load(Checkpoint& checkpoint) {
   checkpoint.require_states(states());
   const ReadTensor read = [&](const StatePiece& piece, const TensorInfo& tensor, const Box& box,
                               void* out) {
-    StateSlice wanted;
-    wanted.tensor = tensor.name;
-    wanted.kind = kind_of(piece);
-    wanted.dtype = stored_dtype(piece);
-    wanted.tensor_shape = tensor.shape;
-    wanted.box = box;
-    wanted.data = out;
-    checkpoint.read(wanted);
+    checkpoint.read(
+        StateSlice{tensor.name, kind_of(piece), stored_dtype(piece), tensor.shape, box, out});
   };
   for (const StatePiece& piece : pieces_) fill(piece, stored_dtype(piece), read);
   checkpoint.close_files();
@@ -181,12 +184,7 @@ std::vector<StateSlice> ModelState::slices() const {
 /// `box` of the tensor, which lies at element `first` of the unit.
 StateSlice ModelState::saved_slice(const StatePiece& piece, const TensorInfo& tensor,
                                    const Box& box, int64_t first) const {
-  StateSlice saved;
-  saved.tensor = tensor.name;
-  saved.kind = kind_of(piece);
-  saved.dtype = dtype(piece);
-  saved.tensor_shape = tensor.shape;
-  saved.box = box;
+  StateSlice saved{tensor.name, kind_of(piece), dtype(piece), tensor.shape, box};
   const Range range = part(piece, first, first + box.numel());
   if (memory_.in_reach(program_, range))
     saved.data = memory_.at(program_, range);
@@ -209,16 +207,6 @@ std::vector<StateInfo> ModelState::states() const {
   return all;
 }
 
-/// Elements [begin, end) of the tensor as elements of a part of it, where they follow each other.
-ShardRange within(const Dims& shape, const Box& part, int64_t begin, int64_t end) {
-  ShardRange found;
-  visit_runs(shape, part, [&](int64_t first, int64_t last, int64_t) {
-    found.begin += std::clamp<int64_t>(begin - first, 0, last - first);
-    found.end += std::clamp<int64_t>(end - first, 0, last - first);
-  });
-  return found;
-}
-
 void ModelState::collect(const std::string& tensor, int64_t begin, int64_t end, bool receives,
                          Communicator& group, std::span<float> out) const {
   const auto found = std::find_if(model_.tensors.begin(), model_.tensors.end(),
@@ -228,7 +216,8 @@ void ModelState::collect(const std::string& tensor, int64_t begin, int64_t end, 
   std::vector<float> room;
   for (int index = 0; index < model_.split.degree; index += found->copies) {
     const Box part = local_part(*found, index);
-    const ShardRange wanted = within(found->shape, part, begin, end);
+    const ShardRange wanted{elements_before(found->shape, part, begin),
+                            elements_before(found->shape, part, end)};
     if (wanted.size() == 0) continue;
     if (part == whole_box(found->shape)) {
       collect_part(id, index, wanted, receives, group, out);
@@ -237,13 +226,13 @@ void ModelState::collect(const std::string& tensor, int64_t begin, int64_t end, 
     room.resize(receives ? static_cast<size_t>(wanted.size()) : 0);
     collect_part(id, index, wanted, receives, group, room);
     if (!receives) continue;
-    visit_runs(found->shape, part, [&](int64_t first, int64_t last, int64_t position) {
-      const int64_t from = std::max(first, begin);
-      const int64_t to = std::min(last, end);
-      if (from >= to) return;
-      const float* data = room.data() + (position + (from - first) - wanted.begin);
-      std::copy(data, data + (to - from), out.data() + (from - begin));
-    });
+    const float* from = room.data();
+    for (const Box& box : cut_box(part, wanted.begin, wanted.end)) {
+      visit_runs(found->shape, box, [&](int64_t first, int64_t last, int64_t position) {
+        std::copy_n(from + position, last - first, out.data() + (first - begin));
+      });
+      from += box.numel();
+    }
   }
 }
 

@@ -118,7 +118,7 @@ std::vector<int32_t> sample_prompt(const Config& config, TrainingSetup& setup, c
                       std::min(config.train.generate.prompt_tokens, model.batch.row_tokens));
 }
 
-std::string sample_text(const Config& config, TrainingSetup& setup, std::span<const int32_t> prompt,
+std::string sample_text(const Config& config, TrainingSetup& setup, const std::vector<int32_t>& prompt,
                         const Detokenizer* words, const std::function<bool()>& stop) {
   const GenerateConfig& wanted = config.train.generate;
   TrainingSetup::Writer& writer = setup.writer();
@@ -131,7 +131,7 @@ std::string sample_text(const Config& config, TrainingSetup& setup, std::span<co
       generate(*writer.executor, model, setup.memory(), prompt, options, others);
   if (words == nullptr) return "";
   return cat("\nsample (the validation text's first ", prompt.size(),
-             " tokens, continued by the model):\n", words->decode({prompt.begin(), prompt.end()}), " >>>",
+             " tokens, continued by the model):\n", words->decode(prompt), " >>>",
              words->decode(text), "\n");
 }
 

@@ -39,7 +39,7 @@ std::vector<int32_t> sample_prompt(const Config& config, TrainingSetup& setup, c
 /// The prompt, continued by the model; "" on ranks without `words`. Collective over all ranks where one
 /// alone cannot run the model. Each of them asks `stop` before each token; the text ends where it says
 /// true.
-std::string sample_text(const Config& config, TrainingSetup& setup, std::span<const int32_t> prompt,
+std::string sample_text(const Config& config, TrainingSetup& setup, const std::vector<int32_t>& prompt,
                         const Detokenizer* words, const std::function<bool()>& stop);
 
 }  // namespace ftrun

@@ -149,13 +149,15 @@ void Trainer::open_data() {
 
 void Trainer::open_model() {
   std::optional<PlannedModel> model;
-  session_.together("opening the model", [&] { model.emplace(config_, session_.rank()); });
+  session_.together("opening the model", [&] {
+    model.emplace(config_, session_.rank());
+    for (const auto* samples : {&train_data_, &validation_data_})
+      if (*samples) refuse_recorded_ids((*samples)->data(), model->plan.train.model.vocab_rows);
+  });
   session_.open_groups(config_, model->plan.options.state);
   session_.together("allocating memory", [&] {
     setup_ = std::make_unique<TrainingSetup>(config_, std::move(*model), session_.groups(), run_name(),
                                              session_.gpu());
-    for (const auto* samples : {&train_data_, &validation_data_})
-      if (*samples) refuse_recorded_ids((*samples)->data(), setup_->train().model.vocab_rows);
   });
 }
 

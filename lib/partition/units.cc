@@ -139,6 +139,12 @@ std::optional<UnitGranularity> granularity_from_name(std::string_view name) {
   return std::nullopt;
 }
 
+int64_t Partition::numel() const {
+  int64_t elements = 0;
+  for (const Unit& unit : units) elements += unit.numel;
+  return elements;
+}
+
 std::vector<UnitId> Partition::units_of(int layer) const {
   std::vector<UnitId> ids;
   for (const ParamPlace& place : places[static_cast<size_t>(layer)]) ids.push_back(place.unit);

@@ -68,6 +68,8 @@ struct Partition {
   std::vector<std::vector<ParamPlace>> places;
 
   const Unit& unit(UnitId id) const { return units[static_cast<size_t>(id)]; }
+  /// Elements of all parameters, without padding.
+  int64_t numel() const;
   /// Units that a layer reads, ascending.
   std::vector<UnitId> units_of(int layer) const;
 };

@@ -131,7 +131,7 @@ class Joiner {
 bool reduces_gradients(const Program& program, const Instr& instr) {
   return (instr.kind == InstrKind::kReduceScatter || instr.kind == InstrKind::kAllReduce) &&
          instr.unit >= 0 && !instr.follows &&
-         !runs_along_tensor(program.groups[static_cast<size_t>(instr.group)]);
+         !runs_along_tensor(program.group(instr.group));
 }
 
 }  // namespace

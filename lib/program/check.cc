@@ -422,7 +422,7 @@ bool adds_parts(const Program& program, const Instr& instr) {
   const auto runs_along = [](const ProgramGroup& group, const char* axes) {
     return axes_of(group.ranks) == axes;
   };
-  return runs_along(program.groups[static_cast<size_t>(instr.group)], "dp_replicate") &&
+  return runs_along(program.group(instr.group), "dp_replicate") &&
          std::any_of(program.groups.begin(), program.groups.end(),
                      [&](const ProgramGroup& group) { return runs_along(group, "dp_shard"); });
 }
@@ -436,7 +436,7 @@ std::vector<Collective> collectives(const Program& program) {
     c.at = i;
     c.kind = instr.kind;
     c.dtype = instr.dtype;
-    c.group = &program.groups[static_cast<size_t>(instr.group)].ranks;
+    c.group = &program.group(instr.group).ranks;
     for (const Range& range : instr.reads) c.bytes.push_back(range.bytes);
     for (const Range& range : instr.writes) c.bytes.push_back(range.bytes);
     const bool parts = adds_parts(program, instr);
@@ -570,13 +570,6 @@ std::vector<std::string> check_programs(std::span<const RankProgram> ranks) {
   const std::string fault = CollectiveWalk(ranks).run();
   if (!fault.empty()) faults.push_back(fault);
   return faults;
-}
-
-std::vector<std::string> check_programs(std::span<const Program* const> ranks) {
-  std::vector<RankProgram> numbered;
-  for (const Program* program : ranks)
-    numbered.push_back({static_cast<int>(numbered.size()), program});
-  return check_programs(std::span<const RankProgram>(numbered));
 }
 
 }  // namespace ftrun

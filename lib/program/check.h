@@ -25,7 +25,5 @@ struct RankProgram {
 /// held for the computation before it; waits point backwards. Returns one sentence a fault, with
 /// the rank where there are several programs.
 std::vector<std::string> check_programs(std::span<const RankProgram> ranks);
-/// Of ranks 0, 1, ...
-std::vector<std::string> check_programs(std::span<const Program* const> ranks);
 
 }  // namespace ftrun

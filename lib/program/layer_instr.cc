@@ -8,20 +8,6 @@
 namespace ftrun {
 namespace {
 
-/// A range that goes on where a known one ends makes that one longer.
-void add_range(std::vector<Range>& ranges, const Range& range) {
-  for (Range& known : ranges) {
-    if (known.buffer != range.buffer) continue;
-    if (known.offset + known.bytes == range.offset) {
-      known.bytes += range.bytes;
-      return;
-    }
-    if (range.offset >= known.offset && range.offset + range.bytes <= known.offset + known.bytes)
-      return;
-  }
-  ranges.push_back(range);
-}
-
 struct Used {
   std::set<ValueId> reads;  // before the list writes them
   std::set<ValueId> writes;
@@ -47,13 +33,9 @@ void place_planned(const LayerGraph& graph, const ScratchPlan& plan, BufferId bu
       places[static_cast<ValueId>(v)] = {buffer, plan.offset[v], graph.values[v].bytes()};
 }
 
-namespace {
-
 const std::vector<Op>& list_of(const LayerGraph& graph, const Instr& instr) {
   return instr.kind == InstrKind::kForward ? graph.forward : graph.backward;
 }
-
-}  // namespace
 
 bool has_ops(const LayerGraph& graph, const Instr& instr) {
   const auto size = static_cast<int32_t>(list_of(graph, instr).size());

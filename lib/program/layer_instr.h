@@ -21,7 +21,9 @@ using ValuePlaces = std::map<ValueId, Range>;
 void place_planned(const LayerGraph& graph, const ScratchPlan& plan, BufferId buffer,
                    ValuePlaces& places);
 
-/// Whether the operations of a kForward or kBackward are in its list.
+/// The list that a kForward or kBackward runs a part of.
+const std::vector<Op>& list_of(const LayerGraph& graph, const Instr& instr);
+/// Whether its operations are in it.
 bool has_ops(const LayerGraph& graph, const Instr& instr);
 /// These operations.
 std::span<const Op> ops_of(const LayerGraph& graph, const Instr& instr);

@@ -155,7 +155,7 @@ int64_t mapped_peer_bytes(const std::vector<const Program*>& programs,
   for (const Program* program : programs)
     for (const Instr& instr : program->instrs) {
       if (instr.group == kNoGroup) continue;
-      const ProgramGroup& group = program->groups[static_cast<size_t>(instr.group)];
+      const ProgramGroup& group = program->group(instr.group);
       if (!over_shared_memory(group)) continue;
       for (size_t i = 0; i < instr.writes.size(); ++i)
         most = std::max(most, read_of_peers(*program, instr, i, group.place.count));

@@ -18,9 +18,9 @@ namespace ftrun {
 Program reuse_gathered(Program program, int64_t reuse_distance, int64_t max_live_elements);
 
 /// Of parameters that are gathered more than once, this rank keeps what the first gather brought of
-/// its own of equal parts, one for each rank of `groups.node`, in a buffer from step to step (ZeRO++'s secondary
-/// shard); later gathers of the step bring them from there, over the node alone. The first one still
-/// runs over all shards, because the update has changed them.
+/// its own of equal parts, one for each rank of `groups.node`, in a buffer from step to step
+/// (ZeRO++'s secondary shard); later gathers of the step bring them from there, over the node alone.
+/// The first one still runs over all shards, because the update has changed them.
 Program gather_within_nodes(Program program, const StateGroups& groups);
 
 /// Moves gathers of parameters up so that they run beside computation: up to `prefetch_elements`

@@ -14,6 +14,19 @@ bool overlaps(const Range& a, const Range& b) {
   return a.buffer == b.buffer && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
 }
 
+void add_range(std::vector<Range>& ranges, const Range& range) {
+  for (Range& known : ranges) {
+    if (known.buffer != range.buffer) continue;
+    if (known.offset + known.bytes == range.offset) {
+      known.bytes += range.bytes;
+      return;
+    }
+    if (range.offset >= known.offset && range.offset + range.bytes <= known.offset + known.bytes)
+      return;
+  }
+  ranges.push_back(range);
+}
+
 std::string_view instr_name(InstrKind kind) {
   static constexpr std::array<std::string_view, kInstrKinds> kNames{
       "load_batch",    "clear",          "begin",      "forward", "backward",
@@ -74,7 +87,7 @@ std::string_view lane_mark(Lane lane) {
 
 std::string group_text(const Program& program, GroupId group) {
   if (group == kNoGroup) return "";
-  return cat(" over ", axes_of(program.groups[static_cast<size_t>(group)].ranks));
+  return cat(" over ", axes_of(program.group(group).ranks));
 }
 
 std::string ranges_text(const Program& program, const std::vector<Range>& ranges) {
@@ -89,7 +102,8 @@ void put_instr(std::ostringstream& out, const Program& program, size_t at) {
           : at < 100  ? "  "
           : at < 1000 ? " "
                       : "")
-      << at << "  " << lane_mark(instr.lane) << instr_label(instr) << group_text(program, instr.group);
+      << at << "  " << lane_mark(instr.lane) << instr_label(instr)
+      << group_text(program, instr.group);
   if (instr.accumulate) out << " accumulate";
   if (instr.kind == InstrKind::kUpdate) out << (instr.decay ? " decay" : " no-decay");
   if (!instr.reads.empty()) out << "  reads " << ranges_text(program, instr.reads);

@@ -62,6 +62,8 @@ struct Range {
 };
 
 bool overlaps(const Range& a, const Range& b);
+/// Adds a range to others: where one of them ends with its beginning that one becomes longer.
+void add_range(std::vector<Range>& ranges, const Range& range);
 
 /// Index in Program::groups.
 using GroupId = int32_t;
@@ -140,9 +142,9 @@ struct Instr {
   /// kUpdate: reads = {gradient, ...}, writes = {weights, states..., [copy of the weights]}.
   bool decay = false;
   bool writes_copy = false;
-  /// kUpdate: place of the first element among all parameters that a tensor-parallel rank uses, the same
-  /// in every layout of the data-parallel ranks. Copies of a tensor have the same place on all tensor
-  /// ranks, so that they are rounded alike.
+  /// kUpdate: place of the first element among all parameters that a tensor-parallel rank uses, the
+  /// same in every layout of the data-parallel ranks. Copies of a tensor have the same place on all
+  /// tensor ranks, so that they are rounded alike.
   int64_t first_element = 0;
   /// The unit whose parameters or gradients it moves; else -1.
   int32_t unit = -1;
@@ -173,9 +175,10 @@ struct Program {
   const Buffer& at(BufferId id) const { return buffers[static_cast<size_t>(id)]; }
   const Instr& instr(InstrId id) const { return instrs[static_cast<size_t>(id)]; }
   int64_t arena(Arena which) const { return arena_bytes[static_cast<size_t>(which)]; }
+  const ProgramGroup& group(GroupId id) const { return groups[static_cast<size_t>(id)]; }
   /// Of this rank; that of one alone for kNoGroup.
-  ShardPlace place_in(GroupId group) const {
-    return group == kNoGroup ? ShardPlace{} : groups[static_cast<size_t>(group)].place;
+  ShardPlace place_in(GroupId id) const {
+    return id == kNoGroup ? ShardPlace{} : group(id).place;
   }
 };
 

@@ -127,8 +127,8 @@ StepOptions step_options(const Config& config, const Partition& partition, int r
   options.state = state_options(config, rank);
   options.bucket_elements = bucket_of(config.zero.reduce_bucket_size, config, partition);
   options.gather_bucket_elements = bucket_of(config.zero.allgather_bucket_size, config, partition);
-  // Of all that a tensor-parallel rank has, whatever the number of shards: DeepSpeed's default (5e7) would hold most of a
-  // small one gathered.
+  // Of all that a tensor-parallel rank has, whatever the number of shards: DeepSpeed's default (5e7)
+  // would hold most of a small model gathered.
   options.prefetch_elements =
       std::min({config.zero.prefetch_bucket_size, disk_buffers(config), padded_elements(partition) / 8});
   options.max_live_elements = config.zero.max_live_parameters;

@@ -38,7 +38,7 @@ Traffic program_traffic(const Program& program) {
     TrafficRow& row = rows[{instr.kind, instr.group}];
     row.kind = instr.kind;
     row.group = instr.group;
-    row.axes = axes_of(program.groups[static_cast<size_t>(instr.group)].ranks);
+    row.axes = axes_of(program.group(instr.group).ranks);
     row.ranks = ranks;
     for (size_t i = 0; i < instr.writes.size(); ++i) {
       const int64_t bytes = sent(instr, i, ranks);
@@ -117,14 +117,13 @@ class Formula {
       over_node += gathered * times.node * (state_.node - 1);
     }
     bytes += over_shards / shards() + over_node / state_.node;
-    if (known.replicas && shards() > 1) bytes += over_replicas();
+    if (known.replicas && shards() > 1)
+      bytes += sent_by([&](const Instr& instr) { return instr.group == groups_.replica; });
     if (known.numbers) bytes += numbers();
-    if (known.layers)
-      bytes += sent_by([](const Instr& instr) { return instr.layer >= 0; });
+    if (known.layers) bytes += sent_by([](const Instr& instr) { return instr.layer >= 0; });
     if (known.copies)
       bytes += sent_by([&](const Instr& instr) {
-        return instr.unit >= 0 &&
-               runs_along_tensor(program_.groups[static_cast<size_t>(instr.group)]);
+        return instr.unit >= 0 && runs_along_tensor(program_.group(instr.group));
       });
     return bytes;
   }
@@ -200,13 +199,6 @@ class Formula {
     return 2 * bytes * (ranks - 1) / ranks;
   }
 
-  /// Sums over the replicas of what each shard group has summed.
-  int64_t over_replicas() const {
-    for (const TrafficRow& found : traffic_.rows)
-      if (found.kind == InstrKind::kAllReduce && found.group == groups_.replica) return found.bytes;
-    return 0;
-  }
-
   /// Of the collectives that `counts` chooses.
   template <typename Counts>
   int64_t sent_by(const Counts& counts) const {
@@ -266,7 +258,7 @@ TrafficTheory explain_traffic(const Program& program, const ModelDescription& mo
   theory.stage = options.state.stage;
   theory.ranks = options.state.shard.count;
   if (theory.stage == 3) theory.node = options.state.node;
-  for (const Unit& unit : partition.units) theory.parameters += unit.numel;
+  theory.parameters = partition.numel();
   Known known;
   theory.bytes = formula.sum(known);
   int64_t explained = theory.bytes;

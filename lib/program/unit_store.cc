@@ -28,8 +28,9 @@ ShardRange split(const ShardRange& range, int index, int count) {
           std::min(range.begin + (index + 1) * stride, range.end)};
 }
 
-/// Which parts of the units the gradient norm sums by themselves: slices that follow each other and of
-/// which equally many tensor-parallel ranks have copies. Without tensor parallelism that is the unit.
+/// Which parts of the units the gradient norm sums by themselves: slices that follow each other and
+/// of which equally many tensor-parallel ranks have copies. Without tensor parallelism that is the
+/// unit.
 std::vector<NormRun> runs_of(const Partition& partition, const ModelDescription& model) {
   std::vector<NormRun> runs;
   for (const Unit& unit : partition.units) {
@@ -381,13 +382,8 @@ void UnitStore::sum_copies(UnitId id, const Range& whole) {
     const TensorInfo& tensor = model_.tensor(slice.tensor);
     if (tensor.copies == 1 || !tensor.partial_gradient) continue;
     const bool all = tensor.copies == options_.tensor.count;
-    std::vector<Range>& ranges = shares[all ? groups_.tensor : groups_.tensor_copies];
-    const Range share{whole.buffer, whole.offset + slice.position_in_unit * size,
-                      slice.extent * size};
-    if (!ranges.empty() && ranges.back().offset + ranges.back().bytes == share.offset)
-      ranges.back().bytes += share.bytes;
-    else
-      ranges.push_back(share);
+    add_range(shares[all ? groups_.tensor : groups_.tensor_copies],
+              {whole.buffer, whole.offset + slice.position_in_unit * size, slice.extent * size});
   }
   for (auto& [group, ranges] : shares) {
     Instr sum = collective(InstrKind::kAllReduce, group, ranges[0], ranges[0], id);

@@ -247,50 +247,49 @@ Alone::Alone() {
   group = open_communicator(*rendezvous, "data", {0}, {});
 }
 
+namespace {
+
+/// Runs `body` on a thread a rank; what each threw ("").
+std::vector<std::string> on_threads(int world, std::chrono::milliseconds heartbeat,
+                                    const std::function<void(Rendezvous&)>& body) {
+  auto all = Rendezvous::in_process(world, std::chrono::seconds(20), heartbeat);
+  std::vector<std::string> failures(all.size());
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < all.size(); ++rank)
+    threads.emplace_back([&, rank] { failures[rank] = message_of([&] { body(*all[rank]); }); });
+  for (std::thread& thread : threads) thread.join();
+  return failures;
+}
+
+}  // namespace
+
 std::vector<std::string> on_ranks(int world,
                                   const std::function<void(Rendezvous&, Communicator&)>& body,
                                   std::chrono::milliseconds heartbeat, CommBackend backend) {
-  auto all = Rendezvous::in_process(world, std::chrono::seconds(20), heartbeat);
   std::vector<int> members(static_cast<size_t>(world));
   std::iota(members.begin(), members.end(), 0);
-  std::vector<std::string> failures(static_cast<size_t>(world));
-  std::vector<std::thread> threads;
-  for (size_t rank = 0; rank < all.size(); ++rank)
-    threads.emplace_back([&, rank] {
-      failures[rank] = message_of([&] {
-        const auto group =
-            open_communicator(*all[rank], "data", members,
-                              {.backend = backend, .timeout = std::chrono::seconds(20)});
-        body(*all[rank], *group);
-      });
-    });
-  for (std::thread& thread : threads) thread.join();
-  return failures;
+  return on_threads(world, heartbeat, [&](Rendezvous& rendezvous) {
+    const auto group = open_communicator(
+        rendezvous, "data", members, {.backend = backend, .timeout = std::chrono::seconds(20)});
+    body(rendezvous, *group);
+  });
 }
 
 void on_mesh(const StateOptions& mesh,
              const std::function<void(Rendezvous&, const RankGroups&)>& body) {
   const RankMesh ranks = state_mesh(mesh);
-  auto all = Rendezvous::in_process(ranks.world(), std::chrono::seconds(20),
-                                    std::chrono::milliseconds(100));
-  std::vector<std::string> failures(all.size());
-  std::vector<std::thread> threads;
-  for (size_t rank = 0; rank < all.size(); ++rank)
-    threads.emplace_back([&, rank] {
-      failures[rank] = message_of([&] {
-        const MeshPoint place = ranks.coordinate(static_cast<int>(rank));
+  require_none(
+      on_threads(ranks.world(), std::chrono::milliseconds(100), [&](Rendezvous& rendezvous) {
+        const MeshPoint place = ranks.coordinate(rendezvous.rank());
         StateOptions mine = mesh;
         mine.shard.index = place.dp_shard;
         mine.replica = place.dp_replicate;
         mine.tensor.index = place.tp;
         const StateGroups groups = state_groups(mine);
-        const OpenGroups open(*all[rank], groups.list, groups.model,
+        const OpenGroups open(rendezvous, groups.list, groups.model,
                               {.timeout = std::chrono::seconds(20)});
-        body(*all[rank], open.groups());
-      });
-    });
-  for (std::thread& thread : threads) thread.join();
-  require_none(failures);
+        body(rendezvous, open.groups());
+      }));
 }
 
 void on_mesh(int replicas, int shards,

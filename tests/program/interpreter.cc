@@ -270,7 +270,7 @@ bool Interpreter::waits_done(const Rank& rank, const Instr& instr) const {
 }
 
 std::vector<int> Interpreter::group_of(size_t rank, GroupId group) const {
-  return ranks_[rank].step.program.groups[static_cast<size_t>(group)].ranks.ranks;
+  return ranks_[rank].step.program.group(group).ranks.ranks;
 }
 
 bool Interpreter::ready(size_t r, size_t lane) {

@@ -165,18 +165,26 @@ inline Program handmade(const std::vector<Touch>& touches) {
   return program;
 }
 
+/// Faults of what ranks 0, 1, ... run.
+inline std::vector<std::string> check_programs(std::span<const Program* const> ranks) {
+  std::vector<RankProgram> numbered;
+  for (const Program* program : ranks)
+    numbered.push_back({static_cast<int>(numbered.size()), program});
+  return ftrun::check_programs(numbered);
+}
+
 inline std::vector<std::string> check(const Program& program) {
   const int rank = program.groups.empty()
                        ? 0
                        : program.groups[0].ranks.ranks[static_cast<size_t>(program.groups[0].place.index)];
   const RankProgram ranks[] = {{rank, &program}};
-  return check_programs(ranks);
+  return ftrun::check_programs(ranks);
 }
 
 /// Axes of a group of the program ("dp_shard"), and the group along such axes, kNoGroup where there is
 /// none.
 inline std::string axes_in(const Program& program, GroupId group) {
-  return axes_of(program.groups[static_cast<size_t>(group)].ranks);
+  return axes_of(program.group(group).ranks);
 }
 inline GroupId group_along(const Program& program, const std::string& axes) {
   for (size_t g = 0; g < program.groups.size(); ++g)

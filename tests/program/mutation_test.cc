@@ -907,8 +907,8 @@ std::vector<std::pair<size_t, size_t>> neighbours(const Program& program) {
 }
 
 size_t common_ranks(const Program& program, GroupId a, GroupId b) {
-  const auto& ranks = program.groups[static_cast<size_t>(a)].ranks;
-  const auto& others = program.groups[static_cast<size_t>(b)].ranks.ranks;
+  const auto& ranks = program.group(a).ranks;
+  const auto& others = program.group(b).ranks.ranks;
   return static_cast<size_t>(std::count_if(others.begin(), others.end(),
                                            [&](int rank) { return ranks.index_of(rank) >= 0; }));
 }
