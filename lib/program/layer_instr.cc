@@ -34,7 +34,16 @@ void place_planned(const LayerGraph& graph, const ScratchPlan& plan, BufferId bu
 }
 
 const std::vector<Op>& list_of(const LayerGraph& graph, const Instr& instr) {
-  return instr.kind == InstrKind::kForward ? graph.forward : graph.backward;
+  switch (instr.kind) {
+    case InstrKind::kForward:
+      return graph.forward;
+    case InstrKind::kInputGrad:
+      return graph.input_grad;
+    case InstrKind::kWeightGrad:
+      return graph.weight_grad;
+    default:
+      return graph.backward;
+  }
 }
 
 bool has_ops(const LayerGraph& graph, const Instr& instr) {
@@ -71,6 +80,12 @@ std::set<ValueId> values_read(const std::vector<Op>& list) {
   std::set<ValueId> read;
   for (const Op& op : list) read.insert(op.in.begin(), op.in.end());
   return read;
+}
+
+std::set<ValueId> values_written(const std::vector<Op>& list) {
+  std::set<ValueId> written;
+  for (const Op& op : list) written.insert(op.out.begin(), op.out.end());
+  return written;
 }
 
 std::set<UnitId> units_read(const ModelDescription& model, const Partition& partition, size_t layer,

@@ -21,7 +21,7 @@ using ValuePlaces = std::map<ValueId, Range>;
 void place_planned(const LayerGraph& graph, const ScratchPlan& plan, BufferId buffer,
                    ValuePlaces& places);
 
-/// The list that a kForward or kBackward runs a part of.
+/// The list that an instruction of a layer runs a part of.
 const std::vector<Op>& list_of(const LayerGraph& graph, const Instr& instr);
 /// Whether its operations are in it.
 bool has_ops(const LayerGraph& graph, const Instr& instr);
@@ -31,8 +31,9 @@ std::span<const Op> ops_of(const LayerGraph& graph, const Instr& instr);
 /// Fills bindings, reads and writes of `instr` with what its operations touch, from `places`.
 void bind_ops(Instr& instr, const LayerGraph& graph, const ValuePlaces& places);
 
-/// Values that the operations of `list` read.
+/// Values that the operations of `list` read, and those that they write.
 std::set<ValueId> values_read(const std::vector<Op>& list);
+std::set<ValueId> values_written(const std::vector<Op>& list);
 
 /// Units whose parameters `list`, one of layer number `layer`, reads.
 std::set<UnitId> units_read(const ModelDescription& model, const Partition& partition, size_t layer,

@@ -152,9 +152,12 @@ class Orderer {
   LaneClock needed_before(const Instr& instr) {
     LaneClock needed = nothing_done();
     for (size_t lane = 0; lane < kMostLanes; ++lane) {
-      const bool compute = lane == kComputeLane;
-      const bool all = (compute && instr.hold) || (!overlap_ && take_turns(instr, lane));
+      const bool all = !overlap_ && take_turns(instr, lane);
       needed[lane] = all ? latest_[lane] : log_.last_conflict(instr, static_cast<Lane>(lane));
+    }
+    for (const InstrId wait : instr.waits) {
+      InstrId& latest = needed[static_cast<size_t>(program_.instr(wait).lane)];
+      latest = std::max(latest, wait);
     }
     if (instr.if_finite) needed[kComputeLane] = std::max(needed[kComputeLane], decision_);
     if (const LaneClock* older = buckets_.before(instr))

@@ -1,46 +1,54 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
-#include "partition/sharding.h"
+#include "program/insertions.h"
 #include "program/program.h"
-#include "program/state_options.h"
+#include "program/unit_store.h"
 
 namespace ftrun {
 
-// Each pass takes a program and gives back a better one that computes the same bits. Order of use:
-// reuse_gathered, gather_within_nodes, prefetch_gathers, bucket_gradients, bucket_gathers,
-// order_communication, plan_memory, then check_programs.
+// A step is built plain: it says what is computed, and which instructions use the parameters,
+// gradients and activations that lie somewhere else before or after. Passes of the first kind insert
+// from these uses what moves them; weave() puts it in. Passes of the second kind take the whole
+// program: order_communication, then plan_memory. No pass changes what is computed.
 
-/// Keeps gathered parameters from one use to the next instead of gathering them again, where at
-/// most `reuse_distance` elements are gathered between (DeepSpeed's stage3_max_reuse_distance; 0
-/// keeps nothing) and at most `max_live_elements` are alive together.
-Program reuse_gathered(Program program, int64_t reuse_distance, int64_t max_live_elements);
+/// How far ahead and how long gathered parameters are kept, in elements.
+struct GatherLimits {
+  /// stage3_max_reuse_distance: parameters stay from one use to the next where at most so many are
+  /// gathered between; 0 keeps nothing.
+  int64_t reuse_distance = 0;
+  /// stage3_prefetch_bucket_size: so many may come ahead of their readers, at least one unit unless
+  /// it is 0.
+  int64_t prefetch_elements = 0;
+  /// stage3_max_live_parameters: of both, so many may be there together.
+  int64_t max_live_elements = 0;
+  /// Of parameters that are gathered more than once, this rank keeps what the first gather brought of
+  /// its own of equal parts, one for each rank of StateGroups::node, in a buffer from step to step
+  /// (ZeRO++'s secondary shard); later gathers of the step bring them from there, over the node
+  /// alone. The first one still runs over all shards, because the update has changed them.
+  bool secondary_shards = false;
+};
 
-/// Of parameters that are gathered more than once, this rank keeps what the first gather brought of
-/// its own of equal parts, one for each rank of `groups.node`, in a buffer from step to step
-/// (ZeRO++'s secondary shard); later gathers of the step bring them from there, over the node alone.
-/// The first one still runs over all shards, because the update has changed them.
-Program gather_within_nodes(Program program, const StateGroups& groups);
+/// Brings parameters before their first reader in a use (Rajbhandari et al. 2020, section 5).
+std::vector<Insertion> gather_parameters(Program& program, UnitStore& store,
+                                         const GatherLimits& limits);
 
-/// Moves gathers of parameters up so that they run beside computation: up to `prefetch_elements`
-/// ahead of their readers (stage3_prefetch_bucket_size), at least one unit unless that is 0, while at most `max_live_elements` are alive
-/// (stage3_max_live_parameters).
-Program prefetch_gathers(Program program, int64_t prefetch_elements, int64_t max_live_elements);
+/// Reduces each unit's gradient behind the last list that writes it, by micro-batch where they are
+/// made apart, joined in buckets of `bucket_elements` elements (DeepSpeed's reduce_bucket_size).
+std::vector<Insertion> reduce_gradients(const Program& program, UnitStore& store,
+                                        int64_t bucket_elements);
 
-/// Joins gradient reductions of one micro-batch until a bucket holds `bucket_elements` elements
-/// (DeepSpeed's reduce_bucket_size). A single unit larger than that stays whole. What belongs to a
-/// reduction moves with it.
-Program bucket_gradients(Program program, int64_t bucket_elements);
+/// Outputs of layers that wait for backward on the host (cpu_checkpointing): `outputs` of one
+/// micro-batch, in the order of layers. The last is read by backward at once and stays.
+std::vector<Insertion> offload_outputs(Program& program, const std::vector<BufferId>& outputs);
 
-/// The same for gathers of updated parameters (allgather_bucket_size).
-Program bucket_gathers(Program program, int64_t bucket_elements);
-
-/// Writes every instruction's waits on other lanes: from what it reads and writes, on the decision
-/// where it runs only in finite steps, and so that compute is at most one bucket ahead of what
-/// takes gradients away. With `overlap` that is all; without, computation and communication also
-/// take turns in the order of the list (DeepSpeed's overlap_comm). Copies between tiers go on beside
-/// both.
+/// Adds to every instruction's waits: what it needs by what it reads and writes, the decision where
+/// it runs only in finite steps, and so much that compute is at most one bucket ahead of what takes
+/// gradients away. With `overlap` that is all; without, computation and communication also take turns
+/// in the order of the list (DeepSpeed's overlap_comm). Copies between tiers go on beside both. Keeps
+/// no wait that others imply.
 Program order_communication(Program program, bool overlap);
 
 /// Gives every buffer that is not persistent its place in its arena, from lifetimes.

@@ -89,6 +89,8 @@ enum class InstrKind : uint8_t {
   kBegin,      // zeroes its writes and puts this rank's stop vote into writes[0], the loss buffer
   kForward,    // operations of a layer's forward list
   kBackward,   // operations of a layer's backward list (input and weight gradients)
+  kInputGrad,  // operations of its input gradients alone
+  kWeightGrad,     // operations of its weight gradients alone
   kAllReduce,  // sums writes[*] over the ranks of `group`, in place
   kReduceScatter,  // sums reads[i], one block a rank of `group`, and keeps this rank's in writes[i]
   kAllGather,      // writes[i] gets reads[i] of every rank of `group`
@@ -118,7 +120,8 @@ struct Binding {
 struct Instr {
   InstrKind kind = InstrKind::kBegin;
   Lane lane = Lane::kCompute;
-  /// Instructions of other lanes that must be done first.
+  /// Instructions that must be done first. Passes that place instructions say here what data does
+  /// not say by itself; order_communication adds the rest.
   std::vector<InstrId> waits;
   std::vector<Range> reads;
   std::vector<Range> writes;
@@ -127,13 +130,13 @@ struct Instr {
   /// Layer of the model and micro-batch of the step, of what has one; else -1.
   int32_t layer = -1;
   int32_t micro_batch = -1;
-  /// Of kForward and kBackward: graph of the model, operations [first_op, first_op + op_count) of
-  /// its list, no collectives among them, and the storage of their values.
+  /// Of what runs a layer's list: graph of the model, operations [first_op, first_op + op_count) of
+  /// that list, no collectives among them, and the storage of their values.
   int32_t graph = -1;
   int32_t first_op = 0;
   int32_t op_count = 0;
   std::vector<Binding> bindings;
-  /// Parameter gradients are added to (kForward, kBackward); false: the first write of the step.
+  /// The list adds to the gradients of parameters; false: it is the first to write them.
   bool accumulate = false;
   /// Of collectives. Those of a layer's list have its layer and micro-batch, those of gradients and
   /// parameters a unit.
@@ -148,13 +151,6 @@ struct Instr {
   int64_t first_element = 0;
   /// The unit whose parameters or gradients it moves; else -1.
   int32_t unit = -1;
-  /// May not start before the compute instruction that stands before it is done. What brings
-  /// parameters has it, so that they come when there is room and not before.
-  bool hold = false;
-  /// Brings parameters to the compute instruction behind it: the prefetch pass may move it up.
-  bool ahead = false;
-  /// Belongs to the reduction before it: the bucket pass moves both.
-  bool follows = false;
 };
 
 /// The step of one rank. Ranks differ in where in a whole buffer their own part lies.

@@ -1,5 +1,6 @@
 #include "program/step_builder.h"
 
+#include <iterator>
 #include <map>
 #include <set>
 #include <string>
@@ -28,8 +29,64 @@ void sum_in_place(const LayerGraph& graph, const std::vector<Op>& list, ValuePla
   }
 }
 
-/// Emits the plain program of a step; storage plans of a graph are made once and used by every
-/// layer that shares it.
+/// Storage of a graph's values, made once for all layers that share it. By list where several have
+/// scratch.
+struct GraphStorage {
+  ScratchPlan forward;
+  ScratchPlan backward;
+  ScratchPlan input_grad;
+  ScratchPlan weight_grad;
+  /// What forward leaves for backward, and input gradients for weight gradients.
+  ScratchPlan saved;
+  ScratchPlan deferred;
+
+  explicit GraphStorage(const LayerGraph& graph)
+      : forward(plan_scratch(graph, graph.forward)),
+        backward(plan_scratch(graph, graph.backward)),
+        input_grad(plan_scratch(graph, graph.input_grad)),
+        weight_grad(plan_scratch(graph, graph.weight_grad)),
+        saved(plan_saved(graph)),
+        deferred(plan_deferred(graph)) {}
+
+  const ScratchPlan& scratch(InstrKind kind) const {
+    switch (kind) {
+      case InstrKind::kForward:
+        return forward;
+      case InstrKind::kInputGrad:
+        return input_grad;
+      case InstrKind::kWeightGrad:
+        return weight_grad;
+      default:
+        return backward;
+    }
+  }
+};
+
+/// What a phase runs of each layer.
+InstrKind kind_of(Phase phase) {
+  switch (phase) {
+    case Phase::kForward:
+      return InstrKind::kForward;
+    case Phase::kBackward:
+      return InstrKind::kBackward;
+    case Phase::kInputGrad:
+      return InstrKind::kInputGrad;
+    case Phase::kWeightGrad:
+      return InstrKind::kWeightGrad;
+  }
+  bug("a phase of a schedule");
+}
+
+/// "f", "b", "i" or "w": in names of buffers.
+char letter(InstrKind kind) {
+  return kind == InstrKind::kForward     ? 'f'
+         : kind == InstrKind::kInputGrad ? 'i'
+         : kind == InstrKind::kWeightGrad ? 'w'
+                                          : 'b';
+}
+
+/// Emits the plain program of a step: what is computed, and what tensor-parallel ranks do together
+/// within layers.
 class StepBuilder {
  public:
   StepBuilder(std::string name, const ModelDescription& model, const Partition& partition,
@@ -40,22 +97,17 @@ class StepBuilder {
         trains_(trains),
         store_(program_, model, partition, options.state, trains ? options.micro_batches : 0) {
     program_.name = std::move(name);
-    for (const LayerGraph& graph : model.graphs) {
-      forward_.push_back(plan_scratch(graph, graph.forward));
-      backward_.push_back(plan_scratch(graph, graph.backward));
-      saved_.push_back(plan_saved(graph));
-    }
+    for (const LayerGraph& graph : model.graphs) storage_.emplace_back(graph);
   }
 
-  /// Where a layer's boundary values of one micro-batch lie.
+  /// Where the values of one micro-batch lie that go from layer to layer and from pass to pass.
   struct Flow {
     int32_t micro_batch = 0;
-    std::map<Port, BufferId> ports;  // batch inputs and the rope table
-    std::vector<BufferId> hidden;    // output of each layer
-    std::vector<BufferId> on_host;   // where it waits for backward, or -1
-    std::vector<BufferId> saved;     // of each layer
-    /// Where outputs that leave for the host lie in turn.
-    std::vector<BufferId> slots;
+    std::map<Port, BufferId> ports;    // batch inputs and the rope table
+    std::vector<BufferId> hidden;      // output of each layer
+    std::vector<BufferId> d_hidden;    // gradient by its input
+    std::vector<BufferId> saved;       // of each layer, for backward
+    std::vector<BufferId> deferred;    // for its weight gradients
   };
 
   BufferId persistent(const std::string& name, DType dtype, int64_t elements) {
@@ -68,11 +120,8 @@ class StepBuilder {
 
   void begin(std::vector<BufferId> cleared);
   void reduce_loss(BufferId loss);
-  Flow load_batch(int32_t micro_batch);
-  /// `keep`: for a backward pass; `first`: the step's first write of gradients.
-  void forward(Flow& flow, BufferId result, bool keep);
-  /// With `last`, gradients of the whole step are complete behind it.
-  void backward(Flow& flow, bool last);
+  /// One phase of a micro-batch over all layers; `result`: where the model's output goes.
+  void run(const Action& action, BufferId result);
   void decide(BufferId norm, BufferId loss);
 
   UnitStore& store() { return store_; }
@@ -98,25 +147,24 @@ class StepBuilder {
     return program_.instrs.back();
   }
 
-  BufferId hidden_buffer(Flow& flow, size_t layer, int64_t bytes, bool leaves);
-  void place_inputs(const LayerGraph& graph, const Flow& flow, size_t layer,
-                    ValuePlaces& places) const;
-  void place_outputs(const LayerGraph& graph, Flow& flow, size_t layer, BufferId result,
-                     bool leaves, ValuePlaces& places);
-  /// Makes the parameters that `list` reads readable and places them.
-  void bring_parameters(size_t layer, int32_t micro_batch, const std::vector<Op>& list,
+  Flow& flow_of(int32_t micro_batch);
+  void load_batch(Flow& flow);
+  void run_layer(InstrKind kind, size_t layer, Flow& flow, BufferId result);
+  void place_inputs(size_t layer, const Flow& flow, ValuePlaces& places) const;
+  void place_outputs(size_t layer, Flow& flow, BufferId result, ValuePlaces& places);
+  void place_hidden_gradients(size_t layer, Flow& flow, ValuePlaces& places);
+  void place_parameters(size_t layer, int32_t micro_batch, const std::vector<Op>& list,
                         ValuePlaces& places);
   void place_gradients(size_t layer, int32_t micro_batch, const std::vector<Op>& list,
                        ValuePlaces& places);
-  void place_scratch(const LayerGraph& graph, const ScratchPlan& plan, const std::string& name,
-                     ValuePlaces& places);
-  void run_list(InstrKind kind, size_t layer, int32_t micro_batch, const std::vector<Op>& list,
-                ValuePlaces& places, bool accumulate);
+  void place_in(BufferId& buffer, const std::string& name, size_t layer, const ScratchPlan& plan,
+                int32_t micro_batch, ValuePlaces& places);
+  void run_list(Instr like, const std::vector<Op>& list, ValuePlaces& places);
   void run_ops(const Instr& like, size_t first, size_t end, const ValuePlaces& places);
   void run_collective(const Instr& like, const Op& op, const ValuePlaces& places);
-  bool accumulates(const Layer& layer, int32_t micro_batch);
-  void send_to_host(Flow& flow, size_t layer);
-  void bring_back(Flow& flow, size_t layer);
+  bool accumulates(size_t layer, int32_t micro_batch, const std::vector<Op>& list);
+  std::vector<BufferId> leaving_outputs(const Flow& flow) const;
+  GatherLimits gather_limits() const;
 
   const ModelDescription& model_;
   const Partition& partition_;
@@ -124,11 +172,10 @@ class StepBuilder {
   const bool trains_;
   Program program_;
   UnitStore store_;
-  std::vector<ScratchPlan> forward_;
-  std::vector<ScratchPlan> backward_;
-  std::vector<ScratchPlan> saved_;
-  std::set<TensorId> written_;
-  int32_t written_in_ = -1;
+  std::vector<GraphStorage> storage_;
+  std::map<int32_t, Flow> flows_;
+  /// Tensors whose gradients lists have written, by micro-batch where they are made apart.
+  std::map<int32_t, std::set<TensorId>> written_;
 };
 
 void StepBuilder::begin(std::vector<BufferId> cleared) {
@@ -146,77 +193,83 @@ void StepBuilder::reduce_loss(BufferId loss) {
   instr.reads = instr.writes = {whole(loss)};
 }
 
-StepBuilder::Flow StepBuilder::load_batch(int32_t micro_batch) {
-  Flow flow;
-  flow.micro_batch = micro_batch;
-  const int64_t bytes = model_.batch.rows * model_.batch.row_tokens * dtype_bytes(DType::kI32);
-  std::vector<Range> writes;
-  for (const Port port : kBatchPorts) {
-    flow.ports[port] = temporary(cat(port_name(port), ".", micro_batch), bytes);
-    writes.push_back(whole(flow.ports[port]));
+StepBuilder::Flow& StepBuilder::flow_of(int32_t micro_batch) {
+  const auto [found, is_new] = flows_.try_emplace(micro_batch);
+  Flow& flow = found->second;
+  if (is_new) {
+    flow.micro_batch = micro_batch;
+    for (auto* buffers : {&flow.hidden, &flow.d_hidden, &flow.saved, &flow.deferred})
+      buffers->assign(model_.layers.size(), -1);
+    load_batch(flow);
   }
-  Instr& instr = emit(InstrKind::kLoadBatch);
-  instr.micro_batch = micro_batch;
-  instr.writes = std::move(writes);
   return flow;
 }
 
-void StepBuilder::place_inputs(const LayerGraph& graph, const Flow& flow, size_t layer,
-                               ValuePlaces& places) const {
+void StepBuilder::load_batch(Flow& flow) {
+  const int64_t bytes = model_.batch.rows * model_.batch.row_tokens * dtype_bytes(DType::kI32);
+  Instr instr;
+  instr.kind = InstrKind::kLoadBatch;
+  instr.micro_batch = flow.micro_batch;
+  for (const Port port : kBatchPorts) {
+    flow.ports[port] = temporary(cat(port_name(port), ".", flow.micro_batch), bytes);
+    instr.writes.push_back(whole(flow.ports[port]));
+  }
+  program_.instrs.push_back(std::move(instr));
+}
+
+void StepBuilder::place_inputs(size_t layer, const Flow& flow, ValuePlaces& places) const {
+  const LayerGraph& graph = graph_of(layer);
   for (const ValueId id : graph.with_role(ValueRole::kInput)) {
     const Port port = graph.at(id).port;
     places[id] = whole(port == Port::kHidden ? flow.hidden[layer - 1] : flow.ports.at(port));
   }
 }
 
-/// Outputs that leave for the host use three buffers in turn: a layer writes one while the next to
-/// last is still on its way. With a buffer each, all would stay until backward.
-BufferId StepBuilder::hidden_buffer(Flow& flow, size_t layer, int64_t bytes, bool leaves) {
-  const auto name = [&](size_t index) { return cat("hidden.", index, ".", flow.micro_batch); };
-  constexpr size_t kSlots = 3;
-  if (!leaves) return exchanged(name(layer), bytes);
-  if (flow.slots.size() < kSlots) flow.slots.push_back(exchanged(name(layer), bytes));
-  const BufferId slot = flow.slots[layer % kSlots];
-  require(program_.at(slot).bytes == bytes, "layers hand on equally much");
-  return slot;
-}
-
-void StepBuilder::place_outputs(const LayerGraph& graph, Flow& flow, size_t layer, BufferId result,
-                                bool leaves, ValuePlaces& places) {
+void StepBuilder::place_outputs(size_t layer, Flow& flow, BufferId result, ValuePlaces& places) {
+  const LayerGraph& graph = graph_of(layer);
   for (const ValueId id : graph.with_role(ValueRole::kOutput)) {
     const Value& value = graph.at(id);
+    const std::string name = cat(port_name(value.port), ".", layer, ".", flow.micro_batch);
     BufferId to = result;
-    if (value.port == Port::kHidden) {
-      to = flow.hidden[layer] = hidden_buffer(flow, layer, value.bytes(), leaves);
-    } else if (value.port == Port::kRope) {
-      to = temporary(cat(port_name(value.port), ".", layer, ".", flow.micro_batch), value.bytes());
-      flow.ports[Port::kRope] = to;
-    }
+    if (value.port == Port::kHidden)
+      to = flow.hidden[layer] = exchanged(name, value.bytes());
+    else if (value.port == Port::kRope)
+      to = flow.ports[Port::kRope] = temporary(name, value.bytes());
     places[id] = {to, 0, value.bytes()};
   }
 }
 
-void StepBuilder::bring_parameters(size_t l, int32_t micro_batch, const std::vector<Op>& list,
+/// By the layer's output, made by the layer after it, and by its input.
+void StepBuilder::place_hidden_gradients(size_t layer, Flow& flow, ValuePlaces& places) {
+  const LayerGraph& graph = graph_of(layer);
+  if (const ValueId id = graph.find(ValueRole::kOutputGrad, Port::kHidden); id >= 0)
+    places[id] = whole(flow.d_hidden[layer + 1]);
+  const ValueId id = graph.find(ValueRole::kInputGrad, Port::kHidden);
+  if (id < 0) return;
+  BufferId& buffer = flow.d_hidden[layer];
+  if (buffer < 0)
+    buffer = exchanged(cat("d_hidden.", layer, ".", flow.micro_batch), graph.at(id).bytes());
+  places[id] = whole(buffer);
+}
+
+void StepBuilder::place_parameters(size_t l, int32_t micro_batch, const std::vector<Op>& list,
                                    ValuePlaces& places) {
   const std::set<ValueId> read = values_read(list);
   const Layer& layer = model_.layers[l];
-  const LayerGraph& graph = model_.graph_of(layer);
   for (size_t i = 0; i < layer.params.size(); ++i) {
     const ValueId id = layer.params[i].value;
     if (!read.contains(id)) continue;
-    const ParamPlace& place = partition_.places[l][i];
-    store_.bring(place.unit, micro_batch);
-    places[id] = store_.parameters(place, graph.at(id).bytes());
+    places[id] =
+        store_.parameters(partition_.places[l][i], graph_of(l).at(id).bytes(), micro_batch);
   }
 }
 
-/// Places of the gradients that `list` writes: asking for one makes room for it.
+/// Of the gradients that `list` writes.
 void StepBuilder::place_gradients(size_t l, int32_t micro_batch, const std::vector<Op>& list,
                                   ValuePlaces& places) {
-  std::set<ValueId> made;
-  for (const Op& op : list) made.insert(op.out.begin(), op.out.end());
+  const std::set<ValueId> made = values_written(list);
   const Layer& layer = model_.layers[l];
-  const LayerGraph& graph = model_.graph_of(layer);
+  const LayerGraph& graph = graph_of(l);
   for (size_t i = 0; i < layer.params.size(); ++i) {
     const ValueId id = graph.at(layer.params[i].value).grad;
     if (id < 0 || !made.contains(id)) continue;
@@ -224,22 +277,18 @@ void StepBuilder::place_gradients(size_t l, int32_t micro_batch, const std::vect
   }
 }
 
-void StepBuilder::place_scratch(const LayerGraph& graph, const ScratchPlan& plan,
-                                const std::string& name, ValuePlaces& places) {
-  if (plan.bytes > 0) place_planned(graph, plan, exchanged(name, plan.bytes), places);
+/// Values of a storage plan, in a buffer that is made when it is first needed.
+void StepBuilder::place_in(BufferId& buffer, const std::string& name, size_t layer,
+                           const ScratchPlan& plan, int32_t micro_batch, ValuePlaces& places) {
+  if (plan.bytes == 0) return;
+  if (buffer < 0) buffer = exchanged(cat(name, layer, ".", micro_batch), plan.bytes);
+  place_planned(graph_of(layer), plan, buffer, places);
 }
 
 /// Cut at its collectives, which go to their group's lane, and before the first operation that
 /// reads what one brings: operations between the two run beside it.
-void StepBuilder::run_list(InstrKind kind, size_t layer, int32_t micro_batch,
-                           const std::vector<Op>& list, ValuePlaces& places, bool accumulate) {
-  Instr like;
-  like.kind = kind;
-  like.layer = static_cast<int32_t>(layer);
-  like.micro_batch = micro_batch;
-  like.graph = model_.layers[layer].graph;
-  like.accumulate = accumulate;
-  sum_in_place(graph_of(layer), list, places);
+void StepBuilder::run_list(Instr like, const std::vector<Op>& list, ValuePlaces& places) {
+  sum_in_place(graph_of(static_cast<size_t>(like.layer)), list, places);
   size_t first = 0;
   std::set<ValueId> on_the_way;
   for (size_t i = 0; i < list.size(); ++i) {
@@ -293,103 +342,64 @@ void StepBuilder::run_collective(const Instr& like, const Op& op, const ValuePla
   instr.writes = {out};
 }
 
-/// The first layer in backward order that writes a parameter's gradient overwrites, later ones add:
-/// within a step where one buffer holds it all the time, else within a micro-batch.
-bool StepBuilder::accumulates(const Layer& layer, int32_t micro_batch) {
-  if (!store_.lists_accumulate() && std::exchange(written_in_, micro_batch) != micro_batch)
-    written_.clear();
+/// The first list that writes a parameter's gradient overwrites, later ones add: within a step where
+/// one buffer holds it all the time, else within a micro-batch.
+bool StepBuilder::accumulates(size_t l, int32_t micro_batch, const std::vector<Op>& list) {
+  const std::set<ValueId> made = values_written(list);
   bool seen = false;
   bool fresh = false;
-  for (const GraphParam& param : layer.params)
+  const Layer& layer = model_.layers[l];
+  for (size_t i = 0; i < layer.params.size(); ++i) {
+    const GraphParam& param = layer.params[i];
+    if (!made.contains(graph_of(l).at(param.value).grad)) continue;
+    const bool apart = store_.spec(partition_.places[l][i].unit).reduces_micro_batches;
     for (const TensorId tensor : param.tensors)
-      (written_.insert(tensor).second ? fresh : seen) = true;
-  require(!(seen && fresh), "a layer's gradients are all new or all known");
+      (written_[apart ? micro_batch : -1].insert(tensor).second ? fresh : seen) = true;
+  }
+  require(!(seen && fresh), "the gradients of a list are all new or all known");
   return seen;
 }
 
-void StepBuilder::forward(Flow& flow, BufferId result, bool keep) {
+void StepBuilder::run_layer(InstrKind kind, size_t l, Flow& flow, BufferId result) {
+  Instr like;
+  like.kind = kind;
+  like.layer = static_cast<int32_t>(l);
+  like.micro_batch = flow.micro_batch;
+  like.graph = model_.layers[l].graph;
+  const std::vector<Op>& list = list_of(graph_of(l), like);
+  const GraphStorage& storage = storage_[static_cast<size_t>(like.graph)];
+  const bool forward = kind == InstrKind::kForward;
+  ValuePlaces places;
+  place_parameters(l, flow.micro_batch, list, places);
+  place_inputs(l, flow, places);
+  if (forward)
+    place_outputs(l, flow, result, places);
+  else
+    place_hidden_gradients(l, flow, places);
+  if (trains_) place_gradients(l, flow.micro_batch, list, places);
+  BufferId scratch = -1;
+  place_in(scratch, cat("scratch.", letter(kind)), l, storage.scratch(kind), flow.micro_batch,
+           places);
+  if (trains_) place_in(flow.saved[l], "saved.", l, storage.saved, flow.micro_batch, places);
+  if (kind == InstrKind::kInputGrad || kind == InstrKind::kWeightGrad)
+    place_in(flow.deferred[l], "deferred.", l, storage.deferred, flow.micro_batch, places);
+  like.accumulate = trains_ && accumulates(l, flow.micro_batch, list);
+  run_list(std::move(like), list, places);
+}
+
+void StepBuilder::run(const Action& action, BufferId result) {
+  Flow& flow = flow_of(action.micro_batch);
+  const InstrKind kind = kind_of(action.phase);
   const size_t layers = model_.layers.size();
-  const int32_t m = flow.micro_batch;
-  flow.hidden.assign(layers, -1);
-  flow.on_host.assign(layers, -1);
-  flow.saved.assign(layers, -1);
-  for (size_t l = 0; l < layers; ++l) {
-    const Layer& layer = model_.layers[l];
-    const LayerGraph& graph = model_.graph_of(layer);
-    const auto g = static_cast<size_t>(layer.graph);
-    ValuePlaces places;
-    bring_parameters(l, m, graph.forward, places);
-    place_inputs(graph, flow, l, places);
-    place_outputs(graph, flow, l, result, keep && options_.offload_activations, places);
-    place_scratch(graph, forward_[g], cat("scratch.f", l, ".", m), places);
-    if (keep) place_gradients(l, m, graph.forward, places);
-    if (keep && saved_[g].bytes > 0) {
-      flow.saved[l] = exchanged(cat("saved.", l, ".", m), saved_[g].bytes);
-      place_planned(graph, saved_[g], flow.saved[l], places);
-    }
-    // The head's kernel makes its matrix's gradient in the forward pass: the first of its
-    // micro-batch.
-    const bool accumulate =
-        keep && layer.kind == LayerKind::kHead && m > 0 && store_.lists_accumulate();
-    run_list(InstrKind::kForward, l, m, graph.forward, places, accumulate);
-    store_.release(l + 1 < layers ? units_read(model_, partition_, l + 1, graph_of(l + 1).forward)
+  Instr like;
+  like.kind = kind;
+  for (size_t k = 0; k < layers; ++k) {
+    const bool forward = kind == InstrKind::kForward;
+    const size_t l = forward ? k : layers - 1 - k;
+    run_layer(kind, l, flow, result);
+    const size_t next = forward ? l + 1 : l - 1;
+    store_.release(k + 1 < layers ? units_read(model_, partition_, next, list_of(graph_of(next), like))
                                   : std::set<UnitId>());
-    if (keep && options_.offload_activations && l > 0 && l + 1 < layers) send_to_host(flow, l - 1);
-  }
-}
-
-/// The input of a block has been read by its forward pass: it leaves the device until backward.
-void StepBuilder::send_to_host(Flow& flow, size_t layer) {
-  const BufferId from = flow.hidden[layer];
-  flow.on_host[layer] = temporary(cat("hidden_on_host.", layer, ".", flow.micro_batch),
-                                  program_.at(from).bytes, Tier::kHost);
-  Instr& instr = emit(InstrKind::kCopy);
-  instr.lane = Lane::kToHost;
-  instr.reads = {whole(from)};
-  instr.writes = {whole(flow.on_host[layer])};
-}
-
-void StepBuilder::bring_back(Flow& flow, size_t layer) {
-  const BufferId from = flow.on_host[layer];
-  if (from < 0) return;
-  flow.hidden[layer] =
-      exchanged(cat("hidden_again.", layer, ".", flow.micro_batch), program_.at(from).bytes);
-  Instr& instr = emit(InstrKind::kCopy);
-  instr.lane = Lane::kToDevice;
-  instr.hold = true;
-  instr.reads = {whole(from)};
-  instr.writes = {whole(flow.hidden[layer])};
-}
-
-void StepBuilder::backward(Flow& flow, bool last) {
-  const int32_t m = flow.micro_batch;
-  BufferId incoming = -1;
-  for (size_t l = model_.layers.size(); l-- > 0;) {
-    const Layer& layer = model_.layers[l];
-    const LayerGraph& graph = model_.graph_of(layer);
-    const auto g = static_cast<size_t>(layer.graph);
-    // The input of the layer before comes beside this layer's work.
-    if (l > 1) bring_back(flow, l - 2);
-    ValuePlaces places;
-    bring_parameters(l, m, graph.backward, places);
-    place_inputs(graph, flow, l, places);
-    if (const ValueId id = graph.find(ValueRole::kOutputGrad, Port::kHidden); id >= 0)
-      places[id] = whole(incoming);
-    if (const ValueId id = graph.find(ValueRole::kInputGrad, Port::kHidden); id >= 0) {
-      incoming = exchanged(cat("d_hidden.", l, ".", m), graph.at(id).bytes());
-      places[id] = whole(incoming);
-    }
-    place_gradients(l, m, graph.backward, places);
-    place_scratch(graph, backward_[g], cat("scratch.b", l, ".", m), places);
-    if (flow.saved[l] >= 0) place_planned(graph, saved_[g], flow.saved[l], places);
-    run_list(InstrKind::kBackward, l, m, graph.backward, places, accumulates(layer, m));
-    store_.release(l > 0 ? units_read(model_, partition_, l - 1, graph_of(l - 1).backward)
-                         : std::set<UnitId>());
-    // In the order in which gradients lie, so that buckets are one range.
-    const std::vector<UnitId> units = partition_.units_of(static_cast<int>(l));
-    for (auto unit = units.rbegin(); unit != units.rend(); ++unit)
-      if (partition_.unit(*unit).layers.front() == static_cast<int>(l))
-        store_.reduce(*unit, m, last);
   }
 }
 
@@ -398,16 +408,33 @@ void StepBuilder::decide(BufferId norm, BufferId loss) {
   instr.reads = {whole(norm), whole(loss)};
 }
 
+/// Those of the blocks and the embedding, which blocks read.
+std::vector<BufferId> StepBuilder::leaving_outputs(const Flow& flow) const {
+  std::vector<BufferId> outputs;
+  for (const BufferId output : flow.hidden)
+    if (output >= 0) outputs.push_back(output);
+  return outputs;
+}
+
+GatherLimits StepBuilder::gather_limits() const {
+  return {.reuse_distance = options_.reuse_distance,
+          .prefetch_elements = options_.overlap ? options_.prefetch_elements : 0,
+          .max_live_elements = options_.max_live_elements,
+          // What a step has written may be older than the parameters when another program runs.
+          .secondary_shards = trains_ && store_.groups().node != kNoGroup};
+}
+
 Step StepBuilder::finish() {
-  Program program =
-      reuse_gathered(std::move(program_), options_.reuse_distance, options_.max_live_elements);
-  // What a step has written may be older than the parameters when another program runs.
-  if (trains_)
-    program = gather_within_nodes(std::move(program), store_.groups());
-  program = prefetch_gathers(std::move(program), options_.overlap ? options_.prefetch_elements : 0,
-                             options_.max_live_elements);
-  program = bucket_gradients(std::move(program), options_.bucket_elements);
-  program = bucket_gathers(std::move(program), options_.gather_bucket_elements);
+  std::vector<Insertion> moves;
+  const auto add = [&](std::vector<Insertion> more) {
+    std::move(more.begin(), more.end(), std::back_inserter(moves));
+  };
+  if (trains_ && options_.offload_activations)
+    for (const auto& [micro_batch, flow] : flows_)
+      add(offload_outputs(program_, leaving_outputs(flow)));
+  add(gather_parameters(program_, store_, gather_limits()));
+  add(reduce_gradients(program_, store_, options_.bucket_elements));
+  Program program = weave(std::move(program_), std::move(moves));
   program = plan_memory(order_communication(std::move(program), options_.overlap));
   return {std::move(program), store_.pieces()};
 }
@@ -422,16 +449,15 @@ Step build_training_step(const ModelDescription& model, const Partition& partiti
   const BufferId norm =
       builder.persistent(buffer_names::kNorm, DType::kF64, builder.store().norm_slots());
   builder.begin({loss, norm});
-  for (int32_t m = 0; m < options.micro_batches; ++m) {
-    const bool last = m + 1 == options.micro_batches;
-    StepBuilder::Flow flow = builder.load_batch(m);
-    builder.forward(flow, loss, true);
-    if (last) builder.reduce_loss(loss);
-    builder.backward(flow, last);
+  int32_t forwards = 0;
+  for (const Action& action : make_schedule(options.schedule, 1, 0, options.micro_batches)) {
+    builder.run(action, loss);
+    if (action.phase == Phase::kForward && ++forwards == options.micro_batches)
+      builder.reduce_loss(loss);
   }
   builder.store().norm(norm);
   builder.decide(norm, loss);
-  builder.store().update();
+  builder.store().update(options.gather_bucket_elements);
   return builder.finish();
 }
 
@@ -441,10 +467,8 @@ Step build_evaluation_step(const ModelDescription& model, const Partition& parti
   StepBuilder builder("evaluate", model, partition, options, false);
   const BufferId loss = builder.persistent(buffer_names::kLoss, DType::kF64, kLossSlots);
   builder.begin({loss});
-  for (int32_t m = 0; m < options.micro_batches; ++m) {
-    StepBuilder::Flow flow = builder.load_batch(m);
-    builder.forward(flow, loss, false);
-  }
+  for (int32_t m = 0; m < options.micro_batches; ++m)
+    builder.run({.phase = Phase::kForward, .micro_batch = m}, loss);
   builder.reduce_loss(loss);
   return builder.finish();
 }
@@ -453,10 +477,9 @@ Step build_logits_step(const ModelDescription& model, const Partition& partition
                        const StepOptions& options) {
   require(model.mode == Mode::kLogits, "a logits step needs a model built for logits");
   StepBuilder builder("logits", model, partition, options, false);
-  StepBuilder::Flow flow = builder.load_batch(0);
   const BufferId logits = builder.persistent(buffer_names::kLogits, model.dtypes.compute,
                                              model.batch.tokens() * model.vocab_rows);
-  builder.forward(flow, logits, false);
+  builder.run({.phase = Phase::kForward}, logits);
   return builder.finish();
 }
 

@@ -7,14 +7,16 @@
 #include "model/description.h"
 #include "partition/units.h"
 #include "program/program.h"
+#include "program/schedule.h"
 #include "program/state_options.h"
 
 namespace ftrun {
 
 /// What a step does beside the model's own lists.
 struct StepOptions {
-  /// Micro-batches of a step on each rank (gradient accumulation).
+  /// Micro-batches of a step on each rank (gradient accumulation), and the order of their passes.
   int32_t micro_batches = 1;
+  ScheduleKind schedule = ScheduleKind::k1F1B;
   StateOptions state;
   /// DeepSpeed's reduce_bucket_size and allgather_bucket_size, in elements.
   int64_t bucket_elements = 500'000'000;
@@ -58,8 +60,8 @@ std::string optimizer_buffer_name(int32_t state);
 inline constexpr Port kBatchPorts[] = {Port::kTokens, Port::kPositions, Port::kStarts,
                                        Port::kLabels};
 
-/// One optimizer step: micro-batches forward and backward, reduction of gradients and loss, norm,
-/// decision, update; passes applied. The model must be built with Mode::kTrain.
+/// One optimizer step: the actions of the schedule, reduction of gradients and loss, norm, decision,
+/// update; passes applied. The model must be built with Mode::kTrain.
 Step build_training_step(const ModelDescription& model, const Partition& partition,
                          const StepOptions& options);
 

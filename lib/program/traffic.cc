@@ -64,6 +64,12 @@ DiskTraffic disk_traffic(const Program& program) {
 
 namespace {
 
+/// Parameters for layers to read; gathers of updated ones go to where they stay.
+bool brings_parameters(const Program& program, const Instr& instr) {
+  return instr.kind == InstrKind::kAllGather && instr.unit >= 0 &&
+         !program.at(instr.writes[0].buffer).persistent;
+}
+
 /// What a sum takes into account; theory is the sum with nothing.
 struct Known {
   bool padding = false;
@@ -94,7 +100,7 @@ class Formula {
         groups_(state_groups(state_)) {
     count_readers(model);
     for (const Instr& instr : program.instrs)
-      if (instr.kind == InstrKind::kAllGather && instr.ahead) {
+      if (brings_parameters(program, instr)) {
         Gathers& times = gathers_[instr.unit];
         ++(instr.group == groups_.node ? times.node : times.shards);
       }

@@ -12,39 +12,12 @@
 namespace ftrun {
 namespace {
 
-/// Gradients of a micro-batch are made apart and then added to the sum, wherever that lies: where
-/// the optimizer is must not change how they are added. With one micro-batch there is no sum, and
-/// one rank may keep them where they are made.
-bool sums_micro_batches(const StateOptions& options, int32_t micro_batches) {
-  return options.stage >= 2 && (options.shard.count > 1 || micro_batches > 1 ||
-                                options.optimizer_tier != Tier::kDevice);
-}
-
 /// Part `index` of `count` of a range, in whole blocks.
 ShardRange split(const ShardRange& range, int index, int count) {
   const int64_t blocks = (range.size() + kUnitBlock - 1) / kUnitBlock;
   const int64_t stride = (blocks + count - 1) / count * kUnitBlock;
   return {std::min(range.begin + index * stride, range.end),
           std::min(range.begin + (index + 1) * stride, range.end)};
-}
-
-/// Which parts of the units the gradient norm sums by themselves: slices that follow each other and
-/// of which equally many tensor-parallel ranks have copies. Without tensor parallelism that is the
-/// unit.
-std::vector<NormRun> runs_of(const Partition& partition, const ModelDescription& model) {
-  std::vector<NormRun> runs;
-  for (const Unit& unit : partition.units) {
-    const size_t first = runs.size();
-    for (const Slice& slice : unit.slices) {
-      const int copies = model.tensor(slice.tensor).copies;
-      if (runs.size() > first && runs.back().copies == copies) continue;
-      const int64_t begin = runs.size() > first ? slice.position_in_unit : 0;
-      if (runs.size() > first) runs.back().part.end = begin;
-      runs.push_back({unit.id, {begin, unit.padded}, copies});
-    }
-    require(runs.size() > first, "a unit holds tensors");
-  }
-  return runs;
 }
 
 }  // namespace
@@ -56,44 +29,13 @@ UnitStore::UnitStore(Program& program, const ModelDescription& model, const Part
       partition_(partition),
       options_(options),
       groups_(state_groups(options)),
-      compute_(model.dtypes.compute),
-      gradient_(model.dtypes.gradients),
-      shards_gradients_(sums_micro_batches(options, micro_batches)),
+      specs_(state_specs(model, partition, options, groups_, micro_batches)),
       cut_(cut_states(partition, options)),
-      optimizer_tiers_(choose_optimizer_tiers()),
-      index_(flat_layout(partition, FlatOrder::kForward)),
-      norm_runs_(runs_of(partition, model)) {
+      index_(flat_layout(partition, FlatOrder::kForward)) {
   program_.groups = groups_.list;
   place_parameters();
   if (micro_batches > 0) place_training_state();
   list_pieces(micro_batches > 0);
-}
-
-/// Stage 3: the unit's parameters come just in time.
-bool UnitStore::gathers(UnitId id) const {
-  return options_.stage == 3 && !unit(id).small &&
-         (options_.shard.count > 1 || options_.parameter_tier != Tier::kDevice);
-}
-
-/// The optimizer's weights are not the ones that layers read: another dtype, or another tier.
-bool UnitStore::has_master(UnitId id) const {
-  const Tier parameters = gathers(id) ? options_.parameter_tier : Tier::kDevice;
-  return compute_ != options_.master || parameters != optimizer_tier(id);
-}
-
-std::vector<Tier> UnitStore::choose_optimizer_tiers() const {
-  int64_t total = 0;
-  for (const Unit& u : partition_.units) total += u.small ? 0 : u.padded;
-  std::vector<Tier> tiers;
-  int64_t moved = 0;
-  for (const Unit& u : partition_.units) {
-    const bool wanted =
-        static_cast<double>(moved) < options_.optimizer_ratio * static_cast<double>(total);
-    const bool moves = options_.stage > 0 && !u.small && wanted;
-    if (moves) moved += u.padded;
-    tiers.push_back(moves ? options_.optimizer_tier : Tier::kDevice);
-  }
-  return tiers;
 }
 
 BufferId UnitStore::add_buffer(Buffer buffer) {
@@ -102,16 +44,17 @@ BufferId UnitStore::add_buffer(Buffer buffer) {
 }
 
 /// One buffer for each tier that holds wanted units, laid out one unit after another.
-std::vector<UnitStore::Home> UnitStore::place(const HomeOptions& options,
-                                              const std::vector<Tier>& tiers,
-                                              const std::vector<char>& wanted) {
-  std::vector<Home> homes(partition_.units.size());
+std::vector<UnitStore::Home> UnitStore::place(
+    const HomeOptions& options, const std::function<Part(const StateSpec&)>& part_of) {
+  std::vector<Part> parts;
+  for (const StateSpec& spec : specs_) parts.push_back(part_of(spec));
+  std::vector<Home> homes(parts.size());
   for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
-    std::vector<int64_t> elements(partition_.units.size(), 0);
-    for (size_t u = 0; u < elements.size(); ++u) {
-      if (tiers[u] != tier || wanted[u] == 0) continue;
+    std::vector<int64_t> elements(parts.size(), 0);
+    for (size_t u = 0; u < parts.size(); ++u) {
+      if (parts[u].tier != tier || !parts[u].wanted) continue;
       const auto id = static_cast<UnitId>(u);
-      elements[u] = options.whole ? cut_.whole(id) : cut_.held(id);
+      elements[u] = parts[u].cut ? cut_.held(id) : cut_.whole(id);
     }
     const FlatLayout layout = flat_layout(elements, options.order);
     if (layout.total == 0) continue;
@@ -130,52 +73,51 @@ std::vector<UnitStore::Home> UnitStore::place(const HomeOptions& options,
     for (size_t u = 0; u < elements.size(); ++u)
       if (elements[u] > 0)
         homes[u] = {buffer, layout.offset[u],
-                    options.whole ? 0 : cut_.begin(static_cast<UnitId>(u))};
+                    parts[u].cut ? cut_.begin(static_cast<UnitId>(u)) : 0};
   }
   return homes;
 }
 
 void UnitStore::place_parameters() {
-  const std::vector<char> all(partition_.units.size(), 1);
-  std::vector<Tier> tiers;
-  for (const Unit& u : partition_.units)
-    tiers.push_back(gathers(u.id) ? options_.parameter_tier : Tier::kDevice);
+  const bool cuts = std::any_of(specs_.begin(), specs_.end(),
+                                [](const StateSpec& spec) { return spec.cuts_optimizer; });
   parameters_ = place({.name = buffer_names::kParameters,
                        .category = Category::kParameters,
-                       .dtype = compute_,
-                       .peer_visible = options_.stage > 0 && options_.shard.count > 1,
-                       .whole = options_.stage < 3},
-                      tiers, all);
+                       .dtype = model_.dtypes.compute,
+                       .peer_visible = cuts},
+                      [](const StateSpec& spec) {
+                        return Part{.tier = spec.parameters, .cut = spec.cuts_parameters};
+                      });
 }
 
 void UnitStore::place_training_state() {
-  const std::vector<char> all(partition_.units.size(), 1);
-  std::vector<Tier> gradient_tiers;
-  std::vector<char> with_master;
-  for (const Unit& u : partition_.units) {
-    const bool away = shards_gradients_ && optimizer_tier(u.id) != Tier::kDevice;
-    gradient_tiers.push_back(away ? Tier::kHost : Tier::kDevice);
-    with_master.push_back(has_master(u.id) ? 1 : 0);
-  }
   gradients_ = place({.name = buffer_names::kGradients,
                       .category = Category::kGradients,
-                      .dtype = gradient_,
+                      .dtype = model_.dtypes.gradients,
                       .order = FlatOrder::kBackward,
-                      .peer_visible = groups_.all != kNoGroup,
-                      .whole = !shards_gradients_},
-                     gradient_tiers, all);
-  if (!shards_gradients_)
-    for (const Unit& u : partition_.units)
+                      .peer_visible = groups_.all != kNoGroup},
+                     [](const StateSpec& spec) {
+                       return Part{.tier = spec.gradients, .cut = spec.cuts_gradients};
+                     });
+  for (const Unit& u : partition_.units)
+    if (!spec(u.id).reduces_micro_batches)
       for (const Range& gap : gaps(range(home(gradients_, u.id), 0, cut_.whole(u.id)), u.id))
         program_.given.push_back(gap);
+  const auto optimizer = [](const StateSpec& spec) {
+    return Part{.tier = spec.optimizer, .cut = spec.cuts_optimizer};
+  };
   masters_ = place(
       {.name = buffer_names::kMaster, .category = Category::kOptimizer, .dtype = options_.master},
-      optimizer_tiers_, with_master);
+      [&](const StateSpec& spec) {
+        Part part = optimizer(spec);
+        part.wanted = spec.has_master;
+        return part;
+      });
   for (int32_t s = 0; s < options_.optimizer_states; ++s)
     moments_.push_back(place({.name = optimizer_buffer_name(s),
                               .category = Category::kOptimizer,
                               .dtype = options_.states},
-                             optimizer_tiers_, all));
+                             optimizer));
 }
 
 Range UnitStore::range(const Home& home, int64_t begin, int64_t end) const {
@@ -198,9 +140,9 @@ ShardRange UnitStore::saved_part(UnitId id) const {
 void UnitStore::list_pieces(bool trains) {
   for (const Unit& u : partition_.units) {
     const ShardRange own = cut_.own(u.id);
-    const bool whole = options_.stage < 3;
-    const ShardRange there = whole ? ShardRange{0, u.padded} : own;
-    const bool master = trains && has_master(u.id);
+    const StateSpec& state = spec(u.id);
+    const ShardRange there = state.cuts_parameters ? own : ShardRange{0, u.padded};
+    const bool master = trains && state.has_master;
     pieces_.push_back({.state = master ? StatePiece::kWorking : StatePiece::kParam,
                        .unit = u.id,
                        .begin = there.begin,
@@ -273,17 +215,31 @@ Instr UnitStore::collective(InstrKind kind, GroupId group, const Range& in, cons
 
 // Parameters.
 
-void UnitStore::bring(UnitId id, int32_t micro_batch) {
-  if (gathers(id) && !gathered_.contains(id)) gather(id, micro_batch);
+Range UnitStore::parameters(const ParamPlace& place, int64_t bytes, int32_t micro_batch) {
+  const int64_t size = dtype_bytes(spec(place.unit).compute);
+  if (!spec(place.unit).gathered) {
+    const Home& at = home(parameters_, place.unit);
+    return {at.buffer, (at.offset + place.position) * size, bytes};
+  }
+  const auto [open, is_new] = open_parameters_.try_emplace(place.unit, parameter_uses_.size());
+  if (is_new) {
+    const std::string name = cat("gathered.", place.unit, ".", parameter_uses_.size());
+    const Range whole = temporary(name, Tier::kDevice, Category::kBuckets,
+                                  spec(place.unit).compute, cut_.whole(place.unit));
+    parameter_uses_.push_back({place.unit, micro_batch, whole.buffer});
+  }
+  return {parameter_uses_[open->second].buffer, place.position * size, bytes};
 }
 
 void UnitStore::release(const std::set<UnitId>& kept) {
-  std::erase_if(gathered_, [&](const auto& gathered) { return !kept.contains(gathered.first); });
+  std::erase_if(open_parameters_, [&](const auto& open) { return !kept.contains(open.first); });
 }
 
-void UnitStore::gather(UnitId id, int32_t micro_batch) {
-  const std::string suffix = cat(".", id, ".", gathers_++);
-  const int64_t held_elements = cut_.held(id);
+std::vector<Instr> UnitStore::gather(const ParameterUse& use, size_t number) {
+  const UnitId id = use.unit;
+  const std::string suffix = cat(".", id, ".", number);
+  const DType dtype = spec(id).compute;
+  const Range whole{use.buffer, 0, program_.at(use.buffer).bytes};
   std::vector<Instr> chain;
   const auto move = [&](const Range& from, const Range& to) {
     chain.push_back(copy(from, to, id));
@@ -291,57 +247,43 @@ void UnitStore::gather(UnitId id, int32_t micro_batch) {
   };
   Range part = held(parameters_, id);
   if (tier_of(part) == Tier::kNvme)
-    part = move(part, temporary("from_disk" + suffix, Tier::kHost, Category::kStaging, compute_,
-                                held_elements));
-  const Range whole =
-      temporary("gathered" + suffix, Tier::kDevice, Category::kBuckets, compute_, cut_.whole(id));
-  if (!cut_.cut(id)) {
+    part = move(part, temporary("from_disk" + suffix, Tier::kHost, Category::kStaging, dtype,
+                                cut_.held(id)));
+  if (!spec(id).cuts_parameters) {
     move(part, whole);
   } else {
     if (tier_of(part) == Tier::kHost)
-      part = move(part, temporary("from_host" + suffix, Tier::kDevice, Category::kStaging, compute_,
-                                  held_elements, true));
-    chain.push_back(collective(InstrKind::kAllGather, groups_.shard, part, whole, id));
+      part = move(part, temporary("from_host" + suffix, Tier::kDevice, Category::kStaging, dtype,
+                                  cut_.held(id), true));
+    chain.push_back(collective(InstrKind::kAllGather, spec(id).shard, part, whole, id));
   }
-  for (Instr& instr : chain) {
-    instr.micro_batch = micro_batch;
-    instr.hold = instr.ahead = true;
-    emit(std::move(instr));
-  }
-  gathered_[id] = whole;
-}
-
-Range UnitStore::parameters(const ParamPlace& place, int64_t bytes) const {
-  const int64_t offset = place.position * dtype_bytes(compute_);
-  if (const auto found = gathered_.find(place.unit); found != gathered_.end())
-    return {found->second.buffer, offset, bytes};
-  require(!gathers(place.unit), "parameters are brought before they are read");
-  const Home& at = home(parameters_, place.unit);
-  return {at.buffer, (at.offset + place.position) * dtype_bytes(compute_), bytes};
+  for (Instr& instr : chain) instr.micro_batch = use.micro_batch;
+  return chain;
 }
 
 // Gradients.
 
 Range UnitStore::gradient(const ParamPlace& place, int64_t bytes, int32_t micro_batch) {
-  const int64_t size = dtype_bytes(gradient_);
-  if (!shards_gradients_) {
-    const Home& at = home(gradients_, place.unit);
-    return {at.buffer, (at.offset + place.position) * size, bytes};
-  }
-  auto found = whole_gradients_.find(place.unit);
-  if (found == whole_gradients_.end()) {
+  const StateSpec& state = spec(place.unit);
+  const int32_t of = state.reduces_micro_batches ? micro_batch : -1;
+  const auto [open, is_new] =
+      open_gradients_.try_emplace({place.unit, of}, gradient_uses_.size());
+  if (is_new) {
     const Range whole =
-        temporary(cat("gradient.", place.unit, ".", micro_batch), Tier::kDevice, Category::kBuckets,
-                  gradient_, cut_.whole(place.unit), groups_.all != kNoGroup);
-    found = whole_gradients_.emplace(place.unit, whole).first;
-    clear_padding(place.unit, whole);
+        state.reduces_micro_batches
+            ? temporary(cat("gradient.", place.unit, ".", micro_batch), Tier::kDevice,
+                        Category::kBuckets, state.gradient, cut_.whole(place.unit),
+                        groups_.all != kNoGroup)
+            : range(home(gradients_, place.unit), 0, cut_.whole(place.unit));
+    gradient_uses_.push_back({place.unit, of, whole});
   }
-  return {found->second.buffer, place.position * size, bytes};
+  const Range& whole = gradient_uses_[open->second].whole;
+  return {whole.buffer, whole.offset + place.position * dtype_bytes(state.gradient), bytes};
 }
 
 /// What the lists leave unwritten of a unit's whole gradient: they write tensors only.
 std::vector<Range> UnitStore::gaps(const Range& whole, UnitId id) const {
-  const int64_t size = dtype_bytes(gradient_);
+  const int64_t size = dtype_bytes(spec(id).gradient);
   std::vector<Range> found;
   int64_t at = 0;
   const auto gap = [&](int64_t end) {
@@ -356,113 +298,95 @@ std::vector<Range> UnitStore::gaps(const Range& whole, UnitId id) const {
 }
 
 /// What lies between tensors is reduced, summed and updated like them.
-void UnitStore::clear_padding(UnitId id, const Range& whole) {
+std::vector<Instr> UnitStore::clear_padding(const GradientUse& use) const {
+  if (!spec(use.unit).reduces_micro_batches) return {};
   Instr clear;
   clear.kind = InstrKind::kClear;
-  clear.unit = id;
-  clear.writes = gaps(whole, id);
-  if (!clear.writes.empty()) emit(std::move(clear));
+  clear.unit = use.unit;
+  clear.writes = gaps(use.whole, use.unit);
+  return clear.writes.empty() ? std::vector<Instr>() : std::vector<Instr>{std::move(clear)};
 }
 
-void UnitStore::reduce(UnitId id, int32_t micro_batch, bool last) {
-  if (shards_gradients_) {
-    sum_copies(id, whole_gradients_.at(id));
-    return reduce_into_home(id, micro_batch);
-  }
-  if (!last) return;
-  sum_copies(id, range(home(gradients_, id), 0, cut_.whole(id)));
-  if (data_ranks(options_) > 1) reduce_whole(id);
-}
-
-/// Tensor-parallel ranks that use the same part of a tensor have made a share of its gradient each.
-void UnitStore::sum_copies(UnitId id, const Range& whole) {
-  std::map<GroupId, std::vector<Range>> shares;
-  const int64_t size = dtype_bytes(gradient_);
-  for (const Slice& slice : unit(id).slices) {
-    const TensorInfo& tensor = model_.tensor(slice.tensor);
-    if (tensor.copies == 1 || !tensor.partial_gradient) continue;
-    const bool all = tensor.copies == options_.tensor.count;
-    add_range(shares[all ? groups_.tensor : groups_.tensor_copies],
-              {whole.buffer, whole.offset + slice.position_in_unit * size, slice.extent * size});
-  }
-  for (auto& [group, ranges] : shares) {
-    Instr sum = collective(InstrKind::kAllReduce, group, ranges[0], ranges[0], id);
+std::vector<Instr> UnitStore::sum_shares(const GradientUse& use) const {
+  std::vector<Instr> sums;
+  const int64_t size = dtype_bytes(spec(use.unit).gradient);
+  for (const GradientShares& shares : spec(use.unit).shares) {
+    std::vector<Range> ranges;
+    for (const ShardRange& part : shares.parts)
+      add_range(ranges,
+                {use.whole.buffer, use.whole.offset + part.begin * size, part.size() * size});
+    Instr sum =
+        collective(InstrKind::kAllReduce, shares.group, ranges[0], ranges[0], use.unit);
     sum.reads = sum.writes = std::move(ranges);
-    emit(std::move(sum));
+    sums.push_back(std::move(sum));
   }
+  return sums;
 }
 
 /// The gradient in the dtype it travels in.
-Range UnitStore::to_wire(const Range& gradient, UnitId id, int32_t micro_batch) {
-  if (options_.communication == gradient_) return gradient;
-  const int64_t elements = element_count(program_, gradient);
-  const Range wire = temporary(cat("wire.", id, ".", micro_batch), Tier::kDevice,
-                               Category::kBuckets, options_.communication, elements, true);
-  emit(copy(gradient, wire, id));
+Range UnitStore::to_wire(const GradientUse& use, Reduction& reduction) {
+  const StateSpec& state = spec(use.unit);
+  if (state.communication == state.gradient) return use.whole;
+  const Range wire = temporary(cat("wire.", use.unit, ".", std::max(0, use.micro_batch)),
+                               Tier::kDevice, Category::kBuckets, state.communication,
+                               element_count(program_, use.whole), true);
+  reduction.before.push_back(copy(use.whole, wire, use.unit));
   return wire;
 }
 
 /// Brings a reduced part to where the update reads it; the communication lane does it right behind
 /// the reduction, without bothering compute.
-void UnitStore::collect(const Range& part, const Range& to, UnitId id, bool first, bool follows) {
+void UnitStore::collect(const Range& part, const Range& to, UnitId id, bool first,
+                        std::vector<Instr>& into) const {
   if (part == to) return;
+  const StateSpec& state = spec(id);
   Instr instr = copy(part, to, id);
   if (!first) instr.kind = InstrKind::kAccumulate;
-  if (instr.lane == Lane::kCompute && data_ranks(options_) > 1)
-    instr.lane = lane_of(groups_.replica == kNoGroup ? groups_.shard : groups_.replica);
-  instr.follows = follows;
-  emit(std::move(instr));
+  if (instr.lane == Lane::kCompute && has_data_peers())
+    instr.lane = lane_of(state.replica == kNoGroup ? state.shard : state.replica);
+  into.push_back(std::move(instr));
 }
 
 /// Over the shard group first, as where units are cut: sums have the same bits at every stage.
-void UnitStore::sum_everywhere(const Range& range, UnitId id) {
-  bool follows = false;
-  for (const GroupId group : {groups_.shard, groups_.replica}) {
+void UnitStore::reduce_over(const std::vector<GroupId>& groups, const Range& range, UnitId id,
+                            Reduction& reduction) const {
+  for (const GroupId group : groups) {
     if (group == kNoGroup) continue;
-    emit(collective(InstrKind::kAllReduce, group, range, range, id)).follows = follows;
-    follows = true;
+    Instr sum = collective(InstrKind::kAllReduce, group, range, range, id);
+    if (reduction.collective)
+      reduction.after.push_back(std::move(sum));
+    else
+      reduction.collective = std::move(sum);
   }
 }
 
-void UnitStore::reduce_whole(UnitId id) {
-  const Home& at = home(gradients_, id);
-  const Range all = range(at, 0, cut_.whole(id));
-  const Range wire = to_wire(all, id, 0);
-  if (!cut_.cut(id) || !options_.reduce_scatter) {
-    sum_everywhere(wire, id);
-    return collect(wire, all, id, true, true);
+Reduction UnitStore::reduction(const GradientUse& use, bool first) {
+  const UnitId id = use.unit;
+  const StateSpec& state = spec(id);
+  Reduction reduction{.before = sum_shares(use)};
+  const Range to = state.reduces_micro_batches ? held(gradients_, id) : use.whole;
+  if (!has_data_peers()) {
+    collect(use.whole, to, id, first, reduction.before);
+    return reduction;
   }
-  const int64_t bytes = cut_.held(id) * dtype_bytes(program_.at(wire.buffer).dtype);
-  const Range part{wire.buffer, wire.offset + options_.shard.index * bytes, bytes};
-  emit(collective(InstrKind::kReduceScatter, groups_.shard, wire, part, id));
-  if (options_.replicas > 1)
-    emit(collective(InstrKind::kAllReduce, groups_.replica, part, part, id)).follows = true;
-  collect(part, held(gradients_, id), id, true, true);
-}
-
-void UnitStore::reduce_into_home(UnitId id, int32_t micro_batch) {
-  const auto found = whole_gradients_.find(id);
-  require(found != whole_gradients_.end(), "a unit's gradients are made before they are reduced");
-  const Range whole = found->second;
-  whole_gradients_.erase(found);
-  const bool first = micro_batch == 0;
-  const Range to = held(gradients_, id);
-  if (!cut_.cut(id)) {
-    if (data_ranks(options_) == 1) return collect(whole, to, id, first, false);
-    const Range wire = to_wire(whole, id, micro_batch);
-    sum_everywhere(wire, id);
-    return collect(wire, to, id, first, true);
+  const Range wire = to_wire(use, reduction);
+  if (!state.cuts_optimizer || !state.reduce_scatter) {
+    reduce_over({state.shard, state.replica}, wire, id, reduction);
+    collect(wire, to, id, first, reduction.after);
+    return reduction;
   }
-  const Range wire = to_wire(whole, id, micro_batch);
-  const bool direct = first && tier_of(to) == Tier::kDevice && options_.communication == gradient_;
-  const int64_t bytes = cut_.held(id) * dtype_bytes(program_.at(wire.buffer).dtype);
-  const Range part = direct ? to : Range{wire.buffer, options_.shard.index * bytes, bytes};
-  emit(collective(InstrKind::kReduceScatter, groups_.shard, wire, part, id));
+  const Range own = held(gradients_, id);
+  const bool direct = state.reduces_micro_batches && first && tier_of(own) == Tier::kDevice &&
+                      state.communication == state.gradient;
+  const int64_t bytes = cut_.held(id) * dtype_bytes(state.communication);
+  const Range part =
+      direct ? own : Range{wire.buffer, wire.offset + options_.shard.index * bytes, bytes};
+  reduction.collective = collective(InstrKind::kReduceScatter, state.shard, wire, part, id);
   // In every micro-batch: what leaves the device must be complete before, and where gradients are
   // kept must not change the order of their sum.
-  if (options_.replicas > 1)
-    emit(collective(InstrKind::kAllReduce, groups_.replica, part, part, id)).follows = true;
-  collect(part, to, id, first, true);
+  reduce_over({state.replica}, part, id, reduction);
+  collect(part, own, id, first, reduction.after);
+  return reduction;
 }
 
 }  // namespace ftrun

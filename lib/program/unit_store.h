@@ -1,26 +1,49 @@
 #pragma once
 
+#include <functional>
+#include <initializer_list>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "partition/units.h"
 #include "program/program.h"
 #include "program/state_options.h"
+#include "program/state_spec.h"
 
 namespace ftrun {
 
-/// A part of a unit that the gradient norm sums by itself, and how many neighbouring tensor-parallel
-/// ranks have copies of it, of which one is counted.
-struct NormRun {
+/// Where layers read a unit's parameters that are brought for them: lists that follow each other share
+/// one use.
+struct ParameterUse {
   UnitId unit = -1;
-  ShardRange part;
-  int copies = 1;
+  int32_t micro_batch = -1;
+  BufferId buffer = -1;
+};
+
+/// Where lists write the gradient of a unit: in a micro-batch, or (-1) in all of the step.
+struct GradientUse {
+  UnitId unit = -1;
+  int32_t micro_batch = -1;
+  Range whole;
+};
+
+/// What reduces one unit's gradient.
+struct Reduction {
+  /// Behind the last list that writes it.
+  std::vector<Instr> before;
+  /// May be joined with those of other units; none where no other rank has a gradient.
+  std::optional<Instr> collective;
+  /// Behind that: what brings the result to where the update reads it.
+  std::vector<Instr> after;
 };
 
 /// Where a rank keeps the parameters, gradients and optimizer state of each unit, and the
-/// instructions that move them: what differs between ZeRO stages is here and nowhere else.
+/// instructions that move them, by the units' specifications. Lists that use parameters and
+/// gradients ask where they lie; passes ask for what moves them there and away.
 class UnitStore {
  public:
   /// `micro_batches` of a step that trains, where gradients and optimizer state are there too; 0 of
@@ -29,30 +52,34 @@ class UnitStore {
             const StateOptions& options, int32_t micro_batches);
 
   const StateGroups& groups() const { return groups_; }
+  const StateSpec& spec(UnitId id) const { return specs_[static_cast<size_t>(id)]; }
 
-  /// Makes a unit's parameters readable until release(), emitting what brings them unless they are
-  /// there.
-  void bring(UnitId unit, int32_t micro_batch);
-  /// Bytes [position, +bytes) of the unit's parameters, where bring() put them.
-  Range parameters(const ParamPlace& place, int64_t bytes) const;
-  /// Lets go of all but `kept`, which the next list reads too.
+  /// Bytes [position, +bytes) of the unit's parameters, readable until release().
+  Range parameters(const ParamPlace& place, int64_t bytes, int32_t micro_batch);
+  /// Ends the uses of all but `kept`, which the next list reads too.
   void release(const std::set<UnitId>& kept = {});
-
-  /// Where a layer's backward (or the head's forward) writes a parameter's gradient in a
-  /// micro-batch.
+  /// Where a list writes a parameter's gradient in a micro-batch.
   Range gradient(const ParamPlace& place, int64_t bytes, int32_t micro_batch);
-  /// True when the gradients of micro-batches are added by their lists, in one buffer of the step.
-  bool lists_accumulate() const { return !shards_gradients_; }
-  /// Emits the reduction of a unit whose gradients of a micro-batch are complete.
-  void reduce(UnitId unit, int32_t micro_batch, bool last);
+
+  /// In the order in which lists asked.
+  const std::vector<ParameterUse>& parameter_uses() const { return parameter_uses_; }
+  const std::vector<GradientUse>& gradient_uses() const { return gradient_uses_; }
+
+  /// Brings a unit's parameters to where they are used. The last one fills all of the buffer.
+  std::vector<Instr> gather(const ParameterUse& use, size_t number);
+  /// Zeroes what lists leave unwritten of a gradient; nothing where that is zero from step to step.
+  std::vector<Instr> clear_padding(const GradientUse& use) const;
+  /// `first`: nothing of this step is where the sum goes.
+  Reduction reduction(const GradientUse& use, bool first);
 
   /// Emits the sum of squares of this rank's part of the gradients, and its exchange.
   void norm(BufferId norm);
   /// Slots of the norm buffer (F64): one for each run and rank that may hold a part of it, added in
   /// this order.
   int64_t norm_slots() const;
-  /// Emits the update of all units and the gathers of what it changed.
-  void update();
+  /// Emits the update of all units and the gathers of what it changed, the latter joined until they
+  /// have `bucket_elements` elements (DeepSpeed's allgather_bucket_size).
+  void update(int64_t bucket_elements);
 
   /// What lies where, for loading, saving and export.
   const std::vector<StatePiece>& pieces() const { return pieces_; }
@@ -71,32 +98,38 @@ class UnitStore {
     DType dtype;
     FlatOrder order = FlatOrder::kForward;
     bool peer_visible = false;
-    /// Whole copies of units, not only what this rank holds of them.
-    bool whole = false;
   };
-  /// The updates of one stretch of a unit with the copies between tiers that they need.
+  /// What of a unit's state of one kind lies in which tier.
+  struct Part {
+    Tier tier = Tier::kDevice;
+    bool wanted = true;
+    /// This rank's part of it, not a whole copy.
+    bool cut = false;
+  };
+  /// The updates of one interval of a unit with the copies between tiers that they need.
   struct Update {
     std::vector<Instr> before;
     std::vector<Instr> updates;
     std::vector<Instr> after;
   };
-  /// The gather of a unit whose updates are done with the first `behind` of a list.
-  struct Gather {
-    size_t behind = 0;
-    UnitId unit = -1;
+  /// Updates in order, and gathers of what the first `behind` of them have changed.
+  struct Updates {
+    struct Gather {
+      size_t behind = 0;
+      Instr instr;
+    };
+    std::vector<Update> list;
+    std::vector<Gather> gathers;
+    size_t emitted = 0;
   };
-
   const Unit& unit(UnitId id) const { return partition_.unit(id); }
   const Home& home(const std::vector<Home>& homes, UnitId id) const {
     return homes[static_cast<size_t>(id)];
   }
   Tier tier_of(const Range& range) const { return program_.at(range.buffer).tier; }
-  bool gathers(UnitId id) const;
-  bool has_master(UnitId id) const;
-  Tier optimizer_tier(UnitId id) const { return optimizer_tiers_[static_cast<size_t>(id)]; }
-  std::vector<Tier> choose_optimizer_tiers() const;
-  std::vector<Home> place(const HomeOptions& options, const std::vector<Tier>& tiers,
-                          const std::vector<char>& wanted);
+  bool has_data_peers() const { return data_ranks(options_) > 1; }
+  std::vector<Home> place(const HomeOptions& options,
+                          const std::function<Part(const StateSpec&)>& part_of);
   void place_parameters();
   void place_training_state();
   void list_pieces(bool trains);
@@ -112,18 +145,18 @@ class UnitStore {
   Instr collective(InstrKind kind, GroupId group, const Range& in, const Range& out,
                    UnitId unit) const;
   std::vector<Range> gaps(const Range& whole, UnitId id) const;
-  void clear_padding(UnitId id, const Range& whole);
 
-  void gather(UnitId id, int32_t micro_batch);
-  void sum_everywhere(const Range& range, UnitId id);
-  void sum_copies(UnitId id, const Range& whole);
-  void reduce_whole(UnitId id);
-  void reduce_into_home(UnitId id, int32_t micro_batch);
-  Range to_wire(const Range& gradient, UnitId id, int32_t micro_batch);
-  void collect(const Range& part, const Range& to, UnitId id, bool first, bool follows);
+  std::vector<Instr> sum_shares(const GradientUse& use) const;
+  void reduce_over(const std::vector<GroupId>& groups, const Range& range, UnitId id,
+                   Reduction& reduction) const;
+  Range to_wire(const GradientUse& use, Reduction& reduction);
+  void collect(const Range& part, const Range& to, UnitId id, bool first,
+               std::vector<Instr>& into) const;
   bool stages_update(UnitId id) const;
   void emit_all(std::vector<Instr>& instrs);
-  void gather_updated(std::vector<Gather>& gathers, size_t done);
+  Instr gather_updated(UnitId id) const;
+  void join_gathers(std::initializer_list<Updates*> all, int64_t bucket_elements) const;
+  void emit_gathers(Updates& updates, size_t done);
   void plan_updates(UnitId id, std::vector<Update>& updates);
   Update plan_update(UnitId id, int64_t begin, int64_t end);
   bool hand_on(std::vector<Range>& written, const Range& parameters, UnitId id, Update& plan);
@@ -136,27 +169,24 @@ class UnitStore {
   const Partition& partition_;
   const StateOptions& options_;
   const StateGroups groups_;
-  const DType compute_;
-  const DType gradient_;
-  const bool shards_gradients_;
+  const std::vector<StateSpec> specs_;
   /// How states are cut over the shard group.
   const Sharding cut_;
-  std::vector<Tier> optimizer_tiers_;
   std::vector<Home> parameters_;
   std::vector<Home> gradients_;
   std::vector<Home> masters_;
   std::vector<std::vector<Home>> moments_;
   std::vector<StatePiece> pieces_;
-  /// Gathered parameters and whole gradients in use.
-  std::map<UnitId, Range> gathered_;
-  std::map<UnitId, Range> whole_gradients_;
-  int gathers_ = 0;
-  /// Number of the stretch that is planned, and the staging buffers that stretches use in turn.
-  int stretch_ = 0;
+  std::vector<ParameterUse> parameter_uses_;
+  std::vector<GradientUse> gradient_uses_;
+  /// Indices of those that lists may still join.
+  std::map<UnitId, size_t> open_parameters_;
+  std::map<std::pair<UnitId, int32_t>, size_t> open_gradients_;
+  /// Number of the interval that is planned, and the staging buffers that intervals use in turn.
+  int interval_ = 0;
   std::map<std::string, BufferId> staging_;
   /// Element of each unit among all parameters that this tensor-parallel rank uses (Instr::first_element).
   const FlatLayout index_;
-  const std::vector<NormRun> norm_runs_;
 };
 
 }  // namespace ftrun

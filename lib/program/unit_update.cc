@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "partition/layout.h"
+#include "program/buckets.h"
 #include "program/unit_store.h"
 
 // The end of a step: norm, updates, and the copies between tiers that they need.
@@ -11,23 +11,27 @@
 namespace ftrun {
 
 int64_t UnitStore::norm_slots() const {
-  return static_cast<int64_t>(norm_runs_.size()) * options_.shard.count * options_.tensor.count;
+  int64_t runs = 0;
+  for (const StateSpec& spec : specs_) runs += static_cast<int64_t>(spec.norm_runs.size());
+  return runs * options_.shard.count * options_.tensor.count;
 }
 
 void UnitStore::norm(BufferId norm) {
   Instr sum;
   sum.kind = InstrKind::kGradientNorm;
+  const ShardPlace shard = options_.shard;
   const ShardPlace tensor = options_.tensor;
-  for (size_t r = 0; r < norm_runs_.size(); ++r) {
-    const NormRun& run = norm_runs_[r];
-    const ShardRange own =
-        shard_range(unit(run.unit), options_.shard.index, options_.shard.count);
-    const ShardRange part{std::max(own.begin, run.part.begin), std::min(own.end, run.part.end)};
-    if (part.size() <= 0 || tensor.index % run.copies != 0) continue;
-    const int64_t place = static_cast<int64_t>(r) * options_.shard.count + options_.shard.index;
-    const int64_t slot = place * tensor.count + tensor.index;
-    sum.reads.push_back(range(home(gradients_, run.unit), part.begin, part.end));
-    sum.writes.push_back({norm, slot * dtype_bytes(DType::kF64), dtype_bytes(DType::kF64)});
+  int64_t first_slot = 0;
+  for (const Unit& u : partition_.units) {
+    const ShardRange own = shard_range(u, shard.index, shard.count);
+    for (const NormRun& run : spec(u.id).norm_runs) {
+      const int64_t slot = first_slot + shard.index * tensor.count + tensor.index;
+      first_slot += int64_t{shard.count} * tensor.count;
+      const ShardRange part{std::max(own.begin, run.part.begin), std::min(own.end, run.part.end)};
+      if (part.size() <= 0 || tensor.index % run.copies != 0) continue;
+      sum.reads.push_back(range(home(gradients_, u.id), part.begin, part.end));
+      sum.writes.push_back({norm, slot * dtype_bytes(DType::kF64), dtype_bytes(DType::kF64)});
+    }
   }
   emit(std::move(sum));
   if (groups_.model == kNoGroup) return;
@@ -35,67 +39,84 @@ void UnitStore::norm(BufferId norm) {
   emit(collective(InstrKind::kAllReduce, groups_.model, all, all, -1));
 }
 
-void UnitStore::update() {
-  // What needs no copies goes first, beside those that the first two stretches wait for: between
-  // stretches it would stand where the next one's copies begin.
-  std::vector<Update> in_place;
-  std::vector<Update> staged;
-  std::vector<Gather> behind_in_place;
-  std::vector<Gather> behind_staged;
+void UnitStore::update(int64_t bucket_elements) {
+  // What needs no copies goes first, beside those that the first two intervals wait for: between
+  // intervals it would stand where the next one's copies begin.
+  Updates in_place;
+  Updates staged;
   for (const Unit& u : partition_.units) {
-    const bool copies = stages_update(u.id);
-    std::vector<Update>& updates = copies ? staged : in_place;
-    plan_updates(u.id, updates);
-    if (cut_.cut(u.id) && options_.stage < 3)
-      (copies ? behind_staged : behind_in_place).push_back({updates.size(), u.id});
+    Updates& updates = stages_update(u.id) ? staged : in_place;
+    plan_updates(u.id, updates.list);
+    if (spec(u.id).cuts_optimizer && !spec(u.id).cuts_parameters)
+      updates.gathers.push_back({updates.list.size(), gather_updated(u.id)});
   }
-  for (size_t k = 0; k < std::min<size_t>(staged.size(), 2); ++k) emit_all(staged[k].before);
-  for (size_t k = 0; k < in_place.size(); ++k) {
-    gather_updated(behind_in_place, k);
-    emit_all(in_place[k].updates);
+  join_gathers({&in_place, &staged}, bucket_elements);
+  for (size_t k = 0; k < std::min<size_t>(staged.list.size(), 2); ++k)
+    emit_all(staged.list[k].before);
+  for (size_t k = 0; k < in_place.list.size(); ++k) {
+    emit_gathers(in_place, k);
+    emit_all(in_place.list[k].updates);
   }
-  gather_updated(behind_in_place, in_place.size());
-  // Double buffering: what stretch k+1 reads comes while stretch k is updated, and before what k
+  emit_gathers(in_place, in_place.list.size());
+  // Double buffering: what interval k+1 reads comes while interval k is updated, and before what k
   // wrote goes.
-  for (size_t k = 0; k < staged.size(); ++k) {
-    gather_updated(behind_staged, k);
-    if (k > 0 && k + 1 < staged.size()) emit_all(staged[k + 1].before);
-    emit_all(staged[k].updates);
-    emit_all(staged[k].after);
+  for (size_t k = 0; k < staged.list.size(); ++k) {
+    emit_gathers(staged, k);
+    if (k > 0 && k + 1 < staged.list.size()) emit_all(staged.list[k + 1].before);
+    emit_all(staged.list[k].updates);
+    emit_all(staged.list[k].after);
   }
-  gather_updated(behind_staged, staged.size());
+  emit_gathers(staged, staged.list.size());
 }
 
 void UnitStore::emit_all(std::vector<Instr>& instrs) {
   for (Instr& instr : instrs) emit(std::move(instr));
 }
 
-/// Emits the gathers that stand behind `done` updates, and takes them out.
-void UnitStore::gather_updated(std::vector<Gather>& gathers, size_t done) {
-  size_t next = 0;
-  for (; next < gathers.size() && gathers[next].behind <= done; ++next) {
-    const UnitId id = gathers[next].unit;
-    Instr gather = collective(InstrKind::kAllGather, groups_.shard, held(parameters_, id),
-                              range(home(parameters_, id), 0, cut_.whole(id)), id);
-    gather.if_finite = true;
-    emit(std::move(gather));
+Instr UnitStore::gather_updated(UnitId id) const {
+  Instr gather = collective(InstrKind::kAllGather, spec(id).shard, held(parameters_, id),
+                            range(home(parameters_, id), 0, cut_.whole(id)), id);
+  gather.if_finite = true;
+  return gather;
+}
+
+/// A bucket stands where its last gather stood.
+void UnitStore::join_gathers(std::initializer_list<Updates*> all, int64_t bucket_elements) const {
+  BucketFiller filler(program_, bucket_elements);
+  std::vector<std::pair<Updates*, size_t>> places;
+  for (Updates* updates : all)
+    for (Updates::Gather& gather : std::exchange(updates->gathers, {})) {
+      filler.add(places.size(), std::move(gather.instr));
+      places.emplace_back(updates, gather.behind);
+    }
+  for (Bucket& bucket : filler.take()) {
+    const auto& [updates, behind] = places[bucket.last];
+    updates->gathers.push_back({behind, std::move(bucket.collective)});
   }
-  gathers.erase(gathers.begin(), gathers.begin() + static_cast<std::ptrdiff_t>(next));
+}
+
+/// Those that stand behind the first `done` updates, each once.
+void UnitStore::emit_gathers(Updates& updates, size_t done) {
+  for (; updates.emitted < updates.gathers.size(); ++updates.emitted) {
+    Updates::Gather& next = updates.gathers[updates.emitted];
+    if (next.behind > done) return;
+    emit(std::move(next.instr));
+  }
 }
 
 /// Whether an update takes copies of what lies in another tier than where it runs.
 bool UnitStore::stages_update(UnitId id) const {
-  return optimizer_tier(id) != Tier::kDevice || tier_of(held(parameters_, id)) != Tier::kDevice;
+  return spec(id).optimizer != Tier::kDevice || tier_of(held(parameters_, id)) != Tier::kDevice;
 }
 
-/// What lies on the update's own tier is taken as a whole, the rest in stretches, so that little of
-/// it is staged at a time. Stretches begin on blocks, as disks ask for.
+/// What lies on the update's own tier is taken as a whole, the rest in intervals, so that little of
+/// it is staged at a time. Intervals begin on blocks, as disks ask for.
 void UnitStore::plan_updates(UnitId id, std::vector<Update>& updates) {
   const ShardRange own = cut_.own(id);
-  const int64_t most = optimizer_tier(id) == Tier::kDevice ? own.size() : options_.update_elements;
-  require(optimizer_tier(id) == Tier::kDevice || most % kUnitBlock == 0, "updates begin on blocks");
+  const int64_t most = spec(id).optimizer == Tier::kDevice ? own.size() : options_.update_elements;
+  require(spec(id).optimizer == Tier::kDevice || most % kUnitBlock == 0, "updates begin on blocks");
   for (int64_t begin = own.begin; begin < own.end; begin += most) {
-    stretch_ = static_cast<int>(updates.size());
+    interval_ = static_cast<int>(updates.size());
     updates.push_back(plan_update(id, begin, std::min(begin + most, own.end)));
   }
 }
@@ -103,7 +124,7 @@ void UnitStore::plan_updates(UnitId id, std::vector<Update>& updates) {
 /// Two buffers of a name take turns, so that one update's copies come and go beside the next one's
 /// work, and no more is staged than that.
 Range UnitStore::staged(const std::string& name, Tier tier, DType dtype, int64_t elements) {
-  const std::string full = cat(name, ".", tier_name(tier), ".", stretch_ % 2);
+  const std::string full = cat(name, ".", tier_name(tier), ".", interval_ % 2);
   const int64_t bytes = elements * dtype_bytes(dtype);
   auto found = staging_.find(full);
   if (found == staging_.end())
@@ -117,12 +138,12 @@ Range UnitStore::staged(const std::string& name, Tier tier, DType dtype, int64_t
 /// The range itself, or a copy of it on the tier where the unit is updated.
 Range UnitStore::at_update_tier(const Range& at, const std::string& name, bool written, UnitId id,
                                 Update& plan) {
-  const Tier here = optimizer_tier(id) == Tier::kDevice ? Tier::kDevice : Tier::kHost;
+  const Tier here = spec(id).optimizer == Tier::kDevice ? Tier::kDevice : Tier::kHost;
   if (tier_of(at) == here) return at;
   const Range copied =
       staged(name, here, program_.at(at.buffer).dtype, element_count(program_, at));
   plan.before.push_back(copy(at, copied, id));
-  plan.before.back().hold = plan.before.back().if_finite = true;
+  plan.before.back().if_finite = true;
   if (written) plan.after.push_back(copy(copied, at, id));
   return copied;
 }
@@ -134,16 +155,16 @@ bool UnitStore::hand_on(std::vector<Range>& written, const Range& parameters, Un
                         Update& plan) {
   const Tier here = tier_of(written[0]);
   const Tier there = tier_of(parameters);
-  const bool makes_copy = here == there || compute_ != options_.master;
+  const bool makes_copy = here == there || spec(id).compute != spec(id).master;
   const int64_t elements = element_count(program_, parameters);
   if (makes_copy)
     written.push_back(here == there ? parameters
-                                    : staged("new_parameters", here, compute_, elements));
+                                    : staged("new_parameters", here, spec(id).compute, elements));
   if (here == there) return makes_copy;
   Range from = makes_copy ? written.back() : written[0];
   // No link joins the device and the disk.
   if (here == Tier::kDevice && there == Tier::kNvme) {
-    const Range between = staged("new_parameters", Tier::kHost, compute_, elements);
+    const Range between = staged("new_parameters", Tier::kHost, spec(id).compute, elements);
     plan.after.push_back(copy(from, between, id));
     from = between;
   }
@@ -153,7 +174,7 @@ bool UnitStore::hand_on(std::vector<Range>& written, const Range& parameters, Un
 
 UnitStore::Update UnitStore::plan_update(UnitId id, int64_t begin, int64_t end) {
   Update plan;
-  const bool master = has_master(id);
+  const bool master = spec(id).has_master;
   const Range parameters = range(home(parameters_, id), begin, end);
   const Range gradient =
       at_update_tier(range(home(gradients_, id), begin, end), "gradient_copy", false, id, plan);

@@ -1,0 +1,87 @@
+#include "program/buckets.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace ftrun {
+namespace {
+
+/// A gather is counted by what arrives, a reduction by what leaves.
+int64_t elements_of(const Program& program, const Instr& instr) {
+  const auto& ranges = instr.kind == InstrKind::kReduceScatter ? instr.reads : instr.writes;
+  int64_t count = 0;
+  for (const Range& range : ranges) count += element_count(program, range);
+  return count;
+}
+
+bool may_join(const Instr& bucket, const Instr& next) {
+  return bucket.kind == next.kind && bucket.group == next.group && bucket.dtype == next.dtype &&
+         bucket.if_finite == next.if_finite;
+}
+
+/// Adds `next` to the ranges; a range that goes on where the last one ends becomes part of it, if
+/// each collective is the same over both as over one.
+void join_ranges(Instr& bucket, const Instr& next) {
+  const auto continues = [](const Range& a, const Range& b) {
+    return a.buffer == b.buffer && a.offset + a.bytes == b.offset;
+  };
+  for (size_t i = 0; i < next.writes.size(); ++i) {
+    if (next.kind == InstrKind::kAllReduce && continues(bucket.writes.back(), next.writes[i])) {
+      bucket.writes.back().bytes += next.writes[i].bytes;
+      bucket.reads = bucket.writes;
+      continue;
+    }
+    bucket.reads.push_back(next.reads[i]);
+    bucket.writes.push_back(next.writes[i]);
+  }
+  bucket.unit = -1;
+}
+
+}  // namespace
+
+void BucketFiller::add(size_t at, Instr collective, std::vector<Instr> after) {
+  const int64_t elements = elements_of(program_, collective);
+  size_t index = find(collective);
+  if (index < open_.size() && !fits(open_[index], elements)) {
+    close(index);
+    index = open_.size();
+  }
+  if (index == open_.size()) {
+    open_.push_back({.collective = std::move(collective)});
+  } else {
+    join_ranges(open_[index].collective, collective);
+  }
+  Bucket& bucket = open_[index];
+  bucket.elements += elements;
+  bucket.last = at;
+  std::move(after.begin(), after.end(), std::back_inserter(bucket.after));
+}
+
+void BucketFiller::close() {
+  while (!open_.empty()) close(open_.size() - 1);
+}
+
+std::vector<Bucket> BucketFiller::take() {
+  close();
+  std::sort(done_.begin(), done_.end(),
+            [](const Bucket& a, const Bucket& b) { return a.last < b.last; });
+  return std::exchange(done_, {});
+}
+
+size_t BucketFiller::find(const Instr& collective) const {
+  size_t index = 0;
+  while (index < open_.size() && !may_join(open_[index].collective, collective)) ++index;
+  return index;
+}
+
+bool BucketFiller::fits(const Bucket& bucket, int64_t elements) const {
+  return bucket.elements < limit_ && elements <= limit_ - bucket.elements;
+}
+
+void BucketFiller::close(size_t index) {
+  done_.push_back(std::move(open_[index]));
+  open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(index));
+}
+
+}  // namespace ftrun

@@ -1,0 +1,227 @@
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "program/passes.h"
+#include "program/step_builder.h"
+
+namespace ftrun {
+namespace {
+
+/// From where a unit's parameters are gathered until their last reader.
+struct Window {
+  ParameterUse use;
+  /// Number of the use, and elements of a whole copy.
+  size_t number = 0;
+  int64_t elements = 0;
+  /// Plain instructions that touch them.
+  size_t first = 0;
+  size_t last = 0;
+};
+
+std::vector<Window> windows_of(const Program& program, const UnitStore& store) {
+  const std::vector<Touches> touches = find_touches(program);
+  std::vector<Window> windows;
+  for (const ParameterUse& use : store.parameter_uses()) {
+    const Touches& of_buffer = touches[static_cast<size_t>(use.buffer)];
+    require(of_buffer.first != Touches::kNone, "parameters that are brought are read");
+    const Range whole{use.buffer, 0, program.at(use.buffer).bytes};
+    windows.push_back({use, windows.size(), element_count(program, whole), of_buffer.first,
+                       of_buffer.last});
+  }
+  return windows;
+}
+
+/// Elements of gathered parameters alive at each plain instruction.
+std::vector<int64_t> live_elements(const Program& program, const std::vector<Window>& windows) {
+  std::vector<int64_t> live(program.instrs.size(), 0);
+  for (const Window& window : windows)
+    for (size_t i = window.first; i <= window.last; ++i) live[i] += window.elements;
+  return live;
+}
+
+/// Joins windows of one unit, where what comes between them leaves room.
+class Reuse {
+ public:
+  Reuse(Program& program, const GatherLimits& limits, const std::vector<Window>& windows)
+      : program_(program), limits_(limits), all_(windows), live_(live_elements(program, windows)) {}
+
+  std::vector<Window> run() {
+    for (const Window& window : all_) {
+      const auto before = latest_.find(window.use.unit);
+      if (before != latest_.end() && may_join(joined_[before->second], window)) {
+        join(joined_[before->second], window);
+      } else {
+        latest_[window.use.unit] = joined_.size();
+        joined_.push_back(window);
+      }
+    }
+    return std::move(joined_);
+  }
+
+ private:
+  bool may_join(const Window& earlier, const Window& window) const {
+    int64_t distance = 0;
+    for (const Window& other : all_)
+      if (other.first > earlier.last && other.first < window.first) distance += other.elements;
+    int64_t peak = 0;
+    for (size_t i = earlier.last + 1; i < window.first; ++i) peak = std::max(peak, live_[i]);
+    return distance <= limits_.reuse_distance &&
+           peak <= limits_.max_live_elements - window.elements;
+  }
+
+  void join(Window& earlier, const Window& window) {
+    for (size_t i = earlier.last + 1; i < window.first; ++i) live_[i] += window.elements;
+    for (size_t i = window.first; i <= window.last; ++i)
+      rename_buffer(program_.instrs[i], window.use.buffer, earlier.use.buffer);
+    earlier.last = window.last;
+  }
+
+  Program& program_;
+  const GatherLimits& limits_;
+  const std::vector<Window>& all_;
+  std::vector<int64_t> live_;
+  std::vector<Window> joined_;
+  /// Index of each unit's last window among them.
+  std::map<UnitId, size_t> latest_;
+};
+
+/// Where the secondary shards lie of the units that are gathered over the shards more than once.
+std::map<UnitId, Range> place_secondary(Program& program, const UnitStore& store,
+                                        const std::vector<Window>& windows) {
+  const ShardPlace node = program.place_in(store.groups().node);
+  std::map<UnitId, int> times;
+  for (const Window& window : windows)
+    if (store.spec(window.use.unit).cuts_parameters) ++times[window.use.unit];
+  Buffer buffer{.name = buffer_names::kSecondary,
+                .category = Category::kParameters,
+                .persistent = true,
+                .peer_visible = true};
+  const auto id = static_cast<BufferId>(program.buffers.size());
+  std::map<UnitId, Range> parts;
+  for (const Window& window : windows) {
+    const UnitId unit = window.use.unit;
+    if (times[unit] < 2 || parts.contains(unit)) continue;
+    const int64_t part = program.at(window.use.buffer).bytes / node.count;
+    parts[unit] = {id, buffer.bytes, part};
+    buffer.bytes += part;
+    buffer.dtype = store.spec(unit).compute;
+  }
+  if (!parts.empty()) program.buffers.push_back(std::move(buffer));
+  return parts;
+}
+
+/// What brings the parameters of each window.
+class Gathers {
+ public:
+  Gathers(Program& program, UnitStore& store, std::map<UnitId, Range> secondary)
+      : program_(program), store_(store), secondary_(std::move(secondary)) {}
+
+  std::vector<Instr> of(const Window& window) {
+    std::vector<Instr> chain = store_.gather(window.use, window.number);
+    const auto part = secondary_.find(window.use.unit);
+    if (part == secondary_.end()) return chain;
+    if (++times_[window.use.unit] == 1)
+      chain.push_back(keep_part(chain.back(), part->second));
+    else
+      chain = {from_node(std::move(chain.back()), part->second)};
+    return chain;
+  }
+
+ private:
+  /// On the lane of the gather, so that compute does not wait for it.
+  Instr keep_part(const Instr& gather, const Range& part) const {
+    const ShardPlace node = program_.place_in(store_.groups().node);
+    Instr copy = gather;
+    copy.kind = InstrKind::kCopy;
+    copy.group = kNoGroup;
+    copy.dtype = Instr().dtype;
+    copy.reads = {{gather.writes[0].buffer, node.index * part.bytes, part.bytes}};
+    copy.writes = {part};
+    return copy;
+  }
+
+  Instr from_node(Instr gather, const Range& part) const {
+    gather.group = store_.groups().node;
+    gather.lane = lane_of(gather.group);
+    gather.reads = {part};
+    return gather;
+  }
+
+  const Program& program_;
+  UnitStore& store_;
+  std::map<UnitId, Range> secondary_;
+  std::map<UnitId, int> times_;
+};
+
+/// Decides before which plain instruction each window's parameters come.
+class Prefetch {
+ public:
+  Prefetch(const Program& program, const GatherLimits& limits, const std::vector<Window>& windows)
+      : program_(program), limits_(limits), windows_(windows), ends_(program.instrs.size()) {
+    for (const Window& window : windows) ends_[window.last] += window.elements;
+  }
+
+  std::vector<size_t> run() {
+    for (size_t i = 0; i < program_.instrs.size(); ++i) {
+      for (; read_ < windows_.size() && windows_[read_].first == i; ++read_) {
+        // Here at the latest.
+        if (places_.size() == read_) place(i);
+        ahead_ -= windows_[read_].elements;
+      }
+      if (program_.instrs[i].graph >= 0)
+        while (may_come()) place(i);
+      live_ -= ends_[i];
+    }
+    return std::move(places_);
+  }
+
+ private:
+  void place(size_t at) {
+    const int64_t elements = windows_[places_.size()].elements;
+    ahead_ += elements;
+    live_ += elements;
+    places_.push_back(at);
+  }
+
+  /// A unit that is larger than the limit still comes beside the work before it.
+  bool may_come() const {
+    if (places_.size() == windows_.size() || limits_.prefetch_elements <= 0) return false;
+    const int64_t elements = windows_[places_.size()].elements;
+    return (ahead_ == 0 || ahead_ + elements <= limits_.prefetch_elements) &&
+           live_ + elements <= limits_.max_live_elements;
+  }
+
+  const Program& program_;
+  const GatherLimits& limits_;
+  const std::vector<Window>& windows_;
+  /// Elements whose last reader an instruction is.
+  std::vector<int64_t> ends_;
+  std::vector<size_t> places_;
+  /// Windows that have met their first reader.
+  size_t read_ = 0;
+  /// Elements placed whose first reader is still to come, and whose last one is.
+  int64_t ahead_ = 0;
+  int64_t live_ = 0;
+};
+
+}  // namespace
+
+std::vector<Insertion> gather_parameters(Program& program, UnitStore& store,
+                                         const GatherLimits& limits) {
+  std::vector<Window> windows = windows_of(program, store);
+  if (limits.reuse_distance > 0) windows = Reuse(program, limits, windows).run();
+  std::map<UnitId, Range> secondary;
+  if (limits.secondary_shards) secondary = place_secondary(program, store, windows);
+  Gathers gathers(program, store, std::move(secondary));
+  const std::vector<size_t> places = Prefetch(program, limits, windows).run();
+  std::vector<Insertion> insertions;
+  for (size_t w = 0; w < windows.size(); ++w)
+    insertions.push_back({.at = places[w], .held = true, .instrs = gathers.of(windows[w])});
+  return insertions;
+}
+
+}  // namespace ftrun

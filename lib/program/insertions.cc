@@ -1,0 +1,77 @@
+#include "program/insertions.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace ftrun {
+namespace {
+
+size_t position(const Insertion& insertion) {
+  return 2 * insertion.at + (insertion.after ? 1 : 0);
+}
+
+/// Instructions in their final order.
+class Weaver {
+ public:
+  void add(Instr&& instr) {
+    if (instr.lane == Lane::kCompute) computed_ = static_cast<InstrId>(result_.size());
+    result_.push_back(std::move(instr));
+  }
+
+  /// The rest of what is held follows from the first by what it reads.
+  void add(Insertion&& insertion) {
+    if (insertion.held && computed_ >= 0) insertion.instrs.front().waits = {computed_};
+    for (Instr& instr : insertion.instrs) add(std::move(instr));
+  }
+
+  std::vector<Instr> take() { return std::move(result_); }
+
+ private:
+  std::vector<Instr> result_;
+  InstrId computed_ = -1;
+};
+
+}  // namespace
+
+Program weave(Program program, std::vector<Insertion> insertions) {
+  std::stable_sort(
+      insertions.begin(), insertions.end(),
+      [](const Insertion& a, const Insertion& b) { return position(a) < position(b); });
+  Weaver weaver;
+  auto next = insertions.begin();
+  const auto up_to = [&](size_t end) {
+    for (; next != insertions.end() && position(*next) < end; ++next)
+      if (!next->instrs.empty()) weaver.add(std::move(*next));
+  };
+  for (size_t i = 0; i < program.instrs.size(); ++i) {
+    up_to(2 * i + 1);
+    weaver.add(std::move(program.instrs[i]));
+    up_to(2 * i + 2);
+  }
+  program.instrs = weaver.take();
+  return program;
+}
+
+std::vector<Touches> find_touches(const Program& program) {
+  std::vector<Touches> touches(program.buffers.size());
+  for (size_t i = 0; i < program.instrs.size(); ++i)
+    for (const auto* ranges : {&program.instrs[i].reads, &program.instrs[i].writes})
+      for (const Range& range : *ranges) {
+        Touches& buffer = touches[static_cast<size_t>(range.buffer)];
+        buffer.first = std::min(buffer.first, i);
+        buffer.last = i;
+      }
+  return touches;
+}
+
+void rename_buffer(Instr& instr, BufferId from, BufferId to) {
+  const auto rename = [&](Range& range) {
+    if (range.buffer == from) range.buffer = to;
+  };
+  for (Range& range : instr.reads) rename(range);
+  for (Range& range : instr.writes) rename(range);
+  for (Binding& binding : instr.bindings) rename(binding.range);
+}
+
+}  // namespace ftrun

@@ -1,0 +1,131 @@
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "program/passes.h"
+
+namespace ftrun {
+namespace {
+
+/// Outputs that leave for the host use so many buffers in turn: a layer writes one while the next to
+/// last is still on its way. With a buffer each, all would stay until backward.
+constexpr size_t kSlots = 3;
+
+bool touches(const Instr& instr, BufferId buffer) {
+  const auto is_it = [&](const Range& range) { return range.buffer == buffer; };
+  return std::any_of(instr.reads.begin(), instr.reads.end(), is_it) ||
+         std::any_of(instr.writes.begin(), instr.writes.end(), is_it);
+}
+
+/// Moves the outputs of one micro-batch out and back.
+class Offload {
+ public:
+  Offload(Program& program, const std::vector<BufferId>& outputs)
+      : program_(program), outputs_(outputs) {
+    for (const BufferId output : outputs)
+      require(program.at(output).bytes == program.at(outputs[0]).bytes,
+              "layers hand on equally much");
+  }
+
+  std::vector<Insertion> run() {
+    std::vector<std::vector<size_t>> users;
+    for (const BufferId output : outputs_) users.push_back(users_of(output));
+    if (!users.empty()) backward_ = begin_of_backward(program_.instrs[users[0][0]].micro_batch);
+    for (size_t k = 0; k < outputs_.size(); ++k) move(k, users[k]);
+    return std::move(insertions_);
+  }
+
+ private:
+  Range whole(BufferId id) const { return {id, 0, program_.at(id).bytes}; }
+
+  std::vector<size_t> users_of(BufferId buffer) const {
+    std::vector<size_t> users;
+    for (size_t i = 0; i < program_.instrs.size(); ++i)
+      if (touches(program_.instrs[i], buffer)) users.push_back(i);
+    return users;
+  }
+
+  size_t begin_of_backward(int32_t micro_batch) const {
+    const auto begins = [&](const Instr& instr) {
+      return instr.graph >= 0 && instr.kind != InstrKind::kForward &&
+             instr.micro_batch == micro_batch;
+    };
+    const auto found = std::find_if(program_.instrs.begin(), program_.instrs.end(), begins);
+    return static_cast<size_t>(found - program_.instrs.begin());
+  }
+
+  void move(size_t k, const std::vector<size_t>& users) {
+    const bool stays = k + 1 == outputs_.size();
+    const BufferId own = outputs_[k];
+    const BufferId slot = outputs_[k % kSlots];
+    const BufferId again = stays ? slot : back_on_device(own, slot);
+    size_t forward_end = 0;
+    size_t backward_begin = Touches::kNone;
+    for (const size_t i : users) {
+      const bool forward = i < backward_;
+      rename_buffer(program_.instrs[i], own, forward ? slot : again);
+      if (forward) forward_end = i;
+      if (!forward) backward_begin = std::min(backward_begin, i);
+    }
+    if (stays) return;
+    const BufferId host = like(own, "hidden_on_host", Tier::kHost);
+    insertions_.push_back(
+        {.at = forward_end, .after = true, .instrs = {copy(slot, host, Lane::kToHost)}});
+    // It comes beside the work of the layer before its reader.
+    insertions_.push_back({.at = begin_of_run_before(backward_begin),
+                           .held = true,
+                           .instrs = {copy(host, again, Lane::kToDevice)}});
+  }
+
+  BufferId back_on_device(BufferId own, BufferId slot) {
+    const BufferId again = like(own, "hidden_again", Tier::kDevice);
+    if (own == slot) return again;
+    std::swap(program_.buffers[static_cast<size_t>(own)], program_.buffers.back());
+    program_.buffers.pop_back();
+    return own;
+  }
+
+  /// "hidden.3.0" -> "hidden_on_host.3.0"
+  BufferId like(BufferId original, const std::string& name, Tier tier) {
+    Buffer buffer = program_.at(original);
+    buffer.name = name + buffer.name.substr(buffer.name.find('.'));
+    buffer.tier = tier;
+    buffer.peer_visible = buffer.peer_visible && tier == Tier::kDevice;
+    program_.buffers.push_back(std::move(buffer));
+    return static_cast<BufferId>(program_.buffers.size()) - 1;
+  }
+
+  Instr copy(BufferId from, BufferId to, Lane lane) const {
+    return {
+        .kind = InstrKind::kCopy, .lane = lane, .reads = {whole(from)}, .writes = {whole(to)}};
+  }
+
+  /// Where the instructions of one layer begin that instruction `i` is among.
+  size_t begin_of_run(size_t i) const {
+    const int32_t layer = program_.instrs[i].layer;
+    while (i > backward_ && program_.instrs[i - 1].layer == layer) --i;
+    return i;
+  }
+  /// Where those of the layer begin that comes before that of instruction `i`.
+  size_t begin_of_run_before(size_t i) const {
+    const size_t begin = begin_of_run(i);
+    return begin == backward_ ? begin : begin_of_run(begin - 1);
+  }
+
+  Program& program_;
+  const std::vector<BufferId>& outputs_;
+  /// Where backward of the micro-batch begins.
+  size_t backward_ = 0;
+  std::vector<Insertion> insertions_;
+};
+
+}  // namespace
+
+std::vector<Insertion> offload_outputs(Program& program, const std::vector<BufferId>& outputs) {
+  return Offload(program, outputs).run();
+}
+
+}  // namespace ftrun

@@ -1,0 +1,111 @@
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "program/buckets.h"
+#include "program/passes.h"
+
+namespace ftrun {
+namespace {
+
+/// A gradient and the lists that write it.
+struct Made {
+  GradientUse use;
+  Touches by;
+};
+
+/// Finds the lists by the bytes that they write.
+std::vector<Made> find_made(const Program& program, const std::vector<GradientUse>& uses) {
+  std::vector<Made> made;
+  std::map<std::pair<BufferId, int64_t>, size_t> by_begin;
+  for (const GradientUse& use : uses) {
+    by_begin[{use.whole.buffer, use.whole.offset}] = made.size();
+    made.push_back({use, {}});
+  }
+  const auto note = [&](size_t i, const Range& range) {
+    auto found = by_begin.upper_bound({range.buffer, range.offset});
+    if (found == by_begin.begin()) return;
+    Made& one = made[(--found)->second];
+    if (!overlaps(one.use.whole, range)) return;
+    one.by.first = std::min(one.by.first, i);
+    one.by.last = i;
+  };
+  for (size_t i = 0; i < program.instrs.size(); ++i)
+    if (program.instrs[i].graph >= 0)
+      for (const Range& range : program.instrs[i].writes) note(i, range);
+  return made;
+}
+
+/// By micro-batch, and within one as gradients lie in their buffer, so that buckets are one range:
+/// the last unit first, as backward makes them.
+void sort_as_they_lie(std::vector<Made>& made) {
+  std::sort(made.begin(), made.end(), [](const Made& a, const Made& b) {
+    return std::pair(a.use.micro_batch, -a.use.unit) < std::pair(b.use.micro_batch, -b.use.unit);
+  });
+}
+
+class Reductions {
+ public:
+  Reductions(const Program& program, UnitStore& store, int64_t bucket_elements)
+      : store_(store), filler_(program, bucket_elements) {}
+
+  void add(const Made& made) {
+    require(made.by.first != Touches::kNone, "a gradient is written");
+    if (made.use.micro_batch != micro_batch_) begin_micro_batch(made.use.micro_batch);
+    // Where gradients of one unit come from several micro-batches, they are summed in that order.
+    require(made.by.last >= std::exchange(last_of_unit_[made.use.unit], made.by.last),
+            "gradients are made in the order of micro-batches");
+    at_ = std::max(at_, made.by.last);
+    clears_.push_back({.at = made.by.first, .instrs = store_.clear_padding(made.use)});
+    Reduction reduction = store_.reduction(made.use, reduced_.insert(made.use.unit).second);
+    if (reduction.collective)
+      filler_.add(insertions_.size(), std::move(*reduction.collective),
+                  std::move(reduction.after));
+    insertions_.push_back({.at = at_, .after = true, .instrs = std::move(reduction.before)});
+  }
+
+  /// A bucket stands where its last reduction does.
+  std::vector<Insertion> take() {
+    for (Bucket& bucket : filler_.take()) {
+      std::vector<Instr>& instrs = insertions_[bucket.last].instrs;
+      instrs.push_back(std::move(bucket.collective));
+      for (Instr& instr : bucket.after) instrs.push_back(std::move(instr));
+    }
+    for (Insertion& clear : clears_) insertions_.push_back(std::move(clear));
+    return std::move(insertions_);
+  }
+
+ private:
+  /// Gradients of one micro-batch do not wait for those of the next.
+  void begin_micro_batch(int32_t micro_batch) {
+    micro_batch_ = micro_batch;
+    at_ = 0;
+    filler_.close();
+  }
+
+  UnitStore& store_;
+  BucketFiller filler_;
+  int32_t micro_batch_ = -1;
+  size_t at_ = 0;
+  std::set<UnitId> reduced_;
+  std::map<UnitId, size_t> last_of_unit_;
+  std::vector<Insertion> insertions_;
+  std::vector<Insertion> clears_;
+};
+
+}  // namespace
+
+std::vector<Insertion> reduce_gradients(const Program& program, UnitStore& store,
+                                        int64_t bucket_elements) {
+  std::vector<Made> made = find_made(program, store.gradient_uses());
+  sort_as_they_lie(made);
+  Reductions reductions(program, store, bucket_elements);
+  for (const Made& one : made) reductions.add(one);
+  return reductions.take();
+}
+
+}  // namespace ftrun

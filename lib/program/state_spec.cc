@@ -1,0 +1,102 @@
+#include "program/state_spec.h"
+
+#include <map>
+#include <utility>
+
+#include "base/error.h"
+
+namespace ftrun {
+namespace {
+
+/// Gradients of a micro-batch are made apart and then added to the sum, wherever that lies: where
+/// the optimizer is must not change how they are added. With one micro-batch there is no sum, and
+/// one rank may keep them where they are made.
+bool reduces_micro_batches(const StateOptions& options, int32_t micro_batches) {
+  return options.stage >= 2 && (options.shard.count > 1 || micro_batches > 1 ||
+                                options.optimizer_tier != Tier::kDevice);
+}
+
+/// The first units, up to the share of the optimizer state that goes to another tier.
+std::vector<Tier> optimizer_tiers(const Partition& partition, const StateOptions& options) {
+  int64_t total = 0;
+  for (const Unit& unit : partition.units) total += unit.small ? 0 : unit.padded;
+  std::vector<Tier> tiers;
+  int64_t moved = 0;
+  for (const Unit& unit : partition.units) {
+    const bool wanted =
+        static_cast<double>(moved) < options.optimizer_ratio * static_cast<double>(total);
+    const bool moves = options.stage > 0 && !unit.small && wanted;
+    if (moves) moved += unit.padded;
+    tiers.push_back(moves ? options.optimizer_tier : Tier::kDevice);
+  }
+  return tiers;
+}
+
+/// Tensor-parallel ranks that use the same part of a tensor have made a share of its gradient each.
+std::vector<GradientShares> shares_of(const Unit& unit, const ModelDescription& model,
+                                      const StateOptions& options, const StateGroups& groups) {
+  std::map<GroupId, std::vector<ShardRange>> parts;
+  for (const Slice& slice : unit.slices) {
+    const TensorInfo& tensor = model.tensor(slice.tensor);
+    if (tensor.copies == 1 || !tensor.partial_gradient) continue;
+    const bool all = tensor.copies == options.tensor.count;
+    parts[all ? groups.tensor : groups.tensor_copies].push_back(
+        {slice.position_in_unit, slice.position_in_unit + slice.extent});
+  }
+  std::vector<GradientShares> shares;
+  for (auto& [group, of_group] : parts) shares.push_back({group, std::move(of_group)});
+  return shares;
+}
+
+/// Slices that follow each other and of which equally many tensor-parallel ranks have copies.
+/// Without tensor parallelism that is the unit.
+std::vector<NormRun> norm_runs(const Unit& unit, const ModelDescription& model) {
+  std::vector<NormRun> runs;
+  for (const Slice& slice : unit.slices) {
+    const int copies = model.tensor(slice.tensor).copies;
+    if (!runs.empty() && runs.back().copies == copies) continue;
+    const int64_t begin = runs.empty() ? 0 : slice.position_in_unit;
+    if (!runs.empty()) runs.back().part.end = begin;
+    runs.push_back({{begin, unit.padded}, copies});
+  }
+  require(!runs.empty(), "a unit holds tensors");
+  return runs;
+}
+
+}  // namespace
+
+std::vector<StateSpec> state_specs(const ModelDescription& model, const Partition& partition,
+                                   const StateOptions& options, const StateGroups& groups,
+                                   int32_t micro_batches) {
+  const Sharding cut = cut_states(partition, options);
+  const std::vector<Tier> tiers = optimizer_tiers(partition, options);
+  std::vector<StateSpec> specs;
+  for (const Unit& unit : partition.units) {
+    StateSpec spec;
+    spec.shard = groups.shard;
+    spec.replica = groups.replica;
+    spec.gathered = options.stage == 3 && !unit.small &&
+                    (options.shard.count > 1 || options.parameter_tier != Tier::kDevice);
+    spec.reduces_micro_batches = reduces_micro_batches(options, micro_batches);
+    spec.cuts_optimizer = cut.cut(unit.id);
+    spec.cuts_gradients = spec.cuts_optimizer && spec.reduces_micro_batches;
+    spec.cuts_parameters = spec.cuts_optimizer && options.stage == 3;
+    spec.reduce_scatter = spec.cuts_gradients || options.reduce_scatter;
+    spec.shares = shares_of(unit, model, options, groups);
+    spec.norm_runs = norm_runs(unit, model);
+    spec.parameters = spec.gathered ? options.parameter_tier : Tier::kDevice;
+    spec.optimizer = tiers[static_cast<size_t>(unit.id)];
+    const bool away = spec.reduces_micro_batches && spec.optimizer != Tier::kDevice;
+    spec.gradients = away ? Tier::kHost : Tier::kDevice;
+    spec.compute = model.dtypes.compute;
+    spec.gradient = model.dtypes.gradients;
+    spec.communication = options.communication;
+    spec.master = options.master;
+    spec.states = options.states;
+    spec.has_master = spec.compute != spec.master || spec.parameters != spec.optimizer;
+    specs.push_back(std::move(spec));
+  }
+  return specs;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <vector>
+
+#include "base/dtype.h"
+#include "partition/sharding.h"
+#include "partition/units.h"
+#include "program/program.h"
+#include "program/state_options.h"
+
+namespace ftrun {
+
+/// Parts of a unit's gradient of which the ranks of a group have made a share each: they add theirs
+/// up before anything else is done with it.
+struct GradientShares {
+  GroupId group = kNoGroup;
+  std::vector<ShardRange> parts;
+};
+
+/// A part of a unit that the gradient norm sums by itself, and how many neighbouring tensor-parallel
+/// ranks have copies of it, of which one is counted.
+struct NormRun {
+  ShardRange part;
+  int copies = 1;
+};
+
+/// How the state of one unit is held and moved. What ZeRO stages, hybrid sharding, tensor
+/// parallelism, precision and offload differ in is here; the store, the passes and the update read
+/// it and ask for none of these.
+struct StateSpec {
+  /// Ranks that hold a part each of what is cut, and ranks that hold the same as this one.
+  GroupId shard = kNoGroup;
+  GroupId replica = kNoGroup;
+  /// What is cut over `shard`; each rank holds the rest whole.
+  bool cuts_parameters = false;
+  bool cuts_gradients = false;
+  bool cuts_optimizer = false;
+  /// Parameters are brought before layers read them and let go of after it.
+  bool gathered = false;
+  /// Gradients of a micro-batch are made in a buffer of their own, reduced when they are complete,
+  /// and added up where they are kept. False: lists add them up, and the sum is reduced.
+  bool reduces_micro_batches = false;
+  /// Of what is cut, a reduction leaves each rank its part; false: all of the sum.
+  bool reduce_scatter = true;
+  std::vector<GradientShares> shares;
+  std::vector<NormRun> norm_runs;
+
+  /// Where it lies between uses.
+  Tier parameters = Tier::kDevice;
+  Tier gradients = Tier::kDevice;
+  Tier optimizer = Tier::kDevice;
+
+  /// How it is stored: what layers read, what they write, what gradients travel as, what the
+  /// optimizer updates and keeps.
+  DType compute = DType::kF32;
+  DType gradient = DType::kF32;
+  DType communication = DType::kF32;
+  DType master = DType::kF32;
+  DType states = DType::kF32;
+  /// The optimizer updates weights of its own, from which those that layers read are made.
+  bool has_master = false;
+};
+
+/// Of every unit, by its id. `micro_batches` as UnitStore has it.
+std::vector<StateSpec> state_specs(const ModelDescription& model, const Partition& partition,
+                                   const StateOptions& options, const StateGroups& groups,
+                                   int32_t micro_batches);
+
+}  // namespace ftrun
