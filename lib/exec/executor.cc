@@ -136,6 +136,8 @@ void Executor::run_instr(const Instr& instr) {
       return begin(instr);
     case InstrKind::kForward:
     case InstrKind::kBackward:
+    case InstrKind::kInputGrad:
+    case InstrKind::kWeightGrad:
       return run_ops(instr);
     case InstrKind::kAllReduce:
     case InstrKind::kReduceScatter:

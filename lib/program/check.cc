@@ -231,6 +231,8 @@ bool has_its_form(const Program& program, const Instr& instr) {
       return reads == 0 && writes > 0 && instr.lane == Lane::kCompute;
     case InstrKind::kForward:
     case InstrKind::kBackward:
+    case InstrKind::kInputGrad:
+    case InstrKind::kWeightGrad:
       return instr.graph >= 0 && instr.op_count > 0 && instr.lane == Lane::kCompute;
     case InstrKind::kAllReduce:
     case InstrKind::kReduceScatter:
@@ -299,24 +301,10 @@ void check_decision(const Program& program, const std::vector<LaneClock>& known,
   }
 }
 
-/// What brings parameters comes when there is room and not before.
-void check_hold(const Program& program, const std::vector<LaneClock>& known, Faults& faults) {
-  InstrId computed = -1;
-  for (size_t i = 0; i < program.instrs.size(); ++i) {
-    const Instr& instr = program.instrs[i];
-    if (instr.hold && known[i][static_cast<size_t>(Lane::kCompute)] < computed)
-      faults.push_back(cat(place(program, i), " is held until ",
-                           place(program, static_cast<size_t>(computed)),
-                           " is done, but does not wait for it"));
-    if (instr.lane == Lane::kCompute) computed = static_cast<InstrId>(i);
-  }
-}
-
 void check_order(const Program& program, Faults& faults) {
   check_waits(program, faults);
   const auto known = known_done(program);
   check_decision(program, known, faults);
-  check_hold(program, known, faults);
   // Instructions by the buffer they touch and their lane: only those can conflict, and what a lane
   // had done before something that is known to be done needs no second look.
   std::vector<std::array<std::vector<size_t>, kMostLanes>> touching(program.buffers.size());

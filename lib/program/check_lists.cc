@@ -71,11 +71,11 @@ class ListWalk {
     list.collectives = 0;
   }
 
-  /// Collectives between the two lists of a layer end the one or begin the other: how many begin it
+  /// Collectives between two lists of a layer end the one or begin the other: how many begin it
   /// is seen from its first operation that is none.
   void change_direction(size_t at, Followed& list) {
     const Instr& instr = program_.instrs[at];
-    if (instr.kind == InstrKind::kForward)
+    if (instr.kind < list.kind)
       faults_.push_back(cat(place(at), " comes after ", place(list.last)));
     const int64_t begin_it =
         instr.first_op <= list.collectives ? int64_t{instr.first_op} : list.collectives;

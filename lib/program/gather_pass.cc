@@ -32,6 +32,9 @@ std::vector<Window> windows_of(const Program& program, const UnitStore& store) {
     windows.push_back({use, windows.size(), element_count(program, whole), of_buffer.first,
                        of_buffer.last});
   }
+  // A list that collectives cut may meet its units in another order than it asked for them.
+  std::stable_sort(windows.begin(), windows.end(),
+                   [](const Window& a, const Window& b) { return a.first < b.first; });
   return windows;
 }
 

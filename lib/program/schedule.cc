@@ -8,7 +8,7 @@
 namespace ftrun {
 namespace {
 
-using Actions = std::vector<Action>;
+using Actions = std::vector<ScheduleAction>;
 
 void add(Actions& actions, Phase phase, int32_t micro_batch) {
   actions.push_back({.phase = phase, .micro_batch = micro_batch});
@@ -50,7 +50,7 @@ char letter(Phase phase) { return "FBIW"[static_cast<size_t>(phase)]; }
 
 }  // namespace
 
-std::vector<Action> make_schedule(ScheduleKind kind, int stages, int stage, int32_t micro_batches) {
+std::vector<ScheduleAction> make_schedule(ScheduleKind kind, int stages, int stage, int32_t micro_batches) {
   require(stage >= 0 && stage < stages, "a stage of the pipeline");
   const int32_t warm = std::min<int32_t>(stages - stage, micro_batches);
   switch (kind) {
@@ -64,9 +64,9 @@ std::vector<Action> make_schedule(ScheduleKind kind, int stages, int stage, int3
   bug("a kind of schedule");
 }
 
-std::string schedule_text(const std::vector<Action>& actions) {
+std::string schedule_text(const std::vector<ScheduleAction>& actions) {
   std::vector<std::string> words;
-  for (const Action& action : actions)
+  for (const ScheduleAction& action : actions)
     words.push_back(cat(letter(action.phase), action.chunk, ".", action.micro_batch));
   return join(words, " ");
 }

@@ -16,11 +16,11 @@ enum class Phase : uint8_t {
 
 /// One phase of one micro-batch over the layers of one chunk (a stage's share of the model; one, but
 /// for interleaved schedules).
-struct Action {
+struct ScheduleAction {
   Phase phase = Phase::kForward;
   int32_t chunk = 0;
   int32_t micro_batch = 0;
-  bool operator==(const Action&) const = default;
+  bool operator==(const ScheduleAction&) const = default;
 };
 
 /// In which order a stage runs its actions. On one stage they differ in how many micro-batches are
@@ -33,9 +33,9 @@ enum class ScheduleKind : uint8_t {
 
 /// The actions of stage `stage` of `stages`, one chunk each, for `micro_batches` micro-batches.
 /// Within a phase micro-batches come in ascending order, so gradients are summed in it.
-std::vector<Action> make_schedule(ScheduleKind kind, int stages, int stage, int32_t micro_batches);
+std::vector<ScheduleAction> make_schedule(ScheduleKind kind, int stages, int stage, int32_t micro_batches);
 
 /// "F0.0 B0.0 F0.1 B0.1": phase (F, B, I, W), chunk and micro-batch of each action.
-std::string schedule_text(const std::vector<Action>& actions);
+std::string schedule_text(const std::vector<ScheduleAction>& actions);
 
 }  // namespace ftrun

@@ -123,7 +123,7 @@ class StepBuilder {
   void begin(std::vector<BufferId> cleared);
   void reduce_loss(BufferId loss);
   /// One phase of a micro-batch over all layers; `result`: where the model's output goes.
-  void run(const Action& action, BufferId result);
+  void run(const ScheduleAction& action, BufferId result);
   void decide(BufferId norm, BufferId loss);
 
   UnitStore& store() { return store_; }
@@ -389,7 +389,7 @@ void StepBuilder::run_layer(InstrKind kind, size_t l, Flow& flow, BufferId resul
   run_list(std::move(like), list, places);
 }
 
-void StepBuilder::run(const Action& action, BufferId result) {
+void StepBuilder::run(const ScheduleAction& action, BufferId result) {
   Flow& flow = flow_of(action.micro_batch);
   const InstrKind kind = kind_of(action.phase);
   const size_t layers = model_.layers.size();
@@ -452,7 +452,7 @@ Step build_training_step(const ModelDescription& model, const Partition& partiti
       builder.persistent(buffer_names::kNorm, DType::kF64, builder.store().norm_slots());
   builder.begin({loss, norm});
   int32_t forwards = 0;
-  for (const Action& action : make_schedule(options.schedule, 1, 0, options.micro_batches)) {
+  for (const ScheduleAction& action : make_schedule(options.schedule, 1, 0, options.micro_batches)) {
     builder.run(action, loss);
     if (action.phase == Phase::kForward && ++forwards == options.micro_batches)
       builder.reduce_loss(loss);

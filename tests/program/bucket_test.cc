@@ -1,10 +1,11 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <tuple>
 
 #include "models.h"
 #include "partition/layout.h"
-#include "program/passes.h"
+#include "program/buckets.h"
 
 #include <catch2/catch.hpp>
 
@@ -100,17 +101,20 @@ TEST_CASE("ranges that do not follow each other are reduced together, but apart"
                       .persistent = true,
                       .dtype = DType::kF32}};
   program.groups = {{{"dp_shard@0", {0, 1}}, {2, 0}}};
+  BucketFiller filler(program, kHuge);
   for (const int64_t offset : {0, 1024, 3072, 2048}) {
     Instr instr{.kind = InstrKind::kAllReduce, .lane = lane_of(0)};
     instr.group = 0;
     instr.unit = 0;
     instr.reads = instr.writes = {{0, offset, 1024}};
-    program.instrs.push_back(instr);
+    filler.add(static_cast<size_t>(offset == 0 ? 3 : 7), instr);
   }
-  const Program joined = bucket_gradients(program, kHuge);
-  REQUIRE(joined.instrs.size() == 1);
-  CHECK(joined.instrs[0].reads == joined.instrs[0].writes);
-  CHECK(joined.instrs[0].writes ==
+  const std::vector<Bucket> buckets = filler.take();
+  REQUIRE(buckets.size() == 1);
+  CHECK(buckets[0].last == 7);
+  CHECK(buckets[0].elements == 1024);
+  CHECK(buckets[0].collective.reads == buckets[0].collective.writes);
+  CHECK(buckets[0].collective.writes ==
         std::vector<Range>{{0, 0, 2048}, {0, 3072, 1024}, {0, 2048, 1024}});
 }
 
@@ -162,10 +166,31 @@ TEST_CASE("gathers of updated parameters leave in buckets too") {
   CHECK(gathers(kHuge) == std::vector<size_t>{8});
 }
 
-TEST_CASE("a program without gradients passes through") {
-  const Built built = build(small_config(1, false), Mode::kEvaluate);
-  const Program program = build_evaluation_step(built.model, built.partition, {}).program;
-  CHECK(program_text(bucket_gradients(program, 1)) == program_text(program));
+TEST_CASE("a closed bucket takes no more, and buckets come in the order of their last collective") {
+  Program program;
+  program.buffers = {{.name = "gradients", .bytes = 4096, .persistent = true, .dtype = DType::kF32}};
+  const auto sum = [](InstrKind kind, int64_t offset) {
+    Instr instr{.kind = kind};
+    instr.reads = instr.writes = {{0, offset, 256}};
+    return instr;
+  };
+  const Instr copy{.kind = InstrKind::kCopy};
+  BucketFiller filler(program, 128);
+  filler.add(0, sum(InstrKind::kAllReduce, 0), {copy});
+  filler.add(1, sum(InstrKind::kReduceScatter, 1024));
+  filler.add(2, sum(InstrKind::kAllReduce, 256), {copy, copy});
+  filler.add(3, sum(InstrKind::kAllReduce, 512));
+  filler.close();
+  filler.add(4, sum(InstrKind::kReduceScatter, 2048));
+  std::vector<std::tuple<InstrKind, size_t, int64_t, size_t>> found;
+  for (const Bucket& bucket : filler.take())
+    found.emplace_back(bucket.collective.kind, bucket.last, bucket.elements, bucket.after.size());
+  CHECK(found == std::vector<std::tuple<InstrKind, size_t, int64_t, size_t>>{
+                     {InstrKind::kReduceScatter, 1, 64, 0},
+                     {InstrKind::kAllReduce, 2, 128, 3},
+                     {InstrKind::kAllReduce, 3, 64, 0},
+                     {InstrKind::kReduceScatter, 4, 64, 0}});
+  CHECK(filler.take().empty());
 }
 
 }  // namespace

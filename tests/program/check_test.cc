@@ -262,21 +262,6 @@ TEST_CASE("a list touches what it is bound to, and writes the gradients that it 
         "them");
 }
 
-TEST_CASE("what is held waits for the computation before it") {
-  StepOptions options{.prefetch_elements = 1};
-  options.state.stage = 3;
-  Program program = build(small_config(4, false)).step(options);
-  REQUIRE(check(program).empty());
-  const size_t gather = all_of(program, InstrKind::kAllGather).at(2);
-  REQUIRE(program.instrs[gather].waits.size() == 1);
-  const auto before = static_cast<size_t>(program.instrs[gather].waits[0]);
-  program.instrs[gather].waits.clear();
-  CHECK(check(program).at(0) ==
-        cat("instruction ", gather, " (", instr_label(program.instrs[gather]),
-            ") is held until instruction ", before, " (", instr_label(program.instrs[before]),
-            ") is done, but does not wait for it"));
-}
-
 TEST_CASE("an arena that is too small for one of its buffers is noticed") {
   Program program = good();
   const auto end = [](const Buffer& b) { return b.persistent ? 0 : b.arena_offset + b.bytes; };

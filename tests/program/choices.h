@@ -62,7 +62,8 @@ struct Choice {
                dtype_name(s.communication), ", master ", dtype_name(s.master), ", buckets ",
                options.bucket_elements, "/", options.gather_bucket_elements, ", prefetch ",
                options.prefetch_elements, ", live ", options.max_live_elements, ", reuse ",
-               options.reuse_distance, options.overlap ? ", overlap" : "",
+               options.reuse_distance, ", ", schedule_text(make_schedule(options.schedule, 1, 0, options.micro_batches)),
+               options.overlap ? ", overlap" : "",
                options.offload_activations ? ", activations" : "");
   }
 };
@@ -105,6 +106,8 @@ inline void choose_tiers(std::mt19937_64& random, StateOptions& state) {
 inline StepOptions random_options(std::mt19937_64& random, const Built& built, Mesh mesh) {
   StepOptions options;
   options.micro_batches = static_cast<int32_t>(1 + random() % 3);
+  options.schedule =
+      pick(random, {ScheduleKind::kGpipe, ScheduleKind::k1F1B, ScheduleKind::k1F1B, ScheduleKind::kZbH1});
   StateOptions& state = options.state;
   state.stage =
       mesh.replicas > 1 ? static_cast<int>(1 + random() % 3) : static_cast<int>(random() % 4);

@@ -381,6 +381,8 @@ void Interpreter::run_instr(size_t r, const Instr& instr) {
       return write(cells(rank, instr.writes[0]), 2, 1);
     case InstrKind::kForward:
     case InstrKind::kBackward:
+    case InstrKind::kInputGrad:
+    case InstrKind::kWeightGrad:
       return run_ops(rank, instr);
     case InstrKind::kCopy:
     case InstrKind::kAccumulate:

@@ -141,7 +141,14 @@ inline Program moved(Program program, size_t from, size_t to, bool overlap = tru
     std::rotate(at(from), at(from) + 1, at(to) + 1);
   else
     std::rotate(at(to), at(from), at(from) + 1);
+  for (Instr& instr : program.instrs) instr.waits.clear();
   return plan_memory(order_communication(std::move(program), overlap));
+}
+
+/// Whether an instruction brings parameters to layers.
+inline bool brings_parameters(const Program& program, const Instr& instr) {
+  return instr.kind == InstrKind::kAllGather && instr.unit >= 0 &&
+         !program.at(instr.writes[0].buffer).persistent;
 }
 
 /// Buffers temp0, temp1, ... of 64 bytes and instructions that touch one of them each.

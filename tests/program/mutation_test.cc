@@ -210,6 +210,11 @@ TEST_CASE("whichever wait is left out or comes too early: noticed, or no order i
                 std::any_of(m.instr.writes.begin(), m.instr.writes.end(),
                             [&](const Range& range) { return is_bucket(m.program, range); });
        }},
+      {"what a layer needs comes when compute is close to it, which saves memory alone",
+       [](const Mutation& m) {
+         return m.instr.lane != Lane::kCompute && m.program.instr(m.wait).lane == Lane::kCompute &&
+                !m.instr.if_finite && !m.program.at(m.instr.writes[0].buffer).persistent;
+       }},
   };
   size_t noticed = 0;
   for (const MutatedCase& c : cases()) {
@@ -528,7 +533,7 @@ std::vector<Change> changes_of(const Program& program, const Instr& instr) {
 std::string sort_of(const Program& program, const Instr& instr) {
   std::string text = cat(instr_name(instr.kind), " ", static_cast<int>(instr.lane), " ",
                          static_cast<int>(instr.group), " ", instr.if_finite, instr.accumulate,
-                         instr.follows, instr.ahead, instr.decay, " ", instr.layer);
+                         instr.decay, " ", instr.layer);
   for (const auto* ranges : {&instr.reads, &instr.writes})
     for (const Range& range : *ranges) {
       const Buffer& buffer = program.at(range.buffer);

@@ -138,8 +138,7 @@ TEST_CASE("parameters of other tiers are brought once a step") {
     INFO(program_text(program));
     std::map<UnitId, int> brought;
     for (const Instr& instr : program.instrs)
-      if (instr.kind == InstrKind::kCopy && instr.ahead && instr.lane != lane_of(0) &&
-          program.at(instr.writes[0].buffer).tier == Tier::kDevice)
+      if (instr.kind == InstrKind::kCopy && instr.lane == Lane::kToDevice && !instr.if_finite)
         ++brought[instr.unit];
     REQUIRE(brought == std::map<UnitId, int>{{0, 1}, {1, 1}, {2, 1}, {3, 1}});
   }

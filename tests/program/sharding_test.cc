@@ -4,6 +4,7 @@
 
 #include "choices.h"
 #include "partition/layout.h"
+#include "program/lifetime.h"
 #include "program/memory_plan.h"
 #include "program/traffic.h"
 
@@ -341,6 +342,7 @@ TEST_CASE(
   StepOptions options{.prefetch_elements = 1};
   options.state.stage = 3;
   const Program program = build(small_config(4, false)).step(options);
+  const std::vector<LaneClock> known = known_done(program);
   size_t beside = 0;
   for (const size_t i : all_of(program, InstrKind::kAllGather)) {
     size_t next = i + 1;
@@ -349,7 +351,10 @@ TEST_CASE(
     const auto& reads = program.instrs[next].reads;
     beside += std::none_of(reads.begin(), reads.end(),
                            [&](const Range& r) { return r.buffer == arrives; });
-    REQUIRE(program.instrs[i].hold);
+    // And not earlier than that.
+    size_t before = i;
+    while (program.instrs[before].lane != Lane::kCompute) --before;
+    REQUIRE(known[i][kComputeLane] == static_cast<InstrId>(before));
   }
   // All but the very first.
   CHECK(beside == all_of(program, InstrKind::kAllGather).size() - 1);
