@@ -162,10 +162,24 @@ Batch random_batch(const BatchShape& shape, uint64_t seed, int64_t vocab_rows) {
   return batch;
 }
 
-RankRig::RankRig(const Config& from, const ModelConfig& model, const RankGroups& of, Gpu* gpu)
+namespace {
+
+/// The plan of a rank that runs its passes in another order.
+StepPlan scheduled(StepPlan plan, ScheduleKind schedule) {
+  plan.options.schedule = schedule;
+  Step step = build_training_step(plan.train.model, plan.partition, plan.options);
+  plan.train.program = std::move(step.program);
+  plan.train.pieces = std::move(step.pieces);
+  return plan;
+}
+
+}  // namespace
+
+RankRig::RankRig(const Config& from, const ModelConfig& model, const RankGroups& of, Gpu* gpu,
+                 ScheduleKind schedule)
     : config(for_ranks(from, of.words->size())),
       groups(of),
-      plan(plan_steps(config, model, of.rank())),
+      plan(scheduled(plan_steps(config, model, of.rank()), schedule)),
       memory(of.seen_by_peers(), swap_of(config, of.rank()), nullptr, gpu),
       trainer(plan.train.program, plan.train.model, allocated(memory, plan), groups),
       evaluator(plan.evaluate.program, plan.evaluate.model, memory, groups),

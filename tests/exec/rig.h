@@ -56,7 +56,8 @@ const ModelFolder& model_folder(const ModelConfig& model);
 /// model_folder(). `parallel.data` is set to the group's size.
 struct RankRig {
   /// With `gpu`, which is borrowed, on that.
-  RankRig(const Config& config, const ModelConfig& model, const RankGroups& groups, Gpu* gpu = nullptr);
+  RankRig(const Config& config, const ModelConfig& model, const RankGroups& groups, Gpu* gpu = nullptr,
+          ScheduleKind schedule = ScheduleKind::k1F1B);
   RankRig(const Config& config, const ModelConfig& model, Communicator& group);
 
   /// One training step on random batches, which depend on `step` and the rank.
