@@ -19,8 +19,10 @@ struct ShardPlace {
 /// behind the unit's end; a unit that is not cut is held whole by everyone.
 class Sharding {
  public:
-  /// Cuts nothing when there is one rank. Small units are cut only with `cut_small`.
-  Sharding(const Partition& partition, ShardPlace place, bool cut_small);
+  /// Cuts large units, when there is more than one rank. A small one would be cut into parts of a
+  /// block each, most of which are padding: at 1,024 ranks a norm's whole copy of 16 MB. Held whole it
+  /// costs every rank its few kilobytes.
+  Sharding(const Partition& partition, ShardPlace place);
   /// Cuts nothing.
   explicit Sharding(const Partition& partition);
 

@@ -79,10 +79,9 @@ struct StateGroups {
 };
 StateGroups state_groups(const StateOptions& state);
 
-/// How units are cut over the shard group: nothing at stage 0, and small ones only below stage 3.
+/// How units are cut over the shard group: nothing at stage 0.
 inline Sharding cut_states(const Partition& partition, const StateOptions& state) {
-  if (state.stage == 0) return Sharding(partition);
-  return Sharding(partition, state.shard, state.stage < 3);
+  return state.stage == 0 ? Sharding(partition) : Sharding(partition, state.shard);
 }
 
 /// A range of memory that holds elements [begin, end) of a unit's state of one kind.

@@ -80,8 +80,7 @@ TEST_CASE("each element of each state is held by as many ranks as the stage says
       for (const StatePiece& piece : step.pieces)
         if (piece.state >= 0) held[{piece.state, piece.unit}] += piece.end - piece.begin;
     for (const Unit& unit : choice.built.partition.units) {
-      const bool cut =
-          state.stage > 0 && choice.mesh.shards > 1 && !(state.stage == 3 && unit.small);
+      const bool cut = state.stage > 0 && choice.mesh.shards > 1 && !unit.small;
       for (int32_t s = 0; s < state.optimizer_states; ++s)
         REQUIRE(held[{s, unit.id}] == unit.padded * choice.mesh.tensor *
                                           (cut ? choice.mesh.replicas : choice.mesh.data()));
@@ -116,7 +115,7 @@ TEST_CASE(
           const int64_t end = begin + element_count(step.program, instr.writes[0]);
           own.add(instr.unit, begin, end);
           const bool shared = state.stage > 0 && choice.mesh.shards > 1 &&
-                              !(state.stage == 3 && partition.unit(instr.unit).small);
+                              !partition.unit(instr.unit).small;
           if (shared || shard == 0) cut.add(instr.unit, begin, end);
           for (const Slice& slice : slices_in(partition.unit(instr.unit), begin, end))
             REQUIRE(decays_matrices(choice.built.model.tensor(slice.tensor)) == instr.decay);

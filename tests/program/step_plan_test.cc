@@ -5,6 +5,7 @@
 #include "models.h"
 #include "partition/layout.h"
 #include "program/check.h"
+#include "program/memory_plan.h"
 #include "program/traffic.h"
 
 #include <catch2/catch.hpp>
@@ -138,6 +139,39 @@ TEST_CASE("small tensors of the config's thresholds are units of their own at ev
                                                              c.zero.param_persistence_threshold =
                                                                  16;
                                                            }).partition));
+  }
+}
+
+/// The shape of Llama 2 70B.
+ModelConfig of_70b() {
+  ModelConfig config = small_config(80, false);
+  config.vocab_rows = 32000;
+  config.hidden = 8192;
+  config.feed_forward = 28672;
+  config.query_heads = 64;
+  config.kv_heads = 8;
+  config.head_size = 128;
+  return config;
+}
+
+TEST_CASE("on 1,024 ranks at most 1 % of a rank's state is padding, at every stage") {
+  for (const int64_t stage : {1, 2, 3}) {
+    Config config = base_config(stage);
+    config.parallel.data = 1024;
+    config.bf16.enabled = true;
+    config.zero.param_persistence_threshold = 100'000;
+    // Bytes of state that a parameter needs which the rank holds: 2 of weights and 2 of gradients,
+    // 12 of optimizer; of what is cut its part, and all of the two norms of each layer and the last.
+    const int64_t small = (80 * 2 + 1) * 8192;
+    const StepPlan plan = plan_steps(config, of_70b(), 3);
+    const int64_t large = plan.partition.numel() - small;
+    const double whole = (stage < 3 ? 2 : 0) + (stage < 2 ? 2 : 0);
+    const double needed = static_cast<double>(small) * 16 + static_cast<double>(large) * whole +
+                          static_cast<double>(large) * (16 - whole) / 1024;
+    const auto held = static_cast<double>(model_state_bytes(memory_plan(plan)));
+    INFO("stage " << stage << ": " << held << " bytes for " << needed);
+    CHECK(held >= needed);
+    CHECK(held <= 1.01 * needed);
   }
 }
 
