@@ -67,6 +67,17 @@ class Deriver {
     }
     for (size_t i = 0; i < lists_.size(); ++i)
       (lists_[i] == List::kInputGrad ? graph_.input_grad : graph_.weight_grad).push_back(graph_.backward[i]);
+    mark_deferred();
+  }
+
+  /// What crosses from the one list to the other: gradients of products, and forward values that
+  /// the input gradients made again.
+  void mark_deferred() {
+    std::set<ValueId> made;
+    for (const Op& op : graph_.input_grad) made.insert(op.out.begin(), op.out.end());
+    for (const Op& op : graph_.weight_grad)
+      for (const ValueId id : op.in)
+        if (made.contains(id) && value(id).role == ValueRole::kTemp) value(id).role = ValueRole::kDeferred;
   }
 
   /// The gradient of a parameter, made when first asked for.

@@ -24,6 +24,7 @@ enum class ValueRole : uint8_t {
   kOutputGrad,  // gradient of the loss by an output, from the layer after
   kInputGrad,   // gradient of the loss by an input, for the layer before
   kSaved,       // made by forward, read by backward
+  kDeferred,    // made by the input gradients, read by the weight gradients
   kTemp,        // inside one list
   kWorkspace,   // scratch of one operation: U8 bytes
 };
@@ -164,7 +165,8 @@ void derive_backward(LayerGraph& graph, const RecomputePolicy& policy = {});
 /// Throws Error(kBug) unless every operation's operands are defined before use, shapes agree with
 /// its kind, and nothing is written twice (a list overwrites or adds as a whole: two operations
 /// that write one parameter's gradient would lose the first), but by operations that read it as
-/// well: they change what is there.
+/// well: they change what is there. Backward is looked at both ways: interleaved, and as input
+/// gradients followed by weight gradients, between which no kTemp lives.
 void check_graph(const LayerGraph& graph);
 
 /// Bytes of scratch an operation needs with `values`' shapes; the kernels rely on exactly this.
@@ -182,13 +184,20 @@ struct ScratchPlan {
   std::vector<int64_t> offset;
   int64_t bytes = 0;
 };
-/// Offsets of `list`'s kTemp and kWorkspace values, overlapping where lifetimes allow; 64-byte
-/// aligned. A collective may run beside the operations that follow it, until one reads its result:
-/// so long nothing else lies on its operands.
+/// Offsets of `list`'s kTemp, kWorkspace and kDeferred values, overlapping where lifetimes allow;
+/// 64-byte aligned. A collective may run beside the operations that follow it, until one reads its
+/// result: so long nothing else lies on its operands. kDeferred values that another list makes or
+/// reads are left out (see plan_deferred): none in `backward`, all in `input_grad` and in
+/// `weight_grad`.
 ScratchPlan plan_scratch(const LayerGraph& graph, std::span<const Op> list);
 
 /// Storage of the values that forward leaves for backward, in one buffer; 64-byte aligned.
 ScratchPlan plan_saved(const LayerGraph& graph);
+
+/// Storage of the values that `input_grad` leaves for `weight_grad`, in one buffer; 64-byte aligned.
+/// Besides these the weight gradients read kSaved values, what is given to the layer, and gradients
+/// at its borders (kOutputGrad, kInputGrad): all these live until they have run.
+ScratchPlan plan_deferred(const LayerGraph& graph);
 
 /// "linear x:[512,576] qkv.weight:[960,576] -> qkv:[512,960]"
 std::string op_text(const LayerGraph& graph, const Op& op);

@@ -8,8 +8,39 @@
 namespace ftrun {
 namespace {
 
-bool lives_in_scratch(const Value& value) {
-  return value.role == ValueRole::kTemp || value.role == ValueRole::kWorkspace;
+/// How often a list reads each value.
+std::vector<int> reads_of(const LayerGraph& graph, std::span<const Op> list) {
+  std::vector<int> reads(graph.values.size());
+  for (const Op& op : list)
+    for (const ValueId id : op.in) ++reads[static_cast<size_t>(id)];
+  return reads;
+}
+
+/// By value: true when it lives in `list` alone. A deferred value does where the list both makes it
+/// and has all its readers.
+std::vector<bool> scratch_of(const LayerGraph& graph, std::span<const Op> list) {
+  std::vector<bool> made(graph.values.size());
+  for (const Op& op : list)
+    for (const ValueId id : op.out) made[static_cast<size_t>(id)] = true;
+  const std::vector<int> here = reads_of(graph, list), everywhere = reads_of(graph, graph.backward);
+  std::vector<bool> scratch(graph.values.size());
+  for (size_t i = 0; i < scratch.size(); ++i) {
+    const ValueRole role = graph.values[i].role;
+    scratch[i] = role == ValueRole::kTemp || role == ValueRole::kWorkspace ||
+                 (role == ValueRole::kDeferred && made[i] && here[i] == everywhere[i]);
+  }
+  return scratch;
+}
+
+/// Values of a role one after another.
+ScratchPlan plan_in_a_row(const LayerGraph& graph, ValueRole role) {
+  ScratchPlan plan;
+  plan.offset.assign(graph.values.size(), -1);
+  for (const ValueId id : graph.with_role(role)) {
+    plan.offset[static_cast<size_t>(id)] = plan.bytes;
+    plan.bytes += (graph.at(id).bytes() + kStorageAlignment - 1) / kStorageAlignment * kStorageAlignment;
+  }
+  return plan;
 }
 
 void touch(StorageRequest& request, int64_t at) {
@@ -35,7 +66,7 @@ std::vector<int64_t> done_at(std::span<const Op> list) {
 
 /// Joins the output of an in-place kind with its dying input: `root` maps values to the value whose
 /// storage they use. Other inputs of collectives live until those are done.
-void join_in_place(const LayerGraph& graph, std::span<const Op> list,
+void join_in_place(const LayerGraph& graph, std::span<const Op> list, const std::vector<bool>& scratch,
                    std::vector<StorageRequest>& requests, std::vector<ValueId>& root) {
   const std::vector<int64_t> done = done_at(list);
   const auto storage_of = [&](ValueId id) -> StorageRequest& {
@@ -46,7 +77,7 @@ void join_in_place(const LayerGraph& graph, std::span<const Op> list,
     if (operand < 0) return false;
     const ValueId from = list[i].in[static_cast<size_t>(operand)];
     const ValueId to = list[i].out[0];
-    return lives_in_scratch(graph.at(from)) && lives_in_scratch(graph.at(to)) &&
+    return scratch[static_cast<size_t>(from)] && scratch[static_cast<size_t>(to)] &&
            graph.at(from).bytes() == graph.at(to).bytes() &&
            storage_of(from).last == static_cast<int64_t>(i);
   };
@@ -61,19 +92,20 @@ void join_in_place(const LayerGraph& graph, std::span<const Op> list,
     }
     if (!is_collective(op.kind)) continue;
     for (const ValueId id : {op.in[0], op.out[0]})
-      if (lives_in_scratch(graph.at(id))) touch(storage_of(id), done[i]);
+      if (scratch[static_cast<size_t>(id)]) touch(storage_of(id), done[i]);
   }
 }
 
 }  // namespace
 
 ScratchPlan plan_scratch(const LayerGraph& graph, std::span<const Op> list) {
+  const std::vector<bool> scratch = scratch_of(graph, list);
   std::vector<StorageRequest> requests(graph.values.size());
   std::vector<ValueId> root(graph.values.size());
   std::iota(root.begin(), root.end(), 0);
   for (size_t i = 0; i < list.size(); ++i) {
     const auto mark = [&](ValueId id) {
-      if (id < 0 || !lives_in_scratch(graph.at(id))) return;
+      if (id < 0 || !scratch[static_cast<size_t>(id)]) return;
       StorageRequest& request = requests[static_cast<size_t>(id)];
       request.bytes = graph.at(id).bytes();
       touch(request, static_cast<int64_t>(i));
@@ -82,7 +114,7 @@ ScratchPlan plan_scratch(const LayerGraph& graph, std::span<const Op> list) {
     for (const ValueId id : list[i].out) mark(id);
     mark(list[i].workspace);
   }
-  join_in_place(graph, list, requests, root);
+  join_in_place(graph, list, scratch, requests, root);
   const StorageLayout layout = pack_storage(requests, kStorageAlignment);
   ScratchPlan plan;
   plan.bytes = layout.bytes;
@@ -93,13 +125,11 @@ ScratchPlan plan_scratch(const LayerGraph& graph, std::span<const Op> list) {
 }
 
 ScratchPlan plan_saved(const LayerGraph& graph) {
-  ScratchPlan plan;
-  plan.offset.assign(graph.values.size(), -1);
-  for (const ValueId id : graph.with_role(ValueRole::kSaved)) {
-    plan.offset[static_cast<size_t>(id)] = plan.bytes;
-    plan.bytes += (graph.at(id).bytes() + kStorageAlignment - 1) / kStorageAlignment * kStorageAlignment;
-  }
-  return plan;
+  return plan_in_a_row(graph, ValueRole::kSaved);
+}
+
+ScratchPlan plan_deferred(const LayerGraph& graph) {
+  return plan_in_a_row(graph, ValueRole::kDeferred);
 }
 
 }  // namespace ftrun

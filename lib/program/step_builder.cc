@@ -18,13 +18,15 @@ std::string optimizer_buffer_name(int32_t state) {
 
 namespace {
 
-/// All-reduces work in place: what is summed lies where the sum goes, if that is not in scratch.
+/// All-reduces work in place: what is summed lies where the sum goes, if that is not in the list's
+/// scratch, whose plan has seen to it.
 void sum_in_place(const LayerGraph& graph, const std::vector<Op>& list, ValuePlaces& places) {
   for (const Op& op : list) {
     if (op.kind != OpKind::kTensorAllReduce) continue;
+    const Range& out = places.at(op.out[0]);
     const bool moves = graph.at(op.in[0]).role == ValueRole::kTemp &&
-                       graph.at(op.out[0]).role != ValueRole::kTemp;
-    if (moves) places[op.in[0]] = places.at(op.out[0]);
+                       places.at(op.in[0]).buffer != out.buffer;
+    if (moves) places[op.in[0]] = out;
   }
 }
 

@@ -109,6 +109,12 @@ inline LayerGraph split_head(const BlockShape& s, bool sequence, bool train = tr
   return g.finish(train);
 }
 
+/// Values that backward makes and reads while it runs interleaved.
+inline bool lives_in_list(const Value& value) {
+  return value.role == ValueRole::kTemp || value.role == ValueRole::kDeferred ||
+         value.role == ValueRole::kWorkspace;
+}
+
 inline std::string list_text(const LayerGraph& graph, const std::vector<Op>& list) {
   std::string text;
   for (const Op& op : list) text += op_text(graph, op) + "\n";

@@ -42,6 +42,32 @@ TEST_CASE("backward cannot read a temporary of forward") {
         "block: swiglu gu.out:[8,48] -> swiglu.out.again:[8,24] reads gu.out before it exists");
 }
 
+TEST_CASE("weight gradients that run after all input gradients find no temporary of theirs") {
+  LayerGraph g = block({});
+  const std::string text = "block: linear_wgrad d_qkv.out:[8,32] n1.out.again:[8,16] -> d_qkv:[32,16]";
+  g.values[static_cast<size_t>(named(g, "d_qkv.out"))].role = ValueRole::kTemp;
+  CHECK(fault(g) == text + " reads d_qkv.out before it exists");
+  g = block({});
+  std::erase_if(g.input_grad, [&](const Op& op) { return op.out[0] == named(g, "d_x"); });
+  CHECK(fault(g) == "nothing");  // nobody in this layer reads it
+  std::erase_if(g.input_grad, [&](const Op& op) { return op.kind == OpKind::kRopeDgrad; });
+  CHECK(fault(g) ==
+        "block: linear_dgrad d_qkv.out:[8,32] qkv:[32,16] -> d_n1.out:[8,16] reads d_qkv.out "
+        "before it exists");
+}
+
+TEST_CASE("input gradients read nothing that weight gradients make") {
+  LayerGraph g = block({});
+  const auto again = std::find_if(g.backward.begin(), g.backward.end(),
+                                  [](const Op& op) { return op.kind == OpKind::kSwiGlu; });
+  const auto reader = std::find_if(g.input_grad.begin(), g.input_grad.end(),
+                                   [](const Op& op) { return op.kind == OpKind::kSwiGluDgrad; });
+  reader->in[0] = again->out[0];
+  CHECK(fault(g) ==
+        "block: swiglu_dgrad swiglu.out.again:[8,24] gu.out:[8,48] -> d_gu.out:[8,48] reads "
+        "swiglu.out.again before it exists");
+}
+
 TEST_CASE("a value is written once: by one operation, and never when it is given") {
   LayerGraph g = block({});
   g.forward.push_back(g.forward[0]);

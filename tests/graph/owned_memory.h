@@ -42,6 +42,9 @@ class OwnedMemory {
     return "";
   }
 
+  /// The value is there before the list begins.
+  void give(ValueId id) { take(id); }
+
  private:
   /// What reads a collective's result waits for it and for those before it; a collective waits when
   /// its turn comes.

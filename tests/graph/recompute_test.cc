@@ -324,7 +324,7 @@ TEST_CASE("scratch of backward is as small as what lives at once") {
         const Op& op = g.backward[i];
         for (const auto* ids : {&op.in, &op.out})
           for (const ValueId id : *ids)
-            if (g.at(id).role == ValueRole::kTemp)
+            if (lives_in_list(g.at(id)))
               life.try_emplace(id, i, i).first->second.second = i;
         if (op.workspace >= 0) life[op.workspace] = {i, i};
       }
@@ -335,7 +335,7 @@ TEST_CASE("scratch of backward is as small as what lives at once") {
         for (const auto& [id, span] : life)
           if (span.first <= i && i <= span.second) live += g.at(id).bytes();
         const int place = in_place_input(op.kind);
-        if (place >= 0 && g.at(op.in[static_cast<size_t>(place)]).role == ValueRole::kTemp)
+        if (place >= 0 && lives_in_list(g.at(op.in[static_cast<size_t>(place)])))
           live -= g.at(op.out[0]).bytes();
         most = std::max(most, live);
       }

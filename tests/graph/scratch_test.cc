@@ -55,6 +55,103 @@ TEST_CASE(
       }
 }
 
+/// Everything the families' layers have, whole and of one tensor-parallel rank.
+std::vector<LayerGraph> all_layers(const BlockShape& shape) {
+  std::vector<LayerGraph> graphs{block(shape), head(shape), embedding(shape)};
+  for (const bool sequence : {true, false}) {
+    graphs.push_back(split_mlp(shape, sequence));
+    graphs.push_back(split_head(shape, sequence));
+  }
+  return graphs;
+}
+
+std::set<ValueId> values_made(const std::vector<Op>& list) {
+  std::set<ValueId> made;
+  for (const Op& op : list) made.insert(op.out.begin(), op.out.end());
+  return made;
+}
+
+TEST_CASE("values that weight gradients read of what the input gradients made are deferred, no others") {
+  size_t found = 0;
+  for (const BlockShape& shape : kShapes)
+    for (const LayerGraph& g : all_layers(shape)) {
+      INFO(g.name);
+      const std::set<ValueId> made = values_made(g.input_grad);
+      std::set<ValueId> crossing;
+      for (const Op& op : g.weight_grad)
+        for (const ValueId id : op.in)
+          if (made.contains(id) && g.at(id).role != ValueRole::kInputGrad) crossing.insert(id);
+      const std::vector<ValueId> deferred = g.with_role(ValueRole::kDeferred);
+      CHECK(crossing == std::set<ValueId>(deferred.begin(), deferred.end()));
+      found += crossing.size();
+    }
+  CHECK(found > 100);
+}
+
+TEST_CASE("gradients of products and norms are deferred, and what both lists need made again") {
+  const auto deferred = [](const LayerGraph& g) {
+    std::set<std::string> names;
+    for (const ValueId id : g.with_role(ValueRole::kDeferred)) names.insert(g.at(id).name);
+    return names;
+  };
+  const std::set<std::string> gradients{"d_gu.out", "d_n2.out", "d_n2.sum", "d_qkv.out", "d_n1.out"};
+  CHECK(deferred(block({})) == gradients);
+  std::set<std::string> all = gradients;
+  all.insert({"n1.out.again", "n1.rstd.again", "attention.out.again", "n2.sum.again",
+              "n2.out.again", "n2.rstd.again", "gu.out.again"});
+  CHECK(deferred(block({.recompute = {RecomputeLevel::kFull}})) == all);
+  CHECK(deferred(block({}, false)).empty());
+}
+
+TEST_CASE("deferred values are scratch of the interleaved list as temporaries are") {
+  for (const BlockShape& shape : kShapes)
+    for (const LayerGraph& g : all_layers(shape)) {
+      INFO(g.name);
+      LayerGraph plain = g;
+      for (Value& value : plain.values)
+        if (value.role == ValueRole::kDeferred) value.role = ValueRole::kTemp;
+      const ScratchPlan plan = plan_scratch(g, g.backward), before = plan_scratch(plain, g.backward);
+      CHECK(plan.offset == before.offset);
+      CHECK(plan.bytes == before.bytes);
+    }
+}
+
+/// Plans of one list, behind each other in one memory: offsets of the first, then of the second.
+ScratchPlan joined(const ScratchPlan& scratch, const ScratchPlan& other) {
+  ScratchPlan both = scratch;
+  for (size_t i = 0; i < other.offset.size(); ++i) {
+    if (other.offset[i] < 0) continue;
+    CHECK(both.offset[i] == -1);
+    both.offset[i] = scratch.bytes + other.offset[i];
+  }
+  both.bytes += other.bytes;
+  return both;
+}
+
+TEST_CASE(
+    "the separate lists find every value where it is, deferred ones in a buffer of their own that "
+    "is kept from the one list to the other") {
+  for (const BlockShape& shape : kShapes)
+    for (const LayerGraph& g : all_layers(shape)) {
+      INFO(g.name);
+      const ScratchPlan deferred = plan_deferred(g);
+      const ScratchPlan inputs = joined(plan_scratch(g, g.input_grad), deferred);
+      const ScratchPlan weights = joined(plan_scratch(g, g.weight_grad), deferred);
+      CHECK(OwnedMemory(g, inputs).run(g.input_grad) == "");
+      OwnedMemory memory(g, weights);
+      for (const ValueId id : g.with_role(ValueRole::kDeferred)) memory.give(id);
+      CHECK(memory.run(g.weight_grad) == "");
+    }
+}
+
+TEST_CASE("what runs in place in the interleaved list does not where its result is deferred") {
+  const LayerGraph g = block({});
+  const ScratchPlan inputs = plan_scratch(g, g.input_grad);
+  CHECK(plan_scratch(g, g.backward).offset[static_cast<size_t>(named(g, "d_qkv.out"))] >= 0);
+  CHECK(inputs.offset[static_cast<size_t>(named(g, "d_qkv.out"))] == -1);
+  CHECK(inputs.offset[static_cast<size_t>(named(g, "d_rope.out"))] >= 0);
+}
+
 /// a = x w; y = sum of a over two ranks; b = a' w3 where a' is x, or a where it is read `again`; y
 /// w2 + b.
 LayerGraph beside(bool again) {
@@ -141,9 +238,8 @@ TEST_CASE("scratch holds temporaries and workspaces of the list, aligned, and no
       const ScratchPlan plan = plan_scratch(g, list);
       for (size_t i = 0; i < g.values.size(); ++i) {
         INFO(g.values[i].name);
-        const bool scratch =
-            g.values[i].role == ValueRole::kTemp || g.values[i].role == ValueRole::kWorkspace;
-        CHECK((plan.offset[i] >= 0) == (scratch && used.contains(static_cast<ValueId>(i))));
+        const bool scratch = lives_in_list(g.values[i]) && used.contains(static_cast<ValueId>(i));
+        CHECK((plan.offset[i] >= 0) == scratch);
         if (plan.offset[i] >= 0) CHECK(plan.offset[i] % kStorageAlignment == 0);
       }
     }

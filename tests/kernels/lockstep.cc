@@ -58,8 +58,9 @@ bool reads(const Op& op, ValueId id) {
   return std::find(op.in.begin(), op.in.end(), id) != op.in.end();
 }
 
-bool lives_in_scratch(const Value& value) {
-  return value.role == ValueRole::kTemp || value.role == ValueRole::kWorkspace;
+bool lives_in_list(const Value& value) {
+  return value.role == ValueRole::kTemp || value.role == ValueRole::kDeferred ||
+         value.role == ValueRole::kWorkspace;
 }
 
 }  // namespace
@@ -110,7 +111,7 @@ void Lockstep::allocate(size_t rank, size_t layer) {
     const auto id = static_cast<ValueId>(i);
     if (saved.offset[i] >= 0) {
       place.storage[i] = place.saved.at(saved.offset[i]);
-    } else if (!lives_in_scratch(g.values[i])) {
+    } else if (!lives_in_list(g.values[i])) {
       place.storage[i] = place.own.emplace(id, Memory(g.values[i].bytes())).first->second.at(0);
     }
   }
@@ -186,26 +187,51 @@ void Lockstep::step(const TokenBatch& batch, bool accumulate, bool deferred) {
   for (size_t layer = layers; layer-- > 0;) {
     if (layer + 1 < layers)
       hand_over(layer + 1, ValueRole::kInputGrad, layer, ValueRole::kOutputGrad, Port::kHidden);
-    run(layer, deferred ? Which::kDeferred : Which::kBackward, accumulate);
+    if (!deferred) {
+      run(layer, Which::kBackward, accumulate);
+      continue;
+    }
+    place_deferred(layer);
+    run(layer, Which::kInputGrad, accumulate);
+    run(layer, Which::kWeightGrad, accumulate);
+  }
+}
+
+const std::vector<Op>& Lockstep::list_of(size_t rank, size_t layer, Which which) const {
+  const LayerGraph& g = graph(rank, layer);
+  switch (which) {
+    case Which::kForward:
+      return g.forward;
+    case Which::kBackward:
+      return g.backward;
+    case Which::kInputGrad:
+      return g.input_grad;
+    default:
+      return g.weight_grad;
+  }
+}
+
+void Lockstep::place_planned(Place& place, const ScratchPlan& plan, Memory& memory) {
+  memory = Memory(plan.bytes);
+  for (size_t i = 0; i < plan.offset.size(); ++i)
+    if (plan.offset[i] >= 0) place.storage[i] = memory.at(plan.offset[i]);
+}
+
+void Lockstep::place_deferred(size_t layer) {
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    Place& place = places_[rank][layer];
+    place_planned(place, plan_deferred(graph(rank, layer)), place.deferred);
   }
 }
 
 void Lockstep::run(size_t layer, Which which, bool accumulate) {
   std::vector<std::vector<Op>> lists;
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-    const LayerGraph& g = graph(rank, layer);
-    std::vector<Op> list = which == Which::kForward ? g.forward : g.backward;
-    if (which == Which::kDeferred) {
-      list = g.input_grad;
-      list.insert(list.end(), g.weight_grad.begin(), g.weight_grad.end());
-    }
-    const ScratchPlan plan = plan_scratch(g, list);
+    lists.push_back(list_of(rank, layer, which));
     Place& place = places_[rank][layer];
-    place.scratch = Memory(plan.bytes);
-    for (size_t i = 0; i < plan.offset.size(); ++i)
-      if (plan.offset[i] >= 0) place.storage[i] = place.scratch.at(plan.offset[i]);
-    lists.push_back(std::move(list));
+    place_planned(place, plan_scratch(graph(rank, layer), lists.back()), place.scratch);
   }
+  if (lists[0].empty()) return;
   // Collectives under way, one after another: positions in the lists, which are the same on all
   // ranks.
   std::vector<size_t> under_way;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/layer_graph.h"
 #include "kernels/kernels.h"
 #include "model/description.h"
 
@@ -33,7 +34,7 @@ class Lockstep {
   explicit Lockstep(std::vector<ModelDescription> ranks);
 
   /// Forward and, when training, backward lists of all layers; `accumulate` adds to the gradients.
-  /// `deferred`: all weight gradients of a layer after its input gradients.
+  /// `deferred`: all weight gradients of a layer after its input gradients, in scratch of their own.
   void step(const TokenBatch& batch, bool accumulate = false, bool deferred = false);
 
   /// "loss" {sum, counted}; "hidden LAYER" and, when training, "d_hidden LAYER" of what a layer
@@ -58,7 +59,7 @@ class Lockstep {
   /// One layer of one rank.
   struct Place {
     std::map<ValueId, Memory> own;
-    Memory saved, scratch;
+    Memory saved, scratch, deferred;
     std::vector<void*> storage;
   };
 
@@ -68,7 +69,10 @@ class Lockstep {
   void give(size_t layer, const TokenBatch& batch);
   void give_ints(size_t layer, Port port, const std::vector<int32_t>& numbers);
   void hand_over(size_t from, ValueRole from_role, size_t to, ValueRole to_role, Port port);
-  enum class Which { kForward, kBackward, kDeferred };
+  enum class Which { kForward, kBackward, kInputGrad, kWeightGrad };
+  const std::vector<Op>& list_of(size_t rank, size_t layer, Which which) const;
+  static void place_planned(Place& place, const ScratchPlan& plan, Memory& memory);
+  void place_deferred(size_t layer);
   void run(size_t layer, Which which, bool accumulate);
   void begin_collective(size_t layer, const Op& op);
   void end_collective(size_t layer, const std::vector<Op>& ops);

@@ -44,8 +44,7 @@ class BlockRun {
       : graph_(graph), saved_(plan_saved(graph).bytes), storage_(graph.values.size(), nullptr) {
     for (size_t i = 0; i < graph.values.size(); ++i) {
       const Value& value = graph.values[i];
-      const bool scratch = value.role == ValueRole::kTemp || value.role == ValueRole::kWorkspace;
-      if (scratch || value.role == ValueRole::kSaved) continue;
+      if (fixtures::lives_in_list(value) || value.role == ValueRole::kSaved) continue;
       own_.emplace(i, Memory(value.bytes()));
       storage_[i] = own_.at(i).at(0);
       fill(i, value);
