@@ -1,3 +1,7 @@
+#include "graph/cost.h"
+
+#include <algorithm>
+
 #include "graph/layer_graph.h"
 
 namespace ftrun {
@@ -54,6 +58,10 @@ int64_t traffic_bytes(const LayerGraph& graph, const Op& op) {
   for (const ValueId id : op.in) bytes += graph.at(id).bytes();
   for (const ValueId id : op.out) bytes += graph.at(id).bytes();
   return bytes;
+}
+
+double op_price(const LayerGraph& graph, const Op& op) {
+  return std::max(flops(graph, op), kFlopsPerByte * static_cast<double>(traffic_bytes(graph, op)));
 }
 
 }  // namespace ftrun

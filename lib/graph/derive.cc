@@ -1,3 +1,5 @@
+#include "graph/derive.h"
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -6,6 +8,7 @@
 #include "base/error.h"
 #include "graph/layer_graph.h"
 #include "graph/recompute.h"
+#include "graph/workspace.h"
 
 namespace ftrun {
 namespace {

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <span>
 
+#include "graph/cost.h"
+#include "graph/derive.h"
 #include "graph/layer_graph.h"
 #include "graph/op_spec.h"
+#include "graph/scratch.h"
 
 namespace ftrun {
 namespace {
@@ -91,10 +94,6 @@ std::vector<bool> keep_within(const LayerGraph& graph, double budget) {
 }
 
 }  // namespace
-
-double op_price(const LayerGraph& graph, const Op& op) {
-  return std::max(flops(graph, op), kFlopsPerByte * static_cast<double>(traffic_bytes(graph, op)));
-}
 
 bool is_cheap_result(const LayerGraph& graph, ValueId id) {
   for (const Op& op : graph.forward) {

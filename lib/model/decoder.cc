@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "graph/layer_graph.h"
+#include "graph/builder.h"
 #include "model/rope.h"
 #include "model/tensor_split.h"
 
