@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kMostCandidates = 8;
 
 bool can_run_again(OpKind kind) {
-  return !op_spec(kind).traits.once;
+  return !op_spec(kind).once;
 }
 
 double list_price(const LayerGraph& graph, std::span<const Op> list) {
@@ -97,8 +97,8 @@ std::vector<bool> keep_within(const LayerGraph& graph, double budget) {
 
 bool is_cheap_result(const LayerGraph& graph, ValueId id) {
   for (const Op& op : graph.forward) {
-    const size_t wide = op.kind == OpKind::kAddRmsNorm ? 1 : 0;
-    if (is_cheap(op.kind) && op.out[wide] == id) return true;
+    const int cheap = op_spec(op.kind).cheap_result;
+    if (cheap >= 0 && op.out[static_cast<size_t>(cheap)] == id) return true;
   }
   return false;
 }
