@@ -106,11 +106,11 @@ void add(Derivation& d, const Op& op) {
   d.add_term(op.in[1], dy);
 }
 
-// The head's kernel made the gradient by its input while it had the logits, [N,D]. It is saved whole,
-// for backward begins with this layer: from the last chunk on, nothing but the step's own order lies
-// between its last row and its first reader, and that reader makes d_x of the same size from it. What
-// would be smaller, a chunk's rows handed on before the next chunk, is the norm's gradient in chunks:
-// its weight's gradient is then summed in another order, which changes its bits with the chunk.
+// The head's kernel made the gradient by its input while it had the logits, [N,D]. It is saved whole
+// although a chunk's rows are done with the chunk: backward begins with this layer, and what it makes
+// of them, d_x, is as large and read whole by the layer before. The most that lives at once is in
+// the forward list, where a chunk's logits lie beside it, and passing rows on early would add d_x
+// there.
 void linear_cross_entropy(Derivation& d, const Op& op) {
   require(op.out.size() == 3, "a head without gradients has no backward");
   d.save(op.out[1]);
