@@ -11,11 +11,13 @@
 
 #include "comm/communicator.h"
 #include "exec/memory.h"
-#include "graph/layer_graph.h"
 #include "kernels/kernels.h"
 #include "program/program.h"
 
 namespace ftrun {
+
+struct LayerGraph;
+struct Op;
 
 /// Elements of one dtype that lie in a row, and the tier that they lie in.
 struct Stretch {

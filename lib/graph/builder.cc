@@ -1,8 +1,12 @@
+#include "graph/builder.h"
+
 #include <algorithm>
 #include <utility>
 
 #include "base/error.h"
-#include "graph/layer_graph.h"
+#include "graph/check_graph.h"
+#include "graph/derive.h"
+#include "graph/workspace.h"
 
 namespace ftrun {
 

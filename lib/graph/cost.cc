@@ -1,4 +1,9 @@
+#include "graph/cost.h"
+
+#include <algorithm>
+
 #include "graph/layer_graph.h"
+#include "graph/op_spec.h"
 
 namespace ftrun {
 namespace {
@@ -10,7 +15,7 @@ double product_flops(const LayerGraph& graph, ValueId x, ValueId w) {
 }
 
 /// Pairs (query, key) that causal attention scores, summed over rows and heads, times 2 d.
-double attention_flops(const LayerGraph& graph, const Op& op, ValueId qkv) {
+double score_flops(const LayerGraph& graph, const Op& op, ValueId qkv) {
   const auto& attrs = std::get<AttentionAttrs>(op.attrs);
   const double rows = static_cast<double>(graph.at(qkv).dims[0] / attrs.row_tokens);
   const double tokens = static_cast<double>(attrs.row_tokens);
@@ -24,29 +29,53 @@ double attention_flops(const LayerGraph& graph, const Op& op, ValueId qkv) {
 
 }  // namespace
 
+namespace flops_of {
+
+double elements(const LayerGraph& graph, const Op& op) {
+  double elements = 0;
+  for (const ValueId id : op.out) elements += static_cast<double>(element_count(graph.at(id).dims));
+  return elements;
+}
+
+double communication(const LayerGraph&, const Op&) {
+  return 0.0;
+}
+
+double linear(const LayerGraph& graph, const Op& op) {
+  return product_flops(graph, op.in[0], op.in[1]);
+}
+
+double linear_wgrad(const LayerGraph& graph, const Op& op) {
+  return product_flops(graph, op.in[0], op.out[0]);
+}
+
+double attention(const LayerGraph& graph, const Op& op) {
+  return 2.0 * score_flops(graph, op, op.in[0]);
+}
+
+// Scores again, then the gradients by P, v, q and k.
+double attention_dgrad(const LayerGraph& graph, const Op& op) {
+  return 5.0 * score_flops(graph, op, op.in[1]);
+}
+
+double linear_cross_entropy(const LayerGraph& graph, const Op& op) {
+  return product_flops(graph, op.in[0], op.in[1]) * (op.out.size() > 1 ? 3.0 : 1.0);
+}
+
+double vocabulary_logits(const LayerGraph& graph, const Op& op) {
+  return product_flops(graph, op.out[0], op.in[1]);
+}
+
+// The products of both gradients.
+double vocabulary_cross_entropy(const LayerGraph& graph, const Op& op) {
+  return op.out.size() > 1 ? 2.0 * product_flops(graph, op.in[3], op.in[1])
+                           : static_cast<double>(graph.at(op.in[3]).dims[0]);
+}
+
+}  // namespace flops_of
+
 double flops(const LayerGraph& graph, const Op& op) {
-  if (is_collective(op.kind)) return 0.0;
-  switch (op.kind) {
-    case OpKind::kLinear:
-    case OpKind::kLinearDgrad: return product_flops(graph, op.in[0], op.in[1]);
-    case OpKind::kLinearWgrad: return product_flops(graph, op.in[0], op.out[0]);
-    case OpKind::kLinearCrossEntropy:
-      return product_flops(graph, op.in[0], op.in[1]) * (op.out.size() > 1 ? 3.0 : 1.0);
-    case OpKind::kVocabularyLogits:
-      return product_flops(graph, op.out[0], op.in[1]);
-    // The products of both gradients.
-    case OpKind::kVocabularyCrossEntropy:
-      return op.out.size() > 1 ? 2.0 * product_flops(graph, op.in[3], op.in[1])
-                               : static_cast<double>(graph.at(op.in[3]).dims[0]);
-    case OpKind::kAttention: return 2.0 * attention_flops(graph, op, op.in[0]);
-    // Scores again, then the gradients by P, v, q and k.
-    case OpKind::kAttentionDgrad: return 5.0 * attention_flops(graph, op, op.in[1]);
-    default: {
-      double elements = 0;
-      for (const ValueId id : op.out) elements += static_cast<double>(element_count(graph.at(id).dims));
-      return elements;
-    }
-  }
+  return op_spec(op.kind).flops(graph, op);
 }
 
 int64_t traffic_bytes(const LayerGraph& graph, const Op& op) {
@@ -54,6 +83,10 @@ int64_t traffic_bytes(const LayerGraph& graph, const Op& op) {
   for (const ValueId id : op.in) bytes += graph.at(id).bytes();
   for (const ValueId id : op.out) bytes += graph.at(id).bytes();
   return bytes;
+}
+
+double op_price(const LayerGraph& graph, const Op& op) {
+  return std::max(flops(graph, op), kFlopsPerByte * static_cast<double>(traffic_bytes(graph, op)));
 }
 
 }  // namespace ftrun

@@ -1,12 +1,7 @@
 #include "graph/layer_graph.h"
 
-#include <algorithm>
 #include <array>
-#include <set>
 #include <sstream>
-
-#include "base/error.h"
-#include "graph/shapes.h"
 
 namespace ftrun {
 
@@ -33,72 +28,6 @@ ValueId LayerGraph::find(ValueRole role, Port port) const {
   for (size_t i = 0; i < values.size(); ++i)
     if (values[i].role == role && values[i].port == port) return static_cast<ValueId>(i);
   return -1;
-}
-
-namespace {
-
-bool is_given(ValueRole role, bool backward) {
-  switch (role) {
-    case ValueRole::kInput:
-    case ValueRole::kParam: return true;
-    case ValueRole::kSaved:
-    case ValueRole::kOutputGrad: return backward;
-    default: return false;
-  }
-}
-
-/// Follows lists that run one after another.
-class ListCheck {
- public:
-  explicit ListCheck(const LayerGraph& graph) : graph_(graph) {}
-
-  void run(std::span<const Op> list, bool backward) {
-    for (const Op& op : list) {
-      for (const ValueId id : op.in) read(op, id, backward);
-      for (const ValueId id : op.out) write(op, id, backward);
-      if (const std::string fault = shape_fault(graph_, op); !fault.empty())
-        bug(cat(graph_.name, ": ", op_text(graph_, op), " ", fault));
-    }
-  }
-
-  /// The list is over. What it made for backward is given there.
-  void end_forward() { defined_.clear(); }
-  void end_input_grad() {
-    std::erase_if(defined_, [&](ValueId id) { return graph_.at(id).role == ValueRole::kTemp; });
-  }
-
- private:
-  void read(const Op& op, ValueId id, bool backward) const {
-    const Value& value = graph_.at(id);
-    if (!is_given(value.role, backward) && !defined_.contains(id))
-      bug(cat(graph_.name, ": ", op_text(graph_, op), " reads ", value.name, " before it exists"));
-  }
-
-  void write(const Op& op, ValueId id, bool backward) {
-    const Value& value = graph_.at(id);
-    // Read and written by one operation: it changes what is there.
-    const bool changed = std::find(op.in.begin(), op.in.end(), id) != op.in.end();
-    if (is_given(value.role, backward) || (!written_.insert(id).second && !changed))
-      bug(cat(graph_.name, ": ", op_text(graph_, op), " writes ", value.name, " a second time"));
-    defined_.insert(id);
-  }
-
-  const LayerGraph& graph_;
-  std::set<ValueId> defined_;
-  std::set<ValueId> written_;
-};
-
-}  // namespace
-
-void check_graph(const LayerGraph& graph) {
-  ListCheck interleaved(graph);
-  interleaved.run(graph.forward, false);
-  interleaved.end_forward();
-  ListCheck deferred = interleaved;
-  interleaved.run(graph.backward, true);
-  deferred.run(graph.input_grad, true);
-  deferred.end_input_grad();
-  deferred.run(graph.weight_grad, true);
 }
 
 std::string op_text(const LayerGraph& graph, const Op& op) {

@@ -9,15 +9,15 @@ std::string_view op_name(OpKind kind) {
 }
 
 bool is_cheap(OpKind kind) {
-  return op_spec(kind).traits.cheap;
+  return op_spec(kind).cheap_result >= 0;
 }
 
 bool is_collective(OpKind kind) {
-  return op_spec(kind).traits.collective;
+  return op_spec(kind).collective;
 }
 
 int in_place_input(OpKind kind) {
-  return op_spec(kind).traits.in_place;
+  return op_spec(kind).in_place;
 }
 
 LinearAttrs linear_attrs(const Op& op) {

@@ -1,41 +1,73 @@
 #include "graph/op_spec.h"
 
+#include <algorithm>
 #include <array>
-#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
 
 namespace ftrun {
 namespace {
 
 // clang-format off
 constexpr std::array<OpSpec, kOpKinds> kSpecs{{
-    {OpKind::kEmbed, "embed", "N V,D -> N,D"},
-    {OpKind::kEmbedWgrad, "embed_wgrad", "N N,D -> V,D"},
-    {OpKind::kRopeTable, "rope_table", "N -> N,d"},
-    {OpKind::kRmsNorm, "rms_norm", "N,D D -> N,D N", {.cheap = true}},
-    {OpKind::kAddRmsNorm, "add_rms_norm", "N,D N,D D -> N,D N,D N", {.cheap = true}},
-    {OpKind::kRmsNormDgrad, "rms_norm_dgrad", "N,D N,D N D [N,D] -> N,D"},
-    {OpKind::kRmsNormWgrad, "rms_norm_wgrad", "N,D N,D N -> D"},
-    {OpKind::kLinear, "linear", "N,I O,I [O] -> N,O"},
-    {OpKind::kLinearDgrad, "linear_dgrad", "N,O O,I -> N,I"},
-    {OpKind::kLinearWgrad, "linear_wgrad", "N,O N,I -> O,I"},
-    {OpKind::kBiasWgrad, "bias_wgrad", "N,O -> O"},
-    {OpKind::kQkNorm, "qk_norm", "N,Q d d -> N,Q N,R"},
-    {OpKind::kQkNormDgrad, "qk_norm_dgrad", "N,Q N,Q N,R d d -> N,Q"},
-    {OpKind::kQkNormWgrad, "qk_norm_wgrad", "N,Q N,Q N,R -> d d"},
-    {OpKind::kRope, "rope", "N,Q N,d -> N,Q", {.in_place = 0}},
-    {OpKind::kRopeDgrad, "rope_dgrad", "N,Q N,d -> N,Q", {.in_place = 0}},
-    {OpKind::kAttention, "attention", "N,Q N -> N,A H,N"},
-    {OpKind::kAttentionDgrad, "attention_dgrad", "N,A N,Q N,A H,N N -> N,Q"},
-    {OpKind::kSwiGlu, "swiglu", "N,G -> N,F", {.cheap = true}},
-    {OpKind::kSwiGluDgrad, "swiglu_dgrad", "N,F N,G -> N,G", {.in_place = 1}},
-    {OpKind::kAdd, "add", "S S -> S", {.in_place = 0}},
-    {OpKind::kLinearCrossEntropy, "linear_cross_entropy", "N,D V,D N -> 2 [N,D] [V,D]", {.once = true}},
-    {OpKind::kVocabularyLogits, "vocabulary_logits", "N,D V,D N -> C,V C,2 C"},
-    {OpKind::kVocabularyCrossEntropy, "vocabulary_cross_entropy",
-     "N,D V,D N C,V P,2 C [2] [N,D] [V,D] -> 2 [N,D] [V,D] [C,V]", {.once = true}},
-    {OpKind::kTensorAllReduce, "tensor_all_reduce", "S -> S", {.collective = true, .in_place = 0}},
-    {OpKind::kTensorAllGather, "tensor_all_gather", "S -> tS", {.cheap = true, .collective = true}},
-    {OpKind::kTensorReduceScatter, "tensor_reduce_scatter", "tS -> S", {.collective = true}},
+    {.kind = OpKind::kEmbed, .name = "embed", .shapes = "N V,D -> N,D", .shared_by = "V",
+     .gradients = gradients_of::embed},
+    {.kind = OpKind::kEmbedWgrad, .name = "embed_wgrad", .shapes = "N N,D -> V,D", .shared_by = "V",
+     .workspace = workspace_of::embed_wgrad},
+    {.kind = OpKind::kRopeTable, .name = "rope_table", .shapes = "N -> N,d",
+     .gradients = gradients_of::no_operand},
+    {.kind = OpKind::kRmsNorm, .name = "rms_norm", .shapes = "N,D D -> N,D N", .shared_by = "N",
+     .cheap_result = 0, .gradients = gradients_of::rms_norm},
+    {.kind = OpKind::kAddRmsNorm, .name = "add_rms_norm", .shapes = "N,D N,D D -> N,D N,D N", .shared_by = "N",
+     .cheap_result = 1, .gradients = gradients_of::add_rms_norm},
+    {.kind = OpKind::kRmsNormDgrad, .name = "rms_norm_dgrad", .shapes = "N,D N,D N D [N,D] -> N,D", .shared_by = "N"},
+    {.kind = OpKind::kRmsNormWgrad, .name = "rms_norm_wgrad", .shapes = "N,D N,D N -> D", .shared_by = "N",
+     .workspace = workspace_of::partial_gradients},
+    {.kind = OpKind::kLinear, .name = "linear", .shapes = "N,I O,I [O] -> N,O", .shared_by = "OI",
+     .flops = flops_of::linear, .workspace = workspace_of::linear, .gradients = gradients_of::linear},
+    {.kind = OpKind::kLinearDgrad, .name = "linear_dgrad", .shapes = "N,O O,I -> N,I", .shared_by = "OI",
+     .flops = flops_of::linear, .workspace = workspace_of::linear_dgrad},
+    {.kind = OpKind::kLinearWgrad, .name = "linear_wgrad", .shapes = "N,O N,I -> O,I", .shared_by = "OI",
+     .flops = flops_of::linear_wgrad, .workspace = workspace_of::linear_wgrad},
+    {.kind = OpKind::kBiasWgrad, .name = "bias_wgrad", .shapes = "N,O -> O", .shared_by = "O",
+     .workspace = workspace_of::partial_gradients},
+    {.kind = OpKind::kQkNorm, .name = "qk_norm", .shapes = "N,Q d d -> N,Q N,R", .shared_by = "H",
+     .gradients = gradients_of::qk_norm},
+    {.kind = OpKind::kQkNormDgrad, .name = "qk_norm_dgrad", .shapes = "N,Q N,Q N,R d d -> N,Q", .shared_by = "H"},
+    {.kind = OpKind::kQkNormWgrad, .name = "qk_norm_wgrad", .shapes = "N,Q N,Q N,R -> d d", .shared_by = "H",
+     .workspace = workspace_of::partial_gradients},
+    {.kind = OpKind::kRope, .name = "rope", .shapes = "N,Q N,d -> N,Q", .shared_by = "H", .in_place = 0,
+     .gradients = gradients_of::rope},
+    {.kind = OpKind::kRopeDgrad, .name = "rope_dgrad", .shapes = "N,Q N,d -> N,Q", .shared_by = "H", .in_place = 0},
+    {.kind = OpKind::kAttention, .name = "attention", .shapes = "N,Q N -> N,A H,N", .shared_by = "H",
+     .flops = flops_of::attention, .workspace = workspace_of::attention, .gradients = gradients_of::attention},
+    {.kind = OpKind::kAttentionDgrad, .name = "attention_dgrad", .shapes = "N,A N,Q N,A H,N N -> N,Q",
+     .shared_by = "H", .flops = flops_of::attention_dgrad, .workspace = workspace_of::attention_dgrad},
+    {.kind = OpKind::kSwiGlu, .name = "swiglu", .shapes = "N,G -> N,F", .shared_by = "F", .cheap_result = 0,
+     .gradients = gradients_of::swiglu},
+    {.kind = OpKind::kSwiGluDgrad, .name = "swiglu_dgrad", .shapes = "N,F N,G -> N,G", .shared_by = "F",
+     .in_place = 1},
+    {.kind = OpKind::kAdd, .name = "add", .shapes = "S S -> S", .shared_by = "S", .in_place = 0,
+     .gradients = gradients_of::add},
+    {.kind = OpKind::kLinearCrossEntropy, .name = "linear_cross_entropy", .shapes = "N,D V,D N -> 2 [N,D] [V,D]",
+     .once = true, .flops = flops_of::linear_cross_entropy, .workspace = workspace_of::linear_cross_entropy,
+     .gradients = gradients_of::linear_cross_entropy},
+    {.kind = OpKind::kVocabularyLogits, .name = "vocabulary_logits", .shapes = "N,D V,D N -> C,V C,2 C",
+     .flops = flops_of::vocabulary_logits, .workspace = workspace_of::vocabulary_logits,
+     .gradients = gradients_of::no_operand},
+    {.kind = OpKind::kVocabularyCrossEntropy, .name = "vocabulary_cross_entropy",
+     .shapes = "N,D V,D N C,V P,2 C [2] [N,D] [V,D] -> 2 [N,D] [V,D] [C,V]", .once = true,
+     .flops = flops_of::vocabulary_cross_entropy, .workspace = workspace_of::vocabulary_cross_entropy,
+     .gradients = gradients_of::vocabulary_cross_entropy},
+    {.kind = OpKind::kTensorAllReduce, .name = "tensor_all_reduce", .shapes = "S -> S", .in_place = 0,
+     .collective = true, .flops = flops_of::communication, .gradients = gradients_of::all_reduce},
+    {.kind = OpKind::kTensorAllGather, .name = "tensor_all_gather", .shapes = "S -> tS", .cheap_result = 0,
+     .collective = true, .flops = flops_of::communication, .gradients = gradients_of::all_gather},
+    {.kind = OpKind::kTensorReduceScatter, .name = "tensor_reduce_scatter", .shapes = "tS -> S",
+     .collective = true, .flops = flops_of::communication, .gradients = gradients_of::reduce_scatter},
 }};
 // clang-format on
 
@@ -46,10 +78,43 @@ constexpr bool in_order() {
 }
 static_assert(in_order(), "an entry a kind, in the order of OpKind");
 
+/// Whether a dimension of an operand is shared out with `letter`.
+bool has_letter(std::string_view operand, char letter) {
+  const std::string_view with = letter == 'H' ? "HQRA" : letter == 'F' ? "FG" : "";
+  return std::any_of(operand.begin(), operand.end(), [&](char c) {
+    return c == letter || with.find(c) != std::string_view::npos;
+  });
+}
+
+struct Operands {
+  std::vector<std::string> in, out;
+};
+
+Operands operands_of(const OpSpec& spec) {
+  const size_t arrow = spec.shapes.find(" -> ");
+  return {split(spec.shapes.substr(0, arrow), ' '), split(spec.shapes.substr(arrow + 4), ' ')};
+}
+
+const OpSpec& shared_spec(OpKind kind, char letter) {
+  const OpSpec& spec = op_spec(kind);
+  if (spec.shared_by.find(letter) == std::string_view::npos)
+    bug(cat(spec.name, " is not shared out along ", std::string(1, letter)));
+  return spec;
+}
+
 }  // namespace
 
 const OpSpec& op_spec(OpKind kind) {
   return kSpecs[static_cast<size_t>(kind)];
+}
+
+bool result_is_term(OpKind kind, size_t result, char letter) {
+  return !has_letter(operands_of(shared_spec(kind, letter)).out.at(result), letter);
+}
+
+bool gradient_is_term(OpKind kind, size_t operand, char letter) {
+  const Operands operands = operands_of(shared_spec(kind, letter));
+  return !has_letter(operands.in.at(operand), letter) && has_letter(operands.out.at(0), letter);
 }
 
 }  // namespace ftrun

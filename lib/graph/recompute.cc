@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <span>
 
+#include "graph/cost.h"
+#include "graph/derive.h"
 #include "graph/layer_graph.h"
 #include "graph/op_spec.h"
+#include "graph/scratch.h"
 
 namespace ftrun {
 namespace {
@@ -14,7 +17,7 @@ namespace {
 constexpr size_t kMostCandidates = 8;
 
 bool can_run_again(OpKind kind) {
-  return !op_spec(kind).traits.once;
+  return !op_spec(kind).once;
 }
 
 double list_price(const LayerGraph& graph, std::span<const Op> list) {
@@ -92,14 +95,10 @@ std::vector<bool> keep_within(const LayerGraph& graph, double budget) {
 
 }  // namespace
 
-double op_price(const LayerGraph& graph, const Op& op) {
-  return std::max(flops(graph, op), kFlopsPerByte * static_cast<double>(traffic_bytes(graph, op)));
-}
-
 bool is_cheap_result(const LayerGraph& graph, ValueId id) {
   for (const Op& op : graph.forward) {
-    const size_t wide = op.kind == OpKind::kAddRmsNorm ? 1 : 0;
-    if (is_cheap(op.kind) && op.out[wide] == id) return true;
+    const int cheap = op_spec(op.kind).cheap_result;
+    if (cheap >= 0 && op.out[static_cast<size_t>(cheap)] == id) return true;
   }
   return false;
 }

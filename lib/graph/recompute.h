@@ -48,14 +48,6 @@ struct RecomputePolicy {
   bool operator==(const RecomputePolicy&) const = default;
 };
 
-/// Operations a machine does in the time it moves one byte: 4 on a two-core server, 20 in fp32 on
-/// an accelerator. It keeps the price of norms, rotations and gated products from being nothing.
-inline constexpr double kFlopsPerByte = 16.0;
-
-/// Time of an operation in the unit that one floating-point operation takes:
-/// max(flops, kFlopsPerByte * traffic).
-double op_price(const LayerGraph& graph, const Op& op);
-
 /// For each value of a graph whose forward list is complete and whose backward lists are empty:
 /// true when backward may keep it from forward. Values that cannot be made again are always kept.
 std::vector<bool> choose_kept(const LayerGraph& graph, const RecomputePolicy& policy);
@@ -63,9 +55,5 @@ std::vector<bool> choose_kept(const LayerGraph& graph, const RecomputePolicy& po
 /// A result whose kind is cheap: made again under every policy. The sum of a residual norm and
 /// statistics are no such results.
 bool is_cheap_result(const LayerGraph& graph, ValueId id);
-
-/// Fills the backward lists of a graph (see derive_backward): a forward value that backward reads
-/// is saved when `kept`, and made again right before its first reader otherwise.
-void derive_keeping(LayerGraph& graph, const std::vector<bool>& kept);
 
 }  // namespace ftrun

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "graph/layer_graph.h"
 #include "graph/op_spec.h"
 
 namespace ftrun {

@@ -2,9 +2,10 @@
 
 #include <string>
 
-#include "graph/layer_graph.h"
-
 namespace ftrun {
+
+struct LayerGraph;
+struct Op;
 
 /// What is wrong with the shapes of an operation's operands ("needs N,O O,I -> N,I: w is no O,I");
 /// "" when they agree with its kind.

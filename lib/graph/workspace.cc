@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "graph/layer_graph.h"
+#include "graph/op_spec.h"
 #include "graph/storage.h"
 
 namespace ftrun {
@@ -46,37 +47,23 @@ int64_t key_block_classes(int64_t independent, int64_t blocks) {
   return classes;
 }
 
-int64_t attention_bytes(const LayerGraph& graph, const Op& op, bool backward) {
-  const Value& qkv = graph.at(op.in[backward ? 1 : 0]);
+int64_t attention_bytes(const Value& qkv, const Op& op, bool backward) {
   return attention_workspace(qkv.dims[0], std::get<AttentionAttrs>(op.attrs),
                              dtype_bytes(qkv.dtype), backward)
       .bytes;
 }
 
-int64_t cross_entropy_bytes(const LayerGraph& graph, const Op& op) {
-  const Value& x = graph.at(op.in[0]);
-  const int64_t bytes = dtype_bytes(x.dtype);
-  return cross_entropy_workspace(x.dims[0], x.dims[1], graph.at(op.in[1]).dims[0],
-                                 std::get<CrossEntropyAttrs>(op.attrs), bytes,
-                                 op.out.size() > 2 ? dtype_bytes(graph.at(op.out[2]).dtype) : bytes)
-      .bytes;
-}
-
-int64_t vocabulary_bytes(const LayerGraph& graph, const Op& op) {
-  const Value& w = graph.at(op.in[1]);
-  const int64_t tokens =
-      graph.at(op.kind == OpKind::kVocabularyLogits ? op.out[0] : op.in[3]).dims[0];
-  const int64_t bytes = dtype_bytes(w.dtype);
-  const bool gradients = op.kind == OpKind::kVocabularyCrossEntropy && op.out.size() > 2;
-  return vocabulary_workspace(tokens, w.dims[1], w.dims[0], bytes,
-                              gradients ? dtype_bytes(graph.at(op.out[2]).dtype) : bytes)
-      .bytes;
-}
-
+/// Of the elements of x and w, and of dw where result 2 is it.
 struct HeadBytes {
   int64_t element;
   int64_t gradient;
 };
+
+HeadBytes head_bytes(const LayerGraph& graph, const Op& op) {
+  const int64_t element = dtype_bytes(graph.at(op.in[0]).dtype);
+  return {element, op.out.size() > 2 ? dtype_bytes(graph.at(op.out[2]).dtype) : element};
+}
+
 void take_panel(CrossEntropyWorkspace& w, Ranges& ranges, int64_t hidden, int64_t vocabulary,
                 const HeadBytes& bytes) {
   constexpr int64_t kPanelElements = 1 << 20, kLeastRows = 64;
@@ -90,14 +77,6 @@ int64_t product_bytes(const LayerGraph& graph, const Op& op, int64_t m, int64_t 
   return product_workspace(m, n, k, dtype_bytes(graph.at(op.in[0]).dtype),
                            dtype_bytes(graph.at(op.out[0]).dtype))
       .bytes;
-}
-
-/// One partial gradient for every kWgradRows tokens of dy, never in 16 bits.
-int64_t partial_gradient_bytes(const LayerGraph& graph, const Op& op) {
-  int64_t width = 0;
-  for (const ValueId gradient : op.out) width += element_count(graph.at(gradient).dims);
-  const Value& dy = graph.at(op.in[0]);
-  return blocks_of(dy.dims[0], kWgradRows) * width * wide_bytes(dtype_bytes(dy.dtype));
 }
 
 }  // namespace
@@ -176,33 +155,68 @@ ProductWorkspace product_workspace(int64_t m, int64_t n, int64_t k, int64_t oper
   return w;
 }
 
+namespace workspace_of {
+
+int64_t embed_wgrad(const LayerGraph& graph, const Op& op) {
+  return graph.at(op.in[0]).dims[0] * dtype_bytes(DType::kI32);
+}
+
+int64_t linear(const LayerGraph& graph, const Op& op) {
+  const Dims &x = graph.at(op.in[0]).dims, &w = graph.at(op.in[1]).dims;
+  return product_bytes(graph, op, x[0], w[0], x[1]);
+}
+
+int64_t linear_dgrad(const LayerGraph& graph, const Op& op) {
+  const Dims &dy = graph.at(op.in[0]).dims, &w = graph.at(op.in[1]).dims;
+  return product_bytes(graph, op, dy[0], w[1], dy[1]);
+}
+
+int64_t linear_wgrad(const LayerGraph& graph, const Op& op) {
+  const Dims &dy = graph.at(op.in[0]).dims, &x = graph.at(op.in[1]).dims;
+  return product_bytes(graph, op, dy[1], x[1], dy[0]);
+}
+
+// One partial gradient for every kWgradRows tokens of dy, never in 16 bits.
+int64_t partial_gradients(const LayerGraph& graph, const Op& op) {
+  int64_t width = 0;
+  for (const ValueId gradient : op.out) width += element_count(graph.at(gradient).dims);
+  const Value& dy = graph.at(op.in[0]);
+  return blocks_of(dy.dims[0], kWgradRows) * width * wide_bytes(dtype_bytes(dy.dtype));
+}
+
+int64_t attention(const LayerGraph& graph, const Op& op) {
+  return attention_bytes(graph.at(op.in[0]), op, false);
+}
+
+int64_t attention_dgrad(const LayerGraph& graph, const Op& op) {
+  return attention_bytes(graph.at(op.in[1]), op, true);
+}
+
+int64_t linear_cross_entropy(const LayerGraph& graph, const Op& op) {
+  const Dims &x = graph.at(op.in[0]).dims, &w = graph.at(op.in[1]).dims;
+  const HeadBytes bytes = head_bytes(graph, op);
+  return cross_entropy_workspace(x[0], x[1], w[0], std::get<CrossEntropyAttrs>(op.attrs), bytes.element,
+                                 bytes.gradient)
+      .bytes;
+}
+
+int64_t vocabulary_logits(const LayerGraph& graph, const Op& op) {
+  const Value& w = graph.at(op.in[1]);
+  const int64_t bytes = dtype_bytes(w.dtype);
+  return vocabulary_workspace(graph.at(op.out[0]).dims[0], w.dims[1], w.dims[0], bytes, bytes).bytes;
+}
+
+int64_t vocabulary_cross_entropy(const LayerGraph& graph, const Op& op) {
+  const Dims& w = graph.at(op.in[1]).dims;
+  const HeadBytes bytes = head_bytes(graph, op);
+  return vocabulary_workspace(graph.at(op.in[3]).dims[0], w[1], w[0], bytes.element, bytes.gradient).bytes;
+}
+
+}  // namespace workspace_of
+
 int64_t workspace_bytes(const LayerGraph& graph, const Op& op) {
-  const auto dim = [&](size_t in, size_t i) { return graph.at(op.in.at(in)).dims.at(i); };
-  switch (op.kind) {
-    case OpKind::kLinear:
-      return product_bytes(graph, op, dim(0, 0), dim(1, 0), dim(0, 1));
-    case OpKind::kLinearDgrad:
-      return product_bytes(graph, op, dim(0, 0), dim(1, 1), dim(0, 1));
-    case OpKind::kLinearWgrad:
-      return product_bytes(graph, op, dim(0, 1), dim(1, 1), dim(0, 0));
-    case OpKind::kEmbedWgrad:
-      return dim(0, 0) * dtype_bytes(DType::kI32);
-    case OpKind::kAttention:
-      return attention_bytes(graph, op, false);
-    case OpKind::kAttentionDgrad:
-      return attention_bytes(graph, op, true);
-    case OpKind::kLinearCrossEntropy:
-      return cross_entropy_bytes(graph, op);
-    case OpKind::kVocabularyLogits:
-    case OpKind::kVocabularyCrossEntropy:
-      return vocabulary_bytes(graph, op);
-    case OpKind::kRmsNormWgrad:
-    case OpKind::kQkNormWgrad:
-    case OpKind::kBiasWgrad:
-      return partial_gradient_bytes(graph, op);
-    default:
-      return 0;
-  }
+  const auto workspace = op_spec(op.kind).workspace;
+  return workspace == nullptr ? 0 : workspace(graph, op);
 }
 
 }  // namespace ftrun

@@ -6,9 +6,14 @@ namespace ftrun {
 
 struct AttentionAttrs;
 struct CrossEntropyAttrs;
+struct LayerGraph;
+struct Op;
 
 // How operations lay out their scratch memory. The planner asks for the bytes, the kernels for the
 // offsets; both come from here. (Declarations only: the vector kernels include this file.)
+
+/// Bytes of scratch an operation needs with `values`' shapes; the kernels rely on exactly this.
+int64_t workspace_bytes(const LayerGraph& graph, const Op& op);
 
 /// Tokens of a query block and of a key block of attention.
 inline constexpr int64_t kAttentionBlock = 64;

@@ -6,10 +6,12 @@
 #include <string>
 
 #include "base/dtype.h"
-#include "graph/layer_graph.h"
 #include "kernels/kernels.h"
 
 namespace ftrun {
+
+struct LayerGraph;
+struct Op;
 
 /// Queues of the device and marks in them (cudaStream_t, cudaEvent_t, cudaGraphExec_t). Null is no
 /// stream: every call wants one that create_stream() made.

@@ -3,9 +3,12 @@
 #include <cstdint>
 #include <span>
 
-#include "graph/layer_graph.h"
+#include "base/dtype.h"
 
 namespace ftrun {
+
+struct LayerGraph;
+struct Op;
 
 /// The scalars of a step that change from step to step. They live in one place that kernels read,
 /// so that programs and captured graphs never change.

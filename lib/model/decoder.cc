@@ -9,7 +9,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "graph/layer_graph.h"
+#include "graph/builder.h"
+#include "graph/op_spec.h"
 #include "model/rope.h"
 #include "model/tensor_split.h"
 
@@ -29,12 +30,13 @@ class TensorTable {
   TensorId rows(std::string name, Dims shape, int copies = 1) {
     return add(split_rows(std::move(name), std::move(shape), split_, copies));
   }
-  /// A norm's weight is made a gradient of by each rank's tokens, or by its heads.
+  /// Of tokens, which are shared out with sequence parallelism.
   TensorId norm(std::string name, int64_t size) {
-    return add(replicated(std::move(name), {size}, split_, split_.sequence));
+    const bool term = split_.sequence && gradient_is_term(OpKind::kRmsNorm, 1, 'N');
+    return add(replicated(std::move(name), {size}, split_, term));
   }
   TensorId head_norm(std::string name, int64_t size) {
-    return add(replicated(std::move(name), {size}, split_, true));
+    return add(replicated(std::move(name), {size}, split_, gradient_is_term(OpKind::kQkNorm, 1, 'H')));
   }
 
   struct Linear {
@@ -51,7 +53,8 @@ class TensorTable {
   /// Each rank makes a share of every result, from some of the inputs.
   Linear row_parallel(const std::string& module, int64_t out, int64_t in, bool bias) {
     Linear ids{add(split_columns(module + ".weight", {out, in}, split_))};
-    if (bias) ids.bias = add(replicated(module + ".bias", {out}, split_, false));
+    const bool term = gradient_is_term(OpKind::kLinear, 2, 'I');
+    if (bias) ids.bias = add(replicated(module + ".bias", {out}, split_, term));
     return ids;
   }
 
@@ -123,19 +126,21 @@ class SplitProducts {
 
   /// y = x w^T + b, of which each rank makes some columns.
   ValueId column_parallel(ValueId x, ValueId weight, ValueId bias) {
-    return g_.linear(all_tokens(x), weight, bias, {.gradient_ranks = split_.degree});
+    const int ranks = gradient_is_term(OpKind::kLinear, 0, 'O') ? split_.degree : 1;
+    return g_.linear(all_tokens(x), weight, bias, {.gradient_ranks = ranks});
   }
 
   /// The sum over the ranks of x w^T, each of some columns of x and w, + b, which the first one
   /// adds.
   ValueId row_parallel(ValueId x, ValueId weight, ValueId bias) {
     const bool adds_bias = bias < 0 || split_.index == 0;
-    return summed(g_.linear(x, weight, bias, {.adds_bias = adds_bias}));
+    return whole(OpKind::kLinear, 'I', g_.linear(x, weight, bias, {.adds_bias = adds_bias}));
   }
 
-  /// The ranks' sum, by tokens where hidden states are.
-  ValueId summed(ValueId x) {
-    if (split_.degree == 1) return x;
+  /// Result `x` of an operation that the ranks share out along `letter`: their sum where each made a
+  /// term of it, by tokens where hidden states are.
+  ValueId whole(OpKind kind, char letter, ValueId x) {
+    if (split_.degree == 1 || !result_is_term(kind, 0, letter)) return x;
     return by_tokens() ? g_.reduce_scatter(x, split_.degree) : g_.all_reduce(x, split_.degree);
   }
 
@@ -270,7 +275,8 @@ class DecoderBuilder {
     const ValueId weight = g.param("embed.weight", {local_.vocab_rows, c_.hidden});
     RowsAttrs rows;
     if (split_.degree > 1) rows = {split_.index * local_.vocab_rows, c_.vocab_rows};
-    g.output(SplitProducts(g, split_).summed(g.embed(tokens, weight, rows)), Port::kHidden);
+    const ValueId x = g.embed(tokens, weight, rows);
+    g.output(SplitProducts(g, split_).whole(OpKind::kEmbed, 'V', x), Port::kHidden);
     g.output(g.rope_table(positions, inverse_frequencies(c_.rope, c_.head_size), 1.0), Port::kRope);
     out_.layers.push_back(
         {"embed", LayerKind::kEmbedding, add_graph(g.finish(train())), {{weight, {table}}}});

@@ -7,6 +7,7 @@
 
 #include "base/box.h"
 #include "graph/layer_graph.h"
+#include "graph/recompute.h"
 
 namespace ftrun {
 

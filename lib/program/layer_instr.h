@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "graph/layer_graph.h"
+#include "graph/scratch.h"
 #include "model/description.h"
 #include "partition/units.h"
 #include "program/program.h"

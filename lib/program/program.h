@@ -9,7 +9,7 @@
 
 #include "base/dtype.h"
 #include "cluster/rank_mesh.h"
-#include "graph/layer_graph.h"
+#include "graph/op.h"
 #include "partition/sharding.h"
 
 namespace ftrun {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "graph/scratch.h"
 #include "program/layer_instr.h"
 #include "program/passes.h"
 #include "program/unit_store.h"

@@ -21,7 +21,9 @@
 #include <string>
 #include <vector>
 
+#include "graph/cost.h"
 #include "graph/layer_graph.h"
+#include "graph/workspace.h"
 #include "kernels/cpu/vector_kernels.h"
 #include "kernels/kernels.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "graph/layer_graph.h"
+#include "graph/builder.h"
 
 namespace ftrun::fixtures {
 

@@ -1,4 +1,5 @@
 #include "blocks.h"
+#include "graph/check_graph.h"
 
 #include <catch2/catch.hpp>
 

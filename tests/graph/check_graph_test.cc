@@ -3,6 +3,8 @@
 #include <set>
 
 #include "blocks.h"
+#include "graph/check_graph.h"
+#include "graph/cost.h"
 #include "graph/shapes.h"
 
 #include <catch2/catch.hpp>

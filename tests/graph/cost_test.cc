@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "blocks.h"
+#include "graph/cost.h"
 #include "graph/storage.h"
 #include "graph/workspace.h"
 

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "graph/layer_graph.h"
+#include "graph/scratch.h"
 
 namespace ftrun::fixtures {
 

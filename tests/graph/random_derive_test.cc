@@ -2,6 +2,7 @@
 
 #include "blocks.h"
 #include "random_graph.h"
+#include "graph/check_graph.h"
 
 #include <catch2/catch.hpp>
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "graph/layer_graph.h"
+#include "graph/builder.h"
 
 namespace ftrun::fixtures {
 

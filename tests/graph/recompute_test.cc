@@ -4,6 +4,9 @@
 
 #include "blocks.h"
 #include "random_graph.h"
+#include "graph/check_graph.h"
+#include "graph/cost.h"
+#include "graph/scratch.h"
 
 #include <catch2/catch.hpp>
 

@@ -2,6 +2,7 @@
 #include <set>
 
 #include "blocks.h"
+#include "graph/scratch.h"
 #include "graph/storage.h"
 #include "owned_memory.h"
 #include "random_graph.h"

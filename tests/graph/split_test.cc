@@ -1,6 +1,8 @@
 #include <set>
 
 #include "blocks.h"
+#include "graph/check_graph.h"
+#include "graph/cost.h"
 
 #include <catch2/catch.hpp>
 

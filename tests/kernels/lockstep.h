@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "graph/layer_graph.h"
+#include "graph/scratch.h"
 #include "kernels/kernels.h"
 #include "model/description.h"
 

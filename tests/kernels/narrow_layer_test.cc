@@ -3,6 +3,8 @@
 #include <cstring>
 
 #include "rig.h"
+#include "graph/builder.h"
+#include "graph/scratch.h"
 
 #include <catch2/catch.hpp>
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "graph/blocks.h"
+#include "graph/scratch.h"
 #include "rig.h"
 
 #include <catch2/catch.hpp>

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "graph/workspace.h"
 
 #include <catch2/catch.hpp>
 

@@ -2,6 +2,7 @@
 #include <string>
 
 #include "fixtures.h"
+#include "graph/scratch.h"
 
 #include <catch2/catch.hpp>
 

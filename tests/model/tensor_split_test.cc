@@ -3,9 +3,12 @@
 #include <algorithm>
 
 #include <map>
+#include <set>
 #include <string>
 
+#include "base/text.h"
 #include "fixtures.h"
+#include "graph/op_spec.h"
 
 #include <catch2/catch.hpp>
 
@@ -359,6 +362,127 @@ TEST_CASE("a degree that does not divide is refused with the arithmetic and the 
                                  "8 ranks: 4 = 0 x 8 + 4; degrees that "
                                  "divide: 1, 2, 4; or set parallel.sequence: false"});
   CHECK(tensor_split_degrees(c, {1, 90}, true) == std::vector<int64_t>{1, 3});
+}
+
+/// The k-th operation of each kind, in the order of the lists; collectives left out.
+std::map<std::pair<OpKind, size_t>, const Op*> numbered(const std::vector<Op>& list) {
+  std::map<OpKind, size_t> count;
+  std::map<std::pair<OpKind, size_t>, const Op*> ops;
+  for (const Op& op : list)
+    if (!is_collective(op.kind)) ops[{op.kind, count[op.kind]++}] = &op;
+  return ops;
+}
+
+/// Letters of an operation's shapes whose size differs between the whole model and one rank.
+class SharedLetters {
+ public:
+  void compare(std::string_view patterns, const LayerGraph& whole, const std::vector<ValueId>& all,
+               const LayerGraph& local, const std::vector<ValueId>& own) {
+    const std::vector<std::string> operands = split(patterns, ' ');
+    REQUIRE(all.size() == own.size());
+    for (size_t i = 0; i < all.size(); ++i) {
+      std::string operand = operands.at(i);
+      std::erase_if(operand, [](char c) { return c == '[' || c == ']'; });
+      const Dims &dims = whole.at(all[i]).dims, &part = local.at(own[i]).dims;
+      if (operand == "S") {
+        add('S', dims != part);
+        continue;
+      }
+      const std::vector<std::string> letters = split(operand, ',');
+      for (size_t d = 0; d < dims.size(); ++d) add(letters.at(d)[0], dims[d] != part.at(d));
+    }
+  }
+  /// None is shared in one operand and whole in another.
+  std::string found() const {
+    for (const char letter : shared_) CHECK_FALSE(whole_.contains(letter));
+    return {shared_.begin(), shared_.end()};
+  }
+
+ private:
+  void add(char letter, bool is_shared) {
+    const bool heads = std::string_view("QRA").find(letter) != std::string_view::npos;
+    (is_shared ? shared_ : whole_).insert(heads ? 'H' : letter == 'G' ? 'F' : letter);
+  }
+
+  std::set<char> shared_, whole_;
+};
+
+/// One layer of the whole model and of one rank.
+struct LayerPair {
+  const LayerGraph& whole;
+  const LayerGraph& local;
+};
+
+/// The letter that two operations of the same place in the lists differ by, or "".
+std::string shared_letter(const LayerPair& pair, const Op& whole, const Op& local) {
+  const std::string_view shapes = op_spec(local.kind).shapes;
+  const size_t arrow = shapes.find(" -> ");
+  SharedLetters letters;
+  letters.compare(shapes.substr(0, arrow), pair.whole, whole.in, pair.local, local.in);
+  letters.compare(shapes.substr(arrow + 4), pair.whole, whole.out, pair.local, local.out);
+  const std::string found = letters.found();
+  REQUIRE(found.size() <= 1);
+  return found;
+}
+
+/// Results that are terms go through a sum over the ranks and nowhere else, others never.
+void check_sums(const LayerGraph& graph, const Op& op, char letter) {
+  for (size_t i = 0; i < op.out.size(); ++i)
+    for (const Op& reader : graph.forward) {
+      if (std::find(reader.in.begin(), reader.in.end(), op.out[i]) == reader.in.end()) continue;
+      const bool sums = reader.kind == OpKind::kTensorAllReduce || reader.kind == OpKind::kTensorReduceScatter;
+      CHECK(sums == result_is_term(op.kind, i, letter));
+    }
+}
+
+/// The tensor table says the same of the gradients by parameters.
+void check_partial_gradients(const ModelDescription& model, const Layer& layer, const Op& op, char letter) {
+  for (const GraphParam& param : layer.params)
+    for (size_t i = 0; i < op.in.size(); ++i)
+      if (op.in[i] == param.value)
+        CHECK(model.tensor(param.tensors[0]).partial_gradient == gradient_is_term(op.kind, i, letter));
+}
+
+using KindsAndLetters = std::set<std::pair<OpKind, char>>;
+
+/// Compares a layer of both models; adds what it saw shared out.
+void compare_layer(const ModelDescription& whole, const ModelDescription& local, size_t layer, KindsAndLetters& seen) {
+  const LayerPair pair{whole.graph_of(whole.layers[layer]), local.graph_of(local.layers[layer])};
+  for (const auto list : {&LayerGraph::forward, &LayerGraph::backward}) {
+    const auto of_whole = numbered(pair.whole.*list), of_rank = numbered(pair.local.*list);
+    REQUIRE(of_whole.size() == of_rank.size());
+    for (const auto& [key, op] : of_rank) {
+      INFO(op_text(pair.local, *op));
+      const std::string letter = shared_letter(pair, *of_whole.at(key), *op);
+      if (letter.empty()) continue;
+      CHECK(op_spec(op->kind).shared_by.find(letter) != std::string_view::npos);
+      seen.emplace(op->kind, letter[0]);
+      if (list == &LayerGraph::backward) continue;
+      check_sums(pair.local, *op, letter[0]);
+      check_partial_gradients(local, local.layers[layer], *op, letter[0]);
+    }
+  }
+}
+
+TEST_CASE("a rank's operations are shared out as the table of kinds says, and terms are summed") {
+  ModelConfig c = small("llama_linear.v4");  // with biases
+  c.query_heads = 8;
+  c.kv_heads = 4;
+  c.head_size = 16;
+  c.hidden = 64;
+  c.feed_forward = 96;
+  c.vocab_rows = 128;
+  c.qk_norm = true;
+  KindsAndLetters seen;
+  for (const bool sequence : {true, false})
+    for (const size_t layer : {0, 1})  // the embedding and a block
+      compare_layer(split_model(c, {}), split_model(c, {2, 1, sequence}), layer, seen);
+  // The table has no letter that no model uses.
+  KindsAndLetters table;
+  for (int i = 0; i < kOpKinds; ++i)
+    for (const char letter : op_spec(static_cast<OpKind>(i)).shared_by)
+      table.emplace(static_cast<OpKind>(i), letter);
+  CHECK(seen == table);
 }
 
 }  // namespace

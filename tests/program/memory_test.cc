@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "graph/scratch.h"
 #include "graph/storage.h"
 #include "models.h"
 #include "program/lifetime.h"

@@ -249,7 +249,9 @@ class LinearCrossEntropy {
 };
 
 /// What kVocabularyLogits and kVocabularyCrossEntropy share: the chunk's tokens that count are the
-/// first rows of its logits, statistics and label_logit; other rows are 0.
+/// first rows of its logits, statistics and label_logit; other rows are 0. Each of the two lists these
+/// tokens for itself: C labels, beside a product of C V D. Handed on, the list would be one more value
+/// of the graph, with a layout that every device has to agree on.
 template <class S>
 struct VocabularyChunk {
   using T = Compute<S>;

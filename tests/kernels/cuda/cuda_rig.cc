@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "graph/workspace.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,7 +1,8 @@
+#include "graph/scratch.h"
+
 #include <algorithm>
 #include <numeric>
 
-#include "base/error.h"
 #include "graph/layer_graph.h"
 #include "graph/storage.h"
 

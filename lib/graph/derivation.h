@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "graph/layer_graph.h"
+
+namespace ftrun {
+
+/// The backward lists of a graph while they are derived (see derive_backward): the forward list is
+/// walked in reverse, and each kind's entry of op_spec.cc emits its gradient operations through the
+/// public part of this class.
+class Derivation {
+ public:
+  /// `kept`, by value: backward may read it from what forward left, should it need it.
+  Derivation(LayerGraph& graph, const std::vector<bool>& kept);
+
+  void run();
+
+  // --- gradients of values: sums of terms, one from each operation that reads the value ---
+
+  /// The sum of what was added to a value's gradient so far, or -1.
+  ValueId gradient(ValueId id);
+  /// The gradient of what an operation made: there is one unless nothing reads the result.
+  ValueId result_gradient(ValueId id);
+  /// False for what the batch gives.
+  bool wants_gradient(ValueId id) const;
+  void add_term(ValueId id, ValueId term);
+  /// `sum` holds all terms so far.
+  void replace_terms(ValueId id, ValueId sum) { terms_[id] = {sum}; }
+  /// A new value for (a term of) the gradient by `id`.
+  ValueId new_gradient(ValueId id);
+  /// The gradient of a parameter, made when first asked for.
+  ValueId param_grad(ValueId param);
+
+  // --- forward values ---
+
+  /// A forward value as backward sees it: given, saved, or made again right here.
+  ValueId needed(ValueId id);
+  /// Backward reads what forward left of it.
+  void save(ValueId id) { value(id).role = ValueRole::kSaved; }
+
+  // --- operations ---
+
+  void emit_input_grad(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, OpAttrs attrs = NoAttrs{});
+  void emit_weight_grad(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, OpAttrs attrs = NoAttrs{});
+  /// In the list that reads it.
+  void emit_for_reader(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, OpAttrs attrs);
+
+  // --- tensor-parallel ranks ---
+
+  /// Made by an all-gather, whose gradient sums what the ranks found.
+  bool is_gathered(ValueId id) const;
+  /// The gradient by `id`, of which `term` is this rank's term of the sum over the ranks.
+  ValueId whole_gradient(ValueId id, ValueId term, int64_t ranks);
+  /// Weight gradients that run beside the next collective: they come after it.
+  void after_collective(std::function<void()> emit) { waiting_.push_back(std::move(emit)); }
+  void emit_waiting();
+
+ private:
+  /// kReader: a forward operation run again, a gradient gathered.
+  enum class List : uint8_t { kInputGrad, kWeightGrad, kReader };
+
+  const Value& value(ValueId id) const { return graph_.at(id); }
+  Value& value(ValueId id) { return graph_.values[static_cast<size_t>(id)]; }
+  ValueId add_value(std::string name, DType dtype, Dims dims, ValueRole role);
+  ValueId temp_like(ValueId like, const std::string& name);
+  void emit(List list, Op op);
+  ValueId make_again(ValueId id);
+  bool has(ValueId id) const;
+  void run_again(Op op);
+  void derive(const Op& op);
+  void forget_passing();
+  void start_from_outputs();
+  void finish_inputs();
+  void split_lists();
+  void mark_deferred();
+
+  LayerGraph& graph_;
+  const std::vector<bool>& kept_;
+  std::map<ValueId, size_t> producer_;
+  /// What is made again at this point of the backward list, by the forward value.
+  std::map<ValueId, ValueId> again_;
+  std::vector<ValueId> passing_;
+  int depth_ = 0;
+  std::vector<std::function<void()>> waiting_;
+  /// Of each operation in the backward list.
+  std::vector<List> lists_;
+  std::map<ValueId, std::vector<ValueId>> terms_;
+};
+
+}  // namespace ftrun

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <vector>
+
+#include "graph/recompute.h"
+
+namespace ftrun {
+
+struct LayerGraph;
+
+/// Fills input_grad, weight_grad and backward of a graph whose forward list is complete: walks the
+/// forward list in reverse, emits each kind's gradient operations, sums gradients of values used
+/// twice (a residual is handed to the norm's gradient as its extra term), marks what must be saved
+/// and runs forward operations again, each right before its first reader, to make what is not:
+/// results of cheap kinds, and what `policy` chooses not to keep.
+///
+/// An all-gather's gradient is a reduce-scatter and the other way round; an all-reduce's is the
+/// gradient itself. Where LinearAttrs says that an input's gradient is a share, it is summed over
+/// the ranks: by the reduce-scatter when the input was gathered, else by an all-reduce. The weight
+/// gradients of such a product come behind that collective, to run beside it.
+void derive_backward(LayerGraph& graph, const RecomputePolicy& policy = {});
+
+/// The same, with what is kept chosen: a forward value that backward reads is saved when `kept`, and
+/// made again right before its first reader otherwise.
+void derive_keeping(LayerGraph& graph, const std::vector<bool>& kept);
+
+}  // namespace ftrun

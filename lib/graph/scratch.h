@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "graph/op.h"
+
+namespace ftrun {
+
+struct LayerGraph;
+
+/// Storage of one list: where each of its temporaries and workspaces lies in a scratch buffer.
+struct ScratchPlan {
+  /// Byte offset by value; -1 for values that do not live in scratch.
+  std::vector<int64_t> offset;
+  int64_t bytes = 0;
+};
+/// Offsets of `list`'s kTemp, kWorkspace and kDeferred values, overlapping where lifetimes allow;
+/// 64-byte aligned. A collective may run beside the operations that follow it, until one reads its
+/// result: so long nothing else lies on its operands. kDeferred values that another list makes or
+/// reads are left out (see plan_deferred): none in `backward`, all in `input_grad` and in
+/// `weight_grad`.
+ScratchPlan plan_scratch(const LayerGraph& graph, std::span<const Op> list);
+
+/// Storage of the values that forward leaves for backward, in one buffer; 64-byte aligned.
+ScratchPlan plan_saved(const LayerGraph& graph);
+
+/// Storage of the values that `input_grad` leaves for `weight_grad`, in one buffer; 64-byte aligned.
+/// Besides these the weight gradients read kSaved values, what is given to the layer, and gradients
+/// at its borders (kOutputGrad, kInputGrad): all these live until they have run.
+ScratchPlan plan_deferred(const LayerGraph& graph);
+
+}  // namespace ftrun

@@ -1,0 +1,137 @@
+#include "graph/op_spec.h"
+
+#include <set>
+
+#include "base/text.h"
+#include "blocks.h"
+#include "graph/cost.h"
+#include "graph/derive.h"
+#include "graph/workspace.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using namespace fixtures;
+
+/// Graphs whose lists hold every kind, in 32 and in 16 bits.
+std::vector<LayerGraph> all_graphs() {
+  const BlockShape narrow{.biases = true, .qk_norm = true, .dtypes = {DType::kBF16, DType::kBF16}};
+  std::vector<LayerGraph> graphs{block(narrow), block({.biases = true, .qk_norm = true}), embedding({}), head({})};
+  for (const bool sequence : {true, false}) {
+    graphs.push_back(split_mlp(narrow, sequence));
+    graphs.push_back(split_head(narrow, sequence));
+  }
+  return graphs;
+}
+
+template <class F>
+void for_every_op(F f) {
+  for (const LayerGraph& g : all_graphs())
+    for (const auto* list : {&g.forward, &g.backward})
+      for (const Op& op : *list) f(g, op, list == &g.forward);
+}
+
+struct Patterns {
+  std::vector<std::string> in, out;
+};
+
+Patterns patterns_of(const OpSpec& spec) {
+  const size_t arrow = spec.shapes.find(" -> ");
+  REQUIRE(arrow != std::string_view::npos);
+  return {split(spec.shapes.substr(0, arrow), ' '), split(spec.shapes.substr(arrow + 4), ' ')};
+}
+
+TEST_CASE("every kind has an entry, and the parts of an entry agree with each other") {
+  std::set<std::string_view> names;
+  for (int i = 0; i < kOpKinds; ++i) {
+    const OpSpec& spec = op_spec(static_cast<OpKind>(i));
+    INFO(spec.name);
+    CHECK(spec.kind == static_cast<OpKind>(i));
+    CHECK(names.insert(spec.name).second);
+    REQUIRE(spec.flops != nullptr);
+    const Patterns patterns = patterns_of(spec);
+    CHECK(spec.cheap_result < static_cast<int>(patterns.out.size()));
+    // What may lie in place of something is as large.
+    if (spec.in_place >= 0) CHECK(patterns.in.at(static_cast<size_t>(spec.in_place)) == patterns.out[0]);
+    CHECK_FALSE((spec.once && spec.cheap_result >= 0));
+    if (spec.collective) {
+      CHECK(spec.flops == flops_of::communication);
+      CHECK(spec.workspace == nullptr);
+      CHECK(spec.shared_by.empty());
+    }
+    for (const char letter : spec.shared_by) {
+      INFO(letter);
+      const std::string_view with = letter == 'H' ? "HQRA" : letter == 'F' ? "FG" : std::string_view(&letter, 1);
+      CHECK(spec.shapes.find_first_of(with) != std::string_view::npos);
+    }
+  }
+}
+
+TEST_CASE("a kind that forward lists hold has its gradients; one without is a gradient, of backward lists") {
+  std::set<OpKind> forward, backward;
+  for_every_op([&](const LayerGraph&, const Op& op, bool is_forward) {
+    (is_forward ? forward : backward).insert(op.kind);
+  });
+  for (int i = 0; i < kOpKinds; ++i) {
+    const OpSpec& spec = op_spec(static_cast<OpKind>(i));
+    INFO(spec.name);
+    const bool gradient = spec.name.ends_with("_dgrad") || spec.name.ends_with("_wgrad");
+    CHECK((spec.gradients == nullptr) == gradient);
+    CHECK(forward.contains(spec.kind) == !gradient);
+    if (gradient) CHECK(backward.contains(spec.kind));
+  }
+}
+
+TEST_CASE("an operation has scratch where its kind's entry asks for some, and never without") {
+  std::set<OpKind> asked;
+  for_every_op([&](const LayerGraph& g, const Op& op, bool) {
+    const auto workspace = op_spec(op.kind).workspace;
+    CHECK(workspace_bytes(g, op) == (workspace == nullptr ? 0 : workspace(g, op)));
+    if (op.workspace >= 0) asked.insert(op.kind);
+  });
+  for (int i = 0; i < kOpKinds; ++i) {
+    INFO(op_name(static_cast<OpKind>(i)));
+    CHECK((op_spec(static_cast<OpKind>(i)).workspace != nullptr) == asked.contains(static_cast<OpKind>(i)));
+  }
+}
+
+TEST_CASE("gradients of a gradient are refused") {
+  GraphBuilder b("twice", 4, 4);
+  const ValueId x = b.input(Port::kHidden, DType::kF32, {4, 3}, "x");
+  b.output(b.linear(x, b.param("w", {3, 3})), Port::kHidden);
+  LayerGraph g = b.finish(false);
+  g.forward[0].kind = OpKind::kLinearDgrad;
+  CHECK(bug_text([&] { derive_backward(g); }) == "no backward for linear_dgrad in a forward list");
+}
+
+TEST_CASE("of what ranks share out, results and gradients without the shared dimension are terms of a sum") {
+  // Rows of w: each rank makes some columns of y, and a term of dx.
+  CHECK_FALSE(result_is_term(OpKind::kLinear, 0, 'O'));
+  CHECK(gradient_is_term(OpKind::kLinear, 0, 'O'));
+  CHECK_FALSE(gradient_is_term(OpKind::kLinear, 1, 'O'));
+  CHECK_FALSE(gradient_is_term(OpKind::kLinear, 2, 'O'));
+  // Columns of w: each rank makes a term of y; all of them have all of dy, and all of db.
+  CHECK(result_is_term(OpKind::kLinear, 0, 'I'));
+  for (const size_t operand : {0, 1, 2}) CHECK_FALSE(gradient_is_term(OpKind::kLinear, operand, 'I'));
+  // Its gradients say the same of themselves.
+  CHECK(result_is_term(OpKind::kLinearDgrad, 0, 'O'));
+  CHECK_FALSE(result_is_term(OpKind::kLinearDgrad, 0, 'I'));
+  CHECK_FALSE(result_is_term(OpKind::kLinearWgrad, 0, 'O'));
+  CHECK_FALSE(result_is_term(OpKind::kLinearWgrad, 0, 'I'));
+  // Rows of the vocabulary, tokens, heads.
+  CHECK(result_is_term(OpKind::kEmbed, 0, 'V'));
+  CHECK_FALSE(result_is_term(OpKind::kRmsNorm, 0, 'N'));
+  CHECK(gradient_is_term(OpKind::kRmsNorm, 1, 'N'));
+  CHECK(result_is_term(OpKind::kRmsNormWgrad, 0, 'N'));
+  CHECK(gradient_is_term(OpKind::kAddRmsNorm, 2, 'N'));
+  CHECK(gradient_is_term(OpKind::kQkNorm, 2, 'H'));
+  CHECK_FALSE(result_is_term(OpKind::kAttention, 0, 'H'));
+  CHECK_FALSE(result_is_term(OpKind::kAttention, 1, 'H'));
+  CHECK_FALSE(gradient_is_term(OpKind::kSwiGlu, 0, 'F'));
+  CHECK(bug_text([] { result_is_term(OpKind::kLinear, 0, 'N'); }) == "linear is not shared out along N");
+}
+
+}  // namespace
+}  // namespace ftrun
