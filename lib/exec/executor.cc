@@ -52,6 +52,7 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
   for (const Instr& instr : program.instrs) {
     if (instr.kind == InstrKind::kBegin) loss_ = stretch(instr.writes[0]);
     if (instr.kind == InstrKind::kGradientNorm) plan_norm(instr);
+    if (instr.kind == InstrKind::kDecide) decides_ = true;
     if (instr.graph < 0) continue;
     std::vector<void*> storage(model.graphs[static_cast<size_t>(instr.graph)].values.size(),
                                nullptr);
@@ -73,6 +74,7 @@ void Executor::plan_norm(const Instr& instr) {
 }
 
 void Executor::run(StepRun& step) {
+  require(!decides_ || step.decide, "a program that updates is run with a decision");
   step_ = &step;
   step.finite = true;
   loss_taken_ = false;
@@ -98,7 +100,7 @@ void Executor::take_loss(const double* loss) {
   loss_taken_ = true;
   step_->loss_sum = loss[0];
   step_->counted_tokens = loss[1];
-  step_->stop_votes = loss[2];
+  step_->caller_sum = loss[2];
 }
 
 NonfinitePlace Executor::find_nonfinite(StepRun& step) {
@@ -160,7 +162,7 @@ void Executor::clear(const Instr& instr) {
 
 void Executor::begin(const Instr& instr) {
   clear(instr);
-  device_->put(instr.lane, address<double>(instr.writes[0]) + 2, step_->stop_votes);
+  device_->put(instr.lane, address<double>(instr.writes[0]) + 2, step_->caller_value);
 }
 
 void Executor::load_batch(const Instr& instr) {
@@ -324,17 +326,16 @@ void Executor::gradient_norm(const Instr& instr) {
   device_->sums_of_squares(instr.lane, norm_parts_, norm_sums_);
 }
 
-/// Every rank holds the same sums and loss here, so every rank decides the same.
+/// Every rank holds the same sums and loss here.
 void Executor::decide(const Instr& instr) {
   const auto [sums, loss] = device_->fetch(instr.lane, stretch(instr.reads[0]), stretch(instr.reads[1]));
   double sum = 0;
   for (int64_t i = 0; i < element_count(program_, instr.reads[0]); ++i) sum += sums[i];
-  step_->finite = std::isfinite(sum) && std::isfinite(loss[0]);
-  step_->gradient_norm = std::sqrt(sum) / step_->gradient_multiple;
-  double scale = 1;
-  if (step_->clip_norm > 0) scale = std::min(1.0, step_->clip_norm / (step_->gradient_norm + 1e-6));
-  step_->scalars.gradient_scale = static_cast<float>(scale / step_->gradient_multiple);
   take_loss(loss);
+  const StepDecision decision = step_->decide({loss[0], loss[1], std::sqrt(sum)});
+  step_->finite = decision.finite;
+  step_->gradient_norm = decision.gradient_norm;
+  step_->scalars.gradient_scale = decision.gradient_scale;
   device_->scalars_changed(instr.lane);
 }
 

@@ -23,6 +23,7 @@
 #include "cluster/failure_report.h"
 #include "comm/progress.h"
 #include "exec/check_ranks.h"
+#include "exec/decide_step.h"
 #include "exec/describe_step.h"
 #include "exec/export_options.h"
 #include "exec/gradient_scale.h"
@@ -303,11 +304,10 @@ StepRun Trainer::prepare(const StepBatch& batch) {
   const GradientScale scale = gradient_scale(config_, skipped_.loss_scale(),
                                              static_cast<double>(batch.counted_tokens_global));
   step.scalars.loss_scale = scale.loss_scale;
-  step.gradient_multiple = scale.multiple;
   step.scalars.rounding_key = rounding_key(static_cast<uint64_t>(config_.train.seed), step_ + 1);
-  step.clip_norm = config_.gradient_clipping;
+  step.decide = step_policy({.gradient_multiple = scale.multiple, .clip_norm = config_.gradient_clipping});
   step.optimizer = optimizer_options(config_.optimizer);
-  step.stop_votes = stop_vote(stop_signal());
+  step.caller_value = stop_vote(stop_signal());
   if (auto* sgd = std::get_if<SgdOptions>(&step.optimizer)) sgd->first_step = updates == 0;
   return step;
 }
@@ -360,7 +360,7 @@ void Trainer::account(StepRun& step, StepMetrics& metrics) {
     metrics.counters.push_back({"disk_bytes_written", traffic.disk.written});
   }
   tokens_ += metrics.tokens;
-  signal_ = voted_signal(step.stop_votes);
+  signal_ = voted_signal(step.caller_sum);
 }
 
 /// By all groups of this rank.
@@ -448,10 +448,10 @@ std::optional<double> Trainer::validation_loss() {
   for (int64_t round = 0; round < reader.rounds(); ++round) {
     StepRun step;
     step.micro_batches = {&reader.read(round), 1};
-    step.stop_votes = stop_vote(stop_signal());
+    step.caller_value = stop_vote(stop_signal());
     setup_->evaluator().run(step);
     loss += step.loss_sum;
-    signal_ = voted_signal(step.stop_votes);
+    signal_ = voted_signal(step.caller_sum);
     if (signal_ != 0 && round + 1 < reader.rounds()) return std::nullopt;
   }
   return loss / static_cast<double>(reader.counted_tokens_global());

@@ -81,10 +81,11 @@ void train_on_gpu(RankRig& rig, GpuOutcome& outcome) {
     if (step == 2) outcome.evaluated = evaluated(rig);
   }
   StepRun clipped = rig.prepared(kGpuSteps + 1);
-  clipped.clip_norm = 1e-3;
+  constexpr double kClipNorm = 1e-3;
+  clipped.decide = step_policy({.clip_norm = kClipNorm});
   rig.trainer.run(clipped);
   note(clipped);
-  require(clipped.gradient_norm > clipped.clip_norm, "there is something to clip");
+  require(clipped.gradient_norm > kClipNorm, "there is something to clip");
 }
 
 GpuOutcome train_alone(const Config& config, Gpu* gpu) {

@@ -277,7 +277,7 @@ const std::map<std::string, RunKey>& run_keys() {
       {"train.generate.prompt_tokens", {"lib/exec/results.cc", "config.train.generate.prompt_tokens"}},
       {"train.generate.tokens", {"lib/exec/results.cc", "wanted.tokens"}},
       {"train.generate.temperature", {"lib/exec/results.cc", "wanted.temperature"}},
-      {"gradient_clipping", {"lib/exec/trainer.cc", "step.clip_norm = config_.gradient_clipping"}},
+      {"gradient_clipping", {"lib/exec/trainer.cc", ".clip_norm = config_.gradient_clipping"}},
       // Scales of the loss, which the optimizer never sees: numbers change where they are rounded.
       {"prescale_gradients", {"lib/exec/gradient_scale.cc", "reduction.prescale_gradients"}},
       {"gradient_predivide_factor", {"lib/exec/gradient_scale.cc", "reduction.gradient_predivide_factor"}},
