@@ -33,6 +33,18 @@ std::set<ValueId> values_for_later(const LayerGraph& graph, const Instr& instr) 
   return later;
 }
 
+/// By instruction of the disk lane the one after it, where that may start early.
+std::vector<InstrId> early_disk_requests(const Program& program) {
+  std::vector<InstrId> next(program.instrs.size(), -1);
+  InstrId last = -1;
+  for (size_t i = 0; i < program.instrs.size(); ++i) {
+    if (program.instrs[i].lane != Lane::kDisk) continue;
+    if (program.instrs[i].starts_early) next[static_cast<size_t>(last)] = static_cast<InstrId>(i);
+    last = static_cast<InstrId>(i);
+  }
+  return next;
+}
+
 }  // namespace
 
 Executor::Executor(const Program& program, const ModelDescription& model, const RankMemory& memory,
@@ -42,13 +54,14 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
       memory_(memory),
       groups_(communicators_of(program, groups)),
       device_(make_lane_device(program, memory)),
+      early_disk_(early_disk_requests(program)),
+      disk_tickets_(program.instrs.size()),
       lanes_(
           program, [this](const Instr& instr) { run_timed(instr); },
           [open = groups.distinct()] {
             for (Communicator* group : open) group->abort("a lane of this rank failed");
           },
           device_->runs_behind()) {
-  plan_disk();
   for (const Instr& instr : program.instrs) {
     if (instr.kind == InstrKind::kBegin) loss_ = stretch(instr.writes[0]);
     if (instr.kind == InstrKind::kGradientNorm) plan_norm(instr);
@@ -256,28 +269,6 @@ void Executor::copy(const Instr& instr) {
   device_->copy(instr.lane, stretch(instr.reads[0]), stretch(instr.writes[0]));
 }
 
-/// What the lane does next may be started with this one, as soon as what it waits for is done, if
-/// the two do not touch the same bytes: the disk then always has something to do.
-void Executor::plan_disk() {
-  disk_next_.assign(program_.instrs.size(), -1);
-  disk_tickets_.assign(program_.instrs.size(), std::nullopt);
-  InstrId last = -1;
-  const auto meet = [](const std::vector<Range>& a, const std::vector<Range>& b) {
-    return overlaps(a[0], b[0]);
-  };
-  for (size_t i = 0; i < program_.instrs.size(); ++i) {
-    const Instr& instr = program_.instrs[i];
-    if (instr.lane != Lane::kDisk) continue;
-    if (last >= 0) {
-      const Instr& before = program_.instr(last);
-      const bool apart = !meet(before.writes, instr.reads) && !meet(before.reads, instr.writes) &&
-                         !meet(before.writes, instr.writes);
-      if (apart) disk_next_[static_cast<size_t>(last)] = static_cast<InstrId>(i);
-    }
-    last = static_cast<InstrId>(i);
-  }
-}
-
 void Executor::start_disk(size_t at) {
   if (disk_tickets_[at]) return;
   const Instr& instr = program_.instrs[at];
@@ -298,7 +289,7 @@ bool Executor::may_start_disk(InstrId id) {
 void Executor::copy_disk(const Instr& instr) {
   const auto at = static_cast<size_t>(&instr - program_.instrs.data());
   start_disk(at);
-  const InstrId next = disk_next_[at];
+  const InstrId next = early_disk_[at];
   if (next >= 0 && may_start_disk(next)) start_disk(static_cast<size_t>(next));
   const SwapFile::Ticket ticket = *disk_tickets_[at];
   disk_tickets_[at].reset();

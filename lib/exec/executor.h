@@ -109,7 +109,6 @@ class Executor {
   std::string nonfinite_weights(const Instr& instr);
   void run_collective(const Instr& instr);
   void copy(const Instr& instr);
-  void plan_disk();
   void copy_disk(const Instr& instr);
   void start_disk(size_t at);
   bool may_start_disk(InstrId id);
@@ -149,9 +148,9 @@ class Executor {
   std::optional<DeviceTimes> times_;
   /// By lane, because lanes write at the same time, and kind.
   std::array<std::array<double, kInstrKinds>, kMostLanes> seconds_{};
-  /// Of the disk lane, by instruction: the next one, when it does not touch what this one does (else
-  /// -1), and the request that is under way.
-  std::vector<InstrId> disk_next_;
+  /// Of the disk lane, by instruction: the one after it, where that may start early (else -1), and the
+  /// request that is under way.
+  std::vector<InstrId> early_disk_;
   std::vector<std::optional<SwapFile::Ticket>> disk_tickets_;
   bool looks_for_nonfinite_ = false;
   NonfinitePlace nonfinite_;

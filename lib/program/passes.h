@@ -10,7 +10,7 @@ namespace ftrun {
 
 // Each pass takes a program and gives back a better one that computes the same bits. Order of use:
 // reuse_gathered, gather_within_nodes, prefetch_gathers, bucket_gradients, bucket_gathers,
-// order_communication, plan_memory, then check_programs.
+// order_communication, plan_memory, overlap_disk_requests, then check_programs.
 
 /// Keeps gathered parameters from one use to the next instead of gathering them again, where at
 /// most `reuse_distance` elements are gathered between (DeepSpeed's stage3_max_reuse_distance; 0
@@ -45,5 +45,10 @@ Program order_communication(Program program, bool overlap);
 
 /// Gives every buffer that is not persistent its place in its arena, from lifetimes.
 Program plan_memory(Program program);
+
+/// Marks each disk request that may start while the one before it on the lane still runs
+/// (Instr::starts_early): the two share no bytes, of an arena either. The disk then always has
+/// something to do.
+Program overlap_disk_requests(Program program);
 
 }  // namespace ftrun

@@ -155,6 +155,9 @@ struct Instr {
   bool ahead = false;
   /// Belongs to the reduction before it: the bucket pass moves both.
   bool follows = false;
+  /// Of the disk lane: what it waits for done, it may start while the request before it on the lane
+  /// still runs.
+  bool starts_early = false;
 };
 
 /// The step of one rank. Ranks differ in where in a whole buffer their own part lies.

@@ -409,6 +409,7 @@ Step StepBuilder::finish() {
   program = bucket_gradients(std::move(program), options_.bucket_elements);
   program = bucket_gathers(std::move(program), options_.gather_bucket_elements);
   program = plan_memory(order_communication(std::move(program), options_.overlap));
+  program = overlap_disk_requests(std::move(program));
   return {std::move(program), store_.pieces()};
 }
 
