@@ -100,7 +100,7 @@ void Executor::run(StepRun& step) {
   if (times_)
     step.exposed_communication_seconds = times_->exposed_communication;
   else if (!device_->runs_behind())
-    step.exposed_communication_seconds = lanes_.waited_seconds();
+    step.exposed_communication_seconds = lanes_.exposed_communication_seconds();
   if (loss_ && !loss_taken_) {
     device_->drain();
     take_loss(device_->fetch(Lane::kCompute, *loss_, {})[0]);

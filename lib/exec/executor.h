@@ -64,7 +64,8 @@ struct StepRun {
   double gradient_norm = 0;
   /// Of the decision: the updates ran.
   bool finite = true;
-  /// Seconds that compute stood waiting for other ranks; on a GPU only known where it is timed.
+  /// Seconds of communication with other ranks that compute had nothing to do beside; on a GPU only
+  /// known where it is timed.
   std::optional<double> exposed_communication_seconds;
 };
 
