@@ -37,6 +37,7 @@ class EmulatedGpu final : public DeviceKernels {
   ~EmulatedGpu() override;
 
   const DeviceInfo& info() const override { return info_; }
+  size_t streams() const { return streams_.size(); }
   DeviceMemory memory() const override;
   void bind_thread() override {}
   void* allocate(int64_t bytes) override;

@@ -185,6 +185,28 @@ Variants all_variants() {
   return all;
 }
 
+std::set<Lane> lanes_of(const StepPlan& plan) {
+  std::set<Lane> lanes{Lane::kCompute};
+  for (const Program* program : {&plan.train.program, &plan.evaluate.program})
+    for (const Instr& instr : program->instrs) lanes.insert(instr.lane);
+  return lanes;
+}
+
+TEST_CASE("gpu: the lanes that the programs use have a stream each, and no others do") {
+  Alone alone;
+  for (const bool offloads : {false, true}) {
+    Emulated emulated(3);
+    REQUIRE(emulated.device->streams() == 1);
+    Config config = fixtures::run_of_stage(2);
+    if (offloads) fixtures::offload_to(config, OffloadDevice::kCpu);
+    RankRig rig(config, fixtures::small_model(), RankGroups::of_one(*alone.group), &emulated.gpu);
+    rig.train(1);
+    const std::set<Lane> lanes = lanes_of(rig.plan);
+    REQUIRE(lanes.contains(Lane::kToHost) == offloads);
+    REQUIRE(emulated.device->streams() == lanes.size());
+  }
+}
+
 TEST_CASE("gpu: one rank trains the processor's bits at every stage and tier, in any order of the streams") {
   set_kernel_threads(1);
   for (const auto& [name, config] : all_variants()) {
