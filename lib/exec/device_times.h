@@ -10,7 +10,12 @@ namespace ftrun {
 struct Interval {
   double begin = 0;
   double end = 0;
+
+  bool operator==(const Interval&) const = default;
 };
+
+/// The time that the intervals cover, as intervals that follow each other and do not touch.
+std::vector<Interval> union_of(std::vector<Interval> intervals);
 
 /// What the instructions of a run took, by their intervals, and what ran beside computation.
 DeviceTimes account_times(const Program& program, const std::vector<Interval>& by_instr);

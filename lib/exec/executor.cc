@@ -33,6 +33,18 @@ std::set<ValueId> values_for_later(const LayerGraph& graph, const Instr& instr) 
   return later;
 }
 
+/// By instruction of the disk lane the one after it, where that may start early.
+std::vector<InstrId> early_disk_requests(const Program& program) {
+  std::vector<InstrId> next(program.instrs.size(), -1);
+  InstrId last = -1;
+  for (size_t i = 0; i < program.instrs.size(); ++i) {
+    if (program.instrs[i].lane != Lane::kDisk) continue;
+    if (program.instrs[i].starts_early) next[static_cast<size_t>(last)] = static_cast<InstrId>(i);
+    last = static_cast<InstrId>(i);
+  }
+  return next;
+}
+
 }  // namespace
 
 Executor::Executor(const Program& program, const ModelDescription& model, const RankMemory& memory,
@@ -42,16 +54,18 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
       memory_(memory),
       groups_(communicators_of(program, groups)),
       device_(make_lane_device(program, memory)),
+      early_disk_(early_disk_requests(program)),
+      disk_tickets_(program.instrs.size()),
       lanes_(
           program, [this](const Instr& instr) { run_timed(instr); },
           [open = groups.distinct()] {
             for (Communicator* group : open) group->abort("a lane of this rank failed");
           },
           device_->runs_behind()) {
-  plan_disk();
   for (const Instr& instr : program.instrs) {
     if (instr.kind == InstrKind::kBegin) loss_ = stretch(instr.writes[0]);
     if (instr.kind == InstrKind::kGradientNorm) plan_norm(instr);
+    if (instr.kind == InstrKind::kDecide) decides_ = true;
     if (instr.graph < 0) continue;
     std::vector<void*> storage(model.graphs[static_cast<size_t>(instr.graph)].values.size(),
                                nullptr);
@@ -73,6 +87,7 @@ void Executor::plan_norm(const Instr& instr) {
 }
 
 void Executor::run(StepRun& step) {
+  require(!decides_ || step.decide, "a program that updates is run with a decision");
   step_ = &step;
   step.finite = true;
   loss_taken_ = false;
@@ -85,7 +100,7 @@ void Executor::run(StepRun& step) {
   if (times_)
     step.exposed_communication_seconds = times_->exposed_communication;
   else if (!device_->runs_behind())
-    step.exposed_communication_seconds = lanes_.waited_seconds();
+    step.exposed_communication_seconds = lanes_.exposed_communication_seconds();
   if (loss_ && !loss_taken_) {
     device_->drain();
     take_loss(device_->fetch(Lane::kCompute, *loss_, {})[0]);
@@ -98,7 +113,7 @@ void Executor::take_loss(const double* loss) {
   loss_taken_ = true;
   step_->loss_sum = loss[0];
   step_->counted_tokens = loss[1];
-  step_->stop_votes = loss[2];
+  step_->caller_sum = loss[2];
 }
 
 NonfinitePlace Executor::find_nonfinite(StepRun& step) {
@@ -162,7 +177,7 @@ void Executor::clear(const Instr& instr) {
 
 void Executor::begin(const Instr& instr) {
   clear(instr);
-  device_->put(instr.lane, address<double>(instr.writes[0]) + 2, step_->stop_votes);
+  device_->put(instr.lane, address<double>(instr.writes[0]) + 2, step_->caller_value);
 }
 
 void Executor::load_batch(const Instr& instr) {
@@ -256,28 +271,6 @@ void Executor::copy(const Instr& instr) {
   device_->copy(instr.lane, stretch(instr.reads[0]), stretch(instr.writes[0]));
 }
 
-/// What the lane does next may be started with this one, as soon as what it waits for is done, if
-/// the two do not touch the same bytes: the disk then always has something to do.
-void Executor::plan_disk() {
-  disk_next_.assign(program_.instrs.size(), -1);
-  disk_tickets_.assign(program_.instrs.size(), std::nullopt);
-  InstrId last = -1;
-  const auto meet = [](const std::vector<Range>& a, const std::vector<Range>& b) {
-    return overlaps(a[0], b[0]);
-  };
-  for (size_t i = 0; i < program_.instrs.size(); ++i) {
-    const Instr& instr = program_.instrs[i];
-    if (instr.lane != Lane::kDisk) continue;
-    if (last >= 0) {
-      const Instr& before = program_.instr(last);
-      const bool apart = !meet(before.writes, instr.reads) && !meet(before.reads, instr.writes) &&
-                         !meet(before.writes, instr.writes);
-      if (apart) disk_next_[static_cast<size_t>(last)] = static_cast<InstrId>(i);
-    }
-    last = static_cast<InstrId>(i);
-  }
-}
-
 void Executor::start_disk(size_t at) {
   if (disk_tickets_[at]) return;
   const Instr& instr = program_.instrs[at];
@@ -298,7 +291,7 @@ bool Executor::may_start_disk(InstrId id) {
 void Executor::copy_disk(const Instr& instr) {
   const auto at = static_cast<size_t>(&instr - program_.instrs.data());
   start_disk(at);
-  const InstrId next = disk_next_[at];
+  const InstrId next = early_disk_[at];
   if (next >= 0 && may_start_disk(next)) start_disk(static_cast<size_t>(next));
   const SwapFile::Ticket ticket = *disk_tickets_[at];
   disk_tickets_[at].reset();
@@ -326,17 +319,16 @@ void Executor::gradient_norm(const Instr& instr) {
   device_->sums_of_squares(instr.lane, norm_parts_, norm_sums_);
 }
 
-/// Every rank holds the same sums and loss here, so every rank decides the same.
+/// Every rank holds the same sums and loss here.
 void Executor::decide(const Instr& instr) {
   const auto [sums, loss] = device_->fetch(instr.lane, stretch(instr.reads[0]), stretch(instr.reads[1]));
   double sum = 0;
   for (int64_t i = 0; i < element_count(program_, instr.reads[0]); ++i) sum += sums[i];
-  step_->finite = std::isfinite(sum) && std::isfinite(loss[0]);
-  step_->gradient_norm = std::sqrt(sum) / step_->gradient_multiple;
-  double scale = 1;
-  if (step_->clip_norm > 0) scale = std::min(1.0, step_->clip_norm / (step_->gradient_norm + 1e-6));
-  step_->scalars.gradient_scale = static_cast<float>(scale / step_->gradient_multiple);
   take_loss(loss);
+  const StepDecision decision = step_->decide({loss[0], loss[1], std::sqrt(sum)});
+  step_->finite = decision.finite;
+  step_->gradient_norm = decision.gradient_norm;
+  step_->scalars.gradient_scale = decision.gradient_scale;
   device_->scalars_changed(instr.lane);
 }
 

@@ -21,29 +21,51 @@
 
 namespace ftrun {
 
+/// What all ranks know of a training step before its updates: the same numbers on each of them.
+struct StepSums {
+  /// Sum of token losses and number of counted tokens.
+  double loss = 0;
+  double counted_tokens = 0;
+  /// Of the gradients as they lie in memory. Not finite where one of them is not.
+  double gradient_norm = 0;
+};
+
+/// What its owner makes of these.
+struct StepDecision {
+  /// False: the instructions marked `if_finite` are left out.
+  bool finite = true;
+  /// What each gradient is multiplied by before it enters the update.
+  float gradient_scale = 1;
+  /// To report; the executor passes it on.
+  double gradient_norm = 0;
+};
+
+/// Must depend on its argument and on what all ranks have in common alone, so that all decide the same.
+using StepPolicy = std::function<StepDecision(const StepSums&)>;
+
 /// What a step takes in beside the program, and what it gives back.
 struct StepRun {
   /// One a kLoadBatch instruction.
   std::span<const Batch> micro_batches;
   StepScalars scalars;
-  /// What the gradients in memory are multiples of the true ones by: the fp16 loss scale, and what
-  /// keeps sums in 16 bits in range. Contained in scalars.loss_scale.
-  double gradient_multiple = 1;
-  /// 0 does not clip.
-  double clip_norm = 0;
+  /// Answers kDecide. Called once a run, from the calling thread; required where the program has one.
+  StepPolicy decide;
   /// Weight decay in it applies to kUpdate instructions marked `decay`.
   UpdateOptions optimizer;
-  /// In: this rank's vote to stop (stop_vote); out: the sum over all ranks.
-  double stop_votes = 0;
+  /// A number of the caller's, summed over all ranks together with the loss.
+  double caller_value = 0;
 
+  /// The sum of `caller_value` over all ranks.
+  double caller_sum = 0;
   /// Sum of token losses and number of counted tokens, over all ranks.
   double loss_sum = 0;
   double counted_tokens = 0;
-  /// Before clipping.
+  /// Of the decision.
   double gradient_norm = 0;
-  /// Loss and gradients were finite on all ranks, and the update ran.
+  /// Of the decision: the updates ran.
   bool finite = true;
-  /// Seconds that compute stood waiting for other ranks; on a GPU only known where it is timed.
+  /// Seconds of communication with other ranks that compute had nothing to do beside; on a GPU only
+  /// known where it is timed.
   std::optional<double> exposed_communication_seconds;
 };
 
@@ -88,7 +110,6 @@ class Executor {
   std::string nonfinite_weights(const Instr& instr);
   void run_collective(const Instr& instr);
   void copy(const Instr& instr);
-  void plan_disk();
   void copy_disk(const Instr& instr);
   void start_disk(size_t at);
   bool may_start_disk(InstrId id);
@@ -121,14 +142,16 @@ class Executor {
   std::vector<Stretch> norm_parts_;
   std::vector<double*> norm_sums_;
   std::optional<Stretch> loss_;
+  /// The program has a kDecide.
+  bool decides_ = false;
   bool loss_taken_ = false;
   StepRun* step_ = nullptr;
   std::optional<DeviceTimes> times_;
   /// By lane, because lanes write at the same time, and kind.
   std::array<std::array<double, kInstrKinds>, kMostLanes> seconds_{};
-  /// Of the disk lane, by instruction: the next one, when it does not touch what this one does (else
-  /// -1), and the request that is under way.
-  std::vector<InstrId> disk_next_;
+  /// Of the disk lane, by instruction: the one after it, where that may start early (else -1), and the
+  /// request that is under way.
+  std::vector<InstrId> early_disk_;
   std::vector<std::optional<SwapFile::Ticket>> disk_tickets_;
   bool looks_for_nonfinite_ = false;
   NonfinitePlace nonfinite_;

@@ -22,56 +22,63 @@ struct Gpu::Staging {
 Gpu::Gpu(std::unique_ptr<DeviceKernels> kernels, const GpuOptions& options)
     : kernels_(std::move(kernels)), options_(options) {
   kernels_->bind_thread();
-  for (size_t lane = 0; lane < kMostLanes; ++lane) {
-    // What others wait for goes first: copies and collectives are short beside a layer.
-    streams_[lane] = kernels_->create_stream(lane != static_cast<size_t>(Lane::kCompute));
-    tails_[lane] = kernels_->create_event(false);
-  }
+  open_lane(Lane::kCompute);
   gate_ = kernels_->create_event(false);
   staging_ = std::make_unique<Staging>(*this);
 }
 
 Gpu::~Gpu() {
   staging_.reset();
-  for (const DeviceEvent tail : tails_) kernels_->destroy(tail);
+  for (const auto& [lane, open] : lanes_) kernels_->destroy(open.tail);
   kernels_->destroy(gate_);
-  for (const DeviceStream stream : streams_) kernels_->destroy(stream);
+  for (const auto& [lane, open] : lanes_) kernels_->destroy(open.stream);
 }
+
+void Gpu::open_lane(Lane lane) {
+  if (lanes_.contains(lane)) return;
+  // What others wait for goes first: copies and collectives are short beside a layer.
+  const bool goes_first = lane != Lane::kCompute;
+  lanes_[lane] = {kernels_->create_stream(goes_first), kernels_->create_event(false)};
+}
+
+DeviceStream Gpu::stream(Lane lane) const { return lanes_.at(lane).stream; }
 
 void Gpu::separate_runs() {
   kernels_->bind_thread();
-  const DeviceStream first = streams_[0];
-  for (size_t lane = 1; lane < kMostLanes; ++lane) {
-    kernels_->record(tails_[lane], streams_[lane]);
-    kernels_->wait(first, tails_[lane]);
+  const DeviceStream compute = stream(Lane::kCompute);
+  for (const auto& [lane, open] : lanes_) {
+    if (lane == Lane::kCompute) continue;
+    kernels_->record(open.tail, open.stream);
+    kernels_->wait(compute, open.tail);
   }
-  kernels_->record(gate_, first);
-  for (size_t lane = 1; lane < kMostLanes; ++lane) kernels_->wait(streams_[lane], gate_);
+  kernels_->record(gate_, compute);
+  for (const auto& [lane, open] : lanes_)
+    if (lane != Lane::kCompute) kernels_->wait(open.stream, gate_);
 }
 
 void Gpu::drain() {
   kernels_->bind_thread();
-  for (const DeviceStream stream : streams_) kernels_->synchronize(stream);
+  for (const auto& [lane, open] : lanes_) kernels_->synchronize(open.stream);
 }
 
 void Gpu::upload(void* to, const void* from, int64_t bytes) {
   drain();
-  const DeviceStream lane = stream(Lane::kToDevice);
+  const DeviceStream drained = stream(Lane::kCompute);
   for (int64_t at = 0; at < bytes; at += kStagingBytes) {
     const int64_t piece = std::min(kStagingBytes, bytes - at);
-    staging_->ring.send(static_cast<std::byte*>(to) + at, static_cast<const std::byte*>(from) + at, piece, lane);
+    staging_->ring.send(static_cast<std::byte*>(to) + at, static_cast<const std::byte*>(from) + at, piece, drained);
   }
-  kernels_->synchronize(lane);
+  kernels_->synchronize(drained);
 }
 
 void Gpu::download(void* to, const void* from, int64_t bytes) {
   drain();
-  const DeviceStream lane = stream(Lane::kToHost);
+  const DeviceStream drained = stream(Lane::kCompute);
   for (int64_t at = 0; at < bytes; at += kStagingBytes) {
     const int64_t piece = std::min(kStagingBytes, bytes - at);
     std::byte* const slot = staging_->ring.take();
-    kernels_->copy(slot, static_cast<const std::byte*>(from) + at, piece, lane);
-    staging_->ring.sent(lane);
+    kernels_->copy(slot, static_cast<const std::byte*>(from) + at, piece, drained);
+    staging_->ring.sent(drained);
     staging_->ring.wait(staging_->ring.at());
     std::memcpy(static_cast<std::byte*>(to) + at, slot, static_cast<size_t>(piece));
   }

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 
 #include "kernels/device.h"
@@ -17,8 +18,8 @@ struct GpuOptions {
   bool timed = false;
 };
 
-/// One GPU as a rank uses it: its kernels, a stream for each lane that all programs share, and how host
-/// code reaches its memory. Outlives whatever was allocated through it.
+/// One GPU as a rank uses it: its kernels, a stream for each lane of its programs, which all of them
+/// share, and how host code reaches its memory. Outlives whatever was allocated through it.
 class Gpu {
  public:
   explicit Gpu(std::unique_ptr<DeviceKernels> kernels, const GpuOptions& options = {});
@@ -29,7 +30,11 @@ class Gpu {
   DeviceKernels& kernels() const { return *kernels_; }
   const DeviceInfo& info() const { return kernels_->info(); }
   const GpuOptions& options() const { return options_; }
-  DeviceStream stream(Lane lane) const { return streams_[static_cast<size_t>(lane)]; }
+  /// Makes the stream of a lane if there is none; compute has one from the start. Not beside lanes that
+  /// run.
+  void open_lane(Lane lane);
+  /// Of a lane that is open.
+  DeviceStream stream(Lane lane) const;
 
   /// What comes next on any lane waits for all that was put on any lane before. Not beside lanes that
   /// run.
@@ -44,11 +49,16 @@ class Gpu {
 
  private:
   struct Staging;
+  struct LaneStream {
+    DeviceStream stream = nullptr;
+    /// Behind what was put into it before the run at hand.
+    DeviceEvent tail = nullptr;
+  };
 
   const std::unique_ptr<DeviceKernels> kernels_;
   const GpuOptions options_;
-  std::array<DeviceStream, kMostLanes> streams_{};
-  std::array<DeviceEvent, kMostLanes> tails_{};
+  /// Those that are open.
+  std::map<Lane, LaneStream> lanes_;
   DeviceEvent gate_ = nullptr;
   std::unique_ptr<Staging> staging_;
 };

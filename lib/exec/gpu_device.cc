@@ -24,7 +24,10 @@ int64_t aligned(int64_t bytes) { return (bytes + kPartAlignment - 1) / kPartAlig
 
 GpuDevice::GpuDevice(const Program& program, Gpu& gpu) : program_(program), gpu_(gpu) {
   on_host_.resize(program.instrs.size(), 0);
-  for (const Instr& instr : program.instrs) plan(instr);
+  for (const Instr& instr : program.instrs) {
+    gpu.open_lane(instr.lane);
+    plan(instr);
+  }
   make_events();
   make_staging();
 }

@@ -38,7 +38,7 @@ using UpdateOptions = std::variant<AdamOptions, SgdOptions>;
 /// What a run's instructions took on a device, in seconds.
 struct DeviceTimes {
   std::array<double, kInstrKinds> by_kind{};
-  /// Of collectives, what compute did not work beside.
+  /// Time in which collectives ran, one or several, and compute did not.
   double exposed_communication = 0;
   /// Of copies between the tiers device and host: all, and what compute worked beside.
   double copies = 0;

@@ -56,7 +56,7 @@ void Lanes::run_once() {
     const std::lock_guard lock(mutex_);
     done_.fill(0);
     error_ = nullptr;
-    waited_seconds_ = 0;
+    exposed_communication_seconds_ = 0;
     ++started_;
   }
   changed_.notify_all();
@@ -107,8 +107,9 @@ void Lanes::run_steps(size_t worker) {
   }
 }
 
-bool Lanes::done_before(const Step& step) const {
-  for (size_t lane = 0; lane < kMostLanes; ++lane)
+/// Of what the step waits for, what is on `first_lane` and those after it.
+bool Lanes::done_before(const Step& step, Lane first_lane) const {
+  for (auto lane = static_cast<size_t>(first_lane); lane < kMostLanes; ++lane)
     if (done_[lane] < step.after[lane]) return false;
   return true;
 }
@@ -120,14 +121,17 @@ bool Lanes::ready(InstrId id) {
 }
 
 void Lanes::wait_for(const Step& step) {
-  const auto ready = [&] { return error_ != nullptr || done_before(step); };
+  const auto done_from = [&](Lane first) {
+    return [&, first] { return error_ != nullptr || done_before(step, first); };
+  };
   std::unique_lock lock(mutex_);
-  if (ready()) return;
-  const auto start = std::chrono::steady_clock::now();
-  changed_.wait(lock, ready);
-  if (step.lane == static_cast<size_t>(Lane::kCompute))
-    waited_seconds_ +=
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (!done_from(Lane::kFirstGroup)()) {
+    const auto start = std::chrono::steady_clock::now();
+    changed_.wait(lock, done_from(Lane::kFirstGroup));
+    if (step.lane == static_cast<size_t>(Lane::kCompute))
+      exposed_communication_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+  changed_.wait(lock, done_from(Lane::kCompute));
 }
 
 void Lanes::fail(std::exception_ptr error) {

@@ -36,8 +36,9 @@ class Lanes {
   /// it.
   bool ready(InstrId id);
 
-  /// Seconds that compute stood waiting for other lanes in the last run.
-  double waited_seconds() const { return waited_seconds_; }
+  /// Seconds that compute stood waiting for lanes of groups in the last run. Where it waited for copies
+  /// between tiers as well, those after communication was done do not count.
+  double exposed_communication_seconds() const { return exposed_communication_seconds_; }
 
  private:
   struct Step {
@@ -49,7 +50,7 @@ class Lanes {
 
   void plan(const Program& program);
   size_t thread_of(Lane lane) const;
-  bool done_before(const Step& step) const;
+  bool done_before(const Step& step, Lane first_lane = Lane::kCompute) const;
   void serve(size_t worker);
   void run_steps(size_t worker);
   void wait_for(const Step& step);
@@ -69,7 +70,7 @@ class Lanes {
   int64_t started_ = 0;
   bool stopping_ = false;
   std::exception_ptr error_;
-  double waited_seconds_ = 0;
+  double exposed_communication_seconds_ = 0;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::thread> threads_;

@@ -106,7 +106,7 @@ ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool wr
   return outcome;
 }
 
-std::optional<Detokenizer> read_words(const Config& config, const TrainingSetup& setup) {
+std::optional<Detokenizer> read_detokenizer(const Config& config, const TrainingSetup& setup) {
   const std::string tokenizer = setup.folder().path() + "/tokenizer.json";
   if (config.train.generate.prompt_tokens == 0 || !posix_files().exists(tokenizer)) return std::nullopt;
   return Detokenizer::parse(read_file(tokenizer), tokenizer);
@@ -119,7 +119,7 @@ std::vector<int32_t> sample_prompt(const Config& config, TrainingSetup& setup, c
 }
 
 std::string sample_text(const Config& config, TrainingSetup& setup, const std::vector<int32_t>& prompt,
-                        const Detokenizer* words, const std::function<bool()>& stop) {
+                        const Detokenizer* detokenizer, const std::function<bool()>& stop) {
   const GenerateConfig& wanted = config.train.generate;
   TrainingSetup::Writer& writer = setup.writer();
   const ModelDescription& model = writer.plan.model;
@@ -129,10 +129,10 @@ std::string sample_text(const Config& config, TrainingSetup& setup, const std::v
   Communicator* others = setup.needs_all_ranks() ? setup.groups().words : nullptr;
   const std::vector<int32_t> text =
       generate(*writer.executor, model, setup.memory(), prompt, options, others);
-  if (words == nullptr) return "";
+  if (detokenizer == nullptr) return "";
   return cat("\nsample (the validation text's first ", prompt.size(),
-             " tokens, continued by the model):\n", words->decode(prompt), " >>>",
-             words->decode(text), "\n");
+             " tokens, continued by the model):\n", detokenizer->decode(prompt), " >>>",
+             detokenizer->decode(text), "\n");
 }
 
 }  // namespace ftrun

@@ -30,16 +30,16 @@ ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool wr
 
 /// The model's tokenizer, to show text with: nothing when the config asks for no text or the model
 /// folder has no tokenizer.json. Error(kBadInput) for one that cannot be read.
-std::optional<Detokenizer> read_words(const Config& config, const TrainingSetup& setup);
+std::optional<Detokenizer> read_detokenizer(const Config& config, const TrainingSetup& setup);
 
 /// The beginning of the validation text, which a sample continues, and the model made ready for it: all
 /// of a sample that may fail on one rank alone.
 std::vector<int32_t> sample_prompt(const Config& config, TrainingSetup& setup, const SampleSet& validation);
 
-/// The prompt, continued by the model; "" on ranks without `words`. Collective over all ranks where one
+/// The prompt, continued by the model; "" on ranks without `detokenizer`. Collective over all ranks where one
 /// alone cannot run the model. Each of them asks `stop` before each token; the text ends where it says
 /// true.
 std::string sample_text(const Config& config, TrainingSetup& setup, const std::vector<int32_t>& prompt,
-                        const Detokenizer* words, const std::function<bool()>& stop);
+                        const Detokenizer* detokenizer, const std::function<bool()>& stop);
 
 }  // namespace ftrun

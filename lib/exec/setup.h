@@ -39,8 +39,8 @@ class TrainingSetup {
   const Partition& partition() const { return model_.plan.partition; }
   const StepPlan& plan() const { return model_.plan; }
   const RankGroups& groups() const { return groups_; }
-  Executor& trainer() { return *train_executor_; }
-  Executor& evaluator() { return *evaluate_executor_; }
+  Executor& train_executor() { return *train_executor_; }
+  Executor& evaluate_executor() { return *evaluate_executor_; }
   ModelState& state() { return *state_; }
   const RankMemory& memory() const { return memory_; }
   /// What the process held, of its own and shared memory, before the first of it was allocated and

@@ -8,7 +8,7 @@
 
 namespace ftrun {
 
-std::string nonfinite_words(const RankNonfinite& own) {
+std::string encode_nonfinite(const RankNonfinite& own) {
   return cat(own.instr, " ", own.data, " ", own.place);
 }
 

@@ -28,7 +28,7 @@ struct RankNonfinite {
   std::string place;
 };
 
-std::string nonfinite_words(const RankNonfinite& own);
+std::string encode_nonfinite(const RankNonfinite& own);
 /// "rank 1, forward layer 3 ...; rank 4, ...", from the words of all ranks, the first one first. Ranks
 /// that share their sequences with one that met it earlier have it from that one, and are left out.
 std::string nonfinite_places(const std::vector<std::string>& words);

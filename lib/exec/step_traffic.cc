@@ -70,13 +70,13 @@ void StepTraffic::end(bool finite) {
   add_to(sums_.disk, difference(now.disk, before_.disk));
 }
 
-std::string traffic_words(const TrafficSums& sums) {
+std::string encode_traffic(const TrafficSums& sums) {
   return cat(sums.steps, " ", sums.sent_by_program, " ", sums.transported.value_or(kUnseen), " ",
              sums.disk_by_program.read, " ", sums.disk_by_program.written, " ", sums.disk.read, " ",
              sums.disk.written);
 }
 
-TrafficSums parse_traffic_words(const std::string& text) {
+TrafficSums decode_traffic(const std::string& text) {
   TrafficSums sums;
   std::istringstream words(text);
   words >> sums.steps >> sums.sent_by_program >> *sums.transported >> sums.disk_by_program.read >>

@@ -51,8 +51,8 @@ class StepTraffic {
 };
 
 /// For an exchange between ranks, and back.
-std::string traffic_words(const TrafficSums& sums);
-TrafficSums parse_traffic_words(const std::string& text);
+std::string encode_traffic(const TrafficSums& sums);
+TrafficSums decode_traffic(const std::string& text);
 
 /// Two columns for each kind of traffic that there is; "" when nothing moved.
 std::string traffic_text(const TrafficSums& sums, int ranks);

@@ -1,24 +1,27 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "data/loader.h"
-#include "data/sample_set.h"
-#include "exec/recorder.h"
-#include "exec/memory_report.h"
-#include "exec/run_inputs.h"
+#include "exec/checkpointer.h"
+#include "exec/data_identity.h"
+#include "exec/describe_run.h"
+#include "exec/resource_use.h"
+#include "exec/run_data.h"
+#include "exec/run_journal.h"
 #include "exec/session.h"
 #include "exec/setup.h"
-#include "exec/step_traffic.h"
-#include "exec/skipped_steps.h"
+#include "exec/stop_agreement.h"
 #include "exec/train.h"
-#include "kernels/products.h"
+#include "exec/training_progress.h"
 
 namespace ftrun {
 
-/// One rank's training: what is set up, in which order, and the loop.
+/// One rank's training: what is opened, in which order, and the loop of steps. What is said of the run is
+/// the journal's affair, what is saved of it the checkpointer's.
 class Trainer {
  public:
   explicit Trainer(const TrainRequest& request);
@@ -28,85 +31,49 @@ class Trainer {
 
  private:
   int train();
+  void fail(const Error& error);
+
   void prepare_process();
-  void take_folder();
   void open_data();
   void open_model();
-  std::string run_name() const;
-  RunManifest describe_run();
   void load_or_resume();
-  void resume(const std::string& folder);
   void open_outputs();
-  void say_device();
   void start_loader();
+  RunManifest describe();
+  RunParts parts() { return {request_, session_, *setup_, data_, products_}; }
+
   void train_until_stopped();
-  StepRun prepare(const StepBatch& batch);
   StepMetrics train_step();
-  void note_ready();
-  void account(StepRun& step, StepMetrics& metrics);
-  void show_step(const StepRun& step, const StepMetrics& metrics);
-  NonfiniteSearch find_nonfinite(StepRun step);
+  StepMetrics metrics_of(const StepRun& step) const;
   void count_skipped(const StepRun& step);
-  int64_t bytes_sent();
-  std::optional<double> validation_loss();
+
+  void validate_before_training();
+  bool validation_is_due() const;
+  bool last_validation_is_missing();
   bool validate(StepMetrics& metrics);
-  bool validation_due() const;
-  bool last_validation_missing();
-  void save_checkpoint();
-  CheckpointMeta checkpoint_meta();
-  void record_fingerprints();
-  bool await_fingerprints_briefly();
-  void await_fingerprints();
-  void note_fingerprint(const std::string& role, const std::string& digest);
-  void refuse_other_data(const std::string& path, const std::string& before,
-                         const std::string& now) const;
+
   void finish();
   void save_last_checkpoint();
-  void export_model();
-  std::string how_to_go_on() const;
-  void note_memory();
-  void note_traffic();
-  std::string write_sample();
-  std::string written_sample();
-  bool stops_sample();
-  void conclude();
-  int exit_code() const;
+  void conclude(const std::string& sample);
+  std::string how_to_continue() const;
 
   const TrainRequest& request_;
   const Config& config_;
   Session session_;
-  std::unique_ptr<Recorder> recorder_;  // rank 0
-  std::unique_ptr<TrainingSetup> setup_;
-  std::unique_ptr<SampleSet> train_data_;
-  std::unique_ptr<SampleSet> validation_data_;
-  DataFingerprints fingerprints_;  // rank 0
-  std::string train_fingerprint_;
-  std::unique_ptr<Loader> loader_;
-  SchedulerConfig schedule_;
-  SkippedSteps skipped_;
-
-  int64_t total_steps_ = 0;
-  /// Steps done.
-  int64_t step_ = 0;
-  std::string sample_;
-  int64_t tokens_ = 0;
-  int64_t saved_step_ = -1;
-  /// What stopped the run before all of it was done.
-  int signal_ = 0;
-  int sample_signal_ = 0;
-  bool ready_ = false;
+  StopAgreement stop_;
+  RunJournal journal_;
   /// Absent on a GPU.
   std::optional<ProductsInUse> products_;
-  /// Of the process while it trains; the account at the end.
-  PeakMemory peak_;
-  std::optional<MemoryReport> memory_;
-  /// Of this rank's steps; of all ranks at the end.
-  std::optional<StepTraffic> traffic_;
-  TrafficSums all_traffic_;
-  /// The state comes from a checkpoint.
-  bool resumed_ = false;
-  std::string resumed_from_;
-  std::string saved_data_fingerprint_;
+  RunData data_;
+  DataIdentity identity_;
+  std::unique_ptr<TrainingSetup> setup_;
+  std::optional<Checkpointer> checkpointer_;
+  std::optional<ResourceUse> use_;
+  std::unique_ptr<Loader> loader_;
+  /// Of the config, over all steps.
+  SchedulerConfig schedule_;
+  int64_t total_steps_ = 0;
+  TrainingProgress progress_;
 };
 
 }  // namespace ftrun

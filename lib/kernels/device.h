@@ -121,10 +121,6 @@ class DeviceKernels {
   /// kNormBlock have the bits that the CPU gives them; they are added in a fixed tree.
   virtual void sum_of_squares(const void* g, DType dtype, int64_t count, bool accumulate, double* sum,
                               void* scratch, DeviceStream stream) = 0;
-  /// Decides the update from the summed squares: scalars->gradient_scale = min(1, clip /
-  /// (norm + 1e-6)) or 1 with clip_norm 0, *norm = sqrt(*sum), *finite = norm and loss[0] are finite.
-  virtual void decide(const double* sum, const double* loss, double clip_norm, StepScalars* scalars,
-                      double* norm, int32_t* finite, DeviceStream stream) = 0;
 
   virtual void adam_update(const DeviceUpdate& update, const AdamOptions& options,
                            const StepScalars* scalars, DeviceStream stream) = 0;

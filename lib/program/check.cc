@@ -5,6 +5,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -527,6 +528,42 @@ class CollectiveWalk {
   std::string fault_;
 };
 
+/// Bytes that two ranges have in common, of one buffer or of one arena.
+bool share_bytes(const Program& program, const Range& a, const Range& b) {
+  const Buffer& x = program.at(a.buffer);
+  const Buffer& y = program.at(b.buffer);
+  if (x.persistent || y.persistent || arena_of(x) != arena_of(y)) return overlaps(a, b);
+  const int64_t begin = x.arena_offset + a.offset;
+  const int64_t other = y.arena_offset + b.offset;
+  return begin < other + b.bytes && other < begin + a.bytes;
+}
+
+bool any_shared(const Program& program, const std::vector<Range>& a, const std::vector<Range>& b) {
+  return std::any_of(a.begin(), a.end(), [&](const Range& x) {
+    return std::any_of(b.begin(), b.end(), [&](const Range& y) { return share_bytes(program, x, y); });
+  });
+}
+
+/// A disk request starts before the one in front of it has ended only where neither sees the other.
+void check_disk_requests(const Program& program, Faults& faults) {
+  std::optional<size_t> last;
+  for (size_t i = 0; i < program.instrs.size(); ++i) {
+    const Instr& instr = program.instrs[i];
+    const bool disk = instr.lane == Lane::kDisk;
+    if (instr.starts_early && (!disk || !last))
+      faults.push_back(cat(place(program, i), " starts early, but no disk request stands before it"));
+    if (!disk) continue;
+    const auto before = std::exchange(last, i);
+    if (!instr.starts_early || !before) continue;
+    const Instr& other = program.instrs[*before];
+    if (any_shared(program, instr.reads, other.writes) ||
+        any_shared(program, instr.writes, other.reads) ||
+        any_shared(program, instr.writes, other.writes))
+      faults.push_back(cat(place(program, i), " starts before ", place(program, *before),
+                           " is done, which touches the same bytes"));
+  }
+}
+
 /// What can be said of a program without those of other ranks. False where its ranges are such that
 /// nothing more can be said.
 bool check_alone(const Program& program, Faults& faults) {
@@ -535,6 +572,7 @@ bool check_alone(const Program& program, Faults& faults) {
   check_written_before_read(program, faults);
   check_order(program, faults);
   check_arena(program, faults);
+  check_disk_requests(program, faults);
   return true;
 }
 

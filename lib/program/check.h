@@ -21,8 +21,9 @@ struct RankProgram {
 /// instructions have the ranges of their kind, and lists touch what they are bound to; nothing
 /// reads bytes that no earlier instruction of the step wrote, unless they are given when it begins;
 /// conflicting instructions of different lanes are ordered by waits; no two buffers that live at
-/// the same time share arena bytes; what runs only in finite steps waits for the decision; waits
-/// point backwards. Returns one sentence a fault, with
+/// the same time share arena bytes; what runs only in finite steps waits for the decision; disk
+/// requests that start early share no bytes with the one before them; waits point backwards. Returns
+/// one sentence a fault, with
 /// the rank where there are several programs.
 std::vector<std::string> check_programs(std::span<const RankProgram> ranks);
 

@@ -147,19 +147,67 @@ int64_t read_of_peers(const Program& program, const Instr& instr, size_t i, int 
   return whole / ranks * (ranks - 1);
 }
 
+/// What each instruction has mapped of peers while it runs: one of its calls at a time.
+std::vector<int64_t> mapped_by_instr(const Program& program,
+                                     const std::function<bool(const ProgramGroup&)>& over_shared_memory) {
+  std::vector<int64_t> mapped(program.instrs.size(), 0);
+  for (size_t at = 0; at < program.instrs.size(); ++at) {
+    const Instr& instr = program.instrs[at];
+    if (instr.group == kNoGroup || !over_shared_memory(program.group(instr.group))) continue;
+    for (size_t i = 0; i < instr.writes.size(); ++i)
+      mapped[at] = std::max(mapped[at], read_of_peers(program, instr, i, program.group(instr.group).place.count));
+  }
+  return mapped;
+}
+
+/// Collectives by the lane of their group, each list in the order in which it runs.
+std::vector<std::vector<size_t>> collectives_by_lane(const Program& program) {
+  std::vector<std::vector<size_t>> lanes(kMostLanes);
+  for (size_t at = 0; at < program.instrs.size(); ++at)
+    if (program.instrs[at].group != kNoGroup) lanes[static_cast<size_t>(program.instrs[at].lane)].push_back(at);
+  return lanes;
+}
+
+/// The most that one of `others`, which are of one other lane, has mapped of those that may run at the
+/// same time as collective `at`: neither knows the other to be done.
+int64_t most_beside(const Program& program, size_t at, const std::vector<size_t>& others,
+                    const std::vector<LaneClock>& known, const std::vector<int64_t>& mapped) {
+  if (others.empty()) return 0;
+  const auto lane = static_cast<size_t>(program.instrs[at].lane);
+  const auto done = known[at][static_cast<size_t>(program.instrs[others.front()].lane)];
+  int64_t most = 0;
+  const auto first = std::upper_bound(others.begin(), others.end(), done,
+                                      [](InstrId id, size_t other) { return id < static_cast<InstrId>(other); });
+  for (auto other = first; other != others.end(); ++other) {
+    if (known[*other][lane] >= static_cast<InstrId>(at)) break;  // and so do those after it
+    most = std::max(most, mapped[*other]);
+  }
+  return most;
+}
+
+/// The most that the instructions have mapped at one time, by what each has.
+int64_t most_together(const Program& program, const std::vector<int64_t>& mapped) {
+  const std::vector<LaneClock> known = known_done(program);
+  const std::vector<std::vector<size_t>> lanes = collectives_by_lane(program);
+  int64_t most = 0;
+  for (size_t at = 0; at < mapped.size(); ++at) {
+    if (mapped[at] == 0) continue;
+    int64_t sum = mapped[at];
+    for (size_t lane = 0; lane < lanes.size(); ++lane)
+      if (lane != static_cast<size_t>(program.instrs[at].lane))
+        sum += most_beside(program, at, lanes[lane], known, mapped);
+    most = std::max(most, sum);
+  }
+  return most;
+}
+
 }  // namespace
 
 int64_t mapped_peer_bytes(const std::vector<const Program*>& programs,
                           const std::function<bool(const ProgramGroup&)>& over_shared_memory) {
   int64_t most = 0;
   for (const Program* program : programs)
-    for (const Instr& instr : program->instrs) {
-      if (instr.group == kNoGroup) continue;
-      const ProgramGroup& group = program->group(instr.group);
-      if (!over_shared_memory(group)) continue;
-      for (size_t i = 0; i < instr.writes.size(); ++i)
-        most = std::max(most, read_of_peers(*program, instr, i, group.place.count));
-    }
+    most = std::max(most, most_together(*program, mapped_by_instr(*program, over_shared_memory)));
   return most;
 }
 

@@ -69,9 +69,10 @@ StateFormula state_formula(const StepPlan& plan);
 /// Parameters, gradients and optimizer state of all tiers, without what is only on its way.
 int64_t model_state_bytes(const MemoryPlan& plan);
 
-/// The most bytes of peers' memory that one collective has mapped on a rank: over shared memory it
-/// reads their buffers in place and lets go of them when it is done. `over_shared_memory` says which
-/// groups work so.
+/// The most bytes of peers' memory that a rank has mapped at one time: over shared memory a collective
+/// reads their buffers in place and lets go of them when it is done. Collectives of several groups whose
+/// order the waits leave open may run at the same time; of more than two groups this is an upper bound.
+/// `over_shared_memory` says which groups work so.
 int64_t mapped_peer_bytes(const std::vector<const Program*>& programs,
                           const std::function<bool(const ProgramGroup&)>& over_shared_memory);
 

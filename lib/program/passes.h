@@ -12,7 +12,7 @@ namespace ftrun {
 // A step is built plain: it says what is computed, and which instructions use the parameters,
 // gradients and activations that lie somewhere else before or after. Passes of the first kind insert
 // from these uses what moves them; weave() puts it in. Passes of the second kind take the whole
-// program: order_communication, then plan_memory. No pass changes what is computed.
+// program: order_communication, plan_memory, overlap_disk_requests. No pass changes what is computed.
 
 /// How far ahead and how long gathered parameters are kept, in elements.
 struct GatherLimits {
@@ -53,5 +53,10 @@ Program order_communication(Program program, bool overlap);
 
 /// Gives every buffer that is not persistent its place in its arena, from lifetimes.
 Program plan_memory(Program program);
+
+/// Marks each disk request that may start while the one before it on the lane still runs
+/// (Instr::starts_early): the two share no bytes, of an arena either. The disk then always has
+/// something to do.
+Program overlap_disk_requests(Program program);
 
 }  // namespace ftrun

@@ -113,6 +113,7 @@ void put_instr(std::ostringstream& out, const Program& program, size_t at) {
     for (const InstrId wait : instr.waits) out << " #" << wait;
   }
   if (instr.if_finite) out << "  if finite";
+  if (instr.starts_early) out << "  starts early";
   out << '\n';
 }
 

@@ -86,7 +86,7 @@ constexpr bool is_communication(Lane lane) {
 enum class InstrKind : uint8_t {
   kLoadBatch,  // the loader's micro-batch into its buffers
   kClear,      // zeroes its writes: padding that no list writes
-  kBegin,      // zeroes its writes and puts this rank's stop vote into writes[0], the loss buffer
+  kBegin,      // zeroes its writes; the third number of writes[0], the loss buffer, is the caller's
   kForward,    // operations of a layer's forward list
   kBackward,   // operations of a layer's backward list (input and weight gradients)
   kInputGrad,  // operations of its input gradients alone
@@ -97,7 +97,7 @@ enum class InstrKind : uint8_t {
   kCopy,           // reads[0] into writes[0], converted where dtypes differ, or to another tier
   kAccumulate,     // reads[0] added to writes[0]
   kGradientNorm,   // sum of squares of reads[i] into writes[i] (one F64 each)
-  kDecide,         // gradient scale and `finite` from the norm (reads[0]) and the loss (reads[1])
+  kDecide,         // the caller's decision on the updates: norm (reads[0]) and loss (reads[1]) to it
   kUpdate,         // optimizer over one range of parameters
 };
 inline constexpr size_t kInstrKinds = static_cast<size_t>(InstrKind::kUpdate) + 1;
@@ -151,6 +151,9 @@ struct Instr {
   int64_t first_element = 0;
   /// The unit whose parameters or gradients it moves; else -1.
   int32_t unit = -1;
+  /// Of the disk lane: what it waits for done, it may start while the request before it on the lane
+  /// still runs.
+  bool starts_early = false;
 };
 
 /// The step of one rank. Ranks differ in where in a whole buffer their own part lies.

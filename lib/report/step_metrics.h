@@ -38,7 +38,7 @@ struct StepMetrics {
   double step_seconds = 0;
   /// Time that the step stood waiting for its batch.
   double data_wait_seconds = 0;
-  /// Time that the step stood waiting for other ranks, where it is known.
+  /// Time in which communication with other ranks ran and computation stood still, where it is known.
   std::optional<double> exposed_communication_seconds;
   /// Present with dynamic or static loss scaling.
   std::optional<double> loss_scale;

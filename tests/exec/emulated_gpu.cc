@@ -367,10 +367,6 @@ void EmulatedGpu::sum_of_squares(const void* g, DType dtype, int64_t count, bool
   });
 }
 
-void EmulatedGpu::decide(const double*, const double*, double, StepScalars*, double*, int32_t*, DeviceStream) {
-  bug("the executor decides on the host");
-}
-
 DeviceUpdate EmulatedGpu::seen(const DeviceUpdate& update) const {
   DeviceUpdate there = update;
   there.parameters = seen(update.parameters);

@@ -37,6 +37,7 @@ class EmulatedGpu final : public DeviceKernels {
   ~EmulatedGpu() override;
 
   const DeviceInfo& info() const override { return info_; }
+  size_t streams() const { return streams_.size(); }
   DeviceMemory memory() const override;
   void bind_thread() override {}
   void* allocate(int64_t bytes) override;
@@ -67,8 +68,6 @@ class EmulatedGpu final : public DeviceKernels {
   int64_t sum_of_squares_scratch_bytes(int64_t count) const override;
   void sum_of_squares(const void* g, DType dtype, int64_t count, bool accumulate, double* sum, void* scratch,
                       DeviceStream stream) override;
-  void decide(const double* sum, const double* loss, double clip_norm, StepScalars* scalars, double* norm,
-              int32_t* finite, DeviceStream stream) override;
   void adam_update(const DeviceUpdate& update, const AdamOptions& options, const StepScalars* scalars,
                    DeviceStream stream) override;
   void sgd_update(const DeviceUpdate& update, const SgdOptions& options, const StepScalars* scalars,

@@ -93,7 +93,7 @@ TEST_CASE("two ranks and one with twice the micro-batches take the same step, to
     StepRun run = rig.prepared(1);
     run.micro_batches = mine;
     run.scalars.loss_scale = 1.0F / 64;
-    run.clip_norm = 0.1;
+    run.decide = step_policy({.clip_norm = 0.1});
     rig.trainer.run(run);
     return run;
   };
@@ -136,12 +136,12 @@ TEST_CASE("all ranks see the sum of the votes to stop") {
       RankRig rig(fixtures::run_of_stage(stage), fixtures::small_model(), group);
       rig.train(1);
       StepRun run = rig.prepared(2);
-      run.stop_votes = group.rank() == 1 ? stop_vote(SIGTERM) : 0.0;
+      run.caller_value = group.rank() == 1 ? stop_vote(SIGTERM) : 0.0;
       rig.trainer.run(run);
-      require(voted_signal(run.stop_votes) == SIGTERM, "every rank stops");
-      run.stop_votes = 0;
+      require(voted_signal(run.caller_sum) == SIGTERM, "every rank stops");
+      run.caller_value = 0;
       rig.trainer.run(run);
-      require(run.stop_votes == 0, "the votes of the step before are gone");
+      require(run.caller_sum == 0, "the votes of the step before are gone");
     }
   }));
 }

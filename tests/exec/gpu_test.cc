@@ -81,10 +81,11 @@ void train_on_gpu(RankRig& rig, GpuOutcome& outcome) {
     if (step == 2) outcome.evaluated = evaluated(rig);
   }
   StepRun clipped = rig.prepared(kGpuSteps + 1);
-  clipped.clip_norm = 1e-3;
+  constexpr double kClipNorm = 1e-3;
+  clipped.decide = step_policy({.clip_norm = kClipNorm});
   rig.trainer.run(clipped);
   note(clipped);
-  require(clipped.gradient_norm > clipped.clip_norm, "there is something to clip");
+  require(clipped.gradient_norm > kClipNorm, "there is something to clip");
 }
 
 GpuOutcome train_alone(const Config& config, Gpu* gpu) {
@@ -182,6 +183,28 @@ Variants all_variants() {
     for (const bool bf16 : {false, true})
       for (auto& variant : gpu_variants(stage, bf16)) all.push_back(std::move(variant));
   return all;
+}
+
+std::set<Lane> lanes_of(const StepPlan& plan) {
+  std::set<Lane> lanes{Lane::kCompute};
+  for (const Program* program : {&plan.train.program, &plan.evaluate.program})
+    for (const Instr& instr : program->instrs) lanes.insert(instr.lane);
+  return lanes;
+}
+
+TEST_CASE("gpu: the lanes that the programs use have a stream each, and no others do") {
+  Alone alone;
+  for (const bool offloads : {false, true}) {
+    Emulated emulated(3);
+    REQUIRE(emulated.device->streams() == 1);
+    Config config = fixtures::run_of_stage(2);
+    if (offloads) fixtures::offload_to(config, OffloadDevice::kCpu);
+    RankRig rig(config, fixtures::small_model(), RankGroups::of_one(*alone.group), &emulated.gpu);
+    rig.train(1);
+    const std::set<Lane> lanes = lanes_of(rig.plan);
+    REQUIRE(lanes.contains(Lane::kToHost) == offloads);
+    REQUIRE(emulated.device->streams() == lanes.size());
+  }
 }
 
 TEST_CASE("gpu: one rank trains the processor's bits at every stage and tier, in any order of the streams") {

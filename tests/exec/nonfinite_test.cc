@@ -129,12 +129,12 @@ TEST_CASE("an fp16 step at too large a loss scale is named in backward; at a sma
   rig.train(1);
   StepRun run = rig.prepared(2);
   run.scalars.loss_scale = 1e9F;
-  run.gradient_multiple = 1e11;
+  run.decide = step_policy({.gradient_multiple = 1e11, .clip_norm = 1.0});
   // The head makes the first gradients while it goes forward.
   REQUIRE_THAT(place_of(rig, run), Catch::Contains(" mb 0 (") && Catch::Contains("d_"));
   run = rig.prepared(2);
   run.scalars.loss_scale = 10.0F;
-  run.gradient_multiple = 1000;
+  run.decide = step_policy({.gradient_multiple = 1000, .clip_norm = 1.0});
   const auto before = fixtures::contents(rig.state);
   rig.trainer.run(run);
   REQUIRE(run.finite);

@@ -112,8 +112,7 @@ Result step(RankRig& rig, const Config& config, double loss_scale, int rank) {
   StepRun run = rig.prepared(1);
   const GradientScale scale = gradient_scale(config, loss_scale, kTokens);
   run.scalars.loss_scale = scale.loss_scale;
-  run.gradient_multiple = scale.multiple;
-  run.clip_norm = 0;
+  run.decide = step_policy({.gradient_multiple = scale.multiple});
   Result result;
   result.weights_before = buffer_of(rig, buffer_names::kParameters);
   rig.trainer.run(run);

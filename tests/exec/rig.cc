@@ -196,7 +196,7 @@ StepRun RankRig::prepared(int64_t step) {
   run.micro_batches = batches;
   run.scalars = step_scalars_of(config.optimizer, config.scheduler, step);
   run.scalars.loss_scale = 0.01F;
-  run.clip_norm = 1.0;
+  run.decide = step_policy({.clip_norm = 1.0});
   run.optimizer = optimizer_options(config.optimizer);
   return run;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/open.h"
+#include "exec/decide_step.h"
 #include "exec/executor.h"
 #include "exec/memory.h"
 #include "exec/model_state.h"

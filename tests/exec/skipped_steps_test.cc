@@ -174,7 +174,7 @@ TEST_CASE("a checkpoint's count and scale go on, its row does not") {
 TEST_CASE("of ranks that share sequences those are named that met it first") {
   const auto places = [](const std::vector<RankNonfinite>& ranks) {
     std::vector<std::string> words;
-    for (const RankNonfinite& rank : ranks) words.push_back(nonfinite_words(rank));
+    for (const RankNonfinite& rank : ranks) words.push_back(encode_nonfinite(rank));
     return nonfinite_places(words);
   };
   CHECK(places({{}, {-1, 1, ""}}) == "");

@@ -14,8 +14,8 @@ TrafficSums of_rank(int64_t transported) {
 }
 
 TEST_CASE("traffic of the ranks is added, and its table shows what diverges") {
-  TrafficSums all = parse_traffic_words(traffic_words(of_rank(1004)));
-  all.add(parse_traffic_words(traffic_words(of_rank(996))));
+  TrafficSums all = decode_traffic(encode_traffic(of_rank(1004)));
+  all.add(decode_traffic(encode_traffic(of_rank(996))));
   CHECK(traffic_text(all, 2) ==
         "\nbytes of 2 ranks in 2 steps\n"
         "traffic        by the program  observed    error\n"
@@ -34,7 +34,7 @@ TEST_CASE("where one rank does not see its transport, the sum is not known") {
   TrafficSums unseen = of_rank(0);
   unseen.transported.reset();
   TrafficSums all = of_rank(1000);
-  all.add(parse_traffic_words(traffic_words(unseen)));
+  all.add(decode_traffic(encode_traffic(unseen)));
   CHECK_FALSE(all.transported);
   CHECK_FALSE(traffic_record(all).at("communication").contains("transport"));
   CHECK(traffic_text(all, 2).find("communication            2000         -        -") != std::string::npos);

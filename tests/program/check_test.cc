@@ -58,6 +58,22 @@ TEST_CASE("a reduction that does not wait for its gradients is named with what i
                "the same bytes"});
 }
 
+TEST_CASE("a disk request that starts early where it must not is named") {
+  CHECK(check(broken([](Program& p) { p.instrs[14].starts_early = true; })) ==
+        Faults{"instruction 14 (all_reduce unit 2) starts early, but no disk request stands before it"});
+  Program program;
+  program.buffers = {{.name = "state", .tier = Tier::kNvme, .bytes = 64, .persistent = true},
+                     {.name = "staging", .tier = Tier::kHost, .bytes = 64, .arena_offset = 0}};
+  program.arena_bytes[static_cast<size_t>(Arena::kHost)] = 64;
+  program.given = {{0, 0, 64}};
+  program.instrs = {{.kind = InstrKind::kCopy, .lane = Lane::kDisk, .reads = {{0, 0, 64}}, .writes = {{1, 0, 64}}},
+                    {.kind = InstrKind::kCopy, .lane = Lane::kDisk, .reads = {{1, 0, 64}}, .writes = {{0, 0, 64}}}};
+  CHECK(check(program).empty());
+  program.instrs[1].starts_early = true;
+  CHECK(check(program) == Faults{"instruction 1 (copy) starts before instruction 0 (copy) is done, which touches the "
+                                 "same bytes"});
+}
+
 TEST_CASE("whichever wait is dropped, the checker notices") {
   for (const bool overlap : {true, false}) {
     const Program program =

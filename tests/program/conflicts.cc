@@ -47,10 +47,14 @@ std::vector<Bytes> bytes_of(const Program& program, const std::vector<Range>& ra
   return all;
 }
 
+Access access_of(const Program& program, size_t at) {
+  const Instr& instr = program.instrs[at];
+  return {bytes_of(program, instr.reads), bytes_of(program, instr.writes)};
+}
+
 std::vector<Access> accesses(const Program& program) {
-  std::vector<Access> all(program.instrs.size());
-  for (size_t i = 0; i < all.size(); ++i)
-    all[i] = {bytes_of(program, program.instrs[i].reads), bytes_of(program, program.instrs[i].writes)};
+  std::vector<Access> all;
+  for (size_t i = 0; i < program.instrs.size(); ++i) all.push_back(access_of(program, i));
   return all;
 }
 
@@ -69,6 +73,10 @@ class Set {
 };
 
 }  // namespace
+
+bool in_conflict(const Program& program, size_t first, size_t second) {
+  return conflict(access_of(program, first), access_of(program, second));
+}
 
 std::vector<std::pair<InstrId, InstrId>> conflicts(const Program& program) {
   const std::vector<Access> all = accesses(program);

@@ -12,6 +12,9 @@ namespace ftrun::fixtures {
 /// of the decision and what depends on it. Found by comparing every two instructions.
 std::vector<std::pair<InstrId, InstrId>> conflicts(const Program& program);
 
+/// Whether two instructions of any lanes touch the same bytes, one of them writing.
+bool in_conflict(const Program& program, size_t first, size_t second);
+
 /// Those of them whose order the lanes and the waits leave open. Without any, all executions that
 /// the waits allow compute the same: what the list computes in its own order.
 std::vector<std::pair<InstrId, InstrId>> unordered(

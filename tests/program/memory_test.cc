@@ -155,6 +155,46 @@ Split split_over(int ranks) {
   return split;
 }
 
+constexpr int64_t kMiB = 1 << 20;
+
+/// All-reduces of two ranks each, of one MiB times the weight, over the groups given.
+Program reductions(const std::vector<std::pair<GroupId, int64_t>>& groups_and_weights) {
+  Program program;
+  program.groups = {{{"dp_shard", {0, 1}}, {.count = 2}}, {{"tp", {0, 2}}, {.count = 2}}};
+  for (const auto& [group, weight] : groups_and_weights) {
+    const auto buffer = static_cast<BufferId>(program.buffers.size());
+    program.buffers.push_back({.name = cat("b", buffer), .bytes = weight * kMiB, .peer_visible = true});
+    const Range whole{buffer, 0, weight * kMiB};
+    program.instrs.push_back({.kind = InstrKind::kAllReduce,
+                              .lane = lane_of(group),
+                              .reads = {whole},
+                              .writes = {whole},
+                              .group = group});
+  }
+  return program;
+}
+
+int64_t mapped_of(const Program& program) {
+  return mapped_peer_bytes({&program}, [](const ProgramGroup&) { return true; });
+}
+
+TEST_CASE("a rank maps what one collective reads of its peers, and of each group that runs beside it") {
+  // Of two ranks a rank reads a half of what is summed.
+  CHECK(mapped_of(reductions({{0, 2}, {0, 8}})) == 4 * kMiB);
+  Program beside = reductions({{0, 2}, {1, 8}, {0, 4}});
+  CHECK(mapped_of(beside) == (4 + 2) * kMiB);
+  // The last one waits for the other group's.
+  beside.instrs[2].waits = {1};
+  CHECK(mapped_of(beside) == (4 + 1) * kMiB);
+  beside.instrs[1].waits = {0};
+  CHECK(mapped_of(beside) == 4 * kMiB);
+}
+
+TEST_CASE("a group that does not work over shared memory maps nothing of its peers") {
+  const Program program = reductions({{0, 2}, {1, 8}});
+  CHECK(mapped_peer_bytes({&program}, [](const ProgramGroup& group) { return !runs_along_tensor(group); }) == kMiB);
+}
+
 TEST_CASE("tensor ranks share out parameters, gradients, optimizer state and what backward needs") {
   const Split whole = split_over(1);
   int64_t norms = 0;  // of which every rank has all

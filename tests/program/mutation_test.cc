@@ -896,6 +896,42 @@ TEST_CASE("whatever an instruction reads, writes or is, is changed: noticed, or 
   require_all_found(reasons);
 }
 
+// Disk requests that start early.
+
+size_t last_disk_request(const Program& program, size_t at) {
+  while (at-- > 0)
+    if (program.instrs[at].lane == Lane::kDisk) return at;
+  return program.instrs.size();
+}
+
+TEST_CASE("whichever disk request starts early, or no longer does: noticed, or the disk idles alone") {
+  size_t refused = 0;
+  size_t slower = 0;
+  for (const MutatedCase& c : cases()) {
+    const std::vector<Step> steps = c.choice.steps();
+    for (const Step& step : steps) {
+      const Program& good = step.program;
+      Program mutant = good;
+      for (size_t i = 0; i < good.instrs.size(); ++i) {
+        const bool disk = good.instrs[i].lane == Lane::kDisk;
+        if (!disk && i % 7 != 0) continue;  // some of them: the mark is wrong on all
+        bool& early = mutant.instrs[i].starts_early;
+        early = !early;
+        const bool noticed = !check(mutant).empty();
+        early = !early;
+        INFO(c.name << "\n" << program_text(good) << "instruction " << i);
+        const size_t last = last_disk_request(good, i);
+        const bool allowed = disk && last < i && !in_conflict(good, last, i);
+        CHECK(noticed != allowed);
+        CHECK(good.instrs[i].starts_early == allowed);
+        (noticed ? refused : slower) += 1;
+      }
+    }
+  }
+  CHECK(refused > 100);
+  CHECK(slower > 100);
+}
+
 // The order of collectives.
 
 /// Collectives of different groups that follow each other, by position.

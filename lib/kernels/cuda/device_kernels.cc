@@ -175,10 +175,6 @@ class CudaKernels final : public DeviceKernels {
     require_float(dtype, "gradients");
     cuda::sum_of_squares(dtype, g, count, accumulate, sum, static_cast<double*>(scratch), native(stream));
   }
-  void decide(const double* sum, const double* loss, double clip_norm, StepScalars* scalars, double* norm,
-              int32_t* finite, DeviceStream stream) override {
-    cuda::decide(sum, loss, clip_norm, scalars, norm, finite, native(stream));
-  }
 
   void adam_update(const DeviceUpdate& update, const AdamOptions& options, const StepScalars* scalars,
                    DeviceStream stream) override {

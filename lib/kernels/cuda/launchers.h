@@ -170,8 +170,6 @@ void attention_backward_bf16(const Attention& a, cudaStream_t stream);
 // --- optimizer.cu --------------------------------------------------------------------------------
 void sum_of_squares(DType dtype, const void* g, int64_t count, bool accumulate, double* sum, double* block_sums,
                     cudaStream_t stream);
-void decide(const double* sum, const double* loss, double clip_norm, StepScalars* scalars, double* norm,
-            int32_t* finite, cudaStream_t stream);
 struct Update {
   float* parameters;
   const void* gradients;

@@ -50,13 +50,6 @@ __global__ void total_squares(const double* sums, int64_t blocks, bool accumulat
   if (threadIdx.x == 0) *total = (accumulate ? *total : 0.0) + parts[0];
 }
 
-__global__ void decide_update(const double* sum, const double* loss, double clip_norm, StepScalars* scalars,
-                              double* norm, int32_t* finite) {
-  *norm = sqrt(*sum);
-  *finite = isfinite(*norm) && isfinite(loss[0]) ? 1 : 0;
-  scalars->gradient_scale = clip_norm > 0 ? static_cast<float>(fmin(1.0, clip_norm / (*norm + 1e-6))) : 1.0F;
-}
-
 /// Coefficients of one Adam step, ready to multiply (as on the CPU).
 struct AdamStep {
   float gradient_scale, beta1, one_minus_beta1, beta2, one_minus_beta2;
@@ -167,11 +160,6 @@ void sum_of_squares(DType dtype, const void* g, int64_t count, bool accumulate, 
   });
   launch({1, kTotalThreads, 0, stream}, total_squares, static_cast<const double*>(block_sums), norm_blocks,
          accumulate, sum);
-}
-
-void decide(const double* sum, const double* loss, double clip_norm, StepScalars* scalars, double* norm,
-            int32_t* finite, cudaStream_t stream) {
-  launch({1, 1, 0, stream}, decide_update, sum, loss, clip_norm, scalars, norm, finite);
 }
 
 void adam(DType gradient_dtype, const Update& u, const AdamOptions& options, cudaStream_t stream) {

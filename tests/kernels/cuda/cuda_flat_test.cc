@@ -144,36 +144,6 @@ TEST_CASE("cuda: NaN and infinity anywhere make the sum of squares non-finite") 
     }
 }
 
-struct Decision {
-  double norm;
-  int32_t finite;
-  float gradient_scale;
-};
-
-Decision decide(double sum, double loss, double clip) {
-  const DeviceBytes dsum = on_device(std::vector<double>{sum}), dloss = on_device(std::vector<double>{loss, 1.0}),
-                    scalars = on_device(std::vector<StepScalars>(1)), norm(8), finite(4);
-  gpu().decide(dsum.as<double>(), dloss.as<double>(), clip, scalars.as<StepScalars>(), norm.as<double>(),
-               finite.as<int32_t>(), stream());
-  Decision d{read_double(norm), 0, 0.0F};
-  StepScalars after;
-  std::memcpy(&d.finite, finite.read().data(), 4);
-  std::memcpy(&after, scalars.read().data(), sizeof after);
-  d.gradient_scale = after.gradient_scale;
-  return d;
-}
-
-TEST_CASE("cuda: the decision clips, and refuses what is not finite") {
-  const Decision clipped = decide(16.0, 1.0, 1.0);
-  REQUIRE(clipped.norm == 4.0);
-  REQUIRE(clipped.finite == 1);
-  REQUIRE(clipped.gradient_scale == static_cast<float>(1.0 / (4.0 + 1e-6)));
-  REQUIRE(decide(16.0, 1.0, 5.0).gradient_scale == 1.0F);
-  REQUIRE(decide(16.0, 1.0, 0.0).gradient_scale == 1.0F);
-  REQUIRE(decide(NAN, 1.0, 1.0).finite == 0);
-  REQUIRE(decide(16.0, INFINITY, 1.0).finite == 0);
-}
-
 TEST_CASE("cuda: converting rounds to nearest even, and back is exact") {
   const Array a = floats(5000, 3);
   const DeviceBytes wide = on_device(a, DType::kF32), narrow(2 * 5000), again(4 * 5000);

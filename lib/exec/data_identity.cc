@@ -1,0 +1,76 @@
+#include "exec/data_identity.h"
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "base/error.h"
+#include "report/resume_check.h"
+
+namespace ftrun {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+}  // namespace
+
+void DataIdentity::resumed_from(const std::string& folder, const std::string& fingerprint) {
+  checkpoint_ = folder;
+  saved_ = fingerprint;
+}
+
+void DataIdentity::start(const RunData& data) {
+  if (!session_.is_first()) return;
+  const RunPaths paths(request_.config.output_dir);
+  fingerprints_.start("train", *data.train, paths.fingerprint("train"));
+  if (data.validation) fingerprints_.start("validation", *data.validation, paths.fingerprint("validation"));
+}
+
+void DataIdentity::record() {
+  for (const auto& [role, digest] : fingerprints_.take()) note(role, digest);
+}
+
+/// The content of the data is known only now: a resumed run may turn out to be another one.
+void DataIdentity::note(const std::string& role, const std::string& digest) {
+  if (role == "train") train_ = digest;
+  journal_.update([&](RunManifest& manifest) { manifest.data[role].fingerprint = digest; });
+  if (checkpoint_.empty() || role != "train") return;
+  const Recorder& recorder = *journal_.recorder();
+  if (recorder.before())
+    if (const auto earlier = recorder.before()->data.find(role); earlier != recorder.before()->data.end())
+      refuse_other_data(recorder.paths().manifest(), earlier->second.fingerprint, digest);
+  refuse_other_data(checkpoint_ + "/checkpoint.json", saved_, digest);
+}
+
+void DataIdentity::refuse_other_data(const std::string& path, const std::string& before,
+                                     const std::string& now) const {
+  if (before.empty() || before == now) return;
+  refuse_other_run(path, {{"data.train.fingerprint", before, now}}, request_.resume.allowed);
+}
+
+/// Rank 0: takes what becomes known for a moment at most. True when all is.
+bool DataIdentity::await_briefly() {
+  for (const auto end = Clock::now() + std::chrono::milliseconds(100);;) {
+    record();
+    if (fingerprints_.all_taken()) return true;
+    if (Clock::now() >= end || stop_signal() != 0) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
+void DataIdentity::await(StopAgreement& stop) {
+  constexpr int64_t kToldSeconds = 1;
+  constexpr int64_t kLongestSeconds = 60;
+  const auto start = Clock::now();
+  bool told = false;
+  const auto go_on = [&] {
+    if (await_briefly()) return false;
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    if (seconds >= kToldSeconds && !std::exchange(told, true))
+      journal_.say(cat("reading the rest of the data for its fingerprint, for ", kLongestSeconds, " s at most"));
+    return seconds < kLongestSeconds;
+  };
+  while (!stop.reached() && session_.first_decides("reading the data", go_on)) stop.vote();
+}
+
+}  // namespace ftrun

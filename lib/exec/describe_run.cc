@@ -1,0 +1,68 @@
+#include "exec/describe_run.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "exec/choose_gpu.h"
+#include "exec/recorder.h"
+#include "exec/run_inputs.h"
+#include "program/plan_notes.h"
+
+namespace ftrun {
+namespace {
+
+/// "CUDA 13.0": what the driver can do.
+std::string driver_text(const DeviceInfo& gpu) {
+  return cat("CUDA ", gpu.driver_version / 1000, ".", gpu.driver_version % 1000 / 10);
+}
+
+void add_device_notes(const RunParts& run, std::vector<std::string>& notes) {
+  const Gpu* gpu = run.session.gpu();
+  if (gpu == nullptr) {
+    if (run.request.config.device == DeviceKind::kAuto && may_have_gpu())
+      notes.push_back("on the processor: a GPU is used where \"device\": \"cuda\" asks for it");
+    return;
+  }
+  notes.push_back(cat("on ", gpu->info().name, " (", driver_text(gpu->info()), ")"));
+  if (!gpu->options().pin_memory)
+    notes.push_back(
+        "host memory is pageable, as pin_memory: false asks: copies to and from the GPU hold up their lane");
+}
+
+void add_product_notes(const std::optional<ProductsInUse>& products, std::vector<std::string>& notes) {
+  if (!products || products->missing.empty()) return;
+  notes.push_back(cat("matrix products: ", products->fp32, ", as ", products->missing,
+                      ", which is faster on this processor, cannot be loaded; scripts/setup.sh installs it"));
+}
+
+/// "validation on 64 of 812 sequences (train.evaluation.samples)".
+std::string validation_text(const EvaluationConfig& evaluation, const SampleSet& data) {
+  const int64_t used = evaluation.samples == 0 ? data.size() : std::min(evaluation.samples, data.size());
+  return cat("validation on ", used == data.size() ? cat("all ", used) : cat(used, " of ", data.size()),
+             " sequences (train.evaluation.samples)");
+}
+
+}  // namespace
+
+RunManifest describe_run(const RunParts& run) {
+  RunManifest manifest = make_manifest(run.request);
+  manifest.gpus = run.session.gpu_names();
+  if (const Gpu* gpu = run.session.gpu()) manifest.gpu_driver = driver_text(gpu->info());
+  if (run.products) manifest.products = {{"fp32", run.products->fp32}, {"bf16", run.products->bf16}};
+  manifest.model = describe_model(run.setup.folder(), run.setup.train().model);
+  manifest.data["train"] = describe_data(*run.data.train);
+  if (run.data.validation) manifest.data["validation"] = describe_data(*run.data.validation);
+  return manifest;
+}
+
+std::vector<std::string> opening_notes(const RunParts& run) {
+  std::vector<std::string> notes;
+  add_device_notes(run, notes);
+  add_product_notes(run.products, notes);
+  for (const std::string& note : plan_notes(run.request.config, run.setup.plan())) notes.push_back(note);
+  if (run.data.validation)
+    notes.push_back(validation_text(run.request.config.train.evaluation, *run.data.validation));
+  return notes;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "exec/memory_report.h"
+#include "exec/session.h"
+#include "exec/setup.h"
+#include "exec/step_traffic.h"
+#include "report/manifest.h"
+#include "report/step_metrics.h"
+
+namespace ftrun {
+
+/// What a run uses of memory, links and disk, measured around each training step.
+class ResourceUse {
+ public:
+  /// The setup is borrowed.
+  explicit ResourceUse(TrainingSetup& setup) : setup_(setup), traffic_(setup) {}
+
+  /// Around each run of the training program.
+  void begin_step();
+  void end_step(bool finite);
+  /// What is in use and has been moved after the step.
+  void add_to(StepMetrics& metrics) const;
+
+  /// Collective, after the last step and before checkpoints and exports map whole files for a moment:
+  /// sums over the ranks, and the figures of the rank that needed most.
+  void total(Session& session);
+  /// Of the totals.
+  void add_to(RunManifest& manifest) const;
+  std::vector<std::string> texts(int ranks) const;
+
+ private:
+  void total_memory(Session& session);
+  void total_traffic(Session& session);
+  int64_t bytes_sent() const;
+
+  TrainingSetup& setup_;
+  PeakMemory peak_;
+  StepTraffic traffic_;
+  /// Of the rank that needed most: resident, anonymous and shared, and of files.
+  int64_t most_resident_ = 0;
+  int64_t most_held_ = 0;
+  int64_t most_of_files_ = 0;
+  std::optional<MemoryReport> memory_;
+  /// Of all ranks; absent where no step was made.
+  std::optional<TrafficSums> all_traffic_;
+};
+
+}  // namespace ftrun

@@ -1,0 +1,85 @@
+#include "exec/run_journal.h"
+
+#include <iostream>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "exec/describe_step.h"
+#include "report/machine.h"
+
+namespace ftrun {
+namespace {
+
+LogLevel log_level(const std::string& name) {
+  if (name == "debug") return LogLevel::kDebug;
+  if (name == "notice") return LogLevel::kNotice;
+  if (name == "warning" || name == "warn") return LogLevel::kWarning;
+  return name == "error" || name == "critical" ? LogLevel::kError : LogLevel::kInfo;
+}
+
+}  // namespace
+
+void RunJournal::take_folder() {
+  session_.together("taking the run folder", [&] {
+    if (session_.is_first()) recorder_ = std::make_unique<Recorder>(request_);
+  });
+}
+
+void RunJournal::open(const std::function<RunManifest()>& describe, int64_t steps_done, int64_t total_steps) {
+  const Config& config = request_.config;
+  const bool prefixed = session_.world() > 1 && request_.launch.kind != LaunchKind::kSupervised;
+  session_.together("writing the run folder", [&] {
+    if (recorder_) recorder_->start(describe(), steps_done == 0 ? 0 : steps_done + 1, total_steps);
+    log_start({.level = log_level(config.log_level),
+               .prefix = prefixed ? cat("rank ", session_.rank()) : "",
+               .file = RunPaths(config.output_dir).log(session_.rank())});
+  });
+  log_debug(cat("rank ", session_.rank(), " of ", session_.world(), ", ftrun ", request_.build.version,
+                ", from step ", steps_done + 1, " to ", total_steps));
+}
+
+void RunJournal::say(const std::string& line) {
+  if (recorder_) recorder_->say(line);
+}
+
+void RunJournal::warn(const std::string& line) {
+  if (recorder_) recorder_->warn(line);
+}
+
+void RunJournal::update(const std::function<void(RunManifest&)>& change) {
+  if (recorder_) recorder_->update(change);
+}
+
+void RunJournal::record(const StepMetrics& metrics) {
+  if (recorder_) recorder_->record(metrics);
+}
+
+void RunJournal::note_ready() {
+  if (std::exchange(ready_, true)) return;
+  const auto milliseconds = static_cast<int64_t>(read_process_times().age_seconds * 1e3);
+  update([&](RunManifest& manifest) { manifest.counters["ready_milliseconds"] = milliseconds; });
+}
+
+void RunJournal::show_step(const TrainingProgress& progress, const StepRun& step, const StepMetrics& metrics,
+                           const Executor& executor) {
+  const Config& config = request_.config;
+  log_debug(plain_step_text(metrics));
+  if (config.steps_per_print > 0 && progress.step % config.steps_per_print == 0)
+    say(deepspeed_step_text(progress.step, progress.skipped.total(), step, config.optimizer));
+  if (!config.wall_clock_breakdown) return;
+  say(breakdown_text(executor.seconds()));
+  if (const auto& times = executor.device_times(); times && times->copies > 0) say(overlap_text(*times));
+}
+
+void RunJournal::conclude(int exit_code, const std::string& reason) {
+  if (!recorder_) return;
+  const std::string table = recorder_->finish(exit_code, reason);
+  std::cout << '\n' << table << std::flush;
+}
+
+void RunJournal::fail(int exit_code, const std::string& reason) noexcept {
+  if (recorder_) recorder_->fail(exit_code, reason);
+}
+
+}  // namespace ftrun

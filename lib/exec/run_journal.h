@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "exec/executor.h"
+#include "exec/recorder.h"
+#include "exec/session.h"
+#include "exec/training_progress.h"
+#include "report/manifest.h"
+#include "report/step_metrics.h"
+
+namespace ftrun {
+
+/// What a run says and writes down. Rank 0 has a recorder for the run folder and the terminal; what other
+/// ranks say goes to their own logs or nowhere, so that callers need not ask which rank they are.
+class RunJournal {
+ public:
+  /// Both are borrowed.
+  RunJournal(const TrainRequest& request, Session& session) : request_(request), session_(session) {}
+
+  /// Collective: rank 0 takes the run folder. Errors of Recorder.
+  void take_folder();
+  /// Collective: from now on the folder is written. `describe` is asked on rank 0.
+  void open(const std::function<RunManifest()>& describe, int64_t steps_done, int64_t total_steps);
+
+  /// Null on other ranks than 0, and before the folder is taken.
+  Recorder* recorder() const { return recorder_.get(); }
+  void say(const std::string& line);
+  void warn(const std::string& line);
+  void update(const std::function<void(RunManifest&)>& change);
+  void record(const StepMetrics& metrics);
+
+  /// Called when the first step has its data: how long it took from the start of the process.
+  void note_ready();
+  /// What the config wants to see of a step.
+  void show_step(const TrainingProgress& progress, const StepRun& step, const StepMetrics& metrics,
+                 const Executor& executor);
+  /// Of rank 0: the outcome, and the table of losses on standard output.
+  void conclude(int exit_code, const std::string& reason);
+  /// Of a run that ends by an error, as far as the disk lets it.
+  void fail(int exit_code, const std::string& reason) noexcept;
+
+ private:
+  const TrainRequest& request_;
+  Session& session_;
+  std::unique_ptr<Recorder> recorder_;
+  bool ready_ = false;
+};
+
+}  // namespace ftrun

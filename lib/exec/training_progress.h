@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+
+#include "config/config.h"
+#include "exec/skipped_steps.h"
+
+namespace ftrun {
+
+/// How far training has come: what a checkpoint holds beside the model's state.
+struct TrainingProgress {
+  explicit TrainingProgress(const Config& config) : skipped(config) {}
+
+  /// Steps done, those included whose update was left out.
+  int64_t step = 0;
+  /// Tokens that have counted in a loss.
+  int64_t tokens = 0;
+  SkippedSteps skipped;
+
+  int64_t updates() const { return step - skipped.total(); }
+};
+
+}  // namespace ftrun
