@@ -10,7 +10,7 @@
 #include "config_source.h"
 #include "model/size.h"
 #include "plan_text.h"
-#include "program/check.h"
+#include "sim/check.h"
 #include "program/memory_plan.h"
 #include "program/plan_notes.h"
 #include "program/savings.h"

@@ -7,7 +7,7 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/text.h"
-#include "program/check.h"
+#include "sim/check.h"
 
 namespace ftrun {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "models.h"
 #include "partition/layout.h"
-#include "program/check.h"
+#include "sim/check.h"
 #include "program/traffic.h"
 
 #include <catch2/catch.hpp>
