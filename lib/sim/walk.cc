@@ -45,6 +45,11 @@ Course::Step step_of(const Program& program, InstrId id) {
           .decides = instr.kind == InstrKind::kDecide};
 }
 
+void note_used(Course& course) {
+  for (size_t lane = 0; lane < course.lanes.size(); ++lane)
+    if (!course.lanes[lane].empty()) course.used.push_back(static_cast<int32_t>(lane));
+}
+
 }  // namespace
 
 Course whole_course(const Program& program, Announcements& announcements) {
@@ -68,6 +73,7 @@ Course whole_course(const Program& program, Announcements& announcements) {
       step.announced = announcements.number_of(
           cat(instr_label(instr), " ", static_cast<int>(instr.lane), " ", announcement_of(program, instr)));
     }
+  note_used(course);
   return course;
 }
 
@@ -81,36 +87,24 @@ Course collective_course(const Program& program, Announcements& announcements) {
          .group = instr.group,
          .announced = announcements.number_of(announcement_of(program, instr))});
   }
+  note_used(course);
   return course;
 }
 
 Walk::Walk(const World& world, std::span<const Course> courses)
-    : world_(world), courses_(courses), ranks_(world.ranks.size()), meetings_(world.groups.size()) {
+    : world_(world), meetings_(world.groups.size()) {
   require(courses.size() == world.programs.size(), "a course for each program");
-  for (const Course& course : courses) {
-    std::vector<int32_t>& used = lanes_.emplace_back();
-    for (size_t lane = 0; lane < course.lanes.size(); ++lane)
-      if (!course.lanes[lane].empty()) used.push_back(static_cast<int32_t>(lane));
-  }
+  for (const World::Rank& rank : world.ranks)
+    ranks_.push_back({.course = &courses[static_cast<size_t>(rank.program)]});
 }
 
 void Walk::begin(bool finite) {
   finite_ = finite;
   fault_.clear();
   ready_.clear();
-  std::fill(ranks_.begin(), ranks_.end(), Rank());
+  for (Rank& rank : ranks_) rank = {.course = rank.course};
   std::fill(meetings_.begin(), meetings_.end(), Meeting());
   for (size_t r = 0; r < ranks_.size(); ++r) look_at(static_cast<int32_t>(r));
-}
-
-const Course::Step& Walk::step(Turn turn) const {
-  const auto lane = static_cast<size_t>(turn.lane);
-  return course(turn.rank).lanes[lane][static_cast<size_t>(at(turn.rank).next[lane])];
-}
-
-bool Walk::at_end(Turn turn) const {
-  const auto lane = static_cast<size_t>(turn.lane);
-  return static_cast<size_t>(at(turn.rank).next[lane]) == course(turn.rank).lanes[lane].size();
 }
 
 const Instr& Walk::instr(Turn turn) const {
@@ -124,22 +118,21 @@ std::span<const int32_t> Walk::members(const Turn& turn) const {
   return world_.groups[static_cast<size_t>(group)].members;
 }
 
-bool Walk::waits_done(int32_t rank, const Course::Step& step) const {
-  const auto& waits = course(rank).waits;
+bool Walk::waits_done(const Rank& rank, const Course::Step& step) const {
   for (int32_t w = step.first_wait; w < step.end_wait; ++w) {
-    const Course::Wait& wait = waits[static_cast<size_t>(w)];
-    if (at(rank).next[static_cast<size_t>(wait.lane)] < wait.steps) return false;
+    const Course::Wait& wait = rank.course->waits[static_cast<size_t>(w)];
+    if (rank.next[static_cast<size_t>(wait.lane)] < wait.steps) return false;
   }
   return true;
 }
 
 /// Whichever lanes of a rank may go on now.
-void Walk::look_at(int32_t rank) {
-  const auto program = static_cast<size_t>(world_.ranks[static_cast<size_t>(rank)].program);
-  for (const int32_t lane : lanes_[program]) {
-    const Turn turn{rank, lane};
-    if ((at(rank).come >> lane & 1U) != 0 || at_end(turn) || !waits_done(rank, step(turn))) continue;
-    at(rank).come |= 1U << lane;
+void Walk::look_at(int32_t number) {
+  Rank& rank = at(number);
+  for (const int32_t lane : rank.course->used) {
+    const Turn turn{number, lane};
+    if (has_come(turn) || at_end(turn) || !waits_done(rank, step(turn))) continue;
+    rank.come |= 1U << lane;
     come(turn);
   }
 }
@@ -229,8 +222,6 @@ std::string Walk::difference(Turn one, Turn other) const {
   return cat("collective ", before, ": rank ", number(one), " ", doing(one), ", rank ",
              number(other), " ", doing(other));
 }
-
-bool Walk::has_come(Turn turn) const { return (at(turn.rank).come >> turn.lane & 1U) != 0; }
 
 /// The first member whom a rank that has come to a collective waits for.
 Walk::Turn Walk::missing(Turn turn) const {

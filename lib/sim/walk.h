@@ -32,6 +32,8 @@ struct Course {
   };
 
   std::array<std::vector<Step>, kMostLanes> lanes;
+  /// Those that have steps.
+  std::vector<int32_t> used;
   std::vector<Wait> waits;
 };
 
@@ -89,9 +91,10 @@ class Walk {
   bool has_fault() const { return !fault_.empty(); }
 
  private:
-  using Cursors = std::array<int32_t, kMostLanes>;
   struct Rank {
-    Cursors next{};
+    const Course* course = nullptr;
+    /// How many steps of each lane are done.
+    std::array<int32_t, kMostLanes> next{};
     /// Lanes whose next step is ready, or waits in its group for others.
     uint32_t come = 0;
     bool decided = false;
@@ -102,20 +105,30 @@ class Walk {
     Turn first;
   };
 
-  const Course& course(int32_t rank) const {
-    return courses_[static_cast<size_t>(world_.ranks[static_cast<size_t>(rank)].program)];
-  }
+  // Small, and asked for tens of millions of times.
   Rank& at(int32_t rank) { return ranks_[static_cast<size_t>(rank)]; }
   const Rank& at(int32_t rank) const { return ranks_[static_cast<size_t>(rank)]; }
-  bool at_end(Turn turn) const;
-  const Course::Step& step(Turn turn) const;
+  static const std::vector<Course::Step>& steps(const Rank& rank, int32_t lane) {
+    return rank.course->lanes[static_cast<size_t>(lane)];
+  }
+  static size_t next(const Rank& rank, int32_t lane) {
+    return static_cast<size_t>(rank.next[static_cast<size_t>(lane)]);
+  }
+  bool at_end(Turn turn) const {
+    const Rank& rank = at(turn.rank);
+    return next(rank, turn.lane) == steps(rank, turn.lane).size();
+  }
+  const Course::Step& step(Turn turn) const {
+    const Rank& rank = at(turn.rank);
+    return steps(rank, turn.lane)[next(rank, turn.lane)];
+  }
+  bool has_come(Turn turn) const { return (at(turn.rank).come >> turn.lane & 1U) != 0; }
   bool takes_part(const Course::Step& step) const { return finite_ || !step.if_finite; }
-  bool waits_done(int32_t rank, const Course::Step& step) const;
+  bool waits_done(const Rank& rank, const Course::Step& step) const;
   void look_at(int32_t rank);
   void come(Turn turn);
   void meet(Turn turn, GroupId group);
   void advance(Turn turn);
-  bool has_come(Turn turn) const;
   Turn missing(Turn turn) const;
   void refuse(const std::string& fault);
   int number(Turn turn) const;
@@ -127,9 +140,6 @@ class Walk {
   std::string stalled() const;
 
   const World& world_;
-  std::span<const Course> courses_;
-  /// Lanes that a program has steps on.
-  std::vector<std::vector<int32_t>> lanes_;
   std::vector<Rank> ranks_;
   std::vector<Meeting> meetings_;
   std::vector<Turn> ready_;
