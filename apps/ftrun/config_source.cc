@@ -209,6 +209,7 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   ResolveContext context;
   context.world_size = count.ranks;
   context.for_training = for_training;
+  context.plans_only = source.plans_only;
   if (result.model) context.hidden_size = result.model->hidden;
   context.conversations = holds_conversations(loaded.config.data.train);
   Resolution resolution = resolve(loaded.config, context);

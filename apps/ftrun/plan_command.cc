@@ -8,9 +8,11 @@
 #include "commands.h"
 #include "config/ranks.h"
 #include "config_source.h"
+#include "data/check_headers.h"
+#include "exec/sample_options.h"
 #include "model/size.h"
 #include "plan_text.h"
-#include "program/check.h"
+#include "sim/class_plans.h"
 #include "program/memory_plan.h"
 #include "program/plan_notes.h"
 #include "program/savings.h"
@@ -26,6 +28,9 @@ struct PlanOptions {
   bool program = false;
   bool evaluation = false;
   int64_t rank = 0;
+  /// Bytes that a rank may take; 0 for as many as it needs.
+  int64_t device_memory = 0;
+  int64_t host_memory = 0;
 };
 
 void refuse_rank(int64_t rank, int64_t ranks) {
@@ -59,15 +64,60 @@ void print_traffic(const StepPlan& plan, bool evaluation) {
                                                                    plan.partition, plan.options)));
 }
 
-int plan_command(const PlanOptions& options) {
+bool has_data(const Config& config) {
+  const SampleSetOptions samples = sample_options(config.data);
+  TokenFileOptions files;
+  files.format = samples.format;
+  files.dtype = samples.dtype;
+  return !config.data.train.empty() && check_headers(config.data.train, files).empty();
+}
+
+/// What a plan goes by where there is no data.
+void print_assumptions(const Config& config) {
+  if (has_data(config)) return;
+  std::cout << "assumed: " << (config.data.train.empty() ? "no data.train" : "data.train cannot be read")
+            << ", so whatever is trained on fills sequences of " << config.data.sequence_length
+            << " tokens (data.sequence_length)\n";
+}
+
+/// The checker's word for all ranks.
+void print_checked(const RankClasses& classes) {
+  const int ranks = classes.ranks();
+  const int programs = classes.count();
+  std::cout << "checked: " << (ranks == 1 ? "1 rank" : cat("all ", ranks, " ranks")) << ", "
+            << programs << (programs == 1 ? " program" : " different programs")
+            << (ranks == 1 ? "" : ": they meet in every collective, and none waits for ever") << '\n';
+}
+
+TierBudget budget_of(const PlanOptions& options) {
+  TierBudget budget = kNoBudget;
+  if (options.device_memory > 0) budget[static_cast<size_t>(Tier::kDevice)] = options.device_memory;
+  if (options.host_memory > 0) budget[static_cast<size_t>(Tier::kHost)] = options.host_memory;
+  return budget;
+}
+
+/// The remedy saves what is short first.
+void refuse_over_budget(const ClassPlans& all, const LoadedConfig& loaded, const PlanOptions& options) {
+  const std::vector<OverBudget> over = all.over_budget(budget_of(options));
+  if (over.empty()) return;
+  const OverBudget& first = over.front();
+  std::vector<std::string> lines;
+  for (const OverBudget& one : over) lines.push_back(to_text(one));
+  const MemoryMeasure measure = [tier = first.tier](const MemoryPlan& plan) { return plan.at(tier).total; };
+  throw Error(ExitCode::kEnvironment, join(lines, "\n"),
+              savings_remedy(memory_savings(loaded.config, *loaded.model, first.rank, measure)));
+}
+
+int plan_command(PlanOptions options) {
   const LaunchEnvironment single;
+  options.source.plans_only = true;
   const LoadedConfig loaded = load_source(options.source, single, true);
   refuse_rank(options.rank, loaded.ranks);
   const auto rank = static_cast<int>(options.rank);
   const StepPlan plan = plan_steps(loaded.config, *loaded.model, rank);
   const Program& program = options.evaluation ? plan.evaluate.program : plan.train.program;
-  const std::vector<RankProgram> ranks{{rank, &program}};
-  const std::vector<std::string> faults = check_programs(ranks);
+  const ClassPlans all(loaded.config, *loaded.model, rank, plan);
+  const std::vector<std::string> faults = all.check();
   if (!faults.empty()) bug(join(faults, "; "));
   std::cout << "rank " << rank << " of " << loaded.ranks << ", ";
   if (options.program) {
@@ -75,13 +125,17 @@ int plan_command(const PlanOptions& options) {
     return 0;
   }
   std::cout << human_count(count_parameters(plan.train.model).total) << " parameters, ZeRO stage "
-            << plan.options.state.stage << "\n\n";
+            << plan.options.state.stage << '\n';
+  print_checked(all.classes());
+  print_assumptions(loaded.config);
+  std::cout << '\n';
   const MemoryPlan memory = options.evaluation ? memory_plan({&program}) : memory_plan(plan);
   print_memory(loaded, plan, memory);
   if (options.memory)
     print_savings(loaded, rank);
   else
     print_traffic(plan, options.evaluation);
+  refuse_over_budget(all, loaded, options);
   return 0;
 }
 
@@ -99,6 +153,11 @@ Command add_plan(CLI::App& app) {
                     "the program of a validation instead of a training step");
   command->add_option("--rank", options->rank, "the rank whose program is shown")
       ->check(CLI::Range(int64_t{0}, kMostRanks));
+  command->add_option("--device-memory", options->device_memory,
+                      "bytes of a rank's device (80GiB): fails if any rank needs more")
+      ->transform(CLI::AsSizeValue(false));
+  command->add_option("--host-memory", options->host_memory, "the same for the host tier of a rank")
+      ->transform(CLI::AsSizeValue(false));
   return [options] { return plan_command(*options); };
 }
 

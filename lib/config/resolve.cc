@@ -53,7 +53,7 @@ void resolve_train(Resolving& r) {
   if (r.config.model.path.empty())
     r.error("model", "model.path is missing: which model to train",
             "name a Hugging Face folder, for example --set model.path=models/SmolLM2-135M");
-  if (r.config.data.train.empty())
+  if (r.config.data.train.empty() && !r.context.plans_only)
     r.error("data", "data.train is missing: what to train on",
             "name a tokenised file, for example --set data.train=data/train.bin");
 }

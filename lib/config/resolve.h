@@ -25,6 +25,8 @@ struct ResolveContext {
   bool fp16_hardware = false;
   /// Demand what a run cannot start without: model.path, data.train, a known "auto".
   bool for_training = false;
+  /// Nothing will be trained on: data.train may be missing all the same.
+  bool plans_only = false;
 };
 
 /// A config with nothing left open.

@@ -79,6 +79,10 @@ struct StateGroups {
 };
 StateGroups state_groups(const StateOptions& state);
 
+/// The groups of all ranks, each once: [g] are those that GroupId g means to one rank or another, by
+/// their lowest ranks.
+std::vector<std::vector<RankGroup>> state_groups_of_all(const StateOptions& state);
+
 /// How units are cut over the shard group: nothing at stage 0.
 inline Sharding cut_states(const Partition& partition, const StateOptions& state) {
   return state.stage == 0 ? Sharding(partition) : Sharding(partition, state.shard);

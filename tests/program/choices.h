@@ -5,10 +5,27 @@
 #include <string>
 #include <vector>
 
-#include "interpreter.h"
+#include "cluster/rank_mesh.h"
 #include "model/tensor_split.h"
+#include "models.h"
 
 namespace ftrun::fixtures {
+
+/// Ranks of a run, replicas slowest and tensor ranks fastest: rank r is tensor rank r % tensor of
+/// shard r / tensor % shards; nodes are of `node` shards.
+struct Mesh {
+  int shards = 1;
+  int replicas = 1;
+  int node = 1;
+  int tensor = 1;
+  /// Ranks that have samples of their own.
+  int data() const { return shards * replicas; }
+  int ranks() const { return data() * tensor; }
+  RankMesh grid() const {
+    return RankMesh(
+        {.pp = 1, .dp_replicate = replicas, .dp_shard = shards, .cp = 1, .tp = tensor});
+  }
+};
 
 template <typename T>
 T pick(std::mt19937_64& random, std::initializer_list<T> values) {

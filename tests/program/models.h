@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "model/families.h"
 #include "partition/units.h"
-#include "program/check.h"
+#include "sim/check.h"
 #include "program/passes.h"
 #include "program/step_builder.h"
 

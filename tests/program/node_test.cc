@@ -4,6 +4,7 @@
 
 #include "choices.h"
 #include "program/traffic.h"
+#include "sim/interpreter.h"
 
 #include <catch2/catch.hpp>
 
@@ -211,7 +212,8 @@ TEST_CASE("a step with secondary shards says so") {
 /// The fault of a run of two steps, or how the weights differ from those of the good programs.
 std::string outcome(const Choice& choice, std::vector<Step> steps, std::mt19937_64& random) {
   const auto weights = [&](const Choice& of, std::vector<Step> programs, std::string& fault) {
-    Interpreter interpreter(of.built, std::move(programs), of.mesh);
+    Interpreter interpreter(of.built.model, of.built.partition, std::move(programs),
+                            of.mesh.grid());
     interpreter.load();
     for (int step = 0; step < 2 && fault.empty(); ++step) fault = interpreter.run(random);
     return interpreter.state(StatePiece::kParam, fault);

@@ -4,9 +4,9 @@
 
 #include "models.h"
 #include "partition/layout.h"
-#include "program/check.h"
 #include "program/memory_plan.h"
 #include "program/traffic.h"
+#include "sim/check.h"
 
 #include <catch2/catch.hpp>
 

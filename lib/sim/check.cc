@@ -1,18 +1,17 @@
-#include "program/check.h"
+#include "sim/check.h"
 
 #include <algorithm>
 #include <array>
 #include <iterator>
 #include <map>
-#include <memory>
 #include <optional>
 #include <set>
-#include <string_view>
 #include <utility>
 
 #include "base/error.h"
-#include "program/check_lists.h"
 #include "program/lifetime.h"
+#include "sim/check_lists.h"
+#include "sim/walk.h"
 
 namespace ftrun {
 namespace {
@@ -20,7 +19,7 @@ namespace {
 using Faults = std::vector<std::string>;
 
 std::string place(const Program& program, size_t at) {
-  return cat("instruction ", at, " (", instr_label(program.instrs[at]), ")");
+  return instr_place(program, static_cast<InstrId>(at));
 }
 
 /// True when every range lies in a buffer and every collective has one: what the other checks rely
@@ -388,146 +387,6 @@ void check_arena(const Program& program, Faults& faults) {
                          program.buffers[second].name, " share arena bytes while both are in use"));
 }
 
-/// What all members of a group must agree on when they meet in a collective: also where in whole
-/// copies the ranges lie, which is the same on every rank. Where a rank's own part lies is its
-/// affair.
-struct Collective {
-  size_t at = 0;
-  InstrKind kind = InstrKind::kAllReduce;
-  DType dtype = DType::kF32;
-  const RankGroup* group = nullptr;
-  std::vector<int64_t> bytes;
-  std::vector<std::pair<std::string_view, int64_t>> whole;
-
-  bool meets(const Collective& other) const {
-    return kind == other.kind && dtype == other.dtype && bytes == other.bytes &&
-           whole == other.whole;
-  }
-};
-
-/// Sums of what each member holds of a whole: their parts begin alike, where the whole lies does not
-/// matter.
-bool adds_parts(const Program& program, const Instr& instr) {
-  const auto runs_along = [](const ProgramGroup& group, const char* axes) {
-    return axes_of(group.ranks) == axes;
-  };
-  return runs_along(program.group(instr.group), "dp_replicate") &&
-         std::any_of(program.groups.begin(), program.groups.end(),
-                     [&](const ProgramGroup& group) { return runs_along(group, "dp_shard"); });
-}
-
-std::vector<Collective> collectives(const Program& program) {
-  std::vector<Collective> found;
-  for (size_t i = 0; i < program.instrs.size(); ++i) {
-    const Instr& instr = program.instrs[i];
-    if (instr.group == kNoGroup) continue;
-    Collective c;
-    c.at = i;
-    c.kind = instr.kind;
-    c.dtype = instr.dtype;
-    c.group = &program.group(instr.group).ranks;
-    for (const Range& range : instr.reads) c.bytes.push_back(range.bytes);
-    for (const Range& range : instr.writes) c.bytes.push_back(range.bytes);
-    const bool parts = adds_parts(program, instr);
-    for (const Range& range : instr.kind == InstrKind::kReduceScatter ? instr.reads : instr.writes)
-      c.whole.emplace_back(program.at(range.buffer).name, parts ? 0 : range.offset);
-    found.push_back(std::move(c));
-  }
-  return found;
-}
-
-std::string entry(const Program& program, const Collective& c) {
-  int64_t bytes = 0;
-  for (const Range& range : program.instrs[c.at].writes) bytes += range.bytes;
-  const Buffer& buffer = program.at(program.instrs[c.at].writes[0].buffer);
-  return cat(place(program, c.at), " with ", bytes, " bytes of ", buffer.name, " as ",
-             dtype_name(c.dtype), " over ", c.group->name);
-}
-
-/// Walks all ranks' collectives in the order of their lists: each happens when all of its members
-/// have come to it. If that walk ends, no run can hang, whatever the lanes' order: waits point
-/// backwards in the list, so of all collectives that have not happened the first of the walk always
-/// can.
-class CollectiveWalk {
- public:
-  explicit CollectiveWalk(std::span<const RankProgram> ranks) {
-    std::map<const Program*, std::shared_ptr<const std::vector<Collective>>> lists;
-    for (const RankProgram& rank : ranks) {
-      auto& list = lists[rank.program];
-      if (!list) list = std::make_shared<const std::vector<Collective>>(collectives(*rank.program));
-      walkers_[rank.rank] = {rank.program, list, 0};
-    }
-  }
-
-  /// What stops it, or "".
-  std::string run() {
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (auto& [rank, walker] : walkers_) {
-        while (!walker.done() && happens(rank, walker)) moved = true;
-        if (!fault_.empty()) return fault_;
-      }
-    }
-    return stalled();
-  }
-
- private:
-  struct Walker {
-    const Program* program = nullptr;
-    std::shared_ptr<const std::vector<Collective>> list;
-    size_t next = 0;
-
-    bool done() const { return next == list->size(); }
-    const Collective& now() const { return (*list)[next]; }
-    std::string text() const {
-      return done() ? "has no further collective" : "enters " + entry(*program, now());
-    }
-  };
-
-  /// True when all members that are looked at have met in the collective of `rank`.
-  bool happens(int rank, const Walker& walker) {
-    const Collective& wanted = walker.now();
-    std::vector<Walker*> members;
-    if (wanted.group->index_of(rank) < 0) {
-      fault_ = cat("rank ", rank, " ", walker.text(), ", of which it is no member");
-      return false;
-    }
-    for (const int member : wanted.group->ranks) {
-      const auto found = walkers_.find(member);
-      if (found == walkers_.end()) continue;
-      Walker& other = found->second;
-      if (other.done() || other.now().group->ranks != wanted.group->ranks) return false;
-      if (!other.now().meets(wanted)) {
-        fault_ = cat("collective ", walker.next, ": rank ", rank, " ", walker.text(), ", rank ",
-                     member, " ", other.text());
-        return false;
-      }
-      members.push_back(&other);
-    }
-    for (Walker* member : members) ++member->next;
-    return true;
-  }
-
-  /// The first rank that has collectives left, and whom it waits for.
-  std::string stalled() const {
-    for (const auto& [rank, walker] : walkers_) {
-      if (walker.done()) continue;
-      for (const int member : walker.now().group->ranks) {
-        const auto other = walkers_.find(member);
-        if (other == walkers_.end() ||
-            (!other->second.done() && other->second.now().group->ranks == walker.now().group->ranks))
-          continue;
-        return cat("rank ", rank, " ", walker.text(), " and waits for rank ", member, ", which ",
-                   other->second.text());
-      }
-    }
-    return "";
-  }
-
-  std::map<int, Walker> walkers_;
-  std::string fault_;
-};
-
 /// Bytes that two ranges have in common, of one buffer or of one arena.
 bool share_bytes(const Program& program, const Range& a, const Range& b) {
   const Buffer& x = program.at(a.buffer);
@@ -578,24 +437,30 @@ bool check_alone(const Program& program, Faults& faults) {
 
 }  // namespace
 
-std::vector<std::string> check_programs(std::span<const RankProgram> ranks) {
+std::vector<std::string> check_world(const World& world) {
   Faults faults;
-  std::map<const Program*, int> first_rank;
-  for (const RankProgram& rank : ranks) first_rank.try_emplace(rank.program, rank.rank);
+  std::vector<RankProgram> first(world.programs.size());
+  for (const World::Rank& rank : world.ranks) {
+    RankProgram& of_program = first[static_cast<size_t>(rank.program)];
+    if (of_program.program == nullptr)
+      of_program = {rank.number, world.programs[static_cast<size_t>(rank.program)]};
+  }
   bool sound = true;
-  for (const RankProgram& rank : ranks) {
-    if (first_rank.at(rank.program) != rank.rank) continue;
+  for (const RankProgram& rank : first) {
     Faults found;
     sound &= check_alone(*rank.program, found);
     for (std::string& fault : found)
-      faults.push_back(first_rank.size() > 1 ? cat("rank ", rank.rank, ": ", fault)
-                                             : std::move(fault));
+      faults.push_back(first.size() > 1 ? cat("rank ", rank.rank, ": ", fault) : std::move(fault));
   }
   if (!sound) return faults;
-  check_lists(ranks, faults);
-  const std::string fault = CollectiveWalk(ranks).run();
+  check_lists(first, faults);
+  const std::string fault = walk_collectives(world);
   if (!fault.empty()) faults.push_back(fault);
   return faults;
+}
+
+std::vector<std::string> check_programs(std::span<const RankProgram> ranks) {
+  return check_world(world_of(ranks));
 }
 
 }  // namespace ftrun

@@ -6,7 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "choices.h"
+#include "program/choices.h"
+#include "sim/interpreter.h"
 
 namespace ftrun::fixtures {
 
@@ -22,7 +23,8 @@ struct Outcome {
 /// `finite`: what each step's decision finds.
 inline Outcome run_steps(const Choice& choice, std::vector<Step> steps, std::mt19937_64& random,
                          std::initializer_list<bool> finite = {true, false, true}) {
-  Interpreter interpreter(choice.built, std::move(steps), choice.mesh);
+  Interpreter interpreter(choice.built.model, choice.built.partition, std::move(steps),
+                          choice.mesh.grid());
   interpreter.load();
   Outcome out;
   for (const bool one : finite) {

@@ -1,27 +1,20 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
-#include <map>
+#include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "models.h"
+#include "cluster/rank_mesh.h"
+#include "model/description.h"
+#include "partition/units.h"
 #include "program/step_builder.h"
+#include "sim/walk.h"
 
-namespace ftrun::fixtures {
-
-/// Ranks of a run, replicas slowest and tensor ranks fastest: rank r is tensor rank r % tensor of
-/// shard r / tensor % shards; nodes are of `node` shards.
-struct Mesh {
-  int shards = 1;
-  int replicas = 1;
-  int node = 1;
-  int tensor = 1;
-  /// Ranks that have samples of their own.
-  int data() const { return shards * replicas; }
-  int ranks() const { return data() * tensor; }
-};
+namespace ftrun {
 
 /// Runs the programs of all ranks of a mesh together, on symbols instead of numbers: an operation
 /// is a hash of its inputs, a sum is a sum of 64-bit integers (so that order does not matter, but
@@ -32,12 +25,15 @@ struct Mesh {
 ///
 /// Whatever a program does wrong (a missing wait, an arena too small, a gradient counted twice, a
 /// wrong part of a shard) shows as a fault or as other final parameters than those of the plainest
-/// program of the same mesh. Programs of all tensor ranks are run with the graphs of `built`:
-/// graphs of one split differ in attributes alone.
+/// program of the same mesh. Programs of all tensor ranks are run with the graphs of `model`: graphs of
+/// one split differ in attributes alone.
 class Interpreter {
  public:
-  /// `steps[r]` is rank r's.
-  Interpreter(const Built& built, std::vector<Step> steps, Mesh mesh);
+  /// `steps[r]` is rank r's; model and partition are borrowed.
+  Interpreter(const ModelDescription& model, const Partition& partition, std::vector<Step> steps,
+              const RankMesh& mesh);
+  Interpreter(const Interpreter&) = delete;
+  Interpreter& operator=(const Interpreter&) = delete;
 
   /// Fills parameters and optimizer state as a run does before its first step.
   void load();
@@ -61,11 +57,7 @@ class Interpreter {
     uint64_t data = 0;
     std::vector<std::vector<uint64_t>> persistent;
     std::array<std::vector<uint64_t>, kArenaCount> arenas;
-    std::array<std::vector<InstrId>, kMostLanes> lanes;
-    std::array<size_t, kMostLanes> next{};
-    std::vector<char> done;
     std::vector<InstrId> computed;
-    bool decided = false;
     uint64_t scale = 0;
   };
   /// What an element of a buffer looks like: cells of two bytes.
@@ -80,14 +72,8 @@ class Interpreter {
   static uint64_t read(const Cells& cells, int64_t element);
   static void write(const Cells& cells, int64_t element, uint64_t value);
 
-  std::vector<int> group_of(size_t rank, GroupId group) const;
-  const Instr* next_of(const Rank& rank, size_t lane) const;
-  bool waits_done(const Rank& rank, const Instr& instr) const;
-  bool ready(size_t rank, size_t lane);
-  void execute(size_t rank, size_t lane);
-  void finish(Rank& rank, size_t lane);
-  void collective(const std::vector<int>& members, size_t lane);
-  void exchange(const std::vector<int>& members, size_t lane, size_t index);
+  void execute(Walk::Turn turn);
+  void exchange(std::span<const int32_t> members, int32_t lane, size_t index);
   void run_instr(size_t rank, const Instr& instr);
   void load_batch(Rank& rank, const Instr& instr);
   void run_ops(Rank& rank, const Instr& instr);
@@ -98,18 +84,20 @@ class Interpreter {
   void fail(const std::string& fault);
   std::string where(const Rank& rank, const Instr& instr) const;
   static void forget_persistent(Rank& rank, std::mt19937_64& random);
-  std::string stuck() const;
   void compare_copies(const std::vector<std::vector<uint64_t>>& values, std::string& fault) const;
   int copies_of(UnitId unit, int64_t element) const;
 
-  const Built& built_;
-  Mesh mesh_;
+  const ModelDescription& model_;
+  const Partition& partition_;
+  const int tensor_ranks_;
   std::vector<Rank> ranks_;
+  World world_;
+  std::vector<Course> courses_;
+  std::optional<Walk> walk_;
   /// How many neighbouring tensor ranks have each element of a unit; 0 for padding.
   std::vector<std::vector<int>> copies_;
-  bool finite_ = true;
   uint64_t step_ = 0;
   std::string fault_;
 };
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun

@@ -1,11 +1,11 @@
-#include "program/check.h"
+#include "sim/check.h"
 
 #include <algorithm>
 #include <functional>
 #include <limits>
 
 #include "base/text.h"
-#include "choices.h"
+#include "program/choices.h"
 #include "program/passes.h"
 
 #include <catch2/catch.hpp>

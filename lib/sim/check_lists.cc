@@ -1,4 +1,4 @@
-#include "program/check_lists.h"
+#include "sim/check_lists.h"
 
 #include <map>
 #include <set>

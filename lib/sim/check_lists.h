@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "program/check.h"
+#include "sim/check.h"
 
 namespace ftrun {
 

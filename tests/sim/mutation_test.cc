@@ -4,7 +4,7 @@
 #include <optional>
 #include <set>
 
-#include "conflicts.h"
+#include "program/conflicts.h"
 #include "outcome.h"
 #include "partition/layout.h"
 #include "program/layer_instr.h"

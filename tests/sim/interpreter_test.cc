@@ -136,7 +136,8 @@ TEST_CASE("evaluation finds the same loss however parameters are kept") {
         steps.push_back(
             build_evaluation_step(evaluate.built.model, evaluate.built.partition, c.of_rank(r)));
       REQUIRE(faults_of(steps) == std::vector<std::string>{});
-      Interpreter interpreter(evaluate.built, std::move(steps), c.mesh);
+      Interpreter interpreter(evaluate.built.model, evaluate.built.partition, std::move(steps),
+                              c.mesh.grid());
       interpreter.load();
       REQUIRE(interpreter.run(random) == "");
       return interpreter.loss(0);

@@ -1,12 +1,13 @@
-#include "interpreter.h"
+#include "sim/interpreter.h"
 
 #include <algorithm>
-#include <array>
+#include <map>
 #include <utility>
 
+#include "base/error.h"
 #include "program/layer_instr.h"
 
-namespace ftrun::fixtures {
+namespace ftrun {
 namespace {
 
 constexpr uint64_t kTail = 0x9E3779B97F4A7C15ULL;
@@ -24,24 +25,25 @@ void forget(std::vector<uint64_t>& cells, std::mt19937_64& random) {
   for (uint64_t& cell : cells) cell = value += 0xD1B54A32D192ED03ULL;
 }
 
-/// A collective as the members of its group must agree on it.
-std::string meeting(const Program& program, const Instr& instr) {
-  std::string text = cat(instr_label(instr), " ", dtype_name(instr.dtype));
-  for (const Range& range : instr.reads) text += cat(" ", range.bytes);
-  for (const Range& range : instr.writes) text += cat(" ", range.bytes);
-  return cat(text, " ", program.at(instr.writes[0].buffer).name);
+World world_of_all(const std::vector<const Program*>& programs) {
+  std::vector<RankProgram> ranks;
+  for (const Program* program : programs) ranks.push_back({static_cast<int>(ranks.size()), program});
+  return world_of(ranks);
 }
 
 }  // namespace
 
-Interpreter::Interpreter(const Built& built, std::vector<Step> steps, Mesh mesh)
-    : built_(built), mesh_(mesh) {
-  require(static_cast<int>(steps.size()) == mesh.ranks(), "a program for each rank");
+Interpreter::Interpreter(const ModelDescription& model, const Partition& partition,
+                         std::vector<Step> steps, const RankMesh& mesh)
+    : model_(model), partition_(partition), tensor_ranks_(mesh.size(MeshAxis::kTensor)) {
+  require(static_cast<int>(steps.size()) == mesh.world(), "a program for each rank");
   for (size_t r = 0; r < steps.size(); ++r) {
     Rank rank;
     rank.step = std::move(steps[r]);
-    rank.tensor = static_cast<int>(r) % mesh.tensor;
-    rank.data = r / static_cast<size_t>(mesh.tensor);
+    const MeshPoint place = mesh.coordinate(static_cast<int>(r));
+    rank.tensor = place.tp;
+    rank.data =
+        static_cast<uint64_t>(place.dp_replicate * mesh.size(MeshAxis::kShard) + place.dp_shard);
     const Program& program = rank.step.program;
     for (const Buffer& buffer : program.buffers)
       rank.persistent.emplace_back(buffer.persistent ? static_cast<size_t>(buffer.bytes / 2) : 0,
@@ -54,17 +56,21 @@ Interpreter::Interpreter(const Built& built, std::vector<Step> steps, Mesh mesh)
     }
     for (size_t a = 0; a < kArenaCount; ++a)
       rank.arenas[a].resize(static_cast<size_t>(program.arena_bytes[a] / 2 + 1));
-    for (size_t i = 0; i < program.instrs.size(); ++i)
-      rank.lanes[static_cast<size_t>(program.instrs[i].lane)].push_back(static_cast<InstrId>(i));
     ranks_.push_back(std::move(rank));
   }
-  for (const Unit& unit : built.partition.units) {
+  for (const Unit& unit : partition.units) {
     std::vector<int> copies(static_cast<size_t>(unit.padded), 0);
     for (const Slice& slice : unit.slices)
       std::fill_n(copies.begin() + slice.position_in_unit, slice.extent,
-                  built.model.tensor(slice.tensor).copies);
+                  model.tensor(slice.tensor).copies);
     copies_.push_back(std::move(copies));
   }
+  std::vector<const Program*> programs;
+  for (const Rank& rank : ranks_) programs.push_back(&rank.step.program);
+  world_ = world_of_all(programs);
+  Announcements announcements;
+  for (const Program* program : programs) courses_.push_back(whole_course(*program, announcements));
+  walk_.emplace(world_, courses_);
 }
 
 // Memory.
@@ -125,12 +131,12 @@ void Interpreter::load() {
 std::vector<std::vector<uint64_t>> Interpreter::state(int32_t kind, std::string& fault) const {
   std::vector<std::vector<uint64_t>> values;
   std::vector<std::vector<char>> held;
-  for (int t = 0; t < mesh_.tensor; ++t)
-    for (const Unit& unit : built_.partition.units) {
+  for (int t = 0; t < tensor_ranks_; ++t)
+    for (const Unit& unit : partition_.units) {
       values.emplace_back(static_cast<size_t>(unit.padded), 0);
       held.emplace_back(static_cast<size_t>(unit.padded), 0);
     }
-  const size_t units = built_.partition.units.size();
+  const size_t units = partition_.units.size();
   for (size_t r = 0; r < ranks_.size(); ++r) {
     Rank& rank = const_cast<Rank&>(ranks_[r]);
     for (const StatePiece& piece : rank.step.pieces) {
@@ -165,7 +171,7 @@ std::vector<std::vector<uint64_t>> Interpreter::state(int32_t kind, std::string&
 /// Tensor ranks that have the same part of a tensor have the same values of its states.
 void Interpreter::compare_copies(const std::vector<std::vector<uint64_t>>& values,
                                  std::string& fault) const {
-  const size_t units = built_.partition.units.size();
+  const size_t units = partition_.units.size();
   for (size_t i = units; i < values.size(); ++i)
     for (size_t e = 0; e < values[i].size(); ++e) {
       const auto copies = static_cast<size_t>(copies_[i % units][e]);
@@ -179,8 +185,13 @@ void Interpreter::compare_copies(const std::vector<std::vector<uint64_t>>& value
 
 std::vector<uint64_t> Interpreter::loss(int r) const {
   Rank& rank = const_cast<Rank&>(ranks_[static_cast<size_t>(r)]);
-  const BufferId buffer = buffer_named(rank.step.program, buffer_names::kLoss);
-  const Cells from = cells(rank, {buffer, 0, rank.step.program.at(buffer).bytes});
+  const std::vector<Buffer>& buffers = rank.step.program.buffers;
+  const auto buffer = std::find_if(buffers.begin(), buffers.end(), [](const Buffer& one) {
+    return one.name == buffer_names::kLoss;
+  });
+  require(buffer != buffers.end(), "a step has a loss");
+  const auto id = static_cast<BufferId>(buffer - buffers.begin());
+  const Cells from = cells(rank, {id, 0, buffer->bytes});
   std::vector<uint64_t> values;
   for (int64_t e = 0; e < from.count; ++e) values.push_back(read(from, e));
   return values;
@@ -193,14 +204,10 @@ const std::vector<InstrId>& Interpreter::compute_order(int rank) const {
 // Lanes.
 
 std::string Interpreter::run(std::mt19937_64& random, bool finite) {
-  finite_ = finite;
   fault_.clear();
   ++step_;
   for (Rank& rank : ranks_) {
-    rank.next.fill(0);
-    rank.done.assign(rank.step.program.instrs.size(), 0);
     rank.computed.clear();
-    rank.decided = false;
     for (auto& arena : rank.arenas) forget(arena, random);
     forget_persistent(rank, random);
   }
@@ -208,22 +215,23 @@ std::string Interpreter::run(std::mt19937_64& random, bool finite) {
   std::vector<std::array<uint64_t, kMostLanes>> priority(ranks_.size());
   for (auto& lanes : priority)
     for (uint64_t& value : lanes) value = random() % 1000;
+  const auto priority_of = [&](Walk::Turn turn) {
+    return priority[static_cast<size_t>(turn.rank)][static_cast<size_t>(turn.lane)];
+  };
   const uint64_t whims = random() % 3;  // how often chance decides instead
-  for (;;) {
-    std::vector<std::pair<size_t, size_t>> candidates;
-    for (size_t r = 0; r < ranks_.size(); ++r)
-      for (size_t lane = 0; lane < kMostLanes; ++lane)
-        if (ready(r, lane)) candidates.emplace_back(r, lane);
-    if (!fault_.empty()) return fault_;
-    if (candidates.empty()) return stuck();
-    auto chosen = std::max_element(candidates.begin(), candidates.end(), [&](auto a, auto b) {
-      return priority[a.first][a.second] < priority[b.first][b.second];
+  walk_->begin(finite);
+  while (!walk_->has_fault() && !walk_->ready().empty()) {
+    const std::vector<Walk::Turn>& ready = walk_->ready();
+    auto chosen = std::max_element(ready.begin(), ready.end(), [&](auto a, auto b) {
+      return priority_of(a) < priority_of(b);
     });
     if (random() % 4 < whims)
-      chosen = candidates.begin() + static_cast<std::ptrdiff_t>(random() % candidates.size());
-    execute(chosen->first, chosen->second);
+      chosen = ready.begin() + static_cast<std::ptrdiff_t>(random() % ready.size());
+    execute(*chosen);
     if (!fault_.empty()) return fault_;
+    walk_->finish(static_cast<size_t>(chosen - ready.begin()));
   }
+  return walk_->fault();
 }
 
 /// All that is not given when a step begins is garbage then.
@@ -238,17 +246,6 @@ void Interpreter::forget_persistent(Rank& rank, std::mt19937_64& random) {
   }
 }
 
-/// "" when every lane has come to its end.
-std::string Interpreter::stuck() const {
-  std::string text;
-  for (size_t r = 0; r < ranks_.size(); ++r)
-    for (size_t lane = 0; lane < kMostLanes; ++lane)
-      if (const Instr* next = next_of(ranks_[r], lane))
-        text += cat(text.empty() ? "nothing can go on: " : ", ", "rank ", r, " stands before ",
-                    where(ranks_[r], *next));
-  return text;
-}
-
 std::string Interpreter::where(const Rank& rank, const Instr& instr) const {
   return cat("instruction ", &instr - rank.step.program.instrs.data(), " (", instr_label(instr),
              ")");
@@ -258,77 +255,25 @@ void Interpreter::fail(const std::string& fault) {
   if (fault_.empty()) fault_ = fault;
 }
 
-const Instr* Interpreter::next_of(const Rank& rank, size_t lane) const {
-  const auto& list = rank.lanes[lane];
-  if (rank.next[lane] == list.size()) return nullptr;
-  return &rank.step.program.instrs[static_cast<size_t>(list[rank.next[lane]])];
-}
-
-bool Interpreter::waits_done(const Rank& rank, const Instr& instr) const {
-  return std::all_of(instr.waits.begin(), instr.waits.end(),
-                     [&](InstrId wait) { return rank.done[static_cast<size_t>(wait)] != 0; });
-}
-
-std::vector<int> Interpreter::group_of(size_t rank, GroupId group) const {
-  return ranks_[rank].step.program.group(group).ranks.ranks;
-}
-
-bool Interpreter::ready(size_t r, size_t lane) {
-  Rank& rank = ranks_[r];
-  const Instr* next = next_of(rank, lane);
-  if (next == nullptr || !waits_done(rank, *next)) return false;
-  if (next->if_finite && !rank.decided)
-    fail(cat("rank ", r, ": ", where(rank, *next), " starts before the decision"));
-  if (next->group == kNoGroup || (next->if_finite && !finite_)) return true;
-  for (const int member : group_of(r, next->group)) {
-    const auto other = static_cast<size_t>(member);
-    const Instr* theirs = next_of(ranks_[other], lane);
-    if (theirs == nullptr || theirs->group != next->group || !waits_done(ranks_[other], *theirs) ||
-        (theirs->if_finite && !ranks_[other].decided))
-      return false;
+void Interpreter::execute(Walk::Turn turn) {
+  const Instr& instr = walk_->instr(turn);
+  const std::span<const int32_t> members = walk_->members(turn);
+  if (turn.lane == static_cast<int32_t>(Lane::kCompute)) {
+    Rank& rank = ranks_[static_cast<size_t>(turn.rank)];
+    rank.computed.push_back(static_cast<InstrId>(&instr - rank.step.program.instrs.data()));
   }
-  return true;
-}
-
-void Interpreter::finish(Rank& rank, size_t lane) {
-  const InstrId id = rank.lanes[lane][rank.next[lane]++];
-  rank.done[static_cast<size_t>(id)] = 1;
-  if (lane == static_cast<size_t>(Lane::kCompute)) rank.computed.push_back(id);
-}
-
-void Interpreter::execute(size_t r, size_t lane) {
-  Rank& rank = ranks_[r];
-  const Instr& instr = *next_of(rank, lane);
-  if (instr.if_finite && !finite_) return finish(rank, lane);
-  if (instr.group == kNoGroup) {
-    run_instr(r, instr);
-    return finish(rank, lane);
-  }
-  const std::vector<int> members = group_of(r, instr.group);
-  for (const int member : members) {
-    const auto other = static_cast<size_t>(member);
-    const Instr& theirs = *next_of(ranks_[other], lane);
-    const std::string mine = meeting(rank.step.program, instr);
-    const std::string found = meeting(ranks_[other].step.program, theirs);
-    if (mine != found)
-      return fail(cat("rank ", r, " enters ", mine, ", rank ", other, " enters ", found));
-  }
-  collective(members, lane);
-  for (const int member : members) finish(ranks_[static_cast<size_t>(member)], lane);
+  if (!walk_->takes_part(turn)) return;
+  if (instr.group == kNoGroup) return run_instr(static_cast<size_t>(turn.rank), instr);
+  for (size_t i = 0; i < instr.writes.size(); ++i) exchange(members, turn.lane, i);
 }
 
 // Instructions.
 
-void Interpreter::collective(const std::vector<int>& members, size_t lane) {
-  const Instr& first = *next_of(ranks_[static_cast<size_t>(members[0])], lane);
-  for (size_t i = 0; i < first.writes.size(); ++i) exchange(members, lane, i);
-}
-
-void Interpreter::exchange(const std::vector<int>& members, size_t lane, size_t index) {
+void Interpreter::exchange(std::span<const int32_t> members, int32_t lane, size_t index) {
   std::vector<std::vector<uint64_t>> in;
-  for (const int member : members) {
+  for (const int32_t member : members) {
     const auto r = static_cast<size_t>(member);
-    const Instr& instr = *next_of(ranks_[r], lane);
+    const Instr& instr = walk_->instr({member, lane});
     const Program& program = ranks_[r].step.program;
     for (const Range& range : {instr.reads[index], instr.writes[index]})
       if (program.at(range.buffer).dtype != instr.dtype &&
@@ -341,8 +286,9 @@ void Interpreter::exchange(const std::vector<int>& members, size_t lane, size_t 
   }
   const auto n = static_cast<int64_t>(members.size());
   for (int64_t m = 0; m < n; ++m) {
-    Rank& rank = ranks_[static_cast<size_t>(members[static_cast<size_t>(m)])];
-    const Instr& instr = *next_of(rank, lane);
+    const int32_t member = members[static_cast<size_t>(m)];
+    Rank& rank = ranks_[static_cast<size_t>(member)];
+    const Instr& instr = walk_->instr({member, lane});
     const Cells to = cells(rank, instr.writes[index], instr.dtype);
     const auto total = static_cast<int64_t>(in[0].size());
     const bool gathers = instr.kind == InstrKind::kAllGather;
@@ -427,7 +373,7 @@ ValueId without_place(const Op& op, const std::map<ValueId, Range>& places) {
 }  // namespace
 
 void Interpreter::run_ops(Rank& rank, const Instr& instr) {
-  const LayerGraph& graph = built_.model.graphs[static_cast<size_t>(instr.graph)];
+  const LayerGraph& graph = model_.graphs[static_cast<size_t>(instr.graph)];
   if (!has_ops(graph, instr)) return fail(cat(where(rank, instr), " is not in its list"));
   const std::span<const Op> ops = ops_of(graph, instr);
   std::map<ValueId, Range> places;
@@ -488,7 +434,6 @@ void Interpreter::decide(Rank& rank, const Instr& instr) {
   rank.scale = sum;
   const Cells loss = cells(rank, instr.reads[1]);
   for (int64_t e = 0; e < loss.count; ++e) rank.scale = mix(rank.scale, read(loss, e));
-  rank.decided = true;
 }
 
 void Interpreter::update(Rank& rank, const Instr& instr) {
@@ -515,4 +460,4 @@ void Interpreter::update(Rank& rank, const Instr& instr) {
   }
 }
 
-}  // namespace ftrun::fixtures
+}  // namespace ftrun

@@ -1,0 +1,59 @@
+#include "sim/class_plans.h"
+
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "sim/check.h"
+
+namespace ftrun {
+
+std::string to_text(const OverBudget& over) {
+  return cat(over.ranks, over.ranks == 1 ? " rank needs" : " ranks need", " more than ",
+             human_bytes(over.budget), " of the ", tier_name(over.tier), " tier, rank ", over.rank,
+             over.ranks == 1 ? ": " : " most: ", human_bytes(over.needed));
+}
+
+ClassPlans::ClassPlans(const Config& config, const ModelConfig& model, int rank,
+                       const StepPlan& own)
+    : classes_(rank_classes(own.train.model, own.partition, own.options.state)),
+      ranks_(classes_.first) {
+  const int32_t own_class = classes_.class_of(rank);
+  ranks_[static_cast<size_t>(own_class)] = rank;
+  for (int32_t c = 0; c < classes_.count(); ++c)
+    plans_.push_back(c == own_class ? &own
+                                    : &others_.emplace_back(plan_steps(config, model, rank_of(c))));
+}
+
+std::vector<std::string> ClassPlans::check() const {
+  std::vector<std::string> faults = check(&StepPlan::train);
+  for (std::string& fault : check(&StepPlan::evaluate)) faults.push_back(std::move(fault));
+  return faults;
+}
+
+std::vector<std::string> ClassPlans::check(PassPlan StepPlan::*pass) const {
+  std::vector<const Program*> programs;
+  for (const StepPlan* plan : plans_) programs.push_back(&(plan->*pass).program);
+  return check_world(world_of(classes_, programs, plan(0).options.state));
+}
+
+std::vector<OverBudget> ClassPlans::over_budget(const TierBudget& budget) const {
+  std::vector<MemoryPlan> needed;
+  for (const StepPlan* plan : plans_) needed.push_back(memory_plan(*plan));
+  std::vector<OverBudget> over;
+  for (const Tier tier : kTiers) {
+    OverBudget found{.tier = tier, .budget = budget[static_cast<size_t>(tier)]};
+    for (int rank = 0; rank < classes_.ranks(); ++rank) {
+      const int64_t bytes = needed[static_cast<size_t>(classes_.class_of(rank))].at(tier).total;
+      if (bytes <= found.budget) continue;
+      ++found.ranks;
+      if (bytes <= found.needed) continue;
+      found.rank = rank;
+      found.needed = bytes;
+    }
+    if (found.ranks > 0) over.push_back(found);
+  }
+  return over;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,273 @@
+#include "sim/walk.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace ftrun {
+
+std::string instr_place(const Program& program, InstrId id) {
+  return cat("instruction ", id, " (", instr_label(program.instr(id)), ")");
+}
+
+namespace {
+
+/// Sums of what each member holds of a whole: their parts begin alike, where the whole lies does not
+/// matter.
+bool adds_parts(const Program& program, const Instr& instr) {
+  const auto runs_along = [](const ProgramGroup& group, const char* axes) {
+    return axes_of(group.ranks) == axes;
+  };
+  return runs_along(program.group(instr.group), "dp_replicate") &&
+         std::any_of(program.groups.begin(), program.groups.end(),
+                     [&](const ProgramGroup& group) { return runs_along(group, "dp_shard"); });
+}
+
+/// What all members of a group must agree on when they meet in a collective: also where in whole
+/// copies the ranges lie, which is the same on every rank. Where a rank's own part lies is its
+/// affair.
+std::string announcement_of(const Program& program, const Instr& instr) {
+  std::string text = cat(instr_name(instr.kind), " ", dtype_name(instr.dtype));
+  for (const auto* ranges : {&instr.reads, &instr.writes})
+    for (const Range& range : *ranges) text += cat(" ", range.bytes);
+  const bool parts = adds_parts(program, instr);
+  for (const Range& range : instr.kind == InstrKind::kReduceScatter ? instr.reads : instr.writes)
+    text += cat(" ", program.at(range.buffer).name, "+", parts ? 0 : range.offset);
+  return text;
+}
+
+Course::Step step_of(const Program& program, InstrId id) {
+  const Instr& instr = program.instr(id);
+  return {.instr = id,
+          .group = instr.group,
+          .if_finite = instr.if_finite,
+          .decides = instr.kind == InstrKind::kDecide};
+}
+
+void note_used(Course& course) {
+  for (size_t lane = 0; lane < course.lanes.size(); ++lane)
+    if (!course.lanes[lane].empty()) course.used.push_back(static_cast<int32_t>(lane));
+}
+
+}  // namespace
+
+Course whole_course(const Program& program, Announcements& announcements) {
+  Course course;
+  // How many steps of its lane are done when an instruction is.
+  std::vector<int32_t> position(program.instrs.size());
+  for (size_t i = 0; i < program.instrs.size(); ++i) {
+    auto& lane = course.lanes[static_cast<size_t>(program.instrs[i].lane)];
+    lane.push_back(step_of(program, static_cast<InstrId>(i)));
+    position[i] = static_cast<int32_t>(lane.size());
+  }
+  for (auto& lane : course.lanes)
+    for (Course::Step& step : lane) {
+      const Instr& instr = program.instr(step.instr);
+      step.first_wait = static_cast<int32_t>(course.waits.size());
+      for (const InstrId wait : instr.waits)
+        course.waits.push_back({static_cast<int32_t>(program.instr(wait).lane),
+                                position[static_cast<size_t>(wait)]});
+      step.end_wait = static_cast<int32_t>(course.waits.size());
+      if (instr.group == kNoGroup) continue;
+      step.announced = announcements.number_of(
+          cat(instr_label(instr), " ", static_cast<int>(instr.lane), " ", announcement_of(program, instr)));
+    }
+  note_used(course);
+  return course;
+}
+
+Course collective_course(const Program& program, Announcements& announcements) {
+  Course course;
+  for (size_t i = 0; i < program.instrs.size(); ++i) {
+    const Instr& instr = program.instrs[i];
+    if (instr.group == kNoGroup) continue;
+    course.lanes[0].push_back(
+        {.instr = static_cast<InstrId>(i),
+         .group = instr.group,
+         .announced = announcements.number_of(announcement_of(program, instr))});
+  }
+  note_used(course);
+  return course;
+}
+
+Walk::Walk(const World& world, std::span<const Course> courses)
+    : world_(world), meetings_(world.groups.size()) {
+  require(courses.size() == world.programs.size(), "a course for each program");
+  for (const World::Rank& rank : world.ranks)
+    ranks_.push_back({.course = &courses[static_cast<size_t>(rank.program)]});
+}
+
+void Walk::begin(bool finite) {
+  finite_ = finite;
+  fault_.clear();
+  ready_.clear();
+  for (Rank& rank : ranks_) rank = {.course = rank.course};
+  std::fill(meetings_.begin(), meetings_.end(), Meeting());
+  for (size_t r = 0; r < ranks_.size(); ++r) look_at(static_cast<int32_t>(r));
+}
+
+const Instr& Walk::instr(Turn turn) const {
+  return world_.program_of(static_cast<size_t>(turn.rank)).instr(step(turn).instr);
+}
+
+std::span<const int32_t> Walk::members(const Turn& turn) const {
+  const Course::Step& now = step(turn);
+  if (now.group == kNoGroup || !takes_part(now)) return {&turn.rank, 1};
+  const int32_t group = world_.group_of(static_cast<size_t>(turn.rank), now.group);
+  return world_.groups[static_cast<size_t>(group)].members;
+}
+
+bool Walk::waits_done(const Rank& rank, const Course::Step& step) const {
+  for (int32_t w = step.first_wait; w < step.end_wait; ++w) {
+    const Course::Wait& wait = rank.course->waits[static_cast<size_t>(w)];
+    if (rank.next[static_cast<size_t>(wait.lane)] < wait.steps) return false;
+  }
+  return true;
+}
+
+/// Whichever lanes of a rank may go on now.
+void Walk::look_at(int32_t number) {
+  Rank& rank = at(number);
+  for (const int32_t lane : rank.course->used) {
+    const Turn turn{number, lane};
+    if (has_come(turn) || at_end(turn) || !waits_done(rank, step(turn))) continue;
+    rank.come |= 1U << lane;
+    come(turn);
+  }
+}
+
+void Walk::come(Turn turn) {
+  const Course::Step& now = step(turn);
+  if (now.if_finite && !at(turn.rank).decided)
+    return refuse(cat("rank ", number(turn), ": ", place(turn), " starts before the decision"));
+  if (now.group != kNoGroup && takes_part(now)) return meet(turn, now.group);
+  ready_.push_back(turn);
+}
+
+void Walk::meet(Turn turn, GroupId id) {
+  const int32_t group = world_.group_of(static_cast<size_t>(turn.rank), id);
+  if (group == World::kStranger)
+    return refuse(cat("rank ", number(turn), " ", doing(turn), ", of which it is no member"));
+  Meeting& meeting = meetings_[static_cast<size_t>(group)];
+  if (meeting.come == 0)
+    meeting.first = turn;
+  else if (step(meeting.first).announced != step(turn).announced)
+    return refuse(difference(meeting.first, turn));
+  const auto& members = world_.groups[static_cast<size_t>(group)].members;
+  if (++meeting.come < static_cast<int32_t>(members.size())) return;
+  meeting.come = 0;
+  ready_.push_back(turn);
+}
+
+void Walk::finish(size_t which) {
+  const Turn turn = ready_[which];
+  ready_[which] = ready_.back();
+  ready_.pop_back();
+  const std::span<const int32_t> all = members(turn);
+  if (all.size() == 1) return advance(turn);
+  for (const int32_t member : all) advance({member, turn.lane});
+}
+
+void Walk::advance(Turn turn) {
+  Rank& rank = at(turn.rank);
+  rank.decided |= step(turn).decides;
+  rank.come &= ~(1U << turn.lane);
+  ++rank.next[static_cast<size_t>(turn.lane)];
+  look_at(turn.rank);
+}
+
+// What is said of faults.
+
+void Walk::refuse(const std::string& fault) {
+  if (fault_.empty()) fault_ = fault;
+}
+
+int Walk::number(Turn turn) const { return world_.ranks[static_cast<size_t>(turn.rank)].number; }
+
+std::string Walk::place(Turn turn) const {
+  return instr_place(world_.program_of(static_cast<size_t>(turn.rank)), step(turn).instr);
+}
+
+std::string Walk::group_name(Turn turn) const {
+  const auto rank = static_cast<size_t>(turn.rank);
+  const GroupId id = step(turn).group;
+  const int32_t group = world_.group_of(rank, id);
+  return group == World::kStranger ? world_.program_of(rank).group(id).ranks.name
+                                   : world_.groups[static_cast<size_t>(group)].name;
+}
+
+/// "instruction 14 (all_reduce unit 2) with 16384 bytes of gradients as F32 over dp_shard@0".
+std::string Walk::entry(Turn turn) const {
+  const Program& program = world_.program_of(static_cast<size_t>(turn.rank));
+  const Instr& now = instr(turn);
+  int64_t bytes = 0;
+  for (const Range& range : now.writes) bytes += range.bytes;
+  return cat(place(turn), " with ", bytes, " bytes of ", program.at(now.writes[0].buffer).name,
+             " as ", dtype_name(now.dtype), " over ", group_name(turn));
+}
+
+/// What a rank does on a lane: "enters ...".
+std::string Walk::doing(Turn turn) const {
+  if (at_end(turn)) return "has no further collective";
+  return has_come(turn) && step(turn).group != kNoGroup ? "enters " + entry(turn)
+                                                        : "stands before " + place(turn);
+}
+
+std::string Walk::difference(Turn one, Turn other) const {
+  if (one.rank > other.rank) std::swap(one, other);
+  const auto& instrs = world_.program_of(static_cast<size_t>(one.rank)).instrs;
+  const auto before = std::count_if(instrs.begin(), instrs.begin() + step(one).instr,
+                                    [](const Instr& earlier) { return earlier.group != kNoGroup; });
+  return cat("collective ", before, ": rank ", number(one), " ", doing(one), ", rank ",
+             number(other), " ", doing(other));
+}
+
+/// The first member whom a rank that has come to a collective waits for.
+Walk::Turn Walk::missing(Turn turn) const {
+  const auto group_of = [&](Turn of) {
+    return world_.group_of(static_cast<size_t>(of.rank), step(of).group);
+  };
+  for (const int32_t member : members(turn)) {
+    const Turn other{member, turn.lane};
+    if (at_end(other) || !has_come(other) || step(other).group == kNoGroup ||
+        group_of(other) != group_of(turn))
+      return other;
+  }
+  bug("a collective to which all have come waits");
+}
+
+/// The first rank that has not come to its end, and whom it waits for.
+std::string Walk::stalled() const {
+  std::string alone;
+  for (size_t r = 0; r < ranks_.size(); ++r)
+    for (int32_t lane = 0; lane < kMostLanes; ++lane) {
+      const Turn turn{static_cast<int32_t>(r), lane};
+      if (at_end(turn)) continue;
+      if (!has_come(turn)) {
+        if (alone.empty()) alone = cat("rank ", number(turn), " ", doing(turn));
+        continue;
+      }
+      const Turn other = missing(turn);
+      return cat("rank ", number(turn), " ", doing(turn), " and waits for rank ", number(other),
+                 ", which ", doing(other));
+    }
+  return alone;
+}
+
+std::string Walk::fault() const {
+  return !fault_.empty() || !ready_.empty() ? fault_ : stalled();
+}
+
+std::string walk_collectives(const World& world) {
+  Announcements announcements;
+  std::vector<Course> courses;
+  for (const Program* program : world.programs)
+    courses.push_back(collective_course(*program, announcements));
+  Walk walk(world, courses);
+  walk.begin();
+  while (!walk.has_fault() && !walk.ready().empty()) walk.finish(walk.ready().size() - 1);
+  return walk.fault();
+}
+
+}  // namespace ftrun

@@ -1,0 +1,156 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sim/world.h"
+
+namespace ftrun {
+
+/// What a program looks like to those who walk it: the steps of each lane, what they wait for, and
+/// in which of them ranks meet.
+struct Course {
+  struct Step {
+    InstrId instr = -1;
+    /// Of a collective: its group, and what all members must announce when they come to it.
+    GroupId group = kNoGroup;
+    int32_t announced = -1;
+    /// Of `waits`: [first_wait, end_wait).
+    int32_t first_wait = 0;
+    int32_t end_wait = 0;
+    bool if_finite = false;
+    bool decides = false;
+  };
+  /// So many steps of a lane are done.
+  struct Wait {
+    int32_t lane = 0;
+    int32_t steps = 0;
+  };
+
+  std::array<std::vector<Step>, kMostLanes> lanes;
+  /// Those that have steps.
+  std::vector<int32_t> used;
+  std::vector<Wait> waits;
+};
+
+/// Numbers for what ranks announce: equal ones meet.
+class Announcements {
+ public:
+  int32_t number_of(const std::string& text) {
+    return numbers_.try_emplace(text, static_cast<int32_t>(numbers_.size())).first->second;
+  }
+
+ private:
+  std::map<std::string, int32_t> numbers_;
+};
+
+/// All instructions of a program, on their lanes.
+Course whole_course(const Program& program, Announcements& announcements);
+
+/// Its collectives alone, in the order of the list, on one lane. Where all ranks come to the end of
+/// these, no order that the waits allow can hang: waits point backwards in the list, so of all
+/// collectives that have not happened the first of this walk always can.
+Course collective_course(const Program& program, Announcements& announcements);
+
+/// Ranks on their courses: an instruction may run when what it waits for is done, a collective when
+/// all members of its group have come to it. Which of those that may run goes next is the caller's
+/// choice: with symbols chance, in a check any, in a simulation the earliest.
+class Walk {
+ public:
+  /// `courses[p]` is that of world.programs[p]; both are borrowed.
+  Walk(const World& world, std::span<const Course> courses);
+
+  /// A rank's next step on a lane. Of a collective the last member to come stands for all.
+  struct Turn {
+    int32_t rank = 0;
+    int32_t lane = 0;
+  };
+
+  /// To the beginning of a step whose decision is `finite`: otherwise what runs only if it is takes
+  /// no part.
+  void begin(bool finite = true);
+  /// What may go now, in no order.
+  const std::vector<Turn>& ready() const { return ready_; }
+  const Instr& instr(Turn turn) const;
+  /// False where it is left out, because the step is not finite.
+  bool takes_part(Turn turn) const { return takes_part(step(turn)); }
+  /// Those who do it together: indices of ranks, ascending.
+  std::span<const int32_t> members(const Turn& turn) const;
+  /// ready()[which] is done.
+  void finish(size_t which);
+
+  /// What is wrong: ranks that meet in a group for different things, a rank in a group of others,
+  /// something that would start before the decision that it depends on; once nothing is ready, who
+  /// waits for whom. "" when all came to the end.
+  std::string fault() const;
+  /// One that no step can mend: nobody need go on.
+  bool has_fault() const { return !fault_.empty(); }
+
+ private:
+  struct Rank {
+    const Course* course = nullptr;
+    /// How many steps of each lane are done.
+    std::array<int32_t, kMostLanes> next{};
+    /// Lanes whose next step is ready, or waits in its group for others.
+    uint32_t come = 0;
+    bool decided = false;
+  };
+  struct Meeting {
+    int32_t come = 0;
+    /// Who came first.
+    Turn first;
+  };
+
+  // Small, and asked for tens of millions of times.
+  Rank& at(int32_t rank) { return ranks_[static_cast<size_t>(rank)]; }
+  const Rank& at(int32_t rank) const { return ranks_[static_cast<size_t>(rank)]; }
+  static const std::vector<Course::Step>& steps(const Rank& rank, int32_t lane) {
+    return rank.course->lanes[static_cast<size_t>(lane)];
+  }
+  static size_t next(const Rank& rank, int32_t lane) {
+    return static_cast<size_t>(rank.next[static_cast<size_t>(lane)]);
+  }
+  bool at_end(Turn turn) const {
+    const Rank& rank = at(turn.rank);
+    return next(rank, turn.lane) == steps(rank, turn.lane).size();
+  }
+  const Course::Step& step(Turn turn) const {
+    const Rank& rank = at(turn.rank);
+    return steps(rank, turn.lane)[next(rank, turn.lane)];
+  }
+  bool has_come(Turn turn) const { return (at(turn.rank).come >> turn.lane & 1U) != 0; }
+  bool takes_part(const Course::Step& step) const { return finite_ || !step.if_finite; }
+  bool waits_done(const Rank& rank, const Course::Step& step) const;
+  void look_at(int32_t rank);
+  void come(Turn turn);
+  void meet(Turn turn, GroupId group);
+  void advance(Turn turn);
+  Turn missing(Turn turn) const;
+  void refuse(const std::string& fault);
+  int number(Turn turn) const;
+  std::string place(Turn turn) const;
+  std::string group_name(Turn turn) const;
+  std::string entry(Turn turn) const;
+  std::string doing(Turn turn) const;
+  std::string difference(Turn one, Turn other) const;
+  std::string stalled() const;
+
+  const World& world_;
+  std::vector<Rank> ranks_;
+  std::vector<Meeting> meetings_;
+  std::vector<Turn> ready_;
+  bool finite_ = true;
+  std::string fault_;
+};
+
+/// Walks collective_course()s to the end. What stops them, or "".
+std::string walk_collectives(const World& world);
+
+/// "instruction 14 (all_reduce unit 2)".
+std::string instr_place(const Program& program, InstrId id);
+
+}  // namespace ftrun

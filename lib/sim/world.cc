@@ -1,0 +1,64 @@
+#include "sim/world.h"
+
+#include <algorithm>
+#include <map>
+
+namespace ftrun {
+namespace {
+
+/// Puts given ranks into a world, each program and each group once.
+class WorldBuilder {
+ public:
+  explicit WorldBuilder(std::span<const RankProgram> given) : given_(given.begin(), given.end()) {
+    std::stable_sort(given_.begin(), given_.end(),
+                     [](const auto& a, const auto& b) { return a.rank < b.rank; });
+    for (size_t r = 0; r < given_.size(); ++r)
+      index_of_.emplace(given_[r].rank, static_cast<int32_t>(r));
+  }
+
+  World build() {
+    for (const RankProgram& rank : given_) add(rank);
+    return std::move(world_);
+  }
+
+ private:
+  void add(const RankProgram& given) {
+    World::Rank rank{.number = given.rank, .program = program(given.program)};
+    rank.groups.fill(World::kStranger);
+    for (size_t g = 0; g < given.program->groups.size(); ++g) {
+      const RankGroup& group = given.program->groups[g].ranks;
+      if (group.index_of(given.rank) >= 0) rank.groups[g] = index_of(group);
+    }
+    world_.ranks.push_back(rank);
+  }
+
+  int32_t program(const Program* program) {
+    const auto [known, added] =
+        programs_.try_emplace(program, static_cast<int32_t>(world_.programs.size()));
+    if (added) world_.programs.push_back(program);
+    return known->second;
+  }
+
+  int32_t index_of(const RankGroup& group) {
+    const auto [known, added] =
+        groups_.try_emplace(group.ranks, static_cast<int32_t>(world_.groups.size()));
+    if (!added) return known->second;
+    World::Group& made = world_.groups.emplace_back(World::Group{group.name, {}});
+    for (const int rank : group.ranks)
+      if (const auto found = index_of_.find(rank); found != index_of_.end())
+        made.members.push_back(found->second);
+    return known->second;
+  }
+
+  std::vector<RankProgram> given_;
+  std::map<int, int32_t> index_of_;
+  std::map<const Program*, int32_t> programs_;
+  std::map<std::vector<int>, int32_t> groups_;
+  World world_;
+};
+
+}  // namespace
+
+World world_of(std::span<const RankProgram> ranks) { return WorldBuilder(ranks).build(); }
+
+}  // namespace ftrun

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "program/program.h"
+
+namespace ftrun {
+
+/// A rank and what it runs.
+struct RankProgram {
+  int rank = 0;
+  const Program* program = nullptr;
+};
+
+/// The ranks of a run, the program of each, and the groups in which they meet. Each program and each
+/// group is there once, whatever the number of ranks.
+struct World {
+  /// No member: of groups that a rank's program names though the rank is not in them.
+  static constexpr int32_t kStranger = -1;
+
+  struct Rank {
+    int number = 0;
+    /// Index in `programs`.
+    int32_t program = 0;
+    /// By GroupId of that program: index in `groups`, or kStranger.
+    std::array<int32_t, kMostGroups> groups{};
+  };
+  struct Group {
+    std::string name;
+    /// Indices in `ranks`, ascending.
+    std::vector<int32_t> members;
+  };
+
+  std::vector<const Program*> programs;
+  /// By number.
+  std::vector<Rank> ranks;
+  std::vector<Group> groups;
+
+  const Program& program_of(size_t rank) const {
+    return *programs[static_cast<size_t>(ranks[rank].program)];
+  }
+  int32_t group_of(size_t rank, GroupId group) const {
+    return ranks[rank].groups[static_cast<size_t>(group)];
+  }
+};
+
+/// The world of these ranks, with the groups of their programs. Of groups that have other members
+/// too there are those that are given: the others are taken to come whenever they are waited for.
+World world_of(std::span<const RankProgram> ranks);
+
+}  // namespace ftrun

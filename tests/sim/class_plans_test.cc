@@ -1,0 +1,131 @@
+#include "sim/class_plans.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "config/load.h"
+#include "config/resolve.h"
+#include "model/families.h"
+#include "places.h"
+#include "program/models.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using namespace fixtures;
+using Faults = std::vector<std::string>;
+
+Config config_of(int64_t stage, int64_t data, int64_t replicas, int64_t tensor) {
+  Config config;
+  config.parallel.data = data;
+  config.parallel.data_replicate = replicas;
+  config.parallel.tensor = tensor;
+  config.zero.stage = stage;
+  config.zero.overlap_comm = true;
+  config.train_micro_batch_size_per_gpu = 1;
+  config.gradient_accumulation_steps = 2;
+  config.data.sequence_length = 4;
+  return config;
+}
+
+TEST_CASE("the ranks of a config are checked by their classes, whichever rank asks") {
+  const ModelConfig model = small_config(2, false);
+  for (int64_t stage = 0; stage < 4; ++stage)
+    for (const int64_t replicas : {1, 2})
+      for (const int64_t tensor : {1, 4}) {
+        if (stage == 0 && replicas > 1) continue;
+        const Config config = config_of(stage, 6, replicas, tensor);
+        for (const int rank : {0, 5}) {
+          INFO("stage " << stage << ", replicas " << replicas << ", tensor " << tensor << ", rank "
+                        << rank);
+          const StepPlan own = plan_steps(config, model, rank);
+          const ClassPlans all(config, model, rank, own);
+          CHECK(all.classes().ranks() == 6 * tensor);
+          CHECK(&all.plan(all.classes().class_of(rank)) == &own);
+          CHECK(all.rank_of(all.classes().class_of(rank)) == rank);
+          CHECK(all.check() == Faults{});
+        }
+      }
+}
+
+TEST_CASE("the check of all ranks looks at training and at validation") {
+  const ModelConfig model = small_config(2, false);
+  const Config config = config_of(1, 4, 1, 1);
+  const StepPlan good = plan_steps(config, model, 1);
+  for (const auto pass : {&StepPlan::train, &StepPlan::evaluate}) {
+    StepPlan own = plan_steps(config, model, 1);
+    std::vector<Instr>& instrs = (own.*pass).program.instrs;
+    instrs[all_of((own.*pass).program, InstrKind::kAllReduce).at(0)].waits.clear();
+    const Faults faults = ClassPlans(config, model, 1, own).check();
+    REQUIRE(faults.size() >= 1);
+    INFO(faults[0]);
+    CHECK(faults[0].starts_with("rank "));
+    CHECK(faults[0].find("(all_reduce) does not wait for instruction ") != std::string::npos);
+  }
+  CHECK(ClassPlans(config, model, 1, good).check() == Faults{});
+}
+
+TEST_CASE("a tier that is too small for some ranks says how many, and which needs most") {
+  const ModelConfig model = small_config(2, false);
+  const Config config = config_of(3, 5, 1, 1);
+  const StepPlan own = plan_steps(config, model, 4);
+  const ClassPlans all(config, model, 4, own);
+  std::vector<int64_t> needed;
+  for (int rank = 0; rank < 5; ++rank)
+    needed.push_back(memory_plan(plan_steps(config, model, rank)).at(Tier::kDevice).total);
+  const auto over = [&](int64_t device) {
+    TierBudget budget = kNoBudget;
+    budget[static_cast<size_t>(Tier::kDevice)] = device;
+    return all.over_budget(budget);
+  };
+  const auto most = std::max_element(needed.begin(), needed.end());
+  CHECK(all.over_budget(kNoBudget).empty());
+  CHECK(over(*most).empty());
+  for (const int64_t budget : {*most - 1, *std::min_element(needed.begin(), needed.end()) - 1}) {
+    const std::vector<OverBudget> found = over(budget);
+    REQUIRE(found.size() == 1);
+    CHECK(found[0].tier == Tier::kDevice);
+    CHECK(found[0].budget == budget);
+    CHECK(found[0].ranks == std::count_if(needed.begin(), needed.end(),
+                                          [&](int64_t bytes) { return bytes > budget; }));
+    CHECK(found[0].rank == most - needed.begin());
+    CHECK(found[0].needed == *most);
+  }
+  CHECK(to_text({Tier::kHost, 1 << 20, 1, 3, 2 << 20}) ==
+        "1 rank needs more than 1.00 MiB of the host tier, rank 3: 2.00 MiB");
+  CHECK(to_text({Tier::kDevice, 1 << 20, 12, 0, 2 << 20}) ==
+        "12 ranks need more than 1.00 MiB of the device tier, rank 0 most: 2.00 MiB");
+}
+
+TEST_CASE("Llama-3-405B on 16,384 ranks is planned and checked for all of them") {
+  const std::string folder = testing::source_dir() + "/tests/sim/llama-3-405b";
+  const LoadResult loaded = load_config({folder + "/plan.yaml"});
+  REQUIRE(loaded.ok());
+  const ModelConfig model =
+      parse_model_config(read_file(folder + "/config.json", 1 << 20), folder + "/config.json");
+  const Resolution resolved =
+      resolve(loaded.config, {.world_size = 16384, .hidden_size = model.hidden});
+  REQUIRE(resolved.ok());
+  const StepPlan own = plan_steps(resolved.config, model, 0);
+  CHECK(own.partition.units.size() == 128 + 127);  // norms apart
+  const ClassPlans all(resolved.config, model, 0, own);
+  CHECK(all.classes().ranks() == 16384);
+  CHECK(all.classes().count() > 1);
+  CHECK(all.classes().count() <= 16);
+  CHECK(all.check() == Faults{});
+  // A rank in the middle that reduces in another dtype, alone among all.
+  const int odd = 7777;
+  StepPlan other = plan_steps(resolved.config, model, odd);
+  Program& program = other.train.program;
+  program.instrs[all_of(program, InstrKind::kReduceScatter).back()].dtype = DType::kF16;
+  const Faults faults = ClassPlans(resolved.config, model, odd, other).check();
+  REQUIRE_FALSE(faults.empty());
+  INFO(faults.back());
+  CHECK(faults.back().find(" as F16 over dp_shard@") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace ftrun

@@ -1,0 +1,94 @@
+#include "equal_programs.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "sim/walk.h"
+
+namespace ftrun::fixtures {
+namespace {
+
+bool equal(const Buffer& a, const Buffer& b) {
+  return a.name == b.name && a.tier == b.tier && a.category == b.category && a.bytes == b.bytes &&
+         a.persistent == b.persistent && a.peer_visible == b.peer_visible &&
+         a.arena_offset == b.arena_offset && a.dtype == b.dtype;
+}
+
+bool equal(const Binding& a, const Binding& b) {
+  return a.value == b.value && a.range == b.range;
+}
+
+bool equal_fields(const Instr& a, const Instr& b) {
+  return a.kind == b.kind && a.lane == b.lane && a.waits == b.waits && a.if_finite == b.if_finite &&
+         a.layer == b.layer && a.micro_batch == b.micro_batch && a.graph == b.graph &&
+         a.first_op == b.first_op && a.op_count == b.op_count && a.accumulate == b.accumulate &&
+         a.group == b.group && a.dtype == b.dtype && a.decay == b.decay &&
+         a.writes_copy == b.writes_copy && a.unit == b.unit &&
+         std::equal(a.bindings.begin(), a.bindings.end(), b.bindings.begin(), b.bindings.end(),
+                    [](const Binding& x, const Binding& y) { return equal(x, y); });
+}
+
+/// What touches a rank's own part of a whole.
+bool touches_parts(const Instr& instr) {
+  switch (instr.kind) {
+    case InstrKind::kAllReduce:
+    case InstrKind::kReduceScatter:
+    case InstrKind::kAllGather:
+    case InstrKind::kCopy:
+    case InstrKind::kAccumulate:
+    case InstrKind::kGradientNorm:
+    case InstrKind::kUpdate:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool equal_ranges(const std::vector<Range>& a, const std::vector<Range>& b, bool parts) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](const Range& x, const Range& y) {
+    return x.buffer == y.buffer && x.bytes == y.bytes && (parts || x.offset == y.offset);
+  });
+}
+
+bool equal_groups(const Program& a, const Program& b) {
+  return std::equal(a.groups.begin(), a.groups.end(), b.groups.begin(), b.groups.end(),
+                    [](const ProgramGroup& x, const ProgramGroup& y) {
+                      return axes_of(x.ranks) == axes_of(y.ranks) && x.place.count == y.place.count;
+                    });
+}
+
+/// What ranks announce in collectives holds where wholes lie, which no place may change.
+std::string difference_of_collectives(const Program& a, const Program& b) {
+  Announcements numbers;
+  const Course one = whole_course(a, numbers);
+  const Course other = whole_course(b, numbers);
+  for (size_t lane = 0; lane < one.lanes.size(); ++lane)
+    for (size_t i = 0; i < one.lanes[lane].size(); ++i)
+      if (one.lanes[lane][i].announced != other.lanes[lane][i].announced)
+        return instr_place(a, one.lanes[lane][i].instr) + " meets others";
+  return "";
+}
+
+}  // namespace
+
+std::string difference_but_place(const Program& a, const Program& b) {
+  if (!std::equal(a.buffers.begin(), a.buffers.end(), b.buffers.begin(), b.buffers.end(),
+                  [](const Buffer& x, const Buffer& y) { return equal(x, y); }))
+    return "buffers";
+  if (a.arena_bytes != b.arena_bytes) return "arenas";
+  if (a.given != b.given) return "what is given";
+  if (!equal_groups(a, b)) return "groups";
+  if (a.instrs.size() != b.instrs.size())
+    return cat(a.instrs.size(), " and ", b.instrs.size(), " instructions");
+  for (size_t i = 0; i < a.instrs.size(); ++i) {
+    const Instr& x = a.instrs[i];
+    const Instr& y = b.instrs[i];
+    const bool parts = touches_parts(x);
+    if (!equal_fields(x, y) || !equal_ranges(x.reads, y.reads, parts) ||
+        !equal_ranges(x.writes, y.writes, parts))
+      return instr_place(a, static_cast<InstrId>(i));
+  }
+  return difference_of_collectives(a, b);
+}
+
+}  // namespace ftrun::fixtures

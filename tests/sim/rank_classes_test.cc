@@ -1,0 +1,192 @@
+#include "sim/rank_classes.h"
+
+#include <algorithm>
+#include <random>
+
+#include "equal_programs.h"
+#include "program/choices.h"
+#include "sim/check.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using namespace fixtures;
+using Faults = std::vector<std::string>;
+
+RankClasses classes_of(const Choice& choice) {
+  return rank_classes(choice.built.model, choice.built.partition, choice.of_rank(0).state);
+}
+
+/// What the ranks of each class have in common, and that classes are not joined needlessly: how many
+/// pairs of classes have programs that are equal all the same.
+int check_classes(const RankClasses& classes, const std::vector<Step>& steps) {
+  const auto program_of = [&](int rank) -> const Program& {
+    return steps[static_cast<size_t>(rank)].program;
+  };
+  REQUIRE(classes.ranks() == static_cast<int>(steps.size()));
+  for (int rank = 0; rank < classes.ranks(); ++rank) {
+    const int first = classes.first[static_cast<size_t>(classes.class_of(rank))];
+    INFO("ranks " << first << " and " << rank << "\n" << program_text(program_of(rank)));
+    REQUIRE(first <= rank);
+    REQUIRE(difference_but_place(program_of(first), program_of(rank)) == "");
+  }
+  int equal = 0;
+  for (size_t c = 0; c < classes.first.size(); ++c)
+    for (size_t d = 0; d < c; ++d)
+      equal += difference_but_place(program_of(classes.first[c]), program_of(classes.first[d])) == "";
+  return equal;
+}
+
+World world_of_classes(const RankClasses& classes, const std::vector<Step>& steps,
+                       const StateOptions& state) {
+  std::vector<const Program*> programs;
+  for (const int rank : classes.first)
+    programs.push_back(&steps[static_cast<size_t>(rank)].program);
+  return world_of(classes, programs, state);
+}
+
+/// The same ranks with a program each.
+World world_of_steps(const std::vector<Step>& steps) {
+  std::vector<RankProgram> ranks;
+  for (const Step& step : steps) ranks.push_back({static_cast<int>(ranks.size()), &step.program});
+  return world_of(ranks);
+}
+
+using Groups = std::vector<std::pair<std::string, std::vector<int32_t>>>;
+
+/// Of a rank, by GroupId.
+Groups groups_of(const World& world, size_t rank) {
+  Groups groups;
+  for (const int32_t group : world.ranks[rank].groups)
+    if (group != World::kStranger) {
+      const World::Group& found = world.groups[static_cast<size_t>(group)];
+      groups.emplace_back(found.name, found.members);
+    }
+  return groups;
+}
+
+/// The world of the classes is that of all programs, and has no fault.
+void check_world_of_classes(const RankClasses& classes, const std::vector<Step>& steps,
+                            const StateOptions& state) {
+  const World world = world_of_classes(classes, steps, state);
+  const World wanted = world_of_steps(steps);
+  REQUIRE(world.ranks.size() == wanted.ranks.size());
+  REQUIRE(world.groups.size() == wanted.groups.size());
+  for (size_t rank = 0; rank < world.ranks.size(); ++rank) {
+    REQUIRE(world.ranks[rank].number == wanted.ranks[rank].number);
+    REQUIRE(groups_of(world, rank) == groups_of(wanted, rank));
+  }
+  REQUIRE(check_world(world) == Faults{});
+}
+
+TEST_CASE("ranks of one class have programs that are equal up to their place, whatever is chosen") {
+  std::mt19937_64 random(1401);
+  int joined = 0;
+  int split = 0;
+  int needless = 0;
+  for (int round = 0; round < 150; ++round) {
+    const Choice choice = random_choice(random);
+    INFO("round " << round << ": " << choice.text());
+    const std::vector<Step> steps = choice.steps();
+    const RankClasses classes = classes_of(choice);
+    needless += check_classes(classes, steps);
+    check_world_of_classes(classes, steps, choice.of_rank(0).state);
+    joined += classes.ranks() - classes.count();
+    split += classes.count() - 1;
+  }
+  CHECK(joined > 150);
+  CHECK(split > 150);
+  CHECK(needless < split / 20);
+}
+
+/// Layers of a few blocks each, so that shards are cut within matrices, at norms and behind the end.
+Choice wide_choice(int stage, Mesh mesh, Tier optimizer) {
+  ModelConfig config = small_config(2, false);
+  config.hidden = 64;
+  config.feed_forward = 240;
+  config.vocab_rows = 480;
+  Choice choice{build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {mesh.tensor, 0, true}),
+                {.micro_batches = 2, .bucket_elements = 20'000, .gather_bucket_elements = 20'000},
+                mesh,
+                config};
+  choice.options.state.stage = stage;
+  choice.options.state.optimizer_tier = optimizer;
+  choice.options.state.update_elements = kUnitBlock;
+  choice.options.state.node = mesh.node;
+  choice.options.state.decays = decays_matrices;
+  return choice;
+}
+
+TEST_CASE("each stage, tier and mesh of up to 48 ranks has classes of equal programs") {
+  const std::vector<Mesh> meshes{{.shards = 3},
+                                 {.shards = 11},
+                                 {.shards = 24, .replicas = 2},
+                                 {.shards = 12, .node = 4},
+                                 {.shards = 5, .tensor = 2},
+                                 {.shards = 6, .replicas = 2, .node = 3, .tensor = 4}};
+  for (const Mesh& mesh : meshes)
+    for (const int stage : {0, 1, 2, 3})
+      for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
+        if (stage == 0 && (mesh.replicas > 1 || tier != Tier::kDevice)) continue;
+        const Choice choice = wide_choice(stage, mesh, tier);
+        INFO(choice.text());
+        const std::vector<Step> steps = choice.steps();
+        const RankClasses classes = classes_of(choice);
+        check_classes(classes, steps);
+        check_world_of_classes(classes, steps, choice.of_rank(0).state);
+      }
+}
+
+TEST_CASE("there are as few classes for thousands of ranks as for some") {
+  for (const int stage : {0, 1, 3}) {
+    int most = 0;
+    for (const int shards : {16, 128, 1024, 4096}) {
+      const Choice choice = wide_choice(stage, {.shards = shards, .tensor = 4}, Tier::kDevice);
+      const RankClasses classes = classes_of(choice);
+      INFO("stage " << stage << ", " << classes.ranks() << " ranks");
+      CHECK(classes.ranks() == shards * 4);
+      most = std::max(most, classes.count());
+    }
+    CHECK(most <= 8);
+  }
+}
+
+TEST_CASE("programs that differ in more than their place are told apart") {
+  const Choice choice = wide_choice(2, {.shards = 3}, Tier::kHost);
+  const Program good = choice.steps()[0].program;
+  const auto differs = [&](auto change) {
+    Program other = good;
+    change(other);
+    return difference_but_place(good, other) != "";
+  };
+  CHECK_FALSE(differs([](Program&) {}));
+  CHECK(differs([](Program& p) { p.instrs.pop_back(); }));
+  CHECK(differs([](Program& p) { p.instrs[5].waits.push_back(0); }));
+  CHECK(differs([](Program& p) { p.instrs[2].reads[0].offset += 4; }));
+  CHECK(differs([](Program& p) { p.instrs.back().writes[0].bytes -= 4; }));
+  CHECK(differs([](Program& p) { p.buffers[3].bytes += 64; }));
+  CHECK(differs([](Program& p) { p.arena_bytes[0] += 64; }));
+  const auto scatter = all_of(good, InstrKind::kReduceScatter).at(0);
+  CHECK(differs([&](Program& p) { p.instrs[scatter].reads[0].offset += 4; }));
+}
+
+TEST_CASE("a class whose program meets other collectives is named by its first rank") {
+  const Choice choice = wide_choice(1, {.shards = 5, .tensor = 2}, Tier::kDevice);
+  std::vector<Step> steps = choice.steps();
+  const RankClasses classes = classes_of(choice);
+  REQUIRE(classes.count() > 1);
+  const int rank = classes.first[1];
+  Program& program = steps[static_cast<size_t>(rank)].program;
+  Instr& loss = program.instrs[all_of(program, InstrKind::kAllReduce).at(0)];
+  loss.dtype = loss.dtype == DType::kF64 ? DType::kF32 : DType::kF64;
+  const Faults faults =
+      check_world(world_of_classes(classes, steps, choice.of_rank(0).state));
+  REQUIRE_FALSE(faults.empty());
+  INFO(faults.back());
+  CHECK(faults.back().find(cat("rank ", rank, " enters ")) != std::string::npos);
+}
+
+}  // namespace
+}  // namespace ftrun
