@@ -53,14 +53,18 @@ std::vector<Grouping> groupings(const RankMesh& mesh, const StateOptions& state)
   using enum MeshAxis;
   return {
       {&StateGroups::all,
-       [&](int rank) { return mesh.group_of(rank, {kReplicate, kShard, kTensor}); }},
+       [&](int rank) {
+         return mesh.group_of(rank, {kReplicate, kShard, kTensor});
+       }},
       {&StateGroups::shard, [&](int rank) { return mesh.group_of(rank, {kShard}); }},
       {&StateGroups::replica, [&](int rank) { return mesh.group_of(rank, {kReplicate}); }},
       {&StateGroups::node, [&](int rank) { return mesh.neighbours_of(rank, kShard, state.node); }},
       {&StateGroups::tensor, [&](int rank) { return mesh.group_of(rank, {kTensor}); }},
       {&StateGroups::tensor_copies,
        [&](int rank) { return mesh.neighbours_of(rank, kTensor, state.tensor_copies); }},
-      {&StateGroups::model, [&](int rank) { return mesh.group_of(rank, {kShard, kTensor}); }}};
+      {&StateGroups::model, [&](int rank) {
+         return mesh.group_of(rank, {kShard, kTensor});
+       }}};
 }
 
 /// The groups of one way, which holds every rank once.
@@ -79,8 +83,7 @@ std::vector<RankGroup> all_groups(const RankMesh& mesh, const Grouping& grouping
 
 StateGroups state_groups(const StateOptions& state) {
   const RankMesh mesh = state_mesh(state);
-  const int rank =
-      mesh.rank_at({0, state.replica, state.shard.index, 0, state.tensor.index});
+  const int rank = mesh.rank_at({0, state.replica, state.shard.index, 0, state.tensor.index});
   StateGroups groups;
   GroupList list(groups.list, rank);
   for (const Grouping& grouping : groupings(mesh, state))

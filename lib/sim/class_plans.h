@@ -33,7 +33,8 @@ std::string to_text(const OverBudget& over);
 /// What all ranks of a config will do: the plan of one rank of each class.
 class ClassPlans {
  public:
-  /// `own` is the plan of rank `rank`, which stands for its class; borrowed. Errors of plan_steps().
+  /// `own` is the plan of rank `rank`, which stands for its class; borrowed. Errors of
+  /// plan_steps().
   ClassPlans(const Config& config, const ModelConfig& model, int rank, const StepPlan& own);
 
   const RankClasses& classes() const { return classes_; }

@@ -33,6 +33,25 @@ World world_of_all(const std::vector<const Program*>& programs) {
 
 }  // namespace
 
+// Called for every element of everything.
+
+inline uint64_t Interpreter::read(const Cells& cells, int64_t element) {
+  const uint64_t* at = cells.at + element * cells.size;
+  uint64_t value = at[0];
+  for (int64_t k = 1; k < cells.size; ++k)
+    if (at[k] != at[0] + static_cast<uint64_t>(k) * kTail) value = mix(value, at[k]);  // garbage
+  return value;
+}
+
+inline void Interpreter::write(const Cells& cells, int64_t element, uint64_t value) {
+  uint64_t* at = cells.at + element * cells.size;
+  for (int64_t k = 0; k < cells.size; ++k) at[k] = value + static_cast<uint64_t>(k) * kTail;
+}
+
+inline int Interpreter::copies_of(UnitId unit, int64_t element) const {
+  return copies_[static_cast<size_t>(unit)][static_cast<size_t>(element)];
+}
+
 Interpreter::Interpreter(const ModelDescription& model, const Partition& partition,
                          std::vector<Step> steps, const RankMesh& mesh)
     : model_(model), partition_(partition), tensor_ranks_(mesh.size(MeshAxis::kTensor)) {
@@ -88,23 +107,6 @@ Interpreter::Cells Interpreter::cells(Rank& rank, const Range& range, DType dtyp
 
 Interpreter::Cells Interpreter::cells(Rank& rank, const Range& range) const {
   return cells(rank, range, rank.step.program.at(range.buffer).dtype);
-}
-
-uint64_t Interpreter::read(const Cells& cells, int64_t element) {
-  const uint64_t* at = cells.at + element * cells.size;
-  uint64_t value = at[0];
-  for (int64_t k = 1; k < cells.size; ++k)
-    if (at[k] != at[0] + static_cast<uint64_t>(k) * kTail) value = mix(value, at[k]);  // garbage
-  return value;
-}
-
-void Interpreter::write(const Cells& cells, int64_t element, uint64_t value) {
-  uint64_t* at = cells.at + element * cells.size;
-  for (int64_t k = 0; k < cells.size; ++k) at[k] = value + static_cast<uint64_t>(k) * kTail;
-}
-
-int Interpreter::copies_of(UnitId unit, int64_t element) const {
-  return copies_[static_cast<size_t>(unit)][static_cast<size_t>(element)];
 }
 
 void Interpreter::load() {
@@ -281,8 +283,8 @@ void Interpreter::exchange(std::span<const int32_t> members, int32_t lane, size_
         fail(cat("rank ", r, ": ", where(ranks_[r], instr), " takes ",
                  program.at(range.buffer).name, " for ", dtype_name(instr.dtype)));
     const Cells from = cells(ranks_[r], instr.reads[index], instr.dtype);
-    in.emplace_back();
-    for (int64_t e = 0; e < from.count; ++e) in.back().push_back(read(from, e));
+    std::vector<uint64_t>& values = in.emplace_back(static_cast<size_t>(from.count));
+    for (int64_t e = 0; e < from.count; ++e) values[static_cast<size_t>(e)] = read(from, e);
   }
   const auto n = static_cast<int64_t>(members.size());
   for (int64_t m = 0; m < n; ++m) {

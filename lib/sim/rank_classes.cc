@@ -26,8 +26,8 @@ class ShardTraits {
       if (known.insert(shape_of(unit)).second) units_.push_back(&unit);
   }
 
-  /// Of shard `index`. `copies`: of what it adds to the norm, how many tensor-parallel ranks have the
-  /// same, of which one counts it.
+  /// Of shard `index`. `copies`: of what it adds to the norm, how many tensor-parallel ranks have
+  /// the same, of which one counts it.
   Traits of(int index, std::set<int>& copies) const {
     Traits traits;
     for (const Unit* unit : units_) {
@@ -114,8 +114,9 @@ std::vector<Shard> shards_of(const ShardTraits& traits, int count) {
   std::vector<Shard> shards(static_cast<size_t>(count));
   for (int index = 0; index < count; ++index) {
     Shard& shard = shards[static_cast<size_t>(index)];
-    shard.kind = kinds.try_emplace(traits.of(index, shard.copies), static_cast<int64_t>(kinds.size()))
-                     .first->second;
+    shard.kind =
+        kinds.try_emplace(traits.of(index, shard.copies), static_cast<int64_t>(kinds.size()))
+            .first->second;
   }
   return shards;
 }
@@ -151,7 +152,8 @@ World world_of(const RankClasses& classes, std::span<const Program* const> progr
   for (size_t g = 0; g < all.size(); ++g)
     for (const RankGroup& group : all[g]) {
       for (const int member : group.ranks)
-        world.ranks[static_cast<size_t>(member)].groups[g] = static_cast<int32_t>(world.groups.size());
+        world.ranks[static_cast<size_t>(member)].groups[g] =
+            static_cast<int32_t>(world.groups.size());
       world.groups.push_back({group.name, {group.ranks.begin(), group.ranks.end()}});
     }
   return world;

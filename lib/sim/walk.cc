@@ -13,8 +13,8 @@ std::string instr_place(const Program& program, InstrId id) {
 
 namespace {
 
-/// Sums of what each member holds of a whole: their parts begin alike, where the whole lies does not
-/// matter.
+/// Sums of what each member holds of a whole: their parts begin alike, where the whole lies does
+/// not matter.
 bool adds_parts(const Program& program, const Instr& instr) {
   const auto runs_along = [](const ProgramGroup& group, const char* axes) {
     return axes_of(group.ranks) == axes;
@@ -66,12 +66,13 @@ Course whole_course(const Program& program, Announcements& announcements) {
       const Instr& instr = program.instr(step.instr);
       step.first_wait = static_cast<int32_t>(course.waits.size());
       for (const InstrId wait : instr.waits)
-        course.waits.push_back({static_cast<int32_t>(program.instr(wait).lane),
-                                position[static_cast<size_t>(wait)]});
+        course.waits.push_back(
+            {static_cast<int32_t>(program.instr(wait).lane), position[static_cast<size_t>(wait)]});
       step.end_wait = static_cast<int32_t>(course.waits.size());
       if (instr.group == kNoGroup) continue;
-      step.announced = announcements.number_of(
-          cat(instr_label(instr), " ", static_cast<int>(instr.lane), " ", announcement_of(program, instr)));
+      step.announced =
+          announcements.number_of(cat(instr_label(instr), " ", static_cast<int>(instr.lane), " ",
+                                      announcement_of(program, instr)));
     }
   note_used(course);
   return course;
@@ -86,6 +87,21 @@ Course collective_course(const Program& program, Announcements& announcements) {
         {.instr = static_cast<InstrId>(i),
          .group = instr.group,
          .announced = announcements.number_of(announcement_of(program, instr))});
+  }
+  note_used(course);
+  return course;
+}
+
+Course joined(const Course& collectives, Announcements& announcements) {
+  Course course;
+  std::vector<Course::Step>& steps = course.lanes[0];
+  for (const Course::Step& step : collectives.lanes[0]) {
+    if (steps.empty() || steps.back().group != step.group) {
+      steps.push_back(step);
+      continue;
+    }
+    int32_t& all = steps.back().announced;
+    all = announcements.number_of(cat(all, ", then ", step.announced));
   }
   note_used(course);
   return course;
@@ -183,7 +199,9 @@ void Walk::refuse(const std::string& fault) {
   if (fault_.empty()) fault_ = fault;
 }
 
-int Walk::number(Turn turn) const { return world_.ranks[static_cast<size_t>(turn.rank)].number; }
+int Walk::number(Turn turn) const {
+  return world_.ranks[static_cast<size_t>(turn.rank)].number;
+}
 
 std::string Walk::place(Turn turn) const {
   return instr_place(world_.program_of(static_cast<size_t>(turn.rank)), step(turn).instr);
@@ -259,15 +277,26 @@ std::string Walk::fault() const {
   return !fault_.empty() || !ready_.empty() ? fault_ : stalled();
 }
 
-std::string walk_collectives(const World& world) {
-  Announcements announcements;
-  std::vector<Course> courses;
-  for (const Program* program : world.programs)
-    courses.push_back(collective_course(*program, announcements));
+namespace {
+
+std::string walk_to_the_end(const World& world, const std::vector<Course>& courses) {
   Walk walk(world, courses);
   walk.begin();
   while (!walk.has_fault() && !walk.ready().empty()) walk.finish(walk.ready().size() - 1);
   return walk.fault();
+}
+
+}  // namespace
+
+std::string walk_collectives(const World& world) {
+  Announcements announcements;
+  std::vector<Course> courses;
+  std::vector<Course> runs;
+  for (const Program* program : world.programs) {
+    courses.push_back(collective_course(*program, announcements));
+    runs.push_back(joined(courses.back(), announcements));
+  }
+  return walk_to_the_end(world, runs).empty() ? "" : walk_to_the_end(world, courses);
 }
 
 }  // namespace ftrun

@@ -56,6 +56,10 @@ Course whole_course(const Program& program, Announcements& announcements);
 /// collectives that have not happened the first of this walk always can.
 Course collective_course(const Program& program, Announcements& announcements);
 
+/// The same with collectives that follow each other in one group as one step. Where all ranks come to
+/// the end of these, they do so without joining; where they do not, that may be due to the joining.
+Course joined(const Course& collectives, Announcements& announcements);
+
 /// Ranks on their courses: an instruction may run when what it waits for is done, a collective when
 /// all members of its group have come to it. Which of those that may run goes next is the caller's
 /// choice: with symbols chance, in a check any, in a simulation the earliest.
@@ -147,7 +151,8 @@ class Walk {
   std::string fault_;
 };
 
-/// Walks collective_course()s to the end. What stops them, or "".
+/// Walks the collective_course()s of all ranks to the end; joined first, which is quick. What stops
+/// them, or "".
 std::string walk_collectives(const World& world);
 
 /// "instruction 14 (all_reduce unit 2)".

@@ -59,6 +59,8 @@ class WorldBuilder {
 
 }  // namespace
 
-World world_of(std::span<const RankProgram> ranks) { return WorldBuilder(ranks).build(); }
+World world_of(std::span<const RankProgram> ranks) {
+  return WorldBuilder(ranks).build();
+}
 
 }  // namespace ftrun

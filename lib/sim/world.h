@@ -16,8 +16,8 @@ struct RankProgram {
   const Program* program = nullptr;
 };
 
-/// The ranks of a run, the program of each, and the groups in which they meet. Each program and each
-/// group is there once, whatever the number of ranks.
+/// The ranks of a run, the program of each, and the groups in which they meet. Each program and
+/// each group is there once, whatever the number of ranks.
 struct World {
   /// No member: of groups that a rank's program names though the rank is not in them.
   static constexpr int32_t kStranger = -1;

@@ -19,8 +19,8 @@ RankClasses classes_of(const Choice& choice) {
   return rank_classes(choice.built.model, choice.built.partition, choice.of_rank(0).state);
 }
 
-/// What the ranks of each class have in common, and that classes are not joined needlessly: how many
-/// pairs of classes have programs that are equal all the same.
+/// What the ranks of each class have in common, and that classes are not joined needlessly: how
+/// many pairs of classes have programs that are equal all the same.
 int check_classes(const RankClasses& classes, const std::vector<Step>& steps) {
   const auto program_of = [&](int rank) -> const Program& {
     return steps[static_cast<size_t>(rank)].program;
@@ -35,7 +35,8 @@ int check_classes(const RankClasses& classes, const std::vector<Step>& steps) {
   int equal = 0;
   for (size_t c = 0; c < classes.first.size(); ++c)
     for (size_t d = 0; d < c; ++d)
-      equal += difference_but_place(program_of(classes.first[c]), program_of(classes.first[d])) == "";
+      equal +=
+          difference_but_place(program_of(classes.first[c]), program_of(classes.first[d])) == "";
   return equal;
 }
 
@@ -101,16 +102,18 @@ TEST_CASE("ranks of one class have programs that are equal up to their place, wh
   CHECK(needless < split / 20);
 }
 
-/// Layers of a few blocks each, so that shards are cut within matrices, at norms and behind the end.
+/// Layers of a few blocks each, so that shards are cut within matrices, at norms and behind the
+/// end.
 Choice wide_choice(int stage, Mesh mesh, Tier optimizer) {
   ModelConfig config = small_config(2, false);
   config.hidden = 64;
   config.feed_forward = 240;
   config.vocab_rows = 480;
-  Choice choice{build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {mesh.tensor, 0, true}),
-                {.micro_batches = 2, .bucket_elements = 20'000, .gather_bucket_elements = 20'000},
-                mesh,
-                config};
+  Choice choice{
+      build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {mesh.tensor, 0, true}),
+      {.micro_batches = 2, .bucket_elements = 20'000, .gather_bucket_elements = 20'000},
+      mesh,
+      config};
   choice.options.state.stage = stage;
   choice.options.state.optimizer_tier = optimizer;
   choice.options.state.update_elements = kUnitBlock;
@@ -181,8 +184,7 @@ TEST_CASE("a class whose program meets other collectives is named by its first r
   Program& program = steps[static_cast<size_t>(rank)].program;
   Instr& loss = program.instrs[all_of(program, InstrKind::kAllReduce).at(0)];
   loss.dtype = loss.dtype == DType::kF64 ? DType::kF32 : DType::kF64;
-  const Faults faults =
-      check_world(world_of_classes(classes, steps, choice.of_rank(0).state));
+  const Faults faults = check_world(world_of_classes(classes, steps, choice.of_rank(0).state));
   REQUIRE_FALSE(faults.empty());
   INFO(faults.back());
   CHECK(faults.back().find(cat("rank ", rank, " enters ")) != std::string::npos);

@@ -1,0 +1,51 @@
+#!/usr/bin/env python3
+"""How long `ftrun plan` takes for all ranks of a large run, and the memory that it takes, beside the same of few ranks.
+
+  tests/bench/plan_bench.py [--binary build/release/bin/ftrun] [--config tests/sim/llama-3-405b/plan.yaml] [--times 5]
+
+Each time plans and checks the config as it is, and with two data-parallel ranks, in turn: what differs is what all the
+other ranks cost. Processor seconds hardly depend on what else the machine does, wall-clock seconds do; of each the least
+and the median, of memory the most. The goal for Llama-3-405B on 16,384 ranks: under 5 s and under 2 GB.
+"""
+import argparse
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def plan(binary, config, *arguments):
+    """(what was checked, wall-clock seconds, processor seconds, bytes of memory at most)"""
+    start = time.monotonic()
+    process = subprocess.Popen([binary, "plan", "--config", config, *arguments], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    text = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, f"ftrun plan: exit {process.returncode}"
+    checked = re.search(r"^checked: all (\d+) ranks, (\d+) ", text, re.M)
+    return (checked[1], checked[2]), time.monotonic() - start, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--binary", default=str(ROOT / "build/release/bin/ftrun"))
+    parser.add_argument("--config", default="tests/sim/llama-3-405b/plan.yaml")
+    parser.add_argument("--times", type=int, default=5)
+    options = parser.parse_args()
+    ways = {"as it is": (), "two data-parallel ranks": ("--set", "parallel.data=2")}
+    runs = {name: [] for name in ways}
+    for _ in range(options.times):
+        for name, arguments in ways.items():
+            runs[name].append(plan(options.binary, options.config, *arguments))
+    for name, found in runs.items():
+        (ranks, programs), walls, seconds, memory = found[0][0], *(list(column) for column in list(zip(*found))[1:])
+        print(f"{name}: {ranks} ranks, {programs} programs: {min(walls):.2f} s (median {statistics.median(walls):.2f}), "
+              f"processor {min(seconds):.2f} s (median {statistics.median(seconds):.2f}), "
+              f"memory at most {max(memory) / 2**20:.0f} MiB")
+
+
+main()

@@ -1,0 +1,136 @@
+#include "sim/walk.h"
+
+#include <algorithm>
+
+#include "program/models.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using namespace fixtures;
+
+const RankGroup kLow{"low@0", {0, 1}};
+const RankGroup kHigh{"high@1", {1, 2}};
+
+/// All-reduces of `bytes` bytes over groups, one after another.
+struct Sum {
+  RankGroup group;
+  int64_t bytes = 8;
+};
+Program sums(int rank, const std::vector<Sum>& list) {
+  Program program;
+  program.buffers.push_back({.name = "values", .bytes = 64, .persistent = true});
+  for (const RankGroup& group : {kLow, kHigh})
+    if (group.index_of(rank) >= 0)
+      program.groups.push_back({group, {group.size(), group.index_of(rank)}});
+  for (const Sum& sum : list) {
+    Instr instr{.kind = InstrKind::kAllReduce};
+    const auto at = std::find_if(
+        program.groups.begin(), program.groups.end(),
+        [&](const ProgramGroup& group) { return group.ranks.ranks == sum.group.ranks; });
+    instr.group = static_cast<GroupId>(at - program.groups.begin());
+    instr.lane = lane_of(instr.group);
+    instr.reads = instr.writes = {{0, 0, sum.bytes}};
+    program.instrs.push_back(std::move(instr));
+  }
+  return program;
+}
+
+std::string walked(const std::vector<std::vector<Sum>>& lists) {
+  std::vector<Program> programs;
+  for (const std::vector<Sum>& list : lists)
+    programs.push_back(sums(static_cast<int>(programs.size()), list));
+  std::vector<RankProgram> ranks;
+  for (const Program& program : programs)
+    ranks.push_back({static_cast<int>(ranks.size()), &program});
+  return walk_collectives(world_of(ranks));
+}
+
+const Sum kInLow{kLow};
+const Sum kInHigh{kHigh};
+
+TEST_CASE("ranks come to the end where each collective finds its members, however groups alternate") {
+  CHECK(walked({{kInLow}, {kInLow, kInHigh}, {kInHigh}}) == "");
+  // Two in a row for rank 0 and not for rank 1.
+  CHECK(walked({{kInLow, kInLow}, {kInLow, kInHigh, kInLow}, {kInHigh}}) == "");
+  CHECK(walked({{kInLow, kInLow}, {kInHigh, kInLow, kInLow, kInHigh}, {kInHigh, kInHigh}}) == "");
+}
+
+TEST_CASE("a collective whose member never comes is named with whom it waits for") {
+  CHECK(walked({{kInLow, kInLow}, {kInLow, kInHigh}, {kInHigh}}) ==
+        "rank 0 enters instruction 1 (all_reduce) with 8 bytes of values as F32 over low@0 and "
+        "waits for rank 1, which has no further collective");
+  CHECK(walked({{kInLow}, {kInHigh, kInLow}, {}}) ==
+        "rank 0 enters instruction 0 (all_reduce) with 8 bytes of values as F32 over low@0 and "
+        "waits for rank 1, which enters instruction 0 (all_reduce) with 8 bytes of values as F32 "
+        "over high@1");
+}
+
+TEST_CASE("members that meet for different bytes are named, the lower rank first") {
+  CHECK(walked({{kInLow, {kLow, 16}}, {kInLow, kInLow}, {}}) ==
+        "collective 1: rank 0 enters instruction 1 (all_reduce) with 16 bytes of values as F32 "
+        "over low@0, rank 1 enters instruction 1 (all_reduce) with 8 bytes of values as F32 over "
+        "low@0");
+}
+
+TEST_CASE("an instruction is ready when what it waits for is done, whatever else is") {
+  const Program program = handmade({{.lane = Lane::kCompute, .buffer = 0},
+                                    {.lane = Lane::kToHost, .buffer = 1, .waits = {0}},
+                                    {.lane = Lane::kDisk, .buffer = 2, .waits = {0, 1}},
+                                    {.lane = Lane::kCompute, .buffer = 3}});
+  Announcements announcements;
+  const std::vector<Course> courses{whole_course(program, announcements)};
+  const RankProgram ranks[] = {{0, &program}};
+  const World world = world_of(ranks);
+  Walk walk(world, courses);
+  walk.begin();
+  const auto ready = [&] {
+    std::vector<InstrId> found;
+    for (const Walk::Turn turn : walk.ready())
+      found.push_back(static_cast<InstrId>(&walk.instr(turn) - program.instrs.data()));
+    std::sort(found.begin(), found.end());
+    return found;
+  };
+  const auto finish = [&](InstrId id) {
+    for (size_t i = 0; i < walk.ready().size(); ++i)
+      if (&walk.instr(walk.ready()[i]) == &program.instr(id)) return walk.finish(i);
+    FAIL("instruction " << id << " is not ready");
+  };
+  CHECK(ready() == std::vector<InstrId>{0});
+  finish(0);
+  CHECK(ready() == std::vector<InstrId>{1, 3});
+  finish(3);
+  CHECK(ready() == std::vector<InstrId>{1});
+  finish(1);
+  CHECK(ready() == std::vector<InstrId>{2});
+  finish(2);
+  CHECK(ready().empty());
+  CHECK(walk.fault() == "");
+}
+
+TEST_CASE("what depends on the decision may not come before it, and is left out where it is no") {
+  Program program = handmade({{.lane = Lane::kCompute, .buffer = 0},
+                              {.lane = Lane::kToHost, .buffer = 1, .waits = {0}}});
+  program.instrs[1].if_finite = true;
+  const RankProgram ranks[] = {{0, &program}};
+  const World world = world_of(ranks);
+  const auto walk_to = [&](bool finite, size_t steps) {
+    Announcements announcements;
+    const std::vector<Course> courses{whole_course(program, announcements)};
+    Walk walk(world, courses);
+    walk.begin(finite);
+    for (size_t i = 0; i < steps; ++i) walk.finish(0);
+    return walk.ready().empty() ? walk.fault()
+                                : cat(walk.takes_part(walk.ready()[0]) ? "takes part" : "is left out");
+  };
+  CHECK(walk_to(true, 1) == "rank 0: instruction 1 (begin) starts before the decision");
+  program.instrs[0].kind = InstrKind::kDecide;
+  CHECK(walk_to(true, 1) == "takes part");
+  CHECK(walk_to(false, 1) == "is left out");
+  CHECK(walk_to(false, 2) == "");
+}
+
+}  // namespace
+}  // namespace ftrun
