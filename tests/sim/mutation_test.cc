@@ -718,6 +718,14 @@ std::optional<ShardRange> gradient_elements(const Mutation& m, const Range& rang
   return ShardRange{begin, begin + elements};
 }
 
+/// The embedding's backward list is its weight gradients.
+bool is_the_same_list(const Mutation& m) {
+  const bool renamed = m.instr.kind == InstrKind::kBackward &&
+                       m.change == cat("as ", instr_name(InstrKind::kWeightGrad));
+  return renamed &&
+         m.choice.built.model.graphs[static_cast<size_t>(m.instr.graph)].input_grad.empty();
+}
+
 /// This rank's part lies behind the unit's end, where neither norm nor update look.
 bool is_behind_the_unit(const Mutation& m) {
   const bool moves = m.instr.kind == InstrKind::kCopy || m.instr.kind == InstrKind::kAccumulate;
@@ -834,7 +842,8 @@ TEST_CASE("whatever an instruction reads, writes or is, is changed: noticed, or 
       {"runs twice on what it does not change", makes_the_same_again},
       {"fetches what only updates read, which do not run then", fetches_for_updates_alone, true},
       {"zeros between gradients alone are left out", leaves_out_padding},
-      {"what it brings lies behind the unit's end, and nothing reads it", is_behind_the_unit},
+      {"what it brings lies behind the unit's end, and nothing reads it", is_behind_the_unit, true},
+      {"a layer without input gradients has one list of gradients by two names", is_the_same_list},
       {"what ranks get of this one's parameters lies behind the unit's end", brings_other_padding,
        true},
       {"zeros between gradients alone are added elsewhere, or again", adds_zeros_elsewhere, true},
