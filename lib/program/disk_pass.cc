@@ -45,7 +45,7 @@ Program overlap_disk_requests(Program program) {
   const Instr* last = nullptr;
   for (Instr& instr : program.instrs) {
     if (instr.lane != Lane::kDisk) continue;
-    instr.starts_early = last != nullptr && are_independent(program, *last, instr);
+    instr.detail = DiskRequest{last != nullptr && are_independent(program, *last, instr)};
     last = &instr;
   }
   return program;

@@ -140,16 +140,15 @@ class Gathers {
     const ShardPlace node = program_.place_in(store_.groups().node);
     Instr copy = gather;
     copy.kind = InstrKind::kCopy;
-    copy.group = kNoGroup;
-    copy.dtype = Instr().dtype;
+    copy.detail = {};
     copy.reads = {{gather.writes[0].buffer, node.index * part.bytes, part.bytes}};
     copy.writes = {part};
     return copy;
   }
 
   Instr from_node(Instr gather, const Range& part) const {
-    gather.group = store_.groups().node;
-    gather.lane = lane_of(gather.group);
+    gather.collective().group = store_.groups().node;
+    gather.lane = lane_of(gather.group());
     gather.reads = {part};
     return gather;
   }
@@ -175,7 +174,7 @@ class Prefetch {
         if (places_.size() == read_) place(i);
         ahead_ -= windows_[read_].elements;
       }
-      if (program_.instrs[i].graph >= 0)
+      if (program_.instrs[i].runs_list())
         while (may_come()) place(i);
       live_ -= ends_[i];
     }

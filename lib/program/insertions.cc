@@ -71,7 +71,8 @@ void rename_buffer(Instr& instr, BufferId from, BufferId to) {
   };
   for (Range& range : instr.reads) rename(range);
   for (Range& range : instr.writes) rename(range);
-  for (Binding& binding : instr.bindings) rename(binding.range);
+  if (!instr.runs_list()) return;
+  for (Binding& binding : instr.ops().bindings) rename(binding.range);
 }
 
 }  // namespace ftrun

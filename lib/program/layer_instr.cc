@@ -48,14 +48,15 @@ const std::vector<Op>& list_of(const LayerGraph& graph, const Instr& instr) {
 
 bool has_ops(const LayerGraph& graph, const Instr& instr) {
   const auto size = static_cast<int32_t>(list_of(graph, instr).size());
-  return instr.first_op >= 0 && instr.op_count >= 0 && instr.op_count <= size - instr.first_op;
+  const LayerOps& ops = instr.ops();
+  return ops.first_op >= 0 && ops.op_count >= 0 && ops.op_count <= size - ops.first_op;
 }
 
 std::span<const Op> ops_of(const LayerGraph& graph, const Instr& instr) {
   require(has_ops(graph, instr), "operations of a list");
   const std::vector<Op>& list = list_of(graph, instr);
-  return std::span(list).subspan(static_cast<size_t>(instr.first_op),
-                                 static_cast<size_t>(instr.op_count));
+  return std::span(list).subspan(static_cast<size_t>(instr.ops().first_op),
+                                 static_cast<size_t>(instr.ops().op_count));
 }
 
 void bind_ops(Instr& instr, const LayerGraph& graph, const ValuePlaces& places) {
@@ -68,10 +69,10 @@ void bind_ops(Instr& instr, const LayerGraph& graph, const ValuePlaces& places) 
   };
   std::set<ValueId> all = used.reads;
   all.insert(used.writes.begin(), used.writes.end());
-  for (const ValueId id : all) instr.bindings.push_back({id, place(id)});
+  for (const ValueId id : all) instr.ops().bindings.push_back({id, place(id)});
   for (const ValueId id : used.reads) add_range(instr.reads, place(id));
   for (const ValueId id : used.writes) add_range(instr.writes, place(id));
-  if (!instr.accumulate) return;
+  if (!instr.ops().accumulate) return;
   for (const ValueId id : used.writes)
     if (graph.at(id).role == ValueRole::kParamGrad) add_range(instr.reads, place(id));
 }

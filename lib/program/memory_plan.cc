@@ -153,9 +153,9 @@ std::vector<int64_t> mapped_by_instr(const Program& program,
   std::vector<int64_t> mapped(program.instrs.size(), 0);
   for (size_t at = 0; at < program.instrs.size(); ++at) {
     const Instr& instr = program.instrs[at];
-    if (instr.group == kNoGroup || !over_shared_memory(program.group(instr.group))) continue;
+    if (instr.group() == kNoGroup || !over_shared_memory(program.group(instr.group()))) continue;
     for (size_t i = 0; i < instr.writes.size(); ++i)
-      mapped[at] = std::max(mapped[at], read_of_peers(program, instr, i, program.group(instr.group).place.count));
+      mapped[at] = std::max(mapped[at], read_of_peers(program, instr, i, program.group(instr.group()).place.count));
   }
   return mapped;
 }
@@ -164,7 +164,7 @@ std::vector<int64_t> mapped_by_instr(const Program& program,
 std::vector<std::vector<size_t>> collectives_by_lane(const Program& program) {
   std::vector<std::vector<size_t>> lanes(kMostLanes);
   for (size_t at = 0; at < program.instrs.size(); ++at)
-    if (program.instrs[at].group != kNoGroup) lanes[static_cast<size_t>(program.instrs[at].lane)].push_back(at);
+    if (program.instrs[at].is_collective()) lanes[static_cast<size_t>(program.instrs[at].lane)].push_back(at);
   return lanes;
 }
 

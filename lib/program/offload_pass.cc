@@ -50,7 +50,7 @@ class Offload {
 
   size_t begin_of_backward(int32_t micro_batch) const {
     const auto begins = [&](const Instr& instr) {
-      return instr.graph >= 0 && instr.kind != InstrKind::kForward &&
+      return instr.runs_list() && instr.kind != InstrKind::kForward &&
              instr.micro_batch == micro_batch;
     };
     const auto found = std::find_if(program_.instrs.begin(), program_.instrs.end(), begins);

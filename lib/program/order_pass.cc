@@ -107,7 +107,7 @@ class BucketsInFlight {
   }
   /// What tensor-parallel ranks sum stays in the bucket.
   bool empties(const Instr& instr) const {
-    if (instr.group != kNoGroup && runs_along_tensor(program_.group(instr.group))) return false;
+    if (instr.group() != kNoGroup && runs_along_tensor(program_.group(instr.group()))) return false;
     return std::any_of(instr.reads.begin(), instr.reads.end(), [&](const Range& range) {
       return is_bucket(range) && filled_[static_cast<size_t>(range.buffer)] != 0;
     });

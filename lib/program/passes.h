@@ -55,7 +55,7 @@ Program order_communication(Program program, bool overlap);
 Program plan_memory(Program program);
 
 /// Marks each disk request that may start while the one before it on the lane still runs
-/// (Instr::starts_early): the two share no bytes, of an arena either. The disk then always has
+/// (DiskRequest): the two share no bytes, of an arena either. The disk then always has
 /// something to do.
 Program overlap_disk_requests(Program program);
 

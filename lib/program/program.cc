@@ -103,9 +103,10 @@ void put_instr(std::ostringstream& out, const Program& program, size_t at) {
           : at < 1000 ? " "
                       : "")
       << at << "  " << lane_mark(instr.lane) << instr_label(instr)
-      << group_text(program, instr.group);
-  if (instr.accumulate) out << " accumulate";
-  if (instr.kind == InstrKind::kUpdate) out << (instr.decay ? " decay" : " no-decay");
+      << group_text(program, instr.group());
+  if (instr.runs_list() && instr.ops().accumulate) out << " accumulate";
+  if (const auto* update = std::get_if<UpdateRange>(&instr.detail))
+    out << (update->decay ? " decay" : " no-decay");
   if (!instr.reads.empty()) out << "  reads " << ranges_text(program, instr.reads);
   if (!instr.writes.empty()) out << "  writes " << ranges_text(program, instr.writes);
   if (!instr.waits.empty()) {
@@ -113,7 +114,7 @@ void put_instr(std::ostringstream& out, const Program& program, size_t at) {
     for (const InstrId wait : instr.waits) out << " #" << wait;
   }
   if (instr.if_finite) out << "  if finite";
-  if (instr.starts_early) out << "  starts early";
+  if (instr.starts_early()) out << "  starts early";
   out << '\n';
 }
 
@@ -161,12 +162,12 @@ uint64_t program_hash(const Program& program) {
   std::ostringstream out;
   out << program.name;
   for (const Instr& instr : program.instrs) {
-    if (instr.graph >= 0)
-      out << '\n' << instr_label(instr) << (instr.accumulate ? " accumulate" : "");
-    if (instr.group == kNoGroup) continue;
+    if (instr.runs_list())
+      out << '\n' << instr_label(instr) << (instr.ops().accumulate ? " accumulate" : "");
+    if (!instr.is_collective()) continue;
     out << '\n'
-        << instr_name(instr.kind) << group_text(program, instr.group) << ' '
-        << dtype_name(instr.dtype) << (instr.if_finite ? " if finite" : "");
+        << instr_name(instr.kind) << group_text(program, instr.group()) << ' '
+        << dtype_name(instr.collective().dtype) << (instr.if_finite ? " if finite" : "");
     for (const auto* ranges : {&instr.reads, &instr.writes})
       for (const Range& range : *ranges)
         out << ' ' << program.at(range.buffer).name << ' ' << range.bytes;

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "base/dtype.h"
@@ -117,6 +118,42 @@ struct Binding {
   Range range;
 };
 
+/// What instructions of some kinds have beside what all have.
+
+/// Of what runs a layer's list: graph of the model, operations [first_op, first_op + op_count) of
+/// that list, no collectives among them, and the storage of their values.
+struct LayerOps {
+  int32_t graph = -1;
+  int32_t first_op = 0;
+  int32_t op_count = 0;
+  std::vector<Binding> bindings;
+  /// The list adds to the gradients of parameters; false: it is the first to write them.
+  bool accumulate = false;
+};
+
+/// Of collectives. Those of a layer's list have its layer and micro-batch, those of gradients and
+/// parameters a unit.
+struct Collective {
+  GroupId group = kNoGroup;
+  DType dtype = DType::kF32;
+};
+
+/// Of kUpdate: reads = {gradient, ...}, writes = {weights, states..., [copy of the weights]}.
+struct UpdateRange {
+  bool decay = false;
+  bool writes_copy = false;
+  /// Place of the first element among all parameters that a tensor-parallel rank uses, the same in
+  /// every layout of the data-parallel ranks. Copies of a tensor have the same place on all tensor
+  /// ranks, so that they are rounded alike.
+  int64_t first_element = 0;
+};
+
+/// Of copies on the disk lane: with what it waits for done, it may start while the request before it
+/// on the lane still runs.
+struct DiskRequest {
+  bool starts_early = false;
+};
+
 struct Instr {
   InstrKind kind = InstrKind::kBegin;
   Lane lane = Lane::kCompute;
@@ -130,30 +167,25 @@ struct Instr {
   /// Layer of the model and micro-batch of the step, of what has one; else -1.
   int32_t layer = -1;
   int32_t micro_batch = -1;
-  /// Of what runs a layer's list: graph of the model, operations [first_op, first_op + op_count) of
-  /// that list, no collectives among them, and the storage of their values.
-  int32_t graph = -1;
-  int32_t first_op = 0;
-  int32_t op_count = 0;
-  std::vector<Binding> bindings;
-  /// The list adds to the gradients of parameters; false: it is the first to write them.
-  bool accumulate = false;
-  /// Of collectives. Those of a layer's list have its layer and micro-batch, those of gradients and
-  /// parameters a unit.
-  GroupId group = kNoGroup;
-  DType dtype = DType::kF32;
-  /// kUpdate: reads = {gradient, ...}, writes = {weights, states..., [copy of the weights]}.
-  bool decay = false;
-  bool writes_copy = false;
-  /// kUpdate: place of the first element among all parameters that a tensor-parallel rank uses, the
-  /// same in every layout of the data-parallel ranks. Copies of a tensor have the same place on all
-  /// tensor ranks, so that they are rounded alike.
-  int64_t first_element = 0;
   /// The unit whose parameters or gradients it moves; else -1.
   int32_t unit = -1;
-  /// Of the disk lane: what it waits for done, it may start while the request before it on the lane
-  /// still runs.
-  bool starts_early = false;
+  /// By kind; nothing for kinds that need no more.
+  std::variant<std::monostate, LayerOps, Collective, UpdateRange, DiskRequest> detail;
+
+  bool runs_list() const { return std::holds_alternative<LayerOps>(detail); }
+  const LayerOps& ops() const { return std::get<LayerOps>(detail); }
+  LayerOps& ops() { return std::get<LayerOps>(detail); }
+  bool is_collective() const { return std::holds_alternative<Collective>(detail); }
+  const Collective& collective() const { return std::get<Collective>(detail); }
+  Collective& collective() { return std::get<Collective>(detail); }
+  /// kNoGroup where it is none.
+  GroupId group() const { return is_collective() ? collective().group : kNoGroup; }
+  const UpdateRange& update() const { return std::get<UpdateRange>(detail); }
+  UpdateRange& update() { return std::get<UpdateRange>(detail); }
+  bool starts_early() const {
+    const auto* disk = std::get_if<DiskRequest>(&detail);
+    return disk != nullptr && disk->starts_early;
+  }
 };
 
 /// The step of one rank. Ranks differ in where in a whole buffer their own part lies.

@@ -35,7 +35,7 @@ std::vector<Made> find_made(const Program& program, const std::vector<GradientUs
     one.by.last = i;
   };
   for (size_t i = 0; i < program.instrs.size(); ++i)
-    if (program.instrs[i].graph >= 0)
+    if (program.instrs[i].runs_list())
       for (const Range& range : program.instrs[i].writes) note(i, range);
   return made;
 }

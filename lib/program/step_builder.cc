@@ -191,8 +191,7 @@ void StepBuilder::reduce_loss(BufferId loss) {
   if (all == kNoGroup) return;
   Instr& instr = emit(InstrKind::kAllReduce);
   instr.lane = lane_of(all);
-  instr.group = all;
-  instr.dtype = DType::kF64;
+  instr.detail = Collective{all, DType::kF64};
   instr.reads = instr.writes = {whole(loss)};
 }
 
@@ -315,14 +314,14 @@ void StepBuilder::run_list(Instr like, const std::vector<Op>& list, ValuePlaces&
 void StepBuilder::run_ops(const Instr& like, size_t first, size_t end, const ValuePlaces& places) {
   if (first == end) return;
   Instr instr = like;
-  instr.first_op = static_cast<int32_t>(first);
-  instr.op_count = static_cast<int32_t>(end - first);
-  bind_ops(instr, model_.graphs[static_cast<size_t>(instr.graph)], places);
+  instr.ops().first_op = static_cast<int32_t>(first);
+  instr.ops().op_count = static_cast<int32_t>(end - first);
+  bind_ops(instr, model_.graphs[static_cast<size_t>(instr.ops().graph)], places);
   program_.instrs.push_back(std::move(instr));
 }
 
 void StepBuilder::run_collective(const Instr& like, const Op& op, const ValuePlaces& places) {
-  const LayerGraph& graph = model_.graphs[static_cast<size_t>(like.graph)];
+  const LayerGraph& graph = model_.graphs[static_cast<size_t>(like.ops().graph)];
   const Range& in = places.at(op.in[0]);
   const Range& out = places.at(op.out[0]);
   const bool sums = op.kind == OpKind::kTensorAllReduce;
@@ -336,9 +335,8 @@ void StepBuilder::run_collective(const Instr& like, const Op& op, const ValuePla
   Instr& instr = emit(sums ? InstrKind::kAllReduce
                            : op.kind == OpKind::kTensorAllGather ? InstrKind::kAllGather
                                                                  : InstrKind::kReduceScatter);
-  instr.group = store_.groups().tensor;
-  instr.lane = lane_of(instr.group);
-  instr.dtype = graph.at(op.in[0]).dtype;
+  instr.detail = Collective{store_.groups().tensor, graph.at(op.in[0]).dtype};
+  instr.lane = lane_of(instr.group());
   instr.layer = like.layer;
   instr.micro_batch = like.micro_batch;
   instr.reads = {sums ? out : in};
@@ -368,9 +366,9 @@ void StepBuilder::run_layer(InstrKind kind, size_t l, Flow& flow, BufferId resul
   like.kind = kind;
   like.layer = static_cast<int32_t>(l);
   like.micro_batch = flow.micro_batch;
-  like.graph = model_.layers[l].graph;
+  like.detail = LayerOps{.graph = model_.layers[l].graph};
   const std::vector<Op>& list = list_of(graph_of(l), like);
-  const GraphStorage& storage = storage_[static_cast<size_t>(like.graph)];
+  const GraphStorage& storage = storage_[static_cast<size_t>(like.ops().graph)];
   const bool forward = kind == InstrKind::kForward;
   ValuePlaces places;
   place_parameters(l, flow.micro_batch, list, places);
@@ -386,7 +384,7 @@ void StepBuilder::run_layer(InstrKind kind, size_t l, Flow& flow, BufferId resul
   if (trains_) place_in(flow.saved[l], "saved.", l, storage.saved, flow.micro_batch, places);
   if (kind == InstrKind::kInputGrad || kind == InstrKind::kWeightGrad)
     place_in(flow.deferred[l], "deferred.", l, storage.deferred, flow.micro_batch, places);
-  like.accumulate = trains_ && accumulates(l, flow.micro_batch, list);
+  like.ops().accumulate = trains_ && accumulates(l, flow.micro_batch, list);
   run_list(std::move(like), list, places);
 }
 

@@ -33,12 +33,12 @@ Traffic program_traffic(const Program& program) {
   std::map<std::pair<InstrKind, GroupId>, TrafficRow> rows;
   Traffic traffic;
   for (const Instr& instr : program.instrs) {
-    if (instr.group == kNoGroup) continue;
-    const int ranks = program.place_in(instr.group).count;
-    TrafficRow& row = rows[{instr.kind, instr.group}];
+    if (instr.group() == kNoGroup) continue;
+    const int ranks = program.place_in(instr.group()).count;
+    TrafficRow& row = rows[{instr.kind, instr.group()}];
     row.kind = instr.kind;
-    row.group = instr.group;
-    row.axes = axes_of(program.group(instr.group).ranks);
+    row.group = instr.group();
+    row.axes = axes_of(program.group(instr.group()).ranks);
     row.ranks = ranks;
     for (size_t i = 0; i < instr.writes.size(); ++i) {
       const int64_t bytes = sent(instr, i, ranks);
@@ -102,7 +102,7 @@ class Formula {
     for (const Instr& instr : program.instrs)
       if (brings_parameters(program, instr)) {
         Gathers& times = gathers_[instr.unit];
-        ++(instr.group == groups_.node ? times.node : times.shards);
+        ++(instr.group() == groups_.node ? times.node : times.shards);
       }
   }
 
@@ -124,12 +124,12 @@ class Formula {
     }
     bytes += over_shards / shards() + over_node / state_.node;
     if (known.replicas && shards() > 1)
-      bytes += sent_by([&](const Instr& instr) { return instr.group == groups_.replica; });
+      bytes += sent_by([&](const Instr& instr) { return instr.group() == groups_.replica; });
     if (known.numbers) bytes += numbers();
     if (known.layers) bytes += sent_by([](const Instr& instr) { return instr.layer >= 0; });
     if (known.copies)
       bytes += sent_by([&](const Instr& instr) {
-        return instr.unit >= 0 && runs_along_tensor(program_.group(instr.group));
+        return instr.unit >= 0 && runs_along_tensor(program_.group(instr.group()));
       });
     return bytes;
   }
@@ -210,9 +210,9 @@ class Formula {
   int64_t sent_by(const Counts& counts) const {
     int64_t bytes = 0;
     for (const Instr& instr : program_.instrs) {
-      if (instr.group == kNoGroup || !counts(instr)) continue;
+      if (instr.group() == kNoGroup || !counts(instr)) continue;
       for (size_t i = 0; i < instr.writes.size(); ++i)
-        bytes += sent(instr, i, program_.place_in(instr.group).count);
+        bytes += sent(instr, i, program_.place_in(instr.group()).count);
     }
     return bytes;
   }

@@ -185,7 +185,7 @@ class UnitStore {
   /// Number of the interval that is planned, and the staging buffers that intervals use in turn.
   int interval_ = 0;
   std::map<std::string, BufferId> staging_;
-  /// Element of each unit among all parameters that this tensor-parallel rank uses (Instr::first_element).
+  /// Element of each unit among all parameters that this tensor-parallel rank uses (UpdateRange::first_element).
   const FlatLayout index_;
 };
 

@@ -195,10 +195,8 @@ UnitStore::Update UnitStore::plan_update(UnitId id, int64_t begin, int64_t end) 
     Instr update;
     update.kind = InstrKind::kUpdate;
     update.unit = id;
-    update.decay = run.decay;
     update.if_finite = true;
-    update.writes_copy = writes_copy;
-    update.first_element = index_.at(id) + run.begin;
+    update.detail = UpdateRange{run.decay, writes_copy, index_.at(id) + run.begin};
     update.reads = {part(gradient, run)};
     for (const Range& all : written) update.writes.push_back(part(all, run));
     // Weights and states are read and written: the passes must see both.

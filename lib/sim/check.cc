@@ -43,13 +43,14 @@ bool check_ranges(const Program& program, Faults& faults) {
     const Instr& instr = program.instrs[i];
     for (const Range& range : instr.reads) inside(range);
     for (const Range& range : instr.writes) inside(range);
-    for (const Binding& binding : instr.bindings) inside(binding.range);
-    if (instr.group < kNoGroup || instr.group >= static_cast<GroupId>(program.groups.size()))
-      refuse(cat(place(program, i), " runs over group ", instr.group, ", but there are ",
+    if (instr.runs_list())
+      for (const Binding& binding : instr.ops().bindings) inside(binding.range);
+    if (instr.group() < kNoGroup || instr.group() >= static_cast<GroupId>(program.groups.size()))
+      refuse(cat(place(program, i), " runs over group ", instr.group(), ", but there are ",
                  program.groups.size()));
     if (static_cast<int>(instr.lane) >= kMostLanes)
       refuse(cat(place(program, i), " is on lane ", static_cast<int>(instr.lane)));
-    if (instr.group != kNoGroup &&
+    if (instr.is_collective() &&
         (instr.writes.empty() || instr.reads.size() != instr.writes.size()))
       refuse(cat(place(program, i), " is a collective of ", instr.reads.size(), " ranges into ",
                  instr.writes.size()));
@@ -103,7 +104,7 @@ void check_written_before_read(const Program& program, Faults& faults) {
 /// ranks, and a part in the buffer of its whole is this rank's.
 void check_parts(const Program& program, size_t at, Faults& faults) {
   const Instr& instr = program.instrs[at];
-  const ShardPlace group = program.place_in(instr.group);
+  const ShardPlace group = program.place_in(instr.group());
   const bool sums = instr.kind == InstrKind::kAllReduce;
   const bool gathers = instr.kind == InstrKind::kAllGather;
   for (size_t i = 0; i < instr.writes.size(); ++i) {
@@ -120,9 +121,9 @@ void check_parts(const Program& program, size_t at, Faults& faults) {
                            program.at(part.buffer).name, ", which is not that of rank ",
                            group.index, " of ", program.at(whole.buffer).name));
     for (const BufferId id : std::set<BufferId>{part.buffer, whole.buffer})
-      if (program.at(id).dtype != instr.dtype && program.at(id).dtype != DType::kU8)
+      if (program.at(id).dtype != instr.collective().dtype && program.at(id).dtype != DType::kU8)
         faults.push_back(cat(place(program, at), " uses ", program.at(id).name, " as ",
-                             dtype_name(instr.dtype), ", but its dtype is ",
+                             dtype_name(instr.collective().dtype), ", but its dtype is ",
                              dtype_name(program.at(id).dtype)));
   }
 }
@@ -153,7 +154,7 @@ std::vector<Range> uncovered(const std::vector<Range>& ranges, const std::vector
 void check_bindings(const Program& program, size_t at, Faults& faults) {
   const Instr& instr = program.instrs[at];
   std::vector<Range> bound;
-  for (const Binding& binding : instr.bindings) bound.push_back(binding.range);
+  for (const Binding& binding : instr.ops().bindings) bound.push_back(binding.range);
   std::vector<Range> touched = instr.reads;
   touched.insert(touched.end(), instr.writes.begin(), instr.writes.end());
   for (const Range& range : uncovered(bound, touched))
@@ -183,7 +184,7 @@ void check_sums(const Program& program, size_t at, std::set<BufferId>& made, Fau
 
 /// What the weights and states of an update are read as is what is written.
 bool is_update(const Program& program, const Instr& instr) {
-  const size_t states = instr.writes.size() - (instr.writes_copy ? 1 : 0);
+  const size_t states = instr.writes.size() - (instr.update().writes_copy ? 1 : 0);
   if (instr.reads.size() != states + 1 || states == 0 || !instr.if_finite) return false;
   const auto same = [&](const Range& range) {
     return element_count(program, range) == element_count(program, instr.reads[0]);
@@ -196,7 +197,7 @@ bool is_update(const Program& program, const Instr& instr) {
 ShardPlace place_of_sum(const Program& program, BufferId buffer) {
   for (const Instr& instr : program.instrs)
     if (instr.kind == InstrKind::kAllReduce && instr.writes[0].buffer == buffer)
-      return program.place_in(instr.group);
+      return program.place_in(instr.group());
   return {};
 }
 
@@ -216,12 +217,31 @@ bool is_norm(const Program& program, const Instr& instr) {
   return instr.reads.size() == instr.writes.size() && instr.lane == Lane::kCompute;
 }
 
+/// What it has beside its ranges is what its kind asks for.
+bool has_its_detail(const Instr& instr) {
+  switch (instr.kind) {
+    case InstrKind::kForward:
+    case InstrKind::kBackward:
+    case InstrKind::kInputGrad:
+    case InstrKind::kWeightGrad:
+      return instr.runs_list();
+    case InstrKind::kAllReduce:
+    case InstrKind::kReduceScatter:
+    case InstrKind::kAllGather:
+      return instr.group() != kNoGroup;
+    case InstrKind::kUpdate:
+      return std::holds_alternative<UpdateRange>(instr.detail);
+    case InstrKind::kCopy:
+      return std::holds_alternative<std::monostate>(instr.detail) ||
+             std::holds_alternative<DiskRequest>(instr.detail);
+    default:
+      return std::holds_alternative<std::monostate>(instr.detail);
+  }
+}
+
 /// Ranges of an instruction as its kind has them.
 bool has_its_form(const Program& program, const Instr& instr) {
-  const bool collective = instr.kind == InstrKind::kAllReduce ||
-                          instr.kind == InstrKind::kReduceScatter ||
-                          instr.kind == InstrKind::kAllGather;
-  if (collective != (instr.group != kNoGroup)) return false;
+  if (!has_its_detail(instr)) return false;
   const size_t reads = instr.reads.size();
   const size_t writes = instr.writes.size();
   switch (instr.kind) {
@@ -233,11 +253,11 @@ bool has_its_form(const Program& program, const Instr& instr) {
     case InstrKind::kBackward:
     case InstrKind::kInputGrad:
     case InstrKind::kWeightGrad:
-      return instr.graph >= 0 && instr.op_count > 0 && instr.lane == Lane::kCompute;
+      return instr.ops().graph >= 0 && instr.ops().op_count > 0 && instr.lane == Lane::kCompute;
     case InstrKind::kAllReduce:
     case InstrKind::kReduceScatter:
     case InstrKind::kAllGather:
-      return instr.lane == lane_of(instr.group);
+      return instr.lane == lane_of(instr.group());
     case InstrKind::kCopy:
     case InstrKind::kAccumulate:
       return reads == 1 && writes == 1 && !overlaps(instr.reads[0], instr.writes[0]) &&
@@ -262,9 +282,9 @@ void check_forms(const Program& program, Faults& faults) {
                            instr.reads.size(), instr.reads.size() == 1 ? " range" : " ranges",
                            " and writes ", instr.writes.size(),
                            ", a form that its kind does not allow"));
-    else if (instr.group != kNoGroup)
+    else if (instr.is_collective())
       check_parts(program, i, faults);
-    if (instr.graph < 0) continue;
+    if (!instr.runs_list()) continue;
     check_bindings(program, i, faults);
     check_sums(program, i, made, faults);
   }
@@ -409,11 +429,11 @@ void check_disk_requests(const Program& program, Faults& faults) {
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     const bool disk = instr.lane == Lane::kDisk;
-    if (instr.starts_early && (!disk || !last))
+    if (instr.starts_early() && (!disk || !last))
       faults.push_back(cat(place(program, i), " starts early, but no disk request stands before it"));
     if (!disk) continue;
     const auto before = std::exchange(last, i);
-    if (!instr.starts_early || !before) continue;
+    if (!instr.starts_early() || !before) continue;
     const Instr& other = program.instrs[*before];
     if (any_shared(program, instr.reads, other.writes) ||
         any_shared(program, instr.writes, other.reads) ||

@@ -42,9 +42,9 @@ class ListWalk {
     for (size_t i = 0; i < program_.instrs.size(); ++i) {
       const Instr& instr = program_.instrs[i];
       if (instr.layer < 0) continue;
-      if (instr.graph >= 0)
+      if (instr.runs_list())
         follow(i);
-      else if (instr.group != kNoGroup)
+      else if (instr.is_collective())
         ++lists_[{instr.layer, instr.micro_batch}].collectives;
     }
     for (const auto& [layer, list] : lists_) end(list, list.operations + list.collectives);
@@ -60,14 +60,15 @@ class ListWalk {
     check_graph(at);
     Followed& list = lists_[{instr.layer, instr.micro_batch}];
     if (list.graph >= 0 && instr.kind != list.kind) change_direction(at, list);
+    const LayerOps& ops = instr.ops();
     const int64_t next = list.operations + list.collectives;
-    if (instr.first_op != next)
-      faults_.push_back(cat(place(at), " begins with operation ", instr.first_op,
+    if (ops.first_op != next)
+      faults_.push_back(cat(place(at), " begins with operation ", ops.first_op,
                             " of its list, but operation ", next, " comes next"));
     list.kind = instr.kind;
-    list.graph = instr.graph;
+    list.graph = ops.graph;
     list.last = at;
-    list.operations = int64_t{instr.first_op} + instr.op_count;
+    list.operations = int64_t{ops.first_op} + ops.op_count;
     list.collectives = 0;
   }
 
@@ -78,7 +79,7 @@ class ListWalk {
     if (instr.kind < list.kind)
       faults_.push_back(cat(place(at), " comes after ", place(list.last)));
     const int64_t begin_it =
-        instr.first_op <= list.collectives ? int64_t{instr.first_op} : list.collectives;
+        instr.ops().first_op <= list.collectives ? int64_t{instr.ops().first_op} : list.collectives;
     end(list, list.operations + list.collectives - begin_it);
     list.operations = 0;
     list.collectives = begin_it;
@@ -86,9 +87,9 @@ class ListWalk {
 
   void check_graph(size_t at) {
     const Instr& instr = program_.instrs[at];
-    const auto [known, added] = known_.graph_of_layer.try_emplace(instr.layer, instr.graph);
-    if (known->second != instr.graph)
-      faults_.push_back(cat(place(at), " runs graph ", instr.graph, ", but that of the layer is ",
+    const auto [known, added] = known_.graph_of_layer.try_emplace(instr.layer, instr.ops().graph);
+    if (known->second != instr.ops().graph)
+      faults_.push_back(cat(place(at), " runs graph ", instr.ops().graph, ", but that of the layer is ",
                             known->second));
   }
 

@@ -265,7 +265,7 @@ void Interpreter::execute(Walk::Turn turn) {
     rank.computed.push_back(static_cast<InstrId>(&instr - rank.step.program.instrs.data()));
   }
   if (!walk_->takes_part(turn)) return;
-  if (instr.group == kNoGroup) return run_instr(static_cast<size_t>(turn.rank), instr);
+  if (!instr.is_collective()) return run_instr(static_cast<size_t>(turn.rank), instr);
   for (size_t i = 0; i < instr.writes.size(); ++i) exchange(members, turn.lane, i);
 }
 
@@ -278,11 +278,11 @@ void Interpreter::exchange(std::span<const int32_t> members, int32_t lane, size_
     const Instr& instr = walk_->instr({member, lane});
     const Program& program = ranks_[r].step.program;
     for (const Range& range : {instr.reads[index], instr.writes[index]})
-      if (program.at(range.buffer).dtype != instr.dtype &&
+      if (program.at(range.buffer).dtype != instr.collective().dtype &&
           program.at(range.buffer).dtype != DType::kU8)
         fail(cat("rank ", r, ": ", where(ranks_[r], instr), " takes ",
-                 program.at(range.buffer).name, " for ", dtype_name(instr.dtype)));
-    const Cells from = cells(ranks_[r], instr.reads[index], instr.dtype);
+                 program.at(range.buffer).name, " for ", dtype_name(instr.collective().dtype)));
+    const Cells from = cells(ranks_[r], instr.reads[index], instr.collective().dtype);
     std::vector<uint64_t>& values = in.emplace_back(static_cast<size_t>(from.count));
     for (int64_t e = 0; e < from.count; ++e) values[static_cast<size_t>(e)] = read(from, e);
   }
@@ -291,7 +291,7 @@ void Interpreter::exchange(std::span<const int32_t> members, int32_t lane, size_
     const int32_t member = members[static_cast<size_t>(m)];
     Rank& rank = ranks_[static_cast<size_t>(member)];
     const Instr& instr = walk_->instr({member, lane});
-    const Cells to = cells(rank, instr.writes[index], instr.dtype);
+    const Cells to = cells(rank, instr.writes[index], instr.collective().dtype);
     const auto total = static_cast<int64_t>(in[0].size());
     const bool gathers = instr.kind == InstrKind::kAllGather;
     const bool scatters = instr.kind == InstrKind::kReduceScatter;
@@ -375,11 +375,11 @@ ValueId without_place(const Op& op, const std::map<ValueId, Range>& places) {
 }  // namespace
 
 void Interpreter::run_ops(Rank& rank, const Instr& instr) {
-  const LayerGraph& graph = model_.graphs[static_cast<size_t>(instr.graph)];
+  const LayerGraph& graph = model_.graphs[static_cast<size_t>(instr.ops().graph)];
   if (!has_ops(graph, instr)) return fail(cat(where(rank, instr), " is not in its list"));
   const std::span<const Op> ops = ops_of(graph, instr);
   std::map<ValueId, Range> places;
-  for (const Binding& binding : instr.bindings) places[binding.value] = binding.range;
+  for (const Binding& binding : instr.ops().bindings) places[binding.value] = binding.range;
   for (const Op& op : ops) {
     if (is_collective(op.kind))
       return fail(cat(where(rank, instr), " runs ", op_name(op.kind), ", which no kernel does"));
@@ -397,7 +397,7 @@ void Interpreter::run_ops(Rank& rank, const Instr& instr) {
     for (size_t o = 0; o < op.out.size(); ++o) {
       const Value& value = graph.at(op.out[o]);
       const bool known = std::find(op.in.begin(), op.in.end(), op.out[o]) != op.in.end();
-      const bool adds = is_sum(value) && (instr.accumulate || value.port == Port::kLoss || known);
+      const bool adds = is_sum(value) && (instr.ops().accumulate || value.port == Port::kLoss || known);
       const Cells to = at(op.out[o]);
       for (int64_t e = 0; e < to.count; ++e) {
         const uint64_t made = mix(mix(hash, o), static_cast<uint64_t>(e));
@@ -447,18 +447,18 @@ void Interpreter::update(Rank& rank, const Instr& instr) {
       return fail(cat(where(rank, instr), " updates ", written.back().count, " elements with ",
                       gradient.count));
   }
-  const size_t states = written.size() - 1 - (instr.writes_copy ? 1 : 0);
+  const size_t states = written.size() - 1 - (instr.update().writes_copy ? 1 : 0);
   for (int64_t e = 0; e < gradient.count; ++e) {
     const uint64_t g = mix(read(gradient, e), rank.scale);
     uint64_t weight =
-        mix(mix(read(written[0], e), g), static_cast<uint64_t>(instr.first_element + e));
+        mix(mix(read(written[0], e), g), static_cast<uint64_t>(instr.update().first_element + e));
     for (size_t s = 1; s <= states; ++s) {
       weight = mix(weight, read(written[s], e));
       write(written[s], e, mix(mix(read(written[s], e), g), s));
     }
-    weight = mix(weight, instr.decay ? 1 : 2);
+    weight = mix(weight, instr.update().decay ? 1 : 2);
     write(written[0], e, weight);
-    if (instr.writes_copy) write(written.back(), e, weight);
+    if (instr.update().writes_copy) write(written.back(), e, weight);
   }
 }
 

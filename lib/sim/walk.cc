@@ -19,7 +19,7 @@ bool adds_parts(const Program& program, const Instr& instr) {
   const auto runs_along = [](const ProgramGroup& group, const char* axes) {
     return axes_of(group.ranks) == axes;
   };
-  return runs_along(program.group(instr.group), "dp_replicate") &&
+  return runs_along(program.group(instr.group()), "dp_replicate") &&
          std::any_of(program.groups.begin(), program.groups.end(),
                      [&](const ProgramGroup& group) { return runs_along(group, "dp_shard"); });
 }
@@ -28,7 +28,7 @@ bool adds_parts(const Program& program, const Instr& instr) {
 /// copies the ranges lie, which is the same on every rank. Where a rank's own part lies is its
 /// affair.
 std::string announcement_of(const Program& program, const Instr& instr) {
-  std::string text = cat(instr_name(instr.kind), " ", dtype_name(instr.dtype));
+  std::string text = cat(instr_name(instr.kind), " ", dtype_name(instr.collective().dtype));
   for (const auto* ranges : {&instr.reads, &instr.writes})
     for (const Range& range : *ranges) text += cat(" ", range.bytes);
   const bool parts = adds_parts(program, instr);
@@ -40,7 +40,7 @@ std::string announcement_of(const Program& program, const Instr& instr) {
 Course::Step step_of(const Program& program, InstrId id) {
   const Instr& instr = program.instr(id);
   return {.instr = id,
-          .group = instr.group,
+          .group = instr.group(),
           .if_finite = instr.if_finite,
           .decides = instr.kind == InstrKind::kDecide};
 }
@@ -69,7 +69,7 @@ Course whole_course(const Program& program, Announcements& announcements) {
         course.waits.push_back(
             {static_cast<int32_t>(program.instr(wait).lane), position[static_cast<size_t>(wait)]});
       step.end_wait = static_cast<int32_t>(course.waits.size());
-      if (instr.group == kNoGroup) continue;
+      if (!instr.is_collective()) continue;
       step.announced =
           announcements.number_of(cat(instr_label(instr), " ", static_cast<int>(instr.lane), " ",
                                       announcement_of(program, instr)));
@@ -82,10 +82,10 @@ Course collective_course(const Program& program, Announcements& announcements) {
   Course course;
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
-    if (instr.group == kNoGroup) continue;
+    if (!instr.is_collective()) continue;
     course.lanes[0].push_back(
         {.instr = static_cast<InstrId>(i),
-         .group = instr.group,
+         .group = instr.group(),
          .announced = announcements.number_of(announcement_of(program, instr))});
   }
   note_used(course);
@@ -222,7 +222,7 @@ std::string Walk::entry(Turn turn) const {
   int64_t bytes = 0;
   for (const Range& range : now.writes) bytes += range.bytes;
   return cat(place(turn), " with ", bytes, " bytes of ", program.at(now.writes[0].buffer).name,
-             " as ", dtype_name(now.dtype), " over ", group_name(turn));
+             " as ", dtype_name(now.collective().dtype), " over ", group_name(turn));
 }
 
 /// What a rank does on a lane: "enters ...".
@@ -236,7 +236,7 @@ std::string Walk::difference(Turn one, Turn other) const {
   if (one.rank > other.rank) std::swap(one, other);
   const auto& instrs = world_.program_of(static_cast<size_t>(one.rank)).instrs;
   const auto before = std::count_if(instrs.begin(), instrs.begin() + step(one).instr,
-                                    [](const Instr& earlier) { return earlier.group != kNoGroup; });
+                                    [](const Instr& earlier) { return earlier.is_collective(); });
   return cat("collective ", before, ": rank ", number(one), " ", doing(one), ", rank ",
              number(other), " ", doing(other));
 }
