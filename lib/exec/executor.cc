@@ -61,9 +61,9 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
           [open = groups.distinct()] {
             for (Communicator* group : open) group->abort("a lane of this rank failed");
           },
-          device_->runs_behind()) {
+          device_->is_asynchronous()) {
   for (const Instr& instr : program.instrs) {
-    if (instr.kind == InstrKind::kBegin) loss_ = stretch(instr.writes[0]);
+    if (instr.kind == InstrKind::kBegin) loss_ = span_of(instr.writes[0]);
     if (instr.kind == InstrKind::kGradientNorm) plan_norm(instr);
     if (instr.kind == InstrKind::kDecide) decides_ = true;
     if (instr.graph < 0) continue;
@@ -75,14 +75,14 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
   }
 }
 
-Stretch Executor::stretch(const Range& range) const {
+TypedSpan Executor::span_of(const Range& range) const {
   return {address<std::byte>(range), dtype(range), element_count(program_, range),
           program_.at(range.buffer).tier};
 }
 
 void Executor::plan_norm(const Instr& instr) {
   require(norm_parts_.empty(), "a step has one gradient norm");
-  for (const Range& part : instr.reads) norm_parts_.push_back(stretch(part));
+  for (const Range& part : instr.reads) norm_parts_.push_back(span_of(part));
   for (const Range& sum : instr.writes) norm_sums_.push_back(address<double>(sum));
 }
 
@@ -99,7 +99,7 @@ void Executor::run(StepRun& step) {
   step.exposed_communication_seconds.reset();
   if (times_)
     step.exposed_communication_seconds = times_->exposed_communication;
-  else if (!device_->runs_behind())
+  else if (!device_->is_asynchronous())
     step.exposed_communication_seconds = lanes_.exposed_communication_seconds();
   if (loss_ && !loss_taken_) {
     device_->drain();
@@ -170,7 +170,7 @@ void Executor::run_instr(const Instr& instr) {
 }
 
 void Executor::clear(const Instr& instr) {
-  for (const Range& range : instr.writes) device_->clear(instr.lane, stretch(range));
+  for (const Range& range : instr.writes) device_->clear(instr.lane, span_of(range));
 }
 
 void Executor::begin(const Instr& instr) {
@@ -183,13 +183,13 @@ void Executor::load_batch(const Instr& instr) {
   const std::vector<int32_t>* parts[] = {&batch.tokens, &batch.positions, &batch.starts,
                                          &batch.labels};
   std::array<const void*, std::size(parts)> from;
-  std::array<Stretch, std::size(parts)> to;
+  std::array<TypedSpan, std::size(parts)> to;
   for (size_t i = 0; i < std::size(parts); ++i) {
     const Range& range = instr.writes[i];
     const auto bytes = static_cast<int64_t>(parts[i]->size() * sizeof(int32_t));
     if (bytes != range.bytes) bug(cat("a batch part has ", bytes, " bytes, its buffer ", range.bytes));
     from[i] = parts[i]->data();
-    to[i] = stretch(range);
+    to[i] = span_of(range);
   }
   device_->load(instr.lane, from, to);
 }
@@ -213,7 +213,7 @@ void Executor::note_nonfinite(const Instr& instr) {
                              ? value.role == ValueRole::kOutput
                              : value.role == ValueRole::kInputGrad || value.role == ValueRole::kParamGrad);
     const bool number = value.dtype == DType::kF32 || value.dtype == DType::kBF16 || value.dtype == DType::kF16;
-    Stretch numbers = stretch(binding.range);
+    TypedSpan numbers = span_of(binding.range);
     numbers.dtype = value.dtype;
     numbers.count = binding.range.bytes / dtype_bytes(value.dtype);
     const bool finite = !leaves || !(number || value.dtype == DType::kF64) ||
@@ -232,7 +232,7 @@ std::string Executor::nonfinite_weights(const Instr& instr) {
   for (const GraphParam& param : model_.layers[static_cast<size_t>(instr.layer)].params)
     for (const Binding& binding : instr.bindings) {
       if (binding.value != param.value) continue;
-      const Stretch weights = stretch(binding.range);
+      const TypedSpan weights = span_of(binding.range);
       int64_t first = 0;
       for (const TensorId id : param.tensors) {
         const TensorInfo& tensor = model_.tensor(id);
@@ -266,7 +266,7 @@ void Executor::run_collective(const Instr& instr) {
 
 void Executor::copy(const Instr& instr) {
   if (instr.lane == Lane::kDisk) return copy_disk(instr);
-  device_->copy(instr.lane, stretch(instr.reads[0]), stretch(instr.writes[0]));
+  device_->copy(instr.lane, span_of(instr.reads[0]), span_of(instr.writes[0]));
 }
 
 void Executor::start_disk(size_t at) {
@@ -282,7 +282,7 @@ void Executor::start_disk(size_t at) {
 /// proved that it waits for the decision, and what the lane knew before it is done already.
 bool Executor::may_start_disk(InstrId id) {
   const Instr& instr = program_.instr(id);
-  return lanes_.ready(id) && device_->is_reached(instr) && (!instr.if_finite || updates());
+  return lanes_.ready(id) && device_->waits_are_over(instr) && (!instr.if_finite || updates());
 }
 
 /// All that stands before it on the lane is over, so no more than two are under way.
@@ -310,7 +310,7 @@ void Executor::drop_disk_requests() {
 }
 
 void Executor::accumulate(const Instr& instr) {
-  device_->add(instr.lane, stretch(instr.reads[0]), stretch(instr.writes[0]));
+  device_->add(instr.lane, span_of(instr.reads[0]), span_of(instr.writes[0]));
 }
 
 void Executor::gradient_norm(const Instr& instr) {
@@ -319,7 +319,7 @@ void Executor::gradient_norm(const Instr& instr) {
 
 /// Every rank holds the same sums and loss here.
 void Executor::decide(const Instr& instr) {
-  const auto [sums, loss] = device_->fetch(instr.lane, stretch(instr.reads[0]), stretch(instr.reads[1]));
+  const auto [sums, loss] = device_->fetch(instr.lane, span_of(instr.reads[0]), span_of(instr.reads[1]));
   double sum = 0;
   for (int64_t i = 0; i < element_count(program_, instr.reads[0]); ++i) sum += sums[i];
   take_loss(loss);
@@ -358,7 +358,7 @@ void Executor::update(const Instr& instr) {
   device_->update(instr.lane, flat, program_.at(instr.writes[0].buffer).tier, options);
   // An fp32 copy of fp32 weights: not the optimizer kernel's business.
   if (instr.writes_copy && flat.copy == nullptr)
-    device_->copy(instr.lane, stretch(instr.writes[0]), stretch(instr.writes.back()));
+    device_->copy(instr.lane, span_of(instr.writes[0]), span_of(instr.writes.back()));
 }
 
 }  // namespace ftrun
