@@ -1,7 +1,6 @@
 #include "plan_text.h"
 
 #include <cmath>
-#include <cstdio>
 #include <map>
 #include <numeric>
 
@@ -13,19 +12,13 @@
 namespace ftrun {
 namespace {
 
-std::string decimals(double value, int digits) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
-}
-
 bool is_state(Category category) {
   return category == Category::kParameters || category == Category::kGradients ||
          category == Category::kOptimizer;
 }
 
 std::string per_parameter(int64_t bytes, int64_t parameters) {
-  return parameters == 0 ? "" : decimals(static_cast<double>(bytes) / static_cast<double>(parameters), 3);
+  return parameters == 0 ? "" : fixed_text(static_cast<double>(bytes) / static_cast<double>(parameters), 3);
 }
 
 void tier_rows(Tier tier, const TierPlan& plan, int64_t parameters,
@@ -85,7 +78,7 @@ std::string formula_text(const StateFormula& formula, int stage, int ranks) {
 
 std::string percent(double part, double of) {
   const double value = 100 * (part - of) / of;
-  return cat(value < 0 ? "" : "+", decimals(value, 2), " %");
+  return cat(value < 0 ? "" : "+", fixed_text(value, 2), " %");
 }
 
 /// "1000", or "500 of 1000" where tensor-parallel ranks use parts of the model.
@@ -111,13 +104,13 @@ std::string state_formula_text(const StepPlan& plan, const MemoryPlan& memory) {
       return formula.bytes(stage, state.shard.count) * parameters;
     };
     std::vector<std::string> row{cat("stage ", stage), formula_text(own, stage, state.shard.count),
-                                 decimals(bytes(own), 0)};
+                                 fixed_text(bytes(own), 0)};
     if (own.master > 0) {
       row.push_back(formula_text(without_master, stage, state.shard.count));
-      row.push_back(decimals(bytes(without_master), 0));
+      row.push_back(fixed_text(bytes(without_master), 0));
     }
     if (stage == state.stage) {
-      row.push_back(decimals(planned, 0));
+      row.push_back(fixed_text(planned, 0));
       row.push_back(percent(planned, bytes(own)));
     }
     rows.push_back(row);

@@ -10,13 +10,6 @@
 namespace ftrun {
 namespace {
 
-std::string fixed(double value, int digits, std::string_view unit) {
-  std::array<char, 64> buffer{};
-  std::snprintf(buffer.data(), buffer.size(), "%.*f %.*s", digits, value,
-                static_cast<int>(unit.size()), unit.data());
-  return buffer.data();
-}
-
 std::string folded(std::string_view text) {
   std::string out;
   for (char c : text)
@@ -26,21 +19,33 @@ std::string folded(std::string_view text) {
 
 }  // namespace
 
+std::string format_number(const char* format, double value) {
+  std::array<char, 64> buffer{};
+  std::snprintf(buffer.data(), buffer.size(), format, value);
+  return buffer.data();
+}
+
+std::string fixed_text(double value, int digits) {
+  std::array<char, 64> buffer{};
+  std::snprintf(buffer.data(), buffer.size(), "%.*f", digits, value);
+  return buffer.data();
+}
+
 std::string human_bytes(int64_t bytes) {
-  static constexpr std::array<std::string_view, 5> kUnits{"KiB", "MiB", "GiB", "TiB", "PiB"};
+  static constexpr std::array<const char*, 5> kUnits{" KiB", " MiB", " GiB", " TiB", " PiB"};
   double value = static_cast<double>(bytes);
   if (std::abs(value) < 1024) return std::to_string(bytes) + " B";
   size_t unit = 0;
   for (value /= 1024; std::abs(value) >= 1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
-  return fixed(value, 2, kUnits[unit]);
+  return fixed_text(value, 2) + kUnits[unit];
 }
 
 std::string human_count(int64_t count) {
   const double value = static_cast<double>(count);
-  if (std::abs(value) >= 1e12) return fixed(value / 1e12, 2, "T");
-  if (std::abs(value) >= 1e9) return fixed(value / 1e9, 2, "B");
-  if (std::abs(value) >= 1e6) return fixed(value / 1e6, 1, "M");
-  if (std::abs(value) >= 1e4) return fixed(value / 1e3, 1, "k");
+  if (std::abs(value) >= 1e12) return fixed_text(value / 1e12, 2) + " T";
+  if (std::abs(value) >= 1e9) return fixed_text(value / 1e9, 2) + " B";
+  if (std::abs(value) >= 1e6) return fixed_text(value / 1e6, 1) + " M";
+  if (std::abs(value) >= 1e4) return fixed_text(value / 1e3, 1) + " k";
   return std::to_string(count);
 }
 

@@ -48,6 +48,11 @@ struct CollectiveRecord {
   char site[64] = {};
 };
 
+/// Of its count of elements. Inline: the NCCL module is linked without this folder's library.
+inline int64_t payload_bytes(const CollectiveRecord& record) {
+  return record.count * dtype_bytes(record.dtype);
+}
+
 /// "all_reduce #12 (gradient bucket 7, 4194304 x F32)".
 std::string describe(const CollectiveRecord& record);
 /// True when two ranks mean the same collective: all but time, state and call site agree.

@@ -126,7 +126,7 @@ class Communicator {
   Work receive(void* data, int64_t count, DType dtype, int from, CallSite site);
   void barrier(CallSite site);
 
-  /// On GPUs: makes `stream` (a cudaStream_t) the one of the calling thread that collectives run behind,
+  /// On GPUs: makes `stream` (a cudaStream_t) the one of the calling thread whose work collectives run after,
   /// and that their wait() lets wait. Nothing on hosts.
   virtual void use_stream(void* stream) { static_cast<void>(stream); }
 

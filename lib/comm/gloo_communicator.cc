@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "comm/c10d_words.h"
+#include "comm/c10d_types.h"
 #include "comm/listen_socket.h"
 #include "comm/reduce.h"
 #include "comm/socket_bytes.h"
@@ -35,10 +35,6 @@ at::Tensor view_of(const void* data, int64_t count, at::ScalarType type) {
 }
 at::Tensor bytes_of(const void* data, int64_t bytes) {
   return view_of(data, bytes, at::kByte);
-}
-
-int64_t payload(const CollectiveRecord& record) {
-  return record.count * dtype_bytes(record.dtype);
 }
 
 std::shared_ptr<gloo::transport::Device> choose_device(Rendezvous& rendezvous,
@@ -138,7 +134,7 @@ class GlooCommunicator final : public Communicator {
   void exchange_and_add(const CollectiveRecord& record, int64_t count, void* out);
   void gather_bytes(const void* in, void* out, int64_t bytes);
   void all_gather_now(const Collective& work) {
-    gather_bytes(work.in, work.out, payload(work.record));
+    gather_bytes(work.in, work.out, payload_bytes(work.record));
   }
   void broadcast_now(const Collective& work);
   void barrier_now();
@@ -321,7 +317,7 @@ void GlooCommunicator::gather_bytes(const void* in, void* out, int64_t bytes) {
 
 void GlooCommunicator::broadcast_now(const Collective& work) {
   if (work.record.count == 0) return;
-  std::vector<at::Tensor> tensors = {bytes_of(work.out, payload(work.record))};
+  std::vector<at::Tensor> tensors = {bytes_of(work.out, payload_bytes(work.record))};
   c10d::BroadcastOptions options;
   options.rootRank = work.record.peer;
   options.timeout = setup().timeout;
@@ -346,7 +342,7 @@ void GlooCommunicator::start_send(Collective& work) {
     std::vector<at::Tensor> header = {bytes_of(&send.header, sizeof send.header).clone()};
     send.header_work = group_->send(header, work.record.peer, tag);
     if (work.record.count > 0) {
-      std::vector<at::Tensor> data = {bytes_of(work.in, payload(work.record))};
+      std::vector<at::Tensor> data = {bytes_of(work.in, payload_bytes(work.record))};
       send.data_work = group_->send(data, work.record.peer, tag + 1);
     }
   } catch (const std::exception&) {
@@ -382,7 +378,7 @@ void GlooCommunicator::receive_now(const Collective& work) {
   await_message(receive(header_bytes, tag));
   check_message(header, record);
   if (record.count == 0) return;
-  std::vector<at::Tensor> data = {bytes_of(work.out, payload(record))};
+  std::vector<at::Tensor> data = {bytes_of(work.out, payload_bytes(record))};
   await_message(receive(data, tag + 1));
 }
 

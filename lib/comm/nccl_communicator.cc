@@ -14,17 +14,13 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "comm/c10d_words.h"
+#include "comm/c10d_types.h"
 #include "comm/store_access.h"
 
 namespace ftrun {
 namespace {
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
-
-int64_t payload(const CollectiveRecord& record) {
-  return record.count * dtype_bytes(record.dtype);
-}
 
 void free_device(void* data, int64_t) {
   c10::cuda::CUDACachingAllocator::raw_delete(data);
@@ -69,7 +65,7 @@ class NcclCommunicator final : public Communicator {
  protected:
   bool copies_alone() const override { return false; }
 
-  /// Enqueues behind the current stream's work; the host does not wait.
+  /// Enqueues after the current stream's work; the host does not wait.
   void begin(Collective& collective) override {
     const c10::cuda::CUDAGuard guard(device_);
     try {
@@ -166,15 +162,15 @@ class NcclCommunicator final : public Communicator {
   }
 
   WorkPtr all_gather_now(const Collective& work) {
-    at::Tensor input = view_of(work.in, payload(work.record), at::kByte);
-    at::Tensor output = view_of(work.out, payload(work.record) * size(), at::kByte);
+    at::Tensor input = view_of(work.in, payload_bytes(work.record), at::kByte);
+    at::Tensor output = view_of(work.out, payload_bytes(work.record) * size(), at::kByte);
     c10d::AllgatherOptions options;
     options.timeout = setup().timeout;
     return group_->_allgather_base(output, input, options);
   }
 
   WorkPtr broadcast_now(const Collective& work) {
-    std::vector<at::Tensor> tensors = {view_of(work.out, payload(work.record), at::kByte)};
+    std::vector<at::Tensor> tensors = {view_of(work.out, payload_bytes(work.record), at::kByte)};
     c10d::BroadcastOptions options;
     options.rootRank = work.record.peer;
     options.timeout = setup().timeout;
@@ -191,7 +187,7 @@ class NcclCommunicator final : public Communicator {
   WorkPtr message_now(const Collective& work) {
     const bool sends = work.record.kind == CollectiveKind::kSend;
     std::vector<at::Tensor> tensors = {
-        view_of(sends ? work.in : work.out, payload(work.record), at::kByte)};
+        view_of(sends ? work.in : work.out, payload_bytes(work.record), at::kByte)};
     return sends ? group_->send(tensors, work.record.peer, 0)
                  : group_->recv(tensors, work.record.peer, 0);
   }

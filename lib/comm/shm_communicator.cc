@@ -22,10 +22,6 @@ constexpr int64_t kAlignElements = 64;  // slices begin on cache lines
 // A copy of a send has at least the first; one up to the second is kept for the next send.
 constexpr int64_t kLeastCopyBytes = 256 << 10, kMostSpareBytes = 64 << 20;
 
-int64_t payload(const CollectiveRecord& record) {
-  return record.count * dtype_bytes(record.dtype);
-}
-
 /// In pieces: one large memcpy would bypass the cache, which is slower here, where a peer has just
 /// written the source and someone soon reads the copy.
 void copy_bytes(void* to, const void* from, int64_t bytes) {
@@ -216,7 +212,7 @@ void ShmCommunicator::in_pieces(const Collective& work, bool announced, int64_t 
 }
 
 void ShmCommunicator::all_reduce_now(const Collective& work) {
-  const int64_t bytes = payload(work.record);
+  const int64_t bytes = payload_bytes(work.record);
   if (bytes <= kSmallBytes) return all_reduce_staged(work, false);
   announce(work, find_shared(work.in, bytes));
   if (everyone_shares(work.record)) return all_reduce_in_place(work);
@@ -264,15 +260,15 @@ void ShmCommunicator::all_reduce_staged(const Collective& work, bool announced) 
 
 void ShmCommunicator::reduce_scatter_now(const Collective& work) {
   const CollectiveRecord& record = work.record;
-  const int64_t bytes = payload(record) * size();
+  const int64_t bytes = payload_bytes(record) * size();
   if (bytes <= kSmallBytes) return reduce_scatter_staged(work, false);
   announce(work, find_shared(work.in, bytes));
   if (!everyone_shares(record)) return reduce_scatter_staged(work, true);
   collect_inputs(work);
   for (size_t peer = 0; peer < inputs_.size(); ++peer)
-    moved_[peer] = inputs_[peer] + rank() * payload(record);
+    moved_[peer] = inputs_[peer] + rank() * payload_bytes(record);
   add_up(record, work.out, record.count);
-  drop_inputs(rank() * payload(record), payload(record));
+  drop_inputs(rank() * payload_bytes(record), payload_bytes(record));
   meet();  // the others are done with our input
 }
 
@@ -298,7 +294,7 @@ void ShmCommunicator::reduce_scatter_staged(const Collective& work, bool announc
 
 void ShmCommunicator::all_gather_now(const Collective& work) {
   const CollectiveRecord& record = work.record;
-  const int64_t bytes = payload(record);
+  const int64_t bytes = payload_bytes(record);
   if (bytes * size() <= kSmallBytes) return all_gather_staged(work, false);
   announce(work, find_shared(work.in, bytes));
   if (!everyone_shares(record)) return all_gather_staged(work, true);
@@ -311,7 +307,7 @@ void ShmCommunicator::all_gather_now(const Collective& work) {
 }
 
 void ShmCommunicator::all_gather_staged(const Collective& work, bool announced) {
-  const int64_t bytes = payload(work.record);
+  const int64_t bytes = payload_bytes(work.record);
   const auto* in = static_cast<const std::byte*>(work.in);
   auto* out = static_cast<std::byte*>(work.out);
   in_pieces(
@@ -324,7 +320,7 @@ void ShmCommunicator::all_gather_staged(const Collective& work, bool announced) 
 }
 
 void ShmCommunicator::broadcast_now(const Collective& work) {
-  const int64_t bytes = payload(work.record);
+  const int64_t bytes = payload_bytes(work.record);
   const int root = work.record.peer;
   auto* data = static_cast<std::byte*>(work.out);
   if (bytes > kSmallBytes) {
@@ -388,11 +384,11 @@ void ShmCommunicator::publish(const Collective& work) {
   const CollectiveRecord& record = work.record;
   Outgoing& outgoing = outgoing_[static_cast<size_t>(record.peer)];
   ShmMailbox& box = group_.mailbox(rank(), record.peer);
-  SharedPlace place = find_shared(work.in, payload(record));
+  SharedPlace place = find_shared(work.in, payload_bytes(record));
   if (!place.shared() && record.count > 0) {
-    CommBuffer owned = take_copy(payload(record));
-    copy_bytes(owned.data(), work.in, payload(record));
-    place = find_shared(owned.data(), payload(record));
+    CommBuffer owned = take_copy(payload_bytes(record));
+    copy_bytes(owned.data(), work.in, payload_bytes(record));
+    place = find_shared(owned.data(), payload_bytes(record));
     outgoing.copies.emplace_back(record.sequence, std::move(owned));
   }
   box.places[static_cast<size_t>(record.sequence) % ShmMailbox::kDepth] = {record, place};
@@ -422,7 +418,7 @@ void ShmCommunicator::receive_now(const Collective& work) {
       box.places[static_cast<size_t>(record.sequence) % ShmMailbox::kDepth];
   check_message(message.record, record);
   if (record.count > 0)
-    copy_between(record.peer, work.out, group_.memory(record.peer, message.in), payload(record));
+    copy_between(record.peer, work.out, group_.memory(record.peer, message.in), payload_bytes(record));
   box.taken.raise_to(static_cast<uint32_t>(record.sequence));
 }
 

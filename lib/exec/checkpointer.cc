@@ -15,8 +15,13 @@
 
 namespace ftrun {
 
-Checkpointer::Checkpointer(const TrainRequest& request, Session& session, TrainingSetup& setup, RunJournal& journal)
-    : request_(request), config_(request.config), session_(session), setup_(setup), journal_(journal) {}
+Checkpointer::Checkpointer(const TrainRequest& request, Session& session, TrainingSetup& setup,
+                           RunJournal& journal)
+    : request_(request),
+      config_(request.config),
+      session_(session),
+      setup_(setup),
+      journal_(journal) {}
 
 /// Rank 0 alone looks: it also removes what a killed run left half written.
 bool Checkpointer::finds_checkpoint(const std::function<RunManifest()>& describe) {
@@ -24,7 +29,8 @@ bool Checkpointer::finds_checkpoint(const std::function<RunManifest()>& describe
   return session_.first_decides("resuming", [&] {
     clean_checkpoints(posix_files(), root);
     if (config_.model_export.enabled) recover_export(posix_files(), export_folder(config_));
-    if (!request_.resume.resume || (!request_.resume.step && list_checkpoints(root).empty())) return false;
+    if (!request_.resume.resume || (!request_.resume.step && list_checkpoints(root).empty()))
+      return false;
     journal_.recorder()->admit(describe());
     return true;
   });
@@ -33,14 +39,16 @@ bool Checkpointer::finds_checkpoint(const std::function<RunManifest()>& describe
 std::optional<ResumedRun> Checkpointer::load(const std::function<RunManifest()>& describe) {
   if (finds_checkpoint(describe)) {
     const std::string root = RunPaths(config_.output_dir).checkpoints();
-    return resume(choose_checkpoint(root, request_.resume.step, session_.checkpoint_group()), describe);
+    return resume(choose_checkpoint(root, request_.resume.step, session_.checkpoint_group()),
+                  describe);
   }
   if (Recorder* recorder = journal_.recorder()) recorder->note_new_start();
   session_.together("reading the weights", [&] { setup_.state().load(setup_.folder()); });
   return std::nullopt;
 }
 
-ResumedRun Checkpointer::resume(const std::string& folder, const std::function<RunManifest()>& describe) {
+ResumedRun Checkpointer::resume(const std::string& folder,
+                                const std::function<RunManifest()>& describe) {
   ResumedRun resumed{folder, {}};
   session_.together("reading the checkpoint", [&] {
     Checkpoint checkpoint(folder);
@@ -57,7 +65,8 @@ bool Checkpointer::is_due(int64_t step) const {
   return config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0;
 }
 
-CheckpointMeta Checkpointer::meta_of(const TrainingProgress& progress, const std::string& data_fingerprint) const {
+CheckpointMeta Checkpointer::meta_of(const TrainingProgress& progress,
+                                     const std::string& data_fingerprint) const {
   CheckpointMeta meta;
   meta.ftrun_version = request_.build.version;
   meta.step = progress.step;
@@ -82,17 +91,21 @@ CheckpointMeta Checkpointer::meta_of(const TrainingProgress& progress, const std
 
 void Checkpointer::save(const TrainingProgress& progress, const std::string& data_fingerprint) {
   if (has_saved(progress.step)) return;
-  const SaveOptions options{RunPaths(config_.output_dir).checkpoints(), config_.checkpoint.keep_last};
-  const SaveResult result = save_checkpoint(posix_files(), options, meta_of(progress, data_fingerprint),
-                                            setup_.state().slices(), session_.checkpoint_group());
+  const SaveOptions options{RunPaths(config_.output_dir).checkpoints(),
+                            config_.checkpoint.keep_last};
+  const SaveResult result =
+      save_checkpoint(posix_files(), options, meta_of(progress, data_fingerprint),
+                      setup_.state().slices(), session_.checkpoint_group());
   saved_step_ = progress.step;
   journal_.say(cat("saved ", result.folder, " (", human_bytes(result.bytes),
-                   result.read_from_disk ? "" : ", verified in memory: this file system reads nothing back from a disk",
+                   result.read_from_disk
+                       ? ""
+                       : ", verified in memory: this file system reads nothing back from a disk",
                    ")"));
 }
 
-/// Rank 0 writes and the others help, which also learn of its failure. What fails where they work together
-/// ends a rank's process at once, so that no other waits for it.
+/// Rank 0 writes and the others help, which also learn of its failure. What fails where they work
+/// together ends a rank's process at once, so that no other waits for it.
 void Checkpointer::export_model(StopAgreement& stop) {
   const ExportOutcome outcome =
       export_weights(config_, setup_, session_.is_first(), [&stop] { return stop.vote(); });

@@ -23,7 +23,8 @@ void DataIdentity::start(const RunData& data) {
   if (!session_.is_first()) return;
   const RunPaths paths(request_.config.output_dir);
   fingerprints_.start("train", *data.train, paths.fingerprint("train"));
-  if (data.validation) fingerprints_.start("validation", *data.validation, paths.fingerprint("validation"));
+  if (data.validation)
+    fingerprints_.start("validation", *data.validation, paths.fingerprint("validation"));
 }
 
 void DataIdentity::record() {
@@ -37,7 +38,8 @@ void DataIdentity::note(const std::string& role, const std::string& digest) {
   if (checkpoint_.empty() || role != "train") return;
   const Recorder& recorder = *journal_.recorder();
   if (recorder.before())
-    if (const auto earlier = recorder.before()->data.find(role); earlier != recorder.before()->data.end())
+    if (const auto earlier = recorder.before()->data.find(role);
+        earlier != recorder.before()->data.end())
       refuse_other_data(recorder.paths().manifest(), earlier->second.fingerprint, digest);
   refuse_other_data(checkpoint_ + "/checkpoint.json", saved_, digest);
 }
@@ -67,7 +69,8 @@ void DataIdentity::await(StopAgreement& stop) {
     if (await_briefly()) return false;
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     if (seconds >= kToldSeconds && !std::exchange(told, true))
-      journal_.say(cat("reading the rest of the data for its fingerprint, for ", kLongestSeconds, " s at most"));
+      journal_.say(cat("reading the rest of the data for its fingerprint, for ", kLongestSeconds,
+                       " s at most"));
     return seconds < kLongestSeconds;
   };
   while (!stop.reached() && session_.first_decides("reading the data", go_on)) stop.vote();

@@ -9,15 +9,17 @@
 
 namespace ftrun {
 
-/// Which data a run trains on, by fingerprints that rank 0 finds while the run goes on: run.json and the
-/// checkpoints get them, and a resumed run is refused when the data turns out to be other than before.
+/// Which data a run trains on, by fingerprints that rank 0 finds while the run goes on: run.json
+/// and the checkpoints get them, and a resumed run is refused when the data turns out to be other
+/// than before.
 class DataIdentity {
  public:
   /// All borrowed.
   DataIdentity(const TrainRequest& request, Session& session, RunJournal& journal)
       : request_(request), session_(session), journal_(journal) {}
 
-  /// The run goes on from this checkpoint, which was trained on data of this fingerprint ("" unknown).
+  /// The run goes on from this checkpoint, which was trained on data of this fingerprint (""
+  /// unknown).
   void resumed_from(const std::string& folder, const std::string& fingerprint);
   bool is_resumed() const { return !checkpoint_.empty(); }
   /// On rank 0; the data must outlive this.
@@ -33,7 +35,8 @@ class DataIdentity {
  private:
   bool await_briefly();
   void note(const std::string& role, const std::string& digest);
-  void refuse_other_data(const std::string& path, const std::string& before, const std::string& now) const;
+  void refuse_other_data(const std::string& path, const std::string& before,
+                         const std::string& now) const;
 
   const TrainRequest& request_;
   Session& session_;

@@ -11,9 +11,9 @@ struct DecisionOptions {
   double clip_norm = 0;
 };
 
-/// Leaves a step out whose loss or gradients are not finite. Else brings the gradients back to their
-/// true size and clips them by their global norm (Pascanu et al. 2013): times min(1, clip_norm / norm),
-/// with 1e-6 added to the norm as DeepSpeed and PyTorch do.
+/// Leaves a step out whose loss or gradients are not finite. Else brings the gradients back to
+/// their true size and clips them by their global norm (Pascanu et al. 2013): times min(1,
+/// clip_norm / norm), with 1e-6 added to the norm as DeepSpeed and PyTorch do.
 StepDecision decide_step(const StepSums& sums, const DecisionOptions& options);
 /// decide_step() with these options.
 StepPolicy step_policy(const DecisionOptions& options);

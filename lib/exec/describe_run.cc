@@ -26,19 +26,24 @@ void add_device_notes(const RunParts& run, std::vector<std::string>& notes) {
   notes.push_back(cat("on ", gpu->info().name, " (", driver_text(gpu->info()), ")"));
   if (!gpu->options().pin_memory)
     notes.push_back(
-        "host memory is pageable, as pin_memory: false asks: copies to and from the GPU hold up their lane");
+        "host memory is pageable, as pin_memory: false asks: copies to and from the GPU hold up "
+        "their lane");
 }
 
-void add_product_notes(const std::optional<ProductsInUse>& products, std::vector<std::string>& notes) {
+void add_product_notes(const std::optional<ProductsInUse>& products,
+                       std::vector<std::string>& notes) {
   if (!products || products->missing.empty()) return;
-  notes.push_back(cat("matrix products: ", products->fp32, ", as ", products->missing,
-                      ", which is faster on this processor, cannot be loaded; scripts/setup.sh installs it"));
+  notes.push_back(
+      cat("matrix products: ", products->fp32, ", as ", products->missing,
+          ", which is faster on this processor, cannot be loaded; scripts/setup.sh installs it"));
 }
 
 /// "validation on 64 of 812 sequences (train.evaluation.samples)".
 std::string validation_text(const EvaluationConfig& evaluation, const SampleSet& data) {
-  const int64_t used = evaluation.samples == 0 ? data.size() : std::min(evaluation.samples, data.size());
-  return cat("validation on ", used == data.size() ? cat("all ", used) : cat(used, " of ", data.size()),
+  const int64_t used =
+      evaluation.samples == 0 ? data.size() : std::min(evaluation.samples, data.size());
+  return cat("validation on ",
+             used == data.size() ? cat("all ", used) : cat(used, " of ", data.size()),
              " sequences (train.evaluation.samples)");
 }
 
@@ -48,7 +53,8 @@ RunManifest describe_run(const RunParts& run) {
   RunManifest manifest = make_manifest(run.request);
   manifest.gpus = run.session.gpu_names();
   if (const Gpu* gpu = run.session.gpu()) manifest.gpu_driver = driver_text(gpu->info());
-  if (run.products) manifest.products = {{"fp32", run.products->fp32}, {"bf16", run.products->bf16}};
+  if (run.products)
+    manifest.products = {{"fp32", run.products->fp32}, {"bf16", run.products->bf16}};
   manifest.model = describe_model(run.setup.folder(), run.setup.train().model);
   manifest.data["train"] = describe_data(*run.data.train);
   if (run.data.validation) manifest.data["validation"] = describe_data(*run.data.validation);
@@ -59,7 +65,8 @@ std::vector<std::string> opening_notes(const RunParts& run) {
   std::vector<std::string> notes;
   add_device_notes(run, notes);
   add_product_notes(run.products, notes);
-  for (const std::string& note : plan_notes(run.request.config, run.setup.plan())) notes.push_back(note);
+  for (const std::string& note : plan_notes(run.request.config, run.setup.plan()))
+    notes.push_back(note);
   if (run.data.validation)
     notes.push_back(validation_text(run.request.config.train.evaluation, *run.data.validation));
   return notes;

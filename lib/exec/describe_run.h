@@ -26,7 +26,8 @@ struct RunParts {
 /// The manifest of the run: build, machine, devices, model, data.
 RunManifest describe_run(const RunParts& run);
 
-/// What rank 0 says when a run begins: where it computes, and what differs from what one would expect.
+/// What rank 0 says when a run begins: where it computes, and what differs from what one would
+/// expect.
 std::vector<std::string> opening_notes(const RunParts& run);
 
 }  // namespace ftrun

@@ -1,18 +1,12 @@
 #include "exec/describe_step.h"
 
-#include <cstdio>
-
 #include "base/error.h"
 #include "base/text.h"
 
 namespace ftrun {
 namespace {
 
-std::string milliseconds(double seconds) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.2f", seconds * 1e3);
-  return text.data();
-}
+std::string milliseconds(double seconds) { return fixed_text(seconds * 1e3, 2); }
 
 }  // namespace
 
@@ -32,9 +26,8 @@ std::string deepspeed_step_text(int64_t step, int64_t skipped, const StepRun& ru
       sgd ? number_text(optimizer.momentum)
           : cat("[", number_text(run.scalars.beta1), ", ", number_text(run.scalars.beta2), "]");
   // The rate as it is set, not as the double of its nearest float.
-  std::array<char, 32> rate{};
-  std::snprintf(rate.data(), rate.size(), "%.7g", static_cast<double>(run.scalars.learning_rate));
-  return cat("step=", step, ", skipped=", skipped, ", lr=[", rate.data(), "], mom=[", momentum,
+  const std::string rate = format_number("%.7g", static_cast<double>(run.scalars.learning_rate));
+  return cat("step=", step, ", skipped=", skipped, ", lr=[", rate, "], mom=[", momentum,
              "]");
 }
 
@@ -48,10 +41,8 @@ std::string breakdown_text(const std::array<double, kInstrKinds>& seconds) {
 }
 
 std::string overlap_text(const DeviceTimes& times) {
-  std::array<char, 32> percent{};
-  std::snprintf(percent.data(), percent.size(), "%.0f",
-                times.copies > 0 ? 100 * times.hidden_copies / times.copies : 0.0);
-  return cat("copies between device and host: ", milliseconds(times.copies), " ms, ", percent.data(),
+  const std::string percent = fixed_text(times.copies > 0 ? 100 * times.hidden_copies / times.copies : 0.0, 0);
+  return cat("copies between device and host: ", milliseconds(times.copies), " ms, ", percent,
              " % of it beside computation");
 }
 

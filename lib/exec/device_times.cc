@@ -8,19 +8,23 @@ namespace {
 
 /// Seconds of `interval` in which one of `busy` runs; those follow each other.
 double beside(const Interval& interval, const std::vector<Interval>& busy) {
-  const auto first = std::partition_point(busy.begin(), busy.end(),
-                                          [&](const Interval& other) { return other.end <= interval.begin; });
+  const auto first = std::partition_point(
+      busy.begin(), busy.end(), [&](const Interval& other) { return other.end <= interval.begin; });
   double seconds = 0;
   for (auto other = first; other != busy.end() && other->begin < interval.end; ++other)
-    seconds += std::max(0.0, std::min(interval.end, other->end) - std::max(interval.begin, other->begin));
+    seconds +=
+        std::max(0.0, std::min(interval.end, other->end) - std::max(interval.begin, other->begin));
   return seconds;
 }
 
-double seconds(const Interval& interval) { return interval.end - interval.begin; }
+double seconds(const Interval& interval) {
+  return interval.end - interval.begin;
+}
 
 /// The intervals of instructions whose lane is such.
 template <typename IsSuch>
-std::vector<Interval> of_lanes(const Program& program, const std::vector<Interval>& by_instr, IsSuch is_such) {
+std::vector<Interval> of_lanes(const Program& program, const std::vector<Interval>& by_instr,
+                               IsSuch is_such) {
   std::vector<Interval> found;
   for (size_t i = 0; i < by_instr.size(); ++i)
     if (is_such(program.instrs[i].lane)) found.push_back(by_instr[i]);
@@ -30,12 +34,17 @@ std::vector<Interval> of_lanes(const Program& program, const std::vector<Interva
 /// Collectives of several groups that run at the same time are waited for once.
 double exposed(std::vector<Interval> communication, const std::vector<Interval>& busy) {
   double sum = 0;
-  for (const Interval& interval : union_of(std::move(communication))) sum += seconds(interval) - beside(interval, busy);
+  for (const Interval& interval : union_of(std::move(communication)))
+    sum += seconds(interval) - beside(interval, busy);
   return sum;
 }
 
-bool computes(Lane lane) { return lane == Lane::kCompute; }
-bool moves_between_tiers(Lane lane) { return lane == Lane::kToDevice || lane == Lane::kToHost; }
+bool computes(Lane lane) {
+  return lane == Lane::kCompute;
+}
+bool moves_between_tiers(Lane lane) {
+  return lane == Lane::kToDevice || lane == Lane::kToHost;
+}
 
 }  // namespace
 

@@ -27,7 +27,7 @@ std::set<ValueId> values_for_later(const LayerGraph& graph, const Instr& instr) 
   std::set<ValueId> made;
   for (const Op& op : ops_of(graph, instr)) made.insert(op.out.begin(), op.out.end());
   std::set<ValueId> later;
-  for (auto op = list.begin() + instr.first_op + instr.op_count; op != list.end(); ++op)
+  for (auto op = list.begin() + instr.ops().first_op + instr.ops().op_count; op != list.end(); ++op)
     for (const ValueId id : op->in)
       if (made.contains(id)) later.insert(id);
   return later;
@@ -39,7 +39,7 @@ std::vector<InstrId> early_disk_requests(const Program& program) {
   InstrId last = -1;
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     if (program.instrs[i].lane != Lane::kDisk) continue;
-    if (program.instrs[i].starts_early) next[static_cast<size_t>(last)] = static_cast<InstrId>(i);
+    if (program.instrs[i].starts_early()) next[static_cast<size_t>(last)] = static_cast<InstrId>(i);
     last = static_cast<InstrId>(i);
   }
   return next;
@@ -61,28 +61,28 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
           [open = groups.distinct()] {
             for (Communicator* group : open) group->abort("a lane of this rank failed");
           },
-          device_->runs_behind()) {
+          device_->is_asynchronous()) {
   for (const Instr& instr : program.instrs) {
-    if (instr.kind == InstrKind::kBegin) loss_ = stretch(instr.writes[0]);
+    if (instr.kind == InstrKind::kBegin) loss_ = span_of(instr.writes[0]);
     if (instr.kind == InstrKind::kGradientNorm) plan_norm(instr);
     if (instr.kind == InstrKind::kDecide) decides_ = true;
-    if (instr.graph < 0) continue;
-    std::vector<void*> storage(model.graphs[static_cast<size_t>(instr.graph)].values.size(),
+    if (!instr.runs_list()) continue;
+    std::vector<void*> storage(model.graphs[static_cast<size_t>(instr.ops().graph)].values.size(),
                                nullptr);
-    for (const Binding& binding : instr.bindings)
+    for (const Binding& binding : instr.ops().bindings)
       storage[static_cast<size_t>(binding.value)] = memory.at(program, binding.range);
     storage_[&instr] = std::move(storage);
   }
 }
 
-Stretch Executor::stretch(const Range& range) const {
+TypedSpan Executor::span_of(const Range& range) const {
   return {address<std::byte>(range), dtype(range), element_count(program_, range),
           program_.at(range.buffer).tier};
 }
 
 void Executor::plan_norm(const Instr& instr) {
   require(norm_parts_.empty(), "a step has one gradient norm");
-  for (const Range& part : instr.reads) norm_parts_.push_back(stretch(part));
+  for (const Range& part : instr.reads) norm_parts_.push_back(span_of(part));
   for (const Range& sum : instr.writes) norm_sums_.push_back(address<double>(sum));
 }
 
@@ -99,7 +99,7 @@ void Executor::run(StepRun& step) {
   step.exposed_communication_seconds.reset();
   if (times_)
     step.exposed_communication_seconds = times_->exposed_communication;
-  else if (!device_->runs_behind())
+  else if (!device_->is_asynchronous())
     step.exposed_communication_seconds = lanes_.exposed_communication_seconds();
   if (loss_ && !loss_taken_) {
     device_->drain();
@@ -172,7 +172,7 @@ void Executor::run_instr(const Instr& instr) {
 }
 
 void Executor::clear(const Instr& instr) {
-  for (const Range& range : instr.writes) device_->clear(instr.lane, stretch(range));
+  for (const Range& range : instr.writes) device_->clear(instr.lane, span_of(range));
 }
 
 void Executor::begin(const Instr& instr) {
@@ -185,37 +185,37 @@ void Executor::load_batch(const Instr& instr) {
   const std::vector<int32_t>* parts[] = {&batch.tokens, &batch.positions, &batch.starts,
                                          &batch.labels};
   std::array<const void*, std::size(parts)> from;
-  std::array<Stretch, std::size(parts)> to;
+  std::array<TypedSpan, std::size(parts)> to;
   for (size_t i = 0; i < std::size(parts); ++i) {
     const Range& range = instr.writes[i];
     const auto bytes = static_cast<int64_t>(parts[i]->size() * sizeof(int32_t));
     if (bytes != range.bytes) bug(cat("a batch part has ", bytes, " bytes, its buffer ", range.bytes));
     from[i] = parts[i]->data();
-    to[i] = stretch(range);
+    to[i] = span_of(range);
   }
   device_->load(instr.lane, from, to);
 }
 
 void Executor::run_ops(const Instr& instr) {
-  const LayerGraph& graph = model_.graphs[static_cast<size_t>(instr.graph)];
+  const LayerGraph& graph = model_.graphs[static_cast<size_t>(instr.ops().graph)];
   const std::vector<void*>& storage = storage_.at(&instr);
-  device_->run_ops(graph, ops_of(graph, instr), storage, instr.accumulate);
+  device_->run_ops(graph, ops_of(graph, instr), storage, instr.ops().accumulate);
   if (looks_for_nonfinite_) note_nonfinite(instr);
 }
 
 /// Values that leave the list, or its part between two collectives, in the order of their ids.
 void Executor::note_nonfinite(const Instr& instr) {
   if (nonfinite_.instr >= 0) return;
-  const LayerGraph& graph = model_.graphs[static_cast<size_t>(instr.graph)];
+  const LayerGraph& graph = model_.graphs[static_cast<size_t>(instr.ops().graph)];
   const std::set<ValueId> later = values_for_later(graph, instr);
-  for (const Binding& binding : instr.bindings) {
+  for (const Binding& binding : instr.ops().bindings) {
     const Value& value = graph.at(binding.value);
     const bool leaves = later.contains(binding.value) ||
                         (instr.kind == InstrKind::kForward
                              ? value.role == ValueRole::kOutput
                              : value.role == ValueRole::kInputGrad || value.role == ValueRole::kParamGrad);
     const bool number = value.dtype == DType::kF32 || value.dtype == DType::kBF16 || value.dtype == DType::kF16;
-    Stretch numbers = stretch(binding.range);
+    TypedSpan numbers = span_of(binding.range);
     numbers.dtype = value.dtype;
     numbers.count = binding.range.bytes / dtype_bytes(value.dtype);
     const bool finite = !leaves || !(number || value.dtype == DType::kF64) ||
@@ -232,9 +232,9 @@ void Executor::note_nonfinite(const Instr& instr) {
 std::string Executor::nonfinite_weights(const Instr& instr) {
   std::string found;
   for (const GraphParam& param : model_.layers[static_cast<size_t>(instr.layer)].params)
-    for (const Binding& binding : instr.bindings) {
+    for (const Binding& binding : instr.ops().bindings) {
       if (binding.value != param.value) continue;
-      const Stretch weights = stretch(binding.range);
+      const TypedSpan weights = span_of(binding.range);
       int64_t first = 0;
       for (const TensorId id : param.tensors) {
         const TensorInfo& tensor = model_.tensor(id);
@@ -248,27 +248,28 @@ std::string Executor::nonfinite_weights(const Instr& instr) {
 
 /// One call for each pair of ranges, all announced before the first is waited for.
 void Executor::run_collective(const Instr& instr) {
-  Communicator& group = *groups_[static_cast<size_t>(instr.group)];
+  Communicator& group = *groups_[static_cast<size_t>(instr.group())];
   device_->attach(instr.lane, group);
-  const int64_t size = dtype_bytes(instr.dtype);
+  const DType dtype = instr.collective().dtype;
+  const int64_t size = dtype_bytes(dtype);
   Work last;
   for (size_t i = 0; i < instr.writes.size(); ++i) {
     auto* in = address<std::byte>(instr.reads[i]);
     auto* out = address<std::byte>(instr.writes[i]);
     const CallSite site{program_.at(instr.writes[i].buffer).name};
     if (instr.kind == InstrKind::kAllReduce)
-      last = group.all_reduce(out, instr.writes[i].bytes / size, instr.dtype, ReduceOp::kSum, site);
+      last = group.all_reduce(out, instr.writes[i].bytes / size, dtype, ReduceOp::kSum, site);
     else if (instr.kind == InstrKind::kReduceScatter)
-      last = group.reduce_scatter(in, out, instr.writes[i].bytes / size, instr.dtype, ReduceOp::kSum, site);
+      last = group.reduce_scatter(in, out, instr.writes[i].bytes / size, dtype, ReduceOp::kSum, site);
     else
-      last = group.all_gather(in, out, instr.reads[i].bytes / size, instr.dtype, site);
+      last = group.all_gather(in, out, instr.reads[i].bytes / size, dtype, site);
   }
   last.wait();
 }
 
 void Executor::copy(const Instr& instr) {
   if (instr.lane == Lane::kDisk) return copy_disk(instr);
-  device_->copy(instr.lane, stretch(instr.reads[0]), stretch(instr.writes[0]));
+  device_->copy(instr.lane, span_of(instr.reads[0]), span_of(instr.writes[0]));
 }
 
 void Executor::start_disk(size_t at) {
@@ -284,7 +285,7 @@ void Executor::start_disk(size_t at) {
 /// proved that it waits for the decision, and what the lane knew before it is done already.
 bool Executor::may_start_disk(InstrId id) {
   const Instr& instr = program_.instr(id);
-  return lanes_.ready(id) && device_->is_reached(instr) && (!instr.if_finite || updates());
+  return lanes_.ready(id) && device_->waits_are_over(instr) && (!instr.if_finite || updates());
 }
 
 /// All that stands before it on the lane is over, so no more than two are under way.
@@ -312,7 +313,7 @@ void Executor::drop_disk_requests() {
 }
 
 void Executor::accumulate(const Instr& instr) {
-  device_->add(instr.lane, stretch(instr.reads[0]), stretch(instr.writes[0]));
+  device_->add(instr.lane, span_of(instr.reads[0]), span_of(instr.writes[0]));
 }
 
 void Executor::gradient_norm(const Instr& instr) {
@@ -321,7 +322,7 @@ void Executor::gradient_norm(const Instr& instr) {
 
 /// Every rank holds the same sums and loss here.
 void Executor::decide(const Instr& instr) {
-  const auto [sums, loss] = device_->fetch(instr.lane, stretch(instr.reads[0]), stretch(instr.reads[1]));
+  const auto [sums, loss] = device_->fetch(instr.lane, span_of(instr.reads[0]), span_of(instr.reads[1]));
   double sum = 0;
   for (int64_t i = 0; i < element_count(program_, instr.reads[0]); ++i) sum += sums[i];
   take_loss(loss);
@@ -338,15 +339,15 @@ FlatUpdate Executor::flat_update(const Instr& instr) const {
   flat.parameter_dtype = dtype(instr.writes[0]);
   flat.gradients = address<std::byte>(instr.reads[0]);
   flat.gradient_dtype = dtype(instr.reads[0]);
-  const size_t states = instr.writes.size() - 1 - (instr.writes_copy ? 1 : 0);
+  const size_t states = instr.writes.size() - 1 - (instr.update().writes_copy ? 1 : 0);
   if (states > 0) {
     flat.state1 = address<std::byte>(instr.writes[1]);
     flat.state_dtype = dtype(instr.writes[1]);
   }
   if (states > 1) flat.state2 = address<std::byte>(instr.writes[2]);
   flat.count = element_count(program_, instr.writes[0]);
-  flat.first_index = instr.first_element;
-  if (instr.writes_copy && dtype(instr.writes.back()) != DType::kF32) {
+  flat.first_index = instr.update().first_element;
+  if (instr.update().writes_copy && dtype(instr.writes.back()) != DType::kF32) {
     flat.copy = address<std::byte>(instr.writes.back());
     flat.copy_dtype = dtype(instr.writes.back());
   }
@@ -356,11 +357,11 @@ FlatUpdate Executor::flat_update(const Instr& instr) const {
 void Executor::update(const Instr& instr) {
   const FlatUpdate flat = flat_update(instr);
   UpdateOptions options = step_->optimizer;
-  if (!instr.decay) std::visit([](auto& of) { of.weight_decay = 0; }, options);
+  if (!instr.update().decay) std::visit([](auto& of) { of.weight_decay = 0; }, options);
   device_->update(instr.lane, flat, program_.at(instr.writes[0].buffer).tier, options);
   // An fp32 copy of fp32 weights: not the optimizer kernel's business.
-  if (instr.writes_copy && flat.copy == nullptr)
-    device_->copy(instr.lane, stretch(instr.writes[0]), stretch(instr.writes.back()));
+  if (instr.update().writes_copy && flat.copy == nullptr)
+    device_->copy(instr.lane, span_of(instr.writes[0]), span_of(instr.writes.back()));
 }
 
 }  // namespace ftrun

@@ -124,7 +124,7 @@ class Executor {
   void plan_norm(const Instr& instr);
   void take_loss(const double* loss);
   DType dtype(const Range& range) const { return program_.at(range.buffer).dtype; }
-  Stretch stretch(const Range& range) const;
+  TypedSpan span_of(const Range& range) const;
   template <typename T>
   T* address(const Range& range) const {
     return reinterpret_cast<T*>(memory_.at(program_, range));
@@ -139,9 +139,9 @@ class Executor {
   /// Addresses of a list's values, by instruction.
   std::map<const Instr*, std::vector<void*>> storage_;
   /// What the gradient norm sums, and to where.
-  std::vector<Stretch> norm_parts_;
+  std::vector<TypedSpan> norm_parts_;
   std::vector<double*> norm_sums_;
-  std::optional<Stretch> loss_;
+  std::optional<TypedSpan> loss_;
   /// The program has a kDecide.
   bool decides_ = false;
   bool loss_taken_ = false;

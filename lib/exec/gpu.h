@@ -42,7 +42,7 @@ class Gpu {
   /// Waits for all that was put on any lane. Not beside lanes that run.
   void drain();
 
-  /// Between device memory and any host memory, behind all that was put on any lane; returns when it is
+  /// Between device memory and any host memory, after all that was put on any lane; returns when it is
   /// done. Not beside lanes that run.
   void upload(void* to, const void* from, int64_t bytes);
   void download(void* to, const void* from, int64_t bytes);

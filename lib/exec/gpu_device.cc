@@ -134,7 +134,7 @@ void GpuDevice::leave(const Instr& instr) {
   if (const auto done = done_.find(id); done != done_.end()) done->second.record(stream);
 }
 
-bool GpuDevice::is_reached(const Instr& instr) {
+bool GpuDevice::waits_are_over(const Instr& instr) {
   return std::all_of(instr.waits.begin(), instr.waits.end(),
                      [&](InstrId wait) { return kernels().is_done(done_.at(wait).get()); });
 }
@@ -149,7 +149,7 @@ std::optional<DeviceTimes> GpuDevice::times() {
   return account_times(program_, intervals);
 }
 
-void GpuDevice::clear(Lane lane, const Stretch& to) {
+void GpuDevice::clear(Lane lane, const TypedSpan& to) {
   require(to.tier == Tier::kDevice, "what is cleared lies on the device");
   kernels().fill_zero(to.data, to.bytes(), gpu_.stream(lane));
 }
@@ -158,7 +158,7 @@ void GpuDevice::put(Lane lane, double* to, double value) {
   put_ring_->send(to, &value, sizeof value, gpu_.stream(lane));
 }
 
-void GpuDevice::load(Lane lane, std::span<const void* const> from, std::span<const Stretch> to) {
+void GpuDevice::load(Lane lane, std::span<const void* const> from, std::span<const TypedSpan> to) {
   const DeviceStream stream = gpu_.stream(lane);
   std::byte* slot = batch_ring_->take();
   for (size_t i = 0; i < to.size(); ++i) {
@@ -177,7 +177,7 @@ void GpuDevice::run_ops(const LayerGraph& graph, std::span<const Op> ops,
 
 void GpuDevice::attach(Lane lane, Communicator& group) { group.use_stream(gpu_.stream(lane)); }
 
-void GpuDevice::copy(Lane lane, const Stretch& from, const Stretch& to) {
+void GpuDevice::copy(Lane lane, const TypedSpan& from, const TypedSpan& to) {
   const DeviceStream stream = gpu_.stream(lane);
   const bool from_host = from.tier != Tier::kDevice;
   const bool to_host = to.tier != Tier::kDevice;
@@ -188,7 +188,7 @@ void GpuDevice::copy(Lane lane, const Stretch& from, const Stretch& to) {
   kernels().convert(from.data, from.dtype, to.data, to.dtype, to.count, stream);
 }
 
-void GpuDevice::add(Lane lane, const Stretch& from, const Stretch& to) {
+void GpuDevice::add(Lane lane, const TypedSpan& from, const TypedSpan& to) {
   const bool from_host = from.tier != Tier::kDevice;
   const bool to_host = to.tier != Tier::kDevice;
   require(to_host || !from_host, "nothing of the host tier is added to what lies on the device");
@@ -198,18 +198,18 @@ void GpuDevice::add(Lane lane, const Stretch& from, const Stretch& to) {
 }
 
 /// While host code takes in one piece, the next one comes.
-void GpuDevice::fold_into_host(Lane lane, const Stretch& from, const Stretch& to, Fold fold) {
+void GpuDevice::fold_into_host(Lane lane, const TypedSpan& from, const TypedSpan& to, Fold fold) {
   PinnedRing& ring = *bridge_rings_[static_cast<size_t>(lane)];
   const DeviceStream stream = gpu_.stream(lane);
   const int64_t most = ring.slot_bytes() / dtype_bytes(from.dtype);
   struct Coming {
-    Stretch piece;
+    TypedSpan piece;
     int64_t first = 0;
     size_t slot = 0;
   };
   const auto send = [&](int64_t first) {
-    const Stretch source = from.part(first, std::min(most, from.count - first));
-    const Stretch piece{ring.take(), from.dtype, source.count, Tier::kHost};
+    const TypedSpan source = from.part(first, std::min(most, from.count - first));
+    const TypedSpan piece{ring.take(), from.dtype, source.count, Tier::kHost};
     kernels().copy(piece.data, source.data, source.bytes(), stream);
     ring.sent(stream);
     return Coming{piece, first, ring.at()};
@@ -225,24 +225,24 @@ void GpuDevice::fold_into_host(Lane lane, const Stretch& from, const Stretch& to
   }
 }
 
-void GpuDevice::convert_to_device(Lane lane, const Stretch& from, const Stretch& to) {
+void GpuDevice::convert_to_device(Lane lane, const TypedSpan& from, const TypedSpan& to) {
   PinnedRing& ring = *bridge_rings_[static_cast<size_t>(lane)];
   const DeviceStream stream = gpu_.stream(lane);
   const int64_t most = ring.slot_bytes() / dtype_bytes(to.dtype);
   for (int64_t first = 0; first < to.count; first += most) {
     const int64_t count = std::min(most, to.count - first);
-    const Stretch piece{ring.take(), to.dtype, count, Tier::kHost};
+    const TypedSpan piece{ring.take(), to.dtype, count, Tier::kHost};
     host_.copy(lane, from.part(first, count), piece);
     kernels().copy(to.part(first, count).data, piece.data, piece.bytes(), stream);
     ring.sent(stream);
   }
 }
 
-void GpuDevice::sums_of_squares(Lane lane, std::span<const Stretch> from, std::span<double* const> to) {
+void GpuDevice::sums_of_squares(Lane lane, std::span<const TypedSpan> from, std::span<double* const> to) {
   const DeviceStream stream = gpu_.stream(lane);
   auto* on_host = sum_ring_ ? reinterpret_cast<double*>(sum_ring_->take()) : nullptr;
   for (size_t i = 0; i < from.size(); ++i) {
-    const Stretch& part = from[i];
+    const TypedSpan& part = from[i];
     if (part.tier == Tier::kDevice) {
       kernels().sum_of_squares(part.data, part.dtype, part.count, false, to[i], norm_scratch_.data(), stream);
       continue;
@@ -276,7 +276,7 @@ void GpuDevice::update(Lane lane, const FlatUpdate& update, Tier tier, const Upd
     kernels().sgd_update(flat, std::get<SgdOptions>(options), scalars, gpu_.stream(lane));
 }
 
-std::array<const double*, 2> GpuDevice::fetch(Lane lane, const Stretch& a, const Stretch& b) {
+std::array<const double*, 2> GpuDevice::fetch(Lane lane, const TypedSpan& a, const TypedSpan& b) {
   require(a.count + b.count <= fetched_doubles_, "there is room for what is fetched");
   kernels().bind_thread();
   const DeviceStream stream = gpu_.stream(lane);
@@ -294,14 +294,14 @@ double GpuDevice::number_at(Lane lane, const void* address) {
   return *fetched_.as<double>();
 }
 
-bool GpuDevice::is_finite(Lane lane, const Stretch& numbers) {
+bool GpuDevice::is_finite(Lane lane, const TypedSpan& numbers) {
   if (numbers.tier != Tier::kDevice) {
     kernels().synchronize(gpu_.stream(lane));
     return host_.is_finite(lane, numbers);
   }
   if (numbers.dtype == DType::kF64) return std::isfinite(number_at(lane, numbers.data));
   for (int64_t first = 0; first < numbers.count; first += summed_elements_) {
-    const Stretch part = numbers.part(first, std::min(summed_elements_, numbers.count - first));
+    const TypedSpan part = numbers.part(first, std::min(summed_elements_, numbers.count - first));
     kernels().sum_of_squares(part.data, part.dtype, part.count, false, probe_.as<double>(),
                              norm_scratch_.data(), gpu_.stream(lane));
     if (!std::isfinite(number_at(lane, probe_.data()))) return false;

@@ -21,28 +21,28 @@ class GpuDevice final : public LaneDevice {
   void begin_run(const StepScalars& scalars) override;
   void enter(const Instr& instr) override;
   void leave(const Instr& instr) override;
-  bool is_reached(const Instr& instr) override;
-  bool runs_behind() const override { return true; }
+  bool waits_are_over(const Instr& instr) override;
+  bool is_asynchronous() const override { return true; }
   std::optional<DeviceTimes> times() override;
 
-  void clear(Lane lane, const Stretch& to) override;
+  void clear(Lane lane, const TypedSpan& to) override;
   void put(Lane lane, double* to, double value) override;
-  void load(Lane lane, std::span<const void* const> from, std::span<const Stretch> to) override;
+  void load(Lane lane, std::span<const void* const> from, std::span<const TypedSpan> to) override;
   void run_ops(const LayerGraph& graph, std::span<const Op> ops, std::span<void* const> storage,
                bool accumulate) override;
   void attach(Lane lane, Communicator& group) override;
-  void copy(Lane lane, const Stretch& from, const Stretch& to) override;
-  void add(Lane lane, const Stretch& from, const Stretch& to) override;
-  void sums_of_squares(Lane lane, std::span<const Stretch> from, std::span<double* const> to) override;
+  void copy(Lane lane, const TypedSpan& from, const TypedSpan& to) override;
+  void add(Lane lane, const TypedSpan& from, const TypedSpan& to) override;
+  void sums_of_squares(Lane lane, std::span<const TypedSpan> from, std::span<double* const> to) override;
   void update(Lane lane, const FlatUpdate& update, Tier tier, const UpdateOptions& options) override;
   void drain() override { gpu_.drain(); }
-  std::array<const double*, 2> fetch(Lane lane, const Stretch& a, const Stretch& b) override;
+  std::array<const double*, 2> fetch(Lane lane, const TypedSpan& a, const TypedSpan& b) override;
   void scalars_changed(Lane lane) override;
-  bool is_finite(Lane lane, const Stretch& numbers) override;
+  bool is_finite(Lane lane, const TypedSpan& numbers) override;
 
  private:
   /// What host code does with a piece of device memory that has come.
-  using Fold = void (HostDevice::*)(Lane lane, const Stretch& piece, const Stretch& to);
+  using Fold = void (HostDevice::*)(Lane lane, const TypedSpan& piece, const TypedSpan& to);
 
   DeviceKernels& kernels() const { return gpu_.kernels(); }
   InstrId id_of(const Instr& instr) const { return static_cast<InstrId>(&instr - program_.instrs.data()); }
@@ -52,8 +52,8 @@ class GpuDevice final : public LaneDevice {
   void plan(const Instr& instr);
   void make_events();
   void make_staging();
-  void fold_into_host(Lane lane, const Stretch& from, const Stretch& to, Fold fold);
-  void convert_to_device(Lane lane, const Stretch& from, const Stretch& to);
+  void fold_into_host(Lane lane, const TypedSpan& from, const TypedSpan& to, Fold fold);
+  void convert_to_device(Lane lane, const TypedSpan& from, const TypedSpan& to);
   DeviceUpdate device_update(const FlatUpdate& update) const;
   double number_at(Lane lane, const void* address);
   void send_scalars(DeviceStream stream);

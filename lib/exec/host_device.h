@@ -10,24 +10,24 @@ class HostDevice final : public LaneDevice {
   void begin_run(const StepScalars& scalars) override { scalars_ = &scalars; }
   void enter(const Instr&) override {}
   void leave(const Instr&) override {}
-  bool is_reached(const Instr&) override { return true; }
-  bool runs_behind() const override { return false; }
+  bool waits_are_over(const Instr&) override { return true; }
+  bool is_asynchronous() const override { return false; }
   std::optional<DeviceTimes> times() override { return std::nullopt; }
 
-  void clear(Lane lane, const Stretch& to) override;
+  void clear(Lane lane, const TypedSpan& to) override;
   void put(Lane lane, double* to, double value) override;
-  void load(Lane lane, std::span<const void* const> from, std::span<const Stretch> to) override;
+  void load(Lane lane, std::span<const void* const> from, std::span<const TypedSpan> to) override;
   void run_ops(const LayerGraph& graph, std::span<const Op> ops, std::span<void* const> storage,
                bool accumulate) override;
   void attach(Lane, Communicator&) override {}
-  void copy(Lane lane, const Stretch& from, const Stretch& to) override;
-  void add(Lane lane, const Stretch& from, const Stretch& to) override;
-  void sums_of_squares(Lane lane, std::span<const Stretch> from, std::span<double* const> to) override;
+  void copy(Lane lane, const TypedSpan& from, const TypedSpan& to) override;
+  void add(Lane lane, const TypedSpan& from, const TypedSpan& to) override;
+  void sums_of_squares(Lane lane, std::span<const TypedSpan> from, std::span<double* const> to) override;
   void update(Lane lane, const FlatUpdate& update, Tier tier, const UpdateOptions& options) override;
   void drain() override {}
-  std::array<const double*, 2> fetch(Lane lane, const Stretch& a, const Stretch& b) override;
+  std::array<const double*, 2> fetch(Lane lane, const TypedSpan& a, const TypedSpan& b) override;
   void scalars_changed(Lane) override {}
-  bool is_finite(Lane lane, const Stretch& numbers) override;
+  bool is_finite(Lane lane, const TypedSpan& numbers) override;
 
  private:
   const StepScalars* scalars_ = nullptr;

@@ -19,15 +19,15 @@ namespace ftrun {
 struct LayerGraph;
 struct Op;
 
-/// Elements of one dtype that lie in a row, and the tier that they lie in.
-struct Stretch {
+/// Consecutive elements of one dtype at an address, and the tier that they lie in.
+struct TypedSpan {
   std::byte* data = nullptr;
   DType dtype = DType::kU8;
   int64_t count = 0;
   Tier tier = Tier::kDevice;
 
   int64_t bytes() const { return count * dtype_bytes(dtype); }
-  Stretch part(int64_t first, int64_t elements) const {
+  TypedSpan part(int64_t first, int64_t elements) const {
     return {data + first * dtype_bytes(dtype), dtype, elements, tier};
   }
 };
@@ -59,27 +59,27 @@ class LaneDevice {
   /// waits for has left its own lane.
   virtual void enter(const Instr& instr) = 0;
   virtual void leave(const Instr& instr) = 0;
-  /// Whether what the instruction waits for is over, not only on its way.
-  virtual bool is_reached(const Instr& instr) = 0;
-  /// Whether instructions go on after the lanes' threads have left them: those threads' times say
-  /// nothing.
-  virtual bool runs_behind() const = 0;
+  /// Whether what the instruction waits for has ended, not only been started.
+  virtual bool waits_are_over(const Instr& instr) = 0;
+  /// Whether instructions still run when the lanes' threads have started them and gone on: the times of
+  /// those threads say nothing then.
+  virtual bool is_asynchronous() const = 0;
   /// Waits. Of the last run, where the device measures it (GpuOptions::timed); nothing else.
   virtual std::optional<DeviceTimes> times() = 0;
 
-  virtual void clear(Lane lane, const Stretch& to) = 0;
+  virtual void clear(Lane lane, const TypedSpan& to) = 0;
   virtual void put(Lane lane, double* to, double value) = 0;
   /// Host data of any lifetime: it may change when this returns. `to[i].count` elements each.
-  virtual void load(Lane lane, std::span<const void* const> from, std::span<const Stretch> to) = 0;
+  virtual void load(Lane lane, std::span<const void* const> from, std::span<const TypedSpan> to) = 0;
   virtual void run_ops(const LayerGraph& graph, std::span<const Op> ops,
                        std::span<void* const> storage, bool accumulate) = 0;
   /// Before the collectives of an instruction.
   virtual void attach(Lane lane, Communicator& group) = 0;
   /// Between tiers and dtypes.
-  virtual void copy(Lane lane, const Stretch& from, const Stretch& to) = 0;
-  virtual void add(Lane lane, const Stretch& from, const Stretch& to) = 0;
+  virtual void copy(Lane lane, const TypedSpan& from, const TypedSpan& to) = 0;
+  virtual void add(Lane lane, const TypedSpan& from, const TypedSpan& to) = 0;
   /// *to[i] = sum of squares of from[i]; `to` lies on the device tier.
-  virtual void sums_of_squares(Lane lane, std::span<const Stretch> from,
+  virtual void sums_of_squares(Lane lane, std::span<const TypedSpan> from,
                                std::span<double* const> to) = 0;
   virtual void update(Lane lane, const FlatUpdate& update, Tier tier, const UpdateOptions& options) = 0;
 
@@ -87,11 +87,11 @@ class LaneDevice {
   /// them is over.
   virtual void drain() = 0;
   /// Waits, and makes F64 numbers of the device tier readable until the lane's next call.
-  virtual std::array<const double*, 2> fetch(Lane lane, const Stretch& a, const Stretch& b) = 0;
+  virtual std::array<const double*, 2> fetch(Lane lane, const TypedSpan& a, const TypedSpan& b) = 0;
   /// The scalars given to begin_run() have changed.
   virtual void scalars_changed(Lane lane) = 0;
   /// Waits; true when all numbers are finite (F64: one of them).
-  virtual bool is_finite(Lane lane, const Stretch& numbers) = 0;
+  virtual bool is_finite(Lane lane, const TypedSpan& numbers) = 0;
 };
 
 /// The device whose memory `memory` is. Both are borrowed.

@@ -129,7 +129,8 @@ void Lanes::wait_for(const Step& step) {
     const auto start = std::chrono::steady_clock::now();
     changed_.wait(lock, done_from(Lane::kFirstGroup));
     if (step.lane == static_cast<size_t>(Lane::kCompute))
-      exposed_communication_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      exposed_communication_seconds_ +=
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
   changed_.wait(lock, done_from(Lane::kCompute));
 }

@@ -13,18 +13,19 @@
 
 namespace ftrun {
 
-/// Runs a program's instructions on lanes: compute on the calling thread, every other lane on a thread
-/// of its own that lives as long as this object. Where a GPU does the work the threads only put it into
-/// its streams, and "done" here means that (exec/gpu_device.h sees to the rest); the lanes of groups then
-/// share a thread, so that collectives of several communicators are launched in one order, that of the
-/// program, on every rank, as NCCL asks for.
+/// Runs a program's instructions on lanes: compute on the calling thread, every other lane on a
+/// thread of its own that lives as long as this object. Where a GPU does the work the threads only
+/// put it into its streams, and "done" here means that (exec/gpu_device.h sees to the rest); the
+/// lanes of groups then share a thread, so that collectives of several communicators are launched
+/// in one order, that of the program, on every rank, as NCCL asks for.
 class Lanes {
  public:
   using Runner = std::function<void(const Instr&)>;
 
   /// `run` is called for each instruction, from the thread of its lane. `on_abort` is called once
   /// when a lane failed, to release what other lanes wait for inside `run`.
-  Lanes(const Program& program, Runner run, std::function<void()> on_abort, bool one_launcher = false);
+  Lanes(const Program& program, Runner run, std::function<void()> on_abort,
+        bool one_launcher = false);
   ~Lanes();
   Lanes(const Lanes&) = delete;
   Lanes& operator=(const Lanes&) = delete;
@@ -36,8 +37,8 @@ class Lanes {
   /// it.
   bool ready(InstrId id);
 
-  /// Seconds that compute stood waiting for lanes of groups in the last run. Where it waited for copies
-  /// between tiers as well, those after communication was done do not count.
+  /// Seconds that compute stood waiting for lanes of groups in the last run. Where it waited for
+  /// copies between tiers as well, those after communication was done do not count.
   double exposed_communication_seconds() const { return exposed_communication_seconds_; }
 
  private:

@@ -23,8 +23,8 @@ using Row = std::vector<std::string>;
 
 /// What was used, or given where that is not known.
 int64_t used(Tier tier, int64_t allocated, int64_t touched, bool on_gpu) {
-  const bool shown = tier == Tier::kHost || (tier == Tier::kDevice && !on_gpu);
-  return shown && touched > 0 ? touched : allocated;
+  const bool pages_are_known = tier == Tier::kHost || (tier == Tier::kDevice && !on_gpu);
+  return pages_are_known && touched > 0 ? touched : allocated;
 }
 
 /// Calls `line` with what (a category, "temporary", "all"), predicted, allocated and touched bytes of

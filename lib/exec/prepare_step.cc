@@ -6,18 +6,21 @@
 
 namespace ftrun {
 
-StepRun prepare_step(const Config& config, const SchedulerConfig& schedule, const TrainingProgress& progress,
-                     const StepBatch& batch) {
+StepRun prepare_step(const Config& config, const SchedulerConfig& schedule,
+                     const TrainingProgress& progress, const StepBatch& batch) {
   StepRun step;
   step.micro_batches = batch.micro_batches;
   step.scalars = step_scalars_of(config.optimizer, schedule, progress.updates() + 1);
   const GradientScale scale = gradient_scale(config, progress.skipped.loss_scale(),
                                              static_cast<double>(batch.counted_tokens_global));
   step.scalars.loss_scale = scale.loss_scale;
-  step.scalars.rounding_key = rounding_key(static_cast<uint64_t>(config.train.seed), progress.step + 1);
-  step.decide = step_policy({.gradient_multiple = scale.multiple, .clip_norm = config.gradient_clipping});
+  step.scalars.rounding_key =
+      rounding_key(static_cast<uint64_t>(config.train.seed), progress.step + 1);
+  step.decide =
+      step_policy({.gradient_multiple = scale.multiple, .clip_norm = config.gradient_clipping});
   step.optimizer = optimizer_options(config.optimizer);
-  if (auto* sgd = std::get_if<SgdOptions>(&step.optimizer)) sgd->first_step = progress.updates() == 0;
+  if (auto* sgd = std::get_if<SgdOptions>(&step.optimizer))
+    sgd->first_step = progress.updates() == 0;
   return step;
 }
 

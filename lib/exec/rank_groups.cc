@@ -9,14 +9,14 @@ namespace ftrun {
 
 std::vector<Communicator*> RankGroups::distinct() const {
   std::vector<Communicator*> all = open;
-  for (Communicator* group : {words, model_words})
+  for (Communicator* group : {host_world, host_model})
     if (group != nullptr && std::find(all.begin(), all.end(), group) == all.end())
       all.push_back(group);
   return all;
 }
 
-Communicator& RankGroups::seen_by_peers() const {
-  Communicator* largest = words;
+Communicator& RankGroups::peer_visible() const {
+  Communicator* largest = host_world;
   for (Communicator* group : distinct())
     if (group->backend() == "shm" &&
         (largest->backend() != "shm" || group->size() > largest->size()))
@@ -43,7 +43,7 @@ OpenGroups::OpenGroups(Rendezvous& rendezvous, const std::vector<ProgramGroup>& 
   if (groups.empty()) options.device = -1;
   for (const ProgramGroup& group : groups)
     groups_.open.push_back(open(rendezvous, group.ranks, "", options));
-  const auto words_of = [&](GroupId id) {
+  const auto host_group = [&](GroupId id) {
     const bool host = id != kNoGroup && options.device < 0;
     if (host) return groups_.open[static_cast<size_t>(id)];
     CommOptions on_host = options;
@@ -52,8 +52,8 @@ OpenGroups::OpenGroups(Rendezvous& rendezvous, const std::vector<ProgramGroup>& 
     const RankGroup& ranks = id == kNoGroup ? alone : groups[static_cast<size_t>(id)].ranks;
     return open(rendezvous, ranks, "host ", on_host);
   };
-  groups_.words = words_of(groups.empty() ? kNoGroup : 0);
-  groups_.model_words = model == 0 || groups.empty() ? groups_.words : words_of(model);
+  groups_.host_world = host_group(groups.empty() ? kNoGroup : 0);
+  groups_.host_model = model == 0 || groups.empty() ? groups_.host_world : host_group(model);
 }
 
 void OpenGroups::close() {

@@ -14,19 +14,19 @@ namespace ftrun {
 struct RankGroups {
   /// Of the groups of its programs, each once. Among GPUs these move device memory.
   std::vector<Communicator*> open;
-  /// For what host code holds: of all ranks, and of those that hold one copy of the model's state
+  /// For memory of host code: of all ranks, and of those that hold one copy of the model's state
   /// between them.
-  Communicator* words = nullptr;
-  Communicator* model_words = nullptr;
+  Communicator* host_world = nullptr;
+  Communicator* host_model = nullptr;
 
   /// All that a group that is the only one needs.
   static RankGroups of_one(Communicator& group) { return {{&group}, &group, &group}; }
 
-  int rank() const { return words->rank(); }
+  int rank() const { return host_world->rank(); }
   /// All of them, each once.
   std::vector<Communicator*> distinct() const;
   /// The one whose memory peers of this machine can see: the largest of shared memory.
-  Communicator& seen_by_peers() const;
+  Communicator& peer_visible() const;
   /// The one of these ranks; null when it is not open.
   Communicator* find(const ProgramGroup& group) const;
 };
@@ -34,8 +34,8 @@ struct RankGroups {
 /// Opens the communicators of a rank's programs.
 class OpenGroups {
  public:
-  /// Collective: every rank opens its groups in the order of the list. `model` is among them, kNoGroup
-  /// for a rank alone. With options.device, those of host memory are opened beside them.
+  /// Collective: every rank opens its groups in the order of the list. `model` is among them,
+  /// kNoGroup for a rank alone. With options.device, those of host memory are opened beside them.
   /// Errors of open_communicator().
   OpenGroups(Rendezvous& rendezvous, const std::vector<ProgramGroup>& groups, GroupId model,
              CommOptions options);

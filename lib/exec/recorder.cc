@@ -35,7 +35,7 @@ RunManifest make_manifest(const TrainRequest& request) {
                        {"tensor", request.config.parallel.tensor}};
   manifest.config = request.config_json;
   manifest.model.path = request.config.model.path;
-  manifest.environment = shown_environment();
+  manifest.environment = recorded_environment();
   manifest.started = utc_now();
   return manifest;
 }
@@ -109,7 +109,7 @@ void Recorder::note_restart(RunManifest& manifest, int64_t first_step) const {
   RestartRecord restart;
   restart.time = manifest.started;
   restart.reason =
-      before_->exit_code ? before_->exit_reason : "the run before was ended without a word";
+      before_->exit_code ? before_->exit_reason : "the previous run ended without recording a reason";
   restart.rank = before_->exit_rank;
   if (posix_files().exists(paths().metrics()))
     for (const StepMetrics& metrics : read_metrics(paths().metrics()))

@@ -21,7 +21,8 @@ void ResourceUse::end_step(bool finite) {
 /// By all groups of this rank.
 int64_t ResourceUse::bytes_sent() const {
   int64_t bytes = 0;
-  for (const Communicator* group : setup_.groups().distinct()) bytes += group->stats().total().bytes_sent;
+  for (const Communicator* group : setup_.groups().distinct())
+    bytes += group->stats().total().bytes_sent;
   return bytes;
 }
 

@@ -26,8 +26,8 @@ class ResourceUse {
   /// What is in use and has been moved after the step.
   void add_to(StepMetrics& metrics) const;
 
-  /// Collective, after the last step and before checkpoints and exports map whole files for a moment:
-  /// sums over the ranks, and the figures of the rank that needed most.
+  /// Collective, after the last step and before checkpoints and exports map whole files for a
+  /// moment: sums over the ranks, and the figures of the rank that needed most.
   void total(Session& session);
   /// Of the totals.
   void add_to(RunManifest& manifest) const;

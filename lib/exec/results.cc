@@ -42,7 +42,7 @@ class Pieces {
     try {
       if (stop_()) throw ExportStopped{};
       if (sends())
-        setup_.state().collect(piece.tensor, piece.begin, piece.end, writes_, *setup_.groups().model_words, out);
+        setup_.state().collect(piece.tensor, piece.begin, piece.end, writes_, *setup_.groups().host_model, out);
     } catch (const std::exception& exception) {
       broken_ = true;
       const std::string reason = cat("it failed at exporting ", piece.tensor, ": ", as_error(exception).message());
@@ -98,7 +98,7 @@ ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool wr
   try {
     if (writes) outcome.failure = write_export(options, tensors, pieces);
     // After a failure the others go on sending: what is left is taken and dropped, so that all can be told.
-    const bool alone = setup.groups().words->size() == 1;
+    const bool alone = setup.groups().host_world->size() == 1;
     if (!writes || (outcome.failure && !alone)) pieces.help(export_pieces(options, tensors));
   } catch (const ExportStopped&) {
     outcome.stopped = true;
@@ -113,7 +113,7 @@ std::optional<Detokenizer> read_detokenizer(const Config& config, const Training
 }
 
 std::vector<int32_t> sample_prompt(const Config& config, TrainingSetup& setup, const SampleSet& validation) {
-  const ModelDescription& model = setup.writer().plan.model;
+  const ModelDescription& model = setup.text_generator().plan.model;
   return first_tokens(validation, model.vocab_rows,
                       std::min(config.train.generate.prompt_tokens, model.batch.row_tokens));
 }
@@ -121,14 +121,14 @@ std::vector<int32_t> sample_prompt(const Config& config, TrainingSetup& setup, c
 std::string sample_text(const Config& config, TrainingSetup& setup, const std::vector<int32_t>& prompt,
                         const Detokenizer* detokenizer, const std::function<bool()>& stop) {
   const GenerateConfig& wanted = config.train.generate;
-  TrainingSetup::Writer& writer = setup.writer();
-  const ModelDescription& model = writer.plan.model;
+  TrainingSetup::TextGenerator& generator = setup.text_generator();
+  const ModelDescription& model = generator.plan.model;
   const GenerateOptions options{wanted.tokens, wanted.temperature,
                                 static_cast<uint64_t>(config.train.seed),
                                 setup.model_config().eos_ids, stop};
-  Communicator* others = setup.needs_all_ranks() ? setup.groups().words : nullptr;
+  Communicator* others = setup.needs_all_ranks() ? setup.groups().host_world : nullptr;
   const std::vector<int32_t> text =
-      generate(*writer.executor, model, setup.memory(), prompt, options, others);
+      generate(*generator.executor, model, setup.memory(), prompt, options, others);
   if (detokenizer == nullptr) return "";
   return cat("\nsample (the validation text's first ", prompt.size(),
              " tokens, continued by the model):\n", detokenizer->decode(prompt), " >>>",

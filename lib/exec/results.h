@@ -12,7 +12,7 @@
 
 namespace ftrun {
 
-/// What a run leaves behind when it has come to its end.
+/// What a run makes of the trained weights at its end: an export, and a sample of text.
 
 struct ExportOutcome {
   /// `stop` gave it up, and nothing of it stays.

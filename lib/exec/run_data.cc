@@ -8,7 +8,8 @@ namespace ftrun {
 RunData open_run_data(const Config& config) {
   RunData data;
   data.train = open_samples(config.data, config.data.train);
-  if (!config.data.validation.empty()) data.validation = open_samples(config.data, config.data.validation);
+  if (!config.data.validation.empty())
+    data.validation = open_samples(config.data, config.data.validation);
   return data;
 }
 
@@ -19,14 +20,16 @@ void refuse_unknown_tokens(const RunData& data, int64_t vocab_rows) {
 
 int64_t steps_of_run(const Config& config, const SampleSet& train) {
   if (config.train.steps > 0) return config.train.steps;
-  return train.steps_for_epochs(config.train.epochs, config.train_batch_size, config.data.drop_last);
+  return train.steps_for_epochs(config.train.epochs, config.train_batch_size,
+                                config.data.drop_last);
 }
 
-LoaderOptions loader_options(const Config& config, const StepPlan& plan, int64_t first_step, int64_t end_step) {
+LoaderOptions loader_options(const Config& config, const StepPlan& plan, int64_t first_step,
+                             int64_t end_step) {
   const StateOptions& place = plan.options.state;
   LoaderOptions options;
-  options.shape = {config.train_micro_batch_size_per_gpu, config.gradient_accumulation_steps, data_ranks(place),
-                   data_index(place)};
+  options.shape = {config.train_micro_batch_size_per_gpu, config.gradient_accumulation_steps,
+                   data_ranks(place), data_index(place)};
   options.vocab_rows = plan.train.model.vocab_rows;
   options.shuffle = config.data.shuffle;
   options.drop_last = config.data.drop_last;

@@ -27,6 +27,7 @@ void refuse_unknown_tokens(const RunData& data, int64_t vocab_rows);
 int64_t steps_of_run(const Config& config, const SampleSet& train);
 
 /// The loader of a rank, which makes the steps [first_step, end_step).
-LoaderOptions loader_options(const Config& config, const StepPlan& plan, int64_t first_step, int64_t end_step);
+LoaderOptions loader_options(const Config& config, const StepPlan& plan, int64_t first_step,
+                             int64_t end_step);
 
 }  // namespace ftrun

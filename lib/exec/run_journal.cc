@@ -26,7 +26,8 @@ void RunJournal::take_folder() {
   });
 }
 
-void RunJournal::open(const std::function<RunManifest()>& describe, int64_t steps_done, int64_t total_steps) {
+void RunJournal::open(const std::function<RunManifest()>& describe, int64_t steps_done,
+                      int64_t total_steps) {
   const Config& config = request_.config;
   const bool prefixed = session_.world() > 1 && request_.launch.kind != LaunchKind::kSupervised;
   session_.together("writing the run folder", [&] {
@@ -35,8 +36,8 @@ void RunJournal::open(const std::function<RunManifest()>& describe, int64_t step
                .prefix = prefixed ? cat("rank ", session_.rank()) : "",
                .file = RunPaths(config.output_dir).log(session_.rank())});
   });
-  log_debug(cat("rank ", session_.rank(), " of ", session_.world(), ", ftrun ", request_.build.version,
-                ", from step ", steps_done + 1, " to ", total_steps));
+  log_debug(cat("rank ", session_.rank(), " of ", session_.world(), ", ftrun ",
+                request_.build.version, ", from step ", steps_done + 1, " to ", total_steps));
 }
 
 void RunJournal::say(const std::string& line) {
@@ -61,15 +62,16 @@ void RunJournal::note_ready() {
   update([&](RunManifest& manifest) { manifest.counters["ready_milliseconds"] = milliseconds; });
 }
 
-void RunJournal::show_step(const TrainingProgress& progress, const StepRun& step, const StepMetrics& metrics,
-                           const Executor& executor) {
+void RunJournal::show_step(const TrainingProgress& progress, const StepRun& step,
+                           const StepMetrics& metrics, const Executor& executor) {
   const Config& config = request_.config;
   log_debug(plain_step_text(metrics));
   if (config.steps_per_print > 0 && progress.step % config.steps_per_print == 0)
     say(deepspeed_step_text(progress.step, progress.skipped.total(), step, config.optimizer));
   if (!config.wall_clock_breakdown) return;
   say(breakdown_text(executor.seconds()));
-  if (const auto& times = executor.device_times(); times && times->copies > 0) say(overlap_text(*times));
+  if (const auto& times = executor.device_times(); times && times->copies > 0)
+    say(overlap_text(*times));
 }
 
 void RunJournal::conclude(int exit_code, const std::string& reason) {

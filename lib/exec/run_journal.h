@@ -14,12 +14,14 @@
 
 namespace ftrun {
 
-/// What a run says and writes down. Rank 0 has a recorder for the run folder and the terminal; what other
-/// ranks say goes to their own logs or nowhere, so that callers need not ask which rank they are.
+/// What a run says and writes down. Rank 0 has a recorder for the run folder and the terminal; what
+/// other ranks say goes to their own logs or nowhere, so that callers need not ask which rank they
+/// are.
 class RunJournal {
  public:
   /// Both are borrowed.
-  RunJournal(const TrainRequest& request, Session& session) : request_(request), session_(session) {}
+  RunJournal(const TrainRequest& request, Session& session)
+      : request_(request), session_(session) {}
 
   /// Collective: rank 0 takes the run folder. Errors of Recorder.
   void take_folder();

@@ -155,14 +155,14 @@ CheckpointGroup Session::checkpoint_group() {
 
 int Session::vote_to_stop(int signal) {
   double votes = stop_vote(signal);
-  groups().words->all_reduce(&votes, 1, DType::kF64, ReduceOp::kSum, {"votes to stop"}).wait();
+  groups().host_world->all_reduce(&votes, 1, DType::kF64, ReduceOp::kSum, {"votes to stop"}).wait();
   return voted_signal(votes);
 }
 
-void Session::allow_for_work_of_one() {
+void Session::allow_work_of_one_rank() {
   const auto limit = std::max<std::chrono::milliseconds>(timeout_, std::chrono::hours(1));
-  groups().words->set_timeout(limit);
-  groups().model_words->set_timeout(limit);
+  groups().host_world->set_timeout(limit);
+  groups().host_model->set_timeout(limit);
 }
 
 void Session::close() {

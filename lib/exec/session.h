@@ -42,7 +42,7 @@ class Session {
 
   /// Collective: the texts of all ranks, in rank order.
   std::vector<std::string> exchange(const std::string& what, const std::string& text);
-  /// Collective: `work` on this rank; an Error of any rank is thrown on all, its message behind
+  /// Collective: `work` on this rank; an Error of any rank is thrown on all, its message after
   /// `what` ("reading the data") and the rank.
   void together(const std::string& what, const std::function<void()>& work);
   /// Collective: rank 0's answer, on every rank; an Error of it is thrown on all.
@@ -55,7 +55,7 @@ class Session {
   int vote_to_stop(int signal);
   /// From now on rank 0 also works alone between collectives of the host (export, text): what
   /// comm.timeout was chosen for does not hold for them.
-  void allow_for_work_of_one();
+  void allow_work_of_one_rank();
   /// Collective: lets everyone leave in order.
   void close();
   /// For a rank that fails: the others may have failed with it and read why from rank 0's store.

@@ -53,7 +53,7 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const Ran
     : groups_(groups),
       model_(std::move(model)),
       held_before_(held_when_warm(gpu)),
-      memory_(groups.seen_by_peers(), swap_options(config, run, groups.rank()), [&, gpu](Tier tier) {
+      memory_(groups.peer_visible(), swap_options(config, run, groups.rank()), [&, gpu](Tier tier) {
         // On a processor, device and host tier are the same memory.
         const bool main_memory = gpu == nullptr && tier != Tier::kNvme;
         const MemoryMeasure measure = [=](const MemoryPlan& plan) {
@@ -72,23 +72,25 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const Ran
                                         optimizer_state_kinds(config.optimizer));
 }
 
-TrainingSetup::Writer& TrainingSetup::writer() {
-  if (writer_) return *writer_;
+TrainingSetup::TextGenerator& TrainingSetup::text_generator() {
+  if (text_generator_) return *text_generator_;
   const int64_t tokens = std::min(kGenerationTokens, model_.plan.train.model.batch.row_tokens);
-  auto writer = std::make_unique<Writer>(Writer{plan_logits(model_.config, model_.plan, tokens), nullptr});
+  auto generator = std::make_unique<TextGenerator>();
+  generator->plan = plan_logits(model_.config, model_.plan, tokens);
   // The executors hold addresses in the arenas, so these may not move.
   for (size_t i = 0; i < kArenaCount; ++i) {
-    const int64_t needed = writer->plan.program.arena_bytes[i];
+    const int64_t needed = generator->plan.program.arena_bytes[i];
     const int64_t there = memory_.arena_bytes(static_cast<Arena>(i));
     if (needed > there)
       throw Error(ExitCode::kEnvironment,
-                  cat("it needs ", human_bytes(needed), " of temporary buffers, a step of training has ", human_bytes(there)));
+                  cat("it needs ", human_bytes(needed),
+                      " of temporary buffers, a step of training has ", human_bytes(there)));
   }
-  memory_.allocate(writer->plan.program);
-  writer->executor =
-      std::make_unique<Executor>(writer->plan.program, writer->plan.model, memory_, groups_);
-  writer_ = std::move(writer);
-  return *writer_;
+  memory_.allocate(generator->plan.program);
+  generator->executor =
+      std::make_unique<Executor>(generator->plan.program, generator->plan.model, memory_, groups_);
+  text_generator_ = std::move(generator);
+  return *text_generator_;
 }
 
 }  // namespace ftrun

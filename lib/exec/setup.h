@@ -55,13 +55,13 @@ class TrainingSetup {
     return state.tensor.count > 1 || (state.stage == 3 && state.shard.count > 1);
   }
 
-  /// A pass that continues text, made when first asked for: nobody pays for it before.
-  struct Writer {
+  /// A program that continues text, made when first asked for: nobody pays for it before.
+  struct TextGenerator {
     PassPlan plan;
     std::unique_ptr<Executor> executor;
   };
   /// Error(kEnvironment) when it does not fit the memory that training has.
-  Writer& writer();
+  TextGenerator& text_generator();
 
  private:
   const RankGroups groups_;
@@ -71,7 +71,7 @@ class TrainingSetup {
   std::unique_ptr<Executor> train_executor_;
   std::unique_ptr<Executor> evaluate_executor_;
   std::unique_ptr<ModelState> state_;
-  std::unique_ptr<Writer> writer_;
+  std::unique_ptr<TextGenerator> text_generator_;
 };
 
 }  // namespace ftrun

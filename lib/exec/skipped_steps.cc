@@ -12,15 +12,15 @@ std::string encode_nonfinite(const RankNonfinite& own) {
   return cat(own.instr, " ", own.data, " ", own.place);
 }
 
-std::string nonfinite_places(const std::vector<std::string>& words) {
+std::string nonfinite_places(const std::vector<std::string>& texts) {
   struct Met {
     size_t rank;
     RankNonfinite at;
   };
   std::vector<Met> all;
-  for (size_t rank = 0; rank < words.size(); ++rank) {
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
     Met met{rank, {}};
-    std::istringstream in(words[rank]);
+    std::istringstream in(texts[rank]);
     in >> met.at.instr >> met.at.data >> std::ws;
     std::getline(in, met.at.place);
     if (met.at.instr >= 0) all.push_back(std::move(met));

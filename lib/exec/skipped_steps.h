@@ -29,9 +29,9 @@ struct RankNonfinite {
 };
 
 std::string encode_nonfinite(const RankNonfinite& own);
-/// "rank 1, forward layer 3 ...; rank 4, ...", from the words of all ranks, the first one first. Ranks
+/// "rank 1, forward layer 3 ...; rank 4, ...", from the texts of all ranks, the first one first. Ranks
 /// that share their sequences with one that met it earlier have it from that one, and are left out.
-std::string nonfinite_places(const std::vector<std::string>& words);
+std::string nonfinite_places(const std::vector<std::string>& texts);
 
 /// Steps whose update is left out because loss or gradients are not finite, and the loss scale that
 /// answers fp16's overflows. Every rank counts the same, because every rank sees the same reduced

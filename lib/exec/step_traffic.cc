@@ -78,8 +78,8 @@ std::string encode_traffic(const TrafficSums& sums) {
 
 TrafficSums decode_traffic(const std::string& text) {
   TrafficSums sums;
-  std::istringstream words(text);
-  words >> sums.steps >> sums.sent_by_program >> *sums.transported >> sums.disk_by_program.read >>
+  std::istringstream fields(text);
+  fields >> sums.steps >> sums.sent_by_program >> *sums.transported >> sums.disk_by_program.read >>
       sums.disk_by_program.written >> sums.disk.read >> sums.disk.written;
   if (sums.transported == kUnseen) sums.transported.reset();
   return sums;

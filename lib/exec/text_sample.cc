@@ -26,8 +26,8 @@ class SampleWriting {
     });
     if (!wanted || (!session_.is_first() && !setup_.needs_all_ranks())) return "";
     const std::vector<int32_t> prompt = prepare(validation);
-    const std::string text = sample_text(config_, setup_, prompt, detokenizer ? &*detokenizer : nullptr,
-                                         [this] { return stops(); });
+    const std::string text = sample_text(
+        config_, setup_, prompt, detokenizer ? &*detokenizer : nullptr, [this] { return stops(); });
     if (signal_ == 0) return text;
     journal_.say(cat("no sample of text: ", signal_name(signal_), " ended it"));
     return "";
@@ -59,8 +59,8 @@ class SampleWriting {
 
 }  // namespace
 
-std::string write_sample(const Config& config, Session& session, TrainingSetup& setup, const SampleSet& validation,
-                         RunJournal& journal) {
+std::string write_sample(const Config& config, Session& session, TrainingSetup& setup,
+                         const SampleSet& validation, RunJournal& journal) {
   try {
     return SampleWriting(config, session, setup, journal).write(validation);
   } catch (const Error& error) {

@@ -41,7 +41,8 @@ Error training_error(const std::exception& exception) {
 
 /// Names the swap files of one run.
 std::string swap_name(const TrainRequest& request) {
-  const std::string key = cat(request.config.output_dir, "\n", request.launch.master_port, "\n", ::getppid());
+  const std::string key =
+      cat(request.config.output_dir, "\n", request.launch.master_port, "\n", ::getppid());
   return hex64(xxh3(key.data(), key.size()));
 }
 
@@ -113,8 +114,8 @@ void Trainer::open_data() {
   session_.together("opening the data", [&] { data_ = open_run_data(config_); });
   total_steps_ = steps_of_run(config_, *data_.train);
   if (schedule_.total_num_steps == 0) schedule_.total_num_steps = total_steps_;
-  session_.require_equal("the data",
-                         cat(data_.train->size(), " ", data_.validation ? data_.validation->size() : 0));
+  session_.require_equal(
+      "the data", cat(data_.train->size(), " ", data_.validation ? data_.validation->size() : 0));
 }
 
 void Trainer::open_model() {
@@ -125,14 +126,16 @@ void Trainer::open_model() {
   });
   session_.open_groups(config_, model->plan.options.state);
   session_.together("allocating memory", [&] {
-    setup_ = std::make_unique<TrainingSetup>(config_, std::move(*model), session_.groups(), swap_name(request_),
-                                             session_.gpu());
+    setup_ = std::make_unique<TrainingSetup>(config_, std::move(*model), session_.groups(),
+                                             swap_name(request_), session_.gpu());
   });
   checkpointer_.emplace(request_, session_, *setup_, journal_);
   use_.emplace(*setup_);
 }
 
-RunManifest Trainer::describe() { return describe_run(parts()); }
+RunManifest Trainer::describe() {
+  return describe_run(parts());
+}
 
 void Trainer::load_or_resume() {
   const std::optional<ResumedRun> resumed = checkpointer_->load([this] { return describe(); });
@@ -155,7 +158,8 @@ void Trainer::open_outputs() {
 
 void Trainer::start_loader() {
   const int64_t end = std::max(progress_.step, total_steps_);
-  loader_ = std::make_unique<Loader>(*data_.train, loader_options(config_, setup_->plan(), progress_.step, end));
+  loader_ = std::make_unique<Loader>(*data_.train,
+                                     loader_options(config_, setup_->plan(), progress_.step, end));
 }
 
 // The loop.
@@ -216,17 +220,20 @@ StepMetrics Trainer::metrics_of(const StepRun& step) const {
 
 void Trainer::count_skipped(const StepRun& step) {
   std::optional<NonfiniteSearch> search;
-  if (!step.finite && progress_.skipped.wants_place()) search = find_nonfinite(session_, *setup_, step);
+  if (!step.finite && progress_.skipped.wants_place())
+    search = find_nonfinite(session_, *setup_, step);
   const std::string warning = progress_.skipped.count(progress_.step, step.finite, search);
   if (warning.empty()) return;
   journal_.warn(warning);
-  journal_.update(
-      [&](RunManifest& manifest) { manifest.counters["skipped_steps"] = progress_.skipped.total(); });
+  journal_.update([&](RunManifest& manifest) {
+    manifest.counters["skipped_steps"] = progress_.skipped.total();
+  });
 }
 
 // Validation.
 
-/// Before the first step; and of a resumed run where a signal came before the validation after the last.
+/// Before the first step; and of a resumed run where a signal came before the validation after the
+/// last.
 void Trainer::validate_before_training() {
   const bool first = progress_.step == 0 && data_.validation && progress_.step < total_steps_;
   if (!first && !last_validation_is_missing()) return;
@@ -275,7 +282,7 @@ void Trainer::finish() {
   loader_->shutdown();
   use_->total(session_);
   journal_.update([&](RunManifest& manifest) { use_->add_to(manifest); });
-  session_.allow_for_work_of_one();
+  session_.allow_work_of_one_rank();
   save_last_checkpoint();
   if (!stop_.reached() && config_.model_export.enabled) checkpointer_->export_model(stop_);
   std::string sample;
@@ -284,13 +291,15 @@ void Trainer::finish() {
   session_.together("finishing the run", [&] { conclude(sample); });
 }
 
-/// Collective: the last checkpoint tells what data it was trained on, however short the run was. A run
-/// that was stopped before has saved what there is.
+/// Collective: the last checkpoint tells what data it was trained on, however short the run was. A
+/// run that was stopped before has saved what there is.
 void Trainer::save_last_checkpoint() {
   if (stop_.reached()) return;
   identity_.await(stop_);
   if (session_.is_first() && identity_.train().empty() && !checkpointer_->has_saved(progress_.step))
-    journal_.say("the last checkpoint does not record the data's fingerprint: not all of the data has been read");
+    journal_.say(
+        "the last checkpoint does not record the data's fingerprint: not all of the data has been "
+        "read");
   checkpointer_->save(progress_, identity_.train());
   if (!stop_.reached() && config_.model_export.enabled) stop_.vote();
 }
@@ -307,9 +316,10 @@ void Trainer::conclude(const std::string& sample) {
 }
 
 std::string Trainer::how_to_continue() const {
-  if (progress_.step < total_steps_ || !config_.model_export.enabled) return "continue with --resume auto";
-  return cat("what is left is the export, which --resume auto makes, or: ftrun convert ", config_.output_dir,
-             " --out ", export_folder(config_));
+  if (progress_.step < total_steps_ || !config_.model_export.enabled)
+    return "continue with --resume auto";
+  return cat("what is left is the export, which --resume auto makes, or: ftrun convert ",
+             config_.output_dir, " --out ", export_folder(config_));
 }
 
 int train(const TrainRequest& request) {

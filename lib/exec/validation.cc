@@ -15,11 +15,12 @@ void refuse_uncounted(const ValidationReader& reader, const SampleSet& data) {
 
 }  // namespace
 
-std::optional<double> validation_loss(const Config& config, TrainingSetup& setup, const SampleSet& data,
-                                      StopAgreement& stop) {
+std::optional<double> validation_loss(const Config& config, TrainingSetup& setup,
+                                      const SampleSet& data, StopAgreement& stop) {
   const StateOptions& place = setup.plan().options.state;
-  ValidationReader reader(data, config.train.evaluation.samples, config.train_micro_batch_size_per_gpu,
-                          data_ranks(place), data_index(place), setup.evaluate().model.vocab_rows);
+  ValidationReader reader(data, config.train.evaluation.samples,
+                          config.train_micro_batch_size_per_gpu, data_ranks(place),
+                          data_index(place), setup.evaluate().model.vocab_rows);
   refuse_uncounted(reader, data);
   double loss = 0;
   for (int64_t round = 0; round < reader.rounds(); ++round) {

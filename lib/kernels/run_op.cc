@@ -2,17 +2,11 @@
 #include "kernels/cpu/op_call.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/kernels.h"
+#include "kernels/working_dtype.h"
 
 namespace ftrun {
 
 namespace {
-
-/// The floating-point type an operation works in: that of its first operand which is not integer.
-DType working_dtype(const LayerGraph& graph, const Op& op) {
-  for (const ValueId id : op.in)
-    if (graph.at(id).dtype != DType::kI32) return graph.at(id).dtype;
-  return DType::kF32;
-}
 
 // clang-format off
 template <class S>

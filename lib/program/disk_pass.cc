@@ -5,8 +5,8 @@
 namespace ftrun {
 namespace {
 
-/// Bytes of memory or of the disk: those of a persistent buffer, or of an arena, which several buffers
-/// may use one after another.
+/// Bytes of memory or of the disk: those of a persistent buffer, or of an arena, which several
+/// buffers may use one after another.
 struct PlacedBytes {
   bool persistent = false;
   int32_t space = 0;
@@ -28,9 +28,8 @@ PlacedBytes placed(const Program& program, const Range& range) {
 
 bool any_meet(const Program& program, const std::vector<Range>& a, const std::vector<Range>& b) {
   return std::any_of(a.begin(), a.end(), [&](const Range& x) {
-    return std::any_of(b.begin(), b.end(), [&](const Range& y) {
-      return placed(program, x).meet(placed(program, y));
-    });
+    return std::any_of(b.begin(), b.end(),
+                       [&](const Range& y) { return placed(program, x).meet(placed(program, y)); });
   });
 }
 

@@ -75,23 +75,23 @@ std::string hide_in_line(const std::string& line) {
 
 }  // namespace
 
-bool is_shown_variable(std::string_view name) {
+bool is_recorded_variable(std::string_view name) {
   if (is_secret_name(name)) return false;
   if (std::find(kShownNames.begin(), kShownNames.end(), name) != kShownNames.end()) return true;
   return std::any_of(kShownPrefixes.begin(), kShownPrefixes.end(),
                      [&](std::string_view prefix) { return name.starts_with(prefix); });
 }
 
-std::map<std::string, std::string> shown_environment(char** environment) {
-  std::map<std::string, std::string> shown;
+std::map<std::string, std::string> recorded_environment(char** environment) {
+  std::map<std::string, std::string> recorded;
   for (char** at = environment != nullptr ? environment : environ; *at != nullptr; ++at) {
     const std::string_view entry = *at;
     const size_t equals = entry.find('=');
     if (equals == std::string_view::npos) continue;
     const std::string_view name = entry.substr(0, equals);
-    if (is_shown_variable(name)) shown.emplace(name, entry.substr(equals + 1));
+    if (is_recorded_variable(name)) recorded.emplace(name, entry.substr(equals + 1));
   }
-  return shown;
+  return recorded;
 }
 
 std::string without_secrets(const std::string& text) {

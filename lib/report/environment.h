@@ -9,11 +9,11 @@ namespace ftrun {
 /// True for the environment variables that a manifest may show: those that change how a run
 /// behaves (OMP_*, NCCL_*, CUDA_VISIBLE_DEVICES, ...) or say where it ran (SLURM_JOB_ID, RANK,
 /// ...). A name that sounds like a secret (is_secret_name) is never among them.
-bool is_shown_variable(std::string_view name);
+bool is_recorded_variable(std::string_view name);
 
 /// The shown variables among `environment`, an array of "NAME=value" that ends in a null pointer;
 /// without one, this process's own.
-std::map<std::string, std::string> shown_environment(char** environment = nullptr);
+std::map<std::string, std::string> recorded_environment(char** environment = nullptr);
 
 /// `text` with the values of secret keys replaced by "(hidden)". A JSON object is searched at any
 /// depth and returned with its formatting lost; other text is taken as YAML, "key: value" a line.

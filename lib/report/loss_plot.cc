@@ -1,9 +1,7 @@
 #include "report/loss_plot.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 
 #include "base/error.h"
@@ -135,23 +133,14 @@ std::vector<double> ticks_in(const Range& range, double step) {
   return ticks;
 }
 
-std::string formatted(const char* format, double value) {
-  std::array<char, 64> buffer{};
-  std::snprintf(buffer.data(), buffer.size(), format, value);
-  return buffer.data();
-}
-
 std::string px(double value) {
-  return formatted("%.1f", value);
+  return format_number("%.1f", value);
 }
 
 std::string tick_text(double tick, double step) {
   if (std::abs(tick) < step / 2) return "0";
-  if (std::abs(tick) >= 1e6 || step < 1e-4) return formatted("%.3g", tick);
-  std::array<char, 64> buffer{};
-  const int digits = std::max(0, static_cast<int>(-std::floor(std::log10(step) + 1e-9)));
-  std::snprintf(buffer.data(), buffer.size(), "%.*f", digits, tick);
-  return buffer.data();
+  if (std::abs(tick) >= 1e6 || step < 1e-4) return format_number("%.3g", tick);
+  return fixed_text(tick, std::max(0, static_cast<int>(-std::floor(std::log10(step) + 1e-9))));
 }
 
 std::string escaped(std::string_view text) {

@@ -19,10 +19,10 @@ constexpr const char* kDamaged =
     "the run with what its checkpoint records";
 
 /// `config` as it stands in the file: an object where it is one, else a string; secrets hidden.
-Json shown_config(const std::string& config) {
-  const std::string shown = without_secrets(config);
-  Json json = Json::parse(shown, nullptr, /*allow_exceptions=*/false);
-  return json.is_object() ? json : Json(shown);
+Json redacted_config(const std::string& config) {
+  const std::string redacted = without_secrets(config);
+  Json json = Json::parse(redacted, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() ? json : Json(redacted);
 }
 
 Json input_json(const InputRecord& input) {
@@ -84,7 +84,7 @@ Json manifest_json(const RunManifest& manifest) {
   json["memory"] = manifest.memory;
   json["traffic"] = manifest.traffic;
   json["config_xxh3"] = config_hash(manifest);
-  json["config"] = shown_config(manifest.config);
+  json["config"] = redacted_config(manifest.config);
   return json;
 }
 
@@ -237,7 +237,7 @@ void refuse_other_format(const std::string& path, const Fields& fields) {
 }  // namespace
 
 std::string config_hash(const RunManifest& manifest) {
-  const std::string text = shown_config(manifest.config).dump();
+  const std::string text = redacted_config(manifest.config).dump();
   return hex64(xxh3(text.data(), text.size()));
 }
 

@@ -62,7 +62,7 @@ struct RunManifest {
   InputRecord model;
   /// By role: "train", "validation".
   std::map<std::string, InputRecord> data;
-  /// From shown_environment().
+  /// From recorded_environment().
   std::map<std::string, std::string> environment;
   std::string started;
   /// What training started from: "the model's weights" or a checkpoint's folder.

@@ -38,7 +38,7 @@ with tempfile.TemporaryDirectory() as scratch:
         record = manifest(job.out(cut))
         assert record["exit_code"] == 0 and len(record["restarts"]) == 1, record["restarts"]
         restart = record["restarts"][0]
-        assert restart["reason"] == "the run before was ended without a word", restart
+        assert restart["reason"] == "the previous run ended without recording a reason", restart
         assert restart["to_step"] in (5, 10) and restart["from_step"] >= restart["to_step"], restart
 
     @case

@@ -24,7 +24,8 @@ TEST_CASE("a clipping norm of zero does not clip") {
 }
 
 TEST_CASE("gradients that lie in memory times a factor are clipped by their true norm") {
-  const StepDecision scaled = decide_step(sums_of(1, 4096), {.gradient_multiple = 1024, .clip_norm = 1});
+  const StepDecision scaled =
+      decide_step(sums_of(1, 4096), {.gradient_multiple = 1024, .clip_norm = 1});
   REQUIRE(scaled.gradient_norm == 4);
   REQUIRE(scaled.gradient_scale == static_cast<float>(1.0 / (4.0 + 1e-6) / 1024));
   REQUIRE(decide_step(sums_of(1, 4096), {.gradient_multiple = 1024}).gradient_scale == 1.0F / 1024);

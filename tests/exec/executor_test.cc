@@ -42,7 +42,7 @@ int64_t allocations_of_steps(int world, const Config& config, const ModelConfig&
         for (int attempt = 0; attempt < 3; ++attempt) {
           group.barrier({"begin"});
           const int64_t before = test::allocations_so_far();
-          for (int step = 0; step < 4; ++step) rig.trainer.run(run);
+          for (int step = 0; step < 4; ++step) rig.train_executor.run(run);
           group.barrier({"end"});
           const int64_t now = test::allocations_so_far() - before;
           if (group.rank() == 0) made = attempt == 0 ? now : std::min(made, now);
@@ -94,7 +94,7 @@ TEST_CASE("two ranks and one with twice the micro-batches take the same step, to
     run.micro_batches = mine;
     run.scalars.loss_scale = 1.0F / 64;
     run.decide = step_policy({.clip_norm = 0.1});
-    rig.trainer.run(run);
+    rig.train_executor.run(run);
     return run;
   };
   Alone alone;
@@ -137,10 +137,10 @@ TEST_CASE("all ranks see the sum of the votes to stop") {
       rig.train(1);
       StepRun run = rig.prepared(2);
       run.caller_value = group.rank() == 1 ? stop_vote(SIGTERM) : 0.0;
-      rig.trainer.run(run);
+      rig.train_executor.run(run);
       require(voted_signal(run.caller_sum) == SIGTERM, "every rank stops");
       run.caller_value = 0;
-      rig.trainer.run(run);
+      rig.train_executor.run(run);
       require(run.caller_sum == 0, "the votes of the step before are gone");
     }
   }));
@@ -170,7 +170,7 @@ TEST_CASE("a rank whose step fails inside ends that of the others") {
       rig.train(1);
       if (group.rank() == 1) rig.batches[1].labels.pop_back();
       StepRun run = rig.prepared(2);
-      rig.trainer.run(run);
+      rig.train_executor.run(run);
     });
     REQUIRE_THAT(failures[1], Catch::Contains("a batch part has 60 bytes, its buffer 64"));
     REQUIRE_THAT(failures[0], Catch::Contains("lost a peer in ") || Catch::Contains("gave up"));
@@ -183,7 +183,7 @@ TEST_CASE("a batch of another shape is a defect that is told, and the next step 
   rig.train(1);
   rig.batches[1].tokens.pop_back();
   StepRun run = rig.prepared(2);
-  REQUIRE_THROWS_WITH(rig.trainer.run(run),
+  REQUIRE_THROWS_WITH(rig.train_executor.run(run),
                       Catch::Contains("a batch part has 60 bytes, its buffer 64"));
   REQUIRE(rig.train(2).finite);
 }
@@ -248,7 +248,7 @@ TEST_CASE("a step that is not finite neither reads optimizer state from the disk
     const SwapCounters before = rig.memory.swap()->counters();
     StepRun run = rig.prepared(2);
     run.scalars.loss_scale = std::numeric_limits<float>::infinity();
-    rig.trainer.run(run);
+    rig.train_executor.run(run);
     const SwapCounters after = rig.memory.swap()->counters();
     REQUIRE_FALSE(run.finite);
     CHECK(after.bytes_written == before.bytes_written);

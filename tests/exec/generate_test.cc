@@ -14,8 +14,8 @@ constexpr int64_t kRoom = 8;  // tokens of a row
 constexpr int32_t kVocabulary = 32;
 
 /// A model with a logits program beside its training and evaluation programs.
-struct Writer {
-  Writer()
+struct GeneratorRig {
+  GeneratorRig()
       : rig(run_of_one_row(), fixtures::small_model(), *alone.group),
         plan(plan_logits(fixtures::small_model(), rig.plan, kRoom)),
         executor(plan.program, plan.model, allocated(), rig.groups) {}
@@ -40,7 +40,7 @@ struct Writer {
 };
 
 /// The loss of `next` after `seen`, by the evaluation program: cross-entropy at one position.
-double loss_of(Writer& writer, const std::vector<int32_t>& seen, int32_t next) {
+double loss_of(GeneratorRig& generator, const std::vector<int32_t>& seen, int32_t next) {
   Batch batch = fixtures::random_batch({1, kRoom}, 3);
   std::fill(batch.tokens.begin(), batch.tokens.end(), 0);
   std::fill(batch.labels.begin(), batch.labels.end(), -100);
@@ -49,52 +49,52 @@ double loss_of(Writer& writer, const std::vector<int32_t>& seen, int32_t next) {
   batch.labels[used - 1] = next;
   StepRun run;
   run.micro_batches = {&batch, 1};
-  writer.rig.evaluator.run(run);
+  generator.rig.evaluate_executor.run(run);
   REQUIRE(run.counted_tokens == 1);
   return run.loss_sum;
 }
 
 TEST_CASE(
     "without a temperature each new token is the one of the lowest loss, also past the row's end") {
-  Writer writer;
+  GeneratorRig generator;
   const std::vector<int32_t> prompt{3, 1, 4};
   std::vector<int32_t> seen = prompt;
   std::vector<int32_t> expected;
   for (int i = 0; i < 10; ++i) {
     std::vector<double> losses;
     for (int32_t next = 0; next < kVocabulary; ++next)
-      losses.push_back(loss_of(writer, seen, next));
+      losses.push_back(loss_of(generator, seen, next));
     expected.push_back(
         static_cast<int32_t>(std::min_element(losses.begin(), losses.end()) - losses.begin()));
     seen.push_back(expected.back());
   }
-  REQUIRE(writer.write(prompt, {.tokens = 10}) == expected);
-  REQUIRE(writer.write(prompt, {.tokens = 4}) ==
+  REQUIRE(generator.write(prompt, {.tokens = 10}) == expected);
+  REQUIRE(generator.write(prompt, {.tokens = 4}) ==
           std::vector<int32_t>(expected.begin(), expected.begin() + 4));
 }
 
 TEST_CASE("a stop id ends the text and is not part of it") {
-  Writer writer;
-  const std::vector<int32_t> free = writer.write({5, 6}, {.tokens = 6});
+  GeneratorRig generator;
+  const std::vector<int32_t> free = generator.write({5, 6}, {.tokens = 6});
   REQUIRE(free.size() == 6);
   const auto first = std::find(free.begin(), free.end(), free[3]);
-  REQUIRE(writer.write({5, 6}, {.tokens = 6, .stop_ids = {free[3]}}) ==
+  REQUIRE(generator.write({5, 6}, {.tokens = 6, .stop_ids = {free[3]}}) ==
           std::vector<int32_t>(free.begin(), first));
 }
 
 TEST_CASE("with a temperature the seed decides, and a low one takes the likeliest") {
-  Writer writer;
+  GeneratorRig generator;
   const GenerateOptions warm{.tokens = 12, .temperature = 1.5, .seed = 1};
   GenerateOptions other = warm;
   other.seed = 2;
-  REQUIRE(writer.write({7}, warm) == writer.write({7}, warm));
-  REQUIRE(writer.write({7}, warm) != writer.write({7}, other));
-  REQUIRE(writer.write({7}, {.tokens = 12, .temperature = 1e-6, .seed = 3}) ==
-          writer.write({7}, {.tokens = 12}));
+  REQUIRE(generator.write({7}, warm) == generator.write({7}, warm));
+  REQUIRE(generator.write({7}, warm) != generator.write({7}, other));
+  REQUIRE(generator.write({7}, {.tokens = 12, .temperature = 1e-6, .seed = 3}) ==
+          generator.write({7}, {.tokens = 12}));
 }
 
 TEST_CASE("tensor-parallel ranks write what one process writes, all of them the same") {
-  Writer one;
+  GeneratorRig one;
   const std::vector<int32_t> prompt{3, 1, 4};
   const std::vector<int32_t> expected = one.write(prompt, {.tokens = 10});
   for (const int degree : {2, 4})
@@ -115,7 +115,7 @@ TEST_CASE("tensor-parallel ranks write what one process writes, all of them the 
         rig.memory.allocate(plan.program);
         Executor executor(plan.program, plan.model, rig.memory, rig.groups);
         const auto tokens =
-            generate(executor, plan.model, rig.memory, prompt, {.tokens = 10}, groups.words);
+            generate(executor, plan.model, rig.memory, prompt, {.tokens = 10}, groups.host_world);
         const std::lock_guard lock(mutex);
         written.push_back(tokens);
       });

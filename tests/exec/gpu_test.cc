@@ -65,7 +65,7 @@ void require_same(const GpuOutcome& outcome, const GpuOutcome& expected) {
 double evaluated(RankRig& rig) {
   StepRun run;
   run.micro_batches = {rig.batches.data(), 1};
-  rig.evaluator.run(run);
+  rig.evaluate_executor.run(run);
   return run.loss_sum;
 }
 
@@ -83,7 +83,7 @@ void train_on_gpu(RankRig& rig, GpuOutcome& outcome) {
   StepRun clipped = rig.prepared(kGpuSteps + 1);
   constexpr double kClipNorm = 1e-3;
   clipped.decide = step_policy({.clip_norm = kClipNorm});
-  rig.trainer.run(clipped);
+  rig.train_executor.run(clipped);
   note(clipped);
   require(clipped.gradient_norm > kClipNorm, "there is something to clip");
 }
@@ -108,7 +108,7 @@ GpuOutcome train_together(const Config& config, int ranks, uint64_t seed) {
     RankGroups groups = host;
     if (seed > 0) {
       emulated.emplace(seed + 100 * static_cast<uint64_t>(rendezvous.rank()));
-      nccl.emplace(*emulated->device, links, *host.words);
+      nccl.emplace(*emulated->device, links, *host.host_world);
       groups.open = {&*nccl};
     }
     RankRig rig(config, fixtures::model_of_many_blocks(), groups, emulated ? &emulated->gpu : nullptr);
@@ -265,7 +265,7 @@ TEST_CASE("gpu: waits that are missing from a program are found") {
   RankRig sound(offloaded(OffloadDevice::kCpu), model, *alone.group);
   sound.train(1);
   StepRun expected = sound.prepared(2);
-  sound.trainer.run(expected);
+  sound.train_executor.run(expected);
   int found = 0;
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     Emulated emulated(seed);
@@ -302,8 +302,8 @@ double second_norm(const Config& config, uint64_t seed, Careless careless) {
   EmulatedLinks careless_links(2);
   fixtures::on_mesh(1, 2, [&](Rendezvous& rendezvous, const RankGroups& host) {
     Emulated emulated(seed + 100 * static_cast<uint64_t>(rendezvous.rank()));
-    EmulatedNccl sound(*emulated.device, links, *host.words);
-    const RankGroups groups{{&sound}, host.words, host.model_words};
+    EmulatedNccl sound(*emulated.device, links, *host.host_world);
+    const RankGroups groups{{&sound}, host.host_world, host.host_model};
     RankRig rig(config, fixtures::model_of_many_blocks(), groups, &emulated.gpu);
     rig.train(1);
     Program program = rig.plan.train.program;
@@ -314,7 +314,7 @@ double second_norm(const Config& config, uint64_t seed, Careless careless) {
     std::optional<CarelessNccl> never_waits;
     RankGroups used = groups;
     if (careless == Careless::kCommunicator) {
-      never_waits.emplace(*emulated.device, careless_links, *host.words);
+      never_waits.emplace(*emulated.device, careless_links, *host.host_world);
       used.open = {&*never_waits};
     }
     Executor executor(program, rig.plan.train.model, rig.memory, used);
@@ -375,9 +375,9 @@ TEST_CASE("gpu: a step that is not finite changes nothing and is placed where th
         const auto before = fixtures::contents(rig.state);
         StepRun run = rig.prepared(2);
         run.scalars.loss_scale = std::numeric_limits<float>::infinity();
-        rig.trainer.run(run);
+        rig.train_executor.run(run);
         REQUIRE_FALSE(run.finite);
-        places.push_back(rig.trainer.find_nonfinite(run).text);
+        places.push_back(rig.train_executor.find_nonfinite(run).text);
         REQUIRE(fixtures::contents(rig.state) == before);
         REQUIRE(rig.train(2).finite);
         REQUIRE(fixtures::contents(rig.state) != before);
@@ -488,12 +488,12 @@ TEST_CASE("gpu: seconds on the device are counted by kind when they are asked fo
   RankRig rig(offloaded(OffloadDevice::kCpu), fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group),
               &emulated.gpu);
   rig.train(1);
-  const auto seconds = rig.trainer.seconds();
+  const auto seconds = rig.train_executor.seconds();
   REQUIRE(seconds[static_cast<size_t>(InstrKind::kForward)] > 0);
   REQUIRE(seconds[static_cast<size_t>(InstrKind::kBackward)] > 0);
   REQUIRE(seconds[static_cast<size_t>(InstrKind::kCopy)] > 0);
   REQUIRE(seconds[static_cast<size_t>(InstrKind::kAllReduce)] == 0);
-  REQUIRE(rig.trainer.device_times()->copies > 0);
+  REQUIRE(rig.train_executor.device_times()->copies > 0);
 }
 
 TEST_CASE("gpu: what runs beside computation is told from what does not") {

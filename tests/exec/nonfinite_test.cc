@@ -35,9 +35,9 @@ void plant(RankRig& rig, const std::string& name, int64_t index, float value) {
 /// where this rank met it.
 std::string place_of(RankRig& rig, StepRun run) {
   const auto before = fixtures::contents(rig.state);
-  rig.trainer.run(run);
+  rig.train_executor.run(run);
   require(!run.finite, "the step is not finite");
-  const std::string place = rig.trainer.find_nonfinite(run).text;
+  const std::string place = rig.train_executor.find_nonfinite(run).text;
   require(!run.finite, "nor is it when it is run again");
   require(fixtures::contents(rig.state) == before, "no state has changed");
   return place;
@@ -109,14 +109,14 @@ TEST_CASE("a gradient that overflows in backward is named with its layer and mic
     run.scalars.learning_rate = 0;
     for (run.scalars.loss_scale = 1e28F; run.finite; run.scalars.loss_scale *= 4) {
       REQUIRE(run.scalars.loss_scale < 1e37F);
-      rig.trainer.run(run);
+      rig.train_executor.run(run);
     }
     run.scalars.loss_scale /= 4;
     const std::string place = place_of(rig, run);
     REQUIRE_THAT(place, Catch::StartsWith("backward layer 1 mb ") &&
                             Catch::Contains(" (layers.0): d_"));
     run = rig.prepared(2);
-    rig.trainer.run(run);
+    rig.train_executor.run(run);
     REQUIRE(run.finite);
   }
 }
@@ -136,7 +136,7 @@ TEST_CASE("an fp16 step at too large a loss scale is named in backward; at a sma
   run.scalars.loss_scale = 10.0F;
   run.decide = step_policy({.gradient_multiple = 1000, .clip_norm = 1.0});
   const auto before = fixtures::contents(rig.state);
-  rig.trainer.run(run);
+  rig.train_executor.run(run);
   REQUIRE(run.finite);
   REQUIRE(fixtures::contents(rig.state) != before);
 }
@@ -150,11 +150,11 @@ TEST_CASE("a step that comes out finite when it is run again changes nothing") {
     const std::string name = "model.layers.1.mlp.up_proj.weight";
     plant(rig, name, 7, kNan);
     StepRun run = rig.prepared(2);
-    rig.trainer.run(run);
+    rig.train_executor.run(run);
     REQUIRE_FALSE(run.finite);
     plant(rig, name, 7, 0.0F);
     const auto before = fixtures::contents(rig.state);
-    REQUIRE(rig.trainer.find_nonfinite(run).text == "");
+    REQUIRE(rig.train_executor.find_nonfinite(run).text == "");
     REQUIRE(run.finite);
     REQUIRE(fixtures::contents(rig.state) == before);
     // The step after it trains again.
@@ -183,9 +183,9 @@ TEST_CASE("only the rank that met it names it, and all ranks leave the step out"
       };
       const auto before = mine();
       StepRun run = rig.prepared(2);
-      rig.trainer.run(run);
+      rig.train_executor.run(run);
       require(!run.finite, "every rank decides alike");
-      places[static_cast<size_t>(group.rank())] = rig.trainer.find_nonfinite(run).text;
+      places[static_cast<size_t>(group.rank())] = rig.train_executor.find_nonfinite(run).text;
       require(mine() == before, "no state has changed");
     }));
     REQUIRE(places[0] == "");
@@ -202,9 +202,9 @@ TEST_CASE("a shard that is not finite is met by every rank that gathers it") {
     rig.train(1);
     plant(rig, "model.layers.2.mlp.down_proj.weight", 64 * 160 - 1, kNan);
     StepRun run = rig.prepared(2);
-    rig.trainer.run(run);
+    rig.train_executor.run(run);
     require(!run.finite, "every rank decides alike");
-    places[static_cast<size_t>(group.rank())] = rig.trainer.find_nonfinite(run).text;
+    places[static_cast<size_t>(group.rank())] = rig.train_executor.find_nonfinite(run).text;
   }));
   for (const std::string& place : places)
     REQUIRE(place == "forward layer 3 mb 0 (layers.2): sum; "
@@ -225,9 +225,9 @@ std::vector<NonfinitePlace> places_on_tensor_ranks(const std::string& name, int6
     rig.train(1);
     if (rendezvous.rank() == poisoned) plant(rig, name, index, kNan);
     StepRun run = rig.prepared(2);
-    rig.trainer.run(run);
+    rig.train_executor.run(run);
     require(!run.finite, "every rank decides alike");
-    places[static_cast<size_t>(rendezvous.rank())] = rig.trainer.find_nonfinite(run);
+    places[static_cast<size_t>(rendezvous.rank())] = rig.train_executor.find_nonfinite(run);
   });
   return places;
 }

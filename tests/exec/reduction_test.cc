@@ -115,7 +115,7 @@ Result step(RankRig& rig, const Config& config, double loss_scale, int rank) {
   run.decide = step_policy({.gradient_multiple = scale.multiple});
   Result result;
   result.weights_before = buffer_of(rig, buffer_names::kParameters);
-  rig.trainer.run(run);
+  rig.train_executor.run(run);
   result.gradients = buffer_of(rig, buffer_names::kGradients);
   result.weights_after = buffer_of(rig, buffer_names::kParameters);
   result.norm = run.gradient_norm;

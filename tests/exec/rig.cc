@@ -177,12 +177,12 @@ StepPlan scheduled(StepPlan plan, ScheduleKind schedule) {
 
 RankRig::RankRig(const Config& from, const ModelConfig& model, const RankGroups& of, Gpu* gpu,
                  ScheduleKind schedule)
-    : config(for_ranks(from, of.words->size())),
+    : config(for_ranks(from, of.host_world->size())),
       groups(of),
       plan(scheduled(plan_steps(config, model, of.rank()), schedule)),
-      memory(of.seen_by_peers(), swap_of(config, of.rank()), nullptr, gpu),
-      trainer(plan.train.program, plan.train.model, allocated(memory, plan), groups),
-      evaluator(plan.evaluate.program, plan.evaluate.model, memory, groups),
+      memory(of.peer_visible(), swap_of(config, of.rank()), nullptr, gpu),
+      train_executor(plan.train.program, plan.train.model, allocated(memory, plan), groups),
+      evaluate_executor(plan.evaluate.program, plan.evaluate.model, memory, groups),
       state(plan.train, plan.partition, memory, optimizer_state_kinds(config.optimizer)),
       rank(of.rank()) {
   state.load(model_folder(model));
@@ -209,7 +209,7 @@ StepRun RankRig::train(int64_t step) {
         static_cast<uint64_t>(step) * 100 + slot * 10 + static_cast<uint64_t>(data_index(plan.options.state)),
         plan.train.model.vocab_rows);
   StepRun run = prepared(step);
-  trainer.run(run);
+  train_executor.run(run);
   return run;
 }
 

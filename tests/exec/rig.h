@@ -70,8 +70,8 @@ struct RankRig {
   RankGroups groups;
   StepPlan plan;
   RankMemory memory;
-  Executor trainer;
-  Executor evaluator;
+  Executor train_executor;
+  Executor evaluate_executor;
   ModelState state;
   int rank;
   /// Storage of the last step's batches.

@@ -361,7 +361,7 @@ TEST_CASE("what is validated does not depend on the stage or the tier either") {
         rig.train(1);
         StepRun run;
         run.micro_batches = {rig.batches.data(), 1};
-        rig.evaluator.run(run);
+        rig.evaluate_executor.run(run);
         if (rendezvous.rank() == 0) loss = run.loss_sum;
         // Training goes on from where it was.
         require(rig.train(2).finite, "evaluation changes nothing");

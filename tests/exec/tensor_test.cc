@@ -78,7 +78,7 @@ TensorOutcome train_on(const Config& plain, const ModelConfig& model, const Tens
     for (int64_t step = 1; step <= steps; ++step) {
       give_batches(rig, step);
       StepRun run = rig.prepared(step);
-      rig.trainer.run(run);
+      rig.train_executor.run(run);
       require(run.finite, "the steps are finite");
       if (rendezvous.rank() > 0) continue;
       outcome.losses.push_back(run.loss_sum / run.counted_tokens);
@@ -287,7 +287,7 @@ TEST_CASE("an export collects a split model's tensors whole") {
         std::vector<float> values(receives ? static_cast<size_t>(size) : 0);
         const int64_t cuts[] = {0, 1, size / 3, size / 2, size - 1, size};
         for (size_t i = 0; i + 1 < std::size(cuts); ++i)
-          rig.state.collect(tensor.name, cuts[i], cuts[i + 1], receives, *open.model_words,
+          rig.state.collect(tensor.name, cuts[i], cuts[i + 1], receives, *open.host_model,
                             receives ? std::span(values).subspan(
                                            static_cast<size_t>(cuts[i]),
                                            static_cast<size_t>(cuts[i + 1] - cuts[i]))
@@ -332,7 +332,7 @@ TEST_CASE("what one mesh saves another reads back bit by bit, and its own goes o
   const auto step = [](RankRig& rig, int64_t number) {
     give_batches(rig, number);
     StepRun run = rig.prepared(number);
-    rig.trainer.run(run);
+    rig.train_executor.run(run);
   };
   for (const Place& writer : places) {
     const fixtures::Scratch scratch;
@@ -407,7 +407,7 @@ TEST_CASE("what several tensor-parallel ranks hold stays the same on all of them
             give_batches(rig, step);
             StepRun run = rig.prepared(step);
             run.scalars.rounding_key = static_cast<uint64_t>(step);
-            rig.trainer.run(run);
+            rig.train_executor.run(run);
           }
           const std::lock_guard lock(mutex);
           for (const auto& [name, bytes] : shared_state(rig)) {

@@ -342,10 +342,10 @@ TEST_CASE("a resume of another run is refused with all that differs") {
 TEST_CASE("only variables on the list are shown") {
   for (const char* name : {"OMP_NUM_THREADS", "NCCL_DEBUG", "SLURM_JOB_ID", "RANK", "MASTER_ADDR",
                            "CUDA_VISIBLE_DEVICES", "KMP_AFFINITY", "GLOO_SOCKET_IFNAME"})
-    REQUIRE(is_shown_variable(name));
+    REQUIRE(is_recorded_variable(name));
   for (const char* name : {"HOME", "PATH", "USER", "PWD", "SSH_AUTH_SOCK", "SLURM_JWT", "RANKS", "",
                            "XOMP_NUM_THREADS", "FTRUN_API_KEY", "NCCL_AUTH", "OMP_SECRET"})
-    REQUIRE_FALSE(is_shown_variable(name));
+    REQUIRE_FALSE(is_recorded_variable(name));
 }
 
 TEST_CASE("the environment is read by name, and this process's own when none is given") {
@@ -354,10 +354,10 @@ TEST_CASE("the environment is read by name, and this process's own when none is 
   std::array<char*, 6> entries{};
   for (size_t i = 0; i < texts.size(); ++i) entries[i] = texts[i].data();
   REQUIRE(
-      shown_environment(entries.data()) ==
+      recorded_environment(entries.data()) ==
       std::map<std::string, std::string>{{"NCCL_DEBUG", ""}, {"OMP_PLACES", "a=b"}, {"RANK", "1"}});
   ::setenv("OMP_FTRUN_TEST", "7", 1);
-  REQUIRE(shown_environment().at("OMP_FTRUN_TEST") == "7");
+  REQUIRE(recorded_environment().at("OMP_FTRUN_TEST") == "7");
   ::unsetenv("OMP_FTRUN_TEST");
 }
 

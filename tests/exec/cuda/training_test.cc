@@ -117,9 +117,9 @@ TEST_CASE("cuda: a step that is not finite changes nothing and is placed") {
   const auto before = fixtures::contents(rig.state);
   StepRun run = rig.prepared(2);
   run.scalars.loss_scale = std::numeric_limits<float>::infinity();
-  rig.trainer.run(run);
+  rig.train_executor.run(run);
   REQUIRE_FALSE(run.finite);
-  REQUIRE_THAT(rig.trainer.find_nonfinite(run).text, Catch::StartsWith("backward layer 3 mb 0 (head): "));
+  REQUIRE_THAT(rig.train_executor.find_nonfinite(run).text, Catch::StartsWith("backward layer 3 mb 0 (head): "));
   REQUIRE(fixtures::contents(rig.state) == before);
   REQUIRE(rig.train(2).finite);
 }
