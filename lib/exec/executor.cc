@@ -250,7 +250,7 @@ std::string Executor::nonfinite_weights(const Instr& instr) {
 void Executor::run_collective(const Instr& instr) {
   Communicator& group = *groups_[static_cast<size_t>(instr.group())];
   device_->attach(instr.lane, group);
-  const DType dtype = instr.collective().dtype;
+  const DType dtype = instr.exchange().dtype;
   const int64_t size = dtype_bytes(dtype);
   Work last;
   for (size_t i = 0; i < instr.writes.size(); ++i) {

@@ -147,7 +147,7 @@ class Gathers {
   }
 
   Instr from_node(Instr gather, const Range& part) const {
-    gather.collective().group = store_.groups().node;
+    gather.exchange().group = store_.groups().node;
     gather.lane = lane_of(gather.group());
     gather.reads = {part};
     return gather;

@@ -167,7 +167,7 @@ uint64_t program_hash(const Program& program) {
     if (!instr.is_collective()) continue;
     out << '\n'
         << instr_name(instr.kind) << group_text(program, instr.group()) << ' '
-        << dtype_name(instr.collective().dtype) << (instr.if_finite ? " if finite" : "");
+        << dtype_name(instr.exchange().dtype) << (instr.if_finite ? " if finite" : "");
     for (const auto* ranges : {&instr.reads, &instr.writes})
       for (const Range& range : *ranges)
         out << ' ' << program.at(range.buffer).name << ' ' << range.bytes;

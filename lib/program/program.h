@@ -133,7 +133,7 @@ struct LayerOps {
 
 /// Of collectives. Those of a layer's list have its layer and micro-batch, those of gradients and
 /// parameters a unit.
-struct Collective {
+struct Exchange {
   GroupId group = kNoGroup;
   DType dtype = DType::kF32;
 };
@@ -170,16 +170,16 @@ struct Instr {
   /// The unit whose parameters or gradients it moves; else -1.
   int32_t unit = -1;
   /// By kind; nothing for kinds that need no more.
-  std::variant<std::monostate, LayerOps, Collective, UpdateRange, DiskRequest> detail;
+  std::variant<std::monostate, LayerOps, Exchange, UpdateRange, DiskRequest> detail;
 
   bool runs_list() const { return std::holds_alternative<LayerOps>(detail); }
   const LayerOps& ops() const { return std::get<LayerOps>(detail); }
   LayerOps& ops() { return std::get<LayerOps>(detail); }
-  bool is_collective() const { return std::holds_alternative<Collective>(detail); }
-  const Collective& collective() const { return std::get<Collective>(detail); }
-  Collective& collective() { return std::get<Collective>(detail); }
+  bool is_collective() const { return std::holds_alternative<Exchange>(detail); }
+  const Exchange& exchange() const { return std::get<Exchange>(detail); }
+  Exchange& exchange() { return std::get<Exchange>(detail); }
   /// kNoGroup where it is none.
-  GroupId group() const { return is_collective() ? collective().group : kNoGroup; }
+  GroupId group() const { return is_collective() ? exchange().group : kNoGroup; }
   const UpdateRange& update() const { return std::get<UpdateRange>(detail); }
   UpdateRange& update() { return std::get<UpdateRange>(detail); }
   bool starts_early() const {

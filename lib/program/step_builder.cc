@@ -191,7 +191,7 @@ void StepBuilder::reduce_loss(BufferId loss) {
   if (all == kNoGroup) return;
   Instr& instr = emit(InstrKind::kAllReduce);
   instr.lane = lane_of(all);
-  instr.detail = Collective{all, DType::kF64};
+  instr.detail = Exchange{all, DType::kF64};
   instr.reads = instr.writes = {whole(loss)};
 }
 
@@ -335,7 +335,7 @@ void StepBuilder::run_collective(const Instr& like, const Op& op, const ValuePla
   Instr& instr = emit(sums ? InstrKind::kAllReduce
                            : op.kind == OpKind::kTensorAllGather ? InstrKind::kAllGather
                                                                  : InstrKind::kReduceScatter);
-  instr.detail = Collective{store_.groups().tensor, graph.at(op.in[0]).dtype};
+  instr.detail = Exchange{store_.groups().tensor, graph.at(op.in[0]).dtype};
   instr.lane = lane_of(instr.group());
   instr.layer = like.layer;
   instr.micro_batch = like.micro_batch;

@@ -205,7 +205,7 @@ Instr UnitStore::collective(InstrKind kind, GroupId group, const Range& in, cons
   Instr instr;
   instr.kind = kind;
   instr.lane = lane_of(group);
-  instr.detail = Collective{group, program_.at(in.buffer).dtype};
+  instr.detail = Exchange{group, program_.at(in.buffer).dtype};
   instr.unit = unit;
   instr.reads = {in};
   instr.writes = {out};

@@ -121,9 +121,9 @@ void check_parts(const Program& program, size_t at, Faults& faults) {
                            program.at(part.buffer).name, ", which is not that of rank ",
                            group.index, " of ", program.at(whole.buffer).name));
     for (const BufferId id : std::set<BufferId>{part.buffer, whole.buffer})
-      if (program.at(id).dtype != instr.collective().dtype && program.at(id).dtype != DType::kU8)
+      if (program.at(id).dtype != instr.exchange().dtype && program.at(id).dtype != DType::kU8)
         faults.push_back(cat(place(program, at), " uses ", program.at(id).name, " as ",
-                             dtype_name(instr.collective().dtype), ", but its dtype is ",
+                             dtype_name(instr.exchange().dtype), ", but its dtype is ",
                              dtype_name(program.at(id).dtype)));
   }
 }

@@ -278,11 +278,11 @@ void Interpreter::exchange(std::span<const int32_t> members, int32_t lane, size_
     const Instr& instr = walk_->instr({member, lane});
     const Program& program = ranks_[r].step.program;
     for (const Range& range : {instr.reads[index], instr.writes[index]})
-      if (program.at(range.buffer).dtype != instr.collective().dtype &&
+      if (program.at(range.buffer).dtype != instr.exchange().dtype &&
           program.at(range.buffer).dtype != DType::kU8)
         fail(cat("rank ", r, ": ", where(ranks_[r], instr), " takes ",
-                 program.at(range.buffer).name, " for ", dtype_name(instr.collective().dtype)));
-    const Cells from = cells(ranks_[r], instr.reads[index], instr.collective().dtype);
+                 program.at(range.buffer).name, " for ", dtype_name(instr.exchange().dtype)));
+    const Cells from = cells(ranks_[r], instr.reads[index], instr.exchange().dtype);
     std::vector<uint64_t>& values = in.emplace_back(static_cast<size_t>(from.count));
     for (int64_t e = 0; e < from.count; ++e) values[static_cast<size_t>(e)] = read(from, e);
   }
@@ -291,7 +291,7 @@ void Interpreter::exchange(std::span<const int32_t> members, int32_t lane, size_
     const int32_t member = members[static_cast<size_t>(m)];
     Rank& rank = ranks_[static_cast<size_t>(member)];
     const Instr& instr = walk_->instr({member, lane});
-    const Cells to = cells(rank, instr.writes[index], instr.collective().dtype);
+    const Cells to = cells(rank, instr.writes[index], instr.exchange().dtype);
     const auto total = static_cast<int64_t>(in[0].size());
     const bool gathers = instr.kind == InstrKind::kAllGather;
     const bool scatters = instr.kind == InstrKind::kReduceScatter;

@@ -28,7 +28,7 @@ bool adds_parts(const Program& program, const Instr& instr) {
 /// copies the ranges lie, which is the same on every rank. Where a rank's own part lies is its
 /// affair.
 std::string announcement_of(const Program& program, const Instr& instr) {
-  std::string text = cat(instr_name(instr.kind), " ", dtype_name(instr.collective().dtype));
+  std::string text = cat(instr_name(instr.kind), " ", dtype_name(instr.exchange().dtype));
   for (const auto* ranges : {&instr.reads, &instr.writes})
     for (const Range& range : *ranges) text += cat(" ", range.bytes);
   const bool parts = adds_parts(program, instr);
@@ -222,7 +222,7 @@ std::string Walk::entry(Turn turn) const {
   int64_t bytes = 0;
   for (const Range& range : now.writes) bytes += range.bytes;
   return cat(place(turn), " with ", bytes, " bytes of ", program.at(now.writes[0].buffer).name,
-             " as ", dtype_name(now.collective().dtype), " over ", group_name(turn));
+             " as ", dtype_name(now.exchange().dtype), " over ", group_name(turn));
 }
 
 /// What a rank does on a lane: "enters ...".

@@ -104,7 +104,7 @@ TEST_CASE("ranges that do not follow each other are reduced together, but apart"
   BucketFiller filler(program, kHuge);
   for (const int64_t offset : {0, 1024, 3072, 2048}) {
     Instr instr{.kind = InstrKind::kAllReduce, .lane = lane_of(0)};
-    instr.group = 0;
+    instr.detail = Exchange{.group = 0};
     instr.unit = 0;
     instr.reads = instr.writes = {{0, offset, 1024}};
     filler.add(static_cast<size_t>(offset == 0 ? 3 : 7), instr);
@@ -170,7 +170,7 @@ TEST_CASE("a closed bucket takes no more, and buckets come in the order of their
   Program program;
   program.buffers = {{.name = "gradients", .bytes = 4096, .persistent = true, .dtype = DType::kF32}};
   const auto sum = [](InstrKind kind, int64_t offset) {
-    Instr instr{.kind = kind};
+    Instr instr{.kind = kind, .detail = Exchange()};
     instr.reads = instr.writes = {{0, offset, 256}};
     return instr;
   };

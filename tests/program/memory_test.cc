@@ -169,7 +169,7 @@ Program reductions(const std::vector<std::pair<GroupId, int64_t>>& groups_and_we
                               .lane = lane_of(group),
                               .reads = {whole},
                               .writes = {whole},
-                              .group = group});
+                              .detail = Exchange{.group = group}});
   }
   return program;
 }

@@ -52,7 +52,7 @@ TEST_CASE("the first gather of a unit runs over the shards, later ones over the 
       std::map<UnitId, int> times;
       for (const Instr* gather : gathers_of(step.program)) {
         const bool first = ++times[gather->unit] == 1;
-        REQUIRE(axes_in(step.program, gather->group) == (first ? "dp_shard" : "dp_shard/2"));
+        REQUIRE(axes_in(step.program, gather->group()) == (first ? "dp_shard" : "dp_shard/2"));
         REQUIRE(is_secondary(step.program, gather->reads[0]) == !first);
         REQUIRE(gather->reads[0].bytes * (first ? 4 : 2) == gather->writes[0].bytes);
       }
@@ -117,7 +117,7 @@ TEST_CASE("nodes of one rank, other stages and other programs have no secondary 
                           : build_logits_step(model, choice.built.partition, choice.options);
     REQUIRE_FALSE(has(step.program));
     for (const Instr* gather : gathers_of(step.program))
-      REQUIRE(axes_in(step.program, gather->group) == "dp_shard");
+      REQUIRE(axes_in(step.program, gather->group()) == "dp_shard");
   }
 }
 
@@ -127,7 +127,7 @@ TEST_CASE("what is kept for its next use needs no secondary shard") {
   const Program program = choice.steps()[0].program;
   REQUIRE(gathers_of(program).size() == 4);
   for (const Instr* gather : gathers_of(program))
-    REQUIRE(axes_in(program, gather->group) == "dp_shard");
+    REQUIRE(axes_in(program, gather->group()) == "dp_shard");
   REQUIRE(copies_of_parts(program).empty());
 }
 

@@ -196,12 +196,12 @@ Program program_of(const Choice& choice) {
 }
 
 bool is_of_a_list(const Instr& instr) {
-  return instr.layer >= 0 && instr.group != kNoGroup;
+  return instr.layer >= 0 && instr.is_collective();
 }
 
 /// Whether the operations of a list make a parameter's gradient.
 bool makes_gradients(const Choice& choice, const Instr& instr) {
-  const LayerGraph& graph = choice.built.model.graphs[static_cast<size_t>(instr.graph)];
+  const LayerGraph& graph = choice.built.model.graphs[static_cast<size_t>(instr.ops().graph)];
   const std::span<const Op> ops = ops_of(graph, instr);
   return std::any_of(ops.begin(), ops.end(), [&](const Op& op) {
     return std::any_of(op.out.begin(), op.out.end(),
@@ -240,9 +240,9 @@ std::vector<std::string> lists_of(const Program& program) {
   std::vector<std::string> all;
   for (const Instr& instr : program.instrs) {
     if (instr.layer < 0) continue;
-    std::string text = cat(instr_label(instr), " ", instr.first_op, "+", instr.op_count);
+    std::string text = cat(instr_label(instr), " ", instr.ops().first_op, "+", instr.ops().op_count);
     for (const auto* ranges : {&instr.reads, &instr.writes})
-      if (instr.group != kNoGroup)
+      if (instr.is_collective())
         for (const Range& range : *ranges) text += cat(" ", range.bytes);
     all.push_back(text);
   }

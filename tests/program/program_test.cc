@@ -117,13 +117,13 @@ TEST_CASE("every field that the ranks must agree on changes the hash") {
       {"predicate", [](Program& p) { p.instrs[12].if_finite = true; }},
       {"layer", [](Program& p) { p.instrs[2].layer = 7; }},
       {"micro-batch", [](Program& p) { p.instrs[2].micro_batch = 7; }},
-      {"accumulate", [](Program& p) { p.instrs[2].accumulate = true; }},
+      {"accumulate", [](Program& p) { p.instrs[2].ops().accumulate = true; }},
       {"group", [](Program& p) {
          p.groups.push_back({{"tp@0", {0, 1}}, {2, 0}});
-         p.instrs[12].group = 1;
+         p.instrs[12].exchange().group = 1;
        }},
-      {"no group", [](Program& p) { p.instrs[12].group = kNoGroup; }},
-      {"dtype", [](Program& p) { p.instrs[12].dtype = DType::kBF16; }},
+      {"no group", [](Program& p) { p.instrs[12].detail = {}; }},
+      {"dtype", [](Program& p) { p.instrs[12].exchange().dtype = DType::kBF16; }},
       {"order", [](Program& p) { std::swap(p.instrs[2], p.instrs[3]); }},
   };
   for (const auto& [what, change] : changes) {

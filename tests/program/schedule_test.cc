@@ -62,7 +62,7 @@ TEST_CASE("a stage runs each phase of each micro-batch once, in their order") {
 std::string passes_of(const Program& program) {
   std::vector<std::string> passes;
   for (const Instr& instr : program.instrs) {
-    if (instr.graph < 0) continue;
+    if (!instr.runs_list()) continue;
     const std::string pass = cat(instr_name(instr.kind), " ", instr.micro_batch);
     if (passes.empty() || passes.back() != pass) passes.push_back(pass);
   }
@@ -87,7 +87,7 @@ TEST_CASE("weight gradients that wait keep what they read, and nothing else") {
   const auto touched_by = [&](InstrKind kind, BufferId buffer) {
     return std::any_of(program.instrs.begin(), program.instrs.end(), [&](const Instr& instr) {
       return instr.kind == kind &&
-             std::any_of(instr.bindings.begin(), instr.bindings.end(),
+             std::any_of(instr.ops().bindings.begin(), instr.ops().bindings.end(),
                          [&](const Binding& binding) { return binding.range.buffer == buffer; });
     });
   };

@@ -111,14 +111,14 @@ TEST_CASE(
         const Step& step = steps[rank_of(choice.mesh, copy, shard)];
         for (const size_t i : all_of(step.program, InstrKind::kUpdate)) {
           const Instr& instr = step.program.instrs[i];
-          const int64_t begin = instr.first_element - index.at(instr.unit);
+          const int64_t begin = instr.update().first_element - index.at(instr.unit);
           const int64_t end = begin + element_count(step.program, instr.writes[0]);
           own.add(instr.unit, begin, end);
           const bool shared = state.stage > 0 && choice.mesh.shards > 1 &&
                               !partition.unit(instr.unit).small;
           if (shared || shard == 0) cut.add(instr.unit, begin, end);
           for (const Slice& slice : slices_in(partition.unit(instr.unit), begin, end))
-            REQUIRE(decays_matrices(choice.built.model.tensor(slice.tensor)) == instr.decay);
+            REQUIRE(decays_matrices(choice.built.model.tensor(slice.tensor)) == instr.update().decay);
         }
         if (state.stage == 0) REQUIRE(own.all(1));
       }
@@ -199,7 +199,7 @@ TEST_CASE("collectives work on memory that peers can see") {
     const Program program = choice.steps()[0].program;
     INFO(choice.text() << "\n" << program_text(program));
     for (const Instr& instr : program.instrs) {
-      if (instr.group == kNoGroup || (instr.unit < 0 && instr.layer < 0)) continue;
+      if (!instr.is_collective() || (instr.unit < 0 && instr.layer < 0)) continue;
       // What is sent must be visible; what a gather brings is private.
       for (const Range& range : instr.reads) REQUIRE(program.at(range.buffer).peer_visible);
     }
@@ -251,7 +251,7 @@ size_t begin_of_list(const Program& program, size_t at) {
   const Instr& instr = program.instrs[at];
   const auto same_list = [&](const Instr& other) {
     return other.kind == instr.kind && other.layer == instr.layer &&
-           other.micro_batch == instr.micro_batch && other.graph >= 0;
+           other.micro_batch == instr.micro_batch && other.runs_list();
   };
   return static_cast<size_t>(std::find_if(program.instrs.begin(), program.instrs.end(), same_list) -
                              program.instrs.begin());
@@ -268,7 +268,7 @@ std::vector<Gathered> gathered_of(const Program& program) {
         auto [it, added] = found.try_emplace(
             range.buffer, Gathered{i, i, 0, buffer.bytes / dtype_bytes(buffer.dtype)});
         it->second.last = i;
-        if (instr.graph >= 0 && it->second.reader == 0)
+        if (instr.runs_list() && it->second.reader == 0)
           it->second.reader = begin_of_list(program, i);
       }
   }
@@ -320,7 +320,7 @@ TEST_CASE("no more is gathered ahead of its reader than the prefetch size, or on
     INFO(choice.text() << "\n" << program_text(program));
     // At each layer: what is there for layers behind it.
     for (size_t i = 0; i < program.instrs.size(); ++i) {
-      if (program.instrs[i].graph < 0) continue;
+      if (!program.instrs[i].runs_list()) continue;
       int64_t ahead = 0;
       int units = 0;
       for (const Gathered& g : gathered) {
@@ -345,7 +345,7 @@ TEST_CASE(
   size_t beside = 0;
   for (const size_t i : all_of(program, InstrKind::kAllGather)) {
     size_t next = i + 1;
-    while (program.instrs[next].graph < 0) ++next;
+    while (!program.instrs[next].runs_list()) ++next;
     const BufferId arrives = program.instrs[i].writes[0].buffer;
     const auto& reads = program.instrs[next].reads;
     beside += std::none_of(reads.begin(), reads.end(),
@@ -365,10 +365,10 @@ std::vector<std::string> compute_order(const Program& program) {
   std::vector<std::string> labels;
   std::map<int64_t, std::string> updates;
   for (const Instr& instr : program.instrs) {
-    if (instr.graph >= 0 || instr.kind == InstrKind::kLoadBatch)
-      labels.push_back(cat(instr_label(instr), " ", instr.accumulate));
+    if (instr.runs_list() || instr.kind == InstrKind::kLoadBatch)
+      labels.push_back(cat(instr_label(instr), " ", instr.runs_list() && instr.ops().accumulate));
     if (instr.kind == InstrKind::kUpdate)
-      updates[instr.first_element] = cat(instr_label(instr), " ", instr.first_element, " of ",
+      updates[instr.update().first_element] = cat(instr_label(instr), " ", instr.update().first_element, " of ",
                                          element_count(program, instr.writes[0]));
   }
   for (const auto& [element, label] : updates) labels.push_back(label);
@@ -583,7 +583,7 @@ TEST_CASE("where the optimizer lies does not change how micro-batches are added,
             int in_lists = 0;
             int apart = 0;
             for (const Instr& instr : build(small_config(2, false)).step(options, ranks).instrs) {
-              in_lists += instr.accumulate;
+              in_lists += instr.ops().accumulate;
               apart += instr.kind == InstrKind::kAccumulate;
             }
             return std::pair{in_lists, apart};

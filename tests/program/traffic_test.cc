@@ -29,18 +29,18 @@ int64_t ranks_along(const std::string& axes, const Mesh& mesh) {
 int64_t counted(const Program& program, Mesh mesh) {
   int64_t bytes = 0;
   for (const Instr& instr : program.instrs) {
-    if (instr.group == kNoGroup) continue;
-    const int64_t n = ranks_along(axes_in(program, instr.group), mesh);
+    if (!instr.is_collective()) continue;
+    const int64_t n = ranks_along(axes_in(program, instr.group()), mesh);
     for (size_t i = 0; i < instr.writes.size(); ++i) {
       if (instr.kind == InstrKind::kAllReduce) {
-        const int64_t count = instr.reads[i].bytes / dtype_bytes(instr.dtype);
-        bytes += 2 * count * dtype_bytes(instr.dtype) * (n - 1) / n;
+        const int64_t count = instr.reads[i].bytes / dtype_bytes(instr.exchange().dtype);
+        bytes += 2 * count * dtype_bytes(instr.exchange().dtype) * (n - 1) / n;
       } else if (instr.kind == InstrKind::kReduceScatter) {
         bytes +=
-            instr.writes[i].bytes / dtype_bytes(instr.dtype) * dtype_bytes(instr.dtype) * (n - 1);
+            instr.writes[i].bytes / dtype_bytes(instr.exchange().dtype) * dtype_bytes(instr.exchange().dtype) * (n - 1);
       } else {
         bytes +=
-            instr.reads[i].bytes / dtype_bytes(instr.dtype) * dtype_bytes(instr.dtype) * (n - 1);
+            instr.reads[i].bytes / dtype_bytes(instr.exchange().dtype) * dtype_bytes(instr.exchange().dtype) * (n - 1);
       }
     }
   }

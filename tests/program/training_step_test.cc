@@ -110,7 +110,7 @@ std::string history(const Program& program, const Range& gradient) {
     else if (instr.kind == InstrKind::kUpdate && meets(instr.reads))
       text += 'u';
     else if (meets(instr.writes))
-      text += instr.accumulate ? 'a' : 'w';
+      text += instr.ops().accumulate ? 'a' : 'w';
   }
   return text;
 }
@@ -201,7 +201,7 @@ TEST_CASE("updates cover every parameter once, each with its own gradient, state
       for (const TensorId tensor : std::set<TensorId>(tensors.begin(), tensors.end())) {
         if (tensor < 0) continue;
         ++updated[static_cast<size_t>(tensor)];
-        REQUIRE(instr.decay == c.options.state.decays(c.built.model.tensor(tensor)));
+        REQUIRE(instr.update().decay == c.options.state.decays(c.built.model.tensor(tensor)));
       }
     }
     REQUIRE(updated == std::vector<int>(updated.size(), 1));
@@ -217,7 +217,7 @@ TEST_CASE("the loss is reduced once, after the last forward and before the decis
       if (program.instrs[i].writes[0].buffer == loss) reduced.push_back(i);
     REQUIRE(reduced.size() == 1);
     const Instr& instr = program.instrs[reduced[0]];
-    REQUIRE(instr.dtype == DType::kF64);
+    REQUIRE(instr.exchange().dtype == DType::kF64);
     REQUIRE(instr.writes[0] == Range{loss, 0, kLossSlots * 8});
     REQUIRE(reduced[0] > all_of(program, InstrKind::kForward).back());
     REQUIRE(reduced[0] < all_of(program, InstrKind::kDecide).front());
@@ -229,10 +229,10 @@ TEST_CASE("every value that a layer's lists touch is bound to bytes of its size"
   for (const Case& c : random_cases(46, 12)) {
     const Program program = c.built.step(c.options);
     for (const Instr& instr : program.instrs) {
-      if (instr.graph < 0) continue;
-      const LayerGraph& graph = c.built.model.graphs[static_cast<size_t>(instr.graph)];
+      if (!instr.runs_list()) continue;
+      const LayerGraph& graph = c.built.model.graphs[static_cast<size_t>(instr.ops().graph)];
       std::map<ValueId, int64_t> bound;
-      for (const Binding& b : instr.bindings) REQUIRE(bound.emplace(b.value, b.range.bytes).second);
+      for (const Binding& b : instr.ops().bindings) REQUIRE(bound.emplace(b.value, b.range.bytes).second);
       for (const Op& op : instr.kind == InstrKind::kForward ? graph.forward : graph.backward) {
         std::vector<ValueId> used = op.in;
         used.insert(used.end(), op.out.begin(), op.out.end());

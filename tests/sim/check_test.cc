@@ -59,7 +59,7 @@ TEST_CASE("a reduction that does not wait for its gradients is named with what i
 }
 
 TEST_CASE("a disk request that starts early where it must not is named") {
-  CHECK(check(broken([](Program& p) { p.instrs[14].starts_early = true; })) ==
+  CHECK(check(broken([](Program& p) { p.instrs[14].detail = DiskRequest{true}; })) ==
         Faults{"instruction 14 (all_reduce unit 2) starts early, but no disk request stands before it"});
   Program program;
   program.buffers = {{.name = "state", .tier = Tier::kNvme, .bytes = 64, .persistent = true},
@@ -69,7 +69,7 @@ TEST_CASE("a disk request that starts early where it must not is named") {
   program.instrs = {{.kind = InstrKind::kCopy, .lane = Lane::kDisk, .reads = {{0, 0, 64}}, .writes = {{1, 0, 64}}},
                     {.kind = InstrKind::kCopy, .lane = Lane::kDisk, .reads = {{1, 0, 64}}, .writes = {{0, 0, 64}}}};
   CHECK(check(program).empty());
-  program.instrs[1].starts_early = true;
+  program.instrs[1].detail = DiskRequest{true};
   CHECK(check(program) == Faults{"instruction 1 (copy) starts before instruction 0 (copy) is done, which touches the "
                                  "same bytes"});
 }
@@ -314,7 +314,7 @@ TEST_CASE("ranks that enter a collective with another size or dtype are named") 
       broken([](Program& p) { p.instrs[16].writes[0].bytes = p.instrs[16].reads[0].bytes = 64; });
   CHECK(against_good(smaller) == Faults{"collective 2: rank 0 enters " + reduce_of(1) +
                                         ", rank 1 enters " + reduce_of(1, "F32", 64)});
-  const Program half = broken([](Program& p) { p.instrs[18].dtype = DType::kBF16; });
+  const Program half = broken([](Program& p) { p.instrs[18].exchange().dtype = DType::kBF16; });
   CHECK(
       against_good(half) ==
       Faults{
@@ -353,14 +353,14 @@ TEST_CASE("ranks that meet for two different units of one size are named") {
 }
 
 TEST_CASE("ranks that enter a different number of collectives are counted") {
-  const Program fewer = broken([](Program& p) { p.instrs[20].group = kNoGroup; });
+  const Program fewer = broken([](Program& p) { p.instrs[20].detail = {}; });
   CHECK(against_good(fewer).back() == "rank 0 enters instruction 20 (all_reduce) with 96 bytes of norm as F64 over dp_shard@0 and "
         "waits for rank 1, which has no further collective");
 }
 
 TEST_CASE("the faulty rank is named by its number") {
   const Program a = good();
-  const Program b = broken([](Program& p) { p.instrs[20].group = kNoGroup; });
+  const Program b = broken([](Program& p) { p.instrs[20].detail = {}; });
   const Program* ranks[] = {&a, &a, &b, &a};
   CHECK(check_programs(ranks).back().ends_with("waits for rank 2, which has no further collective"));
 }
@@ -407,7 +407,7 @@ size_t loss_reduce(const Program& program) {
 
 /// The first collective of a layer's list after `at`.
 size_t next_of_list(const Program& program, size_t at) {
-  while (program.instrs[at].group == kNoGroup || program.instrs[at].layer < 0) ++at;
+  while (!program.instrs[at].is_collective() || program.instrs[at].layer < 0) ++at;
   return at;
 }
 
@@ -443,15 +443,15 @@ TEST_CASE("an instruction runs over a group that there is, on that group's lane"
   const Program program = steps_of_two_axes()[1].program;
   const size_t loss = loss_reduce(program);
   const size_t share = next_of_list(program, 0);
-  CHECK(of_changed([&](Program& p) { p.instrs[loss].group = 7; }) ==
+  CHECK(of_changed([&](Program& p) { p.instrs[loss].exchange().group = 7; }) ==
         Faults{"rank 1: instruction 28 (all_reduce) runs over group 7, but there are 3"});
   CHECK(of_changed([&](Program& p) { p.instrs[share].lane = lane_of(0); }).at(0) ==
         "rank 1: instruction 3 (reduce_scatter layer 0 mb 0) on the communication lane reads 1 "
         "range and "
         "writes 1, a form that its kind does not allow");
   CHECK(of_changed([&](Program& p) {
-          p.instrs[share].group = group_along(p, "dp_shard");
-          p.instrs[share].lane = lane_of(p.instrs[share].group);
+          p.instrs[share].exchange().group = group_along(p, "dp_shard");
+          p.instrs[share].lane = lane_of(p.instrs[share].group());
         }).back() ==
         "rank 0 enters instruction 3 (reduce_scatter layer 0 mb 0) with 128 bytes of hidden.0.0 as "
         "F32 "
@@ -472,8 +472,8 @@ TEST_CASE("the operations of a list run in order, every one once") {
     return cat("instruction ", at, " (forward layer 1 mb 0) on rank 1 begins with operation ",
                found, " of its list, but operation ", next, " comes next");
   };
-  has(of_changed([&](Program& p) { ++p.instrs[run].first_op; }), out_of_order(7, 3, 2));
-  has(of_changed([&](Program& p) { ++p.instrs[run].op_count; }), out_of_order(9, 7, 8));
+  has(of_changed([&](Program& p) { ++p.instrs[run].ops().first_op; }), out_of_order(7, 3, 2));
+  has(of_changed([&](Program& p) { ++p.instrs[run].ops().op_count; }), out_of_order(9, 7, 8));
   has(of_changed(
           [&](Program& p) { p.instrs.erase(p.instrs.begin() + static_cast<std::ptrdiff_t>(run)); }),
       out_of_order(8, 7, 3));
@@ -492,7 +492,7 @@ TEST_CASE("the operations of a list run in order, every one once") {
       "instruction 9 (forward layer 1 mb 0) on rank 1 comes after instruction 7 (backward layer 1 "
       "mb "
       "0) on rank 1");
-  has(of_changed([&](Program& p) { p.instrs[run].graph = 0; }),
+  has(of_changed([&](Program& p) { p.instrs[run].ops().graph = 0; }),
       "instruction 7 (forward layer 1 mb 0) on rank 1 runs graph 0, but that of the layer is 1");
 }
 
@@ -501,7 +501,7 @@ TEST_CASE("lists of one graph end at the same operation on all ranks") {
   size_t last = 0;
   for (const size_t i : all_of(program, InstrKind::kBackward))
     if (program.instrs[i].layer == 1) last = i;
-  CHECK(of_changed([&](Program& p) { --p.instrs[last].op_count; }).at(0) ==
+  CHECK(of_changed([&](Program& p) { --p.instrs[last].ops().op_count; }).at(0) ==
         "the list of instruction 64 (backward layer 1 mb 0) on rank 1 ends after 23 operations, "
         "that of "
         "instruction 64 (backward layer 1 mb 0) on rank 0 after 24");

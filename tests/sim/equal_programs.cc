@@ -18,14 +18,33 @@ bool equal(const Binding& a, const Binding& b) {
   return a.value == b.value && a.range == b.range;
 }
 
-bool equal_fields(const Instr& a, const Instr& b) {
-  return a.kind == b.kind && a.lane == b.lane && a.waits == b.waits && a.if_finite == b.if_finite &&
-         a.layer == b.layer && a.micro_batch == b.micro_batch && a.graph == b.graph &&
-         a.first_op == b.first_op && a.op_count == b.op_count && a.accumulate == b.accumulate &&
-         a.group == b.group && a.dtype == b.dtype && a.decay == b.decay &&
-         a.writes_copy == b.writes_copy && a.unit == b.unit &&
+bool equal_details(const LayerOps& a, const LayerOps& b) {
+  return a.graph == b.graph && a.first_op == b.first_op && a.op_count == b.op_count &&
+         a.accumulate == b.accumulate &&
          std::equal(a.bindings.begin(), a.bindings.end(), b.bindings.begin(), b.bindings.end(),
                     [](const Binding& x, const Binding& y) { return equal(x, y); });
+}
+bool equal_details(const Exchange& a, const Exchange& b) {
+  return a.group == b.group && a.dtype == b.dtype;
+}
+/// The elements are those of a rank's own part.
+bool equal_details(const UpdateRange& a, const UpdateRange& b) {
+  return a.decay == b.decay && a.writes_copy == b.writes_copy;
+}
+bool equal_details(const DiskRequest& a, const DiskRequest& b) {
+  return a.starts_early == b.starts_early;
+}
+bool equal_details(std::monostate /*a*/, std::monostate /*b*/) { return true; }
+template <typename A, typename B>
+bool equal_details(const A& /*a*/, const B& /*b*/) {
+  return false;
+}
+
+bool equal_fields(const Instr& a, const Instr& b) {
+  return a.kind == b.kind && a.lane == b.lane && a.waits == b.waits && a.if_finite == b.if_finite &&
+         a.layer == b.layer && a.micro_batch == b.micro_batch && a.unit == b.unit &&
+         std::visit([](const auto& x, const auto& y) { return equal_details(x, y); }, a.detail,
+                    b.detail);
 }
 
 /// What touches a rank's own part of a whole.

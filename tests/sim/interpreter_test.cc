@@ -64,7 +64,7 @@ TEST_CASE("the interpreter notices what is wrong: sums, places, flags and what i
   const auto at = [](InstrKind kind, size_t n, std::function<void(Instr&)> change) -> Change {
     return [=](Program& p) { change(p.instrs[nth(p, kind, n)]); };
   };
-  const auto flip = [](Instr& instr) { instr.accumulate = !instr.accumulate; };
+  const auto flip = [](Instr& instr) { instr.ops().accumulate = !instr.ops().accumulate; };
   const auto back = [](Instr& instr) { instr.writes[0].offset = 0; };
   const auto nothing = [](Instr& instr) {
     instr.kind = InstrKind::kGradientNorm;
@@ -78,8 +78,8 @@ TEST_CASE("the interpreter notices what is wrong: sums, places, flags and what i
       {"a follower left out", at(InstrKind::kAccumulate, 1, nothing)},
       {"padding that is not cleared", at(InstrKind::kClear, 0, nothing)},
       {"an update left out", at(InstrKind::kUpdate, 1, nothing)},
-      {"another element", at(InstrKind::kUpdate, 1, [](Instr& i) { i.first_element += 1; })},
-      {"another decay", at(InstrKind::kUpdate, 1, [](Instr& i) { i.decay = !i.decay; })},
+      {"another element", at(InstrKind::kUpdate, 1, [](Instr& i) { i.update().first_element += 1; })},
+      {"another decay", at(InstrKind::kUpdate, 1, [](Instr& i) { i.update().decay = !i.update().decay; })},
       {"an update whatever the decision",
        at(InstrKind::kUpdate, 1, [](Instr& i) { i.if_finite = false; })},
   };

@@ -393,6 +393,10 @@ bool swap_ranges(std::vector<Range>& ranges, size_t k) {
   return true;
 }
 
+std::span<const Binding> bindings_of(const Instr& instr) {
+  return instr.runs_list() ? std::span(instr.ops().bindings) : std::span<const Binding>();
+}
+
 void add_swaps(const Program& program, const Instr& instr, std::vector<Change>& all) {
   for (size_t k = 0; k + 1 < instr.reads.size(); ++k)
     all.push_back({cat("reads ", k, " and ", k + 1, " swapped"),
@@ -400,14 +404,15 @@ void add_swaps(const Program& program, const Instr& instr, std::vector<Change>& 
   for (size_t k = 0; k + 1 < instr.writes.size(); ++k)
     all.push_back({cat("writes ", k, " and ", k + 1, " swapped"),
                    [k](const Program&, Instr& i) { return swap_ranges(i.writes, k); }});
-  for (size_t k = 0; k + 1 < instr.bindings.size(); ++k) {
+  for (size_t k = 0; k + 1 < bindings_of(instr).size(); ++k) {
     // Of values within a list one place is as good as another.
-    if (is_scratch(program, instr.bindings[k].range) &&
-        is_scratch(program, instr.bindings[k + 1].range))
+    if (is_scratch(program, bindings_of(instr)[k].range) &&
+        is_scratch(program, bindings_of(instr)[k + 1].range))
       continue;
     all.push_back({cat("bindings ", k, " and ", k + 1, " swapped"), [k](const Program&, Instr& i) {
-                     if (i.bindings[k].range == i.bindings[k + 1].range) return false;
-                     std::swap(i.bindings[k].range, i.bindings[k + 1].range);
+                     auto& bindings = i.ops().bindings;
+                     if (bindings[k].range == bindings[k + 1].range) return false;
+                     std::swap(bindings[k].range, bindings[k + 1].range);
                      return true;
                    }});
   }
@@ -415,18 +420,18 @@ void add_swaps(const Program& program, const Instr& instr, std::vector<Change>& 
 
 /// Which operations of which graph a list's instruction runs.
 void add_operations(const Instr& instr, std::vector<Change>& all) {
-  if (instr.graph < 0) return;
-  const auto by = [&](const char* name, int32_t Instr::*member, int32_t step) {
+  if (!instr.runs_list()) return;
+  const auto by = [&](const char* name, int32_t LayerOps::*member, int32_t step) {
     all.push_back({name, [=](const Program&, Instr& i) {
-                     i.*member += step;
-                     return i.*member >= 0;
+                     i.ops().*member += step;
+                     return i.ops().*member >= 0;
                    }});
   };
-  by("one operation later", &Instr::first_op, 1);
-  by("one operation earlier", &Instr::first_op, -1);
-  by("one operation more", &Instr::op_count, 1);
-  by("one operation fewer", &Instr::op_count, -1);
-  by("of the graph before", &Instr::graph, -1);
+  by("one operation later", &LayerOps::first_op, 1);
+  by("one operation earlier", &LayerOps::first_op, -1);
+  by("one operation more", &LayerOps::op_count, 1);
+  by("one operation fewer", &LayerOps::op_count, -1);
+  by("of the graph before", &LayerOps::graph, -1);
 }
 
 void add_range_changes(const Program& program, const Instr& instr, std::vector<Change>& all) {
@@ -456,11 +461,11 @@ void add_range_changes(const Program& program, const Instr& instr, std::vector<C
                        }});
     }
   }
-  for (size_t k = 0; k < instr.bindings.size(); ++k) {
-    if (is_scratch(program, instr.bindings[k].range)) continue;
+  for (size_t k = 0; k < bindings_of(instr).size(); ++k) {
+    if (is_scratch(program, bindings_of(instr)[k].range)) continue;
     for (const auto& [name, change] : kRangeChanges)
       all.push_back({cat("binding ", k, " ", name), [k, change = change](const Program& p, Instr& i) {
-                       return change(p, i.bindings[k].range);
+                       return change(p, i.ops().bindings[k].range);
                      }});
   }
 }
@@ -477,9 +482,14 @@ void add_kinds(const Instr& instr, std::vector<Change>& all) {
     return group < static_cast<GroupId>(program.groups.size());
   };
   for (GroupId group = kNoGroup; group < kMostGroups; ++group)
-    if (group != instr.group)
+    if (group != instr.group())
       all.push_back({cat("in group ", group), [=](const Program& program, Instr& i) {
-                       i.group = group;
+                       if (group == kNoGroup)
+                         i.detail = {};
+                       else if (i.is_collective())
+                         i.exchange().group = group;
+                       else
+                         i.detail = Exchange{group, DType::kF32};
                        return exists(program, group);
                      }});
   for (int lane = 0; lane < kMostLanes; ++lane)
@@ -491,17 +501,18 @@ void add_kinds(const Instr& instr, std::vector<Change>& all) {
 }
 
 void add_flags(const Instr& instr, std::vector<Change>& all) {
-  const auto flag = [&](const char* name, bool Instr::*member) {
-    all.push_back({cat("other ", name), [member](const Program&, Instr& i) {
-                     i.*member = !(i.*member);
+  const auto flag = [&](const char* name, const auto& of) {
+    all.push_back({cat("other ", name), [of](const Program&, Instr& i) {
+                     of(i) = !of(i);
                      return true;
                    }});
   };
-  flag("if_finite", &Instr::if_finite);
-  if (instr.graph >= 0) flag("accumulate", &Instr::accumulate);
-  if (instr.group != kNoGroup)
+  flag("if_finite", [](Instr& i) -> bool& { return i.if_finite; });
+  if (instr.runs_list()) flag("accumulate", [](Instr& i) -> bool& { return i.ops().accumulate; });
+  if (instr.is_collective())
     all.push_back({"other dtype", [](const Program&, Instr& i) {
-                     i.dtype = i.dtype == DType::kBF16 ? DType::kF32 : DType::kBF16;
+                     DType& dtype = i.exchange().dtype;
+                     dtype = dtype == DType::kBF16 ? DType::kF32 : DType::kBF16;
                      return true;
                    }});
   if (instr.kind == InstrKind::kLoadBatch)
@@ -510,10 +521,10 @@ void add_flags(const Instr& instr, std::vector<Change>& all) {
                      return true;
                    }});
   if (instr.kind != InstrKind::kUpdate) return;
-  flag("decay", &Instr::decay);
-  flag("writes_copy", &Instr::writes_copy);
+  flag("decay", [](Instr& i) -> bool& { return i.update().decay; });
+  flag("writes_copy", [](Instr& i) -> bool& { return i.update().writes_copy; });
   all.push_back({"another element", [](const Program&, Instr& i) {
-                   i.first_element += 1;
+                   i.update().first_element += 1;
                    return true;
                  }});
 }
@@ -528,12 +539,17 @@ std::vector<Change> changes_of(const Program& program, const Instr& instr) {
   return all;
 }
 
+bool is_decayed(const Instr& instr) {
+  return instr.kind == InstrKind::kUpdate && instr.update().decay;
+}
+
 /// What instructions have in common whose mutants have the same fate: kind, place in the step, tiers
 /// and sorts of buffers.
 std::string sort_of(const Program& program, const Instr& instr) {
   std::string text = cat(instr_name(instr.kind), " ", static_cast<int>(instr.lane), " ",
-                         static_cast<int>(instr.group), " ", instr.if_finite, instr.accumulate,
-                         instr.decay, " ", instr.layer);
+                         static_cast<int>(instr.group()), " ", instr.if_finite,
+                         instr.runs_list() && instr.ops().accumulate,
+                         is_decayed(instr), " ", instr.layer);
   for (const auto* ranges : {&instr.reads, &instr.writes})
     for (const Range& range : *ranges) {
       const Buffer& buffer = program.at(range.buffer);
@@ -588,7 +604,7 @@ class Mutants {
 
 /// Where `other` has the collective that stands at `at` in `program`.
 size_t place_in(const Program& other, const Program& program, size_t at) {
-  const auto is_collective = [](const Instr& instr) { return instr.group != kNoGroup; };
+  const auto is_collective = [](const Instr& instr) { return instr.is_collective(); };
   const auto begin = program.instrs.begin();
   auto before = std::count_if(begin, begin + static_cast<std::ptrdiff_t>(at), is_collective);
   for (size_t i = 0;; ++i)
@@ -633,20 +649,21 @@ bool is_among(const std::set<std::pair<BufferId, int64_t>>& some,
 }
 
 bool touches_the_same(const Mutation& m) {
-  if (m.mutant == nullptr || m.instr.graph < 0) return false;
+  if (m.mutant == nullptr || !m.instr.runs_list() || !m.changed().runs_list()) return false;
   const Instr& other = m.changed();
   const auto same_place = [](const Binding& x, const Binding& y) { return x.range == y.range; };
   return other.kind == m.instr.kind && other.lane == m.instr.lane &&
-         other.accumulate == m.instr.accumulate && other.if_finite == m.instr.if_finite &&
-         std::equal(other.bindings.begin(), other.bindings.end(), m.instr.bindings.begin(),
-                    same_place) &&
+         other.ops().accumulate == m.instr.ops().accumulate &&
+         other.if_finite == m.instr.if_finite &&
+         std::equal(other.ops().bindings.begin(), other.ops().bindings.end(),
+                    m.instr.ops().bindings.begin(), same_place) &&
          is_among(words(other.writes), words(m.instr.writes)) &&
          words(other.reads, other.writes) == words(m.instr.reads, m.instr.writes);
 }
 
 bool makes_no_gradient(const Mutation& m) {
   if (m.change != "other accumulate") return false;
-  const LayerGraph& graph = m.choice.built.model.graphs[static_cast<size_t>(m.instr.graph)];
+  const LayerGraph& graph = m.choice.built.model.graphs[static_cast<size_t>(m.instr.ops().graph)];
   const std::span<const Op> ops = ops_of(graph, m.instr);
   return std::none_of(ops.begin(), ops.end(), [&](const Op& op) {
     return std::any_of(op.out.begin(), op.out.end(), [&](ValueId id) {
@@ -657,7 +674,7 @@ bool makes_no_gradient(const Mutation& m) {
 
 /// Run again, it makes the same again of what it has not changed.
 bool makes_the_same_again(const Mutation& m) {
-  if (m.change != "twice" || m.instr.graph >= 0 || m.instr.kind == InstrKind::kAccumulate)
+  if (m.change != "twice" || m.instr.runs_list() || m.instr.kind == InstrKind::kAccumulate)
     return false;
   if (m.instr.kind == InstrKind::kAllGather) return true;  // its own part it writes as it is
   for (const Range& read : m.instr.reads)
@@ -723,7 +740,7 @@ bool is_the_same_list(const Mutation& m) {
   const bool renamed = m.instr.kind == InstrKind::kBackward &&
                        m.change == cat("as ", instr_name(InstrKind::kWeightGrad));
   return renamed &&
-         m.choice.built.model.graphs[static_cast<size_t>(m.instr.graph)].input_grad.empty();
+         m.choice.built.model.graphs[static_cast<size_t>(m.instr.ops().graph)].input_grad.empty();
 }
 
 /// This rank's part lies behind the unit's end, where neither norm nor update look.
@@ -804,7 +821,7 @@ bool leaves_out_padding(const Mutation& m) {
   const bool half = m.change.ends_with(" halved");
   if (!half && m.change != "left out") return false;
   const bool norm = m.instr.kind == InstrKind::kGradientNorm;
-  if (!norm && (m.instr.unit < 0 || m.instr.graph >= 0 || m.instr.writes.size() != 1)) return false;
+  if (!norm && (m.instr.unit < 0 || m.instr.runs_list() || m.instr.writes.size() != 1)) return false;
   if (norm && !half) return false;
   size_t which = 0;
   while (half && m.changed().reads[which] == m.instr.reads[which])
@@ -881,7 +898,7 @@ TEST_CASE("whatever an instruction reads, writes or is, is changed: noticed, or 
     for (const size_t at : chosen(program)) {
       const Instr& instr = program.instrs[at];
       for (const bool all : {false, true}) {
-        if (all && (instr.group == kNoGroup || mutants.good().size() == 1)) continue;
+        if (all && (!instr.is_collective() || mutants.good().size() == 1)) continue;
         if (c.choice.mesh.tensor == 1 || at % 4 == 0)
           look(at, all, {"left out", {}}, [](Program& p, size_t i) {
             p = without(p, i);
@@ -924,15 +941,14 @@ TEST_CASE("whichever disk request starts early, or no longer does: noticed, or t
       for (size_t i = 0; i < good.instrs.size(); ++i) {
         const bool disk = good.instrs[i].lane == Lane::kDisk;
         if (!disk && i % 7 != 0) continue;  // some of them: the mark is wrong on all
-        bool& early = mutant.instrs[i].starts_early;
-        early = !early;
+        mutant.instrs[i].detail = DiskRequest{!good.instrs[i].starts_early()};
         const bool noticed = !check(mutant).empty();
-        early = !early;
+        mutant.instrs[i].detail = good.instrs[i].detail;
         INFO(c.name << "\n" << program_text(good) << "instruction " << i);
         const size_t last = last_disk_request(good, i);
         const bool allowed = disk && last < i && !in_conflict(good, last, i);
         CHECK(noticed != allowed);
-        CHECK(good.instrs[i].starts_early == allowed);
+        CHECK(good.instrs[i].starts_early() == allowed);
         (noticed ? refused : slower) += 1;
       }
     }
@@ -948,8 +964,8 @@ std::vector<std::pair<size_t, size_t>> neighbours(const Program& program) {
   std::vector<std::pair<size_t, size_t>> found;
   size_t last = program.instrs.size();
   for (size_t i = 0; i < program.instrs.size(); ++i) {
-    if (program.instrs[i].group == kNoGroup) continue;
-    if (last < i && program.instrs[last].group != program.instrs[i].group)
+    if (!program.instrs[i].is_collective()) continue;
+    if (last < i && program.instrs[last].group() != program.instrs[i].group())
       found.emplace_back(last, i);
     last = i;
   }
@@ -996,8 +1012,8 @@ TEST_CASE("whichever collectives of two groups change places: noticed, or nobody
             ++harmless;
             // The same order everywhere; or two groups that have this rank alone in common: no
             // other rank meets both, so none can wait for it in the other one.
-            const GroupId a = program.instrs[first].group;
-            const GroupId b = program.instrs[second].group;
+            const GroupId a = program.instrs[first].group();
+            const GroupId b = program.instrs[second].group();
             CHECK((all || common_ranks(program, a, b) == 1));
           }
         }

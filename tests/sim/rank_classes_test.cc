@@ -183,7 +183,7 @@ TEST_CASE("a class whose program meets other collectives is named by its first r
   const int rank = classes.first[1];
   Program& program = steps[static_cast<size_t>(rank)].program;
   Instr& loss = program.instrs[all_of(program, InstrKind::kAllReduce).at(0)];
-  loss.dtype = loss.dtype == DType::kF64 ? DType::kF32 : DType::kF64;
+  loss.exchange().dtype = loss.exchange().dtype == DType::kF64 ? DType::kF32 : DType::kF64;
   const Faults faults = check_world(world_of_classes(classes, steps, choice.of_rank(0).state));
   REQUIRE_FALSE(faults.empty());
   INFO(faults.back());
