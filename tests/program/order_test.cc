@@ -240,7 +240,8 @@ std::vector<std::string> lists_of(const Program& program) {
   std::vector<std::string> all;
   for (const Instr& instr : program.instrs) {
     if (instr.layer < 0) continue;
-    std::string text = cat(instr_label(instr), " ", instr.ops().first_op, "+", instr.ops().op_count);
+    std::string text = instr_label(instr);
+    if (instr.runs_list()) text += cat(" ", instr.ops().first_op, "+", instr.ops().op_count);
     for (const auto* ranges : {&instr.reads, &instr.writes})
       if (instr.is_collective())
         for (const Range& range : *ranges) text += cat(" ", range.bytes);
