@@ -60,6 +60,12 @@ std::string human_seconds(double seconds) {
   return buffer.data();
 }
 
+std::string formatted(const char* format, double value) {
+  std::string text(static_cast<size_t>(std::snprintf(nullptr, 0, format, value)), ' ');
+  std::snprintf(text.data(), text.size() + 1, format, value);
+  return text;
+}
+
 std::string number_text(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";

@@ -13,6 +13,8 @@ std::string human_bytes(int64_t bytes);
 std::string human_count(int64_t count);
 /// "2h 03m", "4m 05s", "7.3s".
 std::string human_seconds(double seconds);
+/// printf's text of one number: formatted("%.2f", 1.5) is "1.50".
+std::string formatted(const char* format, double value);
 /// Shortest decimal text that reads back as the same double ("0.1", "1e-05").
 std::string number_text(double value);
 

@@ -28,6 +28,10 @@ bool between_two(CollectiveKind kind) {
   return kind == CollectiveKind::kSend || kind == CollectiveKind::kReceive;
 }
 
+int64_t payload(const CollectiveRecord& record) {
+  return record.count * dtype_bytes(record.dtype);
+}
+
 std::string describe(const CollectiveRecord& record) {
   std::string inside = record.site;
   if (record.kind != CollectiveKind::kBarrier)

@@ -48,6 +48,8 @@ struct CollectiveRecord {
   char site[64] = {};
 };
 
+/// Bytes of the `count` elements.
+int64_t payload(const CollectiveRecord& record);
 /// "all_reduce #12 (gradient bucket 7, 4194304 x F32)".
 std::string describe(const CollectiveRecord& record);
 /// True when two ranks mean the same collective: all but time, state and call site agree.

@@ -17,10 +17,6 @@ void free_pages(void* data, int64_t bytes) {
   ::munmap(data, static_cast<size_t>(bytes));
 }
 
-int64_t payload(const CollectiveRecord& record) {
-  return record.count * dtype_bytes(record.dtype);
-}
-
 }  // namespace
 
 bool reducible(DType dtype) {

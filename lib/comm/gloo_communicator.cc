@@ -37,10 +37,6 @@ at::Tensor bytes_of(const void* data, int64_t bytes) {
   return view_of(data, bytes, at::kByte);
 }
 
-int64_t payload(const CollectiveRecord& record) {
-  return record.count * dtype_bytes(record.dtype);
-}
-
 std::shared_ptr<gloo::transport::Device> choose_device(Rendezvous& rendezvous,
                                                        const std::vector<int>& members) {
   using c10d::ProcessGroupGloo;

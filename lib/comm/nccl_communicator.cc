@@ -22,10 +22,6 @@ namespace {
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-int64_t payload(const CollectiveRecord& record) {
-  return record.count * dtype_bytes(record.dtype);
-}
-
 void free_device(void* data, int64_t) {
   c10::cuda::CUDACachingAllocator::raw_delete(data);
 }

@@ -22,10 +22,6 @@ constexpr int64_t kAlignElements = 64;  // slices begin on cache lines
 // A copy of a send has at least the first; one up to the second is kept for the next send.
 constexpr int64_t kLeastCopyBytes = 256 << 10, kMostSpareBytes = 64 << 20;
 
-int64_t payload(const CollectiveRecord& record) {
-  return record.count * dtype_bytes(record.dtype);
-}
-
 /// In pieces: one large memcpy would bypass the cache, which is slower here, where a peer has just
 /// written the source and someone soon reads the copy.
 void copy_bytes(void* to, const void* from, int64_t bytes) {

@@ -30,6 +30,12 @@ ValueId LayerGraph::find(ValueRole role, Port port) const {
   return -1;
 }
 
+DType working_dtype(const LayerGraph& graph, const Op& op) {
+  for (const ValueId id : op.in)
+    if (graph.at(id).dtype != DType::kI32) return graph.at(id).dtype;
+  return DType::kF32;
+}
+
 std::string op_text(const LayerGraph& graph, const Op& op) {
   std::ostringstream out;
   const auto put = [&](ValueId id) {

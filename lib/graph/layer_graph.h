@@ -75,6 +75,9 @@ struct LayerGraph {
   ValueId find(ValueRole role, Port port) const;
 };
 
+/// The floating-point type an operation works in: that of its first operand which is not integer.
+DType working_dtype(const LayerGraph& graph, const Op& op);
+
 /// "linear x:[512,576] qkv.weight:[960,576] -> qkv:[512,960]"
 std::string op_text(const LayerGraph& graph, const Op& op);
 

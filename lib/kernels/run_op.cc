@@ -7,13 +7,6 @@ namespace ftrun {
 
 namespace {
 
-/// The floating-point type an operation works in: that of its first operand which is not integer.
-DType working_dtype(const LayerGraph& graph, const Op& op) {
-  for (const ValueId id : op.in)
-    if (graph.at(id).dtype != DType::kI32) return graph.at(id).dtype;
-  return DType::kF32;
-}
-
 // clang-format off
 template <class S>
 void run_as(const OpCall& call) {

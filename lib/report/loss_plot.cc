@@ -135,12 +135,6 @@ std::vector<double> ticks_in(const Range& range, double step) {
   return ticks;
 }
 
-std::string formatted(const char* format, double value) {
-  std::array<char, 64> buffer{};
-  std::snprintf(buffer.data(), buffer.size(), format, value);
-  return buffer.data();
-}
-
 std::string px(double value) {
   return formatted("%.1f", value);
 }

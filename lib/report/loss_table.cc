@@ -1,20 +1,13 @@
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdio>
 #include <set>
 
+#include "base/text.h"
 #include "report/loss_plot.h"
 #include "report/table.h"
 
 namespace ftrun {
 namespace {
-
-std::string printed(const char* format, double value) {
-  std::array<char, 64> buffer{};
-  std::snprintf(buffer.data(), buffer.size(), format, value);
-  return buffer.data();
-}
 
 /// `count` of the entries of `from`, evenly spread, first and last among them.
 std::set<size_t> spread(const std::vector<size_t>& from, size_t count) {
@@ -56,9 +49,9 @@ struct Since {
 
 std::vector<std::string> row_of(const StepMetrics& m, const Since& since) {
   const auto steps = static_cast<double>(since.steps);
-  return {std::to_string(m.step), since.steps > 0 ? printed("%.4f", since.loss / steps) : "-",
-          m.validation_loss ? printed("%.4f", *m.validation_loss) : "-",
-          since.seconds > 0 ? printed("%.0f", since.tokens / since.seconds) : "-"};
+  return {std::to_string(m.step), since.steps > 0 ? formatted("%.4f", since.loss / steps) : "-",
+          m.validation_loss ? formatted("%.4f", *m.validation_loss) : "-",
+          since.seconds > 0 ? formatted("%.0f", since.tokens / since.seconds) : "-"};
 }
 
 }  // namespace

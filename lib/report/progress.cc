@@ -4,10 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <numeric>
 #include <utility>
@@ -38,20 +36,14 @@ struct Part {
   std::string_view colour;
 };
 
-std::string with_digits(const char* format, double value) {
-  std::array<char, 64> buffer{};
-  std::snprintf(buffer.data(), buffer.size(), format, value);
-  return buffer.data();
-}
-
 std::string loss_text(double loss) {
-  return std::abs(loss) < 1e5 || !std::isfinite(loss) ? with_digits("%.4f", loss)
-                                                      : with_digits("%.4e", loss);
+  return std::abs(loss) < 1e5 || !std::isfinite(loss) ? formatted("%.4f", loss)
+                                                      : formatted("%.4e", loss);
 }
 
 std::string rate_text(double tokens_per_second) {
   // The cast of a number beyond int64_t would be undefined.
-  if (!(std::abs(tokens_per_second) < 1e18)) return with_digits("%g tokens/s", tokens_per_second);
+  if (!(std::abs(tokens_per_second) < 1e18)) return formatted("%g tokens/s", tokens_per_second);
   return human_count(std::llround(tokens_per_second)) + " tokens/s";
 }
 
@@ -158,11 +150,11 @@ std::string plain_progress_text(const ProgressState& state) {
   if (m.trained) {
     parts.push_back(cat("loss ", loss_text(m.loss)));
     parts.push_back(cat("grad_norm ", loss_text(m.grad_norm)));
-    parts.push_back(cat("lr ", with_digits("%.4g", m.learning_rate)));
-    if (m.loss_scale) parts.push_back(cat("loss_scale ", with_digits("%g", *m.loss_scale)));
+    parts.push_back(cat("lr ", formatted("%.4g", m.learning_rate)));
+    if (m.loss_scale) parts.push_back(cat("loss_scale ", formatted("%g", *m.loss_scale)));
     if (m.skipped) parts.emplace_back("SKIPPED");
     parts.push_back(rate_text(m.tokens_per_second));
-    parts.push_back(with_digits("%.2f s/step", m.step_seconds));
+    parts.push_back(formatted("%.2f s/step", m.step_seconds));
   }
   if (m.validation_loss) parts.push_back(cat("validation loss ", loss_text(*m.validation_loss)));
   if (state.seconds_left) parts.push_back(human_seconds(*state.seconds_left) + " left");

@@ -1,11 +1,10 @@
 #include "report/table.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <cctype>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace ftrun {
 namespace {
@@ -73,10 +72,8 @@ std::string format_table(const std::vector<std::string>& headers,
 
 std::string percent_off(int64_t measured, int64_t expected) {
   if (expected == 0) return "-";
-  std::array<char, 32> text{};
   const auto whole = static_cast<double>(expected);
-  std::snprintf(text.data(), text.size(), "%+.2f %%", 100 * (static_cast<double>(measured) - whole) / whole);
-  return text.data();
+  return formatted("%+.2f %%", 100 * (static_cast<double>(measured) - whole) / whole);
 }
 
 }  // namespace ftrun

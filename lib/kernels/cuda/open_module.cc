@@ -1,9 +1,9 @@
 #include <dlfcn.h>
 
-#include <filesystem>
 #include <string>
 
 #include "base/error.h"
+#include "base/module_path.h"
 #include "kernels/cuda/module_entry.h"
 #include "kernels/device.h"
 
@@ -11,22 +11,13 @@ namespace ftrun {
 
 namespace {
 
-/// The module lies beside the library that holds this code, or in ../lib of a program that does.
-std::string module_path() {
-  Dl_info self{};
-  ::dladdr(reinterpret_cast<void*>(&open_cuda_kernels), &self);
-  const std::filesystem::path folder = std::filesystem::absolute(self.dli_fname).parent_path();
-  const std::filesystem::path beside = folder / "libftrun_cuda.so";
-  return (std::filesystem::exists(beside) ? beside : folder.parent_path() / "lib" / "libftrun_cuda.so").string();
-}
-
 struct Module {
   CudaModuleEntry open;
   CudaCountEntry count;
 };
 
 Module load_module() {
-  const std::string path = module_path();
+  const std::string path = module_path(reinterpret_cast<const void*>(&open_cuda_kernels), "libftrun_cuda.so");
   void* const module = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (module == nullptr)
     throw Error(ExitCode::kEnvironment, cat("the CUDA kernels cannot be loaded: ", ::dlerror()),

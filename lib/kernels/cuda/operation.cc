@@ -4,13 +4,6 @@ namespace ftrun::cuda {
 
 namespace {
 
-/// The dtype of the first operand that is not integer.
-DType working_dtype(const LayerGraph& graph, const Op& op) {
-  for (const ValueId id : op.in)
-    if (graph.at(id).dtype != DType::kI32) return graph.at(id).dtype;
-  return DType::kF32;
-}
-
 bool computes(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
 
 }  // namespace
