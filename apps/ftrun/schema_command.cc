@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "commands.h"
-#include "config/describe.h"
+#include "config/schema_docs.h"
 
 namespace ftrun {
 

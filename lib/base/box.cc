@@ -109,7 +109,7 @@ void visit_shared_runs(const Box& source, const Box& target, const Box& part,
   const int64_t elements = part.numel();
   if (elements == 0) return;
   const size_t dimensions = part.extent.size();
-  // Dimensions from `inner` on are one range: all behind it are whole in both.
+  // Dimensions from `inner` on are one range: all after it are whole in both.
   size_t inner = dimensions;
   int64_t length = 1;
   while (inner > 0) {

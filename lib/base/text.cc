@@ -19,12 +19,6 @@ std::string folded(std::string_view text) {
 
 }  // namespace
 
-std::string format_number(const char* format, double value) {
-  std::array<char, 64> buffer{};
-  std::snprintf(buffer.data(), buffer.size(), format, value);
-  return buffer.data();
-}
-
 std::string fixed_text(double value, int digits) {
   std::array<char, 64> buffer{};
   std::snprintf(buffer.data(), buffer.size(), "%.*f", digits, value);
@@ -63,6 +57,12 @@ std::string human_seconds(double seconds) {
                     static_cast<int>(whole / 60 % 60));
   }
   return buffer.data();
+}
+
+std::string format_number(const char* format, double value) {
+  std::string text(static_cast<size_t>(std::snprintf(nullptr, 0, format, value)), ' ');
+  std::snprintf(text.data(), text.size() + 1, format, value);
+  return text;
 }
 
 std::string number_text(double value) {

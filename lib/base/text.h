@@ -15,7 +15,7 @@ std::string human_count(int64_t count);
 std::string human_seconds(double seconds);
 /// Shortest decimal text that reads back as the same double ("0.1", "1e-05").
 std::string number_text(double value);
-/// By a printf format with one double in it: "%.2f", "%+.2f %%".
+/// printf's text of one number: format_number("%.2f", 1.5) is "1.50".
 std::string format_number(const char* format, double value);
 /// With so many digits behind the point.
 std::string fixed_text(double value, int digits);

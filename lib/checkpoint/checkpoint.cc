@@ -25,7 +25,7 @@ constexpr const char* kOtherModel =
 }
 
 std::string state_text(const std::string& tensor, const std::string& kind) {
-  return cat("tensor \"", shown(tensor), "\" (", shown(kind), ")");
+  return cat("tensor \"", printable(tensor), "\" (", printable(kind), ")");
 }
 
 std::string missing_text(const std::string& folder, const std::string& tensor,
@@ -34,7 +34,7 @@ std::string missing_text(const std::string& folder, const std::string& tensor,
              " is in no file");
 }
 
-Manifest read_manifest(const std::string& folder) {
+CheckpointManifest read_manifest(const std::string& folder) {
   std::error_code error;
   const std::string path = (fs::path(folder) / "checkpoint.json").string();
   if (!fs::exists(path, error))
@@ -145,9 +145,9 @@ void Checkpoint::check_contents(size_t i, const SafetensorsFile& file) const {
   for (const SliceRecord& slice : rank.slices) {
     const StoredTensor* info = file.find(slice.entry);
     if (info == nullptr)
-      refuse(cat(file.path(), ": lacks \"", shown(slice.entry), "\", which the manifest lists"));
+      refuse(cat(file.path(), ": lacks \"", printable(slice.entry), "\", which the manifest lists"));
     if (info->dtype != slice.dtype || info->shape != slice.entry_shape)
-      refuse(cat(file.path(), ": \"", shown(info->name),
+      refuse(cat(file.path(), ": \"", printable(info->name),
                  "\" has another dtype or shape than the manifest says"));
   }
   if (file.tensors().size() != rank.slices.size())

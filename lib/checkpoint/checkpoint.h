@@ -34,7 +34,7 @@ class Checkpoint {
   explicit Checkpoint(std::string folder);
 
   const std::string& folder() const { return folder_; }
-  const Manifest& manifest() const { return manifest_; }
+  const CheckpointManifest& manifest() const { return manifest_; }
   const CheckpointMeta& meta() const { return manifest_.meta; }
 
   /// Every (tensor, kind), sorted.
@@ -71,7 +71,7 @@ class Checkpoint {
   void check_matches(const StateSlice& slice, const State& state) const;
 
   std::string folder_;
-  Manifest manifest_;
+  CheckpointManifest manifest_;
   std::map<std::pair<std::string, std::string>, State> states_;
   std::vector<std::optional<SafetensorsFile>> files_;
   std::vector<std::vector<bool>> verified_;

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/convert.h"
+#include "checkpoint/weight_conversion.h"
 
 namespace ftrun {
 namespace {

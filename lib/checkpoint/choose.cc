@@ -67,7 +67,7 @@ void warn_about_latest(const std::string& root, const std::string& chosen) {
   if (!fs::exists(path, error)) return;
   const std::string said = read_file(path);
   if (said != chosen)
-    log_warning(cat(path, ": names ", shown(said), "; the newest good checkpoint is ", chosen));
+    log_warning(cat(path, ": names ", printable(said), "; the newest good checkpoint is ", chosen));
 }
 
 // Collective: rank 0 looks; where it cannot, no rank goes on.

@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "base/replace_folder.h"
 #include "base/text.h"
-#include "checkpoint/convert.h"
+#include "checkpoint/weight_conversion.h"
 #include "checkpoint/json_strict.h"
 #include "checkpoint/output_mark.h"
 #include "checkpoint/safetensors.h"
@@ -150,7 +150,7 @@ void require_readable(FileSystem& files, const ExportOptions& options) {
   std::vector<std::string> problems;
   for (const std::string& name : copied_files(files, options)) {
     const std::string why = reading_problem((fs::path(options.source_folder) / name).string());
-    if (!why.empty()) problems.push_back(cat("\n  ", shown(name), ": ", why));
+    if (!why.empty()) problems.push_back(cat("\n  ", printable(name), ": ", why));
   }
   if (problems.empty()) return;
   throw Error(ExitCode::kBadInput,

@@ -64,7 +64,7 @@ std::vector<std::string> latest_problems(const std::string& root) {
   const std::string newest = fs::path(entries.front().folder).filename().string();
   const std::string said = read_file(path);
   if (said == newest) return {};
-  return {cat(path, ": names \"", shown(said), "\", the newest checkpoint is ", newest)};
+  return {cat(path, ": names \"", printable(said), "\", the newest checkpoint is ", newest)};
 }
 
 // Two columns, the first as wide as its longest text.
@@ -109,7 +109,7 @@ std::string describe_step(const std::string& folder) {
   std::vector<std::pair<std::string, std::string>> rows{
       {"checkpoint", folder},
       {"written by",
-       cat("ftrun ", shown(meta.ftrun_version), ", format ", checkpoint.manifest().format)},
+       cat("ftrun ", printable(meta.ftrun_version), ", format ", checkpoint.manifest().format)},
       {"step",
        cat(meta.step, meta.skipped_steps > 0 ? cat(" (", meta.skipped_steps, " skipped)") : "")},
       {"seen", cat(human_count(meta.samples), " samples, ", human_count(meta.tokens), " tokens")},
@@ -119,10 +119,10 @@ std::string describe_step(const std::string& folder) {
   std::map<std::string, Amount> kinds;
   for (const StateInfo& state : checkpoint.states())
     add(kinds[cat(state.kind, " ", dtype_name(state.dtype))], state.dtype, state.shape);
-  for (const auto& [name, amount] : kinds) rows.emplace_back(shown(name), amount_text(amount));
+  for (const auto& [name, amount] : kinds) rows.emplace_back(printable(name), amount_text(amount));
   if (meta.loss_scaler) rows.emplace_back("loss scale", number_text(meta.loss_scaler->scale));
   for (const auto& [name, value] : meta.scheduler)
-    rows.emplace_back(cat("scheduler ", shown(name)), number_text(value));
+    rows.emplace_back(cat("scheduler ", printable(name)), number_text(value));
   return table(rows);
 }
 
@@ -153,7 +153,7 @@ void add_config_rows(const ModelFolder& model,
         "num_attention_heads", "num_key_value_heads", "vocab_size", "tie_word_embeddings"})
     if (config.is_object() && config.contains(key)) {
       const auto& value = config[key];
-      rows.emplace_back(key, shown(value.is_string() ? value.get<std::string>() : value.dump()));
+      rows.emplace_back(key, printable(value.is_string() ? value.get<std::string>() : value.dump()));
     }
 }
 
@@ -195,7 +195,7 @@ std::string describe_model(const std::string& folder) {
   std::vector<std::pair<std::string, std::string>> tensors;
   for (const std::string& name : model.names())
     tensors.emplace_back(
-        shown(name), cat(dtype_name(model.at(name).dtype), " ", shape_text(model.at(name).shape)));
+        printable(name), cat(dtype_name(model.at(name).dtype), " ", shape_text(model.at(name).shape)));
   return text + table(tensors);
 }
 

@@ -43,7 +43,7 @@ class KeyGuard {
     if (event == Event::key) {
       const auto& key = parsed.get_ref<const std::string&>();
       if (!open_.back().insert(key).second)
-        refuse_json(cat(where_, ": key \"", shown(key), "\" comes twice in one object"));
+        refuse_json(cat(where_, ": key \"", printable(key), "\" comes twice in one object"));
     }
     return true;
   }
@@ -63,7 +63,7 @@ const nlohmann::json& field(const nlohmann::json& object, const char* key,
 
 [[noreturn]] void wrong_kind(const char* key, const std::string& where, const char* expected,
                              const nlohmann::json& value) {
-  refuse_json(cat(where, ": field \"", key, "\" must be ", expected, ", found ", shown(value.dump())));
+  refuse_json(cat(where, ": field \"", key, "\" must be ", expected, ", found ", printable(value.dump())));
 }
 
 }  // namespace
@@ -138,7 +138,7 @@ const nlohmann::json& json_object(const nlohmann::json& object, const char* key,
   return value;
 }
 
-std::string shown(std::string_view text) {
+std::string printable(std::string_view text) {
   static constexpr char kDigits[] = "0123456789abcdef";
   static constexpr size_t kLongest = 120;
   std::string out;

@@ -28,6 +28,6 @@ const nlohmann::json& json_object(const nlohmann::json& object, const char* key,
 
 /// A text of unknown origin, fit for a message: bytes outside printable ASCII are written as \xNN,
 /// and what is longer than 120 bytes is cut.
-std::string shown(std::string_view text);
+std::string printable(std::string_view text);
 
 }  // namespace ftrun

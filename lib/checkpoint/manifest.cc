@@ -89,11 +89,11 @@ void add_range(SliceRecord& slice, const json& value, const std::string& where) 
 SliceRecord slice_from(const json& value, int format, const std::string& file_where) {
   SliceRecord slice;
   slice.tensor = json_text(value, "tensor", file_where);
-  const std::string where = cat(file_where, ": tensor \"", shown(slice.tensor), "\"");
+  const std::string where = cat(file_where, ": tensor \"", printable(slice.tensor), "\"");
   slice.kind = json_text(value, "kind", where);
   const std::string dtype = json_text(value, "dtype", where);
   if (!dtype_from_name(dtype))
-    refuse_manifest(cat(where, ": dtype \"", shown(dtype), "\" is not known"));
+    refuse_manifest(cat(where, ": dtype \"", printable(dtype), "\" is not known"));
   slice.dtype = *dtype_from_name(dtype);
   slice.tensor_shape = sizes_from(value, "shape", where);
   checked_elements(slice.tensor_shape, where + ": shape");
@@ -136,7 +136,7 @@ RankRecord record_from(const json& value, int format, const std::string& where) 
   record.file = json_text(value, "file", where);
   if (record.file != rank_file_name(record.rank))
     refuse_manifest(cat(where, ": the file of rank ", rank, " must be ", rank_file_name(record.rank),
-               ", found ", shown(record.file)));
+               ", found ", printable(record.file)));
   const std::string file_where = cat(where, ": ", record.file);
   record.bytes = json_int(value, "bytes", file_where);
   record.header_xxh3 = json_hash(value, "header_xxh3", file_where);
@@ -147,7 +147,7 @@ RankRecord record_from(const json& value, int format, const std::string& where) 
     record.slices.push_back(slice_from(item, format, file_where));
     const std::string& name = record.slices.back().entry;
     if (!entries.insert(name).second)
-      refuse_manifest(cat(file_where, ": slice \"", shown(name), "\" comes twice"));
+      refuse_manifest(cat(file_where, ": slice \"", printable(name), "\" comes twice"));
   }
   return record;
 }
@@ -220,7 +220,7 @@ std::string_view verified_rest(std::string_view text, const std::string& path) {
   const std::string_view rest = text.substr(kOpening.size() + kHashDigits);
   const std::string found = hex64(xxh3(rest.data(), rest.size()));
   if (found != said)
-    refuse_manifest(cat(path, ": its checksum is ", found, ", it says ", shown(said),
+    refuse_manifest(cat(path, ": its checksum is ", found, ", it says ", printable(said),
                ": the manifest was changed or damaged after it was written"));
   return rest;
 }
@@ -263,7 +263,7 @@ RankRecord rank_record_from(std::string_view text, const std::string& where) {
   return record_from(parse_json_strict(text, where), kCheckpointFormat, where);
 }
 
-std::string manifest_text(const Manifest& manifest) {
+std::string manifest_text(const CheckpointManifest& manifest) {
   require(manifest.format == kCheckpointFormat, "a manifest of the format that is written");
   std::string rest = cat(
       "\",\n\"format\": ", kCheckpointFormat, ",\n\"serial\": ", manifest.serial,
@@ -275,7 +275,7 @@ std::string manifest_text(const Manifest& manifest) {
   return cat(kOpening, hex64(xxh3(rest.data(), rest.size())), rest);
 }
 
-Manifest manifest_from(std::string_view text, const std::string& path) {
+CheckpointManifest manifest_from(std::string_view text, const std::string& path) {
   verified_rest(text, path);
   const json value = parse_json_strict(text, path);
   const int64_t format = json_int(value, "format", path);
@@ -284,7 +284,7 @@ Manifest manifest_from(std::string_view text, const std::string& path) {
                 cat(path, ": has checkpoint format ", format, ", this ftrun reads formats 1 and ",
                     kCheckpointFormat),
                 "use the version of ftrun that wrote it");
-  Manifest manifest;
+  CheckpointManifest manifest;
   manifest.format = static_cast<int>(format);
   manifest.serial = json_int(value, "serial", path);
   manifest.meta = meta_from(json_object(value, "meta", path), path);

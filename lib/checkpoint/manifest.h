@@ -111,7 +111,7 @@ struct CheckpointMeta {
 };
 
 /// checkpoint.json: what the checkpoint holds, and where.
-struct Manifest {
+struct CheckpointManifest {
   CheckpointMeta meta;
   /// Counts the commits of a run: the newest checkpoint is the one with the highest number, even
   /// when the run went back to an earlier step.
@@ -126,9 +126,9 @@ std::string rank_record_text(const RankRecord& record);
 RankRecord rank_record_from(std::string_view text, const std::string& where);
 
 /// The text of checkpoint.json. It begins with a checksum of all that follows.
-std::string manifest_text(const Manifest& manifest);
+std::string manifest_text(const CheckpointManifest& manifest);
 /// Verifies the checksum, then every field. Error(kBadInput) beginning with `path`.
-Manifest manifest_from(std::string_view text, const std::string& path);
+CheckpointManifest manifest_from(std::string_view text, const std::string& path);
 
 /// "step-00000100".
 std::string step_folder_name(int64_t step);

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "checkpoint/convert.h"
+#include "checkpoint/weight_conversion.h"
 #include "checkpoint/json_strict.h"
 
 namespace ftrun {
@@ -61,7 +61,7 @@ std::map<std::string, std::string> read_weight_map(const std::string& folder) {
   std::map<std::string, std::string> weight_map;
   for (const auto& [name, file] : json_object(index, "weight_map", path).items()) {
     if (!file.is_string())
-      refuse_model(cat(path, ": weight_map \"", shown(name), "\" must be a file name"),
+      refuse_model(cat(path, ": weight_map \"", printable(name), "\" must be a file name"),
              "the index is damaged: fetch it again");
     weight_map[name] = file.get<std::string>();
   }
@@ -102,7 +102,7 @@ void ModelFolder::open_sharded() {
   for (const std::string& file : shards) add_shard(file, weight_map);
   for (const auto& [name, file] : weight_map)
     if (tensors_.count(name) == 0)
-      refuse_model(cat(folder_, "/", kIndex, ": tensor \"", shown(name), "\" should be in ", shown(file),
+      refuse_model(cat(folder_, "/", kIndex, ": tensor \"", printable(name), "\" should be in ", printable(file),
                  ", which does not hold it"),
              "index and shards belong to different versions of the model: fetch all of them again");
 }
@@ -112,7 +112,7 @@ void ModelFolder::add_shard(const std::string& file,
   const std::string path = named_file(folder_, file);
   refuse_dead_link(path);
   if (!has(folder_, file))
-    refuse_model(cat(folder_, "/", kIndex, ": shard ", shown(file), " is missing from the folder"),
+    refuse_model(cat(folder_, "/", kIndex, ": shard ", printable(file), " is missing from the folder"),
            "the download of the model is not complete");
   const size_t number = files_.size();
   file_names_.push_back(file);
@@ -121,10 +121,10 @@ void ModelFolder::add_shard(const std::string& file,
     const auto listed = weight_map.find(tensor.name);
     if (listed == weight_map.end()) {
       log_notice(
-          cat(path, ": tensor \"", shown(tensor.name), "\" is not in the index and not used"));
+          cat(path, ": tensor \"", printable(tensor.name), "\" is not in the index and not used"));
     } else if (listed->second != file) {
-      refuse_model(cat(path, ": tensor \"", shown(tensor.name), "\" is here, the index says it is in ",
-                 shown(listed->second)),
+      refuse_model(cat(path, ": tensor \"", printable(tensor.name), "\" is here, the index says it is in ",
+                 printable(listed->second)),
              "index and shards belong to different versions of the model: fetch all of them again");
     } else {
       tensors_.emplace(tensor.name, Place{number, &tensor});
@@ -152,9 +152,9 @@ const ModelFolder::Place& ModelFolder::place(std::string_view name) const {
   const auto found = tensors_.find(name);
   if (found != tensors_.end()) return found->second;
   const std::string near = nearest(name, names());
-  refuse_model(cat(folder_, ": the weights have no tensor \"", shown(name), "\""),
+  refuse_model(cat(folder_, ": the weights have no tensor \"", printable(name), "\""),
          near.empty() ? "the config.json of another model? names and layers must match the weights"
-                      : cat("the nearest name is \"", shown(near), "\""));
+                      : cat("the nearest name is \"", printable(near), "\""));
 }
 
 const StoredTensor& ModelFolder::at(std::string_view name) const {
@@ -173,7 +173,7 @@ TensorView ModelFolder::tensor(std::string_view name) const {
 void ModelFolder::require_weight_dtype(std::string_view name) const {
   const Place& found = place(name);
   if (!is_weight_dtype(found.info->dtype))
-    refuse_model(cat(files_[found.file].path(), ": tensor \"", shown(name), "\" holds ",
+    refuse_model(cat(files_[found.file].path(), ": tensor \"", printable(name), "\" holds ",
                dtype_name(found.info->dtype), ", weights must be F32, BF16 or F16"),
            "use the model's unquantised weights");
 }
@@ -185,7 +185,7 @@ const std::byte* ModelFolder::source(std::string_view name, int64_t begin, int64
   const std::string& path = files_[found.file].path();
   require_weight_dtype(name);
   if (begin < 0 || end < begin || end > info.elements)
-    refuse_model(cat(path, ": tensor \"", shown(name), "\" has ", info.elements, " elements, ", begin,
+    refuse_model(cat(path, ": tensor \"", printable(name), "\" has ", info.elements, " elements, ", begin,
                " to ", end, " were asked for"),
            "the shapes that config.json implies differ from those of the weights");
   require(room == static_cast<size_t>(end - begin), "the buffer must fit the elements asked for");

@@ -66,11 +66,11 @@ std::vector<std::string> differences(FileSystem& files, const std::string& folde
     const auto written = content.find(name);
     missing.erase(name);
     if (written == content.end())
-      found.push_back(cat(shown(name), " was added"));
+      found.push_back(cat(printable(name), " was added"));
     else if (!is_unchanged((fs::path(folder) / name).string(), written->second, check))
-      found.push_back(cat(shown(name), " was changed"));
+      found.push_back(cat(printable(name), " was changed"));
   }
-  for (const auto& [name, file] : missing) found.push_back(cat(shown(name), " was removed"));
+  for (const auto& [name, file] : missing) found.push_back(cat(printable(name), " was removed"));
   return found;
 }
 

@@ -15,9 +15,9 @@ namespace {
   std::vector<std::string> names;
   for (const StoredTensor& tensor : file.tensors()) names.push_back(tensor.name);
   const std::string near = nearest(name, names);
-  throw Error(ExitCode::kBadInput, cat(file.path(), ": has no tensor \"", shown(name), "\""),
+  throw Error(ExitCode::kBadInput, cat(file.path(), ": has no tensor \"", printable(name), "\""),
               near.empty() ? cat("it holds ", names.size(), " tensors; none has a name like it")
-                           : cat("the nearest name is \"", shown(near), "\""));
+                           : cat("the nearest name is \"", printable(near), "\""));
 }
 
 }  // namespace

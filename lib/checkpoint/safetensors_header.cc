@@ -55,7 +55,7 @@ class HeaderReader {
     if (state_ != State::kTensor || field_ != "dtype") return value("a text");
     const auto dtype = dtype_from_name(text);
     if (!dtype)
-      return stop(cat(subject(), "dtype \"", shown(text), "\" is not one that ftrun reads"));
+      return stop(cat(subject(), "dtype \"", printable(text), "\" is not one that ftrun reads"));
     tensors.back().dtype = *dtype;
     return true;
   }
@@ -96,7 +96,7 @@ class HeaderReader {
     problem_ = std::move(problem);
     return false;
   }
-  std::string subject() const { return cat("tensor \"", shown(tensors.back().name), "\": "); }
+  std::string subject() const { return cat("tensor \"", printable(tensors.back().name), "\": "); }
 
   bool value(const char* found) {
     switch (state_) {
@@ -104,9 +104,9 @@ class HeaderReader {
       case State::kEnd:
         return stop(cat("the header must be an object, found ", found));
       case State::kTop:
-        return stop(cat("\"", shown(field_), "\" must be an object, found ", found));
+        return stop(cat("\"", printable(field_), "\" must be an object, found ", found));
       case State::kMetadata:
-        return stop(cat("__metadata__ \"", shown(field_), "\" must be a text, found ", found));
+        return stop(cat("__metadata__ \"", printable(field_), "\" must be a text, found ", found));
       case State::kTensor: {
         const char* expected = field_ == "dtype" ? "a text" : "a list of integers";
         return stop(cat(subject(), field_, " must be ", expected, ", found ", found));
@@ -127,7 +127,7 @@ class HeaderReader {
     }
     const std::string problem = tensor_name_problem(name);
     if (!problem.empty())
-      return stop(cat("tensor name \"", shown(name), "\" is refused: ", problem));
+      return stop(cat("tensor name \"", printable(name), "\" is refused: ", problem));
     tensors.emplace_back().name = name;
     fields_.clear();
     offsets_.clear();
@@ -138,11 +138,11 @@ class HeaderReader {
     return true;
   }
   bool metadata_twice(const std::string& name) {
-    return stop(cat("__metadata__ \"", shown(name), "\" comes twice"));
+    return stop(cat("__metadata__ \"", printable(name), "\" comes twice"));
   }
   bool tensor_field(const std::string& name) {
     if (name != "dtype" && name != "shape" && name != "data_offsets")
-      return stop(cat(subject(), "field \"", shown(name), "\" is not one of the format"));
+      return stop(cat(subject(), "field \"", printable(name), "\" is not one of the format"));
     if (!fields_.insert(name).second) return stop(cat(subject(), name, " comes twice"));
     return true;
   }
@@ -191,7 +191,7 @@ std::string_view header_text(std::span<const std::byte> file, const std::string&
 }
 
 void check_size(StoredTensor& tensor, const std::string& path) {
-  const std::string subject = cat(path, ": tensor \"", shown(tensor.name), "\": ");
+  const std::string subject = cat(path, ": tensor \"", printable(tensor.name), "\": ");
   tensor.elements = checked_elements(tensor.shape, subject + "shape");
   int64_t bytes = 0;
   if (__builtin_mul_overflow(tensor.elements, dtype_bytes(tensor.dtype), &bytes))
@@ -209,7 +209,7 @@ void check_tiling(const std::vector<StoredTensor>& tensors, int64_t data_bytes,
                   const std::string& path) {
   int64_t expected = 0;
   for (const StoredTensor& tensor : tensors) {
-    const std::string subject = cat(path, ": tensor \"", shown(tensor.name), "\": ");
+    const std::string subject = cat(path, ": tensor \"", printable(tensor.name), "\": ");
     if (tensor.end > data_bytes)
       refuse_header(cat(subject, "data ends at byte ", tensor.end, ", the file holds only ", data_bytes,
                  " bytes of data"));
@@ -231,7 +231,7 @@ void check_names_differ(const std::vector<StoredTensor>& tensors, const std::str
   for (const StoredTensor& tensor : tensors) names.push_back(tensor.name);
   std::sort(names.begin(), names.end());
   const auto twice = std::adjacent_find(names.begin(), names.end());
-  if (twice != names.end()) refuse_header(cat(path, ": tensor \"", shown(*twice), "\" comes twice"));
+  if (twice != names.end()) refuse_header(cat(path, ": tensor \"", printable(*twice), "\" comes twice"));
 }
 
 void read_header(std::string_view text, HeaderReader& reader, const std::string& path) {

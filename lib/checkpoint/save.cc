@@ -132,15 +132,15 @@ int64_t next_serial(const std::string& root) {
   return serial + 1;
 }
 
-Manifest manifest_of(const SaveOptions& options, const CheckpointMeta& meta,
+CheckpointManifest manifest_of(const SaveOptions& options, const CheckpointMeta& meta,
                      const std::vector<std::string>& records) {
-  Manifest manifest{meta, next_serial(options.root), {}};
+  CheckpointManifest manifest{meta, next_serial(options.root), {}};
   for (size_t rank = 0; rank < records.size(); ++rank)
     manifest.files.push_back(rank_record_from(records[rank], cat("record of rank ", rank)));
   return manifest;
 }
 
-void write_manifest(FileSystem& files, const std::string& folder, const Manifest& manifest,
+void write_manifest(FileSystem& files, const std::string& folder, const CheckpointManifest& manifest,
                     bool verify) {
   const std::string path = below(folder, "checkpoint.json");
   const std::string text = manifest_text(manifest);
@@ -187,7 +187,7 @@ void make_lasting(FileSystem& files, const std::string& root, const std::string&
 // Up to the move the checkpoint is not there, after it it is: "" or what went wrong then.
 std::string commit(FileSystem& files, const SaveOptions& options, const CheckpointMeta& meta,
                    const std::string& made, const std::vector<std::string>& records) {
-  const Manifest manifest = manifest_of(options, meta, records);
+  const CheckpointManifest manifest = manifest_of(options, meta, records);
   const std::string name = step_folder_name(meta.step);
   write_manifest(files, made, manifest, options.verify_written);
   // A resumed run can reach a step whose folder is there already.

@@ -38,7 +38,7 @@ class StoredBoxes {
       const std::function<void(const StoredBox& stored, const Box& part)>& use) const;
 
  private:
-  /// From the first element of a box to behind its last, counted row by row in the tensor.
+  /// From the first element of a box to past its last, counted row by row in the tensor.
   struct Span {
     int64_t begin = 0;
     int64_t end = 0;

@@ -135,7 +135,7 @@ std::vector<RankGroup> RankMesh::groups(std::initializer_list<MeshAxis> axes) co
   return all;
 }
 
-std::string RankMesh::describe(int rank) const {
+std::string RankMesh::place_text(int rank) const {
   std::vector<std::string> parts;
   for (const MeshAxis axis : kAxes) {
     if (size(axis) > 1) parts.push_back(cat(axis_name(axis), " ", place(rank, axis)));

@@ -63,7 +63,7 @@ class RankMesh {
   /// All groups along `axes`, by lowest rank; every rank is in exactly one.
   std::vector<RankGroup> groups(std::initializer_list<MeshAxis> axes) const;
   /// "rank 5 (pp 1, dp_shard 2)": axes of size 1 are left out.
-  std::string describe(int rank) const;
+  std::string place_text(int rank) const;
 
  private:
   int place(int rank, MeshAxis axis) const;

@@ -20,7 +20,7 @@ struct RankOutputOptions {
   std::function<void(OutputStream, std::string_view)> write;
 };
 
-/// Merges the output of ranks: whole lines, each behind "[rank N] ". What a carriage return
+/// Merges the output of ranks: whole lines, each after "[rank N] ". What a carriage return
 /// overwrites is dropped, except rank 0's live progress line on a terminal, which passes through as
 /// it comes and is redrawn under the lines of others.
 class RankOutput {

@@ -17,10 +17,6 @@ void free_pages(void* data, int64_t bytes) {
   ::munmap(data, static_cast<size_t>(bytes));
 }
 
-int64_t payload(const CollectiveRecord& record) {
-  return record.count * dtype_bytes(record.dtype);
-}
-
 }  // namespace
 
 bool reducible(DType dtype) {
@@ -179,7 +175,7 @@ void Communicator::finish(size_t index) {
   const auto start = std::chrono::steady_clock::now();
   if (copies_alone()) {
     if (work.in != work.out && work.record.count > 0)
-      std::memmove(work.out, work.in, static_cast<size_t>(payload(work.record)));
+      std::memmove(work.out, work.in, static_cast<size_t>(payload_bytes(work.record)));
   } else {
     if (slot_ != nullptr) slot_->enter(work.record);
     try {
@@ -201,7 +197,7 @@ void Communicator::account(const CollectiveRecord& record, double seconds) {
   CommStats::Entry& entry = stats_.by_kind[static_cast<size_t>(record.kind)];
   entry.calls += 1;
   entry.seconds += seconds;
-  const int64_t bytes = payload(record), others = size() - 1;
+  const int64_t bytes = payload_bytes(record), others = size() - 1;
   const bool root = record.peer == rank();
   switch (record.kind) {
     case CollectiveKind::kAllReduce:

@@ -186,7 +186,7 @@ class Translator {
       if (open && (wanted || written != nullptr)) put(config_, path, Node::of_bool(precision->at, wanted));
       if (open || wanted == written->boolean || word == "no" || word == "false") continue;
       problems_.error(precision->at,
-                      cat("mixed_precision ", word, " contradicts ", path, " ", shown(*written), " (",
+                      cat("mixed_precision ", word, " contradicts ", path, " ", value_text(*written), " (",
                           to_text(written->at), ")"),
                       "keep one of the two, or write \"auto\" in that file");
       return;

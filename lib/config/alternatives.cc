@@ -58,8 +58,8 @@ void replace(const Alternatives& pair, bool second_is_later, Node& base, const N
   const Node *now = over.at_path(later), *before = base.at_path(earlier);
   if (!gives(now) || !gives(before) || over.at_path(earlier) != nullptr) return;
   if (!excludes(pair, second_is_later ? *before : *now, second_is_later ? *now : *before)) return;
-  problems.notice(now->at, cat(later, " ", shown(*now), " takes the place of ", earlier, " ",
-                               shown(*before), " (", to_text(before->at), ")"));
+  problems.notice(now->at, cat(later, " ", value_text(*now), " takes the place of ", earlier, " ",
+                               value_text(*before), " (", to_text(before->at), ")"));
   base.erase_path(earlier);
 }
 

@@ -84,7 +84,7 @@ void expand_cpu_offload(Node& zero, const std::string& from, const std::string& 
   zero.erase(from);
   if (value.kind != Node::Kind::kBool && value.kind != Node::Kind::kNull) {
     problems.error(value.at, cat("zero_optimization.", from, ": expected true or false, found ",
-                                 shown(value)));
+                                 value_text(value)));
     return;
   }
   problems.notice(
@@ -153,12 +153,12 @@ void take_max_grad_norm(Node& root, Node& section, const std::string& written, P
   section.erase("max_grad_norm");
   const Node* clipping = root.find("gradient_clipping");
   if (clipping == nullptr) {
-    problems.notice(old.at, cat(written, ": read as gradient_clipping: ", shown(old.value)));
+    problems.notice(old.at, cat(written, ": read as gradient_clipping: ", value_text(old.value)));
     root.entries.push_back({"gradient_clipping", old.at, old.value, written});
   } else if (clipping->number != old.value.number || clipping->is_open() != old.value.is_open()) {
     problems.error(old.at,
-                   cat(written, ": ", shown(old.value), " contradicts gradient_clipping: ",
-                       shown(*clipping), " (line ", clipping->at.line, ")"),
+                   cat(written, ": ", value_text(old.value), " contradicts gradient_clipping: ",
+                       value_text(*clipping), " (line ", clipping->at.line, ")"),
                    "keep gradient_clipping");
   }
 }

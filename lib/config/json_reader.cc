@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kMostShown = 8;
 
-struct SyntaxStop {};  // thrown after a fault that nothing can be read behind
+struct SyntaxStop {};  // thrown after a fault that nothing can be read after
 
 class JsonReader {
  public:

@@ -98,7 +98,7 @@ class Sources {
       if (root.kind == Node::Kind::kNull)
         problems_.notice({name}, "is empty");
       else
-        problems_.error(root.at, cat("expected a config with keys, found ", shown(root)));
+        problems_.error(root.at, cat("expected a config with keys, found ", value_text(root)));
     }
     if (readable) merge(std::move(root));
   }
@@ -179,7 +179,7 @@ class Sources {
     copy(found);
     partial_ = partial_ || !root.is_map() || has_errors(found.all());
     if (text && !root.is_map() && !has_errors(found.all()))
-      problems_.error(root.at, cat("expected a config with keys, found ", shown(root)));
+      problems_.error(root.at, cat("expected a config with keys, found ", value_text(root)));
     return root;
   }
 

@@ -121,7 +121,7 @@ void mark_secrets(Node& root) {
   }
 }
 
-std::string shown(const Node& node) {
+std::string value_text(const Node& node) {
   if (node.secret) return std::string(kHiddenSecret);
   switch (node.kind) {
     case Node::Kind::kNull:

@@ -23,7 +23,7 @@ struct Node {
   std::string text;
   /// A text without quotes (YAML): `on` and `1e-5x` may have been meant as something else.
   bool plain = false;
-  /// Under a key that names a secret: shown() hides it.
+  /// Under a key that names a secret: value_text() hides it.
   bool secret = false;
   std::vector<Node> items;         // kList
   std::vector<NodeEntry> entries;  // kMap, in the order written
@@ -63,7 +63,7 @@ void mark_secrets(Node& root);
 
 /// The value as a message shows it: `"abc"`, `3`, `a list of 4`, `a section`; long texts are cut,
 /// secrets are not told.
-std::string shown(const Node& node);
+std::string value_text(const Node& node);
 
 /// Reads a scalar without quotes by YAML 1.2's core rules (null, true, 17, 0x1f, 5e8, .inf), else
 /// as text.

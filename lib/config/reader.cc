@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "config/convert.h"
+#include "config/field_value.h"
 #include "config/schema.h"
 #include "config/suggest.h"
 
@@ -71,7 +71,7 @@ class TreeReader {
     if (root.is_map())
       read_section(root, "", "");
     else if (root.kind != Node::Kind::kNull)
-      problems_.error(root.at, cat("expected a config with keys, found ", shown(root)));
+      problems_.error(root.at, cat("expected a config with keys, found ", value_text(root)));
     report_ignored();
     return std::move(config_);
   }
@@ -101,7 +101,7 @@ class TreeReader {
         (section.nullable || section.vocabulary == Vocabulary::kFtrun))
       return;
     if (!value.is_map()) {
-      problems_.error(value.at, cat(written, ": expected a section of keys, found ", shown(value)),
+      problems_.error(value.at, cat(written, ": expected a section of keys, found ", value_text(value)),
                       section_form(section, entry));
       return;
     }
@@ -171,7 +171,7 @@ class TreeReader {
       config_.origins.keys[field.path()] = {node.at, false};
       return;
     }
-    const std::optional<FieldValue> value = convert(field, node, written, problems_);
+    const std::optional<FieldValue> value = read_field_value(field, node, written, problems_);
     config_.origins.keys[field.path()] = {node.at, !value};
     if (!value) return;
     if (field.store) field.store(config_, *value);

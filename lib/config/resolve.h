@@ -46,7 +46,7 @@ struct Resolution {
 Resolution resolve(const Config& config, const ResolveContext& context);
 
 /// Why a resolved config would be refused on the ranks it was resolved for, were it written so: keys
-/// that contradict each other, and what cannot run in this build. For one that was changed behind
+/// that contradict each other, and what cannot run in this build. For one that was changed after
 /// resolve(): what it adds to the objections before the change is the change's.
 std::set<std::string> objections(const Config& resolved);
 

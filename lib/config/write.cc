@@ -66,9 +66,9 @@ bool is_zero(const FieldValue& value) {
   return false;
 }
 
-class Writer {
+class ConfigWriter {
  public:
-  explicit Writer(const Config& config) : config_(config) {}
+  explicit ConfigWriter(const Config& config) : config_(config) {}
 
   std::string write() {
     write_section("", 0);
@@ -148,7 +148,7 @@ std::string yaml_text(const FieldValue& value) {
 }
 
 std::string effective_yaml(const Config& config) {
-  return Writer(config).write();
+  return ConfigWriter(config).write();
 }
 
 }  // namespace ftrun

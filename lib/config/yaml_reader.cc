@@ -28,7 +28,7 @@ class YamlReader {
   YamlReader(const std::string& file, const std::string& text, Problems& problems)
       : file_(file), continuations_(count_continuations(text)), problems_(problems) {}
 
-  Node convert(const YAML::Node& yaml, int depth) {
+  Node node_of(const YAML::Node& yaml, int depth) {
     const Position at = place(yaml.Mark());
     if (depth > kDeepestSection || ++nodes_ > kMostValues || text_bytes_ > kMostText)
       throw Error(ExitCode::kUsage, "nested too deeply, or grown too large by aliases");
@@ -66,7 +66,7 @@ class YamlReader {
 
   Node convert_list(const YAML::Node& yaml, const Position& at, int depth) {
     Node list{.kind = Node::Kind::kList, .at = at};
-    for (const auto& item : yaml) list.items.push_back(convert(item, depth + 1));
+    for (const auto& item : yaml) list.items.push_back(node_of(item, depth + 1));
     return list;
   }
 
@@ -77,9 +77,9 @@ class YamlReader {
       if (!item.first.IsScalar()) {
         problems_.error(place(item.first.Mark()), "this key is not a word");
       } else if (item.first.Scalar() == "<<" && item.first.Tag() == "?") {
-        collect_merged(convert(item.second, depth + 1), merged);
+        collect_merged(node_of(item.second, depth + 1), merged);
       } else {
-        add(map, {item.first.Scalar(), place(item.first.Mark()), convert(item.second, depth + 1)});
+        add(map, {item.first.Scalar(), place(item.first.Mark()), node_of(item.second, depth + 1)});
       }
     }
     // The map's own keys win over merged ones, earlier merged ones over later ones.
@@ -95,7 +95,7 @@ class YamlReader {
     } else if (source.kind == Node::Kind::kList) {
       for (Node& item : source.items) collect_merged(std::move(item), merged);
     } else {
-      problems_.error(source.at, cat("the merge key << wants a section, found ", shown(source)));
+      problems_.error(source.at, cat("the merge key << wants a section, found ", value_text(source)));
     }
   }
 
@@ -154,7 +154,7 @@ Node read_yaml(const std::string& file, const std::string& text, Problems& probl
     if (documents.size() > 1)
       problems.error({file, 1, 1}, cat("holds ", documents.size(), " YAML documents, expected one"),
                      "give each its own file; --config may be repeated");
-    return YamlReader(file, text, problems).convert(documents.front(), 0);
+    return YamlReader(file, text, problems).node_of(documents.front(), 0);
   } catch (const YAML::Exception& e) {
     const Position at = e.mark.is_null() ? Position{file, 1, 1}
                                          : Position{file, e.mark.line + 1, e.mark.column + 1};

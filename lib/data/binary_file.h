@@ -19,7 +19,7 @@ std::optional<DType> token_type_from_name(const std::string& name);
 /// One element as an id: -1 for what no model can have.
 int64_t token_value(std::span<const std::byte> bytes, int64_t offset, DType dtype);
 
-/// Tokens of one integer type behind a header of `data_offset` bytes.
+/// Tokens of one integer type after a header of `data_offset` bytes.
 struct BinaryLayout {
   std::string format;
   DType dtype = DType::kU16;

@@ -17,7 +17,7 @@ struct LayerGraph;
 /// An all-gather's gradient is a reduce-scatter and the other way round; an all-reduce's is the
 /// gradient itself. Where LinearAttrs says that an input's gradient is a share, it is summed over
 /// the ranks: by the reduce-scatter when the input was gathered, else by an all-reduce. The weight
-/// gradients of such a product come behind that collective, to run beside it.
+/// gradients of such a product come after that collective, to run beside it.
 void derive_backward(LayerGraph& graph, const RecomputePolicy& policy = {});
 
 /// The same, with what is kept chosen: a forward value that backward reads is saved when `kept`, and

@@ -11,8 +11,8 @@ namespace ftrun {
 
 namespace {
 
-/// Hands out consecutive aligned ranges.
-class Ranges {
+/// Hands out consecutive aligned places.
+class Offsets {
  public:
   int64_t take(int64_t bytes) {
     const int64_t offset = bytes_;
@@ -64,12 +64,12 @@ HeadBytes head_bytes(const LayerGraph& graph, const Op& op) {
   return {element, op.out.size() > 2 ? dtype_bytes(graph.at(op.out[2]).dtype) : element};
 }
 
-void take_panel(CrossEntropyWorkspace& w, Ranges& ranges, int64_t hidden, int64_t vocabulary,
+void take_panel(CrossEntropyWorkspace& w, Offsets& offsets, int64_t hidden, int64_t vocabulary,
                 const HeadBytes& bytes) {
   constexpr int64_t kPanelElements = 1 << 20, kLeastRows = 64;
   if (!is_narrow(bytes.element) && !is_narrow(bytes.gradient)) return;
   w.panel_rows = std::min(vocabulary, std::max(kPanelElements / hidden, kLeastRows));
-  w.panel = ranges.take(w.panel_rows * hidden * wide_bytes(bytes.element));
+  w.panel = offsets.take(w.panel_rows * hidden * wide_bytes(bytes.element));
 }
 
 /// Panels of a product whose result is out 0; `m`, `n`, `k` as in product_workspace.
@@ -92,18 +92,18 @@ AttentionWorkspace attention_workspace(int64_t tokens, const AttentionAttrs& att
   const int64_t tile_bytes = kAttentionBlock * w.padded_head * wide_bytes(element_bytes);
   const int64_t query_tiles = w.batch_rows * attrs.query_heads * w.blocks;
   const int64_t key_tiles = w.batch_rows * attrs.kv_heads * w.blocks;
-  Ranges ranges;
-  w.lowest = ranges.take(tokens * dtype_bytes(DType::kI32));
-  w.first_block = ranges.take(w.batch_rows * w.blocks * dtype_bytes(DType::kI32));
+  Offsets offsets;
+  w.lowest = offsets.take(tokens * dtype_bytes(DType::kI32));
+  w.first_block = offsets.take(w.batch_rows * w.blocks * dtype_bytes(DType::kI32));
   if (backward) {
     w.classes = key_block_classes(w.batch_rows * attrs.kv_heads, w.blocks);
-    w.delta = ranges.take(attrs.query_heads * tokens * wide_bytes(element_bytes));
-    w.dq = ranges.take(w.classes * query_tiles * tile_bytes);
+    w.delta = offsets.take(attrs.query_heads * tokens * wide_bytes(element_bytes));
+    w.dq = offsets.take(w.classes * query_tiles * tile_bytes);
   } else {
-    w.keys = ranges.take(key_tiles * tile_bytes);
-    w.values = ranges.take(key_tiles * tile_bytes);
+    w.keys = offsets.take(key_tiles * tile_bytes);
+    w.values = offsets.take(key_tiles * tile_bytes);
   }
-  w.bytes = ranges.bytes();
+  w.bytes = offsets.bytes();
   return w;
 }
 
@@ -116,13 +116,13 @@ CrossEntropyWorkspace cross_entropy_workspace(int64_t tokens, int64_t hidden, in
   const int64_t wide = wide_bytes(element_bytes);
   w.wide_chunk = std::max<int64_t>(w.chunk * element_bytes / wide, 1);
   const int64_t row_bytes = std::max(w.chunk * element_bytes, w.wide_chunk * wide);
-  Ranges ranges;
-  w.counted = ranges.take(tokens * dtype_bytes(DType::kI32));
-  w.losses = ranges.take(w.chunk * dtype_bytes(DType::kF64));
-  w.rows = ranges.take(row_bytes * hidden);
-  w.logits = ranges.take(row_bytes * vocabulary);
-  take_panel(w, ranges, hidden, vocabulary, {element_bytes, gradient_bytes});
-  w.bytes = ranges.bytes();
+  Offsets offsets;
+  w.counted = offsets.take(tokens * dtype_bytes(DType::kI32));
+  w.losses = offsets.take(w.chunk * dtype_bytes(DType::kF64));
+  w.rows = offsets.take(row_bytes * hidden);
+  w.logits = offsets.take(row_bytes * vocabulary);
+  take_panel(w, offsets, hidden, vocabulary, {element_bytes, gradient_bytes});
+  w.bytes = offsets.bytes();
   return w;
 }
 
@@ -130,12 +130,12 @@ CrossEntropyWorkspace vocabulary_workspace(int64_t tokens, int64_t hidden, int64
                                            int64_t element_bytes, int64_t gradient_bytes) {
   CrossEntropyWorkspace w;
   w.chunk = w.wide_chunk = tokens;
-  Ranges ranges;
-  w.counted = ranges.take(tokens * dtype_bytes(DType::kI32));
-  w.losses = ranges.take(tokens * dtype_bytes(DType::kF64));
-  w.rows = ranges.take(tokens * hidden * wide_bytes(element_bytes));
-  take_panel(w, ranges, hidden, vocabulary, {element_bytes, gradient_bytes});
-  w.bytes = ranges.bytes();
+  Offsets offsets;
+  w.counted = offsets.take(tokens * dtype_bytes(DType::kI32));
+  w.losses = offsets.take(tokens * dtype_bytes(DType::kF64));
+  w.rows = offsets.take(tokens * hidden * wide_bytes(element_bytes));
+  take_panel(w, offsets, hidden, vocabulary, {element_bytes, gradient_bytes});
+  w.bytes = offsets.bytes();
   return w;
 }
 
@@ -145,13 +145,13 @@ ProductWorkspace product_workspace(int64_t m, int64_t n, int64_t k, int64_t oper
   w.rows = std::min<int64_t>(m, 512);
   w.columns = std::min<int64_t>(n, 1024);
   w.depth = std::min<int64_t>(k, 2048);
-  Ranges ranges;
+  Offsets offsets;
   if (is_narrow(operand_bytes)) {
-    w.a = ranges.take(w.rows * w.depth * wide_bytes(operand_bytes));
-    w.b = ranges.take(w.depth * w.columns * wide_bytes(operand_bytes));
+    w.a = offsets.take(w.rows * w.depth * wide_bytes(operand_bytes));
+    w.b = offsets.take(w.depth * w.columns * wide_bytes(operand_bytes));
   }
-  if (is_narrow(result_bytes)) w.c = ranges.take(w.rows * w.columns * wide_bytes(result_bytes));
-  w.bytes = ranges.bytes();
+  if (is_narrow(result_bytes)) w.c = offsets.take(w.rows * w.columns * wide_bytes(result_bytes));
+  w.bytes = offsets.bytes();
   return w;
 }
 

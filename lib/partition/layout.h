@@ -39,7 +39,7 @@ struct ShardRange {
 
 /// Elements of each of `count` equal shards of a unit: a multiple of `align`, so that
 /// count * shard_stride(...) >= unit.padded. A collective over equal parts moves this many elements
-/// a rank; the last shards may reach behind the unit.
+/// a rank; the last shards may reach past the unit.
 int64_t shard_stride(const Unit& unit, int count, int64_t align = kUnitBlock);
 
 /// The part of the unit that shard `index` of `count` holds: [index, index+1) strides, cut at the

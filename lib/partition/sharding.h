@@ -16,7 +16,7 @@ struct ShardPlace {
 
 /// How the units of a partition are cut over a shard group: rank i of n holds elements
 /// [i, i+1) x stride of a unit that is cut. A whole copy of it has n strides, which may reach
-/// behind the unit's end; a unit that is not cut is held whole by everyone.
+/// past the unit's end; a unit that is not cut is held whole by everyone.
 class Sharding {
  public:
   /// Cuts large units, when there is more than one rank. A small one would be cut into parts of a
@@ -34,7 +34,7 @@ class Sharding {
   int64_t whole(UnitId unit) const { return units_[static_cast<size_t>(unit)].whole; }
   /// Element of the unit where what this rank holds begins.
   int64_t begin(UnitId unit) const { return cut(unit) ? place_.index * held(unit) : 0; }
-  /// The unit's elements that this rank holds, without what reaches behind the unit.
+  /// The unit's elements that this rank holds, without what reaches past the unit.
   ShardRange own(UnitId unit) const { return units_[static_cast<size_t>(unit)].own; }
 
   FlatLayout held_layout(FlatOrder order) const;

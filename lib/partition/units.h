@@ -36,7 +36,7 @@ struct Unit {
   std::string name;
   /// Indices of the layers that read it, ascending; a tied matrix's unit is read by two.
   std::vector<int> layers;
-  /// By position; they do not overlap, and what lies between and behind them is padding.
+  /// By position; they do not overlap, and what lies between and after them is padding.
   std::vector<Slice> slices;
   /// Elements of parameters, without padding.
   int64_t numel = 0;

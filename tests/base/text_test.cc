@@ -45,6 +45,13 @@ TEST_CASE("seconds are shown in the two largest units") {
   CHECK(human_seconds(360000) == "100h 00m");
 }
 
+TEST_CASE("a number is formatted as printf does, whatever its length") {
+  CHECK(format_number("%.2f", 1.005) == "1.00");
+  CHECK(format_number("%+.1f %%", -12.34) == "-12.3 %");
+  CHECK(format_number("%.3g", 1234567) == "1.23e+06");
+  CHECK(format_number("%.0f", 1e300).size() == 301);
+}
+
 TEST_CASE("a number's text is the shortest that reads back as the same number") {
   CHECK(number_text(0.1) == "0.1");
   CHECK(number_text(1e-5) == "1e-05");

@@ -248,7 +248,7 @@ TEST_CASE("an entry of another shape than its box is refused") {
   text.replace(text.find(shape), shape.size(), "\"shape\":[2,3]");
   write_text(file, text);
   const std::string path = run / "step-00000001/checkpoint.json";
-  Manifest manifest = manifest_from(read_text(path), path);
+  CheckpointManifest manifest = manifest_from(read_text(path), path);
   manifest.files[0].header_xxh3 = SafetensorsFile(file).header_xxh3();
   write_text(path, manifest_text(manifest));
   Checkpoint checkpoint(run / "step-00000001");

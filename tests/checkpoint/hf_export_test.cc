@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "checkpoint/checkpoint_export.h"
-#include "checkpoint/convert.h"
+#include "checkpoint/weight_conversion.h"
 #include "checkpoint/model_folder.h"
 #include "checkpoint/output_mark.h"
 #include "checkpoint/save.h"

@@ -14,8 +14,8 @@
 namespace ftrun::test {
 namespace {
 
-Manifest small_manifest() {
-  Manifest manifest{toy_meta(5, 1), 3, {}};
+CheckpointManifest small_manifest() {
+  CheckpointManifest manifest{toy_meta(5, 1), 3, {}};
   RankRecord rank{0, "rank-00000.safetensors", 100, 1, 2, {}};
   rank.slices.push_back(slice_record("a.weight", "param", DType::kBF16, {2, 3}, {{0, 1}, {2, 2}}));
   rank.slices.back().xxh3 = 77;
@@ -46,7 +46,7 @@ std::string refusal(const std::string& text) {
 }  // namespace
 
 TEST_CASE("a manifest is read as it was written") {
-  const Manifest read = manifest_from(manifest_text(small_manifest()), "m");
+  const CheckpointManifest read = manifest_from(manifest_text(small_manifest()), "m");
   REQUIRE(manifest_text(read) == manifest_text(small_manifest()));
   REQUIRE(read.serial == 3);
   REQUIRE(read.files[0].slices[0].tensor_shape == std::vector<int64_t>{2, 3});
@@ -151,7 +151,7 @@ TEST_CASE("boxes that are not inside of their tensor are refused") {
 }
 
 TEST_CASE("two slices of one rank with the same entry are refused") {
-  Manifest manifest = small_manifest();
+  CheckpointManifest manifest = small_manifest();
   auto& slices = manifest.files[0].slices;
   slices.push_back(slices[0]);
   REQUIRE(refusal(manifest_text(manifest)) ==
@@ -181,7 +181,7 @@ TEST_CASE("ranges of format 1 are read as boxes, and refused where they leave th
     return sealed(text);
   };
   const auto slice = [](const std::string& text) {
-    const Manifest manifest = manifest_from(text, "m");
+    const CheckpointManifest manifest = manifest_from(text, "m");
     REQUIRE(manifest.format == 1);
     return manifest.files[0].slices[0];
   };

@@ -10,7 +10,7 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "checkpoint/convert.h"
+#include "checkpoint/weight_conversion.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/safetensors_writer.h"
 #include "test_support.h"

@@ -51,9 +51,9 @@ TEST_CASE("the groups along any axes divide the ranks without remainder or overl
 }
 
 TEST_CASE("a rank describes itself by the axes that have more than one rank") {
-  REQUIRE(RankMesh({.pp = 2, .dp_replicate = 1, .dp_shard = 3, .cp = 1, .tp = 1}).describe(5) ==
+  REQUIRE(RankMesh({.pp = 2, .dp_replicate = 1, .dp_shard = 3, .cp = 1, .tp = 1}).place_text(5) ==
           "rank 5 (pp 1, dp_shard 2)");
-  REQUIRE(RankMesh({.pp = 1, .dp_replicate = 1, .dp_shard = 1, .cp = 1, .tp = 1}).describe(0) ==
+  REQUIRE(RankMesh({.pp = 1, .dp_replicate = 1, .dp_shard = 1, .cp = 1, .tp = 1}).place_text(0) ==
           "rank 0");
 }
 

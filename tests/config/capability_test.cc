@@ -1,6 +1,6 @@
 #include "config/capability.h"
 
-#include "config/describe.h"
+#include "config/schema_docs.h"
 #include "helpers.h"
 
 #include <catch2/catch.hpp>

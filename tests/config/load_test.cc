@@ -115,8 +115,8 @@ TEST_CASE("values of secrets are told by no message about a config") {
   Node root = Node::of_map({});
   root.entries.push_back({"token", {}, Node::of_text({}, "hunter2"), ""});
   mark_secrets(root);
-  REQUIRE(shown(root.entries[0].value) == "(hidden)");
-  REQUIRE(shown(root) == "a section");
+  REQUIRE(value_text(root.entries[0].value) == "(hidden)");
+  REQUIRE(value_text(root) == "a section");
 }
 
 TEST_CASE("no key that config.yaml and run.json hold is a secret's") {

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "config/describe.h"
+#include "config/schema_docs.h"
 #include "config/effective_json.h"
 #include "config/ranks.h"
 #include "config/write.h"

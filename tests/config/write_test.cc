@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "config/describe.h"
+#include "config/schema_docs.h"
 #include "config/schema.h"
 #include "corpus.h"
 #include "helpers.h"

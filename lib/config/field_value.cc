@@ -1,4 +1,4 @@
-#include "config/convert.h"
+#include "config/field_value.h"
 
 #include <algorithm>
 #include <cctype>
@@ -78,13 +78,13 @@ class Converter {
         node.kind == Node::Kind::kText &&
         (node.text.starts_with("${") || node.text.starts_with("{{") || node.text.starts_with("<"));
     problems_.error(node.at,
-                    cat(key_, ": expected ", expected_text(field_), ", found ", shown(node), more),
+                    cat(key_, ": expected ", expected_text(field_), ", found ", value_text(node), more),
                     placeholder ? "this looks like a template: fill it in first" : "");
     return std::nullopt;
   }
 
   void say(const Node& node, const std::string& read_as) {
-    problems_.notice(node.at, cat(key_, ": ", shown(node), " is read as ", read_as));
+    problems_.notice(node.at, cat(key_, ": ", value_text(node), " is read as ", read_as));
   }
 
   std::optional<bool> as_bool(const Node& node) {
@@ -121,7 +121,7 @@ class Converter {
   std::optional<int64_t> as_int(const Node& written) {
     if (const NumberWord* word = word_of(written); word != nullptr) {
       if (word->remedy.empty()) return word->value;
-      problems_.error(written.at, cat(key_, ": ", shown(written), " is more than one key here"),
+      problems_.error(written.at, cat(key_, ": ", value_text(written), " is more than one key here"),
                       word->remedy);
       return std::nullopt;
     }
@@ -233,7 +233,7 @@ std::string expected_text(const Field& field) {
   return "";
 }
 
-std::optional<FieldValue> convert(const Field& field, const Node& node, const std::string& key,
+std::optional<FieldValue> read_field_value(const Field& field, const Node& node, const std::string& key,
                                   Problems& problems) {
   return Converter(field, key, problems).value(node);
 }

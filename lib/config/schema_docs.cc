@@ -1,4 +1,4 @@
-#include "config/describe.h"
+#include "config/schema_docs.h"
 
 #include <algorithm>
 #include <cctype>
@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "config/capability.h"
-#include "config/convert.h"
+#include "config/field_value.h"
 #include "config/schema.h"
 #include "config/write.h"
 

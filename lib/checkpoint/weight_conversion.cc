@@ -1,4 +1,4 @@
-#include "checkpoint/convert.h"
+#include "checkpoint/weight_conversion.h"
 
 #include <bit>
 #include <cmath>
