@@ -2,10 +2,11 @@
 
 namespace ftrun {
 
-Sharding::Sharding(const Partition& partition, ShardPlace place) : place_(place) {
+Sharding::Sharding(const Partition& partition, ShardPlace place, bool cut_small) : place_(place) {
   for (const Unit& unit : partition.units) {
     Cut cut{false, unit.padded, unit.padded, {0, unit.padded}};
-    if (place.count > 1 && !unit.small) {
+    const bool pays = !unit.small || (cut_small && unit.padded >= place.count * kUnitBlock);
+    if (place.count > 1 && pays) {
       cut.cut = true;
       cut.held = shard_stride(unit, place.count);
       cut.whole = place.count * cut.held;
@@ -15,7 +16,7 @@ Sharding::Sharding(const Partition& partition, ShardPlace place) : place_(place)
   }
 }
 
-Sharding::Sharding(const Partition& partition) : Sharding(partition, {1, 0}) {}
+Sharding::Sharding(const Partition& partition) : Sharding(partition, {1, 0}, false) {}
 
 FlatLayout Sharding::held_layout(FlatOrder order) const {
   std::vector<int64_t> elements;

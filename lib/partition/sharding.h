@@ -19,10 +19,10 @@ struct ShardPlace {
 /// past the unit's end; a unit that is not cut is held whole by everyone.
 class Sharding {
  public:
-  /// Cuts large units, when there is more than one rank. A small one would be cut into parts of a
-  /// block each, most of which are padding: at 1,024 ranks a norm's whole copy of 16 MB. Held whole it
-  /// costs every rank its few kilobytes.
-  Sharding(const Partition& partition, ShardPlace place);
+  /// Cuts nothing when there is one rank. Of small units, with `cut_small`, those that have a block for
+  /// every rank: cut finer, most of a whole copy would be padding (at 1,024 ranks 16 MB of a norm's),
+  /// and held whole they cost every rank a few kilobytes.
+  Sharding(const Partition& partition, ShardPlace place, bool cut_small);
   /// Cuts nothing.
   explicit Sharding(const Partition& partition);
 

@@ -83,9 +83,9 @@ StateGroups state_groups(const StateOptions& state);
 /// their lowest ranks.
 std::vector<std::vector<RankGroup>> state_groups_of_all(const StateOptions& state);
 
-/// How units are cut over the shard group: nothing at stage 0.
+/// How units are cut over the shard group: nothing at stage 0, and small ones only below stage 3.
 inline Sharding cut_states(const Partition& partition, const StateOptions& state) {
-  return state.stage == 0 ? Sharding(partition) : Sharding(partition, state.shard);
+  return state.stage == 0 ? Sharding(partition) : Sharding(partition, state.shard, state.stage < 3);
 }
 
 /// A range of memory that holds elements [begin, end) of a unit's state of one kind.

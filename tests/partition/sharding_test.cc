@@ -64,7 +64,7 @@ TEST_CASE("a fused parameter is small when each of its tensors is") {
 
 TEST_CASE("one rank, or no sharding, cuts nothing") {
   const Partition partition = build_units(tiny_llama(false));
-  for (const Sharding& sharding : {Sharding(partition), Sharding(partition, {1, 0})}) {
+  for (const Sharding& sharding : {Sharding(partition), Sharding(partition, {1, 0}, true)}) {
     for (const Unit& unit : partition.units) {
       CHECK_FALSE(sharding.cut(unit.id));
       CHECK(sharding.held(unit.id) == unit.padded);
@@ -79,8 +79,8 @@ TEST_CASE("one rank, or no sharding, cuts nothing") {
 
 TEST_CASE("a unit of five blocks on two ranks: three and two, whole copies of six") {
   const Partition partition = build_units(tiny_llama(false));
-  const Sharding first(partition, {2, 0});
-  const Sharding second(partition, {2, 1});
+  const Sharding first(partition, {2, 0}, true);
+  const Sharding second(partition, {2, 1}, true);
   REQUIRE(partition.unit(1).padded == 5 * kUnitBlock);
   CHECK(first.held(1) == 3 * kUnitBlock);
   CHECK(first.whole(1) == 6 * kUnitBlock);
@@ -91,18 +91,20 @@ TEST_CASE("a unit of five blocks on two ranks: three and two, whole copies of si
   CHECK(second.whole_layout(FlatOrder::kBackward).offset[0] == (6 + 6 + 2) * kUnitBlock);
 }
 
-TEST_CASE("the parts of all ranks cover each unit once; every rank has all of small ones") {
+TEST_CASE("the parts of all ranks cover each unit once; every rank has all of those that are not cut") {
   std::mt19937_64 random(77);
   for (int round = 0; round < 60; ++round) {
     const ModelDescription model = random_model(random);
     const Partition partition =
         build_units(model, static_cast<UnitGranularity>(round % 3), {90, INT64_MAX});
     const int count = 2 + round % 5;
+    const bool cut_small = round % 2 == 0;
     for (const Unit& unit : partition.units) {
       int64_t end = 0;
       for (int index = 0; index < count; ++index) {
-        const Sharding sharding(partition, {count, index});
-        REQUIRE(sharding.cut(unit.id) == !unit.small);
+        const Sharding sharding(partition, {count, index}, cut_small);
+        REQUIRE(sharding.cut(unit.id) ==
+                (!unit.small || (cut_small && unit.padded / kUnitBlock >= count)));
         if (!sharding.cut(unit.id)) {
           REQUIRE(sharding.own(unit.id) == ShardRange{0, unit.padded});
           end = unit.padded;

@@ -69,6 +69,12 @@ TEST_CASE("over the ranks of a tensor rank, what is saved of each state partitio
   }
 }
 
+/// Small units only where each shard has a block of them.
+bool is_cut(const Unit& unit, const Choice& choice) {
+  const bool pays = choice.options.state.stage < 3 && unit.padded >= choice.mesh.shards * kUnitBlock;
+  return !unit.small || pays;
+}
+
 TEST_CASE("each element of each state is held by as many ranks as the stage says") {
   std::mt19937_64 random(402);
   for (int round = 0; round < 60; ++round) {
@@ -80,7 +86,7 @@ TEST_CASE("each element of each state is held by as many ranks as the stage says
       for (const StatePiece& piece : step.pieces)
         if (piece.state >= 0) held[{piece.state, piece.unit}] += piece.end - piece.begin;
     for (const Unit& unit : choice.built.partition.units) {
-      const bool cut = state.stage > 0 && choice.mesh.shards > 1 && !unit.small;
+      const bool cut = state.stage > 0 && choice.mesh.shards > 1 && is_cut(unit, choice);
       for (int32_t s = 0; s < state.optimizer_states; ++s)
         REQUIRE(held[{s, unit.id}] == unit.padded * choice.mesh.tensor *
                                           (cut ? choice.mesh.replicas : choice.mesh.data()));
@@ -115,7 +121,7 @@ TEST_CASE(
           const int64_t end = begin + element_count(step.program, instr.writes[0]);
           own.add(instr.unit, begin, end);
           const bool shared = state.stage > 0 && choice.mesh.shards > 1 &&
-                              !partition.unit(instr.unit).small;
+                              is_cut(partition.unit(instr.unit), choice);
           if (shared || shard == 0) cut.add(instr.unit, begin, end);
           for (const Slice& slice : slices_in(partition.unit(instr.unit), begin, end))
             REQUIRE(decays_matrices(choice.built.model.tensor(slice.tensor)) == instr.update().decay);
