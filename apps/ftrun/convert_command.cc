@@ -78,7 +78,7 @@ DType dtype_of(const std::string& name, const ModelConfig& model) {
   return name == "bf16" || models_own ? DType::kBF16 : DType::kF32;
 }
 
-int convert(const ConvertOptions& options) {
+int convert_command(const ConvertOptions& options) {
   const std::string step = step_folder(options.checkpoint);
   ExportOptions target;
   target.folder = options.out;
@@ -112,7 +112,7 @@ Command add_convert(CLI::App& app) {
       ->add_option("--dtype", options->dtype,
                    "dtype of the weights; auto: bf16 when the model's own is, else fp32")
       ->check(CLI::IsMember({"auto", "fp32", "bf16"}));
-  return [options] { return convert(*options); };
+  return [options] { return convert_command(*options); };
 }
 
 }  // namespace ftrun

@@ -75,18 +75,18 @@ bool has_data(const Config& config) {
 /// What a plan goes by where there is no data.
 void print_assumptions(const Config& config) {
   if (has_data(config)) return;
-  std::cout << "assumed: " << (config.data.train.empty() ? "no data.train" : "data.train cannot be read")
-            << ", so whatever is trained on fills sequences of " << config.data.sequence_length
-            << " tokens (data.sequence_length)\n";
+  std::cout << "assumed: every sequence has " << config.data.sequence_length
+            << " tokens (data.sequence_length), because data.train "
+            << (config.data.train.empty() ? "is not set" : "cannot be read") << '\n';
 }
 
-/// The checker's word for all ranks.
+/// What was checked.
 void print_checked(const RankClasses& classes) {
   const int ranks = classes.ranks();
   const int programs = classes.count();
   std::cout << "checked: " << (ranks == 1 ? "1 rank" : cat("all ", ranks, " ranks")) << ", "
             << programs << (programs == 1 ? " program" : " different programs")
-            << (ranks == 1 ? "" : ": they meet in every collective, and none waits for ever") << '\n';
+            << (ranks == 1 ? "" : ": their collectives match, and no rank can wait forever") << '\n';
 }
 
 TierBudget budget_of(const PlanOptions& options) {
@@ -96,7 +96,7 @@ TierBudget budget_of(const PlanOptions& options) {
   return budget;
 }
 
-/// The remedy saves what is short first.
+/// The remedy is for the first tier that is too small.
 void refuse_over_budget(const ClassPlans& all, const LoadedConfig& loaded, const PlanOptions& options) {
   const std::vector<OverBudget> over = all.over_budget(budget_of(options));
   if (over.empty()) return;
@@ -118,7 +118,7 @@ int plan_command(PlanOptions options) {
   const Program& program = options.evaluation ? plan.evaluate.program : plan.train.program;
   const ClassPlans all(loaded.config, *loaded.model, rank, plan);
   const std::vector<std::string> faults = all.check();
-  if (!faults.empty()) bug(join(faults, "; "));
+  if (!faults.empty()) bug(cat("the step program is wrong: ", join(faults, "; ")));
   std::cout << "rank " << rank << " of " << loaded.ranks << ", ";
   if (options.program) {
     std::cout << program_text(program);

@@ -328,9 +328,9 @@ void MappedFile::release(size_t offset, size_t size) const {
 
 uint64_t xxh3_of(const MappedFile& file) {
   Xxh3Stream stream;
-  constexpr size_t kStretch = 8 << 20;
-  for (size_t at = 0; at < file.bytes().size(); at += kStretch) {
-    const auto piece = file.bytes().subspan(at, std::min(kStretch, file.bytes().size() - at));
+  constexpr size_t kPieceBytes = 8 << 20;
+  for (size_t at = 0; at < file.bytes().size(); at += kPieceBytes) {
+    const auto piece = file.bytes().subspan(at, std::min(kPieceBytes, file.bytes().size() - at));
     stream.update(piece.data(), piece.size());
     file.release(at, piece.size());
   }

@@ -37,7 +37,7 @@ struct StateSlice {
   /// The box's elements in row-major order: read by a save, written by a load.
   void* data = nullptr;
   /// For a save of what does not lie in memory: fills `out` with elements [first, last) of the box,
-  /// counted in its row-major order. Asked for stretch by stretch.
+  /// counted in its row-major order. Asked for piece by piece.
   std::function<void(int64_t first, int64_t last, void* out)> read;
 };
 

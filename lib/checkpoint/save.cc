@@ -66,11 +66,11 @@ void append_slice(SafetensorsWriter& writer, const std::string& name, const Stat
     writer.append(name, {static_cast<const std::byte*>(slice.data), size});
     return;
   }
-  constexpr int64_t kStretch = 1 << 20;
+  constexpr int64_t kPieceElements = 1 << 20;
   const int64_t count = slice.box.numel();
-  std::vector<std::byte> buffer(static_cast<size_t>(std::min(count, kStretch) * dtype_bytes(slice.dtype)));
-  for (int64_t first = 0; first < count; first += kStretch) {
-    const int64_t last = std::min(first + kStretch, count);
+  std::vector<std::byte> buffer(static_cast<size_t>(std::min(count, kPieceElements) * dtype_bytes(slice.dtype)));
+  for (int64_t first = 0; first < count; first += kPieceElements) {
+    const int64_t last = std::min(first + kPieceElements, count);
     slice.read(first, last, buffer.data());
     writer.append(name, {buffer.data(), static_cast<size_t>((last - first) * dtype_bytes(slice.dtype))});
   }

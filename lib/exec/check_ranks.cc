@@ -12,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-constexpr PassPlan StepPlan::*kPrograms[] = {&StepPlan::train, &StepPlan::evaluate};
+constexpr ProgramPlan StepPlan::*kPrograms[] = {&StepPlan::train, &StepPlan::evaluate};
 
 /// Each rank does, with its own program for its class: whatever the number of ranks, that is a
 /// handful of plans and a walk over all.
@@ -24,7 +24,7 @@ void check_all_programs(const Config& config, const TrainingSetup& setup, int ra
 
 }  // namespace
 
-void check_programs_of_ranks(const Config& config, const TrainingSetup& setup, Session& session) {
+void check_ranks(const Config& config, const TrainingSetup& setup, Session& session) {
   session.together("checking the step program",
                    [&] { check_all_programs(config, setup, session.rank()); });
   for (const auto program : kPrograms) {

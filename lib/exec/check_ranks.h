@@ -9,6 +9,6 @@ namespace ftrun {
 /// Collective: the checker before step 1, over the programs of all ranks (sim/class_plans.h); then all
 /// ranks compare what they will do, before the first of their collectives. Error(kBug) for a
 /// program that is wrong, Error(kUsage) naming the ranks whose program differs.
-void check_programs_of_ranks(const Config& config, const TrainingSetup& setup, Session& session);
+void check_ranks(const Config& config, const TrainingSetup& setup, Session& session);
 
 }  // namespace ftrun

@@ -30,7 +30,7 @@ struct StepSums {
   double gradient_norm = 0;
 };
 
-/// What its owner makes of these.
+/// What the caller decides from them.
 struct StepDecision {
   /// False: the instructions marked `if_finite` are left out.
   bool finite = true;

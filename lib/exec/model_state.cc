@@ -45,7 +45,7 @@ class Bounce {
 
 }  // namespace
 
-ModelState::ModelState(const PassPlan& train, const Partition& partition, const RankMemory& memory,
+ModelState::ModelState(const ProgramPlan& train, const Partition& partition, const RankMemory& memory,
                        std::vector<std::string> state_kinds)
     : model_(train.model),
       program_(train.program),

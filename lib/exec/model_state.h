@@ -24,7 +24,7 @@ class ModelState {
  public:
   /// `state_kinds` names the optimizer's state buffers in order: {"exp_avg", "exp_avg_sq"}.
   /// `memory` must have allocated the plan's training program. All are borrowed.
-  ModelState(const PassPlan& train, const Partition& partition, const RankMemory& memory,
+  ModelState(const ProgramPlan& train, const Partition& partition, const RankMemory& memory,
              std::vector<std::string> state_kinds);
 
   /// What this rank holds of every parameter, from the folder. Error(kBadInput) with every tensor

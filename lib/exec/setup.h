@@ -34,8 +34,8 @@ class TrainingSetup {
   TrainingSetup(const TrainingSetup&) = delete;
   TrainingSetup& operator=(const TrainingSetup&) = delete;
 
-  const PassPlan& train() const { return model_.plan.train; }
-  const PassPlan& evaluate() const { return model_.plan.evaluate; }
+  const ProgramPlan& train() const { return model_.plan.train; }
+  const ProgramPlan& evaluate() const { return model_.plan.evaluate; }
   const Partition& partition() const { return model_.plan.partition; }
   const StepPlan& plan() const { return model_.plan; }
   const RankGroups& groups() const { return groups_; }
@@ -57,7 +57,7 @@ class TrainingSetup {
 
   /// A program that continues text, made when first asked for: nobody pays for it before.
   struct TextGenerator {
-    PassPlan plan;
+    ProgramPlan plan;
     std::unique_ptr<Executor> executor;
   };
   /// Error(kEnvironment) when it does not fit the memory that training has.

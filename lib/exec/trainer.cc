@@ -73,7 +73,7 @@ int Trainer::train() {
   journal_.take_folder();
   open_data();
   open_model();
-  check_programs_of_ranks(config_, *setup_, session_);
+  check_ranks(config_, *setup_, session_);
   load_or_resume();
   open_outputs();
   start_loader();

@@ -20,8 +20,8 @@
 
 namespace ftrun {
 
-/// One rank's training: what is opened, in which order, and the loop of steps. What is said of the
-/// run is the journal's affair, what is saved of it the checkpointer's.
+/// One rank's training: what is opened, in which order, and the loop of steps. RunJournal reports the
+/// run; Checkpointer saves it.
 class Trainer {
  public:
   explicit Trainer(const TrainRequest& request);

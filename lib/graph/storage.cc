@@ -33,7 +33,7 @@ int64_t fullest_moment(std::span<const StorageRequest> requests, const std::vect
   return most;
 }
 
-/// Finds those of a set of requests that live at some time of a stretch: a tree over the requests in
+/// Finds those of a set of requests that live at some time of an interval: a tree over the requests in
 /// the order of their beginnings, where each node knows the latest end below it.
 class LiveTree {
  public:

@@ -5,7 +5,8 @@ namespace ftrun {
 Sharding::Sharding(const Partition& partition, ShardPlace place, bool cut_small) : place_(place) {
   for (const Unit& unit : partition.units) {
     Cut cut{false, unit.padded, unit.padded, {0, unit.padded}};
-    const bool pays = !unit.small || (cut_small && unit.padded >= place.count * kUnitBlock);
+    const int64_t before_last = shard_stride(unit, place.count) * (place.count - 1);
+    const bool pays = !unit.small || (cut_small && before_last < unit.padded);
     if (place.count > 1 && pays) {
       cut.cut = true;
       cut.held = shard_stride(unit, place.count);

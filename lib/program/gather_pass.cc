@@ -124,13 +124,11 @@ class Gathers {
       : program_(program), store_(store), secondary_(std::move(secondary)) {}
 
   std::vector<Instr> of(const Window& window) {
-    std::vector<Instr> chain = store_.gather(window.use, window.number);
     const auto part = secondary_.find(window.use.unit);
-    if (part == secondary_.end()) return chain;
-    if (++times_[window.use.unit] == 1)
-      chain.push_back(keep_part(chain.back(), part->second));
-    else
-      chain = {from_node(std::move(chain.back()), part->second)};
+    if (part == secondary_.end()) return store_.gather(window.use, window.number);
+    if (++times_[window.use.unit] > 1) return {from_node(window, part->second)};
+    std::vector<Instr> chain = store_.gather(window.use, window.number);
+    chain.push_back(keep_part(chain.back(), part->second));
     return chain;
   }
 
@@ -146,10 +144,17 @@ class Gathers {
     return copy;
   }
 
-  Instr from_node(Instr gather, const Range& part) const {
-    gather.exchange().group = store_.groups().node;
-    gather.lane = lane_of(gather.group());
+  Instr from_node(const Window& window, const Range& part) const {
+    const BufferId to = window.use.buffer;
+    const GroupId node = store_.groups().node;
+    Instr gather;
+    gather.kind = InstrKind::kAllGather;
+    gather.lane = lane_of(node);
+    gather.detail = Exchange{node, program_.at(to).dtype};
+    gather.unit = window.use.unit;
+    gather.micro_batch = window.use.micro_batch;
     gather.reads = {part};
+    gather.writes = {{to, 0, program_.at(to).bytes}};
     return gather;
   }
 

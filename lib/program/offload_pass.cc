@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstddef>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,52 +11,54 @@
 namespace ftrun {
 namespace {
 
-/// Outputs that leave for the host use so many buffers in turn: a layer writes one while the next to
+/// Outputs that leave for the host take turns in so many buffers: a layer writes one while the next to
 /// last is still on its way. With a buffer each, all would stay until backward.
 constexpr size_t kSlots = 3;
 
-bool touches(const Instr& instr, BufferId buffer) {
-  const auto is_it = [&](const Range& range) { return range.buffer == buffer; };
-  return std::any_of(instr.reads.begin(), instr.reads.end(), is_it) ||
-         std::any_of(instr.writes.begin(), instr.writes.end(), is_it);
+/// Plain instructions that touch the outputs, by buffer, and where backward of each micro-batch
+/// begins; found in one walk, because there may be thousands of outputs.
+struct OutputUses {
+  std::map<BufferId, std::vector<size_t>> users;
+  std::map<int32_t, size_t> begin_of_backward;
+};
+
+OutputUses find_uses(const Program& program, const std::vector<std::vector<BufferId>>& outputs) {
+  OutputUses uses;
+  for (const std::vector<BufferId>& of_micro_batch : outputs)
+    for (const BufferId output : of_micro_batch) uses.users[output];
+  for (size_t i = 0; i < program.instrs.size(); ++i) {
+    const Instr& instr = program.instrs[i];
+    if (instr.runs_list() && instr.kind != InstrKind::kForward)
+      uses.begin_of_backward.try_emplace(instr.micro_batch, i);
+    for (const auto* ranges : {&instr.reads, &instr.writes})
+      for (const Range& range : *ranges)
+        if (const auto found = uses.users.find(range.buffer); found != uses.users.end())
+          if (found->second.empty() || found->second.back() != i) found->second.push_back(i);
+  }
+  return uses;
 }
 
 /// Moves the outputs of one micro-batch out and back.
 class Offload {
  public:
-  Offload(Program& program, const std::vector<BufferId>& outputs)
-      : program_(program), outputs_(outputs) {
+  Offload(Program& program, const std::vector<BufferId>& outputs, const OutputUses& uses)
+      : program_(program), outputs_(outputs), uses_(uses) {
     for (const BufferId output : outputs)
       require(program.at(output).bytes == program.at(outputs[0]).bytes,
-              "layers hand on equally much");
+              "the outputs of all layers have the same size");
   }
 
   std::vector<Insertion> run() {
-    std::vector<std::vector<size_t>> users;
-    for (const BufferId output : outputs_) users.push_back(users_of(output));
-    if (!users.empty()) backward_ = begin_of_backward(program_.instrs[users[0][0]].micro_batch);
-    for (size_t k = 0; k < outputs_.size(); ++k) move(k, users[k]);
+    for (size_t k = 0; k < outputs_.size(); ++k) {
+      const std::vector<size_t>& users = uses_.users.at(outputs_[k]);
+      backward_ = uses_.begin_of_backward.at(program_.instrs[users[0]].micro_batch);
+      move(k, users);
+    }
     return std::move(insertions_);
   }
 
  private:
   Range whole(BufferId id) const { return {id, 0, program_.at(id).bytes}; }
-
-  std::vector<size_t> users_of(BufferId buffer) const {
-    std::vector<size_t> users;
-    for (size_t i = 0; i < program_.instrs.size(); ++i)
-      if (touches(program_.instrs[i], buffer)) users.push_back(i);
-    return users;
-  }
-
-  size_t begin_of_backward(int32_t micro_batch) const {
-    const auto begins = [&](const Instr& instr) {
-      return instr.runs_list() && instr.kind != InstrKind::kForward &&
-             instr.micro_batch == micro_batch;
-    };
-    const auto found = std::find_if(program_.instrs.begin(), program_.instrs.end(), begins);
-    return static_cast<size_t>(found - program_.instrs.begin());
-  }
 
   void move(size_t k, const std::vector<size_t>& users) {
     const bool stays = k + 1 == outputs_.size();
@@ -117,6 +120,7 @@ class Offload {
 
   Program& program_;
   const std::vector<BufferId>& outputs_;
+  const OutputUses& uses_;
   /// Where backward of the micro-batch begins.
   size_t backward_ = 0;
   std::vector<Insertion> insertions_;
@@ -124,8 +128,14 @@ class Offload {
 
 }  // namespace
 
-std::vector<Insertion> offload_outputs(Program& program, const std::vector<BufferId>& outputs) {
-  return Offload(program, outputs).run();
+std::vector<Insertion> offload_outputs(Program& program,
+                                       const std::vector<std::vector<BufferId>>& outputs) {
+  const OutputUses uses = find_uses(program, outputs);
+  std::vector<Insertion> insertions;
+  for (const std::vector<BufferId>& of_micro_batch : outputs)
+    for (Insertion& insertion : Offload(program, of_micro_batch, uses).run())
+      insertions.push_back(std::move(insertion));
+  return insertions;
 }
 
 }  // namespace ftrun

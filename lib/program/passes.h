@@ -35,14 +35,15 @@ struct GatherLimits {
 std::vector<Insertion> gather_parameters(Program& program, UnitStore& store,
                                          const GatherLimits& limits);
 
-/// Reduces each unit's gradient behind the last list that writes it, by micro-batch where they are
+/// Reduces each unit's gradient after the last list that writes it, by micro-batch where they are
 /// made apart, joined in buckets of `bucket_elements` elements (DeepSpeed's reduce_bucket_size).
 std::vector<Insertion> reduce_gradients(const Program& program, UnitStore& store,
                                         int64_t bucket_elements);
 
-/// Outputs of layers that wait for backward on the host (cpu_checkpointing): `outputs` of one
-/// micro-batch, in the order of layers. The last is read by backward at once and stays.
-std::vector<Insertion> offload_outputs(Program& program, const std::vector<BufferId>& outputs);
+/// Outputs of layers that wait for backward on the host (cpu_checkpointing), by micro-batch and in the
+/// order of layers. The last of a micro-batch is read by backward at once and stays.
+std::vector<Insertion> offload_outputs(Program& program,
+                                       const std::vector<std::vector<BufferId>>& outputs);
 
 /// Adds to every instruction's waits: what it needs by what it reads and writes, the decision where
 /// it runs only in finite steps, and so much that compute is at most one bucket ahead of what takes
@@ -55,7 +56,7 @@ Program order_communication(Program program, bool overlap);
 Program plan_memory(Program program);
 
 /// Marks each disk request that may start while the one before it on the lane still runs
-/// (DiskRequest): the two share no bytes, of an arena either. The disk then always has
+/// (DiskRequest): the two share no bytes, also not in an arena. The disk then always has
 /// something to do.
 Program overlap_disk_requests(Program program);
 

@@ -91,15 +91,15 @@ enum class InstrKind : uint8_t {
   kForward,    // operations of a layer's forward list
   kBackward,   // operations of a layer's backward list (input and weight gradients)
   kInputGrad,  // operations of its input gradients alone
-  kWeightGrad,     // operations of its weight gradients alone
+  kWeightGrad,  // operations of its weight gradients alone
   kAllReduce,  // sums writes[*] over the ranks of `group`, in place
   kReduceScatter,  // sums reads[i], one block a rank of `group`, and keeps this rank's in writes[i]
-  kAllGather,      // writes[i] gets reads[i] of every rank of `group`
-  kCopy,           // reads[0] into writes[0], converted where dtypes differ, or to another tier
-  kAccumulate,     // reads[0] added to writes[0]
-  kGradientNorm,   // sum of squares of reads[i] into writes[i] (one F64 each)
-  kDecide,         // the caller's decision on the updates: norm (reads[0]) and loss (reads[1]) to it
-  kUpdate,         // optimizer over one range of parameters
+  kAllGather,  // writes[i] gets reads[i] of every rank of `group`
+  kCopy,  // reads[0] into writes[0], converted where dtypes differ, or to another tier
+  kAccumulate,  // reads[0] added to writes[0]
+  kGradientNorm,  // sum of squares of reads[i] into writes[i] (one F64 each)
+  kDecide,  // the caller's decision on the updates: norm (reads[0]) and loss (reads[1]) to it
+  kUpdate,  // optimizer over one range of parameters
 };
 inline constexpr size_t kInstrKinds = static_cast<size_t>(InstrKind::kUpdate) + 1;
 

@@ -18,7 +18,8 @@ struct Made {
   Touches by;
 };
 
-/// Finds the lists by the bytes that they write.
+/// Finds the lists by the bytes that they write: one range may be of several gradients that lie next to
+/// each other.
 std::vector<Made> find_made(const Program& program, const std::vector<GradientUse>& uses) {
   std::vector<Made> made;
   std::map<std::pair<BufferId, int64_t>, size_t> by_begin;
@@ -28,11 +29,14 @@ std::vector<Made> find_made(const Program& program, const std::vector<GradientUs
   }
   const auto note = [&](size_t i, const Range& range) {
     auto found = by_begin.upper_bound({range.buffer, range.offset});
-    if (found == by_begin.begin()) return;
-    Made& one = made[(--found)->second];
-    if (!overlaps(one.use.whole, range)) return;
-    one.by.first = std::min(one.by.first, i);
-    one.by.last = i;
+    if (found != by_begin.begin()) --found;
+    const auto end = by_begin.lower_bound({range.buffer, range.offset + range.bytes});
+    for (; found != end; ++found) {
+      Made& one = made[found->second];
+      if (!overlaps(one.use.whole, range)) continue;
+      one.by.first = std::min(one.by.first, i);
+      one.by.last = i;
+    }
   };
   for (size_t i = 0; i < program.instrs.size(); ++i)
     if (program.instrs[i].runs_list())

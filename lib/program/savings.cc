@@ -187,7 +187,7 @@ std::string savings_remedy(const std::vector<Saving>& savings, size_t count) {
   for (size_t i = 0; i < std::min(count, savings.size()); ++i)
     parts.push_back(cat(savings[i].change, " saves ", human_bytes(savings[i].bytes)));
   if (parts.empty()) return "use more ranks, a smaller model, or a machine with more memory";
-  return cat("what saves most a rank: ", join(parts, "; "));
+  return cat("what saves most memory on each rank: ", join(parts, "; "));
 }
 
 }  // namespace ftrun

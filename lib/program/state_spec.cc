@@ -1,5 +1,6 @@
 #include "program/state_spec.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -48,10 +49,12 @@ std::vector<GradientShares> shares_of(const Unit& unit, const ModelDescription& 
   return shares;
 }
 
+}  // namespace
+
 /// Slices that follow each other and of which equally many tensor-parallel ranks have copies.
 /// Without tensor parallelism that is the unit.
-std::vector<NormRun> norm_runs(const Unit& unit, const ModelDescription& model) {
-  std::vector<NormRun> runs;
+std::vector<NormRange> norm_ranges(const Unit& unit, const ModelDescription& model) {
+  std::vector<NormRange> runs;
   for (const Slice& slice : unit.slices) {
     const int copies = model.tensor(slice.tensor).copies;
     if (!runs.empty() && runs.back().copies == copies) continue;
@@ -63,7 +66,17 @@ std::vector<NormRun> norm_runs(const Unit& unit, const ModelDescription& model) 
   return runs;
 }
 
-}  // namespace
+std::vector<ShardRange> update_intervals(const ShardRange& own, Tier optimizer,
+                                         int64_t update_elements) {
+  const bool on_device = optimizer == Tier::kDevice;
+  // As disks ask for.
+  require(on_device || update_elements % kUnitBlock == 0, "updates begin on blocks");
+  const int64_t most = on_device ? own.size() : update_elements;
+  std::vector<ShardRange> intervals;
+  for (int64_t begin = own.begin; begin < own.end; begin += most)
+    intervals.push_back({begin, std::min(begin + most, own.end)});
+  return intervals;
+}
 
 std::vector<StateSpec> state_specs(const ModelDescription& model, const Partition& partition,
                                    const StateOptions& options, const StateGroups& groups,
@@ -83,7 +96,7 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     spec.cuts_parameters = spec.cuts_optimizer && options.stage == 3;
     spec.reduce_scatter = spec.cuts_gradients || options.reduce_scatter;
     spec.shares = shares_of(unit, model, options, groups);
-    spec.norm_runs = norm_runs(unit, model);
+    spec.norm_ranges = ftrun::norm_ranges(unit, model);
     spec.parameters = spec.gathered ? options.parameter_tier : Tier::kDevice;
     spec.optimizer = tiers[static_cast<size_t>(unit.id)];
     const bool away = spec.reduces_micro_batches && spec.optimizer != Tier::kDevice;

@@ -19,7 +19,7 @@ struct GradientShares {
 
 /// A part of a unit that the gradient norm sums by itself, and how many neighbouring tensor-parallel
 /// ranks have copies of it, of which one is counted.
-struct NormRun {
+struct NormRange {
   ShardRange part;
   int copies = 1;
 };
@@ -35,7 +35,7 @@ struct StateSpec {
   bool cuts_parameters = false;
   bool cuts_gradients = false;
   bool cuts_optimizer = false;
-  /// Parameters are brought before layers read them and let go of after it.
+  /// Parameters are brought before layers read them and freed afterwards.
   bool gathered = false;
   /// Gradients of a micro-batch are made in a buffer of their own, reduced when they are complete,
   /// and added up where they are kept. False: lists add them up, and the sum is reduced.
@@ -43,7 +43,7 @@ struct StateSpec {
   /// Of what is cut, a reduction leaves each rank its part; false: all of the sum.
   bool reduce_scatter = true;
   std::vector<GradientShares> shares;
-  std::vector<NormRun> norm_runs;
+  std::vector<NormRange> norm_ranges;
 
   /// Where it lies between uses.
   Tier parameters = Tier::kDevice;
@@ -60,6 +60,14 @@ struct StateSpec {
   /// The optimizer updates weights of its own, from which those that layers read are made.
   bool has_master = false;
 };
+
+/// Of a unit, in the order of its slices; together they cover it.
+std::vector<NormRange> norm_ranges(const Unit& unit, const ModelDescription& model);
+
+/// What one update takes at a time of a rank's part: all of it where it is updated on the device, else
+/// so much that little is staged.
+std::vector<ShardRange> update_intervals(const ShardRange& own, Tier optimizer,
+                                         int64_t update_elements);
 
 /// Of every unit, by its id. `micro_batches` as UnitStore has it.
 std::vector<StateSpec> state_specs(const ModelDescription& model, const Partition& partition,

@@ -166,7 +166,7 @@ class StepBuilder {
   void run_ops(const Instr& like, size_t first, size_t end, const ValuePlaces& places);
   void run_collective(const Instr& like, const Op& op, const ValuePlaces& places);
   bool accumulates(size_t layer, int32_t micro_batch, const std::vector<Op>& list);
-  std::vector<BufferId> leaving_outputs(const Flow& flow) const;
+  std::vector<std::vector<BufferId>> leaving_outputs() const;
   GatherLimits gather_limits() const;
 
   const ModelDescription& model_;
@@ -409,11 +409,14 @@ void StepBuilder::decide(BufferId norm, BufferId loss) {
   instr.reads = {whole(norm), whole(loss)};
 }
 
-/// Those of the blocks and the embedding, which blocks read.
-std::vector<BufferId> StepBuilder::leaving_outputs(const Flow& flow) const {
-  std::vector<BufferId> outputs;
-  for (const BufferId output : flow.hidden)
-    if (output >= 0) outputs.push_back(output);
+/// Those of the blocks and the embedding, by micro-batch.
+std::vector<std::vector<BufferId>> StepBuilder::leaving_outputs() const {
+  std::vector<std::vector<BufferId>> outputs;
+  for (const auto& [micro_batch, flow] : flows_) {
+    outputs.emplace_back();
+    for (const BufferId output : flow.hidden)
+      if (output >= 0) outputs.back().push_back(output);
+  }
   return outputs;
 }
 
@@ -430,9 +433,7 @@ Step StepBuilder::finish() {
   const auto add = [&](std::vector<Insertion> more) {
     std::move(more.begin(), more.end(), std::back_inserter(moves));
   };
-  if (trains_ && options_.offload_activations)
-    for (const auto& [micro_batch, flow] : flows_)
-      add(offload_outputs(program_, leaving_outputs(flow)));
+  if (trains_ && options_.offload_activations) add(offload_outputs(program_, leaving_outputs()));
   add(gather_parameters(program_, store_, gather_limits()));
   add(reduce_gradients(program_, store_, options_.bucket_elements));
   Program program = weave(std::move(program_), std::move(moves));

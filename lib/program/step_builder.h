@@ -39,7 +39,7 @@ struct Step {
 };
 
 /// Names of the persistent buffers, by which the programs of a rank share them; those in another
-/// tier than the device carry its name behind a dot.
+/// tier than the device carry its name after a dot.
 namespace buffer_names {
 inline constexpr const char* kParameters = "parameters";
 inline constexpr const char* kSecondary = "parameters.secondary";
@@ -50,7 +50,8 @@ inline constexpr const char* kNorm = "norm";
 inline constexpr const char* kLogits = "logits";
 }  // namespace buffer_names
 
-/// The loss buffer, F64: sum of token losses, counted tokens, votes to stop; all-reduced together.
+/// The loss buffer, F64: sum of token losses, counted tokens, a number of the caller's (the trainer's
+/// vote to stop); all-reduced together.
 inline constexpr int64_t kLossSlots = 3;
 
 /// "optimizer.0", "optimizer.1": the flat state buffers.

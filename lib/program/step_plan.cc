@@ -144,7 +144,7 @@ TensorSplit tensor_split(const Config& config, int rank) {
   return {mesh.size(MeshAxis::kTensor), mesh.coordinate(rank).tp, config.parallel.sequence};
 }
 
-PassPlan pass(ModelDescription model, Step step) {
+ProgramPlan program_plan(ModelDescription model, Step step) {
   return {std::move(model), std::move(step.program), std::move(step.pieces)};
 }
 
@@ -166,13 +166,13 @@ StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank) {
   StepOptions once = plan.options;
   once.micro_batches = 1;
   Step step = build_training_step(train, plan.partition, plan.options);
-  plan.train = pass(std::move(train), std::move(step));
+  plan.train = program_plan(std::move(train), std::move(step));
   step = build_evaluation_step(evaluate, plan.partition, once);
-  plan.evaluate = pass(std::move(evaluate), std::move(step));
+  plan.evaluate = program_plan(std::move(evaluate), std::move(step));
   return plan;
 }
 
-int64_t checkpoint_bytes(const PassPlan& train) {
+int64_t checkpoint_bytes(const ProgramPlan& train) {
   // Every rank holds a piece of every unit's states, though it may be empty.
   std::map<int32_t, int64_t> widths;
   for (const StatePiece& piece : train.pieces)
@@ -184,14 +184,14 @@ int64_t checkpoint_bytes(const PassPlan& train) {
   return elements * width;
 }
 
-PassPlan plan_logits(const ModelConfig& config, const StepPlan& plan, int64_t tokens) {
+ProgramPlan plan_logits(const ModelConfig& config, const StepPlan& plan, int64_t tokens) {
   // Any number of tokens: what lies between the products is not split.
   TensorSplit split = plan.train.model.split;
   split.sequence = false;
   ModelDescription model =
       build_model(config, {1, tokens}, Mode::kLogits, plan.train.model.dtypes, {}, split);
   Step step = build_logits_step(model, plan.partition, plan.options);
-  return pass(std::move(model), std::move(step));
+  return program_plan(std::move(model), std::move(step));
 }
 
 }  // namespace ftrun

@@ -15,7 +15,7 @@
 namespace ftrun {
 
 /// A model built for one mode, the program that runs it, and where its state lies.
-struct PassPlan {
+struct ProgramPlan {
   ModelDescription model;
   Program program;
   std::vector<StatePiece> pieces;
@@ -25,8 +25,8 @@ struct PassPlan {
 struct StepPlan {
   Partition partition;
   StepOptions options;
-  PassPlan train;
-  PassPlan evaluate;
+  ProgramPlan train;
+  ProgramPlan evaluate;
 };
 
 /// Names of the flat optimizer state buffers, as checkpoints call them: {"exp_avg", "exp_avg_sq"}.
@@ -46,9 +46,9 @@ int secondary_shards(const Config& config);
 StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank);
 
 /// Bytes of a checkpoint's tensors, all ranks' together.
-int64_t checkpoint_bytes(const PassPlan& train);
+int64_t checkpoint_bytes(const ProgramPlan& train);
 
 /// The program that continues a text, for rows of at most `tokens` tokens.
-PassPlan plan_logits(const ModelConfig& model, const StepPlan& plan, int64_t tokens);
+ProgramPlan plan_logits(const ModelConfig& model, const StepPlan& plan, int64_t tokens);
 
 }  // namespace ftrun

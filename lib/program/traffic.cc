@@ -243,8 +243,8 @@ struct Cause {
 };
 
 constexpr std::array<Cause, 10> kCauses{{
-    {"padding of units and shards", &Known::padding},
     {"small units, kept whole by every rank", &Known::small_units},
+    {"padding of units and shards", &Known::padding},
     {"units that not exactly one forward and one backward list read", &Known::readers},
     {"gradients summed on every rank (reduce_scatter: false)", &Known::whole_gradients},
     {"repetition for each micro-batch", &Known::micro_batches},

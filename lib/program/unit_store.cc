@@ -83,7 +83,7 @@ void UnitStore::place_parameters() {
                                 [](const StateSpec& spec) { return spec.cuts_optimizer; });
   parameters_ = place({.name = buffer_names::kParameters,
                        .category = Category::kParameters,
-                       .dtype = model_.dtypes.compute,
+                       .dtype = specs_.front().compute,
                        .peer_visible = cuts},
                       [](const StateSpec& spec) {
                         return Part{.tier = spec.parameters, .cut = spec.cuts_parameters};
@@ -93,7 +93,7 @@ void UnitStore::place_parameters() {
 void UnitStore::place_training_state() {
   gradients_ = place({.name = buffer_names::kGradients,
                       .category = Category::kGradients,
-                      .dtype = model_.dtypes.gradients,
+                      .dtype = specs_.front().gradient,
                       .order = FlatOrder::kBackward,
                       .peer_visible = groups_.all != kNoGroup},
                      [](const StateSpec& spec) {
@@ -107,7 +107,7 @@ void UnitStore::place_training_state() {
     return Part{.tier = spec.optimizer, .cut = spec.cuts_optimizer};
   };
   masters_ = place(
-      {.name = buffer_names::kMaster, .category = Category::kOptimizer, .dtype = options_.master},
+      {.name = buffer_names::kMaster, .category = Category::kOptimizer, .dtype = specs_.front().master},
       [&](const StateSpec& spec) {
         Part part = optimizer(spec);
         part.wanted = spec.has_master;
@@ -116,7 +116,7 @@ void UnitStore::place_training_state() {
   for (int32_t s = 0; s < options_.optimizer_states; ++s)
     moments_.push_back(place({.name = optimizer_buffer_name(s),
                               .category = Category::kOptimizer,
-                              .dtype = options_.states},
+                              .dtype = specs_.front().states},
                              optimizer));
 }
 
@@ -333,7 +333,7 @@ Range UnitStore::to_wire(const GradientUse& use, Reduction& reduction) {
   return wire;
 }
 
-/// Brings a reduced part to where the update reads it; the communication lane does it right behind
+/// Brings a reduced part to where the update reads it; the communication lane does it right after
 /// the reduction, without bothering compute.
 void UnitStore::collect(const Range& part, const Range& to, UnitId id, bool first,
                         std::vector<Instr>& into) const {

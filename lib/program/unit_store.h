@@ -33,11 +33,11 @@ struct GradientUse {
 
 /// What reduces one unit's gradient.
 struct Reduction {
-  /// Behind the last list that writes it.
+  /// After the last list that writes it.
   std::vector<Instr> before;
   /// May be joined with those of other units; none where no other rank has a gradient.
   std::optional<Instr> collective;
-  /// Behind that: what brings the result to where the update reads it.
+  /// After that: what brings the result to where the update reads it.
   std::vector<Instr> after;
 };
 

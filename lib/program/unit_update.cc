@@ -12,7 +12,7 @@ namespace ftrun {
 
 int64_t UnitStore::norm_slots() const {
   int64_t runs = 0;
-  for (const StateSpec& spec : specs_) runs += static_cast<int64_t>(spec.norm_runs.size());
+  for (const StateSpec& spec : specs_) runs += static_cast<int64_t>(spec.norm_ranges.size());
   return runs * options_.shard.count * options_.tensor.count;
 }
 
@@ -24,7 +24,7 @@ void UnitStore::norm(BufferId norm) {
   int64_t first_slot = 0;
   for (const Unit& u : partition_.units) {
     const ShardRange own = shard_range(u, shard.index, shard.count);
-    for (const NormRun& run : spec(u.id).norm_runs) {
+    for (const NormRange& run : spec(u.id).norm_ranges) {
       const int64_t slot = first_slot + shard.index * tensor.count + tensor.index;
       first_slot += int64_t{shard.count} * tensor.count;
       const ShardRange part{std::max(own.begin, run.part.begin), std::min(own.end, run.part.end)};
@@ -109,15 +109,11 @@ bool UnitStore::stages_update(UnitId id) const {
   return spec(id).optimizer != Tier::kDevice || tier_of(held(parameters_, id)) != Tier::kDevice;
 }
 
-/// What lies on the update's own tier is taken as a whole, the rest in intervals, so that little of
-/// it is staged at a time. Intervals begin on blocks, as disks ask for.
 void UnitStore::plan_updates(UnitId id, std::vector<Update>& updates) {
-  const ShardRange own = cut_.own(id);
-  const int64_t most = spec(id).optimizer == Tier::kDevice ? own.size() : options_.update_elements;
-  require(spec(id).optimizer == Tier::kDevice || most % kUnitBlock == 0, "updates begin on blocks");
-  for (int64_t begin = own.begin; begin < own.end; begin += most) {
+  for (const ShardRange& interval :
+       update_intervals(cut_.own(id), spec(id).optimizer, options_.update_elements)) {
     interval_ = static_cast<int>(updates.size());
-    updates.push_back(plan_update(id, begin, std::min(begin + most, own.end)));
+    updates.push_back(plan_update(id, interval.begin, interval.end));
   }
 }
 

@@ -58,7 +58,7 @@ bool check_ranges(const Program& program, Faults& faults) {
   return sound;
 }
 
-/// Bytes of one buffer that were written: begin and end of stretches that do not touch.
+/// Bytes of one buffer that were written: begin and end of intervals that do not touch.
 class WrittenBytes {
  public:
   void add(int64_t begin, int64_t end) {
@@ -430,7 +430,7 @@ void check_disk_requests(const Program& program, Faults& faults) {
     const Instr& instr = program.instrs[i];
     const bool disk = instr.lane == Lane::kDisk;
     if (instr.starts_early() && (!disk || !last))
-      faults.push_back(cat(place(program, i), " starts early, but no disk request stands before it"));
+      faults.push_back(cat(place(program, i), " starts early, but no disk request comes before it"));
     if (!disk) continue;
     const auto before = std::exchange(last, i);
     if (!instr.starts_early() || !before) continue;
@@ -477,10 +477,6 @@ std::vector<std::string> check_world(const World& world) {
   const std::string fault = walk_collectives(world);
   if (!fault.empty()) faults.push_back(fault);
   return faults;
-}
-
-std::vector<std::string> check_programs(std::span<const RankProgram> ranks) {
-  return check_world(world_of(ranks));
 }
 
 }  // namespace ftrun

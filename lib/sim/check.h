@@ -1,6 +1,5 @@
 #pragma once
 
-#include <span>
 #include <string>
 #include <vector>
 
@@ -19,8 +18,5 @@ namespace ftrun {
 /// waits point backwards. Returns one sentence a fault, with the rank where there are several
 /// programs.
 std::vector<std::string> check_world(const World& world);
-
-/// The same for the world of some ranks or all (world_of).
-std::vector<std::string> check_programs(std::span<const RankProgram> ranks);
 
 }  // namespace ftrun

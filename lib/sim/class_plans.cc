@@ -10,8 +10,8 @@ namespace ftrun {
 
 std::string to_text(const OverBudget& over) {
   return cat(over.ranks, over.ranks == 1 ? " rank needs" : " ranks need", " more than ",
-             human_bytes(over.budget), " of the ", tier_name(over.tier), " tier, rank ", over.rank,
-             over.ranks == 1 ? ": " : " most: ", human_bytes(over.needed));
+             human_bytes(over.budget), " of the ", tier_name(over.tier), " tier", over.ranks == 1 ? ": rank " : "; rank ",
+             over.rank, over.ranks == 1 ? " needs " : " needs the most: ", human_bytes(over.needed));
 }
 
 ClassPlans::ClassPlans(const Config& config, const ModelConfig& model, int rank,
@@ -31,9 +31,9 @@ std::vector<std::string> ClassPlans::check() const {
   return faults;
 }
 
-std::vector<std::string> ClassPlans::check(PassPlan StepPlan::*pass) const {
+std::vector<std::string> ClassPlans::check(ProgramPlan StepPlan::*which) const {
   std::vector<const Program*> programs;
-  for (const StepPlan* plan : plans_) programs.push_back(&(plan->*pass).program);
+  for (const StepPlan* plan : plans_) programs.push_back(&(plan->*which).program);
   return check_world(world_of(classes_, programs, plan(0).options.state));
 }
 

@@ -27,7 +27,7 @@ struct OverBudget {
   int rank = 0;
   int64_t needed = 0;
 };
-/// "13 ranks need more than 64.00 GiB of the device tier, rank 3 most: 80.00 GiB".
+/// "13 ranks need more than 64.00 GiB of the device tier; rank 3 needs the most: 80.00 GiB".
 std::string to_text(const OverBudget& over);
 
 /// What all ranks of a config will do: the plan of one rank of each class.
@@ -50,7 +50,7 @@ class ClassPlans {
   std::vector<OverBudget> over_budget(const TierBudget& budget) const;
 
  private:
-  std::vector<std::string> check(PassPlan StepPlan::*pass) const;
+  std::vector<std::string> check(ProgramPlan StepPlan::*which) const;
 
   RankClasses classes_;
   std::vector<int> ranks_;

@@ -213,21 +213,21 @@ std::string Interpreter::run(std::mt19937_64& random, bool finite) {
     for (auto& arena : rank.arenas) forget(arena, random);
     forget_persistent(rank, random);
   }
-  // Lanes with a high rank run whenever they can, those with a low one only when nothing else may.
+  // Lanes of high priority run whenever they can, those of low priority only when nothing else may.
   std::vector<std::array<uint64_t, kMostLanes>> priority(ranks_.size());
   for (auto& lanes : priority)
     for (uint64_t& value : lanes) value = random() % 1000;
   const auto priority_of = [&](Walk::Turn turn) {
     return priority[static_cast<size_t>(turn.rank)][static_cast<size_t>(turn.lane)];
   };
-  const uint64_t whims = random() % 3;  // how often chance decides instead
+  const uint64_t random_share = random() % 3;  // out of 4: how often the choice is random instead
   walk_->begin(finite);
   while (!walk_->has_fault() && !walk_->ready().empty()) {
     const std::vector<Walk::Turn>& ready = walk_->ready();
     auto chosen = std::max_element(ready.begin(), ready.end(), [&](auto a, auto b) {
       return priority_of(a) < priority_of(b);
     });
-    if (random() % 4 < whims)
+    if (random() % 4 < random_share)
       chosen = ready.begin() + static_cast<std::ptrdiff_t>(random() % ready.size());
     execute(*chosen);
     if (!fault_.empty()) return fault_;

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "partition/layout.h"
 #include "partition/sharding.h"
+#include "program/state_spec.h"
 
 namespace ftrun {
 namespace {
@@ -51,31 +52,25 @@ class ShardTraits {
     return shape;
   }
 
-  /// Runs of slices that equally many tensor-parallel ranks have, as UnitStore::norm() sums them.
   void add_norm(const Unit& unit, const ShardRange& own, Traits& traits,
                 std::set<int>& copies) const {
-    for (size_t s = 0; s < unit.slices.size();) {
-      const int same = model_.tensor(unit.slices[s].tensor).copies;
-      const int64_t begin = s == 0 ? 0 : unit.slices[s].position_in_unit;
-      while (s < unit.slices.size() && model_.tensor(unit.slices[s].tensor).copies == same) ++s;
-      const int64_t end = s == unit.slices.size() ? unit.padded : unit.slices[s].position_in_unit;
-      const ShardRange part{std::max(own.begin, begin), std::min(own.end, end)};
+    for (const NormRange& range : norm_ranges(unit, model_)) {
+      const ShardRange part{std::max(own.begin, range.part.begin),
+                            std::min(own.end, range.part.end)};
       if (part.size() <= 0) continue;
-      traits.insert(traits.end(), {part.begin - own.begin, part.size(), same});
-      copies.insert(same);
+      traits.insert(traits.end(), {part.begin - own.begin, part.size(), range.copies});
+      copies.insert(range.copies);
     }
   }
 
   /// Where UnitStore::plan_updates() begins another update.
   void add_updates(const Unit& unit, const ShardRange& own, Traits& traits) const {
-    const bool staged = state_.optimizer_tier != Tier::kDevice;
-    const int64_t most = staged ? state_.update_elements : own.size();
     const auto decay = [&](const TensorInfo& tensor) {
       return decays(static_cast<TensorId>(&tensor - model_.tensors.data()));
     };
-    for (int64_t begin = own.begin; begin < own.end; begin += most)
-      for (const DecayRange& run :
-           decay_ranges(unit, model_, decay, begin, std::min(begin + most, own.end)))
+    for (const ShardRange& part :
+         update_intervals(own, state_.optimizer_tier, state_.update_elements))
+      for (const DecayRange& run : decay_ranges(unit, model_, decay, part.begin, part.end))
         traits.insert(traits.end(), {run.begin - own.begin, run.decay ? 1 : 0});
   }
 

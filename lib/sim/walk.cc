@@ -25,8 +25,8 @@ bool adds_parts(const Program& program, const Instr& instr) {
 }
 
 /// What all members of a group must agree on when they meet in a collective: also where in whole
-/// copies the ranges lie, which is the same on every rank. Where a rank's own part lies is its
-/// affair.
+/// copies the ranges lie, which is the same on every rank. Where a rank's own part lies
+/// does not matter here.
 std::string announcement_of(const Program& program, const Instr& instr) {
   std::string text = cat(instr_name(instr.kind), " ", dtype_name(instr.exchange().dtype));
   for (const auto* ranges : {&instr.reads, &instr.writes})
@@ -229,7 +229,7 @@ std::string Walk::entry(Turn turn) const {
 std::string Walk::doing(Turn turn) const {
   if (at_end(turn)) return "has no further collective";
   return has_come(turn) && step(turn).group != kNoGroup ? "enters " + entry(turn)
-                                                        : "stands before " + place(turn);
+                                                        : "has not reached " + place(turn);
 }
 
 std::string Walk::difference(Turn one, Turn other) const {

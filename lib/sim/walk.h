@@ -91,7 +91,7 @@ class Walk {
   /// something that would start before the decision that it depends on; once nothing is ready, who
   /// waits for whom. "" when all came to the end.
   std::string fault() const;
-  /// One that no step can mend: nobody need go on.
+  /// A fault that no further step can resolve: the walk can stop.
   bool has_fault() const { return !fault_.empty(); }
 
  private:

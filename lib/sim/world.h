@@ -48,8 +48,8 @@ struct World {
   }
 };
 
-/// The world of these ranks, with the groups of their programs. Of groups that have other members
-/// too there are those that are given: the others are taken to come whenever they are waited for.
+/// The world of these ranks, with the groups of their programs. Groups keep only the members
+/// given here; the others are assumed to arrive at once.
 World world_of(std::span<const RankProgram> ranks);
 
 }  // namespace ftrun

@@ -224,7 +224,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     # --- what does not fit ----------------------------------------------------------------------
 
-    REMEDY = r"  remedy: what saves most a rank: \S.* saves \S.*; \S.* saves \S.*; \S.* saves \S.*"
+    REMEDY = r"  remedy: what saves most memory on each rank: \S.* saves \S.*; \S.* saves \S.*; \S.* saves \S.*"
 
     @case
     def more_than_the_machine_has_is_refused_before_the_start():
@@ -264,7 +264,7 @@ with tempfile.TemporaryDirectory() as scratch:
         text = refused("/proc/swap")
         # /proc does not say what is free: the folder is what cannot be made there.
         assert re.search(r"nvme_path /proc/swap: making the folder failed: No such file or directory\n"
-                         r"  remedy: point nvme_path at .*; what saves most a rank: zero_optimization.offload_optimizer.device: "
+                         r"  remedy: point nvme_path at .*; what saves most memory on each rank: zero_optimization.offload_optimizer.device: "
                          r"\w+ saves ", text), text
 
     run_cases()

@@ -197,7 +197,7 @@ Config on_disk(bool overlap) {
   return config;
 }
 
-TEST_CASE("the disk goes on from what one stretch has written to what another one reads") {
+TEST_CASE("the disk goes on from what one request has written to what another one reads") {
   set_kernel_threads(1);
   for (const bool overlap : {false, true}) {
     Alone alone;

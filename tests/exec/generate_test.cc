@@ -35,7 +35,7 @@ struct GeneratorRig {
 
   fixtures::Alone alone;
   fixtures::RankRig rig;
-  PassPlan plan;
+  ProgramPlan plan;
   Executor executor;
 };
 
@@ -111,7 +111,7 @@ TEST_CASE("tensor-parallel ranks write what one process writes, all of them the 
         config.train_micro_batch_size_per_gpu = 1;
         config.parallel.tensor = degree;
         fixtures::RankRig rig(config, fixtures::small_model(), groups);
-        const PassPlan plan = plan_logits(fixtures::small_model(), rig.plan, kRoom);
+        const ProgramPlan plan = plan_logits(fixtures::small_model(), rig.plan, kRoom);
         rig.memory.allocate(plan.program);
         Executor executor(plan.program, plan.model, rig.memory, rig.groups);
         const auto tokens =

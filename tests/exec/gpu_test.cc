@@ -425,7 +425,7 @@ TEST_CASE("gpu: parameters are collected for export, and text is continued, as o
     Emulated emulated(9);
     RankRig rig(fixtures::small_run(), model, RankGroups::of_one(*alone.group), on_gpu ? &emulated.gpu : nullptr);
     rig.train(1);
-    const PassPlan writes = plan_logits(model, rig.plan, 8);
+    const ProgramPlan writes = plan_logits(model, rig.plan, 8);
     rig.memory.allocate(writes.program);
     Executor writer(writes.program, writes.model, rig.memory, rig.groups);
     texts.push_back(generate(writer, writes.model, rig.memory, std::vector<int32_t>{3, 1, 4}, {.tokens = 12}));

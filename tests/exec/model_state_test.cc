@@ -256,7 +256,7 @@ struct SplitRank {
     state.emplace(plan, partition, memory, std::vector<std::string>{"exp_avg", "exp_avg_sq"});
   }
 
-  PassPlan plan;
+  ProgramPlan plan;
   Partition partition;
   StateOptions options;
   RankMemory memory;

@@ -223,7 +223,7 @@ void WholeState::add(const std::vector<StateSlice>& slices) {
     tensor.there.resize(static_cast<size_t>(elements));
     const int64_t count = slice.box.numel();
     std::vector<std::byte> held(static_cast<size_t>(count * size));
-    // In two stretches where it is read, as saving does it.
+    // In two parts where it is read, as saving does it.
     if (slice.read) {
       slice.read(0, count / 3, held.data());
       slice.read(count / 3, count, held.data() + count / 3 * size);

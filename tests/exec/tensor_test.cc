@@ -368,7 +368,7 @@ TEST_CASE("what one mesh saves another reads back bit by bit, and its own goes o
 /// well: by what it is a part of.
 std::map<std::string, std::vector<std::byte>> shared_state(const RankRig& rig) {
   std::map<std::string, std::vector<std::byte>> all;
-  const PassPlan& train = rig.plan.train;
+  const ProgramPlan& train = rig.plan.train;
   for (const StatePiece& piece : train.pieces)
     for (const Slice& slice :
          slices_in(rig.plan.partition.unit(piece.unit), piece.begin, piece.end)) {

@@ -104,7 +104,8 @@ TEST_CASE("the parts of all ranks cover each unit once; every rank has all of th
       for (int index = 0; index < count; ++index) {
         const Sharding sharding(partition, {count, index}, cut_small);
         REQUIRE(sharding.cut(unit.id) ==
-                (!unit.small || (cut_small && unit.padded / kUnitBlock >= count)));
+                (!unit.small ||
+                 (cut_small && shard_range(unit, count - 1, count).size() > 0)));
         if (!sharding.cut(unit.id)) {
           REQUIRE(sharding.own(unit.id) == ShardRange{0, unit.padded});
           end = unit.padded;

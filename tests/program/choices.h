@@ -106,7 +106,7 @@ inline Built random_built(std::mt19937_64& random, const ModelConfig& config,
   const BatchShape batch{static_cast<int64_t>(1 + random() % 2), 4};
   built.model = build_model(config, batch, Mode::kTrain, random_dtypes(random),
                             random_recompute(random), split);
-  const SmallTensors small{pick<int64_t>(random, {0, 0, 64, 500}),
+  const SmallTensors small{pick<int64_t>(random, {0, 0, 64, 500, 10'000}),
                            random() % 3 == 0 ? int64_t{200} : INT64_MAX};
   built.partition = build_units(built.model, kGranularities[random() % 3], small);
   return built;

@@ -172,12 +172,17 @@ inline Program handmade(const std::vector<Touch>& touches) {
   return program;
 }
 
+/// Faults of what some ranks run, or all.
+inline std::vector<std::string> check_programs(std::span<const RankProgram> ranks) {
+  return check_world(world_of(ranks));
+}
+
 /// Faults of what ranks 0, 1, ... run.
 inline std::vector<std::string> check_programs(std::span<const Program* const> ranks) {
   std::vector<RankProgram> numbered;
   for (const Program* program : ranks)
     numbered.push_back({static_cast<int>(numbered.size()), program});
-  return ftrun::check_programs(numbered);
+  return check_programs(std::span<const RankProgram>(numbered));
 }
 
 inline std::vector<std::string> check(const Program& program) {
@@ -185,7 +190,7 @@ inline std::vector<std::string> check(const Program& program) {
                        ? 0
                        : program.groups[0].ranks.ranks[static_cast<size_t>(program.groups[0].place.index)];
   const RankProgram ranks[] = {{rank, &program}};
-  return ftrun::check_programs(ranks);
+  return check_programs(std::span<const RankProgram>(ranks));
 }
 
 /// Axes of a group of the program ("dp_shard"), and the group along such axes, kNoGroup where there is

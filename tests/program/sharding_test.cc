@@ -71,7 +71,9 @@ TEST_CASE("over the ranks of a tensor rank, what is saved of each state partitio
 
 /// Small units only where each shard has a block of them.
 bool is_cut(const Unit& unit, const Choice& choice) {
-  const bool pays = choice.options.state.stage < 3 && unit.padded >= choice.mesh.shards * kUnitBlock;
+  const int shards = choice.mesh.shards;
+  const bool pays =
+      choice.options.state.stage < 3 && shard_range(unit, shards - 1, shards).size() > 0;
   return !unit.small || pays;
 }
 
@@ -445,7 +447,7 @@ TEST_CASE("ZeRO-3 keeps a few layers' parameters and gradients, however many the
   CHECK(buckets(8) == buckets(20));
 }
 
-TEST_CASE("an update in another tier stages two stretches, however large the state is") {
+TEST_CASE("an update in another tier stages two intervals, however large the state is") {
   for (const Tier tier : {Tier::kHost, Tier::kNvme}) {
     for (int stage = 1; stage < 4; ++stage) {
       const auto staged = [&](int64_t layers) {
@@ -470,8 +472,8 @@ TEST_CASE("an update in another tier stages two stretches, however large the sta
   }
 }
 
-/// Copies of optimizer state to and from one stretch's staging buffers, and its last update.
-struct Stretch {
+/// Copies of optimizer state to and from one interval's staging buffers, and its last update.
+struct UpdateInterval {
   std::vector<size_t> fetches;
   size_t update = 0;
   std::vector<size_t> evicts;
@@ -479,12 +481,12 @@ struct Stretch {
 };
 
 /// Stretches in the order of their updates.
-std::vector<Stretch> stretches_of(const Program& program) {
+std::vector<UpdateInterval> intervals_of(const Program& program) {
   const auto staging = [&](const Range& range) {
     const Buffer& buffer = program.at(range.buffer);
     return !buffer.persistent && buffer.category == Category::kStaging;
   };
-  std::vector<Stretch> all;
+  std::vector<UpdateInterval> all;
   std::map<BufferId, size_t> writer;  // the fetch whose bytes a staging buffer has
   for (size_t i = all_of(program, InstrKind::kDecide)[0]; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
@@ -503,10 +505,10 @@ std::vector<Stretch> stretches_of(const Program& program) {
   return all;
 }
 
-TEST_CASE("while a stretch is updated the next one comes, also where small units lie between") {
+TEST_CASE("while a interval is updated the next one comes, also where small units lie between") {
   Built built;
   built.model = build_model(small_config(5, false), {1, 4}, Mode::kTrain);
-  // The norms of blocks and head stay on the device, between the stretches of the blocks.
+  // The norms of blocks and head stay on the device, between the intervals of the blocks.
   built.partition = build_units(built.model, UnitGranularity::kLayer, {64, INT64_MAX});
   StepOptions options;
   options.state.stage = 3;
@@ -517,32 +519,32 @@ TEST_CASE("while a stretch is updated the next one comes, also where small units
     const Program program = built.step(options, 1);
     INFO(program_text(program));
     REQUIRE(check(program).empty());
-    const std::vector<Stretch> stretches = stretches_of(program);
-    REQUIRE(stretches.size() >= 7);
+    const std::vector<UpdateInterval> intervals = intervals_of(program);
+    REQUIRE(intervals.size() >= 7);
     REQUIRE(std::count_if(built.partition.units.begin(), built.partition.units.end(),
                           [](const Unit& u) { return u.small; }) == 6);
     const auto before = happens_before(program);
     // The first two come beside the updates of the small units.
     for (const size_t i : all_of(program, InstrKind::kUpdate))
       for (const size_t k : {0, 1})
-        for (const size_t fetch : stretches[k].fetches) CHECK_FALSE(before[fetch][i]);
+        for (const size_t fetch : intervals[k].fetches) CHECK_FALSE(before[fetch][i]);
     std::map<std::string, int> used;
-    for (size_t k = 0; k < stretches.size(); ++k) {
+    for (size_t k = 0; k < intervals.size(); ++k) {
       // Of weights and two moments.
-      REQUIRE(stretches[k].buffers.size() == 3);
-      for (const std::string& name : stretches[k].buffers) ++used[name];
-      if (k + 1 == stretches.size()) continue;
-      for (const size_t fetch : stretches[k + 1].fetches) {
-        CHECK_FALSE(before[fetch][stretches[k].update]);
-        // The disk takes it before what this stretch has written.
-        for (const size_t evict : stretches[k].evicts) CHECK(fetch < evict);
+      REQUIRE(intervals[k].buffers.size() == 3);
+      for (const std::string& name : intervals[k].buffers) ++used[name];
+      if (k + 1 == intervals.size()) continue;
+      for (const size_t fetch : intervals[k + 1].fetches) {
+        CHECK_FALSE(before[fetch][intervals[k].update]);
+        // The disk takes it before what this interval has written.
+        for (const size_t evict : intervals[k].evicts) CHECK(fetch < evict);
       }
     }
     REQUIRE(used.size() == 6);
     for (const auto& [name, times] : used) {
       INFO(name);
-      CHECK((times == static_cast<int>(stretches.size() / 2) ||
-             times == static_cast<int>((stretches.size() + 1) / 2)));
+      CHECK((times == static_cast<int>(intervals.size() / 2) ||
+             times == static_cast<int>((intervals.size() + 1) / 2)));
     }
   }
 }

@@ -201,11 +201,11 @@ TEST_CASE("the programs of all ranks of a config have no faults") {
           for (const StepPlan& plan : plans) programs.push_back(&(plan.*pass).program);
           CHECK(check_programs(programs) == std::vector<std::string>{});
         }
-        std::vector<PassPlan> logits;
+        std::vector<ProgramPlan> logits;
         for (const StepPlan& plan : plans)
           logits.push_back(plan_logits(small_config(2, false), plan, 6));
         std::vector<const Program*> programs;
-        for (const PassPlan& pass : logits) programs.push_back(&pass.program);
+        for (const ProgramPlan& pass : logits) programs.push_back(&pass.program);
         CHECK(check_programs(programs) == std::vector<std::string>{});
       }
 }

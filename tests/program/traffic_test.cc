@@ -102,7 +102,7 @@ TEST_CASE("disk traffic is every copy's range on the disk, in its direction") {
 
 /// A model whose units have no padding on 2 and 4 ranks, except what is in the head's norm and the
 /// blocks' norms, which is taken out by making them small.
-Built even() {
+Built even(UnitGranularity granularity = UnitGranularity::kLayer) {
   ModelConfig c = small_config(2, false);
   c.vocab_rows = 128;
   c.hidden = 128;
@@ -111,8 +111,31 @@ Built even() {
   c.head_size = 32;
   Built built;
   built.model = build_model(c, {1, 4}, Mode::kTrain);
-  built.partition = build_units(built.model, UnitGranularity::kLayer, {128, INT64_MAX});
+  built.partition = build_units(built.model, granularity, {128, INT64_MAX});
   return built;
+}
+
+TEST_CASE("units whose gradients lie next to each other without padding are reduced one and all") {
+  for (const UnitGranularity granularity : kGranularities)
+    for (int stage = 0; stage < 4; ++stage)
+      for (const int ranks : {1, 2, 4})
+        for (const int32_t micro_batches : {1, 2}) {
+          const Built built = even(granularity);
+          StepOptions options{.micro_batches = micro_batches, .bucket_elements = 1};
+          options.state.stage = stage;
+          const Program program = built.step(options, ranks);
+          INFO(program_text(program));
+          REQUIRE(check(program) == std::vector<std::string>{});
+          if (ranks == 1) continue;
+          std::map<UnitId, int> reduced;
+          for (const Instr& instr : program.instrs)
+            if (instr.unit >= 0 && (instr.kind == InstrKind::kAllReduce ||
+                                    instr.kind == InstrKind::kReduceScatter))
+              ++reduced[instr.unit];
+          REQUIRE(reduced.size() == built.partition.units.size());
+          for (const auto& [unit, times] : reduced)
+            REQUIRE(times == (stage < 2 ? 1 : micro_batches));
+        }
 }
 
 int64_t of_cause(const TrafficTheory& theory, const std::string& cause) {

@@ -61,7 +61,7 @@ TEST_CASE("a reduction that does not wait for its gradients is named with what i
 TEST_CASE("a disk request that starts early where it must not is named") {
   CHECK(check(broken([](Program& p) { p.instrs[14].detail = DiskRequest{true}; }))
             .at(1) ==
-        "instruction 14 (all_reduce unit 2) starts early, but no disk request stands before it");
+        "instruction 14 (all_reduce unit 2) starts early, but no disk request comes before it");
   Program program;
   program.buffers = {{.name = "state", .tier = Tier::kNvme, .bytes = 64, .persistent = true},
                      {.name = "staging", .tier = Tier::kHost, .bytes = 64, .arena_offset = 0}};

@@ -95,9 +95,9 @@ TEST_CASE("a tier that is too small for some ranks says how many, and which need
     CHECK(found[0].needed == *most);
   }
   CHECK(to_text({Tier::kHost, 1 << 20, 1, 3, 2 << 20}) ==
-        "1 rank needs more than 1.00 MiB of the host tier, rank 3: 2.00 MiB");
+        "1 rank needs more than 1.00 MiB of the host tier: rank 3 needs 2.00 MiB");
   CHECK(to_text({Tier::kDevice, 1 << 20, 12, 0, 2 << 20}) ==
-        "12 ranks need more than 1.00 MiB of the device tier, rank 0 most: 2.00 MiB");
+        "12 ranks need more than 1.00 MiB of the device tier; rank 0 needs the most: 2.00 MiB");
 }
 
 TEST_CASE("Llama-3-405B on 16,384 ranks is planned and checked for all of them") {

@@ -104,7 +104,8 @@ TEST_CASE("ranks of one class have programs that are equal up to their place, wh
 
 /// Layers of a few blocks each, so that shards are cut within matrices, at norms and behind the
 /// end.
-Choice wide_choice(int stage, Mesh mesh, Tier optimizer) {
+/// `small`: as many elements has a tensor of a small unit at most.
+Choice wide_choice(int stage, Mesh mesh, Tier optimizer, int64_t small = 0) {
   ModelConfig config = small_config(2, false);
   config.hidden = 64;
   config.feed_forward = 240;
@@ -114,6 +115,8 @@ Choice wide_choice(int stage, Mesh mesh, Tier optimizer) {
       {.micro_batches = 2, .bucket_elements = 20'000, .gather_bucket_elements = 20'000},
       mesh,
       config};
+  choice.built.partition =
+      build_units(choice.built.model, UnitGranularity::kLayer, {small, INT64_MAX});
   choice.options.state.stage = stage;
   choice.options.state.optimizer_tier = optimizer;
   choice.options.state.update_elements = kUnitBlock;
@@ -131,15 +134,16 @@ TEST_CASE("each stage, tier and mesh of up to 48 ranks has classes of equal prog
                                  {.shards = 6, .replicas = 2, .node = 3, .tensor = 4}};
   for (const Mesh& mesh : meshes)
     for (const int stage : {0, 1, 2, 3})
-      for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
-        if (stage == 0 && (mesh.replicas > 1 || tier != Tier::kDevice)) continue;
-        const Choice choice = wide_choice(stage, mesh, tier);
-        INFO(choice.text());
-        const std::vector<Step> steps = choice.steps();
-        const RankClasses classes = classes_of(choice);
-        check_classes(classes, steps);
-        check_world_of_classes(classes, steps, choice.of_rank(0).state);
-      }
+      for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme})
+        for (const int64_t small : {0, 10'000}) {
+          if (stage == 0 && (mesh.replicas > 1 || tier != Tier::kDevice)) continue;
+          const Choice choice = wide_choice(stage, mesh, tier, small);
+          INFO(choice.text() << ", small up to " << small);
+          const std::vector<Step> steps = choice.steps();
+          const RankClasses classes = classes_of(choice);
+          check_classes(classes, steps);
+          check_world_of_classes(classes, steps, choice.of_rank(0).state);
+        }
 }
 
 TEST_CASE("there are as few classes for thousands of ranks as for some") {
