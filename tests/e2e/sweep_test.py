@@ -68,9 +68,10 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def buckets_set_the_number_of_collectives():
-        for kind, stage in (("reduce_scatter", 1), ("reduce_scatter", 2), ("all_reduce", 3), ("all_gather", 1)):
-            small, plain = (program(f"{size}-{stage}").count(kind) for size in ("small-buckets", "plain"))
-            assert small > 1.8 * plain, (kind, stage, small, plain)
+        # A layer's matrices fill a bucket of their own in any case; norms, which are whole on three ranks, do not.
+        for stage in (1, 2, 3):
+            small, plain = (program(f"{size}-{stage}").count("all_reduce") for size in ("small-buckets", "plain"))
+            assert small > 1.8 * plain, (stage, small, plain)
         for kind in ("reduce_scatter", "all_gather"):
             assert program("plain-1").count(kind) > 2 * program("large-buckets-1").count(kind) >= 2, kind
 

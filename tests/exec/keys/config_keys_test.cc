@@ -164,7 +164,7 @@ std::string programs(const Config& config) {
     for (const Program* program : {&plan.train.program, &plan.evaluate.program}) {
       text += program_text(*program);
       for (const int64_t bytes : program->arena_bytes) text += cat(bytes, " ");
-      for (const Instr& instr : program->instrs) text += instr.update().decay ? 'd' : '-';
+      for (const Instr& instr : program->instrs) text += instr.kind == InstrKind::kUpdate && instr.update().decay ? 'd' : '-';
     }
   }
   return text;
