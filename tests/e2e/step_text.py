@@ -4,7 +4,7 @@ import re
 LANES = {"": "compute", "|": "communication", ">": "to device", "<": "to host", "=": "disk"}
 BUFFER = re.compile(r"  (\S+)  (?:(host|nvme) )?(\w+)  (\d+) B  ")
 INSTR = re.compile(r" *(\d+)  ([|><=])? ?(.*)")
-PARTS = re.compile(r"  (?=reads |writes |waits |if finite)")
+PARTS = re.compile(r"  (?=reads |writes |waits |if finite|starts early)")
 
 
 class Instr:
@@ -18,7 +18,7 @@ class Instr:
 
     @property
     def computes(self):
-        return self.kind in ("forward", "backward")
+        return self.kind in ("forward", "backward", "input_grad", "weight_grad")
 
 
 class StepText:
