@@ -117,8 +117,7 @@ int plan_command(PlanOptions options) {
   const StepPlan plan = plan_steps(loaded.config, *loaded.model, rank);
   const Program& program = options.evaluation ? plan.evaluate.program : plan.train.program;
   const ClassPlans all(loaded.config, *loaded.model, rank, plan);
-  const std::vector<std::string> faults = all.check();
-  if (!faults.empty()) bug(cat("the step program is wrong: ", join(faults, "; ")));
+  all.require_sound();
   std::cout << "rank " << rank << " of " << loaded.ranks << ", ";
   if (options.program) {
     std::cout << program_text(program);

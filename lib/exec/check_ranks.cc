@@ -17,9 +17,7 @@ constexpr ProgramPlan StepPlan::*kPrograms[] = {&StepPlan::train, &StepPlan::eva
 /// Each rank does, with its own program for its class: whatever the number of ranks, that is a
 /// handful of plans and a walk over all.
 void check_all_programs(const Config& config, const TrainingSetup& setup, int rank) {
-  const ClassPlans all(config, setup.model_config(), rank, setup.plan());
-  const std::vector<std::string> faults = all.check();
-  if (!faults.empty()) bug(cat("the step program is wrong: ", join(faults, "; ")));
+  ClassPlans(config, setup.model_config(), rank, setup.plan()).require_sound();
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ std::vector<Communicator*> communicators_of(const Program& program, const RankGr
 
 /// What an instruction computes for those of its list that come after it.
 std::set<ValueId> values_for_later(const LayerGraph& graph, const Instr& instr) {
-  const std::vector<Op>& list = list_of(graph, instr);
+  const std::vector<Op>& list = list_of(graph, instr.kind);
   std::set<ValueId> made;
   for (const Op& op : ops_of(graph, instr)) made.insert(op.out.begin(), op.out.end());
   std::set<ValueId> later;

@@ -28,9 +28,8 @@ std::vector<Window> windows_of(const Program& program, const UnitStore& store) {
   for (const ParameterUse& use : store.parameter_uses()) {
     const Touches& of_buffer = touches[static_cast<size_t>(use.buffer)];
     require(of_buffer.first != Touches::kNone, "parameters that are brought are read");
-    const Range whole{use.buffer, 0, program.at(use.buffer).bytes};
-    windows.push_back({use, windows.size(), element_count(program, whole), of_buffer.first,
-                       of_buffer.last});
+    const int64_t elements = element_count(program, program.whole(use.buffer));
+    windows.push_back({use, windows.size(), elements, of_buffer.first, of_buffer.last});
   }
   // A list that collectives cut may meet its units in another order than it asked for them.
   std::stable_sort(windows.begin(), windows.end(),
@@ -113,7 +112,7 @@ std::map<UnitId, Range> place_secondary(Program& program, const UnitStore& store
     buffer.bytes += part;
     buffer.dtype = store.spec(unit).compute;
   }
-  if (!parts.empty()) program.buffers.push_back(std::move(buffer));
+  if (!parts.empty()) program.add(std::move(buffer));
   return parts;
 }
 
@@ -146,15 +145,11 @@ class Gathers {
 
   Instr from_node(const Window& window, const Range& part) const {
     const BufferId to = window.use.buffer;
-    const GroupId node = store_.groups().node;
-    Instr gather;
-    gather.kind = InstrKind::kAllGather;
-    gather.lane = lane_of(node);
-    gather.detail = Exchange{node, program_.at(to).dtype};
+    Instr gather =
+        make_collective(InstrKind::kAllGather, {store_.groups().node, program_.at(to).dtype}, part,
+                        program_.whole(to));
     gather.unit = window.use.unit;
     gather.micro_batch = window.use.micro_batch;
-    gather.reads = {part};
-    gather.writes = {{to, 0, program_.at(to).bytes}};
     return gather;
   }
 

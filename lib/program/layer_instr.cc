@@ -33,8 +33,8 @@ void place_planned(const LayerGraph& graph, const ScratchPlan& plan, BufferId bu
       places[static_cast<ValueId>(v)] = {buffer, plan.offset[v], graph.values[v].bytes()};
 }
 
-const std::vector<Op>& list_of(const LayerGraph& graph, const Instr& instr) {
-  switch (instr.kind) {
+const std::vector<Op>& list_of(const LayerGraph& graph, InstrKind kind) {
+  switch (kind) {
     case InstrKind::kForward:
       return graph.forward;
     case InstrKind::kInputGrad:
@@ -47,14 +47,14 @@ const std::vector<Op>& list_of(const LayerGraph& graph, const Instr& instr) {
 }
 
 bool has_ops(const LayerGraph& graph, const Instr& instr) {
-  const auto size = static_cast<int32_t>(list_of(graph, instr).size());
+  const auto size = static_cast<int32_t>(list_of(graph, instr.kind).size());
   const LayerOps& ops = instr.ops();
   return ops.first_op >= 0 && ops.op_count >= 0 && ops.op_count <= size - ops.first_op;
 }
 
 std::span<const Op> ops_of(const LayerGraph& graph, const Instr& instr) {
   require(has_ops(graph, instr), "operations of a list");
-  const std::vector<Op>& list = list_of(graph, instr);
+  const std::vector<Op>& list = list_of(graph, instr.kind);
   return std::span(list).subspan(static_cast<size_t>(instr.ops().first_op),
                                  static_cast<size_t>(instr.ops().op_count));
 }

@@ -22,8 +22,8 @@ using ValuePlaces = std::map<ValueId, Range>;
 void place_planned(const LayerGraph& graph, const ScratchPlan& plan, BufferId buffer,
                    ValuePlaces& places);
 
-/// The list that an instruction of a layer runs a part of.
-const std::vector<Op>& list_of(const LayerGraph& graph, const Instr& instr);
+/// The list that instructions of a kind run parts of.
+const std::vector<Op>& list_of(const LayerGraph& graph, InstrKind kind);
 /// Whether its operations are in it.
 bool has_ops(const LayerGraph& graph, const Instr& instr);
 /// These operations.

@@ -58,8 +58,6 @@ class Offload {
   }
 
  private:
-  Range whole(BufferId id) const { return {id, 0, program_.at(id).bytes}; }
-
   void move(size_t k, const std::vector<size_t>& users) {
     const bool stays = k + 1 == outputs_.size();
     const BufferId own = outputs_[k];
@@ -76,11 +74,11 @@ class Offload {
     if (stays) return;
     const BufferId host = like(own, "hidden_on_host", Tier::kHost);
     insertions_.push_back(
-        {.at = forward_end, .after = true, .instrs = {copy(slot, host, Lane::kToHost)}});
+        {.at = forward_end, .after = true, .instrs = {copy(slot, host)}});
     // It comes beside the work of the layer before its reader.
     insertions_.push_back({.at = begin_of_run_before(backward_begin),
                            .held = true,
-                           .instrs = {copy(host, again, Lane::kToDevice)}});
+                           .instrs = {copy(host, again)}});
   }
 
   BufferId back_on_device(BufferId own, BufferId slot) {
@@ -97,13 +95,11 @@ class Offload {
     buffer.name = name + buffer.name.substr(buffer.name.find('.'));
     buffer.tier = tier;
     buffer.peer_visible = buffer.peer_visible && tier == Tier::kDevice;
-    program_.buffers.push_back(std::move(buffer));
-    return static_cast<BufferId>(program_.buffers.size()) - 1;
+    return program_.add(std::move(buffer));
   }
 
-  Instr copy(BufferId from, BufferId to, Lane lane) const {
-    return {
-        .kind = InstrKind::kCopy, .lane = lane, .reads = {whole(from)}, .writes = {whole(to)}};
+  Instr copy(BufferId from, BufferId to) const {
+    return make_copy(program_, program_.whole(from), program_.whole(to));
   }
 
   /// Where the instructions of one layer begin that instruction `i` is among.

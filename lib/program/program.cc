@@ -59,6 +59,44 @@ Arena arena_of(const Buffer& buffer) {
 
 bool runs_along_tensor(const ProgramGroup& group) { return group.ranks.name.starts_with("tp"); }
 
+bool share_bytes(const Program& program, const Range& a, const Range& b) {
+  const Buffer& x = program.at(a.buffer);
+  const Buffer& y = program.at(b.buffer);
+  if (x.persistent || y.persistent || arena_of(x) != arena_of(y)) return overlaps(a, b);
+  const int64_t begin = x.arena_offset + a.offset;
+  const int64_t other = y.arena_offset + b.offset;
+  return begin < other + b.bytes && other < begin + a.bytes;
+}
+
+bool share_written_bytes(const Program& program, const Instr& a, const Instr& b) {
+  const auto meet = [&](const std::vector<Range>& some, const std::vector<Range>& others) {
+    return std::any_of(some.begin(), some.end(), [&](const Range& x) {
+      return std::any_of(others.begin(), others.end(),
+                         [&](const Range& y) { return share_bytes(program, x, y); });
+    });
+  };
+  return meet(a.writes, b.reads) || meet(a.reads, b.writes) || meet(a.writes, b.writes);
+}
+
+Instr make_collective(InstrKind kind, const Exchange& exchange, const Range& in, const Range& out) {
+  return {.kind = kind,
+          .lane = lane_of(exchange.group),
+          .reads = {in},
+          .writes = {out},
+          .detail = exchange};
+}
+
+Instr make_copy(const Program& program, const Range& from, const Range& to) {
+  const Tier source = program.at(from.buffer).tier;
+  const Tier target = program.at(to.buffer).tier;
+  Lane lane = Lane::kCompute;
+  if (source == Tier::kNvme || target == Tier::kNvme)
+    lane = Lane::kDisk;
+  else if (source != target)
+    lane = target == Tier::kHost ? Lane::kToHost : Lane::kToDevice;
+  return {.kind = InstrKind::kCopy, .lane = lane, .reads = {from}, .writes = {to}};
+}
+
 int64_t element_count(const Program& program, const Range& range) {
   return range.bytes / dtype_bytes(program.at(range.buffer).dtype);
 }

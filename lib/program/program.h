@@ -203,7 +203,12 @@ struct Program {
   /// Bytes of each arena; set by plan_memory.
   std::array<int64_t, kArenaCount> arena_bytes{};
 
+  BufferId add(Buffer buffer) {
+    buffers.push_back(std::move(buffer));
+    return static_cast<BufferId>(buffers.size()) - 1;
+  }
   const Buffer& at(BufferId id) const { return buffers[static_cast<size_t>(id)]; }
+  Range whole(BufferId id) const { return {id, 0, at(id).bytes}; }
   const Instr& instr(InstrId id) const { return instrs[static_cast<size_t>(id)]; }
   int64_t arena(Arena which) const { return arena_bytes[static_cast<size_t>(which)]; }
   const ProgramGroup& group(GroupId id) const { return groups[static_cast<size_t>(id)]; }
@@ -212,6 +217,16 @@ struct Program {
     return id == kNoGroup ? ShardPlace{} : group(id).place;
   }
 };
+
+/// Whether two ranges have bytes of memory or of the disk in common: of one buffer, or of an arena that
+/// their buffers share, once plan_memory has placed them.
+bool share_bytes(const Program& program, const Range& a, const Range& b);
+/// Whether one of two instructions writes bytes that the other touches.
+bool share_written_bytes(const Program& program, const Instr& a, const Instr& b);
+
+/// A collective on its group's lane, and a copy on the lane of the link that it uses.
+Instr make_collective(InstrKind kind, const Exchange& exchange, const Range& in, const Range& out);
+Instr make_copy(const Program& program, const Range& from, const Range& to);
 
 /// Elements of a range by its buffer's dtype.
 int64_t element_count(const Program& program, const Range& range);

@@ -32,37 +32,26 @@ void sum_in_place(const LayerGraph& graph, const std::vector<Op>& list, ValuePla
   }
 }
 
-/// Storage of a graph's values, made once for all layers that share it. By list where several have
-/// scratch.
-struct GraphStorage {
-  ScratchPlan forward;
-  ScratchPlan backward;
-  ScratchPlan input_grad;
-  ScratchPlan weight_grad;
+/// Storage of a graph's values, made once for all layers that share it.
+class GraphStorage {
+ public:
+  explicit GraphStorage(const LayerGraph& graph)
+      : saved(plan_saved(graph)), deferred(plan_deferred(graph)), graph_(&graph) {}
+
+  /// Of the list that instructions of a kind run, planned when it is first asked for.
+  const ScratchPlan& scratch(InstrKind kind) {
+    const auto known = scratch_.find(kind);
+    if (known != scratch_.end()) return known->second;
+    return scratch_.emplace(kind, plan_scratch(*graph_, list_of(*graph_, kind))).first->second;
+  }
+
   /// What forward leaves for backward, and input gradients for weight gradients.
   ScratchPlan saved;
   ScratchPlan deferred;
 
-  explicit GraphStorage(const LayerGraph& graph)
-      : forward(plan_scratch(graph, graph.forward)),
-        backward(plan_scratch(graph, graph.backward)),
-        input_grad(plan_scratch(graph, graph.input_grad)),
-        weight_grad(plan_scratch(graph, graph.weight_grad)),
-        saved(plan_saved(graph)),
-        deferred(plan_deferred(graph)) {}
-
-  const ScratchPlan& scratch(InstrKind kind) const {
-    switch (kind) {
-      case InstrKind::kForward:
-        return forward;
-      case InstrKind::kInputGrad:
-        return input_grad;
-      case InstrKind::kWeightGrad:
-        return weight_grad;
-      default:
-        return backward;
-    }
-  }
+ private:
+  const LayerGraph* graph_;
+  std::map<InstrKind, ScratchPlan> scratch_;
 };
 
 /// What a phase runs of each layer.
@@ -114,11 +103,11 @@ class StepBuilder {
   };
 
   BufferId persistent(const std::string& name, DType dtype, int64_t elements) {
-    return add({.name = name,
-                .category = Category::kBuffers,
-                .bytes = elements * dtype_bytes(dtype),
-                .persistent = true,
-                .dtype = dtype});
+    return program_.add({.name = name,
+                         .category = Category::kBuffers,
+                         .bytes = elements * dtype_bytes(dtype),
+                         .persistent = true,
+                         .dtype = dtype});
   }
 
   void begin(std::vector<BufferId> cleared);
@@ -131,20 +120,16 @@ class StepBuilder {
   Step finish();
 
  private:
-  BufferId add(Buffer buffer) {
-    program_.buffers.push_back(std::move(buffer));
-    return static_cast<BufferId>(program_.buffers.size()) - 1;
-  }
   BufferId temporary(std::string name, int64_t bytes, Tier tier = Tier::kDevice) {
-    return add({.name = std::move(name), .tier = tier, .bytes = bytes});
+    return program_.add({.name = std::move(name), .tier = tier, .bytes = bytes});
   }
   /// For values that collectives of a list may touch.
   BufferId exchanged(std::string name, int64_t bytes) {
     const bool visible = store_.groups().tensor != kNoGroup;
-    return add({.name = std::move(name), .bytes = bytes, .peer_visible = visible});
+    return program_.add({.name = std::move(name), .bytes = bytes, .peer_visible = visible});
   }
   const LayerGraph& graph_of(size_t layer) const { return model_.graph_of(model_.layers[layer]); }
-  Range whole(BufferId id) const { return {id, 0, program_.at(id).bytes}; }
+  Range whole(BufferId id) const { return program_.whole(id); }
   Instr& emit(InstrKind kind) {
     program_.instrs.emplace_back().kind = kind;
     return program_.instrs.back();
@@ -158,14 +143,14 @@ class StepBuilder {
   void place_hidden_gradients(size_t layer, Flow& flow, ValuePlaces& places);
   void place_parameters(size_t layer, int32_t micro_batch, const std::vector<Op>& list,
                         ValuePlaces& places);
-  void place_gradients(size_t layer, int32_t micro_batch, const std::vector<Op>& list,
+  void place_gradients(size_t layer, int32_t micro_batch, const std::set<ValueId>& made,
                        ValuePlaces& places);
   void place_in(BufferId& buffer, const std::string& name, size_t layer, const ScratchPlan& plan,
                 int32_t micro_batch, ValuePlaces& places);
   void run_list(Instr like, const std::vector<Op>& list, ValuePlaces& places);
   void run_ops(const Instr& like, size_t first, size_t end, const ValuePlaces& places);
   void run_collective(const Instr& like, const Op& op, const ValuePlaces& places);
-  bool accumulates(size_t layer, int32_t micro_batch, const std::vector<Op>& list);
+  bool accumulates(size_t layer, int32_t micro_batch, const std::set<ValueId>& made);
   std::vector<std::vector<BufferId>> leaving_outputs() const;
   GatherLimits gather_limits() const;
 
@@ -189,10 +174,8 @@ void StepBuilder::begin(std::vector<BufferId> cleared) {
 void StepBuilder::reduce_loss(BufferId loss) {
   const GroupId all = store_.groups().all;
   if (all == kNoGroup) return;
-  Instr& instr = emit(InstrKind::kAllReduce);
-  instr.lane = lane_of(all);
-  instr.detail = Exchange{all, DType::kF64};
-  instr.reads = instr.writes = {whole(loss)};
+  program_.instrs.push_back(
+      make_collective(InstrKind::kAllReduce, {all, DType::kF64}, whole(loss), whole(loss)));
 }
 
 StepBuilder::Flow& StepBuilder::flow_of(int32_t micro_batch) {
@@ -266,10 +249,9 @@ void StepBuilder::place_parameters(size_t l, int32_t micro_batch, const std::vec
   }
 }
 
-/// Of the gradients that `list` writes.
-void StepBuilder::place_gradients(size_t l, int32_t micro_batch, const std::vector<Op>& list,
+/// Of the gradients among the values that a list has made.
+void StepBuilder::place_gradients(size_t l, int32_t micro_batch, const std::set<ValueId>& made,
                                   ValuePlaces& places) {
-  const std::set<ValueId> made = values_written(list);
   const Layer& layer = model_.layers[l];
   const LayerGraph& graph = graph_of(l);
   for (size_t i = 0; i < layer.params.size(); ++i) {
@@ -325,28 +307,22 @@ void StepBuilder::run_collective(const Instr& like, const Op& op, const ValuePla
   const Range& in = places.at(op.in[0]);
   const Range& out = places.at(op.out[0]);
   const bool sums = op.kind == OpKind::kTensorAllReduce;
-  if (sums && in != out) {
-    Instr& copy = emit(InstrKind::kCopy);
-    copy.layer = like.layer;
-    copy.micro_batch = like.micro_batch;
-    copy.reads = {in};
-    copy.writes = {out};
-  }
-  Instr& instr = emit(sums ? InstrKind::kAllReduce
-                           : op.kind == OpKind::kTensorAllGather ? InstrKind::kAllGather
-                                                                 : InstrKind::kReduceScatter);
-  instr.detail = Exchange{store_.groups().tensor, graph.at(op.in[0]).dtype};
-  instr.lane = lane_of(instr.group());
-  instr.layer = like.layer;
-  instr.micro_batch = like.micro_batch;
-  instr.reads = {sums ? out : in};
-  instr.writes = {out};
+  const auto emit_for_layer = [&](Instr instr) {
+    instr.layer = like.layer;
+    instr.micro_batch = like.micro_batch;
+    program_.instrs.push_back(std::move(instr));
+  };
+  if (sums && in != out) emit_for_layer(make_copy(program_, in, out));
+  const InstrKind kind = sums ? InstrKind::kAllReduce
+                         : op.kind == OpKind::kTensorAllGather ? InstrKind::kAllGather
+                                                               : InstrKind::kReduceScatter;
+  emit_for_layer(make_collective(kind, {store_.groups().tensor, graph.at(op.in[0]).dtype},
+                                 sums ? out : in, out));
 }
 
 /// The first list that writes a parameter's gradient overwrites, later ones add: within a step where
 /// one buffer holds it all the time, else within a micro-batch.
-bool StepBuilder::accumulates(size_t l, int32_t micro_batch, const std::vector<Op>& list) {
-  const std::set<ValueId> made = values_written(list);
+bool StepBuilder::accumulates(size_t l, int32_t micro_batch, const std::set<ValueId>& made) {
   bool seen = false;
   bool fresh = false;
   const Layer& layer = model_.layers[l];
@@ -367,8 +343,8 @@ void StepBuilder::run_layer(InstrKind kind, size_t l, Flow& flow, BufferId resul
   like.layer = static_cast<int32_t>(l);
   like.micro_batch = flow.micro_batch;
   like.detail = LayerOps{.graph = model_.layers[l].graph};
-  const std::vector<Op>& list = list_of(graph_of(l), like);
-  const GraphStorage& storage = storage_[static_cast<size_t>(like.ops().graph)];
+  const std::vector<Op>& list = list_of(graph_of(l), kind);
+  GraphStorage& storage = storage_[static_cast<size_t>(like.ops().graph)];
   const bool forward = kind == InstrKind::kForward;
   ValuePlaces places;
   place_parameters(l, flow.micro_batch, list, places);
@@ -377,14 +353,17 @@ void StepBuilder::run_layer(InstrKind kind, size_t l, Flow& flow, BufferId resul
     place_outputs(l, flow, result, places);
   else
     place_hidden_gradients(l, flow, places);
-  if (trains_) place_gradients(l, flow.micro_batch, list, places);
+  if (trains_) {
+    const std::set<ValueId> made = values_written(list);
+    place_gradients(l, flow.micro_batch, made, places);
+    like.ops().accumulate = accumulates(l, flow.micro_batch, made);
+  }
   BufferId scratch = -1;
   place_in(scratch, cat("scratch.", letter(kind)), l, storage.scratch(kind), flow.micro_batch,
            places);
   if (trains_) place_in(flow.saved[l], "saved.", l, storage.saved, flow.micro_batch, places);
   if (kind == InstrKind::kInputGrad || kind == InstrKind::kWeightGrad)
     place_in(flow.deferred[l], "deferred.", l, storage.deferred, flow.micro_batch, places);
-  like.ops().accumulate = trains_ && accumulates(l, flow.micro_batch, list);
   run_list(std::move(like), list, places);
 }
 
@@ -392,14 +371,12 @@ void StepBuilder::run(const ScheduleAction& action, BufferId result) {
   Flow& flow = flow_of(action.micro_batch);
   const InstrKind kind = kind_of(action.phase);
   const size_t layers = model_.layers.size();
-  Instr like;
-  like.kind = kind;
   for (size_t k = 0; k < layers; ++k) {
     const bool forward = kind == InstrKind::kForward;
     const size_t l = forward ? k : layers - 1 - k;
     run_layer(kind, l, flow, result);
     const size_t next = forward ? l + 1 : l - 1;
-    store_.release(k + 1 < layers ? units_read(model_, partition_, next, list_of(graph_of(next), like))
+    store_.release(k + 1 < layers ? units_read(model_, partition_, next, list_of(graph_of(next), kind))
                                   : std::set<UnitId>());
   }
 }

@@ -62,13 +62,12 @@ DiskTraffic disk_traffic(const Program& program) {
   return traffic;
 }
 
-namespace {
-
-/// Parameters for layers to read; gathers of updated ones go to where they stay.
 bool brings_parameters(const Program& program, const Instr& instr) {
   return instr.kind == InstrKind::kAllGather && instr.unit >= 0 &&
          !program.at(instr.writes[0].buffer).persistent;
 }
+
+namespace {
 
 /// What a sum takes into account; theory is the sum with nothing.
 struct Known {

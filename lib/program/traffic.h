@@ -40,6 +40,9 @@ struct DiskTraffic {
 };
 DiskTraffic disk_traffic(const Program& program);
 
+/// A gather of parameters for layers to read; gathers of updated ones go to where these stay.
+bool brings_parameters(const Program& program, const Instr& instr);
+
 /// Why a rank sends more (or less) than theory says.
 struct TrafficDeviation {
   std::string cause;

@@ -38,11 +38,6 @@ UnitStore::UnitStore(Program& program, const ModelDescription& model, const Part
   list_pieces(micro_batches > 0);
 }
 
-BufferId UnitStore::add_buffer(Buffer buffer) {
-  program_.buffers.push_back(std::move(buffer));
-  return static_cast<BufferId>(program_.buffers.size()) - 1;
-}
-
 /// One buffer for each tier that holds wanted units, laid out one unit after another.
 std::vector<UnitStore::Home> UnitStore::place(
     const HomeOptions& options, const std::function<Part(const StateSpec&)>& part_of) {
@@ -61,15 +56,14 @@ std::vector<UnitStore::Home> UnitStore::place(
     const std::string name =
         tier == Tier::kDevice ? options.name : cat(options.name, ".", tier_name(tier));
     const BufferId buffer =
-        add_buffer({.name = name,
-                    .tier = tier,
-                    .category = options.category,
-                    .bytes = layout.total * dtype_bytes(options.dtype),
-                    .persistent = true,
-                    .peer_visible = options.peer_visible && tier == Tier::kDevice,
-                    .dtype = options.dtype});
-    if (options.category != Category::kGradients)
-      program_.given.push_back({buffer, 0, program_.at(buffer).bytes});
+        program_.add({.name = name,
+                      .tier = tier,
+                      .category = options.category,
+                      .bytes = layout.total * dtype_bytes(options.dtype),
+                      .persistent = true,
+                      .peer_visible = options.peer_visible && tier == Tier::kDevice,
+                      .dtype = options.dtype});
+    if (options.category != Category::kGradients) program_.given.push_back(program_.whole(buffer));
     for (size_t u = 0; u < elements.size(); ++u)
       if (elements[u] > 0)
         homes[u] = {buffer, layout.offset[u],
@@ -169,14 +163,12 @@ void UnitStore::list_pieces(bool trains) {
 
 Range UnitStore::temporary(const std::string& name, Tier tier, Category category, DType dtype,
                            int64_t elements, bool peer_visible) {
-  const int64_t bytes = elements * dtype_bytes(dtype);
-  const BufferId id = add_buffer({.name = name,
-                                  .tier = tier,
-                                  .category = category,
-                                  .bytes = bytes,
-                                  .peer_visible = peer_visible,
-                                  .dtype = dtype});
-  return {id, 0, bytes};
+  return program_.whole(program_.add({.name = name,
+                                      .tier = tier,
+                                      .category = category,
+                                      .bytes = elements * dtype_bytes(dtype),
+                                      .peer_visible = peer_visible,
+                                      .dtype = dtype}));
 }
 
 Instr& UnitStore::emit(Instr instr) {
@@ -184,31 +176,16 @@ Instr& UnitStore::emit(Instr instr) {
   return program_.instrs.back();
 }
 
-/// A copy runs on the lane of the link it uses.
 Instr UnitStore::copy(const Range& from, const Range& to, UnitId unit) const {
-  Instr instr;
-  instr.kind = InstrKind::kCopy;
+  Instr instr = make_copy(program_, from, to);
   instr.unit = unit;
-  instr.reads = {from};
-  instr.writes = {to};
-  const Tier source = tier_of(from);
-  const Tier target = tier_of(to);
-  if (source == Tier::kNvme || target == Tier::kNvme)
-    instr.lane = Lane::kDisk;
-  else if (source != target)
-    instr.lane = target == Tier::kHost ? Lane::kToHost : Lane::kToDevice;
   return instr;
 }
 
 Instr UnitStore::collective(InstrKind kind, GroupId group, const Range& in, const Range& out,
                             UnitId unit) const {
-  Instr instr;
-  instr.kind = kind;
-  instr.lane = lane_of(group);
-  instr.detail = Exchange{group, program_.at(in.buffer).dtype};
+  Instr instr = make_collective(kind, {group, program_.at(in.buffer).dtype}, in, out);
   instr.unit = unit;
-  instr.reads = {in};
-  instr.writes = {out};
   return instr;
 }
 
@@ -238,7 +215,7 @@ std::vector<Instr> UnitStore::gather(const ParameterUse& use, size_t number) {
   const UnitId id = use.unit;
   const std::string suffix = cat(".", id, ".", number);
   const DType dtype = spec(id).compute;
-  const Range whole{use.buffer, 0, program_.at(use.buffer).bytes};
+  const Range whole = program_.whole(use.buffer);
   std::vector<Instr> chain;
   const auto move = [&](const Range& from, const Range& to) {
     chain.push_back(copy(from, to, id));

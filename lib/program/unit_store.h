@@ -137,7 +137,6 @@ class UnitStore {
   Range range(const Home& home, int64_t begin, int64_t end) const;
   Range held(const std::vector<Home>& homes, UnitId id) const;
 
-  BufferId add_buffer(Buffer buffer);
   Range temporary(const std::string& name, Tier tier, Category category, DType dtype,
                   int64_t elements, bool peer_visible = false);
   Instr& emit(Instr instr);

@@ -35,7 +35,7 @@ void UnitStore::norm(BufferId norm) {
   }
   emit(std::move(sum));
   if (groups_.model == kNoGroup) return;
-  const Range all{norm, 0, program_.at(norm).bytes};
+  const Range all = program_.whole(norm);
   emit(collective(InstrKind::kAllReduce, groups_.model, all, all, -1));
 }
 

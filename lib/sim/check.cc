@@ -407,22 +407,6 @@ void check_arena(const Program& program, Faults& faults) {
                          program.buffers[second].name, " share arena bytes while both are in use"));
 }
 
-/// Bytes that two ranges have in common, of one buffer or of one arena.
-bool share_bytes(const Program& program, const Range& a, const Range& b) {
-  const Buffer& x = program.at(a.buffer);
-  const Buffer& y = program.at(b.buffer);
-  if (x.persistent || y.persistent || arena_of(x) != arena_of(y)) return overlaps(a, b);
-  const int64_t begin = x.arena_offset + a.offset;
-  const int64_t other = y.arena_offset + b.offset;
-  return begin < other + b.bytes && other < begin + a.bytes;
-}
-
-bool any_shared(const Program& program, const std::vector<Range>& a, const std::vector<Range>& b) {
-  return std::any_of(a.begin(), a.end(), [&](const Range& x) {
-    return std::any_of(b.begin(), b.end(), [&](const Range& y) { return share_bytes(program, x, y); });
-  });
-}
-
 /// A disk request starts before the one in front of it has ended only where neither sees the other.
 void check_disk_requests(const Program& program, Faults& faults) {
   std::optional<size_t> last;
@@ -435,9 +419,7 @@ void check_disk_requests(const Program& program, Faults& faults) {
     const auto before = std::exchange(last, i);
     if (!instr.starts_early() || !before) continue;
     const Instr& other = program.instrs[*before];
-    if (any_shared(program, instr.reads, other.writes) ||
-        any_shared(program, instr.writes, other.reads) ||
-        any_shared(program, instr.writes, other.writes))
+    if (share_written_bytes(program, instr, other))
       faults.push_back(cat(place(program, i), " starts before ", place(program, *before),
                            " is done, which touches the same bytes"));
   }

@@ -31,6 +31,11 @@ std::vector<std::string> ClassPlans::check() const {
   return faults;
 }
 
+void ClassPlans::require_sound() const {
+  const std::vector<std::string> faults = check();
+  if (!faults.empty()) bug(cat("the step program is wrong: ", join(faults, "; ")));
+}
+
 std::vector<std::string> ClassPlans::check(ProgramPlan StepPlan::*which) const {
   std::vector<const Program*> programs;
   for (const StepPlan* plan : plans_) programs.push_back(&(plan->*which).program);

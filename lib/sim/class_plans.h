@@ -44,6 +44,8 @@ class ClassPlans {
 
   /// check_world() over all ranks' programs of training, and then of validation.
   std::vector<std::string> check() const;
+  /// Error(kBug) where that finds anything.
+  void require_sound() const;
 
   /// Tiers of which a rank needs more than `budget` has, at the fullest moment of training or
   /// validation.

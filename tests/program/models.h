@@ -145,12 +145,6 @@ inline Program moved(Program program, size_t from, size_t to, bool overlap = tru
   return plan_memory(order_communication(std::move(program), overlap));
 }
 
-/// Whether an instruction brings parameters to layers.
-inline bool brings_parameters(const Program& program, const Instr& instr) {
-  return instr.kind == InstrKind::kAllGather && instr.unit >= 0 &&
-         !program.at(instr.writes[0].buffer).persistent;
-}
-
 /// Buffers temp0, temp1, ... of 64 bytes and instructions that touch one of them each.
 struct Touch {
   Lane lane;

@@ -2,6 +2,7 @@
 #include "conflicts.h"
 #include "program/layer_instr.h"
 #include "program/passes.h"
+#include "program/traffic.h"
 
 #include <catch2/catch.hpp>
 
