@@ -31,6 +31,11 @@ enum class ScheduleKind : uint8_t {
   kZbH1,     // 1F1B with weight gradients where a stage would be idle (Qi et al. 2024)
 };
 
+/// Where the chunks of stages lie among the parts of a model that is cut into stages x chunks parts:
+/// chunk k of stage s is part k x stages + s, or (two chunks) chunk 1 is part 2 x stages - 1 - s, so that
+/// the first stage has the first and the last part.
+enum class ChunkPlacement : uint8_t { kLoop, kV };
+
 /// The actions of stage `stage` of `stages`, one chunk each, for `micro_batches` micro-batches.
 /// Within a phase micro-batches come in ascending order, so gradients are summed in it.
 std::vector<ScheduleAction> make_schedule(ScheduleKind kind, int stages, int stage, int32_t micro_batches);

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "program/schedule.h"
+
+namespace ftrun {
+
+/// Layers [first, end) of a model.
+struct LayerRange {
+  int32_t first = 0;
+  int32_t end = 0;
+
+  bool holds(int32_t layer) const { return first <= layer && layer < end; }
+  bool operator==(const LayerRange&) const = default;
+};
+
+/// Which layers each stage of a pipeline runs. The model is cut into parts, `chunks` a stage; part k
+/// hands its last layer's output to part k+1 and gets the gradient by it back.
+class PipelineLayout {
+ public:
+  /// One stage that runs all layers, however many.
+  PipelineLayout() = default;
+  /// Part k has layers [first_layer[k], first_layer[k+1]), stages x chunks parts of at least one layer.
+  PipelineLayout(int stages, int chunks, ChunkPlacement placement, std::vector<int32_t> first_layer);
+
+  int stages() const { return stages_; }
+  int chunks() const { return chunks_; }
+  int parts() const { return stages_ * chunks_; }
+
+  /// The part that a chunk of a stage is, and the stage and chunk that a part is.
+  int part_of(int stage, int chunk) const;
+  int stage_of(int part) const;
+  int chunk_of(int part) const;
+
+  /// Layers of a part, of `layers` of the model.
+  LayerRange layers(int part, int32_t layers) const;
+  /// The part that runs a layer.
+  int part_with(int32_t layer) const;
+  bool holds(int stage, int32_t layer) const { return stage_of(part_with(layer)) == stage; }
+
+ private:
+  int stages_ = 1;
+  int chunks_ = 1;
+  ChunkPlacement placement_ = ChunkPlacement::kLoop;
+  std::vector<int32_t> first_layer_;
+};
+
+}  // namespace ftrun
