@@ -126,6 +126,21 @@ RankGroup RankMesh::neighbours_of(int rank, MeshAxis axis, int count) const {
   return group;
 }
 
+int RankMesh::moved(int rank, MeshAxis axis, int to) const {
+  require(to >= 0 && to < size(axis), "place outside the mesh");
+  return rank + (to - place(rank, axis)) * strides_[static_cast<int>(axis)];
+}
+
+RankGroup RankMesh::link(int from, int to, MeshAxis axis) const {
+  require(from != to && moved(from, axis, place(to, axis)) == to, "a link runs along one axis");
+  return {cat(axis_name(axis), "@", from, ">", to), {std::min(from, to), std::max(from, to)}, from};
+}
+
+RankGroup RankMesh::ends_of(int rank, MeshAxis axis) const {
+  const int first = moved(rank, axis, 0);
+  return {cat(axis_name(axis), "/ends@", first), {first, moved(rank, axis, size(axis) - 1)}};
+}
+
 std::vector<RankGroup> RankMesh::groups(std::initializer_list<MeshAxis> axes) const {
   std::vector<RankGroup> all;
   for (int rank = 0; rank < world_; ++rank) {

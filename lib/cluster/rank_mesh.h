@@ -32,7 +32,10 @@ struct MeshPoint {
 struct RankGroup {
   std::string name;
   std::vector<int> ranks;
+  /// Of a link between two ranks: the one that sends; the other receives. Else -1.
+  int sender = -1;
 
+  bool is_link() const { return sender >= 0; }
   int size() const { return static_cast<int>(ranks.size()); }
   /// Place of a global rank in the group, -1 when it is no member.
   int index_of(int rank) const;
@@ -60,6 +63,12 @@ class RankMesh {
   /// Of the group of `rank` along `axis` the `count` neighbours [k, k+1) x count that it is among:
   /// "dp_shard/2@4". `count` divides the axis.
   RankGroup neighbours_of(int rank, MeshAxis axis, int count) const;
+  /// Two ranks that differ along `axis` alone, of which the first sends to the second: "pp@3>7".
+  RankGroup link(int from, int to, MeshAxis axis) const;
+  /// The ends of an axis for the rank: those whose places along it are the first and the last, "pp/ends@3".
+  RankGroup ends_of(int rank, MeshAxis axis) const;
+  /// The rank at another place along an axis.
+  int moved(int rank, MeshAxis axis, int place) const;
   /// All groups along `axes`, by lowest rank; every rank is in exactly one.
   std::vector<RankGroup> groups(std::initializer_list<MeshAxis> axes) const;
   /// "rank 5 (pp 1, dp_shard 2)": axes of size 1 are left out.

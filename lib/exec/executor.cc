@@ -158,6 +158,9 @@ void Executor::run_instr(const Instr& instr) {
     case InstrKind::kReduceScatter:
     case InstrKind::kAllGather:
       return run_collective(instr);
+    case InstrKind::kSend:
+    case InstrKind::kReceive:
+      return run_transfer(instr);
     case InstrKind::kCopy:
       return copy(instr);
     case InstrKind::kAccumulate:
@@ -222,8 +225,8 @@ void Executor::note_nonfinite(const Instr& instr) {
                         device_->is_finite(instr.lane, numbers);
     if (finite) continue;
     nonfinite_.instr = static_cast<InstrId>(&instr - program_.instrs.data());
-    nonfinite_.text = cat(instr_label(instr), " (", model_.layers[static_cast<size_t>(instr.layer)].name, "): ",
-                          value.name, nonfinite_weights(instr));
+    const std::string layer = instr.layer < 0 ? graph.name : model_.layers[static_cast<size_t>(instr.layer)].name;
+    nonfinite_.text = cat(instr_label(instr), " (", layer, "): ", value.name, nonfinite_weights(instr));
     return;
   }
 }
@@ -231,6 +234,7 @@ void Executor::note_nonfinite(const Instr& instr) {
 /// "; the weight model.norm.weight is not finite", "" when all that the list reads are.
 std::string Executor::nonfinite_weights(const Instr& instr) {
   std::string found;
+  if (instr.layer < 0) return found;
   for (const GraphParam& param : model_.layers[static_cast<size_t>(instr.layer)].params)
     for (const Binding& binding : instr.ops().bindings) {
       if (binding.value != param.value) continue;
@@ -265,6 +269,21 @@ void Executor::run_collective(const Instr& instr) {
       last = group.all_gather(in, out, instr.reads[i].bytes / size, dtype, site);
   }
   last.wait();
+}
+
+/// On the lane of the link: a receiver that is late holds up what is sent after this alone.
+void Executor::run_transfer(const Instr& instr) {
+  Communicator& link = *groups_[static_cast<size_t>(instr.group())];
+  device_->attach(instr.lane, link);
+  const bool sends = instr.kind == InstrKind::kSend;
+  const Range& range = sends ? instr.reads[0] : instr.writes[0];
+  const DType dtype = instr.exchange().dtype;
+  const int64_t count = range.bytes / dtype_bytes(dtype);
+  const CallSite site{program_.at(range.buffer).name};
+  const int other = 1 - link.rank();
+  Work work = sends ? link.send(address<std::byte>(range), count, dtype, other, site)
+                    : link.receive(address<std::byte>(range), count, dtype, other, site);
+  work.wait();
 }
 
 void Executor::copy(const Instr& instr) {

@@ -109,6 +109,7 @@ class Executor {
   void note_nonfinite(const Instr& instr);
   std::string nonfinite_weights(const Instr& instr);
   void run_collective(const Instr& instr);
+  void run_transfer(const Instr& instr);
   void copy(const Instr& instr);
   void copy_disk(const Instr& instr);
   void start_disk(size_t at);

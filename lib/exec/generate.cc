@@ -59,14 +59,15 @@ std::vector<int32_t> generate(Executor& logits, const ModelDescription& model,
     StepRun step;
     step.micro_batches = {&batch, 1};
     logits.run(step);
-    for (int64_t block = 0; block < blocks; ++block)
+    for (int64_t block = 0; options.has_logits && block < blocks; ++block)
       memory.read_persistent(buffer_names::kLogits,
                              (block * room + static_cast<int64_t>(used - 1)) * row_bytes, row_bytes,
                              row.data() + block * row_bytes);
+    // Whoever has no logits chooses anything and is told what the chooser chose.
     convert(row.data(), model.dtypes.compute, scores.data(), DType::kF32, model.vocab_rows);
     int32_t next =
         options.temperature > 0 ? sampled(scores, options.temperature, random) : likeliest(scores);
-    if (group != nullptr) group->broadcast(&next, 1, DType::kI32, 0, {"sample"}).wait();
+    if (group != nullptr) group->broadcast(&next, 1, DType::kI32, options.chooser, {"sample"}).wait();
     if (std::find(options.stop_ids.begin(), options.stop_ids.end(), next) != options.stop_ids.end())
       break;
     all.push_back(next);

@@ -16,13 +16,16 @@ struct GenerateOptions {
   uint64_t seed = 0;
   /// Ids that end the text.
   std::vector<int64_t> stop_ids;
+  /// Of the ranks that compute it together the one that chooses each token, and whether this rank has logits.
+  int chooser = 0;
+  bool has_logits = true;
   /// Asked before each token, by all ranks that compute it together: true ends the text there.
   std::function<bool()> stop;
 };
 
 /// Continues `prompt` with a logits program (Mode::kLogits, one row): each new token is one forward
 /// pass over the last tokens that fit the row. Returns the new ids. Ranks that compute it together
-/// give `group`, whose first rank then chooses: processors of another kind may round otherwise.
+/// give `group`, one of which then chooses: processors of another kind may round otherwise.
 std::vector<int32_t> generate(Executor& logits, const ModelDescription& model,
                               const RankMemory& memory, std::span<const int32_t> prompt,
                               const GenerateOptions& options, Communicator* group = nullptr);

@@ -50,6 +50,7 @@ ModelState::ModelState(const ProgramPlan& train, const Partition& partition, con
     : model_(train.model),
       program_(train.program),
       pieces_(train.pieces),
+      holders_(train.holders),
       partition_(partition),
       memory_(memory),
       kinds_(std::move(state_kinds)) {}
@@ -236,16 +237,21 @@ void ModelState::collect(const std::string& tensor, int64_t begin, int64_t end, 
   }
 }
 
+/// What this rank holds of a unit's parameters.
+const StatePiece& ModelState::parameters_of(UnitId unit) const {
+  for (const StatePiece& piece : pieces_)
+    if (piece.state == StatePiece::kParam && piece.unit == unit) return piece;
+  bug("a rank holds what it sends");
+}
+
 /// Elements [wanted.begin, wanted.end) of what tensor-parallel rank `index` uses of a tensor.
 void ModelState::collect_part(TensorId tensor, int index, const ShardRange& wanted, bool receives,
                               Communicator& group, std::span<float> out) const {
-  const ShardPlace split{model_.split.degree, model_.split.index};
-  const int shards = group.size() / split.count;
-  const bool mine = split.index == index;
+  const int tensor_ranks = model_.split.degree;
+  const int shards = group.size() / tensor_ranks / holders_.stages;
   std::vector<float> sent;
-  for (const StatePiece& piece : pieces_) {
-    if (piece.state != StatePiece::kParam) continue;
-    const Unit& unit = partition_.unit(piece.unit);
+  for (const Unit& unit : partition_.units) {
+    const ParameterHolders::OfUnit& holder = holders_.units[static_cast<size_t>(unit.id)];
     for (const Slice& slice : unit.slices) {
       if (slice.tensor != tensor) continue;
       const int64_t from = std::max(wanted.begin, slice.offset);
@@ -254,22 +260,21 @@ void ModelState::collect_part(TensorId tensor, int index, const ShardRange& want
       // The wanted range in the unit, cut where ranks' parts meet.
       const int64_t first = slice.position_in_unit + (from - slice.offset);
       const int64_t last = first + (to - from);
-      const bool whole = piece.begin == 0 && piece.end == unit.padded;
       for (int shard = 0; shard < shards; ++shard) {
-        const ShardRange theirs = whole ? ShardRange{0, shard == 0 ? unit.padded : 0}
-                                        : shard_range(unit, shard, shards);
+        const ShardRange theirs = holder.cut ? shard_range(unit, shard, shards)
+                                             : ShardRange{0, shard == 0 ? unit.padded : 0};
         const int64_t a = std::max(first, theirs.begin);
         const int64_t b = std::min(last, theirs.end);
         if (a >= b) continue;
         const auto to_out = static_cast<size_t>(from - wanted.begin + (a - first));
-        const int owner = shard * split.count + index;
-        if (mine && owner == group.rank()) {
+        const int owner = (holder.stage * shards + shard) * tensor_ranks + index;
+        if (owner == group.rank()) {
           if (receives) {
-            fetch_f32(piece, a, b, out.data() + to_out);
+            fetch_f32(parameters_of(unit.id), a, b, out.data() + to_out);
             continue;
           }
           sent.resize(static_cast<size_t>(b - a));
-          fetch_f32(piece, a, b, sent.data());
+          fetch_f32(parameters_of(unit.id), a, b, sent.data());
           group.send(sent.data(), b - a, DType::kF32, 0, {"export"}).wait();
         } else if (receives) {
           group.receive(out.data() + to_out, b - a, DType::kF32, owner, {"export"}).wait();

@@ -62,12 +62,14 @@ class ModelState {
              std::byte* room);
   void collect_part(TensorId tensor, int index, const ShardRange& wanted, bool receives,
                     Communicator& group, std::span<float> out) const;
+  const StatePiece& parameters_of(UnitId unit) const;
   void fetch(const StatePiece& piece, int64_t begin, int64_t end, void* out) const;
   void fetch_f32(const StatePiece& piece, int64_t begin, int64_t end, float* out) const;
 
   const ModelDescription& model_;
   const Program& program_;
   const std::vector<StatePiece>& pieces_;
+  const ParameterHolders& holders_;
   const Partition& partition_;
   const RankMemory& memory_;
   std::vector<std::string> kinds_;

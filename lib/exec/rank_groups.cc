@@ -26,7 +26,9 @@ Communicator& RankGroups::peer_visible() const {
 
 Communicator* RankGroups::find(const ProgramGroup& group) const {
   for (Communicator* candidate : open)
-    if (candidate->members() == group.ranks.ranks) return candidate;
+    if (candidate->members() == group.ranks.ranks &&
+        (!group.ranks.is_link() || candidate->name() == group.ranks.name))
+      return candidate;
   return nullptr;
 }
 

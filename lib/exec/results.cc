@@ -123,9 +123,17 @@ std::string sample_text(const Config& config, TrainingSetup& setup, const std::v
   const GenerateConfig& wanted = config.train.generate;
   TrainingSetup::TextGenerator& generator = setup.text_generator();
   const ModelDescription& model = generator.plan.model;
-  const GenerateOptions options{wanted.tokens, wanted.temperature,
-                                static_cast<uint64_t>(config.train.seed),
-                                setup.model_config().eos_ids, stop};
+  // The stage with the head has the logits.
+  const StateOptions& state = setup.plan().options.state;
+  const int head_stage = state.pipeline.stage_of(state.pipeline.parts() - 1);
+  const GenerateOptions options{
+      .tokens = wanted.tokens,
+      .temperature = wanted.temperature,
+      .seed = static_cast<uint64_t>(config.train.seed),
+      .stop_ids = setup.model_config().eos_ids,
+      .chooser = state_mesh(state).rank_at({.pp = head_stage}),
+      .has_logits = state.pipeline_stage == head_stage,
+      .stop = stop};
   Communicator* others = setup.needs_all_ranks() ? setup.groups().host_world : nullptr;
   const std::vector<int32_t> text =
       generate(*generator.executor, model, setup.memory(), prompt, options, others);

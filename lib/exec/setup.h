@@ -52,7 +52,7 @@ class TrainingSetup {
   /// True when one rank alone cannot run the model: it does not have all parameters.
   bool needs_all_ranks() const {
     const StateOptions& state = model_.plan.options.state;
-    return state.tensor.count > 1 || (state.stage == 3 && state.shard.count > 1);
+    return state.tensor.count > 1 || state.pipeline.stages() > 1 || (state.stage == 3 && state.shard.count > 1);
   }
 
   /// A program that continues text, made when first asked for: nobody pays for it before.

@@ -256,6 +256,7 @@ class DecoderBuilder {
     for (int64_t i = 0; i < c_.layers; ++i) add_block(i);
     const TensorId norm = table_.norm("model.norm.weight", c_.hidden);
     add_head(norm, c_.tied ? table : table_.rows("lm_head.weight", {c_.vocab_rows, c_.hidden}));
+    add_rope_table();
     return std::move(out_);
   }
 
@@ -271,15 +272,29 @@ class DecoderBuilder {
     const int64_t n = batch_.tokens();
     GraphBuilder g("embed", n, batch_.row_tokens, dtypes_);
     const ValueId tokens = g.input(Port::kTokens, DType::kI32, {n}, "tokens");
-    const ValueId positions = g.input(Port::kPositions, DType::kI32, {n}, "positions");
+    const ValueId positions = positions_input(g);
     const ValueId weight = g.param("embed.weight", {local_.vocab_rows, c_.hidden});
     RowsAttrs rows;
     if (split_.degree > 1) rows = {split_.index * local_.vocab_rows, c_.vocab_rows};
     const ValueId x = g.embed(tokens, weight, rows);
     g.output(SplitProducts(g, split_).whole(OpKind::kEmbed, 'V', x), Port::kHidden);
-    g.output(g.rope_table(positions, inverse_frequencies(c_.rope, c_.head_size), 1.0), Port::kRope);
+    output_rope_table(g, positions);
     out_.layers.push_back(
         {"embed", LayerKind::kEmbedding, add_graph(g.finish(train())), {{weight, {table}}}});
+  }
+
+  void add_rope_table() {
+    GraphBuilder g("rope", batch_.tokens(), batch_.row_tokens, dtypes_);
+    output_rope_table(g, positions_input(g));
+    out_.rope_graph = add_graph(g.finish(train()));
+  }
+
+  ValueId positions_input(GraphBuilder& g) const {
+    return g.input(Port::kPositions, DType::kI32, {batch_.tokens()}, "positions");
+  }
+
+  void output_rope_table(GraphBuilder& g, ValueId positions) const {
+    g.output(g.rope_table(positions, inverse_frequencies(c_.rope, c_.head_size), 1.0), Port::kRope);
   }
 
   void add_block(int64_t index) {

@@ -120,6 +120,9 @@ struct ModelDescription {
   std::vector<LayerGraph> graphs;
   /// Embedding, blocks, head.
   std::vector<Layer> layers;
+  /// Makes the rope table alone, which the embedding's graph makes beside the hidden states: for
+  /// stages of a pipeline that have no embedding.
+  int rope_graph = -1;
 
   const LayerGraph& graph_of(const Layer& layer) const {
     return graphs[static_cast<size_t>(layer.graph)];

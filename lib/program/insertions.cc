@@ -14,9 +14,11 @@ size_t position(const Insertion& insertion) {
 /// Instructions in their final order.
 class Weaver {
  public:
-  void add(Instr&& instr) {
-    if (instr.lane == Lane::kCompute) computed_ = static_cast<InstrId>(result_.size());
-    result_.push_back(std::move(instr));
+  /// One of the plain program, whose waits are for others of it.
+  void add_plain(Instr&& instr) {
+    for (InstrId& wait : instr.waits) wait = plain_[static_cast<size_t>(wait)];
+    plain_.push_back(static_cast<InstrId>(result_.size()));
+    add(std::move(instr));
   }
 
   /// The rest of what is held follows from the first by what it reads.
@@ -28,7 +30,14 @@ class Weaver {
   std::vector<Instr> take() { return std::move(result_); }
 
  private:
+  void add(Instr&& instr) {
+    if (instr.lane == Lane::kCompute) computed_ = static_cast<InstrId>(result_.size());
+    result_.push_back(std::move(instr));
+  }
+
   std::vector<Instr> result_;
+  /// Where each plain instruction lies now.
+  std::vector<InstrId> plain_;
   InstrId computed_ = -1;
 };
 
@@ -46,7 +55,7 @@ Program weave(Program program, std::vector<Insertion> insertions) {
   };
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     up_to(2 * i + 1);
-    weaver.add(std::move(program.instrs[i]));
+    weaver.add_plain(std::move(program.instrs[i]));
     up_to(2 * i + 2);
   }
   program.instrs = weaver.take();

@@ -140,7 +140,9 @@ constexpr int64_t kStagedBytes = 64 << 10;
 /// Bytes of peers that call i of a collective reads: all of their parts of a gather, else what is this
 /// rank's of each.
 int64_t read_of_peers(const Program& program, const Instr& instr, size_t i, int ranks) {
-  const Range& in = instr.kind == InstrKind::kAllReduce ? instr.writes[i] : instr.reads[i];
+  const bool in_place = instr.kind == InstrKind::kAllReduce || instr.kind == InstrKind::kReceive;
+  const Range& in = in_place ? instr.writes[i] : instr.reads[i];
+  if (instr.kind == InstrKind::kReceive) return in.bytes;
   const bool gathers = instr.kind == InstrKind::kAllGather;
   const int64_t whole = gathers ? in.bytes * ranks : in.bytes;
   if (!program.at(in.buffer).peer_visible || whole <= kStagedBytes) return 0;
@@ -160,11 +162,11 @@ std::vector<int64_t> mapped_by_instr(const Program& program,
   return mapped;
 }
 
-/// Collectives by the lane of their group, each list in the order in which it runs.
+/// Communication by the lane of its group, each list in the order in which it runs.
 std::vector<std::vector<size_t>> collectives_by_lane(const Program& program) {
   std::vector<std::vector<size_t>> lanes(kMostLanes);
   for (size_t at = 0; at < program.instrs.size(); ++at)
-    if (program.instrs[at].is_collective()) lanes[static_cast<size_t>(program.instrs[at].lane)].push_back(at);
+    if (program.instrs[at].communicates()) lanes[static_cast<size_t>(program.instrs[at].lane)].push_back(at);
   return lanes;
 }
 

@@ -41,8 +41,8 @@ OutputUses find_uses(const Program& program, const std::vector<std::vector<Buffe
 /// Moves the outputs of one micro-batch out and back.
 class Offload {
  public:
-  Offload(Program& program, const std::vector<BufferId>& outputs, const OutputUses& uses)
-      : program_(program), outputs_(outputs), uses_(uses) {
+  Offload(Program& program, const std::vector<BufferId>& outputs, const OutputUses& uses, bool last_stays)
+      : program_(program), outputs_(outputs), uses_(uses), last_stays_(last_stays) {
     for (const BufferId output : outputs)
       require(program.at(output).bytes == program.at(outputs[0]).bytes,
               "the outputs of all layers have the same size");
@@ -59,7 +59,7 @@ class Offload {
 
  private:
   void move(size_t k, const std::vector<size_t>& users) {
-    const bool stays = k + 1 == outputs_.size();
+    const bool stays = last_stays_ && k + 1 == outputs_.size();
     const BufferId own = outputs_[k];
     const BufferId slot = outputs_[k % kSlots];
     const BufferId again = stays ? slot : back_on_device(own, slot);
@@ -117,6 +117,7 @@ class Offload {
   Program& program_;
   const std::vector<BufferId>& outputs_;
   const OutputUses& uses_;
+  const bool last_stays_;
   /// Where backward of the micro-batch begins.
   size_t backward_ = 0;
   std::vector<Insertion> insertions_;
@@ -125,11 +126,12 @@ class Offload {
 }  // namespace
 
 std::vector<Insertion> offload_outputs(Program& program,
-                                       const std::vector<std::vector<BufferId>>& outputs) {
+                                       const std::vector<std::vector<BufferId>>& outputs,
+                                       bool last_stays) {
   const OutputUses uses = find_uses(program, outputs);
   std::vector<Insertion> insertions;
   for (const std::vector<BufferId>& of_micro_batch : outputs)
-    for (Insertion& insertion : Offload(program, of_micro_batch, uses).run())
+    for (Insertion& insertion : Offload(program, of_micro_batch, uses, last_stays).run())
       insertions.push_back(std::move(insertion));
   return insertions;
 }

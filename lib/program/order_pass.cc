@@ -121,6 +121,40 @@ class BucketsInFlight {
   LaneClock older_ = nothing_done();
 };
 
+/// How far compute may run ahead of what takes a stage's results to other stages: what it sends lives until
+/// the receiver has it, so one may be under way on a link while the next one is made.
+class SendsInFlight {
+ public:
+  explicit SendsInFlight(const Program& program) : lane_of_(program.buffers.size(), kNotSent) {
+    for (const Instr& instr : program.instrs)
+      if (instr.kind == InstrKind::kSend)
+        lane_of_[static_cast<size_t>(instr.reads[0].buffer)] = static_cast<size_t>(instr.lane);
+  }
+
+  /// What must be done before an instruction that is the first to write what is sent; -1 for nothing.
+  InstrId before(const Instr& instr) {
+    InstrId needed = -1;
+    for (const Range& range : instr.writes) {
+      const size_t lane = std::exchange(lane_of_[static_cast<size_t>(range.buffer)], kNotSent);
+      if (lane != kNotSent) needed = std::max(needed, older_[lane]);
+    }
+    return needed;
+  }
+
+  void note(InstrId id, const Instr& instr) {
+    if (instr.kind != InstrKind::kSend) return;
+    const auto lane = static_cast<size_t>(instr.lane);
+    older_[lane] = std::exchange(newest_[lane], id);
+  }
+
+ private:
+  static constexpr size_t kNotSent = kMostLanes;
+  /// By buffer: the lane that it is sent on, once somebody writes it.
+  std::vector<size_t> lane_of_;
+  LaneClock newest_ = nothing_done();
+  LaneClock older_ = nothing_done();
+};
+
 /// Writes waits in the order of the list.
 class Orderer {
  public:
@@ -129,7 +163,8 @@ class Orderer {
         overlap_(overlap),
         known_(program.instrs.size()),
         log_(program.buffers.size()),
-        buckets_(program) {}
+        buckets_(program),
+        sends_(program) {}
 
   void add(InstrId id) {
     Instr& instr = program_.instrs[static_cast<size_t>(id)];
@@ -144,6 +179,7 @@ class Orderer {
     now[own] = id;
     log_.add(id, instr);
     buckets_.note(id, instr);
+    sends_.note(id, instr);
     latest_[own] = id;
     if (instr.kind == InstrKind::kDecide) decision_ = id;
   }
@@ -151,8 +187,9 @@ class Orderer {
  private:
   LaneClock needed_before(const Instr& instr) {
     LaneClock needed = nothing_done();
+    const auto own = static_cast<size_t>(instr.lane);
     for (size_t lane = 0; lane < kMostLanes; ++lane) {
-      const bool all = !overlap_ && take_turns(instr, lane);
+      const bool all = !overlap_ && !is_link(own) && !is_link(lane) && take_turns(instr, lane);
       needed[lane] = all ? latest_[lane] : log_.last_conflict(instr, static_cast<Lane>(lane));
     }
     for (const InstrId wait : instr.waits) {
@@ -160,10 +197,21 @@ class Orderer {
       latest = std::max(latest, wait);
     }
     if (instr.if_finite) needed[kComputeLane] = std::max(needed[kComputeLane], decision_);
+    if (const InstrId sent = sends_.before(instr); sent >= 0) {
+      InstrId& latest = needed[static_cast<size_t>(program_.instr(sent).lane)];
+      latest = std::max(latest, sent);
+    }
     if (const LaneClock* older = buckets_.before(instr))
       for (size_t lane = 0; lane < kMostLanes; ++lane)
         needed[lane] = std::max(needed[lane], (*older)[lane]);
     return needed;
+  }
+
+  /// Between stages things go on beside both: a stage that waited for them would hold up the others.
+  bool is_link(size_t lane) const {
+    const auto group = static_cast<GroupId>(lane) - static_cast<GroupId>(Lane::kFirstGroup);
+    return group >= 0 && group < static_cast<GroupId>(program_.groups.size()) &&
+           program_.group(group).ranks.is_link();
   }
 
   /// Computation on the one side, communication on the other.
@@ -198,6 +246,7 @@ class Orderer {
   std::vector<LaneClock> known_;
   AccessLog log_;
   BucketsInFlight buckets_;
+  SendsInFlight sends_;
   LaneClock latest_ = nothing_done();
   InstrId decision_ = -1;
 };

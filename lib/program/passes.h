@@ -41,9 +41,10 @@ std::vector<Insertion> reduce_gradients(const Program& program, UnitStore& store
                                         int64_t bucket_elements);
 
 /// Outputs of layers that wait for backward on the host (cpu_checkpointing), by micro-batch and in the
-/// order of layers. The last of a micro-batch is read by backward at once and stays.
+/// order of layers. With `last_stays` the last of a micro-batch, which backward reads at once, does not go.
 std::vector<Insertion> offload_outputs(Program& program,
-                                       const std::vector<std::vector<BufferId>>& outputs);
+                                       const std::vector<std::vector<BufferId>>& outputs,
+                                       bool last_stays);
 
 /// Adds to every instruction's waits: what it needs by what it reads and writes, the decision where
 /// it runs only in finite steps, and so much that compute is at most one bucket ahead of what takes

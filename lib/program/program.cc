@@ -31,6 +31,7 @@ std::string_view instr_name(InstrKind kind) {
   static constexpr std::array<std::string_view, kInstrKinds> kNames{
       "load_batch", "clear",       "begin",          "forward",    "backward",
       "input_grad", "weight_grad", "all_reduce",     "reduce_scatter", "all_gather",
+      "send",       "receive",
       "copy",       "accumulate",  "gradient_norm", "decide",     "update"};
   return kNames[static_cast<size_t>(kind)];
 }
@@ -202,7 +203,7 @@ uint64_t program_hash(const Program& program) {
   for (const Instr& instr : program.instrs) {
     if (instr.runs_list())
       out << '\n' << instr_label(instr) << (instr.ops().accumulate ? " accumulate" : "");
-    if (!instr.is_collective()) continue;
+    if (!instr.communicates()) continue;
     out << '\n'
         << instr_name(instr.kind) << group_text(program, instr.group()) << ' '
         << dtype_name(instr.exchange().dtype) << (instr.if_finite ? " if finite" : "");

@@ -69,7 +69,7 @@ void add_range(std::vector<Range>& ranges, const Range& range);
 /// Index in Program::groups.
 using GroupId = int32_t;
 inline constexpr GroupId kNoGroup = -1;
-inline constexpr int kMostGroups = 8;
+inline constexpr int kMostGroups = 12;
 
 /// A sequence of instructions that runs in order; lanes run beside each other. On CPU a lane is a
 /// thread (compute: the calling one), on CUDA a stream. Each group of ranks has a lane of its own,
@@ -95,6 +95,8 @@ enum class InstrKind : uint8_t {
   kAllReduce,  // sums writes[*] over the ranks of `group`, in place
   kReduceScatter,  // sums reads[i], one block a rank of `group`, and keeps this rank's in writes[i]
   kAllGather,  // writes[i] gets reads[i] of every rank of `group`
+  kSend,       // reads[0] to the other rank of `group`, a link, which has a kReceive for it
+  kReceive,    // writes[0] from the other rank of `group`
   kCopy,  // reads[0] into writes[0], converted where dtypes differ, or to another tier
   kAccumulate,  // reads[0] added to writes[0]
   kGradientNorm,  // sum of squares of reads[i] into writes[i] (one F64 each)
@@ -131,8 +133,8 @@ struct LayerOps {
   bool accumulate = false;
 };
 
-/// Of collectives. Those of a layer's list have its layer and micro-batch, those of gradients and
-/// parameters a unit.
+/// Of collectives and transfers. Those of a layer's list have its layer and micro-batch, those of
+/// gradients and parameters a unit, those between stages of a pipeline a micro-batch.
 struct Exchange {
   GroupId group = kNoGroup;
   DType dtype = DType::kF32;
@@ -175,11 +177,14 @@ struct Instr {
   bool runs_list() const { return std::holds_alternative<LayerOps>(detail); }
   const LayerOps& ops() const { return std::get<LayerOps>(detail); }
   LayerOps& ops() { return std::get<LayerOps>(detail); }
-  bool is_collective() const { return std::holds_alternative<Exchange>(detail); }
+  /// Together with other ranks: a collective, or a transfer from one rank to another.
+  bool communicates() const { return std::holds_alternative<Exchange>(detail); }
+  bool is_collective() const { return communicates() && !is_transfer(); }
+  bool is_transfer() const { return kind == InstrKind::kSend || kind == InstrKind::kReceive; }
   const Exchange& exchange() const { return std::get<Exchange>(detail); }
   Exchange& exchange() { return std::get<Exchange>(detail); }
   /// kNoGroup where it is none.
-  GroupId group() const { return is_collective() ? exchange().group : kNoGroup; }
+  GroupId group() const { return communicates() ? exchange().group : kNoGroup; }
   const UpdateRange& update() const { return std::get<UpdateRange>(detail); }
   UpdateRange& update() { return std::get<UpdateRange>(detail); }
   bool starts_early() const {

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -44,11 +45,12 @@ std::vector<Made> find_made(const Program& program, const std::vector<GradientUs
   return made;
 }
 
-/// By micro-batch, and within one as gradients lie in their buffer, so that buckets are one range:
+/// By micro-batch and chunk, and within one as gradients lie in their buffer, so that buckets are one range:
 /// the last unit first, as backward makes them.
 void sort_as_they_lie(std::vector<Made>& made) {
   std::sort(made.begin(), made.end(), [](const Made& a, const Made& b) {
-    return std::pair(a.use.micro_batch, -a.use.unit) < std::pair(b.use.micro_batch, -b.use.unit);
+    return std::tuple(a.use.micro_batch, -a.use.chunk, -a.use.unit) <
+           std::tuple(b.use.micro_batch, -b.use.chunk, -b.use.unit);
   });
 }
 
@@ -59,7 +61,8 @@ class Reductions {
 
   void add(const Made& made) {
     require(made.by.first != Touches::kNone, "a gradient is written");
-    if (made.use.micro_batch != micro_batch_) begin_micro_batch(made.use.micro_batch);
+    const std::pair backward(made.use.micro_batch, made.use.chunk);
+    if (backward != backward_) begin_backward(backward);
     // Where gradients of one unit come from several micro-batches, they are summed in that order.
     require(made.by.last >= std::exchange(last_of_unit_[made.use.unit], made.by.last),
             "gradients are made in the order of micro-batches");
@@ -84,16 +87,18 @@ class Reductions {
   }
 
  private:
-  /// Gradients of one micro-batch do not wait for those of the next.
-  void begin_micro_batch(int32_t micro_batch) {
-    micro_batch_ = micro_batch;
+  /// Gradients of one micro-batch do not wait for those of the next, nor those of one chunk of a stage
+  /// for another's: between the two may come the next micro-batch's of the first.
+  void begin_backward(std::pair<int32_t, int32_t> backward) {
+    backward_ = backward;
     at_ = 0;
     filler_.close();
   }
 
   UnitStore& store_;
   BucketFiller filler_;
-  int32_t micro_batch_ = -1;
+  /// Micro-batch and chunk.
+  std::pair<int32_t, int32_t> backward_{-1, -1};
   size_t at_ = 0;
   std::set<UnitId> reduced_;
   std::map<UnitId, size_t> last_of_unit_;

@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <iterator>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -8,33 +10,9 @@
 #include "program/state_options.h"
 
 namespace ftrun {
-namespace {
-
-/// Puts groups into the list, each set of ranks once.
-class GroupList {
- public:
-  GroupList(std::vector<ProgramGroup>& list, int rank) : list_(list), rank_(rank) {}
-
-  GroupId add(RankGroup group) {
-    if (group.size() == 1) return kNoGroup;
-    const auto known = std::find_if(list_.begin(), list_.end(), [&](const ProgramGroup& other) {
-      return other.ranks.ranks == group.ranks;
-    });
-    if (known != list_.end()) return static_cast<GroupId>(std::distance(list_.begin(), known));
-    const ShardPlace place{group.size(), group.index_of(rank_)};
-    list_.push_back({std::move(group), place});
-    return static_cast<GroupId>(list_.size()) - 1;
-  }
-
- private:
-  std::vector<ProgramGroup>& list_;
-  int rank_;
-};
-
-}  // namespace
 
 RankMesh state_mesh(const StateOptions& state) {
-  return RankMesh({.pp = 1,
+  return RankMesh({.pp = state.pipeline.stages(),
                    .dp_replicate = state.replicas,
                    .dp_shard = state.shard.count,
                    .cp = 1,
@@ -45,61 +23,122 @@ namespace {
 
 /// A way to group the ranks of a mesh, and which of StateGroups it is.
 struct Grouping {
-  GroupId StateGroups::*which;
+  std::function<GroupId&(StateGroups&)> which;
+  /// No ranks where it has none for this one.
   std::function<RankGroup(int)> of_rank;
+  /// A group of its own though another has the same ranks.
+  bool apart = false;
 };
 
-std::vector<Grouping> groupings(const RankMesh& mesh, const StateOptions& state) {
-  using enum MeshAxis;
-  return {
-      {&StateGroups::all,
-       [&](int rank) {
-         return mesh.group_of(rank, {kReplicate, kShard, kTensor});
-       }},
-      {&StateGroups::shard, [&](int rank) { return mesh.group_of(rank, {kShard}); }},
-      {&StateGroups::replica, [&](int rank) { return mesh.group_of(rank, {kReplicate}); }},
-      {&StateGroups::node, [&](int rank) { return mesh.neighbours_of(rank, kShard, state.node); }},
-      {&StateGroups::tensor, [&](int rank) { return mesh.group_of(rank, {kTensor}); }},
-      {&StateGroups::tensor_copies,
-       [&](int rank) { return mesh.neighbours_of(rank, kTensor, state.tensor_copies); }},
-      {&StateGroups::model, [&](int rank) {
-         return mesh.group_of(rank, {kShard, kTensor});
-       }}};
+/// Pairs of stages of which the first sends to the second, by their lower and their higher stage.
+std::set<std::array<int, 4>> linked_stages(const PipelineLayout& pipeline) {
+  std::set<std::array<int, 4>> pairs;
+  for (int part = 0; part + 1 < pipeline.parts(); ++part) {
+    const auto [low, high] =
+        std::minmax({pipeline.stage_of(part), pipeline.stage_of(part + 1)});
+    if (low == high) continue;
+    pairs.insert({low, high, low, high});
+    pairs.insert({low, high, high, low});
+  }
+  return pairs;
 }
 
-/// The groups of one way, which holds every rank once.
-std::vector<RankGroup> all_groups(const RankMesh& mesh, const Grouping& grouping) {
-  std::vector<RankGroup> groups;
+Grouping link_grouping(const RankMesh& mesh, int from, int to) {
+  const auto of_rank = [&mesh, from, to](int rank) {
+    const int stage = mesh.coordinate(rank).pp;
+    if (stage != from && stage != to) return RankGroup{};
+    return mesh.link(mesh.moved(rank, MeshAxis::kPipeline, from),
+                     mesh.moved(rank, MeshAxis::kPipeline, to), MeshAxis::kPipeline);
+  };
+  return {[from, to](StateGroups& groups) -> GroupId& { return groups.links[{from, to}]; }, of_rank,
+          true};
+}
+
+/// In an order that all ranks share: none waits for one that waits for it when they are opened one by
+/// one. `mesh` and `state` are borrowed.
+std::vector<Grouping> groupings(const RankMesh& mesh, const StateOptions& state) {
+  using enum MeshAxis;
+  const auto is = [](GroupId StateGroups::* member) {
+    return [member](StateGroups& groups) -> GroupId& { return groups.*member; };
+  };
+  std::vector<Grouping> all{
+      {is(&StateGroups::all),
+       [&](int rank) {
+         return mesh.group_of(rank, {kPipeline, kReplicate, kShard, kTensor});
+       }},
+      {is(&StateGroups::shard), [&](int rank) { return mesh.group_of(rank, {kShard}); }},
+      {is(&StateGroups::replica), [&](int rank) { return mesh.group_of(rank, {kReplicate}); }},
+      {is(&StateGroups::node), [&](int rank) { return mesh.neighbours_of(rank, kShard, state.node); }},
+      {is(&StateGroups::tensor), [&](int rank) { return mesh.group_of(rank, {kTensor}); }},
+      {is(&StateGroups::tensor_copies),
+       [&](int rank) { return mesh.neighbours_of(rank, kTensor, state.tensor_copies); }},
+      {is(&StateGroups::model), [&](int rank) {
+         return mesh.group_of(rank, {kPipeline, kShard, kTensor});
+       }}};
+  if (state.ties_ends)
+    all.push_back({is(&StateGroups::ends), [&](int rank) {
+                     const int stage = mesh.coordinate(rank).pp;
+                     const bool end = stage == 0 || stage + 1 == mesh.size(kPipeline);
+                     return end ? mesh.ends_of(rank, kPipeline) : RankGroup{};
+                   }});
+  for (const auto& [low, high, from, to] : linked_stages(state.pipeline))
+    all.push_back(link_grouping(mesh, from, to));
+  return all;
+}
+
+/// Whether a grouping's groups are those of one before it, seen from rank 0, which is in all that may
+/// be the same.
+class KnownGroupings {
+ public:
+  bool is_new(const Grouping& grouping) {
+    if (grouping.apart) return true;
+    return seen_.insert(grouping.of_rank(0).ranks).second;
+  }
+
+ private:
+  std::set<std::vector<int>> seen_;
+};
+
+/// The groups of one way, which holds a rank at most once.
+void add_groups(const RankMesh& mesh, const Grouping& grouping, std::vector<RankGroup>& all) {
   std::vector<char> seen(static_cast<size_t>(mesh.world()), 0);
   for (int rank = 0; rank < mesh.world(); ++rank) {
     if (seen[static_cast<size_t>(rank)] != 0) continue;
-    groups.push_back(grouping.of_rank(rank));
-    for (const int member : groups.back().ranks) seen[static_cast<size_t>(member)] = 1;
+    RankGroup group = grouping.of_rank(rank);
+    for (const int member : group.ranks) seen[static_cast<size_t>(member)] = 1;
+    if (group.size() > 1) all.push_back(std::move(group));
   }
-  return groups;
 }
 
 }  // namespace
 
 StateGroups state_groups(const StateOptions& state) {
   const RankMesh mesh = state_mesh(state);
-  const int rank = mesh.rank_at({0, state.replica, state.shard.index, 0, state.tensor.index});
+  const int rank = mesh.rank_at(
+      {state.pipeline_stage, state.replica, state.shard.index, 0, state.tensor.index});
   StateGroups groups;
-  GroupList list(groups.list, rank);
-  for (const Grouping& grouping : groupings(mesh, state))
-    groups.*grouping.which = list.add(grouping.of_rank(rank));
+  std::vector<ProgramGroup>& list = groups.list;
+  for (const Grouping& grouping : groupings(mesh, state)) {
+    RankGroup group = grouping.of_rank(rank);
+    if (group.size() <= 1) continue;
+    const auto known = grouping.apart ? list.end()
+                                      : std::find_if(list.begin(), list.end(), [&](const ProgramGroup& other) {
+                                          return other.ranks.ranks == group.ranks;
+                                        });
+    grouping.which(groups) = static_cast<GroupId>(std::distance(list.begin(), known));
+    if (known != list.end()) continue;
+    const ShardPlace place{group.size(), group.index_of(rank)};
+    list.push_back({std::move(group), place});
+  }
   return groups;
 }
 
-std::vector<std::vector<RankGroup>> state_groups_of_all(const StateOptions& state) {
+std::vector<RankGroup> state_groups_of_all(const StateOptions& state) {
   const RankMesh mesh = state_mesh(state);
-  StateGroups of_first;
-  GroupList list(of_first.list, 0);
-  std::vector<std::vector<RankGroup>> all;
-  for (const Grouping& grouping : groupings(mesh, state)) {
-    const auto id = static_cast<size_t>(list.add(grouping.of_rank(0)) + 1);
-    if (id > all.size()) all.push_back(all_groups(mesh, grouping));
-  }
+  KnownGroupings known;
+  std::vector<RankGroup> all;
+  for (const Grouping& grouping : groupings(mesh, state))
+    if (known.is_new(grouping)) add_groups(mesh, grouping, all);
   return all;
 }
 

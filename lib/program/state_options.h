@@ -2,11 +2,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "base/dtype.h"
 #include "model/description.h"
 #include "partition/sharding.h"
+#include "program/pipeline_layout.h"
 #include "program/program.h"
 
 namespace ftrun {
@@ -27,6 +30,11 @@ struct StateOptions {
   /// them use the same part of a tensor that is shared out among fewer (key/value heads); 1 = none.
   ShardPlace tensor;
   int tensor_copies = 1;
+  /// Which layers each stage of the pipeline has, and which stage this is. With `ties_ends` the first
+  /// and the last stage have a copy each of one matrix (tied embeddings).
+  PipelineLayout pipeline;
+  int pipeline_stage = 0;
+  bool ties_ends = false;
   /// False: stage 1 sums whole gradients on every rank (DeepSpeed's reduce_scatter).
   bool reduce_scatter = true;
   /// Gradients travel in this dtype: their own, or another that they are converted to and from.
@@ -76,17 +84,32 @@ struct StateGroups {
   GroupId tensor_copies = kNoGroup;
   /// Those that hold one copy of the whole model's state between them.
   GroupId model = kNoGroup;
+  /// The first and the last stage, where both hold copies of one matrix.
+  GroupId ends = kNoGroup;
+  /// From this stage to others and from others to it, by (sending, receiving) stage.
+  std::map<std::pair<int, int>, GroupId> links;
 };
 StateGroups state_groups(const StateOptions& state);
 
-/// The groups of all ranks, each once: [g] are those that GroupId g means to one rank or another, by
-/// their lowest ranks.
-std::vector<std::vector<RankGroup>> state_groups_of_all(const StateOptions& state);
+/// The groups of all ranks, each once, in the order in which communicators are opened: a rank's
+/// GroupIds count those that it is a member of.
+std::vector<RankGroup> state_groups_of_all(const StateOptions& state);
 
 /// How units are cut over the shard group: nothing at stage 0, and small ones only below stage 3.
 inline Sharding cut_states(const Partition& partition, const StateOptions& state) {
   return state.stage == 0 ? Sharding(partition) : Sharding(partition, state.shard, state.stage < 3);
 }
+
+/// Who holds the parameters that the optimizer updates: of each unit the first stage that has it, and
+/// whether its shard group has a part of it each, or all of them the whole.
+struct ParameterHolders {
+  struct OfUnit {
+    int stage = 0;
+    bool cut = false;
+  };
+  int stages = 1;
+  std::vector<OfUnit> units;
+};
 
 /// A range of memory that holds elements [begin, end) of a unit's state of one kind.
 struct StatePiece {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -17,23 +18,34 @@ bool reduces_micro_batches(const StateOptions& options, int32_t micro_batches) {
                                 options.optimizer_tier != Tier::kDevice);
 }
 
-/// The first units, up to the share of the optimizer state that goes to another tier.
+/// The stages of the pipeline with layers that read a unit, ascending.
+std::set<int> stages_of(const Unit& unit, const PipelineLayout& pipeline) {
+  std::set<int> stages;
+  for (const int layer : unit.layers) stages.insert(pipeline.stage_of(pipeline.part_with(layer)));
+  return stages;
+}
+
+/// The first units of a stage, up to the share of its optimizer state that goes to another tier.
 std::vector<Tier> optimizer_tiers(const Partition& partition, const StateOptions& options) {
+  const auto counts = [&](const Unit& unit) {
+    return !unit.small && stages_of(unit, options.pipeline).contains(options.pipeline_stage);
+  };
   int64_t total = 0;
-  for (const Unit& unit : partition.units) total += unit.small ? 0 : unit.padded;
+  for (const Unit& unit : partition.units) total += counts(unit) ? unit.padded : 0;
   std::vector<Tier> tiers;
   int64_t moved = 0;
   for (const Unit& unit : partition.units) {
     const bool wanted =
         static_cast<double>(moved) < options.optimizer_ratio * static_cast<double>(total);
-    const bool moves = options.stage > 0 && !unit.small && wanted;
+    const bool moves = options.stage > 0 && counts(unit) && wanted;
     if (moves) moved += unit.padded;
     tiers.push_back(moves ? options.optimizer_tier : Tier::kDevice);
   }
   return tiers;
 }
 
-/// Tensor-parallel ranks that use the same part of a tensor have made a share of its gradient each.
+/// Tensor-parallel ranks that use the same part of a tensor have made a share of its gradient each, and
+/// so have two stages that hold copies of one matrix.
 std::vector<GradientShares> shares_of(const Unit& unit, const ModelDescription& model,
                                       const StateOptions& options, const StateGroups& groups) {
   std::map<GroupId, std::vector<ShardRange>> parts;
@@ -44,6 +56,10 @@ std::vector<GradientShares> shares_of(const Unit& unit, const ModelDescription& 
     parts[all ? groups.tensor : groups.tensor_copies].push_back(
         {slice.position_in_unit, slice.position_in_unit + slice.extent});
   }
+  if (stages_of(unit, options.pipeline).size() > 1)
+    for (const Slice& slice : unit.slices)
+      parts[groups.ends].push_back(
+          {slice.position_in_unit, slice.position_in_unit + slice.extent});
   std::vector<GradientShares> shares;
   for (auto& [group, of_group] : parts) shares.push_back({group, std::move(of_group)});
   return shares;
@@ -86,11 +102,17 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
   std::vector<StateSpec> specs;
   for (const Unit& unit : partition.units) {
     StateSpec spec;
+    const std::set<int> stages = stages_of(unit, options.pipeline);
+    require(stages.size() <= (options.ties_ends ? 2 : 1), "only tied matrices lie on two stages");
+    const bool copied = stages.size() > 1;
+    spec.held = stages.contains(options.pipeline_stage);
+    spec.counted = options.pipeline_stage == *stages.begin();
     spec.shard = groups.shard;
     spec.replica = groups.replica;
     spec.gathered = options.stage == 3 && !unit.small &&
                     (options.shard.count > 1 || options.parameter_tier != Tier::kDevice);
-    spec.reduces_micro_batches = reduces_micro_batches(options, micro_batches);
+    // The last stage would wait in each micro-batch for the first one's share.
+    spec.reduces_micro_batches = !copied && reduces_micro_batches(options, micro_batches);
     spec.cuts_optimizer = cut.cut(unit.id);
     spec.cuts_gradients = spec.cuts_optimizer && spec.reduces_micro_batches;
     spec.cuts_parameters = spec.cuts_optimizer && options.stage == 3;

@@ -28,6 +28,10 @@ struct NormRange {
 /// parallelism, precision and offload differ in is here; the store, the passes and the update read
 /// it and ask for none of these.
 struct StateSpec {
+  /// Layers of this stage of the pipeline read it; else the rank has nothing of it.
+  bool held = true;
+  /// This stage is the first of those that hold it: it adds its part to the gradient norm, and saves it.
+  bool counted = true;
   /// Ranks that hold a part each of what is cut, and ranks that hold the same as this one.
   GroupId shard = kNoGroup;
   GroupId replica = kNoGroup;

@@ -1,5 +1,6 @@
 #include "program/step_builder.h"
 
+#include <algorithm>
 #include <iterator>
 #include <map>
 #include <set>
@@ -10,6 +11,7 @@
 #include "graph/scratch.h"
 #include "program/layer_instr.h"
 #include "program/passes.h"
+#include "program/transfers.h"
 #include "program/unit_store.h"
 
 namespace ftrun {
@@ -77,15 +79,35 @@ char letter(InstrKind kind) {
                                           : 'b';
 }
 
+/// The actions of a step that trains.
+StageActions training_actions(const StepOptions& options) {
+  StageActions actions;
+  const int stages = options.state.pipeline.stages();
+  for (int stage = 0; stage < stages; ++stage)
+    actions.push_back(make_schedule(options.schedule, stages, stage, options.micro_batches));
+  return actions;
+}
+
+/// Of one that does not: a micro-batch after the other through all parts of the model.
+StageActions forward_actions(const StepOptions& options, int32_t micro_batches) {
+  const PipelineLayout& pipeline = options.state.pipeline;
+  std::vector<ScheduleAction> all;
+  for (int32_t m = 0; m < micro_batches; ++m)
+    for (int32_t chunk = 0; chunk < pipeline.chunks(); ++chunk)
+      all.push_back({.phase = Phase::kForward, .chunk = chunk, .micro_batch = m});
+  return StageActions(static_cast<size_t>(pipeline.stages()), all);
+}
+
 /// Emits the plain program of a step: what is computed, and what tensor-parallel ranks do together
 /// within layers.
 class StepBuilder {
  public:
   StepBuilder(std::string name, const ModelDescription& model, const Partition& partition,
-              const StepOptions& options, bool trains)
+              const StepOptions& options, StageActions actions, bool trains)
       : model_(model),
         partition_(partition),
         options_(options),
+        actions_(std::move(actions)),
         trains_(trains),
         store_(program_, model, partition, options.state, trains ? options.micro_batches : 0) {
     program_.name = std::move(name);
@@ -111,9 +133,9 @@ class StepBuilder {
   }
 
   void begin(std::vector<BufferId> cleared);
-  void reduce_loss(BufferId loss);
-  /// One phase of a micro-batch over all layers; `result`: where the model's output goes.
-  void run(const ScheduleAction& action, BufferId result);
+  /// The actions of this stage; `result`: where the model's output goes. With `loss` that is summed over
+  /// all ranks after the last forward pass.
+  void run_actions(BufferId result, bool sums_loss);
   void decide(BufferId norm, BufferId loss);
 
   UnitStore& store() { return store_; }
@@ -135,8 +157,19 @@ class StepBuilder {
     return program_.instrs.back();
   }
 
+  const PipelineLayout& pipeline() const { return options_.state.pipeline; }
+  bool holds(size_t layer) const {
+    return pipeline().holds(options_.state.pipeline_stage, static_cast<int32_t>(layer));
+  }
+  int32_t layer_count() const { return static_cast<int32_t>(model_.layers.size()); }
+
+  void reduce_loss(BufferId loss);
+  void run(const ScheduleAction& action, BufferId result);
   Flow& flow_of(int32_t micro_batch);
   void load_batch(Flow& flow);
+  void make_rope_table(Flow& flow);
+  void receive(const Transfer& transfer, size_t action, Flow& flow);
+  void send(const Transfer& transfer, size_t action, const Flow& flow);
   void run_layer(InstrKind kind, size_t layer, Flow& flow, BufferId result);
   void place_inputs(size_t layer, const Flow& flow, ValuePlaces& places) const;
   void place_outputs(size_t layer, Flow& flow, BufferId result, ValuePlaces& places);
@@ -157,6 +190,7 @@ class StepBuilder {
   const ModelDescription& model_;
   const Partition& partition_;
   const StepOptions& options_;
+  const StageActions actions_;
   const bool trains_;
   Program program_;
   UnitStore store_;
@@ -164,6 +198,9 @@ class StepBuilder {
   std::map<int32_t, Flow> flows_;
   /// Tensors whose gradients lists have written, by micro-batch where they are made apart.
   std::map<int32_t, std::set<TensorId>> written_;
+  /// With which instruction each action begins, and what they get from and give to other stages.
+  std::vector<size_t> begins_;
+  std::vector<PlacedTransfer> transfers_;
 };
 
 void StepBuilder::begin(std::vector<BufferId> cleared) {
@@ -186,6 +223,7 @@ StepBuilder::Flow& StepBuilder::flow_of(int32_t micro_batch) {
     for (auto* buffers : {&flow.hidden, &flow.d_hidden, &flow.saved, &flow.deferred})
       buffers->assign(model_.layers.size(), -1);
     load_batch(flow);
+    if (!holds(0)) make_rope_table(flow);
   }
   return flow;
 }
@@ -199,6 +237,26 @@ void StepBuilder::load_batch(Flow& flow) {
     flow.ports[port] = temporary(cat(port_name(port), ".", flow.micro_batch), bytes);
     instr.writes.push_back(whole(flow.ports[port]));
   }
+  program_.instrs.push_back(std::move(instr));
+}
+
+/// Where there is no embedding, which makes it elsewhere.
+void StepBuilder::make_rope_table(Flow& flow) {
+  const LayerGraph& graph = model_.graphs[static_cast<size_t>(model_.rope_graph)];
+  ValuePlaces places;
+  for (const ValueId id : graph.with_role(ValueRole::kInput))
+    places[id] = whole(flow.ports.at(graph.at(id).port));
+  for (const ValueId id : graph.with_role(ValueRole::kOutput)) {
+    flow.ports[graph.at(id).port] =
+        temporary(cat(port_name(graph.at(id).port), ".", flow.micro_batch), graph.at(id).bytes());
+    places[id] = whole(flow.ports.at(graph.at(id).port));
+  }
+  Instr instr;
+  instr.kind = InstrKind::kForward;
+  instr.micro_batch = flow.micro_batch;
+  instr.detail = LayerOps{.graph = model_.rope_graph,
+                          .op_count = static_cast<int32_t>(graph.forward.size())};
+  bind_ops(instr, graph, places);
   program_.instrs.push_back(std::move(instr));
 }
 
@@ -367,17 +425,58 @@ void StepBuilder::run_layer(InstrKind kind, size_t l, Flow& flow, BufferId resul
   run_list(std::move(like), list, places);
 }
 
+/// What an action gets from another stage: the output of the layer before its first one, or the gradient by
+/// the output of its last one.
+void StepBuilder::receive(const Transfer& transfer, size_t action, Flow& flow) {
+  if (transfer.from < 0) return;
+  const auto next = static_cast<size_t>(transfer.layer) + 1;
+  const LayerGraph& graph = graph_of(transfer.gradient ? next - 1 : next);
+  const ValueId id = graph.find(transfer.gradient ? ValueRole::kOutputGrad : ValueRole::kInput, Port::kHidden);
+  BufferId& buffer = transfer.gradient ? flow.d_hidden[next] : flow.hidden[next - 1];
+  buffer = temporary(cat(transfer.gradient ? "d_hidden." : "hidden.", transfer.gradient ? next : next - 1, ".",
+                         flow.micro_batch),
+                     graph.at(id).bytes());
+  transfers_.push_back({transfer, buffer, action});
+}
+
+void StepBuilder::send(const Transfer& transfer, size_t action, const Flow& flow) {
+  if (transfer.from < 0) return;
+  const auto layer = static_cast<size_t>(transfer.layer);
+  const BufferId buffer = transfer.gradient ? flow.d_hidden[layer + 1] : flow.hidden[layer];
+  // Ranks of the same machine read it where it lies.
+  program_.buffers[static_cast<size_t>(buffer)].peer_visible = true;
+  transfers_.push_back({transfer, buffer, action});
+}
+
+/// One phase of a micro-batch over the layers of a chunk.
 void StepBuilder::run(const ScheduleAction& action, BufferId result) {
+  const size_t number = begins_.size();
+  begins_.push_back(program_.instrs.size());
   Flow& flow = flow_of(action.micro_batch);
+  const int stage = options_.state.pipeline_stage;
+  const ActionTransfers moved = transfers_of(pipeline(), stage, action, layer_count());
+  receive(moved.received, number, flow);
   const InstrKind kind = kind_of(action.phase);
-  const size_t layers = model_.layers.size();
+  const LayerRange chunk = pipeline().layers(pipeline().part_of(stage, action.chunk), layer_count());
+  const auto layers = static_cast<size_t>(chunk.end - chunk.first);
   for (size_t k = 0; k < layers; ++k) {
     const bool forward = kind == InstrKind::kForward;
-    const size_t l = forward ? k : layers - 1 - k;
+    const size_t l = static_cast<size_t>(chunk.first) + (forward ? k : layers - 1 - k);
     run_layer(kind, l, flow, result);
     const size_t next = forward ? l + 1 : l - 1;
     store_.release(k + 1 < layers ? units_read(model_, partition_, next, list_of(graph_of(next), kind))
                                   : std::set<UnitId>());
+  }
+  send(moved.sent, number, flow);
+}
+
+void StepBuilder::run_actions(BufferId result, bool sums_loss) {
+  const std::vector<ScheduleAction>& own = actions_[static_cast<size_t>(options_.state.pipeline_stage)];
+  const auto is_forward = [](const ScheduleAction& action) { return action.phase == Phase::kForward; };
+  auto forwards = std::count_if(own.begin(), own.end(), is_forward);
+  for (const ScheduleAction& action : own) {
+    run(action, result);
+    if (sums_loss && is_forward(action) && --forwards == 0) reduce_loss(result);
   }
 }
 
@@ -386,13 +485,13 @@ void StepBuilder::decide(BufferId norm, BufferId loss) {
   instr.reads = {whole(norm), whole(loss)};
 }
 
-/// Those of the blocks and the embedding, by micro-batch.
+/// Those that blocks and the head read, by micro-batch.
 std::vector<std::vector<BufferId>> StepBuilder::leaving_outputs() const {
   std::vector<std::vector<BufferId>> outputs;
   for (const auto& [micro_batch, flow] : flows_) {
     outputs.emplace_back();
-    for (const BufferId output : flow.hidden)
-      if (output >= 0) outputs.back().push_back(output);
+    for (size_t l = 0; l + 1 < flow.hidden.size(); ++l)
+      if (flow.hidden[l] >= 0 && holds(l + 1)) outputs.back().push_back(flow.hidden[l]);
   }
   return outputs;
 }
@@ -405,18 +504,23 @@ GatherLimits StepBuilder::gather_limits() const {
           .secondary_shards = trains_ && store_.groups().node != kNoGroup};
 }
 
+/// Transfers first: for all else what arrives is made here like what is computed.
 Step StepBuilder::finish() {
+  if (!transfers_.empty())
+    program_ = add_transfers(std::move(program_), transfers_, begins_, actions_, options_.state,
+                             store_.groups(), layer_count(), model_.dtypes.compute);
   std::vector<Insertion> moves;
   const auto add = [&](std::vector<Insertion> more) {
     std::move(more.begin(), more.end(), std::back_inserter(moves));
   };
-  if (trains_ && options_.offload_activations) add(offload_outputs(program_, leaving_outputs()));
+  if (trains_ && options_.offload_activations)
+    add(offload_outputs(program_, leaving_outputs(), pipeline().stages() == 1));
   add(gather_parameters(program_, store_, gather_limits()));
   add(reduce_gradients(program_, store_, options_.bucket_elements));
   Program program = weave(std::move(program_), std::move(moves));
   program = plan_memory(order_communication(std::move(program), options_.overlap));
   program = overlap_disk_requests(std::move(program));
-  return {std::move(program), store_.pieces()};
+  return {std::move(program), store_.pieces(), store_.parameter_holders()};
 }
 
 }  // namespace
@@ -424,17 +528,12 @@ Step StepBuilder::finish() {
 Step build_training_step(const ModelDescription& model, const Partition& partition,
                          const StepOptions& options) {
   require(model.mode == Mode::kTrain, "a training step needs a model built for training");
-  StepBuilder builder("train", model, partition, options, true);
+  StepBuilder builder("train", model, partition, options, training_actions(options), true);
   const BufferId loss = builder.persistent(buffer_names::kLoss, DType::kF64, kLossSlots);
   const BufferId norm =
       builder.persistent(buffer_names::kNorm, DType::kF64, builder.store().norm_slots());
   builder.begin({loss, norm});
-  int32_t forwards = 0;
-  for (const ScheduleAction& action : make_schedule(options.schedule, 1, 0, options.micro_batches)) {
-    builder.run(action, loss);
-    if (action.phase == Phase::kForward && ++forwards == options.micro_batches)
-      builder.reduce_loss(loss);
-  }
+  builder.run_actions(loss, true);
   builder.store().norm(norm);
   builder.decide(norm, loss);
   builder.store().update(options.gather_bucket_elements);
@@ -444,22 +543,25 @@ Step build_training_step(const ModelDescription& model, const Partition& partiti
 Step build_evaluation_step(const ModelDescription& model, const Partition& partition,
                            const StepOptions& options) {
   require(model.mode == Mode::kEvaluate, "an evaluation step needs a model built for evaluation");
-  StepBuilder builder("evaluate", model, partition, options, false);
+  StepBuilder builder("evaluate", model, partition, options,
+                      forward_actions(options, options.micro_batches), false);
   const BufferId loss = builder.persistent(buffer_names::kLoss, DType::kF64, kLossSlots);
   builder.begin({loss});
-  for (int32_t m = 0; m < options.micro_batches; ++m)
-    builder.run({.phase = Phase::kForward, .micro_batch = m}, loss);
-  builder.reduce_loss(loss);
+  builder.run_actions(loss, true);
   return builder.finish();
 }
 
 Step build_logits_step(const ModelDescription& model, const Partition& partition,
                        const StepOptions& options) {
   require(model.mode == Mode::kLogits, "a logits step needs a model built for logits");
-  StepBuilder builder("logits", model, partition, options, false);
-  const BufferId logits = builder.persistent(buffer_names::kLogits, model.dtypes.compute,
-                                             model.batch.tokens() * model.vocab_rows);
-  builder.run({.phase = Phase::kForward}, logits);
+  StepBuilder builder("logits", model, partition, options, forward_actions(options, 1), false);
+  const bool has_head = options.state.pipeline.holds(options.state.pipeline_stage,
+                                                     static_cast<int32_t>(model.layers.size()) - 1);
+  const BufferId logits =
+      has_head ? builder.persistent(buffer_names::kLogits, model.dtypes.compute,
+                                    model.batch.tokens() * model.vocab_rows)
+               : -1;
+  builder.run_actions(logits, false);
   return builder.finish();
 }
 

@@ -36,6 +36,7 @@ struct StepOptions {
 struct Step {
   Program program;
   std::vector<StatePiece> pieces;
+  ParameterHolders holders;
 };
 
 /// Names of the persistent buffers, by which the programs of a rank share them; those in another
@@ -71,8 +72,8 @@ Step build_training_step(const ModelDescription& model, const Partition& partiti
 Step build_evaluation_step(const ModelDescription& model, const Partition& partition,
                            const StepOptions& options);
 
-/// One forward pass that leaves logits [N,V] in the buffer "logits" (Mode::kLogits). Where
-/// parameters are sharded all ranks run it together.
+/// One forward pass that leaves logits [N,V] in the buffer "logits" (Mode::kLogits), on the stage of the
+/// pipeline that has the head. Where parameters are sharded all ranks run it together.
 Step build_logits_step(const ModelDescription& model, const Partition& partition,
                        const StepOptions& options);
 

@@ -145,7 +145,7 @@ TensorSplit tensor_split(const Config& config, int rank) {
 }
 
 ProgramPlan program_plan(ModelDescription model, Step step) {
-  return {std::move(model), std::move(step.program), std::move(step.pieces)};
+  return {std::move(model), std::move(step.program), std::move(step.pieces), std::move(step.holders)};
 }
 
 }  // namespace

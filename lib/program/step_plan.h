@@ -19,6 +19,7 @@ struct ProgramPlan {
   ModelDescription model;
   Program program;
   std::vector<StatePiece> pieces;
+  ParameterHolders holders;
 };
 
 /// What a rank will do, planned from texts alone: no tensors, no ranks.

@@ -13,6 +13,12 @@
 namespace ftrun {
 namespace {
 
+/// Receiving is the business of those who send.
+bool sends(const Instr& instr) { return instr.communicates() && instr.kind != InstrKind::kReceive; }
+
+/// One a range.
+size_t calls_of(const Instr& instr) { return std::max(instr.reads.size(), instr.writes.size()); }
+
 /// Bytes that one call sends (see Communicator's account).
 int64_t sent(const Instr& instr, size_t range, int64_t ranks) {
   switch (instr.kind) {
@@ -22,6 +28,8 @@ int64_t sent(const Instr& instr, size_t range, int64_t ranks) {
       return instr.writes[range].bytes * (ranks - 1);
     case InstrKind::kAllGather:
       return instr.reads[range].bytes * (ranks - 1);
+    case InstrKind::kSend:
+      return instr.reads[range].bytes;
     default:
       bug(cat(instr_name(instr.kind), " is no collective"));
   }
@@ -33,14 +41,14 @@ Traffic program_traffic(const Program& program) {
   std::map<std::pair<InstrKind, GroupId>, TrafficRow> rows;
   Traffic traffic;
   for (const Instr& instr : program.instrs) {
-    if (instr.group() == kNoGroup) continue;
+    if (!sends(instr)) continue;
     const int ranks = program.place_in(instr.group()).count;
     TrafficRow& row = rows[{instr.kind, instr.group()}];
     row.kind = instr.kind;
     row.group = instr.group();
     row.axes = axes_of(program.group(instr.group()).ranks);
     row.ranks = ranks;
-    for (size_t i = 0; i < instr.writes.size(); ++i) {
+    for (size_t i = 0; i < calls_of(instr); ++i) {
       const int64_t bytes = sent(instr, i, ranks);
       ++row.calls;
       row.bytes += bytes;
@@ -81,6 +89,7 @@ struct Known {
   bool numbers = false;
   bool layers = false;
   bool copies = false;
+  bool stages = false;
 };
 
 /// Sums what a training step sends by formulas, from less or more knowledge of it.
@@ -110,9 +119,10 @@ class Formula {
     int64_t over_shards = 0;  // times the shards
     int64_t over_node = 0;    // times the ranks of a node
     for (const Unit& unit : partition_.units) {
+      if (!holds(unit)) continue;
       const bool whole = stays_whole(unit.id, known);
       const int64_t elements = elements_of(unit, known, whole);
-      const int64_t reduced = elements * gradient_bytes_ * reductions(known);
+      const int64_t reduced = elements * gradient_bytes_ * reductions(unit, known);
       const bool everywhere = whole || sums_everywhere(known);
       if (everywhere) bytes += all_reduce(reduced);
       if (whole) continue;
@@ -125,15 +135,27 @@ class Formula {
     if (known.replicas && shards() > 1)
       bytes += sent_by([&](const Instr& instr) { return instr.group() == groups_.replica; });
     if (known.numbers) bytes += numbers();
-    if (known.layers) bytes += sent_by([](const Instr& instr) { return instr.layer >= 0; });
+    if (known.layers)
+      bytes += sent_by([](const Instr& instr) { return instr.layer >= 0 && !instr.is_transfer(); });
     if (known.copies)
       bytes += sent_by([&](const Instr& instr) {
         return instr.unit >= 0 && runs_along_tensor(program_.group(instr.group()));
+      });
+    if (known.stages)
+      bytes += sent_by([&](const Instr& instr) {
+        return instr.is_transfer() || (groups_.ends != kNoGroup && instr.unit >= 0 && instr.group() == groups_.ends);
       });
     return bytes;
   }
 
   int64_t actual() const { return traffic_.bytes; }
+
+  /// Elements of this stage.
+  int64_t parameters() const {
+    int64_t elements = 0;
+    for (const Unit& unit : partition_.units) elements += holds(unit) ? unit.numel : 0;
+    return elements;
+  }
 
  private:
   /// How often a unit's parameters are gathered, over which group.
@@ -155,9 +177,14 @@ class Formula {
         if (!before.contains(unit)) ++readers_[unit];
       before = std::move(units);
     };
-    for (size_t l = 0; l < layers; ++l) read_by(l, model.graph_of(model.layers[l]).forward);
+    const auto held = [&](size_t l) {
+      return state_.pipeline.holds(state_.pipeline_stage, static_cast<int>(l));
+    };
+    for (size_t l = 0; l < layers; ++l)
+      if (held(l)) read_by(l, model.graph_of(model.layers[l]).forward);
     before.clear();
-    for (size_t l = layers; l-- > 0;) read_by(l, model.graph_of(model.layers[l]).backward);
+    for (size_t l = layers; l-- > 0;)
+      if (held(l)) read_by(l, model.graph_of(model.layers[l]).backward);
   }
 
   bool stays_whole(UnitId unit, const Known& known) const {
@@ -177,8 +204,23 @@ class Formula {
     return known.whole_gradients && state_.stage == 1 && !state_.reduce_scatter;
   }
 
-  int64_t reductions(const Known& known) const {
-    return known.micro_batches && state_.stage >= 2 ? options_.micro_batches : 1;
+  /// Of what lies on two stages the sum of all micro-batches is reduced.
+  int64_t reductions(const Unit& unit, const Known& known) const {
+    const bool each = state_.stage >= 2 && stages_with(unit) == 1;
+    return known.micro_batches && each ? options_.micro_batches : 1;
+  }
+
+  /// How many stages have layers that read a unit, and whether this one does.
+  size_t stages_with(const Unit& unit) const {
+    std::set<int> stages;
+    for (const int layer : unit.layers)
+      stages.insert(state_.pipeline.stage_of(state_.pipeline.part_with(layer)));
+    return stages.size();
+  }
+  bool holds(const Unit& unit) const {
+    return std::any_of(unit.layers.begin(), unit.layers.end(), [&](int layer) {
+      return state_.pipeline.holds(state_.pipeline_stage, layer);
+    });
   }
 
   template <typename Count>
@@ -209,8 +251,8 @@ class Formula {
   int64_t sent_by(const Counts& counts) const {
     int64_t bytes = 0;
     for (const Instr& instr : program_.instrs) {
-      if (instr.group() == kNoGroup || !counts(instr)) continue;
-      for (size_t i = 0; i < instr.writes.size(); ++i)
+      if (!sends(instr) || !counts(instr)) continue;
+      for (size_t i = 0; i < calls_of(instr); ++i)
         bytes += sent(instr, i, program_.place_in(instr.group()).count);
     }
     return bytes;
@@ -219,7 +261,7 @@ class Formula {
   /// Sums of loss and norm.
   int64_t numbers() const {
     return sent_by([&](const Instr& instr) {
-      return program_.at(instr.writes[0].buffer).category == Category::kBuffers;
+      return instr.is_collective() && program_.at(instr.writes[0].buffer).category == Category::kBuffers;
     });
   }
 
@@ -241,7 +283,7 @@ struct Cause {
   bool Known::*known;
 };
 
-constexpr std::array<Cause, 10> kCauses{{
+constexpr std::array<Cause, 11> kCauses{{
     {"small units, kept whole by every rank", &Known::small_units},
     {"padding of units and shards", &Known::padding},
     {"units that not exactly one forward and one backward list read", &Known::readers},
@@ -252,6 +294,7 @@ constexpr std::array<Cause, 10> kCauses{{
     {"loss and gradient norm", &Known::numbers},
     {"values of layers that tensor-parallel ranks share", &Known::layers},
     {"gradients of what tensor-parallel ranks use together", &Known::copies},
+    {"values and gradients that go from stage to stage", &Known::stages},
 }};
 
 }  // namespace
@@ -263,7 +306,7 @@ TrafficTheory explain_traffic(const Program& program, const ModelDescription& mo
   theory.stage = options.state.stage;
   theory.ranks = options.state.shard.count;
   if (theory.stage == 3) theory.node = options.state.node;
-  theory.parameters = partition.numel();
+  theory.parameters = formula.parameters();
   Known known;
   theory.bytes = formula.sum(known);
   int64_t explained = theory.bytes;

@@ -47,7 +47,7 @@ std::vector<UnitStore::Home> UnitStore::place(
   for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
     std::vector<int64_t> elements(parts.size(), 0);
     for (size_t u = 0; u < parts.size(); ++u) {
-      if (parts[u].tier != tier || !parts[u].wanted) continue;
+      if (parts[u].tier != tier || !parts[u].wanted || !specs_[u].held) continue;
       const auto id = static_cast<UnitId>(u);
       elements[u] = parts[u].cut ? cut_.held(id) : cut_.whole(id);
     }
@@ -94,7 +94,7 @@ void UnitStore::place_training_state() {
                        return Part{.tier = spec.gradients, .cut = spec.cuts_gradients};
                      });
   for (const Unit& u : partition_.units)
-    if (!spec(u.id).reduces_micro_batches)
+    if (spec(u.id).held && !spec(u.id).reduces_micro_batches)
       for (const Range& gap : gaps(range(home(gradients_, u.id), 0, cut_.whole(u.id)), u.id))
         program_.given.push_back(gap);
   const auto optimizer = [](const StateSpec& spec) {
@@ -125,6 +125,7 @@ Range UnitStore::held(const std::vector<Home>& homes, UnitId id) const {
 }
 
 ShardRange UnitStore::saved_part(UnitId id) const {
+  if (!spec(id).counted) return {};
   const ShardRange part = cut_.cut(id)
                               ? cut_.own(id)
                               : shard_range(unit(id), options_.shard.index, options_.shard.count);
@@ -135,6 +136,7 @@ void UnitStore::list_pieces(bool trains) {
   for (const Unit& u : partition_.units) {
     const ShardRange own = cut_.own(u.id);
     const StateSpec& state = spec(u.id);
+    if (!state.held) continue;
     const ShardRange there = state.cuts_parameters ? own : ShardRange{0, u.padded};
     const bool master = trains && state.has_master;
     pieces_.push_back({.state = master ? StatePiece::kWorking : StatePiece::kParam,
@@ -159,6 +161,19 @@ void UnitStore::list_pieces(bool trains) {
                          .saved = saved_part(u.id),
                          .range = range(home(moments_[s], u.id), own.begin, own.end)});
   }
+}
+
+ParameterHolders UnitStore::parameter_holders() const {
+  const PipelineLayout& pipeline = options_.pipeline;
+  ParameterHolders holders{.stages = pipeline.stages()};
+  for (const Unit& u : partition_.units) {
+    int stage = pipeline.stages();
+    for (const int layer : u.layers) stage = std::min(stage, pipeline.stage_of(pipeline.part_with(layer)));
+    const StateSpec& state = spec(u.id);
+    const bool master = !masters_.empty() && state.has_master;
+    holders.units.push_back({stage, master ? state.cuts_optimizer : state.cuts_parameters});
+  }
+  return holders;
 }
 
 Range UnitStore::temporary(const std::string& name, Tier tier, Category category, DType dtype,
@@ -239,6 +254,15 @@ std::vector<Instr> UnitStore::gather(const ParameterUse& use, size_t number) {
 
 // Gradients.
 
+/// Of the first layer that reads a unit: backward comes to it last.
+int32_t UnitStore::chunk_of(UnitId id) const {
+  const PipelineLayout& pipeline = options_.pipeline;
+  for (const int layer : unit(id).layers)
+    if (pipeline.holds(options_.pipeline_stage, layer))
+      return pipeline.chunk_of(pipeline.part_with(layer));
+  bug("a gradient is made by a layer of the stage");
+}
+
 Range UnitStore::gradient(const ParamPlace& place, int64_t bytes, int32_t micro_batch) {
   const StateSpec& state = spec(place.unit);
   const int32_t of = state.reduces_micro_batches ? micro_batch : -1;
@@ -251,7 +275,7 @@ Range UnitStore::gradient(const ParamPlace& place, int64_t bytes, int32_t micro_
                         Category::kBuckets, state.gradient, cut_.whole(place.unit),
                         groups_.all != kNoGroup)
             : range(home(gradients_, place.unit), 0, cut_.whole(place.unit));
-    gradient_uses_.push_back({place.unit, of, whole});
+    gradient_uses_.push_back({place.unit, of, chunk_of(place.unit), whole});
   }
   const Range& whole = gradient_uses_[open->second].whole;
   return {whole.buffer, whole.offset + place.position * dtype_bytes(state.gradient), bytes};

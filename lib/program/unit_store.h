@@ -28,6 +28,8 @@ struct ParameterUse {
 struct GradientUse {
   UnitId unit = -1;
   int32_t micro_batch = -1;
+  /// The stage's chunk whose backward completes it.
+  int32_t chunk = 0;
   Range whole;
 };
 
@@ -83,6 +85,7 @@ class UnitStore {
 
   /// What lies where, for loading, saving and export.
   const std::vector<StatePiece>& pieces() const { return pieces_; }
+  ParameterHolders parameter_holders() const;
 
  private:
   /// Where this rank keeps a unit's state of one kind.
@@ -127,6 +130,7 @@ class UnitStore {
     return homes[static_cast<size_t>(id)];
   }
   Tier tier_of(const Range& range) const { return program_.at(range.buffer).tier; }
+  int32_t chunk_of(UnitId id) const;
   bool has_data_peers() const { return data_ranks(options_) > 1; }
   std::vector<Home> place(const HomeOptions& options,
                           const std::function<Part(const StateSpec&)>& part_of);

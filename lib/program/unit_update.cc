@@ -28,7 +28,8 @@ void UnitStore::norm(BufferId norm) {
       const int64_t slot = first_slot + shard.index * tensor.count + tensor.index;
       first_slot += int64_t{shard.count} * tensor.count;
       const ShardRange part{std::max(own.begin, run.part.begin), std::min(own.end, run.part.end)};
-      if (part.size() <= 0 || tensor.index % run.copies != 0) continue;
+      const bool counts = spec(u.id).counted && tensor.index % run.copies == 0;
+      if (part.size() <= 0 || !counts) continue;
       sum.reads.push_back(range(home(gradients_, u.id), part.begin, part.end));
       sum.writes.push_back({norm, slot * dtype_bytes(DType::kF64), dtype_bytes(DType::kF64)});
     }
@@ -45,6 +46,7 @@ void UnitStore::update(int64_t bucket_elements) {
   Updates in_place;
   Updates staged;
   for (const Unit& u : partition_.units) {
+    if (!spec(u.id).held) continue;
     Updates& updates = stages_update(u.id) ? staged : in_place;
     plan_updates(u.id, updates.list);
     if (spec(u.id).cuts_optimizer && !spec(u.id).cuts_parameters)

@@ -50,6 +50,8 @@ bool check_ranges(const Program& program, Faults& faults) {
                  program.groups.size()));
     if (static_cast<int>(instr.lane) >= kMostLanes)
       refuse(cat(place(program, i), " is on lane ", static_cast<int>(instr.lane)));
+    if (instr.is_transfer() && (instr.group() == kNoGroup || instr.reads.size() + instr.writes.size() != 1))
+      refuse(cat(place(program, i), " is a transfer of ", instr.reads.size() + instr.writes.size(), " ranges"));
     if (instr.is_collective() &&
         (instr.writes.empty() || instr.reads.size() != instr.writes.size()))
       refuse(cat(place(program, i), " is a collective of ", instr.reads.size(), " ranges into ",
@@ -126,6 +128,18 @@ void check_parts(const Program& program, size_t at, Faults& faults) {
                              dtype_name(instr.exchange().dtype), ", but its dtype is ",
                              dtype_name(program.at(id).dtype)));
   }
+}
+
+/// A rank sends on links of which it is the sender, and receives on others, what the link carries.
+bool is_transfer(const Program& program, const Instr& instr) {
+  const bool sends = instr.kind == InstrKind::kSend;
+  const std::vector<Range>& ranges = sends ? instr.reads : instr.writes;
+  const ProgramGroup& group = program.group(instr.group());
+  const DType dtype = program.at(ranges[0].buffer).dtype;
+  return group.ranks.is_link() && group.place.count == 2 &&
+         (group.ranks.ranks[static_cast<size_t>(group.place.index)] == group.ranks.sender) == sends &&
+         (dtype == instr.exchange().dtype || dtype == DType::kU8) &&
+         ranges[0].bytes % dtype_bytes(instr.exchange().dtype) == 0;
 }
 
 /// The lane of the link that a copy uses; nothing where there is none. Within a tier compute and
@@ -228,6 +242,8 @@ bool has_its_detail(const Instr& instr) {
     case InstrKind::kAllReduce:
     case InstrKind::kReduceScatter:
     case InstrKind::kAllGather:
+    case InstrKind::kSend:
+    case InstrKind::kReceive:
       return instr.group() != kNoGroup;
     case InstrKind::kUpdate:
       return std::holds_alternative<UpdateRange>(instr.detail);
@@ -257,7 +273,11 @@ bool has_its_form(const Program& program, const Instr& instr) {
     case InstrKind::kAllReduce:
     case InstrKind::kReduceScatter:
     case InstrKind::kAllGather:
-      return instr.lane == lane_of(instr.group());
+      return instr.lane == lane_of(instr.group()) && !program.group(instr.group()).ranks.is_link();
+    case InstrKind::kSend:
+      return reads == 1 && writes == 0 && instr.lane == lane_of(instr.group()) && is_transfer(program, instr);
+    case InstrKind::kReceive:
+      return reads == 0 && writes == 1 && instr.lane == lane_of(instr.group()) && is_transfer(program, instr);
     case InstrKind::kCopy:
     case InstrKind::kAccumulate:
       return reads == 1 && writes == 1 && !overlaps(instr.reads[0], instr.writes[0]) &&

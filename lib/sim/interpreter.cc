@@ -265,17 +265,38 @@ void Interpreter::execute(Walk::Turn turn) {
     rank.computed.push_back(static_cast<InstrId>(&instr - rank.step.program.instrs.data()));
   }
   if (!walk_->takes_part(turn)) return;
-  if (!instr.is_collective()) return run_instr(static_cast<size_t>(turn.rank), instr);
-  for (size_t i = 0; i < instr.writes.size(); ++i) exchange(members, turn.lane, i);
+  if (!instr.communicates()) return run_instr(static_cast<size_t>(turn.rank), instr);
+  if (instr.is_transfer()) return transfer(members, turn);
+  for (size_t i = 0; i < instr.writes.size(); ++i) exchange(members, turn, i);
 }
 
 // Instructions.
 
-void Interpreter::exchange(std::span<const int32_t> members, int32_t lane, size_t index) {
+void Interpreter::transfer(std::span<const int32_t> members, Walk::Turn turn) {
+  const auto with = [&](InstrKind kind) {
+    for (const int32_t member : members)
+      if (walk_->instr(walk_->turn_of(member, turn)).kind == kind) return member;
+    return int32_t{-1};
+  };
+  const int32_t sender = with(InstrKind::kSend);
+  const int32_t receiver = with(InstrKind::kReceive);
+  if (sender < 0 || receiver < 0) return fail("a send meets no receive");
+  const auto cells_of = [&](int32_t member) {
+    const Instr& instr = walk_->instr(walk_->turn_of(member, turn));
+    const Range& range = member == sender ? instr.reads[0] : instr.writes[0];
+    return cells(ranks_[static_cast<size_t>(member)], range, instr.exchange().dtype);
+  };
+  const Cells from = cells_of(sender);
+  const Cells to = cells_of(receiver);
+  if (from.count != to.count) return fail(cat(from.count, " elements are sent, ", to.count, " received"));
+  for (int64_t e = 0; e < to.count; ++e) write(to, e, read(from, e));
+}
+
+void Interpreter::exchange(std::span<const int32_t> members, Walk::Turn turn, size_t index) {
   std::vector<std::vector<uint64_t>> in;
   for (const int32_t member : members) {
     const auto r = static_cast<size_t>(member);
-    const Instr& instr = walk_->instr({member, lane});
+    const Instr& instr = walk_->instr(walk_->turn_of(member, turn));
     const Program& program = ranks_[r].step.program;
     for (const Range& range : {instr.reads[index], instr.writes[index]})
       if (program.at(range.buffer).dtype != instr.exchange().dtype &&
@@ -290,7 +311,7 @@ void Interpreter::exchange(std::span<const int32_t> members, int32_t lane, size_
   for (int64_t m = 0; m < n; ++m) {
     const int32_t member = members[static_cast<size_t>(m)];
     Rank& rank = ranks_[static_cast<size_t>(member)];
-    const Instr& instr = walk_->instr({member, lane});
+    const Instr& instr = walk_->instr(walk_->turn_of(member, turn));
     const Cells to = cells(rank, instr.writes[index], instr.exchange().dtype);
     const auto total = static_cast<int64_t>(in[0].size());
     const bool gathers = instr.kind == InstrKind::kAllGather;

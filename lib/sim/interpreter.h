@@ -73,7 +73,8 @@ class Interpreter {
   static void write(const Cells& cells, int64_t element, uint64_t value);
 
   void execute(Walk::Turn turn);
-  void exchange(std::span<const int32_t> members, int32_t lane, size_t index);
+  void transfer(std::span<const int32_t> members, Walk::Turn turn);
+  void exchange(std::span<const int32_t> members, Walk::Turn turn, size_t index);
   void run_instr(size_t rank, const Instr& instr);
   void load_batch(Rank& rank, const Instr& instr);
   void run_ops(Rank& rank, const Instr& instr);

@@ -127,7 +127,8 @@ RankClasses rank_classes(const ModelDescription& model, const Partition& partiti
   for (int rank = 0; rank < mesh.world(); ++rank) {
     const MeshPoint place = mesh.coordinate(rank);
     const Shard& shard = shards[static_cast<size_t>(place.dp_shard)];
-    Traits traits{shard.kind};
+    // What a stage computes is its own.
+    Traits traits{place.pp, shard.kind};
     for (const int copies : shard.copies) traits.push_back(place.tp % copies == 0 ? 1 : 0);
     classes.add(rank, std::move(traits));
   }
@@ -143,14 +144,13 @@ World world_of(const RankClasses& classes, std::span<const Program* const> progr
     World::Rank& made = world.ranks.emplace_back(World::Rank{rank, classes.class_of(rank), {}});
     made.groups.fill(World::kStranger);
   }
-  const std::vector<std::vector<RankGroup>> all = state_groups_of_all(state);
-  for (size_t g = 0; g < all.size(); ++g)
-    for (const RankGroup& group : all[g]) {
-      for (const int member : group.ranks)
-        world.ranks[static_cast<size_t>(member)].groups[g] =
-            static_cast<int32_t>(world.groups.size());
-      world.groups.push_back({group.name, {group.ranks.begin(), group.ranks.end()}});
-    }
+  std::vector<size_t> known(world.ranks.size(), 0);
+  for (const RankGroup& group : state_groups_of_all(state)) {
+    for (const int member : group.ranks)
+      world.ranks[static_cast<size_t>(member)].groups[known[static_cast<size_t>(member)]++] =
+          static_cast<int32_t>(world.groups.size());
+    world.groups.push_back({group.name, {group.ranks.begin(), group.ranks.end()}});
+  }
   return world;
 }
 

@@ -13,7 +13,7 @@ namespace ftrun {
 
 /// Ranks whose programs are equal up to their place: the same instructions on the same lanes with the
 /// same waits, over ranges of the same buffers that are as long and begin elsewhere, in other groups.
-/// What a rank has of the state decides it: how long its own part of each unit is, where that is cut
+/// Its stage of the pipeline and what it has of the state decide it: how long its own part of each unit is, where that is cut
 /// for weight decay and into intervals, and which sums of squares it adds to the gradient norm. So
 /// there are a handful of classes, whatever the number of ranks.
 struct RankClasses {
@@ -28,7 +28,7 @@ struct RankClasses {
 };
 
 /// The classes of all ranks of these options, found by arithmetic alone: no program is built. Model and
-/// partition are those of any rank, as the place in `state` may be.
+/// partition are those of any rank, as the place and the stage in `state` may be.
 RankClasses rank_classes(const ModelDescription& model, const Partition& partition,
                          const StateOptions& state);
 

@@ -1,9 +1,12 @@
 #include "sim/walk.h"
 
 #include <algorithm>
+#include <array>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
+#include "program/lifetime.h"
 
 namespace ftrun {
 
@@ -28,6 +31,13 @@ bool adds_parts(const Program& program, const Instr& instr) {
 /// copies the ranges lie, which is the same on every rank. Where a rank's own part lies
 /// does not matter here.
 std::string announcement_of(const Program& program, const Instr& instr) {
+  if (instr.is_transfer()) {
+    const Range& range = instr.kind == InstrKind::kSend ? instr.reads[0] : instr.writes[0];
+    // Where it lies is the business of each of the two.
+    const std::string& name = program.at(range.buffer).name;
+    return cat("transfer ", dtype_name(instr.exchange().dtype), " ", range.bytes, " ",
+               name.substr(0, name.find('.')), " ", instr.layer, " ", instr.micro_batch);
+  }
   std::string text = cat(instr_name(instr.kind), " ", dtype_name(instr.exchange().dtype));
   for (const auto* ranges : {&instr.reads, &instr.writes})
     for (const Range& range : *ranges) text += cat(" ", range.bytes);
@@ -69,42 +79,137 @@ Course whole_course(const Program& program, Announcements& announcements) {
         course.waits.push_back(
             {static_cast<int32_t>(program.instr(wait).lane), position[static_cast<size_t>(wait)]});
       step.end_wait = static_cast<int32_t>(course.waits.size());
-      if (!instr.is_collective()) continue;
+      if (!instr.communicates()) continue;
       step.announced =
-          announcements.number_of(cat(instr_label(instr), " ", static_cast<int>(instr.lane), " ",
-                                      announcement_of(program, instr)));
+          announcements.number_of(instr.is_transfer()
+                                      ? announcement_of(program, instr)
+                                      : cat(instr_label(instr), " ", static_cast<int>(instr.lane), " ",
+                                            announcement_of(program, instr)));
     }
   note_used(course);
   return course;
+}
+
+namespace {
+
+/// Of communication, on the lanes that `course_lane` gives. Waits are all that is known to be done.
+template <typename CourseLane>
+Course course_of_communication(const Program& program, Announcements& announcements,
+                               const CourseLane& course_lane) {
+  Course course;
+  const std::vector<LaneClock> known = known_done(program);
+  // Of each lane of the course the instructions in it, ascending.
+  std::array<std::vector<InstrId>, kMostLanes> ids;
+  for (size_t i = 0; i < program.instrs.size(); ++i) {
+    const Instr& instr = program.instrs[i];
+    if (!instr.communicates()) continue;
+    const size_t own = course_lane(static_cast<size_t>(instr.lane));
+    std::array<InstrId, kMostLanes> done;
+    done.fill(-1);
+    for (auto lane = static_cast<size_t>(Lane::kFirstGroup); lane < kMostLanes; ++lane)
+      done[course_lane(lane)] = std::max(done[course_lane(lane)], known[i][lane]);
+    Course::Step step{.instr = static_cast<InstrId>(i),
+                      .group = instr.group(),
+                      .announced = announcements.number_of(announcement_of(program, instr)),
+                      .first_wait = static_cast<int32_t>(course.waits.size())};
+    for (size_t lane = 0; lane < kMostLanes; ++lane) {
+      const auto steps = std::upper_bound(ids[lane].begin(), ids[lane].end(), done[lane]) - ids[lane].begin();
+      if (lane != own && steps > 0)
+        course.waits.push_back({static_cast<int32_t>(lane), static_cast<int32_t>(steps)});
+    }
+    step.end_wait = static_cast<int32_t>(course.waits.size());
+    ids[own].push_back(static_cast<InstrId>(i));
+    course.lanes[own].push_back(step);
+  }
+  note_used(course);
+  return course;
+}
+
+}  // namespace
+
+Course communication_course(const Program& program, Announcements& announcements) {
+  return course_of_communication(program, announcements, [](size_t lane) { return lane; });
 }
 
 Course collective_course(const Program& program, Announcements& announcements) {
-  Course course;
-  for (size_t i = 0; i < program.instrs.size(); ++i) {
-    const Instr& instr = program.instrs[i];
-    if (!instr.is_collective()) continue;
-    course.lanes[0].push_back(
-        {.instr = static_cast<InstrId>(i),
-         .group = instr.group(),
-         .announced = announcements.number_of(announcement_of(program, instr))});
-  }
-  note_used(course);
-  return course;
+  const auto one_lane = [&](size_t lane) {
+    const size_t group = lane - static_cast<size_t>(Lane::kFirstGroup);
+    const bool link = group < program.groups.size() && program.groups[group].ranks.is_link();
+    return link ? lane : size_t{0};
+  };
+  return course_of_communication(program, announcements, one_lane);
 }
 
-Course joined(const Course& collectives, Announcements& announcements) {
-  Course course;
-  std::vector<Course::Step>& steps = course.lanes[0];
-  for (const Course::Step& step : collectives.lanes[0]) {
-    if (steps.empty() || steps.back().group != step.group) {
-      steps.push_back(step);
-      continue;
-    }
-    int32_t& all = steps.back().announced;
-    all = announcements.number_of(cat(all, ", then ", step.announced));
+namespace {
+
+/// Joins the steps of the lane of collectives.
+class Joining {
+ public:
+  Joining(const Course& from, Announcements& announcements) : from_(from), announcements_(announcements) {
+    for (size_t lane = 1; lane < from.lanes.size(); ++lane)
+      for (const Course::Step& step : from.lanes[lane])
+        for (const Course::Wait& wait : waits_of(step))
+          if (wait.lane == 0) awaited_.insert(wait.steps);
   }
-  note_used(course);
-  return course;
+
+  Course run() {
+    for (const Course::Step& step : from_.lanes[0]) add(step);
+    for (size_t lane = 1; lane < from_.lanes.size(); ++lane)
+      for (const Course::Step& step : from_.lanes[lane]) {
+        Course::Step& copy = out_.lanes[lane].emplace_back(step);
+        copy_waits(step, copy);
+      }
+    note_used(out_);
+    return std::move(out_);
+  }
+
+ private:
+  std::span<const Course::Wait> waits_of(const Course::Step& step) const {
+    return std::span(from_.waits).subspan(static_cast<size_t>(step.first_wait),
+                                          static_cast<size_t>(step.end_wait - step.first_wait));
+  }
+
+  void add(const Course::Step& step) {
+    std::vector<Course::Step>& steps = out_.lanes[0];
+    bool waits = false;
+    for (const Course::Wait& wait : waits_of(step)) {
+      int32_t& known = known_[static_cast<size_t>(wait.lane)];
+      waits |= wait.steps > std::exchange(known, std::max(known, wait.steps));
+    }
+    const auto before = static_cast<int32_t>(joined_.size());
+    if (steps.empty() || steps.back().group != step.group || waits || awaited_.contains(before)) {
+      Course::Step& copy = steps.emplace_back(step);
+      copy_waits(step, copy);
+    } else {
+      int32_t& all = steps.back().announced;
+      all = announcements_.number_of(cat(all, ", then ", step.announced));
+    }
+    joined_.push_back(static_cast<int32_t>(steps.size()));
+  }
+
+  void copy_waits(const Course::Step& from, Course::Step& to) {
+    to.first_wait = static_cast<int32_t>(out_.waits.size());
+    for (Course::Wait wait : waits_of(from)) {
+      if (wait.lane == 0) wait.steps = joined_[static_cast<size_t>(wait.steps) - 1];
+      out_.waits.push_back(wait);
+    }
+    to.end_wait = static_cast<int32_t>(out_.waits.size());
+  }
+
+  const Course& from_;
+  Announcements& announcements_;
+  Course out_;
+  /// Counts of the lane's steps that others wait for.
+  std::set<int32_t> awaited_;
+  /// Of each step of the lane, how many joined ones there are with it.
+  std::vector<int32_t> joined_;
+  std::array<int32_t, kMostLanes> known_{};
+};
+
+}  // namespace
+
+Course joined(const Course& collectives, Announcements& announcements) {
+  return Joining(collectives, announcements).run();
 }
 
 Walk::Walk(const World& world, std::span<const Course> courses)
@@ -182,7 +287,21 @@ void Walk::finish(size_t which) {
   ready_.pop_back();
   const std::span<const int32_t> all = members(turn);
   if (all.size() == 1) return advance(turn);
-  for (const int32_t member : all) advance({member, turn.lane});
+  // All of them first: whoever goes on may come to the group again.
+  std::vector<Turn>& turns = meeting_turns_;
+  turns.clear();
+  for (const int32_t member : all) turns.push_back(turn_of(member, turn));
+  for (const Turn of_member : turns) advance(of_member);
+}
+
+/// Most groups have the same lane on all their members.
+Walk::Turn Walk::turn_of(int32_t member, Turn turn) const {
+  if (step(turn).group == kNoGroup) return turn;
+  const int32_t group = group_at(turn);
+  if (is_at({member, turn.lane}, group)) return {member, turn.lane};
+  for (const int32_t lane : at(member).course->used)
+    if (is_at({member, lane}, group)) return {member, lane};
+  bug("a member of a group has come to it");
 }
 
 void Walk::advance(Turn turn) {
@@ -220,14 +339,15 @@ std::string Walk::entry(Turn turn) const {
   const Program& program = world_.program_of(static_cast<size_t>(turn.rank));
   const Instr& now = instr(turn);
   int64_t bytes = 0;
-  for (const Range& range : now.writes) bytes += range.bytes;
-  return cat(place(turn), " with ", bytes, " bytes of ", program.at(now.writes[0].buffer).name,
+  const std::vector<Range>& ranges = now.writes.empty() ? now.reads : now.writes;
+  for (const Range& range : ranges) bytes += range.bytes;
+  return cat(place(turn), " with ", bytes, " bytes of ", program.at(ranges[0].buffer).name,
              " as ", dtype_name(now.exchange().dtype), " over ", group_name(turn));
 }
 
 /// What a rank does on a lane: "enters ...".
 std::string Walk::doing(Turn turn) const {
-  if (at_end(turn)) return "has no further collective";
+  if (at_end(turn)) return "has no further collective or transfer";
   return has_come(turn) && step(turn).group != kNoGroup ? "enters " + entry(turn)
                                                         : "has not reached " + place(turn);
 }
@@ -236,21 +356,23 @@ std::string Walk::difference(Turn one, Turn other) const {
   if (one.rank > other.rank) std::swap(one, other);
   const auto& instrs = world_.program_of(static_cast<size_t>(one.rank)).instrs;
   const auto before = std::count_if(instrs.begin(), instrs.begin() + step(one).instr,
-                                    [](const Instr& earlier) { return earlier.is_collective(); });
-  return cat("collective ", before, ": rank ", number(one), " ", doing(one), ", rank ",
+                                    [](const Instr& earlier) { return earlier.communicates(); });
+  return cat("collective or transfer ", before, ": rank ", number(one), " ", doing(one), ", rank ",
              number(other), " ", doing(other));
 }
 
 /// The first member whom a rank that has come to a collective waits for.
 Walk::Turn Walk::missing(Turn turn) const {
-  const auto group_of = [&](Turn of) {
-    return world_.group_of(static_cast<size_t>(of.rank), step(of).group);
-  };
+  const int32_t group = group_at(turn);
   for (const int32_t member : members(turn)) {
-    const Turn other{member, turn.lane};
-    if (at_end(other) || !has_come(other) || step(other).group == kNoGroup ||
-        group_of(other) != group_of(turn))
-      return other;
+    const Rank& rank = at(member);
+    const auto there = [&](int32_t lane) { return is_at({member, lane}, group); };
+    if (std::any_of(rank.course->used.begin(), rank.course->used.end(), there)) continue;
+    // Its lane for the group, or the one that all collectives share.
+    const auto& groups = world_.ranks[static_cast<size_t>(member)].groups;
+    const auto id = std::find(groups.begin(), groups.end(), group) - groups.begin();
+    const auto lane = static_cast<int32_t>(lane_of(static_cast<GroupId>(id)));
+    return {member, steps(rank, lane).empty() ? 0 : lane};
   }
   bug("a collective to which all have come waits");
 }
@@ -290,13 +412,14 @@ std::string walk_to_the_end(const World& world, const std::vector<Course>& cours
 
 std::string walk_collectives(const World& world) {
   Announcements announcements;
-  std::vector<Course> courses;
   std::vector<Course> runs;
-  for (const Program* program : world.programs) {
-    courses.push_back(collective_course(*program, announcements));
-    runs.push_back(joined(courses.back(), announcements));
-  }
-  return walk_to_the_end(world, runs).empty() ? "" : walk_to_the_end(world, courses);
+  for (const Program* program : world.programs)
+    runs.push_back(joined(collective_course(*program, announcements), announcements));
+  if (walk_to_the_end(world, runs).empty()) return "";
+  std::vector<Course> courses;
+  for (const Program* program : world.programs)
+    courses.push_back(communication_course(*program, announcements));
+  return walk_to_the_end(world, courses);
 }
 
 }  // namespace ftrun

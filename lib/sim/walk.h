@@ -51,24 +51,29 @@ class Announcements {
 /// All instructions of a program, on their lanes.
 Course whole_course(const Program& program, Announcements& announcements);
 
-/// Its collectives alone, in the order of the list, on one lane. Where all ranks come to the end of
-/// these, no order that the waits allow can hang: waits point backwards in the list, so of all
-/// collectives that have not happened the first of this walk always can.
+/// What it does together with other ranks alone, each on its lane, with all that must be done before: whether
+/// all ranks come to the end of these does not depend on the order in which what may go does.
+Course communication_course(const Program& program, Announcements& announcements);
+
+/// The same with all collectives on one lane, in the order of the list. Where all ranks come to the end of
+/// these, no order that the waits allow can hang: waits point backwards in the list, so of all collectives
+/// that have not happened the first of this walk always can.
 Course collective_course(const Program& program, Announcements& announcements);
 
-/// The same with collectives that follow each other in one group as one step. Where all ranks come to
-/// the end of these, they do so without joining; where they do not, that may be due to the joining.
+/// A collective_course() with collectives that follow each other in one group as one step, but for those that
+/// transfers wait for and that wait for transfers. Where all ranks come to the end of these, they do so
+/// without joining; where they do not, that may be due to the joining.
 Course joined(const Course& collectives, Announcements& announcements);
 
-/// Ranks on their courses: an instruction may run when what it waits for is done, a collective when
-/// all members of its group have come to it. Which of those that may run goes next is the caller's
+/// Ranks on their courses: an instruction may run when what it waits for is done, a collective or a transfer
+/// when all members of its group have come to it (so a send lasts until it is received). Which of those that may run goes next is the caller's
 /// choice: with symbols chance, in a check any, in a simulation the earliest.
 class Walk {
  public:
   /// `courses[p]` is that of world.programs[p]; both are borrowed.
   Walk(const World& world, std::span<const Course> courses);
 
-  /// A rank's next step on a lane. Of a collective the last member to come stands for all.
+  /// A rank's next step on a lane. Of what ranks do together the last member to come stands for all.
   struct Turn {
     int32_t rank = 0;
     int32_t lane = 0;
@@ -84,6 +89,8 @@ class Walk {
   bool takes_part(Turn turn) const { return takes_part(step(turn)); }
   /// Those who do it together: indices of ranks, ascending.
   std::span<const int32_t> members(const Turn& turn) const;
+  /// The step of one of those who do it together, on that one's lane.
+  Turn turn_of(int32_t member, Turn turn) const;
   /// ready()[which] is done.
   void finish(size_t which);
 
@@ -133,6 +140,12 @@ class Walk {
   void come(Turn turn);
   void meet(Turn turn, GroupId group);
   void advance(Turn turn);
+  int32_t group_at(Turn turn) const {
+    return world_.group_of(static_cast<size_t>(turn.rank), step(turn).group);
+  }
+  bool is_at(Turn turn, int32_t group) const {
+    return !at_end(turn) && has_come(turn) && step(turn).group != kNoGroup && group_at(turn) == group;
+  }
   Turn missing(Turn turn) const;
   void refuse(const std::string& fault);
   int number(Turn turn) const;
@@ -147,12 +160,13 @@ class Walk {
   std::vector<Rank> ranks_;
   std::vector<Meeting> meetings_;
   std::vector<Turn> ready_;
+  std::vector<Turn> meeting_turns_;
   bool finite_ = true;
   std::string fault_;
 };
 
-/// Walks the collective_course()s of all ranks to the end; joined first, which is quick. What stops
-/// them, or "".
+/// Walks the communication of all ranks to the end: collectives on one lane and joined first, which is
+/// quick. What stops them, or "".
 std::string walk_collectives(const World& world);
 
 /// "instruction 14 (all_reduce unit 2)".

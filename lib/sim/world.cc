@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 namespace ftrun {
 namespace {
@@ -41,7 +42,7 @@ class WorldBuilder {
 
   int32_t index_of(const RankGroup& group) {
     const auto [known, added] =
-        groups_.try_emplace(group.ranks, static_cast<int32_t>(world_.groups.size()));
+        groups_.try_emplace({group.ranks, group.sender}, static_cast<int32_t>(world_.groups.size()));
     if (!added) return known->second;
     World::Group& made = world_.groups.emplace_back(World::Group{group.name, {}});
     for (const int rank : group.ranks)
@@ -53,7 +54,8 @@ class WorldBuilder {
   std::vector<RankProgram> given_;
   std::map<int, int32_t> index_of_;
   std::map<const Program*, int32_t> programs_;
-  std::map<std::vector<int>, int32_t> groups_;
+  /// By ranks, and who sends: there are links among the same ranks as other groups.
+  std::map<std::pair<std::vector<int>, int>, int32_t> groups_;
   World world_;
 };
 

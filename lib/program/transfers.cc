@@ -1,0 +1,124 @@
+#include "program/transfers.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <utility>
+
+#include "base/error.h"
+#include "program/insertions.h"
+
+namespace ftrun {
+
+ActionTransfers transfers_of(const PipelineLayout& pipeline, int stage, const ScheduleAction& action,
+                             int32_t layers) {
+  ActionTransfers found;
+  if (action.phase == Phase::kWeightGrad) return found;
+  const int part = pipeline.part_of(stage, action.chunk);
+  const LayerRange own = pipeline.layers(part, layers);
+  const auto between = [&](int32_t layer, int from, int to, bool gradient) {
+    const int sender = pipeline.stage_of(from);
+    const int receiver = pipeline.stage_of(to);
+    return sender == receiver
+               ? Transfer{}
+               : Transfer{layer, action.micro_batch, gradient, sender, receiver};
+  };
+  const bool gradient = action.phase != Phase::kForward;
+  const bool first = part == 0;
+  const bool last = part + 1 == pipeline.parts();
+  // Gradients go the other way.
+  if (!first)
+    (gradient ? found.sent : found.received) =
+        gradient ? between(own.first - 1, part, part - 1, true)
+                 : between(own.first - 1, part - 1, part, false);
+  if (!last)
+    (gradient ? found.received : found.sent) =
+        gradient ? between(own.end - 1, part + 1, part, true)
+                 : between(own.end - 1, part, part + 1, false);
+  return found;
+}
+
+namespace {
+
+/// Places sends and receives of one rank.
+class TransferPass {
+ public:
+  TransferPass(const Program& program, const StateGroups& groups, DType dtype)
+      : program_(program), groups_(groups), dtype_(dtype), touches_(find_touches(program)) {}
+
+  void send(const PlacedTransfer& placed) {
+    Instr instr = transfer(InstrKind::kSend, placed);
+    instr.reads = {program_.whole(placed.buffer)};
+    insertions_.push_back(
+        {.at = touches_[static_cast<size_t>(placed.buffer)].last, .after = true, .instrs = {std::move(instr)}});
+  }
+
+  /// All that comes over one link, in the order in which it is sent.
+  void receive(const std::vector<const PlacedTransfer*>& arriving, const std::vector<size_t>& begins) {
+    std::vector<Insertion> made;
+    size_t latest = program_.instrs.size();
+    for (auto placed = arriving.rbegin(); placed != arriving.rend(); ++placed) {
+      const size_t action = (*placed)->action;
+      latest = std::min(latest, begins[action == 0 ? 0 : action - 1]);
+      Instr instr = transfer(InstrKind::kReceive, **placed);
+      instr.writes = {program_.whole((*placed)->buffer)};
+      made.push_back({.at = latest, .held = true, .instrs = {std::move(instr)}});
+    }
+    insertions_.insert(insertions_.end(), std::make_move_iterator(made.rbegin()),
+                       std::make_move_iterator(made.rend()));
+  }
+
+  std::vector<Insertion> take() { return std::move(insertions_); }
+
+ private:
+  Instr transfer(InstrKind kind, const PlacedTransfer& placed) const {
+    const Transfer& what = placed.transfer;
+    Instr instr;
+    instr.kind = kind;
+    instr.detail = Exchange{groups_.links.at({what.from, what.to}), dtype_};
+    instr.lane = lane_of(instr.group());
+    instr.layer = what.layer;
+    instr.micro_batch = what.micro_batch;
+    return instr;
+  }
+
+  const Program& program_;
+  const StateGroups& groups_;
+  const DType dtype_;
+  const std::vector<Touches> touches_;
+  std::vector<Insertion> insertions_;
+};
+
+}  // namespace
+
+Program add_transfers(Program program, const std::vector<PlacedTransfer>& transfers,
+                      const std::vector<size_t>& begins, const StageActions& actions,
+                      const StateOptions& state, const StateGroups& groups, int32_t layers, DType dtype) {
+  TransferPass pass(program, groups, dtype);
+  std::map<std::pair<int32_t, std::pair<int32_t, bool>>, const PlacedTransfer*> arriving;
+  for (const PlacedTransfer& placed : transfers) {
+    const Transfer& what = placed.transfer;
+    if (what.from == state.pipeline_stage)
+      pass.send(placed);
+    else
+      arriving[{what.layer, {what.micro_batch, what.gradient}}] = &placed;
+  }
+  size_t received = 0;
+  for (int stage = 0; stage < state.pipeline.stages(); ++stage) {
+    std::vector<const PlacedTransfer*> over_link;
+    for (const ScheduleAction& action : actions[static_cast<size_t>(stage)]) {
+      const Transfer sent = transfers_of(state.pipeline, stage, action, layers).sent;
+      if (sent.to != state.pipeline_stage) continue;
+      const auto found = arriving.find({sent.layer, {sent.micro_batch, sent.gradient}});
+      require(found != arriving.end(), "what a stage sends is expected");
+      over_link.push_back(found->second);
+    }
+    received += over_link.size();
+    pass.receive(over_link, begins);
+  }
+  require(received == arriving.size(), "what a stage expects is sent");
+  std::vector<Insertion> insertions = pass.take();
+  return weave(std::move(program), std::move(insertions));
+}
+
+}  // namespace ftrun
