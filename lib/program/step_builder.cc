@@ -430,7 +430,8 @@ Step build_training_step(const ModelDescription& model, const Partition& partiti
       builder.persistent(buffer_names::kNorm, DType::kF64, builder.store().norm_slots());
   builder.begin({loss, norm});
   int32_t forwards = 0;
-  for (const ScheduleAction& action : make_schedule(options.schedule, 1, 0, options.micro_batches)) {
+  for (const ScheduleAction& action :
+       make_schedule(options.schedule, 1, 1, 0, options.micro_batches)) {
     builder.run(action, loss);
     if (action.phase == Phase::kForward && ++forwards == options.micro_batches)
       builder.reduce_loss(loss);

@@ -79,7 +79,8 @@ struct Choice {
                dtype_name(s.communication), ", master ", dtype_name(s.master), ", buckets ",
                options.bucket_elements, "/", options.gather_bucket_elements, ", prefetch ",
                options.prefetch_elements, ", live ", options.max_live_elements, ", reuse ",
-               options.reuse_distance, ", ", schedule_text(make_schedule(options.schedule, 1, 0, options.micro_batches)),
+               options.reuse_distance, ", ",
+               schedule_text(make_schedule(options.schedule, 1, 1, 0, options.micro_batches)),
                options.overlap ? ", overlap" : "",
                options.offload_activations ? ", activations" : "");
   }
