@@ -92,9 +92,9 @@ void interleaved(Writer& out, int stages, int32_t chunks, int stage, int32_t mic
   }
 }
 
-/// Chunk 0 goes down the stages and chunk 1 up again, so that the first stage has the loss and starts
-/// its backward passes first. The order is made for at least 2 x stages - 1 micro-batches; fewer
-/// leave out what they do not have.
+/// Chunk 0 goes down the stages and chunk 1 up again, so that the first stage has the loss and
+/// starts its backward passes first. The order is made for at least 2 x stages - 1 micro-batches;
+/// fewer leave out what they do not have.
 void v_shaped(Writer& out, int stages, int stage, int32_t micro_batches) {
   const int32_t full = std::max(2 * stages - 1, micro_batches);
   const int32_t rest = stages - stage;
@@ -127,6 +127,11 @@ void v_shaped(Writer& out, int stages, int stage, int32_t micro_batches) {
 
 ChunkPlacement placement_of(ScheduleKind kind) {
   return kind == ScheduleKind::kZbV ? ChunkPlacement::kV : ChunkPlacement::kLoop;
+}
+
+int part_of(ChunkPlacement placement, int stages, int stage, int chunk) {
+  const bool back = placement == ChunkPlacement::kV && chunk == 1;
+  return back ? 2 * stages - 1 - stage : chunk * stages + stage;
 }
 
 int fixed_chunks(ScheduleKind kind) {
@@ -168,7 +173,9 @@ std::vector<ScheduleAction> make_schedule(ScheduleKind kind, int stages, int chu
   return out.take();
 }
 
-char phase_letter(Phase phase) { return "FBIW"[static_cast<size_t>(phase)]; }
+char phase_letter(Phase phase) {
+  return "FBIW"[static_cast<size_t>(phase)];
+}
 
 std::string schedule_text(const std::vector<ScheduleAction>& actions) {
   std::vector<std::string> words;
