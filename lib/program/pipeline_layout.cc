@@ -19,8 +19,7 @@ PipelineLayout::PipelineLayout(int stages, int chunks, ChunkPlacement placement,
 }
 
 int PipelineLayout::part_of(int stage, int chunk) const {
-  return placement_ == ChunkPlacement::kV && chunk == 1 ? parts() - 1 - stage
-                                                        : chunk * stages_ + stage;
+  return ftrun::part_of(placement_, stages_, stage, chunk);
 }
 
 int PipelineLayout::stage_of(int part) const {

@@ -84,7 +84,7 @@ StageActions training_actions(const StepOptions& options) {
   StageActions actions;
   const int stages = options.state.pipeline.stages();
   for (int stage = 0; stage < stages; ++stage)
-    actions.push_back(make_schedule(options.schedule, stages, stage, options.micro_batches));
+    actions.push_back(make_schedule(options.schedule, stages, options.state.pipeline.chunks(), stage, options.micro_batches));
   return actions;
 }
 

@@ -347,7 +347,7 @@ std::string Walk::entry(Turn turn) const {
 
 /// What a rank does on a lane: "enters ...".
 std::string Walk::doing(Turn turn) const {
-  if (at_end(turn)) return "has no further collective or transfer";
+  if (at_end(turn)) return "has no further collective";
   return has_come(turn) && step(turn).group != kNoGroup ? "enters " + entry(turn)
                                                         : "has not reached " + place(turn);
 }
@@ -355,9 +355,11 @@ std::string Walk::doing(Turn turn) const {
 std::string Walk::difference(Turn one, Turn other) const {
   if (one.rank > other.rank) std::swap(one, other);
   const auto& instrs = world_.program_of(static_cast<size_t>(one.rank)).instrs;
-  const auto before = std::count_if(instrs.begin(), instrs.begin() + step(one).instr,
-                                    [](const Instr& earlier) { return earlier.communicates(); });
-  return cat("collective or transfer ", before, ": rank ", number(one), " ", doing(one), ", rank ",
+  const bool transfer = instr(one).is_transfer();
+  const auto before = std::count_if(instrs.begin(), instrs.begin() + step(one).instr, [&](const Instr& earlier) {
+    return earlier.communicates() && earlier.is_transfer() == transfer;
+  });
+  return cat(transfer ? "transfer " : "collective ", before, ": rank ", number(one), " ", doing(one), ", rank ",
              number(other), " ", doing(other));
 }
 

@@ -340,7 +340,7 @@ TEST_CASE("neither the order of passes nor weight gradients apart from input gra
         // order of passes.
         if (tied && stage < 2 && schedule == ScheduleKind::kGpipe) continue;
         INFO("stage " << stage << ", tied " << tied << ", "
-                      << schedule_text(make_schedule(schedule, 1, 0, 3)));
+                      << schedule_text(make_schedule(schedule, 1, 1, 0, 3)));
         const Outcome outcome = train(config, model, 1, kRanks, schedule);
         REQUIRE(outcome.losses == expected.losses);
         REQUIRE(outcome.norms == expected.norms);

@@ -11,19 +11,20 @@
 
 namespace ftrun::fixtures {
 
-/// Ranks of a run, replicas slowest and tensor ranks fastest: rank r is tensor rank r % tensor of
-/// shard r / tensor % shards; nodes are of `node` shards.
+/// Ranks of a run, stages of the pipeline slowest, then replicas, tensor ranks fastest: rank r is tensor
+/// rank r % tensor of shard r / tensor % shards; nodes are of `node` shards.
 struct Mesh {
   int shards = 1;
   int replicas = 1;
   int node = 1;
   int tensor = 1;
+  int stages = 1;
   /// Ranks that have samples of their own.
   int data() const { return shards * replicas; }
-  int ranks() const { return data() * tensor; }
+  int ranks() const { return data() * tensor * stages; }
   RankMesh grid() const {
     return RankMesh(
-        {.pp = 1, .dp_replicate = replicas, .dp_shard = shards, .cp = 1, .tp = tensor});
+        {.pp = stages, .dp_replicate = replicas, .dp_shard = shards, .cp = 1, .tp = tensor});
   }
 };
 
@@ -48,7 +49,8 @@ struct Choice {
     StepOptions mine = options;
     mine.state.shard = {mesh.shards, rank / mesh.tensor % mesh.shards};
     mine.state.replicas = mesh.replicas;
-    mine.state.replica = rank / mesh.tensor / mesh.shards;
+    mine.state.replica = rank / mesh.tensor / mesh.shards % mesh.replicas;
+    mine.state.pipeline_stage = rank / mesh.tensor / mesh.data();
     mine.state.tensor = {mesh.tensor, rank % mesh.tensor};
     mine.state.tensor_copies = kv_copies(config, built.model.split);
     return mine;
@@ -71,7 +73,7 @@ struct Choice {
   std::string text() const {
     const StateOptions& s = options.state;
     return cat("stage ", s.stage, ", ", mesh.shards, " shards x ", mesh.replicas, " replicas x ",
-               mesh.tensor, " tensor ranks", built.model.split.sequence ? " (by tokens)" : "",
+               mesh.tensor, " tensor ranks x ", mesh.stages, " stages of ", s.pipeline.chunks(), " chunks", built.model.split.sequence ? " (by tokens)" : "",
                ", nodes of ", s.node, ", ", options.micro_batches, " micro-batches, parameters on ",
                tier_name(s.parameter_tier), ", optimizer on ", tier_name(s.optimizer_tier), " (",
                s.optimizer_ratio, "), compute ", dtype_name(built.model.dtypes.compute),
@@ -79,7 +81,8 @@ struct Choice {
                dtype_name(s.communication), ", master ", dtype_name(s.master), ", buckets ",
                options.bucket_elements, "/", options.gather_bucket_elements, ", prefetch ",
                options.prefetch_elements, ", live ", options.max_live_elements, ", reuse ",
-               options.reuse_distance, ", ", schedule_text(make_schedule(options.schedule, 1, 0, options.micro_batches)),
+               options.reuse_distance, ", ",
+               schedule_text(make_schedule(options.schedule, mesh.stages, s.pipeline.chunks(), 0, options.micro_batches)),
                options.overlap ? ", overlap" : "",
                options.offload_activations ? ", activations" : "");
   }
@@ -176,6 +179,51 @@ inline Choice random_choice(std::mt19937_64& random) {
   StepOptions options = random_options(random, built, mesh);
   mesh.node = options.state.node = random_divisor(random, mesh.shards);
   return {std::move(built), std::move(options), mesh, std::move(config)};
+}
+
+/// A pipeline of stages with any number of layers each, of a choice that has none yet.
+inline void choose_pipeline(std::mt19937_64& random, Choice& choice, ScheduleKind kind, int stages, int chunks) {
+  const auto layers = static_cast<int32_t>(choice.built.model.layers.size());
+  const int parts = stages * chunks;
+  std::vector<int32_t> cuts(static_cast<size_t>(layers) - 1);
+  std::iota(cuts.begin(), cuts.end(), 1);
+  std::shuffle(cuts.begin(), cuts.end(), random);
+  cuts.resize(static_cast<size_t>(parts) - 1);
+  std::sort(cuts.begin(), cuts.end());
+  cuts.insert(cuts.begin(), 0);
+  cuts.push_back(layers);
+  StateOptions& state = choice.options.state;
+  choice.options.schedule = kind;
+  choice.mesh.stages = stages;
+  state.pipeline = PipelineLayout(stages, chunks, placement_of(kind), cuts);
+  state.ties_ends = choice.built.model.tied && state.pipeline.stage_of(parts - 1) != 0;
+}
+
+/// Of at most eight ranks, with at least two stages.
+inline Choice random_pipeline_choice(std::mt19937_64& random) {
+  Mesh mesh = random_mesh(random);
+  const int stages = pick(random, {2, 2, 3, 4});
+  while (mesh.ranks() * stages > 8) {
+    if (mesh.tensor > 1) mesh.tensor /= 2;
+    else if (mesh.replicas > 1) mesh.replicas = 1;
+    else --mesh.shards;
+  }
+  const ScheduleKind kind = pick(random, {ScheduleKind::kGpipe, ScheduleKind::k1F1B, ScheduleKind::kInterleaved,
+                                          ScheduleKind::kZbH1, ScheduleKind::kZbV});
+  const int fixed = fixed_chunks(kind);
+  const int chunks = fixed > 0 ? fixed : static_cast<int>(1 + random() % 3);
+  ModelConfig config = random_config(random, mesh.tensor);
+  config.layers = stages * chunks - 2 + static_cast<int64_t>(1 + random() % 3);
+  config.windows.assign(static_cast<size_t>(config.layers), 0);
+  Built built = random_built(random, config, {mesh.tensor, 0, random() % 2 == 0});
+  while (built.partition.units.size() == 1) built = random_built(random, config, built.model.split);
+  StepOptions options = random_options(random, built, mesh);
+  options.micro_batches = static_cast<int32_t>(1 + random() % 5);
+  while (!fits(kind, stages, options.micro_batches)) ++options.micro_batches;
+  mesh.node = options.state.node = random_divisor(random, mesh.shards);
+  Choice choice{std::move(built), std::move(options), mesh, std::move(config)};
+  choose_pipeline(random, choice, kind, stages, chunks);
+  return choice;
 }
 
 /// The plainest program of the same mesh: nothing sharded, bucketed, overlapped or moved.

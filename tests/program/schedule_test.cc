@@ -1,11 +1,14 @@
 #include "program/schedule.h"
 
-#include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
+#include <tuple>
 
 #include "base/text.h"
 #include "models.h"
+#include "program/pipeline_layout.h"
+#include "schedule_goldens.h"
 
 #include <catch2/catch.hpp>
 
@@ -14,10 +17,11 @@ namespace {
 
 using namespace fixtures;
 
-constexpr ScheduleKind kKinds[] = {ScheduleKind::kGpipe, ScheduleKind::k1F1B, ScheduleKind::kZbH1};
+constexpr ScheduleKind kKinds[] = {ScheduleKind::kGpipe, ScheduleKind::k1F1B, ScheduleKind::kInterleaved,
+                                    ScheduleKind::kZbH1, ScheduleKind::kZbV};
 
-std::string text(ScheduleKind kind, int stages, int stage, int32_t micro_batches) {
-  return schedule_text(make_schedule(kind, stages, stage, micro_batches));
+std::string text(ScheduleKind kind, int stages, int stage, int32_t micro_batches, int chunks = 1) {
+  return schedule_text(make_schedule(kind, stages, chunks, stage, micro_batches));
 }
 
 TEST_CASE("schedules are those of their papers") {
@@ -26,6 +30,8 @@ TEST_CASE("schedules are those of their papers") {
   CHECK(text(ScheduleKind::k1F1B, 4, 2, 5) ==
         "F0.0 F0.1 B0.0 F0.2 B0.1 F0.3 B0.2 F0.4 B0.3 B0.4");
   CHECK(text(ScheduleKind::k1F1B, 4, 3, 3) == "F0.0 B0.0 F0.1 B0.1 F0.2 B0.2");
+  CHECK(text(ScheduleKind::kInterleaved, 2, 1, 4, 2) ==
+        "F0.0 F0.1 F1.0 B1.0 F1.1 B1.1 F0.2 B0.0 F0.3 B0.1 F1.2 B1.2 F1.3 B1.3 B0.2 B0.3");
   CHECK(text(ScheduleKind::kZbH1, 4, 0, 5) ==
         "F0.0 F0.1 F0.2 F0.3 I0.0 W0.0 F0.4 I0.1 W0.1 I0.2 W0.2 I0.3 W0.3 I0.4 W0.4");
   CHECK(text(ScheduleKind::kZbH1, 4, 2, 8) ==
@@ -33,29 +39,118 @@ TEST_CASE("schedules are those of their papers") {
         "I0.6 W0.4 I0.7 W0.5 W0.6 W0.7");
   CHECK(text(ScheduleKind::kZbH1, 8, 6, 4) ==
         "F0.0 F0.1 I0.0 F0.2 I0.1 F0.3 I0.2 I0.3 W0.0 W0.1 W0.2 W0.3");
+  CHECK(text(ScheduleKind::kZbV, 2, 1, 4, 2) ==
+        "F0.0 F1.0 F0.1 F1.1 I1.0 W1.0 F0.2 I0.0 W0.0 F1.2 I1.1 W1.1 F0.3 I0.1 W0.1 F1.3 I1.2 W1.2 "
+        "I0.2 I1.3 I0.3 W0.2 W1.3 W0.3");
+}
+
+TEST_CASE("schedules are those that other systems run, action by action", "[.needs-reference]") {
+  std::map<ScheduleKind, int> compared;
+  for (const ScheduleGolden& golden : schedule_goldens()) {
+    INFO(text(golden));
+    REQUIRE(golden.lists.size() == static_cast<size_t>(golden.stages));
+    for (int stage = 0; stage < golden.stages; ++stage)
+      REQUIRE(text(golden.kind, golden.stages, stage, golden.micro_batches, golden.chunks) ==
+              golden.lists[static_cast<size_t>(stage)]);
+    ++compared[golden.kind];
+  }
+  CHECK(compared == std::map<ScheduleKind, int>{{ScheduleKind::kGpipe, 16},
+                                                {ScheduleKind::k1F1B, 16},
+                                                {ScheduleKind::kInterleaved, 45},
+                                                {ScheduleKind::kZbH1, 16},
+                                                {ScheduleKind::kZbV, 16}});
+}
+
+/// Calls `check` for every kind, up to 6 stages, 1 to 3 chunks where a kind lets one choose, and up to
+/// 13 micro-batches, fewer than stages too.
+template <typename Check>
+void for_all_schedules(const Check& check) {
+  for (const ScheduleKind kind : kKinds)
+    for (int stages = 1; stages < 7; ++stages)
+      for (int chunks = 1; chunks < 4; ++chunks)
+        for (int32_t count = 1; count < 14; ++count) {
+          const bool has = fixed_chunks(kind) == 0 || fixed_chunks(kind) == chunks;
+          if (has && fits(kind, stages, count)) check(kind, stages, chunks, count);
+        }
 }
 
 TEST_CASE("a stage runs each phase of each micro-batch once, in their order") {
-  for (const ScheduleKind kind : kKinds)
-    for (int stages = 1; stages < 6; ++stages)
-      for (int stage = 0; stage < stages; ++stage)
-        for (int32_t count = 1; count < 9; ++count) {
-          INFO(text(kind, stages, stage, count));
-          std::map<Phase, std::vector<int32_t>> by_phase;
-          std::set<std::pair<Phase, int32_t>> done;
-          for (const ScheduleAction& action : make_schedule(kind, stages, stage, count)) {
-            by_phase[action.phase].push_back(action.micro_batch);
-            REQUIRE(done.insert({action.phase, action.micro_batch}).second);
-            const Phase needs =
-                action.phase == Phase::kWeightGrad ? Phase::kInputGrad : Phase::kForward;
-            if (action.phase != Phase::kForward) REQUIRE(done.contains({needs, action.micro_batch}));
-          }
-          for (const auto& [phase, micro_batches] : by_phase) {
-            REQUIRE(std::is_sorted(micro_batches.begin(), micro_batches.end()));
-            REQUIRE(micro_batches.size() == static_cast<size_t>(count));
-          }
-          REQUIRE(by_phase.size() == (kind == ScheduleKind::kZbH1 ? 3 : 2));
-        }
+  for_all_schedules([](ScheduleKind kind, int stages, int chunks, int32_t count) {
+    for (int stage = 0; stage < stages; ++stage) {
+      INFO(text(kind, stages, stage, count, chunks));
+      std::map<std::pair<Phase, int32_t>, std::vector<int32_t>> by_phase;  // and chunk
+      for (const ScheduleAction& action : make_schedule(kind, stages, chunks, stage, count))
+        by_phase[{action.phase, action.chunk}].push_back(action.micro_batch);
+      std::vector<int32_t> all(static_cast<size_t>(count));
+      std::iota(all.begin(), all.end(), 0);
+      for (const auto& [phase, micro_batches] : by_phase) REQUIRE(micro_batches == all);
+      const bool split = kind == ScheduleKind::kZbH1 || kind == ScheduleKind::kZbV;
+      REQUIRE(by_phase.size() == static_cast<size_t>(chunks) * (split ? 3 : 2));
+    }
+  });
+}
+
+/// What has run, by phase, part of the model and micro-batch. Whole backward passes count as input
+/// gradients.
+using Done = std::set<std::tuple<Phase, int, int32_t>>;
+
+bool can_run(const Done& done, Phase phase, int part, int parts, int32_t micro_batch) {
+  if (phase == Phase::kForward)
+    return part == 0 || done.contains({Phase::kForward, part - 1, micro_batch});
+  if (phase == Phase::kWeightGrad) return done.contains({Phase::kInputGrad, part, micro_batch});
+  return done.contains({Phase::kForward, part, micro_batch}) &&
+         (part + 1 == parts || done.contains({Phase::kInputGrad, part + 1, micro_batch}));
+}
+
+/// Runs the lists of all stages in turn, each as far as it comes; the number of actions that ran.
+size_t run_all(ScheduleKind kind, int stages, int chunks, int32_t count) {
+  std::vector<std::vector<ScheduleAction>> lists;
+  std::vector<int32_t> cuts(static_cast<size_t>(stages * chunks) + 1);
+  std::iota(cuts.begin(), cuts.end(), 0);
+  const PipelineLayout layout(stages, chunks, placement_of(kind), cuts);
+  for (int stage = 0; stage < stages; ++stage)
+    lists.push_back(make_schedule(kind, stages, chunks, stage, count));
+  std::vector<size_t> at(lists.size());
+  Done done;
+  size_t ran = 0, before = 1;
+  while (ran != before) {
+    before = ran;
+    for (int stage = 0; stage < stages; ++stage) {
+      const auto s = static_cast<size_t>(stage);
+      for (; at[s] < lists[s].size(); ++at[s], ++ran) {
+        const ScheduleAction& action = lists[s][at[s]];
+        const int part = layout.part_of(stage, action.chunk);
+        if (!can_run(done, action.phase, part, layout.parts(), action.micro_batch)) break;
+        done.insert({action.phase == Phase::kBackward ? Phase::kInputGrad : action.phase, part,
+                     action.micro_batch});
+      }
+    }
+  }
+  return ran;
+}
+
+TEST_CASE("a pipeline that runs a schedule comes to its end") {
+  size_t schedules = 0;
+  for_all_schedules([&](ScheduleKind kind, int stages, int chunks, int32_t count) {
+    INFO(static_cast<int>(kind) << ", stages " << stages << ", chunks " << chunks << ", " << count);
+    size_t all = 0;
+    for (int stage = 0; stage < stages; ++stage)
+      all += make_schedule(kind, stages, chunks, stage, count).size();
+    REQUIRE(run_all(kind, stages, chunks, count) == all);
+    ++schedules;
+  });
+  CHECK(schedules > 6 * 13 * 5);
+}
+
+TEST_CASE("interleaved schedules need rounds of equal size") {
+  CHECK(fits(ScheduleKind::kInterleaved, 4, 8));
+  CHECK(fits(ScheduleKind::kInterleaved, 4, 3));
+  CHECK(fits(ScheduleKind::kInterleaved, 4, 10));  // two rounds of 5
+  CHECK_FALSE(fits(ScheduleKind::kInterleaved, 4, 9));
+  CHECK(fits(ScheduleKind::k1F1B, 4, 9));
+  CHECK_THROWS(make_schedule(ScheduleKind::kInterleaved, 4, 2, 0, 9));
+  CHECK_THROWS(make_schedule(ScheduleKind::kZbV, 4, 1, 0, 8));
+  CHECK_THROWS(make_schedule(ScheduleKind::k1F1B, 4, 2, 0, 8));
 }
 
 /// Compute instructions of layers, as "F" for all of a forward pass and so on.

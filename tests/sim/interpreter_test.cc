@@ -38,6 +38,26 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("pipelines: the same weights as the plain program of one stage", "[long]") {
+  std::mt19937_64 random(1011);
+  for (int round = 0; round < 120; ++round) {
+    const Choice choice = random_pipeline_choice(random);
+    INFO("round " << round << ": " << choice.text());
+    const std::vector<Step> steps = choice.steps();
+    const std::vector<std::string> faults = faults_of(steps);
+    INFO(program_text(steps.front().program));
+    INFO(program_text(steps.back().program));
+    REQUIRE(faults == std::vector<std::string>{});
+    const Choice oracle = plain(choice);
+    const Outcome wanted = run_steps(oracle, oracle.steps(), random);
+    REQUIRE(wanted.fault == "");
+    const Outcome found = run_steps(choice, steps, random);
+    REQUIRE(found.fault == "");
+    REQUIRE(difference(found, wanted) == "");
+    REQUIRE(found.loss == wanted.loss);
+  }
+}
+
 /// Of a model with `hidden` 64, each of two ranks holds something of each block; of one with 16
 /// only the first does.
 Choice small_choice(int stage, int64_t hidden, Mesh mesh = {2, 1}) {

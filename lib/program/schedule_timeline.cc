@@ -1,0 +1,162 @@
+#include "program/schedule_timeline.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace ftrun {
+namespace {
+
+constexpr double kNotYet = -1;
+
+/// Runs the lists stage by stage, each as far as it comes, until all are at their end.
+class Walk {
+ public:
+  Walk(const std::vector<std::vector<ScheduleAction>>& lists, ChunkPlacement placement,
+       const std::vector<PhaseSeconds>& parts, double transfer)
+      : lists_(lists), placement_(placement), parts_(parts), transfer_(transfer) {
+    require(!lists.empty() && parts.size() % lists.size() == 0,
+            "a timeline has the seconds of stages x chunks parts");
+    int32_t most = 0;
+    for (const auto& list : lists)
+      for (const ScheduleAction& action : list) most = std::max(most, action.micro_batch + 1);
+    const std::vector<double> none(static_cast<size_t>(most), kNotYet);
+    outputs_.assign(parts.size(), none);
+    gradients_.assign(parts.size(), none);
+    stage_of_.resize(parts.size());
+    const int chunks = static_cast<int>(parts.size()) / stages();
+    for (int stage = 0; stage < stages(); ++stage)
+      for (int chunk = 0; chunk < chunks; ++chunk)
+        stage_of_[static_cast<size_t>(part_of(placement, stages(), stage, chunk))] = stage;
+    timeline_.stages.resize(lists.size());
+  }
+
+  ScheduleTimeline run() {
+    bool moved = true;
+    while (moved) {
+      moved = false;
+      for (int stage = 0; stage < stages(); ++stage)
+        while (step(stage)) moved = true;
+    }
+    for (size_t s = 0; s < lists_.size(); ++s)
+      require(timeline_.stages[s].actions.size() == lists_[s].size(),
+              "a schedule whose actions do not wait for each other");
+    return std::move(timeline_);
+  }
+
+ private:
+  int stages() const { return static_cast<int>(lists_.size()); }
+
+  /// Runs the next action of a stage; false where it has none or its inputs are not there.
+  bool step(int stage) {
+    StageTimeline& line = timeline_.stages[static_cast<size_t>(stage)];
+    const auto& list = lists_[static_cast<size_t>(stage)];
+    if (line.actions.size() == list.size()) return false;
+    const ScheduleAction& action = list[line.actions.size()];
+    const auto part = static_cast<size_t>(part_of(placement_, stages(), stage, action.chunk));
+    const double inputs = ready(action, part);
+    if (inputs == kNotYet) return false;
+    const double start = line.actions.empty() ? inputs : std::max(inputs, line.actions.back().end);
+    const double seconds = parts_[part].of(action.phase);
+    line.actions.push_back({action, start, start + seconds});
+    line.busy += seconds;
+    timeline_.makespan = std::max(timeline_.makespan, start + seconds);
+    const auto m = static_cast<size_t>(action.micro_batch);
+    if (action.phase == Phase::kForward) outputs_[part][m] = start + seconds;
+    if (action.phase == Phase::kBackward || action.phase == Phase::kInputGrad)
+      gradients_[part][m] = start + seconds;
+    return true;
+  }
+
+  /// When the inputs of an action are with its stage.
+  double ready(const ScheduleAction& action, size_t part) const {
+    const auto m = static_cast<size_t>(action.micro_batch);
+    if (action.phase == Phase::kForward)
+      return part == 0 ? 0 : arrival(outputs_[part - 1][m], part - 1, part);
+    if (action.phase == Phase::kWeightGrad) return gradients_[part][m];
+    const double own = outputs_[part][m];
+    if (part + 1 == parts_.size() || own == kNotYet) return own;
+    const double gradient = arrival(gradients_[part + 1][m], part + 1, part);
+    return gradient == kNotYet ? kNotYet : std::max(own, gradient);
+  }
+
+  double arrival(double made, size_t from, size_t to) const {
+    return made == kNotYet || stage_of_[from] == stage_of_[to] ? made : made + transfer_;
+  }
+
+  const std::vector<std::vector<ScheduleAction>>& lists_;
+  const ChunkPlacement placement_;
+  const std::vector<PhaseSeconds>& parts_;
+  const double transfer_;
+  std::vector<int> stage_of_;                   // [part]
+  std::vector<std::vector<double>> outputs_;    // [part][micro-batch] end of forward
+  std::vector<std::vector<double>> gradients_;  // [part][micro-batch] end of the input gradients
+  ScheduleTimeline timeline_;
+};
+
+int32_t most_until(const std::vector<ScheduleAction>& list, Phase last) {
+  int32_t now = 0, most = 0;
+  for (const ScheduleAction& action : list) {
+    if (action.phase == Phase::kForward) most = std::max(most, ++now);
+    if (action.phase == last || action.phase == Phase::kBackward) --now;
+  }
+  return most;
+}
+
+}  // namespace
+
+double PhaseSeconds::of(Phase phase) const {
+  switch (phase) {
+    case Phase::kForward:
+      return forward;
+    case Phase::kBackward:
+      return backward;
+    case Phase::kInputGrad:
+      return input_grad;
+    case Phase::kWeightGrad:
+      return weight_grad;
+  }
+  bug("a phase");
+}
+
+double StageTimeline::own_span() const {
+  return actions.empty() ? 0 : actions.back().end - actions.front().start;
+}
+
+double ScheduleTimeline::idle_share(int stage) const {
+  return makespan > 0 ? 1 - stages[static_cast<size_t>(stage)].busy / makespan : 0;
+}
+
+double ScheduleTimeline::idle_share() const {
+  double sum = 0;
+  for (int stage = 0; stage < static_cast<int>(stages.size()); ++stage) sum += idle_share(stage);
+  return stages.empty() ? 0 : sum / static_cast<double>(stages.size());
+}
+
+std::vector<std::vector<ScheduleAction>> make_schedules(ScheduleKind kind, int stages, int chunks,
+                                                        int32_t micro_batches) {
+  std::vector<std::vector<ScheduleAction>> lists;
+  for (int stage = 0; stage < stages; ++stage)
+    lists.push_back(make_schedule(kind, stages, chunks, stage, micro_batches));
+  return lists;
+}
+
+ScheduleTimeline run_timeline(const std::vector<std::vector<ScheduleAction>>& lists,
+                              ChunkPlacement placement, const std::vector<PhaseSeconds>& parts,
+                              double transfer) {
+  return Walk(lists, placement, parts, transfer).run();
+}
+
+std::vector<PhaseSeconds> equal_parts(int parts) {
+  return std::vector<PhaseSeconds>(static_cast<size_t>(parts), {1, 2, 1, 1});
+}
+
+int32_t most_in_flight(const std::vector<ScheduleAction>& list) {
+  return most_until(list, Phase::kWeightGrad);
+}
+
+int32_t most_before_input_grad(const std::vector<ScheduleAction>& list) {
+  return most_until(list, Phase::kInputGrad);
+}
+
+}  // namespace ftrun

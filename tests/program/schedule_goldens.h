@@ -1,0 +1,62 @@
+#pragma once
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "needs.h"
+#include "program/schedule.h"
+
+namespace ftrun::fixtures {
+
+/// Schedules of other systems (schedules.json of the reference material; schedules.md says where
+/// each is from): the actions of each stage, and what a run of them on equal parts comes to, where
+/// every phase of a part takes one unit of time, a whole backward pass two, and transfers none.
+struct ScheduleGolden {
+  ScheduleKind kind = ScheduleKind::kGpipe;
+  int stages = 0;
+  int chunks = 0;
+  int32_t micro_batches = 0;
+  std::vector<std::string> lists;  // of each stage, in schedule_text's form
+  nlohmann::json run;
+};
+
+inline std::string text(const ScheduleGolden& golden) {
+  return cat("kind ", static_cast<int>(golden.kind), ", stages ", golden.stages, ", chunks ",
+             golden.chunks, ", micro-batches ", golden.micro_batches);
+}
+
+/// Those of one name.
+inline std::vector<ScheduleGolden> schedule_goldens(const std::string& name, ScheduleKind kind) {
+  std::ifstream in(testing::reference_file("schedules.json"));
+  std::vector<ScheduleGolden> goldens;
+  const nlohmann::json all = nlohmann::json::parse(in);
+  for (const auto& entry : all.at("schedules")) {
+    if (entry.at("schedule") != name) continue;
+    goldens.push_back({.kind = kind,
+                       .stages = entry.at("p"),
+                       .chunks = entry.at("v"),
+                       .micro_batches = entry.at("m"),
+                       .lists = entry.at("ranks"),
+                       .run = entry.at("sim")});
+  }
+  return goldens;
+}
+
+/// All that ftrun has too.
+inline std::vector<ScheduleGolden> schedule_goldens() {
+  std::vector<ScheduleGolden> all;
+  for (const auto& [name, kind] : std::initializer_list<std::pair<const char*, ScheduleKind>>{
+           {"gpipe", ScheduleKind::kGpipe},
+           {"1f1b", ScheduleKind::k1F1B},
+           {"interleaved_1f1b", ScheduleKind::kInterleaved},
+           {"zb_h1", ScheduleKind::kZbH1},
+           {"zbv", ScheduleKind::kZbV}})
+    for (ScheduleGolden& golden : schedule_goldens(name, kind)) all.push_back(std::move(golden));
+  return all;
+}
+
+}  // namespace ftrun::fixtures
