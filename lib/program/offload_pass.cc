@@ -61,7 +61,9 @@ class Offload {
   void move(size_t k, const std::vector<size_t>& users) {
     const bool stays = last_stays_ && k + 1 == outputs_.size();
     const BufferId own = outputs_[k];
-    const BufferId slot = outputs_[k % kSlots];
+    // What comes from another stage comes early, when the slot may still be in use.
+    const bool arrives = program_.instrs[users[0]].kind == InstrKind::kReceive;
+    const BufferId slot = arrives ? own : outputs_[k % kSlots];
     const BufferId again = stays ? slot : back_on_device(own, slot);
     size_t forward_end = 0;
     size_t backward_begin = Touches::kNone;

@@ -205,6 +205,8 @@ struct Program {
   /// Of its collectives, in the order in which communicators are opened. Every program of a rank has
   /// the same.
   std::vector<ProgramGroup> groups;
+  /// Among the stages of the pipeline.
+  ShardPlace stage;
   /// Bytes of each arena; set by plan_memory.
   std::array<int64_t, kArenaCount> arena_bytes{};
 

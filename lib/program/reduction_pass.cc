@@ -45,6 +45,13 @@ std::vector<Made> find_made(const Program& program, const std::vector<GradientUs
   return made;
 }
 
+size_t last_list(const Program& program) {
+  size_t last = 0;
+  for (size_t i = 0; i < program.instrs.size(); ++i)
+    if (program.instrs[i].runs_list()) last = i;
+  return last;
+}
+
 /// By micro-batch and chunk, and within one as gradients lie in their buffer, so that buckets are one range:
 /// the last unit first, as backward makes them.
 void sort_as_they_lie(std::vector<Made>& made) {
@@ -111,6 +118,10 @@ class Reductions {
 std::vector<Insertion> reduce_gradients(const Program& program, UnitStore& store,
                                         int64_t bucket_elements) {
   std::vector<Made> made = find_made(program, store.gradient_uses());
+  // Whoever waits for another stage's share while that waits for what this one has yet to make hangs.
+  const size_t end = last_list(program);
+  for (Made& one : made)
+    if (store.spec(one.use.unit).copied) one.by.last = end;
   sort_as_they_lie(made);
   Reductions reductions(program, store, bucket_elements);
   for (const Made& one : made) reductions.add(one);

@@ -104,7 +104,7 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     StateSpec spec;
     const std::set<int> stages = stages_of(unit, options.pipeline);
     require(stages.size() <= (options.ties_ends ? 2 : 1), "only tied matrices lie on two stages");
-    const bool copied = stages.size() > 1;
+    spec.copied = stages.size() > 1;
     spec.held = stages.contains(options.pipeline_stage);
     spec.counted = options.pipeline_stage == *stages.begin();
     spec.shard = groups.shard;
@@ -112,7 +112,7 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     spec.gathered = options.stage == 3 && !unit.small &&
                     (options.shard.count > 1 || options.parameter_tier != Tier::kDevice);
     // The last stage would wait in each micro-batch for the first one's share.
-    spec.reduces_micro_batches = !copied && reduces_micro_batches(options, micro_batches);
+    spec.reduces_micro_batches = !spec.copied && reduces_micro_batches(options, micro_batches);
     spec.cuts_optimizer = cut.cut(unit.id);
     spec.cuts_gradients = spec.cuts_optimizer && spec.reduces_micro_batches;
     spec.cuts_parameters = spec.cuts_optimizer && options.stage == 3;

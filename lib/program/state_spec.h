@@ -32,6 +32,8 @@ struct StateSpec {
   bool held = true;
   /// This stage is the first of those that hold it: it adds its part to the gradient norm, and saves it.
   bool counted = true;
+  /// Another stage has a copy of it and makes a share of its gradient.
+  bool copied = false;
   /// Ranks that hold a part each of what is cut, and ranks that hold the same as this one.
   GroupId shard = kNoGroup;
   GroupId replica = kNoGroup;

@@ -33,6 +33,7 @@ UnitStore::UnitStore(Program& program, const ModelDescription& model, const Part
       cut_(cut_states(partition, options)),
       index_(flat_layout(partition, FlatOrder::kForward)) {
   program_.groups = groups_.list;
+  program_.stage = {options.pipeline.stages(), options.pipeline_stage};
   place_parameters();
   if (micro_batches > 0) place_training_state();
   list_pieces(micro_batches > 0);

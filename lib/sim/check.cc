@@ -215,11 +215,13 @@ ShardPlace place_of_sum(const Program& program, BufferId buffer) {
   return {};
 }
 
-/// Every sum of squares has a slot of its own, one for each run and rank: added in their order, they
-/// are the same bits everywhere.
+/// Every sum of squares has a slot of its own, one for each run and rank of the stage that counts it: added
+/// in their order, they are the same bits everywhere.
 bool is_norm(const Program& program, const Instr& instr) {
   if (instr.writes.empty()) return instr.reads.empty() && instr.lane == Lane::kCompute;
-  const ShardPlace place = place_of_sum(program, instr.writes[0].buffer);
+  ShardPlace place = place_of_sum(program, instr.writes[0].buffer);
+  place.count = std::max(1, place.count / program.stage.count);
+  place.index %= place.count;
   int64_t last = -1;
   for (const Range& range : instr.writes) {
     const int64_t slot = range.offset / dtype_bytes(DType::kF64);

@@ -347,7 +347,8 @@ void Interpreter::run_instr(size_t r, const Instr& instr) {
       }
       if (instr.kind != InstrKind::kBegin) return;
       if (cells(rank, instr.writes[0]).count <= 2) return fail(cat(where(rank, instr), " has no loss"));
-      return write(cells(rank, instr.writes[0]), 2, 1);
+      // The caller's number: with it on one stage, sums are the same for any number of them.
+      return write(cells(rank, instr.writes[0]), 2, rank.step.program.stage.index == 0 ? 1 : 0);
     case InstrKind::kForward:
     case InstrKind::kBackward:
     case InstrKind::kInputGrad:

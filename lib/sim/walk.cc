@@ -16,12 +16,14 @@ std::string instr_place(const Program& program, InstrId id) {
 
 namespace {
 
-/// Sums of what each member holds of a whole: their parts begin alike, where the whole lies does
+/// Sums of what each member holds of a whole, and of copies of a matrix on two stages: where they lie does
 /// not matter.
 bool adds_parts(const Program& program, const Instr& instr) {
   const auto runs_along = [](const ProgramGroup& group, const char* axes) {
     return axes_of(group.ranks) == axes;
   };
+  const ProgramGroup& own = program.group(instr.group());
+  if (instr.unit >= 0 && (runs_along(own, "pp") || runs_along(own, "pp/ends"))) return true;
   return runs_along(program.group(instr.group()), "dp_replicate") &&
          std::any_of(program.groups.begin(), program.groups.end(),
                      [&](const ProgramGroup& group) { return runs_along(group, "dp_shard"); });

@@ -216,7 +216,9 @@ inline Choice random_pipeline_choice(std::mt19937_64& random) {
   config.layers = stages * chunks - 2 + static_cast<int64_t>(1 + random() % 3);
   config.windows.assign(static_cast<size_t>(config.layers), 0);
   Built built = random_built(random, config, {mesh.tensor, 0, random() % 2 == 0});
-  while (built.partition.units.size() == 1) built = random_built(random, config, built.model.split);
+  // A unit of the whole model would lie on all stages.
+  built.partition = build_units(built.model, kGranularities[random() % 2],
+                                {pick<int64_t>(random, {0, 64, 500, 10'000}), INT64_MAX});
   StepOptions options = random_options(random, built, mesh);
   options.micro_batches = static_cast<int32_t>(1 + random() % 5);
   while (!fits(kind, stages, options.micro_batches)) ++options.micro_batches;

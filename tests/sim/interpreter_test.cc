@@ -45,8 +45,9 @@ TEST_CASE("pipelines: the same weights as the plain program of one stage", "[lon
     INFO("round " << round << ": " << choice.text());
     const std::vector<Step> steps = choice.steps();
     const std::vector<std::string> faults = faults_of(steps);
-    INFO(program_text(steps.front().program));
-    INFO(program_text(steps.back().program));
+    std::string texts;
+    for (const Step& step : steps) texts += program_text(step.program);
+    INFO(texts);
     REQUIRE(faults == std::vector<std::string>{});
     const Choice oracle = plain(choice);
     const Outcome wanted = run_steps(oracle, oracle.steps(), random);
