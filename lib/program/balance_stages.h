@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "model/description.h"
+#include "program/pipeline_layout.h"
+#include "program/schedule_timeline.h"
+
+namespace ftrun {
+
+// Where a model is cut for a pipeline. The slowest part sets the pace of all of them, so the cut is
+// the one whose dearest part is the cheapest there is.
+
+/// By what the parts are made as equal as they can be.
+enum class BalanceBy : uint8_t {
+  kPrice,       // time of forward and backward (graph/cost.h)
+  kParameters,  // elements of parameters; a tied output matrix counts in the head too
+  kLayers,      // number of layers, embedding and head among them
+  kBlocks,      // number of blocks
+};
+
+/// What each phase of a micro-batch costs in a layer or part, in op_price's unit.
+PhaseSeconds phase_prices(const LayerGraph& graph);
+std::vector<PhaseSeconds> part_prices(const ModelDescription& model, const PipelineLayout& layout);
+
+/// The number of blocks of each of `parts` parts, one or more: the cut of the blocks for which the
+/// heaviest part is the lightest, among these the most even (least sum of squares), among these the
+/// one with the fewest blocks in its first parts, which keep most activations. `weights` has an
+/// entry for each layer: embedding (in the first part), blocks, head (in the last). Weights are
+/// compared to a millionth of the heaviest, so that the cut is the same on every machine. At most
+/// as many parts as blocks.
+std::vector<int64_t> balanced_blocks(const std::vector<double>& weights, int parts);
+
+/// The layout of parts with these numbers of blocks, stages x chunks of them; embedding and head
+/// come on top, so the first and the last may be 0.
+PipelineLayout layout_of_blocks(int stages, int chunks, ChunkPlacement placement,
+                                const std::vector<int64_t>& blocks);
+
+/// The layout whose parts are equal by `by`. Every rank gets the same of a model built for
+/// training.
+PipelineLayout balance_stages(const ModelDescription& model, int stages, int chunks,
+                              ChunkPlacement placement, BalanceBy by = BalanceBy::kPrice);
+
+}  // namespace ftrun

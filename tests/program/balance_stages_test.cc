@@ -1,0 +1,204 @@
+#include "program/balance_stages.h"
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <tuple>
+
+#include "models.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using namespace fixtures;
+
+using Counts = std::vector<int64_t>;
+
+/// Weights of the parts that `counts` blocks each make, embedding and head with the first and last.
+std::vector<double> parts_of(const std::vector<double>& weights, const Counts& counts) {
+  std::vector<double> parts;
+  size_t at = 1;
+  for (const int64_t count : counts) {
+    parts.push_back(0);
+    for (int64_t i = 0; i < count; ++i) parts.back() += weights[at++];
+  }
+  parts.front() += weights.front();
+  parts.back() += weights.back();
+  return parts;
+}
+
+/// What is minimised, in order: heaviest part, sum of squares, blocks of the first parts.
+std::tuple<double, double, Counts> rank_of(const std::vector<double>& weights,
+                                           const Counts& counts) {
+  const std::vector<double> parts = parts_of(weights, counts);
+  return {*std::max_element(parts.begin(), parts.end()),
+          std::inner_product(parts.begin(), parts.end(), parts.begin(), 0.0), counts};
+}
+
+/// Every way to cut `blocks` blocks into `parts` parts of at least one.
+void all_cuts(int64_t blocks, int parts, Counts& begun,
+              const std::function<void(const Counts&)>& see) {
+  if (parts == 1) {
+    begun.push_back(blocks);
+    see(begun);
+    begun.pop_back();
+    return;
+  }
+  for (int64_t count = 1; count <= blocks - parts + 1; ++count) {
+    begun.push_back(count);
+    all_cuts(blocks - count, parts - 1, begun, see);
+    begun.pop_back();
+  }
+}
+
+TEST_CASE("no cut of a model has a lighter heaviest part, nor is one more even with the same") {
+  std::mt19937_64 random(7);
+  for (int i = 0; i < 300; ++i) {
+    const auto blocks = static_cast<int64_t>(1 + random() % 10);
+    const int parts = static_cast<int>(1 + random() % static_cast<uint64_t>(blocks));
+    // Sixteenths of the heaviest, which are compared exactly.
+    std::vector<double> weights{16};
+    for (int64_t l = 0; l <= blocks; ++l)
+      weights.push_back(random() % 3 == 0 ? static_cast<double>(random() % 17) : 4);
+    std::shuffle(weights.begin(), weights.end(), random);
+    Counts best, begun;
+    all_cuts(blocks, parts, begun, [&](const Counts& counts) {
+      if (best.empty() || rank_of(weights, counts) < rank_of(weights, best)) best = counts;
+    });
+    REQUIRE(balanced_blocks(weights, parts) == best);
+  }
+}
+
+TEST_CASE("equal blocks are shared out equally, fewer in the first parts") {
+  const auto equal = [](size_t blocks, int parts, double embedding, double head) {
+    std::vector<double> weights(blocks + 2, 1.0);
+    weights.front() = embedding;
+    weights.back() = head;
+    return balanced_blocks(weights, parts);
+  };
+  CHECK(equal(8, 4, 0, 0) == Counts{2, 2, 2, 2});
+  CHECK(equal(10, 4, 0, 0) == Counts{2, 2, 3, 3});
+  CHECK(equal(10, 4, 0, 1) == Counts{2, 3, 3, 2});
+  CHECK(equal(15, 2, 0.01, 0.75) == Counts{8, 7});
+  CHECK(equal(16, 4, 1, 4) == Counts{4, 5, 5, 2});
+  CHECK(equal(3, 3, 100, 100) == Counts{1, 1, 1});
+  CHECK_THROWS(equal(3, 4, 0, 0));
+}
+
+TEST_CASE("the cut of a large model covers it") {
+  std::vector<double> weights(132, 1e15);
+  weights.back() = 1.2e15;
+  const Counts counts = balanced_blocks(weights, 64);
+  CHECK(counts.size() == 64);
+  CHECK(std::accumulate(counts.begin(), counts.end(), int64_t{0}) == 130);
+  CHECK(rank_of(weights, counts) <= rank_of(weights, [] {
+          Counts other(64, 2);
+          other[0] = other[1] = 3;
+          return other;
+        }()));
+}
+
+TEST_CASE("embedding and head come on top of the blocks of the first and last part") {
+  const PipelineLayout layout = layout_of_blocks(2, 2, ChunkPlacement::kLoop, {1, 3, 2, 2});
+  CHECK(layout.layers(0, 10) == LayerRange{0, 2});
+  CHECK(layout.layers(1, 10) == LayerRange{2, 5});
+  CHECK(layout.layers(3, 10) == LayerRange{7, 10});
+  const PipelineLayout bare = layout_of_blocks(4, 1, ChunkPlacement::kLoop, {0, 3, 3, 0});
+  CHECK(bare.layers(0, 8) == LayerRange{0, 1});
+  CHECK(bare.layers(3, 8) == LayerRange{7, 8});
+  CHECK_THROWS(layout_of_blocks(3, 1, ChunkPlacement::kLoop, {3, 0, 3}));
+}
+
+ModelDescription model_of(const ModelConfig& config, const RecomputeOptions& recompute = {}) {
+  return build_model(config, {2, 4}, Mode::kTrain, {}, recompute);
+}
+
+Counts blocks_of(const ModelDescription& model, const PipelineLayout& layout) {
+  Counts counts;
+  for (int part = 0; part < layout.parts(); ++part) {
+    const LayerRange range = layout.layers(part, static_cast<int32_t>(model.layers.size()));
+    counts.push_back(
+        std::count_if(model.layers.begin() + range.first, model.layers.begin() + range.end,
+                      [](const Layer& layer) { return layer.kind == LayerKind::kBlock; }));
+  }
+  return counts;
+}
+
+TEST_CASE("embedding and head that cost as much as some blocks leave their stages fewer of them") {
+  ModelConfig config = small_config(12, false);
+  config.vocab_rows = 2000;
+  const ModelDescription model = model_of(config);
+  const PipelineLayout layout = balance_stages(model, 3, 1, ChunkPlacement::kLoop);
+  const Counts counts = blocks_of(model, layout);
+  CHECK(counts[0] < counts[1]);
+  CHECK(counts[2] < counts[1]);
+  CHECK(counts[0] + counts[1] + counts[2] == 12);
+  const auto by = [&](BalanceBy what) {
+    return blocks_of(model, balance_stages(model, 3, 1, ChunkPlacement::kLoop, what));
+  };
+  CHECK(by(BalanceBy::kBlocks) == Counts{4, 4, 4});
+  CHECK(by(BalanceBy::kLayers) == Counts{3, 5, 4});
+  // 1,952 parameters a block, 32,000 of each matrix of the vocabulary.
+  CHECK(by(BalanceBy::kParameters) == Counts{1, 10, 1});
+  CHECK_THROWS(
+      balance_stages(build_model(config, {2, 4}, Mode::kEvaluate), 3, 1, ChunkPlacement::kLoop));
+}
+
+TEST_CASE("a head that costs most of a block takes the place of one") {
+  ModelConfig config = small_config(15, false);
+  config.hidden = 1024;
+  config.feed_forward = 2816;
+  config.query_heads = 16;
+  config.head_size = 64;
+  config.vocab_rows = 8192;
+  config.kv_heads = 4;
+  const ModelDescription model = build_model(config, {1, 512}, Mode::kTrain);
+  CHECK(blocks_of(model, balance_stages(model, 2, 1, ChunkPlacement::kLoop)) == Counts{8, 7});
+}
+
+TEST_CASE("blocks whose backward runs forward again weigh more") {
+  // Blocks 0, 7 and 14 of 15 recompute.
+  RecomputeOptions recompute;
+  recompute.policy.level = RecomputeLevel::kFull;
+  recompute.every = 7;
+  const ModelDescription model = model_of(small_config(15, false), recompute);
+  const PhaseSeconds again = phase_prices(model.graph_of(model.layers[1]));
+  const PhaseSeconds once = phase_prices(model.graph_of(model.layers[2]));
+  CHECK(again.forward == once.forward);
+  // But for what nothing in backward reads: the sum that leaves the block, and the product before it.
+  CHECK(again.backward > once.backward + 0.5 * once.forward);
+  CHECK(again.backward < once.backward + once.forward);
+}
+
+TEST_CASE("the prices of parts are those of their layers") {
+  const ModelDescription model = model_of(small_config(6, false));
+  const PipelineLayout layout = layout_of_blocks(2, 2, ChunkPlacement::kV, {1, 2, 1, 2});
+  const std::vector<PhaseSeconds> parts = part_prices(model, layout);
+  REQUIRE(parts.size() == 4);
+  PhaseSeconds all;
+  for (const Layer& layer : model.layers) {
+    const PhaseSeconds prices = phase_prices(model.graph_of(layer));
+    all.forward += prices.forward;
+    all.backward += prices.backward;
+    all.input_grad += prices.input_grad;
+    all.weight_grad += prices.weight_grad;
+  }
+  const auto sum = [&](double PhaseSeconds::*phase) {
+    double total = 0;
+    for (const PhaseSeconds& part : parts) total += part.*phase;
+    return total;
+  };
+  CHECK(sum(&PhaseSeconds::forward) == all.forward);
+  CHECK(sum(&PhaseSeconds::backward) == all.backward);
+  CHECK(sum(&PhaseSeconds::input_grad) == all.input_grad);
+  CHECK(sum(&PhaseSeconds::weight_grad) == all.weight_grad);
+  const PhaseSeconds block = phase_prices(model.graph_of(model.layers[1]));
+  CHECK(parts[1].weight_grad == 2 * block.weight_grad);
+  CHECK(parts[2].forward == block.forward);
+  CHECK(block.weight_grad > 0);
+}
+
+}  // namespace
+}  // namespace ftrun
