@@ -94,10 +94,16 @@ Course whole_course(const Program& program, Announcements& announcements) {
 
 namespace {
 
-/// Of communication, on the lanes that `course_lane` gives. Waits are all that is known to be done.
-template <typename CourseLane>
-Course course_of_communication(const Program& program, Announcements& announcements,
-                               const CourseLane& course_lane) {
+/// Lanes of a collective_course(): its first one for all collectives.
+size_t course_lane(const Program& program, size_t lane) {
+  const size_t group = lane - static_cast<size_t>(Lane::kFirstGroup);
+  const bool link = group < program.groups.size() && program.groups[group].ranks.is_link();
+  return link ? lane : 0;
+}
+
+}  // namespace
+
+Course collective_course(const Program& program, Announcements& announcements) {
   Course course;
   const std::vector<LaneClock> known = known_done(program);
   // Of each lane of the course the instructions in it, ascending.
@@ -105,11 +111,13 @@ Course course_of_communication(const Program& program, Announcements& announceme
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     if (!instr.communicates()) continue;
-    const size_t own = course_lane(static_cast<size_t>(instr.lane));
-    std::array<InstrId, kMostLanes> done;
+    const size_t own = course_lane(program, static_cast<size_t>(instr.lane));
+    LaneClock done;
     done.fill(-1);
-    for (auto lane = static_cast<size_t>(Lane::kFirstGroup); lane < kMostLanes; ++lane)
-      done[course_lane(lane)] = std::max(done[course_lane(lane)], known[i][lane]);
+    for (auto lane = static_cast<size_t>(Lane::kFirstGroup); lane < kMostLanes; ++lane) {
+      InstrId& latest = done[course_lane(program, lane)];
+      latest = std::max(latest, known[i][lane]);
+    }
     Course::Step step{.instr = static_cast<InstrId>(i),
                       .group = instr.group(),
                       .announced = announcements.number_of(announcement_of(program, instr)),
@@ -125,21 +133,6 @@ Course course_of_communication(const Program& program, Announcements& announceme
   }
   note_used(course);
   return course;
-}
-
-}  // namespace
-
-Course communication_course(const Program& program, Announcements& announcements) {
-  return course_of_communication(program, announcements, [](size_t lane) { return lane; });
-}
-
-Course collective_course(const Program& program, Announcements& announcements) {
-  const auto one_lane = [&](size_t lane) {
-    const size_t group = lane - static_cast<size_t>(Lane::kFirstGroup);
-    const bool link = group < program.groups.size() && program.groups[group].ranks.is_link();
-    return link ? lane : size_t{0};
-  };
-  return course_of_communication(program, announcements, one_lane);
 }
 
 namespace {
@@ -416,14 +409,13 @@ std::string walk_to_the_end(const World& world, const std::vector<Course>& cours
 
 std::string walk_collectives(const World& world) {
   Announcements announcements;
-  std::vector<Course> runs;
-  for (const Program* program : world.programs)
-    runs.push_back(joined(collective_course(*program, announcements), announcements));
-  if (walk_to_the_end(world, runs).empty()) return "";
   std::vector<Course> courses;
-  for (const Program* program : world.programs)
-    courses.push_back(communication_course(*program, announcements));
-  return walk_to_the_end(world, courses);
+  std::vector<Course> runs;
+  for (const Program* program : world.programs) {
+    courses.push_back(collective_course(*program, announcements));
+    runs.push_back(joined(courses.back(), announcements));
+  }
+  return walk_to_the_end(world, runs).empty() ? "" : walk_to_the_end(world, courses);
 }
 
 }  // namespace ftrun

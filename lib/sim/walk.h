@@ -51,13 +51,10 @@ class Announcements {
 /// All instructions of a program, on their lanes.
 Course whole_course(const Program& program, Announcements& announcements);
 
-/// What it does together with other ranks alone, each on its lane, with all that must be done before: whether
-/// all ranks come to the end of these does not depend on the order in which what may go does.
-Course communication_course(const Program& program, Announcements& announcements);
-
-/// The same with all collectives on one lane, in the order of the list. Where all ranks come to the end of
-/// these, no order that the waits allow can hang: waits point backwards in the list, so of all collectives
-/// that have not happened the first of this walk always can.
+/// What it does together with other ranks alone: all collectives on one lane, in the order of the list, and
+/// transfers on those of their links, with all that must be done before. Where all ranks come to the end of
+/// these, no order that the waits allow can hang, and collectives can be launched in one order everywhere:
+/// waits point backwards in the list, so of all that has not happened the first of this walk always can.
 Course collective_course(const Program& program, Announcements& announcements);
 
 /// A collective_course() with collectives that follow each other in one group as one step, but for those that
