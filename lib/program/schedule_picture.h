@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "program/schedule_timeline.h"
+
+namespace ftrun {
+
+/// A timeline as papers draw it: a row for each stage, time from left to right.
+///
+///   stage 0 | F0 F1 ......B0    F2 B1    ...B2     |
+///   stage 1 | ...F0 B0    F1 B1    F2 B2    ...... |
+///
+/// Letter and number are phase and micro-batch, where a stage has several chunks with 'a' for its
+/// first, 'b' for its second; '.' is a stage that waits. At most `width` columns: what is longer
+/// keeps its begin and its end, and of more than 16 stages the first and the last are drawn.
+std::string schedule_picture(const ScheduleTimeline& timeline, size_t width);
+
+}  // namespace ftrun

@@ -1,0 +1,134 @@
+#include "program/schedule_picture.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+std::string picture(ScheduleKind kind, int stages, int chunks, int32_t micro_batches, size_t width,
+                    PhaseSeconds part = {1, 2, 1, 1}) {
+  const std::vector<PhaseSeconds> parts(static_cast<size_t>(stages * chunks), part);
+  return schedule_picture(
+      run_timeline(make_schedules(kind, stages, chunks, micro_batches), placement_of(kind), parts),
+      width);
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines = split(text, '\n');
+  REQUIRE(lines.back().empty());
+  lines.pop_back();
+  return lines;
+}
+
+TEST_CASE("a picture has a row for each stage and a column for each moment") {
+  CHECK(picture(ScheduleKind::k1F1B, 2, 1, 3, 80) ==
+        "stage 0 | F0 F1 ......B0    F2 B1    ...B2     |\n"
+        "stage 1 | ...F0 B0    F1 B1    F2 B2    ...... |\n");
+  CHECK(picture(ScheduleKind::kGpipe, 2, 1, 2, 80) ==
+        "stage 0 | F0 F1 .........B0    B1     |\n"
+        "stage 1 | ...F0 F1 B0    B1    ...... |\n");
+  CHECK(picture(ScheduleKind::kZbH1, 2, 1, 2, 80) ==
+        "stage 0 | F0 F1 ...I0 W0 I1 W1  |\n"
+        "stage 1 | ...F0 I0 F1 I1 W0 W1  |\n");
+}
+
+TEST_CASE("parts of a stage have letters") {
+  CHECK(picture(ScheduleKind::kZbV, 2, 2, 1, 80) ==
+        "stage 0 | F0a ........F0b I0b W0b ........I0a W0a  |\n"
+        "stage 1 | ....F0a F0b ........I0b W0b I0a W0a .... |\n");
+}
+
+TEST_CASE("actions take columns in proportion to their time") {
+  CHECK(picture(ScheduleKind::kGpipe, 2, 1, 1, 80, {2, 3, 2, 1}) ==
+        "stage 0 | F0 ........B0   |\n"
+        "stage 1 | ...F0 B0   .... |\n");
+}
+
+/// Every label in a row, in order.
+std::vector<std::string> labels(const std::string& row) {
+  std::vector<std::string> found;
+  for (size_t i = row.find('|'); i < row.size(); ++i) {
+    if (std::string("FBIW").find(row[i]) == std::string::npos) continue;
+    size_t end = i + 1;
+    while (end < row.size() && (std::isdigit(row[end]) != 0 || std::islower(row[end]) != 0)) ++end;
+    found.push_back(row.substr(i, end - i));
+  }
+  return found;
+}
+
+TEST_CASE("a picture is no wider than asked, and its labels are whole and in order") {
+  for (const ScheduleKind kind :
+       {ScheduleKind::k1F1B, ScheduleKind::kInterleaved, ScheduleKind::kZbV})
+    for (const size_t width : {40, 60, 80, 120, 200, 1000})
+      for (const int stages : {2, 4, 11}) {
+        const int chunks = kind == ScheduleKind::k1F1B ? 1 : 2;
+        const int32_t count = 2 * stages;
+        const std::string drawn = picture(kind, stages, chunks, count, width);
+        INFO(width << '\n' << drawn);
+        const std::vector<std::string> lines = lines_of(drawn);
+        REQUIRE(lines.size() == static_cast<size_t>(stages));
+        for (int stage = 0; stage < stages; ++stage) {
+          const std::string& line = lines[static_cast<size_t>(stage)];
+          REQUIRE(line.size() <= width);
+          REQUIRE(line.size() == lines[0].size());
+          // A subsequence of the list.
+          std::vector<std::string> all;
+          for (const ScheduleAction& action : make_schedule(kind, stages, chunks, stage, count)) {
+            std::string name =
+                std::string(1, phase_letter(action.phase)) + std::to_string(action.micro_batch);
+            if (chunks > 1) name += action.chunk == 0 ? 'a' : 'b';
+            all.push_back(name);
+          }
+          auto at = all.begin();
+          for (const std::string& label : labels(line)) {
+            at = std::find(at, all.end(), label);
+            INFO(label);
+            REQUIRE(at != all.end());
+            ++at;
+          }
+          const bool whole = line.find(" ... ") == std::string::npos;
+          if (whole) REQUIRE(labels(line) == all);
+          if (width == 1000 && stages < 11) REQUIRE(whole);
+        }
+      }
+}
+
+TEST_CASE("what does not fit keeps its begin and its end") {
+  const std::string drawn = picture(ScheduleKind::k1F1B, 2, 1, 50, 60);
+  const std::vector<std::string> lines = lines_of(drawn);
+  INFO(drawn);
+  CHECK(lines[0].size() == 60);
+  CHECK(lines[0].starts_with("stage 0 | F0  F1  ........B0"));
+  CHECK(lines[0].find(" ... ") != std::string::npos);
+  CHECK(lines[0].ends_with("....B49      |"));
+  CHECK(lines[1].ends_with("      ........ |"));  // B49 began in what is left out
+}
+
+TEST_CASE("of many stages the first and the last are drawn") {
+  const std::vector<std::string> lines = lines_of(picture(ScheduleKind::k1F1B, 40, 1, 40, 100));
+  REQUIRE(lines.size() == 16);
+  CHECK(lines[0].starts_with("stage 0  | "));
+  CHECK(lines[7].starts_with("stage 7  | "));
+  CHECK(lines[8] == "         | ... ");
+  CHECK(lines[9].starts_with("stage 33 | "));
+  CHECK(lines[15].starts_with("stage 39 | "));
+  CHECK(lines_of(picture(ScheduleKind::k1F1B, 16, 1, 16, 100)).size() == 16);
+}
+
+TEST_CASE("actions too short for a name are drawn without one") {
+  const std::vector<PhaseSeconds> parts{{1e-6, 2e-6, 1e-6, 1e-6}, {1, 2, 1, 1}};
+  const std::string drawn = schedule_picture(
+      run_timeline(make_schedules(ScheduleKind::k1F1B, 2, 1, 2), ChunkPlacement::kLoop, parts), 60);
+  INFO(drawn);
+  const std::vector<std::string> lines = lines_of(drawn);
+  CHECK(labels(lines[0]).empty());
+  CHECK(labels(lines[1]) == std::vector<std::string>{"F0"});
+  CHECK(lines[1].size() == 60);
+}
+
+}  // namespace
+}  // namespace ftrun
