@@ -49,7 +49,7 @@ class UnitBuilder {
 
   ParamPlace place(int layer, const GraphParam& param) {
     Unit& unit = unit_for(layer, param.part, is_small(param));
-    unit.padded = round_up(unit.padded, kParamAlign);
+    unit.padded = start_behind(unit.padded, param);
     const ParamPlace start{unit.id, unit.padded};
     for (TensorId tensor : param.tensors) {
       auto& spot = placed_[static_cast<size_t>(tensor)];
@@ -61,6 +61,20 @@ class UnitBuilder {
       unit.numel += extent;
     }
     return start;
+  }
+
+  /// Where a parameter begins that is put behind element `end` of a unit.
+  int64_t start_behind(int64_t end, const GraphParam& param) const {
+    int64_t elements = 0;
+    bool within_block = false;
+    for (const TensorId tensor : param.tensors) {
+      within_block = within_block || elements % kTensorBlock != 0;
+      elements += model_.tensor(tensor).local_numel();
+    }
+    const int64_t start = round_up(end, kTensorBlock);
+    const int64_t next_cut = round_up(start, kUnitBlock);
+    const bool cut = start < next_cut && next_cut < start + elements;
+    return within_block && cut && elements <= kUnitBlock ? next_cut : start;
   }
 
   // A parameter whose tensors an earlier one holds already: the same tensors, in the same order.
