@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -18,9 +19,9 @@ int64_t sum(const ByCategory& bytes) {
   return total;
 }
 
-void add_persistent(const Program& program, MemoryPlan& plan, std::set<std::string>& seen) {
+void add_persistent(const Program& program, MemoryPlan& plan, std::set<std::pair<Persistent, Tier>>& seen) {
   for (const Buffer& buffer : program.buffers) {
-    if (!buffer.persistent || !seen.insert(buffer.name).second) continue;
+    if (!buffer.persistent || !seen.emplace(*buffer.persistent, buffer.tier).second) continue;
     TierPlan& tier = plan.tiers[static_cast<size_t>(buffer.tier)];
     tier.persistent[static_cast<size_t>(buffer.category)] += buffer.bytes;
   }
@@ -92,7 +93,7 @@ std::string categories_text(const std::array<int64_t, kCategoryCount>& bytes) {
 
 MemoryPlan memory_plan(const std::vector<const Program*>& programs) {
   MemoryPlan plan;
-  std::set<std::string> seen;
+  std::set<std::pair<Persistent, Tier>> seen;
   for (const Program* program : programs) add_persistent(*program, plan, seen);
   add_arenas(programs, plan);
   for (TierPlan& tier : plan.tiers) tier.total = sum(tier.persistent) + tier.arenas;

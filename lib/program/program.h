@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -33,13 +34,27 @@ enum class Category : uint8_t {
 };
 inline constexpr size_t kCategoryCount = 7;
 
+/// A buffer that lives from one step to the next. The programs of a rank share those that have the
+/// same of these and lie in the same tier; a program has at most one of each.
+enum class Persistent : int32_t {
+  kParameters,
+  kSecondaryShards,
+  kGradients,
+  kMaster,
+  kLoss,
+  kNorm,
+  kLogits,
+  /// Of the optimizer: kMoments + i is its i-th.
+  kMoments,
+};
+
 struct Buffer {
   std::string name;
   Tier tier = Tier::kDevice;
   Category category = Category::kActivations;
   int64_t bytes = 0;
-  /// Lives from one step to the next. Other buffers share an arena while their lives do not meet.
-  bool persistent = false;
+  /// Nothing: lives within a step, and shares an arena with others that it does not meet.
+  std::optional<Persistent> persistent;
   /// Allocated through the communicator, so that ranks of the same machine can read it.
   bool peer_visible = false;
   /// Byte offset in its arena, set by plan_memory; -1 for persistent buffers.
@@ -217,6 +232,9 @@ struct Program {
     return id == kNoGroup ? ShardPlace{} : group(id).place;
   }
 };
+
+/// -1 where the program has none.
+BufferId find_persistent(const Program& program, Persistent which, Tier tier = Tier::kDevice);
 
 /// Whether two ranges have bytes of memory or of the disk in common: of one buffer, or of an arena that
 /// their buffers share, once plan_memory has placed them.

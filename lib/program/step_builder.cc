@@ -102,11 +102,11 @@ class StepBuilder {
     std::vector<BufferId> deferred;    // for its weight gradients
   };
 
-  BufferId persistent(const std::string& name, DType dtype, int64_t elements) {
+  BufferId persistent(Persistent which, const std::string& name, DType dtype, int64_t elements) {
     return program_.add({.name = name,
                          .category = Category::kBuffers,
                          .bytes = elements * dtype_bytes(dtype),
-                         .persistent = true,
+                         .persistent = which,
                          .dtype = dtype});
   }
 
@@ -425,9 +425,9 @@ Step build_training_step(const ModelDescription& model, const Partition& partiti
                          const StepOptions& options) {
   require(model.mode == Mode::kTrain, "a training step needs a model built for training");
   StepBuilder builder("train", model, partition, options, true);
-  const BufferId loss = builder.persistent(buffer_names::kLoss, DType::kF64, kLossSlots);
+  const BufferId loss = builder.persistent(Persistent::kLoss, buffer_names::kLoss, DType::kF64, kLossSlots);
   const BufferId norm =
-      builder.persistent(buffer_names::kNorm, DType::kF64, builder.store().norm_slots());
+      builder.persistent(Persistent::kNorm, buffer_names::kNorm, DType::kF64, builder.store().norm_slots());
   builder.begin({loss, norm});
   int32_t forwards = 0;
   for (const ScheduleAction& action : make_schedule(options.schedule, 1, 0, options.micro_batches)) {
@@ -445,7 +445,7 @@ Step build_evaluation_step(const ModelDescription& model, const Partition& parti
                            const StepOptions& options) {
   require(model.mode == Mode::kEvaluate, "an evaluation step needs a model built for evaluation");
   StepBuilder builder("evaluate", model, partition, options, false);
-  const BufferId loss = builder.persistent(buffer_names::kLoss, DType::kF64, kLossSlots);
+  const BufferId loss = builder.persistent(Persistent::kLoss, buffer_names::kLoss, DType::kF64, kLossSlots);
   builder.begin({loss});
   for (int32_t m = 0; m < options.micro_batches; ++m)
     builder.run({.phase = Phase::kForward, .micro_batch = m}, loss);
@@ -457,7 +457,7 @@ Step build_logits_step(const ModelDescription& model, const Partition& partition
                        const StepOptions& options) {
   require(model.mode == Mode::kLogits, "a logits step needs a model built for logits");
   StepBuilder builder("logits", model, partition, options, false);
-  const BufferId logits = builder.persistent(buffer_names::kLogits, model.dtypes.compute,
+  const BufferId logits = builder.persistent(Persistent::kLogits, buffer_names::kLogits, model.dtypes.compute,
                                              model.batch.tokens() * model.vocab_rows);
   builder.run({.phase = Phase::kForward}, logits);
   return builder.finish();

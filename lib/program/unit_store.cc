@@ -60,7 +60,7 @@ std::vector<UnitStore::Home> UnitStore::place(
                       .tier = tier,
                       .category = options.category,
                       .bytes = layout.total * dtype_bytes(options.dtype),
-                      .persistent = true,
+                      .persistent = options.which,
                       .peer_visible = options.peer_visible && tier == Tier::kDevice,
                       .dtype = options.dtype});
     if (options.category != Category::kGradients) program_.given.push_back(program_.whole(buffer));
@@ -75,7 +75,8 @@ std::vector<UnitStore::Home> UnitStore::place(
 void UnitStore::place_parameters() {
   const bool cuts = std::any_of(specs_.begin(), specs_.end(),
                                 [](const StateSpec& spec) { return spec.cuts_optimizer; });
-  parameters_ = place({.name = buffer_names::kParameters,
+  parameters_ = place({.which = Persistent::kParameters,
+                       .name = buffer_names::kParameters,
                        .category = Category::kParameters,
                        .dtype = specs_.front().compute,
                        .peer_visible = cuts},
@@ -85,7 +86,8 @@ void UnitStore::place_parameters() {
 }
 
 void UnitStore::place_training_state() {
-  gradients_ = place({.name = buffer_names::kGradients,
+  gradients_ = place({.which = Persistent::kGradients,
+                      .name = buffer_names::kGradients,
                       .category = Category::kGradients,
                       .dtype = specs_.front().gradient,
                       .order = FlatOrder::kBackward,
@@ -101,14 +103,18 @@ void UnitStore::place_training_state() {
     return Part{.tier = spec.optimizer, .cut = spec.cuts_optimizer};
   };
   masters_ = place(
-      {.name = buffer_names::kMaster, .category = Category::kOptimizer, .dtype = specs_.front().master},
+      {.which = Persistent::kMaster,
+       .name = buffer_names::kMaster,
+       .category = Category::kOptimizer,
+       .dtype = specs_.front().master},
       [&](const StateSpec& spec) {
         Part part = optimizer(spec);
         part.wanted = spec.has_master;
         return part;
       });
   for (int32_t s = 0; s < options_.optimizer_states; ++s)
-    moments_.push_back(place({.name = optimizer_buffer_name(s),
+    moments_.push_back(place({.which = moments_buffer(s),
+                              .name = optimizer_buffer_name(s),
                               .category = Category::kOptimizer,
                               .dtype = specs_.front().states},
                              optimizer));

@@ -93,6 +93,7 @@ class UnitStore {
     int64_t first = 0;
   };
   struct HomeOptions {
+    Persistent which;
     std::string name;
     Category category;
     DType dtype;

@@ -187,13 +187,10 @@ void Interpreter::compare_copies(const std::vector<std::vector<uint64_t>>& value
 
 std::vector<uint64_t> Interpreter::loss(int r) const {
   Rank& rank = const_cast<Rank&>(ranks_[static_cast<size_t>(r)]);
-  const std::vector<Buffer>& buffers = rank.step.program.buffers;
-  const auto buffer = std::find_if(buffers.begin(), buffers.end(), [](const Buffer& one) {
-    return one.name == buffer_names::kLoss;
-  });
-  require(buffer != buffers.end(), "a step has a loss");
-  const auto id = static_cast<BufferId>(buffer - buffers.begin());
-  const Cells from = cells(rank, {id, 0, buffer->bytes});
+  const Program& program = rank.step.program;
+  const BufferId loss = find_persistent(program, Persistent::kLoss);
+  require(loss >= 0, "a step has a loss");
+  const Cells from = cells(rank, program.whole(loss));
   std::vector<uint64_t> values;
   for (int64_t e = 0; e < from.count; ++e) values.push_back(read(from, e));
   return values;

@@ -214,7 +214,7 @@ TEST_CASE("collectives work on memory that peers can see") {
   }
 }
 
-TEST_CASE("the programs of a rank share their persistent buffers by name") {
+TEST_CASE("the programs of a rank share their persistent buffers by what they are") {
   std::mt19937_64 random(410);
   for (int round = 0; round < 60; ++round) {
     const Choice choice = random_choice(random);
@@ -228,11 +228,12 @@ TEST_CASE("the programs of a rank share their persistent buffers by name") {
     for (const Program& program : {build_evaluation_step(evaluate, built.partition, mine).program,
                                    build_logits_step(logits, built.partition, mine).program})
       for (const Buffer& buffer : program.buffers) {
-        if (!buffer.persistent || buffer.name == buffer_names::kLogits) continue;
-        const Buffer& same = train.at(buffer_named(train, buffer.name));
-        REQUIRE(same.persistent);
+        if (!buffer.persistent || buffer.persistent == Persistent::kLogits) continue;
+        const BufferId in_training = find_persistent(train, *buffer.persistent, buffer.tier);
+        REQUIRE(in_training >= 0);
+        const Buffer& same = train.at(in_training);
         REQUIRE(same.bytes == buffer.bytes);
-        REQUIRE(same.tier == buffer.tier);
+        REQUIRE(same.name == buffer.name);
         REQUIRE(same.dtype == buffer.dtype);
         REQUIRE(same.peer_visible == buffer.peer_visible);
         ++shared;

@@ -554,7 +554,7 @@ std::string sort_of(const Program& program, const Instr& instr) {
     for (const Range& range : *ranges) {
       const Buffer& buffer = program.at(range.buffer);
       text += cat(" ", category_name(buffer.category), tier_name(buffer.tier),
-                  buffer.persistent);
+                  buffer.persistent.has_value());
     }
   return text;
 }
