@@ -801,8 +801,10 @@ bool is_padding_of_parameters(const Mutation& m, const Range& part) {
   if (state.stage == 3) return is_padding_of_gathered(m, part);
   if (m.program.at(part.buffer).name != buffer_names::kParameters) return false;
   state.shard = m.program.place_in(group_along(m.program, "dp_shard"));
-  const FlatLayout layout =
-      cut_states(m.choice.built.partition, state).whole_layout(FlatOrder::kForward);
+  const Sharding cut = cut_states(m.choice.built.partition, state);
+  std::vector<int64_t> whole;
+  for (const Unit& unit : m.choice.built.partition.units) whole.push_back(cut.whole(unit.id));
+  const FlatLayout layout = flat_layout(whole, FlatOrder::kForward);
   const int64_t begin = part.offset / dtype_bytes(m.program.at(part.buffer).dtype);
   const auto behind = [&](const Unit& unit) {
     const auto next = static_cast<size_t>(unit.id) + 1;
