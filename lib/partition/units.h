@@ -50,6 +50,8 @@ struct Unit {
   int64_t padded = 0;
   /// Holds the small tensors of its layer, which ZeRO stage 3 leaves on every rank.
   bool small = false;
+  /// Holds tensors that are updated; those that are frozen have units of their own.
+  bool trainable = true;
 };
 
 /// What one unit holds: the attention or the MLP half of a block; a layer (default); everything.

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "program/lifetime.h"
+#include "program/state_spec.h"
 
 namespace ftrun {
 namespace {
@@ -119,7 +120,10 @@ StateFormula state_formula(const StepPlan& plan) {
   formula.weights = static_cast<double>(dtype_bytes(dtypes.compute));
   formula.gradients = static_cast<double>(dtype_bytes(dtypes.gradients));
   formula.moments = static_cast<double>(state.optimizer_states * dtype_bytes(state.states));
-  const bool master = dtypes.compute != state.master || state.parameter_tier != state.optimizer_tier;
+  const std::vector<StateSpec> specs = state_specs(plan.train.model, plan.partition, state, state_groups(state),
+                                                   plan.options.micro_batches);
+  const bool master =
+      std::any_of(specs.begin(), specs.end(), [](const StateSpec& spec) { return spec.has_master; });
   if (master) formula.master = static_cast<double>(dtype_bytes(state.master));
   if (state.stage == 3) formula.node = state.node;
   return formula;

@@ -163,6 +163,13 @@ struct UpdateRange {
   int64_t first_element = 0;
 };
 
+/// Of kGradientNorm: how many ranks have slots of their own in the norm buffer, and which of them
+/// these are: slot % ranks == place. Sums are added in the order of slots. With 1, ranks share slots.
+struct NormSlots {
+  int32_t ranks = 1;
+  int32_t place = 0;
+};
+
 /// Of copies on the disk lane: with what it waits for done, it may start while the request before it
 /// on the lane still runs.
 struct DiskRequest {
@@ -185,7 +192,7 @@ struct Instr {
   /// The unit whose parameters or gradients it moves; else -1.
   int32_t unit = -1;
   /// By kind; nothing for kinds that need no more.
-  std::variant<std::monostate, LayerOps, Exchange, UpdateRange, DiskRequest> detail;
+  std::variant<std::monostate, LayerOps, Exchange, NormSlots, UpdateRange, DiskRequest> detail;
 
   bool runs_list() const { return std::holds_alternative<LayerOps>(detail); }
   const LayerOps& ops() const { return std::get<LayerOps>(detail); }

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "program/layer_instr.h"
+#include "program/state_spec.h"
 
 namespace ftrun {
 namespace {
@@ -81,6 +82,7 @@ struct Known {
   bool numbers = false;
   bool layers = false;
   bool copies = false;
+  bool frozen = false;
 };
 
 /// Sums what a training step sends by formulas, from less or more knowledge of it.
@@ -96,7 +98,8 @@ class Formula {
         gradient_bytes_(dtype_bytes(state_.communication)),
         parameter_bytes_(dtype_bytes(model.dtypes.compute)),
         traffic_(program_traffic(program)),
-        groups_(state_groups(state_)) {
+        groups_(state_groups(state_)),
+        specs_(state_specs(model, partition, state_, groups_, options.micro_batches)) {
     count_readers(model);
     for (const Instr& instr : program.instrs)
       if (brings_parameters(program, instr)) {
@@ -112,12 +115,13 @@ class Formula {
     for (const Unit& unit : partition_.units) {
       const bool whole = stays_whole(unit.id, known);
       const int64_t elements = elements_of(unit, known, whole);
-      const int64_t reduced = elements * gradient_bytes_ * reductions(known);
-      const bool everywhere = whole || sums_everywhere(known);
+      const bool frozen = known.frozen && !spec(unit.id).trainable;
+      const int64_t reduced = frozen ? 0 : elements * gradient_bytes_ * reductions(unit.id, known);
+      const bool everywhere = whole || sums_everywhere(unit.id, known);
       if (everywhere) bytes += all_reduce(reduced);
       if (whole) continue;
       const int64_t gathered = elements * parameter_bytes_;
-      const Gathers times = gathers(unit.id, known);
+      const Gathers times = frozen && !spec(unit.id).cuts_parameters ? Gathers() : gathers(unit.id, known);
       over_shards += (gathered * times.shards + (everywhere ? 0 : reduced)) * (shards() - 1);
       over_node += gathered * times.node * (state_.node - 1);
     }
@@ -173,12 +177,14 @@ class Formula {
     return shard_stride(unit, state_.shard.count) * shards();
   }
 
-  bool sums_everywhere(const Known& known) const {
-    return known.whole_gradients && state_.stage == 1 && !state_.reduce_scatter;
+  const StateSpec& spec(UnitId unit) const { return specs_[static_cast<size_t>(unit)]; }
+
+  bool sums_everywhere(UnitId unit, const Known& known) const {
+    return known.whole_gradients && state_.stage > 0 && !spec(unit).reduce_scatter;
   }
 
-  int64_t reductions(const Known& known) const {
-    return known.micro_batches && state_.stage >= 2 ? options_.micro_batches : 1;
+  int64_t reductions(UnitId unit, const Known& known) const {
+    return known.micro_batches && spec(unit).reduces_micro_batches ? options_.micro_batches : 1;
   }
 
   template <typename Count>
@@ -232,6 +238,7 @@ class Formula {
   int64_t parameter_bytes_;
   Traffic traffic_;
   StateGroups groups_;
+  std::vector<StateSpec> specs_;
   std::map<UnitId, int64_t> readers_;
   std::map<UnitId, Gathers> gathers_;
 };
@@ -241,11 +248,12 @@ struct Cause {
   bool Known::*known;
 };
 
-constexpr std::array<Cause, 10> kCauses{{
+constexpr std::array<Cause, 11> kCauses{{
     {"small units, kept whole by every rank", &Known::small_units},
     {"padding of units and shards", &Known::padding},
     {"units that not exactly one forward and one backward list read", &Known::readers},
     {"gradients summed on every rank (reduce_scatter: false)", &Known::whole_gradients},
+    {"frozen units, whose gradients and updates there are none of", &Known::frozen},
     {"repetition for each micro-batch", &Known::micro_batches},
     {"gathered parameters that were kept for their next use", &Known::kept},
     {"replicas of the shards", &Known::replicas},

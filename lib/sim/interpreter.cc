@@ -163,7 +163,8 @@ std::vector<std::vector<uint64_t>> Interpreter::state(int32_t kind, std::string&
   for (size_t i = 0; i < held.size(); ++i) {
     const auto unit = static_cast<UnitId>(i % units);
     for (size_t e = 0; e < held[i].size(); ++e)
-      if (copies_of(unit, static_cast<int64_t>(e)) != 0 && held[i][e] == 0 && fault.empty())
+      if (copies_of(unit, static_cast<int64_t>(e)) != 0 && held[i][e] == 0 && fault.empty() &&
+          (kind < 0 || partition_.unit(unit).trainable))
         fault = cat("no rank holds element ", e, " of state ", kind, " of unit ", unit);
   }
   compare_copies(values, fault);
