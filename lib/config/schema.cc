@@ -11,14 +11,14 @@ namespace ftrun {
 const Schema& Schema::get() {
   static const Schema schema = [] {
     Schema s;
-    describe_own_sections(s);
-    describe_deepspeed_top(s);
-    describe_optimizer(s);
-    describe_scheduler(s);
-    describe_precision(s);
-    describe_zero(s);
-    describe_deepspeed_sections(s);
-    describe_legacy(s);
+    declare_own_sections(s);
+    declare_deepspeed_top(s);
+    declare_optimizer(s);
+    declare_scheduler(s);
+    declare_precision(s);
+    declare_zero(s);
+    declare_deepspeed_sections(s);
+    declare_legacy(s);
     index_schema(s);
     return s;
   }();

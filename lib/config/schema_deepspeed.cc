@@ -9,7 +9,7 @@ constexpr auto kHybrid2 =
     "write stage: 2 and parallel.data_replicate: the number of replicas (machines)";
 }  // namespace
 
-void describe_deepspeed_top(Schema& s) {
+void declare_deepspeed_top(Schema& s) {
   Rows top(s, "", kDs, whole_config());
   top.key("train_batch_size", &Config::train_batch_size,
           "Sequences of an optimizer step = micro-batch × accumulation × data-parallel ranks.")
@@ -97,7 +97,7 @@ void describe_deepspeed_top(Schema& s) {
   top.free("seed", "Not a key of DeepSpeed; ftrun's is train.seed.");
 }
 
-void describe_precision(Schema& s) {
+void declare_precision(Schema& s) {
   auto fp16 = section(
       s, {.path = "fp16", .doc = "Training in fp16 with loss scaling.", .vocabulary = kDs},
       [](auto& c) -> auto& { return c.fp16; });
@@ -154,7 +154,7 @@ void describe_precision(Schema& s) {
   types.free("buffer_dtype", "dtype of buffers.");
 }
 
-void describe_zero(Schema& s) {
+void declare_zero(Schema& s) {
   auto zero = section(
       s,
       {.path = "zero_optimization",

@@ -17,7 +17,7 @@ Types joined(Types a, const Types& b) {
 // Parameters of optimizers that are recognised and not offered: their files load, their runs are
 // refused by capability.
 template <typename R>
-void describe_foreign_parameters(R& params) {
+void declare_foreign_parameters(R& params) {
   params.template unkept<int64_t>("freeze_step", 100'000, "Steps before compression.").of(kOneBit);
   params.template unkept<bool>("cuda_aware", false, "CUDA-aware MPI.").of(kOneBit);
   params.free("comm_backend_name", "nccl or mpi.").of(kOneBit);
@@ -36,7 +36,7 @@ void describe_foreign_parameters(R& params) {
 
 }  // namespace
 
-void describe_optimizer(Schema& s) {
+void declare_optimizer(Schema& s) {
   const auto part = [](auto& c) -> auto& {
     return c.optimizer;
   };
@@ -106,10 +106,10 @@ void describe_optimizer(Schema& s) {
   params.unkept<double>("max_grad_norm", 0.0,
                         "Read as gradient_clipping, as is max_grad_norm at top level.")
       .honoured();
-  describe_foreign_parameters(params);
+  declare_foreign_parameters(params);
 }
 
-void describe_scheduler(Schema& s) {
+void declare_scheduler(Schema& s) {
   const auto part = [](auto& c) -> auto& {
     return c.scheduler;
   };

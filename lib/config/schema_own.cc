@@ -5,7 +5,7 @@ namespace {
 
 constexpr auto kOwn = Vocabulary::kFtrun;
 
-void describe_model_and_data(Schema& s) {
+void declare_model_and_data(Schema& s) {
   auto model = section(
       s, {.path = "model", .doc = "The model to fine-tune.", .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.model; });
@@ -41,7 +41,7 @@ void describe_model_and_data(Schema& s) {
       .in("steps");
 }
 
-void describe_train(Schema& s) {
+void declare_train(Schema& s) {
   auto train = section(
       s, {.path = "train", .doc = "How long and how to train.", .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.train; });
@@ -110,7 +110,7 @@ void describe_train(Schema& s) {
       .at_least(0);
 }
 
-void describe_parallel(Schema& s) {
+void declare_parallel(Schema& s) {
   auto parallel = section(
       s, {.path = "parallel", .doc = "Degrees of the rank mesh.", .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.parallel; });
@@ -153,7 +153,7 @@ void describe_parallel(Schema& s) {
                 "What is gathered together: block (attention and MLP apart), layer, or model.");
 }
 
-void describe_checkpoint(Schema& s) {
+void declare_checkpoint(Schema& s) {
   auto rows = section(
       s,
       {.path = "checkpoint",
@@ -183,7 +183,7 @@ void describe_checkpoint(Schema& s) {
   theirs(rows.free("writer", "DeepSpeed's writer."));
 }
 
-void describe_recompute(Schema& s) {
+void declare_recompute(Schema& s) {
   auto recompute = section(
       s,
       {.path = "recompute",
@@ -200,7 +200,7 @@ void describe_recompute(Schema& s) {
       .in("layers");
 }
 
-void describe_rest(Schema& s) {
+void declare_rest(Schema& s) {
   auto kernels = section(
       s, {.path = "kernels", .doc = "How processors compute.", .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.kernels; });
@@ -234,13 +234,13 @@ void describe_rest(Schema& s) {
 
 }  // namespace
 
-void describe_own_sections(Schema& s) {
-  describe_model_and_data(s);
-  describe_train(s);
-  describe_parallel(s);
-  describe_recompute(s);
-  describe_checkpoint(s);
-  describe_rest(s);
+void declare_own_sections(Schema& s) {
+  declare_model_and_data(s);
+  declare_train(s);
+  declare_parallel(s);
+  declare_recompute(s);
+  declare_checkpoint(s);
+  declare_rest(s);
 }
 
 }  // namespace ftrun

@@ -8,7 +8,7 @@ Rows<decltype(whole_config())> ignored(Schema& s, const char* path, const char* 
                  whole_config());
 }
 
-void describe_activation_checkpointing(Schema& s) {
+void declare_activation_checkpointing(Schema& s) {
   auto rows = section(
       s,
       {.path = "activation_checkpointing",
@@ -26,7 +26,7 @@ void describe_activation_checkpointing(Schema& s) {
   rows.unkept<bool>("profile", false, "Times recomputation.");
 }
 
-void describe_aio(Schema& s) {
+void declare_aio(Schema& s) {
   auto aio = section(
       s, {.path = "aio", .doc = "Disk access of state on NVMe.", .vocabulary = kDs},
       [](auto& c) -> auto& { return c.aio; });
@@ -52,9 +52,9 @@ void describe_aio(Schema& s) {
   aio.unkept<bool>("use_gds", false, "GPUDirect Storage: speed only.").or_null();
 }
 
-void describe_placement_sections(Schema& s) {
-  describe_activation_checkpointing(s);
-  describe_aio(s);
+void declare_placement_sections(Schema& s) {
+  declare_activation_checkpointing(s);
+  declare_aio(s);
   auto pipeline =
       ignored(s, "pipeline", "Of DeepSpeed's pipeline engine; parallel.pipeline is ftrun's.");
   pipeline.free("stages", "");
@@ -66,7 +66,7 @@ void describe_placement_sections(Schema& s) {
   pipeline.unkept<bool>("use_reentrant", true, "");
 }
 
-void describe_monitors(Schema& s) {
+void declare_monitors(Schema& s) {
   auto csv = section(
       s,
       {.path = "csv_monitor",
@@ -114,7 +114,7 @@ void describe_monitors(Schema& s) {
   throughput.unkept<bool>("synchronized", true, "");
 }
 
-void describe_compile(Schema& s) {
+void declare_compile(Schema& s) {
   auto compile = ignored(s, "compile", "DeepCompile: speed only.");
   for (const char* name :
        {"deepcompile", "free_activation", "offload_activation", "offload_opt_states",
@@ -129,7 +129,7 @@ void describe_compile(Schema& s) {
   compile.free("passes", "");
 }
 
-void describe_elasticity(Schema& s) {
+void declare_elasticity(Schema& s) {
   auto rows = section(
       s,
       {.path = "elasticity",
@@ -168,7 +168,7 @@ void describe_elasticity(Schema& s) {
       .in("ranks");
 }
 
-void describe_foreign_features(Schema& s) {
+void declare_foreign_features(Schema& s) {
   const auto feature = [&](const char* path, const char* doc, Action action, bool needs_enabled) {
     s.add_section({.path = path,
                    .doc = doc,
@@ -202,7 +202,7 @@ void describe_foreign_features(Schema& s) {
 // How a matrix is split follows from the model's family, and no split changes what is computed.
 constexpr auto kSplit = "how each matrix is split follows from the model";
 
-void describe_tensor_parallel(Schema& s) {
+void declare_tensor_parallel(Schema& s) {
   auto rows = section(
       s,
       {.path = "tensor_parallel",
@@ -233,16 +233,16 @@ void describe_tensor_parallel(Schema& s) {
 
 }  // namespace
 
-void describe_deepspeed_sections(Schema& s) {
-  describe_monitors(s);
-  describe_placement_sections(s);
-  describe_compile(s);
-  describe_elasticity(s);
-  describe_foreign_features(s);
-  describe_tensor_parallel(s);
+void declare_deepspeed_sections(Schema& s) {
+  declare_monitors(s);
+  declare_placement_sections(s);
+  declare_compile(s);
+  declare_elasticity(s);
+  declare_foreign_features(s);
+  declare_tensor_parallel(s);
 }
 
-void describe_legacy(Schema& s) {
+void declare_legacy(Schema& s) {
   const auto add = [&](const char* section, std::initializer_list<const char*> names,
                        const char* why) {
     for (const char* name : names) s.add_legacy(section, name, why);

@@ -11,14 +11,14 @@
 namespace ftrun {
 
 // The rows of the table, a function a file's worth of sections.
-void describe_own_sections(Schema& schema);
-void describe_deepspeed_top(Schema& schema);
-void describe_optimizer(Schema& schema);
-void describe_scheduler(Schema& schema);
-void describe_precision(Schema& schema);
-void describe_zero(Schema& schema);
-void describe_deepspeed_sections(Schema& schema);
-void describe_legacy(Schema& schema);
+void declare_own_sections(Schema& schema);
+void declare_deepspeed_top(Schema& schema);
+void declare_optimizer(Schema& schema);
+void declare_scheduler(Schema& schema);
+void declare_precision(Schema& schema);
+void declare_zero(Schema& schema);
+void declare_deepspeed_sections(Schema& schema);
+void declare_legacy(Schema& schema);
 
 inline constexpr auto kDs = Vocabulary::kDeepSpeed;
 

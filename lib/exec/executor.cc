@@ -10,6 +10,8 @@
 
 namespace ftrun {
 
+static_assert(kNormBlock == kTensorBlock, "the norm adds up each block of a tensor by itself");
+
 namespace {
 
 std::vector<Communicator*> communicators_of(const Program& program, const RankGroups& groups) {

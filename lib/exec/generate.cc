@@ -40,10 +40,12 @@ int32_t sampled(std::span<const float> logits, double temperature, std::mt19937_
 
 }  // namespace
 
-std::vector<int32_t> generate(Executor& logits, const ModelDescription& model,
+std::vector<int32_t> generate(Executor& executor, const ProgramPlan& logits,
                               const RankMemory& memory, std::span<const int32_t> prompt,
                               const GenerateOptions& options, Communicator* group) {
   require(!prompt.empty(), "a prompt has at least one token");
+  const ModelDescription& model = logits.model;
+  const BufferId scored = find_persistent(logits.program, Persistent::kLogits);
   const int64_t room = model.batch.row_tokens;
   std::vector<int32_t> all(prompt.begin(), prompt.end());
   std::mt19937_64 random(options.seed);
@@ -58,11 +60,11 @@ std::vector<int32_t> generate(Executor& logits, const ModelDescription& model,
     const Batch batch = row_of({all.data() + all.size() - used, used}, room);
     StepRun step;
     step.micro_batches = {&batch, 1};
-    logits.run(step);
+    executor.run(step);
     for (int64_t block = 0; options.has_logits && block < blocks; ++block)
-      memory.read_persistent(buffer_names::kLogits,
-                             (block * room + static_cast<int64_t>(used - 1)) * row_bytes, row_bytes,
-                             row.data() + block * row_bytes);
+      memory.read(logits.program,
+                  {scored, (block * room + static_cast<int64_t>(used - 1)) * row_bytes, row_bytes},
+                  row.data() + block * row_bytes);
     // Whoever has no logits chooses anything and is told what the chooser chose.
     convert(row.data(), model.dtypes.compute, scores.data(), DType::kF32, model.vocab_rows);
     int32_t next =

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "exec/executor.h"
+#include "program/step_plan.h"
 
 namespace ftrun {
 
@@ -23,10 +24,10 @@ struct GenerateOptions {
   std::function<bool()> stop;
 };
 
-/// Continues `prompt` with a logits program (Mode::kLogits, one row): each new token is one forward
+/// Continues `prompt` with a logits program (plan_logits) and what runs it: each new token is one forward
 /// pass over the last tokens that fit the row. Returns the new ids. Ranks that compute it together
 /// give `group`, one of which then chooses: processors of another kind may round otherwise.
-std::vector<int32_t> generate(Executor& logits, const ModelDescription& model,
+std::vector<int32_t> generate(Executor& executor, const ProgramPlan& logits,
                               const RankMemory& memory, std::span<const int32_t> prompt,
                               const GenerateOptions& options, Communicator* group = nullptr);
 

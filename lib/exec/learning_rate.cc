@@ -104,25 +104,25 @@ double own_schedule(const SchedulerConfig& s, double lr, int64_t k) {
 
 }  // namespace
 
-ScheduledRate scheduled_rate(const SchedulerConfig& schedule, const OptimizerConfig& optimizer,
+ScheduledRate scheduled_rate(const SchedulerConfig& lr_schedule, const OptimizerConfig& optimizer,
                              int64_t k) {
   require(k >= 1, "optimizer steps count from 1");
   const int64_t i = k - 2;
-  switch (schedule.type) {
+  switch (lr_schedule.type) {
     case SchedulerType::kConstant:
     case SchedulerType::kLinear:
     case SchedulerType::kCosine:
-      return {own_schedule(schedule, optimizer.lr, k), {}, {}};
+      return {own_schedule(lr_schedule, optimizer.lr, k), {}, {}};
     case SchedulerType::kWarmupLR:
-      return {warmup_lr(schedule, i), {}, {}};
+      return {warmup_lr(lr_schedule, i), {}, {}};
     case SchedulerType::kWarmupDecayLR:
-      return {warmup_decay_lr(schedule, i), {}, {}};
+      return {warmup_decay_lr(lr_schedule, i), {}, {}};
     case SchedulerType::kWarmupCosineLR:
-      return {warmup_cosine_lr(schedule, optimizer.lr, i), {}, {}};
+      return {warmup_cosine_lr(lr_schedule, optimizer.lr, i), {}, {}};
     case SchedulerType::kOneCycle:
-      return one_cycle(schedule, i);
+      return one_cycle(lr_schedule, i);
     case SchedulerType::kLRRangeTest:
-      return {lr_range_test(schedule, i), {}, {}};
+      return {lr_range_test(lr_schedule, i), {}, {}};
     case SchedulerType::kTorch:
       break;
   }

@@ -19,7 +19,7 @@ struct ScheduledRate {
 /// DeepSpeed's types use f(k-2) of their formulas, f(-1) being the initial value (its schedulers
 /// are stepped after the optimizer); ftrun's own types rise linearly from 0 over warmup_num_steps
 /// and reach min_lr at step total_num_steps, as transformers' schedules do.
-ScheduledRate scheduled_rate(const SchedulerConfig& schedule, const OptimizerConfig& optimizer,
+ScheduledRate scheduled_rate(const SchedulerConfig& lr_schedule, const OptimizerConfig& optimizer,
                              int64_t k);
 
 }  // namespace ftrun

@@ -154,7 +154,8 @@ void RankMemory::allocate_arenas(const Program& program) {
 }
 
 void RankMemory::allocate_persistent(const Buffer& buffer) {
-  if (const auto known = blocks_.find(buffer.name); known != blocks_.end()) {
+  const std::pair key{*buffer.persistent, buffer.tier};
+  if (const auto known = blocks_.find(key); known != blocks_.end()) {
     if (known->second.bytes != buffer.bytes)
       bug(cat("buffer ", buffer.name, " has ", known->second.bytes, " bytes in one program and ",
               buffer.bytes, " in another"));
@@ -169,26 +170,23 @@ void RankMemory::allocate_persistent(const Buffer& buffer) {
     block.owned = take(buffer.bytes, buffer.tier, buffer.peer_visible, buffer.name,
                        [&] { return described(buffer); });
   }
-  blocks_[buffer.name] = std::move(block);
+  blocks_[key] = std::move(block);
 }
 
 std::byte* RankMemory::at(const Program& program, const Range& range) const {
   const Buffer& buffer = program.at(range.buffer);
-  if (buffer.persistent) return persistent(buffer.name) + range.offset;
+  if (buffer.persistent) {
+    if (buffer.tier == Tier::kNvme) bug(cat("buffer ", buffer.name, " lies on disk"));
+    return block(buffer).owned.data() + range.offset;
+  }
   std::byte* const arenas[] = {device_arena_.data(), shared_arena_.data(), host_arena_.data()};
   return arenas[static_cast<size_t>(arena_of(buffer))] + buffer.arena_offset + range.offset;
 }
 
-const RankMemory::Block& RankMemory::block(const std::string& name) const {
-  const auto found = blocks_.find(name);
-  if (found == blocks_.end()) bug(cat("no buffer ", name));
+const RankMemory::Block& RankMemory::block(const Buffer& buffer) const {
+  const auto found = blocks_.find({*buffer.persistent, buffer.tier});
+  if (found == blocks_.end()) bug(cat("no buffer ", buffer.name));
   return found->second;
-}
-
-std::byte* RankMemory::persistent(const std::string& name) const {
-  const Block& found = block(name);
-  if (found.tier == Tier::kNvme) bug(cat("buffer ", name, " lies on disk"));
-  return found.owned.data();
 }
 
 bool RankMemory::on_disk(const Program& program, const Range& range) const {
@@ -214,17 +212,9 @@ void RankMemory::write(const Program& program, const Range& range, const void* d
     gpu_->upload(at(program, range), data, range.bytes);
 }
 
-void RankMemory::read_persistent(const std::string& name, int64_t offset, int64_t bytes, void* out) const {
-  const std::byte* from = persistent(name) + offset;
-  if (gpu_ == nullptr)
-    std::memcpy(out, from, static_cast<size_t>(bytes));
-  else
-    gpu_->download(out, from, bytes);
-}
-
 SwapFile::Ticket RankMemory::start_disk(const Program& program, const Range& range, void* data,
                                         bool write) const {
-  const int64_t offset = block(program.at(range.buffer).name).disk_offset + range.offset;
+  const int64_t offset = block(program.at(range.buffer)).disk_offset + range.offset;
   return write ? swap_->write(data, range.bytes, offset) : swap_->read(data, range.bytes, offset);
 }
 
@@ -245,7 +235,7 @@ int64_t RankMemory::arena_bytes(Arena arena) const {
 template <typename Measure>
 RankMemory::TierBytes RankMemory::sum(Tier tier, Measure measure) const {
   TierBytes all;
-  for (const auto& [name, block] : blocks_) {
+  for (const auto& [key, block] : blocks_) {
     if (block.tier != tier) continue;
     const int64_t bytes = tier == Tier::kNvme ? swap_align(block.bytes) : measure(block.owned);
     all.persistent[static_cast<size_t>(block.category)] += bytes;

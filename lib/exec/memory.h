@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -80,8 +81,6 @@ class RankMemory {
 
   /// Address of a range of one of the programs, in memory.
   std::byte* at(const Program& program, const Range& range) const;
-  /// A persistent buffer in memory by its name.
-  std::byte* persistent(const std::string& name) const;
   bool on_disk(const Program& program, const Range& range) const;
 
   /// The GPU whose memory the device tier is; null on a processor.
@@ -91,8 +90,6 @@ class RankMemory {
   /// Copies a range that lies in memory to main memory and back. Not beside lanes that run.
   void read(const Program& program, const Range& range, void* out) const;
   void write(const Program& program, const Range& range, const void* data) const;
-  /// Bytes of a persistent buffer of the device tier, from `offset` on, into main memory.
-  void read_persistent(const std::string& name, int64_t offset, int64_t bytes, void* out) const;
 
   /// Moves a range between the disk and memory at `data` (a multiple of 4096, as the range is).
   void read_disk(const Program& program, const Range& range, void* data) const;
@@ -136,13 +133,14 @@ class RankMemory {
   void allocate_persistent(const Buffer& buffer);
   void allocate_arenas(const Program& program);
   void open_swap(const Program& program);
-  const Block& block(const std::string& name) const;
+  const Block& block(const Buffer& buffer) const;
 
   Communicator& group_;
   SwapOptions swap_options_;
   MemoryAdvice advice_;
   int64_t disk_used_ = 0;
-  std::map<std::string, Block> blocks_;
+  /// Of what lives from step to step.
+  std::map<std::pair<Persistent, Tier>, Block> blocks_;
   Gpu* gpu_;
   TierBlock device_arena_;
   TierBlock host_arena_;

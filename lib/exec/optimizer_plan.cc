@@ -22,9 +22,9 @@ std::variant<AdamOptions, SgdOptions> optimizer_options(const OptimizerConfig& c
                      config.decoupled_decay()};
 }
 
-StepScalars step_scalars_of(const OptimizerConfig& optimizer, const SchedulerConfig& schedule,
+StepScalars step_scalars_of(const OptimizerConfig& optimizer, const SchedulerConfig& lr_schedule,
                             int64_t k) {
-  const ScheduledRate rate = scheduled_rate(schedule, optimizer, k);
+  const ScheduledRate rate = scheduled_rate(lr_schedule, optimizer, k);
   const double beta1 = rate.beta1.value_or(optimizer.betas[0]);
   const double beta2 = rate.beta2.value_or(optimizer.betas[1]);
   StepScalars scalars;

@@ -12,7 +12,7 @@ namespace ftrun {
 std::variant<AdamOptions, SgdOptions> optimizer_options(const OptimizerConfig& config);
 
 /// Scalars of the k-th applied step (k from 1): learning rate, betas, bias corrections.
-StepScalars step_scalars_of(const OptimizerConfig& optimizer, const SchedulerConfig& schedule,
+StepScalars step_scalars_of(const OptimizerConfig& optimizer, const SchedulerConfig& lr_schedule,
                             int64_t k);
 
 }  // namespace ftrun

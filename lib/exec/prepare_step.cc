@@ -6,11 +6,11 @@
 
 namespace ftrun {
 
-StepRun prepare_step(const Config& config, const SchedulerConfig& schedule,
+StepRun prepare_step(const Config& config, const SchedulerConfig& lr_schedule,
                      const TrainingProgress& progress, const StepBatch& batch) {
   StepRun step;
   step.micro_batches = batch.micro_batches;
-  step.scalars = step_scalars_of(config.optimizer, schedule, progress.updates() + 1);
+  step.scalars = step_scalars_of(config.optimizer, lr_schedule, progress.updates() + 1);
   const GradientScale scale = gradient_scale(config, progress.skipped.loss_scale(),
                                              static_cast<double>(batch.counted_tokens_global));
   step.scalars.loss_scale = scale.loss_scale;

@@ -9,7 +9,7 @@ namespace ftrun {
 
 /// The step after `progress`, ready to run: scalars of the schedule, scale of the loss, clipping.
 /// The batches are borrowed.
-StepRun prepare_step(const Config& config, const SchedulerConfig& schedule,
+StepRun prepare_step(const Config& config, const SchedulerConfig& lr_schedule,
                      const TrainingProgress& progress, const StepBatch& batch);
 
 }  // namespace ftrun

@@ -122,7 +122,6 @@ std::string sample_text(const Config& config, TrainingSetup& setup, const std::v
                         const Detokenizer* detokenizer, const std::function<bool()>& stop) {
   const GenerateConfig& wanted = config.train.generate;
   TrainingSetup::TextGenerator& generator = setup.text_generator();
-  const ModelDescription& model = generator.plan.model;
   // The stage with the head has the logits.
   const StateOptions& state = setup.plan().options.state;
   const int head_stage = state.pipeline.stage_of(state.pipeline.parts() - 1);
@@ -136,7 +135,7 @@ std::string sample_text(const Config& config, TrainingSetup& setup, const std::v
       .stop = stop};
   Communicator* others = setup.needs_all_ranks() ? setup.groups().host_world : nullptr;
   const std::vector<int32_t> text =
-      generate(*generator.executor, model, setup.memory(), prompt, options, others);
+      generate(*generator.executor, generator.plan, setup.memory(), prompt, options, others);
   if (detokenizer == nullptr) return "";
   return cat("\nsample (the validation text's first ", prompt.size(),
              " tokens, continued by the model):\n", detokenizer->decode(prompt), " >>>",

@@ -55,7 +55,7 @@ Trainer::Trainer(const TrainRequest& request)
       stop_(session_),
       journal_(request, session_),
       identity_(request, session_, journal_),
-      schedule_(request.config.scheduler),
+      lr_schedule_(request.config.scheduler),
       progress_(request.config) {}
 
 int Trainer::run() {
@@ -113,7 +113,7 @@ void Trainer::prepare_process() {
 void Trainer::open_data() {
   session_.together("opening the data", [&] { data_ = open_run_data(config_); });
   total_steps_ = steps_of_run(config_, *data_.train);
-  if (schedule_.total_num_steps == 0) schedule_.total_num_steps = total_steps_;
+  if (lr_schedule_.total_num_steps == 0) lr_schedule_.total_num_steps = total_steps_;
   session_.require_equal(
       "the data", cat(data_.train->size(), " ", data_.validation ? data_.validation->size() : 0));
 }
@@ -185,7 +185,7 @@ StepMetrics Trainer::train_step() {
   const auto start = Clock::now();
   const Loader::Fetched fetched = loader_->next();
   journal_.note_ready();
-  StepRun step = prepare_step(config_, schedule_, progress_, fetched.batch);
+  StepRun step = prepare_step(config_, lr_schedule_, progress_, fetched.batch);
   step.caller_value = stop_.own_vote();
   use_->begin_step();
   setup_->train_executor().run(step);

@@ -71,7 +71,7 @@ class Trainer {
   std::optional<ResourceUse> use_;
   std::unique_ptr<Loader> loader_;
   /// Of the config, over all steps.
-  SchedulerConfig schedule_;
+  SchedulerConfig lr_schedule_;
   int64_t total_steps_ = 0;
   TrainingProgress progress_;
 };

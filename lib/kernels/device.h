@@ -117,8 +117,8 @@ class DeviceKernels {
 
   /// Bytes of scratch that sum_of_squares needs for `count` elements.
   virtual int64_t sum_of_squares_scratch_bytes(int64_t count) const = 0;
-  /// *sum = (accumulate ? *sum : 0) + sum of squares of g[0..count), g F32 or BF16. Blocks of
-  /// kNormBlock have the bits that the CPU gives them; they are added in a fixed tree.
+  /// *sum = (accumulate ? *sum : 0) + sum of squares of g[0..count), g F32 or BF16. Groups of
+  /// blocks have the bits that the CPU gives them (norm_blocks.h); they are added in a fixed tree.
   virtual void sum_of_squares(const void* g, DType dtype, int64_t count, bool accumulate, double* sum,
                               void* scratch, DeviceStream stream) = 0;
 

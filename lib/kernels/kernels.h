@@ -4,6 +4,7 @@
 #include <span>
 
 #include "base/dtype.h"
+#include "kernels/norm_blocks.h"
 
 namespace ftrun {
 
@@ -54,12 +55,8 @@ void run_op(const LayerGraph& graph, const Op& op, std::span<void* const> storag
 // threads and, but for sum_of_squares, however a buffer is cut into calls. Arithmetic is fp32;
 // results are rounded to nearest, ties to even, unless said otherwise.
 
-/// Elements of one block of the gradient norm (DESIGN: summed in fp64 over fixed blocks).
-inline constexpr int64_t kNormBlock = 4096;
-
-/// Sum of squares of g[0..count), F32, BF16 or F16, in double: each block of kNormBlock elements
-/// (from g's start) is summed in a fixed order, block sums are added in order. NaN or infinity in g
-/// give a non-finite result.
+/// Sum of squares of g[0..count), F32, BF16 or F16, in double, added up as norm_blocks.h says from
+/// g's start. NaN or infinity in g give a non-finite result.
 double sum_of_squares(const void* g, DType dtype, int64_t count);
 
 /// to[i] = from[i], between F32, BF16 and F16. The ranges are apart, or the same with one dtype.

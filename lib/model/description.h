@@ -32,6 +32,8 @@ struct TensorInfo {
   /// The gradient that a rank makes is its share of a sum over those: they must add theirs up. False
   /// where each makes the whole.
   bool partial_gradient = false;
+  /// Updated by training; false: frozen (model/freeze.h).
+  bool trainable = true;
 
   /// Elements of the whole tensor, and of what this rank uses.
   int64_t numel() const { return element_count(shape); }

@@ -40,16 +40,15 @@ FlatLayout flat_layout(std::span<const int64_t> elements, FlatOrder order) {
   return layout;
 }
 
-int64_t shard_stride(const Unit& unit, int count, int64_t align) {
+int64_t shard_stride(const Unit& unit, int count) {
   require(count > 0, "at least one shard");
-  require(align > 0 && align % kParamAlign == 0 && kUnitBlock % align == 0, "a shard alignment");
-  const int64_t blocks = unit.padded / align;
-  return (blocks + count - 1) / count * align;
+  const int64_t blocks = unit.padded / kUnitBlock;
+  return (blocks + count - 1) / count * kUnitBlock;
 }
 
-ShardRange shard_range(const Unit& unit, int index, int count, int64_t align) {
+ShardRange shard_range(const Unit& unit, int index, int count) {
   require(0 <= index && index < count, "a shard index below the count");
-  const int64_t stride = shard_stride(unit, count, align);
+  const int64_t stride = shard_stride(unit, count);
   return {std::min(index * stride, unit.padded), std::min((index + 1) * stride, unit.padded)};
 }
 

@@ -37,16 +37,14 @@ struct ShardRange {
   bool operator==(const ShardRange&) const = default;
 };
 
-/// Elements of each of `count` equal shards of a unit: a multiple of `align`, so that
+/// Elements of each of `count` equal shards of a unit: a multiple of kUnitBlock, so that
 /// count * shard_stride(...) >= unit.padded. A collective over equal parts moves this many elements
 /// a rank; the last shards may reach past the unit.
-int64_t shard_stride(const Unit& unit, int count, int64_t align = kUnitBlock);
+int64_t shard_stride(const Unit& unit, int count);
 
 /// The part of the unit that shard `index` of `count` holds: [index, index+1) strides, cut at the
-/// unit's end (so late shards of a small unit are empty). Aligned to kUnitBlock by default: blocks
-/// of the gradient norm are then summed by one rank each, and the norm has the same bits for any
-/// number of shards. `align` must be a multiple of kParamAlign that divides kUnitBlock.
-ShardRange shard_range(const Unit& unit, int index, int count, int64_t align = kUnitBlock);
+/// unit's end (so late shards of a small unit are empty).
+ShardRange shard_range(const Unit& unit, int index, int count);
 
 /// The slices of tensors in elements [begin, end) of a unit, by position; padding has none.
 std::vector<Slice> slices_in(const Unit& unit, int64_t begin, int64_t end);

@@ -19,16 +19,4 @@ Sharding::Sharding(const Partition& partition, ShardPlace place, bool cut_small)
 
 Sharding::Sharding(const Partition& partition) : Sharding(partition, {1, 0}, false) {}
 
-FlatLayout Sharding::held_layout(FlatOrder order) const {
-  std::vector<int64_t> elements;
-  for (const Cut& unit : units_) elements.push_back(unit.held);
-  return flat_layout(elements, order);
-}
-
-FlatLayout Sharding::whole_layout(FlatOrder order) const {
-  std::vector<int64_t> elements;
-  for (const Cut& unit : units_) elements.push_back(unit.whole);
-  return flat_layout(elements, order);
-}
-
 }  // namespace ftrun

@@ -37,9 +37,6 @@ class Sharding {
   /// The unit's elements that this rank holds, without what reaches past the unit.
   ShardRange own(UnitId unit) const { return units_[static_cast<size_t>(unit)].own; }
 
-  FlatLayout held_layout(FlatOrder order) const;
-  FlatLayout whole_layout(FlatOrder order) const;
-
  private:
   struct Cut {
     bool cut = false;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "base/error.h"
@@ -48,8 +49,8 @@ class UnitBuilder {
   }
 
   ParamPlace place(int layer, const GraphParam& param) {
-    Unit& unit = unit_for(layer, param.part, is_small(param));
-    unit.padded = round_up(unit.padded, kParamAlign);
+    Unit& unit = unit_for(layer, param.part, is_small(param), trains(param));
+    unit.padded = start_behind(unit.padded, param);
     const ParamPlace start{unit.id, unit.padded};
     for (TensorId tensor : param.tensors) {
       auto& spot = placed_[static_cast<size_t>(tensor)];
@@ -61,6 +62,20 @@ class UnitBuilder {
       unit.numel += extent;
     }
     return start;
+  }
+
+  /// Where a parameter begins that is put behind element `end` of a unit.
+  int64_t start_behind(int64_t end, const GraphParam& param) const {
+    int64_t elements = 0;
+    bool within_block = false;
+    for (const TensorId tensor : param.tensors) {
+      within_block = within_block || elements % kTensorBlock != 0;
+      elements += model_.tensor(tensor).local_numel();
+    }
+    const int64_t start = round_up(end, kTensorBlock);
+    const int64_t next_cut = round_up(start, kUnitBlock);
+    const bool cut = start < next_cut && next_cut < start + elements;
+    return within_block && cut && elements <= kUnitBlock ? next_cut : start;
   }
 
   // A parameter whose tensors an earlier one holds already: the same tensors, in the same order.
@@ -87,12 +102,23 @@ class UnitBuilder {
     return true;
   }
 
-  Unit& unit_for(int layer, BlockPart part, bool small) {
+  /// All of its tensors are updated, or none.
+  bool trains(const GraphParam& param) const {
+    const bool first = model_.tensor(param.tensors.front()).trainable;
+    for (const TensorId tensor : param.tensors)
+      require(model_.tensor(tensor).trainable == first, "tensors of one matrix are frozen together");
+    return first;
+  }
+
+  Unit& unit_for(int layer, BlockPart part, bool small, bool trainable) {
     const auto [name, key] = name_and_key(layer, part);
     const auto [it, added] =
-        by_key_.try_emplace({key, small}, static_cast<UnitId>(out_.units.size()));
+        by_key_.try_emplace({key, small, trainable}, static_cast<UnitId>(out_.units.size()));
     if (added)
-      out_.units.push_back({it->second, small ? name + ".small" : name, {}, {}, 0, 0, small});
+      out_.units.push_back({.id = it->second,
+                            .name = cat(name, small ? ".small" : "", trainable ? "" : ".frozen"),
+                            .small = small,
+                            .trainable = trainable});
     return out_.units[static_cast<size_t>(it->second)];
   }
 
@@ -122,7 +148,7 @@ class UnitBuilder {
   Partition out_;
   /// Where each tensor starts, once it does.
   std::vector<std::optional<ParamPlace>> placed_;
-  std::map<std::pair<std::pair<int, int>, bool>, UnitId> by_key_;
+  std::map<std::tuple<std::pair<int, int>, bool, bool>, UnitId> by_key_;
 };
 
 }  // namespace

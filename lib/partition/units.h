@@ -14,11 +14,17 @@ namespace ftrun {
 /// Index in Partition::units.
 using UnitId = int32_t;
 
-/// Units are padded to a multiple of this many elements, so that the fixed blocks over which the
-/// gradient norm is summed never straddle two units or two shards.
+/// Units, shards and what an update takes at a time begin and end at multiples of this many elements
+/// of the unit: whole sectors of a disk, whatever the dtype.
 inline constexpr int64_t kUnitBlock = 4096;
-/// Each parameter of a graph starts at a multiple of this many elements (64 bytes of fp32).
-inline constexpr int64_t kParamAlign = 16;
+/// Blocks of this many elements, counted from a tensor's first one (of what this rank uses of it,
+/// row by row), are never cut: the gradient norm adds up each by itself, and a state may be stored
+/// in blocks that share a scale. Each parameter of a graph begins on a block of its unit, and so do
+/// its tensors, but for those after one that ends within a block. Such a parameter is kept clear of
+/// multiples of kUnitBlock, where shards begin, if it is no longer than that; of a longer one, which
+/// no usual model has, blocks are those of the parameter.
+inline constexpr int64_t kTensorBlock = 256;
+static_assert(kUnitBlock % kTensorBlock == 0);
 
 /// Elements [offset, offset+extent) of what this rank uses of a tensor (the row-major order of
 /// TensorInfo::local) at [position_in_unit, +extent).
@@ -44,6 +50,8 @@ struct Unit {
   int64_t padded = 0;
   /// Holds the small tensors of its layer, which ZeRO stage 3 leaves on every rank.
   bool small = false;
+  /// Holds tensors that are updated; those that are frozen have units of their own.
+  bool trainable = true;
 };
 
 /// What one unit holds: the attention or the MLP half of a block; a layer (default); everything.

@@ -100,7 +100,7 @@ std::map<UnitId, Range> place_secondary(Program& program, const UnitStore& store
     if (store.spec(window.use.unit).cuts_parameters) ++times[window.use.unit];
   Buffer buffer{.name = buffer_names::kSecondary,
                 .category = Category::kParameters,
-                .persistent = true,
+                .persistent = Persistent::kSecondaryShards,
                 .peer_visible = true};
   const auto id = static_cast<BufferId>(program.buffers.size());
   std::map<UnitId, Range> parts;
@@ -110,7 +110,7 @@ std::map<UnitId, Range> place_secondary(Program& program, const UnitStore& store
     const int64_t part = program.at(window.use.buffer).bytes / node.count;
     parts[unit] = {id, buffer.bytes, part};
     buffer.bytes += part;
-    buffer.dtype = store.spec(unit).compute;
+    buffer.dtype = store.spec(unit).compute.dtype;
   }
   if (!parts.empty()) program.add(std::move(buffer));
   return parts;

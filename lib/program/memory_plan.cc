@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "program/lifetime.h"
+#include "program/state_spec.h"
 
 namespace ftrun {
 namespace {
@@ -18,9 +20,9 @@ int64_t sum(const ByCategory& bytes) {
   return total;
 }
 
-void add_persistent(const Program& program, MemoryPlan& plan, std::set<std::string>& seen) {
+void add_persistent(const Program& program, MemoryPlan& plan, std::set<std::pair<Persistent, Tier>>& seen) {
   for (const Buffer& buffer : program.buffers) {
-    if (!buffer.persistent || !seen.insert(buffer.name).second) continue;
+    if (!buffer.persistent || !seen.emplace(*buffer.persistent, buffer.tier).second) continue;
     TierPlan& tier = plan.tiers[static_cast<size_t>(buffer.tier)];
     tier.persistent[static_cast<size_t>(buffer.category)] += buffer.bytes;
   }
@@ -92,7 +94,7 @@ std::string categories_text(const std::array<int64_t, kCategoryCount>& bytes) {
 
 MemoryPlan memory_plan(const std::vector<const Program*>& programs) {
   MemoryPlan plan;
-  std::set<std::string> seen;
+  std::set<std::pair<Persistent, Tier>> seen;
   for (const Program* program : programs) add_persistent(*program, plan, seen);
   add_arenas(programs, plan);
   for (TierPlan& tier : plan.tiers) tier.total = sum(tier.persistent) + tier.arenas;
@@ -118,7 +120,10 @@ StateFormula state_formula(const StepPlan& plan) {
   formula.weights = static_cast<double>(dtype_bytes(dtypes.compute));
   formula.gradients = static_cast<double>(dtype_bytes(dtypes.gradients));
   formula.moments = static_cast<double>(state.optimizer_states * dtype_bytes(state.states));
-  const bool master = dtypes.compute != state.master || state.parameter_tier != state.optimizer_tier;
+  const std::vector<StateSpec> specs = state_specs(plan.train.model, plan.partition, state, state_groups(state),
+                                                   plan.options.micro_batches);
+  const bool master =
+      std::any_of(specs.begin(), specs.end(), [](const StateSpec& spec) { return spec.has_master; });
   if (master) formula.master = static_cast<double>(dtype_bytes(state.master));
   if (state.stage == 3) formula.node = state.node;
   return formula;

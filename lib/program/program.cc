@@ -60,6 +60,13 @@ Arena arena_of(const Buffer& buffer) {
 
 bool runs_along_tensor(const ProgramGroup& group) { return group.ranks.name.starts_with("tp"); }
 
+BufferId find_persistent(const Program& program, Persistent which, Tier tier) {
+  for (size_t b = 0; b < program.buffers.size(); ++b)
+    if (program.buffers[b].persistent == which && program.buffers[b].tier == tier)
+      return static_cast<BufferId>(b);
+  return -1;
+}
+
 bool share_bytes(const Program& program, const Range& a, const Range& b) {
   const Buffer& x = program.at(a.buffer);
   const Buffer& y = program.at(b.buffer);

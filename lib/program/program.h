@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -33,13 +34,27 @@ enum class Category : uint8_t {
 };
 inline constexpr size_t kCategoryCount = 7;
 
+/// A buffer that lives from one step to the next. The programs of a rank share those that have the
+/// same of these and lie in the same tier; a program has at most one of each.
+enum class Persistent : int32_t {
+  kParameters,
+  kSecondaryShards,
+  kGradients,
+  kMaster,
+  kLoss,
+  kNorm,
+  kLogits,
+  /// Of the optimizer: kMoments + i is its i-th.
+  kMoments,
+};
+
 struct Buffer {
   std::string name;
   Tier tier = Tier::kDevice;
   Category category = Category::kActivations;
   int64_t bytes = 0;
-  /// Lives from one step to the next. Other buffers share an arena while their lives do not meet.
-  bool persistent = false;
+  /// Nothing: lives within a step, and shares an arena with others that it does not meet.
+  std::optional<Persistent> persistent;
   /// Allocated through the communicator, so that ranks of the same machine can read it.
   bool peer_visible = false;
   /// Byte offset in its arena, set by plan_memory; -1 for persistent buffers.
@@ -150,6 +165,13 @@ struct UpdateRange {
   int64_t first_element = 0;
 };
 
+/// Of kGradientNorm: how many ranks have slots of their own in the norm buffer, and which of them
+/// these are: slot % ranks == place. Sums are added in the order of slots. With 1, ranks share slots.
+struct NormSlots {
+  int32_t ranks = 1;
+  int32_t place = 0;
+};
+
 /// Of copies on the disk lane: with what it waits for done, it may start while the request before it
 /// on the lane still runs.
 struct DiskRequest {
@@ -172,7 +194,7 @@ struct Instr {
   /// The unit whose parameters or gradients it moves; else -1.
   int32_t unit = -1;
   /// By kind; nothing for kinds that need no more.
-  std::variant<std::monostate, LayerOps, Exchange, UpdateRange, DiskRequest> detail;
+  std::variant<std::monostate, LayerOps, Exchange, NormSlots, UpdateRange, DiskRequest> detail;
 
   bool runs_list() const { return std::holds_alternative<LayerOps>(detail); }
   const LayerOps& ops() const { return std::get<LayerOps>(detail); }
@@ -224,6 +246,9 @@ struct Program {
     return id == kNoGroup ? ShardPlace{} : group(id).place;
   }
 };
+
+/// -1 where the program has none.
+BufferId find_persistent(const Program& program, Persistent which, Tier tier = Tier::kDevice);
 
 /// Whether two ranges have bytes of memory or of the disk in common: of one buffer, or of an arena that
 /// their buffers share, once plan_memory has placed them.

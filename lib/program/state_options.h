@@ -53,6 +53,8 @@ struct StateOptions {
   int32_t optimizer_states = 2;
   /// Elements of state in another tier that one update takes at a time.
   int64_t update_elements = int64_t{2} << 20;
+  /// Numbers of the gradient norm that ranks exchange at most, unless there are more units: 1 MiB.
+  int64_t most_norm_slots = int64_t{1} << 17;
   /// Tensors that weight decay applies to; all when empty.
   std::function<bool(const TensorInfo&)> decays;
 };

@@ -27,17 +27,17 @@ std::set<int> stages_of(const Unit& unit, const PipelineLayout& pipeline) {
 
 /// The first units of a stage, up to the share of its optimizer state that goes to another tier.
 std::vector<Tier> optimizer_tiers(const Partition& partition, const StateOptions& options) {
-  const auto counts = [&](const Unit& unit) {
-    return !unit.small && stages_of(unit, options.pipeline).contains(options.pipeline_stage);
+  const auto may_move = [&](const Unit& unit) {
+    return unit.trainable && !unit.small && stages_of(unit, options.pipeline).contains(options.pipeline_stage);
   };
   int64_t total = 0;
-  for (const Unit& unit : partition.units) total += counts(unit) ? unit.padded : 0;
+  for (const Unit& unit : partition.units) total += may_move(unit) ? unit.padded : 0;
   std::vector<Tier> tiers;
   int64_t moved = 0;
   for (const Unit& unit : partition.units) {
     const bool wanted =
         static_cast<double>(moved) < options.optimizer_ratio * static_cast<double>(total);
-    const bool moves = options.stage > 0 && counts(unit) && wanted;
+    const bool moves = options.stage > 0 && may_move(unit) && wanted;
     if (moves) moved += unit.padded;
     tiers.push_back(moves ? options.optimizer_tier : Tier::kDevice);
   }
@@ -70,6 +70,7 @@ std::vector<GradientShares> shares_of(const Unit& unit, const ModelDescription& 
 /// Slices that follow each other and of which equally many tensor-parallel ranks have copies.
 /// Without tensor parallelism that is the unit.
 std::vector<NormRange> norm_ranges(const Unit& unit, const ModelDescription& model) {
+  if (!unit.trainable) return {};
   std::vector<NormRange> runs;
   for (const Slice& slice : unit.slices) {
     const int copies = model.tensor(slice.tensor).copies;
@@ -94,6 +95,8 @@ std::vector<ShardRange> update_intervals(const ShardRange& own, Tier optimizer,
   return intervals;
 }
 
+int64_t StorageFormat::bytes(int64_t elements) const { return elements * dtype_bytes(dtype); }
+
 std::vector<StateSpec> state_specs(const ModelDescription& model, const Partition& partition,
                                    const StateOptions& options, const StateGroups& groups,
                                    int32_t micro_batches) {
@@ -111,24 +114,27 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     spec.replica = groups.replica;
     spec.gathered = options.stage == 3 && !unit.small &&
                     (options.shard.count > 1 || options.parameter_tier != Tier::kDevice);
-    // The last stage would wait in each micro-batch for the first one's share.
-    spec.reduces_micro_batches = !spec.copied && reduces_micro_batches(options, micro_batches);
-    spec.cuts_optimizer = cut.cut(unit.id);
-    spec.cuts_gradients = spec.cuts_optimizer && spec.reduces_micro_batches;
-    spec.cuts_parameters = spec.cuts_optimizer && options.stage == 3;
-    spec.reduce_scatter = spec.cuts_gradients || options.reduce_scatter;
-    spec.shares = shares_of(unit, model, options, groups);
-    spec.norm_ranges = ftrun::norm_ranges(unit, model);
+    spec.cuts_parameters = cut.cut(unit.id) && options.stage == 3;
     spec.parameters = spec.gathered ? options.parameter_tier : Tier::kDevice;
-    spec.optimizer = tiers[static_cast<size_t>(unit.id)];
-    const bool away = spec.reduces_micro_batches && spec.optimizer != Tier::kDevice;
-    spec.gradients = away ? Tier::kHost : Tier::kDevice;
-    spec.compute = model.dtypes.compute;
-    spec.gradient = model.dtypes.gradients;
-    spec.communication = options.communication;
-    spec.master = options.master;
-    spec.states = options.states;
-    spec.has_master = spec.compute != spec.master || spec.parameters != spec.optimizer;
+    spec.compute = {model.dtypes.compute};
+    spec.gradient = {model.dtypes.gradients};
+    spec.communication = {options.communication};
+    spec.master = {options.master};
+    spec.states = {options.states};
+    spec.trainable = unit.trainable;
+    if (spec.trainable) {
+      // The last stage would wait in each micro-batch for the first one's share.
+      spec.reduces_micro_batches = !spec.copied && reduces_micro_batches(options, micro_batches);
+      spec.cuts_optimizer = cut.cut(unit.id);
+      spec.cuts_gradients = spec.cuts_optimizer && spec.reduces_micro_batches;
+      spec.reduce_scatter = spec.cuts_gradients || options.reduce_scatter;
+      spec.shares = shares_of(unit, model, options, groups);
+      spec.norm_ranges = ftrun::norm_ranges(unit, model);
+      spec.optimizer = tiers[static_cast<size_t>(unit.id)];
+      const bool away = spec.reduces_micro_batches && spec.optimizer != Tier::kDevice;
+      spec.gradients = away ? Tier::kHost : Tier::kDevice;
+      spec.has_master = spec.compute != spec.master || spec.parameters != spec.optimizer;
+    }
     specs.push_back(std::move(spec));
   }
   return specs;

@@ -24,6 +24,15 @@ struct NormRange {
   int copies = 1;
 };
 
+/// How elements of a state are stored. What has to know their bytes asks here, not the dtype.
+struct StorageFormat {
+  DType dtype = DType::kF32;
+
+  /// Of `elements` that follow each other from the beginning of a block (kTensorBlock).
+  int64_t bytes(int64_t elements) const;
+  bool operator==(const StorageFormat&) const = default;
+};
+
 /// How the state of one unit is held and moved. What ZeRO stages, hybrid sharding, tensor
 /// parallelism, precision and offload differ in is here; the store, the passes and the update read
 /// it and ask for none of these.
@@ -34,6 +43,9 @@ struct StateSpec {
   bool counted = true;
   /// Another stage has a copy of it and makes a share of its gradient.
   bool copied = false;
+  /// False: frozen. It has no gradient and no optimizer state and is never updated; its parameters
+  /// are held and gathered like those of others.
+  bool trainable = true;
   /// Ranks that hold a part each of what is cut, and ranks that hold the same as this one.
   GroupId shard = kNoGroup;
   GroupId replica = kNoGroup;
@@ -58,16 +70,16 @@ struct StateSpec {
 
   /// How it is stored: what layers read, what they write, what gradients travel as, what the
   /// optimizer updates and keeps.
-  DType compute = DType::kF32;
-  DType gradient = DType::kF32;
-  DType communication = DType::kF32;
-  DType master = DType::kF32;
-  DType states = DType::kF32;
+  StorageFormat compute;
+  StorageFormat gradient;
+  StorageFormat communication;
+  StorageFormat master;
+  StorageFormat states;
   /// The optimizer updates weights of its own, from which those that layers read are made.
   bool has_master = false;
 };
 
-/// Of a unit, in the order of its slices; together they cover it.
+/// Of a unit, in the order of its slices; together they cover it. None of one that is frozen.
 std::vector<NormRange> norm_ranges(const Unit& unit, const ModelDescription& model);
 
 /// What one update takes at a time of a rank's part: all of it where it is updated on the device, else

@@ -124,11 +124,11 @@ class StepBuilder {
     std::vector<BufferId> deferred;    // for its weight gradients
   };
 
-  BufferId persistent(const std::string& name, DType dtype, int64_t elements) {
+  BufferId persistent(Persistent which, const std::string& name, DType dtype, int64_t elements) {
     return program_.add({.name = name,
                          .category = Category::kBuffers,
                          .bytes = elements * dtype_bytes(dtype),
-                         .persistent = true,
+                         .persistent = which,
                          .dtype = dtype});
   }
 
@@ -529,9 +529,9 @@ Step build_training_step(const ModelDescription& model, const Partition& partiti
                          const StepOptions& options) {
   require(model.mode == Mode::kTrain, "a training step needs a model built for training");
   StepBuilder builder("train", model, partition, options, training_actions(options), true);
-  const BufferId loss = builder.persistent(buffer_names::kLoss, DType::kF64, kLossSlots);
+  const BufferId loss = builder.persistent(Persistent::kLoss, buffer_names::kLoss, DType::kF64, kLossSlots);
   const BufferId norm =
-      builder.persistent(buffer_names::kNorm, DType::kF64, builder.store().norm_slots());
+      builder.persistent(Persistent::kNorm, buffer_names::kNorm, DType::kF64, builder.store().norm_slots());
   builder.begin({loss, norm});
   builder.run_actions(loss, true);
   builder.store().norm(norm);
@@ -545,7 +545,7 @@ Step build_evaluation_step(const ModelDescription& model, const Partition& parti
   require(model.mode == Mode::kEvaluate, "an evaluation step needs a model built for evaluation");
   StepBuilder builder("evaluate", model, partition, options,
                       forward_actions(options, options.micro_batches), false);
-  const BufferId loss = builder.persistent(buffer_names::kLoss, DType::kF64, kLossSlots);
+  const BufferId loss = builder.persistent(Persistent::kLoss, buffer_names::kLoss, DType::kF64, kLossSlots);
   builder.begin({loss});
   builder.run_actions(loss, true);
   return builder.finish();
@@ -558,7 +558,7 @@ Step build_logits_step(const ModelDescription& model, const Partition& partition
   const bool has_head = options.state.pipeline.holds(options.state.pipeline_stage,
                                                      static_cast<int32_t>(model.layers.size()) - 1);
   const BufferId logits =
-      has_head ? builder.persistent(buffer_names::kLogits, model.dtypes.compute,
+      has_head ? builder.persistent(Persistent::kLogits, buffer_names::kLogits, model.dtypes.compute,
                                     model.batch.tokens() * model.vocab_rows)
                : -1;
   builder.run_actions(logits, false);

@@ -39,8 +39,8 @@ struct Step {
   ParameterHolders holders;
 };
 
-/// Names of the persistent buffers, by which the programs of a rank share them; those in another
-/// tier than the device carry its name after a dot.
+/// Names of the persistent buffers in messages; those in another tier than the device carry its name
+/// after a dot.
 namespace buffer_names {
 inline constexpr const char* kParameters = "parameters";
 inline constexpr const char* kSecondary = "parameters.secondary";
@@ -57,6 +57,9 @@ inline constexpr int64_t kLossSlots = 3;
 
 /// "optimizer.0", "optimizer.1": the flat state buffers.
 std::string optimizer_buffer_name(int32_t state);
+constexpr Persistent moments_buffer(int32_t state) {
+  return static_cast<Persistent>(static_cast<int32_t>(Persistent::kMoments) + state);
+}
 
 /// Micro-batch inputs in the order of a kLoadBatch instruction's writes.
 inline constexpr Port kBatchPorts[] = {Port::kTokens, Port::kPositions, Port::kStarts,

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "program/layer_instr.h"
+#include "program/state_spec.h"
 
 namespace ftrun {
 namespace {
@@ -90,6 +91,7 @@ struct Known {
   bool layers = false;
   bool copies = false;
   bool stages = false;
+  bool frozen = false;
 };
 
 /// Sums what a training step sends by formulas, from less or more knowledge of it.
@@ -105,7 +107,8 @@ class Formula {
         gradient_bytes_(dtype_bytes(state_.communication)),
         parameter_bytes_(dtype_bytes(model.dtypes.compute)),
         traffic_(program_traffic(program)),
-        groups_(state_groups(state_)) {
+        groups_(state_groups(state_)),
+        specs_(state_specs(model, partition, state_, groups_, options.micro_batches)) {
     count_readers(model);
     for (const Instr& instr : program.instrs)
       if (brings_parameters(program, instr)) {
@@ -119,15 +122,16 @@ class Formula {
     int64_t over_shards = 0;  // times the shards
     int64_t over_node = 0;    // times the ranks of a node
     for (const Unit& unit : partition_.units) {
-      if (!holds(unit)) continue;
+      if (!spec(unit.id).held) continue;
       const bool whole = stays_whole(unit.id, known);
       const int64_t elements = elements_of(unit, known, whole);
-      const int64_t reduced = elements * gradient_bytes_ * reductions(unit, known);
-      const bool everywhere = whole || sums_everywhere(known);
+      const bool frozen = known.frozen && !spec(unit.id).trainable;
+      const int64_t reduced = frozen ? 0 : elements * gradient_bytes_ * reductions(unit.id, known);
+      const bool everywhere = whole || sums_everywhere(unit.id, known);
       if (everywhere) bytes += all_reduce(reduced);
       if (whole) continue;
       const int64_t gathered = elements * parameter_bytes_;
-      const Gathers times = gathers(unit.id, known);
+      const Gathers times = frozen && !spec(unit.id).cuts_parameters ? Gathers() : gathers(unit.id, known);
       over_shards += (gathered * times.shards + (everywhere ? 0 : reduced)) * (shards() - 1);
       over_node += gathered * times.node * (state_.node - 1);
     }
@@ -153,7 +157,7 @@ class Formula {
   /// Elements of this stage.
   int64_t parameters() const {
     int64_t elements = 0;
-    for (const Unit& unit : partition_.units) elements += holds(unit) ? unit.numel : 0;
+    for (const Unit& unit : partition_.units) elements += spec(unit.id).held ? unit.numel : 0;
     return elements;
   }
 
@@ -200,27 +204,14 @@ class Formula {
     return shard_stride(unit, state_.shard.count) * shards();
   }
 
-  bool sums_everywhere(const Known& known) const {
-    return known.whole_gradients && state_.stage == 1 && !state_.reduce_scatter;
+  const StateSpec& spec(UnitId unit) const { return specs_[static_cast<size_t>(unit)]; }
+
+  bool sums_everywhere(UnitId unit, const Known& known) const {
+    return known.whole_gradients && state_.stage > 0 && !spec(unit).reduce_scatter;
   }
 
-  /// Of what lies on two stages the sum of all micro-batches is reduced.
-  int64_t reductions(const Unit& unit, const Known& known) const {
-    const bool each = state_.stage >= 2 && stages_with(unit) == 1;
-    return known.micro_batches && each ? options_.micro_batches : 1;
-  }
-
-  /// How many stages have layers that read a unit, and whether this one does.
-  size_t stages_with(const Unit& unit) const {
-    std::set<int> stages;
-    for (const int layer : unit.layers)
-      stages.insert(state_.pipeline.stage_of(state_.pipeline.part_with(layer)));
-    return stages.size();
-  }
-  bool holds(const Unit& unit) const {
-    return std::any_of(unit.layers.begin(), unit.layers.end(), [&](int layer) {
-      return state_.pipeline.holds(state_.pipeline_stage, layer);
-    });
+  int64_t reductions(UnitId unit, const Known& known) const {
+    return known.micro_batches && spec(unit).reduces_micro_batches ? options_.micro_batches : 1;
   }
 
   template <typename Count>
@@ -274,6 +265,7 @@ class Formula {
   int64_t parameter_bytes_;
   Traffic traffic_;
   StateGroups groups_;
+  std::vector<StateSpec> specs_;
   std::map<UnitId, int64_t> readers_;
   std::map<UnitId, Gathers> gathers_;
 };
@@ -288,6 +280,7 @@ constexpr std::array<Cause, 11> kCauses{{
     {"padding of units and shards", &Known::padding},
     {"units that not exactly one forward and one backward list read", &Known::readers},
     {"gradients summed on every rank (reduce_scatter: false)", &Known::whole_gradients},
+    {"frozen units, whose gradients and updates there are none of", &Known::frozen},
     {"repetition for each micro-batch", &Known::micro_batches},
     {"gathered parameters that were kept for their next use", &Known::kept},
     {"replicas of the shards", &Known::replicas},

@@ -60,25 +60,27 @@ std::vector<UnitStore::Home> UnitStore::place(
         program_.add({.name = name,
                       .tier = tier,
                       .category = options.category,
-                      .bytes = layout.total * dtype_bytes(options.dtype),
-                      .persistent = true,
+                      .bytes = options.format.bytes(layout.total),
+                      .persistent = options.which,
                       .peer_visible = options.peer_visible && tier == Tier::kDevice,
-                      .dtype = options.dtype});
+                      .dtype = options.format.dtype});
     if (options.category != Category::kGradients) program_.given.push_back(program_.whole(buffer));
     for (size_t u = 0; u < elements.size(); ++u)
       if (elements[u] > 0)
         homes[u] = {buffer, layout.offset[u],
-                    parts[u].cut ? cut_.begin(static_cast<UnitId>(u)) : 0};
+                    parts[u].cut ? cut_.begin(static_cast<UnitId>(u)) : 0, options.format};
   }
   return homes;
 }
 
 void UnitStore::place_parameters() {
-  const bool cuts = std::any_of(specs_.begin(), specs_.end(),
-                                [](const StateSpec& spec) { return spec.cuts_optimizer; });
-  parameters_ = place({.name = buffer_names::kParameters,
+  const bool cuts = std::any_of(specs_.begin(), specs_.end(), [](const StateSpec& spec) {
+    return spec.cuts_optimizer || spec.cuts_parameters;
+  });
+  parameters_ = place({.which = Persistent::kParameters,
+                       .name = buffer_names::kParameters,
                        .category = Category::kParameters,
-                       .dtype = specs_.front().compute,
+                       .format = specs_.front().compute,
                        .peer_visible = cuts},
                       [](const StateSpec& spec) {
                         return Part{.tier = spec.parameters, .cut = spec.cuts_parameters};
@@ -86,38 +88,45 @@ void UnitStore::place_parameters() {
 }
 
 void UnitStore::place_training_state() {
-  gradients_ = place({.name = buffer_names::kGradients,
+  gradients_ = place({.which = Persistent::kGradients,
+                      .name = buffer_names::kGradients,
                       .category = Category::kGradients,
-                      .dtype = specs_.front().gradient,
+                      .format = specs_.front().gradient,
                       .order = FlatOrder::kBackward,
                       .peer_visible = groups_.all != kNoGroup},
                      [](const StateSpec& spec) {
-                       return Part{.tier = spec.gradients, .cut = spec.cuts_gradients};
+                       return Part{.tier = spec.gradients,
+                                   .wanted = spec.trainable,
+                                   .cut = spec.cuts_gradients};
                      });
   for (const Unit& u : partition_.units)
-    if (spec(u.id).held && !spec(u.id).reduces_micro_batches)
+    if (spec(u.id).held && spec(u.id).trainable && !spec(u.id).reduces_micro_batches)
       for (const Range& gap : gaps(range(home(gradients_, u.id), 0, cut_.whole(u.id)), u.id))
         program_.given.push_back(gap);
   const auto optimizer = [](const StateSpec& spec) {
-    return Part{.tier = spec.optimizer, .cut = spec.cuts_optimizer};
+    return Part{.tier = spec.optimizer, .wanted = spec.trainable, .cut = spec.cuts_optimizer};
   };
   masters_ = place(
-      {.name = buffer_names::kMaster, .category = Category::kOptimizer, .dtype = specs_.front().master},
+      {.which = Persistent::kMaster,
+       .name = buffer_names::kMaster,
+       .category = Category::kOptimizer,
+       .format = specs_.front().master},
       [&](const StateSpec& spec) {
         Part part = optimizer(spec);
         part.wanted = spec.has_master;
         return part;
       });
   for (int32_t s = 0; s < options_.optimizer_states; ++s)
-    moments_.push_back(place({.name = optimizer_buffer_name(s),
+    moments_.push_back(place({.which = moments_buffer(s),
+                              .name = optimizer_buffer_name(s),
                               .category = Category::kOptimizer,
-                              .dtype = specs_.front().states},
+                              .format = specs_.front().states},
                              optimizer));
 }
 
 Range UnitStore::range(const Home& home, int64_t begin, int64_t end) const {
-  const int64_t size = dtype_bytes(program_.at(home.buffer).dtype);
-  return {home.buffer, (home.offset + begin - home.first) * size, (end - begin) * size};
+  return {home.buffer, home.format.bytes(home.offset + begin - home.first),
+          home.format.bytes(end - begin)};
 }
 
 /// All that this rank holds of the unit, with what reaches behind it.
@@ -154,7 +163,7 @@ void UnitStore::list_pieces(bool trains) {
                          .end = own.end,
                          .saved = saved_part(u.id),
                          .range = range(home(masters_, u.id), own.begin, own.end)});
-    for (size_t s = 0; s < moments_.size(); ++s)
+    for (size_t s = 0; state.trainable && s < moments_.size(); ++s)
       pieces_.push_back({.state = static_cast<int32_t>(s),
                          .unit = u.id,
                          .begin = own.begin,
@@ -177,14 +186,14 @@ ParameterHolders UnitStore::parameter_holders() const {
   return holders;
 }
 
-Range UnitStore::temporary(const std::string& name, Tier tier, Category category, DType dtype,
-                           int64_t elements, bool peer_visible) {
+Range UnitStore::temporary(const std::string& name, Tier tier, Category category,
+                           const StorageFormat& format, int64_t elements, bool peer_visible) {
   return program_.whole(program_.add({.name = name,
                                       .tier = tier,
                                       .category = category,
-                                      .bytes = elements * dtype_bytes(dtype),
+                                      .bytes = format.bytes(elements),
                                       .peer_visible = peer_visible,
-                                      .dtype = dtype}));
+                                      .dtype = format.dtype}));
 }
 
 Instr& UnitStore::emit(Instr instr) {
@@ -208,19 +217,19 @@ Instr UnitStore::collective(InstrKind kind, GroupId group, const Range& in, cons
 // Parameters.
 
 Range UnitStore::parameters(const ParamPlace& place, int64_t bytes, int32_t micro_batch) {
-  const int64_t size = dtype_bytes(spec(place.unit).compute);
+  const StorageFormat& format = spec(place.unit).compute;
   if (!spec(place.unit).gathered) {
     const Home& at = home(parameters_, place.unit);
-    return {at.buffer, (at.offset + place.position) * size, bytes};
+    return {at.buffer, format.bytes(at.offset + place.position), bytes};
   }
   const auto [open, is_new] = open_parameters_.try_emplace(place.unit, parameter_uses_.size());
   if (is_new) {
     const std::string name = cat("gathered.", place.unit, ".", parameter_uses_.size());
     const Range whole = temporary(name, Tier::kDevice, Category::kBuckets,
-                                  spec(place.unit).compute, cut_.whole(place.unit));
+                                  format, cut_.whole(place.unit));
     parameter_uses_.push_back({place.unit, micro_batch, whole.buffer});
   }
-  return {parameter_uses_[open->second].buffer, place.position * size, bytes};
+  return {parameter_uses_[open->second].buffer, format.bytes(place.position), bytes};
 }
 
 void UnitStore::release(const std::set<UnitId>& kept) {
@@ -230,7 +239,7 @@ void UnitStore::release(const std::set<UnitId>& kept) {
 std::vector<Instr> UnitStore::gather(const ParameterUse& use, size_t number) {
   const UnitId id = use.unit;
   const std::string suffix = cat(".", id, ".", number);
-  const DType dtype = spec(id).compute;
+  const StorageFormat& format = spec(id).compute;
   const Range whole = program_.whole(use.buffer);
   std::vector<Instr> chain;
   const auto move = [&](const Range& from, const Range& to) {
@@ -239,13 +248,13 @@ std::vector<Instr> UnitStore::gather(const ParameterUse& use, size_t number) {
   };
   Range part = held(parameters_, id);
   if (tier_of(part) == Tier::kNvme)
-    part = move(part, temporary("from_disk" + suffix, Tier::kHost, Category::kStaging, dtype,
+    part = move(part, temporary("from_disk" + suffix, Tier::kHost, Category::kStaging, format,
                                 cut_.held(id)));
   if (!spec(id).cuts_parameters) {
     move(part, whole);
   } else {
     if (tier_of(part) == Tier::kHost)
-      part = move(part, temporary("from_host" + suffix, Tier::kDevice, Category::kStaging, dtype,
+      part = move(part, temporary("from_host" + suffix, Tier::kDevice, Category::kStaging, format,
                                   cut_.held(id), true));
     chain.push_back(collective(InstrKind::kAllGather, spec(id).shard, part, whole, id));
   }
@@ -279,16 +288,17 @@ Range UnitStore::gradient(const ParamPlace& place, int64_t bytes, int32_t micro_
     gradient_uses_.push_back({place.unit, of, chunk_of(place.unit), whole});
   }
   const Range& whole = gradient_uses_[open->second].whole;
-  return {whole.buffer, whole.offset + place.position * dtype_bytes(state.gradient), bytes};
+  return {whole.buffer, whole.offset + state.gradient.bytes(place.position), bytes};
 }
 
 /// What the lists leave unwritten of a unit's whole gradient: they write tensors only.
 std::vector<Range> UnitStore::gaps(const Range& whole, UnitId id) const {
-  const int64_t size = dtype_bytes(spec(id).gradient);
+  const StorageFormat& format = spec(id).gradient;
   std::vector<Range> found;
   int64_t at = 0;
   const auto gap = [&](int64_t end) {
-    if (at < end) found.push_back({whole.buffer, whole.offset + at * size, (end - at) * size});
+    if (at < end)
+      found.push_back({whole.buffer, whole.offset + format.bytes(at), format.bytes(end - at)});
   };
   for (const Slice& slice : unit(id).slices) {
     gap(slice.position_in_unit);
@@ -310,12 +320,13 @@ std::vector<Instr> UnitStore::clear_padding(const GradientUse& use) const {
 
 std::vector<Instr> UnitStore::sum_shares(const GradientUse& use) const {
   std::vector<Instr> sums;
-  const int64_t size = dtype_bytes(spec(use.unit).gradient);
+  const StorageFormat& format = spec(use.unit).gradient;
   for (const GradientShares& shares : spec(use.unit).shares) {
     std::vector<Range> ranges;
     for (const ShardRange& part : shares.parts)
       add_range(ranges,
-                {use.whole.buffer, use.whole.offset + part.begin * size, part.size() * size});
+                {use.whole.buffer, use.whole.offset + format.bytes(part.begin),
+                 format.bytes(part.size())});
     Instr sum =
         collective(InstrKind::kAllReduce, shares.group, ranges[0], ranges[0], use.unit);
     sum.reads = sum.writes = std::move(ranges);
@@ -379,7 +390,7 @@ Reduction UnitStore::reduction(const GradientUse& use, bool first) {
   const Range own = held(gradients_, id);
   const bool direct = state.reduces_micro_batches && first && tier_of(own) == Tier::kDevice &&
                       state.communication == state.gradient;
-  const int64_t bytes = cut_.held(id) * dtype_bytes(state.communication);
+  const int64_t bytes = state.communication.bytes(cut_.held(id));
   const Range part =
       direct ? own : Range{wire.buffer, wire.offset + options_.shard.index * bytes, bytes};
   reduction.collective = collective(InstrKind::kReduceScatter, state.shard, wire, part, id);

@@ -77,7 +77,8 @@ class UnitStore {
   /// Emits the sum of squares of this rank's part of the gradients, and its exchange.
   void norm(BufferId norm);
   /// Slots of the norm buffer (F64): one for each run and rank that may hold a part of it, added in
-  /// this order.
+  /// this order; or, where that would be more than `most_norm_slots`, one for each run, in which the
+  /// exchange adds up all ranks' parts.
   int64_t norm_slots() const;
   /// Emits the update of all units and the gathers of what it changed, the latter joined until they
   /// have `bucket_elements` elements (DeepSpeed's allgather_bucket_size).
@@ -94,11 +95,13 @@ class UnitStore {
     /// Element of the buffer where element `first` of the unit lies.
     int64_t offset = 0;
     int64_t first = 0;
+    StorageFormat format;
   };
   struct HomeOptions {
+    Persistent which;
     std::string name;
     Category category;
-    DType dtype;
+    StorageFormat format;
     FlatOrder order = FlatOrder::kForward;
     bool peer_visible = false;
   };
@@ -111,6 +114,9 @@ class UnitStore {
   };
   /// The updates of one interval of a unit with the copies between tiers that they need.
   struct Update {
+    UnitId unit = -1;
+    /// Which of the two staging buffers of a name it uses: neighbours use different ones.
+    int turn = 0;
     std::vector<Instr> before;
     std::vector<Instr> updates;
     std::vector<Instr> after;
@@ -141,8 +147,8 @@ class UnitStore {
   Range range(const Home& home, int64_t begin, int64_t end) const;
   Range held(const std::vector<Home>& homes, UnitId id) const;
 
-  Range temporary(const std::string& name, Tier tier, Category category, DType dtype,
-                  int64_t elements, bool peer_visible = false);
+  Range temporary(const std::string& name, Tier tier, Category category,
+                  const StorageFormat& format, int64_t elements, bool peer_visible = false);
   Instr& emit(Instr instr);
   Instr copy(const Range& from, const Range& to, UnitId unit) const;
   Instr collective(InstrKind kind, GroupId group, const Range& in, const Range& out,
@@ -155,17 +161,20 @@ class UnitStore {
   Range to_wire(const GradientUse& use, Reduction& reduction);
   void collect(const Range& part, const Range& to, UnitId id, bool first,
                std::vector<Instr>& into) const;
+  int64_t norm_runs() const;
+  int64_t ranks_with_slots() const;
   bool stages_update(UnitId id) const;
   void emit_all(std::vector<Instr>& instrs);
   Instr gather_updated(UnitId id) const;
   void join_gathers(std::initializer_list<Updates*> all, int64_t bucket_elements) const;
   void emit_gathers(Updates& updates, size_t done);
   void plan_updates(UnitId id, std::vector<Update>& updates);
-  Update plan_update(UnitId id, int64_t begin, int64_t end);
-  bool hand_on(std::vector<Range>& written, const Range& parameters, UnitId id, Update& plan);
-  Range staged(const std::string& name, Tier tier, DType dtype, int64_t elements);
-  Range at_update_tier(const Range& at, const std::string& name, bool written, UnitId id,
-                       Update& plan);
+  void plan_update(const ShardRange& interval, Update& plan);
+  bool hand_on(std::vector<Range>& written, const Range& parameters, Update& plan);
+  Range staged(const std::string& name, Tier tier, const StorageFormat& format, int64_t elements,
+               const Update& plan);
+  Range at_update_tier(const Home& home, const ShardRange& interval, const std::string& name,
+                       bool written, Update& plan);
 
   Program& program_;
   const ModelDescription& model_;
@@ -185,8 +194,7 @@ class UnitStore {
   /// Indices of those that lists may still join.
   std::map<UnitId, size_t> open_parameters_;
   std::map<std::pair<UnitId, int32_t>, size_t> open_gradients_;
-  /// Number of the interval that is planned, and the staging buffers that intervals use in turn.
-  int interval_ = 0;
+  /// Staging buffers of updates, by name, tier and turn.
   std::map<std::string, BufferId> staging_;
   /// Element of each unit among all parameters that this tensor-parallel rank uses (UpdateRange::first_element).
   const FlatLayout index_;

@@ -10,10 +10,20 @@
 
 namespace ftrun {
 
-int64_t UnitStore::norm_slots() const {
+/// Ranks that each have a slot of every run: one where those of all would be too many.
+int64_t UnitStore::ranks_with_slots() const {
+  const int64_t ranks = int64_t{options_.shard.count} * options_.tensor.count;
+  return norm_runs() * ranks <= options_.most_norm_slots ? ranks : 1;
+}
+
+int64_t UnitStore::norm_runs() const {
   int64_t runs = 0;
   for (const StateSpec& spec : specs_) runs += static_cast<int64_t>(spec.norm_ranges.size());
-  return runs * options_.shard.count * options_.tensor.count;
+  return runs;
+}
+
+int64_t UnitStore::norm_slots() const {
+  return std::max<int64_t>(1, norm_runs() * ranks_with_slots());
 }
 
 void UnitStore::norm(BufferId norm) {
@@ -21,12 +31,14 @@ void UnitStore::norm(BufferId norm) {
   sum.kind = InstrKind::kGradientNorm;
   const ShardPlace shard = options_.shard;
   const ShardPlace tensor = options_.tensor;
+  const auto ranks = static_cast<int32_t>(ranks_with_slots());
+  const NormSlots slots{ranks, ranks == 1 ? 0 : shard.index * tensor.count + tensor.index};
   int64_t first_slot = 0;
   for (const Unit& u : partition_.units) {
     const ShardRange own = shard_range(u, shard.index, shard.count);
     for (const NormRange& run : spec(u.id).norm_ranges) {
-      const int64_t slot = first_slot + shard.index * tensor.count + tensor.index;
-      first_slot += int64_t{shard.count} * tensor.count;
+      const int64_t slot = first_slot + slots.place;
+      first_slot += slots.ranks;
       const ShardRange part{std::max(own.begin, run.part.begin), std::min(own.end, run.part.end)};
       const bool counts = spec(u.id).counted && tensor.index % run.copies == 0;
       if (part.size() <= 0 || !counts) continue;
@@ -34,6 +46,7 @@ void UnitStore::norm(BufferId norm) {
       sum.writes.push_back({norm, slot * dtype_bytes(DType::kF64), dtype_bytes(DType::kF64)});
     }
   }
+  sum.detail = slots;
   emit(std::move(sum));
   if (groups_.model == kNoGroup) return;
   const Range all = program_.whole(norm);
@@ -46,7 +59,7 @@ void UnitStore::update(int64_t bucket_elements) {
   Updates in_place;
   Updates staged;
   for (const Unit& u : partition_.units) {
-    if (!spec(u.id).held) continue;
+    if (!spec(u.id).held || !spec(u.id).trainable) continue;
     Updates& updates = stages_update(u.id) ? staged : in_place;
     plan_updates(u.id, updates.list);
     if (spec(u.id).cuts_optimizer && !spec(u.id).cuts_parameters)
@@ -114,74 +127,77 @@ bool UnitStore::stages_update(UnitId id) const {
 void UnitStore::plan_updates(UnitId id, std::vector<Update>& updates) {
   for (const ShardRange& interval :
        update_intervals(cut_.own(id), spec(id).optimizer, options_.update_elements)) {
-    interval_ = static_cast<int>(updates.size());
-    updates.push_back(plan_update(id, interval.begin, interval.end));
+    updates.push_back({.unit = id, .turn = static_cast<int>(updates.size() % 2)});
+    plan_update(interval, updates.back());
   }
 }
 
 /// Two buffers of a name take turns, so that one update's copies come and go beside the next one's
 /// work, and no more is staged than that.
-Range UnitStore::staged(const std::string& name, Tier tier, DType dtype, int64_t elements) {
-  const std::string full = cat(name, ".", tier_name(tier), ".", interval_ % 2);
-  const int64_t bytes = elements * dtype_bytes(dtype);
+Range UnitStore::staged(const std::string& name, Tier tier, const StorageFormat& format,
+                        int64_t elements, const Update& plan) {
+  const std::string full = cat(name, ".", tier_name(tier), ".", plan.turn);
+  const int64_t bytes = format.bytes(elements);
   auto found = staging_.find(full);
   if (found == staging_.end())
     found =
-        staging_.emplace(full, temporary(full, tier, Category::kStaging, dtype, 0).buffer).first;
+        staging_.emplace(full, temporary(full, tier, Category::kStaging, format, 0).buffer).first;
   Buffer& buffer = program_.buffers[static_cast<size_t>(found->second)];
   buffer.bytes = std::max(buffer.bytes, bytes);
   return {found->second, 0, bytes};
 }
 
-/// The range itself, or a copy of it on the tier where the unit is updated.
-Range UnitStore::at_update_tier(const Range& at, const std::string& name, bool written, UnitId id,
-                                Update& plan) {
-  const Tier here = spec(id).optimizer == Tier::kDevice ? Tier::kDevice : Tier::kHost;
+/// An interval of a unit's state itself, or a copy of it on the tier where the unit is updated.
+Range UnitStore::at_update_tier(const Home& home, const ShardRange& interval,
+                                const std::string& name, bool written, Update& plan) {
+  const Range at = range(home, interval.begin, interval.end);
+  const Tier here = spec(plan.unit).optimizer == Tier::kDevice ? Tier::kDevice : Tier::kHost;
   if (tier_of(at) == here) return at;
-  const Range copied =
-      staged(name, here, program_.at(at.buffer).dtype, element_count(program_, at));
-  plan.before.push_back(copy(at, copied, id));
+  const Range copied = staged(name, here, home.format, interval.size(), plan);
+  plan.before.push_back(copy(at, copied, plan.unit));
   plan.before.back().if_finite = true;
-  if (written) plan.after.push_back(copy(copied, at, id));
+  if (written) plan.after.push_back(copy(copied, at, plan.unit));
   return copied;
 }
 
 /// Brings what the optimizer has written to where layers read it. Their own copy is made in the
 /// same pass over memory where it lies on the same tier or has another dtype (then it is the last
 /// of `written`, and true is returned); to another tier it travels.
-bool UnitStore::hand_on(std::vector<Range>& written, const Range& parameters, UnitId id,
-                        Update& plan) {
+bool UnitStore::hand_on(std::vector<Range>& written, const Range& parameters, Update& plan) {
+  const StateSpec& state = spec(plan.unit);
   const Tier here = tier_of(written[0]);
   const Tier there = tier_of(parameters);
-  const bool makes_copy = here == there || spec(id).compute != spec(id).master;
+  const bool makes_copy = here == there || state.compute != state.master;
   const int64_t elements = element_count(program_, parameters);
   if (makes_copy)
-    written.push_back(here == there ? parameters
-                                    : staged("new_parameters", here, spec(id).compute, elements));
+    written.push_back(here == there
+                          ? parameters
+                          : staged("new_parameters", here, state.compute, elements, plan));
   if (here == there) return makes_copy;
   Range from = makes_copy ? written.back() : written[0];
   // No link joins the device and the disk.
   if (here == Tier::kDevice && there == Tier::kNvme) {
-    const Range between = staged("new_parameters", Tier::kHost, spec(id).compute, elements);
-    plan.after.push_back(copy(from, between, id));
+    const Range between = staged("new_parameters", Tier::kHost, state.compute, elements, plan);
+    plan.after.push_back(copy(from, between, plan.unit));
     from = between;
   }
-  plan.after.push_back(copy(from, parameters, id));
+  plan.after.push_back(copy(from, parameters, plan.unit));
   return makes_copy;
 }
 
-UnitStore::Update UnitStore::plan_update(UnitId id, int64_t begin, int64_t end) {
-  Update plan;
+void UnitStore::plan_update(const ShardRange& interval, Update& plan) {
+  const UnitId id = plan.unit;
+  const auto [begin, end] = interval;
   const bool master = spec(id).has_master;
   const Range parameters = range(home(parameters_, id), begin, end);
   const Range gradient =
-      at_update_tier(range(home(gradients_, id), begin, end), "gradient_copy", false, id, plan);
-  std::vector<Range> written{at_update_tier(
-      master ? range(home(masters_, id), begin, end) : parameters, "weights_copy", true, id, plan)};
+      at_update_tier(home(gradients_, id), interval, "gradient_copy", false, plan);
+  std::vector<Range> written{at_update_tier(home(master ? masters_ : parameters_, id), interval,
+                                            "weights_copy", true, plan)};
   for (size_t s = 0; s < moments_.size(); ++s)
-    written.push_back(at_update_tier(range(home(moments_[s], id), begin, end),
-                                     cat("moment_copy.", s), true, id, plan));
-  const bool writes_copy = master && hand_on(written, parameters, id, plan);
+    written.push_back(at_update_tier(home(moments_[s], id), interval, cat("moment_copy.", s), true,
+                                     plan));
+  const bool writes_copy = master && hand_on(written, parameters, plan);
   for (Instr& instr : plan.after) instr.if_finite = true;
 
   const auto part = [&](const Range& all, const DecayRange& run) {
@@ -202,7 +218,6 @@ UnitStore::Update UnitStore::plan_update(UnitId id, int64_t begin, int64_t end) 
     update.reads.insert(update.reads.end(), update.writes.begin(), update.writes.begin() + states);
     plan.updates.push_back(std::move(update));
   }
-  return plan;
 }
 
 }  // namespace ftrun

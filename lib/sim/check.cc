@@ -216,16 +216,19 @@ ShardPlace place_of_sum(const Program& program, BufferId buffer) {
 }
 
 /// Every sum of squares has a slot of its own, one for each run and rank of the stage that counts it: added
-/// in their order, they are the same bits everywhere.
+/// in their order, they are the same bits everywhere. Where ranks share slots the exchange adds up theirs.
 bool is_norm(const Program& program, const Instr& instr) {
   if (instr.writes.empty()) return instr.reads.empty() && instr.lane == Lane::kCompute;
   ShardPlace place = place_of_sum(program, instr.writes[0].buffer);
   place.count = std::max(1, place.count / program.stage.count);
   place.index %= place.count;
+  const auto& slots = std::get<NormSlots>(instr.detail);
+  const bool own = slots.ranks == place.count && slots.place == place.index;
+  if (!own && (slots.ranks != 1 || slots.place != 0)) return false;
   int64_t last = -1;
   for (const Range& range : instr.writes) {
     const int64_t slot = range.offset / dtype_bytes(DType::kF64);
-    if (range.bytes != dtype_bytes(DType::kF64) || slot % place.count != place.index ||
+    if (range.bytes != dtype_bytes(DType::kF64) || slot % slots.ranks != slots.place ||
         slot <= last)
       return false;
     last = slot;
@@ -247,6 +250,8 @@ bool has_its_detail(const Instr& instr) {
     case InstrKind::kSend:
     case InstrKind::kReceive:
       return instr.group() != kNoGroup;
+    case InstrKind::kGradientNorm:
+      return std::holds_alternative<NormSlots>(instr.detail);
     case InstrKind::kUpdate:
       return std::holds_alternative<UpdateRange>(instr.detail);
     case InstrKind::kCopy:

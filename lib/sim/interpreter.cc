@@ -163,7 +163,8 @@ std::vector<std::vector<uint64_t>> Interpreter::state(int32_t kind, std::string&
   for (size_t i = 0; i < held.size(); ++i) {
     const auto unit = static_cast<UnitId>(i % units);
     for (size_t e = 0; e < held[i].size(); ++e)
-      if (copies_of(unit, static_cast<int64_t>(e)) != 0 && held[i][e] == 0 && fault.empty())
+      if (copies_of(unit, static_cast<int64_t>(e)) != 0 && held[i][e] == 0 && fault.empty() &&
+          (kind < 0 || partition_.unit(unit).trainable))
         fault = cat("no rank holds element ", e, " of state ", kind, " of unit ", unit);
   }
   compare_copies(values, fault);
@@ -187,13 +188,10 @@ void Interpreter::compare_copies(const std::vector<std::vector<uint64_t>>& value
 
 std::vector<uint64_t> Interpreter::loss(int r) const {
   Rank& rank = const_cast<Rank&>(ranks_[static_cast<size_t>(r)]);
-  const std::vector<Buffer>& buffers = rank.step.program.buffers;
-  const auto buffer = std::find_if(buffers.begin(), buffers.end(), [](const Buffer& one) {
-    return one.name == buffer_names::kLoss;
-  });
-  require(buffer != buffers.end(), "a step has a loss");
-  const auto id = static_cast<BufferId>(buffer - buffers.begin());
-  const Cells from = cells(rank, {id, 0, buffer->bytes});
+  const Program& program = rank.step.program;
+  const BufferId loss = find_persistent(program, Persistent::kLoss);
+  require(loss >= 0, "a step has a loss");
+  const Cells from = cells(rank, program.whole(loss));
   std::vector<uint64_t> values;
   for (int64_t e = 0; e < from.count; ++e) values.push_back(read(from, e));
   return values;

@@ -35,7 +35,7 @@ class ShardTraits {
       const ShardRange own = shard_range(*unit, index, state_.shard.count);
       traits.push_back(own.size());
       add_norm(*unit, own, traits, copies);
-      if (cut_.cut(unit->id)) add_updates(*unit, own, traits);
+      if (cut_.cut(unit->id) && unit->trainable) add_updates(*unit, own, traits);
     }
     return traits;
   }
@@ -45,7 +45,7 @@ class ShardTraits {
 
   /// Layers are alike: units that are cut in the same places are looked at once.
   Traits shape_of(const Unit& unit) const {
-    Traits shape{unit.padded, cut_.cut(unit.id) ? 1 : 0};
+    Traits shape{unit.padded, cut_.cut(unit.id) ? 1 : 0, unit.trainable ? 1 : 0};
     for (const Slice& slice : unit.slices)
       shape.insert(shape.end(), {slice.position_in_unit, slice.extent, decays(slice.tensor) ? 1 : 0,
                                  model_.tensor(slice.tensor).copies});

@@ -354,7 +354,7 @@ void EmulatedGpu::run_op(const LayerGraph& graph, const Op& op, std::span<void* 
 }
 
 int64_t EmulatedGpu::sum_of_squares_scratch_bytes(int64_t count) const {
-  return (count + kNormBlock - 1) / kNormBlock * static_cast<int64_t>(sizeof(double));
+  return (count + kNormGroup - 1) / kNormGroup * static_cast<int64_t>(sizeof(double));
 }
 
 void EmulatedGpu::sum_of_squares(const void* g, DType dtype, int64_t count, bool accumulate, double* sum,

@@ -30,7 +30,7 @@ struct GeneratorRig {
     return rig.memory;
   }
   std::vector<int32_t> write(const std::vector<int32_t>& prompt, const GenerateOptions& options) {
-    return generate(executor, plan.model, rig.memory, prompt, options);
+    return generate(executor, plan, rig.memory, prompt, options);
   }
 
   fixtures::Alone alone;
@@ -115,7 +115,7 @@ TEST_CASE("tensor-parallel ranks write what one process writes, all of them the 
         rig.memory.allocate(plan.program);
         Executor executor(plan.program, plan.model, rig.memory, rig.groups);
         const auto tokens =
-            generate(executor, plan.model, rig.memory, prompt, {.tokens = 10}, groups.host_world);
+            generate(executor, plan, rig.memory, prompt, {.tokens = 10}, groups.host_world);
         const std::lock_guard lock(mutex);
         written.push_back(tokens);
       });

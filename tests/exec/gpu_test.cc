@@ -428,7 +428,7 @@ TEST_CASE("gpu: parameters are collected for export, and text is continued, as o
     const ProgramPlan writes = plan_logits(model, rig.plan, 8);
     rig.memory.allocate(writes.program);
     Executor writer(writes.program, writes.model, rig.memory, rig.groups);
-    texts.push_back(generate(writer, writes.model, rig.memory, std::vector<int32_t>{3, 1, 4}, {.tokens = 12}));
+    texts.push_back(generate(writer, writes, rig.memory, std::vector<int32_t>{3, 1, 4}, {.tokens = 12}));
     heads.emplace_back(static_cast<size_t>(32 * 16));
     rig.state.collect("lm_head.weight", 0, 32 * 16, true, *alone.group, heads.back());
   }

@@ -13,12 +13,12 @@
 namespace ftrun {
 namespace {
 
-Buffer persistent(const std::string& name, int64_t bytes, Category category) {
+Buffer persistent(Persistent which, const std::string& name, int64_t bytes, Category category) {
   Buffer buffer;
   buffer.name = name;
   buffer.bytes = bytes;
   buffer.category = category;
-  buffer.persistent = true;
+  buffer.persistent = which;
   return buffer;
 }
 
@@ -42,20 +42,20 @@ Program with_buffers(std::vector<Buffer> buffers, std::array<int64_t, kArenaCoun
   return program;
 }
 
-TEST_CASE("programs share persistent buffers by name and one arena of the largest's size") {
+TEST_CASE("programs share persistent buffers by what they are, not by name, and one arena of the largest's size") {
   fixtures::Alone alone;
   RankMemory memory(*alone.group);
   const Program small = with_buffers(
-      {persistent("weights", 4096, Category::kParameters), temporary(256, 512)}, {1024, 0, 0});
-  const Program large = with_buffers({persistent("other", 64, Category::kBuffers),
-                                      persistent("weights", 4096, Category::kParameters)},
+      {persistent(Persistent::kParameters, "weights", 4096, Category::kParameters), temporary(256, 512)}, {1024, 0, 0});
+  const Program large = with_buffers({persistent(Persistent::kLoss, "other", 64, Category::kBuffers),
+                                      persistent(Persistent::kParameters, "matrices", 4096, Category::kParameters)},
                                      {8192, 0, 0});
   memory.allocate(small);
   memory.allocate(large);
   REQUIRE(memory.arena_bytes(Arena::kDevice) == 8192);
   REQUIRE(memory.arena_bytes(Arena::kShared) == 0);
   REQUIRE(memory.arena_bytes(Arena::kHost) == 0);
-  REQUIRE(memory.at(small, {0, 100, 8}) == memory.persistent("weights") + 100);
+  REQUIRE(memory.at(small, {0, 100, 8}) == memory.at(small, {0, 0, 8}) + 100);
   REQUIRE(memory.at(small, {0, 100, 8}) == memory.at(large, {1, 100, 8}));
   const std::byte* arena = memory.at(small, {1, 0, 8}) - 512;
   REQUIRE(memory.at(small, {1, 16, 8}) == arena + 528);
@@ -76,7 +76,7 @@ TEST_CASE("what is private, what peers read and what lies on the host have an ar
   shared.peer_visible = true;
   const Program program =
       with_buffers({temporary(100, 64), shared, on(Tier::kHost, temporary(300, 128)),
-                    on(Tier::kHost, persistent("moments", 512, Category::kOptimizer))},
+                    on(Tier::kHost, persistent(Persistent::kMoments, "moments", 512, Category::kOptimizer))},
                    {1000, 8192, 3000});
   memory.allocate(program);
   REQUIRE(memory.arena_bytes(Arena::kDevice) == 1000);
@@ -102,12 +102,12 @@ TEST_CASE("buffers on disk keep what is written to them, each its own") {
   const fixtures::Scratch scratch;
   RankMemory memory(*alone.group, {.folder = scratch.path + "/made", .name = "rank0"});
   const Program train = with_buffers(
-      {on(Tier::kNvme, persistent("first", 3 * 4096, Category::kOptimizer)),
-       persistent("weights", 4096, Category::kParameters),
-       on(Tier::kNvme, persistent("second", 2 * 4096, Category::kParameters))},
+      {on(Tier::kNvme, persistent(Persistent::kMoments, "first", 3 * 4096, Category::kOptimizer)),
+       persistent(Persistent::kParameters, "weights", 4096, Category::kParameters),
+       on(Tier::kNvme, persistent(Persistent::kParameters, "second", 2 * 4096, Category::kParameters))},
       {0, 0, 0});
   const Program evaluate = with_buffers(
-      {on(Tier::kNvme, persistent("second", 2 * 4096, Category::kParameters))}, {0, 0, 0});
+      {on(Tier::kNvme, persistent(Persistent::kParameters, "second", 2 * 4096, Category::kParameters))}, {0, 0, 0});
   memory.allocate(train);
   memory.allocate(evaluate);
   REQUIRE(memory.swap() != nullptr);
@@ -145,10 +145,10 @@ TEST_CASE("buffers on disk keep what is written to them, each its own") {
   // Both programs mean the same place.
   memory.read_disk(evaluate, {0, 0, 2 * 4096}, block.data());
   REQUIRE(holds(2, 2 * 4096));
-  REQUIRE_THROWS_WITH(memory.persistent("first"), Catch::Contains("buffer first lies on disk"));
+  REQUIRE_THROWS_WITH(memory.at(train, {0, 0, 4096}), Catch::Contains("buffer first lies on disk"));
   REQUIRE_THROWS_WITH(
       memory.allocate(with_buffers(
-          {on(Tier::kNvme, persistent("late", 4096, Category::kOptimizer))}, {0, 0, 0})),
+          {on(Tier::kNvme, persistent(Persistent::kMaster, "late", 4096, Category::kOptimizer))}, {0, 0, 0})),
       Catch::Contains("the first program has all that lies on disk"));
 }
 
@@ -164,8 +164,8 @@ TEST_CASE("what is counted as allocated is what the process's address space grew
   RankMemory memory(*alone.group);
   const Program small = with_buffers({temporary(10'000, 0)}, {3 << 20, 0, 0});
   Program large = with_buffers(
-      {persistent("weights", 5'000'000, Category::kParameters),
-       on(Tier::kHost, persistent("moments", 7'000'001, Category::kOptimizer))},
+      {persistent(Persistent::kParameters, "weights", 5'000'000, Category::kParameters),
+       on(Tier::kHost, persistent(Persistent::kMoments, "moments", 7'000'001, Category::kOptimizer))},
       {20 << 20, 0, 11'000'000});
   const int64_t before = mapped_by_the_process();
   const auto counted = [&] { return memory.allocated(Tier::kDevice).total + memory.allocated(Tier::kHost).total; };
@@ -182,21 +182,21 @@ TEST_CASE("what is counted as allocated is what the process's address space grew
 TEST_CASE("pages count as touched when they were written, and stay counted") {
   fixtures::Alone alone;
   RankMemory memory(*alone.group);
-  Buffer shared = persistent("gradients", 64 * 4096, Category::kGradients);
+  Buffer shared = persistent(Persistent::kGradients, "gradients", 64 * 4096, Category::kGradients);
   shared.peer_visible = true;
   const Program program =
-      with_buffers({shared, persistent("weights", 3000 * 4096 + 1, Category::kParameters),
+      with_buffers({shared, persistent(Persistent::kParameters, "weights", 3000 * 4096 + 1, Category::kParameters),
                     on(Tier::kHost, temporary(4096, 0))},
                    {0, 0, 100 * 4096});
   memory.allocate(program);
   // Large pages would bring neighbours in.
-  ::madvise(memory.persistent("weights"), 3001 * 4096, MADV_NOHUGEPAGE);
+  ::madvise(memory.at(program, {1, 0, 1}), 3001 * 4096, MADV_NOHUGEPAGE);
   ::madvise(memory.at(program, {2, 0, 1}), 100 * 4096, MADV_NOHUGEPAGE);
   REQUIRE(memory.touched(Tier::kDevice).total == 0);
-  memory.persistent("weights")[0] = std::byte{1};
-  memory.persistent("weights")[2000 * 4096] = std::byte{1};
-  memory.persistent("weights")[3000 * 4096] = std::byte{1};
-  std::memset(memory.persistent("gradients"), 1, 5 * 4096);
+  memory.at(program, {1, 0, 1})[0] = std::byte{1};
+  memory.at(program, {1, 0, 1})[2000 * 4096] = std::byte{1};
+  memory.at(program, {1, 0, 1})[3000 * 4096] = std::byte{1};
+  std::memset(memory.at(program, {0, 0, 1}), 1, 5 * 4096);
   memory.at(program, {2, 0, 1})[99 * 4096] = std::byte{1};
   const auto category = [&](Category which) {
     return memory.touched(Tier::kDevice).persistent[static_cast<size_t>(which)];
@@ -204,7 +204,7 @@ TEST_CASE("pages count as touched when they were written, and stay counted") {
   REQUIRE(category(Category::kParameters) == 3 * 4096);
   REQUIRE(category(Category::kGradients) == 5 * 4096);
   REQUIRE(memory.touched(Tier::kHost).arenas == 4096);
-  ::madvise(memory.persistent("weights"), 3001 * 4096, MADV_DONTNEED);
+  ::madvise(memory.at(program, {1, 0, 1}), 3001 * 4096, MADV_DONTNEED);
   REQUIRE(category(Category::kParameters) == 3 * 4096);
   REQUIRE(memory.allocated(Tier::kDevice).total == 3065 * 4096);
 }
@@ -212,30 +212,34 @@ TEST_CASE("pages count as touched when they were written, and stay counted") {
 TEST_CASE("memory is zero at first, whether peers may see it or not") {
   fixtures::Alone alone;
   RankMemory memory(*alone.group);
-  Buffer shared = persistent("gradients", 10'000, Category::kGradients);
+  Buffer shared = persistent(Persistent::kGradients, "gradients", 10'000, Category::kGradients);
   shared.peer_visible = true;
-  memory.allocate(with_buffers({shared, persistent("weights", 10'000, Category::kParameters),
-                                on(Tier::kHost, persistent("moments", 10'000, Category::kOptimizer))},
-                               {100, 0, 0}));
-  for (const char* name : {"gradients", "weights", "moments"})
-    for (int64_t i = 0; i < 10'000; ++i) REQUIRE(memory.persistent(name)[i] == std::byte{0});
+  const Program program =
+      with_buffers({shared, persistent(Persistent::kParameters, "weights", 10'000, Category::kParameters),
+                    on(Tier::kHost, persistent(Persistent::kMoments, "moments", 10'000, Category::kOptimizer))},
+                   {100, 0, 0});
+  memory.allocate(program);
+  for (const BufferId id : {0, 1, 2})
+    for (int64_t i = 0; i < 10'000; ++i) REQUIRE(memory.at(program, {id, i, 1})[0] == std::byte{0});
 }
 
 TEST_CASE("a buffer of two sizes is a defect, and so is one that nobody made") {
   fixtures::Alone alone;
   RankMemory memory(*alone.group);
-  memory.allocate(with_buffers({persistent("weights", 4096, Category::kParameters)}, {}));
+  memory.allocate(with_buffers({persistent(Persistent::kParameters, "weights", 4096, Category::kParameters)}, {}));
   REQUIRE_THROWS_WITH(
-      memory.allocate(with_buffers({persistent("weights", 8192, Category::kParameters)}, {})),
+      memory.allocate(with_buffers({persistent(Persistent::kParameters, "weights", 8192, Category::kParameters)}, {})),
       Catch::Contains("buffer weights has 4096 bytes in one program and 8192 in another"));
-  REQUIRE_THROWS_WITH(memory.persistent("gradients"), Catch::Contains("no buffer gradients"));
+  const Program unknown =
+      with_buffers({persistent(Persistent::kGradients, "gradients", 64, Category::kGradients)}, {});
+  REQUIRE_THROWS_WITH(memory.at(unknown, {0, 0, 64}), Catch::Contains("no buffer gradients"));
 }
 
 TEST_CASE("memory that the machine does not have is refused with the amount") {
   fixtures::Alone alone;
   RankMemory memory(*alone.group);
   const Program huge =
-      with_buffers({persistent("weights", int64_t{1} << 60, Category::kParameters)}, {});
+      with_buffers({persistent(Persistent::kParameters, "weights", int64_t{1} << 60, Category::kParameters)}, {});
   try {
     memory.allocate(huge);
     FAIL("it was granted");

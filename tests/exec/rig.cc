@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "checkpoint/hf_export.h"
 #include "model/families.h"
+#include "model/freeze.h"
 
 #include <catch2/catch.hpp>
 
@@ -164,22 +165,35 @@ Batch random_batch(const BatchShape& shape, uint64_t seed, int64_t vocab_rows) {
 
 namespace {
 
-/// The plan of a rank that runs its passes in another order.
-StepPlan scheduled(StepPlan plan, ScheduleKind schedule) {
+void replace(ProgramPlan& plan, Step step) {
+  plan.program = std::move(step.program);
+  plan.pieces = std::move(step.pieces);
+}
+
+/// The plan of a rank that runs its passes in another order, and of which parts may be frozen.
+StepPlan changed(StepPlan plan, const Config& config, ScheduleKind schedule,
+                 const std::function<bool(const TensorInfo&)>& trains) {
   plan.options.schedule = schedule;
-  Step step = build_training_step(plan.train.model, plan.partition, plan.options);
-  plan.train.program = std::move(step.program);
-  plan.train.pieces = std::move(step.pieces);
+  if (trains) {
+    plan.train.model = freeze(std::move(plan.train.model), trains);
+    plan.partition = build_units(
+        plan.train.model, UnitGranularity::kLayer,
+        {config.zero.param_persistence_threshold, config.zero.model_persistence_threshold});
+    StepOptions once = plan.options;
+    once.micro_batches = 1;
+    replace(plan.evaluate, build_evaluation_step(plan.evaluate.model, plan.partition, once));
+  }
+  replace(plan.train, build_training_step(plan.train.model, plan.partition, plan.options));
   return plan;
 }
 
 }  // namespace
 
 RankRig::RankRig(const Config& from, const ModelConfig& model, const RankGroups& of, Gpu* gpu,
-                 ScheduleKind schedule)
+                 ScheduleKind schedule, const std::function<bool(const TensorInfo&)>& trains)
     : config(for_ranks(from, of.host_world->size())),
       groups(of),
-      plan(scheduled(plan_steps(config, model, of.rank()), schedule)),
+      plan(changed(plan_steps(config, model, of.rank()), config, schedule, trains)),
       memory(of.peer_visible(), swap_of(config, of.rank()), nullptr, gpu),
       train_executor(plan.train.program, plan.train.model, allocated(memory, plan), groups),
       evaluate_executor(plan.evaluate.program, plan.evaluate.model, memory, groups),

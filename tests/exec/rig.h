@@ -56,9 +56,10 @@ const ModelFolder& model_folder(const ModelConfig& model);
 /// What a rank of a small run holds: memory, executors and state, with the weights of
 /// model_folder(). `parallel.data` is set to the group's size.
 struct RankRig {
-  /// With `gpu`, which is borrowed, on that.
+  /// With `gpu`, which is borrowed, on that. Only tensors that `trains` chooses are updated (empty: all).
   RankRig(const Config& config, const ModelConfig& model, const RankGroups& groups, Gpu* gpu = nullptr,
-          ScheduleKind schedule = ScheduleKind::k1F1B);
+          ScheduleKind schedule = ScheduleKind::k1F1B,
+          const std::function<bool(const TensorInfo&)>& trains = nullptr);
   RankRig(const Config& config, const ModelConfig& model, Communicator& group);
 
   /// One training step on random batches, which depend on `step` and the rank.

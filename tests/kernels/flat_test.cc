@@ -148,7 +148,7 @@ TEST_CASE("the sum of squares of 16-bit numbers has the bits that the same numbe
   for_each_isa([] {
     for (const DType dtype : kFlatNarrow)
       for (const int64_t count :
-           {int64_t{0}, int64_t{5}, int64_t{32}, 3 * kNormBlock + 77, 100 * kNormBlock}) {
+           {int64_t{0}, int64_t{5}, int64_t{32}, 3 * kNormGroup + 77, 100 * kNormGroup}) {
         Range narrow(dtype, random_array({count}, 5).data),
             wide(DType::kF32, static_cast<size_t>(count));
         convert(narrow.data(), dtype, wide.data(), DType::kF32, count);

@@ -88,7 +88,7 @@ TEST_CASE("20 SGD steps give torch.optim's parameters") {
 TEST_CASE("the sum of squares is exact to fp64 rounding, over any length") {
   for_each_isa([] {
     for (const int64_t count :
-         {int64_t{0}, int64_t{1}, int64_t{31}, kNormBlock, 3 * kNormBlock + 77}) {
+         {int64_t{0}, int64_t{1}, int64_t{31}, kNormGroup, 3 * kNormGroup + 77}) {
       const std::vector<float> g = floats(count, 7);
       double expected = 0.0;
       for (const float x : g) expected += static_cast<double>(x) * static_cast<double>(x);
@@ -97,8 +97,44 @@ TEST_CASE("the sum of squares is exact to fp64 rounding, over any length") {
   });
 }
 
+/// By the definition of norm_blocks.h.
+double sum_of_blocks(const std::vector<float>& g) {
+  const auto count = static_cast<int64_t>(g.size());
+  const auto sum_of_block = [&](int64_t begin) {
+    double sums[kNormSums] = {};
+    for (int64_t i = begin; i < std::min(begin + kNormBlock, count); ++i) {
+      const double x = static_cast<double>(g[static_cast<size_t>(i)]);
+      sums[i % kNormSums] += x * x;
+    }
+    return ((sums[0] + sums[4]) + (sums[2] + sums[6])) +
+           ((sums[1] + sums[5]) + (sums[3] + sums[7]));
+  };
+  double total = 0.0;
+  for (int64_t group = 0; group < count; group += kNormGroup) {
+    double quarters[kNormQuarters] = {};
+    for (int q = 0; q < kNormQuarters; ++q)
+      for (int64_t at = 0; at < kNormGroup / kNormQuarters; at += kNormBlock)
+        quarters[q] += sum_of_block(group + q * (kNormGroup / kNormQuarters) + at);
+    total += (quarters[0] + quarters[2]) + (quarters[1] + quarters[3]);
+  }
+  return total;
+}
+
+TEST_CASE("the sum of squares adds up each block by itself, then quarters and groups of blocks") {
+  for_each_isa([] {
+    for (const int64_t count : {int64_t{1}, int64_t{7}, kNormBlock, kNormBlock + 3, kNormGroup - 1,
+                                kNormGroup, 3 * kNormGroup + 1500}) {
+      CAPTURE(count);
+      const std::vector<float> g = floats(count, 19);
+      const double sum = sum_of_squares(g.data(), DType::kF32, count);
+      const double expected = sum_of_blocks(g);
+      REQUIRE(std::memcmp(&sum, &expected, sizeof sum) == 0);
+    }
+  });
+}
+
 TEST_CASE("the sum of squares has the same bits on every processor and for any number of threads") {
-  const std::vector<float> g = floats(300 * kNormBlock + 5, 11);
+  const std::vector<float> g = floats(300 * kNormGroup + 5, 11);
   std::vector<double> sums;
   for_each_isa([&] {
     for (const int threads : {1, 2, 3}) {

@@ -98,7 +98,7 @@ TEST_CASE("ranges that do not follow each other are reduced together, but apart"
   program.buffers = {{.name = "gradients",
                       .category = Category::kGradients,
                       .bytes = 4096,
-                      .persistent = true,
+                      .persistent = Persistent::kGradients,
                       .dtype = DType::kF32}};
   program.groups = {{{"dp_shard@0", {0, 1}}, {2, 0}}};
   BucketFiller filler(program, kHuge);
@@ -168,7 +168,7 @@ TEST_CASE("gathers of updated parameters leave in buckets too") {
 
 TEST_CASE("a closed bucket takes no more, and buckets come in the order of their last collective") {
   Program program;
-  program.buffers = {{.name = "gradients", .bytes = 4096, .persistent = true, .dtype = DType::kF32}};
+  program.buffers = {{.name = "gradients", .bytes = 4096, .persistent = Persistent::kGradients, .dtype = DType::kF32}};
   const auto sum = [](InstrKind kind, int64_t offset) {
     Instr instr{.kind = kind, .detail = Exchange()};
     instr.reads = instr.writes = {{0, offset, 256}};

@@ -2,10 +2,12 @@
 
 #include <initializer_list>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "cluster/rank_mesh.h"
+#include "model/freeze.h"
 #include "model/tensor_split.h"
 #include "models.h"
 
@@ -226,6 +228,26 @@ inline Choice random_pipeline_choice(std::mt19937_64& random) {
   Choice choice{std::move(built), std::move(options), mesh, std::move(config)};
   choose_pipeline(random, choice, kind, stages, chunks);
   return choice;
+}
+
+/// The same ranks with some of the matrices and vectors frozen: those of `share` in a hundred parameters
+/// of the graphs, and at least one.
+inline Choice with_frozen(const Choice& choice, std::mt19937_64& random, uint64_t share) {
+  Choice out = choice;
+  std::set<TensorId> frozen;
+  for (const Layer& layer : choice.built.model.layers)
+    for (const GraphParam& param : layer.params)
+      if (frozen.empty() || random() % 100 < share)
+        frozen.insert(param.tensors.begin(), param.tensors.end());
+  const TensorInfo* const first = choice.built.model.tensors.data();
+  std::set<std::string> names;
+  for (const TensorId id : frozen) names.insert(first[id].name);
+  out.built.model = freeze(choice.built.model, [&](const TensorInfo& tensor) {
+    return !names.contains(tensor.name);
+  });
+  out.built.partition = build_units(out.built.model, kGranularities[random() % 3],
+                                    {pick<int64_t>(random, {0, 64, 500}), INT64_MAX});
+  return out;
 }
 
 /// The plainest program of the same mesh: nothing sharded, bucketed, overlapped or moved.

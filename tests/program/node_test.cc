@@ -257,6 +257,7 @@ TEST_CASE("a part that is not kept, or another's, is noticed") {
   CHECK(changed([](Instr& instr) { instr.reads[0].offset = 0; }) != "");
   CHECK(changed([](Instr& instr) {
           instr.kind = InstrKind::kGradientNorm;  // of nothing
+          instr.detail = NormSlots{};
           instr.reads.clear();
           instr.writes.clear();
         }) != "");

@@ -150,7 +150,7 @@ TEST_CASE(
     const Lane second = first == Lane::kCompute ? lane_of(0) : Lane::kCompute;
     const auto waits = [&](const Touch& earlier, const Touch& later) {
       Program program = handmade({{Lane::kCompute, 0}, earlier, later});
-      program.buffers[0].persistent = true;
+      program.buffers[0].persistent = Persistent::kParameters;
       program = plan_memory(order_communication(std::move(program), true));
       REQUIRE(unordered(program, conflicts(program)).empty());
       for (Instr& instr : program.instrs) instr.waits.clear();

@@ -150,6 +150,23 @@ int64_t counted_by_norm(const Choice& choice) {
   return elements;
 }
 
+/// It reads parameters, or what has come of them on the way, and writes nothing that lives on but
+/// secondary shards.
+bool brings_parameters_only(const Program& program, const Instr& instr) {
+  const auto is_way = [&](const Range& range) {
+    const Buffer& buffer = program.at(range.buffer);
+    return buffer.category == Category::kParameters || buffer.category == Category::kBuckets ||
+           buffer.category == Category::kStaging;
+  };
+  const auto is_kept = [&](const Range& range) {
+    const auto& persistent = program.at(range.buffer).persistent;
+    return persistent && persistent != Persistent::kSecondaryShards;
+  };
+  return (instr.kind == InstrKind::kAllGather || instr.kind == InstrKind::kCopy) &&
+         std::all_of(instr.reads.begin(), instr.reads.end(), is_way) &&
+         std::none_of(instr.writes.begin(), instr.writes.end(), is_kept);
+}
+
 TEST_CASE("each slot of the norm is written by one rank of a copy of the model, each part once") {
   std::mt19937_64 random(404);
   for (int round = 0; round < 60; ++round) {
@@ -170,6 +187,53 @@ TEST_CASE("each slot of the norm is written by one rank of a copy of the model, 
       }
       REQUIRE(elements == counted_by_norm(choice));
     }
+  }
+}
+
+TEST_CASE("each rank has its slots of the norm, until they are too many: then ranks share one a unit") {
+  const Built built = build(small_config(12, true));
+  const auto units = static_cast<int64_t>(built.partition.units.size());
+  StepOptions options;
+  options.state.stage = 1;
+  const auto slots_of = [&](int ranks) {
+    const Program program = built.step(options, ranks, ranks - 1);
+    return program.at(find_persistent(program, Persistent::kNorm)).bytes / dtype_bytes(DType::kF64);
+  };
+  for (const int ranks : {1, 2, 64, 8192}) CHECK(slots_of(ranks) == units * ranks);
+  CHECK(slots_of(16'384) == units);
+  options.state.most_norm_slots = units * 2;
+  CHECK(slots_of(2) == units * 2);
+  CHECK(slots_of(3) == units);
+}
+
+TEST_CASE("frozen units have parameters and nothing else, and stage 3 gathers them") {
+  std::mt19937_64 random(405);
+  for (int round = 0; round < 60; ++round) {
+    const Choice choice = with_frozen(random_choice(random), random, 50);
+    const Step step = choice.steps().back();
+    INFO(choice.text() << "\n" << program_text(step.program));
+    const auto is_frozen = [&](int32_t unit) {
+      return unit >= 0 && !choice.built.partition.unit(unit).trainable;
+    };
+    for (const StatePiece& piece : step.pieces)
+      if (is_frozen(piece.unit)) REQUIRE(piece.state == StatePiece::kParam);
+    int64_t trained = 0;
+    for (const Unit& unit : choice.built.partition.units)
+      trained += unit.trainable ? unit.padded + kUnitBlock * choice.mesh.shards : 0;
+    int64_t kept = 0;
+    std::set<int32_t> gathered;
+    for (const Buffer& buffer : step.program.buffers)
+      if (buffer.persistent && buffer.category == Category::kGradients)
+        kept += buffer.bytes / dtype_bytes(buffer.dtype);
+    REQUIRE(kept <= trained);
+    for (const Instr& instr : step.program.instrs) {
+      if (!is_frozen(instr.unit)) continue;
+      REQUIRE(brings_parameters_only(step.program, instr));
+      gathered.insert(instr.unit);
+    }
+    for (const Unit& unit : choice.built.partition.units)
+      if (!unit.trainable && !unit.small && choice.options.state.stage == 3 && choice.mesh.shards > 1)
+        REQUIRE(gathered.contains(unit.id));
   }
 }
 
@@ -214,7 +278,7 @@ TEST_CASE("collectives work on memory that peers can see") {
   }
 }
 
-TEST_CASE("the programs of a rank share their persistent buffers by name") {
+TEST_CASE("the programs of a rank share their persistent buffers by what they are") {
   std::mt19937_64 random(410);
   for (int round = 0; round < 60; ++round) {
     const Choice choice = random_choice(random);
@@ -228,11 +292,12 @@ TEST_CASE("the programs of a rank share their persistent buffers by name") {
     for (const Program& program : {build_evaluation_step(evaluate, built.partition, mine).program,
                                    build_logits_step(logits, built.partition, mine).program})
       for (const Buffer& buffer : program.buffers) {
-        if (!buffer.persistent || buffer.name == buffer_names::kLogits) continue;
-        const Buffer& same = train.at(buffer_named(train, buffer.name));
-        REQUIRE(same.persistent);
+        if (!buffer.persistent || buffer.persistent == Persistent::kLogits) continue;
+        const BufferId in_training = find_persistent(train, *buffer.persistent, buffer.tier);
+        REQUIRE(in_training >= 0);
+        const Buffer& same = train.at(in_training);
         REQUIRE(same.bytes == buffer.bytes);
-        REQUIRE(same.tier == buffer.tier);
+        REQUIRE(same.name == buffer.name);
         REQUIRE(same.dtype == buffer.dtype);
         REQUIRE(same.peer_visible == buffer.peer_visible);
         ++shared;

@@ -63,7 +63,7 @@ TEST_CASE("a disk request that starts early where it must not is named") {
             .at(1) ==
         "instruction 14 (all_reduce unit 2) starts early, but no disk request comes before it");
   Program program;
-  program.buffers = {{.name = "state", .tier = Tier::kNvme, .bytes = 64, .persistent = true},
+  program.buffers = {{.name = "state", .tier = Tier::kNvme, .bytes = 64, .persistent = Persistent::kParameters},
                      {.name = "staging", .tier = Tier::kHost, .bytes = 64, .arena_offset = 0}};
   program.arena_bytes[static_cast<size_t>(Arena::kHost)] = 64;
   program.given = {{0, 0, 64}};

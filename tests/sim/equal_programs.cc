@@ -31,6 +31,8 @@ bool equal_details(const Exchange& a, const Exchange& b) {
 bool equal_details(const UpdateRange& a, const UpdateRange& b) {
   return a.decay == b.decay && a.writes_copy == b.writes_copy;
 }
+/// Ranks that have slots of their own have different ones.
+bool equal_details(const NormSlots& a, const NormSlots& b) { return a.ranks == b.ranks; }
 bool equal_details(const DiskRequest& a, const DiskRequest& b) {
   return a.starts_early == b.starts_early;
 }

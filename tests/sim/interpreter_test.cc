@@ -59,6 +59,41 @@ TEST_CASE("pipelines: the same weights as the plain program of one stage", "[lon
   }
 }
 
+TEST_CASE("frozen units: the rest is trained as by the plain program, in which they are frozen too", "[long]") {
+  std::mt19937_64 random(1003);
+  size_t frozen = 0;
+  size_t shared = 0;
+  for (int round = 0; round < 100; ++round) {
+    Choice choice = with_frozen(random_choice(random), random, pick<uint64_t>(random, {10, 50, 90, 100}));
+    const Choice oracle = plain(choice);
+    choice.options.state.most_norm_slots = pick<int64_t>(random, {1, 1 << 17});
+    INFO("round " << round << ": " << choice.text());
+    const std::vector<Step> steps = choice.steps();
+    INFO(program_text(steps.back().program));
+    REQUIRE(faults_of(steps) == std::vector<std::string>{});
+    const Outcome wanted = run_steps(oracle, oracle.steps(), random);
+    REQUIRE(wanted.fault == "");
+    const Outcome found = run_steps(choice, steps, random);
+    REQUIRE(found.fault == "");
+    REQUIRE(difference(found, wanted) == "");
+    REQUIRE(found.loss == wanted.loss);
+    const Outcome untrained = run_steps(oracle, oracle.steps(), random, {false});
+    for (int t = 0; t < choice.mesh.tensor; ++t)
+      for (const Unit& unit : choice.built.partition.units) {
+        if (unit.trainable) continue;
+        ++frozen;
+        const auto at = static_cast<size_t>(t) * choice.built.partition.units.size() +
+                        static_cast<size_t>(unit.id);
+        REQUIRE(found.states[0][at] == untrained.states[0][at]);
+      }
+    for (const Instr& instr : steps[0].program.instrs)
+      if (instr.kind == InstrKind::kGradientNorm && choice.mesh.ranks() > 1)
+        shared += std::get<NormSlots>(instr.detail).ranks == 1 ? 1 : 0;
+  }
+  REQUIRE(frozen > 100);
+  REQUIRE(shared > 10);
+}
+
 /// Of a model with `hidden` 64, each of two ranks holds something of each block; of one with 16
 /// only the first does.
 Choice small_choice(int stage, int64_t hidden, Mesh mesh = {2, 1}) {
@@ -89,6 +124,7 @@ TEST_CASE("the interpreter notices what is wrong: sums, places, flags and what i
   const auto back = [](Instr& instr) { instr.writes[0].offset = 0; };
   const auto nothing = [](Instr& instr) {
     instr.kind = InstrKind::kGradientNorm;
+    instr.detail = NormSlots{};
     instr.reads.clear();
     instr.writes.clear();
   };

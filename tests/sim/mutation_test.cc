@@ -553,7 +553,8 @@ std::string sort_of(const Program& program, const Instr& instr) {
   for (const auto* ranges : {&instr.reads, &instr.writes})
     for (const Range& range : *ranges) {
       const Buffer& buffer = program.at(range.buffer);
-      text += cat(" ", category_name(buffer.category), tier_name(buffer.tier), buffer.persistent);
+      text += cat(" ", category_name(buffer.category), tier_name(buffer.tier),
+                  buffer.persistent.has_value());
     }
   return text;
 }
@@ -707,6 +708,29 @@ bool moves_what_persists(const Mutation& m) {
          std::all_of(m.instr.writes.begin(), m.instr.writes.end(), persists);
 }
 
+/// Without an update it writes back what its memory still holds: a copy of the same, made in this step.
+bool writes_back_what_was_there(const Mutation& m) {
+  if (m.change != "other if_finite" || m.instr.kind != InstrKind::kCopy) return false;
+  const Range& from = m.instr.reads[0];
+  const auto place = [&](const Range& range) {
+    const Buffer& buffer = m.program.at(range.buffer);
+    return std::pair(arena_of(buffer), buffer.arena_offset + range.offset);
+  };
+  for (const Instr* before = &m.instr; before-- != m.program.instrs.data();) {
+    if (before->if_finite) continue;
+    for (const Range& written : before->writes)
+      if (share_bytes(m.program, written, from))
+        return before->kind == InstrKind::kCopy && before->reads[0] == m.instr.writes[0] &&
+               place(written) == place(from) && written.bytes == from.bytes;
+  }
+  return false;
+}
+
+bool zeroes_in_another_order(const Mutation& m) {
+  return m.instr.kind == InstrKind::kClear && m.change.starts_with("write") &&
+         m.change.ends_with(" swapped");
+}
+
 bool fetches_for_updates_alone(const Mutation& m) {
   const auto of_update = [&](const Range& written) {
     return !m.program.at(written.buffer).persistent &&
@@ -777,8 +801,10 @@ bool is_padding_of_parameters(const Mutation& m, const Range& part) {
   if (state.stage == 3) return is_padding_of_gathered(m, part);
   if (m.program.at(part.buffer).name != buffer_names::kParameters) return false;
   state.shard = m.program.place_in(group_along(m.program, "dp_shard"));
-  const FlatLayout layout =
-      cut_states(m.choice.built.partition, state).whole_layout(FlatOrder::kForward);
+  const Sharding cut = cut_states(m.choice.built.partition, state);
+  std::vector<int64_t> whole;
+  for (const Unit& unit : m.choice.built.partition.units) whole.push_back(cut.whole(unit.id));
+  const FlatLayout layout = flat_layout(whole, FlatOrder::kForward);
   const int64_t begin = part.offset / dtype_bytes(m.program.at(part.buffer).dtype);
   const auto behind = [&](const Unit& unit) {
     const auto next = static_cast<size_t>(unit.id) + 1;
@@ -860,13 +886,16 @@ TEST_CASE("whatever an instruction reads, writes or is, is changed: noticed, or 
       {"fetches what only updates read, which do not run then", fetches_for_updates_alone, true},
       {"zeros between gradients alone are left out", leaves_out_padding},
       {"what it brings lies behind the unit's end, and nothing reads it", is_behind_the_unit, true},
-      {"a layer without input gradients has one list of gradients by two names", is_the_same_list},
+      {"a layer without input gradients has one list of gradients by two names", is_the_same_list,
+       true},
       {"what ranks get of this one's parameters lies behind the unit's end", brings_other_padding,
        true},
       {"zeros between gradients alone are added elsewhere, or again", adds_zeros_elsewhere, true},
       {"sums of squares are added in another order", sums_in_another_order},
       {"a gather brings bytes, whatever they are", moves_whatever_it_is, true},
       {"what it no longer zeroes is written before it is read", zeroes_what_is_written, true},
+      {"without an update it writes back what was there", writes_back_what_was_there, true},
+      {"padding is zeroed in another order", zeroes_in_another_order},
   };
   size_t refused = 0;
   size_t found = 0;

@@ -102,6 +102,22 @@ TEST_CASE("ranks of one class have programs that are equal up to their place, wh
   CHECK(needless < split / 20);
 }
 
+TEST_CASE("ranks of one class have equal programs where parts are frozen or ranks share the norm's slots") {
+  std::mt19937_64 random(1402);
+  int split = 0;
+  for (int round = 0; round < 60; ++round) {
+    Choice choice = with_frozen(random_choice(random), random, 40);
+    choice.options.state.most_norm_slots = pick<int64_t>(random, {1, 1 << 17});
+    INFO("round " << round << ": " << choice.text());
+    const std::vector<Step> steps = choice.steps();
+    const RankClasses classes = classes_of(choice);
+    check_classes(classes, steps);
+    check_world_of_classes(classes, steps, choice.of_rank(0).state);
+    split += classes.count() - 1;
+  }
+  CHECK(split > 20);
+}
+
 /// Layers of a few blocks each, so that shards are cut within matrices, at norms and behind the
 /// end.
 /// `small`: as many elements has a tensor of a small unit at most.

@@ -21,7 +21,7 @@ struct Sum {
 };
 Program sums(int rank, const std::vector<Sum>& list) {
   Program program;
-  program.buffers.push_back({.name = "values", .bytes = 64, .persistent = true});
+  program.buffers.push_back({.name = "values", .bytes = 64, .persistent = Persistent::kParameters});
   for (const RankGroup& group : {kLow, kHigh})
     if (group.index_of(rank) >= 0)
       program.groups.push_back({group, {group.size(), group.index_of(rank)}});

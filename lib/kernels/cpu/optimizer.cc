@@ -103,18 +103,18 @@ uint64_t mixed(uint64_t x) {
 double sum_of_squares(const void* g, DType dtype, int64_t count) {
   // Kept from call to call: steps do not allocate.
   thread_local std::vector<double> sums;
-  const int64_t blocks = (count + kNormBlock - 1) / kNormBlock;
-  sums.resize(static_cast<size_t>(blocks));
+  const int64_t groups = (count + kNormGroup - 1) / kNormGroup;
+  sums.resize(static_cast<size_t>(groups));
   double* const sum = sums.data();
   const auto kernel = flat_kernels().sum_of_squares[flat_index(dtype, "gradients")];
-  parallel_ranges(blocks, kFlatGrain / kNormBlock, [&](int64_t begin, int64_t end) {
-    for (int64_t block = begin; block < end; ++block) {
-      const int64_t first = block * kNormBlock;
-      sum[block] = kernel(advanced(g, first, dtype), std::min(kNormBlock, count - first));
+  parallel_ranges(groups, kFlatGrain / kNormGroup, [&](int64_t begin, int64_t end) {
+    for (int64_t group = begin; group < end; ++group) {
+      const int64_t first = group * kNormGroup;
+      sum[group] = kernel(advanced(g, first, dtype), std::min(kNormGroup, count - first));
     }
   });
   double total = 0.0;
-  for (int64_t block = 0; block < blocks; ++block) total += sum[block];
+  for (int64_t group = 0; group < groups; ++group) total += sum[group];
   return total;
 }
 

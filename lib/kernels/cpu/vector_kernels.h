@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "graph/workspace.h"
+#include "kernels/norm_blocks.h"
 
 namespace ftrun {
 
@@ -95,6 +96,7 @@ struct FlatRange {
 
 /// The vector code on flat ranges, by the types of what it reads and writes.
 struct FlatKernels {
+  /// Of at most kNormGroup elements.
   double (*sum_of_squares[kFlatTypes])(const void* g, int64_t count);
   /// [from][to]; `streams` writes around the caches.
   void (*convert[kFlatTypes][kFlatTypes])(const void* from, void* to, int64_t count, bool streams);

@@ -168,7 +168,7 @@ class CudaKernels final : public DeviceKernels {
   }
 
   int64_t sum_of_squares_scratch_bytes(int64_t count) const override {
-    return (count + kNormBlock - 1) / kNormBlock * static_cast<int64_t>(sizeof(double));
+    return (count + kNormGroup - 1) / kNormGroup * static_cast<int64_t>(sizeof(double));
   }
   void sum_of_squares(const void* g, DType dtype, int64_t count, bool accumulate, double* sum, void* scratch,
                       DeviceStream stream) override {

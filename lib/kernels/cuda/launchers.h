@@ -168,7 +168,7 @@ void attention_forward_bf16(const Attention& a, cudaStream_t stream);
 void attention_backward_bf16(const Attention& a, cudaStream_t stream);
 
 // --- optimizer.cu --------------------------------------------------------------------------------
-void sum_of_squares(DType dtype, const void* g, int64_t count, bool accumulate, double* sum, double* block_sums,
+void sum_of_squares(DType dtype, const void* g, int64_t count, bool accumulate, double* sum, double* group_sums,
                     cudaStream_t stream);
 struct Update {
   float* parameters;

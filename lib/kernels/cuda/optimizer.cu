@@ -9,38 +9,40 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int64_t kMostBlocks = 2048;
 
-// One warp a block of kNormBlock elements, in the order of the CPU's kernel (4 streams of 8 sums, then
-// a tree): the same bits. The products are exact in fp64, so it does not matter how they are added.
+// One warp a group of blocks, 8 lanes a quarter of it, added up as norm_blocks.h says: the CPU's bits.
 template <class G>
-__global__ void block_squares(const G* g, int64_t count, double* sums) {
-  const int64_t block = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
-  const int64_t first = block * kNormBlock;
+__global__ void group_squares(const G* g, int64_t count, double* sums) {
+  const int64_t group = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
+  const int64_t first = group * kNormGroup;
   if (first >= count) return;
-  constexpr int kWidth = 8, kSums = 32;
+  constexpr int64_t kQuarter = kNormGroup / kNormQuarters;
   const int lane = threadIdx.x % 32;
-  const int64_t size = min(kNormBlock, count - first), length = size / kSums * kWidth;
-  const G* const stream = g + first + lane / kWidth * length + lane % kWidth;
-  double sum = 0.0;
+  const int64_t begin = first + lane / kNormSums * kQuarter + lane % kNormSums;
+  double quarter = 0.0;
+  for (int64_t at = 0; at < kQuarter; at += kNormBlock) {
+    double sum = 0.0;
 #pragma unroll 8
-  for (int64_t i = 0; i < length; i += kWidth) {
-    const double v = static_cast<double>(to_float(stream[i]));
-    sum += v * v;
-  }
-  if (const int64_t i = 4 * length + lane; i < size) {
-    const double v = static_cast<double>(to_float(g[first + i]));
-    sum += v * v;
-  }
+    for (int64_t i = at; i < at + kNormBlock; i += kNormSums) {
+      const double v = begin + i < count ? static_cast<double>(to_float(g[begin + i])) : 0.0;
+      sum += v * v;
+    }
 #pragma unroll
-  for (int width = kSums / 2; width > 0; width /= 2) sum += __shfl_down_sync(0xffffffffU, sum, width);
-  if (lane == 0) sums[block] = sum;
+    for (int width = kNormSums / 2; width > 0; width /= 2)
+      sum += __shfl_down_sync(0xffffffffU, sum, width);
+    quarter += sum;
+  }
+  // Now right in the first lane of each quarter, and these are all that is read.
+  quarter += __shfl_down_sync(0xffffffffU, quarter, 2 * kNormSums);
+  quarter += __shfl_down_sync(0xffffffffU, quarter, kNormSums);
+  if (lane == 0) sums[group] = quarter;
 }
 
-// One block: each thread adds its blocks' sums in order, then the threads' sums in a tree.
+// One block: each thread adds its groups' sums in order, then the threads' sums in a tree.
 constexpr int kTotalThreads = 1024;
-__global__ void total_squares(const double* sums, int64_t blocks, bool accumulate, double* total) {
+__global__ void total_squares(const double* sums, int64_t groups, bool accumulate, double* total) {
   __shared__ double parts[kTotalThreads];
   double sum = 0.0;
-  for (int64_t i = threadIdx.x; i < blocks; i += kTotalThreads) sum += sums[i];
+  for (int64_t i = threadIdx.x; i < groups; i += kTotalThreads) sum += sums[i];
   parts[threadIdx.x] = sum;
   __syncthreads();
   for (int width = kTotalThreads / 2; width > 0; width /= 2) {
@@ -150,15 +152,15 @@ Launch update_launch(int64_t items, cudaStream_t stream) {
 
 }  // namespace
 
-void sum_of_squares(DType dtype, const void* g, int64_t count, bool accumulate, double* sum, double* block_sums,
+void sum_of_squares(DType dtype, const void* g, int64_t count, bool accumulate, double* sum, double* group_sums,
                     cudaStream_t stream) {
-  const int64_t norm_blocks = divide_up(count, kNormBlock);
+  const int64_t groups = divide_up(count, kNormGroup);
   with_type(dtype, [&](auto type) {
     using G = decltype(type);
-    launch({blocks(divide_up(norm_blocks, kWarps)), kThreads, 0, stream}, block_squares<G>, static_cast<const G*>(g),
-           count, block_sums);
+    launch({blocks(divide_up(groups, kWarps)), kThreads, 0, stream}, group_squares<G>, static_cast<const G*>(g),
+           count, group_sums);
   });
-  launch({1, kTotalThreads, 0, stream}, total_squares, static_cast<const double*>(block_sums), norm_blocks,
+  launch({1, kTotalThreads, 0, stream}, total_squares, static_cast<const double*>(group_sums), groups,
          accumulate, sum);
 }
 

@@ -1,0 +1,65 @@
+#include "graph/freeze.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "graph/check_graph.h"
+
+namespace ftrun {
+namespace {
+
+/// Reads of a value that change it are no use of it.
+bool uses(const Op& op, ValueId id) {
+  return std::count(op.in.begin(), op.in.end(), id) > 0 &&
+         std::count(op.out.begin(), op.out.end(), id) == 0;
+}
+
+bool is_used(const std::vector<const std::vector<Op>*>& lists, ValueId id) {
+  return std::any_of(lists.begin(), lists.end(), [&](const std::vector<Op>* list) {
+    return std::any_of(list->begin(), list->end(), [&](const Op& op) { return uses(op, id); });
+  });
+}
+
+bool leaves_the_layer(ValueRole role) {
+  return role == ValueRole::kOutput || role == ValueRole::kInputGrad || role == ValueRole::kParamGrad;
+}
+
+/// Takes operations out of the lists, which run one after another, of which nothing is wanted.
+void remove_unused(const LayerGraph& graph, const std::vector<std::vector<Op>*>& lists) {
+  const std::vector<const std::vector<Op>*> readers(lists.begin(), lists.end());
+  const auto is_unused = [&](const Op& op) {
+    return std::none_of(op.out.begin(), op.out.end(), [&](ValueId id) {
+      return leaves_the_layer(graph.at(id).role) || is_used(readers, id);
+    });
+  };
+  bool removed = true;
+  while (removed) {
+    removed = false;
+    for (std::vector<Op>* list : lists) removed = std::erase_if(*list, is_unused) > 0 || removed;
+  }
+}
+
+}  // namespace
+
+LayerGraph without_gradients(LayerGraph graph, const std::set<ValueId>& frozen) {
+  for (const ValueId param : frozen) {
+    Value& value = graph.values[static_cast<size_t>(param)];
+    if (value.grad < 0) continue;
+    graph.values[static_cast<size_t>(value.grad)].role = ValueRole::kTemp;
+    value.grad = -1;
+  }
+  remove_unused(graph, {&graph.backward});
+  remove_unused(graph, {&graph.input_grad, &graph.weight_grad});
+  for (size_t id = 0; id < graph.values.size(); ++id) {
+    ValueRole& role = graph.values[id].role;
+    const auto value = static_cast<ValueId>(id);
+    const bool kept_for_nobody =
+        (role == ValueRole::kSaved && !is_used({&graph.input_grad, &graph.weight_grad}, value)) ||
+        (role == ValueRole::kDeferred && !is_used({&graph.weight_grad}, value));
+    if (kept_for_nobody) role = ValueRole::kTemp;
+  }
+  check_graph(graph);
+  return graph;
+}
+
+}  // namespace ftrun

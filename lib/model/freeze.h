@@ -1,0 +1,15 @@
+#pragma once
+
+#include <functional>
+
+#include "model/description.h"
+
+namespace ftrun {
+
+/// The model in which only the tensors that `trains` chooses are updated (Mode::kTrain): layers make no
+/// gradients of the others. Tensors of one matrix of the graph are frozen together or not at all;
+/// a tied matrix in all layers that read it.
+ModelDescription freeze(ModelDescription model,
+                        const std::function<bool(const TensorInfo&)>& trains);
+
+}  // namespace ftrun

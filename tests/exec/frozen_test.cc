@@ -1,0 +1,101 @@
+#include <map>
+#include <string>
+#include <vector>
+
+#include "rig.h"
+
+#include <catch2/catch.hpp>
+
+// Units that are frozen: whatever the stage and the tier, what trains is the same, what does not
+// keeps its bits and has no optimizer state.
+
+namespace ftrun {
+namespace {
+
+using fixtures::RankRig;
+
+constexpr int kShards = 3;
+constexpr int kTrainedSteps = 3;
+
+struct Trained {
+  std::map<std::string, std::vector<std::byte>> state;
+  std::vector<double> losses;
+  std::vector<double> norms;
+};
+
+using Trains = std::function<bool(const TensorInfo&)>;
+
+Trained trained(const Config& config, const Trains& trains, int steps = kTrainedSteps) {
+  Trained out;
+  fixtures::WholeState whole;
+  fixtures::on_mesh(1, kShards, [&](Rendezvous& rendezvous, const RankGroups& groups) {
+    RankRig rig(config, fixtures::model_of_many_blocks(true), groups, nullptr, ScheduleKind::k1F1B, trains);
+    for (int64_t step = 1; step <= steps; ++step) {
+      const StepRun run = rig.train(step);
+      if (rendezvous.rank() > 0) continue;
+      out.losses.push_back(run.loss_sum);
+      out.norms.push_back(run.gradient_norm);
+    }
+    whole.add(rig.state.slices());
+  });
+  out.state = whole.take();
+  return out;
+}
+
+/// The first two layers' attention and all vectors.
+bool is_frozen(const std::string& name) {
+  return name.find("norm") != std::string::npos ||
+         (name.find("self_attn") != std::string::npos && name.find("layers.2.") == std::string::npos);
+}
+
+TEST_CASE("frozen units keep their bits at every stage and tier, and the others train alike") {
+  const Trains trains = [](const TensorInfo& tensor) { return !is_frozen(tensor.name); };
+  const Trained before = trained(fixtures::run_of_stage(0), trains, 0);
+  const Trained expected = trained(fixtures::run_of_stage(0), trains);
+  const Trained all = trained(fixtures::run_of_stage(0), [](const TensorInfo&) { return true; });
+  size_t kept = 0;
+  size_t changed = 0;
+  for (const auto& [name, bytes] : expected.state) {
+    INFO(name);
+    if (!is_frozen(name)) {
+      if (name.ends_with(".param")) CHECK(bytes != before.state.at(name));
+      changed += 1;
+      continue;
+    }
+    CHECK(name.ends_with(".param"));
+    CHECK(bytes == before.state.at(name));
+    CHECK(bytes != all.state.at(name));
+    kept += 1;
+  }
+  CHECK(kept > 5);
+  CHECK(changed > 5);
+  // The same forward pass, gradients of fewer parameters.
+  CHECK(expected.losses[0] == all.losses[0]);
+  CHECK(expected.losses[2] != all.losses[2]);
+  CHECK(expected.norms[0] < all.norms[0]);
+  for (const int64_t stage : {1, 2, 3})
+    for (const OffloadDevice device : {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme})
+      for (const bool overlap : {false, true}) {
+        INFO("stage " << stage << ", " << name_of(device) << (overlap ? ", overlap" : ""));
+        Config config = fixtures::run_of_stage(stage);
+        config.zero.overlap_comm = overlap;
+        if (device != OffloadDevice::kNone) fixtures::offload_to(config, device);
+        const Trained found = trained(config, trains);
+        if (stage == 1) {
+          CHECK(found.losses == expected.losses);
+          CHECK(found.norms == expected.norms);
+          CHECK(found.state == expected.state);
+        }
+        // Two micro-batches are added before or after their reduction.
+        for (int step = 0; step < kTrainedSteps; ++step) {
+          CHECK(found.losses[step] == Approx(expected.losses[step]).epsilon(1e-6));
+          CHECK(found.norms[step] == Approx(expected.norms[step]).epsilon(1e-5));
+        }
+        CHECK(found.state.size() == expected.state.size());
+        for (const auto& [name, bytes] : found.state)
+          if (is_frozen(name)) CHECK(bytes == before.state.at(name));
+      }
+}
+
+}  // namespace
+}  // namespace ftrun

@@ -1,0 +1,119 @@
+#include "model/freeze.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "base/text.h"
+#include "fixtures.h"
+#include "graph/op_spec.h"
+#include "graph/scratch.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using fixtures::config;
+
+ModelDescription model_of(const std::string& name, const TensorSplit& split = {}) {
+  ModelConfig c = config(name);
+  c.layers = 3;
+  c.windows.resize(3);
+  return build_model(c, {2, 64}, Mode::kTrain, {}, {}, split);
+}
+
+using List = std::vector<Op> LayerGraph::*;
+constexpr List kListsOfLayer[] = {&LayerGraph::forward, &LayerGraph::input_grad, &LayerGraph::weight_grad,
+                           &LayerGraph::backward};
+
+std::string text_of(const ModelDescription& model) {
+  std::string text;
+  for (const Layer& layer : model.layers)
+    for (const List list : kListsOfLayer) {
+      for (const Op& op : model.graph_of(layer).*list) text += op_text(model.graph_of(layer), op) + "\n";
+      text += "--\n";
+    }
+  return text;
+}
+
+/// Names of the gradients that a layer's lists make.
+std::vector<std::string> gradients_of(const ModelDescription& model, size_t layer) {
+  std::vector<std::string> names;
+  const LayerGraph& graph = model.graph_of(model.layers[layer]);
+  for (const List list : {&LayerGraph::forward, &LayerGraph::backward})
+    for (const Op& op : graph.*list)
+      for (const ValueId id : op.out)
+        if (graph.at(id).role == ValueRole::kParamGrad) names.push_back(graph.at(id).name);
+  return names;
+}
+
+size_t weight_gradients(const LayerGraph& graph) {
+  return static_cast<size_t>(
+      std::count_if(graph.backward.begin(), graph.backward.end(), [](const Op& op) {
+        return op.kind == OpKind::kLinearWgrad || op.kind == OpKind::kRmsNormWgrad ||
+               op.kind == OpKind::kBiasWgrad || op.kind == OpKind::kQkNormWgrad ||
+               op.kind == OpKind::kEmbedWgrad;
+      }));
+}
+
+constexpr const char* kFrozenModels[] = {"smollm2_135m.v4", "llama_linear.v4", "qwen2.v4", "qwen3.v4"};
+
+TEST_CASE("with nothing frozen the lists stay as they are") {
+  for (const char* name : kFrozenModels) {
+    const ModelDescription model = model_of(name);
+    CHECK(text_of(freeze(model, [](const TensorInfo&) { return true; })) == text_of(model));
+  }
+}
+
+TEST_CASE("with all frozen no list makes a gradient of a parameter, nor what only these read") {
+  for (const char* name : kFrozenModels)
+    for (const int degree : {1, 2}) {
+      if (degree == 2 && std::string(name).starts_with("smollm2")) continue;  // 9 heads
+      INFO(name << " of " << degree << " tensor ranks");
+      const ModelDescription model = model_of(name, {degree, 0, true});
+      const ModelDescription frozen = freeze(model, [](const TensorInfo&) { return false; });
+      for (size_t l = 0; l < model.layers.size(); ++l) {
+        const LayerGraph& before = model.graph_of(model.layers[l]);
+        const LayerGraph& after = frozen.graph_of(frozen.layers[l]);
+        CHECK(gradients_of(frozen, l).empty());
+        CHECK(weight_gradients(after) == 0);
+        CHECK(after.weight_grad.empty());
+        CHECK(after.forward.size() == before.forward.size());
+        CHECK(plan_saved(after).bytes <= plan_saved(before).bytes);
+      }
+      CHECK(weight_gradients(model.graphs[1]) > 0);
+      CHECK(frozen.graph_of(frozen.layers[0]).backward.empty());  // of the embedding
+      // Norms' results are no longer made again: products' weight gradients alone read them.
+      CHECK(frozen.graphs[1].backward.size() <
+            model.graphs[1].backward.size() - weight_gradients(model.graphs[1]));
+    }
+}
+
+TEST_CASE("one frozen matrix takes its own gradient away, in the layers that have it") {
+  const ModelDescription model = model_of("qwen2.v4");
+  const ModelDescription frozen = freeze(model, [](const TensorInfo& tensor) {
+    return tensor.name != "model.layers.1.mlp.down_proj.weight";
+  });
+  for (size_t l = 0; l < model.layers.size(); ++l) {
+    std::vector<std::string> wanted = gradients_of(model, l);
+    if (l == 2)
+      std::erase_if(wanted, [](const std::string& name) { return name.find("down") != std::string::npos; });
+    CHECK(gradients_of(frozen, l) == wanted);
+    CHECK((gradients_of(frozen, l).size() == gradients_of(model, l).size()) == (l != 2));
+  }
+  // The other blocks still share a graph.
+  CHECK(frozen.layers[1].graph == frozen.layers[3].graph);
+  CHECK(frozen.layers[1].graph != frozen.layers[2].graph);
+}
+
+TEST_CASE("half a matrix cannot be frozen") {
+  CHECK_THROWS_WITH(freeze(model_of("qwen2.v4"),
+                           [](const TensorInfo& tensor) {
+                             return tensor.name.find("k_proj.weight") == std::string::npos;
+                           }),
+                    Catch::Contains("tensors of one matrix are frozen together"));
+}
+
+}  // namespace
+}  // namespace ftrun

@@ -1,0 +1,182 @@
+#include <algorithm>
+#include <filesystem>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "model/config.h"
+#include "model/families.h"
+#include "model/tensor_split.h"
+#include "partition/sharding.h"
+#include "places.h"
+#include "random_model.h"
+
+#include <catch2/catch.hpp>
+
+// No shard cuts a block of kTensorBlock elements counted from its tensor's first one.
+
+namespace ftrun {
+namespace {
+
+/// Whether [begin, begin + extent) of a tensor of `elements` elements is whole blocks of it.
+bool is_whole_blocks(int64_t begin, int64_t extent, int64_t elements) {
+  const int64_t end = begin + extent;
+  return begin % kTensorBlock == 0 && (end % kTensorBlock == 0 || end == elements);
+}
+
+/// The shards that cut a block of a tensor, "shard 3 of 7: model.norm.weight [100, 200)".
+std::vector<std::string> cuts_of(const ModelDescription& model, const Partition& partition,
+                                 int count) {
+  std::vector<std::string> cuts;
+  for (int index = 0; index < count; ++index) {
+    const Sharding sharding(partition, {count, index}, true);
+    for (const Unit& unit : partition.units) {
+      const ShardRange own = sharding.own(unit.id);
+      for (const Slice& slice : slices_in(unit, own.begin, own.end)) {
+        const TensorInfo& tensor = model.tensor(slice.tensor);
+        if (!is_whole_blocks(slice.offset, slice.extent, tensor.local_numel()))
+          cuts.push_back(cat("shard ", index, " of ", count, ": ", tensor.name, " [", slice.offset,
+                             ", ", slice.offset + slice.extent, ")"));
+      }
+    }
+  }
+  return cuts;
+}
+
+/// Of the tests' config.json files; two layers are like all.
+std::vector<ModelConfig> families() {
+  std::vector<ModelConfig> found;
+  std::set<std::string> names;
+  const std::string folder = testing::source_dir() + "/tests/model/configs";
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string path = entry.path();
+    if (path.find(".v4.json") == std::string::npos) continue;
+    ModelConfig config = parse_model_config(read_file(path), path);
+    config.layers = 2;
+    config.windows.resize(2);
+    names.insert(config.family);
+    found.push_back(std::move(config));
+  }
+  REQUIRE(names == std::set<std::string>{"llama", "mistral", "qwen2", "qwen3"});
+  return found;
+}
+
+constexpr BatchShape kBatch{1, 64};
+
+/// Of every rank of every degree.
+std::vector<TensorSplit> splits_of(const ModelConfig& config) {
+  std::vector<TensorSplit> splits;
+  for (const int64_t degree : tensor_split_degrees(config, kBatch, true))
+    for (const int64_t index : std::set<int64_t>{0, degree - 1})
+      splits.push_back({static_cast<int>(degree), static_cast<int>(index), true});
+  return splits;
+}
+
+TEST_CASE("no shard of any family cuts a block of a tensor, whatever the units and the ranks") {
+  for (const ModelConfig& config : families())
+    for (const TensorSplit& split : splits_of(config)) {
+      const ModelDescription model = build_model(config, kBatch, Mode::kTrain, {}, {}, split);
+      for (const auto granularity :
+           {UnitGranularity::kBlock, UnitGranularity::kLayer, UnitGranularity::kModel})
+        for (const int64_t small : {int64_t{0}, int64_t{100'000}}) {
+          const Partition partition = build_units(model, granularity, {small, INT64_MAX});
+          for (const int count : {2, 3, 4, 5, 7, 8, 12, 31, 64, 96, 255, 384}) {
+            INFO(config.family << " of width " << config.hidden << ", tensor rank " << split.index
+                               << " of " << split.degree);
+            CHECK(cuts_of(model, partition, count) == std::vector<std::string>{});
+          }
+        }
+    }
+}
+
+TEST_CASE("every tensor of the families' matrices begins on a block of its unit") {
+  for (const ModelConfig& config : families())
+    for (const TensorSplit& split : splits_of(config)) {
+      const ModelDescription model = build_model(config, kBatch, Mode::kTrain, {}, {}, split);
+      for (const Unit& unit : build_units(model).units)
+        for (const Slice& slice : unit.slices) {
+          const TensorInfo& tensor = model.tensor(slice.tensor);
+          INFO(tensor.name << " at " << slice.position_in_unit << " of " << unit.name);
+          if (tensor.shape.size() > 1) CHECK(slice.position_in_unit % kTensorBlock == 0);
+        }
+    }
+}
+
+/// A model of one layer with one parameter that has rows of these tensors, behind a vector of
+/// `before` elements.
+ModelDescription model_of(int64_t before, const std::vector<int64_t>& tensors) {
+  ModelDescription model;
+  model.tensors.push_back({"before", {before}});
+  Layer layer{"layer", LayerKind::kBlock, 0, {{0, {0}, BlockPart::kAttention}}};
+  GraphParam param{1, {}, BlockPart::kAttention};
+  for (const int64_t elements : tensors) {
+    param.tensors.push_back(static_cast<TensorId>(model.tensors.size()));
+    model.tensors.push_back({cat("t", model.tensors.size()), {elements}});
+  }
+  layer.params.push_back(std::move(param));
+  model.layers.push_back(std::move(layer));
+  return model;
+}
+
+std::vector<int64_t> positions(const ModelDescription& model) {
+  std::vector<int64_t> found;
+  for (const Slice& slice : build_units(model).units[0].slices)
+    found.push_back(slice.position_in_unit);
+  return found;
+}
+
+TEST_CASE("a parameter whose tensors do not all begin on blocks lies between two cuts") {
+  // Biases of Qwen2.5-0.5B: 896 for the queries, 128 each for keys and values.
+  CHECK(positions(model_of(3000, {896, 128, 128})) == std::vector<int64_t>{0, 4096, 4992, 5120});
+  CHECK(positions(model_of(2800, {896, 128, 128})) == std::vector<int64_t>{0, 2816, 3712, 3840});
+  // Cut between blocks of its tensors.
+  CHECK(positions(model_of(3000, {1024, 128})) == std::vector<int64_t>{0, 3072, 4096});
+  // Too long to be kept clear of cuts.
+  CHECK(positions(model_of(3000, {4000, 100})) == std::vector<int64_t>{0, 3072, 7072});
+}
+
+/// Tensors behind one that ends within a block, in a parameter longer than shards' smallest part.
+std::set<TensorId> off_blocks(const ModelDescription& model) {
+  std::set<TensorId> found;
+  for (const Layer& layer : model.layers)
+    for (const GraphParam& param : layer.params) {
+      int64_t elements = 0;
+      for (const TensorId id : param.tensors) elements += model.tensor(id).numel();
+      if (elements <= kUnitBlock) continue;
+      int64_t before = 0;
+      for (const TensorId id : param.tensors) {
+        if (before % kTensorBlock != 0) found.insert(id);
+        before += model.tensor(id).numel();
+      }
+    }
+  return found;
+}
+
+TEST_CASE("random models: only tensors behind one that ends within a block are cut elsewhere") {
+  std::mt19937_64 random(41);
+  size_t tensors = 0;
+  size_t off = 0;
+  for (int round = 0; round < 150; ++round) {
+    const ModelDescription model = fixtures::random_model(random);
+    const Partition partition =
+        build_units(model, static_cast<UnitGranularity>(round % 3), {90, INT64_MAX});
+    const std::set<TensorId> exempt = off_blocks(model);
+    tensors += model.tensors.size();
+    off += exempt.size();
+    for (const int count : {2, 3, 5, 8}) {
+      for (const std::string& cut : cuts_of(model, partition, count)) {
+        INFO(cut);
+        CHECK(std::any_of(exempt.begin(), exempt.end(), [&](TensorId id) {
+          return cut.find(": " + model.tensor(id).name + " [") != std::string::npos;
+        }));
+      }
+    }
+  }
+  CHECK(off * 2 < tensors);
+}
+
+}  // namespace
+}  // namespace ftrun
