@@ -275,7 +275,7 @@ struct Cause {
   bool Known::*known;
 };
 
-constexpr std::array<Cause, 11> kCauses{{
+constexpr std::array<Cause, 12> kCauses{{
     {"small units, kept whole by every rank", &Known::small_units},
     {"padding of units and shards", &Known::padding},
     {"units that not exactly one forward and one backward list read", &Known::readers},
