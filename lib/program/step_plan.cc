@@ -26,7 +26,7 @@ std::function<bool(const TensorInfo&)> decay_rule(const TrainConfig& train) {
 RankMesh rank_mesh(const Config& config) {
   const int64_t data = std::max<int64_t>(1, config.parallel.data);
   const int64_t replicas = config.zero.stage > 0 ? config.parallel.data_replicate : 1;
-  return RankMesh({.pp = 1,
+  return RankMesh({.pp = static_cast<int>(std::max<int64_t>(1, config.parallel.pipeline)),
                    .dp_replicate = static_cast<int>(replicas),
                    .dp_shard = static_cast<int>(data / replicas),
                    .cp = 1,
@@ -150,13 +150,18 @@ ProgramPlan program_plan(ModelDescription model, Step step) {
 
 }  // namespace
 
+ModelDescription training_model(const Config& config, const ModelConfig& model, int rank) {
+  const BatchShape shape{config.train_micro_batch_size_per_gpu, config.data.sequence_length};
+  return build_model(model, shape, Mode::kTrain, model_dtypes(config),
+                     recompute_options(config.recompute), tensor_split(config, rank));
+}
+
 StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank) {
   const BatchShape shape{config.train_micro_batch_size_per_gpu, config.data.sequence_length};
   const ModelDtypes dtypes = model_dtypes(config);
   const TensorSplit split = tensor_split(config, rank);
   StepPlan plan;
-  ModelDescription train =
-      build_model(model, shape, Mode::kTrain, dtypes, recompute_options(config.recompute), split);
+  ModelDescription train = training_model(config, model, rank);
   ModelDescription evaluate = build_model(model, shape, Mode::kEvaluate, dtypes, {}, split);
   plan.partition = build_units(
       train, *granularity_from_name(name_of(config.partition.unit)),

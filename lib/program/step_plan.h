@@ -42,6 +42,9 @@ RankMesh rank_mesh(const Config& config);
 /// Neighbours along dp_shard that keep secondary shards between them (StateOptions::node).
 int secondary_shards(const Config& config);
 
+/// The model that a rank trains: its graphs for one micro-batch. Errors of build_model.
+ModelDescription training_model(const Config& config, const ModelConfig& model, int rank);
+
 /// Plans the steps of rank `rank` of a resolved config. Errors of build_model.
 StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank);
 
