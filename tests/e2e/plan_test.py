@@ -6,7 +6,7 @@ import re
 import sys
 import tempfile
 
-from runner import TINY_CONFIG, ftrun, must, run_cases, case, tiny_data, write_config
+from runner import TINY_CONFIG, ftrun, must, run_cases, case, tiny_data, tiny_model, tiny_weights, write_config
 
 SOURCE = pathlib.Path(sys.argv[1])
 ASSUMED = "\nassumed: every sequence has 32 tokens (data.sequence_length), because data.train "
@@ -136,6 +136,25 @@ with tempfile.TemporaryDirectory() as scratch:
         alone = piped(code=2).stderr
         assert alone == ("ftrun: --schedule: the config has no pipeline\n"
                          "  remedy: write parallel.pipeline, the number of stages\n"), alone
+
+    @case
+    def few_micro_batches_are_told_of_with_what_they_cost():
+        model = tiny_model(scratch / "four-layers", tiny_weights(layers=4), num_hidden_layers=4)
+
+        def checked(*arguments, code=0, **parallel):
+            value = {"model": {"path": str(model)}, "data": {"train": str(data), "sequence_length": 32},
+                     "parallel": {"data": 1, "pipeline": 2, **parallel}, "train_micro_batch_size_per_gpu": 2,
+                     "gradient_accumulation_steps": 4, "train": {"steps": 1}, "output_dir": str(scratch / "out")}
+            return must(ftrun("check", "-q", "--config", write_config(scratch, value), *arguments), code)
+
+        told = re.search(r"notice: gradient_accumulation_steps .*", checked().stdout)
+        assert told and told[0] == ("notice: gradient_accumulation_steps 4 with pipeline 2: in schedule 1f1b each stage waits 20 % "
+                                    "of a step, with 8 micro-batches 11 % (parts that take equally long)"), told
+        assert "notice: gradient" not in checked("--set", "gradient_accumulation_steps=8").stdout
+        assert "waits 11 % of a step" in checked("--set", "parallel.schedule=interleaved").stdout
+        refused = checked("--set", "parallel.pipeline=8", code=2).stderr
+        assert ("--set parallel.pipeline=8: error: the model's 4 decoder layers cannot be cut into 8 parts (pipeline 8)\n"
+                "  remedy: use parallel.pipeline 4 or less\n") in refused, refused
 
     @case
     def the_pipeline_of_16384_ranks_is_drawn():
