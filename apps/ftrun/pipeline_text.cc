@@ -17,6 +17,8 @@ namespace ftrun {
 namespace {
 
 constexpr size_t kPageColumns = 120;
+/// A timeline holds every action of a step.
+constexpr int64_t kMostMicroBatches = 100'000;
 
 /// Layers of a part: "embed, 0-7", "8-15", "24-29, head".
 std::string layers_text(const ModelDescription& model, const LayerRange& range) {
@@ -80,6 +82,11 @@ std::string pipeline_text(const Config& config, const ModelConfig& model_config,
   if (stages == 1)
     throw Error(ExitCode::kUsage, "--schedule: the config has no pipeline",
                 "write parallel.pipeline, the number of stages");
+  if (config.gradient_accumulation_steps > kMostMicroBatches)
+    throw Error(ExitCode::kUsage,
+                cat("--schedule: ", config.gradient_accumulation_steps,
+                    " micro-batches cannot be drawn, at most ", kMostMicroBatches),
+                "write fewer gradient_accumulation_steps: the middle of a step is like itself");
   const auto count = static_cast<int32_t>(config.gradient_accumulation_steps);
   const ScheduleKind kind = schedule_kind(config);
   const ModelDescription model = training_model(config, model_config, 0);

@@ -130,6 +130,7 @@ void name_unused(Resolving& r) {
   };
   if (p.schedule != ParallelConfig{}.schedule)
     unused("parallel.schedule", cat(" ", name_of(p.schedule)));
+  if (p.virtual_stages > 1) unused("parallel.virtual_stages", cat(" ", p.virtual_stages));
   if (!p.pipeline_layers.empty()) unused("parallel.pipeline_layers", "");
 }
 
