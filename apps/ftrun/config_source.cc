@@ -18,6 +18,7 @@
 #include "exec/weights_check.h"
 #include "model/families.h"
 #include "model/tensor_split.h"
+#include "program/pipeline_plan.h"
 
 namespace ftrun {
 namespace {
@@ -92,6 +93,32 @@ void check_split(const Config& config, const ModelConfig& model, Report& report)
     problem.remedy = error.remedy();
     report.add({problem});
   }
+}
+
+/// What keeps the model from being cut as the config asks.
+void check_pipeline(const Config& config, const ModelConfig& model, Report& report) {
+  try {
+    require_pipeline(config, model.layers);
+  } catch (const Error& error) {
+    Problem problem;
+    problem.at = place_of(config, config.parallel.pipeline_layers.empty()
+                                      ? "parallel.pipeline"
+                                      : "parallel.pipeline_layers");
+    problem.message = error.message();
+    problem.remedy = error.remedy();
+    report.add({problem});
+  }
+}
+
+/// Of a config that is good, as a pipeline has at most as many stages as its model has layers then.
+void note_bubble(const Config& config, Report& report) {
+  const std::string bubble = bubble_notice(config);
+  if (bubble.empty()) return;
+  Problem problem;
+  problem.severity = Severity::kNotice;
+  problem.at = place_of(config, "parallel.pipeline");
+  problem.message = bubble;
+  report.add({problem});
 }
 
 /// What training would find when it opens the data, but for what takes a reading of all of it.
@@ -225,11 +252,13 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
     result.rank_rule += "; the mesh: " + mesh_text(mesh);
   result.lines = std::move(resolution.lines);
   if (result.model) check_split(result.config, *result.model, report);
+  if (result.model && !report.config_is_wrong) check_pipeline(result.config, *result.model, report);
   const std::vector<NotYet> gaps = std::move(resolution.not_yet);
   if (source.reads_weights && result.model)
     check_weights(*result.model, result.config.model.path, report);
   if (source.reads_data) check_data_files(result.config, report);
   if (!report.errors.empty()) refuse(report);
+  if (result.model) note_bubble(result.config, report);
   if (!gaps.empty()) refuse_gaps(gaps);
   result.lines.insert(result.lines.begin(), report.notices.begin(), report.notices.end());
   return result;

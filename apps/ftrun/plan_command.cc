@@ -11,6 +11,7 @@
 #include "data/check_headers.h"
 #include "exec/sample_options.h"
 #include "model/size.h"
+#include "pipeline_text.h"
 #include "plan_text.h"
 #include "sim/class_plans.h"
 #include "program/memory_plan.h"
@@ -26,6 +27,7 @@ struct PlanOptions {
   ConfigSource source;
   bool memory = false;
   bool program = false;
+  bool schedule = false;
   bool evaluation = false;
   int64_t rank = 0;
   /// Bytes that a rank may take; 0 for as many as it needs.
@@ -113,6 +115,10 @@ int plan_command(PlanOptions options) {
   options.source.plans_only = true;
   const LoadedConfig loaded = load_source(options.source, single, true);
   refuse_rank(options.rank, loaded.ranks);
+  if (options.schedule) {
+    std::cout << pipeline_text(loaded.config, *loaded.model, output_columns());
+    return 0;
+  }
   const auto rank = static_cast<int>(options.rank);
   const StepPlan plan = plan_steps(loaded.config, *loaded.model, rank);
   const Program& program = options.evaluation ? plan.evaluate.program : plan.train.program;
@@ -148,6 +154,8 @@ Command add_plan(CLI::App& app) {
   command->add_flag("--memory", options->memory,
                     "memory alone, and which changes of the config would save most of it");
   command->add_flag("--program", options->program, "the step program alone, an instruction a line");
+  command->add_flag("--schedule", options->schedule,
+                    "the pipeline alone: its picture, and what each stage waits and keeps");
   command->add_flag("--evaluation", options->evaluation,
                     "the program of a validation instead of a training step");
   command->add_option("--rank", options->rank, "the rank whose program is shown")

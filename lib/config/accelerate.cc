@@ -227,7 +227,7 @@ class Translator {
     ParallelConfig mesh;
     mesh.tensor = written_degree({"parallel.tensor", "tensor_parallel.autotp_size"});
     mesh.context = written_degree({"parallel.context", "sequence_parallel_size"});
-    mesh.pipeline = written_degree({"parallel.pipeline"});
+    mesh.pipeline = written_degree({"parallel.pipeline", "pipeline.stages"});
     const int64_t inner = model_ranks(mesh), ranks = processes.integer;
     if (inner == 1 || processes.kind != Node::Kind::kInt)
       put(config_, "parallel.data", processes);

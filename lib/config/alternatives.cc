@@ -28,6 +28,7 @@ constexpr Alternatives kAlternatives[] = {
     {"train.weight_decay", "optimizer.params.weight_decay", Exclusive::kUnlessEqual},
     {"train.warmup_steps", "scheduler.params.warmup_num_steps", Exclusive::kUnlessEqual},
     {"parallel.tensor", "tensor_parallel.autotp_size", Exclusive::kUnlessEqual, 1},
+    {"parallel.pipeline", "pipeline.stages", Exclusive::kUnlessEqual, 1},
     {"parallel.context", "sequence_parallel_size", Exclusive::kUnlessEqual, 1},
     {"parallel.data_replicate", "zero_optimization.mics_shard_size", Exclusive::kAlways, 0},
     {"fp16.enabled", "bf16.enabled", Exclusive::kBothTrue},

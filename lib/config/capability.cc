@@ -51,11 +51,11 @@ const Gap kGaps[] = {
      [](const Config& c) { return on_gpu(c) && c.bf16.enabled && c.bf16.bf16_optimizer_states; }},
     {"parallel.tensor", text("tensor parallelism on GPUs"),
      [](const Config& c) { return on_gpu(c) && c.parallel.tensor > 1; }},
+    {"parallel.pipeline", text("pipeline parallelism on GPUs"),
+     [](const Config& c) { return on_gpu(c) && c.parallel.pipeline > 1; }},
     {"zero_optimization.offload_param.nvme_path", text("parameters and optimizer state on two disks"),
      [](const Config& c) { return uses_two_disks(c.zero); }},
     // Other parallelism, optimizers, files.
-    {"parallel.pipeline", text("pipeline parallelism"),
-     [](const Config& c) { return c.parallel.pipeline > 1; }},
     {"parallel.context", text("context parallelism"),
      [](const Config& c) { return c.parallel.context > 1; }},
     {"parallel.expert", text("expert parallelism"),
@@ -91,6 +91,8 @@ Position place_of(const Config& config, const std::string& key) {
   // A degree that came from another key has no place of its own.
   if (key == "parallel.tensor" && !config.origins.given(key))
     return config.origins.position("tensor_parallel.autotp_size");
+  if (key == "parallel.pipeline" && !config.origins.given(key))
+    return config.origins.position("pipeline.stages");
   if (key == "parallel.context" && !config.origins.given(key))
     return config.origins.position("sequence_parallel_size");
   return config.origins.position(key);

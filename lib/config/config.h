@@ -113,7 +113,15 @@ struct TrainConfig {
   bool operator==(const TrainConfig&) const = default;
 };
 
-/// parallel: the degrees of the mesh.
+/// In which order the stages of a pipeline run their micro-batches (program/schedule.h).
+enum class PipelineSchedule { kGpipe, k1F1B, kInterleaved, kZbH1, kZbV };
+template <>
+struct EnumNames<PipelineSchedule> {
+  static constexpr std::array<std::string_view, 5> kNames{"gpipe", "1f1b", "interleaved", "zb-h1",
+                                                          "zbv"};
+};
+
+/// parallel: the degrees of the mesh, and how a pipeline runs.
 struct ParallelConfig {
   /// All data-parallel ranks (replicas × shards); 0 = auto. Resolved.
   int64_t data = 0;
@@ -121,7 +129,13 @@ struct ParallelConfig {
   int64_t tensor = 1;
   /// Norms and residuals are split by tokens over the tensor ranks; no effect at tensor 1.
   bool sequence = true;
+  /// Stages. Resolved: pipeline.stages is another name.
   int64_t pipeline = 1;
+  PipelineSchedule schedule = PipelineSchedule::k1F1B;
+  /// Parts of the model that each stage has; 0 = as the schedule does. Resolved.
+  int64_t virtual_stages = 0;
+  /// Blocks of each part, in order; empty = by pipeline.partition.
+  std::vector<int64_t> pipeline_layers;
   int64_t context = 1;
   int64_t expert = 1;
   /// Replicas among the data-parallel ranks; each replica is sharded over data / data_replicate.
@@ -283,6 +297,7 @@ struct Config {
   CsvMonitorConfig csv_monitor;
   ElasticityConfig elasticity;
   TensorParallelConfig tensor_parallel;
+  PipelineConfig pipeline;
   int64_t sequence_parallel_size = 1;
 
   Origins origins;

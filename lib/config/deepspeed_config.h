@@ -277,6 +277,15 @@ struct TensorParallelConfig {
   bool operator==(const TensorParallelConfig&) const = default;
 };
 
+/// pipeline: DeepSpeed's pipeline engine.
+struct PipelineConfig {
+  /// Another name of parallel.pipeline; 0 and 1 say nothing.
+  int64_t stages = 0;
+  /// By what the model is cut; config/pipeline.h reads it.
+  std::string partition = "best";
+  bool operator==(const PipelineConfig&) const = default;
+};
+
 /// elasticity
 struct ElasticityConfig {
   bool enabled = false;

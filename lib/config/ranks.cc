@@ -13,6 +13,7 @@ namespace {
 ParallelConfig requested_mesh(const Config& c) {
   ParallelConfig mesh = c.parallel;
   mesh.tensor = std::max(mesh.tensor, c.tensor_parallel.autotp_size);
+  mesh.pipeline = std::max(mesh.pipeline, c.pipeline.stages);
   mesh.context = std::max(mesh.context, c.sequence_parallel_size);
   return mesh;
 }

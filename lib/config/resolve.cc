@@ -81,6 +81,7 @@ Resolution resolve(const Config& config, const ResolveContext& context) {
   resolve_data(r);
   resolve_precision(r);
   resolve_batch(r);
+  resolve_pipeline(r);
   resolve_optimizer(r);
   resolve_scheduler(r);
   resolve_zero(r);

@@ -135,11 +135,11 @@ void check_zero(Resolving& r) {
             cat("zero_optimization.offload_optimizer.ratio ",
                 number_text(z.offload_optimizer.ratio), " needs stage 3, found stage ", z.stage),
             "remove ratio, or set zero_optimization.stage: 3");
-  if (z.stage >= 2 && r.config.parallel.pipeline > 1)
-    r.error("zero_optimization.stage",
-            cat("ZeRO stage ", z.stage, " cannot be used with parallel.pipeline ",
-                r.config.parallel.pipeline),
-            "use stage 0 or 1");
+  // DeepSpeed's engine for pipelines has no stage 2 and 3: who wrote its config may not expect it.
+  if (z.stage >= 2 && r.config.pipeline.stages > 1)
+    r.notice("zero_optimization.stage",
+             cat("ZeRO stage ", z.stage, " with pipeline.stages ", r.config.pipeline.stages,
+                 ": DeepSpeed refuses the two together, ftrun shards each stage's parameters"));
 }
 
 void check_offload(Resolving& r) {

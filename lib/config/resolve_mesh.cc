@@ -131,8 +131,8 @@ std::string ranks_text(int64_t ranks) {
 // Where the degrees are written.
 std::string place_of_degrees(const Resolving& r) {
   if (r.config.origins.find("parallel") != nullptr) return "parallel";
-  return r.config.tensor_parallel.autotp_size > 1 ? "tensor_parallel.autotp_size"
-                                                  : "sequence_parallel_size";
+  if (r.config.tensor_parallel.autotp_size > 1) return "tensor_parallel.autotp_size";
+  return r.config.pipeline.stages > 1 ? "pipeline.stages" : "sequence_parallel_size";
 }
 
 // False where the ranks cannot be shared out: the problem is reported.
@@ -174,6 +174,9 @@ void resolve_mesh(Resolving& r) {
   ParallelConfig& mesh = r.config.parallel;
   join_names(r, "parallel.tensor", mesh.tensor, "tensor_parallel.autotp_size",
              r.config.tensor_parallel.autotp_size);
+  join_names(r, "parallel.pipeline", mesh.pipeline, "pipeline.stages", r.config.pipeline.stages);
+  if (r.is_auto("pipeline.stages"))
+    r.decide("pipeline.stages", std::to_string(mesh.pipeline), "parallel.pipeline");
   join_names(r, "parallel.context", mesh.context, "sequence_parallel_size",
              r.config.sequence_parallel_size);
   const int64_t inner = model_ranks(mesh);

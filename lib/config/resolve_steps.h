@@ -33,6 +33,8 @@ void resolve_precision(Resolving& r);
 void resolve_batch(Resolving& r);
 /// In the place of resolve_batch where elasticity chooses.
 void resolve_elasticity(Resolving& r);
+/// Parts a stage, by the schedule; what keeps a pipeline from running as it is written.
+void resolve_pipeline(Resolving& r);
 void resolve_optimizer(Resolving& r);
 void resolve_scheduler(Resolving& r);
 void resolve_zero(Resolving& r);

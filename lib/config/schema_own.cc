@@ -131,7 +131,33 @@ void declare_parallel(Schema& s) {
   parallel.key("sequence", &ParallelConfig::sequence,
                "Norms and residuals are split by tokens over the tensor ranks (sequence "
                "parallelism); no effect at tensor 1.");
-  parallel.key("pipeline", &ParallelConfig::pipeline, "Pipeline stages.").at_least(1).in("ranks");
+  parallel
+      .key("pipeline", &ParallelConfig::pipeline,
+           "Stages of a pipeline: consecutive layers on ranks of their own; micro-batches are the "
+           "accumulation steps.")
+      .at_least(1)
+      .in("ranks");
+  parallel.key("schedule", &ParallelConfig::schedule,
+               "In which order stages run micro-batches: gpipe, all forward passes first; 1f1b, one "
+               "forward, one backward; interleaved, the same with several parts of the model a stage; "
+               "zb-h1, 1f1b with weight gradients in idle time; zbv, the same with two parts a stage. "
+               "docs/parallelism.md compares them.");
+  parallel
+      .key("virtual_stages", &ParallelConfig::virtual_stages,
+           "Parts of the model that each stage has, for schedule interleaved.")
+      .at_least(1)
+      .in("parts")
+      .unset_is_zero()
+      .defaults_to("2 for interleaved and zbv, else 1");
+  parallel
+      .key("pipeline_layers", &ParallelConfig::pipeline_layers,
+           "Blocks (decoder layers) of each part of the model, pipeline x virtual_stages numbers in "
+           "the order of the parts; the embedding goes with the first, the head with the last, and "
+           "these two may be 0.")
+      .at_least(0)
+      .in("blocks")
+      .unset_is_zero()
+      .defaults_to("balanced by cost");
   parallel.key("context", &ParallelConfig::context, "Ranks that share each sequence.")
       .at_least(1)
       .in("ranks");

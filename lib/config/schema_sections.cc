@@ -55,10 +55,21 @@ void declare_aio(Schema& s) {
 void declare_placement_sections(Schema& s) {
   declare_activation_checkpointing(s);
   declare_aio(s);
-  auto pipeline =
-      ignored(s, "pipeline", "Of DeepSpeed's pipeline engine; parallel.pipeline is ftrun's.");
-  pipeline.free("stages", "");
-  pipeline.free("partition", "");
+  auto pipeline = section(
+      s,
+      {.path = "pipeline",
+       .doc = "DeepSpeed's pipeline engine; parallel.pipeline is ftrun's word.",
+       .vocabulary = kDs},
+      [](auto& c) -> auto& { return c.pipeline; });
+  pipeline
+      .key("stages", &PipelineConfig::stages,
+           "Another name of parallel.pipeline; 0 and 1 = off.")
+      .at_least(0)
+      .in("ranks");
+  pipeline.key("partition", &PipelineConfig::partition,
+               "By what the parts of the model are made equal: best, the time of forward and "
+               "backward; parameters; uniform, the number of layers, embedding and head among them; "
+               "type:REGEX, the number of the layers whose class it matches (decoder layers).");
   pipeline.unkept<bool>("seed_layers", false, "");
   pipeline.unkept<int64_t>("activation_checkpoint_interval", 0, "");
   pipeline.unkept<bool>("pipe_partitioned", true, "");

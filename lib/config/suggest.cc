@@ -58,6 +58,11 @@ constexpr Synonym kSynonyms[] = {
     {"autotp_size", "parallel.tensor"},
     {"sequence_parallel", "parallel.sequence"},
     {"pp", "parallel.pipeline"},
+    {"pp_size", "parallel.pipeline"},
+    {"pipeline_parallel_size", "parallel.pipeline"},
+    {"pipeline_model_parallel_size", "parallel.pipeline"},
+    {"pipeline_schedule", "parallel.schedule"},
+    {"num_virtual_stages", "parallel.virtual_stages"},
     {"cp", "parallel.context"},
     {"ep", "parallel.expert"},
 };

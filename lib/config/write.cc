@@ -63,6 +63,7 @@ std::string list_text(const std::vector<T>& items) {
 bool is_zero(const FieldValue& value) {
   if (const auto* i = std::get_if<int64_t>(&value)) return *i == 0;
   if (const auto* d = std::get_if<double>(&value)) return *d == 0;
+  if (const auto* list = std::get_if<std::vector<int64_t>>(&value)) return list->empty();
   return false;
 }
 

@@ -40,34 +40,33 @@ double weight_of(const ModelDescription& model, const Layer& layer, BalanceBy by
 
 constexpr int64_t kNone = INT64_MAX;
 
-/// The heaviest layer's weight in whole units; squares of sums of a thousand layers fit.
+/// The heaviest layer's weight in whole units, and the most that all layers may weigh together: its
+/// square fits.
 constexpr double kUnits = 1 << 20;
+constexpr double kMostUnits = 3e9;
 
-/// Cuts blocks into parts by dynamic programming over (blocks left, parts left).
+/// Cuts blocks into parts: the least weight of the heaviest part by bisection, then, with no part
+/// heavier than that, the least sum of squares by dynamic programming over (parts left, first
+/// block).
 class Cut {
  public:
   Cut(const std::vector<double>& weights, int parts)
       : blocks_(static_cast<int>(weights.size()) - 2), parts_(parts) {
     require(parts > 0 && parts <= blocks_, "at least one block for each part of a pipeline");
     const double most = *std::max_element(weights.begin(), weights.end());
-    for (const double weight : weights) {
-      const auto units = static_cast<int64_t>(std::llround(weight / most * kUnits));
-      sums_.push_back(sums_.back() + units);
-    }
+    const double units = std::min(kUnits, kMostUnits / static_cast<double>(weights.size()));
+    for (const double weight : weights)
+      sums_.push_back(sums_.back() + std::llround(weight / most * units));
   }
 
-  std::vector<int64_t> counts() const {
-    const auto heavier = [](int64_t part, int64_t rest) { return std::max(part, rest); };
-    const int64_t limit = fill(
-        kNone, [](int64_t part) { return part; }, heavier)[parts_][0];
-    const auto square = [](int64_t part) { return part * part; };
-    const auto sum = [](int64_t part, int64_t rest) { return part + rest; };
-    const Table best = fill(limit, square, sum);
+  std::vector<int64_t> counts() {
+    limit_ = least_limit();
+    fill();
     std::vector<int64_t> counts;
     int from = 0;
     for (int left = parts_; left > 0; --left) {
       int to = from + 1;
-      while (!is_best(best, left, from, to, limit)) ++to;
+      while (with_part(left, from, to) != best(left, from)) ++to;
       counts.push_back(to - from);
       from = to;
     }
@@ -75,43 +74,61 @@ class Cut {
   }
 
  private:
-  /// [parts left][first block]: the best that can be made of the blocks from there on.
-  using Table = std::vector<std::vector<int64_t>>;
-
-  /// Weight of blocks [from, to) as a part that `left` - 1 others follow.
-  int64_t weight(int left, int from, int to) const {
-    const auto first = static_cast<size_t>(left == parts_ ? 0 : from + 1);
-    const auto end = static_cast<size_t>(left == 1 ? blocks_ + 2 : to + 1);
-    return sums_[end] - sums_[first];
+  /// Weight of blocks [from, to), with the embedding before the first and the head after the last.
+  int64_t weight(int from, int to) const {
+    const int first = from == 0 ? 0 : from + 1;
+    const int end = to == blocks_ ? blocks_ + 2 : to + 1;
+    return sums_[static_cast<size_t>(end)] - sums_[static_cast<size_t>(first)];
   }
 
-  template <typename Value, typename Join>
-  Table fill(int64_t limit, const Value& value, const Join& join) const {
-    Table best(static_cast<size_t>(parts_) + 1,
-               std::vector<int64_t>(static_cast<size_t>(blocks_) + 1, kNone));
-    best[0][static_cast<size_t>(blocks_)] = 0;
+  /// Whether parts of at most `limit` can hold all blocks. Where fewer parts can, so can more:
+  /// there are blocks enough, and a part that is cut in two is no heavier.
+  bool holds(int64_t limit) const {
+    int parts = 0;
+    for (int from = 0; from < blocks_; ++parts) {
+      int to = from;
+      while (to < blocks_ && weight(from, to + 1) <= limit) ++to;
+      if (to == from) return false;
+      from = to;
+    }
+    return parts <= parts_;
+  }
+
+  int64_t least_limit() const {
+    int64_t too_light = -1, enough = sums_.back();
+    while (enough - too_light > 1) {
+      const int64_t middle = too_light + (enough - too_light) / 2;
+      (holds(middle) ? enough : too_light) = middle;
+    }
+    return enough;
+  }
+
+  /// Of the blocks from `from` on in `left` parts: the least sum of squares.
+  int64_t& best(int left, int from) {
+    return best_[static_cast<size_t>(left) * static_cast<size_t>(blocks_ + 1) +
+                 static_cast<size_t>(from)];
+  }
+
+  /// The same where the first part is [from, to); kNone where that cannot be.
+  int64_t with_part(int left, int from, int to) {
+    const int64_t rest = best(left - 1, to), part = weight(from, to);
+    return rest == kNone || part > limit_ ? kNone : part * part + rest;
+  }
+
+  void fill() {
+    best_.assign(static_cast<size_t>(parts_ + 1) * static_cast<size_t>(blocks_ + 1), kNone);
+    best(0, blocks_) = 0;
     for (int left = 1; left <= parts_; ++left)
       for (int from = 0; from < blocks_; ++from)
-        for (int to = from + 1; to <= blocks_; ++to) {
-          const int64_t rest = best[static_cast<size_t>(left) - 1][static_cast<size_t>(to)];
-          const int64_t part = weight(left, from, to);
-          if (rest == kNone || part > limit) continue;
-          int64_t& known = best[static_cast<size_t>(left)][static_cast<size_t>(from)];
-          known = std::min(known, join(value(part), rest));
-        }
-    return best;
-  }
-
-  bool is_best(const Table& best, int left, int from, int to, int64_t limit) const {
-    const int64_t rest = best[static_cast<size_t>(left) - 1][static_cast<size_t>(to)];
-    const int64_t part = weight(left, from, to);
-    return rest != kNone && part <= limit &&
-           part * part + rest == best[static_cast<size_t>(left)][static_cast<size_t>(from)];
+        for (int to = from + 1; to <= blocks_ && weight(from, to) <= limit_; ++to)
+          best(left, from) = std::min(best(left, from), with_part(left, from, to));
   }
 
   const int blocks_;
   const int parts_;
   std::vector<int64_t> sums_{0};  // of the first k layers
+  int64_t limit_ = 0;             // of the heaviest part
+  std::vector<int64_t> best_;     // [parts left][first block]
 };
 
 }  // namespace

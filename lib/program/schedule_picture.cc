@@ -10,11 +10,11 @@ namespace ftrun {
 namespace {
 
 constexpr size_t kMostRows = 16;
-/// Columns of a whole timeline, in pictures: with more, the shortest actions have no room for a
-/// name.
-constexpr double kMostPictures = 64;
 constexpr const char* kLeftOut = " ... ";
 constexpr size_t kLeftOutColumns = 5;
+/// Actions shorter than this part of the longest need not have room for a name: an embedding's
+/// would make all others very wide.
+constexpr double kShort = 0.1;
 
 class Picture {
  public:
@@ -56,46 +56,82 @@ class Picture {
       for (const TimedAction& timed : stage.actions) see(timed);
   }
 
-  /// So wide that every action has room for its name and a blank, or for its name alone where all
-  /// fits then; of what is still too wide the middle is left out.
-  void choose_scale(size_t room) {
-    double shortest = timeline_.makespan;
+  /// Seconds of the shortest action that shall have room for its name.
+  double shortest_named() const {
+    double longest = 0;
+    for_all(
+        [&](const TimedAction& timed) { longest = std::max(longest, timed.end - timed.start); });
+    double shortest = longest;
     for_all([&](const TimedAction& timed) {
-      if (timed.end > timed.start) shortest = std::min(shortest, timed.end - timed.start);
+      const double seconds = timed.end - timed.start;
+      if (seconds >= kShort * longest) shortest = std::min(shortest, seconds);
     });
-    const double columns = static_cast<double>(room);
-    const double most = kMostPictures * columns / timeline_.makespan;
-    const double loose = std::min(static_cast<double>(name_ + 1) / shortest, most);
-    const double tight = std::min(static_cast<double>(name_) / shortest, most);
-    const bool fits_tight = std::round(tight * timeline_.makespan) <= columns;
-    const bool fits_loose = std::round(loose * timeline_.makespan) <= columns;
-    scale_ = !fits_loose && fits_tight ? tight : loose;
-    columns_ = column(timeline_.makespan);
-    head_ = columns_;
-    if (columns_ <= room) return;
+    return shortest;
+  }
+
+  /// So wide that actions have room for their name and a blank, or for the name alone where all
+  /// fits then. Else the middle is left out, and the begin is drawn so narrow that each stage's
+  /// first backward pass is seen, down to a column an action.
+  void choose_scale(size_t room) {
+    const double shortest = shortest_named();
+    const auto fits = [&] { return column(timeline_.makespan) <= room; };
     const size_t shown = room - kLeftOutColumns;
-    head_ = shown * 2 / 3;  // the steady middle is like itself, the begin is not like the end
-    tail_ = shown - head_;
+    // The steady middle is like itself, and the begin is not like the end.
+    const size_t head = shown * 2 / 3;
+    scale_ = static_cast<double>(name_ + 1) / shortest;
+    if (!fits()) scale_ = static_cast<double>(name_) / shortest;
+    if (!fits()) {
+      // In whole columns, so that equal actions look alike.
+      const double wanted = std::floor(static_cast<double>(head) / warm_up() * shortest);
+      scale_ = std::clamp(wanted, 1.0, static_cast<double>(name_ + 1)) / shortest;
+    }
+    columns_ = head_ = column(timeline_.makespan);
+    if (columns_ <= room) return;
+    head_ = head;
+    tail_ = shown - head;
+  }
+
+  /// When every stage has ended its first action that is no forward pass.
+  double warm_up() const {
+    double end = 0;
+    for (const StageTimeline& stage : timeline_.stages) {
+      const auto first = std::find_if(
+          stage.actions.begin(), stage.actions.end(),
+          [](const TimedAction& timed) { return timed.action.phase != Phase::kForward; });
+      if (first != stage.actions.end()) end = std::max(end, first->end);
+    }
+    return end;
   }
 
   size_t column(double seconds) const {
     return static_cast<size_t>(std::llround(seconds * scale_));
   }
 
-  bool shows(size_t first, size_t end) const {
-    return end <= head_ || (tail_ > 0 && first >= columns_ - tail_);
+  bool shows(size_t column) const { return column < head_ || column + tail_ >= columns_; }
+
+  /// Where a column that is shown stands in a line.
+  size_t place(size_t column) const {
+    return column < head_ ? column : column - (columns_ - tail_) + head_ + kLeftOutColumns;
+  }
+
+  /// What is written into columns [first, end): the name or, where the longest name would have no
+  /// room, its letter.
+  std::string text_of(const ScheduleAction& action, size_t first, size_t end) const {
+    std::string name = name_of(action);
+    if (end - first < name_) name.resize(std::min<size_t>(1, end - first));
+    // Half a name would be another's.
+    return name.empty() || (shows(first) && shows(first + name.size() - 1)) ? name : "";
   }
 
   std::string row(size_t stage) const {
-    std::string line(columns_, '.');
+    std::string line(tail_ > 0 ? head_ + kLeftOutColumns + tail_ : columns_, '.');
+    if (tail_ > 0) line.replace(head_, kLeftOutColumns, kLeftOut);
     for (const TimedAction& timed : timeline_.stages[stage].actions) {
       const size_t first = column(timed.start), end = column(timed.end);
-      line.replace(first, end - first, end - first, ' ');
-      const std::string name = name_of(timed.action);
-      if (name.size() <= end - first && shows(first, first + name.size()))
-        line.replace(first, name.size(), name);
+      const std::string text = text_of(timed.action, first, end);
+      for (size_t k = first; k < end; ++k)
+        if (shows(k)) line[place(k)] = k - first < text.size() ? text[k - first] : ' ';
     }
-    if (tail_ > 0) line = line.substr(0, head_) + kLeftOut + line.substr(columns_ - tail_);
     const std::string name = stage_name(stage);
     return name + std::string(prefix_ - name.size(), ' ') + " | " + line + " |\n";
   }

@@ -8,6 +8,7 @@
 #include "model/families.h"
 #include "model/tensor_split.h"
 #include "model/tensors.h"
+#include "program/pipeline_plan.h"
 
 namespace ftrun {
 
@@ -26,7 +27,7 @@ std::function<bool(const TensorInfo&)> decay_rule(const TrainConfig& train) {
 RankMesh rank_mesh(const Config& config) {
   const int64_t data = std::max<int64_t>(1, config.parallel.data);
   const int64_t replicas = config.zero.stage > 0 ? config.parallel.data_replicate : 1;
-  return RankMesh({.pp = 1,
+  return RankMesh({.pp = static_cast<int>(std::max<int64_t>(1, config.parallel.pipeline)),
                    .dp_replicate = static_cast<int>(replicas),
                    .dp_shard = static_cast<int>(data / replicas),
                    .cp = 1,
@@ -75,7 +76,7 @@ Tier tier_of(OffloadDevice device) {
   return device == OffloadDevice::kCpu ? Tier::kHost : Tier::kNvme;
 }
 
-StateOptions state_options(const Config& config, int rank) {
+StateOptions state_options(const Config& config, const ModelDescription& model, int rank) {
   const RankMesh mesh = rank_mesh(config);
   const MeshPoint place = mesh.coordinate(rank);
   StateOptions state;
@@ -85,6 +86,9 @@ StateOptions state_options(const Config& config, int rank) {
   state.replica = place.dp_replicate;
   state.node = secondary_shards(config);
   state.tensor = {mesh.size(MeshAxis::kTensor), place.tp};
+  state.pipeline = pipeline_layout(config, model);
+  state.pipeline_stage = place.pp;
+  state.ties_ends = model.tied && state.pipeline.stage_of(state.pipeline.parts() - 1) != 0;
   state.reduce_scatter = config.zero.reduce_scatter;
   state.communication = dtype_of(communication_dtype(config));
   if (config.bf16.enabled && config.bf16.bf16_master_weights_and_grads) state.master = DType::kBF16;
@@ -97,17 +101,19 @@ StateOptions state_options(const Config& config, int rank) {
   return state;
 }
 
-int64_t padded_elements(const Partition& partition) {
+/// Of what a stage of the pipeline has.
+int64_t padded_elements(const Partition& partition, const StateOptions& state) {
+  const auto is_here = [&](int layer) { return state.pipeline.holds(state.pipeline_stage, layer); };
   int64_t elements = 0;
-  for (const Unit& unit : partition.units) elements += unit.padded;
+  for (const Unit& unit : partition.units)
+    if (std::any_of(unit.layers.begin(), unit.layers.end(), is_here)) elements += unit.padded;
   return elements;
 }
 
 /// At most a quarter of the gradients that a rank keeps in one bucket: DeepSpeed's defaults (5e8
 /// elements a bucket) would reduce a small model in one piece, after backward instead of beside it.
-int64_t bucket_of(int64_t wanted, const Config& config, const Partition& partition) {
-  int64_t elements = padded_elements(partition);
-  if (config.zero.stage >= 2) elements /= rank_mesh(config).size(MeshAxis::kShard);
+int64_t bucket_of(int64_t wanted, const StateOptions& state, int64_t elements) {
+  if (state.stage >= 2) elements /= state.shard.count;
   return std::max<int64_t>(1, std::min(wanted, elements / 4));
 }
 
@@ -121,16 +127,19 @@ int64_t disk_buffers(const Config& config) {
   return over ? INT64_MAX : elements;
 }
 
-StepOptions step_options(const Config& config, const Partition& partition, int rank) {
+StepOptions step_options(const Config& config, const ModelDescription& model, const Partition& partition,
+                         int rank) {
   StepOptions options;
+  options.schedule = schedule_kind(config);
   options.micro_batches = static_cast<int32_t>(config.gradient_accumulation_steps);
-  options.state = state_options(config, rank);
-  options.bucket_elements = bucket_of(config.zero.reduce_bucket_size, config, partition);
-  options.gather_bucket_elements = bucket_of(config.zero.allgather_bucket_size, config, partition);
+  options.state = state_options(config, model, rank);
+  const int64_t elements = padded_elements(partition, options.state);
+  options.bucket_elements = bucket_of(config.zero.reduce_bucket_size, options.state, elements);
+  options.gather_bucket_elements = bucket_of(config.zero.allgather_bucket_size, options.state, elements);
   // Of all that a tensor-parallel rank has, whatever the number of shards: DeepSpeed's default (5e7)
   // would hold most of a small model gathered.
   options.prefetch_elements =
-      std::min({config.zero.prefetch_bucket_size, disk_buffers(config), padded_elements(partition) / 8});
+      std::min({config.zero.prefetch_bucket_size, disk_buffers(config), elements / 8});
   options.max_live_elements = config.zero.max_live_parameters;
   options.reuse_distance = config.zero.max_reuse_distance;
   options.overlap = config.zero.overlap_comm;
@@ -150,18 +159,23 @@ ProgramPlan program_plan(ModelDescription model, Step step) {
 
 }  // namespace
 
+ModelDescription training_model(const Config& config, const ModelConfig& model, int rank) {
+  const BatchShape shape{config.train_micro_batch_size_per_gpu, config.data.sequence_length};
+  return build_model(model, shape, Mode::kTrain, model_dtypes(config),
+                     recompute_options(config.recompute), tensor_split(config, rank));
+}
+
 StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank) {
   const BatchShape shape{config.train_micro_batch_size_per_gpu, config.data.sequence_length};
   const ModelDtypes dtypes = model_dtypes(config);
   const TensorSplit split = tensor_split(config, rank);
   StepPlan plan;
-  ModelDescription train =
-      build_model(model, shape, Mode::kTrain, dtypes, recompute_options(config.recompute), split);
+  ModelDescription train = training_model(config, model, rank);
   ModelDescription evaluate = build_model(model, shape, Mode::kEvaluate, dtypes, {}, split);
   plan.partition = build_units(
       train, *granularity_from_name(name_of(config.partition.unit)),
       {config.zero.param_persistence_threshold, config.zero.model_persistence_threshold});
-  plan.options = step_options(config, plan.partition, rank);
+  plan.options = step_options(config, train, plan.partition, rank);
   plan.options.state.tensor_copies = kv_copies(model, split);
   StepOptions once = plan.options;
   once.micro_batches = 1;

@@ -37,11 +37,14 @@ std::vector<std::string> optimizer_state_kinds(const OptimizerConfig& optimizer)
 std::function<bool(const TensorInfo&)> decay_rule(const TrainConfig& train);
 
 /// The ranks of a resolved config. Along dp_shard lie those that share one copy of the state, along
-/// dp_replicate copies of it, along tp those that share each layer.
+/// dp_replicate copies of it, along tp those that share each layer, along pp the stages of a pipeline.
 RankMesh rank_mesh(const Config& config);
 
 /// Neighbours along dp_shard that keep secondary shards between them (StateOptions::node).
 int secondary_shards(const Config& config);
+
+/// The model that a rank trains: its graphs for one micro-batch. Errors of build_model.
+ModelDescription training_model(const Config& config, const ModelConfig& model, int rank);
 
 /// Plans the steps of rank `rank` of a resolved config. Errors of build_model.
 StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank);

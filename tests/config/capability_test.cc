@@ -58,8 +58,8 @@ TEST_CASE("each feature that cannot run yet is named with key and place") {
   REQUIRE(autotp.not_yet.size() == 1);
   REQUIRE(to_text(autotp.not_yet.front()) ==
           "c.yaml:2:32: not supported yet: tensor parallelism on GPUs (parallel.tensor)");
-  REQUIRE(one("parallel: {pipeline: 2}", 2) ==
-          "c.yaml:2:22: not supported yet: pipeline parallelism (parallel.pipeline)");
+  REQUIRE(one("parallel: {pipeline: 2}\ndevice: cuda", 2) ==
+          "c.yaml:2:22: not supported yet: pipeline parallelism on GPUs (parallel.pipeline)");
   REQUIRE(one("sequence_parallel_size: 2", 2) ==
           "c.yaml:2:25: not supported yet: context parallelism (parallel.context)");
   REQUIRE(one("parallel: {expert: 2}", 2) ==
@@ -159,7 +159,7 @@ TEST_CASE("the reference says what of a key cannot run yet") {
   REQUIRE(not_yet_of("export.dtype") == "fp16");
   REQUIRE(not_yet_of("optimizer.type").find("Lamb, Lion, ") == 0);
   const std::string markdown = config_markdown();
-  for (const char* row : {"| `pipeline` | whole number, ≥ 1, ranks | 1 | not yet: pipeline parallelism |",
+  for (const char* row : {"| `pipeline` | whole number, ≥ 1, ranks | 1 | not yet: pipeline parallelism on GPUs |",
                           "| `use_node_local_storage` | true/false | false | not yet: checkpoints on "})
     REQUIRE(markdown.find(row) != std::string::npos);
 }

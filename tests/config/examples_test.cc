@@ -23,6 +23,11 @@ std::map<std::string, std::filesystem::path> examples() {
   return out;
 }
 
+int64_t ranks_of(const std::string& name) {
+  if (name.starts_with("3d")) return 8;
+  return name == "hybrid" || name == "tp2-zero3" ? 4 : 2;
+}
+
 }  // namespace
 
 TEST_CASE("every example config is free of problems and trains on as many ranks as it says") {
@@ -32,7 +37,7 @@ TEST_CASE("every example config is free of problems and trains on as many ranks 
     REQUIRE(texts(loaded.problems) == Lines{});
     const RankCount count = count_ranks(loaded.config, {}, {});
     REQUIRE(texts(count.problems) == Lines{});
-    REQUIRE(count.ranks == (name == "hybrid" || name == "tp2-zero3" ? 4 : 2));
+    REQUIRE(count.ranks == ranks_of(name));
     const Resolution r = resolve(
         loaded.config, {.world_size = count.ranks, .hidden_size = 576, .for_training = true});
     REQUIRE(texts(r.problems) == Lines{});
@@ -40,7 +45,7 @@ TEST_CASE("every example config is free of problems and trains on as many ranks 
     REQUIRE(r.not_yet.empty());
     // 2 divides the heads of the one and not of the other.
     REQUIRE(r.config.model.path ==
-            (name.starts_with("tp2") ? "models/smollm2-135m-12-heads" : "models/smollm2-135m"));
+            (name.starts_with("tp2") || name.starts_with("3d") ? "models/smollm2-135m-12-heads" : "models/smollm2-135m"));
   }
 }
 
@@ -76,6 +81,14 @@ TEST_CASE("there is an example for every memory strategy, and it asks for what i
   REQUIRE(mesh_text(config("tp2").parallel) == "data 1 × tensor 2");
   REQUIRE(mesh_text(config("tp2-zero3").parallel) == "data 2 × tensor 2");
   REQUIRE(config("tp2-zero3").zero.stage == 3);
+  REQUIRE(mesh_text(config("pp2-1f1b").parallel) == "data 1 × pipeline 2");
+  REQUIRE(config("pp2-1f1b").parallel.schedule == PipelineSchedule::k1F1B);
+  REQUIRE(mesh_text(config("pp2-zb").parallel) == "data 1 × pipeline 2");
+  REQUIRE(config("pp2-zb").parallel.schedule == PipelineSchedule::kZbH1);
+  for (const char* name : {"3d", "3d-zero3"})
+    REQUIRE(mesh_text(config(name).parallel) == "data 2 × tensor 2 × pipeline 2");
+  REQUIRE(config("3d").zero.stage == 1);
+  REQUIRE(config("3d-zero3").zero.stage == 3);
 }
 
 }  // namespace ftrun

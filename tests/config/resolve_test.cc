@@ -260,9 +260,6 @@ TEST_CASE("contradictions between keys are errors at their place") {
       first("log_level: loud\n") ==
       "c.yaml:2:12: error: log_level: expected one of debug, info, notice, warning, error, found "
       "\"loud\"");
-  REQUIRE(first("zero_optimization: {stage: 2}\nparallel: {pipeline: 2}\n", {.world_size = 2}) ==
-          "c.yaml:2:28: error: ZeRO stage 2 cannot be used with parallel.pipeline 2\n"
-          "  remedy: use stage 0 or 1");
 }
 
 TEST_CASE("ranks that the mesh does not divide are explained with the arithmetic") {

@@ -173,6 +173,9 @@ def trained_steps(out, key):
     return [m[key] for m in steps(out) if not m.get("skipped")]
 
 
+MICRO_BATCHES = 4  # of a step where there is a pipeline
+
+
 def check_configs(data, scratch):
     """Each of configs/ beside one process with the same settings and global batch."""
     one = {}
@@ -181,10 +184,13 @@ def check_configs(data, scratch):
         narrow_model, data = with_rows_of(first_layers(4, scratch / "layers"), data, scratch / "model")
     wide_model = with_added_heads(narrow_model, scratch / "wide")
 
-    def trained(path, ranks, rows, tensor=1, model=narrow_model, **more):
-        out = scratch / f"{path.stem}-{ranks}-{tensor}"
+    def trained(path, ranks, rows, tensor=1, model=narrow_model, pipeline=1, **more):
+        out = scratch / f"{path.stem}-{ranks}-{tensor}-{pipeline}"
+        micro_batches = MICRO_BATCHES if pipeline > 1 else 1
         changes = more | {"output_dir": out, "model.path": model, "parallel.data": ranks, "parallel.tensor": tensor,
-                   "parallel.data_replicate": 2 if ranks == 4 else 1, "train_micro_batch_size_per_gpu": rows // ranks}
+                   "parallel.pipeline": pipeline, "parallel.data_replicate": 2 if ranks == 4 else 1,
+                   "gradient_accumulation_steps": micro_batches,
+                   "train_micro_batch_size_per_gpu": rows // ranks // micro_batches}
         if path.stem == "fp16" and not FULL:  # so that none of the few steps overflows and is skipped
             changes["fp16.initial_scale_power"] = 8
         for tier in ("offload_param", "offload_optimizer"):
@@ -196,17 +202,18 @@ def check_configs(data, scratch):
     for path in sorted((SOURCE / "configs").glob("*.yaml")):
         if path.stem == "quickstart":
             continue
-        tensor = 2 if path.stem.startswith("tp2") else 1
+        tensor = 2 if path.stem.startswith(("tp2", "3d")) else 1
+        pipeline = 2 if path.stem.startswith(("pp2", "3d")) else 1
         model = narrow_model if tensor == 1 else wide_model
-        ranks = {"hybrid": 4, "tp2": 1}.get(path.stem, 2)
-        rows = max(ranks, 2)
+        ranks = {"hybrid": 4, "tp2": 1, "pp2-1f1b": 1, "pp2-zb": 1}.get(path.stem, 2)
+        rows = max(ranks, 2) if pipeline == 1 else ranks * MICRO_BATCHES
         narrow = path.stem in ("bf16", "fp16")
-        alike = next((family for family in ("zero", "tp2") if path.stem.startswith(family)), path.stem)  # but for stage and tiers
+        alike = next((family for family in ("zero", "tp2", "pp2", "3d") if path.stem.startswith(family)), path.stem)  # but for stage and tiers
         if alike not in one:
             for out in one.values():
                 shutil.rmtree(out)  # a checkpoint of 1.5 GiB
             one = {alike: trained(path, 1, rows, model=model)}
-        out = trained(path, ranks, rows, tensor, model)
+        out = trained(path, ranks, rows, tensor, model, pipeline)
         loss, norm = (near(f"{path.stem}, {key}", trained_steps(out, key), trained_steps(one[alike], key), limit)
                       for key, limit in (("loss", 2e-3 if narrow else 1e-5), ("grad_norm", 2e-2 if narrow else 5e-5)))
         weights, way = compare_weights(model, path.stem, Weights(out), Weights(one[alike]), narrow)

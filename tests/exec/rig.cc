@@ -39,7 +39,7 @@ RankMemory& allocated(RankMemory& memory, const StepPlan& plan) {
 }
 
 Config for_ranks(Config config, int ranks) {
-  config.parallel.data = ranks / config.parallel.tensor;
+  config.parallel.data = ranks / (config.parallel.tensor * config.parallel.pipeline);
   return config;
 }
 
@@ -168,12 +168,13 @@ namespace {
 void replace(ProgramPlan& plan, Step step) {
   plan.program = std::move(step.program);
   plan.pieces = std::move(step.pieces);
+  plan.holders = std::move(step.holders);
 }
 
 /// The plan of a rank that runs its passes in another order, and of which parts may be frozen.
 StepPlan changed(StepPlan plan, const Config& config, ScheduleKind schedule,
                  const std::function<bool(const TensorInfo&)>& trains) {
-  plan.options.schedule = schedule;
+  if (plan.options.state.pipeline.stages() == 1) plan.options.schedule = schedule;
   if (trains) {
     plan.train.model = freeze(std::move(plan.train.model), trains);
     plan.partition = build_units(
@@ -313,6 +314,7 @@ void on_mesh(const StateOptions& mesh,
         mine.shard.index = place.dp_shard;
         mine.replica = place.dp_replicate;
         mine.tensor.index = place.tp;
+        mine.pipeline_stage = place.pp;
         const StateGroups groups = state_groups(mine);
         const OpenGroups open(rendezvous, groups.list, groups.model,
                               {.timeout = std::chrono::seconds(20)});

@@ -5,6 +5,7 @@
 
 #include "checkpoint/save.h"
 #include "kernels/kernels.h"
+#include "mesh_runs.h"
 #include "rig.h"
 
 #include <catch2/catch.hpp>
@@ -15,124 +16,22 @@
 namespace ftrun {
 namespace {
 
+using fixtures::give_batches;
+using fixtures::meshed;
+using fixtures::options_of;
 using fixtures::RankRig;
-
-/// Ranks along each dimension of a mesh.
-struct TensorMesh {
-  int tensor = 1;
-  int shards = 1;
-  int replicas = 1;
-
-  int data() const { return shards * replicas; }
-  std::string text() const {
-    return cat("tensor ", tensor, ", shards ", shards, ", replicas ", replicas);
-  }
-};
-
-/// What training leaves: each step's loss and norm, and the weights.
-struct TensorOutcome {
-  std::vector<double> losses;
-  std::vector<double> norms;
-  std::map<std::string, std::vector<std::byte>> state;
-};
-
-/// Micro-batches of a global batch, on all data-parallel ranks together.
-constexpr int64_t kGlobalMicroBatches = 12;
-
-Config meshed(Config config, const TensorMesh& mesh) {
-  config.parallel.tensor = mesh.tensor;
-  config.parallel.data = mesh.data();
-  config.parallel.data_replicate = mesh.replicas;
-  config.gradient_accumulation_steps = kGlobalMicroBatches / mesh.data();
-  return config;
-}
-
-/// Data-parallel rank d takes micro-batches d, d + n, ... of n ranks.
-void give_batches(RankRig& rig, int64_t step) {
-  const StateOptions& place = rig.plan.options.state;
-  rig.batches.resize(static_cast<size_t>(rig.config.gradient_accumulation_steps));
-  for (size_t slot = 0; slot < rig.batches.size(); ++slot) {
-    const auto number = slot * static_cast<size_t>(data_ranks(place)) +
-                        static_cast<size_t>(data_index(place));
-    rig.batches[slot] =
-        fixtures::random_batch(rig.plan.train.model.batch, static_cast<uint64_t>(step) * 100 + number,
-                               rig.plan.train.model.vocab_rows);
-  }
-}
-
-StateOptions options_of(const TensorMesh& mesh, const Config& config, const ModelConfig& model) {
-  StateOptions options;
-  options.shard.count = config.zero.stage > 0 ? mesh.shards : mesh.data();
-  options.replicas = config.zero.stage > 0 ? mesh.replicas : 1;
-  options.tensor.count = mesh.tensor;
-  options.tensor_copies = std::max(1, mesh.tensor / static_cast<int>(model.kv_heads));
-  return options;
-}
-
-TensorOutcome train_on(const Config& plain, const ModelConfig& model, const TensorMesh& mesh, int64_t steps) {
-  TensorOutcome outcome;
-  fixtures::WholeState whole;
-  const Config config = meshed(plain, mesh);
-  fixtures::on_mesh(options_of(mesh, config, model), [&](Rendezvous& rendezvous, const RankGroups& open) {
-    RankRig rig(config, model, open);
-    for (int64_t step = 1; step <= steps; ++step) {
-      give_batches(rig, step);
-      StepRun run = rig.prepared(step);
-      rig.train_executor.run(run);
-      require(run.finite, "the steps are finite");
-      if (rendezvous.rank() > 0) continue;
-      outcome.losses.push_back(run.loss_sum / run.counted_tokens);
-      outcome.norms.push_back(run.gradient_norm);
-    }
-    whole.add(rig.state.slices());
-  });
-  outcome.state = whole.take();
-  return outcome;
-}
-
-double relative(double found, double expected) {
-  return std::abs(found - expected) / std::abs(expected);
-}
-
-/// ||found - expected|| / ||expected|| of each parameter.
-std::map<std::string, double> weight_differences(const TensorOutcome& found,
-                                                 const TensorOutcome& expected) {
-  std::map<std::string, double> differences;
-  for (const auto& [name, bytes] : expected.state) {
-    if (!name.ends_with(".param")) continue;
-    const auto* a = reinterpret_cast<const float*>(found.state.at(name).data());
-    const auto* b = reinterpret_cast<const float*>(bytes.data());
-    double difference = 0, size = 0;
-    for (size_t i = 0; i < bytes.size() / sizeof(float); ++i) {
-      difference += std::pow(double{a[i]} - b[i], 2);
-      size += std::pow(double{b[i]}, 2);
-    }
-    differences[name] = std::sqrt(difference / size);
-  }
-  return differences;
-}
-
-void require_same(const TensorOutcome& found, const TensorOutcome& expected) {
-  REQUIRE(found.losses.size() == expected.losses.size());
-  for (size_t i = 0; i < expected.losses.size(); ++i) {
-    REQUIRE(relative(found.losses[i], expected.losses[i]) < 1e-5);
-    REQUIRE(relative(found.norms[i], expected.norms[i]) < 5e-5);
-  }
-  for (const auto& [tensor, difference] : weight_differences(found, expected)) {
-    INFO(tensor);
-    // A key's bias moves all scores of a query alike, rotation apart: of a gradient that is next to
-    // nothing AdamW makes full steps, rounding included.
-    REQUIRE(difference < (tensor.ends_with("k_proj.bias.param") ? 1e-3 : 1e-4));
-  }
-}
+using fixtures::require_same;
+using fixtures::train_on;
+using fixtures::TrainingMesh;
+using fixtures::TrainingOutcome;
 
 TEST_CASE("tensor ranks train what one process trains, at every ZeRO stage") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::small_model();
   for (const int64_t stage : {0, 1, 2, 3}) {
     const Config config = fixtures::run_of_stage(stage);
-    const TensorOutcome expected = train_on(config, model, {}, 3);
-    for (const TensorMesh& mesh : {TensorMesh{2}, TensorMesh{4}, TensorMesh{2, 2}}) {
+    const TrainingOutcome expected = train_on(config, model, {}, 3);
+    for (const TrainingMesh& mesh : {TrainingMesh{2}, TrainingMesh{4}, TrainingMesh{2, 2}}) {
       INFO("stage " << stage << ", " << mesh.text());
       require_same(train_on(config, model, mesh, 3), expected);
     }
@@ -144,11 +43,11 @@ TEST_CASE("every mesh of up to 8 ranks trains what one process trains for 20 ste
   const ModelConfig model = fixtures::small_model();
   for (const int64_t stage : {0, 1, 2, 3}) {
     const Config config = fixtures::run_of_stage(stage);
-    const TensorOutcome expected = train_on(config, model, {}, 20);
+    const TrainingOutcome expected = train_on(config, model, {}, 20);
     for (const int tensor : {1, 2, 4})
       for (const int shards : {1, 2, 3})
         for (const int replicas : {1, 2}) {
-          const TensorMesh mesh{tensor, shards, replicas};
+          const TrainingMesh mesh{tensor, shards, replicas};
           const bool same = stage == 0 && replicas > 1;  // stage 0 knows no shards
           if (same || mesh.data() * tensor > 8 || mesh.data() * tensor == 1) continue;
           INFO("stage " << stage << ", " << mesh.text());
@@ -170,7 +69,7 @@ TEST_CASE("every family is split right, whatever is made again, kept or moved") 
     const char* name;
     ModelConfig model;
     std::function<void(Config&)> change;
-    TensorMesh mesh;
+    TrainingMesh mesh;
   };
   const auto plain = [](Config&) {};
   const auto whole_norms = [](Config& c) { c.parallel.sequence = false; };
@@ -235,13 +134,13 @@ TEST_CASE("on one mesh neither buckets nor overlap, tiers or reuse change a bit"
   for (const int64_t stage : {0, 1, 2, 3}) {
     Config plain = fixtures::run_of_stage(stage);
     plain.zero.overlap_comm = false;
-    const TensorMesh mesh = stage == 0 ? TensorMesh{2, 3} : TensorMesh{2, 2, 2};
-    const TensorOutcome expected = train_on(plain, model, mesh, 3);
+    const TrainingMesh mesh = stage == 0 ? TrainingMesh{2, 3} : TrainingMesh{2, 2, 2};
+    const TrainingOutcome expected = train_on(plain, model, mesh, 3);
     const auto require_equal = [&](const char* name, const std::function<void(Config&)>& change) {
       INFO("stage " << stage << ", " << name);
       Config config = plain;
       change(config);
-      const TensorOutcome found = train_on(config, model, mesh, 3);
+      const TrainingOutcome found = train_on(config, model, mesh, 3);
       REQUIRE(found.losses == expected.losses);
       REQUIRE(found.norms == expected.norms);
       REQUIRE(found.state == expected.state);
@@ -310,7 +209,7 @@ TEST_CASE("an export collects a split model's tensors whole") {
 
 /// What all ranks of a mesh save after `work` on each.
 std::map<std::string, std::vector<std::byte>> saved_on(
-    const TensorMesh& mesh, int64_t stage, const std::function<void(Rendezvous&, RankRig&)>& work) {
+    const TrainingMesh& mesh, int64_t stage, const std::function<void(Rendezvous&, RankRig&)>& work) {
   fixtures::WholeState whole;
   const ModelConfig model = fixtures::model_of_many_blocks();
   const Config config = meshed(fixtures::run_of_stage(stage), mesh);
@@ -325,7 +224,7 @@ std::map<std::string, std::vector<std::byte>> saved_on(
 TEST_CASE("what one mesh saves another reads back bit by bit, and its own goes on as if nothing was") {
   set_kernel_threads(1);
   struct Place {
-    TensorMesh mesh;
+    TrainingMesh mesh;
     int64_t stage;
   };
   const std::vector<Place> places{{{1}, 0}, {{2}, 0}, {{4}, 1}, {{2, 2}, 3}, {{4, 1, 2}, 2}, {{1, 3}, 3}};
@@ -396,7 +295,7 @@ TEST_CASE("what several tensor-parallel ranks hold stays the same on all of them
         config.parallel.sequence = sequence;
         config.bf16.enabled = config.bf16.bf16_optimizer_states =
             config.bf16.bf16_master_weights_and_grads = rounded;
-        const TensorMesh mesh{4, 2};
+        const TrainingMesh mesh{4, 2};
         config = meshed(config, mesh);
         std::mutex mutex;
         std::map<std::string, std::vector<std::byte>> held;

@@ -100,6 +100,12 @@ TEST_CASE("the cut of a large model covers it") {
         }()));
 }
 
+TEST_CASE("very many layers are cut as evenly as few") {
+  const Counts counts = balanced_blocks(std::vector<double>(5002, 3.0), 10);
+  CHECK(*std::max_element(counts.begin(), counts.end()) == 501);
+  CHECK(std::accumulate(counts.begin(), counts.end(), int64_t{0}) == 5000);
+}
+
 TEST_CASE("embedding and head come on top of the blocks of the first and last part") {
   const PipelineLayout layout = layout_of_blocks(2, 2, ChunkPlacement::kLoop, {1, 3, 2, 2});
   CHECK(layout.layers(0, 10) == LayerRange{0, 2});
@@ -167,7 +173,8 @@ TEST_CASE("blocks whose backward runs forward again weigh more") {
   const PhaseSeconds again = phase_prices(model.graph_of(model.layers[1]));
   const PhaseSeconds once = phase_prices(model.graph_of(model.layers[2]));
   CHECK(again.forward == once.forward);
-  // But for what nothing in backward reads: the sum that leaves the block, and the product before it.
+  // But for what nothing in backward reads: the sum that leaves the block, and the product before
+  // it.
   CHECK(again.backward > once.backward + 0.5 * once.forward);
   CHECK(again.backward < once.backward + once.forward);
 }

@@ -85,14 +85,16 @@ TEST_CASE("a picture is no wider than asked, and its labels are whole and in ord
           }
           auto at = all.begin();
           for (const std::string& label : labels(line)) {
-            at = std::find(at, all.end(), label);
+            at = std::find_if(at, all.end(), [&](const std::string& name) {
+              return label.size() == 1 ? name[0] == label[0] : name == label;
+            });
             INFO(label);
             REQUIRE(at != all.end());
             ++at;
           }
           const bool whole = line.find(" ... ") == std::string::npos;
-          if (whole) REQUIRE(labels(line) == all);
-          if (width == 1000 && stages < 11) REQUIRE(whole);
+          if (whole) REQUIRE(labels(line).size() == all.size());
+          if (width == 1000 && stages < 11) REQUIRE(labels(line) == all);
         }
       }
 }
@@ -119,15 +121,23 @@ TEST_CASE("of many stages the first and the last are drawn") {
   CHECK(lines_of(picture(ScheduleKind::k1F1B, 16, 1, 16, 100)).size() == 16);
 }
 
+TEST_CASE("the begin of a deep pipeline is drawn up to the first backward pass of every stage") {
+  for (const int stages : {8, 16})
+    for (const std::string& line : lines_of(picture(ScheduleKind::k1F1B, stages, 1, 64, 120))) {
+      INFO(line);
+      CHECK(line.substr(0, line.find(" ... ")).find('B') != std::string::npos);
+      // Where no number of two digits has room, there are none.
+      CHECK(labels(line).front() == "F");
+    }
+}
+
 TEST_CASE("actions too short for a name are drawn without one") {
   const std::vector<PhaseSeconds> parts{{1e-6, 2e-6, 1e-6, 1e-6}, {1, 2, 1, 1}};
   const std::string drawn = schedule_picture(
       run_timeline(make_schedules(ScheduleKind::k1F1B, 2, 1, 2), ChunkPlacement::kLoop, parts), 60);
-  INFO(drawn);
-  const std::vector<std::string> lines = lines_of(drawn);
-  CHECK(labels(lines[0]).empty());
-  CHECK(labels(lines[1]) == std::vector<std::string>{"F0"});
-  CHECK(lines[1].size() == 60);
+  CHECK(drawn ==
+        "stage 0 | .................. |\n"
+        "stage 1 | F0 B0    F1 B1     |\n");
 }
 
 }  // namespace

@@ -296,6 +296,11 @@ const std::map<std::string, RunKey>& run_keys() {
       {"checkpoint.keep_last", {"lib/exec/checkpointer.cc", "config_.checkpoint.keep_last"}},
       {"export.enabled", {"lib/exec/trainer.cc", "config_.model_export.enabled"}},
       {"export.dtype", {"lib/exec/export_options.h", "config.model_export.dtype"}},
+      // How a pipeline is cut and run.
+      {"parallel.schedule", {"lib/program/pipeline_plan.cc", "switch (config.parallel.schedule)"}},
+      {"parallel.virtual_stages", {"lib/program/pipeline_plan.cc", "config.parallel.virtual_stages"}},
+      {"parallel.pipeline_layers", {"lib/program/pipeline_plan.cc", "config.parallel.pipeline_layers"}},
+      {"pipeline.partition", {"lib/program/pipeline_plan.cc", "pipeline_partition(config.pipeline.partition)"}},
       // Where and how it is computed.
       {"device", {"lib/exec/session.cc", "request.config.device"}},
       {"threads", {"lib/exec/trainer.cc", "config_.threads"}},
@@ -317,6 +322,7 @@ const std::map<std::string, RunKey>& run_keys() {
        {"lib/config/resolve_elasticity.cc", "c.elasticity.ignore_non_elastic_batch_info"}},
       // Other ways to say how many ranks there are, and what they share (not yet).
       {"parallel.data", {"lib/config/ranks.cc", "c.parallel.data != 0"}},
+      {"pipeline.stages", {"lib/config/resolve_mesh.cc", "r.config.pipeline.stages"}},
       {"sequence_parallel_size", {"lib/config/resolve_mesh.cc", "r.config.sequence_parallel_size"}},
       {"elasticity.model_parallel_size", {"lib/config/resolve_elasticity.cc", "e.model_parallel_size"}},
   };

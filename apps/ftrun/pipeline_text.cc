@@ -1,0 +1,114 @@
+#include "pipeline_text.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "program/balance_stages.h"
+#include "program/pipeline_plan.h"
+#include "program/schedule_picture.h"
+#include "program/step_plan.h"
+#include "report/table.h"
+
+namespace ftrun {
+namespace {
+
+constexpr size_t kPageColumns = 120;
+/// A timeline holds every action of a step.
+constexpr int64_t kMostMicroBatches = 100'000;
+
+/// Layers of a part: "embed, 0-7", "8-15", "24-29, head".
+std::string layers_text(const ModelDescription& model, const LayerRange& range) {
+  std::vector<std::string> parts;
+  const int32_t last = static_cast<int32_t>(model.layers.size()) - 1;
+  // Layer k of the model is block k-1, after the embedding.
+  const int32_t first_block = std::max(range.first, 1) - 1,
+                end_block = std::min(range.end, last) - 1;
+  if (range.holds(0)) parts.emplace_back("embed");
+  if (first_block + 1 == end_block) parts.push_back(std::to_string(first_block));
+  if (first_block + 1 < end_block) parts.push_back(cat(first_block, "-", end_block - 1));
+  if (range.holds(last)) parts.emplace_back("head");
+  return join(parts, ", ");
+}
+
+/// Of all parts of a stage, first chunk first.
+std::string stage_layers(const ModelDescription& model, const PipelineLayout& layout, int stage) {
+  std::vector<std::string> chunks;
+  for (int chunk = 0; chunk < layout.chunks(); ++chunk)
+    chunks.push_back(layers_text(model, layout.layers(layout.part_of(stage, chunk),
+                                                      static_cast<int32_t>(model.layers.size()))));
+  return join(chunks, " | ");
+}
+
+std::string percent(double share) {
+  return fixed_text(100 * share, 1) + " %";
+}
+
+/// What the letters of the picture stand for.
+std::string legend(ScheduleKind kind, int chunks) {
+  const bool split = kind == ScheduleKind::kZbH1 || kind == ScheduleKind::kZbV;
+  return cat("F forward, ", split ? "I input gradients, W weight gradients" : "B backward",
+             " and the micro-batch",
+             chunks > 1 ? cat(", a to ", static_cast<char>('a' + std::min(chunks, 26) - 1),
+                              " the stage's parts")
+                        : "",
+             "; . waits\ntimes: by the costs of operations, "
+             "transfers left out\n");
+}
+
+std::string stages_table(const ModelDescription& model, const PipelineLayout& layout,
+                         const std::vector<std::vector<ScheduleAction>>& lists,
+                         const ScheduleTimeline& timeline) {
+  double most = 0;
+  for (const StageTimeline& stage : timeline.stages) most = std::max(most, stage.busy);
+  std::vector<std::vector<std::string>> rows;
+  for (int stage = 0; stage < layout.stages(); ++stage) {
+    const auto s = static_cast<size_t>(stage);
+    rows.push_back({std::to_string(stage), stage_layers(model, layout, stage),
+                    percent(timeline.stages[s].busy / most), percent(timeline.idle_share(stage)),
+                    std::to_string(most_in_flight(lists[s])),
+                    std::to_string(most_before_input_grad(lists[s]))});
+  }
+  return format_table({"stage", "layers", "work", "idle", "in flight", "whole"}, rows);
+}
+
+}  // namespace
+
+std::string pipeline_text(const Config& config, const ModelConfig& model_config, size_t width) {
+  const int stages = pipeline_stages(config), chunks = pipeline_chunks(config);
+  if (stages == 1)
+    throw Error(ExitCode::kUsage, "--schedule: the config has no pipeline",
+                "write parallel.pipeline, the number of stages");
+  if (config.gradient_accumulation_steps > kMostMicroBatches)
+    throw Error(ExitCode::kUsage,
+                cat("--schedule: ", config.gradient_accumulation_steps,
+                    " micro-batches cannot be drawn, at most ", kMostMicroBatches),
+                "write fewer gradient_accumulation_steps: the middle of a step is like itself");
+  const auto count = static_cast<int32_t>(config.gradient_accumulation_steps);
+  const ScheduleKind kind = schedule_kind(config);
+  const ModelDescription model = training_model(config, model_config, 0);
+  const PipelineLayout layout = pipeline_layout(config, model);
+  const auto lists = make_schedules(kind, stages, chunks, count);
+  const ScheduleTimeline timeline =
+      run_timeline(lists, placement_of(kind), part_prices(model, layout));
+  return cat(
+      "schedule ", name_of(config.parallel.schedule), ": ", stages, " stages, ",
+      chunks > 1 ? cat(chunks, " parts each, ") : "", count,
+      count == 1 ? " micro-batch\n" : " micro-batches\n", schedule_picture(timeline, width),
+      legend(kind, chunks), "\n", stages_table(model, layout, lists, timeline),
+      "work: of the dearest stage's; idle: of the step; in flight: most micro-batches of a part "
+      "whose activations\nthe stage keeps, whole: those that do not wait for weight gradients "
+      "alone\n",
+      "idle over all stages: ", percent(timeline.idle_share()), "\n");
+}
+
+size_t output_columns() {
+  winsize size{};
+  const bool terminal = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return terminal ? size.ws_col : kPageColumns;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,128 @@
+#include "program/pipeline_plan.h"
+
+
+#include "base/error.h"
+#include "base/text.h"
+#include "config/pipeline.h"
+#include "program/balance_stages.h"
+#include "program/schedule_timeline.h"
+
+namespace ftrun {
+namespace {
+
+/// Fewer micro-batches a stage than this are told of.
+constexpr int kMicroBatchesAStage = 4;
+
+std::string percent_text(double share) {
+  return fixed_text(100 * share, 0) + " %";
+}
+
+double idle_share(const Config& config, int32_t micro_batches) {
+  const int stages = pipeline_stages(config), chunks = pipeline_chunks(config);
+  const ScheduleKind kind = schedule_kind(config);
+  return run_timeline(make_schedules(kind, stages, chunks, micro_batches), placement_of(kind),
+                      equal_parts(stages * chunks))
+      .idle_share();
+}
+
+BalanceBy balance_by(const Config& config) {
+  const auto partition = pipeline_partition(config.pipeline.partition);
+  require(partition.has_value(), "pipeline.partition was checked");
+  switch (*partition) {
+    case PipelinePartition::kCost:
+      return BalanceBy::kPrice;
+    case PipelinePartition::kParameters:
+      return BalanceBy::kParameters;
+    case PipelinePartition::kLayers:
+      return BalanceBy::kLayers;
+    case PipelinePartition::kBlocks:
+      return BalanceBy::kBlocks;
+  }
+  bug("a pipeline.partition");
+}
+
+/// "8 parts (pipeline 4 × virtual_stages 2)".
+std::string parts_text(const ParallelConfig& mesh, double parts) {
+  return cat(number_text(parts), " parts (pipeline ", mesh.pipeline,
+             mesh.virtual_stages > 1 ? cat(" × virtual_stages ", mesh.virtual_stages) : "", ")");
+}
+
+void require_sum(const ParallelConfig& mesh, int64_t blocks) {
+  double sum = 0;
+  std::vector<std::string> numbers;
+  for (const int64_t count : mesh.pipeline_layers) {
+    sum += static_cast<double>(count);
+    numbers.push_back(std::to_string(count));
+  }
+  if (sum == static_cast<double>(blocks)) return;
+  throw Error(ExitCode::kUsage,
+              cat("parallel.pipeline_layers ", join(numbers, " + "), " = ", number_text(sum),
+                  " ≠ the model's ", blocks, " decoder layers"),
+              cat("write numbers with the sum ", blocks));
+}
+
+}  // namespace
+
+int pipeline_stages(const Config& config) {
+  return static_cast<int>(config.parallel.pipeline);
+}
+
+int pipeline_chunks(const Config& config) {
+  return pipeline_stages(config) == 1 ? 1 : static_cast<int>(config.parallel.virtual_stages);
+}
+
+ScheduleKind schedule_kind(const Config& config) {
+  if (pipeline_stages(config) == 1) return ScheduleKind::k1F1B;
+  switch (config.parallel.schedule) {
+    case PipelineSchedule::kGpipe:
+      return ScheduleKind::kGpipe;
+    case PipelineSchedule::k1F1B:
+      return ScheduleKind::k1F1B;
+    case PipelineSchedule::kInterleaved:
+      return ScheduleKind::kInterleaved;
+    case PipelineSchedule::kZbH1:
+      return ScheduleKind::kZbH1;
+    case PipelineSchedule::kZbV:
+      return ScheduleKind::kZbV;
+  }
+  bug("a parallel.schedule");
+}
+
+void require_pipeline(const Config& config, int64_t blocks) {
+  const ParallelConfig& mesh = config.parallel;
+  if (mesh.pipeline == 1) return;
+  if (!mesh.pipeline_layers.empty()) return require_sum(mesh, blocks);
+  const double parts =
+      static_cast<double>(mesh.pipeline) * static_cast<double>(mesh.virtual_stages);
+  if (parts <= static_cast<double>(blocks)) return;
+  const int64_t most = blocks / mesh.virtual_stages;
+  throw Error(
+      ExitCode::kUsage,
+      cat("the model's ", blocks, " decoder layers cannot be cut into ", parts_text(mesh, parts)),
+      most < 2 ? "use fewer parts, or another kind of parallelism"
+               : cat("use parallel.pipeline ", most, " or less"));
+}
+
+PipelineLayout pipeline_layout(const Config& config, const ModelDescription& model) {
+  const int stages = pipeline_stages(config), chunks = pipeline_chunks(config);
+  if (stages == 1) return {};
+  require_pipeline(config, model.block_count);
+  const ChunkPlacement placement = placement_of(schedule_kind(config));
+  if (!config.parallel.pipeline_layers.empty())
+    return layout_of_blocks(stages, chunks, placement, config.parallel.pipeline_layers);
+  return balance_stages(model, stages, chunks, placement, balance_by(config));
+}
+
+std::string bubble_notice(const Config& config) {
+  const int stages = pipeline_stages(config);
+  const auto count = static_cast<int64_t>(config.gradient_accumulation_steps);
+  const int32_t enough = kMicroBatchesAStage * stages;
+  if (stages == 1 || count >= enough) return "";
+  return cat("gradient_accumulation_steps ", count, " with pipeline ", stages, ": in schedule ",
+             name_of(config.parallel.schedule), " each stage waits ",
+             percent_text(idle_share(config, static_cast<int32_t>(count))), " of a step, with ",
+             enough, " micro-batches ", percent_text(idle_share(config, enough)),
+             " (parts that take equally long)");
+}
+
+}  // namespace ftrun

@@ -1,0 +1,126 @@
+#include "program/pipeline_plan.h"
+
+#include "models.h"
+#include "program/schedule_timeline.h"
+#include "program/step_plan.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using namespace fixtures;
+
+/// A resolved config.
+Config piped(int64_t stages, PipelineSchedule schedule = PipelineSchedule::k1F1B,
+             int64_t chunks = 1) {
+  Config config;
+  config.parallel.data = 1;
+  config.parallel.pipeline = stages;
+  config.parallel.schedule = schedule;
+  config.parallel.virtual_stages = chunks;
+  config.train_micro_batch_size_per_gpu = 2;
+  config.gradient_accumulation_steps = 8;
+  config.data.sequence_length = 4;
+  return config;
+}
+
+std::string refusal(const Config& config, int64_t blocks) {
+  try {
+    require_pipeline(config, blocks);
+  } catch (const Error& error) {
+    return cat(static_cast<int>(error.code()), ": ", error.what());
+  }
+  return "accepted";
+}
+
+TEST_CASE("the schedule of a config is the one it names, and 1F1B on one stage") {
+  CHECK(schedule_kind(piped(2, PipelineSchedule::kGpipe)) == ScheduleKind::kGpipe);
+  CHECK(schedule_kind(piped(2)) == ScheduleKind::k1F1B);
+  CHECK(schedule_kind(piped(2, PipelineSchedule::kInterleaved, 2)) == ScheduleKind::kInterleaved);
+  CHECK(schedule_kind(piped(2, PipelineSchedule::kZbH1)) == ScheduleKind::kZbH1);
+  CHECK(schedule_kind(piped(2, PipelineSchedule::kZbV, 2)) == ScheduleKind::kZbV);
+  CHECK(schedule_kind(piped(1, PipelineSchedule::kGpipe)) == ScheduleKind::k1F1B);
+  CHECK(pipeline_chunks(piped(2, PipelineSchedule::kInterleaved, 3)) == 3);
+  CHECK(pipeline_chunks(piped(1, PipelineSchedule::kZbV, 2)) == 1);
+}
+
+TEST_CASE("ranks of a pipeline are the slowest axis of the mesh") {
+  Config config = piped(4);
+  config.parallel.data = 2;
+  config.parallel.tensor = 3;
+  const RankMesh mesh = rank_mesh(config);
+  CHECK(mesh.world() == 24);
+  CHECK(mesh.size(MeshAxis::kPipeline) == 4);
+  CHECK(mesh.coordinate(6).pp == 1);
+}
+
+TEST_CASE("a model with fewer layers than parts is refused with the arithmetic") {
+  CHECK(refusal(piped(4), 4) == "accepted");
+  CHECK(refusal(piped(1), 1) == "accepted");
+  CHECK(refusal(piped(8), 6) ==
+        "2: the model's 6 decoder layers cannot be cut into 8 parts (pipeline 8)\n"
+        "  remedy: use parallel.pipeline 6 or less");
+  CHECK(refusal(piped(4, PipelineSchedule::kInterleaved, 3), 7) ==
+        "2: the model's 7 decoder layers cannot be cut into 12 parts (pipeline 4 × virtual_stages 3)\n"
+        "  remedy: use parallel.pipeline 2 or less");
+  CHECK(
+      refusal(piped(2, PipelineSchedule::kZbV, 2), 3) ==
+      "2: the model's 3 decoder layers cannot be cut into 4 parts (pipeline 2 × virtual_stages 2)\n"
+      "  remedy: use fewer parts, or another kind of parallelism");
+  CHECK(refusal(piped(2, PipelineSchedule::kInterleaved, INT64_MAX), 7) != "accepted");
+}
+
+TEST_CASE("layers by hand are those of the model") {
+  Config config = piped(2, PipelineSchedule::kZbV, 2);
+  config.parallel.pipeline_layers = {3, 2, 2, 0};
+  CHECK(refusal(config, 7) == "accepted");
+  CHECK(refusal(config, 8) ==
+        "2: parallel.pipeline_layers 3 + 2 + 2 + 0 = 7 ≠ the model's 8 decoder layers\n"
+        "  remedy: write numbers with the sum 8");
+  const ModelDescription model = training_model(config, small_config(7, false), 0);
+  const PipelineLayout layout = pipeline_layout(config, model);
+  CHECK(layout.layers(0, 9) == LayerRange{0, 4});
+  CHECK(layout.layers(2, 9) == LayerRange{6, 8});
+  CHECK(layout.layers(3, 9) == LayerRange{8, 9});
+  CHECK(layout.stage_of(3) == 0);
+}
+
+TEST_CASE("a pipeline is cut by cost, or as pipeline.partition says") {
+  ModelConfig small = small_config(12, false);
+  small.vocab_rows = 2000;
+  const auto ends = [&](const char* partition) {
+    Config config = piped(3);
+    config.pipeline.partition = partition;
+    const PipelineLayout layout = pipeline_layout(config, training_model(config, small, 0));
+    return std::vector<int32_t>{layout.layers(0, 14).end, layout.layers(1, 14).end};
+  };
+  CHECK(ends("uniform") == std::vector<int32_t>{4, 9});
+  CHECK(ends("type:DecoderLayer") == std::vector<int32_t>{5, 9});
+  CHECK(ends("parameters") == std::vector<int32_t>{2, 12});
+  const std::vector<int32_t> best = ends("best");
+  CHECK(best[1] > 9);  // the head weighs as much as some blocks
+  CHECK(best[0] > 2);
+  CHECK(pipeline_layout(piped(1), training_model(piped(1), small, 0)).parts() == 1);
+}
+
+TEST_CASE("few micro-batches are told of, with what they cost") {
+  CHECK(bubble_notice(piped(1)) == "");
+  Config config = piped(2);
+  CHECK(bubble_notice(config) == "");
+  config.gradient_accumulation_steps = 7;
+  // 1 of 8 slots, 1 of 9.
+  CHECK(
+      bubble_notice(config) ==
+      "gradient_accumulation_steps 7 with pipeline 2: in schedule 1f1b each stage waits 12 % of a "
+      "step, with 8 micro-batches 11 % (parts that take equally long)");
+  config = piped(4, PipelineSchedule::kInterleaved, 2);
+  // 3 / 2 of 8 + 3 / 2, and of 16 + 3 / 2.
+  CHECK(bubble_notice(config) ==
+        "gradient_accumulation_steps 8 with pipeline 4: in schedule interleaved each stage waits "
+        "16 % "
+        "of a step, with 16 micro-batches 9 % (parts that take equally long)");
+}
+
+}  // namespace
+}  // namespace ftrun
