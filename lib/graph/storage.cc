@@ -5,6 +5,8 @@
 #include <numeric>
 #include <utility>
 
+#include "base/round_up.h"
+
 namespace ftrun {
 namespace {
 
@@ -12,10 +14,6 @@ namespace {
 /// further one is begun after this many looks: half a second of work.
 constexpr int kMostTries = 24;
 constexpr int64_t kMostLooks = 50'000'000;
-
-int64_t round_up(int64_t bytes, int64_t alignment) {
-  return (bytes + alignment - 1) / alignment * alignment;
-}
 
 /// The most bytes that live at one time: no layout is smaller.
 int64_t fullest_moment(std::span<const StorageRequest> requests, const std::vector<size_t>& order,

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/round_up.h"
 #include "base/text.h"
 
 namespace ftrun {
@@ -17,10 +18,6 @@ constexpr std::array<std::pair<UnitGranularity, std::string_view>, 3> kNames{{
     {UnitGranularity::kLayer, "layer"},
     {UnitGranularity::kModel, "model"},
 }};
-
-int64_t round_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 // Assigns parameters to units, in forward order.
 class UnitBuilder {

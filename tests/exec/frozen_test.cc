@@ -29,7 +29,7 @@ Trained trained(const Config& config, const Trains& trains, int steps = kTrained
   Trained out;
   fixtures::WholeState whole;
   fixtures::on_mesh(1, kShards, [&](Rendezvous& rendezvous, const RankGroups& groups) {
-    RankRig rig(config, fixtures::model_of_many_blocks(true), groups, nullptr, ScheduleKind::k1F1B, trains);
+    RankRig rig(config, fixtures::model_of_many_blocks(true), groups, nullptr, {.trains = trains});
     for (int64_t step = 1; step <= steps; ++step) {
       const StepRun run = rig.train(step);
       if (rendezvous.rank() > 0) continue;

@@ -14,6 +14,7 @@
 #include "checkpoint/hf_export.h"
 #include "model/families.h"
 #include "model/freeze.h"
+#include "partition/whole_parameters.h"
 
 #include <catch2/catch.hpp>
 
@@ -171,19 +172,18 @@ void replace(ProgramPlan& plan, Step step) {
   plan.holders = std::move(step.holders);
 }
 
-/// The plan of a rank that runs its passes in another order, and of which parts may be frozen.
-StepPlan changed(StepPlan plan, const Config& config, ScheduleKind schedule,
-                 const std::function<bool(const TensorInfo&)>& trains) {
-  if (plan.options.state.pipeline.stages() == 1) plan.options.schedule = schedule;
-  if (trains) {
-    plan.train.model = freeze(std::move(plan.train.model), trains);
-    plan.partition = build_units(
-        plan.train.model, UnitGranularity::kLayer,
-        {config.zero.param_persistence_threshold, config.zero.model_persistence_threshold});
-    StepOptions once = plan.options;
-    once.micro_batches = 1;
-    replace(plan.evaluate, build_evaluation_step(plan.evaluate.model, plan.partition, once));
-  }
+StepPlan changed(StepPlan plan, const Config& config, const Otherwise& otherwise) {
+  if (plan.options.state.pipeline.stages() == 1) plan.options.schedule = otherwise.schedule;
+  if (otherwise.trains) plan.train.model = freeze(std::move(plan.train.model), otherwise.trains);
+  plan.partition = build_units(
+      plan.train.model, *granularity_from_name(name_of(config.partition.unit)),
+      {config.zero.param_persistence_threshold, config.zero.model_persistence_threshold});
+  if (otherwise.owns_whole_parameters)
+    plan.partition = own_whole_parameters(std::move(plan.partition), plan.train.model,
+                                          plan.options.state.shard.count);
+  StepOptions once = plan.options;
+  once.micro_batches = 1;
+  replace(plan.evaluate, build_evaluation_step(plan.evaluate.model, plan.partition, once));
   replace(plan.train, build_training_step(plan.train.model, plan.partition, plan.options));
   return plan;
 }
@@ -191,10 +191,10 @@ StepPlan changed(StepPlan plan, const Config& config, ScheduleKind schedule,
 }  // namespace
 
 RankRig::RankRig(const Config& from, const ModelConfig& model, const RankGroups& of, Gpu* gpu,
-                 ScheduleKind schedule, const std::function<bool(const TensorInfo&)>& trains)
+                 const Otherwise& otherwise)
     : config(for_ranks(from, of.host_world->size())),
       groups(of),
-      plan(changed(plan_steps(config, model, of.rank()), config, schedule, trains)),
+      plan(changed(plan_steps(config, model, of.rank()), config, otherwise)),
       memory(of.peer_visible(), swap_of(config, of.rank()), nullptr, gpu),
       train_executor(plan.train.program, plan.train.model, allocated(memory, plan), groups),
       evaluate_executor(plan.evaluate.program, plan.evaluate.model, memory, groups),

@@ -53,13 +53,21 @@ float weight_of(const std::string& tensor, int64_t index);
 /// A Hugging Face folder with the model's weights, made when first asked for.
 const ModelFolder& model_folder(const ModelConfig& model);
 
+/// What no key of the config asks for.
+struct Otherwise {
+  ScheduleKind schedule = ScheduleKind::k1F1B;
+  /// Tensors that are updated; all when empty.
+  std::function<bool(const TensorInfo&)> trains = nullptr;
+  /// Each shard of a unit holds whole parameters (own_whole_parameters).
+  bool owns_whole_parameters = false;
+};
+
 /// What a rank of a small run holds: memory, executors and state, with the weights of
 /// model_folder(). `parallel.data` is set to the group's size.
 struct RankRig {
-  /// With `gpu`, which is borrowed, on that. Only tensors that `trains` chooses are updated (empty: all).
+  /// With `gpu`, which is borrowed, on that.
   RankRig(const Config& config, const ModelConfig& model, const RankGroups& groups, Gpu* gpu = nullptr,
-          ScheduleKind schedule = ScheduleKind::k1F1B,
-          const std::function<bool(const TensorInfo&)>& trains = nullptr);
+          const Otherwise& otherwise = {});
   RankRig(const Config& config, const ModelConfig& model, Communicator& group);
 
   /// One training step on random batches, which depend on `step` and the rank.

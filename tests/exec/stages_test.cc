@@ -31,7 +31,7 @@ Outcome train(const Config& config, const ModelConfig& model, int replicas = 1, 
   Config meshed = config;
   meshed.parallel.data_replicate = replicas;
   const auto rank = [&](Rendezvous& rendezvous, const RankGroups& groups) {
-    RankRig rig(meshed, model, groups, nullptr, schedule);
+    RankRig rig(meshed, model, groups, nullptr, {.schedule = schedule});
     for (int64_t step = 1; step <= kSteps; ++step) {
       const StepRun run = rig.train(step);
       require(run.finite, "the steps are finite");
