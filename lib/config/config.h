@@ -181,6 +181,7 @@ struct EnumNames<BackendChoice> {
 struct CommConfig {
   BackendChoice backend = BackendChoice::kAuto;
   int64_t timeout = 600;  // seconds, of every wait for another rank
+  bool deterministic = false;  // on GPUs: sums in rank order and fp32; on hosts they always are
   bool operator==(const CommConfig&) const = default;
 };
 

@@ -242,6 +242,10 @@ void declare_rest(Schema& s) {
            "its heartbeat continues.")
       .at_least(1)
       .in("seconds");
+  comm.key("deterministic", &CommConfig::deterministic,
+           "On GPUs: sums add in rank order, 16 bits in fp32, by kernels of our own instead of NCCL's, whose order "
+           "and rounding follow its topology. Costs a second pass over what is summed and 32 MiB a group. On "
+           "processors sums always are so.");
 
   auto out = section(
       s, {.path = "export", .doc = "The Hugging Face folder at the end.", .vocabulary = kOwn},

@@ -55,7 +55,7 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
       model_(model),
       memory_(memory),
       groups_(communicators_of(program, groups)),
-      device_(make_lane_device(program, memory)),
+      device_(make_lane_device(program, memory, groups_)),
       early_disk_(early_disk_requests(program)),
       disk_tickets_(program.instrs.size()),
       lanes_(

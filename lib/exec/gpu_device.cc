@@ -22,10 +22,12 @@ int64_t aligned(int64_t bytes) { return (bytes + kPartAlignment - 1) / kPartAlig
 
 }  // namespace
 
-GpuDevice::GpuDevice(const Program& program, Gpu& gpu) : program_(program), gpu_(gpu) {
+GpuDevice::GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*> groups)
+    : program_(program), gpu_(gpu), groups_(std::move(groups)) {
   on_host_.resize(program.instrs.size(), 0);
   for (const Instr& instr : program.instrs) {
     gpu.open_lane(instr.lane);
+    labels_.push_back(instr_label(instr));
     plan(instr);
   }
   make_events();
@@ -122,8 +124,9 @@ void GpuDevice::enter(const Instr& instr) {
   const DeviceStream stream = gpu_.stream(instr.lane);
   const auto id = static_cast<size_t>(id_of(instr));
   kernels().bind_thread();
+  kernels().push_range(labels_[id].c_str());
   for (const InstrId wait : instr.waits) kernels().wait(stream, done_.at(wait).get());
-  if (on_host_[id] != 0) kernels().synchronize(stream);
+  if (on_host_[id] != 0) wait_for(stream);
   if (!timings_.empty()) timings_[id].begin.record(stream);
 }
 
@@ -132,6 +135,7 @@ void GpuDevice::leave(const Instr& instr) {
   const InstrId id = id_of(instr);
   if (!timings_.empty()) timings_[static_cast<size_t>(id)].end.record(stream);
   if (const auto done = done_.find(id); done != done_.end()) done->second.record(stream);
+  kernels().pop_range();
 }
 
 bool GpuDevice::waits_are_over(const Instr& instr) {
@@ -139,9 +143,29 @@ bool GpuDevice::waits_are_over(const Instr& instr) {
                      [&](InstrId wait) { return kernels().is_done(done_.at(wait).get()); });
 }
 
+void GpuDevice::wait_for(DeviceStream stream) {
+  try {
+    kernels().synchronize(stream);
+  } catch (const Error&) {
+    check_groups();  // knows more
+    throw;
+  }
+  check_groups();
+}
+
+/// Collectives that are given up end like those that are done: what the device has then is no result.
+void GpuDevice::check_groups() {
+  for (Communicator* group : groups_) group->check();
+}
+
+void GpuDevice::drain() {
+  gpu_.drain();
+  check_groups();
+}
+
 std::optional<DeviceTimes> GpuDevice::times() {
   if (!run_begin_) return std::nullopt;
-  gpu_.drain();
+  drain();
   std::vector<Interval> intervals;
   for (const Timing& timing : timings_)
     intervals.push_back({kernels().milliseconds(run_begin_->get(), timing.begin.get()) * 1e-3,
@@ -283,20 +307,20 @@ std::array<const double*, 2> GpuDevice::fetch(Lane lane, const TypedSpan& a, con
   auto* const numbers = fetched_.as<double>();
   kernels().copy(numbers, a.data, a.bytes(), stream);
   if (b.count > 0) kernels().copy(numbers + a.count, b.data, b.bytes(), stream);
-  kernels().synchronize(stream);
+  wait_for(stream);
   return {numbers, numbers + a.count};
 }
 
 double GpuDevice::number_at(Lane lane, const void* address) {
   const DeviceStream stream = gpu_.stream(lane);
   kernels().copy(fetched_.data(), address, sizeof(double), stream);
-  kernels().synchronize(stream);
+  wait_for(stream);
   return *fetched_.as<double>();
 }
 
 bool GpuDevice::is_finite(Lane lane, const TypedSpan& numbers) {
   if (numbers.tier != Tier::kDevice) {
-    kernels().synchronize(gpu_.stream(lane));
+    wait_for(gpu_.stream(lane));
     return host_.is_finite(lane, numbers);
   }
   if (numbers.dtype == DType::kF64) return std::isfinite(number_at(lane, numbers.data));
@@ -309,8 +333,9 @@ bool GpuDevice::is_finite(Lane lane, const TypedSpan& numbers) {
   return true;
 }
 
-std::unique_ptr<LaneDevice> make_lane_device(const Program& program, const RankMemory& memory) {
-  if (memory.gpu() != nullptr) return std::make_unique<GpuDevice>(program, *memory.gpu());
+std::unique_ptr<LaneDevice> make_lane_device(const Program& program, const RankMemory& memory,
+                                             const std::vector<Communicator*>& groups) {
+  if (memory.gpu() != nullptr) return std::make_unique<GpuDevice>(program, *memory.gpu(), groups);
   return std::make_unique<HostDevice>();
 }
 

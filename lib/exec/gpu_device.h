@@ -16,7 +16,7 @@ namespace ftrun {
 /// the same as on a processor. Events, streams and staging are made once, none in a step.
 class GpuDevice final : public LaneDevice {
  public:
-  GpuDevice(const Program& program, Gpu& gpu);
+  GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*> groups);
 
   void begin_run(const StepScalars& scalars) override;
   void enter(const Instr& instr) override;
@@ -35,7 +35,7 @@ class GpuDevice final : public LaneDevice {
   void add(Lane lane, const TypedSpan& from, const TypedSpan& to) override;
   void sums_of_squares(Lane lane, std::span<const TypedSpan> from, std::span<double* const> to) override;
   void update(Lane lane, const FlatUpdate& update, Tier tier, const UpdateOptions& options) override;
-  void drain() override { gpu_.drain(); }
+  void drain() override;
   std::array<const double*, 2> fetch(Lane lane, const TypedSpan& a, const TypedSpan& b) override;
   void scalars_changed(Lane lane) override;
   bool is_finite(Lane lane, const TypedSpan& numbers) override;
@@ -50,6 +50,8 @@ class GpuDevice final : public LaneDevice {
   bool bridges(const Instr& instr) const;
   bool works_on_host(const Instr& instr) const;
   void plan(const Instr& instr);
+  void wait_for(DeviceStream stream);
+  void check_groups();
   void make_events();
   void make_staging();
   void fold_into_host(Lane lane, const TypedSpan& from, const TypedSpan& to, Fold fold);
@@ -60,11 +62,13 @@ class GpuDevice final : public LaneDevice {
 
   const Program& program_;
   Gpu& gpu_;
+  const std::vector<Communicator*> groups_;
   /// For what lies in the host tier.
   HostDevice host_;
   const StepScalars* scalars_ = nullptr;
   /// By instruction.
   std::vector<char> on_host_;
+  std::vector<std::string> labels_;
   /// Of instructions that others wait for.
   std::map<InstrId, GpuEvent> done_;
   struct Timing {

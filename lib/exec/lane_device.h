@@ -95,6 +95,8 @@ class LaneDevice {
 };
 
 /// The device whose memory `memory` is. Both are borrowed.
-std::unique_ptr<LaneDevice> make_lane_device(const Program& program, const RankMemory& memory);
+/// So are `groups`, those of the program: a wait for a device may have ended because a peer is lost.
+std::unique_ptr<LaneDevice> make_lane_device(const Program& program, const RankMemory& memory,
+                                             const std::vector<Communicator*>& groups);
 
 }  // namespace ftrun

@@ -72,6 +72,7 @@ Json manifest_json(const RunManifest& manifest) {
   json["build"] = build_json(manifest.build);
   json["machine"] = machine_json(manifest);
   json["products"] = manifest.products;
+  json["sums"] = manifest.sums;
   json["seed"] = manifest.seed;
   json["topology"] = Json::object();
   for (const auto& [axis, ranks] : manifest.topology) json["topology"][axis] = ranks;
@@ -207,6 +208,7 @@ void read_run_part(const Fields& fields, RunManifest& manifest) {
   if (fields.find("exit_code") != nullptr) fields.get("exit_code", manifest.exit_code.emplace());
   fields.get("exit_reason", manifest.exit_reason);
   fields.get("exit_rank", manifest.exit_rank);
+  fields.get("sums", manifest.sums);
   fields.get("seed", manifest.seed);
   fields.object("environment", [&](const Fields& f) { read_map(f, manifest.environment); });
   fields.object("products", [&](const Fields& f) { read_map(f, manifest.products); });

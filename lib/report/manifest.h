@@ -53,6 +53,8 @@ struct RunManifest {
   std::string gpu_driver;
   /// Who multiplies matrices, by dtype: {"fp32", "openblas 0.3.34"}. Empty on GPUs.
   std::map<std::string, std::string> products;
+  /// How sums over ranks add: "rank order, fp32" or "nccl". "" in runs of older versions.
+  std::string sums;
   uint64_t seed = 0;
   /// Ranks of the mesh by axis, slowest first: {"data", 2}, ...
   std::vector<std::pair<std::string, int64_t>> topology;

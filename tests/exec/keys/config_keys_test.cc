@@ -307,6 +307,7 @@ const std::map<std::string, RunKey>& run_keys() {
       {"kernels.products", {"lib/exec/trainer.cc", "pinned_products(config_.kernels)"}},
       {"comm.backend", {"lib/exec/session.cc", "backend_of(config.comm)"}},
       {"comm.timeout", {"lib/exec/session.cc", "config.comm.timeout"}},
+      {"comm.deterministic", {"lib/exec/session.cc", "config.comm.deterministic"}},
       {"zero_optimization.offload_param.nvme_path", {"lib/exec/setup.cc", "parameters.nvme_path"}},
       {"zero_optimization.offload_optimizer.nvme_path", {"lib/exec/setup.cc", "optimizer.nvme_path"}},
       {"zero_optimization.offload_param.pin_memory", {"lib/exec/choose_gpu.cc", "parameters.pin_memory"}},
