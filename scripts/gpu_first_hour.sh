@@ -12,8 +12,8 @@
 #   scripts/gpu_first_hour.sh table [--results FOLDER] the table again
 #
 # Verdicts: pass, fail, figure (numbers to be read in the step's log), no GPU, absent (a tool that the machine lacks).
-# Nothing is assumed of the machine but a driver, LibTorch and what was packed; compute-sanitizer, ncu and python3 are used
-# where they are. Ends with 1 when a step failed, 77 when there was no GPU for any, else 0.
+# Nothing is assumed of the machine but a driver, LibTorch and what was packed; compute-sanitizer, ncu and python3 are
+# used where they are. Ends with 1 when a step failed, 77 when there was no GPU for any, else 0.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 skipped=77
@@ -54,7 +54,8 @@ pack_files() {
 resource_use() {
   local source
   for source in "$root"/lib/kernels/cuda/*.cu; do
-    nvcc -std=c++20 -O3 -I "$root/lib" -arch=sm_90 -lineinfo -Xptxas=-v -cubin -o /dev/null "$source" 2>&1 | c++filt || return
+    nvcc -std=c++20 -O3 -I "$root/lib" -arch=sm_90 -lineinfo -Xptxas=-v -cubin -o /dev/null "$source" 2>&1 |
+      c++filt || return
   done
 }
 
@@ -105,8 +106,8 @@ step() {
 
 # Runs a tool of the machine's, or says that it is not there.
 with_tool() {
-  command -v "$1" >/dev/null || { echo "$1 is not on this machine"; return 127; }
   has_driver || { echo "no GPU: there is no driver"; return "$skipped"; }
+  command -v "$1" >/dev/null || { echo "$1 is not on this machine"; return 127; }
   "$@"
 }
 
@@ -135,14 +136,19 @@ table() {
 # No kernel may keep what it computes with outside of registers.
 spills() {
   local spilled
-  spilled=$(grep -B 1 'bytes spill stores' resources.txt | grep -A 1 'Function properties' | paste - - - |
+  spilled=$(grep -B 1 'bytes spill stores' resources.txt | grep -v '^--' | paste - - |
     grep -v ' 0 bytes spill stores, 0 bytes spill loads')
-  echo "kernels: $(grep -c 'bytes spill stores' resources.txt); most registers: $(grep -oE 'Used [0-9]+' resources.txt | sort -k 2 -n | tail -n 1)"
-  [ -z "$spilled" ] && echo "none spills" || echo "spills: $spilled"
+  echo "$(grep -c 'bytes spill stores' resources.txt) kernels," \
+    "$(grep -oE 'Used [0-9]+' resources.txt | sort -k 2 -n | tail -n 1 | cut -c 6-) registers at most"
+  echo "spills: ${spilled:-none}"
   [ -z "$spilled" ]
 }
 
-python_with() { local python; python=$(command -v "$root/.venv/bin/python" || command -v python3) || return 127; "$python" "$@"; }
+python_with() {
+  local python
+  python=$(command -v "$root/.venv/bin/python" || command -v python3) || { echo "no python3"; return 127; }
+  "$python" "$@"
+}
 check_training() { python_with tests/bench/gpu_checks.py "$1" --binary bin/ftrun --scratch "$results/scratch"; }
 
 by_stage() {
@@ -152,11 +158,9 @@ by_stage() {
     --data "$results/scratch/model-smollm2/train.bin" --steps 12
 }
 
-# Two layers of an 8B model under the sanitizer, at a length that ten minutes are enough for.
+# Attention of an 8B model at 32,768 tokens under the sanitizer: a whole step would take longer than a step may.
 memcheck_long() {
-  command -v compute-sanitizer >/dev/null || { echo "compute-sanitizer is not on this machine"; return 127; }
-  has_driver || { echo "no GPU: there is no driver"; return "$skipped"; }
-  compute-sanitizer --tool memcheck --error-exitcode 9 bin/gpu_kernel_bench --only "8B 1 x 32768"
+  with_tool compute-sanitizer --tool memcheck --error-exitcode 9 bin/gpu_kernel_bench --only "8B 1 x 32768"
 }
 
 all_steps() {

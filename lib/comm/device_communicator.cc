@@ -131,9 +131,10 @@ void DeviceCommunicator::reduce_window(const Collective& collective, int64_t fir
                                               blocks + other * part * element, bytes_of(rank())};
   enqueue(exchanges_);
   add_blocks(blocks, part, collective.record, bytes_of(rank()) / element, own);
-  for (int other = 0; other < size(); ++other)
-    exchanges_[static_cast<size_t>(other)] =
-        other == rank() ? Exchange{} : Exchange{own, bytes_of(rank()), data + begin_of(other) * element, bytes_of(other)};
+  for (int other = 0; other < size(); ++other) {
+    const Exchange gathered{own, bytes_of(rank()), data + begin_of(other) * element, bytes_of(other)};
+    exchanges_[static_cast<size_t>(other)] = other == rank() ? Exchange{} : gathered;
+  }
   enqueue(exchanges_);
 }
 

@@ -123,6 +123,7 @@ class NcclCommunicator final : public DeviceCommunicator {
 
   /// Ends NCCL's kernels, and with them the waits of this rank for its device.
   void abort(const std::string&) noexcept override {
+    ::cudaSetDevice(device_);
     // A call of NCCL's that does not return holds the communicator; nobody_asks() is what is left then.
     const std::unique_lock lock(comm_mutex_, std::chrono::seconds(5));
     if (!lock.owns_lock() || comm_ == nullptr) return;
@@ -252,7 +253,9 @@ class NcclCommunicator final : public DeviceCommunicator {
     return handle;
   }
 
-  static bool has_come(cudaEvent_t event) {
+  bool has_come(cudaEvent_t event) const {
+    // Of the watch's thread, which would open another GPU for itself.
+    check_cuda(::cudaSetDevice(device_), "choosing the GPU");
     const cudaError_t status = ::cudaEventQuery(event);
     if (status == cudaErrorNotReady) {
       ::cudaGetLastError();  // not an error of the calls to come
@@ -312,7 +315,8 @@ class NcclCommunicator final : public DeviceCommunicator {
     while (!ready && !hopeless()) ready = future.wait_for(std::chrono::milliseconds(100)) == std::future_status::ready;
     if (!ready) {
       thread.detach();  // to the end of the process, which is near
-      throw failure(record, {cat("waited ", human_seconds(std::chrono::duration<double>(waited()).count()), " in"), ""});
+      const double seconds = std::chrono::duration<double>(waited()).count();
+      throw failure(record, {cat("waited ", human_seconds(seconds), " in"), ""});
     }
     thread.join();
     const Opened opened = future.get();

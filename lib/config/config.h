@@ -230,6 +230,7 @@ struct EnumNames<ProductChoice> {
 /// kernels
 struct KernelsConfig {
   ProductChoice products = ProductChoice::kAuto;
+  bool step_graph = false;  // on a GPU: steps are recorded once and started as a whole
   bool operator==(const KernelsConfig&) const = default;
 };
 /// The library that a config pins; absent: by the rule for the processor.

@@ -100,6 +100,8 @@ class Executor {
   const std::optional<DeviceTimes>& device_times() const { return times_; }
 
  private:
+  void run_recorded(const StepRun& step);
+  void record();
   void run_timed(const Instr& instr);
   void run_instr(const Instr& instr);
   void clear(const Instr& instr);
@@ -154,6 +156,9 @@ class Executor {
   /// request that is under way.
   std::vector<InstrId> early_disk_;
   std::vector<std::optional<SwapFile::Ticket>> disk_tickets_;
+  /// Runs so far, and the options that were recorded with the updates.
+  int64_t runs_ = 0;
+  std::optional<UpdateOptions> recorded_;
   bool looks_for_nonfinite_ = false;
   NonfinitePlace nonfinite_;
   Lanes lanes_;

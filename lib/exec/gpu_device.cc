@@ -30,8 +30,22 @@ GpuDevice::GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*
     labels_.push_back(instr_label(instr));
     plan(instr);
   }
+  can_record_ = gpu.options().step_graph && leaves_all_to_device();
   make_events();
   make_staging();
+}
+
+/// No disk, no update or sum of the host tier, no peers, no marks of time in between; and what follows the
+/// decision either runs as a whole or not at all.
+bool GpuDevice::leaves_all_to_device() const {
+  bool decided = false;
+  for (const Instr& instr : program_.instrs) {
+    const bool device_alone = on_host_[static_cast<size_t>(id_of(instr))] == 0 && instr.lane != Lane::kDisk &&
+                              instr.lane < Lane::kFirstGroup && !gpu_.options().timed;
+    if (!device_alone || (decided && !instr.if_finite)) return false;
+    decided = decided || instr.kind == InstrKind::kDecide;
+  }
+  return true;
 }
 
 /// Whether numbers change between the tiers: what a copy cannot do.
@@ -66,7 +80,9 @@ void GpuDevice::plan(const Instr& instr) {
     int64_t bytes = 0;
     for (const Range& part : instr.writes) bytes += aligned(part.bytes);
     batch_bytes_ = std::max(batch_bytes_, bytes);
+    input_bytes_ += bytes;
   }
+  if (instr.kind == InstrKind::kBegin) input_bytes_ += kPartAlignment;
   if (instr.kind == InstrKind::kDecide)
     fetched_doubles_ = std::max(fetched_doubles_, element_count(program_, instr.reads[0]) +
                                                       element_count(program_, instr.reads[1]));
@@ -97,6 +113,10 @@ void GpuDevice::make_staging() {
   norm_scratch_ = GpuBlock::on_device(gpu_, kernels().sum_of_squares_scratch_bytes(summed_elements_));
   probe_ = GpuBlock::on_device(gpu_, sizeof(double));
   fetched_ = GpuBlock::pinned(gpu_, fetched_doubles_ * static_cast<int64_t>(sizeof(double)));
+  if (can_record_) {
+    recorded_inputs_ = GpuBlock::pinned(gpu_, std::max<int64_t>(input_bytes_, 1));
+    inputs_read_.emplace(gpu_);
+  }
   scalar_ring_.emplace(gpu_, sizeof(StepScalars));
   put_ring_.emplace(gpu_, sizeof(double));
   batch_ring_.emplace(gpu_, std::max<int64_t>(batch_bytes_, 1));
@@ -125,7 +145,8 @@ void GpuDevice::enter(const Instr& instr) {
   const auto id = static_cast<size_t>(id_of(instr));
   kernels().bind_thread();
   kernels().push_range(labels_[id].c_str());
-  for (const InstrId wait : instr.waits) kernels().wait(stream, done_.at(wait).get());
+  for (const InstrId wait : instr.waits)
+    if (wait >= recorded_from_) kernels().wait(stream, done_.at(wait).get());
   if (on_host_[id] != 0) wait_for(stream);
   if (!timings_.empty()) timings_[id].begin.record(stream);
 }
@@ -174,16 +195,61 @@ std::optional<DeviceTimes> GpuDevice::times() {
 }
 
 void GpuDevice::clear(Lane lane, const TypedSpan& to) {
+  if (inputs_ == Inputs::kStage) return;  // the recording has it
   require(to.tier == Tier::kDevice, "what is cleared lies on the device");
   kernels().fill_zero(to.data, to.bytes(), gpu_.stream(lane));
 }
 
+void GpuDevice::begin_recording(InstrId first) {
+  recorded_from_ = first;
+  if (recordings_.empty()) inputs_at_ = 0;
+  inputs_ = Inputs::kRecord;
+  gpu_.begin_recording();
+}
+
+void GpuDevice::end_recording() {
+  recordings_.push_back(gpu_.end_recording());
+  recorded_from_ = 0;
+  inputs_ = Inputs::kSend;
+}
+
+void GpuDevice::replay(size_t recording) {
+  inputs_ = Inputs::kSend;
+  kernels().launch(recordings_.at(recording), gpu_.stream(Lane::kCompute));
+  if (recording == 0) inputs_read_->record(gpu_.stream(Lane::kCompute));
+}
+
+void GpuDevice::drop_recordings() {
+  for (const DeviceGraph recording : recordings_) kernels().destroy(recording);
+  recordings_.clear();
+}
+
+void GpuDevice::stage_inputs() {
+  inputs_read_->synchronize();  // of the run before, which has long come to its decision
+  inputs_ = Inputs::kStage;
+  inputs_at_ = 0;
+}
+
+/// A recorded copy reads the same place each time, so the host's data goes there first.
+void GpuDevice::take_in(void* to, const void* from, int64_t bytes, DeviceStream stream) {
+  std::byte* const place = recorded_inputs_.data() + inputs_at_;
+  inputs_at_ += aligned(bytes);
+  require(inputs_at_ <= recorded_inputs_.bytes(), "a recorded run has room for its inputs");
+  std::memcpy(place, from, static_cast<size_t>(bytes));
+  if (inputs_ == Inputs::kRecord) kernels().copy(to, place, bytes, stream);
+}
+
 void GpuDevice::put(Lane lane, double* to, double value) {
+  if (inputs_ != Inputs::kSend) return take_in(to, &value, sizeof value, gpu_.stream(lane));
   put_ring_->send(to, &value, sizeof value, gpu_.stream(lane));
 }
 
 void GpuDevice::load(Lane lane, std::span<const void* const> from, std::span<const TypedSpan> to) {
   const DeviceStream stream = gpu_.stream(lane);
+  if (inputs_ != Inputs::kSend) {
+    for (size_t i = 0; i < to.size(); ++i) take_in(to[i].data, from[i], to[i].bytes(), stream);
+    return;
+  }
   std::byte* slot = batch_ring_->take();
   for (size_t i = 0; i < to.size(); ++i) {
     std::memcpy(slot, from[i], static_cast<size_t>(to[i].bytes()));

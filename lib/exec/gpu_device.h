@@ -17,6 +17,7 @@ namespace ftrun {
 class GpuDevice final : public LaneDevice {
  public:
   GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*> groups);
+  ~GpuDevice() override { drop_recordings(); }
 
   void begin_run(const StepScalars& scalars) override;
   void enter(const Instr& instr) override;
@@ -35,6 +36,12 @@ class GpuDevice final : public LaneDevice {
   void add(Lane lane, const TypedSpan& from, const TypedSpan& to) override;
   void sums_of_squares(Lane lane, std::span<const TypedSpan> from, std::span<double* const> to) override;
   void update(Lane lane, const FlatUpdate& update, Tier tier, const UpdateOptions& options) override;
+  bool can_record() const override { return can_record_; }
+  void begin_recording(InstrId first) override;
+  void end_recording() override;
+  void replay(size_t recording) override;
+  void drop_recordings() override;
+  void stage_inputs() override;
   void drain() override;
   std::array<const double*, 2> fetch(Lane lane, const TypedSpan& a, const TypedSpan& b) override;
   void scalars_changed(Lane lane) override;
@@ -50,6 +57,8 @@ class GpuDevice final : public LaneDevice {
   bool bridges(const Instr& instr) const;
   bool works_on_host(const Instr& instr) const;
   void plan(const Instr& instr);
+  bool leaves_all_to_device() const;
+  void take_in(void* to, const void* from, int64_t bytes, DeviceStream stream);
   void wait_for(DeviceStream stream);
   void check_groups();
   void make_events();
@@ -83,6 +92,19 @@ class GpuDevice final : public LaneDevice {
   int64_t fetched_doubles_ = 3;
   int64_t summed_elements_ = 0;
   int64_t host_sums_ = 0;
+
+  /// What load() and put() do with their data.
+  enum class Inputs { kSend, kRecord, kStage };
+  Inputs inputs_ = Inputs::kSend;
+  bool can_record_ = false;
+  /// The first instruction of the recording at hand: what comes before it is over when it is replayed.
+  InstrId recorded_from_ = 0;
+  std::vector<DeviceGraph> recordings_;
+  /// Of batches and numbers of a run that is recorded, in their order, and how far that has come.
+  GpuBlock recorded_inputs_;
+  std::optional<GpuEvent> inputs_read_;
+  int64_t input_bytes_ = 0;
+  int64_t inputs_at_ = 0;
 
   GpuBlock device_scalars_;
   GpuBlock norm_scratch_;

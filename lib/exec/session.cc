@@ -171,6 +171,9 @@ void Session::allow_work_of_one_rank() {
   const auto limit = std::max<std::chrono::milliseconds>(timeout_, std::chrono::hours(1));
   groups().host_world->set_timeout(limit);
   groups().host_model->set_timeout(limit);
+  // Those of GPUs stand where the others wait meanwhile.
+  for (Communicator* group : groups().open)
+    if (gpu_) group->set_timeout(limit);
 }
 
 void Session::close() {

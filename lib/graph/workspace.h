@@ -9,8 +9,8 @@ struct CrossEntropyAttrs;
 struct LayerGraph;
 struct Op;
 
-// How operations lay out their scratch memory (on GPUs: graph/gpu_workspace.h). The planner asks for the bytes, the kernels for the
-// offsets; both come from here. (Declarations only: the vector kernels include this file.)
+// How operations lay out their scratch memory (on GPUs: graph/gpu_workspace.h). The planner asks for the bytes,
+// the kernels for the offsets; both come from here. (Declarations only: the vector kernels include this file.)
 
 /// Bytes of scratch an operation needs with `values`' shapes and the graph's kernels, which rely on exactly
 /// this.

@@ -37,7 +37,7 @@ def config(model, data, out, device, steps, sequence, **more):
         "data": {"train": str(data), "sequence_length": sequence, "shuffle": False},
         "train": {"steps": steps}, "bf16": {"enabled": True}, "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1, "gradient_clipping": 1.0,
-        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}, "zero_optimization": {"stage": 0},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}, "zero_optimization": {"stage": 0},
         "checkpoint": {"every": 0}, "export": {"enabled": False}, "output_dir": str(out),
     }
     settings.update(more)
@@ -47,6 +47,8 @@ def config(model, data, out, device, steps, sequence, **more):
 class Runs:
     def __init__(self, args):
         self.args = args
+        # Without a GPU only the checks themselves are looked at.
+        self.shape = "small" if args.device == "cuda" else "tiny"
 
     def model(self, shape):
         return random_model.make(shape, self.args.scratch / f"model-{shape}")
@@ -58,7 +60,7 @@ class Runs:
             shutil.rmtree(out, ignore_errors=True)
         file = self.args.scratch / f"{name}.json"
         file.write_text(json.dumps(config(*self.model(shape), out, device, steps, sequence, **more)))
-        words = ["--resume"] if resume else []
+        words = ["--resume", "auto"] if resume else []
         done = subprocess.run([str(self.args.binary), "--config", str(file), *words], capture_output=True, text=True,
                               env={**os.environ, **(environment or {})})
         return done, out
@@ -81,7 +83,7 @@ def repeat(runs):
     host = {"device": "cpu"}
     for name, zero in (("ZeRO 0", {"stage": 0}),
                        ("ZeRO 3, all on the host", {"stage": 3, "offload_optimizer": host, "offload_param": host})):
-        first, second = (runs.losses("repeat", runs.args.device, "small", 6, 512, zero_optimization=zero)
+        first, second = (runs.losses("repeat", runs.args.device, runs.shape, 6, 512, zero_optimization=zero)
                          for _ in range(2))
         print(f"{name}: {first[0]} ... {first[-1]}")
         if first != second:
@@ -91,15 +93,15 @@ def repeat(runs):
 
 
 def processor(runs):
-    mine = runs.losses("processor-a", runs.args.device, "small", 10, 256)
-    theirs = runs.losses("processor-b", "cpu", "small", 10, 256)
+    mine = runs.losses("processor-a", runs.args.device, runs.shape, 10, 256)
+    theirs = runs.losses("processor-b", "cpu", runs.shape, 10, 256)
     close(theirs, mine, f"{runs.args.device} beside the processor")
 
 
 def resume(runs):
-    whole = runs.losses("resume-whole", runs.args.device, "small", 4, 256)
-    runs.losses("resume", runs.args.device, "small", 3, 256, checkpoint={"every": 3})
-    continued = runs.losses("resume", "cpu", "small", 4, 256, resume=True, checkpoint={"every": 3})
+    whole = runs.losses("resume-whole", runs.args.device, runs.shape, 4, 256)
+    runs.losses("resume", runs.args.device, runs.shape, 3, 256, checkpoint={"every": 3})
+    continued = runs.losses("resume", "cpu", runs.shape, 4, 256, resume=True, checkpoint={"every": 3})
     close(whole[3:], continued[-1:], "the step after the checkpoint")
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes a Llama-shaped model folder of random bf16 weights and a file of random tokens, with the standard library alone.
+"""Writes a Llama-shaped model folder of random bf16 weights and a file of tokens, with the standard library alone.
 
   tests/bench/random_model.py --shape small|tiny|8b-two-layers --out FOLDER
 
@@ -98,13 +98,11 @@ def make(shape, out):
         write_weights(out / "model.safetensors", shape)
         vocabulary = SHAPES[shape][-1]
         source = random.Random(2)
-        # A walk through the vocabulary, so that there is something to learn.
-        token, tokens = 0, []
-        for _ in range(TOKENS):
-            token = (token * 5 + source.randrange(7)) % vocabulary
-            tokens.append(token)
+        # Sixteen words in turn, and any other one time in ten: there is something to learn, and soon.
+        words = [source.randrange(vocabulary) for _ in range(16)]
+        tokens = [words[i % 16] if source.random() < 0.9 else source.randrange(vocabulary) for i in range(TOKENS)]
         (out / "train.bin").write_bytes(struct.pack(f"<{TOKENS}I", *tokens))
-        (out / "train.json").write_text(json.dumps({"dtype": "uint32", "eos": 2}))
+        (out / "meta.json").write_text(json.dumps({"dtype": "uint32", "eos": 2}))
         done.write_text(shape)
     return out, out / "train.bin"
 

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -53,6 +54,16 @@ struct EmulatedGpu::Stream {
   std::deque<Task> tasks;
 };
 
+/// Work in the order in which it was put, which keeps every stream's; which streams take part, and which
+/// marks stand behind the last of their work.
+struct EmulatedGpu::Graph {
+  Stream* origin = nullptr;
+  std::set<Stream*> streams;
+  std::map<Event*, Stream*> marks;
+  std::set<Stream*> unjoined;
+  std::vector<std::function<void()>> work;
+};
+
 EmulatedGpu::EmulatedGpu(const EmulatorOptions& options, std::unique_ptr<DeviceKernels> operations)
     : options_(options), operations_(std::move(operations)), random_(options.seed) {
   info_.name = "the emulator";
@@ -73,6 +84,7 @@ EmulatedGpu::~EmulatedGpu() {
   for (const auto& [data, bytes] : pinned_) ::munmap(data, static_cast<size_t>(bytes));
   for (Stream* stream : streams_) delete stream;
   for (Event* event : events_) delete event;
+  for (Graph* graph : graphs_) delete graph;
 }
 
 EmulatedGpu::Counters EmulatedGpu::counters() const {
@@ -162,6 +174,7 @@ void EmulatedGpu::copy(void* to, const void* from, int64_t bytes, DeviceStream s
   const std::byte* const source = place(from);
   put(stream, [=] { std::memmove(target, source, static_cast<size_t>(bytes)); });
   const bool pageable = (!is_device(to) && !is_pinned(to, bytes)) || (!is_device(from) && !is_pinned(from, bytes));
+  require(!pageable || !is_captured(*reinterpret_cast<Stream*>(stream)), "captured copies have pinned memory");
   if (pageable) run_until_empty(*reinterpret_cast<Stream*>(stream));
 }
 
@@ -202,8 +215,18 @@ void EmulatedGpu::destroy(DeviceEvent event) noexcept {
   delete own;
 }
 
+bool EmulatedGpu::is_captured(const Stream& stream) const {
+  return captured_ != nullptr && captured_->streams.contains(const_cast<Stream*>(&stream));
+}
+
 void EmulatedGpu::put(DeviceStream stream, std::function<void()> work, std::function<bool()> ready) {
   const std::lock_guard lock(mutex_);
+  if (auto* const own = reinterpret_cast<Stream*>(stream); is_captured(*own)) {
+    require(!ready, "nothing that waits for peers is captured");
+    captured_->work.push_back(std::move(work));
+    if (own != captured_->origin) captured_->unjoined.insert(own);
+    return;
+  }
   reinterpret_cast<Stream*>(stream)->tasks.push_back({std::move(work), std::move(ready), nullptr, nullptr, 0});
   run_some();
 }
@@ -211,6 +234,10 @@ void EmulatedGpu::put(DeviceStream stream, std::function<void()> work, std::func
 void EmulatedGpu::record(DeviceEvent event, DeviceStream stream) {
   const std::lock_guard lock(mutex_);
   auto* const own = reinterpret_cast<Event*>(event);
+  if (auto* const at = reinterpret_cast<Stream*>(stream); is_captured(*at)) {
+    captured_->marks[own] = at;
+    return;
+  }
   reinterpret_cast<Stream*>(stream)->tasks.push_back({nullptr, nullptr, own, nullptr, ++own->recorded});
 }
 
@@ -218,6 +245,13 @@ void EmulatedGpu::record(DeviceEvent event, DeviceStream stream) {
 void EmulatedGpu::wait(DeviceStream stream, DeviceEvent event) {
   const std::lock_guard lock(mutex_);
   auto* const own = reinterpret_cast<Event*>(event);
+  auto* const at = reinterpret_cast<Stream*>(stream);
+  if (captured_ != nullptr && captured_->marks.contains(own)) {
+    captured_->streams.insert(at);
+    if (at == captured_->origin) captured_->unjoined.erase(captured_->marks[own]);
+    return;
+  }
+  require(!is_captured(*at), "what is captured waits for nothing outside of it");
   if (own->recorded > 0)
     reinterpret_cast<Stream*>(stream)->tasks.push_back({nullptr, nullptr, nullptr, own, own->recorded});
 }
@@ -300,12 +334,14 @@ void EmulatedGpu::run_some() {
 
 void EmulatedGpu::synchronize(DeviceStream stream) {
   const std::lock_guard lock(mutex_);
+  require(captured_ == nullptr, "nobody waits for the device while it is captured");
   ++counters_.host_waits;
   run_until_empty(*reinterpret_cast<Stream*>(stream));
 }
 
 void EmulatedGpu::synchronize(DeviceEvent event) {
   const std::lock_guard lock(mutex_);
+  require(captured_ == nullptr, "nobody waits for the device while it is captured");
   auto* const own = reinterpret_cast<Event*>(event);
   const auto order = static_cast<Order>(random_() % 3);
   while (own->reached < own->recorded)
@@ -349,10 +385,37 @@ std::vector<std::string> EmulatedGpu::ranges() const {
   return ranges_;
 }
 
-void EmulatedGpu::begin_capture(DeviceStream) { bug("the emulator captures nothing"); }
-DeviceGraph EmulatedGpu::end_capture(DeviceStream) { bug("the emulator captures nothing"); }
-void EmulatedGpu::launch(DeviceGraph, DeviceStream) { bug("the emulator captures nothing"); }
-void EmulatedGpu::destroy(DeviceGraph) noexcept {}
+void EmulatedGpu::begin_capture(DeviceStream stream) {
+  const std::lock_guard lock(mutex_);
+  require(captured_ == nullptr, "one capture at a time");
+  captured_ = new Graph;
+  captured_->origin = reinterpret_cast<Stream*>(stream);
+  captured_->streams.insert(captured_->origin);
+}
+
+DeviceGraph EmulatedGpu::end_capture(DeviceStream stream) {
+  const std::lock_guard lock(mutex_);
+  require(captured_ != nullptr && captured_->origin == reinterpret_cast<Stream*>(stream), "a capture ends where it began");
+  require(captured_->unjoined.empty(), "all streams of a capture have come back to where it began");
+  graphs_.insert(captured_);
+  return reinterpret_cast<DeviceGraph>(std::exchange(captured_, nullptr));
+}
+
+void EmulatedGpu::launch(DeviceGraph graph, DeviceStream stream) {
+  const std::lock_guard lock(mutex_);
+  ++counters_.launches;
+  put(stream, [own = reinterpret_cast<Graph*>(graph)] {
+    for (const auto& work : own->work) work();
+  });
+}
+
+void EmulatedGpu::destroy(DeviceGraph graph) noexcept {
+  const std::lock_guard lock(mutex_);
+  for (Stream* stream : streams_) run_until_empty(*stream);
+  auto* const own = reinterpret_cast<Graph*>(graph);
+  graphs_.erase(own);
+  delete own;
+}
 
 // Operations.
 

@@ -106,11 +106,14 @@ class EmulatedGpu final : public DeviceKernels {
     int64_t made = 0;
     /// Waits of the host.
     int64_t host_waits = 0;
+    /// Graphs that were started.
+    int64_t launches = 0;
   };
   Counters counters() const;
 
  private:
   struct Event;
+  struct Graph;
   struct Task;
   struct Stream;
   enum class Order { kLazy, kRandom, kEager };
@@ -124,6 +127,7 @@ class EmulatedGpu final : public DeviceKernels {
   void step_for(Stream& wanted, Order order);
   void run_until_empty(Stream& stream);
   void run_some();
+  bool is_captured(const Stream& stream) const;
   template <typename T>
   T* seen(T* address) const {
     return address == nullptr ? nullptr : reinterpret_cast<T*>(seen_by_device(address));
@@ -144,6 +148,9 @@ class EmulatedGpu final : public DeviceKernels {
   std::vector<std::function<void()>> peers_;
   mutable std::recursive_mutex mutex_;
   std::mt19937_64 random_;
+  /// What is being written down, and the graphs that were.
+  Graph* captured_ = nullptr;
+  std::set<Graph*> graphs_;
   Counters counters_;
   std::vector<std::string> ranges_;
   /// Of all threads: those that have begun and not ended.

@@ -464,6 +464,50 @@ TEST_CASE("gpu: a peer that is lost is named within the time limit, with the col
                             Catch::Contains(", finished ") && Catch::Contains("raise comm.timeout"));
 }
 
+TEST_CASE("gpu: steps that are recorded once and started as a whole train the same bits, with new batches and scalars") {
+  set_kernel_threads(1);
+  Config sgd = fixtures::run_of_stage(0);
+  sgd.optimizer.type = OptimizerType::kSgd;
+  sgd.optimizer.momentum = 0.9;
+  Config five = fixtures::run_of_stage(1);
+  five.gradient_accumulation_steps = 5;
+  Config bf16 = fixtures::run_of_stage(2);
+  bf16.bf16.enabled = true;
+  Config again = fixtures::run_of_stage(3);
+  again.recompute.policy = Recompute::kFull;
+  for (const Config& config : {sgd, five, bf16, again}) {
+    const GpuOutcome expected = train_alone(config, nullptr);
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      Emulated emulated(seed, {.step_graph = true});
+      require_same(train_alone(config, &emulated.gpu), expected);
+      // Of four steps the second and later ones, in two parts: before and after the decision.
+      REQUIRE(emulated.device->counters().launches == 6);
+    }
+  }
+}
+
+TEST_CASE("gpu: a recorded step that is not finite updates nothing and is placed; programs with work of the host are not recorded") {
+  set_kernel_threads(1);
+  Alone alone;
+  Emulated emulated(5, {.step_graph = true});
+  RankRig rig(fixtures::run_of_stage(1), fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group), &emulated.gpu);
+  rig.train(1);
+  rig.train(2);
+  const auto before = fixtures::contents(rig.state);
+  StepRun run = rig.prepared(3);
+  run.scalars.loss_scale = std::numeric_limits<float>::infinity();
+  rig.train_executor.run(run);
+  REQUIRE_FALSE(run.finite);
+  REQUIRE(fixtures::contents(rig.state) == before);
+  REQUIRE(rig.train_executor.find_nonfinite(run).text.find("mb 0") != std::string::npos);
+  REQUIRE(rig.train(3).finite);
+  REQUIRE(fixtures::contents(rig.state) != before);
+  Emulated offloading(6, {.step_graph = true});
+  const Config host = offloaded(OffloadDevice::kCpu);
+  require_same(train_alone(host, &offloading.gpu), train_alone(host, nullptr));
+  REQUIRE(offloading.device->counters().launches == 0);
+}
+
 TEST_CASE("gpu: a profiler sees each instruction of a step by its name") {
   set_kernel_threads(1);
   Alone alone;
