@@ -73,6 +73,7 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
       device_(make_lane_device(program, memory, groups_)),
       early_disk_(early_disk_requests(program)),
       disk_tickets_(program.instrs.size()),
+      phases_(program),
       lanes_(
           program, [this](const Instr& instr) { run_timed(instr); },
           [open = groups.distinct()] {
@@ -110,6 +111,7 @@ void Executor::run(StepRun& step) {
   loss_taken_ = false;
   for (auto& lane : seconds_) lane.fill(0);
   drop_disk_requests();
+  phases_.begin(model_.layers.size());
   device_->begin_run(step.scalars);
   // Libraries set themselves up in the first run, which may not be recorded.
   if (device_->can_record() && ++runs_ > 1 && !looks_for_nonfinite_)
@@ -189,8 +191,9 @@ void Executor::run_timed(const Instr& instr) {
   device_->enter(instr);
   if (!instr.if_finite || updates()) run_instr(instr);
   device_->leave(instr);
-  seconds_[static_cast<size_t>(instr.lane)][static_cast<size_t>(instr.kind)] +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  seconds_[static_cast<size_t>(instr.lane)][static_cast<size_t>(instr.kind)] += seconds;
+  if (instr.lane == Lane::kCompute) phases_.note(instr, lanes_.waited(), seconds);
 }
 
 void Executor::run_instr(const Instr& instr) {

@@ -15,6 +15,7 @@ void ResourceUse::begin_step() {
 
 void ResourceUse::end_step(bool finite) {
   traffic_.end(finite);
+  pipeline_.end_step();
   peak_.end();
 }
 
@@ -39,6 +40,7 @@ void ResourceUse::add_to(StepMetrics& metrics) const {
 void ResourceUse::total(Session& session) {
   total_memory(session);
   total_traffic(session);
+  pipeline_.total(session);
 }
 
 void ResourceUse::total_memory(Session& session) {
@@ -71,6 +73,7 @@ void ResourceUse::add_to(RunManifest& manifest) const {
   manifest.counters["anonymous_and_shared_bytes"] = most_held_;
   manifest.counters["file_backed_bytes"] = most_of_files_;
   manifest.memory = memory_record(*memory_);
+  manifest.pipeline = pipeline_.record();
   if (all_traffic_) manifest.traffic = traffic_record(*all_traffic_);
 }
 
@@ -78,6 +81,7 @@ std::vector<std::string> ResourceUse::texts(int ranks) const {
   std::vector<std::string> texts{memory_text(*memory_)};
   const std::string moved = traffic_text(all_traffic_.value_or(TrafficSums()), ranks);
   if (!moved.empty()) texts.push_back(moved);
+  if (const std::string waited = pipeline_.text(); !waited.empty()) texts.push_back(waited);
   return texts;
 }
 

@@ -84,6 +84,7 @@ Json manifest_json(const RunManifest& manifest) {
   json["counters"] = manifest.counters;
   json["memory"] = manifest.memory;
   json["traffic"] = manifest.traffic;
+  json["pipeline"] = manifest.pipeline;
   json["config_xxh3"] = config_hash(manifest);
   json["config"] = redacted_config(manifest.config);
   return json;
@@ -221,6 +222,7 @@ void read_run_part(const Fields& fields, RunManifest& manifest) {
   };
   read_figures("memory", manifest.memory);
   read_figures("traffic", manifest.traffic);
+  read_figures("pipeline", manifest.pipeline);
   fields.each_object("restarts",
                      [&](const Fields& f) { manifest.restarts.push_back(restart_from(f)); });
   if (const Json* config = fields.find("config"))

@@ -81,6 +81,9 @@ struct RunManifest {
   std::map<std::string, std::map<std::string, int64_t>> memory;
   /// Bytes of the training steps of all ranks, by what carries them: "program" and as observed.
   std::map<std::string, std::map<std::string, int64_t>> traffic;
+  /// By stage of a pipeline ("stage 0"): what of its steps it waited ("idle_per_million"), and what it would
+  /// wait if nothing but its schedule cost time ("schedule_idle_per_million").
+  std::map<std::string, std::map<std::string, int64_t>> pipeline;
 };
 
 /// The text of run.json: an object of "format": 1 and the fields above, secrets hidden.
