@@ -200,9 +200,9 @@ int64_t checkpoint_bytes(const ProgramPlan& train) {
 }
 
 ProgramPlan plan_logits(const ModelConfig& config, const StepPlan& plan, int64_t tokens) {
-  // Any number of tokens: what lies between the products is not split.
+  // As in training, so that it needs no more memory; a number of tokens that cannot be split is not.
   TensorSplit split = plan.train.model.split;
-  split.sequence = false;
+  split.sequence = split.sequence && tokens % split.degree == 0;
   ModelDescription model =
       build_model(config, {1, tokens}, Mode::kLogits, plan.train.model.dtypes, {}, split);
   Step step = build_logits_step(model, plan.partition, plan.options);

@@ -108,7 +108,7 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def each_stage_tells_how_long_it_waited():
         for name, mesh in MESHES.items():
-            rows = re.findall(r"^stage +(\d+) +([\d.]+) % +([\d.]+) %", job.done[name].stdout, re.M)
+            rows = re.findall(r"^\[rank 0\] stage (\d+) +([\d.]+) % +([\d.]+) %", job.done[name].stdout, re.M)
             assert [int(row[0]) for row in rows] == list(range(mesh["pipeline"])), (name, job.done[name].stdout)
             record = manifest(job.out(name))["pipeline"]
             assert sorted(record) == [f"stage {stage}" for stage in range(mesh["pipeline"])], record
