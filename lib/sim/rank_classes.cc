@@ -15,16 +15,16 @@ namespace {
 
 using Traits = std::vector<int64_t>;
 
-/// What the programs of a shard group's ranks differ in.
+/// What the programs of a shard group's ranks differ in, in one stage of the pipeline.
 class ShardTraits {
  public:
-  ShardTraits(const ModelDescription& model, const Partition& partition, const StateOptions& state)
+  ShardTraits(const ModelDescription& model, const Partition& partition, const StateOptions& state, int stage)
       : model_(model), state_(state), cut_(cut_states(partition, state)) {
     for (const TensorInfo& tensor : model.tensors)
       decays_.push_back(!state.decays || state.decays(tensor) ? 1 : 0);
     std::set<Traits> known;
     for (const Unit& unit : partition.units)
-      if (known.insert(shape_of(unit)).second) units_.push_back(&unit);
+      if (lies_on(unit, stage) && known.insert(shape_of(unit)).second) units_.push_back(&unit);
   }
 
   /// Of shard `index`. `copies`: of what it adds to the norm, how many tensor-parallel ranks have
@@ -41,6 +41,11 @@ class ShardTraits {
   }
 
  private:
+  bool lies_on(const Unit& unit, int stage) const {
+    return std::any_of(unit.layers.begin(), unit.layers.end(),
+                       [&](int layer) { return state_.pipeline.holds(stage, layer); });
+  }
+
   bool decays(TensorId tensor) const { return decays_[static_cast<size_t>(tensor)] != 0; }
 
   /// Layers are alike: units that are cut in the same places are looked at once.
@@ -121,12 +126,13 @@ std::vector<Shard> shards_of(const ShardTraits& traits, int count) {
 RankClasses rank_classes(const ModelDescription& model, const Partition& partition,
                          const StateOptions& state) {
   const RankMesh mesh = state_mesh(state);
-  const std::vector<Shard> shards =
-      shards_of(ShardTraits(model, partition, state), state.shard.count);
+  std::vector<std::vector<Shard>> shards;  // of each stage
+  for (int stage = 0; stage < state.pipeline.stages(); ++stage)
+    shards.push_back(shards_of(ShardTraits(model, partition, state, stage), state.shard.count));
   Classes classes;
   for (int rank = 0; rank < mesh.world(); ++rank) {
     const MeshPoint place = mesh.coordinate(rank);
-    const Shard& shard = shards[static_cast<size_t>(place.dp_shard)];
+    const Shard& shard = shards[static_cast<size_t>(place.pp)][static_cast<size_t>(place.dp_shard)];
     // What a stage computes is its own.
     Traits traits{place.pp, shard.kind};
     for (const int copies : shard.copies) traits.push_back(place.tp % copies == 0 ? 1 : 0);
