@@ -76,6 +76,7 @@ struct RunManifest {
   std::vector<RestartRecord> restarts;
   std::map<std::string, int64_t> counters;
   /// Rank 0's, in bytes by name: "predicted", "allocated" and "touched" by tier and category, "process".
+  /// With a pipeline also "stage_0", "stage_1", ...: what the first rank of each stage used.
   std::map<std::string, std::map<std::string, int64_t>> memory;
   /// Bytes of the training steps of all ranks, by what carries them: "program" and as observed.
   std::map<std::string, std::map<std::string, int64_t>> traffic;
