@@ -141,7 +141,13 @@ Work Communicator::issue(CollectiveKind kind, const void* in, void* out, int64_t
   }
   pending.collective.in = in;
   pending.collective.out = out;
-  if (!copies_alone()) begin(pending.collective);
+  if (!copies_alone()) {
+    try {
+      begin(pending.collective);
+    } catch (const Failure& what) {
+      fail(record, what);
+    }
+  }
   pending_.push_back(pending);
   return {this, pending.id};
 }
@@ -177,7 +183,8 @@ void Communicator::finish(size_t index) {
     if (work.in != work.out && work.record.count > 0)
       std::memmove(work.out, work.in, static_cast<size_t>(payload_bytes(work.record)));
   } else {
-    if (slot_ != nullptr) slot_->enter(work.record);
+    const bool shows = slot_ != nullptr && !device_runs();
+    if (shows) slot_->enter(work.record);
     try {
       complete(work);
     } catch (const Failure& failure) {
@@ -187,7 +194,7 @@ void Communicator::finish(size_t index) {
       abort(broken_);
       throw;
     }
-    if (slot_ != nullptr) slot_->finish();
+    if (shows) slot_->finish();
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   account(work.record, took.count());
@@ -224,21 +231,27 @@ void Communicator::account(const CollectiveRecord& record, double seconds) {
   }
 }
 
-void Communicator::fail(const CollectiveRecord& record, const Failure& failure) {
+void Communicator::fail(const CollectiveRecord& record, const Failure& what) {
   if (slot_ != nullptr) slot_->mark(CollectiveRecord::State::kAborted);
-  abort(failure.what);
+  abort(what.what);
+  const Error error = failure(record, what);
+  broken_ = error.message();
+  throw error;
+}
+
+Error Communicator::failure(const CollectiveRecord& record, const Failure& failure) {
   const std::vector<PeerView> views = view_peers();
   const std::string peers = explain_peers(views, record, rank());
-  broken_ = cat("rank ", members()[static_cast<size_t>(rank())], " ", failure.what, " ",
-                describe(record), " of group ", name(), ": ", peers);
-  if (!failure.detail.empty()) broken_ += cat(" [", failure.detail, "]");
+  std::string text = cat("rank ", members()[static_cast<size_t>(rank())], " ", failure.what, " ",
+                         describe(record), " of group ", name(), ": ", peers);
+  if (!failure.detail.empty()) text += cat(" [", failure.detail, "]");
   const bool ended = std::any_of(views.begin(), views.end(), [](const PeerView& peer) {
     return peer.process == ProcessState::kGone;
   });
-  throw Error(ExitCode::kPeerLost, broken_,
-              ended ? "look in the named ranks' own logs for why they ended"
-                    : "look at the named ranks' own logs first; if they were only slow, raise "
-                      "comm.timeout");
+  return Error(ExitCode::kPeerLost, text,
+               ended ? "look in the named ranks' own logs for why they ended"
+                     : "look at the named ranks' own logs first; if they were only slow, raise "
+                       "comm.timeout");
 }
 
 Error Communicator::disagreement(const std::vector<CollectiveRecord>& by_rank) const {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -68,6 +69,22 @@ struct Collective {
   int64_t handle = 0;
 };
 
+/// What the ranks of a group gave, side by side in device memory: out[i] = blocks[i] + blocks[stride + i]
+/// + ..., in rank order, 16 bits in fp32 and rounded once.
+struct BlockSum {
+  const void* blocks = nullptr;
+  int ranks = 0;
+  /// Elements from a rank's block to the next.
+  int64_t stride = 0;
+  /// F64, F32 or BF16.
+  DType dtype = DType::kF32;
+  int64_t count = 0;
+  void* out = nullptr;
+  /// The device's, which the sum is put into.
+  void* stream = nullptr;
+};
+using SumBlocks = std::function<void(const BlockSum&)>;
+
 class Communicator;
 
 /// A collective under way: a small value. wait() exactly once; dropping it leaves the work to the
@@ -89,8 +106,8 @@ class [[nodiscard]] Work {
 /// on NCCL). Collective: every rank of the group issues the same calls in the same order, from one
 /// thread at a time. On hosts a call only announces itself; wait() does the work, earlier
 /// collectives first, so a communicator that should overlap with computation gets a thread of its
-/// own. Sums add in rank order, element by element: results do not depend on how data is cut into
-/// calls.
+/// own. On hosts, and on GPUs where Setup::sum_blocks is given, sums add in rank order, element by
+/// element: results do not depend on how data is cut into calls.
 class Communicator {
  public:
   struct Setup {
@@ -101,6 +118,8 @@ class Communicator {
     std::chrono::milliseconds timeout = std::chrono::minutes(10);
     /// Shows what this rank is doing to its peers and to the crash handler; may be null.
     ProgressBoard* board = nullptr;
+    /// On GPUs: adds in rank order (comm/device_communicator.h); null leaves sums to the transport.
+    SumBlocks sum_blocks = {};
   };
 
   virtual ~Communicator();
@@ -138,7 +157,10 @@ class Communicator {
   /// of collectives. None where the back end cannot see it. Not beside a collective that runs.
   virtual std::optional<int64_t> transported_bytes() const { return std::nullopt; }
   /// For every later wait.
-  void set_timeout(std::chrono::milliseconds timeout) { setup_.timeout = timeout; }
+  virtual void set_timeout(std::chrono::milliseconds timeout) { setup_.timeout = timeout; }
+  /// On GPUs, where wait() does not wait on the host: Error(kPeerLost) when a collective has failed or a
+  /// peer is lost. Any thread; after a wait for the device, before what came is read.
+  virtual void check() {}
 
   /// Collective: waits until every rank is done with this communicator. No calls after it.
   virtual void shutdown() {}
@@ -166,12 +188,18 @@ class Communicator {
   virtual CommBuffer allocate_memory(int64_t bytes);
   /// True when a group of one is served by a copy between host buffers.
   virtual bool copies_alone() const { return size() == 1; }
+  /// True when a device runs collectives while the host goes on: what the board shows is the back end's
+  /// business then.
+  virtual bool device_runs() const { return false; }
 
   /// For back ends that compare what the ranks mean, by rank in the group: Error(kBug) with all.
   Error disagreement(const std::vector<CollectiveRecord>& by_rank) const;
   /// Throws Error(kBug) when what the sender sends is not what we receive.
   void check_message(const CollectiveRecord& sent, const CollectiveRecord& wanted) const;
+  /// What is thrown for a failure, with what is known of the peers. May take two heartbeats. Any thread.
+  Error failure(const CollectiveRecord& record, const Failure& failure);
   const Setup& setup() const { return setup_; }
+  ProgressBoard::Slot* slot() const { return slot_; }
 
  private:
   friend class Work;

@@ -1,220 +1,361 @@
 #include "comm/nccl_communicator.h"
 
-#include <algorithm>
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
-#include <ATen/ops/from_blob.h>
-#include <c10/cuda/CUDACachingAllocator.h>
-#include <c10/cuda/CUDAFunctions.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
-#include <cuda_runtime_api.h>
-#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
-
 #include "base/error.h"
 #include "base/text.h"
-#include "comm/c10d_types.h"
-#include "comm/store_access.h"
+#include "comm/device_communicator.h"
 
 namespace ftrun {
 namespace {
 
-using WorkPtr = c10::intrusive_ptr<c10d::Work>;
-
-void free_device(void* data, int64_t) {
-  c10::cuda::CUDACachingAllocator::raw_delete(data);
+ncclDataType_t nccl_type(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+      return ncclFloat64;
+    case DType::kF32:
+      return ncclFloat32;
+    case DType::kBF16:
+      return ncclBfloat16;
+    case DType::kF16:
+      return ncclFloat16;
+    case DType::kI64:
+      return ncclInt64;
+    case DType::kI32:
+      return ncclInt32;
+    case DType::kI8:
+      return ncclInt8;
+    default:
+      return ncclUint8;
+  }
 }
 
-class NcclCommunicator final : public Communicator {
+ncclRedOp_t nccl_op(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return ncclSum;
+    case ReduceOp::kMax:
+      return ncclMax;
+    case ReduceOp::kMin:
+      return ncclMin;
+  }
+  return ncclSum;
+}
+
+void check_cuda(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) return;
+  throw Error(ExitCode::kEnvironment,
+              cat(what, ": CUDA says ", ::cudaGetErrorName(status), ", ", ::cudaGetErrorString(status)));
+}
+
+void free_device(void* data, int64_t) { ::cudaFree(data); }
+
+/// The store carries texts.
+std::string to_hex(const ncclUniqueId& id) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const char byte : id.internal) {
+    text += kDigits[static_cast<unsigned char>(byte) >> 4];
+    text += kDigits[static_cast<unsigned char>(byte) & 15];
+  }
+  return text;
+}
+
+ncclUniqueId from_hex(const std::string& text) {
+  ncclUniqueId id{};
+  if (text.size() != 2 * sizeof id.internal) bug("the group's first rank sent no NCCL id");
+  for (size_t i = 0; i < sizeof id.internal; ++i)
+    id.internal[i] = static_cast<char>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
+  return id;
+}
+
+/// NCCL's words on what went wrong, with the last it noted.
+std::string words_of(ncclResult_t status, ncclComm_t comm) {
+  const char* const noted = ::ncclGetLastError(comm);
+  const std::string last = noted == nullptr ? "" : noted;
+  return cat(::ncclGetErrorString(status), last.empty() ? "" : ": ", last);
+}
+
+/// Each group is a communicator of NCCL's own. Calls put kernels into the stream at hand.
+class NcclCommunicator final : public DeviceCommunicator {
  public:
   NcclCommunicator(Setup setup, Rendezvous& rendezvous, int device)
-      : Communicator(std::move(setup)),
-        rendezvous_(rendezvous),
-        device_(at::kCUDA, static_cast<c10::DeviceIndex>(device)) {
-    auto options = c10d::ProcessGroupNCCL::Options::create();
-    options->timeout = this->setup().timeout;
-    group_ = c10::make_intrusive<c10d::ProcessGroupNCCL>(
-        prefixed_store(rendezvous, "nccl/" + name()), rank(), size(), options);
-    // Connects now, so that a network that does not work is met here and not in the first step.
-    const c10::cuda::CUDAGuard guard(device_);
-    group_->eagerConnectSingleDevice(device_);
+      : DeviceCommunicator(std::move(setup)), rendezvous_(rendezvous), device_(device) {
+    check_cuda(::cudaSetDevice(device), "choosing the GPU");
+    void* word = nullptr;
+    check_cuda(::cudaMalloc(&word, sizeof(float)), "allocating device memory");
+    word_ = CommBuffer(word, sizeof(float), free_device);
+    check_cuda(::cudaMemset(word, 0, sizeof(float)), "clearing memory");
+    connect();
+    start_watch();
+  }
+
+  ~NcclCommunicator() override {
+    stop_watch();
+    for (const Mark& mark : marks_) {
+      ::cudaEventDestroy(mark.begin);
+      ::cudaEventDestroy(mark.end);
+    }
+    // Whoever has not come through shutdown() ends with the process: nothing may wait for a peer here.
+    if (comm_ != nullptr) ::ncclCommAbort(comm_);
   }
 
   std::string_view backend() const override { return "nccl"; }
 
-  void use_stream(void* stream) override {
-    c10::cuda::setCurrentCUDAStream(
-        c10::cuda::getStreamFromExternal(static_cast<cudaStream_t>(stream), device_.index()));
-  }
-
   void shutdown() override {
     barrier({"shutdown"});
-    c10::cuda::device_synchronize();
-    group_->shutdown();
+    stop_watch();
+    const std::lock_guard lock(comm_mutex_);
+    if (comm_ == nullptr) return;
+    ::ncclCommDestroy(comm_);
+    comm_ = nullptr;
   }
 
+  /// Ends NCCL's kernels, and with them the waits of this rank for its device.
   void abort(const std::string&) noexcept override {
-    try {
-      group_->abort();
-    } catch (const std::exception&) {
-      // The process is about to end; its end is what the peers will see.
-    }
+    ::cudaSetDevice(device_);
+    // A call of NCCL's that does not return holds the communicator; nobody_asks() is what is left then.
+    const std::unique_lock lock(comm_mutex_, std::chrono::seconds(5));
+    if (!lock.owns_lock() || comm_ == nullptr) return;
+    ::ncclCommAbort(comm_);
+    comm_ = nullptr;
   }
 
  protected:
-  bool copies_alone() const override { return false; }
-
-  /// Enqueues after the current stream's work; the host does not wait.
-  void begin(Collective& collective) override {
-    const c10::cuda::CUDAGuard guard(device_);
-    try {
-      in_flight_.push_back({next_handle_, enqueue(collective)});
-    } catch (const std::exception& error) {
-      begin_error_ = first_line(error.what());
-      in_flight_.push_back({next_handle_, {}});
-    }
-    collective.handle = next_handle_++;
+  void enqueue(const Collective& work) override {
+    const CollectiveRecord& record = work.record;
+    const auto count = static_cast<size_t>(record.count);
+    const auto bytes = static_cast<size_t>(payload_bytes(record));
+    const ncclDataType_t type = nccl_type(record.dtype);
+    call([&](ncclComm_t comm) {
+      switch (record.kind) {
+        case CollectiveKind::kAllReduce:
+          return ::ncclAllReduce(work.in, work.out, count, type, nccl_op(record.op), comm, native());
+        case CollectiveKind::kReduceScatter:
+          return ::ncclReduceScatter(work.in, work.out, count, type, nccl_op(record.op), comm, native());
+        case CollectiveKind::kAllGather:
+          return ::ncclAllGather(work.in, work.out, bytes, ncclUint8, comm, native());
+        case CollectiveKind::kBroadcast:
+          return ::ncclBroadcast(work.in, work.out, bytes, ncclUint8, record.peer, comm, native());
+        case CollectiveKind::kSend:
+          return ::ncclSend(work.in, bytes, ncclUint8, record.peer, comm, native());
+        case CollectiveKind::kReceive:
+          return ::ncclRecv(work.out, bytes, ncclUint8, record.peer, comm, native());
+        case CollectiveKind::kBarrier:
+          return ::ncclAllReduce(word_.data(), word_.data(), 1, ncclFloat32, ncclSum, comm, native());
+      }
+      bug("unknown collective");
+    });
   }
 
-  /// Makes the current stream wait. What goes wrong on the device later is met by NCCL's watchdog,
-  /// which ends the process through the crash handler.
+  void enqueue(std::span<const Exchange> by_rank) override {
+    call([&](ncclComm_t comm) {
+      ncclResult_t status = ::ncclGroupStart();
+      for (int peer = 0; peer < size() && status == ncclSuccess; ++peer) {
+        const Exchange& part = by_rank[static_cast<size_t>(peer)];
+        if (part.send_bytes > 0)
+          status = ::ncclSend(part.send, static_cast<size_t>(part.send_bytes), ncclUint8, peer, comm, native());
+        if (part.receive_bytes > 0 && status == ncclSuccess)
+          status = ::ncclRecv(part.receive, static_cast<size_t>(part.receive_bytes), ncclUint8, peer, comm, native());
+      }
+      const ncclResult_t ended = ::ncclGroupEnd();
+      return status == ncclSuccess ? ended : status;
+    });
+  }
+
+  /// Only a barrier is waited for on the host.
   void complete(Collective& collective) override {
-    const auto found =
-        std::find_if(in_flight_.begin(), in_flight_.end(),
-                     [&](const InFlight& work) { return work.handle == collective.handle; });
-    const WorkPtr work = found->work;
-    in_flight_.erase(found);
-    if (!work) throw Failure{"could not start", begin_error_};
-    const c10::cuda::CUDAGuard guard(device_);
-    try {
-      work->wait();
-      if (collective.record.kind == CollectiveKind::kBarrier) c10::cuda::device_synchronize();
-    } catch (const std::exception& error) {
-      throw Failure{"lost a connection in", first_line(error.what())};
-    }
+    if (collective.record.kind == CollectiveKind::kBarrier)
+      check_cuda(::cudaStreamSynchronize(native()), "waiting for the device");
+    check();
+  }
+
+  int64_t mark_begin() override {
+    check_cuda(::cudaSetDevice(device_), "choosing the GPU");
+    const int64_t handle = free_mark();
+    check_cuda(::cudaEventRecord(mark(handle).begin, native()), "recording an event");
+    return handle;
+  }
+  void mark_end(int64_t handle) override {
+    check_cuda(::cudaEventRecord(mark(handle).end, native()), "recording an event");
+  }
+  bool has_begun(int64_t handle) override { return has_come(mark(handle).begin); }
+  bool has_ended(int64_t handle) override {
+    if (has_come(mark(handle).end)) return true;
+    const std::unique_lock lock(comm_mutex_, std::try_to_lock);
+    ncclResult_t status = ncclSuccess;
+    if (lock.owns_lock() && comm_ != nullptr) ::ncclCommGetAsyncError(comm_, &status);
+    if (status != ncclSuccess && status != ncclInProgress)
+      throw Error(ExitCode::kPeerLost, cat("NCCL says ", words_of(status, comm_)));
+    return false;
+  }
+  void release(int64_t handle) override {
+    const std::lock_guard lock(marks_mutex_);
+    free_.push_back(handle);
+  }
+  bool peer_ended() override { return rendezvous_.any_ended(members()); }
+
+  /// The device does not come back from a wait even though its collective was aborted.
+  void nobody_asks(const Error& error) override {
+    const std::string text = cat("error: ", error.what(), "\n");
+    [[maybe_unused]] const ssize_t done = ::write(2, text.data(), text.size());
+    ::_exit(static_cast<int>(ExitCode::kPeerLost));
   }
 
   std::vector<PeerView> view_peers() override { return rendezvous_.view(members(), name()); }
 
   CommBuffer allocate_memory(int64_t bytes) override {
-    const c10::cuda::CUDAGuard guard(device_);
     void* data = nullptr;
-    try {
-      data = c10::cuda::CUDACachingAllocator::raw_alloc(static_cast<size_t>(bytes));
-    } catch (const std::exception& error) {
-      throw Error(ExitCode::kEnvironment, cat("no device memory for a communication buffer of ",
-                                              human_bytes(bytes), ": ", first_line(error.what())));
+    if (::cudaMalloc(&data, static_cast<size_t>(bytes)) != cudaSuccess) {
+      ::cudaGetLastError();
+      throw Error(ExitCode::kEnvironment,
+                  cat("no device memory for a communication buffer of ", human_bytes(bytes)));
     }
-    if (::cudaMemset(data, 0, static_cast<size_t>(bytes)) != ::cudaSuccess)
-      throw Error(ExitCode::kEnvironment, "cannot clear a communication buffer on the device");
+    check_cuda(::cudaMemset(data, 0, static_cast<size_t>(bytes)), "clearing memory");
     return {data, bytes, free_device};
   }
 
  private:
-  struct InFlight {
-    int64_t handle;
-    WorkPtr work;
+  struct Mark {
+    cudaEvent_t begin = nullptr;
+    cudaEvent_t end = nullptr;
   };
 
-  at::Tensor view_of(const void* data, int64_t count, at::ScalarType type) const {
-    return at::from_blob(const_cast<void*>(data), {count},
-                         at::TensorOptions().dtype(type).device(device_));
+  cudaStream_t native() const { return static_cast<cudaStream_t>(stream()); }
+
+  Mark mark(int64_t handle) {
+    const std::lock_guard lock(marks_mutex_);
+    return marks_[static_cast<size_t>(handle)];
   }
 
-  WorkPtr enqueue(const Collective& work) {
-    const CollectiveRecord& record = work.record;
-    switch (record.kind) {
-      case CollectiveKind::kAllReduce:
-        return all_reduce_now(work);
-      case CollectiveKind::kReduceScatter:
-        return reduce_scatter_now(work);
-      case CollectiveKind::kAllGather:
-        return all_gather_now(work);
-      case CollectiveKind::kBroadcast:
-        return broadcast_now(work);
-      case CollectiveKind::kBarrier:
-        return barrier_now();
-      case CollectiveKind::kSend:
-      case CollectiveKind::kReceive:
-        return message_now(work);
+  /// A pair of events that nothing looks at any more; made anew while there is none.
+  int64_t free_mark() {
+    const std::lock_guard lock(marks_mutex_);
+    if (free_.empty()) {
+      Mark made;
+      check_cuda(::cudaEventCreateWithFlags(&made.begin, cudaEventDisableTiming), "creating an event");
+      check_cuda(::cudaEventCreateWithFlags(&made.end, cudaEventDisableTiming), "creating an event");
+      marks_.push_back(made);
+      return static_cast<int64_t>(marks_.size()) - 1;
     }
-    bug("unknown collective");
+    const int64_t handle = free_.back();
+    free_.pop_back();
+    return handle;
   }
 
-  WorkPtr all_reduce_now(const Collective& work) {
-    std::vector<at::Tensor> tensors = {
-        view_of(work.out, work.record.count, scalar_type(work.record.dtype))};
-    c10d::AllreduceOptions options;
-    options.reduceOp = reduce_op(work.record.op);
-    options.timeout = setup().timeout;
-    return group_->allreduce(tensors, options);
+  bool has_come(cudaEvent_t event) const {
+    // Of the watch's thread, which would open another GPU for itself.
+    check_cuda(::cudaSetDevice(device_), "choosing the GPU");
+    const cudaError_t status = ::cudaEventQuery(event);
+    if (status == cudaErrorNotReady) {
+      ::cudaGetLastError();  // not an error of the calls to come
+      return false;
+    }
+    check_cuda(status, "asking for an event");
+    return true;
   }
 
-  WorkPtr reduce_scatter_now(const Collective& work) {
-    const at::ScalarType type = scalar_type(work.record.dtype);
-    at::Tensor input = view_of(work.in, work.record.count * size(), type);
-    at::Tensor output = view_of(work.out, work.record.count, type);
-    c10d::ReduceScatterOptions options;
-    options.reduceOp = reduce_op(work.record.op);
-    options.timeout = setup().timeout;
-    return group_->_reduce_scatter_base(output, input, options);
+  template <typename Calls>
+  void call(Calls calls) {
+    const std::lock_guard lock(comm_mutex_);
+    if (comm_ == nullptr) throw Failure{"gave up before", ""};
+    const ncclResult_t status = calls(comm_);
+    if (status != ncclSuccess) throw Failure{"could not start", words_of(status, comm_)};
   }
 
-  WorkPtr all_gather_now(const Collective& work) {
-    at::Tensor input = view_of(work.in, payload_bytes(work.record), at::kByte);
-    at::Tensor output = view_of(work.out, payload_bytes(work.record) * size(), at::kByte);
-    c10d::AllgatherOptions options;
-    options.timeout = setup().timeout;
-    return group_->_allgather_base(output, input, options);
+  /// NCCL waits without end for members that do not come: a thread waits, and this one for as long as the
+  /// time limit says. The first sum makes the network carry something before a step relies on it.
+  void connect() {
+    CollectiveRecord record{.kind = CollectiveKind::kBarrier};
+    std::string_view("connecting over NCCL").copy(record.site, sizeof record.site - 1);
+    record.state = CollectiveRecord::State::kEntered;
+    if (slot() != nullptr) slot()->enter(record);
+    const ncclUniqueId id = exchanged_id();
+    struct Opened {
+      ncclComm_t comm = nullptr;
+      std::string trouble;
+    };
+    std::packaged_task<Opened()> task(
+        [id, size = size(), rank = rank(), device = device_, word = word_.data(), label = name()] {
+          Opened made;
+          ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+          config.commName = label.c_str();
+          cudaStream_t stream = nullptr;
+          cudaError_t cuda = ::cudaSetDevice(device);
+          if (cuda == cudaSuccess) cuda = ::cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+          ncclResult_t status = ncclSuccess;
+          if (cuda == cudaSuccess) status = ::ncclCommInitRankConfig(&made.comm, size, id, rank, &config);
+          if (cuda == cudaSuccess && status == ncclSuccess) {
+            status = ::ncclAllReduce(word, word, 1, ncclFloat32, ncclSum, made.comm, stream);
+            cuda = ::cudaStreamSynchronize(stream);
+          }
+          if (stream != nullptr) ::cudaStreamDestroy(stream);
+          if (cuda != cudaSuccess) made.trouble = ::cudaGetErrorString(cuda);
+          if (status != ncclSuccess) made.trouble = words_of(status, made.comm);
+          return made;
+        });
+    std::future<Opened> future = task.get_future();
+    std::thread thread(std::move(task));
+    const auto start = std::chrono::steady_clock::now();
+    const auto waited = [&] { return std::chrono::steady_clock::now() - start; };
+    const auto hopeless = [&] {
+      return waited() > setup().timeout || (waited() > std::chrono::seconds(1) && peer_ended());
+    };
+    bool ready = false;
+    while (!ready && !hopeless()) ready = future.wait_for(std::chrono::milliseconds(100)) == std::future_status::ready;
+    if (!ready) {
+      thread.detach();  // to the end of the process, which is near
+      const double seconds = std::chrono::duration<double>(waited()).count();
+      throw failure(record, {cat("waited ", human_seconds(seconds), " in"), ""});
+    }
+    thread.join();
+    const Opened opened = future.get();
+    if (!opened.trouble.empty())
+      throw Error(ExitCode::kPeerLost,
+                  cat("rank ", rendezvous_.rank(), " could not connect group ", name(), " over NCCL: ",
+                      opened.trouble),
+                  "NCCL_DEBUG=INFO tells more; NCCL refuses two ranks on one GPU");
+    comm_ = opened.comm;
+    if (slot() != nullptr) slot()->finish();
   }
 
-  WorkPtr broadcast_now(const Collective& work) {
-    std::vector<at::Tensor> tensors = {view_of(work.out, payload_bytes(work.record), at::kByte)};
-    c10d::BroadcastOptions options;
-    options.rootRank = work.record.peer;
-    options.timeout = setup().timeout;
-    return group_->broadcast(tensors, options);
-  }
-
-  WorkPtr barrier_now() {
-    c10d::BarrierOptions options;
-    options.device_ids = {device_.index()};
-    options.timeout = setup().timeout;
-    return group_->barrier(options);
-  }
-
-  WorkPtr message_now(const Collective& work) {
-    const bool sends = work.record.kind == CollectiveKind::kSend;
-    std::vector<at::Tensor> tensors = {
-        view_of(sends ? work.in : work.out, payload_bytes(work.record), at::kByte)};
-    return sends ? group_->send(tensors, work.record.peer, 0)
-                 : group_->recv(tensors, work.record.peer, 0);
+  ncclUniqueId exchanged_id() {
+    ncclUniqueId id{};
+    if (rank() == 0) {
+      const ncclResult_t status = ::ncclGetUniqueId(&id);
+      if (status != ncclSuccess)
+        throw Error(ExitCode::kEnvironment, cat("NCCL cannot open group ", name(), ": ", words_of(status, nullptr)),
+                    "NCCL_DEBUG=INFO tells more");
+    }
+    if (size() == 1) return id;
+    return from_hex(rendezvous_.exchange_text("nccl/" + name(), rank() == 0 ? to_hex(id) : "", members())[0]);
   }
 
   Rendezvous& rendezvous_;
-  const at::Device device_;
-  c10::intrusive_ptr<c10d::ProcessGroupNCCL> group_;
-  std::vector<InFlight> in_flight_;
-  std::string begin_error_;
-  int64_t next_handle_ = 1;
+  const int device_;
+  CommBuffer word_;
+  std::timed_mutex comm_mutex_;
+  /// Null when it was given up or closed.
+  ncclComm_t comm_ = nullptr;
+  std::mutex marks_mutex_;
+  std::vector<Mark> marks_;
+  std::vector<int64_t> free_;
 };
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_nccl_communicator(Communicator::Setup setup,
-                                                     Rendezvous& rendezvous, int device) {
-  const std::string name = setup.name;
-  try {
-    return std::make_unique<NcclCommunicator>(std::move(setup), rendezvous, device);
-  } catch (const Error&) {
-    throw;
-  } catch (const std::exception& error) {
-    throw Error(ExitCode::kPeerLost,
-                cat("rank ", rendezvous.rank(), " could not connect group ", name,
-                    " over NCCL: ", first_line(error.what())),
-                "NCCL_DEBUG=INFO tells more; NCCL refuses two ranks on one GPU");
-  }
+std::unique_ptr<Communicator> make_nccl_communicator(Communicator::Setup setup, Rendezvous& rendezvous, int device) {
+  return std::make_unique<NcclCommunicator>(std::move(setup), rendezvous, device);
 }
 
 }  // namespace ftrun

@@ -77,7 +77,8 @@ std::unique_ptr<Communicator> open_communicator(Rendezvous& rendezvous, const st
                             .members = members,
                             .rank = static_cast<int>(own - members.begin()),
                             .timeout = options.timeout,
-                            .board = &rendezvous.board()};
+                            .board = &rendezvous.board(),
+                            .sum_blocks = options.sum_blocks};
   if (members.size() == 1 && options.device < 0)
     return std::make_unique<SelfCommunicator>(std::move(setup));
   const CommBackend backend = choose(rendezvous, members, options);

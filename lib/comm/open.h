@@ -28,6 +28,8 @@ struct CommOptions {
   int64_t checked_collectives = 256;
   /// CUDA device of this rank; -1 for host memory.
   int device = -1;
+  /// On GPUs: sums add in rank order by this; null leaves them to NCCL (Communicator::Setup).
+  SumBlocks sum_blocks = {};
 };
 
 /// Opens the communicator `name` among `members` (global ranks, ascending, ours among them).

@@ -450,6 +450,8 @@ std::vector<PeerView> Rendezvous::view(const std::vector<int>& members, const st
   return views;
 }
 
+bool Rendezvous::any_ended(const std::vector<int>& members) const { return impl_->any_gone(members); }
+
 std::string Rendezvous::local_address() const {
   return local_address_towards(impl_->options.address, impl_->options.port);
 }

@@ -76,6 +76,8 @@ class Rendezvous {
   /// What is known now of the members of a group, by place in it: for explaining a failure. Shows
   /// our own state first; may take two heartbeats.
   std::vector<PeerView> view(const std::vector<int>& members, const std::string& group);
+  /// Whether the process of one of them, on this machine, is known to have ended. At once; any thread.
+  bool any_ended(const std::vector<int>& members) const;
 
   /// Collective: returns when every rank has called it, so that rank 0 may end. Gives up quietly
   /// after `limit`.

@@ -181,6 +181,7 @@ struct EnumNames<BackendChoice> {
 struct CommConfig {
   BackendChoice backend = BackendChoice::kAuto;
   int64_t timeout = 600;  // seconds, of every wait for another rank
+  bool deterministic = false;  // on GPUs: sums in rank order and fp32; on hosts they always are
   bool operator==(const CommConfig&) const = default;
 };
 
@@ -229,6 +230,7 @@ struct EnumNames<ProductChoice> {
 /// kernels
 struct KernelsConfig {
   ProductChoice products = ProductChoice::kAuto;
+  bool step_graph = false;  // on a GPU: steps are recorded once and started as a whole
   bool operator==(const KernelsConfig&) const = default;
 };
 /// The library that a config pins; absent: by the rule for the processor.

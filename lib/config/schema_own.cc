@@ -228,10 +228,13 @@ void declare_recompute(Schema& s) {
 
 void declare_rest(Schema& s) {
   auto kernels = section(
-      s, {.path = "kernels", .doc = "How processors compute.", .vocabulary = kOwn},
+      s, {.path = "kernels", .doc = "How it is computed.", .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.kernels; });
   kernels.key("products", &KernelsConfig::products,
               "Library that multiplies matrices; auto: by vendor and instructions of the processor.");
+  kernels.key("step_graph", &KernelsConfig::step_graph,
+              "On one GPU without offload: a step is recorded once (CUDA graphs) and started as a whole, which saves "
+              "small models the time to start their kernels. Not yet run on a GPU.");
 
   auto comm = section(
       s, {.path = "comm", .doc = "Communication between ranks.", .vocabulary = kOwn},
@@ -242,6 +245,10 @@ void declare_rest(Schema& s) {
            "its heartbeat continues.")
       .at_least(1)
       .in("seconds");
+  comm.key("deterministic", &CommConfig::deterministic,
+           "On GPUs: sums add in rank order, 16 bits in fp32, by kernels of our own instead of NCCL's, whose order "
+           "and rounding follow its topology. Costs a second pass over what is summed and 32 MiB a group. On "
+           "processors sums always are so.");
 
   auto out = section(
       s, {.path = "export", .doc = "The Hugging Face folder at the end.", .vocabulary = kOwn},

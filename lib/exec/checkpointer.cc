@@ -86,6 +86,7 @@ CheckpointMeta Checkpointer::meta_of(const TrainingProgress& progress,
                    {"data_replicate", state.replicas},
                    {"tensor", state.tensor.count},
                    {"zero_stage", config_.zero.stage}};
+  if (state.pipeline.stages() > 1) meta.topology["pipeline"] = state.pipeline.stages();
   return meta;
 }
 

@@ -41,16 +41,21 @@ bool may_have_gpu() { return cuda_is_built() && has_driver(); }
 std::unique_ptr<Gpu> open_gpu(const Config& config, const LaunchEnvironment& launch) {
   const int index = gpu_of_rank(launch.local_rank, count_cuda_devices());
   return std::make_unique<Gpu>(
-      open_cuda_kernels(index), GpuOptions{.pin_memory = pins(config), .timed = config.wall_clock_breakdown});
+      open_cuda_kernels(index), GpuOptions{.pin_memory = pins(config), .timed = config.wall_clock_breakdown,
+                                            .step_graph = config.kernels.step_graph});
+}
+
+std::string gpu_place(const DeviceInfo& gpu, const std::string& host) {
+  return cat(gpu.uuid, " (", gpu.bus_id, " of ", host, ")");
 }
 
 void require_own_gpus(const std::vector<std::string>& places) {
   std::map<std::string, size_t> taken;
   for (size_t rank = 0; rank < places.size(); ++rank) {
-    const auto [other, is_new] = taken.emplace(places[rank], rank);
+    const auto [other, is_new] = taken.emplace(places[rank].substr(0, places[rank].find(' ')), rank);
     if (is_new) continue;
     throw Error(ExitCode::kUsage,
-                cat("ranks ", other->second, " and ", rank, " have the same GPU (", places[rank], ")"),
+                cat("ranks ", other->second, " and ", rank, " have the same GPU, ", places[rank]),
                 "start one rank a GPU; a launcher that shows every process one GPU must show each another one "
                 "(CUDA_VISIBLE_DEVICES)");
   }

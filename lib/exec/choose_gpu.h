@@ -22,8 +22,11 @@ bool may_have_gpu();
 /// is too old, Error(kEnvironment) without a driver, Error(kUsage) as gpu_of_rank().
 std::unique_ptr<Gpu> open_gpu(const Config& config, const LaunchEnvironment& launch);
 
-/// Ranks may not share a GPU. `places` says which GPU each rank has ("host 0000:1B:00.0"), by rank.
-/// Error(kUsage) naming two that have the same.
+/// "GPU-5f3c... (0000:1B:00.0 of host)": what comes before the first blank is the device's alone.
+std::string gpu_place(const DeviceInfo& gpu, const std::string& host);
+
+/// Ranks may not share a GPU. `places` says which GPU each rank has, by rank. Error(kUsage) naming two
+/// that have the same.
 void require_own_gpus(const std::vector<std::string>& places);
 
 }  // namespace ftrun

@@ -30,6 +30,12 @@ void add_device_notes(const RunParts& run, std::vector<std::string>& notes) {
         "their lane");
 }
 
+/// One rank alone adds nothing up.
+std::string sums_text(const RunParts& run) {
+  const bool nccls = run.session.gpu() != nullptr && run.session.world() > 1;
+  return nccls && !run.request.config.comm.deterministic ? "nccl" : "rank order, fp32";
+}
+
 void add_product_notes(const std::optional<ProductsInUse>& products,
                        std::vector<std::string>& notes) {
   if (!products || products->missing.empty()) return;
@@ -53,6 +59,7 @@ RunManifest describe_run(const RunParts& run) {
   RunManifest manifest = make_manifest(run.request);
   manifest.gpus = run.session.gpu_names();
   if (const Gpu* gpu = run.session.gpu()) manifest.gpu_driver = driver_text(gpu->info());
+  manifest.sums = sums_text(run);
   if (run.products)
     manifest.products = {{"fp32", run.products->fp32}, {"bf16", run.products->bf16}};
   manifest.model = describe_model(run.setup.folder(), run.setup.train().model);

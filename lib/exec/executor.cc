@@ -35,6 +35,21 @@ std::set<ValueId> values_for_later(const LayerGraph& graph, const Instr& instr) 
   return later;
 }
 
+/// What a recording keeps of the optimizer; all else is in the scalars.
+bool same_options(const UpdateOptions& a, const UpdateOptions& b) {
+  if (a.index() != b.index()) return false;
+  if (const auto* adam = std::get_if<AdamOptions>(&a)) {
+    const auto& other = std::get<AdamOptions>(b);
+    return adam->epsilon == other.epsilon && adam->weight_decay == other.weight_decay &&
+           adam->decoupled == other.decoupled;
+  }
+  const auto& sgd = std::get<SgdOptions>(a);
+  const auto& other = std::get<SgdOptions>(b);
+  return sgd.momentum == other.momentum && sgd.dampening == other.dampening &&
+         sgd.weight_decay == other.weight_decay && sgd.nesterov == other.nesterov &&
+         sgd.first_step == other.first_step;
+}
+
 /// By instruction of the disk lane the one after it, where that may start early.
 std::vector<InstrId> early_disk_requests(const Program& program) {
   std::vector<InstrId> next(program.instrs.size(), -1);
@@ -55,9 +70,10 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
       model_(model),
       memory_(memory),
       groups_(communicators_of(program, groups)),
-      device_(make_lane_device(program, memory)),
+      device_(make_lane_device(program, memory, groups_)),
       early_disk_(early_disk_requests(program)),
       disk_tickets_(program.instrs.size()),
+      phases_(program),
       lanes_(
           program, [this](const Instr& instr) { run_timed(instr); },
           [open = groups.distinct()] {
@@ -95,8 +111,13 @@ void Executor::run(StepRun& step) {
   loss_taken_ = false;
   for (auto& lane : seconds_) lane.fill(0);
   drop_disk_requests();
+  phases_.begin(model_.layers.size());
   device_->begin_run(step.scalars);
-  lanes_.run_once();
+  // Libraries set themselves up in the first run, which may not be recorded.
+  if (device_->can_record() && ++runs_ > 1 && !looks_for_nonfinite_)
+    run_recorded(step);
+  else
+    lanes_.run_once();
   times_ = device_->times();
   step.exposed_communication_seconds.reset();
   if (times_)
@@ -108,6 +129,37 @@ void Executor::run(StepRun& step) {
     take_loss(device_->fetch(Lane::kCompute, *loss_, {})[0]);
   }
   step_ = nullptr;
+}
+
+/// By one thread, in the order of the program: what comes before the decision, and what comes after it.
+void Executor::record() {
+  device_->drop_recordings();
+  device_->begin_recording(0);
+  for (size_t i = 0; i < program_.instrs.size(); ++i) {
+    const Instr& instr = program_.instrs[i];
+    if (instr.kind != InstrKind::kDecide) {
+      run_timed(instr);
+      continue;
+    }
+    device_->end_recording();
+    device_->begin_recording(static_cast<InstrId>(i) + 1);
+  }
+  device_->end_recording();
+  recorded_ = step_->optimizer;
+}
+
+void Executor::run_recorded(const StepRun& step) {
+  if (!recorded_ || !same_options(*recorded_, step.optimizer)) record();
+  device_->stage_inputs();
+  const Instr* decision = nullptr;
+  for (const Instr& instr : program_.instrs) {
+    if (instr.kind == InstrKind::kLoadBatch || instr.kind == InstrKind::kBegin) run_instr(instr);
+    if (instr.kind == InstrKind::kDecide) decision = &instr;
+  }
+  device_->replay(0);
+  if (decision == nullptr) return;
+  decide(*decision);
+  if (updates()) device_->replay(1);
 }
 
 /// Once nothing changes it any more.
@@ -139,8 +191,9 @@ void Executor::run_timed(const Instr& instr) {
   device_->enter(instr);
   if (!instr.if_finite || updates()) run_instr(instr);
   device_->leave(instr);
-  seconds_[static_cast<size_t>(instr.lane)][static_cast<size_t>(instr.kind)] +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  seconds_[static_cast<size_t>(instr.lane)][static_cast<size_t>(instr.kind)] += seconds;
+  if (instr.lane == Lane::kCompute) phases_.note(instr, lanes_.waited(), seconds);
 }
 
 void Executor::run_instr(const Instr& instr) {

@@ -14,6 +14,7 @@
 #include "exec/lane_device.h"
 #include "exec/lanes.h"
 #include "exec/memory.h"
+#include "exec/phase_clock.h"
 #include "exec/rank_groups.h"
 #include "kernels/kernels.h"
 #include "model/description.h"
@@ -96,10 +97,14 @@ class Executor {
   /// Seconds the last run spent in instructions, by kind; other lanes run beside compute. On a GPU that
   /// is not timed, those of the threads that started them.
   std::array<double, kInstrKinds> seconds() const;
+  /// Of the last run of a training program that is a stage of a pipeline.
+  const PipelineSeconds& pipeline_seconds() const { return phases_.seconds(); }
   /// Of a GPU that is timed (GpuOptions::timed): what its last run took there.
   const std::optional<DeviceTimes>& device_times() const { return times_; }
 
  private:
+  void run_recorded(const StepRun& step);
+  void record();
   void run_timed(const Instr& instr);
   void run_instr(const Instr& instr);
   void clear(const Instr& instr);
@@ -154,7 +159,11 @@ class Executor {
   /// request that is under way.
   std::vector<InstrId> early_disk_;
   std::vector<std::optional<SwapFile::Ticket>> disk_tickets_;
+  /// Runs so far, and the options that were recorded with the updates.
+  int64_t runs_ = 0;
+  std::optional<UpdateOptions> recorded_;
   bool looks_for_nonfinite_ = false;
+  PhaseClock phases_;
   NonfinitePlace nonfinite_;
   Lanes lanes_;
 };

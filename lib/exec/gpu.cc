@@ -56,6 +56,25 @@ void Gpu::separate_runs() {
     if (lane != Lane::kCompute) kernels_->wait(open.stream, gate_);
 }
 
+void Gpu::begin_recording() {
+  kernels_->bind_thread();
+  const DeviceStream compute = stream(Lane::kCompute);
+  kernels_->begin_capture(compute);
+  kernels_->record(gate_, compute);
+  for (const auto& [lane, open] : lanes_)
+    if (lane != Lane::kCompute) kernels_->wait(open.stream, gate_);
+}
+
+DeviceGraph Gpu::end_recording() {
+  const DeviceStream compute = stream(Lane::kCompute);
+  for (const auto& [lane, open] : lanes_) {
+    if (lane == Lane::kCompute) continue;
+    kernels_->record(open.tail, open.stream);
+    kernels_->wait(compute, open.tail);
+  }
+  return kernels_->end_capture(compute);
+}
+
 void Gpu::drain() {
   kernels_->bind_thread();
   for (const auto& [lane, open] : lanes_) kernels_->synchronize(open.stream);

@@ -16,6 +16,8 @@ struct GpuOptions {
   bool pin_memory = true;
   /// Measures what every instruction takes on the device.
   bool timed = false;
+  /// Programs that leave all to the device are recorded once and started as a whole from then on.
+  bool step_graph = false;
 };
 
 /// One GPU as a rank uses it: its kernels, a stream for each lane of its programs, which all of them
@@ -39,6 +41,10 @@ class Gpu {
   /// What comes next on any lane waits for all that was put on any lane before. Not beside lanes that
   /// run.
   void separate_runs();
+  /// Around what is recorded: all lanes' streams take part, and compute's begins and ends it. Not beside
+  /// lanes that run.
+  void begin_recording();
+  DeviceGraph end_recording();
   /// Waits for all that was put on any lane. Not beside lanes that run.
   void drain();
 

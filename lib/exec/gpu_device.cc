@@ -22,14 +22,30 @@ int64_t aligned(int64_t bytes) { return (bytes + kPartAlignment - 1) / kPartAlig
 
 }  // namespace
 
-GpuDevice::GpuDevice(const Program& program, Gpu& gpu) : program_(program), gpu_(gpu) {
+GpuDevice::GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*> groups)
+    : program_(program), gpu_(gpu), groups_(std::move(groups)) {
   on_host_.resize(program.instrs.size(), 0);
   for (const Instr& instr : program.instrs) {
     gpu.open_lane(instr.lane);
+    labels_.push_back(instr_label(instr));
     plan(instr);
   }
+  can_record_ = gpu.options().step_graph && leaves_all_to_device();
   make_events();
   make_staging();
+}
+
+/// No disk, no update or sum of the host tier, no peers, no marks of time in between; and what follows the
+/// decision either runs as a whole or not at all.
+bool GpuDevice::leaves_all_to_device() const {
+  bool decided = false;
+  for (const Instr& instr : program_.instrs) {
+    const bool device_alone = on_host_[static_cast<size_t>(id_of(instr))] == 0 && instr.lane != Lane::kDisk &&
+                              instr.lane < Lane::kFirstGroup && !gpu_.options().timed;
+    if (!device_alone || (decided && !instr.if_finite)) return false;
+    decided = decided || instr.kind == InstrKind::kDecide;
+  }
+  return true;
 }
 
 /// Whether numbers change between the tiers: what a copy cannot do.
@@ -64,7 +80,9 @@ void GpuDevice::plan(const Instr& instr) {
     int64_t bytes = 0;
     for (const Range& part : instr.writes) bytes += aligned(part.bytes);
     batch_bytes_ = std::max(batch_bytes_, bytes);
+    input_bytes_ += bytes;
   }
+  if (instr.kind == InstrKind::kBegin) input_bytes_ += kPartAlignment;
   if (instr.kind == InstrKind::kDecide)
     fetched_doubles_ = std::max(fetched_doubles_, element_count(program_, instr.reads[0]) +
                                                       element_count(program_, instr.reads[1]));
@@ -95,6 +113,10 @@ void GpuDevice::make_staging() {
   norm_scratch_ = GpuBlock::on_device(gpu_, kernels().sum_of_squares_scratch_bytes(summed_elements_));
   probe_ = GpuBlock::on_device(gpu_, sizeof(double));
   fetched_ = GpuBlock::pinned(gpu_, fetched_doubles_ * static_cast<int64_t>(sizeof(double)));
+  if (can_record_) {
+    recorded_inputs_ = GpuBlock::pinned(gpu_, std::max<int64_t>(input_bytes_, 1));
+    inputs_read_.emplace(gpu_);
+  }
   scalar_ring_.emplace(gpu_, sizeof(StepScalars));
   put_ring_.emplace(gpu_, sizeof(double));
   batch_ring_.emplace(gpu_, std::max<int64_t>(batch_bytes_, 1));
@@ -122,8 +144,10 @@ void GpuDevice::enter(const Instr& instr) {
   const DeviceStream stream = gpu_.stream(instr.lane);
   const auto id = static_cast<size_t>(id_of(instr));
   kernels().bind_thread();
-  for (const InstrId wait : instr.waits) kernels().wait(stream, done_.at(wait).get());
-  if (on_host_[id] != 0) kernels().synchronize(stream);
+  kernels().push_range(labels_[id].c_str());
+  for (const InstrId wait : instr.waits)
+    if (wait >= recorded_from_) kernels().wait(stream, done_.at(wait).get());
+  if (on_host_[id] != 0) wait_for(stream);
   if (!timings_.empty()) timings_[id].begin.record(stream);
 }
 
@@ -132,6 +156,7 @@ void GpuDevice::leave(const Instr& instr) {
   const InstrId id = id_of(instr);
   if (!timings_.empty()) timings_[static_cast<size_t>(id)].end.record(stream);
   if (const auto done = done_.find(id); done != done_.end()) done->second.record(stream);
+  kernels().pop_range();
 }
 
 bool GpuDevice::waits_are_over(const Instr& instr) {
@@ -139,9 +164,29 @@ bool GpuDevice::waits_are_over(const Instr& instr) {
                      [&](InstrId wait) { return kernels().is_done(done_.at(wait).get()); });
 }
 
+void GpuDevice::wait_for(DeviceStream stream) {
+  try {
+    kernels().synchronize(stream);
+  } catch (const Error&) {
+    check_groups();  // knows more
+    throw;
+  }
+  check_groups();
+}
+
+/// Collectives that are given up end like those that are done: what the device has then is no result.
+void GpuDevice::check_groups() {
+  for (Communicator* group : groups_) group->check();
+}
+
+void GpuDevice::drain() {
+  gpu_.drain();
+  check_groups();
+}
+
 std::optional<DeviceTimes> GpuDevice::times() {
   if (!run_begin_) return std::nullopt;
-  gpu_.drain();
+  drain();
   std::vector<Interval> intervals;
   for (const Timing& timing : timings_)
     intervals.push_back({kernels().milliseconds(run_begin_->get(), timing.begin.get()) * 1e-3,
@@ -150,16 +195,61 @@ std::optional<DeviceTimes> GpuDevice::times() {
 }
 
 void GpuDevice::clear(Lane lane, const TypedSpan& to) {
+  if (inputs_ == Inputs::kStage) return;  // the recording has it
   require(to.tier == Tier::kDevice, "what is cleared lies on the device");
   kernels().fill_zero(to.data, to.bytes(), gpu_.stream(lane));
 }
 
+void GpuDevice::begin_recording(InstrId first) {
+  recorded_from_ = first;
+  if (recordings_.empty()) inputs_at_ = 0;
+  inputs_ = Inputs::kRecord;
+  gpu_.begin_recording();
+}
+
+void GpuDevice::end_recording() {
+  recordings_.push_back(gpu_.end_recording());
+  recorded_from_ = 0;
+  inputs_ = Inputs::kSend;
+}
+
+void GpuDevice::replay(size_t recording) {
+  inputs_ = Inputs::kSend;
+  kernels().launch(recordings_.at(recording), gpu_.stream(Lane::kCompute));
+  if (recording == 0) inputs_read_->record(gpu_.stream(Lane::kCompute));
+}
+
+void GpuDevice::drop_recordings() {
+  for (const DeviceGraph recording : recordings_) kernels().destroy(recording);
+  recordings_.clear();
+}
+
+void GpuDevice::stage_inputs() {
+  inputs_read_->synchronize();  // of the run before, which has long come to its decision
+  inputs_ = Inputs::kStage;
+  inputs_at_ = 0;
+}
+
+/// A recorded copy reads the same place each time, so the host's data goes there first.
+void GpuDevice::take_in(void* to, const void* from, int64_t bytes, DeviceStream stream) {
+  std::byte* const place = recorded_inputs_.data() + inputs_at_;
+  inputs_at_ += aligned(bytes);
+  require(inputs_at_ <= recorded_inputs_.bytes(), "a recorded run has room for its inputs");
+  std::memcpy(place, from, static_cast<size_t>(bytes));
+  if (inputs_ == Inputs::kRecord) kernels().copy(to, place, bytes, stream);
+}
+
 void GpuDevice::put(Lane lane, double* to, double value) {
+  if (inputs_ != Inputs::kSend) return take_in(to, &value, sizeof value, gpu_.stream(lane));
   put_ring_->send(to, &value, sizeof value, gpu_.stream(lane));
 }
 
 void GpuDevice::load(Lane lane, std::span<const void* const> from, std::span<const TypedSpan> to) {
   const DeviceStream stream = gpu_.stream(lane);
+  if (inputs_ != Inputs::kSend) {
+    for (size_t i = 0; i < to.size(); ++i) take_in(to[i].data, from[i], to[i].bytes(), stream);
+    return;
+  }
   std::byte* slot = batch_ring_->take();
   for (size_t i = 0; i < to.size(); ++i) {
     std::memcpy(slot, from[i], static_cast<size_t>(to[i].bytes()));
@@ -283,20 +373,20 @@ std::array<const double*, 2> GpuDevice::fetch(Lane lane, const TypedSpan& a, con
   auto* const numbers = fetched_.as<double>();
   kernels().copy(numbers, a.data, a.bytes(), stream);
   if (b.count > 0) kernels().copy(numbers + a.count, b.data, b.bytes(), stream);
-  kernels().synchronize(stream);
+  wait_for(stream);
   return {numbers, numbers + a.count};
 }
 
 double GpuDevice::number_at(Lane lane, const void* address) {
   const DeviceStream stream = gpu_.stream(lane);
   kernels().copy(fetched_.data(), address, sizeof(double), stream);
-  kernels().synchronize(stream);
+  wait_for(stream);
   return *fetched_.as<double>();
 }
 
 bool GpuDevice::is_finite(Lane lane, const TypedSpan& numbers) {
   if (numbers.tier != Tier::kDevice) {
-    kernels().synchronize(gpu_.stream(lane));
+    wait_for(gpu_.stream(lane));
     return host_.is_finite(lane, numbers);
   }
   if (numbers.dtype == DType::kF64) return std::isfinite(number_at(lane, numbers.data));
@@ -309,8 +399,9 @@ bool GpuDevice::is_finite(Lane lane, const TypedSpan& numbers) {
   return true;
 }
 
-std::unique_ptr<LaneDevice> make_lane_device(const Program& program, const RankMemory& memory) {
-  if (memory.gpu() != nullptr) return std::make_unique<GpuDevice>(program, *memory.gpu());
+std::unique_ptr<LaneDevice> make_lane_device(const Program& program, const RankMemory& memory,
+                                             const std::vector<Communicator*>& groups) {
+  if (memory.gpu() != nullptr) return std::make_unique<GpuDevice>(program, *memory.gpu(), groups);
   return std::make_unique<HostDevice>();
 }
 

@@ -16,7 +16,8 @@ namespace ftrun {
 /// the same as on a processor. Events, streams and staging are made once, none in a step.
 class GpuDevice final : public LaneDevice {
  public:
-  GpuDevice(const Program& program, Gpu& gpu);
+  GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*> groups);
+  ~GpuDevice() override { drop_recordings(); }
 
   void begin_run(const StepScalars& scalars) override;
   void enter(const Instr& instr) override;
@@ -35,7 +36,13 @@ class GpuDevice final : public LaneDevice {
   void add(Lane lane, const TypedSpan& from, const TypedSpan& to) override;
   void sums_of_squares(Lane lane, std::span<const TypedSpan> from, std::span<double* const> to) override;
   void update(Lane lane, const FlatUpdate& update, Tier tier, const UpdateOptions& options) override;
-  void drain() override { gpu_.drain(); }
+  bool can_record() const override { return can_record_; }
+  void begin_recording(InstrId first) override;
+  void end_recording() override;
+  void replay(size_t recording) override;
+  void drop_recordings() override;
+  void stage_inputs() override;
+  void drain() override;
   std::array<const double*, 2> fetch(Lane lane, const TypedSpan& a, const TypedSpan& b) override;
   void scalars_changed(Lane lane) override;
   bool is_finite(Lane lane, const TypedSpan& numbers) override;
@@ -50,6 +57,10 @@ class GpuDevice final : public LaneDevice {
   bool bridges(const Instr& instr) const;
   bool works_on_host(const Instr& instr) const;
   void plan(const Instr& instr);
+  bool leaves_all_to_device() const;
+  void take_in(void* to, const void* from, int64_t bytes, DeviceStream stream);
+  void wait_for(DeviceStream stream);
+  void check_groups();
   void make_events();
   void make_staging();
   void fold_into_host(Lane lane, const TypedSpan& from, const TypedSpan& to, Fold fold);
@@ -60,11 +71,13 @@ class GpuDevice final : public LaneDevice {
 
   const Program& program_;
   Gpu& gpu_;
+  const std::vector<Communicator*> groups_;
   /// For what lies in the host tier.
   HostDevice host_;
   const StepScalars* scalars_ = nullptr;
   /// By instruction.
   std::vector<char> on_host_;
+  std::vector<std::string> labels_;
   /// Of instructions that others wait for.
   std::map<InstrId, GpuEvent> done_;
   struct Timing {
@@ -79,6 +92,19 @@ class GpuDevice final : public LaneDevice {
   int64_t fetched_doubles_ = 3;
   int64_t summed_elements_ = 0;
   int64_t host_sums_ = 0;
+
+  /// What load() and put() do with their data.
+  enum class Inputs { kSend, kRecord, kStage };
+  Inputs inputs_ = Inputs::kSend;
+  bool can_record_ = false;
+  /// The first instruction of the recording at hand: what comes before it is over when it is replayed.
+  InstrId recorded_from_ = 0;
+  std::vector<DeviceGraph> recordings_;
+  /// Of batches and numbers of a run that is recorded, in their order, and how far that has come.
+  GpuBlock recorded_inputs_;
+  std::optional<GpuEvent> inputs_read_;
+  int64_t input_bytes_ = 0;
+  int64_t inputs_at_ = 0;
 
   GpuBlock device_scalars_;
   GpuBlock norm_scratch_;

@@ -83,6 +83,19 @@ class LaneDevice {
                                std::span<double* const> to) = 0;
   virtual void update(Lane lane, const FlatUpdate& update, Tier tier, const UpdateOptions& options) = 0;
 
+  // Recording: where can_record(), one thread may go through instructions [first, last) in program order
+  // between the two calls, which writes down what they put on the device instead of doing it. replay() does
+  // it, as often as wanted, after what stands on the compute lane; what later stands there comes after it.
+  virtual bool can_record() const { return false; }
+  virtual void begin_recording(InstrId first) { static_cast<void>(first); }
+  virtual void end_recording() {}
+  virtual void replay(size_t recording) { static_cast<void>(recording); }
+  /// Forgets all recordings.
+  virtual void drop_recordings() {}
+  /// From here to the next replay(), load() and put() only leave their data where the first recording takes
+  /// it from; they come in its order.
+  virtual void stage_inputs() {}
+
   /// From the thread that runs the program, when its lanes are through: waits until the work of all of
   /// them is over.
   virtual void drain() = 0;
@@ -95,6 +108,8 @@ class LaneDevice {
 };
 
 /// The device whose memory `memory` is. Both are borrowed.
-std::unique_ptr<LaneDevice> make_lane_device(const Program& program, const RankMemory& memory);
+/// So are `groups`, those of the program: a wait for a device may have ended because a peer is lost.
+std::unique_ptr<LaneDevice> make_lane_device(const Program& program, const RankMemory& memory,
+                                             const std::vector<Communicator*>& groups);
 
 }  // namespace ftrun

@@ -14,6 +14,9 @@ Lanes::Lanes(const Program& program, Runner run, std::function<void()> on_abort,
       on_abort_(std::move(on_abort)),
       one_launcher_(one_launcher) {
   plan(program);
+  for (size_t g = 0; g < program.groups.size(); ++g)
+    if (program.groups[g].ranks.is_link())
+      link_lanes_.push_back(static_cast<size_t>(lane_of(static_cast<GroupId>(g))));
   for (size_t worker = 1; worker < kMostLanes; ++worker)
     if (!steps_[worker].empty()) threads_.emplace_back([this, worker] { serve(worker); });
 }
@@ -120,19 +123,26 @@ bool Lanes::ready(InstrId id) {
   return !error_ && done_before(steps[position_[static_cast<size_t>(id)]]);
 }
 
+bool Lanes::links_done_before(const Step& step) const {
+  return std::all_of(link_lanes_.begin(), link_lanes_.end(),
+                     [&](size_t lane) { return done_[lane] >= step.after[lane]; });
+}
+
 void Lanes::wait_for(const Step& step) {
-  const auto done_from = [&](Lane first) {
-    return [&, first] { return error_ != nullptr || done_before(step, first); };
-  };
   std::unique_lock lock(mutex_);
-  if (!done_from(Lane::kFirstGroup)()) {
+  const auto wait_until = [&](const auto& done) {
+    const auto is_over = [&] { return error_ != nullptr || done(); };
+    if (is_over()) return 0.0;
     const auto start = std::chrono::steady_clock::now();
-    changed_.wait(lock, done_from(Lane::kFirstGroup));
-    if (step.lane == static_cast<size_t>(Lane::kCompute))
-      exposed_communication_seconds_ +=
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  }
-  changed_.wait(lock, done_from(Lane::kCompute));
+    changed_.wait(lock, is_over);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  const double links = wait_until([&] { return links_done_before(step); });
+  const double groups = wait_until([&] { return done_before(step, Lane::kFirstGroup); });
+  const double rest = wait_until([&] { return done_before(step); });
+  if (step.lane != static_cast<size_t>(Lane::kCompute)) return;
+  exposed_communication_seconds_ += groups;
+  waited_ = {links, groups + rest};
 }
 
 void Lanes::fail(std::exception_ptr error) {

@@ -37,8 +37,17 @@ class Lanes {
   /// it.
   bool ready(InstrId id);
 
+  /// Seconds that compute stood waiting before the instruction that it runs now: for transfers from and to
+  /// other stages, and for anything else.
+  struct Waited {
+    double links = 0;
+    double other = 0;
+  };
+  const Waited& waited() const { return waited_; }
+
   /// Seconds that compute stood waiting for lanes of groups in the last run. Where it waited for
   /// copies between tiers as well, those after communication was done do not count.
+  /// Waits for other stages of a pipeline are none of them.
   double exposed_communication_seconds() const { return exposed_communication_seconds_; }
 
  private:
@@ -52,6 +61,7 @@ class Lanes {
   void plan(const Program& program);
   size_t thread_of(Lane lane) const;
   bool done_before(const Step& step, Lane first_lane = Lane::kCompute) const;
+  bool links_done_before(const Step& step) const;
   void serve(size_t worker);
   void run_steps(size_t worker);
   void wait_for(const Step& step);
@@ -72,6 +82,10 @@ class Lanes {
   bool stopping_ = false;
   std::exception_ptr error_;
   double exposed_communication_seconds_ = 0;
+  /// Of links between stages.
+  std::vector<size_t> link_lanes_;
+  /// Of the calling thread.
+  Waited waited_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::thread> threads_;

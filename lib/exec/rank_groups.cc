@@ -50,6 +50,7 @@ OpenGroups::OpenGroups(Rendezvous& rendezvous, const std::vector<ProgramGroup>& 
     if (host) return groups_.open[static_cast<size_t>(id)];
     CommOptions on_host = options;
     on_host.device = -1;
+    on_host.sum_blocks = {};
     on_host.backend = CommBackend::kAuto;
     const RankGroup& ranks = id == kNoGroup ? alone : groups[static_cast<size_t>(id)].ranks;
     return open(rendezvous, ranks, "host ", on_host);

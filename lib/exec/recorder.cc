@@ -33,6 +33,8 @@ RunManifest make_manifest(const TrainRequest& request) {
   manifest.seed = static_cast<uint64_t>(request.config.train.seed);
   manifest.topology = {{"data", request.config.parallel.data},
                        {"tensor", request.config.parallel.tensor}};
+  if (const int64_t stages = request.config.parallel.pipeline; stages > 1)
+    manifest.topology.emplace_back("pipeline", stages);
   manifest.config = request.config_json;
   manifest.model.path = request.config.model.path;
   manifest.environment = recorded_environment();

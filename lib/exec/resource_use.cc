@@ -16,6 +16,7 @@ void ResourceUse::begin_step() {
 
 void ResourceUse::end_step(bool finite) {
   traffic_.end(finite);
+  pipeline_.end_step();
   peak_.end();
 }
 
@@ -40,6 +41,7 @@ void ResourceUse::add_to(StepMetrics& metrics) const {
 void ResourceUse::total(Session& session) {
   total_memory(session);
   total_traffic(session);
+  pipeline_.total(session);
 }
 
 /// " name bytes name bytes ..."; "" but on the first rank of a stage of a pipeline.
@@ -86,7 +88,8 @@ void ResourceUse::add_to(RunManifest& manifest) const {
   manifest.counters["anonymous_and_shared_bytes"] = most_held_;
   manifest.counters["file_backed_bytes"] = most_of_files_;
   manifest.memory = memory_record(*memory_);
-  for (size_t stage = 0; stage < stages_.size(); ++stage) manifest.memory[cat("stage_", stage)] = stages_[stage];
+  for (size_t stage = 0; stage < stages_.size(); ++stage) manifest.memory[cat("stage ", stage)] = stages_[stage];
+  manifest.pipeline = pipeline_.record();
   if (all_traffic_) manifest.traffic = traffic_record(*all_traffic_);
 }
 
@@ -94,6 +97,7 @@ std::vector<std::string> ResourceUse::texts(int ranks) const {
   std::vector<std::string> texts{memory_text(*memory_)};
   const std::string moved = traffic_text(all_traffic_.value_or(TrafficSums()), ranks);
   if (!moved.empty()) texts.push_back(moved);
+  if (const std::string waited = pipeline_.text(); !waited.empty()) texts.push_back(waited);
   return texts;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "exec/memory_report.h"
+#include "exec/pipeline_use.h"
 #include "exec/session.h"
 #include "exec/setup.h"
 #include "exec/step_traffic.h"
@@ -19,7 +20,7 @@ namespace ftrun {
 class ResourceUse {
  public:
   /// The setup is borrowed.
-  explicit ResourceUse(TrainingSetup& setup) : setup_(setup), traffic_(setup) {}
+  explicit ResourceUse(TrainingSetup& setup) : setup_(setup), traffic_(setup), pipeline_(setup) {}
 
   /// Around each run of the training program.
   void begin_step();
@@ -43,6 +44,7 @@ class ResourceUse {
   TrainingSetup& setup_;
   PeakMemory peak_;
   StepTraffic traffic_;
+  PipelineUse pipeline_;
   /// Of the rank that needed most: resident, anonymous and shared, and of files.
   int64_t most_resident_ = 0;
   int64_t most_held_ = 0;

@@ -6,6 +6,7 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "comm/nccl_environment.h"
 #include "comm/open.h"
 #include "exec/choose_gpu.h"
 #include "exec/stop_signal.h"
@@ -20,6 +21,8 @@ std::chrono::milliseconds wait_of(const Config& config) {
 }
 
 std::unique_ptr<Rendezvous> meet(const TrainRequest& request) {
+  // Before the rendezvous has threads, which read the environment too.
+  if (request.config.device == DeviceKind::kCuda) prepare_nccl_environment();
   const LaunchEnvironment& launch = request.launch;
   RendezvousOptions options;
   options.rank = launch.rank;
@@ -84,7 +87,7 @@ Session::Session(const TrainRequest& request)
 void Session::choose_device(const TrainRequest& request) {
   if (request.config.device != DeviceKind::kCuda) return;
   together("opening the GPU", [&] { gpu_ = open_gpu(request.config, request.launch); });
-  require_own_gpus(exchange("GPU", cat(rendezvous_->identity(rank_).host, " ", gpu_->info().bus_id)));
+  require_own_gpus(exchange("GPU", gpu_place(gpu_->info(), rendezvous_->identity(rank_).host)));
   gpu_names_ = exchange("GPU name", gpu_->info().name);
 }
 
@@ -93,6 +96,11 @@ void Session::open_groups(const Config& config, const StateOptions& state) {
   options.backend = backend_of(config.comm);
   options.timeout = wait_of(config);
   if (gpu_) options.device = gpu_->info().index;
+  if (gpu_ && config.comm.deterministic)
+    options.sum_blocks = [this](const BlockSum& sum) {
+      gpu_->kernels().sum_blocks(sum.blocks, sum.ranks, sum.stride, sum.dtype, sum.count, sum.out,
+                                 static_cast<DeviceStream>(sum.stream));
+    };
   const StateGroups groups = state_groups(state);
   groups_ = std::make_unique<OpenGroups>(*rendezvous_, groups.list, groups.model, options);
 }
@@ -163,6 +171,9 @@ void Session::allow_work_of_one_rank() {
   const auto limit = std::max<std::chrono::milliseconds>(timeout_, std::chrono::hours(1));
   groups().host_world->set_timeout(limit);
   groups().host_model->set_timeout(limit);
+  // Those of GPUs stand where the others wait meanwhile.
+  for (Communicator* group : groups().open)
+    if (gpu_) group->set_timeout(limit);
 }
 
 void Session::close() {

@@ -41,6 +41,12 @@ int64_t held_when_warm(const Gpu* gpu) {
   return read_process_memory().held();
 }
 
+/// Before memory is asked for.
+void require_supported(const Gpu& gpu, const StepPlan& plan) {
+  for (const ProgramPlan* program : {&plan.train, &plan.evaluate})
+    for (const LayerGraph& graph : program->model.graphs) gpu.kernels().require_supported(graph);
+}
+
 }  // namespace
 
 PlannedModel::PlannedModel(const Config& from, int rank)
@@ -62,6 +68,7 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const Ran
         return savings_remedy(
             memory_savings(config, model_.config, groups_.rank(), measure));
       }, gpu) {
+  if (gpu != nullptr) require_supported(*gpu, model_.plan);
   memory_.allocate(model_.plan.train.program);
   memory_.allocate(model_.plan.evaluate.program);
   train_executor_ =

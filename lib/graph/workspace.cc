@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "graph/gpu_workspace.h"
 #include "graph/layer_graph.h"
 #include "graph/op_spec.h"
 #include "graph/storage.h"
@@ -215,6 +216,7 @@ int64_t vocabulary_cross_entropy(const LayerGraph& graph, const Op& op) {
 }  // namespace workspace_of
 
 int64_t workspace_bytes(const LayerGraph& graph, const Op& op) {
+  if (graph.dtypes.kernels == Kernels::kGpu) return gpu_workspace_bytes(graph, op);
   const auto workspace = op_spec(op.kind).workspace;
   return workspace == nullptr ? 0 : workspace(graph, op);
 }

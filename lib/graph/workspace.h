@@ -9,10 +9,11 @@ struct CrossEntropyAttrs;
 struct LayerGraph;
 struct Op;
 
-// How operations lay out their scratch memory. The planner asks for the bytes, the kernels for the
-// offsets; both come from here. (Declarations only: the vector kernels include this file.)
+// How operations lay out their scratch memory (on GPUs: graph/gpu_workspace.h). The planner asks for the bytes,
+// the kernels for the offsets; both come from here. (Declarations only: the vector kernels include this file.)
 
-/// Bytes of scratch an operation needs with `values`' shapes; the kernels rely on exactly this.
+/// Bytes of scratch an operation needs with `values`' shapes and the graph's kernels, which rely on exactly
+/// this.
 int64_t workspace_bytes(const LayerGraph& graph, const Op& op);
 
 /// Tokens of a query block and of a key block of attention.

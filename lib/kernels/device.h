@@ -29,8 +29,13 @@ struct DeviceInfo {
   int compute_major = 0;
   int compute_minor = 0;
   int multiprocessors = 0;
-  /// Of its place on the bus ("0000:1B:00.0"): two processes that see the same GPU see the same text.
+  /// Its place on the bus ("0000:1B:00.0"): the same for all slices of a GPU that is cut up (MIG).
   std::string bus_id;
+  /// "GPU-5f3c...", of a slice its own: two processes that see the same device see the same text, and
+  /// no others do, on whatever machine.
+  std::string uuid;
+  /// Shared memory that a block of a kernel may ask for.
+  int64_t block_shared_bytes = 0;
   /// Of the driver and of the runtime, as 1000 major + 10 minor.
   int driver_version = 0;
   int runtime_version = 0;
@@ -98,6 +103,12 @@ class DeviceKernels {
   virtual bool is_done(DeviceEvent event) = 0;
   virtual double milliseconds(DeviceEvent begin, DeviceEvent end) = 0;
 
+  // --- names for profilers -------------------------------------------------------------------------
+  /// What the calling thread puts into streams until pop_range() belongs to `name` (NVTX). Nearly free
+  /// where no profiler looks.
+  virtual void push_range(const char* name) = 0;
+  virtual void pop_range() = 0;
+
   // --- captured graphs ---------------------------------------------------------------------------
   /// Calls on `stream` (and on streams that wait for its events) are written down, not run, until
   /// end_capture().
@@ -107,6 +118,9 @@ class DeviceKernels {
   virtual void destroy(DeviceGraph graph) noexcept = 0;
 
   // --- operations --------------------------------------------------------------------------------
+  /// Error(kUnsupported) with the arithmetic when an operation of the graph cannot run on this GPU: to be
+  /// asked before anything is allocated.
+  virtual void require_supported(const LayerGraph& graph) const = 0;
   /// The device's run_op (kernels.h): activations F32 or BF16; gradients of parameters F32 or BF16
   /// whatever the activations are. `context.scalars` is device memory. Tokens and labels are not
   /// checked (that would take a wait): one outside the table gives NaN. Matrix products share one
@@ -133,6 +147,10 @@ class DeviceKernels {
   /// to[i] += from[i], F32 or BF16 each: added in fp32, rounded once.
   virtual void add_into(void* to, DType to_dtype, const void* from, DType from_dtype, int64_t count,
                         DeviceStream stream) = 0;
+  /// out[i] = blocks[i] + blocks[stride + i] + ... of `ranks` blocks in their order; F64, F32, or BF16,
+  /// which is added in fp32 and rounded once. `out` is none of the blocks.
+  virtual void sum_blocks(const void* blocks, int ranks, int64_t stride, DType dtype, int64_t count, void* out,
+                          DeviceStream stream) = 0;
 };
 
 /// Opens GPU `index` of this process. Loads libftrun_cuda.so, which lies beside the engine: nothing

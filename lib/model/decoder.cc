@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "graph/builder.h"
+#include "graph/gpu_workspace.h"
 #include "graph/op_spec.h"
 #include "model/rope.h"
 #include "model/tensor_split.h"
@@ -323,7 +324,9 @@ class DecoderBuilder {
     const ValueId norm = g.param("norm.weight", {c_.hidden});
     const ValueId weight = g.param("lm_head.weight", {local_.vocab_rows, c_.hidden});
     const ValueId y = SplitProducts(g, split_).all_tokens(g.rms_norm(x, norm, c_.norm_epsilon));
-    const CrossEntropyAttrs attrs{.with_gradients = train()};
+    CrossEntropyAttrs attrs{.with_gradients = train()};
+    if (dtypes_.kernels == Kernels::kGpu)
+      attrs.chunk_tokens = gpu_head_chunk(local_.vocab_rows, dtype_bytes(dtypes_.compute));
     const bool whole = split_.degree == 1;
     if (mode_ == Mode::kLogits) {
       const ValueId logits = g.linear(y, weight);

@@ -60,7 +60,8 @@ DType dtype_of(ConfigDtype dtype) {
 }
 
 ModelDtypes model_dtypes(const Config& config) {
-  return {dtype_of(training_dtype(config)), dtype_of(gradient_dtype(config))};
+  return {dtype_of(training_dtype(config)), dtype_of(gradient_dtype(config)),
+          config.device == DeviceKind::kCuda ? Kernels::kGpu : Kernels::kProcessor};
 }
 
 RecomputeOptions recompute_options(const RecomputeConfig& config) {

@@ -72,6 +72,7 @@ Json manifest_json(const RunManifest& manifest) {
   json["build"] = build_json(manifest.build);
   json["machine"] = machine_json(manifest);
   json["products"] = manifest.products;
+  json["sums"] = manifest.sums;
   json["seed"] = manifest.seed;
   json["topology"] = Json::object();
   for (const auto& [axis, ranks] : manifest.topology) json["topology"][axis] = ranks;
@@ -83,6 +84,7 @@ Json manifest_json(const RunManifest& manifest) {
   json["counters"] = manifest.counters;
   json["memory"] = manifest.memory;
   json["traffic"] = manifest.traffic;
+  json["pipeline"] = manifest.pipeline;
   json["config_xxh3"] = config_hash(manifest);
   json["config"] = redacted_config(manifest.config);
   return json;
@@ -207,6 +209,7 @@ void read_run_part(const Fields& fields, RunManifest& manifest) {
   if (fields.find("exit_code") != nullptr) fields.get("exit_code", manifest.exit_code.emplace());
   fields.get("exit_reason", manifest.exit_reason);
   fields.get("exit_rank", manifest.exit_rank);
+  fields.get("sums", manifest.sums);
   fields.get("seed", manifest.seed);
   fields.object("environment", [&](const Fields& f) { read_map(f, manifest.environment); });
   fields.object("products", [&](const Fields& f) { read_map(f, manifest.products); });
@@ -219,6 +222,7 @@ void read_run_part(const Fields& fields, RunManifest& manifest) {
   };
   read_figures("memory", manifest.memory);
   read_figures("traffic", manifest.traffic);
+  read_figures("pipeline", manifest.pipeline);
   fields.each_object("restarts",
                      [&](const Fields& f) { manifest.restarts.push_back(restart_from(f)); });
   if (const Json* config = fields.find("config"))

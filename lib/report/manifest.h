@@ -53,6 +53,8 @@ struct RunManifest {
   std::string gpu_driver;
   /// Who multiplies matrices, by dtype: {"fp32", "openblas 0.3.34"}. Empty on GPUs.
   std::map<std::string, std::string> products;
+  /// How sums over ranks add: "rank order, fp32" or "nccl". "" in runs of older versions.
+  std::string sums;
   uint64_t seed = 0;
   /// Ranks of the mesh by axis, slowest first: {"data", 2}, ...
   std::vector<std::pair<std::string, int64_t>> topology;
@@ -76,10 +78,13 @@ struct RunManifest {
   std::vector<RestartRecord> restarts;
   std::map<std::string, int64_t> counters;
   /// Rank 0's, in bytes by name: "predicted", "allocated" and "touched" by tier and category, "process".
-  /// With a pipeline also "stage_0", "stage_1", ...: what the first rank of each stage used.
+  /// With a pipeline also "stage 0", "stage 1", ...: what the first rank of each stage used.
   std::map<std::string, std::map<std::string, int64_t>> memory;
   /// Bytes of the training steps of all ranks, by what carries them: "program" and as observed.
   std::map<std::string, std::map<std::string, int64_t>> traffic;
+  /// By stage of a pipeline ("stage 0"): what of its steps it waited ("idle_per_million"), and what it would
+  /// wait if nothing but its schedule cost time ("schedule_idle_per_million").
+  std::map<std::string, std::map<std::string, int64_t>> pipeline;
 };
 
 /// The text of run.json: an object of "format": 1 and the fields above, secrets hidden.

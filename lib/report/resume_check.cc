@@ -121,6 +121,8 @@ std::vector<ManifestDifference> compare_manifests(const RunManifest& before,
   // Absent in runs of older versions and on GPUs.
   if (!before.products.empty() && !now.products.empty())
     add_flat_differences(flat_section(a, "products"), flat_section(b, "products"), true, out);
+  if (!before.sums.empty() && !now.sums.empty() && before.sums != now.sums)
+    out.push_back({"sums", before.sums, now.sums});
   add_flat_differences(flat_section(a, "build"), flat_section(b, "build"), false, out);
   add_machine_differences(before, now, out);
   return out;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/checksum.h"
 #include "base/error.h"
 #include "base/side_by_side.h"
 #include "base/text.h"
@@ -44,6 +45,13 @@ std::vector<std::string> ClassPlans::check(ProgramPlan StepPlan::*which) const {
   std::vector<const Program*> programs;
   for (const StepPlan* plan : plans_) programs.push_back(&(plan->*which).program);
   return check_world(world_of(classes_, programs, plan(0).options.state));
+}
+
+uint64_t ClassPlans::hash() const {
+  std::string text;
+  for (const StepPlan* plan : plans_)
+    text += cat(program_hash(plan->train.program), " ", program_hash(plan->evaluate.program), "\n");
+  return xxh3(text.data(), text.size());
 }
 
 std::vector<OverBudget> ClassPlans::over_budget(const TierBudget& budget) const {

@@ -47,6 +47,9 @@ class ClassPlans {
   /// Error(kBug) where that finds anything.
   void require_sound() const;
 
+  /// Hash of what all ranks do: the same on each of them.
+  uint64_t hash() const;
+
   /// Tiers of which a rank needs more than `budget` has, at the fullest moment of training or
   /// validation.
   std::vector<OverBudget> over_budget(const TierBudget& budget) const;

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -53,6 +54,16 @@ struct EmulatedGpu::Stream {
   std::deque<Task> tasks;
 };
 
+/// Work in the order in which it was put, which keeps every stream's; which streams take part, and which
+/// marks stand behind the last of their work.
+struct EmulatedGpu::Graph {
+  Stream* origin = nullptr;
+  std::set<Stream*> streams;
+  std::map<Event*, Stream*> marks;
+  std::set<Stream*> unjoined;
+  std::vector<std::function<void()>> work;
+};
+
 EmulatedGpu::EmulatedGpu(const EmulatorOptions& options, std::unique_ptr<DeviceKernels> operations)
     : options_(options), operations_(std::move(operations)), random_(options.seed) {
   info_.name = "the emulator";
@@ -73,6 +84,7 @@ EmulatedGpu::~EmulatedGpu() {
   for (const auto& [data, bytes] : pinned_) ::munmap(data, static_cast<size_t>(bytes));
   for (Stream* stream : streams_) delete stream;
   for (Event* event : events_) delete event;
+  for (Graph* graph : graphs_) delete graph;
 }
 
 EmulatedGpu::Counters EmulatedGpu::counters() const {
@@ -162,6 +174,7 @@ void EmulatedGpu::copy(void* to, const void* from, int64_t bytes, DeviceStream s
   const std::byte* const source = place(from);
   put(stream, [=] { std::memmove(target, source, static_cast<size_t>(bytes)); });
   const bool pageable = (!is_device(to) && !is_pinned(to, bytes)) || (!is_device(from) && !is_pinned(from, bytes));
+  require(!pageable || !is_captured(*reinterpret_cast<Stream*>(stream)), "captured copies have pinned memory");
   if (pageable) run_until_empty(*reinterpret_cast<Stream*>(stream));
 }
 
@@ -202,8 +215,18 @@ void EmulatedGpu::destroy(DeviceEvent event) noexcept {
   delete own;
 }
 
+bool EmulatedGpu::is_captured(const Stream& stream) const {
+  return captured_ != nullptr && captured_->streams.contains(const_cast<Stream*>(&stream));
+}
+
 void EmulatedGpu::put(DeviceStream stream, std::function<void()> work, std::function<bool()> ready) {
   const std::lock_guard lock(mutex_);
+  if (auto* const own = reinterpret_cast<Stream*>(stream); is_captured(*own)) {
+    require(!ready, "nothing that waits for peers is captured");
+    captured_->work.push_back(std::move(work));
+    if (own != captured_->origin) captured_->unjoined.insert(own);
+    return;
+  }
   reinterpret_cast<Stream*>(stream)->tasks.push_back({std::move(work), std::move(ready), nullptr, nullptr, 0});
   run_some();
 }
@@ -211,6 +234,10 @@ void EmulatedGpu::put(DeviceStream stream, std::function<void()> work, std::func
 void EmulatedGpu::record(DeviceEvent event, DeviceStream stream) {
   const std::lock_guard lock(mutex_);
   auto* const own = reinterpret_cast<Event*>(event);
+  if (auto* const at = reinterpret_cast<Stream*>(stream); is_captured(*at)) {
+    captured_->marks[own] = at;
+    return;
+  }
   reinterpret_cast<Stream*>(stream)->tasks.push_back({nullptr, nullptr, own, nullptr, ++own->recorded});
 }
 
@@ -218,6 +245,13 @@ void EmulatedGpu::record(DeviceEvent event, DeviceStream stream) {
 void EmulatedGpu::wait(DeviceStream stream, DeviceEvent event) {
   const std::lock_guard lock(mutex_);
   auto* const own = reinterpret_cast<Event*>(event);
+  auto* const at = reinterpret_cast<Stream*>(stream);
+  if (captured_ != nullptr && captured_->marks.contains(own)) {
+    captured_->streams.insert(at);
+    if (at == captured_->origin) captured_->unjoined.erase(captured_->marks[own]);
+    return;
+  }
+  require(!is_captured(*at), "what is captured waits for nothing outside of it");
   if (own->recorded > 0)
     reinterpret_cast<Stream*>(stream)->tasks.push_back({nullptr, nullptr, nullptr, own, own->recorded});
 }
@@ -300,12 +334,14 @@ void EmulatedGpu::run_some() {
 
 void EmulatedGpu::synchronize(DeviceStream stream) {
   const std::lock_guard lock(mutex_);
+  require(captured_ == nullptr, "nobody waits for the device while it is captured");
   ++counters_.host_waits;
   run_until_empty(*reinterpret_cast<Stream*>(stream));
 }
 
 void EmulatedGpu::synchronize(DeviceEvent event) {
   const std::lock_guard lock(mutex_);
+  require(captured_ == nullptr, "nobody waits for the device while it is captured");
   auto* const own = reinterpret_cast<Event*>(event);
   const auto order = static_cast<Order>(random_() % 3);
   while (own->reached < own->recorded)
@@ -332,10 +368,54 @@ double EmulatedGpu::milliseconds(DeviceEvent begin, DeviceEvent end) {
   return last->time - first->time;
 }
 
-void EmulatedGpu::begin_capture(DeviceStream) { bug("the emulator captures nothing"); }
-DeviceGraph EmulatedGpu::end_capture(DeviceStream) { bug("the emulator captures nothing"); }
-void EmulatedGpu::launch(DeviceGraph, DeviceStream) { bug("the emulator captures nothing"); }
-void EmulatedGpu::destroy(DeviceGraph) noexcept {}
+void EmulatedGpu::push_range(const char* name) {
+  const std::lock_guard lock(mutex_);
+  ranges_.emplace_back(name);
+  ++open_ranges_;
+}
+
+void EmulatedGpu::pop_range() {
+  const std::lock_guard lock(mutex_);
+  require(--open_ranges_ >= 0, "a range that ends has begun");
+}
+
+std::vector<std::string> EmulatedGpu::ranges() const {
+  const std::lock_guard lock(mutex_);
+  require(open_ranges_ == 0, "ranges that have begun have ended");
+  return ranges_;
+}
+
+void EmulatedGpu::begin_capture(DeviceStream stream) {
+  const std::lock_guard lock(mutex_);
+  require(captured_ == nullptr, "one capture at a time");
+  captured_ = new Graph;
+  captured_->origin = reinterpret_cast<Stream*>(stream);
+  captured_->streams.insert(captured_->origin);
+}
+
+DeviceGraph EmulatedGpu::end_capture(DeviceStream stream) {
+  const std::lock_guard lock(mutex_);
+  require(captured_ != nullptr && captured_->origin == reinterpret_cast<Stream*>(stream), "a capture ends where it began");
+  require(captured_->unjoined.empty(), "all streams of a capture have come back to where it began");
+  graphs_.insert(captured_);
+  return reinterpret_cast<DeviceGraph>(std::exchange(captured_, nullptr));
+}
+
+void EmulatedGpu::launch(DeviceGraph graph, DeviceStream stream) {
+  const std::lock_guard lock(mutex_);
+  ++counters_.launches;
+  put(stream, [own = reinterpret_cast<Graph*>(graph)] {
+    for (const auto& work : own->work) work();
+  });
+}
+
+void EmulatedGpu::destroy(DeviceGraph graph) noexcept {
+  const std::lock_guard lock(mutex_);
+  for (Stream* stream : streams_) run_until_empty(*stream);
+  auto* const own = reinterpret_cast<Graph*>(graph);
+  graphs_.erase(own);
+  delete own;
+}
 
 // Operations.
 
@@ -423,6 +503,21 @@ void EmulatedGpu::add_into(void* to, DType to_dtype, const void* from, DType fro
   });
 }
 
+void EmulatedGpu::sum_blocks(const void* blocks, int ranks, int64_t stride, DType dtype, int64_t count, void* out,
+                             DeviceStream stream) {
+  put(stream, [this, from = seen(blocks), ranks, stride, dtype, count, to = seen(out)] {
+    if (operations_) return operations_->sum_blocks(from, ranks, stride, dtype, count, to, operations_stream_);
+    std::vector<const void*> inputs;
+    for (int rank = 0; rank < ranks; ++rank)
+      inputs.push_back(static_cast<const std::byte*>(from) + rank * stride * dtype_bytes(dtype));
+    reduce_in_order(dtype, ReduceOp::kSum, inputs.data(), ranks, to, count);
+  });
+}
+
+void EmulatedGpu::require_supported(const LayerGraph& graph) const {
+  if (operations_) operations_->require_supported(graph);
+}
+
 // Collectives.
 
 void EmulatedLinks::join(int rank, EmulatedGpu& gpu, DeviceStream stream) {
@@ -435,38 +530,60 @@ void EmulatedLinks::leave(int rank) {
   peers_[static_cast<size_t>(rank)] = {};
 }
 
-void EmulatedLinks::give(int rank, const CollectiveRecord& record, std::vector<std::byte> given) {
+void EmulatedLinks::give(int rank, int64_t number, const CollectiveRecord& record, Parts given) {
   const std::lock_guard lock(mutex_);
-  Meeting& meeting = meetings_[record.sequence];
+  Meeting& meeting = meetings_[number];
   require(meeting.given.empty() || same_collective(meeting.record, record), "ranks meet in the same collective");
   meeting.record = record;
   meeting.given[rank] = std::move(given);
 }
 
-bool EmulatedLinks::is_met(int64_t sequence) const {
+bool EmulatedLinks::is_met(int64_t number) const {
   const std::lock_guard lock(mutex_);
-  const auto found = meetings_.find(sequence);
+  const auto found = meetings_.find(number);
   return found != meetings_.end() && found->second.given.size() == peers_.size();
 }
 
-std::vector<std::byte> EmulatedLinks::take(int rank, int64_t sequence) {
+void EmulatedLinks::taken(int64_t number) {
+  if (++meetings_.at(number).taken == peers_.size()) meetings_.erase(number);
+}
+
+void EmulatedLinks::reduce(const Meeting& meeting, int64_t first, std::vector<std::byte>& result) const {
+  const CollectiveRecord& record = meeting.record;
+  std::vector<const void*> inputs;
+  for (const auto& [from, given] : meeting.given) inputs.push_back(given[0].data() + first);
+  if (sums_ == EmulatedSums::kRankOrder)
+    return reduce_in_order(record.dtype, record.op, inputs.data(), static_cast<int>(inputs.size()), result.data(),
+                           record.count);
+  std::memcpy(result.data(), inputs.back(), result.size());
+  for (size_t i = inputs.size() - 1; i-- > 0;) {
+    const void* const hop[] = {result.data(), inputs[i]};
+    reduce_in_order(record.dtype, record.op, hop, 2, result.data(), record.count);
+  }
+}
+
+std::vector<std::byte> EmulatedLinks::take(int rank, int64_t number) {
   const std::lock_guard lock(mutex_);
-  Meeting& meeting = meetings_.at(sequence);
+  const Meeting& meeting = meetings_.at(number);
   const CollectiveRecord& record = meeting.record;
   std::vector<std::byte> result;
   if (record.kind == CollectiveKind::kAllGather) {
-    for (const auto& [from, given] : meeting.given) result.insert(result.end(), given.begin(), given.end());
+    for (const auto& [from, given] : meeting.given) result.insert(result.end(), given[0].begin(), given[0].end());
   } else {
     const int64_t part = record.count * dtype_bytes(record.dtype);
-    const int64_t first = record.kind == CollectiveKind::kReduceScatter ? rank * part : 0;
-    std::vector<const void*> inputs;
-    for (const auto& [from, given] : meeting.given) inputs.push_back(given.data() + first);
     result.resize(static_cast<size_t>(part));
-    reduce_in_order(record.dtype, record.op, inputs.data(), static_cast<int>(inputs.size()), result.data(),
-                    record.count);
+    reduce(meeting, record.kind == CollectiveKind::kReduceScatter ? rank * part : 0, result);
   }
-  if (++meeting.taken == peers_.size()) meetings_.erase(sequence);
+  taken(number);
   return result;
+}
+
+EmulatedLinks::Parts EmulatedLinks::take_exchange(int rank, int64_t number) {
+  const std::lock_guard lock(mutex_);
+  Parts parts;
+  for (const auto& [from, given] : meetings_.at(number).given) parts.push_back(given[static_cast<size_t>(rank)]);
+  taken(number);
+  return parts;
 }
 
 void EmulatedLinks::advance() {
@@ -475,47 +592,115 @@ void EmulatedLinks::advance() {
     if (peer.gpu != nullptr) peer.gpu->advance(peer.stream);
 }
 
-EmulatedNccl::EmulatedNccl(EmulatedGpu& gpu, EmulatedLinks& links, const Communicator& like)
-    : Communicator({.name = like.name() + " of GPUs", .members = like.members(), .rank = like.rank()}),
+EmulatedNccl::EmulatedNccl(EmulatedGpu& gpu, EmulatedLinks& links, const Communicator& like,
+                           const EmulatedNcclOptions& options)
+    : DeviceCommunicator({.name = like.name() + " of GPUs",
+                          .members = like.members(),
+                          .rank = like.rank(),
+                          .timeout = options.timeout,
+                          .board = options.rendezvous == nullptr ? nullptr : &options.rendezvous->board(),
+                          .sum_blocks = options.sum_blocks}),
       gpu_(gpu),
       links_(links),
-      own_(gpu.create_stream(true)) {
+      rendezvous_(options.rendezvous) {
   gpu_.wait_with([&links] { links.advance(); });
-  links_.join(rank(), gpu, own_);
+  start_watch();
 }
 
-void EmulatedNccl::begin(Collective& collective) {
+EmulatedNccl::~EmulatedNccl() {
+  stop_watch();
+  links_.leave(rank());
+}
+
+void EmulatedNccl::use_stream(void* stream) {
+  DeviceCommunicator::use_stream(stream);
+  links_.join(rank(), gpu_, caller());
+}
+
+EmulatedNccl::Mark& EmulatedNccl::mark(int64_t handle) {
+  const std::lock_guard lock(marks_mutex_);
+  return marks_[static_cast<size_t>(handle)];
+}
+
+int64_t EmulatedNccl::mark_begin() {
+  int64_t handle = 0;
+  {
+    const std::lock_guard lock(marks_mutex_);
+    marks_.emplace_back();
+    handle = static_cast<int64_t>(marks_.size()) - 1;
+  }
+  gpu_.put(caller(), [made = &mark(handle)] { made->begun = true; });
+  return handle;
+}
+
+void EmulatedNccl::mark_end(int64_t handle) {
+  gpu_.put(caller(), [made = &mark(handle)] { made->ended = true; });
+}
+
+/// A collective that was given up ends, as NCCL's kernels do: with nothing.
+std::function<bool()> EmulatedNccl::when_met(int64_t number) const {
+  return [links = &links_, number, given_up = given_up_] { return *given_up || links->is_met(number); };
+}
+
+void EmulatedNccl::enqueue(const Collective& collective) {
   const CollectiveRecord record = collective.record;
   const bool gathers = record.kind == CollectiveKind::kAllGather;
   const bool scatters = record.kind == CollectiveKind::kReduceScatter;
   require(gathers || scatters || record.kind == CollectiveKind::kAllReduce, "a collective of a step");
-  if (free_marks_.empty()) free_marks_.push_back({gpu_.create_event(false), gpu_.create_event(false)});
-  const Marks marks = in_flight_[record.sequence] = free_marks_.back();
-  free_marks_.pop_back();
-  gpu_.record(marks.begin, caller_);
-  gpu_.wait(own_, marks.begin);
   const auto bytes = static_cast<size_t>(record.count * dtype_bytes(record.dtype) * (scatters ? size() : 1));
   const std::byte* in = gpu_.seen_by_device(collective.in);
   std::byte* out = gpu_.seen_by_device(collective.out);
   EmulatedLinks* const links = &links_;
   const int own = rank();
-  gpu_.put(own_, [=] { links->give(own, record, {in, in + bytes}); });
+  const int64_t number = next_number_++;
+  gpu_.put(caller(), [=] { links->give(own, number, record, {{in, in + bytes}}); });
   gpu_.put(
-      own_,
-      [=] {
-        const std::vector<std::byte> taken = links->take(own, record.sequence);
+      caller(),
+      [=, given_up = given_up_] {
+        if (*given_up) return;
+        const std::vector<std::byte> taken = links->take(own, number);
         std::memcpy(out, taken.data(), taken.size());
       },
-      [=] { return links->is_met(record.sequence); });
-  gpu_.record(marks.end, own_);
+      when_met(number));
 }
 
-/// The caller's stream waits, not its host.
-void EmulatedNccl::complete(Collective& collective) {
-  const auto found = in_flight_.find(collective.record.sequence);
-  gpu_.wait(caller_, found->second.end);
-  free_marks_.push_back(found->second);
-  in_flight_.erase(found);
+void EmulatedNccl::enqueue(std::span<const Exchange> by_rank) {
+  std::vector<Exchange> parts(by_rank.begin(), by_rank.end());
+  for (Exchange& part : parts) {
+    if (part.send_bytes > 0) part.send = gpu_.seen_by_device(part.send);
+    if (part.receive_bytes > 0) part.receive = gpu_.seen_by_device(part.receive);
+  }
+  EmulatedLinks* const links = &links_;
+  const int own = rank();
+  const int64_t number = next_number_++;
+  gpu_.put(caller(), [=] {
+    EmulatedLinks::Parts given;
+    for (const Exchange& part : parts) given.emplace_back(part.send, part.send + part.send_bytes);
+    links->give(own, number, {.sequence = number}, std::move(given));
+  });
+  gpu_.put(
+      caller(),
+      [=, given_up = given_up_] {
+        if (*given_up) return;
+        const EmulatedLinks::Parts taken = links->take_exchange(own, number);
+        for (size_t from = 0; from < taken.size(); ++from) {
+          require(static_cast<int64_t>(taken[from].size()) == parts[from].receive_bytes, "as much comes as is awaited");
+          if (!taken[from].empty()) std::memcpy(parts[from].receive, taken[from].data(), taken[from].size());
+        }
+      },
+      when_met(number));
+}
+
+CommBuffer EmulatedNccl::allocate_memory(int64_t bytes) {
+  // Freed with the emulator, which outlives this; CommBuffer's own way of freeing knows no object.
+  return {gpu_.allocate(bytes), bytes, [](void*, int64_t) {}};
+}
+
+std::vector<PeerView> EmulatedNccl::view_peers() {
+  if (rendezvous_ != nullptr) return rendezvous_->view(members(), name());
+  std::vector<PeerView> nothing_known(members().size());
+  for (size_t i = 0; i < members().size(); ++i) nothing_known[i].global_rank = members()[i];
+  return nothing_known;
 }
 
 }  // namespace ftrun::fixtures

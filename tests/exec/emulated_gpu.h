@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -10,9 +12,11 @@
 #include <mutex>
 #include <random>
 #include <set>
+#include <string>
 #include <vector>
 
-#include "comm/communicator.h"
+#include "comm/device_communicator.h"
+#include "comm/rendezvous.h"
 #include "kernels/device.h"
 
 namespace ftrun::fixtures {
@@ -58,11 +62,14 @@ class EmulatedGpu final : public DeviceKernels {
   bool is_done(DeviceEvent event) override;
   double milliseconds(DeviceEvent begin, DeviceEvent end) override;
 
+  void push_range(const char* name) override;
+  void pop_range() override;
   void begin_capture(DeviceStream stream) override;
   DeviceGraph end_capture(DeviceStream stream) override;
   void launch(DeviceGraph graph, DeviceStream stream) override;
   void destroy(DeviceGraph graph) noexcept override;
 
+  void require_supported(const LayerGraph& graph) const override;
   void run_op(const LayerGraph& graph, const Op& op, std::span<void* const> storage,
               const KernelContext& context, DeviceStream stream) override;
   int64_t sum_of_squares_scratch_bytes(int64_t count) const override;
@@ -76,6 +83,8 @@ class EmulatedGpu final : public DeviceKernels {
                DeviceStream stream) override;
   void add_into(void* to, DType to_dtype, const void* from, DType from_dtype, int64_t count,
                 DeviceStream stream) override;
+  void sum_blocks(const void* blocks, int ranks, int64_t stride, DType dtype, int64_t count, void* out,
+                  DeviceStream stream) override;
 
   /// Any work in a stream; with `ready`, which peers bring about, not before that holds.
   void put(DeviceStream stream, std::function<void()> work, std::function<bool()> ready = {});
@@ -87,6 +96,9 @@ class EmulatedGpu final : public DeviceKernels {
   /// What a test may do that a host cannot: device memory as the device sees it, when it is synchronised.
   std::byte* seen_by_device(const void* address) const;
 
+  /// Names of ranges, in the order in which threads began them.
+  std::vector<std::string> ranges() const;
+
   struct Counters {
     int64_t copies = 0;
     int64_t operations = 0;
@@ -94,11 +106,14 @@ class EmulatedGpu final : public DeviceKernels {
     int64_t made = 0;
     /// Waits of the host.
     int64_t host_waits = 0;
+    /// Graphs that were started.
+    int64_t launches = 0;
   };
   Counters counters() const;
 
  private:
   struct Event;
+  struct Graph;
   struct Task;
   struct Stream;
   enum class Order { kLazy, kRandom, kEager };
@@ -112,6 +127,7 @@ class EmulatedGpu final : public DeviceKernels {
   void step_for(Stream& wanted, Order order);
   void run_until_empty(Stream& stream);
   void run_some();
+  bool is_captured(const Stream& stream) const;
   template <typename T>
   T* seen(T* address) const {
     return address == nullptr ? nullptr : reinterpret_cast<T*>(seen_by_device(address));
@@ -132,21 +148,35 @@ class EmulatedGpu final : public DeviceKernels {
   std::vector<std::function<void()>> peers_;
   mutable std::recursive_mutex mutex_;
   std::mt19937_64 random_;
+  /// What is being written down, and the graphs that were.
+  Graph* captured_ = nullptr;
+  std::set<Graph*> graphs_;
   Counters counters_;
+  std::vector<std::string> ranges_;
+  /// Of all threads: those that have begun and not ended.
+  int open_ranges_ = 0;
 };
+
+/// How a transport adds: in rank order as hosts do, or as NCCL may: another order, rounded at each hop.
+enum class EmulatedSums { kRankOrder, kHopByHop };
 
 /// Where the ranks of a group leave what they give to collectives. Outlives their GPUs' work.
 class EmulatedLinks {
  public:
-  explicit EmulatedLinks(int ranks) : peers_(static_cast<size_t>(ranks)) {}
+  explicit EmulatedLinks(int ranks, EmulatedSums sums = EmulatedSums::kRankOrder)
+      : sums_(sums), peers_(static_cast<size_t>(ranks)) {}
 
   void join(int rank, EmulatedGpu& gpu, DeviceStream stream);
   void leave(int rank);
-  void give(int rank, const CollectiveRecord& record, std::vector<std::byte> given);
+  /// Collectives are numbered in the order of their streams. To each rank a part, or one for all.
+  using Parts = std::vector<std::vector<std::byte>>;
+  void give(int rank, int64_t number, const CollectiveRecord& record, Parts given);
   /// True when all have given.
-  bool is_met(int64_t sequence) const;
+  bool is_met(int64_t number) const;
   /// What a rank gets.
-  std::vector<std::byte> take(int rank, int64_t sequence);
+  std::vector<std::byte> take(int rank, int64_t number);
+  /// By rank.
+  Parts take_exchange(int rank, int64_t number);
   /// Devices work by themselves, whatever their hosts do.
   void advance();
 
@@ -157,44 +187,66 @@ class EmulatedLinks {
   };
   struct Meeting {
     CollectiveRecord record;
-    std::map<int, std::vector<std::byte>> given;
+    std::map<int, Parts> given;
     size_t taken = 0;
   };
+  void reduce(const Meeting& meeting, int64_t first, std::vector<std::byte>& result) const;
+  void taken(int64_t number);
+
+  const EmulatedSums sums_;
   mutable std::recursive_mutex mutex_;
   std::vector<Peer> peers_;
   std::map<int64_t, Meeting> meetings_;
 };
 
-/// Collectives among emulated GPUs. As NCCL's they run in a stream of their own, behind what stood in
-/// the caller's when they were issued, and are done at a time that is drawn: whoever does not wait for
-/// them meets what was there before.
-class EmulatedNccl : public Communicator {
+struct EmulatedNcclOptions {
+  SumBlocks sum_blocks = {};
+  std::chrono::milliseconds timeout = std::chrono::minutes(1);
+  /// Tells of peers; null knows nothing of them.
+  Rendezvous* rendezvous = nullptr;
+};
+
+/// Collectives among emulated GPUs, in the caller's stream as NCCL's: each stands there until all ranks'
+/// streams have come to it.
+class EmulatedNccl : public DeviceCommunicator {
  public:
-  /// Both are borrowed; `like` says name, members and rank.
-  EmulatedNccl(EmulatedGpu& gpu, EmulatedLinks& links, const Communicator& like);
-  ~EmulatedNccl() override { links_.leave(rank()); }
+  /// All are borrowed; `like` says name, members and rank.
+  EmulatedNccl(EmulatedGpu& gpu, EmulatedLinks& links, const Communicator& like, const EmulatedNcclOptions& options = {});
+  ~EmulatedNccl() override;
 
   std::string_view backend() const override { return "emulated"; }
-  void use_stream(void* stream) override { caller_ = static_cast<DeviceStream>(stream); }
+  void use_stream(void* stream) override;
+  void abort(const std::string&) noexcept override { *given_up_ = true; }
 
  protected:
-  bool copies_alone() const override { return false; }
-  void begin(Collective& collective) override;
-  void complete(Collective& collective) override;
-  std::vector<PeerView> view_peers() override { return {}; }
+  using DeviceCommunicator::Exchange;
+  void enqueue(const Collective& collective) override;
+  void enqueue(std::span<const Exchange> by_rank) override;
+  int64_t mark_begin() override;
+  void mark_end(int64_t handle) override;
+  bool has_begun(int64_t handle) override { return mark(handle).begun; }
+  bool has_ended(int64_t handle) override { return mark(handle).ended; }
+  void release(int64_t) override {}
+  bool peer_ended() override { return false; }
+  CommBuffer allocate_memory(int64_t bytes) override;
+  std::vector<PeerView> view_peers() override;
 
  private:
-  struct Marks {
-    DeviceEvent begin = nullptr;
-    DeviceEvent end = nullptr;
+  struct Mark {
+    std::atomic<bool> begun = false;
+    std::atomic<bool> ended = false;
   };
+  Mark& mark(int64_t handle);
+  DeviceStream caller() const { return static_cast<DeviceStream>(stream()); }
+  std::function<bool()> when_met(int64_t number) const;
 
   EmulatedGpu& gpu_;
   EmulatedLinks& links_;
-  DeviceStream own_;
-  DeviceStream caller_ = nullptr;
-  std::map<int64_t, Marks> in_flight_;
-  std::vector<Marks> free_marks_;
+  Rendezvous* const rendezvous_;
+  std::shared_ptr<std::atomic<bool>> given_up_ = std::make_shared<std::atomic<bool>>(false);
+  std::mutex marks_mutex_;
+  std::deque<Mark> marks_;
+  int64_t next_number_ = 0;
 };
 
 }  // namespace ftrun::fixtures

@@ -3,10 +3,13 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <thread>
 
 #include "base/file.h"
 #include "checkpoint/checkpoint.h"
@@ -287,37 +290,22 @@ TEST_CASE("gpu: waits that are missing from a program are found") {
   REQUIRE(found > 0);
 }
 
-/// Waits for nothing.
-struct CarelessNccl final : EmulatedNccl {
-  using EmulatedNccl::EmulatedNccl;
-  void complete(Collective&) override {}
-};
-
-enum class Careless { kNothing, kCommunicator, kProgram };
-
-/// The second step's norm of two ranks, on which `careless` leaves out the waits for collectives.
-double second_norm(const Config& config, uint64_t seed, Careless careless) {
+/// The second step's norm of two ranks; `careless` programs leave out the waits for collectives.
+double second_norm(const Config& config, uint64_t seed, bool careless) {
   double norm = 0;
   EmulatedLinks links(2);
-  EmulatedLinks careless_links(2);
   fixtures::on_mesh(1, 2, [&](Rendezvous& rendezvous, const RankGroups& host) {
     Emulated emulated(seed + 100 * static_cast<uint64_t>(rendezvous.rank()));
-    EmulatedNccl sound(*emulated.device, links, *host.host_world);
-    const RankGroups groups{{&sound}, host.host_world, host.host_model};
+    EmulatedNccl nccl(*emulated.device, links, *host.host_world);
+    const RankGroups groups{{&nccl}, host.host_world, host.host_model};
     RankRig rig(config, fixtures::model_of_many_blocks(), groups, &emulated.gpu);
     rig.train(1);
     Program program = rig.plan.train.program;
-    if (careless == Careless::kProgram)
+    if (careless)
       for (Instr& instr : program.instrs)
         std::erase_if(instr.waits,
                       [&](InstrId wait) { return program.instr(wait).lane == lane_of(0); });
-    std::optional<CarelessNccl> never_waits;
-    RankGroups used = groups;
-    if (careless == Careless::kCommunicator) {
-      never_waits.emplace(*emulated.device, careless_links, *host.host_world);
-      used.open = {&*never_waits};
-    }
-    Executor executor(program, rig.plan.train.model, rig.memory, used);
+    Executor executor(program, rig.plan.train.model, rig.memory, groups);
     StepRun run = rig.prepared(2);
     executor.run(run);
     if (rendezvous.rank() == 0) norm = run.gradient_norm;
@@ -330,15 +318,210 @@ TEST_CASE("gpu: collectives that nobody waits for are found") {
   for (const int64_t stage : {0, 1, 2, 3}) {
     Config config = fixtures::run_of_stage(stage);
     config.zero.overlap_comm = true;
-    const double expected = second_norm(config, 1, Careless::kNothing);
+    const double expected = second_norm(config, 1, false);
     INFO("stage " << stage);
-    REQUIRE(second_norm(config, 2, Careless::kNothing) == expected);
-    for (const Careless careless : {Careless::kCommunicator, Careless::kProgram}) {
-      bool found = false;
-      for (uint64_t seed = 2; seed <= 9 && !found; ++seed) found = second_norm(config, seed, careless) != expected;
-      REQUIRE(found);
+    REQUIRE(second_norm(config, 2, false) == expected);
+    bool found = false;
+    for (uint64_t seed = 2; seed <= 9 && !found; ++seed) found = second_norm(config, seed, true) != expected;
+    REQUIRE(found);
+  }
+}
+
+/// What comm.deterministic gives a communicator.
+SumBlocks sums_of(EmulatedGpu& gpu) {
+  return [&gpu](const BlockSum& sum) {
+    gpu.sum_blocks(sum.blocks, sum.ranks, sum.stride, sum.dtype, sum.count, sum.out,
+                   static_cast<DeviceStream>(sum.stream));
+  };
+}
+
+/// Losses and state of three ranks whose transport adds as NCCL may.
+GpuOutcome train_hop_by_hop(const Config& config, bool deterministic) {
+  GpuOutcome outcome;
+  fixtures::WholeState whole;
+  EmulatedLinks links(3, fixtures::EmulatedSums::kHopByHop);
+  fixtures::on_mesh(1, 3, [&](Rendezvous& rendezvous, const RankGroups& host) {
+    Emulated emulated(4 + 100 * static_cast<uint64_t>(rendezvous.rank()));
+    EmulatedNccl nccl(*emulated.device, links, *host.host_world,
+                      {.sum_blocks = deterministic ? sums_of(*emulated.device) : SumBlocks{}});
+    const RankGroups groups{{&nccl}, host.host_world, host.host_model};
+    RankRig rig(config, fixtures::model_of_many_blocks(), groups, &emulated.gpu);
+    GpuOutcome own;
+    train_on_gpu(rig, own);
+    whole.add(rig.state.slices());
+    if (rendezvous.rank() == 0) outcome = own;
+  });
+  outcome.state = whole.take();
+  return outcome;
+}
+
+TEST_CASE("gpu: with sums in rank order, ranks train the processor's bits over a transport that adds otherwise") {
+  set_kernel_threads(1);
+  for (const int64_t stage : {0, 1, 2, 3})
+    for (const bool bf16 : {false, true}) {
+      INFO("stage " << stage << (bf16 ? " bf16" : " fp32"));
+      Config config = fixtures::run_of_stage(stage);
+      config.bf16.enabled = bf16;
+      config.zero.overlap_comm = true;
+      const GpuOutcome expected = train_together(config, 3, 0);
+      require_same(train_hop_by_hop(config, true), expected);
+      REQUIRE(train_hop_by_hop(config, false).state != expected.state);
+    }
+}
+
+/// Numbers on a device of its own, and what a collective makes of them.
+struct OrderedSumRig {
+  OrderedSumRig(Rendezvous& rendezvous, EmulatedLinks& links, const RankGroups& host)
+      : emulated(11 + static_cast<uint64_t>(rendezvous.rank())),
+        nccl(*emulated.device, links, *host.host_world, {.sum_blocks = sums_of(*emulated.device)}) {
+    nccl.use_stream(emulated.gpu.stream(Lane::kCompute));
+  }
+  Emulated emulated;
+  EmulatedNccl nccl;
+};
+
+template <typename T>
+T number_of(int rank, int64_t i) {
+  return static_cast<T>(std::sin(static_cast<double>(i % 1009 * 7 + rank * 13)) * 1e3);
+}
+template <typename T>
+std::vector<T> given_by(int rank, int64_t count) {
+  std::vector<T> numbers;
+  for (int64_t i = 0; i < count; ++i) numbers.push_back(number_of<T>(rank, i));
+  return numbers;
+}
+
+template <typename T>
+void check_ordered_sums(DType dtype, int64_t count) {
+  constexpr int kRanks = 3;
+  const auto expected = [&](int64_t i) {
+    T sum = number_of<T>(0, i);
+    for (int rank = 1; rank < kRanks; ++rank) sum += number_of<T>(rank, i);
+    return sum;
+  };
+  EmulatedLinks links(kRanks, fixtures::EmulatedSums::kHopByHop);
+  fixtures::on_mesh(1, kRanks, [&](Rendezvous& rendezvous, const RankGroups& host) {
+    OrderedSumRig rig(rendezvous, links, host);
+    const std::vector<T> given = given_by<T>(rendezvous.rank(), count);
+    const auto bytes = static_cast<int64_t>(given.size() * sizeof(T));
+    std::vector<T> taken(given.size());
+    const GpuBlock data = GpuBlock::on_device(rig.emulated.gpu, bytes);
+    const auto check_at = [&](int64_t i) {
+      if (taken[static_cast<size_t>(i)] != expected(i)) bug(cat("element ", i, " is not the sum in rank order"));
+    };
+    rig.emulated.gpu.upload(data.data(), given.data(), bytes);
+    rig.nccl.all_reduce(data.data(), count, dtype, ReduceOp::kSum, {"sums"}).wait();
+    rig.emulated.gpu.download(taken.data(), data.data(), bytes);
+    for (int64_t i = 0; i < count; i += std::max<int64_t>(1, count / 97)) check_at(i);
+    check_at(count - 1);
+    // Each rank's third of the same numbers, in place.
+    const int64_t third = count / kRanks;
+    if (third == 0) return;
+    rig.emulated.gpu.upload(data.data(), given.data(), bytes);
+    const int64_t own = third * rendezvous.rank();
+    T* const out = data.as<T>() + own;
+    rig.nccl.reduce_scatter(data.data(), out, third, dtype, ReduceOp::kSum, {"sums"}).wait();
+    rig.emulated.gpu.download(taken.data() + own, out, third * static_cast<int64_t>(sizeof(T)));
+    for (int64_t i = own; i < own + third; i += std::max<int64_t>(1, third / 97)) check_at(i);
+  });
+}
+
+TEST_CASE("gpu: sums in rank order are exact for few numbers, for uneven parts, and for more than the scratch holds") {
+  for (const int64_t count : {int64_t{1}, int64_t{3}, int64_t{5001}, int64_t{50'003}}) {
+    check_ordered_sums<float>(DType::kF32, count);
+    check_ordered_sums<double>(DType::kF64, count);
+  }
+  check_ordered_sums<float>(DType::kF32, DeviceCommunicator::kScratchBytes / 4 + 77);
+}
+
+/// What rank 0 says when rank 1 does not come to the second step, or stands still in its middle.
+std::string lost_peer_message(std::chrono::milliseconds timeout) {
+  std::string message;
+  EmulatedLinks links(2);
+  std::atomic<bool> told = false;
+  fixtures::on_mesh(1, 2, [&](Rendezvous& rendezvous, const RankGroups& host) {
+    Emulated emulated(20 + static_cast<uint64_t>(rendezvous.rank()));
+    EmulatedNccl nccl(*emulated.device, links, *host.host_world, {.timeout = timeout, .rendezvous = &rendezvous});
+    const RankGroups groups{{&nccl}, host.host_world, host.host_model};
+    RankRig rig(fixtures::run_of_stage(2), fixtures::model_of_many_blocks(), groups, &emulated.gpu);
+    rig.train(1);
+    if (rendezvous.rank() == 1) {
+      while (!told) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      return;
+    }
+    message = fixtures::message_of([&] { rig.train(2); });
+    told = true;
+  });
+  return message;
+}
+
+TEST_CASE("gpu: a peer that is lost is named within the time limit, with the collective that the device stands in") {
+  set_kernel_threads(1);
+  const std::string message = lost_peer_message(std::chrono::milliseconds(300));
+  REQUIRE_THAT(message, Catch::StartsWith("rank 0 waited ") && Catch::Contains(" in reduce_scatter #") &&
+                            Catch::Contains(" of GPUs: rank 1 (process ") &&
+                            Catch::Contains(" has not entered it; its last was all_gather #") &&
+                            Catch::Contains(", finished ") && Catch::Contains("raise comm.timeout"));
+}
+
+TEST_CASE("gpu: steps that are recorded once and started as a whole train the same bits, with new batches and scalars") {
+  set_kernel_threads(1);
+  Config sgd = fixtures::run_of_stage(0);
+  sgd.optimizer.type = OptimizerType::kSgd;
+  sgd.optimizer.momentum = 0.9;
+  Config five = fixtures::run_of_stage(1);
+  five.gradient_accumulation_steps = 5;
+  Config bf16 = fixtures::run_of_stage(2);
+  bf16.bf16.enabled = true;
+  Config again = fixtures::run_of_stage(3);
+  again.recompute.policy = Recompute::kFull;
+  for (const Config& config : {sgd, five, bf16, again}) {
+    const GpuOutcome expected = train_alone(config, nullptr);
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      Emulated emulated(seed, {.step_graph = true});
+      require_same(train_alone(config, &emulated.gpu), expected);
+      // Of four steps the second and later ones, in two parts: before and after the decision.
+      REQUIRE(emulated.device->counters().launches == 6);
     }
   }
+}
+
+TEST_CASE("gpu: a recorded step that is not finite updates nothing and is placed; programs with work of the host are not recorded") {
+  set_kernel_threads(1);
+  Alone alone;
+  Emulated emulated(5, {.step_graph = true});
+  RankRig rig(fixtures::run_of_stage(1), fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group), &emulated.gpu);
+  rig.train(1);
+  rig.train(2);
+  const auto before = fixtures::contents(rig.state);
+  StepRun run = rig.prepared(3);
+  run.scalars.loss_scale = std::numeric_limits<float>::infinity();
+  rig.train_executor.run(run);
+  REQUIRE_FALSE(run.finite);
+  REQUIRE(fixtures::contents(rig.state) == before);
+  REQUIRE(rig.train_executor.find_nonfinite(run).text.find("mb 0") != std::string::npos);
+  REQUIRE(rig.train(3).finite);
+  REQUIRE(fixtures::contents(rig.state) != before);
+  Emulated offloading(6, {.step_graph = true});
+  const Config host = offloaded(OffloadDevice::kCpu);
+  require_same(train_alone(host, &offloading.gpu), train_alone(host, nullptr));
+  REQUIRE(offloading.device->counters().launches == 0);
+}
+
+TEST_CASE("gpu: a profiler sees each instruction of a step by its name") {
+  set_kernel_threads(1);
+  Alone alone;
+  Emulated emulated(3);
+  RankRig rig(fixtures::run_of_stage(1), fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group),
+              &emulated.gpu);
+  rig.train(1);
+  std::vector<std::string> expected;
+  for (const Instr& instr : rig.plan.train.program.instrs) expected.push_back(instr_label(instr));
+  std::vector<std::string> found = emulated.device->ranges();
+  std::sort(expected.begin(), expected.end());
+  std::sort(found.begin(), found.end());
+  REQUIRE(found == expected);
+  REQUIRE(std::count(found.begin(), found.end(), "forward layer 2 mb 1") == 1);
 }
 
 TEST_CASE("gpu: a step makes no stream, event or memory, and waits for the device once") {
@@ -524,9 +707,16 @@ TEST_CASE("gpu: each rank has a GPU of its own, or hears why not") {
   REQUIRE(fixtures::message_of([] { gpu_of_rank(4, 4); }) ==
           "this rank is number 4 of its machine, and its process sees 4 GPUs\n"
           "  remedy: start one rank a GPU, check CUDA_VISIBLE_DEVICES, or set \"device\": \"cpu\"");
-  require_own_gpus({"a 0000:1B:00.0", "a 0000:1C:00.0", "b 0000:1B:00.0"});
-  REQUIRE(fixtures::message_of([] { require_own_gpus({"a 1", "b 1", "a 1"}); }) ==
-          "ranks 0 and 2 have the same GPU (a 1)\n"
+  // Slices of one GPU (MIG) share its place, and hosts may share a name.
+  const auto place = [](const char* uuid, const char* bus) {
+    DeviceInfo gpu;
+    gpu.uuid = uuid;
+    gpu.bus_id = bus;
+    return gpu_place(gpu, "node");
+  };
+  require_own_gpus({place("GPU-1", "0000:1B:00.0"), place("GPU-2", "0000:1B:00.0"), place("GPU-3", "0000:1C:00.0")});
+  REQUIRE(fixtures::message_of([&] { require_own_gpus({place("GPU-1", "0"), place("GPU-2", "0"), place("GPU-1", "0")}); }) ==
+          "ranks 0 and 2 have the same GPU, GPU-1 (0 of node)\n"
           "  remedy: start one rank a GPU; a launcher that shows every process one GPU must show each another one "
           "(CUDA_VISIBLE_DEVICES)");
 }

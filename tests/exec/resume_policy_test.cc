@@ -68,6 +68,15 @@ TEST_CASE("another library of matrix products is told, a run that did not record
                                    "products.fp32: was mkl, is now openblas 0.3.34"});
 }
 
+TEST_CASE("another way of adding over ranks is told and admitted") {
+  RunManifest before = recorded_run_of("{}"), now = recorded_run_of("{}");
+  now.sums = "nccl";
+  REQUIRE(admit_resume("run.json", before, now, {}).empty());
+  before.sums = "rank order, fp32";
+  REQUIRE(admit_resume("run.json", before, now, {}) ==
+          std::vector<std::string>{"sums: was rank order, fp32, is now nccl"});
+}
+
 TEST_CASE(
     "what changes the numbers is refused unless it is allowed, and a name's beginning is not the "
     "name") {

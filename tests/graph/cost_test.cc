@@ -3,6 +3,7 @@
 #include "blocks.h"
 #include "graph/cost.h"
 #include "graph/storage.h"
+#include "graph/gpu_workspace.h"
 #include "graph/workspace.h"
 
 #include <catch2/catch.hpp>
@@ -198,6 +199,51 @@ TEST_CASE("scratch of 16-bit attention and head is F32, in the bytes of the head
   CHECK(cross_entropy_workspace(100, 17, 133, {true, 96}, 4).panel == -1);
   CHECK(cross_entropy_workspace(100, 17, 133, {true, 96}, 4, 2).panel_rows == 133);
   CHECK(cross_entropy_workspace(100, 4096, 9999, {true, 96}, 2).panel_rows == 256);
+}
+
+/// The block with another target.
+LayerGraph gpu_block(int64_t tokens) {
+  return block({.rows = 2,
+                .row_tokens = tokens,
+                .biases = true,
+                .qk_norm = true,
+                .dtypes = {DType::kBF16, DType::kF32, Kernels::kGpu}});
+}
+
+TEST_CASE("on GPUs products, embedding and attention's forward and backward have no scratch of the processor's") {
+  for (const int64_t tokens : {int64_t{1}, int64_t{63}, int64_t{64}, int64_t{300}}) {
+    const LayerGraph g = gpu_block(tokens);
+    const Op& forward = first_of(g, OpKind::kAttention);
+    const Op& backward = first_of(g, OpKind::kAttentionDgrad);
+    const auto& attrs = std::get<AttentionAttrs>(forward.attrs);
+    const int64_t n = 2 * tokens, blocks = (tokens + 63) / 64;
+    const GpuAttentionWorkspace f = gpu_attention_workspace(n, attrs, false);
+    CHECK(fit({{f.lowest, n * 4}, {f.first_block, 2 * blocks * 4}}, f.bytes));
+    CHECK(f.delta == -1);
+    const GpuAttentionWorkspace b = gpu_attention_workspace(n, attrs, true);
+    CHECK(fit({{b.lowest, n * 4}, {b.first_block, 2 * blocks * 4}, {b.delta, attrs.query_heads * n * 4}}, b.bytes));
+    CHECK(workspace_bytes(g, forward) == f.bytes);
+    CHECK(workspace_bytes(g, backward) == b.bytes);
+    CHECK(g.at(backward.workspace).bytes() == b.bytes);
+    for (const OpKind kind : {OpKind::kLinear, OpKind::kLinearDgrad, OpKind::kLinearWgrad}) {
+      CHECK(workspace_bytes(g, first_of(g, kind)) == 0);
+      CHECK(first_of(g, kind).workspace == -1);
+    }
+    CHECK(workspace_bytes(g, first_of(g, OpKind::kRmsNormWgrad)) == std::min<int64_t>(256, (n + 7) / 8) * 16 * 4);
+  }
+}
+
+TEST_CASE("on GPUs the head's logits are kept in their own dtype, in chunks that fit 512 MiB") {
+  for (const int64_t element : {2, 4}) {
+    const GpuHeadWorkspace w = gpu_head_workspace(1000, 133, {true, 96}, element);
+    CHECK(w.chunk == 96);
+    CHECK(fit({{w.losses, 96 * 8}, {w.logits, 96 * 133 * element}}, w.bytes));
+  }
+  CHECK(gpu_head_workspace(50, 133, {true, 96}, 4).chunk == 50);
+  CHECK(gpu_head_chunk(49'152, 2) == 4096);
+  CHECK(gpu_head_chunk(128'256, 2) == 2048);
+  CHECK(gpu_head_chunk(128'256, 4) == 1024);
+  CHECK(gpu_head_chunk(4'000'000, 4) == 512);
 }
 
 TEST_CASE("products of 16-bit numbers have F32 panels of bounded size, others none") {

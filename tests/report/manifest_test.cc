@@ -26,6 +26,7 @@ RunManifest example() {
   m.gpus = {"H100"};
   m.gpu_driver = "580.1";
   m.products = {{"bf16", "widened to fp32"}, {"fp32", "openblas 0.3.34"}};
+  m.sums = "rank order, fp32";
   m.seed = 18446744073709551615ULL;
   m.topology = {{"pipeline", 1}, {"data", 2}};
   m.config = R"({"train":{"steps":60,"lr":1e-05},"output_dir":"runs/a"})";
@@ -89,6 +90,7 @@ TEST_CASE("run.json has its fields in a fixed order") {
     "bf16": "widened to fp32",
     "fp32": "openblas 0.3.34"
   },
+  "sums": "rank order, fp32",
   "seed": 18446744073709551615,
   "topology": {
     "pipeline": 1,
@@ -170,6 +172,7 @@ TEST_CASE("a manifest comes back as it was written") {
     put_file(folder / "run.json", manifest_text(m));
     const RunManifest back = read_manifest(folder / "run.json");
     REQUIRE(manifest_text(back) == manifest_text(m));
+    REQUIRE(back.sums == m.sums);
     REQUIRE(back.seed == m.seed);
     REQUIRE(back.restarts[0].rank == -1);
     REQUIRE(back.exit_rank == 3);
@@ -263,6 +266,8 @@ TEST_CASE("each kind of mismatch is named with both values") {
     change(now);
     return differences(example(), now);
   };
+  REQUIRE(changed([](RunManifest& m) { m.sums = "nccl"; }) == JsonList{"*sums: rank order, fp32 -> nccl"});
+  REQUIRE(changed([](RunManifest& m) { m.sums = ""; }) == JsonList{});
   REQUIRE(changed([](RunManifest& m) { m.seed = 1; }) == JsonList{"*seed: 18446744073709551615 -> 1"});
   REQUIRE(changed([](RunManifest& m) { m.topology[1].second = 4; }) ==
           JsonList{"*topology.data: 2 -> 4"});

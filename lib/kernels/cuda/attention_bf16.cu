@@ -1,3 +1,4 @@
+#include "base/error.h"
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/tensor_core.cuh"
 
@@ -362,6 +363,9 @@ void with_padded_head(int64_t head_size, Body body) {
     body(std::integral_constant<int, 256>{});
 }
 
+/// Tiles in shared memory: q, k, v; q, k, v and the gradient.
+constexpr int kForwardTiles = 3, kBackwardTiles = 4;
+
 Launch attention_launch(const AttentionArgs<Bf16>& args, int heads, int tiles, int tile_elements,
                         cudaStream_t stream) {
   const auto rows = static_cast<unsigned>(args.tokens / args.row_tokens);
@@ -371,11 +375,25 @@ Launch attention_launch(const AttentionArgs<Bf16>& args, int heads, int tiles, i
 
 }  // namespace
 
+SharedMemory attention_shared_bf16(int64_t head_size, bool backward) {
+  SharedMemory found{};
+  with_padded_head(head_size, [&](auto padded) {
+    constexpr int D = decltype(padded)::value;
+    const int tiles = backward ? kBackwardTiles : kForwardTiles;
+    // Beside the tiles, dk and dv's kernel keeps three numbers a query.
+    const int64_t numbers = backward ? 3 * kTile * static_cast<int64_t>(sizeof(float)) : 0;
+    found.bytes = static_cast<int64_t>(tiles) * kTileElements<D> * static_cast<int64_t>(sizeof(Bf16)) + numbers;
+    found.text = cat(tiles, " tiles of ", kTile, " x ", kStride<D>, " x ", sizeof(Bf16), " bytes",
+                     numbers > 0 ? cat(" and ", numbers) : std::string());
+  });
+  return found;
+}
+
 void attention_forward_bf16(const Attention& a, cudaStream_t stream) {
   const auto args = attention_args<Bf16>(a);
   with_padded_head(a.attrs.head_size, [&](auto padded) {
     constexpr int D = decltype(padded)::value;
-    launch(attention_launch(args, args.query_heads, 3, kTileElements<D>, stream), attention_forward<D>, args);
+    launch(attention_launch(args, args.query_heads, kForwardTiles, kTileElements<D>, stream), attention_forward<D>, args);
   });
 }
 
@@ -383,8 +401,8 @@ void attention_backward_bf16(const Attention& a, cudaStream_t stream) {
   const auto args = attention_args<Bf16>(a);
   with_padded_head(a.attrs.head_size, [&](auto padded) {
     constexpr int D = decltype(padded)::value;
-    launch(attention_launch(args, args.query_heads, 4, kTileElements<D>, stream), attention_dq<D>, args);
-    launch(attention_launch(args, args.kv_heads * (D / kOutColumns<D>), 4, kTileElements<D>, stream),
+    launch(attention_launch(args, args.query_heads, kBackwardTiles, kTileElements<D>, stream), attention_dq<D>, args);
+    launch(attention_launch(args, args.kv_heads * (D / kOutColumns<D>), kBackwardTiles, kTileElements<D>, stream),
            attention_dkv<D>, args);
   });
 }

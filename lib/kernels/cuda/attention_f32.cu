@@ -1,3 +1,4 @@
+#include "base/error.h"
 #include "kernels/cuda/attention.cuh"
 
 // Attention in fp32 without tensor cores: the same tiles and order as attention_bf16.cu, kept plain. A
@@ -266,8 +267,13 @@ __global__ void __launch_bounds__(256) attention_dkv(Args args) {
   store_rows(args, dv, keys + args.kv_heads * args.head_size, args.width, rows_from(args, first), one);
 }
 
+/// Tiles in shared memory: q, k, v; q, k, v and the gradient. Beside them, the weights.
+constexpr int kForwardTiles = 3, kBackwardTiles = 4;
+
+int shared_floats(int tiles, int head_size) { return tiles * kTile * (head_size + 1) + kTile * kWeightStride; }
+
 Launch attention_launch(const Args& args, int heads, int tiles, cudaStream_t stream) {
-  const int floats = tiles * kTile * (args.head_size + 1) + kTile * kWeightStride;
+  const int floats = shared_floats(tiles, args.head_size);
   return {dim3(static_cast<unsigned>(divide_up(args.row_tokens, kTile)), static_cast<unsigned>(heads),
                static_cast<unsigned>(args.tokens / args.row_tokens)),
           dim3(kSide, kSide), static_cast<size_t>(floats) * sizeof(float), stream};
@@ -275,15 +281,22 @@ Launch attention_launch(const Args& args, int heads, int tiles, cudaStream_t str
 
 }  // namespace
 
+SharedMemory attention_shared_f32(int64_t head_size, bool backward) {
+  const int tiles = backward ? kBackwardTiles : kForwardTiles;
+  return {shared_floats(tiles, static_cast<int>(head_size)) * static_cast<int64_t>(sizeof(float)),
+          cat(tiles, " tiles of ", kTile, " x ", head_size + 1, " x ", sizeof(float), " bytes and ",
+              kTile * kWeightStride * sizeof(float))};
+}
+
 void attention_forward_f32(const Attention& a, cudaStream_t stream) {
   const auto args = attention_args<float>(a);
-  launch(attention_launch(args, args.query_heads, 3, stream), attention_forward, args);
+  launch(attention_launch(args, args.query_heads, kForwardTiles, stream), attention_forward, args);
 }
 
 void attention_backward_f32(const Attention& a, cudaStream_t stream) {
   const auto args = attention_args<float>(a);
-  launch(attention_launch(args, args.query_heads, 4, stream), attention_dq, args);
-  launch(attention_launch(args, args.kv_heads, 4, stream), attention_dkv, args);
+  launch(attention_launch(args, args.query_heads, kBackwardTiles, stream), attention_dq, args);
+  launch(attention_launch(args, args.kv_heads, kBackwardTiles, stream), attention_dkv, args);
 }
 
 }  // namespace ftrun::cuda

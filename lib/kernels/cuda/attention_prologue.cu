@@ -25,13 +25,16 @@ __global__ void find_lowest(const int32_t* starts, int32_t* lowest, int32_t* fir
 }
 
 // delta = da . a: one warp a head of a token.
-template <class T>
+template <class T, int V>
 __global__ void find_delta(const T* da, const T* a, float* delta, int64_t tokens, int heads, int head_size) {
   const int64_t item = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
   if (item >= tokens * heads) return;
   float sum = 0.0F;
-  for (int i = threadIdx.x % 32; i < head_size; i += 32)
-    sum += to_float(da[item * head_size + i]) * to_float(a[item * head_size + i]);
+  for (int i = threadIdx.x % 32 * V; i < head_size; i += 32 * V) {
+    const Floats<V> left = load<V>(da + item * head_size + i), right = load<V>(a + item * head_size + i);
+#pragma unroll
+    for (int k = 0; k < V; ++k) sum += left[k] * right[k];
+  }
   sum = warp_sum(sum);
   if (threadIdx.x % 32 == 0) delta[item % heads * tokens + item / heads] = sum;
 }
@@ -48,9 +51,13 @@ void attention_prologue(DType dtype, const Attention& a, cudaStream_t stream) {
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
     constexpr int kThreads = 128;
-    launch({blocks(divide_up(a.tokens * at.query_heads, kThreads / 32)), kThreads, 0, stream}, find_delta<T>,
-           static_cast<const T*>(a.da), static_cast<const T*>(a.a), a.delta, a.tokens,
-           static_cast<int>(at.query_heads), static_cast<int>(at.head_size));
+    with_vectors<T>(vectors_fit<T>(at.head_size, a.da, a.a), [&](auto v) {
+      // A head of 64 or 128 has fewer packs of 16 bytes than a warp has lanes: 4 elements keep them all busy.
+      constexpr int V = decltype(v)::value > 1 ? 4 : 1;
+      launch({blocks(divide_up(a.tokens * at.query_heads, kThreads / 32)), kThreads, 0, stream}, find_delta<T, V>,
+             static_cast<const T*>(a.da), static_cast<const T*>(a.a), a.delta, a.tokens,
+             static_cast<int>(at.query_heads), static_cast<int>(at.head_size));
+    });
   });
 }
 

@@ -31,12 +31,16 @@ __device__ inline MaxSum warp_join(MaxSum x) {
 }
 
 __device__ inline MaxSum block_join(MaxSum x) {
-  __shared__ MaxSum parts[kWarps];
+  // Two arrays: what lies in shared memory may have no initialisers.
+  __shared__ float largest[kWarps], sums[kWarps];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   x = warp_join(x);
-  if (lane == 0) parts[warp] = x;
+  if (lane == 0) {
+    largest[warp] = x.max;
+    sums[warp] = x.sum;
+  }
   __syncthreads();
-  return warp_join(lane < kWarps ? parts[lane] : MaxSum{});
+  return warp_join(lane < kWarps ? MaxSum{largest[lane], sums[lane]} : MaxSum{});
 }
 
 template <class T, int V>

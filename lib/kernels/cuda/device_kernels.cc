@@ -1,4 +1,5 @@
 #include <cuda_runtime_api.h>
+#include <nvtx3/nvToolsExt.h>
 
 #include <optional>
 
@@ -21,6 +22,33 @@ cudaGraphExec_t native(DeviceGraph graph) { return reinterpret_cast<cudaGraphExe
 /// The first instruction set with bf16 tensor cores: what the kernels are compiled for.
 constexpr int kLeastMajor = 8;
 
+/// Of a slice of a GPU its own, which drivers since 11.4 tell; else the GPU's.
+cudaUUID_t uuid_of(const cudaDeviceProp& properties, int index) {
+  constexpr unsigned kKnowsSlices = 11040;
+  using Ask = int (*)(cudaUUID_t*, int);
+  void* entry = nullptr;
+  cudaUUID_t found{};
+  const bool asked =
+      cudaGetDriverEntryPointByVersion("cuDeviceGetUuid", &entry, kKnowsSlices, cudaEnableDefault, nullptr) ==
+          cudaSuccess &&
+      entry != nullptr && reinterpret_cast<Ask>(entry)(&found, index) == 0;
+  cudaGetLastError();  // a driver that does not know is no error
+  return asked ? found : properties.uuid;
+}
+
+/// As nvidia-smi shows it: "GPU-01234567-89ab-...".
+std::string uuid_text(const cudaUUID_t& uuid) {
+  std::string text = "GPU";
+  for (size_t i = 0; i < sizeof uuid.bytes; ++i) {
+    constexpr char kDigits[] = "0123456789abcdef";
+    const auto byte = static_cast<unsigned char>(uuid.bytes[i]);
+    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
 DeviceInfo device_info(int index) {
   int count = 0;
   const cudaError_t found = cudaGetDeviceCount(&count);
@@ -39,6 +67,8 @@ DeviceInfo device_info(int index) {
                   .compute_major = properties.major,
                   .compute_minor = properties.minor,
                   .multiprocessors = properties.multiProcessorCount};
+  info.block_shared_bytes = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
+  info.uuid = uuid_text(uuid_of(properties, index));
   char bus_id[32] = "";
   check(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, index), "asking for the GPU's place");
   info.bus_id = bus_id;
@@ -59,6 +89,8 @@ void require_float(DType dtype, const char* what) {
 class CudaKernels final : public DeviceKernels {
  public:
   explicit CudaKernels(int index) : info_(device_info(index)) {
+    // A thread that waits for the device sleeps: the processor has updates and disk requests to do meanwhile.
+    check(cudaInitDevice(index, cudaDeviceScheduleBlockingSync, cudaInitDeviceFlagsAreValid), "opening the GPU");
     bind_thread();
     matmul_.emplace(info_.compute_major >= 9);
   }
@@ -122,7 +154,7 @@ class CudaKernels final : public DeviceKernels {
 
   DeviceEvent create_event(bool timed) override {
     cudaEvent_t event = nullptr;
-    check(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming), "creating an event");
+    check(cudaEventCreateWithFlags(&event, cudaEventBlockingSync | (timed ? cudaEventDefault : cudaEventDisableTiming)), "creating an event");
     return reinterpret_cast<DeviceEvent>(event);
   }
   void destroy(DeviceEvent event) noexcept override { cudaEventDestroy(native(event)); }
@@ -135,7 +167,10 @@ class CudaKernels final : public DeviceKernels {
   void synchronize(DeviceEvent event) override { check(cudaEventSynchronize(native(event)), "waiting for the device"); }
   bool is_done(DeviceEvent event) override {
     const cudaError_t status = cudaEventQuery(native(event));
-    if (status == cudaErrorNotReady) return false;
+    if (status == cudaErrorNotReady) {
+      cudaGetLastError();  // not an error of the calls to come
+      return false;
+    }
     check(status, "asking for an event");
     return true;
   }
@@ -144,6 +179,9 @@ class CudaKernels final : public DeviceKernels {
     check(cudaEventElapsedTime(&time, native(begin), native(end)), "reading a time");
     return static_cast<double>(time);
   }
+
+  void push_range(const char* name) override { nvtxRangePushA(name); }
+  void pop_range() override { nvtxRangePop(); }
 
   void begin_capture(DeviceStream stream) override {
     check(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeThreadLocal), "beginning a capture");
@@ -162,6 +200,7 @@ class CudaKernels final : public DeviceKernels {
   }
   void destroy(DeviceGraph graph) noexcept override { cudaGraphExecDestroy(native(graph)); }
 
+  void require_supported(const LayerGraph& graph) const override { cuda::require_supported(graph, info_); }
   void run_op(const LayerGraph& graph, const Op& op, std::span<void* const> storage, const KernelContext& context,
               DeviceStream stream) override {
     run_operation(Operation(graph, op, storage, context, native(stream)), *matmul_);
@@ -200,6 +239,11 @@ class CudaKernels final : public DeviceKernels {
     require_float(from_dtype, "adding");
     require_float(to_dtype, "adding");
     cuda::add_into(from_dtype, from, to_dtype, to, count, native(stream));
+  }
+  void sum_blocks(const void* blocks, int ranks, int64_t stride, DType dtype, int64_t count, void* out,
+                  DeviceStream stream) override {
+    if (dtype != DType::kF64) require_float(dtype, "adding");
+    cuda::sum_blocks(dtype, blocks, ranks, stride, out, count, native(stream));
   }
 
  private:

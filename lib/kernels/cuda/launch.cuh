@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "base/error.h"
 #include "kernels/cuda/check.h"
 
 // How kernels are started. (The tests on machines without a GPU have a file of this name that runs them
@@ -39,6 +40,9 @@ __device__ T* shared_memory() {
 }
 
 /// Blocks of a grid's first dimension.
-inline unsigned blocks(int64_t count) { return static_cast<unsigned>(count); }
+inline unsigned blocks(int64_t count) {
+  require(count >= 0 && count <= INT32_MAX, "a grid has at most 2^31 - 1 blocks");
+  return static_cast<unsigned>(count);
+}
 
 }  // namespace ftrun::cuda

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "base/dtype.h"
@@ -50,6 +51,9 @@ void add(DType dtype, const void* a, const void* b, void* out, int64_t count, cu
 void fill_rows(DType dtype, const void* row, void* y, int64_t count, int64_t width, cudaStream_t stream);
 void convert(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t count, cudaStream_t stream);
 void add_into(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t count, cudaStream_t stream);
+/// dtype also F64.
+void sum_blocks(DType dtype, const void* blocks, int ranks, int64_t stride, void* out, int64_t count,
+                cudaStream_t stream);
 
 // --- norm.cu -------------------------------------------------------------------------------------
 struct RmsNorm {
@@ -161,6 +165,14 @@ struct Attention {
   int32_t* first_block;
   float* delta;
 };
+/// Shared memory of a block of the kernel that asks for most.
+struct SharedMemory {
+  int64_t bytes;
+  /// How it comes about: "4 tiles of 64 x 264 x 2 bytes".
+  std::string text;
+};
+SharedMemory attention_shared_f32(int64_t head_size, bool backward);
+SharedMemory attention_shared_bf16(int64_t head_size, bool backward);
 void attention_prologue(DType dtype, const Attention& a, cudaStream_t stream);
 void attention_forward_f32(const Attention& a, cudaStream_t stream);
 void attention_backward_f32(const Attention& a, cudaStream_t stream);

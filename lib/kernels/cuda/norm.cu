@@ -77,47 +77,65 @@ __device__ inline HeadOfToken head_of_warp(int64_t count, int heads, int head_si
   return {item / heads, static_cast<int>(item % heads), item * head_size, item < count * heads};
 }
 
+/// What a warp reads of a head at a time: 4 elements a lane where they can be moved at once, so that heads of
+/// 128 keep all lanes busy.
+template <int V, class Body>
+__device__ void for_head(int head_size, Body body) {
+  for (int i = threadIdx.x % 32 * V; i < head_size; i += 32 * V) body(i);
+}
+
 // One warp a head. q and k heads are normalised, v heads copied.
-template <class T>
+template <class T, int V>
 __global__ void qk_norm_heads(const T* qkv, const T* wq, const T* wk, T* y, float* rstd, int64_t count, int q_heads,
                               int k_heads, int head_size, float epsilon) {
   const HeadOfToken h = head_of_warp(count, q_heads + 2 * k_heads, head_size);
   if (!h.exists) return;
-  const int lane = threadIdx.x % 32;
   const T* const x = qkv + h.at;
   T* const out = y + h.at;
-  if (h.head >= q_heads + k_heads) {
-    for (int i = lane; i < head_size; i += 32) out[i] = x[i];
-    return;
-  }
+  if (h.head >= q_heads + k_heads) return for_head<V>(head_size, [&](int i) { store(out + i, load<V>(x + i)); });
   float squares = 0.0F;
-  for (int i = lane; i < head_size; i += 32) squares += to_float(x[i]) * to_float(x[i]);
+  for_head<V>(head_size, [&](int i) {
+    const Floats<V> v = load<V>(x + i);
+#pragma unroll
+    for (int k = 0; k < V; ++k) squares += v[k] * v[k];
+  });
   const float scale = 1.0F / sqrtf(warp_sum(squares) / static_cast<float>(head_size) + epsilon);
-  if (lane == 0) rstd[h.token * (q_heads + k_heads) + h.head] = scale;
+  if (threadIdx.x % 32 == 0) rstd[h.token * (q_heads + k_heads) + h.head] = scale;
   const T* const w = h.head < q_heads ? wq : wk;
-  for (int i = lane; i < head_size; i += 32) out[i] = from_float<T>(to_float(x[i]) * scale * to_float(w[i]));
+  for_head<V>(head_size, [&](int i) {
+    Floats<V> v = load<V>(x + i);
+    const Floats<V> weight = load<V>(w + i);
+#pragma unroll
+    for (int k = 0; k < V; ++k) v[k] = v[k] * scale * weight[k];
+    store(out + i, v);
+  });
 }
 
-template <class T>
+template <class T, int V>
 __global__ void qk_norm_dgrad_heads(const T* dy, const T* qkv, const float* rstd, const T* wq, const T* wk, T* dqkv,
                                     int64_t count, int q_heads, int k_heads, int head_size) {
   const HeadOfToken h = head_of_warp(count, q_heads + 2 * k_heads, head_size);
   if (!h.exists) return;
-  const int lane = threadIdx.x % 32;
   const T* const d = dy + h.at;
   const T* const x = qkv + h.at;
   T* const out = dqkv + h.at;
-  if (h.head >= q_heads + k_heads) {
-    for (int i = lane; i < head_size; i += 32) out[i] = d[i];
-    return;
-  }
+  if (h.head >= q_heads + k_heads) return for_head<V>(head_size, [&](int i) { store(out + i, load<V>(d + i)); });
   const T* const w = h.head < q_heads ? wq : wk;
   float projection = 0.0F;
-  for (int i = lane; i < head_size; i += 32) projection += to_float(d[i]) * to_float(w[i]) * to_float(x[i]);
+  for_head<V>(head_size, [&](int i) {
+    const Floats<V> g = load<V>(d + i), weight = load<V>(w + i), v = load<V>(x + i);
+#pragma unroll
+    for (int k = 0; k < V; ++k) projection += g[k] * weight[k] * v[k];
+  });
   const float scale = rstd[h.token * (q_heads + k_heads) + h.head];
   const float along = warp_sum(projection) * scale * scale * scale / static_cast<float>(head_size);
-  for (int i = lane; i < head_size; i += 32)
-    out[i] = from_float<T>(to_float(d[i]) * to_float(w[i]) * scale - to_float(x[i]) * along);
+  for_head<V>(head_size, [&](int i) {
+    const Floats<V> g = load<V>(d + i), weight = load<V>(w + i), v = load<V>(x + i);
+    Floats<V> sum;
+#pragma unroll
+    for (int k = 0; k < V; ++k) sum[k] = g[k] * weight[k] * scale - v[k] * along;
+    store(out + i, sum);
+  });
 }
 
 constexpr int kHeadThreads = 128;
@@ -157,9 +175,13 @@ void qk_norm(DType dtype, const void* qkv, const void* wq, const void* wk, void*
              const HeadAttrs& heads, cudaStream_t stream) {
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
-    launch(head_launch(count, heads, stream), qk_norm_heads<T>, static_cast<const T*>(qkv), static_cast<const T*>(wq),
-           static_cast<const T*>(wk), static_cast<T*>(y), rstd, count, static_cast<int>(heads.query_heads),
-           static_cast<int>(heads.kv_heads), static_cast<int>(heads.head_size), static_cast<float>(heads.epsilon));
+    with_vectors<T>(vectors_fit<T>(heads.head_size, qkv, wq, wk, y), [&](auto v) {
+      constexpr int V = decltype(v)::value > 1 ? 4 : 1;
+      launch(head_launch(count, heads, stream), qk_norm_heads<T, V>, static_cast<const T*>(qkv),
+             static_cast<const T*>(wq), static_cast<const T*>(wk), static_cast<T*>(y), rstd, count,
+             static_cast<int>(heads.query_heads), static_cast<int>(heads.kv_heads), static_cast<int>(heads.head_size),
+             static_cast<float>(heads.epsilon));
+    });
   });
 }
 
@@ -167,10 +189,13 @@ void qk_norm_dgrad(DType dtype, const void* dy, const void* qkv, const float* rs
                    void* dqkv, int64_t count, const HeadAttrs& heads, cudaStream_t stream) {
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
-    launch(head_launch(count, heads, stream), qk_norm_dgrad_heads<T>, static_cast<const T*>(dy),
-           static_cast<const T*>(qkv), rstd, static_cast<const T*>(wq), static_cast<const T*>(wk),
-           static_cast<T*>(dqkv), count, static_cast<int>(heads.query_heads), static_cast<int>(heads.kv_heads),
-           static_cast<int>(heads.head_size));
+    with_vectors<T>(vectors_fit<T>(heads.head_size, dy, qkv, wq, wk, dqkv), [&](auto v) {
+      constexpr int V = decltype(v)::value > 1 ? 4 : 1;
+      launch(head_launch(count, heads, stream), qk_norm_dgrad_heads<T, V>, static_cast<const T*>(dy),
+             static_cast<const T*>(qkv), rstd, static_cast<const T*>(wq), static_cast<const T*>(wk),
+             static_cast<T*>(dqkv), count, static_cast<int>(heads.query_heads), static_cast<int>(heads.kv_heads),
+             static_cast<int>(heads.head_size));
+    });
   });
 }
 

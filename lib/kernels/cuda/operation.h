@@ -48,6 +48,10 @@ class Operation {
     return reinterpret_cast<T*>(static_cast<std::byte*>(address(op_.workspace, DType::kU8)) + offset);
   }
   int64_t workspace_bytes() const { return graph_.at(op_.workspace).bytes(); }
+  /// A plan for the processor's kernels has another layout.
+  void require_workspace(int64_t bytes) const {
+    require(workspace_bytes() >= bytes, "the plan has the scratch of this device's kernels");
+  }
 
   template <class A>
   const A& attrs() const {

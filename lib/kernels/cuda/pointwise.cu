@@ -103,18 +103,73 @@ __global__ void fill_row(const T* row, T* y, int64_t width) {
   for (int64_t i = threadIdx.x * V; i < width; i += blockDim.x * V) store(out + i, load<V>(row + i));
 }
 
-template <class From, class To>
-__global__ void convert_elements(const From* from, To* to, int64_t count) {
-  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step)
-    to[i] = from_float<To>(to_float(from[i]));
+__device__ inline double widened(double x) { return x; }
+template <class T>
+__device__ float widened(T x) {
+  return to_float(x);
+}
+template <class T, class Sum>
+__device__ T narrowed(Sum x) {
+  if constexpr (sizeof(T) == sizeof(double))
+    return x;
+  else
+    return from_float<T>(x);
 }
 
-template <class From, class To>
+/// Calls `body` with where each V elements begin and how many there are: V, and fewer at the end.
+template <int V, class Body>
+__device__ void for_packs(int64_t count, Body body) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x * V;
+  for (int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * V; i < count; i += step)
+    body(i, i + V <= count ? V : static_cast<int>(count - i));
+}
+
+template <class From, class To, int V>
+__global__ void convert_elements(const From* from, To* to, int64_t count) {
+  for_packs<V>(count, [&](int64_t i, int elements) {
+    if (elements == V) return store(to + i, load<V>(from + i));
+    for (int k = 0; k < elements; ++k) to[i + k] = from_float<To>(to_float(from[i + k]));
+  });
+}
+
+template <class From, class To, int V>
 __global__ void add_elements_into(const From* from, To* to, int64_t count) {
-  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step)
-    to[i] = from_float<To>(to_float(to[i]) + to_float(from[i]));
+  for_packs<V>(count, [&](int64_t i, int elements) {
+    if (elements < V) {
+      for (int k = 0; k < elements; ++k) to[i + k] = from_float<To>(to_float(to[i + k]) + to_float(from[i + k]));
+      return;
+    }
+    Floats<V> sum = load<V>(to + i);
+    const Floats<V> more = load<V>(from + i);
+#pragma unroll
+    for (int k = 0; k < V; ++k) sum[k] += more[k];
+    store(to + i, sum);
+  });
+}
+
+// Kernel of the ordered sums of communicators. The vectors' threads also do what is left behind them.
+template <class T, class Sum, int V>
+__global__ void sum_blocks_elements(const T* blocks, int ranks, int64_t stride, T* out, int64_t count) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x * V;
+  for (int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * V; i < count; i += step) {
+    if constexpr (V > 1) {
+      if (i + V <= count) {
+        Floats<V> sum = load<V>(blocks + i);
+        for (int rank = 1; rank < ranks; ++rank) {
+          const Floats<V> more = load<V>(blocks + rank * stride + i);
+#pragma unroll
+          for (int k = 0; k < V; ++k) sum[k] += more[k];
+        }
+        store(out + i, sum);
+        continue;
+      }
+    }
+    for (int64_t at = i; at < i + V && at < count; ++at) {
+      Sum sum = widened(blocks[at]);
+      for (int rank = 1; rank < ranks; ++rank) sum += widened(blocks[rank * stride + at]);
+      out[at] = narrowed<T>(sum);
+    }
+  }
 }
 
 }  // namespace
@@ -194,14 +249,23 @@ void fill_rows(DType dtype, const void* row, void* y, int64_t count, int64_t wid
 
 namespace {
 
-/// Calls `body` with values of the types of both and the blocks for `count` elements.
+/// Elements that are moved at once where both begin at multiples of 16 bytes: 8 or 16 bytes of the narrower.
+constexpr int kPack = 4;
+
+/// Calls `body` with values of the types of both, the elements that are moved at once and the blocks for
+/// `count` elements.
 template <class Body>
-void with_types(DType from_dtype, DType to_dtype, int64_t count, Body body) {
+void with_types(DType from_dtype, const void* from, DType to_dtype, const void* to, int64_t count, Body body) {
   constexpr int64_t kMostBlocks = 4096;
-  const int64_t wanted = divide_up(count, kThreads);
+  const bool packs = aligned(from) && aligned(to);
+  const int64_t wanted = divide_up(divide_up(count, packs ? kPack : 1), kThreads);
+  const unsigned grid = blocks(wanted < kMostBlocks ? wanted : kMostBlocks);
   with_type(from_dtype, [&](auto from_type) {
     with_type(to_dtype, [&](auto to_type) {
-      body(from_type, to_type, blocks(wanted < kMostBlocks ? wanted : kMostBlocks));
+      if (packs)
+        body(from_type, to_type, std::integral_constant<int, kPack>{}, grid);
+      else
+        body(from_type, to_type, std::integral_constant<int, 1>{}, grid);
     });
   });
 }
@@ -209,20 +273,38 @@ void with_types(DType from_dtype, DType to_dtype, int64_t count, Body body) {
 }  // namespace
 
 void convert(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t count, cudaStream_t stream) {
-  with_types(from_dtype, to_dtype, count, [&](auto from_type, auto to_type, unsigned grid) {
+  with_types(from_dtype, from, to_dtype, to, count, [&](auto from_type, auto to_type, auto pack, unsigned grid) {
     using From = decltype(from_type);
     using To = decltype(to_type);
-    launch({grid, kThreads, 0, stream}, convert_elements<From, To>, static_cast<const From*>(from),
+    launch({grid, kThreads, 0, stream}, convert_elements<From, To, decltype(pack)::value>, static_cast<const From*>(from),
            static_cast<To*>(to), count);
   });
 }
 
 void add_into(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t count, cudaStream_t stream) {
-  with_types(from_dtype, to_dtype, count, [&](auto from_type, auto to_type, unsigned grid) {
+  with_types(from_dtype, from, to_dtype, to, count, [&](auto from_type, auto to_type, auto pack, unsigned grid) {
     using From = decltype(from_type);
     using To = decltype(to_type);
-    launch({grid, kThreads, 0, stream}, add_elements_into<From, To>, static_cast<const From*>(from),
+    launch({grid, kThreads, 0, stream}, add_elements_into<From, To, decltype(pack)::value>, static_cast<const From*>(from),
            static_cast<To*>(to), count);
+  });
+}
+
+void sum_blocks(DType dtype, const void* blocks, int ranks, int64_t stride, void* out, int64_t count,
+                cudaStream_t stream) {
+  constexpr int64_t kMostBlocks = 4096;
+  const auto run = [&](auto type, auto sum, auto vector) {
+    using T = decltype(type);
+    constexpr int V = decltype(vector)::value;
+    const int64_t wanted = divide_up(divide_up(count, V), kThreads);
+    launch({cuda::blocks(wanted < kMostBlocks ? wanted : kMostBlocks), kThreads, 0, stream},
+           sum_blocks_elements<T, decltype(sum), V>, static_cast<const T*>(blocks), ranks, stride,
+           static_cast<T*>(out), count);
+  };
+  if (dtype == DType::kF64) return run(double{}, double{}, std::integral_constant<int, 1>{});
+  with_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    with_vectors<T>(vectors_fit<T>(stride, blocks, out), [&](auto v) { run(type, float{}, v); });
   });
 }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "graph/workspace.h"
+#include "graph/gpu_workspace.h"
 #include "kernels/cuda/launchers.h"
 
 namespace ftrun::cuda {
@@ -197,15 +197,37 @@ void run_linear_wgrad(const Operation& op, Matmul& matmul) {
 /// Largest head that the kernels keep in shared memory.
 constexpr int64_t kMostHeadSize = 256;
 
+void require_head_size(int64_t head_size) {
+  if (head_size > kMostHeadSize)
+    throw Error(ExitCode::kUnsupported,
+                cat("attention heads of ", head_size, " elements are too large for the CUDA kernels"),
+                cat("they go up to ", kMostHeadSize));
+}
+
+/// Of the GPUs that the kernels are compiled for, those of 8.6 and 8.9 have less than heads above 128 need.
+void require_attention(const LayerGraph& graph, const Op& op, const DeviceInfo& gpu) {
+  const bool backward = op.kind == OpKind::kAttentionDgrad;
+  const int64_t head_size = std::get<AttentionAttrs>(op.attrs).head_size;
+  require_head_size(head_size);
+  const bool narrow = graph.at(op.out[0]).dtype == DType::kBF16;
+  const SharedMemory needed =
+      narrow ? attention_shared_bf16(head_size, backward) : attention_shared_f32(head_size, backward);
+  if (needed.bytes <= gpu.block_shared_bytes) return;
+  throw Error(ExitCode::kUnsupported,
+              cat(backward ? "the gradient of attention" : "attention", " with heads of ", head_size, " elements in ",
+                  narrow ? "bf16" : "fp32", " needs ", needed.bytes, " bytes of shared memory a block (", needed.text,
+                  "); ", gpu.name, " of compute capability ", gpu.compute_major, ".", gpu.compute_minor, " has ",
+                  gpu.block_shared_bytes),
+              "train this model on a GPU of compute capability 8.0 or 9.0, or set \"device\": \"cpu\"");
+}
+
 Attention attention_of(const Operation& op, bool backward) {
   const auto& attrs = op.attrs<AttentionAttrs>();
   const int64_t tokens = op.in_dims(backward ? 1 : 0)[0];
-  if (attrs.head_size > kMostHeadSize)
-    throw Error(ExitCode::kUnsupported, cat("attention heads of ", attrs.head_size,
-                                            " elements are too large for the CUDA kernels"),
-                cat("they go up to ", kMostHeadSize));
+  require_head_size(attrs.head_size);
   require(attrs.query_heads % attrs.kv_heads == 0, "attention heads");
-  const AttentionWorkspace place = attention_workspace(tokens, attrs, dtype_bytes(op.dtype()), backward);
+  const GpuAttentionWorkspace place = gpu_attention_workspace(tokens, attrs, backward);
+  op.require_workspace(place.bytes);
   Attention a{};
   a.attrs = attrs;
   a.tokens = tokens;
@@ -303,8 +325,10 @@ class LinearCrossEntropy {
         tokens_(op.in_dims(0)[0]),
         hidden_(op.in_dims(0)[1]),
         vocabulary_(op.in_dims(1)[0]),
-        place_(cross_entropy_workspace(tokens_, hidden_, vocabulary_, attrs_, dtype_bytes(op.dtype()))),
-        logits_(op.workspace<void>(place_.logits)) {}
+        place_(gpu_head_workspace(tokens_, vocabulary_, attrs_, dtype_bytes(op.dtype()))),
+        logits_(op.workspace<void>(place_.logits)) {
+    op.require_workspace(place_.bytes);
+  }
 
   void run() {
     for (int64_t first = 0; first < tokens_; first += place_.chunk)
@@ -352,7 +376,7 @@ class LinearCrossEntropy {
   Matmul& matmul_;
   const CrossEntropyAttrs& attrs_;
   int64_t tokens_, hidden_, vocabulary_;
-  CrossEntropyWorkspace place_;
+  GpuHeadWorkspace place_;
   void* logits_;
 };
 
@@ -389,13 +413,11 @@ void run_vocabulary_logits(const Operation& op, Matmul& matmul) {
 
 void run_vocabulary_cross_entropy(const Operation& op, Matmul& matmul) {
   const auto& attrs = op.attrs<VocabularyAttrs>();
-  const CrossEntropyWorkspace place = vocabulary_workspace(
-      op.in_dims(3)[0], op.in_dims(0)[1], op.in_dims(1)[0], dtype_bytes(op.dtype()));
   VocabularyRows rows = vocabulary_rows(op, op.in_dims(3)[0]);
   // Read and, with gradients, written.
   rows.logits = const_cast<float*>(op.floats_in(3));
   rows.label_logit = const_cast<float*>(op.floats_in(5));
-  auto* const losses = op.workspace<double>(place.losses);
+  auto* const losses = op.workspace<double>();
   vocabulary_loss(op.dtype(),
                   {.of = rows,
                    .statistics = op.floats_in(4),
@@ -420,6 +442,12 @@ void run_vocabulary_cross_entropy(const Operation& op, Matmul& matmul) {
 }
 
 }  // namespace
+
+void require_supported(const LayerGraph& graph, const DeviceInfo& gpu) {
+  for (const auto* list : {&graph.forward, &graph.backward})
+    for (const Op& op : *list)
+      if (op.kind == OpKind::kAttention || op.kind == OpKind::kAttentionDgrad) require_attention(graph, op, gpu);
+}
 
 // clang-format off
 void run_operation(const Operation& op, Matmul& matmul) {

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "graph/gpu_workspace.h"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launchers.h"
 
@@ -9,8 +10,6 @@ namespace {
 
 constexpr int kColumns = 32;
 constexpr int kRowLanes = 8;
-/// More would leave one thread a long sum of them.
-constexpr int64_t kMostPartials = 128;
 
 // Block (p, c) sums 32 columns over the p-th part of the tokens. Every sum has a fixed order.
 template <class T>
@@ -48,7 +47,7 @@ __global__ void add_partials(const float* partials, int64_t parts, int64_t width
 
 void weight_gradient(DType dtype, const WeightGradient& g, cudaStream_t stream) {
   const int64_t room = g.workspace_bytes / static_cast<int64_t>(g.width * sizeof(float));
-  const int64_t parts = std::max<int64_t>(1, std::min({room, kMostPartials, divide_up(g.tokens, kRowLanes)}));
+  const int64_t parts = std::max<int64_t>(1, std::min(room, gpu_partials(g.tokens)));
   auto* const partials = static_cast<float*>(g.workspace);
   with_type(dtype, [&](auto type) {
     using T = decltype(type);

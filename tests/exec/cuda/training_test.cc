@@ -48,11 +48,17 @@ void require_close(const ModelState& here, const ModelState& there, double toler
   }
 }
 
+/// The same, planned for the GPU's kernels.
+Config on_gpu(Config config) {
+  config.device = DeviceKind::kCuda;
+  return config;
+}
+
 void compare(const Config& config, double loss_tolerance, double state_tolerance) {
   fixtures::Alone alone;
   const std::unique_ptr<Gpu> gpu = fixtures::open_gpu_under_test();
   RankRig here(config, fixtures::small_model(), *alone.group);
-  RankRig there(config, fixtures::small_model(), RankGroups::of_one(*alone.group), gpu.get());
+  RankRig there(on_gpu(config), fixtures::small_model(), RankGroups::of_one(*alone.group), gpu.get());
   for (int64_t step = 1; step <= kSteps; ++step) {
     const StepRun a = here.train(step), b = there.train(step);
     REQUIRE(b.finite);
@@ -92,7 +98,7 @@ TEST_CASE("cuda: what is computed again and what waits on the host changes no bi
   set_kernel_threads(1);
   fixtures::Alone alone;
   const auto trained = [&](const std::function<void(Config&)>& change) {
-    Config config = fixtures::run_of_stage(2);
+    Config config = on_gpu(fixtures::run_of_stage(2));
     change(config);
     const std::unique_ptr<Gpu> gpu = fixtures::open_gpu_under_test();
     RankRig rig(config, fixtures::small_model(), RankGroups::of_one(*alone.group), gpu.get());
@@ -112,7 +118,7 @@ TEST_CASE("cuda: a step that is not finite changes nothing and is placed") {
   set_kernel_threads(1);
   fixtures::Alone alone;
   const std::unique_ptr<Gpu> gpu = fixtures::open_gpu_under_test();
-  RankRig rig(fixtures::small_run(), fixtures::small_model(), RankGroups::of_one(*alone.group), gpu.get());
+  RankRig rig(on_gpu(fixtures::small_run()), fixtures::small_model(), RankGroups::of_one(*alone.group), gpu.get());
   rig.train(1);
   const auto before = fixtures::contents(rig.state);
   StepRun run = rig.prepared(2);

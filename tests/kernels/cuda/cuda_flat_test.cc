@@ -192,6 +192,32 @@ TEST_CASE("cuda: a captured operation runs again and again, reading what memory 
   gpu().destroy(captured);
 }
 
+TEST_CASE("cuda: blocks are added in their order, in fp32 and rounded once") {
+  for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16})
+    for (const int64_t count : {int64_t{1}, int64_t{7}, int64_t{64}, int64_t{1003}}) {
+      constexpr int kRanks = 5;
+      const int64_t stride = (count + 7) / 8 * 8;
+      const Array numbers = rounded(random_array({kRanks, stride}, static_cast<uint64_t>(count)), dtype);
+      const DeviceBytes blocks = on_device(numbers, dtype);
+      const DeviceBytes out(count * dtype_bytes(dtype));
+      gpu().sum_blocks(blocks.data(), kRanks, stride, dtype, count, out.data(), stream());
+      const Array found = from_bytes(out.read(), {count}, dtype);
+      REQUIRE(out.intact());
+      for (int64_t i = 0; i < count; ++i) {
+        double wide = 0.0;
+        float narrow = 0.0F;
+        for (int rank = 0; rank < kRanks; ++rank) {
+          const double next = numbers.data[static_cast<size_t>(rank * stride + i)];
+          wide += next;
+          narrow += static_cast<float>(next);
+        }
+        const double sum = dtype == DType::kF64 ? wide : static_cast<double>(narrow);
+        CAPTURE(dtype_name(dtype), count, i);
+        REQUIRE(found.data[static_cast<size_t>(i)] == from_bytes(to_bytes(Array{{1}, {sum}}, dtype), {1}, dtype).data[0]);
+      }
+    }
+}
+
 TEST_CASE("cuda: streams wait for events, and pinned memory travels both ways") {
   const DeviceStream other = gpu().create_stream(true);
   const DeviceEvent begin = gpu().create_event(true), end = gpu().create_event(true);

@@ -18,19 +18,48 @@ enum {
   cudaMemcpyDefault,
   cudaHostAllocDefault,
   cudaStreamNonBlocking,
-  cudaEventDefault,
-  cudaEventDisableTiming,
+  cudaEventDefault = 0,
+  cudaEventBlockingSync = 1,
+  cudaEventDisableTiming = 2,
   cudaStreamCaptureModeThreadLocal,
+  cudaDeviceScheduleBlockingSync = 4,
+  cudaInitDeviceFlagsAreValid = 1,
+  cudaEnableDefault = 0,
 };
 
+struct cudaUUID_t {
+  char bytes[16];
+};
 struct cudaDeviceProp {
   char name[256];
+  cudaUUID_t uuid;
   int major, minor, multiProcessorCount;
+  size_t sharedMemPerBlockOptin;
 };
+
+/// What tests set and look at: the shared memory of a block, whether an event has come, the error that
+/// the next look at the last one finds, and how waits were asked to be done.
+namespace emulator {
+struct Runtime {
+  size_t block_shared = 232448;
+  bool event_has_come = true;
+  int last_error = 0;
+  unsigned device_flags = 0;
+  unsigned event_flags = 0;
+};
+inline Runtime& runtime() {
+  static Runtime state;
+  return state;
+}
+}  // namespace emulator
 
 inline const char* cudaGetErrorName(cudaError_t) { return "an error"; }
 inline const char* cudaGetErrorString(cudaError_t) { return "of the emulator"; }
-inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+inline cudaError_t cudaGetLastError() {
+  const int last = emulator::runtime().last_error;
+  emulator::runtime().last_error = cudaSuccess;
+  return static_cast<cudaError_t>(last);
+}
 
 constexpr size_t kEmulatedBytes = size_t{4} << 30;
 inline cudaError_t cudaMalloc(void** memory, size_t bytes) {
@@ -57,13 +86,20 @@ inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream
 }
 
 inline cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+inline cudaError_t cudaInitDevice(int, unsigned flags, unsigned) {
+  emulator::runtime().device_flags = flags;
+  return cudaSuccess;
+}
 inline cudaError_t cudaGetDeviceCount(int* count) {
   *count = 1;
   return cudaSuccess;
 }
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
-  *properties = {"the emulator, on the host", 9, 0, 1};
+  *properties = {"the emulator, on the host", {"\x01\x23\x45\x67\xff"}, 9, 0, 1, emulator::runtime().block_shared};
   return cudaSuccess;
+}
+inline cudaError_t cudaGetDriverEntryPointByVersion(const char*, void**, unsigned, unsigned, void*) {
+  return cudaErrorNotSupported;
 }
 inline cudaError_t cudaDeviceGetPCIBusId(char* text, int, int) {
   std::strcpy(text, "none");
@@ -86,7 +122,8 @@ inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, 
 }
 inline cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  emulator::runtime().event_flags = flags;
   static char place;
   *event = reinterpret_cast<cudaEvent_t>(&place);
   return cudaSuccess;
@@ -95,7 +132,11 @@ inline cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
 inline cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
 inline cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
 inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
-inline cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
+inline cudaError_t cudaEventQuery(cudaEvent_t) {
+  if (emulator::runtime().event_has_come) return cudaSuccess;
+  emulator::runtime().last_error = cudaErrorNotReady;
+  return cudaErrorNotReady;
+}
 inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
   *milliseconds = 0.0F;
   return cudaSuccess;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "base/error.h"
 #include "kernels/cuda/check.h"
 
 // Stands for lib/kernels/cuda/launch.cuh: runs a kernel at once, on the host.
@@ -22,6 +23,7 @@ void launch(const Launch& shape, void (*kernel)(Parameters...), Arguments... arg
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
   emulator::run(shape.grid, shape.block, shape.shared,
                 [&] { kernel(static_cast<Parameters>(arguments)...); });
+  check(cudaGetLastError(), "starting a kernel");
 }
 
 template <class T>
@@ -29,6 +31,9 @@ T* shared_memory() {
   return static_cast<T*>(emulator::shared_memory());
 }
 
-inline unsigned blocks(int64_t count) { return static_cast<unsigned>(count); }
+inline unsigned blocks(int64_t count) {
+  require(count >= 0 && count <= INT32_MAX, "a grid has at most 2^31 - 1 blocks");
+  return static_cast<unsigned>(count);
+}
 
 }  // namespace ftrun::cuda

@@ -1,0 +1,116 @@
+#include "comm/collective_watch.h"
+
+#include <algorithm>
+#include <exception>
+#include <string>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ftrun {
+namespace {
+
+/// Between two looks at a collective: often enough that the board tells peers the truth at each of their
+/// heartbeats, and a query of an event costs microseconds.
+constexpr std::chrono::milliseconds kInterval{20};
+/// How long a collective may take before the members' processes are looked at.
+constexpr std::chrono::seconds kPatience{1};
+
+std::string first_line_of(const std::exception& error) {
+  const std::string what = error.what();
+  return what.substr(0, what.find('\n'));
+}
+
+}  // namespace
+
+CollectiveWatch::CollectiveWatch(WatchedCollectives& watched, ProgressBoard::Slot* slot,
+                                 std::chrono::milliseconds limit)
+    : watched_(watched), slot_(slot), limit_(limit), thread_([this] { serve(); }) {}
+
+void CollectiveWatch::announce(const CollectiveRecord& record, int64_t handle) {
+  const std::lock_guard lock(mutex_);
+  entries_.push_back({record, handle, Clock::now()});
+}
+
+void CollectiveWatch::issued() {
+  {
+    const std::lock_guard lock(mutex_);
+    entries_.back().issued = true;
+  }
+  changed_.notify_all();
+}
+
+void CollectiveWatch::withdraw() {
+  const std::lock_guard lock(mutex_);
+  entries_.pop_back();
+}
+
+void CollectiveWatch::set_limit(std::chrono::milliseconds limit) {
+  const std::lock_guard lock(mutex_);
+  limit_ = limit;
+}
+
+void CollectiveWatch::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void CollectiveWatch::serve() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    // A short look now and then for one that is announced and does not get into the stream.
+    changed_.wait_for(lock, kPatience, [&] { return stopping_ || (has_issued() && !gave_up_); });
+    if (stopping_) return;
+    if (entries_.empty() || gave_up_) continue;
+    const Entry entry = entries_.front();
+    lock.unlock();
+    const bool rest = look(entry);
+    lock.lock();
+    if (rest) changed_.wait_for(lock, kInterval, [&] { return stopping_; });
+  }
+}
+
+bool CollectiveWatch::look(const Entry& entry) {
+  try {
+    if (!entry.issued) {
+      since_ = entry.announced;
+    } else if (!begun_) {
+      begun_ = watched_.has_begun(entry.handle);
+      since_ = Clock::now();
+      if (!begun_) return true;
+      if (slot_ != nullptr) slot_->enter(entry.record);
+    }
+    if (entry.issued && watched_.has_ended(entry.handle)) {
+      if (slot_ != nullptr) slot_->finish();
+      watched_.release(entry.handle);
+      const std::lock_guard lock(mutex_);
+      entries_.pop_front();
+      begun_ = false;
+      return false;
+    }
+    const auto waited = Clock::now() - since_;
+    if (is_late(waited) || (waited > kPatience && watched_.peer_ended()))
+      give_up(entry, cat("waited ", human_seconds(std::chrono::duration<double>(waited).count()), " in"), "");
+  } catch (const std::exception& error) {
+    give_up(entry, "lost a connection in", first_line_of(error));
+  }
+  return true;
+}
+
+bool CollectiveWatch::is_late(Clock::duration waited) {
+  const std::lock_guard lock(mutex_);
+  return waited > limit_;
+}
+
+void CollectiveWatch::give_up(const Entry& entry, const std::string& what, const std::string& detail) {
+  if (slot_ != nullptr) slot_->mark(CollectiveRecord::State::kAborted);
+  watched_.lost(entry.record, what, detail);
+  const std::lock_guard lock(mutex_);
+  gave_up_ = true;
+}
+
+}  // namespace ftrun

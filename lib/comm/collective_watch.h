@@ -1,0 +1,84 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "comm/collective.h"
+#include "comm/progress.h"
+
+namespace ftrun {
+
+/// Collectives that a device runs by itself, as the watch sees them. Called from its thread.
+class WatchedCollectives {
+ public:
+  virtual ~WatchedCollectives() = default;
+  /// All that stood before it in its stream is over: from here on only the peers can hold it up.
+  virtual bool has_begun(int64_t handle) = 0;
+  /// May throw: what the transport says has gone wrong.
+  virtual bool has_ended(int64_t handle) = 0;
+  /// It has ended: nothing asks for the handle any more.
+  virtual void release(int64_t handle) = 0;
+  /// A member's process is known to have ended.
+  virtual bool peer_ended() = 0;
+  /// Called once at most: it has not ended within the time limit ("waited 5.0s in"), or failed
+  /// ("lost a connection in"), with the transport's words or "".
+  virtual void lost(const CollectiveRecord& record, const std::string& what, const std::string& detail) = 0;
+};
+
+/// The host of a device puts collectives into a stream and goes on, so its own calls say nothing of
+/// where the device is. This follows marks in the stream from a thread: it shows on the progress board
+/// which collective the device is in, and gives one up that has begun and not ended within the limit,
+/// so that whoever waits for the device learns which peer is missing.
+class CollectiveWatch {
+ public:
+  /// `slot` may be null. Both are borrowed.
+  CollectiveWatch(WatchedCollectives& watched, ProgressBoard::Slot* slot, std::chrono::milliseconds limit);
+  ~CollectiveWatch() { stop(); }
+  CollectiveWatch(const CollectiveWatch&) = delete;
+  CollectiveWatch& operator=(const CollectiveWatch&) = delete;
+
+  /// Around what puts a collective into the stream, in the order of the stream: NCCL may hold up the host
+  /// there. `handle` is the back end's.
+  void announce(const CollectiveRecord& record, int64_t handle);
+  void issued();
+  /// Instead of issued(): it did not get into the stream.
+  void withdraw();
+  void set_limit(std::chrono::milliseconds limit);
+  /// Ends the thread; what is under way is followed no longer. Before the back end's part goes.
+  void stop();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Entry {
+    CollectiveRecord record;
+    int64_t handle;
+    Clock::time_point announced;
+    bool issued = false;
+  };
+
+  void serve();
+  bool has_issued() const { return !entries_.empty() && entries_.front().issued; }
+  bool is_late(Clock::duration waited);
+  /// True when there is nothing to do before the next look.
+  bool look(const Entry& entry);
+  void give_up(const Entry& entry, const std::string& what, const std::string& detail);
+
+  WatchedCollectives& watched_;
+  ProgressBoard::Slot* const slot_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Entry> entries_;
+  std::chrono::milliseconds limit_;
+  bool stopping_ = false;
+  /// Of the first entry: the thread's own.
+  bool begun_ = false;
+  bool gave_up_ = false;
+  Clock::time_point since_;
+  std::thread thread_;
+};
+
+}  // namespace ftrun

@@ -1,0 +1,168 @@
+#include "comm/device_communicator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ftrun {
+namespace {
+
+/// Parts of an ordered sum begin at multiples of this: kernels read 16 bytes at a time.
+constexpr int64_t kPartAlignment = 16;
+/// After an abort a wait for the device returns soon; where it does not, the process must not hang.
+constexpr std::chrono::seconds kAbortPatience{30};
+
+bool is_float(DType dtype) { return dtype == DType::kF64 || dtype == DType::kF32 || dtype == DType::kBF16; }
+
+}  // namespace
+
+DeviceCommunicator::DeviceCommunicator(Setup setup)
+    : Communicator(std::move(setup)), exchanges_(static_cast<size_t>(size())) {}
+
+DeviceCommunicator::~DeviceCommunicator() = default;
+
+void DeviceCommunicator::start_watch() {
+  WatchedCollectives& watched = *this;
+  watch_ = std::make_unique<CollectiveWatch>(watched, slot(), setup().timeout);
+}
+
+void DeviceCommunicator::set_timeout(std::chrono::milliseconds timeout) {
+  Communicator::set_timeout(timeout);
+  if (watch_) watch_->set_limit(timeout);
+}
+
+void DeviceCommunicator::check() {
+  std::unique_lock lock(lost_mutex_);
+  lost_changed_.wait(lock, [&] { return !losing_ || lost_; });
+  if (!lost_) return;
+  asked_ = true;
+  lost_changed_.notify_all();
+  throw *lost_;
+}
+
+/// From the watch's thread. The abort lets the device, and who waits for it, come forward: check() must
+/// know before that that what the device has is no result.
+void DeviceCommunicator::lost(const CollectiveRecord& record, const std::string& what, const std::string& detail) {
+  {
+    const std::lock_guard lock(lost_mutex_);
+    losing_ = true;
+  }
+  abort(what);
+  const Error error = failure(record, {what, detail});
+  std::unique_lock lock(lost_mutex_);
+  lost_ = error;
+  lost_changed_.notify_all();
+  if (!lost_changed_.wait_for(lock, kAbortPatience, [&] { return asked_; })) nobody_asks(error);
+}
+
+void DeviceCommunicator::begin(Collective& collective) {
+  check();
+  const int64_t handle = mark_begin();
+  watch_->announce(collective.record, handle);
+  try {
+    run(collective);
+  } catch (...) {
+    watch_->withdraw();
+    throw;
+  }
+  mark_end(handle);
+  watch_->issued();
+}
+
+void DeviceCommunicator::run(const Collective& collective) {
+  if (!adds_in_order(collective.record))
+    enqueue(collective);
+  else if (collective.record.kind == CollectiveKind::kAllReduce)
+    all_reduce_in_order(collective);
+  else
+    reduce_scatter_in_order(collective);
+}
+
+void DeviceCommunicator::complete(Collective&) { check(); }
+
+/// The largest, the smallest and sums of integers are the same in any order.
+bool DeviceCommunicator::adds_in_order(const CollectiveRecord& record) const {
+  const bool reduces = record.kind == CollectiveKind::kAllReduce || record.kind == CollectiveKind::kReduceScatter;
+  return setup().sum_blocks && reduces && record.op == ReduceOp::kSum && is_float(record.dtype);
+}
+
+/// Once: what was put into the stream before still uses it.
+std::byte* DeviceCommunicator::scratch() {
+  if (scratch_.bytes() == 0) scratch_ = allocate_memory(kScratchBytes);
+  return scratch_.as<std::byte>();
+}
+
+void DeviceCommunicator::add_blocks(const std::byte* blocks, int64_t stride, const CollectiveRecord& record,
+                                    int64_t count, void* out) {
+  if (count == 0) return;
+  setup().sum_blocks({.blocks = blocks,
+                      .ranks = size(),
+                      .stride = stride,
+                      .dtype = record.dtype,
+                      .count = count,
+                      .out = out,
+                      .stream = stream_});
+}
+
+void DeviceCommunicator::reduce_small(const Collective& collective) {
+  const int64_t bytes = payload_bytes(collective.record), element = dtype_bytes(collective.record.dtype);
+  const int64_t stride = (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
+  std::byte* const blocks = scratch();
+  for (int rank = 0; rank < size(); ++rank)
+    exchanges_[static_cast<size_t>(rank)] = {static_cast<const std::byte*>(collective.in), bytes,
+                                             blocks + rank * stride, bytes};
+  enqueue(exchanges_);
+  add_blocks(blocks, stride / element, collective.record, collective.record.count, collective.out);
+}
+
+/// Elements [first, first + size() * part) of an all-reduce, as far as there are any: rank r adds up the
+/// r-th part, then all send theirs to all.
+void DeviceCommunicator::reduce_window(const Collective& collective, int64_t first, int64_t part) {
+  const int64_t element = dtype_bytes(collective.record.dtype);
+  auto* const data = static_cast<std::byte*>(collective.out);
+  const auto begin_of = [&](int rank) { return std::min(first + rank * part, collective.record.count); };
+  const auto bytes_of = [&](int rank) { return (begin_of(rank + 1) - begin_of(rank)) * element; };
+  std::byte* const blocks = scratch();
+  std::byte* const own = data + begin_of(rank()) * element;
+  for (int other = 0; other < size(); ++other)
+    exchanges_[static_cast<size_t>(other)] = {data + begin_of(other) * element, bytes_of(other),
+                                              blocks + other * part * element, bytes_of(rank())};
+  enqueue(exchanges_);
+  add_blocks(blocks, part, collective.record, bytes_of(rank()) / element, own);
+  for (int other = 0; other < size(); ++other) {
+    const Exchange gathered{own, bytes_of(rank()), data + begin_of(other) * element, bytes_of(other)};
+    exchanges_[static_cast<size_t>(other)] = other == rank() ? Exchange{} : gathered;
+  }
+  enqueue(exchanges_);
+}
+
+void DeviceCommunicator::all_reduce_in_order(const Collective& collective) {
+  const int64_t count = collective.record.count, element = dtype_bytes(collective.record.dtype);
+  if (count * element <= std::min(kSmallBytes, kScratchBytes / size() / kPartAlignment * kPartAlignment))
+    return reduce_small(collective);
+  const int64_t step = kPartAlignment / std::min(kPartAlignment, element);
+  const int64_t most = kScratchBytes / size() / element / step * step;
+  const int64_t wanted = ((count + size() - 1) / size() + step - 1) / step * step;
+  const int64_t part = std::min(most, wanted);
+  for (int64_t first = 0; first < count; first += size() * part) reduce_window(collective, first, part);
+}
+
+void DeviceCommunicator::reduce_scatter_in_order(const Collective& collective) {
+  const int64_t count = collective.record.count, element = dtype_bytes(collective.record.dtype);
+  const int64_t step = kPartAlignment / std::min(kPartAlignment, element);
+  const int64_t part = kScratchBytes / size() / element / step * step;
+  const auto* const in = static_cast<const std::byte*>(collective.in);
+  std::byte* const blocks = scratch();
+  for (int64_t first = 0; first < count; first += part) {
+    const int64_t piece = std::min(part, count - first);
+    for (int other = 0; other < size(); ++other)
+      exchanges_[static_cast<size_t>(other)] = {in + (other * count + first) * element, piece * element,
+                                                blocks + other * part * element, piece * element};
+    enqueue(exchanges_);
+    add_blocks(blocks, part, collective.record, piece, static_cast<std::byte*>(collective.out) + first * element);
+  }
+}
+
+}  // namespace ftrun

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/collective_watch.h"
+#include "comm/communicator.h"
+
+namespace ftrun {
+
+/// Collectives of device memory: begin() puts them into the stream of use_stream(), behind what stands
+/// there, and the host goes on; what comes after them in that stream finds them done, so wait() has
+/// nothing to do. A watch (comm/collective_watch.h) notices a peer that is lost: the error is met by the
+/// next call, and by check(), which whoever has waited for the device calls before it reads what came.
+///
+/// Sums: where Setup::sum_blocks is given, sums of floating-point numbers add in rank order, 16 bits in
+/// fp32, as on hosts, whatever the transport would do: ranks exchange the parts, each adds up its own,
+/// and an all-reduce gathers them again. The bytes on the wire are those of a ring; on top come one more
+/// write and read of the data in device memory and kScratchBytes of it.
+class DeviceCommunicator : public Communicator, protected WatchedCollectives {
+ public:
+  /// For parts of ordered sums on their way, per group; more is done piece by piece.
+  static constexpr int64_t kScratchBytes = int64_t{32} << 20;
+  /// Up to here every rank gets everybody's numbers and adds them up itself: one exchange instead of two.
+  static constexpr int64_t kSmallBytes = int64_t{64} << 10;
+
+  ~DeviceCommunicator() override;
+
+  void use_stream(void* stream) override { stream_ = stream; }
+  void check() override;
+  void set_timeout(std::chrono::milliseconds timeout) override;
+
+ protected:
+  explicit DeviceCommunicator(Setup setup);
+
+  bool copies_alone() const final { return false; }
+  bool device_runs() const final { return true; }
+  void begin(Collective& collective) final;
+  void complete(Collective& collective) override;
+
+  /// What a rank gives to another one and gets from it, bytes at any address.
+  struct Exchange {
+    const std::byte* send = nullptr;
+    int64_t send_bytes = 0;
+    std::byte* receive = nullptr;
+    int64_t receive_bytes = 0;
+  };
+
+  // The back end. All put work into stream(); Failure when that does not go.
+  virtual void enqueue(const Collective& collective) = 0;
+  /// By rank in the group; what a rank gives itself is copied.
+  virtual void enqueue(std::span<const Exchange> by_rank) = 0;
+  /// Marks before and behind a collective: a handle for the three below.
+  virtual int64_t mark_begin() = 0;
+  virtual void mark_end(int64_t handle) = 0;
+  bool has_begun(int64_t handle) override = 0;
+  bool has_ended(int64_t handle) override = 0;
+  void release(int64_t handle) override = 0;
+  bool peer_ended() override = 0;
+  /// The watch's thread has given up: abort() was called, and check() has thrown nothing for `limit`.
+  virtual void nobody_asks(const Error& error) { static_cast<void>(error); }
+
+  void* stream() const { return stream_; }
+  /// Back ends start it once they are open and stop it before they go.
+  void start_watch();
+  void stop_watch() { watch_.reset(); }
+
+ private:
+  void lost(const CollectiveRecord& record, const std::string& what, const std::string& detail) final;
+  void run(const Collective& collective);
+  bool adds_in_order(const CollectiveRecord& record) const;
+  std::byte* scratch();
+  void all_reduce_in_order(const Collective& collective);
+  void reduce_small(const Collective& collective);
+  void reduce_window(const Collective& collective, int64_t first, int64_t part);
+  void reduce_scatter_in_order(const Collective& collective);
+  void add_blocks(const std::byte* blocks, int64_t stride, const CollectiveRecord& record, int64_t count, void* out);
+
+  void* stream_ = nullptr;
+  CommBuffer scratch_;
+  std::vector<Exchange> exchanges_;
+  std::unique_ptr<CollectiveWatch> watch_;
+  std::mutex lost_mutex_;
+  std::condition_variable lost_changed_;
+  /// Somebody is missing; the error follows once it is known who.
+  bool losing_ = false;
+  std::optional<Error> lost_;
+  bool asked_ = false;
+};
+
+}  // namespace ftrun

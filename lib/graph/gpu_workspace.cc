@@ -1,0 +1,88 @@
+#include "graph/gpu_workspace.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "graph/layer_graph.h"
+#include "graph/storage.h"
+#include "graph/workspace.h"
+
+namespace ftrun {
+namespace {
+
+int64_t after(int64_t offset, int64_t bytes) {
+  return offset + (bytes + kStorageAlignment - 1) / kStorageAlignment * kStorageAlignment;
+}
+
+int64_t partial_sums(const LayerGraph& graph, const Op& op) {
+  int64_t widest = 0;
+  for (const ValueId gradient : op.out) widest = std::max(widest, element_count(graph.at(gradient).dims));
+  return gpu_partials(graph.at(op.in[0]).dims[0]) * widest * dtype_bytes(DType::kF32);
+}
+
+int64_t attention(const LayerGraph& graph, const Op& op) {
+  const bool backward = op.kind == OpKind::kAttentionDgrad;
+  const int64_t tokens = graph.at(op.in[backward ? 1 : 0]).dims[0];
+  return gpu_attention_workspace(tokens, std::get<AttentionAttrs>(op.attrs), backward).bytes;
+}
+
+}  // namespace
+
+int64_t gpu_partials(int64_t tokens) {
+  return std::clamp((tokens + kGpuPartialRows - 1) / kGpuPartialRows, int64_t{1}, kMostGpuPartials);
+}
+
+GpuAttentionWorkspace gpu_attention_workspace(int64_t tokens, const AttentionAttrs& attrs, bool backward) {
+  require(attrs.row_tokens > 0 && tokens % attrs.row_tokens == 0, "attention rows of tokens");
+  const int64_t blocks = (attrs.row_tokens + kAttentionBlock - 1) / kAttentionBlock;
+  GpuAttentionWorkspace w;
+  w.lowest = 0;
+  w.first_block = after(w.lowest, tokens * dtype_bytes(DType::kI32));
+  w.bytes = after(w.first_block, tokens / attrs.row_tokens * blocks * dtype_bytes(DType::kI32));
+  if (!backward) return w;
+  w.delta = w.bytes;
+  w.bytes = after(w.delta, attrs.query_heads * tokens * dtype_bytes(DType::kF32));
+  return w;
+}
+
+GpuHeadWorkspace gpu_head_workspace(int64_t tokens, int64_t vocabulary, const CrossEntropyAttrs& attrs,
+                                    int64_t element_bytes) {
+  require(attrs.chunk_tokens > 0, "cross-entropy chunk");
+  GpuHeadWorkspace w;
+  w.chunk = std::min(attrs.chunk_tokens, tokens);
+  w.losses = 0;
+  w.logits = after(w.losses, w.chunk * dtype_bytes(DType::kF64));
+  w.bytes = after(w.logits, w.chunk * vocabulary * element_bytes);
+  return w;
+}
+
+int64_t gpu_head_chunk(int64_t vocabulary, int64_t element_bytes) {
+  constexpr int64_t kMost = 4096, kLeast = 512, kLogitBytes = int64_t{512} << 20;
+  int64_t chunk = kMost;
+  while (chunk > kLeast && chunk * vocabulary * element_bytes > kLogitBytes) chunk /= 2;
+  return chunk;
+}
+
+int64_t gpu_workspace_bytes(const LayerGraph& graph, const Op& op) {
+  switch (op.kind) {
+    case OpKind::kRmsNormWgrad:
+    case OpKind::kBiasWgrad:
+    case OpKind::kQkNormWgrad:
+      return partial_sums(graph, op);
+    case OpKind::kAttention:
+    case OpKind::kAttentionDgrad:
+      return attention(graph, op);
+    case OpKind::kLinearCrossEntropy: {
+      const Value& x = graph.at(op.in[0]);
+      return gpu_head_workspace(x.dims[0], graph.at(op.in[1]).dims[0], std::get<CrossEntropyAttrs>(op.attrs),
+                                dtype_bytes(x.dtype))
+          .bytes;
+    }
+    case OpKind::kVocabularyCrossEntropy:
+      return graph.at(op.in[3]).dims[0] * dtype_bytes(DType::kF64);
+    default:
+      return 0;
+  }
+}
+
+}  // namespace ftrun

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+
+namespace ftrun {
+
+struct AttentionAttrs;
+struct CrossEntropyAttrs;
+struct LayerGraph;
+struct Op;
+
+// The scratch of the GPU's kernels, which keep what the processor's write to memory in registers: graphs of
+// Kernels::kGpu are planned with it. (graph/workspace.h is the processor's. The kernels' library takes the
+// offsets from here, so that a plan needs no GPU.)
+
+/// Bytes of scratch an operation needs on a GPU.
+int64_t gpu_workspace_bytes(const LayerGraph& graph, const Op& op);
+
+/// Byte offsets in the scratch of kAttention and kAttentionDgrad; -1 for what the operation does not use.
+struct GpuAttentionWorkspace {
+  /// I32[N]: first token each token attends to; I32[batch rows, blocks]: first key block of a query block.
+  int64_t lowest = -1;
+  int64_t first_block = -1;
+  /// F32[H, N]: da . a of each head and token.
+  int64_t delta = -1;
+  int64_t bytes = 0;
+};
+GpuAttentionWorkspace gpu_attention_workspace(int64_t tokens, const AttentionAttrs& attrs, bool backward);
+
+/// Byte offsets in the scratch of kLinearCrossEntropy.
+struct GpuHeadWorkspace {
+  /// Tokens of a chunk: the attribute, or all there are.
+  int64_t chunk = 0;
+  /// F64[chunk]; [chunk, V] in the dtype of x and w.
+  int64_t losses = -1;
+  int64_t logits = -1;
+  int64_t bytes = 0;
+};
+GpuHeadWorkspace gpu_head_workspace(int64_t tokens, int64_t vocabulary, const CrossEntropyAttrs& attrs,
+                                    int64_t element_bytes);
+
+/// Tokens of a chunk of the head on a GPU: each chunk reads and writes the whole gradient of the head's
+/// matrix, so few large ones are wanted: 4,096 tokens, less where their logits would take more than 512 MiB.
+int64_t gpu_head_chunk(int64_t vocabulary, int64_t element_bytes);
+
+/// Partial sums of gradients that are summed over tokens: more would leave the sum over them a long one.
+inline constexpr int64_t kMostGpuPartials = 256;
+/// Rows of tokens that a partial sum takes at least.
+inline constexpr int64_t kGpuPartialRows = 8;
+/// Of `tokens`.
+int64_t gpu_partials(int64_t tokens);
+
+}  // namespace ftrun

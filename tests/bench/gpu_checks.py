@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""Whole trainings on a GPU that must hold: each check prints its figures and ends with 0, 1, or 77 without a GPU.
+
+  tests/bench/gpu_checks.py repeat|processor|resume|long|messages [--binary FTRUN] [--scratch FOLDER] [--device cuda]
+
+  repeat     the same losses, bit for bit, twice, at ZeRO 0 and at ZeRO 3 with all on the host
+  processor  the first ten losses within 5e-3 of the processor's
+  resume     a GPU's checkpoint continues on the processor, its next loss within 5e-3 of the GPU's own
+  long       two layers of an 8B model at 32,768 tokens: finite, and the same losses twice
+  messages   no visible GPU, one that is not there, a batch that does not fit: exit codes and what is said
+
+Weights are random (random_model.py). --device cpu runs the checks on the processor, to see that they work; `messages`
+wants a GPU.
+"""
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import random_model
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SKIPPED = 77
+TOLERANCE = 5e-3
+
+
+class Failed(Exception):
+    pass
+
+
+def config(model, data, out, device, steps, sequence, **more):
+    settings = {
+        "model": {"path": str(model)}, "device": device,
+        "data": {"train": str(data), "sequence_length": sequence, "shuffle": False},
+        "train": {"steps": steps}, "bf16": {"enabled": True}, "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1, "gradient_clipping": 1.0,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}, "zero_optimization": {"stage": 0},
+        "checkpoint": {"every": 0}, "export": {"enabled": False}, "output_dir": str(out),
+    }
+    settings.update(more)
+    return settings
+
+
+class Runs:
+    def __init__(self, args):
+        self.args = args
+        # Without a GPU only the checks themselves are looked at.
+        self.shape = "small" if args.device == "cuda" else "tiny"
+
+    def model(self, shape):
+        return random_model.make(shape, self.args.scratch / f"model-{shape}")
+
+    def run(self, name, device, shape, steps, sequence, resume=False, environment=None, **more):
+        """The finished process and its run folder."""
+        out = self.args.scratch / name
+        if not resume:
+            shutil.rmtree(out, ignore_errors=True)
+        file = self.args.scratch / f"{name}.json"
+        file.write_text(json.dumps(config(*self.model(shape), out, device, steps, sequence, **more)))
+        words = ["--resume", "auto"] if resume else []
+        done = subprocess.run([str(self.args.binary), "--config", str(file), *words], capture_output=True, text=True,
+                              env={**os.environ, **(environment or {})})
+        return done, out
+
+    def losses(self, *args, **more):
+        done, out = self.run(*args, **more)
+        if done.returncode != 0:
+            raise Failed(f"{args[0]} ended with {done.returncode}: {done.stderr.strip()[-600:]}")
+        return [json.loads(line)["loss"] for line in open(out / "metrics.jsonl")]
+
+
+def close(a, b, what):
+    off = max(abs(x - y) / abs(x) for x, y in zip(a, b))
+    print(f"{what}: off by {off:.2e} relative at most, over {min(len(a), len(b))} steps")
+    if off > TOLERANCE:
+        raise Failed(f"{what}: {off:.2e} is more than {TOLERANCE}")
+
+
+def repeat(runs):
+    host = {"device": "cpu"}
+    for name, zero in (("ZeRO 0", {"stage": 0}),
+                       ("ZeRO 3, all on the host", {"stage": 3, "offload_optimizer": host, "offload_param": host})):
+        first, second = (runs.losses("repeat", runs.args.device, runs.shape, 6, 512, zero_optimization=zero)
+                         for _ in range(2))
+        print(f"{name}: {first[0]} ... {first[-1]}")
+        if first != second:
+            raise Failed(f"{name}: losses differ: {first} and {second}")
+        if not first[-1] < first[0]:
+            raise Failed(f"{name}: the loss does not fall: {first}")
+
+
+def processor(runs):
+    mine = runs.losses("processor-a", runs.args.device, runs.shape, 10, 256)
+    theirs = runs.losses("processor-b", "cpu", runs.shape, 10, 256)
+    close(theirs, mine, f"{runs.args.device} beside the processor")
+
+
+def resume(runs):
+    whole = runs.losses("resume-whole", runs.args.device, runs.shape, 4, 256)
+    runs.losses("resume", runs.args.device, runs.shape, 3, 256, checkpoint={"every": 3})
+    continued = runs.losses("resume", "cpu", runs.shape, 4, 256, resume=True, checkpoint={"every": 3})
+    close(whole[3:], continued[-1:], "the step after the checkpoint")
+
+
+def long(runs):
+    shape, sequence, steps = ("8b-two-layers", 32768, 2) if runs.args.device == "cuda" else ("tiny", 256, 2)
+    more = {"recompute": "full", "zero_optimization": {"stage": 0}}
+    first, second = (runs.losses("long", runs.args.device, shape, steps, sequence, **more) for _ in range(2))
+    print(f"{shape} at {sequence} tokens: {first}")
+    if first != second or not all(loss == loss and abs(loss) < 1e4 for loss in first):
+        raise Failed(f"losses: {first} and {second}")
+
+
+def messages(runs):
+    if runs.args.device != "cuda":
+        raise Failed("messages are those of a GPU")
+    cases = (("no GPU is visible", {"CUDA_VISIBLE_DEVICES": ""}, {}, "cannot use this machine"),
+             ("a GPU that is not there", {"CUDA_VISIBLE_DEVICES": "99"}, {}, "cannot use this machine"),
+             ("a batch that does not fit", {}, {"train_micro_batch_size_per_gpu": 4096}, "out of memory"))
+    for name, environment, more, said in cases:
+        done, _ = runs.run("messages", "cuda", "small", 2, 512, environment=environment, **more)
+        text = done.stdout + done.stderr
+        print(f"{name}: exit code {done.returncode}")
+        if done.returncode == 0 or said not in text or "remedy" not in text:
+            raise Failed(f"{name}: ended with {done.returncode} and said {text.strip()[-400:]}")
+
+
+def has_gpu():
+    return any(os.path.exists(file) for file in ("/dev/nvidiactl", "/dev/dxg"))
+
+
+def main():
+    checks = {check.__name__: check for check in (repeat, processor, resume, long, messages)}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("check", choices=checks)
+    parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "build/release/bin/ftrun")
+    parser.add_argument("--scratch", type=pathlib.Path, default=ROOT / "build/gpu-scratch")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    args = parser.parse_args()
+    if args.device == "cuda" and not has_gpu():
+        print("no GPU: there is no driver (/dev/nvidiactl)")
+        sys.exit(SKIPPED)
+    args.scratch.mkdir(parents=True, exist_ok=True)
+    try:
+        checks[args.check](Runs(args))
+    except Failed as error:
+        print(f"failed: {error}")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""Puts torch's attention and products beside ours: `gpu_kernel_bench` and torch on the same GPU, one after the other.
+
+  tests/bench/gpu_kernel_bench.py [--binary build/release/bin/gpu_kernel_bench] [--only word]
+
+Ratios above 1: ours is faster. Ends with 77 where there is no GPU, or no torch that sees one.
+"""
+import argparse
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SKIPPED = 77
+HEADS = {"8B": (32, 8, 128), "135M": (9, 3, 64)}
+
+
+def ours(args):
+    done = subprocess.run([str(args.binary), "--only", args.only], capture_output=True, text=True)
+    if done.returncode != 0:
+        print((done.stdout + done.stderr).strip())
+        sys.exit(done.returncode)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def milliseconds(torch, body, calls=5, rounds=5):
+    body()
+    best = float("inf")
+    for _ in range(rounds):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        for _ in range(calls):
+            body()
+        end.record()
+        torch.cuda.synchronize()
+        best = min(best, begin.elapsed_time(end) / calls)
+    return best
+
+
+def attention(torch, name):
+    """Forward, and backward alone, of torch's fastest kernel for these heads."""
+    model, rows, tokens = re.match(r"attention\S* (\S+) (\d+) x (\d+)", name).groups()
+    query, kv, size = HEADS[model]
+    shapes = ((int(rows), heads, int(tokens), size) for heads in (query, kv, kv))
+    q, k, v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True) for shape in shapes)
+
+    def forward():
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+    if name.startswith("attention "):
+        with torch.no_grad():
+            return milliseconds(torch, forward)
+    out = forward()
+    gradient = torch.randn_like(out)
+    return milliseconds(torch, lambda: torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True))
+
+
+def product(torch, name):
+    tokens, inputs, outputs = map(int, re.search(r"(\d+) x (\d+) x (\d+)$", name).groups())
+    make = lambda *shape: torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+    x, w, dy = make(tokens, inputs), make(outputs, inputs), make(tokens, outputs)
+    if name.startswith("linear "):
+        return milliseconds(torch, lambda: x @ w.T)
+    if name.startswith("linear_dgrad"):
+        return milliseconds(torch, lambda: dy @ w)
+    return milliseconds(torch, lambda: dy.T @ x)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "build/release/bin/gpu_kernel_bench")
+    parser.add_argument("--only", default="")
+    args = parser.parse_args()
+    found = ours(args)
+    try:
+        import torch
+    except ImportError:
+        torch = None
+    if torch is None or not torch.cuda.is_available():
+        print("no GPU: torch does not see one")
+        sys.exit(SKIPPED)
+    print("| case | ms | TFLOP/s | GB/s | torch, ms | ratio |\n|---|---|---|---|---|---|")
+    for case in found:
+        name = case["case"]
+        timed = attention if name.startswith("attention") else product if name.startswith("linear") else None
+        theirs = timed(torch, name) if timed and "cross_entropy" not in name else None
+        beside = f"{theirs:.3f} | {theirs / case['ms']:.2f}" if theirs else "| "
+        print(f"| {name} | {case['ms']:.3f} | {case['tflops']:.1f} | {case['gbytes']:.0f} | {beside} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""Writes a Llama-shaped model folder of random bf16 weights and a file of tokens, with the standard library alone.
+
+  tests/bench/random_model.py --shape small|tiny|8b-two-layers --out FOLDER
+
+For machines that no weights can be carried to. The same shape gives the same bytes. Norm weights are 1, all others
+have either sign and sizes between 2^-7 and 2^-5.
+"""
+import argparse
+import json
+import pathlib
+import random
+import struct
+
+# hidden, feed-forward, layers, query heads, key/value heads, head size, vocabulary
+SHAPES = {
+    "tiny": (64, 96, 2, 4, 2, 16, 512),
+    "small": (576, 1536, 6, 9, 3, 64, 49152),
+    "smollm2": (576, 1536, 30, 9, 3, 64, 49152),
+    "8b-two-layers": (4096, 14336, 2, 32, 8, 128, 128256),
+}
+TOKENS = 1 << 20
+ONE = b"\x80\x3f"
+# The upper byte of a bf16 number: sign, and the exponent's upper bits.
+UPPER = bytes((byte & 0x80) | 0x3C for byte in range(256))
+PIECE = 1 << 22
+
+
+def tensors(shape):
+    hidden, feed_forward, layers, query, kv, head, vocabulary = SHAPES[shape]
+    yield "model.embed_tokens.weight", (vocabulary, hidden)
+    for layer in range(layers):
+        name = f"model.layers.{layer}."
+        yield name + "input_layernorm.weight", (hidden,)
+        yield name + "self_attn.q_proj.weight", (query * head, hidden)
+        yield name + "self_attn.k_proj.weight", (kv * head, hidden)
+        yield name + "self_attn.v_proj.weight", (kv * head, hidden)
+        yield name + "self_attn.o_proj.weight", (hidden, query * head)
+        yield name + "post_attention_layernorm.weight", (hidden,)
+        yield name + "mlp.gate_proj.weight", (feed_forward, hidden)
+        yield name + "mlp.up_proj.weight", (feed_forward, hidden)
+        yield name + "mlp.down_proj.weight", (hidden, feed_forward)
+    yield "model.norm.weight", (hidden,)
+    yield "lm_head.weight", (vocabulary, hidden)
+
+
+def count(dims):
+    total = 1
+    for size in dims:
+        total *= size
+    return total
+
+
+def numbers(source, elements):
+    for first in range(0, elements, PIECE):
+        piece = bytearray(source.randbytes(2 * min(PIECE, elements - first)))
+        piece[1::2] = piece[1::2].translate(UPPER)
+        yield piece
+
+
+def write_weights(path, shape):
+    header, at = {}, 0
+    for name, dims in tensors(shape):
+        end = at + 2 * count(dims)
+        header[name] = {"dtype": "BF16", "shape": list(dims), "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    source = random.Random(1)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for name, dims in tensors(shape):
+            if name.endswith("norm.weight"):
+                file.write(ONE * count(dims))
+                continue
+            for piece in numbers(source, count(dims)):
+                file.write(piece)
+
+
+def config(shape):
+    hidden, feed_forward, layers, query, kv, head, vocabulary = SHAPES[shape]
+    return {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": vocabulary, "hidden_size": hidden,
+        "intermediate_size": feed_forward, "num_hidden_layers": layers, "num_attention_heads": query,
+        "num_key_value_heads": kv, "head_dim": head, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+        "rope_theta": 500000.0, "hidden_act": "silu", "tie_word_embeddings": False, "attention_bias": False,
+        "attention_dropout": 0.0, "mlp_bias": False, "bos_token_id": 1, "eos_token_id": 2, "torch_dtype": "bfloat16",
+    }
+
+
+def make(shape, out):
+    """The model's folder and the tokens' file; made once."""
+    out = pathlib.Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    done = out / "made"
+    if not done.exists():
+        (out / "config.json").write_text(json.dumps(config(shape), indent=1))
+        write_weights(out / "model.safetensors", shape)
+        vocabulary = SHAPES[shape][-1]
+        source = random.Random(2)
+        # Sixteen words in turn, and any other one time in ten: there is something to learn, and soon.
+        words = [source.randrange(vocabulary) for _ in range(16)]
+        tokens = [words[i % 16] if source.random() < 0.9 else source.randrange(vocabulary) for i in range(TOKENS)]
+        (out / "train.bin").write_bytes(struct.pack(f"<{TOKENS}I", *tokens))
+        (out / "meta.json").write_text(json.dumps({"dtype": "uint32", "eos": 2}))
+        done.write_text(shape)
+    return out, out / "train.bin"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=SHAPES, required=True)
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    args = parser.parse_args()
+    model, data = make(args.shape, args.out)
+    print(f"{model} {data}")
+
+
+if __name__ == "__main__":
+    main()

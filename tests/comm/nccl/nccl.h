@@ -1,0 +1,61 @@
+#pragma once
+
+// The part of NCCL that lib/comm/nccl_communicator.cc uses, among threads of one process: communicators of
+// the same id meet, and a collective stands in its stream until all members' have come to it.
+
+#include <cuda_runtime_api.h>
+
+struct StandInComm;
+using ncclComm_t = StandInComm*;
+struct ncclUniqueId {
+  char internal[128];
+};
+struct ncclConfig_t {
+  const char* commName;
+};
+#define NCCL_CONFIG_INITIALIZER {nullptr}
+
+enum ncclResult_t { ncclSuccess = 0, ncclInvalidUsage = 5, ncclRemoteError = 6, ncclInProgress = 7 };
+enum ncclRedOp_t { ncclSum, ncclMax, ncclMin };
+enum ncclDataType_t {
+  ncclInt8,
+  ncclUint8,
+  ncclInt32,
+  ncclInt64,
+  ncclFloat16,
+  ncclFloat32,
+  ncclFloat64,
+  ncclBfloat16,
+};
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id);
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config);
+ncclResult_t ncclCommDestroy(ncclComm_t comm);
+ncclResult_t ncclCommAbort(ncclComm_t comm);
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* status);
+const char* ncclGetErrorString(ncclResult_t status);
+const char* ncclGetLastError(ncclComm_t comm);
+ncclResult_t ncclAllReduce(const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                           ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclReduceScatter(const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                               ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclAllGather(const void* in, void* out, size_t count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream);
+ncclResult_t ncclBroadcast(const void* in, void* out, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                           cudaStream_t stream);
+ncclResult_t ncclSend(const void* in, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream);
+ncclResult_t ncclRecv(void* out, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclGroupStart();
+ncclResult_t ncclGroupEnd();
+
+/// What tests bring about.
+struct StandIn {
+  /// This rank of a new communicator stands before it until stand_in_reset(); -1 for none.
+  int absent = -1;
+  /// The network of later collectives fails: their communicators say so when asked.
+  bool network_fails = false;
+};
+StandIn& stand_in();
+/// As at first; who was held goes on.
+void stand_in_reset();

@@ -1,0 +1,207 @@
+#include "comm/nccl_communicator.h"
+
+#include <nccl.h>
+
+#include <chrono>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "../ranks.h"
+#include "comm/reduce.h"
+
+#include <catch2/catch.hpp>
+
+// The NCCL communicator's own code on a stand-in for NCCL and CUDA's runtime: what it asks for, and what
+// it says when peers do not come.
+
+using namespace ftrun;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// A group of GPUs with a stream; sums in rank order if they are asked for.
+struct GpuGroup {
+  GpuGroup(Rendezvous& rendezvous, std::chrono::milliseconds timeout, bool in_order = false) {
+    Communicator::Setup setup{.name = "world",
+                              .members = everyone(rendezvous.world()),
+                              .rank = rendezvous.rank(),
+                              .timeout = timeout,
+                              .board = &rendezvous.board()};
+    if (in_order)
+      setup.sum_blocks = [](const BlockSum& sum) {
+        put_into(static_cast<cudaStream_t>(sum.stream), [sum] {
+          std::vector<const void*> blocks;
+          for (int rank = 0; rank < sum.ranks; ++rank)
+            blocks.push_back(static_cast<const std::byte*>(sum.blocks) + rank * sum.stride * dtype_bytes(sum.dtype));
+          reduce_in_order(sum.dtype, ReduceOp::kSum, blocks.data(), sum.ranks, sum.out, sum.count);
+        });
+      };
+    ::cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    group = make_nccl_communicator(std::move(setup), rendezvous, 0);
+    group->use_stream(stream);
+  }
+  ~GpuGroup() {
+    group.reset();
+    if (stream != nullptr) ::cudaStreamDestroy(stream);
+  }
+  /// As a device is waited for: then what failed meanwhile is asked for.
+  void synchronize() {
+    ::cudaStreamSynchronize(stream);
+    group->check();
+  }
+  cudaStream_t stream = nullptr;
+  std::unique_ptr<Communicator> group;
+};
+
+std::vector<float> numbers(int rank, int64_t count) {
+  std::vector<float> all(static_cast<size_t>(count));
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<float>(rank + 1) * static_cast<float>(i % 101);
+  return all;
+}
+
+std::vector<float> summed(int ranks, int64_t count) {
+  std::vector<float> all = numbers(0, count);
+  for (int rank = 1; rank < ranks; ++rank) {
+    const std::vector<float> more = numbers(rank, count);
+    for (size_t i = 0; i < all.size(); ++i) all[i] += more[i];
+  }
+  return all;
+}
+
+void check_collectives(Rendezvous& rendezvous, bool in_order) {
+  GpuGroup gpu(rendezvous, 20s, in_order);
+  const int rank = rendezvous.rank(), ranks = rendezvous.world();
+  for (const int64_t count : {int64_t{6}, int64_t{40'002}}) {
+    std::vector<float> all = numbers(rank, count);
+    const std::vector<float> expected = summed(ranks, count);
+    gpu.group->all_reduce(all.data(), count, DType::kF32, ReduceOp::kSum, {"sums"}).wait();
+    const int64_t part = count / ranks;
+    const std::vector<float> whole = numbers(rank, count);
+    std::vector<float> own(static_cast<size_t>(part)), gathered(static_cast<size_t>(count));
+    gpu.group->reduce_scatter(whole.data(), own.data(), part, DType::kF32, ReduceOp::kSum, {"parts"}).wait();
+    gpu.group->all_gather(own.data(), gathered.data(), part, DType::kF32, {"whole"}).wait();
+    std::vector<float> largest = whole, sent = numbers(rank, 5);
+    gpu.group->all_reduce(largest.data(), count, DType::kF32, ReduceOp::kMax, {"largest"}).wait();
+    gpu.group->broadcast(sent.data(), 5, DType::kF32, 1, {"weights"}).wait();
+    gpu.synchronize();
+    require(all == expected, "an all-reduce adds up");
+    require(gathered == expected, "parts and their gathering add up");
+    require(largest == numbers(ranks - 1, count), "the largest is found");
+    require(sent == numbers(1, 5), "the root's numbers come");
+  }
+  std::vector<float> letter = numbers(rank, 7);
+  if (rank == 0) gpu.group->send(letter.data(), 7, DType::kF32, 2, {"activations"}).wait();
+  if (rank == 2) gpu.group->receive(letter.data(), 7, DType::kF32, 0, {"activations"}).wait();
+  gpu.synchronize();
+  require(rank != 2 || letter == numbers(0, 7), "a message comes");
+  const CommBuffer memory = gpu.group->allocate(1000);
+  require(memory.as<char>()[999] == 0, "memory is zero at first");
+  gpu.group->shutdown();
+}
+
+}  // namespace
+
+TEST_CASE("nccl: three ranks get what they asked for, with NCCL's sums and with ours") {
+  for (const bool in_order : {false, true}) {
+    const auto failures = run_ranks(3, [&](Rendezvous& rendezvous) { check_collectives(rendezvous, in_order); });
+    for (const std::string& failure : failures) REQUIRE(failure == "");
+  }
+}
+
+TEST_CASE("nccl: one rank alone has collectives, a barrier and an end") {
+  const auto failures = run_ranks(1, [&](Rendezvous& rendezvous) {
+    GpuGroup gpu(rendezvous, 20s);
+    std::vector<float> data = numbers(0, 12), out(12);
+    gpu.group->all_reduce(data.data(), 12, DType::kF32, ReduceOp::kSum, {}).wait();
+    gpu.group->reduce_scatter(data.data(), out.data(), 12, DType::kF32, ReduceOp::kSum, {}).wait();
+    gpu.group->all_gather(out.data(), data.data(), 12, DType::kF32, {}).wait();
+    gpu.synchronize();
+    require(data == numbers(0, 12), "its own numbers come back");
+    gpu.group->shutdown();
+  });
+  REQUIRE(failures[0] == "");
+}
+
+TEST_CASE("nccl: a group that does not connect within the time limit says which rank did not come") {
+  std::mutex mutex;
+  std::vector<std::string> told(3);
+  stand_in().absent = 1;
+  run_ranks(3, [&](Rendezvous& rendezvous) {
+    std::string message;
+    try {
+      const GpuGroup gpu(rendezvous, 500ms);
+    } catch (const Error& error) {
+      message = error.what();
+    }
+    const std::lock_guard lock(mutex);
+    told[static_cast<size_t>(rendezvous.rank())] = message;
+  });
+  stand_in_reset();
+  for (const int rank : {0, 2})
+    REQUIRE_THAT(told[static_cast<size_t>(rank)],
+                 Catch::StartsWith(cat("rank ", rank, " waited 0.")) &&
+                     Catch::Contains(" in barrier #0 (connecting over NCCL) of group world: "));
+}
+
+TEST_CASE("nccl: a peer that stays away is named within the time limit, and the device is free again") {
+  std::mutex mutex;
+  std::string message;
+  bool told = false;
+  const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
+    GpuGroup gpu(rendezvous, 400ms);
+    std::vector<float> data = numbers(0, 8);
+    gpu.group->all_reduce(data.data(), 8, DType::kF32, ReduceOp::kSum, {"gradient bucket 6"}).wait();
+    gpu.synchronize();
+    const auto is_told = [&] {
+      const std::lock_guard lock(mutex);
+      return told;
+    };
+    while (rendezvous.rank() == 1 && !is_told()) std::this_thread::sleep_for(5ms);
+    if (rendezvous.rank() == 1) return;
+    // The host goes on: only the device stands.
+    gpu.group->all_reduce(data.data(), 8, DType::kF32, ReduceOp::kSum, {"gradient bucket 7"}).wait();
+    std::string found;
+    try {
+      gpu.synchronize();
+    } catch (const Error& error) {
+      found = error.what();
+    }
+    try {
+      gpu.group->all_reduce(data.data(), 8, DType::kF32, ReduceOp::kSum, {"gradient bucket 8"}).wait();
+      found += " and goes on";
+    } catch (const Error&) {
+    }
+    const std::lock_guard lock(mutex);
+    message = found;
+    told = true;
+  });
+  for (const std::string& failure : failures) REQUIRE(failure == "");
+  REQUIRE_THAT(message,
+               Catch::StartsWith("rank 0 waited 0.") &&
+                   Catch::Contains(" in all_reduce #2 (gradient bucket 7, 8 x F32) of group world: rank 1 (process ") &&
+                   Catch::Contains(" has not entered it; its last was all_reduce #1 (gradient bucket 6, 8 x F32), "
+                                   "finished ") &&
+                   Catch::EndsWith("raise comm.timeout"));
+}
+
+TEST_CASE("nccl: what NCCL says of a broken network is told with the collective") {
+  std::string message;
+  const auto failures = run_ranks(1, [&](Rendezvous& rendezvous) {
+    GpuGroup gpu(rendezvous, 20s);
+    std::vector<float> data = numbers(0, 8);
+    stand_in().network_fails = true;
+    try {
+      gpu.group->all_reduce(data.data(), 8, DType::kF32, ReduceOp::kSum, {"norm"}).wait();
+      gpu.synchronize();
+    } catch (const Error& error) {
+      message = error.what();
+    }
+  });
+  stand_in_reset();
+  REQUIRE(failures[0] == "");
+  REQUIRE_THAT(message, Catch::StartsWith("rank 0 lost a connection in all_reduce #1 (norm, 8 x F32) of group world: ") &&
+                            Catch::Contains("[NCCL says remote process exited or there was a network error: "
+                                            "socketProgress: Connection closed]"));
+}

@@ -1,0 +1,115 @@
+// NCCL with one rank on a real GPU: collectives between kernels of the same stream, with NCCL's sums and with ours, an
+// end, and a group that is given up. Exits with 77 where there is no GPU.
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/error.h"
+#include "comm/nccl_environment.h"
+#include "comm/open.h"
+#include "kernels/device.h"
+
+namespace ftrun {
+namespace {
+
+constexpr int kSkipped = 77;
+constexpr int64_t kCount = 1 << 20;
+
+struct Rig {
+  explicit Rig(DeviceKernels& kernels)
+      : gpu(kernels),
+        stream(kernels.create_stream(true)),
+        data(static_cast<float*>(kernels.allocate(kCount * 4))),
+        out(static_cast<float*>(kernels.allocate(kCount * 4))),
+        rendezvous(std::move(Rendezvous::in_process(1)[0])) {}
+
+  std::unique_ptr<Communicator> open(const char* name, bool in_order) {
+    CommOptions options{.timeout = std::chrono::seconds(60), .device = 0};
+    if (in_order)
+      options.sum_blocks = [this](const BlockSum& sum) {
+        gpu.sum_blocks(sum.blocks, sum.ranks, sum.stride, sum.dtype, sum.count, sum.out,
+                       static_cast<DeviceStream>(sum.stream));
+      };
+    auto group = open_communicator(*rendezvous, name, {0}, options);
+    group->use_stream(stream);
+    return group;
+  }
+
+  DeviceKernels& gpu;
+  DeviceStream stream;
+  float* data;
+  float* out;
+  std::unique_ptr<Rendezvous> rendezvous;
+};
+
+std::vector<float> counted() {
+  std::vector<float> numbers(kCount);
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(i % 1000);
+  return numbers;
+}
+
+/// Doubled by a kernel before, and by one after: what comes is four times what was given.
+void check_between_kernels(Rig& rig, bool in_order) {
+  const auto group = rig.open(in_order ? "in order" : "plain", in_order);
+  const std::vector<float> given = counted();
+  std::vector<float> found(given.size());
+  rig.gpu.copy(rig.data, given.data(), kCount * 4, rig.stream);
+  rig.gpu.copy(rig.out, given.data(), kCount * 4, rig.stream);
+  rig.gpu.add_into(rig.data, DType::kF32, rig.out, DType::kF32, kCount, rig.stream);
+  group->all_reduce(rig.data, kCount, DType::kF32, ReduceOp::kSum, {"between kernels"}).wait();
+  group->reduce_scatter(rig.data, rig.out, kCount, DType::kF32, ReduceOp::kSum, {"between kernels"}).wait();
+  group->all_gather(rig.out, rig.data, kCount, DType::kF32, {"between kernels"}).wait();
+  rig.gpu.add_into(rig.data, DType::kF32, rig.out, DType::kF32, kCount, rig.stream);
+  rig.gpu.copy(found.data(), rig.data, kCount * 4, rig.stream);
+  rig.gpu.synchronize(rig.stream);
+  group->check();
+  for (size_t i = 0; i < given.size(); ++i)
+    if (found[i] != 4 * given[i]) bug(cat("element ", i, " is ", found[i], " and should be ", 4 * given[i]));
+  group->shutdown();
+  std::printf("%s: collectives between kernels, shutdown\n", in_order ? "our sums" : "NCCL's sums");
+}
+
+void check_abort(Rig& rig) {
+  const auto group = rig.open("given up", false);
+  group->all_reduce(rig.data, kCount, DType::kF32, ReduceOp::kSum, {"before"}).wait();
+  rig.gpu.synchronize(rig.stream);
+  group->abort("the test");
+  bool refused = false;
+  try {
+    group->all_reduce(rig.data, kCount, DType::kF32, ReduceOp::kSum, {"after"}).wait();
+  } catch (const Error& error) {
+    refused = error.code() == ExitCode::kPeerLost;
+  }
+  require(refused, "a group that was given up takes no more");
+  std::printf("abort\n");
+}
+
+int run() {
+  prepare_nccl_environment();
+  std::unique_ptr<DeviceKernels> gpu;
+  try {
+    gpu = open_cuda_kernels(0);
+  } catch (const Error& error) {
+    std::printf("no GPU: %s\n", error.message().c_str());
+    return kSkipped;
+  }
+  std::printf("on %s\n", gpu->info().name.c_str());
+  Rig rig(*gpu);
+  check_between_kernels(rig, false);
+  check_between_kernels(rig, true);
+  check_abort(rig);
+  return 0;
+}
+
+}  // namespace
+}  // namespace ftrun
+
+int main() {
+  try {
+    return ftrun::run();
+  } catch (const std::exception& error) {
+    std::printf("failed: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,102 @@
+#include <cuda_runtime_api.h>
+
+#include "base/error.h"
+#include "graph/builder.h"
+#include "kernels/device.h"
+
+#include <catch2/catch.hpp>
+
+// How the kernels' library uses CUDA's runtime, which only the emulator can be asked about.
+
+namespace ftrun {
+namespace {
+
+/// The runtime as it was, when the test is over.
+struct RestoredRuntime {
+  ~RestoredRuntime() { emulator::runtime() = before; }
+  emulator::Runtime before = emulator::runtime();
+};
+
+struct Shape {
+  int64_t head_size = 0;
+  DType dtype = DType::kBF16;
+};
+
+LayerGraph attention_of(const Shape& shape, OpKind kind) {
+  LayerGraph graph;
+  const auto add = [&](std::vector<int64_t> dims, DType dtype) {
+    Value value;
+    value.name = cat("v", graph.values.size());
+    value.dims = std::move(dims);
+    value.dtype = dtype;
+    graph.values.push_back(value);
+    return static_cast<ValueId>(graph.values.size()) - 1;
+  };
+  const ValueId in = add({64, 3 * shape.head_size}, shape.dtype), out = add({64, shape.head_size}, shape.dtype);
+  const Op op{kind, {in}, {out}, AttentionAttrs{1, 1, shape.head_size, 64, 1.0, 0}, -1};
+  (kind == OpKind::kAttention ? graph.forward : graph.backward).push_back(op);
+  return graph;
+}
+
+std::string refusal(const Shape& shape, OpKind kind) {
+  try {
+    open_cuda_kernels(0)->require_supported(attention_of(shape, kind));
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST_CASE("cuda runtime: an event that has not come is no error of the next kernel") {
+  const RestoredRuntime restored;
+  const auto gpu = open_cuda_kernels(0);
+  const DeviceStream stream = gpu->create_stream(false);
+  const DeviceEvent event = gpu->create_event(false);
+  emulator::runtime().event_has_come = false;
+  REQUIRE_FALSE(gpu->is_done(event));
+  float from[4] = {1, 2, 3, 4}, to[4] = {};
+  gpu->convert(from, DType::kF32, to, DType::kF32, 4, stream);  // looks at the last error
+  REQUIRE(to[3] == 4);
+  emulator::runtime().event_has_come = true;
+  REQUIRE(gpu->is_done(event));
+}
+
+TEST_CASE("cuda runtime: who waits for the GPU sleeps") {
+  const RestoredRuntime restored;
+  const auto gpu = open_cuda_kernels(0);
+  REQUIRE(emulator::runtime().device_flags == cudaDeviceScheduleBlockingSync);
+  gpu->create_event(false);
+  REQUIRE(emulator::runtime().event_flags == (cudaEventBlockingSync | cudaEventDisableTiming));
+  gpu->create_event(true);
+  REQUIRE(emulator::runtime().event_flags == cudaEventBlockingSync);
+}
+
+TEST_CASE("cuda runtime: a GPU is known by its UUID") {
+  REQUIRE(open_cuda_kernels(0)->info().uuid == "GPU-01234567-ff00-0000-0000-000000000000");
+}
+
+TEST_CASE("cuda runtime: heads whose tiles do not fit the GPU's shared memory are refused with the arithmetic") {
+  const RestoredRuntime restored;
+  for (const int64_t head_size : {64, 128, 192, 256})
+    for (const DType dtype : {DType::kF32, DType::kBF16})
+      for (const OpKind kind : {OpKind::kAttention, OpKind::kAttentionDgrad})
+        REQUIRE(refusal({head_size, dtype}, kind) == "");
+  emulator::runtime().block_shared = 101376;  // of 8.6 and 8.9
+  for (const int64_t head_size : {64, 128})
+    for (const DType dtype : {DType::kF32, DType::kBF16})
+      for (const OpKind kind : {OpKind::kAttention, OpKind::kAttentionDgrad})
+        REQUIRE(refusal({head_size, dtype}, kind) == "");
+  REQUIRE(refusal({192, DType::kBF16}, OpKind::kAttentionDgrad) ==
+          "the gradient of attention with heads of 192 elements in bf16 needs 135936 bytes of shared memory a block "
+          "(4 tiles of 64 x 264 x 2 bytes and 768); the emulator, on the host of compute capability 9.0 has 101376\n"
+          "  remedy: train this model on a GPU of compute capability 8.0 or 9.0, or set \"device\": \"cpu\"");
+  REQUIRE_THAT(refusal({256, DType::kF32}, OpKind::kAttention),
+               Catch::StartsWith("attention with heads of 256 elements in fp32 needs 102912 bytes of shared memory a "
+                                 "block (3 tiles of 32 x 257 x 4 bytes and 4224); "));
+  REQUIRE(refusal({128, DType::kF32}, OpKind::kAttentionDgrad) == "");
+  REQUIRE_THAT(refusal({512, DType::kBF16}, OpKind::kAttention),
+               Catch::StartsWith("attention heads of 512 elements are too large for the CUDA kernels"));
+}
+
+}  // namespace
+}  // namespace ftrun
