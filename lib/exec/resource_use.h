@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,6 +39,7 @@ class ResourceUse {
   void total_memory(Session& session);
   void total_traffic(Session& session);
   int64_t bytes_sent() const;
+  std::string stage_memory() const;
 
   TrainingSetup& setup_;
   PeakMemory peak_;
@@ -48,6 +50,8 @@ class ResourceUse {
   int64_t most_held_ = 0;
   int64_t most_of_files_ = 0;
   std::optional<MemoryReport> memory_;
+  /// Of a pipeline: memory_metrics() of each stage's first rank, and "process", what that held at most.
+  std::vector<std::map<std::string, int64_t>> stages_;
   /// Of all ranks; absent where no step was made.
   std::optional<TrafficSums> all_traffic_;
 };

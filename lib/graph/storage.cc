@@ -11,9 +11,9 @@ namespace ftrun {
 namespace {
 
 /// Orders of placement that are tried; the first is nearly always the best or one away from it. No
-/// further one is begun after this many looks: half a second of work.
+/// further one is begun after this many looks: a twentieth of a second of work.
 constexpr int kMostTries = 24;
-constexpr int64_t kMostLooks = 50'000'000;
+constexpr int64_t kMostLooks = 5'000'000;
 
 /// The most bytes that live at one time: no layout is smaller.
 int64_t fullest_moment(std::span<const StorageRequest> requests, const std::vector<size_t>& order,

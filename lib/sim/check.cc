@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/side_by_side.h"
 #include "program/lifetime.h"
 #include "sim/check_lists.h"
 #include "sim/walk.h"
@@ -474,14 +475,13 @@ std::vector<std::string> check_world(const World& world) {
     if (of_program.program == nullptr)
       of_program = {rank.number, world.programs[static_cast<size_t>(rank.program)]};
   }
-  bool sound = true;
-  for (const RankProgram& rank : first) {
-    Faults found;
-    sound &= check_alone(*rank.program, found);
-    for (std::string& fault : found)
-      faults.push_back(first.size() > 1 ? cat("rank ", rank.rank, ": ", fault) : std::move(fault));
-  }
-  if (!sound) return faults;
+  std::vector<Faults> found(first.size());
+  std::vector<char> sound(first.size());
+  side_by_side(first.size(), [&](size_t p) { sound[p] = check_alone(*first[p].program, found[p]) ? 1 : 0; });
+  for (size_t p = 0; p < first.size(); ++p)
+    for (std::string& fault : found[p])
+      faults.push_back(first.size() > 1 ? cat("rank ", first[p].rank, ": ", fault) : std::move(fault));
+  if (std::find(sound.begin(), sound.end(), 0) != sound.end()) return faults;
   check_lists(first, faults);
   const std::string fault = walk_collectives(world);
   if (!fault.empty()) faults.push_back(fault);

@@ -95,11 +95,11 @@ class ListWalk {
 
   void end(const Followed& list, int64_t operations) {
     if (list.graph < 0) return;
-    const std::string here = place(list.last);
-    const auto [known, added] =
-        known_.endings.try_emplace({list.graph, list.kind}, Ending{operations, here});
-    if (known->second.operations != operations)
-      faults_.push_back(cat("the list of ", here, " ends after ", operations,
+    const auto known = known_.endings.find({list.graph, list.kind});
+    if (known == known_.endings.end())
+      known_.endings[{list.graph, list.kind}] = {operations, place(list.last)};
+    else if (known->second.operations != operations)
+      faults_.push_back(cat("the list of ", place(list.last), " ends after ", operations,
                             " operations, that of ", known->second.place, " after ",
                             known->second.operations));
   }

@@ -4,6 +4,7 @@
 
 #include "base/checksum.h"
 #include "base/error.h"
+#include "base/side_by_side.h"
 #include "base/text.h"
 #include "sim/check.h"
 
@@ -22,8 +23,11 @@ ClassPlans::ClassPlans(const Config& config, const ModelConfig& model, int rank,
   const int32_t own_class = classes_.class_of(rank);
   ranks_[static_cast<size_t>(own_class)] = rank;
   for (int32_t c = 0; c < classes_.count(); ++c)
-    plans_.push_back(c == own_class ? &own
-                                    : &others_.emplace_back(plan_steps(config, model, rank_of(c))));
+    plans_.push_back(c == own_class ? &own : &others_.emplace_back());
+  std::vector<int> ranks;
+  for (int32_t c = 0; c < classes_.count(); ++c)
+    if (c != own_class) ranks.push_back(rank_of(c));
+  side_by_side(ranks.size(), [&](size_t i) { others_[i] = plan_steps(config, model, ranks[i]); });
 }
 
 std::vector<std::string> ClassPlans::check() const {
@@ -51,8 +55,8 @@ uint64_t ClassPlans::hash() const {
 }
 
 std::vector<OverBudget> ClassPlans::over_budget(const TierBudget& budget) const {
-  std::vector<MemoryPlan> needed;
-  for (const StepPlan* plan : plans_) needed.push_back(memory_plan(*plan));
+  std::vector<MemoryPlan> needed(plans_.size());
+  side_by_side(plans_.size(), [&](size_t c) { needed[c] = memory_plan(*plans_[c]); });
   std::vector<OverBudget> over;
   for (const Tier tier : kTiers) {
     OverBudget found{.tier = tier, .budget = budget[static_cast<size_t>(tier)]};

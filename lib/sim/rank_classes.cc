@@ -1,6 +1,7 @@
 #include "sim/rank_classes.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 #include <utility>
@@ -15,32 +16,49 @@ namespace {
 
 using Traits = std::vector<int64_t>;
 
-/// What the programs of a shard group's ranks differ in.
+/// What a shard adds to the gradient norm: which part of a unit, of which so many tensor-parallel ranks have
+/// copies and one counts it.
+struct NormPart {
+  std::array<int64_t, 3> part{};
+  int copies = 1;
+};
+
+struct Shard {
+  Traits traits;
+  std::vector<NormPart> norms;
+};
+
+/// What the programs of a shard group's ranks differ in, in one stage of the pipeline.
 class ShardTraits {
  public:
-  ShardTraits(const ModelDescription& model, const Partition& partition, const StateOptions& state)
+  ShardTraits(const ModelDescription& model, const Partition& partition, const StateOptions& state, int stage)
       : model_(model), state_(state), cut_(cut_states(partition, state)) {
     for (const TensorInfo& tensor : model.tensors)
       decays_.push_back(!state.decays || state.decays(tensor) ? 1 : 0);
     std::set<Traits> known;
     for (const Unit& unit : partition.units)
-      if (known.insert(shape_of(unit)).second) units_.push_back(&unit);
+      if (lies_on(unit, stage) && known.insert(shape_of(unit)).second) units_.push_back(&unit);
   }
 
-  /// Of shard `index`. `copies`: of what it adds to the norm, how many tensor-parallel ranks have
-  /// the same, of which one counts it.
-  Traits of(int index, std::set<int>& copies) const {
-    Traits traits;
+  /// Of shard `index`.
+  Shard of(int index) const {
+    Shard shard;
     for (const Unit* unit : units_) {
       const ShardRange own = shard_range(*unit, index, state_.shard.count);
-      traits.push_back(own.size());
-      add_norm(*unit, own, traits, copies);
-      if (cut_.cut(unit->id) && unit->trainable) add_updates(*unit, own, traits);
+      add_norm(*unit, own, shard.norms);
+      if (!cut_.cut(unit->id)) continue;
+      shard.traits.push_back(own.size());
+      if (unit->trainable) add_updates(*unit, own, shard.traits);
     }
-    return traits;
+    return shard;
   }
 
  private:
+  bool lies_on(const Unit& unit, int stage) const {
+    return std::any_of(unit.layers.begin(), unit.layers.end(),
+                       [&](int layer) { return state_.pipeline.holds(stage, layer); });
+  }
+
   bool decays(TensorId tensor) const { return decays_[static_cast<size_t>(tensor)] != 0; }
 
   /// Layers are alike: units that are cut in the same places are looked at once.
@@ -52,14 +70,12 @@ class ShardTraits {
     return shape;
   }
 
-  void add_norm(const Unit& unit, const ShardRange& own, Traits& traits,
-                std::set<int>& copies) const {
+  void add_norm(const Unit& unit, const ShardRange& own, std::vector<NormPart>& norms) const {
     for (const NormRange& range : norm_ranges(unit, model_)) {
       const ShardRange part{std::max(own.begin, range.part.begin),
                             std::min(own.end, range.part.end)};
       if (part.size() <= 0) continue;
-      traits.insert(traits.end(), {part.begin - own.begin, part.size(), range.copies});
-      copies.insert(range.copies);
+      norms.push_back({{unit.id, part.begin - own.begin, part.size()}, range.copies});
     }
   }
 
@@ -98,38 +114,26 @@ class Classes {
   RankClasses out_;
 };
 
-/// A shard among those that have the same traits.
-struct Shard {
-  int64_t kind = 0;
-  std::set<int> copies;
-};
-
-std::vector<Shard> shards_of(const ShardTraits& traits, int count) {
-  std::map<Traits, int64_t> kinds;
-  std::vector<Shard> shards(static_cast<size_t>(count));
-  for (int index = 0; index < count; ++index) {
-    Shard& shard = shards[static_cast<size_t>(index)];
-    shard.kind =
-        kinds.try_emplace(traits.of(index, shard.copies), static_cast<int64_t>(kinds.size()))
-            .first->second;
-  }
-  return shards;
-}
-
 }  // namespace
 
 RankClasses rank_classes(const ModelDescription& model, const Partition& partition,
                          const StateOptions& state) {
   const RankMesh mesh = state_mesh(state);
-  const std::vector<Shard> shards =
-      shards_of(ShardTraits(model, partition, state), state.shard.count);
+  std::vector<std::vector<Shard>> shards;  // of each stage
+  for (int stage = 0; stage < state.pipeline.stages(); ++stage) {
+    const ShardTraits traits(model, partition, state, stage);
+    shards.emplace_back();
+    for (int index = 0; index < state.shard.count; ++index) shards.back().push_back(traits.of(index));
+  }
   Classes classes;
   for (int rank = 0; rank < mesh.world(); ++rank) {
     const MeshPoint place = mesh.coordinate(rank);
-    const Shard& shard = shards[static_cast<size_t>(place.dp_shard)];
+    const Shard& shard = shards[static_cast<size_t>(place.pp)][static_cast<size_t>(place.dp_shard)];
     // What a stage computes is its own.
-    Traits traits{place.pp, shard.kind};
-    for (const int copies : shard.copies) traits.push_back(place.tp % copies == 0 ? 1 : 0);
+    Traits traits{place.pp, static_cast<int64_t>(shard.traits.size())};
+    traits.insert(traits.end(), shard.traits.begin(), shard.traits.end());
+    for (const NormPart& norm : shard.norms)
+      if (place.tp % norm.copies == 0) traits.insert(traits.end(), norm.part.begin(), norm.part.end());
     classes.add(rank, std::move(traits));
   }
   return classes.take();

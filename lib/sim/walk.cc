@@ -37,15 +37,17 @@ std::string announcement_of(const Program& program, const Instr& instr) {
     const Range& range = instr.kind == InstrKind::kSend ? instr.reads[0] : instr.writes[0];
     // Where it lies is the business of each of the two.
     const std::string& name = program.at(range.buffer).name;
-    return cat("transfer ", dtype_name(instr.exchange().dtype), " ", range.bytes, " ",
-               name.substr(0, name.find('.')), " ", instr.layer, " ", instr.micro_batch);
+    return std::string("transfer ").append(dtype_name(instr.exchange().dtype)) + " " + std::to_string(range.bytes) + " " +
+           name.substr(0, name.find('.')) + " " + std::to_string(instr.layer) + " " + std::to_string(instr.micro_batch);
   }
-  std::string text = cat(instr_name(instr.kind), " ", dtype_name(instr.exchange().dtype));
+  // Not by cat(), which takes several times as long: there are millions of these.
+  std::string text(instr_name(instr.kind));
+  text.append(" ").append(dtype_name(instr.exchange().dtype));
   for (const auto* ranges : {&instr.reads, &instr.writes})
-    for (const Range& range : *ranges) text += cat(" ", range.bytes);
+    for (const Range& range : *ranges) text.append(" ").append(std::to_string(range.bytes));
   const bool parts = adds_parts(program, instr);
   for (const Range& range : instr.kind == InstrKind::kReduceScatter ? instr.reads : instr.writes)
-    text += cat(" ", program.at(range.buffer).name, "+", parts ? 0 : range.offset);
+    text.append(" ").append(program.at(range.buffer).name).append("+").append(std::to_string(parts ? 0 : range.offset));
   return text;
 }
 
@@ -177,7 +179,7 @@ class Joining {
       copy_waits(step, copy);
     } else {
       int32_t& all = steps.back().announced;
-      all = announcements_.number_of(cat(all, ", then ", step.announced));
+      all = announcements_.number_of(std::to_string(all) + ", then " + std::to_string(step.announced));
     }
     joined_.push_back(static_cast<int32_t>(steps.size()));
   }

@@ -5,6 +5,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "sim/world.h"
@@ -45,7 +46,7 @@ class Announcements {
   }
 
  private:
-  std::map<std::string, int32_t> numbers_;
+  std::unordered_map<std::string, int32_t> numbers_;
 };
 
 /// All instructions of a program, on their lanes.

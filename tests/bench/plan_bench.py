@@ -3,7 +3,10 @@
 
   tests/bench/plan_bench.py [--binary build/release/bin/ftrun] [--config tests/sim/llama-3-405b/plan.yaml] [--times 5]
 
-Each time plans and checks the config as it is, and with two data-parallel ranks, in turn: what differs is what all the
+  tests/bench/plan_bench.py --pipelines [--micro-batches 16,32,64]
+
+--pipelines: tensor 8 x pipeline 16 x data 128 instead, under each schedule, with the time and memory of the picture
+(`--schedule`) and of plan and check added up. Else: each time plans and checks the config as it is, and with two data-parallel ranks, in turn: what differs is what all the
 other ranks cost. Processor seconds hardly depend on what else the machine does, wall-clock seconds do; of each the least
 and the median, of memory the most. The goal for Llama-3-405B on 16,384 ranks: under 5 s and under 2 GB.
 """
@@ -30,12 +33,49 @@ def plan(binary, config, *arguments):
     return (checked[1], checked[2]), time.monotonic() - start, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
 
 
+MESH = ("parallel.data=128", "parallel.pipeline=16")
+PIPELINES = {"1f1b, ZeRO-1": (), "interleaved, ZeRO-1": ("parallel.schedule=interleaved", "parallel.virtual_stages=2"),
+             "zb-h1, ZeRO-1": ("parallel.schedule=zb-h1",), "1f1b, ZeRO-3": ("zero_optimization.stage=3",)}
+
+
+def settings(*of_config):
+    return [word for setting in of_config for word in ("--set", setting)]
+
+
+def draw(binary, config, *arguments):
+    """(wall-clock seconds, processor seconds) of the picture"""
+    start, before = time.monotonic(), os.times()
+    subprocess.run([binary, "plan", "--schedule", "--config", config, *arguments], check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
+    after = os.times()
+    return time.monotonic() - start, after.children_user + after.children_system - before.children_user - before.children_system
+
+
+def plan_pipelines(options):
+    for name, more in PIPELINES.items():
+        for count in options.micro_batches:
+            arguments = settings(*MESH, f"gradient_accumulation_steps={count}", *more)
+            walls, seconds, memory = [], [], []
+            for _ in range(options.times):
+                drawn = draw(options.binary, options.config, *arguments)
+                (ranks, programs), wall, processor, most = plan(options.binary, options.config, *arguments)
+                walls.append(wall + drawn[0])
+                seconds.append(processor + drawn[1])
+                memory.append(most)
+            print(f"{name}, {count} micro-batches: {ranks} ranks, {programs} programs: {min(walls):.2f} s (median "
+                  f"{statistics.median(walls):.2f}), processor {min(seconds):.2f} s (median {statistics.median(seconds):.2f}), "
+                  f"memory at most {max(memory) / 2**20:.0f} MiB", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--binary", default=str(ROOT / "build/release/bin/ftrun"))
     parser.add_argument("--config", default="tests/sim/llama-3-405b/plan.yaml")
     parser.add_argument("--times", type=int, default=5)
+    parser.add_argument("--pipelines", action="store_true")
+    parser.add_argument("--micro-batches", type=lambda text: [int(part) for part in text.split(",")], default=[16, 32, 64])
     options = parser.parse_args()
+    if options.pipelines:
+        return plan_pipelines(options)
     ways = {"as it is": (), "two data-parallel ranks": ("--set", "parallel.data=2")}
     runs = {name: [] for name in ways}
     for _ in range(options.times):

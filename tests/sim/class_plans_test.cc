@@ -9,6 +9,7 @@
 #include "model/families.h"
 #include "places.h"
 #include "program/models.h"
+#include "sim/walk.h"
 
 #include <catch2/catch.hpp>
 
@@ -125,6 +126,58 @@ TEST_CASE("Llama-3-405B on 16,384 ranks is planned and checked for all of them")
   REQUIRE_FALSE(faults.empty());
   INFO(faults.back());
   CHECK(faults.back().find(" as F16 over dp_shard@") != std::string::npos);
+}
+
+/// Steps of the walk over all ranks.
+int64_t walked_steps(const ClassPlans& all) {
+  std::vector<int64_t> steps;  // of a rank of each class
+  Announcements announcements;
+  for (int32_t c = 0; c < all.classes().count(); ++c) {
+    const Course course = joined(collective_course(all.plan(c).train.program, announcements), announcements);
+    steps.push_back(0);
+    for (const auto& lane : course.lanes) steps.back() += static_cast<int64_t>(lane.size());
+  }
+  int64_t sum = 0;
+  for (const int32_t of_class : all.classes().of_rank) sum += steps[static_cast<size_t>(of_class)];
+  return sum;
+}
+
+TEST_CASE("pipelines of Llama-3-405B on 16,384 ranks take work by stages and micro-batches, not by ranks", "[long]") {
+  const std::string folder = testing::source_dir() + "/tests/sim/llama-3-405b";
+  const LoadResult loaded = load_config({folder + "/plan.yaml"});
+  REQUIRE(loaded.ok());
+  const ModelConfig model =
+      parse_model_config(read_file(folder + "/config.json", 1 << 20), folder + "/config.json");
+  constexpr int64_t kStages = 16, kMicroBatches = 16;
+  struct Way {
+    PipelineSchedule schedule;
+    int64_t chunks, zero_stage;
+  };
+  for (const auto& [schedule, chunks, zero_stage] :
+       {Way{PipelineSchedule::k1F1B, 1, 1}, Way{PipelineSchedule::kInterleaved, 2, 1},
+        Way{PipelineSchedule::kZbH1, 1, 1}, Way{PipelineSchedule::k1F1B, 1, 3}}) {
+    Config config = loaded.config;
+    config.parallel.data = 128;
+    config.parallel.pipeline = kStages;
+    config.parallel.schedule = schedule;
+    config.parallel.virtual_stages = chunks;
+    config.gradient_accumulation_steps = kMicroBatches;
+    config.zero.stage = zero_stage;
+    INFO(name_of(schedule) << ", ZeRO-" << zero_stage);
+    const Resolution resolved = resolve(config, {.world_size = 16384, .hidden_size = model.hidden});
+    REQUIRE(resolved.ok());
+    const StepPlan own = plan_steps(resolved.config, model, 0);
+    const ClassPlans all(resolved.config, model, 0, own);
+    CHECK(all.classes().ranks() == 16384);
+    // Of a stage: ranks that count the norms and others, and shards at whose end a unit has padding.
+    CHECK(all.classes().count() <= 4 * kStages);
+    CHECK(all.check() == Faults{});
+    size_t instructions = 0;
+    for (int32_t c = 0; c < all.classes().count(); ++c)
+      instructions = std::max(instructions, all.plan(c).train.program.instrs.size());
+    CHECK(instructions < 400 * kMicroBatches);
+    CHECK(walked_steps(all) < 16384 * 60 * kMicroBatches);
+  }
 }
 
 }  // namespace

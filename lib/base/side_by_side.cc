@@ -1,0 +1,32 @@
+#include "base/side_by_side.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <thread>
+#include <vector>
+
+namespace ftrun {
+
+void side_by_side(size_t count, const std::function<void(size_t)>& work) {
+  std::vector<std::exception_ptr> errors(count);
+  std::atomic<size_t> next{0};
+  const auto run = [&] {
+    for (size_t i = next++; i < count; i = next++) {
+      try {
+        work(i);
+      } catch (...) {
+        errors[i] = std::current_exception();
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  const size_t processors = std::max(1U, std::thread::hardware_concurrency());
+  for (size_t t = 1; t < std::min(processors, count); ++t) threads.emplace_back(run);
+  run();
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& error : errors)
+    if (error) std::rethrow_exception(error);
+}
+
+}  // namespace ftrun
