@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <random>
-#include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "program/schedule.h"

@@ -1,9 +1,8 @@
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
-#include <iostream>
 #include <set>
-#include <sstream>
 
 #include "base/text.h"
 #include "kernels/kernels.h"

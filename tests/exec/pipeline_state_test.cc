@@ -2,6 +2,7 @@
 #include <cstring>
 #include <limits>
 #include <mutex>
+#include <set>
 
 #include "checkpoint/save.h"
 #include "exec/generate.h"

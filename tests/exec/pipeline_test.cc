@@ -1,4 +1,7 @@
-#include <cstring>
+#include <functional>
+#include <map>
+#include <utility>
+#include <vector>
 
 #include "kernels/kernels.h"
 #include "mesh_runs.h"
