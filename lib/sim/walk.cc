@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -35,10 +36,11 @@ bool adds_parts(const Program& program, const Instr& instr) {
 std::string announcement_of(const Program& program, const Instr& instr) {
   if (instr.is_transfer()) {
     const Range& range = instr.kind == InstrKind::kSend ? instr.reads[0] : instr.writes[0];
-    // Where it lies is the business of each of the two.
-    const std::string& name = program.at(range.buffer).name;
-    return std::string("transfer ").append(dtype_name(instr.exchange().dtype)) + " " + std::to_string(range.bytes) + " " +
-           name.substr(0, name.find('.')) + " " + std::to_string(instr.layer) + " " + std::to_string(instr.micro_batch);
+    // Where its buffer lies is the business of each of the two, but both have the same value in it.
+    std::string text("transfer ");
+    text.append(dtype_name(instr.exchange().dtype)).append(" ").append(std::to_string(range.bytes));
+    text.append(" of ").append(program.at(range.buffer).name).append("+").append(std::to_string(range.offset));
+    return text.append(" ").append(std::to_string(instr.layer)).append(" ").append(std::to_string(instr.micro_batch));
   }
   // Not by cat(), which takes several times as long: there are millions of these.
   std::string text(instr_name(instr.kind));
@@ -376,22 +378,47 @@ Walk::Turn Walk::missing(Turn turn) const {
   bug("a collective to which all have come waits");
 }
 
-/// The first rank that has not come to its end, and whom it waits for.
+/// Of a step that has not come, a lane of its rank that has yet to do what it waits for.
+Walk::Turn Walk::held_by(Turn turn) const {
+  const Rank& rank = at(turn.rank);
+  const Course::Step& now = step(turn);
+  for (int32_t w = now.first_wait; w < now.end_wait; ++w) {
+    const Course::Wait& wait = rank.course->waits[static_cast<size_t>(w)];
+    if (rank.next[static_cast<size_t>(wait.lane)] < wait.steps) return {turn.rank, wait.lane};
+  }
+  bug("a step whose waits are done has come");
+}
+
+/// Who waits for whom, from the first rank that has not come to its end: who waits for somebody who waits for
+/// him, or for somebody who never comes.
 std::string Walk::stalled() const {
-  std::string alone;
-  for (size_t r = 0; r < ranks_.size(); ++r)
-    for (int32_t lane = 0; lane < kMostLanes; ++lane) {
-      const Turn turn{static_cast<int32_t>(r), lane};
-      if (at_end(turn)) continue;
-      if (!has_come(turn)) {
-        if (alone.empty()) alone = cat("rank ", number(turn), " ", doing(turn));
-        continue;
-      }
-      const Turn other = missing(turn);
-      return cat("rank ", number(turn), " ", doing(turn), " and waits for rank ", number(other),
-                 ", which ", doing(other));
+  const auto unfinished = [&]() -> std::optional<Turn> {
+    for (size_t r = 0; r < ranks_.size(); ++r)
+      for (int32_t lane = 0; lane < kMostLanes; ++lane)
+        if (const Turn turn{static_cast<int32_t>(r), lane}; !at_end(turn)) return turn;
+    return std::nullopt;
+  };
+  std::optional<Turn> turn = unfinished();
+  if (!turn) return "";
+  std::set<std::pair<int32_t, int32_t>> seen;
+  std::optional<Turn> waits;
+  while (!at_end(*turn) && seen.emplace(turn->rank, turn->lane).second) {
+    if (has_come(*turn)) waits = turn;
+    turn = has_come(*turn) ? missing(*turn) : held_by(*turn);
+  }
+  // Where the way has come back to, it goes round; within one rank, where waits do not point backwards.
+  if (!at_end(*turn)) {
+    const Turn round = *turn;
+    while (!has_come(*turn)) {
+      turn = held_by(*turn);
+      if (turn->rank == round.rank && turn->lane == round.lane && !has_come(round))
+        return cat("rank ", number(round), " ", doing(round));
     }
-  return alone;
+    waits = turn;
+  }
+  const Turn other = missing(*waits);
+  return cat("rank ", number(*waits), " ", doing(*waits), " and waits for rank ", number(other), ", which ",
+             doing(other));
 }
 
 std::string Walk::fault() const {

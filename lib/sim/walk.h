@@ -145,6 +145,7 @@ class Walk {
     return !at_end(turn) && has_come(turn) && step(turn).group != kNoGroup && group_at(turn) == group;
   }
   Turn missing(Turn turn) const;
+  Turn held_by(Turn turn) const;
   void refuse(const std::string& fault);
   int number(Turn turn) const;
   std::string place(Turn turn) const;

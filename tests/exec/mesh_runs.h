@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -10,26 +11,48 @@
 
 namespace ftrun::fixtures {
 
+/// The same model of another depth.
+ModelConfig with_layers(ModelConfig model, int64_t layers);
+
 /// Ranks along each dimension of a mesh.
 struct TrainingMesh {
   int tensor = 1;
   int shards = 1;
   int replicas = 1;
   int stages = 1;
+  /// Of the global batch.
+  int micro_batches = 12;
 
   int data() const { return shards * replicas; }
   int ranks() const { return data() * tensor * stages; }
   std::string text() const;
 };
 
+/// Bytes by "tensor.kind".
+using SavedState = std::map<std::string, std::vector<std::byte>>;
+
 /// What training leaves: each step's loss and norm, and the states.
 struct TrainingOutcome {
   std::vector<double> losses;
   std::vector<double> norms;
-  std::map<std::string, std::vector<std::byte>> state;
+  SavedState state;
 };
 
-/// The same run on a mesh: the same global batch of twelve micro-batches.
+/// The largest relative differences of two outcomes in the loss and the norm of a step, and in each
+/// parameter: ||found - expected|| / ||expected||.
+struct Differences {
+  double loss = 0;
+  double norm = 0;
+  std::map<std::string, double> weights;
+};
+Differences differences(const TrainingOutcome& found, const TrainingOutcome& expected);
+/// What different layouts of one run may differ in at most. A key's bias moves all scores of a query
+/// alike, rotation apart: of a gradient that is next to nothing AdamW makes full steps, rounding included.
+inline constexpr double kLossBound = 1e-5;
+inline constexpr double kNormBound = 5e-5;
+double weight_bound(const std::string& parameter);
+
+/// The same run on a mesh: the same global batch.
 Config meshed(Config config, const TrainingMesh& mesh);
 
 /// Data-parallel rank d takes micro-batches d, d + n, ... of n ranks.
@@ -41,8 +64,19 @@ StateOptions options_of(const TrainingMesh& mesh, const Config& config, const Mo
 /// Trains from the weights of model_folder().
 TrainingOutcome train_on(const Config& plain, const ModelConfig& model, const TrainingMesh& mesh, int64_t steps);
 
-/// REQUIREs what different layouts of one run may differ in at most: 1e-5 in the loss, 5e-5 in the
-/// gradient norm, 1e-4 in each tensor.
+/// A step on the mesh's batches.
+StepRun train_step(RankRig& rig, int64_t step);
+
+/// What all ranks of a mesh save after `work` on each.
+SavedState saved_on(const Config& plain, const ModelConfig& model, const TrainingMesh& mesh,
+                    const std::function<void(Rendezvous&, RankRig&)>& work);
+
+/// What the first rank of a mesh collects of each tensor of a model that holds the weights of
+/// model_folder(), in several pieces.
+std::map<std::string, std::vector<float>> collected_on(const Config& plain, const ModelConfig& model,
+                                                       const TrainingMesh& mesh);
+
+/// REQUIREs that outcomes of different layouts of one run differ by no more than they may.
 void require_same(const TrainingOutcome& found, const TrainingOutcome& expected);
 
 }  // namespace ftrun::fixtures

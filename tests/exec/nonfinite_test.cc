@@ -11,25 +11,10 @@
 namespace ftrun {
 namespace {
 
+using fixtures::plant;
 using fixtures::RankRig;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
-/// Writes `value` into element `index` of what layers read of a tensor, where this rank has it.
-void plant(RankRig& rig, const std::string& name, int64_t index, float value) {
-  const Program& program = rig.plan.train.program;
-  for (const StatePiece& piece : rig.plan.train.pieces) {
-    if (piece.state >= 0) continue;
-    for (const Slice& slice : slices_in(rig.plan.partition.unit(piece.unit), piece.begin, piece.end)) {
-      if (rig.plan.train.model.tensor(slice.tensor).name != name) continue;
-      if (index < slice.offset || index >= slice.offset + slice.extent) continue;
-      const DType dtype = program.at(piece.range.buffer).dtype;
-      std::byte* at = rig.memory.at(program, piece.range) +
-                      (slice.position_in_unit + index - slice.offset - piece.begin) * dtype_bytes(dtype);
-      convert(&value, DType::kF32, at, dtype, 1);
-    }
-  }
-}
 
 /// Runs the step of `rig`'s batches, which must not be finite and must change nothing, and says
 /// where this rank met it.

@@ -1,45 +1,47 @@
-#include <cstring>
-#include <mutex>
+#include <functional>
+#include <map>
+#include <utility>
+#include <vector>
 
-#include "checkpoint/save.h"
 #include "kernels/kernels.h"
 #include "mesh_runs.h"
-#include "program/schedule.h"
 
 #include <catch2/catch.hpp>
 
 // A pipeline changes which rank computes what and when: one process that trains the same global batch is
-// the oracle, up to rounding, and its schedules do not change a bit where they add up in the same order.
+// the oracle, up to rounding, and where all that is added up is added in the same order, to the bit.
 
 namespace ftrun {
 namespace {
 
-using fixtures::give_batches;
-using fixtures::meshed;
-using fixtures::options_of;
-using fixtures::RankRig;
 using fixtures::require_same;
 using fixtures::train_on;
 using fixtures::TrainingMesh;
 using fixtures::TrainingOutcome;
+using fixtures::with_layers;
 
 ModelConfig model_of(int64_t layers, bool tied = false) {
-  ModelConfig model = fixtures::small_model(tied);
-  model.layers = layers;
-  model.windows.assign(static_cast<size_t>(layers), 0);
-  return model;
+  return with_layers(fixtures::small_model(tied), layers);
 }
 
+ModelConfig wide_model_of(int64_t layers, bool tied = false) {
+  return with_layers(fixtures::model_of_many_blocks(tied), layers);
+}
+
+using enum PipelineSchedule;
+constexpr PipelineSchedule kSchedules[] = {kGpipe, k1F1B, kInterleaved, kZbH1, kZbV};
+
 Config scheduled(Config config, PipelineSchedule schedule) {
-  const bool chunks = schedule == PipelineSchedule::kInterleaved || schedule == PipelineSchedule::kZbV;
   config.parallel.schedule = schedule;
-  config.parallel.virtual_stages = chunks ? 2 : 1;
+  config.parallel.virtual_stages = schedule == kInterleaved || schedule == kZbV ? 2 : 1;
   return config;
 }
 
-constexpr PipelineSchedule kSchedules[] = {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B,
-                                           PipelineSchedule::kInterleaved, PipelineSchedule::kZbH1,
-                                           PipelineSchedule::kZbV};
+void require_equal(const TrainingOutcome& found, const TrainingOutcome& expected) {
+  REQUIRE(found.losses == expected.losses);
+  REQUIRE(found.norms == expected.norms);
+  REQUIRE(found.state == expected.state);
+}
 
 TEST_CASE("stages train what one process trains, at every ZeRO stage and with every schedule") {
   set_kernel_threads(1);
@@ -53,6 +55,179 @@ TEST_CASE("stages train what one process trains, at every ZeRO stage and with ev
         INFO("stage " << stage << ", " << name_of(schedule) << (tied ? ", tied, " : ", ") << mesh.text());
         require_same(train_on(config, model, mesh, 3), expected);
       }
+  }
+}
+
+/// What else a run on stages may have.
+struct Run {
+  const char* name;
+  TrainingMesh mesh;
+  PipelineSchedule schedule;
+  int64_t stage;
+  bool tied;
+  std::function<void(Config&)> change;
+};
+
+void recompute_all(Config& c) { c.recompute.policy = Recompute::kFull; }
+void recompute_some(Config& c) { c.recompute.policy = Recompute::kSelective; }
+void keep_on_host(Config& c) {
+  recompute_all(c);
+  c.activation_checkpointing.cpu_checkpointing = true;
+}
+void to_host(Config& c) { fixtures::offload_to(c, OffloadDevice::kCpu); }
+void to_disk(Config& c) { fixtures::offload_to(c, OffloadDevice::kNvme); }
+
+TEST_CASE("stages train what one process trains, whatever is split, made again, kept or moved") {
+  set_kernel_threads(1);
+  const std::vector<Run> runs{
+      {"stages alone", {.stages = 4}, k1F1B, 0, true, [](Config&) {}},
+      {"uneven parts", {.stages = 4}, kGpipe, 1, false, [](Config& c) { c.parallel.pipeline_layers = {1, 4, 2, 2}; }},
+      {"a part of the head alone", {.stages = 2}, kZbV, 2, false,
+       [](Config& c) { c.parallel.pipeline_layers = {3, 4, 2, 0}; }},
+      {"uneven chunks", {.shards = 2, .stages = 4}, kInterleaved, 3, true,
+       [](Config& c) { c.parallel.pipeline_layers = {1, 1, 2, 1, 1, 1, 1, 1}; }},
+      {"tensor ranks, some made again", {.tensor = 2, .stages = 2}, kZbH1, 0, true, recompute_some},
+      {"tensor ranks in a V, all made again", {.tensor = 2, .stages = 4}, kZbV, 1, true, recompute_all},
+      {"shared heads, whole norms", {.tensor = 4, .stages = 2}, kInterleaved, 2, false,
+       [](Config& c) { c.parallel.sequence = false; }},
+      {"three axes on the host", {.tensor = 2, .shards = 2, .stages = 2}, k1F1B, 3, true, to_host},
+      {"three axes, inputs on the host", {.tensor = 2, .shards = 2, .stages = 2}, kZbH1, 1, false, keep_on_host},
+      {"replicas", {.shards = 2, .replicas = 2, .stages = 2}, kZbH1, 3, true, recompute_some},
+      {"replicas of stages alone", {.replicas = 2, .stages = 4}, kZbV, 1, false, keep_on_host},
+      {"three shards on the disk", {.shards = 3, .stages = 2}, k1F1B, 2, true, to_disk},
+      {"all on the disk", {.shards = 2, .stages = 2}, kZbV, 3, false, to_disk},
+      {"interleaved, on the host", {.shards = 2, .stages = 2}, kInterleaved, 1, true, to_host},
+      {"gpipe, all on the host, made again", {.shards = 2, .stages = 4}, kGpipe, 3, false,
+       [](Config& c) { to_host(c), keep_on_host(c); }},
+      {"fewer micro-batches than stages", {.stages = 4, .micro_batches = 2}, k1F1B, 0, true, recompute_all},
+      {"one micro-batch", {.stages = 4, .micro_batches = 1}, kGpipe, 2, false, to_host},
+      {"one micro-batch a rank in a V", {.shards = 2, .stages = 2, .micro_batches = 2}, kZbV, 3, true, recompute_some},
+      {"two micro-batches of four stages, zero-bubble", {.shards = 2, .stages = 4, .micro_batches = 4}, kZbH1, 2, true,
+       to_host},
+      {"two micro-batches round four stages", {.stages = 4, .micro_batches = 2}, kInterleaved, 1, false, to_disk},
+  };
+  std::map<std::pair<bool, int>, TrainingOutcome> expected;
+  for (const Run& run : runs) {
+    INFO(run.name << ", stage " << run.stage << ", " << name_of(run.schedule) << ", " << run.mesh.text());
+    const ModelConfig model = wide_model_of(9, run.tied);
+    TrainingOutcome& one = expected[{run.tied, run.mesh.micro_batches}];
+    if (one.losses.empty())
+      one = train_on(fixtures::run_of_stage(0), model, {.micro_batches = run.mesh.micro_batches}, 3);
+    Config config = scheduled(fixtures::run_of_stage(run.stage), run.schedule);
+    run.change(config);
+    require_same(train_on(config, model, run.mesh, 3), one);
+  }
+}
+
+TEST_CASE("families' layers are cut at any place: windows, biases, norms of heads") {
+  set_kernel_threads(1);
+  const std::vector<std::pair<const char*, std::function<void(ModelConfig&)>>> families{
+      {"mistral", [](ModelConfig& m) { m.windows = {3, 0, 3, 0, 3}; }},
+      {"qwen2", [](ModelConfig& m) { m.qkv_bias = true; }},
+      {"qwen3", [](ModelConfig& m) { m.qk_norm = true; }}};
+  int64_t stage = 1;
+  for (const auto& [name, change] : families)
+    for (const TrainingMesh& mesh : {TrainingMesh{.stages = 4}, TrainingMesh{.tensor = 2, .shards = 2, .stages = 2}}) {
+      ModelConfig model = wide_model_of(5, stage % 2 == 0);
+      change(model);
+      const Config config = scheduled(fixtures::run_of_stage(1 + stage++ % 3), k1F1B);
+      INFO(name << ", stage " << config.zero.stage << ", " << mesh.text());
+      require_same(train_on(config, model, mesh, 3), train_on(fixtures::run_of_stage(0), model, {}, 3));
+    }
+}
+
+// To the bit. A pipeline adds up what the same data-parallel ranks add up without one, in the same order: each
+// micro-batch's gradients after the one's before, and each rank's sums of squares.
+
+TEST_CASE("stages and their schedules change no bit of what the same ranks train without a pipeline") {
+  set_kernel_threads(1);
+  const ModelConfig model = wide_model_of(5);
+  for (const int64_t stage : {0, 1, 2, 3}) {
+    const TrainingMesh flat{.tensor = stage == 1 ? 2 : 1, .shards = 2};
+    const TrainingOutcome expected = train_on(fixtures::run_of_stage(stage), model, flat, 3);
+    TrainingMesh mesh = flat;
+    mesh.stages = 2;
+    for (const PipelineSchedule schedule : kSchedules) {
+      INFO("stage " << stage << ", " << name_of(schedule) << ", " << mesh.text());
+      require_equal(train_on(scheduled(fixtures::run_of_stage(stage), schedule), model, mesh, 3), expected);
+    }
+  }
+}
+
+// A tied matrix gets gradients from both ends. Where these are two stages, each adds up its own, micro-batch
+// after micro-batch, and the two sums meet once: in every schedule the same. In a V both ends are one stage's, as
+// without a pipeline. That adds the head's and the embedding's gradients as it makes them (stages 0 and 1), in
+// an order that is the schedule's, or keeps micro-batches apart (stages 2 and 3), where it is not.
+
+TEST_CASE("schedules with both ends of a tied matrix on two stages do not differ by a bit") {
+  set_kernel_threads(1);
+  const ModelConfig model = wide_model_of(5, true);
+  for (const int64_t stage : {0, 1, 2, 3}) {
+    const TrainingMesh mesh{.shards = 2, .stages = 2};
+    const TrainingOutcome expected = train_on(scheduled(fixtures::run_of_stage(stage), kGpipe), model, mesh, 3);
+    for (const PipelineSchedule schedule : {k1F1B, kInterleaved, kZbH1}) {
+      INFO("stage " << stage << ", " << name_of(schedule));
+      require_equal(train_on(scheduled(fixtures::run_of_stage(stage), schedule), model, mesh, 3), expected);
+    }
+  }
+}
+
+TEST_CASE("a V, where both ends of a tied matrix are one stage's, has the bits of no pipeline from stage 2 on") {
+  set_kernel_threads(1);
+  const ModelConfig model = wide_model_of(5, true);
+  for (const int64_t stage : {2, 3}) {
+    INFO("stage " << stage);
+    const Config config = fixtures::run_of_stage(stage);
+    require_equal(train_on(scheduled(config, kZbV), model, {.shards = 2, .stages = 2}, 3),
+                  train_on(config, model, {.shards = 2}, 3));
+  }
+}
+
+TEST_CASE("on one mesh of stages neither buckets nor overlap, tiers or reuse change a bit") {
+  set_kernel_threads(1);
+  const ModelConfig model = wide_model_of(5, true);
+  for (const int64_t stage : {0, 1, 2, 3}) {
+    Config plain = scheduled(fixtures::run_of_stage(stage), kSchedules[static_cast<size_t>(stage) + 1]);
+    plain.zero.overlap_comm = false;
+    const TrainingMesh mesh{.tensor = 2, .shards = 2, .stages = 2};
+    const TrainingOutcome expected = train_on(plain, model, mesh, 3);
+    const auto require_unchanged = [&](const char* name, const std::function<void(Config&)>& change) {
+      INFO("stage " << stage << ", " << name);
+      Config config = plain;
+      change(config);
+      require_equal(train_on(config, model, mesh, 3), expected);
+    };
+    require_unchanged("overlap, tiny buckets", [](Config& c) {
+      c.zero.overlap_comm = true;
+      c.zero.reduce_bucket_size = c.zero.allgather_bucket_size = 1;
+    });
+    require_unchanged("full recompute, inputs on the host", keep_on_host);
+    if (stage == 0) continue;
+    require_unchanged("optimizer on the host, overlap", [](Config& c) {
+      to_host(c);
+      c.zero.overlap_comm = true;
+    });
+    if (stage < 3) continue;
+    require_unchanged("parameters kept and brought early", [](Config& c) {
+      c.zero.overlap_comm = true;
+      c.zero.max_reuse_distance = 1'000'000;
+      c.zero.prefetch_bucket_size = 20'000;
+    });
+  }
+}
+
+TEST_CASE("bf16 with masters in fp32 on stages has the bits that it has without them") {
+  set_kernel_threads(1);
+  const ModelConfig model = wide_model_of(5);
+  for (const int64_t stage : {0, 1, 2, 3}) {
+    Config config = fixtures::run_of_stage(stage);
+    config.bf16.enabled = true;
+    const TrainingOutcome expected = train_on(config, model, {.shards = 2}, 3);
+    for (const TrainingMesh& mesh :
+         {TrainingMesh{.shards = 2, .stages = 2}, TrainingMesh{.shards = 2, .stages = 4}}) {
+      INFO("stage " << stage << ", " << mesh.text());
+      require_equal(train_on(scheduled(config, mesh.stages == 2 ? kZbV : kZbH1), model, mesh, 3), expected);
+    }
   }
 }
 

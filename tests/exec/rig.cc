@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "checkpoint/hf_export.h"
+#include "kernels/kernels.h"
 #include "model/families.h"
 #include "model/freeze.h"
 #include "partition/whole_parameters.h"
@@ -226,6 +227,21 @@ StepRun RankRig::train(int64_t step) {
   StepRun run = prepared(step);
   train_executor.run(run);
   return run;
+}
+
+void plant(RankRig& rig, const std::string& name, int64_t index, float value) {
+  const Program& program = rig.plan.train.program;
+  for (const StatePiece& piece : rig.plan.train.pieces) {
+    if (piece.state >= 0) continue;
+    for (const Slice& slice : slices_in(rig.plan.partition.unit(piece.unit), piece.begin, piece.end)) {
+      if (rig.plan.train.model.tensor(slice.tensor).name != name) continue;
+      if (index < slice.offset || index >= slice.offset + slice.extent) continue;
+      const DType dtype = program.at(piece.range.buffer).dtype;
+      std::byte* at = rig.memory.at(program, piece.range) +
+                      (slice.position_in_unit + index - slice.offset - piece.begin) * dtype_bytes(dtype);
+      convert(&value, DType::kF32, at, dtype, 1);
+    }
+  }
 }
 
 void WholeState::add(const std::vector<StateSlice>& slices) {

@@ -87,6 +87,9 @@ struct RankRig {
   std::vector<Batch> batches;
 };
 
+/// Writes `value` into element `index` of what layers read of a tensor, where this rank has it.
+void plant(RankRig& rig, const std::string& name, int64_t index, float value);
+
 /// Tokens from a counter-based generator; labels are the tokens moved by one.
 Batch random_batch(const BatchShape& shape, uint64_t seed, int64_t vocab_rows = 32);
 

@@ -1,5 +1,3 @@
-#include <cmath>
-#include <cstring>
 #include <functional>
 #include <mutex>
 
@@ -16,7 +14,6 @@
 namespace ftrun {
 namespace {
 
-using fixtures::give_batches;
 using fixtures::meshed;
 using fixtures::options_of;
 using fixtures::RankRig;
@@ -171,54 +168,12 @@ TEST_CASE("an export collects a split model's tensors whole") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::model_of_many_blocks();
   for (const int64_t stage : {0, 3}) {
-    std::map<std::string, std::vector<float>> collected;
-    fixtures::WholeState whole;
-    Config config = meshed(fixtures::run_of_stage(stage), {4, 2});
-    StateOptions mesh;
-    mesh.shard.count = 2;
-    mesh.tensor.count = 4;
-    mesh.tensor_copies = 4 / static_cast<int>(model.kv_heads);
-    fixtures::on_mesh(mesh, [&](Rendezvous& rendezvous, const RankGroups& open) {
-      RankRig rig(config, model, open);
-      const bool receives = rendezvous.rank() == 0;
-      for (const TensorInfo& tensor : rig.plan.train.model.tensors) {
-        const int64_t size = tensor.numel();
-        std::vector<float> values(receives ? static_cast<size_t>(size) : 0);
-        const int64_t cuts[] = {0, 1, size / 3, size / 2, size - 1, size};
-        for (size_t i = 0; i + 1 < std::size(cuts); ++i)
-          rig.state.collect(tensor.name, cuts[i], cuts[i + 1], receives, *open.host_model,
-                            receives ? std::span(values).subspan(
-                                           static_cast<size_t>(cuts[i]),
-                                           static_cast<size_t>(cuts[i + 1] - cuts[i]))
-                                     : std::span<float>());
-        if (receives) collected[tensor.name] = std::move(values);
-      }
-      whole.add(rig.state.slices());
-    });
+    const auto collected = fixtures::collected_on(fixtures::run_of_stage(stage), model, {4, 2});
     REQUIRE_FALSE(collected.empty());
-    for (const auto& [name, bytes] : whole.take()) {
-      if (!name.ends_with(".param")) continue;
-      const std::string tensor = name.substr(0, name.size() - std::string(".param").size());
-      const std::vector<float>& values = collected.at(tensor);
+    for (const auto& [tensor, values] : collected)
       for (size_t i = 0; i < values.size(); ++i)
         REQUIRE(values[i] == fixtures::weight_of(tensor, static_cast<int64_t>(i)));
-      REQUIRE(std::memcmp(values.data(), bytes.data(), bytes.size()) == 0);
-    }
   }
-}
-
-/// What all ranks of a mesh save after `work` on each.
-std::map<std::string, std::vector<std::byte>> saved_on(
-    const TrainingMesh& mesh, int64_t stage, const std::function<void(Rendezvous&, RankRig&)>& work) {
-  fixtures::WholeState whole;
-  const ModelConfig model = fixtures::model_of_many_blocks();
-  const Config config = meshed(fixtures::run_of_stage(stage), mesh);
-  fixtures::on_mesh(options_of(mesh, config, model), [&](Rendezvous& rendezvous, const RankGroups& open) {
-    RankRig rig(config, model, open);
-    work(rendezvous, rig);
-    whole.add(rig.state.slices());
-  });
-  return whole.take();
 }
 
 TEST_CASE("what one mesh saves another reads back bit by bit, and its own goes on as if nothing was") {
@@ -228,26 +183,22 @@ TEST_CASE("what one mesh saves another reads back bit by bit, and its own goes o
     int64_t stage;
   };
   const std::vector<Place> places{{{1}, 0}, {{2}, 0}, {{4}, 1}, {{2, 2}, 3}, {{4, 1, 2}, 2}, {{1, 3}, 3}};
-  const auto step = [](RankRig& rig, int64_t number) {
-    give_batches(rig, number);
-    StepRun run = rig.prepared(number);
-    rig.train_executor.run(run);
-  };
+  const ModelConfig model = fixtures::model_of_many_blocks();
   for (const Place& writer : places) {
     const fixtures::Scratch scratch;
-    const auto saved = saved_on(writer.mesh, writer.stage, [&](Rendezvous& rendezvous, RankRig& rig) {
-      step(rig, 1);
-      step(rig, 2);
+    const auto saved = fixtures::saved_on(fixtures::run_of_stage(writer.stage), model, writer.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
+      fixtures::train_step(rig, 1);
+      fixtures::train_step(rig, 2);
       save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(),
                       {rendezvous.rank(), rendezvous.world(), [&](const std::string& text) {
                          return rendezvous.exchange_text("save", text);
                        }});
     });
     const auto resumed = [&](const Place& place, bool trains) {
-      return saved_on(place.mesh, place.stage, [&](Rendezvous&, RankRig& rig) {
+      return fixtures::saved_on(fixtures::run_of_stage(place.stage), model, place.mesh, [&](Rendezvous&, RankRig& rig) {
         Checkpoint checkpoint(scratch.path + "/step-00000000");
         rig.state.load(checkpoint);
-        if (trains) step(rig, 3);
+        if (trains) fixtures::train_step(rig, 3);
       });
     };
     for (const Place& reader : places) {
@@ -255,8 +206,8 @@ TEST_CASE("what one mesh saves another reads back bit by bit, and its own goes o
       REQUIRE(resumed(reader, false) == saved);
     }
     INFO(writer.mesh.text());
-    const auto straight = saved_on(writer.mesh, writer.stage, [&](Rendezvous&, RankRig& rig) {
-      for (const int64_t number : {1, 2, 3}) step(rig, number);
+    const auto straight = fixtures::saved_on(fixtures::run_of_stage(writer.stage), model, writer.mesh, [&](Rendezvous&, RankRig& rig) {
+      for (const int64_t number : {1, 2, 3}) fixtures::train_step(rig, number);
     });
     REQUIRE(straight != saved);
     REQUIRE(resumed(writer, true) == straight);
@@ -302,12 +253,7 @@ TEST_CASE("what several tensor-parallel ranks hold stays the same on all of them
         int64_t compared = 0;
         fixtures::on_mesh(options_of(mesh, config, model), [&](Rendezvous&, const RankGroups& open) {
           RankRig rig(config, model, open);
-          for (const int64_t step : {1, 2, 3}) {
-            give_batches(rig, step);
-            StepRun run = rig.prepared(step);
-            run.scalars.rounding_key = static_cast<uint64_t>(step);
-            rig.train_executor.run(run);
-          }
+          for (const int64_t step : {1, 2, 3}) fixtures::train_step(rig, step);
           const std::lock_guard lock(mutex);
           for (const auto& [name, bytes] : shared_state(rig)) {
             const auto [known, is_new] = held.emplace(name, bytes);

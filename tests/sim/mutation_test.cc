@@ -4,8 +4,8 @@
 #include <optional>
 #include <set>
 
+#include "mutants.h"
 #include "program/conflicts.h"
-#include "outcome.h"
 #include "partition/layout.h"
 #include "program/layer_instr.h"
 
@@ -47,11 +47,6 @@ Choice base_choice(Mesh mesh = {2, 1}) {
 size_t turns_of(const Choice& choice) {
   return choice.mesh.tensor > 1 ? 61 : 11;
 }
-
-struct MutatedCase {
-  std::string name;
-  Choice choice;
-};
 
 void rebuild(Choice& choice, ModelDtypes dtypes, RecomputeOptions recompute) {
   choice.built.model = build_model(choice.config, choice.built.model.batch, Mode::kTrain, dtypes,
@@ -135,12 +130,6 @@ const std::vector<MutatedCase>& cases() {
     return made;
   }();
   return all;
-}
-
-std::vector<const Program*> programs_of(const std::vector<Step>& steps) {
-  std::vector<const Program*> programs;
-  for (const Step& step : steps) programs.push_back(&step.program);
-  return programs;
 }
 
 // Reasons.
@@ -292,39 +281,6 @@ TEST_CASE("whichever buffer is freed early or placed on another: noticed, or the
 }
 
 // Instructions, and what they read and write.
-
-/// The program without an instruction: what waited for it waits for what it waited for.
-Program without(const Program& program, size_t at) {
-  Program out = program;
-  std::vector<InstrId> instead = program.instrs[at].waits;
-  for (size_t i = at; i-- > 0;)
-    if (program.instrs[i].lane == program.instrs[at].lane) {
-      instead.push_back(static_cast<InstrId>(i));
-      break;
-    }
-  out.instrs.erase(out.instrs.begin() + static_cast<std::ptrdiff_t>(at));
-  const auto left_out = static_cast<InstrId>(at);
-  for (size_t i = at; i < out.instrs.size(); ++i) {
-    std::vector<InstrId> waits;
-    for (const InstrId wait : out.instrs[i].waits)
-      if (wait == left_out)
-        waits.insert(waits.end(), instead.begin(), instead.end());
-      else
-        waits.push_back(wait > left_out ? wait - 1 : wait);
-    out.instrs[i].waits = std::move(waits);
-  }
-  return out;
-}
-
-/// The program in which an instruction runs a second time right after the first.
-Program doubled(const Program& program, size_t at) {
-  Program out = program;
-  const auto copy = static_cast<InstrId>(at + 1);
-  out.instrs.insert(out.instrs.begin() + copy, program.instrs[at]);
-  for (size_t i = at + 2; i < out.instrs.size(); ++i)
-    for (InstrId& wait : out.instrs[i].waits) wait += wait >= copy - 1 ? 1 : 0;
-  return out;
-}
 
 /// A change of one instruction; false where it cannot be made.
 struct Change {
@@ -570,38 +526,6 @@ std::set<size_t> chosen(const Program& program) {
   for (const auto& [sort, pair] : ends) all.insert({pair.first, pair.second});
   return all;
 }
-
-/// Programs of all ranks, of which one or all are mutants, against what the good ones compute.
-class Mutants {
- public:
-  Mutants(const MutatedCase& c, uint64_t seed) : choice_(c.choice), random_(seed), good_(choice_.steps()) {
-    for (const auto finite : {kOne, kThree}) wanted_.push_back(run(good_, finite));
-    for (const Outcome& outcome : wanted_) REQUIRE(outcome.fault == "");
-  }
-
-  const std::vector<Step>& good() const { return good_; }
-
-  bool are_refused(const std::vector<Step>& mutants) const {
-    return !check_programs(programs_of(mutants)).empty();
-  }
-  /// What they compute depends on their lists alone where the checker finds no fault of order: one
-  /// run tells.
-  bool compute_otherwise(const std::vector<Step>& mutants) {
-    return differs(run(mutants, kOne), wanted_[0]) || differs(run(mutants, kThree), wanted_[1]);
-  }
-
- private:
-  static constexpr std::initializer_list<bool> kOne = {true};
-  static constexpr std::initializer_list<bool> kThree = {true, false, true};
-  Outcome run(const std::vector<Step>& steps, std::initializer_list<bool> finite) {
-    return run_steps(choice_, steps, random_, finite);
-  }
-
-  const Choice& choice_;
-  std::mt19937_64 random_;
-  std::vector<Step> good_;
-  std::vector<Outcome> wanted_;
-};
 
 /// Where `other` has the collective that stands at `at` in `program`.
 size_t place_in(const Program& other, const Program& program, size_t at) {

@@ -63,9 +63,8 @@ TEST_CASE("a collective whose member never comes is named with whom it waits for
         "rank 0 enters instruction 1 (all_reduce) with 8 bytes of values as F32 over low@0 and "
         "waits for rank 1, which has no further collective");
   CHECK(walked({{kInLow}, {kInHigh, kInLow}, {}}) ==
-        "rank 0 enters instruction 0 (all_reduce) with 8 bytes of values as F32 over low@0 and "
-        "waits for rank 1, which enters instruction 0 (all_reduce) with 8 bytes of values as F32 "
-        "over high@1");
+        "rank 1 enters instruction 0 (all_reduce) with 8 bytes of values as F32 over high@1 and "
+        "waits for rank 2, which has no further collective");
 }
 
 TEST_CASE("members that meet for different bytes are named, the lower rank first") {

@@ -1,0 +1,171 @@
+#include "lattice.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "base/error.h"
+#include "program/schedule.h"
+
+namespace ftrun::fixtures {
+namespace {
+
+using enum PipelineSchedule;
+constexpr PipelineSchedule kLatticeSchedules[] = {kGpipe, k1F1B, kInterleaved, kZbH1, kZbV};
+constexpr int kLatticeLayers = 8;
+
+bool is_known_otherwise(const TrainingMesh& mesh, int64_t stage) {
+  return stage == 0 && mesh.replicas > 1;
+}
+
+bool is_possible(const LatticeCell& cell) {
+  const TrainingMesh& mesh = cell.mesh;
+  if (is_known_otherwise(mesh, cell.stage)) return false;
+  if (mesh.stages == 1 && cell.schedule != k1F1B) return false;
+  if (cell.stage == 0 && cell.place != OffloadDevice::kNone) return false;
+  return cell.schedule != kInterleaved ||
+         fits(ScheduleKind::kInterleaved, mesh.stages, mesh.micro_batches / mesh.data());
+}
+
+std::vector<LatticeCell> possible_cells(const std::vector<TrainingMesh>& meshes) {
+  std::vector<LatticeCell> cells{{}};
+  // Each axis in turn multiplies the cells.
+  const auto along = [&](const auto& values, const auto& set) {
+    std::vector<LatticeCell> more;
+    for (const LatticeCell& cell : cells)
+      for (const auto& value : values) set(more.emplace_back(cell), value);
+    cells = std::move(more);
+  };
+  along(meshes, [](LatticeCell& c, const TrainingMesh& mesh) { c.mesh = mesh; });
+  along(std::vector{1, 2, 5, 8},
+        [](LatticeCell& c, int accumulation) { c.mesh.micro_batches = accumulation * c.mesh.data(); });
+  along(std::vector{0, 1, 2, 3}, [](LatticeCell& c, int stage) { c.stage = stage; });
+  along(kLatticeSchedules, [](LatticeCell& c, PipelineSchedule schedule) { c.schedule = schedule; });
+  along(std::vector{OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme},
+        [](LatticeCell& c, OffloadDevice place) { c.place = place; });
+  std::erase_if(cells, [](const LatticeCell& cell) { return !is_possible(cell); });
+  along(std::vector{Recompute::kNone, Recompute::kSelective, Recompute::kFull},
+        [](LatticeCell& c, Recompute recompute) { c.recompute = recompute; });
+  along(std::vector<std::string>{"llama", "mistral", "qwen2", "qwen3"},
+        [](LatticeCell& c, const std::string& family) { c.family = family; });
+  along(std::vector{false, true}, [](LatticeCell& c, bool tied) { c.tied = tied; });
+  return cells;
+}
+
+}  // namespace
+
+const std::vector<std::string>& lattice_axes() {
+  static const std::vector<std::string> axes{"tensor",   "pipeline",  "dp_shard", "dp_replicate", "ZeRO",
+                                             "schedule", "recompute", "family",   "embeddings",   "state",
+                                             "micro-batches a rank"};
+  return axes;
+}
+
+std::vector<std::string> LatticeCell::values() const {
+  return {std::to_string(mesh.tensor),
+          std::to_string(mesh.stages),
+          std::to_string(mesh.shards),
+          std::to_string(mesh.replicas),
+          std::to_string(stage),
+          mesh.stages == 1 ? "none" : std::string(name_of(schedule)),
+          std::string(name_of(recompute)),
+          family,
+          tied ? "tied" : "untied",
+          place == OffloadDevice::kNone ? "device" : std::string(name_of(place)),
+          std::to_string(mesh.micro_batches / mesh.data())};
+}
+
+ModelConfig LatticeCell::model() const {
+  ModelConfig model = small_model(tied);
+  model.vocab_rows = 96;
+  model.hidden = 32;
+  model.feed_forward = 96;
+  model.head_size = 8;
+  model = with_layers(model, kLatticeLayers);
+  if (family == "mistral") model.windows.assign(model.windows.size(), 3);
+  model.qkv_bias = family == "qwen2";
+  model.qk_norm = family == "qwen3";
+  return model;
+}
+
+Config LatticeCell::config() const {
+  Config config = run_of_stage(stage);
+  config.parallel.schedule = schedule;
+  config.parallel.virtual_stages = schedule == kInterleaved || schedule == kZbV ? 2 : 1;
+  config.recompute.policy = recompute;
+  offload_to(config, place);
+  return config;
+}
+
+std::vector<TrainingMesh> lattice_meshes() {
+  std::vector<TrainingMesh> meshes;
+  for (const int tensor : {1, 2, 4})
+    for (const int stages : {1, 2, 4})
+      for (const int shards : {1, 2, 3})
+        for (const int replicas : {1, 2}) {
+          const TrainingMesh mesh{tensor, shards, replicas, stages};
+          if (mesh.ranks() > 1 && mesh.ranks() <= 8) meshes.push_back(mesh);
+        }
+  return meshes;
+}
+
+std::vector<LatticeCell> complete_cells() {
+  std::vector<LatticeCell> cells;
+  for (const TrainingMesh& mesh : lattice_meshes())
+    for (const int64_t stage : {0, 1, 2, 3})
+      for (const PipelineSchedule schedule : kLatticeSchedules) {
+        const LatticeCell cell{.mesh = mesh, .stage = stage, .schedule = schedule};
+        if (is_possible(cell)) cells.push_back(cell);
+      }
+  return cells;
+}
+
+std::vector<AxisPair> pairs_of(const LatticeCell& cell) {
+  const std::vector<std::string> values = cell.values();
+  std::vector<AxisPair> pairs;
+  for (size_t a = 0; a < values.size(); ++a)
+    for (size_t b = a + 1; b < values.size(); ++b) pairs.emplace_back(a, values[a], b, values[b]);
+  return pairs;
+}
+
+std::vector<LatticeCell> covering_cells(const std::vector<TrainingMesh>& meshes) {
+  const std::vector<LatticeCell> possible = possible_cells(meshes);
+  std::map<AxisPair, int> numbers;
+  std::vector<std::vector<int>> pairs(possible.size());
+  for (size_t i = 0; i < possible.size(); ++i)
+    for (AxisPair& pair : pairs_of(possible[i]))
+      pairs[i].push_back(numbers.try_emplace(std::move(pair), static_cast<int>(numbers.size())).first->second);
+  std::vector<char> covered(numbers.size(), 0);
+  const auto gain = [&](size_t i) {
+    return std::count_if(pairs[i].begin(), pairs[i].end(),
+                         [&](int pair) { return covered[static_cast<size_t>(pair)] == 0; });
+  };
+  std::mt19937_64 random(13);
+  std::vector<LatticeCell> cells;
+  const auto take = [&](size_t i) {
+    cells.push_back(possible[i]);
+    for (const int pair : pairs[i]) covered[static_cast<size_t>(pair)] = 1;
+  };
+  // The best of some, and in the end whatever brings anything.
+  constexpr int kTries = 300;
+  for (;;) {
+    size_t best = random() % possible.size();
+    for (int i = 0; i < kTries; ++i)
+      if (const size_t other = random() % possible.size(); gain(other) > gain(best)) best = other;
+    if (gain(best) == 0) break;
+    take(best);
+  }
+  for (size_t i = 0; i < possible.size(); ++i)
+    if (gain(i) > 0) take(i);
+  return cells;
+}
+
+Differences Lattice::run(const LatticeCell& cell) {
+  const ModelConfig model = cell.model();
+  TrainingOutcome& alone = alone_[cat(cell.family, " ", cell.tied, " ", cell.mesh.micro_batches)];
+  if (alone.losses.empty())
+    alone = train_on(run_of_stage(0), model, {.micro_batches = cell.mesh.micro_batches}, steps_);
+  return differences(train_on(cell.config(), model, cell.mesh, steps_), alone);
+}
+
+}  // namespace ftrun::fixtures

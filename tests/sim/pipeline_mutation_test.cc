@@ -1,0 +1,398 @@
+#include <algorithm>
+#include <functional>
+#include <map>
+
+#include "mutants.h"
+#include "program/conflicts.h"
+
+#include <catch2/catch.hpp>
+
+// Programs of three axes (stages, shards, tensor ranks), of which one transfer between stages, or a collective
+// beside one, is broken at a time. The checker refuses it, with rank, instruction and reason, or the interpreter shows
+// that it computes the same.
+
+namespace ftrun {
+namespace {
+
+using namespace fixtures;
+
+MutatedCase staged(ScheduleKind kind, int zero, bool overlap, Mesh mesh, int64_t layers) {
+  ModelConfig config = small_config(layers, true);
+  config.feed_forward = 48;
+  config.vocab_rows = 64;
+  Choice choice{build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {mesh.tensor, 0, true}), {}, mesh, config};
+  choice.built.partition = build_units(choice.built.model, UnitGranularity::kLayer, {64, INT64_MAX});
+  choice.options.micro_batches = 3;
+  choice.options.overlap = overlap;
+  choice.options.bucket_elements = 1;
+  choice.options.gather_bucket_elements = 10'000;
+  choice.options.state.stage = zero;
+  choice.options.state.decays = decays_matrices;
+  choice.options.state.optimizer_states = 1;
+  while (!fits(kind, mesh.stages, choice.options.micro_batches)) ++choice.options.micro_batches;
+  std::mt19937_64 random(7);
+  const int fixed = fixed_chunks(kind);
+  choose_pipeline(random, choice, kind, mesh.stages, fixed > 0 ? fixed : 2);
+  const std::string name =
+      cat(schedule_text(make_schedule(kind, mesh.stages, choice.options.state.pipeline.chunks(), 0,
+                                      choice.options.micro_batches)),
+          ", stage ", zero, overlap ? ", overlap" : "");
+  return {name, std::move(choice)};
+}
+
+constexpr ScheduleKind kKinds[] = {ScheduleKind::k1F1B, ScheduleKind::kInterleaved, ScheduleKind::kZbH1,
+                                   ScheduleKind::kZbV};
+
+std::vector<MutatedCase> three_axes() {
+  std::vector<MutatedCase> all;
+  for (const ScheduleKind kind : kKinds)
+    for (const int zero : {1, 3})
+      all.push_back(staged(kind, zero, (static_cast<int>(kind) + zero) % 4 != 0, {.shards = 2, .tensor = 2, .stages = 2}, 2));
+  return all;
+}
+
+// Places of transfers.
+
+BufferId moved_buffer(const Instr& transfer) {
+  return (transfer.kind == InstrKind::kSend ? transfer.reads : transfer.writes)[0].buffer;
+}
+
+Range& moved_range(Instr& transfer) {
+  return (transfer.kind == InstrKind::kSend ? transfer.reads : transfer.writes)[0];
+}
+
+/// The other end of a transfer: the rank and the place in its list.
+std::pair<size_t, size_t> other_end(const std::vector<Step>& steps, size_t rank, size_t at) {
+  const Program& program = steps[rank].program;
+  const Instr& own = program.instrs[at];
+  for (const int member : program.group(own.group()).ranks.ranks) {
+    if (static_cast<size_t>(member) == rank) continue;
+    const Program& other = steps[static_cast<size_t>(member)].program;
+    for (size_t i = 0; i < other.instrs.size(); ++i) {
+      const Instr& instr = other.instrs[i];
+      if (instr.is_transfer() && instr.kind != own.kind && instr.layer == own.layer &&
+          instr.micro_batch == own.micro_batch &&
+          other.at(moved_buffer(instr)).name == program.at(moved_buffer(own)).name)
+        return {static_cast<size_t>(member), i};
+    }
+  }
+  throw std::logic_error("a transfer has two ends");
+}
+
+/// The next transfer on the same link, or the end.
+size_t next_on_link(const Program& program, size_t at) {
+  size_t next = at + 1;
+  while (next < program.instrs.size() && program.instrs[next].lane != program.instrs[at].lane) ++next;
+  return next;
+}
+
+size_t first_reader(const Program& program, BufferId buffer, size_t after) {
+  for (size_t i = after + 1; i < program.instrs.size(); ++i)
+    for (const Range& range : program.instrs[i].reads)
+      if (range.buffer == buffer) return i;
+  return program.instrs.size();
+}
+
+size_t last_writer(const Program& program, BufferId buffer, size_t before) {
+  for (size_t i = before; i-- > 0;)
+    for (const Range& range : program.instrs[i].writes)
+      if (range.buffer == buffer) return i;
+  return program.instrs.size();
+}
+
+/// The buffer of what another micro-batch moves here; -1 where there is none of that name.
+BufferId of_another_micro_batch(const Program& program, const Instr& transfer, int32_t micro_batches) {
+  const std::string& name = program.at(moved_buffer(transfer)).name;
+  const std::string other =
+      cat(name.substr(0, name.rfind('.') + 1), (transfer.micro_batch + 1) % micro_batches);
+  for (size_t i = 0; i < program.buffers.size(); ++i)
+    if (program.buffers[i].name == other) return static_cast<BufferId>(i);
+  return -1;
+}
+
+/// A way to break the transfer at a place of a rank's list; false where it cannot be done there.
+struct Break {
+  std::string name;
+  std::function<bool(Program&, size_t at)> apply;
+  /// Nothing may depend on it: then the interpreter must say so.
+  bool may_be_harmless = false;
+};
+
+std::vector<Break> breaks(const Choice& choice) {
+  const int32_t micro_batches = choice.options.micro_batches;
+  const bool overlap = choice.options.overlap;
+  const auto on_instr = [](auto change) {
+    return [=](Program& p, size_t at) { return change(p, p.instrs[at]); };
+  };
+  return {
+      {"dropped", [](Program& p, size_t at) { return p = without(p, at), true; }},
+      {"doubled", [](Program& p, size_t at) { return p = doubled(p, at), true; }},
+      {"swapped with the next on its link",
+       [=](Program& p, size_t at) {
+         const size_t next = next_on_link(p, at);
+         if (next == p.instrs.size()) return false;
+         p = fixtures::moved(std::move(p), at, next, overlap);
+         return true;
+       }},
+      {"at the end of the list",
+       [=](Program& p, size_t at) { return p = fixtures::moved(std::move(p), at, p.instrs.size() - 1, overlap), true; },
+       true},
+      {"at the beginning",
+       [=](Program& p, size_t at) { return p = fixtures::moved(std::move(p), at, 0, overlap), true; }, true},
+      {"before what it sends is made, or after what it brings is read",
+       [=](Program& p, size_t at) {
+         const Instr& instr = p.instrs[at];
+         const bool sends = instr.kind == InstrKind::kSend;
+         const size_t to = sends ? last_writer(p, moved_buffer(instr), at) : first_reader(p, moved_buffer(instr), at);
+         if (to == p.instrs.size()) return false;
+         p = fixtures::moved(std::move(p), at, to, overlap);
+         return true;
+       }},
+      {"of another micro-batch", on_instr([=](Program&, Instr& i) {
+         i.micro_batch = (i.micro_batch + 1) % micro_batches;
+         return true;
+       })},
+      {"of another micro-batch's buffer", on_instr([=](Program& p, Instr& i) {
+         const BufferId other = of_another_micro_batch(p, i, micro_batches);
+         if (other < 0 || p.at(other).bytes != p.at(moved_buffer(i)).bytes) return false;
+         moved_range(i).buffer = other;
+         return true;
+       })},
+      {"of another layer", on_instr([](Program&, Instr& i) { return i.layer += 1, true; })},
+      {"of half the bytes", on_instr([](Program&, Instr& i) { return moved_range(i).bytes /= 2, true; })},
+      {"of another dtype", on_instr([](Program&, Instr& i) { return i.exchange().dtype = DType::kBF16, true; })},
+      {"over another group", on_instr([](Program& p, Instr& i) {
+         const GroupId other = (i.group() + 1) % static_cast<GroupId>(p.groups.size());
+         i.exchange().group = other;
+         i.lane = lane_of(other);
+         return true;
+       })},
+      {"on another lane", on_instr([](Program&, Instr& i) { return i.lane = Lane::kCompute, true; })},
+      {"in the other direction", on_instr([](Program&, Instr& i) {
+         i.kind = i.kind == InstrKind::kSend ? InstrKind::kReceive : InstrKind::kSend;
+         std::swap(i.reads, i.writes);
+         return true;
+       })},
+      {"in finite steps alone", on_instr([](Program&, Instr& i) { return i.if_finite = true; })},
+      {"without its waits", on_instr([](Program&, Instr& i) {
+         if (i.waits.empty()) return false;
+         i.waits.clear();
+         return true;
+       }), true},
+      {"not waited for",
+       [](Program& p, size_t at) {
+         size_t erased = 0;
+         for (Instr& instr : p.instrs) erased += std::erase(instr.waits, static_cast<InstrId>(at));
+         return erased > 0;
+       },
+       true},
+  };
+}
+
+/// A fault says which rank, which instruction or buffer, and why.
+bool tells_enough(const std::string& fault) {
+  return fault.find("rank ") != std::string::npos &&
+         (fault.find("instruction ") != std::string::npos || fault.find("buffer") != std::string::npos) &&
+         fault.size() > 50;
+}
+
+struct Verdicts {
+  size_t refused = 0;
+  size_t harmless = 0;
+  std::map<std::string, size_t> refused_by_name;
+
+  void judge(const Break& broken, Mutants& mutants, const std::vector<Step>& steps, bool both) {
+    const std::vector<std::string> faults = check_programs(programs_of(steps));
+    if (!faults.empty()) {
+      ++refused;
+      ++refused_by_name[broken.name];
+      INFO(faults.front());
+      CHECK(tells_enough(faults.front()));
+    } else {
+      ++harmless;
+      // At both ends alike, another order or size may be as good.
+      CHECK((broken.may_be_harmless || both));
+      CHECK_FALSE(mutants.compute_otherwise(steps));
+    }
+  }
+};
+
+TEST_CASE("whichever transfer between stages is broken: refused with its place, or harmless") {
+  Verdicts verdicts;
+  size_t turn = 0;
+  for (const MutatedCase& c : three_axes()) {
+    Mutants mutants(c, 1400);
+    const std::vector<Step>& good = mutants.good();
+    REQUIRE(check_programs(programs_of(good)) == std::vector<std::string>{});
+    // A rank of the first stage and one of the last.
+    for (const size_t rank : {size_t{1}, size_t{6}})
+      for (size_t at = 0; at < good[rank].program.instrs.size(); ++at) {
+        if (!good[rank].program.instrs[at].is_transfer()) continue;
+        const auto [other, there] = other_end(good, rank, at);
+        for (const Break& broken : breaks(c.choice))
+          for (const bool both : {false, true}) {
+            if (++turn % 7 != 0) continue;  // all kinds of all transfers in some case
+            std::vector<Step> steps = good;
+            if (!broken.apply(steps[rank].program, at)) continue;
+            if (both && !broken.apply(steps[other].program, there)) continue;
+            INFO(c.name << ": " << instr_label(good[rank].program.instrs[at]) << " of rank " << rank << " "
+                        << broken.name << (both ? " at both ends" : ""));
+            verdicts.judge(broken, mutants, steps, both);
+          }
+      }
+  }
+  INFO(verdicts.refused << " refused, " << verdicts.harmless << " harmless");
+  for (const Break& broken : breaks(three_axes().front().choice)) {
+    INFO(broken.name << " is refused nowhere");
+    CHECK(verdicts.refused_by_name[broken.name] > 0);
+  }
+  CHECK(verdicts.refused > 300);
+  CHECK(verdicts.harmless > 0);
+}
+
+TEST_CASE("a sum of the loss or of a tied gradient between other transfers: refused, or nobody waits for it") {
+  size_t refused = 0;
+  size_t harmless = 0;
+  for (const MutatedCase& c : three_axes()) {
+    Mutants mutants(c, 1500);
+    const std::vector<Step>& good = mutants.good();
+    const size_t rank = c.choice.options.state.ties_ends ? 6 : 1;
+    const Program& program = good[rank].program;
+    size_t turn = 0;
+    for (size_t at = 0; at < program.instrs.size(); ++at) {
+      const Instr& sum = program.instrs[at];
+      if (sum.kind != InstrKind::kAllReduce || sum.layer >= 0) continue;
+      for (size_t to = 0; to < program.instrs.size(); ++to) {
+        if (!program.instrs[to].is_transfer() || ++turn % 3 != 0) continue;
+        std::vector<Step> steps = good;
+        Program& mutant = steps[rank].program;
+        mutant = fixtures::moved(std::move(mutant), at, to, c.choice.options.overlap);
+        INFO(c.name << ": " << instr_label(sum) << " of rank " << rank << " at " << at << " moved to " << to);
+        const std::vector<std::string> faults = check_programs(programs_of(steps));
+        if (!faults.empty()) {
+          ++refused;
+          INFO(faults.front());
+          CHECK(tells_enough(faults.front()));
+        } else if (!mutants.compute_otherwise(steps)) {
+          ++harmless;
+        } else {
+          // Before all of it is there, or after it was taken, it is another sum: it has changed places with what
+          // makes or takes it, and no order is at fault.
+          bool crosses = false;
+          for (size_t k = std::min(at, to); k <= std::max(at, to); ++k)
+            crosses |= k != at && share_written_bytes(program, sum, program.instrs[k]);
+          CHECK(crosses);
+        }
+      }
+    }
+  }
+  INFO(refused << " refused, " << harmless << " harmless");
+  CHECK(refused > 20);
+  CHECK(harmless > 0);
+}
+
+TEST_CASE("whichever wait of three axes is left out: refused, or no order is lost") {
+  size_t refused = 0;
+  size_t harmless = 0;
+  size_t turn = 0;
+  for (const MutatedCase& c : three_axes()) {
+    const std::vector<Step> good = c.choice.steps();
+    for (const size_t rank : {size_t{1}, size_t{6}}) {
+      const Program& program = good[rank].program;
+      const auto pairs = conflicts(program);
+      REQUIRE(unordered(program, pairs).empty());
+      std::vector<Step> steps = good;
+      Program& mutant = steps[rank].program;
+      for (size_t i = 0; i < program.instrs.size(); ++i) {
+        const std::vector<InstrId>& waits = program.instrs[i].waits;
+        for (size_t w = 0; w < waits.size(); ++w) {
+          // Those of transfers, and some of the others.
+          const bool moves = program.instrs[i].is_transfer() || program.instr(waits[w]).is_transfer();
+          if (++turn % (moves ? 3 : 13) != 0) continue;
+          mutant.instrs[i].waits.erase(mutant.instrs[i].waits.begin() + static_cast<std::ptrdiff_t>(w));
+          INFO(c.name << ": " << instr_label(program.instrs[i]) << " of rank " << rank << " without its wait for "
+                      << instr_label(program.instr(waits[w])));
+          const std::vector<std::string> faults = check_programs(programs_of(steps));
+          (faults.empty() ? harmless : refused) += 1;
+          if (faults.empty()) CHECK(unordered(mutant, pairs).empty());
+          else CHECK(tells_enough(faults.front()));
+          mutant.instrs[i].waits = waits;
+        }
+      }
+    }
+  }
+  INFO(refused << " refused, " << harmless << " harmless");
+  CHECK(refused > 100);
+  CHECK(harmless > 0);
+}
+
+// Blocking sends and receives.
+
+/// The program as it would be with calls that return when the other side has come: a receive stands right before what
+/// reads it, and computation and transfers go one after another.
+Program with_blocking_transfers(const Program& program) {
+  Program out = program;
+  std::vector<Instr> order;
+  for (size_t i = 0; i < program.instrs.size(); ++i) {
+    if (program.instrs[i].kind == InstrKind::kReceive) continue;
+    for (size_t r = 0; r < i; ++r) {
+      const Instr& receive = program.instrs[r];
+      if (receive.kind == InstrKind::kReceive && first_reader(program, moved_buffer(receive), r) == i)
+        order.push_back(receive);
+    }
+    order.push_back(program.instrs[i]);
+  }
+  out.instrs = std::move(order);
+  for (Instr& instr : out.instrs) instr.waits.clear();
+  out = plan_memory(order_communication(std::move(out), true));
+  InstrId last = -1;
+  for (size_t i = 0; i < out.instrs.size(); ++i) {
+    Instr& instr = out.instrs[i];
+    if (instr.lane != Lane::kCompute && !instr.is_transfer()) continue;
+    if (last >= 0 && out.instr(last).lane != instr.lane) instr.waits.push_back(last);
+    last = static_cast<InstrId>(i);
+  }
+  return out;
+}
+
+std::string fault_of_blocking(const Choice& choice) {
+  std::vector<Step> steps = choice.steps();
+  for (Step& step : steps) step.program = with_blocking_transfers(step.program);
+  const std::vector<std::string> faults = check_programs(programs_of(steps));
+  std::mt19937_64 random(1600);
+  // A run hangs where the checker says so, and only there.
+  const Outcome outcome = run_steps(choice, steps, random, {true});
+  CHECK(outcome.fault.empty() == faults.empty());
+  if (faults.empty()) {
+    const Outcome wanted = run_steps(choice, choice.steps(), random, {true});
+    CHECK(difference(outcome, wanted) == "");
+  }
+  return faults.empty() ? "" : faults.front();
+}
+
+TEST_CASE("each of two stages of 1F1B that blocks in its send waits for the other to receive") {
+  CHECK(fault_of_blocking(staged(ScheduleKind::k1F1B, 0, true, {.stages = 2}, 2).choice) ==
+        "rank 1 enters instruction 10 (send layer 0 mb 0) with 256 bytes of d_hidden.1.0 as F32 over pp@1>0 and "
+        "waits for rank 0, which has not reached instruction 7 (receive layer 0 mb 0)");
+}
+
+TEST_CASE("with sends that block, 1F1B and its kin hang before step 1, and GPipe does not") {
+  for (const int stages : {2, 4})
+    for (const int zero : {1, 3}) {
+      const auto fault = [&](ScheduleKind kind) {
+        return fault_of_blocking(
+            staged(kind, zero, true, {.shards = stages == 2 ? 2 : 1, .tensor = stages == 2 ? 2 : 1, .stages = stages}, 2 * stages).choice);
+      };
+      INFO(stages << " stages, ZeRO " << zero);
+      CHECK(fault(ScheduleKind::kGpipe) == "");
+      for (const ScheduleKind kind : kKinds) {
+        const std::string found = fault(kind);
+        INFO(static_cast<int>(kind) << ": " << found);
+        CHECK(tells_enough(found));
+        CHECK(found.find("waits for") != std::string::npos);
+      }
+    }
+}
+
+}  // namespace
+}  // namespace ftrun
