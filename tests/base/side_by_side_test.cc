@@ -10,7 +10,7 @@ namespace ftrun {
 namespace {
 
 TEST_CASE("work side by side is done once for each number") {
-  for (const size_t count : {0, 1, 2, 1000}) {
+  for (const size_t count : std::vector<size_t>{0, 1, 2, 1000}) {
     std::vector<int> done(count, 0);
     side_by_side(count, [&](size_t i) { ++done[i]; });
     CHECK(done == std::vector<int>(count, 1));
