@@ -8,7 +8,7 @@ import os
 import re
 import sys
 
-BOUNDS = {"loss": 1e-5, "norm": 5e-5, "tensor": 1e-4, "key bias": 1e-3}
+BOUNDS = {"loss": 1e-5, "norm": 5e-5, "weights": 1e-4, "key bias": 1e-3}
 
 
 def number(text):
@@ -47,7 +47,7 @@ ZeRO {{0, 1, 2, 3}} × schedules, on llama, untied, 12 micro-batches. At stage 0
 shards by another name and are left out; without a pipeline there is no schedule. *Covering*: any two values of all axes
 together in some cell, the model's family, recompute, tiers and accumulation among them.
 
-Bounds: {BOUNDS["loss"]:.0e} of the loss and {BOUNDS["norm"]:.0e} of the gradient norm in each step, after the last one ‖Δw‖ ≤ {BOUNDS["tensor"]:.0e} ‖w‖ for each
+Bounds: {BOUNDS["loss"]:.0e} of the loss and {BOUNDS["norm"]:.0e} of the gradient norm in each step, after the last one ‖Δw‖ ≤ {BOUNDS["weights"]:.0e} ‖w‖ for each
 tensor, for biases of keys {BOUNDS["key bias"]:.0e} (a key's bias moves all scores of a query alike, rotation apart: of a gradient that is
 next to nothing AdamW makes full steps, rounding included).
 """)

@@ -94,7 +94,7 @@ TEST_CASE("the lattice of all layouts", "[.lattice]") {
   std::ofstream out(path, std::ios::app);
   if (known.empty())
     out << "# " << complete << " complete, " << cells.size() - complete << " covering\npart\t"
-        << join(fixtures::lattice_axes(), "\t") << "\t|\twithin\tloss\tnorm\ttensor\tkey bias\tworst\tseconds\n"
+        << join(fixtures::lattice_axes(), "\t") << "\t|\twithin\tloss\tnorm\tweights\tkey bias\tworst\tseconds\n"
         << std::flush;
   Lattice lattice(20);
   for (size_t i = first; i < end; ++i) {
