@@ -94,8 +94,12 @@ std::string state_formula_text(const StepPlan& plan, const MemoryPlan& memory) {
   StateFormula without_master = own;
   without_master.master = 0;
   without_master.gradients = own.weights;
-  // Of a model that is split, what this rank and those that it shares shards with use.
-  const int64_t used = plan.partition.numel();
+  // Of a model that is split or cut, what this rank and those that it shares shards with use.
+  int64_t used = 0;
+  for (const Unit& unit : plan.partition.units)
+    if (std::any_of(unit.layers.begin(), unit.layers.end(),
+                    [&](int layer) { return state.pipeline.holds(state.pipeline_stage, layer); }))
+      used += unit.numel;
   const auto parameters = static_cast<double>(used);
   const auto planned = static_cast<double>(model_state_bytes(memory));
   std::vector<std::vector<std::string>> rows;

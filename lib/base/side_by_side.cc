@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -22,7 +23,11 @@ void side_by_side(size_t count, const std::function<void(size_t)>& work) {
   };
   std::vector<std::thread> threads;
   const size_t processors = std::max(1U, std::thread::hardware_concurrency());
-  for (size_t t = 1; t < std::min(processors, count); ++t) threads.emplace_back(run);
+  try {
+    for (size_t t = 1; t < std::min(processors, count); ++t) threads.emplace_back(run);
+  } catch (const std::system_error&) {
+    // Fewer threads do the same work.
+  }
   run();
   for (std::thread& thread : threads) thread.join();
   for (const std::exception_ptr& error : errors)

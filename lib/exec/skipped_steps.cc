@@ -9,7 +9,7 @@
 namespace ftrun {
 
 std::string encode_nonfinite(const RankNonfinite& own) {
-  return cat(own.instr, " ", own.data, " ", own.place);
+  return cat(own.when, " ", own.data, " ", own.place);
 }
 
 std::string nonfinite_places(const std::vector<std::string>& texts) {
@@ -21,16 +21,16 @@ std::string nonfinite_places(const std::vector<std::string>& texts) {
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     Met met{rank, {}};
     std::istringstream in(texts[rank]);
-    in >> met.at.instr >> met.at.data >> std::ws;
+    in >> met.at.when >> met.at.data >> std::ws;
     std::getline(in, met.at.place);
-    if (met.at.instr >= 0) all.push_back(std::move(met));
+    if (met.at.when >= 0) all.push_back(std::move(met));
   }
   std::stable_sort(all.begin(), all.end(),
-                   [](const Met& a, const Met& b) { return a.at.instr < b.at.instr; });
+                   [](const Met& a, const Met& b) { return a.at.when < b.at.when; });
   std::vector<std::string> places;
   for (const Met& met : all) {
     const bool from_another = std::any_of(all.begin(), all.end(), [&](const Met& other) {
-      return other.at.data == met.at.data && other.at.instr < met.at.instr;
+      return other.at.data == met.at.data && other.at.when < met.at.when;
     });
     if (!from_another) places.push_back(cat("rank ", met.rank, ", ", met.at.place));
   }

@@ -21,8 +21,8 @@ struct NonfiniteSearch {
 
 /// What a rank says of such a step to the others.
 struct RankNonfinite {
-  /// The instruction that met it, -1 for none: programs of all ranks have the same ones.
-  int64_t instr = -1;
+  /// When in the step it met it, -1 for never: ranks that have it from another one have it later.
+  int64_t when = -1;
   /// The rank among those with sequences of their own.
   int data = 0;
   std::string place;

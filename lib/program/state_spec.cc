@@ -25,20 +25,24 @@ std::set<int> stages_of(const Unit& unit, const PipelineLayout& pipeline) {
   return stages;
 }
 
-/// The first units of a stage, up to the share of its optimizer state that goes to another tier.
+/// The first units of each stage, up to the share of its optimizer state that goes to another tier. All
+/// ranks come to the same for every unit, of whichever stage.
 std::vector<Tier> optimizer_tiers(const Partition& partition, const StateOptions& options) {
-  const auto may_move = [&](const Unit& unit) {
-    return unit.trainable && !unit.small && stages_of(unit, options.pipeline).contains(options.pipeline_stage);
+  const auto may_move = [](const Unit& unit) { return unit.trainable && !unit.small; };
+  const auto stage_of = [&](const Unit& unit) {
+    return static_cast<size_t>(*stages_of(unit, options.pipeline).begin());
   };
-  int64_t total = 0;
-  for (const Unit& unit : partition.units) total += may_move(unit) ? unit.padded : 0;
+  const auto stages = static_cast<size_t>(options.pipeline.stages());
+  std::vector<int64_t> total(stages, 0), moved(stages, 0);
+  for (const Unit& unit : partition.units)
+    if (may_move(unit)) total[stage_of(unit)] += unit.padded;
   std::vector<Tier> tiers;
-  int64_t moved = 0;
   for (const Unit& unit : partition.units) {
-    const bool wanted =
-        static_cast<double>(moved) < options.optimizer_ratio * static_cast<double>(total);
+    int64_t& of_stage = moved[stage_of(unit)];
+    const bool wanted = static_cast<double>(of_stage) <
+                        options.optimizer_ratio * static_cast<double>(total[stage_of(unit)]);
     const bool moves = options.stage > 0 && may_move(unit) && wanted;
-    if (moves) moved += unit.padded;
+    if (moves) of_stage += unit.padded;
     tiers.push_back(moves ? options.optimizer_tier : Tier::kDevice);
   }
   return tiers;

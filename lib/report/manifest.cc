@@ -84,7 +84,7 @@ Json manifest_json(const RunManifest& manifest) {
   json["counters"] = manifest.counters;
   json["memory"] = manifest.memory;
   json["traffic"] = manifest.traffic;
-  json["pipeline"] = manifest.pipeline;
+  if (!manifest.pipeline.empty()) json["pipeline"] = manifest.pipeline;
   json["config_xxh3"] = config_hash(manifest);
   json["config"] = redacted_config(manifest.config);
   return json;

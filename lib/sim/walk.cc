@@ -371,8 +371,10 @@ Walk::Turn Walk::missing(Turn turn) const {
     if (std::any_of(rank.course->used.begin(), rank.course->used.end(), there)) continue;
     // Its lane for the group, or the one that all collectives share.
     const auto& groups = world_.ranks[static_cast<size_t>(member)].groups;
-    const auto id = std::find(groups.begin(), groups.end(), group) - groups.begin();
-    const auto lane = static_cast<int32_t>(lane_of(static_cast<GroupId>(id)));
+    const auto known = std::find(groups.begin(), groups.end(), group);
+    // Its program may not know the group.
+    if (known == groups.end()) return {member, turn.lane};
+    const auto lane = static_cast<int32_t>(lane_of(static_cast<GroupId>(known - groups.begin())));
     return {member, steps(rank, lane).empty() ? 0 : lane};
   }
   bug("a collective to which all have come waits");

@@ -114,7 +114,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert sorted(record) == [f"stage {stage}" for stage in range(mesh["pipeline"])], record
             for shares in record.values():
                 assert all(0 <= shares[which] < 1_000_000 for which in ("idle_per_million", "schedule_idle_per_million")), record
-        assert not manifest(job.out("one"))["pipeline"], manifest(job.out("one"))
+        assert "pipeline" not in manifest(job.out("one")), manifest(job.out("one"))
 
     @case
     def what_is_planned_is_what_is_used_and_sent():

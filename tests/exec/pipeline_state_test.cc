@@ -95,6 +95,28 @@ TEST_CASE("an export collects the tensors of all stages whole") {
     }
 }
 
+TEST_CASE("ranks of all stages agree who holds what, wherever the optimizer's state lies") {
+  const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(true), 5);
+  for (const int64_t zero : {1, 2, 3})
+    for (const double ratio : {0.4, 1.0}) {
+      Config config = Place{{.shards = 2, .stages = 3}, zero}.config();
+      fixtures::offload_to(config, OffloadDevice::kCpu);
+      config.zero.offload_optimizer.ratio = ratio;
+      config = fixtures::meshed(config, {.shards = 2, .stages = 3});
+      const ParameterHolders first = plan_steps(config, model, 0).train.holders;
+      REQUIRE(std::any_of(first.units.begin(), first.units.end(), [](const auto& unit) { return unit.cut; }));
+      for (int rank = 1; rank < 6; ++rank) {
+        INFO("stage " << zero << ", ratio " << ratio << ", rank " << rank);
+        const ParameterHolders other = plan_steps(config, model, rank).train.holders;
+        REQUIRE(other.units.size() == first.units.size());
+        for (size_t u = 0; u < first.units.size(); ++u) {
+          REQUIRE(other.units[u].stage == first.units[u].stage);
+          REQUIRE(other.units[u].cut == first.units[u].cut);
+        }
+      }
+    }
+}
+
 TEST_CASE("the sum of losses of an evaluation is one process's, on all ranks") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(), 5);

@@ -154,7 +154,7 @@ TEST_CASE("an embedding's and a head's share of the vocabulary") {
         "tensor_all_reduce embedding:[16,576] -> embedding.summed:[16,576]\n"
         "rope_table positions:[16] -> rope:[16,64]\n");
   CHECK(std::get<RowsAttrs>(model.graphs[0].forward[0].attrs) == RowsAttrs{32768, 49152});
-  const LayerGraph& head = model.graphs.back();
+  const LayerGraph& head = model.graph_of(model.layers.back());
   CHECK(op_text(head, head.forward[1]) ==
         "vocabulary_logits norm.weight.out:[16,576] lm_head.weight:[16384,576] labels:[16] -> "
         "logits.0:[16,16384] statistics.0:[16,2] label_logit.0:[16]");
@@ -164,7 +164,7 @@ TEST_CASE("an embedding's and a head's share of the vocabulary") {
 TEST_CASE("logits of all ranks are gathered as blocks of the vocabulary") {
   const ModelDescription model =
       split_model(small("smollm2_135m.v4"), {3, 0, true}, Mode::kLogits, {1, 48});
-  const LayerGraph& head = model.graphs.back();
+  const LayerGraph& head = model.graph_of(model.layers.back());
   CHECK(list_text(head, head.forward) ==
         "rms_norm x:[16,576] norm.weight:[576] -> norm.weight.out:[16,576] norm.weight.rstd:[16]\n"
         "tensor_all_gather norm.weight.out:[16,576] -> norm.weight.out.gathered:[48,576]\n"

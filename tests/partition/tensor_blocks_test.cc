@@ -123,7 +123,8 @@ ModelDescription model_of(int64_t before, const std::vector<int64_t>& tensors) {
 
 std::vector<int64_t> positions(const ModelDescription& model) {
   std::vector<int64_t> found;
-  for (const Slice& slice : build_units(model).units[0].slices)
+  const Partition partition = build_units(model);
+  for (const Slice& slice : partition.units[0].slices)
     found.push_back(slice.position_in_unit);
   return found;
 }
