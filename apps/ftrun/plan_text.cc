@@ -1,5 +1,6 @@
 #include "plan_text.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <numeric>

@@ -137,8 +137,17 @@ void Session::require_equal(const std::string& what, const std::string& text) {
   const std::vector<std::string> all = exchange("equal", text);
   const std::vector<std::string> others = unlike_first(all);
   if (others.empty()) return;
-  throw Error(ExitCode::kUsage, cat(what, " differs from rank 0's on rank ", join(others, ", ")),
-              kStartAlike);
+  refuse_together({ExitCode::kUsage, cat(what, " differs from rank 0's on rank ", join(others, ", ")), kStartAlike});
+}
+
+/// All ranks have the same reason. Rank 0 serves what the others have yet to read: it waits for them.
+void Session::refuse_together(const Error& error) {
+  try {
+    exchange("refused", "");
+  } catch (const Error&) {
+    // Rank 0 has gone on: what was to be read has been.
+  }
+  throw error;
 }
 
 /// The hashes first: the texts, which say what differs, are sent only when there is something to
@@ -149,10 +158,10 @@ void Session::require_equal_configs(const TrainRequest& request) {
   if (others.empty()) return;
   const std::vector<std::string> texts = exchange("config text", request.config_json);
   const std::string& other = texts[static_cast<size_t>(std::stoi(others.front()))];
-  throw Error(ExitCode::kUsage,
-              cat("the config differs from rank 0's on rank ", join(others, ", "), ":",
-                  differing_keys(texts.front(), other, others.front())),
-              kStartAlike);
+  refuse_together({ExitCode::kUsage,
+                   cat("the config differs from rank 0's on rank ", join(others, ", "), ":",
+                       differing_keys(texts.front(), other, others.front())),
+                   kStartAlike});
 }
 
 CheckpointGroup Session::checkpoint_group() {

@@ -62,6 +62,7 @@ class Session {
   void leave() noexcept { rendezvous_->leave(std::chrono::seconds(1)); }
 
  private:
+  [[noreturn]] void refuse_together(const Error& error);
   void require_equal_configs(const TrainRequest& request);
   void choose_device(const TrainRequest& request);
 
