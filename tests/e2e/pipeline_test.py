@@ -225,6 +225,15 @@ with tempfile.TemporaryDirectory() as scratch:
         assert not job.out("deep").exists()
 
     @case
+    def an_export_with_the_optimizers_state_on_the_host():
+        changes = settings(pipeline=2, data=2, stage=1, zero={"offload_optimizer": {"device": "cpu"}})
+        job.run("offloaded", **changes)
+        as_one_process(job.out("offloaded"), job.out("one"))
+        expected = exported(job.out("one"))
+        for tensor, weights in exported(job.out("offloaded")).items():
+            assert np.abs(weights - expected[tensor]).max() < 1e-5, tensor
+
+    @case
     def layers_by_hand():
         trained("by-hand", pipeline=2, layers=[1, 5])
         as_one_process(job.out("by-hand"), job.out("one"))
