@@ -6,8 +6,9 @@ budget of seconds.
 
 A budget is what an entry takes on two quiet cores, in a whole run. Machines differ and are shared, so an entry breaks
 its budget when it takes more than FACTOR times that and SLACK seconds, after both are stretched by how much slower than
-its budgets the run was as a whole (STRETCH at most). Exits 1 when one does, when an entry has no budget and takes longer than NEW seconds, or when
-nothing ran. --write takes the run's seconds as the new budgets."""
+its budgets the run was as a whole (STRETCH at most). Exits 1, and says why, when one does, when an entry has no budget
+and takes longer than NEW seconds, when one was skipped without a reason, or when nothing ran. --write takes the run's
+seconds as the new budgets."""
 import statistics
 import sys
 import xml.etree.ElementTree as xml
@@ -84,6 +85,10 @@ def main(results, table, *options):
     for line in over:
         print(f"over budget: {line}")
     silent = [name for name, why in skipped if why == reason("")]
+    for name in silent:
+        print(f"skipped without a reason: {name} printed no line that begins with 'skipped: '")
+    if not ran:
+        print("nothing ran")
     return 1 if over or silent or not ran else 0
 
 

@@ -43,10 +43,6 @@ std::string stage_layers(const ModelDescription& model, const PipelineLayout& la
   return join(chunks, " | ");
 }
 
-std::string percent(double share) {
-  return fixed_text(100 * share, 1) + " %";
-}
-
 /// What the letters of the picture stand for.
 std::string legend(ScheduleKind kind, int chunks) {
   const bool split = kind == ScheduleKind::kZbH1 || kind == ScheduleKind::kZbV;
@@ -60,7 +56,7 @@ std::string legend(ScheduleKind kind, int chunks) {
 }
 
 std::string stages_table(const ModelDescription& model, const PipelineLayout& layout,
-                         const std::vector<std::vector<ScheduleAction>>& lists,
+                         const StageActions& lists,
                          const ScheduleTimeline& timeline) {
   double most = 0;
   for (const StageTimeline& stage : timeline.stages) most = std::max(most, stage.busy);
@@ -68,7 +64,7 @@ std::string stages_table(const ModelDescription& model, const PipelineLayout& la
   for (int stage = 0; stage < layout.stages(); ++stage) {
     const auto s = static_cast<size_t>(stage);
     rows.push_back({std::to_string(stage), stage_layers(model, layout, stage),
-                    percent(timeline.stages[s].busy / most), percent(timeline.idle_share(stage)),
+                    percent_text(timeline.stages[s].busy / most, 1), percent_text(timeline.idle_share(stage), 1),
                     std::to_string(most_in_flight(lists[s])),
                     std::to_string(most_before_input_grad(lists[s]))});
   }
@@ -102,7 +98,7 @@ std::string pipeline_text(const Config& config, const ModelConfig& model_config,
       "work: of the dearest stage's; idle: of the step; in flight: most micro-batches of a part "
       "whose activations\nthe stage keeps, whole: those that do not wait for weight gradients "
       "alone\n",
-      "idle over all stages: ", percent(timeline.idle_share()), "\n");
+      "idle over all stages: ", percent_text(timeline.idle_share(), 1), "\n");
 }
 
 size_t output_columns() {

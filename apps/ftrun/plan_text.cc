@@ -1,6 +1,5 @@
 #include "plan_text.h"
 
-#include <algorithm>
 #include <cmath>
 #include <map>
 #include <numeric>
@@ -8,6 +7,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "model/size.h"
+#include "program/state_spec.h"
 #include "report/table.h"
 
 namespace ftrun {
@@ -98,9 +98,7 @@ std::string state_formula_text(const StepPlan& plan, const MemoryPlan& memory) {
   // Of a model that is split or cut, what this rank and those that it shares shards with use.
   int64_t used = 0;
   for (const Unit& unit : plan.partition.units)
-    if (std::any_of(unit.layers.begin(), unit.layers.end(),
-                    [&](int layer) { return state.pipeline.holds(state.pipeline_stage, layer); }))
-      used += unit.numel;
+    if (stages_of(unit, state.pipeline).contains(state.pipeline_stage)) used += unit.numel;
   const auto parameters = static_cast<double>(used);
   const auto planned = static_cast<double>(model_state_bytes(memory));
   std::vector<std::vector<std::string>> rows;

@@ -25,6 +25,10 @@ std::string fixed_text(double value, int digits) {
   return buffer.data();
 }
 
+std::string percent_text(double share, int digits) {
+  return fixed_text(100 * share, digits) + " %";
+}
+
 std::string human_bytes(int64_t bytes) {
   static constexpr std::array<const char*, 5> kUnits{" KiB", " MiB", " GiB", " TiB", " PiB"};
   double value = static_cast<double>(bytes);

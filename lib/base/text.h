@@ -19,6 +19,8 @@ std::string number_text(double value);
 std::string format_number(const char* format, double value);
 /// With so many digits behind the point.
 std::string fixed_text(double value, int digits);
+/// A share of 1: "12.5 %" of 0.125 with one digit.
+std::string percent_text(double share, int digits);
 
 std::vector<std::string> split(std::string_view text, char separator);
 std::string join(const std::vector<std::string>& parts, std::string_view separator);

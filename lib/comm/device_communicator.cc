@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/round_up.h"
 #include "base/text.h"
 
 namespace ftrun {
@@ -108,7 +109,7 @@ void DeviceCommunicator::add_blocks(const std::byte* blocks, int64_t stride, con
 
 void DeviceCommunicator::reduce_small(const Collective& collective) {
   const int64_t bytes = payload_bytes(collective.record), element = dtype_bytes(collective.record.dtype);
-  const int64_t stride = (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
+  const int64_t stride = round_up(bytes, kPartAlignment);
   std::byte* const blocks = scratch();
   for (int rank = 0; rank < size(); ++rank)
     exchanges_[static_cast<size_t>(rank)] = {static_cast<const std::byte*>(collective.in), bytes,
@@ -144,7 +145,7 @@ void DeviceCommunicator::all_reduce_in_order(const Collective& collective) {
     return reduce_small(collective);
   const int64_t step = kPartAlignment / std::min(kPartAlignment, element);
   const int64_t most = kScratchBytes / size() / element / step * step;
-  const int64_t wanted = ((count + size() - 1) / size() + step - 1) / step * step;
+  const int64_t wanted = round_up((count + size() - 1) / size(), step);
   const int64_t part = std::min(most, wanted);
   for (int64_t first = 0; first < count; first += size() * part) reduce_window(collective, first, part);
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/round_up.h"
 #include "base/text.h"
 #include "comm/reduce.h"
 #include "comm/shm_group.h"
@@ -228,8 +229,7 @@ void ShmCommunicator::all_reduce_in_place(const Collective& work) {
 /// Reads our slice of every rank's buffer and writes the result to all of them: only we touch it.
 void ShmCommunicator::reduce_own_slice(const CollectiveRecord& record) {
   const int64_t width = dtype_bytes(record.dtype), step = kPushBytes / width;
-  int64_t part = (record.count + size() - 1) / size();
-  part = (part + kAlignElements - 1) / kAlignElements * kAlignElements;
+  const int64_t part = round_up((record.count + size() - 1) / size(), kAlignElements);
   const int64_t end = std::min(record.count, part * (rank() + 1));
   for (int64_t at = part * rank(); at < end; at += step) {
     const int64_t count = std::min(step, end - at);

@@ -3,6 +3,8 @@
 #include <optional>
 #include <string>
 
+#include "config/config.h"
+
 namespace ftrun {
 
 /// By what the parts of a model are made equal where a pipeline cuts it.
@@ -16,5 +18,10 @@ enum class PipelinePartition {
 /// What pipeline.partition says, in any case as in DeepSpeed; nothing where it is no such word, or
 /// its expression cannot be read or matches no class of decoder layers.
 std::optional<PipelinePartition> pipeline_partition(const std::string& text);
+
+/// Parts that a resolved config cuts a model into, which may be too many for a number of layers: "8 parts
+/// (pipeline 4 × virtual_stages 2)".
+double pipeline_parts(const ParallelConfig& mesh);
+std::string pipeline_parts_text(const ParallelConfig& mesh);
 
 }  // namespace ftrun

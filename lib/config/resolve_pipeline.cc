@@ -82,13 +82,10 @@ void check_layers(Resolving& r) {
   const std::string path = "parallel.pipeline_layers";
   const auto count = static_cast<int64_t>(p.pipeline_layers.size());
   if (count == 0) return;
-  const double parts = static_cast<double>(p.pipeline) * static_cast<double>(p.virtual_stages);
-  if (static_cast<double>(count) != parts)
+  if (static_cast<double>(count) != pipeline_parts(p))
     return r.error(
         path,
-        cat(path, " has ", count, count == 1 ? " number for " : " numbers for ", number_text(parts),
-            " parts (pipeline ", p.pipeline,
-            p.virtual_stages > 1 ? cat(" × virtual_stages ", p.virtual_stages) : "", ")"),
+        cat(path, " has ", count, count == 1 ? " number for " : " numbers for ", pipeline_parts_text(p)),
         "write the number of blocks of each part");
   for (size_t k = 1; k + 1 < p.pipeline_layers.size(); ++k)
     if (p.pipeline_layers[k] == 0)
@@ -146,6 +143,15 @@ std::optional<PipelinePartition> pipeline_partition(const std::string& text) {
   if (word.starts_with(prefix) && matches_decoder_layers(text.substr(prefix.size())))
     return PipelinePartition::kBlocks;
   return std::nullopt;
+}
+
+double pipeline_parts(const ParallelConfig& mesh) {
+  return static_cast<double>(mesh.pipeline) * static_cast<double>(mesh.virtual_stages);
+}
+
+std::string pipeline_parts_text(const ParallelConfig& mesh) {
+  return cat(number_text(pipeline_parts(mesh)), " parts (pipeline ", mesh.pipeline,
+             mesh.virtual_stages > 1 ? cat(" × virtual_stages ", mesh.virtual_stages) : "", ")");
 }
 
 void resolve_pipeline(Resolving& r) {

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/round_up.h"
 #include "exec/device_times.h"
 
 namespace ftrun {
@@ -18,7 +19,7 @@ constexpr int64_t kProbedElements = int64_t{1} << 20;
 /// Between parts of a batch in pinned memory.
 constexpr int64_t kPartAlignment = 64;
 
-int64_t aligned(int64_t bytes) { return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment; }
+int64_t aligned(int64_t bytes) { return round_up(bytes, kPartAlignment); }
 
 }  // namespace
 

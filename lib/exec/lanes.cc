@@ -14,9 +14,8 @@ Lanes::Lanes(const Program& program, Runner run, std::function<void()> on_abort,
       on_abort_(std::move(on_abort)),
       one_launcher_(one_launcher) {
   plan(program);
-  for (size_t g = 0; g < program.groups.size(); ++g)
-    if (program.groups[g].ranks.is_link())
-      link_lanes_.push_back(static_cast<size_t>(lane_of(static_cast<GroupId>(g))));
+  for (size_t lane = 0; lane < kMostLanes; ++lane)
+    if (is_link(program, static_cast<Lane>(lane))) link_lanes_.push_back(lane);
   for (size_t worker = 1; worker < kMostLanes; ++worker)
     if (!steps_[worker].empty()) threads_.emplace_back([this, worker] { serve(worker); });
 }

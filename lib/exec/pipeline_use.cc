@@ -13,7 +13,6 @@ namespace {
 
 /// A stage's figures, the mean over its ranks.
 struct StageSeconds {
-  int ranks = 0;
   double span = 0;
   double waited_for_stages = 0;
   double waited_at_end = 0;
@@ -25,10 +24,10 @@ struct StageSeconds {
   }
 };
 
-std::string encode(const PipelineSeconds& seconds, int64_t steps) {
+std::string encode(const PipelineSeconds& seconds) {
   std::ostringstream text;
   text.precision(9);
-  text << steps << ' ' << seconds.span << ' ' << seconds.waited_for_stages << ' ' << seconds.waited_at_end;
+  text << seconds.span << ' ' << seconds.waited_for_stages << ' ' << seconds.waited_at_end;
   for (const auto& layer : seconds.layers)
     for (const double phase : layer) text << ' ' << phase;
   return text.str();
@@ -62,18 +61,17 @@ void PipelineUse::total(Session& session) {
   std::vector<StageSeconds> stages(static_cast<size_t>(pipeline.stages()));
   std::vector<PhaseSeconds> parts(static_cast<size_t>(pipeline.parts()));
   const int ranks_of_stage = mesh.world() / pipeline.stages();
-  const std::vector<std::string> texts = session.exchange("pipeline", encode(sums_, steps_));
+  // How often each part ran each phase, on all its ranks.
+  const double times = static_cast<double>(std::max<int64_t>(1, steps_ - 1)) * options.micro_batches * ranks_of_stage;
+  const std::vector<std::string> texts = session.exchange("pipeline", encode(sums_));
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     std::istringstream figures(texts[rank]);
     StageSeconds& stage = stages[static_cast<size_t>(mesh.coordinate(static_cast<int>(rank)).pp)];
-    int64_t steps = 0;
     double span = 0, waited = 0, at_end = 0;
-    figures >> steps >> span >> waited >> at_end;
-    ++stage.ranks;
+    figures >> span >> waited >> at_end;
     stage.span += span / ranks_of_stage;
     stage.waited_for_stages += waited / ranks_of_stage;
     stage.waited_at_end += at_end / ranks_of_stage;
-    const double times = static_cast<double>(std::max<int64_t>(1, steps - 1)) * options.micro_batches * ranks_of_stage;
     for (int32_t layer = 0; layer < layers; ++layer) {
       PhaseSeconds& part = parts[static_cast<size_t>(pipeline.part_with(layer))];
       for (double* phase : {&part.forward, &part.backward, &part.input_grad, &part.weight_grad}) {
@@ -100,8 +98,8 @@ std::string PipelineUse::text() const {
   if (idle_.empty()) return "";
   std::vector<std::vector<std::string>> rows;
   for (size_t stage = 0; stage < idle_.size(); ++stage)
-    rows.push_back({cat("stage ", stage), cat(fixed_text(100 * idle_[stage], 1), " %"),
-                    cat(fixed_text(100 * idle_by_schedule_[stage], 1), " %")});
+    rows.push_back({cat("stage ", stage), percent_text(idle_[stage], 1),
+                    percent_text(idle_by_schedule_[stage], 1)});
   return cat("\nwhat each stage waited for the others, of its steps until the update\n",
              format_table({"pipeline", "measured", "by the schedule alone"}, rows));
 }

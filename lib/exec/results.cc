@@ -124,7 +124,7 @@ std::string sample_text(const Config& config, TrainingSetup& setup, const std::v
   TrainingSetup::TextGenerator& generator = setup.text_generator();
   // The stage with the head has the logits.
   const StateOptions& state = setup.plan().options.state;
-  const int head_stage = state.pipeline.stage_of(state.pipeline.parts() - 1);
+  const int head_stage = state.pipeline.last_stage();
   const GenerateOptions options{
       .tokens = wanted.tokens,
       .temperature = wanted.temperature,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/round_up.h"
 #include "graph/layer_graph.h"
 #include "graph/storage.h"
 #include "graph/workspace.h"
@@ -11,7 +12,7 @@ namespace ftrun {
 namespace {
 
 int64_t after(int64_t offset, int64_t bytes) {
-  return offset + (bytes + kStorageAlignment - 1) / kStorageAlignment * kStorageAlignment;
+  return offset + round_up(bytes, kStorageAlignment);
 }
 
 int64_t partial_sums(const LayerGraph& graph, const Op& op) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/round_up.h"
 #include "graph/layer_graph.h"
 #include "graph/storage.h"
 
@@ -39,7 +40,7 @@ ScratchPlan plan_in_a_row(const LayerGraph& graph, ValueRole role) {
   plan.offset.assign(graph.values.size(), -1);
   for (const ValueId id : graph.with_role(role)) {
     plan.offset[static_cast<size_t>(id)] = plan.bytes;
-    plan.bytes += (graph.at(id).bytes() + kStorageAlignment - 1) / kStorageAlignment * kStorageAlignment;
+    plan.bytes += round_up(graph.at(id).bytes(), kStorageAlignment);
   }
   return plan;
 }

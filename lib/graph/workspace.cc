@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/round_up.h"
 #include "graph/gpu_workspace.h"
 #include "graph/layer_graph.h"
 #include "graph/op_spec.h"
@@ -17,7 +18,7 @@ class Offsets {
  public:
   int64_t take(int64_t bytes) {
     const int64_t offset = bytes_;
-    bytes_ += (bytes + kStorageAlignment - 1) / kStorageAlignment * kStorageAlignment;
+    bytes_ += round_up(bytes, kStorageAlignment);
     return offset;
   }
   int64_t bytes() const { return bytes_; }

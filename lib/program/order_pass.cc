@@ -187,9 +187,8 @@ class Orderer {
  private:
   LaneClock needed_before(const Instr& instr) {
     LaneClock needed = nothing_done();
-    const auto own = static_cast<size_t>(instr.lane);
     for (size_t lane = 0; lane < kMostLanes; ++lane) {
-      const bool all = !overlap_ && !is_link(own) && !is_link(lane) && take_turns(instr, lane);
+      const bool all = !overlap_ && take_turns(instr, lane);
       needed[lane] = all ? latest_[lane] : log_.last_conflict(instr, static_cast<Lane>(lane));
     }
     for (const InstrId wait : instr.waits) {
@@ -207,15 +206,10 @@ class Orderer {
     return needed;
   }
 
-  /// Between stages things go on beside both: a stage that waited for them would hold up the others.
-  bool is_link(size_t lane) const {
-    const auto group = static_cast<GroupId>(lane) - static_cast<GroupId>(Lane::kFirstGroup);
-    return group >= 0 && group < static_cast<GroupId>(program_.groups.size()) &&
-           program_.group(group).ranks.is_link();
-  }
-
-  /// Computation on the one side, communication on the other.
-  static bool take_turns(const Instr& instr, size_t lane) {
+  /// Computation on the one side, communication on the other. What goes between stages goes on beside both: a
+  /// stage that waited for it would hold up the others.
+  bool take_turns(const Instr& instr, size_t lane) const {
+    if (is_link(program_, instr.lane) || is_link(program_, static_cast<Lane>(lane))) return false;
     return (instr.lane == Lane::kCompute && is_communication(static_cast<Lane>(lane))) ||
            (is_communication(instr.lane) && lane == kComputeLane);
   }

@@ -33,6 +33,9 @@ class PipelineLayout {
   int part_of(int stage, int chunk) const;
   int stage_of(int part) const;
   int chunk_of(int part) const;
+  /// The stages that have the embedding and the head.
+  int first_stage() const { return stage_of(0); }
+  int last_stage() const { return stage_of(parts() - 1); }
 
   /// Layers of a part, of `layers` of the model.
   LayerRange layers(int part, int32_t layers) const;

@@ -1,6 +1,5 @@
 #include "program/pipeline_plan.h"
 
-
 #include "base/error.h"
 #include "base/text.h"
 #include "config/pipeline.h"
@@ -12,10 +11,6 @@ namespace {
 
 /// Fewer micro-batches a stage than this are told of.
 constexpr int kMicroBatchesAStage = 4;
-
-std::string percent_text(double share) {
-  return fixed_text(100 * share, 0) + " %";
-}
 
 double idle_share(const Config& config, int32_t micro_batches) {
   const int stages = pipeline_stages(config), chunks = pipeline_chunks(config);
@@ -39,12 +34,6 @@ BalanceBy balance_by(const Config& config) {
       return BalanceBy::kBlocks;
   }
   bug("a pipeline.partition");
-}
-
-/// "8 parts (pipeline 4 × virtual_stages 2)".
-std::string parts_text(const ParallelConfig& mesh, double parts) {
-  return cat(number_text(parts), " parts (pipeline ", mesh.pipeline,
-             mesh.virtual_stages > 1 ? cat(" × virtual_stages ", mesh.virtual_stages) : "", ")");
 }
 
 void require_sum(const ParallelConfig& mesh, int64_t blocks) {
@@ -92,13 +81,11 @@ void require_pipeline(const Config& config, int64_t blocks) {
   const ParallelConfig& mesh = config.parallel;
   if (mesh.pipeline == 1) return;
   if (!mesh.pipeline_layers.empty()) return require_sum(mesh, blocks);
-  const double parts =
-      static_cast<double>(mesh.pipeline) * static_cast<double>(mesh.virtual_stages);
-  if (parts <= static_cast<double>(blocks)) return;
+  if (pipeline_parts(mesh) <= static_cast<double>(blocks)) return;
   const int64_t most = blocks / mesh.virtual_stages;
   throw Error(
       ExitCode::kUsage,
-      cat("the model's ", blocks, " decoder layers cannot be cut into ", parts_text(mesh, parts)),
+      cat("the model's ", blocks, " decoder layers cannot be cut into ", pipeline_parts_text(mesh)),
       most < 2 ? "use fewer parts, or another kind of parallelism"
                : cat("use parallel.pipeline ", most, " or less"));
 }
@@ -120,8 +107,8 @@ std::string bubble_notice(const Config& config) {
   if (stages == 1 || count >= enough) return "";
   return cat("gradient_accumulation_steps ", count, " with pipeline ", stages, ": in schedule ",
              name_of(config.parallel.schedule), " each stage waits ",
-             percent_text(idle_share(config, static_cast<int32_t>(count))), " of a step, with ",
-             enough, " micro-batches ", percent_text(idle_share(config, enough)),
+             percent_text(idle_share(config, static_cast<int32_t>(count)), 0), " of a step, with ",
+             enough, " micro-batches ", percent_text(idle_share(config, enough), 0),
              " (parts that take equally long)");
 }
 

@@ -86,6 +86,12 @@ bool share_written_bytes(const Program& program, const Instr& a, const Instr& b)
   return meet(a.writes, b.reads) || meet(a.reads, b.writes) || meet(a.writes, b.writes);
 }
 
+bool is_link(const Program& program, Lane lane) {
+  const auto group = static_cast<GroupId>(lane) - static_cast<GroupId>(Lane::kFirstGroup);
+  return group >= 0 && group < static_cast<GroupId>(program.groups.size()) &&
+         program.group(group).ranks.is_link();
+}
+
 Instr make_collective(InstrKind kind, const Exchange& exchange, const Range& in, const Range& out) {
   return {.kind = kind,
           .lane = lane_of(exchange.group),

@@ -256,6 +256,9 @@ bool share_bytes(const Program& program, const Range& a, const Range& b);
 /// Whether one of two instructions writes bytes that the other touches.
 bool share_written_bytes(const Program& program, const Instr& a, const Instr& b);
 
+/// Whether a lane is that of a link.
+bool is_link(const Program& program, Lane lane);
+
 /// A collective on its group's lane, and a copy on the lane of the link that it uses.
 Instr make_collective(InstrKind kind, const Exchange& exchange, const Range& in, const Range& out);
 Instr make_copy(const Program& program, const Range& from, const Range& to);

@@ -173,6 +173,13 @@ std::vector<ScheduleAction> make_schedule(ScheduleKind kind, int stages, int chu
   return out.take();
 }
 
+StageActions make_schedules(ScheduleKind kind, int stages, int chunks, int32_t micro_batches) {
+  StageActions lists;
+  for (int stage = 0; stage < stages; ++stage)
+    lists.push_back(make_schedule(kind, stages, chunks, stage, micro_batches));
+  return lists;
+}
+
 char phase_letter(Phase phase) {
   return "FBIW"[static_cast<size_t>(phase)];
 }

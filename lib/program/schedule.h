@@ -53,6 +53,10 @@ bool fits(ScheduleKind kind, int stages, int32_t micro_batches);
 std::vector<ScheduleAction> make_schedule(ScheduleKind kind, int stages, int chunks, int stage,
                                           int32_t micro_batches);
 
+/// The actions of each stage, in the order in which it runs them.
+using StageActions = std::vector<std::vector<ScheduleAction>>;
+StageActions make_schedules(ScheduleKind kind, int stages, int chunks, int32_t micro_batches);
+
 /// 'F', 'B', 'I' or 'W'.
 char phase_letter(Phase phase);
 /// "F0.0 B0.0 F0.1 B0.1": phase, chunk and micro-batch of each action.

@@ -12,7 +12,7 @@ constexpr double kNotYet = -1;
 /// Runs the lists stage by stage, each as far as it comes, until all are at their end.
 class Walk {
  public:
-  Walk(const std::vector<std::vector<ScheduleAction>>& lists, ChunkPlacement placement,
+  Walk(const StageActions& lists, ChunkPlacement placement,
        const std::vector<PhaseSeconds>& parts, double transfer)
       : lists_(lists), placement_(placement), parts_(parts), transfer_(transfer) {
     require(!lists.empty() && parts.size() % lists.size() == 0,
@@ -84,7 +84,7 @@ class Walk {
     return made == kNotYet || stage_of_[from] == stage_of_[to] ? made : made + transfer_;
   }
 
-  const std::vector<std::vector<ScheduleAction>>& lists_;
+  const StageActions& lists_;
   const ChunkPlacement placement_;
   const std::vector<PhaseSeconds>& parts_;
   const double transfer_;
@@ -133,15 +133,7 @@ double ScheduleTimeline::idle_share() const {
   return stages.empty() ? 0 : sum / static_cast<double>(stages.size());
 }
 
-std::vector<std::vector<ScheduleAction>> make_schedules(ScheduleKind kind, int stages, int chunks,
-                                                        int32_t micro_batches) {
-  std::vector<std::vector<ScheduleAction>> lists;
-  for (int stage = 0; stage < stages; ++stage)
-    lists.push_back(make_schedule(kind, stages, chunks, stage, micro_batches));
-  return lists;
-}
-
-ScheduleTimeline run_timeline(const std::vector<std::vector<ScheduleAction>>& lists,
+ScheduleTimeline run_timeline(const StageActions& lists,
                               ChunkPlacement placement, const std::vector<PhaseSeconds>& parts,
                               double transfer) {
   return Walk(lists, placement, parts, transfer).run();

@@ -46,16 +46,11 @@ struct ScheduleTimeline {
   double idle_share() const;
 };
 
-/// The lists of all stages of a schedule.
-std::vector<std::vector<ScheduleAction>> make_schedules(ScheduleKind kind, int stages, int chunks,
-                                                        int32_t micro_batches);
-
 /// Runs `lists`, one a stage, where each part takes its seconds (`parts`, stages x chunks of them)
 /// and an activation or gradient takes `transfer` seconds to another stage. A bug when actions wait
 /// for each other.
-ScheduleTimeline run_timeline(const std::vector<std::vector<ScheduleAction>>& lists,
-                              ChunkPlacement placement, const std::vector<PhaseSeconds>& parts,
-                              double transfer = 0);
+ScheduleTimeline run_timeline(const StageActions& lists, ChunkPlacement placement,
+                              const std::vector<PhaseSeconds>& parts, double transfer = 0);
 
 /// Parts that take equally long: backward twice as long as forward, half of it for each kind of
 /// gradients.

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <functional>
 #include <iterator>
 #include <set>
@@ -30,15 +29,13 @@ struct Grouping {
   bool apart = false;
 };
 
-/// Pairs of stages of which the first sends to the second, by their lower and their higher stage.
-std::set<std::array<int, 4>> linked_stages(const PipelineLayout& pipeline) {
-  std::set<std::array<int, 4>> pairs;
+/// Stages that send to each other, the lower one first.
+std::set<std::pair<int, int>> linked_stages(const PipelineLayout& pipeline) {
+  std::set<std::pair<int, int>> pairs;
   for (int part = 0; part + 1 < pipeline.parts(); ++part) {
     const auto [low, high] =
         std::minmax({pipeline.stage_of(part), pipeline.stage_of(part + 1)});
-    if (low == high) continue;
-    pairs.insert({low, high, low, high});
-    pairs.insert({low, high, high, low});
+    if (low != high) pairs.emplace(low, high);
   }
   return pairs;
 }
@@ -81,8 +78,10 @@ std::vector<Grouping> groupings(const RankMesh& mesh, const StateOptions& state)
                      const bool end = stage == 0 || stage + 1 == mesh.size(kPipeline);
                      return end ? mesh.ends_of(rank, kPipeline) : RankGroup{};
                    }});
-  for (const auto& [low, high, from, to] : linked_stages(state.pipeline))
-    all.push_back(link_grouping(mesh, from, to));
+  for (const auto& [low, high] : linked_stages(state.pipeline)) {
+    all.push_back(link_grouping(mesh, low, high));
+    all.push_back(link_grouping(mesh, high, low));
+  }
   return all;
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -16,13 +15,6 @@ namespace {
 bool reduces_micro_batches(const StateOptions& options, int32_t micro_batches) {
   return options.stage >= 2 && (options.shard.count > 1 || micro_batches > 1 ||
                                 options.optimizer_tier != Tier::kDevice);
-}
-
-/// The stages of the pipeline with layers that read a unit, ascending.
-std::set<int> stages_of(const Unit& unit, const PipelineLayout& pipeline) {
-  std::set<int> stages;
-  for (const int layer : unit.layers) stages.insert(pipeline.stage_of(pipeline.part_with(layer)));
-  return stages;
 }
 
 /// The first units of each stage, up to the share of its optimizer state that goes to another tier. All
@@ -71,6 +63,12 @@ std::vector<GradientShares> shares_of(const Unit& unit, const ModelDescription& 
 
 }  // namespace
 
+std::set<int> stages_of(const Unit& unit, const PipelineLayout& pipeline) {
+  std::set<int> stages;
+  for (const int layer : unit.layers) stages.insert(pipeline.stage_of(pipeline.part_with(layer)));
+  return stages;
+}
+
 /// Slices that follow each other and of which equally many tensor-parallel ranks have copies.
 /// Without tensor parallelism that is the unit.
 std::vector<NormRange> norm_ranges(const Unit& unit, const ModelDescription& model) {
@@ -113,7 +111,8 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     require(stages.size() <= (options.ties_ends ? 2 : 1), "only tied matrices lie on two stages");
     spec.copied = stages.size() > 1;
     spec.held = stages.contains(options.pipeline_stage);
-    spec.counted = options.pipeline_stage == *stages.begin();
+    spec.first_stage = *stages.begin();
+    spec.counted = options.pipeline_stage == spec.first_stage;
     spec.shard = groups.shard;
     spec.replica = groups.replica;
     spec.gathered = options.stage == 3 && !unit.small &&

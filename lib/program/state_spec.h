@@ -1,5 +1,6 @@
 #pragma once
 
+#include <set>
 #include <vector>
 
 #include "base/dtype.h"
@@ -39,7 +40,8 @@ struct StorageFormat {
 struct StateSpec {
   /// Layers of this stage of the pipeline read it; else the rank has nothing of it.
   bool held = true;
-  /// This stage is the first of those that hold it: it adds its part to the gradient norm, and saves it.
+  /// The first stage that holds it, and whether this is it: it adds its part to the gradient norm, and saves it.
+  int first_stage = 0;
   bool counted = true;
   /// Another stage has a copy of it and makes a share of its gradient.
   bool copied = false;
@@ -78,6 +80,9 @@ struct StateSpec {
   /// The optimizer updates weights of its own, from which those that layers read are made.
   bool has_master = false;
 };
+
+/// The stages of a pipeline with layers that read a unit, ascending: these hold it.
+std::set<int> stages_of(const Unit& unit, const PipelineLayout& pipeline);
 
 /// Of a unit, in the order of its slices; together they cover it. None of one that is frozen.
 std::vector<NormRange> norm_ranges(const Unit& unit, const ModelDescription& model);

@@ -79,16 +79,7 @@ char letter(InstrKind kind) {
                                           : 'b';
 }
 
-/// The actions of a step that trains.
-StageActions training_actions(const StepOptions& options) {
-  StageActions actions;
-  const int stages = options.state.pipeline.stages();
-  for (int stage = 0; stage < stages; ++stage)
-    actions.push_back(make_schedule(options.schedule, stages, options.state.pipeline.chunks(), stage, options.micro_batches));
-  return actions;
-}
-
-/// Of one that does not: a micro-batch after the other through all parts of the model.
+/// The actions of a step that does not train: a micro-batch after the other through all parts of the model.
 StageActions forward_actions(const StepOptions& options, int32_t micro_batches) {
   const PipelineLayout& pipeline = options.state.pipeline;
   std::vector<ScheduleAction> all;
@@ -528,7 +519,10 @@ Step StepBuilder::finish() {
 Step build_training_step(const ModelDescription& model, const Partition& partition,
                          const StepOptions& options) {
   require(model.mode == Mode::kTrain, "a training step needs a model built for training");
-  StepBuilder builder("train", model, partition, options, training_actions(options), true);
+  const PipelineLayout& pipeline = options.state.pipeline;
+  StepBuilder builder(
+      "train", model, partition, options,
+      make_schedules(options.schedule, pipeline.stages(), pipeline.chunks(), options.micro_batches), true);
   const BufferId loss = builder.persistent(Persistent::kLoss, buffer_names::kLoss, DType::kF64, kLossSlots);
   const BufferId norm =
       builder.persistent(Persistent::kNorm, buffer_names::kNorm, DType::kF64, builder.store().norm_slots());
@@ -555,8 +549,7 @@ Step build_logits_step(const ModelDescription& model, const Partition& partition
                        const StepOptions& options) {
   require(model.mode == Mode::kLogits, "a logits step needs a model built for logits");
   StepBuilder builder("logits", model, partition, options, forward_actions(options, 1), false);
-  const bool has_head = options.state.pipeline.holds(options.state.pipeline_stage,
-                                                     static_cast<int32_t>(model.layers.size()) - 1);
+  const bool has_head = options.state.pipeline_stage == options.state.pipeline.last_stage();
   const BufferId logits =
       has_head ? builder.persistent(Persistent::kLogits, buffer_names::kLogits, model.dtypes.compute,
                                     model.batch.tokens() * model.vocab_rows)

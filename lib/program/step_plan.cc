@@ -9,6 +9,7 @@
 #include "model/tensor_split.h"
 #include "model/tensors.h"
 #include "program/pipeline_plan.h"
+#include "program/state_spec.h"
 
 namespace ftrun {
 
@@ -89,7 +90,7 @@ StateOptions state_options(const Config& config, const ModelDescription& model, 
   state.tensor = {mesh.size(MeshAxis::kTensor), place.tp};
   state.pipeline = pipeline_layout(config, model);
   state.pipeline_stage = place.pp;
-  state.ties_ends = model.tied && state.pipeline.stage_of(state.pipeline.parts() - 1) != 0;
+  state.ties_ends = model.tied && state.pipeline.last_stage() != state.pipeline.first_stage();
   state.reduce_scatter = config.zero.reduce_scatter;
   state.communication = dtype_of(communication_dtype(config));
   if (config.bf16.enabled && config.bf16.bf16_master_weights_and_grads) state.master = DType::kBF16;
@@ -104,10 +105,9 @@ StateOptions state_options(const Config& config, const ModelDescription& model, 
 
 /// Of what a stage of the pipeline has.
 int64_t padded_elements(const Partition& partition, const StateOptions& state) {
-  const auto is_here = [&](int layer) { return state.pipeline.holds(state.pipeline_stage, layer); };
   int64_t elements = 0;
   for (const Unit& unit : partition.units)
-    if (std::any_of(unit.layers.begin(), unit.layers.end(), is_here)) elements += unit.padded;
+    if (stages_of(unit, state.pipeline).contains(state.pipeline_stage)) elements += unit.padded;
   return elements;
 }
 

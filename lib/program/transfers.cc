@@ -12,30 +12,18 @@ namespace ftrun {
 
 ActionTransfers transfers_of(const PipelineLayout& pipeline, int stage, const ScheduleAction& action,
                              int32_t layers) {
-  ActionTransfers found;
-  if (action.phase == Phase::kWeightGrad) return found;
-  const int part = pipeline.part_of(stage, action.chunk);
-  const LayerRange own = pipeline.layers(part, layers);
-  const auto between = [&](int32_t layer, int from, int to, bool gradient) {
-    const int sender = pipeline.stage_of(from);
-    const int receiver = pipeline.stage_of(to);
-    return sender == receiver
-               ? Transfer{}
-               : Transfer{layer, action.micro_batch, gradient, sender, receiver};
-  };
+  if (action.phase == Phase::kWeightGrad) return {};
   const bool gradient = action.phase != Phase::kForward;
-  const bool first = part == 0;
-  const bool last = part + 1 == pipeline.parts();
+  const auto between = [&](int from, int to) {
+    const bool both = std::min(from, to) >= 0 && std::max(from, to) < pipeline.parts();
+    if (!both || pipeline.stage_of(from) == pipeline.stage_of(to)) return Transfer{};
+    return Transfer{pipeline.layers(std::min(from, to), layers).end - 1, action.micro_batch, gradient,
+                    pipeline.stage_of(from), pipeline.stage_of(to)};
+  };
+  const int part = pipeline.part_of(stage, action.chunk);
   // Gradients go the other way.
-  if (!first)
-    (gradient ? found.sent : found.received) =
-        gradient ? between(own.first - 1, part, part - 1, true)
-                 : between(own.first - 1, part - 1, part, false);
-  if (!last)
-    (gradient ? found.received : found.sent) =
-        gradient ? between(own.end - 1, part + 1, part, true)
-                 : between(own.end - 1, part, part + 1, false);
-  return found;
+  const int ahead = gradient ? -1 : 1;
+  return {.received = between(part - ahead, part), .sent = between(part, part + ahead)};
 }
 
 namespace {

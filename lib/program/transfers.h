@@ -40,11 +40,8 @@ struct PlacedTransfer {
   size_t action = 0;
 };
 
-/// The order in which each stage runs its actions: what it sends on a link is received in that order.
-using StageActions = std::vector<std::vector<ScheduleAction>>;
-
 /// Sends what leaves this stage behind its last writer, and receives what arrives one action ahead of its first
-/// reader, in the order in which it is sent, so that it comes beside the work before it. `begins`: the
+/// reader, in the order in which its sender's `actions` make it, so that it comes beside the work before it. `begins`: the
 /// plain instruction with which each action begins.
 Program add_transfers(Program program, const std::vector<PlacedTransfer>& transfers,
                       const std::vector<size_t>& begins, const StageActions& actions,

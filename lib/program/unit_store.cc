@@ -174,14 +174,11 @@ void UnitStore::list_pieces(bool trains) {
 }
 
 ParameterHolders UnitStore::parameter_holders() const {
-  const PipelineLayout& pipeline = options_.pipeline;
-  ParameterHolders holders{.stages = pipeline.stages()};
+  ParameterHolders holders{.stages = options_.pipeline.stages()};
   for (const Unit& u : partition_.units) {
-    int stage = pipeline.stages();
-    for (const int layer : u.layers) stage = std::min(stage, pipeline.stage_of(pipeline.part_with(layer)));
     const StateSpec& state = spec(u.id);
     const bool master = !masters_.empty() && state.has_master;
-    holders.units.push_back({stage, master ? state.cuts_optimizer : state.cuts_parameters});
+    holders.units.push_back({state.first_stage, master ? state.cuts_optimizer : state.cuts_parameters});
   }
   return holders;
 }

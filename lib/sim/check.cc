@@ -135,6 +135,7 @@ void check_parts(const Program& program, size_t at, Faults& faults) {
 bool is_transfer(const Program& program, const Instr& instr) {
   const bool sends = instr.kind == InstrKind::kSend;
   const std::vector<Range>& ranges = sends ? instr.reads : instr.writes;
+  if (ranges.size() != 1 || !(sends ? instr.writes : instr.reads).empty()) return false;
   const ProgramGroup& group = program.group(instr.group());
   const DType dtype = program.at(ranges[0].buffer).dtype;
   return group.ranks.is_link() && group.place.count == 2 &&
@@ -283,9 +284,8 @@ bool has_its_form(const Program& program, const Instr& instr) {
     case InstrKind::kAllGather:
       return instr.lane == lane_of(instr.group()) && !program.group(instr.group()).ranks.is_link();
     case InstrKind::kSend:
-      return reads == 1 && writes == 0 && instr.lane == lane_of(instr.group()) && is_transfer(program, instr);
     case InstrKind::kReceive:
-      return reads == 0 && writes == 1 && instr.lane == lane_of(instr.group()) && is_transfer(program, instr);
+      return instr.lane == lane_of(instr.group()) && is_transfer(program, instr);
     case InstrKind::kCopy:
     case InstrKind::kAccumulate:
       return reads == 1 && writes == 1 && !overlaps(instr.reads[0], instr.writes[0]) &&

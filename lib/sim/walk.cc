@@ -100,9 +100,7 @@ namespace {
 
 /// Lanes of a collective_course(): its first one for all collectives.
 size_t course_lane(const Program& program, size_t lane) {
-  const size_t group = lane - static_cast<size_t>(Lane::kFirstGroup);
-  const bool link = group < program.groups.size() && program.groups[group].ranks.is_link();
-  return link ? lane : 0;
+  return is_link(program, static_cast<Lane>(lane)) ? lane : 0;
 }
 
 }  // namespace

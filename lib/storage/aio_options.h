@@ -4,6 +4,8 @@
 #include <optional>
 #include <string>
 
+#include "base/round_up.h"
+
 namespace ftrun {
 
 /// Addresses, offsets and lengths of direct I/O are multiples of this many bytes: the sector size
@@ -12,7 +14,7 @@ inline constexpr int64_t kSwapAlignment = 4096;
 
 /// `bytes` rounded up to whole sectors: where the next range in a swap file may begin.
 constexpr int64_t swap_align(int64_t bytes) {
-  return (bytes + kSwapAlignment - 1) / kSwapAlignment * kSwapAlignment;
+  return round_up(bytes, kSwapAlignment);
 }
 
 /// How a swap file is read and written; names and defaults of DeepSpeed's `aio` section.

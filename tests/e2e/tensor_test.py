@@ -4,106 +4,42 @@ losses on any other; what cannot be split is refused with its arithmetic before 
 named. tests/exec/tensor_test.cc trains the product of meshes, stages and families in one process."""
 import json
 import re
-import shutil
 import signal
 import tempfile
 import time
 
 import numpy as np
 
-from runner import (ShardedJob, await_gone, case, checkpoints, exported, ftrun, manifest, metrics, must, near, run_cases, same_run,
-                    start, steps, stored_boxes, tiny_data, tiny_model, tiny_weights)
-
-VOCABULARY = 500  # rows that 4 ranks can share
-MANY = 20000
-
-
-def whole_state(out):
-    """{(tensor, kind): the whole array} of a run's last checkpoint, each element of which is there once."""
-    whole, seen = {}, {}
-    for piece, place, values in stored_boxes(out / "checkpoints" / checkpoints(out)[-1]):
-        key = (piece["tensor"], piece["kind"])
-        whole.setdefault(key, np.zeros(piece["shape"], dtype=values.dtype))[place] = values
-        seen.setdefault(key, np.zeros(piece["shape"], dtype=int))[place] += 1
-    assert whole and all((counted == 1).all() for counted in seen.values()), "an element is missing or was written twice"
-    return whole
-
-
-def losses(out):
-    return [m["loss"] for m in steps(out)]
-
+from meshes import MANY, VOCABULARY, MeshJob, as_one_process, losses, refused, validation_losses
+from runner import (await_gone, case, checkpoints, ftrun, manifest, metrics, must, near, run_cases, tiny_model, tiny_weights)
 
 with tempfile.TemporaryDirectory() as scratch:
-    job = ShardedJob(scratch, vocab_size=VOCABULARY)
-    job.data = tiny_data(job.data, vocabulary=VOCABULARY)
-    words = {"model": {"type": "BPE", "vocab": {f"w{i}": i for i in range(VOCABULARY)}}, "decoder": {"type": "ByteLevel"}}
-    (job.model / "tokenizer.json").write_text(json.dumps(words))
-    text = tiny_data(job.scratch / "validation.bin", tokens=32 * 12 + 1, seed=5, vocabulary=VOCABULARY)
+    job = MeshJob(scratch)
     ONE = {"tensor": 1, "data": 1}
     MESHES = {"tensor-2": {"tensor": 2, "data": 1}, "whole-norms": {"tensor": 2, "data": 1, "sequence": False},
               "tensor-4": {"tensor": 4, "data": 1}, "pairs": {"tensor": 2, "data": 2, "stage": 3}}
 
-    def settings(tensor=1, data=1, stage=0, sequence=True, total=4, **changes):
-        """Of the same global batch on every mesh."""
-        given = job.settings(data, stage=stage, **changes)
-        given["train"] = {"steps": total, "generate": {"prompt_tokens": 8, "tokens": 16, "temperature": 0}} | changes.get("train", {})
-        given["parallel"] = {"data": data, "tensor": tensor, "sequence": sequence}
-        given["data"] = {"validation": str(text), "token_dtype": "uint16"} | changes.get("data", {})
-        return given
+    def settings(tensor=1, data=1, sequence=True, **more):
+        return job.on_mesh({"data": data, "tensor": tensor, "sequence": sequence}, **more)
 
-    def trained(name, *arguments, **mesh):
-        if name not in job.done:
-            job.done[name] = job.run(name, *arguments, **settings(**mesh))
-        return job.out(name)
-
-    def started(name, **mesh):
-        running = start("--config", job.config(name, **settings(total=MANY, **mesh)))
-        running.await_line("step 3/")
-        return running
-
-    def as_one_process(out, one):
-        near("loss", losses(out), losses(one), 1e-5)
-        near("gradient norm", [m["grad_norm"] for m in steps(out)], [m["grad_norm"] for m in steps(one)], 5e-5)
-
-    def refused(config, *arguments):
-        """What `ftrun check` and the start say, which is the same."""
-        told = set()
-        for command in (("check", "-q"), ()):
-            process = must(ftrun(*command, "--config", config, *arguments), 2)
-            told.add(process.stderr[process.stderr.index("ftrun: "):])
-        assert len(told) == 1, told
-        return told.pop().replace(str(config), "CONFIG")
+    job.settings_of = settings
+    trained, started = job.trained, job.started
 
     # --- what is trained ---------------------------------------------------------------------
 
     @case
     def meshes_train_as_one_process():
         one = trained("one", **ONE)
-        validation = [m["validation_loss"] for m in metrics(one) if "validation_loss" in m]
-        expected = exported(one)
         for name, mesh in MESHES.items():
-            out = trained(name, **mesh)
-            as_one_process(out, one)
-            near("validation", [m["validation_loss"] for m in metrics(out) if "validation_loss" in m], validation, 1e-5)
-            # The ranks of a tensor group read the same sequences: they count as one.
-            assert [(m["samples"], m["tokens"]) for m in steps(out)] == [(m["samples"], m["tokens"]) for m in steps(one)]
-            for line in steps(out):
-                assert abs(line["tokens_per_second"] * line["step_seconds"] / line["tokens"] - 1) < 1e-3, line
-            found = exported(out)
-            assert found.keys() == expected.keys()
-            for tensor, weights in expected.items():
-                assert found[tensor].shape == weights.shape and np.abs(found[tensor] - weights).max() < 1e-5, (name, tensor)
+            job.trains_as_one_process(name, mesh, one)
 
     @case
     def the_sample_of_text_is_the_same():
-        found = {name: re.search(r"continued by the model\):\n(?:\[rank 0\] )?((?:w\d+)+ >>>(?:w\d+)+)\n", job.done[name].stdout)
-                 for name in ("one", *MESHES)}
-        assert all(found.values()), job.done["pairs"].stdout
-        assert len({sample[1] for sample in found.values()}) == 1, found
+        job.samples_are_the_same(("one", *MESHES))
 
     @case
     def the_exported_model_is_the_one_that_was_trained():
-        before = [m["validation_loss"] for m in metrics(job.out("tensor-4")) if "validation_loss" in m][-1]
+        before = validation_losses(job.out("tensor-4"))[-1]
         job.run("exported", **settings(**ONE, total=1), model={"path": str(job.out("tensor-4") / "export" / "model")})
         near("validation loss", [metrics(job.out("exported"))[0]["validation_loss"]], [before], 1e-6)
 
@@ -121,42 +57,20 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def what_is_planned_is_what_is_used_and_sent():
         for name, mesh in MESHES.items():
-            ranks = mesh["tensor"] * mesh["data"]
-            record = manifest(job.out(name))
-            config = job.config(f"plan-{name}", **settings(**mesh))
-            planned, sent = [], []
-            for rank in range(ranks):
-                table = must(ftrun("plan", "--config", config, "--rank", rank)).stdout
-                planned.append(int(re.search(r"^device +all +(\d+) ", table, re.M)[1]))
-                sent.append(int(re.search(r"^  sum, .* (\d+) B$", table, re.M)[1]))
-                theory = [int(size) for size in re.findall(r" (-?\d+) B$", table[table.index("  theory: "):], re.M)]
-                assert sum(theory) == sent[-1], table
-                for more in ("--memory", "--program", "--evaluation"):
-                    must(ftrun("plan", "--config", config, "--rank", rank, more))
-            assert planned[0] == record["memory"]["predicted"]["device_total"], (planned, record["memory"])
-            line = steps(job.out(name))
-            assert line[-1]["counters"]["bytes_sent"] - line[-2]["counters"]["bytes_sent"] == sent[0], (name, sent)
-            traffic = record["traffic"]["communication"]
-            assert traffic["program"] == 4 * sum(sent), (traffic, sent)
-            given, used = record["memory"]["allocated"]["device_total"], record["memory"]["touched"]["device_total"]
-            assert planned[0] <= given <= planned[0] + (1 << 20) and used <= given, record["memory"]
-            if mesh["tensor"] > 1:
-                parameters = int(record["model"]["details"]["parameters"])
-                used, all_of = map(int, re.search(r"Psi = (\d+) of (\d+) parameters", table).groups())
-                assert all_of == parameters and parameters / mesh["tensor"] < used < 1.1 * parameters / mesh["tensor"], table
+            table = job.uses_what_is_planned(name, mesh, mesh["tensor"] * mesh["data"])
+            parameters = int(manifest(job.out(name))["model"]["details"]["parameters"])
+            used, all_of = map(int, re.search(r"Psi = (\d+) of (\d+) parameters", table).groups())
+            assert all_of == parameters and parameters / mesh["tensor"] < used < 1.1 * parameters / mesh["tensor"], table
 
     @case
     def verify_inspect_and_convert_read_their_checkpoints():
         for name in ("tensor-4", "pairs"):
             out = job.out(name)
             mesh = MESHES[name]
-            assert must(ftrun("verify", out)).stdout == f"{out}: every file is complete and undamaged\n"
             shown = must(ftrun("inspect", out / "checkpoints" / checkpoints(out)[-1])).stdout
             assert re.search(rf"^topology +data {mesh['data']}, data_replicate 1, tensor {mesh['tensor']}, world_size 4, "
                              rf"zero_stage {mesh.get('stage', 0)}$", shown, re.M), shown
-            must(ftrun("convert", out, "--out", job.scratch / f"converted-{name}"))
-            converted = (job.scratch / f"converted-{name}" / "model.safetensors").read_bytes()
-            assert converted == (out / "export" / "model" / "model.safetensors").read_bytes()
+            job.converts_to_its_export(name)
             assert len(list((out / "checkpoints" / checkpoints(out)[-1]).glob("rank-*.safetensors"))) == 4
 
     @case
@@ -169,31 +83,12 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def on_their_own_mesh_they_go_on_bit_by_bit():
         for name in ("tensor-4", "pairs"):
-            cut = f"{name}-cut"
-            trained(cut, **MESHES[name], total=2)
-            run = job.run(cut, "--resume", "auto", **settings(**MESHES[name]))
-            assert f"resumed from {job.out(cut)}/checkpoints/step-00000002" in run.stdout, run.stdout
-            # The validation at the end of the first part is one that the whole run does not have.
-            straight, again = job.out(name), job.out(cut)
-            assert steps(again) and [m["loss"] for m in steps(again)] == losses(straight)
-            assert [m["grad_norm"] for m in steps(again)] == [m["grad_norm"] for m in steps(straight)]
-            first, second = whole_state(straight), whole_state(again)
-            assert first.keys() == second.keys() and all(np.array_equal(first[key], second[key]) for key in first)
+            job.goes_on_bit_by_bit(name, MESHES[name])
 
     @case
     def on_other_meshes_they_go_on_with_the_same_losses():
-        job.run("straight", **settings(**ONE, total=8))
-        path = [MESHES["tensor-2"], {"data": 2, "stage": 3}, ONE, MESHES["tensor-4"]]
-        for part, mesh in enumerate(path):
-            run = job.run("moved", *(("--resume", "auto") if part else ()), **settings(**mesh, total=2 * part + 2))
-            if part:
-                assert f"resumed from {job.out('moved')}/checkpoints/step-0000000{2 * part}" in run.stdout, run.stdout
+        run = job.goes_on_elsewhere([MESHES["tensor-2"], {"data": 2, "stage": 3}, ONE, MESHES["tensor-4"]], ONE)
         assert "notice: the resumed run has another topology.tensor: was 1, is now 4" in run.stderr, run.stderr
-        as_one_process(job.out("moved"), job.out("straight"))
-        found, expected = whole_state(job.out("moved")), whole_state(job.out("straight"))
-        assert found.keys() == expected.keys()
-        for key, values in expected.items():
-            assert np.abs(found[key] - values).max() < 1e-5, key
 
     @case
     def deepspeeds_word_for_the_degree_is_no_other_run():
@@ -205,17 +100,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_signal_saves_and_they_go_on():
-        for target in (None, 1):  # all of them, and one that writes no files of the run folder
-            name = f"stopped-{target}"
-            running = started(name, **MESHES["pairs"])
-            running.kill(signal.SIGTERM, running.ranks()[target] if target else None)
-            running.wait(143)
-            done = len(steps(job.out(name)))
-            assert manifest(job.out(name))["exit_reason"] == f"stopped by SIGTERM after step {done}"
-            assert checkpoints(job.out(name)) == [f"step-{done:08}"]
-        job.run(name, "--resume", "auto", **settings(**MESHES["pairs"], total=done + 2))
-        job.run("not-stopped", **settings(**MESHES["pairs"], total=done + 2))
-        same_run(job.out(name), job.out("not-stopped"))
+        job.saves_on_a_signal_and_goes_on(MESHES["pairs"])
 
     # --- what is refused ---------------------------------------------------------------------
 

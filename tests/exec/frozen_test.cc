@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "rig.h"
+#include "mesh_runs.h"
 
 #include <catch2/catch.hpp>
 
@@ -17,25 +17,16 @@ using fixtures::RankRig;
 constexpr int kShards = 3;
 constexpr int kTrainedSteps = 3;
 
-struct Trained {
-  std::map<std::string, std::vector<std::byte>> state;
-  std::vector<double> losses;
-  std::vector<double> norms;
-};
+using Trained = fixtures::TrainingOutcome;
 
 using Trains = std::function<bool(const TensorInfo&)>;
 
 Trained trained(const Config& config, const Trains& trains, int steps = kTrainedSteps) {
   Trained out;
   fixtures::WholeState whole;
-  fixtures::on_mesh(1, kShards, [&](Rendezvous& rendezvous, const RankGroups& groups) {
+  fixtures::on_mesh(1, kShards, [&](Rendezvous&, const RankGroups& groups) {
     RankRig rig(config, fixtures::model_of_many_blocks(true), groups, nullptr, {.trains = trains});
-    for (int64_t step = 1; step <= steps; ++step) {
-      const StepRun run = rig.train(step);
-      if (rendezvous.rank() > 0) continue;
-      out.losses.push_back(run.loss_sum);
-      out.norms.push_back(run.gradient_norm);
-    }
+    fixtures::train_steps(rig, steps, out);
     whole.add(rig.state.slices());
   });
   out.state = whole.take();

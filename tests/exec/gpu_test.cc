@@ -100,18 +100,30 @@ GpuOutcome train_alone(const Config& config, Gpu* gpu) {
   return outcome;
 }
 
+/// What comm.deterministic gives a communicator.
+SumBlocks sums_of(EmulatedGpu& gpu) {
+  return [&gpu](const BlockSum& sum) {
+    gpu.sum_blocks(sum.blocks, sum.ranks, sum.stride, sum.dtype, sum.count, sum.out,
+                   static_cast<DeviceStream>(sum.stream));
+  };
+}
+
 /// On several ranks; `seed` 0 trains on the processor.
-GpuOutcome train_together(const Config& config, int ranks, uint64_t seed) {
+GpuOutcome train_together(const Config& config, int ranks, uint64_t seed,
+                          fixtures::EmulatedSums sums = fixtures::EmulatedSums::kRankOrder,
+                          bool deterministic = false) {
   GpuOutcome outcome;
   fixtures::WholeState whole;
-  EmulatedLinks links(ranks);
+  EmulatedLinks links(ranks, sums);
   fixtures::on_mesh(1, ranks, [&](Rendezvous& rendezvous, const RankGroups& host) {
     std::optional<Emulated> emulated;
     std::optional<EmulatedNccl> nccl;
     RankGroups groups = host;
     if (seed > 0) {
       emulated.emplace(seed + 100 * static_cast<uint64_t>(rendezvous.rank()));
-      nccl.emplace(*emulated->device, links, *host.host_world);
+      nccl.emplace(*emulated->device, links, *host.host_world,
+                   fixtures::EmulatedNcclOptions{
+                       .sum_blocks = deterministic ? sums_of(*emulated->device) : SumBlocks{}});
       groups.open = {&*nccl};
     }
     RankRig rig(config, fixtures::model_of_many_blocks(), groups, emulated ? &emulated->gpu : nullptr);
@@ -327,32 +339,9 @@ TEST_CASE("gpu: collectives that nobody waits for are found") {
   }
 }
 
-/// What comm.deterministic gives a communicator.
-SumBlocks sums_of(EmulatedGpu& gpu) {
-  return [&gpu](const BlockSum& sum) {
-    gpu.sum_blocks(sum.blocks, sum.ranks, sum.stride, sum.dtype, sum.count, sum.out,
-                   static_cast<DeviceStream>(sum.stream));
-  };
-}
-
 /// Losses and state of three ranks whose transport adds as NCCL may.
 GpuOutcome train_hop_by_hop(const Config& config, bool deterministic) {
-  GpuOutcome outcome;
-  fixtures::WholeState whole;
-  EmulatedLinks links(3, fixtures::EmulatedSums::kHopByHop);
-  fixtures::on_mesh(1, 3, [&](Rendezvous& rendezvous, const RankGroups& host) {
-    Emulated emulated(4 + 100 * static_cast<uint64_t>(rendezvous.rank()));
-    EmulatedNccl nccl(*emulated.device, links, *host.host_world,
-                      {.sum_blocks = deterministic ? sums_of(*emulated.device) : SumBlocks{}});
-    const RankGroups groups{{&nccl}, host.host_world, host.host_model};
-    RankRig rig(config, fixtures::model_of_many_blocks(), groups, &emulated.gpu);
-    GpuOutcome own;
-    train_on_gpu(rig, own);
-    whole.add(rig.state.slices());
-    if (rendezvous.rank() == 0) outcome = own;
-  });
-  outcome.state = whole.take();
-  return outcome;
+  return train_together(config, 3, 4, fixtures::EmulatedSums::kHopByHop, deterministic);
 }
 
 TEST_CASE("gpu: with sums in rank order, ranks train the processor's bits over a transport that adds otherwise") {

@@ -70,6 +70,41 @@ StateOptions options_of(const TrainingMesh& mesh, const Config& config, const Mo
   return plan_steps(meshed(config, mesh), model, 0).options.state;
 }
 
+void train_steps(RankRig& rig, int64_t steps, TrainingOutcome& outcome) {
+  for (int64_t step = 1; step <= steps; ++step) {
+    const StepRun run = rig.train(step);
+    require(run.finite, "the steps are finite");
+    if (rig.rank > 0) continue;
+    outcome.losses.push_back(run.loss_sum);
+    outcome.norms.push_back(run.gradient_norm);
+  }
+}
+
+std::vector<std::pair<const char*, std::function<void(Config&)>>> neutral_changes(int64_t stage) {
+  std::vector<std::pair<const char*, std::function<void(Config&)>>> changes{
+      {"overlap, tiny buckets",
+       [](Config& c) {
+         c.zero.overlap_comm = true;
+         c.zero.reduce_bucket_size = c.zero.allgather_bucket_size = 1;
+       }},
+      {"full recompute, inputs on the host", [](Config& c) {
+         c.recompute.policy = Recompute::kFull;
+         c.activation_checkpointing.cpu_checkpointing = true;
+       }}};
+  if (stage > 0)
+    changes.emplace_back("optimizer on the host, overlap", [](Config& c) {
+      offload_to(c, OffloadDevice::kCpu);
+      c.zero.overlap_comm = true;
+    });
+  if (stage == 3)
+    changes.emplace_back("parameters kept and brought early", [](Config& c) {
+      c.zero.overlap_comm = true;
+      c.zero.max_reuse_distance = 1'000'000;
+      c.zero.prefetch_bucket_size = 20'000;
+    });
+  return changes;
+}
+
 StepRun train_step(RankRig& rig, int64_t step) {
   give_batches(rig, step);
   StepRun run = rig.prepared(step);
@@ -140,6 +175,12 @@ Differences differences(const TrainingOutcome& found, const TrainingOutcome& exp
 
 double weight_bound(const std::string& parameter) {
   return parameter.ends_with("k_proj.bias.param") ? 1e-3 : 1e-4;
+}
+
+void require_equal(const TrainingOutcome& found, const TrainingOutcome& expected) {
+  REQUIRE(found.losses == expected.losses);
+  REQUIRE(found.norms == expected.norms);
+  REQUIRE(found.state == expected.state);
 }
 
 void require_same(const TrainingOutcome& found, const TrainingOutcome& expected) {

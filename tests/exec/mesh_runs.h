@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rig.h"
@@ -36,7 +37,11 @@ struct TrainingOutcome {
   std::vector<double> losses;
   std::vector<double> norms;
   SavedState state;
+  bool operator==(const TrainingOutcome&) const = default;
 };
+
+/// Steps 1 .. `steps` of RankRig::train, all finite; the first rank's sums of losses and its norms.
+void train_steps(RankRig& rig, int64_t steps, TrainingOutcome& outcome);
 
 /// The largest relative differences of two outcomes in the loss and the norm of a step, and in each
 /// parameter: ||found - expected|| / ||expected||.
@@ -64,6 +69,10 @@ StateOptions options_of(const TrainingMesh& mesh, const Config& config, const Mo
 /// Trains from the weights of model_folder().
 TrainingOutcome train_on(const Config& plain, const ModelConfig& model, const TrainingMesh& mesh, int64_t steps);
 
+/// What changes no bit of a run of a ZeRO stage on a mesh, by name: buckets, overlap, tiers, recompute, what is
+/// kept and brought early.
+std::vector<std::pair<const char*, std::function<void(Config&)>>> neutral_changes(int64_t stage);
+
 /// A step on the mesh's batches.
 StepRun train_step(RankRig& rig, int64_t step);
 
@@ -76,6 +85,8 @@ SavedState saved_on(const Config& plain, const ModelConfig& model, const Trainin
 std::map<std::string, std::vector<float>> collected_on(const Config& plain, const ModelConfig& model,
                                                        const TrainingMesh& mesh);
 
+/// REQUIREs that outcomes are the same bits.
+void require_equal(const TrainingOutcome& found, const TrainingOutcome& expected);
 /// REQUIREs that outcomes of different layouts of one run differ by no more than they may.
 void require_same(const TrainingOutcome& found, const TrainingOutcome& expected);
 

@@ -1,7 +1,7 @@
 #include <optional>
 
 #include "kernels/kernels.h"
-#include "rig.h"
+#include "mesh_runs.h"
 
 #include <catch2/catch.hpp>
 
@@ -16,13 +16,7 @@ using fixtures::RankRig;
 constexpr int kRanks = 3;
 constexpr int kSteps = 3;
 
-/// What training leaves: state, and each step's loss and norm.
-struct Outcome {
-  std::map<std::string, std::vector<std::byte>> state;
-  std::vector<double> losses;
-  std::vector<double> norms;
-  bool operator==(const Outcome&) const = default;
-};
+using Outcome = fixtures::TrainingOutcome;
 
 Outcome train(const Config& config, const ModelConfig& model, int replicas = 1, int shards = kRanks,
               ScheduleKind schedule = ScheduleKind::k1F1B) {
@@ -30,15 +24,9 @@ Outcome train(const Config& config, const ModelConfig& model, int replicas = 1, 
   fixtures::WholeState whole;
   Config meshed = config;
   meshed.parallel.data_replicate = replicas;
-  const auto rank = [&](Rendezvous& rendezvous, const RankGroups& groups) {
+  const auto rank = [&](Rendezvous&, const RankGroups& groups) {
     RankRig rig(meshed, model, groups, nullptr, {.schedule = schedule});
-    for (int64_t step = 1; step <= kSteps; ++step) {
-      const StepRun run = rig.train(step);
-      require(run.finite, "the steps are finite");
-      if (rendezvous.rank() > 0) continue;
-      outcome.losses.push_back(run.loss_sum);
-      outcome.norms.push_back(run.gradient_norm);
-    }
+    fixtures::train_steps(rig, kSteps, outcome);
     whole.add(rig.state.slices());
   };
   fixtures::on_mesh(replicas, shards, rank, static_cast<int>(config.zero.hpz_partition_size));

@@ -133,34 +133,12 @@ TEST_CASE("on one mesh neither buckets nor overlap, tiers or reuse change a bit"
     plain.zero.overlap_comm = false;
     const TrainingMesh mesh = stage == 0 ? TrainingMesh{2, 3} : TrainingMesh{2, 2, 2};
     const TrainingOutcome expected = train_on(plain, model, mesh, 3);
-    const auto require_equal = [&](const char* name, const std::function<void(Config&)>& change) {
+    for (const auto& [name, change] : fixtures::neutral_changes(stage)) {
       INFO("stage " << stage << ", " << name);
       Config config = plain;
       change(config);
-      const TrainingOutcome found = train_on(config, model, mesh, 3);
-      REQUIRE(found.losses == expected.losses);
-      REQUIRE(found.norms == expected.norms);
-      REQUIRE(found.state == expected.state);
-    };
-    require_equal("overlap, tiny buckets", [](Config& c) {
-      c.zero.overlap_comm = true;
-      c.zero.reduce_bucket_size = c.zero.allgather_bucket_size = 1;
-    });
-    require_equal("full recompute, inputs on the host", [](Config& c) {
-      c.recompute.policy = Recompute::kFull;
-      c.activation_checkpointing.cpu_checkpointing = true;
-    });
-    if (stage == 0) continue;
-    require_equal("optimizer on the host, overlap", [](Config& c) {
-      fixtures::offload_to(c, OffloadDevice::kCpu);
-      c.zero.overlap_comm = true;
-    });
-    if (stage < 3) continue;
-    require_equal("parameters kept and brought early", [](Config& c) {
-      c.zero.overlap_comm = true;
-      c.zero.max_reuse_distance = 1'000'000;
-      c.zero.prefetch_bucket_size = 20'000;
-    });
+      fixtures::require_equal(train_on(config, model, mesh, 3), expected);
+    }
   }
 }
 

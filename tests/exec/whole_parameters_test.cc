@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "partition/layout.h"
-#include "rig.h"
+#include "mesh_runs.h"
 
 #include <catch2/catch.hpp>
 
@@ -17,10 +17,7 @@ namespace {
 
 using fixtures::RankRig;
 
-struct Run {
-  std::map<std::string, std::vector<std::byte>> state;
-  std::vector<double> losses;
-  std::vector<double> norms;
+struct Run : fixtures::TrainingOutcome {
   /// Tensors of which a rank's optimizer state is a part only, over the ranks.
   int64_t cut = 0;
 };
@@ -30,15 +27,10 @@ Run run_of(Config config, int shards, int replicas, bool whole) {
   std::mutex mutex;
   fixtures::WholeState state;
   config.parallel.data_replicate = replicas;
-  fixtures::on_mesh(replicas, shards, [&](Rendezvous& rendezvous, const RankGroups& groups) {
+  fixtures::on_mesh(replicas, shards, [&](Rendezvous&, const RankGroups& groups) {
     RankRig rig(config, fixtures::model_of_many_blocks(), groups, nullptr,
                 {.owns_whole_parameters = whole});
-    for (int64_t step = 1; step <= 3; ++step) {
-      const StepRun run = rig.train(step);
-      if (rendezvous.rank() > 0) continue;
-      out.losses.push_back(run.loss_sum);
-      out.norms.push_back(run.gradient_norm);
-    }
+    fixtures::train_steps(rig, 3, out);
     state.add(rig.state.slices());
     const std::lock_guard lock(mutex);
     for (const StatePiece& piece : rig.plan.train.pieces)

@@ -29,7 +29,8 @@ def main(folder):
     skip = entry("gpu", 0.1, "SKIP_RETURN_CODE=77", "skipped: no GPU")
     assert summary(folder, known, *all_at(9), skip)[0] == 0
     assert "\n1 skipped:\n  gpu: no GPU\n" in summary(folder, known, *all_at(9), skip)[1]
-    assert summary(folder, known, *all_at(9), entry("gpu", 0.1, "SKIP_RETURN_CODE=77"))[0] == 1, "a skip without a reason"
+    code, text = summary(folder, known, *all_at(9), entry("gpu", 0.1, "SKIP_RETURN_CODE=77"))
+    assert code == 1 and "skipped without a reason: gpu printed no line that begins with 'skipped: '\n" in text, text
     # What could not be started is no skip.
     assert "\n0 skipped\n" in summary(folder, known, *all_at(9), entry("gone", 0, "Unable to find executable"))[1]
     # 3 times the budget and 15 s, no more.

@@ -104,12 +104,10 @@ bool can_run(const Done& done, Phase phase, int part, int parts, int32_t micro_b
 
 /// Runs the lists of all stages in turn, each as far as it comes; the number of actions that ran.
 size_t run_all(ScheduleKind kind, int stages, int chunks, int32_t count) {
-  std::vector<std::vector<ScheduleAction>> lists;
+  const StageActions lists = make_schedules(kind, stages, chunks, count);
   std::vector<int32_t> cuts(static_cast<size_t>(stages * chunks) + 1);
   std::iota(cuts.begin(), cuts.end(), 0);
   const PipelineLayout layout(stages, chunks, placement_of(kind), cuts);
-  for (int stage = 0; stage < stages; ++stage)
-    lists.push_back(make_schedule(kind, stages, chunks, stage, count));
   std::vector<size_t> at(lists.size());
   Done done;
   size_t ran = 0, before = 1;

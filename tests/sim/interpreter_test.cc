@@ -18,6 +18,18 @@ std::vector<std::string> faults_of(const std::vector<Step>& steps) {
   return check_programs(programs);
 }
 
+/// Runs a choice, and REQUIREs that it leaves what an oracle does.
+Outcome run_as(const Choice& oracle, const Choice& choice, const std::vector<Step>& steps,
+               std::mt19937_64& random) {
+  const Outcome wanted = run_steps(oracle, oracle.steps(), random);
+  REQUIRE(wanted.fault == "");
+  const Outcome found = run_steps(choice, steps, random);
+  REQUIRE(found.fault == "");
+  REQUIRE(difference(found, wanted) == "");
+  REQUIRE(found.loss == wanted.loss);
+  return found;
+}
+
 TEST_CASE(
     "whatever is sharded, moved, joined or made again: the same weights as the plain program", "[long]") {
   std::mt19937_64 random(1001);
@@ -28,13 +40,7 @@ TEST_CASE(
     const std::vector<std::string> faults = faults_of(steps);
     INFO(program_text(steps.back().program));
     REQUIRE(faults == std::vector<std::string>{});
-    const Choice oracle = plain(choice);
-    const Outcome wanted = run_steps(oracle, oracle.steps(), random);
-    REQUIRE(wanted.fault == "");
-    const Outcome found = run_steps(choice, steps, random);
-    REQUIRE(found.fault == "");
-    REQUIRE(difference(found, wanted) == "");
-    REQUIRE(found.loss == wanted.loss);
+    run_as(plain(choice), choice, steps, random);
   }
 }
 
@@ -49,13 +55,7 @@ TEST_CASE("pipelines: the same weights as the plain program of one stage", "[lon
     for (const Step& step : steps) texts += program_text(step.program);
     INFO(texts);
     REQUIRE(faults == std::vector<std::string>{});
-    const Choice oracle = plain(choice);
-    const Outcome wanted = run_steps(oracle, oracle.steps(), random);
-    REQUIRE(wanted.fault == "");
-    const Outcome found = run_steps(choice, steps, random);
-    REQUIRE(found.fault == "");
-    REQUIRE(difference(found, wanted) == "");
-    REQUIRE(found.loss == wanted.loss);
+    run_as(plain(choice), choice, steps, random);
   }
 }
 
@@ -71,12 +71,7 @@ TEST_CASE("frozen units: the rest is trained as by the plain program, in which t
     const std::vector<Step> steps = choice.steps();
     INFO(program_text(steps.back().program));
     REQUIRE(faults_of(steps) == std::vector<std::string>{});
-    const Outcome wanted = run_steps(oracle, oracle.steps(), random);
-    REQUIRE(wanted.fault == "");
-    const Outcome found = run_steps(choice, steps, random);
-    REQUIRE(found.fault == "");
-    REQUIRE(difference(found, wanted) == "");
-    REQUIRE(found.loss == wanted.loss);
+    const Outcome found = run_as(oracle, choice, steps, random);
     const Outcome untrained = run_steps(oracle, oracle.steps(), random, {false});
     for (int t = 0; t < choice.mesh.tensor; ++t)
       for (const Unit& unit : choice.built.partition.units) {

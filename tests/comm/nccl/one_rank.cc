@@ -91,7 +91,7 @@ int run() {
   try {
     gpu = open_cuda_kernels(0);
   } catch (const Error& error) {
-    std::printf("no GPU: %s\n", error.message().c_str());
+    std::printf("skipped: no GPU: %s\n", error.message().c_str());
     return kSkipped;
   }
   std::printf("on %s\n", gpu->info().name.c_str());
