@@ -107,6 +107,8 @@ struct TrainConfig {
   DecayExempt weight_decay_exempt = DecayExempt::kAuto;
   /// Steps in a row with a loss or gradient that is not finite before the run stops (exit 7).
   int64_t max_nonfinite_steps = 20;
+  /// Steps between two comparisons of what several ranks hold alike; 0 = never.
+  int64_t check_replicas = 100;
   EvaluationConfig evaluation;
   LogConfig log;
   GenerateConfig generate;

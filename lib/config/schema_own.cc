@@ -79,6 +79,13 @@ void declare_train(Schema& s) {
       .at_least(1)
       .in("steps");
 
+  train
+      .key("check_replicas", &TrainConfig::check_replicas,
+           "Steps after which ranks compare what several of them hold alike (whole parameters, replicas), by hashes, as "
+           "before each checkpoint: a memory or processor that changed a bit is named; 0 = never.")
+      .at_least(0)
+      .in("steps");
+
   auto evaluation = section(
       s, {.path = "train.evaluation", .doc = "Validation loss.", .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.train.evaluation; });

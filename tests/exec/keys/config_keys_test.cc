@@ -271,6 +271,7 @@ const std::map<std::string, RunKey>& run_keys() {
       {"dataloader_drop_last", {"lib/exec/run_data.cc", "options.drop_last = config.data.drop_last"}},
       {"train.seed", {"lib/exec/run_data.cc", "options.seed = static_cast<uint64_t>(config.train.seed)"}},
       // How long, and what else is computed.
+      {"train.check_replicas", {"lib/exec/trainer.cc", "config_.train.check_replicas"}},
       {"train.max_nonfinite_steps", {"lib/exec/skipped_steps.cc", "config.train.max_nonfinite_steps"}},
       {"train.evaluation.every", {"lib/exec/trainer.cc", "config_.train.evaluation.every"}},
       {"train.evaluation.samples", {"lib/exec/validation.cc", "config.train.evaluation.samples"}},
