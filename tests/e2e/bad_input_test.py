@@ -551,7 +551,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 out = disk / f"run-{ranks}"
                 changes = {"output_dir": str(out), "train": {"steps": 8}, "checkpoint": {"every": 2, "keep_last": 1}}
                 config = job.config(f"disk-{ranks}", **changes)
-                full = must(ftrun("--config", config, "--nproc", ranks), 5)
+                full = must(ftrun("--config", config, "--nproc", ranks, "--restarts", 0), 5)
                 assert "checkpoint step-00000004 was not written: " in full.stderr, full.stderr
                 assert "No space left on device (" in full.stderr and full.stderr.count("No space left") == 1, full.stderr
                 assert "remedy: free space on that file system, or write to another one (output_dir)" in full.stderr, full.stderr
