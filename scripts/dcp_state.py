@@ -40,7 +40,7 @@ def read_dcp(folder):
                 steps.append(number(state.parts[0].tensor(), path) if state.parts else None)
             else:
                 run.states[moment[1], moment[2]] = state
-        elif count(state.shape) == 1 and is_number(key):
+        elif len(state.parts) == 1 and count(state.shape) == 1 and is_number(key):
             take_number(run, key, state.parts[0].tensor().number())
         elif not GROUP.search(key):
             run.states[key, "param"] = state

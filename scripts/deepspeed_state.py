@@ -337,6 +337,8 @@ def take_settings(run, optimizer):
     groups = optimizer.get("param_groups") if isinstance(optimizer, dict) else None
     if not isinstance(groups, list) or not groups or not all(isinstance(group, dict) for group in groups):
         return
+    if run.updates is None:  # some of DeepSpeed's own optimizers count here
+        take_updates(run, [group.get("step") for group in groups], "param_groups")
     for name in ("betas", "eps", "weight_decay"):
         values = [group.get(name) for group in groups]
         if any(value != values[0] for value in values):

@@ -19,7 +19,7 @@ from dcp_state import read_dcp
 from deepspeed_state import read_universal, read_zero
 from documents import UserError
 from imported_state import KINDS, count
-from inert_pickle import OPEN_FILES, TorchFile, printable
+from inert_pickle import OPEN_FILES, BadFile, TorchFile, printable
 from own_output import new_folder, output_place
 
 LARGEST_FILE = 4 << 30
@@ -290,7 +290,10 @@ def import_checkpoint(a):
     TorchFile.check_sums = not a.ignore_crc
     shapes, tied = model_tensors(a.model)
     refuse_overlap(a.out, a.checkpoint, a.model)
-    run = open_checkpoint(a.checkpoint, a.tag)
+    try:
+        run = open_checkpoint(a.checkpoint, a.tag)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise BadFile(f"{a.checkpoint}: is not laid out as such a checkpoint is ({type(error).__name__}: {printable(str(error))})") from None
     found, strangers = match_names(run, shapes, tied)
     without = require_all(found, shapes, strangers, run, a.zero_moments)
     unknown = settled(run, a)

@@ -31,6 +31,8 @@ class State:
         """All elements in fp32, row by row, some rows at a time. Each must be in exactly one part."""
         rows = self.grid[0] if self.grid else 1
         row = count(self.grid[1:])
+        if rows * row == 0:
+            return
         step = max(1, PIECE // max(1, row))
         for first in range(0, rows, step):
             last = min(rows, first + step)

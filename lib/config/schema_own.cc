@@ -190,7 +190,7 @@ void declare_checkpoint(Schema& s) {
            "Steps between two checkpoints; 0 = at the end and on a signal only.")
       .at_least(0)
       .in("steps");
-  rows.key("keep_last", &CheckpointConfig::keep_last, "Checkpoints kept; 0 = all.").at_least(0);
+  rows.key("keep_last", &CheckpointConfig::keep_last, "Checkpoints kept; 0 = all, 1 is raised to 2.").at_least(0);
   const auto theirs = [](Field& field) -> Field& {
     field.vocabulary = Vocabulary::kDeepSpeed;
     return field;
