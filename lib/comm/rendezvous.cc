@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <thread>
 
@@ -116,6 +117,8 @@ struct Rendezvous::Impl {
   ProgressBoard board;
   std::vector<PeerIdentity> identities;
   std::map<std::string, int64_t> uses;  // how often each exchange key was used
+  std::function<StorePtr()> connect_again;
+  std::string keys = "x/";  // where the keys of exchanges begin
   std::mutex heart_mutex;
   std::condition_variable_any heart_wake;
   int64_t beats = 0;
@@ -300,10 +303,12 @@ StorePtr tcp_store(const RendezvousOptions& options, int port, std::optional<int
 
 struct Stores {
   StorePtr main, control;
+  std::function<StorePtr()> connect_again;
 };
 
 Stores open_stores(const RendezvousOptions& options) {
   StorePtr main, control;
+  int port = options.port;
   if (options.world == 1) {
     main = c10::make_intrusive<c10d::HashStore>();
     control = main;
@@ -314,17 +319,23 @@ Stores open_stores(const RendezvousOptions& options) {
     } else {
       socket = listen_on(options.address, options.port);
     }
-    main = tcp_store(options, socket.port, socket.fd.get());
+    port = socket.port;
+    main = tcp_store(options, port, socket.fd.get());
     socket.fd.release();  // the store's server owns it now
-    control = tcp_store(options, socket.port, std::nullopt);
+    control = tcp_store(options, port, std::nullopt);
   } else {
     warn_of_unknown_host(options);
-    main = tcp_store(options, options.port, std::nullopt);
-    control = tcp_store(options, options.port, std::nullopt);
+    main = tcp_store(options, port, std::nullopt);
+    control = tcp_store(options, port, std::nullopt);
   }
   const std::string prefix = cat("ftrun/", options.attempt);
-  return {c10::make_intrusive<c10d::PrefixStore>(prefix, main),
-          c10::make_intrusive<c10d::PrefixStore>(prefix, control)};
+  const auto prefixed = [prefix](const StorePtr& store) -> StorePtr {
+    return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
+  };
+  const auto connect_again = [=] {
+    return prefixed(options.world == 1 ? main : tcp_store(options, port, std::nullopt));
+  };
+  return {prefixed(main), prefixed(control), connect_again};
 }
 
 }  // namespace
@@ -336,6 +347,7 @@ std::unique_ptr<Rendezvous> Rendezvous::connect(const RendezvousOptions& options
   prepare_c10d();
   Stores stores = open_stores(options);
   auto impl = std::make_unique<Impl>(options, stores.main, stores.control);
+  impl->connect_again = stores.connect_again;
   std::unique_ptr<Rendezvous> rendezvous(new Rendezvous(std::move(impl)));
   const std::vector<std::string> texts =
       rendezvous->exchange_text("identity", identity_text(own_identity()));
@@ -355,10 +367,19 @@ std::vector<std::unique_ptr<Rendezvous>> Rendezvous::in_process(int world, Milli
         .rank = rank, .world = world, .timeout = timeout, .heartbeat = heartbeat};
     auto impl = std::make_unique<Impl>(options, store, store);
     for (PeerIdentity& identity : impl->identities) identity = own_identity();
+    impl->connect_again = [store] { return store; };
     impl->start_heartbeat();
     all.emplace_back(new Rendezvous(std::move(impl)));
   }
   return all;
+}
+
+/// Who lives is asked over the connection of the heartbeat, which nobody holds for long.
+std::unique_ptr<Rendezvous> Rendezvous::beside() {
+  auto other = std::make_unique<Impl>(impl_->options, impl_->connect_again(), impl_->control.store);
+  other->identities = impl_->identities;
+  other->keys = "beside/";
+  return std::unique_ptr<Rendezvous>(new Rendezvous(std::move(other)));
 }
 
 int Rendezvous::rank() const {
@@ -387,7 +408,7 @@ std::vector<std::string> Rendezvous::exchange_text(const std::string& key, const
   if (members.size() == 1) return {text};
   const int64_t use = ++impl_->uses[key];
   const auto key_of = [&](int rank, int64_t which) {
-    return cat("x/", key, "/", which, "/", rank);
+    return cat(impl_->keys, key, "/", which, "/", rank);
   };
   std::vector<std::string> keys;
   for (const int member : members) keys.push_back(key_of(member, use));

@@ -50,6 +50,9 @@ class Rendezvous {
   static std::vector<std::unique_ptr<Rendezvous>> in_process(
       int world, std::chrono::milliseconds timeout = std::chrono::seconds(30),
       std::chrono::milliseconds heartbeat = std::chrono::milliseconds(100));
+  /// Another connection of this rank, for another thread: what ranks exchange over theirs is apart from
+  /// what they exchange over this one. Who lives it knows from this one's heartbeats.
+  std::unique_ptr<Rendezvous> beside();
   ~Rendezvous();
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;

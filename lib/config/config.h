@@ -161,9 +161,18 @@ struct EnumNames<TagValidation> {
   static constexpr std::array<std::string_view, 3> kNames{"Warn", "Ignore", "Fail"};
 };
 
+enum class IfBusy { kWait, kSkip };
+template <>
+struct EnumNames<IfBusy> {
+  static constexpr std::array<std::string_view, 2> kNames{"wait", "skip"};
+};
+
 /// checkpoint: ftrun's keys, then DeepSpeed's.
 struct CheckpointConfig {
-  int64_t every = 500;    // optimizer steps; 0 = at the end and on a signal only
+  int64_t every = 500;  // optimizer steps; 0 = at the end and on a signal only
+  double every_minutes = 0;  // minutes since the last one; 0 = by steps alone
+  bool background = true;    // written while training goes on
+  IfBusy if_busy = IfBusy::kWait;
   int64_t keep_last = 2;  // 0 = all
   TagValidation tag_validation = TagValidation::kWarn;
   bool load_universal = false;

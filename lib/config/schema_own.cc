@@ -190,6 +190,15 @@ void declare_checkpoint(Schema& s) {
            "Steps between two checkpoints; 0 = at the end and on a signal only.")
       .at_least(0)
       .in("steps");
+  rows.key("every_minutes", &CheckpointConfig::every_minutes,
+           "Also when so many minutes have passed since the last one; 0 = by steps alone.")
+      .at_least(0)
+      .in("minutes");
+  rows.key("background", &CheckpointConfig::background,
+           "Training waits only until the state has been copied to main memory (on a disk tier: noted), and goes on "
+           "while the checkpoint is written. false: it waits for the whole of it, and needs no memory for a copy.");
+  rows.key("if_busy", &CheckpointConfig::if_busy,
+           "When a checkpoint is due and the one before is still being written: wait for it, or skip this one.");
   rows.key("keep_last", &CheckpointConfig::keep_last, "Checkpoints kept; 0 = all, 1 is raised to 2.").at_least(0);
   const auto theirs = [](Field& field) -> Field& {
     field.vocabulary = Vocabulary::kDeepSpeed;

@@ -1,10 +1,13 @@
 #include "exec/checkpointer.h"
 
+#include <cmath>
 #include <exception>
+#include <ratio>
 
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/save.h"
@@ -14,6 +17,13 @@
 #include "report/environment.h"
 
 namespace ftrun {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
 
 Checkpointer::Checkpointer(const TrainRequest& request, Session& session, TrainingSetup& setup,
                            RunJournal& journal)
@@ -21,7 +31,9 @@ Checkpointer::Checkpointer(const TrainRequest& request, Session& session, Traini
       config_(request.config),
       session_(session),
       setup_(setup),
-      journal_(journal) {}
+      journal_(journal) {
+  if (saves_in_background(config_)) background_ = session.background_group();
+}
 
 /// Rank 0 alone looks: it also removes what a killed run left half written.
 bool Checkpointer::finds_checkpoint(const std::function<RunManifest()>& describe) {
@@ -61,8 +73,35 @@ ResumedRun Checkpointer::resume(const std::string& folder,
   return resumed;
 }
 
+// A step's votes: how many ranks have no save in the background that is not over, and whether rank 0's
+// clock says that it is time for one. Below the votes on stopping, which are whole numbers.
+
+namespace {
+constexpr double kEnded = 0x1p-20;
+constexpr double kDue = 0x1p-21;
+}  // namespace
+
+double Checkpointer::own_vote() const {
+  double vote = under_way_ == nullptr || under_way_->has_ended() ? kEnded : 0;
+  const std::chrono::duration<double, std::ratio<60>> minutes = std::chrono::steady_clock::now() - last_begun_;
+  const double every = config_.checkpoint.every_minutes;
+  if (session_.is_first() && every > 0 && minutes.count() >= every) vote += kDue;
+  return vote;
+}
+
+void Checkpointer::take(double votes) {
+  const double mine = votes - std::floor(votes);
+  const double ended = std::floor(mine / kEnded);
+  all_have_ended_ = ended == session_.world();
+  due_by_time_ = mine - ended * kEnded >= kDue;
+}
+
 bool Checkpointer::is_due(int64_t step) const {
-  return config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0;
+  return due_by_time_ || (config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0);
+}
+
+SaveOptions Checkpointer::save_options() const {
+  return {RunPaths(config_.output_dir).checkpoints(), config_.checkpoint.keep_last};
 }
 
 CheckpointMeta Checkpointer::meta_of(const TrainingProgress& progress,
@@ -90,19 +129,99 @@ CheckpointMeta Checkpointer::meta_of(const TrainingProgress& progress,
   return meta;
 }
 
-void Checkpointer::save(const TrainingProgress& progress, const std::string& data_fingerprint) {
-  if (has_saved(progress.step)) return;
-  const SaveOptions options{RunPaths(config_.output_dir).checkpoints(),
-                            config_.checkpoint.keep_last};
-  const SaveResult result =
-      save_checkpoint(posix_files(), options, meta_of(progress, data_fingerprint),
-                      setup_.state().slices(), session_.checkpoint_group());
-  saved_step_ = progress.step;
-  journal_.say(cat("saved ", result.folder, " (", human_bytes(result.bytes),
+bool Checkpointer::save_if_due(const TrainingProgress& progress, const std::string& data_fingerprint) {
+  if (background_ && !room_.joinable()) make_room();
+  if (under_way_ && all_have_ended_) settle();
+  if (!is_due(progress.step)) return false;
+  due_by_time_ = false;
+  if (!background_) {
+    save(progress, data_fingerprint);
+    return true;
+  }
+  const bool busy = under_way_ != nullptr;
+  if (busy && config_.checkpoint.if_busy == IfBusy::kSkip) {
+    ++left_out_;
+    journal_.say(cat("no checkpoint after step ", progress.step, ": the one after step ", under_way_->step(),
+                     " is still being written (checkpoint.if_busy: skip)"));
+    return false;
+  }
+  save_in_background(progress, data_fingerprint);
+  return busy;
+}
+
+/// Where another one is under way, this waits for it.
+void Checkpointer::save_in_background(const TrainingProgress& progress, const std::string& data_fingerprint) {
+  const auto start = std::chrono::steady_clock::now();
+  settle();
+  if (room_.joinable()) room_.join();
+  last_begun_ = start;
+  under_way_ = std::make_unique<BackgroundSave>(
+      progress.step,
+      [options = save_options(), meta = meta_of(progress, data_fingerprint), slices = setup_.state().snapshot(),
+       group = *background_] { return save_checkpoint(posix_files(), options, meta, slices, group); });
+  all_have_ended_ = false;
+  held_seconds_ += seconds_since(start);
+}
+
+/// Waits for a save in the background and tells how it ended. One that failed costs nothing but
+/// itself: those before it are there, and the next one will be tried.
+void Checkpointer::settle() {
+  if (!under_way_) return;
+  const std::unique_ptr<BackgroundSave> over = std::move(under_way_);
+  const BackgroundSave::Outcome& outcome = over->finish();
+  setup_.state().release_snapshot();
+  if (outcome.failure.empty())
+    return tell_saved(over->step(), outcome.result, cat(", in ", human_seconds(outcome.seconds), " beside training"));
+  ++failed_;
+  journal_.warn(cat(outcome.failure, "; training goes on and tries again when the next one is due"));
+  journal_.update([&](RunManifest& manifest) { add_to(manifest); });
+}
+
+void Checkpointer::tell_saved(int64_t step, const SaveResult& result, const std::string& how) {
+  ++saved_;
+  saved_step_ = step;
+  journal_.say(cat("saved ", result.folder, " (", human_bytes(result.bytes), how,
                    result.read_from_disk
                        ? ""
                        : ", verified in memory: this file system reads nothing back from a disk",
                    ")"));
+}
+
+void Checkpointer::save(const TrainingProgress& progress, const std::string& data_fingerprint) {
+  const auto start = std::chrono::steady_clock::now();
+  settle();
+  if (has_saved(progress.step)) return;
+  last_begun_ = start;
+  tell_saved(progress.step,
+             save_checkpoint(posix_files(), save_options(), meta_of(progress, data_fingerprint), setup_.state().slices(),
+                             session_.checkpoint_group()),
+             "");
+  held_seconds_ += seconds_since(start);
+}
+
+void Checkpointer::make_room() {
+  room_ = std::jthread([this] { setup_.state().populate_snapshot(); });
+}
+
+void Checkpointer::add_to(RunManifest& manifest) const {
+  manifest.counters["checkpoints_saved"] = saved_;
+  manifest.counters["checkpoints_failed"] = failed_;
+  manifest.counters["checkpoints_left_out"] = left_out_;
+  manifest.counters["checkpoint_wait_milliseconds"] = std::llround(1e3 * held_seconds_);
+}
+
+/// With a peer that is lost no checkpoint comes about, and one that is stopped would have to be waited
+/// for once more.
+void Checkpointer::leave(const Error& error) noexcept {
+  if (!under_way_) return;
+  if (error.code() != ExitCode::kPeerLost) {
+    const BackgroundSave::Outcome& outcome = under_way_->finish();
+    if (outcome.failure.empty() && session_.is_first()) log_notice(cat("saved ", outcome.result.folder));
+    return;
+  }
+  // Its thread may still write: what it writes stays until the process ends.
+  [[maybe_unused]] static BackgroundSave* kept = nullptr;
+  kept = under_way_.release();
 }
 
 /// Rank 0 writes and the others help, which also learn of its failure. What fails where they work

@@ -1,11 +1,16 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 
+#include "checkpoint/checkpoint_group.h"
 #include "checkpoint/manifest.h"
+#include "exec/background_save.h"
 #include "exec/run_journal.h"
 #include "exec/session.h"
 #include "exec/setup.h"
@@ -21,7 +26,7 @@ struct ResumedRun {
 };
 
 /// Brings the model's state into memory when a run begins, saves it while it trains, and exports
-/// the weights at its end. Every call is collective.
+/// the weights at its end. Every call that saves, loads or exports is collective.
 class Checkpointer {
  public:
   /// All borrowed.
@@ -32,13 +37,27 @@ class Checkpointer {
   /// that this one may continue; `describe` gives this run's manifest and is asked on rank 0.
   std::optional<ResumedRun> load(const std::function<RunManifest()>& describe);
 
-  /// Whether the config asks for a checkpoint after this step.
-  bool is_due(int64_t step) const;
+  /// What this rank tells the others of its checkpoints, for a sum over all ranks that comes back to
+  /// take(); less than 1 together. Once before and after each step.
+  double own_vote() const;
+  void take(double votes);
+
+  /// After each step of a run that goes on: tells how a save in the background ended, and saves where
+  /// the config asks for it, in the background where it says so. True when training stood for longer
+  /// than a copy takes. `data_fingerprint` matters on rank 0; "" where it is not known.
+  bool save_if_due(const TrainingProgress& progress, const std::string& data_fingerprint);
   /// Whether the state after this step has been saved.
   bool has_saved(int64_t step) const { return saved_step_ == step; }
-  /// Nothing where it has been saved. `data_fingerprint` matters on rank 0; "" where it is not
-  /// known.
+  /// Returns when the state after this step has been saved; nothing where it has been.
   void save(const TrainingProgress& progress, const std::string& data_fingerprint);
+
+  /// How many checkpoints of this process were saved, failed, were left out, and how long training
+  /// stood for them.
+  void add_to(RunManifest& manifest) const;
+
+  /// For a run that ends by `error`: a save in the background is waited for where the others do so too,
+  /// else left to the end of the process.
+  void leave(const Error& error) noexcept;
 
   /// Writes the weights in the format of Hugging Face, unless the ranks agree to stop meanwhile.
   void export_model(StopAgreement& stop);
@@ -48,6 +67,12 @@ class Checkpointer {
   ResumedRun resume(const std::string& folder, const std::function<RunManifest()>& describe);
   CheckpointMeta meta_of(const TrainingProgress& progress,
                          const std::string& data_fingerprint) const;
+  bool is_due(int64_t step) const;
+  SaveOptions save_options() const;
+  void save_in_background(const TrainingProgress& progress, const std::string& data_fingerprint);
+  void settle();
+  void tell_saved(int64_t step, const SaveResult& result, const std::string& how);
+  void make_room();
 
   const TrainRequest& request_;
   const Config& config_;
@@ -55,6 +80,20 @@ class Checkpointer {
   TrainingSetup& setup_;
   RunJournal& journal_;
   int64_t saved_step_ = -1;
+  std::unique_ptr<BackgroundSave> under_way_;
+  /// Of all ranks, as the last step's votes said.
+  bool all_have_ended_ = false;
+  /// Rank 0's clock says that it is time (checkpoint.every_minutes).
+  bool due_by_time_ = false;
+  std::chrono::steady_clock::time_point last_begun_ = std::chrono::steady_clock::now();
+  /// Between the ranks' writing threads; nobody's where nothing is saved in the background.
+  std::optional<CheckpointGroup> background_;
+  int64_t saved_ = 0;
+  int64_t failed_ = 0;
+  int64_t left_out_ = 0;
+  double held_seconds_ = 0;
+  /// Makes the snapshot's pages come before the first copy waits for them.
+  std::jthread room_;
 };
 
 }  // namespace ftrun

@@ -129,8 +129,11 @@ void RankMemory::allocate(const Program& program) {
 
 void RankMemory::open_swap(const Program& program) {
   int64_t bytes = 0;
-  for (const Buffer& buffer : program.buffers)
-    if (buffer.tier == Tier::kNvme) bytes += swap_align(buffer.bytes);
+  for (const Buffer& buffer : program.buffers) {
+    if (buffer.tier != Tier::kNvme) continue;
+    if (buffer.persistent == Persistent::kSnapshot) shadows_ = bytes;
+    bytes += swap_align(buffer.bytes);
+  }
   if (bytes == 0) return;
   swap_options_.bytes = bytes;
   try {
@@ -161,9 +164,11 @@ void RankMemory::allocate_persistent(const Buffer& buffer) {
               buffer.bytes, " in another"));
     return;
   }
-  Block block{{}, buffer.bytes, buffer.category, buffer.tier, 0};
+  Block block{{}, buffer.bytes, buffer.category, buffer.tier, {}};
   if (buffer.tier == Tier::kNvme) {
-    block.disk_offset = disk_used_;
+    require(buffer.persistent != Persistent::kSnapshot || shadows_ == disk_used_, "shadows lie where they were planned");
+    const int64_t shadow = buffer.shadow_offset < 0 ? -1 : shadows_ + buffer.shadow_offset;
+    block.disk = ShadowMap(buffer.bytes, disk_used_, shadow);
     disk_used_ += swap_align(buffer.bytes);
     require(swap_ && disk_used_ <= swap_->bytes(), "the first program has all that lies on disk");
   } else {
@@ -212,10 +217,34 @@ void RankMemory::write(const Program& program, const Range& range, const void* d
     gpu_->upload(at(program, range), data, range.bytes);
 }
 
+void RankMemory::populate(const Program& program, const Range& range) const {
+  constexpr uintptr_t kPage = 4096;
+  const auto begin = reinterpret_cast<uintptr_t>(at(program, range)) / kPage * kPage;
+  const uintptr_t end = reinterpret_cast<uintptr_t>(at(program, range)) + static_cast<uintptr_t>(range.bytes);
+  // Where the kernel cannot (before Linux 5.14) they come when they are written.
+  ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_WRITE);
+}
+
 SwapFile::Ticket RankMemory::start_disk(const Program& program, const Range& range, void* data,
                                         bool write) const {
-  const int64_t offset = block(program.at(range.buffer)).disk_offset + range.offset;
-  return write ? swap_->write(data, range.bytes, offset) : swap_->read(data, range.bytes, offset);
+  ShadowMap& disk = block(program.at(range.buffer)).disk;
+  return write ? swap_->write(data, range.bytes, disk.write_place(range.offset, range.bytes))
+               : swap_->read(data, range.bytes, disk.read_place(range.offset, range.bytes));
+}
+
+void RankMemory::keep_disk() {
+  for (auto& [key, block] : blocks_)
+    if (block.tier == Tier::kNvme) block.disk.begin();
+}
+
+void RankMemory::release_disk() {
+  for (auto& [key, block] : blocks_)
+    if (block.tier == Tier::kNvme) block.disk.end();
+}
+
+void RankMemory::read_kept(const Program& program, const Range& range, void* data) const {
+  swap_->read_beside(data, swap_align(range.bytes),
+                     block(program.at(range.buffer)).disk.saved_place(range.offset, range.bytes));
 }
 
 void RankMemory::read_disk(const Program& program, const Range& range, void* data) const {

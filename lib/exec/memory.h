@@ -15,6 +15,7 @@
 #include "exec/gpu.h"
 #include "exec/touched_pages.h"
 #include "program/program.h"
+#include "storage/shadow_map.h"
 #include "storage/swap_file.h"
 
 namespace ftrun {
@@ -91,6 +92,9 @@ class RankMemory {
   void read(const Program& program, const Range& range, void* out) const;
   void write(const Program& program, const Range& range, const void* data) const;
 
+  /// Has the kernel give the pages of a range in main memory, whose content stays.
+  void populate(const Program& program, const Range& range) const;
+
   /// Moves a range between the disk and memory at `data` (a multiple of 4096, as the range is).
   void read_disk(const Program& program, const Range& range, void* data) const;
   void write_disk(const Program& program, const Range& range, const void* data) const;
@@ -98,6 +102,13 @@ class RankMemory {
   SwapFile::Ticket start_disk(const Program& program, const Range& range, void* data, bool write) const;
   /// Null when nothing lies on disk.
   SwapFile* swap() const { return swap_.get(); }
+
+  /// From now on until release_disk() what lies on disk now can be read by read_kept(), whatever is
+  /// written meanwhile. Not beside lanes that run.
+  void keep_disk();
+  void release_disk();
+  /// As read_disk, of what was there when keep_disk() was called; from any thread.
+  void read_kept(const Program& program, const Range& range, void* data) const;
 
   int64_t arena_bytes(Arena arena) const;
 
@@ -120,7 +131,8 @@ class RankMemory {
     int64_t bytes = 0;
     Category category = Category::kBuffers;
     Tier tier = Tier::kDevice;
-    int64_t disk_offset = 0;
+    /// On disk: where it lies, which a write may change.
+    mutable ShadowMap disk;
   };
   template <typename Measure>
   TierBytes sum(Tier tier, Measure measure) const;
@@ -139,6 +151,8 @@ class RankMemory {
   SwapOptions swap_options_;
   MemoryAdvice advice_;
   int64_t disk_used_ = 0;
+  /// Where in the swap file the second places of buffers begin (Buffer::shadow_offset).
+  int64_t shadows_ = 0;
   /// Of what lives from step to step.
   std::map<std::pair<Persistent, Tier>, Block> blocks_;
   Gpu* gpu_;

@@ -45,7 +45,7 @@ class Bounce {
 
 }  // namespace
 
-ModelState::ModelState(const ProgramPlan& train, const Partition& partition, const RankMemory& memory,
+ModelState::ModelState(const ProgramPlan& train, const Partition& partition, RankMemory& memory,
                        std::vector<std::string> state_kinds)
     : model_(train.model),
       program_(train.program),
@@ -91,6 +91,11 @@ void ModelState::store(const StatePiece& piece, int64_t begin, int64_t end, DTyp
 void ModelState::fetch(const StatePiece& piece, int64_t begin, int64_t end, void* out) const {
   const Range from = part(piece, begin, end);
   if (!memory_.on_disk(program_, from)) return memory_.read(program_, from, out);
+  fetch_disk(from, false, out);
+}
+
+/// What lies there now, or was kept.
+void ModelState::fetch_disk(const Range& from, bool kept, void* out) const {
   const Bounce bounce;
   auto* to = static_cast<std::byte*>(out);
   // Sectors around what is wanted, a chunk at a time.
@@ -98,7 +103,11 @@ void ModelState::fetch(const StatePiece& piece, int64_t begin, int64_t end, void
   for (int64_t at = from.offset; at < from.offset + from.bytes;) {
     const int64_t first = at / kSwapAlignment * kSwapAlignment;
     const int64_t last = std::min(from.offset + from.bytes, first + room);
-    memory_.read_disk(program_, {from.buffer, first, swap_align(last - first)}, bounce.data());
+    const Range sectors{from.buffer, first, swap_align(last - first)};
+    if (kept)
+      memory_.read_kept(program_, sectors, bounce.data());
+    else
+      memory_.read_disk(program_, sectors, bounce.data());
     std::memcpy(to + (at - from.offset), bounce.data() + (at - first), static_cast<size_t>(last - at));
     at = last;
   }
@@ -170,7 +179,31 @@ void ModelState::load(Checkpoint& checkpoint) {
   checkpoint.close_files();
 }
 
-std::vector<StateSlice> ModelState::slices() const {
+std::vector<StateSlice> ModelState::slices() const { return slices_of(false); }
+
+/// What lies on disk is not copied: it is kept, and what is written goes elsewhere.
+std::vector<StateSlice> ModelState::snapshot() {
+  for (const StatePiece& piece : pieces_) {
+    if (piece.snapshot.bytes == 0) continue;
+    const Range from = part(piece, piece.saved.begin, piece.saved.end);
+    std::byte* const to = memory_.at(program_, piece.snapshot);
+    if (memory_.in_reach(program_, from))
+      convert(memory_.at(program_, from), dtype(piece), to, dtype(piece), piece.saved.size());
+    else
+      memory_.read(program_, from, to);
+  }
+  memory_.keep_disk();
+  return slices_of(true);
+}
+
+void ModelState::populate_snapshot() const {
+  const BufferId buffer = find_persistent(program_, Persistent::kSnapshot, Tier::kHost);
+  if (buffer >= 0) memory_.populate(program_, program_.whole(buffer));
+}
+
+void ModelState::release_snapshot() { memory_.release_disk(); }
+
+std::vector<StateSlice> ModelState::slices_of(bool snapshot) const {
   std::vector<StateSlice> mine;
   for (const StatePiece& piece : pieces_) {
     if (piece.saved.size() == 0) continue;
@@ -179,7 +212,7 @@ std::vector<StateSlice> ModelState::slices() const {
       if (model_.split.index % tensor.copies != 0) continue;
       int64_t first = slice.position_in_unit;
       for (const Box& box : boxes_of(tensor, slice)) {
-        mine.push_back(saved_slice(piece, tensor, box, first));
+        mine.push_back(snapshot ? kept_slice(piece, tensor, box, first) : saved_slice(piece, tensor, box, first));
         first += box.numel();
       }
     }
@@ -199,6 +232,22 @@ StateSlice ModelState::saved_slice(const StatePiece& piece, const TensorInfo& te
       fetch(piece, first + begin, first + end, out);
     };
   return saved;
+}
+
+/// The same in the snapshot.
+StateSlice ModelState::kept_slice(const StatePiece& piece, const TensorInfo& tensor, const Box& box,
+                                  int64_t first) const {
+  StateSlice kept{tensor.name, kind_of(piece), dtype(piece), tensor.shape, box};
+  if (memory_.on_disk(program_, piece.range)) {
+    kept.read = [this, &piece, first](int64_t begin, int64_t end, void* out) {
+      fetch_disk(part(piece, first + begin, first + end), true, out);
+    };
+    return kept;
+  }
+  require(piece.snapshot.bytes > 0, "what is saved has a place in the snapshot");
+  const int64_t offset = (first - piece.saved.begin) * dtype_bytes(dtype(piece));
+  kept.data = memory_.at(program_, piece.snapshot) + offset;
+  return kept;
 }
 
 std::vector<StateInfo> ModelState::states() const {

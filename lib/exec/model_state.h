@@ -24,7 +24,7 @@ class ModelState {
  public:
   /// `state_kinds` names the optimizer's state buffers in order: {"exp_avg", "exp_avg_sq"}.
   /// `memory` must have allocated the plan's training program. All are borrowed.
-  ModelState(const ProgramPlan& train, const Partition& partition, const RankMemory& memory,
+  ModelState(const ProgramPlan& train, const Partition& partition, RankMemory& memory,
              std::vector<std::string> state_kinds);
 
   /// What this rank holds of every parameter, from the folder. Error(kBadInput) with every tensor
@@ -34,8 +34,17 @@ class ModelState {
   /// Everything this rank holds, from a checkpoint, whatever layout wrote it. Error(kBadInput).
   void load(Checkpoint& checkpoint);
 
-  /// What this rank writes into a checkpoint: of what several ranks use alike, the first's.
+  /// What this rank writes into a checkpoint: of what several ranks use alike, the first's. The state
+  /// itself: it must not change while they are read.
   std::vector<StateSlice> slices() const;
+
+  /// The same of a copy of the state as it is now (StateOptions::snapshots), which stays until
+  /// release_snapshot(): to be read by another thread while training goes on. One at a time; not
+  /// beside lanes that run.
+  std::vector<StateSlice> snapshot();
+  void release_snapshot();
+  /// Has the kernel give the copy's pages before the first copy waits for them; from any thread.
+  void populate_snapshot() const;
 
   /// Elements [begin, end) of a parameter in fp32. Collective over `group`, the ranks that hold one copy
   /// of the model between them: only its first one may have `receives`, and gets them.
@@ -55,8 +64,11 @@ class ModelState {
   DType stored_dtype(const StatePiece& piece) const;
   DType dtype(const StatePiece& piece) const;
   Range part(const StatePiece& piece, int64_t begin, int64_t end) const;
+  std::vector<StateSlice> slices_of(bool snapshot) const;
   StateSlice saved_slice(const StatePiece& piece, const TensorInfo& tensor, const Box& box,
                          int64_t first) const;
+  StateSlice kept_slice(const StatePiece& piece, const TensorInfo& tensor, const Box& box,
+                        int64_t first) const;
   void fill(const StatePiece& piece, DType source, const ReadTensor& read);
   void store(const StatePiece& piece, int64_t begin, int64_t end, DType source, const void* data,
              std::byte* room);
@@ -64,6 +76,7 @@ class ModelState {
                     Communicator& group, std::span<float> out) const;
   const StatePiece& parameters_of(UnitId unit) const;
   void fetch(const StatePiece& piece, int64_t begin, int64_t end, void* out) const;
+  void fetch_disk(const Range& from, bool kept, void* out) const;
   void fetch_f32(const StatePiece& piece, int64_t begin, int64_t end, float* out) const;
 
   const ModelDescription& model_;
@@ -71,7 +84,7 @@ class ModelState {
   const std::vector<StatePiece>& pieces_;
   const ParameterHolders& holders_;
   const Partition& partition_;
-  const RankMemory& memory_;
+  RankMemory& memory_;
   std::vector<std::string> kinds_;
 };
 

@@ -170,6 +170,12 @@ CheckpointGroup Session::checkpoint_group() {
           }};
 }
 
+CheckpointGroup Session::background_group() {
+  return {rank_, world_, [rendezvous = std::shared_ptr<Rendezvous>(rendezvous_->beside())](const std::string& text) {
+            return rendezvous->exchange_text("together", text, Patience::kWhileAlive);
+          }};
+}
+
 int Session::vote_to_stop(int signal) {
   double votes = stop_vote(signal);
   groups().host_world->all_reduce(&votes, 1, DType::kF64, ReduceOp::kSum, {"votes to stop"}).wait();

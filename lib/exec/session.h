@@ -51,6 +51,9 @@ class Session {
   void require_equal(const std::string& what, const std::string& text);
   /// A rank waits there for the others' work as long as they live, whatever comm.timeout says.
   CheckpointGroup checkpoint_group();
+  /// The same for another thread: all ranks call its gathers from such. Opened when it is asked for; it
+  /// does not need this session any more.
+  CheckpointGroup background_group();
   /// Collective: what the ranks' stop signals (0 for none) come to.
   int vote_to_stop(int signal);
   /// From now on rank 0 also works alone between collectives of the host (export, text): what

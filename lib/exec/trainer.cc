@@ -92,6 +92,7 @@ void Trainer::fail(const Error& error) {
                   .message = error.what()});
   journal_.fail(static_cast<int>(error.code()), error.message());
   log_debug(cat("error: ", error.what()));
+  if (checkpointer_) checkpointer_->leave(error);
   session_.leave();
   // A transport's threads may still write to what a collective that was given up would have
   // filled: its memory stays until the process ends.
@@ -174,10 +175,11 @@ void Trainer::train_until_stopped() {
     journal_.record(metrics);
     progress_.skipped.refuse_too_many(progress_.step);
     identity_.record();
-    const bool due = checkpointer_->is_due(progress_.step);
-    if (due || stop_.reached()) checkpointer_->save(progress_, identity_.train());
-    // Saving takes its time: whoever asks to stop meanwhile need not wait for a step and its save.
-    if (due && !stop_.reached() && progress_.step < total_steps_) stop_.vote();
+    if (stop_.reached())
+      checkpointer_->save(progress_, identity_.train());
+    else if (progress_.step < total_steps_ && checkpointer_->save_if_due(progress_, identity_.train()))
+      // Saving took its time: whoever asked to stop meanwhile need not wait for a step and its save.
+      stop_.vote();
   }
 }
 
@@ -186,13 +188,14 @@ StepMetrics Trainer::train_step() {
   const Loader::Fetched fetched = loader_->next();
   journal_.note_ready();
   StepRun step = prepare_step(config_, lr_schedule_, progress_, fetched.batch);
-  step.caller_value = stop_.own_vote();
+  step.caller_value = stop_.own_vote() + checkpointer_->own_vote();
   use_->begin_step();
   setup_->train_executor().run(step);
   use_->end_step(step.finite);
   ++progress_.step;
   progress_.tokens += static_cast<int64_t>(step.counted_tokens);
   stop_.take(step.caller_sum);
+  checkpointer_->take(step.caller_sum);
 
   StepMetrics metrics = metrics_of(step);
   metrics.data_wait_seconds = fetched.wait_seconds;
@@ -284,6 +287,7 @@ void Trainer::finish() {
   journal_.update([&](RunManifest& manifest) { use_->add_to(manifest); });
   session_.allow_work_of_one_rank();
   save_last_checkpoint();
+  journal_.update([&](RunManifest& manifest) { checkpointer_->add_to(manifest); });
   if (!stop_.reached() && config_.model_export.enabled) checkpointer_->export_model(stop_);
   std::string sample;
   if (!stop_.reached() && data_.validation)

@@ -49,7 +49,7 @@ std::string_view tier_name(Tier tier) {
 
 std::string_view category_name(Category category) {
   static constexpr std::array<std::string_view, kCategoryCount> kNames{
-      "parameters", "gradients", "optimizer", "activations", "buckets", "staging", "buffers"};
+      "parameters", "gradients", "optimizer", "activations", "buckets", "staging", "buffers", "snapshot"};
   return kNames[static_cast<size_t>(category)];
 }
 
@@ -181,6 +181,7 @@ void put_buffer(std::ostringstream& out, const Buffer& buffer) {
   else
     out << "  unused";
   if (buffer.peer_visible) out << "  peer-visible";
+  if (buffer.shadow_offset >= 0) out << "  shadow+" << buffer.shadow_offset;
   out << '\n';
 }
 

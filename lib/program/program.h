@@ -31,8 +31,9 @@ enum class Category : uint8_t {
   kBuckets,      // gathered parameters, gradients on their way into shards
   kStaging,      // copies of what lives in another tier
   kBuffers,      // loss, norm, logits
+  kSnapshot,     // the state as it was, from which a checkpoint is written while training goes on
 };
-inline constexpr size_t kCategoryCount = 7;
+inline constexpr size_t kCategoryCount = 8;
 
 /// A buffer that lives from one step to the next. The programs of a rank share those that have the
 /// same of these and lie in the same tier; a program has at most one of each.
@@ -44,6 +45,7 @@ enum class Persistent : int32_t {
   kLoss,
   kNorm,
   kLogits,
+  kSnapshot,
   /// Of the optimizer: kMoments + i is its i-th.
   kMoments,
 };
@@ -61,6 +63,9 @@ struct Buffer {
   int64_t arena_offset = -1;
   /// Of its elements; U8 where values of several dtypes lie in it.
   DType dtype = DType::kU8;
+  /// On disk, of what is saved: byte offset in the disk's snapshot buffer of as many bytes that take
+  /// the place of these, and these of those, while a checkpoint is written from the others; -1: none.
+  int64_t shadow_offset = -1;
 };
 
 /// Arenas hold the buffers that are not persistent: those of the device that are private to the

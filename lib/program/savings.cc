@@ -26,6 +26,7 @@ class Alternatives {
     offload();
     shrink_batch();
     narrow();
+    save_in_place();
   }
   std::vector<Alternative> take() { return std::move(all_); }
 
@@ -111,6 +112,11 @@ class Alternatives {
             c.zero.offload_param.device = OffloadDevice::kNvme;
             name_folders(c.zero);
           });
+  }
+
+  void save_in_place() {
+    if (saves_in_background(config_))
+      add("checkpoint.background: false", [](Config& c) { c.checkpoint.background = false; });
   }
 
   void shrink_batch() {

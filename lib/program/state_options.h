@@ -55,6 +55,8 @@ struct StateOptions {
   int64_t update_elements = int64_t{2} << 20;
   /// Numbers of the gradient norm that ranks exchange at most, unless there are more units: 1 MiB.
   int64_t most_norm_slots = int64_t{1} << 17;
+  /// What is saved has a place for a copy, from which a checkpoint is written while training goes on.
+  bool snapshots = false;
   /// Tensors that weight decay applies to; all when empty.
   std::function<bool(const TensorInfo&)> decays;
 };
@@ -124,6 +126,9 @@ struct StatePiece {
   /// The part of it that this rank writes into checkpoints.
   ShardRange saved;
   Range range;
+  /// Where that part is copied for a checkpoint that is written while training goes on. No bytes where
+  /// that is not wanted, and where `range` lies on disk: there Buffer::shadow_offset serves.
+  Range snapshot;
 
   /// Values of `state`: one of these, or the index of an optimizer state.
   static constexpr int32_t kParam = -1;

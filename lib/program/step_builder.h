@@ -49,6 +49,7 @@ inline constexpr const char* kMaster = "master";
 inline constexpr const char* kLoss = "loss";
 inline constexpr const char* kNorm = "norm";
 inline constexpr const char* kLogits = "logits";
+inline constexpr const char* kSnapshot = "snapshot";
 }  // namespace buffer_names
 
 /// The loss buffer, F64: sum of token losses, counted tokens, a number of the caller's (the trainer's

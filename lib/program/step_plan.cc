@@ -44,6 +44,13 @@ int secondary_shards(const Config& config) {
                                                                          : static_cast<int>(node);
 }
 
+bool saves_in_background(const Config& config) {
+  const CheckpointConfig& checkpoint = config.checkpoint;
+  // The last one, for which nothing has to wait any more, needs no copy.
+  const bool before_the_end = checkpoint.every > 0 && (config.train.steps == 0 || checkpoint.every < config.train.steps);
+  return checkpoint.background && (before_the_end || checkpoint.every_minutes > 0);
+}
+
 namespace {
 
 DType dtype_of(ConfigDtype dtype) {
@@ -99,6 +106,7 @@ StateOptions state_options(const Config& config, const ModelDescription& model, 
   state.optimizer_tier = tier_of(config.zero.offload_optimizer.device);
   state.optimizer_ratio = config.zero.offload_optimizer.ratio;
   state.optimizer_states = static_cast<int32_t>(optimizer_state_kinds(config.optimizer).size());
+  state.snapshots = saves_in_background(config);
   state.decays = decay_rule(config.train);
   return state;
 }

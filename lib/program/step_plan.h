@@ -43,6 +43,9 @@ RankMesh rank_mesh(const Config& config);
 /// Neighbours along dp_shard that keep secondary shards between them (StateOptions::node).
 int secondary_shards(const Config& config);
 
+/// Whether some checkpoints of a resolved config's run are written while it trains on.
+bool saves_in_background(const Config& config);
+
 /// The model that a rank trains: its graphs for one micro-batch. Errors of build_model.
 ModelDescription training_model(const Config& config, const ModelConfig& model, int rank);
 

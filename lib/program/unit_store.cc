@@ -37,6 +37,7 @@ UnitStore::UnitStore(Program& program, const ModelDescription& model, const Part
   place_parameters();
   if (micro_batches > 0) place_training_state();
   list_pieces(micro_batches > 0);
+  if (micro_batches > 0 && options_.snapshots) place_snapshots();
 }
 
 /// One buffer for each tier that holds wanted units, laid out one unit after another.
@@ -171,6 +172,50 @@ void UnitStore::list_pieces(bool trains) {
                          .saved = saved_part(u.id),
                          .range = range(home(moments_[s], u.id), own.begin, own.end)});
   }
+}
+
+/// Of any of the ranks that save a unit between them. Their snapshots are equally long: else ranks that
+/// do the same would have different programs.
+int64_t UnitStore::most_saved(UnitId id) const {
+  if (!spec(id).counted) return 0;
+  return split(shard_range(unit(id), 0, options_.shard.count), 0, options_.replicas).size();
+}
+
+/// What is saved and lies in memory gets its place in a buffer of the host, what lies on disk a second
+/// place there.
+void UnitStore::place_snapshots() {
+  const auto is_saved = [](const StatePiece& piece) { return piece.state != StatePiece::kWorking; };
+  std::set<BufferId> on_disk;
+  int64_t in_memory = 0;
+  for (StatePiece& piece : pieces_) {
+    if (!is_saved(piece) || most_saved(piece.unit) == 0) continue;
+    const Buffer& buffer = program_.at(piece.range.buffer);
+    if (buffer.tier == Tier::kNvme) {
+      on_disk.insert(piece.range.buffer);
+      continue;
+    }
+    const int64_t size = dtype_bytes(buffer.dtype);
+    piece.snapshot = {-1, in_memory, piece.saved.size() * size};
+    in_memory += most_saved(piece.unit) * size;  // whole blocks of the unit
+  }
+  const auto add = [&](Tier tier, int64_t bytes) {
+    return program_.add({.name = cat(buffer_names::kSnapshot, tier == Tier::kHost ? "" : cat(".", tier_name(tier))),
+                         .tier = tier,
+                         .category = Category::kSnapshot,
+                         .bytes = bytes,
+                         .persistent = Persistent::kSnapshot});
+  };
+  if (in_memory > 0) {
+    const BufferId host = add(Tier::kHost, in_memory);
+    for (StatePiece& piece : pieces_)
+      if (piece.snapshot.bytes > 0) piece.snapshot.buffer = host;
+  }
+  int64_t shadows = 0;
+  for (const BufferId buffer : on_disk) {
+    program_.buffers[static_cast<size_t>(buffer)].shadow_offset = shadows;
+    shadows += program_.at(buffer).bytes;  // whole disk sectors, as units are
+  }
+  if (shadows > 0) add(Tier::kNvme, shadows);
 }
 
 ParameterHolders UnitStore::parameter_holders() const {

@@ -144,6 +144,8 @@ class UnitStore {
   void place_training_state();
   void list_pieces(bool trains);
   ShardRange saved_part(UnitId id) const;
+  int64_t most_saved(UnitId id) const;
+  void place_snapshots();
   Range range(const Home& home, int64_t begin, int64_t end) const;
   Range held(const std::vector<Home>& homes, UnitId id) const;
 

@@ -1,6 +1,7 @@
 #include "storage/swap_file.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -245,6 +246,22 @@ void SwapFile::fail(Slot& slot, const std::string& reason, bool full) {
   request.issued = request.bytes;  // nothing more of it is started
   --request.in_flight;
   free_slots_.push_back(slot.block.slot);
+}
+
+void SwapFile::read_beside(void* data, int64_t bytes, int64_t offset) const {
+  require(on_sector(data) && on_sector(bytes) && on_sector(offset), "whole sectors are read beside requests");
+  require(bytes >= 0 && offset >= 0 && offset <= bytes_ && bytes <= bytes_ - offset,
+          "a swap request leaves the reserved file");
+  for (int64_t done = 0; done < bytes;) {
+    const ssize_t n = ::pread(fd_.get(), static_cast<char*>(data) + done, static_cast<size_t>(bytes - done), offset + done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0)
+      throw Error(ExitCode::kEnvironment,
+                  cat(path_, ": reading ", human_bytes(bytes - done), " at ", offset + done, " failed: ",
+                      n < 0 ? errno_text(errno) : "the file ends there"),
+                  "look at that disk");
+    done += n;
+  }
 }
 
 bool SwapFile::done(Ticket ticket) {

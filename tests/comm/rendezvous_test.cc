@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <fstream>
 #include <thread>
 
@@ -28,6 +29,27 @@ TEST_CASE("every rank gets every text, by rank, as often as a key is used") {
     rendezvous.shutdown();
   });
   REQUIRE(failures == std::vector<std::string>(3));
+}
+
+TEST_CASE("a connection beside another one exchanges apart from it, and neither waits for the other") {
+  const auto failures = run_ranks(2, [](Rendezvous& rendezvous) {
+    const auto beside = rendezvous.beside();
+    const std::string me = cat(rendezvous.rank());
+    std::vector<std::string> slow;
+    std::atomic<bool> came = false;
+    std::thread other([&] {
+      // Rank 0 waits here for what rank 1 gives once both have come far.
+      while (rendezvous.rank() == 1 && !came) std::this_thread::sleep_for(1ms);
+      slow = beside->exchange_text("text", "beside " + me, Patience::kWhileAlive);
+    });
+    for (int i = 0; i < 20; ++i)
+      require(rendezvous.exchange_text("text", cat(i, me)) == std::vector<std::string>{cat(i, "0"), cat(i, "1")}, "texts");
+    came = true;
+    other.join();
+    require(slow == std::vector<std::string>{"beside 0", "beside 1"}, "texts beside");
+    rendezvous.shutdown();
+  });
+  REQUIRE(failures == std::vector<std::string>(2));
 }
 
 TEST_CASE("an exchange names the ranks that did not come") {

@@ -2,10 +2,12 @@
 
 #include <memory>
 #include <optional>
+#include <thread>
 
 #include "checkpoint/save.h"
 #include "kernels/kernels.h"
 #include "model/families.h"
+#include "program/memory_plan.h"
 #include "program/unit_store.h"
 #include "rig.h"
 
@@ -123,6 +125,74 @@ TEST_CASE("loaded from a folder, all ranks' slices are the model, each element o
         REQUIRE(bytes == std::vector<std::byte>(elements * static_cast<size_t>(dtype_bytes(wanted))));
     }
   }
+}
+
+/// The same run with checkpoints in the background.
+Config saving_config_of(const Layout& l) {
+  Config config = config_of(l);
+  config.train.steps = 10;
+  config.checkpoint.every = 2;
+  config.checkpoint.background = true;
+  return config;
+}
+
+void train(RankRig& rig, int64_t first, int64_t last) {
+  for (int64_t step = first; step <= last; ++step) rig.train(step);
+}
+
+TEST_CASE("a snapshot stays as it was while training goes on, whose numbers it does not change") {
+  set_kernel_threads(1);
+  for (const Layout& l : layouts()) {
+    INFO(name_of_layout(l));
+    const Contents second = saved_by(l, [](Rendezvous&, RankRig& rig) { train(rig, 1, 2); });
+    const Contents sixth = saved_by(l, [](Rendezvous&, RankRig& rig) { train(rig, 1, 6); });
+    REQUIRE(second != sixth);
+    fixtures::WholeState kept, kept_again, last;
+    fixtures::on_mesh(l.replicas, l.shards, [&](Rendezvous&, const RankGroups& groups) {
+      RankRig rig(saving_config_of(l), fixtures::model_of_many_blocks(), groups);
+      train(rig, 1, 2);
+      std::thread reader([&, slices = rig.state.snapshot()] { kept.add(slices); });
+      train(rig, 3, 4);
+      reader.join();
+      rig.state.release_snapshot();
+      train(rig, 5, 5);
+      // What is on disk lies in its other place by now.
+      train(rig, 6, 6);
+      const std::vector<StateSlice> slices = rig.state.snapshot();
+      last.add(rig.state.slices());
+      train(rig, 7, 8);
+      kept_again.add(slices);
+      rig.state.release_snapshot();
+    });
+    REQUIRE(kept.take() == second);
+    REQUIRE(last.take() == sixth);
+    REQUIRE(kept_again.take() == sixth);
+  }
+}
+
+TEST_CASE("the place of a snapshot is planned: what a rank saves, in memory and on disk") {
+  const auto planned = [](const Config& config, Tier tier) {
+    const StepPlan plan = plan_steps(config, fixtures::model_of_many_blocks(), 0);
+    return memory_plan(plan).at(tier).persistent[static_cast<size_t>(Category::kSnapshot)];
+  };
+  Config config = saving_config_of({1, 1, 1, OffloadDevice::kNone, Numbers::kBf16, 0});
+  config.parallel.data = 1;
+  const StepPlan plan = plan_steps(config, fixtures::model_of_many_blocks(), 0);
+  int64_t padded = 0;
+  for (const Unit& unit : plan.partition.units) padded += unit.padded;
+  // Master weights and two moments.
+  REQUIRE(planned(config, Tier::kHost) == 12 * padded);
+  REQUIRE(planned(config, Tier::kNvme) == 0);
+  fixtures::offload_to(config, OffloadDevice::kNvme);
+  REQUIRE(planned(config, Tier::kHost) + planned(config, Tier::kNvme) == 12 * padded);
+  REQUIRE(planned(config, Tier::kNvme) > 0);
+  config.checkpoint.background = false;
+  REQUIRE(planned(config, Tier::kHost) + planned(config, Tier::kNvme) == 0);
+  config.checkpoint.background = true;
+  config.checkpoint.every = 10;  // the last step
+  REQUIRE(planned(config, Tier::kHost) == 0);
+  config.checkpoint.every_minutes = 0.5;
+  REQUIRE(planned(config, Tier::kHost) > 0);
 }
 
 TEST_CASE("ranks share out what they save: none writes all of a state that all of them hold") {

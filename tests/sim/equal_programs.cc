@@ -10,7 +10,7 @@ namespace {
 
 bool equal(const Buffer& a, const Buffer& b) {
   return a.name == b.name && a.tier == b.tier && a.category == b.category && a.bytes == b.bytes &&
-         a.persistent == b.persistent && a.peer_visible == b.peer_visible &&
+         a.persistent == b.persistent && a.peer_visible == b.peer_visible && a.shadow_offset == b.shadow_offset &&
          a.arena_offset == b.arena_offset && a.dtype == b.dtype;
 }
 

@@ -293,6 +293,8 @@ const std::map<std::string, RunKey>& run_keys() {
       {"csv_monitor.output_path", {"lib/exec/recorder.cc", "csv.output_path"}},
       {"csv_monitor.job_name", {"lib/exec/recorder.cc", "csv.job_name"}},
       {"checkpoint.every", {"lib/exec/checkpointer.cc", "config_.checkpoint.every"}},
+      {"checkpoint.every_minutes", {"lib/exec/checkpointer.cc", "config_.checkpoint.every_minutes"}},
+      {"checkpoint.if_busy", {"lib/exec/checkpointer.cc", "config_.checkpoint.if_busy"}},
       {"checkpoint.keep_last", {"lib/exec/checkpointer.cc", "config_.checkpoint.keep_last"}},
       {"export.enabled", {"lib/exec/trainer.cc", "config_.model_export.enabled"}},
       {"export.dtype", {"lib/exec/export_options.h", "config.model_export.dtype"}},

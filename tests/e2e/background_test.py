@@ -1,0 +1,140 @@
+"""Checkpoints that are written while training goes on: they are those that would be written while it waits; what is
+killed, fails or comes too often costs nothing but itself."""
+import json
+import signal
+import tempfile
+import time
+
+from runner import Job, case, checkpoints, ftrun, manifest, must, numbers, run_cases, same_run, start, steps
+
+ADAMW = {"type": "AdamW", "params": {"lr": 3e-3, "weight_decay": 0.1}}
+FEW = {"train": {"steps": 12}, "scheduler": {"type": "cosine", "params": {"warmup_num_steps": 3}}, "optimizer": ADAMW,
+       "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}
+DISK = {"device": "nvme"}
+
+
+def often(**keys):
+    return {"checkpoint": {"every": 2, "keep_last": 0} | keys}
+
+
+def stored(out):
+    """Hashes of all files of all checkpoints."""
+    found = {}
+    for name in checkpoints(out):
+        text = json.loads((out / "checkpoints" / name / "checkpoint.json").read_text())
+        found[name] = [(file["file"], file["xxh3"]) for file in text["files"]]
+    return found
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    job = Job(scratch)
+
+    def disk(name):
+        folder = job.scratch / f"swap-{name}"
+        return {"stage": 3, "offload_optimizer": DISK | {"nvme_path": str(folder)}, "offload_param": DISK | {"nvme_path": str(folder)}}
+
+    def check_the_same(name, ranks, **keys):
+        for background in (True, False):
+            job.run(f"{name}-{background}", "--nproc", ranks, **FEW, **often(background=background), **keys)
+        waited, beside = job.out(f"{name}-False"), job.out(f"{name}-True")
+        same_run(waited, beside)
+        assert list(stored(waited)) == [f"step-{step:08d}" for step in range(2, 13, 2)], stored(waited)
+        assert stored(waited) == stored(beside)
+        record = manifest(beside)
+        assert record["counters"]["checkpoints_saved"] == 6, record["counters"]
+        used = record["memory"]["touched"].get("host_snapshot", 0) + record["memory"]["allocated"].get("nvme_snapshot", 0)
+        planned = record["memory"]["predicted"].get("host_snapshot", 0) + record["memory"]["predicted"].get("nvme_snapshot", 0)
+        assert planned > 0 and 0 <= used - planned <= 4096, (planned, used)
+        assert "host_snapshot" not in manifest(waited)["memory"]["predicted"], "nothing is copied where training waits"
+
+    @case
+    def the_same_bytes_on_one_rank():
+        check_the_same("one", 1)
+
+    @case
+    def the_same_bytes_in_bf16_on_three_ranks_of_stage_2():
+        check_the_same("three", 3, bf16={"enabled": True}, zero_optimization={"stage": 2})
+
+    @case
+    def the_same_bytes_from_the_disk_tier():
+        check_the_same("disk", 2, zero_optimization=disk("same"))
+
+    def kill_while_writing(name, ranks, which, **keys):
+        """Ends a run with -9 when its `which`-th checkpoint has begun to be written and is not there; False where it came too late."""
+        root = job.out(name) / "checkpoints"
+        running = start("--config", job.config(name, **FEW, **often(), **keys), "--nproc", ranks)
+        wanted = f"step-{2 * which:08d}"
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and running.process.poll() is None:
+            if list(root.glob(f"{wanted}.tmp-*")):
+                break
+            time.sleep(0.0005)
+        running.kill_all()
+        return wanted not in checkpoints(job.out(name))
+
+    @case
+    def killed_while_one_is_written():
+        for ranks, keys in ((1, {}), (2, {"zero_optimization": disk("killed")})):
+            straight = f"straight-{ranks}"
+            job.run(straight, "--nproc", ranks, **FEW, **keys)
+            caught = 0
+            for attempt in range(3):
+                name = f"killed-{ranks}-{attempt}"
+                caught += kill_while_writing(name, ranks, 1 + attempt, **keys)
+                job.run(name, "--nproc", ranks, "--resume", "auto", **FEW, **often(), **keys)
+                same_run(job.out(straight), job.out(name))
+                left = list((job.out(name) / "checkpoints").glob("*.tmp-*"))
+                assert not left, left
+            assert caught >= 1, f"only {caught} of 3 kills met a checkpoint that was being written"
+
+    @case
+    def one_that_fails_costs_only_itself():
+        long = FEW | {"train": {"steps": 400}}
+        running = start("--config", job.config("failing", **long, checkpoint={"every": 20, "keep_last": 0}))
+        running.await_line("saved")
+        root = job.out("failing") / "checkpoints"
+        aside = root.with_name("aside")
+        root.rename(aside)
+        root.write_text("in the way")
+        running.await_line("was not written")
+        root.unlink()
+        aside.rename(root)
+        running.wait(0)
+        assert "training goes on and tries again when the next one is due" in running.text(), running.text()
+        record = manifest(job.out("failing"))
+        assert record["counters"]["checkpoints_failed"] >= 1, record["counters"]
+        assert "step-00000400" in checkpoints(job.out("failing"))
+        must(ftrun("verify", job.out("failing")))
+
+    @case
+    def what_comes_too_often_is_waited_for_or_left_out():
+        each = {"every": 1, "keep_last": 0}
+        job.run("waiting", **FEW, checkpoint=each)
+        assert len(checkpoints(job.out("waiting"))) == 12
+        job.run("skipping", **FEW | {"train": {"steps": 40}}, checkpoint=each | {"if_busy": "skip"})
+        left_out = manifest(job.out("skipping"))["counters"]["checkpoints_left_out"]
+        there = checkpoints(job.out("skipping"))
+        assert left_out > 0 and len(there) == 40 - left_out and there[-1] == "step-00000040", (left_out, there)
+        assert numbers(job.out("skipping"))[:3] == numbers(job.out("waiting"))[:3]
+
+    @case
+    def by_the_clock():
+        job.run("clock", "--nproc", 2, **FEW | {"train": {"steps": 200}}, checkpoint={"every": 0, "every_minutes": 0.002, "keep_last": 0})
+        there = checkpoints(job.out("clock"))
+        assert 2 <= len(there) < 100 and there[-1] == "step-00000200", there
+
+    @case
+    def a_signal_while_one_is_written():
+        long = FEW | {"train": {"steps": 4000}}
+        keys = {"checkpoint": {"every": 1, "keep_last": 2}}
+        running = start("--config", job.config("signal", **long, **keys), "--nproc", 2)
+        running.await_line("saved")
+        running.kill(signal.SIGTERM)
+        running.wait(128 + signal.SIGTERM)
+        done = len(steps(job.out("signal")))
+        assert checkpoints(job.out("signal"))[-1] == f"step-{done:08d}", (done, checkpoints(job.out("signal")))
+        shorter = FEW | {"train": {"steps": done + 3}}
+        job.run("signal", "--nproc", 2, "--resume", "auto", "--allow", "config", **shorter, **keys)
+        assert [m["step"] for m in steps(job.out("signal"))] == list(range(1, done + 4))
+
+    run_cases()

@@ -1,0 +1,98 @@
+#include "storage/shadow_map.h"
+
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+constexpr int64_t kSector = 4096;
+
+TEST_CASE("without a second place all lies at home") {
+  ShadowMap map(4 * kSector, 10 * kSector, -1);
+  REQUIRE(map.write_place(kSector, kSector) == 11 * kSector);
+  map.begin();
+  REQUIRE(map.write_place(kSector, kSector) == 11 * kSector);
+  REQUIRE(map.read_place(kSector, 2 * kSector) == 11 * kSector);
+}
+
+TEST_CASE("what is kept is not written over, and what is written is what is read") {
+  ShadowMap map(4 * kSector, 0, 100 * kSector);
+  map.write_place(0, 4 * kSector);
+  map.begin();
+  REQUIRE(map.read_place(0, 2 * kSector) == 0);
+  REQUIRE(map.write_place(0, 2 * kSector) == 100 * kSector);
+  REQUIRE(map.write_place(0, 2 * kSector) == 100 * kSector);
+  REQUIRE(map.read_place(kSector, kSector) == 101 * kSector);
+  REQUIRE(map.read_place(2 * kSector, 2 * kSector) == 2 * kSector);
+  REQUIRE(map.saved_place(0, 4 * kSector) == 0);
+  map.end();
+  REQUIRE(map.write_place(0, kSector) == 100 * kSector);
+  REQUIRE(map.write_place(2 * kSector, kSector) == 2 * kSector);
+  map.begin();
+  REQUIRE(map.saved_place(0, 2 * kSector) == 100 * kSector);
+  REQUIRE(map.write_place(0, 2 * kSector) == 0);
+}
+
+TEST_CASE("what lies in two places cannot be read at once; what was never written lies in either") {
+  ShadowMap map(4 * kSector, 0, 100 * kSector);
+  map.write_place(0, 2 * kSector);
+  map.begin();
+  map.write_place(0, kSector);
+  REQUIRE_THROWS_AS(map.read_place(0, 2 * kSector), Error);
+  map.write_place(kSector, kSector);
+  REQUIRE(map.read_place(0, 4 * kSector) == 100 * kSector);
+}
+
+// A disk that is a map of sectors, beside the plainest one: a copy at begin().
+TEST_CASE("any order of writes, reads and checkpoints is what a disk with copies gives") {
+  constexpr int64_t kStretch = 3;  // sectors that are written at once
+  constexpr int64_t kStretches = 7;
+  for (uint32_t seed = 0; seed < 200; ++seed) {
+    std::mt19937 random(seed);
+    ShadowMap map(kStretches * kStretch * kSector, 5 * kSector, 1000 * kSector);
+    std::map<int64_t, int> disk;
+    std::vector<int> now(kStretches, 0);
+    std::vector<int> kept;
+    for (int value = 1; value < 120; ++value) {
+      const auto stretch = static_cast<int64_t>(random() % kStretches);
+      const int64_t offset = stretch * kStretch * kSector;
+      const auto read = [&](int64_t place) {
+        const int first = disk[place];
+        for (int64_t s = 1; s < kStretch; ++s) REQUIRE(disk[place + s * kSector] == first);
+        return first;
+      };
+      switch (random() % 5) {
+        case 0:
+          if (map.keeps()) {
+            map.end();
+          } else {
+            map.begin();
+            kept = now;
+          }
+          break;
+        case 1:
+        case 2: {
+          const int64_t place = map.write_place(offset, kStretch * kSector);
+          for (int64_t s = 0; s < kStretch; ++s) disk[place + s * kSector] = value;
+          now[static_cast<size_t>(stretch)] = value;
+          break;
+        }
+        default:
+          break;
+      }
+      REQUIRE(read(map.read_place(offset, kStretch * kSector)) == now[static_cast<size_t>(stretch)]);
+      if (map.keeps())
+        REQUIRE(read(map.saved_place(offset, kStretch * kSector)) == kept[static_cast<size_t>(stretch)]);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ftrun
