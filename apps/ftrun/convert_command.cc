@@ -6,13 +6,19 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/text.h"
+#include "build_info.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_export.h"
+#include "checkpoint/import.h"
+#include "checkpoint/json_strict.h"
 #include "checkpoint/model_folder.h"
+#include "checkpoint/save.h"
 #include "commands.h"
 #include "model/families.h"
 #include "model/tensors.h"
 #include "report/manifest.h"
+#include "report/run_folder.h"
 
 namespace ftrun {
 namespace {
@@ -22,6 +28,7 @@ struct ConvertOptions {
   std::string checkpoint;
   std::string model;
   std::string out;
+  std::string run;
   std::string dtype = "auto";
 };
 
@@ -53,10 +60,8 @@ std::string recorded_model(const std::string& step) {
 }
 
 /// A config.json of another model would make a folder that nothing loads.
-void require_same_model(const std::string& step, const std::vector<ExportTensor>& weights,
+void require_same_model(const std::string& step, const std::vector<std::pair<std::string, Dims>>& found,
                         const ModelConfig& model, const std::string& folder) {
-  std::vector<std::pair<std::string, Dims>> found;
-  for (const ExportTensor& tensor : weights) found.emplace_back(tensor.name, tensor.shape);
   const auto problems = check_tensors(build_model(model, {}, Mode::kEvaluate), found);
   if (problems.empty()) return;
   throw Error(ExitCode::kBadInput,
@@ -78,7 +83,46 @@ DType dtype_of(const std::string& name, const ModelConfig& model) {
   return name == "bf16" || models_own ? DType::kBF16 : DType::kF32;
 }
 
-int convert_command(const ConvertOptions& options) {
+/// Takes the folder of a run that has nothing yet, or what a convert that was killed left of one.
+RunFolder new_run(const std::string& path) {
+  RunFolder run(path, RunStart::kResume);
+  const std::string root = run.paths().checkpoints();
+  if (run.has_earlier_run() || !list_checkpoints(root).empty())
+    throw Error(ExitCode::kUsage, cat(path, ": holds a run already"),
+                "give --run a folder that is not there yet, and take it as output_dir");
+  clean_checkpoints(posix_files(), root);
+  return run;
+}
+
+std::string import_text(const ImportedState& imported) {
+  const CheckpointMeta& meta = imported.meta();
+  const std::vector<std::string>& unknown = imported.record().unknown;
+  return cat("imported from ", printable(imported.record().source), ": step ", meta.step,
+             meta.skipped_steps > 0 ? cat(" (", meta.skipped_steps, " skipped)") : "",
+             unknown.empty() ? "" : cat("; not known: ", printable(join(unknown, ", "))), "\n");
+}
+
+/// What scripts/import_checkpoint.py wrote becomes the first checkpoint of a run.
+int convert_import(const ConvertOptions& options) {
+  const ImportedState imported(options.checkpoint);
+  const std::string model = options.model.empty() ? imported.model() : options.model;
+  const std::string config = model + "/config.json";
+  if (!posix_files().exists(config))
+    throw Error(ExitCode::kBadInput, cat(config, ": not there; the import was made for the model in ", model),
+                "give the folder of the model with --model");
+  require_same_model(imported.folder(), imported.tensors(),
+                     parse_model_config(read_file(config, kLargestModelConfig), config), model);
+  const RunFolder run = new_run(options.run);
+  CheckpointMeta meta = imported.meta();
+  meta.ftrun_version = build_info().version;
+  const SaveResult saved =
+      save_checkpoint(posix_files(), SaveOptions{run.paths().checkpoints()}, meta, imported.slices(), CheckpointGroup{});
+  std::cout << import_text(imported) << options.checkpoint << " -> " << saved.folder << '\n'
+            << "go on with: ftrun --config CONFIG --resume auto (output_dir: " << options.run << ")\n";
+  return 0;
+}
+
+int export_step(const ConvertOptions& options) {
   const std::string step = step_folder(options.checkpoint);
   ExportOptions target;
   target.folder = options.out;
@@ -88,11 +132,19 @@ int convert_command(const ConvertOptions& options) {
   const ModelConfig model = parse_model_config(target.config_json, config);
   target.dtype = dtype_of(options.dtype, model);
   target.kept_folders = kept_folders(step);
-  const std::vector<ExportTensor> weights = checkpoint_weights(step);
-  require_same_model(step, weights, model, target.source_folder);
+  std::vector<std::pair<std::string, Dims>> found;
+  for (const ExportTensor& tensor : checkpoint_weights(step)) found.emplace_back(tensor.name, tensor.shape);
+  require_same_model(step, found, model, target.source_folder);
   export_checkpoint(umask_files(), step, target);
   std::cout << step << " -> " << options.out << '\n';
   return 0;
+}
+
+int convert_command(const ConvertOptions& options) {
+  if (options.out.empty() == options.run.empty())
+    throw Error(ExitCode::kUsage, options.out.empty() ? "neither --out nor --run is given" : "both --out and --run are given",
+                "--out writes a model folder; --run makes the first checkpoint of a run from what import_checkpoint.py wrote");
+  return options.run.empty() ? export_step(options) : convert_import(options);
 }
 
 }  // namespace
@@ -100,14 +152,15 @@ int convert_command(const ConvertOptions& options) {
 Command add_convert(CLI::App& app) {
   auto options = std::make_shared<ConvertOptions>();
   CLI::App* command =
-      app.add_subcommand("convert", "write a checkpoint as a Hugging Face model folder");
+      app.add_subcommand("convert", "write a checkpoint as a Hugging Face model folder, or an imported one as a run's");
   command
-      ->add_option("checkpoint", options->checkpoint, "a step folder, or a run (its newest step)")
+      ->add_option("checkpoint", options->checkpoint, "a step folder, or a run (its newest step); with --run, a folder of scripts/import_checkpoint.py")
       ->required();
   command->add_option("--model", options->model,
                       "the model folder training began from (config and tokenizer); without it "
-                      "the one that run.json names");
-  command->add_option("--out", options->out, "the folder to write")->required();
+                      "the one that run.json or import.json names");
+  command->add_option("--out", options->out, "the model folder to write");
+  command->add_option("--run", options->run, "the run folder to make: its first checkpoint is the imported one");
   command
       ->add_option("--dtype", options->dtype,
                    "dtype of the weights; auto: bf16 when the model's own is, else fp32")

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "checkpoint/import.h"
 #include "checkpoint/inspect.h"
 #include "commands.h"
 #include "data/check_data.h"
@@ -26,7 +27,9 @@ bool holds_model(const std::string& path) {
 
 int inspect(const std::string& path) {
   std::error_code error;
-  if (fs::is_directory(path, error))
+  if (is_import(path))
+    std::cout << describe_import(path);
+  else if (fs::is_directory(path, error))
     std::cout << (holds_model(path) ? describe_model(path)
                                     : describe_checkpoint(checkpoints_of(path)));
   else
@@ -35,7 +38,11 @@ int inspect(const std::string& path) {
 }
 
 int verify(const std::string& path) {
-  const std::vector<std::string> problems = verify_checkpoint(checkpoints_of(path));
+  std::vector<std::string> problems;
+  if (is_import(path))
+    const ImportedState whole(path);  // reads and compares everything
+  else
+    problems = verify_checkpoint(checkpoints_of(path));
   if (problems.empty()) {
     std::cout << path << ": every file is complete and undamaged\n";
     return 0;

@@ -1,5 +1,6 @@
 #include "checkpoint/checkpoint.h"
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -33,6 +34,57 @@ std::string missing_text(const std::string& folder, const std::string& tensor,
   return cat(folder, "/checkpoint.json: ", state_text(tensor, kind), ": element ", element,
              " is in no file");
 }
+
+/// Of a mapped file as much is touched at a time: pages that stay mapped count as this process's memory.
+constexpr int64_t kMostTouched = int64_t{8} << 20;
+
+uint64_t checksum_of(const SafetensorsFile& file, const StoredTensor& info) {
+  Xxh3Stream stream;
+  const int64_t size = dtype_bytes(info.dtype);
+  const std::span<const std::byte> bytes = file.bytes(info);
+  for (int64_t first = 0; first < info.elements; first += kMostTouched / size) {
+    const int64_t last = std::min(first + kMostTouched / size, info.elements);
+    stream.update(bytes.data() + first * size, static_cast<size_t>((last - first) * size));
+    file.release(info, first, last);
+  }
+  return stream.digest();
+}
+
+/// Copies runs of a mapped tensor, from its first elements to its last, and lets go of what was read.
+class RunCopy {
+ public:
+  RunCopy(const SafetensorsFile& file, const StoredTensor& info)
+      : file_(file), info_(info), size_(dtype_bytes(info.dtype)) {}
+  RunCopy(const RunCopy&) = delete;
+  RunCopy& operator=(const RunCopy&) = delete;
+  ~RunCopy() { release(); }
+
+  void copy(int64_t from, int64_t count, std::byte* out) {
+    const std::byte* in = file_.bytes(info_).data();
+    while (count > 0) {
+      if (begin_ == end_) begin_ = end_ = from;
+      const int64_t piece = std::min(count, std::max<int64_t>(1, begin_ + kMostTouched / size_ - from));
+      std::memcpy(out, in + from * size_, static_cast<size_t>(piece * size_));
+      from += piece;
+      count -= piece;
+      out += piece * size_;
+      end_ = std::max(end_, from);
+      if ((end_ - begin_) * size_ >= kMostTouched) release();
+    }
+  }
+
+ private:
+  void release() {
+    if (begin_ < end_) file_.release(info_, begin_, end_);
+    begin_ = end_ = 0;
+  }
+
+  const SafetensorsFile& file_;
+  const StoredTensor& info_;
+  int64_t size_;
+  int64_t begin_ = 0;
+  int64_t end_ = 0;
+};
 
 CheckpointManifest read_manifest(const std::string& folder) {
   std::error_code error;
@@ -155,12 +207,12 @@ void Checkpoint::check_contents(size_t i, const SafetensorsFile& file) const {
                rank.slices.size()));
 }
 
-std::span<const std::byte> Checkpoint::verified_bytes(size_t i, size_t j) {
+const StoredTensor& Checkpoint::verified(size_t i, size_t j) {
   const SafetensorsFile& file = open(i);
   const SliceRecord& slice = manifest_.files[i].slices[j];
-  const auto bytes = file.bytes(file.at(slice.entry));
-  if (verified_[i][j]) return bytes;
-  const uint64_t found = xxh3(bytes.data(), bytes.size());
+  const StoredTensor& info = file.at(slice.entry);
+  if (verified_[i][j]) return info;
+  const uint64_t found = checksum_of(file, info);
   if (found != slice.xxh3) {
     const std::string part = part_text(slice);
     refuse(cat(file.path(), ": ", state_text(slice.tensor, slice.kind),
@@ -168,16 +220,14 @@ std::span<const std::byte> Checkpoint::verified_bytes(size_t i, size_t j) {
                ", the manifest says ", hex64(slice.xxh3)));
   }
   verified_[i][j] = true;
-  return bytes;
+  return info;
 }
 
 void Checkpoint::verify_file(size_t i) {
-  const SafetensorsFile& file = open(i);
+  open(i);
   for (size_t j = 0; j < manifest_.files[i].slices.size(); ++j) {
     verified_[i][j] = false;
-    verified_bytes(i, j);
-    const StoredTensor& info = file.at(manifest_.files[i].slices[j].entry);
-    file.release(info, 0, info.elements);
+    verified(i, j);
   }
 }
 
@@ -209,9 +259,10 @@ void Checkpoint::read(const StateSlice& slice) {
   const int64_t size = dtype_bytes(slice.dtype);
   auto* out = static_cast<std::byte*>(slice.data);
   const auto copy = [&](const StoredBox& stored, const Box& part) {
-    const std::byte* in = verified_bytes(stored.file, stored.slice).data() + stored.position * size;
+    const StoredTensor& info = verified(stored.file, stored.slice);
+    RunCopy runs(open(stored.file), info);
     visit_shared_runs(stored.box, slice.box, part, [&](int64_t from, int64_t to, int64_t count) {
-      std::memcpy(out + to * size, in + from * size, static_cast<size_t>(count * size));
+      runs.copy(stored.position + from, count, out + to * size);
     });
   };
   const auto missing = state_of(slice).boxes.cover(slice.box, copy);

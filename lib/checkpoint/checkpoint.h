@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -66,7 +65,7 @@ class Checkpoint {
   void add_states();
   const SafetensorsFile& open(size_t file);
   void check_contents(size_t i, const SafetensorsFile& file) const;
-  std::span<const std::byte> verified_bytes(size_t file, size_t slice);
+  const StoredTensor& verified(size_t file, size_t slice);
   const State& state_of(const StateSlice& slice) const;
   void check_matches(const StateSlice& slice, const State& state) const;
 

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/import.h"
 #include "checkpoint/json_strict.h"
 #include "checkpoint/model_folder.h"
 
@@ -101,6 +102,18 @@ void add(Amount& amount, DType dtype, const std::vector<int64_t>& shape) {
   amount.bytes += elements * dtype_bytes(dtype);
 }
 
+using Rows = std::vector<std::pair<std::string, std::string>>;
+
+void add_import_rows(const ImportRecord& record, Rows& rows) {
+  rows.emplace_back("imported from", printable(record.source));
+  if (!record.unknown.empty()) rows.emplace_back("not known", printable(join(record.unknown, ", ")));
+  for (const auto& [name, value] : record.known) rows.emplace_back(cat("had ", printable(name)), printable(value));
+}
+
+std::string step_text(const CheckpointMeta& meta) {
+  return cat(meta.step, meta.skipped_steps > 0 ? cat(" (", meta.skipped_steps, " skipped)") : "");
+}
+
 std::string describe_step(const std::string& folder) {
   const Checkpoint checkpoint(folder);
   const CheckpointMeta& meta = checkpoint.meta();
@@ -110,8 +123,7 @@ std::string describe_step(const std::string& folder) {
       {"checkpoint", folder},
       {"written by",
        cat("ftrun ", printable(meta.ftrun_version), ", format ", checkpoint.manifest().format)},
-      {"step",
-       cat(meta.step, meta.skipped_steps > 0 ? cat(" (", meta.skipped_steps, " skipped)") : "")},
+      {"step", step_text(meta)},
       {"seen", cat(human_count(meta.samples), " samples, ", human_count(meta.tokens), " tokens")},
       {"seed", std::to_string(meta.seed)},
       {"topology", topology_text(meta)},
@@ -123,6 +135,8 @@ std::string describe_step(const std::string& folder) {
   if (meta.loss_scaler) rows.emplace_back("loss scale", number_text(meta.loss_scaler->scale));
   for (const auto& [name, value] : meta.scheduler)
     rows.emplace_back(cat("scheduler ", printable(name)), number_text(value));
+  if (const auto record = meta.extra.find(kImportRecord); record != meta.extra.end())
+    add_import_rows(import_record_from(record->second, folder + "/checkpoint.json: \"imported\""), rows);
   return table(rows);
 }
 
@@ -173,6 +187,17 @@ std::vector<std::string> verify_checkpoint(const std::string& folder) {
 std::string describe_checkpoint(const std::string& folder) {
   require_folder(folder);
   return is_step_folder(folder) ? describe_step(folder) : describe_root(folder);
+}
+
+std::string describe_import(const std::string& folder) {
+  const ImportedState imported(folder);
+  Rows rows{{"import", folder},
+            {"step", step_text(imported.meta())},
+            {"tensors", cat(imported.tensors().size(), ", ", human_bytes(imported.bytes()))},
+            {"model", printable(imported.model())}};
+  if (const auto& scaler = imported.meta().loss_scaler) rows.emplace_back("loss scale", number_text(scaler->scale));
+  add_import_rows(imported.record(), rows);
+  return table(rows);
 }
 
 std::string describe_model(const std::string& folder) {

@@ -17,4 +17,7 @@ std::string describe_checkpoint(const std::string& folder);
 /// What a Hugging Face model folder holds, for a person: several lines.
 std::string describe_model(const std::string& folder);
 
+/// A folder that scripts/import_checkpoint.py wrote, read and verified as a whole.
+std::string describe_import(const std::string& folder);
+
 }  // namespace ftrun

@@ -92,6 +92,10 @@ bool is_mount_point(const std::string& folder) {
          (found.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
 }
 
+bool is_complete(const std::string& path) {
+  return parse_json_strict(read_file(path), path).value("complete", nlohmann::json()) == true;
+}
+
 }  // namespace
 
 OwnedFd begin_output(FileSystem& files, const std::string& folder) {
@@ -144,6 +148,19 @@ void require_replaceable(FileSystem& files, const std::string& folder, OutputChe
     refuse_to_replace(folder, error.message());
   }
   if (!found.empty()) refuse_to_replace(folder, cat("since ftrun wrote it, ", some_of(found)));
+}
+
+std::vector<std::string> require_complete_output(FileSystem& files, const std::string& folder) {
+  constexpr const char* kAnew = "make it anew, or restore it from a copy";
+  const std::string mark = mark_path(folder);
+  if (!files.exists(mark)) throw Error(ExitCode::kBadInput, cat(folder, ": holds no ", kOutputMark), kAnew);
+  const Content content = read_mark(mark);
+  if (!is_complete(mark)) throw Error(ExitCode::kBadInput, cat(folder, ": is not complete: writing it was interrupted"), kAnew);
+  const std::vector<std::string> found = differences(files, folder, content, OutputCheck::kContents);
+  if (!found.empty()) throw Error(ExitCode::kBadInput, cat(folder, ": since it was written, ", some_of(found)), kAnew);
+  std::vector<std::string> names;
+  for (const auto& [name, file] : content) names.push_back(name);
+  return names;
 }
 
 }  // namespace ftrun

@@ -33,6 +33,10 @@ bool is_begun_output(FileSystem& files, const std::string& folder);
 /// for a link that leads nowhere.
 std::string output_place(const std::string& folder);
 
+/// The names of the files of a complete output that holds what its mark lists and nothing else, every
+/// content compared. Error(kBadInput) naming what was added, removed or changed.
+std::vector<std::string> require_complete_output(FileSystem& files, const std::string& folder);
+
 /// How closely files are compared with what was written: by names and sizes, or by their contents
 /// too, which reads every one.
 enum class OutputCheck { kSizes, kContents };

@@ -58,6 +58,13 @@ void resolve_train(Resolving& r) {
             "name a tokenised file, for example --set data.train=data/train.bin");
 }
 
+void resolve_checkpoint(Resolving& r) {
+  if (r.config.checkpoint.keep_last != 1) return;
+  r.config.checkpoint.keep_last = 2;
+  r.notice("checkpoint.keep_last",
+           "checkpoint.keep_last 1 is raised to 2: one is left where the newest turns out to be damaged");
+}
+
 /// Attention that crosses from one chat into the next teaches what nobody said.
 void resolve_data(Resolving& r) {
   if (r.given("data.packing") || !r.context.conversations) return;
@@ -78,6 +85,7 @@ Resolution resolve(const Config& config, const ResolveContext& context) {
   Resolving r{out.config, context, problems, out.lines, {}};
   resolve_mesh(r);
   resolve_train(r);
+  resolve_checkpoint(r);
   resolve_data(r);
   resolve_precision(r);
   resolve_batch(r);

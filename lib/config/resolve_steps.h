@@ -28,6 +28,8 @@ struct Resolving {
 // In the order they run; each reads what those before it decided.
 void resolve_mesh(Resolving& r);
 void resolve_train(Resolving& r);
+/// Never fewer than two are kept.
+void resolve_checkpoint(Resolving& r);
 void resolve_data(Resolving& r);
 void resolve_precision(Resolving& r);
 void resolve_batch(Resolving& r);

@@ -206,7 +206,7 @@ void declare_checkpoint(Schema& s) {
            "while the checkpoint is written. false: it waits for the whole of it, and needs no memory for a copy.");
   rows.key("if_busy", &CheckpointConfig::if_busy,
            "When a checkpoint is due and the one before is still being written: wait for it, or skip this one.");
-  rows.key("keep_last", &CheckpointConfig::keep_last, "Checkpoints kept; 0 = all.").at_least(0);
+  rows.key("keep_last", &CheckpointConfig::keep_last, "Checkpoints kept; 0 = all, 1 is raised to 2.").at_least(0);
   const auto theirs = [](Field& field) -> Field& {
     field.vocabulary = Vocabulary::kDeepSpeed;
     return field;

@@ -150,14 +150,19 @@ void ModelState::load(const ModelFolder& folder) {
   const ReadTensor read = [&](const StatePiece&, const TensorInfo& tensor, const Box& box,
                               void* out) {
     auto* to = static_cast<float*>(out);
-    int64_t first = tensor.numel();
-    int64_t last = 0;
+    int64_t from = tensor.numel();
+    int64_t until = 0;
     visit_runs(tensor.shape, box, [&](int64_t begin, int64_t end, int64_t position) {
-      folder.read_f32(tensor.name, begin, end, {to + position, static_cast<size_t>(end - begin)});
-      first = std::min(first, begin);
-      last = end;
+      from = std::min(from, begin);
+      until = end;
+      // In pieces: what is read of a mapped file is memory of this process until it is released.
+      for (int64_t first = begin; first < end; first += kChunk) {
+        const int64_t last = std::min(first + kChunk, end);
+        folder.read_f32(tensor.name, first, last, {to + position + (first - begin), static_cast<size_t>(last - first)});
+        if (last - first == kChunk) folder.release(tensor.name, first, last);
+      }
     });
-    folder.release(tensor.name, first, last);
+    folder.release(tensor.name, from, until);
   };
   for (const StatePiece& piece : pieces_)
     if (piece.state < 0) fill(piece, DType::kF32, read);

@@ -67,7 +67,9 @@ void Recorder::admit(const std::string& folder, const CheckpointMeta& saved,
   const std::string path = folder + "/checkpoint.json";
   // Of an older version: whether the config is another can be told, what is other in it cannot.
   const std::string hash = hex64(xxh3(now.config.data(), now.config.size()));
-  if (!before_ && !saved.extra.contains(kConfigRecord) && saved.config_hash != hash)
+  if (is_imported(saved))
+    log_notice(import_notice(folder, saved));
+  else if (!before_ && !saved.extra.contains(kConfigRecord) && saved.config_hash != hash)
     refuse_other_run(path, {{"config", "text with xxh3 " + saved.config_hash, "text with xxh3 " + hash}},
                      request_.resume.allowed);
   admit(path, recorded_run(saved, now), now);

@@ -7,6 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/text.h"
+#include "checkpoint/import.h"
+#include "checkpoint/json_strict.h"
 #include "report/resume_check.h"
 
 namespace ftrun {
@@ -55,6 +58,24 @@ std::string recorded_config(const CheckpointMeta& saved, const std::string& now)
   return config.dump(2);
 }
 
+ImportRecord import_record(const CheckpointMeta& saved) {
+  return import_record_from(saved.extra.at(kImportRecord), "the checkpoint's record of its import");
+}
+
+/// This run's config with what is known of the other program's in its place. Settings that this one does
+/// not have are passed over.
+std::string imported_config(const CheckpointMeta& saved, const std::string& now) {
+  auto config = nlohmann::ordered_json::parse(now, nullptr, /*allow_exceptions=*/false);
+  if (!config.is_object()) return now;
+  for (const auto& [name, value] : import_record(saved).known) {
+    nlohmann::ordered_json* at = &config;
+    for (const std::string& key : split(name, '.')) at = at != nullptr && at->is_object() && at->contains(key) ? &(*at)[key] : nullptr;
+    const auto known = nlohmann::ordered_json::parse(value, nullptr, /*allow_exceptions=*/false);
+    if (at != nullptr && at->type() == known.type()) *at = known;
+  }
+  return config.dump(2);
+}
+
 }  // namespace
 
 std::span<const std::string_view> always_may_change() { return kMayChange; }
@@ -76,8 +97,21 @@ std::vector<std::string> admit_resume(const std::string& path, const RunManifest
   return changes;
 }
 
+bool is_imported(const CheckpointMeta& saved) { return saved.extra.contains(kImportRecord); }
+
+std::string import_notice(const std::string& folder, const CheckpointMeta& saved) {
+  const ImportRecord record = import_record(saved);
+  return cat(folder, ": was imported from ", printable(record.source),
+             record.unknown.empty() ? "" : cat("; it does not say: ", printable(join(record.unknown, ", "))),
+             "; the data goes on where step ", saved.step, " of this config ends");
+}
+
 RunManifest recorded_run(const CheckpointMeta& saved, const RunManifest& now) {
   RunManifest before = now;
+  if (is_imported(saved)) {
+    before.config = imported_config(saved, now.config);
+    return before;
+  }
   before.seed = saved.seed;
   before.config = recorded_config(saved, now.config);
   for (auto& [axis, ranks] : before.topology)

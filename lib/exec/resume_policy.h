@@ -24,6 +24,11 @@ std::vector<std::string> admit_resume(const std::string& path, const RunManifest
 /// Under this name the "extra" of a checkpoint keeps the effective config of the run that saved it.
 inline constexpr const char* kConfigRecord = "config";
 
+/// Whether a checkpoint was imported from another program's, which has no config, seed or data of ftrun's.
+bool is_imported(const CheckpointMeta& saved);
+/// What a run that goes on from an imported checkpoint has to know: where that is from, and what it does not say.
+std::string import_notice(const std::string& folder, const CheckpointMeta& saved);
+
 /// The run that saved a checkpoint, as far as the checkpoint itself tells: seed, topology, fingerprints
 /// and config are its own, all else is taken from `now`.
 RunManifest recorded_run(const CheckpointMeta& saved, const RunManifest& now);

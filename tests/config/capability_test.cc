@@ -31,7 +31,7 @@ csv_monitor: {enabled: true, output_path: logs}
 zero_optimization: {stage: 0}
 parallel: {data: 2}
 prescale_gradients: true
-checkpoint: {every: 10, keep_last: 1}
+checkpoint: {every: 10, keep_last: 3}
 fp16: {enabled: false}
 amp: {enabled: false}
 autotuning: {enabled: false, fast: true}

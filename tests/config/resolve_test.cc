@@ -304,6 +304,19 @@ TEST_CASE("ranks that the mesh does not divide are explained with the arithmetic
           "  remedy: keep one of the two");
 }
 
+TEST_CASE("never fewer than two checkpoints are kept") {
+  const Resolution raised = resolved(cat("{", kT, "8, checkpoint: {keep_last: 1}}"));
+  REQUIRE(raised.config.checkpoint.keep_last == 2);
+  REQUIRE(raised.problems.size() == 1);
+  REQUIRE(to_text(raised.problems.front()) ==
+          "c.yaml:1:47: notice: checkpoint.keep_last 1 is raised to 2: one is left where the newest turns out to be damaged");
+  for (const int64_t kept : {0, 2, 3}) {
+    const Resolution as_written = resolved(cat("{", kT, "8, checkpoint: {keep_last: ", kept, "}}"));
+    REQUIRE(as_written.config.checkpoint.keep_last == kept);
+    REQUIRE(as_written.problems.empty());
+  }
+}
+
 TEST_CASE("a run needs a model and data, a check does not") {
   const std::string text = "train_batch_size: 8\n";
   REQUIRE(texts(resolved(text).problems) == Lines{});

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "checkpoint/import.h"
 #include "places.h"
 
 #include <catch2/catch.hpp>
@@ -95,6 +96,30 @@ TEST_CASE(
             "  config.train_batch_size: was 8, is now 16");
   }
   REQUIRE(admit_resume("run.json", before, now, {"config"}).empty());
+}
+
+TEST_CASE("what is known of a run that was imported is compared, what is not known is said") {
+  const RunManifest now = recorded_run_of(
+      R"({"train": {"seed": 1}, "train_batch_size": 16, "optimizer": {"params": {"betas": [0.9, 0.999], "eps": 1e-08}}})");
+  CheckpointMeta saved;
+  saved.step = 9;
+  saved.seed = 5;  // says nothing: the other program had no seed of ftrun's
+  REQUIRE_FALSE(is_imported(saved));
+  saved.extra[kImportRecord] = R"({"source": "DeepSpeed", "unknown": ["tokens", "seed"], "known": {
+      "train_batch_size": 8, "optimizer.params.betas": [0.9, 0.95], "optimizer.params.eps": 1e-08, "of.another": 3,
+      "train": 7}})";
+  REQUIRE(is_imported(saved));
+  REQUIRE(import_notice("out/step-9", saved) ==
+          "out/step-9: was imported from DeepSpeed; it does not say: tokens, seed; the data goes on where step 9 of this config "
+          "ends");
+  try {
+    admit_resume("c", recorded_run(saved, now), now, {});
+    FAIL("it was admitted");
+  } catch (const Error& error) {
+    REQUIRE(error.message() == "c: this is not the run that was started there; 2 things differ:\n"
+                               "  config.optimizer.params.betas: was [0.9,0.95], is now [0.9,0.999]\n"
+                               "  config.train_batch_size: was 8, is now 16");
+  }
 }
 
 TEST_CASE("a checkpoint's own record is compared as run.json is") {

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/manifest.h"
+#include "checkpoint/safetensors.h"
+
+namespace ftrun {
+
+/// Another program's checkpoint, as scripts/import_checkpoint.py wrote it down: import.json and
+/// safetensors (docs/checkpoint.md has the format).
+inline constexpr const char* kImportFile = "import.json";
+
+/// Under this name the "extra" of a checkpoint keeps what is known of the run that it was imported
+/// from: a JSON object with "source", "known" (settings by their names in a config), "unknown" and
+/// "zero_moments".
+inline constexpr const char* kImportRecord = "imported";
+
+/// The record of an imported checkpoint. On disk, as JSON.
+struct ImportRecord {
+  /// "DeepSpeed ZeRO stage 2, 8 ranks (0.19.8)".
+  std::string source;
+  /// Settings of that run by their names in a config ("train_batch_size"), and their values as JSON.
+  std::vector<std::pair<std::string, std::string>> known;
+  /// What the checkpoint did not say ("tokens", "seed", ...).
+  std::vector<std::string> unknown;
+};
+
+/// Error(kBadInput) beginning with `where`.
+ImportRecord import_record_from(const std::string& text, const std::string& where);
+
+/// Whether a folder holds an import.json.
+bool is_import(const std::string& folder);
+
+class ImportedState {
+ public:
+  /// Reads and verifies all of the folder: every file is as its mark lists it, every tensor has
+  /// "param", "exp_avg" and "exp_avg_sq" in fp32. Error(kBadInput) naming file and tensor.
+  explicit ImportedState(std::string folder);
+
+  const std::string& folder() const { return folder_; }
+  /// The model folder whose names and shapes the import has.
+  const std::string& model() const { return model_; }
+  const ImportRecord& record() const { return record_; }
+  /// But for ftrun's version.
+  const CheckpointMeta& meta() const { return meta_; }
+  /// Name and shape of every tensor.
+  std::vector<std::pair<std::string, std::vector<int64_t>>> tensors() const;
+  /// For save_checkpoint(), which reads them piece by piece; they refer to this object.
+  std::vector<StateSlice> slices() const;
+  int64_t bytes() const;
+
+ private:
+  struct Stored {
+    std::string tensor;
+    std::string kind;
+    size_t file;
+  };
+
+  void read_import_json();
+  void add_file(const std::string& name);
+  void require_all_kinds() const;
+
+  std::string folder_;
+  std::string model_;
+  ImportRecord record_;
+  CheckpointMeta meta_;
+  std::vector<SafetensorsFile> files_;
+  std::vector<Stored> states_;
+};
+
+}  // namespace ftrun

@@ -1,0 +1,348 @@
+"""DeepSpeed's checkpoints: ZeRO stages 1 to 3 and universal ones. How parameters are cut is in the functions' comments."""
+import os
+import re
+
+from imported_state import ImportedRun, count, flat_state
+from inert_pickle import BadFile, Inert, Tensor, TorchFile, printable, shown_type
+
+OPTIM_FILE = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
+UNIVERSAL_HINT = "make a universal checkpoint of it (python -m deepspeed.checkpoint.ds_to_universal) and import that"
+
+
+def entry(value, key, kind, place):
+    """value[key], of the given type; the message names the class of what is there instead."""
+    if not isinstance(value, dict) or key not in value:
+        raise BadFile(f"{place}: has no {printable(key)}")
+    if not isinstance(value[key], kind) or isinstance(value[key], bool):
+        raise BadFile(f"{place}: {printable(key)} is {shown_type(value[key])}, which is not read")
+    return value[key]
+
+
+def number(value, place):
+    """A number, also one in a tensor; None for none."""
+    if isinstance(value, Tensor) and value.elements == 1:
+        value = value.number()
+    if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+        return value
+    raise BadFile(f"{place}: {shown_type(value)} stands where a number should")
+
+
+def shapes_of(value, place):
+    """One dictionary (name: shape) a group."""
+    groups = [value] if isinstance(value, dict) else value
+    if not isinstance(groups, list):
+        raise BadFile(f"{place}: param_shapes is {shown_type(groups)}, which is not read")
+    for group in groups:
+        if not isinstance(group, dict) or not all(
+                isinstance(n, str) and isinstance(s, tuple) and all(type(d) is int and d >= 0 for d in s)
+                for n, s in group.items()):
+            raise BadFile(f"{place}: param_shapes holds something else than shapes by name")
+    return groups
+
+
+def flat_tensors(value, key, place):
+    found = entry(value, key, list, place)
+    for tensor in found:
+        if not isinstance(tensor, Tensor):
+            raise BadFile(f"{place}: {key} holds {shown_type(tensor)}, which is not read")
+    return found
+
+
+# ---- the folder ----
+
+
+def rank_files(folder):
+    """The optimizer's files of all data-parallel ranks, in their order."""
+    found = {}
+    for name in sorted(os.listdir(folder)):
+        if re.match(r"expp_rank_\d+|layer_\d+_expert_", name):
+            raise BadFile(f"{folder}/{name}: experts are not read")
+        if match := OPTIM_FILE.fullmatch(name):
+            if int(match[2]) > 0:
+                raise BadFile(f"{folder}/{name}: is of a tensor-parallel or pipeline rank; {UNIVERSAL_HINT}")
+            found[int(match[1])] = os.path.join(folder, name)
+    missing = sorted(set(range(len(found))) - set(found))
+    if missing:
+        raise BadFile(f"{folder}: the file of rank {missing[0]} is missing, that of rank {max(found)} is there")
+    return [found[rank] for rank in range(len(found))]
+
+
+def model_file(folder, rank=0):
+    for name in (f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt", "mp_rank_00_model_states.pt"):
+        if os.path.exists(os.path.join(folder, name)):
+            return os.path.join(folder, name)
+    raise BadFile(f"{folder}: holds no file zero_pp_rank_{rank}_mp_rank_00_model_states.pt or mp_rank_00_model_states.pt")
+
+
+def read_zero(folder):
+    files = rank_files(folder)
+    optimizers = [entry(TorchFile(file).value(), "optimizer_state_dict", dict, file) for file in files]
+    path = model_file(folder)
+    model = TorchFile(path).value()
+    if not isinstance(model, dict):
+        raise BadFile(f"{path}: holds {shown_type(model)}")
+    stage_three = "fp32_flat_groups" in optimizers[0]
+    require_ranks(optimizers, files)
+    stage = 3 if stage_three else stage_of(optimizers[0])
+    run = ImportedRun(f"DeepSpeed ZeRO stage {stage}, {len(files)} rank{'s' * (len(files) > 1)}"
+                      f" ({printable(str(model.get('ds_version')), 40)})")
+    if stage_three:
+        read_stage_three(run, model, path, optimizers, files, folder)
+    else:
+        read_stage_one_or_two(run, model, path, optimizers, files)
+    read_frozen(run, model, path)
+    read_numbers(run, model, path)
+    read_scaler(run, optimizers[0], files[0])
+    return run
+
+
+def stage_of(optimizer):
+    """An enumeration's member is made of its number."""
+    stage = optimizer.get("zero_stage")
+    if isinstance(stage, Inert) and stage.arguments:
+        stage = stage.arguments[0]
+    return stage if stage in (1, 2) else 1
+
+
+def require_ranks(optimizers, files):
+    for optimizer, file in zip(optimizers, files):
+        counts = optimizer.get("partition_count", len(files))
+        counts = counts if isinstance(counts, list) else [counts]
+        if any(c != len(files) for c in counts):
+            raise BadFile(f"{file}: was saved by {max(c for c in counts if type(c) is int)} data-parallel ranks, and the files of "
+                          f"{len(files)} are there")
+
+
+# ---- stages 1 and 2 ----
+
+
+def read_stage_one_or_two(run, model, path, optimizers, files):
+    """Each group's parameters lie one after another in a flat range that is cut in equal parts over the ranks. Which part
+    of a parameter a rank holds, and where, its param_slice_mappings say; the ranks' parts follow each other. Older
+    versions have none: then the order of param_shapes tells."""
+    shapes = shapes_of(model.get("param_shapes"), path)
+    weights = [flat_tensors(o, "single_partition_of_fp32_groups", f) for o, f in zip(optimizers, files)]
+    for held, file in zip(weights, files):
+        if len(held) != len(shapes):
+            raise BadFile(f"{file}: holds {len(held)} groups of parameters, {path} names {len(shapes)}")
+    moments = [group_states(o, "base_optimizer_state", f, len(shapes)) for o, f in zip(optimizers, files)]
+    for group, names in enumerate(shapes):
+        places = fragments(optimizers, files, group) or places_in_order(weights, group, names, path)
+        for name, shape in names.items():
+            held = [(rank, p[name]) for rank, p in enumerate(places) if name in p]
+            for kind, tensors in (("param", [w[group] for w in weights]),
+                                  ("exp_avg", [m[group].get("exp_avg") for m in moments]),
+                                  ("exp_avg_sq", [m[group].get("exp_avg_sq") for m in moments])):
+                if all(isinstance(tensors[rank], Tensor) for rank, _ in held):
+                    run.states[name, kind] = flat_state(
+                        shape, [(tensors[rank], first, size) for rank, (first, size) in held], f"{path}: {printable(name)}")
+    take_updates(run, [m[g].get("step") for m in moments for g in range(len(shapes))], files[0])
+    take_settings(run, optimizers[0].get("base_optimizer_state"))
+
+
+def group_states(optimizer, key, file, groups):
+    """The optimizer's state of each group; {} where it has none."""
+    base = optimizer.get(key)
+    if isinstance(base, list):
+        raise BadFile(f"{file}: is an elastic checkpoint (zero_optimization.elastic_checkpoint), which is not read; {UNIVERSAL_HINT}")
+    states = entry(base, "state", dict, f"{file}: {key}")
+    found = [states.get(group, {}) for group in range(groups)]
+    for state in found:
+        if not isinstance(state, dict):
+            raise BadFile(f"{file}: the optimizer's state is {shown_type(state)}, which is not read")
+        other = sorted(k for k, v in state.items() if isinstance(k, str) and isinstance(v, Tensor)
+                       and k not in ("exp_avg", "exp_avg_sq", "step"))
+        if other:
+            raise BadFile(f"{file}: the optimizer keeps {printable(', '.join(other))}; what is read is Adam's (exp_avg, exp_avg_sq)")
+    return found
+
+
+def fragments(optimizers, files, group):
+    """For each rank {name: (first element of its flat part, elements)}; None where the files do not say."""
+    places = []
+    for optimizer, file in zip(optimizers, files):
+        mappings = optimizer.get("param_slice_mappings")
+        if not isinstance(mappings, list) or group >= len(mappings):
+            return None
+        if not isinstance(mappings[group], dict):
+            raise BadFile(f"{file}: param_slice_mappings holds {shown_type(mappings[group])}, which is not read")
+        here = {}
+        for name, address in mappings[group].items():
+            found = [address.field(f) for f in ("start", "numel")] if isinstance(address, Inert) else [None]
+            if any(type(f) is not int or f < 0 for f in found):
+                raise BadFile(f"{file}: param_slice_mappings has {shown_type(address)} for {printable(str(name))}, which is not read")
+            here[name] = tuple(found)
+        places.append(here)
+    return places
+
+
+def places_in_order(weights, group, names, path):
+    places, rank, at = [{} for _ in weights], 0, 0
+    for name, shape in names.items():
+        left = count(shape)
+        while left > 0:
+            if rank == len(weights):
+                raise BadFile(f"{path}: group {group} has more elements than the ranks' files")
+            size = min(left, weights[rank][group].elements - at)
+            if size > 0:
+                places[rank][name] = (at, size)
+            at, left = at + size, left - size
+            if at == weights[rank][group].elements:
+                rank, at = rank + 1, 0
+    return places
+
+
+# ---- stage 3 ----
+
+
+def read_stage_three(run, model, path, optimizers, files, folder):
+    """Each parameter is cut by itself: rank r holds elements [r c, (r + 1) c), c = elements / ranks, rounded up; a flat
+    group holds the ranks' parts in the order of param_shapes, each of c elements."""
+    shapes = shapes_of(model.get("param_shapes"), path)
+    for rank in range(1, len(files)):
+        other = model_file(folder, rank)
+        if other != path and shapes_of(TorchFile(other).value().get("param_shapes"), other) != shapes:
+            raise BadFile(f"{other}: names other parameters than {path}")
+    weights = [flat_tensors(o, "fp32_flat_groups", f) for o, f in zip(optimizers, files)]
+    moments = [group_states(o, "optimizer_state_dict", f, len(shapes)) for o, f in zip(optimizers, files)]
+    if any(len(w) != len(shapes) for w in weights):
+        raise BadFile(f"{files[0]}: holds {len(weights[0])} groups of parameters, {path} names {len(shapes)}")
+    ranks = len(files)
+    for group, names in enumerate(shapes):
+        at = 0
+        for name, shape in names.items():
+            share = -(-count(shape) // ranks)
+            sizes = [max(0, min(share, count(shape) - rank * share)) for rank in range(ranks)]
+            for kind, tensors in (("param", [w[group] for w in weights]),
+                                  ("exp_avg", [m[group].get("exp_avg") for m in moments]),
+                                  ("exp_avg_sq", [m[group].get("exp_avg_sq") for m in moments])):
+                if all(isinstance(t, Tensor) for t in tensors):
+                    run.states[name, kind] = flat_state(shape, [(t, at, s) for t, s in zip(tensors, sizes)], f"{path}: {printable(name)}")
+            at += share
+        for held, file in zip(weights, files):
+            if held[group].elements != at:
+                raise BadFile(f"{file}: group {group} has {held[group].elements} elements, the parameters that {path} "
+                              f"names need {at}")
+    take_updates(run, [m[g].get("step") for m in moments for g in range(len(shapes))], files[0])
+    take_settings(run, optimizers[0].get("optimizer_state_dict"))
+
+
+# ---- universal checkpoints ----
+
+
+def read_universal(folder):
+    """A folder for each parameter; each state is a whole tensor, in its shape ({"param": tensor}) or flat (stage 3)."""
+    path = model_file(folder)
+    model = TorchFile(path).value()
+    if not isinstance(model, dict):
+        raise BadFile(f"{path}: holds {shown_type(model)}")
+    run = ImportedRun(f"DeepSpeed universal checkpoint ({printable(str(model.get('ds_version')), 40)})")
+    shapes = {}
+    if model.get("param_shapes") is not None:
+        for group in shapes_of(model["param_shapes"], path):
+            shapes.update(group)
+    steps = []
+    zero = os.path.join(folder, "zero")
+    for name in sorted(os.listdir(zero)):
+        here = os.path.join(zero, name)
+        if not os.path.isdir(here):
+            continue
+        for kind, file in (("param", "fp32.pt"), ("exp_avg", "exp_avg.pt"), ("exp_avg_sq", "exp_avg_sq.pt")):
+            if os.path.exists(os.path.join(here, file)):
+                read_universal_state(run, name, kind, os.path.join(here, file), shapes.get(name))
+        if os.path.exists(os.path.join(here, "step.pt")):
+            steps.append(TorchFile(os.path.join(here, "step.pt")).value())
+    file = os.path.join(zero, "optimizer_state.pt")
+    optimizer = TorchFile(file).value() if os.path.exists(file) else {}
+    inner = optimizer.get("optimizer_state_dict") if isinstance(optimizer, dict) else None
+    if isinstance(inner, dict) and isinstance(inner.get("state"), dict):
+        steps += [s.get("step") for s in inner["state"].values() if isinstance(s, dict)]
+    take_updates(run, steps, zero)
+    take_settings(run, optimizer)
+    read_frozen(run, model, path)
+    read_numbers(run, model, path)
+    if isinstance(optimizer, dict):
+        read_scaler(run, optimizer, file)
+    return run
+
+
+def read_universal_state(run, name, kind, file, shape):
+    value = TorchFile(file).value()
+    tensor = value.get("param") if isinstance(value, dict) else value
+    if not isinstance(tensor, Tensor):
+        raise BadFile(f"{file}: holds {shown_type(tensor)} instead of a tensor")
+    run.states[name, kind] = flat_state(shape or tensor.shape, [(tensor, 0, tensor.elements)], file)
+
+
+# ---- what all have ----
+
+
+def read_frozen(run, model, path):
+    """Parameters that do not train have no master weights: their own serve, in whatever dtype they have."""
+    held = model.get("module")
+    shapes = model.get("frozen_param_shapes") or {}
+    if isinstance(shapes, dict):
+        run.frozen.update(n for n in shapes if isinstance(n, str))
+    for alias, name in (model.get("shared_params") or {}).items() if isinstance(model.get("shared_params"), dict) else ():
+        if isinstance(alias, str) and isinstance(name, str):
+            run.aliases[alias] = name
+    if not isinstance(held, dict):
+        return
+    buffers = model.get("buffer_names") if isinstance(model.get("buffer_names"), list) else []
+    for name, tensor in held.items():
+        if isinstance(name, str) and isinstance(tensor, Tensor) and (name, "param") not in run.states \
+                and name not in buffers and name not in run.aliases and tensor.elements > 0:
+            run.working[name] = flat_state(tensor.shape, [(tensor, 0, tensor.elements)], f"{path}: {printable(name)}")
+
+
+def read_numbers(run, model, path):
+    run.step = entry(model, "global_steps", int, path)
+    run.skipped_steps = int(number(model.get("skipped_steps"), path) or 0)
+    run.samples = number(model.get("global_samples"), path)
+    schedule = model.get("lr_scheduler")
+    if isinstance(schedule, dict):
+        position = schedule.get("last_batch_iteration", schedule.get("last_epoch"))
+        if position is not None:
+            run.scheduler["last_batch_iteration"] = int(number(position, path))
+    if run.samples and run.step and run.samples % run.step == 0:
+        run.known["train_batch_size"] = run.samples // run.step
+    config = model.get("ds_config")
+    if isinstance(config, dict) and type(config.get("gradient_clipping")) in (int, float):
+        run.known["gradient_clipping"] = float(config["gradient_clipping"])
+
+
+def read_scaler(run, optimizer, file):
+    """A scale that does not change is in the config; one of 1 is none."""
+    scaler = optimizer.get("loss_scaler")
+    if not isinstance(scaler, Inert) or scaler.made_by.name != "DynamicLossScaler":
+        return
+    fields = {ours: number(scaler.field(theirs), file) for ours, theirs in
+              (("scale", "cur_scale"), ("iteration", "cur_iter"), ("last_overflow", "last_overflow_iter"), ("hysteresis", "cur_hysteresis"))}
+    if any(value is None for value in fields.values()):
+        raise BadFile(f"{file}: the loss scaler ({scaler.made_by}) has no cur_scale, cur_iter, last_overflow_iter or cur_hysteresis")
+    run.loss_scaler = {"scale": float(fields["scale"]),
+                       **{name: int(fields[name]) for name in ("iteration", "last_overflow", "hysteresis")}}
+
+
+def take_updates(run, steps, place):
+    found = {int(number(step, place)) for step in steps if step is not None}
+    if len(found) > 1:
+        raise BadFile(f"{place}: the optimizer has made {min(found)} updates of some parameters and {max(found)} of others; "
+                      "ftrun counts them once for all")
+    run.updates = found.pop() if found else None
+
+
+def take_settings(run, optimizer):
+    """Of all parameter groups alike."""
+    groups = optimizer.get("param_groups") if isinstance(optimizer, dict) else None
+    if not isinstance(groups, list) or not groups or not all(isinstance(group, dict) for group in groups):
+        return
+    if run.updates is None:  # some of DeepSpeed's own optimizers count here
+        take_updates(run, [group.get("step") for group in groups], "param_groups")
+    for name in ("betas", "eps", "weight_decay"):
+        values = [group.get(name) for group in groups]
+        if any(value != values[0] for value in values):
+            continue
+        parts = values[0] if isinstance(values[0], (tuple, list)) else (values[0],)
+        if all(type(part) in (int, float) for part in parts):
+            run.known[f"optimizer.params.{name}"] = [float(p) for p in parts] if name == "betas" else float(parts[0])

@@ -1,0 +1,358 @@
+#!/usr/bin/env python3
+"""Reads a checkpoint of DeepSpeed (ZeRO stages 1 to 3, universal) or of PyTorch's DCP (FSDP2, torchtitan) and writes its
+weights, Adam's moments and numbers as safetensors, from which `ftrun convert` makes a checkpoint of a run:
+
+  scripts/import_checkpoint.py out/global_step500 --model models/base --out imported
+  ftrun convert imported --run runs/mine
+  ftrun --config mine.yaml --resume auto            # output_dir: runs/mine
+
+Nothing of the checkpoint is run, and neither DeepSpeed nor torch is needed. A few MiB are in memory at a time."""
+import argparse
+import json
+import os
+import re
+import shutil
+import struct
+import sys
+
+from dcp_state import read_dcp
+from deepspeed_state import read_universal, read_zero
+from documents import UserError
+from imported_state import KINDS, count
+from inert_pickle import OPEN_FILES, BadFile, TorchFile, printable
+from own_output import new_folder, output_place
+
+LARGEST_FILE = 4 << 30
+WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+PREFIXES = {"model", "app", "state_dict", "trainer"}
+NOT_WEIGHTS = (".inv_freq", ".masked_bias")
+SHOWN = 20
+
+
+class Environment(UserError):
+    """Something of the machine, not of the checkpoint."""
+
+    exit_code = 5
+
+
+# ---- what is read ----
+
+
+def open_checkpoint(folder, tag):
+    """Whatever is in the folder, or in the one that its `latest` names."""
+    if not os.path.isdir(folder):
+        raise UserError(f"{folder}: is not a folder")
+    if os.path.exists(os.path.join(folder, ".metadata")):
+        return read_dcp(folder)
+    if os.path.isdir(os.path.join(folder, "zero")):
+        return read_universal(folder)
+    if any(name.endswith("_optim_states.pt") for name in os.listdir(folder)):
+        return read_zero(folder)
+    if any(name.endswith("_model_states.pt") for name in os.listdir(folder)):
+        raise UserError(f"{folder}: holds *_model_states.pt but no *_optim_states.pt: the optimizer's state was not saved "
+                        "apart (ZeRO stage 0), or is missing; train one step at ZeRO stage 1 and save again")
+    inner = tagged_folder(folder, tag)
+    if inner is None:
+        raise UserError(f"{folder}: holds no checkpoint of DeepSpeed (*_optim_states.pt, zero/, latest) or DCP (.metadata)")
+    return open_checkpoint(inner, None)
+
+
+def tagged_folder(folder, tag):
+    names = [tag] if tag else []
+    for pointer in ("latest", "latest_universal"):
+        path = os.path.join(folder, pointer)
+        if not names and os.path.exists(path):
+            with open(path, "rb") as file:
+                names.append(file.read(4096).decode("utf-8", errors="replace").strip())
+    if not names:
+        return None
+    if not re.fullmatch(r"[\w.+=-]+", names[0]) or names[0] in (".", ".."):
+        raise UserError(f"{folder}: the tag {printable(names[0])!r} is no plain name of a folder")
+    inner = os.path.join(folder, names[0])
+    if not os.path.isdir(inner):
+        raise UserError(f"{folder}: its newest checkpoint is called {names[0]!r}, which is not there; name one with --tag")
+    return inner
+
+
+# ---- names ----
+
+
+def safetensors_shapes(path):
+    with open(path, "rb") as file:
+        head = file.read(8)
+        size = struct.unpack("<Q", head)[0] if len(head) == 8 else 1 << 62
+        if size > 100_000_000 or size > os.path.getsize(path):
+            raise UserError(f"{path}: is not a safetensors file")
+        try:
+            header = json.loads(file.read(size))
+            return {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise UserError(f"{path}: its header is damaged") from None
+
+
+def model_tensors(folder):
+    """Shapes of the tensors that train, by name; without what a tied model keeps twice. Whether it is tied."""
+    try:
+        with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
+            config = json.load(file)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder}/config.json: cannot be read ({error}); --model is the folder that training began from") from None
+    files = sorted(name for name in os.listdir(folder) if name.endswith(".safetensors"))
+    shapes = {}
+    for name in files:
+        shapes.update(safetensors_shapes(os.path.join(folder, name)))
+    if not shapes:
+        raise UserError(f"{folder}: holds no *.safetensors, which say what the tensors are called")
+    tied = bool(config.get("tie_word_embeddings", "lm_head.weight" not in shapes)) if isinstance(config, dict) else False
+    return {name: shape for name, shape in shapes.items()
+            if not name.endswith(NOT_WEIGHTS) and not (tied and name == "lm_head.weight")}, tied
+
+
+def possible_names(name):
+    """What the tensor may be called in a model folder, the likeliest first."""
+    parts = [part for part in name.split(".") if part not in WRAPPERS]
+    names = []
+    while True:
+        names += [".".join(parts), ".".join(["model", *parts])]
+        if len(parts) < 2 or parts[0] not in PREFIXES:
+            return names
+        parts = parts[1:]
+
+
+def model_name(name, shapes, tied):
+    """The tensor's name in the model folder, or None. A tied model's head is its embedding."""
+    names = possible_names(name)
+    found = next((n for n in names if n in shapes), None)
+    if found is None and tied and "lm_head.weight" in names:
+        found = next((n for n in shapes if n.endswith(("embed_tokens.weight", "wte.weight"))), None)
+    return found
+
+
+def match_names(run, shapes, tied):
+    """{(name in the model folder, kind): (name in the checkpoint, state)} and the names that match nothing."""
+    found, strangers = {}, []
+    for (name, kind), state in run.states.items():
+        target = model_name(name, shapes, tied)
+        if target is None:
+            strangers.append(name)
+            continue
+        before = found.get((target, kind))
+        if before and is_second(name, run, tied):
+            continue
+        if before and not is_second(before[0], run, tied):
+            raise UserError(f"{printable(before[0])} and {printable(name)} of the checkpoint are both called {target} in the model "
+                            "folder; only one of them can be taken")
+        found[target, kind] = (name, state)
+    for name, state in run.working.items():
+        target = model_name(name, shapes, tied)
+        if target is None:
+            strangers.append(name)
+        elif (target, "param") not in found:
+            run.frozen.add(name)
+            found[target, "param"] = (name, state)
+    for (target, _), (name, state) in found.items():
+        if tuple(state.shape) != shapes[target]:
+            raise UserError(f"{printable(name)} has shape {list(state.shape)} in the checkpoint, {target} has {list(shapes[target])} "
+                            "in the model folder; give the model that was trained (--model)")
+    return found, sorted(set(strangers))
+
+
+def is_second(name, run, tied):
+    return name in run.aliases or (tied and "lm_head.weight" in possible_names(name))
+
+
+def listed(names):
+    names = sorted(names)
+    more = f"\n  and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return "".join(f"\n  {printable(name)}" for name in names[:SHOWN]) + more
+
+
+def require_all(found, shapes, strangers, run, zero_moments):
+    """Adds moments of zero where that is asked for; what else is missing is said by name."""
+    missing = [name for name in shapes if (name, "param") not in found]
+    if missing:
+        unmatched = f"\nWhat the checkpoint has beside them:{listed(strangers)}" if strangers else ""
+        raise UserError(f"the checkpoint has no weights for {len(missing)} of the model's {len(shapes)} tensors:{listed(missing)}{unmatched}\n"
+                        "give the model folder that was trained (--model)")
+    without = sorted({name for name in shapes for kind in KINDS[1:] if (name, kind) not in found})
+    if without and not zero_moments:
+        frozen = [name for name in without if found[name, "param"][0] in run.frozen]
+        what = "did not train (frozen), so they have" if len(frozen) == len(without) else "have"
+        raise UserError(f"{len(without)} of the model's {len(shapes)} tensors {what} no state of the optimizer:{listed(without)}\n"
+                        "ftrun trains all tensors: --zero-moments lets these begin with moments of zero")
+    for name in without:
+        for kind in KINDS[1:]:
+            found.setdefault((name, kind), (name, None))
+    return without
+
+
+# ---- what is written ----
+
+
+def entry_name(target):
+    name, kind = target
+    return f"{name}.{kind}"
+
+
+def split_files(found, shapes):
+    """Lists of what goes into a file, each sorted as the safetensors library stores."""
+    files, size = [[]], 0
+    for target in sorted(found, key=entry_name):
+        more = 4 * count(shapes[target[0]])
+        if files[-1] and size + more > LARGEST_FILE:
+            files.append([])
+            size = 0
+        files[-1].append(target)
+        size += more
+    return files
+
+
+def header_of(targets, shapes):
+    header, at = {"__metadata__": {"format": "pt"}}, 0
+    for target in targets:
+        size = 4 * count(shapes[target[0]])
+        header[entry_name(target)] = {"dtype": "F32", "shape": list(shapes[target[0]]), "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text, at
+
+
+def write_file(path, targets, found, shapes):
+    head, size = header_of(targets, shapes)
+    with open(path, "xb") as file:
+        os.posix_fallocate(file.fileno(), 0, len(head) + size)
+        file.write(head)
+        for target in targets:
+            name, state = found[target]
+            if state is None:
+                for at in range(0, 4 * count(shapes[target[0]]), 1 << 22):
+                    file.write(bytes(min(1 << 22, 4 * count(shapes[target[0]]) - at)))
+                continue
+            for values in state.pieces(printable(name)):
+                file.write(values.tobytes())
+
+
+def refuse_small_disk(place, found, shapes):
+    parent = place
+    while not os.path.isdir(parent):
+        parent = os.path.dirname(parent) or "/"
+    wanted = sum(4 * count(shapes[name]) for name, _ in found)
+    free = shutil.disk_usage(parent).free
+    if wanted > free:
+        raise Environment(f"{place}: {wanted} bytes are needed, {free} are free; give an --out on a larger disk")
+
+
+def refuse_overlap(out, folder, model):
+    """Neither input lies in the output, nor the output in an input."""
+    place = output_place(out)
+    for given in (folder, model):
+        source = os.path.realpath(given)
+        if os.path.commonpath([source, place]) in (source, place):
+            raise UserError(f"--out {out}: overlaps with {given}, which is read; choose another folder")
+
+
+def settled(run, a):
+    """The numbers, by the command line first; and the names of those that are not known."""
+    for name in ("step", "tokens", "samples"):
+        if getattr(a, name) is not None:
+            setattr(run, name, getattr(a, name))
+    if run.step is None:
+        raise UserError("the checkpoint does not say how many steps were done; give --step")
+    if run.updates is None:
+        run.updates = run.step - run.skipped_steps
+    if run.updates > run.step:
+        raise UserError(f"the optimizer has made {run.updates} updates, and {run.step} steps were done; give the steps with --step")
+    if run.step - run.updates != run.skipped_steps:
+        run.notes.append(f"the optimizer has made {run.updates} updates in {run.step} steps: {run.step - run.updates} count as skipped "
+                         f"(the checkpoint says {run.skipped_steps})")
+        run.skipped_steps = run.step - run.updates
+    position = run.scheduler.get("last_batch_iteration")
+    if position is not None and position != run.updates - 1:
+        run.notes.append(f"the learning-rate schedule stood at {position}, after {run.updates} updates; ftrun's follows the updates "
+                         f"({run.updates - 1})")
+    unknown = [name for name in ("tokens", "samples") if getattr(run, name) is None]
+    if not run.scheduler:
+        unknown.append("scheduler position")
+    if "train_batch_size" not in run.known:
+        unknown.append("global batch")
+    return unknown + ["data and its order", "seed"]
+
+
+def describe(run, a, folder, unknown, without):
+    return {"format": "ftrun-import", "version": 1, "source": run.source, "path": os.path.realpath(folder),
+            "model": os.path.realpath(a.model), "step": run.step, "skipped_steps": run.skipped_steps,
+            "samples": run.samples, "tokens": run.tokens, "scheduler": {"last_batch_iteration": run.updates - 1},
+            "loss_scaler": run.loss_scaler, "known": run.known, "unknown": unknown, "zero_moments": without}
+
+
+def import_checkpoint(a):
+    TorchFile.check_sums = not a.ignore_crc
+    shapes, tied = model_tensors(a.model)
+    refuse_overlap(a.out, a.checkpoint, a.model)
+    try:
+        run = open_checkpoint(a.checkpoint, a.tag)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise BadFile(f"{a.checkpoint}: is not laid out as such a checkpoint is ({type(error).__name__}: {printable(str(error))})") from None
+    found, strangers = match_names(run, shapes, tied)
+    without = require_all(found, shapes, strangers, run, a.zero_moments)
+    unknown = settled(run, a)
+    refuse_small_disk(output_place(a.out), found, shapes)
+    with new_folder(a.out) as made:
+        files = split_files(found, shapes)
+        for number, targets in enumerate(files, 1):
+            write_file(os.path.join(made, f"state-{number:05}.safetensors"), targets, found, shapes)
+        with open(os.path.join(made, "import.json"), "x", encoding="utf-8") as file:
+            file.write(json.dumps(describe(run, a, a.checkpoint, unknown, without), indent=2) + "\n")
+    print(f"{a.checkpoint}: {run.source}, step {run.step}")
+    if strangers:
+        print(f"{len(strangers)} of its tensors are none of the model's and were left out:{listed(strangers)}")
+    if without:
+        print(f"{len(without)} tensors begin with moments of zero:{listed(without)}")
+    for note in run.notes:
+        print(f"note: {note}")
+    print(f"not known: {', '.join(unknown)}")
+    print(f"{a.out}: {len(shapes)} tensors with {', '.join(KINDS)}; next: ftrun convert {a.out} --run RUN_FOLDER")
+
+
+def parse_arguments(arguments):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", help="a folder of DeepSpeed (with latest, or one step's) or DCP (with .metadata)")
+    parser.add_argument("--model", required=True, help="the model folder that training began from: names and shapes")
+    parser.add_argument("--out", required=True, help="the folder to write")
+    parser.add_argument("--tag", help="DeepSpeed: which of the folder's checkpoints (default: what latest says)")
+    parser.add_argument("--step", type=int, help="optimizer steps done, where the checkpoint does not say")
+    parser.add_argument("--tokens", type=int, help="tokens that were trained on, where the checkpoint does not say")
+    parser.add_argument("--samples", type=int, help="samples that were trained on, where the checkpoint does not say")
+    parser.add_argument("--zero-moments", action="store_true",
+                        help="tensors without optimizer state (frozen ones) begin with moments of zero")
+    parser.add_argument("--ignore-crc", action="store_true",
+                        help="do not compare checksums: for files that torch was told to save without")
+    a = parser.parse_args(arguments)
+    for name in ("step", "tokens", "samples"):
+        if getattr(a, name) is not None and not 0 <= getattr(a, name) < 1 << 62:
+            parser.error(f"--{name} must be 0 or more")
+    return a
+
+
+def main(arguments=None):
+    a = parse_arguments(arguments)
+    try:
+        import_checkpoint(a)
+    except UserError as error:
+        print(f"import_checkpoint: error: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"import_checkpoint: error: {place}{error.strerror}", file=sys.stderr)
+        return 5
+    except KeyboardInterrupt:
+        print("import_checkpoint: stopped", file=sys.stderr)
+        return 130
+    finally:
+        OPEN_FILES.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

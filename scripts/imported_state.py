@@ -1,0 +1,98 @@
+"""What the readers of other programs' checkpoints give: where each state of each tensor lies, and the run's numbers."""
+import dataclasses
+
+import numpy as np
+
+from inert_pickle import BadFile
+
+KINDS = ("param", "exp_avg", "exp_avg_sq")
+# Elements that are in memory at a time.
+PIECE = 1 << 20
+
+
+@dataclasses.dataclass
+class Part:
+    """A box of a state, whose elements lie one after another in `tensor()` from element `first` on."""
+    begin: tuple
+    size: tuple
+    tensor: object
+    first: int = 0
+
+
+@dataclasses.dataclass
+class State:
+    """One state of one tensor, in boxes. `grid` is what the boxes are parts of: the tensor's shape, or its number of
+    elements where it is cut as a flat range."""
+    shape: tuple
+    grid: tuple
+    parts: list
+
+    def pieces(self, name):
+        """All elements in fp32, row by row, some rows at a time. Each must be in exactly one part."""
+        rows = self.grid[0] if self.grid else 1
+        row = count(self.grid[1:])
+        if rows * row == 0:
+            return
+        step = max(1, PIECE // max(1, row))
+        for first in range(0, rows, step):
+            last = min(rows, first + step)
+            values = np.empty((last - first, row), dtype=np.float32)
+            held = np.zeros((last - first, row), dtype=np.uint8)
+            for part in self.parts:
+                self._fill(part, first, last, values, held)
+            if not (held == 1).all():
+                what = "is in no file" if (held == 0).any() else "is there twice"
+                raise BadFile(f"{name}: element {first * row + int(np.flatnonzero(held.reshape(-1) != 1)[0])} {what}")
+            yield values
+
+    def _fill(self, part, first, last, values, held):
+        begin, size = (part.begin, part.size) if self.grid else ((0,), (1,))
+        a, b = max(first, begin[0]), min(last, begin[0] + size[0])
+        if a >= b or count(size) == 0:
+            return
+        inner = count(size[1:])
+        tensor = part.tensor()
+        at = part.first + (a - begin[0]) * inner
+        found = tensor.read_f32(at, at + (b - a) * inner).reshape(b - a, *size[1:])
+        place = (slice(a - first, b - first), *(slice(o, o + s) for o, s in zip(begin[1:], size[1:])))
+        rows = (values.shape[0], *self.grid[1:])
+        values.reshape(rows)[place] = found
+        held.reshape(rows)[place] += 1
+
+
+def count(shape):
+    elements = 1
+    for size in shape:
+        elements *= size
+    return elements
+
+
+def flat_state(shape, parts, name):
+    """Of consecutive ranges: (tensor, first element in it, elements)."""
+    boxes, at = [], 0
+    for tensor, first, elements in parts:
+        boxes.append(Part((at,), (elements,), lambda tensor=tensor: tensor, first))
+        at += elements
+    if at != count(shape):
+        raise BadFile(f"{name}: its parts on all ranks have {at} elements, its shape {list(shape)} has {count(shape)}")
+    return State(tuple(shape), (at,), boxes)
+
+
+@dataclasses.dataclass
+class ImportedRun:
+    """Names are those of the other program."""
+    source: str
+    states: dict = dataclasses.field(default_factory=dict)  # (name, kind): State
+    # The model's own weights by name, for those that have no master weights: frozen ones.
+    working: dict = dataclasses.field(default_factory=dict)
+    aliases: dict = dataclasses.field(default_factory=dict)  # tied weights: name: name that holds them
+    frozen: set = dataclasses.field(default_factory=set)
+    step: int = None
+    skipped_steps: int = 0
+    samples: int = None
+    tokens: int = None
+    updates: int = None  # as the optimizer counts
+    scheduler: dict = dataclasses.field(default_factory=dict)
+    loss_scaler: dict = None
+    known: dict = dataclasses.field(default_factory=dict)  # settings by ftrun's name for them
+    notes: list = dataclasses.field(default_factory=list)

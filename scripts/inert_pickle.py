@@ -1,0 +1,592 @@
+"""What torch.save wrote, read without running anything of it.
+
+A pickle is a program. This reader is a machine of its own for that program: names in it (`module class`) stay
+names, and what would be called or constructed becomes an Inert, which has no behaviour. The few constructors that
+stand for data (CONSTRUCTORS) are written out here. Neither `pickle` nor `torch` is imported, so a class of the file
+need not be installed and cannot act. docs/checkpoint.md says what is refused."""
+import io
+import os
+import pickletools
+import re
+import stat
+import struct
+import zipfile
+import zlib
+
+import numpy as np
+
+from documents import UserError
+
+LARGEST_PICKLE = 256 << 20
+# Of these no checkpoint has any: that a file names them is said, though naming does nothing here.
+NEVER = re.compile(r"(os|posix|nt|subprocess|sys|shutil|socket|pty|runpy|importlib|ctypes|code|pdb|webbrowser|"
+                   r"commands|multiprocessing)(\.|$)")
+NEVER_BUILTINS = {"eval", "exec", "compile", "__import__", "open", "input", "breakpoint"}
+
+
+class BadFile(UserError):
+    """A file that is damaged, hostile, or not what it should be."""
+
+
+class Name:
+    """A class or function that a pickle names: nothing but the name."""
+    __slots__ = ("module", "name")
+
+    def __init__(self, module, name):
+        self.module, self.name = module, name
+
+    def __str__(self):
+        return printable(f"{self.module}.{self.name}")
+
+
+class Inert:
+    """What an object of any class was made of."""
+    __slots__ = ("made_by", "arguments", "state", "items")
+
+    def __init__(self, made_by, arguments):
+        self.made_by, self.arguments, self.state, self.items = made_by, arguments, None, []
+
+    def field(self, name, default=None):
+        """An attribute, as the object's state has it."""
+        state = self.state
+        if isinstance(state, tuple) and len(state) == 2:  # dictionary and slots
+            state = {**(state[0] or {}), **(state[1] or {})}
+        return state.get(name, default) if isinstance(state, dict) else default
+
+
+class Storage:
+    """The bytes of tensors: an entry of the zip file."""
+    __slots__ = ("file", "key", "dtype", "elements")
+
+    def __init__(self, file, key, dtype, elements):
+        self.file, self.key, self.dtype, self.elements = file, key, dtype, elements
+
+
+def printable(text, most=200):
+    """For messages: no control characters, not endless."""
+    shown = "".join(c if c.isprintable() else "?" for c in text[:most])
+    return shown + ("..." if len(text) > most else "")
+
+
+# ---- tensors ----
+
+# name of torch's dtype: bytes of an element, and how NumPy holds it
+DTYPES = {"float32": (4, "<f4"), "float16": (2, "<f2"), "bfloat16": (2, "<u2"), "float64": (8, "<f8"),
+          "int64": (8, "<i8"), "int32": (4, "<i4"), "int16": (2, "<i2"), "int8": (1, "<i1"), "uint8": (1, "<u1"),
+          "bool": (1, "<u1")}
+STORAGES = {"FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",
+            "DoubleStorage": "float64", "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16",
+            "CharStorage": "int8", "ByteStorage": "uint8", "BoolStorage": "bool", "UntypedStorage": "uint8"}
+
+
+class Tensor:
+    """A tensor of the file; its elements are read when they are asked for."""
+    __slots__ = ("storage", "dtype", "shape", "offset")
+
+    def __init__(self, storage, dtype, offset, shape, strides, place):
+        self.storage, self.dtype, self.shape, self.offset = storage, dtype, shape, offset
+        expected = 1
+        for size, stride in zip(reversed(shape), reversed(strides)):
+            if size != 1 and stride != expected and self.elements > 0:
+                raise BadFile(f"{place}: holds a tensor of shape {list(shape)} whose elements do not lie one after "
+                              f"another (strides {list(strides)}); save it with .contiguous()")
+            expected *= size
+        held = storage.elements * DTYPES[storage.dtype][0]
+        if (offset + self.elements) * DTYPES[dtype][0] > held:
+            raise BadFile(f"{place}: holds a tensor of shape {list(shape)} that reaches beyond its {held} bytes")
+
+    @property
+    def elements(self):
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    def read(self, first, last):
+        """Elements [first, last), as they are stored."""
+        if not 0 <= first <= last <= self.elements:
+            raise BadFile(f"{self.storage.file.place}: elements {first} to {last} are asked for of a tensor that has "
+                          f"{self.elements}")
+        size, kind = DTYPES[self.dtype]
+        raw = self.storage.file.entry_bytes(self.storage.key, (self.offset + first) * size, (last - first) * size)
+        return np.frombuffer(raw, dtype=kind)
+
+    def read_f32(self, first, last):
+        values = self.read(first, last)
+        if self.dtype == "bfloat16":
+            return (values.astype(np.uint32) << 16).view(np.float32)
+        return values.astype(np.float32, copy=False)
+
+    def number(self):
+        """Of a tensor of one element."""
+        value = self.read_f32(0, 1) if self.dtype == "bfloat16" else self.read(0, 1)
+        return value[0].item()
+
+
+def whole_numbers(values, place, what):
+    if not isinstance(values, (tuple, list)) or len(values) > 64 or \
+            any(type(v) is not int or not 0 <= v < 1 << 62 for v in values):
+        raise BadFile(f"{place}: {what} of a tensor is not a list of whole numbers")
+    return tuple(values)
+
+
+def rebuild_tensor(arguments, place, dtype=None):
+    if len(arguments) < 4 or not isinstance(arguments[0], Storage):
+        raise BadFile(f"{place}: a tensor is made of something else than a storage, an offset, a shape and strides")
+    storage = arguments[0]
+    (offset,) = whole_numbers((arguments[1],), place, "the offset")
+    shape, strides = (whole_numbers(a, place, w) for a, w in ((arguments[2], "the shape"), (arguments[3], "the strides")))
+    if len(shape) != len(strides):
+        raise BadFile(f"{place}: a tensor has {len(shape)} dimensions and {len(strides)} strides")
+    return Tensor(storage, dtype or storage.dtype, offset, shape, strides, place)
+
+
+def rebuild_tensor_v3(arguments, place):
+    if len(arguments) < 7:
+        raise BadFile(f"{place}: a tensor is made of {len(arguments)} things instead of 7")
+    return rebuild_tensor(arguments, place, dtype_of(arguments[6], place))
+
+
+def dtype_of(name, place):
+    if isinstance(name, Name) and name.module == "torch" and name.name in DTYPES:
+        return name.name
+    raise BadFile(f"{place}: holds a tensor of dtype {shown_type(name)}, which is not read")
+
+
+def rebuild_parameter(arguments, place):
+    if not arguments:
+        raise BadFile(f"{place}: a parameter is made of nothing")
+    return arguments[0]
+
+
+def rebuild_from_type(arguments, place):
+    """A tensor with attributes: (function, type, its arguments, attributes)."""
+    if len(arguments) >= 3 and isinstance(arguments[0], Name) and isinstance(arguments[2], tuple) and \
+            arguments[0].module == "torch._utils" and (make := CONSTRUCTORS.get(("torch._utils", arguments[0].name))):
+        return make(arguments[2], place)
+    raise BadFile(f"{place}: holds a tensor that is made by {shown_type(arguments[0] if arguments else None)}, which is not read")
+
+
+def one_list(make):
+    def construct(arguments, place):
+        if len(arguments) > 1 or (arguments and not isinstance(arguments[0], (list, tuple, set, frozenset))):
+            raise BadFile(f"{place}: a {make.__name__} is made of something else than a list")
+        try:
+            return make(arguments[0] if arguments else ())
+        except TypeError:
+            raise BadFile(f"{place}: a {make.__name__} of what cannot be in it") from None
+    return construct
+
+
+def ordered_dictionary(arguments, place):
+    pairs = arguments[0] if arguments else ()
+    if not isinstance(pairs, (list, tuple)) or any(not isinstance(p, (list, tuple)) or len(p) != 2 for p in pairs):
+        raise BadFile(f"{place}: an OrderedDict is made of something else than pairs")
+    return {usable_key(key, place): value for key, value in pairs}
+
+
+def encoded(arguments, place):
+    if len(arguments) != 2 or not isinstance(arguments[0], str) or arguments[1] not in ("latin1", "latin-1"):
+        raise BadFile(f"{place}: bytes are encoded in another way than latin-1")
+    return arguments[0].encode("latin-1", errors="replace")
+
+
+def numpy_scalar(arguments, place):
+    """numpy.core.multiarray.scalar(dtype, bytes)"""
+    if len(arguments) == 2 and isinstance(arguments[0], Inert) and isinstance(arguments[1], bytes):
+        code = arguments[0].arguments[0] if arguments[0].arguments else None
+        if code in ("f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "b1"):
+            kind = np.dtype("<" + code)
+            if len(arguments[1]) == kind.itemsize:
+                return np.frombuffer(arguments[1], dtype=kind)[0].item()
+    raise BadFile(f"{place}: a number of NumPy is of a kind that is not read")
+
+
+# All that is made of what a pickle says; every other class becomes an Inert.
+CONSTRUCTORS = {
+    ("collections", "OrderedDict"): ordered_dictionary,
+    ("collections", "defaultdict"): lambda arguments, place: {},
+    ("builtins", "dict"): ordered_dictionary,
+    ("builtins", "list"): one_list(list), ("builtins", "tuple"): one_list(tuple),
+    ("builtins", "set"): one_list(set), ("builtins", "frozenset"): one_list(frozenset),
+    ("torch", "Size"): one_list(tuple),
+    ("torch._utils", "_rebuild_tensor"): rebuild_tensor,
+    ("torch._utils", "_rebuild_tensor_v2"): rebuild_tensor,
+    ("torch._utils", "_rebuild_tensor_v3"): rebuild_tensor_v3,
+    ("torch._utils", "_rebuild_parameter"): rebuild_parameter,
+    ("torch._tensor", "_rebuild_from_type_v2"): rebuild_from_type,
+    ("_codecs", "encode"): encoded,
+    ("numpy.core.multiarray", "scalar"): numpy_scalar, ("numpy._core.multiarray", "scalar"): numpy_scalar,
+}
+SAME_MODULE = {"__builtin__": "builtins"}
+
+
+def named(module, name, place):
+    module = SAME_MODULE.get(module, module)
+    if NEVER.match(module) or (module == "builtins" and name in NEVER_BUILTINS):
+        raise BadFile(f"{place}: names {printable(f'{module}.{name}')}, which no checkpoint needs: the file may be an attack; "
+                      "nothing of it was run")
+    return Name(module, name)
+
+
+def shown_type(value):
+    """What kind of thing stands there, for messages: the class of what is not read."""
+    if isinstance(value, Inert):
+        return f"an object of {value.made_by}"
+    return str(value) if isinstance(value, Name) else f"a {type(value).__name__}"
+
+
+# ---- the machine ----
+
+
+def usable_key(key, place):
+    """Keys are hashed: nothing that nests goes in."""
+    flat = key if type(key) is tuple else (key,)
+    if all(type(k) in (str, int, float, bool, bytes, type(None), Inert, Name) for k in flat):
+        return key
+    raise BadFile(f"{place}: a dictionary's key is {shown_type(key)}")
+
+
+class Machine:
+    def __init__(self, data, place, storage=None):
+        self.data, self.place, self.storage = data, place, storage
+        self.stack, self.marks, self.memo = [], [], {}
+        # Elements that constructors may copy: a pickle spells its lists out, so more is an attack on the memory.
+        self.room = 16 * len(data)
+
+    def run(self):
+        try:
+            for opcode, argument, _ in pickletools.genops(self.data):
+                if opcode.name == "STOP":
+                    return self.pop()
+                step = STEPS.get(opcode.name)
+                if step is None:
+                    raise BadFile(f"{self.place}: the pickle holds {opcode.name}, which no checkpoint needs")
+                step(self, argument)
+        except BadFile:
+            raise
+        except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError, UnicodeError, struct.error,
+                MemoryError) as error:
+            raise BadFile(f"{self.place}: the pickle is damaged ({printable(str(error))})") from None
+        raise BadFile(f"{self.place}: the pickle has no end")
+
+    def pop(self):
+        if self.marks and len(self.stack) <= self.marks[-1]:
+            raise BadFile(f"{self.place}: the pickle is damaged (it takes what is not there)")
+        return self.stack.pop()
+
+    def since_mark(self):
+        at = self.marks.pop()
+        items = self.stack[at:]
+        del self.stack[at:]
+        return items
+
+    def push(self, value):
+        self.stack.append(value)
+
+    def construct(self, what, arguments):
+        if not isinstance(what, Name):
+            # A method of an object, or a class that was made: nothing of the kind runs.
+            return Inert(Name("?", "unnamed"), arguments)
+        if not isinstance(arguments, tuple):
+            raise BadFile(f"{self.place}: {what} is made of {shown_type(arguments)}")
+        make = CONSTRUCTORS.get((what.module, what.name))
+        if make and arguments and isinstance(arguments[0], (list, tuple, set, frozenset)):
+            self.room -= len(arguments[0])
+            if self.room < 0:
+                raise BadFile(f"{self.place}: the pickle makes more lists than it holds")
+        return make(arguments, self.place) if make else Inert(what, arguments)
+
+    def extend(self, values):
+        into = self.stack[-1]
+        if isinstance(into, Inert):
+            into.items += values
+        elif isinstance(into, set):
+            into.update(usable_key(v, self.place) for v in values)
+        else:
+            list.extend(into, values)
+
+    def set_items(self, pairs):
+        into = self.stack[-1]
+        if isinstance(into, Inert):
+            into.items.append(pairs)
+            return
+        for key, value in zip(pairs[::2], pairs[1::2], strict=True):
+            dict.__setitem__(into, usable_key(key, self.place), value)
+
+    def build(self):
+        state = self.pop()
+        if isinstance(self.stack[-1], Inert):
+            self.stack[-1].state = state
+        elif not isinstance(self.stack[-1], (dict, Tensor, list)):  # these may have attributes, which hold no data
+            raise BadFile(f"{self.place}: {shown_type(self.stack[-1])} is given a state")
+
+    def persistent(self, what):
+        if self.storage is None:
+            raise BadFile(f"{self.place}: the pickle refers to something outside of it")
+        return self.storage(what)
+
+
+def _push(self, argument):
+    self.push(argument)
+
+
+def _constant(value):
+    return lambda self, _: self.push(value)
+
+
+def _remember(self, number):
+    self.memo[len(self.memo) if number is None else number] = self.stack[-1]
+
+
+def _reduce(self, _):
+    arguments = self.pop()
+    self.push(self.construct(self.pop(), arguments))
+
+
+def _reduce_with_names(self, _):
+    names, arguments = self.pop(), self.pop()
+    made = self.construct(self.pop(), arguments)
+    if isinstance(made, Inert) and isinstance(names, dict):
+        made.state = names
+    self.push(made)
+
+
+def _from_mark(self, _):
+    what, *arguments = self.since_mark()
+    self.push(self.construct(what, tuple(arguments)))
+
+
+def _tuple(count):
+    def step(self, _):
+        self.push(tuple([self.pop() for _ in range(count)][::-1]))
+    return step
+
+
+def _dictionary(self, _):
+    pairs = self.since_mark()
+    self.push({})
+    self.set_items(pairs)
+
+
+def _set_item(self, _):
+    value, key = self.pop(), self.pop()
+    self.set_items([key, value])
+
+
+def _stack_name(self, _):
+    name, module = self.pop(), self.pop()
+    if not isinstance(name, str) or not isinstance(module, str):
+        raise BadFile(f"{self.place}: a class is named by something else than text")
+    self.push(named(module, name, self.place))
+
+
+STEPS = {
+    **dict.fromkeys(("PROTO", "FRAME"), lambda self, _: None),
+    "MARK": lambda self, _: self.marks.append(len(self.stack)),
+    "POP": lambda self, _: self.marks.pop() if self.marks and self.marks[-1] == len(self.stack) else self.pop(),
+    "POP_MARK": lambda self, _: self.since_mark() and None, "DUP": lambda self, _: self.push(self.stack[-1]),
+    "NONE": _constant(None), "NEWTRUE": _constant(True), "NEWFALSE": _constant(False),
+    **dict.fromkeys(("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "STRING",
+                     "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8",
+                     "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"), _push),
+    "EMPTY_LIST": lambda self, _: self.push([]), "EMPTY_DICT": lambda self, _: self.push({}),
+    "EMPTY_SET": lambda self, _: self.push(set()), "EMPTY_TUPLE": _constant(()),
+    "LIST": lambda self, _: self.push(self.since_mark()), "TUPLE": lambda self, _: self.push(tuple(self.since_mark())),
+    "TUPLE1": _tuple(1), "TUPLE2": _tuple(2), "TUPLE3": _tuple(3),
+    "FROZENSET": lambda self, _: self.push(frozenset(usable_key(v, self.place) for v in self.since_mark())),
+    "DICT": _dictionary, "SETITEM": _set_item, "SETITEMS": lambda self, _: self.set_items(self.since_mark()),
+    "APPEND": lambda self, _: self.extend([self.pop()]), "APPENDS": lambda self, _: self.extend(self.since_mark()),
+    "ADDITEMS": lambda self, _: self.extend(self.since_mark()),
+    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), lambda self, number: self.push(self.memo[number])),
+    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), _remember),
+    # The argument of GLOBAL and INST is "module name".
+    "GLOBAL": lambda self, text: self.push(named(*text.split(" ", 1), self.place)),
+    "STACK_GLOBAL": _stack_name, "REDUCE": _reduce, "NEWOBJ": _reduce, "NEWOBJ_EX": _reduce_with_names,
+    "INST": lambda self, text: self.push(self.construct(named(*text.split(" ", 1), self.place), tuple(self.since_mark()))),
+    "OBJ": _from_mark, "BUILD": lambda self, _: self.build(),
+    "BINPERSID": lambda self, _: self.push(self.persistent(self.pop())),
+}
+
+
+def read_pickle(path):
+    """The value of a file that is one pickle."""
+    size = os.path.getsize(path)
+    if size > LARGEST_PICKLE:
+        raise BadFile(f"{path}: has {size} bytes, at most {LARGEST_PICKLE} are read")
+    with open(path, "rb") as file:
+        return Machine(file.read(), path).run()
+
+
+# ---- torch.save's zip files ----
+
+
+class OpenFiles:
+    """Descriptors of the files that were read last: a checkpoint may have more than a process may hold open."""
+
+    MOST = 64
+
+    def __init__(self):
+        self.descriptors, self.seen = {}, {}
+
+    def descriptor(self, path):
+        if path in self.descriptors:
+            self.descriptors[path] = found = self.descriptors.pop(path)
+            return found
+        if len(self.descriptors) >= self.MOST:
+            os.close(self.descriptors.pop(next(iter(self.descriptors))))
+        found = os.open(path, os.O_RDONLY)
+        status = os.fstat(found)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(found)
+            raise BadFile(f"{path}: is not a regular file")
+        identity = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+        if self.seen.setdefault(path, identity) != identity:
+            os.close(found)
+            raise BadFile(f"{path}: was changed while it was read; import from a folder that nothing writes to")
+        self.descriptors[path] = found
+        return found
+
+
+    def close(self):
+        while self.descriptors:
+            os.close(self.descriptors.popitem()[1])
+        self.seen.clear()
+
+
+OPEN_FILES = OpenFiles()
+
+
+class Window(io.RawIOBase):
+    """A part of a file, as a file."""
+
+    def __init__(self, path, begin=0, length=None):
+        size = os.fstat(OPEN_FILES.descriptor(path)).st_size
+        if length is None:
+            length = size - begin
+        if begin < 0 or length < 0 or begin + length > size:
+            raise BadFile(f"{path}: has {size} bytes, and bytes {begin} to {begin + length} are asked for")
+        self.path, self.begin, self.length, self.at = path, begin, length, 0
+
+    def at_offset(self, offset, count):
+        return os.pread(OPEN_FILES.descriptor(self.path), count, self.begin + offset)
+
+    def readinto(self, buffer):
+        data = self.at_offset(self.at, max(0, min(len(buffer), self.length - self.at)))
+        buffer[:len(data)] = data
+        self.at += len(data)
+        return len(data)
+
+    def seek(self, offset, whence=os.SEEK_SET):
+        self.at = max(0, offset + {os.SEEK_SET: 0, os.SEEK_CUR: self.at, os.SEEK_END: self.length}[whence])
+        return self.at
+
+    def tell(self):
+        return self.at
+
+    def seekable(self):
+        return True
+
+    def readable(self):
+        return True
+
+
+class TorchFile:
+    """A file of torch.save, or a part of one that holds such a file. Entries are read in place: nothing is unpacked,
+    and no name in the file is taken for a path."""
+
+    # For files saved with torch.serialization.set_crc32_options(False).
+    check_sums = True
+
+    def __init__(self, path, begin=0, length=None):
+        self.place = path if begin == 0 and length is None else f"{path} (at byte {begin})"
+        self.window = Window(path, begin, length)
+        self.entries = self._entries()
+        self.checked = set()
+
+    def _entries(self):
+        """(offset, bytes, CRC) of each entry by its name below the archive's one folder."""
+        try:
+            with zipfile.ZipFile(self.window) as archive:
+                infos = archive.infolist()
+        except (zipfile.BadZipFile, ValueError, struct.error, OSError, NotImplementedError, EOFError) as error:
+            start = self.window.at_offset(0, 2)
+            if start[:1] == b"\x80":
+                raise BadFile(f"{self.place}: is a plain pickle, as torch saved before 1.6; load and save it anew "
+                              "with a newer torch") from None
+            raise BadFile(f"{self.place}: is no complete zip file of torch.save "
+                          f"({printable(str(error))}); it may have been cut short") from None
+        entries = {}
+        for info in infos:
+            top, _, name = info.filename.partition("/")
+            parts = info.filename.split("/")
+            if not top or not name or ".." in parts or "." in parts or "" in parts[:-1] or "\\" in info.filename:
+                raise BadFile(f"{self.place}: the zip entry {printable(info.filename)!r} is not named as torch names them")
+            if name in entries:
+                raise BadFile(f"{self.place}: the zip entry {printable(name)!r} is there twice")
+            entries[name] = self._place_of(info)
+        if "data.pkl" not in entries:
+            raise BadFile(f"{self.place}: holds no data.pkl, so torch.save did not write it")
+        return entries
+
+    def _place_of(self, info):
+        name = printable(info.filename)
+        if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size or info.flag_bits & 1:
+            raise BadFile(f"{self.place}: the zip entry {name!r} is compressed or encrypted; torch.save does neither")
+        head = self.window.at_offset(info.header_offset, 30) if info.header_offset >= 0 else b""
+        if len(head) != 30 or head[:4] != b"PK\3\4":
+            raise BadFile(f"{self.place}: the zip entry {name!r} is not where the file's list says")
+        begin = info.header_offset + 30 + sum(struct.unpack("<HH", head[26:30]))
+        if begin + info.file_size > self.window.length:
+            raise BadFile(f"{self.place}: the zip entry {name!r} of {info.file_size} bytes reaches beyond the file's "
+                          f"{self.window.length}")
+        return begin, info.file_size, info.CRC
+
+    def entry_bytes(self, name, offset, count):
+        begin, size, crc = self.entries[name]
+        if offset < 0 or count < 0 or offset + count > size:
+            raise BadFile(f"{self.place}: bytes {offset} to {offset + count} of the zip entry {printable(name)!r} are "
+                          f"asked for, which has {size}")
+        self._check(name, begin, size, crc)
+        data = self.window.at_offset(begin + offset, count)
+        if len(data) != count:
+            raise BadFile(f"{self.place}: became shorter while it was read")
+        return data
+
+    def _check(self, name, begin, size, crc):
+        """Once for each entry, piece by piece."""
+        if name in self.checked or not self.check_sums:
+            return
+        found = 0
+        for at in range(0, size, 1 << 22):
+            found = zlib.crc32(self.window.at_offset(begin + at, min(1 << 22, size - at)), found)
+        if found != crc:
+            raise BadFile(f"{self.place}: the zip entry {printable(name)!r} has the checksum {found:08x}, the file says "
+                          f"{crc:08x}: it is damaged, or was saved without checksums (--ignore-crc)")
+        self.checked.add(name)
+
+    def _storage(self, what):
+        """What BINPERSID names: ("storage", class, key, device, elements)."""
+        if not isinstance(what, tuple) or len(what) != 5 or what[0] != "storage" or not isinstance(what[1], Name) \
+                or not isinstance(what[2], str) or type(what[4]) is not int or not 0 <= what[4] < 1 << 60:
+            raise BadFile(f"{self.place}: refers to something that is no storage")
+        kind = STORAGES.get(what[1].name) if what[1].module in ("torch", "torch.storage") else None
+        if kind is None:
+            raise BadFile(f"{self.place}: holds a storage of class {what[1]}, which is not read")
+        entry = f"data/{what[2]}"
+        if entry not in self.entries:
+            raise BadFile(f"{self.place}: refers to the storage {printable(what[2])!r}, which is not there")
+        size = self.entries[entry][1]
+        if what[4] * DTYPES[kind][0] > size:
+            raise BadFile(f"{self.place}: the storage {printable(what[2])!r} has {size} bytes, {what[4]} elements of "
+                          f"{kind} need more")
+        return Storage(self, entry, kind, what[4])
+
+    def value(self):
+        """What was saved; its tensors refer to this file."""
+        if "byteorder" in self.entries and self.entry_bytes("byteorder", 0, self.entries["byteorder"][1]) != b"little":
+            raise BadFile(f"{self.place}: was saved on a machine of another byte order")
+        size = self.entries["data.pkl"][1]
+        if size > LARGEST_PICKLE:
+            raise BadFile(f"{self.place}: its data.pkl has {size} bytes, at most {LARGEST_PICKLE} are read")
+        return Machine(self.entry_bytes("data.pkl", 0, size), self.place, self._storage).run()

@@ -1,0 +1,96 @@
+#include <cstdint>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/text.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/save.h"
+#include "test_support.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun::test {
+namespace {
+
+constexpr int64_t kLoadedRows = 24576;
+constexpr int64_t kLoadedColumns = 1024;  // 96 MiB
+constexpr int64_t kMemoryMiB = 1 << 20;
+constexpr int64_t kMostBeside = 64 * kMemoryMiB;
+
+int64_t status_bytes(const std::string& field) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with(field)) return std::stoll(line.substr(field.size() + 1)) * 1024;
+  FAIL("no " << field << " in /proc/self/status");
+  return 0;
+}
+
+/// The most that this process holds in memory while `work` runs, beside what it held before.
+int64_t peak_of(const std::function<void()>& work) {
+  std::ofstream("/proc/self/clear_refs") << "5";  // the peak counts from now on
+  const int64_t before = status_bytes("VmRSS:");
+  work();
+  return status_bytes("VmHWM:") - before;
+}
+
+float loaded_value(int64_t element) { return static_cast<float>(element % 16777213); }
+
+/// One tensor, cut by rows or by columns over two files.
+std::string saved_tensor(const TempFolder& temp, bool columns) {
+  const auto errors = run_ranks(2, [&](const CheckpointGroup& group) {
+    const Box box = columns ? Box{{0, group.rank * kLoadedColumns / 2}, {kLoadedRows, kLoadedColumns / 2}}
+                            : Box{{group.rank * kLoadedRows / 2, 0}, {kLoadedRows / 2, kLoadedColumns}};
+    StateSlice slice{"w", "param", DType::kF32, {kLoadedRows, kLoadedColumns}, box};
+    slice.read = [&](int64_t first, int64_t last, void* out) {
+      for (int64_t i = first; i < last; ++i) {
+        const int64_t row = box.offset[0] + i / box.extent[1];
+        static_cast<float*>(out)[i - first] = loaded_value(row * kLoadedColumns + box.offset[1] + i % box.extent[1]);
+      }
+    };
+    save_checkpoint(posix_files(), {.root = temp.path(), .verify_written = false}, toy_meta(columns ? 2 : 1, 2), {slice}, group);
+  });
+  for (const std::string& error : errors) REQUIRE(error == "");
+  return temp / step_folder_name(columns ? 2 : 1);
+}
+
+/// Reads a box; returns the memory that it took beside the box itself.
+int64_t beside_when_reading(const std::string& folder, const Box& box) {
+  std::vector<float> state;
+  const int64_t peak = peak_of([&] {
+    state.resize(static_cast<size_t>(box.numel()));
+    Checkpoint checkpoint(folder);
+    checkpoint.read({"w", "param", DType::kF32, {kLoadedRows, kLoadedColumns}, box, state.data(), nullptr});
+  });
+  int64_t wrong = 0;
+  for (int64_t i = 0; i < box.numel(); ++i) {
+    const int64_t row = box.offset[0] + i / box.extent[1];
+    wrong += state[static_cast<size_t>(i)] == loaded_value(row * kLoadedColumns + box.offset[1] + i % box.extent[1]) ? 0 : 1;
+  }
+  REQUIRE(wrong == 0);
+  return peak - box.numel() * 4;
+}
+
+}  // namespace
+
+// [long]: sanitizers' own memory would be counted.
+TEST_CASE("loading holds the state and little more, however the checkpoint was cut", "[long]") {
+  const TempFolder temp;
+  const std::vector<Box> wanted{whole_box({kLoadedRows, kLoadedColumns}), {{kLoadedRows / 3, 0}, {kLoadedRows / 3, kLoadedColumns}}, {{0, 300}, {kLoadedRows, 500}}};
+  for (const bool columns : {false, true}) {
+    const std::string folder = saved_tensor(temp, columns);
+    for (const Box& box : wanted) {
+      const int64_t beside = beside_when_reading(folder, box);
+      INFO("cut by " << (columns ? "columns" : "rows") << ": " << human_bytes(beside) << " beside the state");
+      REQUIRE(beside < kMostBeside);
+    }
+    const int64_t verified = peak_of([&] {
+      Checkpoint checkpoint(folder);
+      for (size_t i = 0; i < checkpoint.manifest().files.size(); ++i) checkpoint.verify_file(i);
+    });
+    REQUIRE(verified < kMostBeside);
+  }
+}
+
+}  // namespace ftrun::test
