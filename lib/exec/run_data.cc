@@ -7,9 +7,9 @@ namespace ftrun {
 
 RunData open_run_data(const Config& config) {
   RunData data;
-  data.train = open_samples(config.data, config.data.train);
+  data.train = std::make_unique<SampleSet>(config.data.train, training_options(config.data));
   if (!config.data.validation.empty())
-    data.validation = open_samples(config.data, config.data.validation);
+    data.validation = std::make_unique<SampleSet>(config.data.validation, sample_options(config.data));
   return data;
 }
 
