@@ -199,8 +199,7 @@ def write_splits(a, paths, encoding, encoder, writers, tally, fitting):
                 tokens += whole[0].size
                 for ids, trained in fitting.fitted(*whole, document.place):
                     tally.sample(document, ids, trained, split)
-                    writers[split].add(ids, trained)
-                    writers[split].conversations += made.shape not in ("text", "text file")
+                    writers[split].add(ids, trained, made.shape not in ("text", "text file"))
         progress.add(sum(d.size for d in batch), tokens, len(batch))
     progress.close()
     if bad.number and (not a.skip_bad or bad.number == bad.seen):

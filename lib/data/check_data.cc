@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "data/conversations.h"
 #include "data/fingerprint.h"
 
 namespace ftrun {
@@ -155,6 +156,7 @@ DataReport check_dataset(const std::vector<std::string>& paths, const SampleSetO
   DataReport report;
   try {
     const SampleSet samples(paths, options);
+    for (const Error& error : too_long_conversations(paths, options)) report.problems.emplace_back(error.what());
     report.rows = samples.size();
     report.packing = options.packing;
     report.mix = mix_lines(samples);

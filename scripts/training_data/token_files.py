@@ -105,15 +105,19 @@ class SplitWriter:
         self.untrained = 0  # documents without a label that counts
         self.conversations = 0  # documents that are chats, or prompts with their answers
         self.min_id, self.max_id = None, -1
+        self.longest_conversation = 0  # tokens
         self.page = None
         self.bin = open(self.made + ".bin", "xb")
         self.mask = open(self.made + ".mask", "xb")
         self.mask.write(bytes(24))  # the header, written last
         self.spare_bits = np.zeros(0, dtype=bool)
 
-    def add(self, ids, trained):
+    def add(self, ids, trained, conversation):
         if ids.size == 0:
             return
+        if conversation:
+            self.conversations += 1
+            self.longest_conversation = max(self.longest_conversation, int(ids.size))
         self.bin.write(ids.astype(np.dtype(self.dtype).newbyteorder("<")).tobytes())
         self.lengths.append(ids.size)
         self.tokens += int(ids.size)
@@ -147,7 +151,7 @@ class SplitWriter:
         self.side = {"format": FORMAT, "version": 1, "dtype": self.dtype, "tokens": self.tokens,
                      "documents": len(self.lengths), "conversations": self.conversations,
                      "trained_tokens": self.trained,
-                     "min_id": self.min_id or 0, "max_id": self.max_id, "longest": max(self.lengths, default=0),
+                     "min_id": self.min_id or 0, "max_id": self.max_id, "longest_conversation": self.longest_conversation,
                      **facts, "files": files, "fingerprint": fingerprint(files)}
         if self.page:
             self.side["report"] = self.page
