@@ -235,6 +235,8 @@ std::vector<std::string> other_values(const Field& field, const FieldValue& now)
       return {"[1]", "[4, 5]"};
     case FieldType::kFloatList:
       return {"[0.25, 0.5]"};
+    case FieldType::kNumberList:
+      return {"[0.5]", "[0.25, 0.5]"};
     case FieldType::kFree:
       break;
   }
