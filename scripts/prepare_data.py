@@ -290,7 +290,7 @@ def prepare(a):
         print(f"{prefixes[split]}.bin: {writer.tokens} tokens in {len(writer.lengths)} documents, "
               f"{100 * writer.trained / writer.tokens:.1f}% trained on ({dtype})")
         print(lengths_text(writer))
-    print(report.terminal_text(tally, writers, fitting, sys.stdout.isatty()))
+    print(report.terminal_text(tally, fitting, sys.stdout.isatty()))
     print(f"{prefixes['train']}.html: the same as a page")
     print(f"done in {time.monotonic() - begin:.1f} s")
 

@@ -10,6 +10,7 @@ from training_data.encoding import Notes
 from training_data.lengths import ROWS, histogram, histogram_text, quantiles
 
 SHOWN = 10  # samples on the page
+NAMED = 8  # files on the terminal
 ON, OFF, DIM = "\033[32m", "\033[0m", "\033[2m"
 
 
@@ -118,20 +119,20 @@ def shape_counts(counts):
 # ---- on the terminal ----
 
 
-def terminal_text(tally, writers, fitting, colour, samples=1, most=1200):
-    lines = [f"  {line}" for line in tally.counts_by_file()[:20]]
-    if len(tally.files) > 20:
-        lines.append(f"  and {len(tally.files) - 20} more files")
+def terminal_text(tally, fitting, colour):
+    lines = [f"  {line}" for line in tally.counts_by_file()[:NAMED]]
+    if len(tally.files) > NAMED:
+        lines.append(f"  and {len(tally.files) - NAMED} more files")
     if tally.notes.counts["rewritten"]:
         lines.append(f"  {tally.notes.counts['rewritten']} chats became a sample for each answer: the chat template lays "
                      "earlier messages out otherwise once later ones follow")
     if fitting.summary():
         lines.append(f"  {fitting.summary()}")
     lines.append(histogram_text(tally.lengths, fitting.length))
-    for place, ids, trained in tally.first[:samples]:
+    for place, ids, trained in tally.first[:1]:
         lines.append(f"  the first sample, {place}, what is trained on "
                      + (f"{ON}in green{OFF}:" if colour else "between >>> and <<<:"))
-        lines.append(sample_text(tally.pieces(ids, trained), colour, most))
+        lines.append(sample_text(tally.pieces(ids, trained), colour, 200 if trained.all() else 1200))
     lines += [f"  warning: {warning}" for warning in tally.warnings()]
     return "\n".join(lines)
 
