@@ -47,6 +47,8 @@ struct EnumNames<TokenDtype> {
 /// data
 struct DataConfig {
   std::vector<std::string> train;
+  /// Of each entry of train, when they are data sets that are mixed; empty: one stream, in order.
+  std::vector<double> train_weights;
   std::vector<std::string> validation;
   int64_t sequence_length = 1024;  // tokens
   Packing packing = Packing::kConcat;
