@@ -237,7 +237,7 @@ TEST_CASE("frozen units have parameters and nothing else, and stage 3 gathers th
   }
 }
 
-TEST_CASE("copies run on the lane of the link they use, and none joins device and disk") {
+TEST_CASE("copies run on the lane of the link they use, and none joins device and disk", "[long]") {
   std::mt19937_64 random(408);
   std::set<std::string> used;
   for (int round = 0; round < 150; ++round) {

@@ -217,7 +217,7 @@ struct Verdicts {
   }
 };
 
-TEST_CASE("whichever transfer between stages is broken: refused with its place, or harmless") {
+TEST_CASE("whichever transfer between stages is broken: refused with its place, or harmless", "[long]") {
   Verdicts verdicts;
   size_t turn = 0;
   for (const MutatedCase& c : three_axes()) {

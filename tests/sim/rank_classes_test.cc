@@ -141,7 +141,7 @@ Choice wide_choice(int stage, Mesh mesh, Tier optimizer, int64_t small = 0) {
   return choice;
 }
 
-TEST_CASE("each stage, tier and mesh of up to 48 ranks has classes of equal programs") {
+TEST_CASE("each stage, tier and mesh of up to 48 ranks has classes of equal programs", "[long]") {
   const std::vector<Mesh> meshes{{.shards = 3},
                                  {.shards = 11},
                                  {.shards = 24, .replicas = 2},

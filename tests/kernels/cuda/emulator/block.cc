@@ -1,5 +1,8 @@
+// Its check of longjmp() takes another stack for one that was overwritten.
+#undef _FORTIFY_SOURCE
 #include "block.h"
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cstdio>
@@ -24,8 +27,11 @@ struct Warp {
   int living = 0;
 };
 
+/// Its stack is entered once, and then lives as long as the process: a switch of whole contexts asks the kernel each time
+/// for the mask of signals, which took most of the tests' time.
 struct Thread {
-  ucontext_t context;
+  jmp_buf place;
+  bool entered = false;
   std::unique_ptr<char[]> stack = std::make_unique<char[]>(kStackBytes);
   Size index;
   int number = 0;
@@ -40,7 +46,7 @@ struct Block {
   size_t shared_bytes = 0;
   const std::function<void()>* body = nullptr;
   Thread* running = nullptr;
-  ucontext_t scheduler;
+  jmp_buf scheduler;
   int living = 0;
   int at_barrier = 0;
   int64_t barriers = 0;
@@ -54,7 +60,9 @@ Block block;
   std::abort();
 }
 
-void yield() { swapcontext(&block.running->context, &block.scheduler); }
+void yield() {
+  if (_setjmp(block.running->place) == 0) _longjmp(block.scheduler, 1);
+}
 
 void open_barrier() {
   block.at_barrier = 0;
@@ -62,14 +70,35 @@ void open_barrier() {
   ++block.progress;
 }
 
+/// The same thread of one block after another.
 void thread_main() {
-  (*block.body)();
-  block.running->ended = true;
-  --block.living;
-  --block.warps[static_cast<size_t>(block.running->number / 32)].living;
-  ++block.progress;
-  if (block.living > 0 && block.at_barrier == block.living) open_barrier();
-  yield();
+  for (;;) {
+    (*block.body)();
+    block.running->ended = true;
+    --block.living;
+    --block.warps[static_cast<size_t>(block.running->number / 32)].living;
+    ++block.progress;
+    if (block.living > 0 && block.at_barrier == block.living) open_barrier();
+    yield();
+  }
+}
+
+void enter(Thread& thread) {
+  thread.entered = true;
+  ucontext_t context;
+  getcontext(&context);
+  context.uc_stack.ss_sp = thread.stack.get();
+  context.uc_stack.ss_size = kStackBytes;
+  context.uc_link = nullptr;
+  makecontext(&context, thread_main, 0);
+  setcontext(&context);
+}
+
+/// Returns when the thread yields or has ended.
+void go_on_with(Thread& thread) {
+  if (_setjmp(block.scheduler) != 0) return;
+  if (thread.entered) _longjmp(thread.place, 1);
+  enter(thread);
 }
 
 void start_thread(Thread& thread, int number, Size size) {
@@ -79,11 +108,6 @@ void start_thread(Thread& thread, int number, Size size) {
   thread.ended = false;
   thread.collectives = 0;
   ++block.warps[static_cast<size_t>(number / 32)].living;
-  getcontext(&thread.context);
-  thread.context.uc_stack.ss_sp = thread.stack.get();
-  thread.context.uc_stack.ss_size = kStackBytes;
-  thread.context.uc_link = nullptr;
-  makecontext(&thread.context, thread_main, 0);
 }
 
 /// Another order in every round: a prime step from a changing start.
@@ -112,7 +136,7 @@ void run_block(int count, Size size) {
       if (thread.ended || (!all && stands_still(thread.number / 32, round))) continue;
       block.running = &thread;
       thread_index = thread.index;
-      swapcontext(&block.scheduler, &thread.context);
+      go_on_with(thread);
     }
     const bool stuck = block.progress == before;
     if (stuck && all) fail("waits for itself");
