@@ -31,7 +31,9 @@ void check_data(const Config& config, const ModelConfig& model) {
   std::vector<std::string> bad;
   for (const auto* paths : {&config.data.train, &config.data.validation}) {
     if (paths->empty()) continue;
-    const DataReport report = check_dataset(*paths, sample_options(config.data), model.vocab_rows);
+    const bool train = paths == &config.data.train;
+    const DataReport report = check_dataset(*paths, train ? training_options(config.data) : sample_options(config.data),
+                                            model.vocab_rows);
     std::cout << data_report_text(report);
     bad.insert(bad.end(), report.problems.begin(), report.problems.end());
   }

@@ -130,7 +130,9 @@ void check_data_files(const Config& config, Report& report) {
   for (const char* key : {"data.train", "data.validation"}) {
     const bool train = std::string_view(key) == "data.train";
     const auto& paths = train ? config.data.train : config.data.validation;
-    for (const Error& error : check_headers(paths, files)) {
+    std::vector<Error> errors = check_headers(paths, files);
+    if (errors.empty()) errors = too_long_conversations(paths, options);
+    for (const Error& error : errors) {
       Problem problem;
       problem.at = config.origins.position(key);
       problem.message = error.message();

@@ -1,26 +1,21 @@
-#include <unistd.h>
 #include <CLI/CLI.hpp>
 
-#include <csignal>
 #include <cstdlib>
-#include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "admission.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "build_info.h"
-#include "cluster/supervisor.h"
 #include "commands.h"
 #include "config/effective_json.h"
 #include "config/write.h"
 #include "config_source.h"
 #include "engine.h"
 #include "output_admission.h"
-#include "report/outcome.h"
-#include "report/run_folder.h"
-#include "report/wall_time.h"
+#include "supervise.h"
 
 namespace ftrun {
 namespace {
@@ -29,6 +24,7 @@ struct TrainOptions {
   ConfigSource source;
   std::string resume;
   std::vector<std::string> allowed;
+  std::optional<int> restarts;
   std::vector<std::string> arguments;
 };
 
@@ -53,48 +49,10 @@ int run_rank(const TrainOptions& options, LoadedConfig loaded, const LaunchEnvir
   request.config_json = effective_json(loaded.config);
   request.config = std::move(loaded.config);
   request.launch = launch;
-  request.resume = resume_request(options);
+  request.resume = resume_of_restart(resume_request(options), launch, request.config.output_dir);
   request.build = build_info();
   request.terminal = std::getenv("FTRUN_TERMINAL") != nullptr;
   return train_with_engine(request);
-}
-
-/// The manifest of a failed run names the rank that was the cause, which rank 0 may not know.
-void record_failure(const std::string& output_dir, int64_t started, const FailureSummary& failure) {
-  try {
-    note_failure(RunPaths(output_dir).manifest(), {.supervisor = ::getpid(), .started = started},
-                 {failure.exit_code, failure.rank, failure.reason});
-  } catch (const Error& error) {
-    log_debug(error.what());  // the disk may be what failed; the cause itself is told on the screen
-  }
-}
-
-/// The log of a rank that has come to open one.
-std::string log_of(const std::string& output_dir, int rank) {
-  std::error_code unseen;
-  const std::string path = RunPaths(output_dir).log(rank);
-  return std::filesystem::exists(path, unseen) ? path : "";
-}
-
-int supervise(const TrainOptions& options, const LoadedConfig& loaded,
-              const LaunchEnvironment& launch) {
-  std::signal(SIGPIPE, SIG_IGN);  // a reader of our output that leaves must not end the ranks
-  SupervisorOptions supervisor;
-  supervisor.local_ranks = static_cast<int>(loaded.ranks / std::max(1, launch.nodes));
-  supervisor.nodes = launch.nodes;
-  supervisor.node = launch.node;
-  if (launch.nodes > 1) {
-    supervisor.master_addr = launch.master_addr;
-    supervisor.master_port = launch.master_port;
-  }
-  supervisor.arguments = options.arguments;
-  supervisor.terminal = {::isatty(1) == 1, ::isatty(2) == 1};
-  supervisor.log_of = [&loaded](int rank) { return log_of(loaded.config.output_dir, rank); };
-  supervisor.on_failure = [&loaded, started = static_cast<int64_t>(wall_seconds())](
-                              const FailureSummary& failure) {
-    record_failure(loaded.config.output_dir, started, failure);
-  };
-  return run_supervisor(supervisor);
 }
 
 /// A launcher that starts one task lets us start the ranks; one that starts several has done so.
@@ -139,8 +97,10 @@ int train_command(const TrainOptions& options) {
     const std::string full = admit_outputs(loaded, plan, check);
     if (!full.empty() && speaks) log_warning(full);
   }
-  if (launch.is_rank() || loaded.ranks == 1) return run_rank(options, std::move(loaded), launch);
-  return supervise(options, loaded, launch);
+  // One rank needs no supervisor, unless it is to be started again.
+  const bool alone = loaded.ranks == 1 && options.restarts.value_or(0) == 0;
+  if (launch.is_rank() || alone) return run_rank(options, std::move(loaded), launch);
+  return supervise(options.arguments, loaded, launch, resume_request(options), options.restarts);
 }
 
 void add_train_options(CLI::App& command, TrainOptions& options) {
@@ -154,6 +114,11 @@ void add_train_options(CLI::App& command, TrainOptions& options) {
                   "a field in which the resumed run may differ (config.train.seed)")
       ->type_name("FIELD")
       ->allow_extra_args(false);
+  command
+      .add_option("--restarts", options.restarts,
+                  "start failed ranks again from the newest checkpoint, so often in a row without a new one (3; 0: never)")
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber);
 }
 
 }  // namespace

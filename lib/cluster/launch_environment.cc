@@ -85,7 +85,7 @@ LaunchEnvironment from_torchrun(const Variables& env) {
   launch.local_size = env.number("LOCAL_WORLD_SIZE", 0);
   launch.node = env.number("GROUP_RANK", 0);
   launch.nodes = env.number("GROUP_WORLD_SIZE", 1);
-  launch.restart = env.number("TORCHELASTIC_RESTART_COUNT", 0);
+  launch.restart = env.number("FTRUN_RESTART", env.number("TORCHELASTIC_RESTART_COUNT", 0));
   launch.agent_store = env.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   launch.store_fd = env.number("FTRUN_STORE_FD", -1);
   check_below(launch.rank, "RANK", launch.world, "WORLD_SIZE");

@@ -12,11 +12,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <optional>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/owned_fd.h"
+#include "base/text.h"
 #include "cluster/failure_report.h"
 #include "cluster/rank_process.h"
 
@@ -101,10 +103,16 @@ void write_all(int fd, std::string_view text) {
   }
 }
 
+/// The ranks of one start, from their first to their last.
 class Supervisor {
  public:
-  explicit Supervisor(const SupervisorOptions& options)
+  /// `restarts`: how often ranks were started before. All borrowed.
+  Supervisor(const SupervisorOptions& options, SignalQueue& signals, int restarts,
+             const std::vector<std::string>& environment)
       : options_(options),
+        restarts_(restarts),
+        environment_(environment),
+        signals_(signals),
         output_(
             {.first_rank = first_rank(),
              .ranks = options.local_ranks,
@@ -118,7 +126,7 @@ class Supervisor {
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
 
-  int run() {
+  FailureSummary run() {
     start_ranks();
     while (running() > 0) {
       wait_for_something();
@@ -129,8 +137,14 @@ class Supervisor {
     }
     read_everything();
     for (Rank& rank : ranks_) output_.finish(rank.number);
-    return conclude();
+    return summarize_failures({.ends = ends_,
+                               .reports = failures_,
+                               .started_ns = started_ns_,
+                               .forwarded = forwarded_,
+                               .log_of = options_.log_of});
   }
+  /// Whether a signal that asks to stop has come.
+  bool asked_to_stop() const { return forwarded_ != 0; }
 
  private:
   struct Rank {
@@ -157,11 +171,12 @@ class Supervisor {
   void stop_others();
   void enforce_deadline();
   void signal_all(int signal);
-  int conclude() const;
 
   const SupervisorOptions& options_;
+  const int restarts_;
+  const std::vector<std::string>& environment_;
+  SignalQueue& signals_;
   RankOutput output_;
-  SignalQueue signals_;
   Pipe reports_ = make_pipe();
   std::string report_text_;
   StoreSocket store_;
@@ -177,7 +192,8 @@ class Supervisor {
 
 std::vector<std::string> Supervisor::environment_of(int local_rank, int port) const {
   const int rank = first_rank() + local_rank;
-  std::vector<std::string> all = options_.environment;
+  std::vector<std::string> all = environment_;  // the first of a name counts
+  all.insert(all.end(), options_.environment.begin(), options_.environment.end());
   const auto set = [&all](std::string_view name, const auto& value) {
     all.push_back(cat(name, "=", value));
   };
@@ -190,6 +206,7 @@ std::vector<std::string> Supervisor::environment_of(int local_rank, int port) co
   set("MASTER_ADDR", options_.master_addr);
   set("MASTER_PORT", port);
   set("FTRUN_SUPERVISOR", ::getpid());
+  set("FTRUN_RESTART", restarts_);
   set("FTRUN_STATUS_FD", reports_.writer.get());
   if (rank == 0 && store_.fd) set("FTRUN_STORE_FD", store_.fd.get());
   if (rank == 0 && options_.terminal[0]) set("FTRUN_TERMINAL", 1);
@@ -333,22 +350,90 @@ void Supervisor::signal_all(int signal) {
   }
 }
 
-int Supervisor::conclude() const {
-  const FailureSummary summary = summarize_failures({.ends = ends_,
-                                                     .reports = failures_,
-                                                     .started_ns = started_ns_,
-                                                     .forwarded = forwarded_,
-                                                     .log_of = options_.log_of});
-  if (summary.rank >= 0 && options_.on_failure) options_.on_failure(summary);
-  if (!summary.text.empty()) log_error(summary.text);
-  return summary.exit_code;
-}
+/// The starts of a run, one after another, until it ends well, is stopped or is given up.
+class Restarts {
+ public:
+  explicit Restarts(const SupervisorOptions& options) : options_(options), policy_(options.restarts) {}
+
+  int run() {
+    while (true) {
+      Supervisor supervisor(options_, signals_, count_, environment_);
+      const FailureSummary summary = supervisor.run();
+      if (summary.rank < 0) return summary.exit_code;
+      if (options_.on_failure) options_.on_failure(summary);
+      const auto delay = supervisor.asked_to_stop() ? std::nullopt : prepare(summary);
+      if (!delay) return give_up(summary);
+      if (const int signal = wait(*delay)) return stopped_by(signal);
+    }
+  }
+
+ private:
+  /// How long to wait for the next start, which is told; nothing where there is none.
+  std::optional<std::chrono::milliseconds> prepare(const FailureSummary& failure) {
+    if (options_.restarts.in_vain == 0 || !may_pass_next_time(failure)) return std::nullopt;
+    Restart restart;
+    if (options_.on_restart) {
+      auto wanted = options_.on_restart(failure);
+      if (!wanted) return std::nullopt;
+      restart = std::move(*wanted);
+    }
+    const auto delay = policy_.after(failure, options_.saved ? options_.saved() : "");
+    if (!delay) return std::nullopt;
+    ++count_;
+    environment_ = std::move(restart.environment);
+    const double seconds = std::chrono::duration<double>(*delay).count();
+    log_warning(cat("restart ", count_, " (", policy_.in_vain(), " of ", options_.restarts.in_vain,
+                    " without a new checkpoint) in ", human_seconds(seconds), ", from ",
+                    restart.from.empty() ? "the start" : restart.from, ": rank ", failure.rank, ": ",
+                    failure.reason.substr(0, failure.reason.find('\n'))));
+    return delay;
+  }
+
+  /// The failure is told, or the one that it repeats; its exit code.
+  int give_up(const FailureSummary& last) const {
+    const bool in_vain = policy_.in_vain() > 0 && policy_.in_vain() == options_.restarts.in_vain && may_pass_next_time(last);
+    if (!in_vain) {
+      log_error(last.text);
+      return last.exit_code;
+    }
+    const FailureSummary& first = policy_.first();
+    log_error(cat(first.text, "\n  given up after ", policy_.in_vain(),
+                  policy_.in_vain() == 1 ? " restart" : " restarts", " without a new checkpoint; the last failure: rank ",
+                  last.rank, ": ", last.reason.substr(0, last.reason.find('\n'))));
+    return first.exit_code;
+  }
+
+  /// Waits so long, or until a signal asks to stop, which is returned; else 0.
+  int wait(std::chrono::milliseconds delay) {
+    const auto end = Clock::now() + delay;
+    while (true) {
+      while (const int signal = signals_.next())
+        if (signal != SIGCHLD) return signal;
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
+      if (left.count() <= 0) return 0;
+      pollfd wanted{signals_.fd(), POLLIN, 0};
+      ::poll(&wanted, 1, static_cast<int>(left.count()));
+    }
+  }
+
+  static int stopped_by(int signal) {
+    log_notice(cat("stopped by ", "SIG", ::sigabbrev_np(signal),
+                   " before the restart; continue with --resume auto"));
+    return signal == SIGUSR1 ? static_cast<int>(ExitCode::kRequeue) : 128 + signal;
+  }
+
+  const SupervisorOptions& options_;
+  SignalQueue signals_;
+  RestartPolicy policy_;
+  int count_ = 0;
+  std::vector<std::string> environment_;
+};
 
 }  // namespace
 
 int run_supervisor(const SupervisorOptions& options) {
   require(options.local_ranks >= 1, "a supervisor needs at least one rank");
-  return Supervisor(options).run();
+  return Restarts(options).run();
 }
 
 }  // namespace ftrun

@@ -2,14 +2,24 @@
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "cluster/failure_summary.h"
 #include "cluster/rank_output.h"
+#include "cluster/restart_policy.h"
 
 namespace ftrun {
+
+/// What a restart begins with.
+struct Restart {
+  /// Variables for every rank, before those of all starts: {"FTRUN_RESUME=auto"}.
+  std::vector<std::string> environment;
+  /// Where the ranks go on, for the line that tells of the restart: "step-00000010".
+  std::string from;
+};
 
 struct SupervisorOptions {
   /// Ranks to start on this machine.
@@ -33,8 +43,15 @@ struct SupervisorOptions {
   std::chrono::milliseconds grace = std::chrono::seconds(10);
   /// Which of our own streams are terminals.
   std::array<bool, 2> terminal = {false, false};
-  /// Called once at the end when a rank failed, before the failure is logged.
+  /// Called each time that ranks failed, before the failure is logged.
   std::function<void(const FailureSummary&)> on_failure;
+  /// How often failed ranks are started again; never, unless it is asked for.
+  RestartPolicy::Options restarts;
+  /// Names what is saved of the run, "" for nothing yet: another name than before is progress.
+  std::function<std::string()> saved;
+  /// What the next start goes on from; nothing where the run had not begun and this failure would come again.
+  /// Without it every start is like the first.
+  std::function<std::optional<Restart>(const FailureSummary&)> on_restart;
   /// Where output goes; the default writes to descriptors 1 and 2.
   std::function<void(OutputStream, std::string_view)> write;
 };
@@ -42,11 +59,14 @@ struct SupervisorOptions {
 /// Runs the ranks to their end and returns the exit code for the whole: 0 when all succeeded, else
 /// that of the earliest failure (128 + n for a rank that a signal ended), whose message is logged
 /// as the cause with the others below it. When one rank fails the others are stopped: SIGTERM,
-/// `grace`, SIGKILL. SIGINT, SIGTERM, SIGUSR1 and, unless it is inherited ignored (nohup), SIGHUP are
+/// `grace`, SIGKILL. Where `restarts` allows it all ranks are then started again, which one line tells with the
+/// cause; a run that is given up ends with the first of the failures that were in vain. A signal that asks to stop
+/// ends it, also while a restart is waited for. SIGINT, SIGTERM, SIGUSR1 and, unless it is inherited ignored (nohup), SIGHUP are
 /// passed on to the ranks; a second one (ends_at_once) kills them.
 ///
 /// Ranks get RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE,
-/// MASTER_ADDR, MASTER_PORT, FTRUN_SUPERVISOR (our process id), FTRUN_STATUS_FD (report_failure),
+/// MASTER_ADDR, MASTER_PORT, FTRUN_SUPERVISOR (our process id), FTRUN_RESTART (how often the ranks were started
+/// again), FTRUN_STATUS_FD (report_failure),
 /// rank 0 also FTRUN_STORE_FD and, when our stdout is a terminal, FTRUN_TERMINAL=1.
 /// Call it from the main thread, before others start. Error(kEnvironment) when a rank cannot start.
 int run_supervisor(const SupervisorOptions& options);

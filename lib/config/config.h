@@ -47,6 +47,8 @@ struct EnumNames<TokenDtype> {
 /// data
 struct DataConfig {
   std::vector<std::string> train;
+  /// Of each entry of train, when they are data sets that are mixed; empty: one stream, in order.
+  std::vector<double> train_weights;
   std::vector<std::string> validation;
   int64_t sequence_length = 1024;  // tokens
   Packing packing = Packing::kConcat;
@@ -107,6 +109,8 @@ struct TrainConfig {
   DecayExempt weight_decay_exempt = DecayExempt::kAuto;
   /// Steps in a row with a loss or gradient that is not finite before the run stops (exit 7).
   int64_t max_nonfinite_steps = 20;
+  /// Steps between two comparisons of what several ranks hold alike; 0 = never.
+  int64_t check_replicas = 100;
   EvaluationConfig evaluation;
   LogConfig log;
   GenerateConfig generate;

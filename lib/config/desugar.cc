@@ -171,6 +171,48 @@ void take_max_grad_norms(Node& root, Problems& problems) {
     take_max_grad_norm(root, *params, "optimizer.params.max_grad_norm", problems);
 }
 
+// The path and the weight of {path, weight}; false where it is something else, which is told.
+bool take_weighted(const Node& item, Node& paths, Node& weights, Problems& problems) {
+  const Node* path = item.find("path");
+  if (path == nullptr) {
+    problems.error(item.at, cat("data.train: expected {path, weight} as in the other entries, found ", value_text(item)),
+                   "write each entry as {path: FILE, weight: NUMBER}");
+    return false;
+  }
+  for (const NodeEntry& entry : item.entries)
+    if (entry.key != "path" && entry.key != "weight") {
+      problems.error(entry.at, cat("data.train: unknown key \"", entry.key, "\" of a data set"), "it has path and weight");
+      return false;
+    }
+  const Node* weight = item.find("weight");
+  paths.items.push_back(*path);
+  weights.items.push_back(weight == nullptr ? Node::of_int(item.at, 1) : *weight);
+  return true;
+}
+
+// data.train: [{path, weight}] is data.train: [path] and data.train_weights: [weight].
+void split_weighted_train(Node& root, Problems& problems) {
+  Node* data = root.find("data");
+  NodeEntry* train = data == nullptr ? nullptr : find_entry(*data, "train");
+  if (train == nullptr || train->value.kind != Node::Kind::kList) return;
+  const std::vector<Node> items = train->value.items;
+  if (std::none_of(items.begin(), items.end(), [](const Node& item) { return item.is_map(); })) return;
+  if (const NodeEntry* other = find_entry(*data, "train_weights"); other != nullptr) {
+    problems.error(other->at, cat("data.train_weights: written beside the weights in data.train (line ", train->at.line, ")"),
+                   "keep one of the two");
+    data->erase("train_weights");
+    train = find_entry(*data, "train");
+  }
+  const Position at = train->value.at;
+  Node paths, weights;
+  paths.kind = weights.kind = Node::Kind::kList;
+  paths.at = weights.at = at;
+  for (const Node& item : items)
+    if (!take_weighted(item, paths, weights, problems)) break;
+  train->value = std::move(paths);
+  data->entries.push_back({"train_weights", at, std::move(weights), "train"});
+}
+
 }  // namespace
 
 void desugar(Node& root, Problems& problems) {
@@ -180,6 +222,7 @@ void desugar(Node& root, Problems& problems) {
   expand_zero_flag(root, problems);
   expand_plain_values(root, problems);
   rename_bfloat16(root, problems);
+  split_weighted_train(root, problems);
   if (Node* zero = root.find("zero_optimization"); zero != nullptr && zero->is_map()) {
     expand_cpu_offload(*zero, "cpu_offload", "offload_optimizer", problems);
     expand_cpu_offload(*zero, "cpu_offload_param", "offload_param", problems);

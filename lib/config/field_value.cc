@@ -59,7 +59,9 @@ class Converter {
       case FieldType::kIntList:
         return wrap(as_ints(node));
       case FieldType::kFloatList:
-        return wrap(as_pair(node));
+        return wrap(as_numbers(node, 2));
+      case FieldType::kNumberList:
+        return wrap(as_numbers(node, node.items.size()));
       case FieldType::kFree:
         return FieldValue(std::string());
     }
@@ -190,8 +192,8 @@ class Converter {
     return out;
   }
 
-  std::optional<std::vector<double>> as_pair(const Node& node) {
-    if (node.kind != Node::Kind::kList || node.items.size() != 2) return refuse(node);
+  std::optional<std::vector<double>> as_numbers(const Node& node, size_t count) {
+    if (node.kind != Node::Kind::kList || node.items.size() != count) return refuse(node);
     std::vector<double> out;
     for (const Node& written : node.items) {
       const Node item = unquoted(written);
@@ -227,6 +229,8 @@ std::string expected_text(const Field& field) {
       return "a list of whole numbers" + range_text(field);
     case FieldType::kFloatList:
       return "a list of two numbers" + range_text(field);
+    case FieldType::kNumberList:
+      return "a list of numbers" + range_text(field);
     case FieldType::kFree:
       return "anything";
   }

@@ -67,6 +67,12 @@ void resolve_checkpoint(Resolving& r) {
 
 /// Attention that crosses from one chat into the next teaches what nobody said.
 void resolve_data(Resolving& r) {
+  const DataConfig& data = r.config.data;
+  if (!data.train_weights.empty() && data.train_weights.size() != data.train.size())
+    r.error("data.train_weights",
+            cat("data.train_weights has ", data.train_weights.size(), " numbers, data.train ",
+                data.train.size(), data.train.size() == 1 ? " data set" : " data sets"),
+            "give each data set a weight, or none: train_weights: []");
   if (r.given("data.packing") || !r.context.conversations) return;
   r.config.data.packing = Packing::kDocuments;
   r.decide("data.packing", "documents", "the samples of data.train are conversations");

@@ -22,7 +22,8 @@ enum class FieldType {
   kChoice,
   kTextList,
   kIntList,
-  kFloatList,
+  kFloatList,  // two numbers
+  kNumberList,
   kFree
 };
 
@@ -66,6 +67,7 @@ struct Field {
   bool nullable = false;    // null = not written
   bool zero_unset = false;  // the member's 0 means "not written": printed as null
   bool any_case = false;
+  bool weighted = false;    // a list of {path, weight} may stand in its place (config/desugar.cc)
   std::vector<NumberWord> words;    // of whole numbers, in any case
   std::optional<double> off_up_to;  // of kRejectIfOn numbers: so much is off too
   /// Of optimizer.params and scheduler.params: the types that have it; empty = all.
@@ -97,6 +99,7 @@ struct Field {
   Field& refused_word(const char* text, const char* remedy) {
     return words.push_back({text, 0, remedy}), *this;
   }
+  Field& or_weighted() { return weighted = true, *this; }
   Field& in_any_case() { return any_case = true, *this; }
   Field& of(std::vector<std::string> names) { return types = std::move(names), *this; }
   Field& defaults_to(const char* text) { return default_text = text, *this; }

@@ -72,11 +72,13 @@ std::string type_text(const Field& field) {
     case FieldType::kChoice:
       return join(field.choices, ", ");
     case FieldType::kTextList:
-      return "text or list of texts";
+      return field.weighted ? "text, or list of texts or of {path, weight}" : "text or list of texts";
     case FieldType::kIntList:
       return "list of whole numbers";
     case FieldType::kFloatList:
       return "two numbers";
+    case FieldType::kNumberList:
+      return "list of numbers";
     case FieldType::kFree:
       return "anything";
   }
@@ -201,6 +203,15 @@ Json choice_schema(const Field& field) {
   return {{"anyOf", Json::array({names, spelled})}};
 }
 
+// A path, or one with its weight.
+Json weighted_schema() {
+  return {{"type", {"string", "object"}},
+          {"properties",
+           {{"path", {{"type", "string"}}}, {"weight", {{"type", "number"}, {"exclusiveMinimum", 0}}}}},
+          {"required", {"path"}},
+          {"additionalProperties", false}};
+}
+
 Json type_schema(const Field& field) {
   switch (field.type) {
     case FieldType::kBool:
@@ -214,7 +225,7 @@ Json type_schema(const Field& field) {
     case FieldType::kChoice:
       return choice_schema(field);
     case FieldType::kTextList:
-      return {{"type", {"string", "array"}}, {"items", {{"type", "string"}}}};
+      return {{"type", {"string", "array"}}, {"items", field.weighted ? weighted_schema() : Json{{"type", "string"}}}};
     case FieldType::kIntList:
       return {{"type", "array"}, {"items", number_schema(field, "integer")}};
     case FieldType::kFloatList:
@@ -222,6 +233,8 @@ Json type_schema(const Field& field) {
               {"items", number_schema(field, "number")},
               {"minItems", 2},
               {"maxItems", 2}};
+    case FieldType::kNumberList:
+      return {{"type", "array"}, {"items", number_schema(field, "number")}};
     case FieldType::kFree:
       return Json::object();
   }

@@ -17,7 +17,13 @@ void declare_model_and_data(Schema& s) {
       s, {.path = "data", .doc = "Tokenised data sets.", .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.data; });
   data.key("train", &DataConfig::train,
-           "Data set file, or a list of them read one after the other. Needed to train.");
+           "Data set file, or a list of them read one after the other; or a list of {path, weight}: data "
+           "sets that are mixed by weight. Needed to train.")
+      .or_weighted();
+  data.key("train_weights", &DataConfig::train_weights,
+           "Of each entry of train: its share of the tokens that are trained on, as a number beside the "
+           "others'. The same as {path, weight} there; empty: train is one stream.")
+      .above(0);
   data.key("validation", &DataConfig::validation,
            "Data set file or files for the validation loss; none = no validation.");
   data.key("sequence_length", &DataConfig::sequence_length, "Tokens in a row.")
@@ -77,6 +83,13 @@ void declare_train(Schema& s) {
            "Steps in a row with a loss or gradient that is not finite before the run stops with "
            "exit code 7.")
       .at_least(1)
+      .in("steps");
+
+  train
+      .key("check_replicas", &TrainConfig::check_replicas,
+           "Steps after which ranks compare what several of them hold alike (whole parameters, replicas), by hashes, as "
+           "before each checkpoint: a memory or processor that changed a bit is named; 0 = never.")
+      .at_least(0)
       .in("steps");
 
   auto evaluation = section(

@@ -41,6 +41,9 @@ inline FieldValue to_value(const std::vector<std::string>& v) {
 inline FieldValue to_value(const std::vector<int64_t>& v) {
   return v;
 }
+inline FieldValue to_value(const std::vector<double>& v) {
+  return v;
+}
 inline FieldValue to_value(const std::array<double, 2>& v) {
   return std::vector<double>{v[0], v[1]};
 }
@@ -72,6 +75,7 @@ constexpr FieldType field_type() {
   if (std::is_same_v<T, std::string>) return FieldType::kText;
   if (std::is_same_v<T, std::vector<std::string>>) return FieldType::kTextList;
   if (std::is_same_v<T, std::vector<int64_t>>) return FieldType::kIntList;
+  if (std::is_same_v<T, std::vector<double>>) return FieldType::kNumberList;
   return FieldType::kFloatList;
 }
 

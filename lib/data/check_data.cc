@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "data/conversations.h"
 #include "data/fingerprint.h"
 
 namespace ftrun {
@@ -155,8 +156,10 @@ DataReport check_dataset(const std::vector<std::string>& paths, const SampleSetO
   DataReport report;
   try {
     const SampleSet samples(paths, options);
+    for (const Error& error : too_long_conversations(paths, options)) report.problems.emplace_back(error.what());
     report.rows = samples.size();
     report.packing = options.packing;
+    report.mix = mix_lines(samples);
     report.long_documents = count_long_documents(samples);
     report.dropped_pieces = samples.rows().dropped_pieces();
     report.padding = 1.0 - static_cast<double>(samples.rows().filled_slots()) /
@@ -185,6 +188,7 @@ std::string data_report_text(const DataReport& report) {
       out << ", " << report.long_documents << " documents longer than a row "
           << (report.packing == PackingMode::kNone ? "cut" : "split");
     out << "\n";
+    for (const std::string& line : report.mix) out << line << "\n";
     if (report.dropped_pieces > 0)
       out << "warning: " << report.dropped_pieces
           << (report.packing == PackingMode::kNone ? " documents" : " documents, or pieces of them,")

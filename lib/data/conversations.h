@@ -3,6 +3,9 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
+#include "data/sample_set.h"
+
 namespace ftrun {
 
 /// Whether documents of a data set are conversations, which attention must not cross: the .json beside
@@ -10,5 +13,9 @@ namespace ftrun {
 /// not count in the first line of a JSONL file. Cheap. What cannot be read counts as none: opening it
 /// says what is wrong.
 bool holds_conversations(const std::vector<std::string>& paths);
+
+/// What is wrong where conversations are recorded to be longer than a row: rows would end in the middle of
+/// them, or go on without what came before. Nothing for rows that ignore documents (concat). Cheap.
+std::vector<Error> too_long_conversations(const std::vector<std::string>& paths, const SampleSetOptions& options);
 
 }  // namespace ftrun

@@ -9,9 +9,9 @@
 namespace ftrun {
 namespace {
 
-SampleOrder order_for(const SampleSet& samples, const LoaderOptions& options) {
-  return {samples.size(), options.shuffle, options.seed,
-          samples.epoch_rows(options.shape.global_batch(), options.drop_last)};
+MixedOrder order_for(const SampleSet& samples, const LoaderOptions& options) {
+  return samples.order(options.shuffle, options.seed,
+                       samples.epoch_rows(options.shape.global_batch(), options.drop_last));
 }
 
 }  // namespace

@@ -23,20 +23,37 @@ std::string_view packing_name(PackingMode packing) {
   return "";
 }
 
-RowTable::RowTable(const TokenDataset& data, PackingMode packing, int64_t sequence_length)
+RowTable::RowTable(const TokenDataset& data, PackingMode packing, int64_t sequence_length, bool apart)
     : data_(data), packing_(packing), length_(sequence_length) {
   require(length_ >= 1, "sequence length below 1");
-  if (packing_ == PackingMode::kConcat) {
-    rows_ = (data_.tokens() - 1) / length_;
-    filled_ = rows_ * length_;
-  } else {
-    build_blocks();
-  }
+  const bool concat = packing_ == PackingMode::kConcat;
+  if (apart)
+    set_begins_ = concat ? data_.path_tokens() : data_.path_documents();
+  else
+    set_begins_ = {0, concat ? data_.tokens() : data_.documents()};
+  if (concat)
+    cut_stream();
+  else
+    for (size_t set = 1; set < set_begins_.size(); ++set) build_blocks(set_begins_[set - 1], set_begins_[set]);
 }
 
-/// The next run of at most T pairs at or after the cursor that has a trained label.
-bool RowTable::next_piece(Cursor& cursor, Piece& piece, int64_t& dropped) const {
-  while (cursor.document < data_.documents()) {
+void RowTable::cut_stream() {
+  for (size_t set = 1; set < set_begins_.size(); ++set) {
+    rows_ += std::max<int64_t>(set_begins_[set] - set_begins_[set - 1] - 1, 0) / length_;
+    set_rows_.push_back(rows_);
+  }
+  filled_ = rows_ * length_;
+}
+
+/// One past the last document of the set that a document belongs to.
+int64_t RowTable::end_of_set(int64_t document) const {
+  return *std::upper_bound(set_begins_.begin() + 1, set_begins_.end() - 1, document);
+}
+
+/// The next run of at most T pairs at or after the cursor, before document `end`, that has a trained
+/// label.
+bool RowTable::next_piece(Cursor& cursor, int64_t end, Piece& piece, int64_t& dropped) const {
+  while (cursor.document < end) {
     const int64_t start = data_.document_start(cursor.document);
     const int64_t pairs = data_.document_start(cursor.document + 1) - start - 1;
     const int64_t left = pairs - cursor.offset;
@@ -52,13 +69,14 @@ bool RowTable::next_piece(Cursor& cursor, Piece& piece, int64_t& dropped) const 
   return false;
 }
 
-/// Fills scratch.pieces from the cursor on, which is left where the next block begins. Returns the
-/// pieces left out.
+/// Fills scratch.pieces from the cursor on, which is left where the next block begins; a block ends with
+/// its set. Returns the pieces left out.
 int64_t RowTable::gather_block(Cursor& cursor, PackScratch& scratch) const {
   const int64_t enough = kBlockRows * (packing_ == PackingMode::kNone ? 1 : length_);
+  const int64_t end = end_of_set(cursor.document);
   int64_t gathered = 0, dropped = 0;
   scratch.pieces.clear();
-  for (Piece piece; gathered < enough && next_piece(cursor, piece, dropped);) {
+  for (Piece piece; gathered < enough && next_piece(cursor, end, piece, dropped);) {
     scratch.pieces.push_back(piece);
     gathered += packing_ == PackingMode::kNone ? 1 : piece.length;
   }
@@ -80,19 +98,21 @@ void RowTable::place_pieces(PackScratch& scratch) const {
   }
 }
 
-void RowTable::build_blocks() {
+/// Of a set of documents.
+void RowTable::build_blocks(int64_t first, int64_t end) {
   PackScratch scratch;
-  Cursor cursor;
-  for (;;) {
+  Cursor cursor{first, 0};
+  while (cursor.document < end) {
     const Cursor begin = cursor;
     dropped_ += gather_block(cursor, scratch);
-    if (scratch.pieces.empty()) return;
+    if (scratch.pieces.empty()) break;
     place_pieces(scratch);
     most_pieces_ = std::max(most_pieces_, scratch.pieces.size());
     blocks_.push_back({begin, rows_});
     rows_ += static_cast<int64_t>(scratch.used.size());
     for (const int64_t used : scratch.used) filled_ += used;
   }
+  set_rows_.push_back(rows_);
 }
 
 void RowTable::reserve(std::vector<Piece>& out, PackScratch& scratch) const {
@@ -106,7 +126,9 @@ void RowTable::pieces(int64_t row, std::vector<Piece>& out, PackScratch& scratch
   require(row >= 0 && row < rows_, "row outside the data set");
   out.clear();
   if (packing_ == PackingMode::kConcat) {
-    out.push_back({row * length_, length_});
+    const auto set = std::upper_bound(set_rows_.begin() + 1, set_rows_.end() - 1, row) - set_rows_.begin() - 1;
+    const auto s = static_cast<size_t>(set);
+    out.push_back({set_begins_[s] + (row - set_rows_[s]) * length_, length_});
     return;
   }
   const auto after = std::upper_bound(blocks_.begin(), blocks_.end(), row,

@@ -41,8 +41,9 @@ struct PackScratch {
 /// label is left out.
 class RowTable {
  public:
-  /// `data` must outlive this.
-  RowTable(const TokenDataset& data, PackingMode packing, int64_t sequence_length);
+  /// `data` must outlive this. With `apart` no row holds tokens of two of the paths that the data was
+  /// opened with: the rows of the first come first, then those of the second.
+  RowTable(const TokenDataset& data, PackingMode packing, int64_t sequence_length, bool apart = false);
 
   int64_t size() const { return rows_; }
   int64_t sequence_length() const { return length_; }
@@ -53,6 +54,8 @@ class RowTable {
   int64_t counted(int64_t row, std::vector<Piece>& buffer, PackScratch& scratch) const;
   /// Sizes the buffers for any row, so that asking for rows allocates nothing.
   void reserve(std::vector<Piece>& out, PackScratch& scratch) const;
+  /// The first row of each set, and size(): of each path that the data was opened with, or of all.
+  const std::vector<int64_t>& set_rows() const { return set_rows_; }
   /// Pieces left out because none of their labels is trained.
   int64_t dropped_pieces() const { return dropped_; }
   /// Input slots of all rows that hold a token (the rest is padding).
@@ -67,14 +70,19 @@ class RowTable {
     Cursor begin;
     int64_t first_row = 0;
   };
-  bool next_piece(Cursor& cursor, Piece& piece, int64_t& dropped) const;
-  void build_blocks();
+  bool next_piece(Cursor& cursor, int64_t end, Piece& piece, int64_t& dropped) const;
+  void cut_stream();
+  void build_blocks(int64_t first, int64_t end);
+  int64_t end_of_set(int64_t document) const;
   int64_t gather_block(Cursor& cursor, PackScratch& scratch) const;
   void place_pieces(PackScratch& scratch) const;
 
   const TokenDataset& data_;
   PackingMode packing_;
   int64_t length_;
+  // Of each set: where its tokens or (where documents count) its documents begin, and the end.
+  std::vector<int64_t> set_begins_;
+  std::vector<int64_t> set_rows_{0};
   int64_t rows_ = 0;
   int64_t dropped_ = 0;
   int64_t filled_ = 0;

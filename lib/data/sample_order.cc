@@ -1,5 +1,7 @@
 #include "data/sample_order.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace ftrun {
@@ -59,6 +61,42 @@ uint64_t SampleOrder::permuted(uint64_t index, uint64_t epoch) const {
     index = (left << half_bits_) | right;
   } while (index >= static_cast<uint64_t>(rows_));
   return index;
+}
+
+namespace {
+
+int64_t taken_by_all(const std::vector<MixedRows>& sets) {
+  require(!sets.empty(), "a mix of no data sets");
+  int64_t total = 0;
+  for (const MixedRows& set : sets) {
+    require(set.rows >= 1 && set.taken >= 1, "a mix with a data set that gives no row");
+    total += set.taken;
+  }
+  return total;
+}
+
+}  // namespace
+
+MixedOrder::MixedOrder(const std::vector<MixedRows>& sets, bool shuffle, uint64_t seed, int64_t epoch_rows)
+    : all_(taken_by_all(sets), shuffle, seed, epoch_rows), rows_(0) {
+  int64_t slot = 0;
+  for (const MixedRows& set : sets) {
+    const uint64_t own = mixed(seed + 1) + sets_.size();  // sets of one size are not shuffled alike
+    sets_.push_back({rows_, slot, SampleOrder(set.rows, shuffle, own)});
+    rows_ += set.rows;
+    slot += set.taken;
+  }
+}
+
+int64_t MixedOrder::row(int64_t sample) const {
+  const int64_t slot = all_.row(sample);
+  if (sets_.size() == 1) return slot;
+  const auto after = std::upper_bound(sets_.begin(), sets_.end(), slot,
+                                      [](int64_t s, const Set& set) { return s < set.first_slot; });
+  const Set& set = *(after - 1);
+  const int64_t end = after == sets_.end() ? all_.rows() : after->first_slot;
+  const int64_t epoch = sample / all_.epoch_rows();
+  return set.first_row + set.order.row(epoch * (end - set.first_slot) + slot - set.first_slot);
 }
 
 }  // namespace ftrun

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace ftrun {
 
@@ -23,6 +24,42 @@ class SampleOrder {
   bool shuffle_;
   uint64_t seed_;
   int half_bits_;
+};
+
+/// Of several data sets that are mixed, one: how many rows it has, and how many of them (with
+/// repetitions) an epoch of the mix takes.
+struct MixedRows {
+  int64_t rows = 0;
+  int64_t taken = 0;
+  bool operator==(const MixedRows&) const = default;
+};
+
+/// The order of one data set, or of a mix: each epoch is one permutation of what it takes of all sets,
+/// and each set goes on, from epoch to epoch, in its own order. Rows of the sets are numbered one set
+/// after the other. A function of seed and position alone, as SampleOrder.
+class MixedOrder {
+ public:
+  /// One data set.
+  MixedOrder(const SampleOrder& order) : sets_{{0, 0, order}}, all_(order) {}  // NOLINT: it is one
+  /// `sets` is not empty, and all of its numbers are at least 1. `epoch_rows`: as SampleOrder's, of the
+  /// rows that all sets together give an epoch.
+  MixedOrder(const std::vector<MixedRows>& sets, bool shuffle, uint64_t seed, int64_t epoch_rows = 0);
+
+  /// The row at position `sample` >= 0 of the stream.
+  int64_t row(int64_t sample) const;
+  /// Rows of all sets.
+  int64_t rows() const { return rows_; }
+  int64_t epoch_rows() const { return all_.epoch_rows(); }
+
+ private:
+  struct Set {
+    int64_t first_row = 0;   // of all sets' rows
+    int64_t first_slot = 0;  // of an epoch
+    SampleOrder order;       // of its own rows
+  };
+  std::vector<Set> sets_;
+  SampleOrder all_;
+  int64_t rows_ = all_.rows();
 };
 
 /// Position in the stream of samples of row `m` of micro-batch `slot` of data-parallel rank `rank`:

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace ftrun {
 namespace {
@@ -26,8 +28,49 @@ int64_t checked_length(const SampleSetOptions& options) {
 }  // namespace
 
 SampleSet::SampleSet(const std::vector<std::string>& paths, const SampleSetOptions& options)
-    : data_(paths, file_options(options)), rows_(data_, options.packing, checked_length(options)) {
+    : data_(paths, file_options(options)),
+      rows_(data_, options.packing, checked_length(options), !options.weights.empty()) {
+  require(options.weights.empty() || options.weights.size() == paths.size(), "weights of other data sets");
   refuse_unusable();
+  if (!options.weights.empty()) count_mix(options.weights);
+}
+
+/// How many rows an epoch takes of each set. The set with the most tokens that are trained on, T of them in
+/// R rows, is seen once; set i gives T * weight_i / weight of these tokens, in rows that hold T_i / R_i.
+void SampleSet::count_mix(const std::vector<double>& weights) {
+  std::vector<Piece> pieces;
+  PackScratch scratch;
+  const std::vector<int64_t>& begins = rows_.set_rows();
+  for (size_t set = 0; set < weights.size(); ++set) {
+    int64_t tokens = 0;
+    for (int64_t row = begins[set]; row < begins[set + 1]; ++row) tokens += rows_.counted(row, pieces, scratch);
+    if (tokens == 0) {
+      const int64_t held = data_.path_tokens()[set + 1] - data_.path_tokens()[set];
+      throw Error(ExitCode::kBadInput,
+                  cat("data set ", set + 1, " of the ", weights.size(), " in data.train has nothing to train on: ", held,
+                      " tokens make ", begins[set + 1] - begins[set], " rows of ", sequence_length(),
+                      ", and no label of them counts"),
+                  "take it out of data.train, lower data.sequence_length, or write it again with answers trained on");
+    }
+    mix_tokens_.push_back(tokens);
+    mix_.push_back({begins[set + 1] - begins[set], 0});
+  }
+  const auto largest = static_cast<size_t>(std::max_element(mix_tokens_.begin(), mix_tokens_.end()) - mix_tokens_.begin());
+  for (size_t set = 0; set < weights.size(); ++set) {
+    const double tokens = static_cast<double>(mix_tokens_[largest]) * (weights[set] / weights[largest]);
+    const double rows = tokens * static_cast<double>(mix_[set].rows) / static_cast<double>(mix_tokens_[set]);
+    if (rows > 1e12)
+      throw Error(ExitCode::kUsage,
+                  cat("the weight ", number_text(weights[set]), " of data set ", set + 1, " in data.train, beside ",
+                      number_text(weights[largest]), " of the largest, makes an epoch of ", number_text(rows), " rows"),
+                  "give the largest data set more weight");
+    mix_[set].taken = set == largest ? mix_[set].rows : std::max<int64_t>(std::llround(rows), 1);
+  }
+}
+
+MixedOrder SampleSet::order(bool shuffle, uint64_t seed, int64_t epoch_rows) const {
+  if (mix_.empty()) return SampleOrder(size(), shuffle, seed, epoch_rows);
+  return {mix_, shuffle, seed, epoch_rows};
 }
 
 /// Cheap: stops at the first row that has something to learn from.
@@ -54,18 +97,37 @@ void SampleSet::refuse_unusable() const {
 
 int64_t SampleSet::epoch_rows(int64_t global_batch, bool drop_last) const {
   require(global_batch >= 1, "global batch below 1");
-  if (!drop_last) return size();
-  if (size() < global_batch)
+  int64_t rows = mix_.empty() ? size() : 0;
+  for (const MixedRows& set : mix_) rows += set.taken;
+  if (!drop_last) return rows;
+  if (rows < global_batch)
     throw Error(ExitCode::kBadInput,
-                cat(data_.name(), ": gives ", size(), " rows, fewer than one global batch of ",
+                cat(data_.name(), ": gives ", rows, " rows, fewer than one global batch of ",
                     global_batch, ", and dataloader_drop_last leaves out what does not fill one"),
                 "set dataloader_drop_last to false, use a smaller batch, or use more text");
-  return size() - size() % global_batch;
+  return rows - rows % global_batch;
 }
 
 int64_t SampleSet::steps_for_epochs(double epochs, int64_t global_batch, bool drop_last) const {
   const auto rows = static_cast<double>(epoch_rows(global_batch, drop_last));
   return static_cast<int64_t>(std::ceil(epochs * rows / static_cast<double>(global_batch)));
+}
+
+std::vector<std::string> mix_lines(const SampleSet& samples) {
+  const std::vector<MixedRows>& mix = samples.mix();
+  std::vector<double> tokens;
+  for (size_t set = 0; set < mix.size(); ++set)
+    tokens.push_back(static_cast<double>(samples.mix_tokens()[set]) * static_cast<double>(mix[set].taken) /
+                     static_cast<double>(mix[set].rows));
+  const double all = std::accumulate(tokens.begin(), tokens.end(), 0.0);
+  std::vector<std::string> lines;
+  for (size_t set = 0; set < mix.size(); ++set)
+    lines.push_back(cat("data set ", set + 1, " of ", mix.size(), ": ",
+                        number_text(std::round(1000 * tokens[set] / all) / 10), "% of the tokens trained on, seen ",
+                        number_text(std::round(100.0 * static_cast<double>(mix[set].taken) /
+                                               static_cast<double>(mix[set].rows)) / 100),
+                        " times an epoch"));
+  return lines;
 }
 
 RowReader::RowReader(const SampleSet& samples, int64_t vocab_rows)
@@ -139,7 +201,7 @@ void RowReader::refuse_id(int64_t row, int64_t token_in_row, int64_t token, int6
       "prepare the data with this model's own tokenizer");
 }
 
-StepReader::StepReader(const SampleSet& samples, const BatchSlots& shape, const SampleOrder& order,
+StepReader::StepReader(const SampleSet& samples, const BatchSlots& shape, const MixedOrder& order,
                        int64_t vocab_rows)
     : samples_(samples), shape_(shape), order_(order), reader_(samples, vocab_rows) {
   require(order.rows() == samples.size(), "an order of another data set");

@@ -20,6 +20,8 @@ struct SampleSetOptions {
   std::optional<DType> dtype;
   /// What kind of files these are; kAuto looks at name and content.
   TokenFormat format = TokenFormat::kAuto;
+  /// Of each path, when these are data sets that are mixed; empty: one stream.
+  std::vector<double> weights;
   /// Id that ends a document in files without boundaries; by default what the .json says.
   std::optional<int32_t> end_of_document;
 };
@@ -37,6 +39,14 @@ class SampleSet {
   const RowTable& rows() const { return rows_; }
   int64_t size() const { return rows_.size(); }
   int64_t sequence_length() const { return rows_.sequence_length(); }
+  /// Of each data set of a mix, its rows and how many of them an epoch takes: those of the set with the most
+  /// tokens that are trained on once, of the others so many that the tokens trained on are as the weights.
+  /// Empty where nothing is mixed.
+  const std::vector<MixedRows>& mix() const { return mix_; }
+  /// Tokens of a set's rows that are trained on, as mix().
+  const std::vector<int64_t>& mix_tokens() const { return mix_tokens_; }
+  /// The order of its rows.
+  MixedOrder order(bool shuffle, uint64_t seed, int64_t epoch_rows) const;
   /// Rows that one epoch uses: all, or with `drop_last` as many as fill whole global batches.
   /// Error(kBadInput) when that is none.
   int64_t epoch_rows(int64_t global_batch, bool drop_last) const;
@@ -45,9 +55,16 @@ class SampleSet {
 
  private:
   void refuse_unusable() const;
+  void count_mix(const std::vector<double>& weights);
   TokenDataset data_;
   RowTable rows_;
+  std::vector<MixedRows> mix_;
+  std::vector<int64_t> mix_tokens_;
 };
+
+/// A line for each data set of a mix: its share of the tokens that are trained on, and how often an epoch
+/// sees it. Empty where nothing is mixed.
+std::vector<std::string> mix_lines(const SampleSet& samples);
 
 /// Fills batches from a SampleSet. Keeps buffers between calls and allocates nothing once they are
 /// warm; one a thread.
@@ -83,7 +100,7 @@ class RowReader {
 class StepReader {
  public:
   /// `samples` must outlive this.
-  StepReader(const SampleSet& samples, const BatchSlots& shape, const SampleOrder& order,
+  StepReader(const SampleSet& samples, const BatchSlots& shape, const MixedOrder& order,
              int64_t vocab_rows);
   /// Fills `out` (whose storage is reused) with step `step` >= 0. Errors as RowReader::fill.
   void read(int64_t step, StepBatch& out);
@@ -92,7 +109,7 @@ class StepReader {
   int64_t count_others(int64_t step);
   const SampleSet& samples_;
   BatchSlots shape_;
-  SampleOrder order_;
+  MixedOrder order_;
   RowReader reader_;
 };
 

@@ -133,6 +133,7 @@ Sidecar sidecar_of(const std::string& path, const json& object) {
   side.end_of_document = maybe_id(object, "end_of_document");
   side.vocab_size = maybe_integer(object, "vocab_size");
   side.conversations = maybe_integer(object, "conversations");
+  side.longest_conversation = maybe_integer(object, "longest_conversation");
   side.statistics = {.tokens = integer_of(path, object, "tokens"),
                      .documents = integer_of(path, object, "documents"),
                      .trained_tokens = integer_of(path, object, "trained_tokens"),
@@ -173,6 +174,7 @@ std::string sidecar_text(const Sidecar& side) {
   if (side.end_of_document) object["end_of_document"] = *side.end_of_document;
   if (side.vocab_size) object["vocab_size"] = *side.vocab_size;
   if (side.conversations) object["conversations"] = *side.conversations;
+  if (side.longest_conversation) object["longest_conversation"] = *side.longest_conversation;
   object["files"] = json::array();
   for (const FileRecord& file : side.files)
     object["files"].push_back({{"role", file.role},

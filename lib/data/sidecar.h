@@ -39,6 +39,8 @@ struct Sidecar {
   DataStatistics statistics;
   /// Documents that are chats, or prompts with their answers; nothing where it was not counted.
   std::optional<int64_t> conversations;
+  /// Tokens of the longest conversation; nothing where it was not recorded.
+  std::optional<int64_t> longest_conversation;
   std::vector<FileRecord> files;
 };
 

@@ -39,6 +39,8 @@ TokenDataset::TokenDataset(const std::vector<std::string>& paths, const TokenFil
       token_starts_.push_back(tokens() + files_.back()->tokens());
       document_starts_.push_back(documents() + files_.back()->documents());
     }
+    path_tokens_.push_back(tokens());
+    path_documents_.push_back(documents());
   }
   if (files_.empty())
     throw Error(ExitCode::kUsage, "no data file is named", "set data.train to a file");

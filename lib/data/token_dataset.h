@@ -25,6 +25,9 @@ class TokenDataset {
   int64_t tokens() const { return token_starts_.back(); }
   int64_t documents() const { return document_starts_.back(); }
   const std::vector<std::unique_ptr<TokenFile>>& files() const { return files_; }
+  /// Where what each path named begins, and the end: paths + 1 tokens, or documents.
+  const std::vector<int64_t>& path_tokens() const { return path_tokens_; }
+  const std::vector<int64_t>& path_documents() const { return path_documents_; }
   /// The first file's path, with " and N more" when there are several.
   std::string name() const;
 
@@ -44,6 +47,7 @@ class TokenDataset {
   std::vector<std::unique_ptr<TokenFile>> files_;
   std::vector<int64_t> token_starts_{0};     // of each file, then the total
   std::vector<int64_t> document_starts_{0};  // likewise
+  std::vector<int64_t> path_tokens_{0}, path_documents_{0};
 };
 
 }  // namespace ftrun

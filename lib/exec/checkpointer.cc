@@ -61,6 +61,7 @@ std::optional<ResumedRun> Checkpointer::load(const std::function<RunManifest()>&
 
 ResumedRun Checkpointer::resume(const std::string& folder,
                                 const std::function<RunManifest()>& describe) {
+  const auto start = std::chrono::steady_clock::now();
   ResumedRun resumed{folder, {}};
   session_.together("reading the checkpoint", [&] {
     Checkpoint checkpoint(folder);
@@ -69,7 +70,7 @@ ResumedRun Checkpointer::resume(const std::string& folder,
     setup_.state().load(checkpoint);
   });
   saved_step_ = resumed.meta.step;
-  journal_.say(cat("resumed from ", folder));
+  journal_.say(cat("resumed from ", folder, " (read in ", human_seconds(seconds_since(start)), ")"));
   return resumed;
 }
 

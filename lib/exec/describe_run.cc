@@ -69,7 +69,7 @@ RunManifest describe_run(const RunParts& run) {
 }
 
 std::vector<std::string> opening_notes(const RunParts& run) {
-  std::vector<std::string> notes;
+  std::vector<std::string> notes = mix_lines(*run.data.train);
   add_device_notes(run, notes);
   add_product_notes(run.products, notes);
   for (const std::string& note : plan_notes(run.request.config, run.setup.plan()))

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <utility>
 
 #include "kernels/kernels.h"
@@ -24,8 +25,8 @@ Lanes::~Lanes() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
+    wake_those_done();
   }
-  changed_.notify_all();
   for (std::thread& thread : threads_) thread.join();
 }
 
@@ -53,6 +54,15 @@ void Lanes::plan(const Program& program) {
   }
 }
 
+template <typename Over>
+void Lanes::wait_until(std::unique_lock<std::mutex>& lock, size_t worker, const Over& over) {
+  if (over()) return;
+  Sleeper& self = sleepers_[worker];
+  self.over = std::cref(over);
+  self.woken.wait(lock, std::cref(over));
+  self.over = nullptr;
+}
+
 void Lanes::run_once() {
   {
     const std::lock_guard lock(mutex_);
@@ -60,11 +70,12 @@ void Lanes::run_once() {
     error_ = nullptr;
     exposed_communication_seconds_ = 0;
     ++started_;
+    wake_those_done();
   }
-  changed_.notify_all();
-  run_steps(static_cast<size_t>(Lane::kCompute));
+  constexpr auto kCaller = static_cast<size_t>(Lane::kCompute);
+  run_steps(kCaller);
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] {
+  wait_until(lock, kCaller, [&] {
     for (size_t worker = 1; worker < kMostLanes; ++worker)
       if (!steps_[worker].empty() && runs_[worker] != started_) return false;
     return true;
@@ -77,15 +88,13 @@ void Lanes::serve(size_t worker) {
   for (;;) {
     {
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return stopping_ || runs_[worker] != started_; });
+      wait_until(lock, worker, [&] { return stopping_ || runs_[worker] != started_; });
       if (stopping_) return;
     }
     run_steps(worker);
-    {
-      const std::lock_guard lock(mutex_);
-      runs_[worker] = started_;
-    }
-    changed_.notify_all();
+    const std::lock_guard lock(mutex_);
+    runs_[worker] = started_;
+    wake_those_done();
   }
 }
 
@@ -98,11 +107,9 @@ void Lanes::run_steps(size_t worker) {
         if (error_) return;
       }
       run_(program_.instr(step.instr));
-      {
-        const std::lock_guard lock(mutex_);
-        ++done_[step.lane];
-      }
-      changed_.notify_all();
+      const std::lock_guard lock(mutex_);
+      ++done_[step.lane];
+      wake_those_done();
     }
   } catch (...) {
     fail(std::current_exception());
@@ -127,18 +134,24 @@ bool Lanes::links_done_before(const Step& step) const {
                      [&](size_t lane) { return done_[lane] >= step.after[lane]; });
 }
 
+/// With the mutex held.
+void Lanes::wake_those_done() {
+  for (Sleeper& sleeper : sleepers_)
+    if (sleeper.over && sleeper.over()) sleeper.woken.notify_one();
+}
+
 void Lanes::wait_for(const Step& step) {
   std::unique_lock lock(mutex_);
-  const auto wait_until = [&](const auto& done) {
+  const auto seconds_until = [&](const auto& done) {
     const auto is_over = [&] { return error_ != nullptr || done(); };
     if (is_over()) return 0.0;
     const auto start = std::chrono::steady_clock::now();
-    changed_.wait(lock, is_over);
+    wait_until(lock, thread_of(static_cast<Lane>(step.lane)), is_over);
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
-  const double links = wait_until([&] { return links_done_before(step); });
-  const double groups = wait_until([&] { return done_before(step, Lane::kFirstGroup); });
-  const double rest = wait_until([&] { return done_before(step); });
+  const double links = seconds_until([&] { return links_done_before(step); });
+  const double groups = seconds_until([&] { return done_before(step, Lane::kFirstGroup); });
+  const double rest = seconds_until([&] { return done_before(step); });
   if (step.lane != static_cast<size_t>(Lane::kCompute)) return;
   exposed_communication_seconds_ += groups;
   waited_ = {links, groups + rest};
@@ -149,8 +162,8 @@ void Lanes::fail(std::exception_ptr error) {
     const std::lock_guard lock(mutex_);
     if (error_) return;
     error_ = std::move(error);
+    wake_those_done();
   }
-  changed_.notify_all();
   if (on_abort_) on_abort_();
 }
 

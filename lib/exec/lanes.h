@@ -65,6 +65,9 @@ class Lanes {
   void serve(size_t worker);
   void run_steps(size_t worker);
   void wait_for(const Step& step);
+  template <typename Over>
+  void wait_until(std::unique_lock<std::mutex>& lock, size_t worker, const Over& over);
+  void wake_those_done();
   void fail(std::exception_ptr error);
 
   const Program& program_;
@@ -87,7 +90,12 @@ class Lanes {
   /// Of the calling thread.
   Waited waited_;
   std::mutex mutex_;
-  std::condition_variable changed_;
+  /// A thread that waits, and for what: whoever brings that about wakes this thread and no other.
+  struct Sleeper {
+    std::condition_variable woken;
+    std::function<bool()> over;
+  };
+  std::array<Sleeper, kMostLanes> sleepers_;
   std::vector<std::thread> threads_;
 };
 

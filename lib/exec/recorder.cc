@@ -13,6 +13,7 @@
 #include "exec/resume_policy.h"
 #include "report/environment.h"
 #include "report/loss_plot.h"
+#include "report/machine.h"
 #include "report/resume_check.h"
 #include "report/wall_time.h"
 
@@ -90,6 +91,7 @@ void Recorder::note_new_start() {
 
 void Recorder::start(RunManifest manifest, int64_t first_step, int64_t total_steps) {
   note_restart(manifest, first_step);
+  note_first_start(manifest, wall_seconds() - read_process_times().age_seconds);
   manifest.start = start_;
   manifest_.emplace(paths().manifest(), std::move(manifest));
   write_file_atomic(posix_files(), paths().config(), request_.config_yaml);
@@ -155,11 +157,13 @@ void Recorder::warn(const std::string& line) {
 
 std::string Recorder::finish(int exit_code, const std::string& reason) {
   progress_->finish();
-  write_outcome(exit_code, reason);
   const std::vector<StepMetrics> metrics = read_metrics(paths().metrics());
+  const EffectiveTime time = write_outcome(exit_code, reason, metrics);
   if (metrics.empty()) return "";
   write_file_atomic(posix_files(), paths().loss_plot(), loss_plot_svg(metrics));
-  return loss_table(metrics);
+  std::string report = loss_table(metrics);
+  for (const std::string& line : restart_texts(manifest_->manifest(), request_.launch.restart)) report += line + "\n";
+  return report + effective_time_text(time) + "\n";
 }
 
 void Recorder::fail(int exit_code, const std::string& reason) noexcept {
@@ -169,18 +173,22 @@ void Recorder::fail(int exit_code, const std::string& reason) noexcept {
     // Of several ranks the supervisor knows which one was the cause.
     if (request_.launch.world == 1)
       manifest_->update([](RunManifest& manifest) { manifest.exit_rank = 0; });
-    write_outcome(exit_code, reason);
+    const bool trained = posix_files().exists(paths().metrics());
+    write_outcome(exit_code, reason, trained ? read_metrics(paths().metrics()) : std::vector<StepMetrics>{});
   } catch (const std::exception&) {
     // A full disk may be what ends the run; the error itself is told elsewhere.
   }
 }
 
-void Recorder::write_outcome(int exit_code, const std::string& reason) {
+EffectiveTime Recorder::write_outcome(int exit_code, const std::string& reason, const std::vector<StepMetrics>& metrics) {
+  EffectiveTime time;
   manifest_->update([&](RunManifest& manifest) {
     manifest.ended = utc_now();
     manifest.exit_code = exit_code;
     manifest.exit_reason = reason;
+    time = note_effective_time(manifest, metrics, wall_seconds());
   });
+  return time;
 }
 
 }  // namespace ftrun

@@ -11,6 +11,7 @@
 #include "checkpoint/manifest.h"
 #include "exec/train.h"
 #include "report/csv_monitor.h"
+#include "report/effective_time.h"
 #include "report/manifest.h"
 #include "report/metrics_writer.h"
 #include "report/progress.h"
@@ -49,7 +50,8 @@ class Recorder {
   void say(const std::string& line);
   void warn(const std::string& line);
   void update(const std::function<void(RunManifest&)>& change) { manifest_->update(change); }
-  /// Ends the progress line, draws the plot, writes the outcome. Returns the table of losses.
+  /// Ends the progress line, draws the plot, writes the outcome. Returns the table of losses, the restarts and how much of
+  /// the time was training.
   std::string finish(int exit_code, const std::string& reason);
   /// Writes the outcome of a run that ends by an error, as far as the disk lets it.
   void fail(int exit_code, const std::string& reason) noexcept;
@@ -58,7 +60,7 @@ class Recorder {
   void admit(const std::string& path, const RunManifest& before, const RunManifest& now);
   void note_restart(RunManifest& manifest, int64_t first_step) const;
   void open_progress(int64_t total_steps);
-  void write_outcome(int exit_code, const std::string& reason);
+  EffectiveTime write_outcome(int exit_code, const std::string& reason, const std::vector<StepMetrics>& metrics);
 
   const TrainRequest& request_;
   RunFolder folder_;

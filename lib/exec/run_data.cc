@@ -1,15 +1,18 @@
 #include "exec/run_data.h"
 
+#include "data/conversations.h"
 #include "data/fingerprint.h"
 #include "exec/sample_options.h"
 
 namespace ftrun {
 
 RunData open_run_data(const Config& config) {
+  for (const auto* paths : {&config.data.train, &config.data.validation})
+    for (const Error& error : too_long_conversations(*paths, sample_options(config.data))) throw error;
   RunData data;
-  data.train = open_samples(config.data, config.data.train);
+  data.train = std::make_unique<SampleSet>(config.data.train, training_options(config.data));
   if (!config.data.validation.empty())
-    data.validation = open_samples(config.data, config.data.validation);
+    data.validation = std::make_unique<SampleSet>(config.data.validation, sample_options(config.data));
   return data;
 }
 

@@ -20,9 +20,11 @@ inline SampleSetOptions sample_options(const DataConfig& data) {
   return options;
 }
 
-inline std::unique_ptr<SampleSet> open_samples(const DataConfig& data,
-                                               const std::vector<std::string>& paths) {
-  return std::make_unique<SampleSet>(paths, sample_options(data));
+/// Of data.train, whose data sets may be mixed.
+inline SampleSetOptions training_options(const DataConfig& data) {
+  SampleSetOptions options = sample_options(data);
+  options.weights = data.train_weights;
+  return options;
 }
 
 }  // namespace ftrun

@@ -76,6 +76,7 @@ int Trainer::train() {
   check_ranks(config_, *setup_, session_);
   load_or_resume();
   open_outputs();
+  open_replica_check();
   start_loader();
   train_until_stopped();
   finish();
@@ -157,6 +158,14 @@ void Trainer::open_outputs() {
   identity_.start(data_);
 }
 
+void Trainer::open_replica_check() {
+  if (config_.train.check_replicas == 0 || session_.world() == 1) return;
+  replicas_.emplace(setup_->train(), setup_->partition(), setup_->memory(), optimizer_state_kinds(config_.optimizer),
+                    [this](const std::string& text) { return session_.exchange("replicas", text); });
+  if (!replicas_->compares())
+    journal_.say("no two ranks hold anything alike: a bit that a memory changes cannot be found by comparing them");
+}
+
 void Trainer::start_loader() {
   const int64_t end = std::max(progress_.step, total_steps_);
   loader_ = std::make_unique<Loader>(*data_.train,
@@ -175,12 +184,20 @@ void Trainer::train_until_stopped() {
     journal_.record(metrics);
     progress_.skipped.refuse_too_many(progress_.step);
     identity_.record();
+    if (progress_.step % std::max<int64_t>(1, config_.train.check_replicas) == 0 || checkpointer_->is_due(progress_.step) ||
+        stop_.reached())
+      check_replicas();
     if (stop_.reached())
       checkpointer_->save(progress_, identity_.train());
     else if (progress_.step < total_steps_ && checkpointer_->save_if_due(progress_, identity_.train()))
       // Saving took its time: whoever asked to stop meanwhile need not wait for a step and its save.
       stop_.vote();
   }
+}
+
+/// Also before each checkpoint, so that none holds what a memory has changed.
+void Trainer::check_replicas() {
+  if (replicas_) replicas_->check(progress_.step);
 }
 
 StepMetrics Trainer::train_step() {
@@ -299,6 +316,7 @@ void Trainer::finish() {
 /// run that was stopped before has saved what there is.
 void Trainer::save_last_checkpoint() {
   if (stop_.reached()) return;
+  check_replicas();
   identity_.await(stop_);
   if (session_.is_first() && identity_.train().empty() && !checkpointer_->has_saved(progress_.step))
     journal_.say(

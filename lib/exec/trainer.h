@@ -9,6 +9,7 @@
 #include "exec/checkpointer.h"
 #include "exec/data_identity.h"
 #include "exec/describe_run.h"
+#include "exec/replica_check.h"
 #include "exec/resource_use.h"
 #include "exec/run_data.h"
 #include "exec/run_journal.h"
@@ -37,12 +38,14 @@ class Trainer {
   void open_data();
   void open_model();
   void load_or_resume();
+  void open_replica_check();
   void open_outputs();
   void start_loader();
   RunManifest describe();
   RunParts parts() { return {request_, session_, *setup_, data_, products_}; }
 
   void train_until_stopped();
+  void check_replicas();
   StepMetrics train_step();
   StepMetrics metrics_of(const StepRun& step) const;
   void count_skipped(const StepRun& step);
@@ -68,6 +71,7 @@ class Trainer {
   DataIdentity identity_;
   std::unique_ptr<TrainingSetup> setup_;
   std::optional<Checkpointer> checkpointer_;
+  std::optional<ReplicaCheck> replicas_;
   std::optional<ResourceUse> use_;
   std::unique_ptr<Loader> loader_;
   /// Of the config, over all steps.

@@ -8,7 +8,8 @@ namespace ftrun {
 namespace {
 
 bool is_of(const RunManifest& manifest, const LaunchMark& launch) {
-  const auto supervisor = manifest.environment.find("FTRUN_SUPERVISOR");
+  auto supervisor = manifest.environment.find("FTRUN_SUPERVISOR");
+  if (supervisor == manifest.environment.end()) supervisor = manifest.environment.find(kAgentVariable);
   // Times as utc_text writes them are in order as text is.
   return supervisor != manifest.environment.end() &&
          supervisor->second == std::to_string(launch.supervisor) &&
@@ -20,16 +21,27 @@ std::string without_remedy(const std::string& message) {
   return message.substr(0, message.find("\n  remedy: "));
 }
 
+/// The ranks were started again and failed before one step was trained.
+void note_vain_start(RunManifest& manifest, const LaunchMark& launch) {
+  const int64_t step = manifest.restarts.empty() ? 0 : manifest.restarts.back().to_step;
+  manifest.restarts.push_back({utc_text(launch.attempt), manifest.exit_reason, manifest.exit_rank, step, step});
+}
+
 }  // namespace
+
+bool has_begun(const std::string& path, const LaunchMark& launch) {
+  return posix_files().exists(path) && is_of(read_manifest(path), launch);
+}
 
 bool note_failure(const std::string& path, const LaunchMark& launch, const FailedRun& failure) {
   if (!posix_files().exists(path)) return false;
   RunManifest manifest = read_manifest(path);
   if (!is_of(manifest, launch)) return false;
+  if (manifest.started < utc_text(launch.attempt) && manifest.exit_code) note_vain_start(manifest, launch);
   manifest.exit_code = failure.exit_code;
   manifest.exit_reason = without_remedy(failure.reason);
   manifest.exit_rank = failure.rank;
-  if (manifest.ended.empty()) manifest.ended = utc_now();
+  if (manifest.ended.empty() || manifest.started < utc_text(launch.attempt)) manifest.ended = utc_now();
   write_file_atomic(posix_files(), path, manifest_text(manifest));
   return true;
 }

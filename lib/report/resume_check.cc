@@ -23,6 +23,11 @@ void flatten(const Json& json, const std::string& name, Flat& out) {
   for (const auto& [key, value] : json.items()) flatten(value, name + "." + key, out);
 }
 
+/// A key that an earlier version did not know, and a list that says nothing.
+bool both_say_nothing(const std::string& was, const std::string& is) {
+  return (was == kNone && is == "[]") || (was == "[]" && is == kNone);
+}
+
 void add_flat_differences(const Flat& before, const Flat& now, bool matters,
                           std::vector<ManifestDifference>& out) {
   Flat names = before;
@@ -32,7 +37,7 @@ void add_flat_differences(const Flat& before, const Flat& now, bool matters,
     const auto b = now.find(name);
     const std::string was = a == before.end() ? kNone : a->second;
     const std::string is = b == now.end() ? kNone : b->second;
-    if (was != is) out.push_back({name, was, is, matters});
+    if (was != is && !both_say_nothing(was, is)) out.push_back({name, was, is, matters});
   }
 }
 

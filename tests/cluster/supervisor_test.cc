@@ -148,6 +148,74 @@ TEST_CASE("a failure is handed over once, with the rank that was the cause") {
   REQUIRE(failures[0].reason == "bad file");
 }
 
+TEST_CASE("failed ranks are started again, and a run that then ends well has done so") {
+  std::vector<FailureSummary> failures;
+  SupervisorOptions options;
+  options.restarts = {.in_vain = 3, .first_delay = 1ms};
+  options.on_failure = [&](const FailureSummary& failure) { failures.push_back(failure); };
+  options.on_restart = [](const FailureSummary&) { return Restart{{"EXTRA=again"}, "step-00000010"}; };
+  options.environment = {"EXTRA=first"};
+  const Outcome outcome = supervise(2, {"env", "EXTRA", "before", "2", "only", "1", "signal", "9"}, options);
+  REQUIRE(outcome.code == 0);
+  REQUIRE(failures.size() == 2);
+  for (const FailureSummary& failure : failures) REQUIRE((failure.rank == 1 && failure.exit_code == 137));
+  REQUIRE_THAT(outcome.text, Catch::Contains("[rank 1] EXTRA=first\n"));
+  REQUIRE_THAT(outcome.text, Catch::Contains("[rank 1] EXTRA=again\n"));
+}
+
+TEST_CASE("a rank that always fails is given up after so many restarts, and its first failure is the result") {
+  int failures = 0;
+  SupervisorOptions options;
+  options.restarts = {.in_vain = 3, .first_delay = 1ms};
+  options.on_failure = [&](const FailureSummary&) { ++failures; };
+  // The first time it is killed, later it reports what it lacks.
+  const Outcome outcome =
+      supervise(2, {"only", "1", "before", "1", "signal", "9"}, options);
+  REQUIRE(outcome.code == 0);
+  failures = 0;
+  REQUIRE(supervise(2, {"only", "1", "fail", "5", "disk full"}, options).code == 5);
+  REQUIRE(failures == 4);
+}
+
+TEST_CASE("a config, data, a defect and numbers that fail are not tried again") {
+  for (const int code : {1, 2, 3, 4, 7}) {
+    int failures = 0;
+    SupervisorOptions options;
+    options.restarts = {.in_vain = 3, .first_delay = 1ms};
+    options.on_failure = [&](const FailureSummary&) { ++failures; };
+    REQUIRE(supervise(2, {"only", "1", "exit", std::to_string(code)}, options).code == code);
+    REQUIRE(failures == 1);
+  }
+}
+
+TEST_CASE("a checkpoint that a restart reached has restarts counted anew") {
+  int failures = 0, saved = 0;
+  SupervisorOptions options;
+  options.restarts = {.in_vain = 1, .first_delay = 1ms};
+  options.on_failure = [&](const FailureSummary&) { ++failures; };
+  options.saved = [&] { return std::to_string(std::min(saved++, 2)); };
+  REQUIRE(supervise(2, {"only", "1", "signal", "9"}, options).code == 137);
+  REQUIRE(failures == 4);  // after the third start nothing new was saved
+}
+
+TEST_CASE("a signal that asks to stop ends the wait for a restart at once, and a restart never follows one") {
+  const Folder folder;
+  ::setenv("RESTARTS", "3", 1);
+  const pid_t waiting = spawn_supervisor(2, {"only", "1", "signal", "9"}, folder.path + "/waiting");
+  REQUIRE(within(60s, [&] { return content(folder.path + "/waiting").find("restart 1 ") != std::string::npos; }));
+  ::kill(waiting, SIGTERM);
+  REQUIRE(exit_code_of(waiting) == 143);
+  REQUIRE_THAT(content(folder.path + "/waiting"),
+               Catch::Contains("stopped by SIGTERM before the restart; continue with --resume auto"));
+  const pid_t stopped = spawn_supervisor(
+      2, {"catch", "15", "6", "touch", folder.path + "/pid", "sleep", "60000"}, folder.path + "/stopped");
+  ::unsetenv("RESTARTS");
+  rank_pids(folder.path + "/pid", 2);
+  ::kill(stopped, SIGTERM);
+  REQUIRE(exit_code_of(stopped) == 6);
+  REQUIRE(content(folder.path + "/stopped").find("restart 1 ") == std::string::npos);
+}
+
 TEST_CASE("rank 0, and only rank 0, inherits a listening socket for the store") {
   const Outcome outcome = supervise(2, {"store"});
   REQUIRE(outcome.lines() ==

@@ -123,3 +123,51 @@ TEST_CASE("an epoch may use a part of its permutation, each time another", "[ord
   }
   REQUIRE(left_out.size() == 10);
 }
+
+TEST_CASE("a mix of one data set is that data set", "[order]") {
+  const SampleOrder plain(37, true, 11, 32);
+  for (const MixedOrder& mix : {MixedOrder(plain), MixedOrder({{37, 37}}, true, 11, 32)}) {
+    REQUIRE(mix.epoch_rows() == 32);
+    for (int64_t i = 0; i < 200; ++i) REQUIRE(mix.row(i) == plain.row(i));
+  }
+}
+
+TEST_CASE("each epoch of a mix takes of every data set as many rows as it shall", "[order]") {
+  const std::vector<MixedRows> sets{{100, 100}, {7, 30}, {50, 3}};
+  for (const bool shuffle : {true, false}) {
+    const MixedOrder mix(sets, shuffle, 5);
+    REQUIRE(mix.rows() == 157);
+    REQUIRE(mix.epoch_rows() == 133);
+    for (const int64_t epoch : {0, 1, 2, 40}) {
+      std::vector<int64_t> seen(157);
+      for (int64_t i = 0; i < 133; ++i) ++seen[static_cast<size_t>(mix.row(epoch * 133 + i))];
+      REQUIRE(std::all_of(seen.begin(), seen.begin() + 100, [](int64_t n) { return n == 1; }));
+      REQUIRE(std::all_of(seen.begin() + 100, seen.begin() + 107, [](int64_t n) { return n >= 3 && n <= 5; }));
+      REQUIRE(std::count_if(seen.begin() + 107, seen.end(), [](int64_t n) { return n > 0; }) == 3);
+    }
+  }
+}
+
+TEST_CASE("a data set that an epoch does not see whole goes on in the next", "[order]") {
+  for (const bool shuffle : {true, false}) {
+    const MixedOrder mix({{20, 20}, {12, 3}}, shuffle, 9);
+    std::vector<int64_t> seen(12);
+    for (int64_t i = 0; i < 4 * 23; ++i)
+      if (const int64_t row = mix.row(i); row >= 20) ++seen[static_cast<size_t>(row - 20)];
+    REQUIRE(seen == std::vector<int64_t>(12, 1));
+  }
+}
+
+TEST_CASE("the order of a mix is a function of seed and position", "[order]") {
+  const std::vector<MixedRows> sets{{10, 10}, {10, 10}};
+  std::set<std::vector<int64_t>> orders;
+  for (const uint64_t seed : {1, 2, 3}) {
+    std::vector<int64_t> forward, backward(40);
+    for (int64_t i = 0; i < 40; ++i) forward.push_back(MixedOrder(sets, true, seed).row(i));
+    const MixedOrder again(sets, true, seed);
+    for (int64_t i = 39; i >= 0; --i) backward[static_cast<size_t>(i)] = again.row(i);
+    REQUIRE(forward == backward);
+    orders.insert(forward);
+  }
+  REQUIRE(orders.size() == 3);
+}

@@ -395,8 +395,9 @@ class PrepareData(unittest.TestCase):
             self.assertIn("done in", self.prepare(second, *plain, "--force"))
             for split, count in (("train", 3), ("validation", 3)):
                 self.assertEqual([self.trained_text(d) for d in read_pair(f"{self.out}/{split}")], ["[other<|end|>]"] * count)
-            self.assertEqual(sorted(os.listdir(self.out)), sorted(f"{s}.{e}" for s in ("train", "validation")
-                                                                  for e in ("bin", "idx", "json")))
+            self.assertEqual(sorted(os.listdir(self.out), key=lambda n: (n == "train.html", n)), sorted(f"{s}.{e}" for s in ("train", "validation")
+                                                                  for e in ("bin", "idx", "json"))
+                             + ["train.html"])
             at += 1
         self.assertGreater(at, 10)
 
@@ -411,7 +412,7 @@ class PrepareData(unittest.TestCase):
             self.assert_refused(f"{self.out}: another prepare_data.py is writing there; wait for it", text)
             other.kill()
         self.prepare(text)
-        self.assertEqual(sorted(os.listdir(self.out)), ["train.bin", "train.idx", "train.json"])
+        self.assertEqual(sorted(os.listdir(self.out)), ["train.bin", "train.html", "train.idx", "train.json"])
 
     def test_a_tokenizer_of_links_is_read(self):
         """As a hub's cache lays out a model."""
@@ -454,14 +455,14 @@ class PrepareData(unittest.TestCase):
             ((self.write("k.jsonl", "[1]"),), 4, f"{folder}/k.jsonl:1: expected an object, found list"),
             ((self.write("l.jsonl", '{"words": "a"}'),), 4,
              f'{folder}/l.jsonl:1: has none of "messages", "conversations", "prompt", "instruction" or '
-             '"text"'),
+             '"text"; its keys are words'),
             ((self.write("m.jsonl", '{"prompt": "a"}'),), 4, f'{folder}/m.jsonl:1: needs a text "response"'),
             ((self.write("n.jsonl", '{"messages": []}'),), 4,
              f'{folder}/n.jsonl:1: "messages" must be a list of at least one message'),
             ((self.write("o.jsonl", '{"messages": [{"role": "user"}]}'),), 4,
-             f'{folder}/o.jsonl:1: each message needs the texts "role" and "content"'),
+             f'{folder}/o.jsonl:1: message 1 needs the texts "role" and "content"'),
             ((self.write("p.jsonl", '{"messages": [{"role": "cat", "content": "x"}]}'),), 4,
-             f"{folder}/p.jsonl:1: role 'cat', expected system, user, assistant or tool"),
+             f"{folder}/p.jsonl:1: message 1: role 'cat', expected system, user, assistant or tool"),
             ((self.write("q.jsonl", '{"messages": [{"role": "user", "content": "x"}]}'),), 4,
              f"{folder}/q.jsonl:1: has no assistant message to train on"),
             ((self.write("r.txt", "one"), "--validation-every", "5"), 4,
@@ -502,8 +503,8 @@ class PrepareData(unittest.TestCase):
     def test_files_of_unknown_kinds_need_a_word(self):
         path = self.write("a.csv", "b,c")
         self.assertEqual(self.refusal(path),
-                         (4, f"prepare_data: error: {path}: .txt, .text, .md, .jsonl and .json files are read; "
-                             "--as-text takes any other file for plain text\n"))
+                         (4, f"prepare_data: error: {path}: .txt, .text, .md, .jsonl, .json, .parquet and .arrow files "
+                             "are read (also .gz and .zst of them); --as-text takes any other file for plain text\n"))
         self.prepare(path, "--as-text")
         self.assertEqual(self.trained_text(read_pair(self.out + "/train")[0]), "[b,c<|end|>]")
 
@@ -576,7 +577,7 @@ class PrepareData(unittest.TestCase):
         out = self.prepare(self.write("c.jsonl", "\n".join(map(json.dumps, lines))), "--plain")
         self.assertIn("  documents of 3 to 602 tokens, mean 203; too long for one row: 33.3% at 512, 0.0% at 1024, "
                       "0.0% at 2048, 0.0% at 4096\n", out)
-        self.assertNotIn("warning", out)
+        self.assertNotIn("are left out", out)
         out = self.prepare(self.write("d.jsonl", '{"text": "ab"}\n{"text": ""}'))
         self.assertIn("  warning: 1 of 2 documents have no token that is trained on; unless packing is concat, they "
                       "are left out\n", out)
@@ -614,8 +615,9 @@ class PrepareData(unittest.TestCase):
         write_tokenizer(self.model, "{{ messages | length }}" + TEMPLATE)
         self.assertEqual(self.refusal(chat),
                          (4, f"prepare_data: error: {chat}:1: the chat template changes earlier messages "
-                             "when later ones follow, so answers cannot be told from prompts; use "
-                             "--train-on-prompts or --plain\n"))
+                             "when message 2 follows, so that no server would give the model what is trained on: "
+                             "after '' a server has '1<|im_start|>user\\na<|im_end|>\\n<|im_start…', the chat "
+                             "'2<|im_start|>user\\na<|im_end|>\\n<|im_start…'; use --train-on all or --plain\n"))
         self.prepare(chat, "--train-on-prompts")
         self.assertTrue(read_pair(self.out + "/train")[0][1].all())
         shutil.rmtree(self.out)
@@ -624,7 +626,7 @@ class PrepareData(unittest.TestCase):
                                                  "refuses it: no\n"))
         write_tokenizer(self.model, "{% for m in messages %}{{ m.missing.deeper }}{% endfor %}")
         self.assertEqual(self.refusal(chat),
-                         (4, f"prepare_data: error: {chat}:1: the chat template fails: 'dict object' has "
+                         (4, f"prepare_data: error: {chat}:1: the chat template fails in its line 1: 'dict object' has "
                              "no attribute 'missing'\n"))
         write_tokenizer(self.model, None)
         self.assertEqual(self.refusal(chat),
@@ -645,7 +647,7 @@ class PrepareData(unittest.TestCase):
         root = pathlib.Path(self.folder, "root")
         shutil.copytree(ROOT / "scripts", root / "scripts")
         python = os.path.realpath(sys.executable)
-        for script, packages in (("prepare_data", "numpy, xxhash, tokenizers, jinja2"),
+        for script, packages in (("prepare_data", "numpy, xxhash, tokenizers, jinja2, transformers"),
                                  ("make_model", "numpy, gguf, tokenizers, xxhash")):
             command = [python, "-S", "-E", str(root / "scripts" / f"{script}.py"), "--help"]
             shutil.rmtree(root / ".venv", ignore_errors=True)

@@ -71,7 +71,7 @@ class MeshJob(ShardedJob):
         return self.out(name)
 
     def started(self, name, **mesh):
-        running = start("--config", self.config(name, **self.settings_of(total=MANY, **mesh)))
+        running = start("--config", self.config(name, **self.settings_of(total=MANY, **mesh)), "--restarts", 0)
         running.await_line("step 3/")
         return running
 

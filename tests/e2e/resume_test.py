@@ -82,6 +82,25 @@ with tempfile.TemporaryDirectory() as scratch:
         near("loss", [m["loss"] for m in steps(job.out("moved"))], [m["loss"] for m in steps(job.out("straight-8"))], 1e-6)
 
     @case
+    def a_mix_of_data_sets_goes_on_with_the_same_samples():
+        """Stopped and resumed, on its own ranks and on others; with other weights it is another run."""
+        few = tiny_data(job.scratch / "few.bin", tokens=600, seed=3)
+        mix = {"train": [{"path": str(job.data), "weight": 1}, {"path": str(few), "weight": 0.5}], "token_dtype": "uint16"}
+        base = {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": None, "data": mix,
+                "optimizer": ADAMW}
+        straight = job.run("mixed", "--nproc", 2, **base, train={"steps": 12})
+        assert "data set 1 of 2: 66.7% of the tokens trained on, seen 1 times an epoch\n" in straight.stdout, straight.stdout
+        assert "data set 2 of 2: 33.3% of the tokens trained on, seen 3.56 times an epoch\n" in straight.stdout
+        for name, ranks in (("mixed-2", 2), ("mixed-1", 1)):
+            job.run(name, "--nproc", 2, **base, train={"steps": 5})
+            job.run(name, "--nproc", ranks, "--resume", "auto", **base, train={"steps": 12})
+        same_run(job.out("mixed"), job.out("mixed-2"))
+        near("loss", [m["loss"] for m in steps(job.out("mixed-1"))], [m["loss"] for m in steps(job.out("mixed"))], 1e-6)
+        mix["train"][1]["weight"] = 2
+        refused = job.run("mixed-2", "--nproc", 2, "--resume", "auto", code=2, **base, train={"steps": 14})
+        assert "config.data.train_weights" in refused.stderr, refused.stderr
+
+    @case
     def more_steps_need_no_permission():
         short = {**FEW, "optimizer": ADAMW, "scheduler": None}
         job.run("longer", **short | {"train": {"steps": 4}})

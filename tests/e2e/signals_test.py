@@ -19,7 +19,7 @@ with tempfile.TemporaryDirectory() as scratch:
     stopped = {}  # by the run's name: its ranks, and the step after which a signal stopped it
 
     def started(name, ranks, *arguments, **changes):
-        running = start("--config", job.config(name, **MANY | changes), "--nproc", ranks, *arguments)
+        running = start("--config", job.config(name, **MANY | changes), "--nproc", ranks, "--restarts", 0, *arguments)
         running.await_line("step 3/")
         return running
 

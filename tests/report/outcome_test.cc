@@ -45,6 +45,39 @@ TEST_CASE("a run whose rank 0 was killed gets its end from the supervisor") {
   REQUIRE(after.ended >= utc_text(kStarted));
 }
 
+TEST_CASE("a start that came to write no manifest leaves the failure before it among the restarts") {
+  const TestFolder folder;
+  RunManifest manifest = running("77", kStarted + 2);
+  manifest.exit_code = 137;
+  manifest.exit_reason = "killed by signal 9";
+  manifest.exit_rank = 1;
+  manifest.ended = utc_text(kStarted + 9);
+  manifest.restarts = {{utc_text(kStarted), "earlier", 0, 8, 5}};
+  const std::string path = folder / "run.json";
+  put_file(path, manifest_text(manifest));
+  REQUIRE(has_begun(path, {77, kStarted}));
+  REQUIRE_FALSE(has_begun(path, {77, kStarted + 3}));
+  REQUIRE_FALSE(has_begun(folder / "none.json", {77, kStarted}));
+  REQUIRE(note_failure(path, {77, kStarted, kStarted + 20}, {6, 0, "rank 2 never came"}));
+  const RunManifest after = read_manifest(path);
+  REQUIRE(after.restarts.size() == 2);
+  REQUIRE(after.restarts[1].time == utc_text(kStarted + 20));
+  REQUIRE(after.restarts[1].reason == "killed by signal 9");
+  REQUIRE(after.restarts[1].rank == 1);
+  REQUIRE((after.restarts[1].from_step == 5 && after.restarts[1].to_step == 5));
+  REQUIRE((after.exit_code == 6 && after.exit_rank == 0 && after.ended > manifest.ended));
+}
+
+TEST_CASE("a run that torchrun's agent started is told from others by the agent") {
+  const TestFolder folder;
+  const std::string path = folder / "run.json";
+  RunManifest manifest = running("", kStarted + 5);
+  manifest.environment = {{kAgentVariable, "91"}};
+  put_file(path, manifest_text(manifest));
+  REQUIRE(has_begun(path, {91, kStarted}));
+  REQUIRE_FALSE(has_begun(path, {92, kStarted}));
+}
+
 TEST_CASE("the manifest of another launch is left alone") {
   const TestFolder folder;
   const std::string path = folder / "run.json";

@@ -3,7 +3,7 @@
 //   exit CODE | signal N | only RANK (the rest is for that rank) | fail CODE MESSAGE (reports it) |
 //   stopif RANK (stops itself) |
 //   touch FILE (writes the process id) | catch N CODE (exit with CODE on signal N) | ignore N |
-//   store
+//   store | before N (the rest is for the starts before the Nth restart)
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -65,6 +65,7 @@ int main(int argc, char** argv) {
     if (verb == "exit") std::exit(std::stoi(words[++i]));
     if (verb == "signal") ::kill(::getpid(), std::stoi(words[++i]));
     if (verb == "only" && std::stoi(words[++i]) != rank) break;
+    if (verb == "before" && std::stoi(words[++i]) <= std::atoi(std::getenv("FTRUN_RESTART"))) break;
     if (verb == "stopif" && std::stoi(words[++i]) == rank) ::kill(::getpid(), SIGSTOP);
     if (verb == "fail") fail(rank, std::stoi(words[i + 1]), words[i + 2]);
     if (verb == "touch")

@@ -1,4 +1,5 @@
-// supervise_helper RANKS PROGRAM ARGS...: a supervisor in a process of its own, to be signalled.
+// supervise_helper RANKS PROGRAM ARGS...: a supervisor in a process of its own, to be signalled. With the variable
+// RESTARTS it starts failed ranks again so often, after a minute.
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -11,5 +12,7 @@ int main(int argc, char** argv) {
   options.program = argv[2];
   options.arguments.assign(argv + 2, argv + argc);
   options.grace = std::chrono::milliseconds(400);
+  if (const char* restarts = std::getenv("RESTARTS"))
+    options.restarts = {.in_vain = std::atoi(restarts), .first_delay = std::chrono::minutes(1)};
   return ftrun::run_supervisor(options);
 }

@@ -235,6 +235,8 @@ std::vector<std::string> other_values(const Field& field, const FieldValue& now)
       return {"[1]", "[4, 5]"};
     case FieldType::kFloatList:
       return {"[0.25, 0.5]"};
+    case FieldType::kNumberList:
+      return {"[0.5]", "[0.25, 0.5]"};
     case FieldType::kFree:
       break;
   }
@@ -264,13 +266,15 @@ const std::map<std::string, RunKey>& run_keys() {
   static const std::map<std::string, RunKey> keys{
       // What is read.
       {"model.path", {"lib/exec/setup.cc", "folder(from.model.path)"}},
-      {"data.train", {"lib/exec/run_data.cc", "open_samples(config.data, config.data.train)"}},
-      {"data.validation", {"lib/exec/run_data.cc", "open_samples(config.data, config.data.validation)"}},
+      {"data.train", {"lib/exec/run_data.cc", "(config.data.train, training_options(config.data))"}},
+      {"data.train_weights", {"lib/exec/sample_options.h", "options.weights = data.train_weights"}},
+      {"data.validation", {"lib/exec/run_data.cc", "(config.data.validation, sample_options(config.data))"}},
       {"data.shuffle", {"lib/exec/run_data.cc", "options.shuffle = config.data.shuffle"}},
       {"data.prefetch", {"lib/exec/run_data.cc", "options.depth = static_cast<int>(config.data.prefetch)"}},
       {"dataloader_drop_last", {"lib/exec/run_data.cc", "options.drop_last = config.data.drop_last"}},
       {"train.seed", {"lib/exec/run_data.cc", "options.seed = static_cast<uint64_t>(config.train.seed)"}},
       // How long, and what else is computed.
+      {"train.check_replicas", {"lib/exec/trainer.cc", "config_.train.check_replicas"}},
       {"train.max_nonfinite_steps", {"lib/exec/skipped_steps.cc", "config.train.max_nonfinite_steps"}},
       {"train.evaluation.every", {"lib/exec/trainer.cc", "config_.train.evaluation.every"}},
       {"train.evaluation.samples", {"lib/exec/validation.cc", "config.train.evaluation.samples"}},

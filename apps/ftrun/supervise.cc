@@ -1,0 +1,149 @@
+#include "supervise.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "checkpoint/checkpoint.h"
+#include "cluster/supervisor.h"
+#include "report/machine.h"
+#include "report/outcome.h"
+#include "report/run_folder.h"
+#include "report/wall_time.h"
+
+namespace ftrun {
+namespace {
+
+constexpr int kRestartsInVain = 3;
+/// Tells the ranks of a restart what to resume; "" at the first start.
+constexpr const char* kResumeVariable = "FTRUN_RESUME";
+
+/// The log of a rank that has come to open one.
+std::string log_of(const std::string& output_dir, int rank) {
+  std::error_code unseen;
+  const std::string path = RunPaths(output_dir).log(rank);
+  return std::filesystem::exists(path, unseen) ? path : "";
+}
+
+/// The folder of a run, as the supervisor of its ranks sees it.
+class SupervisedRun {
+ public:
+  SupervisedRun(const std::string& output_dir, const ResumeRequest& asked)
+      : paths_(output_dir), asked_(asked), saved_before_(saved()) {}
+
+  /// The manifest of a failed run names the rank that was the cause, which rank 0 may not know.
+  void note(const FailureSummary& failure) {
+    try {
+      has_begun_ = note_failure(paths_.manifest(), {.supervisor = ::getpid(), .started = started_, .attempt = attempt_},
+                                {failure.exit_code, failure.rank, failure.reason});
+    } catch (const Error& error) {
+      log_debug(error.what());  // the disk may be what failed; the cause itself is told on the screen
+    }
+  }
+
+  /// The newest checkpoint, "" for none. Whether all of it is good the ranks see that resume from it.
+  std::string saved() const {
+    const auto all = list_checkpoints(paths_.checkpoints());
+    if (all.empty() || !all.front().problem.empty()) return "";
+    return std::filesystem::path(all.front().folder).filename().string();
+  }
+
+  /// Before run.json is written nothing of the run is there to go on from, and the folder may be another's.
+  std::optional<Restart> next(const FailureSummary& failure) {
+    if (!has_begun_ && failure.exit_code == static_cast<int>(ExitCode::kEnvironment)) return std::nullopt;
+    // Between what the last start wrote and what the next will write.
+    attempt_ = static_cast<int64_t>(wall_seconds()) + 1;
+    if (!has_begun_) return Restart{};
+    const std::string newest = saved();
+    if (asked_.step && newest == saved_before_) return Restart{{}, cat("step ", *asked_.step)};
+    return Restart{{cat(kResumeVariable, "=auto")}, newest};
+  }
+
+ private:
+  const RunPaths paths_;
+  const ResumeRequest& asked_;
+  const int64_t started_ = static_cast<int64_t>(wall_seconds());
+  int64_t attempt_ = started_;
+  const std::string saved_before_;
+  bool has_begun_ = false;
+};
+
+int restarts_in_vain(std::optional<int> asked, const LaunchEnvironment& launch) {
+  if (launch.nodes == 1) return asked.value_or(kRestartsInVain);
+  if (asked.value_or(0) > 0)
+    throw Error(ExitCode::kUsage, cat("--restarts ", *asked, ": ", launch.nodes, " nodes have a supervisor each"),
+                "leave it out, and let the launcher start all nodes again: torchrun --max-restarts, or a requeued job with "
+                "--resume auto");
+  return 0;
+}
+
+/// When the process that started us began, in whole seconds since 1970.
+int64_t start_of_parent() {
+  const double boot = wall_seconds() - read_process_times().started_seconds - read_process_times().age_seconds;
+  std::ifstream file(cat("/proc/", ::getppid(), "/stat"));
+  std::string stat;
+  std::getline(file, stat);
+  const ProcessTimes parent = parse_process_stat(stat, ::sysconf(_SC_CLK_TCK));
+  return static_cast<int64_t>(boot + parent.started_seconds);
+}
+
+/// Whether an earlier attempt of the same torchrun, whose agent outlives its ranks, has begun the run of the folder.
+bool agent_has_begun(const std::string& output_dir) {
+  try {
+    return has_begun(RunPaths(output_dir).manifest(), {.supervisor = ::getppid(), .started = start_of_parent()});
+  } catch (const Error& error) {
+    log_debug(error.what());  // the run itself refuses the folder, and says why
+    return false;
+  }
+}
+
+}  // namespace
+
+int supervise(const std::vector<std::string>& arguments, const LoadedConfig& loaded, const LaunchEnvironment& launch,
+              const ResumeRequest& resume, std::optional<int> restarts) {
+  std::signal(SIGPIPE, SIG_IGN);  // a reader of our output that leaves must not end the ranks
+  const std::string& output_dir = loaded.config.output_dir;
+  SupervisorOptions supervisor;
+  supervisor.local_ranks = static_cast<int>(loaded.ranks / std::max(1, launch.nodes));
+  supervisor.nodes = launch.nodes;
+  supervisor.node = launch.node;
+  if (launch.nodes > 1) {
+    supervisor.master_addr = launch.master_addr;
+    supervisor.master_port = launch.master_port;
+  }
+  supervisor.arguments = arguments;
+  supervisor.environment = {cat(kResumeVariable, "=")};
+  supervisor.terminal = {::isatty(1) == 1, ::isatty(2) == 1};
+  supervisor.log_of = [&](int rank) { return log_of(output_dir, rank); };
+  SupervisedRun run(output_dir, resume);
+  supervisor.on_failure = [&](const FailureSummary& failure) { run.note(failure); };
+  supervisor.restarts.in_vain = restarts_in_vain(restarts, launch);
+  supervisor.saved = [&] { return run.saved(); };
+  supervisor.on_restart = [&](const FailureSummary& failure) { return run.next(failure); };
+  return run_supervisor(supervisor);
+}
+
+ResumeRequest resume_of_restart(ResumeRequest asked, const LaunchEnvironment& launch, const std::string& output_dir) {
+  const auto resume_newest = [&] {
+    asked.resume = true;
+    asked.step.reset();
+  };
+  if (launch.kind == LaunchKind::kSupervised) {
+    const char* wanted = std::getenv(kResumeVariable);
+    if (wanted != nullptr && std::string(wanted) == "auto") resume_newest();
+  }
+  if (launch.kind == LaunchKind::kTorchrun) {
+    ::setenv(kAgentVariable, std::to_string(::getppid()).c_str(), 1);
+    if (launch.restart > 0 && agent_has_begun(output_dir)) resume_newest();
+  }
+  return asked;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cluster/launch_environment.h"
+#include "config/load.h"
+#include "exec/train.h"
+
+namespace ftrun {
+
+/// Starts the ranks of this machine, waits for them and, as `restarts` says, starts them again from the newest
+/// checkpoint. `restarts`: how often in a row without a new one; nothing: 3, and 0 where several nodes would have
+/// to do it together. Returns the exit code.
+int supervise(const std::vector<std::string>& arguments, const LoadedConfig& loaded, const LaunchEnvironment& launch,
+              const ResumeRequest& resume, std::optional<int> restarts);
+
+/// What a rank that was started again resumes, in place of what its command line says: under our supervisor what that
+/// asks for; of torchrun --max-restarts the run that an earlier attempt of the same job has begun. `asked` elsewhere.
+ResumeRequest resume_of_restart(ResumeRequest asked, const LaunchEnvironment& launch, const std::string& output_dir);
+
+}  // namespace ftrun

@@ -1,0 +1,202 @@
+#include "exec/replica_check.h"
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+#include <tuple>
+#include <utility>
+
+#include "base/checksum.h"
+#include "base/error.h"
+#include "base/side_by_side.h"
+#include "base/text.h"
+#include "partition/layout.h"
+
+namespace ftrun {
+namespace {
+
+/// Bytes of a GPU's memory that are brought to the host at a time.
+constexpr int64_t kPiece = int64_t{4} << 20;
+
+uint64_t hash_of_text(const std::string& text) { return xxh3(text.data(), text.size()); }
+
+/// "rank 1", "ranks 0 and 2", "ranks 0, 1 and 2".
+std::string ranks_text(const std::vector<int>& ranks) {
+  std::vector<std::string> names;
+  for (const int rank : ranks) names.push_back(std::to_string(rank));
+  if (names.size() == 1) return cat("rank ", names.front());
+  const std::string last = names.back();
+  names.pop_back();
+  return cat("ranks ", join(names, ", "), " and ", last);
+}
+
+/// Ranks by what they gave; one that gave nothing has nothing to compare.
+std::map<std::string, std::vector<int>> by_text(const std::vector<std::string>& texts) {
+  std::map<std::string, std::vector<int>> ranks;
+  for (size_t rank = 0; rank < texts.size(); ++rank)
+    if (!texts[rank].empty()) ranks[texts[rank]].push_back(static_cast<int>(rank));
+  return ranks;
+}
+
+/// What of each rank stands in place `index` of its words.
+std::vector<std::string> words_at(const std::vector<std::string>& texts, size_t index) {
+  std::vector<std::string> words;
+  for (const std::string& text : texts) {
+    std::istringstream in(text);
+    std::string word;
+    for (size_t i = 0; i <= index; ++i)
+      if (!(in >> word)) word = "";
+    words.push_back(word == "-" ? "" : word);
+  }
+  return words;
+}
+
+}  // namespace
+
+ReplicaCheck::ReplicaCheck(const ProgramPlan& train, const Partition& partition, const RankMemory& memory,
+                           std::vector<std::string> state_kinds, Exchange exchange)
+    : program_(train.program), memory_(memory), exchange_(std::move(exchange)) {
+  list_parts(train, partition, state_kinds);
+  find_shared();
+}
+
+/// Sets keep apart what data-parallel ranks cut and what they do not, and what tensor-parallel ranks share out and
+/// what they have several copies of: a rank shares all of a set with another one or none. All ranks have as many sets.
+void ReplicaCheck::list_parts(const ProgramPlan& train, const Partition& partition,
+                              const std::vector<std::string>& kinds) {
+  std::map<std::tuple<int32_t, bool, int>, Set> sets;
+  for (int32_t state = StatePiece::kWorking; state < static_cast<int32_t>(kinds.size()); ++state)
+    for (const bool cut : {false, true})
+      for (const int copied : {0, 1, 2}) sets[{state, cut, copied}];
+  for (const StatePiece& piece : train.pieces) {
+    if (memory_.on_disk(program_, piece.range)) continue;
+    const Unit& unit = partition.unit(piece.unit);
+    const int64_t size = dtype_bytes(program_.at(piece.range.buffer).dtype);
+    const bool cut = piece.begin != 0 || piece.end != unit.padded;
+    const std::string kind = piece.state >= 0               ? kinds[static_cast<size_t>(piece.state)]
+                             : piece.state == StatePiece::kParam ? "parameters"
+                                                                 : "working copy of the parameters";
+    for (const Slice& slice : slices_in(unit, piece.begin, piece.end)) {
+      const TensorInfo& tensor = train.model.tensor(slice.tensor);
+      const int copied = tensor.local == whole_box(tensor.shape) ? 2 : tensor.copies > 1 ? 1 : 0;
+      Set& set = sets[{piece.state, cut, copied}];
+      set.key += cat(tensor.name, ' ', shape_text(tensor.local.offset), ' ', shape_text(tensor.local.extent), ' ', slice.offset,
+                     ' ', slice.extent, '\n');
+      set.parts.push_back({cat(tensor.name, " (", kind, ")"),
+                           {piece.range.buffer, piece.range.offset + (slice.position_in_unit - piece.begin) * size,
+                            slice.extent * size}});
+    }
+  }
+  for (auto& [which, set] : sets) {
+    set.key = set.parts.empty() ? "-" : hex64(hash_of_text(set.key));
+    sets_.push_back(std::move(set));
+  }
+}
+
+void ReplicaCheck::find_shared() {
+  std::string keys;
+  for (const Set& set : sets_) keys += cat(set.key, ' ');
+  const std::vector<std::string> all = exchange_(keys);
+  for (size_t s = 0; s < sets_.size(); ++s)
+    for (const auto& [key, ranks] : by_text(words_at(all, s))) {
+      if (ranks.size() < 2) continue;
+      compares_ = true;
+      if (key == sets_[s].key) sets_[s].shared = true;
+    }
+}
+
+uint64_t ReplicaCheck::hash_of(const Part& part) const {
+  if (memory_.in_reach(program_, part.range))
+    return xxh3(memory_.at(program_, part.range), static_cast<size_t>(part.range.bytes));
+  Xxh3Stream stream;
+  std::vector<std::byte> piece(static_cast<size_t>(std::min(kPiece, part.range.bytes)));
+  for (int64_t done = 0; done < part.range.bytes; done += kPiece) {
+    const int64_t bytes = std::min(kPiece, part.range.bytes - done);
+    memory_.read(program_, {part.range.buffer, part.range.offset + done, bytes}, piece.data());
+    stream.update(piece.data(), static_cast<size_t>(bytes));
+  }
+  return stream.digest();
+}
+
+/// A line for each part.
+std::string ReplicaCheck::hashes(const Set& set) const {
+  std::vector<uint64_t> found(set.parts.size());
+  if (memory_.gpu() == nullptr) {
+    side_by_side(set.parts.size(), [&](size_t i) { found[i] = hash_of(set.parts[i]); });
+  } else {
+    for (size_t i = 0; i < found.size(); ++i) found[i] = hash_of(set.parts[i]);
+  }
+  std::string text;
+  for (const uint64_t hash : found) text += hex64(hash) + "\n";
+  return text;
+}
+
+void ReplicaCheck::check(int64_t step) const {
+  if (!compares_) return;
+  std::string mine;
+  for (const Set& set : sets_)
+    mine += set.shared ? cat(set.key, '/', hex64(hash_of_text(hashes(set))), ' ') : "- ";
+  const std::vector<std::string> all = exchange_(mine);
+  for (size_t s = 0; s < sets_.size(); ++s) {
+    std::map<std::string, std::string> known;
+    for (const std::string& word : words_at(all, s)) {
+      if (word.empty()) continue;
+      const size_t slash = word.find('/');
+      const auto [at, is_new] = known.emplace(word.substr(0, slash), word.substr(slash));
+      if (!is_new && at->second != word.substr(slash)) name_culprit(s, step);
+    }
+  }
+}
+
+/// All ranks come here together, with the hash of each part.
+void ReplicaCheck::name_culprit(size_t set, int64_t step) const {
+  const Set& mine = sets_[set];
+  std::string text = cat(mine.shared ? mine.key : "-", "\n");
+  if (mine.shared) {
+    std::istringstream lines(hashes(mine));
+    std::string line;
+    for (const Part& part : mine.parts) {
+      std::getline(lines, line);
+      text += cat(line, ' ', part.name, '\n');
+    }
+  }
+  std::map<std::string, std::vector<std::pair<int, std::vector<std::string>>>> holders;
+  const std::vector<std::string> all = exchange_(text);
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    std::istringstream in(all[rank]);
+    std::string key, line;
+    std::getline(in, key);
+    std::vector<std::string> lines;
+    while (std::getline(in, line)) lines.push_back(line);
+    if (key != "-") holders[key].emplace_back(static_cast<int>(rank), std::move(lines));
+  }
+  for (const auto& [key, ranks] : holders)
+    for (size_t part = 0; part < ranks.front().second.size(); ++part) {
+      std::map<std::string, std::vector<int>> versions;
+      for (const auto& [rank, lines] : ranks) versions[lines.at(part)].push_back(rank);
+      if (versions.size() < 2) continue;
+      const auto most = std::max_element(versions.begin(), versions.end(), [](const auto& a, const auto& b) {
+        return a.second.size() < b.second.size();
+      });
+      std::vector<int> few, everyone;
+      for (const auto& version : versions) {
+        everyone.insert(everyone.end(), version.second.begin(), version.second.end());
+        if (&version != &*most) few.insert(few.end(), version.second.begin(), version.second.end());
+      }
+      std::sort(few.begin(), few.end());
+      std::sort(everyone.begin(), everyone.end());
+      const std::string tensor = most->first.substr(most->first.find(' ') + 1);
+      const bool known = 2 * most->second.size() > everyone.size();
+      throw Error(ExitCode::kEnvironment,
+                  known ? cat(ranks_text(few), few.size() == 1 ? " holds" : " hold", " other bits than ",
+                              ranks_text(most->second), " of ", tensor, " after step ", step,
+                              ", which all must hold alike: a memory or processor there changed them")
+                        : cat(ranks_text(everyone), " do not hold the same bits of ", tensor, " after step ", step,
+                              ", which they must: a memory or processor of one of them changed them"),
+                  "look at these machines; --resume auto goes on from the last checkpoint, before which this was "
+                  "compared too (processors of different kinds may round differently: train.check_replicas 0 then)");
+    }
+  bug("ranks that gave different hashes give the same ones now");
+}
+
+}  // namespace ftrun

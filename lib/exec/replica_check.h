@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "exec/memory.h"
+#include "partition/units.h"
+#include "program/step_plan.h"
+
+namespace ftrun {
+
+/// Finds silent corruption: what several ranks hold alike, they compare by hashes. Copies are the same bits
+/// in every step, as all of them are updated with the same sums; where they are not, a memory or a
+/// processor has changed something. What lies on disk is not looked at.
+class ReplicaCheck {
+ public:
+  /// Collective: gives every rank the texts of all, by rank.
+  using Exchange = std::function<std::vector<std::string>(const std::string& text)>;
+
+  /// Collective: ranks find out what they hold alike. `state_kinds` names the optimizer's states. The plan
+  /// and the memory are borrowed.
+  ReplicaCheck(const ProgramPlan& train, const Partition& partition, const RankMemory& memory,
+               std::vector<std::string> state_kinds, Exchange exchange);
+
+  /// Whether any two ranks hold anything alike.
+  bool compares() const { return compares_; }
+
+  /// Collective. Error(kEnvironment), the same on all ranks, naming a tensor and who differs: the ranks
+  /// that are fewer, or all where neither side is.
+  void check(int64_t step) const;
+
+ private:
+  /// Bytes of a tensor's state in this rank's memory.
+  struct Part {
+    std::string name;
+    Range range;
+  };
+  /// Parts that are held alike as a whole or not at all.
+  struct Set {
+    /// Hash of which parts of the model these are.
+    std::string key;
+    std::vector<Part> parts;
+    /// Another rank has them too.
+    bool shared = false;
+  };
+
+  void list_parts(const ProgramPlan& train, const Partition& partition, const std::vector<std::string>& kinds);
+  void find_shared();
+  uint64_t hash_of(const Part& part) const;
+  std::string hashes(const Set& set) const;
+  [[noreturn]] void name_culprit(size_t set, int64_t step) const;
+
+  const Program& program_;
+  const RankMemory& memory_;
+  Exchange exchange_;
+  std::vector<Set> sets_;
+  bool compares_ = false;
+};
+
+}  // namespace ftrun

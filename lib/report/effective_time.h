@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "report/manifest.h"
+#include "report/step_metrics.h"
+
+namespace ftrun {
+
+/// How much of a run's time went into steps that counted: those that metrics.jsonl still holds, as a restart takes
+/// out the steps that are trained again. Start-up, saving, validation, steps that were lost and the time until somebody
+/// or something started the run again are the rest. Kept in the manifest's counters, over restarts and resumes.
+struct EffectiveTime {
+  double steps_seconds = 0;
+  /// From the first start of the run.
+  double all_seconds = 0;
+  double ratio() const { return all_seconds > 0 ? steps_seconds / all_seconds : 0; }
+};
+
+/// Of a run that has none yet: `unix_seconds` is when it was first started.
+void note_first_start(RunManifest& manifest, double unix_seconds);
+
+/// Writes the figures of now to the manifest, and returns them.
+EffectiveTime note_effective_time(RunManifest& manifest, const std::vector<StepMetrics>& metrics, double unix_seconds);
+
+/// "effective training time: 83.1 % of 12.3s since the first start (10.2s in steps that counted)".
+std::string effective_time_text(const EffectiveTime& time);
+
+/// The last `count` restarts, a line each: when, why, and from which step to which.
+std::vector<std::string> restart_texts(const RunManifest& manifest, int64_t count);
+
+}  // namespace ftrun

@@ -1,0 +1,13 @@
+"""From files of texts and chats to token files: the parts of prepare_data.py, in the order in which a
+document passes through them.
+
+  records        files (JSONL, JSON, Parquet, Arrow, text; gzip, zstd) to documents
+  conversations  a document's keys to messages or a text
+  templates      messages to text by the chat template, and which characters are trained on
+  encoding       text to token ids, and which of them are trained on
+  workers        the same in several processes
+  lengths        what becomes of samples that are longer than a row
+  token_files    the files of a data set, and what they may replace
+  report         what was made, on the terminal and as a page
+
+They lie beside the scripts because nothing else uses them; what users run stands in scripts/ itself."""

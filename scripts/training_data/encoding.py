@@ -1,0 +1,198 @@
+"""From a document to token ids, and which of them are trained on."""
+import collections
+import functools
+import os
+
+import numpy as np
+
+from training_data.conversations import Text, read_object
+from training_data.errors import BadDocument, UserError
+from training_data.records import line_content, read_json
+from training_data.templates import ChatTemplate, has_template
+
+# What becomes of a document: (ids, trained) of each of its samples (int32 and bool), and the shape it had.
+Encoded = collections.namedtuple("Encoded", "samples shape notes")
+
+
+class Notes:
+    """What the report tells of a document besides: how often, and the first case of each."""
+
+    def __init__(self):
+        self.counts, self.examples = collections.Counter(), {}
+
+    def count(self, what, example=None, times=1):
+        if times:
+            self.counts[what] += times
+            if example is not None:
+                self.examples.setdefault(what, example)
+
+    def add(self, other):
+        self.counts += other.counts
+        for what, example in other.examples.items():
+            self.examples.setdefault(what, example)
+
+
+class Encoder:
+    """A tokenizer folder and the choices that decide what becomes of a document."""
+
+    def __init__(self, folder, plain=False, train_on="assistant", bos="auto", template=None, template_options=None):
+        from tokenizers import Tokenizer
+
+        path = os.path.join(folder, "tokenizer.json")
+        if not os.path.isfile(path):
+            raise UserError(f"{folder}: holds no tokenizer.json; name a model folder that has one")
+        self.tokenizer = Tokenizer.from_file(path)
+        self.tokenizer.no_padding()
+        self.tokenizer.no_truncation()
+        config, settings, generation = (
+            read_json(os.path.join(folder, f"{name}.json")) for name in ("config", "tokenizer_config", "generation_config"))
+        self.vocab_size = int(config.get("vocab_size") or self.tokenizer.get_vocab_size())
+        self.end = self._special_id("eos", config, settings)
+        if self.end is None:
+            raise UserError(f"{folder}: names no eos token (tokenizer_config.json: eos_token)")
+        self.ends = end_ids(self.end, config, generation)
+        self.bos = self._special_id("bos", config, settings)
+        self.begin = self._begin_id(folder, settings, bos)
+        self.special = {i for i, token in self.tokenizer.get_added_tokens_decoder().items() if token.special}
+        self.folder, self.train_on = folder, train_on
+        self._template = (template, template_options)
+        self.has_template = not plain and has_template(folder)
+        if template and not self.has_template:
+            raise UserError(f"{folder}: has no chat template {template!r}; it has none")
+
+    @functools.cached_property
+    def template(self):
+        return ChatTemplate(self.folder, *self._template)
+
+    def _begin_id(self, folder, settings, bos):
+        """The id that a plain text begins with, or None; add_bos_token overrides tokenizer.json, as in
+        transformers."""
+        if bos == "never":
+            return None
+        wanted = bos == "always" or settings.get("add_bos_token")
+        if wanted is None:
+            bare = self.tokenizer.encode("a", add_special_tokens=False).ids
+            whole = self.tokenizer.encode("a", add_special_tokens=True).ids
+            begin = whole[:next((i for i in range(len(whole)) if whole[i:i + len(bare)] == bare), 0)]
+            return int(begin[0]) if len(begin) == 1 else None
+        begin = self.bos if wanted else None
+        if begin is None and wanted:
+            raise UserError(f"{folder}: names no bos token (tokenizer_config.json: bos_token); "
+                            "--bos never begins texts without one")
+        return begin
+
+    def _special_id(self, which, config, settings):
+        """Of eos or bos, as tokenizer_config.json names it, else as config.json does."""
+        token = settings.get(f"{which}_token")
+        token = token["content"] if isinstance(token, dict) else token
+        found = self.tokenizer.token_to_id(token) if token else None
+        if found is None:
+            found = config.get(f"{which}_token_id")
+            found = found[0] if isinstance(found, list) else found
+        return None if found is None else int(found)
+
+    # ---- a document ----
+
+    def encode(self, document):
+        """Error BadDocument when it cannot be used."""
+        content, place = document.content, document.place
+        if isinstance(content, bytes):
+            content = line_content(content, place)
+        if isinstance(content, BadDocument):
+            raise content
+        read = Text(content, "text file") if isinstance(content, str) else read_object(content, place)
+        notes = Notes()
+        if isinstance(read, Text):
+            return Encoded([self.plain(read.text, None, place)], read.shape, notes)
+        notes.count("empty answers", place, read.empty_answers())
+        if not self.has_template:
+            return Encoded([self.joined(read, place)], read.shape, notes)
+        samples = self.template.samples(read, self.train_on, place, notes)
+        return Encoded([self.laid_out(sample, place, notes) for sample in samples], read.shape, notes)
+
+    def joined(self, chat, place):
+        if chat.pair is None:
+            raise BadDocument(f"{place}: this tokenizer has no chat template (or --plain is given), "
+                              "so messages cannot be laid out; use prompt and completion")
+        prompt, answer = chat.pair
+        return self.plain(prompt + answer, None if self.train_on == "all" else len(prompt), place)
+
+    def plain(self, text, answer, place):
+        """A text, with the end-of-text id, trained on from character `answer` on (None: all)."""
+        encoded = self.tokens(text, place)
+        ids, trained = np.array(encoded.ids, dtype=np.int32), np.ones(len(encoded.ids), dtype=bool)
+        if answer is not None:
+            trained[:first_token(encoded, answer, len(text))] = False
+        ids, trained = np.append(ids, np.int32(self.end)), np.append(trained, True)
+        if self.begin is not None and ids[0] != self.begin:  # a text may spell it out
+            ids, trained = np.append(np.int32(self.begin), ids), np.append(answer is None, trained)
+        return ids, trained
+
+    def laid_out(self, sample, place, notes):
+        """What a chat template made: its own tokens and no others."""
+        encoded = self.tokens(sample.text, place)
+        ids = np.array(encoded.ids, dtype=np.int32)
+        if self.bos is not None and ids.size > 1 and ids[0] == self.bos and ids[1] == self.bos:
+            raise BadDocument(f"{place}: begins with the begin-of-text token twice; the chat template writes it, so "
+                              "messages must not")
+        if sample.turns is None:
+            return ids, np.ones(ids.size, dtype=bool)
+        trained = np.zeros(ids.size, dtype=bool)
+        for turn in sample.turns:
+            self.mark_turn(encoded, ids, trained, turn, len(sample.text), place, notes)
+        return ids, trained
+
+    def mark_turn(self, encoded, ids, trained, turn, size, place, notes):
+        """A token that straddles the begin of an answer belongs to the prompt. What ends the answer is
+        trained on, also where the template's marks end before it; what the template writes after it is
+        not, as no model says it."""
+        chosen = [i for b, e in turn.ranges for i in range(first_token(encoded, b, size), first_token(encoded, e, size))]
+        limit = first_token(encoded, turn.limit, size)
+        if chosen and chosen[-1] + 1 < limit and int(ids[chosen[-1] + 1]) in self.ends:
+            chosen.append(chosen[-1] + 1)
+        ending = next((n for n, i in enumerate(chosen) if int(ids[i]) in self.ends), None)
+        chosen = chosen if ending is None else chosen[:ending + 1]
+        trained[chosen] = True
+        notes.count("answers")
+        if ending is not None:
+            notes.count(("end", int(ids[chosen[-1]])))
+        elif chosen:
+            last = next((int(i) for i in ids[chosen[0]:limit][::-1] if int(i) in self.special), None)
+            notes.count(("other end", last), place)
+
+    def tokens(self, text, place):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise BadDocument(f"{place}: half a surrogate pair (\\u{ord(text[error.start]):04x}) "
+                              "in the text") from None
+        encoded = self.tokenizer.encode(text, add_special_tokens=False)
+        most = max(encoded.ids, default=0)
+        if most >= self.vocab_size:
+            raise UserError(f"{place}: the tokenizer gives id {most}, outside the "
+                            f"model's {self.vocab_size} rows")
+        return encoded
+
+
+def end_ids(end, config, generation):
+    """Every id at which a server ends an answer."""
+    ids = {end}
+    for settings in (config, generation):
+        value = settings.get("eos_token_id")
+        ids |= {int(i) for i in (value if isinstance(value, list) else [value]) if i is not None}
+    return ids
+
+
+def first_token(encoded, at, size):
+    """The first token that begins at character `at` or later."""
+    if at >= size:
+        return len(encoded.ids)
+    token = encoded.char_to_token(at)
+    if token is None:  # a character that the tokenizer drops
+        starts = [offset[0] for offset in encoded.offsets]
+        return next((i for i, start in enumerate(starts) if start >= at), len(starts))
+    straddles = encoded.token_to_chars(token)[0] < at
+    if straddles:
+        while token < len(encoded.ids) and encoded.token_to_chars(token)[0] < at:
+            token += 1
+    return token

@@ -1,0 +1,105 @@
+"""What becomes of samples that are longer than a row, and how long samples are."""
+import numpy as np
+
+from training_data.errors import UserError
+
+TOO_LONG = ("error", "truncate", "drop", "split")
+ROWS = (512, 1024, 2048, 4096)
+BAR = 40  # characters of the longest bar of a histogram
+
+
+class Fitting:
+    """Rows of `length` inputs hold samples of length + 1 tokens: each input has the next as its label.
+    Without a length every sample fits."""
+
+    def __init__(self, length, policy):
+        self.length, self.policy = length, policy
+        self.samples = self.long = self.dropped = self.tokens_lost = self.trained_lost = 0
+        self.lengths, self.places = [], []
+
+    def fitted(self, ids, trained, place):
+        """The samples that become of one."""
+        self.samples += 1
+        if self.length is None or ids.size <= self.length + 1:
+            return [(ids, trained)]
+        self.long += 1
+        self.lengths.append(ids.size)
+        if len(self.places) < 3:
+            self.places.append(f"{place} ({ids.size} tokens)")
+        kept = getattr(self, f"_{self.policy}")(ids, trained)
+        self.tokens_lost += max(0, int(ids.size) - sum(int(i.size) for i, _ in kept))
+        self.trained_lost += int(trained[1:].sum()) - sum(int(t[1:].sum()) for _, t in kept)
+        self.dropped += not kept
+        return kept
+
+    def _error(self, ids, trained):
+        return [(ids, trained)]
+
+    def _truncate(self, ids, trained):
+        most = self.length + 1
+        return [(ids[:most], trained[:most])] if trained[1:most].any() else []
+
+    def _drop(self, ids, trained):
+        return []
+
+    def _split(self, ids, trained):
+        """As rows of documents are split: a piece begins with the last token of the one before, which is
+        no label there."""
+        pieces = []
+        for begin in range(0, ids.size - 1, self.length):
+            piece = trained[begin:begin + self.length + 1].copy()
+            piece[0] &= begin == 0
+            if piece[1:].any():
+                pieces.append((ids[begin:begin + self.length + 1], piece))
+        return pieces
+
+    def refuse(self, lengths):
+        if self.policy != "error" or not self.long:
+            return
+        share = 100 * self.long / self.samples
+        raise UserError(
+            f"{self.long} of {self.samples} samples ({share:.1f}%) are longer than a row of {self.length} tokens "
+            f"(--sequence-length): {', '.join(self.places)}{', …' if self.long > len(self.places) else ''}\n"
+            f"{histogram_text(lengths, self.length)}\n"
+            "  train with longer rows (the longest needs "
+            f"{max(self.lengths) - 1}), or say what shall become of them: --too-long truncate (their end is lost), "
+            "drop, or split (later parts begin without what came before)")
+
+    def summary(self):
+        if not self.long:
+            return ""
+        done = {"truncate": "cut", "drop": "left out", "split": "split"}[self.policy]
+        text = f"{self.long} of {self.samples} samples longer than a row of {self.length} tokens were {done}"
+        if self.policy != "split":
+            text += f": {self.tokens_lost} tokens lost, {self.trained_lost} of them trained on"
+        if self.policy == "truncate" and self.dropped:
+            text += f"; {self.dropped} had no answer in what was left and were left out"
+        return text
+
+
+def histogram(lengths):
+    """(from, to, how many) of bins whose ends are powers of two."""
+    lengths = np.asarray(lengths)
+    edges = [1]
+    while edges[-1] <= lengths.max():
+        edges.append(edges[-1] * 2)
+    counts = [(low, high - 1, int(((lengths >= low) & (lengths < high)).sum())) for low, high in zip(edges, edges[1:])]
+    while len(counts) > 1 and counts[0][2] == 0:
+        counts.pop(0)
+    return counts
+
+
+def histogram_text(lengths, row=None):
+    bins = histogram(lengths)
+    most = max(count for _, _, count in bins)
+    wide = len(str(bins[-1][1]))
+    lines = []
+    for low, high, count in bins:
+        mark = "  < a row ends here" if row is not None and low <= row + 1 <= high else ""
+        bar = "#" * (-(-BAR * count // most))
+        lines.append(f"  {low:>{wide}} to {high:>{wide}} tokens  {count:>8}  {bar}{mark}")
+    return "\n".join(lines)
+
+
+def quantiles(lengths):
+    return {q: int(np.quantile(lengths, q / 100, method="higher")) for q in (50, 90, 95, 99, 100)}

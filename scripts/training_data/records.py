@@ -1,0 +1,340 @@
+"""Reading documents: which files there are, what each is, and the objects or texts in it."""
+import collections
+import glob
+import gzip
+import importlib.util
+import io
+import json
+import os
+import zlib
+
+from training_data.errors import BadDocument, MissingPackage, UserError
+
+TEXT_EXTENSIONS = (".txt", ".text", ".md")
+LINE_EXTENSIONS = (".jsonl", ".ndjson")
+ARROW_EXTENSIONS = (".arrow", ".feather")
+COMPRESSIONS = {".gz": "gzip", ".gzip": "gzip", ".zst": "zstd", ".zstd": "zstd"}
+MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+ARROW_ROWS = 256  # that are objects of Python at a time
+
+# One document before tokenising: its file, where in it, its size in bytes for the progress bar, and a
+# text, the object of a line, a line that is still to be read (bytes), or the BadDocument that it is.
+Document = collections.namedtuple("Document", "path place size content")
+
+
+# ---- which files ----
+
+
+def input_files(patterns):
+    paths = []
+    for pattern in patterns:
+        if os.path.isdir(pattern):
+            paths += folder_files(pattern)
+            continue
+        found = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern))
+        if not found:
+            raise UserError(f"{pattern}: no such file")
+        paths += found
+    return paths
+
+
+def folder_files(folder):
+    if os.path.isfile(os.path.join(folder, "dataset_dict.json")):
+        return split_files(folder)
+    if os.path.isfile(os.path.join(folder, "state.json")):
+        return arrow_folder_files(folder)
+    found = sorted(glob.glob(os.path.join(glob.escape(folder), "**", "*"), recursive=True))
+    found = [f for f in found if name_and_compression(f)[1] in
+             (*TEXT_EXTENSIONS, *LINE_EXTENSIONS, ".parquet") and os.path.isfile(f)]
+    if not found:
+        raise UserError(f"{folder}: holds no {', '.join(TEXT_EXTENSIONS)}, .jsonl or .parquet file; "
+                        "files of other kinds are read when they are named")
+    return found
+
+
+def split_files(folder):
+    """Of a DatasetDict that datasets saved."""
+    splits = read_json(os.path.join(folder, "dataset_dict.json")).get("splits", [])
+    if len(splits) != 1:
+        raise UserError(f"{folder}: holds the splits {', '.join(splits)}; name one of them, such as "
+                        f"{os.path.join(folder, splits[0] if splits else 'train')}")
+    return arrow_folder_files(os.path.join(folder, splits[0]))
+
+
+def arrow_folder_files(folder):
+    """Of a Dataset that datasets saved: its files in their order."""
+    state = read_json(os.path.join(folder, "state.json"))
+    if state.get("_indices_data_files"):
+        raise UserError(f"{folder}: its rows are chosen by a list of indices; save it again after "
+                        "flatten_indices()")
+    names = [entry["filename"] for entry in state.get("_data_files", [])]
+    paths = [os.path.join(folder, name) for name in names]
+    for path in paths:
+        if not os.path.isfile(path):
+            raise UserError(f"{path}: is missing, though {folder}/state.json lists it")
+    if not paths:
+        raise UserError(f"{folder}/state.json: lists no data files")
+    return paths
+
+
+def read_json(path):
+    """The object of a small file; an empty one where there is none."""
+    if not os.path.isfile(path):
+        return {}
+    with open(path, encoding="utf-8") as file:
+        try:
+            return json.load(file)
+        except json.JSONDecodeError as error:
+            raise UserError(f"{path}:{error.lineno}:{error.colno}: {error.msg}") from None
+
+
+# ---- what a file is ----
+
+
+def name_and_compression(path):
+    """(compression that the name says, extension without it)."""
+    stem, extension = os.path.splitext(path.lower())
+    if extension in COMPRESSIONS:
+        return COMPRESSIONS[extension], os.path.splitext(stem)[1]
+    return None, extension
+
+
+def compression_of(path):
+    """By content: a name may say otherwise."""
+    with open(path, "rb") as file:
+        head = file.read(4)
+    return next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), None)
+
+
+def kind_of(path, as_text=False):
+    """lines, json, parquet, arrow or text: by name, else by the first bytes."""
+    extension = name_and_compression(path)[1]
+    for kind, extensions in (("lines", LINE_EXTENSIONS), ("json", (".json",)), ("parquet", (".parquet",)),
+                             ("arrow", ARROW_EXTENSIONS), ("text", TEXT_EXTENSIONS)):
+        if extension in extensions:
+            return kind
+    if as_text:
+        return "text"
+    with opened(path) as file:
+        head = file.read(64)
+    for kind, begin in (("parquet", b"PAR1"), ("arrow", b"ARROW1")):
+        if head.startswith(begin):
+            return kind
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if text[:1] in (b"{", b"["):
+        return "json"
+    raise UserError(f"{path}: {', '.join(TEXT_EXTENSIONS)}, .jsonl, .json, .parquet and .arrow files are read "
+                    "(also .gz and .zst of them); --as-text takes any other file for plain text")
+
+
+def opened(path):
+    """The bytes of a file, unpacked."""
+    kind = compression_of(path)
+    if kind == "gzip":
+        return gzip.open(path, "rb")
+    if kind == "zstd":
+        return io.BufferedReader(ZstdFile(path, package("zstandard", path, "a file packed with zstd")), 1 << 20)
+    return open(path, "rb")
+
+
+class ZstdFile(io.RawIOBase):
+    """The frames of a file, one after the other; EOFError where the last is cut short, which the
+    package's own reader takes for the end."""
+
+    def __init__(self, path, zstandard):
+        self.file, self.unpacker = open(path, "rb"), zstandard.ZstdDecompressor()
+        self.frame, self.ready, self.rest = None, b"", b""
+
+    def readable(self):
+        return True
+
+    def close(self):
+        self.file.close()
+        super().close()
+
+    def readinto(self, buffer):
+        while not self.ready and self._unpack():
+            pass
+        part, self.ready = self.ready[:len(buffer)], self.ready[len(buffer):]
+        buffer[:len(part)] = part
+        return len(part)
+
+    def _unpack(self):
+        packed = self.rest or self.file.read(1 << 17)
+        self.rest = b""
+        if not packed:
+            if self.frame is not None:
+                raise EOFError("the last frame has no end")
+            return False
+        if self.frame is None:
+            self.frame = self.unpacker.decompressobj()
+        self.ready = self.frame.decompress(packed)
+        if self.frame.eof:
+            self.frame, self.rest = None, self.frame.unused_data
+        return True
+
+
+def package(name, path, what):
+    if importlib.util.find_spec(name) is None:
+        raise MissingPackage(f"{path}: reading {what} needs the Python package {name}, which is not installed; "
+                             "run scripts/setup.sh")
+    return importlib.import_module(name)
+
+
+def unpacking_errors():
+    """What a packed file that is damaged or cut short ends with."""
+    errors = [EOFError, zlib.error, gzip.BadGzipFile]
+    if importlib.util.find_spec("zstandard"):
+        errors.append(importlib.import_module("zstandard").ZstdError)
+    return tuple(errors)
+
+
+# ---- documents ----
+
+
+def documents(paths, encoding, as_text=False):
+    readers = {"lines": line_documents, "json": json_documents, "parquet": parquet_documents,
+               "arrow": arrow_documents, "text": lambda path: text_documents(path, encoding)}
+    broken = unpacking_errors()
+    for path in paths:
+        try:
+            yield from readers[kind_of(path, as_text)](path)
+        except broken as error:
+            raise UserError(f"{path}: cannot be unpacked: {error}; it is damaged or was cut short") from None
+
+
+def text_documents(path, encoding):
+    with opened(path) as file:
+        raw = file.read()
+    try:
+        text = raw.decode(encoding).replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: byte {error.start} is not {encoding}; "
+                        "name the file's encoding with --encoding, such as latin-1") from None
+    if text.strip():
+        yield Document(path, path, len(raw), text)
+
+
+def line_documents(path):
+    with opened(path) as file:
+        for number, line in enumerate(file, 1):
+            if number == 1:
+                line = line.removeprefix(b"\xef\xbb\xbf")
+            if line.strip():
+                yield Document(path, f"{path}:{number}", len(line), line)
+
+
+def line_content(line, place):
+    """The object of a line, or the BadDocument that it is."""
+    try:
+        # Without its end: a line that is cut short would else be wrong on the line after it.
+        text = line.decode("utf-8").rstrip()
+    except UnicodeDecodeError as error:
+        return BadDocument(f"{place}: byte {error.start} of the line is not UTF-8")
+    try:
+        return object_or_bad(json.loads(text), place)
+    except json.JSONDecodeError as error:
+        return BadDocument(f"{place}: column {error.colno}: {reason(error)}")
+    except (RecursionError, ValueError) as error:
+        return BadDocument(f"{place}: {error}")
+
+
+def reason(error):
+    if error.msg.startswith("Unterminated string"):
+        return "the string that begins here has no end"
+    at_end = error.pos >= len(error.doc.rstrip())
+    return f"{error.msg}, but the text ends here" if at_end else error.msg
+
+
+def object_or_bad(content, place):
+    if isinstance(content, dict):
+        return content
+    return BadDocument(f"{place}: expected an object, found {type(content).__name__}")
+
+
+def json_documents(path):
+    """Of an array of objects, or of a file that has an object a line."""
+    with opened(path) as file:
+        raw = file.read()
+    try:
+        content = json.loads(raw.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: byte {error.start} is not UTF-8") from None
+    except json.JSONDecodeError as error:
+        if any(isinstance(line_content(line, path), dict) for line in first_lines(raw)):
+            yield from line_documents(path)
+            return
+        raise UserError(f"{path}:{error.lineno}: column {error.colno}: {reason(error)}; a .json file "
+                        "must hold an array of objects, or an object a line") from None
+    except (RecursionError, ValueError) as error:
+        raise UserError(f"{path}: {error}") from None
+    if not isinstance(content, (list, dict)):
+        raise UserError(f"{path}: a .json file must hold an array of objects, or an object a line; "
+                        f"found {type(content).__name__}")
+    items = content if isinstance(content, list) else [content]
+    for number, item in enumerate(items, 1):
+        place = f"{path}: item {number}"
+        yield Document(path, place, len(raw) // len(items), object_or_bad(item, place))
+
+
+def first_lines(raw):
+    """Two, as one may be the bad one."""
+    lines = raw.removeprefix(b"\xef\xbb\xbf")[:1 << 24].splitlines()
+    return [line for line in lines if line.strip()][:2]
+
+
+def parquet_documents(path):
+    if compression_of(path):
+        raise UserError(f"{path}: a Parquet file packs its columns itself; unpack it first")
+    pyarrow = package("pyarrow", path, "Parquet")
+    parquet = importlib.import_module("pyarrow.parquet")
+    try:
+        with parquet.ParquetFile(path) as file:
+            yield from row_documents(path, file.iter_batches(batch_size=ARROW_ROWS))
+    except pyarrow.ArrowException as error:
+        raise UserError(f"{path}: cannot be read as Parquet: {first_line(error)}") from None
+
+
+def arrow_documents(path):
+    """A stream, as datasets saves it, or a file with an index (Feather)."""
+    if compression_of(path):
+        raise UserError(f"{path}: an Arrow file is mapped into memory; unpack it first")
+    pyarrow = package("pyarrow", path, "Arrow")
+    ipc = importlib.import_module("pyarrow.ipc")
+    with open(path, "rb") as file:
+        indexed = file.read(6) == b"ARROW1"
+    try:
+        with pyarrow.memory_map(path) as mapped:
+            if indexed:
+                with ipc.open_file(mapped) as reader:
+                    yield from row_documents(path, (reader.get_batch(i) for i in range(reader.num_record_batches)))
+            else:
+                with ipc.open_stream(mapped) as reader:
+                    yield from row_documents(path, reader)
+    except pyarrow.ArrowException as error:
+        raise UserError(f"{path}: cannot be read as Arrow: {first_line(error)}") from None
+
+
+def first_line(error):
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def row_documents(path, record_batches):
+    number = 0
+    for batch in record_batches:
+        for begin in range(0, batch.num_rows, ARROW_ROWS):
+            part = batch.slice(begin, ARROW_ROWS)
+            size = part.nbytes // max(part.num_rows, 1)
+            for row in part.to_pylist():
+                number += 1
+                yield Document(path, f"{path}: row {number}", size, without_nulls(row))
+
+
+def without_nulls(value):
+    """Arrow gives all structs of a column the same keys and fills with null those that a row does not
+    have: a call's arguments would get what another tool takes."""
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [without_nulls(item) for item in value]
+    return value

@@ -1,0 +1,213 @@
+"""The files of a data set: Megatron's pair, the loss mask and what is known of them; and what they may
+replace (docs/data.md has the formats)."""
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import struct
+import tempfile
+
+import numpy as np
+import xxhash
+
+from own_output import file_xxh3, is_as_written, sync, sync_folder
+from training_data.errors import UserError
+
+EXTENSIONS = (".bin", ".idx", ".mask", ".html", ".json")  # of a data set
+MEGATRON_CODES = {"uint16": 8, "int32": 4}
+FORMAT, UNFINISHED = "ftrun-data", "ftrun-data-unfinished"
+
+# ---- what may be replaced ----
+
+
+def read_side(prefix):
+    """What PREFIX.json says of the data set; None when it is not there or is something else's."""
+    try:
+        with open(prefix + ".json", encoding="utf-8") as file:
+            side = json.load(file)
+        known = side["format"] in (FORMAT, UNFINISHED)
+        complete = all({"name", "bytes", "xxh3"} <= record.keys() for record in own_records(side))
+        return side if known and complete else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def own_records(side):
+    """Of every file that the data set may consist of: a run that was killed while it put its files
+    in place left some of the new ones and some of the old ones."""
+    return side["files"] + side.get("replaced", []) + ([side["report"]] if "report" in side else [])
+
+
+def refuse_foreign(prefix):
+    """Names a file that would be replaced and was not written here, or was changed since."""
+    there = [e for e in EXTENSIONS if os.path.lexists(prefix + e)]
+    side = read_side(prefix)
+    for extension in there:
+        path = prefix + extension
+        if extension == ".json" and side is not None and not os.path.islink(path):
+            continue
+        records = [] if side is None else [r for r in own_records(side) if r["name"] == os.path.basename(path)]
+        if any(is_as_written(path, r["bytes"], r["xxh3"]) for r in records):
+            continue
+        why = "was changed since this script wrote it" if records else "was not written by this script"
+        raise UserError(f"{path}: {why}, so it is not replaced; choose another --out, or move it away")
+
+
+def refuse_own_inputs(inputs, prefixes):
+    """An input would be gone, whatever it is called: links of both kinds, and ways through .. ."""
+    outputs = [prefix + extension for prefix in prefixes for extension in EXTENSIONS]
+    for path in inputs:
+        for output in outputs:
+            if os.path.realpath(path) == os.path.realpath(output) or (
+                    os.path.exists(path) and os.path.exists(output) and os.path.samefile(path, output)):
+                raise UserError(f"{path}: is read, and would be replaced as {output}; choose another --out")
+
+
+@contextlib.contextmanager
+def workshop(out):
+    """A folder in OUT in which the files are written. Its lock is held while its process lives, so
+    that one that a kill left can be told, and two runs into one folder cannot mix their files."""
+    for name in os.listdir(out):
+        path = os.path.join(out, name)
+        if re.fullmatch(r"\.ftrun-[a-z0-9_]{8}\.tmp", name) and not os.path.islink(path):
+            remove_stale(out, path)
+    made = tempfile.mkdtemp(prefix=".ftrun-", suffix=".tmp", dir=out)
+    try:
+        with open(os.path.join(made, "lock"), "w") as lock:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # which children do not inherit
+            yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def remove_stale(out, folder):
+    try:
+        with open(os.path.join(folder, "lock"), "r+") as lock:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder)
+    except (BlockingIOError, PermissionError):
+        raise UserError(f"{out}: another prepare_data.py is writing there; wait for it") from None
+    except (FileNotFoundError, NotADirectoryError):  # made by something else, or this very moment
+        pass
+
+
+# ---- writing ----
+
+
+class SplitWriter:
+    """Writes one data set in a folder of its own; finish() completes it, put_in_place() moves it."""
+
+    def __init__(self, folder, prefix, dtype):
+        self.made, self.prefix, self.dtype = os.path.join(folder, os.path.basename(prefix)), prefix, dtype
+        self.lengths, self.trained, self.tokens = [], 0, 0
+        self.untrained = 0  # documents without a label that counts
+        self.conversations = 0  # documents that are chats, or prompts with their answers
+        self.min_id, self.max_id = None, -1
+        self.longest_conversation = 0  # tokens
+        self.page = None
+        self.bin = open(self.made + ".bin", "xb")
+        self.mask = open(self.made + ".mask", "xb")
+        self.mask.write(bytes(24))  # the header, written last
+        self.spare_bits = np.zeros(0, dtype=bool)
+
+    def add(self, ids, trained, conversation):
+        if ids.size == 0:
+            return
+        if conversation:
+            self.conversations += 1
+            self.longest_conversation = max(self.longest_conversation, int(ids.size))
+        self.bin.write(ids.astype(np.dtype(self.dtype).newbyteorder("<")).tobytes())
+        self.lengths.append(ids.size)
+        self.tokens += int(ids.size)
+        self.trained += int(trained.sum())
+        self.untrained += not trained[1:].any()
+        low, high = int(ids.min()), int(ids.max())
+        self.min_id = low if self.min_id is None else min(self.min_id, low)
+        self.max_id = max(self.max_id, high)
+        bits = np.concatenate([self.spare_bits, trained])
+        whole = bits.size // 8 * 8
+        self.mask.write(np.packbits(bits[:whole], bitorder="little").tobytes())
+        self.spare_bits = bits[whole:]
+
+    def add_page(self, text):
+        """The report, which is no part of the data: no fingerprint depends on it."""
+        with open(self.made + ".html", "x", encoding="utf-8") as file:
+            file.write(text)
+            sync(file)
+        self.page = file_record("report", self.made + ".html")
+
+    def finish(self, facts):
+        self.mask.write(np.packbits(self.spare_bits, bitorder="little").tobytes())
+        self.mask.seek(0)
+        self.mask.write(b"FTRMASK\0" + struct.pack("<QQ", 1, self.tokens))
+        self._write_index()
+        for file in (self.bin, self.mask):
+            close_synced(file)
+        masked = self.trained < self.tokens
+        parts = [("tokens", ".bin"), ("index", ".idx")] + ([("mask", ".mask")] if masked else [])
+        files = [file_record(role, self.made + extension) for role, extension in parts]
+        self.side = {"format": FORMAT, "version": 1, "dtype": self.dtype, "tokens": self.tokens,
+                     "documents": len(self.lengths), "conversations": self.conversations,
+                     "trained_tokens": self.trained,
+                     "min_id": self.min_id or 0, "max_id": self.max_id, "longest_conversation": self.longest_conversation,
+                     **facts, "files": files, "fingerprint": fingerprint(files)}
+        if self.page:
+            self.side["report"] = self.page
+
+    def close(self):
+        for file in (self.bin, self.mask):
+            file.close()
+
+    def _write_index(self):
+        lengths = np.array(self.lengths, dtype="<i4")
+        item = np.dtype(self.dtype).itemsize
+        ends = np.cumsum(lengths, dtype=np.int64) * item
+        begins = np.concatenate([np.zeros(1, np.int64), ends])[:lengths.size].astype("<i8")
+        with open(self.made + ".idx", "xb") as file:
+            file.write(b"MMIDIDX\0\0" + struct.pack("<QB", 1, MEGATRON_CODES[self.dtype]))
+            file.write(struct.pack("<QQ", lengths.size, lengths.size + 1))
+            file.write(lengths.tobytes() + begins.tobytes())
+            file.write(np.arange(lengths.size + 1, dtype="<i8").tobytes())
+            sync(file)
+
+    def put_in_place(self):
+        """PREFIX.json first says which files may lie there until all have been moved."""
+        refuse_foreign(self.prefix)
+        old = read_side(self.prefix)
+        replaced = own_records(old) if old else []
+        self._write_side({**self.side, "format": UNFINISHED, "replaced": replaced})
+        names = {record["name"] for record in own_records(self.side)}
+        for extension in EXTENSIONS[:-1]:
+            path = self.prefix + extension
+            if os.path.basename(path) in names:
+                os.replace(self.made + extension, path)
+            elif os.path.lexists(path):
+                os.remove(path)  # such as a mask that the new data set has not
+        sync_folder(os.path.dirname(self.prefix))
+        self._write_side(self.side)
+
+    def _write_side(self, side):
+        with open(self.made + ".json", "w", encoding="utf-8") as file:
+            json.dump(side, file, indent=2)
+            file.write("\n")
+            sync(file)
+        os.replace(self.made + ".json", self.prefix + ".json")
+        sync_folder(os.path.dirname(self.prefix))
+
+
+def close_synced(file):
+    sync(file)
+    file.close()
+
+
+def file_record(role, path):
+    status = os.stat(path)
+    return {"role": role, "name": os.path.basename(path), "bytes": status.st_size,
+            "modified_ns": status.st_mtime_ns, "xxh3": file_xxh3(path)}
+
+
+def fingerprint(files):
+    lines = "".join(f"{f['role']} {f['bytes']} {f['xxh3']}\n" for f in files)
+    return xxhash.xxh3_64(lines.encode()).hexdigest()

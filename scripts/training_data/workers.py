@@ -1,0 +1,72 @@
+"""Documents tokenised by several processes, in the order in which they came."""
+import collections
+import concurrent.futures
+import multiprocessing
+import os
+
+from training_data.encoding import Encoder
+from training_data.errors import BadDocument, UserError
+
+BATCH_BYTES = 1 << 18  # of documents that one process tokenises at a time
+_encoder = None
+
+
+def start_worker(arguments):
+    """Processes are forked, so they find the encoder that the first one made."""
+    global _encoder
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
+    if _encoder is None:
+        _encoder = Encoder(**arguments)
+
+
+def encode_batch(batch):
+    return [encoded_or_bad(document) for document in batch]
+
+
+def encoded_or_bad(document):
+    try:
+        return _encoder.encode(document)
+    except BadDocument as bad:
+        return bad
+
+
+def batches(stream):
+    batch, size = [], 0
+    for document in stream:
+        batch.append(document)
+        size += document.size
+        if size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def encoded_batches(stream, workers, encoder):
+    """(documents, encoded) in the order of the stream, however many processes work on it."""
+    global _encoder
+    _encoder = encoder
+    if workers == 1:
+        start_worker(None)
+        for batch in batches(stream):
+            yield batch, encode_batch(batch)
+        return
+    forked = multiprocessing.get_context("fork")
+    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=forked, initializer=start_worker,
+                                                initargs=(None,)) as pool:
+        pending = collections.deque()
+        try:
+            for batch in batches(stream):
+                pending.append((batch, pool.submit(encode_batch, batch)))
+                if len(pending) > 3 * workers:  # bounds what is in memory
+                    done, future = pending.popleft()
+                    yield done, future.result()
+            while pending:
+                done, future = pending.popleft()
+                yield done, future.result()
+        except concurrent.futures.process.BrokenProcessPool:
+            raise UserError("a tokenising process was killed, probably for memory; "
+                            "use fewer with --workers") from None
+        finally:
+            for _, future in pending:
+                future.cancel()

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""How fast chats become training data, beside transformers' apply_chat_template(tokenize=True) on as many processes.
+
+  tests/bench/prepare_chats.py [--model models/smollm2-135m] [--chats 4000] [--workers 2] [--turns 2]
+
+Both read the same JSON lines and give ids; prepare_data.py also finds what is trained on, renders every
+prompt as a server would, and writes its files. Prints both rates and their ratio."""
+import argparse
+import json
+import multiprocessing
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+WORDS = ("the a of and model learns from what it is told in many words because some lines are longer than "
+         "others while numbers like 42 or 3.14 and names such as Ada Lovelace stand between them").split()
+
+
+def write_chats(path, count, turns):
+    made = random.Random(1)
+    say = lambda: " ".join(made.choices(WORDS, k=made.randint(10, 180)))
+    with open(path, "w") as file:
+        for _ in range(count):
+            messages = [{"role": role, "content": say()} for _ in range(turns // 2) for role in ("user", "assistant")]
+            file.write(json.dumps({"messages": messages}) + "\n")
+
+
+_tokenizer = None
+
+
+def load(model):
+    global _tokenizer
+    from transformers import AutoTokenizer
+
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    _tokenizer = AutoTokenizer.from_pretrained(model)
+
+
+def apply(lines):
+    return sum(len(_tokenizer.apply_chat_template(json.loads(line)["messages"], tokenize=True)["input_ids"])
+               for line in lines)
+
+
+def reference(path, model, workers):
+    """Seconds with processes that have the tokenizer already, and tokens."""
+    load(model)
+    with multiprocessing.get_context("fork").Pool(workers) as pool, open(path) as file:
+        lines = file.readlines()
+        begin = time.monotonic()
+        tokens = sum(pool.imap(apply, [lines[i:i + 64] for i in range(0, len(lines), 64)]))
+        return time.monotonic() - begin, tokens
+
+
+def prepared(path, model, workers, out):
+    """Seconds as the command itself counts them, start of the processes included."""
+    script = [sys.executable, str(ROOT / "scripts/prepare_data.py"), "--tokenizer", model, "--out", out, "--workers",
+              str(workers), path]
+    told = subprocess.run(script, check=True, capture_output=True, text=True).stdout
+    return float(told.rsplit("done in ", 1)[1].split()[0]), json.loads(pathlib.Path(out, "train.json").read_text())["tokens"]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", default=str(ROOT / "models/smollm2-135m"))
+    parser.add_argument("--chats", type=int, default=4000)
+    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=2)
+    a = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        path = folder + "/chats.jsonl"
+        write_chats(path, a.chats, a.turns)
+        ours, tokens = prepared(path, a.model, a.workers, folder + "/out")
+        theirs, same = reference(path, a.model, a.workers)
+    assert tokens == same, f"{tokens} tokens here, {same} there"
+    print(f"{a.chats} chats of {a.turns} messages, {tokens} tokens, {a.workers} processes: prepare_data.py "
+          f"{tokens / ours / 1e3:.0f} k tokens/s, apply_chat_template {tokens / theirs / 1e3:.0f} k tokens/s, "
+          f"ratio {theirs / ours:.2f}")
+
+
+if __name__ == "__main__":
+    main()

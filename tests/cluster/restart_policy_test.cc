@@ -1,0 +1,46 @@
+#include "cluster/restart_policy.h"
+
+#include <catch2/catch.hpp>
+
+using namespace ftrun;
+using namespace std::chrono_literals;
+
+namespace {
+
+FailureSummary failed(int code) {
+  return {.exit_code = code, .text = "", .rank = 0, .reason = ""};
+}
+
+}  // namespace
+
+TEST_CASE("what the environment, a peer or a signal did may pass; all else fails the same way again") {
+  for (const int code : {5, 6, 129, 134, 137, 139}) CHECK(may_pass_next_time(failed(code)));
+  for (const int code : {1, 2, 3, 4, 7, 75, 127}) CHECK_FALSE(may_pass_next_time(failed(code)));
+}
+
+TEST_CASE("restarts in vain wait longer each time, and are given up after so many") {
+  RestartPolicy policy({.in_vain = 3, .first_delay = 1s, .longest_delay = 3s});
+  CHECK(policy.after(failed(137), "") == 1000ms);
+  CHECK(policy.after(failed(6), "") == 2000ms);
+  CHECK(policy.after(failed(6), "") == 3000ms);
+  CHECK(policy.in_vain() == 3);
+  CHECK_FALSE(policy.after(failed(6), ""));
+  CHECK(policy.first().exit_code == 137);
+}
+
+TEST_CASE("something new that is saved has restarts counted from one again") {
+  RestartPolicy policy({.in_vain = 2, .first_delay = 1s, .longest_delay = 8s});
+  CHECK(policy.after(failed(137), "step-00000010") == 1000ms);
+  CHECK(policy.after(failed(5), "step-00000010") == 2000ms);
+  CHECK(policy.after(failed(6), "step-00000020") == 1000ms);
+  CHECK(policy.first().exit_code == 6);
+  CHECK(policy.after(failed(137), "step-00000020") == 2000ms);
+  CHECK_FALSE(policy.after(failed(137), "step-00000020"));
+}
+
+TEST_CASE("nothing is started again where none is asked for, or where the failure is no matter of chance") {
+  CHECK_FALSE(RestartPolicy({}).after(failed(137), ""));
+  RestartPolicy policy({.in_vain = 3});
+  CHECK_FALSE(policy.after(failed(4), ""));
+  CHECK(policy.in_vain() == 0);
+}

@@ -1,0 +1,493 @@
+"""Tests of scripts/training_data: chats of every shape, laid out by templates of the families, what of them
+is trained on, and what is told and refused. Expectations are written out by hand, or made by
+transformers' own apply_chat_template."""
+import contextlib
+import gzip
+import io
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import unittest
+
+import numpy as np
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+import prepare_data  # noqa: E402
+from prepare_data_test import read_pair  # noqa: E402
+
+SPECIAL = ["<|end|>", "<s>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
+           "<start_of_turn>", "<end_of_turn>"]
+
+CHATML = ("{%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
+          "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
+LLAMA3 = ("{{- bos_token }}{%- for m in messages %}"
+          "{{- '<|start_header_id|>' + m.role + '<|end_header_id|>\\n\\n' + m.content | trim + '<|eot_id|>' }}"
+          "{%- endfor %}{%- if add_generation_prompt %}"
+          "{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{%- endif %}")
+GEMMA = ("{{ bos_token }}{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+         "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+         "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
+         "{{ '<start_of_turn>' + ('model' if m.role == 'assistant' else m.role) + '\\n' + m.content | trim + '<end_of_turn>\\n' }}"
+         "{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}")
+# History loses its reasoning; the last answer always has a block of it.
+QWEN3 = """
+{%- set ns = namespace(last=0) %}
+{%- for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}
+{%- for m in messages %}
+    {%- if m.role == 'assistant' %}
+        {%- set content = m.content %}
+        {%- set reasoning = m.reasoning_content or '' %}
+        {%- if '</think>' in content %}
+            {%- set reasoning = content.split('</think>')[0].split('<think>')[-1].strip('\\n') %}
+            {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
+        {%- endif %}
+        {%- if loop.index0 > ns.last and (loop.last or reasoning) %}
+            {{- '<|im_start|>assistant\\n<think>\\n' + reasoning + '\\n</think>\\n\\n' + content + '<|im_end|>\\n' }}
+        {%- else %}
+            {{- '<|im_start|>assistant\\n' + content + '<|im_end|>\\n' }}
+        {%- endif %}
+    {%- else %}
+        {{- '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+"""
+MARKED = CHATML.replace(
+    "{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}",
+    "{% if m.role == 'assistant' %}{{ '<|im_start|>assistant\\n' }}{% generation %}{{ m.content }}{% endgeneration %}"
+    "{{ '<|im_end|>\\n' }}{% else %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endif %}")
+
+
+def write_model(folder, template, eos="<|im_end|>", generation=None, **settings):
+    """A tokenizer of single bytes with the families' special tokens."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={t: i for i, t in enumerate(SPECIAL + alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in SPECIAL])
+    os.makedirs(folder, exist_ok=True)
+    tokenizer.save(os.path.join(folder, "tokenizer.json"))
+    files = {"config": {"vocab_size": 300}, "generation_config": generation or {},
+             "tokenizer_config": {"eos_token": eos, "bos_token": "<s>", "tokenizer_class": "PreTrainedTokenizerFast",
+                                  **({"chat_template": template} if template else {}), **settings}}
+    for name, value in files.items():
+        pathlib.Path(folder, f"{name}.json").write_text(json.dumps(value))
+    return tokenizer
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def assistant(text, **more):
+    return {"role": "assistant", "content": text, **more}
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self._folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self._folder.cleanup)
+        self.folder = self._folder.name
+        self.model, self.out = self.folder + "/model", self.folder + "/out"
+
+    def use(self, template, **settings):
+        self.tokenizer = write_model(self.model, template, **settings)
+
+    def write(self, name, content):
+        path = os.path.join(self.folder, name)
+        pathlib.Path(path).write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    def lines(self, name, objects):
+        return self.write(name, "".join(json.dumps(o, ensure_ascii=False) + "\n" for o in objects))
+
+    def run_script(self, *arguments):
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                code = prepare_data.main(["--tokenizer", self.model, "--out", self.out, "--workers", "1", *arguments])
+            except SystemExit as stop:
+                code = stop.code
+        return code, out.getvalue(), err.getvalue()
+
+    def prepare(self, *arguments):
+        code, out, err = self.run_script(*arguments, "--force")
+        self.assertEqual((code, err), (0, ""))
+        return out
+
+    def refusal(self, *arguments):
+        code, _, err = self.run_script(*arguments)
+        self.assertEqual(code, 4, err)
+        self.assertFalse(os.path.exists(self.out) and os.listdir(self.out), "left files behind")
+        return err.removeprefix("prepare_data: error: ").removesuffix("\n")
+
+    def shown(self, split="train"):
+        """The samples, what is trained on in [ ]."""
+        found = []
+        for ids, trained in read_pair(f"{self.out}/{split}"):
+            text, begin = "", 0
+            for i in range(1, len(ids) + 1):
+                if i == len(ids) or trained[i] != trained[begin]:
+                    piece = self.tokenizer.decode([int(t) for t in ids[begin:i]], skip_special_tokens=False)
+                    text += f"[{piece}]" if trained[begin] else piece
+                    begin = i
+            found.append(text)
+        return found
+
+    def chats(self, *conversations, **more):
+        return self.lines("c.jsonl", [{"messages": list(c), **more} for c in conversations])
+
+    def of(self, *messages, arguments=(), **more):
+        self.prepare(self.chats(messages, **more), *arguments)
+        return self.shown()
+
+
+class Templates(Case):
+    TURNS = (user("q"), assistant("a"), user("r"), assistant("b"))
+
+    def test_the_token_that_ends_an_answer_is_trained_on_and_nothing_after_it(self):
+        self.use(CHATML)
+        self.assertEqual(self.of(*self.TURNS), [
+            "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n[a<|im_end|>]\n"
+            "<|im_start|>user\nr<|im_end|>\n<|im_start|>assistant\n[b<|im_end|>]\n"])
+        self.use(LLAMA3, eos="<|end|>", generation={"eos_token_id": [0, 6]})
+        self.assertEqual(self.of(*self.TURNS[:2]), [
+            "<s><|start_header_id|>user<|end_header_id|>\n\nq<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\n[a<|eot_id|>]"])
+        self.use(GEMMA, eos="<|end|>", generation={"eos_token_id": [0, 8]})
+        self.assertEqual(self.of(*self.TURNS[:2]),
+                         ["<s><start_of_turn>user\nq<end_of_turn>\n<start_of_turn>model\n[a<end_of_turn>]\n"])
+
+    def test_an_end_that_no_server_knows_is_told_and_recorded(self):
+        """A model would learn to end its answers, and a server would not stop there."""
+        self.use(GEMMA, eos="<|end|>")
+        out = self.prepare(self.chats(self.TURNS))
+        self.assertIn("  warning: 2 of 2 answers end with <end_of_turn> (id 8), which is none of the model's end tokens "
+                      "(<|end|>), so a server would not stop there; add the id to eos_token_id in generation_config.json\n", out)
+        self.assertEqual(self.side()["turn_ends"], [8])
+        self.use("{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}")
+        out = self.prepare(self.chats(self.TURNS))
+        self.assertIn("2 of 2 answers end without a special token (the first: " + self.folder + "/c.jsonl:1): a model learns "
+                      "from them to go on; its end tokens are <|im_end|>\n", out)
+        self.use(CHATML)
+        self.assertNotIn("warning", self.prepare(self.chats(self.TURNS)))
+        self.assertEqual(self.side()["turn_ends"], [3])
+
+    def side(self):
+        return json.loads(pathlib.Path(self.out, "train.json").read_text())
+
+    def test_pad_that_is_the_end_token_is_trained_on(self):
+        self.use(CHATML, pad_token="<|im_end|>")
+        self.assertTrue(self.of(*self.TURNS)[0].endswith("[b<|im_end|>]\n"))
+
+    def test_a_template_that_rewrites_history_gives_a_sample_for_each_answer(self):
+        """The vector of four messages: the reasoning of the first answer is gone from history."""
+        self.use(QWEN3)
+        turns = (user("a"), assistant("<think>\nr1\n</think>\n\nb"), user("c"), assistant("d"))
+        out = self.prepare(self.chats(turns))
+        self.assertEqual(self.shown(), [
+            "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n[<think>\nr1\n</think>\n\nb<|im_end|>]\n",
+            "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n<|im_start|>user\nc<|im_end|>\n"
+            "<|im_start|>assistant\n[<think>\n\n</think>\n\nd<|im_end|>]\n"])
+        self.assertIn("1 chats became a sample for each answer", out)
+        # As the reasoning beside the content, which servers give.
+        self.prepare(self.chats((user("a"), assistant("b", reasoning_content="r1"), user("c"), assistant("d"))))
+        self.assertIn("[<think>\nr1\n</think>\n\nb<|im_end|>]", self.shown()[0])
+
+    def test_every_prompt_is_what_a_server_renders(self):
+        from transformers import AutoTokenizer
+
+        turns = (user("né 漢"), assistant("<think>\nx\n</think>\n\nyes"), user("and?"), assistant("42\n"))
+        for template in (CHATML, LLAMA3, GEMMA, QWEN3, MARKED):
+            self.use(template)
+            self.prepare(self.chats(turns))
+            server = AutoTokenizer.from_pretrained(self.model)
+            prompts = [server.apply_chat_template(list(turns[:k]), add_generation_prompt=True, return_dict=False)
+                       for k in (1, 3)]
+            samples = read_pair(self.out + "/train")
+            begins = [(ids, int(i)) for ids, trained in samples for i in np.flatnonzero(np.diff(trained.astype(int)) == 1) + 1]
+            self.assertEqual([list(ids[:i]) for ids, i in begins], prompts, template)
+
+    def test_the_templates_own_marks_narrow_what_is_trained_on(self):
+        self.use(MARKED)
+        self.assertEqual(self.of(*self.TURNS), [
+            "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n[a<|im_end|>]\n"
+            "<|im_start|>user\nr<|im_end|>\n<|im_start|>assistant\n[b<|im_end|>]\n"])
+        self.use(MARKED.replace("{% generation %}{{ m.content }}", "{{ m.content[:1] }}{% generation %}{{ m.content[1:] }}"))
+        self.assertEqual(self.of(user("q"), assistant("abc"))[0][-18:], "t\na[bc<|im_end|>]\n")
+
+    def test_what_the_generation_prompt_supplies_is_not_trained_on(self):
+        opened = CHATML.replace("{{ '<|im_start|>assistant\\n' }}", "{{ '<|im_start|>assistant\\n<think>\\n' }}")
+        self.use(opened)
+        self.assertEqual(self.of(user("q"), assistant("<think>\nx</think>y")),
+                         ["<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>\n[x</think>y<|im_end|>]\n"])
+        out = self.prepare(self.chats((user("q"), assistant("y"))))
+        self.assertEqual(self.shown(), ["<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n[y<|im_end|>]\n"])
+        self.assertIn("before 1 of 1 answers a server's prompt goes on otherwise than the chat does", out)
+
+    def test_train_on_last_and_all_and_messages_that_are_left_out(self):
+        self.use(CHATML)
+        first, second = ("<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n",
+                         "<|im_start|>user\nr<|im_end|>\n<|im_start|>assistant\n")
+        self.assertEqual(self.of(*self.TURNS, arguments=("--train-on", "last")), [first + second + "[b<|im_end|>]\n"])
+        self.assertEqual(self.of(*self.TURNS, arguments=("--train-on", "all")), [f"[{first}{second}b<|im_end|>\n]"])
+        for left_out in ({"weight": 0}, {"train": False}):
+            self.assertEqual(self.of(user("q"), assistant("a", **left_out), user("r"), assistant("b", weight=1)),
+                             [first + second + "[b<|im_end|>]\n"])
+        # What follows the last answer is learnt from by nothing.
+        self.assertEqual(self.of(*self.TURNS[:2], user("more")), [first.replace("a<|im_end|>", "[a<|im_end|>]")])
+
+    def test_a_chat_that_the_assistant_begins(self):
+        self.use(CHATML)
+        self.assertEqual(self.of(assistant("hello"), user("q"), assistant("a")), [
+            "<|im_start|>assistant\n[hello<|im_end|>]\n<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n[a<|im_end|>]\n"])
+
+    def test_the_begin_of_text_is_there_once(self):
+        self.use(LLAMA3, eos="<|eot_id|>", add_bos_token=True)
+        self.prepare(self.chats(self.TURNS))
+        self.assertEqual(list(read_pair(self.out + "/train")[0][0]).count(1), 1)
+        self.prepare(self.lines("t.jsonl", [{"text": "ab"}, {"text": "<s>ab"}]))
+        self.assertEqual(self.shown(), ["[<s>ab<|eot_id|>]"] * 2)
+        self.use("{{ bos_token }}" + LLAMA3, eos="<|eot_id|>")
+        self.out += "-double"
+        self.assertEqual(self.refusal(self.chats(self.TURNS)),
+                         f"{self.folder}/c.jsonl:1: begins with the begin-of-text token twice; the chat template writes it, "
+                         "so messages must not")
+
+    def test_templates_that_refuse_say_so_in_their_own_words(self):
+        self.use(GEMMA)
+        self.assertEqual(self.refusal(self.chats(({"role": "system", "content": "s"}, user("q"), assistant("a")))),
+                         f"{self.folder}/c.jsonl:1: the chat template refuses it: System role not supported")
+        self.assertEqual(self.refusal(self.chats((user("q"), user("r"), assistant("a")))),
+                         f"{self.folder}/c.jsonl:1: the chat template refuses it: Conversation roles must alternate "
+                         "user/assistant/user/assistant/...")
+        self.use(CHATML.replace("m.content +", "\nm.content.x.y +"))
+        self.assertEqual(self.refusal(self.chats(self.TURNS)),
+                         f"{self.folder}/c.jsonl:1: the chat template fails in its line 2: 'str object' has no attribute 'x'")
+        self.use("{% for m in messages %}\n{{ m.content }\n{% endfor %}")
+        self.assertEqual(self.refusal(self.chats(self.TURNS)),
+                         f"{self.model}: line 2 of the chat template is no Jinja: unexpected '}}'")
+        self.use(CHATML.replace("in messages %}", "in messages if m.role != 'system' %}"))
+        self.assertEqual(self.refusal(self.chats(({"role": "system", "content": "u"}, user("u u"), assistant("a")))),
+                         f"{self.folder}/c.jsonl:1: this chat template leaves out messages of the role system")
+
+    def test_tools_and_named_templates_are_passed_on(self):
+        tool = {"type": "function", "function": {"name": "f", "parameters": {"x": 1}}}
+        with_tools = "{{ tools | tojson }}" + CHATML
+        self.use([{"name": "default", "template": CHATML}, {"name": "tool_use", "template": with_tools},
+                  {"name": "other", "template": "{{ mood }}" + CHATML}])
+        end = "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n[a<|im_end|>]\n"
+        self.assertEqual(self.of(*self.TURNS[:2]), [end])
+        self.assertEqual(self.of(*self.TURNS[:2], tools=[tool]), [json.dumps([tool]) + end])
+        self.assertEqual(self.of(*self.TURNS[:2], tools=json.dumps([tool])), [json.dumps([tool]) + end])
+        self.assertEqual(self.of(*self.TURNS[:2], arguments=("--chat-template", "other", "--template-options",
+                                                             '{"mood": "glad"}')), ["glad" + end])
+        self.assertEqual(self.of(*self.TURNS[:2], arguments=("--chat-template", "other"),
+                                 chat_template_kwargs={"mood": "sad"}), ["sad" + end])
+        self.out += "-none"
+        self.assertEqual(self.refusal(self.chats(self.TURNS), "--chat-template", "cat"),
+                         f"{self.model}: has no chat template 'cat'; it has default, tool_use, other")
+
+    def test_arguments_of_calls_are_json_once_whatever_the_template_takes(self):
+        """Templates that take objects, that take texts, and that write what lists items."""
+        call = "{% for c in m.tool_calls or [] %}{{ c.function.name + ' ' }}ARGS{% endfor %}"
+        for args, written in (("{{ c.function.arguments | tojson }}", '{"k": "né", "n": 1}'),
+                              ("{{ '' + c.function.arguments }}", '{"k": "né", "n": 1}'),
+                              ("{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }};{% endfor %}", "k=né;n=1;")):
+            self.use(CHATML.replace("m.content + '<|im_end|>\\n' }}", "m.content }}" + call.replace("ARGS", args)
+                                    + "{{ '<|im_end|>\\n' }}"))
+            for given in ({"k": "né", "n": 1}, '{"k": "né", "n": 1}'):
+                turns = (user("q"), assistant("", tool_calls=[{"type": "function", "function": {
+                    "name": "f", "arguments": given}}]), {"role": "tool", "content": "seen"}, assistant("a"))
+                self.assertIn(f"[f {written}<|im_end|>]", self.of(*turns)[0])
+        broken = (user("q"), assistant("", tool_calls=[{"function": {"name": "f", "arguments": "{k"}}]))
+        self.out += "-broken"
+        self.assertEqual(self.refusal(self.chats(broken)),
+                         f"{self.folder}/c.jsonl:1: the arguments of a call of f are not JSON: Expecting property name "
+                         "enclosed in double quotes: line 1 column 2 (char 1)")
+
+    def test_a_model_without_a_template_cannot_lay_out_chats(self):
+        self.use(None)
+        self.assertIn("this tokenizer has no chat template", self.refusal(self.chats(self.TURNS)))
+
+
+class Shapes(Case):
+    def setUp(self):
+        super().setUp()
+        self.use(CHATML)
+
+    EXPECTED = "<|im_start|>user\np<|im_end|>\n<|im_start|>assistant\n[c<|im_end|>]\n"
+    SAME = [{"messages": [user("p"), assistant("c")]},
+            {"messages": json.dumps([user("p"), assistant("c")])},
+            {"messages": [{"from": "human", "value": "p"}, {"from": "gpt", "value": "c"}]},
+            {"conversations": [{"from": "human", "value": "p"}, {"from": "gpt", "value": "c"}]},
+            {"conversations": [user("p"), assistant("c")]},
+            {"instruction": "p", "input": "", "output": "c"},
+            {"prompt": "p", "completion": "c"}, {"prompt": "p", "response": "c"},
+            {"prompt": [user("p")], "completion": [assistant("c")]}, {"prompt": [user("p")], "completion": "c"},
+            {"prompt": "id of a prompt", "messages": [user("p"), assistant("c")], "text": None}]
+
+    def test_every_shape_is_found_in_every_row_and_told(self):
+        out = self.prepare(self.lines("c.jsonl", [*self.SAME, {"text": "t"}]))
+        self.assertEqual(self.shown(), [self.EXPECTED] * len(self.SAME) + ["[t<|im_end|>]"])
+        self.assertIn("c.jsonl: 4 chats (messages) and 3 chats (prompt and completion) and 2 chats (conversations) and "
+                      "1 chats (instruction and output) and 1 chats (prompt and response) and 1 documents (text); ", out)
+
+    def test_prompts_that_are_messages_are_not_trained_on(self):
+        prompt = [user("x"), assistant("y"), user("p")]
+        self.prepare(self.lines("c.jsonl", [{"prompt": prompt, "completion": [assistant("c")]}]))
+        self.assertEqual(self.shown(), ["<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\ny<|im_end|>\n" + self.EXPECTED])
+
+    def test_systems_and_history_beside_a_chat(self):
+        self.prepare(self.lines("c.jsonl", [{"instruction": "p", "output": "c", "system": "s", "history": [["x", "y"]]}]))
+        self.assertEqual(self.shown(), ["<|im_start|>system\ns<|im_end|>\n<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n"
+                                        "[y<|im_end|>]\n" + self.EXPECTED])
+
+    def test_what_is_no_conversation_is_refused_by_line(self):
+        for content, message in (
+                ({"messages": []}, '"messages" must be a list of at least one message'),
+                ({"conversations": "[]"}, '"conversations" must be a list of at least one message'),
+                ({"messages": [user("p"), {"role": "robot", "content": "x"}]},
+                 "message 2: role 'robot', expected system, user, assistant or tool"),
+                ({"prompt": "p", "chosen": "a", "rejected": "b"},
+                 'is a preference (chosen and rejected); answers to imitate are read from "messages", or "prompt" and '
+                 '"completion"'),
+                ({"input_ids": [1]}, 'holds token ids ("input_ids"); name such a file in data.train as it is'),
+                ({"messages": [user("p"), assistant("c")], "tools": "[{"},
+                 '"tools" is a text that is not JSON: Expecting property name enclosed in double quotes: line 1 column 3 '
+                 '(char 2)')):
+            with self.subTest(message):
+                self.assertEqual(self.refusal(self.lines("c.jsonl", [content])), f"{self.folder}/c.jsonl:1: {message}")
+
+    def test_packed_files_are_unpacked_whatever_they_are_called(self):
+        text = "".join(json.dumps(o) + "\n" for o in self.SAME).encode()
+        for name, content in (("a.jsonl.gz", gzip.compress(text)), ("b.jsonl", gzip.compress(text)), ("c.ndjson", text),
+                              ("d", text), ("e.json.gz", gzip.compress(json.dumps(self.SAME).encode())), ("f.data", text)):
+            with self.subTest(name):
+                self.prepare(self.write(name, content))
+                self.assertEqual(self.shown(), [self.EXPECTED] * len(self.SAME))
+        self.out += "-cut"
+        cut = self.write("a.jsonl.gz", gzip.compress(text)[:-20])
+        self.assertRegex(self.refusal(cut), "a.jsonl.gz: cannot be unpacked: .*; it is damaged or was cut short")
+
+    def test_packages_that_are_absent_are_named(self):
+        from training_data import records
+
+        for name, content, package in (("a.parquet", b"PAR1", "pyarrow"), ("a.arrow", b"ARROW1", "pyarrow"),
+                                       ("a.jsonl.zst", b"\x28\xb5\x2f\xfd", "zstandard")):
+            real = records.importlib.util.find_spec
+            records.importlib.util.find_spec = lambda n, *_: None if n == package else real(n)
+            try:
+                code, _, err = self.run_script(self.write(name, content))
+            finally:
+                records.importlib.util.find_spec = real
+            self.assertEqual(code, 5)
+            self.assertRegex(err, f"{name}: reading .* needs the Python package {package}, which is not installed; run "
+                                  "scripts/setup.sh")
+
+
+class Lengths(Case):
+    def setUp(self):
+        super().setUp()
+        self.use(CHATML)
+        # 28 tokens before the answer, 3 after its text: <|im_end|>, the newline.
+        self.file = self.lines("c.jsonl", [{"prompt": "p", "completion": "c" * n} for n in (2, 3, 40)])
+        self.before = len(self.ids("")) - 2
+
+    def ids(self, answer):
+        text = f"<|im_start|>user\np<|im_end|>\n<|im_start|>assistant\n{answer}<|im_end|>\n"
+        return self.tokenizer.encode(text, add_special_tokens=False).ids
+
+    def fit(self, policy):
+        out = self.prepare(self.file, "--sequence-length", str(self.before + 4), "--too-long", policy)
+        return out, [(len(ids), int(trained[1:].sum())) for ids, trained in read_pair(self.out + "/train")]
+
+    def test_long_samples_are_refused_with_a_histogram(self):
+        rows = self.before + 4  # holds samples of one more token: an answer of three and its two
+        err = self.refusal(self.file, "--sequence-length", str(rows))
+        self.assertIn(f"1 of 3 samples (33.3%) are longer than a row of {rows} tokens (--sequence-length): "
+                      f"{self.file}:3 ({self.before + 42} tokens)\n", err)
+        self.assertIn("  16 to 31 tokens         2  ########################################  < a row ends here\n", err)
+        self.assertIn(f"train with longer rows (the longest needs {self.before + 41}), or say what shall become of them: "
+                      "--too-long truncate", err)
+
+    def test_cut_dropped_and_split_are_counted(self):
+        out, samples = self.fit("truncate")
+        row = self.before + 5
+        self.assertEqual(samples, [(row - 1, 3), (row, 4), (row, 5)])
+        self.assertIn("1 of 3 samples longer than a row of", out)
+        self.assertIn("were cut: 37 tokens lost, 36 of them trained on\n", out)
+        out, samples = self.fit("drop")
+        self.assertEqual(samples, [(row - 1, 3), (row, 4)])
+        self.assertIn(f"were left out: {self.before + 42} tokens lost, 41 of them trained on\n", out)
+        out, samples = self.fit("split")
+        self.assertEqual(sum(trained for _, trained in samples), 3 + 4 + 41)
+        self.assertTrue(all(length <= row for length, _ in samples))
+
+    def test_an_answer_that_is_cut_away_leaves_nothing(self):
+        self.file = self.lines("c.jsonl", [{"prompt": "p", "completion": "c"}, {"prompt": "p" * 60, "completion": "c"}])
+        out, samples = self.fit("truncate")
+        self.assertEqual(len(samples), 1)
+        self.assertIn("; 1 had no answer in what was left and were left out", out)
+
+
+class Report(Case):
+    def setUp(self):
+        super().setUp()
+        self.use(CHATML)
+
+    def test_nothing_to_train_on_is_refused_with_counts_by_file(self):
+        one = self.lines("a.jsonl", [{"prompt": "p", "completion": ""}] * 2)
+        self.use("{% for m in messages %}{{ m.content }}{% endfor %}")
+        two = self.lines("b.jsonl", [{"messages": [user("p"), assistant("")]}])
+        self.assertEqual(self.refusal(one, two),
+                         "no token of the train documents is trained on:\n"
+                         f"  {one}: 2 chats (prompt and completion); 2 samples, 2 tokens, 0 trained on\n"
+                         f"  {two}: 1 chats (messages); 1 samples, 1 tokens, 0 trained on")
+
+    def test_duplicates_and_empty_answers_are_told(self):
+        rows = [{"prompt": "p", "completion": "c"}, {"prompt": "q", "completion": " "}, {"prompt": "p", "completion": "c"}]
+        out = self.prepare(self.lines("c.jsonl", rows), "--validation-every", "3")
+        path = f"{self.folder}/c.jsonl"
+        self.assertIn(f"1 answers are empty (the first: {path}:2); a model learns from them to say nothing\n", out)
+        self.assertIn(f"1 samples occur again (the first: {path}:3 is {path}:1 again)\n", out)
+        self.assertIn("1 of these are in train and in validation, whose loss they make too low\n", out)
+
+    def test_the_first_sample_is_shown_with_what_is_trained_on(self):
+        path = self.lines("c.jsonl", [{"prompt": "<b>", "completion": "c & d"}])
+        out = self.prepare(path)
+        self.assertIn(f"  the first sample, {path}:1, what is trained on between >>> and <<<:\n<|im_start|>user\n<b><|im_end|>\n"
+                      "<|im_start|>assistant\n>>>c & d<|im_end|><<<\n", out)
+        page = pathlib.Path(self.out, "train.html").read_text()
+        self.assertIn("&lt;|im_start|&gt;assistant\n<mark>c &amp; d&lt;|im_end|&gt;</mark>\n", page)
+        for outside in ("http:", "https:", "<script", "src=", "@import", "url("):
+            self.assertNotIn(outside, page)
+
+    def test_the_page_is_replaced_only_as_it_was_written(self):
+        path = self.lines("c.jsonl", [{"prompt": "p", "completion": "c"}])
+        self.prepare(path)
+        page = pathlib.Path(self.out, "train.html")
+        page.write_text(page.read_text() + "my notes")
+        code, _, err = self.run_script(path, "--force")
+        self.assertEqual((code, err), (4, f"prepare_data: error: {page}: was changed since this script wrote it, so it is "
+                                          "not replaced; choose another --out, or move it away\n"))
+
+    def test_another_template_or_other_ends_are_not_up_to_date(self):
+        path = self.lines("c.jsonl", [{"prompt": "p", "completion": "c"}])
+        self.prepare(path)
+        self.assertIn("up to date", self.run_script(path)[1])
+        for change in (lambda: self.use("{# new #}" + CHATML), lambda: self.use("{# new #}" + CHATML, generation={"eos_token_id": 0})):
+            change()
+            self.assertIn("done in", self.run_script(path)[1])
+            self.assertIn("up to date", self.run_script(path)[1])
+
+
+if __name__ == "__main__":
+    unittest.main()

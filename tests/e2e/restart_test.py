@@ -1,0 +1,172 @@
+"""Ranks that fail are started again from the newest checkpoint: whichever rank is killed, and when, the run ends with the
+bits of one that nobody disturbed. What would fail again is not tried again, and a stop is no failure."""
+import pathlib
+import re
+import signal
+import sys
+import tempfile
+import time
+
+from runner import (BINARY, Job, Running, await_gone, case, checkpoints, free_port, manifest, must, ftrun, run_cases, same_run,
+                    start, steps)
+
+TORCHRUN = pathlib.Path(sys.executable).parent / "torchrun"
+STEPS = 120
+LONG = {"train": {"steps": STEPS, "log": {"every": 1}}, "data": {"sequence_length": 128}, "train_micro_batch_size_per_gpu": 4}
+SAVING = LONG | {"checkpoint": {"every": 20, "keep_last": 3}}
+ENDLESS = {"train": {"steps": 20000}}
+
+
+def await_count(running, part, count, after=0):
+    """Waits until so many lines from the given one on hold the part; returns the number of the line after it."""
+    end = time.monotonic() + 120
+    while True:
+        found = [at for at, line in enumerate(running.lines) if at >= after and part in line]
+        if len(found) >= count:
+            return found[count - 1] + 1
+        assert time.monotonic() < end and running.process.poll() is None, f"no {part!r}:\n{running.text()[-3000:]}"
+        time.sleep(0.002)
+
+
+def all_ranks(running, count):
+    """The ranks' process ids, when all of a start are there."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            ranks = running.ranks()
+            if len(ranks) == count:
+                return ranks
+        except (FileNotFoundError, ProcessLookupError):  # one has just ended
+            pass
+        time.sleep(0.005)
+    raise AssertionError(f"{count} ranks did not start:\n{running.text()[-3000:]}")
+
+
+def whole(out, last=STEPS):
+    found = [line["step"] for line in steps(out)]
+    assert found == list(range(1, last + 1)), f"steps doubled or missing: {found}"
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    job = Job(scratch)
+
+    @case
+    def whichever_rank_is_killed_the_run_ends_with_the_same_bits():
+        job.run("straight", "--nproc", 3, **SAVING)
+        running = start("--config", job.config("killed", **SAVING), "--nproc", 3)
+        # (rank, what it is killed after): while they start, in a step, right after a save, near the end.
+        kills = ((1, None), (0, "step 3/"), (2, "saved "), (0, "saved "), (1, "step 65/"), (2, f"step {STEPS - 5}/"))
+        seen, slowest = 0, 0.0
+        for number, (victim, moment) in enumerate(kills, 1):
+            if moment:
+                seen = await_count(running, moment, 1, seen)
+            running.kill(signal.SIGKILL, all_ranks(running, 3)[victim])
+            killed = time.monotonic()
+            seen = await_count(running, f"restart {number} (", 1, seen)
+            assert f": rank {victim}: killed by signal 9" in running.lines[seen - 1], running.lines[seen - 1]
+            if moment:
+                seen = await_count(running, "step ", 1, await_count(running, "resumed from" if number > 2 else "anew", 1, seen))
+                slowest = max(slowest, time.monotonic() - killed)
+        print(f"  from the kill to the first new step: {slowest:.1f} s at most", flush=True)
+        running.wait(0)
+        whole(job.out("killed"))
+        same_run(job.out("straight"), job.out("killed"))
+        record = manifest(job.out("killed"))
+        assert record["exit_code"] == 0 and record["exit_rank"] == -1, record
+        # The first kill came before the run folder was written: nothing was there to be resumed.
+        restarts = record["restarts"][-5:]
+        assert [restart["rank"] for restart in restarts] == [victim for victim, _ in kills[1:]], restarts
+        for restart in restarts:
+            assert restart["reason"].startswith("killed by signal 9") and restart["time"], restart
+            assert restart["to_step"] % 20 == 0 and restart["from_step"] >= restart["to_step"], restart
+        counters = record["counters"]
+        assert 0 < counters["counted_steps_milliseconds"] < counters["since_first_start_milliseconds"], counters
+        share = counters["effective_training_time_per_million"] / 1e4
+        assert f"effective training time: {share:.1f} % of " in running.text(), (share, running.text()[-2000:])
+        told = [line for line in running.lines if "restarted at 20" in line]
+        assert len(told) >= 5, told
+        assert f"after step {restarts[-1]['from_step']}, from step {restarts[-1]['to_step']}: rank 2: killed by signal 9" in told[-1], told
+
+    @case
+    def a_rank_that_always_dies_is_given_up_with_its_first_failure():
+        running = start("--config", job.config("hopeless", **ENDLESS), "--nproc", 2)
+        seen = 0
+        for number in range(4):
+            seen = await_count(running, "step 1/", 1, seen)
+            ranks = all_ranks(running, 2)
+            running.kill(signal.SIGKILL if number == 0 else signal.SIGFPE, ranks[1])
+        assert running.wait() == 137
+        await_gone(ranks.values(), 5)
+        text = running.text()
+        assert text.count(" without a new checkpoint) in ") == 3, text[-3000:]
+        assert [line for line in running.lines if "restart 3 (3 of 3 without a new checkpoint) in 4.0s, from the start: rank 1: " in line], text
+        assert re.search(r"error: rank 1: killed by signal 9 .*(\n.*)*\n  given up after 3 restarts without a new checkpoint; the last "
+                         r"failure: rank 1: killed by signal 8", text), text[-3000:]
+
+    @case
+    def what_would_fail_again_is_not_tried_again():
+        bad = job.scratch / "bad.bin"
+        bad.write_bytes(b"\xff" * 8194)
+        failed = must(ftrun("--config", job.config("ids", **ENDLESS | {"data": {"train": str(bad)}}), "--nproc", 2), 4)
+        assert "restart" not in failed.stdout + failed.stderr, failed.stderr
+        # 5, but nothing of this run has begun: the folder is another run's.
+        holder = start("--config", job.config("held", **ENDLESS), "--nproc", 1)
+        holder.await_line("step 1/")
+        busy = must(ftrun("--config", job.config("held", **ENDLESS), "--nproc", 2), 5)
+        assert "another run is using it" in busy.stderr and "restart" not in busy.stdout + busy.stderr, busy.stderr
+        holder.kill(signal.SIGTERM)
+        holder.wait(143)
+
+    @case
+    def a_stop_ends_the_wait_for_a_restart_and_the_run_can_be_resumed():
+        running = start("--config", job.config("stopped", **SAVING), "--nproc", 3)
+        await_count(running, "saved ", 1)
+        running.kill(signal.SIGKILL, all_ranks(running, 3)[0])
+        await_count(running, "restart 1 (1 of 3 ", 1)
+        running.kill(signal.SIGTERM)
+        running.wait(143)
+        assert "stopped by SIGTERM before the restart; continue with --resume auto" in running.text(), running.text()[-2000:]
+        assert "restart 2" not in running.text() and "resumed" not in running.text(), running.text()[-2000:]
+        job.run("stopped", "--nproc", 3, "--resume", "auto", **SAVING)
+        whole(job.out("stopped"))
+        same_run(job.out("straight"), job.out("stopped"))
+
+    @case
+    def without_restarts_a_failure_is_the_end_and_one_rank_may_have_them():
+        running = start("--config", job.config("once", **ENDLESS), "--nproc", 2, "--restarts", 0)
+        running.await_line("step 1/")
+        running.kill(signal.SIGKILL, all_ranks(running, 2)[1])
+        running.wait(137)
+        assert "restart 1" not in running.text(), running.text()[-2000:]
+        job.run("straight-1", **SAVING)
+        running = start("--config", job.config("single", **SAVING), "--restarts", 1)
+        seen = await_count(running, "saved ", 1)
+        running.kill(signal.SIGKILL, all_ranks(running, 1)[0])
+        await_count(running, "resumed from", 1, seen)
+        running.wait(0)
+        whole(job.out("single"))
+        same_run(job.out("straight-1"), job.out("single"))
+
+    @case
+    def workers_of_torchrun_go_on_from_the_newest_checkpoint():
+        job.run("straight-2", "--nproc", 2, **SAVING)
+        command = [TORCHRUN, "--no-python", "--nproc-per-node", 2, "--max-restarts", 1, "--monitor-interval", 0.1,
+                   "--master-port", free_port(), BINARY, "--config", job.config("elastic", **SAVING)]
+        running = Running(command, {"OMP_NUM_THREADS": "1"})
+        await_count(running, "saved ", 1)
+        running.kill(signal.SIGKILL, all_ranks(running, 2)[1])
+        running.process.wait(120)
+        running.reader.join(10)
+        assert running.process.returncode == 0, running.text()[-3000:]
+        assert "resumed from" in running.text(), running.text()[-3000:]
+        whole(job.out("elastic"))
+        same_run(job.out("straight-2"), job.out("elastic"))
+        assert len(manifest(job.out("elastic"))["restarts"]) == 1
+        # A folder of another run is not taken for the first attempt's.
+        once = job.config("straight-2", **SAVING)
+        refused = Running([*command[:-2], "--config", once], {"OMP_NUM_THREADS": "1"})
+        assert refused.process.wait(120) != 0
+        refused.reader.join(10)
+        assert "the folder is not empty" in refused.text() and "resumed" not in refused.text(), refused.text()[-3000:]
+
+    run_cases()
