@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,14 +19,16 @@ class ReplicaCheck {
  public:
   /// Collective: gives every rank the texts of all, by rank.
   using Exchange = std::function<std::vector<std::string>(const std::string& text)>;
+  /// Collective: sums numbers over all ranks, in place.
+  using Sum = std::function<void(std::span<double> numbers)>;
 
   /// Collective: ranks find out what they hold alike. `state_kinds` names the optimizer's states. The plan
   /// and the memory are borrowed.
   ReplicaCheck(const ProgramPlan& train, const Partition& partition, const RankMemory& memory,
-               std::vector<std::string> state_kinds, Exchange exchange);
+               std::vector<std::string> state_kinds, Exchange exchange, Sum sum);
 
   /// Whether any two ranks hold anything alike.
-  bool compares() const { return compares_; }
+  bool compares() const { return !shared_.empty(); }
 
   /// Collective. Error(kEnvironment), the same on all ranks, naming a tensor and who differs: the ranks
   /// that are fewer, or all where neither side is.
@@ -42,8 +45,14 @@ class ReplicaCheck {
     /// Hash of which parts of the model these are.
     std::string key;
     std::vector<Part> parts;
-    /// Another rank has them too.
-    bool shared = false;
+    /// Another rank has them too: index in shared_; -1 otherwise.
+    int64_t shared = -1;
+  };
+  /// A key that several ranks have.
+  struct Shared {
+    /// Of which set, and how many ranks.
+    size_t set = 0;
+    double ranks = 0;
   };
 
   void list_parts(const ProgramPlan& train, const Partition& partition, const std::vector<std::string>& kinds);
@@ -55,8 +64,10 @@ class ReplicaCheck {
   const Program& program_;
   const RankMemory& memory_;
   Exchange exchange_;
+  Sum sum_;
   std::vector<Set> sets_;
-  bool compares_ = false;
+  /// The same on all ranks, in the same order.
+  std::vector<Shared> shared_;
 };
 
 }  // namespace ftrun

@@ -9,7 +9,13 @@
 
 namespace ftrun {
 
+double ResourceUse::disk_waited() const {
+  const SwapFile* swap = setup_.memory().swap();
+  return swap == nullptr ? 0 : swap->counters().seconds_waited;
+}
+
 void ResourceUse::begin_step() {
+  disk_wait_ = -disk_waited();
   peak_.begin();
   traffic_.begin();
 }
@@ -18,6 +24,7 @@ void ResourceUse::end_step(bool finite) {
   traffic_.end(finite);
   pipeline_.end_step();
   peak_.end();
+  disk_wait_ += disk_waited();
 }
 
 /// By all groups of this rank.

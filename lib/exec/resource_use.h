@@ -25,6 +25,8 @@ class ResourceUse {
   /// Around each run of the training program.
   void begin_step();
   void end_step(bool finite);
+  /// For which the last step's requests to the disk were waited for, whatever else went on meanwhile.
+  double disk_wait_seconds() const { return disk_wait_; }
   /// What is in use and has been moved after the step.
   void add_to(StepMetrics& metrics) const;
 
@@ -40,11 +42,13 @@ class ResourceUse {
   void total_traffic(Session& session);
   int64_t bytes_sent() const;
   std::string stage_memory() const;
+  double disk_waited() const;
 
   TrainingSetup& setup_;
   PeakMemory peak_;
   StepTraffic traffic_;
   PipelineUse pipeline_;
+  double disk_wait_ = 0;
   /// Of the rank that needed most: resident, anonymous and shared, and of files.
   int64_t most_resident_ = 0;
   int64_t most_held_ = 0;

@@ -176,9 +176,14 @@ CheckpointGroup Session::background_group() {
           }};
 }
 
+void Session::sum(std::span<double> numbers, const char* what) {
+  groups().host_world->all_reduce(numbers.data(), static_cast<int64_t>(numbers.size()), DType::kF64, ReduceOp::kSum, {what})
+      .wait();
+}
+
 int Session::vote_to_stop(int signal) {
   double votes = stop_vote(signal);
-  groups().host_world->all_reduce(&votes, 1, DType::kF64, ReduceOp::kSum, {"votes to stop"}).wait();
+  sum({&votes, 1}, "votes to stop");
   return voted_signal(votes);
 }
 

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,8 @@ class Session {
   /// The same for another thread: all ranks call its gathers from such. Opened when it is asked for; it
   /// does not need this session any more.
   CheckpointGroup background_group();
+  /// Collective: sums over all ranks, in place; `what` for messages.
+  void sum(std::span<double> numbers, const char* what);
   /// Collective: what the ranks' stop signals (0 for none) come to.
   int vote_to_stop(int signal);
   /// From now on rank 0 also works alone between collectives of the host (export, text): what

@@ -77,6 +77,7 @@ int Trainer::train() {
   load_or_resume();
   open_outputs();
   open_replica_check();
+  open_slow_ranks();
   start_loader();
   train_until_stopped();
   finish();
@@ -161,9 +162,20 @@ void Trainer::open_outputs() {
 void Trainer::open_replica_check() {
   if (config_.train.check_replicas == 0 || session_.world() == 1) return;
   replicas_.emplace(setup_->train(), setup_->partition(), setup_->memory(), optimizer_state_kinds(config_.optimizer),
-                    [this](const std::string& text) { return session_.exchange("replicas", text); });
+                    [this](const std::string& text) { return session_.exchange("replicas", text); },
+                    [this](std::span<double> numbers) { session_.sum(numbers, "hashes of replicas"); });
   if (!replicas_->compares())
     journal_.say("no two ranks hold anything alike: a bit that a memory changes cannot be found by comparing them");
+}
+
+/// Ranks of one stage of the pipeline have the same work.
+void Trainer::open_slow_ranks() {
+  if (session_.world() == 1) return;
+  const RankMesh mesh = rank_mesh(config_);
+  std::vector<int> stages;
+  for (int rank = 0; rank < session_.world(); ++rank) stages.push_back(mesh.coordinate(rank).pp);
+  slow_ranks_.emplace(session_.rank(), std::move(stages),
+                      [this](std::span<double> numbers) { session_.sum(numbers, "times of ranks"); });
 }
 
 void Trainer::start_loader() {
@@ -221,7 +233,20 @@ StepMetrics Trainer::train_step() {
   use_->add_to(metrics);
   journal_.show_step(progress_, step, metrics, setup_->train_executor());
   count_skipped(step);
+  name_slow_ranks(metrics);
   return metrics;
+}
+
+/// Where it is not known how long a rank stood for others, all take equally long.
+void Trainer::name_slow_ranks(const StepMetrics& metrics) {
+  if (!slow_ranks_ || !metrics.exposed_communication_seconds) return;
+  const double disk = use_->disk_wait_seconds();
+  const double compute =
+      metrics.step_seconds - metrics.data_wait_seconds - *metrics.exposed_communication_seconds - disk;
+  for (const std::string& line : slow_ranks_->step(metrics.step, {std::max(0.0, compute), metrics.data_wait_seconds, disk})) {
+    journal_.warn(line);
+    journal_.update([&](RunManifest& manifest) { ++manifest.counters["slow_rank_warnings"]; });
+  }
 }
 
 StepMetrics Trainer::metrics_of(const StepRun& step) const {

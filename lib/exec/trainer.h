@@ -15,6 +15,7 @@
 #include "exec/run_journal.h"
 #include "exec/session.h"
 #include "exec/setup.h"
+#include "exec/slow_ranks.h"
 #include "exec/stop_agreement.h"
 #include "exec/train.h"
 #include "exec/training_progress.h"
@@ -39,6 +40,7 @@ class Trainer {
   void open_model();
   void load_or_resume();
   void open_replica_check();
+  void open_slow_ranks();
   void open_outputs();
   void start_loader();
   RunManifest describe();
@@ -46,6 +48,7 @@ class Trainer {
 
   void train_until_stopped();
   void check_replicas();
+  void name_slow_ranks(const StepMetrics& metrics);
   StepMetrics train_step();
   StepMetrics metrics_of(const StepRun& step) const;
   void count_skipped(const StepRun& step);
@@ -72,6 +75,7 @@ class Trainer {
   std::unique_ptr<TrainingSetup> setup_;
   std::optional<Checkpointer> checkpointer_;
   std::optional<ReplicaCheck> replicas_;
+  std::optional<SlowRanks> slow_ranks_;
   std::optional<ResourceUse> use_;
   std::unique_ptr<Loader> loader_;
   /// Of the config, over all steps.

@@ -16,7 +16,10 @@ using fixtures::RankRig;
 
 ReplicaCheck check_of(const RankRig& rig, Rendezvous& rendezvous) {
   return {rig.plan.train, rig.plan.partition, rig.memory, optimizer_state_kinds(rig.config.optimizer),
-          [&rendezvous](const std::string& text) { return rendezvous.exchange_text("replicas", text); }};
+          [&rendezvous](const std::string& text) { return rendezvous.exchange_text("replicas", text); },
+          [&rig](std::span<double> numbers) {
+            rig.groups.host_world->all_reduce(numbers.data(), static_cast<int64_t>(numbers.size()), DType::kF64, ReduceOp::kSum, {"replicas"}).wait();
+          }};
 }
 
 /// What the check says on each rank after a step, and once more after `spoil` on each.

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace ftrun {
+
+/// What a rank does in a step while others may wait for it; waiting for other ranks is none of it.
+enum class RankPhase : uint8_t { kCompute, kData, kDisk };
+inline constexpr size_t kRankPhases = 3;
+/// Seconds by RankPhase.
+using PhaseSeconds = std::array<double, kRankPhases>;
+
+/// Finds ranks that hold the others up: each tells how long it worked itself, over a window of steps, and
+/// one that took much longer than the ranks with the same work, in two windows that follow each other, is named.
+class SlowRanks {
+ public:
+  /// Steps of a window: one that turns slow is named after two, at most 20 steps.
+  static constexpr int64_t kWindow = 10;
+  /// Times the median of the others, and seconds a step more than that, from which on a rank is slow.
+  static constexpr double kFactor = 1.5;
+  static constexpr double kLeastSeconds = 0.02;
+
+  /// Collective: sums numbers over all ranks, in place.
+  using Sum = std::function<void(std::span<double> numbers)>;
+
+  /// `teams[r]` tells which ranks have the same work as rank r: those with the same number.
+  SlowRanks(int rank, std::vector<int> teams, Sum sum);
+
+  /// Collective: after each step, with this rank's seconds of it. On all ranks alike: a line for each rank that
+  /// is slow now and was not before, or is no longer; else nothing.
+  std::vector<std::string> step(int64_t number, const PhaseSeconds& seconds);
+
+ private:
+  std::string judge(size_t rank, const std::vector<PhaseSeconds>& all, int64_t number);
+
+  const size_t rank_;
+  const std::vector<int> teams_;
+  Sum sum_;
+  PhaseSeconds window_{};
+  int64_t steps_ = 0;
+  /// Windows in a row in which a rank was slow.
+  std::vector<int> slow_;
+};
+
+}  // namespace ftrun
