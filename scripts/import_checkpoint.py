@@ -15,12 +15,12 @@ import shutil
 import struct
 import sys
 
-from dcp_state import read_dcp
-from deepspeed_state import read_universal, read_zero
-from documents import UserError
-from imported_state import KINDS, count
-from inert_pickle import OPEN_FILES, BadFile, TorchFile, printable
+from checkpoint_import.dcp_state import read_dcp
+from checkpoint_import.deepspeed_state import read_universal, read_zero
+from checkpoint_import.imported_state import KINDS, count
+from checkpoint_import.inert_pickle import OPEN_FILES, BadFile, TorchFile, printable
 from own_output import new_folder, output_place
+from script_errors import UserError
 
 LARGEST_FILE = 4 << 30
 WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
@@ -292,7 +292,7 @@ def import_checkpoint(a):
     refuse_overlap(a.out, a.checkpoint, a.model)
     try:
         run = open_checkpoint(a.checkpoint, a.tag)
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         raise BadFile(f"{a.checkpoint}: is not laid out as such a checkpoint is ({type(error).__name__}: {printable(str(error))})") from None
     found, strangers = match_names(run, shapes, tied)
     without = require_all(found, shapes, strangers, run, a.zero_moments)

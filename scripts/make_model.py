@@ -29,7 +29,7 @@ if __name__ == "__main__":
 
 import numpy as np
 
-from training_data.errors import UserError
+from script_errors import UserError
 from own_output import new_folder
 
 # GGUF's names of what lies inside a block, and Hugging Face's.

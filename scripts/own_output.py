@@ -15,7 +15,7 @@ import stat
 
 import xxhash
 
-from training_data.errors import UserError
+from script_errors import UserError
 
 MARK = "ftrun-output.json"
 RENAME_EXCHANGE = 2

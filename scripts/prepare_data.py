@@ -53,7 +53,7 @@ import xxhash
 from own_output import output_place
 from training_data import report
 from training_data.encoding import Encoder
-from training_data.errors import BadDocument, UsageError, UserError
+from script_errors import BadDocument, UsageError, UserError
 from training_data.lengths import ROWS, TOO_LONG, Fitting
 from training_data.records import TEXT_EXTENSIONS, documents, input_files
 from training_data.templates import TRAIN_ON

@@ -48,11 +48,11 @@ class SupervisedRun {
     }
   }
 
-  /// The newest checkpoint, "" for none. Whether all of it is good the ranks see that resume from it.
+  /// The newest checkpoint, "" for none; another text when a step is saved again. Whether all of it is good the ranks
+  /// see that resume from it.
   std::string saved() const {
-    const auto all = list_checkpoints(paths_.checkpoints());
-    if (all.empty() || !all.front().problem.empty()) return "";
-    return std::filesystem::path(all.front().folder).filename().string();
+    const auto newest = newest_checkpoint();
+    return newest ? cat(newest->folder, " ", newest->serial) : "";
   }
 
   /// Before run.json is written nothing of the run is there to go on from, and the folder may be another's.
@@ -61,12 +61,19 @@ class SupervisedRun {
     // Between what the last start wrote and what the next will write.
     attempt_ = static_cast<int64_t>(wall_seconds()) + 1;
     if (!has_begun_) return Restart{};
-    const std::string newest = saved();
-    if (asked_.step && newest == saved_before_) return Restart{{}, cat("step ", *asked_.step)};
-    return Restart{{cat(kResumeVariable, "=auto")}, newest};
+    if (asked_.step && saved() == saved_before_) return Restart{{}, cat("step ", *asked_.step)};
+    const auto newest = newest_checkpoint();
+    return Restart{{cat(kResumeVariable, "=auto")},
+                   newest ? std::filesystem::path(newest->folder).filename().string() : ""};
   }
 
  private:
+  std::optional<CheckpointEntry> newest_checkpoint() const {
+    const auto all = list_checkpoints(paths_.checkpoints());
+    if (all.empty() || !all.front().problem.empty()) return std::nullopt;
+    return all.front();
+  }
+
   const RunPaths paths_;
   const ResumeRequest& asked_;
   const int64_t started_ = static_cast<int64_t>(wall_seconds());

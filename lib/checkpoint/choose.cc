@@ -70,10 +70,12 @@ void warn_about_latest(const std::string& root, const std::string& chosen) {
     log_warning(cat(path, ": names ", printable(said), "; the newest good checkpoint is ", chosen));
 }
 
-// Collective: rank 0 looks; where it cannot, no rank goes on.
-void compare_latest(const std::string& root, const std::string& chosen, const CheckpointGroup& group) {
+// Collective: rank 0 looks; where it cannot, no rank goes on. Whether a step was asked for is rank 0's
+// to say: after a restart the ranks of another node may have been told otherwise.
+void compare_latest(const std::string& root, const std::string& chosen, std::optional<int64_t> step,
+                    const CheckpointGroup& group) {
   together(group, cat("resuming from ", chosen), [&]() -> std::string {
-    if (group.rank == 0) warn_about_latest(root, chosen);
+    if (group.rank == 0 && !step) warn_about_latest(root, chosen);
     return "";
   });
 }
@@ -134,7 +136,7 @@ std::string choose_checkpoint(const std::string& root, std::optional<int64_t> st
     const std::string folder = (fs::path(root) / name).string();
     const std::string problem = problem_in(folder, group);
     if (problem.empty()) {
-      if (!step) compare_latest(root, name, group);
+      compare_latest(root, name, step, group);
       return folder;
     }
     problems.push_back(problem);

@@ -361,6 +361,7 @@ class Restarts {
       const FailureSummary summary = supervisor.run();
       if (summary.rank < 0) return summary.exit_code;
       if (options_.on_failure) options_.on_failure(summary);
+      all_in_vain_ = false;
       const auto delay = supervisor.asked_to_stop() ? std::nullopt : prepare(summary);
       if (!delay) return give_up(summary);
       if (const int signal = wait(*delay)) return stopped_by(signal);
@@ -378,6 +379,7 @@ class Restarts {
       restart = std::move(*wanted);
     }
     const auto delay = policy_.after(failure, options_.saved ? options_.saved() : "");
+    all_in_vain_ = !delay && policy_.in_vain() > 0;
     if (!delay) return std::nullopt;
     ++count_;
     environment_ = std::move(restart.environment);
@@ -391,8 +393,7 @@ class Restarts {
 
   /// The failure is told, or the one that it repeats; its exit code.
   int give_up(const FailureSummary& last) const {
-    const bool in_vain = policy_.in_vain() > 0 && policy_.in_vain() == options_.restarts.in_vain && may_pass_next_time(last);
-    if (!in_vain) {
+    if (!all_in_vain_) {
       log_error(last.text);
       return last.exit_code;
     }
@@ -427,6 +428,8 @@ class Restarts {
   RestartPolicy policy_;
   int count_ = 0;
   std::vector<std::string> environment_;
+  /// The last failure used up the restarts that save nothing.
+  bool all_in_vain_ = false;
 };
 
 }  // namespace

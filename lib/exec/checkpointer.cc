@@ -101,6 +101,13 @@ bool Checkpointer::is_due(int64_t step) const {
   return due_by_time_ || (config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0);
 }
 
+/// Another one is still being written, and is not waited for.
+bool Checkpointer::leaves_out() const {
+  return under_way_ && !all_have_ended_ && config_.checkpoint.if_busy == IfBusy::kSkip;
+}
+
+bool Checkpointer::will_save(int64_t step) const { return is_due(step) && !leaves_out(); }
+
 SaveOptions Checkpointer::save_options() const {
   return {RunPaths(config_.output_dir).checkpoints(), config_.checkpoint.keep_last};
 }
@@ -140,8 +147,9 @@ bool Checkpointer::save_if_due(const TrainingProgress& progress, const std::stri
     return true;
   }
   const bool busy = under_way_ != nullptr;
-  if (busy && config_.checkpoint.if_busy == IfBusy::kSkip) {
+  if (leaves_out()) {
     ++left_out_;
+    last_begun_ = std::chrono::steady_clock::now();  // not again after each step
     journal_.say(cat("no checkpoint after step ", progress.step, ": the one after step ", under_way_->step(),
                      " is still being written (checkpoint.if_busy: skip)"));
     return false;

@@ -42,8 +42,8 @@ class Checkpointer {
   double own_vote() const;
   void take(double votes);
 
-  /// Whether the config asks for a checkpoint after this step.
-  bool is_due(int64_t step) const;
+  /// Whether save_if_due() would write a checkpoint after this step.
+  bool will_save(int64_t step) const;
   /// After each step of a run that goes on: tells how a save in the background ended, and saves where
   /// the config asks for it, in the background where it says so. True when training stood for longer
   /// than a copy takes. `data_fingerprint` matters on rank 0; "" where it is not known.
@@ -69,6 +69,8 @@ class Checkpointer {
   ResumedRun resume(const std::string& folder, const std::function<RunManifest()>& describe);
   CheckpointMeta meta_of(const TrainingProgress& progress,
                          const std::string& data_fingerprint) const;
+  bool is_due(int64_t step) const;
+  bool leaves_out() const;
   SaveOptions save_options() const;
   void save_in_background(const TrainingProgress& progress, const std::string& data_fingerprint);
   void settle();

@@ -205,7 +205,10 @@ void ReplicaCheck::name_culprit(size_t set, int64_t step) const {
                   "look at these machines; --resume auto goes on from the last checkpoint, before which this was "
                   "compared too (processors of different kinds may round differently: train.check_replicas 0 then)");
     }
-  bug("ranks that gave different hashes give the same ones now");
+  throw Error(ExitCode::kEnvironment,
+              cat("what ranks hold alike had different hashes after step ", step,
+                  ", and has the same when they are taken again: a memory or processor of one of them computes wrongly now and then"),
+              "look at these machines; --resume auto goes on from the last checkpoint");
 }
 
 }  // namespace ftrun

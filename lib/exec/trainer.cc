@@ -196,7 +196,7 @@ void Trainer::train_until_stopped() {
     journal_.record(metrics);
     progress_.skipped.refuse_too_many(progress_.step);
     identity_.record();
-    if (progress_.step % std::max<int64_t>(1, config_.train.check_replicas) == 0 || checkpointer_->is_due(progress_.step) ||
+    if (progress_.step % std::max<int64_t>(1, config_.train.check_replicas) == 0 || checkpointer_->will_save(progress_.step) ||
         stop_.reached())
       check_replicas();
     if (stop_.reached())
@@ -338,9 +338,13 @@ void Trainer::finish() {
 }
 
 /// Collective: the last checkpoint tells what data it was trained on, however short the run was. A
-/// run that was stopped before has saved what there is.
+/// run that was stopped before has begun to save what there is.
 void Trainer::save_last_checkpoint() {
-  if (stop_.reached()) return;
+  if (stop_.reached()) {
+    // One that was begun when the signal came may not be over, and may fail.
+    if (progress_.step > 0) checkpointer_->save(progress_, identity_.train());
+    return;
+  }
   check_replicas();
   identity_.await(stop_);
   if (session_.is_first() && identity_.train().empty() && !checkpointer_->has_saved(progress_.step))

@@ -2,7 +2,7 @@
 import dataclasses
 import json
 
-from training_data.errors import BadDocument
+from script_errors import BadDocument
 
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "chatgpt": "assistant",
          "bot": "assistant", "model": "assistant", "system": "system", "developer": "developer", "tool": "tool",
@@ -92,7 +92,7 @@ def chat_of_instruction(content, place):
     if not isinstance(extra, str):
         raise BadDocument(f'{place}: "input" must be a text')
     history = content.get("history") or []
-    if not all(isinstance(h, list) and len(h) == 2 and all(isinstance(t, str) for t in h) for h in history):
+    if not isinstance(history, list) or not all(isinstance(h, list) and len(h) == 2 and all(isinstance(t, str) for t in h) for h in history):
         raise BadDocument(f'{place}: "history" must be a list of pairs of texts')
     prompt = f"{instruction}\n\n{extra}" if extra else instruction
     return chat_of_pairs("instruction and output", [*map(tuple, history), (prompt, answer)], content, place)
@@ -128,7 +128,7 @@ def parsed(value, what, place):
         return value
     try:
         return json.loads(value)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadDocument(f"{place}: {what} is a text that is not JSON: {error}") from None
 
 
@@ -144,7 +144,10 @@ def message_of(turn, names, number, place):
     if names[0] not in turn and other[0] in turn:
         names = other
     who, what = (turn.get(name) for name in names)
-    if what is None and turn.get("tool_calls"):
+    calls = turn.get("tool_calls") or []
+    if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+        raise BadDocument(f'{place}: "tool_calls" of message {number} must be a list of objects')
+    if what is None and calls:
         what = ""  # the calls are what it says
     if isinstance(what, list):
         what = joined_parts(what, place)

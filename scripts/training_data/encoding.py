@@ -6,7 +6,7 @@ import os
 import numpy as np
 
 from training_data.conversations import Text, read_object
-from training_data.errors import BadDocument, UserError
+from script_errors import BadDocument, UserError
 from training_data.records import line_content, read_json
 from training_data.templates import ChatTemplate, has_template
 

@@ -1,7 +1,7 @@
 """What becomes of samples that are longer than a row, and how long samples are."""
 import numpy as np
 
-from training_data.errors import UserError
+from script_errors import UserError
 
 TOO_LONG = ("error", "truncate", "drop", "split")
 ROWS = (512, 1024, 2048, 4096)

@@ -8,7 +8,7 @@ import json
 import os
 import zlib
 
-from training_data.errors import BadDocument, MissingPackage, UserError
+from script_errors import BadDocument, MissingPackage, UserError
 
 TEXT_EXTENSIONS = (".txt", ".text", ".md")
 LINE_EXTENSIONS = (".jsonl", ".ndjson")

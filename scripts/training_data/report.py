@@ -137,10 +137,15 @@ def terminal_text(tally, fitting, colour):
     return "\n".join(lines)
 
 
+def harmless(text):
+    """For a terminal, which would obey what some characters ask for."""
+    return "".join(c if c in "\n\t" or ord(c) >= 32 and not 127 <= ord(c) < 160 else "?" for c in text)
+
+
 def sample_text(pieces, colour, most):
     text, left = "", most
     for trained, piece in pieces:
-        shown, left = piece[:left], left - len(piece)
+        shown, left = harmless(piece[:left]), left - len(piece)
         text += f"{ON}{shown}{OFF}" if trained and colour else f">>>{shown}<<<" if trained else shown
         if left <= 0:
             return text + f" … ({-left} more characters of this part)" if left else text

@@ -13,7 +13,7 @@ import json
 import os
 import re
 
-from training_data.errors import BadDocument, UserError
+from script_errors import BadDocument, UserError
 from training_data.records import read_json
 
 TRAIN_ON = ("assistant", "last", "all")
@@ -204,7 +204,7 @@ class ChatTemplate:
         if isinstance(value, str):
             try:
                 value = json.loads(value)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise BadDocument(f"{place}: the arguments of a call of {function.get('name')} are not JSON: "
                                   f"{error}") from None
         if as_text:

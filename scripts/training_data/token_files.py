@@ -13,7 +13,7 @@ import numpy as np
 import xxhash
 
 from own_output import file_xxh3, is_as_written, sync, sync_folder
-from training_data.errors import UserError
+from script_errors import UserError
 
 EXTENSIONS = (".bin", ".idx", ".mask", ".html", ".json")  # of a data set
 MEGATRON_CODES = {"uint16": 8, "int32": 4}

@@ -5,7 +5,7 @@ import multiprocessing
 import os
 
 from training_data.encoding import Encoder
-from training_data.errors import BadDocument, UserError
+from script_errors import BadDocument, UserError
 
 BATCH_BYTES = 1 << 18  # of documents that one process tokenises at a time
 _encoder = None

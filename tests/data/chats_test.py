@@ -362,9 +362,17 @@ class Shapes(Case):
                 ({"input_ids": [1]}, 'holds token ids ("input_ids"); name such a file in data.train as it is'),
                 ({"messages": [user("p"), assistant("c")], "tools": "[{"},
                  '"tools" is a text that is not JSON: Expecting property name enclosed in double quotes: line 1 column 3 '
-                 '(char 2)')):
+                 '(char 2)'),
+                ({"instruction": "i", "output": "o", "history": 5}, '"history" must be a list of pairs of texts'),
+                ({"messages": [user("p"), {"role": "assistant", "content": "c", "tool_calls": True}]},
+                 '"tool_calls" of message 2 must be a list of objects')):
             with self.subTest(message):
                 self.assertEqual(self.refusal(self.lines("c.jsonl", [content])), f"{self.folder}/c.jsonl:1: {message}")
+
+    def test_a_text_of_json_that_is_nested_without_end_is_refused(self):
+        for key in ("tools", "chat_template_kwargs"):
+            message = self.refusal(self.lines("c.jsonl", [{"messages": [user("p"), assistant("c")], key: "[" * 200000}]))
+            self.assertTrue(message.startswith(f'{self.folder}/c.jsonl:1: "{key}" is a text that is not JSON: '), message[:200])
 
     def test_packed_files_are_unpacked_whatever_they_are_called(self):
         text = "".join(json.dumps(o) + "\n" for o in self.SAME).encode()
@@ -465,6 +473,9 @@ class Report(Case):
         out = self.prepare(path)
         self.assertIn(f"  the first sample, {path}:1, what is trained on between >>> and <<<:\n<|im_start|>user\n<b><|im_end|>\n"
                       "<|im_start|>assistant\n>>>c & d<|im_end|><<<\n", out)
+        # A terminal is not told what to do.
+        self.assertIn(">>>?[2J<|im_end|><<<", self.prepare(self.lines("e.jsonl", [{"prompt": "p", "completion": "\x1b[2J"}])))
+        self.prepare(path)
         page = pathlib.Path(self.out, "train.html").read_text()
         self.assertIn("&lt;|im_start|&gt;assistant\n<mark>c &amp; d&lt;|im_end|&gt;</mark>\n", page)
         for outside in ("http:", "https:", "<script", "src=", "@import", "url("):

@@ -122,6 +122,12 @@ with tempfile.TemporaryDirectory() as scratch:
         job.run("clock", "--nproc", 2, **FEW | {"train": {"steps": 200}}, checkpoint={"every": 0, "every_minutes": 0.002, "keep_last": 0})
         there = checkpoints(job.out("clock"))
         assert 2 <= len(there) < 100 and there[-1] == "step-00000200", there
+        # What is left out is due again when as much time has passed, not after each step.
+        job.run("ticks", **FEW | {"train": {"steps": 600}},
+                checkpoint={"every": 0, "every_minutes": 0.001, "if_busy": "skip", "keep_last": 2})
+        record = manifest(job.out("ticks"))["counters"]
+        seconds = sum(m["step_seconds"] for m in steps(job.out("ticks")))
+        assert record["checkpoints_saved"] + record["checkpoints_left_out"] <= seconds / 0.06 + 3, (record, seconds)
 
     @case
     def a_signal_while_one_is_written():
@@ -133,6 +139,7 @@ with tempfile.TemporaryDirectory() as scratch:
         running.wait(128 + signal.SIGTERM)
         done = len(steps(job.out("signal")))
         assert checkpoints(job.out("signal"))[-1] == f"step-{done:08d}", (done, checkpoints(job.out("signal")))
+        assert any("saved" in line and f"step-{done:08d}" in line for line in running.lines), running.text()[-2000:]
         shorter = FEW | {"train": {"steps": done + 3}}
         job.run("signal", "--nproc", 2, "--resume", "auto", "--allow", "config", **shorter, **keys)
         assert [m["step"] for m in steps(job.out("signal"))] == list(range(1, done + 4))

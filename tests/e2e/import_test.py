@@ -24,6 +24,7 @@ from runner import BINARY, case, environment, ftrun, must, near, run_cases, step
 SOURCE = pathlib.Path(sys.argv[1]).resolve()
 sys.path.insert(0, str(SOURCE / "scripts"))
 import import_checkpoint as import_script  # noqa: E402
+from checkpoint_import.inert_pickle import printable  # noqa: E402
 
 GIVEN = SOURCE / "tests/checkpoint/imports"
 MODEL = GIVEN / "model"
@@ -378,6 +379,13 @@ with tempfile.TemporaryDirectory() as scratch:
         says(hostile("persistent", pickled=b"\x80\x02ctorch\nFloatStorage\nQ."), "refers to something that is no storage")
         says(hostile("extension", pickled=b"\x80\x02\x82\x01."), "EXT1")
         assert not marker.exists(), "something of a pickle ran"
+
+    @case
+    def what_is_nested_without_end_is_not_unfolded():
+        nested = ()
+        for _ in range(100):
+            nested = (nested, nested)
+        assert printable(nested) == "a tuple", "2^100 leaves in a message"
 
     @case
     def sizes_and_names_of_a_zip_are_checked():

@@ -2,8 +2,8 @@
 import os
 import re
 
-from imported_state import ImportedRun, count, flat_state
-from inert_pickle import BadFile, Inert, Tensor, TorchFile, printable, shown_type
+from .imported_state import ImportedRun, count, flat_state
+from .inert_pickle import BadFile, Inert, Tensor, TorchFile, printable, shown_type
 
 OPTIM_FILE = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
 UNIVERSAL_HINT = "make a universal checkpoint of it (python -m deepspeed.checkpoint.ds_to_universal) and import that"
@@ -85,7 +85,7 @@ def read_zero(folder):
     require_ranks(optimizers, files)
     stage = 3 if stage_three else stage_of(optimizers[0])
     run = ImportedRun(f"DeepSpeed ZeRO stage {stage}, {len(files)} rank{'s' * (len(files) > 1)}"
-                      f" ({printable(str(model.get('ds_version')), 40)})")
+                      f" ({printable(model.get('ds_version'), 40)})")
     if stage_three:
         read_stage_three(run, model, path, optimizers, files, folder)
     else:
@@ -236,7 +236,7 @@ def read_universal(folder):
     model = TorchFile(path).value()
     if not isinstance(model, dict):
         raise BadFile(f"{path}: holds {shown_type(model)}")
-    run = ImportedRun(f"DeepSpeed universal checkpoint ({printable(str(model.get('ds_version')), 40)})")
+    run = ImportedRun(f"DeepSpeed universal checkpoint ({printable(model.get('ds_version'), 40)})")
     shapes = {}
     if model.get("param_shapes") is not None:
         for group in shapes_of(model["param_shapes"], path):
@@ -341,8 +341,8 @@ def take_settings(run, optimizer):
         take_updates(run, [group.get("step") for group in groups], "param_groups")
     for name in ("betas", "eps", "weight_decay"):
         values = [group.get(name) for group in groups]
-        if any(value != values[0] for value in values):
-            continue
-        parts = values[0] if isinstance(values[0], (tuple, list)) else (values[0],)
-        if all(type(part) in (int, float) for part in parts):
+        parts = [value if isinstance(value, (tuple, list)) else (value,) for value in values]
+        # Numbers first: what else stands there may be nested without end.
+        if all(type(part) in (int, float) for some in parts for part in some) and all(some == parts[0] for some in parts):
+            parts = parts[0]
             run.known[f"optimizer.params.{name}"] = [float(p) for p in parts] if name == "betas" else float(parts[0])

@@ -1,11 +1,12 @@
 """Folders of torch.distributed.checkpoint (DCP), as FSDP2 trainers and torchtitan write them: .metadata says which box of
 which tensor lies where in which __RANK_N.distcp."""
+import functools
 import os
 import re
 
-from deepspeed_state import number, take_updates
-from imported_state import ImportedRun, Part, State, count
-from inert_pickle import BadFile, Inert, Tensor, TorchFile, printable, read_pickle, shown_type
+from .deepspeed_state import number, take_updates
+from .imported_state import ImportedRun, Part, State, count
+from .inert_pickle import BadFile, Inert, Tensor, TorchFile, printable, read_pickle, shown_type
 
 MOMENT = re.compile(r"(?:.*?\.)?state\.(.+)\.(exp_avg|exp_avg_sq|step)")
 GROUP = re.compile(r"(?:^|\.)param_groups(?:\.|$)")
@@ -64,7 +65,7 @@ def places_of(folder, path, stored):
         if not isinstance(key, str) or type(offset) is not int or type(length) is not int:
             raise BadFile(f"{path}: storage_data holds {shown_type(index)} and {shown_type(info)}, which are not read")
         if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name) or name in (".", ".."):
-            raise BadFile(f"{path}: {printable(key)} lies in {printable(str(name))!r}, which is no plain file name")
+            raise BadFile(f"{path}: {printable(key)} lies in {printable(name)!r}, which is no plain file name")
         if info.field("transform_descriptors"):
             raise BadFile(f"{path}: {printable(key)} is stored transformed (compressed or encrypted), which is not read")
         places[key, tuple(offsets or ())] = (os.path.join(folder, name), offset, length)
@@ -94,7 +95,9 @@ def tensor_state(path, key, what, places):
     return State(shape, shape, parts)
 
 
+@functools.lru_cache(maxsize=4)
 def tensor_at(place, key, size):
+    """Read piece by piece; kept, as its checksum is taken once."""
     file = TorchFile(*place)
     tensor = file.value()
     if not isinstance(tensor, Tensor):

@@ -3,7 +3,7 @@ import dataclasses
 
 import numpy as np
 
-from inert_pickle import BadFile
+from .inert_pickle import BadFile
 
 KINDS = ("param", "exp_avg", "exp_avg_sq")
 # Elements that are in memory at a time.
@@ -57,7 +57,8 @@ class State:
         place = (slice(a - first, b - first), *(slice(o, o + s) for o, s in zip(begin[1:], size[1:])))
         rows = (values.shape[0], *self.grid[1:])
         values.reshape(rows)[place] = found
-        held.reshape(rows)[place] += 1
+        held = held.reshape(rows)
+        held[place] = np.minimum(held[place], 1) + 1  # 2 for more than once
 
 
 def count(shape):

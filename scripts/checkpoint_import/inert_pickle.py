@@ -15,7 +15,7 @@ import zlib
 
 import numpy as np
 
-from documents import UserError
+from script_errors import UserError
 
 LARGEST_PICKLE = 256 << 20
 # Of these no checkpoint has any: that a file names them is said, though naming does nothing here.
@@ -63,7 +63,9 @@ class Storage:
 
 
 def printable(text, most=200):
-    """For messages: no control characters, not endless."""
+    """For messages: no control characters, not endless. What is no text is not unfolded: nested lists may be endless."""
+    if not isinstance(text, str):
+        return shown_type(text)
     shown = "".join(c if c.isprintable() else "?" for c in text[:most])
     return shown + ("..." if len(text) > most else "")
 
@@ -411,11 +413,13 @@ STEPS = {
 
 def read_pickle(path):
     """The value of a file that is one pickle."""
-    size = os.path.getsize(path)
-    if size > LARGEST_PICKLE:
-        raise BadFile(f"{path}: has {size} bytes, at most {LARGEST_PICKLE} are read")
-    with open(path, "rb") as file:
-        return Machine(file.read(), path).run()
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise BadFile(f"{path}: is not a regular file")
+        if status.st_size > LARGEST_PICKLE:
+            raise BadFile(f"{path}: has {status.st_size} bytes, at most {LARGEST_PICKLE} are read")
+        return Machine(file.read(LARGEST_PICKLE), path).run()
 
 
 # ---- torch.save's zip files ----
@@ -435,7 +439,7 @@ class OpenFiles:
             return found
         if len(self.descriptors) >= self.MOST:
             os.close(self.descriptors.pop(next(iter(self.descriptors))))
-        found = os.open(path, os.O_RDONLY)
+        found = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would be waited for
         status = os.fstat(found)
         if not stat.S_ISREG(status.st_mode):
             os.close(found)
