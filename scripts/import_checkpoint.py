@@ -20,6 +20,7 @@ from checkpoint_import.deepspeed_state import read_universal, read_zero
 from checkpoint_import.imported_state import KINDS, count
 from checkpoint_import.inert_pickle import OPEN_FILES, BadFile, TorchFile, printable
 from own_output import new_folder, output_place
+import script_errors
 from script_errors import UserError
 
 LARGEST_FILE = 4 << 30
@@ -338,20 +339,9 @@ def parse_arguments(arguments):
 def main(arguments=None):
     a = parse_arguments(arguments)
     try:
-        import_checkpoint(a)
-    except UserError as error:
-        print(f"import_checkpoint: error: {error}", file=sys.stderr)
-        return error.exit_code
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        print(f"import_checkpoint: error: {place}{error.strerror}", file=sys.stderr)
-        return 5
-    except KeyboardInterrupt:
-        print("import_checkpoint: stopped", file=sys.stderr)
-        return 130
+        return script_errors.run("import_checkpoint", lambda: import_checkpoint(a))
     finally:
         OPEN_FILES.close()
-    return 0
 
 
 if __name__ == "__main__":

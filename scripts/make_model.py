@@ -29,6 +29,7 @@ if __name__ == "__main__":
 
 import numpy as np
 
+import script_errors
 from script_errors import UserError
 from own_output import new_folder
 
@@ -315,15 +316,7 @@ def main(arguments=None):
     parser.add_argument("--gguf", help="read this GGUF file instead of the package's")
     parser.add_argument("--force", action="store_true", help="write even if the folder is up to date")
     a = parser.parse_args(arguments)
-    try:
-        make_smollm2(a.out, a.dtype, a.gguf, a.kv_heads, a.force)
-    except UserError as error:
-        print(f"make_model: error: {error}", file=sys.stderr)
-        return 4
-    except OSError as error:
-        print(f"make_model: error: {error.filename or a.out}: {error.strerror}", file=sys.stderr)
-        return 5
-    return 0
+    return script_errors.run("make_model", lambda: make_smollm2(a.out, a.dtype, a.gguf, a.kv_heads, a.force))
 
 
 if __name__ == "__main__":

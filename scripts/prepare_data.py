@@ -50,10 +50,11 @@ if __name__ == "__main__":
 import numpy as np
 import xxhash
 
+import script_errors
 from own_output import output_place
+from script_errors import BadDocument, UsageError, UserError
 from training_data import report
 from training_data.encoding import Encoder
-from script_errors import BadDocument, UsageError, UserError
 from training_data.lengths import ROWS, TOO_LONG, Fitting
 from training_data.records import TEXT_EXTENSIONS, documents, input_files
 from training_data.templates import TRAIN_ON
@@ -249,6 +250,14 @@ def refuse_empty(a, writers, tally, fitting):
             raise UserError(f"no token of the {split} documents is trained on:{by_file}")
 
 
+def refuse_left_over(out, splits):
+    """A validation set of before, whose samples would now be trained on as well."""
+    old = os.path.join(out, "validation")
+    if "validation" not in splits and read_side(old) is not None:
+        raise UserError(f"{old}.bin: was split off by an earlier --validation-every, and its samples would now be in train as well; "
+                        "give that again, choose another --out, or move it away")
+
+
 def prepare(a):
     begin = time.monotonic()
     paths = shakespeare_files() if a.shakespeare else input_files(a.inputs)
@@ -267,6 +276,7 @@ def prepare(a):
     refuse_own_inputs([*paths, *tokenizer_files(a)], prefixes.values())
     for prefix in prefixes.values():
         refuse_foreign(prefix)
+    refuse_left_over(a.out, splits)
     os.makedirs(a.out, exist_ok=True)
     if encoder.has_template and not all(p.endswith(TEXT_EXTENSIONS) for p in paths):
         encoder.template.source(None)  # once, before processes are forked
@@ -328,7 +338,7 @@ def parse_arguments(arguments):
                         help="of chats: what the assistant says (default), its last message, or all")
     parser.add_argument("--train-on-prompts", action="store_true", help="the same as --train-on all")
     parser.add_argument("--sequence-length", type=int, metavar="T",
-                        help="tokens of a row (data.sequence_length): longer samples are refused, or")
+                        help="tokens of a row (data.sequence_length): longer samples become what --too-long says")
     parser.add_argument("--too-long", choices=TOO_LONG, default="error",
                         help="what becomes of samples that are longer than a row (default: error)")
     parser.add_argument("--chat-template", metavar="NAME", help="of a model that has several")
@@ -364,19 +374,7 @@ def parse_arguments(arguments):
 
 def main(arguments=None):
     a = parse_arguments(arguments)
-    try:
-        prepare(a)
-    except UserError as error:
-        print(f"prepare_data: error: {error}", file=sys.stderr)
-        return error.exit_code
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        print(f"prepare_data: error: {place}{error.strerror}", file=sys.stderr)
-        return 5
-    except KeyboardInterrupt:
-        print("prepare_data: stopped", file=sys.stderr)
-        return 130
-    return 0
+    return script_errors.run("prepare_data", lambda: prepare(a))
 
 
 if __name__ == "__main__":

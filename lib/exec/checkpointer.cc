@@ -74,7 +74,7 @@ ResumedRun Checkpointer::resume(const std::string& folder,
   return resumed;
 }
 
-// A step's votes: how many ranks have no save in the background that is not over, and whether rank 0's
+// A step's votes: how many ranks have finished their save in the background, or have none, and whether rank 0's
 // clock says that it is time for one. Below the votes on stopping, which are whole numbers.
 
 namespace {
@@ -102,11 +102,11 @@ bool Checkpointer::is_due(int64_t step) const {
 }
 
 /// Another one is still being written, and is not waited for.
-bool Checkpointer::leaves_out() const {
+bool Checkpointer::skips() const {
   return under_way_ && !all_have_ended_ && config_.checkpoint.if_busy == IfBusy::kSkip;
 }
 
-bool Checkpointer::will_save(int64_t step) const { return is_due(step) && !leaves_out(); }
+bool Checkpointer::will_save(int64_t step) const { return is_due(step) && !skips(); }
 
 SaveOptions Checkpointer::save_options() const {
   return {RunPaths(config_.output_dir).checkpoints(), config_.checkpoint.keep_last};
@@ -147,8 +147,8 @@ bool Checkpointer::save_if_due(const TrainingProgress& progress, const std::stri
     return true;
   }
   const bool busy = under_way_ != nullptr;
-  if (leaves_out()) {
-    ++left_out_;
+  if (skips()) {
+    ++skipped_;
     last_begun_ = std::chrono::steady_clock::now();  // not again after each step
     journal_.say(cat("no checkpoint after step ", progress.step, ": the one after step ", under_way_->step(),
                      " is still being written (checkpoint.if_busy: skip)"));
@@ -180,7 +180,7 @@ void Checkpointer::settle() {
   const BackgroundSave::Outcome& outcome = over->finish();
   setup_.state().release_snapshot();
   if (outcome.failure.empty())
-    return tell_saved(over->step(), outcome.result, cat(", in ", human_seconds(outcome.seconds), " beside training"));
+    return tell_saved(over->step(), outcome.result, cat(", in ", human_seconds(outcome.seconds), " while training went on"));
   ++failed_;
   journal_.warn(cat(outcome.failure, "; training goes on and tries again when the next one is due"));
   journal_.update([&](RunManifest& manifest) { add_to(manifest); });
@@ -215,7 +215,7 @@ void Checkpointer::make_room() {
 void Checkpointer::add_to(RunManifest& manifest) const {
   manifest.counters["checkpoints_saved"] = saved_;
   manifest.counters["checkpoints_failed"] = failed_;
-  manifest.counters["checkpoints_left_out"] = left_out_;
+  manifest.counters["checkpoints_skipped"] = skipped_;
   manifest.counters["checkpoint_wait_milliseconds"] = std::llround(1e3 * held_seconds_);
 }
 

@@ -53,8 +53,8 @@ class Checkpointer {
   /// Returns when the state after this step has been saved; nothing where it has been.
   void save(const TrainingProgress& progress, const std::string& data_fingerprint);
 
-  /// How many checkpoints of this process were saved, failed, were left out, and how long training
-  /// stood for them.
+  /// How many checkpoints of this process were saved, failed, were skipped, and how long training
+  /// paused for them.
   void add_to(RunManifest& manifest) const;
 
   /// For a run that ends by `error`: a save in the background is waited for where the others do so too,
@@ -70,7 +70,7 @@ class Checkpointer {
   CheckpointMeta meta_of(const TrainingProgress& progress,
                          const std::string& data_fingerprint) const;
   bool is_due(int64_t step) const;
-  bool leaves_out() const;
+  bool skips() const;
   SaveOptions save_options() const;
   void save_in_background(const TrainingProgress& progress, const std::string& data_fingerprint);
   void settle();
@@ -93,7 +93,7 @@ class Checkpointer {
   std::optional<CheckpointGroup> background_;
   int64_t saved_ = 0;
   int64_t failed_ = 0;
-  int64_t left_out_ = 0;
+  int64_t skipped_ = 0;
   double held_seconds_ = 0;
   /// Makes the snapshot's pages come before the first copy waits for them.
   std::jthread room_;

@@ -29,12 +29,14 @@ SlowRanks::SlowRanks(int rank, std::vector<int> teams, Sum sum)
     : rank_(static_cast<size_t>(rank)), teams_(std::move(teams)), sum_(std::move(sum)), slow_(teams_.size(), 0) {}
 
 std::vector<std::string> SlowRanks::step(int64_t number, const PhaseSeconds& seconds) {
-  for (size_t p = 0; p < kRankPhases; ++p) window_[p] += seconds[p];
-  if (++steps_ < kWindow) return {};
+  window_.push_back(seconds);
+  if (static_cast<int64_t>(window_.size()) < kWindow) return {};
+  const auto middle = window_.begin() + kWindow / 2;
+  std::nth_element(window_.begin(), middle, window_.end(),
+                   [](const PhaseSeconds& a, const PhaseSeconds& b) { return total(a) < total(b); });
   std::vector<double> sums(teams_.size() * kRankPhases, 0.0);
-  for (size_t p = 0; p < kRankPhases; ++p) sums[rank_ * kRankPhases + p] = window_[p] / kWindow;
-  window_ = {};
-  steps_ = 0;
+  std::copy(middle->begin(), middle->end(), sums.begin() + static_cast<std::ptrdiff_t>(rank_ * kRankPhases));
+  window_.clear();
   sum_(sums);
   std::vector<PhaseSeconds> all(teams_.size());
   for (size_t r = 0; r < all.size(); ++r)

@@ -15,8 +15,9 @@ inline constexpr size_t kRankPhases = 3;
 /// Seconds by RankPhase.
 using PhaseSeconds = std::array<double, kRankPhases>;
 
-/// Finds ranks that hold the others up: each tells how long it worked itself, over a window of steps, and
-/// one that took much longer than the ranks with the same work, in two windows that follow each other, is named.
+/// Finds stragglers, ranks that hold the others up: each tells how long it worked itself in the middle one of a
+/// window of steps, sorted by that, and one that took much longer than the ranks with the same work, in two windows that
+/// follow each other, is named. Single long steps change nothing.
 class SlowRanks {
  public:
   /// Steps of a window: one that turns slow is named after two, at most 20 steps.
@@ -41,8 +42,7 @@ class SlowRanks {
   const size_t rank_;
   const std::vector<int> teams_;
   Sum sum_;
-  PhaseSeconds window_{};
-  int64_t steps_ = 0;
+  std::vector<PhaseSeconds> window_;
   /// Windows in a row in which a rank was slow.
   std::vector<int> slow_;
 };

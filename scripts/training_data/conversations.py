@@ -154,7 +154,9 @@ def message_of(turn, names, number, place):
     if not (isinstance(who, str) and isinstance(what, str)):
         raise needs_texts(names, number, place)
     if who not in ROLES:
-        raise BadDocument(f"{place}: message {number}: role {who!r}, expected system, user, assistant or tool")
+        near = {"user": "user", "human": "human", "assistant": "assistant", "system": "system"}.get(who.lower())
+        raise BadDocument(f"{place}: message {number}: role {who!r}, expected " +
+                          (f"{near!r}" if near else f"one of {', '.join(ROLES)}"))
     extra = {key: value for key, value in turn.items() if key not in OWN_KEYS and value is not None}
     if who == "function_call":
         call = parsed(what, f"the function call of message {number}", place)

@@ -41,7 +41,10 @@ class Encoder:
         path = os.path.join(folder, "tokenizer.json")
         if not os.path.isfile(path):
             raise UserError(f"{folder}: holds no tokenizer.json; name a model folder that has one")
-        self.tokenizer = Tokenizer.from_file(path)
+        try:
+            self.tokenizer = Tokenizer.from_file(path)
+        except Exception as error:  # the library has no narrower one
+            raise UserError(f"{path}: cannot be read as a tokenizer: {str(error).splitlines()[0]}") from None
         self.tokenizer.no_padding()
         self.tokenizer.no_truncation()
         config, settings, generation = (
@@ -54,7 +57,7 @@ class Encoder:
         self.bos = self._special_id("bos", config, settings)
         self.begin = self._begin_id(folder, settings, bos)
         self.special = {i for i, token in self.tokenizer.get_added_tokens_decoder().items() if token.special}
-        self.folder, self.train_on = folder, train_on
+        self.folder, self.train_on, self.plain_text = folder, train_on, plain
         self._template = (template, template_options)
         self.has_template = not plain and has_template(folder)
         if template and not self.has_template:
@@ -84,8 +87,8 @@ class Encoder:
     def _special_id(self, which, config, settings):
         """Of eos or bos, as tokenizer_config.json names it, else as config.json does."""
         token = settings.get(f"{which}_token")
-        token = token["content"] if isinstance(token, dict) else token
-        found = self.tokenizer.token_to_id(token) if token else None
+        token = token.get("content") if isinstance(token, dict) else token
+        found = self.tokenizer.token_to_id(token) if isinstance(token, str) and token else None
         if found is None:
             found = config.get(f"{which}_token_id")
             found = found[0] if isinstance(found, list) else found
@@ -112,8 +115,9 @@ class Encoder:
 
     def joined(self, chat, place):
         if chat.pair is None:
-            raise BadDocument(f"{place}: this tokenizer has no chat template (or --plain is given), "
-                              "so messages cannot be laid out; use prompt and completion")
+            why = "--plain is given" if self.plain_text else f"{self.folder} has no chat template"
+            raise UserError(f"{place}: {why}, so messages cannot be laid out; name the folder of the chat model, put its "
+                            "chat_template.jinja into this one, or use prompt and completion")
         prompt, answer = chat.pair
         return self.plain(prompt + answer, None if self.train_on == "all" else len(prompt), place)
 
@@ -151,6 +155,8 @@ class Encoder:
         if chosen and chosen[-1] + 1 < limit and int(ids[chosen[-1] + 1]) in self.ends:
             chosen.append(chosen[-1] + 1)
         ending = next((n for n, i in enumerate(chosen) if int(ids[i]) in self.ends), None)
+        if ending is not None and any(int(ids[i]) in self.ends for i in chosen[ending + 1:]):
+            notes.count("end inside", place)
         chosen = chosen if ending is None else chosen[:ending + 1]
         trained[chosen] = True
         notes.count("answers")

@@ -6,6 +6,7 @@ import importlib.util
 import io
 import json
 import os
+import stat
 import zlib
 
 from script_errors import BadDocument, MissingPackage, UserError
@@ -35,6 +36,9 @@ def input_files(patterns):
         if not found:
             raise UserError(f"{pattern}: no such file")
         paths += found
+    for path in paths:
+        if not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path):
+            raise UserError(f"{path}: is a pipe or a device, which can be read only once; write it to a file first")
     return paths
 
 
@@ -83,9 +87,14 @@ def read_json(path):
         return {}
     with open(path, encoding="utf-8") as file:
         try:
-            return json.load(file)
+            found = json.load(file)
         except json.JSONDecodeError as error:
             raise UserError(f"{path}:{error.lineno}:{error.colno}: {error.msg}") from None
+        except (UnicodeDecodeError, RecursionError) as error:
+            raise UserError(f"{path}: is no JSON text: {error}") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: expected an object, found a {type(found).__name__}")
+    return found
 
 
 # ---- what a file is ----
@@ -220,6 +229,8 @@ def line_documents(path):
         for number, line in enumerate(file, 1):
             if number == 1:
                 line = line.removeprefix(b"\xef\xbb\xbf")
+            if number == 1 and line.lstrip().startswith(b"["):
+                raise UserError(f"{path}: is a JSON array, where each line should be an object; rename it to .json")
             if line.strip():
                 yield Document(path, f"{path}:{number}", len(line), line)
 

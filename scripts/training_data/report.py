@@ -70,6 +70,9 @@ class Tally:
         if counts["prefilled"]:
             found.append(f"before {counts['prefilled']} of {counts['answers']} answers a server's prompt goes on otherwise "
                          f"than the chat does ({examples['prefilled']}); the answer is trained on from where they part")
+        if counts["end inside"]:
+            found.append(f"{counts['end inside']} answers have an end token within their text (the first: {examples['end inside']}); "
+                         "what follows it is not trained on")
         if self.duplicates:
             found.append(f"{self.duplicates} samples occur again (the first: {self.first_duplicate})")
         if self.shared:

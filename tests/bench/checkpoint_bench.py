@@ -28,7 +28,7 @@ UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "ms": 1e-3, "s": 1.0,
 
 
 def quantity(text):
-    number, unit = text.split()
+    number, unit = re.fullmatch(r"([\d.]+) ?(\w+)", text).groups()
     return float(number) * UNITS[unit]
 
 
@@ -54,7 +54,7 @@ def train(args, name, steps, every, background=True, resume=False):
 
 def saved(text):
     """(bytes, seconds beside training) of each checkpoint that was written in the background."""
-    return [(quantity(size), quantity(seconds)) for size, seconds in re.findall(r"saved \S+ \(([\d.]+ \w+), in ([\d.]+ \w+) beside", text)]
+    return [(quantity(size), quantity(seconds)) for size, seconds in re.findall(r"saved \S+ \(([\d.]+ \w+), in ([\d.]+\w+) while training", text)]
 
 
 # --- what the machine can do -----------------------------------------------------------------------
@@ -161,7 +161,7 @@ def beside_dcp(args):
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         again, _, _ = train(args, "saving", 6, 0, resume=True)
         _, seconds = saved(text)[-1]
-        read = quantity(re.search(r"resumed from \S+ \(read in ([\d.]+ \w+)\)", again)[1])
+        read = quantity(re.search(r"resumed from \S+ \(read in ([\d.]+\w+)\)", again)[1])
         done = subprocess.run([args.peer_python, script, args.scratch / f"dcp-{pair}", args.scratch / "shapes.json"],
                               capture_output=True, text=True, check=True)
         peer = json.loads(done.stdout.splitlines()[-1])

@@ -315,7 +315,7 @@ class Templates(Case):
 
     def test_a_model_without_a_template_cannot_lay_out_chats(self):
         self.use(None)
-        self.assertIn("this tokenizer has no chat template", self.refusal(self.chats(self.TURNS)))
+        self.assertIn("has no chat template, so messages cannot be laid out", self.refusal(self.chats(self.TURNS)))
 
 
 class Shapes(Case):
@@ -355,7 +355,9 @@ class Shapes(Case):
                 ({"messages": []}, '"messages" must be a list of at least one message'),
                 ({"conversations": "[]"}, '"conversations" must be a list of at least one message'),
                 ({"messages": [user("p"), {"role": "robot", "content": "x"}]},
-                 "message 2: role 'robot', expected system, user, assistant or tool"),
+                 "message 2: role 'robot', expected one of human, user, gpt, assistant, chatgpt, bot, model, system, developer, tool, "
+                 "observation, function_response, function_call"),
+                ({"messages": [{"role": "User", "content": "p"}, assistant("c")]}, "message 1: role 'User', expected 'user'"),
                 ({"prompt": "p", "chosen": "a", "rejected": "b"},
                  'is a preference (chosen and rejected); answers to imitate are read from "messages", or "prompt" and '
                  '"completion"'),
@@ -459,6 +461,11 @@ class Report(Case):
                          "no token of the train documents is trained on:\n"
                          f"  {one}: 2 chats (prompt and completion); 2 samples, 2 tokens, 0 trained on\n"
                          f"  {two}: 1 chats (messages); 1 samples, 1 tokens, 0 trained on")
+
+    def test_an_end_token_within_an_answer_is_told(self):
+        path = self.lines("c.jsonl", [{"prompt": "p", "completion": "a<|im_end|>b"}])
+        self.assertIn(f"warning: 1 answers have an end token within their text (the first: {path}:1); what follows it is not trained on",
+                      self.prepare(path))
 
     def test_duplicates_and_empty_answers_are_told(self):
         rows = [{"prompt": "p", "completion": "c"}, {"prompt": "q", "completion": " "}, {"prompt": "p", "completion": "c"}]

@@ -452,7 +452,7 @@ class PrepareData(unittest.TestCase):
             ((self.write("j.jsonl", '{"text": "a"}\n{"text": }'),), 4,
              f"{folder}/j.jsonl:2: column 10: Expecting value\n"
              "  correct this, or leave it out with --skip-bad"),
-            ((self.write("k.jsonl", "[1]"),), 4, f"{folder}/k.jsonl:1: expected an object, found list"),
+            ((self.write("k.jsonl", "[1]"),), 4, f"{folder}/k.jsonl: is a JSON array, where each line should be an object; rename it to .json"),
             ((self.write("l.jsonl", '{"words": "a"}'),), 4,
              f'{folder}/l.jsonl:1: has none of "messages", "conversations", "prompt", "instruction" or '
              '"text"; its keys are words'),
@@ -462,7 +462,8 @@ class PrepareData(unittest.TestCase):
             ((self.write("o.jsonl", '{"messages": [{"role": "user"}]}'),), 4,
              f'{folder}/o.jsonl:1: message 1 needs the texts "role" and "content"'),
             ((self.write("p.jsonl", '{"messages": [{"role": "cat", "content": "x"}]}'),), 4,
-             f"{folder}/p.jsonl:1: message 1: role 'cat', expected system, user, assistant or tool"),
+             f"{folder}/p.jsonl:1: message 1: role 'cat', expected one of human, user, gpt, assistant, chatgpt, bot, model, system, developer, "
+             "tool, observation, function_response, function_call"),
             ((self.write("q.jsonl", '{"messages": [{"role": "user", "content": "x"}]}'),), 4,
              f"{folder}/q.jsonl:1: has no assistant message to train on"),
             ((self.write("r.txt", "one"), "--validation-every", "5"), 4,
@@ -535,9 +536,9 @@ class PrepareData(unittest.TestCase):
         code, _, err = self.run_script(path)
         self.assertEqual((code, err.splitlines()[0]),
                          (4, "prepare_data: error: 8 of the 10 documents read cannot be used:"))
-        code, _, err = self.run_script(self.write("d.jsonl", "[1]"), "--skip-bad")
+        code, _, err = self.run_script(self.write("d.jsonl", "1"), "--skip-bad")
         self.assertEqual((code, err), (4, f"prepare_data: error: {self.folder}/d.jsonl:1: expected an object, "
-                                          "found list\n"))
+                                          "found int\n"))
 
     def chat(self, *messages):
         return self.write("c.jsonl", json.dumps({"messages": messages}))
@@ -630,9 +631,30 @@ class PrepareData(unittest.TestCase):
                              "no attribute 'missing'\n"))
         write_tokenizer(self.model, None)
         self.assertEqual(self.refusal(chat),
-                         (4, f"prepare_data: error: {chat}:1: this tokenizer has no chat template (or "
-                             "--plain is given), so messages cannot be laid out; use prompt and "
+                         (4, f"prepare_data: error: {chat}:1: {self.model} has no chat template, so messages cannot be laid out; "
+                             "name the folder of the chat model, put its chat_template.jinja into this one, or use prompt and "
                              "completion\n"))
+
+    def test_a_pipe_is_not_read(self):
+        pipe = os.path.join(self.folder, "pipe.jsonl")
+        os.mkfifo(pipe)
+        self.assertEqual(self.refusal(pipe), (4, f"prepare_data: error: {pipe}: is a pipe or a device, which can be read only once; "
+                                                 "write it to a file first\n"))
+
+    def test_a_validation_set_of_before_is_not_trained_on(self):
+        path = self.write("v.jsonl", "".join(f'{{"text": "text {i}"}}\n' for i in range(6)))
+        self.prepare(path, "--validation-every", "2")
+        code, _, err = self.run_script(path)
+        self.assertEqual((code, err), (4, f"prepare_data: error: {self.out}/validation.bin: was split off by an earlier "
+                                          "--validation-every, and its samples would now be in train as well; give that again, "
+                                          "choose another --out, or move it away\n"))
+
+    def test_a_tokenizer_that_is_none_is_named(self):
+        path = os.path.join(self.model, "tokenizer.json")
+        pathlib.Path(path).write_text("version https://git-lfs")
+        code, err = self.refusal(self.write("t.txt", "hello"))
+        self.assertEqual(code, 4)
+        self.assertTrue(err.startswith(f"prepare_data: error: {path}: cannot be read as a tokenizer: "), err)
 
     def test_a_failing_run_leaves_the_files_of_the_one_before(self):
         good = self.write("a.txt", "hello")

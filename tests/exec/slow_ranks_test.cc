@@ -52,7 +52,7 @@ TEST_CASE("a rank that turns slow is named within two windows, with what it does
     const auto found = said({0, 0, 0, 0}, 100, times(phase));
     REQUIRE(found.size() == 2);
     REQUIRE(found[0].first == 50);
-    REQUIRE(found[0].second == "rank 2 is slow, and the others wait for it: 2.3 s a step by itself where 1.1 s are usual, most "
+    REQUIRE(found[0].second == "rank 2 is slow, and the others wait for it: 2.3s a step by itself where 1.1s are usual, most "
                                "of what it takes longer for " + phases[phase] + " (steps 31 to 50)");
     REQUIRE(found[1] == std::pair<int64_t, std::string>{80, "rank 2 is no longer slow (step 80)"});
   }
