@@ -1,4 +1,5 @@
 """Runs the ftrun binary for the end-to-end tests: configs as dicts, a small random model, metrics read back."""
+import contextlib
 import hashlib
 import json
 import os
@@ -359,7 +360,8 @@ def start(*arguments, env=None):
 def children(pid):
     found = []
     for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
-        found += [int(child) for child in (task / "children").read_text().split()]
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
+            found += [int(child) for child in (task / "children").read_text().split()]
     return found
 
 

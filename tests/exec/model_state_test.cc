@@ -190,9 +190,9 @@ TEST_CASE("the place of a snapshot is planned: what a rank saves, in memory and 
   REQUIRE(planned(config, Tier::kHost) + planned(config, Tier::kNvme) == 0);
   config.checkpoint.background = true;
   config.checkpoint.every = 10;  // the last step
-  REQUIRE(planned(config, Tier::kHost) == 0);
+  REQUIRE(planned(config, Tier::kNvme) == 0);
   config.checkpoint.every_minutes = 0.5;
-  REQUIRE(planned(config, Tier::kHost) > 0);
+  REQUIRE(planned(config, Tier::kNvme) > 0);
 }
 
 TEST_CASE("ranks share out what they save: none writes all of a state that all of them hold") {
