@@ -100,7 +100,7 @@ RankRecord write_rank_file(FileSystem& files, const std::string& folder, int ran
 // when they are needed: the kernel's own copy is given up first, where it can be. Says what was read.
 const char* read_back(const std::string& path, uint64_t written) {
   const bool from_disk = drop_cached(path);
-  const uint64_t found = xxh3_of(MappedFile(path));
+  const uint64_t found = from_disk ? xxh3_of_disk(path) : xxh3_of(MappedFile(path));
   if (found == written) return from_disk ? kReadFromDisk : kReadFromMemory;
   throw Error(
       ExitCode::kEnvironment,

@@ -169,7 +169,8 @@ void Checkpointer::save_in_background(const TrainingProgress& progress, const st
       [options = save_options(), meta = meta_of(progress, data_fingerprint), slices = setup_.state().snapshot(),
        group = *background_] { return save_checkpoint(posix_files(), options, meta, slices, group); });
   all_have_ended_ = false;
-  held_seconds_ += seconds_since(start);
+  paused_seconds_ = seconds_since(start);
+  held_seconds_ += paused_seconds_;
 }
 
 /// Waits for a save in the background and tells how it ended. One that failed costs nothing but
@@ -180,7 +181,8 @@ void Checkpointer::settle() {
   const BackgroundSave::Outcome& outcome = over->finish();
   setup_.state().release_snapshot();
   if (outcome.failure.empty())
-    return tell_saved(over->step(), outcome.result, cat(", in ", human_seconds(outcome.seconds), " while training went on"));
+    return tell_saved(over->step(), outcome.result, cat(", in ", human_seconds(outcome.seconds), " while training went on, which paused for ",
+                          std::llround(1e3 * paused_seconds_), " ms"));
   ++failed_;
   journal_.warn(cat(outcome.failure, "; training goes on and tries again when the next one is due"));
   journal_.update([&](RunManifest& manifest) { add_to(manifest); });

@@ -95,6 +95,8 @@ class Checkpointer {
   int64_t failed_ = 0;
   int64_t skipped_ = 0;
   double held_seconds_ = 0;
+  /// Of them, for the one that is under way.
+  double paused_seconds_ = 0;
   /// Makes the snapshot's pages come before the first copy waits for them.
   std::jthread room_;
 };

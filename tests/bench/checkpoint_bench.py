@@ -53,8 +53,9 @@ def train(args, name, steps, every, background=True, resume=False):
 
 
 def saved(text):
-    """(bytes, seconds beside training) of each checkpoint that was written in the background."""
-    return [(quantity(size), quantity(seconds)) for size, seconds in re.findall(r"saved \S+ \(([\d.]+ \w+), in ([\d.]+\w+) while training", text)]
+    """(bytes, seconds beside training, pause of training) of each checkpoint that was written in the background."""
+    found = re.findall(r"saved \S+ \(([\d.]+ \w+), in ([\d.]+\w+) while training went on, which paused for ([\d.]+ ?\w+)", text)
+    return [tuple(map(quantity, one)) for one in found]
 
 
 # --- what the machine can do -----------------------------------------------------------------------
@@ -102,13 +103,11 @@ def beside_the_machine(args):
         found = saved(text)
         size = int(found[0][0])
         count = run["counters"]["checkpoints_saved"]
-        # The last one is written while nothing else goes on.
-        held = run["counters"]["checkpoint_wait_milliseconds"] / 1e3
-        _, _, once = train(args, "last", 2, 0)
-        held = (held - once["counters"]["checkpoint_wait_milliseconds"] / 1e3) / (count - 1)
+        # The first copy may meet pages that the kernel has yet to give.
+        held = statistics.median(pause for _, _, pause in found[1:] or found)
         copied = copy_seconds(size, args.threads)
         written, read = disk_seconds(args.scratch, size)
-        seconds = statistics.median(seconds for _, seconds in found)
+        seconds = statistics.median(seconds for _, seconds, _ in found)
         step = statistics.median(line["step_seconds"] for line in plain[1:] if "loss" in line)
         mean = statistics.fmean(line["step_seconds"] for line in lines[1:] if "loss" in line)
         lost = (mean - step + held * (count - 1) / (len(lines) - 1)) * args.every
@@ -160,7 +159,7 @@ def beside_dcp(args):
             with open(path, "rb") as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         again, _, _ = train(args, "saving", 6, 0, resume=True)
-        _, seconds = saved(text)[-1]
+        _, seconds, _ = saved(text)[-1]
         read = quantity(re.search(r"resumed from \S+ \(read in ([\d.]+\w+)\)", again)[1])
         done = subprocess.run([args.peer_python, script, args.scratch / f"dcp-{pair}", args.scratch / "shapes.json"],
                               capture_output=True, text=True, check=True)
