@@ -11,6 +11,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_export.h"
 #include "checkpoint/import.h"
+#include "checkpoint/inspect.h"
 #include "checkpoint/json_strict.h"
 #include "checkpoint/model_folder.h"
 #include "checkpoint/save.h"
@@ -95,10 +96,8 @@ RunFolder new_run(const std::string& path) {
 }
 
 std::string import_text(const ImportedState& imported) {
-  const CheckpointMeta& meta = imported.meta();
   const std::vector<std::string>& unknown = imported.record().unknown;
-  return cat("imported from ", printable(imported.record().source), ": step ", meta.step,
-             meta.skipped_steps > 0 ? cat(" (", meta.skipped_steps, " skipped)") : "",
+  return cat("imported from ", printable(imported.record().source), ": step ", step_text(imported.meta()),
              unknown.empty() ? "" : cat("; not known: ", printable(join(unknown, ", "))), "\n");
 }
 

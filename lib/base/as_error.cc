@@ -4,6 +4,8 @@
 #include <new>
 #include <system_error>
 
+#include "base/text.h"
+
 namespace ftrun {
 namespace {
 
@@ -11,11 +13,6 @@ Error refused_file(const std::filesystem::filesystem_error& error) {
   const std::string path = error.path1().empty() ? "" : error.path1().string() + ": ";
   return {ExitCode::kEnvironment, path + error.code().message(),
           "check that the path exists, that this user may use it, and that its disk works"};
-}
-
-/// LibTorch's exceptions carry a stack trace below their first line.
-std::string first_line(const std::string& text) {
-  return text.substr(0, text.find('\n'));
 }
 
 }  // namespace

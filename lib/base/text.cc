@@ -29,6 +29,8 @@ std::string percent_text(double share, int digits) {
   return fixed_text(100 * share, digits) + " %";
 }
 
+std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
+
 std::string human_bytes(int64_t bytes) {
   static constexpr std::array<const char*, 5> kUnits{" KiB", " MiB", " GiB", " TiB", " PiB"};
   double value = static_cast<double>(bytes);

@@ -22,6 +22,8 @@ std::string fixed_text(double value, int digits);
 /// A share of 1: "12.5 %" of 0.125 with one digit.
 std::string percent_text(double share, int digits);
 
+/// Up to the first line end: what some exceptions and messages put below it is for logs.
+std::string first_line(std::string_view text);
 std::vector<std::string> split(std::string_view text, char separator);
 std::string join(const std::vector<std::string>& parts, std::string_view separator);
 

@@ -110,10 +110,6 @@ void add_import_rows(const ImportRecord& record, Rows& rows) {
   for (const auto& [name, value] : record.known) rows.emplace_back(cat("had ", printable(name)), printable(value));
 }
 
-std::string step_text(const CheckpointMeta& meta) {
-  return cat(meta.step, meta.skipped_steps > 0 ? cat(" (", meta.skipped_steps, " skipped)") : "");
-}
-
 std::string describe_step(const std::string& folder) {
   const Checkpoint checkpoint(folder);
   const CheckpointMeta& meta = checkpoint.meta();
@@ -182,6 +178,10 @@ std::vector<std::string> verify_checkpoint(const std::string& folder) {
     problems.insert(problems.end(), more.begin(), more.end());
   }
   return problems;
+}
+
+std::string step_text(const CheckpointMeta& meta) {
+  return cat(meta.step, meta.skipped_steps > 0 ? cat(" (", meta.skipped_steps, " skipped)") : "");
 }
 
 std::string describe_checkpoint(const std::string& folder) {

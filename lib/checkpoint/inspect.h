@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/manifest.h"
+
 namespace ftrun {
 
 /// Everything that is wrong with a checkpoint, read in full: one sentence a problem, with the file
@@ -13,6 +15,9 @@ std::vector<std::string> verify_checkpoint(const std::string& folder);
 
 /// What a step folder or a checkpoints/ folder holds, for a person: several lines.
 std::string describe_checkpoint(const std::string& folder);
+
+/// The step of a checkpoint, with those of its steps that were skipped: "500 (2 skipped)".
+std::string step_text(const CheckpointMeta& meta);
 
 /// What a Hugging Face model folder holds, for a person: several lines.
 std::string describe_model(const std::string& folder);

@@ -387,7 +387,7 @@ class Restarts {
     log_warning(cat("restart ", count_, " (", policy_.in_vain(), " of ", options_.restarts.in_vain,
                     " without a new checkpoint) in ", human_seconds(seconds), ", from ",
                     restart.from.empty() ? "the start" : restart.from, ": rank ", failure.rank, ": ",
-                    failure.reason.substr(0, failure.reason.find('\n'))));
+                    first_line(failure.reason)));
     return delay;
   }
 
@@ -400,7 +400,7 @@ class Restarts {
     const FailureSummary& first = policy_.first();
     log_error(cat(first.text, "\n  given up after ", policy_.in_vain(),
                   policy_.in_vain() == 1 ? " restart" : " restarts", " without a new checkpoint; the last failure: rank ",
-                  last.rank, ": ", last.reason.substr(0, last.reason.find('\n'))));
+                  last.rank, ": ", first_line(last.reason)));
     return first.exit_code;
   }
 

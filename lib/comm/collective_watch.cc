@@ -16,11 +16,6 @@ constexpr std::chrono::milliseconds kInterval{20};
 /// How long a collective may take before the members' processes are looked at.
 constexpr std::chrono::seconds kPatience{1};
 
-std::string first_line_of(const std::exception& error) {
-  const std::string what = error.what();
-  return what.substr(0, what.find('\n'));
-}
-
 }  // namespace
 
 CollectiveWatch::CollectiveWatch(WatchedCollectives& watched, ProgressBoard::Slot* slot,
@@ -96,7 +91,7 @@ bool CollectiveWatch::look(const Entry& entry) {
     if (is_late(waited) || (waited > kPatience && watched_.peer_ended()))
       give_up(entry, cat("waited ", human_seconds(std::chrono::duration<double>(waited).count()), " in"), "");
   } catch (const std::exception& error) {
-    give_up(entry, "lost a connection in", first_line_of(error));
+    give_up(entry, "lost a connection in", first_line(error.what()));
   }
   return true;
 }

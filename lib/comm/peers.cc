@@ -15,7 +15,7 @@
 namespace ftrun {
 namespace {
 
-std::string first_line(const std::string& path) {
+std::string first_line_of_file(const std::string& path) {
   std::ifstream file(path);
   std::string line;
   std::getline(file, line);
@@ -35,7 +35,7 @@ struct ProcStat {
 
 /// Fields 3 and 22 of /proc/PID/stat; the name before them may hold blanks and brackets.
 ProcStat read_stat(int pid) {
-  const std::string line = first_line(cat("/proc/", pid, "/stat"));
+  const std::string line = first_line_of_file(cat("/proc/", pid, "/stat"));
   const size_t name_end = line.rfind(") ");
   ProcStat stat;
   if (name_end == std::string::npos) return stat;
@@ -88,7 +88,7 @@ PeerIdentity own_identity() {
   ::uname(&names);
   PeerIdentity self;
   self.host = names.nodename;
-  self.machine = cat(first_line("/proc/sys/kernel/random/boot_id"), ".",
+  self.machine = cat(first_line_of_file("/proc/sys/kernel/random/boot_id"), ".",
                      link_target("/proc/self/ns/pid"), ".", ::getuid());
   self.pid = ::getpid();
   self.start_ticks = read_stat(self.pid).start_ticks;

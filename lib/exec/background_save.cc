@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/as_error.h"
+#include "base/clock.h"
 
 namespace ftrun {
 
@@ -16,7 +17,7 @@ BackgroundSave::BackgroundSave(int64_t step, std::function<SaveResult()> write) 
     } catch (const std::exception& exception) {
       outcome_.failure = as_error(exception).message();
     }
-    outcome_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    outcome_.seconds = seconds_since(start);
     ended_ = true;
   });
 }

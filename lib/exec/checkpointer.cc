@@ -5,6 +5,7 @@
 #include <ratio>
 
 #include "base/checksum.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -17,13 +18,6 @@
 #include "report/environment.h"
 
 namespace ftrun {
-namespace {
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-}  // namespace
 
 Checkpointer::Checkpointer(const TrainRequest& request, Session& session, TrainingSetup& setup,
                            RunJournal& journal)
@@ -138,7 +132,8 @@ CheckpointMeta Checkpointer::meta_of(const TrainingProgress& progress,
 }
 
 bool Checkpointer::save_if_due(const TrainingProgress& progress, const std::string& data_fingerprint) {
-  if (background_ && !room_.joinable()) make_room();
+  if (background_ && !room_.joinable())
+    room_ = std::jthread([this] { setup_.state().populate_snapshot(); });
   if (under_way_ && all_have_ended_) settle();
   if (!is_due(progress.step)) return false;
   due_by_time_ = false;
@@ -208,10 +203,6 @@ void Checkpointer::save(const TrainingProgress& progress, const std::string& dat
                              session_.checkpoint_group()),
              "");
   held_seconds_ += seconds_since(start);
-}
-
-void Checkpointer::make_room() {
-  room_ = std::jthread([this] { setup_.state().populate_snapshot(); });
 }
 
 void Checkpointer::add_to(RunManifest& manifest) const {

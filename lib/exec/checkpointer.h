@@ -75,7 +75,6 @@ class Checkpointer {
   void save_in_background(const TrainingProgress& progress, const std::string& data_fingerprint);
   void settle();
   void tell_saved(int64_t step, const SaveResult& result, const std::string& how);
-  void make_room();
 
   const TrainRequest& request_;
   const Config& config_;

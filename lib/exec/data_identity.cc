@@ -4,6 +4,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "report/resume_check.h"
 
@@ -67,7 +68,7 @@ void DataIdentity::await(StopAgreement& stop) {
   bool told = false;
   const auto go_on = [&] {
     if (await_briefly()) return false;
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    const double seconds = seconds_since(start);
     if (seconds >= kToldSeconds && !std::exchange(told, true))
       journal_.say(cat("reading the rest of the data for its fingerprint, for ", kLongestSeconds,
                        " s at most"));

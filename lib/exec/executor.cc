@@ -5,6 +5,7 @@
 #include <cmath>
 #include <set>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "program/layer_instr.h"
 
@@ -191,7 +192,7 @@ void Executor::run_timed(const Instr& instr) {
   device_->enter(instr);
   if (!instr.if_finite || updates()) run_instr(instr);
   device_->leave(instr);
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = seconds_since(start);
   seconds_[static_cast<size_t>(instr.lane)][static_cast<size_t>(instr.kind)] += seconds;
   if (instr.lane == Lane::kCompute) phases_.note(instr, lanes_.waited(), seconds);
 }

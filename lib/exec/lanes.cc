@@ -5,6 +5,7 @@
 #include <functional>
 #include <utility>
 
+#include "base/clock.h"
 #include "kernels/kernels.h"
 
 namespace ftrun {
@@ -147,7 +148,7 @@ void Lanes::wait_for(const Step& step) {
     if (is_over()) return 0.0;
     const auto start = std::chrono::steady_clock::now();
     wait_until(lock, thread_of(static_cast<Lane>(step.lane)), is_over);
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return seconds_since(start);
   };
   const double links = seconds_until([&] { return links_done_before(step); });
   const double groups = seconds_until([&] { return done_before(step, Lane::kFirstGroup); });

@@ -217,12 +217,10 @@ void RankMemory::write(const Program& program, const Range& range, const void* d
     gpu_->upload(at(program, range), data, range.bytes);
 }
 
-void RankMemory::populate(const Program& program, const Range& range) const {
-  constexpr uintptr_t kPage = 4096;
-  const auto begin = reinterpret_cast<uintptr_t>(at(program, range)) / kPage * kPage;
-  const uintptr_t end = reinterpret_cast<uintptr_t>(at(program, range)) + static_cast<uintptr_t>(range.bytes);
+void RankMemory::populate(const Program& program, BufferId buffer) const {
+  const TierBlock& memory = block(program.at(buffer)).owned;
   // Where the kernel cannot (before Linux 5.14) they come when they are written.
-  ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_WRITE);
+  ::madvise(memory.data(), static_cast<size_t>(memory.bytes()), MADV_POPULATE_WRITE);
 }
 
 SwapFile::Ticket RankMemory::start_disk(const Program& program, const Range& range, void* data,

@@ -92,8 +92,8 @@ class RankMemory {
   void read(const Program& program, const Range& range, void* out) const;
   void write(const Program& program, const Range& range, const void* data) const;
 
-  /// Has the kernel give the pages of a range in main memory, whose content stays.
-  void populate(const Program& program, const Range& range) const;
+  /// Has the kernel give the pages of a persistent buffer in main memory, whose content stays.
+  void populate(const Program& program, BufferId buffer) const;
 
   /// Moves a range between the disk and memory at `data` (a multiple of 4096, as the range is).
   void read_disk(const Program& program, const Range& range, void* data) const;

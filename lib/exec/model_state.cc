@@ -87,15 +87,10 @@ void ModelState::store(const StatePiece& piece, int64_t begin, int64_t end, DTyp
     memory_.write(program_, to, room);
 }
 
-/// Reads them in the dtype they have.
-void ModelState::fetch(const StatePiece& piece, int64_t begin, int64_t end, void* out) const {
+/// Reads them in the dtype they have: as they are now, or (on disk) as they were kept.
+void ModelState::fetch(const StatePiece& piece, int64_t begin, int64_t end, void* out, bool kept) const {
   const Range from = part(piece, begin, end);
   if (!memory_.on_disk(program_, from)) return memory_.read(program_, from, out);
-  fetch_disk(from, false, out);
-}
-
-/// What lies there now, or was kept.
-void ModelState::fetch_disk(const Range& from, bool kept, void* out) const {
   const Bounce bounce;
   auto* to = static_cast<std::byte*>(out);
   // Sectors around what is wanted, a chunk at a time.
@@ -198,7 +193,7 @@ std::vector<StateSlice> ModelState::snapshot() {
 
 void ModelState::populate_snapshot() const {
   const BufferId buffer = find_persistent(program_, Persistent::kSnapshot, Tier::kHost);
-  if (buffer >= 0) memory_.populate(program_, program_.whole(buffer));
+  if (buffer >= 0) memory_.populate(program_, buffer);
 }
 
 void ModelState::release_snapshot() { memory_.release_disk(); }
@@ -212,7 +207,7 @@ std::vector<StateSlice> ModelState::slices_of(bool snapshot) const {
       if (model_.split.index % tensor.copies != 0) continue;
       int64_t first = slice.position_in_unit;
       for (const Box& box : boxes_of(tensor, slice)) {
-        mine.push_back(snapshot ? kept_slice(piece, tensor, box, first) : saved_slice(piece, tensor, box, first));
+        mine.push_back(saved_slice(piece, tensor, box, first, snapshot));
         first += box.numel();
       }
     }
@@ -220,34 +215,22 @@ std::vector<StateSlice> ModelState::slices_of(bool snapshot) const {
   return mine;
 }
 
-/// `box` of the tensor, which lies at element `first` of the unit.
+/// `box` of the tensor, which lies at element `first` of the unit: itself, or its copy in the snapshot.
 StateSlice ModelState::saved_slice(const StatePiece& piece, const TensorInfo& tensor,
-                                   const Box& box, int64_t first) const {
+                                   const Box& box, int64_t first, bool snapshot) const {
   StateSlice saved{tensor.name, kind_of(piece), dtype(piece), tensor.shape, box};
   const Range range = part(piece, first, first + box.numel());
-  if (memory_.in_reach(program_, range))
+  if (snapshot && !memory_.on_disk(program_, range)) {
+    require(piece.snapshot.bytes > 0, "what is saved has a place in the snapshot");
+    saved.data = memory_.at(program_, piece.snapshot) + (first - piece.saved.begin) * dtype_bytes(dtype(piece));
+  } else if (memory_.in_reach(program_, range)) {
     saved.data = memory_.at(program_, range);
-  else
-    saved.read = [this, &piece, first](int64_t begin, int64_t end, void* out) {
-      fetch(piece, first + begin, first + end, out);
+  } else {
+    saved.read = [this, &piece, first, snapshot](int64_t begin, int64_t end, void* out) {
+      fetch(piece, first + begin, first + end, out, snapshot);
     };
-  return saved;
-}
-
-/// The same in the snapshot.
-StateSlice ModelState::kept_slice(const StatePiece& piece, const TensorInfo& tensor, const Box& box,
-                                  int64_t first) const {
-  StateSlice kept{tensor.name, kind_of(piece), dtype(piece), tensor.shape, box};
-  if (memory_.on_disk(program_, piece.range)) {
-    kept.read = [this, &piece, first](int64_t begin, int64_t end, void* out) {
-      fetch_disk(part(piece, first + begin, first + end), true, out);
-    };
-    return kept;
   }
-  require(piece.snapshot.bytes > 0, "what is saved has a place in the snapshot");
-  const int64_t offset = (first - piece.saved.begin) * dtype_bytes(dtype(piece));
-  kept.data = memory_.at(program_, piece.snapshot) + offset;
-  return kept;
+  return saved;
 }
 
 std::vector<StateInfo> ModelState::states() const {

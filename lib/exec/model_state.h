@@ -66,17 +66,14 @@ class ModelState {
   Range part(const StatePiece& piece, int64_t begin, int64_t end) const;
   std::vector<StateSlice> slices_of(bool snapshot) const;
   StateSlice saved_slice(const StatePiece& piece, const TensorInfo& tensor, const Box& box,
-                         int64_t first) const;
-  StateSlice kept_slice(const StatePiece& piece, const TensorInfo& tensor, const Box& box,
-                        int64_t first) const;
+                         int64_t first, bool snapshot) const;
   void fill(const StatePiece& piece, DType source, const ReadTensor& read);
   void store(const StatePiece& piece, int64_t begin, int64_t end, DType source, const void* data,
              std::byte* room);
   void collect_part(TensorId tensor, int index, const ShardRange& wanted, bool receives,
                     Communicator& group, std::span<float> out) const;
   const StatePiece& parameters_of(UnitId unit) const;
-  void fetch(const StatePiece& piece, int64_t begin, int64_t end, void* out) const;
-  void fetch_disk(const Range& from, bool kept, void* out) const;
+  void fetch(const StatePiece& piece, int64_t begin, int64_t end, void* out, bool kept = false) const;
   void fetch_f32(const StatePiece& piece, int64_t begin, int64_t end, float* out) const;
 
   const ModelDescription& model_;

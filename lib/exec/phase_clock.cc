@@ -1,15 +1,13 @@
 #include "exec/phase_clock.h"
 
+#include "base/clock.h"
+
 namespace ftrun {
 namespace {
 
 /// Index in PipelineSeconds::layers[l].
 size_t phase_of(InstrKind kind) {
   return static_cast<size_t>(kind) - static_cast<size_t>(InstrKind::kForward);
-}
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 }  // namespace

@@ -18,8 +18,6 @@ namespace {
 /// Bytes of a GPU's memory that are brought to the host at a time.
 constexpr int64_t kPiece = int64_t{4} << 20;
 
-uint64_t hash_of_text(const std::string& text) { return xxh3(text.data(), text.size()); }
-
 /// "rank 1", "ranks 0 and 2", "ranks 0, 1 and 2".
 std::string ranks_text(const std::vector<int>& ranks) {
   std::vector<std::string> names;
@@ -49,6 +47,48 @@ std::vector<std::string> words_at(const std::vector<std::string>& texts, size_t 
     words.push_back(word == "-" ? "" : word);
   }
   return words;
+}
+
+/// What a rank sent of a set: "HASH NAME" of each part.
+struct Holder {
+  int rank = 0;
+  std::vector<std::string> parts;
+};
+
+/// By key; a rank that does not share the set sent "-".
+std::map<std::string, std::vector<Holder>> holders_of(const std::vector<std::string>& texts) {
+  std::map<std::string, std::vector<Holder>> holders;
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    std::vector<std::string> lines = split(texts[rank], '\n');
+    const std::string key = lines.front();
+    lines.erase(lines.begin());
+    if (key != "-") holders[key].push_back({static_cast<int>(rank), std::move(lines)});
+  }
+  return holders;
+}
+
+/// Of ranks that sent different lines for a part, by line.
+Error difference(const std::map<std::string, std::vector<int>>& versions, int64_t step) {
+  const auto most = std::max_element(versions.begin(), versions.end(), [](const auto& a, const auto& b) {
+    return a.second.size() < b.second.size();
+  });
+  std::vector<int> few, everyone;
+  for (const auto& version : versions) {
+    everyone.insert(everyone.end(), version.second.begin(), version.second.end());
+    if (&version != &*most) few.insert(few.end(), version.second.begin(), version.second.end());
+  }
+  std::sort(few.begin(), few.end());
+  std::sort(everyone.begin(), everyone.end());
+  const std::string tensor = most->first.substr(most->first.find(' ') + 1);
+  const bool known = 2 * most->second.size() > everyone.size();
+  return {ExitCode::kEnvironment,
+          known ? cat(ranks_text(few), few.size() == 1 ? " holds" : " hold", " other bits than ", ranks_text(most->second),
+                      " of ", tensor, " after step ", step,
+                      ", which all must hold alike: a memory or processor there changed them")
+                : cat(ranks_text(everyone), " do not hold the same bits of ", tensor, " after step ", step,
+                      ", which they must: a memory or processor of one of them changed them"),
+          "look at these machines; --resume auto goes on from the last checkpoint, before which this was "
+          "compared too (processors of different kinds may round differently: train.check_replicas 0 then)"};
 }
 
 }  // namespace
@@ -88,7 +128,7 @@ void ReplicaCheck::list_parts(const ProgramPlan& train, const Partition& partiti
     }
   }
   for (auto& [which, set] : sets) {
-    set.key = set.parts.empty() ? "-" : hex64(hash_of_text(set.key));
+    set.key = set.parts.empty() ? "-" : hex64(xxh3(set.key.data(), set.key.size()));
     sets_.push_back(std::move(set));
   }
 }
@@ -118,17 +158,16 @@ uint64_t ReplicaCheck::hash_of(const Part& part) const {
   return stream.digest();
 }
 
-/// A line for each part.
-std::string ReplicaCheck::hashes(const Set& set) const {
+/// Of each part.
+std::vector<uint64_t> ReplicaCheck::hashes(const Set& set) const {
   std::vector<uint64_t> found(set.parts.size());
+  const auto take = [&](size_t i) { found[i] = hash_of(set.parts[i]); };
   if (memory_.gpu() == nullptr) {
-    side_by_side(set.parts.size(), [&](size_t i) { found[i] = hash_of(set.parts[i]); });
+    side_by_side(set.parts.size(), take);
   } else {
-    for (size_t i = 0; i < found.size(); ++i) found[i] = hash_of(set.parts[i]);
+    for (size_t i = 0; i < found.size(); ++i) take(i);
   }
-  std::string text;
-  for (const uint64_t hash : found) text += hex64(hash) + "\n";
-  return text;
+  return found;
 }
 
 /// Numbers x of n ranks are equal where n * sum of x^2 = (sum of x)^2 (Cauchy and Schwarz). Quarters of a hash
@@ -139,7 +178,8 @@ void ReplicaCheck::check(int64_t step) const {
   std::vector<double> sums(shared_.size() * kQuarters * 2, 0.0);
   for (const Set& set : sets_) {
     if (set.shared < 0) continue;
-    const uint64_t hash = hash_of_text(hashes(set));
+    const std::vector<uint64_t> parts = hashes(set);
+    const uint64_t hash = xxh3(parts.data(), parts.size() * sizeof(uint64_t));
     for (size_t q = 0; q < kQuarters; ++q) {
       const auto x = static_cast<double>(hash >> (16 * q) & 0xFFFF);
       double* const at = sums.data() + (static_cast<size_t>(set.shared) * kQuarters + q) * 2;
@@ -157,53 +197,21 @@ void ReplicaCheck::check(int64_t step) const {
     }
 }
 
-/// All ranks come here together, with the hash of each part.
+std::string ReplicaCheck::signed_parts(const Set& set) const {
+  if (set.shared < 0) return "-";
+  std::string text = set.key;
+  const std::vector<uint64_t> found = hashes(set);
+  for (size_t i = 0; i < found.size(); ++i) text += cat('\n', hex64(found[i]), ' ', set.parts[i].name);
+  return text;
+}
+
+/// All ranks come here together.
 void ReplicaCheck::name_culprit(size_t set, int64_t step) const {
-  const Set& mine = sets_[set];
-  std::string text = cat(mine.shared >= 0 ? mine.key : "-", "\n");
-  if (mine.shared >= 0) {
-    std::istringstream lines(hashes(mine));
-    std::string line;
-    for (const Part& part : mine.parts) {
-      std::getline(lines, line);
-      text += cat(line, ' ', part.name, '\n');
-    }
-  }
-  std::map<std::string, std::vector<std::pair<int, std::vector<std::string>>>> holders;
-  const std::vector<std::string> all = exchange_(text);
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    std::istringstream in(all[rank]);
-    std::string key, line;
-    std::getline(in, key);
-    std::vector<std::string> lines;
-    while (std::getline(in, line)) lines.push_back(line);
-    if (key != "-") holders[key].emplace_back(static_cast<int>(rank), std::move(lines));
-  }
-  for (const auto& [key, ranks] : holders)
-    for (size_t part = 0; part < ranks.front().second.size(); ++part) {
+  for (const auto& [key, holders] : holders_of(exchange_(signed_parts(sets_[set]))))
+    for (size_t part = 0; part < holders.front().parts.size(); ++part) {
       std::map<std::string, std::vector<int>> versions;
-      for (const auto& [rank, lines] : ranks) versions[lines.at(part)].push_back(rank);
-      if (versions.size() < 2) continue;
-      const auto most = std::max_element(versions.begin(), versions.end(), [](const auto& a, const auto& b) {
-        return a.second.size() < b.second.size();
-      });
-      std::vector<int> few, everyone;
-      for (const auto& version : versions) {
-        everyone.insert(everyone.end(), version.second.begin(), version.second.end());
-        if (&version != &*most) few.insert(few.end(), version.second.begin(), version.second.end());
-      }
-      std::sort(few.begin(), few.end());
-      std::sort(everyone.begin(), everyone.end());
-      const std::string tensor = most->first.substr(most->first.find(' ') + 1);
-      const bool known = 2 * most->second.size() > everyone.size();
-      throw Error(ExitCode::kEnvironment,
-                  known ? cat(ranks_text(few), few.size() == 1 ? " holds" : " hold", " other bits than ",
-                              ranks_text(most->second), " of ", tensor, " after step ", step,
-                              ", which all must hold alike: a memory or processor there changed them")
-                        : cat(ranks_text(everyone), " do not hold the same bits of ", tensor, " after step ", step,
-                              ", which they must: a memory or processor of one of them changed them"),
-                  "look at these machines; --resume auto goes on from the last checkpoint, before which this was "
-                  "compared too (processors of different kinds may round differently: train.check_replicas 0 then)");
+      for (const Holder& holder : holders) versions[holder.parts.at(part)].push_back(holder.rank);
+      if (versions.size() > 1) throw difference(versions, step);
     }
   throw Error(ExitCode::kEnvironment,
               cat("what ranks hold alike had different hashes after step ", step,

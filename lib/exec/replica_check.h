@@ -58,7 +58,8 @@ class ReplicaCheck {
   void list_parts(const ProgramPlan& train, const Partition& partition, const std::vector<std::string>& kinds);
   void find_shared();
   uint64_t hash_of(const Part& part) const;
-  std::string hashes(const Set& set) const;
+  std::vector<uint64_t> hashes(const Set& set) const;
+  std::string signed_parts(const Set& set) const;
   [[noreturn]] void name_culprit(size_t set, int64_t step) const;
 
   const Program& program_;

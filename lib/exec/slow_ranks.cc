@@ -14,7 +14,7 @@ namespace {
 constexpr std::array<std::string_view, kRankPhases> kPhaseTexts{"computing", "waiting for its data",
                                                                 "waiting for its disk"};
 
-double total(const PhaseSeconds& seconds) { return std::accumulate(seconds.begin(), seconds.end(), 0.0); }
+double total(const RankSeconds& seconds) { return std::accumulate(seconds.begin(), seconds.end(), 0.0); }
 
 /// The lower one of two in the middle: of two ranks the faster one says what is usual.
 double median(std::vector<double> values) {
@@ -28,17 +28,17 @@ double median(std::vector<double> values) {
 SlowRanks::SlowRanks(int rank, std::vector<int> teams, Sum sum)
     : rank_(static_cast<size_t>(rank)), teams_(std::move(teams)), sum_(std::move(sum)), slow_(teams_.size(), 0) {}
 
-std::vector<std::string> SlowRanks::step(int64_t number, const PhaseSeconds& seconds) {
+std::vector<std::string> SlowRanks::step(int64_t number, const RankSeconds& seconds) {
   window_.push_back(seconds);
   if (static_cast<int64_t>(window_.size()) < kWindow) return {};
   const auto middle = window_.begin() + kWindow / 2;
   std::nth_element(window_.begin(), middle, window_.end(),
-                   [](const PhaseSeconds& a, const PhaseSeconds& b) { return total(a) < total(b); });
+                   [](const RankSeconds& a, const RankSeconds& b) { return total(a) < total(b); });
   std::vector<double> sums(teams_.size() * kRankPhases, 0.0);
   std::copy(middle->begin(), middle->end(), sums.begin() + static_cast<std::ptrdiff_t>(rank_ * kRankPhases));
   window_.clear();
   sum_(sums);
-  std::vector<PhaseSeconds> all(teams_.size());
+  std::vector<RankSeconds> all(teams_.size());
   for (size_t r = 0; r < all.size(); ++r)
     std::copy_n(sums.begin() + static_cast<std::ptrdiff_t>(r * kRankPhases), kRankPhases, all[r].begin());
   std::vector<std::string> lines;
@@ -47,7 +47,7 @@ std::vector<std::string> SlowRanks::step(int64_t number, const PhaseSeconds& sec
   return lines;
 }
 
-std::string SlowRanks::judge(size_t rank, const std::vector<PhaseSeconds>& all, int64_t number) {
+std::string SlowRanks::judge(size_t rank, const std::vector<RankSeconds>& all, int64_t number) {
   std::vector<double> totals;
   std::array<std::vector<double>, kRankPhases> phases;
   for (size_t r = 0; r < all.size(); ++r) {

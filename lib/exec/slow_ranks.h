@@ -13,7 +13,7 @@ namespace ftrun {
 enum class RankPhase : uint8_t { kCompute, kData, kDisk };
 inline constexpr size_t kRankPhases = 3;
 /// Seconds by RankPhase.
-using PhaseSeconds = std::array<double, kRankPhases>;
+using RankSeconds = std::array<double, kRankPhases>;
 
 /// Finds stragglers, ranks that hold the others up: each tells how long it worked itself in the middle one of a
 /// window of steps, sorted by that, and one that took much longer than the ranks with the same work, in two windows that
@@ -34,15 +34,15 @@ class SlowRanks {
 
   /// Collective: after each step, with this rank's seconds of it. On all ranks alike: a line for each rank that
   /// is slow now and was not before, or is no longer; else nothing.
-  std::vector<std::string> step(int64_t number, const PhaseSeconds& seconds);
+  std::vector<std::string> step(int64_t number, const RankSeconds& seconds);
 
  private:
-  std::string judge(size_t rank, const std::vector<PhaseSeconds>& all, int64_t number);
+  std::string judge(size_t rank, const std::vector<RankSeconds>& all, int64_t number);
 
   const size_t rank_;
   const std::vector<int> teams_;
   Sum sum_;
-  std::vector<PhaseSeconds> window_;
+  std::vector<RankSeconds> window_;
   /// Windows in a row in which a rank was slow.
   std::vector<int> slow_;
 };

@@ -10,6 +10,7 @@
 
 #include "base/as_error.h"
 #include "base/checksum.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "cluster/failure_report.h"
@@ -27,10 +28,6 @@ namespace ftrun {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 /// What training needs memory for is the config's choice.
 Error training_error(const std::exception& exception) {

@@ -33,7 +33,7 @@ EffectiveTime note_effective_time(RunManifest& manifest, const std::vector<StepM
 }
 
 std::string effective_time_text(const EffectiveTime& time) {
-  return cat("effective training time: ", format_number("%.1f", 100 * time.ratio()), " % of ", human_seconds(time.all_seconds),
+  return cat("effective training time: ", percent_text(time.ratio(), 1), " of ", human_seconds(time.all_seconds),
              " since the first start (", human_seconds(time.steps_seconds), " in steps that counted)");
 }
 
@@ -44,7 +44,7 @@ std::vector<std::string> restart_texts(const RunManifest& manifest, int64_t coun
     const RestartRecord& restart = manifest.restarts[static_cast<size_t>(i)];
     texts.push_back(cat("restarted at ", restart.time, " after step ", restart.from_step, ", from step ", restart.to_step,
                         restart.rank >= 0 ? cat(": rank ", restart.rank) : "", ": ",
-                        restart.reason.substr(0, restart.reason.find('\n'))));
+                        first_line(restart.reason)));
   }
   return texts;
 }

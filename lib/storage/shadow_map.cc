@@ -7,16 +7,16 @@ namespace ftrun {
 namespace {
 
 size_t first_sector(int64_t offset) { return static_cast<size_t>(offset / kSwapAlignment); }
-size_t last_sector(int64_t offset, int64_t bytes) {
-  return static_cast<size_t>((offset + bytes + kSwapAlignment - 1) / kSwapAlignment);
+size_t end_sector(int64_t offset, int64_t bytes) {
+  return static_cast<size_t>(swap_align(offset + bytes) / kSwapAlignment);
 }
 
 }  // namespace
 
 ShadowMap::ShadowMap(int64_t bytes, int64_t home, int64_t shadow) : home_(home), shadow_(shadow) {
   if (shadow < 0) return;
-  now_.in_shadow.resize(last_sector(0, bytes));
-  now_.written.resize(last_sector(0, bytes));
+  now_.in_shadow.resize(end_sector(0, bytes));
+  now_.written.resize(end_sector(0, bytes));
 }
 
 void ShadowMap::begin() {
@@ -31,7 +31,7 @@ void ShadowMap::end() { keeps_ = false; }
 bool ShadowMap::is_in_shadow(const Sectors& sectors, int64_t offset, int64_t bytes) const {
   if (shadow_ < 0 || bytes == 0) return false;
   const bool first = sectors.in_shadow[first_sector(offset)];
-  for (size_t s = first_sector(offset); s < last_sector(offset, bytes); ++s)
+  for (size_t s = first_sector(offset); s < end_sector(offset, bytes); ++s)
     require(sectors.in_shadow[s] == first || !sectors.written[s], "what is used at once was written at once");
   return first;
 }
@@ -48,7 +48,7 @@ int64_t ShadowMap::saved_place(int64_t offset, int64_t bytes) const {
 int64_t ShadowMap::write_place(int64_t offset, int64_t bytes) {
   if (shadow_ < 0 || bytes == 0) return place(false, offset);
   const bool to = keeps_ ? !is_in_shadow(saved_, offset, bytes) : is_in_shadow(now_, offset, bytes);
-  for (size_t s = first_sector(offset); s < last_sector(offset, bytes); ++s) {
+  for (size_t s = first_sector(offset); s < end_sector(offset, bytes); ++s) {
     now_.in_shadow[s] = to;
     now_.written[s] = true;
   }

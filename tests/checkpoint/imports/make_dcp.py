@@ -6,16 +6,12 @@ fp32 and bf16: model and optimizer as nested dictionaries. flattened: as torchti
 of the trainer), some weights cut by columns."""
 import hashlib
 import json
-import os
 import pathlib
-import socket
-import subprocess
 import sys
 
-import numpy as np
+from training_job import AFTER, BATCH, HERE, SAVED, SEQUENCE, batches, loss_of, mean_over_ranks, run_ranks
 
-HERE = pathlib.Path(__file__).resolve().parent
-SEQUENCE, BATCH, SAVED, AFTER, RANKS = 16, 6, 4, 3, 2
+RANKS = 2
 CASES = ("fp32", "bf16", "flattened")
 
 
@@ -52,21 +48,16 @@ def train(name, out):
     model = sharded(name, torch)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
-    data = np.fromfile(HERE / "train.bin", dtype=np.uint16).astype(np.int64)
+    rows = batches(rank, RANKS)
 
     def step(s):
-        mine = range(s * BATCH + rank * BATCH // RANKS, s * BATCH + (rank + 1) * BATCH // RANKS)
-        rows = torch.from_numpy(np.stack([data[r * SEQUENCE:(r + 1) * SEQUENCE + 1] for r in mine]))
-        logits = model(input_ids=rows[:, :-1], use_cache=False).logits
-        loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), rows[:, 1:].flatten())
+        loss = loss_of(model, rows(s))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad()
-        total = torch.tensor([loss.item()], dtype=torch.float64)
-        dist.all_reduce(total)
-        return total.item() / RANKS
+        return mean_over_ranks(loss, RANKS)
 
     for s in range(SAVED):
         step(s)
@@ -97,18 +88,7 @@ def worker(out):
     dist.destroy_process_group()
 
 
-def main(out):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo", "WORLD_SIZE": str(RANKS),
-              "HF_HUB_OFFLINE": "1"}
-    processes = [subprocess.Popen([sys.executable, __file__, "--worker", str(out)], env={**common, "RANK": str(r)}) for r in range(RANKS)]
-    if any([process.wait() for process in processes]):
-        raise SystemExit("a rank failed")
-
-
 if sys.argv[1] == "--worker":
     worker(pathlib.Path(sys.argv[2]))
 else:
-    main(pathlib.Path(sys.argv[1]))
+    run_ranks(__file__, RANKS, [sys.argv[1]], "a rank failed")

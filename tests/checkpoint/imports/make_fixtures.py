@@ -11,15 +11,14 @@ import json
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import sys
 import tarfile
 
 import numpy as np
 
-HERE = pathlib.Path(__file__).resolve().parent
-SEQUENCE, BATCH, SAVED, AFTER = 16, 6, 4, 3
+from training_job import AFTER, BATCH, HERE, SAVED, SEQUENCE, batches, loss_of, mean_over_ranks, run_ranks
+
 LAYERS = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
           "vocab_size": 47, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "bos_token_id": 1, "eos_token_id": 2,
           "pad_token_id": None, "initializer_range": 0.1, "tie_word_embeddings": False}
@@ -126,18 +125,13 @@ def worker(name, out):
     model = transformers.AutoModelForCausalLM.from_pretrained(HERE / "model", dtype=torch.float32, attn_implementation="eager").train()
     optimizer = torch.optim.AdamW(groups(model, number), lr=OPTIMIZER["lr"], betas=tuple(OPTIMIZER["betas"]), eps=OPTIMIZER["eps"])
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings(stage, ranks, precision))
-    data = np.fromfile(HERE / "train.bin", dtype=np.uint16).astype(np.int64)
+    rows = batches(rank, ranks)
 
     def step(s):
-        mine = range(s * BATCH + rank * BATCH // ranks, s * BATCH + (rank + 1) * BATCH // ranks)
-        rows = torch.from_numpy(np.stack([data[r * SEQUENCE:(r + 1) * SEQUENCE + 1] for r in mine]))
-        logits = engine(input_ids=rows[:, :-1], use_cache=False).logits
-        loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), rows[:, 1:].flatten())
+        loss = loss_of(engine, rows(s))
         engine.backward(loss)
         engine.step()
-        total = torch.tensor([loss.item()], dtype=torch.float64)
-        dist.all_reduce(total)
-        return total.item() / ranks
+        return mean_over_ranks(loss, ranks)
 
     before = [step(s) for s in range(SAVED)]
     engine.save_checkpoint(str(out / "checkpoint"))
@@ -152,20 +146,10 @@ def worker(name, out):
     dist.barrier()
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def run_case(name, out):
-    ranks, port = CASES[name][1], free_port()
-    common = {**os.environ, "DS_ACCELERATOR": "cpu", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",
-              "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    processes = [subprocess.Popen([sys.executable, __file__, "--worker", name, str(out)],
-                                  env={**common, "RANK": str(r), "LOCAL_RANK": str(r)}) for r in range(ranks)]
-    if any([process.wait() for process in processes]):
-        raise SystemExit(f"{name}: a rank failed")
+    ranks = CASES[name][1]
+    run_ranks(__file__, ranks, [name, out], f"{name}: a rank failed", DS_ACCELERATOR="cpu", LOCAL_WORLD_SIZE=str(ranks),
+              OMP_NUM_THREADS="1")
     for script in ("zero_to_fp32.py", "zero_to_torch.py"):
         (out / "checkpoint" / script).unlink(missing_ok=True)
 
