@@ -94,7 +94,7 @@ class NcclCommunicator final : public DeviceCommunicator {
     check_cuda(::cudaSetDevice(device), "choosing the GPU");
     void* word = nullptr;
     check_cuda(::cudaMalloc(&word, sizeof(float)), "allocating device memory");
-    word_ = CommBuffer(word, sizeof(float), free_device);
+    word_ = std::make_shared<CommBuffer>(word, sizeof(float), free_device);
     check_cuda(::cudaMemset(word, 0, sizeof(float)), "clearing memory");
     connect();
     start_watch();
@@ -152,7 +152,7 @@ class NcclCommunicator final : public DeviceCommunicator {
         case CollectiveKind::kReceive:
           return ::ncclRecv(work.out, bytes, ncclUint8, record.peer, comm, native());
         case CollectiveKind::kBarrier:
-          return ::ncclAllReduce(word_.data(), word_.data(), 1, ncclFloat32, ncclSum, comm, native());
+          return ::ncclAllReduce(word_->data(), word_->data(), 1, ncclFloat32, ncclSum, comm, native());
       }
       bug("unknown collective");
     });
@@ -286,7 +286,7 @@ class NcclCommunicator final : public DeviceCommunicator {
       std::string trouble;
     };
     std::packaged_task<Opened()> task(
-        [id, size = size(), rank = rank(), device = device_, word = word_.data(), label = name()] {
+        [id, size = size(), rank = rank(), device = device_, word = word_, label = name()] {
           Opened made;
           ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
           config.commName = label.c_str();
@@ -296,7 +296,7 @@ class NcclCommunicator final : public DeviceCommunicator {
           ncclResult_t status = ncclSuccess;
           if (cuda == cudaSuccess) status = ::ncclCommInitRankConfig(&made.comm, size, id, rank, &config);
           if (cuda == cudaSuccess && status == ncclSuccess) {
-            status = ::ncclAllReduce(word, word, 1, ncclFloat32, ncclSum, made.comm, stream);
+            status = ::ncclAllReduce(word->data(), word->data(), 1, ncclFloat32, ncclSum, made.comm, stream);
             cuda = ::cudaStreamSynchronize(stream);
           }
           if (stream != nullptr) ::cudaStreamDestroy(stream);
@@ -343,7 +343,8 @@ class NcclCommunicator final : public DeviceCommunicator {
 
   Rendezvous& rendezvous_;
   const int device_;
-  CommBuffer word_;
+  /// Shared with the thread that connects, which may still be about it when this is given up.
+  std::shared_ptr<CommBuffer> word_;
   std::timed_mutex comm_mutex_;
   /// Null when it was given up or closed.
   ncclComm_t comm_ = nullptr;

@@ -51,7 +51,8 @@ struct StandInStream {
 
 struct StandInEvent {
   std::atomic<int> recorded = 0;
-  std::atomic<int> reached = 0;
+  /// The stream's too: an event may be destroyed before the stream has come to it.
+  std::shared_ptr<std::atomic<int>> reached = std::make_shared<std::atomic<int>>(0);
 };
 
 namespace {
@@ -159,11 +160,11 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const int count = ++event->recorded;
-  stream->put([event, count] { event->reached = count; });
+  stream->put([reached = event->reached, count] { *reached = count; });
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  return event->reached >= event->recorded ? cudaSuccess : cudaErrorNotReady;
+  return *event->reached >= event->recorded ? cudaSuccess : cudaErrorNotReady;
 }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
