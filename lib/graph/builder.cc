@@ -95,6 +95,24 @@ ValueId GraphBuilder::linear(ValueId x, ValueId weight, ValueId bias, const Line
   return y;
 }
 
+ValueId GraphBuilder::lora(ValueId x, ValueId y, ValueId down, const std::vector<ValueId>& up,
+                           const LoraAttrs& attrs, const LinearAttrs& y_attrs) {
+  require(!up.empty() && up.size() <= 3 && up.size() == attrs.parts.size(), "adapters of one to three parts");
+  int64_t ranks = 0;
+  for (size_t p = 0; p < up.size(); ++p) {
+    const Dims& b = graph_.at(up[p]).dims;
+    require(attrs.parts[p].first_column + b[0] <= graph_.at(y).dims[1], "a part of the product's results");
+    ranks += b[1];
+  }
+  require(graph_.at(down).dims[0] == ranks, "the ranks of all parts");
+  const ValueId h = linear(x, down, -1, {.gradient_ranks = y_attrs.gradient_ranks});
+  const ValueId sum = temp(graph_.at(y).name + ".lora", graph_.at(y).dims);
+  std::vector<ValueId> in{y, h};
+  in.insert(in.end(), up.begin(), up.end());
+  emit(OpKind::kLoraUp, std::move(in), {sum}, attrs);
+  return sum;
+}
+
 ValueId GraphBuilder::qk_norm(ValueId qkv, ValueId weight_q, ValueId weight_k, const HeadAttrs& heads) {
   require(graph_.at(weight_q).dims == Dims{heads.head_size} && graph_.at(weight_k).dims == Dims{heads.head_size},
           "qk_norm weights");

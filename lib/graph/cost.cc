@@ -49,6 +49,24 @@ double linear_wgrad(const LayerGraph& graph, const Op& op) {
   return product_flops(graph, op.in[0], op.out[0]);
 }
 
+double lora_up(const LayerGraph& graph, const Op& op) {
+  double total = 0;
+  for (size_t i = 2; i < op.in.size(); ++i) total += product_flops(graph, op.in[0], op.in[i]);
+  return total;
+}
+
+double lora_up_dgrad(const LayerGraph& graph, const Op& op) {
+  double total = 0;
+  for (size_t i = 1; i < op.in.size(); ++i) total += product_flops(graph, op.in[0], op.in[i]);
+  return total;
+}
+
+double lora_up_wgrad(const LayerGraph& graph, const Op& op) {
+  double total = 0;
+  for (const ValueId db : op.out) total += product_flops(graph, op.in[0], db);
+  return total;
+}
+
 double attention(const LayerGraph& graph, const Op& op) {
   return 2.0 * score_flops(graph, op, op.in[0]);
 }

@@ -55,6 +55,8 @@ class Derivation {
 
   /// Made by an all-gather, whose gradient sums what the ranks found.
   bool is_gathered(ValueId id) const;
+  /// Whether `op` is the first operation of the forward list that reads the value: the last one in backward.
+  bool is_first_reader(const Op& op, ValueId id) const;
   /// The gradient by `id`, of which `term` is this rank's term of the sum over the ranks.
   ValueId whole_gradient(ValueId id, ValueId term, int64_t ranks);
   /// Weight gradients that run beside the next collective: they come after it.

@@ -200,6 +200,11 @@ bool Derivation::is_gathered(ValueId id) const {
   return maker != producer_.end() && graph_.forward[maker->second].kind == OpKind::kTensorAllGather;
 }
 
+bool Derivation::is_first_reader(const Op& op, ValueId id) const {
+  const auto reads = [id](const Op& other) { return std::count(other.in.begin(), other.in.end(), id) > 0; };
+  return std::find_if(graph_.forward.begin(), graph_.forward.end(), reads)->out == op.out;
+}
+
 ValueId Derivation::whole_gradient(ValueId id, ValueId term, int64_t ranks) {
   if (is_gathered(id)) return term;
   const ValueId whole = temp_like(term, value(term).name + ".summed");

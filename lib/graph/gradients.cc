@@ -49,19 +49,39 @@ void add_rms_norm(Derivation& d, const Op& op) {
   d.add_term(op.in[1], dsum);
 }
 
+/// The gradient by x that other operations made is added by the product. Where ranks have made shares of it, so has
+/// every other product of x: their sum is what is summed over the ranks, once.
 void linear(Derivation& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
   const ValueId x = d.needed(op.in[0]);
   const int64_t ranks = linear_attrs(op).gradient_ranks;
+  const bool is_last = d.is_first_reader(op, op.in[0]);
   if (ranks == 1) product_weight_gradients(d, op, dy, x);
   if (d.wants_gradient(op.in[0])) {
+    const ValueId e = d.gradient(op.in[0]);
     const ValueId dx = d.new_gradient(op.in[0]);
-    d.emit_input_grad(OpKind::kLinearDgrad, {dy, op.in[1]}, {dx});
-    d.add_term(op.in[0], ranks > 1 ? d.whole_gradient(op.in[0], dx, ranks) : dx);
+    std::vector<ValueId> in{dy, op.in[1]};
+    if (e >= 0) in.push_back(e);
+    d.emit_input_grad(OpKind::kLinearDgrad, std::move(in), {dx});
+    d.replace_terms(op.in[0], ranks > 1 && is_last ? d.whole_gradient(op.in[0], dx, ranks) : dx);
   }
   if (ranks == 1) return;
   d.after_collective([&d, op, dy, x] { product_weight_gradients(d, op, dy, x); });
-  if (!d.is_gathered(op.in[0])) d.emit_waiting();
+  if (is_last && !d.is_gathered(op.in[0])) d.emit_waiting();
+}
+
+void lora_up(Derivation& d, const Op& op) {
+  const ValueId dy = d.result_gradient(op.out[0]);
+  const std::vector<ValueId> up(op.in.begin() + 2, op.in.end());
+  std::vector<ValueId> grads;
+  for (const ValueId b : up) grads.push_back(d.param_grad(b));
+  d.emit_weight_grad(OpKind::kLoraUpWgrad, {dy, d.needed(op.in[1])}, std::move(grads), op.attrs);
+  std::vector<ValueId> in{dy};
+  in.insert(in.end(), up.begin(), up.end());
+  const ValueId dh = d.new_gradient(op.in[1]);
+  d.emit_input_grad(OpKind::kLoraUpDgrad, std::move(in), {dh}, op.attrs);
+  d.add_term(op.in[0], dy);
+  d.add_term(op.in[1], dh);
 }
 
 void qk_norm(Derivation& d, const Op& op) {

@@ -16,8 +16,9 @@ bool is_collective(OpKind kind) {
   return op_spec(kind).collective;
 }
 
-int in_place_input(OpKind kind) {
-  return op_spec(kind).in_place;
+ValueId in_place_input(const Op& op) {
+  const int operand = op_spec(op.kind).in_place;
+  return operand < 0 || static_cast<size_t>(operand) >= op.in.size() ? -1 : op.in[static_cast<size_t>(operand)];
 }
 
 LinearAttrs linear_attrs(const Op& op) {

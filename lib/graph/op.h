@@ -36,12 +36,20 @@ enum class OpKind : uint8_t {
   kRmsNormWgrad,
   // in: x[N,I], w[O,I], [b[O]]                     out: y[N,O] = x w^T + b
   kLinear,
-  // in: dy[N,O], w[O,I]                            out: dx[N,I] = dy w
+  // in: dy[N,O], w[O,I], [e[N,I]]                  out: dx[N,I] = dy w [+ e]   (out may be e)
   kLinearDgrad,
   // in: dy[N,O], x[N,I]                            out: dw[O,I] = dy^T x
   kLinearWgrad,
   // in: dy[N,O]                                    out: db[O] = sum over N
   kBiasWgrad,
+  // Low-rank adapters (Hu et al. 2021, "LoRA") of up to three parts of a product's results y (LoraAttrs): part p has P_p
+  // neighbouring columns of y, rank r_p, and the next r_p columns of h = x a^T (a kLinear); J = r_1 + r_2 + r_3.
+  // in: y[N,O], h[N,J], b_1[P_1,r_1], [b_2], [b_3]  out: y, to part p of which scale_p h_p b_p^T is added  (out may be in)
+  kLoraUp,
+  // in: dy[N,O], b_1[P_1,r_1], [b_2], [b_3]        out: dh[N,J]: dh_p = scale_p dy_p b_p
+  kLoraUpDgrad,
+  // in: dy[N,O], h[N,J]                            out: db_1[P_1,r_1], [db_2], [db_3]: db_p = scale_p dy_p^T h_p
+  kLoraUpWgrad,
   // RMS norm over each head's d elements of q and k; v is copied.
   // in: qkv[N,(H+2K)d], wq[d], wk[d]               out: y[N,(H+2K)d], rstd F32[N,H+K]
   kQkNorm,
@@ -161,6 +169,18 @@ struct LinearAttrs {
   bool operator==(const LinearAttrs&) const = default;
 };
 
+/// Of the low-rank adapters of one product: its parts that have one, by their columns.
+struct LoraAttrs {
+  struct Part {
+    /// Where the part begins in a row of the product's results.
+    int64_t first_column = 0;
+    double scale = 1.0;
+    bool operator==(const Part&) const = default;
+  };
+  std::vector<Part> parts;
+  bool operator==(const LoraAttrs&) const = default;
+};
+
 /// Rows [first_row, first_row + rows given) of a matrix of `all_rows`.
 struct RowsAttrs {
   int64_t first_row = 0;
@@ -180,7 +200,7 @@ struct VocabularyAttrs {
 
 using OpAttrs =
     std::variant<NoAttrs, NormAttrs, HeadAttrs, AttentionAttrs, RopeTableAttrs, CrossEntropyAttrs,
-                 TensorGroupAttrs, LinearAttrs, RowsAttrs, VocabularyAttrs>;
+                 TensorGroupAttrs, LinearAttrs, LoraAttrs, RowsAttrs, VocabularyAttrs>;
 
 struct Op {
   OpKind kind;
@@ -201,7 +221,7 @@ bool is_cheap(OpKind kind);
 bool is_collective(OpKind kind);
 
 /// The input whose storage output 0 may lie on if nothing reads that input later; -1: none.
-int in_place_input(OpKind kind);
+ValueId in_place_input(const Op& op);
 
 /// The attributes of a kLinear, given or not.
 LinearAttrs linear_attrs(const Op& op);

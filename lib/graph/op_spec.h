@@ -14,8 +14,8 @@ struct OpSpec {
   OpKind kind;
   std::string_view name;
   /// Operands in the letters of op.h: dimensions of an operand are joined by commas, [optional]
-  /// operands come last. Q stands for (H+2K)d, R for H+K, A for H*d, G for 2F, P for t*C. S is any
-  /// shape, tS the blocks of t ranks of that shape.
+  /// operands come last. Q stands for (H+2K)d, R for H+K, A for H*d, G for 2F, P for t*C, J for
+  /// r1+r2+r3. S is any shape, tS the blocks of t ranks of that shape.
   std::string_view shapes;
   /// The letters along which tensor-parallel ranks may share the operation out, each rank with a
   /// part of every operand that has the letter, and the whole of the others (see result_is_term and
@@ -24,7 +24,7 @@ struct OpSpec {
   std::string_view shared_by = {};
   /// The result that the backward list makes again instead of keeping it from forward; -1: none.
   int cheap_result = -1;
-  /// The input whose storage output 0 may lie on if nothing reads that input later; -1: none.
+  /// The input, where it is given, whose storage output 0 may lie on if nothing reads that input later; -1: none.
   int in_place = -1;
   /// Communication among the tensor-parallel ranks: no kernel runs it.
   bool collective = false;

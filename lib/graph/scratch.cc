@@ -75,9 +75,8 @@ void join_in_place(const LayerGraph& graph, std::span<const Op> list, const std:
     return requests[static_cast<size_t>(root[static_cast<size_t>(id)])];
   };
   const auto can_join = [&](size_t i) {
-    const int operand = in_place_input(list[i].kind);
-    if (operand < 0) return false;
-    const ValueId from = list[i].in[static_cast<size_t>(operand)];
+    const ValueId from = in_place_input(list[i]);
+    if (from < 0) return false;
     const ValueId to = list[i].out[0];
     return scratch[static_cast<size_t>(from)] && scratch[static_cast<size_t>(to)] &&
            graph.at(from).bytes() == graph.at(to).bytes() &&
@@ -86,7 +85,7 @@ void join_in_place(const LayerGraph& graph, std::span<const Op> list, const std:
   for (size_t i = 0; i < list.size(); ++i) {
     const Op& op = list[i];
     if (can_join(i)) {
-      const ValueId from = op.in[static_cast<size_t>(in_place_input(op.kind))];
+      const ValueId from = in_place_input(op);
       StorageRequest& other = requests[static_cast<size_t>(op.out[0])];
       storage_of(from).last = other.last;
       other.bytes = 0;

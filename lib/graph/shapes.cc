@@ -44,6 +44,16 @@ class Letters {
     return agree("F", 2, "G") && agree("C", ranks_, "P");
   }
 
+  /// What only shows when all operands are there: low ranks lie side by side.
+  bool ranks_agree() const {
+    const auto j = known_.find("J");
+    if (j == known_.end()) return true;
+    int64_t sum = 0;
+    for (const char* part : {"r1", "r2", "r3"})
+      if (const auto r = known_.find(part); r != known_.end()) sum += r->second;
+    return sum == j->second;
+  }
+
  private:
   bool agree(const char* one, int64_t times, const char* other) const {
     const auto a = known_.find(one), b = known_.find(other);
@@ -93,6 +103,7 @@ std::string shape_fault(const LayerGraph& graph, const Op& op) {
   Letters letters(op);
   std::string fault = misfit(graph, shapes.substr(0, arrow), op.in, letters);
   if (fault.empty()) fault = misfit(graph, shapes.substr(arrow + 4), op.out, letters);
+  if (fault.empty() && !letters.ranks_agree()) fault = "J is not the sum of the ranks";
   return fault.empty() ? "" : cat("needs ", shapes, ": ", fault);
 }
 

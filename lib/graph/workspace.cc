@@ -157,6 +157,23 @@ ProductWorkspace product_workspace(int64_t m, int64_t n, int64_t k, int64_t oper
   return w;
 }
 
+LoraWorkspace lora_workspace(const LayerGraph& graph, const Op& op) {
+  const int64_t tokens = graph.at(op.in[0]).dims[0];
+  const bool forward = op.kind == OpKind::kLoraUp;
+  Offsets offsets;
+  int64_t panels = 0;
+  for (size_t p = 0; p < std::get<LoraAttrs>(op.attrs).parts.size(); ++p) {
+    const Dims& b = graph.at(forward ? op.in[2 + p] : op.out[p]).dims;
+    panels = std::max(panels, forward ? product_bytes(graph, op, tokens, b[0], b[1])
+                                      : product_bytes(graph, op, b[0], b[1], tokens));
+  }
+  offsets.take(panels);
+  LoraWorkspace w;
+  w.scaled = offsets.take(graph.at(op.in[1]).bytes());
+  w.bytes = offsets.bytes();
+  return w;
+}
+
 namespace workspace_of {
 
 int64_t embed_wgrad(const LayerGraph& graph, const Op& op) {
@@ -177,6 +194,19 @@ int64_t linear_wgrad(const LayerGraph& graph, const Op& op) {
   const Dims &dy = graph.at(op.in[0]).dims, &x = graph.at(op.in[1]).dims;
   return product_bytes(graph, op, dy[1], x[1], dy[0]);
 }
+
+int64_t lora_up(const LayerGraph& graph, const Op& op) { return lora_workspace(graph, op).bytes; }
+
+int64_t lora_up_dgrad(const LayerGraph& graph, const Op& op) {
+  int64_t bytes = 0;
+  for (size_t i = 1; i < op.in.size(); ++i) {
+    const Dims& b = graph.at(op.in[i]).dims;
+    bytes = std::max(bytes, product_bytes(graph, op, graph.at(op.in[0]).dims[0], b[1], b[0]));
+  }
+  return bytes;
+}
+
+int64_t lora_up_wgrad(const LayerGraph& graph, const Op& op) { return lora_workspace(graph, op).bytes; }
 
 // One partial gradient for every kWgradRows tokens of dy, never in 16 bits.
 int64_t partial_gradients(const LayerGraph& graph, const Op& op) {

@@ -22,6 +22,9 @@ void run_as(const OpCall& call) {
     case OpKind::kLinear: return cpu::linear<S>(call);
     case OpKind::kLinearDgrad: return cpu::linear_dgrad<S>(call);
     case OpKind::kLinearWgrad: return cpu::linear_wgrad<S>(call);
+    case OpKind::kLoraUp: return cpu::lora_up<S>(call);
+    case OpKind::kLoraUpDgrad: return cpu::lora_up_dgrad<S>(call);
+    case OpKind::kLoraUpWgrad: return cpu::lora_up_wgrad<S>(call);
     case OpKind::kBiasWgrad: return cpu::bias_wgrad<S>(call);
     case OpKind::kQkNorm: return cpu::qk_norm<S>(call);
     case OpKind::kQkNormDgrad: return cpu::qk_norm_dgrad<S>(call);

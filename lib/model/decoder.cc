@@ -2,11 +2,14 @@
 // V vocabulary rows, t tensor-parallel ranks.
 #include "model/decoder.h"
 
+#include <array>
 #include <cmath>
 #include <map>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "graph/builder.h"
@@ -30,6 +33,21 @@ class TensorTable {
   }
   TensorId rows(std::string name, Dims shape, int copies = 1) {
     return add(split_rows(std::move(name), std::move(shape), split_, copies));
+  }
+  /// A [rank, inputs] and B [outputs, rank] of a product that a rank makes some columns of, or a term of from some of its
+  /// inputs.
+  struct Lora {
+    TensorId a, b;
+  };
+  Lora column_parallel_lora(const std::string& module, int64_t out, int64_t in, int64_t rank, int copies = 1) {
+    const bool term = gradient_is_term(OpKind::kLoraUp, 1, 'O');
+    return {add(made(replicated(lora_a_name(module), {rank, in}, split_, term), in)),
+            add(made(split_rows(lora_b_name(module), {out, rank}, split_, copies)))};
+  }
+  Lora row_parallel_lora(const std::string& module, int64_t out, int64_t in, int64_t rank) {
+    const bool term = result_is_term(OpKind::kLinear, 0, 'I');
+    return {add(made(split_columns(lora_a_name(module), {rank, in}, split_), in)),
+            add(made(replicated(lora_b_name(module), {out, rank}, split_, term)))};
   }
   /// Of tokens, which are shared out with sequence parallelism.
   TensorId norm(std::string name, int64_t size) {
@@ -60,18 +78,27 @@ class TensorTable {
   }
 
  private:
+  /// As PEFT begins: A of `inputs` as torch.nn.Linear does (Kaiming uniform with a = sqrt(5)), B with zeros, so that the
+  /// model is the base.
+  static TensorInfo made(TensorInfo tensor, int64_t inputs = 0) {
+    tensor.initial = {Initial::Kind::kZero};
+    if (inputs > 0) tensor.initial = {Initial::Kind::kUniform, 1.0 / std::sqrt(static_cast<double>(inputs))};
+    return tensor;
+  }
+
   std::vector<TensorInfo>& tensors_;
   TensorSplit split_;
 };
 
 struct BlockTensors {
   TensorTable::Linear q, k, v, o, gate, up, down;
+  std::array<TensorTable::Lora, kProjections> lora;
   TensorId q_norm = -1, k_norm = -1, input_norm = -1, post_norm = -1;
 };
 
 // `c` is of the whole model.
 BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, int kv_copies,
-                               int64_t layer) {
+                               int64_t layer, const BlockAdapter& adapter) {
   const std::string prefix = cat("model.layers.", layer, ".");
   const std::string attn = prefix + "self_attn.";
   const int64_t q_rows = c.query_heads * c.head_size;
@@ -88,16 +115,65 @@ BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, int kv_
   ids.down = table.row_parallel(prefix + "mlp.down_proj", c.hidden, c.feed_forward, c.mlp_bias);
   ids.input_norm = table.norm(prefix + "input_layernorm.weight", c.hidden);
   ids.post_norm = table.norm(prefix + "post_attention_layernorm.weight", c.hidden);
+  const auto add = [&](Projection p, int64_t out, int64_t in, bool by_columns, int copies = 1) {
+    const int64_t rank = adapter.at(p).rank;
+    if (rank == 0) return;
+    const std::string module = projection_module(layer, p);
+    ids.lora[static_cast<size_t>(p)] = by_columns ? table.column_parallel_lora(module, out, in, rank, copies)
+                                                  : table.row_parallel_lora(module, out, in, rank);
+  };
+  add(Projection::kQ, q_rows, c.hidden, true);
+  add(Projection::kK, kv_rows, c.hidden, true, kv_copies);
+  add(Projection::kV, kv_rows, c.hidden, true, kv_copies);
+  add(Projection::kO, c.hidden, q_rows, false);
+  add(Projection::kGate, c.feed_forward, c.hidden, true);
+  add(Projection::kUp, c.feed_forward, c.hidden, true);
+  add(Projection::kDown, c.hidden, c.feed_forward, false);
   return ids;
 }
 
 // The parameters of a block's graph, -1 where the config has none.
 struct BlockParams {
+  /// A product's low-rank adapters: A of all its parts that have one in one matrix, and each one's B.
+  struct Lora {
+    ValueId down = -1;
+    std::vector<ValueId> up;
+    LoraAttrs attrs;
+    std::vector<Projection> parts;
+  };
+  Lora qkv_lora, o_lora, gate_up_lora, down_lora;
   ValueId input_norm = -1, qkv = -1, qkv_bias = -1, q_norm = -1, k_norm = -1, o = -1, o_bias = -1;
   ValueId post_norm = -1, gate_up = -1, gate_up_bias = -1, down = -1, down_bias = -1;
 };
 
-BlockParams add_block_params(GraphBuilder& g, const ModelConfig& c) {
+/// A part of a product's results, by its columns.
+struct ProductPart {
+  Projection projection;
+  int64_t columns;
+};
+
+/// In the order in which a step reads them: behind the product's own parameters.
+BlockParams::Lora add_lora_params(GraphBuilder& g, const std::string& name, int64_t inputs,
+                                  const std::vector<ProductPart>& parts, const BlockAdapter& adapter) {
+  BlockParams::Lora lora;
+  int64_t ranks = 0, column = 0;
+  for (const ProductPart& part : parts) {
+    if (const LowRank& low = adapter.at(part.projection); low.rank > 0) {
+      ranks += low.rank;
+      lora.attrs.parts.push_back({column, low.scale});
+      lora.parts.push_back(part.projection);
+    }
+    column += part.columns;
+  }
+  if (ranks == 0) return lora;
+  lora.down = g.param(name + ".lora_A", {ranks, inputs});
+  for (const ProductPart& part : parts)
+    if (const LowRank& low = adapter.at(part.projection); low.rank > 0)
+      lora.up.push_back(g.param(cat(projection_name(part.projection), ".lora_B"), {part.columns, low.rank}));
+  return lora;
+}
+
+BlockParams add_block_params(GraphBuilder& g, const ModelConfig& c, const BlockAdapter& adapter) {
   const int64_t q_rows = c.query_heads * c.head_size;
   const int64_t qkv_rows = q_rows + 2 * c.kv_heads * c.head_size;
   BlockParams p;
@@ -113,6 +189,13 @@ BlockParams add_block_params(GraphBuilder& g, const ModelConfig& c) {
   if (c.mlp_bias) p.gate_up_bias = g.param("gate_up.bias", {2 * c.feed_forward});
   p.down = g.param("down.weight", {c.hidden, c.feed_forward});
   if (c.mlp_bias) p.down_bias = g.param("down.bias", {c.hidden});
+  const int64_t kv_rows = c.kv_heads * c.head_size;
+  p.qkv_lora = add_lora_params(g, "qkv", c.hidden,
+                               {{Projection::kQ, q_rows}, {Projection::kK, kv_rows}, {Projection::kV, kv_rows}}, adapter);
+  p.o_lora = add_lora_params(g, "o", q_rows, {{Projection::kO, c.hidden}}, adapter);
+  p.gate_up_lora = add_lora_params(g, "gate_up", c.hidden,
+                                   {{Projection::kGate, c.feed_forward}, {Projection::kUp, c.feed_forward}}, adapter);
+  p.down_lora = add_lora_params(g, "down", c.feed_forward, {{Projection::kDown, c.hidden}}, adapter);
   return p;
 }
 
@@ -126,16 +209,19 @@ class SplitProducts {
   ValueId all_tokens(ValueId x) { return by_tokens() ? g_.all_gather(x, split_.degree) : x; }
 
   /// y = x w^T + b, of which each rank makes some columns.
-  ValueId column_parallel(ValueId x, ValueId weight, ValueId bias) {
+  ValueId column_parallel(ValueId x, ValueId weight, ValueId bias, const BlockParams::Lora& lora) {
     const int ranks = gradient_is_term(OpKind::kLinear, 0, 'O') ? split_.degree : 1;
-    return g_.linear(all_tokens(x), weight, bias, {.gradient_ranks = ranks});
+    const LinearAttrs attrs{.gradient_ranks = ranks};
+    const ValueId all = all_tokens(x);
+    return adapted(all, g_.linear(all, weight, bias, attrs), lora, attrs);
   }
 
   /// The sum over the ranks of x w^T, each of some columns of x and w, + b, which the first one
   /// adds.
-  ValueId row_parallel(ValueId x, ValueId weight, ValueId bias) {
+  ValueId row_parallel(ValueId x, ValueId weight, ValueId bias, const BlockParams::Lora& lora) {
     const bool adds_bias = bias < 0 || split_.index == 0;
-    return whole(OpKind::kLinear, 'I', g_.linear(x, weight, bias, {.adds_bias = adds_bias}));
+    const LinearAttrs attrs{.adds_bias = adds_bias};
+    return whole(OpKind::kLinear, 'I', adapted(x, g_.linear(x, weight, bias, attrs), lora, attrs));
   }
 
   /// Result `x` of an operation that the ranks share out along `letter`: their sum where each made a
@@ -146,6 +232,9 @@ class SplitProducts {
   }
 
  private:
+  ValueId adapted(ValueId x, ValueId y, const BlockParams::Lora& lora, const LinearAttrs& attrs) {
+    return lora.up.empty() ? y : g_.lora(x, y, lora.down, lora.up, lora.attrs, attrs);
+  }
   bool by_tokens() const { return split_.degree > 1 && split_.sequence; }
 
   GraphBuilder& g_;
@@ -161,9 +250,9 @@ ValueId build_attention(GraphBuilder& g, SplitProducts& products, const ModelCon
                         const BlockParams& p, ValueId norm, ValueId rope, ValueId starts,
                         AttentionAttrs attrs) {
   const HeadAttrs heads{c.query_heads, c.kv_heads, c.head_size, c.norm_epsilon};
-  ValueId qkv = products.column_parallel(norm, p.qkv, p.qkv_bias);
+  ValueId qkv = products.column_parallel(norm, p.qkv, p.qkv_bias, p.qkv_lora);
   if (c.qk_norm) qkv = g.qk_norm(qkv, p.q_norm, p.k_norm, heads);
-  return products.row_parallel(g.attention(g.rope(qkv, rope, heads), starts, attrs), p.o, p.o_bias);
+  return products.row_parallel(g.attention(g.rope(qkv, rope, heads), starts, attrs), p.o, p.o_bias, p.o_lora);
 }
 
 struct BlockGraph {
@@ -174,7 +263,7 @@ struct BlockGraph {
 // `c` is of one rank; `window` is 0 when it does not shorten rows of T tokens.
 BlockGraph build_block(const ModelConfig& c, const BatchShape& batch, int64_t window, bool train,
                        const ModelDtypes& dtypes, const RecomputePolicy& recompute,
-                       const TensorSplit& split) {
+                       const TensorSplit& split, const BlockAdapter& adapter) {
   const int64_t n = batch.tokens();
   GraphBuilder g(window == 0 ? "block" : cat("block.window", window), n, batch.row_tokens,
                  dtypes);
@@ -183,7 +272,7 @@ BlockGraph build_block(const ModelConfig& c, const BatchShape& batch, int64_t wi
       g.input(Port::kHidden, dtypes.compute, {hidden_tokens(batch, split), c.hidden}, "x");
   const ValueId rope = g.input(Port::kRope, DType::kF32, {n, c.head_size}, "rope");
   const ValueId starts = g.input(Port::kStarts, DType::kI32, {n}, "starts");
-  const BlockParams p = add_block_params(g, c);
+  const BlockParams p = add_block_params(g, c, adapter);
   const AttentionAttrs attrs{.query_heads = c.query_heads,
                              .kv_heads = c.kv_heads,
                              .head_size = c.head_size,
@@ -193,32 +282,41 @@ BlockGraph build_block(const ModelConfig& c, const BatchShape& batch, int64_t wi
   const ValueId norm = g.rms_norm(x, p.input_norm, c.norm_epsilon);
   const ValueId attended = build_attention(g, products, c, p, norm, rope, starts, attrs);
   const auto middle = g.add_rms_norm(x, attended, p.post_norm, c.norm_epsilon);
-  const ValueId gate_up = products.column_parallel(middle.norm, p.gate_up, p.gate_up_bias);
-  const ValueId down = products.row_parallel(g.swiglu(gate_up), p.down, p.down_bias);
+  const ValueId gate_up = products.column_parallel(middle.norm, p.gate_up, p.gate_up_bias, p.gate_up_lora);
+  const ValueId down = products.row_parallel(g.swiglu(gate_up), p.down, p.down_bias, p.down_lora);
   g.output(g.add(middle.sum, down), Port::kHidden);
   return {g.finish(train, recompute), p};
 }
 
 std::vector<GraphParam> bind_block(const BlockParams& p, const BlockTensors& t) {
-  const auto attention = BlockPart::kAttention;
-  const auto mlp = BlockPart::kMlp;
-  const std::vector<GraphParam> all{
-      {p.input_norm, {t.input_norm}, attention},
-      {p.qkv, {t.q.weight, t.k.weight, t.v.weight}, attention},
-      {p.qkv_bias, {t.q.bias, t.k.bias, t.v.bias}, attention},
-      {p.q_norm, {t.q_norm}, attention},
-      {p.k_norm, {t.k_norm}, attention},
-      {p.o, {t.o.weight}, attention},
-      {p.o_bias, {t.o.bias}, attention},
-      {p.post_norm, {t.post_norm}, mlp},
-      {p.gate_up, {t.gate.weight, t.up.weight}, mlp},
-      {p.gate_up_bias, {t.gate.bias, t.up.bias}, mlp},
-      {p.down, {t.down.weight}, mlp},
-      {p.down_bias, {t.down.bias}, mlp},
-  };
   std::vector<GraphParam> used;
-  for (const GraphParam& param : all)
-    if (param.value >= 0) used.push_back(param);
+  BlockPart part = BlockPart::kAttention;
+  const auto add = [&](ValueId value, std::vector<TensorId> tensors) {
+    if (value >= 0) used.push_back({value, std::move(tensors), part});
+  };
+  const auto add_lora = [&](const BlockParams::Lora& lora) {
+    std::vector<TensorId> down;
+    for (const Projection projection : lora.parts) down.push_back(t.lora[static_cast<size_t>(projection)].a);
+    add(lora.down, std::move(down));
+    for (size_t i = 0; i < lora.up.size(); ++i) add(lora.up[i], {t.lora[static_cast<size_t>(lora.parts[i])].b});
+  };
+  add(p.input_norm, {t.input_norm});
+  add(p.qkv, {t.q.weight, t.k.weight, t.v.weight});
+  add(p.qkv_bias, {t.q.bias, t.k.bias, t.v.bias});
+  add_lora(p.qkv_lora);
+  add(p.q_norm, {t.q_norm});
+  add(p.k_norm, {t.k_norm});
+  add(p.o, {t.o.weight});
+  add(p.o_bias, {t.o.bias});
+  add_lora(p.o_lora);
+  part = BlockPart::kMlp;
+  add(p.post_norm, {t.post_norm});
+  add(p.gate_up, {t.gate.weight, t.up.weight});
+  add(p.gate_up_bias, {t.gate.bias, t.up.bias});
+  add_lora(p.gate_up_lora);
+  add(p.down, {t.down.weight});
+  add(p.down_bias, {t.down.bias});
+  add_lora(p.down_lora);
   return used;
 }
 
@@ -227,7 +325,7 @@ class DecoderBuilder {
  public:
   DecoderBuilder(const ModelConfig& config, const BatchShape& batch, Mode mode,
                  const ModelDtypes& dtypes, const RecomputeOptions& recompute,
-                 const TensorSplit& split)
+                 const TensorSplit& split, const Adapter& adapter)
       : c_(config),
         local_(local_config(config, split)),
         split_(split),
@@ -249,6 +347,7 @@ class DecoderBuilder {
     out_.mode = mode_;
     out_.dtypes = dtypes_;
     out_.split = split_;
+    out_.adapter = adapter;
   }
 
   ModelDescription build() {
@@ -302,14 +401,15 @@ class DecoderBuilder {
     const int64_t asked = c_.windows[static_cast<size_t>(index)];
     const int64_t window = asked >= batch_.row_tokens ? 0 : asked;
     const RecomputePolicy recompute = recompute_.of_block(index);
-    const std::pair<int64_t, RecomputeLevel> key{window, recompute.level};
+    const BlockAdapter adapter = out_.adapter.block(index);
+    const std::tuple<int64_t, RecomputeLevel, BlockAdapter> key{window, recompute.level, adapter};
     auto it = blocks_.find(key);
     if (it == blocks_.end()) {
-      BlockGraph made = build_block(local_, batch_, window, train(), dtypes_, recompute, split_);
+      BlockGraph made = build_block(local_, batch_, window, train(), dtypes_, recompute, split_, adapter);
       const Shared shared{add_graph(std::move(made.graph)), made.params};
       it = blocks_.emplace(key, shared).first;
     }
-    const BlockTensors tensors = add_block_tensors(table_, c_, kv_copies(c_, split_), index);
+    const BlockTensors tensors = add_block_tensors(table_, c_, kv_copies(c_, split_), index, adapter);
     out_.layers.push_back({cat("layers.", index), LayerKind::kBlock, it->second.graph,
                            bind_block(it->second.params, tensors)});
   }
@@ -356,16 +456,16 @@ class DecoderBuilder {
   RecomputeOptions recompute_;
   ModelDescription out_;
   TensorTable table_;
-  /// By window and what is made again: the rest is the same in every block.
-  std::map<std::pair<int64_t, RecomputeLevel>, Shared> blocks_;
+  /// By window, what is made again, and adapters: the rest is the same in every block.
+  std::map<std::tuple<int64_t, RecomputeLevel, BlockAdapter>, Shared> blocks_;
 };
 
 }  // namespace
 
 ModelDescription build_decoder(const ModelConfig& config, const BatchShape& batch, Mode mode,
                                const ModelDtypes& dtypes, const RecomputeOptions& recompute,
-                               const TensorSplit& split) {
-  return DecoderBuilder(config, batch, mode, dtypes, recompute, split).build();
+                               const TensorSplit& split, const Adapter& adapter) {
+  return DecoderBuilder(config, batch, mode, dtypes, recompute, split, adapter).build();
 }
 
 }  // namespace ftrun

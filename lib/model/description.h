@@ -8,11 +8,25 @@
 #include "base/box.h"
 #include "graph/layer_graph.h"
 #include "graph/recompute.h"
+#include "model/adapter.h"
 
 namespace ftrun {
 
 /// Index in ModelDescription::tensors.
 using TensorId = int32_t;
+
+/// Where a tensor's first values come from.
+struct Initial {
+  enum class Kind : uint8_t {
+    kFolder,   // the model folder
+    kZero,
+    kUniform,  // in [-size, size)
+    kNormal,   // standard deviation `size`
+  };
+  Kind kind = Kind::kFolder;
+  double size = 0;
+  bool operator==(const Initial&) const = default;
+};
 
 /// A parameter as the model folder stores it. The master copy is F32 whatever the file's dtype.
 struct TensorInfo {
@@ -34,6 +48,8 @@ struct TensorInfo {
   bool partial_gradient = false;
   /// Updated by training; false: frozen (model/freeze.h).
   bool trainable = true;
+  /// What it holds when training begins: the model folder's weights, or made here (a part of an adapter).
+  Initial initial;
 
   /// Elements of the whole tensor, and of what this rank uses.
   int64_t numel() const { return element_count(shape); }
@@ -117,6 +133,7 @@ struct ModelDescription {
   Mode mode = Mode::kTrain;
   ModelDtypes dtypes;
   TensorSplit split;
+  Adapter adapter;
   /// In the order of a Hugging Face state dict; a tied output matrix is the embedding's tensor.
   std::vector<TensorInfo> tensors;
   std::vector<LayerGraph> graphs;

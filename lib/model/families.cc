@@ -40,7 +40,7 @@ void require_float(DType dtype, std::string_view what) {
 
 ModelDescription build_model(const ModelConfig& config, const BatchShape& batch, Mode mode,
                              const ModelDtypes& dtypes, const RecomputeOptions& recompute,
-                             const TensorSplit& split) {
+                             const TensorSplit& split, const Adapter& adapter) {
   const Family* family = find_family(config.family);
   if (!family) bug(cat("no family ", config.family));
   require(batch.rows > 0 && batch.row_tokens > 0, "an empty batch shape");
@@ -61,7 +61,9 @@ ModelDescription build_model(const ModelConfig& config, const BatchShape& batch,
   require_float(dtypes.gradients, "gradients");
   require(recompute.every > 0, "recompute in every block, every second, ...");
   require_tensor_split(config, batch, split);
-  return family->build(config, batch, mode, dtypes, recompute, split);
+  require(adapter.blocks.empty() || static_cast<int64_t>(adapter.blocks.size()) == config.layers,
+          "an adapter of this model's blocks");
+  return family->build(config, batch, mode, dtypes, recompute, split, adapter);
 }
 
 }  // namespace ftrun

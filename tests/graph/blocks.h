@@ -56,6 +56,20 @@ inline LayerGraph block(const BlockShape& s, bool train = true) {
   return g.finish(train, s.recompute);
 }
 
+/// Two products of one operand, the second with low-rank adapters of two of its three parts.
+inline LayerGraph adapted(const BlockShape& s, bool train = true) {
+  const int64_t width = (s.query_heads + 2 * s.kv_heads) * s.head_size, kv = s.kv_heads * s.head_size;
+  GraphBuilder g("adapted", s.tokens(), s.row_tokens, s.dtypes);
+  const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
+  const ValueId norm = g.rms_norm(x, g.param("n1", {s.hidden}), 1e-5);
+  const ValueId qkv = g.linear(norm, g.param("qkv", {width, s.hidden}));
+  const LoraAttrs attrs{{{0, 2.0}, {width - kv, 0.5}}};
+  const ValueId all = g.lora(norm, qkv, g.param("down", {5, s.hidden}),
+                             {g.param("q.up", {s.query_heads * s.head_size, 2}), g.param("v.up", {kv, 3})}, attrs);
+  g.output(g.add(x, g.linear(all, g.param("o", {s.hidden, width}))), Port::kHidden);
+  return g.finish(train, s.recompute);
+}
+
 inline LayerGraph embedding(const BlockShape& s, bool train = true) {
   GraphBuilder g("embed", s.tokens(), s.row_tokens);
   const ValueId tokens = g.input(Port::kTokens, DType::kI32, {s.tokens()}, "tokens");

@@ -5,6 +5,7 @@
 #include "blocks.h"
 #include "graph/check_graph.h"
 #include "graph/cost.h"
+#include "graph/op_spec.h"
 #include "graph/shapes.h"
 
 #include <catch2/catch.hpp>
@@ -139,7 +140,7 @@ TEST_CASE("operands that are missing or too many are counted") {
 std::vector<std::pair<LayerGraph, Op>> every_kind() {
   std::vector<std::pair<LayerGraph, Op>> found;
   std::set<OpKind> kinds;
-  for (const LayerGraph& g : {embedding({}), block({.biases = true, .qk_norm = true}), head({}),
+  for (const LayerGraph& g : {embedding({}), block({.biases = true, .qk_norm = true}), head({}), adapted({}),
                               split_head({}, true), split_mlp({}, false)}) {
     for (const auto& list : {g.forward, g.backward})
       for (const Op& op : list)
@@ -157,6 +158,14 @@ bool is_free(const Op& op, ValueId id, size_t dim) {
       return id == op.out[0] && dim == 0;  // the same
     case OpKind::kBiasWgrad:
       return id == op.in[0] && dim == 0;  // tokens that are summed over
+    case OpKind::kLoraUp:  // columns of a part
+      return dim == 0 && std::find(op.in.begin() + 2, op.in.end(), id) != op.in.end();
+    case OpKind::kLoraUpDgrad:
+      if (id == op.in[0]) return dim == 1;
+      return dim == 0 && std::find(op.in.begin() + 1, op.in.end(), id) != op.in.end();
+    case OpKind::kLoraUpWgrad:
+      if (id == op.in[0]) return dim == 1;
+      return dim == 0 && std::find(op.out.begin(), op.out.end(), id) != op.out.end();
     default:
       return false;
   }
@@ -194,13 +203,15 @@ TEST_CASE(
   std::map<OpKind, int> in_place;
   for (const auto& [graph, op] : every_kind()) {
     if (is_cheap(op.kind)) cheap.insert(op.kind);
-    if (in_place_input(op.kind) >= 0) in_place[op.kind] = in_place_input(op.kind);
+    if (op_spec(op.kind).in_place >= 0) in_place[op.kind] = op_spec(op.kind).in_place;
   }
   CHECK(cheap == std::set<OpKind>{OpKind::kRmsNorm, OpKind::kAddRmsNorm, OpKind::kSwiGlu,
                                   OpKind::kTensorAllGather});
   CHECK(in_place == std::map<OpKind, int>{{OpKind::kRope, 0},
                                           {OpKind::kRopeDgrad, 0},
                                           {OpKind::kAdd, 0},
+                                          {OpKind::kLinearDgrad, 2},
+                                          {OpKind::kLoraUp, 0},
                                           {OpKind::kSwiGluDgrad, 1},
                                           {OpKind::kTensorAllReduce, 0}});
 }

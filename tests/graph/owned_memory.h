@@ -81,9 +81,8 @@ class OwnedMemory {
 
   bool clashes(const Op& op, ValueId out) const {
     for (size_t i = 0; i < op.in.size(); ++i) {
-      const int operand = in_place_input(op.kind);
       if (op.in[i] == out) continue;  // changed where it is
-      const bool in_place = operand >= 0 && op.in[i] == op.in[static_cast<size_t>(operand)] &&
+      const bool in_place = op.in[i] == in_place_input(op) &&
                             out == op.out[0] && offset(out) == offset(op.in[i]) &&
                             graph_.at(out).bytes() == graph_.at(op.in[i]).bytes();
       if (meets(op.in[i], out) && !in_place) return true;

@@ -37,6 +37,7 @@ std::map<ValueId, double> run_counting(const LayerGraph& g) {
     if (op.kind == OpKind::kSwiGlu || op.kind == OpKind::kRmsNorm) continue;
     double value = grad.at(op.in[0]);
     if (op.kind == OpKind::kAdd) value += grad.at(op.in[1]);
+    if (op.kind == OpKind::kLinearDgrad && op.in.size() > 2) value += grad.at(op.in[2]);
     if (op.kind == OpKind::kRmsNormDgrad && op.in.size() > 4) value += grad.at(op.in[4]);
     for (const ValueId out : op.out) grad[out] = value;
   }

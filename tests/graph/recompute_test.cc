@@ -337,8 +337,8 @@ TEST_CASE("scratch of backward is as small as what lives at once") {
         int64_t live = 0;
         for (const auto& [id, span] : life)
           if (span.first <= i && i <= span.second) live += g.at(id).bytes();
-        const int place = in_place_input(op.kind);
-        if (place >= 0 && lives_in_list(g.at(op.in[static_cast<size_t>(place)])))
+        const ValueId place = in_place_input(op);
+        if (place >= 0 && lives_in_list(g.at(place)))
           live -= g.at(op.out[0]).bytes();
         most = std::max(most, live);
       }

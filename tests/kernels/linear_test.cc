@@ -67,5 +67,90 @@ TEST_CASE("weight and bias gradients are written over or added to", "[products]"
   });
 }
 
+TEST_CASE("the gradient by a product's operand is added to what other operations made, in place or not", "[products]") {
+  for_each_multiplier([](DType dtype) {
+    for (const Shape& s : kShapes) {
+      CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.inputs);
+      const OracleCase c = stored(linear_case(s, false), dtype);
+      const Array before = rounded(random_array({s.tokens, s.inputs}, 5), dtype);
+      const Array expected = plus(before, oracle(c).gradients[0]);
+      Rig rig(dtype);
+      const ValueId w = rig.input(c.inputs[1]), dy = rig.input(c.gradient), e = rig.input(before);
+      const ValueId apart = rig.output({s.tokens, s.inputs});
+      rig.run(OpKind::kLinearDgrad, {dy, w, e}, {apart});
+      REQUIRE(relative_error(rig.read(apart), expected) < tolerance(dtype));
+      rig.run(OpKind::kLinearDgrad, {dy, w, e}, {e});
+      REQUIRE(rig.bits(e) == rig.bits(apart));
+    }
+  });
+}
+
+struct LoraCase {
+  int64_t tokens, outputs;
+  struct Part {
+    int64_t first_column, columns, rank;
+    double scale;
+  };
+  std::vector<Part> parts;
+};
+const std::vector<LoraCase> kLoraCases{
+    {1, 1, {{0, 1, 1, 1.0}}},
+    {7, 20, {{4, 9, 3, 2.0}}},
+    {65, 48, {{0, 16, 4, 2.0}, {32, 16, 8, 0.5}}},
+    {130, 96, {{0, 48, 16, 1.7}, {48, 24, 5, 0.3}, {72, 24, 300, 1.0}}},
+};
+
+OracleCase lora_case(const LoraCase& s) {
+  int64_t ranks = 0;
+  LoraAttrs attrs;
+  for (const LoraCase::Part& part : s.parts) {
+    attrs.parts.push_back({part.first_column, part.scale});
+    ranks += part.rank;
+  }
+  OracleCase c{OpKind::kLoraUp, attrs, {random_array({s.tokens, s.outputs}, 1), random_array({s.tokens, ranks}, 2)}};
+  for (const LoraCase::Part& part : s.parts)
+    c.inputs.push_back(random_array({part.columns, part.rank}, 3 + c.inputs.size()));
+  c.gradient = random_array({s.tokens, s.outputs}, 11);
+  return c;
+}
+
+/// Scaling rounds once more in 16 bits.
+double lora_tolerance(DType dtype) { return tolerance(dtype) + (is_narrow(dtype) ? 2 * unit_roundoff(dtype) : 0); }
+
+TEST_CASE("low-rank adapters of parts of a product and their gradients agree with autograd", "[products]") {
+  for_each_multiplier([](DType dtype) {
+    for (const LoraCase& s : kLoraCases) {
+      CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.parts.size());
+      const OracleCase c = stored(lora_case(s), dtype);
+      const OracleResult expected = oracle(c);
+      Rig rig(dtype);
+      const ValueId y = rig.input(c.inputs[0]), h = rig.input(c.inputs[1]), dy = rig.input(c.gradient);
+      std::vector<ValueId> up, in{y, h}, dgrad{dy}, grads, more;
+      std::vector<Array> before;
+      for (size_t p = 2; p < c.inputs.size(); ++p) {
+        up.push_back(rig.input(c.inputs[p]));
+        grads.push_back(rig.output(c.inputs[p].dims));
+        before.push_back(rounded(random_array(c.inputs[p].dims, 20 + p), dtype));
+        more.push_back(rig.input(before.back()));
+      }
+      in.insert(in.end(), up.begin(), up.end());
+      dgrad.insert(dgrad.end(), up.begin(), up.end());
+      const ValueId sum = rig.output(c.inputs[0].dims), dh = rig.output(c.inputs[1].dims);
+      rig.run(OpKind::kLoraUp, in, {sum}, c.attrs);
+      rig.run(OpKind::kLoraUpDgrad, dgrad, {dh}, c.attrs);
+      rig.run(OpKind::kLoraUpWgrad, {dy, h}, grads, c.attrs);
+      rig.run(OpKind::kLoraUpWgrad, {dy, h}, more, c.attrs, true);
+      REQUIRE(relative_error(rig.read(sum), expected.outputs[0]) < lora_tolerance(dtype));
+      REQUIRE(relative_error(rig.read(dh), expected.gradients[1]) < lora_tolerance(dtype));
+      for (size_t p = 0; p < grads.size(); ++p) {
+        REQUIRE(relative_error(rig.read(grads[p]), expected.gradients[2 + p]) < lora_tolerance(dtype));
+        REQUIRE(relative_error(rig.read(more[p]), plus(before[p], expected.gradients[2 + p])) < lora_tolerance(dtype));
+      }
+      rig.run(OpKind::kLoraUp, in, {y}, c.attrs);
+      REQUIRE(rig.bits(y) == rig.bits(sum));
+    }
+  });
+}
+
 }  // namespace
 }  // namespace ftrun::test

@@ -137,6 +137,17 @@ std::vector<Tensor> forward(const OracleCase& c, const std::vector<Tensor>& in) 
       const Tensor y = at::matmul(in[0], in[1].t());
       return {in.size() > 2 ? y + in[2] : y};
     }
+    case OpKind::kLoraUp: {
+      Tensor y = in[0].clone();
+      int64_t first_rank = 0;
+      for (size_t p = 2; p < in.size(); ++p) {
+        const LoraAttrs::Part& part = std::get<LoraAttrs>(c.attrs).parts[p - 2];
+        const Tensor h = in[1].narrow(1, first_rank, in[p].size(1));
+        y.narrow(1, part.first_column, in[p].size(0)).add_(at::matmul(h, in[p].t()) * part.scale);
+        first_rank += in[p].size(1);
+      }
+      return {y};
+    }
     case OpKind::kQkNorm:
       return qk_norm(std::get<HeadAttrs>(c.attrs), in);
     case OpKind::kRope:

@@ -21,7 +21,19 @@ struct Case {
   bool qkv_bias = false;
   bool other_biases = false;
   bool qk_norm = false;
+  /// Every product of the first block has an adapter, and two of the second.
+  bool adapted = false;
 };
+
+Adapter adapter_of(const Case& c) {
+  Adapter adapter;
+  if (!c.adapted) return adapter;
+  adapter.blocks.resize(2);
+  for (size_t p = 0; p < kProjections; ++p) adapter.blocks[0].of[p] = {static_cast<int64_t>(p) + 2, 0.5 + 0.25 * static_cast<double>(p)};
+  adapter.blocks[1].of[static_cast<size_t>(Projection::kV)] = {3, 2.0};
+  adapter.blocks[1].of[static_cast<size_t>(Projection::kDown)] = {1, 1.0};
+  return adapter;
+}
 
 ModelConfig config_of(const Case& c) {
   ModelConfig config;
@@ -50,6 +62,8 @@ const std::vector<Case>& cases() {
       {"qwen2", "qwen2", 12, 2, 0, true, true},
       {"qwen3", "qwen3", 12, 1, 0, false, true, false, true},
       {"qwen3, tied", "qwen3", 12, 12, 7, true, false, true, true},
+      {"qwen2 with adapters", "qwen2", 12, 2, 0, true, true, false, false, true},
+      {"llama with biases and adapters", "llama", 12, 6, 5, false, true, true, false, true},
   };
   return kCases;
 }
@@ -64,12 +78,13 @@ struct Choice {
 };
 
 // The family's own builder: the tests' F64 is none of those that models may be trained in.
-Lockstep lockstep(const ModelConfig& config, const Choice& choice, int degree, bool sequence) {
+Lockstep lockstep(const Case& c, const Choice& choice, int degree, bool sequence) {
+  const ModelConfig config = config_of(c);
   std::vector<ModelDescription> ranks;
   for (int rank = 0; rank < degree; ++rank)
     ranks.push_back(find_family(config.family)
                         ->build(config, choice.batch, choice.mode, choice.dtypes,
-                                {choice.recompute}, {degree, rank, sequence}));
+                                {choice.recompute}, {degree, rank, sequence}, adapter_of(c)));
   Lockstep made(std::move(ranks));
   made.scalars.loss_scale = 0.125F;
   return made;
@@ -108,14 +123,14 @@ TEST_CASE("tensor-parallel ranks make the whole model's loss and gradients") {
   for (const Case& c : cases()) {
     const ModelConfig config = config_of(c);
     const TokenBatch batch = token_batch(kBatch, config.vocab_rows, 5);
-    Lockstep whole = lockstep(config, {}, 1, true);
+    Lockstep whole = lockstep(c, {}, 1, true);
     whole.step(batch);
     const NamedNumbers expected = whole.results();
     for (const int degree : {2, 3, 4})
       for (const bool sequence : {true, false}) {
         if (!divides(config, kBatch, degree)) continue;
         CAPTURE(c.name, degree, sequence);
-        Lockstep split = lockstep(config, {}, degree, sequence);
+        Lockstep split = lockstep(c, {}, degree, sequence);
         split.step(batch);
         require_equal(split.results(), expected, kTolerance);
         ++compared;
@@ -127,10 +142,10 @@ TEST_CASE("tensor-parallel ranks make the whole model's loss and gradients") {
 TEST_CASE(
     "tensor-parallel ranks do so whatever is made again, in whatever order weights get their "
     "gradients") {
-  for (const size_t which : {1, 4, 5}) {
+  for (const size_t which : {1, 4, 5, 7}) {
     const ModelConfig config = config_of(cases()[which]);
     const TokenBatch batch = token_batch(kBatch, config.vocab_rows, 4);
-    Lockstep whole = lockstep(config, {}, 1, true);
+    Lockstep whole = lockstep(cases()[which], {}, 1, true);
     whole.step(batch);
     const NamedNumbers expected = whole.results();
     for (const RecomputePolicy policy : {RecomputePolicy{},
@@ -141,7 +156,7 @@ TEST_CASE(
         for (const bool deferred : {true, false}) {
           CAPTURE(cases()[which].name, static_cast<int>(policy.level), policy.budget, sequence,
                   deferred);
-          Lockstep split = lockstep(config, {.recompute = policy}, 2, sequence);
+          Lockstep split = lockstep(cases()[which], {.recompute = policy}, 2, sequence);
           split.step(batch, false, deferred);
           require_equal(split.results(), expected, kTolerance);
         }
@@ -153,17 +168,17 @@ TEST_CASE(
     "chunks",
     "[long]") {
   const BatchShape shape{88, 12};  // 1056 tokens: chunks of 512, 512 and 32
-  for (const size_t which : {0, 5}) {
+  for (const size_t which : {0, 5, 6}) {
     const ModelConfig config = config_of(cases()[which]);
     // The first chunk of the second one counts nothing.
     const TokenBatch first = token_batch(shape, config.vocab_rows, 3),
                      second = token_batch(shape, config.vocab_rows, 0, 600);
-    Lockstep whole = lockstep(config, {.batch = shape}, 1, true);
+    Lockstep whole = lockstep(cases()[which], {.batch = shape}, 1, true);
     whole.step(second);
     whole.step(first, true);
     for (const bool sequence : {true, false}) {
       CAPTURE(cases()[which].name, sequence);
-      Lockstep split = lockstep(config, {.batch = shape}, 4, sequence);
+      Lockstep split = lockstep(cases()[which], {.batch = shape}, 4, sequence);
       split.step(second);
       split.step(first, true);
       require_equal(split.results(), whole.results(), kTolerance);
@@ -176,13 +191,13 @@ TEST_CASE("tensor-parallel ranks evaluate to the whole model's loss and make its
     for (const Case& c : cases()) {
       const ModelConfig config = config_of(c);
       const TokenBatch batch = token_batch(kBatch, config.vocab_rows, 7);
-      Lockstep whole = lockstep(config, {.mode = mode}, 1, true);
+      Lockstep whole = lockstep(c, {.mode = mode}, 1, true);
       whole.step(batch);
       for (const int degree : {2, 3, 4})
         for (const bool sequence : {true, false}) {
           if (!divides(config, kBatch, degree)) continue;
           CAPTURE(c.name, degree, sequence, static_cast<int>(mode));
-          Lockstep split = lockstep(config, {.mode = mode}, degree, sequence);
+          Lockstep split = lockstep(c, {.mode = mode}, degree, sequence);
           split.step(batch);
           require_equal(split.results(), whole.results(), kTolerance);
         }
@@ -192,7 +207,7 @@ TEST_CASE("tensor-parallel ranks evaluate to the whole model's loss and make its
 TEST_CASE("a batch without labels gives tensor-parallel ranks a loss and gradients of 0") {
   const ModelConfig config = config_of(cases()[1]);
   const TokenBatch batch = token_batch(kBatch, config.vocab_rows, 1);
-  Lockstep split = lockstep(config, {}, 2, true);
+  Lockstep split = lockstep(cases()[1], {}, 2, true);
   split.step(batch);
   for (const auto& [name, numbers] : split.results()) {
     INFO(name);
@@ -215,17 +230,17 @@ TEST_CASE(
     "tensor-parallel ranks in fp32 and 16 bits come as close to fp64 as the whole model does") {
   const ModelConfig config = config_of(cases()[1]);
   const TokenBatch batch = token_batch(kBatch, config.vocab_rows, 5);
-  Lockstep exact = lockstep(config, {}, 1, true);
+  Lockstep exact = lockstep(cases()[1], {}, 1, true);
   exact.step(batch);
   const NamedNumbers expected = exact.results();
   for (const ModelDtypes dtypes :
        {ModelDtypes{DType::kF32, DType::kF32}, ModelDtypes{DType::kBF16, DType::kF32},
         ModelDtypes{DType::kBF16, DType::kBF16}, ModelDtypes{DType::kF16, DType::kF32}}) {
-    Lockstep whole = lockstep(config, {.dtypes = dtypes}, 1, true);
+    Lockstep whole = lockstep(cases()[1], {.dtypes = dtypes}, 1, true);
     whole.step(batch);
     const NamedNumbers plain = whole.results();
     for (const bool sequence : {true, false}) {
-      Lockstep split = lockstep(config, {.dtypes = dtypes}, 2, sequence);
+      Lockstep split = lockstep(cases()[1], {.dtypes = dtypes}, 2, sequence);
       split.step(batch);
       for (const auto& [name, numbers] : split.results()) {
         CAPTURE(dtype_name(dtypes.compute), dtype_name(dtypes.gradients), sequence, name);

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <array>
+#include <vector>
 
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/ops.h"
@@ -18,6 +20,15 @@ void fill_rows(S* y, const S* row, int64_t rows, int64_t width) {
   });
 }
 
+/// Nothing where they are the same.
+template <class S>
+void copy_rows(const S* from, S* to, int64_t rows, int64_t width) {
+  if (from == to) return;
+  parallel_ranges(rows, 64, [=](int64_t begin, int64_t end) {
+    std::copy_n(from + begin * width, (end - begin) * width, to + begin * width);
+  });
+}
+
 template <class S, class R>
 void multiply(const OpCall& call, const Product<S, R>& p) {
   if constexpr (kIsNarrow<S> || kIsNarrow<R>) {
@@ -25,9 +36,7 @@ void multiply(const OpCall& call, const Product<S, R>& p) {
   } else {
     const Gemm& shape = p.shape;
     if (p.bias != nullptr) fill_rows(p.c, p.bias, shape.m, shape.n);
-    gemm(shape, p.a, shape.transpose_a == Transpose::kYes ? shape.m : shape.k, p.b,
-         shape.transpose_b == Transpose::kYes ? shape.k : shape.n,
-         p.accumulate || p.bias != nullptr ? 1.0 : 0.0, p.c, shape.n);
+    gemm(shape, p.a, p.lda(), p.b, p.ldb(), p.accumulate || p.bias != nullptr ? 1.0 : 0.0, p.c, p.ldc());
   }
 }
 
@@ -48,10 +57,13 @@ template <class S>
 void linear_dgrad(const OpCall& call) {
   const int64_t tokens = call.in_dims(0)[0], outputs = call.in_dims(0)[1],
                 inputs = call.in_dims(1)[1];
+  const bool adds = call.has_in(2);
+  if (adds) copy_rows(call.in<S>(2), call.out<S>(0), tokens, inputs);
   multiply<S, S>(call, {.shape = {Transpose::kNo, Transpose::kNo, tokens, inputs, outputs},
                         .a = call.in<S>(0),
                         .b = call.in<S>(1),
-                        .c = call.out<S>(0)});
+                        .c = call.out<S>(0),
+                        .accumulate = adds});
 }
 
 template <class S>
@@ -65,6 +77,106 @@ void linear_wgrad(const OpCall& call) {
                           .c = dw,
                           .accumulate = call.accumulate()});
   });
+}
+
+namespace {
+
+/// A row of h or dh: the parts of an adapter lie side by side in it.
+struct RankPart {
+  int64_t first_column;  // of y
+  int64_t columns;
+  int64_t first_rank;    // of h
+  int64_t rank;
+  double scale;
+};
+
+/// to[N,J] = from with the scale of each part; `to` may be `from`.
+template <class S>
+void scale_ranks(const S* from, S* to, int64_t tokens, int64_t width, const std::vector<RankPart>& parts) {
+  using T = Compute<S>;
+  constexpr int64_t kRoom = 256;
+  parallel_ranges(tokens, 64, [&](int64_t begin, int64_t end) {
+    std::array<T, kRoom> room;
+    for (int64_t n = begin; n < end; ++n)
+      for (const RankPart& part : parts)
+        for (int64_t first = 0; first < part.rank; first += kRoom) {
+          const int64_t count = std::min(kRoom, part.rank - first), at = n * width + part.first_rank + first;
+          if constexpr (kIsNarrow<S>)
+            vector_kernels<S>().widen(from + at, room.data(), count);
+          else
+            std::copy_n(from + at, count, room.data());
+          for (int64_t i = 0; i < count; ++i) room[static_cast<size_t>(i)] *= static_cast<T>(part.scale);
+          if constexpr (kIsNarrow<S>)
+            vector_kernels<S>().add_partials(room.data(), 1, 0, to + at, count, false);
+          else
+            std::copy_n(room.data(), count, to + at);
+        }
+  });
+}
+
+/// `dims(p)` of b_p.
+template <class F>
+std::vector<RankPart> rank_parts(const OpCall& call, F dims) {
+  std::vector<RankPart> parts;
+  int64_t first_rank = 0;
+  for (const LoraAttrs::Part& part : call.attrs<LoraAttrs>().parts) {
+    const Dims& b = dims(parts.size());
+    parts.push_back({part.first_column, b[0], first_rank, b[1], part.scale});
+    first_rank += b[1];
+  }
+  return parts;
+}
+
+}  // namespace
+
+template <class S>
+void lora_up(const OpCall& call) {
+  const int64_t tokens = call.in_dims(0)[0], outputs = call.in_dims(0)[1], width = call.in_dims(1)[1];
+  const auto parts = rank_parts(call, [&](size_t p) -> const Dims& { return call.in_dims(2 + p); });
+  S* const scaled = call.workspace<S>(call.lora_workspace().scaled);
+  copy_rows(call.in<S>(0), call.out<S>(0), tokens, outputs);
+  scale_ranks(call.in<S>(1), scaled, tokens, width, parts);
+  for (size_t p = 0; p < parts.size(); ++p)
+    multiply<S, S>(call, {.shape = {Transpose::kNo, Transpose::kYes, tokens, parts[p].columns, parts[p].rank},
+                          .a = scaled + parts[p].first_rank,
+                          .b = call.in<S>(2 + p),
+                          .c = call.out<S>(0) + parts[p].first_column,
+                          .a_stride = width,
+                          .c_stride = outputs,
+                          .accumulate = true});
+}
+
+template <class S>
+void lora_up_dgrad(const OpCall& call) {
+  const int64_t tokens = call.in_dims(0)[0], outputs = call.in_dims(0)[1], width = call.out_dims(0)[1];
+  const auto parts = rank_parts(call, [&](size_t p) -> const Dims& { return call.in_dims(1 + p); });
+  S* const dh = call.out<S>(0);
+  for (size_t p = 0; p < parts.size(); ++p)
+    multiply<S, S>(call, {.shape = {Transpose::kNo, Transpose::kNo, tokens, parts[p].rank, parts[p].columns},
+                          .a = call.in<S>(0) + parts[p].first_column,
+                          .b = call.in<S>(1 + p),
+                          .c = dh + parts[p].first_rank,
+                          .a_stride = outputs,
+                          .c_stride = width});
+  scale_ranks(dh, dh, tokens, width, parts);
+}
+
+template <class S>
+void lora_up_wgrad(const OpCall& call) {
+  const int64_t tokens = call.in_dims(0)[0], outputs = call.in_dims(0)[1], width = call.in_dims(1)[1];
+  const auto parts = rank_parts(call, [&](size_t p) -> const Dims& { return call.out_dims(p); });
+  S* const scaled = call.workspace<S>(call.lora_workspace().scaled);
+  scale_ranks(call.in<S>(1), scaled, tokens, width, parts);
+  for (size_t p = 0; p < parts.size(); ++p)
+    call.with_gradient<S>(p, [&]<class G>(G* db) {
+      multiply<S, G>(call, {.shape = {Transpose::kYes, Transpose::kNo, parts[p].columns, parts[p].rank, tokens},
+                            .a = call.in<S>(0) + parts[p].first_column,
+                            .b = scaled + parts[p].first_rank,
+                            .c = db,
+                            .a_stride = outputs,
+                            .b_stride = width,
+                            .accumulate = call.accumulate()});
+    });
 }
 
 template <class S>
@@ -83,6 +195,9 @@ void bias_wgrad(const OpCall& call) {
 FTRUN_FOR_STORAGE_TYPES(linear)
 FTRUN_FOR_STORAGE_TYPES(linear_dgrad)
 FTRUN_FOR_STORAGE_TYPES(linear_wgrad)
+FTRUN_FOR_STORAGE_TYPES(lora_up)
+FTRUN_FOR_STORAGE_TYPES(lora_up_dgrad)
+FTRUN_FOR_STORAGE_TYPES(lora_up_wgrad)
 FTRUN_FOR_STORAGE_TYPES(bias_wgrad)
 
 }  // namespace ftrun::cpu

@@ -80,6 +80,7 @@ class OpCall {
   /// gradient.
   bool adds_bias() const { return has_in(2) && linear_attrs(op_).adds_bias; }
   RowsAttrs rows(int64_t given) const { return given_rows(op_, given); }
+  LoraWorkspace lora_workspace() const { return ftrun::lora_workspace(graph_, op_); }
   bool accumulate() const { return context_.accumulate; }
   const StepScalars& scalars() const {
     require(context_.scalars != nullptr, "step scalars are given");

@@ -86,16 +86,24 @@ class OperandBlocks {
   const S* held_ = nullptr;
 };
 
-/// The matrices of one product c[m,n] = [c +] op(a) op(b) [+ bias], contiguous as they are stored.
+/// The matrices of one product c[m,n] = [c +] op(a) op(b) [+ bias].
 template <class S, class R>
 struct Product {
   Gemm shape;
   const S* a = nullptr;
   const S* b = nullptr;
   R* c = nullptr;
+  /// Elements from a row, as it is stored, to the next; 0: rows are contiguous.
+  int64_t a_stride = 0;
+  int64_t b_stride = 0;
+  int64_t c_stride = 0;
   bool accumulate = false;
   /// [n], added to every row. Not with `accumulate`.
   const S* bias = nullptr;
+
+  int64_t lda() const { return a_stride > 0 ? a_stride : shape.transpose_a == Transpose::kYes ? shape.m : shape.k; }
+  int64_t ldb() const { return b_stride > 0 ? b_stride : shape.transpose_b == Transpose::kYes ? shape.k : shape.n; }
+  int64_t ldc() const { return c_stride > 0 ? c_stride : shape.n; }
 };
 
 /// One product through the panels of the operation's workspace.
@@ -108,10 +116,8 @@ class PanelProduct {
   PanelProduct(const OpCall& call, const Product<S, R>& p)
       : p_(p),
         place_(product_workspace(p.shape.m, p.shape.n, p.shape.k, sizeof(S), sizeof(R))),
-        a_(p.a, p.shape.transpose_a == Transpose::kYes ? p.shape.m : p.shape.k,
-           p.shape.transpose_a == Transpose::kYes, panel(call, place_.a)),
-        b_(p.b, p.shape.transpose_b == Transpose::kYes ? p.shape.k : p.shape.n,
-           p.shape.transpose_b == Transpose::kYes, panel(call, place_.b)),
+        a_(p.a, p.lda(), p.shape.transpose_a == Transpose::kYes, panel(call, place_.a)),
+        b_(p.b, p.ldb(), p.shape.transpose_b == Transpose::kYes, panel(call, place_.b)),
         c_(panel(call, place_.c)) {}
 
   void run() {
@@ -132,13 +138,13 @@ class PanelProduct {
   }
 
   void block(int64_t row, int64_t column, int64_t rows, int64_t columns) {
-    R* const out = p_.c + row * p_.shape.n + column;
+    R* const out = p_.c + row * p_.ldc() + column;
     if constexpr (kIsNarrow<R>) {
       const bool biased = fill_bias(column, rows, columns);
       multiply(row, column, rows, columns, biased, c_, columns);
-      narrow_block(c_, rows, columns, p_.accumulate, out, p_.shape.n);
+      narrow_block(c_, rows, columns, p_.accumulate, out, p_.ldc());
     } else {
-      multiply(row, column, rows, columns, p_.accumulate, out, p_.shape.n);
+      multiply(row, column, rows, columns, p_.accumulate, out, p_.ldc());
     }
   }
 

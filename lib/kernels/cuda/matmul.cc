@@ -50,12 +50,13 @@ void Matmul::use(cudaStream_t stream) {
 // cuBLAS is column-major: a row-major matrix is its transpose there, and c^T = op(b)^T op(a)^T.
 void Matmul::run(const Product& p, cudaStream_t stream) {
   use(stream);
-  const float one = 1.0F;
   const int m = blas_int(p.m), n = blas_int(p.n), k = blas_int(p.k);
   const int a_stride = p.a_stride > 0 ? blas_int(p.a_stride) : p.transpose_a ? m : k;
-  check(cublasGemmEx(handle_, operation(p.transpose_b), operation(p.transpose_a), n, m, k, &one,
-                     p.b, data_type(p.dtype), p.transpose_b ? k : n, p.a, data_type(p.dtype),
-                     a_stride, &p.beta, p.c, data_type(p.out_dtype), n, CUBLAS_COMPUTE_32F,
+  const int b_stride = p.b_stride > 0 ? blas_int(p.b_stride) : p.transpose_b ? k : n;
+  const int c_stride = p.c_stride > 0 ? blas_int(p.c_stride) : n;
+  check(cublasGemmEx(handle_, operation(p.transpose_b), operation(p.transpose_a), n, m, k, &p.alpha,
+                     p.b, data_type(p.dtype), b_stride, p.a, data_type(p.dtype),
+                     a_stride, &p.beta, p.c, data_type(p.out_dtype), c_stride, CUBLAS_COMPUTE_32F,
                      CUBLAS_GEMM_DEFAULT),
         "a matrix product");
 }

@@ -9,8 +9,7 @@
 
 namespace ftrun::cuda {
 
-/// Row-major c[m,n] = op(a) op(b) + beta c. op(a) is [m,k], op(b) is [k,n]; all rows are
-/// contiguous, but those of a where they say otherwise. With beta 0 c is not read.
+/// Row-major c[m,n] = alpha op(a) op(b) + beta c. op(a) is [m,k], op(b) is [k,n]. With beta 0 c is not read.
 struct Product {
   bool transpose_a = false;
   bool transpose_b = false;
@@ -20,9 +19,12 @@ struct Product {
   const void* a = nullptr;
   const void* b = nullptr;
   void* c = nullptr;
+  float alpha = 1.0F;
   float beta = 0.0F;
-  /// Elements from a row of a, as it is stored, to the next; 0: rows are contiguous.
+  /// Elements from a row, as it is stored, to the next; 0: rows are contiguous.
   int64_t a_stride = 0;
+  int64_t b_stride = 0;
+  int64_t c_stride = 0;
   /// Of a and b, and of c.
   DType dtype = DType::kF32;
   DType out_dtype = DType::kF32;

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "graph/gpu_workspace.h"
+#include "kernels/cuda/check.h"
 #include "kernels/cuda/launchers.h"
 
 namespace ftrun::cuda {
@@ -165,16 +166,107 @@ void run_linear(const Operation& op, Matmul& matmul) {
              op.stream());
 }
 
+/// Nothing where they are the same.
+void copy_operand(const Operation& op, size_t in, int64_t elements) {
+  if (op.in(in) == op.out(0)) return;
+  cuda::check(cudaMemcpyAsync(op.out(0), op.in(in), static_cast<size_t>(elements * dtype_bytes(op.dtype())),
+                              cudaMemcpyDeviceToDevice, op.stream()),
+              "copying what a product adds to");
+}
+
 void run_linear_dgrad(const Operation& op, Matmul& matmul) {
+  const bool adds = op.has_in(2);
+  if (adds) copy_operand(op, 2, element_count(op.in_dims(2)));
   matmul.run({.m = op.in_dims(0)[0],
               .n = op.in_dims(1)[1],
               .k = op.in_dims(0)[1],
               .a = op.in(0),
               .b = op.in(1),
               .c = op.out(0),
+              .beta = adds ? 1.0F : 0.0F,
               .dtype = op.dtype(),
               .out_dtype = op.dtype()},
              op.stream());
+}
+
+const void* element(const Operation& op, const void* data, int64_t index) {
+  return static_cast<const std::byte*>(data) + index * dtype_bytes(op.dtype());
+}
+
+void* element(const Operation& op, void* data, int64_t index) {
+  return static_cast<std::byte*>(data) + index * dtype_bytes(op.dtype());
+}
+
+void run_lora_up(const Operation& op, Matmul& matmul) {
+  const int64_t tokens = op.in_dims(0)[0], outputs = op.in_dims(0)[1], width = op.in_dims(1)[1];
+  copy_operand(op, 0, tokens * outputs);
+  int64_t first_rank = 0;
+  for (size_t p = 0; p < op.attrs<LoraAttrs>().parts.size(); ++p) {
+    const LoraAttrs::Part& part = op.attrs<LoraAttrs>().parts[p];
+    const Dims& b = op.in_dims(2 + p);
+    matmul.run({.transpose_b = true,
+                .m = tokens,
+                .n = b[0],
+                .k = b[1],
+                .a = element(op, op.in(1), first_rank),
+                .b = op.in(2 + p),
+                .c = element(op, op.out(0), part.first_column),
+                .alpha = static_cast<float>(part.scale),
+                .beta = 1.0F,
+                .a_stride = width,
+                .c_stride = outputs,
+                .dtype = op.dtype(),
+                .out_dtype = op.dtype()},
+               op.stream());
+    first_rank += b[1];
+  }
+}
+
+void run_lora_up_dgrad(const Operation& op, Matmul& matmul) {
+  const int64_t tokens = op.in_dims(0)[0], outputs = op.in_dims(0)[1], width = op.out_dims(0)[1];
+  int64_t first_rank = 0;
+  for (size_t p = 0; p < op.attrs<LoraAttrs>().parts.size(); ++p) {
+    const LoraAttrs::Part& part = op.attrs<LoraAttrs>().parts[p];
+    const Dims& b = op.in_dims(1 + p);
+    matmul.run({.m = tokens,
+                .n = b[1],
+                .k = b[0],
+                .a = element(op, op.in(0), part.first_column),
+                .b = op.in(1 + p),
+                .c = element(op, op.out(0), first_rank),
+                .alpha = static_cast<float>(part.scale),
+                .a_stride = outputs,
+                .c_stride = width,
+                .dtype = op.dtype(),
+                .out_dtype = op.dtype()},
+               op.stream());
+    first_rank += b[1];
+  }
+}
+
+void run_lora_up_wgrad(const Operation& op, Matmul& matmul) {
+  const int64_t tokens = op.in_dims(0)[0], outputs = op.in_dims(0)[1], width = op.in_dims(1)[1];
+  int64_t first_rank = 0;
+  for (size_t p = 0; p < op.attrs<LoraAttrs>().parts.size(); ++p) {
+    const LoraAttrs::Part& part = op.attrs<LoraAttrs>().parts[p];
+    const auto [db, dtype] = op.gradient(p);
+    const Dims& b = op.out_dims(p);
+    matmul.run({.transpose_a = true,
+                .m = b[0],
+                .n = b[1],
+                .k = tokens,
+                .a = element(op, op.in(0), part.first_column),
+                .b = element(op, op.in(1), first_rank),
+                .c = db,
+                .alpha = static_cast<float>(part.scale),
+                .beta = op.accumulate() ? 1.0F : 0.0F,
+                .a_stride = outputs,
+                .b_stride = width,
+                .dtype = op.dtype(),
+                .out_dtype = dtype},
+               op.stream());
+    first_rank += b[1];
+  }
 }
 
 void run_linear_wgrad(const Operation& op, Matmul& matmul) {
@@ -462,6 +554,9 @@ void run_operation(const Operation& op, Matmul& matmul) {
     case OpKind::kLinear: return run_linear(op, matmul);
     case OpKind::kLinearDgrad: return run_linear_dgrad(op, matmul);
     case OpKind::kLinearWgrad: return run_linear_wgrad(op, matmul);
+    case OpKind::kLoraUp: return run_lora_up(op, matmul);
+    case OpKind::kLoraUpDgrad: return run_lora_up_dgrad(op, matmul);
+    case OpKind::kLoraUpWgrad: return run_lora_up_wgrad(op, matmul);
     case OpKind::kBiasWgrad: return weight_gradient(op.dtype(), weight_gradient_of(op, 0), op.stream());
     case OpKind::kQkNorm: return run_qk_norm(op);
     case OpKind::kQkNormDgrad: return run_qk_norm_dgrad(op);

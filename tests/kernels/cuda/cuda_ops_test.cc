@@ -134,6 +134,17 @@ TEST_CASE("cuda: linear with and without bias and its gradients agree with the C
   }
 }
 
+TEST_CASE("cuda: low-rank adapters of parts of a product and their gradients agree with the CPU") {
+  const LoraAttrs attrs{{{0, 1.7}, {40, 0.5}, {56, 1.0}}};
+  const Operand y = random({130, 72}, 1), h = random({130, 16}, 2), dy = random({130, 72}, 3), x = random({130, 48}, 4);
+  const std::vector<Operand> up{random({40, 8}, 5), random({16, 5}, 6), random({16, 3}, 7)};
+  require_agreement({OpKind::kLoraUp, attrs, {y, h, up[0], up[1], up[2]}, {Operand::out({130, 72})}}, 2e-2);
+  require_agreement({OpKind::kLoraUpDgrad, attrs, {dy, up[0], up[1], up[2]}, {Operand::out({130, 16})}}, 2e-2);
+  require_gradient({OpKind::kLoraUpWgrad, attrs, {dy, h},
+                    {Operand::gradient(Dims{40, 8}), Operand::gradient(Dims{16, 5}), Operand::gradient(Dims{16, 3})}});
+  require_agreement({OpKind::kLinearDgrad, NoAttrs{}, {dy, random({72, 48}, 8), x}, {Operand::out({130, 48})}}, 2e-2);
+}
+
 TEST_CASE("cuda: rope and its gradient agree with the CPU, also in place") {
   for (const HeadAttrs heads : {HeadAttrs{1, 1, 2, 0}, HeadAttrs{3, 1, 10, 0}, HeadAttrs{9, 3, 64, 0}}) {
     const int64_t tokens = 20;

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "model/config.h"
+
+namespace ftrun {
+
+/// The products of a block, by Hugging Face's module names.
+enum class Projection : uint8_t { kQ, kK, kV, kO, kGate, kUp, kDown };
+inline constexpr size_t kProjections = 7;
+
+/// "q_proj"
+std::string_view projection_name(Projection projection);
+/// "model.layers.3.self_attn.q_proj"
+std::string projection_module(int64_t layer, Projection projection);
+
+/// The low-rank adapter of one product (Hu et al. 2021): y += scale B (A x) with A [rank, inputs] and B [outputs, rank].
+struct LowRank {
+  /// 0: the product has none.
+  int64_t rank = 0;
+  double scale = 0;
+  auto operator<=>(const LowRank&) const = default;
+};
+
+/// The adapters of a block's products.
+struct BlockAdapter {
+  std::array<LowRank, kProjections> of;
+
+  const LowRank& at(Projection projection) const { return of[static_cast<size_t>(projection)]; }
+  auto operator<=>(const BlockAdapter&) const = default;
+};
+
+/// The adapters of a model's blocks; none: the model as it is.
+struct Adapter {
+  std::vector<BlockAdapter> blocks;
+
+  BlockAdapter block(int64_t layer) const { return blocks.empty() ? BlockAdapter{} : blocks[static_cast<size_t>(layer)]; }
+  bool operator==(const Adapter&) const = default;
+};
+
+/// Which modules get which adapter, in PEFT's words and with its meanings (LoraConfig).
+struct LoraOptions {
+  int64_t r = 8;
+  double alpha = 8;
+  /// scale = alpha / sqrt(r) instead of alpha / r.
+  bool rank_stabilized = false;
+  /// A module is chosen when its path is an entry or ends with "." and one; `target_pattern` instead: when all of its
+  /// path matches the regular expression. "all-linear" as the only entry: all products of blocks.
+  std::vector<std::string> target_modules;
+  std::string target_pattern;
+  std::vector<std::string> exclude_modules;
+  std::string exclude_pattern;
+  /// Only these blocks; empty: all.
+  std::vector<int64_t> layers;
+  /// Regular expressions of the end of a module's path, and its own rank or alpha: the first one that matches counts.
+  std::vector<std::pair<std::string, int64_t>> rank_pattern;
+  std::vector<std::pair<std::string, double>> alpha_pattern;
+  bool operator==(const LoraOptions&) const = default;
+};
+
+/// The adapter that the options ask for. Error(kUsage) with all that is wrong: entries that choose no module (the nearest
+/// names are given), modules that have no low-rank adapters here, broken expressions, blocks that are not there.
+Adapter make_adapter(const ModelConfig& config, const LoraOptions& options);
+
+/// "model.layers.0.self_attn.q_proj.lora_A.weight", and its B.
+std::string lora_a_name(const std::string& module);
+std::string lora_b_name(const std::string& module);
+/// Whether a tensor of that name belongs to a low-rank adapter.
+bool is_lora_name(std::string_view tensor);
+
+}  // namespace ftrun
