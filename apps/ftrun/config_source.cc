@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "checkpoint/adapter_folder.h"
 #include "checkpoint/model_folder.h"
 #include "config/load.h"
 #include "config/capability.h"
@@ -19,6 +20,7 @@
 #include "model/families.h"
 #include "model/tensor_split.h"
 #include "program/pipeline_plan.h"
+#include "program/training_model.h"
 
 namespace ftrun {
 namespace {
@@ -89,6 +91,21 @@ void check_split(const Config& config, const ModelConfig& model, Report& report)
   } catch (const Error& error) {
     Problem problem;
     problem.at = place_of(config, "parallel.tensor");
+    problem.message = error.message();
+    problem.remedy = error.remedy();
+    report.add({problem});
+  }
+}
+
+/// What keeps the model from training as the config asks: adapters, what is frozen, the adapter to go on from.
+void check_trained(const Config& config, const ModelConfig& model, Report& report) {
+  if (config.adapter.type == AdapterType::kNone && config.train.freeze.empty() && config.train.only.empty()) return;
+  try {
+    const ModelDescription trained = training_model(config, model, 0);
+    if (!config.adapter.path.empty()) AdapterFolder(config.adapter.path).require_fits(trained);
+  } catch (const Error& error) {
+    Problem problem;
+    problem.at = place_of(config, config.adapter.type == AdapterType::kLora ? "adapter" : config.train.only.empty() ? "train.freeze" : "train.only");
     problem.message = error.message();
     problem.remedy = error.remedy();
     report.add({problem});
@@ -255,6 +272,7 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   result.lines = std::move(resolution.lines);
   if (result.model) check_split(result.config, *result.model, report);
   if (result.model && !report.config_is_wrong) check_pipeline(result.config, *result.model, report);
+  if (result.model && !report.config_is_wrong) check_trained(result.config, *result.model, report);
   const std::vector<NotYet> gaps = std::move(resolution.not_yet);
   if (source.reads_weights && result.model)
     check_weights(*result.model, result.config.model.path, report);

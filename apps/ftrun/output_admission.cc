@@ -38,7 +38,7 @@ std::string admit_outputs(const LoadedConfig& loaded, const StepPlan& plan, Outp
   SpaceWanted space = space_wanted(config, paths, plan);
   if (config.model_export.enabled) {
     const ExportOptions options = export_options(config, *loaded.model);
-    const std::vector<ExportTensor> tensors = export_tensors(plan.train.model);
+    const std::vector<ExportTensor> tensors = export_tensors(options, plan.train.model);
     check_export_folder(posix_files(), options, check);
     space.exported = options.folder;
     space.export_bytes = export_bytes(options, tensors);

@@ -11,6 +11,7 @@
 #include "program/pipeline_plan.h"
 #include "program/schedule_picture.h"
 #include "program/step_plan.h"
+#include "program/training_model.h"
 #include "report/table.h"
 
 namespace ftrun {

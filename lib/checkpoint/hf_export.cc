@@ -32,7 +32,8 @@ int64_t elements_of(const TensorSpec& tensor) {
   return checked_elements(tensor.shape, cat("tensor \"", tensor.name, "\": shape"));
 }
 
-std::string shard_name(size_t number, size_t count) {
+std::string shard_name(ExportFormat format, size_t number, size_t count) {
+  if (format == ExportFormat::kAdapter) return "adapter_model.safetensors";
   if (count == 1) return "model.safetensors";
   std::array<char, 64> text{};
   std::snprintf(text.data(), text.size(), "model-%05zu-of-%05zu.safetensors", number, count);
@@ -45,9 +46,9 @@ std::vector<Shard> make_shards(const ExportOptions& options,
   std::vector<Shard> shards(1);
   int64_t filled = 0;
   for (const ExportTensor& tensor : tensors) {
-    TensorSpec spec{tensor.name, options.dtype, tensor.shape};
+    TensorSpec spec{tensor.file_name(), options.dtype, tensor.shape};
     const int64_t bytes = elements_of(spec) * dtype_bytes(options.dtype);
-    if (filled > 0 && filled + bytes > options.shard_bytes) {
+    if (options.format == ExportFormat::kModel && filled > 0 && filled + bytes > options.shard_bytes) {
       shards.emplace_back();
       filled = 0;
     }
@@ -55,7 +56,7 @@ std::vector<Shard> make_shards(const ExportOptions& options,
     shards.back().tensors.push_back(std::move(spec));
   }
   for (size_t i = 0; i < shards.size(); ++i) {
-    shards[i].file = shard_name(i + 1, shards.size());
+    shards[i].file = shard_name(options.format, i + 1, shards.size());
     sort_as_stored(shards[i].tensors);
   }
   return shards;
@@ -129,7 +130,7 @@ bool ends_with_any(std::string_view name, std::initializer_list<std::string_view
 // Not weights in any format, nor what this export writes itself; the model card describes the base
 // model.
 bool is_copied(std::string_view name) {
-  if (name.starts_with(".") || name == "config.json" || name == "README.md" || name == kOutputMark)
+  if (name.starts_with(".") || name == "config.json" || name == "adapter_config.json" || name == "README.md" || name == kOutputMark)
     return false;
   return !ends_with_any(name, {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5",
                                ".msgpack", ".onnx", ".index.json"});
@@ -216,8 +217,10 @@ void write_all(FileSystem& files, const std::string& folder, const ExportOptions
   const std::vector<Shard> shards = make_shards(options, tensors);
   for (const Shard& shard : shards) written.push_back(write_shard(files, folder, options, shard, read));
   if (shards.size() > 1) written.push_back(write_index(files, folder, shards));
-  written.push_back(write_text(files, folder, "config.json",
-                               exported_config(options.config_json, options.dtype, "config.json")));
+  const bool adapter = options.format == ExportFormat::kAdapter;
+  written.push_back(write_text(files, folder, adapter ? "adapter_config.json" : "config.json",
+                               adapter ? options.config_json
+                                       : exported_config(options.config_json, options.dtype, "config.json")));
   finish_output(files, folder, written);
 }
 

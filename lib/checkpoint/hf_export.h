@@ -12,7 +12,13 @@
 
 namespace ftrun {
 
+enum class ExportFormat : uint8_t {
+  kModel,    // config.json, model.safetensors or shards
+  kAdapter,  // PEFT's: adapter_config.json, adapter_model.safetensors
+};
+
 struct ExportOptions {
+  ExportFormat format = ExportFormat::kModel;
   /// The folder to make. One that exists is replaced only if it is empty or holds an earlier export
   /// and nothing else.
   std::string folder;
@@ -21,7 +27,7 @@ struct ExportOptions {
   /// Hugging Face folder whose other files (tokenizer, generation, licence, ...) are copied through
   /// byte for byte; "" for none.
   std::string source_folder;
-  /// Text of the config.json to write; its unknown keys are kept.
+  /// Text of the config.json to write, whose unknown keys are kept; of an adapter_config.json, which is written as it is.
   std::string config_json;
   /// Dtype of the weights: kF32 or kBF16.
   DType dtype = DType::kF32;
@@ -35,9 +41,13 @@ struct ExportOptions {
 struct ExportTensor {
   std::string name;
   std::vector<int64_t> shape;
+  /// Its name in the file where that is another one.
+  std::string stored = {};
+
+  const std::string& file_name() const { return stored.empty() ? name : stored; }
 };
 
-/// Elements [begin, end) of a flattened tensor.
+/// Elements [begin, end) of a flattened tensor, which is named as in the file.
 struct ExportPiece {
   std::string file;
   std::string tensor;

@@ -105,6 +105,9 @@ struct TrainConfig {
   double learning_rate = 5e-5;
   double weight_decay = 0.0;
   int64_t warmup_steps = 0;
+  /// Regular expressions of names of parameters that do not train, or that alone do.
+  std::vector<std::string> freeze;
+  std::vector<std::string> only;
   /// Resolved: never kAuto.
   DecayExempt weight_decay_exempt = DecayExempt::kAuto;
   /// Steps in a row with a loss or gradient that is not finite before the run stops (exit 7).
@@ -123,6 +126,53 @@ template <>
 struct EnumNames<PipelineSchedule> {
   static constexpr std::array<std::string_view, 5> kNames{"gpipe", "1f1b", "interleaved", "zb-h1",
                                                           "zbv"};
+};
+
+enum class AdapterType { kNone, kLora };
+template <>
+struct EnumNames<AdapterType> {
+  static constexpr std::array<std::string_view, 2> kNames{"none", "lora"};
+};
+
+/// Which biases train beside an adapter.
+enum class AdapterBias { kNone, kAll, kLoraOnly };
+template <>
+struct EnumNames<AdapterBias> {
+  static constexpr std::array<std::string_view, 3> kNames{"none", "all", "lora_only"};
+};
+
+/// How an adapter begins, in PEFT's words: kTrue and kGaussian leave the model as it is.
+enum class LoraInit { kTrue, kGaussian, kFalse };
+template <>
+struct EnumNames<LoraInit> {
+  static constexpr std::array<std::string_view, 3> kNames{"true", "gaussian", "false"};
+};
+
+/// adapter: PEFT's LoraConfig, with its names and defaults.
+struct AdapterConfig {
+  AdapterType type = AdapterType::kNone;
+  /// An adapter in PEFT's layout to go on from.
+  std::string path;
+  int64_t r = 8;
+  double lora_alpha = 8;
+  double lora_dropout = 0;
+  /// Names of modules; empty without a pattern: q_proj and v_proj.
+  std::vector<std::string> target_modules;
+  /// PEFT's target_modules as one text: a regular expression of whole paths.
+  std::string target_pattern;
+  std::vector<std::string> exclude_modules;
+  std::string exclude_pattern;
+  std::vector<int64_t> layers_to_transform;
+  /// Expressions, and of each its rank; the first one that matches counts.
+  std::vector<std::string> rank_pattern;
+  std::vector<int64_t> rank_pattern_ranks;
+  std::vector<std::string> alpha_pattern;
+  std::vector<double> alpha_pattern_alphas;
+  std::vector<std::string> modules_to_save;
+  AdapterBias bias = AdapterBias::kNone;
+  bool use_rslora = false;
+  LoraInit init_lora_weights = LoraInit::kTrue;
+  bool operator==(const AdapterConfig&) const = default;
 };
 
 /// parallel: the degrees of the mesh, and how a pipeline runs.
@@ -276,6 +326,7 @@ struct Origins {
 /// A whole config, typed. load_config() fills what was written; resolve() fills the rest.
 struct Config {
   ModelSection model;
+  AdapterConfig adapter;
   DataConfig data;
   TrainConfig train;
   ParallelConfig parallel;

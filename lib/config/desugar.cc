@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "config/desugar_adapter.h"
 #include "config/schema.h"
 
 namespace ftrun {
@@ -223,6 +224,7 @@ void desugar(Node& root, Problems& problems) {
   expand_plain_values(root, problems);
   rename_bfloat16(root, problems);
   split_weighted_train(root, problems);
+  desugar_adapter(root, false, problems);
   if (Node* zero = root.find("zero_optimization"); zero != nullptr && zero->is_map()) {
     expand_cpu_offload(*zero, "cpu_offload", "offload_optimizer", problems);
     expand_cpu_offload(*zero, "cpu_offload_param", "offload_param", problems);

@@ -104,7 +104,7 @@ std::optional<Problem> foreign_front_end(const Node& root) {
   if (holds_component(root))
     return Problem{root.entries.front().at, "this is a recipe config of torchtune", remedy};
   static const std::vector<Sign> kSigns{
-      {{"base_model", "adapter", "datasets", "val_set_size"}, "a config of axolotl"},
+      {{"base_model", "datasets", "val_set_size"}, "a config of axolotl"},
       {{"finetuning_type", "dataset_dir", "cutoff_len", "template"}, "a config of LLaMA-Factory"},
       {{"per_device_train_batch_size", "num_train_epochs", "lr_scheduler_type", "save_steps"},
        "a file of Hugging Face TrainingArguments"},

@@ -13,6 +13,7 @@
 #include "config/accelerate.h"
 #include "config/alternatives.h"
 #include "config/desugar.h"
+#include "config/desugar_adapter.h"
 #include "config/frontend.h"
 #include "config/json_reader.h"
 #include "config/limits.h"
@@ -105,7 +106,8 @@ class Sources {
 
   void add_accelerate(const Node& root) {
     const Node* file = accelerate_config_file(root);
-    const Node named = file == nullptr ? Node::of_map(root.at) : read_named(*file);
+    const Node named = file == nullptr ? Node::of_map(root.at) : read_named(*file, "deepspeed_config_file",
+                                                                                    "correct the path, or pass that DeepSpeed config with --config instead of this file");
     if (!named.is_map()) return;
     Problems found;
     Node config = from_accelerate(root, named, found);
@@ -159,17 +161,31 @@ class Sources {
   }
 
  private:
-  /// The config that a file names by a path that is seen from the working directory or from where
+  /// adapter: FOLDER is what its adapter_config.json says, and the adapter to go on from.
+  void read_adapter(Node& source) {
+    Node* adapter = source.find("adapter");
+    if (adapter == nullptr || adapter->kind != Node::Kind::kText || adapter->text == "none") return;
+    const bool is_file = adapter->text.ends_with(".json");
+    Node named = *adapter;
+    if (!is_file) named.text += "/adapter_config.json";
+    Node section = read_named(named, "adapter", "give a folder with an adapter_config.json, or write the adapter as a section");
+    if (!section.is_map()) return source.erase("adapter");
+    if (!is_file && section.find("path") == nullptr)
+      section.entries.push_back({"path", adapter->at, Node::of_text(adapter->at, adapter->text), ""});
+    *adapter = std::move(section);
+    desugar_adapter(source, true, problems_);
+  }
+
+  /// The file that a config names by a path that is seen from the working directory or from where
   /// the file lies; no section where it cannot be used.
-  Node read_named(const Node& name) {
+  Node read_named(const Node& name, const std::string& key, const std::string& remedy) {
     namespace fs = std::filesystem;
     std::error_code error;
     const fs::path beside = fs::path(name.at.file).parent_path() / name.text;
     const std::string path = fs::exists(name.text, error) ? name.text : beside.string();
     if (!fs::exists(path, error)) {
       problems_.error(name.at,
-                      cat("deepspeed_config_file: ", name.text, " is neither here nor beside this file"),
-                      "correct the path, or pass that DeepSpeed config with --config instead of this file");
+                      cat(key, ": ", name.text, " is neither here nor beside this file"), remedy);
       partial_ = true;
       return {};
     }
@@ -193,6 +209,7 @@ class Sources {
   }
 
   void merge(Node source) {
+    if (source.is_map()) read_adapter(source);
     desugar(source, problems_);
     replace_alternatives(root_, source, problems_);
     if (root_.is_map())

@@ -75,6 +75,10 @@ void declare_train(Schema& s) {
            "Warm-up where scheduler.params.warmup_num_steps is absent or \"auto\".")
       .at_least(0)
       .in("steps");
+  train.key("freeze", &TrainConfig::freeze,
+            "Parameters that do not train: regular expressions, each of a part of a name (\"embed_tokens\", "
+            "\"layers\\\\.[0-7]\\\\.\"). They have no gradient and no optimizer state.");
+  train.key("only", &TrainConfig::only, "The same the other way round: all other parameters do not train.");
   train.key("weight_decay_exempt", &TrainConfig::weight_decay_exempt,
             "Parameters without weight decay; auto: norms and biases when optimizer is absent, "
             "none when it is written (as DeepSpeed).");
@@ -291,6 +295,7 @@ void declare_rest(Schema& s) {
 
 void declare_own_sections(Schema& s) {
   declare_model_and_data(s);
+  declare_adapter(s);
   declare_train(s);
   declare_parallel(s);
   declare_recompute(s);

@@ -49,8 +49,17 @@ std::optional<ResumedRun> Checkpointer::load(const std::function<RunManifest()>&
                   describe);
   }
   if (Recorder* recorder = journal_.recorder()) recorder->note_new_start();
-  session_.together("reading the weights", [&] { setup_.state().load(setup_.folder()); });
+  session_.together("reading the weights", [&] {
+    const std::string& adapter = config_.adapter.path;
+    std::optional<AdapterFolder> begun;
+    if (!adapter.empty()) begun.emplace(adapter);
+    setup_.state().load(first_weights(begun ? &*begun : nullptr));
+  });
   return std::nullopt;
+}
+
+FirstWeights Checkpointer::first_weights(AdapterFolder* adapter) const {
+  return {setup_.folder(), static_cast<uint64_t>(config_.train.seed), adapter};
 }
 
 ResumedRun Checkpointer::resume(const std::string& folder,
@@ -61,7 +70,7 @@ ResumedRun Checkpointer::resume(const std::string& folder,
     Checkpoint checkpoint(folder);
     resumed.meta = checkpoint.meta();
     if (Recorder* recorder = journal_.recorder()) recorder->admit(folder, resumed.meta, describe());
-    setup_.state().load(checkpoint);
+    setup_.state().load(checkpoint, first_weights(nullptr));
   });
   saved_step_ = resumed.meta.step;
   journal_.say(cat("resumed from ", folder, " (read in ", human_seconds(seconds_since(start)), ")"));

@@ -11,6 +11,7 @@
 #include "checkpoint/checkpoint_group.h"
 #include "checkpoint/manifest.h"
 #include "exec/background_save.h"
+#include "exec/first_weights.h"
 #include "exec/run_journal.h"
 #include "exec/session.h"
 #include "exec/setup.h"
@@ -65,6 +66,7 @@ class Checkpointer {
   void export_model(StopAgreement& stop);
 
  private:
+  FirstWeights first_weights(AdapterFolder* adapter) const;
   bool finds_checkpoint(const std::function<RunManifest()>& describe);
   ResumedRun resume(const std::string& folder, const std::function<RunManifest()>& describe);
   CheckpointMeta meta_of(const TrainingProgress& progress,

@@ -4,16 +4,20 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/adapter_folder.h"
 #include "checkpoint/hf_export.h"
 #include "config/config.h"
+#include "config/peft_config.h"
 #include "model/config.h"
 #include "model/description.h"
 #include "report/run_folder.h"
 
 namespace ftrun {
 
+inline bool exports_adapter(const Config& config) { return config.adapter.type == AdapterType::kLora; }
+
 inline std::string export_folder(const Config& config) {
-  return RunPaths(config.output_dir).exported() + "/model";
+  return RunPaths(config.output_dir).exported() + (exports_adapter(config) ? "/adapter" : "/model");
 }
 
 /// What a run exports at its end, and where. Inline: commands use it without the engine.
@@ -22,13 +26,24 @@ inline ExportOptions export_options(const Config& config, const ModelConfig& mod
   options.folder = export_folder(config);
   options.source_folder = config.model.path;
   const ExportDtype wanted = config.model_export.dtype;
+  if (exports_adapter(config)) {
+    options.format = ExportFormat::kAdapter;
+    options.config_json = peft_config(config.adapter, config.model.path, model.tied);
+    options.dtype = wanted == ExportDtype::kBf16 ? DType::kBF16 : DType::kF32;
+    return options;
+  }
   const bool models_own = wanted == ExportDtype::kAuto && model.dtype == DType::kBF16;
   options.dtype = wanted == ExportDtype::kBf16 || models_own ? DType::kBF16 : DType::kF32;
   return options;
 }
 
-inline std::vector<ExportTensor> export_tensors(const ModelDescription& model) {
+/// Of `model` as a run trains it.
+inline std::vector<ExportTensor> export_tensors(const ExportOptions& options, const ModelDescription& model) {
   std::vector<ExportTensor> tensors;
+  if (options.format == ExportFormat::kAdapter) {
+    for (const AdapterTensor& tensor : adapter_tensors(model)) tensors.push_back({tensor.tensor, tensor.shape, tensor.stored});
+    return tensors;
+  }
   for (const TensorInfo& tensor : model.tensors) tensors.push_back({tensor.name, tensor.shape});
   return tensors;
 }

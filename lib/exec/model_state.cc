@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "exec/weights_check.h"
 #include "kernels/kernels.h"
 #include "model/tensor_split.h"
 #include "partition/layout.h"
@@ -140,10 +139,8 @@ void ModelState::fill(const StatePiece& piece, DType source, const ReadTensor& r
   }
 }
 
-void ModelState::load(const ModelFolder& folder) {
-  require_weights(model_, folder);
-  const ReadTensor read = [&](const StatePiece&, const TensorInfo& tensor, const Box& box,
-                              void* out) {
+ModelState::ReadTensor ModelState::reading(const FirstWeights& first_weights) const {
+  return [&first_weights](const StatePiece&, const TensorInfo& tensor, const Box& box, void* out) {
     auto* to = static_cast<float*>(out);
     int64_t from = tensor.numel();
     int64_t until = 0;
@@ -153,24 +150,34 @@ void ModelState::load(const ModelFolder& folder) {
       // In pieces: what is read of a mapped file is memory of this process until it is released.
       for (int64_t first = begin; first < end; first += kChunk) {
         const int64_t last = std::min(first + kChunk, end);
-        folder.read_f32(tensor.name, first, last, {to + position + (first - begin), static_cast<size_t>(last - first)});
-        if (last - first == kChunk) folder.release(tensor.name, first, last);
+        first_weights.read(tensor, first, last, {to + position + (first - begin), static_cast<size_t>(last - first)});
+        if (last - first == kChunk) first_weights.release(tensor, first, last);
       }
     });
-    folder.release(tensor.name, from, until);
+    first_weights.release(tensor, from, until);
   };
-  for (const StatePiece& piece : pieces_)
-    if (piece.state < 0) fill(piece, DType::kF32, read);
 }
 
-void ModelState::load(Checkpoint& checkpoint) {
+void ModelState::load(const FirstWeights& first) {
+  first.require_fit(model_);
+  for (const StatePiece& piece : pieces_)
+    if (piece.state < 0) fill(piece, DType::kF32, reading(first));
+}
+
+void ModelState::load(Checkpoint& checkpoint, const FirstWeights& first) {
   checkpoint.require_states(states());
+  first.require_fit(model_);
   const ReadTensor read = [&](const StatePiece& piece, const TensorInfo& tensor, const Box& box,
                               void* out) {
     checkpoint.read(
         StateSlice{tensor.name, kind_of(piece), stored_dtype(piece), tensor.shape, box, out});
   };
-  for (const StatePiece& piece : pieces_) fill(piece, stored_dtype(piece), read);
+  for (const StatePiece& piece : pieces_) {
+    if (trains(piece))
+      fill(piece, stored_dtype(piece), read);
+    else
+      fill(piece, DType::kF32, reading(first));
+  }
   checkpoint.close_files();
 }
 
@@ -237,11 +244,12 @@ std::vector<StateInfo> ModelState::states() const {
   // Every rank holds a piece of every unit's states, though it may be empty.
   std::map<int32_t, DType> dtypes;
   for (const StatePiece& piece : pieces_)
-    if (piece.state != StatePiece::kWorking) dtypes[piece.state] = dtype(piece);
+    if (piece.state != StatePiece::kWorking && trains(piece)) dtypes[piece.state] = dtype(piece);
   std::vector<StateInfo> all;
   for (const TensorInfo& tensor : model_.tensors)
     for (const auto& [state, dtype] : dtypes)
-      all.push_back({tensor.name, state < 0 ? "param" : kinds_[static_cast<size_t>(state)], dtype, tensor.shape});
+      if (tensor.trainable)
+        all.push_back({tensor.name, state < 0 ? "param" : kinds_[static_cast<size_t>(state)], dtype, tensor.shape});
   return all;
 }
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/model_folder.h"
+#include "exec/first_weights.h"
 #include "exec/memory.h"
 #include "exec/rank_groups.h"
 #include "model/description.h"
@@ -27,12 +27,13 @@ class ModelState {
   ModelState(const ProgramPlan& train, const Partition& partition, RankMemory& memory,
              std::vector<std::string> state_kinds);
 
-  /// What this rank holds of every parameter, from the folder. Error(kBadInput) with every tensor
+  /// What this rank holds of every parameter, as training begins. Error(kBadInput) with every tensor
   /// that is missing, unknown or misshapen.
-  void load(const ModelFolder& folder);
+  void load(const FirstWeights& first);
 
-  /// Everything this rank holds, from a checkpoint, whatever layout wrote it. Error(kBadInput).
-  void load(Checkpoint& checkpoint);
+  /// Everything this rank holds, from a checkpoint, whatever layout wrote it; what is frozen from where it came.
+  /// Error(kBadInput).
+  void load(Checkpoint& checkpoint, const FirstWeights& first);
 
   /// What this rank writes into a checkpoint: of what several ranks use alike, the first's. The state
   /// itself: it must not change while they are read.
@@ -51,7 +52,7 @@ class ModelState {
   void collect(const std::string& tensor, int64_t begin, int64_t end, bool receives, Communicator& group,
                std::span<float> out) const;
 
-  /// Every state of the whole model.
+  /// Every state of the whole model that is saved: of what trains.
   std::vector<StateInfo> states() const;
 
  private:
@@ -59,6 +60,8 @@ class ModelState {
   using ReadTensor = std::function<void(const StatePiece& piece, const TensorInfo& tensor,
                                         const Box& box, void* out)>;
 
+  bool trains(const StatePiece& piece) const { return partition_.unit(piece.unit).trainable; }
+  ReadTensor reading(const FirstWeights& first) const;
   std::string kind_of(const StatePiece& piece) const;
   /// Of the states as a checkpoint holds them.
   DType stored_dtype(const StatePiece& piece) const;

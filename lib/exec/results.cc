@@ -32,8 +32,10 @@ struct ExportStopped {};
 /// One rank's part in what all ranks do for each piece: they vote on stopping, and the writer gets it.
 class Pieces {
  public:
-  Pieces(TrainingSetup& setup, bool writes, const std::function<bool()>& stop)
-      : setup_(setup), writes_(writes), stop_(stop) {}
+  Pieces(TrainingSetup& setup, const std::vector<ExportTensor>& tensors, bool writes, const std::function<bool()>& stop)
+      : setup_(setup), writes_(writes), stop_(stop) {
+    for (const ExportTensor& tensor : tensors) models_name_[tensor.file_name()] = tensor.name;
+  }
 
   /// Collective. What fails inside leaves the ranks out of step: the groups are given up, so that no rank
   /// waits for this one.
@@ -42,7 +44,7 @@ class Pieces {
     try {
       if (stop_()) throw ExportStopped{};
       if (sends())
-        setup_.state().collect(piece.tensor, piece.begin, piece.end, writes_, *setup_.groups().host_model, out);
+        setup_.state().collect(models_name_.at(piece.tensor), piece.begin, piece.end, writes_, *setup_.groups().host_model, out);
     } catch (const std::exception& exception) {
       broken_ = true;
       const std::string reason = cat("it failed at exporting ", piece.tensor, ": ", as_error(exception).message());
@@ -67,6 +69,7 @@ class Pieces {
   bool sends() const { return setup_.plan().options.state.replica == 0; }
 
   TrainingSetup& setup_;
+  std::map<std::string, std::string> models_name_;
   const bool writes_;
   const std::function<bool()>& stop_;
   size_t asked_ = 0;
@@ -91,9 +94,9 @@ std::exception_ptr write_export(const ExportOptions& options, const std::vector<
 ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool writes,
                              const std::function<bool()>& stop) {
   ExportOptions options = export_options(config, setup.model_config());
-  options.config_json = setup.folder().config_json();
-  const std::vector<ExportTensor> tensors = export_tensors(setup.train().model);
-  Pieces pieces(setup, writes, stop);
+  if (options.format == ExportFormat::kModel) options.config_json = setup.folder().config_json();
+  const std::vector<ExportTensor> tensors = export_tensors(options, setup.train().model);
+  Pieces pieces(setup, tensors, writes, stop);
   ExportOutcome outcome;
   try {
     if (writes) outcome.failure = write_export(options, tensors, pieces);

@@ -23,7 +23,8 @@ inline void require_weights(const ModelDescription& model, const ModelFolder& fo
                 cat(folder.path(), ": the weights are not those of its config.json:\n  ",
                     tensor_problems_text(problems)),
                 "use the config.json and the weights of the same model");
-  for (const TensorInfo& tensor : model.tensors) folder.require_weight_dtype(tensor.name);
+  for (const TensorInfo& tensor : model.tensors)
+    if (tensor.initial.kind == Initial::Kind::kFolder) folder.require_weight_dtype(tensor.name);
 }
 
 }  // namespace ftrun

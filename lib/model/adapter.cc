@@ -131,6 +131,7 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
   require_blocks(config, options, choice.problems);
   if (options.r <= 0) choice.problems.push_back(cat("r ", options.r, ": must be above 0"));
   Adapter adapter;
+  adapter.begin = options.begin;
   bool any = false;
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     BlockAdapter block;

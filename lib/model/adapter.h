@@ -36,9 +36,17 @@ struct BlockAdapter {
   auto operator<=>(const BlockAdapter&) const = default;
 };
 
+/// How A and B begin (PEFT's init_lora_weights).
+enum class LoraBegin : uint8_t {
+  kUniform,      // A as torch.nn.Linear (uniform up to 1 / sqrt(inputs)), B zero
+  kGaussian,     // A normal of deviation 1 / rank, B zero
+  kBothUniform,  // both as torch.nn.Linear: the model is not the base
+};
+
 /// The adapters of a model's blocks; none: the model as it is.
 struct Adapter {
   std::vector<BlockAdapter> blocks;
+  LoraBegin begin = LoraBegin::kUniform;
 
   BlockAdapter block(int64_t layer) const { return blocks.empty() ? BlockAdapter{} : blocks[static_cast<size_t>(layer)]; }
   bool operator==(const Adapter&) const = default;
@@ -61,6 +69,7 @@ struct LoraOptions {
   /// Regular expressions of the end of a module's path, and its own rank or alpha: the first one that matches counts.
   std::vector<std::pair<std::string, int64_t>> rank_pattern;
   std::vector<std::pair<std::string, double>> alpha_pattern;
+  LoraBegin begin = LoraBegin::kUniform;
   bool operator==(const LoraOptions&) const = default;
 };
 

@@ -24,8 +24,8 @@ namespace {
 // Adds tensors in the order of a Hugging Face state dict: a module's weight, then its bias.
 class TensorTable {
  public:
-  TensorTable(std::vector<TensorInfo>& tensors, const TensorSplit& split)
-      : tensors_(tensors), split_(split) {}
+  TensorTable(std::vector<TensorInfo>& tensors, const TensorSplit& split, LoraBegin begin)
+      : tensors_(tensors), split_(split), begin_(begin) {}
 
   TensorId add(TensorInfo tensor) {
     tensors_.push_back(std::move(tensor));
@@ -41,13 +41,13 @@ class TensorTable {
   };
   Lora column_parallel_lora(const std::string& module, int64_t out, int64_t in, int64_t rank, int copies = 1) {
     const bool term = gradient_is_term(OpKind::kLoraUp, 1, 'O');
-    return {add(made(replicated(lora_a_name(module), {rank, in}, split_, term), in)),
-            add(made(split_rows(lora_b_name(module), {out, rank}, split_, copies)))};
+    return {add_a(replicated(lora_a_name(module), {rank, in}, split_, term)),
+            add_b(split_rows(lora_b_name(module), {out, rank}, split_, copies))};
   }
   Lora row_parallel_lora(const std::string& module, int64_t out, int64_t in, int64_t rank) {
     const bool term = result_is_term(OpKind::kLinear, 0, 'I');
-    return {add(made(split_columns(lora_a_name(module), {rank, in}, split_), in)),
-            add(made(replicated(lora_b_name(module), {out, rank}, split_, term)))};
+    return {add_a(split_columns(lora_a_name(module), {rank, in}, split_)),
+            add_b(replicated(lora_b_name(module), {out, rank}, split_, term))};
   }
   /// Of tokens, which are shared out with sequence parallelism.
   TensorId norm(std::string name, int64_t size) {
@@ -78,16 +78,23 @@ class TensorTable {
   }
 
  private:
-  /// As PEFT begins: A of `inputs` as torch.nn.Linear does (Kaiming uniform with a = sqrt(5)), B with zeros, so that the
-  /// model is the base.
-  static TensorInfo made(TensorInfo tensor, int64_t inputs = 0) {
-    tensor.initial = {Initial::Kind::kZero};
-    if (inputs > 0) tensor.initial = {Initial::Kind::kUniform, 1.0 / std::sqrt(static_cast<double>(inputs))};
-    return tensor;
+  TensorId add_a(TensorInfo tensor) {
+    const auto rank = static_cast<double>(tensor.shape[0]);
+    tensor.initial = begin_ == LoraBegin::kGaussian ? Initial{Initial::Kind::kNormal, 1.0 / rank} : as_linear(tensor);
+    return add(std::move(tensor));
+  }
+  TensorId add_b(TensorInfo tensor) {
+    tensor.initial = begin_ == LoraBegin::kBothUniform ? as_linear(tensor) : Initial{Initial::Kind::kZero};
+    return add(std::move(tensor));
+  }
+  /// torch.nn.Linear's weight: Kaiming uniform with a = sqrt(5), which is 1 / sqrt(inputs).
+  static Initial as_linear(const TensorInfo& tensor) {
+    return {Initial::Kind::kUniform, 1.0 / std::sqrt(static_cast<double>(tensor.shape[1]))};
   }
 
   std::vector<TensorInfo>& tensors_;
   TensorSplit split_;
+  LoraBegin begin_;
 };
 
 struct BlockTensors {
@@ -333,7 +340,7 @@ class DecoderBuilder {
         mode_(mode),
         dtypes_(dtypes),
         recompute_(recompute),
-        table_(out_.tensors, split) {
+        table_(out_.tensors, split, adapter.begin) {
     out_.family = c_.family;
     out_.vocab_rows = c_.vocab_rows;
     out_.hidden = c_.hidden;

@@ -40,6 +40,7 @@ std::vector<std::string> check_tensors(const ModelDescription& model,
   std::vector<std::string> problems;
   auto rest = by_name(found, problems);
   for (const TensorInfo& tensor : model.tensors) {
+    if (tensor.initial.kind != Initial::Kind::kFolder) continue;
     const auto it = rest.find(tensor.name);
     if (it == rest.end()) {
       problems.push_back(

@@ -8,7 +8,7 @@
 
 namespace ftrun {
 
-/// Compares what a model folder holds (names and shapes, in any order) with what the model needs.
+/// Compares what a model folder holds (names and shapes, in any order) with what the model needs of it.
 /// Returns one line a problem: missing, misshapen, listed twice, or unknown tensors. Tensors that
 /// other tools leave behind and that carry nothing (rotary_emb.inv_freq, masked_bias, a
 /// lm_head.weight beside tied embeddings) are no problem.

@@ -10,6 +10,7 @@
 #include "model/tensors.h"
 #include "program/pipeline_plan.h"
 #include "program/state_spec.h"
+#include "program/training_model.h"
 
 namespace ftrun {
 
@@ -52,33 +53,6 @@ bool saves_in_background(const Config& config) {
 }
 
 namespace {
-
-DType dtype_of(ConfigDtype dtype) {
-  switch (dtype) {
-    case ConfigDtype::kFp16:
-      return DType::kF16;
-    case ConfigDtype::kBf16:
-      return DType::kBF16;
-    case ConfigDtype::kFp32:
-      return DType::kF32;
-    case ConfigDtype::kModel:
-      break;
-  }
-  bug("a dtype is resolved");
-}
-
-ModelDtypes model_dtypes(const Config& config) {
-  return {dtype_of(training_dtype(config)), dtype_of(gradient_dtype(config)),
-          config.device == DeviceKind::kCuda ? Kernels::kGpu : Kernels::kProcessor};
-}
-
-RecomputeOptions recompute_options(const RecomputeConfig& config) {
-  RecomputeOptions options;
-  options.every = config.every;
-  if (config.policy == Recompute::kSelective) options.policy.level = RecomputeLevel::kSelective;
-  if (config.policy == Recompute::kFull) options.policy.level = RecomputeLevel::kFull;
-  return options;
-}
 
 Tier tier_of(OffloadDevice device) {
   if (device == OffloadDevice::kNone) return Tier::kDevice;
@@ -157,35 +131,21 @@ StepOptions step_options(const Config& config, const ModelDescription& model, co
   return options;
 }
 
-TensorSplit tensor_split(const Config& config, int rank) {
-  const RankMesh mesh = rank_mesh(config);
-  return {mesh.size(MeshAxis::kTensor), mesh.coordinate(rank).tp, config.parallel.sequence};
-}
-
 ProgramPlan program_plan(ModelDescription model, Step step) {
   return {std::move(model), std::move(step.program), std::move(step.pieces), std::move(step.holders)};
 }
 
 }  // namespace
 
-ModelDescription training_model(const Config& config, const ModelConfig& model, int rank) {
-  const BatchShape shape{config.train_micro_batch_size_per_gpu, config.data.sequence_length};
-  return build_model(model, shape, Mode::kTrain, model_dtypes(config),
-                     recompute_options(config.recompute), tensor_split(config, rank));
-}
-
 StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank) {
-  const BatchShape shape{config.train_micro_batch_size_per_gpu, config.data.sequence_length};
-  const ModelDtypes dtypes = model_dtypes(config);
-  const TensorSplit split = tensor_split(config, rank);
   StepPlan plan;
   ModelDescription train = training_model(config, model, rank);
-  ModelDescription evaluate = build_model(model, shape, Mode::kEvaluate, dtypes, {}, split);
+  ModelDescription evaluate = evaluation_model(config, model, rank);
   plan.partition = build_units(
       train, *granularity_from_name(name_of(config.partition.unit)),
       {config.zero.param_persistence_threshold, config.zero.model_persistence_threshold});
   plan.options = step_options(config, train, plan.partition, rank);
-  plan.options.state.tensor_copies = kv_copies(model, split);
+  plan.options.state.tensor_copies = kv_copies(model, tensor_split(config, rank));
   StepOptions once = plan.options;
   once.micro_batches = 1;
   Step step = build_training_step(train, plan.partition, plan.options);
@@ -202,7 +162,8 @@ int64_t checkpoint_bytes(const ProgramPlan& train) {
     if (piece.state != StatePiece::kWorking)
       widths[piece.state] = dtype_bytes(train.program.at(piece.range.buffer).dtype);
   int64_t elements = 0, width = 0;
-  for (const TensorInfo& tensor : train.model.tensors) elements += tensor.numel();
+  for (const TensorInfo& tensor : train.model.tensors)
+    if (tensor.trainable) elements += tensor.numel();
   for (const auto& [state, bytes] : widths) width += bytes;
   return elements * width;
 }
@@ -212,7 +173,7 @@ ProgramPlan plan_logits(const ModelConfig& config, const StepPlan& plan, int64_t
   TensorSplit split = plan.train.model.split;
   split.sequence = split.sequence && tokens % split.degree == 0;
   ModelDescription model =
-      build_model(config, {1, tokens}, Mode::kLogits, plan.train.model.dtypes, {}, split);
+      build_model(config, {1, tokens}, Mode::kLogits, plan.train.model.dtypes, {}, split, plan.train.model.adapter);
   Step step = build_logits_step(model, plan.partition, plan.options);
   return program_plan(std::move(model), std::move(step));
 }

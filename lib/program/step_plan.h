@@ -46,13 +46,10 @@ int secondary_shards(const Config& config);
 /// Whether some checkpoints of a resolved config's run are written while it trains on.
 bool saves_in_background(const Config& config);
 
-/// The model that a rank trains: its graphs for one micro-batch. Errors of build_model.
-ModelDescription training_model(const Config& config, const ModelConfig& model, int rank);
-
-/// Plans the steps of rank `rank` of a resolved config. Errors of build_model.
+/// Plans the steps of rank `rank` of a resolved config. Errors of training_model.
 StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank);
 
-/// Bytes of a checkpoint's tensors, all ranks' together.
+/// Bytes of a checkpoint's tensors, all ranks' together: what is frozen is not in it.
 int64_t checkpoint_bytes(const ProgramPlan& train);
 
 /// The program that continues a text, for rows of at most `tokens` tokens.

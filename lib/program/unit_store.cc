@@ -135,8 +135,11 @@ Range UnitStore::held(const std::vector<Home>& homes, UnitId id) const {
   return range(home(homes, id), cut_.begin(id), cut_.begin(id) + cut_.held(id));
 }
 
+/// What is frozen is in the model folder.
+bool UnitStore::is_saved(UnitId id) const { return spec(id).counted && spec(id).trainable; }
+
 ShardRange UnitStore::saved_part(UnitId id) const {
-  if (!spec(id).counted) return {};
+  if (!is_saved(id)) return {};
   const ShardRange part = cut_.cut(id)
                               ? cut_.own(id)
                               : shard_range(unit(id), options_.shard.index, options_.shard.count);
@@ -177,7 +180,7 @@ void UnitStore::list_pieces(bool trains) {
 /// Of any of the ranks that save a unit between them. Their snapshots are equally long: else ranks that
 /// do the same would have different programs.
 int64_t UnitStore::most_saved(UnitId id) const {
-  if (!spec(id).counted) return 0;
+  if (!is_saved(id)) return 0;
   return split(shard_range(unit(id), 0, options_.shard.count), 0, options_.replicas).size();
 }
 

@@ -143,6 +143,7 @@ class UnitStore {
   void place_parameters();
   void place_training_state();
   void list_pieces(bool trains);
+  bool is_saved(UnitId id) const;
   ShardRange saved_part(UnitId id) const;
   int64_t most_saved(UnitId id) const;
   void place_snapshots();

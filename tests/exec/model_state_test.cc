@@ -402,7 +402,7 @@ TEST_CASE("what ranks save of parts of tensors, ranks with other parts read back
     {
       const auto ranks = ranks_of(writer, *alone.group);
       Checkpoint checkpoint(first.path + "/step-00000000");
-      for (const auto& rank : ranks) rank->state->load(checkpoint);
+      for (const auto& rank : ranks) rank->state->load(checkpoint, fixtures::model_folder(fixtures::model_of_many_blocks()));
       save_checkpoint(posix_files(), {scratch.path}, {}, slices_of(ranks), {});
     }
     Checkpoint checkpoint(scratch.path + "/step-00000000");
@@ -411,7 +411,7 @@ TEST_CASE("what ranks save of parts of tensors, ranks with other parts read back
       INFO(writer.degree << " tensor-parallel, " << name_of_layout(writer.layout) << " -> "
                          << reader.degree << ", " << name_of_layout(reader.layout));
       const auto ranks = ranks_of(reader, *alone.group);
-      for (const auto& rank : ranks) rank->state->load(checkpoint);
+      for (const auto& rank : ranks) rank->state->load(checkpoint, fixtures::model_folder(fixtures::model_of_many_blocks()));
       REQUIRE(contents_of(slices_of(ranks)) == expected);
     }
   }

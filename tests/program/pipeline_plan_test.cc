@@ -1,4 +1,5 @@
 #include "program/pipeline_plan.h"
+#include "program/training_model.h"
 
 #include "models.h"
 #include "program/schedule_timeline.h"

@@ -1,0 +1,110 @@
+#include "config/desugar_adapter.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+
+namespace ftrun {
+namespace {
+
+/// Fields of LoraConfig that change the adapter's arithmetic or which weights train.
+constexpr std::array<std::string_view, 19> kOtherArithmetic{
+    "use_dora",          "lora_bias",     "trainable_token_indices", "target_parameters", "layer_replication",
+    "loftq_config",      "eva_config",    "corda_config",            "lora_ga_config",    "megatron_config",
+    "use_qalora",        "velora_config", "monteclora_config",       "kasa_config",       "arrow_config",
+    "use_bdlora",        "alora_invocation_tokens", "fan_in_fan_out", "ensure_weight_tying"};
+
+/// What PEFT writes into every file and what says nothing of the arithmetic here.
+constexpr std::array<std::string_view, 10> kOfPeft{
+    "task_type",     "peft_version", "base_model_name_or_path", "revision",       "auto_mapping",
+    "inference_mode", "megatron_core", "qalora_group_size",      "layers_pattern", "runtime_config"};
+
+bool is_on(const Node& value) {
+  switch (value.kind) {
+    case Node::Kind::kNull: return false;
+    case Node::Kind::kBool: return value.boolean;
+    case Node::Kind::kList: return !value.items.empty();
+    case Node::Kind::kMap: return !value.entries.empty();
+    default: return true;
+  }
+}
+
+NodeEntry* entry_of(Node& map, std::string_view key) {
+  for (NodeEntry& entry : map.entries)
+    if (entry.key == key) return &entry;
+  return nullptr;
+}
+
+void refuse_other_arithmetic(Node& adapter, Problems& problems) {
+  for (const std::string_view key : kOtherArithmetic) {
+    const NodeEntry* entry = entry_of(adapter, key);
+    if (entry == nullptr) continue;
+    if (is_on(entry->value))
+      problems.error(entry->at, cat("adapter.", key, ": ", value_text(entry->value), ": not supported, and without it another adapter is trained"),
+                     "leave it out");
+    adapter.erase(key);
+  }
+}
+
+/// One text in place of a list of modules.
+void split_modules(Node& adapter, const std::string& list, const std::string& pattern) {
+  NodeEntry* entry = entry_of(adapter, list);
+  if (entry == nullptr || entry->value.kind != Node::Kind::kText) return;
+  if (entry->value.text != "all-linear") {
+    entry->written = entry->key;
+    entry->key = pattern;
+    return;
+  }
+  Node items;
+  items.kind = Node::Kind::kList;
+  items.at = entry->value.at;
+  items.items.push_back(entry->value);
+  entry->value = std::move(items);
+}
+
+/// {expression: number} is a list of expressions and one of numbers.
+void split_pattern(Node& adapter, const std::string& key, const std::string& numbers) {
+  NodeEntry* entry = entry_of(adapter, key);
+  if (entry == nullptr || !entry->value.is_map()) return;
+  Node names, values;
+  names.kind = values.kind = Node::Kind::kList;
+  names.at = values.at = entry->value.at;
+  for (const NodeEntry& one : entry->value.entries) {
+    names.items.push_back(Node::of_text(one.at, one.key));
+    values.items.push_back(one.value);
+  }
+  const Position at = entry->at;
+  entry->value = std::move(names);
+  adapter.entries.push_back({numbers, at, std::move(values), key});
+}
+
+}  // namespace
+
+void desugar_adapter(Node& root, bool of_peft, Problems& problems) {
+  Node* adapter = root.find("adapter");
+  if (adapter == nullptr || !adapter->is_map()) return;
+  if (of_peft)
+    for (const std::string_view key : kOfPeft) adapter->erase(key);
+  refuse_other_arithmetic(*adapter, problems);
+  split_modules(*adapter, "target_modules", "target_pattern");
+  split_modules(*adapter, "exclude_modules", "exclude_pattern");
+  split_pattern(*adapter, "rank_pattern", "rank_pattern_ranks");
+  split_pattern(*adapter, "alpha_pattern", "alpha_pattern_alphas");
+  if (NodeEntry* layers = entry_of(*adapter, "layers_to_transform"); layers != nullptr && layers->value.kind == Node::Kind::kInt) {
+    Node list;
+    list.kind = Node::Kind::kList;
+    list.at = layers->value.at;
+    list.items.push_back(layers->value);
+    layers->value = std::move(list);
+  }
+  if (NodeEntry* begin = entry_of(*adapter, "init_lora_weights"); begin != nullptr && begin->value.kind == Node::Kind::kBool)
+    begin->value = Node::of_text(begin->value.at, begin->value.boolean ? "true" : "false");
+  if (adapter->find("type") == nullptr && adapter->find("peft_type") == nullptr && !adapter->entries.empty())
+    adapter->entries.push_back({"type", adapter->at, Node::of_text(adapter->at, "lora"), ""});
+}
+
+}  // namespace ftrun

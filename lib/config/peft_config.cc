@@ -1,0 +1,76 @@
+#include "config/peft_config.h"
+
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+
+namespace ftrun {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+template <class T>
+Json list_or_null(const std::vector<T>& values) {
+  return values.empty() ? Json(nullptr) : Json(values);
+}
+
+/// One expression, or names; all-linear by the names it stands for, which servers read too.
+Json modules(const std::vector<std::string>& names, const std::string& expression) {
+  if (!expression.empty()) return expression;
+  if (names == std::vector<std::string>{"all-linear"})
+    return Json{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
+  return list_or_null(names);
+}
+
+/// In the order written: the first expression that matches counts.
+template <class T>
+Json pattern(const std::vector<std::string>& expressions, const std::vector<T>& values) {
+  Json map = Json::object();
+  for (size_t i = 0; i < expressions.size(); ++i) map[expressions[i]] = values.at(i);
+  return map;
+}
+
+std::vector<std::string> saved_modules(std::vector<std::string> names, bool tied) {
+  const auto has = [&](const char* name) { return std::find(names.begin(), names.end(), name) != names.end(); };
+  if (tied && has("embed_tokens") && !has("lm_head")) names.emplace_back("lm_head");
+  if (tied && has("lm_head") && !has("embed_tokens")) names.emplace_back("embed_tokens");
+  return names;
+}
+
+Json first_values(LoraInit init) {
+  if (init == LoraInit::kGaussian) return "gaussian";
+  return init == LoraInit::kTrue;
+}
+
+}  // namespace
+
+std::string peft_config(const AdapterConfig& adapter, const std::string& base_model, bool tied) {
+  Json json;
+  json["peft_type"] = "LORA";
+  json["task_type"] = "CAUSAL_LM";
+  json["base_model_name_or_path"] = base_model;
+  json["revision"] = nullptr;
+  json["inference_mode"] = true;
+  json["r"] = adapter.r;
+  json["lora_alpha"] = adapter.lora_alpha;
+  // PEFT writes whole numbers as such, and some readers take no others.
+  if (adapter.lora_alpha == static_cast<double>(static_cast<int64_t>(adapter.lora_alpha)))
+    json["lora_alpha"] = static_cast<int64_t>(adapter.lora_alpha);
+  json["lora_dropout"] = adapter.lora_dropout;
+  json["target_modules"] = modules(adapter.target_modules, adapter.target_pattern);
+  if (json["target_modules"].is_null()) json["target_modules"] = Json{"q_proj", "v_proj"};
+  json["exclude_modules"] = modules(adapter.exclude_modules, adapter.exclude_pattern);
+  json["layers_to_transform"] = list_or_null(adapter.layers_to_transform);
+  json["layers_pattern"] = nullptr;
+  json["rank_pattern"] = pattern(adapter.rank_pattern, adapter.rank_pattern_ranks);
+  json["alpha_pattern"] = pattern(adapter.alpha_pattern, adapter.alpha_pattern_alphas);
+  json["modules_to_save"] = list_or_null(saved_modules(adapter.modules_to_save, tied));
+  json["bias"] = std::string(name_of(adapter.bias));
+  json["use_rslora"] = adapter.use_rslora;
+  json["use_dora"] = false;
+  json["fan_in_fan_out"] = false;
+  json["init_lora_weights"] = first_values(adapter.init_lora_weights);
+  return json.dump(2) + "\n";
+}
+
+}  // namespace ftrun

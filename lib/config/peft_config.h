@@ -1,0 +1,13 @@
+#pragma once
+
+#include <string>
+
+#include "config/config.h"
+
+namespace ftrun {
+
+/// The adapter_config.json of PEFT for an adapter that was trained on `base_model` (its folder): what desugar_adapter()
+/// reads. `tied`: a tied matrix that trains whole is saved under both of its names.
+std::string peft_config(const AdapterConfig& adapter, const std::string& base_model, bool tied);
+
+}  // namespace ftrun

@@ -1,0 +1,42 @@
+#include "config/schema_tables.h"
+
+namespace ftrun {
+
+void declare_adapter(Schema& s) {
+  auto rows = section(
+      s,
+      {.path = "adapter",
+       .doc = "Low-rank adapters (LoRA): small matrices beside the products of frozen weights, which alone train. The "
+              "words are those of PEFT's LoraConfig; the path of a PEFT folder or of its adapter_config.json may stand in "
+              "place of the section.",
+       .vocabulary = Vocabulary::kFtrun},
+      [](auto& c) -> auto& { return c.adapter; });
+  using A = AdapterConfig;
+  rows.key("type", &A::type, "lora, which a section without type is; none: the section has no effect.")
+      .alias("peft_type")
+      .in_any_case();
+  rows.key("path", &A::path, "Folder of an adapter in PEFT's layout to go on from; empty: a new one.");
+  rows.key("r", &A::r, "Rank.").at_least(1);
+  rows.key("lora_alpha", &A::lora_alpha, "The adapter's results are scaled by lora_alpha / r.").above(0);
+  rows.key("lora_dropout", &A::lora_dropout, "Share of an adapter's inputs that is dropped in training.").range(0, 1);
+  rows.key("target_modules", &A::target_modules,
+           "Names of the modules that get one (a path's end: q_proj, mlp.up_proj), or all-linear; one text instead of a list "
+           "is a regular expression of whole paths, as in PEFT.")
+      .defaults_to("q_proj, v_proj");
+  rows.key("target_pattern", &A::target_pattern, "The regular expression of target_modules, under a name of its own.");
+  rows.key("exclude_modules", &A::exclude_modules, "The same, of modules that get none.");
+  rows.key("exclude_pattern", &A::exclude_pattern, "The regular expression of exclude_modules.");
+  rows.key("layers_to_transform", &A::layers_to_transform, "Only these layers; empty = all.").at_least(0).in("layers");
+  rows.key("rank_pattern", &A::rank_pattern,
+           "Ranks of some modules: {expression: rank}, each of a path's end; the first one that matches counts.");
+  rows.key("rank_pattern_ranks", &A::rank_pattern_ranks, "The ranks of a rank_pattern that is a list.").at_least(1);
+  rows.key("alpha_pattern", &A::alpha_pattern, "The same of lora_alpha.");
+  rows.key("alpha_pattern_alphas", &A::alpha_pattern_alphas, "The alphas of an alpha_pattern that is a list.").above(0);
+  rows.key("modules_to_save", &A::modules_to_save, "Names of modules that train whole beside the adapters (embed_tokens, lm_head).");
+  rows.key("bias", &A::bias, "Biases that train too: none; all; lora_only, those of modules with an adapter.");
+  rows.key("use_rslora", &A::use_rslora, "Scale by lora_alpha / sqrt(r).");
+  rows.key("init_lora_weights", &A::init_lora_weights,
+           "true: A Kaiming uniform, B zero; gaussian: A normal of deviation 1 / r, B zero; false: both uniform.");
+}
+
+}  // namespace ftrun

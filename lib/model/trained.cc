@@ -1,0 +1,133 @@
+#include "model/trained.h"
+
+#include <algorithm>
+#include <regex>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "model/freeze.h"
+
+namespace ftrun {
+namespace {
+
+/// Without the last part: "weight", "bias".
+std::string module_of(const std::string& tensor) { return tensor.substr(0, tensor.rfind('.')); }
+
+/// Expressions of parts of names, and which of them have chosen something.
+class Patterns {
+ public:
+  Patterns(std::string key, const std::vector<std::string>& texts, std::vector<std::string>& problems)
+      : key_(std::move(key)), texts_(texts), used_(texts.size()) {
+    for (const std::string& text : texts) {
+      try {
+        patterns_.emplace_back(text);
+      } catch (const std::regex_error& error) {
+        problems.push_back(cat(key_, " \"", text, "\": no regular expression: ", error.what()));
+        patterns_.emplace_back();
+        used_[patterns_.size() - 1] = true;
+      }
+    }
+  }
+
+  bool match(const std::string& name) {
+    bool any = false;
+    for (size_t i = 0; i < patterns_.size(); ++i) {
+      if (!std::regex_search(name, patterns_[i])) continue;
+      used_[i] = any = true;
+    }
+    return any;
+  }
+
+  void tell_unused(std::vector<std::string>& problems) const {
+    for (size_t i = 0; i < texts_.size(); ++i)
+      if (!used_[i]) problems.push_back(cat(key_, " \"", texts_[i], "\": no parameter has such a name"));
+  }
+
+ private:
+  std::string key_;
+  const std::vector<std::string>& texts_;
+  std::vector<std::regex> patterns_;
+  std::vector<bool> used_;
+};
+
+/// Modules of the model with an adapter.
+std::set<std::string> adapted_modules(const ModelDescription& model) {
+  std::set<std::string> modules;
+  for (const TensorInfo& tensor : model.tensors)
+    if (is_lora_name(tensor.name)) modules.insert(module_of(module_of(tensor.name)));
+  return modules;
+}
+
+/// The tensors of whole modules. A tied output matrix is the embedding's.
+std::set<std::string> saved_tensors(const ModelDescription& model, const std::vector<std::string>& modules,
+                                    std::vector<std::string>& problems) {
+  std::set<std::string> tensors, known;
+  for (const std::string& wanted : modules) {
+    const std::string entry = model.tied && wanted == "lm_head" ? "embed_tokens" : wanted;
+    bool found = false;
+    for (const TensorInfo& tensor : model.tensors) {
+      const std::string module = module_of(tensor.name);
+      if (is_lora_name(tensor.name)) continue;
+      known.insert(module.substr(module.rfind('.') + 1));
+      if (module != entry && !module.ends_with("." + entry)) continue;
+      tensors.insert(tensor.name);
+      found = true;
+    }
+    if (found) continue;
+    const std::string close = nearest(wanted, {known.begin(), known.end()});
+    problems.push_back(cat("modules_to_save \"", wanted, "\": no module has this name",
+                           close.empty() ? "" : cat(" (did you mean \"", close, "\"?)")));
+  }
+  return tensors;
+}
+
+/// Parts of one matrix (q, k and v; gate and up) get their gradients together.
+void require_whole_matrices(const ModelDescription& model, const std::set<std::string>& trained,
+                            std::vector<std::string>& problems) {
+  std::set<std::string> told;
+  for (const Layer& layer : model.layers)
+    for (const GraphParam& param : layer.params) {
+      std::vector<std::string> names, frozen;
+      for (const TensorId id : param.tensors) {
+        names.push_back(model.tensor(id).name);
+        if (!trained.contains(names.back())) frozen.push_back(names.back());
+      }
+      if (frozen.empty() || frozen.size() == names.size()) continue;
+      if (told.empty()) problems.push_back(cat(join(names, ", "), " are one matrix here, which trains as a whole or not at all; frozen is ", join(frozen, ", ")));
+      told.insert(names.front());
+    }
+  if (told.size() > 1) problems.push_back(cat("so it is in ", told.size() - 1, " more"));
+}
+
+}  // namespace
+
+ModelDescription choose_trained(ModelDescription model, const TrainedOptions& options) {
+  std::vector<std::string> problems;
+  Patterns freeze_those("train.freeze", options.freeze, problems), only_those("train.only", options.only, problems);
+  const std::set<std::string> saved = saved_tensors(model, options.modules_to_save, problems);
+  const std::set<std::string> adapted = adapted_modules(model);
+  const auto is_wanted = [&](const std::string& name) {
+    if (!options.adapter || is_lora_name(name) || saved.contains(name)) return true;
+    if (!name.ends_with(".bias") || options.bias == TrainedOptions::Bias::kNone) return false;
+    return options.bias == TrainedOptions::Bias::kAll || adapted.contains(module_of(name));
+  };
+  std::set<std::string> trained;
+  for (const TensorInfo& tensor : model.tensors) {
+    const bool frozen = freeze_those.match(tensor.name);
+    const bool chosen = only_those.match(tensor.name) || options.only.empty();
+    if (is_wanted(tensor.name) && chosen && !frozen) trained.insert(tensor.name);
+  }
+  freeze_those.tell_unused(problems);
+  only_those.tell_unused(problems);
+  if (problems.empty()) require_whole_matrices(model, trained, problems);
+  if (problems.empty() && trained.empty()) problems.emplace_back("nothing is left that trains");
+  if (!problems.empty())
+    throw Error(ExitCode::kUsage, cat("what is to train does not fit the model\n  ", join(problems, "\n  ")),
+                "names of parameters are those of the model's files (model.layers.0.self_attn.q_proj.weight)");
+  if (trained.size() == model.tensors.size()) return model;
+  return freeze(std::move(model), [&](const TensorInfo& tensor) { return trained.contains(tensor.name); });
+}
+
+}  // namespace ftrun

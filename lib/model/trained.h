@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "model/description.h"
+
+namespace ftrun {
+
+/// Which tensors of a model train.
+struct TrainedOptions {
+  /// The model has adapters: they train, and of its own tensors only what is named here.
+  bool adapter = false;
+  enum class Bias : uint8_t { kNone, kAll, kOfAdapted } bias = Bias::kNone;
+  /// Modules whose weights train whole beside adapters: a module's path, or its end behind a dot.
+  std::vector<std::string> modules_to_save;
+  /// Regular expressions of a part of a tensor's name: those that do not train, and, if any, those that alone do.
+  std::vector<std::string> freeze;
+  std::vector<std::string> only;
+  bool operator==(const TrainedOptions&) const = default;
+};
+
+/// The training model in which only those tensors are updated (model/freeze.h). Error(kUsage) with all that is wrong:
+/// expressions that are broken or choose nothing, modules that are not there, parts of one matrix of a graph that are
+/// chosen apart, nothing that trains.
+ModelDescription choose_trained(ModelDescription model, const TrainedOptions& options);
+
+}  // namespace ftrun

@@ -1,0 +1,107 @@
+#include "program/training_model.h"
+
+#include <cstddef>
+#include <utility>
+
+#include "base/error.h"
+#include "cluster/rank_mesh.h"
+#include "model/families.h"
+#include "model/trained.h"
+#include "program/step_plan.h"
+
+namespace ftrun {
+namespace {
+
+RecomputeOptions recompute_options(const RecomputeConfig& config) {
+  RecomputeOptions options;
+  options.every = config.every;
+  if (config.policy == Recompute::kSelective) options.policy.level = RecomputeLevel::kSelective;
+  if (config.policy == Recompute::kFull) options.policy.level = RecomputeLevel::kFull;
+  return options;
+}
+
+template <class T>
+std::vector<std::pair<std::string, T>> pattern(const char* key, const std::vector<std::string>& texts, const std::vector<T>& values) {
+  if (texts.size() != values.size())
+    throw Error(ExitCode::kUsage, cat("adapter.", key, ": ", texts.size(), " expressions, ", values.size(), " values"),
+                cat("write ", key, ": {expression: value}"));
+  std::vector<std::pair<std::string, T>> pairs;
+  for (size_t i = 0; i < texts.size(); ++i) pairs.emplace_back(texts[i], values[i]);
+  return pairs;
+}
+
+LoraOptions lora_options(const AdapterConfig& config) {
+  LoraOptions options;
+  options.r = config.r;
+  options.alpha = config.lora_alpha;
+  options.rank_stabilized = config.use_rslora;
+  options.target_modules = config.target_modules;
+  options.target_pattern = config.target_pattern;
+  // As PEFT chooses for these families.
+  if (options.target_modules.empty() && options.target_pattern.empty()) options.target_modules = {"q_proj", "v_proj"};
+  options.exclude_modules = config.exclude_modules;
+  options.exclude_pattern = config.exclude_pattern;
+  options.layers = config.layers_to_transform;
+  options.rank_pattern = pattern("rank_pattern", config.rank_pattern, config.rank_pattern_ranks);
+  options.alpha_pattern = pattern("alpha_pattern", config.alpha_pattern, config.alpha_pattern_alphas);
+  switch (config.init_lora_weights) {
+    case LoraInit::kTrue: options.begin = LoraBegin::kUniform; break;
+    case LoraInit::kGaussian: options.begin = LoraBegin::kGaussian; break;
+    case LoraInit::kFalse: options.begin = LoraBegin::kBothUniform; break;
+  }
+  return options;
+}
+
+TrainedOptions trained_options(const Config& config) {
+  TrainedOptions options;
+  options.freeze = config.train.freeze;
+  options.only = config.train.only;
+  options.adapter = config.adapter.type == AdapterType::kLora;
+  if (!options.adapter) return options;
+  options.modules_to_save = config.adapter.modules_to_save;
+  if (config.adapter.bias == AdapterBias::kAll) options.bias = TrainedOptions::Bias::kAll;
+  if (config.adapter.bias == AdapterBias::kLoraOnly) options.bias = TrainedOptions::Bias::kOfAdapted;
+  return options;
+}
+
+ModelDescription model_for(const Config& config, const ModelConfig& model, int rank, Mode mode) {
+  const BatchShape shape{config.train_micro_batch_size_per_gpu, config.data.sequence_length};
+  const RecomputeOptions recompute = mode == Mode::kTrain ? recompute_options(config.recompute) : RecomputeOptions{};
+  return build_model(model, shape, mode, model_dtypes(config), recompute, tensor_split(config, rank), adapter_of(config, model));
+}
+
+}  // namespace
+
+DType dtype_of(ConfigDtype dtype) {
+  switch (dtype) {
+    case ConfigDtype::kFp16: return DType::kF16;
+    case ConfigDtype::kBf16: return DType::kBF16;
+    case ConfigDtype::kFp32: return DType::kF32;
+    case ConfigDtype::kModel: break;
+  }
+  bug("a dtype is resolved");
+}
+
+ModelDtypes model_dtypes(const Config& config) {
+  return {dtype_of(training_dtype(config)), dtype_of(gradient_dtype(config)),
+          config.device == DeviceKind::kCuda ? Kernels::kGpu : Kernels::kProcessor};
+}
+
+TensorSplit tensor_split(const Config& config, int rank) {
+  const RankMesh mesh = rank_mesh(config);
+  return {mesh.size(MeshAxis::kTensor), mesh.coordinate(rank).tp, config.parallel.sequence};
+}
+
+Adapter adapter_of(const Config& config, const ModelConfig& model) {
+  return config.adapter.type == AdapterType::kLora ? make_adapter(model, lora_options(config.adapter)) : Adapter{};
+}
+
+ModelDescription training_model(const Config& config, const ModelConfig& model, int rank) {
+  return choose_trained(model_for(config, model, rank, Mode::kTrain), trained_options(config));
+}
+
+ModelDescription evaluation_model(const Config& config, const ModelConfig& model, int rank) {
+  return model_for(config, model, rank, Mode::kEvaluate);
+}
+
+}  // namespace ftrun
