@@ -70,6 +70,7 @@ void split_modules(Node& adapter, const std::string& list, const std::string& pa
 void split_pattern(Node& adapter, const std::string& key, const std::string& numbers) {
   NodeEntry* entry = entry_of(adapter, key);
   if (entry == nullptr || !entry->value.is_map()) return;
+  if (entry->value.entries.empty()) return adapter.erase(key);
   Node names, values;
   names.kind = values.kind = Node::Kind::kList;
   names.at = values.at = entry->value.at;

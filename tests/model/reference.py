@@ -124,7 +124,11 @@ def step_gradients(model, data, step):
 def train(folder, data, dtype):
     model = transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=dtype, attn_implementation="eager").train()
-    parameters = dict(model.named_parameters())
+    return run_steps(model, dict(model.named_parameters()), data)
+
+
+def run_steps(model, parameters, data):
+    """All steps of `parameters`, by their names."""
     optimizer = torch.optim.AdamW(parameters.values(), lr=SETTINGS["learning_rate"],
                                   betas=tuple(SETTINGS["betas"]), eps=SETTINGS["eps"],
                                   weight_decay=SETTINGS["weight_decay"])
@@ -166,13 +170,17 @@ def train_both(name, model_folder, data):
     raise SystemExit(f"{name}: no seed gives a run whose fp32 losses agree with its fp64 losses")
 
 
-def write_family(name, folder):
-    model_folder, data_folder = folder / name / "model", folder / name / "data"
-    data_folder.mkdir(parents=True, exist_ok=True)
+def write_tokens(folder):
+    folder.mkdir(parents=True, exist_ok=True)
     data = tokens()
-    data.tofile(data_folder / "train.bin")
-    meta = {"dtype": "uint16", "tokens": len(data)}
-    (data_folder / "meta.json").write_text(json.dumps(meta) + "\n")
+    data.tofile(folder / "train.bin")
+    (folder / "meta.json").write_text(json.dumps({"dtype": "uint16", "tokens": len(data)}) + "\n")
+    return data
+
+
+def write_family(name, folder):
+    model_folder = folder / name / "model"
+    data = write_tokens(folder / name / "data")
     seed, single, double, error = train_both(name, model_folder, data)
     reference = {"name": name, "seed": seed, "settings": SETTINGS,
                  "transformers": transformers.__version__, **single,

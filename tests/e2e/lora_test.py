@@ -1,0 +1,211 @@
+"""Low-rank adapters train as PEFT trains them, on any layout; their folders go to PEFT and come from it; checkpoints hold
+what trains and go on bit by bit; parts of a model train by name; wrong wishes are refused before anything starts."""
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+from runner import (Job, ShardedJob, case, checkpoints, config, ftrun, metrics, must, near, numbers, run_cases, start, steps,
+                    write_config)
+from safetensors import safe_open
+from safetensors.numpy import load_file
+
+SOURCE = pathlib.Path(sys.argv[1])
+CPU = {"device": "cpu"}
+ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+# A second layout of each comparison: ranks, and what the config says besides.
+LAYOUTS = [
+    (2, {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}),
+    (2, {"zero_optimization": {"stage": 2, "offload_optimizer": CPU}, "recompute": "full"}),
+    (2, {"zero_optimization": {"stage": 1}, "recompute": "selective"}),
+    (3, {"zero_optimization": {"stage": 0}, "parallel": {"tensor": 3}}),
+    (2, {"zero_optimization": {"stage": 1}, "parallel": {"pipeline": 2}}),
+    (2, {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0, "offload_param": CPU, "offload_optimizer": CPU}}),
+]
+
+
+def adapter_file(out):
+    return load_file(pathlib.Path(out) / "export" / "adapter" / "adapter_model.safetensors")
+
+
+def divides(folder, layout):
+    """Whether the model can be shared out so."""
+    shape = json.loads((folder / "model" / "config.json").read_text())
+    ranks = layout[1].get("parallel", {}).get("tensor", 1)
+    kv = shape["num_key_value_heads"]
+    return all(shape[key] % ranks == 0 for key in ("num_attention_heads", "intermediate_size", "vocab_size")) and \
+        (kv % ranks == 0 or ranks % kv == 0)
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    scratch = pathlib.Path(scratch)
+    references = scratch / "references"
+
+    def check_parity(folder, name, ranks, changes):
+        reference = json.loads((folder / "reference.json").read_text())
+        out = scratch / f"{folder.name}-{name}"
+        model_ranks = changes.get("parallel", {}).get("tensor", 1) * changes.get("parallel", {}).get("pipeline", 1)
+        value = config(folder / "model", folder / "data" / "train.bin", out, threads=1, adapter=str(folder / "adapter"))
+        value |= {"gradient_accumulation_steps": 2 * model_ranks // ranks, **changes}
+        must(ftrun("--config", write_config(scratch, value), "--nproc", ranks))
+        found = steps(out)
+        loss = near("loss", [m["loss"] for m in found], reference["losses"], 1e-5)
+        norm = near("gradient norm", [m["grad_norm"] for m in found], reference["grad_norms"], 5e-5)
+        expected, trained = load_file(folder / "trained" / "adapter_model.safetensors"), adapter_file(out)
+        assert set(trained) == set(expected), set(trained) ^ set(expected)
+        for tensor, values in expected.items():
+            far = np.linalg.norm(trained[tensor] - values) / np.linalg.norm(values)
+            assert far <= 1e-4, f"{tensor}: {far} from PEFT's"
+        print(f"{folder.name}, {name}: loss within {loss:.1e}, gradient norm within {norm:.1e}", flush=True)
+        return out
+
+    @case
+    def losses_norms_and_weights_of_20_steps_are_those_of_peft():
+        subprocess.run([sys.executable, SOURCE / "tests/model/lora_reference.py", references], check=True, capture_output=True)
+        folders = sorted(references.iterdir())
+        assert len(folders) >= 9, folders
+        for i, folder in enumerate(folders):
+            check_parity(folder, "one", 1, {})
+            fit = [layout for layout in LAYOUTS if divides(folder, layout)]
+            check_parity(folder, "other", *fit[i % len(fit)])
+
+    @case
+    def every_layout_trains_the_adapter_of_peft():
+        for i, layout in enumerate(LAYOUTS):
+            folder = references / ("all" if divides(references / "all", layout) else "patterns")
+            if divides(folder, layout):
+                check_parity(folder, f"layout-{i}", *layout)
+
+    @case
+    def peft_loads_what_was_trained_and_its_model_has_the_same_logits():
+        """For each case: transformers with the folder that ftrun wrote, beside transformers with PEFT's own after 20 steps."""
+        script = """
+import sys, torch, transformers
+from peft import PeftModel
+for folder, ours in zip(sys.argv[1::2], sys.argv[2::2]):
+    logits = []
+    for adapter in (f"{folder}/trained", ours):
+        base = transformers.AutoModelForCausalLM.from_pretrained(f"{folder}/model", dtype=torch.float32)
+        model = PeftModel.from_pretrained(base, adapter).eval()
+        logits.append(model(torch.arange(40)[None] % 200).logits)
+    plain = transformers.AutoModelForCausalLM.from_pretrained(f"{folder}/model", dtype=torch.float32)(torch.arange(40)[None] % 200).logits
+    learned = (logits[0] - plain).abs().max().item()
+    apart = (logits[0] - logits[1]).abs().max().item()
+    assert apart < 1e-2 * learned, (folder, apart, learned)
+"""
+        pairs = [str(p) for folder in sorted(references.iterdir()) for p in (folder, scratch / f"{folder.name}-one/export/adapter")]
+        done = subprocess.run([sys.executable, "-c", script, *pairs], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-3000:]
+
+    job = ShardedJob(scratch / "job")
+    LORA = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}
+
+    @case
+    def a_new_adapter_leaves_the_model_as_it_is():
+        """With B zero the first loss is the base's, for each way to begin; drawn values are the same on any ranks."""
+        job.run("base", **job.settings(1))
+        first = steps(job.out("base"))[0]["loss"]
+        for begin in (True, "gaussian", False):
+            name = f"begin-{begin}"
+            job.run(name, **job.settings(1), adapter={**LORA, "init_lora_weights": begin}, optimizer={"type": "AdamW", "params": {"lr": 0.0}})
+            assert (steps(job.out(name))[0]["loss"] == first) == (begin is not False), begin
+            for tensor, values in adapter_file(job.out(name)).items():
+                drawn = ".lora_A." in tensor or begin is False
+                assert (np.abs(values).max() > 0) == drawn, tensor
+                if not drawn:
+                    continue
+                expected = 1 / 4 if begin == "gaussian" else (1 / np.sqrt(values.shape[1])) / np.sqrt(3)
+                deviation = values.std() / expected
+                assert 0.8 < deviation < 1.2, f"{tensor}: standard deviation {deviation} of what was asked for"
+                assert begin == "gaussian" or np.abs(values).max() <= 1 / np.sqrt(values.shape[1]), tensor
+        job.run("begin-3", "--nproc", 3, **job.settings(3, stage=3), adapter=LORA, optimizer={"type": "AdamW", "params": {"lr": 0.0}})
+        one, three = adapter_file(job.out("begin-True")), adapter_file(job.out("begin-3"))
+        assert all(np.array_equal(one[tensor], three[tensor]) for tensor in one)
+
+    @case
+    def checkpoints_hold_what_trains_and_go_on_bit_by_bit():
+        saving = job.settings(2, stage=3) | {"adapter": LORA, "checkpoint": {"every": 1, "keep_last": 0}, "train": {"steps": 8}}
+        job.run("straight", "--nproc", 2, **saving)
+        out = job.out("cut")
+        for _ in range(5):  # the kill may come too late
+            shutil.rmtree(out, ignore_errors=True)
+            running = start("--config", job.config("cut", **saving), "--nproc", 2)
+            running.await_line("saved")
+            running.kill_all()
+            if "step-00000008" not in checkpoints(out):
+                break
+        for step in checkpoints(out):
+            for path in (out / "checkpoints" / step).glob("*.safetensors"):
+                with safe_open(path, framework="np") as held:
+                    assert all(".lora_" in name for name in held.keys()), sorted(held.keys())[:3]
+        job.run("cut", "--nproc", 2, "--resume", "auto", **saving)
+        assert numbers(out) == numbers(job.out("straight"))
+        straight, cut = adapter_file(job.out("straight")), adapter_file(out)
+        assert all(np.array_equal(straight[tensor], cut[tensor]) for tensor in straight)
+        # On other ranks, with another stage: the same numbers but for rounding.
+        shutil.copytree(out, job.out("other"))
+        shutil.rmtree(job.out("other") / "checkpoints" / "step-00000008")
+        (job.out("other") / "checkpoints" / "latest").write_text("step-00000007")
+        job.run("other", "--resume", "auto", **(saving | job.settings(1, stage=0) | {"train": {"steps": 8}}))
+        near("loss", [steps(job.out("other"))[-1]["loss"]], [steps(out)[-1]["loss"]], 1e-5)
+
+    @case
+    def bf16_adapters_train_as_fp32_ones():
+        job.run("fp32", **job.settings(1), adapter=LORA)
+        job.run("bf16", "--nproc", 2, **job.settings(2, precision="bf16", stage=2), adapter=LORA)
+        near("loss", [m["loss"] for m in steps(job.out("bf16"))], [m["loss"] for m in steps(job.out("fp32"))], 2e-3)
+
+    @case
+    def parts_of_a_model_train_by_name():
+        before = load_file(job.model / "model.safetensors")
+        for name, ranks, choice, trains in (
+                ("only", 1, {"only": ["norm"]}, lambda tensor: "norm" in tensor),
+                ("freeze", 2, {"freeze": ["embed_tokens", r"layers\.[01]\."]},
+                 lambda tensor: "embed_tokens" not in tensor and "layers.0." not in tensor and "layers.1." not in tensor)):
+            settings = job.settings(ranks, stage=3 if ranks > 1 else 0)
+            settings["train"] = settings["train"] | choice
+            job.run(name, "--nproc", ranks, **settings)
+            after = load_file(job.out(name) / "export" / "model" / "model.safetensors")
+            moved = {tensor for tensor in before if not np.array_equal(before[tensor], after[tensor])}
+            assert moved == {tensor for tensor in before if trains(tensor)}, moved
+
+    @case
+    def wrong_wishes_are_refused_by_name():
+        folder = references / "all"
+        small = Job(scratch / "small")
+        for what, changes, parts in (
+                ("nearest", {"adapter": {"target_modules": ["q_porj"]}}, ["q_porj", 'did you mean "q_proj"', "gate_proj"]),
+                ("rank", {"adapter": {"r": 0}}, ["adapter.r", "at least 1"]),
+                ("head", {"adapter": {"target_modules": ["lm_head"]}}, ["lm_head", "modules_to_save"]),
+                ("layer", {"adapter": {"layers_to_transform": [7]}}, ["layers_to_transform 7", "0 to 1"]),
+                ("expression", {"adapter": {"target_modules": "q_proj("}}, ["q_proj(", "regular expression"]),
+                ("nothing", {"adapter": {"target_modules": "q_proj"}}, ["no module of the model is chosen"]),
+                ("dora", {"adapter": {"use_dora": True}}, ["use_dora", "not supported"]),
+                ("unknown", {"adapter": {"rank": 8}}, ["adapter.rank", "unknown key"]),
+                ("saved", {"adapter": {"modules_to_save": ["lm_haed"]}}, ["lm_haed", "lm_head"]),
+                ("part", {"train": {"steps": 2, "freeze": ["k_proj"]}}, ["q_proj.weight", "one matrix"]),
+                ("none", {"train": {"steps": 2, "freeze": ["."]}}, ["nothing is left that trains"]),
+                ("typo", {"train": {"steps": 2, "only": ["emded"]}}, ["emded", "no parameter"]),
+                ("base", {"adapter": str(folder / "adapter")}, ["lora_A.weight", "shape [4, 72]", "expected [4, 32]"]),
+                ("folder", {"adapter": str(scratch / "nowhere")}, ["nowhere", "neither here nor"])):
+            for command in (("check",), ()):
+                refused = ftrun(*command, "--config", small.config(what, **changes))
+                text = refused.stdout + refused.stderr
+                assert refused.returncode in (1, 2), f"{what}: {refused.returncode}\n{text[-2000:]}"
+                for part in parts:
+                    assert part in text, f"{what}: {part!r} is not in\n{text[-2000:]}"
+            assert not small.out(what).exists(), what
+        dropped = ftrun("--config", small.config("dropout", adapter={"lora_dropout": 0.1}))
+        assert dropped.returncode == 3 and "dropout of adapters" in dropped.stdout + dropped.stderr, dropped.stderr
+
+    @case
+    def other_settings_do_not_go_on():
+        run = {"adapter": LORA, "checkpoint": {"every": 2}}
+        job.run("settings", **job.settings(1), **run)
+        refused = ftrun("--config", job.config("settings", **job.settings(1), **(run | {"adapter": {**LORA, "lora_alpha": 16}})), "--resume", "auto")
+        assert refused.returncode == 2 and "config.adapter.lora_alpha" in refused.stdout + refused.stderr, refused.stderr[-2000:]
+
+    run_cases()

@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""What PEFT makes of low-rank adapters, for the tests of adapters.
+
+  lora_reference.py OUT [NAME ...]   For each case: a small random model, an adapter that training goes on from, and the
+                                     losses and gradient norms of 20 AdamW steps in fp32:
+        OUT/NAME/model/       the base, as reference.py makes it
+        OUT/NAME/data/        tokens, as reference.py makes them
+        OUT/NAME/adapter/     PEFT's folder of the adapter before the first step: A and B are random
+        OUT/NAME/trained/     the same after the last step
+        OUT/NAME/reference.json
+"""
+import json
+import pathlib
+import sys
+
+import reference
+import torch
+import transformers
+from peft import LoraConfig, PeftModel, get_peft_model
+
+ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+# Name: family of reference.py, fields of LoraConfig. Between them every field that ftrun takes.
+CASES = {
+    "all": ("llama_untied", {"r": 4, "lora_alpha": 8, "target_modules": ALL}),
+    "defaults": ("llama_tied", {}),
+    "one_part": ("llama3_rope", {"r": 3, "lora_alpha": 5, "target_modules": ["q_proj", "up_proj"]}),
+    "patterns": ("qwen3", {"r": 8, "lora_alpha": 16, "target_modules": ALL, "use_rslora": True,
+                           "rank_pattern": {"layers.0.self_attn.q_proj": 2, "down_proj": 5},
+                           "alpha_pattern": {"v_proj": 3}}),
+    "expression": ("mistral", {"r": 4, "target_modules": r".*\.(k_proj|gate_proj|o_proj)",
+                               "exclude_modules": r"model\.layers\.1\.mlp.*"}),
+    "layers": ("qwen2_window", {"r": 2, "target_modules": ["v_proj", "down_proj"], "layers_to_transform": [1]}),
+    "biases": ("llama_bias", {"r": 4, "target_modules": ALL, "bias": "lora_only"}),
+    "all_biases": ("qwen2", {"r": 4, "target_modules": ["o_proj"], "bias": "all"}),
+    "saved": ("linear_rope", {"r": 4, "target_modules": ["q_proj"], "modules_to_save": ["lm_head", "embed_tokens"]}),
+}
+
+
+def adapted(name, folder):
+    """The base is saved, and an adapter on it whose matrices all are random."""
+    family, fields = CASES[name]
+    seed = sum(name.encode())
+    reference.small_model(family, seed).save_pretrained(folder / "model")
+    if family in reference.VERSION_4:
+        reference.to_version_4(folder / "model" / "config.json")
+    torch.manual_seed(seed)
+    base = transformers.AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32, attn_implementation="eager")
+    model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", **fields))
+    with torch.no_grad():
+        for tensor, value in model.named_parameters():
+            if ".lora_B." in tensor:
+                value.normal_(std=0.1)
+    model.save_pretrained(folder / "adapter")
+
+
+def train(folder, data, dtype):
+    base = transformers.AutoModelForCausalLM.from_pretrained(folder / "model", dtype=dtype, attn_implementation="eager")
+    model = PeftModel.from_pretrained(base, folder / "adapter", is_trainable=True).to(dtype).train()
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    return model, len(trained), reference.run_steps(model, trained, data)
+
+
+def write_case(name, folder):
+    adapted(name, folder)
+    data = reference.write_tokens(folder / "data")
+    model, tensors, single = train(folder, data, torch.float32)
+    model.save_pretrained(folder / "trained")
+    _, _, double = train(folder, data, torch.float64)
+    error = {key: reference.largest_relative(single[key], double[key]) for key in ("losses", "grad_norms")}
+    # What fp32 alone makes of it, so that a comparison of two fp32 runs means something.
+    assert error["losses"] < 2e-6 and error["grad_norms"] < 2e-5, f"{name}: PEFT's own fp32 run strays from fp64: {error}"
+    record = {"settings": reference.SETTINGS, "tensors": tensors, **{key: single[key] for key in ("losses", "grad_norms")}}
+    (folder / "reference.json").write_text(json.dumps(record, indent=1) + "\n")
+    print(f"{name}: {tensors} tensors, loss {single['losses'][0]:.6f} -> {single['losses'][-1]:.6f}; fp32 against fp64: "
+          f"loss {error['losses']:.1e}, grad norm {error['grad_norms']:.1e}", flush=True)
+
+
+def main():
+    torch.set_num_threads(1)
+    out = pathlib.Path(sys.argv[1])
+    for name in sys.argv[2:] or CASES:
+        write_case(name, out / name)
+
+
+main()
