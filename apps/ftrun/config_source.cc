@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
-#include "checkpoint/adapter_folder.h"
 #include "checkpoint/model_folder.h"
 #include "config/load.h"
 #include "config/capability.h"
@@ -102,7 +101,7 @@ void check_trained(const Config& config, const ModelConfig& model, Report& repor
   if (config.adapter.type == AdapterType::kNone && config.train.freeze.empty() && config.train.only.empty()) return;
   try {
     const ModelDescription trained = training_model(config, model, 0);
-    if (!config.adapter.path.empty()) AdapterFolder(config.adapter.path).require_fits(trained);
+    if (!config.adapter.path.empty()) require_adapter(trained, AdapterFolder(config.adapter.path));
   } catch (const Error& error) {
     Problem problem;
     problem.at = place_of(config, config.adapter.type == AdapterType::kLora ? "adapter" : config.train.only.empty() ? "train.freeze" : "train.only");

@@ -1,13 +1,21 @@
 #include <CLI/CLI.hpp>
 
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
+#include <map>
 #include <memory>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "build_info.h"
+#include "checkpoint/adapter_folder.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_export.h"
 #include "checkpoint/import.h"
@@ -16,8 +24,15 @@
 #include "checkpoint/model_folder.h"
 #include "checkpoint/save.h"
 #include "commands.h"
-#include "model/families.h"
+#include "config/load.h"
+#include "config/peft_config.h"
+#include "exec/export_options.h"
+#include "exec/resume_policy.h"
+#include "exec/weights_check.h"
+#include "merge_adapter.h"
+#include "model/adapter_tensors.h"
 #include "model/tensors.h"
+#include "program/training_model.h"
 #include "report/manifest.h"
 #include "report/run_folder.h"
 
@@ -31,6 +46,7 @@ struct ConvertOptions {
   std::string out;
   std::string run;
   std::string dtype = "auto";
+  bool merge = false;
 };
 
 /// The newest checkpoint of a run or checkpoints/ folder; a step folder stands for itself.
@@ -60,10 +76,39 @@ std::string recorded_model(const std::string& step) {
   return model;
 }
 
+/// The model that a config trains, whole on one rank: adapters, and which tensors train.
+ModelDescription trained_model(const Config& trained, const ModelConfig& model) {
+  Config config;
+  config.adapter = trained.adapter;
+  config.train.freeze = trained.train.freeze;
+  config.train.only = trained.train.only;
+  config.train_micro_batch_size_per_gpu = 1;
+  return training_model(config, model, 0);
+}
+
+/// The config that wrote a checkpoint, as far as it says what trained; an imported one has none.
+Config recorded_config(const std::string& step) {
+  const CheckpointMeta meta = Checkpoint(step).meta();
+  const auto record = meta.extra.find(kConfigRecord);
+  return record == meta.extra.end() ? Config{} : load_config_text("config.json", record->second).config;
+}
+
 /// A config.json of another model would make a folder that nothing loads.
 void require_same_model(const std::string& step, const std::vector<std::pair<std::string, Dims>>& found,
-                        const ModelConfig& model, const std::string& folder) {
-  const auto problems = check_tensors(build_model(model, {}, Mode::kEvaluate), found);
+                        const ModelDescription& model, const std::string& folder) {
+  std::vector<std::string> problems;
+  std::map<std::string, Dims> rest(found.begin(), found.end());
+  for (const TensorInfo& tensor : model.tensors) {
+    if (!tensor.trainable) continue;
+    const auto it = rest.find(tensor.name);
+    if (it == rest.end())
+      problems.push_back(cat("tensor ", tensor.name, " is missing; expected shape ", dims_text(tensor.shape)));
+    else if (it->second != tensor.shape)
+      problems.push_back(cat("tensor ", tensor.name, " has shape ", dims_text(it->second), "; expected ", dims_text(tensor.shape)));
+    rest.erase(tensor.name);
+  }
+  for (const auto& [name, shape] : rest)
+    if (!is_ignored_tensor(model, name)) problems.push_back(cat("tensor ", name, " is not one that was trained of this ", model.family, " model"));
   if (problems.empty()) return;
   throw Error(ExitCode::kBadInput,
               cat(step, ": its weights are not those of ", folder, "/config.json:\n  ",
@@ -82,6 +127,10 @@ std::vector<std::string> kept_folders(const std::string& step) {
 DType dtype_of(const std::string& name, const ModelConfig& model) {
   const bool models_own = name == "auto" && model.dtype == DType::kBF16;
   return name == "bf16" || models_own ? DType::kBF16 : DType::kF32;
+}
+
+bool trains_all(const ModelDescription& model) {
+  return std::all_of(model.tensors.begin(), model.tensors.end(), [](const TensorInfo& tensor) { return tensor.trainable; });
 }
 
 /// Takes the folder of a run that has nothing yet, or what a convert that was killed left of one.
@@ -110,7 +159,7 @@ int convert_import(const ConvertOptions& options) {
     throw Error(ExitCode::kBadInput, cat(config, ": not there; the import was made for the model in ", model),
                 "give the folder of the model with --model");
   require_same_model(imported.folder(), imported.tensors(),
-                     parse_model_config(read_file(config, kLargestModelConfig), config), model);
+                     trained_model({}, parse_model_config(read_file(config, kLargestModelConfig), config)), model);
   const RunFolder run = new_run(options.run);
   CheckpointMeta meta = imported.meta();
   meta.ftrun_version = build_info().version;
@@ -121,21 +170,102 @@ int convert_import(const ConvertOptions& options) {
   return 0;
 }
 
+/// Where a model folder is written from.
+struct ExportSource {
+  ExportOptions target;
+  /// Base and adapter, and what trained.
+  ModelDescription model;
+};
+
+ExportSource export_source(const ConvertOptions& options, const Config& trained, std::string base, const std::string& kept) {
+  ExportSource source;
+  source.target.folder = options.out;
+  source.target.source_folder = std::move(base);
+  const std::string config = source.target.source_folder + "/config.json";
+  source.target.config_json = read_file(config, kLargestModelConfig);
+  const ModelConfig model = parse_model_config(source.target.config_json, config);
+  source.target.dtype = dtype_of(options.dtype, model);
+  source.target.kept_folders = kept_folders(kept);
+  source.model = trained_model(trained, model);
+  return source;
+}
+
+void tell_merged(const ConvertOptions& options, const std::string& from, const MergeLoss& loss) {
+  std::cout << from << " -> " << options.out << "\n";
+  if (loss.share > 0)
+    std::cout << "merged in fp32; rounding to the files' dtype takes " << percent_text(loss.share, 2) << " of the adapter at most ("
+              << loss.module << ")" << (loss.share > 0.05 ? "; --dtype fp32, or the adapter as it is, keeps it" : "") << "\n";
+}
+
+/// What is frozen comes from the base.
+int export_with_base(const ConvertOptions& options, const std::string& step, const ExportSource& source) {
+  CheckpointWeights weights(step);
+  const MergeLoss loss = export_merged(umask_files(), source.target, source.model, ModelFolder(source.target.source_folder),
+                                       [&](const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) {
+                                         if (!weights.has(tensor)) return false;
+                                         weights.read(tensor, begin, end, out);
+                                         return true;
+                                       });
+  tell_merged(options, step, loss);
+  return 0;
+}
+
 int export_step(const ConvertOptions& options) {
   const std::string step = step_folder(options.checkpoint);
-  ExportOptions target;
-  target.folder = options.out;
-  target.source_folder = options.model.empty() ? recorded_model(step) : options.model;
-  const std::string config = target.source_folder + "/config.json";
-  target.config_json = read_file(config, kLargestModelConfig);
-  const ModelConfig model = parse_model_config(target.config_json, config);
-  target.dtype = dtype_of(options.dtype, model);
-  target.kept_folders = kept_folders(step);
+  const Config trained = recorded_config(step);
+  const bool adapter = trained.adapter.type == AdapterType::kLora;
+  if (options.merge && !adapter)
+    throw Error(ExitCode::kUsage, cat("--merge: ", step, " holds no adapter"), "leave --merge out");
+  ExportSource source = export_source(options, trained, options.model.empty() ? recorded_model(step) : options.model, step);
   std::vector<std::pair<std::string, Dims>> found;
   for (const ExportTensor& tensor : checkpoint_weights(step)) found.emplace_back(tensor.name, tensor.shape);
-  require_same_model(step, found, model, target.source_folder);
-  export_checkpoint(umask_files(), step, target);
+  require_same_model(step, found, source.model, source.target.source_folder);
+  if (options.merge || (!adapter && !trains_all(source.model))) return export_with_base(options, step, source);
+  if (adapter) {
+    source.target.format = ExportFormat::kAdapter;
+    source.target.config_json = peft_config(trained.adapter, source.target.source_folder, source.model.tied);
+    source.target.dtype = options.dtype == "bf16" ? DType::kBF16 : DType::kF32;
+  }
+  export_checkpoint(umask_files(), step, source.target, export_tensors(source.target, source.model));
   std::cout << step << " -> " << options.out << '\n';
+  return 0;
+}
+
+/// The base model that PEFT's file names.
+std::string named_base(const std::string& adapter) {
+  const std::string file = adapter + "/adapter_config.json";
+  const auto json = parse_json_strict(read_file(file, kLargestModelConfig), file);
+  const auto named = json.find("base_model_name_or_path");
+  const std::string base = named != json.end() && named->is_string() ? named->get<std::string>() : "";
+  if (base.empty() || !posix_files().exists(base + "/config.json"))
+    throw Error(ExitCode::kBadInput, cat(file, ": the base model that it names, ", printable(cat('"', base, '"')), ", is no folder here"),
+                "give the folder of the base model with --model");
+  std::cout << "model: " << base << " (from " << file << ")\n";
+  return base;
+}
+
+/// An adapter in PEFT's layout and its base become one model.
+int merge_folder(const ConvertOptions& options) {
+  const std::string& folder = options.checkpoint;
+  if (!options.merge)
+    throw Error(ExitCode::kUsage, cat(folder, ": is an adapter in PEFT's layout already"), "--merge adds it to its base model");
+  const LoadResult loaded = load_config_text("adapter.json", nlohmann::json{{"adapter", folder}}.dump());
+  for (const Problem& problem : loaded.problems)
+    if (problem.severity == Severity::kError) throw Error(ExitCode::kBadInput, cat(folder, ": ", to_text(problem)), problem.remedy);
+  const ExportSource source = export_source(options, loaded.config, options.model.empty() ? named_base(folder) : options.model, folder);
+  const AdapterFolder adapter(folder);
+  require_adapter(source.model, adapter);
+  std::map<std::string, std::string> stored;
+  for (const AdapterTensor& tensor : adapter_tensors(source.model))
+    if (adapter.find(tensor.stored) != nullptr) stored.emplace(tensor.tensor, tensor.stored);
+  const MergeLoss loss = export_merged(umask_files(), source.target, source.model, ModelFolder(source.target.source_folder),
+                                       [&](const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) {
+                                         const auto name = stored.find(tensor);
+                                         if (name == stored.end()) return false;
+                                         adapter.read_f32(name->second, begin, end, out);
+                                         return true;
+                                       });
+  tell_merged(options, folder, loss);
   return 0;
 }
 
@@ -143,7 +273,8 @@ int convert_command(const ConvertOptions& options) {
   if (options.out.empty() == options.run.empty())
     throw Error(ExitCode::kUsage, options.out.empty() ? "neither --out nor --run is given" : "both --out and --run are given",
                 "--out writes a model folder; --run makes the first checkpoint of a run from what import_checkpoint.py wrote");
-  return options.run.empty() ? export_step(options) : convert_import(options);
+  if (!options.run.empty()) return convert_import(options);
+  return posix_files().exists(options.checkpoint + "/adapter_config.json") ? merge_folder(options) : export_step(options);
 }
 
 }  // namespace
@@ -151,14 +282,17 @@ int convert_command(const ConvertOptions& options) {
 Command add_convert(CLI::App& app) {
   auto options = std::make_shared<ConvertOptions>();
   CLI::App* command =
-      app.add_subcommand("convert", "write a checkpoint as a Hugging Face model folder, or an imported one as a run's");
+      app.add_subcommand("convert", "write a checkpoint as a Hugging Face model folder (of an adapter as PEFT's), or an imported one as a run's");
   command
-      ->add_option("checkpoint", options->checkpoint, "a step folder, or a run (its newest step); with --run, a folder of scripts/import_checkpoint.py")
+      ->add_option("checkpoint", options->checkpoint,
+                   "a step folder, or a run (its newest step); with --merge also an adapter in PEFT's layout; with --run, a "
+                   "folder of scripts/import_checkpoint.py")
       ->required();
   command->add_option("--model", options->model,
                       "the model folder training began from (config and tokenizer); without it "
                       "the one that run.json or import.json names");
   command->add_option("--out", options->out, "the model folder to write");
+  command->add_flag("--merge", options->merge, "add the adapter to the model it was trained on, in fp32");
   command->add_option("--run", options->run, "the run folder to make: its first checkpoint is the imported one");
   command
       ->add_option("--dtype", options->dtype,

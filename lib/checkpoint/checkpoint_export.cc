@@ -1,10 +1,6 @@
 #include "checkpoint/checkpoint_export.h"
 
-#include <map>
-#include <vector>
-
 #include "base/error.h"
-#include "checkpoint/checkpoint.h"
 #include "checkpoint/weight_conversion.h"
 
 namespace ftrun {
@@ -30,22 +26,27 @@ std::vector<ExportTensor> checkpoint_weights(const std::string& checkpoint_folde
   return tensors;
 }
 
-void export_checkpoint(FileSystem& files, const std::string& checkpoint_folder,
-                       const ExportOptions& options) {
-  Checkpoint checkpoint(checkpoint_folder);
-  const auto parameters = parameters_of(checkpoint);
-  std::vector<ExportTensor> tensors;
-  for (const auto& [name, state] : parameters) tensors.push_back({name, state.shape});
-  std::vector<std::byte> stored;
+CheckpointWeights::CheckpointWeights(const std::string& checkpoint_folder)
+    : checkpoint_(checkpoint_folder), parameters_(parameters_of(checkpoint_)) {}
+
+void CheckpointWeights::read(const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) {
+  const StateInfo& state = parameters_.at(tensor);
+  stored_.resize(out.size() * static_cast<size_t>(dtype_bytes(state.dtype)));
+  std::byte* to = stored_.data();
+  for (const Box& box : cut_box(whole_box(state.shape), begin, end)) {
+    checkpoint_.read(StateSlice{state.tensor, state.kind, state.dtype, state.shape, box, to});
+    to += box.numel() * dtype_bytes(state.dtype);
+  }
+  convert_to_f32(state.dtype, stored_.data(), out);
+}
+
+void export_checkpoint(FileSystem& files, const std::string& checkpoint_folder, const ExportOptions& options,
+                       const std::vector<ExportTensor>& tensors) {
+  CheckpointWeights weights(checkpoint_folder);
+  std::map<std::string, std::string> names;
+  for (const ExportTensor& tensor : tensors) names[tensor.file_name()] = tensor.name;
   export_model(files, options, tensors, [&](const ExportPiece& piece, std::span<float> out) {
-    const StateInfo& state = parameters.at(piece.tensor);
-    stored.resize(out.size() * static_cast<size_t>(dtype_bytes(state.dtype)));
-    std::byte* to = stored.data();
-    for (const Box& box : cut_box(whole_box(state.shape), piece.begin, piece.end)) {
-      checkpoint.read(StateSlice{state.tensor, state.kind, state.dtype, state.shape, box, to});
-      to += box.numel() * dtype_bytes(state.dtype);
-    }
-    convert_to_f32(state.dtype, stored.data(), out);
+    weights.read(names.at(piece.tensor), piece.begin, piece.end, out);
   });
 }
 

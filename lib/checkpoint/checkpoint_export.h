@@ -1,9 +1,14 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/file.h"
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/hf_export.h"
 
 namespace ftrun {
@@ -12,10 +17,24 @@ namespace ftrun {
 /// holds none.
 std::vector<ExportTensor> checkpoint_weights(const std::string& checkpoint_folder);
 
-/// Exports the "param" states of a checkpoint, however many ranks wrote it, as a Hugging Face
-/// folder. One process calls it; the model is never whole in memory. Error(kBadInput) when the
-/// checkpoint is damaged or holds no parameters, Error(kEnvironment) from the disk.
-void export_checkpoint(FileSystem& files, const std::string& checkpoint_folder,
-                       const ExportOptions& options);
+/// Reads the "param" states of a checkpoint in fp32.
+class CheckpointWeights {
+ public:
+  /// Error(kBadInput) when the checkpoint is damaged or holds no parameters.
+  explicit CheckpointWeights(const std::string& checkpoint_folder);
+  bool has(const std::string& tensor) const { return parameters_.contains(tensor); }
+  /// Elements [begin, end) of a tensor.
+  void read(const std::string& tensor, int64_t begin, int64_t end, std::span<float> out);
+
+ private:
+  Checkpoint checkpoint_;
+  std::map<std::string, StateInfo> parameters_;
+  std::vector<std::byte> stored_;
+};
+
+/// Exports `tensors` of a checkpoint, however many ranks wrote it. One process calls it; the model is never whole in
+/// memory. Errors of CheckpointWeights, Error(kEnvironment) from the disk.
+void export_checkpoint(FileSystem& files, const std::string& checkpoint_folder, const ExportOptions& options,
+                       const std::vector<ExportTensor>& tensors);
 
 }  // namespace ftrun

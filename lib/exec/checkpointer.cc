@@ -58,7 +58,7 @@ std::optional<ResumedRun> Checkpointer::load(const std::function<RunManifest()>&
   return std::nullopt;
 }
 
-FirstWeights Checkpointer::first_weights(AdapterFolder* adapter) const {
+FirstWeights Checkpointer::first_weights(const AdapterFolder* adapter) const {
   return {setup_.folder(), static_cast<uint64_t>(config_.train.seed), adapter};
 }
 

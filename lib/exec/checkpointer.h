@@ -66,7 +66,7 @@ class Checkpointer {
   void export_model(StopAgreement& stop);
 
  private:
-  FirstWeights first_weights(AdapterFolder* adapter) const;
+  FirstWeights first_weights(const AdapterFolder* adapter) const;
   bool finds_checkpoint(const std::function<RunManifest()>& describe);
   ResumedRun resume(const std::string& folder, const std::function<RunManifest()>& describe);
   CheckpointMeta meta_of(const TrainingProgress& progress,

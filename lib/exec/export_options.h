@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/adapter_folder.h"
 #include "checkpoint/hf_export.h"
 #include "config/config.h"
 #include "config/peft_config.h"
+#include "model/adapter_tensors.h"
 #include "model/config.h"
 #include "model/description.h"
 #include "report/run_folder.h"

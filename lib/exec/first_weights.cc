@@ -37,13 +37,17 @@ void make_elements(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64
   }
 }
 
-void FirstWeights::require_fit(const ModelDescription& model) const {
+void FirstWeights::require_fit(const ModelDescription& model) {
   require_weights(model, folder_);
-  if (adapter_ != nullptr) adapter_->require_fits(model);
+  if (adapter_ == nullptr) return;
+  require_adapter(model, *adapter_);
+  for (const AdapterTensor& tensor : adapter_tensors(model))
+    if (adapter_->find(tensor.stored) != nullptr) stored_.emplace(tensor.tensor, tensor.stored);
 }
 
 void FirstWeights::read(const TensorInfo& tensor, int64_t begin, int64_t end, std::span<float> out) const {
-  if (adapter_ != nullptr && adapter_->holds(tensor.name)) return adapter_->read_f32(tensor.name, begin, end, out);
+  if (const auto stored = stored_.find(tensor.name); stored != stored_.end())
+    return adapter_->read_f32(stored->second, begin, end, out);
   if (tensor.initial.kind != Initial::Kind::kFolder) return make_elements(tensor, seed_, begin, end, out);
   folder_.read_f32(tensor.name, begin, end, out);
 }

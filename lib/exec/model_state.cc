@@ -158,13 +158,13 @@ ModelState::ReadTensor ModelState::reading(const FirstWeights& first_weights) co
   };
 }
 
-void ModelState::load(const FirstWeights& first) {
+void ModelState::load(FirstWeights first) {
   first.require_fit(model_);
   for (const StatePiece& piece : pieces_)
     if (piece.state < 0) fill(piece, DType::kF32, reading(first));
 }
 
-void ModelState::load(Checkpoint& checkpoint, const FirstWeights& first) {
+void ModelState::load(Checkpoint& checkpoint, FirstWeights first) {
   checkpoint.require_states(states());
   first.require_fit(model_);
   const ReadTensor read = [&](const StatePiece& piece, const TensorInfo& tensor, const Box& box,

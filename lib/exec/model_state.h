@@ -29,11 +29,11 @@ class ModelState {
 
   /// What this rank holds of every parameter, as training begins. Error(kBadInput) with every tensor
   /// that is missing, unknown or misshapen.
-  void load(const FirstWeights& first);
+  void load(FirstWeights first);
 
   /// Everything this rank holds, from a checkpoint, whatever layout wrote it; what is frozen from where it came.
   /// Error(kBadInput).
-  void load(Checkpoint& checkpoint, const FirstWeights& first);
+  void load(Checkpoint& checkpoint, FirstWeights first);
 
   /// What this rank writes into a checkpoint: of what several ranks use alike, the first's. The state
   /// itself: it must not change while they are read.

@@ -1,11 +1,15 @@
 #pragma once
 
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "checkpoint/adapter_folder.h"
 #include "checkpoint/model_folder.h"
+#include "checkpoint/weight_conversion.h"
+#include "model/adapter_tensors.h"
 #include "model/description.h"
 #include "model/tensors.h"
 
@@ -25,6 +29,31 @@ inline void require_weights(const ModelDescription& model, const ModelFolder& fo
                 "use the config.json and the weights of the same model");
   for (const TensorInfo& tensor : model.tensors)
     if (tensor.initial.kind == Initial::Kind::kFolder) folder.require_weight_dtype(tensor.name);
+}
+
+/// Refuses an adapter whose tensors are not those that train in `model`, with Error(kBadInput) and all of them.
+inline void require_adapter(const ModelDescription& model, const AdapterFolder& adapter) {
+  std::vector<std::string> problems;
+  std::set<std::string> known;
+  for (const AdapterTensor& wanted : adapter_tensors(model)) {
+    known.insert(wanted.stored);
+    const StoredTensor* stored = adapter.find(wanted.stored);
+    if (stored == nullptr) {
+      // A whole tensor beside adapters may go on from the base.
+      if (is_lora_name(wanted.tensor))
+        problems.push_back(cat("tensor ", wanted.stored, " is missing; expected shape ", dims_text(wanted.shape)));
+    } else if (stored->shape != wanted.shape) {
+      problems.push_back(cat("tensor ", wanted.stored, " has shape ", dims_text(stored->shape), "; expected ", dims_text(wanted.shape)));
+    } else if (!is_weight_dtype(stored->dtype)) {
+      problems.push_back(cat("tensor ", wanted.stored, " holds ", dtype_name(stored->dtype)));
+    }
+  }
+  for (const StoredTensor& stored : adapter.tensors())
+    if (!known.contains(stored.name)) problems.push_back(cat("tensor ", stored.name, " does not train in this run"));
+  if (!problems.empty())
+    throw Error(ExitCode::kBadInput,
+                cat(adapter.path(), ": it is not an adapter of this model and config\n  ", tensor_problems_text(problems)),
+                "give the adapter's own base model as model.path and its own settings (adapter: FOLDER takes them)");
 }
 
 }  // namespace ftrun

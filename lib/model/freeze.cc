@@ -39,6 +39,10 @@ ModelDescription freeze(ModelDescription model,
       model.graphs.push_back(without_gradients(graphs[static_cast<size_t>(layer.graph)], frozen));
     layer.graph = graph->second;
   }
+  if (model.rope_graph >= 0) {
+    model.graphs.push_back(graphs[static_cast<size_t>(model.rope_graph)]);
+    model.rope_graph = static_cast<int>(model.graphs.size()) - 1;
+  }
   return model;
 }
 

@@ -516,7 +516,7 @@ TEST_CASE("the parameters of a checkpoint of 3 ranks are exported by one process
                     group);
   });
   REQUIRE(errors == std::vector<std::string>(3));
-  export_checkpoint(posix_files(), run / "checkpoints/step-00000004", options_for(run / "export"));
+  export_checkpoint(posix_files(), run / "checkpoints/step-00000004", options_for(run / "export"), checkpoint_weights(run / "checkpoints/step-00000004"));
   const ModelFolder model(run / "export");
   REQUIRE(model.names().size() == ToyState::tensors().size());
   ToyState expected(1, 0, 2);
@@ -535,7 +535,7 @@ TEST_CASE("a checkpoint without parameters is not exported") {
   save_checkpoint(posix_files(), {.root = run.path()}, toy_meta(1, 1),
                   {{"a", "exp_avg", DType::kF32, {}, {}, &value, nullptr}}, CheckpointGroup{});
   REQUIRE(bad_input([&] {
-            export_checkpoint(posix_files(), run / "step-00000001", options_for(run / "export"));
+            export_checkpoint(posix_files(), run / "step-00000001", options_for(run / "export"), checkpoint_weights(run / "step-00000001"));
           }) == (run / "step-00000001/checkpoint.json") + ": holds no parameters (kind \"param\")");
 }
 
