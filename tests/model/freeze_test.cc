@@ -66,6 +66,12 @@ TEST_CASE("with nothing frozen the lists stay as they are") {
   }
 }
 
+TEST_CASE("stages without an embedding still find the rope table's graph") {
+  const ModelDescription frozen = freeze(model_of("qwen2.v4"), [](const TensorInfo&) { return false; });
+  REQUIRE(frozen.rope_graph >= 0);
+  CHECK(frozen.graphs.at(static_cast<size_t>(frozen.rope_graph)).name == "rope");
+}
+
 TEST_CASE("with all frozen no list makes a gradient of a parameter, nor what only these read") {
   for (const char* name : kFrozenModels)
     for (const int degree : {1, 2}) {
