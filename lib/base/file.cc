@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -21,6 +22,7 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/owned_fd.h"
+#include "base/streamed_file.h"
 #include "base/text.h"
 
 namespace ftrun {
@@ -84,12 +86,18 @@ class PosixWritableFile : public WritableFile {
     write_at(position_, data, size);
     position_ += static_cast<int64_t>(size);
   }
+  /// Past the kernel's memory where its size makes that worthwhile and the file system can.
   void write_at(int64_t offset, const void* data, size_t size) override {
     const char* at = static_cast<const char*>(data);
     size_t left = size;
     while (left > 0) {
+      set_direct(!refuses_direct_ && size >= kSmallestDirect && is_direct(at, left, offset));
       const ssize_t n = ::pwrite(fd_, at, left, offset);
       if (n < 0 && errno == EINTR) continue;
+      if (n < 0 && errno == EINVAL && direct_) {
+        refuses_direct_ = true;
+        continue;
+      }
       if (n <= 0) disk_error(path_, "write", n < 0 ? errno : ENOSPC, static_cast<int64_t>(left));
       at += n;
       offset += n;
@@ -111,9 +119,25 @@ class PosixWritableFile : public WritableFile {
   }
 
  private:
+  static constexpr size_t kSmallestDirect = 256 << 10;
+
+  static bool is_direct(const char* data, size_t size, int64_t offset) {
+    return (reinterpret_cast<uintptr_t>(data) | size | static_cast<size_t>(offset)) % kDirectAlignment == 0;
+  }
+  void set_direct(bool direct) {
+    if (direct == direct_) return;
+    const int flags = ::fcntl(fd_, F_GETFL);
+    if (flags >= 0 && ::fcntl(fd_, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0)
+      direct_ = direct;
+    else
+      refuses_direct_ = true;
+  }
+
   std::string path_;
   int fd_ = -1;
   int64_t position_ = 0;
+  bool direct_ = false;
+  bool refuses_direct_ = false;
 };
 
 class PosixFileSystem : public FileSystem {
@@ -340,32 +364,11 @@ uint64_t xxh3_of(const MappedFile& file) {
   return stream.digest();
 }
 
-namespace {
-
-/// Nothing where the file cannot be read so.
-std::optional<uint64_t> xxh3_read_directly(const std::string& path) {
-  constexpr size_t kPieceBytes = 8 << 20;
-  constexpr size_t kSector = 4096;
-  const OwnedFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW | O_DIRECT));
-  const std::unique_ptr<void, decltype(&std::free)> room(std::aligned_alloc(kSector, kPieceBytes), &std::free);
-  struct stat info{};
-  if (!fd || !room || ::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
-  Xxh3Stream stream;
-  for (int64_t at = 0; at < info.st_size;) {
-    const ssize_t n = ::pread(fd.get(), room.get(), kPieceBytes, at);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return std::nullopt;
-    stream.update(room.get(), static_cast<size_t>(n));
-    at += n;
-  }
-  return stream.digest();
-}
-
-}  // namespace
-
 uint64_t xxh3_of_disk(const std::string& path) {
-  const std::optional<uint64_t> found = xxh3_read_directly(path);
-  return found ? *found : xxh3_of(MappedFile(path));
+  constexpr size_t kBytes = kStagedPieces << 20;
+  const std::unique_ptr<void, decltype(&std::free)> room(std::aligned_alloc(kDirectAlignment, kBytes), &std::free);
+  if (!room) return xxh3_of(MappedFile(path));
+  return xxh3_of_disk(path, {static_cast<std::byte*>(room.get()), kBytes});
 }
 
 std::string reading_problem(const std::string& path) {

@@ -6,11 +6,14 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/streamed_file.h"
 #include "base/text.h"
 #include "checkpoint/safetensors.h"
 
 namespace ftrun {
 namespace {
+
+constexpr size_t kCachedBytes = 128 << 10;
 
 // The library's own order of element types, narrowest first.
 constexpr std::array kStoredOrder{DType::kBool, DType::kU8,   DType::kI8,  DType::kI16, DType::kU16,
@@ -86,7 +89,8 @@ std::string safetensors_header(const std::vector<TensorSpec>& tensors,
 
 SafetensorsWriter::SafetensorsWriter(FileSystem& files, const std::string& path,
                                      std::vector<TensorSpec> tensors,
-                                     const std::map<std::string, std::string>& metadata)
+                                     const std::map<std::string, std::string>& metadata,
+                                     std::span<std::byte> staging)
     : tensors_(std::move(tensors)) {
   check_names(tensors_);
   sort_as_stored(tensors_);
@@ -95,6 +99,7 @@ SafetensorsWriter::SafetensorsWriter(FileSystem& files, const std::string& path,
   for (const TensorSpec& tensor : tensors_) written_.bytes += tensor_bytes(tensor);
   written_.header_xxh3 = xxh3(header.data(), header.size());
   file_ = files.create(path);
+  if (!staging.empty()) file_ = std::make_unique<StreamedFile>(std::move(file_), staging);
   file_->reserve(written_.bytes);
   file_->write(header.data(), header.size());
   whole_.update(header.data(), header.size());
@@ -117,9 +122,13 @@ void SafetensorsWriter::append(std::string_view name, std::span<const std::byte>
     bug(cat("data of tensor \"", name, "\" came out of order"));
   const auto size = static_cast<int64_t>(bytes.size());
   if (size > left_) bug(cat("tensor \"", name, "\" got ", size, " bytes, ", left_, " were left"));
-  file_->write(bytes.data(), bytes.size());
-  whole_.update(bytes.data(), bytes.size());
-  tensor_->update(bytes.data(), bytes.size());
+  // Each part is read from memory once, and is in the cache for the other two.
+  for (size_t at = 0; at < bytes.size(); at += kCachedBytes) {
+    const auto part = bytes.subspan(at, std::min(kCachedBytes, bytes.size() - at));
+    whole_.update(part.data(), part.size());
+    tensor_->update(part.data(), part.size());
+    file_->write(part.data(), part.size());
+  }
   left_ -= size;
   if (left_ > 0) return;
   written_.tensor_xxh3.push_back(tensor_->digest());

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/replace_folder.h"
+#include "base/streamed_file.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
@@ -59,33 +60,33 @@ std::vector<TensorSpec> specs_of(const SlicesByEntry& entries) {
   return specs;
 }
 
-/// What lies in memory goes in one piece; the rest through a buffer.
-void append_slice(SafetensorsWriter& writer, const std::string& name, const StateSlice& slice) {
+/// What lies in memory goes in one piece; the rest by way of `room`.
+void append_slice(SafetensorsWriter& writer, const std::string& name, const StateSlice& slice,
+                  std::span<std::byte> room) {
   if (!slice.read) {
     const auto size = static_cast<size_t>(slice_bytes(slice));
     writer.append(name, {static_cast<const std::byte*>(slice.data), size});
     return;
   }
-  constexpr int64_t kPieceElements = 1 << 20;
   const int64_t count = slice.box.numel();
-  std::vector<std::byte> buffer(static_cast<size_t>(std::min(count, kPieceElements) * dtype_bytes(slice.dtype)));
-  for (int64_t first = 0; first < count; first += kPieceElements) {
-    const int64_t last = std::min(first + kPieceElements, count);
-    slice.read(first, last, buffer.data());
-    writer.append(name, {buffer.data(), static_cast<size_t>((last - first) * dtype_bytes(slice.dtype))});
+  const int64_t elements = static_cast<int64_t>(room.size()) / dtype_bytes(slice.dtype);
+  for (int64_t first = 0; first < count; first += elements) {
+    const int64_t last = std::min(first + elements, count);
+    slice.read(first, last, room.data());
+    writer.append(name, room.first(static_cast<size_t>((last - first) * dtype_bytes(slice.dtype))));
   }
 }
 
 RankRecord write_rank_file(FileSystem& files, const std::string& folder, int rank,
-                           const std::vector<StateSlice>& slices) {
+                           const std::vector<StateSlice>& slices, const SaveRoom& room) {
   const SlicesByEntry entries = by_entry(slices);
   RankRecord record;
   record.rank = rank;
   record.file = rank_file_name(rank);
-  SafetensorsWriter writer(files, below(folder, record.file), specs_of(entries));
+  SafetensorsWriter writer(files, below(folder, record.file), specs_of(entries), {}, room.file());
   for (const TensorSpec& tensor : writer.tensors()) {
     const StateSlice& slice = *entries.at(tensor.name);
-    append_slice(writer, tensor.name, slice);
+    append_slice(writer, tensor.name, slice, room.values());
     record.slices.push_back(record_of(slice));
   }
   const WrittenFile written = writer.finish();
@@ -98,9 +99,9 @@ RankRecord write_rank_file(FileSystem& files, const std::string& folder, int ran
 
 // What the disk, the memory or a network file system did to the bytes on the way is found now, not
 // when they are needed: the kernel's own copy is given up first, where it can be. Says what was read.
-const char* read_back(const std::string& path, uint64_t written) {
+const char* read_back(const std::string& path, uint64_t written, const SaveRoom& room) {
   const bool from_disk = drop_cached(path);
-  const uint64_t found = from_disk ? xxh3_of_disk(path) : xxh3_of(MappedFile(path));
+  const uint64_t found = from_disk ? xxh3_of_disk(path, room.file()) : xxh3_of(MappedFile(path));
   if (found == written) return from_disk ? kReadFromDisk : kReadFromMemory;
   throw Error(
       ExitCode::kEnvironment,
@@ -120,8 +121,8 @@ std::string write_here(FileSystem& files, const SaveOptions& options, const std:
   if (!files.exists(folder))
     throw Error(ExitCode::kEnvironment, cat(folder, ": was made by rank 0 and is not seen here"),
                 "output_dir must be on a file system that all ranks share");
-  RankRecord record = write_rank_file(files, folder, rank, slices);
-  if (options.verify_written) record.read_back = read_back(below(folder, record.file), record.xxh3);
+  RankRecord record = write_rank_file(files, folder, rank, slices, *options.room);
+  if (options.verify_written) record.read_back = read_back(below(folder, record.file), record.xxh3, *options.room);
   return rank_record_text(record);
 }
 
@@ -140,8 +141,8 @@ CheckpointManifest manifest_of(const SaveOptions& options, const CheckpointMeta&
   return manifest;
 }
 
-void write_manifest(FileSystem& files, const std::string& folder, const CheckpointManifest& manifest,
-                    bool verify) {
+void write_manifest(FileSystem& files, const SaveOptions& options, const std::string& folder,
+                    const CheckpointManifest& manifest) {
   const std::string path = below(folder, "checkpoint.json");
   const std::string text = manifest_text(manifest);
   const auto bytes = static_cast<int64_t>(text.size());
@@ -155,7 +156,7 @@ void write_manifest(FileSystem& files, const std::string& folder, const Checkpoi
   file->write(text.data(), text.size());
   file->sync();
   file->close();
-  if (verify) read_back(path, xxh3(text.data(), text.size()));
+  if (options.verify_written) read_back(path, xxh3(text.data(), text.size()), *options.room);
   files.sync_folder(folder);
 }
 
@@ -189,7 +190,7 @@ std::string commit(FileSystem& files, const SaveOptions& options, const Checkpoi
                    const std::string& made, const std::vector<std::string>& records) {
   const CheckpointManifest manifest = manifest_of(options, meta, records);
   const std::string name = step_folder_name(meta.step);
-  write_manifest(files, made, manifest, options.verify_written);
+  write_manifest(files, options, made, manifest);
   // A resumed run can reach a step whose folder is there already.
   const std::string old = put_in_place(files, made, below(options.root, name));
   try {
@@ -243,6 +244,12 @@ SaveResult result_of(const std::string& folder, const std::vector<std::string>& 
 SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options,
                            const CheckpointMeta& meta, const std::vector<StateSlice>& slices,
                            const CheckpointGroup& group) {
+  if (options.room == nullptr) {
+    const SaveRoom room;
+    SaveOptions with_room = options;
+    with_room.room = &room;
+    return save_checkpoint(files, with_room, meta, slices, group);
+  }
   const std::string name = step_folder_name(meta.step);
   const std::string what = cat("checkpoint ", name, " was not written");
   const std::string temporary = together(group, what, [&]() -> std::string {

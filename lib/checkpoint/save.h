@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "checkpoint/checkpoint_group.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/save_room.h"
 
 namespace ftrun {
 
@@ -17,6 +18,8 @@ struct SaveOptions {
   int64_t keep_last = 0;
   /// Reads every file back and verifies it before the checkpoint counts.
   bool verify_written = true;
+  /// The rank's; null: memory for this save alone.
+  const SaveRoom* room = nullptr;
 };
 
 struct SaveResult {

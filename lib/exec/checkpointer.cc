@@ -112,7 +112,9 @@ bool Checkpointer::skips() const {
 bool Checkpointer::will_save(int64_t step) const { return is_due(step) && !skips(); }
 
 SaveOptions Checkpointer::save_options() const {
-  return {RunPaths(config_.output_dir).checkpoints(), config_.checkpoint.keep_last};
+  return {.root = RunPaths(config_.output_dir).checkpoints(),
+          .keep_last = config_.checkpoint.keep_last,
+          .room = &setup_.save_room()};
 }
 
 CheckpointMeta Checkpointer::meta_of(const TrainingProgress& progress,
@@ -170,7 +172,7 @@ void Checkpointer::save_in_background(const TrainingProgress& progress, const st
   last_begun_ = start;
   under_way_ = std::make_unique<BackgroundSave>(
       progress.step,
-      [options = save_options(), meta = meta_of(progress, data_fingerprint), slices = setup_.state().snapshot(),
+      [options = save_options(), meta = meta_of(progress, data_fingerprint), slices = setup_.state().snapshot(setup_.save_room().sectors()),
        group = *background_] { return save_checkpoint(posix_files(), options, meta, slices, group); });
   all_have_ended_ = false;
   paused_seconds_ = seconds_since(start);
@@ -208,7 +210,7 @@ void Checkpointer::save(const TrainingProgress& progress, const std::string& dat
   if (has_saved(progress.step)) return;
   last_begun_ = start;
   tell_saved(progress.step,
-             save_checkpoint(posix_files(), save_options(), meta_of(progress, data_fingerprint), setup_.state().slices(),
+             save_checkpoint(posix_files(), save_options(), meta_of(progress, data_fingerprint), setup_.state().slices(setup_.save_room().sectors()),
                              session_.checkpoint_group()),
              "");
   held_seconds_ += seconds_since(start);

@@ -37,6 +37,7 @@ class Bounce {
  public:
   Bounce() : block_(kChunk * dtype_bytes(DType::kF32) + 2 * kSwapAlignment, "loading state") {}
   std::byte* data() const { return block_.data(); }
+  std::span<std::byte> sectors() const { return {block_.data(), static_cast<size_t>(block_.bytes())}; }
 
  private:
   HostBlock block_;
@@ -87,22 +88,24 @@ void ModelState::store(const StatePiece& piece, int64_t begin, int64_t end, DTyp
 }
 
 /// Reads them in the dtype they have: as they are now, or (on disk) as they were kept.
-void ModelState::fetch(const StatePiece& piece, int64_t begin, int64_t end, void* out, bool kept) const {
+void ModelState::fetch(const StatePiece& piece, int64_t begin, int64_t end, void* out, StateReading reading) const {
   const Range from = part(piece, begin, end);
   if (!memory_.on_disk(program_, from)) return memory_.read(program_, from, out);
-  const Bounce bounce;
+  std::optional<Bounce> own;
+  if (reading.sectors.empty()) reading.sectors = own.emplace().sectors();
+  std::byte* const sectors_read = reading.sectors.data();
   auto* to = static_cast<std::byte*>(out);
-  // Sectors around what is wanted, a chunk at a time.
-  const int64_t room = kChunk * dtype_bytes(DType::kF32);
+  // Sectors around what is wanted, as many at a time as there is room for.
+  const auto room = static_cast<int64_t>(reading.sectors.size());
   for (int64_t at = from.offset; at < from.offset + from.bytes;) {
     const int64_t first = at / kSwapAlignment * kSwapAlignment;
     const int64_t last = std::min(from.offset + from.bytes, first + room);
     const Range sectors{from.buffer, first, swap_align(last - first)};
-    if (kept)
-      memory_.read_kept(program_, sectors, bounce.data());
+    if (reading.of_snapshot)
+      memory_.read_kept(program_, sectors, sectors_read);
     else
-      memory_.read_disk(program_, sectors, bounce.data());
-    std::memcpy(to + (at - from.offset), bounce.data() + (at - first), static_cast<size_t>(last - at));
+      memory_.read_disk(program_, sectors, sectors_read);
+    std::memcpy(to + (at - from.offset), sectors_read + (at - first), static_cast<size_t>(last - at));
     at = last;
   }
 }
@@ -181,10 +184,12 @@ void ModelState::load(Checkpoint& checkpoint, FirstWeights first) {
   checkpoint.close_files();
 }
 
-std::vector<StateSlice> ModelState::slices() const { return slices_of(false); }
+std::vector<StateSlice> ModelState::slices(std::span<std::byte> sectors) const {
+  return slices_of({.sectors = sectors});
+}
 
 /// What lies on disk is not copied: it is kept, and what is written goes elsewhere.
-std::vector<StateSlice> ModelState::snapshot() {
+std::vector<StateSlice> ModelState::snapshot(std::span<std::byte> sectors) {
   for (const StatePiece& piece : pieces_) {
     if (piece.snapshot.bytes == 0) continue;
     const Range from = part(piece, piece.saved.begin, piece.saved.end);
@@ -195,7 +200,7 @@ std::vector<StateSlice> ModelState::snapshot() {
       memory_.read(program_, from, to);
   }
   memory_.keep_disk();
-  return slices_of(true);
+  return slices_of({.of_snapshot = true, .sectors = sectors});
 }
 
 void ModelState::populate_snapshot() const {
@@ -205,7 +210,7 @@ void ModelState::populate_snapshot() const {
 
 void ModelState::release_snapshot() { memory_.release_disk(); }
 
-std::vector<StateSlice> ModelState::slices_of(bool snapshot) const {
+std::vector<StateSlice> ModelState::slices_of(StateReading reading) const {
   std::vector<StateSlice> mine;
   for (const StatePiece& piece : pieces_) {
     if (piece.saved.size() == 0) continue;
@@ -214,7 +219,7 @@ std::vector<StateSlice> ModelState::slices_of(bool snapshot) const {
       if (model_.split.index % tensor.copies != 0) continue;
       int64_t first = slice.position_in_unit;
       for (const Box& box : boxes_of(tensor, slice)) {
-        mine.push_back(saved_slice(piece, tensor, box, first, snapshot));
+        mine.push_back(saved_slice(piece, tensor, box, first, reading));
         first += box.numel();
       }
     }
@@ -224,17 +229,17 @@ std::vector<StateSlice> ModelState::slices_of(bool snapshot) const {
 
 /// `box` of the tensor, which lies at element `first` of the unit: itself, or its copy in the snapshot.
 StateSlice ModelState::saved_slice(const StatePiece& piece, const TensorInfo& tensor,
-                                   const Box& box, int64_t first, bool snapshot) const {
+                                   const Box& box, int64_t first, StateReading reading) const {
   StateSlice saved{tensor.name, kind_of(piece), dtype(piece), tensor.shape, box};
   const Range range = part(piece, first, first + box.numel());
-  if (snapshot && !memory_.on_disk(program_, range)) {
+  if (reading.of_snapshot && !memory_.on_disk(program_, range)) {
     require(piece.snapshot.bytes > 0, "what is saved has a place in the snapshot");
     saved.data = memory_.at(program_, piece.snapshot) + (first - piece.saved.begin) * dtype_bytes(dtype(piece));
   } else if (memory_.in_reach(program_, range)) {
     saved.data = memory_.at(program_, range);
   } else {
-    saved.read = [this, &piece, first, snapshot](int64_t begin, int64_t end, void* out) {
-      fetch(piece, first + begin, first + end, out, snapshot);
+    saved.read = [this, &piece, first, reading](int64_t begin, int64_t end, void* out) {
+      fetch(piece, first + begin, first + end, out, reading);
     };
   }
   return saved;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -16,6 +17,13 @@
 #include "program/step_plan.h"
 
 namespace ftrun {
+
+/// How a state is read: as it is now or as it was when it was copied, and by way of which memory what lies on disk is
+/// (none given: of its own).
+struct StateReading {
+  bool of_snapshot = false;
+  std::span<std::byte> sectors;
+};
 
 /// The parameters and optimizer state that a rank holds, seen as named tensors: filled from a model
 /// folder or a checkpoint, cut into slices for saving, read in pieces for export. Whatever the
@@ -36,13 +44,14 @@ class ModelState {
   void load(Checkpoint& checkpoint, FirstWeights first);
 
   /// What this rank writes into a checkpoint: of what several ranks use alike, the first's. The state
-  /// itself: it must not change while they are read.
-  std::vector<StateSlice> slices() const;
+  /// itself: it must not change while they are read. What lies on disk is read by way of `sectors`, by one
+  /// thread at a time, where they are given (a multiple of 4096 bytes).
+  std::vector<StateSlice> slices(std::span<std::byte> sectors = {}) const;
 
   /// The same of a copy of the state as it is now (StateOptions::snapshots), which stays until
   /// release_snapshot(): to be read by another thread while training goes on. One at a time; not
   /// beside lanes that run.
-  std::vector<StateSlice> snapshot();
+  std::vector<StateSlice> snapshot(std::span<std::byte> sectors = {});
   void release_snapshot();
   /// Has the kernel give the copy's pages before the first copy waits for them; from any thread.
   void populate_snapshot() const;
@@ -67,16 +76,16 @@ class ModelState {
   DType stored_dtype(const StatePiece& piece) const;
   DType dtype(const StatePiece& piece) const;
   Range part(const StatePiece& piece, int64_t begin, int64_t end) const;
-  std::vector<StateSlice> slices_of(bool snapshot) const;
+  std::vector<StateSlice> slices_of(StateReading reading) const;
   StateSlice saved_slice(const StatePiece& piece, const TensorInfo& tensor, const Box& box,
-                         int64_t first, bool snapshot) const;
+                         int64_t first, StateReading reading) const;
   void fill(const StatePiece& piece, DType source, const ReadTensor& read);
   void store(const StatePiece& piece, int64_t begin, int64_t end, DType source, const void* data,
              std::byte* room);
   void collect_part(TensorId tensor, int index, const ShardRange& wanted, bool receives,
                     Communicator& group, std::span<float> out) const;
   const StatePiece& parameters_of(UnitId unit) const;
-  void fetch(const StatePiece& piece, int64_t begin, int64_t end, void* out, bool kept = false) const;
+  void fetch(const StatePiece& piece, int64_t begin, int64_t end, void* out, StateReading reading = {}) const;
   void fetch_f32(const StatePiece& piece, int64_t begin, int64_t end, float* out) const;
 
   const ModelDescription& model_;

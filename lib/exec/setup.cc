@@ -32,8 +32,9 @@ SwapOptions swap_options(const Config& config, const std::string& run, int rank)
 }
 
 /// What the process holds before it has anything of the model, once its libraries have their threads
-/// and working memory: else these would come with the first step and look like the model's.
-int64_t held_when_warm(const Gpu* gpu) {
+/// and working memory, and saving its own: else these would come with the first step and look like the model's.
+int64_t held_when_warm(const Gpu* gpu, SaveRoom& room) {
+  room.populate();
   if (gpu == nullptr) {
     const HostBlock operands(kWarmUpBytes, "the first product");
     warm_up_products(operands.data());
@@ -58,7 +59,7 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const Ran
                              const std::string& run, Gpu* gpu)
     : groups_(groups),
       model_(std::move(model)),
-      held_before_(held_when_warm(gpu)),
+      held_before_(held_when_warm(gpu, save_room_)),
       memory_(groups.peer_visible(), swap_options(config, run, groups.rank()), [&, gpu](Tier tier) {
         // On a processor, device and host tier are the same memory.
         const bool main_memory = gpu == nullptr && tier != Tier::kNvme;

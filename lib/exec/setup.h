@@ -4,6 +4,7 @@
 #include <string>
 
 #include "checkpoint/model_folder.h"
+#include "checkpoint/save_room.h"
 #include "config/config.h"
 #include "exec/executor.h"
 #include "exec/memory.h"
@@ -42,9 +43,10 @@ class TrainingSetup {
   Executor& train_executor() { return *train_executor_; }
   Executor& evaluate_executor() { return *evaluate_executor_; }
   ModelState& state() { return *state_; }
+  const SaveRoom& save_room() const { return save_room_; }
   const RankMemory& memory() const { return memory_; }
   /// What the process held, of its own and shared memory, before the first of it was allocated and
-  /// after a first product: libraries, threads, their working memory, data.
+  /// after a first product: libraries, threads, their working memory, data, the staging area of checkpoints.
   int64_t held_before() const { return held_before_; }
   const ModelConfig& model_config() const { return model_.config; }
   const ModelFolder& folder() const { return model_.folder; }
@@ -66,6 +68,7 @@ class TrainingSetup {
  private:
   const RankGroups groups_;
   const PlannedModel model_;
+  SaveRoom save_room_;
   int64_t held_before_;
   RankMemory memory_;
   std::unique_ptr<Executor> train_executor_;

@@ -1,5 +1,6 @@
 #include "fault_files.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -224,12 +225,25 @@ void FaultFileSystem::restart(Survival survival, uint64_t seed) {
   history_.clear();
 }
 
+std::string FaultFileSystem::torn(const Node& node) {
+  constexpr size_t kSector = 512;
+  std::string bytes = node.bytes;
+  for (size_t at = 0; at < bytes.size(); at += kSector) {
+    const size_t size = std::min(kSector, bytes.size() - at);
+    if (node.durable_bytes.size() >= at + size && node.durable_bytes.compare(at, size, bytes, at, size) == 0) continue;
+    const uint64_t what = random_() % 3;
+    if (what == 0) bytes.replace(at, size, size, '\0');
+    if (what == 1 && node.durable_bytes.size() >= at + size) bytes.replace(at, size, node.durable_bytes, at, size);
+  }
+  return bytes;
+}
+
 void FaultFileSystem::put_back(const NodePtr& node, const std::string& path, Survival survival) {
   const bool random = survival == Survival::kRandom;
   if (!node->is_folder) {
     Survival how = survival;
-    if (random) how = static_cast<Survival>(random_() % 4);
-    std::string bytes = how == Survival::kEverything ? node->bytes : node->durable_bytes;
+    if (random) how = static_cast<Survival>(random_() % 5);
+    std::string bytes = how == Survival::kTornSectors ? torn(*node) : how == Survival::kEverything ? node->bytes : node->durable_bytes;
     if (how == Survival::kEntriesAndZeros) bytes.resize(node->bytes.size(), '\0');
     write_text(path, bytes);
     return;

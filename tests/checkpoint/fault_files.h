@@ -19,6 +19,7 @@ enum class Survival {
   kEntriesAndZeros,  // all entries; bytes that were not synced are zeros
   kEntriesShort,     // all entries; files cut to what was synced
   kEverything,       // a killed process: the machine stayed up
+  kTornSectors,      // all entries; of what was not synced each sector is there, zeros, or what was synced
   kRandom,           // each change of a folder and each file decides for itself
 };
 
@@ -82,6 +83,7 @@ class FaultFileSystem : public FileSystem {
   std::pair<NodePtr, std::string> parent_of(const std::string& path);
   void put_back(const NodePtr& node, const std::string& path, Survival survival);
   bool coin() { return (random_() & 1) != 0; }
+  std::string torn(const Node& node);
 
   std::mutex mutex_;
   std::string root_;

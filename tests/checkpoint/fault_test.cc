@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <filesystem>
+#include <iostream>
 #include <random>
 #include <set>
 #include <string>
@@ -77,8 +79,9 @@ bool has_leftovers(const std::string& root) {
   return false;
 }
 
-void fail_each_call(int error_number, int64_t step, int64_t keep_last,
-                    Replacing way = Replacing::kExchange) {
+/// Says how often it did.
+std::string fail_each_call(int error_number, int64_t step, int64_t keep_last,
+                           Replacing way = Replacing::kExchange) {
   const int64_t count = calls_of_a_save(step, keep_last, way);
   REQUIRE(count > 20);
   int64_t refused = 0, committed = 0;
@@ -108,6 +111,19 @@ void fail_each_call(int error_number, int64_t step, int64_t keep_last,
   }
   REQUIRE(refused > count / 2);
   REQUIRE(committed >= 3);  // the folder's sync, and the write of latest
+  return cat("failing calls: each of ", count, " of a save, ", errno_text(error_number), "; ", refused, " saves said so\n");
+}
+
+void fail_and_tell(int error_number, int64_t step, int64_t keep_last, Replacing way = Replacing::kExchange) {
+  std::string told;
+  logged([&] { told = fail_each_call(error_number, step, keep_last, way); });
+  std::cout << told;
+}
+
+/// FTRUN_SOAK_FLIPS: scripts/soak.sh.
+int flips_wanted() {
+  const char* const text = std::getenv("FTRUN_SOAK_FLIPS");
+  return text == nullptr ? 700 : std::atoi(text);
 }
 
 struct Outcomes {
@@ -121,7 +137,7 @@ Outcomes cut_power_at_each_call(int64_t step, int64_t keep_last, bool clean_firs
   Outcomes outcomes;
   for (int64_t k = 0; k <= count; ++k)
     for (int variant = 0; variant < 4 + 8; ++variant) {
-      const auto survival = static_cast<Survival>(std::min(variant, 4));
+      const auto survival = static_cast<Survival>(std::min(variant, 5));
       Scene scene;
       FaultFileSystem files(scene.run.path());
       replace_by(files, way);
@@ -149,16 +165,16 @@ Outcomes cut_power_at_each_call(int64_t step, int64_t keep_last, bool clean_firs
 }  // namespace
 
 TEST_CASE("a full disk at any call of a save leaves the previous checkpoint good") {
-  logged([] { fail_each_call(ENOSPC, 2, 0); });
+  fail_and_tell(ENOSPC, 2, 0);
 }
 
 TEST_CASE("an input or output error at any call of a save leaves the previous checkpoint good") {
-  logged([] { fail_each_call(EIO, 2, 1); });
+  fail_and_tell(EIO, 2, 1);
 }
 
 TEST_CASE("a failure at any call of a save over the same step leaves one of the two") {
-  logged([] { fail_each_call(EIO, 1, 0); });
-  logged([] { fail_each_call(EIO, 1, 0, Replacing::kStepAside); });
+  fail_and_tell(EIO, 1, 0);
+  fail_and_tell(EIO, 1, 0, Replacing::kStepAside);
 }
 
 TEST_CASE("after a power cut at any call of a save the newest checkpoint that verifies loads", "[long]") {
@@ -190,7 +206,7 @@ TEST_CASE("a power cut in the first save of a run leaves no checkpoint that only
         FaultFileSystem files(scene.run.path());
         files.cut_power_at(k);
         save_step(files, scene.root, 1, 1);
-        files.restart(static_cast<Survival>(std::min(variant, 4)), static_cast<uint64_t>(variant));
+        files.restart(static_cast<Survival>(std::min(variant, 5)), static_cast<uint64_t>(variant));
         clean_checkpoints(files, scene.root);
         const int version = resumed_version(scene.root);
         REQUIRE((version == 0 || version == 1));
@@ -257,7 +273,8 @@ TEST_CASE("every flipped bit of a checkpoint is found and its file named", "[lon
   REQUIRE(paths.size() == 7);
   std::mt19937_64 random(5);
   int in_data = 0;
-  for (int flip = 0; flip < 700; ++flip) {
+  const int flips = flips_wanted();
+  for (int flip = 0; flip < flips; ++flip) {
     const std::string& path = paths[static_cast<size_t>(flip) % paths.size()];
     const std::string good = read_text(path);
     std::string bad = good;
@@ -283,6 +300,7 @@ TEST_CASE("every flipped bit of a checkpoint is found and its file named", "[lon
     write_text(path, good);
   }
   REQUIRE(in_data > 50);
+  std::cout << "bit flips: " << flips << ", seed 5, all found; " << in_data << " of them in values of tensors\n";
   REQUIRE(verify_checkpoint(scene.root).empty());
 }
 

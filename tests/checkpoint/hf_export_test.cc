@@ -482,7 +482,7 @@ TEST_CASE("after a kill or a power cut at any call of an export the old folder o
           done = 1;
         } catch (const Error&) {
         }
-        files.restart(static_cast<Survival>(std::min(variant, 4)), static_cast<uint64_t>(k * 100 + variant));
+        files.restart(static_cast<Survival>(std::min(variant, 5)), static_cast<uint64_t>(k * 100 + variant));
         INFO("call " << k << ", variant " << variant << ", exchange " << can_exchange);
         if (!posix_files().exists(folder / "export")) ++apart;
         recover_export(files, folder / "export");

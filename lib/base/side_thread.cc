@@ -1,0 +1,49 @@
+#include "base/side_thread.h"
+
+#include <utility>
+
+namespace ftrun {
+
+SideThread::SideThread() : thread_([this] { serve(); }) {}
+
+SideThread::~SideThread() {
+  const std::lock_guard lock(mutex_);
+  stopping_ = true;
+  changed_.notify_all();
+}
+
+void SideThread::start(std::function<void()> work) {
+  const std::lock_guard lock(mutex_);
+  left_.push_back(std::move(work));
+  ++started_;
+  changed_.notify_all();
+}
+
+void SideThread::wait(int64_t count) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return failure_ || done_ >= count; });
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+void SideThread::serve() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return stopping_ || (!failure_ && !left_.empty()); });
+    if (stopping_) return;
+    const std::function<void()> work = std::move(left_.front());
+    left_.pop_front();
+    lock.unlock();
+    std::exception_ptr failure;
+    try {
+      work();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    lock.lock();
+    failure_ = failure;
+    ++done_;
+    changed_.notify_all();
+  }
+}
+
+}  // namespace ftrun

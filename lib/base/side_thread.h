@@ -1,0 +1,42 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+namespace ftrun {
+
+/// A thread that does pieces of work, one after another in the order in which they came, while its owner prepares
+/// others. The destructor waits for the one under way and drops the rest. Used by one owner.
+class SideThread {
+ public:
+  SideThread();
+  ~SideThread();
+  SideThread(const SideThread&) = delete;
+  SideThread& operator=(const SideThread&) = delete;
+
+  /// What it needs must stay until it is done. After a failure nothing is done any more.
+  void start(std::function<void()> work);
+  /// Returns when the first `count` pieces of work since the beginning are done; throws what one of them threw.
+  void wait(int64_t count);
+  /// Returns when all are done.
+  void wait() { wait(started_); }
+
+ private:
+  void serve();
+
+  int64_t started_ = 0;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> left_;
+  int64_t done_ = 0;
+  std::exception_ptr failure_;
+  bool stopping_ = false;
+  std::jthread thread_;  // last: uses the others
+};
+
+}  // namespace ftrun

@@ -1,0 +1,117 @@
+#include "base/streamed_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "base/checksum.h"
+#include "base/error.h"
+#include "base/owned_fd.h"
+
+namespace ftrun {
+namespace {
+
+size_t piece_of(std::span<std::byte> staging) {
+  const size_t bytes = staging.size() / kStagedPieces;
+  require(bytes > 0 && bytes % kDirectAlignment == 0 &&
+              reinterpret_cast<uintptr_t>(staging.data()) % kDirectAlignment == 0,
+          "a staging area of whole sectors");
+  return bytes;
+}
+
+/// The bytes of [offset, offset + bytes) that there are before the file's end; -1 where the file cannot be read so.
+int64_t read_piece(int fd, std::byte* to, size_t bytes, int64_t offset) {
+  size_t have = 0;
+  while (have < bytes) {
+    const ssize_t n = ::pread(fd, to + have, bytes - have, offset + static_cast<int64_t>(have));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return -1;
+    if (n == 0) break;
+    have += static_cast<size_t>(n);
+    if (have % kDirectAlignment != 0) break;  // the end of the file
+  }
+  return static_cast<int64_t>(have);
+}
+
+/// Nothing where the file cannot be read past the kernel's memory.
+std::optional<uint64_t> xxh3_read_directly(const std::string& path, std::span<std::byte> staging) {
+  const OwnedFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW | O_DIRECT));
+  struct stat info{};
+  if (!fd || ::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
+  const size_t piece_bytes = piece_of(staging);
+  const auto bytes = static_cast<int64_t>(piece_bytes);
+  const int64_t pieces = (info.st_size + bytes - 1) / bytes;
+  std::array<int64_t, kStagedPieces> found{};
+  SideThread reader;
+  const auto start = [&](int64_t number) {
+    if (number >= pieces) return;
+    reader.start([&, number] {
+      const size_t slot = static_cast<size_t>(number) % kStagedPieces;
+      found[slot] = read_piece(fd.get(), staging.data() + slot * piece_bytes, piece_bytes, number * bytes);
+    });
+  };
+  for (size_t slot = 0; slot < kStagedPieces; ++slot) start(static_cast<int64_t>(slot));
+  Xxh3Stream stream;
+  for (int64_t number = 0; number < pieces; ++number) {
+    reader.wait(number + 1);
+    const size_t slot = static_cast<size_t>(number) % kStagedPieces;
+    if (found[slot] != std::min(bytes, info.st_size - number * bytes)) return std::nullopt;
+    stream.update(staging.data() + slot * piece_bytes, static_cast<size_t>(found[slot]));
+    start(number + static_cast<int64_t>(kStagedPieces));
+  }
+  return stream.digest();
+}
+
+}  // namespace
+
+StreamedFile::StreamedFile(std::unique_ptr<WritableFile> file, std::span<std::byte> staging)
+    : file_(std::move(file)), staging_(staging), piece_bytes_(piece_of(staging)) {}
+
+std::byte* StreamedFile::piece() const {
+  return staging_.data() + static_cast<size_t>(pieces_) % kStagedPieces * piece_bytes_;
+}
+
+void StreamedFile::write(const void* data, size_t size) {
+  const auto* from = static_cast<const std::byte*>(data);
+  while (size > 0) {
+    // What was in this piece before must have been written.
+    if (filled_ == 0) writer_.wait(pieces_ - static_cast<int64_t>(kStagedPieces) + 1);
+    const size_t part = std::min(size, piece_bytes_ - filled_);
+    std::memcpy(piece() + filled_, from, part);
+    filled_ += part;
+    from += part;
+    size -= part;
+    if (filled_ == piece_bytes_) hand_over();
+  }
+}
+
+void StreamedFile::hand_over() {
+  if (filled_ == 0) return;
+  const int64_t offset = pieces_ * static_cast<int64_t>(piece_bytes_);
+  writer_.start([this, offset, from = piece(), bytes = filled_] { file_->write_at(offset, from, bytes); });
+  ++pieces_;
+  filled_ = 0;
+}
+
+void StreamedFile::write_at(int64_t, const void*, size_t) { bug("a streamed file is written front to back"); }
+
+void StreamedFile::sync() {
+  hand_over();
+  writer_.wait();
+  file_->sync();
+}
+
+uint64_t xxh3_of_disk(const std::string& path, std::span<std::byte> staging) {
+  const std::optional<uint64_t> found = xxh3_read_directly(path, staging);
+  return found ? *found : xxh3_of(MappedFile(path));
+}
+
+}  // namespace ftrun

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/file.h"
+#include "base/side_thread.h"
+
+namespace ftrun {
+
+/// Large files that are written or read once, front to back, by way of a staging area of the caller's: pieces of it
+/// are on their way to or from the disk while others are filled or looked at. The area begins at a multiple of
+/// kDirectAlignment and is cut into kStagedPieces pieces of as many bytes each, multiples of kDirectAlignment as well,
+/// so that the kernel can move them between area and disk (O_DIRECT) and need not bring them into its own memory,
+/// which costs more than all the rest.
+inline constexpr size_t kStagedPieces = 4;
+inline constexpr size_t kDirectAlignment = 4096;
+
+/// Hands what is written on to `file` in such pieces, by write_at(), from a thread of its own. What fails there is
+/// thrown by a later call, by sync() at the latest.
+class StreamedFile : public WritableFile {
+ public:
+  StreamedFile(std::unique_ptr<WritableFile> file, std::span<std::byte> staging);
+
+  void write(const void* data, size_t size) override;
+  /// Not for what is written front to back: a bug.
+  void write_at(int64_t offset, const void* data, size_t size) override;
+  void reserve(int64_t size) override { file_->reserve(size); }
+  void sync() override;
+  void close() override { file_->close(); }
+
+ private:
+  std::byte* piece() const;
+  void hand_over();
+
+  std::unique_ptr<WritableFile> file_;
+  std::span<std::byte> staging_;
+  size_t piece_bytes_;
+  /// Pieces before the one that is filled now, and how much is in it.
+  int64_t pieces_ = 0;
+  size_t filled_ = 0;
+  SideThread writer_;  // last: uses the others
+};
+
+/// XXH3 of a whole file, read past the kernel's memory where its file system allows that.
+uint64_t xxh3_of_disk(const std::string& path, std::span<std::byte> staging);
+
+}  // namespace ftrun

@@ -1,0 +1,113 @@
+// Lives of a run that loses power again and again while it saves, drawn from seeds: FTRUN_SOAK_STATES says how many
+// (scripts/soak.sh). What a run was told is saved is what it finds again.
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <random>
+#include <string>
+
+#include "base/error.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/inspect.h"
+#include "checkpoint/save.h"
+#include "fault_files.h"
+#include "test_support.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun::test {
+namespace {
+
+int64_t wanted_states(int64_t usual) {
+  const char* const text = std::getenv("FTRUN_SOAK_STATES");
+  return text == nullptr ? usual : std::atoll(text);
+}
+
+/// A run of a few ranks whose state after step s is ToyState's version s.
+struct Life {
+  TempFolder folder;
+  std::string root = folder / "checkpoints";
+  FaultFileSystem files{folder.path()};
+  std::mt19937_64 random;
+  int ranks = 1;
+  int64_t keep_last = 2;
+  /// The newest step whose save returned, and the newest that was begun.
+  int64_t saved = 0;
+  int64_t begun = 0;
+
+  explicit Life(uint64_t seed) : random(seed) {
+    ranks = 1 + static_cast<int>(random() % 2);
+    keep_last = static_cast<int64_t>(random() % 4);
+    if (random() % 2 == 0) files.refuse_exchange();
+  }
+
+  /// False when it failed.
+  bool save(int64_t step) {
+    begun = std::max(begun, step);
+    const auto errors = run_ranks(ranks, [&](const CheckpointGroup& group) {
+      ToyState state(ranks, group.rank, static_cast<int>(step));
+      const SaveRoom room(4 * 4096);  // so that a file has several pieces
+      save_checkpoint(files, {.root = root, .keep_last = keep_last, .room = &room}, toy_meta(step, ranks),
+                      state.slices(), group);
+    });
+    if (!errors[0].empty()) return false;
+    saved = step;
+    return true;
+  }
+
+  /// The step that a new start goes on from, whose state is then known to be that step's; 0 for none.
+  int64_t found() {
+    if (list_checkpoints(root).empty()) return 0;
+    Checkpoint checkpoint(choose_checkpoint(root, std::nullopt, CheckpointGroup{}));
+    checkpoint.require_complete();
+    ToyState state(1, 0, 0);
+    state.clear();
+    checkpoint.read(state.slices());
+    const int64_t step = checkpoint.meta().step;
+    REQUIRE(state.equals(static_cast<int>(step)));
+    return step;
+  }
+};
+
+TEST_CASE("a run that loses power at any moment finds what it was told is saved, or something newer") {
+  int64_t states = 0, newer = 0, in_clean_up = 0, empty = 0;
+  const int64_t wanted = wanted_states(80);
+  logged([&] {
+    for (uint64_t seed = 1; states < wanted; ++seed) {
+      Life life(seed);
+      for (int cut = 0; cut < 5 && states < wanted; ++cut) {
+        INFO("seed " << seed << ", power cut " << cut);
+        life.files.cut_power_at(static_cast<int64_t>(life.random() % 150));
+        // A resumed run can come to a step again.
+        int64_t step = life.saved;
+        while (life.save(++step) && step < life.saved + 5 && life.files.calls() < 150) {
+        }
+        life.files.restart(Survival::kRandom, life.random());
+        if (life.random() % 3 == 0) {  // and again while what was left is removed
+          life.files.cut_power_at(static_cast<int64_t>(life.random() % 12));
+          try {
+            clean_checkpoints(life.files, life.root);
+          } catch (const Error&) {
+            ++in_clean_up;
+          }
+          life.files.restart(Survival::kRandom, life.random());
+        }
+        clean_checkpoints(life.files, life.root);
+        const int64_t found = life.found();
+        REQUIRE(found >= life.saved);
+        REQUIRE(found <= life.begun);
+        newer += found > life.saved ? 1 : 0;
+        empty += found == 0 ? 1 : 0;
+        life.saved = life.begun = found;
+        ++states;
+      }
+    }
+  });
+  CHECK(newer > 0);
+  std::cout << "power cuts: " << states << " states, seeds from 1; " << newer << " found a checkpoint whose save had not returned, " << empty
+            << " had none yet, " << in_clean_up << " lost power again while a start cleaned up\n";
+}
+
+}  // namespace
+}  // namespace ftrun::test
