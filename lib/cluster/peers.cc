@@ -79,7 +79,10 @@ bool is_there(const CollectiveRecord& peer, const CollectiveRecord& mine) {
 /// collective of another group that it waits in, to those that have not come there, and on.
 class Chain {
  public:
-  Chain(const std::vector<PeerView>& views, int self, const std::vector<PeerView>& others) {
+  Chain(const std::vector<PeerView>& views, const CollectiveRecord& mine, int self,
+        const std::vector<PeerView>& others) {
+    for (size_t i = 0; i < views.size(); ++i)
+      first_present_ += static_cast<int>(i) == self || is_there(views[i].record, mine) ? 1 : 0;
     for (const PeerView& view : views) known_.emplace(view.global_rank, &view);
     for (const PeerView& view : others) known_.emplace(view.global_rank, &view);
     if (self < static_cast<int>(views.size())) passed_.insert(views[static_cast<size_t>(self)].global_rank);
@@ -89,6 +92,7 @@ class Chain {
   std::string doing(const PeerView& peer) {
     culprit = peer.global_rank;
     passed_.insert(peer.global_rank);
+    if (most_present_ == 0) most_present_ = first_present_, ring_culprit_ = culprit;
     const std::string own = activity_text(peer.state);
     // Who waits for somebody new leads on; who waits for those that were met only goes round.
     for (const bool round : {false, true})
@@ -119,6 +123,8 @@ class Chain {
       const bool there = between_two(group.record.kind) ? meets(theirs, group.record, peer, group)
                                                         : is_there(theirs, group.record);
       if (there && !ended && !other.silent) continue;
+      const int present = present_in(group);
+      if (present > most_present_) most_present_ = present, ring_culprit_ = rank;
       return cat("it waits in ", describe(group.record), " of group ", group.name, " for ", which(other));
     }
     return "";
@@ -131,11 +137,20 @@ class Chain {
     if (other.process == ProcessState::kGone) return name + ", which is gone";
     if (other.process == ProcessState::kStopped) return name + ", which is stopped";
     if (other.silent) return name + ", which gives no sign of life";
-    if (before) return name + ": they wait for each other";
+    if (before) {
+      culprit = ring_culprit_;
+      return name + ": they wait for each other";
+    }
     const std::string next = doing(other);
     return next.empty() ? name : cat(name, ": ", next);
   }
 
+  int present_in(const RankState::Group& group) const {
+    return static_cast<int>(std::ranges::count_if(group.members, [&](int rank) {
+      const auto found = known_.find(rank);
+      return found == known_.end() || is_there(record_of(*found->second, group.name), group.record);
+    }));
+  }
   static int partner(const RankState::Group& group) {
     const auto at = static_cast<size_t>(group.record.peer);
     return group.record.peer >= 0 && at < group.members.size() ? group.members[at] : -1;
@@ -155,6 +170,10 @@ class Chain {
 
   std::map<int, const PeerView*> known_;
   std::set<int> passed_;
+  /// Of ranks that wait in a ring the one is elsewhere that most of a group wait for.
+  int first_present_ = 0;
+  int most_present_ = 0;
+  int ring_culprit_ = -1;
 };
 
 /// Why this peer holds us up; "" when it does not seem to.
@@ -241,7 +260,7 @@ Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRe
     const bool aborted = peer.record.state == State::kAborted;
     int culprit = peer.global_rank;
     if (!ended && !aborted && !is_there(peer.record, mine)) {
-      Chain chain(views, self, others);
+      Chain chain(views, mine, self, others);
       if (const std::string doing = chain.doing(peer); !doing.empty()) text += "; " + doing;
       culprit = chain.culprit;
     }
@@ -254,7 +273,7 @@ Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRe
   if (!gave_up.texts.empty()) return {join(gave_up.texts, "; "), -1};
   if (!between_two(mine.kind)) return {"every rank has entered it and none is known to be lost", -1};
   const PeerView& partner = views[static_cast<size_t>(mine.peer)];
-  Chain chain(views, self, others);
+  Chain chain(views, mine, self, others);
   const std::string doing = chain.doing(partner);
   return {cat("rank ", partner.global_rank, " is there but has not taken its part", doing.empty() ? "" : "; ", doing),
           chain.culprit};
@@ -267,7 +286,7 @@ std::vector<int> unknown_ranks(const std::vector<PeerView>& views, const Collect
     const bool concerned = !between_two(mine.kind) || mine.peer == static_cast<int>(i);
     if (static_cast<int>(i) == self || !concerned || (!between_two(mine.kind) && is_there(views[i].record, mine)))
       continue;
-    Chain chain(views, self, others);
+    Chain chain(views, mine, self, others);
     chain.doing(views[i]);
     unknown.insert(chain.unknown.begin(), chain.unknown.end());
   }
