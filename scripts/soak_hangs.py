@@ -62,10 +62,11 @@ def main():
     arguments = parser.parse_args()
     stopped = arguments.cases // 5
     good = inside(arguments.cases - stopped, arguments.seed)
-    from runner import Job
+    from runner import Job, tiny_model, tiny_weights
     chance = random.Random(arguments.seed)
     with tempfile.TemporaryDirectory() as scratch:
-        job = Job(scratch)
+        model = tiny_model(pathlib.Path(scratch) / "model", tiny_weights(vocabulary=212), vocab_size=212)
+        job = Job(scratch, model)
         found = [stopped_process(job, number, chance) for number in range(stopped)]
     named = sum(right for right, _ in found)
     times = sorted(took for _, took in found)

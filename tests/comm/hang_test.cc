@@ -128,7 +128,7 @@ std::string named(const Case& hang) {
     return told.message.find("they wait for each other") != std::string::npos ? "" : wrong;
   if (told.culprit != hang.victim) return wrong;
   const char* doing = hang.hang == Hang::kComputes   ? ", forward layer 1 mb 0, for "
-                      : hang.hang == Hang::kSlowDisk ? "; it is in writing the checkpoint of step "
+                      : hang.hang == Hang::kSlowDisk ? "it is in writing the checkpoint of step "
                                                      : "";
   return told.message.find(doing) != std::string::npos ? "" : wrong;
 }
