@@ -15,7 +15,7 @@ namespace ftrun {
 namespace {
 
 constexpr size_t kMaxLine = 4000;  // below PIPE_BUF: concurrent writers never mix
-constexpr std::string_view kTag = "ftrun-failure-1";
+constexpr std::string_view kTag = "ftrun-failure-2";
 
 constexpr std::string_view kRemedy = "\n  remedy: ";  // as Error has it
 constexpr size_t kMaxRemedy = 1500;
@@ -68,7 +68,7 @@ bool parse_number(const std::string& text, T& value) {
 std::string failure_line(const FailureReport& report) {
   const std::string doing = one_line(report.doing).substr(0, 400);
   const std::string start = cat(kTag, "\t", report.unix_ns, "\t", report.rank, "\t",
-                                report.exit_code, "\t", doing, "\t");
+                                report.exit_code, "\t", report.culprit, "\t", doing, "\t");
   return cat(start, one_line(fitted(report.message, kMaxLine - 1 - start.size())), "\n");
 }
 
@@ -76,11 +76,12 @@ std::optional<FailureReport> parse_failure_line(std::string_view line) {
   if (!line.empty() && line.back() == '\n') line.remove_suffix(1);
   const std::vector<std::string> fields = split(line, '\t');
   FailureReport report;
-  if (fields.size() != 6 || fields[0] != kTag || !parse_number(fields[1], report.unix_ns) ||
-      !parse_number(fields[2], report.rank) || !parse_number(fields[3], report.exit_code))
+  if (fields.size() != 7 || fields[0] != kTag || !parse_number(fields[1], report.unix_ns) ||
+      !parse_number(fields[2], report.rank) || !parse_number(fields[3], report.exit_code) ||
+      !parse_number(fields[4], report.culprit))
     return std::nullopt;
-  report.doing = with_lines(fields[4]);
-  report.message = with_lines(fields[5]);
+  report.doing = with_lines(fields[5]);
+  report.message = with_lines(fields[6]);
   return report;
 }
 

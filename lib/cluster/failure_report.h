@@ -17,6 +17,8 @@ struct FailureReport {
   std::string doing;
   /// The message a person reads.
   std::string message;
+  /// The rank that this one found to hold it up; -1 for none.
+  int culprit = -1;
 };
 
 /// One line, at most 4,000 bytes so that a pipe takes it whole. Of a longer message the middle is

@@ -21,6 +21,7 @@ struct Failure {
   int signal = 0;
   std::string doing;
   std::string message;
+  int culprit = -1;
 };
 
 const FailureReport* earliest_report(const std::vector<FailureReport>& reports, int rank) {
@@ -39,7 +40,7 @@ std::vector<Failure> collect(const RankEnds& all) {
     if (ended_as_asked(end.exit_code, end.signal, all.forwarded) ||
         (end.told_to_stop && report == nullptr))
       continue;
-    Failure failure{end.rank, end.unix_ns, end.exit_code, end.signal, "", ""};
+    Failure failure{end.rank, end.unix_ns, end.exit_code, end.signal, end.doing, "", -1};
     if (report != nullptr) {
       failure.unix_ns = report->unix_ns;
       if (end.told_to_stop) {  // how it ended is our doing: what it reported counts
@@ -47,6 +48,7 @@ std::vector<Failure> collect(const RankEnds& all) {
         failure.signal = 0;
       }
       failure.doing = report->doing;
+      failure.culprit = report->culprit;
       failure.message = report->message;
     }
     failures.push_back(std::move(failure));
@@ -141,9 +143,10 @@ FailureSummary summarize_failures(const RankEnds& all) {
       text += "\n  then " +
               line_of(failures[i], std::to_string(failures[i].rank), cause.unix_ns, "later");
   text += stopped_ranks(all, failures);
-  if (const std::string log = all.log_of ? all.log_of(cause.rank) : ""; !log.empty())
+  const int rank = cause.culprit >= 0 ? cause.culprit : cause.rank;
+  if (const std::string log = all.log_of ? all.log_of(rank) : ""; !log.empty())
     text += cat("\n  its log: ", log);
-  return {cause.exit_code, text, cause.rank,
+  return {cause.exit_code, text, rank,
           cause.message.empty() ? how_it_ended(cause) : cause.message};
 }
 

@@ -18,6 +18,8 @@ struct RankEnd {
   int signal = 0;
   /// True when the supervisor had already told the ranks to stop: no failure of its own.
   bool told_to_stop = false;
+  /// What it was about when it ended, as it showed it; "" where nothing is known.
+  std::string doing;
 };
 
 /// True for an end that is no failure: 0, saved and to be started again, or stopped by a signal: the
@@ -57,7 +59,7 @@ struct FailureSummary {
   std::string reason;
 };
 
-/// Finds the cause: the earliest failure by the ranks' own reports, else by the time they ended.
+/// Where ranks lost a peer that they name, that is the rank of the summary, whose log is told. Finds the cause: the earliest failure by the ranks' own reports, else by the time they ended.
 /// "A peer is lost" is what the others see of a failure, so it is the cause only when there is no
 /// other. The text names the cause first, then the rest in order of time, then who was stopped.
 FailureSummary summarize_failures(const RankEnds& all);

@@ -1,7 +1,6 @@
 #include "cluster/launch_environment.h"
 
 #include <charconv>
-#include <cstdint>
 #include <cstdlib>
 #include <numeric>
 
@@ -88,6 +87,7 @@ LaunchEnvironment from_torchrun(const Variables& env) {
   launch.restart = env.number("FTRUN_RESTART", env.number("TORCHELASTIC_RESTART_COUNT", 0));
   launch.agent_store = env.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   launch.store_fd = env.number("FTRUN_STORE_FD", -1);
+  launch.board_fd = env.number("FTRUN_BOARD_FD", -1);
   check_below(launch.rank, "RANK", launch.world, "WORLD_SIZE");
   if (launch.local_size > 0) {
     check_below(launch.local_rank, "LOCAL_RANK", launch.local_size, "LOCAL_WORLD_SIZE");
@@ -122,10 +122,17 @@ std::string slurm_master(const Variables& env, const LaunchEnvironment& launch) 
   return expand_hostlist(env.step_or_job("SLURM_STEP_NODELIST", "SLURM_NODELIST")).front();
 }
 
-/// Every step of every job gets its own port; all its tasks compute the same one.
-int slurm_port(const Variables& env) {
-  const int64_t job = env.number("SLURM_JOB_ID", 0);
-  return static_cast<int>(10000 + (job + env.number("SLURM_STEP_ID", 0)) % 20000);
+/// What every task of a step knows of it, and no other step has.
+std::string slurm_job(const Variables& env) {
+  return cat("slurm ", env.number("SLURM_JOB_ID", 0), ".", env.number("SLURM_STEP_ID", 0));
+}
+
+/// A port that was given; else none, as one that follows from a job's number could be guessed.
+int given_port(const Variables& env) {
+  if (!env.has("MASTER_PORT")) return 0;
+  const int port = env.number("MASTER_PORT", 0);
+  check_port(port, "MASTER_PORT");
+  return port;
 }
 
 LaunchEnvironment from_slurm(const Variables& env) {
@@ -142,20 +149,13 @@ LaunchEnvironment from_slurm(const Variables& env) {
   launch.local_size = slurm_local_size(env, launch);
   check_below(launch.local_rank, "SLURM_LOCALID", launch.local_size, "tasks on this node");
   launch.master_addr = slurm_master(env, launch);
-  launch.master_port = env.number("MASTER_PORT", slurm_port(env));
-  check_port(launch.master_port, "MASTER_PORT");
+  launch.master_port = given_port(env);
+  launch.job = slurm_job(env);
   return launch;
 }
 
-/// A port that every process of one mpirun computes alike and two jobs rarely share.
-int port_of_job(const std::string& job) {
-  uint32_t hash = 2166136261u;  // FNV-1a
-  for (const char c : job) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
-  return static_cast<int>(10000 + hash % 20000);
-}
-
 /// MPI launchers give no rendezvous: MASTER_ADDR and MASTER_PORT do, or, when all ranks share this
-/// machine, the loopback interface and a port computed from the job's name.
+/// machine, the loopback interface and a port that rank 0 chooses.
 void read_mpi_master(const Variables& env, LaunchEnvironment& launch, const char* job_variable) {
   if (launch.world == 1) return;
   if (env.has("MASTER_ADDR")) return read_master(env, launch, "MASTER_ADDR");
@@ -168,7 +168,8 @@ void read_mpi_master(const Variables& env, LaunchEnvironment& launch, const char
                 "MASTER_ADDR=host1 -x MASTER_PORT=29500");
   }
   launch.master_addr = "127.0.0.1";
-  launch.master_port = port_of_job(*job);
+  launch.master_port = given_port(env);
+  launch.job = *job;
 }
 
 struct MpiNames {
@@ -264,8 +265,20 @@ std::string_view launch_name(LaunchKind kind) {
   return "?";
 }
 
-LaunchEnvironment detect_launch(const EnvLookup& lookup) {
-  const Variables env(lookup);
+namespace {
+
+/// Short ones could be tried out.
+constexpr size_t kShortestToken = 16;
+
+std::string token_of(const Variables& env) {
+  const std::string token = env.text("FTRUN_TOKEN").value_or("");
+  if (!token.empty() && token.size() < kShortestToken)
+    throw Error(ExitCode::kUsage, cat("FTRUN_TOKEN has ", token.size(), " characters, and ", kShortestToken, " are the least"),
+                "make one for each job: FTRUN_TOKEN=$(openssl rand -hex 32)");
+  return token;
+}
+
+LaunchEnvironment find_launcher(const Variables& env) {
   if (env.has("LOCAL_RANK")) return from_torchrun(env);
   if (in_slurm_step(env)) return from_slurm(env);
   if (env.has(kOpenMpi.rank)) return from_mpi(env, kOpenMpi);
@@ -273,6 +286,15 @@ LaunchEnvironment detect_launch(const EnvLookup& lookup) {
   if (env.has("PET_NODE_RANK") || env.has("PET_MASTER_ADDR")) return from_kubeflow(env);
   if (env.has("RANK") || env.has("WORLD_SIZE")) return from_node_variables(env);
   return {};
+}
+
+}  // namespace
+
+LaunchEnvironment detect_launch(const EnvLookup& lookup) {
+  const Variables env(lookup);
+  LaunchEnvironment launch = find_launcher(env);
+  launch.token = token_of(env);
+  return launch;
 }
 
 EnvLookup process_environment() {

@@ -31,15 +31,22 @@ struct LaunchEnvironment {
   int local_size = 1;
   int node = 0;
   int nodes = 1;
-  /// Where rank 0 serves the rendezvous; "" and 0 for a single process.
+  /// Where rank 0 serves the rendezvous; "" and 0 for a single process. Port 0 among several: one that rank 0
+  /// chooses and tells in a file, or that follows from the token.
   std::string master_addr;
   int master_port = 0;
+  /// The job's secret (FTRUN_TOKEN), "" where there is none.
+  std::string token;
+  /// The launcher's name of the job, "" where it gives none.
+  std::string job;
   /// torchrun's agent serves the store already: rank 0 must join as a client.
   bool agent_store = false;
   /// How often the launcher has restarted the job: keeps the attempts' keys apart.
   int restart = 0;
   /// Rank 0 under our supervisor: the bound socket it inherits. -1 for none.
   int store_fd = -1;
+  /// Under our supervisor: the memory in which its ranks show what they do. -1 for none.
+  int board_fd = -1;
   /// kNode: ranks to start on each node, when the launcher says.
   std::optional<int> ranks_per_node;
 

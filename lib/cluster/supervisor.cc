@@ -16,10 +16,14 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/hmac.h"
 #include "base/log.h"
 #include "base/owned_fd.h"
 #include "base/text.h"
 #include "cluster/failure_report.h"
+#include "cluster/local_boards.h"
+#include "cluster/peers.h"
+#include "cluster/rank_state.h"
 #include "cluster/rank_process.h"
 
 namespace ftrun {
@@ -169,6 +173,8 @@ class Supervisor {
   void reap();
   void note_end(Rank& rank, int status);
   void stop_others();
+  std::string doing(const Rank& rank) const;
+  bool hears_nobody(const Rank& rank);
   void enforce_deadline();
   void signal_all(int signal);
 
@@ -178,8 +184,11 @@ class Supervisor {
   SignalQueue& signals_;
   RankOutput output_;
   Pipe reports_ = make_pipe();
+  LocalBoards boards_ = LocalBoards::make(options_.local_ranks);
   std::string report_text_;
   StoreSocket store_;
+  /// Of this start's ranks: who does not know it does not come into their store.
+  const std::string token_ = hex_text(random_bytes(32));
   std::vector<Rank> ranks_;
   std::vector<RankEnd> ends_;
   std::vector<FailureReport> failures_;
@@ -208,6 +217,8 @@ std::vector<std::string> Supervisor::environment_of(int local_rank, int port) co
   set("FTRUN_SUPERVISOR", ::getpid());
   set("FTRUN_RESTART", restarts_);
   set("FTRUN_STATUS_FD", reports_.writer.get());
+  set("FTRUN_BOARD_FD", boards_.fd());
+  if (store_.fd) set("FTRUN_TOKEN", token_);
   if (rank == 0 && store_.fd) set("FTRUN_STORE_FD", store_.fd.get());
   if (rank == 0 && options_.terminal[0]) set("FTRUN_TERMINAL", 1);
   return all;
@@ -222,7 +233,7 @@ void Supervisor::start_ranks() {
   for (int local = 0; local < options_.local_ranks; ++local) {
     RankCommand command{.program = options_.program, .arguments = options_.arguments};
     command.environment = environment_of(local, port);
-    command.inherited = {reports_.writer.get()};
+    command.inherited = {reports_.writer.get(), boards_.fd()};
     command.blocked = signals_.before();
     if (local == 0 && own_store) command.inherited.push_back(store_.fd.get());
     Rank rank{.number = first_rank() + local, .process = start_rank_process(command)};
@@ -318,7 +329,7 @@ void Supervisor::reap() {
 void Supervisor::note_end(Rank& rank, int status) {
   rank.running = false;
   ::kill(-rank.process.pid, SIGKILL);  // whatever the rank itself had started
-  RankEnd end{.rank = rank.number, .unix_ns = unix_time_ns(), .told_to_stop = stopping_};
+  RankEnd end{.rank = rank.number, .unix_ns = unix_time_ns(), .told_to_stop = stopping_, .doing = doing(rank)};
   if (WIFSIGNALED(status)) {
     end.signal = WTERMSIG(status);
     end.exit_code = 128 + end.signal;
@@ -330,11 +341,30 @@ void Supervisor::note_end(Rank& rank, int status) {
   if (!orderly && !stopping_) stop_others();
 }
 
+/// What a rank last showed of itself.
+std::string Supervisor::doing(const Rank& rank) const {
+  const BoardTable* table = boards_.find(rank.number, rank.process.pid);
+  return table == nullptr ? "" : activity_text(read_state(*table));
+}
+
+/// A rank that is stopped hears no SIGTERM, and one that held up the others for their whole patience is not
+/// waited for once more.
+bool Supervisor::hears_nobody(const Rank& rank) {
+  read_reports();
+  const bool blamed = std::any_of(failures_.begin(), failures_.end(),
+                                  [&](const FailureReport& report) { return report.culprit == rank.number; });
+  return blamed || is_stopped(rank.process.pid);
+}
+
 void Supervisor::stop_others() {
   stopping_ = true;
   kill_at_ = Clock::now() + options_.grace;
   for (const Rank& rank : ranks_) {
-    if (rank.running) ::kill(rank.process.pid, SIGTERM);
+    if (!rank.running) continue;
+    if (hears_nobody(rank))
+      ::kill(-rank.process.pid, SIGKILL);
+    else
+      ::kill(rank.process.pid, SIGTERM);
   }
 }
 

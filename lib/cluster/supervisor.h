@@ -66,7 +66,8 @@ struct SupervisorOptions {
 ///
 /// Ranks get RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE,
 /// MASTER_ADDR, MASTER_PORT, FTRUN_SUPERVISOR (our process id), FTRUN_RESTART (how often the ranks were started
-/// again), FTRUN_STATUS_FD (report_failure),
+/// again), FTRUN_STATUS_FD (report_failure), FTRUN_BOARD_FD (local_boards.h), on one node
+/// FTRUN_TOKEN (a new one each start),
 /// rank 0 also FTRUN_STORE_FD and, when our stdout is a terminal, FTRUN_TERMINAL=1.
 /// Call it from the main thread, before others start. Error(kEnvironment) when a rank cannot start.
 int run_supervisor(const SupervisorOptions& options);

@@ -5,7 +5,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include "base/dtype.h"
-#include "comm/collective.h"
+#include "cluster/collective.h"
 
 namespace ftrun {
 

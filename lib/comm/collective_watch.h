@@ -7,8 +7,8 @@
 #include <mutex>
 #include <thread>
 
-#include "comm/collective.h"
-#include "comm/progress.h"
+#include "cluster/collective.h"
+#include "cluster/progress.h"
 
 namespace ftrun {
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -12,6 +14,9 @@
 
 namespace ftrun {
 namespace {
+
+/// From group to group no chain of waits is longer: pipeline, tensor, expert, shard and data parallel ranks.
+constexpr int kMostRounds = 16;
 
 void free_pages(void* data, int64_t bytes) {
   ::munmap(data, static_cast<size_t>(bytes));
@@ -54,7 +59,7 @@ Communicator::Communicator(Setup setup)
     : setup_(std::move(setup)),
       sent_(setup_.members.size(), 0),
       received_(setup_.members.size(), 0) {
-  if (setup_.board != nullptr) slot_ = setup_.board->open(setup_.name);
+  if (setup_.board != nullptr) slot_ = setup_.board->open(setup_.name, setup_.members);
 }
 
 Communicator::~Communicator() {
@@ -231,19 +236,31 @@ void Communicator::account(const CollectiveRecord& record, double seconds) {
   }
 }
 
+/// Of a wait that took too long the picture is taken first: giving up frees the others, who then are
+/// elsewhere.
 void Communicator::fail(const CollectiveRecord& record, const Failure& what) {
+  std::optional<Error> error;
+  if (what.late) error = failure(record, what);
   if (slot_ != nullptr) slot_->mark(CollectiveRecord::State::kAborted);
   abort(what.what);
-  const Error error = failure(record, what);
-  broken_ = error.message();
-  throw error;
+  if (!error) error = failure(record, what);
+  broken_ = error->message();
+  throw *error;
 }
 
 Error Communicator::failure(const CollectiveRecord& record, const Failure& failure) {
   const std::vector<PeerView> views = view_peers();
-  const std::string peers = explain_peers(views, record, rank());
+  std::vector<PeerView> others;
+  // Each time those are known that the last ones wait for.
+  for (int round = 0; round < kMostRounds && setup_.look_at; ++round) {
+    const std::vector<int> unknown = unknown_ranks(views, record, rank(), others);
+    if (unknown.empty()) break;
+    std::ranges::move(setup_.look_at(unknown), std::back_inserter(others));
+  }
+  const Explanation why = explain_peers(views, record, rank(), others);
+  if (setup_.board != nullptr && why.culprit >= 0) setup_.board->blame(why.culprit);
   std::string text = cat("rank ", members()[static_cast<size_t>(rank())], " ", failure.what, " ",
-                         describe(record), " of group ", name(), ": ", peers);
+                         describe(record), " of group ", name(), ": ", why.text);
   if (!failure.detail.empty()) text += cat(" [", failure.detail, "]");
   const bool ended = std::any_of(views.begin(), views.end(), [](const PeerView& peer) {
     return peer.process == ProcessState::kGone;
@@ -255,10 +272,23 @@ Error Communicator::failure(const CollectiveRecord& record, const Failure& failu
 }
 
 Error Communicator::disagreement(const std::vector<CollectiveRecord>& by_rank) const {
-  std::vector<std::string> parts;
-  for (size_t i = 0; i < by_rank.size(); ++i)
+  // Whom most others contradict is named as the one that is elsewhere.
+  const auto alike = [&](size_t i) {
+    return 2 * std::ranges::count_if(by_rank, [&](const CollectiveRecord& other) {
+             return same_collective(other, by_rank[i]);
+           }) > static_cast<std::ptrdiff_t>(by_rank.size());
+  };
+  std::vector<std::string> parts, unlike;
+  for (size_t i = 0; i < by_rank.size(); ++i) {
     parts.push_back(cat("rank ", members()[i], " is in ", describe(by_rank[i])));
-  return Error(ExitCode::kBug, cat("the ranks of group ", name(), " disagree: ", join(parts, ", ")),
+    if (!alike(i)) unlike.push_back(std::to_string(members()[i]));
+  }
+  std::string text = cat("the ranks of group ", name(), " disagree: ", join(parts, ", "));
+  if (unlike.size() < by_rank.size()) {
+    text += cat("; rank ", join(unlike, ", "), " is not where most are");
+    if (setup_.board != nullptr && unlike.size() == 1) setup_.board->blame(std::stoi(unlike.front()));
+  }
+  return Error(ExitCode::kBug, text,
                "all ranks must run the same program on the same config; please report this");
 }
 

@@ -12,9 +12,9 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
-#include "comm/collective.h"
-#include "comm/peers.h"
-#include "comm/progress.h"
+#include "cluster/collective.h"
+#include "cluster/peers.h"
+#include "cluster/progress.h"
 
 namespace ftrun {
 
@@ -118,6 +118,8 @@ class Communicator {
     std::chrono::milliseconds timeout = std::chrono::minutes(10);
     /// Shows what this rank is doing to its peers and to the crash handler; may be null.
     ProgressBoard* board = nullptr;
+    /// What is known now of other ranks (global), for explaining a failure; may be empty.
+    std::function<std::vector<PeerView>(const std::vector<int>&)> look_at = {};
     /// On GPUs: adds in rank order (comm/device_communicator.h); null leaves sums to the transport.
     SumBlocks sum_blocks = {};
   };
@@ -177,6 +179,8 @@ class Communicator {
     std::string what;
     /// The back end's words, "" for none.
     std::string detail;
+    /// Nothing has failed but the time limit: the others still are where they wait.
+    bool late = false;
   };
 
   /// May start the collective; must not block for long.

@@ -172,7 +172,7 @@ Communicator::Failure GlooCommunicator::failure_of(const std::exception& error, 
   const std::chrono::duration<double> waited = Clock::now() - start;
   const bool timed_out = text.find("imed out") != text.npos;
   return {timed_out ? cat("waited ", human_seconds(waited.count()), " in") : "lost a connection in",
-          first_line(text)};
+          first_line(text), timed_out};
 }
 
 /// Gloo has no words for it: a thread of ours that stands in a collective leaves it by this, and the

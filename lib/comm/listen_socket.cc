@@ -1,13 +1,17 @@
 #include "comm/listen_socket.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <stdexcept>
 
 #include "base/error.h"
 
@@ -76,6 +80,24 @@ ListenSocket listen_on(const std::string& address, int port) {
     cannot_bind(address, port, errno);
   result.port = bound_port(result.fd.get());
   return result;
+}
+
+OwnedFd connect_to(const std::string& address, int port, std::chrono::steady_clock::time_point deadline) {
+  const Resolved place = resolve(address, port, SOCK_STREAM);
+  OwnedFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  int error = fd ? 0 : errno;
+  if (fd && ::connect(fd.get(), place->ai_addr, place->ai_addrlen) != 0) error = errno;
+  if (error == EINPROGRESS) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    pollfd wanted{fd.get(), POLLOUT, 0};
+    socklen_t size = sizeof error;
+    error = ETIMEDOUT;
+    if (::poll(&wanted, 1, static_cast<int>(std::max<int64_t>(left.count(), 0))) > 0)
+      ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  }
+  if (error != 0) throw std::runtime_error(errno_text(error));
+  ::fcntl(fd.get(), F_SETFL, ::fcntl(fd.get(), F_GETFL) & ~O_NONBLOCK);
+  return fd;
 }
 
 std::string local_address_towards(const std::string& address, int port) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <string>
 
@@ -15,6 +16,8 @@ struct ListenSocket {
 
 /// Port 0 takes any. Error(kEnvironment) when the port is taken or the address is not ours.
 ListenSocket listen_on(const std::string& address, int port);
+/// A connection to there; throws std::runtime_error with the reason when there is none by then.
+OwnedFd connect_to(const std::string& address, int port, std::chrono::steady_clock::time_point deadline);
 /// Why the name cannot be resolved; nothing when it can.
 std::optional<std::string> unknown_host(const std::string& address);
 /// The port of a socket that was handed to us; Error(kEnvironment) when it is none.

@@ -78,6 +78,7 @@ std::unique_ptr<Communicator> open_communicator(Rendezvous& rendezvous, const st
                             .rank = static_cast<int>(own - members.begin()),
                             .timeout = options.timeout,
                             .board = &rendezvous.board(),
+                            .look_at = [&rendezvous](const std::vector<int>& ranks) { return rendezvous.look_at(ranks); },
                             .sum_blocks = options.sum_blocks};
   if (members.size() == 1 && options.device < 0)
     return std::make_unique<SelfCommunicator>(std::move(setup));

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
-#include "comm/collective.h"
+#include "cluster/collective.h"
 
 namespace ftrun {
 

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <span>
 #include <thread>
 
 #include <c10/util/Logging.h>
@@ -15,9 +16,13 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/error.h"
+#include "base/hmac.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "cluster/local_boards.h"
+#include "comm/job_store.h"
 #include "comm/listen_socket.h"
+#include "comm/meeting_file.h"
 #include "comm/store_access.h"
 
 namespace ftrun {
@@ -28,6 +33,7 @@ using Milliseconds = std::chrono::milliseconds;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 constexpr Milliseconds kSlice{1000};  // how long to wait before looking for dead peers
 constexpr Milliseconds kControlTimeout{2000};
+constexpr Milliseconds kMomentToDie{200};
 
 std::vector<uint8_t> bytes_of(const std::string& text) {
   return {text.begin(), text.end()};
@@ -65,7 +71,8 @@ struct Rendezvous::Impl {
       : options(from),
         main{std::move(main_store), {}},
         control{std::move(control_store), {}},
-        board(from.rank),
+        local(LocalBoards::open(OwnedFd(from.board_fd))),
+        board(from.rank, from.local_rank < local.count() ? &local.table(from.local_rank) : nullptr),
         identities(static_cast<size_t>(from.world)) {}
 
   /// One client of the store. What `operation` makes of it; throws when the server is silent.
@@ -96,6 +103,9 @@ struct Rendezvous::Impl {
   void beat(const std::stop_token& stop);
   void show_state();
   std::optional<std::vector<uint8_t>> last_heartbeat(int rank);
+  std::optional<RankState> shown_here(int rank) const;
+  PeerView view_of(int rank, const std::optional<std::vector<uint8_t>>& beat) const;
+  std::vector<PeerView> look_at(const std::vector<int>& ranks);
   void await_keys(const std::vector<std::string>& keys, const std::vector<int>& ranks,
                   const std::string& what, Patience patience);
   bool wait_for_keys(const std::vector<std::string>& keys, Milliseconds limit);
@@ -103,8 +113,7 @@ struct Rendezvous::Impl {
   bool any_gone(const std::vector<int>& ranks) const;
   /// After so long without a sign of life a rank is lost; a few may be late on a busy machine.
   Milliseconds life_limit() const { return std::max(options.timeout, 30 * options.heartbeat); }
-  [[noreturn]] void did_not_come(const std::vector<int>& absent, double waited,
-                                 const std::string& what) const;
+  [[noreturn]] void did_not_come(const std::vector<int>& absent, double waited, const std::string& what);
   [[noreturn]] void lost_store(const std::string& key, const std::string& why) const;
   ProcessState state_of(int rank) const {
     return process_state(identities[static_cast<size_t>(rank)],
@@ -114,6 +123,7 @@ struct Rendezvous::Impl {
   RendezvousOptions options;
   Connection main;     // for the rank's own thread
   Connection control;  // a second one, so that a wait does not silence us
+  LocalBoards local;
   ProgressBoard board;
   std::vector<PeerIdentity> identities;
   std::map<std::string, int64_t> uses;  // how often each exchange key was used
@@ -156,6 +166,38 @@ std::optional<std::vector<uint8_t>> Rendezvous::Impl::last_heartbeat(int rank) {
   }
 }
 
+/// What a rank of our supervisor shows, as it is at this moment.
+std::optional<RankState> Rendezvous::Impl::shown_here(int rank) const {
+  const PeerIdentity& peer = identities[static_cast<size_t>(rank)];
+  if (peer.machine != identities[static_cast<size_t>(options.rank)].machine) return std::nullopt;
+  const BoardTable* table = local.find(rank, peer.pid);
+  if (table == nullptr) return std::nullopt;
+  return read_state(*table);
+}
+
+PeerView Rendezvous::Impl::view_of(int rank, const std::optional<std::vector<uint8_t>>& beat) const {
+  PeerView view{.global_rank = rank, .identity = identities[static_cast<size_t>(rank)]};
+  view.process = state_of(rank);
+  if (auto here = shown_here(rank))
+    view.state = std::move(*here);
+  else if (beat && beat->size() > sizeof(int64_t))
+    view.state = decode_state(std::span(*beat).subspan(sizeof(int64_t)));
+  return view;
+}
+
+std::vector<PeerView> Rendezvous::Impl::look_at(const std::vector<int>& ranks) {
+  std::vector<PeerView> views;
+  bool answers = true;
+  for (const int rank : ranks) {
+    if (rank < 0 || rank >= options.world) continue;
+    const bool asks = answers && !shown_here(rank);
+    const auto beat = asks ? last_heartbeat(rank) : std::nullopt;
+    answers = answers && (!asks || beat);
+    views.push_back(view_of(rank, beat));
+  }
+  return views;
+}
+
 bool Rendezvous::Impl::any_gone(const std::vector<int>& ranks) const {
   return std::any_of(ranks.begin(), ranks.end(),
                      [&](int rank) { return state_of(rank) == ProcessState::kGone; });
@@ -171,12 +213,17 @@ std::vector<int> Rendezvous::Impl::missing(const std::vector<std::string>& keys,
 }
 
 void Rendezvous::Impl::did_not_come(const std::vector<int>& absent, double waited,
-                                    const std::string& what) const {
-  std::vector<std::string> names;
-  for (const int rank : absent) names.push_back(std::to_string(rank));
+                                    const std::string& what) {
+  std::vector<std::string> names, doing;
+  for (const PeerView& view : look_at(absent)) {
+    names.push_back(std::to_string(view.global_rank));
+    const std::string text = activity_text(view.state);
+    if (!text.empty()) doing.push_back(cat("; rank ", view.global_rank, " is in ", text));
+  }
+  if (absent.size() == 1) board.blame(absent.front());
   throw Error(ExitCode::kPeerLost,
               cat("rank ", options.rank, " waited ", human_seconds(waited), " for ", what,
-                  ": rank ", join(names, ", "), any_gone(absent) ? " is gone" : " did not come"),
+                  ": rank ", join(names, ", "), any_gone(absent) ? " is gone" : " did not come", join(doing, "")),
               "look at that rank's own log first");
 }
 
@@ -272,12 +319,25 @@ void warn_of_unknown_host(const RendezvousOptions& options) {
                     human_seconds(static_cast<double>(options.timeout.count()) * 1e-3)));
 }
 
-/// Client connection, or the server when `listen` is given.
-StorePtr tcp_store(const RendezvousOptions& options, int port, std::optional<int> listen) {
+[[noreturn]] void not_reached(const RendezvousOptions& options, int port, const std::string& last) {
+  std::string why = last;
+  if (const auto unknown = unknown_host(options.address)) why = *unknown;
+  const std::string where = port > 0 ? cat(options.address, ":", port) : options.address;
+  const std::string by_file =
+      options.token.empty() && !options.agent_store
+          ? cat("check that all ranks see ", options.meeting_file, ", or give all the same FTRUN_TOKEN; ")
+          : "";
+  throw Error(
+      ExitCode::kPeerLost,
+      cat("rank ", options.rank, " could not reach the rendezvous of rank 0 at ", where,
+          " within ", human_seconds(static_cast<double>(options.timeout.count()) * 1e-3), ": ", why),
+      cat(by_file, "check MASTER_ADDR and MASTER_PORT, that rank 0 runs, and that no firewall is between"));
+}
+
+/// A client of the store that torchrun's agent serves.
+StorePtr agent_store(const RendezvousOptions& options) {
   c10d::TCPStoreOptions settings;
-  settings.port = static_cast<uint16_t>(port);
-  settings.isServer = listen.has_value();
-  settings.masterListenFd = listen;
+  settings.port = static_cast<uint16_t>(options.port);
   settings.waitWorkers = false;
   settings.timeout = options.timeout;
   std::string why = "something else answers there, or nothing";
@@ -292,50 +352,106 @@ StorePtr tcp_store(const RendezvousOptions& options, int port, std::optional<int
   } catch (const std::exception& error) {
     why = first_line(error.what());
   }
-  if (const auto unknown = unknown_host(options.address)) why = *unknown;
-  throw Error(
-      ExitCode::kPeerLost,
-      cat("rank ", options.rank, " could not reach the rendezvous of rank 0 at ", options.address,
-          ":", port, " within ", human_seconds(static_cast<double>(options.timeout.count()) * 1e-3),
-          ": ", why),
-      "check MASTER_ADDR and MASTER_PORT, that rank 0 runs, and that no firewall is between");
+  not_reached(options, options.port, why);
+}
+
+/// A port that only those can guess who know the token.
+int port_of_token(const std::string& token) {
+  const Digest digest = hmac_sha256(token, "port");
+  return 20000 + (digest[0] << 8 | digest[1]) % 12000;
+}
+
+/// How this rank finds the store each time it tries.
+JobStore::Find finder(const RendezvousOptions& options) {
+  if (!options.token.empty()) {
+    const int port = options.port > 0 ? options.port : port_of_token(options.token);
+    return [=] { return std::optional(StorePlace{options.address, port, options.token}); };
+  }
+  return [options]() -> std::optional<StorePlace> {
+    const auto place = MeetingFile::read(options.meeting_file, options.job);
+    if (!place || (options.port > 0 && place->port != options.port)) return std::nullopt;
+    return StorePlace{options.address, place->port, place->token};
+  };
+}
+
+c10::intrusive_ptr<JobStore> job_store(const RendezvousOptions& options, const JobStore::Find& find,
+                                       const std::shared_ptr<StoreServer>& served = nullptr) {
+  int port = options.port;
+  const auto noting = [&]() {
+    const auto place = find();
+    if (place) port = place->port;
+    return place;
+  };
+  try {
+    return c10::make_intrusive<JobStore>(noting, Clock::now() + options.timeout, options.token.empty(), served);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    not_reached(options, port, first_line(error.what()));
+  }
 }
 
 struct Stores {
   StorePtr main, control;
   std::function<StorePtr()> connect_again;
+  /// Rank 0's, until all have met.
+  std::unique_ptr<MeetingFile> meeting;
 };
 
-Stores open_stores(const RendezvousOptions& options) {
-  StorePtr main, control;
-  int port = options.port;
-  if (options.world == 1) {
-    main = c10::make_intrusive<c10d::HashStore>();
-    control = main;
-  } else if (options.rank == 0 && !options.agent_store) {
-    ListenSocket socket;
-    if (options.listen_fd >= 0) {
-      socket = {OwnedFd(options.listen_fd), bound_port(options.listen_fd)};
-    } else {
-      socket = listen_on(options.address, options.port);
-    }
-    port = socket.port;
-    main = tcp_store(options, port, socket.fd.get());
-    socket.fd.release();  // the store's server owns it now
-    control = tcp_store(options, port, std::nullopt);
+/// Rank 0 serves the store, on a socket that it inherited or makes.
+Stores serve_store(const RendezvousOptions& options) {
+  ListenSocket socket;
+  if (options.listen_fd >= 0) {
+    socket = {OwnedFd(options.listen_fd), bound_port(options.listen_fd)};
   } else {
+    const bool by_token = !options.token.empty() && options.port == 0;
+    socket = listen_on(options.address, by_token ? port_of_token(options.token) : options.port);
+  }
+  Stores stores;
+  std::string token = options.token;
+  if (token.empty()) {
+    token = hex_text(random_bytes(32));
+    stores.meeting = std::make_unique<MeetingFile>(options.meeting_file, MeetingPlace{options.job, socket.port, token});
+  }
+  const StorePlace place{options.address, socket.port, token};
+  const auto server = std::make_shared<StoreServer>(std::move(socket.fd), token);
+  const JobStore::Find find = [place] { return std::optional(place); };
+  stores.main = job_store(options, find, server);
+  stores.control = job_store(options, find, server);
+  stores.connect_again = [=]() -> StorePtr { return job_store(options, find, server); };
+  return stores;
+}
+
+Stores find_store(const RendezvousOptions& options) {
+  warn_of_unknown_host(options);
+  const auto main = job_store(options, finder(options));
+  // The file is gone once all have met.
+  const JobStore::Find find = [place = main->place()] { return std::optional(place); };
+  return {main, job_store(options, find), [=]() -> StorePtr { return job_store(options, find); }, nullptr};
+}
+
+Stores open_stores(const RendezvousOptions& options) {
+  Stores stores;
+  if (options.world == 1) {
+    stores.main = stores.control = c10::make_intrusive<c10d::HashStore>();
+    stores.connect_again = [store = stores.main] { return store; };
+  } else if (options.agent_store) {
     warn_of_unknown_host(options);
-    main = tcp_store(options, port, std::nullopt);
-    control = tcp_store(options, port, std::nullopt);
+    stores.main = agent_store(options);
+    stores.control = agent_store(options);
+    stores.connect_again = [options] { return agent_store(options); };
+  } else {
+    require(!options.token.empty() || !options.meeting_file.empty(), "ranks meet by a token or a file");
+    stores = options.rank == 0 ? serve_store(options) : find_store(options);
   }
   const std::string prefix = cat("ftrun/", options.attempt);
   const auto prefixed = [prefix](const StorePtr& store) -> StorePtr {
     return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
   };
-  const auto connect_again = [=] {
-    return prefixed(options.world == 1 ? main : tcp_store(options, port, std::nullopt));
-  };
-  return {prefixed(main), prefixed(control), connect_again};
+  stores.main = prefixed(stores.main);
+  stores.control = prefixed(stores.control);
+  stores.connect_again = [prefixed, open = stores.connect_again] { return prefixed(open()); };
+  return stores;
 }
 
 }  // namespace
@@ -376,7 +492,9 @@ std::vector<std::unique_ptr<Rendezvous>> Rendezvous::in_process(int world, Milli
 
 /// Who lives is asked over the connection of the heartbeat, which nobody holds for long.
 std::unique_ptr<Rendezvous> Rendezvous::beside() {
-  auto other = std::make_unique<Impl>(impl_->options, impl_->connect_again(), impl_->control.store);
+  RendezvousOptions options = impl_->options;
+  options.board_fd = -1;
+  auto other = std::make_unique<Impl>(options, impl_->connect_again(), impl_->control.store);
   other->identities = impl_->identities;
   other->keys = "beside/";
   return std::unique_ptr<Rendezvous>(new Rendezvous(std::move(other)));
@@ -395,6 +513,21 @@ const PeerIdentity& Rendezvous::identity(int rank) const {
   return impl_->identities.at(static_cast<size_t>(rank));
 }
 
+namespace {
+
+class ShownExchange {
+ public:
+  ShownExchange(ProgressBoard& board, const std::string& what) : board_(board) { board_.show_texts(what); }
+  ~ShownExchange() { board_.show_texts(""); }
+  ShownExchange(const ShownExchange&) = delete;
+  ShownExchange& operator=(const ShownExchange&) = delete;
+
+ private:
+  ProgressBoard& board_;
+};
+
+}  // namespace
+
 std::vector<std::string> Rendezvous::exchange_text(const std::string& key, const std::string& text,
                                                    Patience patience) {
   std::vector<int> everyone(static_cast<size_t>(world()));
@@ -412,6 +545,7 @@ std::vector<std::string> Rendezvous::exchange_text(const std::string& key, const
   };
   std::vector<std::string> keys;
   for (const int member : members) keys.push_back(key_of(member, use));
+  const ShownExchange shown(impl_->board, cat("an exchange of \"", key, "\" with the others"));
   try {
     const Milliseconds limit = impl_->options.timeout;
     impl_->main.set(key_of(rank(), use), bytes_of(text), limit);
@@ -443,7 +577,7 @@ std::optional<std::string> Rendezvous::find(const std::string& key) {
 
 std::vector<PeerView> Rendezvous::view(const std::vector<int>& members, const std::string& group) {
   const auto settle = impl_->options.heartbeat * 3 / 2;
-  std::vector<std::optional<std::vector<uint8_t>>> before;
+  std::vector<std::optional<std::vector<uint8_t>>> before(members.size());
   try {
     impl_->show_state();
   } catch (const std::exception&) {
@@ -455,21 +589,26 @@ std::vector<PeerView> Rendezvous::view(const std::vector<int>& members, const st
     answers = beat.has_value();
     return beat;
   };
-  for (const int member : members) before.push_back(ask(member));
-  if (!impl_->any_gone(members)) std::this_thread::sleep_for(settle);
+  const bool all_here = std::ranges::all_of(members, [&](int member) { return impl_->shown_here(member).has_value(); });
+  if (!all_here) {
+    for (size_t i = 0; i < members.size(); ++i) before[i] = ask(members[i]);
+    if (!impl_->any_gone(members)) std::this_thread::sleep_for(settle);
+  } else if (!impl_->any_gone(members)) {
+    std::this_thread::sleep_for(std::min<Milliseconds>(settle, kMomentToDie));
+  }
   std::vector<PeerView> views;
   for (size_t i = 0; i < members.size(); ++i) {
-    PeerView view{.global_rank = members[i], .identity = identity(members[i])};
-    view.process = impl_->state_of(members[i]);
-    const auto now = ask(members[i]);
+    const auto now = all_here ? std::nullopt : ask(members[i]);
+    PeerView view = impl_->view_of(members[i], now);
     const bool elsewhere = view.process == ProcessState::kUnknown;
     view.silent = elsewhere && (!now || now == before[i]);
-    if (now && now->size() > sizeof(int64_t))
-      view.record = ProgressBoard::find({now->begin() + sizeof(int64_t), now->end()}, group);
+    view.record = ProgressBoard::find(view.state, group);
     views.push_back(std::move(view));
   }
   return views;
 }
+
+std::vector<PeerView> Rendezvous::look_at(const std::vector<int>& ranks) { return impl_->look_at(ranks); }
 
 bool Rendezvous::any_ended(const std::vector<int>& members) const { return impl_->any_gone(members); }
 

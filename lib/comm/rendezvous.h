@@ -6,20 +6,24 @@
 #include <string>
 #include <vector>
 
-#include "comm/peers.h"
-#include "comm/progress.h"
+#include "cluster/peers.h"
+#include "cluster/progress.h"
 
 namespace ftrun {
 
 struct RendezvousOptions {
   int rank = 0;
   int world = 1;
-  /// Where rank 0 serves the store: name or address, and port.
+  /// Where rank 0 serves the store: name or address, and port. Port 0: any, which the meeting file tells, or one
+  /// that follows from the token.
   std::string address = "127.0.0.1";
   int port = 0;
   /// Rank 0: a bound socket to serve on (inherited from the supervisor); -1 makes one, bound to
   /// `address` alone.
   int listen_fd = -1;
+  /// Under our supervisor: its ranks' tables (cluster/local_boards.h) and which one is ours; -1 for none.
+  int board_fd = -1;
+  int local_rank = 0;
   /// The launcher's agent serves the store: every rank joins as a client.
   bool agent_store = false;
   /// Restarts so far: keeps the keys of one attempt from those of another.
@@ -28,6 +32,12 @@ struct RendezvousOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
   /// How often a rank shows the others that it lives and what it is doing.
   std::chrono::milliseconds heartbeat = std::chrono::seconds(1);
+  /// What lets a rank into the store of rank 0; all ranks of a job have the same. "": they meet by the file.
+  std::string token;
+  /// Where rank 0 writes a token, and its port where `port` is 0, until all have met.
+  std::string meeting_file;
+  /// The launcher's name of the job.
+  std::string job;
 };
 
 /// How long an exchange waits for the ranks that have not come.
@@ -77,8 +87,10 @@ class Rendezvous {
   /// This machine's address on the network that leads to rank 0.
   std::string local_address() const;
   /// What is known now of the members of a group, by place in it: for explaining a failure. Shows
-  /// our own state first; may take two heartbeats.
+  /// our own state first; may take two heartbeats where one of them has another supervisor.
   std::vector<PeerView> view(const std::vector<int>& members, const std::string& group);
+  /// The same of any ranks, from what they have shown so far.
+  std::vector<PeerView> look_at(const std::vector<int>& ranks);
   /// Whether the process of one of them, on this machine, is known to have ended. At once; any thread.
   bool any_ended(const std::vector<int>& members) const;
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/peers.h"
+#include "cluster/peers.h"
 
 namespace ftrun {
 

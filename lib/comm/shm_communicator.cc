@@ -127,7 +127,7 @@ class ShmCommunicator final : public Communicator {
 void ShmCommunicator::fail_wait(ShmGroup::Verdict verdict, Clock::time_point start) const {
   const std::chrono::duration<double> waited = Clock::now() - start;
   if (verdict == ShmGroup::Verdict::kTimeout)
-    throw Failure{cat("waited ", human_seconds(waited.count()), " in"), ""};
+    throw Failure{cat("waited ", human_seconds(waited.count()), " in"), "", true};
   throw Failure{"lost a peer in", ""};
 }
 

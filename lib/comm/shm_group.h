@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/collective.h"
+#include "cluster/collective.h"
 #include "comm/rendezvous.h"
 #include "comm/shared_memory.h"
 #include "comm/shm_signal.h"

@@ -243,7 +243,7 @@ struct EnumNames<BackendChoice> {
 /// comm
 struct CommConfig {
   BackendChoice backend = BackendChoice::kAuto;
-  int64_t timeout = 600;  // seconds, of every wait for another rank
+  int64_t timeout = 0;  // seconds, of every wait for another rank; 0 = auto, from the slowest step seen
   bool deterministic = false;  // on GPUs: sums in rank order and fp32; on hosts they always are
   bool operator==(const CommConfig&) const = default;
 };

@@ -267,9 +267,11 @@ void declare_rest(Schema& s) {
       [](auto& c) -> auto& { return c.comm; });
   comm.key("backend", &CommConfig::backend, "auto: nccl between GPUs, gloo between hosts.");
   comm.key("timeout", &CommConfig::timeout,
-           "Longest wait for another rank in a collective. Work that a rank does alone is waited for while "
-           "its heartbeat continues.")
-      .at_least(1)
+           "Longest wait for another rank in a collective; 0 or auto: ten times the slowest step of the run so far, "
+           "at least two minutes, and half an hour until the first step is done. Work that a rank does alone is "
+           "waited for while its heartbeat continues.")
+      .at_least(0)
+      .defaults_to("auto")
       .in("seconds");
   comm.key("deterministic", &CommConfig::deterministic,
            "On GPUs: sums add in rank order, 16 bits in fp32, by kernels of our own instead of NCCL's, whose order "

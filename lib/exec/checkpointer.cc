@@ -166,6 +166,7 @@ bool Checkpointer::save_if_due(const TrainingProgress& progress, const std::stri
 
 /// Where another one is under way, this waits for it.
 void Checkpointer::save_in_background(const TrainingProgress& progress, const std::string& data_fingerprint) {
+  session_.show_phase(cat("copying the checkpoint of step ", progress.step));
   const auto start = std::chrono::steady_clock::now();
   settle();
   if (room_.joinable()) room_.join();
@@ -205,6 +206,7 @@ void Checkpointer::tell_saved(int64_t step, const SaveResult& result, const std:
 }
 
 void Checkpointer::save(const TrainingProgress& progress, const std::string& data_fingerprint) {
+  session_.show_phase(cat("writing the checkpoint of step ", progress.step));
   const auto start = std::chrono::steady_clock::now();
   settle();
   if (has_saved(progress.step)) return;
@@ -240,6 +242,7 @@ void Checkpointer::leave(const Error& error) noexcept {
 /// Rank 0 writes and the others help, which also learn of its failure. What fails where they work
 /// together ends a rank's process at once, so that no other waits for it.
 void Checkpointer::export_model(StopAgreement& stop) {
+  session_.show_phase("the export");
   const ExportOutcome outcome =
       export_weights(config_, setup_, session_.is_first(), [&stop] { return stop.vote(); });
   session_.together("exporting the model", [&] {

@@ -24,6 +24,16 @@ std::vector<Communicator*> communicators_of(const Program& program, const RankGr
   return found;
 }
 
+/// How each instruction is shown while it runs.
+std::vector<Activity> activities_of(const Program& program) {
+  static_assert(kMostLanes <= BoardTable::kLanes);
+  std::vector<Activity> all;
+  for (const Instr& instr : program.instrs)
+    all.push_back(activity(is_communication(instr.lane) ? Activity::Kind::kExchange : Activity::Kind::kAlone,
+                           instr_label(instr)));
+  return all;
+}
+
 /// What an instruction computes for those of its list that come after it.
 std::set<ValueId> values_for_later(const LayerGraph& graph, const Instr& instr) {
   const std::vector<Op>& list = list_of(graph, instr.kind);
@@ -71,6 +81,8 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
       model_(model),
       memory_(memory),
       groups_(communicators_of(program, groups)),
+      board_(groups.board),
+      shown_(board_ == nullptr ? std::vector<Activity>() : activities_of(program)),
       device_(make_lane_device(program, memory, groups_)),
       early_disk_(early_disk_requests(program)),
       disk_tickets_(program.instrs.size()),
@@ -187,11 +199,15 @@ std::array<double, kInstrKinds> Executor::seconds() const {
   return sum;
 }
 
+/// Shows what the lane does meanwhile to whoever would wait for this rank.
 void Executor::run_timed(const Instr& instr) {
   const auto start = std::chrono::steady_clock::now();
+  const auto lane = static_cast<int>(instr.lane);
+  if (board_ != nullptr) board_->enter_lane(lane, shown_[static_cast<size_t>(&instr - program_.instrs.data())]);
   device_->enter(instr);
   if (!instr.if_finite || updates()) run_instr(instr);
   device_->leave(instr);
+  if (board_ != nullptr) board_->leave_lane(lane);
   const double seconds = seconds_since(start);
   seconds_[static_cast<size_t>(instr.lane)][static_cast<size_t>(instr.kind)] += seconds;
   if (instr.lane == Lane::kCompute) phases_.note(instr, lanes_.waited(), seconds);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "cluster/progress.h"
 #include "data/loader.h"
 #include "exec/lane_device.h"
 #include "exec/lanes.h"
@@ -141,6 +142,8 @@ class Executor {
   const RankMemory& memory_;
   /// By GroupId.
   std::vector<Communicator*> groups_;
+  ProgressBoard* board_;
+  std::vector<Activity> shown_;
   std::unique_ptr<LaneDevice> device_;
   /// Addresses of a list's values, by instruction.
   std::map<const Instr*, std::vector<void*>> storage_;

@@ -40,6 +40,7 @@ Communicator* OpenGroups::open(Rendezvous& rendezvous, const RankGroup& group,
 
 OpenGroups::OpenGroups(Rendezvous& rendezvous, const std::vector<ProgramGroup>& groups,
                        GroupId model, CommOptions options) {
+  groups_.board = &rendezvous.board();
   const RankGroup alone{"alone", {rendezvous.rank()}};
   // One rank has nobody to talk to: no NCCL for it.
   if (groups.empty()) options.device = -1;

@@ -18,9 +18,11 @@ struct RankGroups {
   /// between them.
   Communicator* host_world = nullptr;
   Communicator* host_model = nullptr;
+  /// Where this rank shows what it does; null for nowhere.
+  ProgressBoard* board = nullptr;
 
   /// All that a group that is the only one needs.
-  static RankGroups of_one(Communicator& group) { return {{&group}, &group, &group}; }
+  static RankGroups of_one(Communicator& group) { return {{&group}, &group, &group, nullptr}; }
 
   int rank() const { return host_world->rank(); }
   /// All of them, each once.

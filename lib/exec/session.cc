@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
+#include <filesystem>
 
 #include "base/checksum.h"
 #include "base/error.h"
@@ -16,8 +18,27 @@
 namespace ftrun {
 namespace {
 
-std::chrono::milliseconds wait_of(const Config& config) {
-  return std::chrono::seconds(config.comm.timeout);
+using std::chrono::milliseconds;
+
+/// Where comm.timeout is auto. What ranks wait for when they meet and exchange texts:
+constexpr milliseconds kMeetingLimit = std::chrono::minutes(10);
+/// for the first step, which sets up libraries and reads everything for the first time:
+constexpr milliseconds kFirstStepLimit = std::chrono::minutes(30);
+/// and for every later one so many times the slowest, as data and disks have bad moments, but no less than
+constexpr double kSlowestSteps = 10;
+constexpr milliseconds kLeastLimit = std::chrono::minutes(2);
+
+bool is_auto(const Config& config) { return config.comm.timeout == 0; }
+
+milliseconds wait_of(const Config& config, milliseconds by_itself) {
+  return is_auto(config) ? by_itself : std::chrono::seconds(config.comm.timeout);
+}
+
+/// Beside the run folder, which is looked at and made only when all have met.
+std::string meeting_file(const std::string& output_dir) {
+  std::string folder = std::filesystem::path(output_dir).lexically_normal().string();
+  while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
+  return folder + ".rendezvous";
 }
 
 std::unique_ptr<Rendezvous> meet(const TrainRequest& request) {
@@ -32,7 +53,14 @@ std::unique_ptr<Rendezvous> meet(const TrainRequest& request) {
   options.listen_fd = launch.store_fd;
   options.agent_store = launch.agent_store;
   options.attempt = launch.restart;
-  options.timeout = wait_of(request.config);
+  options.token = launch.token;
+  options.meeting_file = meeting_file(request.config.output_dir);
+  options.job = launch.job;
+  // What this rank starts (programs of the user's) has no need of it.
+  ::unsetenv("FTRUN_TOKEN");
+  options.board_fd = launch.board_fd;
+  options.local_rank = launch.local_rank;
+  options.timeout = wait_of(request.config, kMeetingLimit);
   return Rendezvous::connect(options);
 }
 
@@ -77,7 +105,8 @@ std::string differing_keys(const std::string& first, const std::string& other,
 Session::Session(const TrainRequest& request)
     : rank_(request.launch.rank),
       world_(request.launch.world),
-      timeout_(wait_of(request.config)),
+      auto_timeout_(is_auto(request.config)),
+      timeout_(wait_of(request.config, kFirstStepLimit)),
       rendezvous_(meet(request)) {
   require_equal("the build", cat(request.build.version, " ", request.build.git_commit));
   require_equal_configs(request);
@@ -94,7 +123,7 @@ void Session::choose_device(const TrainRequest& request) {
 void Session::open_groups(const Config& config, const StateOptions& state) {
   CommOptions options;
   options.backend = backend_of(config.comm);
-  options.timeout = wait_of(config);
+  options.timeout = timeout_;
   if (gpu_) options.device = gpu_->info().index;
   if (gpu_ && config.comm.deterministic)
     options.sum_blocks = [this](const BlockSum& sum) {
@@ -119,6 +148,7 @@ int Session::local_ranks() const {
 }
 
 void Session::together(const std::string& what, const std::function<void()>& work) {
+  show_phase(what);
   if (world_ == 1) return work();
   ftrun::together(checkpoint_group(), what, [&] {
     work();
@@ -187,13 +217,25 @@ int Session::vote_to_stop(int signal) {
   return voted_signal(votes);
 }
 
-void Session::allow_work_of_one_rank() {
-  const auto limit = std::max<std::chrono::milliseconds>(timeout_, std::chrono::hours(1));
+/// Those of GPUs stand where the others wait meanwhile.
+void Session::set_timeout(milliseconds limit, bool devices) {
   groups().host_world->set_timeout(limit);
   groups().host_model->set_timeout(limit);
-  // Those of GPUs stand where the others wait meanwhile.
   for (Communicator* group : groups().open)
-    if (gpu_) group->set_timeout(limit);
+    if (devices) group->set_timeout(limit);
+}
+
+void Session::note_step(double seconds) {
+  if (!auto_timeout_ || !groups_) return;
+  slowest_step_ = std::max(slowest_step_, seconds);
+  const milliseconds limit(static_cast<int64_t>(slowest_step_ * kSlowestSteps * 1e3));
+  if (std::max(limit, kLeastLimit) == timeout_) return;
+  timeout_ = std::max(limit, kLeastLimit);
+  set_timeout(timeout_, true);
+}
+
+void Session::allow_work_of_one_rank() {
+  set_timeout(std::max<milliseconds>(timeout_, std::chrono::hours(1)), gpu_ != nullptr);
 }
 
 void Session::close() {

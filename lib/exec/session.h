@@ -59,6 +59,12 @@ class Session {
   void sum(std::span<double> numbers, const char* what);
   /// Collective: what the ranks' stop signals (0 for none) come to.
   int vote_to_stop(int signal);
+  /// A step of the run took so long: with comm.timeout auto, what waits for other ranks may take follows from
+  /// the slowest. Not while a collective runs.
+  void note_step(double seconds);
+  /// Shows what this rank does from now on, to whoever would wait for it.
+  void show_phase(const std::string& what) { rendezvous_->board().show_phase(what); }
+  ProgressBoard& board() { return rendezvous_->board(); }
   /// From now on rank 0 also works alone between collectives of the host (export, text): what
   /// comm.timeout was chosen for does not hold for them.
   void allow_work_of_one_rank();
@@ -71,10 +77,14 @@ class Session {
   [[noreturn]] void refuse_together(const Error& error);
   void require_equal_configs(const TrainRequest& request);
   void choose_device(const TrainRequest& request);
+  void set_timeout(std::chrono::milliseconds limit, bool devices);
 
   int rank_;
   int world_;
+  /// comm.timeout is auto; the longest wait of a collective now.
+  const bool auto_timeout_;
   std::chrono::milliseconds timeout_;
+  double slowest_step_ = 0;
   std::unique_ptr<Rendezvous> rendezvous_;
   /// Before the groups, which move its memory.
   std::unique_ptr<Gpu> gpu_;

@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "cluster/failure_report.h"
-#include "comm/progress.h"
+#include "cluster/progress.h"
 #include "exec/check_ranks.h"
 #include "exec/export_options.h"
 #include "exec/nonfinite_search.h"
@@ -88,7 +88,8 @@ void Trainer::fail(const Error& error) {
   report_failure({.rank = session_.rank(),
                   .unix_ns = unix_time_ns(),
                   .exit_code = static_cast<int>(error.code()),
-                  .message = error.what()});
+                  .message = error.what(),
+                  .culprit = session_.board().blamed()});
   journal_.fail(static_cast<int>(error.code()), error.message());
   log_debug(cat("error: ", error.what()));
   if (checkpointer_) checkpointer_->leave(error);
@@ -206,12 +207,16 @@ void Trainer::train_until_stopped() {
 
 /// Also before each checkpoint, so that none holds what a memory has changed.
 void Trainer::check_replicas() {
-  if (replicas_) replicas_->check(progress_.step);
+  if (!replicas_) return;
+  session_.show_phase(cat("comparing replicas after step ", progress_.step));
+  replicas_->check(progress_.step);
 }
 
 StepMetrics Trainer::train_step() {
   const auto start = Clock::now();
+  session_.show_phase(cat("reading the data of step ", progress_.step + 1));
   const Loader::Fetched fetched = loader_->next();
+  session_.show_phase(cat("step ", progress_.step + 1));
   journal_.note_ready();
   StepRun step = prepare_step(config_, lr_schedule_, progress_, fetched.batch);
   step.caller_value = stop_.own_vote() + checkpointer_->own_vote();
@@ -226,6 +231,7 @@ StepMetrics Trainer::train_step() {
   StepMetrics metrics = metrics_of(step);
   metrics.data_wait_seconds = fetched.wait_seconds;
   metrics.step_seconds = seconds_since(start);
+  session_.note_step(metrics.step_seconds);
   metrics.tokens_per_second = step.counted_tokens / metrics.step_seconds;
   use_->add_to(metrics);
   journal_.show_step(progress_, step, metrics, setup_->train_executor());
@@ -307,6 +313,7 @@ bool Trainer::last_validation_is_missing() {
 
 /// False when a signal ended it.
 bool Trainer::validate(StepMetrics& metrics) {
+  session_.show_phase(cat("the validation after step ", progress_.step));
   const auto start = Clock::now();
   const std::optional<double> loss = validation_loss(config_, *setup_, *data_.validation, stop_);
   if (!loss) {
@@ -328,6 +335,7 @@ void Trainer::finish() {
   save_last_checkpoint();
   journal_.update([&](RunManifest& manifest) { checkpointer_->add_to(manifest); });
   if (!stop_.reached() && config_.model_export.enabled) checkpointer_->export_model(stop_);
+  session_.show_phase("the end of the run");
   std::string sample;
   if (!stop_.reached() && data_.validation)
     sample = write_sample(config_, session_, *setup_, *data_.validation, journal_);

@@ -71,7 +71,7 @@ TEST_CASE("what ends at once and what is the same wish") {
 }
 
 TEST_CASE("what is not a report is not taken for one") {
-  for (const char* line : {"", "hello", "ftrun-failure-1\t1\t2", "ftrun-failure-1\tx\t0\t1\t\t",
+  for (const char* line : {"", "hello", "ftrun-failure-2\t1\t2", "ftrun-failure-2\tx\t0\t1\t\t",
                            "ftrun-failure-2\t1\t0\t1\ta\tb"})
     REQUIRE_FALSE(parse_failure_line(line).has_value());
 }

@@ -113,7 +113,9 @@ TEST_CASE("a SLURM step with uneven nodes: the step's own numbers win over the j
   REQUIRE(launch.local_size == 1);
   REQUIRE(launch.node == 1);
   REQUIRE(launch.master_addr == "n3");
-  REQUIRE(launch.master_port == 10000 + 70001 % 20000);
+  // None that follows from the job's number, which anybody can see.
+  REQUIRE(launch.master_port == 0);
+  REQUIRE(launch.job == "slurm 70001.0");
 }
 
 TEST_CASE("a SLURM step on one node meets on the loopback interface") {
@@ -139,7 +141,7 @@ TEST_CASE("MASTER_ADDR and MASTER_PORT override what SLURM suggests") {
   REQUIRE(detect(env).master_port == 5000);
 }
 
-TEST_CASE("Open MPI on one machine needs no address: all ranks compute the same port") {
+TEST_CASE("Open MPI on one machine needs no address: rank 0 chooses a port and tells it under the job's name") {
   const Env env = {{"OMPI_COMM_WORLD_RANK", "1"},       {"OMPI_COMM_WORLD_SIZE", "2"},
                    {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
                    {"OMPI_COMM_WORLD_NODE_RANK", "1"},  {"PMIX_NAMESPACE", "prterun-1@1"}};
@@ -148,8 +150,9 @@ TEST_CASE("Open MPI on one machine needs no address: all ranks compute the same 
   REQUIRE(launch.rank == 1);
   REQUIRE(launch.node == 0);
   REQUIRE(launch.master_addr == "127.0.0.1");
-  REQUIRE(launch.master_port >= 10000);
-  REQUIRE(launch.master_port == detect(with(env, "OMPI_COMM_WORLD_RANK", "0")).master_port);
+  REQUIRE(launch.master_port == 0);
+  REQUIRE(launch.job == "prterun-1@1");
+  REQUIRE(detect(with(env, "MASTER_PORT", "4001")).master_port == 4001);
   REQUIRE(refusal(with(env, "OMPI_COMM_WORLD_SIZE", "4")) ==
           "Open MPI started 4 ranks but MASTER_ADDR is not set");
 }
@@ -234,4 +237,11 @@ TEST_CASE("malformed SLURM lists are quoted, not followed") {
     REQUIRE_THROWS_WITH(
         expand_tasks_per_node(text),
         Catch::StartsWith(cat("cannot read SLURM's tasks per node \"", text, "\"")));
+}
+
+TEST_CASE("a token that is short enough to be tried out is refused, a long one is the job's secret") {
+  const Env env = {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}, {"MASTER_ADDR", "h"}, {"MASTER_PORT", "4000"}};
+  REQUIRE(detect(env).token.empty());
+  REQUIRE(detect(with(env, "FTRUN_TOKEN", "0123456789abcdef")).token == "0123456789abcdef");
+  REQUIRE(refusal(with(env, "FTRUN_TOKEN", "secret")) == "FTRUN_TOKEN has 6 characters, and 16 are the least");
 }

@@ -1,3 +1,9 @@
+#include <unistd.h>
+
+#include <atomic>
+#include <random>
+
+#include "cluster/local_boards.h"
 #include "ranks.h"
 
 #include <catch2/catch.hpp>
@@ -195,40 +201,136 @@ TEST_CASE("dead ranks are blamed before late ones, and ranks that gave up last")
                 .record = record(4, State::kFinished)};
   PeerView late{.global_rank = 2, .record = record(4, State::kFinished)};
   PeerView gave_up{.global_rank = 3, .record = record(5, State::kAborted)};
-  REQUIRE(explain_peers({self, dead, late, gave_up}, mine, 0) ==
+  REQUIRE(explain_peers({self, dead, late, gave_up}, mine, 0).text ==
           "rank 1 (process 7 on n1) is gone");
   dead.process = ProcessState::kStopped;
-  REQUIRE(explain_peers({self, dead, late, gave_up}, mine, 0) ==
+  REQUIRE(explain_peers({self, dead, late, gave_up}, mine, 0).text ==
           "rank 1 (process 7 on n1) is stopped");
-  REQUIRE_THAT(explain_peers({self, late, gave_up}, mine, 0),
+  REQUIRE_THAT(explain_peers({self, late, gave_up}, mine, 0).text,
                Catch::StartsWith("rank 2 has not entered it; its last was all_reduce #4 (4 x F32), "
                                  "finished "));
-  REQUIRE(explain_peers({self, gave_up}, mine, 0) == "rank 3 gave up in all_reduce #5 (4 x F32)");
+  REQUIRE(explain_peers({self, gave_up}, mine, 0).text == "rank 3 gave up in all_reduce #5 (4 x F32)");
   late.record = mine;
-  REQUIRE(explain_peers({self, late}, mine, 0) ==
+  REQUIRE(explain_peers({self, late}, mine, 0).text ==
           "every rank has entered it and none is known to be lost");
   late.record.state = State::kLeft;
-  REQUIRE(explain_peers({self, late}, mine, 0) == "rank 2 has left the group");
+  REQUIRE(explain_peers({self, late}, mine, 0).text == "rank 2 has left the group");
   late.record = record(0, State::kNone);
   late.silent = true;
-  REQUIRE(explain_peers({self, late}, mine, 0) ==
+  REQUIRE(explain_peers({self, late}, mine, 0).text ==
           "rank 2 gives no sign of life; it has entered no collective of the group yet");
 }
 
 TEST_CASE("the progress board survives its trip through the store") {
   ProgressBoard board(3);
-  ProgressBoard::Slot* a = board.open("dp");
+  ProgressBoard::Slot* a = board.open("dp", {1, 3});
   ProgressBoard::Slot* b = board.open("tp");
   a->enter(record(9, CollectiveRecord::State::kNone, "gradient bucket 1"));
-  const auto image = board.image();
-  REQUIRE(describe(ProgressBoard::find(image, "dp")) ==
+  board.show_phase("step 4");
+  board.enter_lane(0, activity(Activity::Kind::kAlone, "forward layer 2"));
+  const RankState seen = decode_state(board.image());
+  REQUIRE(describe(ProgressBoard::find(seen, "dp")) ==
           "all_reduce #9 (gradient bucket 1, 4 x F32)");
-  REQUIRE(ProgressBoard::find(image, "dp").state == CollectiveRecord::State::kEntered);
-  REQUIRE(ProgressBoard::find(image, "tp").state == CollectiveRecord::State::kNone);
-  REQUIRE(ProgressBoard::find(image, "pp").state == CollectiveRecord::State::kNone);
-  REQUIRE(ProgressBoard::find({1, 2, 3}, "dp").state == CollectiveRecord::State::kNone);
-  REQUIRE(board.try_describe() ==
+  REQUIRE(ProgressBoard::find(seen, "dp").state == CollectiveRecord::State::kEntered);
+  REQUIRE(ProgressBoard::find(seen, "tp").state == CollectiveRecord::State::kNone);
+  REQUIRE(ProgressBoard::find(seen, "pp").state == CollectiveRecord::State::kNone);
+  REQUIRE(seen.find("dp")->members == std::vector<int>{1, 3});
+  REQUIRE_THAT(activity_text(seen), Catch::StartsWith("step 4, forward layer 2, for "));
+  REQUIRE(decode_state(std::vector<uint8_t>{1, 2, 3}).empty());
+  std::vector<uint8_t> image = board.image();
+  // Whatever comes over the network: no text without an end, no list of members without one.
+  std::mt19937 random(7);
+  for (int i = 0; i < 2000; ++i) {
+    std::vector<uint8_t> bad = image;
+    for (int flips = 0; flips < 8; ++flips) bad[random() % bad.size()] = static_cast<uint8_t>(random());
+    bad.resize(random() % (bad.size() + 1));
+    const RankState state = decode_state(bad);
+    REQUIRE(activity_text(state).size() < 400);
+    for (const RankState::Group& group : state.groups) REQUIRE(describe(group.record).size() < 400);
+  }
+  REQUIRE(board.describe() ==
           "  rank 3 is in all_reduce #9 (gradient bucket 1, 4 x F32) of group dp");
+  board.leave_lane(0);
+  REQUIRE_FALSE(own_work(board.state()).has_value());
   board.close(a);
   board.close(b);
+}
+
+TEST_CASE("long groups are shown as steps, and what has no such form as unknown") {
+  std::vector<int> even;
+  for (int rank = 3; rank < 500; rank += 8) even.push_back(rank);
+  REQUIRE(listed_members(shown_members(even)) == even);
+  REQUIRE(listed_members(shown_members({5, 6, 9})) == std::vector<int>{5, 6, 9});
+  even.push_back(1000);
+  REQUIRE(listed_members(shown_members(even)).empty());
+}
+
+TEST_CASE("what a rank shows in its supervisor's memory is read there while it changes, and only under its own name") {
+  LocalBoards made = LocalBoards::make(2);
+  LocalBoards mapped = LocalBoards::open(OwnedFd(::dup(made.fd())));
+  REQUIRE(mapped.count() == 2);
+  ProgressBoard board(5, &mapped.table(1));
+  REQUIRE(made.find(5, ::getpid()) == &made.table(1));
+  REQUIRE(made.find(4, ::getpid()) == nullptr);
+  REQUIRE(made.find(5, 1) == nullptr);
+  ProgressBoard::Slot* slot = board.open("dp", {4, 5});
+  std::atomic<bool> over = false;
+  std::thread writer([&] {
+    for (int64_t i = 1; i <= 100'000; ++i) {
+      CollectiveRecord now = record(i, CollectiveRecord::State::kNone);
+      now.count = i;
+      slot->enter(now);
+    }
+    over = true;
+  });
+  int64_t torn = 0;
+  while (!over) {
+    const CollectiveRecord seen = ProgressBoard::find(read_state(made.table(1)), "dp");
+    torn += seen.state != CollectiveRecord::State::kNone && seen.count != seen.sequence ? 1 : 0;
+  }
+  writer.join();
+  REQUIRE(torn == 0);
+  REQUIRE(LocalBoards::open(OwnedFd(::dup(0))).count() == 0);
+}
+
+namespace {
+using State = CollectiveRecord::State;
+
+/// A rank in a picture of many: what it does by itself, or where it stands.
+PeerView rank_in(int rank, std::vector<RankState::Group> groups, const char* alone = nullptr) {
+  PeerView view{.global_rank = rank, .process = ProcessState::kRunning};
+  view.state.phase = activity(Activity::Kind::kAlone, "step 12");
+  if (alone != nullptr) view.state.lanes.push_back(activity(Activity::Kind::kAlone, alone));
+  view.state.groups = std::move(groups);
+  return view;
+}
+
+PeerView in_group(PeerView view, const std::string& group) {
+  view.record = ProgressBoard::find(view.state, group);
+  return view;
+}
+}  // namespace
+
+TEST_CASE("a rank that has not come because it waits elsewhere leads to the one that waits for nobody") {
+  // Rank 0 waits in dp for rank 1, which waits in tp for rank 3, which waits in pp for rank 7, which computes.
+  const CollectiveRecord mine = record(5, State::kEntered);
+  const RankState::Group dp{"dp", {0, 1}, record(4, State::kFinished)};
+  const RankState::Group tp{"tp", {1, 3}, record(9, State::kEntered)};
+  const RankState::Group pp{"pp", {3, 7}, record(2, State::kEntered)};
+  std::vector<PeerView> views = {in_group(rank_in(0, {{"dp", {0, 1}, mine}}), "dp"), in_group(rank_in(1, {dp, tp}), "dp")};
+  REQUIRE(unknown_ranks(views, mine, 0, {}) == std::vector<int>{3});
+  const PeerView three = rank_in(3, {{"tp", {1, 3}, record(8, State::kFinished)}, pp});
+  REQUIRE(unknown_ranks(views, mine, 0, {three}) == std::vector<int>{7});
+  PeerView seven = rank_in(7, {{"pp", {3, 7}, record(1, State::kFinished)}}, "forward layer 3 mb 0");
+  const Explanation found = explain_peers(views, mine, 0, {three, seven});
+  REQUIRE(found.culprit == 7);
+  REQUIRE_THAT(found.text,
+               Catch::StartsWith("rank 1 has not entered it; its last was all_reduce #4 (4 x F32), finished ") &&
+                   Catch::Contains("; it waits in all_reduce #9 (4 x F32) of group tp for rank 3: it waits in "
+                                   "all_reduce #2 (4 x F32) of group pp for rank 7: it is in step 12, forward layer 3 mb 0, for "));
+  seven.process = ProcessState::kStopped;
+  REQUIRE_THAT(explain_peers(views, mine, 0, {three, seven}).text, Catch::EndsWith("of group pp for rank 7, which is stopped"));
+  // And round: no one is there by himself.
+  seven = rank_in(7, {{"pp", {3, 7}, record(1, State::kFinished)}, {"dp2", {1, 7}, record(3, State::kEntered)}});
+  REQUIRE_THAT(explain_peers(views, mine, 0, {three, seven}).text, Catch::EndsWith("for rank 1: they wait for each other"));
 }

@@ -101,7 +101,8 @@ TEST_CASE("ranks meet over TCP, on a socket bound to one address") {
                                                    .world = 2,
                                                    .port = port,
                                                    .listen_fd = rank == 0 ? fd : -1,
-                                                   .timeout = 20s});
+                                                   .timeout = 20s,
+                                                   .token = "a token of the test"});
       if (rank == 0) {
         std::ifstream file("/proc/net/tcp");
         listening.assign(std::istreambuf_iterator<char>(file), {});
@@ -124,7 +125,7 @@ TEST_CASE("ranks meet over TCP, on a socket bound to one address") {
 TEST_CASE("a port in use is named, with what to do") {
   const ListenSocket taken = listen_on("127.0.0.1", 0);
   try {
-    Rendezvous::connect({.rank = 0, .world = 2, .port = taken.port, .timeout = 1s});
+    Rendezvous::connect({.rank = 0, .world = 2, .port = taken.port, .timeout = 1s, .token = "a token of the test"});
     FAIL("connected");
   } catch (const Error& error) {
     REQUIRE(error.code() == ExitCode::kEnvironment);
@@ -148,7 +149,7 @@ TEST_CASE("a rank whose rank 0 never comes says where it looked") {
   const int port = closed.port;
   closed.fd.reset();
   try {
-    Rendezvous::connect({.rank = 1, .world = 2, .port = port, .timeout = 1s});
+    Rendezvous::connect({.rank = 1, .world = 2, .port = port, .timeout = 1s, .token = "a token of the test"});
     FAIL("connected");
   } catch (const Error& error) {
     REQUIRE(error.code() == ExitCode::kPeerLost);
@@ -162,7 +163,7 @@ TEST_CASE("a rank whose rank 0 never comes says where it looked") {
 TEST_CASE("a rank that looks for an unknown host says so") {
   try {
     Rendezvous::connect(
-        {.rank = 1, .world = 2, .address = "no such host", .port = 29500, .timeout = 1s});
+        {.rank = 1, .world = 2, .address = "no such host", .port = 29500, .timeout = 1s, .token = "a token of the test"});
     FAIL("connected");
   } catch (const Error& error) {
     REQUIRE(error.code() == ExitCode::kPeerLost);

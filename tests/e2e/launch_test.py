@@ -1,10 +1,13 @@
 """Ways to start the ranks: the supervisor, torchrun, bare processes with RANK and WORLD_SIZE; and what
 happens when they cannot meet or were not started alike."""
+import os
 import pathlib
 import socket
 import sys
 import tempfile
+import threading
 
+import numpy as np
 from runner import (BINARY, Job, Running, case, free_port, ftrun, must, run_cases, same_run, start, steps, weights_hash)
 
 TORCHRUN = pathlib.Path(sys.executable).parent / "torchrun"
@@ -81,8 +84,9 @@ with tempfile.TemporaryDirectory() as scratch:
             assert first.lines[-2:] == [f"ftrun: port {port} on 127.0.0.1 is in use by another process",
                                         "  remedy: choose another MASTER_PORT, or end the other job"], first.text()
             second.wait(6, timeout=30)
+            assert not pathlib.Path(f"{job.out('port')}.rendezvous").exists()
             assert (f"ftrun: rank 1 could not reach the rendezvous of rank 0 at 127.0.0.1:{port} within 5.0s: "
-                    "something else answers there, or nothing") in second.text(), second.text()
+                    "rank 0 has not said where yet") in second.text(), second.text()
         assert not job.out("port").exists(), "a run that never met made its folder"
 
     @case
@@ -92,6 +96,62 @@ with tempfile.TemporaryDirectory() as scratch:
                                                 "MASTER_PORT": str(free_port())})
         lonely.wait(6, timeout=30)
         assert 'rank 0 waited 2.0s for "identity": rank 1 did not come' in lonely.text(), lonely.text()
+        assert not pathlib.Path(f"{job.out('alone')}.rendezvous").exists(), "the token outlives the run"
+
+    @case
+    def strangers_on_the_rendezvous_change_nothing():
+        # Garbage, silence and half greetings for as long as the run lasts; and nothing listens on all interfaces.
+        config, port = job.config("strangers", train={"steps": 4}), free_port()
+        first, second = bare([config, config], port)
+        random, over, tries, held = np.random.default_rng(3), threading.Event(), [0], []
+
+        def disturb():
+            while not over.is_set():
+                try:
+                    stranger = socket.create_connection(("127.0.0.1", port), timeout=5)
+                    stranger.send(random.bytes(int(random.integers(1, 300))))
+                    tries[0] += 1
+                    held.append(stranger)
+                    if len(held) > 200:
+                        held.clear()
+                except OSError:
+                    pass
+                listening.update(line.split()[1] for line in open("/proc/net/tcp").read().splitlines()[1:]
+                                 if line.split()[3] == "0A" and line.split()[9] in own_sockets())
+
+        def own_sockets():
+            found = set()
+            for running in (first, second):
+                folder = pathlib.Path(f"/proc/{running.process.pid}/fd")
+                try:
+                    targets = [os.readlink(entry) for entry in folder.iterdir()]
+                except OSError:
+                    continue
+                found |= {target[8:-1] for target in targets if target.startswith("socket:[")}
+            return found
+
+        listening = set()
+        disturber = threading.Thread(target=disturb)
+        disturber.start()
+        try:
+            first.wait(0)
+            second.wait(0)
+        finally:
+            over.set()
+            disturber.join()
+        same_run(job.out("nproc"), job.out("strangers"))
+        assert tries[0] > 10, tries
+        assert f"0100007F:{port:04X}" in listening and not any(at.startswith("00000000:") for at in listening), listening
+
+    @case
+    def ranks_with_another_token_are_not_let_in():
+        config, port = job.config("tokens", **FEW, comm={"timeout": 5}), str(free_port())
+        ranks = [start("--config", config, env={
+            "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+            "FTRUN_TOKEN": f"the token of rank {rank}"}) for rank in range(2)]
+        for running in ranks:
+            running.wait(6, timeout=60)
+        assert "does not know this job's token" in ranks[1].text(), ranks[1].text()
 
     @case
     def different_configs_are_refused():

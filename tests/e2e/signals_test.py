@@ -209,6 +209,7 @@ with tempfile.TemporaryDirectory() as scratch:
         code = running.wait(timeout=30)
         assert code == 6, f"exit {code}\n{running.text()[-2000:]}"
         assert "rank 1" in running.text() and "is stopped" in running.text(), running.text()[-2000:]
+        assert manifest(job.out("silent"))["exit_rank"] == 1, "the rank that was waited for is the cause"
         await_gone(ranks.values(), 5)
 
     @case

@@ -62,7 +62,8 @@ void run(int rank, int world, int port, const std::string& backend, int timeout_
                                                .world = world,
                                                .port = port,
                                                .timeout = scenario == "patient" ? timeout : meeting,
-                                               .heartbeat = std::chrono::milliseconds(100)});
+                                               .heartbeat = std::chrono::milliseconds(100),
+                                               .token = "the token of the tests' ranks"});
   say("met");
   if (scenario == "meet") return rendezvous->shutdown();
   if (scenario == "texts") return exchange_texts(*rendezvous);

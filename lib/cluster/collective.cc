@@ -1,4 +1,4 @@
-#include "comm/collective.h"
+#include "cluster/collective.h"
 
 #include "base/error.h"
 

@@ -4,7 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/collective.h"
+#include "cluster/collective.h"
+#include "cluster/rank_state.h"
 
 namespace ftrun {
 
@@ -28,6 +29,8 @@ std::string identity_text(const PeerIdentity& identity);
 PeerIdentity parse_identity(const std::string& text);
 
 enum class ProcessState { kUnknown, kRunning, kStopped, kGone };
+/// Whether a process of this machine is stopped.
+bool is_stopped(int pid);
 /// Looks under /proc; kUnknown for a rank of another machine.
 ProcessState process_state(const PeerIdentity& peer, const PeerIdentity& self);
 
@@ -38,12 +41,28 @@ struct PeerView {
   ProcessState process = ProcessState::kUnknown;
   /// No sign of life on the control connection although there should have been some.
   bool silent = false;
+  /// Of the group at hand.
   CollectiveRecord record;
+  /// All that it shows.
+  RankState state;
+};
+
+/// Why a collective does not end.
+struct Explanation {
+  std::string text;
+  /// The rank that all wait for in the end; -1 where it cannot be told.
+  int culprit = -1;
 };
 
 /// Names the ranks that keep `mine` from finishing and why: gone, stopped, silent, not yet there,
-/// in another collective. `views` is by rank in the group, `self` ours.
-std::string explain_peers(const std::vector<PeerView>& views, const CollectiveRecord& mine,
-                          int self);
+/// in another collective; and of one that is not there what it does instead. Where that is to wait for
+/// others in another group, these are followed to the rank that waits for nobody. `views` is by rank in
+/// the group, `self` ours; `others` are ranks of other groups.
+Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRecord& mine, int self,
+                          const std::vector<PeerView>& others = {});
+
+/// Ranks that explain_peers() would have to know of and does not.
+std::vector<int> unknown_ranks(const std::vector<PeerView>& views, const CollectiveRecord& mine, int self,
+                               const std::vector<PeerView>& others);
 
 }  // namespace ftrun

@@ -1,0 +1,105 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "cluster/collective.h"
+
+namespace ftrun {
+
+/// A value that one process changes and any process that maps its memory reads, without a lock or a call
+/// of the system. A reader may come while it is written: it reads again, and after so many times takes
+/// what there is, as the writer may have been stopped halfway. Zero bytes are an empty value.
+template <typename T>
+class Shown {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(uint64_t) == 0);
+
+ public:
+  void write(const T& value) {
+    std::array<uint64_t, kWords> words;
+    std::memcpy(words.data(), &value, sizeof value);
+    uint32_t version = version_.load(std::memory_order_relaxed);
+    // Another thread of this process writes only when something has failed.
+    do {
+      version &= ~1U;
+    } while (!version_.compare_exchange_weak(version, version + 1, std::memory_order_acquire));
+    std::atomic_thread_fence(std::memory_order_release);
+    for (size_t i = 0; i < kWords; ++i) words_[i].store(words[i], std::memory_order_relaxed);
+    version_.store(version + 2, std::memory_order_release);
+  }
+
+  T read() const {
+    std::array<uint64_t, kWords> words;
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+      const uint32_t before = version_.load(std::memory_order_acquire);
+      for (size_t i = 0; i < kWords; ++i) words[i] = words_[i].load(std::memory_order_relaxed);
+      std::atomic_thread_fence(std::memory_order_acquire);
+      if ((before & 1) == 0 && version_.load(std::memory_order_relaxed) == before) break;
+    }
+    T value;
+    std::memcpy(static_cast<void*>(&value), words.data(), sizeof value);
+    return value;
+  }
+
+ private:
+  static constexpr size_t kWords = sizeof(T) / sizeof(uint64_t);
+  static constexpr int kAttempts = 10'000;
+  std::atomic<uint32_t> version_;
+  std::array<std::atomic<uint64_t>, kWords> words_;
+};
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+/// What a rank, or one of its lanes, is about.
+struct Activity {
+  enum class Kind : uint8_t {
+    kNone,
+    kAlone,     // its own work, for which it needs nobody
+    kExchange,  // something that other ranks take part in
+  };
+  /// System clock when it began.
+  int64_t unix_ns = 0;
+  char what[79] = {};
+  Kind kind = Kind::kNone;
+};
+
+/// The ranks of a group, as few numbers: a list, or first, first + stride, ...
+struct ShownMembers {
+  static constexpr int kListed = 16;
+  int32_t count = 0;
+  int32_t stride = 0;  // 0: listed, as far as the list goes
+  std::array<int32_t, kListed> ranks{};
+};
+
+struct ShownGroup {
+  char name[64] = {};
+  ShownMembers members;
+};
+
+/// What one rank shows: memory of its own, or of its supervisor that the other ranks of the machine map
+/// too. Zero bytes are a table of nobody.
+struct BoardTable {
+  static constexpr int kLanes = 16;
+  static constexpr int kGroups = 40;
+  static constexpr int64_t kBytes = 16 << 10;
+
+  struct Group {
+    std::atomic<uint32_t> used;
+    Shown<ShownGroup> group;
+    Shown<CollectiveRecord> record;
+  };
+
+  /// The process, 0 for none yet, and its rank.
+  std::atomic<int32_t> pid;
+  std::atomic<int32_t> rank;
+  /// What the rank does, and what it exchanges texts about.
+  Shown<Activity> phase;
+  Shown<Activity> texts;
+  std::array<Shown<Activity>, kLanes> lanes;
+  std::array<Group, kGroups> groups;
+};
+static_assert(sizeof(BoardTable) <= BoardTable::kBytes);
+
+}  // namespace ftrun

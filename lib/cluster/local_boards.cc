@@ -1,0 +1,84 @@
+#include "cluster/local_boards.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <utility>
+
+#include "base/error.h"
+
+namespace ftrun {
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+void* map(int fd, int64_t bytes) {
+  void* memory = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  return memory == MAP_FAILED ? nullptr : memory;
+}
+
+}  // namespace
+
+LocalBoards::LocalBoards(OwnedFd fd, void* memory, int count)
+    : fd_(std::move(fd)), memory_(memory), count_(count) {}
+
+LocalBoards LocalBoards::make(int count) {
+  const int64_t bytes = count * BoardTable::kBytes;
+  OwnedFd fd(::memfd_create("ftrun ranks", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  void* memory = nullptr;
+  if (fd && ::ftruncate(fd.get(), bytes) == 0 && ::fcntl(fd.get(), F_ADD_SEALS, kSeals) == 0)
+    memory = map(fd.get(), bytes);
+  if (memory == nullptr)
+    throw Error(ExitCode::kEnvironment,
+                cat("no shared memory for what ", count, " ranks show: ", errno_text(errno)));
+  return {std::move(fd), memory, count};
+}
+
+/// Sealed, so that nobody's truncation can end a process that reads it.
+LocalBoards LocalBoards::open(OwnedFd fd) {
+  struct stat status {};
+  const bool made_so = fd && ::fcntl(fd.get(), F_GET_SEALS) == kSeals && ::fstat(fd.get(), &status) == 0;
+  if (!made_so || status.st_size % BoardTable::kBytes != 0) {
+    fd.release();  // somebody else's
+    return {};
+  }
+  ::fcntl(fd.get(), F_SETFD, FD_CLOEXEC);
+  void* memory = map(fd.get(), status.st_size);
+  if (memory == nullptr) return {};
+  return {std::move(fd), memory, static_cast<int>(status.st_size / BoardTable::kBytes)};
+}
+
+LocalBoards::~LocalBoards() {
+  if (memory_ != nullptr) ::munmap(memory_, static_cast<size_t>(count_ * BoardTable::kBytes));
+}
+
+LocalBoards::LocalBoards(LocalBoards&& other) noexcept
+    : fd_(std::move(other.fd_)),
+      memory_(std::exchange(other.memory_, nullptr)),
+      count_(std::exchange(other.count_, 0)) {}
+
+LocalBoards& LocalBoards::operator=(LocalBoards&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(memory_, other.memory_);
+  std::swap(count_, other.count_);
+  return *this;
+}
+
+BoardTable& LocalBoards::table(int local_rank) const {
+  require(local_rank >= 0 && local_rank < count_, "a supervisor's rank has a table");
+  return *reinterpret_cast<BoardTable*>(static_cast<std::byte*>(memory_) + local_rank * BoardTable::kBytes);
+}
+
+const BoardTable* LocalBoards::find(int rank, int pid) const {
+  for (int i = 0; i < count_; ++i) {
+    const BoardTable& one = table(i);
+    const int32_t process = one.pid.load(std::memory_order_acquire);
+    if (process != 0 && process == pid && one.rank.load(std::memory_order_relaxed) == rank) return &one;
+  }
+  return nullptr;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+
+#include "base/owned_fd.h"
+#include "cluster/board_table.h"
+
+namespace ftrun {
+
+/// The tables of a supervisor's ranks: memory of no name, which the supervisor makes and its ranks
+/// inherit and map.
+class LocalBoards {
+ public:
+  LocalBoards() = default;
+  /// Error(kEnvironment) where there is no memory.
+  static LocalBoards make(int count);
+  /// What a rank inherited as FTRUN_BOARD_FD. Empty where it is not what a supervisor makes: ranks run without.
+  static LocalBoards open(OwnedFd fd);
+  ~LocalBoards();
+  LocalBoards(LocalBoards&& other) noexcept;
+  LocalBoards& operator=(LocalBoards&& other) noexcept;
+
+  int count() const { return count_; }
+  BoardTable& table(int local_rank) const;
+  int fd() const { return fd_.get(); }
+  /// The table of this rank's process; null where there is none.
+  const BoardTable* find(int rank, int pid) const;
+
+ private:
+  LocalBoards(OwnedFd fd, void* memory, int count);
+  OwnedFd fd_;
+  void* memory_ = nullptr;
+  int count_ = 0;
+};
+
+}  // namespace ftrun

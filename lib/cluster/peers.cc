@@ -1,0 +1,296 @@
+#include "cluster/peers.h"
+
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <climits>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ftrun {
+namespace {
+
+std::string first_line_of_file(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+std::string link_target(const char* path) {
+  char target[PATH_MAX];
+  const ssize_t size = ::readlink(path, target, sizeof target);
+  return size > 0 ? std::string(target, static_cast<size_t>(size)) : "";
+}
+
+struct ProcStat {
+  char state = 0;
+  uint64_t start_ticks = 0;
+};
+
+/// Fields 3 and 22 of /proc/PID/stat; the name before them may hold blanks and brackets.
+ProcStat read_stat(int pid) {
+  const std::string line = first_line_of_file(cat("/proc/", pid, "/stat"));
+  const size_t name_end = line.rfind(") ");
+  ProcStat stat;
+  if (name_end == std::string::npos) return stat;
+  std::istringstream fields(line.substr(name_end + 2));
+  std::string skipped;
+  fields >> stat.state;
+  for (int field = 4; field < 22; ++field) fields >> skipped;
+  fields >> stat.start_ticks;
+  return stat;
+}
+
+double seconds_since(int64_t unix_ns) {
+  const auto now = std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch());
+  return static_cast<double>(now.count() - unix_ns) * 1e-9;
+}
+
+using State = CollectiveRecord::State;
+
+std::string last_seen(const CollectiveRecord& record) {
+  if (record.state == State::kNone) return "it has entered no collective of the group yet";
+  const char* verb = record.state == State::kEntered ? "entered" : "finished";
+  return cat("its last was ", describe(record), ", ", verb, " ",
+             human_seconds(std::max(seconds_since(record.unix_ns), 0.0)), " ago");
+}
+
+std::string name_of(const PeerView& peer) {
+  const std::string process =
+      peer.identity.pid > 0 ? cat(" (process ", peer.identity.pid, " on ", peer.identity.host, ")")
+                            : "";
+  return cat("rank ", peer.global_rank, process);
+}
+
+/// Whether it has come to the collective of `mine`, or past it.
+bool is_there(const CollectiveRecord& peer, const CollectiveRecord& mine) {
+  return peer.state != State::kNone && peer.sequence >= mine.sequence;
+}
+
+/// How far those who wait for others are followed: from a rank that has not come into a collective to the
+/// collective of another group that it waits in, to those that have not come there, and on.
+class Chain {
+ public:
+  Chain(const std::vector<PeerView>& views, const CollectiveRecord& mine, int self,
+        const std::vector<PeerView>& others) {
+    for (size_t i = 0; i < views.size(); ++i)
+      first_present_ += static_cast<int>(i) == self || is_there(views[i].record, mine) ? 1 : 0;
+    for (const PeerView& view : views) known_.emplace(view.global_rank, &view);
+    for (const PeerView& view : others) known_.emplace(view.global_rank, &view);
+    if (self < static_cast<int>(views.size())) passed_.insert(views[static_cast<size_t>(self)].global_rank);
+  }
+
+  /// What `peer` does instead of coming, to follow its name; "" where nothing is known. Sets the culprit.
+  std::string doing(const PeerView& peer) {
+    culprit = peer.global_rank;
+    passed_.insert(peer.global_rank);
+    if (most_present_ == 0) most_present_ = first_present_, ring_culprit_ = culprit;
+    const std::string own = activity_text(peer.state);
+    // Who waits for somebody new leads on; who waits for those that were met only goes round.
+    for (const bool round : {false, true})
+      for (const RankState::Group& group : peer.state.groups) {
+        if (group.record.state != State::kEntered || own_work(peer.state)) continue;
+        const std::string waits = waiting(peer, group, round);
+        if (!waits.empty()) return waits;
+      }
+    return own.empty() ? "" : cat("it is in ", own);
+  }
+
+  int culprit = -1;
+  std::vector<int> unknown;
+
+ private:
+  /// "it waits in all_gather #4 (hidden) of group tp for rank 3, which ...".
+  std::string waiting(const PeerView& peer, const RankState::Group& group, bool round) {
+    for (const int rank : group.members) {
+      if (rank == peer.global_rank || (passed_.contains(rank) && !round) || (between_two(group.record.kind) && rank != partner(group))) continue;
+      const auto found = known_.find(rank);
+      if (found == known_.end()) {
+        unknown.push_back(rank);
+        continue;
+      }
+      const PeerView& other = *found->second;
+      const CollectiveRecord theirs = record_of(other, group.name);
+      const bool ended = other.process == ProcessState::kGone || other.process == ProcessState::kStopped;
+      const bool there = between_two(group.record.kind) ? meets(theirs, group.record, peer, group)
+                                                        : is_there(theirs, group.record);
+      if (there && !ended && !other.silent) continue;
+      const int present = present_in(group);
+      if (present > most_present_) most_present_ = present, ring_culprit_ = rank;
+      return cat("it waits in ", describe(group.record), " of group ", group.name, " for ", which(other));
+    }
+    return "";
+  }
+
+  std::string which(const PeerView& other) {
+    const std::string name = name_of(other);
+    const bool before = passed_.contains(other.global_rank);
+    if (!before) culprit = other.global_rank;
+    if (other.process == ProcessState::kGone) return name + ", which is gone";
+    if (other.process == ProcessState::kStopped) return name + ", which is stopped";
+    if (other.silent) return name + ", which gives no sign of life";
+    if (before) {
+      culprit = ring_culprit_;
+      return name + ": they wait for each other";
+    }
+    const std::string next = doing(other);
+    return next.empty() ? name : cat(name, ": ", next);
+  }
+
+  int present_in(const RankState::Group& group) const {
+    return static_cast<int>(std::ranges::count_if(group.members, [&](int rank) {
+      const auto found = known_.find(rank);
+      return found == known_.end() || is_there(record_of(*found->second, group.name), group.record);
+    }));
+  }
+  static int partner(const RankState::Group& group) {
+    const auto at = static_cast<size_t>(group.record.peer);
+    return group.record.peer >= 0 && at < group.members.size() ? group.members[at] : -1;
+  }
+  static CollectiveRecord record_of(const PeerView& peer, const std::string& group) {
+    const RankState::Group* found = peer.state.find(group);
+    return found == nullptr ? CollectiveRecord{} : found->record;
+  }
+  /// A send waits for its receive, and that for its send: messages of one direction are counted alike.
+  static bool meets(const CollectiveRecord& theirs, const CollectiveRecord& wanted, const PeerView& peer,
+                    const RankState::Group& group) {
+    const bool back = theirs.peer >= 0 && static_cast<size_t>(theirs.peer) < group.members.size() &&
+                      group.members[static_cast<size_t>(theirs.peer)] == peer.global_rank;
+    return between_two(theirs.kind) && theirs.kind != wanted.kind && back && theirs.state != State::kNone &&
+           theirs.sequence >= wanted.sequence;
+  }
+
+  std::map<int, const PeerView*> known_;
+  std::set<int> passed_;
+  /// Of ranks that wait in a ring the one is elsewhere that most of a group wait for.
+  int first_present_ = 0;
+  int most_present_ = 0;
+  int ring_culprit_ = -1;
+};
+
+/// Why this peer holds us up; "" when it does not seem to.
+std::string complaint(const PeerView& peer, const CollectiveRecord& mine) {
+  const std::string who = name_of(peer);
+  if (peer.record.state == State::kAborted)
+    return cat(who, " gave up in ", describe(peer.record));
+  if (peer.process == ProcessState::kGone) return cat(who, " is gone");
+  if (peer.process == ProcessState::kStopped) return cat(who, " is stopped");
+  if (peer.record.state == State::kLeft) return cat(who, " has left the group");
+  if (peer.silent) return cat(who, " gives no sign of life; ", last_seen(peer.record));
+  if (between_two(mine.kind)) return "";  // sequences of two ranks are counted apart
+  if (!is_there(peer.record, mine)) return cat(who, " has not entered it; ", last_seen(peer.record));
+  if (peer.record.sequence == mine.sequence && !same_collective(peer.record, mine))
+    return cat(who, " is in ", describe(peer.record), " instead");
+  return "";
+}
+
+/// Complaints of one kind, and the rank that each leads to.
+struct Told {
+  std::vector<std::string> texts;
+  std::vector<int> culprits;
+};
+
+}  // namespace
+
+PeerIdentity own_identity() {
+  utsname names{};
+  ::uname(&names);
+  PeerIdentity self;
+  self.host = names.nodename;
+  self.machine = cat(first_line_of_file("/proc/sys/kernel/random/boot_id"), ".",
+                     link_target("/proc/self/ns/pid"), ".", ::getuid());
+  self.pid = ::getpid();
+  self.start_ticks = read_stat(self.pid).start_ticks;
+  return self;
+}
+
+std::string identity_text(const PeerIdentity& identity) {
+  return cat(identity.host, "\n", identity.machine, "\n", identity.pid, "\n", identity.start_ticks);
+}
+
+/// What another process says of itself goes into messages and is compared; nothing of it is a path.
+PeerIdentity parse_identity(const std::string& text) {
+  constexpr size_t kLongestName = 256;
+  std::istringstream lines(text);
+  PeerIdentity identity;
+  std::getline(lines, identity.host);
+  std::getline(lines, identity.machine);
+  for (std::string* name : {&identity.host, &identity.machine}) {
+    name->resize(std::min(name->size(), kLongestName));
+    for (char& c : *name)
+      if (c < ' ' || c > '~') c = '?';
+  }
+  lines >> identity.pid >> identity.start_ticks;
+  if (!lines || identity.pid < 0) identity.pid = 0;
+  return identity;
+}
+
+bool is_stopped(int pid) {
+  const char state = read_stat(pid).state;
+  return state == 'T' || state == 't';
+}
+
+ProcessState process_state(const PeerIdentity& peer, const PeerIdentity& self) {
+  if (peer.machine != self.machine || peer.pid <= 0) return ProcessState::kUnknown;
+  const ProcStat stat = read_stat(peer.pid);
+  if (stat.state == 0 || stat.start_ticks != peer.start_ticks) return ProcessState::kGone;
+  if (stat.state == 'Z' || stat.state == 'X') return ProcessState::kGone;
+  return stat.state == 'T' || stat.state == 't' ? ProcessState::kStopped : ProcessState::kRunning;
+}
+
+Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRecord& mine, int self,
+                          const std::vector<PeerView>& others) {
+  // With a dead rank the others' delays are its consequence; a rank that gave up is always one.
+  Told dead, late, gave_up;
+  for (size_t i = 0; i < views.size(); ++i) {
+    const PeerView& peer = views[i];
+    const bool concerned = !between_two(mine.kind) || mine.peer == static_cast<int>(i);
+    if (static_cast<int>(i) == self || !concerned) continue;
+    std::string text = complaint(peer, mine);
+    if (text.empty()) continue;
+    const bool ended = peer.process == ProcessState::kGone || peer.process == ProcessState::kStopped;
+    const bool aborted = peer.record.state == State::kAborted;
+    int culprit = peer.global_rank;
+    if (!ended && !aborted && !is_there(peer.record, mine)) {
+      Chain chain(views, mine, self, others);
+      if (const std::string doing = chain.doing(peer); !doing.empty()) text += "; " + doing;
+      culprit = chain.culprit;
+    }
+    Told& kind = aborted ? gave_up : ended ? dead : late;
+    kind.texts.push_back(std::move(text));
+    kind.culprits.push_back(culprit);
+  }
+  if (!dead.texts.empty()) return {join(dead.texts, "; "), dead.culprits.front()};
+  if (!late.texts.empty()) return {join(late.texts, "; "), late.culprits.front()};
+  if (!gave_up.texts.empty()) return {join(gave_up.texts, "; "), -1};
+  if (!between_two(mine.kind)) return {"every rank has entered it and none is known to be lost", -1};
+  const PeerView& partner = views[static_cast<size_t>(mine.peer)];
+  Chain chain(views, mine, self, others);
+  const std::string doing = chain.doing(partner);
+  return {cat("rank ", partner.global_rank, " is there but has not taken its part", doing.empty() ? "" : "; ", doing),
+          chain.culprit};
+}
+
+std::vector<int> unknown_ranks(const std::vector<PeerView>& views, const CollectiveRecord& mine, int self,
+                               const std::vector<PeerView>& others) {
+  std::set<int> unknown;
+  for (size_t i = 0; i < views.size(); ++i) {
+    const bool concerned = !between_two(mine.kind) || mine.peer == static_cast<int>(i);
+    if (static_cast<int>(i) == self || !concerned || (!between_two(mine.kind) && is_there(views[i].record, mine)))
+      continue;
+    Chain chain(views, mine, self, others);
+    chain.doing(views[i]);
+    unknown.insert(chain.unknown.begin(), chain.unknown.end());
+  }
+  return {unknown.begin(), unknown.end()};
+}
+
+}  // namespace ftrun

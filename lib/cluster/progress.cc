@@ -1,0 +1,148 @@
+#include "cluster/progress.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <exception>
+
+#include "base/error.h"
+#include "cluster/failure_report.h"
+
+namespace ftrun {
+namespace {
+
+struct Boards {
+  std::mutex mutex;
+  std::vector<const ProgressBoard*> all;
+};
+Boards& boards() {
+  static Boards instance;
+  return instance;
+}
+
+std::string terminate_text() {
+  std::string text;
+  std::unique_lock lock(boards().mutex, std::try_to_lock);
+  if (lock.owns_lock()) {
+    for (const ProgressBoard* board : boards().all) text += board->describe() + "\n";
+  }
+  if (const std::exception_ptr current = std::current_exception()) {
+    try {
+      std::rethrow_exception(current);
+    } catch (const std::exception& error) {
+      const std::string what = error.what();
+      text += cat("  the transport says: ", what.substr(0, what.find('\n')), "\n");
+    } catch (...) {
+    }
+  }
+  return text;
+}
+
+[[noreturn]] void on_terminate() {
+  const std::string text =
+      cat("error: the process must end: an error in a thread of the transport\n", terminate_text());
+  [[maybe_unused]] const ssize_t done = ::write(2, text.data(), text.size());
+  ::_exit(static_cast<int>(ExitCode::kPeerLost));
+}
+
+}  // namespace
+
+void ProgressBoard::Slot::enter(const CollectiveRecord& record) {
+  CollectiveRecord now = record;
+  now.state = CollectiveRecord::State::kEntered;
+  now.unix_ns = unix_time_ns();
+  cell_.record.write(now);
+}
+
+void ProgressBoard::Slot::mark(CollectiveRecord::State state) {
+  CollectiveRecord now = cell_.record.read();
+  now.state = state;
+  now.unix_ns = unix_time_ns();
+  cell_.record.write(now);
+}
+
+ProgressBoard::ProgressBoard(int rank, BoardTable* table)
+    : rank_(rank),
+      own_(table == nullptr ? std::make_unique<BoardTable>() : nullptr),
+      table_(table == nullptr ? *own_ : *table) {
+  table_.rank.store(rank, std::memory_order_relaxed);
+  table_.pid.store(::getpid(), std::memory_order_release);
+  const std::lock_guard lock(boards().mutex);
+  boards().all.push_back(this);
+}
+
+ProgressBoard::~ProgressBoard() {
+  const std::lock_guard lock(boards().mutex);
+  std::erase(boards().all, this);
+}
+
+ProgressBoard::Slot* ProgressBoard::open(const std::string& group, const std::vector<int>& members) {
+  const std::lock_guard lock(mutex_);
+  const auto free = std::find_if(table_.groups.begin(), table_.groups.end(),
+                                 [](const BoardTable::Group& cell) { return cell.used.load() == 0; });
+  std::unique_ptr<BoardTable::Group> own;
+  if (free == table_.groups.end()) own = std::make_unique<BoardTable::Group>();
+  BoardTable::Group& cell = own ? *own : *free;
+  ShownGroup shown{.members = shown_members(members)};
+  group.copy(shown.name, sizeof shown.name - 1);
+  cell.group.write(shown);
+  cell.record.write({});
+  cell.used.store(1, std::memory_order_release);
+  Slot* slot = slots_.emplace_back(std::make_unique<Slot>(cell)).get();
+  slot->own_ = std::move(own);
+  return slot;
+}
+
+void ProgressBoard::close(Slot* slot) {
+  const std::lock_guard lock(mutex_);
+  slot->cell_.used.store(0, std::memory_order_release);
+  std::erase_if(slots_, [slot](const auto& owned) { return owned.get() == slot; });
+}
+
+void ProgressBoard::show_phase(std::string_view what) {
+  table_.phase.write(activity(Activity::Kind::kAlone, what));
+}
+
+void ProgressBoard::enter_lane(int lane, const Activity& what) {
+  Activity now = what;
+  now.unix_ns = unix_time_ns();
+  table_.lanes[static_cast<size_t>(lane)].write(now);
+}
+
+void ProgressBoard::leave_lane(int lane) {
+  table_.lanes[static_cast<size_t>(lane)].write({});
+}
+
+void ProgressBoard::show_texts(std::string_view what) {
+  table_.texts.write(what.empty() ? Activity{} : activity(Activity::Kind::kExchange, what));
+}
+
+CollectiveRecord ProgressBoard::find(const RankState& state, const std::string& group) {
+  const RankState::Group* found = state.find(group);
+  return found == nullptr ? CollectiveRecord{} : found->record;
+}
+
+void ProgressBoard::blame(int rank) {
+  int nobody = -1;
+  blamed_.compare_exchange_strong(nobody, rank);
+}
+
+std::string ProgressBoard::describe() const {
+  std::string text = cat("  rank ", rank_, " is in no collective");
+  for (const RankState::Group& group : state().groups)
+    if (group.record.state == CollectiveRecord::State::kEntered)
+      text = cat("  rank ", rank_, " is in ", ftrun::describe(group.record), " of group ", group.name);
+  return text;
+}
+
+Activity activity(Activity::Kind kind, std::string_view what) {
+  Activity made{.unix_ns = unix_time_ns(), .kind = kind};
+  what.copy(made.what, sizeof made.what - 1);
+  return made;
+}
+
+void install_crash_handler() {
+  std::set_terminate(on_terminate);
+}
+
+}  // namespace ftrun

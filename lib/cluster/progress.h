@@ -1,0 +1,88 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cluster/board_table.h"
+#include "cluster/collective.h"
+#include "cluster/rank_state.h"
+
+namespace ftrun {
+
+/// What one rank is doing, readable at any time: by other threads (the heartbeat that shows it to other
+/// ranks, the crash handler), and where its table is the supervisor's, by that and by the ranks of the
+/// machine. Writing it takes no lock and no call of the system but the reading of a clock.
+class ProgressBoard {
+ public:
+  /// A communicator's part.
+  class Slot {
+   public:
+    explicit Slot(BoardTable::Group& cell) : cell_(cell) {}
+    void enter(const CollectiveRecord& record);
+    void finish() { mark(CollectiveRecord::State::kFinished); }
+    void mark(CollectiveRecord::State state);
+    CollectiveRecord read() const { return cell_.record.read(); }
+    std::string group() const { return cell_.group.read().name; }
+
+   private:
+    friend class ProgressBoard;
+    BoardTable::Group& cell_;
+    std::unique_ptr<BoardTable::Group> own_;  // where the table is full
+  };
+
+  /// `table` is borrowed; null for memory of its own.
+  explicit ProgressBoard(int rank, BoardTable* table = nullptr);
+  ~ProgressBoard();
+  ProgressBoard(const ProgressBoard&) = delete;
+  ProgressBoard& operator=(const ProgressBoard&) = delete;
+
+  int rank() const { return rank_; }
+  /// One slot for a communicator among these global ranks; lives until close().
+  Slot* open(const std::string& group, const std::vector<int>& members = {});
+  void close(Slot* slot);
+
+  /// What the rank does from now on: "step 12", "writing a checkpoint".
+  void show_phase(std::string_view what);
+  /// Around what a lane does. One thread at a time for each lane.
+  void enter_lane(int lane, const Activity& what);
+  void leave_lane(int lane);
+  /// Around an exchange of texts; "" when it is over.
+  void show_texts(std::string_view what);
+
+  RankState state() const { return read_state(table_); }
+  /// The state as bytes, for the store.
+  std::vector<uint8_t> image() const { return encode_state(state()); }
+  /// The group's record in a rank's state; nothing known gives an empty record.
+  static CollectiveRecord find(const RankState& state, const std::string& group);
+
+  /// The rank that this one found to hold up all; -1 for none. The first one stays.
+  void blame(int rank);
+  int blamed() const { return blamed_; }
+
+  /// "  rank 3 is in all_reduce #12 (...) of group dp": for the crash handler, which must not wait for a
+  /// lock that the crashed thread may hold.
+  std::string describe() const;
+
+ private:
+  const int rank_;
+  std::unique_ptr<BoardTable> own_;
+  BoardTable& table_;
+  std::atomic<int> blamed_ = -1;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Slot>> slots_;
+};
+
+/// An activity that begins when it is shown.
+Activity activity(Activity::Kind kind, std::string_view what);
+
+/// Makes std::terminate print each rank of this process with the collective it is in, and exit with
+/// code 6 instead of a core dump: Gloo ends so, in a thread of its own, when peers disagree about
+/// sizes. Call once, when a rank starts.
+void install_crash_handler();
+
+}  // namespace ftrun

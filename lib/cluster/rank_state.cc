@@ -1,0 +1,163 @@
+#include "cluster/rank_state.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ftrun {
+namespace {
+
+/// Longer lists come from nobody that means well.
+constexpr int kMostMembers = 1 << 20;
+
+struct ImageHead {
+  uint32_t lanes = 0;
+  uint32_t groups = 0;
+};
+
+template <typename T>
+void put(std::vector<uint8_t>& bytes, const T& value) {
+  const auto* begin = reinterpret_cast<const uint8_t*>(&value);
+  bytes.insert(bytes.end(), begin, begin + sizeof value);
+}
+
+template <typename T>
+bool take(std::span<const uint8_t>& bytes, T& value) {
+  if (bytes.size() < sizeof value) return false;
+  std::memcpy(static_cast<void*>(&value), bytes.data(), sizeof value);
+  bytes = bytes.subspan(sizeof value);
+  return true;
+}
+
+void mend(Activity& activity) {
+  activity.what[sizeof activity.what - 1] = '\0';
+  if (activity.kind > Activity::Kind::kExchange) activity = {};
+}
+
+CollectiveRecord mended(CollectiveRecord record) {
+  record.site[sizeof record.site - 1] = '\0';
+  const bool known = static_cast<int>(record.kind) < kCollectiveKinds && record.op <= ReduceOp::kMin &&
+                     record.state <= CollectiveRecord::State::kAborted && record.dtype <= DType::kBool;
+  return known ? record : CollectiveRecord{};
+}
+
+std::string name_of(ShownGroup group) {
+  group.name[sizeof group.name - 1] = '\0';
+  return group.name;
+}
+
+RankState::Group group_of(const ShownGroup& group, const CollectiveRecord& record) {
+  return {name_of(group), listed_members(group.members), mended(record)};
+}
+
+bool has(const Activity& activity) {
+  return activity.kind != Activity::Kind::kNone;
+}
+
+}  // namespace
+
+const RankState::Group* RankState::find(const std::string& group) const {
+  const auto found = std::find_if(groups.begin(), groups.end(), [&](const Group& one) {
+    return group.compare(0, sizeof ShownGroup::name - 1, one.name) == 0;
+  });
+  return found == groups.end() ? nullptr : &*found;
+}
+
+bool RankState::empty() const {
+  return !has(phase) && !has(texts) && lanes.empty() && groups.empty();
+}
+
+RankState read_state(const BoardTable& table) {
+  RankState state{.phase = table.phase.read(), .texts = table.texts.read(), .lanes = {}, .groups = {}};
+  mend(state.phase);
+  mend(state.texts);
+  for (const Shown<Activity>& lane : table.lanes) {
+    Activity now = lane.read();
+    mend(now);
+    if (has(now)) state.lanes.push_back(now);
+  }
+  for (const BoardTable::Group& group : table.groups)
+    if (group.used.load(std::memory_order_acquire) != 0)
+      state.groups.push_back(group_of(group.group.read(), group.record.read()));
+  return state;
+}
+
+std::vector<uint8_t> encode_state(const RankState& state) {
+  std::vector<uint8_t> bytes;
+  put(bytes, ImageHead{static_cast<uint32_t>(state.lanes.size()), static_cast<uint32_t>(state.groups.size())});
+  put(bytes, state.phase);
+  put(bytes, state.texts);
+  for (const Activity& lane : state.lanes) put(bytes, lane);
+  for (const RankState::Group& group : state.groups) {
+    ShownGroup shown{.members = shown_members(group.members)};
+    group.name.copy(shown.name, sizeof shown.name - 1);
+    put(bytes, shown);
+    put(bytes, group.record);
+  }
+  return bytes;
+}
+
+RankState decode_state(std::span<const uint8_t> bytes) {
+  RankState state;
+  ImageHead head;
+  if (!take(bytes, head) || !take(bytes, state.phase) || !take(bytes, state.texts)) return {};
+  mend(state.phase);
+  mend(state.texts);
+  Activity lane;
+  for (uint32_t i = 0; i < head.lanes && take(bytes, lane); ++i) {
+    mend(lane);
+    if (has(lane)) state.lanes.push_back(lane);
+  }
+  ShownGroup group;
+  CollectiveRecord record;
+  for (uint32_t i = 0; i < head.groups && take(bytes, group) && take(bytes, record); ++i)
+    state.groups.push_back(group_of(group, record));
+  return state;
+}
+
+std::optional<Activity> own_work(const RankState& state) {
+  for (const Activity& lane : state.lanes)
+    if (lane.kind == Activity::Kind::kAlone) return lane;
+  const bool in_collective = std::any_of(state.groups.begin(), state.groups.end(), [](const RankState::Group& group) {
+    return group.record.state == CollectiveRecord::State::kEntered;
+  });
+  if (!state.lanes.empty() || in_collective || has(state.texts)) return std::nullopt;
+  if (has(state.phase)) return state.phase;
+  return std::nullopt;
+}
+
+std::string activity_text(const RankState& state) {
+  std::optional<Activity> now = own_work(state);
+  if (!now && has(state.texts)) now = state.texts;
+  if (!now && has(state.phase)) now = state.phase;
+  if (!now) return "";
+  std::string text;
+  if (has(state.phase) && now->unix_ns != state.phase.unix_ns) text = cat(state.phase.what, ", ");
+  const auto clock = std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch());
+  const double seconds = static_cast<double>(clock.count() - now->unix_ns) * 1e-9;
+  return cat(text, now->what, ", for ", human_seconds(std::max(seconds, 0.0)));
+}
+
+ShownMembers shown_members(const std::vector<int>& members) {
+  ShownMembers shown{.count = static_cast<int32_t>(members.size())};
+  for (size_t i = 0; i < std::min<size_t>(members.size(), ShownMembers::kListed); ++i) shown.ranks[i] = members[i];
+  if (members.size() <= ShownMembers::kListed) return shown;
+  const int stride = members[1] - members[0];
+  for (size_t i = 1; i < members.size(); ++i)
+    if (members[i] - members[i - 1] != stride) return {};
+  shown.stride = stride;
+  return shown;
+}
+
+std::vector<int> listed_members(const ShownMembers& members) {
+  std::vector<int> ranks;
+  const bool listed = members.stride == 0;
+  if (members.count < 0 || members.count > (listed ? ShownMembers::kListed : kMostMembers)) return ranks;
+  for (int i = 0; i < members.count; ++i)
+    ranks.push_back(listed ? members.ranks[static_cast<size_t>(i)] : members.ranks[0] + i * members.stride);
+  return ranks;
+}
+
+}  // namespace ftrun

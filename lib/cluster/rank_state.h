@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cluster/board_table.h"
+#include "cluster/collective.h"
+
+namespace ftrun {
+
+/// What a rank was seen to do, taken from its table.
+struct RankState {
+  struct Group {
+    std::string name;
+    /// Global ranks; empty where the table has no room for them.
+    std::vector<int> members;
+    CollectiveRecord record;
+  };
+
+  Activity phase;
+  Activity texts;
+  /// Those that do something; compute first.
+  std::vector<Activity> lanes;
+  std::vector<Group> groups;
+
+  const Group* find(const std::string& group) const;
+  /// Nothing was ever shown.
+  bool empty() const;
+};
+
+RankState read_state(const BoardTable& table);
+/// For the store; texts of it are cut to what a table holds.
+std::vector<uint8_t> encode_state(const RankState& state);
+/// Of bytes that may come from anywhere: what makes no sense is left out.
+RankState decode_state(std::span<const uint8_t> bytes);
+
+/// What the rank is about by itself, while others wait for it; nothing where all that it does is done
+/// with others, or nothing is known.
+std::optional<Activity> own_work(const RankState& state);
+/// "step 12, forward layer 3 mb 0, for 5.1s", "" where nothing is known.
+std::string activity_text(const RankState& state);
+
+/// The members as a table shows them, and back.
+ShownMembers shown_members(const std::vector<int>& members);
+std::vector<int> listed_members(const ShownMembers& members);
+
+}  // namespace ftrun

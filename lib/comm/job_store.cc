@@ -1,0 +1,205 @@
+#include "comm/job_store.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <stdexcept>
+#include <thread>
+
+#include "base/error.h"
+#include "base/hmac.h"
+#include "comm/listen_socket.h"
+
+namespace ftrun {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Milliseconds = std::chrono::milliseconds;
+
+constexpr Milliseconds kBetweenTries{50};
+/// What listens and does not answer the greeting in this time is something else.
+constexpr Milliseconds kHandshake{5000};
+
+struct Refused : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+[[noreturn]] void lost(const char* what) {
+  throw std::runtime_error(cat("the connection to the job's store is lost (", what, ")"));
+}
+
+void send_all(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t done = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0) lost(done == 0 ? "closed" : errno_text(errno).c_str());
+    bytes.remove_prefix(static_cast<size_t>(done));
+  }
+}
+
+/// So many bytes; with a deadline only until then.
+std::string receive(int fd, size_t count, std::optional<Clock::time_point> deadline = std::nullopt) {
+  std::string bytes(count, '\0');
+  size_t have = 0;
+  while (have < count) {
+    if (deadline) {
+      const auto left = std::chrono::ceil<Milliseconds>(*deadline - Clock::now());
+      pollfd wanted{fd, POLLIN, 0};
+      if (left.count() <= 0 || ::poll(&wanted, 1, static_cast<int>(left.count())) == 0)
+        throw std::runtime_error("something else answers there, or nothing");
+    }
+    const ssize_t got = ::recv(fd, bytes.data() + have, count - have, 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) lost(got == 0 ? "closed" : errno_text(errno).c_str());
+    have += static_cast<size_t>(got);
+  }
+  return bytes;
+}
+
+/// Both sides prove that they know the token, and neither shows it.
+OwnedFd join(const StorePlace& place, Clock::time_point deadline) {
+  OwnedFd fd = connect_to(place.address, place.port, deadline);
+  const int yes = 1;
+  ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+  const auto until = std::min(deadline, Clock::now() + kHandshake);
+  const std::string greeting = receive(fd.get(), kStoreGreeting.size() + kChallengeBytes, until);
+  if (!greeting.starts_with(kStoreGreeting)) throw std::runtime_error("something else answers there, or nothing");
+  const std::string theirs = greeting.substr(kStoreGreeting.size()), own = random_bytes(kChallengeBytes);
+  send_all(fd.get(), own + client_proof(place.token, theirs, own));
+  const std::string proof = receive(fd.get(), kProofBytes, until);
+  if (proof == std::string(kProofBytes, '\0'))
+    throw Refused("the store there does not know this job's token: it is another job's, or FTRUN_TOKEN differs");
+  if (proof != server_proof(place.token, theirs, own)) throw Refused("what answers there does not know this job's token");
+  return fd;
+}
+
+std::string_view view(const std::vector<uint8_t>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+std::vector<uint8_t> bytes_of(std::string_view text) {
+  return {text.begin(), text.end()};
+}
+std::vector<std::string_view> views(const std::vector<std::string>& texts) {
+  return {texts.begin(), texts.end()};
+}
+
+}  // namespace
+
+JobStore::JobStore(Find find, Clock::time_point deadline, bool patient, std::shared_ptr<StoreServer> served)
+    : served_(std::move(served)) {
+  std::string why = "something else answers there, or nothing";
+  do {
+    try {
+      if (const auto place = find()) {
+        fd_ = join(*place, deadline);
+        place_ = *place;
+        return;
+      }
+      why = "rank 0 has not said where yet";
+    } catch (const Refused& error) {
+      why = error.what();
+      if (!patient) break;
+    } catch (const std::exception& error) {
+      why = error.what();
+    }
+    std::this_thread::sleep_for(kBetweenTries);
+  } while (Clock::now() < deadline);
+  throw std::runtime_error(why);
+}
+
+c10::intrusive_ptr<c10d::Store> JobStore::clone() {
+  auto copy = c10::make_intrusive<JobStore>([place = place_] { return std::optional(place); },
+                                            Clock::now() + getTimeout(), false, served_);
+  copy->setTimeout(getTimeout());
+  return copy;
+}
+
+JobStore::Reply JobStore::ask(StoreOperation operation, const std::vector<std::string_view>& fields,
+                              Milliseconds timeout) {
+  std::string body(1, static_cast<char>(operation));
+  put_number(body, timeout == Milliseconds::max() ? ~uint64_t{0} : static_cast<uint64_t>(std::max<int64_t>(timeout.count(), 0)));
+  for (const std::string_view field : fields) put_field(body, field);
+  if (body.size() > kMostRequestBytes || fields.size() > kMostFields)
+    throw std::runtime_error(cat("a request of ", body.size(), " bytes is too large for the job's store"));
+  std::string head;
+  put_number(head, static_cast<uint32_t>(body.size()));
+  const std::lock_guard lock(mutex_);
+  send_all(fd_.get(), head + body);
+  const auto size = number_at<uint32_t>(receive(fd_.get(), sizeof(uint32_t)), 0);
+  if (size == 0 || size > kMostStoredBytes) lost("an answer without sense");
+  Reply reply{.answer = StoreAnswer::kRefused, .bytes = receive(fd_.get(), size), .fields = {}};
+  reply.answer = static_cast<StoreAnswer>(reply.bytes[0]);
+  return reply;
+}
+
+JobStore::Reply JobStore::must(StoreOperation operation, const std::vector<std::string_view>& asked, size_t results,
+                               Milliseconds timeout) {
+  Reply reply = ask(operation, asked, timeout);
+  if (reply.answer == StoreAnswer::kTimeout)
+    throw std::runtime_error(cat("the job's store had not all of ", asked.size(), " keys in time"));
+  const auto fields = fields_of(std::string_view(reply.bytes).substr(1));
+  if (reply.answer != StoreAnswer::kDone || !fields || fields->size() != results)
+    throw std::runtime_error("the job's store refused a request");
+  reply.fields.assign(fields->begin(), fields->end());
+  return reply;
+}
+
+void JobStore::set(const std::string& key, const std::vector<uint8_t>& value) {
+  must(StoreOperation::kSet, {key, view(value)}, 0);
+}
+
+std::vector<uint8_t> JobStore::compareSet(const std::string& key, const std::vector<uint8_t>& expected,
+                                          const std::vector<uint8_t>& wanted) {
+  return bytes_of(must(StoreOperation::kCompareSet, {key, view(expected), view(wanted)}, 1).fields[0]);
+}
+
+std::vector<uint8_t> JobStore::get(const std::string& key) {
+  return bytes_of(must(StoreOperation::kGet, {key}, 1, getTimeout()).fields[0]);
+}
+
+int64_t JobStore::add(const std::string& key, int64_t value) {
+  const std::string number = std::to_string(value);
+  return std::stoll(must(StoreOperation::kAdd, {key, number}, 1).fields[0]);
+}
+
+bool JobStore::deleteKey(const std::string& key) {
+  return ask(StoreOperation::kDelete, {key}).answer == StoreAnswer::kDone;
+}
+
+bool JobStore::check(const std::vector<std::string>& keys) {
+  return ask(StoreOperation::kCheck, views(keys)).answer == StoreAnswer::kDone;
+}
+
+int64_t JobStore::getNumKeys() {
+  return std::stoll(must(StoreOperation::kCount, {}, 1).fields[0]);
+}
+
+void JobStore::wait(const std::vector<std::string>& keys, const Milliseconds& timeout) {
+  must(StoreOperation::kWait, views(keys), 0, timeout);
+}
+
+void JobStore::append(const std::string& key, const std::vector<uint8_t>& value) {
+  must(StoreOperation::kAppend, {key, view(value)}, 0);
+}
+
+std::vector<std::vector<uint8_t>> JobStore::multiGet(const std::vector<std::string>& keys) {
+  const Reply reply = must(StoreOperation::kGet, views(keys), keys.size(), getTimeout());
+  std::vector<std::vector<uint8_t>> values;
+  for (const std::string& field : reply.fields) values.push_back(bytes_of(field));
+  return values;
+}
+
+void JobStore::multiSet(const std::vector<std::string>& keys, const std::vector<std::vector<uint8_t>>& values) {
+  std::vector<std::string_view> fields;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    fields.push_back(keys[i]);
+    fields.push_back(view(values.at(i)));
+  }
+  must(StoreOperation::kSet, fields, 0);
+}
+
+}  // namespace ftrun

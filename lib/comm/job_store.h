@@ -1,0 +1,75 @@
+#pragma once
+
+// Seen by this folder's sources only: brings c10d's headers.
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/owned_fd.h"
+#include "comm/store_protocol.h"
+#include "comm/store_server.h"
+
+namespace ftrun {
+
+/// Where the job's store is, and how to be let in.
+struct StorePlace {
+  std::string address;
+  int port = 0;
+  std::string token;
+};
+
+/// A client of the job's store (StoreServer). One request at a time; calls of several threads take turns.
+/// Every call throws std::runtime_error when the server has gone, and waits without end while it is
+/// stopped.
+class JobStore final : public c10d::Store {
+ public:
+  /// Tries until `deadline`; `find` is asked for the place anew each time (nothing: it is not known yet).
+  /// Throws std::runtime_error with the last reason; at once where `find` can say nothing else and the
+  /// token is refused (`patient` false). `served`: kept for as long as this client.
+  using Find = std::function<std::optional<StorePlace>()>;
+  JobStore(Find find, std::chrono::steady_clock::time_point deadline, bool patient,
+           std::shared_ptr<StoreServer> served = nullptr);
+
+  c10::intrusive_ptr<Store> clone() override;
+  void set(const std::string& key, const std::vector<uint8_t>& value) override;
+  std::vector<uint8_t> compareSet(const std::string& key, const std::vector<uint8_t>& expected,
+                                  const std::vector<uint8_t>& wanted) override;
+  std::vector<uint8_t> get(const std::string& key) override;
+  int64_t add(const std::string& key, int64_t value) override;
+  bool deleteKey(const std::string& key) override;
+  bool check(const std::vector<std::string>& keys) override;
+  int64_t getNumKeys() override;
+  void wait(const std::vector<std::string>& keys) override { wait(keys, getTimeout()); }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override;
+  void append(const std::string& key, const std::vector<uint8_t>& value) override;
+  std::vector<std::vector<uint8_t>> multiGet(const std::vector<std::string>& keys) override;
+  void multiSet(const std::vector<std::string>& keys, const std::vector<std::vector<uint8_t>>& values) override;
+  bool hasExtendedApi() const override { return true; }
+
+  const StorePlace& place() const { return place_; }
+
+ private:
+  struct Reply {
+    StoreAnswer answer;
+    std::string bytes;
+    std::vector<std::string> fields;
+  };
+  Reply ask(StoreOperation operation, const std::vector<std::string_view>& fields,
+            std::chrono::milliseconds timeout = std::chrono::milliseconds::max());
+  Reply must(StoreOperation operation, const std::vector<std::string_view>& fields, size_t results,
+             std::chrono::milliseconds timeout = std::chrono::milliseconds::max());
+
+  StorePlace place_;
+  OwnedFd fd_;
+  std::mutex mutex_;
+  std::shared_ptr<StoreServer> served_;
+};
+
+}  // namespace ftrun

@@ -1,0 +1,365 @@
+#include "comm/store_server.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <list>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "base/error.h"
+#include "base/hmac.h"
+#include "comm/store_protocol.h"
+
+namespace ftrun {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// After a shortage of descriptors or memory accepting waits for a moment.
+constexpr std::chrono::milliseconds kShortage{100};
+constexpr size_t kReadBytes = 64 << 10;
+
+struct Request {
+  StoreOperation operation{};
+  std::optional<Clock::time_point> until;
+  std::vector<std::string> fields;
+};
+
+struct Peer {
+  OwnedFd fd;
+  bool member = false;
+  Clock::time_point came = Clock::now();
+  std::string challenge;
+  std::string in;
+  std::string out;
+  /// One whose keys are not there yet.
+  std::optional<Request> waiting;
+};
+
+std::string answer(StoreAnswer kind, const std::vector<std::string_view>& fields = {}) {
+  std::string body(1, static_cast<char>(kind));
+  for (const std::string_view field : fields) put_field(body, field);
+  std::string bytes;
+  put_number(bytes, static_cast<uint32_t>(body.size()));
+  return bytes + body;
+}
+
+std::span<const uint8_t> bytes_of(std::string_view text) {
+  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+}
+
+}  // namespace
+
+struct StoreServer::Loop {
+  Loop(StoreServer& server, OwnedFd listening, std::string secret, Limits given)
+      : owner(server), listener(std::move(listening)), token(std::move(secret)), limits(given) {}
+
+  void serve(int wake);
+  int next_timeout() const;
+  void accept_all();
+  void drop_oldest_stranger();
+  bool read_from(Peer& peer);
+  bool write_to(Peer& peer);
+  bool take_input(Peer& peer);
+  bool admit(Peer& peer);
+  std::optional<Request> parse(std::string_view body) const;
+  void start(Peer& peer, Request request);
+  bool keys_are_there(const Request& request) const;
+  std::string run(const Request& request);
+  bool store(const std::string& key, std::string_view value);
+  std::string add(const Request& request);
+  void look_at_waiting();
+  void expire();
+
+  StoreServer& owner;
+  OwnedFd listener;
+  const std::string token;
+  const Limits limits;
+  std::list<Peer> peers;
+  int strangers = 0;
+  std::unordered_map<std::string, std::string> values;
+  size_t stored_bytes = 0;
+  bool changed = false;
+  Clock::time_point accept_after{};
+};
+
+StoreServer::StoreServer(OwnedFd listening, std::string token, Limits limits)
+    : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      loop_(std::make_unique<Loop>(*this, std::move(listening), std::move(token), limits)) {
+  // One that was inherited blocks.
+  ::fcntl(loop_->listener.get(), F_SETFL, ::fcntl(loop_->listener.get(), F_GETFL) | O_NONBLOCK);
+  ::fcntl(loop_->listener.get(), F_SETFD, FD_CLOEXEC);
+  if (!wake_) throw Error(ExitCode::kEnvironment, cat("eventfd: ", errno_text(errno)));
+  thread_ = std::thread([this] { loop_->serve(wake_.get()); });
+}
+
+StoreServer::~StoreServer() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t done = ::write(wake_.get(), &one, sizeof one);
+  thread_.join();
+}
+
+void StoreServer::Loop::serve(int wake) {
+  std::vector<pollfd> polled;
+  for (;;) {
+    const bool accepts = Clock::now() >= accept_after;
+    polled = {{wake, POLLIN, 0}, {accepts ? listener.get() : -1, POLLIN, 0}};
+    for (const Peer& peer : peers) {
+      // Who waits, or has an answer to fetch, has nothing to say.
+      const bool listens = !peer.waiting && peer.out.empty();
+      const int wanted = (listens ? POLLIN : POLLRDHUP) | (peer.out.empty() ? 0 : POLLOUT);
+      polled.push_back({peer.fd.get(), static_cast<short>(wanted), 0});
+    }
+    ::poll(polled.data(), polled.size(), next_timeout());
+    if (polled[0].revents != 0) return;
+    size_t at = 2;
+    for (auto peer = peers.begin(); peer != peers.end(); ++at) {
+      const int events = polled[at].revents;
+      bool stays = (events & (POLLERR | POLLNVAL)) == 0;
+      if (stays && (events & POLLOUT) != 0) stays = write_to(*peer);
+      if (stays && (events & (POLLIN | POLLHUP | POLLRDHUP)) != 0) stays = read_from(*peer);
+      if (stays) {
+        ++peer;
+        continue;
+      }
+      if (!peer->member) --strangers, ++owner.refused_;
+      peer = peers.erase(peer);
+    }
+    if (polled[1].revents != 0) accept_all();
+    expire();
+    if (changed) look_at_waiting();
+  }
+}
+
+int StoreServer::Loop::next_timeout() const {
+  std::optional<Clock::time_point> first;
+  const auto consider = [&](Clock::time_point when) { first = std::min(first.value_or(when), when); };
+  for (const Peer& peer : peers) {
+    if (!peer.member) consider(peer.came + std::chrono::milliseconds(limits.handshake_ms));
+    if (peer.waiting && peer.waiting->until) consider(*peer.waiting->until);
+  }
+  if (accept_after > Clock::now()) consider(accept_after);
+  if (!first) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*first - Clock::now());
+  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000));
+}
+
+void StoreServer::Loop::accept_all() {
+  // In portions: those that have come already are served in between.
+  for (int portion = 0; portion < 64; ++portion) {
+    OwnedFd fd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!fd) {
+      if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) accept_after = Clock::now() + kShortage;
+      return;
+    }
+    const int yes = 1;
+    ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    if (strangers >= limits.strangers) drop_oldest_stranger();
+    Peer peer{.fd = std::move(fd), .challenge = random_bytes(kChallengeBytes)};
+    peer.out = cat(kStoreGreeting, peer.challenge);
+    peers.push_back(std::move(peer));
+    ++strangers;
+    if (!write_to(peers.back())) peers.pop_back(), --strangers, ++owner.refused_;
+  }
+}
+
+void StoreServer::Loop::drop_oldest_stranger() {
+  const auto oldest = std::ranges::find_if(peers, [](const Peer& peer) { return !peer.member; });
+  peers.erase(oldest);
+  --strangers;
+  ++owner.refused_;
+}
+
+/// False when the connection is to be closed.
+bool StoreServer::Loop::read_from(Peer& peer) {
+  if (peer.waiting) return false;  // it left, or speaks out of turn
+  const size_t wanted = peer.member ? kReadBytes : kChallengeBytes + kProofBytes - peer.in.size();
+  char buffer[kReadBytes];
+  const ssize_t got = ::recv(peer.fd.get(), buffer, wanted, 0);
+  if (got < 0) return errno == EAGAIN || errno == EINTR;
+  if (got == 0) return false;
+  peer.in.append(buffer, static_cast<size_t>(got));
+  return take_input(peer);
+}
+
+bool StoreServer::Loop::write_to(Peer& peer) {
+  const ssize_t done = ::send(peer.fd.get(), peer.out.data(), peer.out.size(), MSG_NOSIGNAL);
+  if (done < 0) return errno == EAGAIN || errno == EINTR;
+  peer.out.erase(0, static_cast<size_t>(done));
+  return !peer.out.empty() || take_input(peer);
+}
+
+/// Requests one at a time: the next is read when the answer to the last is out.
+bool StoreServer::Loop::take_input(Peer& peer) {
+  if (!peer.member) return peer.in.size() < kChallengeBytes + kProofBytes || admit(peer);
+  while (!peer.waiting && peer.out.empty() && peer.in.size() >= sizeof(uint32_t)) {
+    const auto size = number_at<uint32_t>(peer.in, 0);
+    if (size > kMostRequestBytes) return false;
+    if (peer.in.size() < sizeof size + size) return true;
+    auto request = parse(std::string_view(peer.in).substr(sizeof size, size));
+    peer.in.erase(0, sizeof size + size);
+    if (!request) return false;
+    start(peer, std::move(*request));
+    if (peer.out.empty()) continue;
+    const ssize_t done = ::send(peer.fd.get(), peer.out.data(), peer.out.size(), MSG_NOSIGNAL);
+    if (done < 0 && errno != EAGAIN && errno != EINTR) return false;
+    if (done > 0) peer.out.erase(0, static_cast<size_t>(done));
+  }
+  return true;
+}
+
+bool StoreServer::Loop::admit(Peer& peer) {
+  const std::string theirs = peer.in.substr(0, kChallengeBytes);
+  const std::string expected = client_proof(token, peer.challenge, theirs);
+  const std::string_view given = std::string_view(peer.in).substr(kChallengeBytes, kProofBytes);
+  if (!equal_in_constant_time(bytes_of(expected), bytes_of(given))) {
+    const std::string no(kProofBytes, '\0');
+    [[maybe_unused]] const ssize_t told = ::send(peer.fd.get(), no.data(), no.size(), MSG_NOSIGNAL);
+    return false;
+  }
+  if (static_cast<int>(peers.size()) - strangers >= limits.members) return false;
+  peer.member = true;
+  --strangers;
+  ++owner.admitted_;
+  peer.in.clear();
+  peer.out += server_proof(token, peer.challenge, theirs);
+  return write_to(peer);
+}
+
+std::optional<Request> StoreServer::Loop::parse(std::string_view body) const {
+  constexpr size_t kHead = 1 + sizeof(uint64_t);
+  if (body.size() < kHead) return std::nullopt;
+  Request request{.operation = static_cast<StoreOperation>(body[0])};
+  const auto wait = number_at<uint64_t>(body, 1);
+  if (wait < uint64_t{1} << 40) request.until = Clock::now() + std::chrono::milliseconds(wait);
+  const auto fields = fields_of(body.substr(kHead));
+  if (!fields) return std::nullopt;
+  request.fields.assign(fields->begin(), fields->end());
+  return request;
+}
+
+void StoreServer::Loop::start(Peer& peer, Request request) {
+  const bool waits = request.operation == StoreOperation::kGet || request.operation == StoreOperation::kWait;
+  if (waits && !keys_are_there(request)) {
+    peer.waiting = std::move(request);
+    return;
+  }
+  peer.out = run(request);
+}
+
+bool StoreServer::Loop::keys_are_there(const Request& request) const {
+  return std::ranges::all_of(request.fields, [&](const std::string& key) { return values.contains(key); });
+}
+
+/// False where the store has no room for it.
+bool StoreServer::Loop::store(const std::string& key, std::string_view value) {
+  const auto known = values.find(key);
+  const size_t before = known == values.end() ? 0 : key.size() + known->second.size();
+  const size_t after = stored_bytes - before + key.size() + value.size();
+  if (key.size() > kMostKeyBytes || after > kMostStoredBytes) return false;
+  stored_bytes = after;
+  values[key] = value;
+  changed = true;
+  return true;
+}
+
+/// Numbers are kept as their decimal text, as c10d's stores do.
+std::string StoreServer::Loop::add(const Request& request) {
+  int64_t sum = 0, more = 0;
+  const auto read = [](std::string_view text, int64_t& number) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    return error == std::errc() && end == text.data() + text.size();
+  };
+  const auto known = values.find(request.fields[0]);
+  if (!read(request.fields[1], more) || (known != values.end() && !read(known->second, sum)) ||
+      __builtin_add_overflow(sum, more, &sum) || !store(request.fields[0], std::to_string(sum)))
+    return answer(StoreAnswer::kRefused);
+  return answer(StoreAnswer::kDone, {values[request.fields[0]]});
+}
+
+std::string StoreServer::Loop::run(const Request& request) {
+  const std::vector<std::string>& fields = request.fields;
+  const auto need = [&](size_t count) { return fields.size() == count; };
+  switch (request.operation) {
+    case StoreOperation::kSet: {
+      if (fields.size() % 2 != 0) break;
+      bool fits = true;
+      for (size_t i = 0; i < fields.size(); i += 2) fits = store(fields[i], fields[i + 1]) && fits;
+      return answer(fits ? StoreAnswer::kDone : StoreAnswer::kRefused);
+    }
+    case StoreOperation::kGet: {
+      std::vector<std::string_view> found;
+      for (const std::string& key : fields) found.push_back(values[key]);
+      return answer(StoreAnswer::kDone, found);
+    }
+    case StoreOperation::kWait:
+      return answer(StoreAnswer::kDone);
+    case StoreOperation::kCheck:
+      return answer(keys_are_there(request) ? StoreAnswer::kDone : StoreAnswer::kNo);
+    case StoreOperation::kAdd:
+      if (need(2)) return add(request);
+      break;
+    case StoreOperation::kAppend:
+      if (need(2))
+        return answer(store(fields[0], values.contains(fields[0]) ? values[fields[0]] + fields[1] : fields[1])
+                          ? StoreAnswer::kDone
+                          : StoreAnswer::kRefused);
+      break;
+    case StoreOperation::kCompareSet: {
+      if (!need(3)) break;
+      const auto known = values.find(fields[0]);
+      if (known == values.end() && !fields[1].empty()) return answer(StoreAnswer::kDone, {fields[1]});
+      if (known != values.end() && known->second != fields[1]) return answer(StoreAnswer::kDone, {known->second});
+      if (!store(fields[0], fields[2])) return answer(StoreAnswer::kRefused);
+      return answer(StoreAnswer::kDone, {fields[2]});
+    }
+    case StoreOperation::kDelete: {
+      if (!need(1)) break;
+      const auto known = values.find(fields[0]);
+      if (known == values.end()) return answer(StoreAnswer::kNo);
+      stored_bytes -= known->first.size() + known->second.size();
+      values.erase(known);
+      return answer(StoreAnswer::kDone);
+    }
+    case StoreOperation::kCount:
+      return answer(StoreAnswer::kDone, {std::to_string(values.size())});
+  }
+  return answer(StoreAnswer::kRefused);
+}
+
+void StoreServer::Loop::look_at_waiting() {
+  changed = false;
+  for (Peer& peer : peers) {
+    if (!peer.waiting || !keys_are_there(*peer.waiting)) continue;
+    peer.out = run(*peer.waiting);
+    peer.waiting.reset();
+  }
+}
+
+void StoreServer::Loop::expire() {
+  const auto now = Clock::now();
+  const auto late = [&](const Peer& peer) {
+    return !peer.member && now >= peer.came + std::chrono::milliseconds(limits.handshake_ms);
+  };
+  const auto gone = static_cast<int>(std::erase_if(peers, late));
+  strangers -= gone;
+  owner.refused_ += gone;
+  for (Peer& peer : peers) {
+    if (!peer.waiting || !peer.waiting->until || now < *peer.waiting->until) continue;
+    peer.waiting.reset();
+    peer.out = answer(StoreAnswer::kTimeout);
+  }
+}
+
+}  // namespace ftrun

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "base/owned_fd.h"
+
+namespace ftrun {
+
+/// The job's store: keys and values that the ranks share, served by one thread of rank 0's process. Who
+/// cannot prove that he knows the job's token is let go before anything of his is read but 64 bytes; how
+/// many such there may be, and for how long, is limited, so that they keep no rank out.
+class StoreServer {
+ public:
+  struct Limits {
+    /// Connections that have not proved themselves; the oldest makes room for a new one.
+    int strangers = 128;
+    /// How long a proof may take.
+    int64_t handshake_ms = 5000;
+    int members = 16384;
+  };
+
+  /// `listening`: a socket that listens.
+  StoreServer(OwnedFd listening, std::string token, Limits limits);
+  StoreServer(OwnedFd listening, std::string token) : StoreServer(std::move(listening), std::move(token), Limits{}) {}
+  ~StoreServer();
+  StoreServer(const StoreServer&) = delete;
+  StoreServer& operator=(const StoreServer&) = delete;
+
+  /// How many have proved themselves, and how many were let go.
+  int64_t admitted() const { return admitted_; }
+  int64_t refused() const { return refused_; }
+
+ private:
+  struct Loop;
+  std::atomic<int64_t> admitted_ = 0;
+  std::atomic<int64_t> refused_ = 0;
+  OwnedFd wake_;
+  std::unique_ptr<Loop> loop_;
+  std::thread thread_;
+};
+
+}  // namespace ftrun

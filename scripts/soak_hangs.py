@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""Injects hangs and counts how often the culprit is named: `scripts/soak_hangs.py [--cases 200] [--seed N]`.
+
+Four of five are made inside tests/comm/hang_test.cc (computing for ever, a slow disk, a collective left out, a wrong
+size, a deadlock); every fifth stops a process of a real run on a 2 x 2 mesh (SIGSTOP) at a drawn moment, whose supervisor
+must have ended it, with the right rank in run.json, two seconds after the time limit. Uses build/release.
+"""
+import argparse
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+SOURCE = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(SOURCE / "tests" / "e2e"))
+os.environ.setdefault("FTRUN_BINARY", str(SOURCE / "build" / "release" / "bin" / "ftrun"))
+
+LIMIT = 2
+
+
+def inside(cases, seed):
+    done = subprocess.run([SOURCE / "build/release/bin/test_comm", "-s", "--filenames-as-tags", "[#hang_test]"],
+                          capture_output=True, text=True,
+                          env={**os.environ, "FTRUN_HANG_CASES": str(cases), "FTRUN_HANG_SEED": str(seed)})
+    lines = [line.strip() for line in done.stdout.splitlines() if ":=" in line]
+    print(f"in one process: {'; '.join(lines[:2])}", flush=True)
+    if done.returncode != 0:
+        print(done.stdout[-3000:])
+    return done.returncode == 0
+
+
+def stopped_process(job, number, chance):
+    from runner import manifest, start
+    victim = chance.randrange(4)
+    name = f"stopped-{number}"
+    backend = chance.choice(("auto", "gloo"))
+    running = start("--config", job.config(name, train={"steps": 100000}, comm={"timeout": LIMIT, "backend": backend},
+                                           parallel={"data": 2, "tensor": 2}), "--restarts", 0)
+    running.await_line("step 2/")
+    ranks = running.ranks()
+    time.sleep(chance.random() * 0.5)
+    running.kill(signal.SIGSTOP, ranks[victim])
+    begin = time.monotonic()
+    running.wait(6)
+    took = time.monotonic() - begin
+    record = manifest(job.out(name))
+    right = record["exit_rank"] == victim and "is stopped" in record["exit_reason"]
+    if not right:
+        print(f"{name}: rank {victim} over {backend} was stopped, and this is said: {json.dumps(record['exit_reason'])}", flush=True)
+    return right, took
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=20261123)
+    arguments = parser.parse_args()
+    stopped = arguments.cases // 5
+    good = inside(arguments.cases - stopped, arguments.seed)
+    from runner import Job, tiny_model, tiny_weights
+    chance = random.Random(arguments.seed)
+    with tempfile.TemporaryDirectory() as scratch:
+        model = tiny_model(pathlib.Path(scratch) / "model", tiny_weights(vocabulary=212), vocab_size=212)
+        job = Job(scratch, model)
+        found = [stopped_process(job, number, chance) for number in range(stopped)]
+    named = sum(right for right, _ in found)
+    times = sorted(took for _, took in found)
+    print(f"stopped processes: {named} of {stopped} named; from the stop to the end of the run {times[len(times) // 2]:.1f} s in the "
+          f"middle, {times[-1]:.1f} s at most (limit {LIMIT} s)")
+    sys.exit(0 if good and 100 * (stopped - named) <= stopped else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,270 @@
+#include "comm/job_store.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <thread>
+
+#include "base/error.h"
+#include "base/hmac.h"
+#include "comm/listen_socket.h"
+#include "comm/meeting_file.h"
+#include "comm/rendezvous.h"
+
+#include <catch2/catch.hpp>
+
+using namespace ftrun;
+using namespace std::chrono_literals;
+
+namespace {
+
+const std::string kToken = "the token of the tests' store";
+
+struct Served {
+  explicit Served(StoreServer::Limits limits = {}) {
+    ListenSocket socket = listen_on("127.0.0.1", 0);
+    port = socket.port;
+    server = std::make_shared<StoreServer>(std::move(socket.fd), kToken, limits);
+  }
+  c10::intrusive_ptr<JobStore> client(const std::string& token = kToken) const {
+    return c10::make_intrusive<JobStore>([=, this] { return std::optional(StorePlace{"127.0.0.1", port, token}); },
+                                         std::chrono::steady_clock::now() + 20s, false);
+  }
+  int port = 0;
+  std::shared_ptr<StoreServer> server;
+};
+
+std::vector<uint8_t> bytes(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+
+OwnedFd stranger(int port) {
+  return connect_to("127.0.0.1", port, std::chrono::steady_clock::now() + 20s);
+}
+
+/// Reads until so many bytes have come; false when the connection ends before.
+bool reads(int fd, size_t count, std::string& text) {
+  text.clear();
+  char byte = 0;
+  while (text.size() < count) {
+    if (::recv(fd, &byte, 1, 0) != 1) return false;
+    text += byte;
+  }
+  return true;
+}
+
+/// What any attacker can do who does not know the token: take part in the handshake, and go on as if let in.
+bool gets_an_answer(int port, const std::string& proof) {
+  const OwnedFd fd = stranger(port);
+  std::string text;
+  if (!reads(fd.get(), kStoreGreeting.size() + kChallengeBytes, text)) return false;
+  const std::string own(kChallengeBytes, 'x');
+  std::string request(1, static_cast<char>(StoreOperation::kCount)), all = own + proof;
+  put_number(request, uint64_t{0});
+  put_number(all, static_cast<uint32_t>(request.size()));
+  all += request;
+  [[maybe_unused]] const ssize_t sent = ::send(fd.get(), all.data(), all.size(), MSG_NOSIGNAL);
+  return reads(fd.get(), kProofBytes + sizeof(uint32_t), text);
+}
+
+}  // namespace
+
+TEST_CASE("the job's store does what c10d asks of one") {
+  const Served served;
+  const auto a = served.client(), b = served.client();
+  a->set("key", bytes("value"));
+  REQUIRE(b->get("key") == bytes("value"));
+  REQUIRE(b->check({"key"}));
+  REQUIRE_FALSE(b->check({"key", "other"}));
+  REQUIRE(a->add("count", 5) == 5);
+  REQUIRE(b->add("count", -7) == -2);
+  REQUIRE(b->get("count") == bytes("-2"));
+  a->append("key", bytes("!"));
+  REQUIRE(b->get("key") == bytes("value!"));
+  REQUIRE(a->compareSet("new", bytes("x"), bytes("y")) == bytes("x"));
+  REQUIRE(a->compareSet("new", {}, bytes("y")) == bytes("y"));
+  REQUIRE(a->compareSet("new", bytes("z"), bytes("w")) == bytes("y"));
+  a->multiSet({"p", "q"}, {bytes("1"), {}});
+  REQUIRE(b->multiGet({"q", "p"}) == std::vector<std::vector<uint8_t>>{{}, bytes("1")});
+  REQUIRE(b->getNumKeys() == 5);
+  REQUIRE(a->deleteKey("p"));
+  REQUIRE_FALSE(a->deleteKey("p"));
+  const std::vector<uint8_t> large(5 << 20, 7);
+  a->set("large", large);
+  REQUIRE(b->get("large") == large);
+  REQUIRE(b->clone()->check({"large"}));
+  REQUIRE_THROWS_WITH(b->wait({"never"}, 50ms), Catch::Contains("had not all of 1 keys in time"));
+  std::thread later([&] { a->set("later", bytes("now")); });
+  b->wait({"key", "later"}, 20s);
+  later.join();
+  b->setTimeout(30ms);
+  REQUIRE_THROWS(b->get("never"));
+  REQUIRE_THROWS_WITH(a->set(std::string(kMostKeyBytes + 1, 'k'), {}), Catch::Contains("refused"));
+  REQUIRE_THROWS_WITH(a->add("key", 1), Catch::Contains("refused"));
+  REQUIRE(a->check({"key"}));
+}
+
+TEST_CASE("ten thousand wrong tokens open the store to nobody") {
+  const Served served;
+  std::mt19937 random(20261123);
+  int answered = 0;
+  for (int i = 0; i < 10'000; ++i) {
+    std::string proof(kProofBytes, '\0');
+    for (char& c : proof) c = static_cast<char>(random());
+    answered += gets_an_answer(served.port, proof) ? 1 : 0;
+  }
+  REQUIRE(answered == 0);
+  REQUIRE(served.server->admitted() == 0);
+  REQUIRE(served.server->refused() == 10'000);
+  REQUIRE_THROWS_WITH(served.client("another token"), Catch::Contains("does not know this job's token"));
+  REQUIRE(served.client()->getNumKeys() == 0);
+}
+
+TEST_CASE("a proof that was overheard opens nothing a second time") {
+  const Served served;
+  const OwnedFd fd = stranger(served.port);
+  std::string greeting;
+  REQUIRE(reads(fd.get(), kStoreGreeting.size() + kChallengeBytes, greeting));
+  const std::string proof = client_proof(kToken, greeting.substr(kStoreGreeting.size()), std::string(kChallengeBytes, 'x'));
+  REQUIRE_FALSE(gets_an_answer(served.port, proof));
+  // And what the server proves cannot be sent back to it as a proof.
+  REQUIRE(client_proof(kToken, "a", "b") != server_proof(kToken, "a", "b"));
+  REQUIRE(client_proof(kToken, "a", "b") != server_proof(kToken, "b", "a"));
+}
+
+TEST_CASE("a client does not trust a store that does not know the token") {
+  const ListenSocket socket = listen_on("127.0.0.1", 0);
+  std::thread impostor([&] {
+    const OwnedFd fd(::accept(socket.fd.get(), nullptr, nullptr));
+    const std::string greeting = std::string(kStoreGreeting) + std::string(kChallengeBytes, 'c');
+    [[maybe_unused]] ssize_t done = ::send(fd.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL);
+    std::string text;
+    if (!reads(fd.get(), kChallengeBytes + kProofBytes, text)) return;
+    const std::string proof(kProofBytes, 'p');
+    done = ::send(fd.get(), proof.data(), proof.size(), MSG_NOSIGNAL);
+  });
+  const auto find = [&] { return std::optional(StorePlace{"127.0.0.1", socket.port, kToken}); };
+  REQUIRE_THROWS_WITH(c10::make_intrusive<JobStore>(find, std::chrono::steady_clock::now() + 20s, false),
+                      "what answers there does not know this job's token");
+  impostor.join();
+}
+
+TEST_CASE("garbage, half requests, floods and connections that say nothing keep no rank from the store") {
+  const Served served({.strangers = 16, .handshake_ms = 60'000, .members = 64});
+  std::atomic<bool> over = false;
+  std::atomic<int64_t> tries = 0;
+  std::vector<std::thread> attackers;
+  for (unsigned seed = 0; seed < 3; ++seed)
+    attackers.emplace_back([&, seed] {
+      std::mt19937 random(seed);
+      std::vector<OwnedFd> silent;
+      while (!over) {
+        try {
+          OwnedFd fd = stranger(served.port);
+          std::string garbage(random() % 200, '\0');
+          for (char& c : garbage) c = static_cast<char>(random());
+          if (seed == 0) garbage.clear();
+          [[maybe_unused]] const ssize_t done = ::send(fd.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
+          if (random() % 2 == 0) silent.push_back(std::move(fd));
+          if (silent.size() > 100) silent.clear();
+        } catch (const std::exception&) {
+        }
+        ++tries;
+      }
+    });
+  while (tries < 200) std::this_thread::sleep_for(1ms);
+  // One that was let in and stops in the middle of a request.
+  const OwnedFd half = stranger(served.port);
+  std::vector<c10::intrusive_ptr<JobStore>> ranks;
+  for (int rank = 0; rank < 4; ++rank) ranks.push_back(c10::make_intrusive<JobStore>(
+      [&] { return std::optional(StorePlace{"127.0.0.1", served.port, kToken}); }, std::chrono::steady_clock::now() + 60s, true));
+  for (int i = 0; i < 200; ++i) {
+    ranks[static_cast<size_t>(i % 4)]->set("key", bytes(std::to_string(i)));
+    REQUIRE(ranks[static_cast<size_t>((i + 1) % 4)]->get("key") == bytes(std::to_string(i)));
+  }
+  over = true;
+  for (std::thread& thread : attackers) thread.join();
+  REQUIRE(served.server->admitted() == 4);
+  REQUIRE(served.server->refused() > 100);
+}
+
+TEST_CASE("a request that is too long, or none at all, ends the connection of who sent it and no other") {
+  const Served served;
+  const auto rank = served.client();
+  std::mt19937 random(3);
+  for (int i = 0; i < 60; ++i) {
+    const OwnedFd fd = stranger(served.port);
+    std::string text;
+    REQUIRE(reads(fd.get(), kStoreGreeting.size() + kChallengeBytes, text));
+    const std::string own(kChallengeBytes, 'x');
+    std::string all = own + client_proof(kToken, text.substr(kStoreGreeting.size()), own);
+    std::string body(random() % 40, '\0');
+    for (char& c : body) c = static_cast<char>(random());
+    put_number(all, i % 3 == 0 ? ~uint32_t{0} : static_cast<uint32_t>(body.size()));
+    all += body;
+    [[maybe_unused]] const ssize_t sent = ::send(fd.get(), all.data(), all.size(), MSG_NOSIGNAL);
+    ::shutdown(fd.get(), SHUT_WR);
+    while (::recv(fd.get(), text.data(), 1, 0) == 1) continue;
+  }
+  rank->set("key", bytes("value"));
+  REQUIRE(rank->get("key") == bytes("value"));
+}
+
+TEST_CASE("ranks that no supervisor started meet by a file of their own, which is gone when they have met") {
+  char name[] = "/tmp/ftrun_meeting_XXXXXX";
+  const std::string folder = ::mkdtemp(name), path = folder + "/run.rendezvous";
+  // What an earlier start has left behind, and another job's.
+  const auto left_over = std::make_unique<MeetingFile>(path, MeetingPlace{"slurm 7.0", 1, "an old token, of nobody's"});
+  std::vector<std::string> heard(3);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 3; ++rank)
+    threads.emplace_back([&, rank] {
+      if (rank == 0) std::this_thread::sleep_for(100ms);
+      const auto rendezvous = Rendezvous::connect(
+          {.rank = rank, .world = 3, .timeout = 20s, .meeting_file = path, .job = "slurm 7.0"});
+      heard[static_cast<size_t>(rank)] = rendezvous->exchange_text("k", cat(rank))[static_cast<size_t>((rank + 1) % 3)];
+      rendezvous->shutdown();
+    });
+  for (std::thread& thread : threads) thread.join();
+  REQUIRE(heard == std::vector<std::string>{"1", "2", "0"});
+  REQUIRE_FALSE(std::filesystem::exists(path));
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("a meeting file that others could have written, or that is something else, is left alone and refused") {
+  char name[] = "/tmp/ftrun_meeting_XXXXXX";
+  const std::string folder = ::mkdtemp(name), path = folder + "/run.rendezvous";
+  const MeetingPlace place{"job", 4000, "a token of the test"};
+  {
+    const MeetingFile file(path, place);
+    struct stat status {};
+    REQUIRE(::stat(path.c_str(), &status) == 0);
+    REQUIRE((status.st_mode & 0777) == 0600);
+    REQUIRE(MeetingFile::read(path, "job")->token == place.token);
+    REQUIRE(MeetingFile::read(path, "job")->port == 4000);
+    REQUIRE_FALSE(MeetingFile::read(path, "another").has_value());
+    ::chmod(path.c_str(), 0644);
+    REQUIRE_THROWS_WITH(MeetingFile::read(path, "job"), Catch::Contains("not a file of this user's alone"));
+    ::chmod(path.c_str(), 0600);
+  }
+  REQUIRE_FALSE(MeetingFile::read(path, "job").has_value());
+  std::ofstream(path) << "a thesis\n";
+  ::chmod(path.c_str(), 0600);
+  REQUIRE_THROWS_WITH(MeetingFile(path, place), Catch::Contains("this is something else"));
+  std::string kept;
+  std::ifstream text(path);
+  std::getline(text, kept);
+  REQUIRE(kept == "a thesis");
+  std::filesystem::remove(path);
+  std::filesystem::create_symlink("/etc/passwd", path);
+  REQUIRE_THROWS_WITH(MeetingFile::read(path, "job"), Catch::Contains("not a file of this user's alone"));
+  std::filesystem::remove_all(folder);
+}
