@@ -266,7 +266,7 @@ void Checkpointer::load_best(const TrainingProgress& progress) {
   const std::string folder = choose_checkpoint(RunPaths(config_.output_dir).checkpoints(), best->step, session_.checkpoint_group());
   session_.together("reading the best checkpoint", [&] {
     Checkpoint checkpoint(folder);
-    setup_.state().load(checkpoint);
+    setup_.state().load(checkpoint, first_weights(nullptr));
   });
   weights_of_ = cat(" (of step ", best->step, ", the best by ", progress.evaluations.metric(), ": ", number_text(best->value), ")");
 }
