@@ -45,7 +45,7 @@ std::optional<EvaluationResult> evaluate_set(const Config& config, TrainingSetup
 }
 
 /// Below the votes of Checkpointer.
-constexpr double kDue = 0x1p-22;
+constexpr double kEvaluationDue = 0x1p-22;
 
 }  // namespace
 
@@ -64,12 +64,12 @@ std::optional<std::vector<EvaluationResult>> evaluate_sets(const Config& config,
 double EvaluationClock::own_vote() const {
   if (!session_.is_first() || config_.every_minutes == 0) return 0;
   const std::chrono::duration<double, std::ratio<60>> minutes = std::chrono::steady_clock::now() - last_begun_;
-  return minutes.count() >= config_.every_minutes ? kDue : 0;
+  return minutes.count() >= config_.every_minutes ? kEvaluationDue : 0;
 }
 
 void EvaluationClock::take(double votes) {
-  const double mine = std::fmod(votes, 2 * kDue);
-  due_by_time_ = mine >= kDue;
+  const double mine = std::fmod(votes, 2 * kEvaluationDue);
+  due_by_time_ = mine >= kEvaluationDue;
 }
 
 bool EvaluationClock::is_due(int64_t step, int64_t last_step) const {

@@ -195,8 +195,10 @@ void Trainer::train_until_stopped() {
   while (!has_ended() && !stop_.reached()) {
     StepMetrics metrics = train_step();
     // Between a signal and the kill that may follow it there is time to save, not to validate.
-    if (!stop_.reached() && evaluation_is_due()) evaluate(metrics);
+    const bool evaluated = !stop_.reached() && evaluation_is_due() && evaluate(metrics);
     journal_.record(metrics);
+    // After the last step there is something to save first.
+    if (evaluated && !has_ended()) write_samples();
     progress_.skipped.refuse_too_many(progress_.step);
     identity_.record();
     if (progress_.step % std::max<int64_t>(1, config_.train.check_replicas) == 0 || checkpointer_->will_save(progress_) ||
@@ -290,10 +292,12 @@ void Trainer::evaluate_before_training() {
   metrics.step = progress_.step;
   metrics.trained = false;
   metrics.evaluations = recorded_evaluation();
-  if (!metrics.evaluations.empty())
+  if (!metrics.evaluations.empty()) {
     take_evaluation(metrics);
-  else if (evaluate(metrics))
+  } else if (evaluate(metrics)) {
     journal_.record(metrics);
+    if (!has_ended()) write_samples();
+  }
   if (progress_.evaluations.is_best(progress_.step)) checkpointer_->save(progress_, identity_.train());
 }
 
@@ -329,7 +333,6 @@ bool Trainer::evaluate(StepMetrics& metrics) {
   }
   metrics.evaluations = *std::move(results);
   take_evaluation(metrics);
-  write_samples();
   return true;
 }
 
@@ -361,13 +364,16 @@ void Trainer::finish() {
   session_.allow_work_of_one_rank();
   save_last_checkpoint();
   journal_.update([&](RunManifest& manifest) { checkpointer_->add_to(manifest); });
-  write_samples();
   if (!stop_.reached() && config_.model_export.enabled) export_model();
+  write_samples();
   session_.together("finishing the run", [&] { conclude(); });
 }
 
 void Trainer::export_model() {
-  if (config_.model_export.which == ExportWhich::kBest) checkpointer_->load_best(progress_);
+  if (config_.model_export.which == ExportWhich::kBest) {
+    write_samples();  // of the weights of the last step, as at every evaluation
+    checkpointer_->load_best(progress_);
+  }
   checkpointer_->export_model(stop_);
 }
 

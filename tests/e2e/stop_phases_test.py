@@ -171,10 +171,22 @@ with tempfile.TemporaryDirectory() as scratch:
             name = f"text-{ranks}-{stage}"
             out = job.out(name)
             # Rank 0 alone writes it unless parameters are sharded: far beyond the others' comm.timeout.
-            running = start("--config", job.config(
-                name, model={"path": str(writer)}, train={"steps": 2, "generate": {"prompt_tokens": 4, "tokens": 100_000_000}, "evaluation": {"samples": 4}},
-                zero_optimization={"stage": stage}, comm={"timeout": 1},
-                data={"validation": text, "token_dtype": "uint16"}), "--nproc", ranks)
+            def writing(tokens):
+                return dict(model={"path": str(writer)}, zero_optimization={"stage": stage}, comm={"timeout": 1},
+                            train={"steps": 2, "generate": {"prompt_tokens": 4, "tokens": tokens}, "evaluation": {"samples": 4}},
+                            data={"validation": text, "token_dtype": "uint16"})
+
+            # In that before the first step, which is then made and saved.
+            running = start("--config", job.config(name, **writing(100_000_000)), "--nproc", ranks)
+            running.await_line("step 0/2  validation loss ")
+            time.sleep(1)
+            running.kill(number)
+            running.wait(CODES[number])
+            assert running.text().count(f"no sample of text: {number.name} ended it") == 1, running.text()[-2000:]
+            assert manifest(out)["exit_reason"] == f"stopped by {number.name} after step 1"
+            # And in that of the end.
+            job.run(name, "--nproc", ranks, "--resume", "auto", **writing(4))
+            running = start("--config", job.config(name, **writing(100_000_000)), "--nproc", ranks, "--resume", "auto")
             running.await_line(f"exported {out}/export/model")
             pids = processes(running, ranks)
             time.sleep(4)
