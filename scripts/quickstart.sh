@@ -36,5 +36,5 @@ build/release/bin/ftrun --config configs/quickstart.yaml --set output_dir="$out"
 
 say "done"
 printf '%s\n' "model:    $out/export/model   (AutoModelForCausalLM.from_pretrained loads it)" \
-              "losses:   $out/metrics.jsonl, $out/loss.svg" \
+              "losses:   $out/metrics.jsonl, $out/report.html" \
               "next:     build/release/bin/ftrun --help, docs/config.md, configs/"

@@ -18,6 +18,7 @@ Command add_check(CLI::App& app);
 Command add_plan(CLI::App& app);
 Command add_schema(CLI::App& app);
 Command add_inspect(CLI::App& app);
+Command add_report(CLI::App& app);
 Command add_convert(CLI::App& app);
 Command add_verify(CLI::App& app);
 

@@ -56,7 +56,8 @@ int run(int argc, char** argv) {
   const Command train = add_train(app, argc, argv);
   std::map<std::string, Command> commands{
       {"check", add_check(app)},     {"plan", add_plan(app)},       {"schema", add_schema(app)},
-      {"inspect", add_inspect(app)}, {"convert", add_convert(app)}, {"verify", add_verify(app)}};
+      {"inspect", add_inspect(app)}, {"convert", add_convert(app)}, {"verify", add_verify(app)},
+      {"report", add_report(app)}};
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -23,6 +23,7 @@ SpaceWanted space_wanted(const Config& config, const RunPaths& paths, const Step
   wanted.checkpoints = paths.checkpoints();
   wanted.checkpoint_bytes = checkpoint_bytes(plan.train);
   wanted.keep_last = config.checkpoint.keep_last;
+  wanted.keep_best = !config.checkpoint.keep_best.metric.empty();
   wanted.every = config.checkpoint.every;
   wanted.steps = config.train.steps;
   return wanted;

@@ -168,12 +168,15 @@ void remove_checkpoint(FileSystem& files, const std::string& folder) {
 }
 
 // Only commits older than the new one go, which was verified: the newest good one always stays.
-// Folders whose manifest cannot be read are left for a person to look at.
+// Folders whose manifest cannot be read are left for a person to look at; so are all while it cannot be
+// read which is the best.
 void remove_old(FileSystem& files, const SaveOptions& options, int64_t newest_serial) {
   if (options.keep_last <= 0) return;
+  const std::optional<BestCheckpoint> best = read_best(files, options.root);
   int64_t kept = 0;
   for (const CheckpointEntry& entry : list_checkpoints(options.root)) {
     if (!entry.problem.empty() || entry.serial > newest_serial) continue;
+    if (best && entry.step == best->step) continue;
     if (kept++ >= options.keep_last) remove_checkpoint(files, entry.folder);
   }
 }
@@ -195,6 +198,7 @@ std::string commit(FileSystem& files, const SaveOptions& options, const Checkpoi
   const std::string old = put_in_place(files, made, below(options.root, name));
   try {
     make_lasting(files, options.root, name, old);
+    if (options.best) write_best(files, options.root, *options.best);
   } catch (const Error& error) {
     return error.message();
   }
@@ -275,7 +279,7 @@ SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options,
 
 void clean_checkpoints(FileSystem& files, const std::string& root) {
   if (!files.exists(root)) return;
-  remove_atomic_leftovers(files, root, {"latest"});
+  remove_atomic_leftovers(files, root, {"latest", "best"});
   recover_folders(files, root, is_our_leftover);
 }
 

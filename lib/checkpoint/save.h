@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/file.h"
+#include "checkpoint/best.h"
 #include "checkpoint/checkpoint_group.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/save_room.h"
@@ -14,12 +16,15 @@ namespace ftrun {
 struct SaveOptions {
   /// The run folder's checkpoints/, on a file system that all ranks see.
   std::string root;
-  /// Checkpoints that are kept, the new one among them; 0 keeps all.
+  /// Checkpoints that are kept, the new one among them; 0 keeps all. The best one, if there is one, is
+  /// kept beside them.
   int64_t keep_last = 0;
   /// Reads every file back and verifies it before the checkpoint counts.
   bool verify_written = true;
   /// The rank's; null: memory for this save alone.
   const SaveRoom* room = nullptr;
+  /// The new one is the best so far.
+  std::optional<BestCheckpoint> best = std::nullopt;
 };
 
 struct SaveResult {

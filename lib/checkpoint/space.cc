@@ -42,10 +42,10 @@ Checkpoints count_checkpoints(const SpaceWanted& wanted) {
     ++found.there;
     done = std::max(done, entry.step);
   }
-  found.saves = saves_to_come(wanted, done);
+  found.saves = saves_to_come(wanted, done) + (wanted.keep_best ? 1 : 0);
   // All are kept, and how many that will be is not known: the next two.
   const bool open_end = wanted.keep_last == 0 && wanted.steps == 0;
-  const int64_t at_once = wanted.keep_last > 0 ? wanted.keep_last + 1 : found.there + (open_end ? 2 : found.saves);
+  const int64_t at_once = wanted.keep_last > 0 ? wanted.keep_last + (wanted.keep_best ? 2 : 1) : found.there + (open_end ? 2 : found.saves);
   const int64_t most = std::min(at_once, found.there + found.saves) - found.there;
   found.more = std::max(most, std::min<int64_t>(found.saves, 1));
   return found;
@@ -74,7 +74,7 @@ std::string export_text(const SpaceWanted& wanted) {
 std::string wanted_text(const SpaceWanted& wanted, const Checkpoints& count, bool with_export) {
   std::string text = checkpoints_text(wanted, count.more);
   if (count.more > 1 && wanted.keep_last > 0)
-    text += cat(" (keep_last ", wanted.keep_last, ", one under way, ", count.there, " there)");
+    text += cat(" (keep_last ", wanted.keep_last, wanted.keep_best ? ", the best" : "", ", one under way, ", count.there, " there)");
   return with_export ? cat(text, " and ", export_text(wanted)) : text;
 }
 

@@ -14,6 +14,8 @@ struct SpaceWanted {
   int64_t checkpoint_bytes = 0;
   /// checkpoint.keep_last and .every; steps of the whole run, 0 when that is not known yet.
   int64_t keep_last = 0;
+  /// One more is kept.
+  bool keep_best = false;
   int64_t every = 0;
   int64_t steps = 0;
   /// The folder of the export and its bytes; 0 for none.

@@ -50,6 +50,8 @@ struct DataConfig {
   /// Of each entry of train, when they are data sets that are mixed; empty: one stream, in order.
   std::vector<double> train_weights;
   std::vector<std::string> validation;
+  /// Of each entry of validation, where there are several sets: the name of its set.
+  std::vector<std::string> validation_names;
   int64_t sequence_length = 1024;  // tokens
   Packing packing = Packing::kConcat;
   DataFormat format = DataFormat::kAuto;
@@ -66,9 +68,19 @@ struct DataConfig {
 struct EvaluationConfig {
   /// Optimizer steps between two validations; 0 = only before the first and after the last step.
   int64_t every = 0;
+  double every_minutes = 0;  // also so long after the last one; 0 = by steps alone
   /// Sequences of the validation set that are used; 0 = all.
   int64_t samples = 64;
   bool operator==(const EvaluationConfig&) const = default;
+};
+
+/// train.early_stopping
+struct EarlyStoppingConfig {
+  /// "validation.loss"; "" = the run goes to its last step.
+  std::string metric;
+  int64_t patience = 3;  // evaluations without improvement
+  double min_delta = 0;  // what an improvement is larger than
+  bool operator==(const EarlyStoppingConfig&) const = default;
 };
 
 /// train.log
@@ -83,6 +95,8 @@ struct GenerateConfig {
   /// Tokens of the validation set's beginning that are continued when training has ended; 0 = no
   /// sample.
   int64_t prompt_tokens = 0;
+  /// Documents of the validation set that are continued at each evaluation.
+  int64_t prompts = 1;
   int64_t tokens = 64;
   /// 0 takes the likeliest token each time.
   double temperature = 0.0;
@@ -115,6 +129,7 @@ struct TrainConfig {
   /// Steps between two comparisons of what several ranks hold alike; 0 = never.
   int64_t check_replicas = 100;
   EvaluationConfig evaluation;
+  EarlyStoppingConfig early_stopping;
   LogConfig log;
   GenerateConfig generate;
   bool operator==(const TrainConfig&) const = default;
@@ -221,6 +236,19 @@ struct EnumNames<IfBusy> {
   static constexpr std::array<std::string_view, 2> kNames{"wait", "skip"};
 };
 
+enum class BestMode { kAuto, kMin, kMax };
+template <>
+struct EnumNames<BestMode> {
+  static constexpr std::array<std::string_view, 3> kNames{"auto", "min", "max"};
+};
+
+/// checkpoint.keep_best
+struct KeepBestConfig {
+  std::string metric;  // "validation.loss"; "" = none is kept
+  BestMode mode = BestMode::kAuto;
+  bool operator==(const KeepBestConfig&) const = default;
+};
+
 /// checkpoint: ftrun's keys, then DeepSpeed's.
 struct CheckpointConfig {
   int64_t every = 500;  // optimizer steps; 0 = at the end and on a signal only
@@ -228,6 +256,7 @@ struct CheckpointConfig {
   bool background = true;    // written while training goes on
   IfBusy if_busy = IfBusy::kWait;
   int64_t keep_last = 2;  // 0 = all
+  KeepBestConfig keep_best;
   TagValidation tag_validation = TagValidation::kWarn;
   bool load_universal = false;
   bool use_node_local_storage = false;
@@ -254,9 +283,17 @@ struct EnumNames<ExportDtype> {
   static constexpr std::array<std::string_view, 4> kNames{"auto", "fp32", "fp16", "bf16"};
 };
 
+enum class ExportWhich { kLast, kBest };
+template <>
+struct EnumNames<ExportWhich> {
+  static constexpr std::array<std::string_view, 2> kNames{"last", "best"};
+};
+
 /// export
 struct ExportConfig {
   bool enabled = true;
+  /// kBest: of checkpoint.keep_best.
+  ExportWhich which = ExportWhich::kLast;
   /// kAuto: as the model's own files.
   ExportDtype dtype = ExportDtype::kAuto;
   bool operator==(const ExportConfig&) const = default;

@@ -214,6 +214,35 @@ void split_weighted_train(Node& root, Problems& problems) {
   data->entries.push_back({"train_weights", at, std::move(weights), "train"});
 }
 
+// data.validation: {a: X, b: [Y, Z]} is data.validation: [X, Y, Z] and data.validation_names: [a, b, b].
+void split_named_validation(Node& root, Problems& problems) {
+  Node* data = root.find("data");
+  NodeEntry* validation = data == nullptr ? nullptr : find_entry(*data, "validation");
+  if (validation == nullptr || !validation->value.is_map()) return;
+  if (const NodeEntry* other = find_entry(*data, "validation_names"); other != nullptr) {
+    problems.error(other->at,
+                   cat("data.validation_names: written beside the names in data.validation (line ", validation->at.line, ")"),
+                   "keep one of the two");
+    data->erase("validation_names");
+    validation = find_entry(*data, "validation");
+  }
+  Node paths, names;
+  paths.kind = names.kind = Node::Kind::kList;
+  paths.at = names.at = validation->value.at;
+  for (const NodeEntry& set : validation->value.entries) {
+    const bool list = set.value.kind == Node::Kind::kList;
+    if (list && set.value.items.empty())
+      problems.error(set.at, cat("data.validation.", set.key, ": names no file"), "name one, or remove the set");
+    for (const Node& path : list ? set.value.items : std::vector<Node>{set.value}) {
+      paths.items.push_back(path);
+      names.items.push_back(Node::of_text(set.at, set.key));
+    }
+  }
+  const Position at = validation->value.at;
+  validation->value = std::move(paths);
+  data->entries.push_back({"validation_names", at, std::move(names), "validation"});
+}
+
 }  // namespace
 
 void desugar(Node& root, Problems& problems) {
@@ -225,6 +254,7 @@ void desugar(Node& root, Problems& problems) {
   rename_bfloat16(root, problems);
   split_weighted_train(root, problems);
   desugar_adapter(root, false, problems);
+  split_named_validation(root, problems);
   if (Node* zero = root.find("zero_optimization"); zero != nullptr && zero->is_map()) {
     expand_cpu_offload(*zero, "cpu_offload", "offload_optimizer", problems);
     expand_cpu_offload(*zero, "cpu_offload_param", "offload_param", problems);

@@ -237,6 +237,7 @@ void check_contradictions(Resolving& r) {
   check_recompute(r);
   check_backend(r);
   check_log_level(r);
+  check_evaluation(r);
 }
 
 }  // namespace ftrun

@@ -30,6 +30,8 @@ void resolve_mesh(Resolving& r);
 void resolve_train(Resolving& r);
 /// Never fewer than two are kept.
 void resolve_checkpoint(Resolving& r);
+/// The names of the validation sets, and what keeps, stops and exports by their metrics.
+void check_evaluation(Resolving& r);
 void resolve_data(Resolving& r);
 void resolve_precision(Resolving& r);
 void resolve_batch(Resolving& r);

@@ -67,6 +67,7 @@ struct Field {
   bool nullable = false;    // null = not written
   bool zero_unset = false;  // the member's 0 means "not written": printed as null
   bool any_case = false;
+  bool named = false;       // a map of names to lists may stand in its place (config/desugar.cc)
   bool weighted = false;    // a list of {path, weight} may stand in its place (config/desugar.cc)
   std::vector<NumberWord> words;    // of whole numbers, in any case
   std::optional<double> off_up_to;  // of kRejectIfOn numbers: so much is off too
@@ -100,6 +101,7 @@ struct Field {
     return words.push_back({text, 0, remedy}), *this;
   }
   Field& or_weighted() { return weighted = true, *this; }
+  Field& or_named() { return named = true, *this; }
   Field& in_any_case() { return any_case = true, *this; }
   Field& of(std::vector<std::string> names) { return types = std::move(names), *this; }
   Field& defaults_to(const char* text) { return default_text = text, *this; }

@@ -72,6 +72,7 @@ std::string type_text(const Field& field) {
     case FieldType::kChoice:
       return join(field.choices, ", ");
     case FieldType::kTextList:
+      if (field.named) return "text, list of texts, or {NAME: text or list of texts}";
       return field.weighted ? "text, or list of texts or of {path, weight}" : "text or list of texts";
     case FieldType::kIntList:
       return "list of whole numbers";
@@ -212,6 +213,14 @@ Json weighted_schema() {
           {"additionalProperties", false}};
 }
 
+// Files, or sets of files by name.
+Json named_schema() {
+  const Json text{{"type", "string"}};
+  return {{"type", {"string", "array", "object"}},
+          {"items", text},
+          {"additionalProperties", {{"type", {"string", "array"}}, {"items", text}}}};
+}
+
 Json type_schema(const Field& field) {
   switch (field.type) {
     case FieldType::kBool:
@@ -225,6 +234,7 @@ Json type_schema(const Field& field) {
     case FieldType::kChoice:
       return choice_schema(field);
     case FieldType::kTextList:
+      if (field.named) return named_schema();
       return {{"type", {"string", "array"}}, {"items", field.weighted ? weighted_schema() : Json{{"type", "string"}}}};
     case FieldType::kIntList:
       return {{"type", "array"}, {"items", number_schema(field, "integer")}};

@@ -25,7 +25,12 @@ void declare_model_and_data(Schema& s) {
            "others'. The same as {path, weight} there; empty: train is one stream.")
       .above(0);
   data.key("validation", &DataConfig::validation,
-           "Data set file or files for the validation loss; none = no validation.");
+           "Data set file or files for the validation loss; or several sets by name, {NAME: file or files}. One set "
+           "without a name is called validation. None = no validation.")
+      .or_named();
+  data.key("validation_names", &DataConfig::validation_names,
+           "Of each entry of validation: the name of its set; entries of one name are one set. The same as {NAME: ...} "
+           "there; empty: one set.");
   data.key("sequence_length", &DataConfig::sequence_length, "Tokens in a row.")
       .at_least(1)
       .in("tokens");
@@ -97,16 +102,43 @@ void declare_train(Schema& s) {
       .in("steps");
 
   auto evaluation = section(
-      s, {.path = "train.evaluation", .doc = "Validation loss.", .vocabulary = kOwn},
+      s, {.path = "train.evaluation",
+          .doc = "Loss, perplexity and token accuracy on each set of data.validation, before the first and after the last "
+                 "step and in between.",
+          .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.train.evaluation; });
   evaluation
       .key("every", &EvaluationConfig::every,
            "Steps between two validations; 0 = only before the first and after the last.")
       .at_least(0)
       .in("steps");
-  evaluation.key("samples", &EvaluationConfig::samples, "Sequences used, always the same; 0 = all.")
+  evaluation
+      .key("every_minutes", &EvaluationConfig::every_minutes,
+           "Also when so many minutes have passed since the last one; 0 = by steps alone.")
+      .at_least(0)
+      .in("minutes");
+  evaluation.key("samples", &EvaluationConfig::samples, "Sequences of each set that are used, always the same; 0 = all.")
       .at_least(0)
       .in("sequences");
+
+  auto stopping = section(
+      s,
+      {.path = "train.early_stopping",
+       .doc = "The run ends before its last step when evaluations do not improve any more. The one before the first step "
+              "does not count.",
+       .vocabulary = kOwn},
+      [](auto& c) -> auto& { return c.train.early_stopping; });
+  stopping.key("metric", &EarlyStoppingConfig::metric,
+               "SET.loss, SET.perplexity or SET.accuracy, such as validation.loss; none = never.");
+  stopping
+      .key("patience", &EarlyStoppingConfig::patience,
+           "Evaluations in a row without an improvement after which the run ends.")
+      .at_least(1)
+      .in("evaluations");
+  stopping
+      .key("min_delta", &EarlyStoppingConfig::min_delta,
+           "An evaluation improves when it beats the last one that did by more than this.")
+      .at_least(0);
 
   auto log = section(
       s, {.path = "train.log", .doc = "What a run prints and writes.", .vocabulary = kOwn},
@@ -115,14 +147,19 @@ void declare_train(Schema& s) {
   log.key("tensorboard", &LogConfig::tensorboard, "Write TensorBoard event files.");
 
   auto generate = section(
-      s, {.path = "train.generate", .doc = "A sample of text at the end.", .vocabulary = kOwn},
+      s, {.path = "train.generate", .doc = "Text that the model writes at each evaluation and at the end.", .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.train.generate; });
   generate
       .key("prompt_tokens", &GenerateConfig::prompt_tokens,
-           "Tokens of the validation set's beginning that are continued; 0 = no sample.")
+           "Tokens of a validation document that are continued, or fewer: what comes before its first token that is "
+           "trained on; 0 = no text.")
       .at_least(0)
       .in("tokens");
-  generate.key("tokens", &GenerateConfig::tokens, "Length of the sample.").at_least(1).in("tokens");
+  generate
+      .key("prompts", &GenerateConfig::prompts, "Documents of the first validation set that are continued, from its start.")
+      .range(1, 64)
+      .in("documents");
+  generate.key("tokens", &GenerateConfig::tokens, "Length of each text.").at_least(1).in("tokens");
   generate.key("temperature", &GenerateConfig::temperature, "0 = always the likeliest token.")
       .at_least(0);
 }
@@ -217,6 +254,16 @@ void declare_checkpoint(Schema& s) {
   rows.key("if_busy", &CheckpointConfig::if_busy,
            "When a checkpoint is due and the one before is still being written: wait for it, or skip this one.");
   rows.key("keep_last", &CheckpointConfig::keep_last, "Checkpoints kept; 0 = all, 1 is raised to 2.").at_least(0);
+  auto best = section(
+      s,
+      {.path = "checkpoint.keep_best",
+       .doc = "The checkpoint of the best evaluation so far: saved when it is found, and kept beside those of keep_last. "
+              "The evaluation before the first step does not count.",
+       .vocabulary = kOwn},
+      [](auto& c) -> auto& { return c.checkpoint.keep_best; });
+  best.key("metric", &KeepBestConfig::metric,
+           "SET.loss, SET.perplexity or SET.accuracy, such as validation.loss; none = no best checkpoint.");
+  best.key("mode", &KeepBestConfig::mode, "Whether less or more is better; auto: more of accuracy, less of the others.");
   const auto theirs = [](Field& field) -> Field& {
     field.vocabulary = Vocabulary::kDeepSpeed;
     return field;
@@ -282,6 +329,7 @@ void declare_rest(Schema& s) {
       s, {.path = "export", .doc = "The Hugging Face folder at the end.", .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.model_export; });
   out.key("enabled", &ExportConfig::enabled, "Write export/ when training has ended.");
+  out.key("which", &ExportConfig::which, "The weights after the last step, or those of checkpoint.keep_best.");
   out.key("dtype", &ExportConfig::dtype, "dtype of the written weights; auto: as they were read.");
 
   Rows top(s, "", kOwn, whole_config());

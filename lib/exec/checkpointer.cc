@@ -109,12 +109,22 @@ bool Checkpointer::skips() const {
   return under_way_ && !all_have_ended_ && config_.checkpoint.if_busy == IfBusy::kSkip;
 }
 
-bool Checkpointer::will_save(int64_t step) const { return is_due(step) && !skips(); }
+bool Checkpointer::will_save(const TrainingProgress& progress) const {
+  return progress.evaluations.is_best(progress.step) || (is_due(progress.step) && !skips());
+}
 
-SaveOptions Checkpointer::save_options() const {
+SaveOptions Checkpointer::save_options(const TrainingProgress& progress) const {
   return {.root = RunPaths(config_.output_dir).checkpoints(),
           .keep_last = config_.checkpoint.keep_last,
-          .room = &setup_.save_room()};
+          .room = &setup_.save_room(),
+          .best = best_of(progress)};
+}
+
+/// Nothing where this state is not the best.
+std::optional<BestCheckpoint> Checkpointer::best_of(const TrainingProgress& progress) const {
+  const EvaluationRecord& record = progress.evaluations;
+  if (!record.is_best(progress.step)) return std::nullopt;
+  return BestCheckpoint{progress.step, record.metric(), record.best()->value};
 }
 
 CheckpointMeta Checkpointer::meta_of(const TrainingProgress& progress,
@@ -130,6 +140,7 @@ CheckpointMeta Checkpointer::meta_of(const TrainingProgress& progress,
   meta.data_fingerprint = data_fingerprint;
   meta.model_fingerprint = setup_.folder().fingerprint();
   meta.config_hash = hex64(xxh3(request_.config_json.data(), request_.config_json.size()));
+  meta.extra[kEvaluationRecord] = progress.evaluations.text();
   meta.extra[kConfigRecord] = without_secrets(request_.config_json);
   meta.loss_scaler = progress.skipped.scaler_state();
   const StateOptions& state = setup_.plan().options.state;
@@ -142,18 +153,19 @@ CheckpointMeta Checkpointer::meta_of(const TrainingProgress& progress,
   return meta;
 }
 
-bool Checkpointer::save_if_due(const TrainingProgress& progress, const std::string& data_fingerprint) {
+bool Checkpointer::save_if_due(TrainingProgress& progress, const std::string& data_fingerprint) {
   if (background_ && !room_.joinable())
     room_ = std::jthread([this] { setup_.state().populate_snapshot(); });
-  if (under_way_ && all_have_ended_) settle();
-  if (!is_due(progress.step)) return false;
+  if (under_way_ && all_have_ended_) settle(progress);
+  const bool best = progress.evaluations.is_best(progress.step);
+  if (!best && !is_due(progress.step)) return false;
   due_by_time_ = false;
   if (!background_) {
     save(progress, data_fingerprint);
     return true;
   }
   const bool busy = under_way_ != nullptr;
-  if (skips()) {
+  if (!best && skips()) {
     ++skipped_;
     last_begun_ = std::chrono::steady_clock::now();  // not again after each step
     journal_.say(cat("no checkpoint after step ", progress.step, ": the one after step ", under_way_->step(),
@@ -165,24 +177,25 @@ bool Checkpointer::save_if_due(const TrainingProgress& progress, const std::stri
 }
 
 /// Where another one is under way, this waits for it.
-void Checkpointer::save_in_background(const TrainingProgress& progress, const std::string& data_fingerprint) {
+void Checkpointer::save_in_background(TrainingProgress& progress, const std::string& data_fingerprint) {
   session_.show_phase(cat("copying the checkpoint of step ", progress.step));
   const auto start = std::chrono::steady_clock::now();
-  settle();
+  settle(progress);
   if (room_.joinable()) room_.join();
   last_begun_ = start;
   under_way_ = std::make_unique<BackgroundSave>(
       progress.step,
-      [options = save_options(), meta = meta_of(progress, data_fingerprint), slices = setup_.state().snapshot(setup_.save_room().sectors()),
+      [options = save_options(progress), meta = meta_of(progress, data_fingerprint), slices = setup_.state().snapshot(setup_.save_room().sectors()),
        group = *background_] { return save_checkpoint(posix_files(), options, meta, slices, group); });
   all_have_ended_ = false;
+  if (progress.evaluations.is_best(progress.step)) marked_step_ = progress.step;
   paused_seconds_ = seconds_since(start);
   held_seconds_ += paused_seconds_;
 }
 
 /// Waits for a save in the background and tells how it ended. One that failed costs nothing but
 /// itself: those before it are there, and the next one will be tried.
-void Checkpointer::settle() {
+void Checkpointer::settle(TrainingProgress& progress) {
   if (!under_way_) return;
   const std::unique_ptr<BackgroundSave> over = std::move(under_way_);
   const BackgroundSave::Outcome& outcome = over->finish();
@@ -191,6 +204,7 @@ void Checkpointer::settle() {
     return tell_saved(over->step(), outcome.result, cat(", in ", human_seconds(outcome.seconds), " while training went on, which paused for ",
                           std::llround(1e3 * paused_seconds_), " ms"));
   ++failed_;
+  progress.evaluations.lose_best(over->step());
   journal_.warn(cat(outcome.failure, "; training goes on and tries again when the next one is due"));
   journal_.update([&](RunManifest& manifest) { add_to(manifest); });
 }
@@ -205,17 +219,59 @@ void Checkpointer::tell_saved(int64_t step, const SaveResult& result, const std:
                    ")"));
 }
 
-void Checkpointer::save(const TrainingProgress& progress, const std::string& data_fingerprint) {
+void Checkpointer::save(TrainingProgress& progress, const std::string& data_fingerprint) {
   session_.show_phase(cat("writing the checkpoint of step ", progress.step));
   const auto start = std::chrono::steady_clock::now();
-  settle();
-  if (has_saved(progress.step)) return;
+  settle(progress);
+  if (has_saved(progress.step)) return mark_best(progress);
   last_begun_ = start;
   tell_saved(progress.step,
-             save_checkpoint(posix_files(), save_options(), meta_of(progress, data_fingerprint), setup_.state().slices(setup_.save_room().sectors()),
+             save_checkpoint(posix_files(), save_options(progress), meta_of(progress, data_fingerprint), setup_.state().slices(setup_.save_room().sectors()),
                              session_.checkpoint_group()),
              "");
+  if (progress.evaluations.is_best(progress.step)) marked_step_ = progress.step;
   held_seconds_ += seconds_since(start);
+}
+
+/// The state was saved before it was known to be the best.
+void Checkpointer::mark_best(const TrainingProgress& progress) {
+  const std::optional<BestCheckpoint> best = best_of(progress);
+  if (!best || marked_step_ == best->step) return;
+  session_.together("noting the best checkpoint", [&] {
+    if (session_.is_first()) write_best(posix_files(), RunPaths(config_.output_dir).checkpoints(), *best);
+  });
+  marked_step_ = best->step;
+}
+
+void Checkpointer::take_up_best(TrainingProgress& progress) {
+  const std::string root = RunPaths(config_.output_dir).checkpoints();
+  const auto exists = [&] {
+    return posix_files().exists(cat(root, "/", step_folder_name(progress.evaluations.best()->step), "/checkpoint.json"));
+  };
+  while (progress.evaluations.best() && !session_.first_decides("looking for the best checkpoint", exists)) {
+    const int64_t step = progress.evaluations.best()->step;
+    journal_.warn(cat(root, "/", step_folder_name(step), ": the best checkpoint is gone; it is chosen among those to come"));
+    progress.evaluations.lose_best(step);
+  }
+  const auto& best = progress.evaluations.best();
+  if (!best) return;
+  session_.together("noting the best checkpoint", [&] {
+    if (session_.is_first()) write_best(posix_files(), root, {best->step, progress.evaluations.metric(), best->value});
+  });
+  marked_step_ = best->step;
+}
+
+void Checkpointer::load_best(const TrainingProgress& progress) {
+  const auto& best = progress.evaluations.best();
+  if (!best) return journal_.warn(cat("no evaluation was finite: the weights of the last step are exported, none is the best by ",
+                                      progress.evaluations.metric()));
+  if (best->step == progress.step) return;
+  const std::string folder = choose_checkpoint(RunPaths(config_.output_dir).checkpoints(), best->step, session_.checkpoint_group());
+  session_.together("reading the best checkpoint", [&] {
+    Checkpoint checkpoint(folder);
+    setup_.state().load(checkpoint, first_weights(nullptr));
+  });
+  weights_of_ = cat(" (of step ", best->step, ", the best by ", progress.evaluations.metric(), ": ", number_text(best->value), ")");
 }
 
 void Checkpointer::add_to(RunManifest& manifest) const {
@@ -247,7 +303,7 @@ void Checkpointer::export_model(StopAgreement& stop) {
       export_weights(config_, setup_, session_.is_first(), [&stop] { return stop.vote(); });
   session_.together("exporting the model", [&] {
     if (outcome.failure) std::rethrow_exception(outcome.failure);
-    if (!outcome.stopped) journal_.say(cat("exported ", export_folder(config_)));
+    if (!outcome.stopped) journal_.say(cat("exported ", export_folder(config_), weights_of_));
   });
 }
 

@@ -43,16 +43,24 @@ class Checkpointer {
   double own_vote() const;
   void take(double votes);
 
-  /// Whether save_if_due() would write a checkpoint after this step.
-  bool will_save(int64_t step) const;
+  /// Whether save_if_due() would write a checkpoint now.
+  bool will_save(const TrainingProgress& progress) const;
   /// After each step of a run that goes on: tells how a save in the background ended, and saves where
-  /// the config asks for it, in the background where it says so. True when training stood for longer
-  /// than a copy takes. `data_fingerprint` matters on rank 0; "" where it is not known.
-  bool save_if_due(const TrainingProgress& progress, const std::string& data_fingerprint);
+  /// the config asks for it or this is the best state so far, in the background where it says so. True when
+  /// training stood for longer than a copy takes. `data_fingerprint` matters on rank 0; "" where it is not
+  /// known. A best checkpoint that could not be written is forgotten in `progress`.
+  bool save_if_due(TrainingProgress& progress, const std::string& data_fingerprint);
   /// Whether the state after this step has been saved.
   bool has_saved(int64_t step) const { return saved_step_ == step; }
-  /// Returns when the state after this step has been saved; nothing where it has been.
-  void save(const TrainingProgress& progress, const std::string& data_fingerprint);
+  /// Returns when the state after this step has been saved; where it has been, notes only that it is the best.
+  void save(TrainingProgress& progress, const std::string& data_fingerprint);
+
+  /// Of a run that goes on, once what its checkpoint says is in `progress`: forgets a best checkpoint that is
+  /// gone, and makes the record of the best one that of this run.
+  void take_up_best(TrainingProgress& progress);
+  /// Brings the best checkpoint's weights into memory, when there is one: the state does not belong to
+  /// `progress` any more, and is for reading only.
+  void load_best(const TrainingProgress& progress);
 
   /// How many checkpoints of this process were saved, failed, were skipped, and how long training
   /// paused for them.
@@ -73,9 +81,11 @@ class Checkpointer {
                          const std::string& data_fingerprint) const;
   bool is_due(int64_t step) const;
   bool skips() const;
-  SaveOptions save_options() const;
-  void save_in_background(const TrainingProgress& progress, const std::string& data_fingerprint);
-  void settle();
+  SaveOptions save_options(const TrainingProgress& progress) const;
+  std::optional<BestCheckpoint> best_of(const TrainingProgress& progress) const;
+  void save_in_background(TrainingProgress& progress, const std::string& data_fingerprint);
+  void settle(TrainingProgress& progress);
+  void mark_best(const TrainingProgress& progress);
   void tell_saved(int64_t step, const SaveResult& result, const std::string& how);
 
   const TrainRequest& request_;
@@ -84,6 +94,10 @@ class Checkpointer {
   TrainingSetup& setup_;
   RunJournal& journal_;
   int64_t saved_step_ = -1;
+  /// The record names this one as the best.
+  int64_t marked_step_ = -1;
+  /// Of what is exported, where it is not the last step's.
+  std::string weights_of_;
   std::unique_ptr<BackgroundSave> under_way_;
   /// Of all ranks, as the last step's votes said.
   bool all_have_ended_ = false;

@@ -24,8 +24,8 @@ void DataIdentity::start(const RunData& data) {
   if (!session_.is_first()) return;
   const RunPaths paths(request_.config.output_dir);
   fingerprints_.start("train", *data.train, paths.fingerprint("train"));
-  if (data.validation)
-    fingerprints_.start("validation", *data.validation, paths.fingerprint("validation"));
+  for (const NamedSamples& set : data.validation)
+    fingerprints_.start(set.role(), *set.samples, paths.fingerprint(set.role()));
 }
 
 void DataIdentity::record() {

@@ -45,10 +45,11 @@ void add_product_notes(const std::optional<ProductsInUse>& products,
 }
 
 /// "validation on 64 of 812 sequences (train.evaluation.samples)".
-std::string validation_text(const EvaluationConfig& evaluation, const SampleSet& data) {
+std::string validation_text(const EvaluationConfig& evaluation, const NamedSamples& set) {
+  const SampleSet& data = *set.samples;
   const int64_t used =
       evaluation.samples == 0 ? data.size() : std::min(evaluation.samples, data.size());
-  return cat("validation on ",
+  return cat(set.name, " on ",
              used == data.size() ? cat("all ", used) : cat(used, " of ", data.size()),
              " sequences (train.evaluation.samples)");
 }
@@ -64,7 +65,7 @@ RunManifest describe_run(const RunParts& run) {
     manifest.products = {{"fp32", run.products->fp32}, {"bf16", run.products->bf16}};
   manifest.model = describe_model(run.setup.folder(), run.setup.train().model);
   manifest.data["train"] = describe_data(*run.data.train);
-  if (run.data.validation) manifest.data["validation"] = describe_data(*run.data.validation);
+  for (const NamedSamples& set : run.data.validation) manifest.data[set.role()] = describe_data(*set.samples);
   return manifest;
 }
 
@@ -74,8 +75,8 @@ std::vector<std::string> opening_notes(const RunParts& run) {
   add_product_notes(run.products, notes);
   for (const std::string& note : plan_notes(run.request.config, run.setup.plan()))
     notes.push_back(note);
-  if (run.data.validation)
-    notes.push_back(validation_text(run.request.config.train.evaluation, *run.data.validation));
+  for (const NamedSamples& set : run.data.validation)
+    notes.push_back(validation_text(run.request.config.train.evaluation, set));
   return notes;
 }
 

@@ -179,7 +179,7 @@ void Executor::run_recorded(const StepRun& step) {
 void Executor::take_loss(const double* loss) {
   loss_taken_ = true;
   step_->loss_sum = loss[0];
-  step_->counted_tokens = loss[1];
+  (decides_ ? step_->counted_tokens : step_->correct_tokens) = loss[1];
   step_->caller_sum = loss[2];
 }
 

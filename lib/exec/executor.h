@@ -59,9 +59,12 @@ struct StepRun {
 
   /// The sum of `caller_value` over all ranks.
   double caller_sum = 0;
-  /// Sum of token losses and number of counted tokens, over all ranks.
+  /// Sum of token losses over all ranks.
   double loss_sum = 0;
+  /// Of a program that updates: number of counted tokens, over all ranks.
   double counted_tokens = 0;
+  /// Of one that does not: how many of them have their label as the likeliest token.
+  double correct_tokens = 0;
   /// Of the decision.
   double gradient_norm = 0;
   /// Of the decision: the updates ran.

@@ -6,15 +6,17 @@
 #include <iostream>
 #include <utility>
 
+#include "base/as_error.h"
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "exec/resume_policy.h"
 #include "report/environment.h"
-#include "report/loss_plot.h"
+#include "report/loss_table.h"
 #include "report/machine.h"
 #include "report/resume_check.h"
+#include "report/run_report.h"
 #include "report/wall_time.h"
 
 namespace ftrun {
@@ -23,6 +25,15 @@ namespace {
 CsvMonitorOptions csv_options(const Config& config) {
   const CsvMonitorConfig& csv = config.csv_monitor;
   return {csv.output_path.empty() ? config.output_dir : csv.output_path, csv.job_name};
+}
+
+std::map<std::string, double> figures_of(int64_t step, const EvaluationResult& evaluation) {
+  std::map<std::string, double> figures{{"step", static_cast<double>(step)},
+                                        {"loss", evaluation.loss},
+                                        {"perplexity", evaluation.perplexity()},
+                                        {"tokens", static_cast<double>(evaluation.tokens)}};
+  if (evaluation.accuracy) figures["accuracy"] = *evaluation.accuracy;
+  return figures;
 }
 
 }  // namespace
@@ -97,6 +108,8 @@ void Recorder::start(RunManifest manifest, int64_t first_step, int64_t total_ste
   write_file_atomic(posix_files(), paths().config(), request_.config_yaml);
   const Config& config = request_.config;
   metrics_.emplace(paths().metrics(), first_step);
+  if (config.train.generate.prompt_tokens > 0 || posix_files().exists(paths().samples()))
+    samples_.emplace(paths().samples(), first_step);
   if (config.train.log.tensorboard) {
     TensorBoardOptions options;
     if (before_) options.first_step = first_step;
@@ -140,6 +153,15 @@ void Recorder::record(const StepMetrics& metrics) {
   if (tensorboard_) tensorboard_->write(metrics.step, step_scalars(metrics));
   if (csv_ && metrics.trained) csv_->write(metrics);
   progress_->show(metrics);
+  if (metrics.evaluations.empty()) return;
+  update([&](RunManifest& manifest) {
+    for (const EvaluationResult& evaluation : metrics.evaluations) manifest.evaluations[evaluation.set] = figures_of(metrics.step, evaluation);
+  });
+}
+
+void Recorder::record(int64_t step, const std::vector<TextSample>& samples) {
+  for (const TextSample& sample : samples)
+    if (samples_) samples_->write_line(sample_line(step, sample));
 }
 
 void Recorder::say(const std::string& line) {
@@ -159,8 +181,8 @@ std::string Recorder::finish(int exit_code, const std::string& reason) {
   progress_->finish();
   const std::vector<StepMetrics> metrics = read_metrics(paths().metrics());
   const EffectiveTime time = write_outcome(exit_code, reason, metrics);
+  write_report();
   if (metrics.empty()) return "";
-  write_file_atomic(posix_files(), paths().loss_plot(), loss_plot_svg(metrics));
   std::string report = loss_table(metrics);
   for (const std::string& line : restart_texts(manifest_->manifest(), request_.launch.restart)) report += line + "\n";
   return report + effective_time_text(time) + "\n";
@@ -175,8 +197,18 @@ void Recorder::fail(int exit_code, const std::string& reason) noexcept {
       manifest_->update([](RunManifest& manifest) { manifest.exit_rank = 0; });
     const bool trained = posix_files().exists(paths().metrics());
     write_outcome(exit_code, reason, trained ? read_metrics(paths().metrics()) : std::vector<StepMetrics>{});
+    if (trained) write_report();
   } catch (const std::exception&) {
     // A full disk may be what ends the run; the error itself is told elsewhere.
+  }
+}
+
+/// Best effort: the run has ended as it has.
+void Recorder::write_report() noexcept {
+  try {
+    write_run_report(paths().report(), {paths().root()});
+  } catch (const std::exception& exception) {
+    log_warning(cat("no report: ", as_error(exception).message()));
   }
 }
 

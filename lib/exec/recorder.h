@@ -17,11 +17,12 @@
 #include "report/progress.h"
 #include "report/run_folder.h"
 #include "report/tensorboard.h"
+#include "report/text_samples.h"
 
 namespace ftrun {
 
 /// All that rank 0 tells the world of a run: metrics.jsonl, TensorBoard, CSV, the progress line,
-/// run.json, the plot at the end. Nothing but the lock is written to the run folder before start(),
+/// run.json, the report at the end. Nothing but the lock is written to the run folder before start(),
 /// so that a run whose model or data was refused can be started again as it is.
 class Recorder {
  public:
@@ -46,11 +47,13 @@ class Recorder {
   void start(RunManifest manifest, int64_t first_step, int64_t total_steps);
 
   void record(const StepMetrics& metrics);
+  /// To samples.jsonl.
+  void record(int64_t step, const std::vector<TextSample>& samples);
   /// A line of text above the progress line; also in the rank's log.
   void say(const std::string& line);
   void warn(const std::string& line);
   void update(const std::function<void(RunManifest&)>& change) { manifest_->update(change); }
-  /// Ends the progress line, draws the plot, writes the outcome. Returns the table of losses, the restarts and how much of
+  /// Ends the progress line, writes the outcome and the report. Returns the table of losses, the restarts and how much of
   /// the time was training.
   std::string finish(int exit_code, const std::string& reason);
   /// Writes the outcome of a run that ends by an error, as far as the disk lets it.
@@ -60,6 +63,7 @@ class Recorder {
   void admit(const std::string& path, const RunManifest& before, const RunManifest& now);
   void note_restart(RunManifest& manifest, int64_t first_step) const;
   void open_progress(int64_t total_steps);
+  void write_report() noexcept;
   EffectiveTime write_outcome(int exit_code, const std::string& reason, const std::vector<StepMetrics>& metrics);
 
   const TrainRequest& request_;
@@ -70,6 +74,7 @@ class Recorder {
   std::set<std::string> noted_changes_;
   std::optional<ManifestFile> manifest_;
   std::optional<MetricsWriter> metrics_;
+  std::optional<MetricsWriter> samples_;
   std::optional<TensorBoardWriter> tensorboard_;
   std::optional<CsvMonitor> csv_;
   std::optional<ProgressLine> progress_;

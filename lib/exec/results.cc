@@ -16,14 +16,25 @@
 namespace ftrun {
 namespace {
 
-/// The first `count` tokens of the validation set's first row.
-std::vector<int32_t> first_tokens(const SampleSet& validation, int64_t vocab_rows, int64_t count) {
-  RowReader reader(validation, vocab_rows);
-  Batch batch;
-  reader.start(batch, 1);
-  reader.fill(batch, 0, 0);
-  batch.tokens.resize(std::min(batch.tokens.size(), static_cast<size_t>(count)));
-  return batch.tokens;
+/// The beginning of the document at [begin, end) of a row: up to its first token that is trained on, or
+/// `count` tokens where that is its second. The label at a token is the one after it.
+std::vector<int32_t> beginning_of(const Batch& row, size_t begin, size_t end, int64_t count) {
+  size_t context = begin;
+  while (context < end && row.labels[context] < 0) ++context;
+  const bool masked = context > begin && context < end;
+  const size_t stop = masked ? context + 1 : std::min(end, begin + static_cast<size_t>(count));
+  return {row.tokens.begin() + static_cast<std::ptrdiff_t>(begin), row.tokens.begin() + static_cast<std::ptrdiff_t>(stop)};
+}
+
+/// Of each document of a row its first position, and where the tokens of the last one end.
+std::vector<size_t> document_bounds(const Batch& row) {
+  std::vector<size_t> bounds;
+  size_t end = row.tokens.size();
+  while (end > 0 && row.labels[end - 1] < 0 && row.tokens[end - 1] == row.tokens.back()) --end;
+  for (size_t i = 0; i < end; ++i)
+    if (static_cast<size_t>(row.starts[i]) == i) bounds.push_back(i);
+  bounds.push_back(end);
+  return bounds;
 }
 
 /// Thrown through export_model, which then removes what it has written.
@@ -115,13 +126,24 @@ std::optional<Detokenizer> read_detokenizer(const Config& config, const Training
   return Detokenizer::parse(read_file(tokenizer), tokenizer);
 }
 
-std::vector<int32_t> sample_prompt(const Config& config, TrainingSetup& setup, const SampleSet& validation) {
+std::vector<std::vector<int32_t>> sample_prompts(const Config& config, TrainingSetup& setup, const SampleSet& validation) {
   const ModelDescription& model = setup.text_generator().plan.model;
-  return first_tokens(validation, model.vocab_rows,
-                      std::min(config.train.generate.prompt_tokens, model.batch.row_tokens));
+  const auto wanted = static_cast<size_t>(config.train.generate.prompts);
+  const int64_t longest = std::min(config.train.generate.prompt_tokens, model.batch.row_tokens);
+  std::vector<std::vector<int32_t>> prompts;
+  RowReader reader(validation, model.vocab_rows);
+  Batch batch;
+  for (int64_t row = 0; row < validation.size() && prompts.size() < wanted; ++row) {
+    reader.start(batch, 1);
+    reader.fill(batch, 0, row);
+    const std::vector<size_t> bounds = document_bounds(batch);
+    for (size_t i = 0; i + 1 < bounds.size() && prompts.size() < wanted; ++i)
+      prompts.push_back(beginning_of(batch, bounds[i], bounds[i + 1], longest));
+  }
+  return prompts;
 }
 
-std::string sample_text(const Config& config, TrainingSetup& setup, const std::vector<int32_t>& prompt,
+TextSample sample_text(const Config& config, TrainingSetup& setup, const std::vector<int32_t>& prompt,
                         const Detokenizer* detokenizer, const std::function<bool()>& stop) {
   const GenerateConfig& wanted = config.train.generate;
   TrainingSetup::TextGenerator& generator = setup.text_generator();
@@ -139,10 +161,8 @@ std::string sample_text(const Config& config, TrainingSetup& setup, const std::v
   Communicator* others = setup.needs_all_ranks() ? setup.groups().host_world : nullptr;
   const std::vector<int32_t> text =
       generate(*generator.executor, generator.plan, setup.memory(), prompt, options, others);
-  if (detokenizer == nullptr) return "";
-  return cat("\nsample (the validation text's first ", prompt.size(),
-             " tokens, continued by the model):\n", detokenizer->decode(prompt), " >>>",
-             detokenizer->decode(text), "\n");
+  if (detokenizer == nullptr) return {};
+  return {static_cast<int64_t>(prompt.size()), detokenizer->decode(prompt), detokenizer->decode(text)};
 }
 
 }  // namespace ftrun

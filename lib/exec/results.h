@@ -4,11 +4,13 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "config/config.h"
 #include "data/sample_set.h"
 #include "exec/setup.h"
 #include "model/detokenizer.h"
+#include "report/text_samples.h"
 
 namespace ftrun {
 
@@ -32,14 +34,15 @@ ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool wr
 /// folder has no tokenizer.json. Error(kBadInput) for one that cannot be read.
 std::optional<Detokenizer> read_detokenizer(const Config& config, const TrainingSetup& setup);
 
-/// The beginning of the validation text, which a sample continues, and the model made ready for it: all
-/// of a sample that may fail on one rank alone.
-std::vector<int32_t> sample_prompt(const Config& config, TrainingSetup& setup, const SampleSet& validation);
+/// The beginnings of validation documents, which the model continues, and the model made ready for it: all
+/// of it that may fail on one rank alone. A document that begins with tokens that are not trained on (a
+/// chat) gives all of these.
+std::vector<std::vector<int32_t>> sample_prompts(const Config& config, TrainingSetup& setup, const SampleSet& validation);
 
-/// The prompt, continued by the model; "" on ranks without `detokenizer`. Collective over all ranks where one
-/// alone cannot run the model. Each of them asks `stop` before each token; the text ends where it says
-/// true.
-std::string sample_text(const Config& config, TrainingSetup& setup, const std::vector<int32_t>& prompt,
+/// The prompt and what the model writes after it; empty on ranks without `detokenizer`. Collective over all
+/// ranks where one alone cannot run the model. Each of them asks `stop` before each token; the text ends
+/// where it says true.
+TextSample sample_text(const Config& config, TrainingSetup& setup, const std::vector<int32_t>& prompt,
                         const Detokenizer* detokenizer, const std::function<bool()>& stop);
 
 }  // namespace ftrun

@@ -18,13 +18,13 @@ namespace {
 /// A field and all below it. Neither the losses of the steps to come (but for rounding, when the
 /// ranks change) nor the state they begin with depend on these. Model and data may move: they are
 /// compared by content, under "model" and "data".
-constexpr std::array<std::string_view, 36> kMayChange{
+constexpr std::array<std::string_view, 38> kMayChange{
     "config.train.steps", "config.train.epochs", "config.train.max_nonfinite_steps",
     "config.train.check_replicas",
     "config.train.evaluation", "config.train.log", "config.train.generate", "config.output_dir",
     "config.checkpoint", "config.export", "config.csv_monitor", "config.steps_per_print",
     "config.wall_clock_breakdown", "config.log_level", "config.model.path", "config.data.train",
-    "config.data.validation", "data.validation", "config.data.prefetch", "config.threads",
+    "config.data.validation", "config.data.validation_names", "data.validation", "config.train.early_stopping", "config.data.prefetch", "config.threads",
     "config.device", "config.comm", "config.recompute", "config.activation_checkpointing", "config.aio",
     // Another processor may have another library of products, which rounds otherwise; so may other ranks' sums.
     "config.kernels", "products", "sums",

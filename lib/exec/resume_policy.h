@@ -23,6 +23,8 @@ std::vector<std::string> admit_resume(const std::string& path, const RunManifest
 
 /// Under this name the "extra" of a checkpoint keeps the effective config of the run that saved it.
 inline constexpr const char* kConfigRecord = "config";
+/// Of the extra fields of a checkpoint: EvaluationRecord::text().
+inline constexpr const char* kEvaluationRecord = "evaluations";
 
 /// Whether a checkpoint was imported from another program's, which has no config, seed or data of ftrun's.
 bool is_imported(const CheckpointMeta& saved);

@@ -1,5 +1,6 @@
 #include "exec/run_data.h"
 
+#include "config/evaluation_sets.h"
 #include "data/conversations.h"
 #include "data/fingerprint.h"
 #include "exec/sample_options.h"
@@ -11,14 +12,14 @@ RunData open_run_data(const Config& config) {
     for (const Error& error : too_long_conversations(*paths, sample_options(config.data))) throw error;
   RunData data;
   data.train = std::make_unique<SampleSet>(config.data.train, training_options(config.data));
-  if (!config.data.validation.empty())
-    data.validation = std::make_unique<SampleSet>(config.data.validation, sample_options(config.data));
+  for (const EvaluationSet& set : evaluation_sets(config.data))
+    data.validation.push_back({set.name, std::make_unique<SampleSet>(set.paths, sample_options(config.data))});
   return data;
 }
 
 void refuse_unknown_tokens(const RunData& data, int64_t vocab_rows) {
-  for (const auto* samples : {&data.train, &data.validation})
-    if (*samples) refuse_recorded_ids((*samples)->data(), vocab_rows);
+  refuse_recorded_ids(data.train->data(), vocab_rows);
+  for (const NamedSamples& set : data.validation) refuse_recorded_ids(set.samples->data(), vocab_rows);
 }
 
 int64_t steps_of_run(const Config& config, const SampleSet& train) {

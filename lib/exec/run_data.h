@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "config/config.h"
 #include "data/loader.h"
@@ -10,11 +12,19 @@
 
 namespace ftrun {
 
+/// A data set that is evaluated.
+struct NamedSamples {
+  std::string name;
+  std::unique_ptr<SampleSet> samples;
+  /// In run.json, and of its fingerprint: "validation", or "validation.NAME".
+  std::string role() const { return name == "validation" ? name : "validation." + name; }
+};
+
 /// The data sets of a run.
 struct RunData {
   std::unique_ptr<SampleSet> train;
-  /// Null where the config names none.
-  std::unique_ptr<SampleSet> validation;
+  /// In the order of the config; empty where it names none.
+  std::vector<NamedSamples> validation;
 };
 
 /// Error(kBadInput) of SampleSet.

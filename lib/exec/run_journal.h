@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "exec/executor.h"
 #include "exec/recorder.h"
@@ -34,6 +35,7 @@ class RunJournal {
   void warn(const std::string& line);
   void update(const std::function<void(RunManifest&)>& change);
   void record(const StepMetrics& metrics);
+  void record(int64_t step, const std::vector<TextSample>& samples);
 
   /// Called when the first step has its data: how long it took from the start of the process.
   void note_ready();

@@ -13,15 +13,15 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "cluster/failure_report.h"
 #include "cluster/progress.h"
 #include "exec/check_ranks.h"
 #include "exec/export_options.h"
 #include "exec/nonfinite_search.h"
 #include "exec/prepare_step.h"
+#include "exec/resume_policy.h"
 #include "exec/stop_signal.h"
-#include "exec/text_sample.h"
-#include "exec/validation.h"
 #include "report/machine.h"
 
 namespace ftrun {
@@ -53,7 +53,8 @@ Trainer::Trainer(const TrainRequest& request)
       journal_(request, session_),
       identity_(request, session_, journal_),
       lr_schedule_(request.config.scheduler),
-      progress_(request.config) {}
+      progress_(request.config),
+      evaluation_clock_(request.config, session_) {}
 
 int Trainer::run() {
   try {
@@ -115,8 +116,9 @@ void Trainer::open_data() {
   session_.together("opening the data", [&] { data_ = open_run_data(config_); });
   total_steps_ = steps_of_run(config_, *data_.train);
   if (lr_schedule_.total_num_steps == 0) lr_schedule_.total_num_steps = total_steps_;
-  session_.require_equal(
-      "the data", cat(data_.train->size(), " ", data_.validation ? data_.validation->size() : 0));
+  std::string sizes = cat(data_.train->size());
+  for (const NamedSamples& set : data_.validation) sizes += cat(" ", set.samples->size());
+  session_.require_equal("the data", sizes);
 }
 
 void Trainer::open_model() {
@@ -145,9 +147,13 @@ void Trainer::load_or_resume() {
   progress_.step = meta.step;
   progress_.tokens = meta.tokens;
   progress_.skipped.restore(meta.skipped_steps, meta.loss_scaler);
+  if (const auto record = meta.extra.find(kEvaluationRecord); record != meta.extra.end())
+    progress_.evaluations.restore(record->second);
+  checkpointer_->take_up_best(progress_);
   identity_.resumed_from(resumed->folder, meta.data_fingerprint);
-  if (progress_.step >= total_steps_)
-    journal_.say(cat("nothing is left to train: step ", progress_.step, " of ", total_steps_));
+  if (!has_ended()) return;
+  journal_.say(cat("nothing is left to train: step ", progress_.step, " of ", total_steps_,
+                   progress_.step < total_steps_ ? cat("; stopped early: ", progress_.evaluations.stop_reason()) : ""));
 }
 
 void Trainer::open_outputs() {
@@ -186,20 +192,22 @@ void Trainer::start_loader() {
 
 void Trainer::train_until_stopped() {
   catch_stop_signals();
-  validate_before_training();
-  while (progress_.step < total_steps_ && !stop_.reached()) {
+  evaluate_before_training();
+  while (!has_ended() && !stop_.reached()) {
     StepMetrics metrics = train_step();
     // Between a signal and the kill that may follow it there is time to save, not to validate.
-    if (!stop_.reached() && validation_is_due()) validate(metrics);
+    const bool evaluated = !stop_.reached() && evaluation_is_due() && evaluate(metrics);
     journal_.record(metrics);
+    // After the last step there is something to save first.
+    if (evaluated && !has_ended()) write_samples();
     progress_.skipped.refuse_too_many(progress_.step);
     identity_.record();
-    if (progress_.step % std::max<int64_t>(1, config_.train.check_replicas) == 0 || checkpointer_->will_save(progress_.step) ||
+    if (progress_.step % std::max<int64_t>(1, config_.train.check_replicas) == 0 || checkpointer_->will_save(progress_) ||
         stop_.reached())
       check_replicas();
     if (stop_.reached())
       checkpointer_->save(progress_, identity_.train());
-    else if (progress_.step < total_steps_ && checkpointer_->save_if_due(progress_, identity_.train()))
+    else if (!has_ended() && checkpointer_->save_if_due(progress_, identity_.train()))
       // Saving took its time: whoever asked to stop meanwhile need not wait for a step and its save.
       stop_.vote();
   }
@@ -219,7 +227,7 @@ StepMetrics Trainer::train_step() {
   session_.show_phase(cat("step ", progress_.step + 1));
   journal_.note_ready();
   StepRun step = prepare_step(config_, lr_schedule_, progress_, fetched.batch);
-  step.caller_value = stop_.own_vote() + checkpointer_->own_vote();
+  step.caller_value = stop_.own_vote() + checkpointer_->own_vote() + evaluation_clock_.own_vote();
   use_->begin_step();
   setup_->train_executor().run(step);
   use_->end_step(step.finite);
@@ -227,6 +235,7 @@ StepMetrics Trainer::train_step() {
   progress_.tokens += static_cast<int64_t>(step.counted_tokens);
   stop_.take(step.caller_sum);
   checkpointer_->take(step.caller_sum);
+  evaluation_clock_.take(step.caller_sum);
 
   StepMetrics metrics = metrics_of(step);
   metrics.data_wait_seconds = fetched.wait_seconds;
@@ -278,51 +287,79 @@ void Trainer::count_skipped(const StepRun& step) {
   });
 }
 
-// Validation.
+// Evaluation.
 
-/// Before the first step; and of a resumed run where a signal came before the validation after the
-/// last.
-void Trainer::validate_before_training() {
-  const bool first = progress_.step == 0 && data_.validation && progress_.step < total_steps_;
-  if (!first && !last_validation_is_missing()) return;
+/// Before the first step; and of a resumed run where a signal came before the evaluation that was due.
+void Trainer::evaluate_before_training() {
+  if (data_.validation.empty() || progress_.evaluations.last_step() == progress_.step) return;
+  const bool first = progress_.step == 0 && total_steps_ > 0;
+  if (!first && !(identity_.is_resumed() && evaluation_is_due())) return;
   StepMetrics metrics;
   metrics.step = progress_.step;
   metrics.trained = false;
-  if (validate(metrics)) journal_.record(metrics);
+  metrics.evaluations = recorded_evaluation();
+  if (!metrics.evaluations.empty()) {
+    take_evaluation(metrics);
+  } else if (evaluate(metrics)) {
+    journal_.record(metrics);
+    if (!has_ended()) write_samples();
+  }
+  if (progress_.evaluations.is_best(progress_.step)) checkpointer_->save(progress_, identity_.train());
 }
 
-bool Trainer::validation_is_due() const {
-  if (!data_.validation) return false;
-  const int64_t every = config_.train.evaluation.every;
-  return progress_.step == total_steps_ || (every > 0 && progress_.step % every == 0);
+bool Trainer::evaluation_is_due() const {
+  return !data_.validation.empty() && evaluation_clock_.is_due(progress_.step, total_steps_);
 }
 
-/// Collective: whether the run was resumed with all steps done, and a signal had come before the
-/// validation after the last one.
-bool Trainer::last_validation_is_missing() {
-  if (!identity_.is_resumed() || progress_.step != total_steps_ || !data_.validation) return false;
-  return session_.first_decides("reading the metrics", [&] {
-    const std::string path = RunPaths(config_.output_dir).metrics();
-    if (!posix_files().exists(path)) return true;
-    const std::vector<StepMetrics> all = read_metrics(path);
-    return std::none_of(all.begin(), all.end(), [&](const StepMetrics& metrics) {
-      return metrics.step == progress_.step && metrics.validation_loss.has_value();
-    });
-  });
+/// Collective: what rank 0 finds in metrics.jsonl of a resumed run: it was evaluated after its checkpoint
+/// was written. Empty where the last run did not.
+std::vector<EvaluationResult> Trainer::recorded_evaluation() {
+  if (!identity_.is_resumed()) return {};
+  StepMetrics found;
+  const std::string path = RunPaths(config_.output_dir).metrics();
+  if (session_.is_first() && posix_files().exists(path))
+    for (StepMetrics& metrics : read_metrics(path))
+      if (metrics.step == progress_.step && !metrics.evaluations.empty()) found = std::move(metrics);
+  found.trained = false;
+  std::vector<EvaluationResult> results;
+  for (const std::string& line : split(session_.exchange("evaluations", metrics_lines(found))[0], '\n'))
+    if (std::optional<StepMetrics> metrics = parse_metrics_line(line)) results.push_back(metrics->evaluations.at(0));
+  const auto is_of = [](const EvaluationResult& result, const NamedSamples& set) { return result.set == set.name; };
+  const bool all = std::equal(results.begin(), results.end(), data_.validation.begin(), data_.validation.end(), is_of);
+  return all ? results : std::vector<EvaluationResult>{};
 }
 
 /// False when a signal ended it.
-bool Trainer::validate(StepMetrics& metrics) {
-  session_.show_phase(cat("the validation after step ", progress_.step));
-  const auto start = Clock::now();
-  const std::optional<double> loss = validation_loss(config_, *setup_, *data_.validation, stop_);
-  if (!loss) {
+bool Trainer::evaluate(StepMetrics& metrics) {
+  session_.show_phase(cat("the evaluation after step ", progress_.step));
+  evaluation_clock_.begin();
+  std::optional<std::vector<EvaluationResult>> results = evaluate_sets(config_, *setup_, data_.validation, stop_);
+  if (!results) {
     journal_.say(cat("validation after step ", progress_.step, " stopped by ", stop_.name()));
     return false;
   }
-  metrics.validation_loss = *loss;
-  metrics.validation_seconds = seconds_since(start);
+  metrics.evaluations = *std::move(results);
+  take_evaluation(metrics);
   return true;
+}
+
+void Trainer::take_evaluation(const StepMetrics& metrics) {
+  progress_.evaluations.add(progress_.step, metrics.evaluations);
+  const auto& best = progress_.evaluations.best();
+  if (!best) return;
+  journal_.update([&](RunManifest& manifest) {
+    manifest.best = RunManifest::Best{progress_.evaluations.metric(), best->value, best->step};
+  });
+}
+
+/// The same prompts at each evaluation and at the end.
+void Trainer::write_samples() {
+  if (stop_.reached() || data_.validation.empty() || sampled_step_ == progress_.step) return;
+  if (!text_samples_)
+    text_samples_.emplace(config_, session_, *setup_, *data_.validation[0].samples, journal_);
+  samples_ = text_samples_->write();
+  sampled_step_ = progress_.step;
+  journal_.record(progress_.step, samples_);
 }
 
 // The end.
@@ -334,12 +371,18 @@ void Trainer::finish() {
   session_.allow_work_of_one_rank();
   save_last_checkpoint();
   journal_.update([&](RunManifest& manifest) { checkpointer_->add_to(manifest); });
-  if (!stop_.reached() && config_.model_export.enabled) checkpointer_->export_model(stop_);
+  if (!stop_.reached() && config_.model_export.enabled) export_model();
   session_.show_phase("the end of the run");
-  std::string sample;
-  if (!stop_.reached() && data_.validation)
-    sample = write_sample(config_, session_, *setup_, *data_.validation, journal_);
-  session_.together("finishing the run", [&] { conclude(sample); });
+  write_samples();
+  session_.together("finishing the run", [&] { conclude(); });
+}
+
+void Trainer::export_model() {
+  if (config_.model_export.which == ExportWhich::kBest) {
+    write_samples();  // of the weights of the last step, as at every evaluation
+    checkpointer_->load_best(progress_);
+  }
+  checkpointer_->export_model(stop_);
 }
 
 /// Collective: the last checkpoint tells what data it was trained on, however short the run was. A
@@ -360,19 +403,34 @@ void Trainer::save_last_checkpoint() {
   if (!stop_.reached() && config_.model_export.enabled) stop_.vote();
 }
 
-void Trainer::conclude(const std::string& sample) {
+void Trainer::conclude() {
   if (!session_.is_first()) return;
   identity_.record();
-  if (!sample.empty()) journal_.say(sample);
+  say_sample();
   for (const std::string& text : use_->texts(session_.world())) journal_.say(text);
-  const std::string reason =
-      stop_.reached() ? cat("stopped by ", stop_.name(), " after step ", progress_.step) : "done";
+  const std::string reason = how_it_ended();
+  if (!stop_.reached() && progress_.step < total_steps_) journal_.say(reason);
   journal_.conclude(stop_.exit_code(), reason);
   if (stop_.reached()) log_notice(cat(reason, "; ", how_to_continue()));
 }
 
+std::string Trainer::how_it_ended() const {
+  if (stop_.reached()) return cat("stopped by ", stop_.name(), " after step ", progress_.step);
+  if (progress_.step >= total_steps_) return "done";
+  return cat("done, stopped early after step ", progress_.step, " of ", total_steps_, ": ",
+             progress_.evaluations.stop_reason());
+}
+
+/// On the terminal the first one.
+void Trainer::say_sample() {
+  if (stop_.reached() || samples_.empty() || sampled_step_ != progress_.step) return;
+  const TextSample& sample = samples_.front();
+  journal_.say(cat("\nsample (the validation text's first ", sample.prompt_tokens, " tokens, continued by the model):\n",
+                   sample.prompt, " >>>", sample.answer, "\n"));
+}
+
 std::string Trainer::how_to_continue() const {
-  if (progress_.step < total_steps_ || !config_.model_export.enabled)
+  if (!has_ended() || config_.model_export.which == ExportWhich::kBest || !config_.model_export.enabled)
     return "continue with --resume auto";
   return cat("what is left is the export, which --resume auto makes, or: ftrun convert ",
              config_.output_dir, " --out ", export_folder(config_));

@@ -4,11 +4,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "data/loader.h"
 #include "exec/checkpointer.h"
 #include "exec/data_identity.h"
 #include "exec/describe_run.h"
+#include "exec/evaluation.h"
 #include "exec/replica_check.h"
 #include "exec/resource_use.h"
 #include "exec/run_data.h"
@@ -17,6 +19,7 @@
 #include "exec/setup.h"
 #include "exec/slow_ranks.h"
 #include "exec/stop_agreement.h"
+#include "exec/text_sample.h"
 #include "exec/train.h"
 #include "exec/training_progress.h"
 
@@ -53,14 +56,20 @@ class Trainer {
   StepMetrics metrics_of(const StepRun& step) const;
   void count_skipped(const StepRun& step);
 
-  void validate_before_training();
-  bool validation_is_due() const;
-  bool last_validation_is_missing();
-  bool validate(StepMetrics& metrics);
+  void evaluate_before_training();
+  bool evaluation_is_due() const;
+  std::vector<EvaluationResult> recorded_evaluation();
+  bool evaluate(StepMetrics& metrics);
+  void take_evaluation(const StepMetrics& metrics);
+  void write_samples();
+  bool has_ended() const { return progress_.step >= total_steps_ || progress_.evaluations.stops(); }
 
   void finish();
   void save_last_checkpoint();
-  void conclude(const std::string& sample);
+  void export_model();
+  void conclude();
+  void say_sample();
+  std::string how_it_ended() const;
   std::string how_to_continue() const;
 
   const TrainRequest& request_;
@@ -82,6 +91,11 @@ class Trainer {
   SchedulerConfig lr_schedule_;
   int64_t total_steps_ = 0;
   TrainingProgress progress_;
+  EvaluationClock evaluation_clock_;
+  std::optional<TextSamples> text_samples_;
+  /// After which step text was last written, and what.
+  int64_t sampled_step_ = -1;
+  std::vector<TextSample> samples_;
 };
 
 }  // namespace ftrun

@@ -77,7 +77,8 @@ enum class OpKind : uint8_t {
   // The head's product and the loss in one, in chunks of tokens so that logits are never whole in
   // memory. Loss of token n is (lse(logits) - logits[label]), times StepScalars::loss_scale in the
   // gradients; labels < 0 do not count.
-  // in: x[N,D], w[V,D], labels I32[N]              out: loss F64[2] (adds {sum of losses, counted tokens}),
+  // in: x[N,D], w[V,D], labels I32[N]              out: loss F64[2] (adds {sum of losses, counted tokens; without
+  // gradients: tokens whose label is the first of the largest logits}),
   //   and, when attrs.with_gradients: dx[N,D], dw[V,D] (a gradient of a parameter: see Wgrad above)
   kLinearCrossEntropy,
 

@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "base/text.h"
-#include "report/loss_plot.h"
+#include "report/loss_table.h"
 #include "report/table.h"
 
 namespace ftrun {
@@ -23,10 +25,10 @@ std::set<size_t> chosen_rows(const std::vector<StepMetrics>& metrics, size_t cou
   for (size_t i = 0; i < metrics.size(); ++i) {
     all.push_back(i);
     const bool edge = i == 0 || i + 1 == metrics.size();
-    if (edge || metrics[i].validation_loss) validated.push_back(i);
+    if (edge || !metrics[i].evaluations.empty()) validated.push_back(i);
   }
   const bool by_validation = std::any_of(metrics.begin(), metrics.end(), [](const StepMetrics& m) {
-    return m.trained && m.validation_loss.has_value();
+    return m.trained && !m.evaluations.empty();
   });
   // Only a validation before the first step and one after the last says little on its own.
   return spread(by_validation && validated.size() > 3 ? validated : all, count);
@@ -47,11 +49,27 @@ struct Since {
   }
 };
 
-std::vector<std::string> row_of(const StepMetrics& m, const Since& since) {
+std::vector<std::string> sets_of(const std::vector<StepMetrics>& metrics) {
+  std::vector<std::string> sets;
+  for (const StepMetrics& m : metrics)
+    for (const EvaluationResult& evaluation : m.evaluations)
+      if (std::find(sets.begin(), sets.end(), evaluation.set) == sets.end()) sets.push_back(evaluation.set);
+  return sets;
+}
+
+std::string loss_on(const std::string& set, const StepMetrics& m) {
+  for (const EvaluationResult& evaluation : m.evaluations)
+    if (evaluation.set == set) return format_number("%.4f", evaluation.loss);
+  return "-";
+}
+
+std::vector<std::string> row_of(const StepMetrics& m, const Since& since, const std::vector<std::string>& sets) {
   const auto steps = static_cast<double>(since.steps);
-  return {std::to_string(m.step), since.steps > 0 ? format_number("%.4f", since.loss / steps) : "-",
-          m.validation_loss ? format_number("%.4f", *m.validation_loss) : "-",
-          since.seconds > 0 ? format_number("%.0f", since.tokens / since.seconds) : "-"};
+  std::vector<std::string> row{std::to_string(m.step),
+                               since.steps > 0 ? format_number("%.4f", since.loss / steps) : "-"};
+  for (const std::string& set : sets) row.push_back(loss_on(set, m));
+  row.push_back(since.seconds > 0 ? format_number("%.0f", since.tokens / since.seconds) : "-");
+  return row;
 }
 
 }  // namespace
@@ -59,16 +77,21 @@ std::vector<std::string> row_of(const StepMetrics& m, const Since& since) {
 std::string loss_table(const std::vector<StepMetrics>& metrics, int rows) {
   const std::set<size_t> chosen = chosen_rows(metrics, static_cast<size_t>(std::max(rows, 2)));
   std::vector<std::vector<std::string>> cells;
+  std::vector<std::string> sets = sets_of(metrics);
+  if (sets.empty()) sets.emplace_back("validation");
   Since since;
   bool means = false;
   for (size_t i = 0; i < metrics.size(); ++i) {
     since.add(metrics[i]);
     if (!chosen.contains(i)) continue;
-    cells.push_back(row_of(metrics[i], since));
+    cells.push_back(row_of(metrics[i], since, sets));
     means = means || since.steps > 1;
     since = {};
   }
-  return format_table({"step", "training loss", "validation loss", "tokens/s"}, cells) +
+  std::vector<std::string> head{"step", "training loss"};
+  for (const std::string& set : sets) head.push_back(set + " loss");
+  head.emplace_back("tokens/s");
+  return format_table(head, cells) +
          (means ? "(training loss and tokens/s: of all steps since the row above)\n" : "");
 }
 

@@ -60,6 +60,15 @@ Json restarts_json(const std::vector<RestartRecord>& restarts) {
   return list;
 }
 
+/// A number that is not finite is null.
+Json evaluations_json(const std::map<std::string, std::map<std::string, double>>& evaluations) {
+  Json json = Json::object();
+  for (const auto& [set, figures] : evaluations)
+    for (const auto& [name, value] : figures)
+      json[set][name] = name == "step" || name == "tokens" ? Json(static_cast<int64_t>(value)) : Json(value);
+  return json;
+}
+
 Json manifest_json(const RunManifest& manifest) {
   Json json;
   json["format"] = kFormat;
@@ -81,6 +90,9 @@ Json manifest_json(const RunManifest& manifest) {
   for (const auto& [role, input] : manifest.data) json["data"][role] = input_json(input);
   json["environment"] = manifest.environment;
   json["restarts"] = restarts_json(manifest.restarts);
+  if (!manifest.evaluations.empty()) json["evaluations"] = evaluations_json(manifest.evaluations);
+  if (manifest.best)
+    json["best"] = {{"metric", manifest.best->metric}, {"value", manifest.best->value}, {"step", manifest.best->step}};
   json["counters"] = manifest.counters;
   json["memory"] = manifest.memory;
   json["traffic"] = manifest.traffic;

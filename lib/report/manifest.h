@@ -76,6 +76,15 @@ struct RunManifest {
   /// Rank that was the cause of a failure; -1 for none, or when it is not known.
   int64_t exit_rank = -1;
   std::vector<RestartRecord> restarts;
+  /// The last evaluation of each set: "step", "loss", "perplexity", "accuracy", "tokens".
+  std::map<std::string, std::map<std::string, double>> evaluations;
+  /// The best evaluation so far by checkpoint.keep_best; absent where there is none.
+  struct Best {
+    std::string metric;
+    double value = 0;
+    int64_t step = 0;
+  };
+  std::optional<Best> best;
   std::map<std::string, int64_t> counters;
   /// Rank 0's, in bytes by name: "predicted", "allocated" and "touched" by tier and category, "process".
   /// With a pipeline also "stage 0", "stage 1", ...: what the first rank of each stage used.

@@ -42,7 +42,11 @@ MetricsWriter::MetricsWriter(const std::string& path, int64_t first_step, FileSy
     : removed_lines_(cut_metrics(path, first_step, files)), file_(path) {}
 
 void MetricsWriter::write(const StepMetrics& metrics) {
-  file_.append(metrics_line(metrics) + "\n");
+  file_.append(metrics_lines(metrics));
+}
+
+void MetricsWriter::write_line(const std::string& line) {
+  file_.append(line + "\n");
 }
 
 }  // namespace ftrun

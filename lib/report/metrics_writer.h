@@ -9,7 +9,7 @@
 
 namespace ftrun {
 
-/// metrics.jsonl: one JSON object a line, one line a step, each in the kernel's hands when write()
+/// metrics.jsonl: one JSON object a line, one line a step and one an evaluation, each in the kernel's hands when write()
 /// returns.
 class MetricsWriter {
  public:
@@ -20,6 +20,8 @@ class MetricsWriter {
   MetricsWriter(const std::string& path, int64_t first_step, FileSystem& files = posix_files());
 
   void write(const StepMetrics& metrics);
+  /// A line of another kind with a step of its own ("step": ...), without its end.
+  void write_line(const std::string& line);
 
   /// Lines that the constructor removed.
   int64_t removed_lines() const { return removed_lines_; }

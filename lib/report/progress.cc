@@ -41,6 +41,14 @@ std::string loss_text(double loss) {
                                                       : format_number("%.4e", loss);
 }
 
+/// "validation loss 3.7125 (perplexity 40.96, accuracy 31.2 %)"
+std::string evaluation_text(const EvaluationResult& evaluation) {
+  std::string text = cat(evaluation.set, " loss ", loss_text(evaluation.loss), " (perplexity ",
+                         format_number("%.4g", evaluation.perplexity()));
+  if (evaluation.accuracy) text += cat(", accuracy ", percent_text(*evaluation.accuracy, 1));
+  return text + ")";
+}
+
 std::string rate_text(double tokens_per_second) {
   // The cast of a number beyond int64_t would be undefined.
   if (!(std::abs(tokens_per_second) < 1e18)) return format_number("%g tokens/s", tokens_per_second);
@@ -68,8 +76,8 @@ std::vector<Part> live_parts(const ProgressState& state) {
     parts.push_back({rate_text(m.tokens_per_second), 3, {}});
   }
   if (state.seconds_left) parts.push_back({human_seconds(*state.seconds_left) + " left", 4, {}});
-  if (m.validation_loss)
-    parts.push_back({cat("validation ", loss_text(*m.validation_loss)), 1, kCyan});
+  if (!m.evaluations.empty())
+    parts.push_back({cat(m.evaluations[0].set, " ", loss_text(m.evaluations[0].loss)), 1, kCyan});
   return parts;
 }
 
@@ -156,7 +164,7 @@ std::string plain_progress_text(const ProgressState& state) {
     parts.push_back(rate_text(m.tokens_per_second));
     parts.push_back(format_number("%.2f s/step", m.step_seconds));
   }
-  if (m.validation_loss) parts.push_back(cat("validation loss ", loss_text(*m.validation_loss)));
+  for (const EvaluationResult& evaluation : m.evaluations) parts.push_back(evaluation_text(evaluation));
   if (state.seconds_left) parts.push_back(human_seconds(*state.seconds_left) + " left");
   return join(parts, "  ");
 }
@@ -203,7 +211,7 @@ void ProgressLine::show(const StepMetrics& metrics) {
   if (metrics.trained) note_duration(metrics);
   const ProgressState state{metrics, total_steps_, seconds_left(metrics.step)};
   const bool important = first_ || !metrics.trained || metrics.skipped ||
-                         metrics.validation_loss.has_value() || !std::isfinite(metrics.loss) ||
+                         !metrics.evaluations.empty() || !std::isfinite(metrics.loss) ||
                          metrics.step == total_steps_;
   first_ = false;
   if (options_.live) return show_live(state, important);
@@ -213,7 +221,7 @@ void ProgressLine::show(const StepMetrics& metrics) {
 
 void ProgressLine::show_live(const ProgressState& state, bool important) {
   // What must be found again later gets a line that stays.
-  if (state.metrics.validation_loss || state.metrics.skipped) print(plain_progress_text(state));
+  if (!state.metrics.evaluations.empty() || state.metrics.skipped) print(plain_progress_text(state));
   const double now = options_.clock();
   if (!important && now - drawn_at_ < options_.seconds_between) return;
   drawn_at_ = now;

@@ -16,7 +16,8 @@ class RunPaths {
   std::string manifest() const { return root_ + "/run.json"; }
   std::string config() const { return root_ + "/config.yaml"; }
   std::string metrics() const { return root_ + "/metrics.jsonl"; }
-  std::string loss_plot() const { return root_ + "/loss.svg"; }
+  std::string samples() const { return root_ + "/samples.jsonl"; }
+  std::string report() const { return root_ + "/report.html"; }
   std::string tensorboard() const { return root_ + "/tensorboard"; }
   std::string logs() const { return root_ + "/logs"; }
   std::string log(int rank) const { return logs() + "/rank-" + std::to_string(rank) + ".log"; }
@@ -28,7 +29,7 @@ class RunPaths {
   }
   /// Names of the files in the root that are replaced as a whole (write_file_atomic).
   static std::vector<std::string> replaced_files() {
-    return {"run.json", "config.yaml", "metrics.jsonl", "loss.svg", "data-fingerprint.json",
+    return {"run.json", "config.yaml", "metrics.jsonl", "samples.jsonl", "report.html", "data-fingerprint.json",
             "validation-fingerprint.json"};
   }
 

@@ -83,6 +83,28 @@ void add_trained(Json& line, const StepMetrics& m) {
   if (m.skipped) line["skipped"] = true;
 }
 
+/// Runs of older versions had the loss of their validation in the step's line.
+bool read_old_validation(const Json& line, StepMetrics& m) {
+  if (!line.contains("validation_loss")) return true;
+  EvaluationResult& evaluation = m.evaluations.emplace_back();
+  evaluation.set = "validation";
+  return read_field(line, "validation_loss", evaluation.loss) && read_field(line, "validation_seconds", evaluation.seconds);
+}
+
+bool read_evaluation(const Json& line, StepMetrics& m) {
+  EvaluationResult& evaluation = m.evaluations.emplace_back();
+  if (!line.at("evaluation").is_string()) return false;
+  evaluation.set = line.at("evaluation").get<std::string>();
+  return read_field(line, "step", m.step) && line.contains("loss") && read_field(line, "loss", evaluation.loss) &&
+         read_field(line, "accuracy", evaluation.accuracy) && read_field(line, "tokens", evaluation.tokens) &&
+         read_field(line, "seconds", evaluation.seconds);
+}
+
+std::string text_of(const Json& line) {
+  // Names come from code and from data sets: bytes that are not UTF-8 must not end the run.
+  return line.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 bool read_all(const Json& line, StepMetrics& m) {
   return read_field(line, "step", m.step) && read_field(line, "samples", m.samples) &&
          read_field(line, "loss", m.loss) && read_field(line, "grad_norm", m.grad_norm) &&
@@ -92,40 +114,64 @@ bool read_all(const Json& line, StepMetrics& m) {
          read_field(line, "data_wait_seconds", m.data_wait_seconds) &&
          read_field(line, "exposed_communication_seconds", m.exposed_communication_seconds) &&
          read_field(line, "loss_scale", m.loss_scale) && read_field(line, "skipped", m.skipped) &&
-         read_field(line, "validation_loss", m.validation_loss) &&
-         read_field(line, "validation_seconds", m.validation_seconds) &&
+         read_old_validation(line, m) &&
          read_field(line, "counters", m.counters) && read_field(line, "memory", m.memory);
 }
 
 }  // namespace
 
+double EvaluationResult::perplexity() const { return std::exp(loss); }
+
 std::string metrics_line(const StepMetrics& m) {
   Json line;
   line["step"] = m.step;
   if (m.trained) add_trained(line, m);
-  if (m.validation_loss) line["validation_loss"] = number(*m.validation_loss);
-  if (m.validation_seconds) line["validation_seconds"] = number(*m.validation_seconds);
   for (const NamedCount& counter : m.counters) line["counters"][counter.name] = counter.value;
   for (const NamedBytes& part : m.memory) line["memory"][part.name] = part.bytes;
-  // Names come from code and from data sets: bytes that are not UTF-8 must not end the run.
-  return line.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return text_of(line);
+}
+
+std::string evaluation_line(int64_t step, const EvaluationResult& evaluation) {
+  Json line{{"step", step}, {"evaluation", evaluation.set}, {"loss", number(evaluation.loss)}};
+  line["perplexity"] = number(evaluation.perplexity());
+  if (evaluation.accuracy) line["accuracy"] = number(*evaluation.accuracy);
+  line["tokens"] = evaluation.tokens;
+  line["seconds"] = number(evaluation.seconds);
+  return text_of(line);
+}
+
+std::string metrics_lines(const StepMetrics& m) {
+  std::string lines = m.trained ? metrics_line(m) + "\n" : "";
+  for (const EvaluationResult& evaluation : m.evaluations) lines += evaluation_line(m.step, evaluation) + "\n";
+  return lines;
 }
 
 std::optional<StepMetrics> parse_metrics_line(std::string_view text) {
   const Json line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!line.is_object() || !line.contains("step")) return std::nullopt;
   StepMetrics metrics;
+  if (line.contains("evaluation")) {
+    metrics.trained = false;
+    return read_evaluation(line, metrics) ? std::optional(metrics) : std::nullopt;
+  }
   if (!read_all(line, metrics)) return std::nullopt;
   metrics.trained = line.contains("loss");
   return metrics;
 }
 
-std::vector<StepMetrics> read_metrics(const std::string& path) {
+std::vector<StepMetrics> read_metrics(const std::string& path, int64_t* unreadable) {
   const std::string text = read_file(path, INT64_MAX);
   std::vector<StepMetrics> all;
+  const auto add = [&](StepMetrics&& metrics) {
+    if (metrics.trained || all.empty() || all.back().step != metrics.step) return all.push_back(std::move(metrics));
+    for (EvaluationResult& evaluation : metrics.evaluations) all.back().evaluations.push_back(std::move(evaluation));
+  };
   for (std::string_view rest = text; !rest.empty();) {
     const std::string_view line = rest.substr(0, rest.find('\n'));
-    if (auto metrics = parse_metrics_line(line)) all.push_back(std::move(*metrics));
+    if (auto metrics = parse_metrics_line(line))
+      add(std::move(*metrics));
+    else if (unreadable != nullptr)
+      ++*unreadable;
     rest.remove_prefix(std::min(rest.size(), line.size() + 1));
   }
   return all;
@@ -145,7 +191,11 @@ std::vector<Scalar> step_scalars(const StepMetrics& m) {
     if (m.loss_scale) scalars.push_back({"train/loss_scale", *m.loss_scale});
     if (m.skipped) scalars.push_back({"train/skipped", 1});
   }
-  if (m.validation_loss) scalars.push_back({"validation/loss", *m.validation_loss});
+  for (const EvaluationResult& evaluation : m.evaluations) {
+    scalars.push_back({evaluation.set + "/loss", evaluation.loss});
+    scalars.push_back({evaluation.set + "/perplexity", evaluation.perplexity()});
+    if (evaluation.accuracy) scalars.push_back({evaluation.set + "/accuracy", *evaluation.accuracy});
+  }
   for (const NamedCount& counter : m.counters)
     scalars.push_back({"counters/" + counter.name, static_cast<double>(counter.value)});
   for (const NamedBytes& part : m.memory)

@@ -18,12 +18,25 @@ struct NamedBytes {
   int64_t bytes = 0;
 };
 
-/// What one optimizer step reports; one line of metrics.jsonl. Times are seconds of rank 0.
+/// What an evaluation found on one data set; a line of metrics.jsonl of its own.
+struct EvaluationResult {
+  std::string set;
+  /// Mean over the set's counted tokens.
+  double loss = 0;
+  /// Share of them that are the model's likeliest token; absent in runs of older versions.
+  std::optional<double> accuracy;
+  int64_t tokens = 0;
+  double seconds = 0;
+  double perplexity() const;
+};
+
+/// What one optimizer step reports; one line of metrics.jsonl, and one for each evaluation after it. Times are
+/// seconds of rank 0.
 struct StepMetrics {
   /// Counted from 1; 0 is the state before training.
   int64_t step = 0;
-  /// False for a line that holds only a validation (before the first step): of the other fields
-  /// only `step` is written then.
+  /// False where there is only an evaluation (before the first step): of the other fields only `step` is
+  /// written then.
   bool trained = true;
   /// Samples read by all ranks since training began, this step included.
   int64_t samples = 0;
@@ -44,26 +57,29 @@ struct StepMetrics {
   std::optional<double> loss_scale;
   /// True when the update was left out because a gradient was not finite.
   bool skipped = false;
-  /// Mean over the counted tokens of the validation set, after this step.
-  std::optional<double> validation_loss;
-  std::optional<double> validation_seconds;
+  /// After this step, in the order of the config.
+  std::vector<EvaluationResult> evaluations;
   /// Counts of rank 0 since the process began: bytes sent, bytes read from disk, ...
   std::vector<NamedCount> counters;
   /// Bytes that rank 0 was seen to use, by category.
   std::vector<NamedBytes> memory;
 };
 
-/// One JSON object without a line end. Numbers carry all digits that read back as the same double;
+/// The step without its evaluations: one JSON object without a line end. Numbers carry all digits that read back as the same double;
 /// values that are not finite are the strings "NaN", "Infinity" and "-Infinity".
 std::string metrics_line(const StepMetrics& metrics);
+/// {"step": 20, "evaluation": "validation", "loss": ...}, spelled alike.
+std::string evaluation_line(int64_t step, const EvaluationResult& evaluation);
+/// All lines of a step, each with its line end.
+std::string metrics_lines(const StepMetrics& metrics);
 
-/// The inverse. Nothing when the text is not one JSON object with an integer "step", or when a
+/// The inverse; of an evaluation's line a step that has that evaluation alone. Nothing when the text is not one JSON object with an integer "step", or when a
 /// known field has a wrong type. Unknown fields are passed over.
 std::optional<StepMetrics> parse_metrics_line(std::string_view line);
 
-/// Every readable line of a metrics.jsonl. Error(kBadInput) when the file cannot be read; lines
-/// that are torn or foreign are passed over.
-std::vector<StepMetrics> read_metrics(const std::string& path);
+/// Every step of a metrics.jsonl with its evaluations. Error(kBadInput) when the file cannot be read; lines
+/// that are torn or foreign are passed over, and counted in `unreadable` where it is given.
+std::vector<StepMetrics> read_metrics(const std::string& path, int64_t* unreadable = nullptr);
 
 /// A number for a chart: "train/loss" = 3.25.
 struct Scalar {
@@ -71,7 +87,7 @@ struct Scalar {
   double value = 0;
 };
 
-/// The step as scalars for TensorBoard: train/, validation/, time/, counters/ and memory/.
+/// The step as scalars for TensorBoard: train/, SET/ (of evaluations), time/, counters/ and memory/.
 std::vector<Scalar> step_scalars(const StepMetrics& metrics);
 
 }  // namespace ftrun

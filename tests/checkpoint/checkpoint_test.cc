@@ -312,6 +312,31 @@ TEST_CASE("keep_last removes older commits and never the newest good one") {
   REQUIRE(loads_as(run / "step-00000002", 2, 9));
 }
 
+TEST_CASE("the best checkpoint is kept beside those of keep_last, and its record outlasts what cannot be read") {
+  const TempFolder run;
+  const auto save_as = [&](int64_t step, std::optional<BestCheckpoint> best) {
+    ToyState state(1, 0, static_cast<int>(step));
+    save_checkpoint(posix_files(), {.root = run.path(), .keep_last = 2, .best = best}, toy_meta(step, 1), state.slices(), {});
+  };
+  save_as(1, BestCheckpoint{1, "a.loss", 0.1});
+  for (int64_t step = 2; step <= 4; ++step) save_as(step, std::nullopt);
+  REQUIRE(names_in(run.path()) ==
+          std::vector<std::string>{"best", "latest", "step-00000001", "step-00000003", "step-00000004"});
+  REQUIRE(read_best(posix_files(), run.path())->value == 0.1);
+  save_as(5, BestCheckpoint{5, "a.loss", 0.05});
+  save_as(6, std::nullopt);
+  REQUIRE(names_in(run.path()) ==
+          std::vector<std::string>{"best", "latest", "step-00000004", "step-00000005", "step-00000006"});
+  for (const char* text : {"", "step-00000005", R"({"checkpoint":"../x","metric":"a","value":1})", R"({"checkpoint":"step-00000005"})"}) {
+    write_text(run / "best", text);
+    REQUIRE_THROWS_WITH(read_best(posix_files(), run.path()),
+                        Catch::Contains("best: does not name a checkpoint, its metric and value"));
+  }
+  save_as(7, std::nullopt);  // nothing is removed meanwhile
+  REQUIRE(loads_as(run / "step-00000005", 1, 5));
+  REQUIRE(loads_as(run / "step-00000004", 1, 4));
+}
+
 TEST_CASE("leftovers of interrupted saves are cleaned, and a replaced folder is put back") {
   const TempFolder run;
   save(run.path(), 1, 1, 1);

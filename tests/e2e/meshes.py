@@ -6,7 +6,7 @@ import signal
 
 import numpy as np
 
-from runner import (ShardedJob, checkpoints, exported, ftrun, manifest, metrics, must, near, same_run, start, steps, stored_boxes,
+from runner import (ShardedJob, checkpoints, evaluations, exported, ftrun, manifest, metrics, must, near, same_run, start, steps, stored_boxes,
                     tiny_data)
 
 VOCABULARY = 500  # rows that 4 ranks can share
@@ -34,7 +34,7 @@ def as_one_process(out, one):
 
 
 def validation_losses(out):
-    return [m["validation_loss"] for m in metrics(out) if "validation_loss" in m]
+    return [m["loss"] for m in evaluations(out)]
 
 
 def refused(config, *arguments):

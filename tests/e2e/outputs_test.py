@@ -1,4 +1,4 @@
-"""What a run writes: metrics, TensorBoard events, manifest, config, logs, plot, checkpoints and a
+"""What a run writes: metrics, TensorBoard events, manifest, config, logs, report, checkpoints and a
 Hugging Face folder that gives the loss the run ended with."""
 import csv
 import fcntl
@@ -12,13 +12,12 @@ import struct
 import subprocess
 import tempfile
 import termios
-import xml.etree.ElementTree
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
 
-from runner import (BINARY, VOCABULARY, Job, case, checkpoints, environment, exported, free_port, ftrun, manifest, metrics, must, near, needs,
+from runner import (BINARY, VOCABULARY, Job, case, checkpoints, environment, evaluations, exported, free_port, ftrun, manifest, metrics, must, near, needs,
                     numbers, run_cases, steps, tiny_data, tiny_model)
 
 SEQUENCE, VALIDATION_ROWS = 32, 10
@@ -90,7 +89,7 @@ with tempfile.TemporaryDirectory() as scratch:
             "csv_monitor": {"enabled": True, "job_name": "tiny"}}
 
     def validations(out):
-        return {m["step"]: m["validation_loss"] for m in metrics(out) if "validation_loss" in m}
+        return {m["step"]: m["loss"] for m in evaluations(out)}
 
     @case
     def what_is_printed():
@@ -112,7 +111,7 @@ with tempfile.TemporaryDirectory() as scratch:
         modes = {path.relative_to(out): path.lstat().st_mode & 0o7777 for path in [out, *out.rglob("*")]}
         wrong = {str(path): oct(mode) for path, mode in modes.items() if mode != (0o700 if (out / path).is_dir() else 0o600)}
         assert not wrong, wrong
-        expected = {".lock", "run.json", "config.yaml", "metrics.jsonl", "loss.svg", "logs/rank-0.log", "checkpoints/latest",
+        expected = {".lock", "run.json", "config.yaml", "metrics.jsonl", "report.html", "logs/rank-0.log", "checkpoints/latest",
                     "checkpoints/step-00000006/checkpoint.json", "export/model/model.safetensors", "export/model/tokenizer.json"}
         assert expected <= {str(path) for path in modes}, modes
         assert not [path for path in modes if ".tmp" in str(path)], modes
@@ -123,9 +122,9 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def metrics_have_their_fields():
         lines = metrics(job.out("run"))
-        assert [m["step"] for m in lines] == [0, 1, 2, 3, 4, 5, 6]
-        assert set(lines[0]) == {"step", "validation_loss", "validation_seconds"}, lines[0]
-        for line in lines[1:]:
+        assert [m["step"] for m in lines] == [0, 1, 2, 3, 4, 4, 5, 6, 6]
+        assert set(lines[0]) == {"step", "evaluation", "loss", "perplexity", "accuracy", "tokens", "seconds"}, lines[0]
+        for line in steps(job.out("run")):
             assert {"step", "samples", "loss", "grad_norm", "lr", "tokens", "tokens_per_second", "step_seconds",
                     "data_wait_seconds", "exposed_communication_seconds", "counters", "memory"} <= set(line), line
             assert line["samples"] == 4 * line["step"] and line["tokens"] == 4 * SEQUENCE
@@ -217,12 +216,6 @@ with tempfile.TemporaryDirectory() as scratch:
             assert f"rank {rank} of 2, ftrun " in log and "step 6: loss " in log, log
 
     @case
-    def loss_plot_is_a_drawing():
-        tree = xml.etree.ElementTree.parse(job.out("run") / "loss.svg")
-        assert tree.getroot().tag == "{http://www.w3.org/2000/svg}svg"
-        assert "loss by step" in (job.out("run") / "loss.svg").read_text()
-
-    @case
     def transformers_loads_the_export_and_finds_the_same_loss():
         import torch
         import transformers
@@ -234,6 +227,10 @@ with tempfile.TemporaryDirectory() as scratch:
             logits = model(rows[:, :-1]).logits
         loss = torch.nn.functional.cross_entropy(logits.reshape(-1, VOCABULARY), rows[:, 1:].reshape(-1)).item()
         near("validation loss", [validations(job.out("run"))[6]], [loss], 1e-5)
+        last = evaluations(job.out("run"))[-1]
+        right = int((logits.argmax(-1) == rows[:, 1:]).sum())
+        assert last["tokens"] == rows[:, 1:].numel() and last["accuracy"] == right / last["tokens"] > 0, (last, right)
+        near("perplexity", [last["perplexity"]], [np.exp(last["loss"])], 1e-12)
         folder = job.out("run") / "export" / "model"
         assert (folder / "tokenizer_config.json").read_text() == '{"a": 1}' and (folder / "tokenizer.json").exists()
 

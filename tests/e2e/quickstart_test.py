@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 
-from runner import LAUNCHER_VARIABLES, exported, manifest, metrics, must, skip, steps
+from runner import LAUNCHER_VARIABLES, evaluations, exported, manifest, must, skip, steps
 
 SOURCE = pathlib.Path(sys.argv[1])
 STEPS = 10
@@ -34,7 +34,7 @@ def check_run(out, done, steps_done):
     shape = json.loads((out / "export" / "model" / "config.json").read_text())
     weights = exported(out)
     assert weights["model.embed_tokens.weight"].shape == (shape["vocab_size"], shape["hidden_size"])
-    assert (out / "export" / "model" / "tokenizer.json").exists() and (out / "loss.svg").exists()
+    assert (out / "export" / "model" / "tokenizer.json").exists() and (out / "report.html").exists()
     assert f"model:    {out}/export/model " in done.stdout, done.stdout[-2000:]
     return losses
 
@@ -50,7 +50,7 @@ def main():
         finished.write_text("of an earlier run")
         done = quickstart(out, "--set", f"train.steps={STEPS}", "--set", "train.evaluation.every=5", *SHORT)
         losses = check_run(out, done, STEPS)
-        validated = [m["validation_loss"] for m in metrics(out) if "validation_loss" in m]
+        validated = [m["loss"] for m in evaluations(out)]
         assert len(validated) == 3 and validated[-1] < validated[0], f"ten steps learned nothing: {validated}"
         assert f"{out} holds a finished run: keeping it as {out}." in done.stdout, done.stdout[:2000]
         kept, = [path for path in out.parent.iterdir() if path != out]

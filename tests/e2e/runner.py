@@ -79,7 +79,12 @@ def metrics(out):
 
 
 def steps(out):
-    return [m for m in metrics(out) if "loss" in m]
+    return [m for m in metrics(out) if "loss" in m and "evaluation" not in m]
+
+
+def evaluations(out, name="validation"):
+    """The lines of what was evaluated on one set."""
+    return [m for m in metrics(out) if m.get("evaluation") == name]
 
 
 def near(name, found, expected, relative):
@@ -235,7 +240,7 @@ class ShardedJob(Job):
 # --- what two runs are compared by -------------------------------------------------------------
 
 TIMES = ("tokens_per_second", "step_seconds", "data_wait_seconds", "exposed_communication_seconds",
-         "validation_seconds", "counters", "memory")
+         "seconds", "counters", "memory")
 
 
 def numbers(out):

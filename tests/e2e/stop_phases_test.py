@@ -9,7 +9,7 @@ import time
 import numpy as np
 from safetensors.numpy import load_file
 
-from runner import (VOCABULARY, Job, alive, case, checkpoints, exported, ftrun, manifest, metrics, must, run_cases, same_run,
+from runner import (VOCABULARY, Job, alive, case, checkpoints, evaluations, exported, ftrun, manifest, metrics, must, run_cases, same_run,
                     start, steps, tiny_data, tiny_model)
 
 CODES = {signal.SIGHUP: 129, signal.SIGTERM: 143, signal.SIGUSR1: 75}
@@ -82,8 +82,8 @@ with tempfile.TemporaryDirectory() as scratch:
             running.wait(CODES[number])
             out = job.out(name)
             done = metrics(out)
-            assert [m["step"] for m in done if "loss" in m] == [1, 2], done
-            assert "validation_loss" not in done[-1], done[-1]
+            assert [m["step"] for m in steps(out)] == [1, 2], done
+            assert "evaluation" not in done[-1], done[-1]
             assert running.text().count(f"validation after step 2 stopped by {number.name}\n") == 1, running.text()[-2000:]
             assert "step-00000002" in checkpoints(out), checkpoints(out)
             assert manifest(out)["exit_reason"] == f"stopped by {number.name} after step 2"
@@ -111,11 +111,11 @@ with tempfile.TemporaryDirectory() as scratch:
             for _ in range(2):
                 again = job.run(name, "--nproc", ranks, "--resume", "auto", **short)
                 assert "nothing is left to train: step 2 of 2" in again.stdout, again.stdout
-                late = [m for m in metrics(out) if m["step"] == 2 and "validation_loss" in m]
-                assert len(late) == 1 and "loss" not in late[0] and len(steps(out)) == 2, metrics(out)
+                late = [m for m in evaluations(out) if m["step"] == 2]
+                assert len(late) == 1 and len(steps(out)) == 2, metrics(out)
             job.run(f"straight-{name}", "--nproc", ranks, **short)
-            expected = [m for m in metrics(job.out(f"straight-{name}")) if m["step"] == 2][0]
-            assert late[0]["validation_loss"] == expected["validation_loss"], (late, expected)
+            expected = [m for m in evaluations(job.out(f"straight-{name}")) if m["step"] == 2][0]
+            assert late[0]["loss"] == expected["loss"], (late, expected)
 
     @case
     def a_stop_while_the_data_are_read_for_their_fingerprint_saves_at_once():
@@ -171,10 +171,22 @@ with tempfile.TemporaryDirectory() as scratch:
             name = f"text-{ranks}-{stage}"
             out = job.out(name)
             # Rank 0 alone writes it unless parameters are sharded: far beyond the others' comm.timeout.
-            running = start("--config", job.config(
-                name, model={"path": str(writer)}, train={"steps": 2, "generate": {"prompt_tokens": 4, "tokens": 100_000_000}, "evaluation": {"samples": 4}},
-                zero_optimization={"stage": stage}, comm={"timeout": 1},
-                data={"validation": text, "token_dtype": "uint16"}), "--nproc", ranks)
+            def writing(tokens):
+                return dict(model={"path": str(writer)}, zero_optimization={"stage": stage}, comm={"timeout": 1},
+                            train={"steps": 2, "generate": {"prompt_tokens": 4, "tokens": tokens}, "evaluation": {"samples": 4}},
+                            data={"validation": text, "token_dtype": "uint16"})
+
+            # In that before the first step, which is then made and saved.
+            running = start("--config", job.config(name, **writing(100_000_000)), "--nproc", ranks)
+            running.await_line("step 0/2  validation loss ")
+            time.sleep(1)
+            running.kill(number)
+            running.wait(CODES[number])
+            assert running.text().count(f"no sample of text: {number.name} ended it") == 1, running.text()[-2000:]
+            assert manifest(out)["exit_reason"] == f"stopped by {number.name} after step 1"
+            # And in that of the end.
+            job.run(name, "--nproc", ranks, "--resume", "auto", **writing(4))
+            running = start("--config", job.config(name, **writing(100_000_000)), "--nproc", ranks, "--resume", "auto")
             running.await_line(f"exported {out}/export/model")
             pids = processes(running, ranks)
             time.sleep(4)

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -85,17 +86,51 @@ TEST_CASE("linear_cross_entropy and both gradients agree with autograd") {
   });
 }
 
-TEST_CASE("without gradients linear_cross_entropy gives the same loss") {
+/// Tokens whose label is the first of their largest logits.
+double correct_tokens(const OracleCase& o) {
+  const Array &x = o.inputs[0], &w = o.inputs[1];
+  const auto hidden = static_cast<size_t>(x.dims[1]);
+  double correct = 0;
+  for (size_t n = 0; n < o.ints.size(); ++n) {
+    std::vector<double> logits;
+    for (size_t v = 0; v < static_cast<size_t>(w.dims[0]); ++v) {
+      double logit = 0;
+      for (size_t i = 0; i < hidden; ++i) logit += x.data[n * hidden + i] * w.data[v * hidden + i];
+      logits.push_back(logit);
+    }
+    const auto best = std::max_element(logits.begin(), logits.end()) - logits.begin();
+    correct += best == o.ints[n] ? 1 : 0;
+  }
+  return correct;
+}
+
+/// Hidden values that point to one row of w each, and labels that are that row for every other token.
+OracleCase evaluated_case(const Case& c) {
+  OracleCase o = oracle_case(c);
+  const auto hidden = static_cast<size_t>(c.hidden), rows = static_cast<size_t>(c.vocabulary);
+  const std::vector<double>& w = o.inputs[1].data;
+  for (size_t n = 0; n < c.labels.size(); ++n) {
+    const size_t row = n % rows;
+    double norm = 0;
+    for (size_t i = 0; i < hidden; ++i) norm += w[row * hidden + i] * w[row * hidden + i];
+    for (size_t i = 0; i < hidden; ++i) o.inputs[0].data[n * hidden + i] = 8 * w[row * hidden + i] / std::sqrt(norm);
+    if (o.ints[n] >= 0 && n % 2 == 0) o.ints[n] = static_cast<int32_t>(row);
+  }
+  return o;
+}
+
+TEST_CASE("without gradients linear_cross_entropy gives the same loss and the tokens that are predicted") {
   for_each_multiplier([](DType dtype) {
     for (const Case& c : cases()) {
-      const OracleCase o = stored(oracle_case(c), dtype);
+      const OracleCase o = stored(evaluated_case(c), dtype);
       Rig rig(dtype);
-      const ValueId x = rig.input(o.inputs[0]), w = rig.input(o.inputs[1]),
-                    labels = rig.ints(c.labels);
+      const ValueId x = rig.input(o.inputs[0]), w = rig.input(o.inputs[1]), labels = rig.ints(o.ints);
       const ValueId loss = rig.input({{2}, {0.0, 0.0}}, DType::kF64);
-      rig.run(OpKind::kLinearCrossEntropy, {x, w, labels}, {loss},
-              CrossEntropyAttrs{false, c.chunk});
-      require_loss(rig.read(loss), oracle(o).outputs[0], 0.0, 0.0, tolerance(dtype));
+      rig.run(OpKind::kLinearCrossEntropy, {x, w, labels}, {loss}, CrossEntropyAttrs{false, c.chunk});
+      const Array found = rig.read(loss);
+      REQUIRE(found.data[0] == Approx(oracle(o).outputs[0].data[0]).epsilon(tolerance(dtype)).margin(tolerance(dtype)));
+      CAPTURE(dtype_name(dtype), c.tokens, c.vocabulary);
+      REQUIRE(found.data[1] == correct_tokens(o));
     }
   });
 }
@@ -211,7 +246,8 @@ TEST_CASE(
           const Array dw = accumulate ? plus(expected.gradients[1], before) : expected.gradients[1];
           REQUIRE(relative_error(found.dw, dw) < tolerance(dtype) + roundings);
           const SplitResult evaluated = split_cross_entropy(c, o, dtype, ranks, nullptr, false);
-          require_loss(evaluated.loss, expected.outputs[0], 0.0, 0.0, tolerance(dtype));
+          REQUIRE(evaluated.loss.data[0] ==
+                  Approx(expected.outputs[0].data[0]).epsilon(tolerance(dtype)).margin(tolerance(dtype)));
         }
   });
 }
@@ -267,6 +303,34 @@ TEST_CASE(
     o.inputs[0].data[1] = NAN;
     REQUIRE(std::isnan(split_cross_entropy(c, o, dtype, 2, nullptr).loss.data[0]));
   });
+}
+
+TEST_CASE("ranks count the tokens that are predicted as one rank does") {
+  for_each_multiplier([](DType dtype) {
+    for (Case c : split_cases())
+      for (const int64_t ranks : {2, 3, 4}) {
+        const OracleCase o = stored(evaluated_case(c), dtype);
+        c.labels = o.ints;
+        CAPTURE(dtype_name(dtype), c.tokens, c.vocabulary, ranks);
+        const SplitResult found = split_cross_entropy(c, o, dtype, ranks, nullptr, false);
+        REQUIRE(found.loss.data[0] == Approx(oracle(o).outputs[0].data[0]).epsilon(tolerance(dtype)).margin(tolerance(dtype)));
+        REQUIRE(found.loss.data[1] == correct_tokens(o));
+      }
+  });
+}
+
+TEST_CASE("of equal logits the first is the one that is predicted") {
+  const Case c{3, 1, 4, 8, {1, 2, 3}};
+  OracleCase o = oracle_case(c);
+  o.inputs[0].data = {1, 1, 1};
+  o.inputs[1].data = {1, 3, 3, 2};
+  REQUIRE(split_cross_entropy(c, o, DType::kF32, 2, nullptr, false).losses[0].data[1] == 1);
+  REQUIRE(split_cross_entropy(c, o, DType::kF32, 2, nullptr, false).losses[1].data[1] == 0);
+  Rig rig(DType::kF32);
+  const ValueId x = rig.input(o.inputs[0]), w = rig.input(o.inputs[1]), labels = rig.ints(c.labels);
+  const ValueId loss = rig.input({{2}, {0.0, 0.0}}, DType::kF64);
+  rig.run(OpKind::kLinearCrossEntropy, {x, w, labels}, {loss}, CrossEntropyAttrs{false, c.chunk});
+  REQUIRE(rig.read(loss).data[1] == 1);
 }
 
 TEST_CASE(

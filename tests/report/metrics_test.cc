@@ -27,27 +27,59 @@ TEST_CASE("a step is one JSON object with the documented keys in order") {
   StepMetrics m = example_step(7);
   m.loss_scale = 65536;
   m.skipped = true;
-  m.validation_loss = 2.5;
-  m.validation_seconds = 1.5;
   m.counters = {{"bytes_sent", 1000}};
   m.memory = {{"parameters", 4096}, {"gradients", 2048}};
   REQUIRE(metrics_line(m) ==
           R"({"step":7,"samples":28,"loss":2.375,"grad_norm":1.25,"lr":1e-05,"tokens":2048,)"
           R"("tokens_per_second":1024.0,"step_seconds":2.0,"data_wait_seconds":0.001,)"
           R"("exposed_communication_seconds":0.5,"loss_scale":65536.0,"skipped":true,)"
-          R"("validation_loss":2.5,"validation_seconds":1.5,"counters":{"bytes_sent":1000},)"
+          R"("counters":{"bytes_sent":1000},)"
           R"("memory":{"parameters":4096,"gradients":2048}})");
 }
 
-TEST_CASE("a validation before the first step writes no training fields") {
+TEST_CASE("each evaluation is a line of its own, and comes back with its step") {
+  StepMetrics m = example_step(7);
+  m.evaluations = {{.set = "validation", .loss = 0, .accuracy = 0.25, .tokens = 64, .seconds = 1.5},
+                   {.set = "code", .loss = kInfinity, .tokens = 8}};
+  const std::string lines = metrics_lines(m);
+  REQUIRE(lines == metrics_line(m) + "\n" +
+                       R"({"step":7,"evaluation":"validation","loss":0.0,"perplexity":1.0,"accuracy":0.25,"tokens":64,"seconds":1.5})"
+                       "\n"
+                       R"({"step":7,"evaluation":"code","loss":"Infinity","perplexity":"Infinity","tokens":8,"seconds":0.0})"
+                       "\n");
+  const TestFolder folder;
+  const std::string path = folder / "metrics.jsonl";
+  put_file(path, lines + R"({"step":8,"evaluation":3,"loss":1})" "\n{\"step\":9,\"lo");
+  int64_t unreadable = 0;
+  const std::vector<StepMetrics> back = read_metrics(path, &unreadable);
+  REQUIRE(back.size() == 1);
+  REQUIRE(back[0].trained);
+  REQUIRE(back[0].loss == m.loss);
+  REQUIRE(back[0].evaluations.size() == 2);
+  REQUIRE(back[0].evaluations[0].set == "validation");
+  REQUIRE(back[0].evaluations[0].accuracy == 0.25);
+  REQUIRE(back[0].evaluations[1].loss == kInfinity);
+  REQUIRE_FALSE(back[0].evaluations[1].accuracy);
+  REQUIRE(unreadable == 2);
+}
+
+TEST_CASE("an evaluation before the first step writes no training fields") {
   StepMetrics m;
   m.trained = false;
-  m.validation_loss = 3.5;
-  REQUIRE(metrics_line(m) == R"({"step":0,"validation_loss":3.5})");
-  const auto back = parse_metrics_line(metrics_line(m));
+  m.evaluations = {{.set = "validation", .loss = 3.5}};
+  REQUIRE(metrics_lines(m) == evaluation_line(0, m.evaluations[0]) + "\n");
+  const auto back = parse_metrics_line(evaluation_line(0, m.evaluations[0]));
   REQUIRE(back);
   REQUIRE_FALSE(back->trained);
-  REQUIRE(*back->validation_loss == 3.5);
+  REQUIRE(back->evaluations.at(0).loss == 3.5);
+}
+
+TEST_CASE("the validation of a run of an older version is read from its step's line") {
+  const auto back = parse_metrics_line(R"({"step":3,"loss":1.0,"validation_loss":2.5,"validation_seconds":1.5})");
+  REQUIRE(back);
+  REQUIRE(back->trained);
+  REQUIRE(back->evaluations.at(0).set == "validation");
+  REQUIRE(back->evaluations[0].loss == 2.5);
 }
 
 TEST_CASE("doubles come back with every bit") {
@@ -63,14 +95,11 @@ TEST_CASE("values that are not finite are written as words and read back") {
   StepMetrics m = example_step(1);
   m.loss = kNan;
   m.grad_norm = kInfinity;
-  m.validation_loss = -kInfinity;
   const std::string line = metrics_line(m);
   REQUIRE(line.find(R"("loss":"NaN","grad_norm":"Infinity")") != std::string::npos);
-  REQUIRE(line.find(R"("validation_loss":"-Infinity")") != std::string::npos);
   const auto back = parse_metrics_line(line);
   REQUIRE(std::isnan(back->loss));
   REQUIRE(back->grad_norm == kInfinity);
-  REQUIRE(*back->validation_loss == -kInfinity);
 }
 
 TEST_CASE("lines that are not step objects are not read") {
@@ -189,7 +218,7 @@ TEST_CASE("a step's charts are named by group") {
   StepMetrics m = example_step(1);
   m.loss_scale = 2;
   m.skipped = true;
-  m.validation_loss = 4;
+  m.evaluations = {{.set = "code", .loss = 0, .accuracy = 0.5}};
   m.counters = {{"bytes_sent", 5}};
   m.memory = {{"parameters", 6}};
   std::vector<std::string> names;
@@ -199,7 +228,7 @@ TEST_CASE("a step's charts are named by group") {
           "train/loss=3.125 train/grad_norm=1.25 train/learning_rate=1e-05 "
           "train/tokens_per_second=1024 time/step_seconds=2 time/data_wait_seconds=0.001 "
           "time/exposed_communication_seconds=0.5 train/loss_scale=2 train/skipped=1 "
-          "validation/loss=4 counters/bytes_sent=5 memory/parameters=6");
+          "code/loss=0 code/perplexity=1 code/accuracy=0.5 counters/bytes_sent=5 memory/parameters=6");
   m = StepMetrics{};
   m.trained = false;
   REQUIRE(step_scalars(m).empty());

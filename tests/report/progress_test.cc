@@ -62,7 +62,7 @@ TEST_CASE("the live line grows no further than its longest bar") {
 
 TEST_CASE("a narrow terminal drops the parts that matter least") {
   ProgressState state = example_state();
-  state.metrics.validation_loss = 2;
+  state.metrics.evaluations = {{.set = "validation", .loss = 2}};
   const auto at = [&](int width) { return live_progress_text(state, {.width = width}); };
   REQUIRE(at(78) == "step 12/60  20%  loss 1.7500  1024 tokens/s  4m 05s left  validation 2.0000");
   REQUIRE(at(67) == "step 12/60  20%  loss 1.7500  1024 tokens/s  4m 05s left");
@@ -77,7 +77,7 @@ TEST_CASE("a narrow terminal drops the parts that matter least") {
 
 TEST_CASE("the live line never fills the width") {
   ProgressState state = example_state();
-  state.metrics.validation_loss = -1e300;
+  state.metrics.evaluations = {{.set = "validation", .loss = -1e300}};
   state.metrics.loss = kNoValue;
   state.metrics.tokens_per_second = 1e300;
   for (const bool trained : {true, false})
@@ -110,14 +110,17 @@ TEST_CASE("a plain line says everything") {
   state.metrics.loss_scale = 32768;
   state.metrics.skipped = true;
   state.metrics.grad_norm = kNoValue;
-  state.metrics.validation_loss = 2.5;
+  state.metrics.evaluations = {{.set = "validation", .loss = 2.5}};
   REQUIRE(plain_progress_text(state) ==
           "step 12/60  loss 1.7500  grad_norm nan  lr 1e-05  loss_scale 32768  SKIPPED  "
-          "1024 tokens/s  2.00 s/step  validation loss 2.5000  4m 05s left");
+          "1024 tokens/s  2.00 s/step  validation loss 2.5000 (perplexity 12.18)  4m 05s left");
   StepMetrics before;
   before.trained = false;
-  before.validation_loss = 3.5;
-  REQUIRE(plain_progress_text({.metrics = before}) == "step 0  validation loss 3.5000");
+  before.evaluations = {{.set = "validation", .loss = 3.5}};
+  REQUIRE(plain_progress_text({.metrics = before}) == "step 0  validation loss 3.5000 (perplexity 33.12)");
+  before.evaluations = {{.set = "a", .loss = 0, .accuracy = 0.125}, {.set = "b", .loss = 1}};
+  REQUIRE(plain_progress_text({.metrics = before}) ==
+          "step 0  a loss 0.0000 (perplexity 1, accuracy 12.5 %)  b loss 1.0000 (perplexity 2.718)");
 }
 
 std::vector<int64_t> plain_steps(int64_t every, int64_t total,
@@ -134,7 +137,7 @@ std::vector<int64_t> plain_steps(int64_t every, int64_t total,
 TEST_CASE("a pipe gets every Nth step, and the first, the last and all that is remarkable") {
   std::vector<StepMetrics> all;
   for (int64_t step = 3; step <= 24; ++step) all.push_back(example_step(step));
-  all[4].validation_loss = 1;  // step 7
+  all[4].evaluations = {{.set = "validation", .loss = 1}};  // step 7
   all[5].skipped = true;       // step 8
   all[9].loss = kNoValue;          // step 12
   REQUIRE(plain_steps(10, 24, all) == std::vector<int64_t>{3, 7, 8, 10, 12, 20, 24});
@@ -183,12 +186,12 @@ TEST_CASE("a validation stays on the terminal") {
   ProgressLine progress(out, {.live = true, .width = [] { return 30; }}, 0);
   StepMetrics m;
   m.trained = false;
-  m.validation_loss = 3.5;
+  m.evaluations = {{.set = "validation", .loss = 3.5}};
   progress.show(m);
   progress.finish();
   progress.finish();
   progress.print("done");
-  REQUIRE(out.str() == "step 0  validation loss 3.5000\n\r\x1b[Kstep 0  validation 3.5000\ndone\n");
+  REQUIRE(out.str() == "step 0  validation loss 3.5000 (perplexity 33.12)\n\r\x1b[Kstep 0  validation 3.5000\ndone\n");
 }
 
 TEST_CASE("a pipe is no terminal") {

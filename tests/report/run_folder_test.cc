@@ -30,7 +30,8 @@ TEST_CASE("a run's files have their places") {
   REQUIRE(paths.manifest() == "runs/a/run.json");
   REQUIRE(paths.config() == "runs/a/config.yaml");
   REQUIRE(paths.metrics() == "runs/a/metrics.jsonl");
-  REQUIRE(paths.loss_plot() == "runs/a/loss.svg");
+  REQUIRE(paths.report() == "runs/a/report.html");
+  REQUIRE(paths.samples() == "runs/a/samples.jsonl");
   REQUIRE(paths.tensorboard() == "runs/a/tensorboard");
   REQUIRE(paths.log(3) == "runs/a/logs/rank-3.log");
   REQUIRE(paths.checkpoints() == "runs/a/checkpoints");

@@ -178,15 +178,38 @@ class Head {
   T* logits_;
 };
 
-/// loss(i) of each row on several threads; their sum in the order of the rows.
+/// Of rows: the sum of their losses, and how many have the label as their likeliest token.
+struct RowSums {
+  double losses = 0.0;
+  double correct = 0.0;
+};
+
+/// Of an evaluation: a row's loss is not negative (but for rounding), so its opposite says that the label is
+/// the likeliest token.
+double marked_loss(double loss, bool correct) {
+  const double size = loss < 0 ? 0.0 : loss;
+  return correct ? -size : size;
+}
+
+/// loss(i) of each row on several threads, `marked` where they are marked_loss(); their sums in the order of
+/// the rows.
 template <class Loss>
-double sum_of_losses(double* losses, int64_t rows, Loss loss) {
+RowSums sum_of_losses(double* losses, int64_t rows, bool marked, Loss loss) {
   parallel_ranges(rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) losses[i] = loss(i);
   });
-  double sum = 0.0;
-  for (int64_t i = 0; i < rows; ++i) sum += losses[i];
-  return sum;
+  RowSums sums;
+  for (int64_t i = 0; i < rows; ++i) {
+    sums.losses += marked ? std::abs(losses[i]) : losses[i];
+    sums.correct += marked && std::signbit(losses[i]) ? 1.0 : 0.0;
+  }
+  return sums;
+}
+
+/// Whether `label` is the first of the largest logits of `row`.
+template <class T>
+bool is_likeliest(const T* row, int64_t label, T largest) {
+  return row[label] == largest && std::find(row, row + label, largest) == row + label;
 }
 
 /// One kLinearCrossEntropy.
@@ -205,26 +228,29 @@ class LinearCrossEntropy {
 
   void run() {
     const int64_t counted = head_.find_counted(0, head_.tokens(), head_.vocabulary());
-    double sum = 0.0;
-    for (int64_t first = 0; first < counted; first += place_.wide_chunk)
-      sum += run_chunk(first, std::min(place_.wide_chunk, counted - first));
+    RowSums sums;
+    for (int64_t first = 0; first < counted; first += place_.wide_chunk) {
+      const RowSums more = run_chunk(first, std::min(place_.wide_chunk, counted - first));
+      sums.losses += more.losses;
+      sums.correct += more.correct;
+    }
     if (gradients_ && counted == 0 && !call_.accumulate()) head_.clear_weight_gradient();
     double* const loss = call_.out<double>(0);
-    loss[0] += sum;
-    loss[1] += static_cast<double>(counted);
+    loss[0] += sums.losses;
+    loss[1] += gradients_ ? static_cast<double>(counted) : sums.correct;
   }
 
  private:
-  double run_chunk(int64_t first, int64_t count) {
+  RowSums run_chunk(int64_t first, int64_t count) {
     const auto chunk = head_.chunk_of(head_.counted() + first, count);
     head_.find_logits(chunk);
-    const double sum = sum_of_losses(call_.workspace<double>(place_.losses), count, [&](int64_t i) {
+    const RowSums sums = sum_of_losses(call_.workspace<double>(place_.losses), count, !gradients_, [&](int64_t i) {
       return row_loss(head_.logits(i), head_.label(chunk.token[i]));
     });
-    if (!gradients_) return sum;
+    if (!gradients_) return sums;
     head_.weight_gradient(chunk, first > 0 || call_.accumulate());
     head_.input_gradient(chunk);
-    return sum;
+    return sums;
   }
 
   /// One row while it is in the cache: log-sum-exp, then (softmax - onehot) * loss_scale in place.
@@ -233,7 +259,8 @@ class LinearCrossEntropy {
     const double at_label = row[label];
     if (!gradients_) {
       const RowMaxSum stats = vec.max_and_sum(row, head_.vocabulary());
-      return stats.max + std::log(stats.sum) - at_label;
+      return marked_loss(stats.max + std::log(stats.sum) - at_label,
+                         is_likeliest(row, label, static_cast<T>(stats.max)));
     }
     const RowMaxSum stats = vec.exponentials(row, head_.vocabulary());
     const double scale = call_.scalars().loss_scale;
@@ -285,6 +312,18 @@ struct JoinedRow {
 
   double log_sum_exp() const { return max + std::log(sum); }
 };
+
+/// Whether label_logit, of row `own` of this rank's block, is the first of the largest logits of all
+/// ranks' blocks, whose statistics are of row i.
+template <class T>
+bool is_likeliest(const T* logits, int64_t own, T label_logit, const T* statistics, int64_t rank,
+                  int64_t ranks, int64_t rows, int64_t i) {
+  for (int64_t other = 0; other < ranks; ++other) {
+    const T largest = statistics[2 * (other * rows + i)];
+    if (other < rank ? largest >= label_logit : largest > label_logit) return false;
+  }
+  return is_likeliest(logits, own, label_logit);
+}
 
 /// Statistics of row `row` of each of the ranks' blocks of `rows`, in the order of the ranks.
 template <class T>
@@ -340,6 +379,7 @@ void vocabulary_cross_entropy(const OpCall& call) {
   const bool gradients = call.attrs<VocabularyAttrs>().with_gradients;
   VocabularyChunk<S> chunk(call, call.in_dims(3)[0], gradients,
                            gradients ? call.out<T>(3) : nullptr);
+  const T* const logits = call.in<T>(3);
   const T* const statistics = call.in<T>(4);
   const T* const label_logit = call.in<T>(5);
   const auto& vec = vector_kernels<T>();
@@ -351,17 +391,25 @@ void vocabulary_cross_entropy(const OpCall& call) {
     vec.scale(row, scale * std::exp(own - joined.max) / joined.sum, chunk.head.vocabulary());
     if (label >= 0) row[label] -= static_cast<T>(scale);
   };
-  const double sum =
-      sum_of_losses(call.workspace<double>(chunk.place.losses), chunk.counted, [&](int64_t i) {
+  const RowSums sums =
+      sum_of_losses(call.workspace<double>(chunk.place.losses), chunk.counted, !gradients, [&](int64_t i) {
         const JoinedRow joined = join_statistics(statistics, chunk.attrs.ranks, chunk.tokens, i);
         const int64_t label = chunk.own_label(i);
         if (gradients) find_gradient(i, label, joined);
-        return label < 0 ? 0.0 : joined.log_sum_exp() - static_cast<double>(label_logit[i]);
+        if (label < 0) return 0.0;
+        const double loss = joined.log_sum_exp() - static_cast<double>(label_logit[i]);
+        return gradients ? loss
+                         : marked_loss(loss, is_likeliest(logits + i * chunk.head.vocabulary(), label,
+                                                          label_logit[i], statistics, chunk.attrs.rank,
+                                                          chunk.attrs.ranks, chunk.tokens, i));
       });
   double* const loss = call.out<double>(0);
-  loss[0] += sum;
+  loss[0] += sums.losses;
+  if (!gradients) {
+    loss[1] += sums.correct;
+    return;
+  }
   for (int64_t i = 0; i < chunk.counted; ++i) loss[1] += chunk.own_label(i) < 0 ? 0.0 : 1.0;
-  if (!gradients) return;
   const bool adds = chunk.attrs.first_token > 0 || call.accumulate();
   if (chunk.counted == 0) {
     if (!adds) chunk.head.clear_weight_gradient();

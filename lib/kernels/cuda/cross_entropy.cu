@@ -59,6 +59,27 @@ __device__ MaxSum row_max_sum(const T* row, int64_t count) {
   return block_join(x);
 }
 
+/// Whether `label` is the first of the largest logits of a row. All threads of the block call it.
+template <class T>
+__device__ bool is_likeliest(const T* row, int64_t label, float largest) {
+  __shared__ int earlier;
+  if (threadIdx.x == 0) earlier = 0;
+  __syncthreads();
+  if (to_float(row[label]) != largest) return false;
+  for (int64_t i = threadIdx.x; i < label; i += kThreads)
+    if (to_float(row[i]) == largest) earlier = 1;
+  __syncthreads();
+  return earlier == 0;
+}
+
+/// Of an evaluation: a row's loss is not negative (but for rounding), so its opposite says that the label is
+/// the likeliest token.
+__device__ inline double evaluated_loss(double loss, bool with_gradients, bool correct) {
+  if (with_gradients) return loss;
+  const double size = loss < 0.0 ? 0.0 : loss;
+  return correct ? -size : size;
+}
+
 // One block a row: the loss, and (softmax - onehot) * loss_scale in place of the logits.
 template <class T, int V>
 __global__ void softmax_rows(T* logits, const int32_t* labels, double* losses, int64_t vocabulary,
@@ -73,9 +94,11 @@ __global__ void softmax_rows(T* logits, const int32_t* labels, double* losses, i
   }
   const MaxSum stats = row_max_sum<T, V>(row, vocabulary);
   const bool known = label < vocabulary;
+  const bool correct = !with_gradients && known && is_likeliest(row, label, stats.max);
   if (threadIdx.x == 0)
-    losses[blockIdx.x] = known ? static_cast<double>(stats.max) + log(static_cast<double>(stats.sum)) -
-                                     static_cast<double>(to_float(row[label]))
+    losses[blockIdx.x] = known ? evaluated_loss(static_cast<double>(stats.max) + log(static_cast<double>(stats.sum)) -
+                                                    static_cast<double>(to_float(row[label])),
+                                                with_gradients, correct)
                                : kNan;
   if (!with_gradients) return;
   __syncthreads();  // the label's logit is read before it is overwritten
@@ -115,6 +138,15 @@ __device__ inline MaxSum join_ranks(const float* statistics, int64_t ranks) {
   return joined;
 }
 
+/// Whether no rank has a larger logit of row blockIdx.x than the label's, and none before `rank` one as large.
+__device__ inline bool is_largest(const float* statistics, int64_t rank, int64_t ranks, float label_logit) {
+  for (int64_t other = 0; other < ranks; ++other) {
+    const float largest = statistics[2 * (other * gridDim.x + blockIdx.x)];
+    if (other < rank ? largest >= label_logit : largest > label_logit) return false;
+  }
+  return true;
+}
+
 // One block a row. Gradients of 2 bytes take the first half of the row: a strip's are written when
 // all threads have read it, over strips that were read before.
 template <class T>
@@ -126,11 +158,16 @@ __global__ void split_softmax_rows(float* logits, const int32_t* labels, const f
   const int64_t label = labels[blockIdx.x], own = label - first_row;
   const bool counts = label >= 0;
   const MaxSum stats = counts ? join_ranks(statistics, ranks) : MaxSum{0.0F, 1.0F};
+  const bool has_label = counts && own >= 0 && own < vocabulary;
+  const bool correct = !with_gradients && has_label &&
+                       is_largest(statistics, first_row / vocabulary, ranks, label_logit[blockIdx.x]) &&
+                       is_likeliest(row, own, label_logit[blockIdx.x]);
   if (threadIdx.x == 0) {
     double loss = 0.0;
-    if (counts && own >= 0 && own < vocabulary)
-      loss = static_cast<double>(stats.max) + log(static_cast<double>(stats.sum)) -
-             static_cast<double>(label_logit[blockIdx.x]);
+    if (has_label)
+      loss = evaluated_loss(static_cast<double>(stats.max) + log(static_cast<double>(stats.sum)) -
+                                static_cast<double>(label_logit[blockIdx.x]),
+                            with_gradients, correct);
     losses[blockIdx.x] = label < all_rows ? loss : kNan;
   }
   if (!with_gradients) return;
@@ -147,12 +184,13 @@ __global__ void split_softmax_rows(float* logits, const int32_t* labels, const f
 
 // One block. Each thread adds its losses in order, then the threads' sums are added in a tree.
 __global__ void sum_losses(const double* losses, const int32_t* labels, int64_t rows, double* loss,
-                           int64_t first_label, int64_t end_label) {
+                           int64_t first_label, int64_t end_label, bool counts_correct) {
   __shared__ double sums[kThreads], counts[kThreads];
   double sum = 0.0, count = 0.0;
   for (int64_t n = threadIdx.x; n < rows; n += kThreads) {
-    sum += losses[n];
-    count += labels[n] >= first_label && labels[n] < end_label ? 1.0 : 0.0;
+    sum += counts_correct ? fabs(losses[n]) : losses[n];
+    const bool counts = counts_correct ? signbit(losses[n]) : labels[n] >= first_label && labels[n] < end_label;
+    count += counts ? 1.0 : 0.0;
   }
   sums[threadIdx.x] = sum;
   counts[threadIdx.x] = count;
@@ -184,7 +222,7 @@ void softmax_loss(DType dtype, const SoftmaxLoss& s, cudaStream_t stream) {
 
 void add_losses(const AddLosses& a, cudaStream_t stream) {
   launch({1, kThreads, 0, stream}, sum_losses, a.losses, a.labels, a.rows, a.loss, a.first_label,
-         a.end_label);
+         a.end_label, a.counts_correct);
 }
 
 void vocabulary_statistics(const VocabularyRows& v, float* statistics, cudaStream_t stream) {

@@ -106,20 +106,22 @@ struct SoftmaxLoss {
   /// [rows, vocabulary]; with gradients it becomes (softmax - onehot) * loss_scale, 0 for masked rows.
   void* logits;
   const int32_t* labels;
-  /// F64[rows], written.
+  /// F64[rows], written; without gradients the opposite where the label is the likeliest token.
   double* losses;
   int64_t rows, vocabulary;
   bool with_gradients;
   const StepScalars* scalars;
 };
 void softmax_loss(DType dtype, const SoftmaxLoss& s, cudaStream_t stream);
-/// loss[0] += sum of losses, loss[1] += number of labels in [first_label, end_label).
+/// loss[0] += sum of the losses' sizes, loss[1] += number of labels in [first_label, end_label), or of
+/// losses that are marked as correct.
 struct AddLosses {
   const double* losses;
   const int32_t* labels;
   int64_t rows;
   double* loss;
   int64_t first_label, end_label;
+  bool counts_correct = false;
 };
 void add_losses(const AddLosses& a, cudaStream_t stream);
 /// A chunk of the head of one of several ranks: rows [first_row, first_row + vocabulary) of
@@ -139,7 +141,7 @@ struct VocabularyLoss {
   /// F32[ranks * rows, 2].
   const float* statistics;
   int64_t ranks;
-  /// F64[rows], written.
+  /// F64[rows], written as by softmax_loss().
   double* losses;
   bool with_gradients;
   const StepScalars* scalars;

@@ -457,7 +457,8 @@ class LinearCrossEntropy {
                 .rows = count,
                 .loss = op_.doubles_out(0),
                 .first_label = 0,
-                .end_label = std::numeric_limits<int64_t>::max()},
+                .end_label = std::numeric_limits<int64_t>::max(),
+                .counts_correct = !attrs_.with_gradients},
                op_.stream());
     if (attrs_.with_gradients)
       head_gradients(op_, {first, count, logits_, vocabulary_, first > 0 || op_.accumulate()},
@@ -523,7 +524,8 @@ void run_vocabulary_cross_entropy(const Operation& op, Matmul& matmul) {
               .rows = rows.rows,
               .loss = op.doubles_out(0),
               .first_label = rows.first_row,
-              .end_label = rows.first_row + rows.vocabulary},
+              .end_label = rows.first_row + rows.vocabulary,
+              .counts_correct = !attrs.with_gradients},
              op.stream());
   if (!attrs.with_gradients) return;
   const int64_t stride = rows.vocabulary * dtype_bytes(DType::kF32) / dtype_bytes(op.dtype());

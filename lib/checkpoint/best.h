@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/file.h"
+
+namespace ftrun {
+
+/// Which checkpoint of a run is the best: the file `best` beside `latest` (docs/checkpoint.md). What it
+/// names is not removed with the older ones.
+struct BestCheckpoint {
+  int64_t step = 0;
+  /// "validation.loss", and its value after that step.
+  std::string metric;
+  double value = 0;
+};
+
+/// Replaces the record below `root` atomically.
+void write_best(FileSystem& files, const std::string& root, const BestCheckpoint& best);
+/// Nothing where there is none. Error(kBadInput) for one that cannot be read.
+std::optional<BestCheckpoint> read_best(FileSystem& files, const std::string& root);
+
+}  // namespace ftrun

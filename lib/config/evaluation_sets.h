@@ -1,0 +1,42 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/config.h"
+
+namespace ftrun {
+
+/// A data set of data.validation.
+struct EvaluationSet {
+  std::string name;
+  std::vector<std::string> paths;
+};
+
+/// The sets in the order in which their names are written; one without a name is "validation".
+std::vector<EvaluationSet> evaluation_sets(const DataConfig& data);
+
+/// What an evaluation measures of a set.
+enum class MetricKind { kLoss, kPerplexity, kAccuracy };
+template <>
+struct EnumNames<MetricKind> {
+  static constexpr std::array<std::string_view, 3> kNames{"loss", "perplexity", "accuracy"};
+};
+
+/// "validation.loss": of which set and what.
+struct EvaluationMetric {
+  size_t set = 0;
+  MetricKind kind = MetricKind::kLoss;
+};
+
+/// Nothing for a name that the config's sets do not have.
+std::optional<EvaluationMetric> evaluation_metric(const DataConfig& data, std::string_view name);
+/// All there are: "validation.loss", "validation.perplexity", ...
+std::vector<std::string> metric_names(const DataConfig& data);
+
+/// Whether more of it is better.
+bool more_is_better(const EvaluationMetric& metric, BestMode mode = BestMode::kAuto);
+
+}  // namespace ftrun

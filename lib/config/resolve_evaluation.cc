@@ -1,0 +1,50 @@
+#include <algorithm>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "config/evaluation_sets.h"
+#include "config/resolve_steps.h"
+
+namespace ftrun {
+namespace {
+
+/// Names stand in files' names, in tables and before a dot.
+bool is_set_name(std::string_view name) {
+  constexpr std::string_view kAllowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
+  return !name.empty() && name.size() <= 40 && name.find_first_not_of(kAllowed) == name.npos;
+}
+
+void check_set_names(Resolving& r) {
+  const DataConfig& data = r.config.data;
+  if (!data.validation_names.empty() && data.validation_names.size() != data.validation.size())
+    r.error("data.validation_names",
+            cat("data.validation_names: ", data.validation_names.size(), " names for ", data.validation.size(), " files"),
+            "give each entry of data.validation its set's name, or write data.validation: {NAME: files}");
+  for (const std::string& name : data.validation_names)
+    if (!is_set_name(name) || name == "train")
+      r.error("data.validation_names", cat("data.validation: a set cannot be called ", '"', name, '"'),
+              "use up to 40 letters, digits, _ and -; train is the training data's name");
+}
+
+void check_metric(Resolving& r, const std::string& key, const std::string& metric) {
+  if (metric.empty() || evaluation_metric(r.config.data, metric)) return;
+  const std::vector<std::string> names = metric_names(r.config.data);
+  r.error(key, cat(key, ": there is no metric ", '"', metric, '"'),
+          names.empty() ? "name a validation set (data.validation): nothing is evaluated without one"
+                        : cat("there are: ", join(names, ", ")));
+}
+
+}  // namespace
+
+void check_evaluation(Resolving& r) {
+  const Config& c = r.config;
+  check_set_names(r);
+  check_metric(r, "checkpoint.keep_best.metric", c.checkpoint.keep_best.metric);
+  check_metric(r, "train.early_stopping.metric", c.train.early_stopping.metric);
+  if (c.model_export.which == ExportWhich::kBest && c.checkpoint.keep_best.metric.empty())
+    r.error("export.which", "export.which: best, and no best checkpoint is kept",
+            "say by what: checkpoint: {keep_best: {metric: validation.loss}}");
+}
+
+}  // namespace ftrun

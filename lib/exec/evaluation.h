@@ -1,0 +1,44 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "config/config.h"
+#include "exec/run_data.h"
+#include "exec/session.h"
+#include "exec/setup.h"
+#include "exec/stop_agreement.h"
+#include "report/step_metrics.h"
+
+namespace ftrun {
+
+/// Collective: loss and accuracy over the counted tokens of the rows of each set that the config asks
+/// for; nothing when the ranks agreed to stop before all of them were read: they vote with each
+/// round's loss. Error(kBadInput) when no token of a set counts. The same figures on every rank.
+std::optional<std::vector<EvaluationResult>> evaluate_sets(const Config& config, TrainingSetup& setup,
+                                                           const std::vector<NamedSamples>& sets,
+                                                           StopAgreement& stop);
+
+/// When evaluations are due by steps and by the clock of rank 0, which all ranks follow.
+class EvaluationClock {
+ public:
+  EvaluationClock(const Config& config, const Session& session) : config_(config.train.evaluation), session_(session) {}
+
+  /// For a sum over all ranks that comes back to take(), beside the votes of Checkpointer: less than
+  /// those.
+  double own_vote() const;
+  void take(double votes);
+
+  bool is_due(int64_t step, int64_t last_step) const;
+  void begin();
+
+ private:
+  const EvaluationConfig& config_;
+  const Session& session_;
+  bool due_by_time_ = false;
+  std::chrono::steady_clock::time_point last_begun_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace ftrun

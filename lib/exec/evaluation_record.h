@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+#include "config/evaluation_sets.h"
+#include "report/step_metrics.h"
+
+namespace ftrun {
+
+/// What the evaluations of a run have come to: which was the best (checkpoint.keep_best), and whether
+/// they still improve (train.early_stopping). All ranks have the same; checkpoints keep it. The
+/// evaluation before the first step counts for neither: nothing has been trained then.
+class EvaluationRecord {
+ public:
+  explicit EvaluationRecord(const Config& config);
+
+  /// The results of all sets, in the order of the config. A value that is not finite is never the best,
+  /// and never an improvement.
+  void add(int64_t step, const std::vector<EvaluationResult>& results);
+
+  struct Best {
+    int64_t step = 0;
+    double value = 0;
+  };
+  /// Strictly better than all before it.
+  const std::optional<Best>& best() const { return best_; }
+  /// The state after this step is the best so far.
+  bool is_best(int64_t step) const { return best_ && best_->step == step; }
+  /// Its checkpoint could not be written, or is gone: the one before it is the best again.
+  void lose_best(int64_t step);
+  /// "" where no best checkpoint is kept.
+  const std::string& metric() const { return keep_best_.metric; }
+
+  /// So many evaluations in a row as early_stopping.patience have not improved.
+  bool stops() const;
+  /// "validation.loss has not improved by more than 0.01 in 3 evaluations (best 3.125 after step 10)".
+  std::string stop_reason() const;
+
+  /// The step of the last evaluation; -1 before any.
+  int64_t last_step() const { return last_step_; }
+
+  /// For a checkpoint. What a restored text says of another metric or mode than the config's is dropped.
+  std::string text() const;
+  void restore(const std::string& text);
+
+ private:
+  std::optional<double> value_of(const std::optional<EvaluationMetric>& metric,
+                                 const std::vector<EvaluationResult>& results) const;
+  void note_best(int64_t step, const std::vector<EvaluationResult>& results);
+  void note_improvement(int64_t step, const std::vector<EvaluationResult>& results);
+
+  KeepBestConfig keep_best_;
+  EarlyStoppingConfig stopping_;
+  std::optional<EvaluationMetric> best_metric_, stop_metric_;
+  int64_t last_step_ = -1;
+  /// The best, and the best before it.
+  std::optional<Best> best_, before_;
+  /// The last evaluation that improved, and how many have not since.
+  std::optional<Best> improved_;
+  int64_t without_improvement_ = 0;
+};
+
+/// "loss", "perplexity" or "accuracy" of a set.
+double metric_value(MetricKind kind, const EvaluationResult& result);
+
+}  // namespace ftrun

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "report/step_metrics.h"
+
+namespace ftrun {
+
+/// A terse table for a terminal, of at most `rows` rows: step, training loss (mean over the steps
+/// since the row before), the loss on each evaluated set, tokens/s. The first and the last step are
+/// always there; when evaluations were made, they choose the rows.
+std::string loss_table(const std::vector<StepMetrics>& metrics, int rows = 12);
+
+}  // namespace ftrun

@@ -1,0 +1,298 @@
+#include "report/run_report.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "report/effective_time.h"
+#include "report/json_depth.h"
+#include "report/manifest.h"
+#include "report/report_page.h"
+#include "report/run_folder.h"
+#include "report/step_metrics.h"
+#include "report/text_samples.h"
+#include "report/wall_time.h"
+
+namespace ftrun {
+namespace {
+namespace fs = std::filesystem;
+
+using Json = nlohmann::ordered_json;
+
+/// More points than these are averaged: no chart has more pixels.
+constexpr size_t kMostPoints = 4000;
+/// Most texts, warnings and bytes of a config that a page shows of a run.
+constexpr size_t kMostTexts = 2000, kMostWarnings = 200, kMostConfigBytes = 256 << 10;
+
+/// What is not finite is a word, as in metrics.jsonl.
+Json json_number(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
+  return value;
+}
+
+/// A figure of each step; absent where the step has none.
+using Figures = std::vector<std::optional<double>>;
+
+/// Means of neighbours; one that is not finite makes its mean so.
+Json thinned(const Figures& column, size_t group) {
+  Json out = Json::array();
+  for (size_t begin = 0; begin < column.size(); begin += group) {
+    double sum = 0;
+    int64_t count = 0;
+    for (size_t i = begin; i < std::min(begin + group, column.size()); ++i)
+      if (column[i]) {
+        sum += *column[i];
+        ++count;
+      }
+    out.push_back(count == 0 ? Json(nullptr) : json_number(sum / static_cast<double>(count)));
+  }
+  return out;
+}
+
+struct FigureOf {
+  const char* name;
+  std::optional<double> (*of)(const StepMetrics& metrics);
+};
+
+constexpr std::array<FigureOf, 8> kFigures{{
+    {"loss", [](const StepMetrics& m) { return std::optional(m.loss); }},
+    {"lr", [](const StepMetrics& m) { return std::optional(m.learning_rate); }},
+    {"grad_norm", [](const StepMetrics& m) { return std::optional(m.grad_norm); }},
+    {"tokens_per_second", [](const StepMetrics& m) { return std::optional(m.tokens_per_second); }},
+    {"step_seconds", [](const StepMetrics& m) { return std::optional(m.step_seconds); }},
+    {"data_wait_seconds", [](const StepMetrics& m) { return std::optional(m.data_wait_seconds); }},
+    {"exposed_communication_seconds", [](const StepMetrics& m) { return m.exposed_communication_seconds; }},
+    {"loss_scale", [](const StepMetrics& m) { return m.loss_scale; }},
+}};
+
+/// Where a run stands after each of its steps.
+struct Steps {
+  std::vector<const StepMetrics*> trained;
+  std::map<int64_t, double> tokens_after{{0, 0}};
+};
+
+Steps steps_of(const std::vector<StepMetrics>& metrics) {
+  Steps steps;
+  double tokens = 0;
+  for (const StepMetrics& m : metrics) {
+    if (!m.trained) continue;
+    tokens += static_cast<double>(m.tokens);
+    steps.trained.push_back(&m);
+    steps.tokens_after[m.step] = tokens;
+  }
+  return steps;
+}
+
+Json step_columns(const Steps& steps, size_t group) {
+  Json json;
+  Figures step, tokens;
+  for (const StepMetrics* m : steps.trained) {
+    step.push_back(static_cast<double>(m->step));
+    tokens.push_back(steps.tokens_after.at(m->step));
+  }
+  json["step"] = thinned(step, group);
+  json["tokens"] = thinned(tokens, group);
+  for (const FigureOf& figure : kFigures) {
+    Figures column;
+    for (const StepMetrics* m : steps.trained) column.push_back(figure.of(*m));
+    if (std::any_of(column.begin(), column.end(), [](const auto& value) { return value.has_value(); }))
+      json[figure.name] = thinned(column, group);
+  }
+  return json;
+}
+
+Json memory_columns(const Steps& steps, size_t group) {
+  std::map<std::string, Figures> columns;
+  for (size_t i = 0; i < steps.trained.size(); ++i)
+    for (const NamedBytes& part : steps.trained[i]->memory) {
+      Figures& column = columns[part.name];
+      column.resize(steps.trained.size());
+      column[i] = static_cast<double>(part.bytes);
+    }
+  Json json = Json::object();
+  for (const auto& [name, column] : columns) json[name] = thinned(column, group);
+  return json;
+}
+
+Json evaluations_of(const std::vector<StepMetrics>& metrics, const Steps& steps) {
+  Json sets = Json::array();
+  std::vector<std::string> names;
+  for (const StepMetrics& m : metrics)
+    for (const EvaluationResult& evaluation : m.evaluations) {
+      const auto at = std::find(names.begin(), names.end(), evaluation.set) - names.begin();
+      if (static_cast<size_t>(at) == names.size()) {
+        names.push_back(evaluation.set);
+        Json set{{"name", evaluation.set}};
+        for (const char* key : {"step", "tokens", "loss", "perplexity", "accuracy"}) set[key] = Json::array();
+        sets.push_back(std::move(set));
+      }
+      Json& set = sets[static_cast<size_t>(at)];
+      const auto tokens = steps.tokens_after.find(m.step);
+      set["step"].push_back(m.step);
+      set["tokens"].push_back(tokens == steps.tokens_after.end() ? Json(nullptr) : Json(tokens->second));
+      set["loss"].push_back(json_number(evaluation.loss));
+      set["perplexity"].push_back(json_number(evaluation.perplexity()));
+      set["accuracy"].push_back(evaluation.accuracy ? json_number(*evaluation.accuracy) : Json(nullptr));
+    }
+  return sets;
+}
+
+/// run.json, or an empty object where a kill or another hand left none that can be read.
+Json read_loose_json(const std::string& path) {
+  if (!posix_files().exists(path)) return Json::object();
+  const std::string text = read_file(path, int64_t{16} << 20);
+  if (nests_deeper_than(text, kDeepestJson)) return Json::object();
+  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() ? json : Json::object();
+}
+
+std::string text_at(const Json& json, const char* key) {
+  return json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : "";
+}
+
+/// "config": leaves by dotted name. Lists are leaves.
+void flatten_config(const Json& json, const std::string& name, Json& out) {
+  if (!json.is_object() || json.empty()) {
+    out[name] = json.is_string() ? json.get<std::string>() : json.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return;
+  }
+  for (const auto& [key, value] : json.items()) flatten_config(value, name.empty() ? key : name + "." + key, out);
+}
+
+Json config_of(const Json& manifest) {
+  Json flat = Json::object();
+  if (manifest.contains("config") && manifest["config"].is_object() && !manifest["config"].empty())
+    flatten_config(manifest["config"], "", flat);
+  return flat;
+}
+
+/// A line each of what a run was and how it ended.
+Json facts_of(const Json& manifest, const std::vector<StepMetrics>& metrics) {
+  Json facts = Json::array();
+  const auto add = [&](const std::string& name, const std::string& value) {
+    if (!value.empty()) facts.push_back(cat(name, ": ", value));
+  };
+  const Json none = Json::object();
+  const auto part = [&](const char* key) { return manifest.contains(key) && manifest[key].is_object() ? manifest[key] : none; };
+  add("model", text_at(part("model"), "path"));
+  add("started", text_at(manifest, "started"));
+  add("from", text_at(manifest, "start"));
+  const std::string ended = text_at(manifest, "ended");
+  add("ended", ended.empty() ? "not yet, or it was killed" : cat(ended, ", ", text_at(manifest, "exit_reason")));
+  if (!metrics.empty()) add("last step", std::to_string(metrics.back().step));
+  if (const Json best = part("best"); best.contains("step") && best.contains("value"))
+    add("best", cat(text_at(best, "metric"), " ", best["value"].dump(), " after step ", best["step"].dump()));
+  if (manifest.contains("restarts") && manifest["restarts"].is_array() && !manifest["restarts"].empty())
+    add("restarts", std::to_string(manifest["restarts"].size()));
+  add("on", cat(text_at(part("machine"), "hostname"), ", ", text_at(part("machine"), "cpu_model")));
+  add("ftrun", text_at(part("build"), "version"));
+  return facts;
+}
+
+/// What rank 0's log says at the levels of warning and above: "2026-11-23T01:02:03.456 W text".
+Json warnings_of(const std::string& log) {
+  Json warnings = Json::array();
+  std::ifstream lines(log);
+  for (std::string line; warnings.size() < kMostWarnings && std::getline(lines, line);) {
+    const size_t space = line.find(' ');
+    if (space != line.npos && space + 2 < line.size() && line[space + 2] == ' ' &&
+        std::string_view("WEC").find(line[space + 1]) != std::string_view::npos)
+      warnings.push_back(line);
+  }
+  return warnings;
+}
+
+Json texts_of(const std::string& path, int64_t& unreadable) {
+  Json texts = Json::array();
+  if (!posix_files().exists(path)) return texts;
+  for (const StepSample& sample : read_samples(path, &unreadable))
+    if (texts.size() < kMostTexts)
+      texts.push_back({{"step", sample.step}, {"prompt", sample.prompt}, {"answer", sample.answer}});
+  return texts;
+}
+
+Json run_json(const std::string& folder) {
+  const RunPaths paths(folder);
+  if (!posix_files().exists(paths.metrics()) && !posix_files().exists(paths.manifest()))
+    throw Error(ExitCode::kBadInput, cat(folder, ": holds no run: neither metrics.jsonl nor run.json"),
+                "give the output_dir of a run");
+  int64_t unreadable = 0;
+  std::vector<StepMetrics> metrics;
+  if (posix_files().exists(paths.metrics())) metrics = read_metrics(paths.metrics(), &unreadable);
+  const Steps steps = steps_of(metrics);
+  const size_t group = (steps.trained.size() + kMostPoints - 1) / kMostPoints;
+  const Json manifest = read_loose_json(paths.manifest());
+  Json run;
+  run["name"] = fs::path(folder).filename().empty() ? fs::path(folder).parent_path().filename().string()
+                                                    : fs::path(folder).filename().string();
+  run["facts"] = facts_of(manifest, metrics);
+  run["mean_of"] = std::max<size_t>(group, 1);
+  run["steps"] = step_columns(steps, std::max<size_t>(group, 1));
+  run["memory"] = memory_columns(steps, std::max<size_t>(group, 1));
+  run["evaluations"] = evaluations_of(metrics, steps);
+  run["texts"] = texts_of(paths.samples(), unreadable);
+  run["warnings"] = warnings_of(paths.log(0));
+  run["config"] = config_of(manifest);
+  if (posix_files().exists(paths.config())) run["config_yaml"] = read_file(paths.config()).substr(0, kMostConfigBytes);
+  run["unreadable"] = unreadable;
+  return run;
+}
+
+/// Within <script>: no text can end it, or begin another.
+std::string embedded(const Json& json) {
+  std::string out;
+  for (const char c : json.dump(-1, ' ', false, Json::error_handler_t::replace))
+    c == '<' ? out += "\\u003c" : out += c;
+  return out;
+}
+
+std::string with(std::string page, std::string_view place, const std::string& text) {
+  const size_t at = page.find(place);
+  require(at != page.npos, "the page has a place for it");
+  return page.replace(at, place.size(), text);
+}
+
+bool is_report(const std::string& path) {
+  const std::string start = std::string(kReportPage).substr(0, std::string_view(kReportPage).find("-->"));
+  std::ifstream file(path, std::ios::binary);
+  std::string found(start.size(), '\0');
+  file.read(found.data(), static_cast<std::streamsize>(found.size()));
+  return file && found == start;
+}
+
+void refuse_foreign(const std::string& path) {
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(path, error);
+  if (!fs::exists(status)) return;
+  if (fs::is_regular_file(status) && is_report(path)) return;
+  throw Error(ExitCode::kUsage, cat(path, ": there is something that is not a report of ftrun's; it stays as it is"),
+              "give another name for the report (--out FILE.html), or move that away");
+}
+
+}  // namespace
+
+std::string run_report(const std::vector<std::string>& run_folders) {
+  Json data{{"made", cat("made ", utc_now())}, {"runs", Json::array()}};
+  for (const std::string& folder : run_folders) data["runs"].push_back(run_json(folder));
+  std::string page = with(kReportPage, "@CSS@", kReportStyle);
+  page = with(std::move(page), "@JS@", kReportScript);
+  return with(std::move(page), "@DATA@", embedded(data));
+}
+
+void write_run_report(const std::string& path, const std::vector<std::string>& run_folders) {
+  refuse_foreign(path);
+  const std::string page = run_report(run_folders);
+  write_file_atomic(posix_files(), path, page);
+}
+
+}  // namespace ftrun

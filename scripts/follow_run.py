@@ -1,0 +1,241 @@
+#!/usr/bin/env python3
+"""Sends what a run writes to a tracker, with the tracker's own client: while it trains, or afterwards.
+
+  scripts/follow_run.py runs/mine --to wandb
+  scripts/follow_run.py runs/mine --to mlflow --project chats
+  scripts/follow_run.py runs/mine --to trackio --name first
+
+It reads metrics.jsonl and run.json and changes nothing in the run folder. It ends when the run has ended, or when no process
+holds a run that failed or was killed for --patience seconds. The charts are named as TensorBoard's are: train/loss, train/learning_rate, ..., and SET/loss,
+SET/perplexity, SET/accuracy for each evaluated set. Steps that a resumed run trains again are sent once. Where the client sends
+to is its own matter: its log-in, its environment variables (WANDB_MODE, MLFLOW_TRACKING_URI, ...).
+"""
+import argparse
+import fcntl
+import hashlib
+import importlib
+import json
+import os
+import sys
+import time
+
+import script_errors
+from script_errors import MissingPackage, UserError
+
+TRAINED = {"loss": "train/loss", "grad_norm": "train/grad_norm", "lr": "train/learning_rate",
+           "tokens_per_second": "train/tokens_per_second", "loss_scale": "train/loss_scale", "samples": "train/samples",
+           "step_seconds": "time/step_seconds", "data_wait_seconds": "time/data_wait_seconds",
+           "exposed_communication_seconds": "time/exposed_communication_seconds"}
+MOST_PARAMETER_TEXT = 500  # MLflow's oldest servers take no more
+
+
+def number(value):
+    """metrics.jsonl spells what is not finite as a word, which float() reads."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    return float(value) if value in ("NaN", "Infinity", "-Infinity") else None
+
+
+def scalars(line):
+    """A line of metrics.jsonl as (step, {name: number}); nothing for a torn or foreign one."""
+    try:
+        line = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+        return None
+    if isinstance(line.get("evaluation"), str):
+        names = {key: f"{line['evaluation']}/{key}" for key in ("loss", "perplexity", "accuracy")}
+    else:
+        names = TRAINED
+    found = {name: number(line[key]) for key, name in names.items() if key in line}
+    if names is TRAINED and isinstance(line.get("memory"), dict):
+        found |= {f"memory/{name}": number(value) for name, value in line["memory"].items()}
+    return line["step"], {name: value for name, value in found.items() if value is not None}
+
+
+def flat(config, prefix=""):
+    for key, value in config.items():
+        if isinstance(value, dict) and value:
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+class Metrics:
+    """metrics.jsonl as it grows. A resumed run replaces the file by one that lacks the steps it trains again."""
+
+    def __init__(self, folder):
+        self.path = os.path.join(folder, "metrics.jsonl")
+        self.file, self.torn, self.passed, self.sent = None, "", 0, set()
+
+    def reopen(self):
+        try:
+            found = os.stat(self.path)
+        except FileNotFoundError:
+            return
+        if self.file is None or (found.st_ino, found.st_dev) != self.place or found.st_size < self.file.tell():
+            if self.file:
+                self.file.close()
+            self.file, self.torn = open(self.path, encoding="utf-8", errors="replace"), ""
+            opened = os.fstat(self.file.fileno())
+            self.place = (opened.st_ino, opened.st_dev)
+
+    def new(self):
+        """What has come since the last call, a step's lines together, in order."""
+        self.reopen()
+        steps = {}
+        if self.file is None:
+            return steps
+        lines = (self.torn + self.file.read()).split("\n")
+        self.torn = lines.pop()
+        for line in lines:
+            found = scalars(line)
+            if found is None:
+                self.passed += 1
+                continue
+            step, values = found
+            fresh = {name: value for name, value in values.items() if (step, name) not in self.sent}
+            self.sent |= {(step, name) for name in fresh}
+            if fresh:
+                steps.setdefault(step, {}).update(fresh)
+        return dict(sorted(steps.items()))
+
+
+class Wandb:
+    package = "wandb"
+
+    def __init__(self, client, project, name, config, key):
+        self.run = client.init(project=project, name=name, config=config, id=key, resume="allow")
+        # Charts by a step of their own: what is sent again, or late, is not dropped.
+        self.run.define_metric("step")
+        self.run.define_metric("*", step_metric="step")
+
+    def log(self, step, values):
+        self.run.log({**values, "step": step})
+
+    def finish(self, code):
+        self.run.finish(exit_code=code)
+
+
+class Mlflow:
+    package = "mlflow"
+
+    def __init__(self, client, project, name, config, key):
+        self.client = client
+        client.set_experiment(project)
+        client.start_run(run_name=name, tags={"ftrun": key})
+        texts = {key: str(value) for key, value in flat(config)}
+        kept = {key: text for key, text in texts.items() if len(text) <= MOST_PARAMETER_TEXT}
+        for long in texts.keys() - kept.keys():
+            print(f"follow_run: {long}: is too long for a parameter of MLflow's and is left out", file=sys.stderr)
+        items = list(kept.items())
+        for at in range(0, len(items), 100):
+            client.log_params(dict(items[at:at + 100]))
+
+    def log(self, step, values):
+        self.client.log_metrics(values, step=step)
+
+    def finish(self, code):
+        self.client.end_run(status="FINISHED" if code == 0 else "FAILED")
+
+
+class Trackio:
+    package = "trackio"
+
+    def __init__(self, client, project, name, config, key):
+        self.client = client
+        client.init(project=project, name=name, config=dict(flat(config)))
+
+    def log(self, step, values):
+        self.client.log(values, step=step)
+
+    def finish(self, code):
+        self.client.finish()
+
+
+TRACKERS = {"wandb": Wandb, "mlflow": Mlflow, "trackio": Trackio}
+
+
+def client_of(tracker):
+    try:
+        return importlib.import_module(tracker.package)
+    except ImportError as error:
+        if error.name != tracker.package:
+            raise UserError(f"{tracker.package} cannot be imported: {error}") from error
+        raise MissingPackage(f"the client of {tracker.package} is not installed; install it: "
+                             f"{sys.executable} -m pip install {tracker.package}") from error
+
+
+def manifest(folder):
+    try:
+        with open(os.path.join(folder, "run.json"), encoding="utf-8") as file:
+            found = json.load(file)
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def is_held(folder):
+    """Whether a process has the run: by the lock that it holds as long as it lives."""
+    try:
+        lock = os.open(os.path.join(folder, ".lock"), os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(lock)
+
+
+def quiet_seconds(folder):
+    """Since the run last wrote: one that failed or was killed may be started again."""
+    times = [os.stat(path).st_mtime for name in ("run.json", "metrics.jsonl") if os.path.exists(path := os.path.join(folder, name))]
+    return time.time() - max(times)
+
+
+def follow(a):
+    if not os.path.isfile(os.path.join(a.run, "run.json")) and not os.path.isfile(os.path.join(a.run, "metrics.jsonl")):
+        raise UserError(f"{a.run}: holds no run (run.json); give the output_dir of a run that has begun")
+    client = client_of(TRACKERS[a.to])
+    record = manifest(a.run)
+    config = record.get("config") if isinstance(record.get("config"), dict) else {}
+    place = os.path.realpath(a.run)
+    key = hashlib.sha256(f"{place}\n{a.name or ''}".encode()).hexdigest()[:16]
+    tracker = TRACKERS[a.to](client, a.project, a.name or os.path.basename(place), config, key)
+    metrics, sent = Metrics(a.run), 0
+    while True:
+        held = is_held(a.run)  # before what is new is read: what came before the end is not missed
+        for step, values in metrics.new().items():
+            tracker.log(step, values)
+            sent += 1
+        if not held and (manifest(a.run).get("exit_code") == 0 or quiet_seconds(a.run) >= a.patience):
+            break
+        time.sleep(a.poll)
+    code = manifest(a.run).get("exit_code")
+    tracker.finish(1 if code is None else code)
+    how = "the run was killed" if code is None else f"exit code {code}"
+    passed = f"; {metrics.passed} unreadable lines were passed over" if metrics.passed else ""
+    print(f"sent {sent} steps of {a.run} to {a.to} ({how}{passed})")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", help="the run's folder (output_dir)")
+    parser.add_argument("--to", required=True, choices=sorted(TRACKERS))
+    parser.add_argument("--project", default="ftrun", help="project or experiment there")
+    parser.add_argument("--name", help="of the run there; its folder's name")
+    parser.add_argument("--poll", type=float, default=2.0, metavar="SECONDS", help="between two looks at a run that goes on")
+    parser.add_argument("--patience", type=float, default=60.0, metavar="SECONDS",
+                        help="how long a run that failed or was killed is waited for: it may be started again")
+    a = parser.parse_args()
+    return script_errors.run("follow_run", lambda: follow(a))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

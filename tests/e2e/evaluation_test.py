@@ -1,0 +1,209 @@
+"""Evaluations of a run: several named sets, the same figures on every layout; the best checkpoint outside the rotation, through
+stops, resumes and background saves; early stopping; the texts that are written meanwhile."""
+import json
+import math
+import pathlib
+import tempfile
+
+import numpy as np
+
+from runner import (Job, case, checkpoints, evaluations, exported, ftrun, manifest, metrics, must, near, run_cases, same_run, steps, tiny_data,
+                    tiny_model, tiny_weights)
+
+ROWS = 6
+
+
+def best(out):
+    return json.loads((out / "checkpoints" / "best").read_text())
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    job = Job(scratch)
+    words = {"model": {"type": "BPE", "vocab": {f"w{i}": i for i in range(211)}}, "decoder": {"type": "ByteLevel"}}
+    (job.model / "tokenizer.json").write_text(json.dumps(words))
+    like = tiny_data(job.scratch / "like.bin", tokens=32 * ROWS + 1, seed=5)
+    halves = [tiny_data(job.scratch / f"half-{i}.bin", tokens=32 * 3 + 1, seed=6 + i) for i in range(2)]
+    # Ids at random: what the model learns of the others makes its loss on these worse.
+    noise = job.scratch / "noise.bin"
+    np.random.default_rng(8).integers(0, 211, 32 * ROWS + 1).astype(np.uint16).tofile(noise)
+    SETS = {"like": str(like), "halves": [str(path) for path in halves], "noise": str(noise)}
+
+    def settings(total=12, every=2, sets=SETS, **changes):
+        return {"train": {"steps": total, "evaluation": {"every": every, "samples": 0}} | changes.pop("train", {}),
+                "data": {"validation": sets, "token_dtype": "uint16"},
+                "checkpoint": {"every": 0, "keep_last": 2} | changes.pop("checkpoint", {})} | changes
+
+    @case
+    def each_set_has_its_lines():
+        done = job.run("sets", **settings(total=5))
+        out = job.out("sets")
+        for name, tokens in (("like", 32 * ROWS), ("halves", 32 * 6), ("noise", 32 * ROWS)):
+            lines = evaluations(out, name)
+            assert [line["step"] for line in lines] == [0, 2, 4, 5], lines
+            for line in lines:
+                assert line["tokens"] == tokens and 0 <= line["accuracy"] <= 1, line
+                assert math.isclose(line["perplexity"], math.exp(line["loss"]), rel_tol=1e-12), line
+                assert line["accuracy"] * tokens == round(line["accuracy"] * tokens), line
+            last = manifest(out)["evaluations"][name]
+            assert last["step"] == 5 and last["loss"] == lines[-1]["loss"], (last, lines)
+        assert "step 4/5  loss " in done.stdout and "  noise loss " in done.stdout, done.stdout
+        assert "training loss  like loss  halves loss  noise loss  tokens/s" in done.stdout, done.stdout
+        roles = manifest(out)["data"]
+        assert roles["validation.halves"]["details"]["rows"] == "6", roles
+        # A set that is the files of another one after each other has the same figures as one file.
+        both = job.scratch / "both.bin"
+        both.write_bytes(b"".join(path.read_bytes() for path in halves))
+        job.run("one", **settings(total=5, sets=str(like)))
+        assert [line | {"evaluation": "like", "seconds": 0} for line in evaluations(job.out("one"))] \
+            == [line | {"seconds": 0} for line in evaluations(out, "like")]
+
+    @case
+    def all_layouts_find_the_same():
+        wide = tiny_model(job.scratch / "wide", vocab_size=212, num_key_value_heads=4,
+                          weights=tiny_weights(kv_heads=4, vocabulary=212))
+        found = {}
+        for name, ranks, changes in (("one", 1, {}), ("zero3", 2, {"zero_optimization": {"stage": 3}}),
+                                     ("zero1", 2, {"zero_optimization": {"stage": 1}}),
+                                     ("tensor", 2, {"parallel": {"tensor": 2}}), ("pipeline", 2, {"parallel": {"pipeline": 2}}),
+                                     ("bf16", 1, {"bf16": {"enabled": True}})):
+            layout = f"layout-{name}"
+            batch = {"train_batch_size": 8, "gradient_accumulation_steps": None}
+            job.run(layout, "--nproc", ranks, model={"path": str(wide)}, **settings(total=2), **batch, **changes)
+            found[name] = [(line["loss"], line["accuracy"]) for line in metrics(job.out(layout)) if "evaluation" in line]
+            assert len(found[name]) == 6, found[name]
+        for name in ("zero3", "zero1", "tensor", "pipeline"):
+            near(name, [loss for loss, _ in found[name]], [loss for loss, _ in found["one"]], 1e-5)
+            # Before the first step nothing was rounded differently yet but logits that are all but equal.
+            assert [a for _, a in found[name][:3]] == [a for _, a in found["one"][:3]], (found[name], found["one"])
+            near(name, [1 + a for _, a in found[name]], [1 + a for _, a in found["one"]], 0.02)
+        assert max(a for _, a in found["one"]) > 0
+
+    KEEP = {"keep_best": {"metric": "noise.loss"}}
+
+    @case
+    def the_best_is_kept_outside_the_rotation_and_exported():
+        for background in (True, False):
+            name = f"best-{background}"
+            done = job.run(name, **settings(checkpoint=KEEP | {"every": 3, "background": background}, export={"which": "best"},
+                                            optimizer={"type": "AdamW", "params": {"lr": 2e-2}}))
+            out = job.out(name)
+            losses = {line["step"]: line["loss"] for line in evaluations(out, "noise") if line["step"] > 0}
+            step = min(losses, key=losses.get)
+            assert step < 9, f"the best is among the last ones anyway: {losses}"
+            assert best(out) == {"checkpoint": f"step-{step:08d}", "metric": "noise.loss", "value": losses[step]}
+            assert checkpoints(out) == [f"step-{step:08d}", "step-00000009", "step-00000012"], checkpoints(out)
+            assert manifest(out)["best"] == {"metric": "noise.loss", "value": losses[step], "step": step}
+            assert f"export/model (of step {step}, the best by noise.loss: " in done.stdout, done.stdout
+            must(ftrun("convert", out / "checkpoints" / f"step-{step:08d}", "--out", out / "given" / "export" / "model"))
+            given, shipped = exported(out / "given"), exported(out)
+            assert given.keys() == shipped.keys() and all((given[key] == shipped[key]).all() for key in given)
+            assert (out / "checkpoints" / "latest").read_text() == "step-00000012"
+
+    @case
+    def more_can_be_better():
+        job.run("more", **settings(total=4, checkpoint={"keep_best": {"metric": "like.accuracy"}}, export={"enabled": False}))
+        values = {line["step"]: line["accuracy"] for line in evaluations(job.out("more"), "like") if line["step"] > 0}
+        assert best(job.out("more"))["value"] == max(values.values()), values
+        # Strictly better wins: the first of equals.
+        assert best(job.out("more"))["checkpoint"] == f"step-{max(values, key=values.get):08d}", values
+
+    STOPPING = {"train": {"early_stopping": {"metric": "noise.loss", "patience": 2}}}
+    FAST = {"optimizer": {"type": "AdamW", "params": {"lr": 2e-2}}}
+
+    @case
+    def a_run_that_does_not_improve_stops():
+        done = job.run("early", **settings(total=100, checkpoint=KEEP, **STOPPING, **FAST))
+        out = job.out("early")
+        losses = {line["step"]: line["loss"] for line in evaluations(out, "noise") if line["step"] > 0}
+        lowest, ended = min(losses, key=losses.get), max(losses)
+        assert ended == lowest + 4 == steps(out)[-1]["step"] < 100, losses
+        reason = (f"done, stopped early after step {ended} of 100: noise.loss has not improved in 2 evaluations "
+                  f"(best {losses[lowest]!r} after step {lowest})")
+        assert manifest(out)["exit_reason"] == reason, manifest(out)["exit_reason"]
+        assert manifest(out)["exit_code"] == 0 and reason in done.stdout, done.stdout
+        again = job.run("early", "--resume", "auto", **settings(total=100, checkpoint=KEEP, **STOPPING, **FAST))
+        assert f"nothing is left to train: step {ended} of 100; stopped early: noise.loss has not" in again.stdout, again.stdout
+        assert steps(out)[-1]["step"] == ended
+        # With more patience it goes on.
+        more = STOPPING["train"]["early_stopping"] | {"patience": 3}
+        job.run("early", "--resume", "auto", **settings(total=100, checkpoint=KEEP, train={"early_stopping": more}, **FAST))
+        assert steps(out)[-1]["step"] > ended
+
+    @case
+    def small_gains_are_no_improvement():
+        job.run("delta", **settings(total=40, every=1, train={"early_stopping": {"metric": "like.loss", "patience": 3, "min_delta": 100}}))
+        assert steps(job.out("delta"))[-1]["step"] == 4, "the first counts as the best, three after it do not beat it by 100"
+
+    @case
+    def a_resume_knows_the_best_and_the_patience():
+        wish = dict(checkpoint=KEEP, **STOPPING, **FAST)
+        straight = job.out("early-straight")
+        job.run("early-straight", **settings(total=100, **wish))
+        for cut in (1, 3, 4):
+            name = f"early-cut-{cut}"
+            out = job.out(name)
+            job.run(name, **settings(total=cut, **wish, **{"export": {"enabled": False}}))
+            job.run(name, "--resume", "auto", **settings(total=100, **wish))
+            want = [line for line in evaluations(straight, "noise")]
+            have = {line["step"]: line["loss"] for line in evaluations(out, "noise")}
+            assert all(have[line["step"]] == line["loss"] for line in want), (want, have)
+            if cut % 2 == 0:
+                assert steps(out)[-1]["step"] == steps(straight)[-1]["step"]
+                assert best(out) == best(straight)
+                assert manifest(out)["exit_reason"] == manifest(straight)["exit_reason"]
+
+    @case
+    def a_best_checkpoint_that_is_gone_is_told():
+        wish = settings(total=6, checkpoint=KEEP | {"every": 0}, **FAST)
+        job.run("gone", **wish)
+        out = job.out("gone")
+        folder = out / "checkpoints" / best(out)["checkpoint"]
+        if folder.name == "step-00000006":
+            raise AssertionError("the best is the last one: this case needs another")
+        folder.rename(out / "elsewhere")
+        again = job.run("gone", "--resume", "auto", **settings(total=8, checkpoint=KEEP | {"every": 0}, **FAST))
+        assert f"{folder}: the best checkpoint is gone; it is chosen among those to come" in again.stdout + again.stderr
+
+    @case
+    def what_cannot_be_is_refused_before_the_first_step():
+        names = "there are: like.loss, like.perplexity, like.accuracy, halves.loss"
+        for changes, message in (
+                ({"checkpoint": {"keep_best": {"metric": "noise.f1"}}}, 'checkpoint.keep_best.metric: there is no metric "noise.f1"'),
+                ({"train": {"early_stopping": {"metric": "loss"}}}, 'train.early_stopping.metric: there is no metric "loss"')):
+            refused = must(ftrun("--config", job.config("refused", **settings(**changes))), 2)
+            assert message in refused.stderr and names in refused.stderr, refused.stderr
+        refused = must(ftrun("--config", job.config("refused", **settings(export={"which": "best"}))), 2)
+        assert "export.which: best, and no best checkpoint is kept" in refused.stderr, refused.stderr
+        for name in ("train", "a/b"):
+            refused = must(ftrun("--config", job.config("refused", **settings(sets={name: str(like)}))), 2)
+            assert f'data.validation: a set cannot be called "{name}"' in refused.stderr, refused.stderr
+        refused = must(ftrun("--config", job.config("refused", **settings(sets=None, checkpoint=KEEP))), 2)
+        assert "nothing is evaluated without one" in refused.stderr, refused.stderr
+        assert not job.out("refused").exists()
+
+    @case
+    def a_run_without_a_finite_evaluation_has_no_best():
+        broken = tiny_weights()
+        broken["lm_head.weight"] = broken["lm_head.weight"] * np.float32(1e38)
+        model = tiny_model(job.scratch / "broken", broken)
+        # Losses are finite in fp32, perplexities are not.
+        keep = {"keep_best": {"metric": "noise.perplexity"}}
+        done = job.run("broken-run", model={"path": str(model)}, **settings(total=2, every=1, checkpoint=keep, export={"which": "best"}))
+        out = job.out("broken-run")
+        assert not (out / "checkpoints" / "best").exists() and "best" not in manifest(out), evaluations(out, "noise")
+        assert "no evaluation was finite" in done.stdout + done.stderr, done.stdout + done.stderr
+
+    @case
+    def texts_are_written_at_each_evaluation():
+        for name, ranks, changes in (("texts", 1, {}), ("texts-3", 2, {"zero_optimization": {"stage": 3}})):
+            wish = settings(total=5, train={"generate": {"prompt_tokens": 4, "tokens": 6, "prompts": 2}}, **changes)
+            done = job.run(name, "--nproc", ranks, **wish, train_batch_size=8, gradient_accumulation_steps=None)
+            lines = [json.loads(line) for line in (job.out(name) / "samples.jsonl").read_text().splitlines()]
+            assert [line["step"] for line in lines] == [0, 0, 2, 2, 4, 4, 5, 5], lines
+            prompts = [line["prompt"] for line in lines]
+            assert prompts[:2] * 4 == prompts and prompts[0] != prompts[1] and prompts[0].count("w") == 4, prompts
+            assert lines[-2]["prompt"] + " >>>" + lines[-2]["answer"] in done.stdout, done.stdout
+        assert (job.out("texts") / "samples.jsonl").read_text().splitlines()[:2] \
+            == (job.out("texts-3") / "samples.jsonl").read_text().splitlines()[:2]
+
+    run_cases()

@@ -1,0 +1,153 @@
+"""scripts/follow_run.py against clients that write down what they are asked: a run afterwards, one that goes on and is resumed
+meanwhile, a torn line, a client that is not there."""
+import fcntl
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+from runner import case, run_cases
+
+SCRIPT = pathlib.Path(sys.argv[1]) / "scripts" / "follow_run.py"
+FAKE = {
+    "wandb": """
+        class Run:
+            def define_metric(self, *a, **k): said("define_metric", *a, **k)
+            def log(self, *a, **k): said("log", *a, **k)
+            def finish(self, *a, **k): said("finish", *a, **k)
+        def init(*a, **k):
+            said("init", *a, **k)
+            return Run()
+    """,
+    "mlflow": """
+        def __getattr__(name):
+            if name.startswith("__"): raise AttributeError(name)
+            return lambda *a, **k: said(name, *a, **k)
+    """}
+FAKE["trackio"] = FAKE["mlflow"]
+SAID = """
+import json, os
+def said(called, /, *a, **k):
+    with open(os.environ["SAID"], "a") as file:
+        file.write(json.dumps([called, a, k]) + "\\n")
+"""
+
+
+def line(step, **more):
+    return json.dumps({"step": step, "loss": 4.0 / step, "grad_norm": 1.0, "lr": 0.1, "tokens": 8, **more}) + "\n"
+
+
+def evaluation(step, loss):
+    return json.dumps({"step": step, "evaluation": "validation", "loss": loss, "perplexity": "Infinity", "accuracy": 0.5, "tokens": 4}) + "\n"
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    scratch = pathlib.Path(scratch)
+    modules = scratch / "modules"
+    modules.mkdir()
+    for name, body in FAKE.items():
+        (modules / f"{name}.py").write_text(SAID + "\n".join(text[8:] for text in body.splitlines()) + "\n")
+
+    def run_folder(name, metrics, code=0):
+        folder = scratch / name
+        folder.mkdir()
+        (folder / ".lock").write_text("")
+        (folder / "metrics.jsonl").write_text(metrics)
+        (folder / "run.json").write_text(json.dumps({"exit_code": code, "config": {"train": {"steps": 3}, "long": "x" * 5000}}))
+        return folder
+
+    def command(folder, to, *more):
+        return [sys.executable, str(SCRIPT), str(folder), "--to", to, "--poll", "0.05", "--patience", "0.2", *more]
+
+    def place(name, path=modules):
+        return {**os.environ, "PYTHONPATH": str(path), "SAID": str(scratch / f"{name}.said"), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def said(name):
+        path = scratch / f"{name}.said"
+        return [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
+
+    def follow(folder, to, *more):
+        done = subprocess.run(command(folder, to, *more), capture_output=True, text=True, env=place(folder.name), timeout=60)
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    @case
+    def a_run_that_has_ended_is_sent_whole():
+        text = evaluation(0, 5.0) + line(1) + line(2, loss="NaN", memory={"parameters": 64}) + evaluation(2, 3.0) + '{"step": 3, "lo\n'
+        folder = run_folder("done", text)
+        done = follow(folder, "wandb", "--project", "p")
+        assert done.returncode == 0 and done.stdout == f"sent 3 steps of {folder} to wandb (exit code 0; 1 unreadable lines were passed over)\n", done
+        calls = said("done")
+        assert calls[0][0] == "init" and calls[0][2]["project"] == "p" and calls[0][2]["name"] == "done", calls[0]
+        assert calls[0][2]["config"]["train"]["steps"] == 3 and calls[0][2]["resume"] == "allow"
+        logs = [a[0] for name, a, _ in calls if name == "log"]
+        assert logs[0] == {"step": 0, "validation/loss": 5.0, "validation/perplexity": float("inf"), "validation/accuracy": 0.5}, logs
+        assert logs[1] == {"step": 1, "train/loss": 4.0, "train/grad_norm": 1.0, "train/learning_rate": 0.1}, logs
+        assert logs[2]["memory/parameters"] == 64 and logs[2]["train/loss"] != logs[2]["train/loss"] and logs[2]["validation/loss"] == 3.0
+        assert calls[-1] == ["finish", [], {"exit_code": 0}]
+
+    @case
+    def the_other_clients_are_called_as_they_want():
+        folder = run_folder("two", line(1) + evaluation(1, 2.0), code=7)
+        done = follow(folder, "mlflow")
+        assert done.returncode == 0 and "follow_run: long: is too long for a parameter of MLflow's and is left out" in done.stderr, done
+        names = [name for name, _, _ in said("two")]
+        assert names == ["set_experiment", "start_run", "log_params", "log_metrics", "end_run"], names
+        assert said("two")[2][1] == [{"train.steps": "3"}] and said("two")[3][2] == {"step": 1}, said("two")
+        assert said("two")[-1][2] == {"status": "FAILED"}
+        other = run_folder("three", line(1))
+        follow(other, "trackio", "--name", "mine")
+        assert [name for name, _, _ in said("three")] == ["init", "log", "finish"], said("three")
+        assert said("three")[0][2]["name"] == "mine" and said("three")[0][2]["config"]["train.steps"] == 3
+
+    @case
+    def a_run_is_followed_while_it_goes_on_and_through_a_resume():
+        folder = run_folder("live", line(1), code=None)
+        with open(folder / ".lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            following = subprocess.Popen(command(folder, "wandb"), env=place("live"), stdout=subprocess.PIPE, text=True)
+
+            def sent():
+                return [a[0]["step"] for name, a, _ in said("live") if name == "log"]
+
+            def await_steps(steps):
+                end = time.monotonic() + 60
+                while sent() != steps:
+                    assert time.monotonic() < end and following.poll() is None, (sent(), steps)
+                    time.sleep(0.02)
+
+            await_steps([1])
+            with open(folder / "metrics.jsonl", "a") as file:
+                file.write(line(2) + line(3)[:20])
+                file.flush()
+                await_steps([1, 2])
+                file.write(line(3)[20:])
+            await_steps([1, 2, 3])
+            # A resume from step 1 replaces the file and trains steps 2 and 3 again.
+            (folder / "new").write_text(line(1) + line(2))
+            os.replace(folder / "new", folder / "metrics.jsonl")
+            with open(folder / "metrics.jsonl", "a") as file:
+                file.write(line(3) + line(4))
+            await_steps([1, 2, 3, 4])
+            with open(folder / "metrics.jsonl", "a") as file:
+                file.write(evaluation(4, 1.0))
+        out, _ = following.communicate(timeout=60)
+        assert following.returncode == 0 and "sent 5 steps" in out and "(the run was killed)" in out, out
+        assert said("live")[-1] == ["finish", [], {"exit_code": 1}]
+
+    @case
+    def a_missing_client_and_a_missing_run_are_told():
+        empty = scratch / "empty"
+        empty.mkdir()
+        folder = run_folder("none", line(1))
+        # -S: no site packages, whatever this machine has installed.
+        done = subprocess.run([sys.executable, "-S", *command(folder, "trackio")[1:]], capture_output=True, text=True, env=place("none", empty), timeout=60)
+        assert done.returncode == 5 and done.stderr == (f"follow_run: error: the client of trackio is not installed; install it: "
+                                                        f"{sys.executable} -m pip install trackio\n"), done.stderr
+        done = follow(empty, "wandb")
+        assert done.returncode == 4 and "holds no run" in done.stderr, done.stderr
+
+    run_cases()

@@ -1,0 +1,106 @@
+#include "report/run_report.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "report/text_samples.h"
+#include "report_test.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+/// What the page of a run holds for its script.
+nlohmann::json data_of(const std::string& page) {
+  const std::string begin = R"(<script type="application/json" id="data">)";
+  const size_t at = page.find(begin) + begin.size();
+  return nlohmann::json::parse(page.substr(at, page.find("</script>", at) - at));
+}
+
+/// `text` with nothing that a page could load.
+bool is_alone(const std::string& page) {
+  for (const char* part : {"src=", "href=", "@import", "url(http", "fetch(", "XMLHttpRequest", "http://", "https://"}) {
+    const size_t at = page.find(part);
+    if (at != page.npos && page.compare(at, 26, "http://www.w3.org/2000/svg") != 0) return false;
+  }
+  return true;
+}
+
+TEST_CASE("a report holds a run's figures, and nothing from elsewhere") {
+  const TestFolder folder;
+  std::string lines;
+  for (int64_t step = 1; step <= 3; ++step) {
+    StepMetrics m = example_step(step);
+    m.memory = {{"parameters", 4096 * step}};
+    if (step == 2) m.evaluations = {{.set = "a", .loss = 0, .accuracy = 0.5}, {.set = "b", .loss = 1}};
+    lines += metrics_lines(m);
+  }
+  put_file(folder / "metrics.jsonl", lines + "{\"step\": 4, \"lo");
+  put_file(folder / "run.json", R"({"exit_reason": "done", "ended": "now", "config": {"train": {"steps": 3, "seed": 1}}})");
+  put_file(folder / "samples.jsonl", sample_line(0, {1, "p", "a"}) + "\nnot a line\n");
+  const std::string page = run_report({folder.path()});
+  REQUIRE(page.starts_with("<!DOCTYPE html>\n<!-- ftrun report 1 -->"));
+  REQUIRE(is_alone(page));
+  const nlohmann::json run = data_of(page)["runs"][0];
+  REQUIRE(run["steps"]["step"] == nlohmann::json{1.0, 2.0, 3.0});
+  REQUIRE(run["steps"]["tokens"] == nlohmann::json{2048.0, 4096.0, 6144.0});
+  REQUIRE(run["steps"]["loss"].size() == 3);
+  REQUIRE(run["memory"]["parameters"] == nlohmann::json{4096.0, 8192.0, 12288.0});
+  REQUIRE(run["evaluations"][0]["name"] == "a");
+  REQUIRE(run["evaluations"][0]["perplexity"] == nlohmann::json{1.0});
+  REQUIRE(run["evaluations"][1]["accuracy"] == nlohmann::json{nullptr});
+  REQUIRE(run["texts"] == nlohmann::json::parse(R"([{"step": 0, "prompt": "p", "answer": "a"}])"));
+  REQUIRE(run["config"]["train.steps"] == "3");
+  REQUIRE(run["unreadable"] == 2);
+}
+
+TEST_CASE("no text of a run can leave its place in the page") {
+  const TestFolder folder;
+  const std::string hostile = "</script><script>alert(1)</script><!--<img src=x onerror=alert(1)>";
+  put_file(folder / "metrics.jsonl", metrics_lines(example_step(1)));
+  put_file(folder / "samples.jsonl", sample_line(1, {1, hostile, hostile + "\xff"}) + "\n");
+  put_file(folder / "config.yaml", hostile);
+  const std::string page = run_report({folder.path()});
+  REQUIRE(page.find("<img") == page.npos);
+  REQUIRE(page.find("alert(1)</script>") == page.npos);
+  REQUIRE(data_of(page)["runs"][0]["texts"][0]["prompt"] == hostile);
+  REQUIRE(data_of(page)["runs"][0]["config_yaml"] == hostile);
+}
+
+TEST_CASE("long runs are thinned to means, and what is not finite stays visible") {
+  const TestFolder folder;
+  std::string lines;
+  for (int64_t step = 1; step <= 9000; ++step) {
+    StepMetrics m = example_step(step);
+    m.loss = step == 9000 ? std::numeric_limits<double>::quiet_NaN() : static_cast<double>(step);
+    lines += metrics_lines(m);
+  }
+  put_file(folder / "metrics.jsonl", lines);
+  const nlohmann::json run = data_of(run_report({folder.path()}))["runs"][0];
+  REQUIRE(run["mean_of"] == 3);
+  REQUIRE(run["steps"]["loss"].size() == 3000);
+  REQUIRE(run["steps"]["loss"][0] == 2.0);
+  REQUIRE(run["steps"]["loss"][2999] == "NaN");
+}
+
+TEST_CASE("only a report of ours is replaced") {
+  const TestFolder folder;
+  put_file(folder / "metrics.jsonl", metrics_lines(example_step(1)));
+  const std::string path = folder / "page.html";
+  write_run_report(path, {folder.path()});
+  write_run_report(path, {folder.path(), folder.path()});
+  REQUIRE(data_of(read_file(path))["runs"].size() == 2);
+  put_file(path, "<!DOCTYPE html>\n<p>mine");
+  Error error = error_of([&] { write_run_report(path, {folder.path()}); });
+  REQUIRE(error.code() == ExitCode::kUsage);
+  REQUIRE(error.message() == path + ": there is something that is not a report of ftrun's; it stays as it is");
+  REQUIRE(read_file(path) == "<!DOCTYPE html>\n<p>mine");
+  std::filesystem::create_symlink(path, folder / "link.html");
+  REQUIRE(error_of([&] { write_run_report(folder / "link.html", {folder.path()}); }).code() == ExitCode::kUsage);
+  REQUIRE(error_of([&] { run_report({folder / "none"}); }).message() ==
+          folder / "none" + ": holds no run: neither metrics.jsonl nor run.json");
+}
+
+}  // namespace
+}  // namespace ftrun
