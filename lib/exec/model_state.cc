@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "kernels/copy.h"
 #include "kernels/kernels.h"
 #include "model/tensor_split.h"
 #include "partition/layout.h"
@@ -195,7 +196,7 @@ std::vector<StateSlice> ModelState::snapshot(std::span<std::byte> sectors) {
     const Range from = part(piece, piece.saved.begin, piece.saved.end);
     std::byte* const to = memory_.at(program_, piece.snapshot);
     if (memory_.in_reach(program_, from))
-      convert(memory_.at(program_, from), dtype(piece), to, dtype(piece), piece.saved.size());
+      copy_streamed(to, memory_.at(program_, from), from.bytes);
     else
       memory_.read(program_, from, to);
   }

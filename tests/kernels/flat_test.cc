@@ -1,4 +1,5 @@
 // Conversions and sums of flat ranges.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -6,6 +7,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "kernels/copy.h"
 #include "rig.h"
 
 #include <catch2/catch.hpp>
@@ -158,6 +160,20 @@ TEST_CASE("the sum of squares of 16-bit numbers has the bits that the same numbe
         REQUIRE((a > 0.0) == (count > 0));
       }
   });
+}
+
+TEST_CASE("a streamed copy is every byte of its source and none beside it") {
+  for (const size_t bytes : {size_t{0}, size_t{2}, size_t{4}, size_t{510}, size_t{4096}, size_t{(1 << 20) + 6}})
+    for (const size_t first : {size_t{0}, size_t{2}, size_t{4}, size_t{60}}) {
+      INFO(bytes << " bytes from " << first);
+      // All bit patterns, NaN that signal among them.
+      std::vector<uint8_t> from(bytes + 128), to(bytes + 128, 7);
+      for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<uint8_t>(i * 167 + (i >> 9));
+      std::vector<uint8_t> expected = to;
+      std::copy_n(from.begin() + 3, bytes, expected.begin() + static_cast<ptrdiff_t>(first));
+      copy_streamed(to.data() + first, from.data() + 3, static_cast<int64_t>(bytes));
+      REQUIRE(to == expected);
+    }
 }
 
 TEST_CASE("dtypes that flat kernels do not know are refused by name") {

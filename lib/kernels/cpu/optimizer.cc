@@ -1,11 +1,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstring>
 #include <string_view>
 #include <type_traits>
 #include <vector>
 
 #include "base/error.h"
+#include "kernels/copy.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vector_kernels.h"
 #include "kernels/kernels.h"
@@ -127,6 +129,18 @@ void convert(const void* from, DType from_dtype, void* to, DType to_dtype, int64
     kernel(advanced(from, begin, from_dtype), advanced(to, begin, to_dtype), end - begin,
            count >= kStreamedElements);
   });
+}
+
+void copy_streamed(void* to, const void* from, int64_t bytes) {
+  constexpr auto kSize = static_cast<int64_t>(sizeof(float));
+  const auto copy = flat_kernels().convert[flat_index(DType::kF32, "copy")][flat_index(DType::kF32, "copy")];
+  auto* const target = static_cast<char*>(to);
+  const auto* const source = static_cast<const char*>(from);
+  parallel_ranges(bytes / kSize, kFlatGrain, [&](int64_t begin, int64_t end) {
+    copy(source + begin * kSize, target + begin * kSize, end - begin, true);
+  });
+  const int64_t rest = bytes % kSize;
+  std::memcpy(target + (bytes - rest), source + (bytes - rest), static_cast<size_t>(rest));
 }
 
 void add_into(void* to, DType to_dtype, const void* from, DType from_dtype, int64_t count) {
