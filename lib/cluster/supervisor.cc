@@ -30,6 +30,7 @@ namespace ftrun {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+constexpr std::chrono::milliseconds kGraceOfHang{1000};
 
 /// What is passed on to the ranks. A lost terminal stops them as SIGTERM does, unless whoever
 /// started us (nohup) wants it to stop nothing.
@@ -350,7 +351,6 @@ std::string Supervisor::doing(const Rank& rank) const {
 /// A rank that is stopped hears no SIGTERM, and one that held up the others for their whole patience is not
 /// waited for once more.
 bool Supervisor::hears_nobody(const Rank& rank) {
-  read_reports();
   const bool blamed = std::any_of(failures_.begin(), failures_.end(),
                                   [&](const FailureReport& report) { return report.culprit == rank.number; });
   return blamed || is_stopped(rank.process.pid);
@@ -358,7 +358,10 @@ bool Supervisor::hears_nobody(const Rank& rank) {
 
 void Supervisor::stop_others() {
   stopping_ = true;
-  kill_at_ = Clock::now() + options_.grace;
+  read_reports();
+  const bool hang = std::any_of(failures_.begin(), failures_.end(), [](const FailureReport& r) { return r.culprit >= 0; });
+  // Who waited for a rank that hangs has nothing to finish.
+  kill_at_ = Clock::now() + (hang ? std::min(options_.grace, kGraceOfHang) : options_.grace);
   for (const Rank& rank : ranks_) {
     if (!rank.running) continue;
     if (hears_nobody(rank))

@@ -183,7 +183,9 @@ class Converter {
   }
 
   std::optional<std::vector<int64_t>> as_ints(const Node& node) {
-    if (node.kind != Node::Kind::kList || node.items.empty()) return refuse(node);
+    // Of keys of ours an empty list is their default, which a written config holds.
+    const bool may_be_empty = field_.vocabulary == Vocabulary::kFtrun && !field_.zero_unset;
+    if (node.kind != Node::Kind::kList || (node.items.empty() && !may_be_empty)) return refuse(node);
     std::vector<int64_t> out;
     for (const Node& item : node.items) {
       if (item.kind != Node::Kind::kInt || !in_range(field_, item.number)) return refuse(item);

@@ -16,7 +16,7 @@ void declare_adapter(Schema& s) {
       .alias("peft_type")
       .in_any_case();
   rows.key("path", &A::path, "Folder of an adapter in PEFT's layout to go on from; empty: a new one.");
-  rows.key("r", &A::r, "Rank.").at_least(1);
+  rows.key("r", &A::r, "Rank of each adapter: the columns of B.").at_least(1);
   rows.key("lora_alpha", &A::lora_alpha, "The adapter's results are scaled by lora_alpha / r.").above(0);
   rows.key("lora_dropout", &A::lora_dropout, "Share of an adapter's inputs that is dropped in training.").range(0, 1);
   rows.key("target_modules", &A::target_modules,

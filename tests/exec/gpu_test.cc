@@ -580,7 +580,7 @@ TEST_CASE("gpu: a checkpoint of a GPU continues on the processor and the other w
         save_checkpoint(posix_files(), {scratch.path}, {}, first->state.slices(), {});
         const auto second = rig_on(!from_gpu);
         Checkpoint checkpoint(scratch.path + "/step-00000000");
-        second->state.load(checkpoint);
+        second->load(checkpoint);
         REQUIRE(fixtures::contents(second->state) == fixtures::contents(first->state));
         REQUIRE(second->train(2).loss_sum == first->train(2).loss_sum);
         REQUIRE(fixtures::contents(second->state) == fixtures::contents(first->state));

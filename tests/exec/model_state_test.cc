@@ -231,7 +231,7 @@ TEST_CASE("what any layout saves any other reads back bit by bit, and trains on 
       INFO(name_of_layout(writer) << " -> " << name_of_layout(reader));
       const Contents read = saved_by(reader, [&](Rendezvous&, RankRig& rig) {
         Checkpoint checkpoint(scratch.path + "/step-00000000");
-        rig.state.load(checkpoint);
+        rig.load(checkpoint);
       });
       REQUIRE(read == saved);
     }
@@ -248,7 +248,7 @@ TEST_CASE("what any layout saves any other reads back bit by bit, and trains on 
             config.gradient_accumulation_steps = 1;
             RankRig rig(config, model, groups);
             Checkpoint checkpoint(scratch.path + "/step-00000000");
-            rig.state.load(checkpoint);
+            rig.load(checkpoint);
             rig.train(3);
             whole.add(rig.state.slices());
           });
@@ -277,7 +277,7 @@ TEST_CASE("another partition reads a checkpoint back bit by bit") {
     RankRig other(config, fixtures::small_model(), *alone.group);
     REQUIRE(fixtures::contents(other.state) != saved);
     Checkpoint checkpoint(scratch.path + "/step-00000000");
-    other.state.load(checkpoint);
+    other.load(checkpoint);
     REQUIRE(fixtures::contents(other.state) == saved);
   }
 }
@@ -427,7 +427,7 @@ TEST_CASE("a checkpoint of another optimizer, or of another dtype of its states,
   save_checkpoint(posix_files(), {scratch.path}, {}, saver.state.slices(), {});
   RankRig adam(fixtures::small_run(), fixtures::small_model(), *alone.group);
   Checkpoint checkpoint(scratch.path + "/step-00000000");
-  REQUIRE_THROWS_AS(adam.state.load(checkpoint), Error);
+  REQUIRE_THROWS_AS(adam.load(checkpoint), Error);
 
   const fixtures::Scratch other;
   save_checkpoint(posix_files(), {other.path}, {}, adam.state.slices(), {});

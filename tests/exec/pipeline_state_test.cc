@@ -62,7 +62,7 @@ TEST_CASE("what any layout saves, any other reads back bit by bit, and its own g
     const auto resumed = [&](const Place& place, bool trains) {
       return saved_on(place.config(), model, place.mesh, [&](Rendezvous&, RankRig& rig) {
         Checkpoint checkpoint(scratch.path + "/step-00000000");
-        rig.state.load(checkpoint);
+        rig.load(checkpoint);
         if (trains) train_step(rig, 3);
       });
     };

@@ -194,6 +194,7 @@ StepPlan changed(StepPlan plan, const Config& config, const Otherwise& otherwise
 RankRig::RankRig(const Config& from, const ModelConfig& model, const RankGroups& of, Gpu* gpu,
                  const Otherwise& otherwise)
     : config(for_ranks(from, of.host_world->size())),
+      folder(model_folder(model)),
       groups(of),
       plan(changed(plan_steps(config, model, of.rank()), config, otherwise)),
       memory(of.peer_visible(), swap_of(config, of.rank()), nullptr, gpu),

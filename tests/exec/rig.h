@@ -74,8 +74,11 @@ struct RankRig {
   StepRun train(int64_t step);
   /// What train() runs, without new batches.
   StepRun prepared(int64_t step);
+  /// The state of a checkpoint; what is frozen from model_folder().
+  void load(Checkpoint& checkpoint) { state.load(checkpoint, folder); }
 
   Config config;
+  const ModelFolder& folder;
   RankGroups groups;
   StepPlan plan;
   RankMemory memory;

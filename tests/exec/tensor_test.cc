@@ -175,7 +175,7 @@ TEST_CASE("what one mesh saves another reads back bit by bit, and its own goes o
     const auto resumed = [&](const Place& place, bool trains) {
       return fixtures::saved_on(fixtures::run_of_stage(place.stage), model, place.mesh, [&](Rendezvous&, RankRig& rig) {
         Checkpoint checkpoint(scratch.path + "/step-00000000");
-        rig.state.load(checkpoint);
+        rig.load(checkpoint);
         if (trains) fixtures::train_step(rig, 3);
       });
     };
