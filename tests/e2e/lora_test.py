@@ -8,7 +8,7 @@ import sys
 import tempfile
 
 import numpy as np
-from runner import (Job, ShardedJob, case, checkpoints, config, ftrun, metrics, must, near, numbers, run_cases, start, steps,
+from runner import (Job, ShardedJob, case, checkpoints, config, ftrun, must, near, numbers, run_cases, start, steps,
                     write_config)
 from safetensors import safe_open
 from safetensors.numpy import load_file
@@ -153,10 +153,53 @@ for folder, ours in zip(sys.argv[1::2], sys.argv[2::2]):
         near("loss", [steps(job.out("other"))[-1]["loss"]], [steps(out)[-1]["loss"]], 1e-5)
 
     @case
+    def tensor_ranks_train_what_one_process_trains():
+        mesh = ShardedJob(scratch / "mesh", vocab_size=500)
+        same = mesh.settings(1, accumulation=2) | {"adapter": LORA, "optimizer": {"type": "AdamW", "params": {"lr": 0.02}}}
+        mesh.run("one", **same)
+        for name, ranks, parallel in (("tensor", 2, {"tensor": 2}), ("whole tokens", 2, {"tensor": 2, "sequence": False}),
+                                      ("copies", 4, {"tensor": 4}), ("both", 4, {"tensor": 2, "pipeline": 2})):
+            mesh.run(name, "--nproc", ranks, **same, parallel=parallel)
+            loss = near("loss", [m["loss"] for m in steps(mesh.out(name))], [m["loss"] for m in steps(mesh.out("one"))], 1e-5)
+            norm = near("gradient norm", [m["grad_norm"] for m in steps(mesh.out(name))], [m["grad_norm"] for m in steps(mesh.out("one"))], 5e-5)
+            here, there = adapter_file(mesh.out(name)), adapter_file(mesh.out("one"))
+            for tensor, values in there.items():
+                assert np.linalg.norm(here[tensor] - values) <= 1e-4 * np.linalg.norm(values), tensor
+            print(f"{name}: loss within {loss:.1e}, gradient norm within {norm:.1e}", flush=True)
+
+    @case
     def bf16_adapters_train_as_fp32_ones():
         job.run("fp32", **job.settings(1), adapter=LORA)
         job.run("bf16", "--nproc", 2, **job.settings(2, precision="bf16", stage=2), adapter=LORA)
         near("loss", [m["loss"] for m in steps(job.out("bf16"))], [m["loss"] for m in steps(job.out("fp32"))], 2e-3)
+
+    @case
+    def a_merged_model_is_the_base_with_the_adapter():
+        """W + scale B A, worked out here from the files; from a checkpoint and from PEFT's folder the same."""
+        name = "merged-run"
+        job.run(name, **(job.settings(1) | {"adapter": {**LORA, "rank_pattern": {"q_proj": 2}}, "optimizer": {"type": "AdamW", "params": {"lr": 0.02}}}))
+        base, adapter = load_file(job.model / "model.safetensors"), adapter_file(job.out(name))
+        sources = {"run": job.out(name), "folder": job.out(name) / "export" / "adapter"}
+        for source, path in sources.items():
+            out = scratch / f"merged-{source}"
+            must(ftrun("convert", path, "--merge", "--out", out, "--dtype", "fp32"))
+            merged = load_file(out / "model.safetensors")
+            assert set(merged) == set(base)
+            for tensor, values in base.items():
+                module = "base_model.model." + tensor.removesuffix(".weight")
+                expected = values
+                if f"{module}.lora_A.weight" in adapter:
+                    a, b = (adapter[f"{module}.lora_{x}.weight"].astype(np.float64) for x in "AB")
+                    expected = (values + 8 / a.shape[0] * (b @ a)).astype(np.float32)
+                    assert np.abs(expected - values).max() > 1e-4, f"{tensor}: the adapter has learned nothing"
+                assert np.abs(merged[tensor] - expected).max() <= 1e-7, tensor
+        rounded = must(ftrun("convert", sources["run"], "--merge", "--out", scratch / "merged-bf16", "--dtype", "bf16"))
+        assert "% of the adapter at most" in rounded.stdout, rounded.stdout
+        again = must(ftrun("convert", sources["run"], "--out", scratch / "again"))
+        assert "again" in again.stdout and all(np.array_equal(values, load_file(scratch / "again" / "adapter_model.safetensors")[tensor])
+                                               for tensor, values in adapter.items())
+        refused = ftrun("convert", sources["folder"], "--out", scratch / "nothing")
+        assert refused.returncode != 0 and "--merge" in refused.stderr and not (scratch / "nothing").exists(), refused.stderr
 
     @case
     def parts_of_a_model_train_by_name():
@@ -171,6 +214,9 @@ for folder, ours in zip(sys.argv[1::2], sys.argv[2::2]):
             after = load_file(job.out(name) / "export" / "model" / "model.safetensors")
             moved = {tensor for tensor in before if not np.array_equal(before[tensor], after[tensor])}
             assert moved == {tensor for tensor in before if trains(tensor)}, moved
+            must(ftrun("convert", job.out(name), "--out", scratch / f"converted-{name}"))
+            converted = load_file(scratch / f"converted-{name}" / "model.safetensors")
+            assert all(np.array_equal(converted[tensor], values) for tensor, values in after.items())
 
     @case
     def wrong_wishes_are_refused_by_name():

@@ -189,7 +189,7 @@ __global__ void sum_losses(const double* losses, const int32_t* labels, int64_t 
   double sum = 0.0, count = 0.0;
   for (int64_t n = threadIdx.x; n < rows; n += kThreads) {
     sum += counts_correct ? fabs(losses[n]) : losses[n];
-    const bool counts = counts_correct ? signbit(losses[n]) : labels[n] >= first_label && labels[n] < end_label;
+    const bool counts = counts_correct ? copysign(1.0, losses[n]) < 0.0 : labels[n] >= first_label && labels[n] < end_label;
     count += counts ? 1.0 : 0.0;
   }
   sums[threadIdx.x] = sum;

@@ -170,7 +170,7 @@ void run_linear(const Operation& op, Matmul& matmul) {
 void copy_operand(const Operation& op, size_t in, int64_t elements) {
   if (op.in(in) == op.out(0)) return;
   cuda::check(cudaMemcpyAsync(op.out(0), op.in(in), static_cast<size_t>(elements * dtype_bytes(op.dtype())),
-                              cudaMemcpyDeviceToDevice, op.stream()),
+                              cudaMemcpyDefault, op.stream()),
               "copying what a product adds to");
 }
 

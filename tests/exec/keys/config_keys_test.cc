@@ -71,6 +71,8 @@ const std::vector<Base>& bases() {
       {"bf16", kBatch + "bf16: {enabled: true}\nzero_optimization: {stage: 1}\n"},
       {"fp16", kBatch + "fp16: {enabled: true, loss_scale_window: 4, hysteresis: 3}\n"
                         "zero_optimization: {stage: 1}\n"},
+      {"adapter", kBatch + "adapter: {r: 4, target_modules: [q_proj, k_proj, v_proj], rank_pattern: {v_proj: 2}, "
+                           "alpha_pattern: {q_proj: 3}}\n"},
       {"AdamW", optimizer("AdamW", "weight_decay: 0.5")},
       {"Adam", optimizer("Adam", "weight_decay: 0.5")},
       {"SGD", optimizer("SGD", "momentum: 0.5")},
@@ -108,6 +110,7 @@ ModelConfig model() {
   c.query_heads = 4;
   c.kv_heads = 2;
   c.head_size = 8;
+  c.qkv_bias = true;
   c.windows.assign(8, 0);
   return c;
 }
@@ -156,11 +159,21 @@ std::string scalars(const Config& config) {
              samples_text(config.data), "\n");
 }
 
+/// What a program does not show of adapters: how they are scaled, and how they begin.
+std::string adapter_text(const ModelDescription& model) {
+  std::string text;
+  for (const BlockAdapter& block : model.adapter.blocks)
+    for (const LowRank& low : block.of) text += cat(low.rank, "*", low.scale, " ");
+  for (const TensorInfo& tensor : model.tensors) text += cat(static_cast<int>(tensor.initial.kind), tensor.trainable ? "t" : "f");
+  return text;
+}
+
 /// The programs of the first and the last rank.
 std::string programs(const Config& config) {
   std::string text;
   for (const int64_t rank : {int64_t{0}, config.parallel.data * config.parallel.tensor - 1}) {
     const StepPlan plan = plan_steps(config, model(), static_cast<int>(rank));
+    text += adapter_text(plan.train.model);
     for (const Program* program : {&plan.train.program, &plan.evaluate.program}) {
       text += program_text(*program);
       for (const int64_t bytes : program->arena_bytes) text += cat(bytes, " ");
@@ -197,12 +210,16 @@ const Outcome& outcome(const Base& base) {
   return known.emplace(base.name, std::move(made)).first->second;
 }
 
-/// Whether something other than the key itself differs; what is cheap to tell comes first.
-bool differs(const Field& field, const Outcome& before, const Config& after) {
+/// Whether something other than the key itself differs; what is cheap to tell comes first. A value that does not fit the
+/// model tells nothing.
+bool differs(const Field& field, const Outcome& before, const Config& after) try {
   Config others = after;
   if (field.store) field.store(others, field.load(before.resolution.config));
   return effective_json(others) != effective_json(before.resolution.config) ||
          scalars(after) != before.scalars || programs(after) != before.programs;
+} catch (const Error& error) {
+  if (error.code() != ExitCode::kUsage) throw;
+  return false;
 }
 
 template <typename T>
@@ -228,9 +245,9 @@ std::vector<std::string> other_values(const Field& field, const FieldValue& now)
         if (yaml_text(now) != choice) out.push_back(choice);
       return out;
     case FieldType::kText:
-      return {"/elsewhere", "debug"};
+      return {"/elsewhere", "debug", ".*k_proj"};
     case FieldType::kTextList:
-      return {"[other.bin]"};
+      return {"[other.bin]", "[norm]", "[k_proj]"};
     case FieldType::kIntList:
       return {"[1]", "[4, 5]"};
     case FieldType::kFloatList:
@@ -266,6 +283,7 @@ const std::map<std::string, RunKey>& run_keys() {
   static const std::map<std::string, RunKey> keys{
       // What is read.
       {"model.path", {"lib/exec/setup.cc", "folder(from.model.path)"}},
+      {"adapter.path", {"lib/exec/checkpointer.cc", "config_.adapter.path"}},
       {"data.train", {"lib/exec/run_data.cc", "(config.data.train, training_options(config.data))"}},
       {"data.train_weights", {"lib/exec/sample_options.h", "options.weights = data.train_weights"}},
       {"data.validation", {"lib/exec/run_data.cc", "evaluation_sets(config.data)"}},
