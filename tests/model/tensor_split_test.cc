@@ -477,6 +477,11 @@ TEST_CASE("a rank's operations are shared out as the table of kinds says, and te
   for (const bool sequence : {true, false})
     for (const size_t layer : {0, 1})  // the embedding and a block
       compare_layer(split_model(c, {}), split_model(c, {2, 1, sequence}), layer, seen);
+  Adapter adapter;
+  adapter.blocks.resize(static_cast<size_t>(c.layers));
+  for (const Projection p : {Projection::kQ, Projection::kV}) adapter.blocks[0].of[static_cast<size_t>(p)] = {4, 2.0};
+  const auto adapted = [&](const TensorSplit& split) { return build_model(c, {2, 64}, Mode::kTrain, {}, {}, split, adapter); };
+  compare_layer(adapted({}), adapted({2, 1, true}), 1, seen);
   // The table has no letter that no model uses.
   KindsAndLetters table;
   for (int i = 0; i < kOpKinds; ++i)
