@@ -104,8 +104,6 @@ void desugar_adapter(Node& root, bool of_peft, Problems& problems) {
   }
   if (NodeEntry* begin = entry_of(*adapter, "init_lora_weights"); begin != nullptr && begin->value.kind == Node::Kind::kBool)
     begin->value = Node::of_text(begin->value.at, begin->value.boolean ? "true" : "false");
-  if (adapter->find("type") == nullptr && adapter->find("peft_type") == nullptr && !adapter->entries.empty())
-    adapter->entries.push_back({"type", adapter->at, Node::of_text(adapter->at, "lora"), ""});
 }
 
 }  // namespace ftrun

@@ -164,7 +164,8 @@ class Sources {
   /// adapter: FOLDER is what its adapter_config.json says, and the adapter to go on from.
   void read_adapter(Node& source) {
     Node* adapter = source.find("adapter");
-    if (adapter == nullptr || adapter->kind != Node::Kind::kText || adapter->text == "none") return;
+    if (adapter == nullptr || adapter->kind != Node::Kind::kText) return;
+    if (adapter->text == "none") return source.erase("adapter");
     const bool is_file = adapter->text.ends_with(".json");
     Node named = *adapter;
     if (!is_file) named.text += "/adapter_config.json";

@@ -58,6 +58,10 @@ void resolve_train(Resolving& r) {
             "name a tokenised file, for example --set data.train=data/train.bin");
 }
 
+void resolve_adapter(Resolving& r) {
+  if (r.given("adapter") && !r.given("adapter.type")) r.config.adapter.type = AdapterType::kLora;
+}
+
 void resolve_checkpoint(Resolving& r) {
   if (r.config.checkpoint.keep_last != 1) return;
   r.config.checkpoint.keep_last = 2;
@@ -91,6 +95,7 @@ Resolution resolve(const Config& config, const ResolveContext& context) {
   Resolving r{out.config, context, problems, out.lines, {}};
   resolve_mesh(r);
   resolve_train(r);
+  resolve_adapter(r);
   resolve_checkpoint(r);
   resolve_data(r);
   resolve_precision(r);

@@ -27,6 +27,8 @@ struct Resolving {
 
 // In the order they run; each reads what those before it decided.
 void resolve_mesh(Resolving& r);
+/// A section without type is of the one kind there is.
+void resolve_adapter(Resolving& r);
 void resolve_train(Resolving& r);
 /// Never fewer than two are kept.
 void resolve_checkpoint(Resolving& r);

@@ -16,7 +16,7 @@ void declare_adapter(Schema& s) {
       .alias("peft_type")
       .in_any_case();
   rows.key("path", &A::path, "Folder of an adapter in PEFT's layout to go on from; empty: a new one.");
-  rows.key("r", &A::r, "Rank of each adapter: the columns of B.").at_least(1);
+  rows.key("r", &A::r, "Rank of each adapter: the columns of B.").range(1, 65'536);
   rows.key("lora_alpha", &A::lora_alpha, "The adapter's results are scaled by lora_alpha / r.").above(0);
   rows.key("lora_dropout", &A::lora_dropout, "Share of an adapter's inputs that is dropped in training.").range(0, 1);
   rows.key("target_modules", &A::target_modules,
@@ -29,7 +29,7 @@ void declare_adapter(Schema& s) {
   rows.key("layers_to_transform", &A::layers_to_transform, "Only these layers; empty = all.").at_least(0).in("layers");
   rows.key("rank_pattern", &A::rank_pattern,
            "Ranks of some modules: {expression: rank}, each of a path's end; the first one that matches counts.");
-  rows.key("rank_pattern_ranks", &A::rank_pattern_ranks, "The ranks of a rank_pattern that is a list.").at_least(1);
+  rows.key("rank_pattern_ranks", &A::rank_pattern_ranks, "The ranks of a rank_pattern that is a list.").range(1, 65'536);
   rows.key("alpha_pattern", &A::alpha_pattern, "The same of lora_alpha.");
   rows.key("alpha_pattern_alphas", &A::alpha_pattern_alphas, "The alphas of an alpha_pattern that is a list.").above(0);
   rows.key("modules_to_save", &A::modules_to_save, "Names of modules that train whole beside the adapters (embed_tokens, lm_head).");

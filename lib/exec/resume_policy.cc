@@ -18,10 +18,10 @@ namespace {
 /// A field and all below it. Neither the losses of the steps to come (but for rounding, when the
 /// ranks change) nor the state they begin with depend on these. Model and data may move: they are
 /// compared by content, under "model" and "data".
-constexpr std::array<std::string_view, 38> kMayChange{
+constexpr std::array<std::string_view, 39> kMayChange{
     "config.train.steps", "config.train.epochs", "config.train.max_nonfinite_steps",
     "config.train.check_replicas",
-    "config.train.evaluation", "config.train.log", "config.train.generate", "config.output_dir",
+    "config.train.evaluation", "config.train.log", "config.train.generate", "config.output_dir", "config.adapter.path",
     "config.checkpoint", "config.export", "config.csv_monitor", "config.steps_per_print",
     "config.wall_clock_breakdown", "config.log_level", "config.model.path", "config.data.train",
     "config.data.validation", "config.data.validation_names", "data.validation", "config.train.early_stopping", "config.data.prefetch", "config.threads",

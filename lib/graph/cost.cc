@@ -77,7 +77,7 @@ double attention_dgrad(const LayerGraph& graph, const Op& op) {
 }
 
 double linear_cross_entropy(const LayerGraph& graph, const Op& op) {
-  return product_flops(graph, op.in[0], op.in[1]) * (op.out.size() > 1 ? 3.0 : 1.0);
+  return product_flops(graph, op.in[0], op.in[1]) * static_cast<double>(op.out.size());  // logits, dx, dw
 }
 
 double vocabulary_logits(const LayerGraph& graph, const Op& op) {

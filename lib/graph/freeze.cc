@@ -39,6 +39,13 @@ void remove_unused(const LayerGraph& graph, const std::vector<std::vector<Op>*>&
   }
 }
 
+/// The head's own gradient, which forward makes.
+void remove_from_head(LayerGraph& graph) {
+  for (Op& op : graph.forward)
+    if (op.kind == OpKind::kLinearCrossEntropy && op.out.size() > 2 && graph.at(op.out[2]).role == ValueRole::kTemp)
+      op.out.pop_back();
+}
+
 }  // namespace
 
 LayerGraph without_gradients(LayerGraph graph, const std::set<ValueId>& frozen) {
@@ -48,6 +55,7 @@ LayerGraph without_gradients(LayerGraph graph, const std::set<ValueId>& frozen) 
     graph.values[static_cast<size_t>(value.grad)].role = ValueRole::kTemp;
     value.grad = -1;
   }
+  remove_from_head(graph);
   remove_unused(graph, {&graph.backward});
   remove_unused(graph, {&graph.input_grad, &graph.weight_grad});
   for (size_t id = 0; id < graph.values.size(); ++id) {

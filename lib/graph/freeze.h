@@ -9,7 +9,7 @@ namespace ftrun {
 /// The graph of a layer some of whose parameters (values of role kParam) do not train. No list makes
 /// their gradients: operations that made nothing else are gone, as is what was kept, gathered or made
 /// again for these alone. Where an operation makes such a gradient together with what is wanted
-/// (cross-entropy in chunks), it is a temporary value that nothing reads.
+/// (the vocabulary's cross-entropy of tensor ranks), it is a temporary value that nothing reads.
 LayerGraph without_gradients(LayerGraph graph, const std::set<ValueId>& frozen);
 
 }  // namespace ftrun

@@ -79,7 +79,7 @@ enum class OpKind : uint8_t {
   // gradients; labels < 0 do not count.
   // in: x[N,D], w[V,D], labels I32[N]              out: loss F64[2] (adds {sum of losses, counted tokens; without
   // gradients: tokens whose label is the first of the largest logits}),
-  //   and, when attrs.with_gradients: dx[N,D], dw[V,D] (a gradient of a parameter: see Wgrad above)
+  //   and, when attrs.with_gradients: dx[N,D], [dw[V,D]] (a gradient of a parameter: see Wgrad above)
   kLinearCrossEntropy,
 
   // The same where each of t tensor-parallel ranks has V rows of the vocabulary (VocabularyAttrs), in two operations a

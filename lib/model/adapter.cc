@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/pattern.h"
 #include "base/text.h"
 
 namespace ftrun {
@@ -79,9 +80,9 @@ class Choice {
   Pattern compile(const std::string& text, std::string_view key) {
     if (text.empty()) return std::nullopt;
     try {
-      return std::regex(text);
-    } catch (const std::regex_error& error) {
-      problems.push_back(cat(key, " \"", text, "\": no regular expression: ", error.what()));
+      return user_pattern(text);
+    } catch (const Error& error) {
+      problems.push_back(cat(key, " \"", text.substr(0, 80), "\": ", error.message()));
       return std::nullopt;
     }
   }

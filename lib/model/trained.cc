@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/pattern.h"
 #include "base/text.h"
 #include "model/freeze.h"
 
@@ -22,9 +23,9 @@ class Patterns {
       : key_(std::move(key)), texts_(texts), used_(texts.size()) {
     for (const std::string& text : texts) {
       try {
-        patterns_.emplace_back(text);
-      } catch (const std::regex_error& error) {
-        problems.push_back(cat(key_, " \"", text, "\": no regular expression: ", error.what()));
+        patterns_.push_back(user_pattern(text));
+      } catch (const Error& error) {
+        problems.push_back(cat(key_, " \"", text.substr(0, 80), "\": ", error.message()));
         patterns_.emplace_back();
         used_[patterns_.size() - 1] = true;
       }

@@ -16,12 +16,11 @@ from safetensors.numpy import load_file
 SOURCE = pathlib.Path(sys.argv[1])
 CPU = {"device": "cpu"}
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-# A second layout of each comparison: ranks, and what the config says besides.
+# A second layout of each comparison in turn: ranks, and what the config says besides. (Tensor ranks: below.)
 LAYOUTS = [
     (2, {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}),
     (2, {"zero_optimization": {"stage": 2, "offload_optimizer": CPU}, "recompute": "full"}),
     (2, {"zero_optimization": {"stage": 1}, "recompute": "selective"}),
-    (3, {"zero_optimization": {"stage": 0}, "parallel": {"tensor": 3}}),
     (2, {"zero_optimization": {"stage": 1}, "parallel": {"pipeline": 2}}),
     (2, {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0, "offload_param": CPU, "offload_optimizer": CPU}}),
 ]
@@ -31,15 +30,6 @@ def adapter_file(out):
     return load_file(pathlib.Path(out) / "export" / "adapter" / "adapter_model.safetensors")
 
 
-def divides(folder, layout):
-    """Whether the model can be shared out so."""
-    shape = json.loads((folder / "model" / "config.json").read_text())
-    ranks = layout[1].get("parallel", {}).get("tensor", 1)
-    kv = shape["num_key_value_heads"]
-    return all(shape[key] % ranks == 0 for key in ("num_attention_heads", "intermediate_size", "vocab_size")) and \
-        (kv % ranks == 0 or ranks % kv == 0)
-
-
 with tempfile.TemporaryDirectory() as scratch:
     scratch = pathlib.Path(scratch)
     references = scratch / "references"
@@ -47,9 +37,8 @@ with tempfile.TemporaryDirectory() as scratch:
     def check_parity(folder, name, ranks, changes):
         reference = json.loads((folder / "reference.json").read_text())
         out = scratch / f"{folder.name}-{name}"
-        model_ranks = changes.get("parallel", {}).get("tensor", 1) * changes.get("parallel", {}).get("pipeline", 1)
         value = config(folder / "model", folder / "data" / "train.bin", out, threads=1, adapter=str(folder / "adapter"))
-        value |= {"gradient_accumulation_steps": 2 * model_ranks // ranks, **changes}
+        value |= {"gradient_accumulation_steps": 2 * changes.get("parallel", {}).get("pipeline", 1) // ranks, **changes}
         must(ftrun("--config", write_config(scratch, value), "--nproc", ranks))
         found = steps(out)
         loss = near("loss", [m["loss"] for m in found], reference["losses"], 1e-5)
@@ -66,18 +55,10 @@ with tempfile.TemporaryDirectory() as scratch:
     def losses_norms_and_weights_of_20_steps_are_those_of_peft():
         subprocess.run([sys.executable, SOURCE / "tests/model/lora_reference.py", references], check=True, capture_output=True)
         folders = sorted(references.iterdir())
-        assert len(folders) >= 9, folders
+        assert len(folders) >= 9 > len(LAYOUTS), folders
         for i, folder in enumerate(folders):
             check_parity(folder, "one", 1, {})
-            fit = [layout for layout in LAYOUTS if divides(folder, layout)]
-            check_parity(folder, "other", *fit[i % len(fit)])
-
-    @case
-    def every_layout_trains_the_adapter_of_peft():
-        for i, layout in enumerate(LAYOUTS):
-            folder = references / ("all" if divides(references / "all", layout) else "patterns")
-            if divides(folder, layout):
-                check_parity(folder, f"layout-{i}", *layout)
+            check_parity(folder, "other", *LAYOUTS[i % len(LAYOUTS)])
 
     @case
     def peft_loads_what_was_trained_and_its_model_has_the_same_logits():
@@ -224,7 +205,7 @@ for folder, ours in zip(sys.argv[1::2], sys.argv[2::2]):
         small = Job(scratch / "small")
         for what, changes, parts in (
                 ("nearest", {"adapter": {"target_modules": ["q_porj"]}}, ["q_porj", 'did you mean "q_proj"', "gate_proj"]),
-                ("rank", {"adapter": {"r": 0}}, ["adapter.r", "at least 1"]),
+                ("rank", {"adapter": {"r": 0}}, ["adapter.r", "from 1 to 65536"]),
                 ("head", {"adapter": {"target_modules": ["lm_head"]}}, ["lm_head", "modules_to_save"]),
                 ("layer", {"adapter": {"layers_to_transform": [7]}}, ["layers_to_transform 7", "0 to 1"]),
                 ("expression", {"adapter": {"target_modules": "q_proj("}}, ["q_proj(", "regular expression"]),

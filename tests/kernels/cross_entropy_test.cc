@@ -72,6 +72,11 @@ TEST_CASE("linear_cross_entropy and both gradients agree with autograd") {
         const ValueId dx = rig.output({c.tokens, c.hidden});
         const ValueId dw = accumulate ? rig.input(before) : rig.output({c.vocabulary, c.hidden});
         rig.run(OpKind::kLinearCrossEntropy, {x, w, labels}, {loss, dx, dw}, o.attrs, accumulate);
+        // Of a frozen matrix: without its gradient the rest is the same.
+        const ValueId loss_alone = rig.input({{2}, {10.0, 3.0}}, DType::kF64), dx_alone = rig.output({c.tokens, c.hidden});
+        rig.run(OpKind::kLinearCrossEntropy, {x, w, labels}, {loss_alone, dx_alone}, o.attrs, accumulate);
+        REQUIRE(rig.bits(loss_alone) == rig.bits(loss));
+        REQUIRE(rig.bits(dx_alone) == rig.bits(dx));
         Array dw_expected = expected.gradients[1];
         if (accumulate)
           for (size_t i = 0; i < before.data.size(); ++i) dw_expected.data[i] += before.data[i];

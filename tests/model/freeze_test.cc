@@ -66,6 +66,15 @@ TEST_CASE("with nothing frozen the lists stay as they are") {
   }
 }
 
+TEST_CASE("the head makes no gradient of a frozen matrix, and needs no room for one") {
+  const ModelDescription model = model_of("qwen3.v4");
+  const ModelDescription frozen = freeze(model, [](const TensorInfo&) { return false; });
+  const auto last = [](const ModelDescription& of) { return of.graph_of(of.layers.back()).forward.back(); };
+  REQUIRE(last(model).kind == OpKind::kLinearCrossEntropy);
+  CHECK(last(model).out.size() == 3);
+  CHECK(last(frozen).out.size() == 2);
+}
+
 TEST_CASE("stages without an embedding still find the rope table's graph") {
   const ModelDescription frozen = freeze(model_of("qwen2.v4"), [](const TensorInfo&) { return false; });
   REQUIRE(frozen.rope_graph >= 0);

@@ -223,7 +223,7 @@ class LinearCrossEntropy {
         gradients_(call.attrs<CrossEntropyAttrs>().with_gradients),
         place_(cross_entropy_workspace(call.in_dims(0)[0], call.in_dims(0)[1], call.in_dims(1)[0],
                                        call.attrs<CrossEntropyAttrs>(), sizeof(S),
-                                       Head<S>::gradient_bytes(call, gradients_))),
+                                       Head<S>::gradient_bytes(call, call.has_out(2)))),
         head_(call, place_, gradients_, call.workspace<T>(place_.logits)) {}
 
   void run() {
@@ -234,7 +234,7 @@ class LinearCrossEntropy {
       sums.losses += more.losses;
       sums.correct += more.correct;
     }
-    if (gradients_ && counted == 0 && !call_.accumulate()) head_.clear_weight_gradient();
+    if (call_.has_out(2) && counted == 0 && !call_.accumulate()) head_.clear_weight_gradient();
     double* const loss = call_.out<double>(0);
     loss[0] += sums.losses;
     loss[1] += gradients_ ? static_cast<double>(counted) : sums.correct;
@@ -248,7 +248,7 @@ class LinearCrossEntropy {
       return row_loss(head_.logits(i), head_.label(chunk.token[i]));
     });
     if (!gradients_) return sums;
-    head_.weight_gradient(chunk, first > 0 || call_.accumulate());
+    if (call_.has_out(2)) head_.weight_gradient(chunk, first > 0 || call_.accumulate());
     head_.input_gradient(chunk);
     return sums;
   }

@@ -36,6 +36,7 @@ class OpCall {
 
   OpKind kind() const { return op_.kind; }
   bool has_in(size_t i) const { return i < op_.in.size(); }
+  bool has_out(size_t i) const { return i < op_.out.size(); }
   const Dims& in_dims(size_t i) const { return graph_.at(op_.in.at(i)).dims; }
   const Dims& out_dims(size_t i) const { return graph_.at(op_.out.at(i)).dims; }
 

@@ -24,6 +24,7 @@ class Operation {
   /// Of the activations: F32 or BF16.
   DType dtype() const { return dtype_; }
   bool has_in(size_t i) const { return i < op_.in.size(); }
+  bool has_out(size_t i) const { return i < op_.out.size(); }
   const Dims& in_dims(size_t i) const { return graph_.at(op_.in.at(i)).dims; }
   const Dims& out_dims(size_t i) const { return graph_.at(op_.out.at(i)).dims; }
 

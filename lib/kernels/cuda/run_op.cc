@@ -377,23 +377,25 @@ struct LogitGradients {
   bool adds_to_weight;
 };
 
-/// dx of the chunk's tokens (out 1) and dw (out 2) of x (in 0) and w (in 1).
+/// dx of the chunk's tokens (out 1) and, where it is wanted, dw (out 2) of x (in 0) and w (in 1).
 void head_gradients(const Operation& op, const LogitGradients& g, Matmul& matmul) {
   const int64_t hidden = op.in_dims(0)[1], vocabulary = op.in_dims(1)[0];
   const int64_t skip = g.first * hidden * dtype_bytes(op.dtype());
-  const auto [dw, dw_dtype] = op.gradient(2);
-  matmul.run({.transpose_a = true,
-              .m = vocabulary,
-              .n = hidden,
-              .k = g.count,
-              .a = g.data,
-              .b = static_cast<const std::byte*>(op.in(0)) + skip,
-              .c = dw,
-              .beta = g.adds_to_weight ? 1.0F : 0.0F,
-              .a_stride = g.stride,
-              .dtype = op.dtype(),
-              .out_dtype = dw_dtype},
-             op.stream());
+  if (op.has_out(2)) {
+    const auto [dw, dw_dtype] = op.gradient(2);
+    matmul.run({.transpose_a = true,
+                .m = vocabulary,
+                .n = hidden,
+                .k = g.count,
+                .a = g.data,
+                .b = static_cast<const std::byte*>(op.in(0)) + skip,
+                .c = dw,
+                .beta = g.adds_to_weight ? 1.0F : 0.0F,
+                .a_stride = g.stride,
+                .dtype = op.dtype(),
+                .out_dtype = dw_dtype},
+               op.stream());
+  }
   matmul.run({.m = g.count,
               .n = hidden,
               .k = vocabulary,

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""Adapters: tokens per second and memory beside PEFT, and a step beside one of full training. README.md says how.
+
+  lora_bench.py --data TOKENS.bin [--model FOLDER] [--pairs 5]
+
+Each pair trains the same steps in turn, one process on as many threads: LoRA of rank 16 on all linear layers with ftrun, the
+same with transformers and PEFT, and all weights with ftrun. Times are the median of the steps after the first; memory is the
+most that the process held (VmHWM), libraries included.
+"""
+import argparse
+import json
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+PEER = '''
+import json, resource, sys, time
+import numpy as np, torch, transformers
+from peft import LoraConfig, get_peft_model
+model_folder, data, tokens, steps, threads, targets = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6]), sys.argv[6].split(",")
+torch.set_num_threads(threads)
+base = transformers.AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
+model = get_peft_model(base, LoraConfig(r=16, lora_alpha=32, target_modules=targets, task_type="CAUSAL_LM")).train()
+optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=2e-4, weight_decay=0.0)
+stream = np.fromfile(data, dtype=np.uint16).astype(np.int64)
+times, losses = [], []
+for step in range(steps):
+    start = time.perf_counter()
+    row = torch.from_numpy(stream[step * tokens:(step + 1) * tokens + 1])[None]
+    logits = model(input_ids=row[:, :-1], use_cache=False).logits
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), row[0, 1:])
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_([p for p in model.parameters() if p.requires_grad], 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+    losses.append(loss.item())
+    times.append(time.perf_counter() - start)
+print(json.dumps({"times": times, "losses": losses, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
+'''
+
+
+def ftrun(args, adapter):
+    out = args.scratch / "run"
+    shutil.rmtree(out, ignore_errors=True)
+    value = {"model": {"path": str(args.model)}, "output_dir": str(out), "threads": args.threads,
+             "data": {"train": str(args.data), "token_dtype": "uint16", "sequence_length": args.tokens, "shuffle": False},
+             "train": {"steps": args.steps}, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1,
+             "gradient_clipping": 1.0, "optimizer": {"type": "AdamW", "params": {"lr": 2e-4, "weight_decay": 0.0}},
+             "checkpoint": {"every": 0}, "export": {"enabled": False}}
+    if adapter:
+        value["adapter"] = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear"}
+    file = args.scratch / "run.json"
+    file.write_text(json.dumps(value))
+    done = subprocess.run([args.binary, "--config", file], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(done.stdout[-2000:] + done.stderr[-2000:])
+    lines = [json.loads(line) for line in open(out / "metrics.jsonl")]
+    lines = [line for line in lines if "loss" in line and "evaluation" not in line]
+    memory = json.loads((out / "run.json").read_text())["memory"]["process"]["measured"]
+    return {"times": [line["step_seconds"] for line in lines], "losses": [line["loss"] for line in lines], "peak": memory}
+
+
+def peer(args):
+    done = subprocess.run([sys.executable, "-c", PEER, args.model, args.data, str(args.tokens), str(args.steps), str(args.threads), ",".join(ALL)],
+                          capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--binary", default=str(ROOT / "build/release/bin/ftrun"))
+    parser.add_argument("--model", type=pathlib.Path, default=ROOT / "models/smollm2-135m")
+    parser.add_argument("--data", type=pathlib.Path, required=True)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--tokens", type=int, default=512, help="of a sequence, and so of a step")
+    parser.add_argument("--threads", type=int, default=2)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        args.scratch = pathlib.Path(scratch)
+        for pair in range(args.pairs):
+            ours, theirs, full = ftrun(args, True), peer(args), ftrun(args, False)
+            mine, other, whole = (statistics.median(run["times"][1:]) for run in (ours, theirs, full))
+            print(f"pair {pair + 1}: {other / mine:.2f} x PEFT's tokens/s, {ours['peak'] / theirs['peak']:.2f} x its memory "
+                  f"({ours['peak'] / 2**20:.0f} and {theirs['peak'] / 2**20:.0f} MiB); a step takes {mine / whole:.2f} of one of full training "
+                  f"({mine:.2f} s, {whole:.2f} s), memory {ours['peak'] / full['peak']:.2f}; first losses {ours['losses'][0]:.6f}, {theirs['losses'][0]:.6f}",
+                  flush=True)
+
+
+main()

@@ -1,0 +1,115 @@
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "config/load.h"
+#include "config/peft_config.h"
+#include "config/resolve.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+AdapterConfig read(const std::string& text) {
+  const LoadResult loaded = load_config_text("c.yaml", text);
+  for (const Problem& problem : loaded.problems) UNSCOPED_INFO(to_text(problem));
+  REQUIRE(loaded.ok());
+  return resolve(loaded.config, {}).config.adapter;
+}
+
+std::string errors(const std::string& text) {
+  std::string all;
+  for (const Problem& problem : load_config_text("c.yaml", text).problems)
+    if (problem.severity == Severity::kError) all += problem.message + "\n";
+  return all;
+}
+
+/// A folder with an adapter_config.json.
+struct Folder {
+  explicit Folder(const std::string& text) : path(std::filesystem::temp_directory_path() / "ftrun-adapter-test") {
+    std::filesystem::create_directories(path);
+    std::ofstream(path / "adapter_config.json") << text;
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::filesystem::path path;
+};
+
+TEST_CASE("a section of adapters without a type is LoRA, one of type none and no section are not") {
+  CHECK(read("adapter: {r: 4}").type == AdapterType::kLora);
+  CHECK(read("adapter: {}").type == AdapterType::kLora);
+  CHECK(read("adapter: {peft_type: LORA}").type == AdapterType::kLora);
+  CHECK(read("adapter: {type: none, r: 4}").type == AdapterType::kNone);
+  CHECK(read("adapter: none").type == AdapterType::kNone);
+  CHECK(read("train: {steps: 1}").type == AdapterType::kNone);
+}
+
+TEST_CASE("modules are names or one expression, patterns keep the order they are written in") {
+  const AdapterConfig names = read("adapter: {target_modules: [q_proj, v_proj], exclude_modules: [k_proj], layers_to_transform: 3}");
+  CHECK(names.target_modules == std::vector<std::string>{"q_proj", "v_proj"});
+  CHECK(names.exclude_modules == std::vector<std::string>{"k_proj"});
+  CHECK(names.layers_to_transform == std::vector<int64_t>{3});
+  const AdapterConfig text = read("adapter: {target_modules: '.*q_proj', rank_pattern: {v_proj: 2, a: 7}, alpha_pattern: {b: 1.5}}");
+  CHECK(text.target_modules.empty());
+  CHECK(text.target_pattern == ".*q_proj");
+  CHECK(text.rank_pattern == std::vector<std::string>{"v_proj", "a"});
+  CHECK(text.rank_pattern_ranks == std::vector<int64_t>{2, 7});
+  CHECK(text.alpha_pattern_alphas == std::vector<double>{1.5});
+  CHECK(read("adapter: {target_modules: all-linear}").target_modules == std::vector<std::string>{"all-linear"});
+}
+
+TEST_CASE("what would make another adapter is refused by name, switched off it is not") {
+  for (const char* key : {"use_dora: true", "lora_bias: true", "layer_replication: [[0, 2]]", "target_parameters: [w]",
+                          "eva_config: {rho: 2.0}", "alora_invocation_tokens: [1]", "fan_in_fan_out: true"}) {
+    INFO(key);
+    const std::string name = split(key, ':')[0];
+    CHECK(errors(cat("adapter: {", key, "}")).find(cat("adapter.", name, ": ")) == 0);
+  }
+  CHECK(errors("adapter: {use_dora: false, eva_config: null, loftq_config: {}, layer_replication: []}") == "");
+  CHECK(errors("adapter: {peft_version: '1'}").find("unknown key") != std::string::npos);
+}
+
+TEST_CASE("PEFT's own file is taken in place of the section, with the folder to go on from") {
+  // As PEFT 0.21.2 writes it: every key, sorted.
+  const Folder folder(R"({
+  "alora_invocation_tokens": null, "alpha_pattern": {"v_proj": 3}, "arrow_config": null, "auto_mapping": null,
+  "base_model_name_or_path": "base", "bias": "lora_only", "corda_config": null, "ensure_weight_tying": false, "eva_config": null,
+  "exclude_modules": null, "fan_in_fan_out": false, "inference_mode": true, "init_lora_weights": true, "kasa_config": null,
+  "layer_replication": null, "layers_pattern": null, "layers_to_transform": null, "loftq_config": {}, "lora_alpha": 16,
+  "lora_bias": false, "lora_dropout": 0.0, "lora_ga_config": null, "megatron_config": null, "megatron_core": "megatron.core",
+  "modules_to_save": ["lm_head"], "monteclora_config": null, "peft_type": "LORA", "peft_version": "0.21.2",
+  "qalora_group_size": 16, "r": 8, "rank_pattern": {}, "revision": null, "target_modules": ["v_proj", "q_proj"],
+  "target_parameters": null, "task_type": "CAUSAL_LM", "trainable_token_indices": null, "use_bdlora": null, "use_dora": false,
+  "use_qalora": false, "use_rslora": true, "velora_config": null})");
+  const AdapterConfig adapter = read(cat("adapter: ", folder.path.string()));
+  CHECK(adapter.type == AdapterType::kLora);
+  CHECK(adapter.path == folder.path.string());
+  CHECK(adapter.r == 8);
+  CHECK(adapter.lora_alpha == 16);
+  CHECK(adapter.bias == AdapterBias::kLoraOnly);
+  CHECK(adapter.use_rslora);
+  CHECK(adapter.modules_to_save == std::vector<std::string>{"lm_head"});
+  CHECK(adapter.alpha_pattern == std::vector<std::string>{"v_proj"});
+  CHECK(errors("adapter: /not/there").find("neither here nor beside") != std::string::npos);
+}
+
+TEST_CASE("what is written for PEFT reads back as the same adapter") {
+  for (const char* text : {"adapter: {r: 16, lora_alpha: 32, target_modules: [q_proj, k_proj], exclude_modules: [v_proj]}",
+                           "adapter: {target_modules: '.*(q|v)_proj', exclude_modules: '.*0.*', lora_alpha: 2.5, bias: all}",
+                           "adapter: {target_modules: [up_proj], rank_pattern: {b: 2, a: 3}, alpha_pattern: {a: 1.5}, use_rslora: true, "
+                           "layers_to_transform: [0, 2], modules_to_save: [lm_head], init_lora_weights: gaussian}",
+                           "adapter: {target_modules: [up_proj], init_lora_weights: false}"}) {
+    INFO(text);
+    AdapterConfig adapter = read(text);
+    const Folder folder(peft_config(adapter, "base", false));
+    AdapterConfig again = read(cat("adapter: ", folder.path.string()));
+    again.path = "";
+    CHECK(again == adapter);
+  }
+  const std::string tied = peft_config(read("adapter: {modules_to_save: [embed_tokens]}"), "base", true);
+  CHECK(tied.find("\"lm_head\"") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace ftrun
