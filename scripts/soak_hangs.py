@@ -3,7 +3,7 @@
 
 Four of five are made inside tests/comm/hang_test.cc (computing for ever, a slow disk, a collective left out, a wrong
 size, a deadlock); every fifth stops a process of a real run on a 2 x 2 mesh (SIGSTOP) at a drawn moment, whose supervisor
-must have ended it, with the right rank in run.json, two seconds after the time limit. Uses build/release.
+must have ended it, with the right rank in run.json; how long that took is printed. Uses build/release.
 """
 import argparse
 import json

@@ -99,12 +99,15 @@ void check_split(const Config& config, const ModelConfig& model, Report& report)
 /// What keeps the model from training as the config asks: adapters, what is frozen, the adapter to go on from.
 void check_trained(const Config& config, const ModelConfig& model, Report& report) {
   if (config.adapter.type == AdapterType::kNone && config.train.freeze.empty() && config.train.only.empty()) return;
+  const char* key = "adapter";
   try {
+    const Adapter adapter = adapter_of(config, model);
+    key = !config.train.freeze.empty() ? "train.freeze" : !config.train.only.empty() ? "train.only" : "adapter";
     const ModelDescription trained = training_model(config, model, 0);
     if (!config.adapter.path.empty()) require_adapter(trained, AdapterFolder(config.adapter.path));
   } catch (const Error& error) {
     Problem problem;
-    problem.at = place_of(config, config.adapter.type == AdapterType::kLora ? "adapter" : config.train.only.empty() ? "train.freeze" : "train.only");
+    problem.at = place_of(config, key);
     problem.message = error.message();
     problem.remedy = error.remedy();
     report.add({problem});

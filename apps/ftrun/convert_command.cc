@@ -220,6 +220,7 @@ int export_step(const ConvertOptions& options) {
   std::vector<std::pair<std::string, Dims>> found;
   for (const ExportTensor& tensor : checkpoint_weights(step)) found.emplace_back(tensor.name, tensor.shape);
   require_same_model(step, found, source.model, source.target.source_folder);
+  require_same_base(Checkpoint(step).meta(), step, ModelFolder(source.target.source_folder));
   if (options.merge || (!adapter && !trains_all(source.model))) return export_with_base(options, step, source);
   if (adapter) {
     source.target.format = ExportFormat::kAdapter;

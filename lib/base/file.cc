@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -94,7 +95,9 @@ class PosixWritableFile : public WritableFile {
       set_direct(!refuses_direct_ && size >= kSmallestDirect && is_direct(at, left, offset));
       const ssize_t n = ::pwrite(fd_, at, left, offset);
       if (n < 0 && errno == EINTR) continue;
-      if (n < 0 && errno == EINVAL && direct_) {
+      // File systems refuse direct writes with many errors. Once refused, the rest goes through the
+      // kernel's memory, where the same error counts.
+      if (n < 0 && direct_ && !leaves_no_room(errno)) {
         refuses_direct_ = true;
         continue;
       }
@@ -106,9 +109,12 @@ class PosixWritableFile : public WritableFile {
   }
   void reserve(int64_t size) override {
     if (size <= 0) return;
-    const int error_number = ::posix_fallocate(fd_, 0, size);
-    if (error_number != 0 && error_number != EINVAL && error_number != EOPNOTSUPP)
-      disk_error(path_, "reserve", error_number, size);
+    // Not posix_fallocate: where the file system cannot, it would write a byte into every block.
+    int result = 0;
+    do result = ::fallocate(fd_, 0, 0, size);
+    while (result != 0 && errno == EINTR);
+    if (result != 0 && errno != EOPNOTSUPP && errno != ENOSYS && errno != EINVAL)
+      disk_error(path_, "reserve", errno, size);
   }
   void sync() override {
     if (::fsync(fd_) != 0) disk_error(path_, "fsync", errno);
@@ -124,13 +130,18 @@ class PosixWritableFile : public WritableFile {
   static bool is_direct(const char* data, size_t size, int64_t offset) {
     return (reinterpret_cast<uintptr_t>(data) | size | static_cast<size_t>(offset)) % kDirectAlignment == 0;
   }
+  static bool leaves_no_room(int error_number) {
+    return error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG;
+  }
   void set_direct(bool direct) {
     if (direct == direct_) return;
     const int flags = ::fcntl(fd_, F_GETFL);
     if (flags >= 0 && ::fcntl(fd_, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0)
       direct_ = direct;
-    else
+    else if (direct)
       refuses_direct_ = true;
+    else
+      disk_error(path_, "write", errno);  // or direct writes would be tried for ever
   }
 
   std::string path_;
@@ -216,12 +227,18 @@ void remove_quietly(FileSystem& files, const std::string& path) {
 /// Whether any page of the file lies in memory, for all that the kernel tells.
 bool is_cached(const std::string& path) {
   const MappedFile file(path);
+  constexpr size_t kWindow = 1 << 30;
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
-  std::vector<unsigned char> resident((file.bytes().size() + page - 1) / page);
-  if (resident.empty()) return false;
+  const size_t size = file.bytes().size();
+  std::vector<unsigned char> resident((std::min(size, kWindow) + page - 1) / page);
   auto* start = const_cast<std::byte*>(file.bytes().data());
-  if (::mincore(start, file.bytes().size(), resident.data()) != 0) return true;
-  return std::any_of(resident.begin(), resident.end(), [](unsigned char flags) { return flags & 1; });
+  for (size_t at = 0; at < size; at += kWindow) {
+    const size_t bytes = std::min(size - at, kWindow);
+    if (::mincore(start + at, bytes, resident.data()) != 0) return true;
+    const auto end = resident.begin() + static_cast<std::ptrdiff_t>((bytes + page - 1) / page);
+    if (std::any_of(resident.begin(), end, [](unsigned char flags) { return flags & 1; })) return true;
+  }
+  return false;
 }
 
 [[noreturn]] void read_error(const std::string& path, const std::string& why) {

@@ -1,5 +1,7 @@
 #include "checkpoint/adapter_folder.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <utility>
 
 #include "base/error.h"
@@ -13,9 +15,17 @@ AdapterFolder::AdapterFolder(std::string folder) : folder_(std::move(folder)) {
   if (!posix_files().exists(file)) {
     const bool pickled = posix_files().exists(folder_ + "/adapter_model.bin");
     throw Error(ExitCode::kBadInput, cat(file, ": not there", pickled ? "; adapter_model.bin is a pickle, which is not read" : ""),
-                pickled ? "save it again with safe_serialization=True" : "give the folder of an adapter in PEFT's layout");
+                pickled ? "save it again with safe_serialization=True"
+                        : "give the folder of an adapter in PEFT's layout (a run that resumes needs none: --set adapter.path=\"\")");
   }
   file_ = std::make_unique<SafetensorsFile>(file);
+}
+
+bool AdapterFolder::holds_equal(const std::string& one, const std::string& other) const {
+  const StoredTensor *const first = find(one), *const second = find(other);
+  if (first == nullptr || second == nullptr) return true;
+  const std::span<const std::byte> a = file_->bytes(*first), b = file_->bytes(*second);
+  return first->dtype == second->dtype && std::equal(a.begin(), a.end(), b.begin(), b.end());
 }
 
 void AdapterFolder::read_f32(const std::string& name, int64_t begin, int64_t end, std::span<float> out) const {

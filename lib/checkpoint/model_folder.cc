@@ -220,4 +220,17 @@ std::string ModelFolder::fingerprint() const {
   return hex64(hash.digest());
 }
 
+std::string ModelFolder::weights_fingerprint() const {
+  constexpr size_t kSample = 4096;
+  Xxh3Stream sum;
+  for (const std::string& name : names()) {
+    const std::span<const std::byte> bytes = tensor(name).bytes;
+    const size_t size = std::min(kSample, bytes.size());
+    sum.update(name.data(), name.size());
+    sum.update(bytes.data(), size);
+    sum.update(bytes.data() + (bytes.size() - size), size);
+  }
+  return hex64(sum.digest());
+}
+
 }  // namespace ftrun

@@ -51,6 +51,9 @@ class ModelFolder {
   /// 16 hexadecimal digits that change with config.json and with the name, dtype, shape or place of
   /// any tensor. The weights themselves are not read.
   std::string fingerprint() const;
+  /// 16 hexadecimal digits of samples of the weights: the first and the last 4 KiB of each tensor, with its name. Another
+  /// fine-tune of the same model has others.
+  std::string weights_fingerprint() const;
 
  private:
   struct Place {

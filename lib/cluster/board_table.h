@@ -2,8 +2,10 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <thread>
 #include <type_traits>
 
 #include "cluster/collective.h"
@@ -11,8 +13,8 @@
 namespace ftrun {
 
 /// A value that one process changes and any process that maps its memory reads, without a lock or a call
-/// of the system. A reader may come while it is written: it reads again, and after so many times takes
-/// what there is, as the writer may have been stopped halfway. Zero bytes are an empty value.
+/// of the system. A reader may come while it is written: it reads again, and after a while takes it for
+/// empty, as the writer may have been stopped halfway. Zero bytes are an empty value.
 template <typename T>
 class Shown {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(uint64_t) == 0);
@@ -33,11 +35,19 @@ class Shown {
 
   T read() const {
     std::array<uint64_t, kWords> words;
-    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    std::chrono::steady_clock::time_point give_up;
+    for (int attempt = 1;; ++attempt) {
       const uint32_t before = version_.load(std::memory_order_acquire);
       for (size_t i = 0; i < kWords; ++i) words[i] = words_[i].load(std::memory_order_relaxed);
       std::atomic_thread_fence(std::memory_order_acquire);
       if ((before & 1) == 0 && version_.load(std::memory_order_relaxed) == before) break;
+      if (attempt % kBeforeYield != 0) continue;
+      const auto now = std::chrono::steady_clock::now();
+      if (attempt == kBeforeYield)
+        give_up = now + kPatience;
+      else if (now >= give_up)
+        return T{};
+      std::this_thread::yield();  // the writer may wait for this very core
     }
     T value;
     std::memcpy(static_cast<void*>(&value), words.data(), sizeof value);
@@ -46,7 +56,8 @@ class Shown {
 
  private:
   static constexpr size_t kWords = sizeof(T) / sizeof(uint64_t);
-  static constexpr int kAttempts = 10'000;
+  static constexpr int kBeforeYield = 256;
+  static constexpr std::chrono::milliseconds kPatience{50};
   std::atomic<uint32_t> version_;
   std::array<std::atomic<uint64_t>, kWords> words_;
 };

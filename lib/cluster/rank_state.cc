@@ -9,9 +9,6 @@
 namespace ftrun {
 namespace {
 
-/// Longer lists come from nobody that means well.
-constexpr int kMostMembers = 1 << 20;
-
 struct ImageHead {
   uint32_t lanes = 0;
   uint32_t groups = 0;
@@ -32,12 +29,14 @@ bool take(std::span<const uint8_t>& bytes, T& value) {
 }
 
 void mend(Activity& activity) {
+  activity.unix_ns = std::max<int64_t>(activity.unix_ns, 0);  // or the time since then may overflow
   activity.what[sizeof activity.what - 1] = '\0';
   if (activity.kind > Activity::Kind::kExchange) activity = {};
 }
 
 CollectiveRecord mended(CollectiveRecord record) {
   record.site[sizeof record.site - 1] = '\0';
+  record.unix_ns = std::max<int64_t>(record.unix_ns, 0);
   const bool known = static_cast<int>(record.kind) < kCollectiveKinds && record.op <= ReduceOp::kMin &&
                      record.state <= CollectiveRecord::State::kAborted && record.dtype <= DType::kBool;
   return known ? record : CollectiveRecord{};
@@ -48,8 +47,8 @@ std::string name_of(ShownGroup group) {
   return group.name;
 }
 
-RankState::Group group_of(const ShownGroup& group, const CollectiveRecord& record) {
-  return {name_of(group), listed_members(group.members), mended(record)};
+RankState::Group group_of(const ShownGroup& group, const CollectiveRecord& record, int world) {
+  return {name_of(group), listed_members(group.members, world), mended(record)};
 }
 
 bool has(const Activity& activity) {
@@ -80,7 +79,7 @@ RankState read_state(const BoardTable& table) {
   }
   for (const BoardTable::Group& group : table.groups)
     if (group.used.load(std::memory_order_acquire) != 0)
-      state.groups.push_back(group_of(group.group.read(), group.record.read()));
+      state.groups.push_back(group_of(group.group.read(), group.record.read(), kMostRanks));
   return state;
 }
 
@@ -99,12 +98,15 @@ std::vector<uint8_t> encode_state(const RankState& state) {
   return bytes;
 }
 
-RankState decode_state(std::span<const uint8_t> bytes) {
+RankState decode_state(std::span<const uint8_t> bytes, int world) {
   RankState state;
   ImageHead head;
   if (!take(bytes, head) || !take(bytes, state.phase) || !take(bytes, state.texts)) return {};
   mend(state.phase);
   mend(state.texts);
+  // No more than a table has room for.
+  head.lanes = std::min<uint32_t>(head.lanes, BoardTable::kLanes);
+  head.groups = std::min<uint32_t>(head.groups, BoardTable::kGroups);
   Activity lane;
   for (uint32_t i = 0; i < head.lanes && take(bytes, lane); ++i) {
     mend(lane);
@@ -113,7 +115,7 @@ RankState decode_state(std::span<const uint8_t> bytes) {
   ShownGroup group;
   CollectiveRecord record;
   for (uint32_t i = 0; i < head.groups && take(bytes, group) && take(bytes, record); ++i)
-    state.groups.push_back(group_of(group, record));
+    state.groups.push_back(group_of(group, record, world));
   return state;
 }
 
@@ -151,12 +153,15 @@ ShownMembers shown_members(const std::vector<int>& members) {
   return shown;
 }
 
-std::vector<int> listed_members(const ShownMembers& members) {
+std::vector<int> listed_members(const ShownMembers& members, int world) {
   std::vector<int> ranks;
   const bool listed = members.stride == 0;
-  if (members.count < 0 || members.count > (listed ? ShownMembers::kListed : kMostMembers)) return ranks;
-  for (int i = 0; i < members.count; ++i)
-    ranks.push_back(listed ? members.ranks[static_cast<size_t>(i)] : members.ranks[0] + i * members.stride);
+  if (members.count < 0 || members.count > (listed ? ShownMembers::kListed : world)) return ranks;
+  for (int i = 0; i < members.count; ++i) {
+    const int64_t rank = listed ? int64_t{members.ranks[static_cast<size_t>(i)]}
+                                : members.ranks[0] + int64_t{i} * members.stride;
+    if (rank >= 0 && rank < world) ranks.push_back(static_cast<int>(rank));
+  }
   return ranks;
 }
 

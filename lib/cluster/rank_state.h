@@ -11,6 +11,9 @@
 
 namespace ftrun {
 
+/// Of the largest world: longer lists come from nobody that means well.
+inline constexpr int kMostRanks = 1 << 16;
+
 /// What a rank was seen to do, taken from its table.
 struct RankState {
   struct Group {
@@ -35,7 +38,7 @@ RankState read_state(const BoardTable& table);
 /// For the store; texts of it are cut to what a table holds.
 std::vector<uint8_t> encode_state(const RankState& state);
 /// Of bytes that may come from anywhere: what makes no sense is left out.
-RankState decode_state(std::span<const uint8_t> bytes);
+RankState decode_state(std::span<const uint8_t> bytes, int world = kMostRanks);
 
 /// What the rank is about by itself, while others wait for it; nothing where all that it does is done
 /// with others, or nothing is known.
@@ -43,8 +46,8 @@ std::optional<Activity> own_work(const RankState& state);
 /// "step 12, forward layer 3 mb 0, for 5.1s", "" where nothing is known.
 std::string activity_text(const RankState& state);
 
-/// The members as a table shows them, and back.
+/// The members as a table shows them, and back; ranks outside the world are left out.
 ShownMembers shown_members(const std::vector<int>& members);
-std::vector<int> listed_members(const ShownMembers& members);
+std::vector<int> listed_members(const ShownMembers& members, int world = kMostRanks);
 
 }  // namespace ftrun

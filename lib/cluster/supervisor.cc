@@ -100,6 +100,12 @@ StoreSocket bind_store_socket() {
   return store;
 }
 
+/// Whether a child has ended, though nobody has waited for it yet.
+bool has_ended(pid_t pid) {
+  siginfo_t info{};
+  return ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid;
+}
+
 void write_all(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t done = ::write(fd, text.data(), text.size());
@@ -175,7 +181,7 @@ class Supervisor {
   void note_end(Rank& rank, int status);
   void stop_others();
   std::string doing(const Rank& rank) const;
-  bool hears_nobody(const Rank& rank);
+  bool holds_up_others(const Rank& rank) const;
   void enforce_deadline();
   void signal_all(int signal);
 
@@ -348,23 +354,28 @@ std::string Supervisor::doing(const Rank& rank) const {
   return table == nullptr ? "" : activity_text(read_state(*table));
 }
 
-/// A rank that is stopped hears no SIGTERM, and one that held up the others for their whole patience is not
-/// waited for once more.
-bool Supervisor::hears_nobody(const Rank& rank) {
-  const bool blamed = std::any_of(failures_.begin(), failures_.end(),
-                                  [&](const FailureReport& report) { return report.culprit == rank.number; });
-  return blamed || is_stopped(rank.process.pid);
+/// Whether others waited in vain for a rank that is late or stopped. One that has ended, or failed by itself,
+/// holds up nobody, whatever the others say of it.
+bool Supervisor::holds_up_others(const Rank& rank) const {
+  bool blamed = false, failed = false;
+  for (const FailureReport& report : failures_) {
+    blamed |= report.culprit == rank.number && report.exit_code == static_cast<int>(ExitCode::kPeerLost);
+    failed |= report.rank == rank.number && report.culprit < 0;
+  }
+  return blamed && !failed && rank.running && !has_ended(rank.process.pid);
 }
 
 void Supervisor::stop_others() {
   stopping_ = true;
   read_reports();
-  const bool hang = std::any_of(failures_.begin(), failures_.end(), [](const FailureReport& r) { return r.culprit >= 0; });
+  const bool hang = std::any_of(ranks_.begin(), ranks_.end(), [this](const Rank& r) { return holds_up_others(r); });
   // Who waited for a rank that hangs has nothing to finish.
   kill_at_ = Clock::now() + (hang ? std::min(options_.grace, kGraceOfHang) : options_.grace);
   for (const Rank& rank : ranks_) {
     if (!rank.running) continue;
-    if (hears_nobody(rank))
+    // A rank that is stopped hears no SIGTERM, and one that held up the others for their whole patience is not
+    // waited for once more.
+    if (holds_up_others(rank) || is_stopped(rank.process.pid))
       ::kill(-rank.process.pid, SIGKILL);
     else
       ::kill(rank.process.pid, SIGTERM);

@@ -49,8 +49,10 @@ std::string receive(int fd, size_t count, std::optional<Clock::time_point> deadl
     if (deadline) {
       const auto left = std::chrono::ceil<Milliseconds>(*deadline - Clock::now());
       pollfd wanted{fd, POLLIN, 0};
-      if (left.count() <= 0 || ::poll(&wanted, 1, static_cast<int>(left.count())) == 0)
-        throw std::runtime_error("something else answers there, or nothing");
+      const int ready = left.count() <= 0 ? 0 : ::poll(&wanted, 1, static_cast<int>(left.count()));
+      if (ready == 0) throw std::runtime_error("something else answers there, or nothing");
+      if (ready < 0 && errno == EINTR) continue;
+      if (ready < 0) lost(errno_text(errno).c_str());
     }
     const ssize_t got = ::recv(fd, bytes.data() + have, count - have, 0);
     if (got < 0 && errno == EINTR) continue;

@@ -181,7 +181,7 @@ PeerView Rendezvous::Impl::view_of(int rank, const std::optional<std::vector<uin
   if (auto here = shown_here(rank))
     view.state = std::move(*here);
   else if (beat && beat->size() > sizeof(int64_t))
-    view.state = decode_state(std::span(*beat).subspan(sizeof(int64_t)));
+    view.state = decode_state(std::span(*beat).subspan(sizeof(int64_t)), options.world);
   return view;
 }
 

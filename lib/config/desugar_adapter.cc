@@ -23,6 +23,11 @@ constexpr std::array<std::string_view, 10> kOfPeft{
     "task_type",     "peft_version", "base_model_name_or_path", "revision",       "auto_mapping",
     "inference_mode", "megatron_core", "qalora_group_size",      "layers_pattern", "runtime_config"};
 
+/// Keys of ours that no file of PEFT has.
+constexpr std::array<std::string_view, 6> kOfOurs{"type",           "path",
+                                                  "target_pattern", "exclude_pattern",
+                                                  "rank_pattern_ranks", "alpha_pattern_alphas"};
+
 bool is_on(const Node& value) {
   switch (value.kind) {
     case Node::Kind::kNull: return false;
@@ -37,6 +42,16 @@ NodeEntry* entry_of(Node& map, std::string_view key) {
   for (NodeEntry& entry : map.entries)
     if (entry.key == key) return &entry;
   return nullptr;
+}
+
+void take_peft_file(Node& adapter, Problems& problems) {
+  for (const std::string_view key : kOfPeft) adapter.erase(key);
+  for (const std::string_view key : kOfOurs)
+    if (const NodeEntry* entry = entry_of(adapter, key); entry != nullptr) {
+      problems.error(entry->at, cat("adapter.", key, ": no key of a file of PEFT"), "remove it from the file");
+      adapter.erase(key);
+    }
+  if (adapter.find("peft_type") == nullptr) adapter.entries.push_back({"type", adapter.at, Node::of_text(adapter.at, "lora"), ""});
 }
 
 void refuse_other_arithmetic(Node& adapter, Problems& problems) {
@@ -67,10 +82,14 @@ void split_modules(Node& adapter, const std::string& list, const std::string& pa
 }
 
 /// {expression: number} is a list of expressions and one of numbers.
-void split_pattern(Node& adapter, const std::string& key, const std::string& numbers) {
+void split_pattern(Node& adapter, const std::string& key, const std::string& numbers, Problems& problems) {
   NodeEntry* entry = entry_of(adapter, key);
   if (entry == nullptr || !entry->value.is_map()) return;
-  if (entry->value.entries.empty()) return adapter.erase(key);
+  if (const NodeEntry* other = entry_of(adapter, numbers); other != nullptr) {
+    problems.error(other->at, cat("adapter.", numbers, ": written beside adapter.", key, " (line ", entry->at.line, "), which has its numbers"),
+                   "keep one of the two");
+    return;
+  }
   Node names, values;
   names.kind = values.kind = Node::Kind::kList;
   names.at = values.at = entry->value.at;
@@ -88,13 +107,12 @@ void split_pattern(Node& adapter, const std::string& key, const std::string& num
 void desugar_adapter(Node& root, bool of_peft, Problems& problems) {
   Node* adapter = root.find("adapter");
   if (adapter == nullptr || !adapter->is_map()) return;
-  if (of_peft)
-    for (const std::string_view key : kOfPeft) adapter->erase(key);
+  if (of_peft) take_peft_file(*adapter, problems);
   refuse_other_arithmetic(*adapter, problems);
   split_modules(*adapter, "target_modules", "target_pattern");
   split_modules(*adapter, "exclude_modules", "exclude_pattern");
-  split_pattern(*adapter, "rank_pattern", "rank_pattern_ranks");
-  split_pattern(*adapter, "alpha_pattern", "alpha_pattern_alphas");
+  split_pattern(*adapter, "rank_pattern", "rank_pattern_ranks", problems);
+  split_pattern(*adapter, "alpha_pattern", "alpha_pattern_alphas", problems);
   if (NodeEntry* layers = entry_of(*adapter, "layers_to_transform"); layers != nullptr && layers->value.kind == Node::Kind::kInt) {
     Node list;
     list.kind = Node::Kind::kList;

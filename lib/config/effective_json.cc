@@ -10,7 +10,7 @@ namespace ftrun {
 std::string effective_json(const Config& config) {
   nlohmann::ordered_json root = nlohmann::ordered_json::object();
   for (const Field& field : Schema::get().fields()) {
-    if (!field.load) continue;
+    if (!field.load || is_switched_off(config, field)) continue;
     nlohmann::ordered_json* section = &root;
     if (!field.section.empty())
       for (const std::string& part : split(field.section, '.')) section = &(*section)[part];

@@ -171,10 +171,12 @@ class Sources {
     if (!is_file) named.text += "/adapter_config.json";
     Node section = read_named(named, "adapter", "give a folder with an adapter_config.json, or write the adapter as a section");
     if (!section.is_map()) return source.erase("adapter");
-    if (!is_file && section.find("path") == nullptr)
-      section.entries.push_back({"path", adapter->at, Node::of_text(adapter->at, adapter->text), ""});
+    const std::string folder = std::filesystem::path(section.at.file).parent_path().string();
+    const Position at = adapter->at;
     *adapter = std::move(section);
     desugar_adapter(source, true, problems_);
+    adapter = source.find("adapter");
+    if (!is_file) adapter->entries.push_back({"path", at, Node::of_text(at, folder), ""});
   }
 
   /// The file that a config names by a path that is seen from the working directory or from where

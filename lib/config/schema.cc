@@ -93,4 +93,8 @@ void Schema::add_legacy(std::string section, std::string name, std::string why) 
   legacy_.push_back({std::move(section), std::move(name), std::move(why)});
 }
 
+bool is_switched_off(const Config& config, const Field& field) {
+  return field.section == "adapter" && config.adapter.type == AdapterType::kNone;
+}
+
 }  // namespace ftrun

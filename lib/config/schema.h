@@ -162,4 +162,7 @@ class Schema {
 
 void index_schema(Schema& schema);
 
+/// Of a section that a config does not use at all, which is left out where all keys with an effect are written.
+bool is_switched_off(const Config& config, const Field& field);
+
 }  // namespace ftrun

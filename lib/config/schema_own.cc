@@ -315,7 +315,7 @@ void declare_rest(Schema& s) {
   comm.key("backend", &CommConfig::backend, "auto: nccl between GPUs, gloo between hosts.");
   comm.key("timeout", &CommConfig::timeout,
            "Longest wait for another rank in a collective; 0 or auto: ten times the slowest step of the run so far, "
-           "at least two minutes, and half an hour until the first step is done. Work that a rank does alone is "
+           "at least ten minutes, and half an hour until the first step is done. Work that a rank does alone is "
            "waited for while its heartbeat continues.")
       .at_least(0)
       .defaults_to("auto")

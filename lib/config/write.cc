@@ -91,7 +91,7 @@ class ConfigWriter {
   }
 
   bool kept(const Field& field) const {
-    if (!field.load) return false;
+    if (!field.load || is_switched_off(config_, field)) return false;
     if (field.types.empty()) return true;
     const std::string_view type = field.section == "optimizer.params"
                                       ? name_of(config_.optimizer.type)

@@ -1,5 +1,6 @@
 #include "exec/checkpointer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <exception>
 #include <ratio>
@@ -43,6 +44,7 @@ bool Checkpointer::finds_checkpoint(const std::function<RunManifest()>& describe
 }
 
 std::optional<ResumedRun> Checkpointer::load(const std::function<RunManifest()>& describe) {
+  base_weights_ = base_fingerprint();
   if (finds_checkpoint(describe)) {
     const std::string root = RunPaths(config_.output_dir).checkpoints();
     return resume(choose_checkpoint(root, request_.resume.step, session_.checkpoint_group()),
@@ -58,6 +60,13 @@ std::optional<ResumedRun> Checkpointer::load(const std::function<RunManifest()>&
   return std::nullopt;
 }
 
+/// "" where all of the model trains, and on other ranks than the first, whose record counts.
+std::string Checkpointer::base_fingerprint() const {
+  const std::vector<TensorInfo>& tensors = setup_.train().model.tensors;
+  const bool all = std::all_of(tensors.begin(), tensors.end(), [](const TensorInfo& tensor) { return tensor.trainable; });
+  return all || !session_.is_first() ? "" : setup_.folder().weights_fingerprint();
+}
+
 FirstWeights Checkpointer::first_weights(const AdapterFolder* adapter) const {
   return {setup_.folder(), static_cast<uint64_t>(config_.train.seed), adapter};
 }
@@ -69,6 +78,7 @@ ResumedRun Checkpointer::resume(const std::string& folder,
   session_.together("reading the checkpoint", [&] {
     Checkpoint checkpoint(folder);
     resumed.meta = checkpoint.meta();
+    require_same_base(resumed.meta, folder, setup_.folder());
     if (Recorder* recorder = journal_.recorder()) recorder->admit(folder, resumed.meta, describe());
     setup_.state().load(checkpoint, first_weights(nullptr));
   });
@@ -142,6 +152,7 @@ CheckpointMeta Checkpointer::meta_of(const TrainingProgress& progress,
   meta.config_hash = hex64(xxh3(request_.config_json.data(), request_.config_json.size()));
   meta.extra[kEvaluationRecord] = progress.evaluations.text();
   meta.extra[kConfigRecord] = without_secrets(request_.config_json);
+  if (!base_weights_.empty()) meta.extra[kBaseRecord] = base_weights_;
   meta.loss_scaler = progress.skipped.scaler_state();
   const StateOptions& state = setup_.plan().options.state;
   meta.topology = {{"world_size", session_.world()},

@@ -74,6 +74,7 @@ class Checkpointer {
   void export_model(StopAgreement& stop);
 
  private:
+  std::string base_fingerprint() const;
   FirstWeights first_weights(const AdapterFolder* adapter) const;
   bool finds_checkpoint(const std::function<RunManifest()>& describe);
   ResumedRun resume(const std::string& folder, const std::function<RunManifest()>& describe);
@@ -93,6 +94,7 @@ class Checkpointer {
   Session& session_;
   TrainingSetup& setup_;
   RunJournal& journal_;
+  std::string base_weights_;
   int64_t saved_step_ = -1;
   /// The record names this one as the best.
   int64_t marked_step_ = -1;

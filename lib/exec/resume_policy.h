@@ -5,7 +5,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/model_folder.h"
 #include "report/manifest.h"
 
 namespace ftrun {
@@ -23,6 +25,16 @@ std::vector<std::string> admit_resume(const std::string& path, const RunManifest
 
 /// Under this name the "extra" of a checkpoint keeps the effective config of the run that saved it.
 inline constexpr const char* kConfigRecord = "config";
+/// Under this one ModelFolder::weights_fingerprint() of the base, where some of it is frozen and so not in the checkpoint.
+inline constexpr const char* kBaseRecord = "base_weights";
+
+/// Refuses weights that are not those which what is frozen had, with Error(kBadInput). Inline: commands use it without the engine.
+inline void require_same_base(const CheckpointMeta& saved, const std::string& step, const ModelFolder& base) {
+  const auto record = saved.extra.find(kBaseRecord);
+  if (record == saved.extra.end() || record->second == base.weights_fingerprint()) return;
+  throw Error(ExitCode::kBadInput, cat(base.path(), ": its weights are not those that ", step, " was trained on, which holds only what trains"),
+              "give the model folder that training began from, unchanged");
+}
 /// Of the extra fields of a checkpoint: EvaluationRecord::text().
 inline constexpr const char* kEvaluationRecord = "evaluations";
 

@@ -26,7 +26,7 @@ constexpr milliseconds kMeetingLimit = std::chrono::minutes(10);
 constexpr milliseconds kFirstStepLimit = std::chrono::minutes(30);
 /// and for every later one so many times the slowest, as data and disks have bad moments, but no less than
 constexpr double kSlowestSteps = 10;
-constexpr milliseconds kLeastLimit = std::chrono::minutes(2);
+constexpr milliseconds kLeastLimit = std::chrono::minutes(10);
 
 bool is_auto(const Config& config) { return config.comm.timeout == 0; }
 

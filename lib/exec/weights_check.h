@@ -39,8 +39,8 @@ inline void require_adapter(const ModelDescription& model, const AdapterFolder& 
     known.insert(wanted.stored);
     const StoredTensor* stored = adapter.find(wanted.stored);
     if (stored == nullptr) {
-      // A whole tensor beside adapters may go on from the base.
-      if (is_lora_name(wanted.tensor))
+      // PEFT leaves biases out of some files.
+      if (!wanted.tensor.ends_with(".bias"))
         problems.push_back(cat("tensor ", wanted.stored, " is missing; expected shape ", dims_text(wanted.shape)));
     } else if (stored->shape != wanted.shape) {
       problems.push_back(cat("tensor ", wanted.stored, " has shape ", dims_text(stored->shape), "; expected ", dims_text(wanted.shape)));
@@ -48,6 +48,8 @@ inline void require_adapter(const ModelDescription& model, const AdapterFolder& 
       problems.push_back(cat("tensor ", wanted.stored, " holds ", dtype_name(stored->dtype)));
     }
   }
+  if (model.tied && problems.empty() && !adapter.holds_equal("base_model.model.model.embed_tokens.weight", "base_model.model.lm_head.weight"))
+    problems.emplace_back("embed_tokens and lm_head differ: PEFT trains copies of a tied matrix apart, and here it stays one");
   for (const StoredTensor& stored : adapter.tensors())
     if (!known.contains(stored.name)) problems.push_back(cat("tensor ", stored.name, " does not train in this run"));
   if (!problems.empty())

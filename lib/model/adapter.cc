@@ -23,6 +23,15 @@ bool ends_at_dot(const std::string& path, const std::string& entry) {
   return path == entry || path.ends_with("." + entry);
 }
 
+std::string no_module_text(std::string_view key, const std::string& entry) {
+  if (entry == "lm_head" || entry == "embed_tokens")
+    return cat(key, " \"", entry, "\": adapters of this matrix are not supported; modules_to_save trains it whole");
+  const std::vector<std::string> names(kNames.begin(), kNames.end());
+  const std::string close = nearest(entry, names);
+  return cat(key, " \"", entry, "\": no module has this name", close.empty() ? "" : cat(" (did you mean \"", close, "\"?)"),
+             "; there are ", join(names, ", "));
+}
+
 /// Collects what is wrong; compiles each expression once.
 class Choice {
  public:
@@ -37,37 +46,61 @@ class Choice {
       alphas_.emplace_back(compile(cat("(.*\\.)?(", pattern, ")"), "alpha_pattern"), alpha);
   }
 
-  bool wants(const std::string& module, bool is_product) {
+  bool wants(const std::string& module) {
     if (target_) return matches(*target_, module);
+    bool any = false;
     for (const std::string& entry : options_.target_modules)
-      if (entry == kAllLinear ? is_product : ends_at_dot(module, entry)) {
-        used_.insert(entry);
-        return true;
+      if (entry == kAllLinear || ends_at_dot(module, entry)) any = note(entry);
+    return any;
+  }
+
+  bool excludes(const std::string& module) {
+    // As PEFT matches these: by the end of the path, at a dot or not.
+    for (const std::string& saved : options_.saved_modules)
+      if (module.ends_with(saved)) return true;
+    if (exclude_) return matches(*exclude_, module) && note(options_.exclude_pattern);
+    bool any = false;
+    for (const std::string& entry : options_.exclude_modules)
+      if (ends_at_dot(module, entry)) any = note(entry);
+    return any;
+  }
+
+  /// Modules that are no products of a block and that the expression matches all the same.
+  void refuse_others(const ModelConfig& config) {
+    if (!target_) return;
+    std::vector<std::string> others{"lm_head", "model.embed_tokens", "model.norm"};
+    std::vector<const char*> norms{"input_layernorm", "post_attention_layernorm"};
+    if (config.qk_norm) norms.insert(norms.end(), {"self_attn.q_norm", "self_attn.k_norm"});
+    for (int64_t layer = 0; layer < config.layers; ++layer)
+      for (const char* norm : norms) others.push_back(cat("model.layers.", layer, ".", norm));
+    for (const std::string& module : others)
+      if (matches(*target_, module) && !excludes(module)) {
+        problems.push_back(cat("target_modules \"", options_.target_pattern.substr(0, 80), "\": matches ", module,
+                               ", which can have no adapter here; modules_to_save trains it whole"));
+        return;
       }
-    return false;
   }
 
-  bool excludes(const std::string& module) const {
-    if (exclude_) return matches(*exclude_, module);
-    return std::any_of(options_.exclude_modules.begin(), options_.exclude_modules.end(),
-                       [&](const std::string& entry) { return ends_at_dot(module, entry); });
-  }
-
-  LowRank adapter_of(const std::string& module) const {
+  LowRank adapter_of(const std::string& module) {
     LowRank adapter;
-    adapter.rank = first_match(ranks_, module).value_or(options_.r);
-    const double alpha = first_match(alphas_, module).value_or(options_.alpha);
+    adapter.rank = first_match(ranks_, options_.rank_pattern, module).value_or(options_.r);
+    const double alpha = first_match(alphas_, options_.alpha_pattern, module).value_or(options_.alpha);
     const auto rank = static_cast<double>(adapter.rank);
     adapter.scale = alpha / (options_.rank_stabilized ? std::sqrt(rank) : rank);
     return adapter;
   }
 
-  /// Entries that chose nothing.
-  std::vector<std::string> unused() const {
-    std::vector<std::string> all;
+  /// Entries and expressions that matched nothing.
+  void tell_unused() {
     for (const std::string& entry : options_.target_modules)
-      if (!used_.contains(entry)) all.push_back(entry);
-    return all;
+      if (!used_.contains(entry)) problems.push_back(no_module_text("target_modules", entry));
+    for (const std::string& entry : options_.exclude_modules)
+      if (!used_.contains(entry)) problems.push_back(no_module_text("exclude_modules", entry));
+    if (exclude_ && !used_.contains(options_.exclude_pattern))
+      problems.push_back(cat("exclude_modules \"", options_.exclude_pattern.substr(0, 80),
+                             "\": matches none of the modules that target_modules chooses"));
+    tell_unused("rank_pattern", options_.rank_pattern);
+    tell_unused("alpha_pattern", options_.alpha_pattern);
   }
 
   std::vector<std::string> problems;
@@ -87,11 +120,29 @@ class Choice {
     }
   }
 
+  bool note(const std::string& entry) {
+    used_.insert(entry);
+    return true;
+  }
+
   template <class T>
-  static std::optional<T> first_match(const std::vector<std::pair<Pattern, T>>& all, const std::string& module) {
-    for (const auto& [pattern, value] : all)
-      if (pattern && matches(*pattern, module)) return value;
-    return std::nullopt;
+  void tell_unused(std::string_view key, const std::vector<std::pair<std::string, T>>& patterns) {
+    for (const auto& [pattern, value] : patterns)
+      if (!used_.contains(pattern))
+        problems.push_back(cat(key, " \"", pattern.substr(0, 80), "\": no module with an adapter has a path that ends so"));
+  }
+
+  /// `written` are the expressions of `all`. One that matches after another is of use too: without that one it would count.
+  template <class T>
+  std::optional<T> first_match(const std::vector<std::pair<Pattern, T>>& all,
+                               const std::vector<std::pair<std::string, T>>& written, const std::string& module) {
+    std::optional<T> found;
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (!all[i].first || !matches(*all[i].first, module)) continue;
+      note(written[i].first);
+      if (!found) found = all[i].second;
+    }
+    return found;
   }
 
   const LoraOptions& options_;
@@ -100,15 +151,6 @@ class Choice {
   std::vector<std::pair<Pattern, double>> alphas_;
   std::set<std::string> used_;
 };
-
-std::string no_module_text(const std::string& entry) {
-  if (entry == "lm_head" || entry == "embed_tokens")
-    return cat("target_modules \"", entry, "\": adapters of this matrix are not supported; modules_to_save trains it whole");
-  const std::vector<std::string> names(kNames.begin(), kNames.end());
-  const std::string close = nearest(entry, names);
-  return cat("target_modules \"", entry, "\": no module has this name", close.empty() ? "" : cat(" (did you mean \"", close, "\"?)"),
-             "; there are ", join(names, ", "));
-}
 
 void require_blocks(const ModelConfig& config, const LoraOptions& options, std::vector<std::string>& problems) {
   for (const int64_t layer : options.layers)
@@ -140,13 +182,14 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
                            std::find(options.layers.begin(), options.layers.end(), layer) != options.layers.end();
     for (size_t p = 0; p < kProjections; ++p) {
       const std::string module = projection_module(layer, static_cast<Projection>(p));
-      if (!choice.wants(module, true) || !is_wanted || choice.excludes(module)) continue;
+      if (!choice.wants(module) || choice.excludes(module) || !is_wanted) continue;
       block.of[p] = choice.adapter_of(module);
       any = true;
     }
     adapter.blocks.push_back(block);
   }
-  for (const std::string& entry : choice.unused()) choice.problems.push_back(no_module_text(entry));
+  choice.refuse_others(config);
+  choice.tell_unused();
   if (!any && choice.problems.empty()) choice.problems.push_back("no module of the model is chosen");
   if (!choice.problems.empty())
     throw Error(ExitCode::kUsage, cat("adapter: it does not fit the model\n  ", join(choice.problems, "\n  ")),

@@ -48,7 +48,11 @@ struct Adapter {
   std::vector<BlockAdapter> blocks;
   LoraBegin begin = LoraBegin::kUniform;
 
-  BlockAdapter block(int64_t layer) const { return blocks.empty() ? BlockAdapter{} : blocks[static_cast<size_t>(layer)]; }
+  /// Of a block; without adapters one that has none.
+  const BlockAdapter& block(int64_t layer) const {
+    static const BlockAdapter kNone;
+    return blocks.empty() ? kNone : blocks[static_cast<size_t>(layer)];
+  }
   bool operator==(const Adapter&) const = default;
 };
 
@@ -64,6 +68,8 @@ struct LoraOptions {
   std::string target_pattern;
   std::vector<std::string> exclude_modules;
   std::string exclude_pattern;
+  /// Modules that train whole: they and what ends with their names get no adapter.
+  std::vector<std::string> saved_modules;
   /// Only these blocks; empty: all.
   std::vector<int64_t> layers;
   /// Regular expressions of the end of a module's path, and its own rank or alpha: the first one that matches counts.
@@ -73,8 +79,8 @@ struct LoraOptions {
   bool operator==(const LoraOptions&) const = default;
 };
 
-/// The adapter that the options ask for. Error(kUsage) with all that is wrong: entries that choose no module (the nearest
-/// names are given), modules that have no low-rank adapters here, broken expressions, blocks that are not there.
+/// The adapter that the options ask for. Error(kUsage) with all that is wrong: entries and expressions that match no module
+/// (the nearest names are given), modules that have no low-rank adapters here, broken expressions, blocks that are not there.
 Adapter make_adapter(const ModelConfig& config, const LoraOptions& options);
 
 /// "model.layers.0.self_attn.q_proj.lora_A.weight", and its B.

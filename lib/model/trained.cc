@@ -72,7 +72,7 @@ std::set<std::string> saved_tensors(const ModelDescription& model, const std::ve
       const std::string module = module_of(tensor.name);
       if (is_lora_name(tensor.name)) continue;
       known.insert(module.substr(module.rfind('.') + 1));
-      if (module != entry && !module.ends_with("." + entry)) continue;
+      if (!module.ends_with(entry)) continue;  // as PEFT matches them, at a dot or not
       tensors.insert(tensor.name);
       found = true;
     }
@@ -122,6 +122,12 @@ ModelDescription choose_trained(ModelDescription model, const TrainedOptions& op
   }
   freeze_those.tell_unused(problems);
   only_those.tell_unused(problems);
+  const bool cuts_adapter = std::any_of(model.tensors.begin(), model.tensors.end(), [&](const TensorInfo& tensor) {
+    return is_lora_name(tensor.name) && !trained.contains(tensor.name);
+  });
+  if (problems.empty() && cuts_adapter)
+    problems.emplace_back("train.freeze or train.only leaves parts of an adapter out; exclude_modules and layers_to_transform say which "
+                          "modules have one (and train.only needs \"lora_\" beside the rest)");
   if (problems.empty()) require_whole_matrices(model, trained, problems);
   if (problems.empty() && trained.empty()) problems.emplace_back("nothing is left that trains");
   if (!problems.empty())

@@ -41,6 +41,7 @@ LoraOptions lora_options(const AdapterConfig& config) {
   if (options.target_modules.empty() && options.target_pattern.empty()) options.target_modules = {"q_proj", "v_proj"};
   options.exclude_modules = config.exclude_modules;
   options.exclude_pattern = config.exclude_pattern;
+  options.saved_modules = config.modules_to_save;
   options.layers = config.layers_to_transform;
   options.rank_pattern = pattern("rank_pattern", config.rank_pattern, config.rank_pattern_ranks);
   options.alpha_pattern = pattern("alpha_pattern", config.alpha_pattern, config.alpha_pattern_alphas);

@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
 
@@ -28,7 +30,9 @@ std::string errors(const std::string& text) {
 
 /// A folder with an adapter_config.json.
 struct Folder {
-  explicit Folder(const std::string& text) : path(std::filesystem::temp_directory_path() / "ftrun-adapter-test") {
+  explicit Folder(const std::string& text) {
+    static int made = 0;
+    path = std::filesystem::temp_directory_path() / cat("ftrun-adapter-test-", ::getpid(), "-", ++made);
     std::filesystem::create_directories(path);
     std::ofstream(path / "adapter_config.json") << text;
   }
@@ -57,6 +61,14 @@ TEST_CASE("modules are names or one expression, patterns keep the order they are
   CHECK(text.rank_pattern_ranks == std::vector<int64_t>{2, 7});
   CHECK(text.alpha_pattern_alphas == std::vector<double>{1.5});
   CHECK(read("adapter: {target_modules: all-linear}").target_modules == std::vector<std::string>{"all-linear"});
+}
+
+TEST_CASE("a later config clears patterns, and two spellings of one are refused") {
+  const LoadResult loaded = load_config_text("c.yaml", "adapter: {rank_pattern: {q_proj: 3}}", {"adapter.rank_pattern={}"});
+  REQUIRE(loaded.ok());
+  CHECK(loaded.config.adapter.rank_pattern.empty());
+  CHECK(loaded.config.adapter.rank_pattern_ranks.empty());
+  CHECK(errors("adapter: {rank_pattern: {q_proj: 3}, rank_pattern_ranks: [4]}").find("written beside") != std::string::npos);
 }
 
 TEST_CASE("what would make another adapter is refused by name, switched off it is not") {
@@ -91,6 +103,8 @@ TEST_CASE("PEFT's own file is taken in place of the section, with the folder to 
   CHECK(adapter.use_rslora);
   CHECK(adapter.modules_to_save == std::vector<std::string>{"lm_head"});
   CHECK(adapter.alpha_pattern == std::vector<std::string>{"v_proj"});
+  const Folder foreign(R"({"r": 4, "path": "/etc", "target_pattern": "x"})");
+  CHECK(errors(cat("adapter: ", foreign.path.string())) == "adapter.path: no key of a file of PEFT\nadapter.target_pattern: no key of a file of PEFT\n");
   CHECK(errors("adapter: /not/there").find("neither here nor beside") != std::string::npos);
 }
 

@@ -6,6 +6,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 
 import numpy as np
 from runner import (BINARY, Job, Running, case, free_port, ftrun, must, run_cases, same_run, start, steps, weights_hash)
@@ -83,7 +84,7 @@ with tempfile.TemporaryDirectory() as scratch:
             first.wait(5)
             assert first.lines[-2:] == [f"ftrun: port {port} on 127.0.0.1 is in use by another process",
                                         "  remedy: choose another MASTER_PORT, or end the other job"], first.text()
-            second.wait(6, timeout=30)
+            second.wait(6, timeout=120)
             assert not pathlib.Path(f"{job.out('port')}.rendezvous").exists()
             assert (f"ftrun: rank 1 could not reach the rendezvous of rank 0 at 127.0.0.1:{port} within 5.0s: "
                     "rank 0 has not said where yet") in second.text(), second.text()
@@ -94,7 +95,7 @@ with tempfile.TemporaryDirectory() as scratch:
         config = job.config("alone", **FEW, comm={"timeout": 2})
         lonely = start("--config", config, env={"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
                                                 "MASTER_PORT": str(free_port())})
-        lonely.wait(6, timeout=30)
+        lonely.wait(6, timeout=120)
         assert 'rank 0 waited 2.0s for "identity": rank 1 did not come' in lonely.text(), lonely.text()
         assert not pathlib.Path(f"{job.out('alone')}.rendezvous").exists(), "the token outlives the run"
 
@@ -102,13 +103,18 @@ with tempfile.TemporaryDirectory() as scratch:
     def strangers_on_the_rendezvous_change_nothing():
         # Garbage, silence and half greetings for as long as the run lasts; and nothing listens on all interfaces.
         config, port = job.config("strangers", train={"steps": 4}), free_port()
-        first, second = bare([config, config], port)
+
+        def join(rank):
+            return start("--config", config, env={"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                                                  "MASTER_PORT": str(port)})
+
+        ranks = [join(0)]
         random, over, tries, held = np.random.default_rng(3), threading.Event(), [0], []
 
         def disturb():
             while not over.is_set():
                 try:
-                    stranger = socket.create_connection(("127.0.0.1", port), timeout=5)
+                    stranger = socket.create_connection(("127.0.0.1", port), timeout=60)
                     stranger.send(random.bytes(int(random.integers(1, 300))))
                     tries[0] += 1
                     held.append(stranger)
@@ -121,7 +127,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
         def own_sockets():
             found = set()
-            for running in (first, second):
+            for running in list(ranks):
                 folder = pathlib.Path(f"/proc/{running.process.pid}/fd")
                 try:
                     targets = [os.readlink(entry) for entry in folder.iterdir()]
@@ -130,35 +136,40 @@ with tempfile.TemporaryDirectory() as scratch:
                 found |= {target[8:-1] for target in targets if target.startswith("socket:[")}
             return found
 
-        listening = set()
+        listening, here = set(), f"0100007F:{port:04X}"
         disturber = threading.Thread(target=disturb)
         disturber.start()
         try:
-            first.wait(0)
-            second.wait(0)
+            # Rank 0 waits for rank 1, which comes into the midst of them.
+            until = time.monotonic() + 60
+            while (tries[0] <= 10 or here not in listening) and time.monotonic() < until:
+                time.sleep(0.01)
+            ranks.append(join(1))
+            for running in ranks:
+                running.wait(0)
         finally:
             over.set()
             disturber.join()
         same_run(job.out("nproc"), job.out("strangers"))
         assert tries[0] > 10, tries
-        assert f"0100007F:{port:04X}" in listening and not any(at.startswith("00000000:") for at in listening), listening
+        assert here in listening and not any(at.startswith("00000000:") for at in list(listening)), listening
 
     @case
     def ranks_with_another_token_are_not_let_in():
-        config, port = job.config("tokens", **FEW, comm={"timeout": 5}), str(free_port())
+        config, port = job.config("tokens", **FEW, comm={"timeout": 15}), str(free_port())
         ranks = [start("--config", config, env={
             "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
             "FTRUN_TOKEN": f"the token of rank {rank}"}) for rank in range(2)]
         for running in ranks:
-            running.wait(6, timeout=60)
+            running.wait(6, timeout=120)
         assert "does not know this job's token" in ranks[1].text(), ranks[1].text()
 
     @case
     def different_configs_are_refused():
-        configs = [job.config("unlike", **FEW, comm={"timeout": 30}),
-                   job.config("unlike", comm={"timeout": 30}, train={"steps": 5, "seed": 1})]
+        configs = [job.config("unlike", **FEW, comm={"timeout": 60}),
+                   job.config("unlike", comm={"timeout": 60}, train={"steps": 5, "seed": 1})]
         for running in bare(configs, free_port()):
-            running.wait(2, timeout=30)
+            running.wait(2, timeout=120)
             message = running.text()[running.text().index("ftrun: "):]
             assert message == (
                 "ftrun: the config differs from rank 0's on rank 1:\n"
@@ -172,13 +183,13 @@ with tempfile.TemporaryDirectory() as scratch:
         for folder, tokens in (("a", 4097), ("b", 2049)):
             (job.scratch / folder).mkdir()
             (job.scratch / folder / "train.bin").write_bytes(job.data.read_bytes()[:tokens * 2])
-        config = job.config("places", **FEW, data={"train": "train.bin"}, comm={"timeout": 30})
+        config = job.config("places", **FEW, data={"train": "train.bin"}, comm={"timeout": 60})
         port = str(free_port())
         ranks = [Running(["env", "-C", job.scratch / folder, BINARY, "--config", config], {
             "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
                  for rank, folder in enumerate(("a", "b"))]
         for running in ranks:
-            running.wait(2, timeout=30)
+            running.wait(2, timeout=120)
             assert "ftrun: the data differs from rank 0's on rank 1\n" in running.text() + "\n", running.text()
 
     @case

@@ -11,7 +11,7 @@ import numpy as np
 from runner import (Job, ShardedJob, case, checkpoints, config, ftrun, must, near, numbers, run_cases, start, steps,
                     write_config)
 from safetensors import safe_open
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 SOURCE = pathlib.Path(sys.argv[1])
 CPU = {"device": "cpu"}
@@ -118,6 +118,7 @@ for folder, ours in zip(sys.argv[1::2], sys.argv[2::2]):
             running.kill_all()
             if "step-00000008" not in checkpoints(out):
                 break
+        assert "step-00000008" not in checkpoints(out), "five kills came after the last step"
         for step in checkpoints(out):
             for path in (out / "checkpoints" / step).glob("*.safetensors"):
                 with safe_open(path, framework="np") as held:
@@ -183,6 +184,22 @@ for folder, ours in zip(sys.argv[1::2], sys.argv[2::2]):
         assert refused.returncode != 0 and "--merge" in refused.stderr and not (scratch / "nothing").exists(), refused.stderr
 
     @case
+    def another_base_is_noticed():
+        """The same names and shapes, one tensor with other values: a checkpoint of an adapter does not go on, nor is it merged."""
+        base = load_file(job.model / "model.safetensors")
+        name = "merged-run"  # of the case above
+        other = scratch / "other-base"
+        shutil.copytree(job.model, other)
+        base["model.layers.1.mlp.up_proj.weight"][0, 0] += 1
+        save_file(base, other / "model.safetensors", metadata={"format": "pt"})
+        for process in (ftrun("convert", job.out(name), "--merge", "--model", other, "--out", scratch / "never"),
+                        ftrun("--config", job.config(name, **(job.settings(1) | {"model": {"path": str(other)}, "train": {"steps": 9},
+                              "adapter": {**LORA, "rank_pattern": {"q_proj": 2}}, "optimizer": {"type": "AdamW", "params": {"lr": 0.02}}})),
+                              "--resume", "auto")):
+            assert process.returncode == 4 and "its weights are not those" in process.stderr, process.stdout[-500:] + process.stderr[-1500:]
+        assert not (scratch / "never").exists()
+
+    @case
     def parts_of_a_model_train_by_name():
         before = load_file(job.model / "model.safetensors")
         for name, ranks, choice, trains in (
@@ -216,6 +233,9 @@ for folder, ours in zip(sys.argv[1::2], sys.argv[2::2]):
                 ("part", {"train": {"steps": 2, "freeze": ["k_proj"]}}, ["q_proj.weight", "one matrix"]),
                 ("none", {"train": {"steps": 2, "freeze": ["."]}}, ["nothing is left that trains"]),
                 ("typo", {"train": {"steps": 2, "only": ["emded"]}}, ["emded", "no parameter"]),
+                ("useless", {"adapter": {"exclude_modules": ["q_porj"], "rank_pattern": {"v_porj": 3}}}, ["q_porj", "q_proj", "v_porj"]),
+                ("cut", {"adapter": {"r": 4}, "train": {"steps": 2, "freeze": ["lora_A"]}}, ["parts of an adapter", "exclude_modules"]),
+                ("others", {"adapter": {"target_modules": ".*(q_proj|lm_head)"}}, ["matches lm_head"]),
                 ("base", {"adapter": str(folder / "adapter")}, ["lora_A.weight", "shape [4, 72]", "expected [4, 32]"]),
                 ("folder", {"adapter": str(scratch / "nowhere")}, ["nowhere", "neither here nor"])):
             for command in (("check",), ()):

@@ -14,7 +14,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import numpy as np
 from safetensors.numpy import load_file
 
-from runner import ShardedJob, case, checkpoints, exported, ftrun, metrics, must, near, run_cases, same_run, start, steps, stored_boxes, tiny_data
+from runner import ShardedJob, case, checkpoints, evaluations, exported, ftrun, must, near, run_cases, same_run, start, steps, stored_boxes, tiny_data
 
 CPU = {"device": "cpu"}
 ROUNDED = {"bf16": {"enabled": True, "bf16_optimizer_states": True, "bf16_master_weights_and_grads": True}}
@@ -207,7 +207,7 @@ with tempfile.TemporaryDirectory() as scratch:
         for name, changes in (("fp32", {}), ("disk", {"tier": "disk-both"}), ("bf16", {"precision": "bf16"})):
             name = f"validated-{name}"
             job.train(name, 3, **settings(stage=3, steps=4, **changes), data={"validation": str(text), "token_dtype": "uint16"})
-            found = [m["validation_loss"] for m in metrics(job.out(name)) if "validation_loss" in m][-1]
+            found = [m["loss"] for m in evaluations(job.out(name))][-1]
             dtype = torch.bfloat16 if "bf16" in name else torch.float32
             model = transformers.AutoModelForCausalLM.from_pretrained(job.out(name) / "export" / "model", dtype=dtype)
             ids = torch.from_numpy(np.fromfile(text, dtype=np.uint16).astype(np.int64))

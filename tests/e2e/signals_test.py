@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 
-from runner import (BINARY, Job, Running, await_gone, case, checkpoints, children, environment, manifest, metrics, run_cases,
+from runner import (BINARY, Job, Running, await_gone, case, checkpoints, children, environment, evaluations, manifest, run_cases,
                     same_run, start, steps, tiny_data)
 
 MANY = {"train": {"steps": 20000}, "data": {"sequence_length": 128}, "train_micro_batch_size_per_gpu": 4}
@@ -116,7 +116,7 @@ with tempfile.TemporaryDirectory() as scratch:
             running.kill(signal.SIGTERM)
             running.wait(143)
             done = stopped_step(running, name, signal.SIGTERM)
-            validated = [m["step"] for m in metrics(job.out(name)) if "validation_loss" in m]
+            validated = [m["step"] for m in evaluations(job.out(name))]
             if validated == list(range(done)):
                 return
             assert validated == list(range(done + 1)), (validated, done)

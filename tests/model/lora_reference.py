@@ -25,7 +25,7 @@ CASES = {
     "defaults": ("llama_tied", {}),
     "one_part": ("llama3_rope", {"r": 3, "lora_alpha": 5, "target_modules": ["q_proj", "up_proj"]}),
     "patterns": ("qwen3", {"r": 8, "lora_alpha": 16, "target_modules": ALL, "use_rslora": True,
-                           "rank_pattern": {"layers.0.self_attn.q_proj": 2, "down_proj": 5},
+                           "rank_pattern": {"down_proj": 5, "layers.0.self_attn.q_proj": 2, "q_proj": 3},
                            "alpha_pattern": {"v_proj": 3}}),
     "expression": ("mistral", {"r": 4, "target_modules": r".*\.(k_proj|gate_proj|o_proj)",
                                "exclude_modules": r"model\.layers\.1\.mlp.*"}),
