@@ -107,8 +107,10 @@ void require_same_model(const std::string& step, const std::vector<std::pair<std
       problems.push_back(cat("tensor ", tensor.name, " has shape ", dims_text(it->second), "; expected ", dims_text(tensor.shape)));
     rest.erase(tensor.name);
   }
+  for (const TensorInfo& tensor : model.tensors)
+    if (rest.erase(tensor.name) > 0) problems.push_back(cat("tensor ", tensor.name, " is frozen in the config of the run"));
   for (const auto& [name, shape] : rest)
-    if (!is_ignored_tensor(model, name)) problems.push_back(cat("tensor ", name, " is not one that was trained of this ", model.family, " model"));
+    if (!is_ignored_tensor(model, name)) problems.push_back(cat("tensor ", name, " is not a parameter of a ", model.family, " model"));
   if (problems.empty()) return;
   throw Error(ExitCode::kBadInput,
               cat(step, ": its weights are not those of ", folder, "/config.json:\n  ",

@@ -246,9 +246,10 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def memory_is_bounded():
-        """Whether the tensors are small or have 38 MB a state, import and convert need the same memory."""
+        """Whether the tensors are small or have 77 MB a state, import and convert need the same memory but for what they read
+        and write at a time, which is of a fixed size."""
         peaks = {}
-        for size, vocabulary in (("small", 400), ("large", 300_000)):
+        for size, vocabulary in (("small", 400), ("large", 600_000)):
             weights = tiny_weights(vocabulary=vocabulary)
             model = tiny_model(scratch / f"{size}-model", weights, vocab_size=vocabulary)
             checkpoint = universal_of(scratch / f"{size}-universal", weights)
@@ -258,7 +259,7 @@ with tempfile.TemporaryDirectory() as scratch:
         found = load_file(imported / "state-00001.safetensors")
         assert all((found[f"{name}.exp_avg"] == values).all() for name, values in weights.items())
         more = [large - small for small, large in zip(peaks["small"], peaks["large"])]
-        assert max(more) < 24 << 10, f"{more} KiB more for tensors of 38 MB"
+        assert max(more) < 48 << 10, f"{more} KiB more for tensors of 77 MB"
 
     # ---- DCP ----
 
