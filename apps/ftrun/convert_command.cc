@@ -2,7 +2,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <map>
@@ -25,12 +24,10 @@
 #include "checkpoint/save.h"
 #include "commands.h"
 #include "config/load.h"
-#include "config/peft_config.h"
 #include "exec/export_options.h"
 #include "exec/resume_policy.h"
 #include "exec/weights_check.h"
 #include "merge_adapter.h"
-#include "model/adapter_tensors.h"
 #include "model/tensors.h"
 #include "program/training_model.h"
 #include "report/manifest.h"
@@ -87,8 +84,7 @@ ModelDescription trained_model(const Config& trained, const ModelConfig& model) 
 }
 
 /// The config that wrote a checkpoint, as far as it says what trained; an imported one has none.
-Config recorded_config(const std::string& step) {
-  const CheckpointMeta meta = Checkpoint(step).meta();
+Config config_of(const CheckpointMeta& meta) {
   const auto record = meta.extra.find(kConfigRecord);
   return record == meta.extra.end() ? Config{} : load_config_text("config.json", record->second).config;
 }
@@ -129,10 +125,6 @@ std::vector<std::string> kept_folders(const std::string& step) {
 DType dtype_of(const std::string& name, const ModelConfig& model) {
   const bool models_own = name == "auto" && model.dtype == DType::kBF16;
   return name == "bf16" || models_own ? DType::kBF16 : DType::kF32;
-}
-
-bool trains_all(const ModelDescription& model) {
-  return std::all_of(model.tensors.begin(), model.tensors.end(), [](const TensorInfo& tensor) { return tensor.trainable; });
 }
 
 /// Takes the folder of a run that has nothing yet, or what a convert that was killed left of one.
@@ -214,7 +206,8 @@ int export_with_base(const ConvertOptions& options, const std::string& step, con
 
 int export_step(const ConvertOptions& options) {
   const std::string step = step_folder(options.checkpoint);
-  const Config trained = recorded_config(step);
+  const CheckpointMeta meta = Checkpoint(step).meta();
+  const Config trained = config_of(meta);
   const bool adapter = trained.adapter.type == AdapterType::kLora;
   if (options.merge && !adapter)
     throw Error(ExitCode::kUsage, cat("--merge: ", step, " holds no adapter"), "leave --merge out");
@@ -222,13 +215,9 @@ int export_step(const ConvertOptions& options) {
   std::vector<std::pair<std::string, Dims>> found;
   for (const ExportTensor& tensor : checkpoint_weights(step)) found.emplace_back(tensor.name, tensor.shape);
   require_same_model(step, found, source.model, source.target.source_folder);
-  require_same_base(Checkpoint(step).meta(), step, ModelFolder(source.target.source_folder));
-  if (options.merge || (!adapter && !trains_all(source.model))) return export_with_base(options, step, source);
-  if (adapter) {
-    source.target.format = ExportFormat::kAdapter;
-    source.target.config_json = peft_config(trained.adapter, source.target.source_folder, source.model.tied);
-    source.target.dtype = options.dtype == "bf16" ? DType::kBF16 : DType::kF32;
-  }
+  require_same_base(meta, step, ModelFolder(source.target.source_folder));
+  if (options.merge || (!adapter && !source.model.trains_all())) return export_with_base(options, step, source);
+  if (adapter) export_as_adapter(source.target, trained.adapter, source.model.tied, options.dtype == "bf16");
   export_checkpoint(umask_files(), step, source.target, export_tensors(source.target, source.model));
   std::cout << step << " -> " << options.out << '\n';
   return 0;
@@ -257,10 +246,7 @@ int merge_folder(const ConvertOptions& options) {
     if (problem.severity == Severity::kError) throw Error(ExitCode::kBadInput, cat(folder, ": ", to_text(problem)), problem.remedy);
   const ExportSource source = export_source(options, loaded.config, options.model.empty() ? named_base(folder) : options.model, folder);
   const AdapterFolder adapter(folder);
-  require_adapter(source.model, adapter);
-  std::map<std::string, std::string> stored;
-  for (const AdapterTensor& tensor : adapter_tensors(source.model))
-    if (adapter.find(tensor.stored) != nullptr) stored.emplace(tensor.tensor, tensor.stored);
+  const std::map<std::string, std::string> stored = require_adapter(source.model, adapter);
   const MergeLoss loss = export_merged(umask_files(), source.target, source.model, ModelFolder(source.target.source_folder),
                                        [&](const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) {
                                          const auto name = stored.find(tensor);

@@ -23,7 +23,6 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/owned_fd.h"
-#include "base/streamed_file.h"
 #include "base/text.h"
 
 namespace ftrun {
@@ -379,13 +378,6 @@ uint64_t xxh3_of(const MappedFile& file) {
     file.release(at, piece.size());
   }
   return stream.digest();
-}
-
-uint64_t xxh3_of_disk(const std::string& path) {
-  constexpr size_t kBytes = kStagedPieces << 20;
-  const std::unique_ptr<void, decltype(&std::free)> room(std::aligned_alloc(kDirectAlignment, kBytes), &std::free);
-  if (!room) return xxh3_of(MappedFile(path));
-  return xxh3_of_disk(path, {static_cast<std::byte*>(room.get()), kBytes});
 }
 
 std::string reading_problem(const std::string& path) {

@@ -12,6 +12,10 @@
 
 namespace ftrun {
 
+/// Places in a file, and memory, that the kernel can move between each other without its own memory (O_DIRECT) are
+/// multiples of this many bytes.
+inline constexpr size_t kDirectAlignment = 4096;
+
 /// A file open for writing. Every call throws Error(kEnvironment) naming path, bytes wanted and
 /// bytes free. A failed sync is final: the file must not be trusted or retried.
 class WritableFile {
@@ -105,10 +109,6 @@ class MappedFile {
 /// XXH3 of a whole file, read piece by piece: pages that stay mapped would count as this process's
 /// memory.
 uint64_t xxh3_of(const MappedFile& file);
-/// The same, read past the kernel's memory where its file system allows that (O_DIRECT): most of the work of
-/// reading a large file from its disk is bringing its pages there.
-uint64_t xxh3_of_disk(const std::string& path);
-
 /// Why a file cannot be read ("it is a link to x, which is not there", "Permission denied", ...), or "".
 std::string reading_problem(const std::string& path);
 

@@ -17,7 +17,6 @@ namespace ftrun {
 /// so that the kernel can move them between area and disk (O_DIRECT) and need not bring them into its own memory,
 /// which costs more than all the rest.
 inline constexpr size_t kStagedPieces = 4;
-inline constexpr size_t kDirectAlignment = 4096;
 
 /// Hands what is written on to `file` in such pieces, by write_at(), from a thread of its own. What fails there is
 /// thrown by a later call, by sync() at the latest.

@@ -22,10 +22,9 @@ AdapterFolder::AdapterFolder(std::string folder) : folder_(std::move(folder)) {
 }
 
 bool AdapterFolder::holds_equal(const std::string& one, const std::string& other) const {
-  const StoredTensor *const first = find(one), *const second = find(other);
-  if (first == nullptr || second == nullptr) return true;
-  const std::span<const std::byte> a = file_->bytes(*first), b = file_->bytes(*second);
-  return first->dtype == second->dtype && std::equal(a.begin(), a.end(), b.begin(), b.end());
+  const StoredTensor &first = file_->at(one), &second = file_->at(other);
+  const std::span<const std::byte> a = file_->bytes(first), b = file_->bytes(second);
+  return first.dtype == second.dtype && std::equal(a.begin(), a.end(), b.begin(), b.end());
 }
 
 void AdapterFolder::read_f32(const std::string& name, int64_t begin, int64_t end, std::span<float> out) const {

@@ -21,7 +21,7 @@ class AdapterFolder {
   const std::vector<StoredTensor>& tensors() const { return file_->tensors(); }
   /// By PEFT's name; null when there is none.
   const StoredTensor* find(const std::string& name) const { return file_->find(name); }
-  /// False when there are tensors of both names whose bytes differ.
+  /// Whether two tensors that are there have the same bytes.
   bool holds_equal(const std::string& one, const std::string& other) const;
   /// Elements [begin, end), from F32, BF16 or F16.
   void read_f32(const std::string& name, int64_t begin, int64_t end, std::span<float> out) const;

@@ -3,18 +3,12 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/mix_bits.h"
 
 namespace ftrun {
 namespace {
 
 constexpr int kRounds = 6;
-
-/// A bijection of 64-bit words in which every input bit moves every output bit (Stafford's mix 13).
-uint64_t mixed(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-  return x ^ (x >> 31);
-}
 
 /// Half the bits of the smallest even-sized word that holds every index below n; at least 4, as
 /// Feistel networks on narrower words mix poorly.
@@ -48,13 +42,13 @@ int64_t SampleOrder::row(int64_t sample) const {
 /// a permutation of the rows in constant memory, fewer than 4 walks on average (256 / rows_ below
 /// 64 rows). Part of what a resumed run must repeat: changing it changes every run's order.
 uint64_t SampleOrder::permuted(uint64_t index, uint64_t epoch) const {
-  const uint64_t key = mixed(mixed(seed_ + 0x9e3779b97f4a7c15ULL) + epoch);
+  const uint64_t key = mix_bits(splitmix64(seed_) + epoch);
   const uint64_t low = (uint64_t{1} << half_bits_) - 1;
   do {
     uint64_t left = index >> half_bits_, right = index & low;
     for (int round = 0; round < kRounds; ++round) {
       const uint64_t next =
-          left ^ (mixed(key + right * kRounds + static_cast<uint64_t>(round)) & low);
+          left ^ (mix_bits(key + right * kRounds + static_cast<uint64_t>(round)) & low);
       left = right;
       right = next;
     }
@@ -81,7 +75,7 @@ MixedOrder::MixedOrder(const std::vector<MixedRows>& sets, bool shuffle, uint64_
     : all_(taken_by_all(sets), shuffle, seed, epoch_rows), rows_(0) {
   int64_t slot = 0;
   for (const MixedRows& set : sets) {
-    const uint64_t own = mixed(seed + 1) + sets_.size();  // sets of one size are not shuffled alike
+    const uint64_t own = mix_bits(seed + 1) + sets_.size();  // sets of one size are not shuffled alike
     sets_.push_back({rows_, slot, SampleOrder(set.rows, shuffle, own)});
     rows_ += set.rows;
     slot += set.taken;

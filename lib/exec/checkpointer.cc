@@ -1,6 +1,5 @@
 #include "exec/checkpointer.h"
 
-#include <algorithm>
 #include <cmath>
 #include <exception>
 #include <ratio>
@@ -62,9 +61,7 @@ std::optional<ResumedRun> Checkpointer::load(const std::function<RunManifest()>&
 
 /// "" where all of the model trains, and on other ranks than the first, whose record counts.
 std::string Checkpointer::base_fingerprint() const {
-  const std::vector<TensorInfo>& tensors = setup_.train().model.tensors;
-  const bool all = std::all_of(tensors.begin(), tensors.end(), [](const TensorInfo& tensor) { return tensor.trainable; });
-  return all || !session_.is_first() ? "" : setup_.folder().weights_fingerprint();
+  return setup_.train().model.trains_all() || !session_.is_first() ? "" : setup_.folder().weights_fingerprint();
 }
 
 FirstWeights Checkpointer::first_weights(const AdapterFolder* adapter) const {

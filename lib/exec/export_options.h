@@ -20,6 +20,13 @@ inline std::string export_folder(const Config& config) {
   return RunPaths(config.output_dir).exported() + (exports_adapter(config) ? "/adapter" : "/model");
 }
 
+/// Of the adapter alone, in PEFT's layout: fp32 unless bf16 is asked for.
+inline void export_as_adapter(ExportOptions& options, const AdapterConfig& adapter, bool tied, bool bf16) {
+  options.format = ExportFormat::kAdapter;
+  options.config_json = peft_config(adapter, options.source_folder, tied);
+  options.dtype = bf16 ? DType::kBF16 : DType::kF32;
+}
+
 /// What a run exports at its end, and where. Inline: commands use it without the engine.
 inline ExportOptions export_options(const Config& config, const ModelConfig& model) {
   ExportOptions options;
@@ -27,9 +34,7 @@ inline ExportOptions export_options(const Config& config, const ModelConfig& mod
   options.source_folder = config.model.path;
   const ExportDtype wanted = config.model_export.dtype;
   if (exports_adapter(config)) {
-    options.format = ExportFormat::kAdapter;
-    options.config_json = peft_config(config.adapter, config.model.path, model.tied);
-    options.dtype = wanted == ExportDtype::kBf16 ? DType::kBF16 : DType::kF32;
+    export_as_adapter(options, config.adapter, model.tied, wanted == ExportDtype::kBf16);
     return options;
   }
   const bool models_own = wanted == ExportDtype::kAuto && model.dtype == DType::kBF16;

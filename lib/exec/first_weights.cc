@@ -6,18 +6,11 @@
 
 #include "base/checksum.h"
 #include "base/error.h"
+#include "base/mix_bits.h"
 #include "exec/weights_check.h"
 
 namespace ftrun {
 namespace {
-
-/// Sebastiano Vigna's splitmix64 of a counter.
-uint64_t mixed(uint64_t value) {
-  value += 0x9e3779b97f4a7c15;
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
-  return value ^ (value >> 31);
-}
 
 /// In [0, 1), 24 bits.
 double unit(uint64_t bits) { return static_cast<double>(bits >> 40) * 0x1p-24; }
@@ -26,23 +19,20 @@ double unit(uint64_t bits) { return static_cast<double>(bits >> 40) * 0x1p-24; }
 
 void make_elements(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64_t end, std::span<float> out) {
   require(static_cast<int64_t>(out.size()) == end - begin, "elements of the tensor");
-  const uint64_t key = mixed(seed ^ mixed(xxh3(tensor.name.data(), tensor.name.size())));
+  const uint64_t key = splitmix64(seed ^ splitmix64(xxh3(tensor.name.data(), tensor.name.size())));
   for (int64_t i = begin; i < end; ++i) {
-    const uint64_t bits = mixed(key ^ static_cast<uint64_t>(i));
+    const uint64_t bits = splitmix64(key ^ static_cast<uint64_t>(i));
     double value = 0;
     if (tensor.initial.kind == Initial::Kind::kUniform) value = tensor.initial.size * (2 * unit(bits) - 1);
     if (tensor.initial.kind == Initial::Kind::kNormal)  // Box and Muller
-      value = tensor.initial.size * std::sqrt(-2 * std::log(1 - unit(bits))) * std::cos(2 * std::numbers::pi * unit(mixed(bits)));
+      value = tensor.initial.size * std::sqrt(-2 * std::log(1 - unit(bits))) * std::cos(2 * std::numbers::pi * unit(splitmix64(bits)));
     out[static_cast<size_t>(i - begin)] = static_cast<float>(value);
   }
 }
 
 void FirstWeights::require_fit(const ModelDescription& model) {
   require_weights(model, folder_);
-  if (adapter_ == nullptr) return;
-  require_adapter(model, *adapter_);
-  for (const AdapterTensor& tensor : adapter_tensors(model))
-    if (adapter_->find(tensor.stored) != nullptr) stored_.emplace(tensor.tensor, tensor.stored);
+  if (adapter_ != nullptr) stored_ = require_adapter(model, *adapter_);
 }
 
 void FirstWeights::read(const TensorInfo& tensor, int64_t begin, int64_t end, std::span<float> out) const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -31,8 +32,10 @@ inline void require_weights(const ModelDescription& model, const ModelFolder& fo
     if (tensor.initial.kind == Initial::Kind::kFolder) folder.require_weight_dtype(tensor.name);
 }
 
-/// Refuses an adapter whose tensors are not those that train in `model`, with Error(kBadInput) and all of them.
-inline void require_adapter(const ModelDescription& model, const AdapterFolder& adapter) {
+/// Names of an adapter's tensors in its folder, by the model's. Refuses one whose tensors are not those that train in `model`,
+/// with Error(kBadInput) and all of them.
+inline std::map<std::string, std::string> require_adapter(const ModelDescription& model, const AdapterFolder& adapter) {
+  std::map<std::string, std::string> names;
   std::vector<std::string> problems;
   std::set<std::string> known;
   for (const AdapterTensor& wanted : adapter_tensors(model)) {
@@ -46,16 +49,18 @@ inline void require_adapter(const ModelDescription& model, const AdapterFolder& 
       problems.push_back(cat("tensor ", wanted.stored, " has shape ", dims_text(stored->shape), "; expected ", dims_text(wanted.shape)));
     } else if (!is_weight_dtype(stored->dtype)) {
       problems.push_back(cat("tensor ", wanted.stored, " holds ", dtype_name(stored->dtype)));
+    } else if (const auto [first, added] = names.emplace(wanted.tensor, wanted.stored);
+               !added && !adapter.holds_equal(first->second, wanted.stored)) {
+      problems.emplace_back("embed_tokens and lm_head differ: PEFT trains copies of a tied matrix apart, and here it stays one");
     }
   }
-  if (model.tied && problems.empty() && !adapter.holds_equal("base_model.model.model.embed_tokens.weight", "base_model.model.lm_head.weight"))
-    problems.emplace_back("embed_tokens and lm_head differ: PEFT trains copies of a tied matrix apart, and here it stays one");
   for (const StoredTensor& stored : adapter.tensors())
     if (!known.contains(stored.name)) problems.push_back(cat("tensor ", stored.name, " does not train in this run"));
   if (!problems.empty())
     throw Error(ExitCode::kBadInput,
                 cat(adapter.path(), ": it is not an adapter of this model and config\n  ", tensor_problems_text(problems)),
                 "give the adapter's own base model as model.path and its own settings (adapter: FOLDER takes them)");
+  return names;
 }
 
 }  // namespace ftrun

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graph/layer_graph.h"
+#include "graph/lora_parts.h"
 #include "graph/op_spec.h"
 
 namespace ftrun {
@@ -49,22 +50,10 @@ double linear_wgrad(const LayerGraph& graph, const Op& op) {
   return product_flops(graph, op.in[0], op.out[0]);
 }
 
-double lora_up(const LayerGraph& graph, const Op& op) {
-  double total = 0;
-  for (size_t i = 2; i < op.in.size(); ++i) total += product_flops(graph, op.in[0], op.in[i]);
-  return total;
-}
-
-double lora_up_dgrad(const LayerGraph& graph, const Op& op) {
-  double total = 0;
-  for (size_t i = 1; i < op.in.size(); ++i) total += product_flops(graph, op.in[0], op.in[i]);
-  return total;
-}
-
-double lora_up_wgrad(const LayerGraph& graph, const Op& op) {
-  double total = 0;
-  for (const ValueId db : op.out) total += product_flops(graph, op.in[0], db);
-  return total;
+double lora(const LayerGraph& graph, const Op& op) {
+  double elements = 0;
+  for (const LoraPart& part : lora_parts(graph, op)) elements += static_cast<double>(part.columns * part.rank);
+  return 2.0 * static_cast<double>(graph.at(op.in[0]).dims[0]) * elements;
 }
 
 double attention(const LayerGraph& graph, const Op& op) {

@@ -6,6 +6,7 @@
 #include "base/round_up.h"
 #include "graph/gpu_workspace.h"
 #include "graph/layer_graph.h"
+#include "graph/lora_parts.h"
 #include "graph/op_spec.h"
 #include "graph/storage.h"
 
@@ -159,17 +160,19 @@ ProductWorkspace product_workspace(int64_t m, int64_t n, int64_t k, int64_t oper
 
 LoraWorkspace lora_workspace(const LayerGraph& graph, const Op& op) {
   const int64_t tokens = graph.at(op.in[0]).dims[0];
-  const bool forward = op.kind == OpKind::kLoraUp;
-  Offsets offsets;
+  const auto panels_of = [&](const LoraPart& part) {
+    switch (op.kind) {
+      case OpKind::kLoraUp: return product_bytes(graph, op, tokens, part.columns, part.rank);
+      case OpKind::kLoraUpDgrad: return product_bytes(graph, op, tokens, part.rank, part.columns);
+      default: return product_bytes(graph, op, part.columns, part.rank, tokens);
+    }
+  };
   int64_t panels = 0;
-  for (size_t p = 0; p < std::get<LoraAttrs>(op.attrs).parts.size(); ++p) {
-    const Dims& b = graph.at(forward ? op.in[2 + p] : op.out[p]).dims;
-    panels = std::max(panels, forward ? product_bytes(graph, op, tokens, b[0], b[1])
-                                      : product_bytes(graph, op, b[0], b[1], tokens));
-  }
+  for (const LoraPart& part : lora_parts(graph, op)) panels = std::max(panels, panels_of(part));
+  Offsets offsets;
   offsets.take(panels);
   LoraWorkspace w;
-  w.scaled = offsets.take(graph.at(op.in[1]).bytes());
+  if (op.kind != OpKind::kLoraUpDgrad) w.scaled = offsets.take(graph.at(op.in[1]).bytes());
   w.bytes = offsets.bytes();
   return w;
 }
@@ -195,18 +198,7 @@ int64_t linear_wgrad(const LayerGraph& graph, const Op& op) {
   return product_bytes(graph, op, dy[1], x[1], dy[0]);
 }
 
-int64_t lora_up(const LayerGraph& graph, const Op& op) { return lora_workspace(graph, op).bytes; }
-
-int64_t lora_up_dgrad(const LayerGraph& graph, const Op& op) {
-  int64_t bytes = 0;
-  for (size_t i = 1; i < op.in.size(); ++i) {
-    const Dims& b = graph.at(op.in[i]).dims;
-    bytes = std::max(bytes, product_bytes(graph, op, graph.at(op.in[0]).dims[0], b[1], b[0]));
-  }
-  return bytes;
-}
-
-int64_t lora_up_wgrad(const LayerGraph& graph, const Op& op) { return lora_workspace(graph, op).bytes; }
+int64_t lora(const LayerGraph& graph, const Op& op) { return lora_workspace(graph, op).bytes; }
 
 // One partial gradient for every kWgradRows tokens of dy, never in 16 bits.
 int64_t partial_gradients(const LayerGraph& graph, const Op& op) {

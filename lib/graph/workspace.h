@@ -94,9 +94,9 @@ struct ProductWorkspace {
 ProductWorkspace product_workspace(int64_t m, int64_t n, int64_t k, int64_t operand_bytes,
                                    int64_t result_bytes);
 
-/// Byte offsets in the scratch of kLoraUp and kLoraUpWgrad; the panels of their products begin at 0.
+/// Byte offsets in the scratch of kLoraUp and its gradients; the panels of their products begin at 0.
 struct LoraWorkspace {
-  /// [N,J] of the dtype of h: h with the scale of each part.
+  /// [N,J] of the dtype of h: h with the scale of each part. Of kLoraUpDgrad, which makes it in place, none.
   int64_t scaled = -1;
   int64_t bytes = 0;
 };

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -147,6 +148,10 @@ struct ModelDescription {
     return graphs[static_cast<size_t>(layer.graph)];
   }
   const TensorInfo& tensor(TensorId id) const { return tensors[static_cast<size_t>(id)]; }
+  /// Nothing is frozen.
+  bool trains_all() const {
+    return std::all_of(tensors.begin(), tensors.end(), [](const TensorInfo& info) { return info.trainable; });
+  }
 };
 
 }  // namespace ftrun

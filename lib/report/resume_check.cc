@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "report/plain_json.h"
 
 namespace ftrun {
 namespace {
@@ -13,15 +14,6 @@ using Json = nlohmann::ordered_json;
 using Flat = std::map<std::string, std::string>;
 
 constexpr const char* kNone = "(none)";
-
-/// Every leaf of `json` under its dotted name. Lists are leaves: an entry more shifts no names.
-void flatten(const Json& json, const std::string& name, Flat& out) {
-  if (!json.is_object() || json.empty()) {
-    out[name] = json.is_string() ? json.get<std::string>() : json.dump();
-    return;
-  }
-  for (const auto& [key, value] : json.items()) flatten(value, name + "." + key, out);
-}
 
 /// A key that an earlier version did not know, and a list that says nothing.
 bool both_say_nothing(const std::string& was, const std::string& is) {
@@ -44,7 +36,7 @@ void add_flat_differences(const Flat& before, const Flat& now, bool matters,
 Flat flat_section(const Json& manifest, const char* section) {
   Flat flat;
   const Json& json = manifest.at(section);
-  if (!json.empty()) flatten(json, section, flat);
+  if (!json.empty()) flatten(json, section, [&](const std::string& name, const std::string& text) { flat[name] = text; });
   return flat;
 }
 

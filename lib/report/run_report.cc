@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -16,6 +15,7 @@
 #include "report/effective_time.h"
 #include "report/json_depth.h"
 #include "report/manifest.h"
+#include "report/plain_json.h"
 #include "report/report_page.h"
 #include "report/run_folder.h"
 #include "report/step_metrics.h"
@@ -33,13 +33,6 @@ constexpr size_t kMostPoints = 4000;
 /// Most texts, warnings and bytes of a config that a page shows of a run.
 constexpr size_t kMostTexts = 2000, kMostWarnings = 200, kMostConfigBytes = 256 << 10;
 
-/// What is not finite is a word, as in metrics.jsonl.
-Json json_number(double value) {
-  if (std::isnan(value)) return "NaN";
-  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
-  return value;
-}
-
 /// A figure of each step; absent where the step has none.
 using Figures = std::vector<std::optional<double>>;
 
@@ -54,7 +47,7 @@ Json thinned(const Figures& column, size_t group) {
         sum += *column[i];
         ++count;
       }
-    out.push_back(count == 0 ? Json(nullptr) : json_number(sum / static_cast<double>(count)));
+    out.push_back(count == 0 ? Json(nullptr) : json_of_number(sum / static_cast<double>(count)));
   }
   return out;
 }
@@ -140,9 +133,9 @@ Json evaluations_of(const std::vector<StepMetrics>& metrics, const Steps& steps)
       const auto tokens = steps.tokens_after.find(m.step);
       set["step"].push_back(m.step);
       set["tokens"].push_back(tokens == steps.tokens_after.end() ? Json(nullptr) : Json(tokens->second));
-      set["loss"].push_back(json_number(evaluation.loss));
-      set["perplexity"].push_back(json_number(evaluation.perplexity()));
-      set["accuracy"].push_back(evaluation.accuracy ? json_number(*evaluation.accuracy) : Json(nullptr));
+      set["loss"].push_back(json_of_number(evaluation.loss));
+      set["perplexity"].push_back(json_of_number(evaluation.perplexity()));
+      set["accuracy"].push_back(evaluation.accuracy ? json_of_number(*evaluation.accuracy) : Json(nullptr));
     }
   return sets;
 }
@@ -160,19 +153,11 @@ std::string text_at(const Json& json, const char* key) {
   return json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : "";
 }
 
-/// "config": leaves by dotted name. Lists are leaves.
-void flatten_config(const Json& json, const std::string& name, Json& out) {
-  if (!json.is_object() || json.empty()) {
-    out[name] = json.is_string() ? json.get<std::string>() : json.dump(-1, ' ', false, Json::error_handler_t::replace);
-    return;
-  }
-  for (const auto& [key, value] : json.items()) flatten_config(value, name.empty() ? key : name + "." + key, out);
-}
-
+/// "config": leaves by dotted name.
 Json config_of(const Json& manifest) {
   Json flat = Json::object();
   if (manifest.contains("config") && manifest["config"].is_object() && !manifest["config"].empty())
-    flatten_config(manifest["config"], "", flat);
+    flatten(manifest["config"], "", [&](const std::string& name, const std::string& text) { flat[name] = text; });
   return flat;
 }
 

@@ -5,17 +5,12 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "report/plain_json.h"
 
 namespace ftrun {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-Json number(double value) {
-  if (std::isnan(value)) return "NaN";
-  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
-  return value;
-}
 
 bool read(const Json& json, double& value) {
   if (json.is_number())
@@ -70,16 +65,16 @@ bool read_field(const Json& object, const char* key, T& value) {
 
 void add_trained(Json& line, const StepMetrics& m) {
   line["samples"] = m.samples;
-  line["loss"] = number(m.loss);
-  line["grad_norm"] = number(m.grad_norm);
-  line["lr"] = number(m.learning_rate);
+  line["loss"] = json_of_number(m.loss);
+  line["grad_norm"] = json_of_number(m.grad_norm);
+  line["lr"] = json_of_number(m.learning_rate);
   line["tokens"] = m.tokens;
-  line["tokens_per_second"] = number(m.tokens_per_second);
-  line["step_seconds"] = number(m.step_seconds);
-  line["data_wait_seconds"] = number(m.data_wait_seconds);
+  line["tokens_per_second"] = json_of_number(m.tokens_per_second);
+  line["step_seconds"] = json_of_number(m.step_seconds);
+  line["data_wait_seconds"] = json_of_number(m.data_wait_seconds);
   if (m.exposed_communication_seconds)
-    line["exposed_communication_seconds"] = number(*m.exposed_communication_seconds);
-  if (m.loss_scale) line["loss_scale"] = number(*m.loss_scale);
+    line["exposed_communication_seconds"] = json_of_number(*m.exposed_communication_seconds);
+  if (m.loss_scale) line["loss_scale"] = json_of_number(*m.loss_scale);
   if (m.skipped) line["skipped"] = true;
 }
 
@@ -132,11 +127,11 @@ std::string metrics_line(const StepMetrics& m) {
 }
 
 std::string evaluation_line(int64_t step, const EvaluationResult& evaluation) {
-  Json line{{"step", step}, {"evaluation", evaluation.set}, {"loss", number(evaluation.loss)}};
-  line["perplexity"] = number(evaluation.perplexity());
-  if (evaluation.accuracy) line["accuracy"] = number(*evaluation.accuracy);
+  Json line{{"step", step}, {"evaluation", evaluation.set}, {"loss", json_of_number(evaluation.loss)}};
+  line["perplexity"] = json_of_number(evaluation.perplexity());
+  if (evaluation.accuracy) line["accuracy"] = json_of_number(*evaluation.accuracy);
   line["tokens"] = evaluation.tokens;
-  line["seconds"] = number(evaluation.seconds);
+  line["seconds"] = json_of_number(evaluation.seconds);
   return text_of(line);
 }
 

@@ -131,21 +131,6 @@ TEST_CASE("a file above the limit is refused before it is read") {
         folder.file("four") + ": has 4 B, at most 3 B are read");
 }
 
-TEST_CASE("a file's checksum is the same however it is read") {
-  const TemporaryFolder memory("/dev/shm");
-  const TemporaryFolder folder;
-  for (const size_t size : {0, 1, 4095, 4096, 4097, (8 << 20) - 1, 8 << 20, (8 << 20) + 5}) {
-    INFO(size);
-    std::string text(size, 'x');
-    for (size_t i = 0; i < size; i += 7) text[i] = static_cast<char>(i * 31);
-    for (const TemporaryFolder* where : {&memory, &folder}) {
-      put(where->file("f"), text);
-      CHECK(xxh3_of_disk(where->file("f")) == xxh3(text.data(), text.size()));
-    }
-  }
-  CHECK_THROWS_AS(xxh3_of_disk(folder.file("absent")), Error);
-}
-
 TEST_CASE("pages of a file that lies in memory alone stay") {
   const TemporaryFolder memory("/dev/shm");
   put(memory.file("f"), std::string(1 << 20, 'x'));

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
@@ -71,6 +72,22 @@ class CountedFile : public WritableFile {
  private:
   Calls& calls_;
 };
+
+TEST_CASE("a file's checksum is the same however it is read") {
+  const TemporaryFolder memory("/dev/shm");
+  const TemporaryFolder folder;
+  const Staging staging;
+  for (const size_t size : {0, 1, 4095, 4096, 4097, (8 << 20) - 1, 8 << 20, (8 << 20) + 5}) {
+    INFO(size);
+    std::string text(size, 'x');
+    for (size_t i = 0; i < size; i += 7) text[i] = static_cast<char>(i * 31);
+    for (const TemporaryFolder* where : {&memory, &folder}) {
+      std::ofstream(where->file("f"), std::ios::binary) << text;
+      CHECK(xxh3_of_disk(where->file("f"), staging.area()) == xxh3(text.data(), text.size()));
+    }
+  }
+  CHECK_THROWS_AS(xxh3_of_disk(folder.file("absent"), staging.area()), Error);
+}
 
 TEST_CASE("what is streamed to a file is what it holds, wherever it ends") {
   const TemporaryFolder memory("/dev/shm");

@@ -81,24 +81,15 @@ void linear_wgrad(const OpCall& call) {
 
 namespace {
 
-/// A row of h or dh: the parts of an adapter lie side by side in it.
-struct RankPart {
-  int64_t first_column;  // of y
-  int64_t columns;
-  int64_t first_rank;    // of h
-  int64_t rank;
-  double scale;
-};
-
 /// to[N,J] = from with the scale of each part; `to` may be `from`.
 template <class S>
-void scale_ranks(const S* from, S* to, int64_t tokens, int64_t width, const std::vector<RankPart>& parts) {
+void scale_ranks(const S* from, S* to, int64_t tokens, int64_t width, const std::vector<LoraPart>& parts) {
   using T = Compute<S>;
   constexpr int64_t kRoom = 256;
   parallel_ranges(tokens, 64, [&](int64_t begin, int64_t end) {
     std::array<T, kRoom> room;
     for (int64_t n = begin; n < end; ++n)
-      for (const RankPart& part : parts)
+      for (const LoraPart& part : parts)
         for (int64_t first = 0; first < part.rank; first += kRoom) {
           const int64_t count = std::min(kRoom, part.rank - first), at = n * width + part.first_rank + first;
           if constexpr (kIsNarrow<S>)
@@ -114,25 +105,12 @@ void scale_ranks(const S* from, S* to, int64_t tokens, int64_t width, const std:
   });
 }
 
-/// `dims(p)` of b_p.
-template <class F>
-std::vector<RankPart> rank_parts(const OpCall& call, F dims) {
-  std::vector<RankPart> parts;
-  int64_t first_rank = 0;
-  for (const LoraAttrs::Part& part : call.attrs<LoraAttrs>().parts) {
-    const Dims& b = dims(parts.size());
-    parts.push_back({part.first_column, b[0], first_rank, b[1], part.scale});
-    first_rank += b[1];
-  }
-  return parts;
-}
-
 }  // namespace
 
 template <class S>
 void lora_up(const OpCall& call) {
   const int64_t tokens = call.in_dims(0)[0], outputs = call.in_dims(0)[1], width = call.in_dims(1)[1];
-  const auto parts = rank_parts(call, [&](size_t p) -> const Dims& { return call.in_dims(2 + p); });
+  const std::vector<LoraPart> parts = call.lora_parts();
   S* const scaled = call.workspace<S>(call.lora_workspace().scaled);
   copy_rows(call.in<S>(0), call.out<S>(0), tokens, outputs);
   scale_ranks(call.in<S>(1), scaled, tokens, width, parts);
@@ -149,7 +127,7 @@ void lora_up(const OpCall& call) {
 template <class S>
 void lora_up_dgrad(const OpCall& call) {
   const int64_t tokens = call.in_dims(0)[0], outputs = call.in_dims(0)[1], width = call.out_dims(0)[1];
-  const auto parts = rank_parts(call, [&](size_t p) -> const Dims& { return call.in_dims(1 + p); });
+  const std::vector<LoraPart> parts = call.lora_parts();
   S* const dh = call.out<S>(0);
   for (size_t p = 0; p < parts.size(); ++p)
     multiply<S, S>(call, {.shape = {Transpose::kNo, Transpose::kNo, tokens, parts[p].rank, parts[p].columns},
@@ -164,7 +142,7 @@ void lora_up_dgrad(const OpCall& call) {
 template <class S>
 void lora_up_wgrad(const OpCall& call) {
   const int64_t tokens = call.in_dims(0)[0], outputs = call.in_dims(0)[1], width = call.in_dims(1)[1];
-  const auto parts = rank_parts(call, [&](size_t p) -> const Dims& { return call.out_dims(p); });
+  const std::vector<LoraPart> parts = call.lora_parts();
   S* const scaled = call.workspace<S>(call.lora_workspace().scaled);
   scale_ranks(call.in<S>(1), scaled, tokens, width, parts);
   for (size_t p = 0; p < parts.size(); ++p)

@@ -3,9 +3,11 @@
 #include <cstddef>
 #include <span>
 #include <type_traits>
+#include <vector>
 
 #include "base/error.h"
 #include "graph/layer_graph.h"
+#include "graph/lora_parts.h"
 #include "kernels/cpu/vector_kernels.h"
 #include "kernels/kernels.h"
 
@@ -82,6 +84,7 @@ class OpCall {
   bool adds_bias() const { return has_in(2) && linear_attrs(op_).adds_bias; }
   RowsAttrs rows(int64_t given) const { return given_rows(op_, given); }
   LoraWorkspace lora_workspace() const { return ftrun::lora_workspace(graph_, op_); }
+  std::vector<LoraPart> lora_parts() const { return ftrun::lora_parts(graph_, op_); }
   bool accumulate() const { return context_.accumulate; }
   const StepScalars& scalars() const {
     require(context_.scalars != nullptr, "step scalars are given");

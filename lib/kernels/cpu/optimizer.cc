@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/mix_bits.h"
 #include "kernels/copy.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vector_kernels.h"
@@ -92,14 +93,6 @@ void run_update(const Table& table, const FlatUpdate& u, const Step& step, uint6
                   [&](int64_t begin, int64_t end) { kernel(part_of(u, begin, end, key), step); });
 }
 
-// splitmix64 (Steele, Lea, Flood 2014).
-uint64_t mixed(uint64_t x) {
-  x += 0x9E3779B97F4A7C15ULL;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
-  return x ^ (x >> 31);
-}
-
 }  // namespace
 
 double sum_of_squares(const void* g, DType dtype, int64_t count) {
@@ -152,7 +145,7 @@ void add_into(void* to, DType to_dtype, const void* from, DType from_dtype, int6
 }
 
 uint64_t rounding_key(uint64_t seed, int64_t step) {
-  return mixed(mixed(seed) ^ static_cast<uint64_t>(step));
+  return splitmix64(splitmix64(seed) ^ static_cast<uint64_t>(step));
 }
 
 void adam_update(const FlatUpdate& update, const AdamOptions& options, const StepScalars& scalars) {

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "graph/layer_graph.h"
+#include "graph/lora_parts.h"
 #include "kernels/kernels.h"
 
 namespace ftrun::cuda {
@@ -62,6 +63,7 @@ class Operation {
   /// gradient.
   bool adds_bias() const { return has_in(2) && linear_attrs(op_).adds_bias; }
   RowsAttrs rows(int64_t given) const { return given_rows(op_, given); }
+  std::vector<LoraPart> lora_parts() const { return ftrun::lora_parts(graph_, op_); }
   bool accumulate() const { return context_.accumulate; }
   /// In device memory.
   const StepScalars* scalars() const {

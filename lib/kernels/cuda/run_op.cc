@@ -198,74 +198,61 @@ void* element(const Operation& op, void* data, int64_t index) {
 }
 
 void run_lora_up(const Operation& op, Matmul& matmul) {
-  const int64_t tokens = op.in_dims(0)[0], outputs = op.in_dims(0)[1], width = op.in_dims(1)[1];
+  const int64_t tokens = op.in_dims(0)[0], outputs = op.in_dims(0)[1];
+  const std::vector<LoraPart> parts = op.lora_parts();
   copy_operand(op, 0, tokens * outputs);
-  int64_t first_rank = 0;
-  for (size_t p = 0; p < op.attrs<LoraAttrs>().parts.size(); ++p) {
-    const LoraAttrs::Part& part = op.attrs<LoraAttrs>().parts[p];
-    const Dims& b = op.in_dims(2 + p);
+  for (size_t p = 0; p < parts.size(); ++p)
     matmul.run({.transpose_b = true,
                 .m = tokens,
-                .n = b[0],
-                .k = b[1],
-                .a = element(op, op.in(1), first_rank),
+                .n = parts[p].columns,
+                .k = parts[p].rank,
+                .a = element(op, op.in(1), parts[p].first_rank),
                 .b = op.in(2 + p),
-                .c = element(op, op.out(0), part.first_column),
-                .alpha = static_cast<float>(part.scale),
+                .c = element(op, op.out(0), parts[p].first_column),
+                .alpha = static_cast<float>(parts[p].scale),
                 .beta = 1.0F,
-                .a_stride = width,
+                .a_stride = lora_ranks(parts),
                 .c_stride = outputs,
                 .dtype = op.dtype(),
                 .out_dtype = op.dtype()},
                op.stream());
-    first_rank += b[1];
-  }
 }
 
 void run_lora_up_dgrad(const Operation& op, Matmul& matmul) {
-  const int64_t tokens = op.in_dims(0)[0], outputs = op.in_dims(0)[1], width = op.out_dims(0)[1];
-  int64_t first_rank = 0;
-  for (size_t p = 0; p < op.attrs<LoraAttrs>().parts.size(); ++p) {
-    const LoraAttrs::Part& part = op.attrs<LoraAttrs>().parts[p];
-    const Dims& b = op.in_dims(1 + p);
-    matmul.run({.m = tokens,
-                .n = b[1],
-                .k = b[0],
-                .a = element(op, op.in(0), part.first_column),
+  const std::vector<LoraPart> parts = op.lora_parts();
+  for (size_t p = 0; p < parts.size(); ++p)
+    matmul.run({.m = op.in_dims(0)[0],
+                .n = parts[p].rank,
+                .k = parts[p].columns,
+                .a = element(op, op.in(0), parts[p].first_column),
                 .b = op.in(1 + p),
-                .c = element(op, op.out(0), first_rank),
-                .alpha = static_cast<float>(part.scale),
-                .a_stride = outputs,
-                .c_stride = width,
+                .c = element(op, op.out(0), parts[p].first_rank),
+                .alpha = static_cast<float>(parts[p].scale),
+                .a_stride = op.in_dims(0)[1],
+                .c_stride = lora_ranks(parts),
                 .dtype = op.dtype(),
                 .out_dtype = op.dtype()},
                op.stream());
-    first_rank += b[1];
-  }
 }
 
 void run_lora_up_wgrad(const Operation& op, Matmul& matmul) {
-  const int64_t tokens = op.in_dims(0)[0], outputs = op.in_dims(0)[1], width = op.in_dims(1)[1];
-  int64_t first_rank = 0;
-  for (size_t p = 0; p < op.attrs<LoraAttrs>().parts.size(); ++p) {
-    const LoraAttrs::Part& part = op.attrs<LoraAttrs>().parts[p];
+  const std::vector<LoraPart> parts = op.lora_parts();
+  for (size_t p = 0; p < parts.size(); ++p) {
     const auto [db, dtype] = op.gradient(p);
-    const Dims& b = op.out_dims(p);
     matmul.run({.transpose_a = true,
-                .m = b[0],
-                .n = b[1],
-                .k = tokens,
-                .a = element(op, op.in(0), part.first_column),
-                .b = element(op, op.in(1), first_rank),
+                .m = parts[p].columns,
+                .n = parts[p].rank,
+                .k = op.in_dims(0)[0],
+                .a = element(op, op.in(0), parts[p].first_column),
+                .b = element(op, op.in(1), parts[p].first_rank),
                 .c = db,
-                .alpha = static_cast<float>(part.scale),
+                .alpha = static_cast<float>(parts[p].scale),
                 .beta = op.accumulate() ? 1.0F : 0.0F,
-                .a_stride = outputs,
-                .b_stride = width,
+                .a_stride = op.in_dims(0)[1],
+                .b_stride = lora_ranks(parts),
                 .dtype = op.dtype(),
                 .out_dtype = dtype},
                op.stream());
-    first_rank += b[1];
   }
 }
 
