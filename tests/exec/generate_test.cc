@@ -39,8 +39,13 @@ struct GeneratorRig {
   Executor executor;
 };
 
-/// The loss of `next` after `seen`, by the evaluation program: cross-entropy at one position.
-double loss_of(GeneratorRig& generator, const std::vector<int32_t>& seen, int32_t next) {
+/// The loss of `next` after `seen`, by the evaluation program: cross-entropy at one position; and of how many positions `next`
+/// is the likeliest token.
+struct Judged {
+  double loss;
+  double correct;
+};
+Judged judge(GeneratorRig& generator, const std::vector<int32_t>& seen, int32_t next) {
   Batch batch = fixtures::random_batch({1, kRoom}, 3);
   std::fill(batch.tokens.begin(), batch.tokens.end(), 0);
   std::fill(batch.labels.begin(), batch.labels.end(), -100);
@@ -50,8 +55,7 @@ double loss_of(GeneratorRig& generator, const std::vector<int32_t>& seen, int32_
   StepRun run;
   run.micro_batches = {&batch, 1};
   generator.rig.evaluate_executor.run(run);
-  REQUIRE(run.counted_tokens == 1);
-  return run.loss_sum;
+  return {run.loss_sum, run.correct_tokens};
 }
 
 TEST_CASE(
@@ -62,10 +66,18 @@ TEST_CASE(
   std::vector<int32_t> expected;
   for (int i = 0; i < 10; ++i) {
     std::vector<double> losses;
-    for (int32_t next = 0; next < kVocabulary; ++next)
-      losses.push_back(loss_of(generator, seen, next));
+    std::vector<double> correct;
+    for (int32_t next = 0; next < kVocabulary; ++next) {
+      const Judged judged = judge(generator, seen, next);
+      losses.push_back(judged.loss);
+      correct.push_back(judged.correct);
+    }
     expected.push_back(
         static_cast<int32_t>(std::min_element(losses.begin(), losses.end()) - losses.begin()));
+    // One position counts: it is right for the likeliest token, and for no other.
+    std::vector<double> right(losses.size(), 0.0);
+    right[static_cast<size_t>(expected.back())] = 1.0;
+    REQUIRE(correct == right);
     seen.push_back(expected.back());
   }
   REQUIRE(generator.write(prompt, {.tokens = 10}) == expected);
