@@ -98,11 +98,12 @@ void check_split(const Config& config, const ModelConfig& model, Report& report)
 
 /// What keeps the model from training as the config asks: adapters, what is frozen, the adapter to go on from.
 void check_trained(const Config& config, const ModelConfig& model, Report& report) {
-  if (config.adapter.type == AdapterType::kNone && config.train.freeze.empty() && config.train.only.empty()) return;
+  const bool packs = config.quantization.type != QuantizationType::kNone;
+  if (config.adapter.type == AdapterType::kNone && !packs && config.train.freeze.empty() && config.train.only.empty()) return;
   const char* key = "adapter";
   try {
     const Adapter adapter = adapter_of(config, model);
-    key = !config.train.freeze.empty() ? "train.freeze" : !config.train.only.empty() ? "train.only" : "adapter";
+    key = packs ? "quantization" : !config.train.freeze.empty() ? "train.freeze" : !config.train.only.empty() ? "train.only" : "adapter";
     const ModelDescription trained = training_model(config, model, 0);
     if (!config.adapter.path.empty()) require_adapter(trained, AdapterFolder(config.adapter.path));
   } catch (const Error& error) {

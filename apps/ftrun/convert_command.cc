@@ -77,6 +77,7 @@ std::string recorded_model(const std::string& step) {
 ModelDescription trained_model(const Config& trained, const ModelConfig& model) {
   Config config;
   config.adapter = trained.adapter;
+  config.quantization = trained.quantization;
   config.train.freeze = trained.train.freeze;
   config.train.only = trained.train.only;
   config.train_micro_batch_size_per_gpu = 1;
@@ -184,15 +185,18 @@ ExportSource export_source(const ConvertOptions& options, const Config& trained,
   return source;
 }
 
-void tell_merged(const ConvertOptions& options, const std::string& from, const MergeLoss& loss) {
+void tell_merged(const ConvertOptions& options, const std::string& from, const Config& trained, const MergeLoss& loss) {
   std::cout << from << " -> " << options.out << "\n";
+  if (trained.quantization.type != QuantizationType::kNone)
+    std::cout << "the base is the one that was trained on: its blocks' matrices as they are when quantized as " << name_of(trained.quantization.type)
+              << "; quantizing the merged model again would lose most of the adapter\n";
   if (loss.share > 0)
     std::cout << "merged in fp32; rounding to the files' dtype takes " << percent_text(loss.share, 2) << " of the adapter at most ("
               << loss.module << ")" << (loss.share > 0.05 ? "; --dtype fp32, or the adapter as it is, keeps it" : "") << "\n";
 }
 
 /// What is frozen comes from the base.
-int export_with_base(const ConvertOptions& options, const std::string& step, const ExportSource& source) {
+int export_with_base(const ConvertOptions& options, const std::string& step, const Config& trained, const ExportSource& source) {
   CheckpointWeights weights(step);
   const MergeLoss loss = export_merged(umask_files(), source.target, source.model, ModelFolder(source.target.source_folder),
                                        [&](const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) {
@@ -200,7 +204,7 @@ int export_with_base(const ConvertOptions& options, const std::string& step, con
                                          weights.read(tensor, begin, end, out);
                                          return true;
                                        });
-  tell_merged(options, step, loss);
+  tell_merged(options, step, trained, loss);
   return 0;
 }
 
@@ -216,8 +220,8 @@ int export_step(const ConvertOptions& options) {
   for (const ExportTensor& tensor : checkpoint_weights(step)) found.emplace_back(tensor.name, tensor.shape);
   require_same_model(step, found, source.model, source.target.source_folder);
   require_same_base(meta, step, ModelFolder(source.target.source_folder));
-  if (options.merge || (!adapter && !source.model.trains_all())) return export_with_base(options, step, source);
-  if (adapter) export_as_adapter(source.target, trained.adapter, source.model.tied, options.dtype == "bf16");
+  if (options.merge || (!adapter && !source.model.trains_all())) return export_with_base(options, step, trained, source);
+  if (adapter) export_as_adapter(source.target, trained, source.model.tied, options.dtype == "bf16");
   export_checkpoint(umask_files(), step, source.target, export_tensors(source.target, source.model));
   std::cout << step << " -> " << options.out << '\n';
   return 0;
@@ -241,11 +245,14 @@ int merge_folder(const ConvertOptions& options) {
   const std::string& folder = options.checkpoint;
   if (!options.merge)
     throw Error(ExitCode::kUsage, cat(folder, ": is an adapter in PEFT's layout already"), "--merge adds it to its base model");
-  const LoadResult loaded = load_config_text("adapter.json", nlohmann::json{{"adapter", folder}}.dump());
+  const AdapterFolder adapter(folder);
+  nlohmann::json sections{{"adapter", folder}};
+  if (const auto quantization = adapter.metadata().find(kBaseQuantization); quantization != adapter.metadata().end())
+    sections["quantization"] = parse_json_strict(quantization->second, cat(folder, "/adapter_model.safetensors, ", kBaseQuantization));
+  const LoadResult loaded = load_config_text("adapter.json", sections.dump());
   for (const Problem& problem : loaded.problems)
     if (problem.severity == Severity::kError) throw Error(ExitCode::kBadInput, cat(folder, ": ", to_text(problem)), problem.remedy);
   const ExportSource source = export_source(options, loaded.config, options.model.empty() ? named_base(folder) : options.model, folder);
-  const AdapterFolder adapter(folder);
   const std::map<std::string, std::string> stored = require_adapter(source.model, adapter);
   const MergeLoss loss = export_merged(umask_files(), source.target, source.model, ModelFolder(source.target.source_folder),
                                        [&](const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) {
@@ -254,7 +261,7 @@ int merge_folder(const ConvertOptions& options) {
                                          adapter.read_f32(name->second, begin, end, out);
                                          return true;
                                        });
-  tell_merged(options, folder, loss);
+  tell_merged(options, folder, loaded.config, loss);
   return 0;
 }
 

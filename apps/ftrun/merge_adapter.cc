@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "base/error.h"
+#include "base/packed_values.h"
 #include "checkpoint/weight_conversion.h"
 
 namespace ftrun {
@@ -32,6 +34,52 @@ std::map<std::string, Adapted> adapted_matrices(const ModelDescription& model) {
     }
   return all;
 }
+
+/// A base as it is trained on: the numbers that its packed weights stand for.
+class Base {
+ public:
+  Base(const ModelDescription& model, const ModelFolder& folder, int64_t piece_elements) : format_(model.dtypes.packed), folder_(folder) {
+    for (const Layer& layer : model.layers)
+      for (const GraphParam& param : layer.params)
+        for (const TensorId id : param.tensors)
+          if (model.packed(layer, param)) packed_[model.tensor(id).name] = model.tensor(id).shape;
+    if (packed_.empty()) return;
+    require(piece_elements % kPackedRecord == 0, "pieces of whole records");
+    records_.resize(static_cast<size_t>(format_.bytes(piece_elements)));
+  }
+
+  /// A piece, one tensor after the other.
+  void read(const ExportPiece& piece, std::span<float> out) {
+    const auto found = packed_.find(piece.tensor);
+    if (found != packed_.end() && piece.tensor != tensor_) scan(piece.tensor, found->second, out.size());
+    folder_.read_f32(piece.tensor, piece.begin, piece.end, out);
+    if (found == packed_.end()) return;
+    pack_values(format_, *scales_, piece.begin, out, 0, records_.data());
+    unpack_values(format_, records_.data(), 0, out);
+  }
+
+ private:
+  void scan(const std::string& tensor, const Dims& shape, size_t at_once) {
+    tensor_ = tensor;
+    scales_.emplace(format_, element_count(shape), shape.back());
+    std::vector<float> values(at_once);
+    for (int64_t begin = 0; begin < element_count(shape); begin += static_cast<int64_t>(at_once)) {
+      const int64_t end = std::min(begin + static_cast<int64_t>(at_once), element_count(shape));
+      const std::span<float> some(values.data(), static_cast<size_t>(end - begin));
+      folder_.read_f32(tensor, begin, end, some);
+      scales_->show(some);
+    }
+    if (!scales_->finish()) throw Error(ExitCode::kBadInput, cat(tensor, ": holds a number that is not finite"), "check the base model's files");
+  }
+
+  const PackedFormat format_;
+  const ModelFolder& folder_;
+  std::map<std::string, Dims> packed_;
+  std::vector<std::byte> records_;
+  /// Of the tensor that is read.
+  std::string tensor_;
+  std::optional<PackScales> scales_;
+};
 
 /// Adds adapters to what is read of a base, one matrix after the other.
 class Merge {
@@ -105,8 +153,9 @@ MergeLoss export_merged(FileSystem& files, const ExportOptions& options, const M
   for (const TensorInfo& tensor : model.tensors)
     if (!is_lora_name(tensor.name)) tensors.push_back({tensor.name, tensor.shape});
   Merge merge(model, options.dtype, trained);
+  Base read_base(model, base, options.piece_elements);
   export_model(files, options, tensors, [&](const ExportPiece& piece, std::span<float> out) {
-    if (!trained(piece.tensor, piece.begin, piece.end, out)) base.read_f32(piece.tensor, piece.begin, piece.end, out);
+    if (!trained(piece.tensor, piece.begin, piece.end, out)) read_base.read(piece, out);
     merge.add(piece, out);
   });
   return merge.loss();

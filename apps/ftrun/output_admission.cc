@@ -21,7 +21,7 @@ void require_writable(const RunPaths& paths) {
 SpaceWanted space_wanted(const Config& config, const RunPaths& paths, const StepPlan& plan) {
   SpaceWanted wanted;
   wanted.checkpoints = paths.checkpoints();
-  wanted.checkpoint_bytes = checkpoint_bytes(plan.train);
+  wanted.checkpoint_bytes = checkpoint_bytes(plan);
   wanted.keep_last = config.checkpoint.keep_last;
   wanted.keep_best = !config.checkpoint.keep_best.metric.empty();
   wanted.every = config.checkpoint.every;

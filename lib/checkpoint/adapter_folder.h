@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -9,6 +10,10 @@
 #include "checkpoint/safetensors.h"
 
 namespace ftrun {
+
+/// Metadata of an adapter's file: the config's section quantization as JSON. PEFT's own files have no place for it, and what was
+/// trained is an adapter to these numbers.
+inline constexpr const char* kBaseQuantization = "ftrun.base_quantization";
 
 /// The weights of an adapter in PEFT's layout: adapter_model.safetensors. (Its adapter_config.json is read with the config:
 /// config/desugar_adapter.h.)
@@ -19,6 +24,8 @@ class AdapterFolder {
 
   const std::string& path() const { return folder_; }
   const std::vector<StoredTensor>& tensors() const { return file_->tensors(); }
+  /// What the file says of itself: kBaseQuantization of an adapter that was trained on a quantized base.
+  const std::map<std::string, std::string>& metadata() const { return file_->metadata(); }
   /// By PEFT's name; null when there is none.
   const StoredTensor* find(const std::string& name) const { return file_->find(name); }
   /// Whether two tensors that are there have the same bytes.

@@ -74,7 +74,7 @@ void each_piece(const Shard& shard, int64_t piece_elements, Visit visit) {
 
 OutputFile write_shard(FileSystem& files, const std::string& folder, const ExportOptions& options,
                        const Shard& shard, const ReadPiece& read) {
-  SafetensorsWriter writer(files, (fs::path(folder) / shard.file).string(), shard.tensors);
+  SafetensorsWriter writer(files, (fs::path(folder) / shard.file).string(), shard.tensors, options.metadata);
   std::vector<float> values;
   std::vector<uint16_t> halves;
   each_piece(shard, options.piece_elements, [&](const ExportPiece& piece) {

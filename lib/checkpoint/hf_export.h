@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,6 +30,8 @@ struct ExportOptions {
   std::string source_folder;
   /// Text of the config.json to write, whose unknown keys are kept; of an adapter_config.json, which is written as it is.
   std::string config_json;
+  /// What the files of weights say of themselves beside "format".
+  std::map<std::string, std::string> metadata;
   /// Dtype of the weights: kF32 or kBF16.
   DType dtype = DType::kF32;
   /// A file of weights is closed when the next tensor would make it larger, in bytes.

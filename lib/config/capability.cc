@@ -55,6 +55,10 @@ const Gap kGaps[] = {
      [](const Config& c) { return on_gpu(c) && c.parallel.pipeline > 1; }},
     {"zero_optimization.offload_param.nvme_path", text("parameters and optimizer state on two disks"),
      [](const Config& c) { return uses_two_disks(c.zero); }},
+    {"zero_optimization.offload_param.device", text("quantized weights on a disk"),
+     [](const Config& c) {
+       return c.quantization.type != QuantizationType::kNone && c.zero.offload_param.device == OffloadDevice::kNvme;
+     }},
     {"adapter.lora_dropout", text("dropout of adapters"),
      [](const Config& c) { return c.adapter.type == AdapterType::kLora && c.adapter.lora_dropout > 0; }},
     // Other parallelism, optimizers, files.

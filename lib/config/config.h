@@ -190,6 +190,21 @@ struct AdapterConfig {
   bool operator==(const AdapterConfig&) const = default;
 };
 
+enum class QuantizationType { kNone, kNf4, kInt8 };
+template <>
+struct EnumNames<QuantizationType> {
+  static constexpr std::array<std::string_view, 3> kNames{"none", "nf4", "int8"};
+};
+
+/// quantization: how the frozen weights of the blocks' products are held; PackedFormat says what the words mean.
+struct QuantizationConfig {
+  QuantizationType type = QuantizationType::kNone;
+  /// Of nf4: the scales are quantized too.
+  bool double_quantization = true;
+  int64_t block = 64;
+  bool operator==(const QuantizationConfig&) const = default;
+};
+
 /// parallel: the degrees of the mesh, and how a pipeline runs.
 struct ParallelConfig {
   /// All data-parallel ranks (replicas × shards); 0 = auto. Resolved.
@@ -364,6 +379,7 @@ struct Origins {
 struct Config {
   ModelSection model;
   AdapterConfig adapter;
+  QuantizationConfig quantization;
   DataConfig data;
   TrainConfig train;
   ParallelConfig parallel;

@@ -73,4 +73,11 @@ std::string peft_config(const AdapterConfig& adapter, const std::string& base_mo
   return json.dump(2) + "\n";
 }
 
+std::string quantization_text(const QuantizationConfig& quantization) {
+  if (quantization.type == QuantizationType::kNone) return "";
+  Json json{{"type", std::string(name_of(quantization.type))}};
+  if (quantization.type == QuantizationType::kNf4) json.update({{"double", quantization.double_quantization}, {"block", quantization.block}});
+  return json.dump();
+}
+
 }  // namespace ftrun

@@ -10,4 +10,7 @@ namespace ftrun {
 /// reads. `tied`: a tied matrix that trains whole is saved under both of its names.
 std::string peft_config(const AdapterConfig& adapter, const std::string& base_model, bool tied);
 
+/// The section as JSON: "" when nothing is quantized.
+std::string quantization_text(const QuantizationConfig& quantization);
+
 }  // namespace ftrun

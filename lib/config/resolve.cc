@@ -62,6 +62,18 @@ void resolve_adapter(Resolving& r) {
   if (r.given("adapter") && !r.given("adapter.type")) r.config.adapter.type = AdapterType::kLora;
 }
 
+void resolve_quantization(Resolving& r) {
+  const QuantizationConfig& quantization = r.config.quantization;
+  if (r.given("quantization") && !r.given("quantization.type"))
+    r.error("quantization", "quantization has no type", "write type: nf4, or type: int8");
+  if (quantization.block != 64 && quantization.block != 128 && quantization.block != 256)
+    r.error("quantization.block", cat("quantization.block is ", quantization.block), "use 64, 128 or 256");
+  if (quantization.type != QuantizationType::kInt8) return;
+  for (const char* key : {"double", "block"})
+    if (r.given(cat("quantization.", key)))
+      r.notice(cat("quantization.", key), cat("quantization.", key, " has no effect on int8, which has one scale a row"));
+}
+
 void resolve_checkpoint(Resolving& r) {
   if (r.config.checkpoint.keep_last != 1) return;
   r.config.checkpoint.keep_last = 2;
@@ -96,6 +108,7 @@ Resolution resolve(const Config& config, const ResolveContext& context) {
   resolve_mesh(r);
   resolve_train(r);
   resolve_adapter(r);
+  resolve_quantization(r);
   resolve_checkpoint(r);
   resolve_data(r);
   resolve_precision(r);

@@ -94,6 +94,7 @@ void Schema::add_legacy(std::string section, std::string name, std::string why) 
 }
 
 bool is_switched_off(const Config& config, const Field& field) {
+  if (field.section == "quantization") return config.quantization.type == QuantizationType::kNone;
   return field.section == "adapter" && config.adapter.type == AdapterType::kNone;
 }
 

@@ -39,4 +39,24 @@ void declare_adapter(Schema& s) {
            "true: A Kaiming uniform, B zero; gaussian: A normal of deviation 1 / r, B zero; false: both uniform.");
 }
 
+void declare_quantization(Schema& s) {
+  auto rows = section(
+      s,
+      {.path = "quantization",
+       .doc = "Frozen weights in few bits (QLoRA): the matrices that a block's layers multiply by, quantized while they are loaded "
+              "from the model folder, so that they are never whole in memory. Embeddings, the head, norms, biases and adapters "
+              "stay as they are. The numbers are those of bitsandbytes, whose words are understood.",
+       .vocabulary = Vocabulary::kFtrun},
+      [](auto& c) -> auto& { return c.quantization; });
+  using Q = QuantizationConfig;
+  rows.key("type", &Q::type,
+           "nf4: 4-bit NormalFloat; int8: 8 bits with a scale a row; none: weights as the model has them. They are unpacked, part by "
+           "part, in the precision that is computed with.")
+      .alias("bnb_4bit_quant_type")
+      .in_any_case();
+  rows.key("double", &Q::double_quantization, "The scales of nf4 are quantized to 8 bits, which takes 4.4 bits a weight instead of 4.5.")
+      .alias("bnb_4bit_use_double_quant");
+  rows.key("block", &Q::block, "Neighbouring weights with one scale, of nf4: 64, 128 or 256.").range(64, 256).in("weights");
+}
+
 }  // namespace ftrun

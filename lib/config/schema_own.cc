@@ -346,6 +346,7 @@ void declare_rest(Schema& s) {
 void declare_own_sections(Schema& s) {
   declare_model_and_data(s);
   declare_adapter(s);
+  declare_quantization(s);
   declare_train(s);
   declare_parallel(s);
   declare_recompute(s);

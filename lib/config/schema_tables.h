@@ -13,6 +13,7 @@ namespace ftrun {
 // The rows of the table, a function a file's worth of sections.
 void declare_own_sections(Schema& schema);
 void declare_adapter(Schema& schema);
+void declare_quantization(Schema& schema);
 void declare_deepspeed_top(Schema& schema);
 void declare_optimizer(Schema& schema);
 void declare_scheduler(Schema& schema);

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/adapter_folder.h"
 #include "checkpoint/hf_export.h"
 #include "config/config.h"
 #include "config/peft_config.h"
@@ -21,9 +22,11 @@ inline std::string export_folder(const Config& config) {
 }
 
 /// Of the adapter alone, in PEFT's layout: fp32 unless bf16 is asked for.
-inline void export_as_adapter(ExportOptions& options, const AdapterConfig& adapter, bool tied, bool bf16) {
+inline void export_as_adapter(ExportOptions& options, const Config& config, bool tied, bool bf16) {
   options.format = ExportFormat::kAdapter;
-  options.config_json = peft_config(adapter, options.source_folder, tied);
+  options.config_json = peft_config(config.adapter, options.source_folder, tied);
+  if (const std::string quantization = quantization_text(config.quantization); !quantization.empty())
+    options.metadata[kBaseQuantization] = quantization;
   options.dtype = bf16 ? DType::kBF16 : DType::kF32;
 }
 
@@ -34,7 +37,7 @@ inline ExportOptions export_options(const Config& config, const ModelConfig& mod
   options.source_folder = config.model.path;
   const ExportDtype wanted = config.model_export.dtype;
   if (exports_adapter(config)) {
-    export_as_adapter(options, config.adapter, model.tied, wanted == ExportDtype::kBf16);
+    export_as_adapter(options, config, model.tied, wanted == ExportDtype::kBf16);
     return options;
   }
   const bool models_own = wanted == ExportDtype::kAuto && model.dtype == DType::kBF16;

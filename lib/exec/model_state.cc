@@ -7,6 +7,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/packed_values.h"
+#include "base/round_up.h"
+#include "base/side_by_side.h"
 #include "base/text.h"
 #include "kernels/copy.h"
 #include "kernels/kernels.h"
@@ -18,6 +21,8 @@ namespace {
 
 /// Elements that pass through memory at a time where they cannot be read in place.
 constexpr int64_t kChunk = int64_t{1} << 20;
+/// Of a tensor that is packed: whole blocks.
+constexpr int64_t kPackedPart = int64_t{1} << 18;
 
 /// A slice of what this rank uses of a tensor, as boxes of the whole tensor that lie one after
 /// another in the unit.
@@ -69,9 +74,11 @@ DType ModelState::stored_dtype(const StatePiece& piece) const {
   return dtype(piece);
 }
 
+const PackedFormat& ModelState::packed(const StatePiece& piece) const { return program_.at(piece.range.buffer).packed; }
+
 Range ModelState::part(const StatePiece& piece, int64_t begin, int64_t end) const {
-  const int64_t size = dtype_bytes(dtype(piece));
-  return {piece.range.buffer, piece.range.offset + (begin - piece.begin) * size, (end - begin) * size};
+  const Buffer& buffer = program_.at(piece.range.buffer);
+  return {piece.range.buffer, piece.range.offset + stored_bytes(buffer, begin - piece.begin), stored_bytes(buffer, end - begin)};
 }
 
 /// Writes elements [begin, end) of the unit, whole disk sectors where it lies on disk: by way of
@@ -113,6 +120,12 @@ void ModelState::fetch(const StatePiece& piece, int64_t begin, int64_t end, void
 
 void ModelState::fetch_f32(const StatePiece& piece, int64_t begin, int64_t end, float* out) const {
   if (dtype(piece) == DType::kF32) return fetch(piece, begin, end, out);
+  if (const PackedFormat& format = packed(piece)) {
+    const int64_t first = begin / kPackedRecord * kPackedRecord;
+    std::vector<std::byte> records(static_cast<size_t>(format.bytes(end - first)));
+    fetch(piece, first, round_up(end, kPackedRecord), records.data());
+    return unpack_values(format, records.data(), begin - first, {out, static_cast<size_t>(end - begin)});
+  }
   std::vector<std::byte> raw(static_cast<size_t>((end - begin) * dtype_bytes(dtype(piece))));
   fetch(piece, begin, end, raw.data());
   convert(raw.data(), dtype(piece), out, DType::kF32, end - begin);
@@ -162,10 +175,55 @@ ModelState::ReadTensor ModelState::reading(const FirstWeights& first_weights) co
   };
 }
 
+/// What this rank has of a packed tensor, in parts of at most kPackedPart elements, with the scales of the whole.
+void ModelState::pack(const StatePiece& piece, const Slice& slice, const FirstWeights& first) {
+  const PackedFormat& format = packed(piece);
+  const TensorInfo& tensor = model_.tensor(slice.tensor);
+  std::vector<float> values(static_cast<size_t>(std::min(kPackedPart, std::max(tensor.numel(), slice.extent))));
+  const auto read = [&](int64_t begin, int64_t end) {
+    const std::span<float> some(values.data(), static_cast<size_t>(end - begin));
+    first.read(tensor, begin, end, some);
+    first.release(tensor, begin, end);
+    return std::span<const float>(some);
+  };
+  PackScales scales(format, tensor.numel(), tensor.shape.back());
+  for (int64_t at = 0; at < tensor.numel(); at += kPackedPart) scales.show(read(at, std::min(at + kPackedPart, tensor.numel())));
+  if (!scales.finish())
+    throw Error(ExitCode::kBadInput, cat(tensor.name, ": holds a number that is not finite", format.kind == PackedFormat::Kind::kInt8 ? " in fp16" : "",
+                                         ", so it cannot be quantized"),
+                "check the model's files");
+  std::vector<std::byte> records(static_cast<size_t>(format.bytes(kPackedPart)));
+  for (int64_t at = slice.offset; at < slice.offset + slice.extent; at += kPackedPart) {
+    const int64_t end = std::min(at + kPackedPart, slice.offset + slice.extent);
+    std::fill(records.begin(), records.end(), std::byte{0});
+    int64_t position = 0;
+    for (const Box& box : cut_box(tensor.local, at, end)) {
+      visit_runs(tensor.shape, box, [&](int64_t from, int64_t to, int64_t within) {
+        pack_values(format, scales, from, read(from, to), position + within, records.data());
+      });
+      position += box.numel();
+    }
+    const int64_t in_unit = slice.position_in_unit + (at - slice.offset);
+    const Range to = part(piece, in_unit, in_unit + (end - at));
+    if (memory_.in_reach(program_, to))
+      std::memcpy(memory_.at(program_, to), records.data(), static_cast<size_t>(to.bytes));
+    else
+      memory_.write(program_, to, records.data());
+  }
+}
+
+/// What training begins with, and always what is frozen.
+void ModelState::fill_first(const StatePiece& piece, const FirstWeights& first) {
+  if (!packed(piece)) return fill(piece, DType::kF32, reading(first));
+  const std::vector<Slice> slices = slices_in(partition_.unit(piece.unit), piece.begin, piece.end);
+  if (memory_.in_reach(program_, piece.range)) return side_by_side(slices.size(), [&](size_t i) { pack(piece, slices[i], first); });
+  for (const Slice& slice : slices) pack(piece, slice, first);
+}
+
 void ModelState::load(FirstWeights first) {
   first.require_fit(model_);
   for (const StatePiece& piece : pieces_)
-    if (piece.state < 0) fill(piece, DType::kF32, reading(first));
+    if (piece.state < 0) fill_first(piece, first);
 }
 
 void ModelState::load(Checkpoint& checkpoint, FirstWeights first) {
@@ -180,7 +238,7 @@ void ModelState::load(Checkpoint& checkpoint, FirstWeights first) {
     if (trains(piece))
       fill(piece, stored_dtype(piece), read);
     else
-      fill(piece, DType::kF32, reading(first));
+      fill_first(piece, first);
   }
   checkpoint.close_files();
 }

@@ -75,11 +75,14 @@ class ModelState {
   /// Of the states as a checkpoint holds them.
   DType stored_dtype(const StatePiece& piece) const;
   DType dtype(const StatePiece& piece) const;
+  const PackedFormat& packed(const StatePiece& piece) const;
   Range part(const StatePiece& piece, int64_t begin, int64_t end) const;
   std::vector<StateSlice> slices_of(StateReading reading) const;
   StateSlice saved_slice(const StatePiece& piece, const TensorInfo& tensor, const Box& box,
                          int64_t first, StateReading reading) const;
   void fill(const StatePiece& piece, DType source, const ReadTensor& read);
+  void pack(const StatePiece& piece, const Slice& slice, const FirstWeights& first);
+  void fill_first(const StatePiece& piece, const FirstWeights& first);
   void store(const StatePiece& piece, int64_t begin, int64_t end, DType source, const void* data,
              std::byte* room);
   void collect_part(TensorId tensor, int index, const ShardRange& wanted, bool receives,

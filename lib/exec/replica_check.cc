@@ -111,7 +111,7 @@ void ReplicaCheck::list_parts(const ProgramPlan& train, const Partition& partiti
   for (const StatePiece& piece : train.pieces) {
     if (memory_.on_disk(program_, piece.range)) continue;
     const Unit& unit = partition.unit(piece.unit);
-    const int64_t size = dtype_bytes(program_.at(piece.range.buffer).dtype);
+    const Buffer& buffer = program_.at(piece.range.buffer);
     const bool cut = piece.begin != 0 || piece.end != unit.padded;
     const std::string kind = piece.state >= 0               ? kinds[static_cast<size_t>(piece.state)]
                              : piece.state == StatePiece::kParam ? "parameters"
@@ -123,8 +123,8 @@ void ReplicaCheck::list_parts(const ProgramPlan& train, const Partition& partiti
       set.key += cat(tensor.name, ' ', shape_text(tensor.local.offset), ' ', shape_text(tensor.local.extent), ' ', slice.offset,
                      ' ', slice.extent, '\n');
       set.parts.push_back({cat(tensor.name, " (", kind, ")"),
-                           {piece.range.buffer, piece.range.offset + (slice.position_in_unit - piece.begin) * size,
-                            slice.extent * size}});
+                           {piece.range.buffer, piece.range.offset + stored_bytes(buffer, slice.position_in_unit - piece.begin),
+                            stored_bytes(buffer, slice.extent)}});
     }
   }
   for (auto& [which, set] : sets) {

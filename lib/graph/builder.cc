@@ -44,6 +44,12 @@ ValueId GraphBuilder::param(std::string name, Dims dims) {
   return add_value(std::move(name), graph_.dtypes.compute, std::move(dims), ValueRole::kParam);
 }
 
+ValueId GraphBuilder::product_weight(std::string name, Dims dims) {
+  const ValueId weight = param(std::move(name), std::move(dims));
+  graph_.values[static_cast<size_t>(weight)].packed = graph_.dtypes.packed;
+  return weight;
+}
+
 ValueId GraphBuilder::embed(ValueId tokens, ValueId table, const RowsAttrs& rows) {
   const ValueId x = temp("embedding", {tokens_, graph_.at(table).dims[1]});
   OpAttrs attrs;

@@ -18,6 +18,8 @@ class GraphBuilder {
 
   ValueId input(Port port, DType dtype, Dims dims, std::string name);
   ValueId param(std::string name, Dims dims);
+  /// A weight of products, packed where the graph's are (ModelDtypes::packed).
+  ValueId product_weight(std::string name, Dims dims);
 
   /// `rows`: which rows of the vocabulary the table has, when it has not all.
   ValueId embed(ValueId tokens, ValueId table, const RowsAttrs& rows = {});

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/packed_format.h"
 #include "graph/op.h"
 
 namespace ftrun {
@@ -41,8 +42,12 @@ struct Value {
   Port port = Port::kNone;
   /// For kParam: the value of its gradient. For kOutput and kInput: the value of the gradient by it.
   ValueId grad = -1;
+  /// For kParam: how its elements are packed, which kernels unpack as `dtype`.
+  PackedFormat packed = {};
 
-  int64_t bytes() const { return element_count(dims) * dtype_bytes(dtype); }
+  int64_t bytes() const { return packed ? packed.bytes(element_count(dims)) : element_count(dims) * dtype_bytes(dtype); }
+  /// Of what its storage holds.
+  DType stored_dtype() const { return packed ? DType::kU8 : dtype; }
 };
 
 /// Whose kernels run a graph: they differ in the scratch they need and in how much of the head they do at a
@@ -58,6 +63,8 @@ struct ModelDtypes {
   /// Gradients of parameters: F32, BF16 or F16 (F64 with F64).
   DType gradients = DType::kF32;
   Kernels kernels = Kernels::kProcessor;
+  /// The blocks' weights of products, where these are packed; they do not train then.
+  PackedFormat packed = {};
   bool operator==(const ModelDtypes&) const = default;
 };
 

@@ -82,6 +82,13 @@ int64_t product_bytes(const LayerGraph& graph, const Op& op, int64_t m, int64_t 
       .bytes;
 }
 
+/// The same, of a weight that may be packed.
+int64_t product_with_weight(const LayerGraph& graph, const Op& op, int64_t m, int64_t n, int64_t k) {
+  if (!graph.at(op.in[1]).packed) return product_bytes(graph, op, m, n, k);
+  const int64_t bytes = dtype_bytes(graph.at(op.in[0]).dtype);
+  return packed_product_workspace(m, n, k, bytes, bytes).bytes;
+}
+
 }  // namespace
 
 AttentionWorkspace attention_workspace(int64_t tokens, const AttentionAttrs& attrs,
@@ -158,6 +165,20 @@ ProductWorkspace product_workspace(int64_t m, int64_t n, int64_t k, int64_t oper
   return w;
 }
 
+ProductWorkspace packed_product_workspace(int64_t m, int64_t n, int64_t k, int64_t operand_bytes, int64_t result_bytes) {
+  ProductWorkspace w;
+  const bool narrow = is_narrow(operand_bytes);
+  w.rows = narrow || is_narrow(result_bytes) ? std::min<int64_t>(m, 2048) : m;
+  w.columns = std::min<int64_t>(n, 1024);
+  w.depth = std::min<int64_t>(k, 2048);
+  Offsets offsets;
+  if (narrow) w.a = offsets.take(w.rows * w.depth * wide_bytes(operand_bytes));
+  w.b = offsets.take(w.depth * w.columns * wide_bytes(operand_bytes));
+  if (is_narrow(result_bytes)) w.c = offsets.take(w.rows * w.columns * wide_bytes(result_bytes));
+  w.bytes = offsets.bytes();
+  return w;
+}
+
 LoraWorkspace lora_workspace(const LayerGraph& graph, const Op& op) {
   const int64_t tokens = graph.at(op.in[0]).dims[0];
   const auto panels_of = [&](const LoraPart& part) {
@@ -185,12 +206,12 @@ int64_t embed_wgrad(const LayerGraph& graph, const Op& op) {
 
 int64_t linear(const LayerGraph& graph, const Op& op) {
   const Dims &x = graph.at(op.in[0]).dims, &w = graph.at(op.in[1]).dims;
-  return product_bytes(graph, op, x[0], w[0], x[1]);
+  return product_with_weight(graph, op, x[0], w[0], x[1]);
 }
 
 int64_t linear_dgrad(const LayerGraph& graph, const Op& op) {
   const Dims &dy = graph.at(op.in[0]).dims, &w = graph.at(op.in[1]).dims;
-  return product_bytes(graph, op, dy[0], w[1], dy[1]);
+  return product_with_weight(graph, op, dy[0], w[1], dy[1]);
 }
 
 int64_t linear_wgrad(const LayerGraph& graph, const Op& op) {

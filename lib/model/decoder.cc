@@ -185,16 +185,16 @@ BlockParams add_block_params(GraphBuilder& g, const ModelConfig& c, const BlockA
   const int64_t qkv_rows = q_rows + 2 * c.kv_heads * c.head_size;
   BlockParams p;
   p.input_norm = g.param("input_norm.weight", {c.hidden});
-  p.qkv = g.param("qkv.weight", {qkv_rows, c.hidden});
+  p.qkv = g.product_weight("qkv.weight", {qkv_rows, c.hidden});
   if (c.qkv_bias) p.qkv_bias = g.param("qkv.bias", {qkv_rows});
   if (c.qk_norm) p.q_norm = g.param("q_norm.weight", {c.head_size});
   if (c.qk_norm) p.k_norm = g.param("k_norm.weight", {c.head_size});
-  p.o = g.param("o.weight", {c.hidden, q_rows});
+  p.o = g.product_weight("o.weight", {c.hidden, q_rows});
   if (c.attention_out_bias) p.o_bias = g.param("o.bias", {c.hidden});
   p.post_norm = g.param("post_norm.weight", {c.hidden});
-  p.gate_up = g.param("gate_up.weight", {2 * c.feed_forward, c.hidden});
+  p.gate_up = g.product_weight("gate_up.weight", {2 * c.feed_forward, c.hidden});
   if (c.mlp_bias) p.gate_up_bias = g.param("gate_up.bias", {2 * c.feed_forward});
-  p.down = g.param("down.weight", {c.hidden, c.feed_forward});
+  p.down = g.product_weight("down.weight", {c.hidden, c.feed_forward});
   if (c.mlp_bias) p.down_bias = g.param("down.bias", {c.hidden});
   const int64_t kv_rows = c.kv_heads * c.head_size;
   p.qkv_lora = add_lora_params(g, "qkv", c.hidden,

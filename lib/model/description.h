@@ -148,6 +148,8 @@ struct ModelDescription {
     return graphs[static_cast<size_t>(layer.graph)];
   }
   const TensorInfo& tensor(TensorId id) const { return tensors[static_cast<size_t>(id)]; }
+  /// How a layer's parameter is packed, if it is.
+  const PackedFormat& packed(const Layer& layer, const GraphParam& param) const { return graph_of(layer).at(param.value).packed; }
   /// Nothing is frozen.
   bool trains_all() const {
     return std::all_of(tensors.begin(), tensors.end(), [](const TensorInfo& info) { return info.trainable; });

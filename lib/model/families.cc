@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "model/packed_products.h"
 #include "model/tensor_split.h"
 
 namespace ftrun {
@@ -63,7 +64,9 @@ ModelDescription build_model(const ModelConfig& config, const BatchShape& batch,
   require_tensor_split(config, batch, split);
   require(adapter.blocks.empty() || static_cast<int64_t>(adapter.blocks.size()) == config.layers,
           "an adapter of this model's blocks");
-  return family->build(config, batch, mode, dtypes, recompute, split, adapter);
+  ModelDtypes fitted = dtypes;
+  fitted.packed = fit_packed(config, split, dtypes.packed);
+  return family->build(config, batch, mode, fitted, recompute, split, adapter);
 }
 
 }  // namespace ftrun

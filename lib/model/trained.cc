@@ -102,6 +102,21 @@ void require_whole_matrices(const ModelDescription& model, const std::set<std::s
   if (told.size() > 1) problems.push_back(cat("so it is in ", told.size() - 1, " more"));
 }
 
+/// Codes of four or eight bits cannot be moved a little.
+void require_unpacked(const ModelDescription& model, const std::set<std::string>& trained, std::vector<std::string>& problems) {
+  constexpr size_t kMost = 3;
+  std::vector<std::string> names;
+  for (const Layer& layer : model.layers)
+    for (const GraphParam& param : layer.params)
+      for (const TensorId id : param.tensors)
+        if (model.packed(layer, param) && trained.contains(model.tensor(id).name)) names.push_back(model.tensor(id).name);
+  if (names.empty()) return;
+  const size_t more = names.size() - std::min(names.size(), kMost);
+  names.resize(std::min(names.size(), kMost));
+  problems.push_back(cat("quantized weights cannot train: ", join(names, ", "), more > 0 ? cat(" and ", more, " more") : "",
+                         "; adapter trains beside them, train.only leaves them out"));
+}
+
 }  // namespace
 
 ModelDescription choose_trained(ModelDescription model, const TrainedOptions& options) {
@@ -128,6 +143,7 @@ ModelDescription choose_trained(ModelDescription model, const TrainedOptions& op
   if (problems.empty() && cuts_adapter)
     problems.emplace_back("train.freeze or train.only leaves parts of an adapter out; exclude_modules and layers_to_transform say which "
                           "modules have one (and train.only needs \"lora_\" beside the rest)");
+  if (problems.empty()) require_unpacked(model, trained, problems);
   if (problems.empty()) require_whole_matrices(model, trained, problems);
   if (problems.empty() && trained.empty()) problems.emplace_back("nothing is left that trains");
   if (!problems.empty())

@@ -46,7 +46,8 @@ class UnitBuilder {
   }
 
   ParamPlace place(int layer, const GraphParam& param) {
-    Unit& unit = unit_for(layer, param.part, is_small(param), trains(param));
+    const Layer& reader = model_.layers[static_cast<size_t>(layer)];
+    Unit& unit = unit_for(layer, param.part, {is_small(param), trains(param), model_.packed(reader, param)});
     unit.padded = start_behind(unit.padded, param);
     const ParamPlace start{unit.id, unit.padded};
     for (TensorId tensor : param.tensors) {
@@ -107,15 +108,25 @@ class UnitBuilder {
     return first;
   }
 
-  Unit& unit_for(int layer, BlockPart part, bool small, bool trainable) {
+  /// What parameters of one unit have in common.
+  struct Common {
+    bool small = false;
+    bool trainable = true;
+    PackedFormat packed;
+  };
+
+  Unit& unit_for(int layer, BlockPart part, const Common& common) {
+    require(!common.packed || !common.trainable, "what is packed does not train");
     const auto [name, key] = name_and_key(layer, part);
-    const auto [it, added] =
-        by_key_.try_emplace({key, small, trainable}, static_cast<UnitId>(out_.units.size()));
+    const auto [it, added] = by_key_.try_emplace({key, common.small, common.trainable, static_cast<bool>(common.packed)},
+                                                 static_cast<UnitId>(out_.units.size()));
+    const char* const kind = common.packed ? ".packed" : common.trainable ? "" : ".frozen";
     if (added)
       out_.units.push_back({.id = it->second,
-                            .name = cat(name, small ? ".small" : "", trainable ? "" : ".frozen"),
-                            .small = small,
-                            .trainable = trainable});
+                            .name = cat(name, common.small ? ".small" : "", kind),
+                            .small = common.small,
+                            .trainable = common.trainable,
+                            .packed = common.packed});
     return out_.units[static_cast<size_t>(it->second)];
   }
 
@@ -145,7 +156,7 @@ class UnitBuilder {
   Partition out_;
   /// Where each tensor starts, once it does.
   std::vector<std::optional<ParamPlace>> placed_;
-  std::map<std::tuple<std::pair<int, int>, bool, bool>, UnitId> by_key_;
+  std::map<std::tuple<std::pair<int, int>, bool, bool, bool>, UnitId> by_key_;
 };
 
 }  // namespace

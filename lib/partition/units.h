@@ -24,7 +24,7 @@ inline constexpr int64_t kUnitBlock = 4096;
 /// multiples of kUnitBlock, where shards begin, if it is no longer than that; of a longer one, which
 /// no usual model has, blocks are those of the parameter.
 inline constexpr int64_t kTensorBlock = 256;
-static_assert(kUnitBlock % kTensorBlock == 0);
+static_assert(kUnitBlock % kTensorBlock == 0 && kTensorBlock == kPackedRecord);
 
 /// Elements [offset, offset+extent) of what this rank uses of a tensor (the row-major order of
 /// TensorInfo::local) at [position_in_unit, +extent).
@@ -52,6 +52,8 @@ struct Unit {
   bool small = false;
   /// Holds tensors that are updated; those that are frozen have units of their own.
   bool trainable = true;
+  /// So have those that are packed, which are frozen too.
+  PackedFormat packed = {};
 };
 
 /// What one unit holds: the attention or the MLP half of a block; a layer (default); everything.

@@ -110,7 +110,8 @@ std::map<UnitId, Range> place_secondary(Program& program, const UnitStore& store
     const int64_t part = program.at(window.use.buffer).bytes / node.count;
     parts[unit] = {id, buffer.bytes, part};
     buffer.bytes += part;
-    buffer.dtype = store.spec(unit).compute.dtype;
+    const DType dtype = store.spec(unit).compute.dtype;
+    buffer.dtype = parts.size() == 1 || buffer.dtype == dtype ? dtype : DType::kU8;
   }
   if (!parts.empty()) program.add(std::move(buffer));
   return parts;

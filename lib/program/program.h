@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/packed_format.h"
 #include "cluster/rank_mesh.h"
 #include "graph/op.h"
 #include "partition/sharding.h"
@@ -39,6 +40,7 @@ inline constexpr size_t kCategoryCount = 8;
 /// same of these and lie in the same tier; a program has at most one of each.
 enum class Persistent : int32_t {
   kParameters,
+  kPackedParameters,
   kSecondaryShards,
   kGradients,
   kMaster,
@@ -63,6 +65,8 @@ struct Buffer {
   int64_t arena_offset = -1;
   /// Of its elements; U8 where values of several dtypes lie in it.
   DType dtype = DType::kU8;
+  /// Of the parameters in it, which are records of bytes then.
+  PackedFormat packed = {};
   /// On disk, of what is saved: byte offset in the disk's snapshot buffer of as many bytes that take
   /// the place of these, and these of those, while a checkpoint is written from the others; -1: none.
   int64_t shadow_offset = -1;
@@ -267,6 +271,9 @@ bool is_link(const Program& program, Lane lane);
 /// A collective on its group's lane, and a copy on the lane of the link that it uses.
 Instr make_collective(InstrKind kind, const Exchange& exchange, const Range& in, const Range& out);
 Instr make_copy(const Program& program, const Range& from, const Range& to);
+
+/// Bytes that `elements` of a buffer's dtype take; of packed parameters, from the beginning of a record.
+int64_t stored_bytes(const Buffer& buffer, int64_t elements);
 
 /// Elements of a range by its buffer's dtype.
 int64_t element_count(const Program& program, const Range& range);

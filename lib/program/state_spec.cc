@@ -97,7 +97,9 @@ std::vector<ShardRange> update_intervals(const ShardRange& own, Tier optimizer,
   return intervals;
 }
 
-int64_t StorageFormat::bytes(int64_t elements) const { return elements * dtype_bytes(dtype); }
+int64_t StorageFormat::bytes(int64_t elements) const {
+  return packed ? packed.bytes(elements) : elements * dtype_bytes(dtype);
+}
 
 std::vector<StateSpec> state_specs(const ModelDescription& model, const Partition& partition,
                                    const StateOptions& options, const StateGroups& groups,
@@ -120,6 +122,7 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     spec.cuts_parameters = cut.cut(unit.id) && options.stage == 3;
     spec.parameters = spec.gathered ? options.parameter_tier : Tier::kDevice;
     spec.compute = {model.dtypes.compute};
+    if (unit.packed) spec.compute = {DType::kU8, unit.packed};
     spec.gradient = {model.dtypes.gradients};
     spec.communication = {options.communication};
     spec.master = {options.master};

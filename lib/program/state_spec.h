@@ -28,6 +28,8 @@ struct NormRange {
 /// How elements of a state are stored. What has to know their bytes asks here, not the dtype.
 struct StorageFormat {
   DType dtype = DType::kF32;
+  /// Records of bytes (U8) instead of elements.
+  PackedFormat packed = {};
 
   /// Of `elements` that follow each other from the beginning of a block (kTensorBlock).
   int64_t bytes(int64_t elements) const;

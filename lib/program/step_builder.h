@@ -43,6 +43,7 @@ struct Step {
 /// after a dot.
 namespace buffer_names {
 inline constexpr const char* kParameters = "parameters";
+inline constexpr const char* kPackedParameters = "parameters.packed";
 inline constexpr const char* kSecondary = "parameters.secondary";
 inline constexpr const char* kGradients = "gradients";
 inline constexpr const char* kMaster = "master";

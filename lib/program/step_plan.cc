@@ -155,11 +155,12 @@ StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank) {
   return plan;
 }
 
-int64_t checkpoint_bytes(const ProgramPlan& train) {
+int64_t checkpoint_bytes(const StepPlan& plan) {
+  const ProgramPlan& train = plan.train;
   // Every rank holds a piece of every unit's states, though it may be empty.
   std::map<int32_t, int64_t> widths;
   for (const StatePiece& piece : train.pieces)
-    if (piece.state != StatePiece::kWorking)
+    if (piece.state != StatePiece::kWorking && plan.partition.unit(piece.unit).trainable)
       widths[piece.state] = dtype_bytes(train.program.at(piece.range.buffer).dtype);
   int64_t elements = 0, width = 0;
   for (const TensorInfo& tensor : train.model.tensors)

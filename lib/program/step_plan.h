@@ -50,7 +50,7 @@ bool saves_in_background(const Config& config);
 StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank);
 
 /// Bytes of a checkpoint's tensors, all ranks' together: what is frozen is not in it.
-int64_t checkpoint_bytes(const ProgramPlan& train);
+int64_t checkpoint_bytes(const StepPlan& plan);
 
 /// The program that continues a text, for rows of at most `tokens` tokens.
 ProgramPlan plan_logits(const ModelConfig& model, const StepPlan& plan, int64_t tokens);

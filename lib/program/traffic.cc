@@ -105,7 +105,6 @@ class Formula {
         state_(options.state),
         cut_(cut_states(partition, state_)),
         gradient_bytes_(dtype_bytes(state_.communication)),
-        parameter_bytes_(dtype_bytes(model.dtypes.compute)),
         traffic_(program_traffic(program)),
         groups_(state_groups(state_)),
         specs_(state_specs(model, partition, state_, groups_, options.micro_batches)) {
@@ -130,7 +129,7 @@ class Formula {
       const bool everywhere = whole || sums_everywhere(unit.id, known);
       if (everywhere) bytes += all_reduce(reduced);
       if (whole) continue;
-      const int64_t gathered = elements * parameter_bytes_;
+      const int64_t gathered = spec(unit.id).compute.bytes(elements);
       const Gathers times = frozen && !spec(unit.id).cuts_parameters ? Gathers() : gathers(unit.id, known);
       over_shards += (gathered * times.shards + (everywhere ? 0 : reduced)) * (shards() - 1);
       over_node += gathered * times.node * (state_.node - 1);
@@ -262,7 +261,6 @@ class Formula {
   const StateOptions& state_;
   Sharding cut_;
   int64_t gradient_bytes_;
-  int64_t parameter_bytes_;
   Traffic traffic_;
   StateGroups groups_;
   std::vector<StateSpec> specs_;

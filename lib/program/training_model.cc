@@ -85,7 +85,19 @@ DType dtype_of(ConfigDtype dtype) {
 
 ModelDtypes model_dtypes(const Config& config) {
   return {dtype_of(training_dtype(config)), dtype_of(gradient_dtype(config)),
-          config.device == DeviceKind::kCuda ? Kernels::kGpu : Kernels::kProcessor};
+          config.device == DeviceKind::kCuda ? Kernels::kGpu : Kernels::kProcessor, packed_format(config.quantization)};
+}
+
+PackedFormat packed_format(const QuantizationConfig& quantization) {
+  PackedFormat format;
+  switch (quantization.type) {
+    case QuantizationType::kNone: return format;
+    case QuantizationType::kNf4: format.kind = PackedFormat::Kind::kNf4; break;
+    case QuantizationType::kInt8: format.kind = PackedFormat::Kind::kInt8; return format;
+  }
+  format.block = quantization.block;
+  format.double_quantized = quantization.double_quantization;
+  return format;
 }
 
 TensorSplit tensor_split(const Config& config, int rank) {

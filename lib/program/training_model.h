@@ -10,6 +10,8 @@ namespace ftrun {
 DType dtype_of(ConfigDtype dtype);
 /// Element types of a run's graphs.
 ModelDtypes model_dtypes(const Config& config);
+/// How frozen weights of products are packed.
+PackedFormat packed_format(const QuantizationConfig& quantization);
 /// What a rank has of each layer.
 TensorSplit tensor_split(const Config& config, int rank);
 /// The adapter that a resolved config asks for; none without one. Errors of make_adapter.

@@ -64,7 +64,8 @@ std::vector<UnitStore::Home> UnitStore::place(
                       .bytes = options.format.bytes(layout.total),
                       .persistent = options.which,
                       .peer_visible = options.peer_visible && tier == Tier::kDevice,
-                      .dtype = options.format.dtype});
+                      .dtype = options.format.dtype,
+                      .packed = options.format.packed});
     if (options.category != Category::kGradients) program_.given.push_back(program_.whole(buffer));
     for (size_t u = 0; u < elements.size(); ++u)
       if (elements[u] > 0)
@@ -78,14 +79,22 @@ void UnitStore::place_parameters() {
   const bool cuts = std::any_of(specs_.begin(), specs_.end(), [](const StateSpec& spec) {
     return spec.cuts_optimizer || spec.cuts_parameters;
   });
-  parameters_ = place({.which = Persistent::kParameters,
-                       .name = buffer_names::kParameters,
-                       .category = Category::kParameters,
-                       .format = specs_.front().compute,
-                       .peer_visible = cuts},
-                      [](const StateSpec& spec) {
-                        return Part{.tier = spec.parameters, .cut = spec.cuts_parameters};
-                      });
+  parameters_.resize(specs_.size());
+  for (const bool packed : {false, true}) {
+    const auto is_of_these = [&](const StateSpec& spec) { return static_cast<bool>(spec.compute.packed) == packed; };
+    const auto first = std::find_if(specs_.begin(), specs_.end(), is_of_these);
+    if (first == specs_.end()) continue;
+    const std::vector<Home> homes = place({.which = packed ? Persistent::kPackedParameters : Persistent::kParameters,
+                                           .name = packed ? buffer_names::kPackedParameters : buffer_names::kParameters,
+                                           .category = Category::kParameters,
+                                           .format = first->compute,
+                                           .peer_visible = cuts},
+                                          [&](const StateSpec& spec) {
+                                            return Part{.tier = spec.parameters, .wanted = is_of_these(spec), .cut = spec.cuts_parameters};
+                                          });
+    for (size_t u = 0; u < homes.size(); ++u)
+      if (homes[u].buffer >= 0) parameters_[u] = homes[u];
+  }
 }
 
 void UnitStore::place_training_state() {

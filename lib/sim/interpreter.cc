@@ -406,7 +406,7 @@ void Interpreter::run_ops(Rank& rank, const Instr& instr) {
     if (const ValueId id = without_place(op, places); id >= 0)
       return fail(cat(where(rank, instr), " has no place for ", graph.at(id).name));
   }
-  const auto at = [&](ValueId id) { return cells(rank, places.at(id), graph.at(id).dtype); };
+  const auto at = [&](ValueId id) { return cells(rank, places.at(id), graph.at(id).stored_dtype()); };
   for (const Op& op : ops) {
     uint64_t hash = mix(static_cast<uint64_t>(op.kind), op.in.size());
     for (const ValueId id : op.in) {

@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/cpu/packed_product.h"
 #include "kernels/cpu/panels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/partial_gradient.h"
@@ -40,17 +41,26 @@ void multiply(const OpCall& call, const Product<S, R>& p) {
   }
 }
 
+/// The same with input 1 as b: a weight with rows of `columns` elements, packed or not.
+template <class S>
+void multiply_by_weight(const OpCall& call, Product<S, S> p, int64_t columns) {
+  if (const PackedFormat& format = call.packed(1)) return PackedProduct<S>(call, p, PackedMatrix{format, call.records(1), columns}).run();
+  p.b = call.in<S>(1);
+  multiply(call, p);
+}
+
 }  // namespace
 
 template <class S>
 void linear(const OpCall& call) {
   const int64_t tokens = call.in_dims(0)[0], inputs = call.in_dims(0)[1],
                 outputs = call.in_dims(1)[0];
-  multiply<S, S>(call, {.shape = {Transpose::kNo, Transpose::kYes, tokens, outputs, inputs},
-                        .a = call.in<S>(0),
-                        .b = call.in<S>(1),
-                        .c = call.out<S>(0),
-                        .bias = call.adds_bias() ? call.in<S>(2) : nullptr});
+  multiply_by_weight<S>(call,
+                        {.shape = {Transpose::kNo, Transpose::kYes, tokens, outputs, inputs},
+                         .a = call.in<S>(0),
+                         .c = call.out<S>(0),
+                         .bias = call.adds_bias() ? call.in<S>(2) : nullptr},
+                        inputs);
 }
 
 template <class S>
@@ -59,11 +69,12 @@ void linear_dgrad(const OpCall& call) {
                 inputs = call.in_dims(1)[1];
   const bool adds = call.has_in(2);
   if (adds) copy_rows(call.in<S>(2), call.out<S>(0), tokens, inputs);
-  multiply<S, S>(call, {.shape = {Transpose::kNo, Transpose::kNo, tokens, inputs, outputs},
-                        .a = call.in<S>(0),
-                        .b = call.in<S>(1),
-                        .c = call.out<S>(0),
-                        .accumulate = adds});
+  multiply_by_weight<S>(call,
+                        {.shape = {Transpose::kNo, Transpose::kNo, tokens, inputs, outputs},
+                         .a = call.in<S>(0),
+                         .c = call.out<S>(0),
+                         .accumulate = adds},
+                        inputs);
 }
 
 template <class S>

@@ -1,0 +1,12 @@
+#include "base/packed_format.h"
+
+#include "base/error.h"
+
+namespace ftrun {
+
+int64_t PackedFormat::record_bytes() const {
+  require(kind != Kind::kNone, "a format that packs");
+  return scales_offset() + (holds_scale_codes() ? kScaleCodesBytes : scales() * static_cast<int64_t>(sizeof(float)));
+}
+
+}  // namespace ftrun

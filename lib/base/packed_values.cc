@@ -1,0 +1,189 @@
+#include "base/packed_values.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace ftrun {
+namespace {
+
+constexpr int64_t kScalesPerScale = 256;
+
+/// Between neighbouring values, as fp32 adds and halves them; a number on one belongs to the lower value.
+template <size_t N>
+std::array<float, N - 1> bounds_between(const std::array<float, N>& values) {
+  std::array<float, N - 1> bounds;
+  for (size_t i = 0; i + 1 < N; ++i) bounds[i] = (values[i] + values[i + 1]) / 2;
+  return bounds;
+}
+
+/// For e = 0..6: the centres of 2^e equal bins of [0.1, 1] times 10^(e-6), with both signs; then 0 and 1. In fp32, edges
+/// counted from the nearer end and rounded once, as bitsandbytes (torch.linspace) has them.
+std::array<float, 256> make_dynamic_values() {
+  std::array<float, 256> values;
+  size_t count = 0;
+  for (int e = 0; e < 7; ++e) {
+    const int bins = 1 << e;
+    const float step = (1.0F - 0.1F) / static_cast<float>(bins), power = static_cast<float>(std::pow(10.0, e - 6));
+    const auto edge = [&](int i) {
+      return i < (bins + 1) / 2 ? std::fma(step, static_cast<float>(i), 0.1F) : std::fma(-step, static_cast<float>(bins - i), 1.0F);
+    };
+    for (int i = 0; i < bins; ++i) {
+      const float centre = power * ((edge(i) + edge(i + 1)) / 2.0F);
+      values[count++] = centre;
+      values[count++] = -centre;
+    }
+  }
+  values[count++] = 0;
+  values[count++] = 1;
+  require(count == values.size(), "256 values");
+  std::sort(values.begin(), values.end());
+  return values;
+}
+
+template <size_t N>
+uint8_t code_of(float x, const std::array<float, N>& bounds) {
+  return static_cast<uint8_t>(std::lower_bound(bounds.begin(), bounds.end(), x) - bounds.begin());
+}
+
+float inverse(float largest) { return 1.0F / std::max(largest, 1e-38F); }
+
+/// To the nearest fp16 number, ties to even.
+float as_fp16(float x) {
+  constexpr float kLeastNormal = 0x1p-14F;
+  if (std::abs(x) < kLeastNormal) return std::nearbyint(x * 0x1p24F) * 0x1p-24F;
+  const auto bits = std::bit_cast<uint32_t>(x);
+  const auto rounded = std::bit_cast<float>((bits + 0xfffU + ((bits >> 13) & 1U)) & ~0x1fffU);
+  return std::abs(rounded) > 65504.0F ? std::copysign(HUGE_VALF, x) : rounded;
+}
+
+/// NF4 codes of a block's elements: how many bounds lie below each.
+void code_block(const float* x, int64_t count, float inverse_scale, uint8_t* codes) {
+  static const std::array<float, 15> kBounds = bounds_between(kNf4Values);
+  std::array<float, kPackedRecord> scaled;
+  std::array<int32_t, kPackedRecord> code{};
+  for (int64_t i = 0; i < count; ++i) scaled[static_cast<size_t>(i)] = x[i] * inverse_scale;
+  for (const float bound : kBounds)
+    for (size_t i = 0; i < static_cast<size_t>(count); ++i) code[i] += scaled[i] > bound ? 1 : 0;
+  for (int64_t i = 0; i < count; ++i) codes[i] = static_cast<uint8_t>(code[static_cast<size_t>(i)]);
+}
+
+void write_float(std::byte* to, float value) { std::memcpy(to, &value, sizeof value); }
+float read_float(const std::byte* from) {
+  float value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+}  // namespace
+
+const std::array<float, 256>& dynamic_values() {
+  static const std::array<float, 256> kValues = make_dynamic_values();
+  return kValues;
+}
+
+PackScales::PackScales(const PackedFormat& format, int64_t elements, int64_t columns)
+    : format_(format),
+      elements_(elements),
+      elements_per_scale_(format.kind == PackedFormat::Kind::kInt8 ? columns : format.block),
+      largest_(static_cast<size_t>((elements + elements_per_scale_ - 1) / elements_per_scale_)) {}
+
+void PackScales::show(std::span<const float> values) {
+  const bool int8 = format_.kind == PackedFormat::Kind::kInt8;
+  for (size_t i = 0; i < values.size();) {
+    float& largest = largest_[static_cast<size_t>(index_of(shown_))];
+    const int64_t left = std::min<int64_t>(elements_per_scale_ - shown_ % elements_per_scale_, static_cast<int64_t>(values.size() - i));
+    for (const float x : values.subspan(i, static_cast<size_t>(left))) {
+      const float size = std::abs(int8 ? as_fp16(x) : x);
+      largest = size <= largest ? largest : size;  // NaN stays
+    }
+    i += static_cast<size_t>(left);
+    shown_ += left;
+  }
+}
+
+bool PackScales::finish() {
+  require(shown_ == elements_, "all elements were shown");
+  if (!std::all_of(largest_.begin(), largest_.end(), [](float x) { return std::isfinite(x); })) return false;
+  if (!format_.double_quantized) return true;
+  static const std::array<float, 255> kBounds = bounds_between(dynamic_values());
+  double sum = 0;
+  for (const float x : largest_) sum += static_cast<double>(x);
+  offset_ = static_cast<float>(sum / static_cast<double>(largest_.size()));
+  codes_.resize(largest_.size());
+  for (size_t first = 0; first < largest_.size(); first += kScalesPerScale) {
+    const size_t last = std::min(first + kScalesPerScale, largest_.size());
+    float largest = 0;
+    for (size_t i = first; i < last; ++i) largest = std::max(largest, std::abs(largest_[i] - offset_));
+    scales_of_scales_.push_back(largest);
+    for (size_t i = first; i < last; ++i) codes_[i] = code_of((largest_[i] - offset_) * inverse(largest), kBounds);
+  }
+  return true;
+}
+
+float PackScales::scale(int64_t index) const {
+  const auto i = static_cast<size_t>(index);
+  if (!format_.double_quantized) return largest_[i];
+  return dynamic_values()[codes_[i]] * scales_of_scales_[i / kScalesPerScale] + offset_;
+}
+
+void pack_values(const PackedFormat& format, const PackScales& scales, int64_t element, std::span<const float> values,
+                 int64_t position, std::byte* records) {
+  const auto count = static_cast<int64_t>(values.size());
+  require(position % format.block == 0, "a packed range begins on a block");
+  std::array<uint8_t, kPackedRecord> codes;
+  for (int64_t i = 0; i < count; i += format.block) {
+    const int64_t some = std::min(format.block, count - i), at = (position + i) % kPackedRecord;
+    const int64_t index = scales.index_of(element + i);
+    std::byte* const record = records + (position + i) / kPackedRecord * format.record_bytes();
+    std::byte* const behind = record + format.scales_offset();
+    const float largest = scales.largest_[static_cast<size_t>(index)];
+    if (format.kind == PackedFormat::Kind::kNf4) {
+      require((element + i) % format.block == 0, "a packed block is one of the whole tensor");
+      codes.fill(7);  // zero
+      code_block(values.data() + i, some, inverse(largest), codes.data());
+      for (int64_t c = 0; c < some; c += 2)
+        record[(at + c) / 2] = static_cast<std::byte>(codes[static_cast<size_t>(c)] << 4 | codes[static_cast<size_t>(c + 1)]);
+    } else {
+      require(scales.index_of(element + i + some - 1) == index, "a packed block lies in a row");
+      for (int64_t c = 0; c < some; ++c)
+        record[at + c] = static_cast<std::byte>(static_cast<int8_t>(std::nearbyint(as_fp16(values[static_cast<size_t>(i + c)]) * (127.0F / std::max(largest, 1e-38F)))));
+    }
+    const int64_t place = at / format.block;
+    if (!format.holds_scale_codes()) {
+      write_float(behind + place * static_cast<int64_t>(sizeof(float)), scales.scale(index));
+      continue;
+    }
+    behind[place] = static_cast<std::byte>(scales.codes_[static_cast<size_t>(index)]);
+    write_float(behind + kScaleOfScalesOffset, scales.scales_of_scales_[static_cast<size_t>(index / kScalesPerScale)]);
+    write_float(behind + kScaleOffsetOffset, scales.offset_);
+  }
+}
+
+PackedBlock packed_block(const PackedFormat& format, const std::byte* records, int64_t position) {
+  const std::byte* const record = records + position / kPackedRecord * format.record_bytes();
+  const std::byte* const behind = record + format.scales_offset();
+  const int64_t at = position % kPackedRecord, place = at / format.block;
+  const std::byte* const codes = record + (format.kind == PackedFormat::Kind::kNf4 ? at / 2 : at);
+  if (!format.holds_scale_codes()) return {codes, read_float(behind + place * static_cast<int64_t>(sizeof(float)))};
+  return {codes, dynamic_values()[static_cast<size_t>(behind[place])] * read_float(behind + kScaleOfScalesOffset) +
+                     read_float(behind + kScaleOffsetOffset)};
+}
+
+void unpack_values(const PackedFormat& format, const std::byte* records, int64_t position, std::span<float> out) {
+  for (size_t i = 0; i < out.size(); ++i) {
+    const int64_t at = position + static_cast<int64_t>(i), within = at % format.block;
+    const PackedBlock block = packed_block(format, records, at - within);
+    if (format.kind == PackedFormat::Kind::kNf4) {
+      const auto pair = static_cast<uint8_t>(block.codes[within / 2]);
+      out[i] = kNf4Values[within % 2 == 0 ? pair >> 4 : pair & 15] * block.scale;
+    } else {
+      out[i] = static_cast<float>(static_cast<int8_t>(block.codes[within])) * block.scale * kInt8Step;
+    }
+  }
+}
+
+}  // namespace ftrun

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/packed_format.h"
+
+namespace ftrun {
+
+/// The 16 numbers of NF4 by their codes (Dettmers et al. 2023, appendix E), F32.
+inline constexpr std::array<float, 16> kNf4Values{
+    -1.0F,           -0.6961928009986877F, -0.5250730514526367F, -0.39491748809814453F, -0.28444138169288635F, -0.18477343022823334F,
+    -0.09105003625154495F, 0.0F,           0.07958029955625534F, 0.16093020141124725F,  0.24611230194568634F,  0.33791524171829224F,
+    0.44070982933044434F,  0.5626170039176941F, 0.7229568362236023F, 1.0F};
+
+/// The 256 numbers of bitsandbytes' signed dynamic 8-bit code, ascending.
+const std::array<float, 256>& dynamic_values();
+
+/// An int8 code c of a row whose largest magnitude is m stands for c m (1/127).
+inline constexpr float kInt8Step = 7.874015718698502e-3F;
+
+/// The scales of a whole tensor, which is shown to them once, element by element; what a rank packs of it uses these,
+/// so that the numbers do not depend on the layout. NF4 and double quantisation are bitsandbytes' own, but for the
+/// offset of scales, which is their mean added up in double.
+class PackScales {
+ public:
+  /// Of a matrix with `columns` elements a row.
+  PackScales(const PackedFormat& format, int64_t elements, int64_t columns);
+
+  /// The next elements.
+  void show(std::span<const float> values);
+  /// After the last one. False: a number is not finite (kInt8: in fp16, as which bitsandbytes takes weights).
+  bool finish();
+
+ private:
+  friend void pack_values(const PackedFormat& format, const PackScales& scales, int64_t element, std::span<const float> values,
+                          int64_t position, std::byte* records);
+  int64_t index_of(int64_t element) const { return element / elements_per_scale_; }
+  /// What unpacking multiplies by.
+  float scale(int64_t index) const;
+
+  PackedFormat format_;
+  int64_t elements_;
+  int64_t elements_per_scale_;
+  int64_t shown_ = 0;
+  /// Largest magnitudes.
+  std::vector<float> largest_;
+  // With double quantisation:
+  std::vector<uint8_t> codes_;
+  std::vector<float> scales_of_scales_;
+  float offset_ = 0;
+};
+
+/// Packs elements [element, element + values) of the tensor as elements from `position` on of what the rank has of it,
+/// whose first record is at `records`. Both begin on blocks (PackedFormat::block).
+void pack_values(const PackedFormat& format, const PackScales& scales, int64_t element, std::span<const float> values,
+                 int64_t position, std::byte* records);
+
+/// Where an element is packed, and what it is multiplied by.
+struct PackedBlock {
+  const std::byte* codes = nullptr;
+  float scale = 0;
+};
+/// The block of `format.block` elements that begins at element `position`.
+PackedBlock packed_block(const PackedFormat& format, const std::byte* records, int64_t position);
+
+/// out[i] = element `position` + i, F32.
+void unpack_values(const PackedFormat& format, const std::byte* records, int64_t position, std::span<float> out);
+
+}  // namespace ftrun

@@ -1,0 +1,183 @@
+"""Adapters on a quantized base train as PEFT trains them on the numbers that the quantized weights stand for, on any layout; a
+merge adds to those numbers; plans count what is packed; wrong wishes are refused before anything starts."""
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import torch
+from runner import Job, case, checkpoints, config, ftrun, must, near, numbers, run_cases, start, steps, write_config
+from safetensors.numpy import load_file, save_file
+
+SOURCE = pathlib.Path(sys.argv[1])
+sys.path.insert(0, str(SOURCE / "tests/model"))
+from quantized_reference import ALL, CASES, dequantized  # noqa: E402
+
+CPU = {"device": "cpu"}
+STAGE3 = {"stage": 3, "stage3_param_persistence_threshold": 0}
+# Name: ranks, and what the config says besides.
+LAYOUTS = {
+    "one": (1, {}),
+    "stage 3": (2, {"zero_optimization": STAGE3}),
+    "stage 2, recompute": (2, {"zero_optimization": {"stage": 2, "offload_optimizer": CPU}, "recompute": "full"}),
+    "tensor": (2, {"parallel": {"tensor": 2}}),
+    "pipeline": (2, {"parallel": {"pipeline": 2}}),
+    "offload": (2, {"zero_optimization": STAGE3 | {"offload_param": CPU, "offload_optimizer": CPU}}),
+    "tensor, stage 3": (4, {"parallel": {"tensor": 2}, "zero_optimization": STAGE3}),
+}
+EACH = {"nf4": list(LAYOUTS), "plain": ["one", "stage 3", "tensor"], "int8": ["one", "tensor", "pipeline", "stage 3"]}
+
+
+def adapter_file(out):
+    return load_file(pathlib.Path(out) / "export" / "adapter" / "adapter_model.safetensors")
+
+
+def packed_bytes(section, elements):
+    """Records of 256 weights: their codes, and behind them four scales or what the codes of four scales need."""
+    if section["type"] == "int8":
+        return elements // 256 * (256 + 16)
+    scales = 12 if section.get("double", True) else 4 * 256 // section.get("block", 64)
+    return elements // 256 * (128 + scales)
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    scratch = pathlib.Path(scratch)
+    references = scratch / "references"
+    subprocess.run([sys.executable, SOURCE / "tests/model/quantized_reference.py", references], check=True, capture_output=True)
+
+    def settings(name, run, ranks=1, **changes):
+        folder = references / name
+        value = config(folder / "model", folder / "data" / "train.bin", scratch / run, threads=1, adapter=str(folder / "adapter"),
+                       quantization=CASES[name][3])
+        # Tensor ranks and stages of a pipeline see the same samples.
+        data = ranks // (changes.get("parallel", {}).get("tensor", 1) * changes.get("parallel", {}).get("pipeline", 1))
+        return value | {"gradient_accumulation_steps": 2 // data} | changes
+
+    def train(name, run, ranks=1, *arguments, **changes):
+        must(ftrun("--config", write_config(scratch, settings(name, run, ranks, **changes), f"{run}.json"), "--nproc", ranks, *arguments))
+        return scratch / run
+
+    @case
+    def losses_norms_and_adapters_of_20_steps_are_those_of_peft_on_any_layout():
+        for name, layouts in EACH.items():
+            reference = json.loads((references / name / "reference.json").read_text())
+            expected = load_file(references / name / "trained" / "adapter_model.safetensors")
+            for layout in layouts:
+                out = train(name, f"{name}-{layout}", LAYOUTS[layout][0], **LAYOUTS[layout][1])
+                loss = near("loss", [m["loss"] for m in steps(out)], reference["losses"], 1e-5)
+                norm = near("gradient norm", [m["grad_norm"] for m in steps(out)], reference["grad_norms"], 5e-5)
+                trained = adapter_file(out)
+                assert set(trained) == set(expected), set(trained) ^ set(expected)
+                for tensor, values in expected.items():
+                    far = np.linalg.norm(trained[tensor] - values) / np.linalg.norm(values)
+                    assert far <= 1e-4, f"{name}, {layout}: {tensor}: {far} from PEFT's"
+                print(f"{name}, {layout}: loss within {loss:.1e}, gradient norm within {norm:.1e}", flush=True)
+
+    @case
+    def the_unquantized_base_has_other_losses():
+        """Else the case above could not tell a quantized base from one that is not."""
+        plain = train("nf4", "unquantized", quantization={"type": "none"}, train={"steps": 2})
+        losses = json.loads((references / "nf4" / "reference.json").read_text())["losses"]
+        assert abs(steps(plain)[0]["loss"] / losses[0] - 1) > 1e-4, steps(plain)[0]["loss"]
+
+    @case
+    def bf16_trains_as_fp32():
+        train("nf4", "bf16", 2, bf16={"enabled": True}, zero_optimization=STAGE3, train={"steps": 8})
+        near("loss", [m["loss"] for m in steps(scratch / "bf16")], [m["loss"] for m in steps(scratch / "nf4-one")][:8], 5e-3)
+
+    @case
+    def a_killed_run_goes_on_bit_by_bit():
+        """Before and after the kill, and on other ranks, the base is quantized anew from the model folder."""
+        saving = {"zero_optimization": STAGE3, "checkpoint": {"every": 1, "keep_last": 0}, "train": {"steps": 8}}
+        straight = train("nf4", "straight", 2, **saving)
+        out = scratch / "cut"
+        for _ in range(5):  # the kill may come too late
+            shutil.rmtree(out, ignore_errors=True)
+            running = start("--config", write_config(scratch, settings("nf4", "cut", 2, **saving), "cut.json"), "--nproc", 2)
+            running.await_line("saved")
+            running.kill_all()
+            if "step-00000008" not in checkpoints(out):
+                break
+        assert "step-00000008" not in checkpoints(out), "five kills came after the last step"
+        train("nf4", "cut", 2, "--resume", "auto", **saving)
+        assert numbers(out) == numbers(straight)
+        one, two = adapter_file(straight), adapter_file(out)
+        assert all(np.array_equal(one[tensor], two[tensor]) for tensor in one)
+        other = settings("nf4", "cut", 2, **saving) | {"quantization": {"type": "int8"}, "train": {"steps": 9}}
+        refused = ftrun("--config", write_config(scratch, other, "other.json"), "--nproc", 2, "--resume", "auto")
+        assert refused.returncode == 2 and "config.quantization.type" in refused.stdout + refused.stderr, refused.stderr[-2000:]
+
+    @case
+    def a_merged_model_is_the_numbers_that_were_trained_on_with_the_adapter():
+        for name in EACH:
+            run = scratch / f"{name}-one"
+            base, adapter = load_file(references / name / "model" / "model.safetensors"), adapter_file(run)
+            lora, section = json.loads((references / name / "adapter" / "adapter_config.json").read_text()), CASES[name][3]
+            for source, path in {"run": run, "folder": run / "export" / "adapter"}.items():
+                out = scratch / f"merged-{name}-{source}"
+                done = must(ftrun("convert", path, "--merge", "--out", out, "--dtype", "fp32"))
+                assert f"quantized as {section['type']}" in done.stdout, done.stdout
+                merged = load_file(out / "model.safetensors")
+                assert set(merged) == set(base)
+                for tensor, values in base.items():
+                    expected = values
+                    if tensor.split(".")[-2] in ALL:
+                        expected = dequantized(torch.from_numpy(values), section).numpy()
+                        assert np.abs(expected - values).max() > 1e-4, tensor
+                    module = "base_model.model." + tensor.removesuffix(".weight")
+                    if f"{module}.lora_A.weight" in adapter:
+                        a, b = (adapter[f"{module}.lora_{x}.weight"].astype(np.float64) for x in "AB")
+                        expected = (expected + lora["lora_alpha"] / lora["r"] * (b @ a)).astype(np.float32)
+                    assert np.abs(merged[tensor] - expected).max() <= 2e-7, tensor
+
+    @case
+    def plans_count_records_and_runs_allocate_what_was_planned():
+        for name in EACH:
+            shapes = load_file(references / name / "model" / "model.safetensors")
+            packed = sum(packed_bytes(CASES[name][3], values.size) for tensor, values in shapes.items() if tensor.split(".")[-2] in ALL)
+            trained = sum(values.size for values in adapter_file(scratch / f"{name}-one").values())
+            rest = sum(values.size for tensor, values in shapes.items() if tensor.split(".")[-2] not in ALL)
+            memory = json.loads((scratch / f"{name}-one" / "run.json").read_text())["memory"]
+            found = memory["allocated"]["device"]["parameters"] if "device" in memory["allocated"] else None
+            assert found is not None, sorted(memory["allocated"])
+            least = packed + 4 * (rest + trained)
+            assert least <= found <= 1.1 * least + 65536, f"{name}: {found} bytes of parameters, expected {least} and padding"
+
+    @case
+    def wrong_wishes_are_refused_by_name():
+        small = Job(scratch / "small")  # 32 hidden
+        lora = {"adapter": {"r": 4, "target_modules": "all-linear"}}
+        nf4 = {"quantization": {"type": "nf4"}}
+        model = references / "nf4" / "model"
+        for what, code, changes, parts in (
+                ("all", 1, nf4, ["quantized weights cannot train", "q_proj.weight"]),
+                ("saved", 1, nf4 | {"adapter": {"r": 4, "modules_to_save": ["o_proj"]}, "model": {"path": str(model)}},
+                 ["quantized weights cannot train", "o_proj.weight"]),
+                ("fp4", 1, lora | {"quantization": {"bnb_4bit_quant_type": "fp4"}}, ["fp4", "nf4"]),
+                ("untyped", 1, lora | {"quantization": {"double": False}}, ["quantization has no type"]),
+                ("block", 1, lora | {"quantization": {"type": "nf4", "block": 96}}, ["block is 96", "64, 128 or 256"]),
+                ("tensor", 1, lora | {"quantization": {"type": "int8"}, "model": {"path": str(references / "int8" / "model")},
+                                      "parallel": {"tensor": 8}, "vocab": None}, ["tensor-parallel"]),
+                ("disk", 3, lora | nf4 | {"model": {"path": str(model)}, "zero_optimization": {
+                    "stage": 3, "offload_param": {"device": "nvme", "nvme_path": str(scratch)}}}, ["quantized weights on a disk"])):
+            changes.pop("vocab", None)
+            ranks = changes.get("parallel", {}).get("tensor", 1)
+            for command in (("check",), ()):
+                refused = ftrun(*command, "--config", small.config(what, **changes), "--nproc", ranks)
+                text = refused.stdout + refused.stderr
+                assert refused.returncode in (code, 1, 2), f"{what}: {refused.returncode}\n{text[-2000:]}"
+                for part in parts:
+                    assert part in text, f"{what}: {part!r} is not in\n{text[-2000:]}"
+            assert not small.out(what).exists(), what
+        broken = scratch / "broken"
+        shutil.copytree(model, broken)
+        weights = load_file(broken / "model.safetensors")
+        weights["model.layers.1.mlp.down_proj.weight"][3, 5] = np.nan
+        save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
+        refused = ftrun("--config", write_config(scratch, settings("nf4", "nan", model={"path": str(broken)}), "nan.json"))
+        assert refused.returncode == 4 and "layers.1.mlp.down_proj.weight: holds a number that is not finite" in refused.stderr, refused.stderr[-2000:]
+
+    run_cases()

@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""What PEFT makes of low-rank adapters on a quantized base, for the tests of quantization.
+
+  quantized_reference.py OUT [NAME ...]   For each case the files of lora_reference.py. The base in OUT/NAME/model is as it
+                                          was before: what PEFT trains on has the numbers that the quantized weights of the
+                                          blocks' matrices stand for, in fp32, worked out here.
+"""
+import json
+import pathlib
+import sys
+
+import reference
+import torch
+import transformers
+from peft import LoraConfig, PeftModel, get_peft_model
+
+ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+NF4 = torch.tensor([-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
+                    -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
+                    0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362836023, 1.0])
+# Name: model class, its config, fields of LoraConfig, and ftrun's section. Sizes allow two tensor ranks.
+CASES = {
+    "nf4": ("Llama", {"hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 4, "num_key_value_heads": 2},
+            {"r": 4, "lora_alpha": 8, "target_modules": ALL}, {"type": "nf4"}),
+    "plain": ("Qwen3", {"hidden_size": 192, "intermediate_size": 512, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 64,
+                        "attention_bias": True, "tie_word_embeddings": True},
+              {"r": 3, "target_modules": ["q_proj", "down_proj"]}, {"type": "nf4", "double": False, "block": 128}),
+    "int8": ("Qwen2", {"hidden_size": 256, "intermediate_size": 320, "num_attention_heads": 8, "num_key_value_heads": 4},
+             {"r": 4, "target_modules": ALL}, {"type": "int8"}),
+}
+
+
+def nearest(x, values):
+    """Of ascending `values`; a number halfway belongs to the lower one."""
+    return values[torch.bucketize(x, (values[:-1] + values[1:]) / 2)]
+
+
+def dynamic_map():
+    """The signed 8-bit code of bitsandbytes."""
+    values = [0.0, 1.0]
+    for e in range(7):
+        edges = torch.linspace(0.1, 1, 2**e + 1)
+        centres = 10.0**(e - 6) * ((edges[:-1] + edges[1:]) / 2)
+        values += centres.tolist() + (-centres).tolist()
+    return torch.tensor(sorted(values))
+
+
+def dequantized(weight, section):
+    """The numbers that a quantized matrix stands for."""
+    if section["type"] == "int8":
+        half = weight.half().float()
+        largest = half.abs().amax(1, keepdim=True)
+        return torch.round(half * (127.0 / largest)) * largest * 7.874015718698502e-3
+    block = section.get("block", 64)
+    blocks = weight.reshape(-1, block)
+    scale = blocks.abs().amax(1)
+    codes = nearest(blocks * (1 / scale)[:, None], NF4)
+    if section.get("double", True):
+        offset = scale.double().mean().float()
+        pad = -len(scale) % 256
+        rest = torch.nn.functional.pad(scale - offset, (0, pad)).reshape(-1, 256)
+        largest = rest.abs().amax(1, keepdim=True)
+        scale = (nearest(rest * (1 / largest), dynamic_map()) * largest).flatten()[:len(scale)] + offset
+    return (codes * scale[:, None]).reshape(weight.shape)
+
+
+def quantize_blocks(model, section):
+    with torch.no_grad():
+        for name, module in model.named_modules():
+            if name.split(".")[-1] in ALL:
+                module.weight.copy_(dequantized(module.weight.float(), section))
+
+
+def make_model(name, folder, seed):
+    kind, changes, fields, _ = CASES[name]
+    config = getattr(transformers, kind + "Config")(**(reference.COMMON | {"vocab_size": 212} | changes))
+    torch.manual_seed(seed)
+    base = getattr(transformers, kind + "ForCausalLM")(config)
+    with torch.no_grad():
+        for parameter in base.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    base.save_pretrained(folder / "model")
+    model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", **fields))
+    with torch.no_grad():
+        for tensor, value in model.named_parameters():
+            if ".lora_B." in tensor:
+                value.normal_(std=0.1)
+    model.save_pretrained(folder / "adapter")
+
+
+def train(name, folder, data, dtype):
+    base = transformers.AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32, attn_implementation="eager")
+    quantize_blocks(base, CASES[name][3])
+    model = PeftModel.from_pretrained(base, folder / "adapter", is_trainable=True).to(dtype).train()
+    trained = {tensor: p for tensor, p in model.named_parameters() if p.requires_grad}
+    return model, reference.run_steps(model, trained, data)
+
+
+def write_case(name, folder):
+    """A run whose fp32 strays from fp64 is no reference (see reference.py): the next seed is taken."""
+    data = reference.write_tokens(folder / "data")
+    for seed in range(sum(name.encode()), sum(name.encode()) + 10):
+        make_model(name, folder, seed)
+        model, single = train(name, folder, data, torch.float32)
+        _, double = train(name, folder, data, torch.float64)
+        error = {key: reference.largest_relative(single[key], double[key]) for key in ("losses", "grad_norms")}
+        if error["losses"] < 1e-6 and error["grad_norms"] < 5e-6:
+            break
+    else:
+        raise SystemExit(f"{name}: no seed gives a run whose fp32 agrees with its fp64")
+    model.save_pretrained(folder / "trained")
+    record = {"quantization": CASES[name][3], **{key: single[key] for key in ("losses", "grad_norms")}}
+    (folder / "reference.json").write_text(json.dumps(record, indent=1) + "\n")
+    print(f"{name}: loss {single['losses'][0]:.6f} -> {single['losses'][-1]:.6f}; fp32 against fp64: loss {error['losses']:.1e}, "
+          f"grad norm {error['grad_norms']:.1e}", flush=True)
+
+
+def main():
+    torch.set_num_threads(1)
+    out = pathlib.Path(sys.argv[1])
+    for name in sys.argv[2:] or CASES:
+        write_case(name, out / name)
+
+
+if __name__ == "__main__":
+    main()
