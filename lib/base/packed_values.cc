@@ -98,7 +98,7 @@ void PackScales::show(std::span<const float> values) {
     const int64_t left = std::min<int64_t>(elements_per_scale_ - shown_ % elements_per_scale_, static_cast<int64_t>(values.size() - i));
     for (const float x : values.subspan(i, static_cast<size_t>(left))) {
       const float size = std::abs(int8 ? as_fp16(x) : x);
-      largest = size <= largest ? largest : size;  // NaN stays
+      if (size > largest || std::isnan(size)) largest = size;  // NaN stays
     }
     i += static_cast<size_t>(left);
     shown_ += left;

@@ -27,6 +27,14 @@ int64_t attention(const LayerGraph& graph, const Op& op) {
   return gpu_attention_workspace(tokens, std::get<AttentionAttrs>(op.attrs), backward).bytes;
 }
 
+int64_t packed_panel(const LayerGraph& graph, const Op& op) {
+  const Value& weight = graph.at(op.in[1]);
+  if (!weight.packed) return 0;
+  const bool forward = op.kind == OpKind::kLinear;
+  const int64_t n = weight.dims[forward ? 0 : 1], k = weight.dims[forward ? 1 : 0];
+  return gpu_panel_columns(n, k) * k * dtype_bytes(weight.dtype);
+}
+
 }  // namespace
 
 int64_t gpu_partials(int64_t tokens) {
@@ -57,6 +65,11 @@ GpuHeadWorkspace gpu_head_workspace(int64_t tokens, int64_t vocabulary, const Cr
   return w;
 }
 
+int64_t gpu_panel_columns(int64_t n, int64_t k) {
+  constexpr int64_t kMostElements = int64_t{64} << 20, kLeastColumns = 64;
+  return std::min(n, std::max(kMostElements / k / kLeastColumns, int64_t{1}) * kLeastColumns);
+}
+
 int64_t gpu_head_chunk(int64_t vocabulary, int64_t element_bytes) {
   constexpr int64_t kMost = 4096, kLeast = 512, kLogitBytes = int64_t{512} << 20;
   int64_t chunk = kMost;
@@ -66,6 +79,9 @@ int64_t gpu_head_chunk(int64_t vocabulary, int64_t element_bytes) {
 
 int64_t gpu_workspace_bytes(const LayerGraph& graph, const Op& op) {
   switch (op.kind) {
+    case OpKind::kLinear:
+    case OpKind::kLinearDgrad:
+      return packed_panel(graph, op);
     case OpKind::kRmsNormWgrad:
     case OpKind::kBiasWgrad:
     case OpKind::kQkNormWgrad:

@@ -39,6 +39,10 @@ struct GpuHeadWorkspace {
 GpuHeadWorkspace gpu_head_workspace(int64_t tokens, int64_t vocabulary, const CrossEntropyAttrs& attrs,
                                     int64_t element_bytes);
 
+/// A product by a packed weight unpacks it part by part: columns of the result that one part gives, of n, for a product of
+/// depth k. Large parts, so that products stay large ones.
+int64_t gpu_panel_columns(int64_t n, int64_t k);
+
 /// Tokens of a chunk of the head on a GPU: each chunk reads and writes the whole gradient of the head's
 /// matrix, so few large ones are wanted: 4,096 tokens, less where their logits would take more than 512 MiB.
 int64_t gpu_head_chunk(int64_t vocabulary, int64_t element_bytes);

@@ -41,6 +41,40 @@ TEST_CASE("linear with and without bias and its gradients agree with autograd", 
   });
 }
 
+PackedFormat nf4(int64_t block, bool double_quantized, bool holds_scales = false) {
+  return {PackedFormat::Kind::kNf4, block, double_quantized, holds_scales};
+}
+
+TEST_CASE("linear and its gradient by packed weights agree with autograd on the numbers that those stand for", "[products]") {
+  for_each_multiplier([](DType dtype) {
+    // Rows that are no multiple of a record or of a block, more than one panel of rows and of columns, a last block that is short.
+    for (const Shape& s : {Shape{7, 5, 64}, Shape{65, 36, 192}, Shape{3, 1100, 64}, Shape{3, 12, 2112}, Shape{2, 7, 36}, Shape{2100, 16, 64}})
+      for (const PackedFormat& format : {nf4(64, false), nf4(64, true), nf4(128, true, true), nf4(256, false), PackedFormat{PackedFormat::Kind::kInt8}})
+        for (const bool bias : {false, true}) {
+          if (format.kind == PackedFormat::Kind::kInt8 && s.inputs % format.block != 0) continue;
+          CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.inputs, format.block, static_cast<int>(format.kind), bias);
+          OracleCase c = stored(linear_case(s, bias), dtype);
+          Rig rig(dtype);
+          const Array matrix = c.inputs[1];
+          c.inputs[1] = rounded(pack(matrix, format).numbers, dtype);
+          const OracleResult expected = oracle(c);
+          const ValueId x = rig.input(c.inputs[0]), w = rig.packed(matrix, format), dy = rig.input(c.gradient);
+          const ValueId y = rig.output({s.tokens, s.outputs}), dx = rig.output({s.tokens, s.inputs});
+          std::vector<ValueId> in{x, w};
+          if (bias) in.push_back(rig.input(c.inputs[2]));
+          rig.run(OpKind::kLinear, in, {y});
+          REQUIRE(relative_error(rig.read(y), expected.outputs[0]) < tolerance(dtype));
+          rig.run(OpKind::kLinearDgrad, {dy, w}, {dx});
+          REQUIRE(relative_error(rig.read(dx), expected.gradients[0]) < tolerance(dtype));
+          if (bias) continue;
+          const Array before = rounded(random_array({s.tokens, s.inputs}, 7), dtype);
+          const ValueId sum = rig.output({s.tokens, s.inputs});
+          rig.run(OpKind::kLinearDgrad, {dy, w, rig.input(before)}, {sum});
+          REQUIRE(relative_error(rig.read(sum), plus(expected.gradients[0], before)) < tolerance(dtype));
+        }
+  });
+}
+
 TEST_CASE("weight and bias gradients are written over or added to", "[products]") {
   for_each_multiplier([](DType dtype) {
     for (const Shape& s : kShapes) {

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/packed_values.h"
 #include "graph/workspace.h"
 
 #include <catch2/catch.hpp>
@@ -127,10 +128,11 @@ void Rig::require_intact(const Memory& memory) {
       std::all_of(memory.begin + memory.size, memory.begin + memory.size + kGuardBytes, intact));
 }
 
-ValueId Rig::add(std::vector<int64_t> dims, DType dtype) {
+ValueId Rig::add(std::vector<int64_t> dims, DType dtype, const PackedFormat& packed) {
   Value value;
   value.name = cat("v", graph_.values.size());
   value.dtype = dtype;
+  value.packed = packed;
   value.dims = std::move(dims);
   memory_.push_back(allocate(value.bytes()));
   graph_.values.push_back(std::move(value));
@@ -148,6 +150,26 @@ ValueId Rig::input(const Array& array, DType dtype) {
     else
       reinterpret_cast<float*>(to)[i] = static_cast<float>(array.data[i]);
   }
+  return id;
+}
+
+PackedArray pack(const Array& matrix, const PackedFormat& format) {
+  const std::vector<float> values(matrix.data.begin(), matrix.data.end());
+  PackScales scales(format, static_cast<int64_t>(values.size()), matrix.dims[1]);
+  scales.show(values);
+  REQUIRE(scales.finish());
+  PackedArray packed{std::vector<std::byte>(static_cast<size_t>(format.bytes(static_cast<int64_t>(values.size())))), matrix};
+  pack_values(format, scales, 0, values, 0, packed.records.data());
+  std::vector<float> numbers(values.size());
+  unpack_values(format, packed.records.data(), 0, numbers);
+  packed.numbers.data.assign(numbers.begin(), numbers.end());
+  return packed;
+}
+
+ValueId Rig::packed(const Array& matrix, const PackedFormat& format) {
+  const PackedArray made = pack(matrix, format);
+  const ValueId id = add(matrix.dims, dtype_, format);
+  std::copy(made.records.begin(), made.records.end(), memory_.back().begin);
   return id;
 }
 

@@ -38,6 +38,8 @@ class Rig {
 
   ValueId input(const Array& array) { return input(array, dtype_); }
   ValueId input(const Array& array, DType dtype);
+  /// A matrix, quantized as `format` says; kernels take it for one of the rig's dtype.
+  ValueId packed(const Array& matrix, const PackedFormat& format);
   ValueId ints(const std::vector<int32_t>& values);
   ValueId output(std::vector<int64_t> dims) { return output(std::move(dims), dtype_); }
   ValueId output(std::vector<int64_t> dims, DType dtype);
@@ -64,7 +66,7 @@ class Rig {
     std::byte* begin = nullptr;
     int64_t size = 0;
   };
-  ValueId add(std::vector<int64_t> dims, DType dtype);
+  ValueId add(std::vector<int64_t> dims, DType dtype, const PackedFormat& packed = {});
   static Memory allocate(int64_t size);
   static void require_intact(const Memory& memory);
 
@@ -94,6 +96,13 @@ void for_each_isa(Body body) {
     if (dtype == DType::kF32) body();
   });
 }
+
+/// A matrix [O,I] as records, and the numbers that these stand for.
+struct PackedArray {
+  std::vector<std::byte> records;
+  Array numbers;
+};
+PackedArray pack(const Array& matrix, const PackedFormat& format);
 
 inline std::vector<float> floats(int64_t count, uint64_t seed) {
   const Array array = random_array({count}, seed);

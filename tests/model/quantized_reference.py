@@ -22,10 +22,10 @@ NF4 = torch.tensor([-1.0, -0.6961928009986877, -0.5250730514526367, -0.394917488
 CASES = {
     "nf4": ("Llama", {"hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 4, "num_key_value_heads": 2},
             {"r": 4, "lora_alpha": 8, "target_modules": ALL}, {"type": "nf4"}),
-    "plain": ("Qwen3", {"hidden_size": 192, "intermediate_size": 512, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 64,
+    "plain": ("Qwen3", {"hidden_size": 192, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
                         "attention_bias": True, "tie_word_embeddings": True},
               {"r": 3, "target_modules": ["q_proj", "down_proj"]}, {"type": "nf4", "double": False, "block": 128}),
-    "int8": ("Qwen2", {"hidden_size": 256, "intermediate_size": 320, "num_attention_heads": 8, "num_key_value_heads": 4},
+    "int8": ("Qwen2", {"hidden_size": 256, "intermediate_size": 384, "num_attention_heads": 8, "num_key_value_heads": 4},
              {"r": 4, "target_modules": ALL}, {"type": "int8"}),
 }
 
@@ -50,7 +50,7 @@ def dequantized(weight, section):
     if section["type"] == "int8":
         half = weight.half().float()
         largest = half.abs().amax(1, keepdim=True)
-        return torch.round(half * (127.0 / largest)) * largest * 7.874015718698502e-3
+        return torch.round(half * (torch.full_like(largest, 127) / largest)) * largest * 7.874015718698502e-3
     block = section.get("block", 64)
     blocks = weight.reshape(-1, block)
     scale = blocks.abs().amax(1)

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/packed_format.h"
 #include "graph/op.h"
 #include "kernels/kernels.h"
 
@@ -54,6 +55,16 @@ void add_into(DType from_dtype, const void* from, DType to_dtype, void* to, int6
 /// dtype also F64.
 void sum_blocks(DType dtype, const void* blocks, int ranks, int64_t stride, void* out, int64_t count,
                 cudaStream_t stream);
+
+// --- packed.cu -----------------------------------------------------------------------------------
+/// out[rows,width] = the block of a packed matrix that begins at first_row, first_column; its rows have `columns` elements.
+struct Unpack {
+  const PackedFormat& format;
+  const void* records;
+  void* out;
+  int64_t columns, first_row, rows, first_column, width;
+};
+void unpack(DType dtype, const Unpack& u, cudaStream_t stream);
 
 // --- norm.cu -------------------------------------------------------------------------------------
 struct RmsNorm {

@@ -35,8 +35,8 @@ Operation::Gradient Operation::gradient(size_t i) const {
 void* Operation::address(ValueId id, DType dtype) const {
   require(id >= 0 && static_cast<size_t>(id) < storage_.size(), "operand has a place in storage");
   const Value& value = graph_.at(id);
-  if (value.dtype != dtype)
-    bug(cat(op_name(op_.kind), ": ", value.name, " is ", dtype_name(value.dtype), ", the kernel wants ",
+  if (value.stored_dtype() != dtype)
+    bug(cat(op_name(op_.kind), ": ", value.name, " is ", dtype_name(value.stored_dtype()), ", the kernel wants ",
             dtype_name(dtype)));
   void* const address = storage_[static_cast<size_t>(id)];
   if (address == nullptr) bug(cat(op_name(op_.kind), ": ", value.name, " has no storage"));

@@ -37,6 +37,9 @@ class Operation {
   float* floats_out(size_t i) const { return static_cast<float*>(address(op_.out.at(i), DType::kF32)); }
   const int32_t* ints_in(size_t i) const { return static_cast<const int32_t*>(address(op_.in.at(i), DType::kI32)); }
   double* doubles_out(size_t i) const { return static_cast<double*>(address(op_.out.at(i), DType::kF64)); }
+  /// An operand that is packed, as its records.
+  const PackedFormat& packed(size_t i) const { return graph_.at(op_.in.at(i)).packed; }
+  const void* records(size_t i) const { return address(op_.in.at(i), DType::kU8); }
   /// A gradient of a parameter, in its own dtype (F32 or BF16).
   struct Gradient {
     void* data;

@@ -134,6 +134,19 @@ TEST_CASE("cuda: linear with and without bias and its gradients agree with the C
   }
 }
 
+TEST_CASE("cuda: linear and its gradient by packed weights agree with the CPU on the numbers that those stand for") {
+  for (const PackedFormat& format : {PackedFormat{PackedFormat::Kind::kNf4, 64, true, false}, PackedFormat{PackedFormat::Kind::kNf4, 64, true, true},
+                                     PackedFormat{PackedFormat::Kind::kNf4, 256, false, false}, PackedFormat{PackedFormat::Kind::kInt8, 64, false, false}})
+    for (const int64_t inputs : {36, 192}) {
+      if (format.kind == PackedFormat::Kind::kInt8 && inputs % format.block != 0) continue;
+      const Operand x = random({65, inputs}, 1), w = Operand::weight(random_array({33, inputs}, 2), format), dy = random({65, 33}, 4);
+      require_agreement({OpKind::kLinear, NoAttrs{}, {x, w}, {Operand::out({65, 33})}});
+      require_agreement({OpKind::kLinear, NoAttrs{}, {x, w, random({33}, 3)}, {Operand::out({65, 33})}});
+      require_agreement({OpKind::kLinearDgrad, NoAttrs{}, {dy, w}, {Operand::out({65, inputs})}});
+      require_agreement({OpKind::kLinearDgrad, NoAttrs{}, {dy, w, random({65, inputs}, 5)}, {Operand::out({65, inputs})}}, 2e-2);
+    }
+}
+
 TEST_CASE("cuda: low-rank adapters of parts of a product and their gradients agree with the CPU") {
   const LoraAttrs attrs{{{0, 1.7}, {40, 0.5}, {56, 1.0}}};
   const Operand y = random({130, 72}, 1), h = random({130, 16}, 2), dy = random({130, 72}, 3), x = random({130, 48}, 4);

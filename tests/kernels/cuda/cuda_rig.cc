@@ -77,10 +77,11 @@ class GpuRun {
   }
 
  private:
-  ValueId add_value(std::vector<int64_t> dims, DType dtype) {
+  ValueId add_value(std::vector<int64_t> dims, DType dtype, const PackedFormat& packed = {}) {
     Value value;
     value.name = cat("v", graph_.values.size());
     value.dtype = dtype;
+    value.packed = packed;
     value.dims = std::move(dims);
     memory_.emplace_back(value.bytes());
     graph_.values.push_back(std::move(value));
@@ -88,7 +89,11 @@ class GpuRun {
   }
   ValueId add(const Operand& operand) {
     const DType dtype = dtype_of(operand, dtypes_);
-    const ValueId id = add_value(operand.dims, dtype);
+    const ValueId id = add_value(operand.dims, dtype, operand.packed);
+    if (operand.packed) {
+      memory_.back().write(pack(*operand.content, operand.packed).records.data());
+      return id;
+    }
     if (!operand.ints.empty()) memory_.back().write(operand.ints.data());
     if (operand.content) memory_.back().write(to_bytes(*operand.content, dtype).data());
     return id;
@@ -202,6 +207,8 @@ std::vector<Array> run_on_cpu(const OperationCase& c, DTypes dtypes) {
     if (operand.type == Operand::Type::kInt) return rig.ints(operand.ints);
     const bool loss = operand.type == Operand::Type::kLoss;
     if (!operand.content) return rig.output(operand.dims);
+    // By the numbers that they stand for: the CPU's own unpacking has tests of its own.
+    if (operand.packed) return rig.input(rounded(pack(*operand.content, operand.packed).numbers, dtypes.activation), DType::kF32);
     return rig.input(rounded(*operand.content, dtype_of(operand, dtypes)), loss ? DType::kF64 : DType::kF32);
   };
   std::vector<ValueId> in, out;

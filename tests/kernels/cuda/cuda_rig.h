@@ -53,7 +53,10 @@ struct Operand {
   std::vector<int64_t> dims;
   std::optional<Array> content;
   std::vector<int32_t> ints;
+  /// Of a weight: how it is quantized.
+  PackedFormat packed = {};
 
+  static Operand weight(Array a, const PackedFormat& format) { return {Type::kActivation, a.dims, a, {}, format}; }
   static Operand activation(Array a) { return {Type::kActivation, a.dims, a, {}}; }
   static Operand floats(Array a) { return {Type::kFloat, a.dims, a, {}}; }
   static Operand tokens(std::vector<int32_t> v) { return {Type::kInt, {static_cast<int64_t>(v.size())}, {}, v}; }

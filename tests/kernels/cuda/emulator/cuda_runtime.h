@@ -53,6 +53,10 @@ inline float __fmul_rn(float a, float b) {
   const volatile float product = a * b;
   return product;
 }
+inline float __fadd_rn(float a, float b) {
+  const volatile float sum = a + b;
+  return sum;
+}
 template <class A, class B>
 std::common_type_t<A, B> min(A a, B b) {
   return a < b ? a : b;

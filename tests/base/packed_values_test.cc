@@ -1,0 +1,187 @@
+#include "base/packed_values.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+
+#include "base/mix_bits.h"
+#include "base/text.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using Kind = PackedFormat::Kind;
+
+/// FNV-1a.
+uint64_t hash_of(const void* data, size_t bytes) {
+  uint64_t hash = 0xcbf29ce484222325ULL;
+  for (size_t i = 0; i < bytes; ++i) hash = (hash ^ static_cast<const uint8_t*>(data)[i]) * 0x100000001b3ULL;
+  return hash;
+}
+
+constexpr int64_t kRows = 96, kColumns = 640;
+
+/// Exact in fp32, and larger to the end.
+std::vector<float> matrix() {
+  std::vector<float> values(kRows * kColumns);
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<float>((static_cast<double>(splitmix64(i) >> 40) - (1 << 23)) / (1 << 23) * 0x1p-5 * static_cast<double>(1 + i / 5000));
+  return values;
+}
+
+struct Packed {
+  PackedFormat format;
+  PackScales scales;
+  std::vector<std::byte> records;
+
+  Packed(const PackedFormat& how, const std::vector<float>& values, int64_t columns)
+      : format(how), scales(how, static_cast<int64_t>(values.size()), columns) {
+    scales.show(values);
+    REQUIRE(scales.finish());
+    records.resize(static_cast<size_t>(how.bytes(static_cast<int64_t>(values.size()))));
+    pack_values(how, scales, 0, values, 0, records.data());
+  }
+
+  std::vector<float> numbers(size_t count) const {
+    std::vector<float> out(count);
+    unpack_values(format, records.data(), 0, out);
+    return out;
+  }
+  /// What lies in records from `offset` on.
+  std::vector<std::byte> parts(int64_t offset, int64_t bytes) const {
+    std::vector<std::byte> found;
+    for (size_t at = 0; at < records.size(); at += static_cast<size_t>(format.record_bytes()))
+      found.insert(found.end(), records.begin() + static_cast<int64_t>(at) + offset, records.begin() + static_cast<int64_t>(at) + offset + bytes);
+    return found;
+  }
+};
+
+// Hashes: of what bitsandbytes 0.50.2 makes of these numbers (the codes of scales by its kernel for any device, which takes the
+// nearest; that for processors does not always).
+TEST_CASE("nf4 codes, codes of scales and the numbers that they stand for are those of bitsandbytes") {
+  const std::vector<float> values = matrix();
+  const Packed packed({Kind::kNf4, 64, true, false}, values, kColumns);
+  const std::vector<std::byte> codes = packed.parts(0, 128), scale_codes = packed.parts(128, 4);
+  CHECK(hash_of(codes.data(), codes.size()) == 0xfbfccd60dbafa9f5ULL);
+  CHECK(hash_of(scale_codes.data(), scale_codes.size()) == 0xa4e716ab51143e64ULL);
+  CHECK(hash_of(dynamic_values().data(), sizeof(dynamic_values())) == 0xd677f22a96665bc4ULL);
+  const std::vector<float> numbers = packed.numbers(values.size());
+  CHECK(hash_of(numbers.data(), numbers.size() * sizeof(float)) == 0xef4a28f5815661a5ULL);
+}
+
+TEST_CASE("nf4 packs the first element into the upper half of a byte") {
+  std::vector<float> values(64);
+  for (size_t i = 0; i < 64; ++i) values[i] = std::sin(0.7F * static_cast<float>(i)) * (0.1F + 2.9F / 63 * static_cast<float>(i));
+  const Packed packed({Kind::kNf4, 64, false, false}, values, 64);
+  std::string text;
+  for (size_t i = 0; i < 32; ++i) {
+    const auto byte = static_cast<unsigned>(packed.records[i]);
+    text += "0123456789abcdef"[byte >> 4];
+    text += "0123456789abcdef"[byte & 15];
+  }
+  CHECK(text == "77887765679a9864457abb953347bdc952238ced941138deea31028efea30029");
+  float scale = 0;
+  std::memcpy(&scale, packed.records.data() + 128, sizeof scale);
+  CHECK(scale == Approx(2.78775668).epsilon(1e-6));
+}
+
+TEST_CASE("int8 codes are the nearest ones of each row's scale, of weights in fp16") {
+  const std::vector<float> values = matrix();
+  const Packed packed({Kind::kInt8}, values, kColumns);
+  const std::vector<std::byte> codes = packed.parts(0, 256);
+  CHECK(hash_of(codes.data(), codes.size()) == 0x2268d87bd9589976ULL);
+  const std::vector<float> numbers = packed.numbers(values.size());
+  for (int64_t row = 0; row < kRows; ++row) {
+    float largest = 0, far = 0;
+    for (int64_t i = row * kColumns; i < (row + 1) * kColumns; ++i) {
+      largest = std::max(largest, std::abs(values[static_cast<size_t>(i)]));
+      far = std::max(far, std::abs(values[static_cast<size_t>(i)] - numbers[static_cast<size_t>(i)]));
+    }
+    CAPTURE(row, largest);
+    CHECK(far <= largest * (0.5 / 127 + 0x1p-11 + 1e-6));
+    CHECK(far > largest * 0.3 / 127);
+  }
+}
+
+TEST_CASE("any cut on blocks packs the same, and records that hold scales stand for the same numbers") {
+  const std::vector<float> values = matrix();
+  for (const PackedFormat& format : {PackedFormat{Kind::kNf4, 64, true, false}, PackedFormat{Kind::kNf4, 128, false, false}, PackedFormat{Kind::kInt8}}) {
+    const Packed whole(format, values, kColumns);
+    std::vector<std::byte> pieces(whole.records.size());
+    for (int64_t at = 0; at < static_cast<int64_t>(values.size());) {
+      const int64_t end = std::min<int64_t>(at + format.block * (1 + at / format.block % 4), (at / kColumns + 1) * kColumns);
+      pack_values(format, whole.scales, at, std::span(values).subspan(static_cast<size_t>(at), static_cast<size_t>(end - at)), at, pieces.data());
+      at = end;
+    }
+    CHECK(pieces == whole.records);
+    PackedFormat holding = format;
+    holding.holds_scales = true;
+    CHECK(Packed(holding, values, kColumns).numbers(values.size()) == whole.numbers(values.size()));
+    // From the middle of a record on, by an odd element.
+    std::vector<float> some(777);
+    unpack_values(format, whole.records.data(), 1001, some);
+    const std::vector<float> all = whole.numbers(values.size());
+    CHECK(std::equal(some.begin(), some.end(), all.begin() + 1001));
+  }
+}
+
+TEST_CASE("a block of columns packs as a part of the whole tensor") {
+  const std::vector<float> values = matrix();
+  const PackedFormat format{Kind::kNf4, 64, true, true};
+  const Packed whole(format, values, kColumns);
+  const std::vector<float> numbers = whole.numbers(values.size());
+  constexpr int64_t kFirst = 192, kWidth = 320;
+  std::vector<std::byte> records(static_cast<size_t>(format.bytes(kRows * kWidth)));
+  for (int64_t row = 0; row < kRows; ++row)
+    pack_values(format, whole.scales, row * kColumns + kFirst, std::span(values).subspan(static_cast<size_t>(row * kColumns + kFirst), kWidth),
+                row * kWidth, records.data());
+  std::vector<float> part(kRows * kWidth);
+  unpack_values(format, records.data(), 0, part);
+  for (int64_t row = 0; row < kRows; ++row)
+    CHECK(std::equal(part.begin() + row * kWidth, part.begin() + (row + 1) * kWidth, numbers.begin() + row * kColumns + kFirst));
+}
+
+TEST_CASE("normal numbers lose as much as the literature says") {
+  std::mt19937_64 draw(7);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(1 << 20);
+  for (float& x : values) x = normal(draw);
+  const auto mean_error = [&](const PackedFormat& format) {
+    const std::vector<float> numbers = Packed(format, values, 1024).numbers(values.size());
+    double sum = 0;
+    for (size_t i = 0; i < values.size(); ++i) sum += std::abs(static_cast<double>(values[i]) - static_cast<double>(numbers[i]));
+    return sum / static_cast<double>(values.size());
+  };
+  CHECK(mean_error({Kind::kNf4, 64, false, false}) == Approx(0.0728).epsilon(0.003));
+  CHECK(mean_error({Kind::kNf4, 64, true, false}) == Approx(0.0729).epsilon(0.003));
+  CHECK(mean_error({Kind::kNf4, 128, false, false}) == Approx(0.0768).epsilon(0.003));
+  CHECK(mean_error({Kind::kNf4, 256, false, false}) == Approx(0.0803).epsilon(0.003));
+}
+
+TEST_CASE("blocks of zeros stay zero, and what is not finite is refused") {
+  std::vector<float> values(512, 0.0F);
+  values[300] = 1;
+  for (const PackedFormat& format : {PackedFormat{Kind::kNf4, 64, false, false}, PackedFormat{Kind::kInt8}}) {
+    const std::vector<float> numbers = Packed(format, values, 256).numbers(values.size());
+    CHECK(numbers == values);
+  }
+  const auto finishes = [&](Kind kind, float x) {
+    values[5] = x;
+    PackScales scales({kind}, 512, 256);
+    scales.show(values);
+    return scales.finish();
+  };
+  CHECK_FALSE(finishes(Kind::kNf4, std::numeric_limits<float>::quiet_NaN()));
+  CHECK_FALSE(finishes(Kind::kNf4, -std::numeric_limits<float>::infinity()));
+  CHECK_FALSE(finishes(Kind::kInt8, std::numeric_limits<float>::quiet_NaN()));
+  CHECK_FALSE(finishes(Kind::kInt8, 65520.0F));  // more than fp16 has
+  CHECK(finishes(Kind::kInt8, 65519.0F));
+  CHECK(finishes(Kind::kNf4, 65520.0F));
+}
+
+}  // namespace
+}  // namespace ftrun
