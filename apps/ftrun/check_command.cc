@@ -17,6 +17,7 @@
 #include "output_admission.h"
 #include "program/memory_plan.h"
 #include "program/step_plan.h"
+#include "report/run_folder.h"
 
 namespace ftrun {
 namespace {
@@ -80,6 +81,8 @@ int check_command(const CheckOptions& options) {
   print_notices(loaded, plan);
   const std::string tight = admit_outputs(loaded, plan);
   if (!tight.empty()) std::cout << "warning: " << tight << '\n';
+  if (const auto problem = folder_problem(loaded.config.output_dir, RunStart::kFresh))
+    std::cout << "warning: a run would not start: " << problem->message() << "\n  remedy: " << problem->remedy() << '\n';
   if (!options.quiet) std::cout << '\n' << effective_yaml(loaded.config);
   if (options.data) check_data(loaded.config, *loaded.model);
   std::cout << "the config is good\n";

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "checkpoint/checkpoint.h"
 #include "cluster/supervisor.h"
+#include "elastic_ranks.h"
 #include "report/machine.h"
 #include "report/outcome.h"
 #include "report/run_folder.h"
@@ -22,6 +23,8 @@ namespace ftrun {
 namespace {
 
 constexpr int kRestartsInVain = 3;
+/// In a row, without a new checkpoint: the rank leaves where it may.
+constexpr int kFailuresOfRank = 2;
 /// Tells the ranks of a restart what to resume; "" at the first start.
 constexpr const char* kResumeVariable = "FTRUN_RESUME";
 
@@ -61,10 +64,10 @@ class SupervisedRun {
     // Between what the last start wrote and what the next will write.
     attempt_ = static_cast<int64_t>(wall_seconds()) + 1;
     if (!has_begun_) return Restart{};
-    if (asked_.step && saved() == saved_before_) return Restart{{}, cat("step ", *asked_.step)};
+    if (asked_.step && saved() == saved_before_) return Restart{.from = cat("step ", *asked_.step)};
     const auto newest = newest_checkpoint();
-    return Restart{{cat(kResumeVariable, "=auto")},
-                   newest ? std::filesystem::path(newest->folder).filename().string() : ""};
+    return Restart{.environment = {cat(kResumeVariable, "=auto")},
+                   .from = newest ? std::filesystem::path(newest->folder).filename().string() : ""};
   }
 
  private:
@@ -113,8 +116,8 @@ bool agent_has_begun(const std::string& output_dir) {
 
 }  // namespace
 
-int supervise(const std::vector<std::string>& arguments, const LoadedConfig& loaded, const LaunchEnvironment& launch,
-              const ResumeRequest& resume, std::optional<int> restarts) {
+int supervise(const std::vector<std::string>& arguments, const ConfigSource& source, const LoadedConfig& loaded,
+              const LaunchEnvironment& launch, const ResumeRequest& resume, std::optional<int> restarts) {
   std::signal(SIGPIPE, SIG_IGN);  // a reader of our output that leaves must not end the ranks
   const std::string& output_dir = loaded.config.output_dir;
   SupervisorOptions supervisor;
@@ -133,7 +136,13 @@ int supervise(const std::vector<std::string>& arguments, const LoadedConfig& loa
   supervisor.on_failure = [&](const FailureSummary& failure) { run.note(failure); };
   supervisor.restarts.in_vain = restarts_in_vain(restarts, launch);
   supervisor.saved = [&] { return run.saved(); };
-  supervisor.on_restart = [&](const FailureSummary& failure) { return run.next(failure); };
+  ElasticRanks ranks(source, launch, loaded);
+  supervisor.on_restart = [&](const FailureSummary& failure, int times) {
+    auto next = run.next(failure);
+    if (next && times >= kFailuresOfRank) ranks.leave(failure.rank, times);
+    if (next) ranks.add_to(*next);
+    return next;
+  };
   return run_supervisor(supervisor);
 }
 

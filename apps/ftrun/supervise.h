@@ -5,16 +5,16 @@
 #include <vector>
 
 #include "cluster/launch_environment.h"
-#include "config/load.h"
+#include "config_source.h"
 #include "exec/train.h"
 
 namespace ftrun {
 
 /// Starts the ranks of this machine, waits for them and, as `restarts` says, starts them again from the newest
-/// checkpoint. `restarts`: how often in a row without a new one; nothing: 3, and 0 where several nodes would have
+/// checkpoint; with fewer ranks where `loaded` allows it and one keeps failing. `restarts`: how often in a row without a new one; nothing: 3, and 0 where several nodes would have
 /// to do it together. Returns the exit code.
-int supervise(const std::vector<std::string>& arguments, const LoadedConfig& loaded, const LaunchEnvironment& launch,
-              const ResumeRequest& resume, std::optional<int> restarts);
+int supervise(const std::vector<std::string>& arguments, const ConfigSource& source, const LoadedConfig& loaded,
+              const LaunchEnvironment& launch, const ResumeRequest& resume, std::optional<int> restarts);
 
 /// What a rank that was started again resumes, in place of what its command line says: under our supervisor what that
 /// asks for; of torchrun --max-restarts the run that an earlier attempt of the same job has begun. `asked` elsewhere.

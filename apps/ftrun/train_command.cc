@@ -100,7 +100,7 @@ int train_command(const TrainOptions& options) {
   // One rank needs no supervisor, unless it is to be started again.
   const bool alone = loaded.ranks == 1 && options.restarts.value_or(0) == 0;
   if (launch.is_rank() || alone) return run_rank(options, std::move(loaded), launch);
-  return supervise(options.arguments, loaded, launch, resume_request(options), options.restarts);
+  return supervise(options.arguments, options.source, loaded, launch, resume_request(options), options.restarts);
 }
 
 void add_train_options(CLI::App& command, TrainOptions& options) {

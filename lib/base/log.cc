@@ -60,6 +60,18 @@ std::shared_ptr<spdlog::logger>& logger() {
   return instance;
 }
 
+/// What writes to the log's file alone; null where there is none.
+std::shared_ptr<spdlog::logger>& file_logger() {
+  static std::shared_ptr<spdlog::logger> instance;
+  return instance;
+}
+
+void log_to(spdlog::logger& to, LogLevel level, std::string_view message) {
+  const std::string_view start = label(level);
+  to.log(to_spdlog(level), "{}{}", spdlog::string_view_t(start.data(), start.size()),
+         spdlog::string_view_t(message.data(), message.size()));
+}
+
 }  // namespace
 
 void log_start(const LogOptions& options) {
@@ -75,16 +87,17 @@ void log_start(const LogOptions& options) {
     sink->set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %v");
     sinks.push_back(sink);
   }
+  file_logger() = options.file.empty() ? nullptr : std::make_shared<spdlog::logger>("ftrun", sinks.back());
   auto fresh = std::make_shared<spdlog::logger>("ftrun", sinks.begin(), sinks.end());
   fresh->set_level(spdlog::level::debug);
   fresh->flush_on(spdlog::level::debug);
   logger() = fresh;
 }
 
-void log_line(LogLevel level, std::string_view message) {
-  const std::string_view start = label(level);
-  logger()->log(to_spdlog(level), "{}{}", spdlog::string_view_t(start.data(), start.size()),
-                spdlog::string_view_t(message.data(), message.size()));
+void log_line(LogLevel level, std::string_view message) { log_to(*logger(), level, message); }
+
+void log_warning_to_file(std::string_view message) {
+  if (file_logger()) log_to(*file_logger(), LogLevel::kWarning, message);
 }
 
 void log_flush() { logger()->flush(); }

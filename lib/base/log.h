@@ -23,6 +23,8 @@ struct LogOptions {
 /// Error(kEnvironment) when the file cannot be opened.
 void log_start(const LogOptions& options);
 void log_line(LogLevel level, std::string_view message);
+/// To the log's file alone: a warning that the screen has got in another way.
+void log_warning_to_file(std::string_view message);
 void log_flush();
 
 inline void log_debug(std::string_view message) { log_line(LogLevel::kDebug, message); }

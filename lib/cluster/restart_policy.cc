@@ -11,6 +11,19 @@ bool may_pass_next_time(const FailureSummary& failure) {
          failure.exit_code == static_cast<int>(ExitCode::kPeerLost) || failure.exit_code > 128;
 }
 
+int RestartPolicy::times_in_a_row(const FailureSummary& failure, const std::string& saved) {
+  const bool again = failure.rank == failing_rank_ && saved == saved_at_failure_;
+  times_ = again ? times_ + 1 : 1;
+  failing_rank_ = failure.rank;
+  saved_at_failure_ = saved;
+  return times_;
+}
+
+void RestartPolicy::forget() {
+  saved_.reset();
+  times_ = 0;
+}
+
 std::optional<std::chrono::milliseconds> RestartPolicy::after(const FailureSummary& failure,
                                                              const std::string& saved) {
   if (saved_ != saved) {

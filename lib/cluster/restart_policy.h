@@ -27,6 +27,12 @@ class RestartPolicy {
 
   explicit RestartPolicy(const Options& options) : options_(options) {}
 
+  /// How often in a row the failure's rank was the cause, this time included, with nothing new saved meanwhile. Call it once
+  /// for each failure, before after().
+  int times_in_a_row(const FailureSummary& failure, const std::string& saved);
+  /// The next start has other ranks: what was in vain says nothing of it.
+  void forget();
+
   /// How long to wait before the ranks are started again; nothing when they are not. `saved` names what is saved of
   /// the run: "" for nothing yet.
   std::optional<std::chrono::milliseconds> after(const FailureSummary& failure, const std::string& saved);
@@ -43,6 +49,10 @@ class RestartPolicy {
   int in_vain_ = 0;
   std::optional<std::string> saved_;
   FailureSummary first_;
+  /// The rank that was the cause last, how often in a row, and what was saved then.
+  int failing_rank_ = -1;
+  int times_ = 0;
+  std::string saved_at_failure_;
 };
 
 }  // namespace ftrun

@@ -118,15 +118,15 @@ void write_all(int fd, std::string_view text) {
 class Supervisor {
  public:
   /// `restarts`: how often ranks were started before. All borrowed.
-  Supervisor(const SupervisorOptions& options, SignalQueue& signals, int restarts,
-             const std::vector<std::string>& environment)
+  Supervisor(const SupervisorOptions& options, SignalQueue& signals, int restarts, const Restart& restart)
       : options_(options),
         restarts_(restarts),
-        environment_(environment),
+        restart_(restart),
+        local_ranks_(restart.local_ranks > 0 ? restart.local_ranks : options.local_ranks),
         signals_(signals),
         output_(
             {.first_rank = first_rank(),
-             .ranks = options.local_ranks,
+             .ranks = local_ranks_,
              .terminal = options.terminal,
              .write =
                  options.write
@@ -164,7 +164,7 @@ class Supervisor {
     bool running = true;
   };
 
-  int first_rank() const { return options_.node * options_.local_ranks; }
+  int first_rank() const { return options_.node * local_ranks_; }
   long running() const {
     return std::count_if(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.running; });
   }
@@ -187,11 +187,12 @@ class Supervisor {
 
   const SupervisorOptions& options_;
   const int restarts_;
-  const std::vector<std::string>& environment_;
+  const Restart& restart_;
+  const int local_ranks_;
   SignalQueue& signals_;
   RankOutput output_;
   Pipe reports_ = make_pipe();
-  LocalBoards boards_ = LocalBoards::make(options_.local_ranks);
+  LocalBoards boards_ = LocalBoards::make(local_ranks_);
   std::string report_text_;
   StoreSocket store_;
   /// Of this start's ranks: who does not know it does not come into their store.
@@ -208,15 +209,15 @@ class Supervisor {
 
 std::vector<std::string> Supervisor::environment_of(int local_rank, int port) const {
   const int rank = first_rank() + local_rank;
-  std::vector<std::string> all = environment_;  // the first of a name counts
+  std::vector<std::string> all = restart_.environment;  // the first of a name counts
   all.insert(all.end(), options_.environment.begin(), options_.environment.end());
   const auto set = [&all](std::string_view name, const auto& value) {
     all.push_back(cat(name, "=", value));
   };
   set("RANK", rank);
-  set("WORLD_SIZE", options_.nodes * options_.local_ranks);
+  set("WORLD_SIZE", options_.nodes * local_ranks_);
   set("LOCAL_RANK", local_rank);
-  set("LOCAL_WORLD_SIZE", options_.local_ranks);
+  set("LOCAL_WORLD_SIZE", local_ranks_);
   set("GROUP_RANK", options_.node);
   set("GROUP_WORLD_SIZE", options_.nodes);
   set("MASTER_ADDR", options_.master_addr);
@@ -236,9 +237,10 @@ void Supervisor::start_ranks() {
   if (own_store) store_ = bind_store_socket();
   const int port = own_store ? store_.port : options_.master_port;
   ::fcntl(reports_.reader.get(), F_SETFL, O_NONBLOCK);
-  ranks_.reserve(static_cast<size_t>(options_.local_ranks));
-  for (int local = 0; local < options_.local_ranks; ++local) {
+  ranks_.reserve(static_cast<size_t>(local_ranks_));
+  for (int local = 0; local < local_ranks_; ++local) {
     RankCommand command{.program = options_.program, .arguments = options_.arguments};
+    command.arguments.insert(command.arguments.end(), restart_.arguments.begin(), restart_.arguments.end());
     command.environment = environment_of(local, port);
     command.inherited = {reports_.writer.get(), boards_.fd()};
     command.blocked = signals_.before();
@@ -327,15 +329,17 @@ void Supervisor::read_everything() {
 
 void Supervisor::reap() {
   for (Rank& rank : ranks_) {
+    if (!rank.running || !has_ended(rank.process.pid)) continue;
+    // Whatever the rank itself had started. Before the rank is waited for: its number may be another process's after.
+    ::kill(-rank.process.pid, SIGKILL);
     int status = 0;
-    if (rank.running && ::waitpid(rank.process.pid, &status, WNOHANG) == rank.process.pid)
-      note_end(rank, status);
+    while (::waitpid(rank.process.pid, &status, 0) < 0 && errno == EINTR) continue;
+    note_end(rank, status);
   }
 }
 
 void Supervisor::note_end(Rank& rank, int status) {
   rank.running = false;
-  ::kill(-rank.process.pid, SIGKILL);  // whatever the rank itself had started
   RankEnd end{.rank = rank.number, .unix_ns = unix_time_ns(), .told_to_stop = stopping_, .doing = doing(rank)};
   if (WIFSIGNALED(status)) {
     end.signal = WTERMSIG(status);
@@ -401,7 +405,7 @@ class Restarts {
 
   int run() {
     while (true) {
-      Supervisor supervisor(options_, signals_, count_, environment_);
+      Supervisor supervisor(options_, signals_, count_, next_);
       const FailureSummary summary = supervisor.run();
       if (summary.rank < 0) return summary.exit_code;
       if (options_.on_failure) options_.on_failure(summary);
@@ -416,21 +420,24 @@ class Restarts {
   /// How long to wait for the next start, which is told; nothing where there is none.
   std::optional<std::chrono::milliseconds> prepare(const FailureSummary& failure) {
     if (options_.restarts.in_vain == 0 || !may_pass_next_time(failure)) return std::nullopt;
+    const std::string saved = options_.saved ? options_.saved() : "";
+    const int times = policy_.times_in_a_row(failure, saved);
     Restart restart;
     if (options_.on_restart) {
-      auto wanted = options_.on_restart(failure);
+      auto wanted = options_.on_restart(failure, times);
       if (!wanted) return std::nullopt;
       restart = std::move(*wanted);
     }
-    const auto delay = policy_.after(failure, options_.saved ? options_.saved() : "");
+    if (restart.local_ranks != next_.local_ranks) policy_.forget();
+    const auto delay = policy_.after(failure, saved);
     all_in_vain_ = !delay && policy_.in_vain() > 0;
     if (!delay) return std::nullopt;
     ++count_;
-    environment_ = std::move(restart.environment);
+    next_ = std::move(restart);
     const double seconds = std::chrono::duration<double>(*delay).count();
     log_warning(cat("restart ", count_, " (", policy_.in_vain(), " of ", options_.restarts.in_vain,
                     " without a new checkpoint) in ", human_seconds(seconds), ", from ",
-                    restart.from.empty() ? "the start" : restart.from, ": rank ", failure.rank, ": ",
+                    next_.from.empty() ? "the start" : next_.from, ": rank ", failure.rank, ": ",
                     first_line(failure.reason)));
     return delay;
   }
@@ -471,7 +478,8 @@ class Restarts {
   SignalQueue signals_;
   RestartPolicy policy_;
   int count_ = 0;
-  std::vector<std::string> environment_;
+  /// What the next start has besides the first one's.
+  Restart next_;
   /// The last failure used up the restarts that save nothing.
   bool all_in_vain_ = false;
 };

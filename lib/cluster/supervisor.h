@@ -17,6 +17,10 @@ namespace ftrun {
 struct Restart {
   /// Variables for every rank, before those of all starts: {"FTRUN_RESUME=auto"}.
   std::vector<std::string> environment;
+  /// Arguments after those of all starts.
+  std::vector<std::string> arguments;
+  /// Ranks to start, where others than at first; 0: as many.
+  int local_ranks = 0;
   /// Where the ranks go on, for the line that tells of the restart: "step-00000010".
   std::string from;
 };
@@ -50,8 +54,9 @@ struct SupervisorOptions {
   /// Names what is saved of the run, "" for nothing yet: another name than before is progress.
   std::function<std::string()> saved;
   /// What the next start goes on from; nothing where the run had not begun and this failure would come again.
-  /// Without it every start is like the first.
-  std::function<std::optional<Restart>(const FailureSummary&)> on_restart;
+  /// `times`: how often in a row its rank was the cause, with nothing new saved meanwhile. With another number of ranks,
+  /// restarts in vain are counted from one again. Without it every start is like the first.
+  std::function<std::optional<Restart>(const FailureSummary&, int times)> on_restart;
   /// Where output goes; the default writes to descriptors 1 and 2.
   std::function<void(OutputStream, std::string_view)> write;
 };

@@ -62,21 +62,75 @@ std::string receive(int fd, size_t count, std::optional<Clock::time_point> deadl
   return bytes;
 }
 
-/// Both sides prove that they know the token, and neither shows it.
-OwnedFd join(const StorePlace& place, Clock::time_point deadline) {
-  OwnedFd fd = connect_to(place.address, place.port, deadline);
+constexpr const char* kOneTokenEach =
+    "start each rank once; jobs that run at the same time need an FTRUN_TOKEN each: FTRUN_TOKEN=$(openssl rand -hex 32)";
+
+/// Why rank 0 does not take us for one of its ranks.
+[[noreturn]] void refused(const StorePlace& place, const StoreMember& own, StoreVerdict verdict, const StoreMember& serving) {
+  const std::string who = cat("rank ", own.rank, " was refused by rank 0 at ", place.address, ":", place.port, ": ");
+  const std::string job = own.job.empty() ? "a job without a name" : cat("job \"", own.job, "\"");
+  switch (verdict) {
+    case StoreVerdict::kOtherJob:
+      throw Error(ExitCode::kUsage, cat(who, "that one has the same token, and is of another job than this one, ", job), kOneTokenEach);
+    case StoreVerdict::kOtherWorld:
+      throw Error(ExitCode::kUsage, cat(who, "its job has ", serving.world, " ranks, and this is one of ", own.world),
+                  cat("give all ranks the same WORLD_SIZE; ", kOneTokenEach));
+    case StoreVerdict::kEarlierStart:
+      throw Error(ExitCode::kUsage, cat(who, "its job was restarted ", serving.attempt, " times, and this rank is of the start after restart ",
+                                        own.attempt),
+                  "end what is left of the earlier start, and restart all ranks together");
+    case StoreVerdict::kSecondProcess:
+      throw Error(ExitCode::kUsage, cat(who, "another process is rank ", own.rank, " of this job already"),
+                  cat(kOneTokenEach, "; where one rank was started again by itself, start all of them again"));
+    case StoreVerdict::kLaterStart:
+      throw std::runtime_error(cat("rank 0 there is still of the start after restart ", serving.attempt, ", and this rank of that after ",
+                                   own.attempt));
+    case StoreVerdict::kAdmitted:
+      break;
+  }
+  throw Refused("what answers there does not know this job's token");
+}
+
+/// A connection on which both sides have proved that they know the token, and neither has shown it; what rank 0 says of `member`.
+struct Joined {
+  OwnedFd fd;
+  StoreVerdict verdict;
+  StoreMember serving;
+};
+
+/// A name that nobody knows yet is no reason to give up: rank 0's machine may come to run later.
+OwnedFd connect_at(const StorePlace& place, Clock::time_point deadline) {
+  try {
+    return connect_to(place.address, place.port, deadline);
+  } catch (const Error& error) {
+    throw std::runtime_error(error.what());
+  }
+}
+
+Joined greet(const StorePlace& place, const StoreMember& member, Clock::time_point deadline) {
+  OwnedFd fd = connect_at(place, deadline);
   const int yes = 1;
   ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
   const auto until = std::min(deadline, Clock::now() + kHandshake);
   const std::string greeting = receive(fd.get(), kStoreGreeting.size() + kChallengeBytes, until);
   if (!greeting.starts_with(kStoreGreeting)) throw std::runtime_error("something else answers there, or nothing");
   const std::string theirs = greeting.substr(kStoreGreeting.size()), own = random_bytes(kChallengeBytes);
-  send_all(fd.get(), own + client_proof(place.token, theirs, own));
-  const std::string proof = receive(fd.get(), kProofBytes, until);
-  if (proof == std::string(kProofBytes, '\0'))
+  const std::string bytes = member_bytes(member);
+  send_all(fd.get(), own + bytes + client_proof(place.token, theirs, own, bytes));
+  const std::string welcome = receive(fd.get(), kWelcomeBytes, until);
+  if (welcome == std::string(kWelcomeBytes, '\0'))
     throw Refused("the store there does not know this job's token: it is another job's, or FTRUN_TOKEN differs");
-  if (proof != server_proof(place.token, theirs, own)) throw Refused("what answers there does not know this job's token");
-  return fd;
+  const auto verdict = static_cast<StoreVerdict>(welcome[0]);
+  const std::string serving = welcome.substr(1, kMemberBytes);
+  if (welcome.substr(1 + kMemberBytes) != server_proof(place.token, theirs, own, verdict, serving))
+    throw Refused("what answers there does not know this job's token");
+  return {std::move(fd), verdict, member_from(serving)};
+}
+
+OwnedFd join(const StorePlace& place, const StoreMember& member, Clock::time_point deadline) {
+  Joined joined = greet(place, member, deadline);
+  if (joined.verdict != StoreVerdict::kAdmitted) refused(place, member, joined.verdict, joined.serving);
+  return std::move(joined.fd);
 }
 
 std::string_view view(const std::vector<uint8_t>& bytes) {
@@ -91,17 +145,29 @@ std::vector<std::string_view> views(const std::vector<std::string>& texts) {
 
 }  // namespace
 
-JobStore::JobStore(Find find, Clock::time_point deadline, bool patient, std::shared_ptr<StoreServer> served)
-    : served_(std::move(served)) {
+bool serves_store(const StorePlace& place, Milliseconds limit) {
+  try {
+    // A rank of no job: let in by nobody, and told so by who knows the token.
+    greet(place, {.job = hex_text(random_bytes(kInstanceBytes))}, Clock::now() + limit);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+JobStore::JobStore(Find find, StoreMember member, Clock::time_point deadline, bool patient, std::shared_ptr<StoreServer> served)
+    : member_(std::move(member)), served_(std::move(served)) {
   std::string why = "something else answers there, or nothing";
   do {
     try {
       if (const auto place = find()) {
-        fd_ = join(*place, deadline);
+        fd_ = join(*place, member_, deadline);
         place_ = *place;
         return;
       }
       why = "rank 0 has not said where yet";
+    } catch (const Error&) {
+      throw;
     } catch (const Refused& error) {
       why = error.what();
       if (!patient) break;
@@ -114,7 +180,7 @@ JobStore::JobStore(Find find, Clock::time_point deadline, bool patient, std::sha
 }
 
 c10::intrusive_ptr<c10d::Store> JobStore::clone() {
-  auto copy = c10::make_intrusive<JobStore>([place = place_] { return std::optional(place); },
+  auto copy = c10::make_intrusive<JobStore>([place = place_] { return std::optional(place); }, member_,
                                             Clock::now() + getTimeout(), false, served_);
   copy->setTimeout(getTimeout());
   return copy;

@@ -19,7 +19,14 @@
 namespace ftrun {
 namespace {
 
-constexpr std::string_view kFirstLine = "ftrun rendezvous 1";
+constexpr std::string_view kAnyVersion = "ftrun rendezvous ";
+constexpr std::string_view kFirstLine = "ftrun rendezvous 2";
+constexpr const char* kOtherWays = "choose another output_dir, or give every rank the same FTRUN_TOKEN and MASTER_PORT";
+
+[[noreturn]] void something_else(const std::string& path) {
+  throw Error(ExitCode::kEnvironment, cat(path, ": ranks meet by a file of this name, and this is something else"), kOtherWays);
+}
+
 
 /// The file's text; nothing where there is none.
 std::optional<std::string> text_of(const std::string& path) {
@@ -30,7 +37,7 @@ std::optional<std::string> text_of(const std::string& path) {
   const bool ours = known && S_ISREG(status.st_mode) && status.st_uid == ::geteuid() && (status.st_mode & 077) == 0;
   if (!ours)
     throw Error(ExitCode::kEnvironment, cat(path, ": not a file of this user's alone (mode 0600), so ranks cannot meet by it"),
-                "remove it, choose another output_dir, or give every rank the same FTRUN_TOKEN and MASTER_PORT");
+                cat("remove it, ", kOtherWays));
   std::array<char, 1024> buffer{};
   const ssize_t size = ::read(fd.get(), buffer.data(), buffer.size());
   return std::string(buffer.data(), size > 0 ? static_cast<size_t>(size) : 0);
@@ -40,10 +47,8 @@ std::optional<std::string> text_of(const std::string& path) {
 
 MeetingFile::MeetingFile(std::string path, const MeetingPlace& place)
     : path_(std::move(path)),
-      content_(cat(kFirstLine, "\njob ", place.job, "\nport ", place.port, "\ntoken ", place.token, "\n")) {
-  if (const auto before = text_of(path_); before && !before->empty() && !before->starts_with(kFirstLine))
-    throw Error(ExitCode::kEnvironment, cat(path_, ": ranks meet by a file of this name, and this is something else"),
-                "choose another output_dir, or give every rank the same FTRUN_TOKEN and MASTER_PORT");
+      content_(cat(kFirstLine, "\njob ", place.job, "\naddress ", place.address, "\nport ", place.port, "\ntoken ", place.token, "\n")) {
+  if (const auto before = text_of(path_); before && !before->empty() && !before->starts_with(kAnyVersion)) something_else(path_);
   const std::string parent = std::filesystem::path(path_).parent_path().string();
   if (!parent.empty()) make_lasting_folder(umask_files(), parent);
   write_file_atomic(posix_files(), path_, content_);
@@ -58,15 +63,29 @@ MeetingFile::~MeetingFile() {
   }
 }
 
-std::optional<MeetingPlace> MeetingFile::read(const std::string& path, const std::string& job) {
+void MeetingFile::require_ours() const {
+  const auto now = text_of(path_);
+  if (now == content_) return;
+  throw Error(ExitCode::kUsage,
+              cat(path_, ": ", now ? "another job's rank 0 has replaced the file" : "somebody has removed the file",
+                  " by which the ranks of this one meet, before all had come"),
+              "start one job at a time in an output_dir, or choose another");
+}
+
+std::optional<MeetingPlace> MeetingFile::read(const std::string& path) {
   const auto text = text_of(path);
   if (!text) return std::nullopt;
   const std::vector<std::string> lines = split(*text, '\n');
-  if (lines.size() < 4 || lines[0] != kFirstLine || lines[1] != "job " + job || !lines[2].starts_with("port ") ||
-      !lines[3].starts_with("token "))
-    return std::nullopt;
-  MeetingPlace place{.job = job, .token = lines[3].substr(6)};
-  const std::string port = lines[2].substr(5);
+  const auto value = [&](size_t line, std::string_view name) {
+    if (lines.size() <= line || !lines[line].starts_with(name)) something_else(path);
+    return lines[line].substr(name.size());
+  };
+  // Of another version: left by an earlier start.
+  if (text->starts_with(kAnyVersion) && lines[0] != kFirstLine) return std::nullopt;
+  if (lines[0] != kFirstLine) something_else(path);
+  MeetingPlace place{.job = value(1, "job "), .address = value(2, "address ")};
+  const std::string port = value(3, "port ");
+  place.token = value(4, "token ");
   std::from_chars(port.data(), port.data() + port.size(), place.port);
   return place;
 }

@@ -10,12 +10,15 @@ namespace ftrun {
 struct MeetingPlace {
   /// The launcher's name of the job, "" where it gives none: another job's file is not ours.
   std::string job;
+  /// Where rank 0 serves the store.
+  std::string address;
   int port = 0;
   std::string token;
 };
 
 /// Rank 0's part: the file is there until this goes, which is when all have met. Error(kEnvironment) where it
-/// cannot be written, or where a file of that name is something else.
+/// cannot be written, or where a file of that name is something else. One that an earlier start has left is replaced: whether
+/// nobody meets by it any more, its reader has to see.
 class MeetingFile {
  public:
   MeetingFile(std::string path, const MeetingPlace& place);
@@ -23,9 +26,11 @@ class MeetingFile {
   MeetingFile(const MeetingFile&) = delete;
   MeetingFile& operator=(const MeetingFile&) = delete;
 
-  /// Nothing where it is not there yet, or is another job's. Error(kEnvironment) where it is not a file of this
+  /// Nothing where it is not there. Error(kEnvironment) where it is something else, or not a file of this
   /// user's alone: who else could write it could send the ranks elsewhere.
-  static std::optional<MeetingPlace> read(const std::string& path, const std::string& job);
+  static std::optional<MeetingPlace> read(const std::string& path);
+  /// Error(kUsage) where the file is not what this rank wrote any more: ranks that have not come yet go elsewhere.
+  void require_ours() const;
 
  private:
   const std::string path_;

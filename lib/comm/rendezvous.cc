@@ -129,6 +129,7 @@ struct Rendezvous::Impl {
   std::map<std::string, int64_t> uses;  // how often each exchange key was used
   std::function<StorePtr()> connect_again;
   std::string keys = "x/";  // where the keys of exchanges begin
+  const MeetingFile* meeting = nullptr;  // while ranks may still come by it
   std::mutex heart_mutex;
   std::condition_variable_any heart_wake;
   int64_t beats = 0;
@@ -295,6 +296,7 @@ void Rendezvous::Impl::await_keys(const std::vector<std::string>& keys,
   while (true) {
     const auto left = std::chrono::ceil<Milliseconds>(start + options.timeout - Clock::now());
     if (wait_for_keys(keys, left.count() > 0 ? std::min(left, kSlice) : kSlice)) return;
+    if (meeting != nullptr) meeting->require_ours();
     try {
       const std::vector<int> absent = missing(keys, ranks);
       answered = Clock::now();
@@ -325,7 +327,8 @@ void warn_of_unknown_host(const RendezvousOptions& options) {
   const std::string where = port > 0 ? cat(options.address, ":", port) : options.address;
   const std::string by_file =
       options.token.empty() && !options.agent_store
-          ? cat("check that all ranks see ", options.meeting_file, ", or give all the same FTRUN_TOKEN; ")
+          ? cat("check that all ranks see ", options.meeting_file, " and that no earlier start has left it there, or give all the same "
+                "FTRUN_TOKEN; ")
           : "";
   throw Error(
       ExitCode::kPeerLost,
@@ -368,13 +371,27 @@ JobStore::Find finder(const RendezvousOptions& options) {
     return [=] { return std::optional(StorePlace{options.address, port, options.token}); };
   }
   return [options]() -> std::optional<StorePlace> {
-    const auto place = MeetingFile::read(options.meeting_file, options.job);
-    if (!place || (options.port > 0 && place->port != options.port)) return std::nullopt;
+    const auto place = MeetingFile::read(options.meeting_file);
+    if (!place) return std::nullopt;
+    if (place->job != options.job)
+      throw std::runtime_error(cat(options.meeting_file, " is of another job (\"", place->job, "\", this one is \"",
+                                   options.job, "\")"));
+    if (options.port > 0 && place->port != options.port)
+      throw std::runtime_error(cat(options.meeting_file, " says port ", place->port, ", and MASTER_PORT is ", options.port));
     return StorePlace{options.address, place->port, place->token};
   };
 }
 
-c10::intrusive_ptr<JobStore> job_store(const RendezvousOptions& options, const JobStore::Find& find,
+/// This rank, as all of its connections show it.
+StoreMember member_of(const RendezvousOptions& options, const std::string& instance) {
+  return {.rank = static_cast<uint32_t>(options.rank),
+          .world = static_cast<uint32_t>(options.world),
+          .attempt = static_cast<uint32_t>(options.attempt),
+          .instance = instance,
+          .job = options.job};
+}
+
+c10::intrusive_ptr<JobStore> job_store(const RendezvousOptions& options, const StoreMember& member, const JobStore::Find& find,
                                        const std::shared_ptr<StoreServer>& served = nullptr) {
   int port = options.port;
   const auto noting = [&]() {
@@ -383,7 +400,7 @@ c10::intrusive_ptr<JobStore> job_store(const RendezvousOptions& options, const J
     return place;
   };
   try {
-    return c10::make_intrusive<JobStore>(noting, Clock::now() + options.timeout, options.token.empty(), served);
+    return c10::make_intrusive<JobStore>(noting, member, Clock::now() + options.timeout, options.token.empty(), served);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
@@ -398,6 +415,16 @@ struct Stores {
   std::unique_ptr<MeetingFile> meeting;
 };
 
+/// A file by which the ranks of another job are meeting at this moment is not ours to replace.
+void require_nobody_meets(const RendezvousOptions& options) {
+  const auto before = MeetingFile::read(options.meeting_file);
+  if (!before || !serves_store({before->address, before->port, before->token}, kControlTimeout)) return;
+  throw Error(ExitCode::kEnvironment,
+              cat(options.meeting_file, ": the ranks of another job meet by this file now (job \"", before->job, "\", at ",
+                  before->address, ":", before->port, ")"),
+              "wait until it has begun, end it, or choose another output_dir");
+}
+
 /// Rank 0 serves the store, on a socket that it inherited or makes.
 Stores serve_store(const RendezvousOptions& options) {
   ListenSocket socket;
@@ -411,23 +438,26 @@ Stores serve_store(const RendezvousOptions& options) {
   std::string token = options.token;
   if (token.empty()) {
     token = hex_text(random_bytes(32));
-    stores.meeting = std::make_unique<MeetingFile>(options.meeting_file, MeetingPlace{options.job, socket.port, token});
+    require_nobody_meets(options);
+    stores.meeting = std::make_unique<MeetingFile>(options.meeting_file, MeetingPlace{options.job, options.address, socket.port, token});
   }
   const StorePlace place{options.address, socket.port, token};
-  const auto server = std::make_shared<StoreServer>(std::move(socket.fd), token);
+  const StoreMember member = member_of(options, random_bytes(kInstanceBytes));
+  const auto server = std::make_shared<StoreServer>(std::move(socket.fd), token, member);
   const JobStore::Find find = [place] { return std::optional(place); };
-  stores.main = job_store(options, find, server);
-  stores.control = job_store(options, find, server);
-  stores.connect_again = [=]() -> StorePtr { return job_store(options, find, server); };
+  stores.main = job_store(options, member, find, server);
+  stores.control = job_store(options, member, find, server);
+  stores.connect_again = [=]() -> StorePtr { return job_store(options, member, find, server); };
   return stores;
 }
 
 Stores find_store(const RendezvousOptions& options) {
   warn_of_unknown_host(options);
-  const auto main = job_store(options, finder(options));
+  const StoreMember member = member_of(options, random_bytes(kInstanceBytes));
+  const auto main = job_store(options, member, finder(options));
   // The file is gone once all have met.
   const JobStore::Find find = [place = main->place()] { return std::optional(place); };
-  return {main, job_store(options, find), [=]() -> StorePtr { return job_store(options, find); }, nullptr};
+  return {main, job_store(options, member, find), [=]() -> StorePtr { return job_store(options, member, find); }, nullptr};
 }
 
 Stores open_stores(const RendezvousOptions& options) {
@@ -465,10 +495,12 @@ std::unique_ptr<Rendezvous> Rendezvous::connect(const RendezvousOptions& options
   auto impl = std::make_unique<Impl>(options, stores.main, stores.control);
   impl->connect_again = stores.connect_again;
   std::unique_ptr<Rendezvous> rendezvous(new Rendezvous(std::move(impl)));
+  rendezvous->impl_->meeting = stores.meeting.get();
   const std::vector<std::string> texts =
       rendezvous->exchange_text("identity", identity_text(own_identity()));
   for (size_t rank = 0; rank < texts.size(); ++rank)
     rendezvous->impl_->identities[rank] = parse_identity(texts[rank]);
+  rendezvous->impl_->meeting = nullptr;
   rendezvous->impl_->start_heartbeat();
   return rendezvous;
 }

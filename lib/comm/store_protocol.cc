@@ -1,25 +1,57 @@
 #include "comm/store_protocol.h"
 
+#include <initializer_list>
+
 #include "base/hmac.h"
 
 namespace ftrun {
 namespace {
 
-std::string proof(std::string_view token, std::string_view side, std::string_view first, std::string_view second) {
-  std::string message(side);
-  message.append(first).append(second);
+/// Parts of fixed sizes.
+std::string proof(std::string_view token, std::initializer_list<std::string_view> parts) {
+  std::string message;
+  for (const std::string_view part : parts) message.append(part);
   const Digest digest = hmac_sha256(token, message);
   return {digest.begin(), digest.end()};
 }
 
 }  // namespace
 
-std::string client_proof(std::string_view token, std::string_view server, std::string_view client) {
-  return proof(token, "client", server, client);
+std::string member_bytes(const StoreMember& member) {
+  std::string bytes;
+  for (const uint32_t number : {member.rank, member.world, member.attempt}) put_number(bytes, number);
+  bytes.append(member.instance, 0, kInstanceBytes);
+  bytes.resize(kMemberBytes - sizeof(Digest));
+  const Digest job = sha256(member.job);
+  return bytes.append(job.begin(), job.end());
 }
 
-std::string server_proof(std::string_view token, std::string_view server, std::string_view client) {
-  return proof(token, "server", client, server);
+StoreMember member_from(std::string_view bytes) {
+  const auto number = [&](size_t which) { return number_at<uint32_t>(bytes, which * sizeof(uint32_t)); };
+  return {.rank = number(0),
+          .world = number(1),
+          .attempt = number(2),
+          .instance = std::string(bytes.substr(3 * sizeof(uint32_t), kInstanceBytes)),
+          .job = ""};
+}
+
+StoreVerdict compare_members(std::string_view served, std::string_view joining) {
+  const StoreMember own = member_from(served), other = member_from(joining);
+  const auto job = [](std::string_view bytes) { return bytes.substr(kMemberBytes - sizeof(Digest), sizeof(Digest)); };
+  if (job(served) != job(joining)) return StoreVerdict::kOtherJob;
+  if (other.attempt != own.attempt)
+    return other.attempt < own.attempt ? StoreVerdict::kEarlierStart : StoreVerdict::kLaterStart;
+  return other.world != own.world || other.rank >= own.world ? StoreVerdict::kOtherWorld : StoreVerdict::kAdmitted;
+}
+
+std::string client_proof(std::string_view token, std::string_view server, std::string_view client, std::string_view member) {
+  return proof(token, {"client", server, client, member});
+}
+
+std::string server_proof(std::string_view token, std::string_view server, std::string_view client, StoreVerdict verdict,
+                         std::string_view member) {
+  const char byte = static_cast<char>(verdict);
+  return proof(token, {"server", client, server, std::string_view(&byte, 1), member});
 }
 
 void put_field(std::string& bytes, std::string_view field) {

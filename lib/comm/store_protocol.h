@@ -11,15 +11,22 @@ namespace ftrun {
 
 // What goes over a connection of the job's store (comm/store_server.h), in the byte order of the machine:
 //
-//   server   "ftrun-store-1\n", a random challenge of 32 bytes
-//   client   a random challenge of 32 bytes, HMAC-SHA256(token, "client" + server's + client's challenge)
-//   server   HMAC-SHA256(token, "server" + client's + server's challenge); or zeros, and it closes the connection
+//   server   "ftrun-store-2\n", a random challenge of 32 bytes
+//   client   a random challenge of 32 bytes, who it is (StoreMember, 60 bytes),
+//            HMAC-SHA256(token, "client" + server's challenge + all of the client's before it)
+//   server   StoreVerdict (u8), who serves (StoreMember), HMAC-SHA256(token, "server" + client's + server's challenge + the two);
+//            zeros where the client's proof is wrong. It closes the connection unless the verdict is kAdmitted
 //   client   requests: u32 bytes, then StoreOperation (u8), u64 milliseconds to wait, and fields: u32 bytes each
 //   server   for each request: u32 bytes, then StoreAnswer (u8) and fields
 
-inline constexpr std::string_view kStoreGreeting = "ftrun-store-1\n";
+inline constexpr std::string_view kStoreGreeting = "ftrun-store-2\n";
 inline constexpr size_t kChallengeBytes = 32;
 inline constexpr size_t kProofBytes = 32;
+inline constexpr size_t kInstanceBytes = 16;
+inline constexpr size_t kMemberBytes = 3 * sizeof(uint32_t) + kInstanceBytes + 32;
+/// What the client sends and what it gets back before its first request.
+inline constexpr size_t kHelloBytes = kChallengeBytes + kMemberBytes + kProofBytes;
+inline constexpr size_t kWelcomeBytes = 1 + kMemberBytes + kProofBytes;
 
 /// Larger requests, keys and values are refused; more in the store as well.
 inline constexpr size_t kMostRequestBytes = size_t{64} << 20;
@@ -40,8 +47,32 @@ enum class StoreOperation : uint8_t {
 };
 enum class StoreAnswer : uint8_t { kDone = 1, kNo, kTimeout, kRefused };
 
-std::string client_proof(std::string_view token, std::string_view server, std::string_view client);
-std::string server_proof(std::string_view token, std::string_view server, std::string_view client);
+/// Who a client is: one rank of one start of one job. All connections of a rank have the same.
+struct StoreMember {
+  uint32_t rank = 0;
+  uint32_t world = 0;
+  /// Restarts before this start.
+  uint32_t attempt = 0;
+  /// Random: tells two processes that call themselves the same rank apart.
+  std::string instance = std::string(kInstanceBytes, '\0');
+  /// The launcher's name of the job; its hash is what is sent.
+  std::string job;
+};
+
+/// What becomes of a client that knows the token: each rank is admitted once a start, as one process.
+enum class StoreVerdict : uint8_t { kAdmitted = 1, kOtherJob, kOtherWorld, kEarlierStart, kLaterStart, kSecondProcess };
+
+/// As it goes over the connection, kMemberBytes.
+std::string member_bytes(const StoreMember& member);
+/// What differs between the job that is served and one who wants to join it; kAdmitted where nothing does.
+StoreVerdict compare_members(std::string_view served, std::string_view joining);
+/// Numbers of a member that was read; `job` is left out.
+StoreMember member_from(std::string_view bytes);
+
+/// `member`: member_bytes(). Without the token neither can be made, and neither fits another connection, rank or start.
+std::string client_proof(std::string_view token, std::string_view server, std::string_view client, std::string_view member);
+std::string server_proof(std::string_view token, std::string_view server, std::string_view client, StoreVerdict verdict,
+                         std::string_view member);
 
 /// Fields one after another, each with its length before it.
 void put_field(std::string& bytes, std::string_view field);

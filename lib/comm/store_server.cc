@@ -62,8 +62,8 @@ std::span<const uint8_t> bytes_of(std::string_view text) {
 }  // namespace
 
 struct StoreServer::Loop {
-  Loop(StoreServer& server, OwnedFd listening, std::string secret, Limits given)
-      : owner(server), listener(std::move(listening)), token(std::move(secret)), limits(given) {}
+  Loop(StoreServer& server, OwnedFd listening, std::string secret, const StoreMember& serving, Limits given)
+      : owner(server), listener(std::move(listening)), token(std::move(secret)), own(member_bytes(serving)), limits(given) {}
 
   void serve(int wake);
   int next_timeout() const;
@@ -73,6 +73,7 @@ struct StoreServer::Loop {
   bool write_to(Peer& peer);
   bool take_input(Peer& peer);
   bool admit(Peer& peer);
+  StoreVerdict judge(std::string_view member);
   std::optional<Request> parse(std::string_view body) const;
   void start(Peer& peer, Request request);
   bool keys_are_there(const Request& request) const;
@@ -85,8 +86,11 @@ struct StoreServer::Loop {
   StoreServer& owner;
   OwnedFd listener;
   const std::string token;
+  const std::string own;
   const Limits limits;
   std::list<Peer> peers;
+  /// The process that each rank is.
+  std::unordered_map<uint32_t, std::string> instances;
   int strangers = 0;
   std::unordered_map<std::string, std::string> values;
   size_t stored_bytes = 0;
@@ -94,9 +98,9 @@ struct StoreServer::Loop {
   Clock::time_point accept_after{};
 };
 
-StoreServer::StoreServer(OwnedFd listening, std::string token, Limits limits)
+StoreServer::StoreServer(OwnedFd listening, std::string token, const StoreMember& own, Limits limits)
     : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      loop_(std::make_unique<Loop>(*this, std::move(listening), std::move(token), limits)) {
+      loop_(std::make_unique<Loop>(*this, std::move(listening), std::move(token), own, limits)) {
   // One that was inherited blocks.
   ::fcntl(loop_->listener.get(), F_SETFL, ::fcntl(loop_->listener.get(), F_GETFL) | O_NONBLOCK);
   ::fcntl(loop_->listener.get(), F_SETFD, FD_CLOEXEC);
@@ -184,7 +188,7 @@ void StoreServer::Loop::drop_oldest_stranger() {
 /// False when the connection is to be closed.
 bool StoreServer::Loop::read_from(Peer& peer) {
   if (peer.waiting) return false;  // it left, or speaks out of turn
-  const size_t wanted = peer.member ? kReadBytes : kChallengeBytes + kProofBytes - peer.in.size();
+  const size_t wanted = peer.member ? kReadBytes : kHelloBytes - peer.in.size();
   char buffer[kReadBytes];
   const ssize_t got = ::recv(peer.fd.get(), buffer, wanted, 0);
   if (got < 0) return errno == EAGAIN || errno == EINTR;
@@ -202,7 +206,7 @@ bool StoreServer::Loop::write_to(Peer& peer) {
 
 /// Requests one at a time: the next is read when the answer to the last is out.
 bool StoreServer::Loop::take_input(Peer& peer) {
-  if (!peer.member) return peer.in.size() < kChallengeBytes + kProofBytes || admit(peer);
+  if (!peer.member) return peer.in.size() < kHelloBytes || admit(peer);
   while (!peer.waiting && peer.out.empty() && peer.in.size() >= sizeof(uint32_t)) {
     const auto size = number_at<uint32_t>(peer.in, 0);
     if (size > kMostRequestBytes) return false;
@@ -220,21 +224,34 @@ bool StoreServer::Loop::take_input(Peer& peer) {
 }
 
 bool StoreServer::Loop::admit(Peer& peer) {
-  const std::string theirs = peer.in.substr(0, kChallengeBytes);
-  const std::string expected = client_proof(token, peer.challenge, theirs);
-  const std::string_view given = std::string_view(peer.in).substr(kChallengeBytes, kProofBytes);
-  if (!equal_in_constant_time(bytes_of(expected), bytes_of(given))) {
-    const std::string no(kProofBytes, '\0');
-    [[maybe_unused]] const ssize_t told = ::send(peer.fd.get(), no.data(), no.size(), MSG_NOSIGNAL);
+  const std::string theirs = peer.in.substr(0, kChallengeBytes), member = peer.in.substr(kChallengeBytes, kMemberBytes);
+  const std::string expected = client_proof(token, peer.challenge, theirs, member);
+  const std::string_view given = std::string_view(peer.in).substr(kChallengeBytes + kMemberBytes);
+  const auto refuse = [&](const std::string& reply) {
+    [[maybe_unused]] const ssize_t told = ::send(peer.fd.get(), reply.data(), reply.size(), MSG_NOSIGNAL);
     return false;
-  }
+  };
+  if (!equal_in_constant_time(bytes_of(expected), bytes_of(given))) return refuse(std::string(kWelcomeBytes, '\0'));
   if (static_cast<int>(peers.size()) - strangers >= limits.members) return false;
+  const StoreVerdict verdict = judge(member);
+  const std::string reply =
+      cat(static_cast<char>(verdict), own, server_proof(token, peer.challenge, theirs, verdict, own));
+  if (verdict != StoreVerdict::kAdmitted) return refuse(reply);
   peer.member = true;
   --strangers;
   ++owner.admitted_;
   peer.in.clear();
-  peer.out += server_proof(token, peer.challenge, theirs);
+  peer.out += reply;
   return write_to(peer);
+}
+
+/// Of one who knows the token.
+StoreVerdict StoreServer::Loop::judge(std::string_view member) {
+  const StoreVerdict verdict = compare_members(own, member);
+  if (verdict != StoreVerdict::kAdmitted) return verdict;
+  const StoreMember joining = member_from(member);
+  const auto [known, is_new] = instances.emplace(joining.rank, joining.instance);
+  return is_new || known->second == joining.instance ? verdict : StoreVerdict::kSecondProcess;
 }
 
 std::optional<Request> StoreServer::Loop::parse(std::string_view body) const {

@@ -7,12 +7,14 @@
 #include <thread>
 
 #include "base/owned_fd.h"
+#include "comm/store_protocol.h"
 
 namespace ftrun {
 
 /// The job's store: keys and values that the ranks share, served by one thread of rank 0's process. Who
-/// cannot prove that he knows the job's token is let go before anything of his is read but 64 bytes; how
-/// many such there may be, and for how long, is limited, so that they keep no rank out.
+/// cannot prove that he knows the job's token is let go before anything of his is read but kHelloBytes; how
+/// many such there may be, and for how long, is limited, so that they keep no rank out. Who knows it must be a rank of the same
+/// start of the same job, and each rank is one process, which may have any number of connections.
 class StoreServer {
  public:
   struct Limits {
@@ -23,9 +25,10 @@ class StoreServer {
     int members = 16384;
   };
 
-  /// `listening`: a socket that listens.
-  StoreServer(OwnedFd listening, std::string token, Limits limits);
-  StoreServer(OwnedFd listening, std::string token) : StoreServer(std::move(listening), std::move(token), Limits{}) {}
+  /// `listening`: a socket that listens. `own`: the rank that serves.
+  StoreServer(OwnedFd listening, std::string token, const StoreMember& own, Limits limits);
+  StoreServer(OwnedFd listening, std::string token, const StoreMember& own)
+      : StoreServer(std::move(listening), std::move(token), own, Limits{}) {}
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;

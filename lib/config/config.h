@@ -227,6 +227,13 @@ struct ParallelConfig {
   bool operator==(const ParallelConfig&) const = default;
 };
 
+/// elastic: with how many ranks a run may go on when some keep failing.
+struct ElasticConfig {
+  /// 0 = with all of them only.
+  int64_t min_ranks = 0;
+  bool operator==(const ElasticConfig&) const = default;
+};
+
 enum class PartitionUnit { kBlock, kLayer, kModel };
 template <>
 struct EnumNames<PartitionUnit> {
@@ -383,6 +390,7 @@ struct Config {
   DataConfig data;
   TrainConfig train;
   ParallelConfig parallel;
+  ElasticConfig elastic;
   PartitionConfig partition;
   CheckpointConfig checkpoint;
   CommConfig comm;

@@ -286,7 +286,7 @@ struct PipelineConfig {
   bool operator==(const PipelineConfig&) const = default;
 };
 
-/// elasticity
+/// elasticity: also lets failed ranks leave, down to min_gpus (config/elastic.h).
 struct ElasticityConfig {
   bool enabled = false;
   int64_t max_train_batch_size = 2000;

@@ -4,6 +4,8 @@
 #include <iterator>
 #include <numeric>
 
+#include "config/ranks.h"
+
 namespace ftrun {
 namespace {
 
@@ -57,6 +59,21 @@ bool by_machines(const ElasticityConfig& e) {
   return e.version > 0.15;
 }
 
+int64_t fewest_ranks(const Config& config) {
+  const int64_t own = config.elastic.min_ranks;
+  return config.elasticity.enabled ? std::max(own, config.elasticity.min_gpus) : own;
+}
+
+/// 0 where the ranks cannot take equal shares.
+int64_t micro_batch_of(const Config& config, int64_t data_ranks) {
+  if (config.train_batch_size % data_ranks != 0) return 0;
+  if (config.elasticity.enabled) return elastic_micro_batch(config.elasticity, config.train_batch_size, data_ranks);
+  const int64_t share = config.train_batch_size / data_ranks;
+  int64_t micro = std::min(share, config.train_micro_batch_size_per_gpu);
+  while (share % micro != 0) --micro;
+  return micro;
+}
+
 }  // namespace
 
 int64_t elastic_group(const ElasticityConfig& e) {
@@ -102,6 +119,15 @@ int64_t elastic_micro_batch(const ElasticityConfig& e, int64_t train_batch, int6
   for (const int64_t micro : e.micro_batch_sizes)
     if (share % micro == 0) best = std::max(best, micro);
   return best;
+}
+
+std::vector<BatchShare> smaller_shares(const Config& config) {
+  std::vector<BatchShare> out;
+  const int64_t fewest = fewest_ranks(config), inner = model_ranks(config.parallel);
+  for (int64_t data = config.parallel.data - 1; fewest > 0 && data > 0 && data * inner >= fewest; --data)
+    if (const int64_t micro = micro_batch_of(config, data); micro > 0)
+      out.push_back({data, micro, config.train_batch_size / data / micro});
+  return out;
 }
 
 }  // namespace ftrun

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "config/deepspeed_config.h"
+#include "config/config.h"
 
 namespace ftrun {
 
@@ -30,6 +30,20 @@ int64_t largest_micro_batch(const ElasticityConfig& elasticity);
 /// The largest batch (the smallest without prefer_larger_batch) of one number of data-parallel
 /// ranks alone; 0 = not even one micro-batch a rank fits.
 int64_t lone_elastic_batch(const ElasticityConfig& elasticity, int64_t data_ranks);
+
+/// How data-parallel ranks share the batch of an optimizer step: train_batch_size =
+/// micro_batch × accumulation × data_ranks.
+struct BatchShare {
+  int64_t data_ranks = 0;
+  int64_t micro_batch = 0;
+  int64_t accumulation = 0;
+  bool operator==(const BatchShare&) const = default;
+};
+
+/// How fewer data-parallel ranks may share the batch of a resolved config, most ranks first, down to what
+/// elastic.min_ranks allows; where elasticity is enabled to its min_gpus, with its micro-batches. The tensor, pipeline and context
+/// degrees stay, and no micro-batch grows unless elasticity lists it. Empty where the config allows none.
+std::vector<BatchShare> smaller_shares(const Config& config);
 
 /// The micro-batch of a rank: the largest that divides its share; 0 = none does.
 int64_t elastic_micro_batch(const ElasticityConfig& elasticity, int64_t train_batch,

@@ -217,6 +217,13 @@ void check_backend(Resolving& r) {
             "remove it: auto takes nccl between GPUs");
 }
 
+void check_elastic(Resolving& r) {
+  const int64_t fewest = r.config.elastic.min_ranks;
+  if (fewest > r.context.world_size)
+    r.error("elastic.min_ranks", cat("elastic.min_ranks ", fewest, " > the ", r.context.world_size, " ranks of this run"),
+            "it is the number of ranks that is enough to go on when others have failed");
+}
+
 void check_log_level(Resolving& r) {
   const std::string& level = r.config.log_level;
   for (const char* known : {"", "debug", "info", "notice", "warning", "warn", "error", "critical"})
@@ -236,6 +243,7 @@ void check_contradictions(Resolving& r) {
   check_nvme(r);
   check_recompute(r);
   check_backend(r);
+  check_elastic(r);
   check_log_level(r);
   check_evaluation(r);
 }

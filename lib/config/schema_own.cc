@@ -226,6 +226,20 @@ void declare_parallel(Schema& s) {
       .at_least(1)
       .in("ranks");
 
+  auto elastic = section(
+      s,
+      {.path = "elastic",
+       .doc = "With how many ranks a run may go on. A rank that fails twice in a row without a new checkpoint leaves with its "
+              "replica: there are fewer data-parallel ranks then, with the same train_batch_size. On one machine, under "
+              "ftrun's own restarts.",
+       .vocabulary = kOwn},
+      [](auto& c) -> auto& { return c.elastic; });
+  elastic
+      .key("min_ranks", &ElasticConfig::min_ranks,
+           "Fewest ranks; 0 = none leaves, unless elasticity is enabled, whose min_gpus counts then.")
+      .at_least(0)
+      .in("ranks");
+
   auto partition = section(
       s, {.path = "partition", .doc = "How parameters are grouped.", .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.partition; });

@@ -57,7 +57,9 @@ RunManifest make_manifest(const TrainRequest& request) {
 Recorder::Recorder(const TrainRequest& request)
     : request_(request),
       folder_(request.config.output_dir,
-              request.resume.resume ? RunStart::kResume : RunStart::kFresh) {
+              request.resume.step     ? RunStart::kResumeStep
+              : request.resume.resume ? RunStart::kResume
+                                      : RunStart::kFresh) {
   if (folder_.has_earlier_run()) before_ = read_manifest(paths().manifest());
 }
 
@@ -174,7 +176,8 @@ void Recorder::say(const std::string& line) {
 
 void Recorder::warn(const std::string& line) {
   if (!live_) return log_warning(line);
-  say("warning: " + line);  // straight to stderr it would run into the live line
+  progress_->print("warning: " + line);  // straight to stderr it would run into the live line
+  log_warning_to_file(line);
 }
 
 std::string Recorder::finish(int exit_code, const std::string& reason) {

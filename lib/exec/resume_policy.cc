@@ -18,7 +18,7 @@ namespace {
 /// A field and all below it. Neither the losses of the steps to come (but for rounding, when the
 /// ranks change) nor the state they begin with depend on these. Model and data may move: they are
 /// compared by content, under "model" and "data".
-constexpr std::array<std::string_view, 39> kMayChange{
+constexpr std::array<std::string_view, 40> kMayChange{
     "config.train.steps", "config.train.epochs", "config.train.max_nonfinite_steps",
     "config.train.check_replicas",
     "config.train.evaluation", "config.train.log", "config.train.generate", "config.output_dir", "config.adapter.path",
@@ -29,7 +29,7 @@ constexpr std::array<std::string_view, 39> kMayChange{
     // Another processor may have another library of products, which rounds otherwise; so may other ranks' sums.
     "config.kernels", "products", "sums",
     // The global batch, train_batch_size, stays; how ranks share it changes rounding only.
-    "topology", "config.parallel", "config.tensor_parallel", "config.sequence_parallel_size",
+    "topology", "config.parallel", "config.elastic", "config.tensor_parallel", "config.sequence_parallel_size",
     "config.partition", "config.train_micro_batch_size_per_gpu",
     "config.gradient_accumulation_steps", "config.zero_optimization"};
 

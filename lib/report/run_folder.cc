@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -57,10 +59,17 @@ std::string read_lock_text(int fd) {
                   ", or ", kElsewhere));
 }
 
-/// Takes the kernel's lock or throws. File systems without locks are used unlocked, with a warning.
+/// Takes the kernel's lock or throws. Who only looks whether a run is under way (scripts/follow_run.py) holds it for a moment, which
+/// is waited for. File systems without locks are used unlocked, with a warning.
 void take_lock(int fd, const std::string& root) {
+  constexpr auto kMoment = std::chrono::milliseconds(500);
+  const auto end = std::chrono::steady_clock::now() + kMoment;
   while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
+    if (errno == EWOULDBLOCK && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      continue;
+    }
     if (errno == EWOULDBLOCK) busy_error(root, read_lock_text(fd));
     log_warning(cat("output_dir ", root, ": its file system has no locks (", errno_text(errno),
                     "); a second run into it would not be noticed"));
@@ -101,19 +110,52 @@ std::string short_list(std::vector<std::string> names) {
   return cat(join(names, ", "), " and ", count - kShown, " more");
 }
 
-void refuse_foreign_content(const RunPaths& paths, RunStart start, bool had_lock) {
+/// A folder beside this one that holds a run and has a name much like it; "" for none.
+std::string run_near(const std::string& folder) {
+  const fs::path root = fs::path(folder);
+  const fs::path parent = root.parent_path();
+  std::error_code error;
+  std::vector<std::string> runs;
+  for (fs::directory_iterator it(parent.empty() ? "." : parent, error), end; !error && it != end; it.increment(error))
+    if (it->path().filename() != root.filename() && fs::exists(it->path() / "run.json", error))
+      runs.push_back(it->path().filename().string());
+  std::sort(runs.begin(), runs.end());
+  const std::string near = nearest(root.filename().string(), runs);
+  return near.empty() ? "" : (parent / near).string();
+}
+
+/// " (did you mean runs/mine?)": a run beside the folder with a name much like it.
+std::string nearby_text(const std::string& root) {
+  const std::string near = run_near(root);
+  return near.empty() ? "" : cat(" (did you mean ", near, "?)");
+}
+
+std::optional<Error> content_problem(const RunPaths& paths, RunStart start, bool had_lock) {
   const std::vector<std::string> content = content_of(paths.root());
-  if (content.empty()) return;
+  if (content.empty()) return std::nullopt;
   const std::string found = cat("output_dir ", paths.root(), ": the folder is not empty (it holds ",
                                 short_list(content), ")");
-  if (start == RunStart::kFresh)
-    throw Error(ExitCode::kUsage, found,
-                cat("continue the run that is there with --resume auto, or ", kElsewhere));
   // Beside a lock of ours the checkpoints tell what run it was. Without either there is none.
   const bool told = had_lock && holds_files(paths.checkpoints());
-  if (!told && !posix_files().exists(paths.manifest()))
-    throw Error(ExitCode::kUsage, cat(found, " and no run.json, so there is no run to resume"),
-                std::string(kElsewhere));
+  const bool has_run = told || posix_files().exists(paths.manifest());
+  if (start == RunStart::kFresh)
+    return Error(ExitCode::kUsage, found,
+                 has_run ? cat("continue the run that is there with --resume auto, or ", kElsewhere) : std::string(kElsewhere));
+  if (!has_run)
+    return Error(ExitCode::kUsage, cat(found, " and no run.json, so there is no run to resume"), std::string(kElsewhere));
+  return std::nullopt;
+}
+
+/// What is asked for by its number is nowhere but in a run that is there.
+std::optional<Error> absence_problem(const RunPaths& paths) {
+  std::error_code unseen;
+  if (fs::is_directory(paths.root(), unseen) && !content_of(paths.root()).empty()) return std::nullopt;
+  return Error(ExitCode::kUsage, cat("output_dir ", paths.root(), ": there is no run in it of which a step could be resumed", nearby_text(paths.root())),
+               "correct output_dir, or give --resume auto, which starts a run where there is none");
+}
+
+void refuse_foreign_content(const RunPaths& paths, RunStart start, bool had_lock) {
+  if (const auto problem = content_problem(paths, start, had_lock)) throw *problem;
 }
 
 void make_root(const std::string& root) {
@@ -142,10 +184,21 @@ void refuse_other_than_folder(const std::string& output_dir) {
                 std::string(kElsewhere));
 }
 
+std::optional<Error> folder_problem(const std::string& output_dir, RunStart start) {
+  const RunPaths paths(without_end_slashes(output_dir));
+  std::error_code unseen;
+  if (start == RunStart::kResumeStep)
+    if (auto problem = absence_problem(paths)) return problem;
+  if (!fs::is_directory(paths.root(), unseen)) return std::nullopt;
+  return content_problem(paths, start, posix_files().exists(paths.lock()));
+}
+
 RunFolder::RunFolder(const std::string& output_dir, RunStart start)
     : paths_(without_end_slashes(output_dir)) {
   if (output_dir.empty())
     throw Error(ExitCode::kUsage, "output_dir is empty", "name the folder that the run writes to");
+  if (start == RunStart::kResumeStep)
+    if (const auto problem = absence_problem(paths_)) throw *problem;
   make_root(paths_.root());
   const std::string lock = paths_.lock();
   const bool had_lock = posix_files().exists(lock);
@@ -167,18 +220,7 @@ RunFolder::RunFolder(const std::string& output_dir, RunStart start)
   }
 }
 
-std::string RunFolder::run_nearby() const {
-  const fs::path root = fs::path(paths_.root());
-  const fs::path parent = root.parent_path();
-  std::error_code error;
-  std::vector<std::string> runs;
-  for (fs::directory_iterator it(parent.empty() ? "." : parent, error), end; !error && it != end; it.increment(error))
-    if (it->path().filename() != root.filename() && fs::exists(it->path() / "run.json", error))
-      runs.push_back(it->path().filename().string());
-  std::sort(runs.begin(), runs.end());
-  const std::string near = nearest(root.filename().string(), runs);
-  return near.empty() ? "" : (parent / near).string();
-}
+std::string RunFolder::run_nearby() const { return run_near(paths_.root()); }
 
 RunFolder::~RunFolder() {
   if (lock_fd_ >= 0) ::close(lock_fd_);

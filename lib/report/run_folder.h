@@ -1,8 +1,11 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "base/error.h"
 
 namespace ftrun {
 
@@ -42,7 +45,13 @@ enum class RunStart {
   kFresh,
   /// The folder may hold an earlier run; an absent or empty one is a fresh start too.
   kResume,
+  /// The folder must hold an earlier run: one of its steps is asked for.
+  kResumeStep,
 };
+
+/// Why a run would not start in the folder as it is; nothing where it would. Error(kUsage) with a remedy as RunFolder throws it; what
+/// another process holds is not looked at, and nothing is made or changed.
+std::optional<Error> folder_problem(const std::string& output_dir, RunStart start);
 
 /// Error(kUsage) for an output_dir that is there and is not a folder.
 void refuse_other_than_folder(const std::string& output_dir);

@@ -185,24 +185,26 @@ Json facts_of(const Json& manifest, const std::vector<StepMetrics>& metrics) {
 }
 
 /// What rank 0's log says at the levels of warning and above: "2026-11-23T01:02:03.456 W text".
-Json warnings_of(const std::string& log) {
+Json warnings_of(const std::string& log, size_t& left_out) {
   Json warnings = Json::array();
   std::ifstream lines(log);
-  for (std::string line; warnings.size() < kMostWarnings && std::getline(lines, line);) {
+  for (std::string line; std::getline(lines, line);) {
     const size_t space = line.find(' ');
     if (space != line.npos && space + 2 < line.size() && line[space + 2] == ' ' &&
         std::string_view("WEC").find(line[space + 1]) != std::string_view::npos)
-      warnings.push_back(line);
+      warnings.size() < kMostWarnings ? warnings.push_back(line) : static_cast<void>(++left_out);
   }
   return warnings;
 }
 
-Json texts_of(const std::string& path, int64_t& unreadable) {
+Json texts_of(const std::string& path, int64_t& unreadable, size_t& left_out) {
   Json texts = Json::array();
   if (!posix_files().exists(path)) return texts;
   for (const StepSample& sample : read_samples(path, &unreadable))
     if (texts.size() < kMostTexts)
       texts.push_back({{"step", sample.step}, {"prompt", sample.prompt}, {"answer", sample.answer}});
+    else
+      ++left_out;
   return texts;
 }
 
@@ -225,8 +227,11 @@ Json run_json(const std::string& folder) {
   run["steps"] = step_columns(steps, std::max<size_t>(group, 1));
   run["memory"] = memory_columns(steps, std::max<size_t>(group, 1));
   run["evaluations"] = evaluations_of(metrics, steps);
-  run["texts"] = texts_of(paths.samples(), unreadable);
-  run["warnings"] = warnings_of(paths.log(0));
+  size_t texts_left_out = 0, warnings_left_out = 0;
+  run["texts"] = texts_of(paths.samples(), unreadable, texts_left_out);
+  run["texts_left_out"] = texts_left_out;
+  run["warnings"] = warnings_of(paths.log(0), warnings_left_out);
+  run["warnings_left_out"] = warnings_left_out;
   run["config"] = config_of(manifest);
   if (posix_files().exists(paths.config())) run["config_yaml"] = read_file(paths.config()).substr(0, kMostConfigBytes);
   run["unreadable"] = unreadable;

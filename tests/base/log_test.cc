@@ -127,6 +127,18 @@ TEST_CASE("a log with a file writes to both places") {
   CHECK(std::regex_match(read_file(path), std::regex(R"(\S+ I hello\n)")));
 }
 
+TEST_CASE("a warning that the screen has otherwise stands in the log's file like any other") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("run.log");
+  CHECK(stderr_of([&] {
+          log_start({.prefix = "rank 0", .file = path});
+          log_warning_to_file("disk slow");
+        }).empty());
+  CHECK(std::regex_match(read_file(path), std::regex(R"(\S+ W warning: disk slow\n)")));
+  // Without a file there is nowhere to write to.
+  CHECK(stderr_of([] { log_warning_to_file("disk slow"); }).empty());
+}
+
 TEST_CASE("a log that cannot be opened is the environment's, with its path") {
   const TemporaryFolder folder;
   try {

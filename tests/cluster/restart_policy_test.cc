@@ -38,6 +38,32 @@ TEST_CASE("something new that is saved has restarts counted from one again") {
   CHECK_FALSE(policy.after(failed(137), "step-00000020"));
 }
 
+TEST_CASE("a rank that fails again is counted as long as nothing new is saved and no other one fails") {
+  RestartPolicy policy({.in_vain = 3});
+  const auto of_rank = [](int rank) {
+    FailureSummary failure = failed(137);
+    failure.rank = rank;
+    return failure;
+  };
+  CHECK(policy.times_in_a_row(of_rank(3), "step-10") == 1);
+  CHECK(policy.times_in_a_row(of_rank(3), "step-10") == 2);
+  CHECK(policy.times_in_a_row(of_rank(3), "step-20") == 1);
+  CHECK(policy.times_in_a_row(of_rank(1), "step-20") == 1);
+  CHECK(policy.times_in_a_row(of_rank(3), "step-20") == 1);
+  CHECK(policy.times_in_a_row(of_rank(3), "step-20") == 2);
+  policy.forget();
+  CHECK(policy.times_in_a_row(of_rank(3), "step-20") == 1);
+}
+
+TEST_CASE("with other ranks restarts in vain are counted from one again") {
+  RestartPolicy policy({.in_vain = 1, .first_delay = 1s});
+  CHECK(policy.after(failed(137), "") == 1000ms);
+  policy.forget();
+  CHECK(policy.after(failed(6), "") == 1000ms);
+  CHECK(policy.first().exit_code == 6);
+  CHECK_FALSE(policy.after(failed(6), ""));
+}
+
 TEST_CASE("nothing is started again where none is asked for, or where the failure is no matter of chance") {
   CHECK_FALSE(RestartPolicy({}).after(failed(137), ""));
   RestartPolicy policy({.in_vain = 3});

@@ -153,7 +153,7 @@ TEST_CASE("failed ranks are started again, and a run that then ends well has don
   SupervisorOptions options;
   options.restarts = {.in_vain = 3, .first_delay = 1ms};
   options.on_failure = [&](const FailureSummary& failure) { failures.push_back(failure); };
-  options.on_restart = [](const FailureSummary&) { return Restart{{"EXTRA=again"}, "step-00000010"}; };
+  options.on_restart = [](const FailureSummary&, int) { return Restart{.environment = {"EXTRA=again"}, .from = "step-00000010"}; };
   options.environment = {"EXTRA=first"};
   const Outcome outcome = supervise(2, {"env", "EXTRA", "before", "2", "only", "1", "signal", "9"}, options);
   REQUIRE(outcome.code == 0);
@@ -161,6 +161,23 @@ TEST_CASE("failed ranks are started again, and a run that then ends well has don
   for (const FailureSummary& failure : failures) REQUIRE((failure.rank == 1 && failure.exit_code == 137));
   REQUIRE_THAT(outcome.text, Catch::Contains("[rank 1] EXTRA=first\n"));
   REQUIRE_THAT(outcome.text, Catch::Contains("[rank 1] EXTRA=again\n"));
+}
+
+TEST_CASE("a restart may have fewer ranks, with further arguments, and is told how often the rank has failed") {
+  std::vector<int> told;
+  SupervisorOptions options;
+  options.restarts = {.in_vain = 1, .first_delay = 1ms};
+  options.on_restart = [&](const FailureSummary&, int times) {
+    told.push_back(times);
+    if (told.size() == 1) return Restart{};
+    return Restart{.arguments = {"env", "WORLD_SIZE", "env", "LOCAL_WORLD_SIZE"}, .local_ranks = 2};
+  };
+  const Outcome outcome = supervise(3, {"killif", "2"}, options);
+  REQUIRE(outcome.code == 0);
+  REQUIRE(told == std::vector<int>{1, 2});
+  for (const char* rank : {"0", "1"})
+    for (const char* name : {"WORLD_SIZE", "LOCAL_WORLD_SIZE"})
+      REQUIRE_THAT(outcome.text, Catch::Contains(cat("[rank ", rank, "] ", name, "=2\n")));
 }
 
 TEST_CASE("a rank that always fails is given up after so many restarts, and its first failure is the result") {

@@ -28,15 +28,21 @@ namespace {
 
 const std::string kToken = "the token of the tests' store";
 
+/// A rank of the tests' job, as the process that the number names.
+StoreMember rank_of(uint32_t rank, char process = 'p', uint32_t world = 4, uint32_t attempt = 1, const std::string& job = "job 7") {
+  return {.rank = rank, .world = world, .attempt = attempt, .instance = std::string(kInstanceBytes, process), .job = job};
+}
+
 struct Served {
   explicit Served(StoreServer::Limits limits = {}) {
     ListenSocket socket = listen_on("127.0.0.1", 0);
     port = socket.port;
-    server = std::make_shared<StoreServer>(std::move(socket.fd), kToken, limits);
+    server = std::make_shared<StoreServer>(std::move(socket.fd), kToken, rank_of(0), limits);
   }
-  c10::intrusive_ptr<JobStore> client(const std::string& token = kToken) const {
-    return c10::make_intrusive<JobStore>([=, this] { return std::optional(StorePlace{"127.0.0.1", port, token}); },
-                                         std::chrono::steady_clock::now() + 20s, false);
+  c10::intrusive_ptr<JobStore> client(const std::string& token = kToken, const StoreMember& member = rank_of(1),
+                                      std::chrono::milliseconds limit = 20s) const {
+    return c10::make_intrusive<JobStore>([=, this] { return std::optional(StorePlace{"127.0.0.1", port, token}); }, member,
+                                         std::chrono::steady_clock::now() + limit, false);
   }
   int port = 0;
   std::shared_ptr<StoreServer> server;
@@ -67,12 +73,12 @@ bool gets_an_answer(int port, const std::string& proof) {
   std::string text;
   if (!reads(fd.get(), kStoreGreeting.size() + kChallengeBytes, text)) return false;
   const std::string own(kChallengeBytes, 'x');
-  std::string request(1, static_cast<char>(StoreOperation::kCount)), all = own + proof;
+  std::string request(1, static_cast<char>(StoreOperation::kCount)), all = own + member_bytes(rank_of(1)) + proof;
   put_number(request, uint64_t{0});
   put_number(all, static_cast<uint32_t>(request.size()));
   all += request;
   [[maybe_unused]] const ssize_t sent = ::send(fd.get(), all.data(), all.size(), MSG_NOSIGNAL);
-  return reads(fd.get(), kProofBytes + sizeof(uint32_t), text);
+  return reads(fd.get(), kWelcomeBytes + sizeof(uint32_t), text);
 }
 
 }  // namespace
@@ -133,11 +139,17 @@ TEST_CASE("a proof that was overheard opens nothing a second time") {
   const OwnedFd fd = stranger(served.port);
   std::string greeting;
   REQUIRE(reads(fd.get(), kStoreGreeting.size() + kChallengeBytes, greeting));
-  const std::string proof = client_proof(kToken, greeting.substr(kStoreGreeting.size()), std::string(kChallengeBytes, 'x'));
+  const std::string member = member_bytes(rank_of(1));
+  const std::string proof = client_proof(kToken, greeting.substr(kStoreGreeting.size()), std::string(kChallengeBytes, 'x'), member);
   REQUIRE_FALSE(gets_an_answer(served.port, proof));
   // And what the server proves cannot be sent back to it as a proof.
-  REQUIRE(client_proof(kToken, "a", "b") != server_proof(kToken, "a", "b"));
-  REQUIRE(client_proof(kToken, "a", "b") != server_proof(kToken, "b", "a"));
+  const auto by_server = [&](const char* a, const char* b) { return server_proof(kToken, a, b, StoreVerdict::kAdmitted, member); };
+  REQUIRE(client_proof(kToken, "a", "b", member) != by_server("a", "b"));
+  REQUIRE(client_proof(kToken, "a", "b", member) != by_server("b", "a"));
+  // A proof is one rank's of one start: nobody turns it into another's on its way, nor a refusal into an admission.
+  for (const StoreMember& other : {rank_of(2), rank_of(1, 'q'), rank_of(1, 'p', 5), rank_of(1, 'p', 4, 2), rank_of(1, 'p', 4, 1, "job 8")})
+    REQUIRE(client_proof(kToken, "a", "b", member_bytes(other)) != client_proof(kToken, "a", "b", member));
+  REQUIRE(server_proof(kToken, "a", "b", StoreVerdict::kSecondProcess, member) != by_server("a", "b"));
 }
 
 TEST_CASE("a client does not trust a store that does not know the token") {
@@ -147,12 +159,12 @@ TEST_CASE("a client does not trust a store that does not know the token") {
     const std::string greeting = std::string(kStoreGreeting) + std::string(kChallengeBytes, 'c');
     [[maybe_unused]] ssize_t done = ::send(fd.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL);
     std::string text;
-    if (!reads(fd.get(), kChallengeBytes + kProofBytes, text)) return;
-    const std::string proof(kProofBytes, 'p');
+    if (!reads(fd.get(), kHelloBytes, text)) return;
+    const std::string proof(kWelcomeBytes, 'p');
     done = ::send(fd.get(), proof.data(), proof.size(), MSG_NOSIGNAL);
   });
   const auto find = [&] { return std::optional(StorePlace{"127.0.0.1", socket.port, kToken}); };
-  REQUIRE_THROWS_WITH(c10::make_intrusive<JobStore>(find, std::chrono::steady_clock::now() + 20s, false),
+  REQUIRE_THROWS_WITH(c10::make_intrusive<JobStore>(find, rank_of(1), std::chrono::steady_clock::now() + 20s, false),
                       "what answers there does not know this job's token");
   impostor.join();
 }
@@ -186,7 +198,7 @@ TEST_CASE("garbage, half requests, floods and connections that say nothing keep 
   const OwnedFd half = stranger(served.port);
   std::vector<c10::intrusive_ptr<JobStore>> ranks;
   for (int rank = 0; rank < 4; ++rank) ranks.push_back(c10::make_intrusive<JobStore>(
-      [&] { return std::optional(StorePlace{"127.0.0.1", served.port, kToken}); }, std::chrono::steady_clock::now() + 60s, true));
+      [&] { return std::optional(StorePlace{"127.0.0.1", served.port, kToken}); }, rank_of(static_cast<uint32_t>(rank)), std::chrono::steady_clock::now() + 60s, true));
   for (int i = 0; i < 200; ++i) {
     ranks[static_cast<size_t>(i % 4)]->set("key", bytes(std::to_string(i)));
     REQUIRE(ranks[static_cast<size_t>((i + 1) % 4)]->get("key") == bytes(std::to_string(i)));
@@ -206,7 +218,8 @@ TEST_CASE("a request that is too long, or none at all, ends the connection of wh
     std::string text;
     REQUIRE(reads(fd.get(), kStoreGreeting.size() + kChallengeBytes, text));
     const std::string own(kChallengeBytes, 'x');
-    std::string all = own + client_proof(kToken, text.substr(kStoreGreeting.size()), own);
+    const std::string member = member_bytes(rank_of(2));
+    std::string all = own + member + client_proof(kToken, text.substr(kStoreGreeting.size()), own, member);
     std::string body(random() % 40, '\0');
     for (char& c : body) c = static_cast<char>(random());
     put_number(all, i % 3 == 0 ? ~uint32_t{0} : static_cast<uint32_t>(body.size()));
@@ -223,7 +236,7 @@ TEST_CASE("ranks that no supervisor started meet by a file of their own, which i
   char name[] = "/tmp/ftrun_meeting_XXXXXX";
   const std::string folder = ::mkdtemp(name), path = folder + "/run.rendezvous";
   // What an earlier start has left behind, and another job's.
-  const auto left_over = std::make_unique<MeetingFile>(path, MeetingPlace{"slurm 7.0", 1, "an old token, of nobody's"});
+  const auto left_over = std::make_unique<MeetingFile>(path, MeetingPlace{"slurm 7.0", "127.0.0.1", 1, "an old token, of nobody's"});
   std::vector<std::string> heard(3);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 3; ++rank)
@@ -243,29 +256,129 @@ TEST_CASE("ranks that no supervisor started meet by a file of their own, which i
 TEST_CASE("a meeting file that others could have written, or that is something else, is left alone and refused") {
   char name[] = "/tmp/ftrun_meeting_XXXXXX";
   const std::string folder = ::mkdtemp(name), path = folder + "/run.rendezvous";
-  const MeetingPlace place{"job", 4000, "a token of the test"};
+  const MeetingPlace place{"job", "127.0.0.1", 4000, "a token of the test"};
   {
     const MeetingFile file(path, place);
     struct stat status {};
     REQUIRE(::stat(path.c_str(), &status) == 0);
     REQUIRE((status.st_mode & 0777) == 0600);
-    REQUIRE(MeetingFile::read(path, "job")->token == place.token);
-    REQUIRE(MeetingFile::read(path, "job")->port == 4000);
-    REQUIRE_FALSE(MeetingFile::read(path, "another").has_value());
+    REQUIRE(MeetingFile::read(path)->token == place.token);
+    REQUIRE(MeetingFile::read(path)->port == 4000);
+    REQUIRE(MeetingFile::read(path)->job == "job");
+    REQUIRE(MeetingFile::read(path)->address == "127.0.0.1");
+    REQUIRE_NOTHROW(file.require_ours());
     ::chmod(path.c_str(), 0644);
-    REQUIRE_THROWS_WITH(MeetingFile::read(path, "job"), Catch::Contains("not a file of this user's alone"));
+    REQUIRE_THROWS_WITH(MeetingFile::read(path), Catch::Contains("not a file of this user's alone"));
     ::chmod(path.c_str(), 0600);
   }
-  REQUIRE_FALSE(MeetingFile::read(path, "job").has_value());
+  REQUIRE_FALSE(MeetingFile::read(path).has_value());
   std::ofstream(path) << "a thesis\n";
   ::chmod(path.c_str(), 0600);
   REQUIRE_THROWS_WITH(MeetingFile(path, place), Catch::Contains("this is something else"));
+  REQUIRE_THROWS_WITH(MeetingFile::read(path), Catch::Contains("this is something else"));
   std::string kept;
   std::ifstream text(path);
   std::getline(text, kept);
   REQUIRE(kept == "a thesis");
   std::filesystem::remove(path);
   std::filesystem::create_symlink("/etc/passwd", path);
-  REQUIRE_THROWS_WITH(MeetingFile::read(path, "job"), Catch::Contains("not a file of this user's alone"));
+  REQUIRE_THROWS_WITH(MeetingFile::read(path), Catch::Contains("not a file of this user's alone"));
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("each rank of a start is one process, with as many connections as it wants") {
+  const Served served;
+  const auto refused = [&](const StoreMember& member, ExitCode code = ExitCode::kUsage) {
+    try {
+      served.client(kToken, member);
+    } catch (const Error& error) {
+      REQUIRE(error.code() == code);
+      REQUIRE_FALSE(error.remedy().empty());
+      return error.message();
+    }
+    return std::string("admitted");
+  };
+  const std::string at = cat(" was refused by rank 0 at 127.0.0.1:", served.port, ": ");
+  const auto first = served.client(kToken, rank_of(3));
+  REQUIRE(served.client(kToken, rank_of(3))->getNumKeys() == 0);
+  REQUIRE(refused(rank_of(3, 'q')) == cat("rank 3", at, "another process is rank 3 of this job already"));
+  REQUIRE(first->clone()->getNumKeys() == 0);
+  REQUIRE(refused(rank_of(2, 'q', 8)) == cat("rank 2", at, "its job has 4 ranks, and this is one of 8"));
+  REQUIRE(refused(rank_of(4)) == cat("rank 4", at, "its job has 4 ranks, and this is one of 4"));
+  REQUIRE(refused(rank_of(2, 'q', 4, 1, "job 8")) ==
+          cat("rank 2", at, "that one has the same token, and is of another job than this one, job \"job 8\""));
+  REQUIRE(refused(rank_of(2, 'q', 4, 0)) ==
+          cat("rank 2", at, "its job was restarted 1 times, and this rank is of the start after restart 0"));
+  // Rank 0 of a later start may be about to take the place of this one.
+  REQUIRE_THROWS_WITH(served.client(kToken, rank_of(2, 'q', 4, 2), 200ms), "rank 0 there is still of the start after restart 1, and this rank of that after 2");
+  REQUIRE(refused(rank_of(2)) == "admitted");
+  REQUIRE(served.server->admitted() == 4);
+}
+
+TEST_CASE("two jobs with one token end with the rank that both have, named") {
+  ListenSocket socket = listen_on("127.0.0.1", 0);
+  const int port = socket.port, fd = socket.fd.release();
+  const auto options = [&](int rank) {
+    return RendezvousOptions{.rank = rank, .world = 2, .port = port, .listen_fd = rank == 0 ? fd : -1, .timeout = 20s,
+                             .token = "a token of two jobs"};
+  };
+  std::vector<std::unique_ptr<Rendezvous>> met(2);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank)
+    threads.emplace_back([&, rank] { met[static_cast<size_t>(rank)] = Rendezvous::connect(options(rank)); });
+  for (std::thread& thread : threads) thread.join();
+  REQUIRE_THROWS_WITH(Rendezvous::connect(options(1)),
+                      cat("rank 1 was refused by rank 0 at 127.0.0.1:", port, ": another process is rank 1 of this job already\n  remedy: "
+                          "start each rank once; jobs that run at the same time need an FTRUN_TOKEN each: FTRUN_TOKEN=$(openssl rand "
+                          "-hex 32); where one rank was started again by itself, start all of them again"));
+  // The ranks that have met are not disturbed, and may have further connections.
+  std::thread other([&] { met[1]->beside()->exchange_text("k", "1"); });
+  REQUIRE(met[0]->beside()->exchange_text("k", "0") == std::vector<std::string>{"0", "1"});
+  other.join();
+}
+
+TEST_CASE("a rank that may not read the meeting file, or reads another job's, says so") {
+  char name[] = "/tmp/ftrun_meeting_XXXXXX";
+  const std::string folder = ::mkdtemp(name), path = folder + "/run.rendezvous";
+  const RendezvousOptions options{.rank = 1, .world = 2, .timeout = 300ms, .meeting_file = path, .job = "slurm 7.0"};
+  {
+    const MeetingFile other(path, {"slurm 8.0", "127.0.0.1", 1, "a token of another job"});
+    REQUIRE_THROWS_WITH(Rendezvous::connect(options), Catch::Contains(path + " is of another job (\"slurm 8.0\", this one is \"slurm 7.0\")"));
+    // At once, not only after all of the time.
+    RendezvousOptions patient = options;
+    patient.timeout = 1h;
+    ::chmod(path.c_str(), 0644);
+    REQUIRE_THROWS_WITH(Rendezvous::connect(patient), Catch::Contains("not a file of this user's alone (mode 0600), so ranks cannot meet by it"));
+    ::chmod(path.c_str(), 0600);
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("rank 0 leaves a file alone by which another job meets, and notices when its own is replaced") {
+  char name[] = "/tmp/ftrun_meeting_XXXXXX";
+  const std::string folder = ::mkdtemp(name), path = folder + "/run.rendezvous";
+  const Served served;
+  const RendezvousOptions options{.rank = 0, .world = 2, .timeout = 20s, .meeting_file = path, .job = "slurm 7.0"};
+  {
+    const MeetingFile live(path, {"job 7", "127.0.0.1", served.port, kToken});
+    REQUIRE_THROWS_WITH(Rendezvous::connect(options),
+                        cat(path, ": the ranks of another job meet by this file now (job \"job 7\", at 127.0.0.1:", served.port,
+                            ")\n  remedy: wait until it has begun, end it, or choose another output_dir"));
+    REQUIRE_NOTHROW(live.require_ours());
+  }
+  std::string heard;
+  std::thread rank([&] {
+    try {
+      Rendezvous::connect(options);
+    } catch (const Error& error) {
+      heard = error.what();
+    }
+  });
+  while (!std::filesystem::exists(path)) std::this_thread::sleep_for(1ms);
+  const MeetingFile other(path, {"slurm 8.0", "127.0.0.1", 1, "a token of another job"});
+  rank.join();
+  REQUIRE(heard == cat(path, ": another job's rank 0 has replaced the file by which the ranks of this one meet, before all had come\n  "
+                             "remedy: start one job at a time in an output_dir, or choose another"));
+  REQUIRE(MeetingFile::read(path)->job == "slurm 8.0");
   std::filesystem::remove_all(folder);
 }

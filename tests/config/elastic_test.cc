@@ -171,6 +171,34 @@ TEST_CASE("batch keys beside elasticity may repeat it, be ignored, or contradict
                          "elasticity.ignore_non_elastic_batch_info: true"));
 }
 
+TEST_CASE("fewer data-parallel ranks share the same batch, as few as elastic.min_ranks allows") {
+  const auto shares = [](const std::string& keys, int64_t ranks) {
+    std::vector<std::string> out;
+    for (const BatchShare& share : smaller_shares(resolve(config_of(keys), {.world_size = ranks}).config))
+      out.push_back(cat("d", share.data_ranks, " m", share.micro_batch, " g", share.accumulation));
+    return join(out, ", ");
+  };
+  const std::string batch = "train_micro_batch_size_per_gpu: 3\ngradient_accumulation_steps: 2\n";
+  // 24 sequences a step: 3 of 4 ranks have 8 each, of which a micro-batch of 3 is no divisor.
+  REQUIRE(shares(batch + "elastic: {min_ranks: 1}", 4) == "d3 m2 g4, d2 m3 g4, d1 m3 g8");
+  REQUIRE(shares(batch + "elastic: {min_ranks: 3}", 4) == "d3 m2 g4");
+  REQUIRE(shares(batch + "elastic: {min_ranks: 4}", 4) == "");
+  REQUIRE(shares(batch, 4) == "");
+  // Whole replicas: four ranks that share a model are four of elastic.min_ranks. 5 does not divide 36.
+  REQUIRE(shares(batch + "elastic: {min_ranks: 9}\nparallel: {tensor: 2, pipeline: 2}", 24) == "d4 m3 g3, d3 m3 g4");
+  REQUIRE(shares("elastic: {min_ranks: 5}\ntrain_batch_size: 7\ntrain_micro_batch_size_per_gpu: 1", 7) == "");
+  const std::string deepspeed =
+      "elasticity: {enabled: true, max_train_batch_size: 32, micro_batch_sizes: [1, 2, 3, 7], min_gpus: 3, version: 0.1}\n";
+  REQUIRE(shares(deepspeed, 6) == "d4 m3 g2, d3 m2 g4");
+  REQUIRE(shares(deepspeed + "elastic: {min_ranks: 4}", 6) == "d4 m3 g2");
+}
+
+TEST_CASE("more ranks than there are cannot be enough to go on") {
+  const Resolution r = resolve(config_of("train_micro_batch_size_per_gpu: 1\nelastic: {min_ranks: 3}"), {.world_size = 2});
+  REQUIRE(texts(r.problems) == Lines{"c.yaml:2:22: error: elastic.min_ranks 3 > the 2 ranks of this run\n"
+                                     "  remedy: it is the number of ranks that is enough to go on when others have failed"});
+}
+
 TEST_CASE("hostile elasticity ends at once") {
   REQUIRE(elastic("max_train_batch_size: 9e18, micro_batch_sizes: [9223372036854775807, 1]", 1)
               .starts_with("c.yaml:1:76: error: micro-batch 9223372036854775807 × 1"));

@@ -204,6 +204,10 @@ with tempfile.TemporaryDirectory() as scratch:
         path = job.out("run") / "config.yaml"
         checked = must(ftrun("check", "--config", path))
         assert checked.stdout.endswith("the config is good\n"), checked.stdout
+        assert (f"warning: a run would not start: output_dir {job.out('run')}: the folder is not empty (it holds " in checked.stdout
+                and "  remedy: continue the run that is there with --resume auto, or choose another output_dir\n" in checked.stdout), checked.stdout
+        new = must(ftrun("check", "--config", path, "--set", f"output_dir={job.out('not-yet')}"))
+        assert "would not start" not in new.stdout and not job.out("not-yet").exists(), new.stdout
         job.run("again", "--set", f"output_dir={job.out('again')}", **FULL)
         must(ftrun("--config", path, "--set", f"output_dir={job.out('from-yaml')}"))
         assert numbers(job.out("again")) == numbers(job.out("from-yaml")) == numbers(job.out("run"))
@@ -426,6 +430,13 @@ with tempfile.TemporaryDirectory() as scratch:
         screen = on_a_terminal("--config", job.config("redirected", train={"steps": 5}), "--nproc", 2, output=path)
         assert "step" not in screen.replace("steps", ""), screen
         assert len(re.findall(r"^\[rank 0\] step \d/5  loss .*  grad_norm ", path.read_text(), re.M)) == 5, path.read_text()
+
+    @needs("terminal")
+    def what_is_warned_of_above_the_live_line_stands_in_log_and_report():
+        screen = on_a_terminal("--config", job.config("warned", train={"steps": 5}, fp16={"enabled": True, "initial_scale_power": 40}))
+        assert "warning: step 1: " in screen, screen
+        assert " W warning: step 1: " in (job.out("warned") / "logs/rank-0.log").read_text()
+        assert "W warning: step 1: " in (job.out("warned") / "report.html").read_text()
 
     @case
     def plan_shows_the_program():

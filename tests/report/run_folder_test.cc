@@ -1,9 +1,12 @@
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <regex>
+#include <thread>
 
 #include "report/machine.h"
 #include "report/run_folder.h"
@@ -126,8 +129,8 @@ TEST_CASE("a folder that is not empty is refused without resume, and left as it 
   REQUIRE(error.code() == ExitCode::kUsage);
   REQUIRE(error.message() ==
           cat("output_dir ", base.path(), ": the folder is not empty (it holds thesis.tex)"));
-  REQUIRE(error.remedy() ==
-          "continue the run that is there with --resume auto, or choose another output_dir");
+  // There is no run to continue.
+  REQUIRE(error.remedy() == "choose another output_dir");
   REQUIRE(posix_files().list(base.path()) == std::vector<std::string>{"thesis.tex"});
 }
 
@@ -149,6 +152,8 @@ TEST_CASE("an earlier run is refused without resume and taken with it") {
   }
   REQUIRE(refusal(root, RunStart::kFresh).message() ==
           cat("output_dir ", root, ": the folder is not empty (it holds logs, run.json)"));
+  REQUIRE(refusal(root, RunStart::kFresh).remedy() ==
+          "continue the run that is there with --resume auto, or choose another output_dir");
   const RunFolder second(root, RunStart::kResume);
   REQUIRE(second.has_earlier_run());
 }
@@ -201,6 +206,42 @@ TEST_CASE("a run with a name much like the folder's is found beside it") {
   for (const char* name : {"mine", "other"}) put_file(base / name + "/run.json", "{}");
   REQUIRE(RunFolder(base / "mien", RunStart::kResume).run_nearby() == base / "mine");
   REQUIRE(RunFolder(base / "else", RunStart::kResume).run_nearby().empty());
+}
+
+TEST_CASE("a step of a run that is not there is refused before anything is made") {
+  const TestFolder base;
+  std::filesystem::create_directory(base / "mine");
+  put_file(base / "mine/run.json", "{}");
+  const Error error = refusal(base / "mien", RunStart::kResumeStep);
+  REQUIRE(error.code() == ExitCode::kUsage);
+  REQUIRE(error.message() == cat("output_dir ", base / "mien", ": there is no run in it of which a step could be resumed (did you mean ",
+                                 base / "mine", "?)"));
+  REQUIRE(error.remedy() == "correct output_dir, or give --resume auto, which starts a run where there is none");
+  REQUIRE(posix_files().list(base.path()) == std::vector<std::string>{"mine"});
+  REQUIRE(RunFolder(base / "mine", RunStart::kResumeStep).has_earlier_run());
+}
+
+TEST_CASE("what keeps a run from its folder is told without touching it") {
+  const TestFolder base;
+  put_file(base / "thesis.tex", "years of work");
+  REQUIRE(folder_problem(base.path(), RunStart::kFresh)->message() == refusal(base.path(), RunStart::kFresh).message());
+  REQUIRE_FALSE(folder_problem(base / "new", RunStart::kFresh));
+  REQUIRE(folder_problem(base / "new", RunStart::kResumeStep)->code() == ExitCode::kUsage);
+  REQUIRE(posix_files().list(base.path()) == std::vector<std::string>{"thesis.tex"});
+}
+
+TEST_CASE("who looks whether a run is under way does not keep the next one from its folder") {
+  const TestFolder base;
+  const std::string root = base / "run";
+  { const RunFolder first(root, RunStart::kFresh); }
+  const int looking = ::open((root + "/.lock").c_str(), O_RDONLY | O_CLOEXEC);
+  REQUIRE(::flock(looking, LOCK_SH | LOCK_NB) == 0);
+  std::thread leaves([looking] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    ::close(looking);
+  });
+  REQUIRE_NOTHROW(RunFolder(root, RunStart::kFresh));
+  leaves.join();
 }
 
 TEST_CASE("resume starts afresh where there is nothing, and refuses what is no run") {

@@ -84,6 +84,25 @@ TEST_CASE("long runs are thinned to means, and what is not finite stays visible"
   REQUIRE(run["steps"]["loss"][2999] == "NaN");
 }
 
+TEST_CASE("what a page has no room for is counted, and said") {
+  const TestFolder folder;
+  put_file(folder / "metrics.jsonl", metrics_lines(example_step(1)));
+  std::string log, texts;
+  for (int i = 0; i < 203; ++i) log += cat("2026-11-23T01:02:03.456 W warning: number ", i, "\n2026-11-23T01:02:03.456 I no warning\n");
+  for (int i = 0; i < 2001; ++i) texts += sample_line(i, {1, "p", "a"}) + "\n";
+  std::filesystem::create_directory(folder / "logs");
+  put_file(folder / "logs/rank-0.log", log);
+  put_file(folder / "samples.jsonl", texts);
+  const std::string page = run_report({folder.path()});
+  const nlohmann::json run = data_of(page)["runs"][0];
+  REQUIRE(run["warnings"].size() == 200);
+  REQUIRE(run["warnings_left_out"] == 3);
+  REQUIRE(run["texts"].size() == 2000);
+  REQUIRE(run["texts_left_out"] == 1);
+  REQUIRE(page.find("more are left out here: logs/rank-0.log has them all") != page.npos);
+  REQUIRE(page.find("more texts are left out here: samples.jsonl has them all") != page.npos);
+}
+
 TEST_CASE("only a report of ours is replaced") {
   const TestFolder folder;
   put_file(folder / "metrics.jsonl", metrics_lines(example_step(1)));

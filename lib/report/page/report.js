@@ -284,6 +284,7 @@ function makeTexts() {
     scroll.append(table);
     if (data.runs.length > 1) $('texts').append(element('h3', run.name));
     $('texts').append(scroll);
+    if (run.texts_left_out) $('texts').append(element('div', `${run.texts_left_out} more texts are left out here: samples.jsonl has them all`, 'soft'));
   }
 }
 
@@ -323,6 +324,7 @@ function makeWarnings() {
     $('warnings').hidden = false;
     if (data.runs.length > 1) $('warnings').append(element('h3', run.name));
     $('warnings').append(element('pre', run.warnings.join('\n')));
+    if (run.warnings_left_out) $('warnings').append(element('div', `${run.warnings_left_out} more are left out here: logs/rank-0.log has them all`, 'soft'));
   }
 }
 

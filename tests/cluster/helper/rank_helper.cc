@@ -1,7 +1,7 @@
 // A rank for the supervisor's tests: does what its arguments say, in order.
 //   print TEXT | error TEXT | raw TEXT (no line end; \r and \n as escapes) | env NAME | sleep MS |
 //   exit CODE | signal N | only RANK (the rest is for that rank) | fail CODE MESSAGE (reports it) |
-//   stopif RANK (stops itself) |
+//   stopif RANK (stops itself) | killif RANK (kills itself) |
 //   touch FILE (writes the process id) | catch N CODE (exit with CODE on signal N) | ignore N |
 //   store | before N (the rest is for the starts before the Nth restart)
 #include <sys/socket.h>
@@ -67,6 +67,7 @@ int main(int argc, char** argv) {
     if (verb == "only" && std::stoi(words[++i]) != rank) break;
     if (verb == "before" && std::stoi(words[++i]) <= std::atoi(std::getenv("FTRUN_RESTART"))) break;
     if (verb == "stopif" && std::stoi(words[++i]) == rank) ::kill(::getpid(), SIGSTOP);
+    if (verb == "killif" && std::stoi(words[++i]) == rank) ::kill(::getpid(), SIGKILL);
     if (verb == "fail") fail(rank, std::stoi(words[i + 1]), words[i + 2]);
     if (verb == "touch")
       std::ofstream(words[++i] + std::to_string(rank)) << ::getpid() << std::endl;

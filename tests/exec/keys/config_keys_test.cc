@@ -357,6 +357,8 @@ const std::map<std::string, RunKey>& run_keys() {
        {"lib/config/resolve_elasticity.cc", "c.elasticity.ignore_non_elastic_batch_info"}},
       // Other ways to say how many ranks there are, and what they share (not yet).
       {"parallel.data", {"lib/config/ranks.cc", "c.parallel.data != 0"}},
+      // What the supervisor does when a rank keeps failing.
+      {"elastic.min_ranks", {"lib/config/elastic.cc", "config.elastic.min_ranks"}},
       {"pipeline.stages", {"lib/config/resolve_mesh.cc", "r.config.pipeline.stages"}},
       {"sequence_parallel_size", {"lib/config/resolve_mesh.cc", "r.config.sequence_parallel_size"}},
       {"elasticity.model_parallel_size", {"lib/config/resolve_elasticity.cc", "e.model_parallel_size"}},

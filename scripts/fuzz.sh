@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Runs libFuzzer on what reads files of others (configs, safetensors, data sidecars and indices, checkpoint.json, run.json), under the address and
+# undefined-behaviour sanitizers.
+#   scripts/fuzz.sh [seconds a target, 10] [target...]
+# Needs clang-14 and libclang-rt-14-dev of Debian. What it finds worth keeping lies in build/fuzz/corpus; an input that breaks a
+# target is named, and belongs into tests/fuzz/corpus with the change that mends it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+seconds=${1:-10}
+[ $# -gt 0 ] && shift
+case $seconds in '' | *[!0-9]*) printf 'fuzz.sh: seconds a target: expected a number, found %s\n' "$seconds" >&2; exit 2 ;; esac
+if ! command -v clang++-14 >/dev/null || ! compgen -G '/usr/lib/llvm-14/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a' >/dev/null; then
+  printf 'fuzz.sh: no clang++-14 with libFuzzer\n  remedy: apt-get install clang-14 libclang-rt-14-dev\n' >&2
+  exit 5
+fi
+targets=("$@")
+[ ${#targets[@]} -gt 0 ] || for folder in tests/fuzz/corpus/*/; do targets+=("$(basename "$folder")"); done
+FTRUN_SETUP=${FTRUN_SETUP:-done} scripts/build.sh fuzz "${targets[@]/#/fuzz_}"
+status=0
+for target in "${targets[@]}"; do
+  found=build/fuzz/corpus/$target
+  mkdir -p "$found"
+  log=build/fuzz/$target.log
+  if "build/fuzz/bin/fuzz_$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+    -artifact_prefix="build/fuzz/$target-" "$found" "tests/fuzz/corpus/$target" >"$log" 2>&1; then
+    printf '%-20s %s inputs in %s s, no finding\n' "$target" "$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")" "$seconds"
+  else
+    printf '%-20s a finding: %s\n' "$target" "$(grep -oE "build/fuzz/$target-[a-z]+-[0-9a-f]+" "$log" | tail -1)"
+    tail -40 "$log"
+    status=1
+  fi
+done
+exit "$status"

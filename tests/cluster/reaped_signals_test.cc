@@ -1,0 +1,71 @@
+// No signal goes to a process that has been waited for: its number may be another's by then. kill() and waitpid() of the whole test are
+// these here, which look on.
+
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <mutex>
+#include <set>
+
+#include "cluster/supervisor.h"
+#include "places.h"
+
+#include <catch2/catch.hpp>
+
+namespace {
+
+/// Of this process, as the tests' ranks have one of their own.
+struct Seen {
+  std::mutex mutex;
+  std::set<pid_t> reaped;
+  int killed = 0, killed_after = 0;
+};
+
+Seen& seen() {
+  static Seen all;
+  return all;
+}
+
+}  // namespace
+
+extern "C" int kill(pid_t target, int signal) noexcept {
+  {
+    const std::lock_guard lock(seen().mutex);
+    ++seen().killed;
+    seen().killed_after += static_cast<int>(seen().reaped.count(target < 0 ? -target : target));
+  }
+  return static_cast<int>(::syscall(SYS_kill, target, signal));
+}
+
+extern "C" pid_t waitpid(pid_t pid, int* status, int options) {
+  const auto done = static_cast<pid_t>(::syscall(SYS_wait4, pid, status, options, nullptr));
+  const std::lock_guard lock(seen().mutex);
+  if (done > 0) seen().reaped.insert(done);
+  return done;
+}
+
+TEST_CASE("a rank that has been waited for gets no signal, and what it started is ended before") {
+  {
+    const std::lock_guard lock(seen().mutex);
+    seen().reaped.clear();
+    seen().killed = seen().killed_after = 0;
+  }
+  const std::string rank = ftrun::testing::binary_dir() + "/bin/rank_helper";
+  ftrun::SupervisorOptions options;
+  options.local_ranks = 3;
+  options.program = rank;
+  options.write = [](ftrun::OutputStream, std::string_view) {};
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"print", "well"}, {"killif", "1", "sleep", "60000"}, {"only", "2", "exit", "4"}}) {
+    options.arguments = {rank};
+    options.arguments.insert(options.arguments.end(), words.begin(), words.end());
+    ftrun::run_supervisor(options);
+  }
+  const std::lock_guard lock(seen().mutex);
+  CHECK(seen().reaped.size() == 9);
+  CHECK(seen().killed >= 9);
+  CHECK(seen().killed_after == 0);
+}

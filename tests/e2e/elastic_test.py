@@ -1,0 +1,115 @@
+"""Ranks that keep failing leave, with their replica, where the config allows it: the run goes on with fewer data-parallel ranks and
+the same global batch, and its losses are those of an undisturbed one but for rounding."""
+import signal
+import tempfile
+import time
+
+from runner import Job, await_gone, case, manifest, near, run_cases, start, steps
+
+STEPS = 60
+SAVING = {"train": {"steps": STEPS, "log": {"every": 1}}, "data": {"sequence_length": 128},
+          "checkpoint": {"every": 20, "keep_last": 3}}
+
+
+def await_line(running, part, after=0):
+    """The number of the line after the first one from the given one on that holds the part."""
+    end = time.monotonic() + 120
+    while True:
+        for at in range(after, len(running.lines)):
+            if part in running.lines[at]:
+                return at + 1
+        assert time.monotonic() < end and running.process.poll() is None, f"no {part!r}:\n{running.text()[-3000:]}"
+        time.sleep(0.002)
+
+
+def kill_rank(running, rank, count):
+    """Kills one of so many ranks, once all have started."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            ranks = running.ranks()
+            if len(ranks) == count:
+                running.kill(signal.SIGKILL, ranks[rank])
+                return ranks
+        except (FileNotFoundError, ProcessLookupError):  # one has just ended
+            pass
+        time.sleep(0.005)
+    raise AssertionError(f"{count} ranks did not start:\n{running.text()[-3000:]}")
+
+
+def losses(out):
+    assert [line["step"] for line in steps(out)] == list(range(1, STEPS + 1)), steps(out)
+    return [line["loss"] for line in steps(out)]
+
+
+def same_losses(job, straight, disturbed):
+    near(disturbed, losses(job.out(disturbed)), losses(job.out(straight)), 1e-5)
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    job = Job(scratch)
+
+    @case
+    def a_rank_that_keeps_failing_leaves_and_the_losses_stay():
+        # 16 sequences a step: three ranks cannot share them equally, two can.
+        batch = SAVING | {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1, "parallel": {"data": 4}}
+        job.run("straight", **batch)
+        running = start("--config", job.config("shrunk", elastic={"min_ranks": 2}, **batch))
+        seen = await_line(running, "saved ")
+        kill_rank(running, 3, 4)
+        seen = await_line(running, "resumed from", seen)
+        kill_rank(running, 3, 4)
+        seen = await_line(running, "rank 3 failed twice without a new checkpoint; going on with 2 data ranks of 4, global batch "
+                                   "unchanged: train_batch_size 16 = micro 4 × accumulation 2 × data-parallel 2", seen)
+        seen = await_line(running, "restart 2 (1 of 3 without a new checkpoint) in 1.0s, from step-000000", seen)
+        running.wait(0)
+        same_losses(job, "straight", "shrunk")
+        record = manifest(job.out("shrunk"))
+        assert record["topology"]["data"] == 2 and len(record["restarts"]) == 2, record
+        assert [restart["rank"] for restart in record["restarts"]] == [3, 3], record["restarts"]
+        # What is left may be resumed by all of them again.
+        job.run("shrunk", "--resume", "auto", elastic={"min_ranks": 2}, **batch | {"train": {"steps": STEPS + 1}})
+
+    @case
+    def whole_replicas_leave_and_the_model_degrees_stay():
+        mesh = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1,
+                         "parallel": {"data": 2, "pipeline": 2}}
+        job.run("straight-mesh", **mesh)
+        running = start("--config", job.config("mesh", elastic={"min_ranks": 2}, **mesh), "--restarts", 1)
+        seen = await_line(running, "step 1/")
+        kill_rank(running, 0, 4)
+        seen = await_line(running, "step 1/", seen)
+        kill_rank(running, 0, 4)
+        await_line(running, "rank 0 failed twice without a new checkpoint; going on with 1 data rank of 2, global batch unchanged", seen)
+        running.wait(0)
+        same_losses(job, "straight-mesh", "mesh")
+        assert manifest(job.out("mesh"))["topology"]["pipeline"] == 2
+
+    @case
+    def elasticity_of_deepspeed_lets_ranks_leave_down_to_min_gpus():
+        section = {"enabled": True, "max_train_batch_size": 12, "micro_batch_sizes": [1, 2], "min_gpus": 2, "version": 0.1}
+        elastic = SAVING | {"elasticity": section, "train_micro_batch_size_per_gpu": None, "gradient_accumulation_steps": None}
+        job.run("straight-elastic", "--nproc", 3, **elastic)
+        running = start("--config", job.config("elastic", **elastic), "--nproc", 3)
+        seen = await_line(running, "step 1/")
+        kill_rank(running, 1, 3)
+        seen = await_line(running, "step 1/", seen)
+        kill_rank(running, 1, 3)
+        seen = await_line(running, "going on with 2 data ranks of 3, global batch unchanged: train_batch_size 12", seen)
+        running.wait(0)
+        same_losses(job, "straight-elastic", "elastic")
+
+    @case
+    def fewer_than_the_config_allows_are_not_tried():
+        batch = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "train": {"steps": 20000}}
+        running = start("--config", job.config("enough", elastic={"min_ranks": 2}, **batch), "--nproc", 2, "--restarts", 1)
+        seen = 0
+        for _ in range(2):
+            seen = await_line(running, "step 1/", seen)
+            ranks = kill_rank(running, 1, 2)
+        assert running.wait() == 137
+        await_gone(ranks.values(), 5)
+        assert ("rank 1 failed twice without a new checkpoint; fewer ranks cannot go on: no smaller number of data ranks that "
+                "elastic.min_ranks allows divides train_batch_size 4") in running.text(), running.text()[-3000:]
+
+    run_cases()

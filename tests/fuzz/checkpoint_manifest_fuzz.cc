@@ -1,0 +1,20 @@
+// checkpoint.json, also under a checksum that is right: damage is found by that alone, malice is not.
+
+#include "base/checksum.h"
+#include "checkpoint/manifest.h"
+#include "fuzz.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string text(ftrun::fuzz::text_of(data, size));
+  ftrun::fuzz::judge([&] { ftrun::rank_record_from(text, "record"); });
+  ftrun::fuzz::judge([&] { ftrun::manifest_from(text, "checkpoint.json"); });
+  constexpr std::string_view kOpening = "{\n\"xxh3\": \"";
+  constexpr size_t kDigits = 16;
+  if (!text.starts_with(kOpening) || size < kOpening.size() + kDigits) return 0;
+  const std::string rest = text.substr(kOpening.size() + kDigits);
+  return ftrun::fuzz::judge([&] {
+    const std::string signed_text = ftrun::cat(kOpening, ftrun::hex64(ftrun::xxh3(rest.data(), rest.size())), rest);
+    const ftrun::CheckpointManifest manifest = ftrun::manifest_from(signed_text, "checkpoint.json");
+    if (manifest.format == ftrun::kCheckpointFormat) ftrun::manifest_text(manifest);
+  });
+}

@@ -1,0 +1,16 @@
+// JSON where the first byte opens an object, else YAML; what can be read is resolved too.
+
+#include "config/load.h"
+#include "config/resolve.h"
+#include "fuzz.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  return ftrun::fuzz::judge([&] {
+    const char* name = data[0] == '{' ? "c.json" : "c.yaml";
+    const ftrun::LoadResult loaded = ftrun::load_config_text(name, std::string(ftrun::fuzz::text_of(data, size)));
+    ftrun::ResolveContext context;
+    context.world_size = 4;
+    ftrun::resolve(loaded.config, context);
+  });
+}

@@ -1,0 +1,8 @@
+#include "fuzz.h"
+#include "report/manifest.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const ftrun::fuzz::ScratchFolder folder;
+  const std::string path = folder.write("run.json", ftrun::fuzz::text_of(data, size));
+  return ftrun::fuzz::judge([&] { ftrun::manifest_text(ftrun::read_manifest(path)); });
+}
