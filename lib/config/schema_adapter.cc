@@ -57,6 +57,9 @@ void declare_quantization(Schema& s) {
   rows.key("double", &Q::double_quantization, "The scales of nf4 are quantized to 8 bits, which takes 4.4 bits a weight instead of 4.5.")
       .alias("bnb_4bit_use_double_quant");
   rows.key("block", &Q::block, "Neighbouring weights with one scale, of nf4: 64, 128 or 256.").range(64, 256).in("weights");
+  rows.unkept<bool>("load_in_4bit", false, "type: nf4 says it.");
+  rows.unkept<bool>("load_in_8bit", false, "type: int8 says it.");
+  rows.unkept<std::string>("bnb_4bit_compute_dtype", "float32", "The precision that is trained in (bf16, fp16) is computed in.");
 }
 
 }  // namespace ftrun

@@ -73,6 +73,7 @@ const std::vector<Base>& bases() {
                         "zero_optimization: {stage: 1}\n"},
       {"adapter", kBatch + "adapter: {r: 4, target_modules: [q_proj, k_proj, v_proj], rank_pattern: {v_proj: 2}, "
                            "alpha_pattern: {q_proj: 3}}\n"},
+      {"quantized", kBatch + "adapter: {r: 4}\nquantization: {type: nf4, double: false}\n"},
       {"AdamW", optimizer("AdamW", "weight_decay: 0.5")},
       {"Adam", optimizer("Adam", "weight_decay: 0.5")},
       {"SGD", optimizer("SGD", "momentum: 0.5")},
