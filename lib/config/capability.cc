@@ -55,8 +55,6 @@ const Gap kGaps[] = {
      [](const Config& c) { return on_gpu(c) && c.parallel.pipeline > 1; }},
     {"zero_optimization.offload_param.nvme_path", text("parameters and optimizer state on two disks"),
      [](const Config& c) { return uses_two_disks(c.zero); }},
-    {"adapter.lora_dropout", text("dropout of adapters"),
-     [](const Config& c) { return c.adapter.type == AdapterType::kLora && c.adapter.lora_dropout > 0; }},
     // Other parallelism, optimizers, files.
     {"parallel.context", text("context parallelism"),
      [](const Config& c) { return c.parallel.context > 1; }},
