@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "model/size.h"
 #include "program/state_spec.h"
 #include "report/table.h"
 
@@ -60,71 +59,103 @@ std::string memory_plan_text(const MemoryPlan& memory, int64_t parameters) {
 
 namespace {
 
-std::string coefficient(double value) { return cat(number_text(value), " Psi"); }
+std::string coefficient(double value, const std::string& parameters) { return cat(number_text(value), " ", parameters); }
 
 /// "4 Psi + 12 Psi/2"; the secondary shards of a node last.
-std::string formula_text(const StateFormula& formula, int stage, int ranks) {
+std::string formula_text(const StateFormula& formula, int stage, int ranks, const std::string& parameters) {
   const double optimizer = formula.moments + formula.master;
   double whole = stage < 1 ? optimizer : 0;
   whole += stage < 2 ? formula.gradients : 0;
   whole += stage < 3 ? formula.weights : 0;
   const double shared = formula.weights + formula.gradients + optimizer - whole;
   std::vector<std::string> parts;
-  if (whole > 0) parts.push_back(coefficient(whole));
-  if (shared > 0) parts.push_back(cat(coefficient(shared), "/", ranks));
-  if (stage == 3 && formula.node > 1)
-    parts.push_back(cat(coefficient(formula.weights), "/", formula.node));
+  if (whole > 0) parts.push_back(coefficient(whole, parameters));
+  if (shared > 0) parts.push_back(cat(coefficient(shared, parameters), "/", ranks));
+  if (stage == 3 && formula.node > 1) parts.push_back(cat(coefficient(formula.weights, parameters), "/", formula.node));
   return join(parts, " + ");
 }
+
+/// What a rank and those that it shares shards with use: of a model that is split or cut a part of all there are.
+struct UsedParameters {
+  int64_t used = 0;
+  int64_t all = 0;
+
+  /// "1000", or "500 of 1000" where tensor-parallel ranks use parts of the model.
+  std::string text() const { return used == all ? std::to_string(used) : cat(used, " of ", all); }
+};
+
+UsedParameters used_parameters(const StepPlan& plan, bool trainable) {
+  const StateOptions& state = plan.options.state;
+  UsedParameters found;
+  for (const Unit& unit : plan.partition.units)
+    if (unit.trainable == trainable && stages_of(unit, state.pipeline).contains(state.pipeline_stage)) found.used += unit.numel;
+  for (const TensorInfo& tensor : plan.train.model.tensors)
+    if (tensor.trainable == trainable) found.all += tensor.numel();
+  return found;
+}
+
+/// What trains, Psi, and what is frozen, Phi, of which there are the weights alone.
+class ModelStates {
+ public:
+  ModelStates(const StepPlan& plan, const StateFormula& formula)
+      : trained_(used_parameters(plan, true)), frozen_(used_parameters(plan, false)), formula_(formula) {
+    of_frozen_.weights = formula.weights;
+    of_frozen_.node = formula.node;
+  }
+
+  /// "4 Psi + 12 Psi/2 + 4 Phi"
+  std::string formula(int stage, int ranks) const {
+    const std::string text = formula_text(formula_, stage, ranks, "Psi");
+    return frozen_.used == 0 ? text : cat(text, " + ", formula_text(of_frozen_, stage, ranks, "Phi"));
+  }
+  double bytes(int stage, int ranks) const {
+    return formula_.bytes(stage, ranks) * static_cast<double>(trained_.used) +
+           of_frozen_.bytes(stage, ranks) * static_cast<double>(frozen_.used);
+  }
+  std::string parameters_text() const {
+    return frozen_.used == 0 ? cat("Psi = ", trained_.text(), " parameters")
+                             : cat("Psi = ", trained_.text(), " parameters that train and Phi = ", frozen_.text(),
+                                   " frozen ones, which have weights alone");
+  }
+
+ private:
+  UsedParameters trained_, frozen_;
+  StateFormula formula_, of_frozen_;
+};
 
 std::string percent(double part, double of) {
   const double value = 100 * (part - of) / of;
   return cat(value < 0 ? "" : "+", fixed_text(value, 2), " %");
 }
 
-/// "1000", or "500 of 1000" where tensor-parallel ranks use parts of the model.
-std::string used_text(int64_t used, int64_t all) {
-  return used == all ? std::to_string(all) : cat(used, " of ", all);
-}
-
 }  // namespace
 
 std::string state_formula_text(const StepPlan& plan, const MemoryPlan& memory) {
-  const StateOptions& state = plan.options.state;
+  const int own_stage = plan.options.state.stage, ranks = plan.options.state.shard.count;
   const StateFormula own = state_formula(plan);
   StateFormula without_master = own;
   without_master.master = 0;
   without_master.gradients = own.weights;
-  // Of a model that is split or cut, what this rank and those that it shares shards with use.
-  int64_t used = 0;
-  for (const Unit& unit : plan.partition.units)
-    if (stages_of(unit, state.pipeline).contains(state.pipeline_stage)) used += unit.numel;
-  const auto parameters = static_cast<double>(used);
+  const ModelStates states(plan, own), narrow(plan, without_master);
   const auto planned = static_cast<double>(model_state_bytes(memory));
   std::vector<std::vector<std::string>> rows;
   for (int stage = 0; stage <= 3; ++stage) {
-    const auto bytes = [&](const StateFormula& formula) {
-      return formula.bytes(stage, state.shard.count) * parameters;
-    };
-    std::vector<std::string> row{cat("stage ", stage), formula_text(own, stage, state.shard.count),
-                                 fixed_text(bytes(own), 0)};
+    std::vector<std::string> row{cat("stage ", stage), states.formula(stage, ranks), fixed_text(states.bytes(stage, ranks), 0)};
     if (own.master > 0) {
-      row.push_back(formula_text(without_master, stage, state.shard.count));
-      row.push_back(fixed_text(bytes(without_master), 0));
+      row.push_back(narrow.formula(stage, ranks));
+      row.push_back(fixed_text(narrow.bytes(stage, ranks), 0));
     }
-    if (stage == state.stage) {
+    if (stage == own_stage) {
       row.push_back(fixed_text(planned, 0));
-      row.push_back(percent(planned, bytes(own)));
+      row.push_back(percent(planned, states.bytes(stage, ranks)));
     }
     rows.push_back(row);
   }
   std::vector<std::string> headers{"", "formula", "bytes"};
   if (own.master > 0) headers.insert(headers.end(), {"without a master copy", "bytes "});
   headers.insert(headers.end(), {"planned", "off by"});
-  std::string text = cat("model states of Psi = ", used_text(used, count_parameters(plan.train.model).total),
-                         " parameters: weights ",
-                         number_text(own.weights), ", gradients ", number_text(own.gradients), ", moments ",
-                         number_text(own.moments));
+  std::string text = cat("model states of ", states.parameters_text(), ": weights ", number_text(own.weights), ", gradients ",
+                         number_text(own.gradients), ", moments ", number_text(own.moments));
   if (own.master > 0) text += cat(", master copy ", number_text(own.master));
   return text + cat(" = ", number_text(own.bytes()), " bytes a parameter") +
          (own.master > 0 ? cat(" (", number_text(without_master.bytes()),

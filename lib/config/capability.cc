@@ -59,8 +59,6 @@ const Gap kGaps[] = {
      [](const Config& c) {
        return c.quantization.type != QuantizationType::kNone && c.zero.offload_param.device == OffloadDevice::kNvme;
      }},
-    {"adapter.lora_dropout", text("dropout of adapters"),
-     [](const Config& c) { return c.adapter.type == AdapterType::kLora && c.adapter.lora_dropout > 0; }},
     // Other parallelism, optimizers, files.
     {"parallel.context", text("context parallelism"),
      [](const Config& c) { return c.parallel.context > 1; }},

@@ -25,14 +25,14 @@ std::string words_text(const Field& field) {
 
 std::string range_text(const Field& field) {
   if (field.min && field.max)
-    return cat(" from ", number_text(*field.min), " to ", number_text(*field.max));
+    return cat(" from ", number_text(*field.min), field.below_max ? " to below " : " to ", number_text(*field.max));
   if (!field.min) return "";
   return cat(field.above_min ? " above " : " of at least ", number_text(*field.min));
 }
 
 bool in_range(const Field& field, double value) {
   if (!std::isfinite(value)) return false;
-  if (field.max && value > *field.max) return false;
+  if (field.max && (field.below_max ? value >= *field.max : value > *field.max)) return false;
   return !field.min || (field.above_min ? value > *field.min : value >= *field.min);
 }
 

@@ -64,6 +64,7 @@ struct Field {
   std::vector<std::string> aliases;
   std::optional<double> min, max;
   bool above_min = false;   // min itself is not allowed
+  bool below_max = false;   // nor is max
   bool nullable = false;    // null = not written
   bool zero_unset = false;  // the member's 0 means "not written": printed as null
   bool any_case = false;
@@ -84,6 +85,7 @@ struct Field {
   // Builder words for the schema's rows.
   Field& range(double low, double high) { return min = low, max = high, *this; }
   Field& at_least(double low) { return min = low, *this; }
+  Field& from_to_below(double low, double high) { return below_max = true, range(low, high); }
   Field& above(double low) { return min = low, above_min = true, *this; }
   Field& in(const char* text) { return unit = text, *this; }
   Field& alias(const char* text) { return aliases.emplace_back(text), *this; }

@@ -18,7 +18,8 @@ void declare_adapter(Schema& s) {
   rows.key("path", &A::path, "Folder of an adapter in PEFT's layout to go on from; empty: a new one.");
   rows.key("r", &A::r, "Rank of each adapter: the columns of B.").range(1, 65'536);
   rows.key("lora_alpha", &A::lora_alpha, "The adapter's results are scaled by lora_alpha / r.").above(0);
-  rows.key("lora_dropout", &A::lora_dropout, "Share of an adapter's inputs that is dropped in training.").range(0, 1);
+  rows.key("lora_dropout", &A::lora_dropout, "Share of an adapter's inputs that is dropped in training: each element with this probability.")
+      .from_to_below(0, 1);
   rows.key("target_modules", &A::target_modules,
            "Names of the modules that get one (a path's end: q_proj, mlp.up_proj), or all-linear; one text instead of a list "
            "is a regular expression of whole paths, as in PEFT.")

@@ -87,7 +87,8 @@ std::string type_text(const Field& field) {
 }
 
 std::string range_column(const Field& field) {
-  if (field.min && field.max) return cat(number_text(*field.min), " to ", number_text(*field.max));
+  if (field.min && field.max)
+    return cat(number_text(*field.min), field.below_max ? " to below " : " to ", number_text(*field.max));
   if (!field.min) return "";
   return cat(field.above_min ? "> " : "≥ ", number_text(*field.min));
 }
@@ -177,7 +178,7 @@ Json value_json(const FieldValue& value) {
 Json number_schema(const Field& field, const char* type) {
   Json out{{"type", type}};
   if (field.min) out[field.above_min ? "exclusiveMinimum" : "minimum"] = *field.min;
-  if (field.max) out["maximum"] = *field.max;
+  if (field.max) out[field.below_max ? "exclusiveMaximum" : "maximum"] = *field.max;
   return out;
 }
 

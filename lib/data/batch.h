@@ -17,6 +17,8 @@ struct Batch {
   /// Index in the row of the first position that this one may attend to: 0 in the concat packing,
   /// the document's first position otherwise. A padding position may attend only to itself.
   std::vector<int32_t> starts;
+  /// Place of the first position among those of the step's global batch, row after row: the same in every step.
+  int64_t first_token = 0;
   /// Labels of this micro-batch on this rank that count.
   int64_t counted_tokens = 0;
 };

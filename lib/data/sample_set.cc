@@ -215,6 +215,7 @@ void StepReader::read(int64_t step, StepBatch& out) {
   for (int64_t slot = 0; slot < shape_.accumulation; ++slot) {
     Batch& batch = out.micro_batches[static_cast<size_t>(slot)];
     reader_.start(batch, shape_.micro_batch);
+    batch.first_token = shape_.first_sample(0, slot) * samples_.sequence_length();
     for (int64_t m = 0; m < shape_.micro_batch; ++m)
       reader_.fill(batch, m, order_.row(shape_.first_sample(step, slot) + m));
     out.counted_tokens_local += batch.counted_tokens;

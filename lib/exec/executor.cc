@@ -61,6 +61,13 @@ bool same_options(const UpdateOptions& a, const UpdateOptions& b) {
          sgd.first_step == other.first_step;
 }
 
+/// What a recording keeps of the micro-batches; their data is copied anew.
+std::vector<int64_t> first_tokens(const StepRun& step) {
+  std::vector<int64_t> first;
+  for (const Batch& batch : step.micro_batches) first.push_back(batch.first_token);
+  return first;
+}
+
 /// By instruction of the disk lane the one after it, where that may start early.
 std::vector<InstrId> early_disk_requests(const Program& program) {
   std::vector<InstrId> next(program.instrs.size(), -1);
@@ -159,10 +166,11 @@ void Executor::record() {
   }
   device_->end_recording();
   recorded_ = step_->optimizer;
+  recorded_tokens_ = first_tokens(*step_);
 }
 
 void Executor::run_recorded(const StepRun& step) {
-  if (!recorded_ || !same_options(*recorded_, step.optimizer)) record();
+  if (!recorded_ || !same_options(*recorded_, step.optimizer) || recorded_tokens_ != first_tokens(step)) record();
   device_->stage_inputs();
   const Instr* decision = nullptr;
   for (const Instr& instr : program_.instrs) {
@@ -274,7 +282,9 @@ void Executor::load_batch(const Instr& instr) {
 void Executor::run_ops(const Instr& instr) {
   const LayerGraph& graph = model_.graphs[static_cast<size_t>(instr.ops().graph)];
   const std::vector<void*>& storage = storage_.at(&instr);
-  device_->run_ops(graph, ops_of(graph, instr), storage, instr.ops().accumulate);
+  const Batch& batch = step_->micro_batches[static_cast<size_t>(instr.micro_batch)];
+  device_->run_ops(graph, ops_of(graph, instr), storage,
+                   {.accumulate = instr.ops().accumulate, .layer = instr.layer, .first_token = batch.first_token});
   if (looks_for_nonfinite_) note_nonfinite(instr);
 }
 

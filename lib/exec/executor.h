@@ -165,9 +165,10 @@ class Executor {
   /// request that is under way.
   std::vector<InstrId> early_disk_;
   std::vector<std::optional<SwapFile::Ticket>> disk_tickets_;
-  /// Runs so far, and the options that were recorded with the updates.
+  /// Runs so far, the options that were recorded with the updates, and where the recorded micro-batches stand.
   int64_t runs_ = 0;
   std::optional<UpdateOptions> recorded_;
+  std::vector<int64_t> recorded_tokens_;
   bool looks_for_nonfinite_ = false;
   PhaseClock phases_;
   NonfinitePlace nonfinite_;

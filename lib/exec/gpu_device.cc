@@ -261,8 +261,8 @@ void GpuDevice::load(Lane lane, std::span<const void* const> from, std::span<con
 }
 
 void GpuDevice::run_ops(const LayerGraph& graph, std::span<const Op> ops,
-                        std::span<void* const> storage, bool accumulate) {
-  const KernelContext context{accumulate, device_scalars_.as<StepScalars>()};
+                        std::span<void* const> storage, KernelContext context) {
+  context.scalars = device_scalars_.as<StepScalars>();
   for (const Op& op : ops) kernels().run_op(graph, op, storage, context, gpu_.stream(Lane::kCompute));
 }
 

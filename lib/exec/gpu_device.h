@@ -30,7 +30,7 @@ class GpuDevice final : public LaneDevice {
   void put(Lane lane, double* to, double value) override;
   void load(Lane lane, std::span<const void* const> from, std::span<const TypedSpan> to) override;
   void run_ops(const LayerGraph& graph, std::span<const Op> ops, std::span<void* const> storage,
-               bool accumulate) override;
+               KernelContext context) override;
   void attach(Lane lane, Communicator& group) override;
   void copy(Lane lane, const TypedSpan& from, const TypedSpan& to) override;
   void add(Lane lane, const TypedSpan& from, const TypedSpan& to) override;

@@ -17,8 +17,8 @@ void HostDevice::load(Lane, std::span<const void* const> from, std::span<const T
 }
 
 void HostDevice::run_ops(const LayerGraph& graph, std::span<const Op> ops,
-                         std::span<void* const> storage, bool accumulate) {
-  const KernelContext context{accumulate, scalars_};
+                         std::span<void* const> storage, KernelContext context) {
+  context.scalars = scalars_;
   for (const Op& op : ops) run_op(graph, op, storage, context);
 }
 

@@ -71,8 +71,9 @@ class LaneDevice {
   virtual void put(Lane lane, double* to, double value) = 0;
   /// Host data of any lifetime: it may change when this returns. `to[i].count` elements each.
   virtual void load(Lane lane, std::span<const void* const> from, std::span<const TypedSpan> to) = 0;
+  /// `context` without the scalars, which are those of the run.
   virtual void run_ops(const LayerGraph& graph, std::span<const Op> ops,
-                       std::span<void* const> storage, bool accumulate) = 0;
+                       std::span<void* const> storage, KernelContext context) = 0;
   /// Before the collectives of an instruction.
   virtual void attach(Lane lane, Communicator& group) = 0;
   /// Between tiers and dtypes.

@@ -14,8 +14,9 @@ StepRun prepare_step(const Config& config, const SchedulerConfig& lr_schedule,
   const GradientScale scale = gradient_scale(config, progress.skipped.loss_scale(),
                                              static_cast<double>(batch.counted_tokens_global));
   step.scalars.loss_scale = scale.loss_scale;
-  step.scalars.rounding_key =
-      rounding_key(static_cast<uint64_t>(config.train.seed), progress.step + 1);
+  const auto seed = static_cast<uint64_t>(config.train.seed);
+  step.scalars.rounding_key = rounding_key(seed, progress.step + 1);
+  step.scalars.dropout_key = dropout_key(seed, progress.step + 1);
   step.decide =
       step_policy({.gradient_multiple = scale.multiple, .clip_norm = config.gradient_clipping});
   step.optimizer = optimizer_options(config.optimizer);

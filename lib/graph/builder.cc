@@ -101,6 +101,13 @@ ValueId GraphBuilder::linear(ValueId x, ValueId weight, ValueId bias, const Line
   return y;
 }
 
+ValueId GraphBuilder::dropout(ValueId x, const DropoutAttrs& attrs) {
+  require(attrs.probability > 0 && attrs.probability < 1 && attrs.first_column >= 0, "a dropout of some elements");
+  const ValueId y = temp(graph_.at(x).name + ".dropout", Dims(graph_.at(x).dims));
+  emit(OpKind::kDropout, {x}, {y}, attrs);
+  return y;
+}
+
 ValueId GraphBuilder::lora(ValueId x, ValueId y, ValueId down, const std::vector<ValueId>& up,
                            const LoraAttrs& attrs, const LinearAttrs& y_attrs) {
   require(!up.empty() && up.size() <= 3 && up.size() == attrs.parts.size(), "adapters of one to three parts");

@@ -31,8 +31,10 @@ class GraphBuilder {
   };
   SumAndNorm add_rms_norm(ValueId x, ValueId r, ValueId weight, double epsilon);
   ValueId linear(ValueId x, ValueId weight, ValueId bias = -1, const LinearAttrs& attrs = {});
-  /// A product's results `y` with low-rank adapters: see OpKind::kLoraUp. `down` is [J,I] for the product's operand `x`,
-  /// `up` holds b_p of each part of `attrs`. `y_attrs` as the product's own.
+  ValueId dropout(ValueId x, const DropoutAttrs& attrs);
+  /// A product's results `y` with low-rank adapters: see OpKind::kLoraUp. `down` is [J,I] for the product's operand, of
+  /// which (after dropout, where there is one) `x` is given; `up` holds b_p of each part of `attrs`. `y_attrs` as the
+  /// product's own.
   ValueId lora(ValueId x, ValueId y, ValueId down, const std::vector<ValueId>& up, const LoraAttrs& attrs,
                const LinearAttrs& y_attrs = {});
   ValueId qk_norm(ValueId qkv, ValueId weight_q, ValueId weight_k, const HeadAttrs& heads);

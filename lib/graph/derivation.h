@@ -53,8 +53,9 @@ class Derivation {
 
   // --- tensor-parallel ranks ---
 
-  /// Made by an all-gather, whose gradient sums what the ranks found.
-  bool is_gathered(ValueId id) const;
+  /// Made by an operation whose gradient takes what each rank found: an all-gather sums it, dropout hands it on to its
+  /// operand.
+  bool passes_on_terms(ValueId id) const;
   /// Whether `op` is the first operation of the forward list that reads the value: the last one in backward.
   bool is_first_reader(const Op& op, ValueId id) const;
   /// The gradient by `id`, of which `term` is this rank's term of the sum over the ranks.

@@ -195,9 +195,11 @@ void Derivation::add_term(ValueId id, ValueId term) {
   if (wants_gradient(id)) terms_[id].push_back(term);
 }
 
-bool Derivation::is_gathered(ValueId id) const {
+bool Derivation::passes_on_terms(ValueId id) const {
   const auto maker = producer_.find(id);
-  return maker != producer_.end() && graph_.forward[maker->second].kind == OpKind::kTensorAllGather;
+  if (maker == producer_.end()) return false;
+  const OpKind kind = graph_.forward[maker->second].kind;
+  return kind == OpKind::kTensorAllGather || kind == OpKind::kDropout;
 }
 
 bool Derivation::is_first_reader(const Op& op, ValueId id) const {
@@ -206,7 +208,7 @@ bool Derivation::is_first_reader(const Op& op, ValueId id) const {
 }
 
 ValueId Derivation::whole_gradient(ValueId id, ValueId term, int64_t ranks) {
-  if (is_gathered(id)) return term;
+  if (passes_on_terms(id)) return term;
   const ValueId whole = temp_like(term, value(term).name + ".summed");
   emit_input_grad(OpKind::kTensorAllReduce, {term}, {whole}, TensorGroupAttrs{ranks});
   return whole;

@@ -67,7 +67,7 @@ void linear(Derivation& d, const Op& op) {
   }
   if (ranks == 1) return;
   d.after_collective([&d, op, dy, x] { product_weight_gradients(d, op, dy, x); });
-  if (is_last && !d.is_gathered(op.in[0])) d.emit_waiting();
+  if (is_last && !d.passes_on_terms(op.in[0])) d.emit_waiting();
 }
 
 void lora_up(Derivation& d, const Op& op) {
@@ -82,6 +82,12 @@ void lora_up(Derivation& d, const Op& op) {
   d.emit_input_grad(OpKind::kLoraUpDgrad, std::move(in), {dh}, op.attrs);
   d.add_term(op.in[0], dy);
   d.add_term(op.in[1], dh);
+}
+
+void dropout(Derivation& d, const Op& op) {
+  const ValueId dx = d.new_gradient(op.in[0]);
+  d.emit_input_grad(OpKind::kDropout, {d.result_gradient(op.out[0])}, {dx}, op.attrs);
+  d.add_term(op.in[0], dx);
 }
 
 void qk_norm(Derivation& d, const Op& op) {

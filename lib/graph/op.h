@@ -50,6 +50,10 @@ enum class OpKind : uint8_t {
   kLoraUpDgrad,
   // in: dy[N,O], h[N,J]                            out: db_1[P_1,r_1], [db_2], [db_3]: db_p = scale_p dy_p^T h_p
   kLoraUpWgrad,
+  // Inverted dropout (Srivastava et al. 2014): an element is 0 with the probability p of DropoutAttrs and else divided by
+  // 1 - p. Which ones is a function of where they stand in training (kernels/dropout_mask.h), so this is its own gradient.
+  // in: x[N,I]                                     out: y[N,I]            (out may be x)
+  kDropout,
   // RMS norm over each head's d elements of q and k; v is copied.
   // in: qkv[N,(H+2K)d], wq[d], wk[d]               out: y[N,(H+2K)d], rstd F32[N,H+K]
   kQkNorm,
@@ -182,6 +186,16 @@ struct LoraAttrs {
   bool operator==(const LoraAttrs&) const = default;
 };
 
+struct DropoutAttrs {
+  /// Of an element to become 0; below 1.
+  double probability = 0;
+  /// Which dropout of the layer it is: each has its own mask.
+  int64_t site = 0;
+  /// Place of column 0 in the rows of all tensor-parallel ranks.
+  int64_t first_column = 0;
+  bool operator==(const DropoutAttrs&) const = default;
+};
+
 /// Rows [first_row, first_row + rows given) of a matrix of `all_rows`.
 struct RowsAttrs {
   int64_t first_row = 0;
@@ -201,7 +215,7 @@ struct VocabularyAttrs {
 
 using OpAttrs =
     std::variant<NoAttrs, NormAttrs, HeadAttrs, AttentionAttrs, RopeTableAttrs, CrossEntropyAttrs,
-                 TensorGroupAttrs, LinearAttrs, LoraAttrs, RowsAttrs, VocabularyAttrs>;
+                 TensorGroupAttrs, LinearAttrs, LoraAttrs, DropoutAttrs, RowsAttrs, VocabularyAttrs>;
 
 struct Op {
   OpKind kind;

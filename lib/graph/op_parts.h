@@ -52,6 +52,7 @@ void rms_norm(Derivation& derivation, const Op& op);
 void add_rms_norm(Derivation& derivation, const Op& op);
 void linear(Derivation& derivation, const Op& op);
 void lora_up(Derivation& derivation, const Op& op);
+void dropout(Derivation& derivation, const Op& op);
 void qk_norm(Derivation& derivation, const Op& op);
 void rope(Derivation& derivation, const Op& op);
 void attention(Derivation& derivation, const Op& op);

@@ -40,6 +40,8 @@ constexpr std::array<OpSpec, kOpKinds> kSpecs{{
      .shared_by = "O", .flops = flops_of::lora, .workspace = workspace_of::lora},
     {.kind = OpKind::kLoraUpWgrad, .name = "lora_up_wgrad", .shapes = "N,O N,J -> O1,r1 [O2,r2] [O3,r3]",
      .shared_by = "O", .flops = flops_of::lora, .workspace = workspace_of::lora},
+    {.kind = OpKind::kDropout, .name = "dropout", .shapes = "N,I -> N,I", .shared_by = "I", .cheap_result = 0,
+     .in_place = 0, .gradients = gradients_of::dropout},
     {.kind = OpKind::kQkNorm, .name = "qk_norm", .shapes = "N,Q d d -> N,Q N,R", .shared_by = "H",
      .gradients = gradients_of::qk_norm},
     {.kind = OpKind::kQkNormDgrad, .name = "qk_norm_dgrad", .shapes = "N,Q N,Q N,R d d -> N,Q", .shared_by = "H"},

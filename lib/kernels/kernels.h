@@ -28,12 +28,18 @@ struct StepScalars {
   float gradient_scale = 1.0F;
   /// Of this step's stochastic rounding: see rounding_key().
   uint64_t rounding_key = 0;
+  /// Of this step's dropout: see dropout_key().
+  uint64_t dropout_key = 0;
 };
 
 struct KernelContext {
   /// Gradients of parameters are added to what is there; false overwrites.
   bool accumulate = false;
   const StepScalars* scalars = nullptr;
+  /// What masks of dropout depend on beside the step: the layer of the model, and the place of token 0 among those of the
+  /// step's global batch.
+  int64_t layer = 0;
+  int64_t first_token = 0;
 };
 
 /// Runs one operation. `storage[v]` is the address of value v of `graph` (null for values the
@@ -92,6 +98,10 @@ struct FlatUpdate {
 /// probabilities that make the expected result exact; its bits are a function of this key and
 /// FlatUpdate::first_index alone.
 uint64_t rounding_key(uint64_t seed, int64_t step);
+
+/// StepScalars::dropout_key of a step. Which elements dropout makes 0 is a function of this key and of where they stand
+/// (kernels/dropout_mask.h) alone, so backward makes the mask again, and so does any layout of the ranks.
+uint64_t dropout_key(uint64_t seed, int64_t step);
 
 struct AdamOptions {
   float epsilon = 1e-8F;

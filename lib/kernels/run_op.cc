@@ -25,6 +25,7 @@ void run_as(const OpCall& call) {
     case OpKind::kLoraUp: return cpu::lora_up<S>(call);
     case OpKind::kLoraUpDgrad: return cpu::lora_up_dgrad<S>(call);
     case OpKind::kLoraUpWgrad: return cpu::lora_up_wgrad<S>(call);
+    case OpKind::kDropout: return cpu::dropout<S>(call);
     case OpKind::kBiasWgrad: return cpu::bias_wgrad<S>(call);
     case OpKind::kQkNorm: return cpu::qk_norm<S>(call);
     case OpKind::kQkNormDgrad: return cpu::qk_norm_dgrad<S>(call);

@@ -175,6 +175,7 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
   if (options.r <= 0) choice.problems.push_back(cat("r ", options.r, ": must be above 0"));
   Adapter adapter;
   adapter.begin = options.begin;
+  adapter.dropout = options.dropout;
   bool any = false;
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     BlockAdapter block;

@@ -20,7 +20,7 @@ std::string_view projection_name(Projection projection);
 /// "model.layers.3.self_attn.q_proj"
 std::string projection_module(int64_t layer, Projection projection);
 
-/// The low-rank adapter of one product (Hu et al. 2021): y += scale B (A x) with A [rank, inputs] and B [outputs, rank].
+/// The low-rank adapter of one product (Hu et al. 2021): y += scale B (A dropout(x)) with A [rank, inputs] and B [outputs, rank].
 struct LowRank {
   /// 0: the product has none.
   int64_t rank = 0;
@@ -47,6 +47,8 @@ enum class LoraBegin : uint8_t {
 struct Adapter {
   std::vector<BlockAdapter> blocks;
   LoraBegin begin = LoraBegin::kUniform;
+  /// In training, of the elements of what A multiplies.
+  double dropout = 0;
 
   /// Of a block; without adapters one that has none.
   const BlockAdapter& block(int64_t layer) const {
@@ -76,6 +78,8 @@ struct LoraOptions {
   std::vector<std::pair<std::string, int64_t>> rank_pattern;
   std::vector<std::pair<std::string, double>> alpha_pattern;
   LoraBegin begin = LoraBegin::kUniform;
+  /// From 0 to below 1.
+  double dropout = 0;
   bool operator==(const LoraOptions&) const = default;
 };
 

@@ -147,6 +147,8 @@ struct BlockParams {
     std::vector<ValueId> up;
     LoraAttrs attrs;
     std::vector<Projection> parts;
+    /// None: probability 0.
+    DropoutAttrs dropout;
   };
   Lora qkv_lora, o_lora, gate_up_lora, down_lora;
   ValueId input_norm = -1, qkv = -1, qkv_bias = -1, q_norm = -1, k_norm = -1, o = -1, o_bias = -1;
@@ -161,8 +163,10 @@ struct ProductPart {
 
 /// In the order in which a step reads them: behind the product's own parameters.
 BlockParams::Lora add_lora_params(GraphBuilder& g, const std::string& name, int64_t inputs,
-                                  const std::vector<ProductPart>& parts, const BlockAdapter& adapter) {
+                                  const std::vector<ProductPart>& parts, const BlockAdapter& adapter,
+                                  const DropoutAttrs& dropout) {
   BlockParams::Lora lora;
+  lora.dropout = dropout;
   int64_t ranks = 0, column = 0;
   for (const ProductPart& part : parts) {
     if (const LowRank& low = adapter.at(part.projection); low.rank > 0) {
@@ -180,7 +184,9 @@ BlockParams::Lora add_lora_params(GraphBuilder& g, const std::string& name, int6
   return lora;
 }
 
-BlockParams add_block_params(GraphBuilder& g, const ModelConfig& c, const BlockAdapter& adapter) {
+/// `dropout`: of what adapters multiply. Parts of one product, whose A's are one matrix, have the same mask.
+BlockParams add_block_params(GraphBuilder& g, const ModelConfig& c, const BlockAdapter& adapter, double dropout,
+                             const TensorSplit& split) {
   const int64_t q_rows = c.query_heads * c.head_size;
   const int64_t qkv_rows = q_rows + 2 * c.kv_heads * c.head_size;
   BlockParams p;
@@ -197,12 +203,16 @@ BlockParams add_block_params(GraphBuilder& g, const ModelConfig& c, const BlockA
   p.down = g.product_weight("down.weight", {c.hidden, c.feed_forward});
   if (c.mlp_bias) p.down_bias = g.param("down.bias", {c.hidden});
   const int64_t kv_rows = c.kv_heads * c.head_size;
+  // The numbers of sites decide masks: a run goes on with the same ones.
   p.qkv_lora = add_lora_params(g, "qkv", c.hidden,
-                               {{Projection::kQ, q_rows}, {Projection::kK, kv_rows}, {Projection::kV, kv_rows}}, adapter);
-  p.o_lora = add_lora_params(g, "o", q_rows, {{Projection::kO, c.hidden}}, adapter);
+                               {{Projection::kQ, q_rows}, {Projection::kK, kv_rows}, {Projection::kV, kv_rows}}, adapter,
+                               {dropout, 0, 0});
+  p.o_lora = add_lora_params(g, "o", q_rows, {{Projection::kO, c.hidden}}, adapter, {dropout, 1, split.index * q_rows});
   p.gate_up_lora = add_lora_params(g, "gate_up", c.hidden,
-                                   {{Projection::kGate, c.feed_forward}, {Projection::kUp, c.feed_forward}}, adapter);
-  p.down_lora = add_lora_params(g, "down", c.feed_forward, {{Projection::kDown, c.hidden}}, adapter);
+                                   {{Projection::kGate, c.feed_forward}, {Projection::kUp, c.feed_forward}}, adapter,
+                                   {dropout, 2, 0});
+  p.down_lora = add_lora_params(g, "down", c.feed_forward, {{Projection::kDown, c.hidden}}, adapter,
+                                {dropout, 3, split.index * c.feed_forward});
   return p;
 }
 
@@ -240,7 +250,9 @@ class SplitProducts {
 
  private:
   ValueId adapted(ValueId x, ValueId y, const BlockParams::Lora& lora, const LinearAttrs& attrs) {
-    return lora.up.empty() ? y : g_.lora(x, y, lora.down, lora.up, lora.attrs, attrs);
+    if (lora.up.empty()) return y;
+    const ValueId kept = lora.dropout.probability > 0 ? g_.dropout(x, lora.dropout) : x;
+    return g_.lora(kept, y, lora.down, lora.up, lora.attrs, attrs);
   }
   bool by_tokens() const { return split_.degree > 1 && split_.sequence; }
 
@@ -270,7 +282,7 @@ struct BlockGraph {
 // `c` is of one rank; `window` is 0 when it does not shorten rows of T tokens.
 BlockGraph build_block(const ModelConfig& c, const BatchShape& batch, int64_t window, bool train,
                        const ModelDtypes& dtypes, const RecomputePolicy& recompute,
-                       const TensorSplit& split, const BlockAdapter& adapter) {
+                       const TensorSplit& split, const BlockAdapter& adapter, double dropout) {
   const int64_t n = batch.tokens();
   GraphBuilder g(window == 0 ? "block" : cat("block.window", window), n, batch.row_tokens,
                  dtypes);
@@ -279,7 +291,7 @@ BlockGraph build_block(const ModelConfig& c, const BatchShape& batch, int64_t wi
       g.input(Port::kHidden, dtypes.compute, {hidden_tokens(batch, split), c.hidden}, "x");
   const ValueId rope = g.input(Port::kRope, DType::kF32, {n, c.head_size}, "rope");
   const ValueId starts = g.input(Port::kStarts, DType::kI32, {n}, "starts");
-  const BlockParams p = add_block_params(g, c, adapter);
+  const BlockParams p = add_block_params(g, c, adapter, train ? dropout : 0, split);
   const AttentionAttrs attrs{.query_heads = c.query_heads,
                              .kv_heads = c.kv_heads,
                              .head_size = c.head_size,
@@ -412,7 +424,8 @@ class DecoderBuilder {
     const std::tuple<int64_t, RecomputeLevel, BlockAdapter> key{window, recompute.level, adapter};
     auto it = blocks_.find(key);
     if (it == blocks_.end()) {
-      BlockGraph made = build_block(local_, batch_, window, train(), dtypes_, recompute, split_, adapter);
+      BlockGraph made = build_block(local_, batch_, window, train(), dtypes_, recompute, split_, adapter,
+                                    out_.adapter.dropout);
       const Shared shared{add_graph(std::move(made.graph)), made.params};
       it = blocks_.emplace(key, shared).first;
     }

@@ -34,6 +34,7 @@ LoraOptions lora_options(const AdapterConfig& config) {
   LoraOptions options;
   options.r = config.r;
   options.alpha = config.lora_alpha;
+  options.dropout = config.lora_dropout;
   options.rank_stabilized = config.use_rslora;
   options.target_modules = config.target_modules;
   options.target_pattern = config.target_pattern;

@@ -82,6 +82,12 @@ TEST_CASE("what would make another adapter is refused by name, switched off it i
   CHECK(errors("adapter: {peft_version: '1'}").find("unknown key") != std::string::npos);
 }
 
+TEST_CASE("a share that drops everything is refused") {
+  CHECK(read("adapter: {lora_dropout: 0.999}").lora_dropout == 0.999);
+  CHECK(errors("adapter: {lora_dropout: 1}").find("adapter.lora_dropout") == 0);
+  CHECK(errors("adapter: {lora_dropout: 1.0}").find("a number from 0 to below 1") != std::string::npos);
+}
+
 TEST_CASE("PEFT's own file is taken in place of the section, with the folder to go on from") {
   // As PEFT 0.21.2 writes it: every key, sorted.
   const Folder folder(R"({
@@ -89,7 +95,7 @@ TEST_CASE("PEFT's own file is taken in place of the section, with the folder to 
   "base_model_name_or_path": "base", "bias": "lora_only", "corda_config": null, "ensure_weight_tying": false, "eva_config": null,
   "exclude_modules": null, "fan_in_fan_out": false, "inference_mode": true, "init_lora_weights": true, "kasa_config": null,
   "layer_replication": null, "layers_pattern": null, "layers_to_transform": null, "loftq_config": {}, "lora_alpha": 16,
-  "lora_bias": false, "lora_dropout": 0.0, "lora_ga_config": null, "megatron_config": null, "megatron_core": "megatron.core",
+  "lora_bias": false, "lora_dropout": 0.05, "lora_ga_config": null, "megatron_config": null, "megatron_core": "megatron.core",
   "modules_to_save": ["lm_head"], "monteclora_config": null, "peft_type": "LORA", "peft_version": "0.21.2",
   "qalora_group_size": 16, "r": 8, "rank_pattern": {}, "revision": null, "target_modules": ["v_proj", "q_proj"],
   "target_parameters": null, "task_type": "CAUSAL_LM", "trainable_token_indices": null, "use_bdlora": null, "use_dora": false,
@@ -99,6 +105,7 @@ TEST_CASE("PEFT's own file is taken in place of the section, with the folder to 
   CHECK(adapter.path == folder.path.string());
   CHECK(adapter.r == 8);
   CHECK(adapter.lora_alpha == 16);
+  CHECK(adapter.lora_dropout == 0.05);
   CHECK(adapter.bias == AdapterBias::kLoraOnly);
   CHECK(adapter.use_rslora);
   CHECK(adapter.modules_to_save == std::vector<std::string>{"lm_head"});
@@ -113,7 +120,7 @@ TEST_CASE("what is written for PEFT reads back as the same adapter") {
                            "adapter: {target_modules: '.*(q|v)_proj', exclude_modules: '.*0.*', lora_alpha: 2.5, bias: all}",
                            "adapter: {target_modules: [up_proj], rank_pattern: {b: 2, a: 3}, alpha_pattern: {a: 1.5}, use_rslora: true, "
                            "layers_to_transform: [0, 2], modules_to_save: [lm_head], init_lora_weights: gaussian}",
-                           "adapter: {target_modules: [up_proj], init_lora_weights: false}"}) {
+                           "adapter: {target_modules: [up_proj], init_lora_weights: false, lora_dropout: 0.1}"}) {
     INFO(text);
     AdapterConfig adapter = read(text);
     const Folder folder(peft_config(adapter, "base", false));

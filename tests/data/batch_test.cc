@@ -148,6 +148,21 @@ TEST_CASE("every rank knows the counted tokens of the global batch by itself", "
   }
 }
 
+TEST_CASE("where a micro-batch stands in the global batch is the same in every step, and no two stand together", "[batch]") {
+  TempFolder folder;
+  const SampleSet samples({folder.write("train.bin", counting_u16(300))}, {.sequence_length = 8});
+  for (const int64_t step : {0, 3}) {
+    std::vector<int64_t> first;
+    for (int64_t rank = 0; rank < 2; ++rank) {
+      StepReader reader(samples, {.micro_batch = 3, .accumulation = 2, .ranks = 2, .rank = rank}, SampleOrder(samples.size(), true, 1), kBatchVocab);
+      StepBatch batch;
+      reader.read(step, batch);
+      for (const Batch& micro_batch : batch.micro_batches) first.push_back(micro_batch.first_token);
+    }
+    REQUIRE(first == std::vector<int64_t>{0, 48, 24, 72});
+  }
+}
+
 TEST_CASE("unmasked concat counts without looking at the data", "[batch]") {
   TempFolder folder;
   const SampleSet samples({folder.write("train.bin", counting_u16(100))}, {.sequence_length = 8});

@@ -184,6 +184,20 @@ with tempfile.TemporaryDirectory() as scratch:
             assert formula in mixed, f"no {formula!r} in {mixed}"
 
     @case
+    def what_is_frozen_is_counted_apart():
+        frozen = 134515008
+        trained = 30 * 8 * (4 * 576 + 2 * (576 + 192) + 2 * (576 + 1536) + 576 + 1536)  # A and B of q, o; k, v; gate, up; down
+        for stage, ranks in ((0, 2), (1, 2), (2, 2), (3, 2)):
+            found = planned("adapter", ranks, zero_optimization={"stage": stage, "stage3_param_persistence_threshold": 0},
+                            adapter={"r": 8, "target_modules": "all-linear"})
+            assert f"Psi = {trained} parameters that train and Phi = {frozen} frozen ones" in found.text, found.text
+            expected = (trained * (4 / (ranks if stage == 3 else 1) + 4 / (ranks if stage >= 2 else 1) + 8 / (ranks if stage >= 1 else 1))
+                        + frozen * 4 / (ranks if stage == 3 else 1))
+            assert abs(found.states() - expected) <= 0.02 * expected, f"stage {stage}: {found.text}"
+            row = next(line for line in found.text.splitlines() if line.startswith(f"stage {stage}"))
+            assert str(round(expected)) in row and ("4 Phi/2" if stage == 3 else "4 Phi ") in row, row
+
+    @case
     def recompute_keeps_a_third_of_the_activations():
         kept = planned("kept", 2, tokens=1024)
         redone = planned("redone", 2, tokens=1024, **FULL)

@@ -423,7 +423,8 @@ void EmulatedGpu::run_op(const LayerGraph& graph, const Op& op, std::span<void* 
                          const KernelContext& context, DeviceStream stream) {
   std::vector<void*> places;
   for (void* address : storage) places.push_back(address == nullptr ? nullptr : seen_by_device(address));
-  const KernelContext there{context.accumulate, seen(context.scalars)};
+  KernelContext there = context;
+  there.scalars = seen(context.scalars);
   put(stream, [this, &graph, &op, places = std::move(places), there] {
     ++counters_.operations;
     if (operations_)

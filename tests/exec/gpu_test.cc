@@ -464,7 +464,9 @@ TEST_CASE("gpu: steps that are recorded once and started as a whole train the sa
   bf16.bf16.enabled = true;
   Config again = fixtures::run_of_stage(3);
   again.recompute.policy = Recompute::kFull;
-  for (const Config& config : {sgd, five, bf16, again}) {
+  Config dropping = fixtures::with_dropout(fixtures::run_of_stage(2));
+  dropping.recompute.policy = Recompute::kSelective;
+  for (const Config& config : {sgd, five, bf16, again, dropping}) {
     const GpuOutcome expected = train_alone(config, nullptr);
     for (uint64_t seed = 1; seed <= 3; ++seed) {
       Emulated emulated(seed, {.step_graph = true});
@@ -473,6 +475,22 @@ TEST_CASE("gpu: steps that are recorded once and started as a whole train the sa
       REQUIRE(emulated.device->counters().launches == 6);
     }
   }
+}
+
+TEST_CASE("gpu: micro-batches of other places in the global batch than the recorded ones have their own masks of dropout") {
+  set_kernel_threads(1);
+  Alone alone;
+  Emulated emulated(4, {.step_graph = true});
+  const Config config = fixtures::with_dropout(fixtures::run_of_stage(1));
+  RankRig recorded(config, fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group), &emulated.gpu);
+  RankRig plain(config, fixtures::model_of_many_blocks(), *alone.group);
+  for (int64_t step = 1; step <= 3; ++step) REQUIRE(recorded.train(step).loss_sum == plain.train(step).loss_sum);
+  for (RankRig* rig : {&recorded, &plain}) rig->batches[1].first_token += 1000;
+  StepRun moved = recorded.prepared(4), expected = plain.prepared(4);
+  recorded.train_executor.run(moved);
+  plain.train_executor.run(expected);
+  REQUIRE(moved.loss_sum == expected.loss_sum);
+  REQUIRE(fixtures::contents(recorded.state) == fixtures::contents(plain.state));
 }
 
 TEST_CASE("gpu: a recorded step that is not finite updates nothing and is placed; programs with work of the host are not recorded") {

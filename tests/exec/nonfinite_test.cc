@@ -148,6 +148,21 @@ TEST_CASE("a step that comes out finite when it is run again changes nothing") {
   }
 }
 
+TEST_CASE("a step that is run again drops the elements that it dropped before") {
+  fixtures::Alone alone;
+  fixtures::RankRig rig(fixtures::with_dropout(fixtures::run_of_stage(2)), fixtures::small_model(), *alone.group);
+  rig.train(1);
+  const auto before = fixtures::contents(rig.state);
+  StepRun again = rig.prepared(2), first = rig.prepared(2), other = rig.prepared(3);
+  REQUIRE(rig.train_executor.find_nonfinite(again).instr == -1);
+  REQUIRE(rig.train_executor.find_nonfinite(other).instr == -1);
+  REQUIRE(fixtures::contents(rig.state) == before);
+  rig.train_executor.run(first);
+  REQUIRE(again.loss_sum == first.loss_sum);
+  REQUIRE(again.gradient_norm == first.gradient_norm);
+  REQUIRE(other.loss_sum != first.loss_sum);
+}
+
 TEST_CASE("only the rank that met it names it, and all ranks leave the step out") {
   for (const int64_t stage : {0, 1, 2}) {
     INFO("stage " << stage);

@@ -105,6 +105,15 @@ Config run_of_stage(int64_t stage) {
   return config;
 }
 
+Config with_dropout(Config config) {
+  config.adapter.type = AdapterType::kLora;
+  config.adapter.r = 4;
+  config.adapter.target_modules = {"all-linear"};
+  config.adapter.init_lora_weights = LoraInit::kFalse;
+  config.adapter.lora_dropout = 0.25;
+  return config;
+}
+
 Scratch::Scratch() {
   static std::atomic<int> count{0};
   path = (std::filesystem::temp_directory_path() / cat("ftrun-exec-", ::getpid(), "-", count++)).string();
@@ -213,6 +222,7 @@ StepRun RankRig::prepared(int64_t step) {
   run.micro_batches = batches;
   run.scalars = step_scalars_of(config.optimizer, config.scheduler, step);
   run.scalars.loss_scale = 0.01F;
+  run.scalars.dropout_key = dropout_key(11, step);
   run.decide = step_policy({.clip_norm = 1.0});
   run.optimizer = optimizer_options(config.optimizer);
   return run;
@@ -220,11 +230,12 @@ StepRun RankRig::prepared(int64_t step) {
 
 StepRun RankRig::train(int64_t step) {
   batches.resize(static_cast<size_t>(config.gradient_accumulation_steps));
-  for (size_t slot = 0; slot < batches.size(); ++slot)
-    batches[slot] = random_batch(
-        plan.train.model.batch,
-        static_cast<uint64_t>(step) * 100 + slot * 10 + static_cast<uint64_t>(data_index(plan.options.state)),
-        plan.train.model.vocab_rows);
+  const BatchShape& shape = plan.train.model.batch;
+  for (size_t slot = 0; slot < batches.size(); ++slot) {
+    const auto place = static_cast<uint64_t>(data_index(plan.options.state));
+    batches[slot] = random_batch(shape, static_cast<uint64_t>(step) * 100 + slot * 10 + place, plan.train.model.vocab_rows);
+    batches[slot].first_token = static_cast<int64_t>(slot * 10 + place) * shape.tokens();
+  }
   StepRun run = prepared(step);
   train_executor.run(run);
   return run;

@@ -32,6 +32,9 @@ Config small_run();
 /// ZeRO `stage`, with nothing small enough to be left on every rank.
 Config run_of_stage(int64_t stage);
 
+/// The run with adapters of all products, in whose operands dropout makes a quarter of the elements 0.
+Config with_dropout(Config config);
+
 /// A folder that goes with the object.
 struct Scratch {
   Scratch();

@@ -23,6 +23,8 @@ struct BlockShape {
   int64_t window = 0;
   bool biases = false;
   bool qk_norm = false;
+  /// Of the operand of adapters.
+  double dropout = 0;
   RecomputePolicy recompute = {};
   ModelDtypes dtypes = {};
 
@@ -64,7 +66,8 @@ inline LayerGraph adapted(const BlockShape& s, bool train = true) {
   const ValueId norm = g.rms_norm(x, g.param("n1", {s.hidden}), 1e-5);
   const ValueId qkv = g.linear(norm, g.param("qkv", {width, s.hidden}));
   const LoraAttrs attrs{{{0, 2.0}, {width - kv, 0.5}}};
-  const ValueId all = g.lora(norm, qkv, g.param("down", {5, s.hidden}),
+  const ValueId kept = s.dropout > 0 ? g.dropout(norm, {s.dropout, 1, 0}) : norm;
+  const ValueId all = g.lora(kept, qkv, g.param("down", {5, s.hidden}),
                              {g.param("q.up", {s.query_heads * s.head_size, 2}), g.param("v.up", {kv, 3})}, attrs);
   g.output(g.add(x, g.linear(all, g.param("o", {s.hidden, width}))), Port::kHidden);
   return g.finish(train, s.recompute);

@@ -140,7 +140,7 @@ TEST_CASE("operands that are missing or too many are counted") {
 std::vector<std::pair<LayerGraph, Op>> every_kind() {
   std::vector<std::pair<LayerGraph, Op>> found;
   std::set<OpKind> kinds;
-  for (const LayerGraph& g : {embedding({}), block({.biases = true, .qk_norm = true}), head({}), adapted({}),
+  for (const LayerGraph& g : {embedding({}), block({.biases = true, .qk_norm = true}), head({}), adapted({.dropout = 0.5}),
                               split_head({}, true), split_mlp({}, false)}) {
     for (const auto& list : {g.forward, g.backward})
       for (const Op& op : list)
@@ -196,7 +196,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "norms, gated products and all-gathers are cheap; rotations, additions, all-reduces and the "
+    "norms, gated products, dropout and all-gathers are cheap; rotations, additions, dropout, all-reduces and the "
     "gradient of a gated "
     "product may run in place") {
   std::set<OpKind> cheap;
@@ -206,12 +206,13 @@ TEST_CASE(
     if (op_spec(op.kind).in_place >= 0) in_place[op.kind] = op_spec(op.kind).in_place;
   }
   CHECK(cheap == std::set<OpKind>{OpKind::kRmsNorm, OpKind::kAddRmsNorm, OpKind::kSwiGlu,
-                                  OpKind::kTensorAllGather});
+                                  OpKind::kDropout, OpKind::kTensorAllGather});
   CHECK(in_place == std::map<OpKind, int>{{OpKind::kRope, 0},
                                           {OpKind::kRopeDgrad, 0},
                                           {OpKind::kAdd, 0},
                                           {OpKind::kLinearDgrad, 2},
                                           {OpKind::kLoraUp, 0},
+                                          {OpKind::kDropout, 0},
                                           {OpKind::kSwiGluDgrad, 1},
                                           {OpKind::kTensorAllReduce, 0}});
 }

@@ -53,6 +53,34 @@ TEST_CASE("a Llama block's backward walks its forward in reverse and makes cheap
         "d_x:[8,16]\n");
 }
 
+TEST_CASE("what an adapter drops is dropped again in backward, and from the gradient before the product adds its own") {
+  const LayerGraph g = adapted({.dropout = 0.5});
+  CHECK(list_text(g, g.forward) ==
+        "rms_norm x:[8,16] n1:[16] -> n1.out:[8,16] n1.rstd:[8]\n"
+        "linear n1.out:[8,16] qkv:[32,16] -> qkv.out:[8,32]\n"
+        "dropout n1.out:[8,16] -> n1.out.dropout:[8,16]\n"
+        "linear n1.out.dropout:[8,16] down:[5,16] -> down.out:[8,5]\n"
+        "lora_up qkv.out:[8,32] down.out:[8,5] q.up:[16,2] v.up:[8,3] -> qkv.out.lora:[8,32]\n"
+        "linear qkv.out.lora:[8,32] o:[16,32] -> o.out:[8,16]\n"
+        "add x:[8,16] o.out:[8,16] -> sum:[8,16]\n");
+  CHECK(list_text(g, g.backward) ==
+        "linear_wgrad d_sum:[8,16] qkv.out.lora:[8,32] -> d_o:[16,32]\n"
+        "linear_dgrad d_sum:[8,16] o:[16,32] -> d_qkv.out.lora:[8,32]\n"
+        "lora_up_wgrad d_qkv.out.lora:[8,32] down.out:[8,5] -> d_q.up:[16,2] d_v.up:[8,3]\n"
+        "lora_up_dgrad d_qkv.out.lora:[8,32] q.up:[16,2] v.up:[8,3] -> d_down.out:[8,5]\n"
+        "rms_norm x:[8,16] n1:[16] -> n1.out.again:[8,16] n1.rstd.again:[8]\n"
+        "dropout n1.out.again:[8,16] -> n1.out.dropout.again:[8,16]\n"
+        "linear_wgrad d_down.out:[8,5] n1.out.dropout.again:[8,16] -> d_down:[5,16]\n"
+        "linear_dgrad d_down.out:[8,5] down:[5,16] -> d_n1.out.dropout:[8,16]\n"
+        "dropout d_n1.out.dropout:[8,16] -> d_n1.out:[8,16]\n"
+        "rms_norm x:[8,16] n1:[16] -> n1.out.again:[8,16] n1.rstd.again:[8]\n"
+        "linear_wgrad d_qkv.out.lora:[8,32] n1.out.again:[8,16] -> d_qkv:[32,16]\n"
+        "linear_dgrad d_qkv.out.lora:[8,32] qkv:[32,16] d_n1.out:[8,16] -> d_n1.out:[8,16]\n"
+        "rms_norm_wgrad d_n1.out:[8,16] x:[8,16] n1.rstd:[8] -> d_n1:[16]\n"
+        "rms_norm_dgrad d_n1.out:[8,16] x:[8,16] n1.rstd:[8] n1:[16] d_sum:[8,16] -> d_x:[8,16]\n");
+  CHECK(saved_text(g) == "n1.rstd 32\ndown.out 160\nqkv.out.lora 1024\n");
+}
+
 TEST_CASE("a Llama block saves what cannot be made again cheaply, and no more") {
   const LayerGraph g = block({});
   // N, NQ, NA, HN, ND, N, N2F numbers of 4 bytes; each starts at a multiple of 64 bytes.

@@ -250,7 +250,7 @@ void Lockstep::run(size_t layer, Which which, bool accumulate) {
       REQUIRE(op.kind == lists[0][i].kind);
       if (!is_collective(op.kind)) {
         INFO("rank " << rank << ": " << op_text(graph(rank, layer), op));
-        run_op(graph(rank, layer), op, places_[rank][layer].storage, {accumulate, &scalars});
+        run_op(graph(rank, layer), op, places_[rank][layer].storage, {.accumulate = accumulate, .scalars = &scalars, .layer = static_cast<int64_t>(layer)});
       }
     }
     if (!is_collective(lists[0][i].kind)) continue;

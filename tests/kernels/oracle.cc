@@ -148,6 +148,8 @@ std::vector<Tensor> forward(const OracleCase& c, const std::vector<Tensor>& in) 
       }
       return {y};
     }
+    case OpKind::kDropout:  // the second input is the mask
+      return {in[0] * in[1]};
     case OpKind::kQkNorm:
       return qk_norm(std::get<HeadAttrs>(c.attrs), in);
     case OpKind::kRope:

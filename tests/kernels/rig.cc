@@ -190,7 +190,7 @@ void Rig::run(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, Op
   if (scratch > 0) op.workspace = add({scratch}, DType::kU8);
   std::vector<void*> storage;
   for (const Memory& memory : memory_) storage.push_back(memory.begin);
-  const KernelContext context{accumulate, &scalars};
+  const KernelContext context{accumulate, &scalars, layer, first_token};
   run_op(graph_, op, storage, context);
   for (const Memory& memory : memory_) require_intact(memory);
 }

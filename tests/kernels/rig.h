@@ -59,6 +59,8 @@ class Rig {
   std::vector<std::byte> bits(ValueId id) const;
 
   StepScalars scalars;
+  /// As KernelContext's.
+  int64_t layer = 0, first_token = 0;
 
  private:
   struct Memory {

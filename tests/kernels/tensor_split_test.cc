@@ -23,11 +23,13 @@ struct Case {
   bool qk_norm = false;
   /// Every product of the first block has an adapter, and two of the second.
   bool adapted = false;
+  double dropout = 0;
 };
 
 Adapter adapter_of(const Case& c) {
   Adapter adapter;
   if (!c.adapted) return adapter;
+  adapter.dropout = c.dropout;
   adapter.blocks.resize(2);
   for (size_t p = 0; p < kProjections; ++p) adapter.blocks[0].of[p] = {static_cast<int64_t>(p) + 2, 0.5 + 0.25 * static_cast<double>(p)};
   adapter.blocks[1].of[static_cast<size_t>(Projection::kV)] = {3, 2.0};
@@ -64,6 +66,7 @@ const std::vector<Case>& cases() {
       {"qwen3, tied", "qwen3", 12, 12, 7, true, false, true, true},
       {"qwen2 with adapters", "qwen2", 12, 2, 0, true, true, false, false, true},
       {"llama with biases and adapters", "llama", 12, 6, 5, false, true, true, false, true},
+      {"llama with adapters that drop", "llama", 12, 6, 0, false, false, false, false, true, 0.25},
   };
   return kCases;
 }
@@ -87,6 +90,7 @@ Lockstep lockstep(const Case& c, const Choice& choice, int degree, bool sequence
                                 {choice.recompute}, {degree, rank, sequence}, adapter_of(c)));
   Lockstep made(std::move(ranks));
   made.scalars.loss_scale = 0.125F;
+  made.scalars.dropout_key = dropout_key(3, 1);
   return made;
 }
 
@@ -136,13 +140,13 @@ TEST_CASE("tensor-parallel ranks make the whole model's loss and gradients") {
         ++compared;
       }
   }
-  REQUIRE(compared >= 24);
+  REQUIRE(compared >= 30);
 }
 
 TEST_CASE(
     "tensor-parallel ranks do so whatever is made again, in whatever order weights get their "
     "gradients") {
-  for (const size_t which : {1, 4, 5, 7}) {
+  for (const size_t which : {1, 4, 5, 7, 8}) {
     const ModelConfig config = config_of(cases()[which]);
     const TokenBatch batch = token_batch(kBatch, config.vocab_rows, 4);
     Lockstep whole = lockstep(cases()[which], {}, 1, true);

@@ -8,11 +8,13 @@
         OUT/NAME/adapter/     PEFT's folder of the adapter before the first step: A and B are random
         OUT/NAME/trained/     the same after the last step
         OUT/NAME/reference.json
+Dropout has ftrun's masks, worked out here from what docs/architecture.md says of them.
 """
 import json
 import pathlib
 import sys
 
+import numpy as np
 import reference
 import torch
 import transformers
@@ -29,6 +31,7 @@ CASES = {
                            "alpha_pattern": {"v_proj": 3}}),
     "expression": ("mistral", {"r": 4, "target_modules": r".*\.(k_proj|gate_proj|o_proj)",
                                "exclude_modules": r"model\.layers\.1\.mlp.*"}),
+    "dropout": ("llama_untied", {"r": 4, "lora_alpha": 8, "target_modules": ALL, "lora_dropout": 0.2}),
     "layers": ("qwen2_window", {"r": 2, "target_modules": ["v_proj", "down_proj"], "layers_to_transform": [1]}),
     "biases": ("llama_bias", {"r": 4, "target_modules": ALL, "bias": "lora_only"}),
     "all_biases": ("qwen2", {"r": 4, "target_modules": ["o_proj"], "bias": "all"}),
@@ -52,9 +55,58 @@ def adapted(name, folder, seed):
     model.save_pretrained(folder / "adapter")
 
 
+SEED = 42  # train.seed's default
+# The products of a block, each with one mask.
+SITES = {"q_proj": 0, "k_proj": 0, "v_proj": 0, "o_proj": 1, "gate_proj": 2, "up_proj": 2, "down_proj": 3}
+
+
+def splitmix64(x):
+    x = np.uint64(x) + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@np.errstate(over="ignore")
+def kept(step, layer, site, tokens, columns, p):
+    """[tokens, columns]: which elements dropout leaves. `step` counts from 1, `layer` from the embedding's 0; `tokens` are
+    places in the global batch."""
+    key = splitmix64(splitmix64(splitmix64(np.uint64(SEED)) + np.uint64(1)) ^ np.uint64(step))
+    row = splitmix64(splitmix64(key ^ splitmix64(np.uint64(16 * layer + site))) ^ np.asarray(tokens, np.uint64))[:, None]
+    x = np.arange(columns, dtype=np.uint32) ^ row.astype(np.uint32)
+    x = ((x ^ (x >> np.uint32(16))) * np.uint32(0x21F0AAAD)) ^ (row >> np.uint64(32)).astype(np.uint32)
+    x = (x ^ (x >> np.uint32(15))) * np.uint32(0x735A2D97)
+    return (x ^ (x >> np.uint32(15))) >= np.uint32(round(p * 2**32))
+
+
+class Dropout(torch.nn.Module):
+    """In place of one of PEFT's. Each call is the next micro-batch."""
+
+    def __init__(self, p, layer, site):
+        super().__init__()
+        self.p, self.layer, self.site, self.calls = p, layer, site, 0
+
+    def forward(self, x):
+        step, slot = divmod(self.calls, reference.SETTINGS["accumulation"])
+        self.calls += 1
+        rows, row_tokens, columns = x.shape
+        tokens = slot * rows * row_tokens + np.arange(rows * row_tokens)
+        mask = torch.from_numpy(kept(step + 1, self.layer, self.site, tokens, columns, self.p)).view(x.shape)
+        return x * mask / (1 - self.p)
+
+
+def give_masks(model):
+    for name, module in model.named_modules():
+        for adapter, dropout in getattr(module, "lora_dropout", {}).items():
+            if isinstance(dropout, torch.nn.Dropout):
+                layer = int(name.split(".layers.")[1].split(".")[0]) + 1
+                module.lora_dropout[adapter] = Dropout(dropout.p, layer, SITES[name.rsplit(".", 1)[1]])
+
+
 def train(folder, data, dtype):
     base = transformers.AutoModelForCausalLM.from_pretrained(folder / "model", dtype=dtype, attn_implementation="eager")
     model = PeftModel.from_pretrained(base, folder / "adapter", is_trainable=True).to(dtype).train()
+    give_masks(model)
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     return model, len(trained), reference.run_steps(model, trained, data)
 

@@ -425,14 +425,22 @@ std::string shared_letter(const LayerPair& pair, const Op& whole, const Op& loca
   return found;
 }
 
-/// Results that are terms go through a sum over the ranks and nowhere else, others never.
-void check_sums(const LayerGraph& graph, const Op& op, char letter) {
-  for (size_t i = 0; i < op.out.size(); ++i)
-    for (const Op& reader : graph.forward) {
-      if (std::find(reader.in.begin(), reader.in.end(), op.out[i]) == reader.in.end()) continue;
-      const bool sums = reader.kind == OpKind::kTensorAllReduce || reader.kind == OpKind::kTensorReduceScatter;
-      CHECK(sums == result_is_term(op.kind, i, letter));
+/// A term goes through a sum over the ranks and nowhere else, alone or in a product's results that an adapter adds to;
+/// what is none never does.
+void check_summed(const LayerGraph& graph, ValueId id, bool is_term) {
+  for (const Op& reader : graph.forward) {
+    if (std::find(reader.in.begin(), reader.in.end(), id) == reader.in.end()) continue;
+    if (reader.kind == OpKind::kLoraUp && is_term) {
+      check_summed(graph, reader.out[0], true);
+      continue;
     }
+    const bool sums = reader.kind == OpKind::kTensorAllReduce || reader.kind == OpKind::kTensorReduceScatter;
+    CHECK(sums == is_term);
+  }
+}
+
+void check_sums(const LayerGraph& graph, const Op& op, char letter) {
+  for (size_t i = 0; i < op.out.size(); ++i) check_summed(graph, op.out[i], result_is_term(op.kind, i, letter));
 }
 
 /// The tensor table says the same of the gradients by parameters.
@@ -479,7 +487,8 @@ TEST_CASE("a rank's operations are shared out as the table of kinds says, and te
       compare_layer(split_model(c, {}), split_model(c, {2, 1, sequence}), layer, seen);
   Adapter adapter;
   adapter.blocks.resize(static_cast<size_t>(c.layers));
-  for (const Projection p : {Projection::kQ, Projection::kV}) adapter.blocks[0].of[static_cast<size_t>(p)] = {4, 2.0};
+  adapter.dropout = 0.5;
+  for (const Projection p : {Projection::kQ, Projection::kV, Projection::kO}) adapter.blocks[0].of[static_cast<size_t>(p)] = {4, 2.0};
   const auto adapted = [&](const TensorSplit& split) { return build_model(c, {2, 64}, Mode::kTrain, {}, {}, split, adapter); };
   compare_layer(adapted({}), adapted({2, 1, true}), 1, seen);
   // The table has no letter that no model uses.

@@ -89,6 +89,8 @@ class OpCall {
   LoraWorkspace lora_workspace() const { return ftrun::lora_workspace(graph_, op_); }
   std::vector<LoraPart> lora_parts() const { return ftrun::lora_parts(graph_, op_); }
   bool accumulate() const { return context_.accumulate; }
+  int64_t layer() const { return context_.layer; }
+  int64_t first_token() const { return context_.first_token; }
   const StepScalars& scalars() const {
     require(context_.scalars != nullptr, "step scalars are given");
     return *context_.scalars;

@@ -21,6 +21,7 @@ template <class S> void linear_wgrad(const OpCall& call);
 template <class S> void lora_up(const OpCall& call);
 template <class S> void lora_up_dgrad(const OpCall& call);
 template <class S> void lora_up_wgrad(const OpCall& call);
+template <class S> void dropout(const OpCall& call);
 template <class S> void bias_wgrad(const OpCall& call);
 template <class S> void qk_norm(const OpCall& call);
 template <class S> void qk_norm_dgrad(const OpCall& call);

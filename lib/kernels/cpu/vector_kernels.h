@@ -112,6 +112,13 @@ struct FlatKernels {
   void (*unpack_int8)(const int8_t* codes, float scale, float step, float* out, int64_t count);
 };
 
+/// One row of a dropout, ready to run: see kernels/dropout_mask.h.
+struct DropoutRow {
+  uint32_t low_key, high_key;
+  uint32_t least_kept;
+  double scale;
+};
+
 /// One query block of one head, forward.
 template <class S>
 struct AttentionForwardTile {
@@ -191,6 +198,8 @@ struct VectorKernels {
   void (*swiglu_dgrad)(const S* ds, const S* gate, const S* up, S* dgate, S* dup, int64_t count);
   /// out = a + b; out may be a or b.
   void (*add)(const S* a, const S* b, S* out, int64_t count);
+  /// Columns [first_column, first_column + count) of a row; y may be x.
+  void (*dropout)(const S* x, S* y, const DropoutRow& row, int64_t first_column, int64_t count);
   // The next three are null for 16-bit types, which logits never have.
   /// Replaces a row by exp(row - max).
   RowMaxSum (*exponentials)(S* row, int64_t count);

@@ -48,6 +48,16 @@ void swiglu(DType dtype, const void* gu, void* s, int64_t count, int64_t width, 
 void swiglu_dgrad(DType dtype, const void* ds, const void* gu, void* dgu, int64_t count, int64_t width,
                   cudaStream_t stream);
 void add(DType dtype, const void* a, const void* b, void* out, int64_t count, cudaStream_t stream);
+struct Dropout {
+  const void* x;
+  /// May be x.
+  void* y;
+  int64_t count, width;
+  DropoutAttrs attrs;
+  int64_t layer, first_token;
+  const StepScalars* scalars;
+};
+void dropout(DType dtype, const Dropout& d, cudaStream_t stream);
 /// Every row of y becomes `row`.
 void fill_rows(DType dtype, const void* row, void* y, int64_t count, int64_t width, cudaStream_t stream);
 void convert(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t count, cudaStream_t stream);

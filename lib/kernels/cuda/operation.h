@@ -68,6 +68,8 @@ class Operation {
   RowsAttrs rows(int64_t given) const { return given_rows(op_, given); }
   std::vector<LoraPart> lora_parts() const { return ftrun::lora_parts(graph_, op_); }
   bool accumulate() const { return context_.accumulate; }
+  int64_t layer() const { return context_.layer; }
+  int64_t first_token() const { return context_.first_token; }
   /// In device memory.
   const StepScalars* scalars() const {
     require(context_.scalars != nullptr, "step scalars are given");

@@ -1,6 +1,7 @@
 #include "base/error.h"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launchers.h"
+#include "kernels/dropout_mask.h"
 
 namespace ftrun::cuda {
 
@@ -83,6 +84,31 @@ __global__ void swiglu_dgrad_rows(const T* ds, const T* gu, T* dgu, int64_t widt
     }
     store(dgu + at + i, dgate);
     store(dgu + at + width + i, dup);
+  }
+}
+
+/// Of all rows.
+struct DropoutRows {
+  int64_t layer, site, first_token;
+  uint32_t first_column, least_kept;
+  float scale;
+};
+
+// One block a token. y may be x.
+template <class T, int V>
+__global__ void dropout_rows(const T* x, T* y, int64_t width, DropoutRows rows, const StepScalars* scalars) {
+  const DropoutKeys keys =
+      dropout_row_keys(scalars->dropout_key, rows.layer, rows.site, rows.first_token + blockIdx.x);
+  const T* const from = x + blockIdx.x * width;
+  T* const to = y + blockIdx.x * width;
+  for (int64_t i = threadIdx.x * V; i < width; i += blockDim.x * V) {
+    Floats<V> v = load<V>(from + i);
+#pragma unroll
+    for (int k = 0; k < V; ++k) {
+      const uint32_t bits = dropout_bits(keys, rows.first_column + static_cast<uint32_t>(i + k));
+      v[k] = bits >= rows.least_kept ? v[k] * rows.scale : 0.0F;
+    }
+    store(to + i, v);
   }
 }
 
@@ -221,6 +247,23 @@ void swiglu_dgrad(DType dtype, const void* ds, const void* gu, void* dgu, int64_
       launch({blocks(count), static_cast<unsigned>(threads_for(width / V, kThreads)), 0, stream},
              swiglu_dgrad_rows<T, V>, static_cast<const T*>(ds), static_cast<const T*>(gu), static_cast<T*>(dgu),
              width);
+    });
+  });
+}
+
+void dropout(DType dtype, const Dropout& d, cudaStream_t stream) {
+  const DropoutRows rows{.layer = d.layer,
+                         .site = d.attrs.site,
+                         .first_token = d.first_token,
+                         .first_column = static_cast<uint32_t>(d.attrs.first_column),
+                         .least_kept = least_kept_bits(d.attrs),
+                         .scale = static_cast<float>(dropout_scale(d.attrs))};
+  with_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    with_vectors<T>(vectors_fit<T>(d.width, d.x, d.y), [&](auto v) {
+      constexpr int V = decltype(v)::value;
+      launch({blocks(d.count), static_cast<unsigned>(threads_for(d.width / V, kThreads)), 0, stream},
+             dropout_rows<T, V>, static_cast<const T*>(d.x), static_cast<T*>(d.y), d.width, rows, d.scalars);
     });
   });
 }

@@ -373,6 +373,19 @@ void run_swiglu_dgrad(const Operation& op) {
   swiglu_dgrad(op.dtype(), op.in(0), op.in(1), op.out(0), op.in_dims(0)[0], op.in_dims(0)[1], op.stream());
 }
 
+void run_dropout(const Operation& op) {
+  dropout(op.dtype(),
+          {.x = op.in(0),
+           .y = op.out(0),
+           .count = op.in_dims(0)[0],
+           .width = op.in_dims(0)[1],
+           .attrs = op.attrs<DropoutAttrs>(),
+           .layer = op.layer(),
+           .first_token = op.first_token(),
+           .scalars = op.scalars()},
+          op.stream());
+}
+
 void run_add(const Operation& op) {
   add(op.dtype(), op.in(0), op.in(1), op.out(0), element_count(op.in_dims(0)), op.stream());
 }
@@ -572,6 +585,7 @@ void run_operation(const Operation& op, Matmul& matmul) {
     case OpKind::kLoraUp: return run_lora_up(op, matmul);
     case OpKind::kLoraUpDgrad: return run_lora_up_dgrad(op, matmul);
     case OpKind::kLoraUpWgrad: return run_lora_up_wgrad(op, matmul);
+    case OpKind::kDropout: return run_dropout(op);
     case OpKind::kBiasWgrad: return weight_gradient(op.dtype(), weight_gradient_of(op, 0), op.stream());
     case OpKind::kQkNorm: return run_qk_norm(op);
     case OpKind::kQkNormDgrad: return run_qk_norm_dgrad(op);

@@ -94,6 +94,16 @@ TEST_CASE("cuda: training in bf16 gives the processor's losses and weights withi
   }
 }
 
+TEST_CASE("cuda: adapters with dropout lose the elements that they lose on the processor") {
+  set_kernel_threads(1);
+  for (const bool bf16 : {false, true}) {
+    Config config = comparable(fixtures::with_dropout(fixtures::run_of_stage(2)));
+    config.bf16.enabled = bf16;
+    config.recompute.policy = Recompute::kFull;
+    compare(config, bf16 ? 5e-3 : 1e-5, bf16 ? 5e-2 : 1e-4);
+  }
+}
+
 TEST_CASE("cuda: what is computed again and what waits on the host changes no bit of the GPU's") {
   set_kernel_threads(1);
   fixtures::Alone alone;

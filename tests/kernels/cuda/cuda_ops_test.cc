@@ -158,6 +158,18 @@ TEST_CASE("cuda: low-rank adapters of parts of a product and their gradients agr
   require_agreement({OpKind::kLinearDgrad, NoAttrs{}, {dy, random({72, 48}, 8), x}, {Operand::out({130, 48})}}, 2e-2);
 }
 
+TEST_CASE("cuda: dropout has the CPU's mask, also in place") {
+  for (const Shape& s : kShapes)
+    for (const int64_t first_column : {0, 24}) {
+      OperationCase c{OpKind::kDropout, DropoutAttrs{0.3, 2, first_column}, {random({s.tokens, s.width}, 1)},
+                      {Operand::out({s.tokens, s.width})}};
+      require_agreement(c);
+      const auto apart = bits_on_gpu(c, kDTypes[2]);
+      c.in_place = 0;
+      REQUIRE((bits_on_gpu(c, kDTypes[2]) == apart));
+    }
+}
+
 TEST_CASE("cuda: rope and its gradient agree with the CPU, also in place") {
   for (const HeadAttrs heads : {HeadAttrs{1, 1, 2, 0}, HeadAttrs{3, 1, 10, 0}, HeadAttrs{9, 3, 64, 0}}) {
     const int64_t tokens = 20;

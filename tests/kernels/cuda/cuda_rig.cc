@@ -58,11 +58,12 @@ class GpuRun {
       op.workspace = add_value({scratch}, DType::kU8);
     StepScalars scalars;
     scalars.loss_scale = kLossScale;
+    scalars.dropout_key = kDropoutKey;
     DeviceBytes on_device(sizeof scalars);
     on_device.write(&scalars);
     std::vector<void*> storage;
     for (const DeviceBytes& bytes : memory_) storage.push_back(bytes.data());
-    gpu().run_op(graph_, op, storage, {case_.accumulate, on_device.as<StepScalars>()}, stream());
+    gpu().run_op(graph_, op, storage, {case_.accumulate, on_device.as<StepScalars>(), kLayer, kFirstToken}, stream());
     gpu().synchronize(stream());
     for (size_t i = 0; i < memory_.size(); ++i) {
       INFO(op_name(case_.kind) << ", value " << i);
@@ -203,6 +204,9 @@ std::vector<std::vector<std::byte>> bits_on_gpu(const OperationCase& c, DTypes d
 std::vector<Array> run_on_cpu(const OperationCase& c, DTypes dtypes) {
   Rig rig(DType::kF32);
   rig.scalars.loss_scale = kLossScale;
+  rig.scalars.dropout_key = kDropoutKey;
+  rig.layer = kLayer;
+  rig.first_token = kFirstToken;
   const auto add = [&](const Operand& operand) {
     if (operand.type == Operand::Type::kInt) return rig.ints(operand.ints);
     const bool loss = operand.type == Operand::Type::kLoss;

@@ -95,6 +95,9 @@ std::vector<Array> run_on_cpu(const OperationCase& c, DTypes dtypes);
 std::vector<std::vector<std::byte>> bits_on_gpu(const OperationCase& c, DTypes dtypes);
 /// What every case of the tests uses as StepScalars::loss_scale.
 inline constexpr float kLossScale = 0.125F;
+/// And for masks of dropout: StepScalars::dropout_key, and the rest of KernelContext.
+inline constexpr uint64_t kDropoutKey = 0x123456789abcdef0;
+inline constexpr int64_t kLayer = 5, kFirstToken = 70'000;
 
 /// Runs the case in all dtypes on both and requires agreement: 2e-5 of the largest number for what is
 /// computed and kept in fp32, `bf16_tolerance` else.

@@ -1,0 +1,37 @@
+#include "kernels/dropout_mask.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/vector_kernels.h"
+
+namespace ftrun {
+
+// Not the bits of stochastic rounding, which has a key of the same seed and step.
+uint64_t dropout_key(uint64_t seed, int64_t step) {
+  return splitmix64(splitmix64(splitmix64(seed) + 1) ^ static_cast<uint64_t>(step));
+}
+
+namespace cpu {
+
+template <class S>
+void dropout(const OpCall& call) {
+  const int64_t tokens = call.in_dims(0)[0], width = call.in_dims(0)[1];
+  const S* const x = call.in<S>(0);
+  S* const y = call.out<S>(0);
+  const auto& attrs = call.attrs<DropoutAttrs>();
+  const uint32_t least_kept = least_kept_bits(attrs);
+  const double scale = dropout_scale(attrs);
+  const uint64_t key = call.scalars().dropout_key;
+  const auto& vec = vector_kernels<S>();
+  parallel_ranges(tokens, 4, [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) {
+      const DropoutKeys keys = dropout_row_keys(key, call.layer(), attrs.site, call.first_token() + n);
+      vec.dropout(x + n * width, y + n * width, {keys.low, keys.high, least_kept, scale}, attrs.first_column, width);
+    }
+  });
+}
+
+FTRUN_FOR_STORAGE_TYPES(dropout)
+
+}  // namespace cpu
+
+}  // namespace ftrun

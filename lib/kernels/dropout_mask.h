@@ -1,0 +1,52 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "base/mix_bits.h"
+#include "graph/op.h"
+
+namespace ftrun {
+
+// Which elements a dropout makes 0. Nothing is drawn and nothing is kept: an element's bits are a function of the step's key
+// (dropout_key), the layer, the dropout's number in the layer, the token's place in the step's global batch and the column
+// of the whole row. So backward makes the same mask again, a step that is run again has it too, and it is the same however
+// ranks and micro-batches share out tokens, columns and layers.
+//
+// The first four make a row's key of 64 bits by splitmix64, which takes a handful of instructions a row; the columns of the
+// row are numbered through a bijection of 32 bits that the key picks (two multiplications). Philox would do with more: ten
+// rounds of two products of 64 bits for four elements, where this takes two of 32 bits for one, which every vector unit and
+// every GPU has.
+
+/// A row's bijection.
+struct DropoutKeys {
+  uint32_t low = 0;
+  uint32_t high = 0;
+};
+
+/// Of token `token` of the step's global batch.
+FTRUN_HOST_DEVICE inline DropoutKeys dropout_row_keys(uint64_t dropout_key, int64_t layer, int64_t site, int64_t token) {
+  constexpr uint64_t kMostSites = 16;
+  const uint64_t place = static_cast<uint64_t>(layer) * kMostSites + static_cast<uint64_t>(site);
+  const uint64_t key = splitmix64(splitmix64(dropout_key ^ splitmix64(place)) ^ static_cast<uint64_t>(token));
+  return {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)};
+}
+
+/// 32 bits of a column, uniform over rows. The vector kernels have the same (`scrambled`, kernels/cpu/simd.inc).
+FTRUN_HOST_DEVICE inline uint32_t dropout_bits(const DropoutKeys& keys, uint32_t column) {
+  uint32_t x = column ^ keys.low;
+  x = ((x ^ (x >> 16)) * 0x21f0aaadU) ^ keys.high;
+  x = (x ^ (x >> 15)) * 0x735a2d97U;
+  return x ^ (x >> 15);
+}
+
+/// An element is kept when its bits are at least this.
+inline uint32_t least_kept_bits(const DropoutAttrs& attrs) {
+  return static_cast<uint32_t>(std::min(std::round(attrs.probability * 0x1p32), 0x1p32 - 1));
+}
+
+/// What kept elements are multiplied by.
+inline double dropout_scale(const DropoutAttrs& attrs) { return 1 / (1 - attrs.probability); }
+
+}  // namespace ftrun

@@ -1,0 +1,196 @@
+"""Dropout of adapters has the same masks on any layout of the ranks, in a run that goes on and in one that is run again; it is in
+training alone, and PEFT's own dropout trains to the same losses on average. (With ftrun's masks PEFT trains the same numbers:
+the case `dropout` of lora_test.py.)"""
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+from runner import ShardedJob, case, checkpoints, config, evaluations, ftrun, must, near, numbers, run_cases, start, steps, tiny_data, write_config
+from safetensors.numpy import load_file
+
+CPU = {"device": "cpu"}
+LORA = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "init_lora_weights": False, "lora_dropout": 0.25}
+FAST = {"type": "AdamW", "params": {"lr": 0.02}}
+
+
+def adapter_file(out):
+    return load_file(pathlib.Path(out) / "export" / "adapter" / "adapter_model.safetensors")
+
+
+def losses(out):
+    return [m["loss"] for m in steps(out)]
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    scratch = pathlib.Path(scratch)
+    job = ShardedJob(scratch / "job", vocab_size=500)
+    usual = {"adapter": LORA, "optimizer": FAST}
+
+    def require_same(name, other):
+        assert numbers(job.out(name)) == numbers(job.out(other)), name
+        here, there = adapter_file(job.out(name)), adapter_file(job.out(other))
+        assert all(np.array_equal(here[tensor], there[tensor]) for tensor in there), name
+
+    @case
+    def every_layout_has_the_same_masks():
+        """12 samples a step, shared out among ranks and micro-batches in many ways."""
+        job.run("one", **(job.settings(1) | usual))
+        layouts = {
+            "accumulation": (1, job.settings(1, accumulation=3)),
+            "stage 2": (2, job.settings(2, stage=2)),
+            "stage 3": (3, job.settings(3, stage=3, accumulation=2)),
+            "replicas": (4, job.settings(4, stage=3) | {"parallel": {"data_replicate": 2}}),
+            "tensor": (2, job.settings(1, accumulation=2) | {"parallel": {"tensor": 2}}),
+            "whole tokens": (2, job.settings(1) | {"parallel": {"tensor": 2, "sequence": False}}),
+            "copies of heads": (4, job.settings(1) | {"parallel": {"tensor": 4}}),
+            "pipeline": (2, job.settings(1, accumulation=4) | {"parallel": {"pipeline": 2}}),
+            "tensor, data and pipeline": (8, job.settings(2, accumulation=3) | {"parallel": {"tensor": 2, "pipeline": 2}}),
+        }
+        for name, (ranks, settings) in layouts.items():
+            job.run(name, "--nproc", ranks, **(settings | usual))
+            loss = near("loss", losses(job.out(name)), losses(job.out("one")), 1e-5)
+            norm = near("gradient norm", [m["grad_norm"] for m in steps(job.out(name))], [m["grad_norm"] for m in steps(job.out("one"))], 5e-5)
+            here, there = adapter_file(job.out(name)), adapter_file(job.out("one"))
+            for tensor, values in there.items():
+                assert np.linalg.norm(here[tensor] - values) <= 1e-4 * np.linalg.norm(values), (name, tensor)
+            print(f"{name}: loss within {loss:.1e}, gradient norm within {norm:.1e}", flush=True)
+
+    @case
+    def what_changes_no_bit_without_dropout_changes_none_with_it():
+        job.run("two", "--nproc", 2, **(job.settings(2, stage=3) | usual))
+        for name, change in (("full", {"recompute": "full"}), ("selective", {"recompute": "selective"}),
+                             ("unsharded", job.settings(2)),
+                             ("offload", job.settings(2, stage=3, zero={"offload_param": CPU, "offload_optimizer": CPU})),
+                             ("alone", job.settings(2, stage=3, zero={"overlap_comm": False}))):
+            job.run(name, "--nproc", 2, **(job.settings(2, stage=3) | usual | change))
+            require_same(name, "two")
+        halves = job.settings(1) | usual | {"parallel": {"tensor": 2}}
+        job.run("halves", "--nproc", 2, **halves)
+        job.run("halves again", "--nproc", 2, **(halves | {"recompute": "full"}))
+        require_same("halves again", "halves")
+
+    @case
+    def masks_depend_on_the_seed_and_drop_what_they_should():
+        job.run("none", **(job.settings(1) | usual | {"adapter": LORA | {"lora_dropout": 0}}))
+        job.run("seed", **(job.settings(1) | usual | {"adapter": LORA | {"path": str(job.out("one") / "export" / "adapter")},
+                                                     "train": {"steps": 4, "seed": 7}}))
+        job.run("same", **(job.settings(1) | usual | {"adapter": LORA | {"path": str(job.out("one") / "export" / "adapter")}}))
+        for a, b in (("one", "none"), ("seed", "same")):
+            apart = [abs(x - y) for x, y in zip(losses(job.out(a)), losses(job.out(b)))]
+            assert min(apart) > 1e-4, (a, b, apart)
+
+    @case
+    def a_run_that_is_killed_goes_on_bit_by_bit():
+        saving = job.settings(2, stage=3) | usual | {"checkpoint": {"every": 1, "keep_last": 0}, "train": {"steps": 8}}
+        job.run("straight", "--nproc", 2, **saving)
+        for _ in range(5):  # the kill may come too late
+            shutil.rmtree(job.out("cut"), ignore_errors=True)
+            running = start("--config", job.config("cut", **saving), "--nproc", 2)
+            running.await_line("saved")
+            running.kill_all()
+            if "step-00000008" not in checkpoints(job.out("cut")):
+                break
+        assert "step-00000008" not in checkpoints(job.out("cut")), "five kills came after the last step"
+        job.run("cut", "--nproc", 2, "--resume", "auto", **saving)
+        require_same("cut", "straight")
+        # On other ranks the masks are the same too.
+        shutil.copytree(job.out("straight"), job.out("other"))
+        shutil.rmtree(job.out("other") / "checkpoints" / "step-00000008")
+        (job.out("other") / "checkpoints" / "latest").write_text("step-00000007")
+        job.run("other", "--resume", "auto", **(saving | job.settings(1, accumulation=2) | {"train": {"steps": 8}}))
+        near("loss", losses(job.out("other"))[-1:], losses(job.out("straight"))[-1:], 1e-5)
+        refused = ftrun("--config", job.config("cut", **(saving | {"adapter": LORA | {"lora_dropout": 0.5}})), "--nproc", 2, "--resume", "auto")
+        assert refused.returncode == 2 and "config.adapter.lora_dropout" in refused.stdout + refused.stderr, refused.stderr[-2000:]
+
+    @case
+    def evaluation_and_export_drop_nothing():
+        """With a learning rate of 0 the model stays what it was: only the losses of training know of dropout."""
+        still = job.settings(1) | {"optimizer": {"type": "AdamW", "params": {"lr": 0.0}},
+                                   "data": {"validation": str(job.data)}, "train": {"steps": 2, "evaluation": {"every": 1, "samples": 8}}}
+        for name, p in (("still", 0.25), ("still, without", 0.0)):
+            job.run(name, **(still | {"adapter": LORA | {"lora_dropout": p}}))
+        a, b = job.out("still"), job.out("still, without")
+        assert [m["loss"] for m in evaluations(a)] == [m["loss"] for m in evaluations(b)] and len(evaluations(a)) >= 2
+        assert all(x != y for x, y in zip(losses(a), losses(b)))
+        here, there = adapter_file(a), adapter_file(b)
+        assert all(np.array_equal(here[tensor], there[tensor]) for tensor in there)
+        written = json.loads((a / "export" / "adapter" / "adapter_config.json").read_text())
+        assert written["lora_dropout"] == 0.25
+        # PEFT's file, as it comes, says the same as the key.
+        again = still | {"adapter": str(a / "export" / "adapter")}
+        job.run("again", **again)
+        assert losses(job.out("again")) == losses(a)
+        merged = {}
+        for name, out in (("still", a), ("without", b)):
+            must(ftrun("convert", out, "--merge", "--out", scratch / f"merged-{name}", "--dtype", "fp32"))
+            merged[name] = load_file(scratch / f"merged-{name}" / "model.safetensors")
+        assert all(np.array_equal(merged["without"][tensor], values) for tensor, values in merged["still"].items())
+        text = must(ftrun("plan", "--config", job.config("plan", **(still | {"adapter": LORA})))).stdout
+        assert "activations" in text, text
+
+    @case
+    def bf16_runs_stay_close_to_fp32_ones():
+        job.run("bf16", "--nproc", 2, **(job.settings(2, precision="bf16", stage=2) | {"adapter": LORA}))
+        job.run("fp32", **(job.settings(1) | {"adapter": LORA}))
+        near("loss", losses(job.out("bf16")), losses(job.out("fp32")), 2e-3)
+
+    @case
+    def dropout_of_peft_trains_to_the_same_losses_on_average():
+        """30 steps on the same 4 rows, which an adapter without dropout learns by heart, over 8 seeds: means of the last steps
+        within 4 of their own standard deviations, which are a fraction of what dropout changes."""
+        count, seeds, p = 30, 8, 0.5
+        few = tiny_data(scratch / "few.bin", tokens=129)
+        ours = {}
+        for seed in range(seeds + 1):  # the last one without dropout
+            adapter = LORA | {"path": str(job.out("still") / "export" / "adapter"), "lora_dropout": p if seed < seeds else 0.0}
+            value = config(job.model, few, scratch / f"stats-{seed}", threads=1, adapter=adapter, train={"steps": count, "seed": seed})
+            value |= {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1, "optimizer": FAST}
+            value["data"]["token_dtype"] = "uint16"
+            must(ftrun("--config", write_config(scratch, value)))
+            ours[seed] = losses(scratch / f"stats-{seed}")
+        script = """
+import json, sys
+import numpy as np, torch, transformers
+from peft import PeftModel
+torch.set_num_threads(1)
+model_folder, adapter, tokens, steps, seeds, p = sys.argv[1:]
+data, all_losses = np.fromfile(tokens, dtype=np.uint16).astype("int64"), []
+rows = torch.from_numpy(np.stack([data[i:i + 33] for i in range(0, 128, 32)]))
+for seed in range(int(seeds)):
+    torch.manual_seed(seed)
+    base = transformers.AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
+    model = PeftModel.from_pretrained(base, adapter, is_trainable=True).train()
+    for module in model.modules():
+        for dropout in getattr(module, "lora_dropout", {}).values():
+            dropout.p = float(p)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=0.02, weight_decay=0.0)
+    found = []
+    for step in range(int(steps)):
+        loss = torch.nn.functional.cross_entropy(model(rows[:, :-1]).logits.flatten(0, 1), rows[:, 1:].flatten())
+        loss.backward()
+        found.append(loss.item())
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    all_losses.append(found)
+print(json.dumps(all_losses))
+"""
+        done = subprocess.run([sys.executable, "-c", script, job.model, job.out("still") / "export" / "adapter", few, str(count), str(seeds), str(p)],
+                              capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-3000:]
+        peft = json.loads(done.stdout)
+        for part in (slice(0, 1), slice(count - 10, count)):
+            a, b = (np.array([np.mean(run[part]) for run in runs]) for runs in ([ours[seed] for seed in range(seeds)], peft))
+            without = np.mean(ours[seeds][part])
+            error = np.sqrt((a.var(ddof=1) + b.var(ddof=1)) / seeds)
+            print(f"steps {part.start + 1} to {part.stop}: {a.mean():.4f} and PEFT's {b.mean():.4f}, {error:.4f} expected between them; "
+                  f"without dropout {without:.4f}", flush=True)
+            assert abs(a.mean() - b.mean()) < 4 * error, (a, b)
+        assert b.mean() - without > 12 * error, "what dropout changes would not be seen"
+
+    run_cases()
