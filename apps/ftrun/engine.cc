@@ -1,13 +1,19 @@
 #include "engine.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <filesystem>
+#include <iostream>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace ftrun {
 namespace {
+
+bool engine_is_loaded = false;
 
 /// Beside the binary: bin/ftrun and lib/libftrun_engine.so.
 std::string engine_path() {
@@ -24,12 +30,22 @@ int train_with_engine(const TrainRequest& request) {
   if (engine == nullptr)
     throw Error(ExitCode::kEnvironment, cat("the engine cannot be loaded: ", ::dlerror()),
                 "build it with scripts/build.sh and keep .venv, which holds LibTorch, in place");
+  engine_is_loaded = true;
   using Entry = int (*)(const TrainRequest*);
   const auto entry = reinterpret_cast<Entry>(::dlsym(engine, "ftrun_engine_train"));
   if (entry == nullptr)
     throw Error(ExitCode::kEnvironment, cat(path, " is not this version's engine"),
                 "build ftrun anew");
   return entry(&request);
+}
+
+int end_process(int exit_code) {
+  if (!engine_is_loaded) return exit_code;
+  log_flush();
+  std::cout.flush();
+  std::cerr.flush();
+  std::fflush(nullptr);
+  ::_exit(exit_code);
 }
 
 }  // namespace ftrun

@@ -12,6 +12,7 @@
 #include "build_info.h"
 #include "cluster/failure_report.h"
 #include "commands.h"
+#include "engine.h"
 
 namespace ftrun {
 namespace {
@@ -74,9 +75,9 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return ftrun::run(argc, argv);
+    return ftrun::end_process(ftrun::run(argc, argv));
   } catch (const std::exception& exception) {
     const ftrun::Error error = ftrun::as_error(exception);
-    return ftrun::fail(error.code(), error.what());
+    return ftrun::end_process(ftrun::fail(error.code(), error.what()));
   }
 }

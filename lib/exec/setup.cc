@@ -15,6 +15,16 @@ namespace {
 /// Longest row that a sample of generated text is computed with.
 constexpr int64_t kGenerationTokens = 128;
 
+/// Tokens of the row that texts are computed in: no longer than the longest text, as each of its tokens costs a pass
+/// over the whole row.
+int64_t text_tokens(const GenerateConfig& wanted, const ModelDescription& trained) {
+  const int64_t most = std::min(kGenerationTokens, trained.batch.row_tokens);
+  const int64_t longest = std::min(wanted.prompt_tokens, most) + std::min(wanted.tokens, most);
+  // In whole shares of the tensor-parallel ranks, which split the row as they do in training.
+  const int64_t ranks = trained.split.degree;
+  return std::min((longest + ranks - 1) / ranks * ranks, most);
+}
+
 /// Where the disk tier lies: one file holds parameters and optimizer state, whose folders are the
 /// same where both lie on disk (config/capability).
 SwapOptions swap_options(const Config& config, const std::string& run, int rank) {
@@ -59,6 +69,7 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const Ran
                              const std::string& run, Gpu* gpu)
     : groups_(groups),
       model_(std::move(model)),
+      text_tokens_(text_tokens(config.train.generate, model_.plan.train.model)),
       held_before_(held_when_warm(gpu, save_room_)),
       memory_(groups.peer_visible(), swap_options(config, run, groups.rank()), [&, gpu](Tier tier) {
         // On a processor, device and host tier are the same memory.
@@ -82,9 +93,8 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const Ran
 
 TrainingSetup::TextGenerator& TrainingSetup::text_generator() {
   if (text_generator_) return *text_generator_;
-  const int64_t tokens = std::min(kGenerationTokens, model_.plan.train.model.batch.row_tokens);
   auto generator = std::make_unique<TextGenerator>();
-  generator->plan = plan_logits(model_.config, model_.plan, tokens);
+  generator->plan = plan_logits(model_.config, model_.plan, text_tokens_);
   // The executors hold addresses in the arenas, so these may not move.
   for (size_t i = 0; i < kArenaCount; ++i) {
     const int64_t needed = generator->plan.program.arena_bytes[i];

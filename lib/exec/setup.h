@@ -68,6 +68,7 @@ class TrainingSetup {
  private:
   const RankGroups groups_;
   const PlannedModel model_;
+  const int64_t text_tokens_;
   SaveRoom save_room_;
   int64_t held_before_;
   RankMemory memory_;

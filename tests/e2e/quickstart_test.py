@@ -12,8 +12,8 @@ from runner import LAUNCHER_VARIABLES, evaluations, exported, manifest, must, sk
 
 SOURCE = pathlib.Path(sys.argv[1])
 STEPS = 10
-# 16 samples of 64: validation would take longer than the steps.
-SHORT = ("--set", "train.evaluation.samples=16", "--set", "data.sequence_length=128")
+# 16 samples of 64, and 8 tokens of text instead of 48: these would take longer than the steps.
+SHORT = ("--set", "train.evaluation.samples=16", "--set", "data.sequence_length=128", "--set", "train.generate.tokens=8")
 
 
 def listing(folder):

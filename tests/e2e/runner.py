@@ -340,9 +340,10 @@ class Running:
         """Process ids of the ranks a supervisor has started, by rank."""
         found = {}
         for pid in children(self.process.pid):
-            for entry in pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                if entry.startswith(b"RANK="):
-                    found[int(entry[5:])] = pid
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # between its fork and its exec, or at its end
+                for entry in pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    if entry.startswith(b"RANK="):
+                        found[int(entry[5:])] = pid
         return found
 
     def wait(self, code=None, timeout=TIMEOUT):
