@@ -42,7 +42,7 @@ class Base {
     for (const Layer& layer : model.layers)
       for (const GraphParam& param : layer.params)
         for (const TensorId id : param.tensors)
-          if (model.packed(layer, param)) packed_[model.tensor(id).name] = model.tensor(id).shape;
+          if (param.packed) packed_[model.tensor(id).name] = model.tensor(id).shape;
     if (packed_.empty()) return;
     require(piece_elements % kPackedRecord == 0, "pieces of whole records");
     records_.resize(static_cast<size_t>(format_.bytes(piece_elements)));

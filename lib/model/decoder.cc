@@ -307,12 +307,13 @@ BlockGraph build_block(const ModelConfig& c, const BatchShape& batch, int64_t wi
   return {g.finish(train, recompute), p};
 }
 
-std::vector<GraphParam> bind_block(const BlockParams& p, const BlockTensors& t) {
+std::vector<GraphParam> bind_block(const BlockParams& p, const BlockTensors& t, const PackedFormat& packed) {
   std::vector<GraphParam> used;
   BlockPart part = BlockPart::kAttention;
   const auto add = [&](ValueId value, std::vector<TensorId> tensors) {
     if (value >= 0) used.push_back({value, std::move(tensors), part});
   };
+  const auto add_product = [&](ValueId value, std::vector<TensorId> tensors) { used.push_back({value, std::move(tensors), part, packed}); };
   const auto add_lora = [&](const BlockParams::Lora& lora) {
     std::vector<TensorId> down;
     for (const Projection projection : lora.parts) down.push_back(t.lora[static_cast<size_t>(projection)].a);
@@ -320,20 +321,20 @@ std::vector<GraphParam> bind_block(const BlockParams& p, const BlockTensors& t) 
     for (size_t i = 0; i < lora.up.size(); ++i) add(lora.up[i], {t.lora[static_cast<size_t>(lora.parts[i])].b});
   };
   add(p.input_norm, {t.input_norm});
-  add(p.qkv, {t.q.weight, t.k.weight, t.v.weight});
+  add_product(p.qkv, {t.q.weight, t.k.weight, t.v.weight});
   add(p.qkv_bias, {t.q.bias, t.k.bias, t.v.bias});
   add_lora(p.qkv_lora);
   add(p.q_norm, {t.q_norm});
   add(p.k_norm, {t.k_norm});
-  add(p.o, {t.o.weight});
+  add_product(p.o, {t.o.weight});
   add(p.o_bias, {t.o.bias});
   add_lora(p.o_lora);
   part = BlockPart::kMlp;
   add(p.post_norm, {t.post_norm});
-  add(p.gate_up, {t.gate.weight, t.up.weight});
+  add_product(p.gate_up, {t.gate.weight, t.up.weight});
   add(p.gate_up_bias, {t.gate.bias, t.up.bias});
   add_lora(p.gate_up_lora);
-  add(p.down, {t.down.weight});
+  add_product(p.down, {t.down.weight});
   add(p.down_bias, {t.down.bias});
   add_lora(p.down_lora);
   return used;
@@ -431,7 +432,7 @@ class DecoderBuilder {
     }
     const BlockTensors tensors = add_block_tensors(table_, c_, kv_copies(c_, split_), index, adapter);
     out_.layers.push_back({cat("layers.", index), LayerKind::kBlock, it->second.graph,
-                           bind_block(it->second.params, tensors)});
+                           bind_block(it->second.params, tensors, dtypes_.packed)});
   }
 
   void add_head(TensorId norm_tensor, TensorId weight_tensor) {

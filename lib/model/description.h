@@ -76,6 +76,8 @@ struct GraphParam {
   ValueId value = -1;
   std::vector<TensorId> tensors;
   BlockPart part = BlockPart::kAttention;
+  /// As the graph's value is.
+  PackedFormat packed = {};
 };
 
 enum class LayerKind : uint8_t { kEmbedding, kBlock, kHead };
@@ -148,8 +150,6 @@ struct ModelDescription {
     return graphs[static_cast<size_t>(layer.graph)];
   }
   const TensorInfo& tensor(TensorId id) const { return tensors[static_cast<size_t>(id)]; }
-  /// How a layer's parameter is packed, if it is.
-  const PackedFormat& packed(const Layer& layer, const GraphParam& param) const { return graph_of(layer).at(param.value).packed; }
   /// Nothing is frozen.
   bool trains_all() const {
     return std::all_of(tensors.begin(), tensors.end(), [](const TensorInfo& info) { return info.trainable; });

@@ -109,7 +109,7 @@ void require_unpacked(const ModelDescription& model, const std::set<std::string>
   for (const Layer& layer : model.layers)
     for (const GraphParam& param : layer.params)
       for (const TensorId id : param.tensors)
-        if (model.packed(layer, param) && trained.contains(model.tensor(id).name)) names.push_back(model.tensor(id).name);
+        if (param.packed && trained.contains(model.tensor(id).name)) names.push_back(model.tensor(id).name);
   if (names.empty()) return;
   const size_t more = names.size() - std::min(names.size(), kMost);
   names.resize(std::min(names.size(), kMost));

@@ -46,8 +46,7 @@ class UnitBuilder {
   }
 
   ParamPlace place(int layer, const GraphParam& param) {
-    const Layer& reader = model_.layers[static_cast<size_t>(layer)];
-    Unit& unit = unit_for(layer, param.part, {is_small(param), trains(param), model_.packed(reader, param)});
+    Unit& unit = unit_for(layer, param.part, {is_small(param), trains(param), param.packed});
     unit.padded = start_behind(unit.padded, param);
     const ParamPlace start{unit.id, unit.padded};
     for (TensorId tensor : param.tensors) {

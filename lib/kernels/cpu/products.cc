@@ -23,6 +23,7 @@ void gemm_bf16bf16f32_(const char* transa, const char* transb, const int* m, con
                        const int* k, const float* alpha, const ftrun::BFloat16* a, const int* lda,
                        const ftrun::BFloat16* b, const int* ldb, const float* beta, float* c,
                        const int* ldc);
+int MKL_Set_Num_Threads_Local(int threads);
 }
 
 namespace ftrun {
@@ -39,6 +40,9 @@ template <class S, class R, class Function>
 void multiply_column_major(const ProductCall<S, R>& p, Function function) {
   const char left = letter(p.transpose_b), right = letter(p.transpose_a);
   const R one = 1;
+  // Each call runs on one thread anyway. Of the calling thread, and cheap: where MKL uses its AVX2 kernels on some Intel
+  // processors it computes otherwise, with other bits, when it believes that it has more threads.
+  MKL_Set_Num_Threads_Local(1);
   function(&left, &right, &p.n, &p.m, &p.k, &one, p.b, &p.ldb, p.a, &p.lda, &p.beta, p.c, &p.ldc);
 }
 

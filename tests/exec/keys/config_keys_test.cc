@@ -105,12 +105,12 @@ ModelConfig model() {
   ModelConfig c;
   c.family = "llama";
   c.vocab_rows = 400;
-  c.hidden = 32;
-  c.feed_forward = 48;
+  c.hidden = 64;
+  c.feed_forward = 128;
   c.layers = 8;
   c.query_heads = 4;
   c.kv_heads = 2;
-  c.head_size = 8;
+  c.head_size = 16;
   c.qkv_bias = true;
   c.windows.assign(8, 0);
   return c;
