@@ -236,7 +236,7 @@ std::vector<std::string> other_values(const Field& field, const FieldValue& now)
       return {std::get<bool>(now) ? "false" : "true"};
     case FieldType::kInt:
       add_numbers<int64_t>(out, static_cast<double>(std::get<int64_t>(now)),
-                           {0, 1, 2, 3, 4, 8, 9, 20, 100, 4096, 10000, 1000000000});
+                           {0, 1, 2, 3, 4, 8, 9, 20, 100, 128, 4096, 10000, 1000000000});
       return out;
     case FieldType::kFloat:
       add_numbers<double>(out, std::get<double>(now), {0, 0.1, 0.2, 0.25, 0.75, 1, 2, 512});
