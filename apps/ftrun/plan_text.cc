@@ -94,12 +94,24 @@ UsedParameters used_parameters(const StepPlan& plan, bool trainable) {
   return found;
 }
 
+/// Bytes of a frozen parameter: of those that are packed and the others together, to four decimals, as it is shown.
+double frozen_weight_bytes(const StepPlan& plan, double plain) {
+  double elements = 0, bytes = 0;
+  for (const Unit& unit : plan.partition.units) {
+    if (unit.trainable) continue;
+    const auto count = static_cast<double>(unit.numel);
+    elements += count;
+    bytes += count * (unit.packed ? static_cast<double>(unit.packed.record_bytes()) / kPackedRecord : plain);
+  }
+  return elements > 0 ? std::round(bytes / elements * 1e4) / 1e4 : plain;
+}
+
 /// What trains, Psi, and what is frozen, Phi, of which there are the weights alone.
 class ModelStates {
  public:
   ModelStates(const StepPlan& plan, const StateFormula& formula)
       : trained_(used_parameters(plan, true)), frozen_(used_parameters(plan, false)), formula_(formula) {
-    of_frozen_.weights = formula.weights;
+    of_frozen_.weights = frozen_weight_bytes(plan, formula.weights);
     of_frozen_.node = formula.node;
   }
 

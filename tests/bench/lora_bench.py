@@ -2,10 +2,11 @@
 """Adapters: tokens per second and memory beside PEFT, and a step beside one of full training. README.md says how.
 
   lora_bench.py --data TOKENS.bin [--model FOLDER] [--pairs 5]
+  lora_bench.py --data TOKENS.bin --model FOLDER --alone        # memory of one run on an NF4 base, as planned and as measured
 
 Each pair trains the same steps in turn, one process on as many threads: LoRA of rank 16 on all linear layers with ftrun, the
-same with transformers and PEFT, and all weights with ftrun. Times are the median of the steps after the first; memory is the
-most that the process held (VmHWM), libraries included.
+same on an NF4 base, the same with transformers and PEFT, and all weights with ftrun. Times are the median of the steps after
+the first; memory is the most that the process held (VmHWM), libraries included.
 """
 import argparse
 import json
@@ -45,16 +46,20 @@ print(json.dumps({"times": times, "losses": losses, "peak": resource.getrusage(r
 '''
 
 
-def ftrun(args, adapter):
+def ftrun(args, adapter, quantized=False):
     out = args.scratch / "run"
     shutil.rmtree(out, ignore_errors=True)
     value = {"model": {"path": str(args.model)}, "output_dir": str(out), "threads": args.threads,
-             "data": {"train": str(args.data), "token_dtype": "uint16", "sequence_length": args.tokens, "shuffle": False},
+             "data": {"train": str(args.data), "token_dtype": args.token_dtype, "sequence_length": args.tokens, "shuffle": False},
              "train": {"steps": args.steps}, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1,
              "gradient_clipping": 1.0, "optimizer": {"type": "AdamW", "params": {"lr": 2e-4, "weight_decay": 0.0}},
              "checkpoint": {"every": 0}, "export": {"enabled": False}}
     if adapter:
         value["adapter"] = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear"}
+    if quantized:
+        value["quantization"] = {"type": "nf4"}
+    if args.bf16:
+        value["bf16"] = {"enabled": True}
     file = args.scratch / "run.json"
     file.write_text(json.dumps(value))
     done = subprocess.run([args.binary, "--config", file], capture_output=True, text=True)
@@ -62,8 +67,9 @@ def ftrun(args, adapter):
         sys.exit(done.stdout[-2000:] + done.stderr[-2000:])
     lines = [json.loads(line) for line in open(out / "metrics.jsonl")]
     lines = [line for line in lines if "loss" in line and "evaluation" not in line]
-    memory = json.loads((out / "run.json").read_text())["memory"]["process"]["measured"]
-    return {"times": [line["step_seconds"] for line in lines], "losses": [line["loss"] for line in lines], "peak": memory}
+    memory = json.loads((out / "run.json").read_text())["memory"]["process"]
+    return {"times": [line["step_seconds"] for line in lines], "losses": [line["loss"] for line in lines], "peak": memory["measured"],
+            "planned": memory["predicted"]}
 
 
 def peer(args):
@@ -81,16 +87,25 @@ def main():
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--tokens", type=int, default=512, help="of a sequence, and so of a step")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--token-dtype", default="uint16")
+    parser.add_argument("--alone", action="store_true")
+    parser.add_argument("--bf16", action="store_true", help="ftrun's runs in bf16")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         args.scratch = pathlib.Path(scratch)
+        if args.alone:
+            run = ftrun(args, True, quantized=True)
+            print(f"the process held {run['peak'] / 2**30:.3f} GiB, planned were {run['planned'] / 2**30:.3f} GiB "
+                  f"({run['peak'] / run['planned'] - 1:+.1%}); {statistics.median(run['times'][1:]):.1f} s a step of {args.tokens} tokens")
+            return
         for pair in range(args.pairs):
-            ours, theirs, full = ftrun(args, True), peer(args), ftrun(args, False)
-            mine, other, whole = (statistics.median(run["times"][1:]) for run in (ours, theirs, full))
+            ours, packed, theirs, full = ftrun(args, True), ftrun(args, True, quantized=True), peer(args), ftrun(args, False)
+            mine, small, other, whole = (statistics.median(run["times"][1:]) for run in (ours, packed, theirs, full))
             print(f"pair {pair + 1}: {other / mine:.2f} x PEFT's tokens/s, {ours['peak'] / theirs['peak']:.2f} x its memory "
                   f"({ours['peak'] / 2**20:.0f} and {theirs['peak'] / 2**20:.0f} MiB); a step takes {mine / whole:.2f} of one of full training "
-                  f"({mine:.2f} s, {whole:.2f} s), memory {ours['peak'] / full['peak']:.2f}; first losses {ours['losses'][0]:.6f}, {theirs['losses'][0]:.6f}",
-                  flush=True)
+                  f"({mine:.2f} s, {whole:.2f} s), memory {ours['peak'] / full['peak']:.2f}; first losses {ours['losses'][0]:.6f}, {theirs['losses'][0]:.6f}; "
+                  f"NF4 base: {packed['peak'] / theirs['peak']:.2f} x PEFT's fp32 memory ({packed['peak'] / 2**20:.0f} MiB), {mine / small:.2f} x the speed of "
+                  f"fp32's, first loss {packed['losses'][0]:.6f}", flush=True)
 
 
 main()

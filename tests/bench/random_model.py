@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Writes a Llama-shaped model folder of random bf16 weights and a file of tokens, with the standard library alone.
+"""Writes a model folder of random bf16 weights and a file of tokens, with the standard library alone.
 
-  tests/bench/random_model.py --shape small|tiny|8b-two-layers --out FOLDER
+  tests/bench/random_model.py --shape small|tiny|8b-two-layers|qwen2.5-3b --out FOLDER
 
 For machines that no weights can be carried to. The same shape gives the same bytes. Norm weights are 1, all others
-have either sign and sizes between 2^-7 and 2^-5.
+have either sign and sizes between 2^-7 and 2^-5. Llama models with a head of their own, and one Qwen2, whose head is its
+embedding and whose query, key and value have biases.
 """
 import argparse
 import json
@@ -18,6 +19,7 @@ SHAPES = {
     "small": (576, 1536, 6, 9, 3, 64, 49152),
     "smollm2": (576, 1536, 30, 9, 3, 64, 49152),
     "8b-two-layers": (4096, 14336, 2, 32, 8, 128, 128256),
+    "qwen2.5-3b": (2048, 11008, 36, 16, 2, 128, 151936),
 }
 TOKENS = 1 << 20
 ONE = b"\x80\x3f"
@@ -35,13 +37,21 @@ def tensors(shape):
         yield name + "self_attn.q_proj.weight", (query * head, hidden)
         yield name + "self_attn.k_proj.weight", (kv * head, hidden)
         yield name + "self_attn.v_proj.weight", (kv * head, hidden)
+        if is_qwen(shape):
+            for part, rows in (("q", query), ("k", kv), ("v", kv)):
+                yield name + f"self_attn.{part}_proj.bias", (rows * head,)
         yield name + "self_attn.o_proj.weight", (hidden, query * head)
         yield name + "post_attention_layernorm.weight", (hidden,)
         yield name + "mlp.gate_proj.weight", (feed_forward, hidden)
         yield name + "mlp.up_proj.weight", (feed_forward, hidden)
         yield name + "mlp.down_proj.weight", (hidden, feed_forward)
     yield "model.norm.weight", (hidden,)
-    yield "lm_head.weight", (vocabulary, hidden)
+    if not is_qwen(shape):
+        yield "lm_head.weight", (vocabulary, hidden)
+
+
+def is_qwen(shape):
+    return shape.startswith("qwen")
 
 
 def count(dims):
@@ -79,11 +89,12 @@ def write_weights(path, shape):
 
 def config(shape):
     hidden, feed_forward, layers, query, kv, head, vocabulary = SHAPES[shape]
+    family = "Qwen2" if is_qwen(shape) else "Llama"
     return {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": vocabulary, "hidden_size": hidden,
+        "architectures": [f"{family}ForCausalLM"], "model_type": family.lower(), "vocab_size": vocabulary, "hidden_size": hidden,
         "intermediate_size": feed_forward, "num_hidden_layers": layers, "num_attention_heads": query,
         "num_key_value_heads": kv, "head_dim": head, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
-        "rope_theta": 500000.0, "hidden_act": "silu", "tie_word_embeddings": False, "attention_bias": False,
+        "rope_theta": 500000.0, "hidden_act": "silu", "tie_word_embeddings": is_qwen(shape), "attention_bias": False,
         "attention_dropout": 0.0, "mlp_bias": False, "bos_token_id": 1, "eos_token_id": 2, "torch_dtype": "bfloat16",
     }
 
