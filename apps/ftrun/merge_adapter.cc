@@ -69,7 +69,7 @@ class Base {
       folder_.read_f32(tensor, begin, end, some);
       scales_->show(some);
     }
-    if (!scales_->finish()) throw Error(ExitCode::kBadInput, cat(tensor, ": holds a number that is not finite"), "check the base model's files");
+    if (!scales_->finish()) throw Error(ExitCode::kBadInput, cat(tensor, ": holds a number that is not finite", format_.kind == PackedFormat::Kind::kInt8 ? " in fp16" : ""), "check the base model's files");
   }
 
   const PackedFormat format_;

@@ -98,7 +98,7 @@ UsedParameters used_parameters(const StepPlan& plan, bool trainable) {
 double frozen_weight_bytes(const StepPlan& plan, double plain) {
   double elements = 0, bytes = 0;
   for (const Unit& unit : plan.partition.units) {
-    if (unit.trainable) continue;
+    if (unit.trainable || !stages_of(unit, plan.options.state.pipeline).contains(plan.options.state.pipeline_stage)) continue;
     const auto count = static_cast<double>(unit.numel);
     elements += count;
     bytes += count * (unit.packed ? static_cast<double>(unit.packed.record_bytes()) / kPackedRecord : plain);

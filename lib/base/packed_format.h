@@ -7,7 +7,7 @@ namespace ftrun {
 /// Elements of a record, the least that is packed by itself: what a shard never cuts (kTensorBlock).
 inline constexpr int64_t kPackedRecord = 256;
 
-/// How weights that do not train are quantised, and how they lie in memory: one record after another, each with
+/// How weights that do not train are quantized, and how they lie in memory: one record after another, each with
 /// codes of 256 elements and all that unpacking them takes, so that any part of a tensor can be read by itself.
 struct PackedFormat {
   enum class Kind : uint8_t {

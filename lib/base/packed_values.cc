@@ -53,6 +53,7 @@ float inverse(float largest) { return 1.0F / std::max(largest, 1e-38F); }
 
 /// To the nearest fp16 number, ties to even.
 float as_fp16(float x) {
+  if (!std::isfinite(x)) return x;  // rounding could carry a NaN's bits away
   constexpr float kLeastNormal = 0x1p-14F;
   if (std::abs(x) < kLeastNormal) return std::nearbyint(x * 0x1p24F) * 0x1p-24F;
   const auto bits = std::bit_cast<uint32_t>(x);
@@ -149,8 +150,9 @@ void pack_values(const PackedFormat& format, const PackScales& scales, int64_t e
         record[(at + c) / 2] = static_cast<std::byte>(codes[static_cast<size_t>(c)] << 4 | codes[static_cast<size_t>(c + 1)]);
     } else {
       require(scales.index_of(element + i + some - 1) == index, "a packed block lies in a row");
+      const float steps = largest > 0 ? 127.0F / largest : 0;
       for (int64_t c = 0; c < some; ++c)
-        record[at + c] = static_cast<std::byte>(static_cast<int8_t>(std::nearbyint(as_fp16(values[static_cast<size_t>(i + c)]) * (127.0F / std::max(largest, 1e-38F)))));
+        record[at + c] = static_cast<std::byte>(static_cast<int8_t>(std::nearbyint(as_fp16(values[static_cast<size_t>(i + c)]) * steps)));
     }
     const int64_t place = at / format.block;
     if (!format.holds_scale_codes()) {

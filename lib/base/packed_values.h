@@ -23,7 +23,7 @@ const std::array<float, 256>& dynamic_values();
 inline constexpr float kInt8Step = 7.874015718698502e-3F;
 
 /// The scales of a whole tensor, which is shown to them once, element by element; what a rank packs of it uses these,
-/// so that the numbers do not depend on the layout. NF4 and double quantisation are bitsandbytes' own, but for the
+/// so that the numbers do not depend on the layout. NF4 and double quantization are bitsandbytes' own, but for the
 /// offset of scales, which is their mean added up in double.
 class PackScales {
  public:
@@ -48,7 +48,7 @@ class PackScales {
   int64_t shown_ = 0;
   /// Largest magnitudes.
   std::vector<float> largest_;
-  // With double quantisation:
+  // With double quantization:
   std::vector<uint8_t> codes_;
   std::vector<float> scales_of_scales_;
   float offset_ = 0;

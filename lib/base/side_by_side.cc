@@ -9,7 +9,7 @@
 
 namespace ftrun {
 
-void side_by_side(size_t count, const std::function<void(size_t)>& work) {
+void side_by_side(size_t count, const std::function<void(size_t)>& work, size_t most) {
   std::vector<std::exception_ptr> errors(count);
   std::atomic<size_t> next{0};
   const auto run = [&] {
@@ -22,7 +22,7 @@ void side_by_side(size_t count, const std::function<void(size_t)>& work) {
     }
   };
   std::vector<std::thread> threads;
-  const size_t processors = std::max(1U, std::thread::hardware_concurrency());
+  const size_t processors = std::min<size_t>(most, std::max(1U, std::thread::hardware_concurrency()));
   try {
     for (size_t t = 1; t < std::min(processors, count); ++t) threads.emplace_back(run);
   } catch (const std::system_error&) {

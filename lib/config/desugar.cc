@@ -254,6 +254,7 @@ void desugar(Node& root, Problems& problems) {
   rename_bfloat16(root, problems);
   split_weighted_train(root, problems);
   desugar_adapter(root, false, problems);
+  desugar_quantization(root, problems);
   split_named_validation(root, problems);
   if (Node* zero = root.find("zero_optimization"); zero != nullptr && zero->is_map()) {
     expand_cpu_offload(*zero, "cpu_offload", "offload_optimizer", problems);

@@ -102,7 +102,31 @@ void split_pattern(Node& adapter, const std::string& key, const std::string& num
   adapter.entries.push_back({numbers, at, std::move(values), key});
 }
 
+/// What bitsandbytes' words ask for and is not done.
+void refuse_other_quantization(const Node& quantization, Problems& problems) {
+  const auto entry = [&](std::string_view key) {
+    const auto found = std::find_if(quantization.entries.begin(), quantization.entries.end(), [&](const NodeEntry& e) { return e.key == key; });
+    return found == quantization.entries.end() || !is_on(found->value) ? nullptr : &*found;
+  };
+  const NodeEntry* type = entry("type");
+  if (type == nullptr) type = entry("bnb_4bit_quant_type");
+  const std::string named = type != nullptr && type->value.kind == Node::Kind::kText ? type->value.text : "";
+  for (const auto& [key, other] : {std::pair{"load_in_4bit", "int8"}, {"load_in_8bit", "nf4"}})
+    if (const NodeEntry* asked = entry(key); asked != nullptr && named == other)
+      problems.error(asked->at, cat("quantization.", key, ": the type is ", named), cat("remove it, or write type: ", named == "nf4" ? "int8" : "nf4"));
+  if (const NodeEntry* skipped = entry("llm_int8_skip_modules"); skipped != nullptr)
+    problems.error(skipped->at, "quantization.llm_int8_skip_modules: not supported: all matrices of the blocks are quantized, and the head and the embedding are not",
+                   "leave it out");
+}
+
 }  // namespace
+
+void desugar_quantization(Node& root, Problems& problems) {
+  Node* quantization = root.find("quantization");
+  if (quantization == nullptr || !quantization->is_map()) return;
+  refuse_other_quantization(*quantization, problems);
+  quantization->erase("llm_int8_skip_modules");
+}
 
 void desugar_adapter(Node& root, bool of_peft, Problems& problems) {
   Node* adapter = root.find("adapter");

@@ -4,6 +4,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
+#include "base/text.h"
+#include "config/load.h"
+#include "config/resolve.h"
+
 namespace ftrun {
 namespace {
 
@@ -78,6 +83,23 @@ std::string quantization_text(const QuantizationConfig& quantization) {
   Json json{{"type", std::string(name_of(quantization.type))}};
   if (quantization.type == QuantizationType::kNf4) json.update({{"double", quantization.double_quantization}, {"block", quantization.block}});
   return json.dump();
+}
+
+QuantizationConfig quantization_of_text(const std::string& text, const std::string& where) {
+  if (text.empty()) return {};
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ExitCode::kBadInput, cat(where, ": ", why), "export the adapter again from its run");
+  };
+  const Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object() || !json.contains("type")) refuse("says of the base's quantization what cannot be read");
+  for (const auto& [key, value] : json.items())
+    if (key != "type" && key != "double" && key != "block") refuse("says of the base's quantization what is not known");
+  const LoadResult loaded = load_config_text(where, Json{{"quantization", json}, {"train_micro_batch_size_per_gpu", 1}}.dump());
+  const Resolution resolution = resolve(loaded.config, {});
+  for (const std::vector<Problem>* problems : {&loaded.problems, &resolution.problems})
+    for (const Problem& problem : *problems)
+      if (problem.severity == Severity::kError) refuse(problem.message);
+  return resolution.config.quantization;
 }
 
 }  // namespace ftrun

@@ -12,5 +12,7 @@ std::string peft_config(const AdapterConfig& adapter, const std::string& base_mo
 
 /// The section as JSON: "" when nothing is quantized.
 std::string quantization_text(const QuantizationConfig& quantization);
+/// What such a text says, which may be anybody's; nothing of "". Error(kBadInput) naming `where` for anything else.
+QuantizationConfig quantization_of_text(const std::string& text, const std::string& where);
 
 }  // namespace ftrun

@@ -63,15 +63,18 @@ void resolve_adapter(Resolving& r) {
 }
 
 void resolve_quantization(Resolving& r) {
-  const QuantizationConfig& quantization = r.config.quantization;
+  QuantizationConfig& quantization = r.config.quantization;
   if (r.given("quantization") && !r.given("quantization.type"))
     r.error("quantization", "quantization has no type", "write type: nf4, or type: int8");
   if (quantization.block != 64 && quantization.block != 128 && quantization.block != 256)
     r.error("quantization.block", cat("quantization.block is ", quantization.block), "use 64, 128 or 256");
-  if (quantization.type != QuantizationType::kInt8) return;
+  if (quantization.type == QuantizationType::kNf4) return;
+  const bool int8 = quantization.type == QuantizationType::kInt8;
   for (const char* key : {"double", "block"})
-    if (r.given(cat("quantization.", key)))
-      r.notice(cat("quantization.", key), cat("quantization.", key, " has no effect on int8, which has one scale a row"));
+    if (r.given(cat("quantization.", key)) && r.given("quantization.type"))
+      r.notice(cat("quantization.", key),
+               cat("quantization.", key, " has no effect ", int8 ? "on int8, which has one scale a row" : "where nothing is quantized"));
+  quantization = {.type = quantization.type};
 }
 
 void resolve_checkpoint(Resolving& r) {

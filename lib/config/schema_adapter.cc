@@ -60,6 +60,9 @@ void declare_quantization(Schema& s) {
   rows.key("block", &Q::block, "Neighbouring weights with one scale, of nf4: 64, 128 or 256.").range(64, 256).in("weights");
   rows.unkept<bool>("load_in_4bit", false, "type: nf4 says it.");
   rows.unkept<bool>("load_in_8bit", false, "type: int8 says it.");
+  rows.unkept<std::string>("quant_method", "bitsandbytes", "");
+  rows.unkept<std::string>("bnb_4bit_quant_storage", "uint8", "How bitsandbytes keeps the codes.");
+  rows.unkept<double>("llm_int8_threshold", 6.0, "Activations are not quantized.");
   rows.unkept<std::string>("bnb_4bit_compute_dtype", "float32", "The precision that is trained in (bf16, fp16) is computed in.");
 }
 

@@ -197,11 +197,11 @@ void declare_foreign_features(Schema& s) {
   feature("curriculum_learning", "Sequence length by curriculum.", Action::kRejectIfOn, true);
   feature("data_efficiency", "Data sampling and random layer-token drop.", Action::kRejectIfOn,
           false);
-  feature("compression_training", "Quantisation, pruning, layer reduction.", Action::kRejectIfOn,
+  feature("compression_training", "Quantization, pruning, layer reduction.", Action::kRejectIfOn,
           false);
   feature("progressive_layer_drop", "Layers dropped in training.", Action::kRejectIfOn, true);
-  feature("eigenvalue", "Of quantised training (MoQ).", Action::kRejectIfOn, false);
-  feature("quantize_training", "Quantised training (MoQ).", Action::kRejectIfOn, false);
+  feature("eigenvalue", "Of quantized training (MoQ).", Action::kRejectIfOn, false);
+  feature("quantize_training", "Quantized training (MoQ).", Action::kRejectIfOn, false);
   feature("sparse_attention", "Block-sparse attention.", Action::kReject, false);
   feature("nebula", "A checkpoint engine of DeepSpeed.", Action::kNotice, false);
   feature("datastates_ckpt", "A checkpoint engine of DeepSpeed.", Action::kNotice, false);

@@ -38,6 +38,29 @@ int64_t elements_before(const Dims& shape, const Box& part, int64_t end) {
   return count;
 }
 
+/// Elements [begin, end) of a tensor, which are those from `position` on of a part of what a rank has of it.
+struct TensorRun {
+  int64_t begin;
+  int64_t end;
+  int64_t position;
+};
+
+/// Elements [first, last) of what a rank has, in as few runs as there can be: of whole rows it is one.
+std::vector<TensorRun> runs_of(const TensorInfo& tensor, int64_t first, int64_t last) {
+  std::vector<TensorRun> runs;
+  int64_t position = 0;
+  for (const Box& box : cut_box(tensor.local, first, last)) {
+    visit_runs(tensor.shape, box, [&](int64_t begin, int64_t end, int64_t within) {
+      if (!runs.empty() && runs.back().end == begin)
+        runs.back().end = end;
+      else
+        runs.push_back({begin, end, position + within});
+    });
+    position += box.numel();
+  }
+  return runs;
+}
+
 /// Memory for a chunk, as disks want it.
 class Bounce {
  public:
@@ -196,13 +219,8 @@ void ModelState::pack(const StatePiece& piece, const Slice& slice, const FirstWe
   for (int64_t at = slice.offset; at < slice.offset + slice.extent; at += kPackedPart) {
     const int64_t end = std::min(at + kPackedPart, slice.offset + slice.extent);
     std::fill(records.begin(), records.end(), std::byte{0});
-    int64_t position = 0;
-    for (const Box& box : cut_box(tensor.local, at, end)) {
-      visit_runs(tensor.shape, box, [&](int64_t from, int64_t to, int64_t within) {
-        pack_values(format, scales, from, read(from, to), position + within, records.data());
-      });
-      position += box.numel();
-    }
+    for (const TensorRun& run : runs_of(tensor, at, end))
+      pack_values(format, scales, run.begin, read(run.begin, run.end), run.position, records.data());
     const int64_t in_unit = slice.position_in_unit + (at - slice.offset);
     const Range to = part(piece, in_unit, in_unit + (end - at));
     if (memory_.in_reach(program_, to))
@@ -216,7 +234,10 @@ void ModelState::pack(const StatePiece& piece, const Slice& slice, const FirstWe
 void ModelState::fill_first(const StatePiece& piece, const FirstWeights& first) {
   if (!packed(piece)) return fill(piece, DType::kF32, reading(first));
   const std::vector<Slice> slices = slices_in(partition_.unit(piece.unit), piece.begin, piece.end);
-  if (memory_.in_reach(program_, piece.range)) return side_by_side(slices.size(), [&](size_t i) { pack(piece, slices[i], first); });
+  if (memory_.in_reach(program_, piece.range)) {
+    side_by_side(slices.size(), [&](size_t i) { pack(piece, slices[i], first); }, static_cast<size_t>(kernel_threads()));
+    return;
+  }
   for (const Slice& slice : slices) pack(piece, slice, first);
 }
 

@@ -14,26 +14,36 @@ namespace ftrun {
 // of the whole row. So backward makes the same mask again, a step that is run again has it too, and it is the same however
 // ranks and micro-batches share out tokens, columns and layers.
 //
-// The first four make a row's key of 64 bits by splitmix64, which takes a handful of instructions a row; the columns of the
-// row are numbered through a bijection of 32 bits that the key picks (two multiplications). Philox would do with more: ten
+// The first four make a row's key of 64 bits by splitmix64, which takes a handful of instructions a row; each stretch of
+// 4,096 columns has a key of its own, and its columns are numbered through a bijection of 32 bits that the key picks (two
+// multiplications, after which columns that differ in higher bits would not be independent). Philox would do with more: ten
 // rounds of two products of 64 bits for four elements, where this takes two of 32 bits for one, which every vector unit and
 // every GPU has.
 
-/// A row's bijection.
+/// A stretch's bijection.
 struct DropoutKeys {
   uint32_t low = 0;
   uint32_t high = 0;
 };
 
+/// Columns with one bijection.
+inline constexpr int64_t kDropoutStretch = 4096;
+
 /// Of token `token` of the step's global batch.
-FTRUN_HOST_DEVICE inline DropoutKeys dropout_row_keys(uint64_t dropout_key, int64_t layer, int64_t site, int64_t token) {
+FTRUN_HOST_DEVICE inline uint64_t dropout_row_key(uint64_t dropout_key, int64_t layer, int64_t site, int64_t token) {
   constexpr uint64_t kMostSites = 16;
   const uint64_t place = static_cast<uint64_t>(layer) * kMostSites + static_cast<uint64_t>(site);
-  const uint64_t key = splitmix64(splitmix64(dropout_key ^ splitmix64(place)) ^ static_cast<uint64_t>(token));
+  return splitmix64(splitmix64(dropout_key ^ splitmix64(place)) ^ static_cast<uint64_t>(token));
+}
+
+/// Of the stretch that a column of the row lies in.
+FTRUN_HOST_DEVICE inline DropoutKeys dropout_keys(uint64_t row_key, int64_t column) {
+  const auto stretch = static_cast<uint64_t>(column / kDropoutStretch);
+  const uint64_t key = stretch == 0 ? row_key : splitmix64(row_key + stretch);
   return {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)};
 }
 
-/// 32 bits of a column, uniform over rows. The vector kernels have the same (`scrambled`, kernels/cpu/simd.inc).
+/// 32 bits of a column of that stretch, uniform over rows. The vector kernels have the same (`scrambled`, kernels/cpu/simd.inc).
 FTRUN_HOST_DEVICE inline uint32_t dropout_bits(const DropoutKeys& keys, uint32_t column) {
   uint32_t x = column ^ keys.low;
   x = ((x ^ (x >> 16)) * 0x21f0aaadU) ^ keys.high;

@@ -128,6 +128,7 @@ void sgd_update(const FlatUpdate& update, const SgdOptions& options, const StepS
 
 /// Threads kernels use from now on in this process (LibTorch's intra-op threads).
 void set_kernel_threads(int threads);
+int kernel_threads();
 /// One product of square matrices in `memory` (kWarmUpBytes of zeros, left in any state): after it BLAS
 /// has its threads and the memory into which it packs operands, which it keeps.
 void warm_up_products(void* memory);

@@ -161,7 +161,7 @@ void check_common(ConfigReader& reader, ModelConfig& config, const Family& famil
                                             "; expected a number from 0 to below 1"));
   }
   if (reader.find("quantization_config"))
-    reader.unsupported("quantization_config", "quantised weights are not supported yet");
+    reader.unsupported("quantization_config", "the weights are quantized already; give the original model, which quantization quantizes while it is loaded");
   const auto classes = reader.texts("architectures");
   const auto is_ours = [&](const std::string& name) { return name == family.architecture; };
   if (!classes.empty() && std::none_of(classes.begin(), classes.end(), is_ours)) {

@@ -31,33 +31,58 @@ std::string fault(const TensorInfo& tensor, const PackedFormat& format, bool end
   return "";
 }
 
+/// A product's weight as a rank has it.
+struct Weight {
+  TensorInfo tensor;
+  /// The last of those that are multiplied as one matrix.
+  bool ends_matrix;
+};
+
+std::vector<Weight> weights_of(const ModelConfig& config, const TensorSplit& split) {
+  const int64_t q_rows = config.query_heads * config.head_size, kv_rows = config.kv_heads * config.head_size;
+  const int copies = kv_copies(config, split);
+  const auto name = [](Projection p) { return std::string(projection_name(p)); };
+  return {{split_rows(name(Projection::kQ), {q_rows, config.hidden}, split), false},
+          {split_rows(name(Projection::kK), {kv_rows, config.hidden}, split, copies), false},
+          {split_rows(name(Projection::kV), {kv_rows, config.hidden}, split, copies), true},
+          {split_columns(name(Projection::kO), {config.hidden, q_rows}, split), true},
+          {split_rows(name(Projection::kGate), {config.feed_forward, config.hidden}, split), false},
+          {split_rows(name(Projection::kUp), {config.feed_forward, config.hidden}, split), true},
+          {split_columns(name(Projection::kDown), {config.hidden, config.feed_forward}, split), true}};
+}
+
+std::vector<std::string> faults(const std::vector<Weight>& weights, const PackedFormat& format) {
+  std::vector<std::string> found;
+  for (const Weight& weight : weights)
+    if (const std::string text = fault(weight.tensor, format, weight.ends_matrix); !text.empty())
+      found.push_back(cat(weight.tensor.name, ": ", text));
+  return found;
+}
+
+/// Formats that would do in place of one that does not: "quantization.block: 64".
+std::vector<std::string> others_that_fit(const std::vector<Weight>& weights) {
+  std::vector<std::string> found;
+  for (const int64_t block : {64, 128, 256})
+    if (faults(weights, {PackedFormat::Kind::kNf4, block}).empty()) found.push_back(cat("nf4 with block: ", block));
+  if (faults(weights, {PackedFormat::Kind::kInt8}).empty()) found.push_back("int8");
+  return found;
+}
+
 }  // namespace
 
 PackedFormat fit_packed(const ModelConfig& config, const TensorSplit& split, PackedFormat format) {
   if (!format) return format;
-  const int64_t q_rows = config.query_heads * config.head_size, kv_rows = config.kv_heads * config.head_size;
-  const int copies = kv_copies(config, split);
-  const auto name = [](Projection p) { return std::string(projection_name(p)); };
-  // The last of those that are multiplied as one matrix ends it.
-  const std::vector<std::pair<TensorInfo, bool>> products{
-      {split_rows(name(Projection::kQ), {q_rows, config.hidden}, split), false},
-      {split_rows(name(Projection::kK), {kv_rows, config.hidden}, split, copies), false},
-      {split_rows(name(Projection::kV), {kv_rows, config.hidden}, split, copies), true},
-      {split_columns(name(Projection::kO), {config.hidden, q_rows}, split), true},
-      {split_rows(name(Projection::kGate), {config.feed_forward, config.hidden}, split), false},
-      {split_rows(name(Projection::kUp), {config.feed_forward, config.hidden}, split), true},
-      {split_columns(name(Projection::kDown), {config.hidden, config.feed_forward}, split), true}};
-  std::vector<std::string> problems;
-  for (const auto& [tensor, ends_matrix] : products) {
-    const std::string problem = fault(tensor, format, ends_matrix);
-    if (!problem.empty()) problems.push_back(cat(tensor.name, ": ", problem));
-    if (format.double_quantized && !keeps_runs(tensor, kPackedRecord)) format.holds_scales = true;
-  }
-  if (!problems.empty())
+  const std::vector<Weight> weights = weights_of(config, split);
+  if (const std::vector<std::string> problems = faults(weights, format); !problems.empty()) {
+    const std::vector<std::string> others = others_that_fit(weights);
     throw Error(ExitCode::kUsage,
                 cat("quantization: the model's matrices cannot be packed so", split.degree > 1 ? cat(" on ", split.degree, " tensor-parallel ranks") : "",
                     "\n  ", join(problems, "\n  ")),
-                split.degree > 1 ? "use another parallel.tensor, or leave quantization out" : "leave quantization out");
+                cat(others.empty() ? "" : cat("what fits: ", join(others, ", "), "; or "), split.degree > 1 ? "use another parallel.tensor, or " : "",
+                    "leave quantization out"));
+  }
+  for (const Weight& weight : weights)
+    if (format.double_quantized && !keeps_runs(weight.tensor, kPackedRecord)) format.holds_scales = true;
   return format;
 }
 

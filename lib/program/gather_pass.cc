@@ -98,22 +98,25 @@ std::map<UnitId, Range> place_secondary(Program& program, const UnitStore& store
   std::map<UnitId, int> times;
   for (const Window& window : windows)
     if (store.spec(window.use.unit).cuts_parameters) ++times[window.use.unit];
-  Buffer buffer{.name = buffer_names::kSecondary,
-                .category = Category::kParameters,
-                .persistent = Persistent::kSecondaryShards,
-                .peer_visible = true};
-  const auto id = static_cast<BufferId>(program.buffers.size());
   std::map<UnitId, Range> parts;
-  for (const Window& window : windows) {
-    const UnitId unit = window.use.unit;
-    if (times[unit] < 2 || parts.contains(unit)) continue;
-    const int64_t part = program.at(window.use.buffer).bytes / node.count;
-    parts[unit] = {id, buffer.bytes, part};
-    buffer.bytes += part;
-    const DType dtype = store.spec(unit).compute.dtype;
-    buffer.dtype = parts.size() == 1 || buffer.dtype == dtype ? dtype : DType::kU8;
+  for (const bool packed : {false, true}) {
+    Buffer buffer{.name = packed ? buffer_names::kPackedSecondary : buffer_names::kSecondary,
+                  .category = Category::kParameters,
+                  .persistent = packed ? Persistent::kPackedSecondaryShards : Persistent::kSecondaryShards,
+                  .peer_visible = true};
+    const auto id = static_cast<BufferId>(program.buffers.size());
+    for (const Window& window : windows) {
+      const UnitId unit = window.use.unit;
+      const StorageFormat& format = store.spec(unit).compute;
+      if (times[unit] < 2 || parts.contains(unit) || static_cast<bool>(format.packed) != packed) continue;
+      const int64_t part = program.at(window.use.buffer).bytes / node.count;
+      parts[unit] = {id, buffer.bytes, part};
+      buffer.bytes += part;
+      buffer.dtype = format.dtype;
+      buffer.packed = format.packed;
+    }
+    if (buffer.bytes > 0) program.add(std::move(buffer));
   }
-  if (!parts.empty()) program.add(std::move(buffer));
   return parts;
 }
 

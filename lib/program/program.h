@@ -42,6 +42,7 @@ enum class Persistent : int32_t {
   kParameters,
   kPackedParameters,
   kSecondaryShards,
+  kPackedSecondaryShards,
   kGradients,
   kMaster,
   kLoss,

@@ -45,6 +45,7 @@ namespace buffer_names {
 inline constexpr const char* kParameters = "parameters";
 inline constexpr const char* kPackedParameters = "parameters.packed";
 inline constexpr const char* kSecondary = "parameters.secondary";
+inline constexpr const char* kPackedSecondary = "parameters.secondary.packed";
 inline constexpr const char* kGradients = "gradients";
 inline constexpr const char* kMaster = "master";
 inline constexpr const char* kLoss = "loss";

@@ -1,5 +1,6 @@
 #include "base/packed_values.h"
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -178,6 +179,9 @@ TEST_CASE("blocks of zeros stay zero, and what is not finite is refused") {
   CHECK_FALSE(finishes(Kind::kNf4, std::numeric_limits<float>::quiet_NaN()));
   CHECK_FALSE(finishes(Kind::kNf4, -std::numeric_limits<float>::infinity()));
   CHECK_FALSE(finishes(Kind::kInt8, std::numeric_limits<float>::quiet_NaN()));
+  CHECK_FALSE(finishes(Kind::kInt8, std::bit_cast<float>(0xFFFFFFFFU)));
+  CHECK_FALSE(finishes(Kind::kInt8, std::bit_cast<float>(0x7FFFFFFFU)));
+  CHECK_FALSE(finishes(Kind::kNf4, std::bit_cast<float>(0xFFFFFFFFU)));
   CHECK_FALSE(finishes(Kind::kInt8, 65520.0F));  // more than fp16 has
   CHECK(finishes(Kind::kInt8, 65519.0F));
   CHECK(finishes(Kind::kNf4, 65520.0F));

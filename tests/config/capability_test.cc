@@ -176,7 +176,7 @@ tensor_parallel: {autotp_size: 1}
 )") == Lines{
            "c.yaml:7:1: not supported yet: Sparse gradients of embeddings (sparse_gradients)",
            "c.yaml:3:1: not supported yet: DeepSpeed's autotuner (autotuning)",
-           "c.yaml:4:1: not supported yet: Quantisation, pruning, layer reduction "
+           "c.yaml:4:1: not supported yet: Quantization, pruning, layer reduction "
            "(compression_training)",
            "c.yaml:6:1: not supported yet: Block-sparse attention (sparse_attention)",
            "c.yaml:8:21: not supported yet: ZeRO++ qwZ (zero_optimization.zero_quantized_weights)",

@@ -9,7 +9,7 @@ import tempfile
 
 import numpy as np
 import torch
-from runner import Job, case, checkpoints, config, ftrun, must, near, numbers, run_cases, start, steps, write_config
+from runner import Job, ShardedJob, case, checkpoints, config, ftrun, must, near, numbers, run_cases, start, steps, write_config
 from safetensors.numpy import load_file, save_file
 
 SOURCE = pathlib.Path(sys.argv[1])
@@ -27,6 +27,8 @@ LAYOUTS = {
     "pipeline": (2, {"parallel": {"pipeline": 2}}),
     "offload": (2, {"zero_optimization": STAGE3 | {"offload_param": CPU, "offload_optimizer": CPU}}),
     "tensor, stage 3": (4, {"parallel": {"tensor": 2}, "zero_optimization": STAGE3}),
+    "secondary shards": (4, {"zero_optimization": STAGE3 | {"zero_hpz_partition_size": 2}, "recompute": "full",
+                             "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1}),
 }
 EACH = {"nf4": list(LAYOUTS), "plain": ["one", "stage 3", "tensor"], "int8": ["one", "tensor", "pipeline", "stage 3"]}
 
@@ -58,7 +60,7 @@ with tempfile.TemporaryDirectory() as scratch:
                        quantization=CASES[name][3])
         # Tensor ranks and stages of a pipeline see the same samples.
         data = ranks // (changes.get("parallel", {}).get("tensor", 1) * changes.get("parallel", {}).get("pipeline", 1))
-        return value | {"gradient_accumulation_steps": 2 // data} | changes
+        return value | {"gradient_accumulation_steps": max(1, 2 // data)} | changes
 
     def train(name, run, ranks=1, *arguments, **changes):
         must(ftrun("--config", write_config(scratch, settings(name, run, ranks, **changes), f"{run}.json"), "--nproc", ranks, *arguments))
@@ -86,6 +88,27 @@ with tempfile.TemporaryDirectory() as scratch:
         plain = train("nf4", "unquantized", quantization={"type": "none"}, train={"steps": 2})
         losses = json.loads((references / "nf4" / "reference.json").read_text())["losses"]
         assert abs(steps(plain)[0]["loss"] / losses[0] - 1) > 1e-4, steps(plain)[0]["loss"]
+
+    @case
+    def any_sizes_are_packed_that_are_not_refused():
+        """Rows that are no whole blocks, and matrices that are packed in several parts."""
+        for what, sizes, section in (("rows", {"hidden_size": 96, "intermediate_size": 104, "head_dim": 24}, {"type": "nf4"}),
+                                     ("parts", {"hidden_size": 576, "intermediate_size": 640, "head_dim": 144, "num_hidden_layers": 1}, {"type": "nf4", "block": 128}),
+                                     ("parts int8", {"hidden_size": 576, "intermediate_size": 640, "head_dim": 144, "num_hidden_layers": 1}, {"type": "int8"})):
+            job = ShardedJob(scratch / what, **sizes)
+            lora = {"adapter": {"r": 4, "target_modules": "all-linear"}, "quantization": section, "train": {"steps": 2}}
+            job.run("one", **(job.settings(1) | lora))
+            job.run("two", "--nproc", 2, **(job.settings(2, stage=3) | lora))
+            near("loss", [m["loss"] for m in steps(job.out("two"))], [m["loss"] for m in steps(job.out("one"))], 1e-6)
+            packed = {tensor: torch.from_numpy(values) for tensor, values in load_file(job.model / "model.safetensors").items() if is_packed(tensor, values)}
+            assert what == "rows" or max(values.numel() for values in packed.values()) > 2**18
+            merged = scratch / f"merged-{what}"
+            must(ftrun("convert", job.out("one"), "--merge", "--out", merged, "--dtype", "fp32"))
+            adapter, found = adapter_file(job.out("one")), load_file(merged / "model.safetensors")
+            for tensor, values in packed.items():
+                a, b = (adapter[f"base_model.model.{tensor.removesuffix('.weight')}.lora_{x}.weight"].astype(np.float64) for x in "AB")
+                expected = dequantized(values, section).numpy() + 8 / 4 * (b @ a)
+                assert np.abs(found[tensor] - expected).max() <= 2e-7, f"{what}: {tensor}"
 
     @case
     def bf16_trains_as_fp32():
@@ -138,6 +161,24 @@ with tempfile.TemporaryDirectory() as scratch:
                     assert np.abs(merged[tensor] - expected).max() <= 2e-7, tensor
 
     @case
+    def an_adapter_remembers_its_base():
+        """What its file says may be anybody's."""
+        folder = scratch / "nf4-one" / "export" / "adapter"
+        for section in ({"type": "none"}, {"type": "int8"}, {"type": "nf4", "double": False}):
+            told = ftrun("check", "--config", write_config(scratch, settings("nf4", "never", adapter=str(folder), quantization=section)))
+            assert told.returncode == 0 and "was trained on a base quantized as" in told.stdout + told.stderr, told.stdout + told.stderr
+        same = ftrun("check", "--config", write_config(scratch, settings("nf4", "never", adapter=str(folder))))
+        assert same.returncode == 0 and "was trained on a base" not in same.stdout + same.stderr, same.stdout + same.stderr
+        for i, said in enumerate(('{"type":"nf4","block":255}', '{"type":"nf4","block":96}', "{}", "null", "[", '{"type":"fp4"}', '{"type":"nf4","path":"x"}')):
+            forged = scratch / f"forged-{i}"
+            shutil.copytree(folder, forged)
+            save_file(load_file(folder / "adapter_model.safetensors"), forged / "adapter_model.safetensors",
+                      metadata={"format": "pt", "ftrun.base_quantization": said})
+            refused = ftrun("convert", forged, "--merge", "--out", scratch / "never-merged")
+            assert refused.returncode == 4 and "ftrun.base_quantization" in refused.stderr, f"{said}: {refused.returncode} {refused.stderr}"
+            assert not (scratch / "never-merged").exists()
+
+    @case
     def plans_count_records_and_runs_allocate_what_was_planned():
         for name in EACH:
             shapes = load_file(references / name / "model" / "model.safetensors")
@@ -161,6 +202,8 @@ with tempfile.TemporaryDirectory() as scratch:
                  ["quantized weights cannot train", "o_proj.weight"]),
                 ("fp4", 1, lora | {"quantization": {"bnb_4bit_quant_type": "fp4"}}, ["fp4", "nf4"]),
                 ("untyped", 1, lora | {"quantization": {"double": False}}, ["quantization has no type"]),
+                ("both", 1, lora | {"quantization": {"type": "nf4", "load_in_8bit": True}}, ["load_in_8bit", "the type is nf4"]),
+                ("skipped", 1, lora | {"quantization": {"type": "nf4", "llm_int8_skip_modules": ["o_proj"]}}, ["llm_int8_skip_modules", "not supported"]),
                 ("block", 1, lora | {"quantization": {"type": "nf4", "block": 96}}, ["block is 96", "64, 128 or 256"]),
                 ("tensor", 1, lora | {"quantization": {"type": "int8"}, "model": {"path": str(references / "int8" / "model")},
                                       "parallel": {"tensor": 4}}, ["down_proj: rows of 96 elements are no multiple of 64", "4 tensor-parallel ranks"]),

@@ -143,20 +143,28 @@ with tempfile.TemporaryDirectory() as scratch:
             refused("read-only", small, f"ftrun: PLACE: nvme_path {small}: this user may not write to {small}: Read-only file system\n"
                     + FOLDER_REMEDY)
             subprocess.run(["mount", "-o", "remount,rw,size=20m", small], check=True)
+            empty = used_space(small)
             must(ftrun("--config", on_disk("roomy", small), "--nproc", 2))
-            killed_run_leaves_nothing("killed-roomy", small)
+            killed_run_leaves_nothing("killed-roomy", small, empty)
         finally:
             subprocess.run(["umount", small], check=True)
 
     # --- what is left ------------------------------------------------------------------------
 
-    def killed_run_leaves_nothing(name, folder):
+    def used_space(folder):
+        found = os.statvfs(folder)
+        return (found.f_blocks - found.f_bfree) * found.f_frsize
+
+    def killed_run_leaves_nothing(name, folder, empty=None):
         """The swap files have no name, so that their space comes back with the last process."""
         def used():
-            found = os.statvfs(folder)
-            return (found.f_blocks - found.f_bfree) * found.f_frsize
+            return used_space(folder)
 
-        before = used()
+        before = used() if empty is None else empty
+        end = time.monotonic() + 10
+        while empty is not None and used() != empty:  # of the run before
+            assert time.monotonic() < end, (empty, used())
+            time.sleep(0.01)
         running = start("--config", on_disk(name, folder, train={"steps": 100000}), "--nproc", 2)
         running.await_line("step 2/")
         on_tmpfs = subprocess.run(["stat", "-f", "-c", "%T", folder], capture_output=True, text=True).stdout.strip() == "tmpfs"

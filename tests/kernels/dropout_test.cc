@@ -22,9 +22,10 @@ struct Place {
 Array mask_of(const Place& place, int64_t tokens, int64_t width) {
   Array mask{{tokens, width}, {}};
   for (int64_t n = 0; n < tokens; ++n) {
-    const DropoutKeys keys = dropout_row_keys(place.key, place.layer, place.attrs.site, place.first_token + n);
+    const uint64_t row_key = dropout_row_key(place.key, place.layer, place.attrs.site, place.first_token + n);
     for (int64_t i = 0; i < width; ++i) {
-      const uint32_t bits = dropout_bits(keys, static_cast<uint32_t>(place.attrs.first_column + i));
+      const int64_t column = place.attrs.first_column + i;
+      const uint32_t bits = dropout_bits(dropout_keys(row_key, column), static_cast<uint32_t>(column));
       mask.data.push_back(bits < least_kept_bits(place.attrs) ? 0 : dropout_scale(place.attrs));
     }
   }
@@ -55,7 +56,7 @@ double deviations(double share, double probability, double draws) {
 TEST_CASE("dropout and its gradient agree with autograd under the same mask, also in place") {
   for_each_backend([](DType dtype) {
     for (const int64_t width : {1, 13, 64, 100})
-      for (const int64_t first_column : {0, 7, 48}) {
+      for (const int64_t first_column : {0, 7, 48, 4090}) {
         CAPTURE(dtype_name(dtype), width, first_column);
         const Place place{.first_token = 1000, .attrs = {0.3, 2, first_column}};
         const OracleCase c = stored({OpKind::kDropout, place.attrs, {random_array({9, width}, 1)}, {}, random_array({9, width}, 2)}, dtype);
@@ -123,6 +124,11 @@ TEST_CASE("masks of other seeds, steps, layers, products, tokens and columns hav
       {"next column", [](Place& other) { other.attrs.first_column += 1; }},
       {"column after that", [](Place& other) { other.attrs.first_column += 2; }},
       {"16 columns on", [](Place& other) { other.attrs.first_column += 16; }},
+      // Where two multiplications of a column's higher bits leave traces.
+      {"the next stretch", [](Place& other) { other.attrs.first_column += 4096; }},
+      {"12288 columns on", [](Place& other) { other.attrs.first_column += 12288; }},
+      {"20480 columns on", [](Place& other) { other.attrs.first_column += 20480; }},
+      {"49152 columns on", [](Place& other) { other.attrs.first_column += 49152; }},
       {"half a row on", [](Place& other) { other.attrs.first_column += 65536; }}};
   for (const auto& [name, change] : changes) {
     INFO(name);

@@ -263,7 +263,7 @@ TEST_CASE("features that are not there are named") {
        "(LlamaForCausalLM is)"},
       {{{"quantization_config", {{"bits", 4}}}},
        llama,
-       "3: config.json: quantization_config: quantised weights are not supported yet"},
+       "3: config.json: quantization_config: the weights are quantized already; give the original model, which quantization quantizes while it is loaded"},
       {{{"num_hidden_layers", 1}, {"layer_types", {"linear_attention"}}},
        llama,
        "3: config.json: layer_types: layer 0 is \"linear_attention\", which is not supported yet"},

@@ -24,8 +24,14 @@ void dropout(const OpCall& call) {
   const auto& vec = vector_kernels<S>();
   parallel_ranges(tokens, 4, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
-      const DropoutKeys keys = dropout_row_keys(key, call.layer(), attrs.site, call.first_token() + n);
-      vec.dropout(x + n * width, y + n * width, {keys.low, keys.high, least_kept, scale}, attrs.first_column, width);
+      const uint64_t row_key = dropout_row_key(key, call.layer(), attrs.site, call.first_token() + n);
+      for (int64_t i = 0; i < width;) {
+        const int64_t column = attrs.first_column + i;
+        const int64_t count = std::min(width - i, kDropoutStretch - column % kDropoutStretch);
+        const DropoutKeys keys = dropout_keys(row_key, column);
+        vec.dropout(x + n * width + i, y + n * width + i, {keys.low, keys.high, least_kept, scale}, column, count);
+        i += count;
+      }
     }
   });
 }

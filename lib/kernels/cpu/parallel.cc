@@ -97,4 +97,8 @@ void set_kernel_threads(int threads) {
   at::set_num_threads(threads);
 }
 
+int kernel_threads() {
+  return at::get_num_threads();
+}
+
 }  // namespace ftrun
