@@ -36,8 +36,8 @@ std::string output_problem() {
   const bool flushed = std::fflush(stdout) == 0;
   const int reason = errno;
   if ((flushed && std::cout && std::ferror(stdout) == 0) || reader_has_left()) return "";
-  // Where an earlier write failed its reason is gone.
-  return cat("not all of the output could be written to standard output", flushed ? "" : cat(": ", errno_text(reason)));
+  // The reason of an earlier write that failed is gone.
+  return cat("not all of the output could be written to standard output", reason == 0 ? "" : cat(": ", errno_text(reason)));
 }
 
 }  // namespace ftrun
