@@ -3,7 +3,7 @@
 # undefined-behaviour sanitizers.
 #   scripts/fuzz.sh [seconds a target, 10] [target...]
 # Needs clang-14 and libclang-rt-14-dev of Debian. What it finds worth keeping lies in build/fuzz/corpus; an input that breaks a
-# target is named, and belongs into tests/fuzz/corpus with the change that mends it.
+# target is named, and belongs in tests/fuzz/corpus with the change that mends it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-10}
@@ -16,12 +16,15 @@ fi
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] || for folder in tests/fuzz/corpus/*/; do targets+=("$(basename "$folder")"); done
 FTRUN_SETUP=${FTRUN_SETUP:-done} scripts/build.sh fuzz "${targets[@]/#/fuzz_}"
+# A finding ends the target before it can remove its files.
+scratch=$(mktemp -d -p "$([ -d /dev/shm ] && echo /dev/shm || echo /tmp)" ftrun_fuzz_XXXXXX)
+trap 'rm -rf "$scratch"' EXIT
 status=0
 for target in "${targets[@]}"; do
   found=build/fuzz/corpus/$target
   mkdir -p "$found"
   log=build/fuzz/$target.log
-  if "build/fuzz/bin/fuzz_$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+  if TMPDIR=$scratch "build/fuzz/bin/fuzz_$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
     -artifact_prefix="build/fuzz/$target-" "$found" "tests/fuzz/corpus/$target" >"$log" 2>&1; then
     printf '%-20s %s inputs in %s s, no finding\n' "$target" "$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")" "$seconds"
   else

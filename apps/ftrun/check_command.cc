@@ -82,7 +82,7 @@ int check_command(const CheckOptions& options) {
   const std::string tight = admit_outputs(loaded, plan);
   if (!tight.empty()) std::cout << "warning: " << tight << '\n';
   if (const auto problem = folder_problem(loaded.config.output_dir, RunStart::kFresh))
-    std::cout << "warning: a run would not start: " << problem->message() << "\n  remedy: " << problem->remedy() << '\n';
+    std::cout << "warning: a run without --resume would not start: " << problem->message() << "\n  remedy: " << problem->remedy() << '\n';
   if (!options.quiet) std::cout << '\n' << effective_yaml(loaded.config);
   if (options.data) check_data(loaded.config, *loaded.model);
   std::cout << "the config is good\n";

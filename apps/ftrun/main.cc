@@ -13,6 +13,7 @@
 #include "cluster/failure_report.h"
 #include "commands.h"
 #include "engine.h"
+#include "standard_streams.h"
 
 namespace ftrun {
 namespace {
@@ -36,6 +37,22 @@ bool is_config_name(const std::string& argument) {
   return end == ".yaml" || end == ".yml" || end == ".json";
 }
 
+/// Where what is printed is what a command was run for.
+int require_output(int code) {
+  if (code != 0) return code;
+  const std::string problem = output_problem();
+  if (!problem.empty())
+    throw Error(ExitCode::kEnvironment, problem, "see that the disk it goes to has room, or send it elsewhere");
+  return 0;
+}
+
+/// What training printed is not what is left of it.
+int warn_of_output(int code) {
+  const std::string problem = output_problem();
+  if (!problem.empty()) log_warning(problem);
+  return code;
+}
+
 /// A config without --config before it is told how to be given; all else is CLI11's to tell.
 int refuse_arguments(const CLI::App& app, const CLI::ParseError& error) {
   for (const std::string& argument : app.remaining(true))
@@ -43,7 +60,7 @@ int refuse_arguments(const CLI::App& app, const CLI::ParseError& error) {
       throw Error(ExitCode::kUsage, cat("the argument ", argument, " was not expected"),
                   cat("give it as --config ", argument));
   const int code = app.exit(error);
-  return code == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
+  return code == 0 ? require_output(0) : static_cast<int>(ExitCode::kUsage);
 }
 
 int run(int argc, char** argv) {
@@ -66,8 +83,8 @@ int run(int argc, char** argv) {
   }
   const auto chosen = app.get_subcommands();
   return chosen.empty() || chosen.front()->get_name() == "train"
-             ? train()
-             : commands.at(chosen.front()->get_name())();
+             ? warn_of_output(train())
+             : require_output(commands.at(chosen.front()->get_name())());
 }
 
 }  // namespace
@@ -75,6 +92,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
+    ftrun::open_standard_descriptors();
     return ftrun::end_process(ftrun::run(argc, argv));
   } catch (const std::exception& exception) {
     const ftrun::Error error = ftrun::as_error(exception);

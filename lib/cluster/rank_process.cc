@@ -95,6 +95,7 @@ RankProcess start_rank_process(const RankCommand& command) {
   const std::vector<char*> argv = pointers(arguments);
   const std::vector<char*> envp = pointers(environment);
   Pipe out = make_pipe(), err = make_pipe(), failure = make_pipe();
+  require(out.reader.get() > STDERR_FILENO, "descriptors 0 to 2 are open where ranks are started");
   const ChildPlan plan = {command.program.c_str(),
                           const_cast<char**>(argv.data()),
                           const_cast<char**>(envp.data()),

@@ -32,7 +32,8 @@ struct RankProcess {
 };
 
 /// Starts a process that leads its own process group, reads /dev/null, and is killed by the kernel
-/// when the calling thread's process dies. Error(kEnvironment) when it cannot start.
+/// when the calling thread's process dies. Descriptors 0 to 2 of the caller are open, be it /dev/null. Error(kEnvironment) when it
+/// cannot start.
 RankProcess start_rank_process(const RankCommand& command);
 
 /// A pipe whose ends close on exec; both non-blocking when asked.

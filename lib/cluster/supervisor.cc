@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <iostream>
 #include <optional>
 
 #include "base/error.h"
@@ -106,10 +107,16 @@ bool has_ended(pid_t pid) {
   return ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid;
 }
 
-void write_all(int fd, std::string_view text) {
+/// To our own standard output or error. That something could not be written shows in the state of std::cout, as for what is printed
+/// through it; std::cerr stays good, as the last message is still to come.
+void write_all(OutputStream stream, std::string_view text) {
+  const int fd = static_cast<int>(stream) + 1;
   while (!text.empty()) {
     const ssize_t done = ::write(fd, text.data(), text.size());
-    if (done < 0 && errno != EINTR && errno != EAGAIN) return;
+    if (done < 0 && errno != EINTR && errno != EAGAIN) {
+      if (stream == OutputStream::kOut) std::cout.setstate(std::ios::badbit);
+      return;
+    }
     if (done > 0) text.remove_prefix(static_cast<size_t>(done));
   }
 }
@@ -128,11 +135,7 @@ class Supervisor {
             {.first_rank = first_rank(),
              .ranks = local_ranks_,
              .terminal = options.terminal,
-             .write =
-                 options.write
-                     ? options.write
-                     : [](OutputStream stream,
-                          std::string_view text) { write_all(static_cast<int>(stream) + 1, text); }}) {}
+             .write = options.write ? options.write : write_all}) {}
   ~Supervisor() { signal_all(SIGKILL); }
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;

@@ -71,7 +71,8 @@ constexpr const char* kOneTokenEach =
   const std::string job = own.job.empty() ? "a job without a name" : cat("job \"", own.job, "\"");
   switch (verdict) {
     case StoreVerdict::kOtherJob:
-      throw Error(ExitCode::kUsage, cat(who, "that one has the same token, and is of another job than this one, ", job), kOneTokenEach);
+      throw Error(ExitCode::kUsage, cat(who, "that one has the same token, and is of another job than this one, ", job),
+                  cat(kOneTokenEach, "; ranks of one job have the same output_dir and model.path"));
     case StoreVerdict::kOtherWorld:
       throw Error(ExitCode::kUsage, cat(who, "its job has ", serving.world, " ranks, and this is one of ", own.world),
                   cat("give all ranks the same WORLD_SIZE; ", kOneTokenEach));

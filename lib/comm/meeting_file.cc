@@ -27,7 +27,6 @@ constexpr const char* kOtherWays = "choose another output_dir, or give every ran
   throw Error(ExitCode::kEnvironment, cat(path, ": ranks meet by a file of this name, and this is something else"), kOtherWays);
 }
 
-
 /// The file's text; nothing where there is none.
 std::optional<std::string> text_of(const std::string& path) {
   const OwnedFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));

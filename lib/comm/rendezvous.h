@@ -36,7 +36,7 @@ struct RendezvousOptions {
   std::string token;
   /// Where rank 0 writes a token, and its port where `port` is 0, until all have met.
   std::string meeting_file;
-  /// The launcher's name of the job.
+  /// What all ranks of the job have alike and no other job has: the launcher's name of it, for example.
   std::string job;
 };
 

@@ -55,7 +55,7 @@ struct StoreMember {
   uint32_t attempt = 0;
   /// Random: tells two processes that call themselves the same rank apart.
   std::string instance = std::string(kInstanceBytes, '\0');
-  /// The launcher's name of the job; its hash is what is sent.
+  /// RendezvousOptions::job; its hash is what is sent.
   std::string job;
 };
 

@@ -63,7 +63,9 @@ std::span<const uint8_t> bytes_of(std::string_view text) {
 
 struct StoreServer::Loop {
   Loop(StoreServer& server, OwnedFd listening, std::string secret, const StoreMember& serving, Limits given)
-      : owner(server), listener(std::move(listening)), token(std::move(secret)), own(member_bytes(serving)), limits(given) {}
+      : owner(server), listener(std::move(listening)), token(std::move(secret)), own(member_bytes(serving)), limits(given) {
+    instances.emplace(serving.rank, serving.instance);
+  }
 
   void serve(int wake);
   int next_timeout() const;
@@ -89,7 +91,7 @@ struct StoreServer::Loop {
   const std::string own;
   const Limits limits;
   std::list<Peer> peers;
-  /// The process that each rank is.
+  /// The process that each rank is; who serves is one from the start, before anybody can come in its name.
   std::unordered_map<uint32_t, std::string> instances;
   int strangers = 0;
   std::unordered_map<std::string, std::string> values;

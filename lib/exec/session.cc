@@ -41,6 +41,14 @@ std::string meeting_file(const std::string& output_dir) {
   return folder + ".rendezvous";
 }
 
+/// What all ranks of a job have alike and no two jobs at a time: configs that differ are refused anyway, and one run at a time holds
+/// an output_dir. For a token that was given, which may be given to several jobs; a file's is one job's.
+std::string job_of(const TrainRequest& request) {
+  const LaunchEnvironment& launch = request.launch;
+  if (!launch.job.empty() || launch.token.empty()) return launch.job;
+  return cat("output_dir ", request.config.output_dir, ", model.path ", request.config.model.path);
+}
+
 std::unique_ptr<Rendezvous> meet(const TrainRequest& request) {
   // Before the rendezvous has threads, which read the environment too.
   if (request.config.device == DeviceKind::kCuda) prepare_nccl_environment();
@@ -55,7 +63,7 @@ std::unique_ptr<Rendezvous> meet(const TrainRequest& request) {
   options.attempt = launch.restart;
   options.token = launch.token;
   options.meeting_file = meeting_file(request.config.output_dir);
-  options.job = launch.job;
+  options.job = job_of(request);
   // What this rank starts (programs of the user's) has no need of it.
   ::unsetenv("FTRUN_TOKEN");
   options.board_fd = launch.board_fd;

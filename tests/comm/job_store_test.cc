@@ -315,6 +315,13 @@ TEST_CASE("each rank of a start is one process, with as many connections as it w
   REQUIRE(served.server->admitted() == 4);
 }
 
+TEST_CASE("nobody is rank 0 but the process that serves the store, however early he comes") {
+  const Served served;
+  REQUIRE_THROWS_WITH(served.client(kToken, rank_of(0, 'q')), Catch::Contains("another process is rank 0 of this job already"));
+  REQUIRE(served.client(kToken, rank_of(0))->getNumKeys() == 0);
+  REQUIRE(served.server->admitted() == 1);
+}
+
 TEST_CASE("two jobs with one token end with the rank that both have, named") {
   ListenSocket socket = listen_on("127.0.0.1", 0);
   const int port = socket.port, fd = socket.fd.release();

@@ -165,6 +165,28 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "does not know this job's token" in ranks[1].text(), ranks[1].text()
 
     @case
+    def two_jobs_with_one_token_do_not_mix():
+        """Started by hand, so that no launcher tells them apart: the rank of the second that comes to the first is told, the first goes on."""
+        configs = {name: job.config(name, **FEW, comm={"timeout": 60}) for name in ("a-job", "b-job")}
+        port = str(free_port())
+
+        def join(name, rank):
+            return start("--config", configs[name], env={"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                                                         "MASTER_PORT": port, "FTRUN_TOKEN": "one token of two jobs"})
+
+        first = join("a-job", 0)
+        stray = join("b-job", 1)
+        stray.wait(2)
+        assert (f"ftrun: rank 1 was refused by rank 0 at 127.0.0.1:{port}: that one has the same token, and is of another job than this one, "
+                f'job "output_dir {job.out("b-job")}, model.path {job.model}"\n'
+                "  remedy: start each rank once; jobs that run at the same time need an FTRUN_TOKEN each: FTRUN_TOKEN=$(openssl rand -hex 32); "
+                "ranks of one job have the same output_dir and model.path") in stray.text(), stray.text()
+        for running in (first, join("a-job", 1)):
+            running.wait(0)
+        same_run(job.out("nproc"), job.out("a-job"))
+        assert not job.out("b-job").exists()
+
+    @case
     def different_configs_are_refused():
         configs = [job.config("unlike", **FEW, comm={"timeout": 60}),
                    job.config("unlike", comm={"timeout": 60}, train={"steps": 5, "seed": 1})]

@@ -2,7 +2,9 @@
 training alone, and PEFT's own dropout trains to the same losses on average. (With ftrun's masks PEFT trains the same numbers:
 the case `dropout` of lora_test.py.)"""
 import json
+import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -129,8 +131,16 @@ with tempfile.TemporaryDirectory() as scratch:
             must(ftrun("convert", out, "--merge", "--out", scratch / f"merged-{name}", "--dtype", "fp32"))
             merged[name] = load_file(scratch / f"merged-{name}" / "model.safetensors")
         assert all(np.array_equal(merged["without"][tensor], values) for tensor, values in merged["still"].items())
-        text = must(ftrun("plan", "--config", job.config("plan", **(still | {"adapter": LORA})))).stdout
-        assert "activations" in text, text
+
+        # Masks are made again and nothing that they dropped is kept: the plan is that of a run without dropout, and what the run took.
+        def planned(p):
+            text = must(ftrun("plan", "--config", job.config("plan", **(still | {"adapter": LORA | {"lora_dropout": p}})))).stdout
+            return int(re.search(r"^device +activations +(\d+) ", text, re.M)[1])
+
+        page = os.sysconf("SC_PAGE_SIZE")
+        taken = [line["memory"]["temporary"] for line in steps(a)]
+        assert planned(0.25) == planned(0.0), (planned(0.25), planned(0.0))
+        assert taken and all(0 <= bytes - planned(0.25) < page for bytes in taken), (taken, planned(0.25))
 
     @case
     def bf16_runs_stay_close_to_fp32_ones():

@@ -104,6 +104,48 @@ with tempfile.TemporaryDirectory() as scratch:
         assert len([line for line in lines if line.startswith("step ") and "/6  loss" in line]) == 6, done.stdout
 
     @case
+    def descriptors_that_are_closed_take_nothing_from_the_run():
+        """The first files that are opened would get their numbers, and what is printed would go into them."""
+        few = {"train": {"steps": 3}}
+        job.run("open", **few)
+        lock = [line.split(" ")[0] for line in (job.out("open") / ".lock").read_text().splitlines()]
+        for closed in ("<&- >&- 2>&-", ">&- 2>&-", "2>&-", "<&-"):
+            for ranks in (1, 2) if closed.startswith("<&- >") else (1,):
+                name = f"closed-{closed.count('-')}{closed[0] == '<'}-{ranks}"
+                command = ["sh", "-c", f'exec "$@" {closed}', "sh", BINARY, "--config", job.config(name, **few), "--nproc", ranks]
+                done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=environment(), timeout=120)
+                assert done.returncode == 0 and (" >&-" not in f" {closed}" or done.stdout == ""), (closed, ranks, done)
+                assert [m["step"] for m in metrics(job.out(name))] == [1, 2, 3], (closed, ranks)
+                assert [line.split(" ")[0] for line in (job.out(name) / ".lock").read_text().splitlines()] == lock, (closed, ranks)
+
+    @case
+    def what_is_printed_and_cannot_be_written_is_said():
+        config = job.config("unsaid", train={"steps": 3})
+        remedy = "  remedy: see that the disk it goes to has room, or send it elsewhere\n"
+        first = "ftrun: not all of the output could be written to standard output"
+
+        def into_full(*arguments):
+            with open("/dev/full", "w") as full:
+                return subprocess.run([BINARY, *map(str, arguments)], stdout=full, stderr=subprocess.PIPE, text=True, env=environment())
+
+        for command in (["--version"], ["--help"], ["schema"], ["schema", "--markdown"], ["plan", "--config", config],
+                        ["check", "--config", config], ["inspect", job.model], ["verify", job.out("run")], ["report", job.out("run")]):
+            done = into_full(*command)
+            assert done.returncode == 5 and done.stderr.startswith(first) and done.stderr.endswith(remedy), (command, done)
+        assert into_full("inspect", job.model).stderr == f"{first}: No space left on device\n{remedy}"
+        # A reader that has had enough is nothing to speak of.
+        left, end = os.pipe()
+        os.close(left)
+        done = subprocess.run([BINARY, "schema"], stdout=end, stderr=subprocess.PIPE, text=True, env=environment(), restore_signals=False)
+        os.close(end)
+        assert (done.returncode, done.stderr) == (0, ""), done
+        # What training is for is elsewhere.
+        for ranks in (1, 2):
+            done = into_full("--config", config, "--nproc", ranks, "--set", f"output_dir={job.out(f'unsaid-{ranks}')}")
+            assert done.returncode == 0 and "warning: " + first.removeprefix("ftrun: ") in done.stderr, done
+            assert len(steps(job.out(f"unsaid-{ranks}"))) == 3
+
+    @case
     def run_folder_is_for_its_owner_alone():
         os.umask(0o022)
         job.run("own", **FULL)
@@ -204,7 +246,7 @@ with tempfile.TemporaryDirectory() as scratch:
         path = job.out("run") / "config.yaml"
         checked = must(ftrun("check", "--config", path))
         assert checked.stdout.endswith("the config is good\n"), checked.stdout
-        assert (f"warning: a run would not start: output_dir {job.out('run')}: the folder is not empty (it holds " in checked.stdout
+        assert (f"warning: a run without --resume would not start: output_dir {job.out('run')}: the folder is not empty (it holds " in checked.stdout
                 and "  remedy: continue the run that is there with --resume auto, or choose another output_dir\n" in checked.stdout), checked.stdout
         new = must(ftrun("check", "--config", path, "--set", f"output_dir={job.out('not-yet')}"))
         assert "would not start" not in new.stdout and not job.out("not-yet").exists(), new.stdout

@@ -33,11 +33,13 @@ int judge(Parse parse) {
   return 0;
 }
 
-/// Files of this process for parsers that read from a path; in memory where the machine has /dev/shm.
+/// Files of this process for parsers that read from a path: below $TMPDIR, else in memory where the machine has /dev/shm.
 class ScratchFolder {
  public:
   ScratchFolder() {
-    std::string name = (std::filesystem::exists("/dev/shm") ? "/dev/shm" : "/tmp") + std::string("/ftrun_fuzz_XXXXXX");
+    const char* given = std::getenv("TMPDIR");
+    std::string name = given != nullptr ? given : std::filesystem::exists("/dev/shm") ? "/dev/shm" : "/tmp";
+    name += "/ftrun_fuzz_XXXXXX";
     path_ = ::mkdtemp(name.data());
   }
   ~ScratchFolder() {
