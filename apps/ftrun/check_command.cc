@@ -11,6 +11,7 @@
 #include "config/write.h"
 #include "config_source.h"
 #include "data/check_data.h"
+#include "elastic_notice.h"
 #include "exec/sample_options.h"
 #include "model/families.h"
 #include "model/size.h"
@@ -61,6 +62,8 @@ void print_notices(const LoadedConfig& loaded, const StepPlan& plan) {
               << " is above the model's max_position_embeddings, " << most << '\n';
   const std::string shortage = memory_shortage(loaded, plan, loaded.ranks, read_memory_limit());
   if (!shortage.empty()) std::cout << "notice: not on this machine: " << shortage << '\n';
+  const std::string elastic = elastic_notice(loaded, detect_launch(process_environment()), std::nullopt);
+  if (!elastic.empty()) std::cout << elastic << '\n';
 }
 
 int check_command(const CheckOptions& options) {

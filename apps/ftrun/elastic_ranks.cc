@@ -4,8 +4,10 @@
 #include <cstdlib>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "admission.h"
+#include "base/as_error.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -17,6 +19,9 @@ namespace ftrun {
 namespace {
 
 constexpr const char* kVisibleGpus = "CUDA_VISIBLE_DEVICES";
+/// Tell the ranks of a restart who has left, and why.
+constexpr const char* kLeftRanks = "FTRUN_LEFT_RANKS";
+constexpr const char* kWhyLeft = "FTRUN_WHY_LEFT";
 
 std::vector<std::string> overrides_for(const Config& config, const BatchShare& share) {
   std::vector<std::string> all{cat("parallel.data=", share.data_ranks)};
@@ -42,27 +47,40 @@ std::string data_ranks_text(int64_t data) { return cat(data, " data", data == 1 
 }  // namespace
 
 ElasticRanks::ElasticRanks(const ConfigSource& source, const LaunchEnvironment& launch, const LoadedConfig& loaded)
-    : source_(source), launch_(launch), loaded_(loaded), first_numbers_(static_cast<size_t>(loaded.ranks)) {
+    : source_(source),
+      launch_(launch),
+      loaded_(loaded),
+      first_numbers_(static_cast<size_t>(loaded.ranks)),
+      first_count_(static_cast<int>(loaded.ranks)) {
   std::iota(first_numbers_.begin(), first_numbers_.end(), 0);
 }
 
-void ElasticRanks::leave(int rank, int times) {
-  const std::string failed = cat("rank ", rank, " failed ", times_text(times), " without a new checkpoint; ");
+void ElasticRanks::leave(const FailureSummary& failure, int times) {
   const Config before = loaded_.config;
-  const std::vector<BatchShare> shares = smaller_shares(before);
-  std::string why_not;
-  if (shares.empty() && (before.elastic.min_ranks > 0 || before.elasticity.enabled))
-    why_not = cat("no smaller number of data ranks that ", before.elasticity.enabled ? "elasticity" : "elastic.min_ranks",
-                  " allows divides train_batch_size ", before.train_batch_size);
-  for (const BatchShare& share : shares) {
+  if (fewest_ranks(before) == 0) return;
+  const std::string failed = cat("rank ", failure.rank, " failed ", times_text(times), " without a new checkpoint");
+  std::string why_not = why_none();
+  for (const BatchShare& share : smaller_shares(before)) {
     if (!try_share(share, why_not)) continue;
-    drop_replicas(rank, share.data_ranks);
-    log_warning(cat(failed, "going on with ", data_ranks_text(share.data_ranks), " of ", before.parallel.data,
+    drop_replicas(failure.rank, share.data_ranks);
+    why_left_ = cat(failed, ": ", first_line(failure.reason));
+    log_warning(cat(failed, "; going on with ", data_ranks_text(share.data_ranks), " of ", before.parallel.data,
                     ", global batch unchanged: train_batch_size ", before.train_batch_size, " = micro ", share.micro_batch,
                     " × accumulation ", share.accumulation, " × data-parallel ", share.data_ranks));
     return;
   }
-  if (!why_not.empty()) log_warning(cat(failed, "fewer ranks cannot go on: ", why_not));
+  if (std::exchange(told_, why_not) != why_not) log_warning(cat(failed, "; all ranks stay: ", why_not));
+}
+
+/// Why the config lets no rank leave; "" where it lets some.
+std::string ElasticRanks::why_none() const {
+  const Config& config = loaded_.config;
+  if (!smaller_shares(config).empty()) return "";
+  const bool own = config.elastic.min_ranks == fewest_ranks(config);
+  const std::string limit = cat(own ? "elastic.min_ranks" : "elasticity.min_gpus", " is ", fewest_ranks(config));
+  if (config.parallel.data == 1) return "1 data rank is the fewest there can be";
+  if ((config.parallel.data - 1) * model_ranks(config.parallel) < fewest_ranks(config)) return limit;
+  return cat(limit, ", and no smaller number of data ranks down to it can share train_batch_size ", config.train_batch_size);
 }
 
 /// Whether the ranks of the share can train what all of them did; then they are what is left.
@@ -74,15 +92,17 @@ bool ElasticRanks::try_share(const BatchShare& share, std::string& why_not) {
   try {
     LoadedConfig fewer = load_source(source, launch_, true);
     // As of version 0.2 of elasticity, which gives some numbers of ranks another batch.
-    if (fewer.config.train_batch_size != loaded_.config.train_batch_size) return false;
+    if (fewer.config.train_batch_size != loaded_.config.train_batch_size)
+      throw Error(ExitCode::kUsage, cat("elasticity gives ", data_ranks_text(share.data_ranks), " train_batch_size ",
+                                        fewer.config.train_batch_size, ", not ", loaded_.config.train_batch_size));
     const StepPlan plan = plan_steps(fewer.config, *fewer.model, 0);
     const std::string tight = admit_memory(fewer, plan, fewer.ranks, read_memory_limit());
     if (!tight.empty()) log_warning(tight);
     loaded_ = std::move(fewer);
     overrides_ = overrides;
     return true;
-  } catch (const Error& error) {
-    if (why_not.empty()) why_not = first_line(error.what());
+  } catch (const std::exception& exception) {
+    if (why_not.empty()) why_not = first_line(as_error(exception).what());
     return false;
   }
 }
@@ -100,8 +120,19 @@ void ElasticRanks::drop_replicas(int rank, int64_t data_ranks) {
   first_numbers_ = std::move(left);
 }
 
+RanksOfStart ElasticRanks::ranks() const {
+  RanksOfStart ranks{.count = std::ssize(first_numbers_), .why_left = why_left_};
+  for (int number = 0; number < first_count_; ++number)
+    if (std::find(first_numbers_.begin(), first_numbers_.end(), number) == first_numbers_.end()) ranks.left.push_back(number);
+  return ranks;
+}
+
 void ElasticRanks::add_to(Restart& restart) const {
   if (overrides_.empty()) return;
+  std::vector<std::string> left;
+  for (const int64_t number : ranks().left) left.push_back(std::to_string(number));
+  restart.environment.push_back(cat(kLeftRanks, "=", join(left, ",")));
+  restart.environment.push_back(cat(kWhyLeft, "=", why_left_));
   restart.local_ranks = static_cast<int>(first_numbers_.size());
   for (const std::string& override : overrides_) restart.arguments.insert(restart.arguments.end(), {"--set", override});
   if (loaded_.config.device != DeviceKind::kCuda) return;
@@ -114,6 +145,17 @@ void ElasticRanks::add_to(Restart& restart) const {
     kept.push_back(visible == nullptr ? std::to_string(number) : shown[static_cast<size_t>(number)]);
   }
   restart.environment.push_back(cat(kVisibleGpus, "=", join(kept, ",")));
+}
+
+RanksOfStart ranks_of_restart(const LaunchEnvironment& launch) {
+  const char* left = std::getenv(kLeftRanks);
+  const char* why = std::getenv(kWhyLeft);
+  RanksOfStart ranks{.count = launch.world};
+  // Of a launcher between: another run's.
+  if (launch.kind != LaunchKind::kSupervised || launch.restart == 0 || left == nullptr || why == nullptr) return ranks;
+  for (const std::string& number : split(left, ',')) ranks.left.push_back(std::atoi(number.c_str()));
+  ranks.why_left = why;
+  return ranks;
 }
 
 }  // namespace ftrun

@@ -7,6 +7,7 @@
 #include "cluster/supervisor.h"
 #include "config/elastic.h"
 #include "config_source.h"
+#include "report/manifest.h"
 
 namespace ftrun {
 
@@ -17,14 +18,17 @@ class ElasticRanks {
   /// `source`, `launch`: what `loaded` was read from; borrowed.
   ElasticRanks(const ConfigSource& source, const LaunchEnvironment& launch, const LoadedConfig& loaded);
 
-  /// The rank has failed so many times in a row: the most ranks without its replica that the config and the machine allow go on,
-  /// which is told. All stay where the config allows no fewer; where it does but they cannot train, a warning says why.
-  void leave(int rank, int times);
+  /// Drops the replica of the failure's rank and keeps as many others as config and memory allow; logs what it did. `times`: how
+  /// often in a row the rank failed. Where it drops none though the config lets ranks leave, a warning says why, once.
+  void leave(const FailureSummary& failure, int times);
+  /// Those that are left, and who is not.
+  RanksOfStart ranks() const;
   /// What the next start has to have for it; nothing while all ranks are there.
   void add_to(Restart& restart) const;
 
  private:
   bool try_share(const BatchShare& share, std::string& why_not);
+  std::string why_none() const;
   void drop_replicas(int rank, int64_t data_ranks);
 
   const ConfigSource& source_;
@@ -35,6 +39,15 @@ class ElasticRanks {
   std::vector<std::string> overrides_;
   /// Of each rank that is left: its number at the first start, which is that of its GPU.
   std::vector<int> first_numbers_;
+  /// How many there were then.
+  const int first_count_;
+  /// Why the last ones left.
+  std::string why_left_;
+  /// What was last told of why none leaves.
+  std::string told_;
 };
+
+/// Of ranks that our supervisor started again, as add_to() told them.
+RanksOfStart ranks_of_restart(const LaunchEnvironment& launch);
 
 }  // namespace ftrun

@@ -20,16 +20,12 @@ namespace {
 
 /// The supervisor shows the earliest failure of its ranks; a rank that prints too would say it
 /// twice.
-int fail(ExitCode code, const std::string& text) {
+int fail(const std::exception& exception) {
+  const Error error = as_error(exception);
   const char* rank = std::getenv("RANK");
-  FailureReport report;
-  report.rank = rank != nullptr ? std::atoi(rank) : 0;
-  report.unix_ns = unix_time_ns();
-  report.exit_code = static_cast<int>(code);
-  report.message = text;
-  report_failure(report);
-  if (std::getenv("FTRUN_STATUS_FD") == nullptr) std::cerr << "ftrun: " << text << std::endl;
-  return static_cast<int>(code);
+  report_failure(failure_report(rank != nullptr ? std::atoi(rank) : 0, exception, error));
+  if (std::getenv("FTRUN_STATUS_FD") == nullptr) std::cerr << "ftrun: " << error.what() << std::endl;
+  return static_cast<int>(error.code());
 }
 
 bool is_config_name(const std::string& argument) {
@@ -95,7 +91,6 @@ int main(int argc, char** argv) {
     ftrun::open_standard_descriptors();
     return ftrun::end_process(ftrun::run(argc, argv));
   } catch (const std::exception& exception) {
-    const ftrun::Error error = ftrun::as_error(exception);
-    return ftrun::end_process(ftrun::fail(error.code(), error.what()));
+    return ftrun::end_process(ftrun::fail(exception));
   }
 }

@@ -23,7 +23,7 @@ namespace ftrun {
 namespace {
 
 constexpr int kRestartsInVain = 3;
-/// In a row, without a new checkpoint: the rank leaves where it may.
+/// That belong to a rank, in a row, without a new checkpoint: it leaves where it may.
 constexpr int kFailuresOfRank = 2;
 /// Tells the ranks of a restart what to resume; "" at the first start.
 constexpr const char* kResumeVariable = "FTRUN_RESUME";
@@ -39,17 +39,13 @@ std::string log_of(const std::string& output_dir, int rank) {
 class SupervisedRun {
  public:
   SupervisedRun(const std::string& output_dir, const ResumeRequest& asked)
-      : paths_(output_dir), asked_(asked), saved_before_(saved()) {}
+      : paths_(output_dir),
+        asked_(asked),
+        record_(paths_.manifest(), {.supervisor = ::getpid(), .started = started_, .attempt = started_}),
+        saved_before_(saved()) {}
 
   /// The manifest of a failed run names the rank that was the cause, which rank 0 may not know.
-  void note(const FailureSummary& failure) {
-    try {
-      has_begun_ = note_failure(paths_.manifest(), {.supervisor = ::getpid(), .started = started_, .attempt = attempt_},
-                                {failure.exit_code, failure.rank, failure.reason});
-    } catch (const Error& error) {
-      log_debug(error.what());  // the disk may be what failed; the cause itself is told on the screen
-    }
-  }
+  void note(const FailureSummary& failure) { record_.note({failure.exit_code, failure.rank, failure.reason}); }
 
   /// The newest checkpoint, "" for none; another text when a step is saved again. Whether all of it is good the ranks
   /// see that resume from it.
@@ -58,17 +54,21 @@ class SupervisedRun {
     return newest ? cat(newest->folder, " ", newest->serial) : "";
   }
 
-  /// Before run.json is written nothing of the run is there to go on from, and the folder may be another's.
-  std::optional<Restart> next(const FailureSummary& failure) {
-    if (!has_begun_ && failure.exit_code == static_cast<int>(ExitCode::kEnvironment)) return std::nullopt;
-    // Between what the last start wrote and what the next will write.
-    attempt_ = static_cast<int64_t>(wall_seconds()) + 1;
-    if (!has_begun_) return Restart{};
+  /// Before run.json is written nothing of the run is there to go on from, and the folder may be another's; a run.json that
+  /// cannot be read would be refused, as an earlier run's, and hide the failure.
+  std::optional<Restart> next(const FailureSummary& failure) const {
+    const LaunchRecord::Begun begun = record_.begun();
+    if (begun == LaunchRecord::Begun::kUnreadable) return std::nullopt;
+    const bool has_begun = begun == LaunchRecord::Begun::kYes;
+    if (!has_begun && failure.exit_code == static_cast<int>(ExitCode::kEnvironment)) return std::nullopt;
+    if (!has_begun) return Restart{};
     if (asked_.step && saved() == saved_before_) return Restart{.from = cat("step ", *asked_.step)};
     const auto newest = newest_checkpoint();
     return Restart{.environment = {cat(kResumeVariable, "=auto")},
                    .from = newest ? std::filesystem::path(newest->folder).filename().string() : ""};
   }
+  /// Between what the last start wrote and what the next, of those ranks, will write.
+  void note_start(const RanksOfStart& ranks) { record_.note_start(static_cast<int64_t>(wall_seconds()) + 1, ranks); }
 
  private:
   std::optional<CheckpointEntry> newest_checkpoint() const {
@@ -80,9 +80,8 @@ class SupervisedRun {
   const RunPaths paths_;
   const ResumeRequest& asked_;
   const int64_t started_ = static_cast<int64_t>(wall_seconds());
-  int64_t attempt_ = started_;
+  LaunchRecord record_;
   const std::string saved_before_;
-  bool has_begun_ = false;
 };
 
 int restarts_in_vain(std::optional<int> asked, const LaunchEnvironment& launch) {
@@ -119,6 +118,7 @@ bool agent_has_begun(const std::string& output_dir) {
 int supervise(const std::vector<std::string>& arguments, const ConfigSource& source, const LoadedConfig& loaded,
               const LaunchEnvironment& launch, const ResumeRequest& resume, std::optional<int> restarts) {
   std::signal(SIGPIPE, SIG_IGN);  // a reader of our output that leaves must not end the ranks
+  std::signal(SIGXFSZ, SIG_IGN);  // nor a limit of file sizes (ulimit -f), which run.json may meet
   const std::string& output_dir = loaded.config.output_dir;
   SupervisorOptions supervisor;
   supervisor.local_ranks = static_cast<int>(loaded.ranks / std::max(1, launch.nodes));
@@ -139,8 +139,10 @@ int supervise(const std::vector<std::string>& arguments, const ConfigSource& sou
   ElasticRanks ranks(source, launch, loaded);
   supervisor.on_restart = [&](const FailureSummary& failure, int times) {
     auto next = run.next(failure);
-    if (next && times >= kFailuresOfRank) ranks.leave(failure.rank, times);
-    if (next) ranks.add_to(*next);
+    if (!next) return next;
+    if (times >= kFailuresOfRank) ranks.leave(failure, times);
+    ranks.add_to(*next);
+    run.note_start(ranks.ranks());
     return next;
   };
   return run_supervisor(supervisor);

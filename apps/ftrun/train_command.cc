@@ -13,6 +13,8 @@
 #include "config/effective_json.h"
 #include "config/write.h"
 #include "config_source.h"
+#include "elastic_notice.h"
+#include "elastic_ranks.h"
 #include "engine.h"
 #include "output_admission.h"
 #include "supervise.h"
@@ -50,6 +52,7 @@ int run_rank(const TrainOptions& options, LoadedConfig loaded, const LaunchEnvir
   request.config = std::move(loaded.config);
   request.launch = launch;
   request.resume = resume_of_restart(resume_request(options), launch, request.config.output_dir);
+  request.ranks = ranks_of_restart(launch);
   request.build = build_info();
   request.terminal = std::getenv("FTRUN_TERMINAL") != nullptr;
   return train_with_engine(request);
@@ -84,6 +87,8 @@ int train_command(const TrainOptions& options) {
       launch.rank == 0 && launch.node == 0 && launch.kind != LaunchKind::kSupervised;
   if (speaks) {
     for (const std::string& line : loaded.lines) std::cerr << line << '\n';
+    const std::string elastic = elastic_notice(loaded, launch, options.restarts);
+    if (!elastic.empty()) std::cerr << elastic << '\n';
     std::cerr << loaded.ranks << (loaded.ranks == 1 ? " rank: " : " ranks: ") << loaded.rank_rule
               << std::endl;
   }

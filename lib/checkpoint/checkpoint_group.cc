@@ -4,6 +4,7 @@
 
 #include "base/as_error.h"
 #include "base/error.h"
+#include "base/rank_error.h"
 #include "checkpoint/json_strict.h"
 
 namespace ftrun {
@@ -19,9 +20,11 @@ std::string outcome_of(const std::function<std::string()>& work) {
     return outcome_text({{"result", work()}});
   } catch (const std::exception& exception) {
     const Error error = as_error(exception);
+    const auto* own = dynamic_cast<const RankError*>(&exception);
     return outcome_text({{"code", static_cast<int>(error.code())},
                          {"message", error.message()},
-                         {"remedy", error.remedy()}});
+                         {"remedy", error.remedy()},
+                         {"of_device", own != nullptr && own->of_device() ? 1 : 0}});
   }
 }
 
@@ -29,9 +32,9 @@ void throw_if_failed(const json& outcome, const std::string& what, const Checkpo
                      size_t rank) {
   if (outcome.contains("result")) return;
   const std::string who = group.world_size > 1 ? cat("rank ", rank, ": ") : "";
-  throw Error(static_cast<ExitCode>(json_int(outcome, "code", what)),
-              cat(what, ": ", who, json_text(outcome, "message", what)),
-              json_text(outcome, "remedy", what));
+  const Error error(static_cast<ExitCode>(json_int(outcome, "code", what)),
+                    cat(what, ": ", who, json_text(outcome, "message", what)), json_text(outcome, "remedy", what));
+  throw RankError(error, static_cast<int>(rank), json_int(outcome, "of_device", what) != 0);
 }
 
 }  // namespace

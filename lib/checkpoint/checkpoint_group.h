@@ -18,7 +18,7 @@ struct CheckpointGroup {
 
 /// Collective: runs `work` on this rank and gives every rank the texts that all ranks' work
 /// returned, in rank order. When the work of any rank threw, every rank throws the Error of the
-/// lowest such rank, its message preceded by `what` and the rank.
+/// lowest such rank (RankError, which names it), its message preceded by `what` and the rank.
 std::vector<std::string> together(const CheckpointGroup& group, const std::string& what,
                                   const std::function<std::string()>& work);
 

@@ -9,13 +9,14 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/rank_error.h"
 #include "base/text.h"
 
 namespace ftrun {
 namespace {
 
 constexpr size_t kMaxLine = 4000;  // below PIPE_BUF: concurrent writers never mix
-constexpr std::string_view kTag = "ftrun-failure-2";
+constexpr std::string_view kTag = "ftrun-failure-3";
 
 constexpr std::string_view kRemedy = "\n  remedy: ";  // as Error has it
 constexpr size_t kMaxRemedy = 1500;
@@ -65,10 +66,20 @@ bool parse_number(const std::string& text, T& value) {
 
 }  // namespace
 
+FailureReport failure_report(int rank, const std::exception& failure, const Error& told) {
+  FailureReport report{.rank = rank, .unix_ns = unix_time_ns(), .exit_code = static_cast<int>(told.code()), .message = told.what()};
+  const auto* of_rank = dynamic_cast<const RankError*>(&failure);
+  if (of_rank == nullptr) return report;
+  report.of_device = of_rank->of_device();
+  // One that only lost a peer is no cause.
+  if (told.code() != ExitCode::kPeerLost && of_rank->rank() != rank) report.culprit = of_rank->rank();
+  return report;
+}
+
 std::string failure_line(const FailureReport& report) {
   const std::string doing = one_line(report.doing).substr(0, 400);
   const std::string start = cat(kTag, "\t", report.unix_ns, "\t", report.rank, "\t",
-                                report.exit_code, "\t", report.culprit, "\t", doing, "\t");
+                                report.exit_code, "\t", report.culprit, "\t", report.of_device ? 1 : 0, "\t", doing, "\t");
   return cat(start, one_line(fitted(report.message, kMaxLine - 1 - start.size())), "\n");
 }
 
@@ -76,12 +87,14 @@ std::optional<FailureReport> parse_failure_line(std::string_view line) {
   if (!line.empty() && line.back() == '\n') line.remove_suffix(1);
   const std::vector<std::string> fields = split(line, '\t');
   FailureReport report;
-  if (fields.size() != 7 || fields[0] != kTag || !parse_number(fields[1], report.unix_ns) ||
+  int of_device = 0;
+  if (fields.size() != 8 || fields[0] != kTag || !parse_number(fields[1], report.unix_ns) ||
       !parse_number(fields[2], report.rank) || !parse_number(fields[3], report.exit_code) ||
-      !parse_number(fields[4], report.culprit))
+      !parse_number(fields[4], report.culprit) || !parse_number(fields[5], of_device))
     return std::nullopt;
-  report.doing = with_lines(fields[5]);
-  report.message = with_lines(fields[6]);
+  report.of_device = of_device != 0;
+  report.doing = with_lines(fields[6]);
+  report.message = with_lines(fields[7]);
   return report;
 }
 

@@ -1,9 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <string>
 #include <string_view>
+
+#include "base/error.h"
 
 namespace ftrun {
 
@@ -17,9 +20,14 @@ struct FailureReport {
   std::string doing;
   /// The message a person reads.
   std::string message;
-  /// The rank that this one found to hold it up; -1 for none.
+  /// The rank that this one names as the cause: it held this one up, or its part of common work failed; -1 for none.
   int culprit = -1;
+  /// Of the cause the GPU failed, whatever it was given.
+  bool of_device = false;
 };
+
+/// Of a rank that ends now by `failure`, which it tells as `told`.
+FailureReport failure_report(int rank, const std::exception& failure, const Error& told);
 
 /// One line, at most 4,000 bytes so that a pipe takes it whole. Of a longer message the middle is
 /// left out: its remedy stays.

@@ -22,6 +22,9 @@ struct Failure {
   std::string doing;
   std::string message;
   int culprit = -1;
+  bool of_device = false;
+
+  int of_rank() const { return culprit >= 0 ? culprit : rank; }
 };
 
 const FailureReport* earliest_report(const std::vector<FailureReport>& reports, int rank) {
@@ -40,7 +43,7 @@ std::vector<Failure> collect(const RankEnds& all) {
     if (ended_as_asked(end.exit_code, end.signal, all.forwarded) ||
         (end.told_to_stop && report == nullptr))
       continue;
-    Failure failure{end.rank, end.unix_ns, end.exit_code, end.signal, end.doing, "", -1};
+    Failure failure{end.rank, end.unix_ns, end.exit_code, end.signal, end.doing, "", -1, false};
     if (report != nullptr) {
       failure.unix_ns = report->unix_ns;
       if (end.told_to_stop) {  // how it ended is our doing: what it reported counts
@@ -49,6 +52,7 @@ std::vector<Failure> collect(const RankEnds& all) {
       }
       failure.doing = report->doing;
       failure.culprit = report->culprit;
+      failure.of_device = report->of_device;
       failure.message = report->message;
     }
     failures.push_back(std::move(failure));
@@ -64,6 +68,13 @@ std::string how_it_ended(const Failure& failure) {
   if (failure.signal == 0) return cat("exit code ", failure.exit_code);
   const char* hint = failure.signal == SIGKILL ? "; the kernel does this when memory runs out" : "";
   return cat("killed by signal ", failure.signal, " (", strsignal(failure.signal), hint, ")");
+}
+
+/// A rank that ended without a word was ended by a signal alone; one that crashes after it has told of a failure has that one.
+bool belongs_to_rank(const Failure& failure) {
+  if (failure.of_device) return true;
+  if (failure.exit_code == kPeerLostCode) return failure.culprit >= 0;
+  return failure.signal != 0 && failure.message.empty();
 }
 
 /// What ranks do together fails on all of them with one message.
@@ -143,11 +154,10 @@ FailureSummary summarize_failures(const RankEnds& all) {
       text += "\n  then " +
               line_of(failures[i], std::to_string(failures[i].rank), cause.unix_ns, "later");
   text += stopped_ranks(all, failures);
-  const int rank = cause.culprit >= 0 ? cause.culprit : cause.rank;
-  if (const std::string log = all.log_of ? all.log_of(rank) : ""; !log.empty())
+  if (const std::string log = all.log_of ? all.log_of(cause.of_rank()) : ""; !log.empty())
     text += cat("\n  its log: ", log);
-  return {cause.exit_code, text, rank,
-          cause.message.empty() ? how_it_ended(cause) : cause.message};
+  return {cause.exit_code, text, cause.of_rank(), cause.message.empty() ? how_it_ended(cause) : cause.message,
+          belongs_to_rank(cause)};
 }
 
 }  // namespace ftrun

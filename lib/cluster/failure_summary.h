@@ -57,11 +57,15 @@ struct FailureSummary {
   /// The rank that was the cause, -1 when all ended well, and what it said, or how it ended.
   int rank = -1;
   std::string reason;
+  /// The failure may be gone when that rank is: a signal ended it, it held up the others, or its GPU failed. What
+  /// files, memory or the network refuse may as well be refused to any other rank.
+  bool belongs_to_rank = false;
 };
 
-/// Where ranks lost a peer that they name, that is the rank of the summary, whose log is told. Finds the cause: the earliest failure by the ranks' own reports, else by the time they ended.
+/// Finds the cause: the earliest failure by the ranks' own reports, else by the time they ended.
 /// "A peer is lost" is what the others see of a failure, so it is the cause only when there is no
 /// other. The text names the cause first, then the rest in order of time, then who was stopped.
+/// Where the cause's report names a culprit, that is the rank of the summary, whose log is told.
 FailureSummary summarize_failures(const RankEnds& all);
 
 }  // namespace ftrun

@@ -13,7 +13,7 @@ bool may_pass_next_time(const FailureSummary& failure) {
 
 int RestartPolicy::times_in_a_row(const FailureSummary& failure, const std::string& saved) {
   const bool again = failure.rank == failing_rank_ && saved == saved_at_failure_;
-  times_ = again ? times_ + 1 : 1;
+  times_ = !failure.belongs_to_rank ? 0 : again ? times_ + 1 : 1;
   failing_rank_ = failure.rank;
   saved_at_failure_ = saved;
   return times_;

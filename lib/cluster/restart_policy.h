@@ -27,8 +27,8 @@ class RestartPolicy {
 
   explicit RestartPolicy(const Options& options) : options_(options) {}
 
-  /// How often in a row the failure's rank was the cause, this time included, with nothing new saved meanwhile. Call it once
-  /// for each failure, before after().
+  /// How often in a row the same rank had a failure that belongs to it, this time included, with nothing new saved meanwhile;
+  /// 0 where this one belongs to none. Call it once for each failure, before after().
   int times_in_a_row(const FailureSummary& failure, const std::string& saved);
   /// The next start has other ranks: what was in vain says nothing of it.
   void forget();

@@ -481,7 +481,7 @@ class Restarts {
   SignalQueue signals_;
   RestartPolicy policy_;
   int count_ = 0;
-  /// What the next start has besides the first one's.
+  /// What changes from the first start to the next.
   Restart next_;
   /// The last failure used up the restarts that save nothing.
   bool all_in_vain_ = false;

@@ -54,7 +54,7 @@ struct SupervisorOptions {
   /// Names what is saved of the run, "" for nothing yet: another name than before is progress.
   std::function<std::string()> saved;
   /// What the next start goes on from; nothing where the run had not begun and this failure would come again.
-  /// `times`: how often in a row its rank was the cause, with nothing new saved meanwhile. With another number of ranks,
+  /// `times`: how often in a row its rank had a failure that belongs to it (RestartPolicy::times_in_a_row). With another number of ranks,
   /// restarts in vain are counted from one again. Without it every start is like the first.
   std::function<std::optional<Restart>(const FailureSummary&, int times)> on_restart;
   /// Where output goes; the default writes to descriptors 1 and 2.

@@ -59,11 +59,6 @@ bool by_machines(const ElasticityConfig& e) {
   return e.version > 0.15;
 }
 
-int64_t fewest_ranks(const Config& config) {
-  const int64_t own = config.elastic.min_ranks;
-  return config.elasticity.enabled ? std::max(own, config.elasticity.min_gpus) : own;
-}
-
 /// 0 where the ranks cannot take equal shares.
 int64_t micro_batch_of(const Config& config, int64_t data_ranks) {
   if (config.train_batch_size % data_ranks != 0) return 0;
@@ -119,6 +114,11 @@ int64_t elastic_micro_batch(const ElasticityConfig& e, int64_t train_batch, int6
   for (const int64_t micro : e.micro_batch_sizes)
     if (share % micro == 0) best = std::max(best, micro);
   return best;
+}
+
+int64_t fewest_ranks(const Config& config) {
+  const int64_t own = config.elastic.min_ranks;
+  return config.elasticity.enabled ? std::max(own, config.elasticity.min_gpus) : own;
 }
 
 std::vector<BatchShare> smaller_shares(const Config& config) {

@@ -40,8 +40,12 @@ struct BatchShare {
   bool operator==(const BatchShare&) const = default;
 };
 
-/// How fewer data-parallel ranks may share the batch of a resolved config, most ranks first, down to what
-/// elastic.min_ranks allows; where elasticity is enabled to its min_gpus, with its micro-batches. The tensor, pipeline and context
+/// How many ranks have to stay when some keep failing: elastic.min_ranks, and elasticity.min_gpus where that is enabled, the
+/// larger one counts; 0: all of them.
+int64_t fewest_ranks(const Config& config);
+
+/// How fewer data-parallel ranks may share the batch of a resolved config, most ranks first, down to
+/// fewest_ranks(); where elasticity is enabled with its micro-batches. The tensor, pipeline and context
 /// degrees stay, and no micro-batch grows unless elasticity lists it. Empty where the config allows none.
 std::vector<BatchShare> smaller_shares(const Config& config);
 

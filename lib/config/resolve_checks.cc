@@ -220,8 +220,8 @@ void check_backend(Resolving& r) {
 void check_elastic(Resolving& r) {
   const int64_t fewest = r.config.elastic.min_ranks;
   if (fewest > r.context.world_size)
-    r.error("elastic.min_ranks", cat("elastic.min_ranks ", fewest, " > the ", r.context.world_size, " ranks of this run"),
-            "it is the number of ranks that is enough to go on when others have failed");
+    r.notice("elastic.min_ranks", cat("elastic.min_ranks ", fewest, " > the ", r.context.world_size,
+                                      r.context.world_size == 1 ? " rank" : " ranks", " of this run: none may leave"));
 }
 
 void check_log_level(Resolving& r) {

@@ -136,6 +136,8 @@ void Recorder::note_restart(RunManifest& manifest, int64_t first_step) const {
     for (const StepMetrics& metrics : read_metrics(paths().metrics()))
       restart.from_step = std::max(restart.from_step, metrics.step);
   restart.to_step = std::max<int64_t>(0, first_step - 1);
+  restart.ranks = request_.ranks;
+  restart.ranks.count = request_.launch.world;
   manifest.restarts.push_back(restart);
 }
 

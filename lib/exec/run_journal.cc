@@ -18,6 +18,15 @@ LogLevel log_level(const std::string& name) {
   return name == "error" || name == "critical" ? LogLevel::kError : LogLevel::kInfo;
 }
 
+/// "goes on with 1 data rank of 2 since rank 1 failed twice without a new checkpoint: ...".
+std::string fewer_ranks_text(const TrainRequest& request) {
+  const ParallelConfig& mesh = request.config.parallel;
+  const int64_t replica = request.launch.world / mesh.data;  // ranks
+  const int64_t left = std::ssize(request.ranks.left) / replica;
+  return cat("goes on with ", mesh.data, mesh.data == 1 ? " data rank" : " data ranks", " of ", mesh.data + left, " since ",
+             request.ranks.why_left);
+}
+
 }  // namespace
 
 void RunJournal::take_folder() {
@@ -36,6 +45,7 @@ void RunJournal::open(const std::function<RunManifest()>& describe, int64_t step
                .prefix = prefixed ? cat("rank ", session_.rank()) : "",
                .file = RunPaths(config.output_dir).log(session_.rank())});
   });
+  if (!request_.ranks.left.empty()) warn(fewer_ranks_text(request_));
   log_debug(cat("rank ", session_.rank(), " of ", session_.world(), ", ftrun ",
                 request_.build.version, ", from step ", steps_done + 1, " to ", total_steps));
 }

@@ -29,6 +29,8 @@ struct TrainRequest {
   std::string config_json;
   LaunchEnvironment launch;
   ResumeRequest resume;
+  /// Of those that ftrun's own supervisor started again.
+  RanksOfStart ranks;
   BuildInfo build;
   /// Standard output is a terminal of a person (rank 0 draws a live line).
   bool terminal = false;

@@ -61,7 +61,9 @@ int Trainer::run() {
     return train();
   } catch (const std::exception& exception) {
     const Error error = training_error(exception);
-    fail(error);
+    FailureReport report = failure_report(session_.rank(), exception, error);
+    if (error.code() == ExitCode::kPeerLost) report.culprit = session_.board().blamed();
+    fail(error, report);
     throw error;
   }
 }
@@ -84,13 +86,9 @@ int Trainer::train() {
   return stop_.exit_code();
 }
 
-void Trainer::fail(const Error& error) {
+void Trainer::fail(const Error& error, const FailureReport& report) {
   // Before anything is torn down, which may outlast the supervisor's patience with this rank.
-  report_failure({.rank = session_.rank(),
-                  .unix_ns = unix_time_ns(),
-                  .exit_code = static_cast<int>(error.code()),
-                  .message = error.what(),
-                  .culprit = session_.board().blamed()});
+  report_failure(report);
   journal_.fail(static_cast<int>(error.code()), error.message());
   log_debug(cat("error: ", error.what()));
   if (checkpointer_) checkpointer_->leave(error);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cluster/failure_report.h"
 #include "data/loader.h"
 #include "exec/checkpointer.h"
 #include "exec/data_identity.h"
@@ -36,7 +37,7 @@ class Trainer {
 
  private:
   int train();
-  void fail(const Error& error);
+  void fail(const Error& error, const FailureReport& report);
 
   void prepare_process();
   void open_data();

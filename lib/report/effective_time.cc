@@ -15,6 +15,14 @@ int64_t in_thousandths(double value) {
   return static_cast<int64_t>(std::llround(value * 1e3));
 }
 
+/// ", with 2 ranks (left: rank 1, 3)".
+std::string fewer_ranks_text(const RanksOfStart& start) {
+  if (start.left.empty()) return "";
+  std::vector<std::string> numbers;
+  for (const int64_t rank : start.left) numbers.push_back(std::to_string(rank));
+  return cat(", with ", start.count, start.count == 1 ? " rank" : " ranks", " (left: rank ", join(numbers, ", "), ")");
+}
+
 }  // namespace
 
 void note_first_start(RunManifest& manifest, double unix_seconds) {
@@ -43,7 +51,7 @@ std::vector<std::string> restart_texts(const RunManifest& manifest, int64_t coun
   for (int64_t i = std::max<int64_t>(0, all - count); i < all; ++i) {
     const RestartRecord& restart = manifest.restarts[static_cast<size_t>(i)];
     texts.push_back(cat("restarted at ", restart.time, " after step ", restart.from_step, ", from step ", restart.to_step,
-                        restart.rank >= 0 ? cat(": rank ", restart.rank) : "", ": ",
+                        fewer_ranks_text(restart.ranks), restart.rank >= 0 ? cat(": rank ", restart.rank) : "", ": ",
                         first_line(restart.reason)));
   }
   return texts;

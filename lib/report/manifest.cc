@@ -51,12 +51,19 @@ Json build_json(const BuildInfo& build) {
 
 Json restarts_json(const std::vector<RestartRecord>& restarts) {
   Json list = Json::array();
-  for (const RestartRecord& restart : restarts)
-    list.push_back({{"time", restart.time},
-                    {"reason", restart.reason},
-                    {"rank", restart.rank},
-                    {"from_step", restart.from_step},
-                    {"to_step", restart.to_step}});
+  for (const RestartRecord& restart : restarts) {
+    Json json{{"time", restart.time},
+              {"reason", restart.reason},
+              {"rank", restart.rank},
+              {"from_step", restart.from_step},
+              {"to_step", restart.to_step}};
+    if (restart.ranks.count > 0) json["ranks"] = restart.ranks.count;
+    if (!restart.ranks.left.empty()) {
+      json["left_ranks"] = restart.ranks.left;
+      json["left_reason"] = restart.ranks.why_left;
+    }
+    list.push_back(std::move(json));
+  }
   return list;
 }
 
@@ -131,6 +138,15 @@ class Fields {
     for (const Json& item : *value) {
       if (!item.is_string()) fail(name(key), "a list of strings");
       out.push_back(item.get<std::string>());
+    }
+  }
+  void get(const char* key, std::vector<int64_t>& out) const {
+    const Json* value = find(key);
+    if (value == nullptr) return;
+    if (!value->is_array()) fail(name(key), "a list");
+    for (const Json& item : *value) {
+      if (!item.is_number_integer()) fail(name(key), "a list of integers");
+      out.push_back(item.get<int64_t>());
     }
   }
   /// Calls `use` with the fields of the object at `key`, when there is one.
@@ -211,6 +227,9 @@ RestartRecord restart_from(const Fields& fields) {
   fields.get("rank", restart.rank);
   fields.get("from_step", restart.from_step);
   fields.get("to_step", restart.to_step);
+  fields.get("ranks", restart.ranks.count);
+  fields.get("left_ranks", restart.ranks.left);
+  fields.get("left_reason", restart.ranks.why_left);
   return restart;
 }
 

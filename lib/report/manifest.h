@@ -34,6 +34,16 @@ struct InputRecord {
   std::map<std::string, std::string> details;
 };
 
+/// The ranks of a start, where some that kept failing have left (elastic.min_ranks).
+struct RanksOfStart {
+  /// 0: not known.
+  int64_t count = 0;
+  /// Who has left, ascending, numbered as at the first start.
+  std::vector<int64_t> left = {};
+  /// Why: "rank 1 failed twice without a new checkpoint: killed by signal 9". "" where none has.
+  std::string why_left = "";
+};
+
 struct RestartRecord {
   /// UTC, as utc_now() writes it.
   std::string time;
@@ -43,6 +53,7 @@ struct RestartRecord {
   /// Last step that was reached, and the step that training continued from.
   int64_t from_step = 0;
   int64_t to_step = 0;
+  RanksOfStart ranks = {};
 };
 
 /// run.json: what is needed to tell two runs apart and to run this one again.

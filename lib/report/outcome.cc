@@ -1,7 +1,7 @@
 #include "report/outcome.h"
 
-#include "base/file.h"
-#include "report/manifest.h"
+#include "base/error.h"
+#include "base/log.h"
 #include "report/wall_time.h"
 
 namespace ftrun {
@@ -24,7 +24,7 @@ std::string without_remedy(const std::string& message) {
 /// The ranks were started again and failed before one step was trained.
 void note_vain_start(RunManifest& manifest, const LaunchMark& launch) {
   const int64_t step = manifest.restarts.empty() ? 0 : manifest.restarts.back().to_step;
-  manifest.restarts.push_back({utc_text(launch.attempt), manifest.exit_reason, manifest.exit_rank, step, step});
+  manifest.restarts.push_back({utc_text(launch.attempt), manifest.exit_reason, manifest.exit_rank, step, step, launch.ranks});
 }
 
 }  // namespace
@@ -33,7 +33,7 @@ bool has_begun(const std::string& path, const LaunchMark& launch) {
   return posix_files().exists(path) && is_of(read_manifest(path), launch);
 }
 
-bool note_failure(const std::string& path, const LaunchMark& launch, const FailedRun& failure) {
+bool note_failure(const std::string& path, const LaunchMark& launch, const FailedRun& failure, FileSystem& files) {
   if (!posix_files().exists(path)) return false;
   RunManifest manifest = read_manifest(path);
   if (!is_of(manifest, launch)) return false;
@@ -42,8 +42,28 @@ bool note_failure(const std::string& path, const LaunchMark& launch, const Faile
   manifest.exit_reason = without_remedy(failure.reason);
   manifest.exit_rank = failure.rank;
   if (manifest.ended.empty() || manifest.started < utc_text(launch.attempt)) manifest.ended = utc_now();
-  write_file_atomic(posix_files(), path, manifest_text(manifest));
+  write_file_atomic(files, path, manifest_text(manifest));
   return true;
+}
+
+LaunchRecord::LaunchRecord(std::string path, const LaunchMark& launch, FileSystem& files)
+    : path_(std::move(path)), launch_(launch), files_(files) {}
+
+void LaunchRecord::note_start(int64_t attempt, const RanksOfStart& ranks) {
+  launch_.attempt = attempt;
+  launch_.ranks = ranks;
+}
+
+void LaunchRecord::note(const FailedRun& failure) {
+  try {
+    if (begun_ != Begun::kYes) {
+      begun_ = Begun::kUnreadable;
+      begun_ = has_begun(path_, launch_) ? Begun::kYes : Begun::kNo;
+    }
+    if (begun_ == Begun::kYes) note_failure(path_, launch_, failure, files_);
+  } catch (const Error& error) {
+    log_debug(error.what());
+  }
 }
 
 }  // namespace ftrun

@@ -3,6 +3,9 @@
 #include <cstdint>
 #include <string>
 
+#include "base/file.h"
+#include "report/manifest.h"
+
 namespace ftrun {
 
 /// How a failed run ended, as the supervisor of its ranks knows it: rank 0, which keeps run.json, may
@@ -24,8 +27,9 @@ struct LaunchMark {
   int64_t supervisor = 0;
   /// When the ranks were first started, seconds since 1970.
   int64_t started = 0;
-  /// When they were started last.
+  /// When they were started last, and which.
   int64_t attempt = 0;
+  RanksOfStart ranks = {};
 };
 
 /// Whether that launch wrote the run.json at `path`; false where there is none. Error when it cannot be read.
@@ -35,6 +39,30 @@ bool has_begun(const std::string& path, const LaunchMark& launch);
 /// of the ranks had not come so far as to write it, the failure before becomes a restart of its own.
 /// Leaves alone a file of an earlier run, or of another that holds the folder: ranks that were
 /// refused before training wrote none. Error when the file cannot be read or written.
-bool note_failure(const std::string& path, const LaunchMark& launch, const FailedRun& failure);
+bool note_failure(const std::string& path, const LaunchMark& launch, const FailedRun& failure,
+                  FileSystem& files = posix_files());
+
+/// What the supervisor of a launch knows of its run.json, and writes to it.
+class LaunchRecord {
+ public:
+  enum class Begun { kNo, kYes, kUnreadable };
+
+  /// Of a launch that has not started any rank. `files`: what run.json is written by.
+  LaunchRecord(std::string path, const LaunchMark& launch, FileSystem& files = posix_files());
+
+  /// Ranks are started again, at that time (seconds since 1970).
+  void note_start(int64_t attempt, const RanksOfStart& ranks);
+  /// Looks whether the launch has come to write run.json; then the failure goes into the file. What the disk refuses is logged:
+  /// it may be the failure itself.
+  void note(const FailedRun& failure);
+  /// As of the last failure; a launch that has begun has done so for good.
+  Begun begun() const { return begun_; }
+
+ private:
+  const std::string path_;
+  LaunchMark launch_;
+  FileSystem& files_;
+  Begun begun_ = Begun::kNo;
+};
 
 }  // namespace ftrun

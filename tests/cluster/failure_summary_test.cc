@@ -1,3 +1,4 @@
+#include "base/rank_error.h"
 #include "cluster/failure_summary.h"
 
 #include <csignal>
@@ -15,7 +16,9 @@ TEST_CASE("a failure report survives the pipe with its line ends, tabs flattened
                            .unix_ns = 12345678901,
                            .exit_code = 5,
                            .doing = "save",
-                           .message = "disk full\n  remedy:\tfree space"};
+                           .message = "disk full\n  remedy:\tfree space",
+                           .culprit = 2,
+                           .of_device = true};
   const auto got = parse_failure_line(failure_line(sent));
   REQUIRE(got.has_value());
   REQUIRE(got->rank == 3);
@@ -23,6 +26,8 @@ TEST_CASE("a failure report survives the pipe with its line ends, tabs flattened
   REQUIRE(got->exit_code == 5);
   REQUIRE(got->doing == "save");
   REQUIRE(got->message == "disk full\n  remedy: free space");
+  REQUIRE(got->culprit == 2);
+  REQUIRE(got->of_device);
 }
 
 TEST_CASE("a report is one line that a pipe takes whole, however long the message") {
@@ -71,8 +76,8 @@ TEST_CASE("what ends at once and what is the same wish") {
 }
 
 TEST_CASE("what is not a report is not taken for one") {
-  for (const char* line : {"", "hello", "ftrun-failure-2\t1\t2", "ftrun-failure-2\tx\t0\t1\t\t",
-                           "ftrun-failure-2\t1\t0\t1\ta\tb"})
+  for (const char* line : {"", "hello", "ftrun-failure-3\t1\t2", "ftrun-failure-3\tx\t0\t1\t-1\t0\t\t",
+                           "ftrun-failure-3\t1\t0\t1\t-1\tx\t\t", "ftrun-failure-3\t1\t0\t1\t-1\t0\ta"})
     REQUIRE_FALSE(parse_failure_line(line).has_value());
 }
 
@@ -160,4 +165,46 @@ TEST_CASE("what all ranks say is said once") {
        .reports = {{.rank = 0, .unix_ns = 5, .exit_code = 5, .message = "the disk is full"},
                    {.rank = 1, .unix_ns = 6, .exit_code = 5, .message = "the disk is full"}}});
   REQUIRE(summary.text == "rank 0, 1: exit code 5, 0.0s after the start: the disk is full");
+}
+
+TEST_CASE("a rank that fails tells whose failure it is") {
+  const Error full(ExitCode::kEnvironment, "rank 0: disk full");
+  REQUIRE(failure_report(1, full, full).culprit == -1);
+  REQUIRE(failure_report(1, RankError(full, 0, false), full).culprit == 0);
+  REQUIRE(failure_report(0, RankError(full, 0, false), full).culprit == -1);
+  REQUIRE_FALSE(failure_report(1, RankError(full, 0, false), full).of_device);
+  REQUIRE(failure_report(1, RankError(full, RankError::kThisRank, true), full).of_device);
+  REQUIRE(failure_report(1, RankError(full, RankError::kThisRank, true), full).culprit == -1);
+  // What lost a peer was no cause.
+  const Error lost(ExitCode::kPeerLost, "rank 0: lost rank 2");
+  REQUIRE(failure_report(1, RankError(lost, 0, false), lost).culprit == -1);
+}
+
+TEST_CASE("a failure belongs to a rank that a signal ended, that held up the others or whose GPU failed") {
+  const auto summary = [](RankEnd end, FailureReport report) {
+    return summarize_failures({.ends = {end}, .reports = {report}});
+  };
+  REQUIRE(summarize_failures({.ends = {{.rank = 1, .exit_code = 137, .signal = SIGKILL}}}).belongs_to_rank);
+  REQUIRE_FALSE(summarize_failures({.ends = {{.rank = 1, .exit_code = 5}}}).belongs_to_rank);
+  const FailureSummary hang = summary({.exit_code = 6}, {.exit_code = 6, .message = "rank 1 is late", .culprit = 1});
+  REQUIRE((hang.belongs_to_rank && hang.rank == 1));
+  REQUIRE_FALSE(summary({.exit_code = 6}, {.exit_code = 6, .message = "no peer came"}).belongs_to_rank);
+  REQUIRE_FALSE(summary({.exit_code = 5}, {.exit_code = 5, .message = "metrics.jsonl: write failed"}).belongs_to_rank);
+  REQUIRE(summary({.exit_code = 5}, {.exit_code = 5, .message = "CUDA says", .of_device = true}).belongs_to_rank);
+  // It crashed when it had told of a full disk.
+  REQUIRE_FALSE(summary({.exit_code = 139, .signal = SIGSEGV}, {.exit_code = 5, .message = "disk full"}).belongs_to_rank);
+}
+
+TEST_CASE("what all ranks tell of one is that one's, whoever is the first to tell") {
+  const auto told = [](bool of_device) {
+    const auto report = [&](int rank, int64_t at, int culprit) {
+      return FailureReport{.rank = rank, .unix_ns = at, .exit_code = 5, .message = "opening: rank 0: refused", .culprit = culprit,
+                           .of_device = of_device};
+    };
+    return summarize_failures({.ends = {{.rank = 0, .exit_code = 5}, {.rank = 1, .exit_code = 5}},
+                               .reports = {report(1, 3, 0), report(0, 4, -1)}});
+  };
+  REQUIRE(told(false).rank == 0);
+  REQUIRE_FALSE(told(false).belongs_to_rank);
+  REQUIRE((told(true).rank == 0 && told(true).belongs_to_rank));
 }

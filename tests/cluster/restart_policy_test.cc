@@ -43,6 +43,7 @@ TEST_CASE("a rank that fails again is counted as long as nothing new is saved an
   const auto of_rank = [](int rank) {
     FailureSummary failure = failed(137);
     failure.rank = rank;
+    failure.belongs_to_rank = true;
     return failure;
   };
   CHECK(policy.times_in_a_row(of_rank(3), "step-10") == 1);
@@ -52,6 +53,12 @@ TEST_CASE("a rank that fails again is counted as long as nothing new is saved an
   CHECK(policy.times_in_a_row(of_rank(3), "step-20") == 1);
   CHECK(policy.times_in_a_row(of_rank(3), "step-20") == 2);
   policy.forget();
+  CHECK(policy.times_in_a_row(of_rank(3), "step-20") == 1);
+  // What belongs to no rank is not counted, and what comes after it is not in a row.
+  FailureSummary full = failed(5);
+  full.rank = 3;
+  CHECK(policy.times_in_a_row(full, "step-20") == 0);
+  CHECK(policy.times_in_a_row(full, "step-20") == 0);
   CHECK(policy.times_in_a_row(of_rank(3), "step-20") == 1);
 }
 

@@ -1,10 +1,12 @@
 """Ranks that keep failing leave, with their replica, where the config allows it: the run goes on with fewer data-parallel ranks and
 the same global batch, and its losses are those of an undisturbed one but for rounding."""
+import pathlib
+import resource
 import signal
 import tempfile
 import time
 
-from runner import Job, await_gone, case, manifest, near, run_cases, start, steps
+from runner import Job, await_gone, case, ftrun, manifest, must, near, run_cases, start, steps
 
 STEPS = 60
 SAVING = {"train": {"steps": STEPS, "log": {"every": 1}}, "data": {"sequence_length": 128},
@@ -66,7 +68,15 @@ with tempfile.TemporaryDirectory() as scratch:
         same_losses(job, "straight", "shrunk")
         record = manifest(job.out("shrunk"))
         assert record["topology"]["data"] == 2 and len(record["restarts"]) == 2, record
-        assert [restart["rank"] for restart in record["restarts"]] == [3, 3], record["restarts"]
+        first, second = record["restarts"]
+        assert (first["rank"], second["rank"]) == (3, 3) and (first["ranks"], second["ranks"]) == (4, 2), record["restarts"]
+        assert "left_ranks" not in first and second["left_ranks"] == [2, 3], record["restarts"]
+        why = "rank 3 failed twice without a new checkpoint: killed by signal 9"
+        assert second["left_reason"].startswith(why), second
+        assert ", with 2 ranks (left: rank 2, 3): rank 3: killed" in running.text(), running.text()[-2000:]
+        told = "goes on with 2 data ranks of 4 since " + why
+        for name in ("logs/rank-0.log", "report.html"):
+            assert told in (pathlib.Path(job.out("shrunk")) / name).read_text(), name
         # What is left may be resumed by all of them again.
         job.run("shrunk", "--resume", "auto", elastic={"min_ranks": 2}, **batch | {"train": {"steps": STEPS + 1}})
 
@@ -91,6 +101,7 @@ with tempfile.TemporaryDirectory() as scratch:
         elastic = SAVING | {"elasticity": section, "train_micro_batch_size_per_gpu": None, "gradient_accumulation_steps": None}
         job.run("straight-elastic", "--nproc", 3, **elastic)
         running = start("--config", job.config("elastic", **elastic), "--nproc", 3)
+        await_line(running, "notice: ranks that keep failing may leave, down to 2 of 3: elasticity.min_gpus is 2")
         seen = await_line(running, "step 1/")
         kill_rank(running, 1, 3)
         seen = await_line(running, "step 1/", seen)
@@ -109,7 +120,56 @@ with tempfile.TemporaryDirectory() as scratch:
             ranks = kill_rank(running, 1, 2)
         assert running.wait() == 137
         await_gone(ranks.values(), 5)
-        assert ("rank 1 failed twice without a new checkpoint; fewer ranks cannot go on: no smaller number of data ranks that "
-                "elastic.min_ranks allows divides train_batch_size 4") in running.text(), running.text()[-3000:]
+        assert "rank 1 failed twice without a new checkpoint; all ranks stay: elastic.min_ranks is 2\n" in running.text(), running.text()[-3000:]
+
+    @case
+    def the_last_data_rank_stays_which_is_told_once():
+        batch = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "train": {"steps": 20000}}
+        running = start("--config", job.config("last", elastic={"min_ranks": 1}, **batch), "--nproc", 2, "--restarts", 3)
+        seen = 0
+        for ranks in (2, 2, 1, 1, 1):
+            seen = await_line(running, "step 1/", seen)
+            kill_rank(running, ranks - 1, ranks)
+        assert running.wait() == 137
+        assert running.text().count("; all ranks stay: ") == 1, running.text()[-3000:]
+        assert "rank 0 failed twice without a new checkpoint; all ranks stay: 1 data rank is the fewest there can be\n" in running.text()
+
+    @case
+    def what_files_refuse_drops_no_rank():
+        batch = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "train": {"steps": 20000, "log": {"every": 1}}}
+        running = start("--config", job.config("refused", elastic={"min_ranks": 1}, **batch), "--nproc", 2, "--restarts", 2)
+        await_line(running, "step 1/")
+        # Rank 0's next line of metrics is refused as by a full disk, then all that the next starts have to say.
+        resource.prlimit(running.ranks()[0], resource.RLIMIT_FSIZE, (0, 0))
+        await_line(running, "restart 1 (1 of 2 without a new checkpoint)")
+        lines = pathlib.Path(job.out("refused")) / "metrics.jsonl"
+        lines.unlink()
+        lines.symlink_to(job.scratch / "nowhere")
+        assert running.wait() == 5, running.text()[-3000:]
+        text = running.text()
+        assert "failed twice" not in text and "going on with" not in text, text[-3000:]
+        # Whichever rank is the first to tell what all do.
+        assert [line for line in running.lines if "restart 2 (" in line and "rank 0: writing the run folder: rank 0: " in line], text
+        assert "given up after 2 restarts without a new checkpoint; the last failure: rank 0: writing the run folder: rank 0:" in text, text
+
+    @case
+    def min_ranks_without_effect_is_told_with_the_reason():
+        batch = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "train": {"steps": 1},
+                          "elastic": {"min_ranks": 1}}
+        job_config = job.config("told", **batch)
+        none = must(ftrun("--config", job_config, "--nproc", 2, "--restarts", 0))
+        assert "notice: elastic.min_ranks 1 has no effect: --restarts 0 starts no ranks again" in none.stderr, none.stderr
+        checked = must(ftrun("check", "-q", "--config", job_config, "--nproc", 2))
+        assert "has no effect" not in checked.stdout, checked.stdout
+        checked = must(ftrun("check", "-q", "--config", job_config, "--nproc", 1))
+        assert "notice: elastic.min_ranks 1 has no effect: 1 data rank is the fewest there can be" in checked.stdout, checked.stdout
+        launcher = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                    "MASTER_PORT": "1"}
+        checked = must(ftrun("check", "-q", "--config", job_config, "--nproc", 2, env=launcher))
+        assert ("notice: elastic.min_ranks 1 has no effect: torchrun starts the ranks, and ftrun starts only those again that it has "
+                "started itself") in checked.stdout, checked.stdout
+        # The config of a run that went on with fewer may be given to fewer.
+        fewer = must(ftrun("check", "-q", "--config", job_config, "--nproc", 1, "--set", "elastic.min_ranks=2"))
+        assert "elastic.min_ranks 2 > the 1 rank of this run: none may leave" in fewer.stdout, fewer.stdout
 
     run_cases()

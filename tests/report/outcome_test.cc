@@ -1,5 +1,7 @@
 #include "report/outcome.h"
 
+#include "base/error.h"
+#include "base/file.h"
 #include "report/manifest.h"
 #include "report/wall_time.h"
 #include "report_test.h"
@@ -66,6 +68,68 @@ TEST_CASE("a start that came to write no manifest leaves the failure before it a
   REQUIRE(after.restarts[1].rank == 1);
   REQUIRE((after.restarts[1].from_step == 5 && after.restarts[1].to_step == 5));
   REQUIRE((after.exit_code == 6 && after.exit_rank == 0 && after.ended > manifest.ended));
+}
+
+/// Renames nothing, as a full or read-only disk.
+class RefusingFiles : public FileSystem {
+ public:
+  std::unique_ptr<WritableFile> create(const std::string& path) override { refuse(path); }
+  void make_folder(const std::string& path) override { refuse(path); }
+  void rename(const std::string& from, const std::string&) override { refuse(from); }
+  bool exchange(const std::string&, const std::string&) override { return false; }
+  void remove_all(const std::string&) override {}
+  void sync_folder(const std::string&) override {}
+  std::vector<std::string> list(const std::string& folder) override { return posix_files().list(folder); }
+  bool exists(const std::string& path) override { return posix_files().exists(path); }
+  int64_t free_bytes(const std::string&) override { return 0; }
+
+ private:
+  [[noreturn]] static void refuse(const std::string& path) { throw Error(ExitCode::kEnvironment, path + ": No space left on device"); }
+};
+
+TEST_CASE("a run whose run.json cannot be written has begun nevertheless") {
+  const TestFolder folder;
+  const std::string path = folder / "run.json";
+  RefusingFiles refusing;
+  LaunchRecord record(path, {77, kStarted, kStarted}, refusing);
+  record.note({137, 0, "killed by signal 9"});
+  REQUIRE(record.begun() == LaunchRecord::Begun::kNo);
+  const std::string text = manifest_text(running("77", kStarted + 2));
+  put_file(path, text);
+  record.note({5, 0, "disk full"});
+  REQUIRE(record.begun() == LaunchRecord::Begun::kYes);
+  REQUIRE(read_file(path) == text);
+  // For good, whatever becomes of the file.
+  put_file(path, "{");
+  record.note({5, 0, "disk full"});
+  REQUIRE(record.begun() == LaunchRecord::Begun::kYes);
+}
+
+TEST_CASE("of a run.json that cannot be read nobody knows whose it is") {
+  const TestFolder folder;
+  const std::string path = folder / "run.json";
+  LaunchRecord record(path, {77, kStarted, kStarted});
+  put_file(path, "{");
+  record.note({137, 0, "killed by signal 9"});
+  REQUIRE(record.begun() == LaunchRecord::Begun::kUnreadable);
+  put_file(path, manifest_text(running("78", kStarted + 2)));
+  record.note({137, 0, "killed by signal 9"});
+  REQUIRE(record.begun() == LaunchRecord::Begun::kNo);
+}
+
+TEST_CASE("a start that came to write no manifest is noted with its ranks") {
+  const TestFolder folder;
+  const std::string path = folder / "run.json";
+  LaunchRecord record(path, {77, kStarted, kStarted});
+  put_file(path, manifest_text(running("77", kStarted)));
+  record.note({137, 1, "killed by signal 9"});
+  record.note_start(kStarted + 20, {.count = 1, .left = {1}, .why_left = "rank 1 failed twice"});
+  record.note({6, 0, "nobody came"});
+  const RunManifest after = read_manifest(path);
+  REQUIRE(after.restarts.size() == 1);
+  REQUIRE(after.restarts[0].ranks.count == 1);
+  REQUIRE(after.restarts[0].ranks.left == std::vector<int64_t>{1});
+  REQUIRE(after.restarts[0].ranks.why_left == "rank 1 failed twice");
 }
 
 TEST_CASE("a run that torchrun's agent started is told from others by the agent") {

@@ -1,13 +1,14 @@
 #include "kernels/cuda/check.h"
 
-#include "base/error.h"
+#include "base/rank_error.h"
 
 namespace ftrun::cuda {
 
 void check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
-  throw Error(ExitCode::kEnvironment, cat(what, ": CUDA says ", cudaGetErrorName(status), ", ",
-                                          cudaGetErrorString(status)));
+  throw RankError({ExitCode::kEnvironment,
+                   cat(what, ": CUDA says ", cudaGetErrorName(status), ", ", cudaGetErrorString(status))},
+                  RankError::kThisRank, status != cudaErrorMemoryAllocation);
 }
 
 }  // namespace ftrun::cuda

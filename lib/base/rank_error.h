@@ -1,0 +1,24 @@
+#pragma once
+
+#include "base/error.h"
+
+namespace ftrun {
+
+/// A failure that belongs to one rank, also where all ranks of a group throw it.
+class RankError : public Error {
+ public:
+  /// As `rank`: the one that throws.
+  static constexpr int kThisRank = -1;
+
+  /// `of_device`: the rank's GPU fails, whatever it is given; a lack of memory is none.
+  RankError(const Error& error, int rank, bool of_device)
+      : Error(error), rank_(rank), of_device_(of_device) {}
+  int rank() const { return rank_; }
+  bool of_device() const { return of_device_; }
+
+ private:
+  int rank_;
+  bool of_device_;
+};
+
+}  // namespace ftrun
