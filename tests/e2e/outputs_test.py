@@ -223,7 +223,8 @@ with tempfile.TemporaryDirectory() as scratch:
         assert [status for _, status, _ in ends] == [0, 0], ends
         largest = max(usage.ru_maxrss for _, _, usage in ends) * 1024
         told = manifest(job.out("largest"))["counters"]["peak_resident_bytes"]
-        assert 0.9 * largest <= told <= largest, (told, largest)
+        # Which it counts in batches of pages that each processor keeps to itself for a while.
+        assert 0.9 * largest <= told <= largest + 2**20, (told, largest)
 
     @case
     def fingerprint_follows_the_content():
