@@ -229,7 +229,7 @@ void declare_parallel(Schema& s) {
   auto elastic = section(
       s,
       {.path = "elastic",
-       .doc = "With how many ranks a run may go on. A rank that fails twice in a row without a new checkpoint leaves with its "
+       .doc = "With how many ranks a run may go on. A rank with two failures of its own in a row and no new checkpoint leaves with its "
               "replica: there are fewer data-parallel ranks then, with the same train_batch_size. On one machine, under "
               "ftrun's own restarts.",
        .vocabulary = kOwn},
