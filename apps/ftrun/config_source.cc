@@ -5,17 +5,17 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "checkpoint/json_strict.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "checkpoint/model_folder.h"
+#include "config/capability.h"
 #include "config/load.h"
 #include "config/peft_config.h"
-#include "config/capability.h"
 #include "config/ranks.h"
 #include "config/resolve.h"
 #include "data/check_headers.h"
 #include "data/conversations.h"
+#include "exec/export_options.h"
 #include "exec/sample_options.h"
 #include "exec/weights_check.h"
 #include "model/families.h"
@@ -100,13 +100,16 @@ void check_split(const Config& config, const ModelConfig& model, Report& report)
 
 /// An adapter is one to the numbers that it was trained on.
 void check_base(const Config& config, const AdapterFolder& adapter, Report& report) {
-  const auto text = adapter.metadata().find(kBaseQuantization);
-  const std::string before = text == adapter.metadata().end() ? "" : text->second, now = quantization_text(config.quantization);
-  if (text == adapter.metadata().end() || quantization_of_text(before, adapter.path()) == config.quantization) return;
+  const std::optional<QuantizationConfig> before = base_quantization(adapter);
+  if (!before || *before == config.quantization) return;
+  const auto told = [](const QuantizationConfig& quantization) {
+    const std::string text = quantization_text(quantization);
+    return text.empty() ? "not quantized" : cat("quantized as ", text);
+  };
   Problem problem;
   problem.severity = Severity::kNotice;
   problem.at = place_of(config, "adapter");
-  problem.message = cat(adapter.path(), ": was trained on a base quantized as ", printable(before), "; here it is ", now.empty() ? "not quantized" : now);
+  problem.message = cat(adapter.path(), ": was trained on a base ", told(*before), "; here it is ", told(config.quantization));
   problem.remedy = "go on with the same quantization; on another base the first losses are higher";
   report.add({problem});
 }

@@ -240,13 +240,6 @@ std::string named_base(const std::string& adapter) {
   return base;
 }
 
-/// How the base was quantized that an adapter was trained on.
-QuantizationConfig base_quantization(const AdapterFolder& adapter) {
-  const auto text = adapter.metadata().find(kBaseQuantization);
-  return text == adapter.metadata().end() ? QuantizationConfig{}
-                                          : quantization_of_text(text->second, cat(adapter.path(), "/adapter_model.safetensors, ", kBaseQuantization));
-}
-
 /// An adapter in PEFT's layout and its base become one model.
 int merge_folder(const ConvertOptions& options) {
   const std::string& folder = options.checkpoint;
@@ -257,7 +250,7 @@ int merge_folder(const ConvertOptions& options) {
   for (const Problem& problem : loaded.problems)
     if (problem.severity == Severity::kError) throw Error(ExitCode::kBadInput, cat(folder, ": ", to_text(problem)), problem.remedy);
   Config trained = loaded.config;
-  trained.quantization = base_quantization(adapter);
+  trained.quantization = base_quantization(adapter).value_or(QuantizationConfig{});
   const ExportSource source = export_source(options, trained, options.model.empty() ? named_base(folder) : options.model, folder);
   const std::map<std::string, std::string> stored = require_adapter(source.model, adapter);
   const MergeLoss loss = export_merged(umask_files(), source.target, source.model, ModelFolder(source.target.source_folder),

@@ -61,15 +61,12 @@ class Base {
  private:
   void scan(const std::string& tensor, const Dims& shape, size_t at_once) {
     tensor_ = tensor;
-    scales_.emplace(format_, element_count(shape), shape.back());
     std::vector<float> values(at_once);
-    for (int64_t begin = 0; begin < element_count(shape); begin += static_cast<int64_t>(at_once)) {
-      const int64_t end = std::min(begin + static_cast<int64_t>(at_once), element_count(shape));
+    scales_ = scales_of(format_, {tensor, element_count(shape), shape.back()}, static_cast<int64_t>(at_once), [&](int64_t begin, int64_t end) {
       const std::span<float> some(values.data(), static_cast<size_t>(end - begin));
       folder_.read_f32(tensor, begin, end, some);
-      scales_->show(some);
-    }
-    if (!scales_->finish()) throw Error(ExitCode::kBadInput, cat(tensor, ": holds a number that is not finite", format_.kind == PackedFormat::Kind::kInt8 ? " in fp16" : ""), "check the base model's files");
+      return std::span<const float>(some);
+    });
   }
 
   const PackedFormat format_;

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "base/dtype.h"
+
 namespace ftrun {
 
 /// Elements of a record, the least that is packed by itself: what a shard never cuts (kTensorBlock).
@@ -40,6 +42,11 @@ struct PackedFormat {
 };
 
 /// Bytes of a record that holds codes of scales: those (4, some unused), their scale and their offset (F32 both).
-inline constexpr int64_t kScaleCodeBytes = 4, kScaleOfScalesOffset = 4, kScaleOffsetOffset = 8, kScaleCodesBytes = 12;
+inline constexpr int64_t kScaleOfScalesOffset = 4, kScaleOffsetOffset = 8, kScaleCodesBytes = 12;
+
+/// Bytes of `elements` of a dtype; where they are packed, from the beginning of a record.
+inline int64_t stored_bytes(DType dtype, const PackedFormat& packed, int64_t elements) {
+  return packed ? packed.bytes(elements) : elements * dtype_bytes(dtype);
+}
 
 }  // namespace ftrun

@@ -131,6 +131,17 @@ float PackScales::scale(int64_t index) const {
   return dynamic_values()[codes_[i]] * scales_of_scales_[i / kScalesPerScale] + offset_;
 }
 
+PackScales scales_of(const PackedFormat& format, const PackedTensor& tensor, int64_t at_once,
+                     const std::function<std::span<const float>(int64_t begin, int64_t end)>& read) {
+  PackScales scales(format, tensor.elements, tensor.columns);
+  for (int64_t at = 0; at < tensor.elements; at += at_once) scales.show(read(at, std::min(at + at_once, tensor.elements)));
+  if (scales.finish()) return scales;
+  throw Error(ExitCode::kBadInput,
+              cat(tensor.name, ": holds a number that is not finite", format.kind == PackedFormat::Kind::kInt8 ? " in fp16" : "",
+                  ", so it cannot be quantized"),
+              "check the model's files");
+}
+
 void pack_values(const PackedFormat& format, const PackScales& scales, int64_t element, std::span<const float> values,
                  int64_t position, std::byte* records) {
   const auto count = static_cast<int64_t>(values.size());

@@ -3,7 +3,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/packed_format.h"
@@ -53,6 +55,17 @@ class PackScales {
   std::vector<float> scales_of_scales_;
   float offset_ = 0;
 };
+
+/// A matrix that is packed.
+struct PackedTensor {
+  std::string name;
+  int64_t elements = 0;
+  /// Of a row.
+  int64_t columns = 0;
+};
+/// The scales of a tensor that is read for them, `at_once` elements at a time. Error(kBadInput) naming it where a number is not finite.
+PackScales scales_of(const PackedFormat& format, const PackedTensor& tensor, int64_t at_once,
+                     const std::function<std::span<const float>(int64_t begin, int64_t end)>& read);
 
 /// Packs elements [element, element + values) of the tensor as elements from `position` on of what the rank has of it,
 /// whose first record is at `records`. Both begin on blocks (PackedFormat::block).

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,14 @@ inline void export_as_adapter(ExportOptions& options, const Config& config, bool
   if (const std::string quantization = quantization_text(config.quantization); !quantization.empty())
     options.metadata[kBaseQuantization] = quantization;
   options.dtype = bf16 ? DType::kBF16 : DType::kF32;
+}
+
+/// How the base was quantized that an adapter was trained on, which its file says; nothing where it says nothing, as no file of PEFT's
+/// own does. Error(kBadInput).
+inline std::optional<QuantizationConfig> base_quantization(const AdapterFolder& adapter) {
+  const auto text = adapter.metadata().find(kBaseQuantization);
+  if (text == adapter.metadata().end()) return std::nullopt;
+  return quantization_of_text(text->second, cat(adapter.path(), "/adapter_model.safetensors, ", kBaseQuantization));
 }
 
 /// What a run exports at its end, and where. Inline: commands use it without the engine.

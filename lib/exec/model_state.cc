@@ -45,19 +45,13 @@ struct TensorRun {
   int64_t position;
 };
 
-/// Elements [first, last) of what a rank has, in as few runs as there can be: of whole rows it is one.
+/// Elements [first, last) of what a rank has, in as few runs as there can be.
 std::vector<TensorRun> runs_of(const TensorInfo& tensor, int64_t first, int64_t last) {
   std::vector<TensorRun> runs;
-  int64_t position = 0;
-  for (const Box& box : cut_box(tensor.local, first, last)) {
-    visit_runs(tensor.shape, box, [&](int64_t begin, int64_t end, int64_t within) {
-      if (!runs.empty() && runs.back().end == begin)
-        runs.back().end = end;
-      else
-        runs.push_back({begin, end, position + within});
-    });
-    position += box.numel();
-  }
+  visit_runs(tensor.shape, tensor.local, [&](int64_t begin, int64_t end, int64_t position) {
+    const int64_t from = std::max(position, first), to = std::min(position + (end - begin), last);
+    if (from < to) runs.push_back({begin + (from - position), begin + (to - position), from - first});
+  });
   return runs;
 }
 
@@ -101,7 +95,7 @@ const PackedFormat& ModelState::packed(const StatePiece& piece) const { return p
 
 Range ModelState::part(const StatePiece& piece, int64_t begin, int64_t end) const {
   const Buffer& buffer = program_.at(piece.range.buffer);
-  return {piece.range.buffer, piece.range.offset + stored_bytes(buffer, begin - piece.begin), stored_bytes(buffer, end - begin)};
+  return {piece.range.buffer, piece.range.offset + buffer.bytes_of(begin - piece.begin), buffer.bytes_of(end - begin)};
 }
 
 /// Writes elements [begin, end) of the unit, whole disk sectors where it lies on disk: by way of
@@ -209,12 +203,7 @@ void ModelState::pack(const StatePiece& piece, const Slice& slice, const FirstWe
     first.release(tensor, begin, end);
     return std::span<const float>(some);
   };
-  PackScales scales(format, tensor.numel(), tensor.shape.back());
-  for (int64_t at = 0; at < tensor.numel(); at += kPackedPart) scales.show(read(at, std::min(at + kPackedPart, tensor.numel())));
-  if (!scales.finish())
-    throw Error(ExitCode::kBadInput, cat(tensor.name, ": holds a number that is not finite", format.kind == PackedFormat::Kind::kInt8 ? " in fp16" : "",
-                                         ", so it cannot be quantized"),
-                "check the model's files");
+  const PackScales scales = scales_of(format, {tensor.name, tensor.numel(), tensor.shape.back()}, kPackedPart, read);
   std::vector<std::byte> records(static_cast<size_t>(format.bytes(kPackedPart)));
   for (int64_t at = slice.offset; at < slice.offset + slice.extent; at += kPackedPart) {
     const int64_t end = std::min(at + kPackedPart, slice.offset + slice.extent);

@@ -123,8 +123,8 @@ void ReplicaCheck::list_parts(const ProgramPlan& train, const Partition& partiti
       set.key += cat(tensor.name, ' ', shape_text(tensor.local.offset), ' ', shape_text(tensor.local.extent), ' ', slice.offset,
                      ' ', slice.extent, '\n');
       set.parts.push_back({cat(tensor.name, " (", kind, ")"),
-                           {piece.range.buffer, piece.range.offset + stored_bytes(buffer, slice.position_in_unit - piece.begin),
-                            stored_bytes(buffer, slice.extent)}});
+                           {piece.range.buffer, piece.range.offset + buffer.bytes_of(slice.position_in_unit - piece.begin),
+                            buffer.bytes_of(slice.extent)}});
     }
   }
   for (auto& [which, set] : sets) {

@@ -45,7 +45,7 @@ struct Value {
   /// For kParam: how its elements are packed, which kernels unpack as `dtype`.
   PackedFormat packed = {};
 
-  int64_t bytes() const { return packed ? packed.bytes(element_count(dims)) : element_count(dims) * dtype_bytes(dtype); }
+  int64_t bytes() const { return stored_bytes(dtype, packed, element_count(dims)); }
   /// Of what its storage holds.
   DType stored_dtype() const { return packed ? DType::kU8 : dtype; }
 };

@@ -75,18 +75,11 @@ void take_panel(CrossEntropyWorkspace& w, Offsets& offsets, int64_t hidden, int6
   w.panel = offsets.take(w.panel_rows * hidden * wide_bytes(bytes.element));
 }
 
-/// Panels of a product whose result is out 0; `m`, `n`, `k` as in product_workspace.
+/// Panels of a product by in 1 whose result is out 0; `m`, `n`, `k` as in product_workspace.
 int64_t product_bytes(const LayerGraph& graph, const Op& op, int64_t m, int64_t n, int64_t k) {
-  return product_workspace(m, n, k, dtype_bytes(graph.at(op.in[0]).dtype),
-                           dtype_bytes(graph.at(op.out[0]).dtype))
+  return product_workspace(m, n, k, dtype_bytes(graph.at(op.in[0]).dtype), dtype_bytes(graph.at(op.out[0]).dtype),
+                           static_cast<bool>(graph.at(op.in[1]).packed))
       .bytes;
-}
-
-/// The same, of a weight that may be packed.
-int64_t product_with_weight(const LayerGraph& graph, const Op& op, int64_t m, int64_t n, int64_t k) {
-  if (!graph.at(op.in[1]).packed) return product_bytes(graph, op, m, n, k);
-  const int64_t bytes = dtype_bytes(graph.at(op.in[0]).dtype);
-  return packed_product_workspace(m, n, k, bytes, bytes).bytes;
 }
 
 }  // namespace
@@ -150,31 +143,16 @@ CrossEntropyWorkspace vocabulary_workspace(int64_t tokens, int64_t hidden, int64
 }
 
 ProductWorkspace product_workspace(int64_t m, int64_t n, int64_t k, int64_t operand_bytes,
-                                   int64_t result_bytes) {
+                                   int64_t result_bytes, bool packed) {
+  const bool narrow = is_narrow(operand_bytes), narrow_result = is_narrow(result_bytes);
   ProductWorkspace w;
-  w.rows = std::min<int64_t>(m, 512);
-  w.columns = std::min<int64_t>(n, 1024);
-  w.depth = std::min<int64_t>(k, 2048);
-  Offsets offsets;
-  if (is_narrow(operand_bytes)) {
-    w.a = offsets.take(w.rows * w.depth * wide_bytes(operand_bytes));
-    w.b = offsets.take(w.depth * w.columns * wide_bytes(operand_bytes));
-  }
-  if (is_narrow(result_bytes)) w.c = offsets.take(w.rows * w.columns * wide_bytes(result_bytes));
-  w.bytes = offsets.bytes();
-  return w;
-}
-
-ProductWorkspace packed_product_workspace(int64_t m, int64_t n, int64_t k, int64_t operand_bytes, int64_t result_bytes) {
-  ProductWorkspace w;
-  const bool narrow = is_narrow(operand_bytes);
-  w.rows = narrow || is_narrow(result_bytes) ? std::min<int64_t>(m, 2048) : m;
+  w.rows = packed && !narrow && !narrow_result ? m : std::min<int64_t>(m, packed ? 2048 : 512);
   w.columns = std::min<int64_t>(n, 1024);
   w.depth = std::min<int64_t>(k, 2048);
   Offsets offsets;
   if (narrow) w.a = offsets.take(w.rows * w.depth * wide_bytes(operand_bytes));
-  w.b = offsets.take(w.depth * w.columns * wide_bytes(operand_bytes));
-  if (is_narrow(result_bytes)) w.c = offsets.take(w.rows * w.columns * wide_bytes(result_bytes));
+  if (narrow || packed) w.b = offsets.take(w.depth * w.columns * wide_bytes(operand_bytes));
+  if (narrow_result) w.c = offsets.take(w.rows * w.columns * wide_bytes(result_bytes));
   w.bytes = offsets.bytes();
   return w;
 }
@@ -206,12 +184,12 @@ int64_t embed_wgrad(const LayerGraph& graph, const Op& op) {
 
 int64_t linear(const LayerGraph& graph, const Op& op) {
   const Dims &x = graph.at(op.in[0]).dims, &w = graph.at(op.in[1]).dims;
-  return product_with_weight(graph, op, x[0], w[0], x[1]);
+  return product_bytes(graph, op, x[0], w[0], x[1]);
 }
 
 int64_t linear_dgrad(const LayerGraph& graph, const Op& op) {
   const Dims &dy = graph.at(op.in[0]).dims, &w = graph.at(op.in[1]).dims;
-  return product_with_weight(graph, op, dy[0], w[1], dy[1]);
+  return product_bytes(graph, op, dy[0], w[1], dy[1]);
 }
 
 int64_t linear_wgrad(const LayerGraph& graph, const Op& op) {

@@ -91,10 +91,9 @@ struct ProductWorkspace {
   int64_t c = -1;
   int64_t bytes = 0;
 };
+/// `packed`: b is, and panels of it are unpacked, each for as many rows of a as there is room for.
 ProductWorkspace product_workspace(int64_t m, int64_t n, int64_t k, int64_t operand_bytes,
-                                   int64_t result_bytes);
-/// The same where b is packed: panels of it are unpacked, each for as many rows of a as there is room for.
-ProductWorkspace packed_product_workspace(int64_t m, int64_t n, int64_t k, int64_t operand_bytes, int64_t result_bytes);
+                                   int64_t result_bytes, bool packed = false);
 
 /// Byte offsets in the scratch of kLoraUp and its gradients; the panels of their products begin at 0.
 struct LoraWorkspace {

@@ -111,10 +111,6 @@ Instr make_copy(const Program& program, const Range& from, const Range& to) {
   return {.kind = InstrKind::kCopy, .lane = lane, .reads = {from}, .writes = {to}};
 }
 
-int64_t stored_bytes(const Buffer& buffer, int64_t elements) {
-  return buffer.packed ? buffer.packed.bytes(elements) : elements * dtype_bytes(buffer.dtype);
-}
-
 int64_t element_count(const Program& program, const Range& range) {
   return range.bytes / dtype_bytes(program.at(range.buffer).dtype);
 }

@@ -71,6 +71,8 @@ struct Buffer {
   /// On disk, of what is saved: byte offset in the disk's snapshot buffer of as many bytes that take
   /// the place of these, and these of those, while a checkpoint is written from the others; -1: none.
   int64_t shadow_offset = -1;
+
+  int64_t bytes_of(int64_t elements) const { return stored_bytes(dtype, packed, elements); }
 };
 
 /// Arenas hold the buffers that are not persistent: those of the device that are private to the
@@ -272,9 +274,6 @@ bool is_link(const Program& program, Lane lane);
 /// A collective on its group's lane, and a copy on the lane of the link that it uses.
 Instr make_collective(InstrKind kind, const Exchange& exchange, const Range& in, const Range& out);
 Instr make_copy(const Program& program, const Range& from, const Range& to);
-
-/// Bytes that `elements` of a buffer's dtype take; of packed parameters, from the beginning of a record.
-int64_t stored_bytes(const Buffer& buffer, int64_t elements);
 
 /// Elements of a range by its buffer's dtype.
 int64_t element_count(const Program& program, const Range& range);

@@ -97,9 +97,7 @@ std::vector<ShardRange> update_intervals(const ShardRange& own, Tier optimizer,
   return intervals;
 }
 
-int64_t StorageFormat::bytes(int64_t elements) const {
-  return packed ? packed.bytes(elements) : elements * dtype_bytes(dtype);
-}
+int64_t StorageFormat::bytes(int64_t elements) const { return stored_bytes(dtype, packed, elements); }
 
 std::vector<StateSpec> state_specs(const ModelDescription& model, const Partition& partition,
                                    const StateOptions& options, const StateGroups& groups,

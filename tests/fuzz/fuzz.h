@@ -1,7 +1,5 @@
 #pragma once
 
-#include <unistd.h>
-
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -10,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "../base/temporary_folder.h"
 #include "base/error.h"
 
 // Each file here is a target: what reads a file that somebody else may have made, given any bytes. LibFuzzer makes them up
@@ -34,29 +33,14 @@ int judge(Parse parse) {
 }
 
 /// Files of this process for parsers that read from a path: below $TMPDIR, else in memory where the machine has /dev/shm.
-class ScratchFolder {
+class ScratchFolder : public fixtures::TemporaryFolder {
  public:
-  ScratchFolder() {
-    const char* given = std::getenv("TMPDIR");
-    std::string name = given != nullptr ? given : std::filesystem::exists("/dev/shm") ? "/dev/shm" : "/tmp";
-    name += "/ftrun_fuzz_XXXXXX";
-    path_ = ::mkdtemp(name.data());
-  }
-  ~ScratchFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  ScratchFolder() : TemporaryFolder(std::getenv("TMPDIR") == nullptr && std::filesystem::exists("/dev/shm") ? "/dev/shm" : std::filesystem::temp_directory_path()) {}
 
-  std::string path(const std::string& name) const { return path_ + "/" + name; }
   std::string write(const std::string& name, std::string_view content) const {
-    std::ofstream(path(name), std::ios::binary | std::ios::trunc) << content;
-    return path(name);
+    std::ofstream(file(name), std::ios::binary | std::ios::trunc) << content;
+    return file(name);
   }
-
- private:
-  std::string path_;
 };
 
 }  // namespace ftrun::fuzz

@@ -46,7 +46,14 @@ def adapted(name, folder, seed):
     if family in reference.VERSION_4:
         reference.to_version_4(folder / "model" / "config.json")
     torch.manual_seed(seed)
-    base = transformers.AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32, attn_implementation="eager")
+    save_adapter(base_of(folder, torch.float32), fields, folder)
+
+
+def base_of(folder, dtype):
+    return transformers.AutoModelForCausalLM.from_pretrained(folder / "model", dtype=dtype, attn_implementation="eager")
+
+
+def save_adapter(base, fields, folder):
     model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", **fields))
     with torch.no_grad():
         for tensor, value in model.named_parameters():
@@ -103,21 +110,21 @@ def give_masks(model):
                 module.lora_dropout[adapter] = Dropout(dropout.p, layer, SITES[name.rsplit(".", 1)[1]])
 
 
-def train(folder, data, dtype):
-    base = transformers.AutoModelForCausalLM.from_pretrained(folder / "model", dtype=dtype, attn_implementation="eager")
+def train(base, folder, data, dtype):
     model = PeftModel.from_pretrained(base, folder / "adapter", is_trainable=True).to(dtype).train()
     give_masks(model)
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     return model, len(trained), reference.run_steps(model, trained, data)
 
 
-def write_case(name, folder):
-    """A run whose fp32 strays from fp64 is no reference (see reference.py): the next seed is taken."""
+def write_case(name, folder, make, base_in):
+    """`make(name, folder, seed)` saves base and adapter, `base_in(name, folder, dtype)` is what the adapter is trained on. A run
+    whose fp32 strays from fp64 is no reference (see reference.py): the next seed is taken."""
     data = reference.write_tokens(folder / "data")
     for seed in range(sum(name.encode()), sum(name.encode()) + 10):
-        adapted(name, folder, seed)
-        model, tensors, single = train(folder, data, torch.float32)
-        _, _, double = train(folder, data, torch.float64)
+        make(name, folder, seed)
+        model, tensors, single = train(base_in(name, folder, torch.float32), folder, data, torch.float32)
+        _, _, double = train(base_in(name, folder, torch.float64), folder, data, torch.float64)
         error = {key: reference.largest_relative(single[key], double[key]) for key in ("losses", "grad_norms")}
         if error["losses"] < 1e-6 and error["grad_norms"] < 5e-6:
             break
@@ -130,11 +137,12 @@ def write_case(name, folder):
           f"loss {error['losses']:.1e}, grad norm {error['grad_norms']:.1e}", flush=True)
 
 
-def main():
+def write_cases(cases, make, base_in):
     torch.set_num_threads(1)
     out = pathlib.Path(sys.argv[1])
-    for name in sys.argv[2:] or CASES:
-        write_case(name, out / name)
+    for name in sys.argv[2:] or cases:
+        write_case(name, out / name, make, base_in)
 
 
-main()
+if __name__ == "__main__":
+    write_cases(CASES, adapted, lambda name, folder, dtype: base_of(folder, dtype))

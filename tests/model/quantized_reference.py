@@ -5,16 +5,11 @@
                                           was before: what PEFT trains on has the numbers that the quantized weights of the
                                           blocks' matrices stand for, in fp32, worked out here.
 """
-import json
-import pathlib
-import sys
-
 import reference
 import torch
 import transformers
-from peft import LoraConfig, PeftModel, get_peft_model
+from lora_reference import ALL, base_of, save_adapter, write_cases
 
-ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 NF4 = torch.tensor([-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
                     -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
                     0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362836023, 1.0])
@@ -81,47 +76,15 @@ def make_model(name, folder, seed):
             if parameter.dim() == 1:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
     base.save_pretrained(folder / "model")
-    model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", **fields))
-    with torch.no_grad():
-        for tensor, value in model.named_parameters():
-            if ".lora_B." in tensor:
-                value.normal_(std=0.1)
-    model.save_pretrained(folder / "adapter")
+    save_adapter(base, fields, folder)
 
 
-def train(name, folder, data, dtype):
-    base = transformers.AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32, attn_implementation="eager")
+def quantized_base(name, folder, dtype):
+    """Quantized as fp32, whatever it is trained in."""
+    base = base_of(folder, torch.float32)
     quantize_blocks(base, CASES[name][3])
-    model = PeftModel.from_pretrained(base, folder / "adapter", is_trainable=True).to(dtype).train()
-    trained = {tensor: p for tensor, p in model.named_parameters() if p.requires_grad}
-    return model, reference.run_steps(model, trained, data)
-
-
-def write_case(name, folder):
-    """A run whose fp32 strays from fp64 is no reference (see reference.py): the next seed is taken."""
-    data = reference.write_tokens(folder / "data")
-    for seed in range(sum(name.encode()), sum(name.encode()) + 10):
-        make_model(name, folder, seed)
-        model, single = train(name, folder, data, torch.float32)
-        _, double = train(name, folder, data, torch.float64)
-        error = {key: reference.largest_relative(single[key], double[key]) for key in ("losses", "grad_norms")}
-        if error["losses"] < 1e-6 and error["grad_norms"] < 5e-6:
-            break
-    else:
-        raise SystemExit(f"{name}: no seed gives a run whose fp32 agrees with its fp64")
-    model.save_pretrained(folder / "trained")
-    record = {"quantization": CASES[name][3], **{key: single[key] for key in ("losses", "grad_norms")}}
-    (folder / "reference.json").write_text(json.dumps(record, indent=1) + "\n")
-    print(f"{name}: loss {single['losses'][0]:.6f} -> {single['losses'][-1]:.6f}; fp32 against fp64: loss {error['losses']:.1e}, "
-          f"grad norm {error['grad_norms']:.1e}", flush=True)
-
-
-def main():
-    torch.set_num_threads(1)
-    out = pathlib.Path(sys.argv[1])
-    for name in sys.argv[2:] or CASES:
-        write_case(name, out / name)
+    return base.to(dtype)
 
 
 if __name__ == "__main__":
-    main()
+    write_cases(CASES, make_model, quantized_base)

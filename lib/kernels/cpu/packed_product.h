@@ -58,92 +58,50 @@ struct PackedMatrix {
   }
 };
 
-/// c[m,n] = [c +] a op(w) [+ bias]; Product::b is not read.
+/// The block of a packed matrix that a product reads, unpacked into a panel that is kept until another block is asked for.
 template <class S>
-class PackedProduct {
+class PackedBlocks {
  public:
-  using T = Compute<S>;
+  /// `transposed`: rows of the product are columns of the matrix.
+  PackedBlocks(const PackedMatrix& matrix, bool transposed, Compute<S>* panel)
+      : matrix_(matrix), transposed_(transposed), panel_(panel) {}
+  static constexpr bool kInPlace = false;
 
-  PackedProduct(const OpCall& call, const Product<S, S>& p, const PackedMatrix& weight)
-      : p_(p),
-        weight_(weight),
-        place_(packed_product_workspace(p.shape.m, p.shape.n, p.shape.k, sizeof(S), sizeof(S))),
-        a_(p.a, p.lda(), false, panel(call, place_.a)),
-        b_(panel(call, place_.b)),
-        c_(panel(call, place_.c)) {}
-
-  void run() {
-    if constexpr (std::is_same_v<S, BFloat16>) direct_ = multiplies_bf16();
-    for (int64_t column = 0; column < p_.shape.n; column += place_.columns)
-      for (int64_t row = 0; row < p_.shape.m; row += place_.rows)
-        block(row, column, std::min(place_.rows, p_.shape.m - row), std::min(place_.columns, p_.shape.n - column));
+  Wide<Compute<S>> at(int64_t row, int64_t column, int64_t rows, int64_t columns) { return unpacked(row, column, rows, columns, panel_); }
+  /// In S itself, in the same panel: a product asks for blocks in one way.
+  Wide<S> as_stored(int64_t row, int64_t column, int64_t rows, int64_t columns) {
+    return unpacked(row, column, rows, columns, reinterpret_cast<S*>(panel_));
   }
 
  private:
-  static T* panel(const OpCall& call, int64_t offset) { return offset < 0 ? nullptr : call.workspace<T>(offset); }
-
-  void block(int64_t row, int64_t column, int64_t rows, int64_t columns) {
-    S* const out = p_.c + row * p_.ldc() + column;
-    if constexpr (kIsNarrow<S>) {
-      fill_bias(column, rows, columns, c_, columns);
-      multiply(row, column, rows, columns, p_.bias != nullptr, c_, columns);
-      narrow_block(c_, rows, columns, p_.accumulate, out, p_.ldc());
-    } else {
-      fill_bias(column, rows, columns, out, p_.ldc());
-      multiply(row, column, rows, columns, p_.accumulate || p_.bias != nullptr, out, p_.ldc());
-    }
-  }
-
-  void fill_bias(int64_t column, int64_t rows, int64_t columns, T* out, int64_t stride) {
-    if (p_.bias == nullptr) return;
-    vector_kernels<S>().widen(p_.bias + column, out, columns);
-    for (int64_t row = 1; row < rows; ++row) std::copy_n(out, columns, out + row * stride);
-  }
-
-  void multiply(int64_t row, int64_t column, int64_t rows, int64_t columns, bool add, T* out, int64_t stride) {
-    for (int64_t k = 0; k < p_.shape.k; k += place_.depth) {
-      const int64_t depth = std::min(place_.depth, p_.shape.k - k);
-      const Gemm shape{Transpose::kNo, p_.shape.transpose_b, rows, columns, depth};
-      const double beta = add || k > 0 ? 1.0 : 0.0;
-      if constexpr (std::is_same_v<S, BFloat16>)
-        if (direct_) {
-          auto* const panel = reinterpret_cast<BFloat16*>(b_);
-          const int64_t ldb = unpack_block(k, column, depth, columns, panel);
-          gemm(shape, a_.stored(row, k), a_.stride(), panel, ldb, beta, out, stride);
-          continue;
-        }
-      const int64_t ldb = unpack_block(k, column, depth, columns, b_);
-      const Wide<T> a = a_.at(row, k, rows, depth);
-      gemm(shape, a.data, a.stride, b_, ldb, beta, out, stride);
-    }
-  }
-
-  /// The block of op(w) that starts there, as w is stored; returns the elements of a row. Kept until another one is asked for.
   template <class U>
-  int64_t unpack_block(int64_t row, int64_t column, int64_t rows, int64_t columns, U* to) {
-    if (p_.shape.transpose_b == Transpose::kYes) {
+  Wide<U> unpacked(int64_t row, int64_t column, int64_t rows, int64_t columns, U* to) {
+    if (transposed_) {
       std::swap(row, column);
       std::swap(rows, columns);
     }
-    const int64_t first = row * weight_.columns + column;
-    if (first == held_) return columns;
+    const int64_t first = row * matrix_.columns + column;
+    if (first == held_) return {to, columns};
     held_ = first;
     parallel_ranges(rows, std::max<int64_t>(kConversionGrain / columns, 1), [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) weight_.unpack_as<S>(first + r * weight_.columns, columns, to + r * columns);
+      for (int64_t r = begin; r < end; ++r) matrix_.unpack_as<S>(first + r * matrix_.columns, columns, to + r * columns);
     });
-    return columns;
+    return {to, columns};
   }
 
-  const Product<S, S>& p_;
-  const PackedMatrix& weight_;
-  ProductWorkspace place_;
-  OperandBlocks<S> a_;
-  T* b_;
-  T* c_;
+  const PackedMatrix matrix_;
+  bool transposed_;
+  Compute<S>* panel_;
   /// First element of the block in the panel.
   int64_t held_ = -1;
-  /// The library takes bf16 as it is.
-  bool direct_ = false;
 };
+
+/// c[m,n] = [c +] a op(w) [+ bias]; Product::b is not read.
+template <class S>
+void multiply_packed(const OpCall& call, const Product<S, S>& p, const PackedMatrix& weight) {
+  PanelProduct<S, S, PackedBlocks<S>>(call, p, [&](Compute<S>* panel) {
+    return PackedBlocks<S>(weight, p.shape.transpose_b == Transpose::kYes, panel);
+  }).run();
+}
 
 }  // namespace ftrun::cpu

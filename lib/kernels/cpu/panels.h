@@ -21,7 +21,7 @@ inline constexpr bool kIsNarrow = !std::is_same_v<S, Compute<S>>;
 /// Elements that one task of a conversion has at least.
 inline constexpr int64_t kConversionGrain = 1 << 14;
 
-/// A matrix in the type that is computed with.
+/// Rows of a matrix.
 template <class T>
 struct Wide {
   const T* data;
@@ -64,7 +64,9 @@ class OperandBlocks {
   const S* stored(int64_t row, int64_t column) const {
     return data_ + (transposed_ ? column * stride_ + row : row * stride_ + column);
   }
-  int64_t stride() const { return stride_; }
+  /// The same for a library that takes it so: blocks of any size.
+  Wide<S> as_stored(int64_t row, int64_t column, int64_t, int64_t) const { return {stored(row, column), stride_}; }
+  static constexpr bool kInPlace = true;
 
   Wide<Compute<S>> at(int64_t row, int64_t column, int64_t rows, int64_t columns) {
     const S* const block = stored(row, column);
@@ -106,19 +108,24 @@ struct Product {
   int64_t ldc() const { return c_stride > 0 ? c_stride : shape.n; }
 };
 
-/// One product through the panels of the operation's workspace.
-template <class S, class R>
+/// One product through the panels of the operation's workspace. Blocks: those of b, as OperandBlocks has them.
+template <class S, class R, class Blocks = OperandBlocks<S>>
 class PanelProduct {
  public:
   using T = Compute<S>;
   static_assert(std::is_same_v<T, Compute<R>>);
 
-  PanelProduct(const OpCall& call, const Product<S, R>& p)
+  /// `blocks` makes them from the panel that they have.
+  template <class MakeBlocks>
+  PanelProduct(const OpCall& call, const Product<S, R>& p, MakeBlocks blocks)
       : p_(p),
-        place_(product_workspace(p.shape.m, p.shape.n, p.shape.k, sizeof(S), sizeof(R))),
+        place_(product_workspace(p.shape.m, p.shape.n, p.shape.k, sizeof(S), sizeof(R), !Blocks::kInPlace)),
         a_(p.a, p.lda(), p.shape.transpose_a == Transpose::kYes, panel(call, place_.a)),
-        b_(p.b, p.ldb(), p.shape.transpose_b == Transpose::kYes, panel(call, place_.b)),
+        b_(blocks(panel(call, place_.b))),
         c_(panel(call, place_.c)) {}
+
+  PanelProduct(const OpCall& call, const Product<S, R>& p)
+      : PanelProduct(call, p, [&p](T* panel) { return Blocks(p.b, p.ldb(), p.shape.transpose_b == Transpose::kYes, panel); }) {}
 
   void run() {
     if constexpr (std::is_same_v<S, BFloat16>) {
@@ -140,39 +147,43 @@ class PanelProduct {
   void block(int64_t row, int64_t column, int64_t rows, int64_t columns) {
     R* const out = p_.c + row * p_.ldc() + column;
     if constexpr (kIsNarrow<R>) {
-      const bool biased = fill_bias(column, rows, columns);
-      multiply(row, column, rows, columns, biased, c_, columns);
+      fill_bias(column, rows, columns, c_, columns);
+      multiply(row, column, rows, columns, p_.bias != nullptr, c_, columns);
       narrow_block(c_, rows, columns, p_.accumulate, out, p_.ldc());
     } else {
-      multiply(row, column, rows, columns, p_.accumulate, out, p_.ldc());
+      fill_bias(column, rows, columns, out, p_.ldc());
+      multiply(row, column, rows, columns, p_.accumulate || p_.bias != nullptr, out, p_.ldc());
     }
   }
 
-  bool fill_bias(int64_t column, int64_t rows, int64_t columns) {
-    if (p_.bias == nullptr) return false;
-    vector_kernels<S>().widen(p_.bias + column, c_, columns);
-    for (int64_t row = 1; row < rows; ++row) std::copy_n(c_, columns, c_ + row * columns);
-    return true;
+  void fill_bias(int64_t column, int64_t rows, int64_t columns, T* out, int64_t stride) {
+    if (p_.bias == nullptr) return;
+    vector_kernels<S>().widen(p_.bias + column, out, columns);
+    for (int64_t row = 1; row < rows; ++row) std::copy_n(out, columns, out + row * stride);
   }
 
   void multiply(int64_t row, int64_t column, int64_t rows, int64_t columns, bool add, T* out,
                 int64_t stride) {
-    if constexpr (std::is_same_v<S, BFloat16>)
-      if (direct_)
-        return gemm({p_.shape.transpose_a, p_.shape.transpose_b, rows, columns, p_.shape.k},
-                    a_.stored(row, 0), a_.stride(), b_.stored(0, column), b_.stride(),
-                    add ? 1.0 : 0.0, out, stride);
-    for (int64_t k = 0; k < p_.shape.k; k += place_.depth) {
-      const int64_t depth = std::min(place_.depth, p_.shape.k - k);
-      const Wide<T> a = a_.at(row, k, rows, depth), b = b_.at(k, column, depth, columns);
-      gemm({p_.shape.transpose_a, p_.shape.transpose_b, rows, columns, depth}, a.data, a.stride,
-           b.data, b.stride, add || k > 0 ? 1.0 : 0.0, out, stride);
+    const int64_t most = direct_ && Blocks::kInPlace ? p_.shape.k : place_.depth;
+    for (int64_t k = 0; k < p_.shape.k; k += most) {
+      const int64_t depth = std::min(most, p_.shape.k - k);
+      const auto gemm_of = [&](const auto& a, const auto& b) {
+        gemm({p_.shape.transpose_a, p_.shape.transpose_b, rows, columns, depth}, a.data, a.stride, b.data, b.stride,
+             add || k > 0 ? 1.0 : 0.0, out, stride);
+      };
+      if constexpr (std::is_same_v<S, BFloat16>)
+        if (direct_) {
+          gemm_of(a_.as_stored(row, k, rows, depth), b_.as_stored(k, column, depth, columns));
+          continue;
+        }
+      gemm_of(a_.at(row, k, rows, depth), b_.at(k, column, depth, columns));
     }
   }
 
   const Product<S, R>& p_;
   ProductWorkspace place_;
-  OperandBlocks<S> a_, b_;
+  OperandBlocks<S> a_;
+  Blocks b_;
   T* c_;
   /// The library takes the operands as they are stored.
   bool direct_ = false;
