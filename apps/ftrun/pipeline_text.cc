@@ -102,6 +102,31 @@ std::string pipeline_text(const Config& config, const ModelConfig& model_config,
       "idle over all stages: ", percent_text(timeline.idle_share(), 1), "\n");
 }
 
+std::string stage_memory_text(const ClassPlans& plans) {
+  const StepPlan& any = plans.plan(0);
+  const PipelineLayout& layout = any.options.state.pipeline;
+  if (layout.stages() == 1) return "";
+  const std::vector<MemoryPlan> memory = plans.memory();
+  std::vector<const MemoryPlan*> fullest(static_cast<size_t>(layout.stages()));
+  for (int32_t c = 0; c < plans.classes().count(); ++c) {
+    const MemoryPlan& own = memory[static_cast<size_t>(c)];
+    const MemoryPlan*& most = fullest[static_cast<size_t>(plans.plan(c).options.state.pipeline_stage)];
+    if (most == nullptr || own.main_memory() > most->main_memory()) most = &own;
+  }
+  std::vector<std::vector<std::string>> rows;
+  for (int stage = 0; stage < layout.stages(); ++stage) {
+    const MemoryPlan& most = *fullest[static_cast<size_t>(stage)];
+    const TierPlan& device = most.at(Tier::kDevice);
+    rows.push_back({std::to_string(stage), stage_layers(any.train.model, layout, stage)});
+    for (const Category category : {Category::kParameters, Category::kGradients, Category::kOptimizer, Category::kActivations})
+      rows.back().push_back(human_bytes(device.of(category)));
+    rows.back().push_back(human_bytes(device.total));
+    rows.back().push_back(human_bytes(most.at(Tier::kHost).total));
+  }
+  return cat("each stage, of its ranks the one that needs most (device tier; host: all of the host tier)\n",
+             format_table({"stage", "layers", "parameters", "gradients", "optimizer", "activations", "device", "host"}, rows));
+}
+
 size_t output_columns() {
   winsize size{};
   const bool terminal = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;

@@ -5,6 +5,7 @@
 
 #include "config/config.h"
 #include "model/config.h"
+#include "sim/class_plans.h"
 
 namespace ftrun {
 
@@ -13,6 +14,9 @@ namespace ftrun {
 /// as long as their operations cost (graph/cost.h); transfers take no time. Error(kUsage) without a
 /// pipeline.
 std::string pipeline_text(const Config& config, const ModelConfig& model, size_t width);
+
+/// What a rank of each stage allocates, of its ranks the one that needs most: a table; "" without a pipeline.
+std::string stage_memory_text(const ClassPlans& plans);
 
 /// Columns of the terminal that standard output is, or of a page where it is none.
 size_t output_columns();

@@ -136,6 +136,7 @@ int plan_command(PlanOptions options) {
   std::cout << '\n';
   const MemoryPlan memory = options.evaluation ? memory_plan({&program}) : memory_plan(plan);
   print_memory(loaded, plan, memory);
+  if (const std::string stages = options.evaluation ? "" : stage_memory_text(all); !stages.empty()) std::cout << '\n' << stages;
   if (options.memory)
     print_savings(loaded, rank);
   else

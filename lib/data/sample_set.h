@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -117,9 +118,10 @@ class StepReader {
 /// every rank makes the same number of passes; what is left over is padding that no label counts.
 class ValidationReader {
  public:
-  /// Uses min(sequences, samples.size()) rows (0: all). `samples` must outlive this.
+  /// Uses min(sequences, samples.size()) rows (0: all), `micro_batches` batches of `micro_batch` rows a
+  /// pass. `samples` must outlive this.
   ValidationReader(const SampleSet& samples, int64_t sequences, int64_t micro_batch, int64_t ranks,
-                   int64_t rank, int64_t vocab_rows);
+                   int64_t rank, int64_t vocab_rows, int64_t micro_batches = 1);
 
   int64_t sequences() const { return sequences_; }
   /// Passes each rank makes.
@@ -127,14 +129,14 @@ class ValidationReader {
   /// Labels that count in all sequences: the loss is the sum over all ranks and rounds divided by
   /// it.
   int64_t counted_tokens_global() const { return counted_; }
-  /// The batch of pass `round`, valid until the next call.
-  const Batch& read(int64_t round);
+  /// The batches of pass `round`, valid until the next call. Where no rows are left nothing counts.
+  std::span<const Batch> read(int64_t round);
 
  private:
   RowReader reader_;
   int64_t sequences_, micro_batch_, ranks_, rank_;
   int64_t counted_ = 0;
-  Batch batch_;
+  std::vector<Batch> batches_;
 };
 
 }  // namespace ftrun

@@ -23,12 +23,13 @@ std::optional<EvaluationResult> evaluate_set(const Config& config, TrainingSetup
   const auto start = std::chrono::steady_clock::now();
   const StateOptions& place = setup.plan().options.state;
   ValidationReader reader(*set.samples, config.train.evaluation.samples, config.train_micro_batch_size_per_gpu,
-                          data_ranks(place), data_index(place), setup.evaluate().model.vocab_rows);
+                          data_ranks(place), data_index(place), setup.evaluate().model.vocab_rows,
+                          setup.plan().evaluation_micro_batches);
   refuse_uncounted(reader, *set.samples);
   double loss = 0, correct = 0;
   for (int64_t round = 0; round < reader.rounds(); ++round) {
     StepRun step;
-    step.micro_batches = {&reader.read(round), 1};
+    step.micro_batches = reader.read(round);
     step.caller_value = stop.own_vote();
     setup.evaluate_executor().run(step);
     loss += step.loss_sum;

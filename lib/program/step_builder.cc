@@ -79,13 +79,15 @@ char letter(InstrKind kind) {
                                           : 'b';
 }
 
-/// The actions of a step that does not train: a micro-batch after the other through all parts of the model.
+/// The actions of a step that does not train. As many micro-batches as there are stages pass a chunk before
+/// the next one is turned to, so that no stage waits for one that goes round.
 StageActions forward_actions(const StepOptions& options, int32_t micro_batches) {
   const PipelineLayout& pipeline = options.state.pipeline;
   std::vector<ScheduleAction> all;
-  for (int32_t m = 0; m < micro_batches; ++m)
+  for (int32_t first = 0; first < micro_batches; first += pipeline.stages())
     for (int32_t chunk = 0; chunk < pipeline.chunks(); ++chunk)
-      all.push_back({.phase = Phase::kForward, .chunk = chunk, .micro_batch = m});
+      for (int32_t m = first; m < std::min<int32_t>(first + pipeline.stages(), micro_batches); ++m)
+        all.push_back({.phase = Phase::kForward, .chunk = chunk, .micro_batch = m});
   return StageActions(static_cast<size_t>(pipeline.stages()), all);
 }
 

@@ -131,6 +131,21 @@ StepOptions step_options(const Config& config, const ModelDescription& model, co
   return options;
 }
 
+/// More would hardly fill a pipeline better.
+constexpr int64_t kMostPerStage = 8;
+
+/// As many as a step of training has at most, in equal parts of what a validation reads.
+int32_t evaluation_micro_batches(const Config& config, const StateOptions& state) {
+  const int64_t stages = state.pipeline.stages();
+  if (stages == 1) return 1;
+  const int64_t most = std::min(config.gradient_accumulation_steps, kMostPerStage * stages);
+  const int64_t samples = config.train.evaluation.samples;
+  if (samples <= 0) return static_cast<int32_t>(most);
+  const auto parts = [](int64_t whole, int64_t part) { return (whole + part - 1) / part; };
+  const int64_t batches = parts(samples, config.train_micro_batch_size_per_gpu * data_ranks(state));
+  return static_cast<int32_t>(parts(batches, parts(batches, most)));
+}
+
 ProgramPlan program_plan(ModelDescription model, Step step) {
   return {std::move(model), std::move(step.program), std::move(step.pieces), std::move(step.holders)};
 }
@@ -146,11 +161,12 @@ StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank) {
       {config.zero.param_persistence_threshold, config.zero.model_persistence_threshold});
   plan.options = step_options(config, train, plan.partition, rank);
   plan.options.state.tensor_copies = kv_copies(model, tensor_split(config, rank));
-  StepOptions once = plan.options;
-  once.micro_batches = 1;
+  plan.evaluation_micro_batches = evaluation_micro_batches(config, plan.options.state);
+  StepOptions evaluation = plan.options;
+  evaluation.micro_batches = plan.evaluation_micro_batches;
   Step step = build_training_step(train, plan.partition, plan.options);
   plan.train = program_plan(std::move(train), std::move(step));
-  step = build_evaluation_step(evaluate, plan.partition, once);
+  step = build_evaluation_step(evaluate, plan.partition, evaluation);
   plan.evaluate = program_plan(std::move(evaluate), std::move(step));
   return plan;
 }

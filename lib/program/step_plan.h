@@ -28,6 +28,8 @@ struct StepPlan {
   StepOptions options;
   ProgramPlan train;
   ProgramPlan evaluate;
+  /// That one run of `evaluate` reads: several where a pipeline would wait for each by itself.
+  int32_t evaluation_micro_batches = 1;
 };
 
 /// Names of the flat optimizer state buffers, as checkpoints call them: {"exp_avg", "exp_avg_sq"}.

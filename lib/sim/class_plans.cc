@@ -54,9 +54,15 @@ uint64_t ClassPlans::hash() const {
   return xxh3(text.data(), text.size());
 }
 
-std::vector<OverBudget> ClassPlans::over_budget(const TierBudget& budget) const {
+std::vector<MemoryPlan> ClassPlans::memory() const {
   std::vector<MemoryPlan> needed(plans_.size());
   side_by_side(plans_.size(), [&](size_t c) { needed[c] = memory_plan(*plans_[c]); });
+  return needed;
+}
+
+std::vector<OverBudget> ClassPlans::over_budget(const TierBudget& budget) const {
+  if (budget == kNoBudget) return {};
+  const std::vector<MemoryPlan> needed = memory();
   std::vector<OverBudget> over;
   for (const Tier tier : kTiers) {
     OverBudget found{.tier = tier, .budget = budget[static_cast<size_t>(tier)]};

@@ -50,6 +50,8 @@ class ClassPlans {
   /// Hash of what all ranks do: the same on each of them.
   uint64_t hash() const;
 
+  /// What a rank of each class allocates for training and validation.
+  std::vector<MemoryPlan> memory() const;
   /// Tiers of which a rank needs more than `budget` has, at the fullest moment of training or
   /// validation.
   std::vector<OverBudget> over_budget(const TierBudget& budget) const;

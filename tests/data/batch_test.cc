@@ -219,7 +219,7 @@ TEST_CASE("validation deals the first rows to ranks, the rest is padding", "[bat
     REQUIRE(reader.rounds() == 2);
     REQUIRE(reader.counted_tokens_global() == 20);
     for (int64_t round = 0; round < 2; ++round) {
-      const Batch& batch = reader.read(round);
+      const Batch& batch = reader.read(round).front();
       REQUIRE(batch.tokens.size() == 8);
       counted += batch.counted_tokens;
       for (size_t i = 0; i < 8; ++i)
@@ -233,6 +233,30 @@ TEST_CASE("validation deals the first rows to ranks, the rest is padding", "[bat
   REQUIRE(inputs == first);
   REQUIRE(ValidationReader(samples, 500, 2, 1, 0, kBatchVocab).sequences() == 10);
   REQUIRE(ValidationReader(samples, 0, 4, 1, 0, kBatchVocab).rounds() == 3);
+}
+
+TEST_CASE("validation of several micro-batches a pass reads the same rows", "[batch]") {
+  TempFolder folder;
+  const SampleSet samples({folder.write("train.bin", counting_u16(41))}, {.sequence_length = 4});
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    ValidationReader one(samples, 9, 2, 2, rank, kBatchVocab), three(samples, 9, 2, 2, rank, kBatchVocab, 3);
+    REQUIRE(one.rounds() == 3);
+    REQUIRE(three.rounds() == 1);
+    const std::span<const Batch> together = three.read(0);
+    REQUIRE(together.size() == 3);
+    for (int64_t round = 0; round < 3; ++round) {
+      const Batch& batch = together[static_cast<size_t>(round)];
+      REQUIRE(batch.tokens == one.read(round).front().tokens);
+      REQUIRE(batch.labels == one.read(round).front().labels);
+    }
+  }
+  // Two passes of two: the second one's last micro-batch has no rows.
+  ValidationReader two(samples, 9, 2, 2, 1, kBatchVocab, 2);
+  REQUIRE(two.rounds() == 2);
+  const std::span<const Batch> last = two.read(1);
+  REQUIRE(last[0].counted_tokens == 0);
+  REQUIRE(last[1].counted_tokens == 0);
+  REQUIRE(last[1].tokens.size() == 8);
 }
 
 TEST_CASE("epochs are turned into whole steps", "[batch]") {

@@ -61,7 +61,11 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def what_is_planned_is_what_is_used_and_sent():
         for name, mesh in MESHES.items():
-            job.uses_what_is_planned(name, mesh, ranks_of(mesh))
+            table = job.uses_what_is_planned(name, mesh, ranks_of(mesh))
+            stages = re.findall(r"^ +(\d+)  \S.*? ([\d.]+ \w+) +[\d.]+ \w+$", table[table.index("each stage"):table.index("sent by")], re.M)
+            assert [int(stage) for stage, _ in stages] == list(range(mesh["pipeline"])), table
+            shown = re.search(r"^device +all +\d+ +([\d.]+ \w+)", table, re.M)[1]
+            assert shown == stages[-1][1], (shown, stages)
 
     @case
     def verify_inspect_and_convert_read_their_checkpoints():

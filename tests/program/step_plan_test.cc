@@ -181,6 +181,26 @@ TEST_CASE("an evaluation runs one micro-batch, whatever a step accumulates") {
   CHECK(all_of(plan.evaluate.program, InstrKind::kLoadBatch).size() == 1);
 }
 
+TEST_CASE("an evaluation fills a pipeline with equal parts of what it reads") {
+  const auto batches = [](int64_t stages, int64_t accumulation, int64_t samples) {
+    Config config = base_config(1);
+    config.parallel.data = 2;
+    config.parallel.pipeline = stages;
+    config.parallel.virtual_stages = 1;
+    config.gradient_accumulation_steps = accumulation;
+    config.train.evaluation.samples = samples;
+    const StepPlan plan = plan_steps(config, small_config(4, false), 0);
+    CHECK(all_of(plan.evaluate.program, InstrKind::kLoadBatch).size() == static_cast<size_t>(plan.evaluation_micro_batches));
+    return plan.evaluation_micro_batches;
+  };
+  CHECK(batches(1, 8, 64) == 1);
+  CHECK(batches(2, 8, 64) == 8);    // 32 micro-batches of each rank
+  CHECK(batches(2, 12, 64) == 11);  // 11 + 11 + 10
+  CHECK(batches(2, 8, 5) == 3);
+  CHECK(batches(2, 8, 0) == 8);
+  CHECK(batches(2, 100, 0) == 16);
+}
+
 TEST_CASE("the programs of all ranks of a config have no faults") {
   for (int64_t stage = 0; stage < 4; ++stage)
     for (const int64_t replicas : {1, 2})
