@@ -14,6 +14,7 @@
 #include "checkpoint/save.h"
 #include "checkpoint/stored_boxes.h"
 #include "places.h"
+#include "sweep.h"
 #include "test_support.h"
 
 #include <catch2/catch.hpp>
@@ -132,7 +133,7 @@ TEST_CASE("a part of columns is a tensor of its own in the file") {
 TEST_CASE("any box is filled from any boxes, and the first element that is missing is named") {
   Random random(7);
   int incomplete = 0;
-  for (int round = 0; round < 20'000; ++round) {
+  for (int round = 0; round < sweep_rounds(20'000); ++round) {
     const std::vector<int64_t> shape = random_shape(random);
     std::vector<Box> tiles = random_tiling(random, shape);
     if (random() % 3 == 0) tiles.pop_back();
@@ -162,7 +163,7 @@ TEST_CASE("any box is filled from any boxes, and the first element that is missi
     for (const int64_t element : elements_of(shape, wanted)) all[static_cast<size_t>(element)] = 1;
     REQUIRE(given == all);
   }
-  REQUIRE(incomplete > 1000);
+  REQUIRE(incomplete > sweep_rounds(1000));
 }
 
 TEST_CASE("random boxes in the files of several ranks are read as any others") {

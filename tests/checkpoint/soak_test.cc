@@ -12,6 +12,7 @@
 #include "checkpoint/inspect.h"
 #include "checkpoint/save.h"
 #include "fault_files.h"
+#include "sweep.h"
 #include "test_support.h"
 
 #include <catch2/catch.hpp>
@@ -72,7 +73,7 @@ struct Life {
 
 TEST_CASE("a run that loses power at any moment finds what it was told is saved, or something newer") {
   int64_t states = 0, newer = 0, in_clean_up = 0, empty = 0;
-  const int64_t wanted = wanted_states(80);
+  const int64_t wanted = wanted_states(sweep_rounds(80));
   logged([&] {
     for (uint64_t seed = 1; states < wanted; ++seed) {
       Life life(seed);

@@ -3,6 +3,7 @@
 #include "blocks.h"
 #include "random_graph.h"
 #include "graph/check_graph.h"
+#include "sweep.h"
 
 #include <catch2/catch.hpp>
 
@@ -46,7 +47,7 @@ std::map<ValueId, double> run_counting(const LayerGraph& g) {
 
 TEST_CASE("gradients of values used many times are summed once a use, in random graphs") {
   std::mt19937_64 random(11);
-  for (int round = 0; round < 300; ++round) {
+  for (int round = 0; round < sweep_rounds(300); ++round) {
     const LayerGraph g = random_graph(random, 1 + round % 12);
     const auto paths = paths_to_output(g);
     const auto grads = run_counting(g);
@@ -60,7 +61,7 @@ TEST_CASE("gradients of values used many times are summed once a use, in random 
 
 TEST_CASE("backward of random graphs reads what is given, saved or made by backward itself") {
   std::mt19937_64 random(12);
-  for (int round = 0; round < 200; ++round) {
+  for (int round = 0; round < sweep_rounds(200); ++round) {
     const LayerGraph g = random_graph(random, 1 + round % 12);
     REQUIRE(bug_text([&] { check_graph(g); }) == "nothing");
     LayerGraph deferred = g;
@@ -72,7 +73,7 @@ TEST_CASE("backward of random graphs reads what is given, saved or made by backw
 
 TEST_CASE("every saved value of a random graph is read by its backward") {
   std::mt19937_64 random(13);
-  for (int round = 0; round < 200; ++round) {
+  for (int round = 0; round < sweep_rounds(200); ++round) {
     const LayerGraph g = random_graph(random, 1 + round % 12);
     for (const ValueId id : g.with_role(ValueRole::kSaved)) {
       bool read = false;

@@ -6,6 +6,7 @@
 #include "graph/storage.h"
 #include "owned_memory.h"
 #include "random_graph.h"
+#include "sweep.h"
 
 #include <catch2/catch.hpp>
 
@@ -193,7 +194,7 @@ TEST_CASE("logits of two chunks are in memory at once, however many there are") 
 
 TEST_CASE("no kernel of a random graph finds an operand overwritten") {
   std::mt19937_64 random(31);
-  for (int round = 0; round < 200; ++round) {
+  for (int round = 0; round < sweep_rounds(200); ++round) {
     const RecomputeLevel level = round % 2 == 0 ? RecomputeLevel::kNone : RecomputeLevel::kFull;
     const LayerGraph g = random_graph(random, 1 + round % 15, {level});
     INFO(list_text(g, g.forward));

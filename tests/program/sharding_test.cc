@@ -7,6 +7,7 @@
 #include "program/lifetime.h"
 #include "program/memory_plan.h"
 #include "program/traffic.h"
+#include "sweep.h"
 
 #include <catch2/catch.hpp>
 
@@ -41,7 +42,7 @@ class Coverage {
 
 TEST_CASE("over the ranks of a tensor rank, what is saved of each state partitions every unit") {
   std::mt19937_64 random(401);
-  for (int round = 0; round < 120; ++round) {
+  for (int round = 0; round < sweep_rounds(120); ++round) {
     const Choice choice = random_choice(random);
     INFO(choice.text());
     const std::vector<Step> steps = choice.steps();
@@ -79,7 +80,7 @@ bool is_cut(const Unit& unit, const Choice& choice) {
 
 TEST_CASE("each element of each state is held by as many ranks as the stage says") {
   std::mt19937_64 random(402);
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < sweep_rounds(60); ++round) {
     const Choice choice = random_choice(random);
     INFO(choice.text());
     const StateOptions& state = choice.options.state;
@@ -105,7 +106,7 @@ size_t rank_of(const Mesh& mesh, int copy, int shard) {
 TEST_CASE(
     "each element of each unit is updated once by its owners, under the same number everywhere") {
   std::mt19937_64 random(403);
-  for (int round = 0; round < 80; ++round) {
+  for (int round = 0; round < sweep_rounds(80); ++round) {
     const Choice choice = random_choice(random);
     INFO(choice.text());
     const Partition& partition = choice.built.partition;
@@ -169,7 +170,7 @@ bool brings_parameters_only(const Program& program, const Instr& instr) {
 
 TEST_CASE("each slot of the norm is written by one rank of a copy of the model, each part once") {
   std::mt19937_64 random(404);
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < sweep_rounds(60); ++round) {
     const Choice choice = random_choice(random);
     INFO(choice.text());
     const std::vector<Step> steps = choice.steps();
@@ -208,7 +209,7 @@ TEST_CASE("each rank has its slots of the norm, until they are too many: then ra
 
 TEST_CASE("frozen units have parameters and nothing else, and stage 3 gathers them") {
   std::mt19937_64 random(405);
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < sweep_rounds(60); ++round) {
     const Choice choice = with_frozen(random_choice(random), random, 50);
     const Step step = choice.steps().back();
     INFO(choice.text() << "\n" << program_text(step.program));
@@ -240,7 +241,7 @@ TEST_CASE("frozen units have parameters and nothing else, and stage 3 gathers th
 TEST_CASE("copies run on the lane of the link they use, and none joins device and disk", "[long]") {
   std::mt19937_64 random(408);
   std::set<std::string> used;
-  for (int round = 0; round < 150; ++round) {
+  for (int round = 0; round < sweep_rounds(150); ++round) {
     const Choice choice = random_choice(random);
     const Program program = choice.steps()[0].program;
     INFO(choice.text() << "\n" << program_text(program));
@@ -266,7 +267,7 @@ TEST_CASE("copies run on the lane of the link they use, and none joins device an
 
 TEST_CASE("collectives work on memory that peers can see") {
   std::mt19937_64 random(409);
-  for (int round = 0; round < 100; ++round) {
+  for (int round = 0; round < sweep_rounds(100); ++round) {
     const Choice choice = random_choice(random);
     const Program program = choice.steps()[0].program;
     INFO(choice.text() << "\n" << program_text(program));
@@ -280,7 +281,7 @@ TEST_CASE("collectives work on memory that peers can see") {
 
 TEST_CASE("the programs of a rank share their persistent buffers by what they are") {
   std::mt19937_64 random(410);
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < sweep_rounds(60); ++round) {
     const Choice choice = random_choice(random);
     INFO(choice.text());
     const Program train = choice.steps().back().program;
@@ -361,7 +362,7 @@ Choice sharded_choice(std::mt19937_64& random) {
 TEST_CASE("gathered parameters pass the live limit only where one layer needs that many", "[long]") {
   std::mt19937_64 random(405);
   int over = 0;
-  for (int round = 0; round < 120; ++round) {
+  for (int round = 0; round < sweep_rounds(120); ++round) {
     const Choice choice = sharded_choice(random);
     INFO(choice.text());
     const Program program = choice.steps()[0].program;
@@ -386,7 +387,7 @@ TEST_CASE("gathered parameters pass the live limit only where one layer needs th
 TEST_CASE("no more is gathered ahead of its reader than the prefetch size, or one unit") {
   std::mt19937_64 random(406);
   bool ahead_at_all = false;
-  for (int round = 0; round < 120; ++round) {
+  for (int round = 0; round < sweep_rounds(120); ++round) {
     const Choice choice = sharded_choice(random);
     const Program program = choice.steps()[0].program;
     const std::vector<Gathered> gathered = gathered_of(program);
@@ -450,7 +451,7 @@ std::vector<std::string> compute_order(const Program& program) {
 
 TEST_CASE("knobs of speed leave the order of computation and its sums alone") {
   std::mt19937_64 random(407);
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < sweep_rounds(60); ++round) {
     const Choice choice = random_choice(random);
     INFO(choice.text());
     Choice other = choice;
