@@ -17,6 +17,7 @@ import importlib
 import json
 import os
 import sys
+import threading
 import time
 
 import script_errors
@@ -105,8 +106,9 @@ class Metrics:
 class Wandb:
     package = "wandb"
 
-    def __init__(self, client, project, name, config, key):
-        self.run = client.init(project=project, name=name, config=config, id=key, resume="allow")
+    def __init__(self, client, project, name, config, key, group=None, team=None):
+        more = {word: value for word, value in (("group", group), ("entity", team)) if value}
+        self.run = client.init(project=project, name=name, config=config, id=key, resume="allow", **more)
         # Charts by a step of their own: what is sent again, or late, is not dropped.
         self.run.define_metric("step")
         self.run.define_metric("*", step_metric="step")
@@ -199,6 +201,17 @@ def quiet_seconds(folder):
     return time.time() - max(times, default=time.time())
 
 
+def end_after(folder, seconds, poll):
+    """Ends this process so long after the last process that held the run, whatever a client is waiting for."""
+    last = time.monotonic()
+    while time.monotonic() - last < seconds:
+        time.sleep(poll)
+        if is_held(folder):
+            last = time.monotonic()
+    print(f"follow_run: the run has ended {seconds:g} s ago, and its tracker has not taken all of it", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
 def follow(a):
     if not os.path.isfile(os.path.join(a.run, "run.json")) and not os.path.isfile(os.path.join(a.run, "metrics.jsonl")):
         raise UserError(f"{a.run}: holds no run (run.json); give the output_dir of a run that has begun")
@@ -207,7 +220,13 @@ def follow(a):
     config = record.get("config") if isinstance(record.get("config"), dict) else {}
     place = os.path.realpath(a.run)
     key = hashlib.sha256(f"{place}\n{a.name or ''}".encode()).hexdigest()[:16]
-    tracker = TRACKERS[a.to](client, a.project, a.name or os.path.basename(place), config, key)
+    whose = {word: value for word, value in (("group", a.group), ("team", a.team)) if value}
+    if whose and a.to != "wandb":
+        raise script_errors.UsageError(f"--{next(iter(whose))} is a word of wandb's; leave it out with --to {a.to}")
+    if a.with_run is not None:
+        os.nice(10)
+        threading.Thread(target=end_after, args=(a.run, a.with_run, a.poll), daemon=True).start()
+    tracker = TRACKERS[a.to](client, a.project, a.name or os.path.basename(place), config, key, **whose)
     metrics, sent = Metrics(a.run), 0
     while True:
         held = is_held(a.run)  # before what is new is read: what came before the end is not missed
@@ -230,6 +249,10 @@ def main():
     parser.add_argument("--to", required=True, choices=sorted(TRACKERS))
     parser.add_argument("--project", default="ftrun", help="project or experiment there")
     parser.add_argument("--name", help="of the run there; its folder's name")
+    parser.add_argument("--group", help="of runs, with --to wandb")
+    parser.add_argument("--team", help="account or team of the project, with --to wandb")
+    parser.add_argument("--with-run", type=float, metavar="SECONDS",
+                        help="as the run itself starts it (wandb.enabled): at a lower priority, and ended so long after the run at the latest")
     parser.add_argument("--poll", type=float, default=2.0, metavar="SECONDS", help="between two looks at a run that goes on")
     parser.add_argument("--patience", type=float, default=60.0, metavar="SECONDS",
                         help="how long a run that failed or was killed is waited for: it may be started again")

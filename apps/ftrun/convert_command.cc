@@ -43,6 +43,7 @@ struct ConvertOptions {
   std::string out;
   std::string run;
   std::string dtype = "auto";
+  std::string quantization;
   bool merge = false;
 };
 
@@ -240,6 +241,24 @@ std::string named_base(const std::string& adapter) {
   return base;
 }
 
+/// Of the base that an adapter was trained on: what its file says, or --quantization where that says nothing.
+QuantizationConfig quantization_of_base(const ConvertOptions& options, const AdapterFolder& adapter) {
+  const std::optional<QuantizationConfig> said = base_quantization(adapter);
+  if (options.quantization.empty()) return said.value_or(QuantizationConfig{});
+  const std::string text =
+      options.quantization.starts_with("{") ? options.quantization : nlohmann::json{{"type", options.quantization}}.dump();
+  QuantizationConfig asked;
+  try {
+    asked = quantization_of_text(text, "--quantization");
+  } catch (const Error& error) {
+    throw Error(ExitCode::kUsage, error.message(), "write nf4, int8, none, or the section of the config: '{\"type\": \"nf4\", \"double\": false}'");
+  }
+  if (said && *said != asked)
+    throw Error(ExitCode::kUsage, cat("--quantization ", options.quantization, ": ", adapter.path(), " was trained on a base quantized as ", quantization_text(*said)),
+                "leave --quantization out: the file says it");
+  return asked;
+}
+
 /// An adapter in PEFT's layout and its base become one model.
 int merge_folder(const ConvertOptions& options) {
   const std::string& folder = options.checkpoint;
@@ -250,7 +269,7 @@ int merge_folder(const ConvertOptions& options) {
   for (const Problem& problem : loaded.problems)
     if (problem.severity == Severity::kError) throw Error(ExitCode::kBadInput, cat(folder, ": ", to_text(problem)), problem.remedy);
   Config trained = loaded.config;
-  trained.quantization = base_quantization(adapter).value_or(QuantizationConfig{});
+  trained.quantization = quantization_of_base(options, adapter);
   const ExportSource source = export_source(options, trained, options.model.empty() ? named_base(folder) : options.model, folder);
   const std::map<std::string, std::string> stored = require_adapter(source.model, adapter);
   const MergeLoss loss = export_merged(umask_files(), source.target, source.model, ModelFolder(source.target.source_folder),
@@ -268,8 +287,12 @@ int convert_command(const ConvertOptions& options) {
   if (options.out.empty() == options.run.empty())
     throw Error(ExitCode::kUsage, options.out.empty() ? "neither --out nor --run is given" : "both --out and --run are given",
                 "--out writes a model folder; --run makes the first checkpoint of a run from what import_checkpoint.py wrote");
+  const bool is_adapter = options.run.empty() && posix_files().exists(options.checkpoint + "/adapter_config.json");
+  if (!options.quantization.empty() && !is_adapter)
+    throw Error(ExitCode::kUsage, cat("--quantization: ", options.checkpoint, " is no adapter in PEFT's layout"),
+                "leave it out: a checkpoint says how its base was quantized");
   if (!options.run.empty()) return convert_import(options);
-  return posix_files().exists(options.checkpoint + "/adapter_config.json") ? merge_folder(options) : export_step(options);
+  return is_adapter ? merge_folder(options) : export_step(options);
 }
 
 }  // namespace
@@ -288,6 +311,9 @@ Command add_convert(CLI::App& app) {
                       "the one that run.json or import.json names");
   command->add_option("--out", options->out, "the model folder to write");
   command->add_flag("--merge", options->merge, "add the adapter to the model it was trained on, in fp32");
+  command->add_option("--quantization", options->quantization,
+                      "with --merge, where the adapter's file does not say it: how the base was quantized that it was trained on "
+                      "(nf4, int8, or the config's section as JSON)");
   command->add_option("--run", options->run, "the run folder to make: its first checkpoint is the imported one");
   command
       ->add_option("--dtype", options->dtype,

@@ -25,13 +25,16 @@ bool holds_model(const std::string& path) {
   return fs::exists(path + "/config.json");
 }
 
+bool holds_adapter(const std::string& path) { return fs::exists(path + "/adapter_config.json"); }
+
 int inspect(const std::string& path) {
   std::error_code error;
   if (is_import(path))
     std::cout << describe_import(path);
   else if (fs::is_directory(path, error))
-    std::cout << (holds_model(path) ? describe_model(path)
-                                    : describe_checkpoint(checkpoints_of(path)));
+    std::cout << (holds_model(path)     ? describe_model(path)
+                  : holds_adapter(path) ? describe_adapter(path)
+                                        : describe_checkpoint(checkpoints_of(path)));
   else
     std::cout << describe_dataset(path);
   return 0;
@@ -56,7 +59,7 @@ int verify(const std::string& path) {
 Command add_inspect(CLI::App& app) {
   auto path = std::make_shared<std::string>();
   CLI::App* command =
-      app.add_subcommand("inspect", "show what a data set, model folder, checkpoint or run holds");
+      app.add_subcommand("inspect", "show what a data set, model folder, adapter, checkpoint or run holds");
   command->add_option("path", *path, "file, prefix or folder")->required();
   return [path] { return inspect(*path); };
 }

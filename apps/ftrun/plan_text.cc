@@ -101,7 +101,7 @@ double frozen_weight_bytes(const StepPlan& plan, double plain) {
     if (unit.trainable || !stages_of(unit, plan.options.state.pipeline).contains(plan.options.state.pipeline_stage)) continue;
     const auto count = static_cast<double>(unit.numel);
     elements += count;
-    bytes += count * (unit.packed ? static_cast<double>(unit.packed.record_bytes()) / kPackedRecord : plain);
+    bytes += count * (unit.packed ? static_cast<double>(plan.train.model.dtypes.packed.record_bytes()) / kPackedRecord : plain);
   }
   return elements > 0 ? std::round(bytes / elements * 1e4) / 1e4 : plain;
 }

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "checkpoint/adapter_folder.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/import.h"
 #include "checkpoint/json_strict.h"
@@ -110,6 +111,30 @@ void add_import_rows(const ImportRecord& record, Rows& rows) {
   for (const auto& [name, value] : record.known) rows.emplace_back(cat("had ", printable(name)), printable(value));
 }
 
+std::string value_text(const nlohmann::json& value) { return printable(value.is_string() ? value.get<std::string>() : value.dump()); }
+
+/// The keys of `object` that are there and say something.
+void add_key_rows(const nlohmann::json& object, std::initializer_list<const char*> keys, Rows& rows) {
+  if (!object.is_object()) return;
+  for (const char* key : keys)
+    if (const auto found = object.find(key); found != object.end() && !found->is_null() && !(found->is_structured() && found->empty())) rows.emplace_back(key, value_text(*found));
+}
+
+/// Of the config that wrote a checkpoint: what an adapter in it is an adapter to.
+void add_adapter_rows(const std::string& config, const std::string& where, Rows& rows) {
+  const auto json = parse_json_strict(config, where);
+  const auto section = [&](const char* name) {
+    const auto found = json.is_object() ? json.find(name) : json.end();
+    const bool is_set = json.is_object() && found != json.end() && found->is_object() && found->value("type", nlohmann::json()) != "none";
+    return is_set ? *found : nlohmann::json();
+  };
+  if (const auto adapter = section("adapter"); adapter.is_object()) {
+    rows.emplace_back("adapter", value_text(adapter.value("type", nlohmann::json("lora"))));
+    add_key_rows(adapter, {"r", "lora_alpha", "target_modules", "target_pattern"}, rows);
+  }
+  if (const auto quantization = section("quantization"); quantization.is_object()) rows.emplace_back("base quantized as", value_text(quantization));
+}
+
 std::string describe_step(const std::string& folder) {
   const Checkpoint checkpoint(folder);
   const CheckpointMeta& meta = checkpoint.meta();
@@ -128,6 +153,7 @@ std::string describe_step(const std::string& folder) {
   for (const StateInfo& state : checkpoint.states())
     add(kinds[cat(state.kind, " ", dtype_name(state.dtype))], state.dtype, state.shape);
   for (const auto& [name, amount] : kinds) rows.emplace_back(printable(name), amount_text(amount));
+  if (const auto config = meta.extra.find(kConfigRecord); config != meta.extra.end()) add_adapter_rows(config->second, folder + "/checkpoint.json: \"config\"", rows);
   if (meta.loss_scaler) rows.emplace_back("loss scale", number_text(meta.loss_scaler->scale));
   for (const auto& [name, value] : meta.scheduler)
     rows.emplace_back(cat("scheduler ", printable(name)), number_text(value));
@@ -158,13 +184,8 @@ std::string describe_root(const std::string& root) {
 void add_config_rows(const ModelFolder& model,
                      std::vector<std::pair<std::string, std::string>>& rows) {
   const auto config = parse_json_strict(model.config_json(), model.path() + "/config.json");
-  for (const char* key :
-       {"model_type", "architectures", "num_hidden_layers", "hidden_size", "intermediate_size",
-        "num_attention_heads", "num_key_value_heads", "vocab_size", "tie_word_embeddings"})
-    if (config.is_object() && config.contains(key)) {
-      const auto& value = config[key];
-      rows.emplace_back(key, printable(value.is_string() ? value.get<std::string>() : value.dump()));
-    }
+  add_key_rows(config, {"model_type", "architectures", "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads",
+                        "num_key_value_heads", "vocab_size", "tie_word_embeddings"}, rows);
 }
 
 }  // namespace
@@ -198,6 +219,26 @@ std::string describe_import(const std::string& folder) {
   if (const auto& scaler = imported.meta().loss_scaler) rows.emplace_back("loss scale", number_text(scaler->scale));
   add_import_rows(imported.record(), rows);
   return table(rows);
+}
+
+std::string describe_adapter(const std::string& folder) {
+  const AdapterFolder adapter(folder);
+  const std::string file = folder + "/adapter_config.json";
+  Rows rows{{"adapter", folder}};
+  add_key_rows(parse_json_strict(read_file(file, kLargestManifest), file),
+               {"base_model_name_or_path", "peft_type", "r", "lora_alpha", "lora_dropout", "use_rslora", "target_modules", "exclude_modules",
+                "layers_to_transform", "rank_pattern", "alpha_pattern", "modules_to_save", "bias"},
+               rows);
+  const auto quantization = adapter.metadata().find(kBaseQuantization);
+  rows.emplace_back("base quantized as", quantization == adapter.metadata().end() ? "(the file does not say)" : printable(quantization->second));
+  std::map<std::string, Amount> dtypes;
+  for (const StoredTensor& tensor : adapter.tensors()) add(dtypes[std::string(dtype_name(tensor.dtype))], tensor.dtype, tensor.shape);
+  for (const auto& [name, amount] : dtypes) rows.emplace_back(name, amount_text(amount));
+  rows.emplace_back("", "");
+  Rows tensors;
+  for (const StoredTensor& tensor : adapter.tensors())
+    tensors.emplace_back(printable(tensor.name), cat(dtype_name(tensor.dtype), " ", shape_text(tensor.shape)));
+  return table(rows) + table(tensors);
 }
 
 std::string describe_model(const std::string& folder) {

@@ -22,6 +22,9 @@ std::string step_text(const CheckpointMeta& meta);
 /// What a Hugging Face model folder holds, for a person: several lines.
 std::string describe_model(const std::string& folder);
 
+/// What an adapter's folder in PEFT's layout holds, and how the base was quantized that it was trained on: several lines.
+std::string describe_adapter(const std::string& folder);
+
 /// A folder that scripts/import_checkpoint.py wrote, read and verified as a whole.
 std::string describe_import(const std::string& folder);
 

@@ -17,6 +17,9 @@ namespace ftrun {
 /// slices are ranges of the flattened tensor, is still read.
 inline constexpr int kCheckpointFormat = 2;
 
+/// Under this name the "extra" of a checkpoint keeps the effective config of the run that saved it.
+inline constexpr const char* kConfigRecord = "config";
+
 /// Most dimensions of a state tensor.
 inline constexpr size_t kMostStateDimensions = 8;
 

@@ -156,11 +156,11 @@ struct EnumNames<AdapterBias> {
   static constexpr std::array<std::string_view, 3> kNames{"none", "all", "lora_only"};
 };
 
-/// How an adapter begins, in PEFT's words: kTrue and kGaussian leave the model as it is.
-enum class LoraInit { kTrue, kGaussian, kFalse };
+/// How an adapter begins, in PEFT's words: all but kFalse leave the model as it is.
+enum class LoraInit { kTrue, kGaussian, kOrthogonal, kFalse };
 template <>
 struct EnumNames<LoraInit> {
-  static constexpr std::array<std::string_view, 3> kNames{"true", "gaussian", "false"};
+  static constexpr std::array<std::string_view, 4> kNames{"true", "gaussian", "orthogonal", "false"};
 };
 
 /// adapter: PEFT's LoraConfig, with its names and defaults.
@@ -422,6 +422,7 @@ struct Config {
   ActivationCheckpointingConfig activation_checkpointing;
   AioConfig aio;
   CsvMonitorConfig csv_monitor;
+  WandbConfig wandb;
   ElasticityConfig elasticity;
   TensorParallelConfig tensor_parallel;
   PipelineConfig pipeline;

@@ -270,6 +270,15 @@ struct CsvMonitorConfig {
   bool operator==(const CsvMonitorConfig&) const = default;
 };
 
+/// wandb
+struct WandbConfig {
+  bool enabled = false;
+  std::string group;
+  std::string team;
+  std::string project = "deepspeed";
+  bool operator==(const WandbConfig&) const = default;
+};
+
 /// tensor_parallel: DeepSpeed's AutoTP.
 struct TensorParallelConfig {
   /// Another name of parallel.tensor; 0 and 1 say nothing.

@@ -65,6 +65,18 @@ void refuse_other_arithmetic(Node& adapter, Problems& problems) {
   }
 }
 
+/// Beginnings that PEFT takes from the base's weights: it takes B A away from the base, to which the adapter then belongs.
+void refuse_other_beginnings(const Node& adapter, Problems& problems) {
+  const auto entry = std::find_if(adapter.entries.begin(), adapter.entries.end(), [](const NodeEntry& e) { return e.key == "init_lora_weights"; });
+  if (entry == adapter.entries.end() || entry->value.kind != Node::Kind::kText) return;
+  const std::string& text = entry->value.text;
+  if (text.starts_with("pissa") || text == "olora" || text == "loftq" || text == "corda" || text == "lora_ga")
+    problems.error(entry->at,
+                   cat("adapter.init_lora_weights: ", text, ": not supported: it changes the base's weights, and the adapter would fit no other base than that"),
+                   "write true, gaussian or orthogonal; an adapter that began so fits the original base after PEFT has converted it "
+                   "(save_pretrained with path_initial_model_for_weight_conversion)");
+}
+
 /// One text in place of a list of modules.
 void split_modules(Node& adapter, const std::string& list, const std::string& pattern) {
   NodeEntry* entry = entry_of(adapter, list);
@@ -102,6 +114,14 @@ void split_pattern(Node& adapter, const std::string& key, const std::string& num
   adapter.entries.push_back({numbers, at, std::move(values), key});
 }
 
+/// A list of matrices that are never quantized here.
+bool names_unquantized(const Node& modules) {
+  const auto is_unquantized = [](const Node& module) {
+    return module.kind == Node::Kind::kText && (module.text == "lm_head" || module.text == "embed_tokens" || module.text == "model.embed_tokens");
+  };
+  return modules.kind == Node::Kind::kList && std::all_of(modules.items.begin(), modules.items.end(), is_unquantized);
+}
+
 /// What bitsandbytes' words ask for and is not done.
 void refuse_other_quantization(const Node& quantization, Problems& problems) {
   const auto entry = [&](std::string_view key) {
@@ -114,8 +134,10 @@ void refuse_other_quantization(const Node& quantization, Problems& problems) {
   for (const auto& [key, other] : {std::pair{"load_in_4bit", "int8"}, {"load_in_8bit", "nf4"}})
     if (const NodeEntry* asked = entry(key); asked != nullptr && named == other)
       problems.error(asked->at, cat("quantization.", key, ": the type is ", named), cat("remove it, or write type: ", named == "nf4" ? "int8" : "nf4"));
-  if (const NodeEntry* skipped = entry("llm_int8_skip_modules"); skipped != nullptr)
-    problems.error(skipped->at, "quantization.llm_int8_skip_modules: not supported: all matrices of the blocks are quantized, and the head and the embedding are not",
+  if (const NodeEntry* skipped = entry("llm_int8_skip_modules"); skipped != nullptr && !names_unquantized(skipped->value))
+    problems.error(skipped->at,
+                   "quantization.llm_int8_skip_modules: not supported but for lm_head and embed_tokens: all matrices of the blocks are quantized, "
+                   "and the head and the embedding are not",
                    "leave it out");
 }
 
@@ -133,6 +155,7 @@ void desugar_adapter(Node& root, bool of_peft, Problems& problems) {
   if (adapter == nullptr || !adapter->is_map()) return;
   if (of_peft) take_peft_file(*adapter, problems);
   refuse_other_arithmetic(*adapter, problems);
+  refuse_other_beginnings(*adapter, problems);
   split_modules(*adapter, "target_modules", "target_pattern");
   split_modules(*adapter, "exclude_modules", "exclude_pattern");
   split_pattern(*adapter, "rank_pattern", "rank_pattern_ranks", problems);

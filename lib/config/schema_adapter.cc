@@ -37,7 +37,7 @@ void declare_adapter(Schema& s) {
   rows.key("bias", &A::bias, "Biases that train too: none; all; lora_only, those of modules with an adapter.");
   rows.key("use_rslora", &A::use_rslora, "Scale by lora_alpha / sqrt(r).");
   rows.key("init_lora_weights", &A::init_lora_weights,
-           "true: A Kaiming uniform, B zero; gaussian: A normal of deviation 1 / r, B zero; false: both uniform.");
+           "true: A Kaiming uniform, B zero; gaussian: A normal of deviation 1 / r, B zero; orthogonal: neither is zero, their product is (r even); false: both uniform.");
 }
 
 void declare_quantization(Schema& s) {

@@ -90,14 +90,22 @@ void declare_monitors(Schema& s) {
       .or_null();
   csv.key("job_name", &CsvMonitorConfig::job_name, "Folder inside it.");
 
+  auto wandb = section(
+      s,
+      {.path = "wandb",
+       .doc = "Weights & Biases: scripts/follow_run.py sends the run, beside it and from what it writes, where a Python has the client.",
+       .vocabulary = kDs},
+      [](auto& c) -> auto& { return c.wandb; });
+  wandb.key("enabled", &WandbConfig::enabled, "Start it with the run. Where there is no client, a warning says so at the run's start and end.");
+  wandb.key("group", &WandbConfig::group, "Group of runs; empty = none.").or_null();
+  wandb.key("team", &WandbConfig::team, "Account or team there; empty = the client's own.").or_null();
+  wandb.key("project", &WandbConfig::project, "Project there.").or_null();
+
   auto tensorboard =
       ignored(s, "tensorboard", "ftrun writes tensorboard/ in the run folder itself.");
   tensorboard.unkept<bool>("enabled", false, "");
   tensorboard.free("output_path", "");
   tensorboard.free("job_name", "");
-  auto wandb = ignored(s, "wandb", "Weights & Biases.");
-  wandb.unkept<bool>("enabled", false, "");
-  for (const char* name : {"group", "team", "project"}) wandb.free(name, "");
   auto comet = ignored(s, "comet", "Comet.");
   comet.unkept<bool>("enabled", false, "");
   comet.unkept<int64_t>("samples_log_interval", 100, "");

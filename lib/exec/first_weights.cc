@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <numeric>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/checksum.h"
 #include "base/error.h"
@@ -15,17 +19,68 @@ namespace {
 /// In [0, 1), 24 bits.
 double unit(uint64_t bits) { return static_cast<double>(bits >> 40) * 0x1p-24; }
 
+uint64_t key_of(std::string_view name, uint64_t seed) { return splitmix64(seed ^ splitmix64(xxh3(name.data(), name.size()))); }
+
+/// The normal number of a place (Box and Muller).
+double normal(uint64_t key, int64_t place) {
+  const uint64_t bits = splitmix64(key ^ static_cast<uint64_t>(place));
+  return std::sqrt(-2 * std::log(1 - unit(bits))) * std::cos(2 * std::numbers::pi * unit(splitmix64(bits)));
+}
+
+/// Orthonormal rows from normal numbers, by Gram and Schmidt, twice for the rounding.
+std::vector<std::vector<double>> random_orthogonal(int64_t rows, uint64_t key) {
+  std::vector<std::vector<double>> q;
+  for (int64_t r = 0; r < rows; ++r) {
+    std::vector<double>& row = q.emplace_back(static_cast<size_t>(rows));
+    for (int64_t c = 0; c < rows; ++c) row[static_cast<size_t>(c)] = normal(key, r * rows + c);
+    for (int pass = 0; pass < 2; ++pass)
+      for (size_t before = 0; before + 1 < q.size(); ++before) {
+        const double along = std::inner_product(row.begin(), row.end(), q[before].begin(), 0.0);
+        for (size_t c = 0; c < row.size(); ++c) row[c] -= along * q[before][c];
+      }
+    const double length = std::sqrt(std::inner_product(row.begin(), row.end(), row.begin(), 0.0));
+    for (double& value : row) value /= length;
+  }
+  return q;
+}
+
+/// A's element (i, j) is the sum over k of Q(2k, i) N(k, j), B's element (o, i) that of N(o, k) Q(2k + 1, i); N are each tensor's own.
+void make_orthogonal(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64_t end, std::span<float> out) {
+  const bool is_a = tensor.initial.kind == Initial::Kind::kOrthogonalA;
+  const int64_t rank = tensor.shape[is_a ? 0 : 1], columns = tensor.shape[1], half = rank / 2;
+  const std::string_view name = tensor.name;
+  const auto q = random_orthogonal(rank, key_of(name.substr(0, name.rfind(".lora_")), seed));
+  const uint64_t key = key_of(name, seed);
+  // What several elements share: A's column j, and B's row.
+  std::vector<double> numbers;
+  if (is_a)
+    for (int64_t place = 0; place < half * columns; ++place) numbers.push_back(normal(key, place));
+  int64_t row = -1;
+  for (int64_t e = begin; e < end; ++e) {
+    const auto at_row = e / columns, at_column = e % columns;
+    if (!is_a && std::exchange(row, at_row) != at_row) {
+      numbers.clear();
+      for (int64_t k = 0; k < half; ++k) numbers.push_back(normal(key, at_row * half + k));
+    }
+    double sum = 0;
+    for (int64_t k = 0; k < half; ++k)
+      sum += is_a ? q[static_cast<size_t>(2 * k)][static_cast<size_t>(at_row)] * numbers[static_cast<size_t>(k * columns + at_column)]
+                  : q[static_cast<size_t>(2 * k + 1)][static_cast<size_t>(at_column)] * numbers[static_cast<size_t>(k)];
+    out[static_cast<size_t>(e - begin)] = static_cast<float>(tensor.initial.size * sum);
+  }
+}
+
 }  // namespace
 
 void make_elements(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64_t end, std::span<float> out) {
   require(static_cast<int64_t>(out.size()) == end - begin, "elements of the tensor");
-  const uint64_t key = splitmix64(seed ^ splitmix64(xxh3(tensor.name.data(), tensor.name.size())));
+  const Initial::Kind kind = tensor.initial.kind;
+  if (kind == Initial::Kind::kOrthogonalA || kind == Initial::Kind::kOrthogonalB) return make_orthogonal(tensor, seed, begin, end, out);
+  const uint64_t key = key_of(tensor.name, seed);
   for (int64_t i = begin; i < end; ++i) {
-    const uint64_t bits = splitmix64(key ^ static_cast<uint64_t>(i));
     double value = 0;
-    if (tensor.initial.kind == Initial::Kind::kUniform) value = tensor.initial.size * (2 * unit(bits) - 1);
-    if (tensor.initial.kind == Initial::Kind::kNormal)  // Box and Muller
-      value = tensor.initial.size * std::sqrt(-2 * std::log(1 - unit(bits))) * std::cos(2 * std::numbers::pi * unit(splitmix64(bits)));
+    if (kind == Initial::Kind::kUniform) value = tensor.initial.size * (2 * unit(splitmix64(key ^ static_cast<uint64_t>(i))) - 1);
+    if (kind == Initial::Kind::kNormal) value = tensor.initial.size * normal(key, i);
     out[static_cast<size_t>(i - begin)] = static_cast<float>(value);
   }
 }

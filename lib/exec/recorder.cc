@@ -119,7 +119,16 @@ void Recorder::start(RunManifest manifest, int64_t first_step, int64_t total_ste
   }
   if (config.csv_monitor.enabled)
     csv_.emplace(csv_options(config));
+  if (const WandbConfig& wandb = config.wandb; wandb.enabled)
+    follower_.emplace(RunFollowerOptions{paths().root(), wandb.project, wandb.group, wandb.team});
   open_progress(total_steps);
+  follow();
+}
+
+/// By what sends the run to a tracker.
+void Recorder::follow() {
+  if (!follower_) return;
+  if (const std::string warning = follower_->start(); !warning.empty()) warn(warning);
 }
 
 /// What the earlier run of the folder left in its manifest goes on in the new one.
@@ -154,6 +163,7 @@ void Recorder::open_progress(int64_t total_steps) {
 
 void Recorder::record(const StepMetrics& metrics) {
   metrics_->write(metrics);
+  follow();
   if (tensorboard_) tensorboard_->write(metrics.step, step_scalars(metrics));
   if (csv_ && metrics.trained) csv_->write(metrics);
   progress_->show(metrics);
@@ -184,6 +194,7 @@ void Recorder::warn(const std::string& line) {
 
 std::string Recorder::finish(int exit_code, const std::string& reason) {
   progress_->finish();
+  if (const std::string problem = follower_ ? follower_->problem() : ""; !problem.empty()) log_warning(problem);
   const std::vector<StepMetrics> metrics = read_metrics(paths().metrics());
   const EffectiveTime time = write_outcome(exit_code, reason, metrics);
   write_report();

@@ -16,6 +16,7 @@
 #include "report/metrics_writer.h"
 #include "report/progress.h"
 #include "report/run_folder.h"
+#include "report/run_follower.h"
 #include "report/tensorboard.h"
 #include "report/text_samples.h"
 
@@ -63,6 +64,7 @@ class Recorder {
   void admit(const std::string& path, const RunManifest& before, const RunManifest& now);
   void note_restart(RunManifest& manifest, int64_t first_step) const;
   void open_progress(int64_t total_steps);
+  void follow();
   void write_report() noexcept;
   EffectiveTime write_outcome(int exit_code, const std::string& reason, const std::vector<StepMetrics>& metrics);
 
@@ -77,6 +79,7 @@ class Recorder {
   std::optional<MetricsWriter> samples_;
   std::optional<TensorBoardWriter> tensorboard_;
   std::optional<CsvMonitor> csv_;
+  std::optional<RunFollower> follower_;
   std::optional<ProgressLine> progress_;
   /// The person's terminal, when our output reaches it through the supervisor.
   OwnedFd terminal_;

@@ -18,11 +18,11 @@ namespace {
 /// A field and all below it. Neither the losses of the steps to come (but for rounding, when the
 /// ranks change) nor the state they begin with depend on these. Model and data may move: they are
 /// compared by content, under "model" and "data".
-constexpr std::array<std::string_view, 40> kMayChange{
+constexpr std::array<std::string_view, 41> kMayChange{
     "config.train.steps", "config.train.epochs", "config.train.max_nonfinite_steps",
     "config.train.check_replicas",
     "config.train.evaluation", "config.train.log", "config.train.generate", "config.output_dir", "config.adapter.path",
-    "config.checkpoint", "config.export", "config.csv_monitor", "config.steps_per_print",
+    "config.checkpoint", "config.export", "config.csv_monitor", "config.wandb", "config.steps_per_print",
     "config.wall_clock_breakdown", "config.log_level", "config.model.path", "config.data.train",
     "config.data.validation", "config.data.validation_names", "data.validation", "config.train.early_stopping", "config.data.prefetch", "config.threads",
     "config.device", "config.comm", "config.recompute", "config.activation_checkpointing", "config.aio",

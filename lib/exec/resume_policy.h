@@ -23,8 +23,6 @@ std::vector<std::string> admit_resume(const std::string& path, const RunManifest
                                       const RunManifest& now,
                                       const std::vector<std::string>& allowed);
 
-/// Under this name the "extra" of a checkpoint keeps the effective config of the run that saved it.
-inline constexpr const char* kConfigRecord = "config";
 /// Under this one ModelFolder::weights_fingerprint() of the base, where some of it is frozen and so not in the checkpoint.
 inline constexpr const char* kBaseRecord = "base_weights";
 

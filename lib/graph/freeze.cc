@@ -46,15 +46,26 @@ void remove_from_head(LayerGraph& graph) {
       op.out.pop_back();
 }
 
+void remove_input_gradient(LayerGraph& graph) {
+  const ValueId gradient = graph.find(ValueRole::kInputGrad, Port::kHidden);
+  if (gradient < 0) return;
+  for (const ValueId input : graph.with_role(ValueRole::kInput))
+    if (graph.at(input).grad == gradient) graph.values[static_cast<size_t>(input)].grad = -1;
+  Value& value = graph.values[static_cast<size_t>(gradient)];
+  value.role = ValueRole::kTemp;
+  value.port = Port::kNone;
+}
+
 }  // namespace
 
-LayerGraph without_gradients(LayerGraph graph, const std::set<ValueId>& frozen) {
+LayerGraph without_gradients(LayerGraph graph, const std::set<ValueId>& frozen, bool for_layer_before) {
   for (const ValueId param : frozen) {
     Value& value = graph.values[static_cast<size_t>(param)];
     if (value.grad < 0) continue;
     graph.values[static_cast<size_t>(value.grad)].role = ValueRole::kTemp;
     value.grad = -1;
   }
+  if (!for_layer_before) remove_input_gradient(graph);
   remove_from_head(graph);
   remove_unused(graph, {&graph.backward});
   remove_unused(graph, {&graph.input_grad, &graph.weight_grad});

@@ -40,6 +40,7 @@ struct BlockAdapter {
 enum class LoraBegin : uint8_t {
   kUniform,      // A as torch.nn.Linear (uniform up to 1 / sqrt(inputs)), B zero
   kGaussian,     // A normal of deviation 1 / rank, B zero
+  kOrthogonal,   // both from halves of one random orthogonal matrix of the rank, which is even: B A is zero
   kBothUniform,  // both as torch.nn.Linear: the model is not the base
 };
 

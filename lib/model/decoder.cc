@@ -80,13 +80,19 @@ class TensorTable {
  private:
   TensorId add_a(TensorInfo tensor) {
     const auto rank = static_cast<double>(tensor.shape[0]);
-    tensor.initial = begin_ == LoraBegin::kGaussian ? Initial{Initial::Kind::kNormal, 1.0 / rank} : as_linear(tensor);
+    tensor.initial = begin_ == LoraBegin::kGaussian     ? Initial{Initial::Kind::kNormal, 1.0 / rank}
+                     : begin_ == LoraBegin::kOrthogonal ? Initial{Initial::Kind::kOrthogonalA, kOrthogonalSize}
+                                                        : as_linear(tensor);
     return add(std::move(tensor));
   }
   TensorId add_b(TensorInfo tensor) {
-    tensor.initial = begin_ == LoraBegin::kBothUniform ? as_linear(tensor) : Initial{Initial::Kind::kZero};
+    tensor.initial = begin_ == LoraBegin::kBothUniform  ? as_linear(tensor)
+                     : begin_ == LoraBegin::kOrthogonal ? Initial{Initial::Kind::kOrthogonalB, kOrthogonalSize}
+                                                        : Initial{Initial::Kind::kZero};
     return add(std::move(tensor));
   }
+  /// PEFT's.
+  static constexpr double kOrthogonalSize = 0.1;
   /// torch.nn.Linear's weight: Kaiming uniform with a = sqrt(5), which is 1 / sqrt(inputs).
   static Initial as_linear(const TensorInfo& tensor) {
     return {Initial::Kind::kUniform, 1.0 / std::sqrt(static_cast<double>(tensor.shape[1]))};
@@ -307,7 +313,7 @@ BlockGraph build_block(const ModelConfig& c, const BatchShape& batch, int64_t wi
   return {g.finish(train, recompute), p};
 }
 
-std::vector<GraphParam> bind_block(const BlockParams& p, const BlockTensors& t, const PackedFormat& packed) {
+std::vector<GraphParam> bind_block(const BlockParams& p, const BlockTensors& t, bool packed) {
   std::vector<GraphParam> used;
   BlockPart part = BlockPart::kAttention;
   const auto add = [&](ValueId value, std::vector<TensorId> tensors) {
@@ -432,7 +438,7 @@ class DecoderBuilder {
     }
     const BlockTensors tensors = add_block_tensors(table_, c_, kv_copies(c_, split_), index, adapter);
     out_.layers.push_back({cat("layers.", index), LayerKind::kBlock, it->second.graph,
-                           bind_block(it->second.params, tensors, dtypes_.packed)});
+                           bind_block(it->second.params, tensors, static_cast<bool>(dtypes_.packed))});
   }
 
   void add_head(TensorId norm_tensor, TensorId weight_tensor) {

@@ -23,6 +23,10 @@ struct Initial {
     kZero,
     kUniform,  // in [-size, size)
     kNormal,   // standard deviation `size`
+    // Of a low-rank adapter, A [rank, inputs] and B [outputs, rank]: Q's rows of even number, transposed, by normal numbers, and normal
+    // numbers by those of odd number, all by `size`; Q is a random orthogonal matrix of the two.
+    kOrthogonalA,
+    kOrthogonalB,
   };
   Kind kind = Kind::kFolder;
   double size = 0;
@@ -76,8 +80,8 @@ struct GraphParam {
   ValueId value = -1;
   std::vector<TensorId> tensors;
   BlockPart part = BlockPart::kAttention;
-  /// As the graph's value is.
-  PackedFormat packed = {};
+  /// Its elements are packed as ModelDtypes::packed says.
+  bool packed = false;
 };
 
 enum class LayerKind : uint8_t { kEmbedding, kBlock, kHead };
@@ -145,6 +149,9 @@ struct ModelDescription {
   /// Makes the rope table alone, which the embedding's graph makes beside the hidden states: for
   /// stages of a pipeline that have no embedding.
   int rope_graph = -1;
+  /// The first layer with a tensor that trains (their number: none). Layers before it have no backward lists, and
+  /// it makes no gradient by its input.
+  int32_t first_trained = 0;
 
   const LayerGraph& graph_of(const Layer& layer) const {
     return graphs[static_cast<size_t>(layer.graph)];

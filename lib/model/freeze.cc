@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -24,19 +25,31 @@ std::set<ValueId> frozen_parameters(const ModelDescription& model, const Layer& 
   return frozen;
 }
 
+int32_t first_trained(const ModelDescription& model) {
+  const auto trains = [&](const Layer& layer) {
+    return std::any_of(layer.params.begin(), layer.params.end(),
+                       [&](const GraphParam& param) { return model.tensor(param.tensors.front()).trainable; });
+  };
+  const auto first = std::find_if(model.layers.begin(), model.layers.end(), trains);
+  return static_cast<int32_t>(first - model.layers.begin());
+}
+
 }  // namespace
 
 ModelDescription freeze(ModelDescription model,
                         const std::function<bool(const TensorInfo&)>& trains) {
   for (TensorInfo& tensor : model.tensors) tensor.trainable = trains(tensor);
+  model.first_trained = first_trained(model);
   const std::vector<LayerGraph> graphs = std::exchange(model.graphs, {});
-  std::map<std::pair<int, std::set<ValueId>>, int> made;
-  for (Layer& layer : model.layers) {
+  std::map<std::tuple<int, std::set<ValueId>, bool>, int> made;
+  for (size_t l = 0; l < model.layers.size(); ++l) {
+    Layer& layer = model.layers[l];
     const std::set<ValueId> frozen = frozen_parameters(model, layer);
+    const bool for_layer_before = static_cast<int32_t>(l) > model.first_trained;
     const auto [graph, is_new] =
-        made.try_emplace({layer.graph, frozen}, static_cast<int>(model.graphs.size()));
+        made.try_emplace({layer.graph, frozen, for_layer_before}, static_cast<int>(model.graphs.size()));
     if (is_new)
-      model.graphs.push_back(without_gradients(graphs[static_cast<size_t>(layer.graph)], frozen));
+      model.graphs.push_back(without_gradients(graphs[static_cast<size_t>(layer.graph)], frozen, for_layer_before));
     layer.graph = graph->second;
   }
   if (model.rope_graph >= 0) {

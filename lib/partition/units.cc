@@ -111,13 +111,13 @@ class UnitBuilder {
   struct Common {
     bool small = false;
     bool trainable = true;
-    PackedFormat packed;
+    bool packed = false;
   };
 
   Unit& unit_for(int layer, BlockPart part, const Common& common) {
     require(!common.packed || !common.trainable, "what is packed does not train");
     const auto [name, key] = name_and_key(layer, part);
-    const auto [it, added] = by_key_.try_emplace({key, common.small, common.trainable, static_cast<bool>(common.packed)},
+    const auto [it, added] = by_key_.try_emplace({key, common.small, common.trainable, common.packed},
                                                  static_cast<UnitId>(out_.units.size()));
     const char* const kind = common.packed ? ".packed" : common.trainable ? "" : ".frozen";
     if (added)

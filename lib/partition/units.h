@@ -53,7 +53,7 @@ struct Unit {
   /// Holds tensors that are updated; those that are frozen have units of their own.
   bool trainable = true;
   /// So have those that are packed, which are frozen too.
-  PackedFormat packed = {};
+  bool packed = false;
 };
 
 /// What one unit holds: the attention or the MLP half of a block; a layer (default); everything.

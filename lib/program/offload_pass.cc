@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <map>
 #include <string>
 #include <utility>
@@ -36,6 +37,17 @@ OutputUses find_uses(const Program& program, const std::vector<std::vector<Buffe
           if (found->second.empty() || found->second.back() != i) found->second.push_back(i);
   }
   return uses;
+}
+
+/// The outputs of one micro-batch that backward reads: below the first layer that trains there is none.
+std::vector<BufferId> read_in_backward(const std::vector<BufferId>& outputs, const OutputUses& uses, const Program& program) {
+  std::vector<BufferId> read;
+  std::copy_if(outputs.begin(), outputs.end(), std::back_inserter(read), [&](BufferId output) {
+    const std::vector<size_t>& users = uses.users.at(output);
+    const auto begin = uses.begin_of_backward.find(program.instrs[users.front()].micro_batch);
+    return begin != uses.begin_of_backward.end() && users.back() >= begin->second;
+  });
+  return read;
 }
 
 /// Moves the outputs of one micro-batch out and back.
@@ -133,7 +145,7 @@ std::vector<Insertion> offload_outputs(Program& program,
   const OutputUses uses = find_uses(program, outputs);
   std::vector<Insertion> insertions;
   for (const std::vector<BufferId>& of_micro_batch : outputs)
-    for (Insertion& insertion : Offload(program, of_micro_batch, uses, last_stays).run())
+    for (Insertion& insertion : Offload(program, read_in_backward(of_micro_batch, uses, program), uses, last_stays).run())
       insertions.push_back(std::move(insertion));
   return insertions;
 }

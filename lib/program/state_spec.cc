@@ -120,7 +120,7 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     spec.cuts_parameters = cut.cut(unit.id) && options.stage == 3;
     spec.parameters = spec.gathered ? options.parameter_tier : Tier::kDevice;
     spec.compute = {model.dtypes.compute};
-    if (unit.packed) spec.compute = {DType::kU8, unit.packed};
+    if (unit.packed) spec.compute = {DType::kU8, model.dtypes.packed};
     spec.gradient = {model.dtypes.gradients};
     spec.communication = {options.communication};
     spec.master = {options.master};

@@ -155,6 +155,7 @@ class StepBuilder {
     return pipeline().holds(options_.state.pipeline_stage, static_cast<int32_t>(layer));
   }
   int32_t layer_count() const { return static_cast<int32_t>(model_.layers.size()); }
+  LayersOfModel all_layers() const { return {layer_count(), model_.first_trained}; }
 
   void reduce_loss(BufferId loss);
   void run(const ScheduleAction& action, BufferId result);
@@ -395,6 +396,7 @@ void StepBuilder::run_layer(InstrKind kind, size_t l, Flow& flow, BufferId resul
   like.micro_batch = flow.micro_batch;
   like.detail = LayerOps{.graph = model_.layers[l].graph};
   const std::vector<Op>& list = list_of(graph_of(l), kind);
+  if (list.empty()) return;
   GraphStorage& storage = storage_[static_cast<size_t>(like.ops().graph)];
   const bool forward = kind == InstrKind::kForward;
   ValuePlaces places;
@@ -447,7 +449,7 @@ void StepBuilder::run(const ScheduleAction& action, BufferId result) {
   begins_.push_back(program_.instrs.size());
   Flow& flow = flow_of(action.micro_batch);
   const int stage = options_.state.pipeline_stage;
-  const ActionTransfers moved = transfers_of(pipeline(), stage, action, layer_count());
+  const ActionTransfers moved = transfers_of(pipeline(), stage, action, all_layers());
   receive(moved.received, number, flow);
   const InstrKind kind = kind_of(action.phase);
   const LayerRange chunk = pipeline().layers(pipeline().part_of(stage, action.chunk), layer_count());
@@ -501,7 +503,7 @@ GatherLimits StepBuilder::gather_limits() const {
 Step StepBuilder::finish() {
   if (!transfers_.empty())
     program_ = add_transfers(std::move(program_), transfers_, begins_, actions_, options_.state,
-                             store_.groups(), layer_count(), model_.dtypes.compute);
+                             store_.groups(), all_layers(), model_.dtypes.compute);
   std::vector<Insertion> moves;
   const auto add = [&](std::vector<Insertion> more) {
     std::move(more.begin(), more.end(), std::back_inserter(moves));

@@ -92,6 +92,7 @@ struct Known {
   bool copies = false;
   bool stages = false;
   bool frozen = false;
+  bool packed = false;
 };
 
 /// Sums what a training step sends by formulas, from less or more knowledge of it.
@@ -105,6 +106,7 @@ class Formula {
         state_(options.state),
         cut_(cut_states(partition, state_)),
         gradient_bytes_(dtype_bytes(state_.communication)),
+        compute_bytes_(dtype_bytes(model.dtypes.compute)),
         traffic_(program_traffic(program)),
         groups_(state_groups(state_)),
         specs_(state_specs(model, partition, state_, groups_, options.micro_batches)) {
@@ -129,7 +131,8 @@ class Formula {
       const bool everywhere = whole || sums_everywhere(unit.id, known);
       if (everywhere) bytes += all_reduce(reduced);
       if (whole) continue;
-      const int64_t gathered = spec(unit.id).compute.bytes(elements);
+      const bool unpacked = unit.packed && !known.packed;
+      const int64_t gathered = unpacked ? elements * compute_bytes_ : spec(unit.id).compute.bytes(elements);
       const Gathers times = frozen && !spec(unit.id).cuts_parameters ? Gathers() : gathers(unit.id, known);
       over_shards += (gathered * times.shards + (everywhere ? 0 : reduced)) * (shards() - 1);
       over_node += gathered * times.node * (state_.node - 1);
@@ -261,6 +264,7 @@ class Formula {
   const StateOptions& state_;
   Sharding cut_;
   int64_t gradient_bytes_;
+  int64_t compute_bytes_;
   Traffic traffic_;
   StateGroups groups_;
   std::vector<StateSpec> specs_;
@@ -273,12 +277,13 @@ struct Cause {
   bool Known::*known;
 };
 
-constexpr std::array<Cause, 12> kCauses{{
+constexpr std::array<Cause, 13> kCauses{{
     {"small units, kept whole by every rank", &Known::small_units},
     {"padding of units and shards", &Known::padding},
     {"units that not exactly one forward and one backward list read", &Known::readers},
     {"gradients summed on every rank (reduce_scatter: false)", &Known::whole_gradients},
     {"frozen units, whose gradients and updates there are none of", &Known::frozen},
+    {"packed weights (quantization), gathered as they lie", &Known::packed},
     {"repetition for each micro-batch", &Known::micro_batches},
     {"gathered parameters that were kept for their next use", &Known::kept},
     {"replicas of the shards", &Known::replicas},

@@ -49,6 +49,7 @@ LoraOptions lora_options(const AdapterConfig& config) {
   switch (config.init_lora_weights) {
     case LoraInit::kTrue: options.begin = LoraBegin::kUniform; break;
     case LoraInit::kGaussian: options.begin = LoraBegin::kGaussian; break;
+    case LoraInit::kOrthogonal: options.begin = LoraBegin::kOrthogonal; break;
     case LoraInit::kFalse: options.begin = LoraBegin::kBothUniform; break;
   }
   return options;

@@ -11,14 +11,15 @@
 namespace ftrun {
 
 ActionTransfers transfers_of(const PipelineLayout& pipeline, int stage, const ScheduleAction& action,
-                             int32_t layers) {
+                             const LayersOfModel& layers) {
   if (action.phase == Phase::kWeightGrad) return {};
   const bool gradient = action.phase != Phase::kForward;
   const auto between = [&](int from, int to) {
     const bool both = std::min(from, to) >= 0 && std::max(from, to) < pipeline.parts();
     if (!both || pipeline.stage_of(from) == pipeline.stage_of(to)) return Transfer{};
-    return Transfer{pipeline.layers(std::min(from, to), layers).end - 1, action.micro_batch, gradient,
-                    pipeline.stage_of(from), pipeline.stage_of(to)};
+    const int32_t layer = pipeline.layers(std::min(from, to), layers.count).end - 1;
+    if (gradient && layer < layers.first_trained) return Transfer{};
+    return Transfer{layer, action.micro_batch, gradient, pipeline.stage_of(from), pipeline.stage_of(to)};
   };
   const int part = pipeline.part_of(stage, action.chunk);
   // Gradients go the other way.
@@ -81,7 +82,8 @@ class TransferPass {
 
 Program add_transfers(Program program, const std::vector<PlacedTransfer>& transfers,
                       const std::vector<size_t>& begins, const StageActions& actions,
-                      const StateOptions& state, const StateGroups& groups, int32_t layers, DType dtype) {
+                      const StateOptions& state, const StateGroups& groups, const LayersOfModel& layers,
+                      DType dtype) {
   TransferPass pass(program, groups, dtype);
   std::map<std::pair<int32_t, std::pair<int32_t, bool>>, const PlacedTransfer*> arriving;
   for (const PlacedTransfer& placed : transfers) {

@@ -23,14 +23,20 @@ struct Transfer {
   bool operator==(const Transfer&) const = default;
 };
 
+/// The layers of a model, and the first of them that has backward lists (ModelDescription::first_trained).
+struct LayersOfModel {
+  int32_t count = 0;
+  int32_t first_trained = 0;
+};
+
 /// What an action needs from another stage, and what it makes for another stage; `from` is -1 where that is
-/// nothing. Weight gradients are of their stage alone.
+/// nothing. Weight gradients are of their stage alone, and no gradient goes to a layer that has no backward lists.
 struct ActionTransfers {
   Transfer received;
   Transfer sent;
 };
 ActionTransfers transfers_of(const PipelineLayout& pipeline, int stage, const ScheduleAction& action,
-                             int32_t layers);
+                             const LayersOfModel& layers);
 
 /// A transfer of this rank and where it lies here.
 struct PlacedTransfer {
@@ -45,6 +51,7 @@ struct PlacedTransfer {
 /// plain instruction with which each action begins.
 Program add_transfers(Program program, const std::vector<PlacedTransfer>& transfers,
                       const std::vector<size_t>& begins, const StageActions& actions,
-                      const StateOptions& state, const StateGroups& groups, int32_t layers, DType dtype);
+                      const StateOptions& state, const StateGroups& groups, const LayersOfModel& layers,
+                      DType dtype);
 
 }  // namespace ftrun

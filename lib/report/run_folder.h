@@ -21,6 +21,7 @@ class RunPaths {
   std::string metrics() const { return root_ + "/metrics.jsonl"; }
   std::string samples() const { return root_ + "/samples.jsonl"; }
   std::string report() const { return root_ + "/report.html"; }
+  std::string follower_log() const { return root_ + "/follow_run.log"; }
   std::string tensorboard() const { return root_ + "/tensorboard"; }
   std::string logs() const { return root_ + "/logs"; }
   std::string log(int rank) const { return logs() + "/rank-" + std::to_string(rank) + ".log"; }

@@ -79,6 +79,9 @@ TEST_CASE("what would make another adapter is refused by name, switched off it i
     CHECK(errors(cat("adapter: {", key, "}")).find(cat("adapter.", name, ": ")) == 0);
   }
   CHECK(errors("adapter: {use_dora: false, eva_config: null, loftq_config: {}, layer_replication: []}") == "");
+  for (const char* begin : {"pissa", "pissa_niter_16", "olora", "loftq", "corda"})
+    CHECK(errors(cat("adapter: {init_lora_weights: ", begin, "}")).find(cat("adapter.init_lora_weights: ", begin, ": not supported: it changes the base's weights")) == 0);
+  CHECK(errors("adapter: {init_lora_weights: eva}").find("adapter.init_lora_weights") == 0);
   CHECK(errors("adapter: {peft_version: '1'}").find("unknown key") != std::string::npos);
 }
 
@@ -120,6 +123,7 @@ TEST_CASE("what is written for PEFT reads back as the same adapter") {
                            "adapter: {target_modules: '.*(q|v)_proj', exclude_modules: '.*0.*', lora_alpha: 2.5, bias: all}",
                            "adapter: {target_modules: [up_proj], rank_pattern: {b: 2, a: 3}, alpha_pattern: {a: 1.5}, use_rslora: true, "
                            "layers_to_transform: [0, 2], modules_to_save: [lm_head], init_lora_weights: gaussian}",
+                           "adapter: {target_modules: [up_proj], init_lora_weights: orthogonal}",
                            "adapter: {target_modules: [up_proj], init_lora_weights: false, lora_dropout: 0.1}"}) {
     INFO(text);
     AdapterConfig adapter = read(text);

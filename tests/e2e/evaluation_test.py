@@ -58,6 +58,17 @@ with tempfile.TemporaryDirectory() as scratch:
             == [line | {"seconds": 0} for line in evaluations(out, "like")]
 
     @case
+    def the_clock_asks_for_evaluations_too():
+        """Three milliseconds have passed after most steps, so there are evaluations between the first and the last step that no number asks for;
+        an hour has not."""
+        for name, ranks, minutes in (("clock", 2, 0.00005), ("hour", 1, 60)):
+            job.run(name, "--nproc", ranks, train_batch_size=8, gradient_accumulation_steps=None,
+                    **settings(total=12, every=0, sets=str(like), train={"steps": 12, "evaluation": {"every": 0, "every_minutes": minutes, "samples": 2}}))
+            at = [line["step"] for line in evaluations(job.out(name))]
+            assert at == sorted(set(at)) and at[0] == 0 and at[-1] == 12, at
+            assert (len(at) > 2) == (name == "clock"), (name, at)
+
+    @case
     def all_layouts_find_the_same():
         wide = tiny_model(job.scratch / "wide", vocab_size=212, num_key_value_heads=4,
                           weights=tiny_weights(kv_heads=4, vocabulary=212))

@@ -7,9 +7,10 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 
-from runner import case, run_cases
+from runner import Job, case, ftrun, must, run_cases, steps
 
 SCRIPT = pathlib.Path(sys.argv[1]) / "scripts" / "follow_run.py"
 FAKE = {
@@ -149,5 +150,94 @@ with tempfile.TemporaryDirectory() as scratch:
                                                         f"{sys.executable} -m pip install trackio\n"), done.stderr
         done = follow(empty, "wandb")
         assert done.returncode == 4 and "holds no run" in done.stderr, done.stderr
+
+    # Started by the run itself: DeepSpeed's wandb section.
+
+    (scratch / "job").mkdir()
+    job = Job(scratch / "job")
+    WANDB = {"wandb": {"enabled": True, "project": "p", "team": "t", "group": None}, "train": {"steps": 4}, "export": {"enabled": False}}
+
+    def client(name, body):
+        """A folder for PYTHONPATH with a client that does this."""
+        folder = scratch / name
+        folder.mkdir()
+        (folder / "wandb.py").write_text(SAID + textwrap.dedent(body))
+        return place(name, folder)
+
+    def await_that(what, condition):
+        end = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < end, what
+            time.sleep(0.05)
+
+    SENDS = """
+        import sys
+        class Run:
+            def define_metric(self, *a, **k): pass
+            def log(self, *a, **k): said("log", *a, **k)
+            def finish(self, *a, **k): said("finish", *a, **k)
+        def init(*a, **k):
+            files = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")}
+            said("init", session=os.getsid(0) == os.getpid(), nice=os.nice(0), files=sorted(files),
+                 environment=[name for name in os.environ if name.startswith("FTRUN_")], **k)
+            return Run()
+    """
+
+    @case
+    def a_run_starts_what_sends_it_and_shares_nothing_with_it():
+        env = client("sends", SENDS)
+        done = job.run("sends", "--nproc", 2, env=env, train_batch_size=8, gradient_accumulation_steps=None, **WANDB)
+        assert "wandb" not in done.stdout + done.stderr, done.stdout + done.stderr
+        out = job.out("sends")
+        await_that("the run is sent whole", lambda: said("sends")[-1:] == [["finish", [], {"exit_code": 0}]])
+        _, _, init = said("sends")[0]
+        assert init["project"] == "p" and init["entity"] == "t" and "group" not in init and init["config"]["train"]["steps"] == 4, init
+        assert init["session"] and init["nice"] >= 10 and init["environment"] == [], init
+        assert not [name for name in init["files"] if ".lock" in name or "socket" in name or "shm" in name], init["files"]
+        assert [a[0]["step"] for name, a, _ in said("sends") if name == "log"] == [m["step"] for m in steps(out)]
+        await_that("its words are kept", lambda: "sent 4 steps" in (out / "follow_run.log").read_text())
+        # While that of an earlier start of the run lives, a resume starts no other.
+        calls = len(said("sends"))
+        with open(out / "follow_run.log", "a") as log:
+            await_that("it has ended", lambda: not held(log))
+            must(ftrun("--config", job.config("sends", train_batch_size=8, gradient_accumulation_steps=None, **WANDB | {"train": {"steps": 6}}),
+                       "--nproc", 2, "--resume", "auto", env=env))
+        assert len(said("sends")) == calls, said("sends")[calls:]
+
+    def held(file):
+        """Takes the lock that what follows a run holds; whether another has it."""
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return False
+        except BlockingIOError:
+            return True
+
+    @case
+    def without_a_client_a_run_warns_at_its_start_and_end():
+        folder = scratch / "nowhere"
+        folder.mkdir()
+        (folder / "sitecustomize.py").write_text("import sys\nsys.modules['wandb'] = None\n")
+        done = job.run("without", env=place("without", folder), **WANDB)
+        text = done.stdout + done.stderr
+        assert text.count("wandb.enabled: the run is not sent: no Python here has the client wandb; install it") == 1, text
+        assert text.count("wandb.enabled: the run was not sent: no Python here has the client wandb; install it") == 1, text
+        assert text.index("is not sent") < text.index("was not sent"), text
+
+    @case
+    def a_client_that_fails_or_hangs_does_not_touch_the_run():
+        for name, body in (("fails", "def init(*a, **k): raise RuntimeError('no network')"), ("kills", "import os, signal\nos.kill(0, signal.SIGKILL)")):
+            job.run(name, env=client(name, body), **WANDB)
+            assert len(steps(job.out(name))) == 4, name
+        await_that("the client's words are kept", lambda: "no network" in (job.out("fails") / "follow_run.log").read_text())
+        hangs = client("hangs", "import time\ndef init(*a, **k): time.sleep(1000)")
+        folder = run_folder("hanging", line(1))
+        done = subprocess.run([*command(folder, "wandb"), "--with-run", "0.3"], capture_output=True, text=True, env=hangs, timeout=60)
+        assert done.returncode == 1 and "its tracker has not taken all of it" in done.stderr, done
+
+    @case
+    def words_of_one_tracker_are_refused_for_another():
+        folder = run_folder("words", line(1))
+        done = subprocess.run([*command(folder, "mlflow"), "--team", "t"], capture_output=True, text=True, env=place("words"), timeout=60)
+        assert done.returncode == 2 and "--team is a word of wandb's" in done.stderr, done
 
     run_cases()

@@ -89,19 +89,23 @@ for folder, ours in zip(sys.argv[1::2], sys.argv[2::2]):
         """With B zero the first loss is the base's, for each way to begin; drawn values are the same on any ranks."""
         job.run("base", **job.settings(1))
         first = steps(job.out("base"))[0]["loss"]
-        for begin in (True, "gaussian", False):
+        for begin in (True, "gaussian", "orthogonal", False):
             name = f"begin-{begin}"
             job.run(name, **job.settings(1), adapter={**LORA, "init_lora_weights": begin}, optimizer={"type": "AdamW", "params": {"lr": 0.0}})
-            assert (steps(job.out(name))[0]["loss"] == first) == (begin is not False), begin
+            loss = steps(job.out(name))[0]["loss"]
+            if begin == "orthogonal":
+                near(name, [loss], [first], 1e-6)
+            else:
+                assert (loss == first) == (begin is not False), begin
             for tensor, values in adapter_file(job.out(name)).items():
-                drawn = ".lora_A." in tensor or begin is False
+                drawn = ".lora_A." in tensor or begin in (False, "orthogonal")
                 assert (np.abs(values).max() > 0) == drawn, tensor
                 if not drawn:
                     continue
-                expected = 1 / 4 if begin == "gaussian" else (1 / np.sqrt(values.shape[1])) / np.sqrt(3)
+                expected = 1 / 4 if begin == "gaussian" else 0.1 / np.sqrt(2) if begin == "orthogonal" else (1 / np.sqrt(values.shape[1])) / np.sqrt(3)
                 deviation = values.std() / expected
-                assert 0.8 < deviation < 1.2, f"{tensor}: standard deviation {deviation} of what was asked for"
-                assert begin == "gaussian" or np.abs(values).max() <= 1 / np.sqrt(values.shape[1]), tensor
+                assert 0.7 < deviation < 1.4 if begin == "orthogonal" else 0.8 < deviation < 1.2, f"{tensor}: standard deviation {deviation} of what was asked for"
+                assert begin in ("gaussian", "orthogonal") or np.abs(values).max() <= 1 / np.sqrt(values.shape[1]), tensor
         job.run("begin-3", "--nproc", 3, **job.settings(3, stage=3), adapter=LORA, optimizer={"type": "AdamW", "params": {"lr": 0.0}})
         one, three = adapter_file(job.out("begin-True")), adapter_file(job.out("begin-3"))
         assert all(np.array_equal(one[tensor], three[tensor]) for tensor in one)

@@ -179,6 +179,33 @@ with tempfile.TemporaryDirectory() as scratch:
             assert not (scratch / "never-merged").exists()
 
     @case
+    def an_adapter_that_says_nothing_is_told_by_an_option():
+        folder = scratch / "nf4-one" / "export" / "adapter"
+        shown = must(ftrun("inspect", folder)).stdout
+        assert '{"type":"nf4","double":true,"block":64}' in shown and "lora_A.weight" in shown and "base_model_name_or_path" in shown, shown
+        out = scratch / "nf4-one"
+        shown = must(ftrun("inspect", out / "checkpoints" / checkpoints(out)[-1])).stdout
+        assert "base quantized as" in shown and '"type":"nf4"' in shown and "lora_alpha" in shown, shown
+        silent = scratch / "silent"
+        shutil.copytree(folder, silent)
+        save_file(load_file(folder / "adapter_model.safetensors"), silent / "adapter_model.safetensors", metadata={"format": "pt"})
+        assert "(the file does not say)" in must(ftrun("inspect", silent)).stdout
+        must(ftrun("convert", folder, "--merge", "--dtype", "fp32", "--out", scratch / "said"))
+        must(ftrun("convert", silent, "--merge", "--dtype", "fp32", "--out", scratch / "plain"))
+        must(ftrun("convert", silent, "--merge", "--dtype", "fp32", "--out", scratch / "told", "--quantization", "nf4"))
+        said, plain, told = (load_file(scratch / name / "model.safetensors") for name in ("said", "plain", "told"))
+        assert all(np.array_equal(said[tensor], told[tensor]) for tensor in said)
+        assert not all(np.array_equal(said[tensor], plain[tensor]) for tensor in said)
+        for words, part in ((("--quantization", "nf5"), "nf5"), (("--quantization", '{"type": "nf4", "block": 96}'), "block is 96")):
+            refused = ftrun("convert", silent, "--merge", "--out", scratch / "never", *words)
+            assert refused.returncode == 2 and part in refused.stderr, refused.stderr
+        refused = ftrun("convert", folder, "--merge", "--out", scratch / "never", "--quantization", "int8")
+        assert refused.returncode == 2 and "was trained on a base quantized as" in refused.stderr, refused.stderr
+        refused = ftrun("convert", scratch / "nf4-one", "--merge", "--out", scratch / "never", "--quantization", "nf4")
+        assert refused.returncode == 2 and "is no adapter in PEFT's layout" in refused.stderr, refused.stderr
+        assert not (scratch / "never").exists()
+
+    @case
     def plans_count_records_and_runs_allocate_what_was_planned():
         for name in EACH:
             shapes = load_file(references / name / "model" / "model.safetensors")

@@ -100,5 +100,39 @@ TEST_CASE("frozen units keep their bits at every stage and tier, and the others 
       }
 }
 
+/// Gradients of one step, unclipped: what a step makes of them does not depend on what else trains.
+Config unclipped(Config config) {
+  config.gradient_clipping = 0;
+  return config;
+}
+
+TEST_CASE("what trains gets the bits that it gets where all trains, however little of backward is left for it") {
+  const std::vector<std::pair<const char*, const char*>> choices{
+      {"one block", "layers.1."}, {"one product", "layers.2.mlp.down_proj"}, {"the last norm", "model.norm"}, {"the head", "lm_head"},
+      {"above one block", "layers.[12].|norm|lm_head"}};
+  for (const auto& [what, only] : choices)
+    for (const int64_t stage : {0, 3})
+      for (const int tensor : {1, 2})
+        for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+          INFO(what << ", stage " << stage << ", " << tensor << " tensor ranks, recompute " << name_of(recompute));
+          Config config = unclipped(fixtures::run_of_stage(stage));
+          config.recompute.policy = recompute;
+          config.activation_checkpointing.cpu_checkpointing = recompute == Recompute::kFull;
+          const ModelConfig model = fixtures::model_of_many_blocks(false);
+          const fixtures::TrainingMesh mesh{.tensor = tensor, .shards = 2, .micro_batches = 4};
+          const Trained all = fixtures::train_on(config, model, mesh, 1);
+          config.train.only = {only};
+          const Trained some = fixtures::train_on(config, model, mesh, 1);
+          CHECK(some.losses == all.losses);
+          CHECK(some.norms[0] < all.norms[0]);
+          CHECK(some.state.size() < all.state.size());
+          REQUIRE_FALSE(some.state.empty());
+          for (const auto& [name, bytes] : some.state) {
+            INFO(name);
+            CHECK(bytes == all.state.at(name));
+          }
+        }
+}
+
 }  // namespace
 }  // namespace ftrun

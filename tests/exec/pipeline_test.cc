@@ -131,6 +131,28 @@ TEST_CASE("families' layers are cut at any place: windows, biases, norms of head
     }
 }
 
+TEST_CASE("stages of which nothing trains send activations and take no gradients: the others train as one process") {
+  set_kernel_threads(1);
+  const ModelConfig model = wide_model_of(9);
+  int64_t round = 0;
+  for (const char* only : {"layers.[678]\\.", "layers.4.mlp", "model.norm"}) {
+    Config config = fixtures::run_of_stage(0);
+    config.train.only = {only};
+    const TrainingOutcome expected = train_on(config, model, {}, 3);
+    for (const PipelineSchedule schedule : kSchedules)
+      for (const TrainingMesh& mesh : {TrainingMesh{.stages = 4}, TrainingMesh{.tensor = 2, .shards = 2, .stages = 2}}) {
+        Config on_stages = scheduled(fixtures::run_of_stage(round++ % 4), schedule);
+        if (on_stages.zero.stage == 0 && mesh.shards > 1) on_stages.zero.stage = 1;
+        on_stages.train.only = {only};
+        // By blocks, so that the first stages have nothing but frozen ones.
+        on_stages.pipeline.partition = "type:LlamaDecoderLayer";
+        if (round % 2 == 0) keep_on_host(on_stages);
+        INFO(only << ", stage " << on_stages.zero.stage << ", " << name_of(schedule) << ", " << mesh.text());
+        require_same(train_on(on_stages, model, mesh, 3), expected);
+      }
+  }
+}
+
 // To the bit. A pipeline adds up what the same data-parallel ranks add up without one, in the same order: each
 // micro-batch's gradients after the one's before, and each rank's sums of squares.
 

@@ -81,14 +81,19 @@ TEST_CASE("stages without an embedding still find the rope table's graph") {
   CHECK(frozen.graphs.at(static_cast<size_t>(frozen.rope_graph)).name == "rope");
 }
 
-TEST_CASE("with all frozen no list makes a gradient of a parameter, nor what only these read") {
+/// One vector of the first block: backward goes through all blocks, for it alone.
+bool trains_first_norm(const TensorInfo& tensor) { return tensor.name == "model.layers.0.input_layernorm.weight"; }
+
+TEST_CASE("with all but one vector frozen no list makes another gradient of a parameter, nor what only these read") {
   for (const char* name : kFrozenModels)
     for (const int degree : {1, 2}) {
       if (degree == 2 && std::string(name).starts_with("smollm2")) continue;  // 9 heads
       INFO(name << " of " << degree << " tensor ranks");
       const ModelDescription model = model_of(name, {degree, 0, true});
-      const ModelDescription frozen = freeze(model, [](const TensorInfo&) { return false; });
-      for (size_t l = 0; l < model.layers.size(); ++l) {
+      const ModelDescription frozen = freeze(model, trains_first_norm);
+      CHECK(frozen.first_trained == 1);
+      CHECK(gradients_of(frozen, 1).size() == 1);
+      for (size_t l = 2; l < model.layers.size(); ++l) {
         const LayerGraph& before = model.graph_of(model.layers[l]);
         const LayerGraph& after = frozen.graph_of(frozen.layers[l]);
         CHECK(gradients_of(frozen, l).empty());
@@ -97,12 +102,59 @@ TEST_CASE("with all frozen no list makes a gradient of a parameter, nor what onl
         CHECK(after.forward.size() == before.forward.size());
         CHECK(plan_saved(after).bytes <= plan_saved(before).bytes);
       }
-      CHECK(weight_gradients(model.graphs[1]) > 0);
+      const LayerGraph& block = model.graph_of(model.layers[2]);
+      CHECK(weight_gradients(block) > 0);
       CHECK(frozen.graph_of(frozen.layers[0]).backward.empty());  // of the embedding
       // Norms' results are no longer made again: products' weight gradients alone read them.
-      CHECK(frozen.graphs[1].backward.size() <
-            model.graphs[1].backward.size() - weight_gradients(model.graphs[1]));
+      CHECK(frozen.graph_of(frozen.layers[2]).backward.size() < block.backward.size() - weight_gradients(block));
     }
+}
+
+bool has(const std::vector<Op>& list, OpKind kind) {
+  return std::any_of(list.begin(), list.end(), [kind](const Op& op) { return op.kind == kind; });
+}
+
+TEST_CASE("backward ends within the first layer that trains; what is before it keeps nothing and makes nothing again") {
+  for (const char* name : kFrozenModels)
+    for (const RecomputeLevel level : {RecomputeLevel::kNone, RecomputeLevel::kFull}) {
+      INFO(name);
+      ModelConfig c = config(name);
+      c.layers = 3;
+      c.windows.resize(3);
+      const ModelDescription model = build_model(c, {2, 64}, Mode::kTrain, {}, {.policy = {.level = level}});
+      const ModelDescription frozen =
+          freeze(model, [](const TensorInfo& tensor) { return tensor.name.find("layers.1.mlp.down_proj") != std::string::npos; });
+      REQUIRE(frozen.first_trained == 2);
+      for (size_t l = 0; l < 2; ++l) {
+        const LayerGraph& graph = frozen.graph_of(frozen.layers[l]);
+        CHECK(graph.backward.empty());
+        CHECK(graph.input_grad.empty());
+        CHECK(graph.weight_grad.empty());
+        CHECK(plan_saved(graph).bytes == 0);
+        CHECK(graph.forward.size() == model.graph_of(model.layers[l]).forward.size());
+      }
+      // Of the block with the matrix only what the matrix needs: nothing before its product.
+      const LayerGraph& first = frozen.graph_of(frozen.layers[2]);
+      CHECK(first.find(ValueRole::kInputGrad, Port::kHidden) < 0);
+      CHECK(has(first.backward, OpKind::kLinearWgrad));
+      CHECK_FALSE(has(first.backward, OpKind::kAttentionDgrad));
+      CHECK_FALSE(has(first.backward, OpKind::kLinearDgrad));
+      const LayerGraph& above = frozen.graph_of(frozen.layers[3]);
+      CHECK(above.find(ValueRole::kInputGrad, Port::kHidden) >= 0);
+      CHECK(has(above.backward, OpKind::kAttentionDgrad));
+    }
+}
+
+TEST_CASE("with nothing that trains there is no backward, with the embedding all of it") {
+  const ModelDescription model = model_of("qwen2.v4");
+  const ModelDescription none = freeze(model, [](const TensorInfo&) { return false; });
+  CHECK(none.first_trained == static_cast<int32_t>(none.layers.size()));
+  for (const Layer& layer : none.layers) CHECK(none.graph_of(layer).backward.empty());
+  const ModelDescription embedding =
+      freeze(model, [](const TensorInfo& tensor) { return tensor.name == "model.embed_tokens.weight"; });
+  CHECK(embedding.first_trained == 0);
+  CHECK(has(embedding.graph_of(embedding.layers[0]).backward, OpKind::kEmbedWgrad));
+  CHECK(embedding.graph_of(embedding.layers[1]).find(ValueRole::kInputGrad, Port::kHidden) >= 0);
 }
 
 TEST_CASE("one frozen matrix takes its own gradient away, in the layers that have it") {

@@ -250,6 +250,24 @@ inline Choice with_frozen(const Choice& choice, std::mt19937_64& random, uint64_
   return out;
 }
 
+/// The same ranks where only layers from a random one on train, and of these not all: backward ends there.
+inline Choice with_frozen_below(const Choice& choice, std::mt19937_64& random) {
+  Choice out = choice;
+  const std::vector<Layer>& layers = choice.built.model.layers;
+  const size_t first = random() % (layers.size() + 1);
+  std::set<std::string> trained;
+  const auto trains_too = [&](size_t l) { return l == first || random() % 3 != 0; };
+  for (size_t l = first; l < layers.size(); ++l)
+    for (const GraphParam& param : layers[l].params)
+      if (trains_too(l))
+        for (const TensorId id : param.tensors) trained.insert(choice.built.model.tensor(id).name);
+  out.built.model = freeze(choice.built.model, [&](const TensorInfo& tensor) { return trained.contains(tensor.name); });
+  const uint64_t granularities = choice.mesh.stages > 1 ? 2 : 3;  // a unit of the whole model would lie on all stages
+  out.built.partition = build_units(out.built.model, kGranularities[random() % granularities],
+                                    {pick<int64_t>(random, {0, 64, 500}), INT64_MAX});
+  return out;
+}
+
 /// The plainest program of the same mesh: nothing sharded, bucketed, overlapped or moved.
 inline Choice plain(const Choice& choice) {
   Choice out = choice;

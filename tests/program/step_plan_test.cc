@@ -4,6 +4,7 @@
 
 #include "models.h"
 #include "partition/layout.h"
+#include "program/balance_stages.h"
 #include "program/memory_plan.h"
 #include "program/traffic.h"
 #include "sim/check.h"
@@ -228,6 +229,40 @@ TEST_CASE("the programs of all ranks of a config have no faults") {
         for (const ProgramPlan& pass : logits) programs.push_back(&pass.program);
         CHECK(check_programs(programs) == std::vector<std::string>{});
       }
+}
+
+double price_of(const ModelDescription& model) {
+  double price = 0;
+  for (const PhaseSeconds& part : part_prices(model, {})) price += part.forward + part.backward;
+  return price;
+}
+
+TEST_CASE("the less of the first layers trains, the less a step takes: memory, time, gathers and activations on the host") {
+  for (const bool recompute : {false, true}) {
+    INFO(recompute);
+    const auto only = [&](const std::string& pattern, int rank) {
+      Config config = base_config(3);
+      config.data.sequence_length = 64;
+      config.train.only = {pattern};
+      config.zero.param_persistence_threshold = 0;
+      config.recompute.policy = recompute ? Recompute::kFull : Recompute::kNone;
+      config.activation_checkpointing.cpu_checkpointing = recompute;
+      return plan_steps(config, small_config(6, false), rank);
+    };
+    // The same shapes train: only where they stand is another.
+    const StepPlan low = only("layers.0.mlp", 0), high = only("layers.5.mlp", 0);
+    const auto count = [](const StepPlan& plan, InstrKind kind) { return all_of(plan.train.program, kind).size(); };
+    CHECK(arena_total(high.train.program) < arena_total(low.train.program));
+    CHECK(price_of(high.train.model) < 0.7 * price_of(low.train.model));
+    CHECK(count(high, InstrKind::kAllGather) < count(low, InstrKind::kAllGather));
+    CHECK(program_traffic(high.train.program).bytes < program_traffic(low.train.program).bytes);
+    if (recompute) CHECK(count(high, InstrKind::kCopy) < count(low, InstrKind::kCopy));
+    std::vector<Program> programs;
+    for (int rank = 0; rank < 4; ++rank) programs.push_back(only("layers.5.mlp", rank).train.program);
+    std::vector<const Program*> all;
+    for (const Program& program : programs) all.push_back(&program);
+    CHECK(check_programs(all) == std::vector<std::string>{});
+  }
 }
 
 TEST_CASE("tensor-parallel ranks send what theory says") {

@@ -52,6 +52,7 @@ TEST_CASE("theory and deviations add up to what the program sends, to what commu
   for (int round = 0; round < 150; ++round) {
     Choice choice = random_choice(random);
     if (round % 3 == 2) choice = with_frozen(choice, random, 40);
+    if (round % 3 == 1) choice = with_frozen_below(choice, random);
     const std::vector<Step> steps = choice.steps();
     const Program& program = steps.back().program;
     const StepOptions options = choice.of_rank(choice.mesh.ranks() - 1);
@@ -144,6 +145,36 @@ int64_t of_cause(const TrafficTheory& theory, const std::string& cause) {
   for (const TrafficDeviation& deviation : theory.deviations)
     if (deviation.cause.find(cause) == 0) bytes += deviation.bytes;
   return bytes;
+}
+
+TEST_CASE("that packed weights are gathered as they lie is a reason of its own, and theory counts them unpacked") {
+  ModelConfig c = small_config(2, false);
+  c.vocab_rows = c.hidden = c.feed_forward = 128;
+  c.query_heads = c.kv_heads = 4;
+  c.head_size = 32;
+  ModelDtypes dtypes;
+  dtypes.packed.kind = PackedFormat::Kind::kNf4;
+  Built built;
+  built.model = freeze(build_model(c, {1, 4}, Mode::kTrain, dtypes),
+                       [](const TensorInfo& tensor) { return tensor.name.find("layers.0.input_layernorm") != std::string::npos; });
+  built.partition = build_units(built.model, UnitGranularity::kLayer, {128, INT64_MAX});
+  StepOptions options;
+  options.state.stage = 3;
+  options.state.shard = {2, 0};
+  const Program program = built.step(options, 2);
+  const TrafficTheory theory = explain_traffic(program, built.model, built.partition, options);
+  INFO(traffic_text(program_traffic(program), theory));
+  CHECK(theory.bytes == 3 * count_parameters(built.model).total * 4 / 2);
+  // Each of the two blocks' packed units is gathered forward and backward, a half from the other rank.
+  int64_t elements = 0;
+  for (const Unit& unit : built.partition.units)
+    if (unit.packed) elements += unit.numel;
+  REQUIRE(elements == 2 * 7 * 128 * 128);
+  const int64_t saved = elements * 4 - elements / kPackedRecord * dtypes.packed.record_bytes();
+  CHECK(of_cause(theory, "packed weights (quantization)") == -2 * saved / 2);
+  int64_t sum = theory.bytes;
+  for (const TrafficDeviation& deviation : theory.deviations) sum += deviation.bytes;
+  CHECK(sum == program_traffic(program).bytes);
 }
 
 TEST_CASE("without padding, stages send 2 Psi (N-1)/N elements, ZeRO-3 3 Psi (N-1)/N") {

@@ -64,7 +64,8 @@ TEST_CASE("frozen units: the rest is trained as by the plain program, in which t
   size_t frozen = 0;
   size_t shared = 0;
   for (int round = 0; round < 100; ++round) {
-    Choice choice = with_frozen(random_choice(random), random, pick<uint64_t>(random, {10, 50, 90, 100}));
+    Choice choice = round % 4 == 0 ? with_frozen_below(random_choice(random), random)
+                                   : with_frozen(random_choice(random), random, pick<uint64_t>(random, {10, 50, 90, 100}));
     const Choice oracle = plain(choice);
     choice.options.state.most_norm_slots = pick<int64_t>(random, {1, 1 << 17});
     INFO("round " << round << ": " << choice.text());
@@ -87,6 +88,27 @@ TEST_CASE("frozen units: the rest is trained as by the plain program, in which t
   }
   REQUIRE(frozen > 100);
   REQUIRE(shared > 10);
+}
+
+TEST_CASE("pipelines whose first layers are frozen: nobody sends or waits for gradients that nobody needs", "[long]") {
+  std::mt19937_64 random(1013);
+  size_t without_backward = 0;
+  for (int round = 0; round < 120; ++round) {
+    const Choice choice = with_frozen_below(random_pipeline_choice(random), random);
+    INFO("round " << round << ": " << choice.text() << ", trained from layer " << choice.built.model.first_trained);
+    const std::vector<Step> steps = choice.steps();
+    std::string texts;
+    for (const Step& step : steps) texts += program_text(step.program);
+    INFO(texts);
+    REQUIRE(faults_of(steps) == std::vector<std::string>{});
+    run_as(plain(choice), choice, steps, random);
+    for (const Step& step : steps) {
+      for (const Instr& instr : step.program.instrs)
+        if (instr.runs_list() && instr.kind != InstrKind::kForward) REQUIRE(instr.layer >= choice.built.model.first_trained);
+      without_backward += all_of(step.program, InstrKind::kBackward).empty() && all_of(step.program, InstrKind::kWeightGrad).empty();
+    }
+  }
+  REQUIRE(without_backward > 10);
 }
 
 /// Of a model with `hidden` 64, each of two ranks holds something of each block; of one with 16

@@ -106,7 +106,8 @@ TEST_CASE("ranks of one class have equal programs where parts are frozen or rank
   std::mt19937_64 random(1402);
   int split = 0;
   for (int round = 0; round < 60; ++round) {
-    Choice choice = with_frozen(random_choice(random), random, 40);
+    Choice choice = random() % 2 == 0 ? with_frozen_below(random_choice(random), random)
+                                      : with_frozen(random_choice(random), random, 40);
     choice.options.state.most_norm_slots = pick<int64_t>(random, {1, 1 << 17});
     INFO("round " << round << ": " << choice.text());
     const std::vector<Step> steps = choice.steps();

@@ -1,0 +1,84 @@
+"""What README.md and docs/fine-tuning.md tell a user to type, from a file of chats to an adapter in use, a merged model and a report: each
+command as it is written there, in their order, on a small random model with SmolLM2's tokenizer and template. Only the line that makes
+the real model is not run: e2e.quickstart runs its script. Left out (exit 77) where models/smollm2-135m is not there."""
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from safetensors.numpy import load_file
+
+from runner import BINARY, case, environment, exported, manifest, run_cases, skip, steps, tiny_model, tiny_weights
+
+SOURCE = pathlib.Path(sys.argv[1])
+SMOLLM2 = SOURCE / "models" / "smollm2-135m"
+MAKES_MODEL = "scripts/make_model.py smollm2"
+# How a block of commands begins; other blocks are output and parts of configs.
+COMMANDS = ("scripts/", "cat >", "build/", ".venv/")
+
+
+def commands(document, wanted=lambda block: True):
+    """The blocks of commands of a document, in order."""
+    blocks = re.findall(r"^```(?:\w*)\n(.*?)^```$", (SOURCE / document).read_text(), re.MULTILINE | re.DOTALL)
+    return [block for block in blocks if block.startswith(COMMANDS) and wanted(block)]
+
+
+def small_model(folder):
+    """Two layers of 64; matrices that NF4 can pack."""
+    shape = json.loads((SMOLLM2 / "config.json").read_text())
+    tiny_model(folder, weights=tiny_weights(hidden=64, inner=128, heads=4, kv_heads=2, vocabulary=shape["vocab_size"]),
+               hidden_size=64, intermediate_size=128, num_attention_heads=4, num_key_value_heads=2, head_dim=16, vocab_size=shape["vocab_size"],
+               bos_token_id=shape["bos_token_id"], eos_token_id=shape["eos_token_id"])
+    for path in SMOLLM2.iterdir():
+        if path.name not in ("config.json", "model.safetensors", "ftrun-output.json"):
+            shutil.copy(path, folder)
+
+
+if not (SMOLLM2 / "tokenizer.json").exists():
+    skip("models/smollm2-135m is not there; scripts/make_model.py smollm2 --out models/smollm2-135m makes it")
+
+with tempfile.TemporaryDirectory() as scratch:
+    scratch = pathlib.Path(scratch)
+    small_model(scratch / "models" / "smollm2-135m")
+    (scratch / "build" / "release" / "bin").mkdir(parents=True)
+    (scratch / "build" / "release" / "bin" / "ftrun").symlink_to(BINARY)
+    for name in ("scripts", "configs", ".venv"):
+        (scratch / name).symlink_to(SOURCE / name)
+
+    def run(block):
+        text = "\n".join(line for line in block.splitlines() if not line.startswith(MAKES_MODEL))
+        done = subprocess.run(["bash", "-e", "-u", "-o", "pipefail", "-c", text], cwd=scratch, env=environment(), capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, f"exit code {done.returncode} of\n{text}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        return done.stdout
+
+    @case
+    def docs_fine_tuning():
+        said = [run(block) for block in commands("docs/fine-tuning.md")]
+        assert len(said) >= 7, f"{len(said)} blocks of commands were found"
+        runs = scratch / "runs"
+        for name in ("chats", "lora", "qlora"):
+            assert manifest(runs / name)["exit_code"] == 0 and len(steps(runs / name)) >= 3, name
+            assert (runs / name / "report.html").exists()
+        assert "what is trained on between >>> and <<<" in said[2], said[2]
+        base = set(load_file(scratch / "models" / "smollm2-135m" / "model.safetensors"))
+        assert set(exported(runs / "chats")) == base
+        for merged in ("merged", "merged-qlora"):
+            assert set(load_file(scratch / merged / "model.safetensors")) == base, merged
+        assert (runs / "lora" / "export" / "adapter" / "adapter_config.json").exists()
+        page = (scratch / "both.html").read_text()
+        assert "runs/lora" in page and "runs/qlora" in page
+
+    @case
+    def readme():
+        shutil.rmtree(scratch / "data")
+        shutil.rmtree(scratch / "runs")
+        said = [run(block) for block in commands("README.md", lambda block: "chats.jsonl" in block and "configs/" in block)]
+        assert len(said) == 1, said
+        assert manifest(scratch / "runs" / "lora")["exit_code"] == 0
+        assert (scratch / "runs" / "lora" / "export" / "adapter" / "adapter_model.safetensors").exists()
+
+    run_cases()
