@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cluster/local_boards.h"
+#include "comm/agent_start.h"
 #include "comm/job_store.h"
 #include "comm/listen_socket.h"
 #include "comm/meeting_file.h"
@@ -129,6 +130,7 @@ struct Rendezvous::Impl {
   std::map<std::string, int64_t> uses;  // how often each exchange key was used
   std::function<StorePtr()> connect_again;
   std::string keys = "x/";  // where the keys of exchanges begin
+  std::optional<AgentLaunch> agent;
   const MeetingFile* meeting = nullptr;  // while ranks may still come by it
   std::mutex heart_mutex;
   std::condition_variable_any heart_wake;
@@ -413,6 +415,7 @@ struct Stores {
   std::function<StorePtr()> connect_again;
   /// Rank 0's, until all have met.
   std::unique_ptr<MeetingFile> meeting;
+  std::optional<AgentLaunch> agent;
 };
 
 /// A file by which the ranks of another job are meeting at this moment is not ours to replace.
@@ -457,30 +460,34 @@ Stores find_store(const RendezvousOptions& options) {
   const auto main = job_store(options, member, finder(options));
   // The file is gone once all have met.
   const JobStore::Find find = [place = main->place()] { return std::optional(place); };
-  return {main, job_store(options, member, find), [=]() -> StorePtr { return job_store(options, member, find); }, nullptr};
+  return {main, job_store(options, member, find), [=]() -> StorePtr { return job_store(options, member, find); }, nullptr, {}};
+}
+
+/// Of the ranks of this start alone, in the store of torchrun's agent.
+Stores join_agent_store(const RendezvousOptions& options) {
+  warn_of_unknown_host(options);
+  const StorePtr main = agent_store(options);
+  StoreWorker worker;
+  const auto agree = [main, options] { return agree_on_start(*main, options); };
+  const auto start = worker.run(agree, options.timeout + kControlTimeout);
+  if (!start) not_reached(options, options.port, "it does not answer any more");
+  const auto prefixed = [prefix = start->prefix](const StorePtr& store) -> StorePtr {
+    return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
+  };
+  return {prefixed(main), prefixed(agent_store(options)), [=]() -> StorePtr { return prefixed(agent_store(options)); }, nullptr,
+          start->launch};
 }
 
 Stores open_stores(const RendezvousOptions& options) {
   Stores stores;
+  if (options.agent_store) stores = join_agent_store(options);
   if (options.world == 1) {
     stores.main = stores.control = c10::make_intrusive<c10d::HashStore>();
     stores.connect_again = [store = stores.main] { return store; };
-  } else if (options.agent_store) {
-    warn_of_unknown_host(options);
-    stores.main = agent_store(options);
-    stores.control = agent_store(options);
-    stores.connect_again = [options] { return agent_store(options); };
-  } else {
+  } else if (!options.agent_store) {
     require(!options.token.empty() || !options.meeting_file.empty(), "ranks meet by a token or a file");
     stores = options.rank == 0 ? serve_store(options) : find_store(options);
   }
-  const std::string prefix = cat("ftrun/", options.attempt);
-  const auto prefixed = [prefix](const StorePtr& store) -> StorePtr {
-    return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
-  };
-  stores.main = prefixed(stores.main);
-  stores.control = prefixed(stores.control);
-  stores.connect_again = [prefixed, open = stores.connect_again] { return prefixed(open()); };
   return stores;
 }
 
@@ -494,6 +501,7 @@ std::unique_ptr<Rendezvous> Rendezvous::connect(const RendezvousOptions& options
   Stores stores = open_stores(options);
   auto impl = std::make_unique<Impl>(options, stores.main, stores.control);
   impl->connect_again = stores.connect_again;
+  impl->agent = stores.agent;
   std::unique_ptr<Rendezvous> rendezvous(new Rendezvous(std::move(impl)));
   rendezvous->impl_->meeting = stores.meeting.get();
   const std::vector<std::string> texts =
@@ -537,6 +545,9 @@ int Rendezvous::rank() const {
 }
 int Rendezvous::world() const {
   return impl_->options.world;
+}
+const std::optional<AgentLaunch>& Rendezvous::agent_launch() const {
+  return impl_->agent;
 }
 ProgressBoard& Rendezvous::board() {
   return impl_->board;

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,6 +32,8 @@ class Session {
   int rank() const { return rank_; }
   int world() const { return world_; }
   bool is_first() const { return rank_ == 0; }
+  /// Of ranks that torchrun started.
+  const std::optional<AgentLaunch>& agent_launch() const { return rendezvous_->agent_launch(); }
   /// Ranks of this rank's machine.
   int local_ranks() const;
   /// Null when the ranks compute on processors. All ranks compute on the same kind of device.

@@ -23,6 +23,7 @@
 #include "exec/resume_policy.h"
 #include "exec/stop_signal.h"
 #include "report/machine.h"
+#include "report/outcome.h"
 
 namespace ftrun {
 namespace {
@@ -43,18 +44,32 @@ std::string swap_name(const TrainRequest& request) {
   return hex64(xxh3(key.data(), key.size()));
 }
 
+/// What ranks know once they have met: those that torchrun started again go on with the run that an earlier start of it began.
+TrainRequest request_of_start(TrainRequest request, const std::optional<AgentLaunch>& agent) {
+  if (!agent) return request;
+  request.agent = agent->name;
+  request.launch.restart = agent->earlier_starts;
+  if (request.launch.rank > 0 || agent->earlier_starts == 0) return request;  // rank 0 decides
+  try {
+    if (began_by_agent(RunPaths(request.config.output_dir).manifest(), agent->name)) request.resume.resume_newest();
+  } catch (const Error& error) {
+    log_debug(error.what());  // the run itself refuses the folder, and says why
+  }
+  return request;
+}
+
 }  // namespace
 
 Trainer::Trainer(const TrainRequest& request)
-    : request_(request),
-      config_(request.config),
-      session_(request),
+    : session_(request),
+      request_(request_of_start(request, session_.agent_launch())),
+      config_(request_.config),
       stop_(session_),
-      journal_(request, session_),
-      identity_(request, session_, journal_),
-      lr_schedule_(request.config.scheduler),
-      progress_(request.config),
-      evaluation_clock_(request.config, session_) {}
+      journal_(request_, session_),
+      identity_(request_, session_, journal_),
+      lr_schedule_(config_.scheduler),
+      progress_(config_),
+      evaluation_clock_(config_, session_) {}
 
 int Trainer::run() {
   try {
