@@ -57,8 +57,8 @@ struct FailureSummary {
   /// The rank that was the cause, -1 when all ended well, and what it said, or how it ended.
   int rank = -1;
   std::string reason;
-  /// The failure may be gone when that rank is: a signal ended it, it held up the others, or its GPU failed. What
-  /// files, memory or the network refuse may as well be refused to any other rank.
+  /// The failure may be gone when that rank is: a signal ended it, it held up the others, its GPU failed, or it
+  /// held other bits than its replicas. What files, memory or the network refuse may as well be refused to any other rank.
   bool belongs_to_rank = false;
 };
 
