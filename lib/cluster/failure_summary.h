@@ -64,7 +64,7 @@ struct FailureSummary {
 
 /// Finds the cause: the earliest failure by the ranks' own reports, else by the time they ended.
 /// "A peer is lost" is what the others see of a failure, so it is the cause only when there is no
-/// other. The text names the cause first, then the rest in order of time, then who was stopped.
+/// other; of those that waited for each other, the one whose rank waited for nobody counts. The text names the cause first, then the rest in order of time, then who was stopped.
 /// Where the cause's report names a culprit, that is the rank of the summary, whose log is told.
 FailureSummary summarize_failures(const RankEnds& all);
 

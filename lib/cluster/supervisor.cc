@@ -385,7 +385,9 @@ bool Supervisor::is_hang() const {
 void Supervisor::end_hang() {
   if (stopping_ || !is_hang()) return hang_ends_at_.reset();
   if (!hang_ends_at_) hang_ends_at_ = Clock::now() + options_.moment_to_tell;
-  if (Clock::now() < *hang_ends_at_) return;
+  const bool stopped = std::any_of(ranks_.begin(), ranks_.end(),
+                                   [this](const Rank& r) { return holds_up_others(r) && is_stopped(r.process.pid); });
+  if (Clock::now() < *hang_ends_at_ && !stopped) return;
   hang_ends_at_.reset();
   stop_others();
 }

@@ -45,8 +45,8 @@ struct SupervisorOptions {
   std::function<std::string(int rank)> log_of;
   /// How long ranks have after SIGTERM before they are killed.
   std::chrono::milliseconds grace = std::chrono::seconds(10);
-  /// After a rank has named another that it waited for in vain, until that one is killed: it may be about to tell of a failure of its own.
-  std::chrono::milliseconds moment_to_tell = std::chrono::milliseconds(250);
+  /// After a rank has named another that it waited for in vain, until that one is killed unless it is stopped: it may be about to tell of a failure of its own.
+  std::chrono::milliseconds moment_to_tell = std::chrono::seconds(1);
   /// Which of our own streams are terminals.
   std::array<bool, 2> terminal = {false, false};
   /// Called each time that ranks failed, before the failure is logged.
