@@ -49,7 +49,9 @@ class Session {
   /// Collective: `work` on this rank; an Error of any rank is thrown on all, its message after
   /// `what` ("reading the data") and the rank.
   void together(const std::string& what, const std::function<void()>& work);
-  /// Collective: rank 0's answer, on every rank; an Error of it is thrown on all.
+  /// Collective: what rank 0 says, on every rank; an Error of it is thrown on all. The others wait as long as it lives.
+  std::string first_tells(const std::string& what, const std::function<std::string()>& text);
+  /// Collective: rank 0's answer to a question, in the same way.
   bool first_decides(const std::string& what, const std::function<bool()>& question);
   /// Collective: Error(kUsage) naming the ranks whose text differs from rank 0's.
   void require_equal(const std::string& what, const std::string& text);
