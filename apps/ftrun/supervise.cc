@@ -7,7 +7,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -93,26 +92,6 @@ int restarts_in_vain(std::optional<int> asked, const LaunchEnvironment& launch) 
   return 0;
 }
 
-/// When the process that started us began, in whole seconds since 1970.
-int64_t start_of_parent() {
-  const double boot = wall_seconds() - read_process_times().started_seconds - read_process_times().age_seconds;
-  std::ifstream file(cat("/proc/", ::getppid(), "/stat"));
-  std::string stat;
-  std::getline(file, stat);
-  const ProcessTimes parent = parse_process_stat(stat, ::sysconf(_SC_CLK_TCK));
-  return static_cast<int64_t>(boot + parent.started_seconds);
-}
-
-/// Whether an earlier attempt of the same torchrun, whose agent outlives its ranks, has begun the run of the folder.
-bool agent_has_begun(const std::string& output_dir) {
-  try {
-    return has_begun(RunPaths(output_dir).manifest(), {.supervisor = ::getppid(), .started = start_of_parent()});
-  } catch (const Error& error) {
-    log_debug(error.what());  // the run itself refuses the folder, and says why
-    return false;
-  }
-}
-
 }  // namespace
 
 int supervise(const std::vector<std::string>& arguments, const ConfigSource& source, const LoadedConfig& loaded,
@@ -148,19 +127,9 @@ int supervise(const std::vector<std::string>& arguments, const ConfigSource& sou
   return run_supervisor(supervisor);
 }
 
-ResumeRequest resume_of_restart(ResumeRequest asked, const LaunchEnvironment& launch, const std::string& output_dir) {
-  const auto resume_newest = [&] {
-    asked.resume = true;
-    asked.step.reset();
-  };
-  if (launch.kind == LaunchKind::kSupervised) {
-    const char* wanted = std::getenv(kResumeVariable);
-    if (wanted != nullptr && std::string(wanted) == "auto") resume_newest();
-  }
-  if (launch.kind == LaunchKind::kTorchrun) {
-    ::setenv(kAgentVariable, std::to_string(::getppid()).c_str(), 1);
-    if (launch.restart > 0 && agent_has_begun(output_dir)) resume_newest();
-  }
+ResumeRequest resume_of_restart(ResumeRequest asked, const LaunchEnvironment& launch) {
+  const char* wanted = launch.kind == LaunchKind::kSupervised ? std::getenv(kResumeVariable) : nullptr;
+  if (wanted != nullptr && std::string(wanted) == "auto") asked.resume_newest();
   return asked;
 }
 

@@ -16,8 +16,7 @@ namespace ftrun {
 int supervise(const std::vector<std::string>& arguments, const ConfigSource& source, const LoadedConfig& loaded,
               const LaunchEnvironment& launch, const ResumeRequest& resume, std::optional<int> restarts);
 
-/// What a rank that was started again resumes, in place of what its command line says: under our supervisor what that
-/// asks for; of torchrun --max-restarts the run that an earlier attempt of the same job has begun. `asked` elsewhere.
-ResumeRequest resume_of_restart(ResumeRequest asked, const LaunchEnvironment& launch, const std::string& output_dir);
+/// What a rank that our supervisor started again resumes, in place of what its command line says. `asked` elsewhere.
+ResumeRequest resume_of_restart(ResumeRequest asked, const LaunchEnvironment& launch);
 
 }  // namespace ftrun

@@ -51,7 +51,7 @@ int run_rank(const TrainOptions& options, LoadedConfig loaded, const LaunchEnvir
   request.config_json = effective_json(loaded.config);
   request.config = std::move(loaded.config);
   request.launch = launch;
-  request.resume = resume_of_restart(resume_request(options), launch, request.config.output_dir);
+  request.resume = resume_of_restart(resume_request(options), launch);
   request.ranks = ranks_of_restart(launch);
   request.build = build_info();
   request.terminal = std::getenv("FTRUN_TERMINAL") != nullptr;

@@ -22,7 +22,7 @@ struct FailureReport {
   std::string message;
   /// The rank that this one names as the cause: it held this one up, or its part of common work failed; -1 for none.
   int culprit = -1;
-  /// Of the cause the GPU failed, whatever it was given.
+  /// Of the cause the GPU, memory or processor failed, whatever it was given.
   bool of_device = false;
 };
 

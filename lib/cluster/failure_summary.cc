@@ -36,6 +36,20 @@ const FailureReport* earliest_report(const std::vector<FailureReport>& reports, 
   return found;
 }
 
+/// Who waited for a rank that waited for another itself, and told so first, has seen less than that rank.
+void put_last_of_chain_first(std::vector<Failure>& failures) {
+  const auto waited_in_vain = [](const Failure& failure) { return failure.exit_code == kPeerLostCode && failure.culprit >= 0; };
+  auto cause = failures.begin();
+  for (size_t followed = 0; waited_in_vain(*cause); ++followed) {
+    const auto next = std::find_if(failures.begin(), failures.end(),
+                                   [&](const Failure& other) { return other.rank == cause->culprit && waited_in_vain(other); });
+    if (next == failures.end()) break;
+    if (followed == failures.size()) return;  // round and round: as good as any
+    cause = next;
+  }
+  std::rotate(failures.begin(), cause, cause + 1);
+}
+
 std::vector<Failure> collect(const RankEnds& all) {
   std::vector<Failure> failures;
   for (const RankEnd& end : all.ends) {
@@ -61,6 +75,7 @@ std::vector<Failure> collect(const RankEnds& all) {
     return std::tuple(a.exit_code == kPeerLostCode, a.unix_ns, a.rank) <
            std::tuple(b.exit_code == kPeerLostCode, b.unix_ns, b.rank);
   });
+  if (!failures.empty()) put_last_of_chain_first(failures);
   return failures;
 }
 

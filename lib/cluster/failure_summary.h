@@ -57,14 +57,14 @@ struct FailureSummary {
   /// The rank that was the cause, -1 when all ended well, and what it said, or how it ended.
   int rank = -1;
   std::string reason;
-  /// The failure may be gone when that rank is: a signal ended it, it held up the others, or its GPU failed. What
-  /// files, memory or the network refuse may as well be refused to any other rank.
+  /// The failure may be gone when that rank is: a signal ended it, it held up the others, its GPU failed, or it
+  /// held other bits than its replicas. What files, memory or the network refuse may as well be refused to any other rank.
   bool belongs_to_rank = false;
 };
 
 /// Finds the cause: the earliest failure by the ranks' own reports, else by the time they ended.
 /// "A peer is lost" is what the others see of a failure, so it is the cause only when there is no
-/// other. The text names the cause first, then the rest in order of time, then who was stopped.
+/// other; of those that waited for each other, the one whose rank waited for nobody counts. The text names the cause first, then the rest in order of time, then who was stopped.
 /// Where the cause's report names a culprit, that is the rank of the summary, whose log is told.
 FailureSummary summarize_failures(const RankEnds& all);
 

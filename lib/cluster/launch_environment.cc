@@ -84,7 +84,7 @@ LaunchEnvironment from_torchrun(const Variables& env) {
   launch.local_size = env.number("LOCAL_WORLD_SIZE", 0);
   launch.node = env.number("GROUP_RANK", 0);
   launch.nodes = env.number("GROUP_WORLD_SIZE", 1);
-  launch.restart = env.number("FTRUN_RESTART", env.number("TORCHELASTIC_RESTART_COUNT", 0));
+  launch.restart = env.number("FTRUN_RESTART", 0);
   launch.agent_store = env.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   launch.store_fd = env.number("FTRUN_STORE_FD", -1);
   launch.board_fd = env.number("FTRUN_BOARD_FD", -1);
@@ -97,7 +97,7 @@ LaunchEnvironment from_torchrun(const Variables& env) {
   }
   if (launch.local_rank > launch.rank)
     contradiction(cat("LOCAL_RANK=", launch.local_rank, " is more than RANK=", launch.rank));
-  if (launch.world > 1) read_master(env, launch, "WORLD_SIZE");
+  if (launch.world > 1 || launch.agent_store) read_master(env, launch, "WORLD_SIZE");
   return launch;
 }
 

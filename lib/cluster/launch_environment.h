@@ -41,7 +41,7 @@ struct LaunchEnvironment {
   std::string job;
   /// torchrun's agent serves the store already: rank 0 must join as a client.
   bool agent_store = false;
-  /// How often the launcher has restarted the job: keeps the attempts' keys apart.
+  /// How often the launcher has restarted the job, where it counts that for all ranks (torchrun's agents each count their own workers').
   int restart = 0;
   /// Rank 0 under our supervisor: the bound socket it inherits. -1 for none.
   int store_fd = -1;

@@ -97,7 +97,7 @@ class Chain {
     // Who waits for somebody new leads on; who waits for those that were met only goes round.
     for (const bool round : {false, true})
       for (const RankState::Group& group : peer.state.groups) {
-        if (group.record.state != State::kEntered || own_work(peer.state)) continue;
+        if (!waited_in(peer.state, group)) continue;
         const std::string waits = waiting(peer, group, round);
         if (!waits.empty()) return waits;
       }
@@ -108,6 +108,12 @@ class Chain {
   std::vector<int> unknown;
 
  private:
+  /// Whether the rank stands there, or did until its patience ended a moment before ours.
+  static bool waited_in(const RankState& state, const RankState::Group& group) {
+    if (group.record.state == State::kAborted) return true;
+    return group.record.state == State::kEntered && !own_work(state);
+  }
+
   /// "it waits in all_gather #4 (hidden) of group tp for rank 3, which ...".
   std::string waiting(const PeerView& peer, const RankState::Group& group, bool round) {
     for (const int rank : group.members) {
@@ -125,7 +131,8 @@ class Chain {
       if (there && !ended && !other.silent) continue;
       const int present = present_in(group);
       if (present > most_present_) most_present_ = present, ring_culprit_ = rank;
-      return cat("it waits in ", describe(group.record), " of group ", group.name, " for ", which(other));
+      const char* const waits = group.record.state == State::kAborted ? "it gave up waiting in " : "it waits in ";
+      return cat(waits, describe(group.record), " of group ", group.name, " for ", which(other));
     }
     return "";
   }

@@ -147,6 +147,7 @@ class Supervisor {
       handle_signals();
       read_everything();
       reap();
+      end_hang();
       enforce_deadline();
     }
     read_everything();
@@ -185,6 +186,8 @@ class Supervisor {
   void stop_others();
   std::string doing(const Rank& rank) const;
   bool holds_up_others(const Rank& rank) const;
+  bool is_hang() const;
+  void end_hang();
   void enforce_deadline();
   void signal_all(int signal);
 
@@ -205,6 +208,8 @@ class Supervisor {
   std::vector<FailureReport> failures_;
   int64_t started_ns_ = unix_time_ns();
   std::optional<Clock::time_point> kill_at_;
+  /// A rank holds up the others, and is killed then.
+  std::optional<Clock::time_point> hang_ends_at_;
   int forwarded_ = 0;      // the first signal we passed on
   Clock::time_point forwarded_at_;
   bool stopping_ = false;  // a rank failed and the others were told to end
@@ -265,8 +270,8 @@ void Supervisor::wait_for_something() {
     wanted.push_back({rank.process.err.get(), POLLIN, 0});
   }
   int timeout_ms = -1;
-  if (kill_at_) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*kill_at_ - Clock::now());
+  if (const auto next = kill_at_ ? kill_at_ : hang_ends_at_) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*next - Clock::now());
     timeout_ms = static_cast<int>(std::max<int64_t>(left.count(), 0));
   }
   ::poll(wanted.data(), wanted.size(), timeout_ms);
@@ -372,12 +377,27 @@ bool Supervisor::holds_up_others(const Rank& rank) const {
   return blamed && !failed && rank.running && !has_ended(rank.process.pid);
 }
 
+bool Supervisor::is_hang() const {
+  return std::any_of(ranks_.begin(), ranks_.end(), [this](const Rank& r) { return holds_up_others(r); });
+}
+
+/// Those who tell of it need not have ended: their ends may take what the store of a stopped rank 0 does not give.
+void Supervisor::end_hang() {
+  if (stopping_ || !is_hang()) return hang_ends_at_.reset();
+  if (!hang_ends_at_) hang_ends_at_ = Clock::now() + options_.moment_to_tell;
+  const bool stopped = std::any_of(ranks_.begin(), ranks_.end(),
+                                   [this](const Rank& r) { return holds_up_others(r) && is_stopped(r.process.pid); });
+  if (Clock::now() < *hang_ends_at_ && !stopped) return;
+  hang_ends_at_.reset();
+  stop_others();
+}
+
 void Supervisor::stop_others() {
   stopping_ = true;
   read_reports();
-  const bool hang = std::any_of(ranks_.begin(), ranks_.end(), [this](const Rank& r) { return holds_up_others(r); });
+  const bool stopped = std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.running && is_stopped(r.process.pid); });
   // Who waited for a rank that hangs has nothing to finish.
-  kill_at_ = Clock::now() + (hang ? std::min(options_.grace, kGraceOfHang) : options_.grace);
+  kill_at_ = Clock::now() + (stopped || is_hang() ? std::min(options_.grace, kGraceOfHang) : options_.grace);
   for (const Rank& rank : ranks_) {
     if (!rank.running) continue;
     // A rank that is stopped hears no SIGTERM, and one that held up the others for their whole patience is not

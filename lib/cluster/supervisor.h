@@ -45,6 +45,8 @@ struct SupervisorOptions {
   std::function<std::string(int rank)> log_of;
   /// How long ranks have after SIGTERM before they are killed.
   std::chrono::milliseconds grace = std::chrono::seconds(10);
+  /// After a rank has named another that it waited for in vain, until that one is killed unless it is stopped: it may be about to tell of a failure of its own.
+  std::chrono::milliseconds moment_to_tell = std::chrono::seconds(1);
   /// Which of our own streams are terminals.
   std::array<bool, 2> terminal = {false, false};
   /// Called each time that ranks failed, before the failure is logged.
@@ -64,7 +66,7 @@ struct SupervisorOptions {
 /// Runs the ranks to their end and returns the exit code for the whole: 0 when all succeeded, else
 /// that of the earliest failure (128 + n for a rank that a signal ended), whose message is logged
 /// as the cause with the others below it. When one rank fails the others are stopped: SIGTERM,
-/// `grace`, SIGKILL. Where `restarts` allows it all ranks are then started again, which one line tells with the
+/// `grace`, SIGKILL; so are they when one tells that another holds it up, which is killed. Where `restarts` allows it all ranks are then started again, which one line tells with the
 /// cause; a run that is given up ends with the first of the failures that were in vain. A signal that asks to stop
 /// ends it, also while a restart is waited for. SIGINT, SIGTERM, SIGUSR1 and, unless it is inherited ignored (nohup), SIGHUP are
 /// passed on to the ranks; a second one (ends_at_once) kills them.

@@ -1,6 +1,7 @@
 #include "comm/rendezvous.h"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <csignal>
 #include <cstdlib>
@@ -20,6 +21,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cluster/local_boards.h"
+#include "comm/agent_start.h"
 #include "comm/job_store.h"
 #include "comm/listen_socket.h"
 #include "comm/meeting_file.h"
@@ -33,6 +35,8 @@ using Milliseconds = std::chrono::milliseconds;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 constexpr Milliseconds kSlice{1000};  // how long to wait before looking for dead peers
 constexpr Milliseconds kControlTimeout{2000};
+/// For one that did not answer last time: who must end soon does not wait so long for each of several answers.
+constexpr Milliseconds kSilentTimeout{500};
 constexpr Milliseconds kMomentToDie{200};
 
 std::vector<uint8_t> bytes_of(const std::string& text) {
@@ -69,8 +73,8 @@ std::string alive_key(int rank) {
 struct Rendezvous::Impl {
   Impl(const RendezvousOptions& from, StorePtr main_store, StorePtr control_store)
       : options(from),
-        main{std::move(main_store), {}},
-        control{std::move(control_store), {}},
+        main{std::move(main_store), {}, false},
+        control{std::move(control_store), {}, true},
         local(LocalBoards::open(OwnedFd(from.board_fd))),
         board(from.rank, from.local_rank < local.count() ? &local.table(from.local_rank) : nullptr),
         identities(static_cast<size_t>(from.world)) {}
@@ -79,18 +83,23 @@ struct Rendezvous::Impl {
   struct Connection {
     StorePtr store;
     StoreWorker worker;
+    /// Nothing is waited for at the server: an answer comes at once or not at all.
+    bool prompt;
+    std::atomic<bool> silent = false;
 
     template <typename Operation>
     auto call(Operation operation, Milliseconds limit = kControlTimeout) {
+      if (prompt && silent) limit = std::min(limit, kSilentTimeout);
       auto result = worker.run([store = store, operation] { return operation(*store); }, limit);
+      silent = !result;
       if (!result) throw StoreSilent();
       return std::move(*result);
     }
     void set(const std::string& key, std::vector<uint8_t> value, Milliseconds limit = kControlTimeout) {
       call([key, value](c10d::Store& server) { return server.set(key, value), true; }, limit);
     }
-    bool has(const std::string& key) {
-      return call([key](c10d::Store& server) { return server.check({key}); });
+    bool has(const std::string& key, Milliseconds limit = kControlTimeout) {
+      return call([key](c10d::Store& server) { return server.check({key}); }, limit);
     }
     std::vector<uint8_t> get(const std::string& key) {
       return call([key](c10d::Store& server) { return server.get(key); });
@@ -129,6 +138,7 @@ struct Rendezvous::Impl {
   std::map<std::string, int64_t> uses;  // how often each exchange key was used
   std::function<StorePtr()> connect_again;
   std::string keys = "x/";  // where the keys of exchanges begin
+  std::optional<AgentLaunch> agent;
   const MeetingFile* meeting = nullptr;  // while ranks may still come by it
   std::mutex heart_mutex;
   std::condition_variable_any heart_wake;
@@ -413,6 +423,7 @@ struct Stores {
   std::function<StorePtr()> connect_again;
   /// Rank 0's, until all have met.
   std::unique_ptr<MeetingFile> meeting;
+  std::optional<AgentLaunch> agent;
 };
 
 /// A file by which the ranks of another job are meeting at this moment is not ours to replace.
@@ -457,30 +468,34 @@ Stores find_store(const RendezvousOptions& options) {
   const auto main = job_store(options, member, finder(options));
   // The file is gone once all have met.
   const JobStore::Find find = [place = main->place()] { return std::optional(place); };
-  return {main, job_store(options, member, find), [=]() -> StorePtr { return job_store(options, member, find); }, nullptr};
+  return {main, job_store(options, member, find), [=]() -> StorePtr { return job_store(options, member, find); }, nullptr, {}};
+}
+
+/// Of the ranks of this start alone, in the store of torchrun's agent.
+Stores join_agent_store(const RendezvousOptions& options) {
+  warn_of_unknown_host(options);
+  const StorePtr main = agent_store(options);
+  StoreWorker worker;
+  const auto agree = [main, options] { return agree_on_start(*main, options); };
+  const auto start = worker.run(agree, options.timeout + kControlTimeout);
+  if (!start) not_reached(options, options.port, "it does not answer any more");
+  const auto prefixed = [prefix = start->prefix](const StorePtr& store) -> StorePtr {
+    return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
+  };
+  return {prefixed(main), prefixed(agent_store(options)), [=]() -> StorePtr { return prefixed(agent_store(options)); }, nullptr,
+          start->launch};
 }
 
 Stores open_stores(const RendezvousOptions& options) {
   Stores stores;
+  if (options.agent_store) stores = join_agent_store(options);
   if (options.world == 1) {
     stores.main = stores.control = c10::make_intrusive<c10d::HashStore>();
     stores.connect_again = [store = stores.main] { return store; };
-  } else if (options.agent_store) {
-    warn_of_unknown_host(options);
-    stores.main = agent_store(options);
-    stores.control = agent_store(options);
-    stores.connect_again = [options] { return agent_store(options); };
-  } else {
+  } else if (!options.agent_store) {
     require(!options.token.empty() || !options.meeting_file.empty(), "ranks meet by a token or a file");
     stores = options.rank == 0 ? serve_store(options) : find_store(options);
   }
-  const std::string prefix = cat("ftrun/", options.attempt);
-  const auto prefixed = [prefix](const StorePtr& store) -> StorePtr {
-    return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
-  };
-  stores.main = prefixed(stores.main);
-  stores.control = prefixed(stores.control);
-  stores.connect_again = [prefixed, open = stores.connect_again] { return prefixed(open()); };
   return stores;
 }
 
@@ -494,6 +509,7 @@ std::unique_ptr<Rendezvous> Rendezvous::connect(const RendezvousOptions& options
   Stores stores = open_stores(options);
   auto impl = std::make_unique<Impl>(options, stores.main, stores.control);
   impl->connect_again = stores.connect_again;
+  impl->agent = stores.agent;
   std::unique_ptr<Rendezvous> rendezvous(new Rendezvous(std::move(impl)));
   rendezvous->impl_->meeting = stores.meeting.get();
   const std::vector<std::string> texts =
@@ -537,6 +553,9 @@ int Rendezvous::rank() const {
 }
 int Rendezvous::world() const {
   return impl_->options.world;
+}
+const std::optional<AgentLaunch>& Rendezvous::agent_launch() const {
+  return impl_->agent;
 }
 ProgressBoard& Rendezvous::board() {
   return impl_->board;
@@ -599,21 +618,18 @@ std::vector<std::string> Rendezvous::exchange_text(const std::string& key, const
 }
 
 void Rendezvous::post(const std::string& key, const std::string& text) {
+  if (impl_->state_of(0) == ProcessState::kStopped) return;  // nobody would find it, and we would wait
   impl_->control.set("post/" + key, bytes_of(text));
 }
 
 std::optional<std::string> Rendezvous::find(const std::string& key) {
-  if (!impl_->control.has("post/" + key)) return std::nullopt;
+  if (!impl_->control.has("post/" + key, kSilentTimeout)) return std::nullopt;
   return text_of(impl_->control.get("post/" + key));
 }
 
 std::vector<PeerView> Rendezvous::view(const std::vector<int>& members, const std::string& group) {
   const auto settle = impl_->options.heartbeat * 3 / 2;
   std::vector<std::optional<std::vector<uint8_t>>> before(members.size());
-  try {
-    impl_->show_state();
-  } catch (const std::exception&) {
-  }
   // Known states may be a heartbeat old, and a dying process needs a moment to be gone.
   bool answers = true;  // a store that is silent is not asked again for each of many ranks
   const auto ask = [&](int member) {
@@ -623,6 +639,10 @@ std::vector<PeerView> Rendezvous::view(const std::vector<int>& members, const st
   };
   const bool all_here = std::ranges::all_of(members, [&](int member) { return impl_->shown_here(member).has_value(); });
   if (!all_here) {
+    try {
+      impl_->show_state();
+    } catch (const std::exception&) {
+    }
     for (size_t i = 0; i < members.size(); ++i) before[i] = ask(members[i]);
     if (!impl_->any_gone(members)) std::this_thread::sleep_for(settle);
   } else if (!impl_->any_gone(members)) {
@@ -662,15 +682,22 @@ void Rendezvous::shutdown(Milliseconds limit) {
 
 void Rendezvous::leave(Milliseconds limit) noexcept {
   if (world() == 1) return;
+  const auto key_of = [](int rank) { return cat("left/", rank); };
   try {
-    if (rank() > 0) {
-      impl_->main.call([](c10d::Store& server) { return server.add("left", 1); }, limit);
-      return;
-    }
+    if (rank() > 0) return impl_->main.set(key_of(rank()), {}, limit);
     const auto end = Clock::now() + limit;
-    const auto count = [](c10d::Store& server) { return server.add("left", 0); };
-    while (impl_->main.call(count, limit) < world() - 1 && Clock::now() < end)
+    std::vector<std::string> awaited;
+    for (int other = 1; other < world(); ++other) awaited.push_back(key_of(other));
+    const auto have_left = [&] {
+      return impl_->main.call([awaited](c10d::Store& server) { return server.check(awaited); }, limit);
+    };
+    while (!awaited.empty() && !have_left() && Clock::now() < end) {
       std::this_thread::sleep_for(Milliseconds(1));
+      awaited.clear();  // who has ended, or is stopped, has nothing to read
+      for (int other = 1; other < world(); ++other)
+        if (const ProcessState state = impl_->state_of(other); state != ProcessState::kGone && state != ProcessState::kStopped)
+          awaited.push_back(key_of(other));
+    }
   } catch (const std::exception&) {
     // Who is missing will be told by the supervisor.
   }

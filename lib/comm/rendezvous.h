@@ -24,9 +24,9 @@ struct RendezvousOptions {
   /// Under our supervisor: its ranks' tables (cluster/local_boards.h) and which one is ours; -1 for none.
   int board_fd = -1;
   int local_rank = 0;
-  /// The launcher's agent serves the store: every rank joins as a client.
+  /// torchrun's agent serves the store: every rank joins as a client.
   bool agent_store = false;
-  /// Restarts so far: keeps the keys of one attempt from those of another.
+  /// Restarts so far, where one launcher counts them for all ranks: those of one attempt do not take those of another for theirs.
   int attempt = 0;
   /// For meeting, and for every exchange.
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
@@ -38,6 +38,13 @@ struct RendezvousOptions {
   std::string meeting_file;
   /// What all ranks of the job have alike and no other job has: the launcher's name of it, for example.
   std::string job;
+};
+
+/// What ranks know of the torchrun that started them, from the store that its agent serves.
+struct AgentLaunch {
+  /// Random; the same at each of its starts.
+  std::string name;
+  int earlier_starts = 0;
 };
 
 /// How long an exchange waits for the ranks that have not come.
@@ -69,6 +76,8 @@ class Rendezvous {
 
   int rank() const;
   int world() const;
+  /// Nothing where no agent serves the store.
+  const std::optional<AgentLaunch>& agent_launch() const;
 
   /// Every rank gives a text and gets all of them, by rank. A key may be used again and again.
   /// Error(kPeerLost) names the ranks that did not come, at once when one is known to be dead.

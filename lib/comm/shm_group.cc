@@ -97,9 +97,8 @@ bool ShmGroup::someone_lost() const {
 
 template <typename Lost>
 ShmGroup::Verdict ShmGroup::wait_until(ShmSignal& signal, uint32_t target,
-                                       std::chrono::milliseconds timeout, Lost lost_now) {
+                                       Clock::time_point deadline, Lost lost_now) {
   if (signal.reached(target)) return Verdict::kReached;
-  const auto deadline = Clock::now() + timeout;
   Verdict verdict = Verdict::kReached;
   const auto check = [&] {
     if (Clock::now() >= deadline) verdict = Verdict::kTimeout;
@@ -114,7 +113,7 @@ ShmGroup::Verdict ShmGroup::wait_until(ShmSignal& signal, uint32_t target,
 ShmGroup::Verdict ShmGroup::wait_for(ShmSignal& signal, uint32_t target, int peer,
                                      std::chrono::milliseconds timeout,
                                      const std::function<void()>& idle) {
-  return wait_until(signal, target, timeout, [&] {
+  return wait_until(signal, target, Clock::now() + timeout, [&] {
     idle();
     return lost(peer);
   });
@@ -123,10 +122,11 @@ ShmGroup::Verdict ShmGroup::wait_for(ShmSignal& signal, uint32_t target, int pee
 ShmGroup::Verdict ShmGroup::meet(std::chrono::milliseconds timeout) {
   const uint32_t target = ++meetings_;
   part(rank_).progress.raise_to(target);
+  const auto deadline = Clock::now() + timeout;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank_) continue;
     const Verdict verdict =
-        wait_until(part(peer).progress, target, timeout, [this] { return someone_lost(); });
+        wait_until(part(peer).progress, target, deadline, [this] { return someone_lost(); });
     if (verdict != Verdict::kReached) return verdict;
   }
   return Verdict::kReached;

@@ -47,7 +47,7 @@ class ShmGroup {
   int size() const { return static_cast<int>(members_.size()); }
   int rank() const { return rank_; }
 
-  /// Arrives at the next meeting and waits for all others.
+  /// Arrives at the next meeting and waits for all others, so long in all.
   Verdict meet(std::chrono::milliseconds timeout);
   /// The announcement of `rank` for the collective of this sequence number. Ours may be written
   /// until the meeting, theirs read between it and our entering the collective after the next.
@@ -83,8 +83,7 @@ class ShmGroup {
   bool lost(int peer) const;
   bool someone_lost() const;
   template <typename Lost>
-  Verdict wait_until(ShmSignal& signal, uint32_t target, std::chrono::milliseconds timeout,
-                     Lost lost_now);
+  Verdict wait_until(ShmSignal& signal, uint32_t target, std::chrono::steady_clock::time_point deadline, Lost lost_now);
 
   Rendezvous& rendezvous_;
   const std::vector<int> members_;

@@ -15,6 +15,7 @@
 #include "report/environment.h"
 #include "report/loss_table.h"
 #include "report/machine.h"
+#include "report/outcome.h"
 #include "report/resume_check.h"
 #include "report/run_report.h"
 #include "report/wall_time.h"
@@ -50,6 +51,7 @@ RunManifest make_manifest(const TrainRequest& request) {
   manifest.config = request.config_json;
   manifest.model.path = request.config.model.path;
   manifest.environment = recorded_environment();
+  if (!request.agent.empty()) manifest.environment[kAgentVariable] = request.agent;
   manifest.started = utc_now();
   return manifest;
 }

@@ -8,6 +8,7 @@
 
 #include "base/checksum.h"
 #include "base/error.h"
+#include "base/rank_error.h"
 #include "base/side_by_side.h"
 #include "base/text.h"
 #include "partition/layout.h"
@@ -67,8 +68,8 @@ std::map<std::string, std::vector<Holder>> holders_of(const std::vector<std::str
   return holders;
 }
 
-/// Of ranks that sent different lines for a part, by line.
-Error difference(const std::map<std::string, std::vector<int>>& versions, int64_t step) {
+/// Of ranks that sent different lines for a part, by line. Where one is named it is that rank's failure, on whichever rank it is told.
+RankError difference(const std::map<std::string, std::vector<int>>& versions, int64_t step) {
   const auto most = std::max_element(versions.begin(), versions.end(), [](const auto& a, const auto& b) {
     return a.second.size() < b.second.size();
   });
@@ -81,14 +82,17 @@ Error difference(const std::map<std::string, std::vector<int>>& versions, int64_
   std::sort(everyone.begin(), everyone.end());
   const std::string tensor = most->first.substr(most->first.find(' ') + 1);
   const bool known = 2 * most->second.size() > everyone.size();
-  return {ExitCode::kEnvironment,
+  const Error error(
+          ExitCode::kEnvironment,
           known ? cat(ranks_text(few), few.size() == 1 ? " holds" : " hold", " other bits than ", ranks_text(most->second),
                       " of ", tensor, " after step ", step,
                       ", which all must hold alike: a memory or processor there changed them")
                 : cat(ranks_text(everyone), " do not hold the same bits of ", tensor, " after step ", step,
                       ", which they must: a memory or processor of one of them changed them"),
           "look at these machines; --resume auto goes on from the last checkpoint, before which this was "
-          "compared too (processors of different kinds may round differently: train.check_replicas 0 then)"};
+          "compared too (processors of different kinds may round differently: train.check_replicas 0 then)");
+  const bool one = known && few.size() == 1;
+  return {error, one ? few.front() : RankError::kThisRank, one};
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ class ReplicaCheck {
   bool compares() const { return !shared_.empty(); }
 
   /// Collective. Error(kEnvironment), the same on all ranks, naming a tensor and who differs: the ranks
-  /// that are fewer, or all where neither side is.
+  /// that are fewer, or all where neither side is. A RankError of the rank where it is one.
   void check(int64_t step) const;
 
  private:

@@ -164,11 +164,13 @@ void Session::together(const std::string& what, const std::function<void()>& wor
   });
 }
 
+std::string Session::first_tells(const std::string& what, const std::function<std::string()>& text) {
+  if (world_ == 1) return text();
+  return ftrun::together(checkpoint_group(), what, [&] { return is_first() ? text() : std::string(); })[0];
+}
+
 bool Session::first_decides(const std::string& what, const std::function<bool()>& question) {
-  if (world_ == 1) return question();
-  return ftrun::together(checkpoint_group(), what, [&]() -> std::string {
-           return is_first() && question() ? "yes" : "no";
-         })[0] == "yes";
+  return first_tells(what, [&] { return question() ? std::string("yes") : std::string("no"); }) == "yes";
 }
 
 void Session::require_equal(const std::string& what, const std::string& text) {

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,6 +32,8 @@ class Session {
   int rank() const { return rank_; }
   int world() const { return world_; }
   bool is_first() const { return rank_ == 0; }
+  /// Of ranks that torchrun started.
+  const std::optional<AgentLaunch>& agent_launch() const { return rendezvous_->agent_launch(); }
   /// Ranks of this rank's machine.
   int local_ranks() const;
   /// Null when the ranks compute on processors. All ranks compute on the same kind of device.
@@ -46,7 +49,9 @@ class Session {
   /// Collective: `work` on this rank; an Error of any rank is thrown on all, its message after
   /// `what` ("reading the data") and the rank.
   void together(const std::string& what, const std::function<void()>& work);
-  /// Collective: rank 0's answer, on every rank; an Error of it is thrown on all.
+  /// Collective: what rank 0 says, on every rank; an Error of it is thrown on all. The others wait as long as it lives.
+  std::string first_tells(const std::string& what, const std::function<std::string()>& text);
+  /// Collective: rank 0's answer to a question, in the same way.
   bool first_decides(const std::string& what, const std::function<bool()>& question);
   /// Collective: Error(kUsage) naming the ranks whose text differs from rank 0's.
   void require_equal(const std::string& what, const std::string& text);

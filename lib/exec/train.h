@@ -18,6 +18,11 @@ struct ResumeRequest {
   std::optional<int64_t> step;
   /// Fields of the manifest that may differ from the run that is resumed (`--allow`).
   std::vector<std::string> allowed;
+
+  void resume_newest() {
+    resume = true;
+    step.reset();
+  }
 };
 
 /// Everything a rank needs; the same on every rank but for `launch`.
@@ -28,6 +33,8 @@ struct TrainRequest {
   std::string config_yaml;
   std::string config_json;
   LaunchEnvironment launch;
+  /// AgentLaunch::name of the torchrun that started the ranks, once they have met; "" elsewhere.
+  std::string agent;
   ResumeRequest resume;
   /// Of those that ftrun's own supervisor started again.
   RanksOfStart ranks;

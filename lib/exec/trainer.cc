@@ -23,6 +23,7 @@
 #include "exec/resume_policy.h"
 #include "exec/stop_signal.h"
 #include "report/machine.h"
+#include "report/outcome.h"
 
 namespace ftrun {
 namespace {
@@ -43,18 +44,32 @@ std::string swap_name(const TrainRequest& request) {
   return hex64(xxh3(key.data(), key.size()));
 }
 
+/// What ranks know once they have met: those that torchrun started again go on with the run that an earlier start of it began.
+TrainRequest request_of_start(TrainRequest request, const std::optional<AgentLaunch>& agent) {
+  if (!agent) return request;
+  request.agent = agent->name;
+  request.launch.restart = agent->earlier_starts;
+  if (request.launch.rank > 0 || agent->earlier_starts == 0) return request;  // rank 0 decides
+  try {
+    if (began_by_agent(RunPaths(request.config.output_dir).manifest(), agent->name)) request.resume.resume_newest();
+  } catch (const Error& error) {
+    log_debug(error.what());  // the run itself refuses the folder, and says why
+  }
+  return request;
+}
+
 }  // namespace
 
 Trainer::Trainer(const TrainRequest& request)
-    : request_(request),
-      config_(request.config),
-      session_(request),
+    : session_(request),
+      request_(request_of_start(request, session_.agent_launch())),
+      config_(request_.config),
       stop_(session_),
-      journal_(request, session_),
-      identity_(request, session_, journal_),
-      lr_schedule_(request.config.scheduler),
-      progress_(request.config),
-      evaluation_clock_(request.config, session_) {}
+      journal_(request_, session_),
+      identity_(request_, session_, journal_),
+      lr_schedule_(config_.scheduler),
+      progress_(config_),
+      evaluation_clock_(config_, session_) {}
 
 int Trainer::run() {
   try {
@@ -156,9 +171,11 @@ void Trainer::load_or_resume() {
 
 void Trainer::open_outputs() {
   journal_.open([this] { return describe(); }, progress_.step, total_steps_);
-  if (!session_.is_first()) return;
-  for (const std::string& note : opening_notes(parts())) journal_.say(note);
-  identity_.start(data_);
+  session_.together("beginning to read the data for its fingerprint", [this] {
+    if (!session_.is_first()) return;
+    for (const std::string& note : opening_notes(parts())) journal_.say(note);
+    identity_.start(data_);
+  });
 }
 
 void Trainer::open_replica_check() {
@@ -313,14 +330,17 @@ bool Trainer::evaluation_is_due() const {
 /// was written. Empty where the last run did not.
 std::vector<EvaluationResult> Trainer::recorded_evaluation() {
   if (!identity_.is_resumed()) return {};
-  StepMetrics found;
-  const std::string path = RunPaths(config_.output_dir).metrics();
-  if (session_.is_first() && posix_files().exists(path))
-    for (StepMetrics& metrics : read_metrics(path))
-      if (metrics.step == progress_.step && !metrics.evaluations.empty()) found = std::move(metrics);
-  found.trained = false;
+  const std::string lines = session_.first_tells("looking for the evaluation of the last step", [this] {
+    StepMetrics found;
+    const std::string path = RunPaths(config_.output_dir).metrics();
+    if (posix_files().exists(path))
+      for (StepMetrics& metrics : read_metrics(path))
+        if (metrics.step == progress_.step && !metrics.evaluations.empty()) found = std::move(metrics);
+    found.trained = false;
+    return metrics_lines(found);
+  });
   std::vector<EvaluationResult> results;
-  for (const std::string& line : split(session_.exchange("evaluations", metrics_lines(found))[0], '\n'))
+  for (const std::string& line : split(lines, '\n'))
     if (std::optional<StepMetrics> metrics = parse_metrics_line(line)) results.push_back(metrics->evaluations.at(0));
   const auto is_of = [](const EvaluationResult& result, const NamedSamples& set) { return result.set == set.name; };
   const bool all = std::equal(results.begin(), results.end(), data_.validation.begin(), data_.validation.end(), is_of);
@@ -345,8 +365,10 @@ void Trainer::take_evaluation(const StepMetrics& metrics) {
   progress_.evaluations.add(progress_.step, metrics.evaluations);
   const auto& best = progress_.evaluations.best();
   if (!best) return;
-  journal_.update([&](RunManifest& manifest) {
-    manifest.best = RunManifest::Best{progress_.evaluations.metric(), best->value, best->step};
+  session_.together("recording the best evaluation", [&] {
+    journal_.update([&](RunManifest& manifest) {
+      manifest.best = RunManifest::Best{progress_.evaluations.metric(), best->value, best->step};
+    });
   });
 }
 
@@ -357,7 +379,7 @@ void Trainer::write_samples() {
     text_samples_.emplace(config_, session_, *setup_, *data_.validation[0].samples, journal_);
   samples_ = text_samples_->write();
   sampled_step_ = progress_.step;
-  journal_.record(progress_.step, samples_);
+  session_.together("recording the samples of text", [this] { journal_.record(progress_.step, samples_); });
 }
 
 // The end.
@@ -365,7 +387,7 @@ void Trainer::write_samples() {
 void Trainer::finish() {
   loader_->shutdown();
   use_->total(session_);
-  journal_.update([&](RunManifest& manifest) { use_->add_to(manifest); });
+  session_.together("recording what the run used", [this] { journal_.update([this](RunManifest& manifest) { use_->add_to(manifest); }); });
   session_.allow_work_of_one_rank();
   save_last_checkpoint();
   journal_.update([&](RunManifest& manifest) { checkpointer_->add_to(manifest); });

@@ -73,9 +73,9 @@ class Trainer {
   std::string how_it_ended() const;
   std::string how_to_continue() const;
 
-  const TrainRequest& request_;
-  const Config& config_;
   Session session_;
+  const TrainRequest request_;
+  const Config& config_;
   StopAgreement stop_;
   RunJournal journal_;
   /// Absent on a GPU.

@@ -8,8 +8,7 @@ namespace ftrun {
 namespace {
 
 bool is_of(const RunManifest& manifest, const LaunchMark& launch) {
-  auto supervisor = manifest.environment.find("FTRUN_SUPERVISOR");
-  if (supervisor == manifest.environment.end()) supervisor = manifest.environment.find(kAgentVariable);
+  const auto supervisor = manifest.environment.find("FTRUN_SUPERVISOR");
   // Times as utc_text writes them are in order as text is.
   return supervisor != manifest.environment.end() &&
          supervisor->second == std::to_string(launch.supervisor) &&
@@ -31,6 +30,13 @@ void note_vain_start(RunManifest& manifest, const LaunchMark& launch) {
 
 bool has_begun(const std::string& path, const LaunchMark& launch) {
   return posix_files().exists(path) && is_of(read_manifest(path), launch);
+}
+
+bool began_by_agent(const std::string& path, const std::string& agent) {
+  if (!posix_files().exists(path)) return false;
+  const auto environment = read_manifest(path).environment;
+  const auto found = environment.find(kAgentVariable);
+  return found != environment.end() && found->second == agent;
 }
 
 bool note_failure(const std::string& path, const LaunchMark& launch, const FailedRun& failure, FileSystem& files) {

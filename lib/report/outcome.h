@@ -17,13 +17,12 @@ struct FailedRun {
   std::string reason;
 };
 
-/// Of a launcher that starts failed ranks again and gives them no name of the launch: the id of the process that starts
-/// them. Recorded with the environment.
+/// Recorded with the environment where torchrun started the ranks: what they call its launch, which may start them again.
 inline constexpr const char* kAgentVariable = "FTRUN_AGENT";
 
 /// Which launch a run.json must come from to be written to.
 struct LaunchMark {
-  /// FTRUN_SUPERVISOR of its ranks, or FTRUN_AGENT: the id of the process that started them.
+  /// FTRUN_SUPERVISOR of its ranks: the id of the process that started them.
   int64_t supervisor = 0;
   /// When the ranks were first started, seconds since 1970.
   int64_t started = 0;
@@ -34,6 +33,8 @@ struct LaunchMark {
 
 /// Whether that launch wrote the run.json at `path`; false where there is none. Error when it cannot be read.
 bool has_begun(const std::string& path, const LaunchMark& launch);
+/// The same of ranks that torchrun starts.
+bool began_by_agent(const std::string& path, const std::string& agent);
 
 /// Writes the failure to the run.json at `path` if that launch wrote the file, and returns true. Where the last start
 /// of the ranks had not come so far as to write it, the failure before becomes a restart of its own.

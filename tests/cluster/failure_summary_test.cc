@@ -1,4 +1,5 @@
 #include "base/rank_error.h"
+#include "base/text.h"
 #include "cluster/failure_summary.h"
 
 #include <csignal>
@@ -193,6 +194,24 @@ TEST_CASE("a failure belongs to a rank that a signal ended, that held up the oth
   REQUIRE(summary({.exit_code = 5}, {.exit_code = 5, .message = "CUDA says", .of_device = true}).belongs_to_rank);
   // It crashed when it had told of a full disk.
   REQUIRE_FALSE(summary({.exit_code = 139, .signal = SIGSEGV}, {.exit_code = 5, .message = "disk full"}).belongs_to_rank);
+}
+
+TEST_CASE("of ranks that waited for each other the one counts whose rank waited for nobody; in a ring the first to tell") {
+  const auto summary = [](std::vector<FailureReport> reports) {
+    std::vector<RankEnd> ends;
+    for (FailureReport& report : reports) {
+      report.exit_code = 6;
+      report.message = cat("rank ", report.culprit, " did not come");
+      ends.push_back({.rank = report.rank, .exit_code = 6});
+    }
+    return summarize_failures({.ends = std::move(ends), .reports = std::move(reports)});
+  };
+  const FailureSummary chain = summary({{.rank = 2, .unix_ns = 1, .culprit = 0}, {.rank = 0, .unix_ns = 3, .culprit = 1},
+                                        {.rank = 3, .unix_ns = 2, .culprit = 1}});
+  REQUIRE((chain.rank == 1 && chain.reason == "rank 1 did not come"));
+  REQUIRE(chain.text.starts_with("rank 0"));
+  REQUIRE(summary({{.rank = 2, .unix_ns = 1, .culprit = 0}, {.rank = 0, .unix_ns = 3, .culprit = 2}, {.rank = 1, .unix_ns = 2, .culprit = 0}})
+              .rank == 0);
 }
 
 TEST_CASE("what all ranks tell of one is that one's, whoever is the first to tell") {

@@ -330,6 +330,11 @@ TEST_CASE("a rank that has not come because it waits elsewhere leads to the one 
                                    "all_reduce #2 (4 x F32) of group pp for rank 7: it is in step 12, forward layer 3 mb 0, for "));
   seven.process = ProcessState::kStopped;
   REQUIRE_THAT(explain_peers(views, mine, 0, {three, seven}).text, Catch::EndsWith("of group pp for rank 7, which is stopped"));
+  // One that lost its patience first was waiting all the same.
+  const PeerView given_up = rank_in(3, {{"tp", {1, 3}, record(8, State::kFinished)}, {"pp", {3, 7}, record(2, State::kAborted)}});
+  REQUIRE(explain_peers(views, mine, 0, {given_up, seven}).culprit == 7);
+  REQUIRE_THAT(explain_peers(views, mine, 0, {given_up, seven}).text,
+               Catch::EndsWith("for rank 3: it gave up waiting in all_reduce #2 (4 x F32) of group pp for rank 7, which is stopped"));
   // And round: no one is there by himself.
   seven = rank_in(7, {{"pp", {3, 7}, record(1, State::kFinished)}, {"dp2", {1, 7}, record(3, State::kEntered)}});
   REQUIRE_THAT(explain_peers(views, mine, 0, {three, seven}).text, Catch::EndsWith("for rank 1: they wait for each other"));

@@ -169,4 +169,32 @@ with tempfile.TemporaryDirectory() as scratch:
         refused.reader.join(10)
         assert "the folder is not empty" in refused.text() and "resumed" not in refused.text(), refused.text()[-3000:]
 
+    @case
+    def two_agents_that_count_restarts_each_for_itself_start_one_run():
+        endpoint = free_port()
+        command = [TORCHRUN, "--no-python", "--nnodes", 2, "--nproc-per-node", 1, "--max-restarts", 3, "--monitor-interval", 0.1,
+                   "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{endpoint}", BINARY,
+                   "--config", job.config("agents", **SAVING)]
+        agents = [Running(command, {"OMP_NUM_THREADS": "1"}) for _ in range(2)]
+
+        def rank_of(agent):
+            return list(all_ranks(agent, 1).values())[0]
+
+        # One rank ends while the other waits for it, which only the agent of the former counts; then one in mid-run.
+        agents[1].kill(signal.SIGKILL, rank_of(agents[1]))
+        end = time.monotonic() + 120
+        while not any("." not in path.name for path in pathlib.Path(job.out("agents")).glob("checkpoints/step-*")):
+            assert time.monotonic() < end and all(agent.process.poll() is None for agent in agents), \
+                "\n".join(agent.text()[-3000:] for agent in agents)
+            time.sleep(0.01)
+        agents[0].kill(signal.SIGKILL, rank_of(agents[0]))
+        for agent in agents:
+            agent.process.wait(120)
+            agent.reader.join(10)
+        texts = "\n".join(agent.text()[-3000:] for agent in agents)
+        assert [agent.process.returncode for agent in agents] == [0, 0], texts
+        assert any("resumed from" in agent.text() for agent in agents), texts
+        whole(job.out("agents"))
+        same_run(job.out("straight-2"), job.out("agents"))
+
     run_cases()

@@ -3,6 +3,7 @@
 #include <optional>
 #include <random>
 
+#include "cluster/failure_summary.h"
 #include "mesh_runs.h"
 #include "partition/layout.h"
 #include "rig.h"
@@ -24,7 +25,9 @@ ReplicaCheck check_of(const RankRig& rig, Rendezvous& rendezvous) {
 
 /// What the check says on each rank after a step, and once more after `spoil` on each.
 std::vector<std::string> said(const Config& plain, const fixtures::TrainingMesh& mesh,
-                              const std::function<void(int, RankRig&)>& spoil, bool compares = true) {
+                              const std::function<void(int, RankRig&)>& spoil, bool compares = true,
+                              const std::function<std::string(int, const std::function<void()>&)>& read =
+                                  [](int, const std::function<void()>& check) { return fixtures::message_of(check); }) {
   Config config = fixtures::meshed(plain, mesh);
   config.parallel.virtual_stages = 1;
   const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(), 4);
@@ -36,9 +39,21 @@ std::vector<std::string> said(const Config& plain, const fixtures::TrainingMesh&
     fixtures::train_step(rig, 1);
     check.check(1);
     spoil(rendezvous.rank(), rig);
-    messages[static_cast<size_t>(rendezvous.rank())] = fixtures::message_of([&] { check.check(2); });
+    messages[static_cast<size_t>(rendezvous.rank())] = read(rendezvous.rank(), [&] { check.check(2); });
   });
   return messages;
+}
+
+/// Whose failure a supervisor takes it for that hears of it from this rank alone.
+std::string failure_of(int rank, const std::function<void()>& check) {
+  try {
+    check();
+  } catch (const Error& error) {
+    const FailureSummary summary = summarize_failures(
+        {.ends = {{.rank = rank, .exit_code = 5}}, .reports = {failure_report(rank, error, error)}, .log_of = {}});
+    return cat(summary.rank, summary.belongs_to_rank ? " fails" : " tells");
+  }
+  return "";
 }
 
 constexpr const char* kRemedy =
@@ -62,6 +77,12 @@ TEST_CASE("of three that hold the same the one that differs is named, on all ran
   }
   REQUIRE(said(fixtures::run_of_stage(3), {.replicas = 3}, [](int rank, RankRig& rig) { plant_on(1, rank, rig); }) ==
           std::vector<std::string>(3, wanted));
+}
+
+TEST_CASE("bits that differ on one of three ranks are a failure of that rank, which may leave; on one of two they are nobody's") {
+  const auto spoil = [](int rank, RankRig& rig) { plant_on(1, rank, rig); };
+  REQUIRE(said(fixtures::run_of_stage(0), {.shards = 3}, spoil, true, failure_of) == std::vector<std::string>(3, "1 fails"));
+  REQUIRE(said(fixtures::run_of_stage(0), {.shards = 2}, spoil, true, failure_of) == std::vector<std::string>{"0 tells", "1 tells"});
 }
 
 TEST_CASE("of two both are named") {

@@ -138,8 +138,10 @@ TEST_CASE("a run that torchrun's agent started is told from others by the agent"
   RunManifest manifest = running("", kStarted + 5);
   manifest.environment = {{kAgentVariable, "91"}};
   put_file(path, manifest_text(manifest));
-  REQUIRE(has_begun(path, {91, kStarted}));
-  REQUIRE_FALSE(has_begun(path, {92, kStarted}));
+  REQUIRE(began_by_agent(path, "91"));
+  REQUIRE_FALSE(began_by_agent(path, "92"));
+  REQUIRE_FALSE(began_by_agent(folder / "none.json", "91"));
+  REQUIRE_FALSE(has_begun(path, {91, kStarted}));
 }
 
 TEST_CASE("the manifest of another launch is left alone") {

@@ -1,4 +1,5 @@
 // A rank for the supervisor's tests: does what its arguments say, in order.
+//   blameif RANK CULPRIT MESSAGE (that rank reports that it waited for the other in vain, and goes on) |
 //   print TEXT | error TEXT | raw TEXT (no line end; \r and \n as escapes) | env NAME | sleep MS |
 //   exit CODE | signal N | only RANK (the rest is for that rank) | fail CODE MESSAGE (reports it) |
 //   stopif RANK (stops itself) | killif RANK (kills itself) |
@@ -38,6 +39,11 @@ void fail(int rank, int code, const std::string& message) {
   std::exit(code);
 }
 
+void blame(int rank, int culprit, const std::string& message) {
+  ftrun::report_failure(
+      {.rank = rank, .unix_ns = ftrun::unix_time_ns(), .exit_code = 6, .doing = "step 3", .message = message, .culprit = culprit});
+}
+
 bool store_socket_listens() {
   const char* fd = std::getenv("FTRUN_STORE_FD");
   int listening = 0;
@@ -69,6 +75,7 @@ int main(int argc, char** argv) {
     if (verb == "stopif" && std::stoi(words[++i]) == rank) ::kill(::getpid(), SIGSTOP);
     if (verb == "killif" && std::stoi(words[++i]) == rank) ::kill(::getpid(), SIGKILL);
     if (verb == "fail") fail(rank, std::stoi(words[i + 1]), words[i + 2]);
+    if (verb == "blameif" && std::stoi(words[++i]) == rank) blame(rank, std::stoi(words[i + 1]), words[i + 2]);
     if (verb == "touch")
       std::ofstream(words[++i] + std::to_string(rank)) << ::getpid() << std::endl;
     if (verb == "catch") {

@@ -1,0 +1,96 @@
+#include "comm/agent_start.h"
+
+#include <chrono>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "base/hmac.h"
+#include "base/text.h"
+
+namespace ftrun {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kBetweenLooks{20};
+constexpr size_t kWordBytes = 16;
+constexpr const char* kStartKey = "ftrun/start";
+
+std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
+std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+std::string prefix_of(const std::string& word) { return cat("ftrun/", word); }
+std::string rank_key(const std::string& word, int rank) { return cat(prefix_of(word), "/rank/", rank); }
+std::string members_key(const std::string& word) { return cat(prefix_of(word), "/members"); }
+
+std::optional<std::string> look(c10d::Store& store, const std::string& key) {
+  if (!store.check({key})) return std::nullopt;
+  return text_of(store.get(key));
+}
+
+AgentStart start_of(const std::string& word, const std::vector<std::string>& lines) {
+  return {prefix_of(word), {lines[0], std::stoi(lines[1])}};
+}
+
+[[noreturn]] void give_up(const RendezvousOptions& options, const std::string& whom) {
+  const double seconds = static_cast<double>(options.timeout.count()) * 1e-3;
+  throw Error(ExitCode::kPeerLost,
+              cat("rank ", options.rank, " waited ", human_seconds(seconds), " for the others of this start at torchrun's store: ", whom),
+              "look at that rank's own log first");
+}
+
+/// The word stays announced until all have come: a rank 0 of an earlier start may have announced its own meanwhile.
+AgentStart lead(c10d::Store& store, const RendezvousOptions& options, const std::string& own, Clock::time_point deadline) {
+  const std::string drawn = hex_text(random_bytes(kWordBytes)), word = hex_text(random_bytes(kWordBytes));
+  const std::string launch = text_of(store.compareSet("ftrun/launch", {}, bytes_of(drawn)));
+  const int64_t earlier = store.add("ftrun/starts", 1) - 1;
+  const std::string announced = cat(options.world, " ", word);
+  std::vector<std::string> keys;
+  for (int rank = 1; rank < options.world; ++rank) keys.push_back(rank_key(word, rank));
+  const auto all_are_here = [&] { return keys.empty() || store.check(keys); };
+  while (!all_are_here()) {
+    if (look(store, kStartKey) != announced) store.set(kStartKey, bytes_of(announced));
+    if (Clock::now() >= deadline) {
+      std::vector<std::string> absent;
+      for (int rank = 1; rank < options.world; ++rank)
+        if (!store.check({rank_key(word, rank)})) absent.push_back(std::to_string(rank));
+      give_up(options, cat("rank ", join(absent, ", "), " did not come"));
+    }
+    std::this_thread::sleep_for(kBetweenLooks);
+  }
+  std::vector<std::string> lines{launch, std::to_string(earlier), own};
+  for (const std::string& key : keys) lines.push_back(text_of(store.get(key)));
+  store.set(members_key(word), bytes_of(join(lines, "\n")));
+  return start_of(word, lines);
+}
+
+AgentStart follow(c10d::Store& store, const RendezvousOptions& options, const std::string& own, Clock::time_point deadline) {
+  const std::string world = cat(options.world, " ");
+  std::string asked;
+  while (Clock::now() < deadline) {
+    const auto announced = look(store, kStartKey);
+    if (announced && announced->starts_with(world)) {
+      const std::string word = announced->substr(world.size());
+      if (word != asked) store.set(rank_key(word, options.rank), bytes_of(own));
+      asked = word;
+      if (const auto members = look(store, members_key(word))) {
+        const std::vector<std::string> lines = split(*members, '\n');
+        const size_t place = 2 + static_cast<size_t>(options.rank);
+        if (place < lines.size() && lines[place] == own) return start_of(word, lines);
+      }
+    }
+    std::this_thread::sleep_for(kBetweenLooks);
+  }
+  give_up(options, asked.empty() ? "rank 0 did not come" : "not all have come");
+}
+
+}  // namespace
+
+AgentStart agree_on_start(c10d::Store& store, const RendezvousOptions& options) {
+  const std::string own = hex_text(random_bytes(kWordBytes));
+  const auto deadline = Clock::now() + options.timeout;
+  return options.rank == 0 ? lead(store, options, own, deadline) : follow(store, options, own, deadline);
+}
+
+}  // namespace ftrun

@@ -1,0 +1,105 @@
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <chrono>
+#include <optional>
+#include <thread>
+
+#include "base/error.h"
+#include "comm/listen_socket.h"
+#include "comm/rendezvous.h"
+
+#include <catch2/catch.hpp>
+
+using namespace ftrun;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// The store of a torchrun's agent, which outlives the ranks that it starts.
+class AgentStore {
+ public:
+  AgentStore() {
+    c10d::TCPStoreOptions options;
+    options.isServer = true;
+    options.waitWorkers = false;
+    options.port = 0;
+    server_ = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  }
+  RendezvousOptions options(int rank, int world, std::chrono::milliseconds timeout = 20s) const {
+    return {.rank = rank, .world = world, .port = server_->getPort(), .agent_store = true, .timeout = timeout};
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::TCPStore> server_;
+};
+
+struct Met {
+  std::vector<std::string> texts;
+  AgentLaunch launch;
+  std::string failure;
+};
+
+/// Ranks of one start, each of which comes `late` after the one before it; they end as kill -9 ends them: nothing is taken back.
+std::vector<Met> start_ranks(const AgentStore& agent, int world, const std::string& name, std::chrono::milliseconds late = 0ms,
+                             std::vector<int> ranks = {}) {
+  if (ranks.empty())
+    for (int rank = 0; rank < world; ++rank) ranks.push_back(rank);
+  std::vector<Met> met(ranks.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    threads.emplace_back([&, i] {
+      std::this_thread::sleep_for(late * i);
+      try {
+        const auto rendezvous = Rendezvous::connect(agent.options(ranks[i], world, ranks.size() < static_cast<size_t>(world) ? 400ms : 20s));
+        met[i].launch = rendezvous->agent_launch().value();
+        std::this_thread::sleep_for(late * i);
+        met[i].texts = rendezvous->exchange_text("hash", cat(name, ranks[i]));
+      } catch (const std::exception& error) {
+        met[i].failure = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return met;
+}
+
+}  // namespace
+
+TEST_CASE("ranks that torchrun started again meet each other, and nothing of an earlier start") {
+  const AgentStore agent;
+  std::string launch;
+  for (const char* name : {"a", "b", "c"}) {
+    const auto met = start_ranks(agent, 3, name, 200ms, name[0] == 'b' ? std::vector{2, 1, 0} : std::vector{0, 1, 2});
+    for (const Met& rank : met) {
+      REQUIRE(rank.failure.empty());
+      REQUIRE(rank.texts == std::vector<std::string>{cat(name, 0), cat(name, 1), cat(name, 2)});
+      REQUIRE(rank.launch.earlier_starts == name[0] - 'a');
+      if (launch.empty()) launch = rank.launch.name;
+      REQUIRE(rank.launch.name == launch);
+    }
+  }
+  REQUIRE(launch.size() == 32);
+  const AgentStore other;
+  REQUIRE(start_ranks(other, 1, "d")[0].launch.name != launch);
+}
+
+TEST_CASE("a start that lost a rank while it met, or had another number of ranks, is nobody's") {
+  const AgentStore agent;
+  REQUIRE_THAT(start_ranks(agent, 3, "a", 0ms, {0, 2})[0].failure,
+               Catch::StartsWith("rank 0 waited 0.4s for the others of this start at torchrun's store: rank 1 did not come"));
+  REQUIRE_THAT(start_ranks(agent, 2, "b", 0ms, {1})[0].failure, Catch::Contains("store: rank 0 did not come"));
+  REQUIRE_THAT(start_ranks(agent, 3, "c", 0ms, {1})[0].failure, Catch::Contains("store: not all have come"));
+  for (const Met& rank : start_ranks(agent, 2, "d", 100ms, {1, 0})) {
+    REQUIRE(rank.failure.empty());
+    REQUIRE(rank.texts == std::vector<std::string>{"d0", "d1"});
+    REQUIRE(rank.launch.earlier_starts == 1);
+  }
+}
+
+TEST_CASE("of two processes that call themselves one rank of a start, one belongs to it") {
+  const AgentStore agent;
+  const auto met = start_ranks(agent, 2, "a");
+  REQUIRE(met[1].texts == std::vector<std::string>{"a0", "a1"});
+  // Its own start's members are known, and another process is rank 1 of it.
+  REQUIRE_THAT(start_ranks(agent, 2, "b", 0ms, {1})[0].failure, Catch::Contains("rank 1 waited 0.4s") && Catch::Contains("not all have come"));
+}
