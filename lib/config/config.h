@@ -349,9 +349,17 @@ struct EnumNames<ProductChoice> {
   static constexpr std::array<std::string_view, 4> kNames{"auto", "mkl", "onednn", "openblas"};
 };
 
+/// Who computes attention on GPUs. kAuto is our kernels for as long as cuDNN's have not run on one.
+enum class AttentionChoice { kAuto, kOwn, kCudnn };
+template <>
+struct EnumNames<AttentionChoice> {
+  static constexpr std::array<std::string_view, 3> kNames{"auto", "own", "cudnn"};
+};
+
 /// kernels
 struct KernelsConfig {
   ProductChoice products = ProductChoice::kAuto;
+  AttentionChoice attention = AttentionChoice::kAuto;
   bool step_graph = false;  // on a GPU: steps are recorded once and started as a whole
   bool operator==(const KernelsConfig&) const = default;
 };

@@ -319,6 +319,10 @@ void declare_rest(Schema& s) {
       [](auto& c) -> auto& { return c.kernels; });
   kernels.key("products", &KernelsConfig::products,
               "Library that multiplies matrices; auto: by vendor and instructions of the processor.");
+  kernels.key("attention", &KernelsConfig::attention,
+              "Who computes attention on GPUs. cudnn: cuDNN 9 in bf16 where rows hold one document (heads of up to 128 "
+              "elements, on compute capability 9.x 256; other bits than own), own kernels elsewhere. auto: own, as "
+              "cuDNN's has not run on a GPU yet.");
   kernels.key("step_graph", &KernelsConfig::step_graph,
               "On one GPU without offload: a step is recorded once (CUDA graphs) and started as a whole, which saves "
               "small models the time to start their kernels. Not yet run on a GPU.");

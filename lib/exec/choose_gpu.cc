@@ -41,7 +41,9 @@ bool may_have_gpu() { return cuda_is_built() && has_driver(); }
 std::unique_ptr<Gpu> open_gpu(const Config& config, const LaunchEnvironment& launch) {
   const int index = gpu_of_rank(launch.local_rank, count_cuda_devices());
   return std::make_unique<Gpu>(
-      open_cuda_kernels(index), GpuOptions{.pin_memory = pins(config), .timed = config.wall_clock_breakdown,
+      open_cuda_kernels(index, {.cudnn = config.kernels.attention == AttentionChoice::kCudnn,
+                                .documents = config.data.packing == Packing::kDocuments}),
+      GpuOptions{.pin_memory = pins(config), .timed = config.wall_clock_breakdown,
                                             .step_graph = config.kernels.step_graph});
 }
 

@@ -24,6 +24,8 @@ void add_device_notes(const RunParts& run, std::vector<std::string>& notes) {
     return;
   }
   notes.push_back(cat("on ", gpu->info().name, " (", driver_text(gpu->info()), ")"));
+  if (const std::string attention = gpu->kernels().attention(); attention != "own")
+    notes.push_back(cat("attention by ", attention, ", which has not run on a GPU before"));
   if (!gpu->options().pin_memory)
     notes.push_back(
         "host memory is pageable, as pin_memory: false asks: copies to and from the GPU hold up "
@@ -59,7 +61,10 @@ std::string validation_text(const EvaluationConfig& evaluation, const NamedSampl
 RunManifest describe_run(const RunParts& run) {
   RunManifest manifest = make_manifest(run.request);
   manifest.gpus = run.session.gpu_names();
-  if (const Gpu* gpu = run.session.gpu()) manifest.gpu_driver = driver_text(gpu->info());
+  if (const Gpu* gpu = run.session.gpu()) {
+    manifest.gpu_driver = driver_text(gpu->info());
+    manifest.attention = gpu->kernels().attention();
+  }
   manifest.sums = sums_text(run);
   if (run.products)
     manifest.products = {{"fp32", run.products->fp32}, {"bf16", run.products->bf16}};

@@ -27,7 +27,7 @@ constexpr std::array<std::string_view, 41> kMayChange{
     "config.data.validation", "config.data.validation_names", "data.validation", "config.train.early_stopping", "config.data.prefetch", "config.threads",
     "config.device", "config.comm", "config.recompute", "config.activation_checkpointing", "config.aio",
     // Another processor may have another library of products, which rounds otherwise; so may other ranks' sums.
-    "config.kernels", "products", "sums",
+    "config.kernels", "products", "sums", "attention",
     // The global batch, train_batch_size, stays; how ranks share it changes rounding only.
     "topology", "config.parallel", "config.elastic", "config.tensor_parallel", "config.sequence_parallel_size",
     "config.partition", "config.train_micro_batch_size_per_gpu",

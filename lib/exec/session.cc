@@ -126,6 +126,7 @@ void Session::choose_device(const TrainRequest& request) {
   together("opening the GPU", [&] { gpu_ = open_gpu(request.config, request.launch); });
   require_own_gpus(exchange("GPU", gpu_place(gpu_->info(), rendezvous_->identity(rank_).host)));
   gpu_names_ = exchange("GPU name", gpu_->info().name);
+  require_equal("who computes attention", gpu_->kernels().attention());
 }
 
 void Session::open_groups(const Config& config, const StateOptions& state) {

@@ -118,9 +118,12 @@ class DeviceKernels {
   virtual void destroy(DeviceGraph graph) noexcept = 0;
 
   // --- operations --------------------------------------------------------------------------------
-  /// Error(kUnsupported) with the arithmetic when an operation of the graph cannot run on this GPU: to be
-  /// asked before anything is allocated.
-  virtual void require_supported(const LayerGraph& graph) const = 0;
+  /// Once for each graph, outside of steps and before anything else is allocated. Error(kUnsupported) with the
+  /// arithmetic when an operation of it cannot run on this GPU. Plans of other libraries are made here, with the
+  /// memory that they need.
+  virtual void prepare(const LayerGraph& graph) = 0;
+  /// Who computes attention: "own", or "cudnn 9.19.0" where the table has it. It decides bits.
+  virtual std::string attention() const = 0;
   /// The device's run_op (kernels.h): activations F32 or BF16; gradients of parameters F32 or BF16
   /// whatever the activations are. `context.scalars` is device memory. Tokens and labels are not
   /// checked (that would take a wait): one outside the table gives NaN. Matrix products share one
@@ -153,10 +156,19 @@ class DeviceKernels {
                           DeviceStream stream) = 0;
 };
 
+/// Who computes attention on a GPU.
+struct AttentionOptions {
+  /// cuDNN, where it can (kernels/cuda/cudnn_attention.h has the table), and our kernels elsewhere.
+  bool cudnn = false;
+  /// Rows may hold several documents, between which nothing attends.
+  bool documents = false;
+};
+
 /// Opens GPU `index` of this process. Loads libftrun_cuda.so, which lies beside the engine: nothing
 /// of CUDA is touched before. Error(kUnsupported) when this build has no CUDA or the GPU is too old,
-/// Error(kEnvironment) when there is no driver, no such GPU or the library does not load.
-std::unique_ptr<DeviceKernels> open_cuda_kernels(int index);
+/// Error(kEnvironment) when there is no driver, no such GPU, or a library does not load: cuDNN is one only where it is
+/// asked for.
+std::unique_ptr<DeviceKernels> open_cuda_kernels(int index, const AttentionOptions& attention = {});
 
 /// GPUs that this process sees, 0 without a driver. Loads the library too: Error as above.
 int count_cuda_devices();

@@ -89,6 +89,7 @@ Json manifest_json(const RunManifest& manifest) {
   json["machine"] = machine_json(manifest);
   json["products"] = manifest.products;
   json["sums"] = manifest.sums;
+  if (!manifest.attention.empty()) json["attention"] = manifest.attention;
   json["seed"] = manifest.seed;
   json["topology"] = Json::object();
   for (const auto& [axis, ranks] : manifest.topology) json["topology"][axis] = ranks;
@@ -241,6 +242,7 @@ void read_run_part(const Fields& fields, RunManifest& manifest) {
   fields.get("exit_reason", manifest.exit_reason);
   fields.get("exit_rank", manifest.exit_rank);
   fields.get("sums", manifest.sums);
+  fields.get("attention", manifest.attention);
   fields.get("seed", manifest.seed);
   fields.object("environment", [&](const Fields& f) { read_map(f, manifest.environment); });
   fields.object("products", [&](const Fields& f) { read_map(f, manifest.products); });

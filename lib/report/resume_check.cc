@@ -120,6 +120,8 @@ std::vector<ManifestDifference> compare_manifests(const RunManifest& before,
     add_flat_differences(flat_section(a, "products"), flat_section(b, "products"), true, out);
   if (!before.sums.empty() && !now.sums.empty() && before.sums != now.sums)
     out.push_back({"sums", before.sums, now.sums});
+  if (!before.attention.empty() && !now.attention.empty() && before.attention != now.attention)
+    out.push_back({"attention", before.attention, now.attention});
   add_flat_differences(flat_section(a, "build"), flat_section(b, "build"), false, out);
   add_machine_differences(before, now, out);
   return out;

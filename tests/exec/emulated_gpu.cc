@@ -515,8 +515,8 @@ void EmulatedGpu::sum_blocks(const void* blocks, int ranks, int64_t stride, DTyp
   });
 }
 
-void EmulatedGpu::require_supported(const LayerGraph& graph) const {
-  if (operations_) operations_->require_supported(graph);
+void EmulatedGpu::prepare(const LayerGraph& graph) {
+  if (operations_) operations_->prepare(graph);
 }
 
 // Collectives.

@@ -69,7 +69,8 @@ class EmulatedGpu final : public DeviceKernels {
   void launch(DeviceGraph graph, DeviceStream stream) override;
   void destroy(DeviceGraph graph) noexcept override;
 
-  void require_supported(const LayerGraph& graph) const override;
+  void prepare(const LayerGraph& graph) override;
+  std::string attention() const override { return operations_ ? operations_->attention() : "own"; }
   void run_op(const LayerGraph& graph, const Op& op, std::span<void* const> storage,
               const KernelContext& context, DeviceStream stream) override;
   int64_t sum_of_squares_scratch_bytes(int64_t count) const override;

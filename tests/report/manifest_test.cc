@@ -27,6 +27,7 @@ RunManifest example() {
   m.gpu_driver = "580.1";
   m.products = {{"bf16", "widened to fp32"}, {"fp32", "openblas 0.3.34"}};
   m.sums = "rank order, fp32";
+  m.attention = "own";
   m.seed = 18446744073709551615ULL;
   m.topology = {{"pipeline", 1}, {"data", 2}};
   m.config = R"({"train":{"steps":60,"lr":1e-05},"output_dir":"runs/a"})";
@@ -91,6 +92,7 @@ TEST_CASE("run.json has its fields in a fixed order") {
     "fp32": "openblas 0.3.34"
   },
   "sums": "rank order, fp32",
+  "attention": "own",
   "seed": 18446744073709551615,
   "topology": {
     "pipeline": 1,
@@ -173,6 +175,7 @@ TEST_CASE("a manifest comes back as it was written") {
     const RunManifest back = read_manifest(folder / "run.json");
     REQUIRE(manifest_text(back) == manifest_text(m));
     REQUIRE(back.sums == m.sums);
+    REQUIRE(back.attention == m.attention);
     REQUIRE(back.seed == m.seed);
     REQUIRE(back.restarts[0].rank == -1);
     REQUIRE(back.exit_rank == 3);
@@ -268,6 +271,8 @@ TEST_CASE("each kind of mismatch is named with both values") {
   };
   REQUIRE(changed([](RunManifest& m) { m.sums = "nccl"; }) == JsonList{"*sums: rank order, fp32 -> nccl"});
   REQUIRE(changed([](RunManifest& m) { m.sums = ""; }) == JsonList{});
+  REQUIRE(changed([](RunManifest& m) { m.attention = "cudnn 9.19.0"; }) == JsonList{"*attention: own -> cudnn 9.19.0"});
+  REQUIRE(changed([](RunManifest& m) { m.attention = ""; }) == JsonList{});
   REQUIRE(changed([](RunManifest& m) { m.seed = 1; }) == JsonList{"*seed: 18446744073709551615 -> 1"});
   REQUIRE(changed([](RunManifest& m) { m.topology[1].second = 4; }) ==
           JsonList{"*topology.data: 2 -> 4"});

@@ -88,11 +88,12 @@ void require_float(DType dtype, const char* what) {
 
 class CudaKernels final : public DeviceKernels {
  public:
-  explicit CudaKernels(int index) : info_(device_info(index)) {
+  CudaKernels(int index, const AttentionOptions& attention) : info_(device_info(index)), attention_(attention) {
     // A thread that waits for the device sleeps: the processor has updates and disk requests to do meanwhile.
     check(cudaInitDevice(index, cudaDeviceScheduleBlockingSync, cudaInitDeviceFlagsAreValid), "opening the GPU");
     bind_thread();
     matmul_.emplace(info_.compute_major >= 9);
+    if (attention_.cudnn) cudnn_.emplace(load_cudnn());
   }
 
   const DeviceInfo& info() const override { return info_; }
@@ -200,10 +201,11 @@ class CudaKernels final : public DeviceKernels {
   }
   void destroy(DeviceGraph graph) noexcept override { cudaGraphExecDestroy(native(graph)); }
 
-  void require_supported(const LayerGraph& graph) const override { cuda::require_supported(graph, info_); }
+  void prepare(const LayerGraph& graph) override { cuda::prepare(graph, libraries()); }
+  std::string attention() const override { return cudnn_ ? cudnn_->version() : "own"; }
   void run_op(const LayerGraph& graph, const Op& op, std::span<void* const> storage, const KernelContext& context,
               DeviceStream stream) override {
-    run_operation(Operation(graph, op, storage, context, native(stream)), *matmul_);
+    run_operation(Operation(graph, op, storage, context, native(stream)), libraries());
   }
 
   int64_t sum_of_squares_scratch_bytes(int64_t count) const override {
@@ -254,17 +256,22 @@ class CudaKernels final : public DeviceKernels {
             update.bf16_copy,  update.count,     update.finite, scalars};
   }
 
+  Libraries libraries() { return {info_, *matmul_, cudnn_ ? &*cudnn_ : nullptr, attention_.documents}; }
+
   const DeviceInfo info_;
+  const AttentionOptions attention_;
   /// Opened once the thread has its device.
   std::optional<Matmul> matmul_;
+  std::optional<CudnnAttention> cudnn_;
 };
 
 }  // namespace
 
 }  // namespace ftrun::cuda
 
-extern "C" __attribute__((visibility("default"))) ftrun::DeviceKernels* ftrun_open_cuda_kernels(int index) {
-  return new ftrun::cuda::CudaKernels(index);
+extern "C" __attribute__((visibility("default"))) ftrun::DeviceKernels* ftrun_open_cuda_kernels(
+    int index, const ftrun::AttentionOptions& attention) {
+  return new ftrun::cuda::CudaKernels(index, attention);
 }
 
 extern "C" __attribute__((visibility("default"))) int ftrun_count_cuda_devices() {

@@ -37,8 +37,8 @@ const Module& module() {
 
 }  // namespace
 
-std::unique_ptr<DeviceKernels> open_cuda_kernels(int index) {
-  return std::unique_ptr<DeviceKernels>(module().open(index));
+std::unique_ptr<DeviceKernels> open_cuda_kernels(int index, const AttentionOptions& attention) {
+  return std::unique_ptr<DeviceKernels>(module().open(index, attention));
 }
 
 int count_cuda_devices() { return module().count(); }

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "graph/gpu_workspace.h"
+#include "kernels/cuda/attention_op.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/launchers.h"
 
@@ -295,74 +296,6 @@ void run_linear_wgrad(const Operation& op, Matmul& matmul) {
              op.stream());
 }
 
-// --- attention -----------------------------------------------------------------------------------
-
-/// Largest head that the kernels keep in shared memory.
-constexpr int64_t kMostHeadSize = 256;
-
-void require_head_size(int64_t head_size) {
-  if (head_size > kMostHeadSize)
-    throw Error(ExitCode::kUnsupported,
-                cat("attention heads of ", head_size, " elements are too large for the CUDA kernels"),
-                cat("they go up to ", kMostHeadSize));
-}
-
-/// Of the GPUs that the kernels are compiled for, those of 8.6 and 8.9 have less than heads above 128 need.
-void require_attention(const LayerGraph& graph, const Op& op, const DeviceInfo& gpu) {
-  const bool backward = op.kind == OpKind::kAttentionDgrad;
-  const int64_t head_size = std::get<AttentionAttrs>(op.attrs).head_size;
-  require_head_size(head_size);
-  const bool narrow = graph.at(op.out[0]).dtype == DType::kBF16;
-  const SharedMemory needed =
-      narrow ? attention_shared_bf16(head_size, backward) : attention_shared_f32(head_size, backward);
-  if (needed.bytes <= gpu.block_shared_bytes) return;
-  throw Error(ExitCode::kUnsupported,
-              cat(backward ? "the gradient of attention" : "attention", " with heads of ", head_size, " elements in ",
-                  narrow ? "bf16" : "fp32", " needs ", needed.bytes, " bytes of shared memory a block (", needed.text,
-                  "); ", gpu.name, " of compute capability ", gpu.compute_major, ".", gpu.compute_minor, " has ",
-                  gpu.block_shared_bytes),
-              "train this model on a GPU of compute capability 8.0 or 9.0, or set \"device\": \"cpu\"");
-}
-
-Attention attention_of(const Operation& op, bool backward) {
-  const auto& attrs = op.attrs<AttentionAttrs>();
-  const int64_t tokens = op.in_dims(backward ? 1 : 0)[0];
-  require_head_size(attrs.head_size);
-  require(attrs.query_heads % attrs.kv_heads == 0, "attention heads");
-  const GpuAttentionWorkspace place = gpu_attention_workspace(tokens, attrs, backward);
-  op.require_workspace(place.bytes);
-  Attention a{};
-  a.attrs = attrs;
-  a.tokens = tokens;
-  a.lowest = op.workspace<int32_t>(place.lowest);
-  a.first_block = op.workspace<int32_t>(place.first_block);
-  if (backward) a.delta = op.workspace<float>(place.delta);
-  return a;
-}
-
-void run_attention(const Operation& op) {
-  Attention a = attention_of(op, false);
-  a.qkv = op.in(0);
-  a.starts = op.ints_in(1);
-  a.a = op.out(0);
-  a.lse = op.floats_out(1);
-  attention_prologue(op.dtype(), a, op.stream());
-  op.dtype() == DType::kBF16 ? attention_forward_bf16(a, op.stream()) : attention_forward_f32(a, op.stream());
-}
-
-void run_attention_dgrad(const Operation& op) {
-  Attention a = attention_of(op, true);
-  a.da = op.in(0);
-  a.qkv = op.in(1);
-  // Read here, written by the forward pass, which shares the struct.
-  a.a = const_cast<void*>(op.in(2));
-  a.lse = const_cast<float*>(op.floats_in(3));
-  a.starts = op.ints_in(4);
-  a.dqkv = op.out(0);
-  attention_prologue(op.dtype(), a, op.stream());
-  op.dtype() == DType::kBF16 ? attention_backward_bf16(a, op.stream()) : attention_backward_f32(a, op.stream());
-}
-
 // --- pointwise -----------------------------------------------------------------------------------
 
 void run_swiglu(const Operation& op) {
@@ -563,14 +496,15 @@ void run_vocabulary_cross_entropy(const Operation& op, Matmul& matmul) {
 
 }  // namespace
 
-void require_supported(const LayerGraph& graph, const DeviceInfo& gpu) {
+void prepare(const LayerGraph& graph, const Libraries& libraries) {
   for (const auto* list : {&graph.forward, &graph.backward})
     for (const Op& op : *list)
-      if (op.kind == OpKind::kAttention || op.kind == OpKind::kAttentionDgrad) require_attention(graph, op, gpu);
+      if (op.kind == OpKind::kAttention || op.kind == OpKind::kAttentionDgrad) prepare_attention(graph, op, libraries);
 }
 
 // clang-format off
-void run_operation(const Operation& op, Matmul& matmul) {
+void run_operation(const Operation& op, const Libraries& libraries) {
+  Matmul& matmul = libraries.matmul;
   switch (op.kind()) {
     case OpKind::kEmbed: return run_embed(op);
     case OpKind::kEmbedWgrad: return run_embed_wgrad(op);
@@ -592,8 +526,8 @@ void run_operation(const Operation& op, Matmul& matmul) {
     case OpKind::kQkNormWgrad: return run_qk_norm_wgrad(op);
     case OpKind::kRope: return run_rope(op, 1.0F);
     case OpKind::kRopeDgrad: return run_rope(op, -1.0F);
-    case OpKind::kAttention: return run_attention(op);
-    case OpKind::kAttentionDgrad: return run_attention_dgrad(op);
+    case OpKind::kAttention: return run_attention(op, libraries);
+    case OpKind::kAttentionDgrad: return run_attention_dgrad(op, libraries);
     case OpKind::kSwiGlu: return run_swiglu(op);
     case OpKind::kSwiGluDgrad: return run_swiglu_dgrad(op);
     case OpKind::kAdd: return run_add(op);

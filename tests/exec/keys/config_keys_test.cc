@@ -343,6 +343,7 @@ const std::map<std::string, RunKey>& run_keys() {
       {"device", {"lib/exec/session.cc", "request.config.device"}},
       {"threads", {"lib/exec/trainer.cc", "config_.threads"}},
       {"kernels.products", {"lib/exec/trainer.cc", "pinned_products(config_.kernels)"}},
+      {"kernels.attention", {"lib/exec/choose_gpu.cc", "config.kernels.attention"}},
       {"kernels.step_graph", {"lib/exec/choose_gpu.cc", "config.kernels.step_graph"}},
       {"comm.backend", {"lib/exec/session.cc", "backend_of(config.comm)"}},
       {"comm.timeout", {"lib/exec/session.cc", "config.comm.timeout"}},

@@ -56,6 +56,8 @@ class GpuRun {
     Op op{case_.kind, in_, out_, case_.attrs, -1};
     if (const int64_t scratch = workspace_bytes(graph_, op); scratch > 0)
       op.workspace = add_value({scratch}, DType::kU8);
+    graph_.forward = {op};
+    gpu().prepare(graph_);
     StepScalars scalars;
     scalars.loss_scale = kLossScale;
     scalars.dropout_key = kDropoutKey;

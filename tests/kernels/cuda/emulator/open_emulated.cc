@@ -1,14 +1,14 @@
 #include "kernels/cuda/module_entry.h"
 #include "kernels/device.h"
 
-extern "C" ftrun::DeviceKernels* ftrun_open_cuda_kernels(int index);
+extern "C" ftrun::DeviceKernels* ftrun_open_cuda_kernels(int index, const ftrun::AttentionOptions& attention);
 extern "C" int ftrun_count_cuda_devices();
 
 namespace ftrun {
 
 /// The kernels are in this program.
-std::unique_ptr<DeviceKernels> open_cuda_kernels(int index) {
-  return std::unique_ptr<DeviceKernels>(ftrun_open_cuda_kernels(index));
+std::unique_ptr<DeviceKernels> open_cuda_kernels(int index, const AttentionOptions& attention) {
+  return std::unique_ptr<DeviceKernels>(ftrun_open_cuda_kernels(index, attention));
 }
 
 int count_cuda_devices() { return ftrun_count_cuda_devices(); }

@@ -40,7 +40,7 @@ LayerGraph attention_of(const Shape& shape, OpKind kind) {
 
 std::string refusal(const Shape& shape, OpKind kind) {
   try {
-    open_cuda_kernels(0)->require_supported(attention_of(shape, kind));
+    open_cuda_kernels(0)->prepare(attention_of(shape, kind));
   } catch (const Error& error) {
     return error.what();
   }

@@ -1,0 +1,92 @@
+#include "kernels/cuda/attention_op.h"
+
+#include "base/error.h"
+#include "graph/gpu_workspace.h"
+
+namespace ftrun::cuda {
+
+namespace {
+
+/// Largest head that the kernels keep in shared memory.
+constexpr int64_t kMostHeadSize = 256;
+
+void require_head_size(int64_t head_size) {
+  if (head_size > kMostHeadSize)
+    throw Error(ExitCode::kUnsupported,
+                cat("attention heads of ", head_size, " elements are too large for the CUDA kernels"),
+                cat("they go up to ", kMostHeadSize));
+}
+
+/// Of the GPUs that the kernels are compiled for, those of 8.6 and 8.9 have less than heads above 128 need.
+void require_own(const LayerGraph& graph, const Op& op, const DeviceInfo& gpu) {
+  const bool backward = op.kind == OpKind::kAttentionDgrad;
+  const int64_t head_size = std::get<AttentionAttrs>(op.attrs).head_size;
+  require_head_size(head_size);
+  const bool narrow = graph.at(op.out[0]).dtype == DType::kBF16;
+  const SharedMemory needed =
+      narrow ? attention_shared_bf16(head_size, backward) : attention_shared_f32(head_size, backward);
+  if (needed.bytes <= gpu.block_shared_bytes) return;
+  throw Error(ExitCode::kUnsupported,
+              cat(backward ? "the gradient of attention" : "attention", " with heads of ", head_size, " elements in ",
+                  narrow ? "bf16" : "fp32", " needs ", needed.bytes, " bytes of shared memory a block (", needed.text,
+                  "); ", gpu.name, " of compute capability ", gpu.compute_major, ".", gpu.compute_minor, " has ",
+                  gpu.block_shared_bytes),
+              "train this model on a GPU of compute capability 8.0 or 9.0, or set \"device\": \"cpu\"");
+}
+
+Attention attention_of(const Operation& op, bool backward) {
+  const auto& attrs = op.attrs<AttentionAttrs>();
+  const int64_t tokens = op.in_dims(backward ? 1 : 0)[0];
+  require_head_size(attrs.head_size);
+  require(attrs.query_heads % attrs.kv_heads == 0, "attention heads");
+  const GpuAttentionWorkspace place = gpu_attention_workspace(tokens, attrs, backward);
+  op.require_workspace(place.bytes);
+  Attention a{};
+  a.attrs = attrs;
+  a.tokens = tokens;
+  a.lowest = op.workspace<int32_t>(place.lowest);
+  a.first_block = op.workspace<int32_t>(place.first_block);
+  if (backward) a.delta = op.workspace<float>(place.delta);
+  return a;
+}
+
+/// The same for both directions of a shape: they share the statistics.
+bool by_cudnn(const AttentionAttrs& attrs, DType dtype, const Libraries& libraries) {
+  return libraries.cudnn != nullptr && cudnn_computes(libraries.gpu, attrs, dtype, libraries.documents);
+}
+
+}  // namespace
+
+void prepare_attention(const LayerGraph& graph, const Op& op, const Libraries& libraries) {
+  const auto& attrs = std::get<AttentionAttrs>(op.attrs);
+  const Value& made = graph.at(op.out[0]);
+  if (!by_cudnn(attrs, made.dtype, libraries)) return require_own(graph, op, libraries.gpu);
+  libraries.cudnn->prepare(attrs, made.dims[0], op.kind == OpKind::kAttentionDgrad);
+}
+
+void run_attention(const Operation& op, const Libraries& libraries) {
+  Attention a = attention_of(op, false);
+  a.qkv = op.in(0);
+  a.starts = op.ints_in(1);
+  a.a = op.out(0);
+  a.lse = op.floats_out(1);
+  if (by_cudnn(a.attrs, op.dtype(), libraries)) return libraries.cudnn->forward(a, op.stream());
+  attention_prologue(op.dtype(), a, op.stream());
+  op.dtype() == DType::kBF16 ? attention_forward_bf16(a, op.stream()) : attention_forward_f32(a, op.stream());
+}
+
+void run_attention_dgrad(const Operation& op, const Libraries& libraries) {
+  Attention a = attention_of(op, true);
+  a.da = op.in(0);
+  a.qkv = op.in(1);
+  // Read here, written by the forward pass, which shares the struct.
+  a.a = const_cast<void*>(op.in(2));
+  a.lse = const_cast<float*>(op.floats_in(3));
+  a.starts = op.ints_in(4);
+  a.dqkv = op.out(0);
+  if (by_cudnn(a.attrs, op.dtype(), libraries)) return libraries.cudnn->backward(a, op.stream());
+  attention_prologue(op.dtype(), a, op.stream());
+  op.dtype() == DType::kBF16 ? attention_backward_bf16(a, op.stream()) : attention_backward_f32(a, op.stream());
+}
+
+}  // namespace ftrun::cuda

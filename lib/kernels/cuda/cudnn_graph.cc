@@ -1,0 +1,222 @@
+#include "kernels/cuda/cudnn_graph.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/rank_error.h"
+
+namespace ftrun::cuda {
+
+namespace {
+
+/// cuDNN's words on a status, with the last it noted.
+std::string words_of(const CudnnApi& api, int status) {
+  char noted[512] = "";
+  api.last_error(noted, sizeof noted);
+  return cat(api.error_string(status), noted[0] == '\0' ? "" : ": ", noted);
+}
+
+void add_target(CudnnDescriptor& to, const CudnnTarget& target, CudnnAttribute handle) {
+  if (target.handle != nullptr) to.set(handle, CudnnElement::kHandle, target.handle);
+}
+
+std::vector<CudnnDescriptor> descriptors(const CudnnApi& api, CudnnKind kind, int64_t count) {
+  std::vector<CudnnDescriptor> made;
+  for (int64_t i = 0; i < count; ++i) made.emplace_back(api, kind);
+  return made;
+}
+
+/// What cuDNN would run, best first.
+std::vector<CudnnDescriptor> engine_configs(const CudnnApi& api, const CudnnDescriptor& graph, const CudnnTarget& target) {
+  CudnnDescriptor heuristics(api, CudnnKind::kHeuristics);
+  heuristics.set(CudnnAttribute::kHeuristicsGraph, graph);
+  heuristics.set(CudnnAttribute::kHeuristicsMode, CudnnElement::kHeuristicsMode, kCudnnHeuristicsA);
+  if (target.properties != nullptr) heuristics.set(CudnnAttribute::kHeuristicsDevice, *target.properties);
+  heuristics.finalize();
+  const int64_t count =
+      heuristics.get(CudnnAttribute::kHeuristicsResults, CudnnElement::kDescriptor, 0, nullptr);
+  std::vector<CudnnDescriptor> configs = descriptors(api, CudnnKind::kEngineConfig, count);
+  std::vector<void*> raw;
+  for (const CudnnDescriptor& config : configs) raw.push_back(config.raw());
+  const int64_t found =
+      heuristics.get(CudnnAttribute::kHeuristicsResults, CudnnElement::kDescriptor, count, raw.data());
+  while (static_cast<int64_t>(configs.size()) > found) configs.pop_back();
+  return configs;
+}
+
+bool repeats_its_bits(const CudnnApi& api, const CudnnDescriptor& config) {
+  CudnnDescriptor engine(api, CudnnKind::kEngine);
+  void* raw = engine.raw();
+  config.get(CudnnAttribute::kEngineConfigEngine, CudnnElement::kDescriptor, 1, &raw);
+  std::array<int, 16> notes{};
+  const int64_t count = engine.get(CudnnAttribute::kEngineNumericalNotes, CudnnElement::kNumericalNote,
+                                   static_cast<int64_t>(notes.size()), notes.data());
+  return std::find(notes.begin(), notes.begin() + count, kCudnnNoteNondeterministic) == notes.begin() + count;
+}
+
+}  // namespace
+
+std::string cudnn_version_text(size_t version) { return cat(version / 10000, ".", version / 100 % 100, ".", version % 100); }
+
+CudnnDescriptor::CudnnDescriptor(const CudnnApi& api, CudnnKind kind) : api_(api) {
+  check(api_.create_descriptor(static_cast<int>(kind), &raw_), "making a descriptor");
+}
+
+CudnnDescriptor::~CudnnDescriptor() {
+  if (raw_ != nullptr) api_.destroy_descriptor(raw_);
+}
+
+void CudnnDescriptor::check(int status, const char* what) const {
+  if (status == kCudnnSuccess) return;
+  throw RankError({ExitCode::kEnvironment, cat(what, ": cuDNN says ", words_of(api_, status))}, RankError::kThisRank,
+                  true);
+}
+
+void CudnnDescriptor::set(CudnnAttribute name, CudnnElement element, int64_t count, const void* elements) {
+  check(api_.set_attribute(raw_, static_cast<int>(name), static_cast<int>(element), count, elements),
+        "describing attention");
+}
+
+void CudnnDescriptor::finalize() { check(api_.finalize(raw_), "describing attention"); }
+
+std::optional<std::string> CudnnDescriptor::try_finalize() {
+  const int status = api_.finalize(raw_);
+  if (status == kCudnnSuccess) return std::nullopt;
+  return words_of(api_, status);
+}
+
+int64_t CudnnDescriptor::get(CudnnAttribute name, CudnnElement element, int64_t room, void* elements) const {
+  int64_t count = 0;
+  check(api_.get_attribute(raw_, static_cast<int>(name), static_cast<int>(element), room, &count, elements),
+        "asking about attention");
+  return count;
+}
+
+CudnnPlan::CudnnPlan(const CudnnApi& api, std::vector<CudnnDescriptor> parts, CudnnDescriptor plan)
+    : api_(api), parts_(std::move(parts)), plan_(std::move(plan)) {
+  plan_.get(CudnnAttribute::kPlanWorkspaceBytes, CudnnElement::kInt64, 1, &workspace_bytes_);
+}
+
+void CudnnPlan::run(CudnnHandle handle, std::span<const CudnnArgument> arguments, void* workspace) const {
+  std::vector<int64_t> ids;
+  std::vector<const void*> addresses;
+  for (const CudnnArgument& argument : arguments) {
+    ids.push_back(argument.id);
+    addresses.push_back(argument.address);
+  }
+  CudnnDescriptor pack(api_, CudnnKind::kVariantPack);
+  const auto count = static_cast<int64_t>(ids.size());
+  pack.set(CudnnAttribute::kPackIds, CudnnElement::kInt64, count, ids.data());
+  pack.set(CudnnAttribute::kPackPointers, CudnnElement::kPointer, count, addresses.data());
+  pack.set(CudnnAttribute::kPackWorkspace, CudnnElement::kPointer, workspace);
+  pack.finalize();
+  const int status = api_.execute(handle, plan_.raw(), pack.raw());
+  if (status != kCudnnSuccess)
+    throw RankError({ExitCode::kEnvironment, cat("attention: cuDNN says ", words_of(api_, status))},
+                    RankError::kThisRank, true);
+}
+
+int64_t CudnnGraph::tensor(const CudnnShape& shape, Place place) {
+  constexpr int64_t kAlignment = 16;
+  const auto id = static_cast<int64_t>(tensors_.size()) + 1;
+  const auto dims = static_cast<int64_t>(shape.dims.size());
+  CudnnDescriptor& made = tensors_.emplace_back(api_, CudnnKind::kTensor);
+  made.set(CudnnAttribute::kTensorType, CudnnElement::kDataType, shape.type);
+  made.set(CudnnAttribute::kTensorDimensions, CudnnElement::kInt64, dims, shape.dims.data());
+  made.set(CudnnAttribute::kTensorStrides, CudnnElement::kInt64, dims, shape.strides.data());
+  made.set(CudnnAttribute::kTensorId, CudnnElement::kInt64, id);
+  made.set(CudnnAttribute::kTensorAlignment, CudnnElement::kInt64, kAlignment);
+  made.set(CudnnAttribute::kTensorIsVirtual, CudnnElement::kBoolean, place == Place::kWithin);
+  made.set(CudnnAttribute::kTensorIsByValue, CudnnElement::kBoolean, place == Place::kByValue);
+  made.finalize();
+  return id;
+}
+
+CudnnDescriptor& CudnnGraph::operation(CudnnKind kind) { return operations_.emplace_back(api_, kind); }
+
+void CudnnGraph::matmul(int64_t a, int64_t b, int64_t c) {
+  CudnnDescriptor& mode = modes_.emplace_back(api_, CudnnKind::kMatmul);
+  mode.set(CudnnAttribute::kMatmulPrecision, CudnnElement::kDataType, CudnnType::kFloat);
+  mode.finalize();
+  CudnnDescriptor& made = operation(CudnnKind::kMatmulOperation);
+  made.set(CudnnAttribute::kMatmulDescriptor, mode);
+  made.set(CudnnAttribute::kMatmulA, at(a));
+  made.set(CudnnAttribute::kMatmulB, at(b));
+  made.set(CudnnAttribute::kMatmulC, at(c));
+  made.finalize();
+}
+
+void CudnnGraph::pointwise(const Pointwise& p) {
+  CudnnDescriptor& mode = modes_.emplace_back(api_, CudnnKind::kPointwise);
+  mode.set(CudnnAttribute::kPointwiseMode, CudnnElement::kPointwiseMode, p.mode);
+  mode.set(CudnnAttribute::kPointwisePrecision, CudnnElement::kDataType, p.precision);
+  if (p.axis >= 0) mode.set(CudnnAttribute::kPointwiseAxis, CudnnElement::kInt64, p.axis);
+  mode.finalize();
+  CudnnDescriptor& made = operation(CudnnKind::kPointwiseOperation);
+  made.set(CudnnAttribute::kPointwiseDescriptor, mode);
+  made.set(CudnnAttribute::kPointwiseX, at(p.x));
+  if (p.b) made.set(CudnnAttribute::kPointwiseB, at(*p.b));
+  if (p.t) made.set(CudnnAttribute::kPointwiseT, at(*p.t));
+  made.set(CudnnAttribute::kPointwiseY, at(p.y));
+  made.finalize();
+}
+
+void CudnnGraph::reduce(CudnnReduction mode, int64_t x, int64_t y) {
+  CudnnDescriptor& how = modes_.emplace_back(api_, CudnnKind::kReduction);
+  how.set(CudnnAttribute::kReductionOperator, CudnnElement::kReductionOperator, mode);
+  how.set(CudnnAttribute::kReductionPrecision, CudnnElement::kDataType, CudnnType::kFloat);
+  how.finalize();
+  CudnnDescriptor& made = operation(CudnnKind::kReductionOperation);
+  made.set(CudnnAttribute::kReductionDescriptor, how);
+  made.set(CudnnAttribute::kReductionX, at(x));
+  made.set(CudnnAttribute::kReductionY, at(y));
+  made.finalize();
+}
+
+void CudnnGraph::reshape(int64_t x, int64_t y) {
+  CudnnDescriptor& made = operation(CudnnKind::kReshapeOperation);
+  made.set(CudnnAttribute::kReshapeX, at(x));
+  made.set(CudnnAttribute::kReshapeY, at(y));
+  made.finalize();
+}
+
+CudnnDescriptor CudnnGraph::finished_graph(const CudnnTarget& target) const {
+  std::vector<void*> raw;
+  for (const CudnnDescriptor& each : operations_) raw.push_back(each.raw());
+  CudnnDescriptor graph(api_, CudnnKind::kOperationGraph);
+  add_target(graph, target, CudnnAttribute::kGraphHandle);
+  graph.set(CudnnAttribute::kGraphOperations, CudnnElement::kDescriptor, static_cast<int64_t>(raw.size()), raw.data());
+  graph.finalize();
+  return graph;
+}
+
+CudnnGraph::Engines CudnnGraph::engines(const CudnnTarget& target) const {
+  Engines found{finished_graph(target), {}};
+  for (CudnnDescriptor& config : engine_configs(api_, found.graph, target))
+    if (repeats_its_bits(api_, config)) found.configs.push_back(std::move(config));
+  return found;
+}
+
+CudnnPlan CudnnGraph::plan(const CudnnTarget& target, const std::string& what) const {
+  Engines found = engines(target);
+  std::string why = "it has no engine that repeats its bits";
+  for (CudnnDescriptor& config : found.configs) {
+    CudnnDescriptor plan(api_, CudnnKind::kPlan);
+    add_target(plan, target, CudnnAttribute::kPlanHandle);
+    if (target.properties != nullptr) plan.set(CudnnAttribute::kPlanDevice, *target.properties);
+    plan.set(CudnnAttribute::kPlanEngineConfig, config);
+    const std::optional<std::string> refused = plan.try_finalize();
+    if (refused) {
+      why = *refused;
+      continue;
+    }
+    std::vector<CudnnDescriptor> parts;
+    parts.push_back(std::move(found.graph));
+    parts.push_back(std::move(config));
+    return {api_, std::move(parts), std::move(plan)};
+  }
+  throw Error(ExitCode::kUnsupported, cat("cuDNN ", cudnn_version_text(api_.version()), " has no plan for ", what, ": ", why),
+              "set kernels.attention to own");
+}
+
+}  // namespace ftrun::cuda

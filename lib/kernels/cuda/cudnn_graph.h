@@ -1,0 +1,138 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/cudnn_api.h"
+
+namespace ftrun::cuda {
+
+/// A descriptor of cuDNN's, owned. Calls throw Error(kEnvironment) with cuDNN's words.
+class CudnnDescriptor {
+ public:
+  CudnnDescriptor(const CudnnApi& api, CudnnKind kind);
+  ~CudnnDescriptor();
+  CudnnDescriptor(CudnnDescriptor&& other) noexcept : api_(other.api_), raw_(std::exchange(other.raw_, nullptr)) {}
+  CudnnDescriptor& operator=(CudnnDescriptor&&) = delete;
+  CudnnDescriptor(const CudnnDescriptor&) = delete;
+
+  void* raw() const { return raw_; }
+  void set(CudnnAttribute name, CudnnElement element, int64_t count, const void* elements);
+  template <class T>
+  void set(CudnnAttribute name, CudnnElement element, const T& value) {
+    set(name, element, 1, &value);
+  }
+  void set(CudnnAttribute name, const CudnnDescriptor& other) { set(name, CudnnElement::kDescriptor, other.raw_); }
+  void finalize();
+  /// What went wrong, or nothing; for what may be refused.
+  std::optional<std::string> try_finalize();
+  /// Into at most `room` elements, of which there are so many.
+  int64_t get(CudnnAttribute name, CudnnElement element, int64_t room, void* elements) const;
+
+ private:
+  void check(int status, const char* what) const;
+
+  const CudnnApi& api_;
+  void* raw_ = nullptr;
+};
+
+/// "9.19.0"
+std::string cudnn_version_text(size_t version);
+
+/// For which device a plan is made: that of a handle, or one that need not be there, by its properties.
+struct CudnnTarget {
+  CudnnHandle handle = nullptr;
+  const CudnnDescriptor* properties = nullptr;
+};
+
+/// An address of a tensor that lies in memory; of a number the host's.
+struct CudnnArgument {
+  int64_t id;
+  const void* address;
+};
+
+/// What can be run, for one graph on one device. The graph outlives it.
+class CudnnPlan {
+ public:
+  /// `parts` are what the plan was made from.
+  CudnnPlan(const CudnnApi& api, std::vector<CudnnDescriptor> parts, CudnnDescriptor plan);
+
+  int64_t workspace_bytes() const { return workspace_bytes_; }
+  /// Enqueues on the handle's stream. `workspace` has workspace_bytes().
+  void run(CudnnHandle handle, std::span<const CudnnArgument> arguments, void* workspace) const;
+
+ private:
+  const CudnnApi& api_;
+  std::vector<CudnnDescriptor> parts_;
+  CudnnDescriptor plan_;
+  int64_t workspace_bytes_ = 0;
+};
+
+/// Dimensions and strides in elements of a tensor: batch, heads, rows, columns.
+struct CudnnShape {
+  std::array<int64_t, 4> dims;
+  std::array<int64_t, 4> strides;
+  CudnnType type = CudnnType::kFloat;
+};
+
+/// A list of operations on tensors, computed in fp32, which cuDNN turns into kernels.
+class CudnnGraph {
+ public:
+  explicit CudnnGraph(const CudnnApi& api) : api_(api) {}
+
+  /// Tensors: in memory (16 bytes aligned), made and used within the graph, or a number that is given by its address.
+  int64_t in_memory(const CudnnShape& shape) { return tensor(shape, Place::kMemory); }
+  int64_t within(const CudnnShape& shape) { return tensor(shape, Place::kWithin); }
+  int64_t number() { return tensor({{1, 1, 1, 1}, {1, 1, 1, 1}}, Place::kByValue); }
+
+  void matmul(int64_t a, int64_t b, int64_t c);
+  /// y = mode(x), mode(x, b) or mode(x, b, t); kSelect is t ? x : b, kIndex the place along `axis`. `precision` is what it
+  /// computes in.
+  struct Pointwise {
+    CudnnPointwise mode;
+    int64_t x;
+    int64_t y;
+    std::optional<int64_t> b = {};
+    std::optional<int64_t> t = {};
+    CudnnType precision = CudnnType::kFloat;
+    int64_t axis = -1;
+  };
+  void pointwise(const Pointwise& p);
+  /// Over the dimensions that y has 1 of, or fewer of.
+  void reduce(CudnnReduction mode, int64_t x, int64_t y);
+  /// The same elements in another order of dimensions.
+  void reshape(int64_t x, int64_t y);
+
+  /// cuDNN's engines that have the same bits from run to run, best first. Needs no device, where the target is one by its
+  /// properties.
+  struct Engines {
+    CudnnDescriptor graph;
+    std::vector<CudnnDescriptor> configs;
+  };
+  Engines engines(const CudnnTarget& target) const;
+  /// Of the first of cuDNN's engines that has the same bits from run to run, and a plan. Error(kUnsupported) naming `what`
+  /// when there is none, with cuDNN's words.
+  CudnnPlan plan(const CudnnTarget& target, const std::string& what) const;
+
+ private:
+  enum class Place { kMemory, kWithin, kByValue };
+
+  int64_t tensor(const CudnnShape& shape, Place place);
+  const CudnnDescriptor& at(int64_t id) const { return tensors_[static_cast<size_t>(id - 1)]; }
+  CudnnDescriptor& operation(CudnnKind kind);
+  CudnnDescriptor finished_graph(const CudnnTarget& target) const;
+
+  const CudnnApi& api_;
+  std::vector<CudnnDescriptor> tensors_;
+  /// Descriptors that operations refer to.
+  std::vector<CudnnDescriptor> modes_;
+  std::vector<CudnnDescriptor> operations_;
+};
+
+}  // namespace ftrun::cuda

@@ -1,0 +1,19 @@
+#pragma once
+
+#include "kernels/cuda/cudnn_attention.h"
+#include "kernels/cuda/matmul.h"
+#include "kernels/device.h"
+
+namespace ftrun::cuda {
+
+/// What operations use beside kernels of our own. Borrowed.
+struct Libraries {
+  const DeviceInfo& gpu;
+  Matmul& matmul;
+  /// Null: all attention is ours.
+  CudnnAttention* cudnn = nullptr;
+  /// AttentionOptions::documents
+  bool documents = false;
+};
+
+}  // namespace ftrun::cuda

@@ -1,0 +1,173 @@
+#include <dlfcn.h>
+
+#include <iostream>
+#include <string>
+
+#include "base/error.h"
+#include "catch_runner.h"
+#include "kernels/cuda/cudnn_attention.h"
+
+#if __has_include(<cudnn_graph.h>)
+#include <cudnn_graph.h>
+#endif
+
+#include <catch2/catch.hpp>
+
+// What cuDNN itself says of the graphs of attention, asked for GPUs that are not there: descriptors, graphs and the choice
+// of engines need a driver's library (of a toolkit, which does nothing) and no device. Plans need one.
+
+namespace ftrun {
+namespace {
+
+/// As cuDNN writes a device's properties.
+struct Device {
+  const char* name;
+  int version, multiprocessors, shared_bytes;
+};
+constexpr Device kHopper{"NVIDIA H100 80GB HBM3", 900, 132, 232448};
+constexpr Device kAmpere{"NVIDIA A100-SXM4-80GB", 800, 108, 166912};
+constexpr Device kAda{"NVIDIA GeForce RTX 4090", 890, 128, 101376};
+
+std::string properties_of(const Device& device) {
+  return cat(
+      R"({"maxGridSize": [2147483647, 65535, 65535], "maxBlockSize": [1024, 1024, 64], "regsPerBlock": 65536, "warpSize": 32, )",
+      R"("maxSharedMemoryPerBlock": 49152, "reservedSharedMemoryPerBlock": 1024, "maxRegistersPerSM": 65536, "maxCtasPerSM": 32, )",
+      R"("maxThreadsPerBlock": 1024, "maxThreadsPerSM": 2048, "pciDeviceId": 9008, "isTccDriver": 0, "supportCoopLaunch": 1, )",
+      R"("smClockRateKHz": 1980000, "memClockRateKHz": 2619000, "l2CacheSize": 52428800, "driverVer": 13000, "cudaDeviceId": 0, )",
+      R"("totalGlobalMem": 85000000000, "cudnnVersion": )", cuda::load_cudnn().version(), R"(, "schemaVersion": 1, "deviceName": ")",
+      device.name, R"(", "deviceVer": )", device.version, R"(, "multiProcessorCount": )", device.multiprocessors,
+      R"(, "maxSharedMemoryPerBlockOptin": )", device.shared_bytes, "}");
+}
+
+/// Engines of cuDNN's that repeat their bits.
+size_t engines(const Device& device, const AttentionAttrs& attrs, int64_t rows, bool backward) {
+  const cuda::CudnnApi& api = cuda::load_cudnn();
+  const std::string text = properties_of(device);
+  cuda::CudnnDescriptor properties(api, cuda::CudnnKind::kDeviceProperties);
+  properties.set(cuda::CudnnAttribute::kDeviceJson, cuda::CudnnElement::kChar, static_cast<int64_t>(text.size()),
+                 text.data());
+  properties.finalize();
+  const cuda::CudnnAttentionGraph made = cuda::cudnn_attention_graph(api, attrs, rows * attrs.row_tokens, backward);
+  return made.graph.engines({.properties = &properties}).configs.size();
+}
+
+AttentionAttrs shape(int64_t heads, int64_t kv_heads, int64_t head_size, int64_t row_tokens, int64_t window = 0) {
+  return {heads, kv_heads, head_size, row_tokens, 0.1, window};
+}
+
+TEST_CASE("cudnn plans: every shape of the table has engines that repeat their bits, in both directions") {
+  for (const Device& device : {kHopper, kAmpere, kAda})
+    for (const AttentionAttrs& attrs :
+         {shape(9, 3, 64, 2048), shape(32, 8, 128, 4096), shape(32, 32, 128, 4096), shape(32, 8, 128, 4096, 1024),
+          shape(4, 4, 80, 100), shape(4, 2, 40, 77, 16), shape(2, 1, 8, 2), shape(8, 4, 256, 4096)}) {
+      const DeviceInfo gpu{.compute_major = device.version / 100};
+      if (!cuda::cudnn_computes(gpu, attrs, DType::kBF16, false)) continue;
+      for (const int64_t rows : {1, 2})
+        for (const bool backward : {false, true}) {
+          CAPTURE(device.name, attrs.query_heads, attrs.kv_heads, attrs.head_size, attrs.row_tokens, attrs.window, rows,
+                  backward);
+          REQUIRE(engines(device, attrs, rows, backward) > 0);
+        }
+    }
+}
+
+TEST_CASE("cudnn plans: what the table leaves out for its head size has none") {
+  REQUIRE(engines(kAmpere, shape(8, 4, 256, 4096), 1, true) == 0);
+  REQUIRE(engines(kHopper, shape(8, 4, 264, 4096), 1, true) == 0);
+}
+
+#if __has_include(<cudnn_graph.h>)
+template <class Own, class Theirs>
+constexpr bool same(Own own, Theirs theirs) {
+  return static_cast<int>(own) == static_cast<int>(theirs);
+}
+using A = cuda::CudnnAttribute;
+using K = cuda::CudnnKind;
+using E = cuda::CudnnElement;
+using P = cuda::CudnnPointwise;
+static_assert(same(K::kPointwise, CUDNN_BACKEND_POINTWISE_DESCRIPTOR) && same(K::kEngine, CUDNN_BACKEND_ENGINE_DESCRIPTOR) &&
+              same(K::kEngineConfig, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR) &&
+              same(K::kHeuristics, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR) &&
+              same(K::kPlan, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) &&
+              same(K::kPointwiseOperation, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR) &&
+              same(K::kOperationGraph, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) &&
+              same(K::kVariantPack, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR) && same(K::kTensor, CUDNN_BACKEND_TENSOR_DESCRIPTOR) &&
+              same(K::kMatmul, CUDNN_BACKEND_MATMUL_DESCRIPTOR) &&
+              same(K::kMatmulOperation, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR) &&
+              same(K::kReduction, CUDNN_BACKEND_REDUCTION_DESCRIPTOR) &&
+              same(K::kReductionOperation, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR) &&
+              same(K::kReshapeOperation, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR) &&
+              same(K::kDeviceProperties, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR));
+static_assert(same(A::kPointwiseMode, CUDNN_ATTR_POINTWISE_MODE) && same(A::kPointwisePrecision, CUDNN_ATTR_POINTWISE_MATH_PREC) &&
+              same(A::kPointwiseAxis, CUDNN_ATTR_POINTWISE_AXIS) && same(A::kHeuristicsMode, CUDNN_ATTR_ENGINEHEUR_MODE) &&
+              same(A::kHeuristicsGraph, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH) &&
+              same(A::kHeuristicsResults, CUDNN_ATTR_ENGINEHEUR_RESULTS) &&
+              same(A::kHeuristicsDevice, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP) &&
+              same(A::kEngineConfigEngine, CUDNN_ATTR_ENGINECFG_ENGINE) &&
+              same(A::kPlanHandle, CUDNN_ATTR_EXECUTION_PLAN_HANDLE) &&
+              same(A::kPlanEngineConfig, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG) &&
+              same(A::kPlanWorkspaceBytes, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) &&
+              same(A::kPlanDevice, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP) &&
+              same(A::kPointwiseDescriptor, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR) &&
+              same(A::kPointwiseX, CUDNN_ATTR_OPERATION_POINTWISE_XDESC) &&
+              same(A::kPointwiseB, CUDNN_ATTR_OPERATION_POINTWISE_BDESC) &&
+              same(A::kPointwiseY, CUDNN_ATTR_OPERATION_POINTWISE_YDESC) &&
+              same(A::kPointwiseT, CUDNN_ATTR_OPERATION_POINTWISE_TDESC));
+static_assert(same(A::kGraphHandle, CUDNN_ATTR_OPERATIONGRAPH_HANDLE) && same(A::kGraphOperations, CUDNN_ATTR_OPERATIONGRAPH_OPS) &&
+              same(A::kTensorAlignment, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT) && same(A::kTensorType, CUDNN_ATTR_TENSOR_DATA_TYPE) &&
+              same(A::kTensorDimensions, CUDNN_ATTR_TENSOR_DIMENSIONS) && same(A::kTensorStrides, CUDNN_ATTR_TENSOR_STRIDES) &&
+              same(A::kTensorId, CUDNN_ATTR_TENSOR_UNIQUE_ID) && same(A::kTensorIsVirtual, CUDNN_ATTR_TENSOR_IS_VIRTUAL) &&
+              same(A::kTensorIsByValue, CUDNN_ATTR_TENSOR_IS_BY_VALUE) && same(A::kPackIds, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS) &&
+              same(A::kPackPointers, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS) &&
+              same(A::kPackWorkspace, CUDNN_ATTR_VARIANT_PACK_WORKSPACE) &&
+              same(A::kEngineNumericalNotes, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE) &&
+              same(A::kMatmulPrecision, CUDNN_ATTR_MATMUL_COMP_TYPE) && same(A::kMatmulA, CUDNN_ATTR_OPERATION_MATMUL_ADESC) &&
+              same(A::kMatmulB, CUDNN_ATTR_OPERATION_MATMUL_BDESC) && same(A::kMatmulC, CUDNN_ATTR_OPERATION_MATMUL_CDESC) &&
+              same(A::kMatmulDescriptor, CUDNN_ATTR_OPERATION_MATMUL_DESC) &&
+              same(A::kReductionOperator, CUDNN_ATTR_REDUCTION_OPERATOR) &&
+              same(A::kReductionPrecision, CUDNN_ATTR_REDUCTION_COMP_TYPE) &&
+              same(A::kReductionX, CUDNN_ATTR_OPERATION_REDUCTION_XDESC) &&
+              same(A::kReductionY, CUDNN_ATTR_OPERATION_REDUCTION_YDESC) &&
+              same(A::kReductionDescriptor, CUDNN_ATTR_OPERATION_REDUCTION_DESC) &&
+              same(A::kReshapeX, CUDNN_ATTR_OPERATION_RESHAPE_XDESC) && same(A::kReshapeY, CUDNN_ATTR_OPERATION_RESHAPE_YDESC) &&
+              same(A::kDeviceJson, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION));
+static_assert(same(E::kHandle, CUDNN_TYPE_HANDLE) && same(E::kDataType, CUDNN_TYPE_DATA_TYPE) && same(E::kBoolean, CUDNN_TYPE_BOOLEAN) &&
+              same(E::kInt64, CUDNN_TYPE_INT64) && same(E::kPointer, CUDNN_TYPE_VOID_PTR) &&
+              same(E::kHeuristicsMode, CUDNN_TYPE_HEUR_MODE) && same(E::kNumericalNote, CUDNN_TYPE_NUMERICAL_NOTE) &&
+              same(E::kPointwiseMode, CUDNN_TYPE_POINTWISE_MODE) && same(E::kDescriptor, CUDNN_TYPE_BACKEND_DESCRIPTOR) &&
+              same(E::kReductionOperator, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE) && same(E::kChar, CUDNN_TYPE_CHAR));
+static_assert(same(cuda::CudnnType::kFloat, CUDNN_DATA_FLOAT) && same(cuda::CudnnType::kInt32, CUDNN_DATA_INT32) &&
+              same(cuda::CudnnType::kBFloat16, CUDNN_DATA_BFLOAT16) && same(cuda::CudnnType::kBoolean, CUDNN_DATA_BOOLEAN));
+static_assert(same(P::kAdd, CUDNN_POINTWISE_ADD) && same(P::kMultiply, CUDNN_POINTWISE_MUL) && same(P::kDivide, CUDNN_POINTWISE_DIV) &&
+              same(P::kSubtract, CUDNN_POINTWISE_SUB) && same(P::kExp, CUDNN_POINTWISE_EXP) && same(P::kLog, CUDNN_POINTWISE_LOG) &&
+              same(P::kGreater, CUDNN_POINTWISE_CMP_GT) && same(P::kGreaterOrEqual, CUDNN_POINTWISE_CMP_GE) &&
+              same(P::kIndex, CUDNN_POINTWISE_GEN_INDEX) && same(P::kSelect, CUDNN_POINTWISE_BINARY_SELECT));
+static_assert(same(cuda::CudnnReduction::kAdd, CUDNN_REDUCE_TENSOR_ADD) && same(cuda::CudnnReduction::kMax, CUDNN_REDUCE_TENSOR_MAX));
+static_assert(same(cuda::kCudnnHeuristicsA, CUDNN_HEUR_MODE_A) &&
+              same(cuda::kCudnnNoteNondeterministic, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC));
+#endif
+
+/// Why cuDNN cannot be asked here; "" when it can.
+std::string missing() {
+  if (::dlopen("libcuda.so.1", RTLD_NOW) == nullptr) return cat("no driver's library, nor a toolkit's: ", ::dlerror());
+  try {
+    cuda::load_cudnn();
+  } catch (const Error& error) {
+    return error.message();
+  }
+  return "";
+}
+
+}  // namespace
+}  // namespace ftrun
+
+/// What CTest counts as skipped.
+constexpr int kSkipped = 77;
+
+int main(int argc, char** argv) {
+  if (const std::string why = ftrun::missing(); !why.empty()) {
+    std::cout << "skipped: " << why << "\n";
+    return kSkipped;
+  }
+  return ftrun::testing::run_test_cases(argc, argv);
+}

@@ -1,0 +1,430 @@
+#include "cudnn.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+
+#include "base/error.h"
+#include "kernels/cuda/cudnn_api.h"
+
+// cuDNN's backend on the host: descriptors hold what was set, with the checks that its documentation names, and a plan
+// that is run goes through the operations of its graph one by one in fp64.
+namespace ftrun::emulator {
+
+Cudnn& cudnn() {
+  static Cudnn state;
+  return state;
+}
+
+namespace {
+
+using cuda::CudnnApi;
+using cuda::CudnnAttribute;
+using cuda::CudnnElement;
+using cuda::CudnnKind;
+using cuda::CudnnPointwise;
+using cuda::CudnnReduction;
+using cuda::CudnnType;
+
+constexpr int kBadParameter = 2000, kNotSupported = 3000;
+using Index = std::array<int64_t, 4>;
+
+struct Descriptor {
+  struct Value {
+    CudnnElement element;
+    int64_t count;
+    std::vector<std::byte> bytes;
+  };
+
+  CudnnKind kind;
+  bool finished = false;
+  std::map<CudnnAttribute, Value> values;
+  /// Of an engine (configuration): which, and for what.
+  size_t engine = 0;
+  const Descriptor* graph = nullptr;
+
+  bool has(CudnnAttribute name) const { return values.contains(name); }
+  template <class T>
+  T get(CudnnAttribute name, size_t i = 0) const {
+    T value;
+    std::memcpy(&value, values.at(name).bytes.data() + i * sizeof(T), sizeof value);
+    return value;
+  }
+  int64_t count(CudnnAttribute name) const { return values.at(name).count; }
+  const Descriptor& at(CudnnAttribute name, size_t i = 0) const { return *get<const Descriptor*>(name, i); }
+  int64_t id() const { return get<int64_t>(CudnnAttribute::kTensorId); }
+  Index dims(CudnnAttribute name) const {
+    Index found;
+    for (size_t i = 0; i < found.size(); ++i) found[i] = get<int64_t>(name, i);
+    return found;
+  }
+};
+
+std::string last_error;
+
+int refuse(const std::string& why, int status = kBadParameter) {
+  last_error = why;
+  return status;
+}
+
+Descriptor& as(void* raw) { return *static_cast<Descriptor*>(raw); }
+
+int64_t element_bytes(CudnnElement element) {
+  switch (element) {
+    case CudnnElement::kBoolean:
+    case CudnnElement::kChar: return 1;
+    case CudnnElement::kHandle:
+    case CudnnElement::kInt64:
+    case CudnnElement::kPointer:
+    case CudnnElement::kDescriptor: return 8;
+    default: return 4;
+  }
+}
+
+/// What must be set before a descriptor is finished.
+std::vector<CudnnAttribute> needed(CudnnKind kind) {
+  using A = CudnnAttribute;
+  switch (kind) {
+    case CudnnKind::kTensor: return {A::kTensorType, A::kTensorDimensions, A::kTensorStrides, A::kTensorId, A::kTensorAlignment};
+    case CudnnKind::kMatmul: return {A::kMatmulPrecision};
+    case CudnnKind::kPointwise: return {A::kPointwiseMode, A::kPointwisePrecision};
+    case CudnnKind::kReduction: return {A::kReductionOperator, A::kReductionPrecision};
+    case CudnnKind::kMatmulOperation: return {A::kMatmulDescriptor, A::kMatmulA, A::kMatmulB, A::kMatmulC};
+    case CudnnKind::kPointwiseOperation: return {A::kPointwiseDescriptor, A::kPointwiseX, A::kPointwiseY};
+    case CudnnKind::kReductionOperation: return {A::kReductionDescriptor, A::kReductionX, A::kReductionY};
+    case CudnnKind::kReshapeOperation: return {A::kReshapeX, A::kReshapeY};
+    case CudnnKind::kOperationGraph: return {A::kGraphHandle, A::kGraphOperations};
+    case CudnnKind::kHeuristics: return {A::kHeuristicsGraph, A::kHeuristicsMode};
+    case CudnnKind::kPlan: return {A::kPlanHandle, A::kPlanEngineConfig};
+    case CudnnKind::kVariantPack: return {A::kPackIds, A::kPackPointers, A::kPackWorkspace};
+    default: return {};
+  }
+}
+
+int create_descriptor(int kind, void** made) {
+  *made = new Descriptor{static_cast<CudnnKind>(kind)};
+  ++cudnn().descriptors;
+  return 0;
+}
+
+int destroy_descriptor(void* raw) {
+  delete &as(raw);
+  --cudnn().descriptors;
+  return 0;
+}
+
+int set_attribute(void* raw, int name, int element, int64_t count, const void* elements) {
+  if (as(raw).finished) return refuse("a finished descriptor does not change");
+  const auto type = static_cast<CudnnElement>(element);
+  const auto* bytes = static_cast<const std::byte*>(elements);
+  if (type == CudnnElement::kDescriptor)
+    for (int64_t i = 0; i < count; ++i)
+      if (!(*static_cast<Descriptor* const*>(static_cast<const void*>(bytes + 8 * i)))->finished)
+        return refuse("a descriptor is finished before others refer to it");
+  as(raw).values[static_cast<CudnnAttribute>(name)] = {type, count, {bytes, bytes + count * element_bytes(type)}};
+  return 0;
+}
+
+std::vector<const Descriptor*> tensors_of(const Descriptor& operation) {
+  using A = CudnnAttribute;
+  std::vector<const Descriptor*> found;
+  for (const A name : {A::kMatmulA, A::kMatmulB, A::kMatmulC, A::kPointwiseX, A::kPointwiseB, A::kPointwiseT,
+                       A::kPointwiseY, A::kReductionX, A::kReductionY, A::kReshapeX, A::kReshapeY})
+    if (operation.has(name)) found.push_back(&operation.at(name));
+  return found;
+}
+
+int finalize(void* raw) {
+  Descriptor& made = as(raw);
+  for (const CudnnAttribute name : needed(made.kind))
+    if (!made.has(name)) return refuse(cat("attribute ", static_cast<int>(name), " is missing"));
+  if (made.kind == CudnnKind::kPlan) {
+    made.engine = made.at(CudnnAttribute::kPlanEngineConfig).engine;
+    made.graph = made.at(CudnnAttribute::kPlanEngineConfig).graph;
+    if (const int status = cudnn().engines[made.engine].refuses; status != 0) return refuse("the engine refuses", status);
+  }
+  if (made.kind == CudnnKind::kTensor && made.count(CudnnAttribute::kTensorDimensions) != 4)
+    return refuse("tensors have four dimensions");
+  made.finished = true;
+  return 0;
+}
+
+int get_attribute(void* raw, int name, int, int64_t room, int64_t* count, void* elements) {
+  const Descriptor& of = as(raw);
+  switch (static_cast<CudnnAttribute>(name)) {
+    case CudnnAttribute::kHeuristicsResults:
+      *count = static_cast<int64_t>(cudnn().engines.size());
+      for (int64_t i = 0; i < std::min(room, *count); ++i) {
+        Descriptor& config = as(static_cast<void**>(elements)[i]);
+        config.engine = static_cast<size_t>(i);
+        config.graph = &of.at(CudnnAttribute::kHeuristicsGraph);
+        config.finished = true;
+      }
+      return 0;
+    case CudnnAttribute::kEngineConfigEngine:
+      as(*static_cast<void**>(elements)).engine = of.engine;
+      *count = 1;
+      return 0;
+    case CudnnAttribute::kEngineNumericalNotes: {
+      const std::vector<int>& notes = cudnn().engines[of.engine].notes;
+      *count = static_cast<int64_t>(notes.size());
+      std::copy(notes.begin(), notes.end(), static_cast<int*>(elements));
+      return 0;
+    }
+    case CudnnAttribute::kPlanWorkspaceBytes:
+      if (!of.finished) return refuse("the plan is not finished");
+      *static_cast<int64_t*>(elements) = cudnn().workspace_bytes;
+      *count = 1;
+      return 0;
+    default: return refuse("not an attribute that can be asked for");
+  }
+}
+
+// --- running a graph -----------------------------------------------------------------------------
+
+/// Where a tensor's elements lie: given memory, or an array of the emulator's.
+struct Storage {
+  void* given = nullptr;
+  std::shared_ptr<std::map<int64_t, double>> made;
+};
+
+float from_bf16(uint16_t x) {
+  const uint32_t bits = static_cast<uint32_t>(x) << 16;
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+uint16_t to_bf16(double x) {
+  const auto narrow = static_cast<float>(x);
+  uint32_t bits;
+  std::memcpy(&bits, &narrow, sizeof bits);
+  return static_cast<uint16_t>((bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16);
+}
+
+class Tensor {
+ public:
+  Tensor(const Descriptor& of, Storage storage)
+      : dims(of.dims(CudnnAttribute::kTensorDimensions)),
+        strides_(of.dims(CudnnAttribute::kTensorStrides)),
+        type_(of.get<CudnnType>(CudnnAttribute::kTensorType)),
+        storage_(std::move(storage)) {}
+
+  const Index dims;
+
+  /// Of a place in a larger tensor: a dimension of 1 serves all, one of fewer serves groups of neighbours.
+  double read(const Index& place, const Index& whole) const {
+    Index own;
+    for (size_t d = 0; d < own.size(); ++d) own[d] = place[d] * dims[d] / whole[d];
+    return read(own);
+  }
+  double read(const Index& place) const {
+    const int64_t at = offset(place);
+    if (storage_.given == nullptr) {
+      const double value = storage_.made->at(at);
+      return type_ == CudnnType::kBFloat16 ? from_bf16(to_bf16(value)) : value;
+    }
+    if (type_ == CudnnType::kBFloat16) return from_bf16(static_cast<const uint16_t*>(storage_.given)[at]);
+    return static_cast<const float*>(storage_.given)[at];
+  }
+  void write(const Index& place, double value) const {
+    const int64_t at = offset(place);
+    if (storage_.given == nullptr)
+      (*storage_.made)[at] = value;
+    else if (type_ == CudnnType::kBFloat16)
+      static_cast<uint16_t*>(storage_.given)[at] = to_bf16(value);
+    else
+      static_cast<float*>(storage_.given)[at] = static_cast<float>(value);
+  }
+
+ private:
+  int64_t offset(const Index& place) const {
+    int64_t at = 0;
+    for (size_t d = 0; d < place.size(); ++d) at += place[d] * strides_[d];
+    return at;
+  }
+
+  const Index strides_;
+  const CudnnType type_;
+  Storage storage_;
+};
+
+template <class Body>
+void for_each(const Index& dims, Body body) {
+  Index at;
+  for (at[0] = 0; at[0] < dims[0]; ++at[0])
+    for (at[1] = 0; at[1] < dims[1]; ++at[1])
+      for (at[2] = 0; at[2] < dims[2]; ++at[2])
+        for (at[3] = 0; at[3] < dims[3]; ++at[3]) body(at);
+}
+
+double pointwise(CudnnPointwise mode, double x, double b, double t) {
+  switch (mode) {
+    case CudnnPointwise::kAdd: return x + b;
+    case CudnnPointwise::kMultiply: return x * b;
+    case CudnnPointwise::kDivide: return x / b;
+    case CudnnPointwise::kSubtract: return x - b;
+    case CudnnPointwise::kExp: return std::exp(x);
+    case CudnnPointwise::kLog: return std::log(x);
+    case CudnnPointwise::kGreater: return x > b ? 1.0 : 0.0;
+    case CudnnPointwise::kGreaterOrEqual: return x >= b ? 1.0 : 0.0;
+    case CudnnPointwise::kSelect: return t != 0.0 ? x : b;
+    case CudnnPointwise::kIndex: break;
+  }
+  bug("a pointwise mode that the emulator does not know");
+}
+
+class Run {
+ public:
+  explicit Run(const Descriptor& pack) {
+    for (int64_t i = 0; i < pack.count(CudnnAttribute::kPackIds); ++i)
+      given_[pack.get<int64_t>(CudnnAttribute::kPackIds, static_cast<size_t>(i))] =
+          pack.get<void*>(CudnnAttribute::kPackPointers, static_cast<size_t>(i));
+  }
+
+  void run(const Descriptor& operation) {
+    switch (operation.kind) {
+      case CudnnKind::kMatmulOperation: return matmul(operation);
+      case CudnnKind::kPointwiseOperation: return pointwise_operation(operation);
+      case CudnnKind::kReductionOperation: return reduce(operation);
+      case CudnnKind::kReshapeOperation: return reshape(operation);
+      default: bug("an operation that the emulator does not know");
+    }
+  }
+
+ private:
+  Tensor tensor(const Descriptor& of) {
+    const bool within = of.get<bool>(CudnnAttribute::kTensorIsVirtual);
+    if (!within) return {of, {given_.at(of.id()), nullptr}};
+    auto& made = made_[of.id()];
+    if (made.given == nullptr && !made.made) made.made = std::make_shared<std::map<int64_t, double>>();
+    return {of, made};
+  }
+
+  void matmul(const Descriptor& operation) {
+    cudnn().ran.emplace_back("matmul");
+    const Tensor a = tensor(operation.at(CudnnAttribute::kMatmulA)), b = tensor(operation.at(CudnnAttribute::kMatmulB)),
+                 c = tensor(operation.at(CudnnAttribute::kMatmulC));
+    require(a.dims[3] == b.dims[2] && a.dims[2] == c.dims[2] && b.dims[3] == c.dims[3], "matrices fit each other");
+    for_each(c.dims, [&](const Index& at) {
+      double sum = 0;
+      for (int64_t k = 0; k < a.dims[3]; ++k)
+        sum += a.read({at[0], at[1] * a.dims[1] / c.dims[1], at[2], k}) *
+               b.read({at[0], at[1] * b.dims[1] / c.dims[1], k, at[3]});
+      c.write(at, sum);
+    });
+  }
+
+  void pointwise_operation(const Descriptor& operation) {
+    const Descriptor& how = operation.at(CudnnAttribute::kPointwiseDescriptor);
+    const auto mode = how.get<CudnnPointwise>(CudnnAttribute::kPointwiseMode);
+    cudnn().ran.push_back(cat("pointwise ", static_cast<int>(mode)));
+    const Tensor x = tensor(operation.at(CudnnAttribute::kPointwiseX)), y = tensor(operation.at(CudnnAttribute::kPointwiseY));
+    const auto operand = [&](CudnnAttribute name) {
+      return operation.has(name) ? std::optional<Tensor>(tensor(operation.at(name))) : std::nullopt;
+    };
+    const std::optional<Tensor> b = operand(CudnnAttribute::kPointwiseB), t = operand(CudnnAttribute::kPointwiseT);
+    if (mode == CudnnPointwise::kIndex) {
+      const auto axis = static_cast<size_t>(how.get<int64_t>(CudnnAttribute::kPointwiseAxis));
+      return for_each(y.dims, [&](const Index& at) { y.write(at, static_cast<double>(at[axis])); });
+    }
+    for_each(y.dims, [&](const Index& at) {
+      y.write(at, pointwise(mode, x.read(at, y.dims), b ? b->read(at, y.dims) : 0, t ? t->read(at, y.dims) : 0));
+    });
+  }
+
+  void reduce(const Descriptor& operation) {
+    const auto mode = operation.at(CudnnAttribute::kReductionDescriptor).get<CudnnReduction>(CudnnAttribute::kReductionOperator);
+    cudnn().ran.push_back(cat("reduction ", static_cast<int>(mode)));
+    const Tensor x = tensor(operation.at(CudnnAttribute::kReductionX)), y = tensor(operation.at(CudnnAttribute::kReductionY));
+    std::map<Index, double> sums;
+    for_each(x.dims, [&](const Index& at) {
+      Index to;
+      for (size_t d = 0; d < to.size(); ++d) to[d] = at[d] * y.dims[d] / x.dims[d];
+      const auto [sum, first] = sums.emplace(to, x.read(at));
+      if (!first) sum->second = mode == CudnnReduction::kAdd ? sum->second + x.read(at) : std::max(sum->second, x.read(at));
+    });
+    for (const auto& [at, sum] : sums) y.write(at, sum);
+  }
+
+  /// Another view of the same elements.
+  void reshape(const Descriptor& operation) {
+    cudnn().ran.emplace_back("reshape");
+    const Descriptor &x = operation.at(CudnnAttribute::kReshapeX), &y = operation.at(CudnnAttribute::kReshapeY);
+    made_[y.id()] = x.get<bool>(CudnnAttribute::kTensorIsVirtual) ? made_.at(x.id()) : Storage{given_.at(x.id()), nullptr};
+  }
+
+  std::map<int64_t, void*> given_;
+  std::map<int64_t, Storage> made_;
+};
+
+/// Everything in memory is given, where its alignment says.
+int check_pack(const Descriptor& graph, const Descriptor& pack) {
+  std::set<int64_t> ids;
+  for (int64_t i = 0; i < pack.count(CudnnAttribute::kPackIds); ++i) {
+    ids.insert(pack.get<int64_t>(CudnnAttribute::kPackIds, static_cast<size_t>(i)));
+    if (pack.get<void*>(CudnnAttribute::kPackPointers, static_cast<size_t>(i)) == nullptr) return refuse("an address is null");
+  }
+  if (static_cast<int64_t>(ids.size()) != pack.count(CudnnAttribute::kPackPointers)) return refuse("ids are not unique");
+  for (int64_t i = 0; i < graph.count(CudnnAttribute::kGraphOperations); ++i)
+    for (const Descriptor* tensor : tensors_of(graph.at(CudnnAttribute::kGraphOperations, static_cast<size_t>(i))))
+      if (!tensor->get<bool>(CudnnAttribute::kTensorIsVirtual) && !ids.contains(tensor->id()))
+        return refuse(cat("tensor ", tensor->id(), " has no address"));
+  auto* const workspace = pack.get<void*>(CudnnAttribute::kPackWorkspace);
+  if (cudnn().workspace_bytes > 0 && workspace == nullptr) return refuse("there is no workspace");
+  std::memset(workspace, 0xFF, static_cast<size_t>(cudnn().workspace_bytes));
+  return 0;
+}
+
+int execute(void*, void* plan, void* pack) {
+  const Descriptor& graph = *as(plan).graph;
+  if (cudnn().execution != 0) return refuse("the emulator was told to", cudnn().execution);
+  if (const int status = check_pack(graph, as(pack)); status != 0) return status;
+  cudnn().engine = as(plan).engine;
+  Run run(as(pack));
+  for (int64_t i = 0; i < graph.count(CudnnAttribute::kGraphOperations); ++i)
+    run.run(graph.at(CudnnAttribute::kGraphOperations, static_cast<size_t>(i)));
+  return 0;
+}
+
+}  // namespace
+
+}  // namespace ftrun::emulator
+
+namespace ftrun::cuda {
+
+const CudnnApi& load_cudnn() {
+  namespace e = emulator;
+  static const CudnnApi api{
+      .version = [] { return e::cudnn().version; },
+      .error_string = [](int status) { return status == e::kNotSupported ? "NOT_SUPPORTED" : "BAD_PARAM"; },
+      .last_error = [](char* text, size_t bytes) { std::strncpy(text, e::last_error.c_str(), bytes - 1); },
+      .create =
+          [](CudnnHandle* handle) {
+            static char place;
+            *handle = &place;
+            ++e::cudnn().handles;
+            return 0;
+          },
+      .destroy =
+          [](CudnnHandle) {
+            --e::cudnn().handles;
+            return 0;
+          },
+      .set_stream = [](CudnnHandle, cudaStream_t) { return 0; },
+      .create_descriptor = e::create_descriptor,
+      .destroy_descriptor = e::destroy_descriptor,
+      .finalize = e::finalize,
+      .set_attribute = e::set_attribute,
+      .get_attribute = e::get_attribute,
+      .execute = e::execute,
+  };
+  return api;
+}
+
+}  // namespace ftrun::cuda
