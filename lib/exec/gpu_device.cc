@@ -263,7 +263,7 @@ void GpuDevice::load(Lane lane, std::span<const void* const> from, std::span<con
 void GpuDevice::run_ops(const LayerGraph& graph, std::span<const Op> ops,
                         std::span<void* const> storage, KernelContext context) {
   context.scalars = device_scalars_.as<StepScalars>();
-  for (const Op& op : ops) kernels().run_op(graph, op, storage, context, gpu_.stream(Lane::kCompute));
+  kernels().run_ops(graph, ops, storage, context, gpu_.stream(Lane::kCompute));
 }
 
 void GpuDevice::attach(Lane lane, Communicator& group) { group.use_stream(gpu_.stream(lane)); }

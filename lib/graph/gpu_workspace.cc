@@ -65,6 +65,11 @@ GpuHeadWorkspace gpu_head_workspace(int64_t tokens, int64_t vocabulary, const Cr
   return w;
 }
 
+bool is_norm_pair(std::span<const Op> list, size_t i) {
+  return i + 1 < list.size() && list[i].kind == OpKind::kRmsNormWgrad && list[i + 1].kind == OpKind::kRmsNormDgrad &&
+         std::equal(list[i].in.begin(), list[i].in.end(), list[i + 1].in.begin());
+}
+
 int64_t gpu_panel_columns(int64_t n, int64_t k) {
   constexpr int64_t kMostElements = int64_t{64} << 20, kLeastColumns = 64;
   return std::min(n, std::max(kMostElements / k / kLeastColumns, int64_t{1}) * kLeastColumns);

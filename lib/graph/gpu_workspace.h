@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace ftrun {
 
@@ -38,6 +40,10 @@ struct GpuHeadWorkspace {
 };
 GpuHeadWorkspace gpu_head_workspace(int64_t tokens, int64_t vocabulary, const CrossEntropyAttrs& attrs,
                                     int64_t element_bytes);
+
+/// Whether list[i] and the operation after it are the two gradients of a norm, which the GPU's kernels make in one pass:
+/// the partial sums in the first one's scratch then live until the second is done.
+bool is_norm_pair(std::span<const Op> list, size_t i);
 
 /// A product by a packed weight unpacks it part by part: columns of the result that one part gives, of n, for a product of
 /// depth k. Large parts, so that products stay large ones.

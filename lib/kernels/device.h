@@ -124,13 +124,14 @@ class DeviceKernels {
   virtual void prepare(const LayerGraph& graph) = 0;
   /// Who computes attention: "own", or "cudnn 9.19.0" where the table has it. It decides bits.
   virtual std::string attention() const = 0;
-  /// The device's run_op (kernels.h): activations F32 or BF16; gradients of parameters F32 or BF16
+  /// The device's run_op (kernels.h) for operations that follow each other in a list of the graph, which may share a
+  /// kernel: the bits are those of each alone. Activations F32 or BF16; gradients of parameters F32 or BF16
   /// whatever the activations are. `context.scalars` is device memory. Tokens and labels are not
   /// checked (that would take a wait): one outside the table gives NaN. Matrix products share one
   /// workspace, so operations go to one stream at a time. Error(kUnsupported) for other dtypes and
   /// for head sizes above 256.
-  virtual void run_op(const LayerGraph& graph, const Op& op, std::span<void* const> storage,
-                      const KernelContext& context, DeviceStream stream) = 0;
+  virtual void run_ops(const LayerGraph& graph, std::span<const Op> ops, std::span<void* const> storage,
+                       const KernelContext& context, DeviceStream stream) = 0;
 
   /// Bytes of scratch that sum_of_squares needs for `count` elements.
   virtual int64_t sum_of_squares_scratch_bytes(int64_t count) const = 0;

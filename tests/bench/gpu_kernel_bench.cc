@@ -137,7 +137,7 @@ class Bench {
     void* const on_device = allocate(sizeof scalars);
     gpu_.copy(on_device, &scalars, sizeof scalars, stream_);
     const KernelContext context{false, static_cast<const StepScalars*>(on_device)};
-    const double ms = milliseconds([&] { gpu_.run_op(graph, op, storage_, context, stream_); });
+    const double ms = milliseconds([&] { gpu_.run_ops(graph, {&op, 1}, storage_, context, stream_); });
     print(c.name, ms, flops(graph, op), static_cast<double>(traffic_bytes(graph, op)));
     release();
   }

@@ -419,19 +419,22 @@ void EmulatedGpu::destroy(DeviceGraph graph) noexcept {
 
 // Operations.
 
-void EmulatedGpu::run_op(const LayerGraph& graph, const Op& op, std::span<void* const> storage,
-                         const KernelContext& context, DeviceStream stream) {
+void EmulatedGpu::run_ops(const LayerGraph& graph, std::span<const Op> ops, std::span<void* const> storage,
+                          const KernelContext& context, DeviceStream stream) {
   std::vector<void*> places;
   for (void* address : storage) places.push_back(address == nullptr ? nullptr : seen_by_device(address));
   KernelContext there = context;
   there.scalars = seen(context.scalars);
-  put(stream, [this, &graph, &op, places = std::move(places), there] {
-    ++counters_.operations;
-    if (operations_)
-      operations_->run_op(graph, op, places, there, operations_stream_);
-    else
+  if (operations_)
+    return put(stream, [this, &graph, ops, places = std::move(places), there] {
+      counters_.operations += static_cast<int64_t>(ops.size());
+      operations_->run_ops(graph, ops, places, there, operations_stream_);
+    });
+  for (const Op& op : ops)
+    put(stream, [this, &graph, &op, places, there] {
+      ++counters_.operations;
       ftrun::run_op(graph, op, places, there);
-  });
+    });
 }
 
 int64_t EmulatedGpu::sum_of_squares_scratch_bytes(int64_t count) const {

@@ -71,8 +71,8 @@ class EmulatedGpu final : public DeviceKernels {
 
   void prepare(const LayerGraph& graph) override;
   std::string attention() const override { return operations_ ? operations_->attention() : "own"; }
-  void run_op(const LayerGraph& graph, const Op& op, std::span<void* const> storage,
-              const KernelContext& context, DeviceStream stream) override;
+  void run_ops(const LayerGraph& graph, std::span<const Op> ops, std::span<void* const> storage,
+               const KernelContext& context, DeviceStream stream) override;
   int64_t sum_of_squares_scratch_bytes(int64_t count) const override;
   void sum_of_squares(const void* g, DType dtype, int64_t count, bool accumulate, double* sum, void* scratch,
                       DeviceStream stream) override;

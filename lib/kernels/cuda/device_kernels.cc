@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "graph/gpu_workspace.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/module_entry.h"
@@ -203,9 +204,15 @@ class CudaKernels final : public DeviceKernels {
 
   void prepare(const LayerGraph& graph) override { cuda::prepare(graph, libraries()); }
   std::string attention() const override { return cudnn_ ? cudnn_->version() : "own"; }
-  void run_op(const LayerGraph& graph, const Op& op, std::span<void* const> storage, const KernelContext& context,
-              DeviceStream stream) override {
-    run_operation(Operation(graph, op, storage, context, native(stream)), libraries());
+  void run_ops(const LayerGraph& graph, std::span<const Op> ops, std::span<void* const> storage,
+               const KernelContext& context, DeviceStream stream) override {
+    const auto operation = [&](size_t i) { return Operation(graph, ops[i], storage, context, native(stream)); };
+    for (size_t i = 0; i < ops.size(); ++i) {
+      if (is_norm_pair(ops, i) && run_norm_gradients(operation(i), operation(i + 1)))
+        ++i;
+      else
+        run_operation(operation(i), libraries());
+    }
   }
 
   int64_t sum_of_squares_scratch_bytes(int64_t count) const override {

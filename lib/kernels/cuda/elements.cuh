@@ -74,6 +74,9 @@ __device__ float rounded(float x) {
   return to_float(from_float<T>(x));
 }
 
+/// What a token adds to the gradient of a norm's weight, rounded once: the same wherever it is computed.
+__device__ inline float weight_term(float dy, float x, float rstd, float sum) { return fmaf(dy, x * rstd, sum); }
+
 __device__ inline float warp_sum(float x) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffU, x, step);

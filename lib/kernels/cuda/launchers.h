@@ -100,6 +100,10 @@ struct RmsNormDgrad {
   int64_t rows, width;
 };
 void rms_norm_dgrad(DType dtype, const RmsNormDgrad& n, cudaStream_t stream);
+struct WeightGradient;
+/// Both gradients of a norm from one reading of dy and x: n, and g as weight_gradient() of them, with the bits that each
+/// has alone. False, and nothing done, for rows that registers do not hold.
+bool rms_norm_gradients(DType dtype, const RmsNormDgrad& n, const WeightGradient& g, cudaStream_t stream);
 void qk_norm(DType dtype, const void* qkv, const void* wq, const void* wk, void* y, float* rstd, int64_t count,
              const HeadAttrs& heads, cudaStream_t stream);
 void qk_norm_dgrad(DType dtype, const void* dy, const void* qkv, const float* rstd, const void* wq, const void* wk,
@@ -121,6 +125,12 @@ struct WeightGradient {
   int64_t workspace_bytes;
 };
 void weight_gradient(DType dtype, const WeightGradient& g, cudaStream_t stream);
+/// Its order: tokens in so many parts of weight_gradient_tokens() each; of a part, kPartLanes sums of every kPartLanes-th
+/// token; these in order; then the parts in order, by add_partials(): F32[parts, width] in g.workspace.
+inline constexpr int kPartLanes = 8;
+int64_t weight_gradient_parts(const WeightGradient& g);
+int64_t weight_gradient_tokens(const WeightGradient& g);
+void add_partials(const WeightGradient& g, cudaStream_t stream);
 
 // --- cross_entropy.cu ----------------------------------------------------------------------------
 struct SoftmaxLoss {

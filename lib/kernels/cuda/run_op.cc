@@ -81,17 +81,15 @@ void run_add_rms_norm(const Operation& op) {
            op.stream());
 }
 
-void run_rms_norm_dgrad(const Operation& op) {
-  rms_norm_dgrad(op.dtype(),
-                 {.dy = op.in(0),
-                  .x = op.in(1),
-                  .rstd = op.floats_in(2),
-                  .w = op.in(3),
-                  .e = op.has_in(4) ? op.in(4) : nullptr,
-                  .dx = op.out(0),
-                  .rows = op.in_dims(0)[0],
-                  .width = op.in_dims(0)[1]},
-                 op.stream());
+RmsNormDgrad rms_norm_dgrad_of(const Operation& op) {
+  return {.dy = op.in(0),
+          .x = op.in(1),
+          .rstd = op.floats_in(2),
+          .w = op.in(3),
+          .e = op.has_in(4) ? op.in(4) : nullptr,
+          .dx = op.out(0),
+          .rows = op.in_dims(0)[0],
+          .width = op.in_dims(0)[1]};
 }
 
 /// The fields that every sum over tokens shares; out(i) is the gradient.
@@ -112,11 +110,11 @@ WeightGradient weight_gradient_of(const Operation& op, size_t i) {
           .workspace_bytes = op.workspace_bytes()};
 }
 
-void run_rms_norm_wgrad(const Operation& op) {
+WeightGradient rms_norm_weight_gradient_of(const Operation& op) {
   WeightGradient g = weight_gradient_of(op, 0);
   g.x = op.in(1);
   g.rstd = op.floats_in(2);
-  weight_gradient(op.dtype(), g, op.stream());
+  return g;
 }
 
 void run_qk_norm(const Operation& op) {
@@ -502,6 +500,11 @@ void prepare(const LayerGraph& graph, const Libraries& libraries) {
       if (op.kind == OpKind::kAttention || op.kind == OpKind::kAttentionDgrad) prepare_attention(graph, op, libraries);
 }
 
+bool run_norm_gradients(const Operation& weight, const Operation& input) {
+  const WeightGradient g = rms_norm_weight_gradient_of(weight);
+  return rms_norm_gradients(input.dtype(), rms_norm_dgrad_of(input), g, input.stream());
+}
+
 // clang-format off
 void run_operation(const Operation& op, const Libraries& libraries) {
   Matmul& matmul = libraries.matmul;
@@ -511,8 +514,8 @@ void run_operation(const Operation& op, const Libraries& libraries) {
     case OpKind::kRopeTable: return run_rope_table(op);
     case OpKind::kRmsNorm: return run_rms_norm(op);
     case OpKind::kAddRmsNorm: return run_add_rms_norm(op);
-    case OpKind::kRmsNormDgrad: return run_rms_norm_dgrad(op);
-    case OpKind::kRmsNormWgrad: return run_rms_norm_wgrad(op);
+    case OpKind::kRmsNormDgrad: return rms_norm_dgrad(op.dtype(), rms_norm_dgrad_of(op), op.stream());
+    case OpKind::kRmsNormWgrad: return weight_gradient(op.dtype(), rms_norm_weight_gradient_of(op), op.stream());
     case OpKind::kLinear: return run_linear(op, matmul);
     case OpKind::kLinearDgrad: return run_linear_dgrad(op, matmul);
     case OpKind::kLinearWgrad: return run_linear_wgrad(op, matmul);

@@ -175,10 +175,10 @@ TEST_CASE("cuda: a captured operation runs again and again, reading what memory 
   DeviceBytes x = on_device(random_array({64, 32}, 1), DType::kF32), w = on_device(random_array({16, 32}, 2), DType::kF32);
   const DeviceBytes y(4 * 64 * 16);
   const std::vector<void*> storage{x.data(), w.data(), y.data()};
-  gpu().run_op(graph, op, storage, {}, stream());  // cuBLAS prepares itself outside of captures
+  gpu().run_ops(graph, {&op, 1}, storage, {}, stream());  // cuBLAS prepares itself outside of captures
   const std::vector<std::byte> first = y.read();
   gpu().begin_capture(stream());
-  gpu().run_op(graph, op, storage, {}, stream());
+  gpu().run_ops(graph, {&op, 1}, storage, {}, stream());
   const DeviceGraph captured = gpu().end_capture(stream());
   gpu().fill_zero(y.data(), y.size(), stream());
   gpu().launch(captured, stream());
@@ -187,7 +187,7 @@ TEST_CASE("cuda: a captured operation runs again and again, reading what memory 
   gpu().launch(captured, stream());
   const std::vector<std::byte> second = y.read();
   REQUIRE((second != first));
-  gpu().run_op(graph, op, storage, {}, stream());
+  gpu().run_ops(graph, {&op, 1}, storage, {}, stream());
   REQUIRE((y.read() == second));
   gpu().destroy(captured);
 }

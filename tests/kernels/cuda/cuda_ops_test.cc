@@ -266,6 +266,28 @@ std::pair<OperationCase, OperationCase> attention_cases(const AttentionCase& c) 
   return {std::move(forward), std::move(backward)};
 }
 
+TEST_CASE("cuda: both gradients of a norm in one pass have the bits of each alone") {
+  struct Size {
+    int64_t tokens, width;
+  };
+  // A warp a row, a block a row, and rows that registers do not hold; parts without tokens; odd widths.
+  for (const Size& s : {Size{33, 24}, Size{1, 8}, Size{2049, 16}, Size{9, 576}, Size{17, 2048}, Size{5, 4104}, Size{3, 9216},
+                        Size{7, 13}}) {
+    CAPTURE(s.tokens, s.width);
+    const Dims dims{s.tokens, s.width};
+    Array rstd = random_array({s.tokens}, 5);
+    for (double& each : rstd.data) each = 1.0 + each * each;
+    std::vector<Operand> in{random(dims, 1), random(dims, 2), Operand::floats(rstd), random({s.width}, 3)};
+    for (const DTypes dtypes : kDTypes) {
+      const Operand dw = Operand::gradient(Dims{s.width}), more = Operand::gradient(random_array({s.width}, 9));
+      REQUIRE(norm_gradient_bits(in, dtypes, true, dw) == norm_gradient_bits(in, dtypes, false, dw));
+      in.push_back(random(dims, 4));
+      REQUIRE(norm_gradient_bits(in, dtypes, true, more) == norm_gradient_bits(in, dtypes, false, more));
+      in.pop_back();
+    }
+  }
+}
+
 TEST_CASE("cuda: attention with grouped heads, windows and packed documents agrees with the CPU") {
   for (const AttentionCase& c : kAttentionCases) {
     CAPTURE(c.attrs.query_heads, c.attrs.head_size, c.attrs.row_tokens, c.attrs.window, c.rows);

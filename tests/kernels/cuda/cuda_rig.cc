@@ -52,11 +52,19 @@ class GpuRun {
     if (c.also_out) out_.push_back(in_[*c.also_out]);
   }
 
-  void run() {
-    Op op{case_.kind, in_, out_, case_.attrs, -1};
-    if (const int64_t scratch = workspace_bytes(graph_, op); scratch > 0)
-      op.workspace = add_value({scratch}, DType::kU8);
-    graph_.forward = {op};
+  void run() { run({Op{case_.kind, in_, out_, case_.attrs, -1}}, true); }
+  /// The two gradients of a norm: inputs dy, x, rstd, w and e; outputs dw and dx.
+  void run_norm_gradients(bool together) {
+    run({{OpKind::kRmsNormWgrad, {in_[0], in_[1], in_[2]}, {out_[0]}, NoAttrs{}, -1},
+         {OpKind::kRmsNormDgrad, in_, {out_[1]}, NormAttrs{1e-5}, -1}},
+        together);
+  }
+
+  void run(std::vector<Op> ops, bool together) {
+    for (Op& op : ops)
+      if (const int64_t scratch = workspace_bytes(graph_, op); scratch > 0)
+        op.workspace = add_value({scratch}, DType::kU8);
+    graph_.forward = ops;
     gpu().prepare(graph_);
     StepScalars scalars;
     scalars.loss_scale = kLossScale;
@@ -65,7 +73,10 @@ class GpuRun {
     on_device.write(&scalars);
     std::vector<void*> storage;
     for (const DeviceBytes& bytes : memory_) storage.push_back(bytes.data());
-    gpu().run_op(graph_, op, storage, {case_.accumulate, on_device.as<StepScalars>(), kLayer, kFirstToken}, stream());
+    const KernelContext context{case_.accumulate, on_device.as<StepScalars>(), kLayer, kFirstToken};
+    if (together) gpu().run_ops(graph_, ops, storage, context, stream());
+    for (const Op& op : ops)
+      if (!together) gpu().run_ops(graph_, {&op, 1}, storage, context, stream());
     gpu().synchronize(stream());
     for (size_t i = 0; i < memory_.size(); ++i) {
       INFO(op_name(case_.kind) << ", value " << i);
@@ -193,6 +204,15 @@ std::vector<Array> run_on_gpu(const OperationCase& c, DTypes dtypes) {
   std::vector<Array> outputs;
   for (size_t i = 0; i < c.out.size(); ++i) outputs.push_back(run.read(i));
   return outputs;
+}
+
+std::vector<std::vector<std::byte>> norm_gradient_bits(const std::vector<Operand>& in, DTypes dtypes, bool together,
+                                                       const Operand& dw) {
+  OperationCase c{OpKind::kRmsNormDgrad, NoAttrs{}, in, {dw, Operand::out(in[0].dims)}};
+  c.accumulate = dw.content.has_value();
+  GpuRun run(c, dtypes);
+  run.run_norm_gradients(together);
+  return {run.bits(0), run.bits(1)};
 }
 
 std::vector<std::vector<std::byte>> bits_on_gpu(const OperationCase& c, DTypes dtypes) {

@@ -91,6 +91,9 @@ inline const std::vector<DTypes> kDTypes{{DType::kF32, DType::kF32},
 /// Outputs of the case on the GPU, and on the CPU in fp32 with inputs rounded to the same dtypes.
 std::vector<Array> run_on_gpu(const OperationCase& c, DTypes dtypes);
 std::vector<Array> run_on_cpu(const OperationCase& c, DTypes dtypes);
+/// The bits of dw and dx of a norm: both operations given at once, as lists have them, or each by itself.
+std::vector<std::vector<std::byte>> norm_gradient_bits(const std::vector<Operand>& in, DTypes dtypes, bool together,
+                                                       const Operand& dw);
 /// Raw bytes of the outputs on the GPU.
 std::vector<std::vector<std::byte>> bits_on_gpu(const OperationCase& c, DTypes dtypes);
 /// What every case of the tests uses as StepScalars::loss_scale.

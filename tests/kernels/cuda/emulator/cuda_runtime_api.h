@@ -37,7 +37,7 @@ struct cudaDeviceProp {
   size_t sharedMemPerBlockOptin;
 };
 
-/// What tests set and look at: the shared memory of a block, whether an event has come, the error that
+/// What tests set and look at: kernels that were started, the shared memory of a block, whether an event has come, the error that
 /// the next look at the last one finds, and how waits were asked to be done.
 namespace emulator {
 struct Runtime {
@@ -46,6 +46,7 @@ struct Runtime {
   int last_error = 0;
   unsigned device_flags = 0;
   unsigned event_flags = 0;
+  int64_t launches = 0;
 };
 inline Runtime& runtime() {
   static Runtime state;

@@ -1,6 +1,7 @@
 #include <cuda_runtime_api.h>
 
 #include "base/error.h"
+#include "cuda_rig.h"
 #include "graph/builder.h"
 #include "kernels/device.h"
 
@@ -69,6 +70,28 @@ TEST_CASE("cuda runtime: who waits for the GPU sleeps") {
   REQUIRE(emulator::runtime().event_flags == (cudaEventBlockingSync | cudaEventDisableTiming));
   gpu->create_event(true);
   REQUIRE(emulator::runtime().event_flags == cudaEventBlockingSync);
+}
+
+/// Kernels that the gradients of a norm of 9 rows take.
+int64_t norm_launches(int64_t width, bool together) {
+  test::Array rstd = test::random_array({9}, 1);
+  const auto given = [](test::Array array) { return test::Operand::activation(std::move(array)); };
+  const std::vector<test::Operand> in{given(test::random_array({9, width}, 2)), given(test::random_array({9, width}, 3)),
+                                      test::Operand::floats(rstd), given(test::random_array({width}, 4))};
+  const RestoredRuntime restored;
+  emulator::runtime().launches = 0;
+  test::norm_gradient_bits(in, {DType::kBF16, DType::kF32}, together, test::Operand::gradient({width}));
+  return emulator::runtime().launches;
+}
+
+TEST_CASE("cuda runtime: the gradients of a norm read their rows once where they stand beside each other") {
+  for (const int64_t width : {64, 576, 2048, 8192}) {
+    CAPTURE(width);
+    REQUIRE(norm_launches(width, false) == 3);
+    REQUIRE(norm_launches(width, true) == 2);
+  }
+  REQUIRE(norm_launches(13, true) == 3);
+  REQUIRE(norm_launches(16384, true) == 3);
 }
 
 TEST_CASE("cuda runtime: a GPU is known by its UUID") {

@@ -21,6 +21,7 @@ struct Launch {
 template <class... Parameters, class... Arguments>
 void launch(const Launch& shape, void (*kernel)(Parameters...), Arguments... arguments) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
+  ++emulator::runtime().launches;
   emulator::run(shape.grid, shape.block, shape.shared,
                 [&] { kernel(static_cast<Parameters>(arguments)...); });
   check(cudaGetLastError(), "starting a kernel");
