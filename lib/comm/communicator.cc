@@ -137,13 +137,8 @@ Work Communicator::issue(CollectiveKind kind, const void* in, void* out, int64_t
   check_arguments(record, in, out);
   if (!broken_.empty())
     throw Error(ExitCode::kPeerLost, cat("group ", name(), " is already broken: ", broken_));
-  if (kind == CollectiveKind::kSend) {
-    record.sequence = ++sent_[static_cast<size_t>(peer)];
-  } else if (kind == CollectiveKind::kReceive) {
-    record.sequence = ++received_[static_cast<size_t>(peer)];
-  } else {
-    record.sequence = ++sequence_;
-  }
+  record.sequence = next_sequence(record);
+  if (is_recording()) recording_->records.push_back(record);
   pending.collective.in = in;
   pending.collective.out = out;
   if (!copies_alone()) {
@@ -155,6 +150,41 @@ Work Communicator::issue(CollectiveKind kind, const void* in, void* out, int64_t
   }
   pending_.push_back(pending);
   return {this, pending.id};
+}
+
+int64_t Communicator::next_sequence(const CollectiveRecord& record) {
+  if (record.kind == CollectiveKind::kSend) return ++sent_[static_cast<size_t>(record.peer)];
+  if (record.kind == CollectiveKind::kReceive) return ++received_[static_cast<size_t>(record.peer)];
+  return ++sequence_;
+}
+
+void Communicator::begin_recording() { recording_ = {{}, sent_, received_, sequence_}; }
+
+std::vector<CollectiveRecord> Communicator::end_recording() {
+  const Recording recording = *std::exchange(recording_, std::nullopt);
+  sent_ = recording.sent;
+  received_ = recording.received;
+  sequence_ = recording.sequence;
+  return recording.records;
+}
+
+void Communicator::begin_replay(std::span<CollectiveRecord> recorded) {
+  for (CollectiveRecord& record : recorded) {
+    record.sequence = next_sequence(record);
+    account(record, 0);
+  }
+  replays_ = !recorded.empty();
+  if (!replays_) return;
+  try {
+    replay_begins(recorded.front());
+  } catch (const Failure& what) {
+    fail(recorded.front(), what);
+  }
+}
+
+void Communicator::end_replay() {
+  if (replays_) replay_ends();
+  replays_ = false;
 }
 
 /// Work of the same order: collectives among themselves, receives from one peer, sends to one peer.
@@ -202,7 +232,7 @@ void Communicator::finish(size_t index) {
     if (shows) slot_->finish();
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  account(work.record, took.count());
+  if (!is_recording()) account(work.record, took.count());
 }
 
 void Communicator::account(const CollectiveRecord& record, double seconds) {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -151,6 +152,15 @@ class Communicator {
   /// and that their wait() lets wait. Nothing on hosts.
   virtual void use_stream(void* stream) { static_cast<void>(stream); }
 
+  // On GPUs a device may write down what collectives put into its streams and do it again and again
+  // (LaneDevice::begin_recording). Calls between the first two do not count and are waited for by nobody; the last two,
+  // around each replay, count what was recorded.
+  virtual bool can_record() const { return false; }
+  void begin_recording();
+  std::vector<CollectiveRecord> end_recording();
+  void begin_replay(std::span<CollectiveRecord> recorded);
+  void end_replay();
+
   CommBuffer allocate(int64_t bytes);
   const CommStats& stats() const { return stats_; }
   /// Bytes that the transport itself was seen to carry for this rank since the group was opened, each
@@ -182,6 +192,11 @@ class Communicator {
     /// Nothing has failed but the time limit: the others still are where they wait.
     bool late = false;
   };
+
+  bool is_recording() const { return recording_.has_value(); }
+  /// Around a replay of several collectives, of which this is the first.
+  virtual void replay_begins(const CollectiveRecord& first) { static_cast<void>(first); }
+  virtual void replay_ends() {}
 
   /// May start the collective; must not block for long.
   virtual void begin(Collective& collective) { static_cast<void>(collective); }
@@ -219,6 +234,7 @@ class Communicator {
   bool blocks(const Pending& earlier, const Pending& wanted) const;
   void check_arguments(const CollectiveRecord& record, const void* in, const void* out) const;
   void account(const CollectiveRecord& record, double seconds);
+  int64_t next_sequence(const CollectiveRecord& record);
   [[noreturn]] void fail(const CollectiveRecord& record, const Failure& failure);
 
   Setup setup_;
@@ -228,6 +244,14 @@ class Communicator {
   std::vector<int64_t> sent_, received_;  // sequence of sends and receives, per peer
   int64_t sequence_ = 0;
   int64_t next_id_ = 1;
+  /// What was recorded so far, and the sequences before it.
+  struct Recording {
+    std::vector<CollectiveRecord> records;
+    std::vector<int64_t> sent, received;
+    int64_t sequence = 0;
+  };
+  std::optional<Recording> recording_;
+  bool replays_ = false;
   std::string broken_;  // why no more calls are possible
 };
 

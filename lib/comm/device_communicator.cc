@@ -60,6 +60,8 @@ void DeviceCommunicator::lost(const CollectiveRecord& record, const std::string&
 
 void DeviceCommunicator::begin(Collective& collective) {
   check();
+  // A mark that is recorded cannot be asked for: replays have marks of their own.
+  if (is_recording()) return run(collective);
   const int64_t handle = mark_begin();
   watch_->announce(collective.record, handle);
   try {
@@ -69,6 +71,18 @@ void DeviceCommunicator::begin(Collective& collective) {
     throw;
   }
   mark_end(handle);
+  watch_->issued();
+}
+
+/// All collectives of a replay are watched as its first one: it has ended when all have.
+void DeviceCommunicator::replay_begins(const CollectiveRecord& first) {
+  check();
+  replay_mark_ = mark_begin();
+  watch_->announce(first, replay_mark_);
+}
+
+void DeviceCommunicator::replay_ends() {
+  mark_end(replay_mark_);
   watch_->issued();
 }
 

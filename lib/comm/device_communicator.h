@@ -33,6 +33,7 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
 
   void use_stream(void* stream) override { stream_ = stream; }
   void check() override;
+  bool can_record() const override { return true; }
   void set_timeout(std::chrono::milliseconds timeout) override;
 
  protected:
@@ -41,6 +42,8 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   bool copies_alone() const final { return false; }
   bool device_runs() const final { return true; }
   void begin(Collective& collective) final;
+  void replay_begins(const CollectiveRecord& first) final;
+  void replay_ends() final;
   void complete(Collective& collective) override;
 
   /// What a rank gives to another one and gets from it, bytes at any address.
@@ -82,6 +85,7 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   void add_blocks(const std::byte* blocks, int64_t stride, const CollectiveRecord& record, int64_t count, void* out);
 
   void* stream_ = nullptr;
+  int64_t replay_mark_ = 0;
   CommBuffer scratch_;
   std::vector<Exchange> exchanges_;
   std::unique_ptr<CollectiveWatch> watch_;

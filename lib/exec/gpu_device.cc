@@ -36,13 +36,15 @@ GpuDevice::GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*
   make_staging();
 }
 
-/// No disk, no update or sum of the host tier, no peers, no marks of time in between; and what follows the
+/// No disk, no update or sum of the host tier, no peers but through the device, no marks of time in between; and what follows the
 /// decision either runs as a whole or not at all.
 bool GpuDevice::leaves_all_to_device() const {
+  if (!std::all_of(groups_.begin(), groups_.end(), [](const Communicator* group) { return group->can_record(); }))
+    return false;
   bool decided = false;
   for (const Instr& instr : program_.instrs) {
     const bool device_alone = on_host_[static_cast<size_t>(id_of(instr))] == 0 && instr.lane != Lane::kDisk &&
-                              instr.lane < Lane::kFirstGroup && !gpu_.options().timed;
+                              !gpu_.options().timed;
     if (!device_alone || (decided && !instr.if_finite)) return false;
     decided = decided || instr.kind == InstrKind::kDecide;
   }
@@ -205,23 +207,32 @@ void GpuDevice::begin_recording(InstrId first) {
   recorded_from_ = first;
   if (recordings_.empty()) inputs_at_ = 0;
   inputs_ = Inputs::kRecord;
+  for (Communicator* group : groups_) group->begin_recording();
   gpu_.begin_recording();
 }
 
 void GpuDevice::end_recording() {
-  recordings_.push_back(gpu_.end_recording());
+  Recording& made = recordings_.emplace_back(Recording{gpu_.end_recording(), {}});
+  for (Communicator* group : groups_) made.collectives.push_back(group->end_recording());
   recorded_from_ = 0;
   inputs_ = Inputs::kSend;
 }
 
 void GpuDevice::replay(size_t recording) {
   inputs_ = Inputs::kSend;
-  kernels().launch(recordings_.at(recording), gpu_.stream(Lane::kCompute));
+  const DeviceStream stream = gpu_.stream(Lane::kCompute);
+  Recording& recorded = recordings_.at(recording);
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    groups_[i]->use_stream(stream);
+    groups_[i]->begin_replay(recorded.collectives[i]);
+  }
+  kernels().launch(recorded.graph, stream);
+  for (Communicator* group : groups_) group->end_replay();
   if (recording == 0) inputs_read_->record(gpu_.stream(Lane::kCompute));
 }
 
 void GpuDevice::drop_recordings() {
-  for (const DeviceGraph recording : recordings_) kernels().destroy(recording);
+  for (const Recording& recording : recordings_) kernels().destroy(recording.graph);
   recordings_.clear();
 }
 

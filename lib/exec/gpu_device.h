@@ -99,7 +99,12 @@ class GpuDevice final : public LaneDevice {
   bool can_record_ = false;
   /// The first instruction of the recording at hand: what comes before it is over when it is replayed.
   InstrId recorded_from_ = 0;
-  std::vector<DeviceGraph> recordings_;
+  struct Recording {
+    DeviceGraph graph;
+    /// By group.
+    std::vector<std::vector<CollectiveRecord>> collectives;
+  };
+  std::vector<Recording> recordings_;
   /// Of batches and numbers of a run that is recorded, in their order, and how far that has come.
   GpuBlock recorded_inputs_;
   std::optional<GpuEvent> inputs_read_;

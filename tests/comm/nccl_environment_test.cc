@@ -8,9 +8,9 @@
 
 namespace {
 
-constexpr const char* kNames[] = {"NCCL_ALGO", "NCCL_NVLS_ENABLE", "NCCL_RUNTIME_CONNECT"};
+constexpr const char* kNames[] = {"NCCL_ALGO", "NCCL_NVLS_ENABLE", "NCCL_RUNTIME_CONNECT", "NCCL_GRAPH_REGISTER"};
 
-/// What the three are after prepare_nccl_environment(), which found them as `given`.
+/// What these are after prepare_nccl_environment(), which found them as `given`.
 std::map<std::string, std::string> prepared(const std::map<std::string, std::string>& given) {
   for (const char* name : kNames) ::unsetenv(name);
   for (const auto& [name, value] : given) ::setenv(name.c_str(), value.c_str(), 1);
@@ -27,8 +27,8 @@ std::map<std::string, std::string> prepared(const std::map<std::string, std::str
 
 TEST_CASE("NCCL may not add inside switches, and connects when a group opens, unless the user says otherwise") {
   using Names = std::map<std::string, std::string>;
-  REQUIRE(prepared({}) == Names{{"NCCL_NVLS_ENABLE", "0"}, {"NCCL_RUNTIME_CONNECT", "0"}});
-  REQUIRE(prepared({{"NCCL_ALGO", "NVLS"}}) == Names{{"NCCL_ALGO", "NVLS"}, {"NCCL_RUNTIME_CONNECT", "0"}});
-  REQUIRE(prepared({{"NCCL_NVLS_ENABLE", "1"}, {"NCCL_RUNTIME_CONNECT", "1"}}) ==
-          Names{{"NCCL_NVLS_ENABLE", "1"}, {"NCCL_RUNTIME_CONNECT", "1"}});
+  REQUIRE(prepared({}) == Names{{"NCCL_NVLS_ENABLE", "0"}, {"NCCL_RUNTIME_CONNECT", "0"}, {"NCCL_GRAPH_REGISTER", "0"}});
+  REQUIRE(prepared({{"NCCL_ALGO", "NVLS"}}) == Names{{"NCCL_ALGO", "NVLS"}, {"NCCL_RUNTIME_CONNECT", "0"}, {"NCCL_GRAPH_REGISTER", "0"}});
+  REQUIRE(prepared({{"NCCL_NVLS_ENABLE", "1"}, {"NCCL_RUNTIME_CONNECT", "1"}, {"NCCL_GRAPH_REGISTER", "1"}}) ==
+          Names{{"NCCL_NVLS_ENABLE", "1"}, {"NCCL_RUNTIME_CONNECT", "1"}, {"NCCL_GRAPH_REGISTER", "1"}});
 }

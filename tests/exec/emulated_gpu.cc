@@ -61,7 +61,12 @@ struct EmulatedGpu::Graph {
   std::set<Stream*> streams;
   std::map<Event*, Stream*> marks;
   std::set<Stream*> unjoined;
-  std::vector<std::function<void()>> work;
+  struct Work {
+    std::function<void()> work;
+    /// Of what peers bring about.
+    std::function<bool()> ready;
+  };
+  std::vector<Work> work;
 };
 
 EmulatedGpu::EmulatedGpu(const EmulatorOptions& options, std::unique_ptr<DeviceKernels> operations)
@@ -222,8 +227,7 @@ bool EmulatedGpu::is_captured(const Stream& stream) const {
 void EmulatedGpu::put(DeviceStream stream, std::function<void()> work, std::function<bool()> ready) {
   const std::lock_guard lock(mutex_);
   if (auto* const own = reinterpret_cast<Stream*>(stream); is_captured(*own)) {
-    require(!ready, "nothing that waits for peers is captured");
-    captured_->work.push_back(std::move(work));
+    captured_->work.push_back({std::move(work), std::move(ready)});
     if (own != captured_->origin) captured_->unjoined.insert(own);
     return;
   }
@@ -404,9 +408,7 @@ DeviceGraph EmulatedGpu::end_capture(DeviceStream stream) {
 void EmulatedGpu::launch(DeviceGraph graph, DeviceStream stream) {
   const std::lock_guard lock(mutex_);
   ++counters_.launches;
-  put(stream, [own = reinterpret_cast<Graph*>(graph)] {
-    for (const auto& work : own->work) work();
-  });
+  for (const Graph::Work& each : reinterpret_cast<Graph*>(graph)->work) put(stream, each.work, each.ready);
 }
 
 void EmulatedGpu::destroy(DeviceGraph graph) noexcept {
@@ -598,7 +600,7 @@ void EmulatedLinks::advance() {
 
 EmulatedNccl::EmulatedNccl(EmulatedGpu& gpu, EmulatedLinks& links, const Communicator& like,
                            const EmulatedNcclOptions& options)
-    : DeviceCommunicator({.name = like.name() + " of GPUs",
+    : DeviceCommunicator({.name = like.name() + options.suffix,
                           .members = like.members(),
                           .rank = like.rank(),
                           .timeout = options.timeout,
@@ -642,12 +644,15 @@ void EmulatedNccl::mark_end(int64_t handle) {
 }
 
 /// A collective that was given up ends, as NCCL's kernels do: with nothing.
-std::function<bool()> EmulatedNccl::when_met(int64_t number) const {
-  return [links = &links_, number, given_up = given_up_] { return *given_up || links->is_met(number); };
+std::function<bool()> EmulatedNccl::when_met() const {
+  return [links = &links_, given = given_, given_up = given_up_] { return *given_up || links->is_met(*given - 1); };
 }
 
 void EmulatedNccl::enqueue(const Collective& collective) {
-  const CollectiveRecord record = collective.record;
+  CollectiveRecord record = collective.record;
+  // Those of a recording repeat theirs; what stands in the streams is counted by `given_`.
+  record.sequence = 0;
+  if (between_two(record.kind)) return transfer(collective);
   const bool gathers = record.kind == CollectiveKind::kAllGather;
   const bool scatters = record.kind == CollectiveKind::kReduceScatter;
   require(gathers || scatters || record.kind == CollectiveKind::kAllReduce, "a collective of a step");
@@ -656,16 +661,29 @@ void EmulatedNccl::enqueue(const Collective& collective) {
   std::byte* out = gpu_.seen_by_device(collective.out);
   EmulatedLinks* const links = &links_;
   const int own = rank();
-  const int64_t number = next_number_++;
-  gpu_.put(caller(), [=] { links->give(own, number, record, {{in, in + bytes}}); });
+  gpu_.put(caller(), [=, given = given_] { links->give(own, (*given)++, record, {{in, in + bytes}}); });
   gpu_.put(
       caller(),
-      [=, given_up = given_up_] {
+      [=, given = given_, given_up = given_up_] {
         if (*given_up) return;
-        const std::vector<std::byte> taken = links->take(own, number);
+        const std::vector<std::byte> taken = links->take(own, *given - 1);
         std::memcpy(out, taken.data(), taken.size());
       },
-      when_met(number));
+      when_met());
+}
+
+/// On a link of two ranks. A send is over when it is received, as one of NCCL's that its buffers do not hold.
+void EmulatedNccl::transfer(const Collective& collective) {
+  const CollectiveRecord& record = collective.record;
+  const bool sends = record.kind == CollectiveKind::kSend;
+  const int64_t bytes = payload_bytes(record);
+  std::vector<Exchange> by_rank(static_cast<size_t>(size()));
+  Exchange& part = by_rank.at(static_cast<size_t>(record.peer));
+  if (sends)
+    part = {static_cast<const std::byte*>(collective.in), bytes, nullptr, 0};
+  else
+    part = {nullptr, 0, static_cast<std::byte*>(collective.out), bytes};
+  enqueue(std::span<const Exchange>(by_rank));
 }
 
 void EmulatedNccl::enqueue(std::span<const Exchange> by_rank) {
@@ -676,23 +694,23 @@ void EmulatedNccl::enqueue(std::span<const Exchange> by_rank) {
   }
   EmulatedLinks* const links = &links_;
   const int own = rank();
-  const int64_t number = next_number_++;
-  gpu_.put(caller(), [=] {
-    EmulatedLinks::Parts given;
-    for (const Exchange& part : parts) given.emplace_back(part.send, part.send + part.send_bytes);
-    links->give(own, number, {.sequence = number}, std::move(given));
+  gpu_.put(caller(), [=, given = given_] {
+    EmulatedLinks::Parts all;
+    for (const Exchange& part : parts) all.emplace_back(part.send, part.send + part.send_bytes);
+    const int64_t number = (*given)++;
+    links->give(own, number, {.sequence = number}, std::move(all));
   });
   gpu_.put(
       caller(),
-      [=, given_up = given_up_] {
+      [=, given = given_, given_up = given_up_] {
         if (*given_up) return;
-        const EmulatedLinks::Parts taken = links->take_exchange(own, number);
+        const EmulatedLinks::Parts taken = links->take_exchange(own, *given - 1);
         for (size_t from = 0; from < taken.size(); ++from) {
           require(static_cast<int64_t>(taken[from].size()) == parts[from].receive_bytes, "as much comes as is awaited");
           if (!taken[from].empty()) std::memcpy(parts[from].receive, taken[from].data(), taken[from].size());
         }
       },
-      when_met(number));
+      when_met());
 }
 
 CommBuffer EmulatedNccl::allocate_memory(int64_t bytes) {

@@ -200,11 +200,28 @@ class EmulatedLinks {
   std::map<int64_t, Meeting> meetings_;
 };
 
+/// The links of all groups of a mesh, made when they are first asked for.
+class EmulatedNetwork {
+ public:
+  EmulatedLinks& of(const Communicator& group) {
+    const std::lock_guard lock(mutex_);
+    auto& links = links_[{group.name(), group.members()}];
+    if (!links) links = std::make_unique<EmulatedLinks>(group.size());
+    return *links;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<std::string, std::vector<int>>, std::unique_ptr<EmulatedLinks>> links_;
+};
+
 struct EmulatedNcclOptions {
   SumBlocks sum_blocks = {};
   std::chrono::milliseconds timeout = std::chrono::minutes(1);
   /// Tells of peers; null knows nothing of them.
   Rendezvous* rendezvous = nullptr;
+  /// Behind the name of the group of hosts.
+  std::string suffix = " of GPUs";
 };
 
 /// Collectives among emulated GPUs, in the caller's stream as NCCL's: each stands there until all ranks'
@@ -223,6 +240,7 @@ class EmulatedNccl : public DeviceCommunicator {
   using DeviceCommunicator::Exchange;
   void enqueue(const Collective& collective) override;
   void enqueue(std::span<const Exchange> by_rank) override;
+  void transfer(const Collective& collective);
   int64_t mark_begin() override;
   void mark_end(int64_t handle) override;
   bool has_begun(int64_t handle) override { return mark(handle).begun; }
@@ -239,7 +257,7 @@ class EmulatedNccl : public DeviceCommunicator {
   };
   Mark& mark(int64_t handle);
   DeviceStream caller() const { return static_cast<DeviceStream>(stream()); }
-  std::function<bool()> when_met(int64_t number) const;
+  std::function<bool()> when_met() const;
 
   EmulatedGpu& gpu_;
   EmulatedLinks& links_;
@@ -247,7 +265,8 @@ class EmulatedNccl : public DeviceCommunicator {
   std::shared_ptr<std::atomic<bool>> given_up_ = std::make_shared<std::atomic<bool>>(false);
   std::mutex marks_mutex_;
   std::deque<Mark> marks_;
-  int64_t next_number_ = 0;
+  /// Collectives that the device has come to: counted there, as recorded ones come again.
+  std::shared_ptr<int64_t> given_ = std::make_shared<int64_t>(0);
 };
 
 }  // namespace ftrun::fixtures

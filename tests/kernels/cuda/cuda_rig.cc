@@ -246,6 +246,20 @@ std::vector<Array> run_on_cpu(const OperationCase& c, DTypes dtypes) {
   return outputs;
 }
 
+AttentionCases attention_of_documents(const AttentionAttrs& a, int64_t rows) {
+  const int64_t tokens = rows * a.row_tokens;
+  const Dims qkv{tokens, (a.query_heads + 2 * a.kv_heads) * a.head_size}, out{tokens, a.query_heads * a.head_size};
+  const auto given = [](const Dims& dims, int seed) { return Operand::activation(random_array(dims, seed)); };
+  const Operand starts = Operand::tokens(std::vector<int32_t>(static_cast<size_t>(tokens), 0));
+  OperationCase forward{OpKind::kAttention, a, {given(qkv, 1), starts},
+                        {Operand::out(out), Operand::statistic({a.query_heads, tokens})}};
+  const std::vector<Array> made = run_on_cpu(forward, {DType::kBF16, DType::kBF16});
+  OperationCase backward{OpKind::kAttentionDgrad, a,
+                         {given(out, 2), given(qkv, 1), Operand::activation(made[0]), Operand::floats(made[1]), starts},
+                         {Operand::out(qkv)}};
+  return {std::move(forward), std::move(backward)};
+}
+
 void require_agreement(const OperationCase& c, double bf16_tolerance) {
   const bool has_gradient = std::any_of(c.out.begin(), c.out.end(), [](const Operand& operand) {
     return operand.type == Operand::Type::kGradient;

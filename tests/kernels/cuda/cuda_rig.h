@@ -79,6 +79,13 @@ struct OperationCase {
   std::optional<size_t> also_out;
 };
 
+/// Attention and its gradient over rows of one document each, with what the CPU's forward leaves.
+struct AttentionCases {
+  OperationCase forward;
+  OperationCase backward;
+};
+AttentionCases attention_of_documents(const AttentionAttrs& attrs, int64_t rows);
+
 struct DTypes {
   DType activation;
   DType gradient;

@@ -1,6 +1,8 @@
 #include "cudnn.h"
 
 #include <algorithm>
+#include <functional>
+#include <memory>
 
 #include "base/error.h"
 #include "cuda_rig.h"
@@ -45,27 +47,6 @@ AttentionAttrs attrs_of(int64_t heads, int64_t kv_heads, int64_t head_size, int6
   return {heads, kv_heads, head_size, row_tokens, 0.3, window};
 }
 
-struct Cases {
-  test::OperationCase forward;
-  test::OperationCase backward;
-};
-
-/// Rows of one document.
-Cases cases_of(const AttentionAttrs& a, int64_t rows) {
-  const int64_t tokens = rows * a.row_tokens;
-  const Dims qkv{tokens, (a.query_heads + 2 * a.kv_heads) * a.head_size}, out{tokens, a.query_heads * a.head_size};
-  const auto given = [](const Dims& dims, int seed) { return test::Operand::activation(test::random_array(dims, seed)); };
-  const test::Operand starts = test::Operand::tokens(std::vector<int32_t>(static_cast<size_t>(tokens), 0));
-  test::OperationCase forward{OpKind::kAttention, a, {given(qkv, 1), starts},
-                              {test::Operand::out(out), test::Operand::statistic({a.query_heads, tokens})}};
-  const std::vector<test::Array> made = test::run_on_cpu(forward, kNarrow);
-  test::OperationCase backward{OpKind::kAttentionDgrad, a,
-                               {given(out, 2), given(qkv, 1), test::Operand::activation(made[0]),
-                                test::Operand::floats(made[1]), starts},
-                               {test::Operand::out(qkv)}};
-  return {std::move(forward), std::move(backward)};
-}
-
 double error_of(const test::OperationCase& c) {
   const std::vector<test::Array> actual = test::run_on_gpu(c, kNarrow), expected = test::run_on_cpu(c, kNarrow);
   double worst = 0;
@@ -82,21 +63,6 @@ std::string refusal(const std::function<void()>& work) {
   return "";
 }
 
-TEST_CASE("cudnn: its attention and gradients are those of the CPU, with grouped heads, windows and several rows") {
-  for (const auto& [attrs, rows] : std::vector<std::pair<AttentionAttrs, int64_t>>{
-           {attrs_of(2, 2, 16, 24), 1}, {attrs_of(4, 2, 8, 13), 3}, {attrs_of(3, 1, 8, 20, 5), 2}, {attrs_of(1, 1, 24, 2), 1}}) {
-    CAPTURE(attrs.query_heads, attrs.kv_heads, attrs.row_tokens, attrs.window, rows);
-    WithCudnn gpu;
-    REQUIRE(gpu->attention() == "cudnn 9.19.0");
-    const Cases cases = cases_of(attrs, rows);
-    REQUIRE(error_of(cases.forward) < 1e-2);
-    const size_t forward = cudnn().ran.size();
-    REQUIRE(forward > 0);
-    REQUIRE(error_of(cases.backward) < 2e-2);
-    REQUIRE(cudnn().ran.size() > forward);
-  }
-}
-
 TEST_CASE("cudnn: what its table leaves out is computed by our kernels") {
   const DeviceInfo hopper{.compute_major = 9}, ampere{.compute_major = 8}, later{.compute_major = 12};
   const auto computes = [](const DeviceInfo& gpu, int64_t head_size, DType dtype = DType::kBF16, bool documents = false) {
@@ -110,11 +76,13 @@ TEST_CASE("cudnn: what its table leaves out is computed by our kernels") {
   REQUIRE_FALSE(computes(hopper, 128, DType::kF32));
   REQUIRE_FALSE(computes(hopper, 128, DType::kBF16, true));
   REQUIRE_FALSE(cuda::cudnn_computes(hopper, attrs_of(8, 2, 128, 1), DType::kBF16, false));
-  const Cases cases = cases_of(attrs_of(2, 2, 16, 24), 1);
+  const test::AttentionCases cases = test::attention_of_documents(attrs_of(2, 2, 16, 24), 1);
   {
     WithCudnn gpu;
     test::run_on_gpu(cases.forward, test::kDTypes[0]);
     REQUIRE(cudnn().ran.empty());
+    test::run_on_gpu(cases.forward, kNarrow);
+    REQUIRE_FALSE(cudnn().ran.empty());
   }
   WithCudnn gpu(true);
   REQUIRE(error_of(cases.forward) < 1e-2);
@@ -124,7 +92,7 @@ TEST_CASE("cudnn: what its table leaves out is computed by our kernels") {
 
 TEST_CASE("cudnn: of its engines the first is taken that repeats its bits and has a plan") {
   WithCudnn gpu;
-  const Cases cases = cases_of(attrs_of(2, 1, 8, 9), 1);
+  const test::AttentionCases cases = test::attention_of_documents(attrs_of(2, 1, 8, 9), 1);
   cudnn().engines = {{{0, kNondeterministic}}, {{0}, kNotSupported}, {{0, 1}}, {}};
   REQUIRE(error_of(cases.backward) < 2e-2);
   REQUIRE(cudnn().engine == 2);
@@ -132,7 +100,7 @@ TEST_CASE("cudnn: of its engines the first is taken that repeats its bits and ha
 
 TEST_CASE("cudnn: attention without such an engine is refused before the run") {
   WithCudnn gpu;
-  const Cases cases = cases_of(attrs_of(2, 1, 8, 9), 1);
+  const test::AttentionCases cases = test::attention_of_documents(attrs_of(2, 1, 8, 9), 1);
   const auto refused = [&](std::vector<emulator::Engine> engines) {
     cudnn().engines = std::move(engines);
     return refusal([&] { test::run_on_gpu(cases.backward, kNarrow); });
@@ -149,7 +117,7 @@ TEST_CASE("cudnn: plans and their memory are made once for each shape, and all g
   const RestoredCudnn restored;
   {
     WithCudnn gpu;
-    const Cases cases = cases_of(attrs_of(2, 1, 8, 9), 1), others = cases_of(attrs_of(2, 1, 8, 10), 1);
+    const test::AttentionCases cases = test::attention_of_documents(attrs_of(2, 1, 8, 9), 1), others = test::attention_of_documents(attrs_of(2, 1, 8, 10), 1);
     test::run_on_gpu(cases.forward, kNarrow);
     const int64_t made = cudnn().descriptors;
     test::run_on_gpu(cases.forward, kNarrow);
@@ -167,7 +135,7 @@ TEST_CASE("cudnn: plans and their memory are made once for each shape, and all g
 }
 
 TEST_CASE("cudnn: a version that is too old, and a run that fails, are said so") {
-  const Cases cases = cases_of(attrs_of(2, 1, 8, 9), 1);
+  const test::AttentionCases cases = test::attention_of_documents(attrs_of(2, 1, 8, 9), 1);
   {
     const RestoredCudnn restored;
     cudnn().version = 91002;
