@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/rank_error.h"
+#include "base/library_error.h"
 #include "base/text.h"
 #include "comm/device_communicator.h"
 
@@ -55,9 +55,8 @@ ncclRedOp_t nccl_op(ReduceOp op) {
 
 void check_cuda(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
-  throw RankError({ExitCode::kEnvironment,
-                   cat(what, ": CUDA says ", ::cudaGetErrorName(status), ", ", ::cudaGetErrorString(status))},
-                  RankError::kThisRank, status != cudaErrorMemoryAllocation);
+  throw_library_error(what, "CUDA", cat(::cudaGetErrorName(status), ", ", ::cudaGetErrorString(status)),
+                      status == cudaErrorMemoryAllocation);
 }
 
 void free_device(void* data, int64_t) { ::cudaFree(data); }

@@ -96,7 +96,8 @@ TEST_CASE("gpu mesh: stages of a pipeline train the processor's bits, with every
                                           PipelineSchedule::kZbH1, PipelineSchedule::kZbV}) {
     Config config = fixtures::run_of_stage(1);
     config.parallel.schedule = schedule;
-    config.parallel.virtual_stages = schedule == PipelineSchedule::kInterleaved || schedule == PipelineSchedule::kZbV ? 2 : 1;
+    const bool two_parts = schedule == PipelineSchedule::kInterleaved || schedule == PipelineSchedule::kZbV;
+    config.parallel.virtual_stages = two_parts ? 2 : 1;
     INFO(name_of(schedule));
     require_same_bits(config, model, {.stages = 2, .micro_batches = 4});
   }
@@ -127,8 +128,8 @@ TEST_CASE("gpu mesh: steps with collectives that are recorded once and started a
   for (const int64_t stage : {0, 1, 2, 3}) {
     Config config = fixtures::run_of_stage(stage);
     config.zero.overlap_comm = true;
-    require_recorded(config, fixtures::model_of_many_blocks(),
-                     stage == 0 ? TrainingMesh{.replicas = 2, .micro_batches = 2} : TrainingMesh{.shards = 3, .micro_batches = 3});
+    const TrainingMesh whole{.replicas = 2, .micro_batches = 2}, sharded{.shards = 3, .micro_batches = 3};
+    require_recorded(config, fixtures::model_of_many_blocks(), stage == 0 ? whole : sharded);
   }
   const ModelConfig model = fixtures::with_layers(fixtures::small_model(), 5);
   require_recorded(staged(1), model, {.tensor = 2, .stages = 2, .micro_batches = 2});

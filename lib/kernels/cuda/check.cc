@@ -1,14 +1,13 @@
 #include "kernels/cuda/check.h"
 
-#include "base/rank_error.h"
+#include "base/library_error.h"
 
 namespace ftrun::cuda {
 
 void check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
-  throw RankError({ExitCode::kEnvironment,
-                   cat(what, ": CUDA says ", cudaGetErrorName(status), ", ", cudaGetErrorString(status))},
-                  RankError::kThisRank, status != cudaErrorMemoryAllocation);
+  throw_library_error(what, "CUDA", cat(cudaGetErrorName(status), ", ", cudaGetErrorString(status)),
+                      status == cudaErrorMemoryAllocation);
 }
 
 }  // namespace ftrun::cuda

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "base/rank_error.h"
+#include "base/library_error.h"
 #include "kernels/cuda/check.h"
 
 namespace ftrun::cuda {
@@ -19,8 +19,7 @@ constexpr int64_t kBytes = 2;
 
 void check(const CudnnApi& api, int status, const char* what) {
   if (status == kCudnnSuccess) return;
-  throw RankError({ExitCode::kEnvironment, cat(what, ": cuDNN says ", api.error_string(status))}, RankError::kThisRank,
-                  true);
+  throw_library_error(what, "cuDNN", api.error_string(status));
 }
 
 std::string text_of(const AttentionAttrs& attrs, int64_t tokens, bool backward) {

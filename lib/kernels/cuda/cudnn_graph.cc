@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/rank_error.h"
+#include "base/library_error.h"
 
 namespace ftrun::cuda {
 
@@ -68,8 +68,7 @@ CudnnDescriptor::~CudnnDescriptor() {
 
 void CudnnDescriptor::check(int status, const char* what) const {
   if (status == kCudnnSuccess) return;
-  throw RankError({ExitCode::kEnvironment, cat(what, ": cuDNN says ", words_of(api_, status))}, RankError::kThisRank,
-                  true);
+  throw_library_error(what, "cuDNN", words_of(api_, status));
 }
 
 void CudnnDescriptor::set(CudnnAttribute name, CudnnElement element, int64_t count, const void* elements) {
@@ -111,9 +110,7 @@ void CudnnPlan::run(CudnnHandle handle, std::span<const CudnnArgument> arguments
   pack.set(CudnnAttribute::kPackWorkspace, CudnnElement::kPointer, workspace);
   pack.finalize();
   const int status = api_.execute(handle, plan_.raw(), pack.raw());
-  if (status != kCudnnSuccess)
-    throw RankError({ExitCode::kEnvironment, cat("attention: cuDNN says ", words_of(api_, status))},
-                    RankError::kThisRank, true);
+  if (status != kCudnnSuccess) throw_library_error("attention", "cuDNN", words_of(api_, status));
 }
 
 int64_t CudnnGraph::tensor(const CudnnShape& shape, Place place) {
@@ -215,7 +212,8 @@ CudnnPlan CudnnGraph::plan(const CudnnTarget& target, const std::string& what) c
     parts.push_back(std::move(config));
     return {api_, std::move(parts), std::move(plan)};
   }
-  throw Error(ExitCode::kUnsupported, cat("cuDNN ", cudnn_version_text(api_.version()), " has no plan for ", what, ": ", why),
+  throw Error(ExitCode::kUnsupported,
+              cat("cuDNN ", cudnn_version_text(api_.version()), " has no plan for ", what, ": ", why),
               "set kernels.attention to own");
 }
 

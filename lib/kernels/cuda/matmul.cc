@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "base/rank_error.h"
+#include "base/library_error.h"
 #include "kernels/cuda/check.h"
 
 namespace ftrun::cuda {
@@ -11,8 +11,7 @@ namespace {
 
 void check(cublasStatus_t status, const char* what) {
   if (status != CUBLAS_STATUS_SUCCESS)
-    throw RankError({ExitCode::kEnvironment, cat(what, ": cuBLAS says ", cublasGetStatusString(status))},
-                    RankError::kThisRank, status != CUBLAS_STATUS_ALLOC_FAILED);
+    throw_library_error(what, "cuBLAS", cublasGetStatusString(status), status == CUBLAS_STATUS_ALLOC_FAILED);
 }
 
 int blas_int(int64_t value) {

@@ -65,7 +65,8 @@ void weight_gradient(DType dtype, const WeightGradient& g, cudaStream_t stream) 
   auto* const partials = static_cast<float*>(g.workspace);
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
-    launch({dim3(blocks(weight_gradient_parts(g)), blocks(divide_up(g.width, kColumns))), dim3(kColumns, kPartLanes), 0, stream},
+    const dim3 grid(blocks(weight_gradient_parts(g)), blocks(divide_up(g.width, kColumns)));
+    launch({grid, dim3(kColumns, kPartLanes), 0, stream},
            partial_sums<T>, static_cast<const T*>(g.dy), static_cast<const T*>(g.x), g.rstd, g.tokens,
            weight_gradient_tokens(g), static_cast<int>(g.heads), g.width, g.row_stride, g.rstd_stride, partials);
   });
