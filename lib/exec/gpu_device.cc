@@ -36,7 +36,8 @@ GpuDevice::GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*
   make_staging();
 }
 
-/// No disk, no update or sum of the host tier, no peers but through the device, no marks of time in between; and what follows the
+/// No disk, no update or sum of the host tier, no peers but through the device's collectives (links of a pipeline wait for each
+/// other across lanes, which a list of launches in a row does not allow), no marks of time in between; and what follows the
 /// decision either runs as a whole or not at all.
 bool GpuDevice::leaves_all_to_device() const {
   if (!std::all_of(groups_.begin(), groups_.end(), [](const Communicator* group) { return group->can_record(); }))
@@ -44,7 +45,8 @@ bool GpuDevice::leaves_all_to_device() const {
   bool decided = false;
   for (const Instr& instr : program_.instrs) {
     const bool device_alone = on_host_[static_cast<size_t>(id_of(instr))] == 0 && instr.lane != Lane::kDisk &&
-                              !gpu_.options().timed;
+                              !gpu_.options().timed && instr.kind != InstrKind::kSend &&
+                              instr.kind != InstrKind::kReceive;
     if (!device_alone || (decided && !instr.if_finite)) return false;
     decided = decided || instr.kind == InstrKind::kDecide;
   }
