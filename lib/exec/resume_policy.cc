@@ -18,7 +18,7 @@ namespace {
 /// A field and all below it. Neither the losses of the steps to come (but for rounding, when the
 /// ranks change) nor the state they begin with depend on these. Model and data may move: they are
 /// compared by content, under "model" and "data".
-constexpr std::array<std::string_view, 41> kMayChange{
+constexpr std::array<std::string_view, 42> kMayChange{
     "config.train.steps", "config.train.epochs", "config.train.max_nonfinite_steps",
     "config.train.check_replicas",
     "config.train.evaluation", "config.train.log", "config.train.generate", "config.output_dir", "config.adapter.path",

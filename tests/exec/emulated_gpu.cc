@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "comm/reduce.h"
+#include "graph/op.h"
 
 namespace ftrun::fixtures {
 namespace {
