@@ -27,6 +27,9 @@ step_limit=600
 most_bytes=$((64 << 20))
 binaries=(ftrun test_cuda test_exec_cuda test_nccl_gpu gpu_kernel_bench)
 libraries=(libftrun_engine.so libftrun_cuda.so libftrun_nccl.so)
+# What a packed folder has, and the file by which it is known as one.
+packed=(bin lib tests scripts resources.txt)
+pack_mark=.ftrun-gpu-pack
 
 say() { printf '[gpu] %s\n' "$*"; }
 die() { printf '[gpu] error: %s\n' "$*" >&2; exit 5; }
@@ -35,9 +38,13 @@ die() { printf '[gpu] error: %s\n' "$*" >&2; exit 5; }
 
 pack_files() {
   [ $# -gt 0 ] && pack=$1
+  if [ -e "$pack" ] && [ ! -e "$pack/$pack_mark" ] && { [ ! -d "$pack" ] || [ -n "$(ls -A "$pack")" ]; }; then
+    die "$pack holds what this script did not pack: give a folder that is empty or not there"
+  fi
   (cd "$root" && cmake --preset release -DFTRUN_BENCH=ON >/dev/null &&
     cmake --build --preset release -- "${binaries[@]}" ftrun_engine ftrun_cuda ftrun_nccl) || die "the build failed"
-  rm -rf "$pack" && mkdir -p "$pack/bin" "$pack/lib" "$pack/tests/bench" "$pack/scripts" || die "cannot write $pack"
+  (cd "$pack" 2>/dev/null && rm -rf -- "${packed[@]}")
+  mkdir -p "$pack/bin" "$pack/lib" "$pack/tests/bench" "$pack/scripts" && touch "$pack/$pack_mark" || die "cannot write $pack"
   local name
   for name in "${binaries[@]}"; do strip -o "$pack/bin/$name" "$root/build/release/bin/$name" || die "no $name"; done
   for name in "${libraries[@]}"; do strip -o "$pack/lib/$name" "$root/build/release/lib/$name" || die "no $name"; done
