@@ -7,7 +7,8 @@
 
 It reads metrics.jsonl and run.json and changes nothing in the run folder. It ends when the run has ended, or when no process
 holds a run that failed or was killed for --patience seconds. The charts are named as TensorBoard's are: train/loss, train/learning_rate, ..., and SET/loss,
-SET/perplexity, SET/accuracy for each evaluated set. Steps that a resumed run trains again are sent once. Where the client sends
+SET/perplexity, SET/accuracy for each evaluated set. Steps that a resumed run trains again are sent once; what follows the run
+after another has ended goes on with the last step that wandb has. Where the client sends
 to is its own matter: its log-in, its environment variables (WANDB_MODE, MLFLOW_TRACKING_URI, ...).
 """
 import argparse
@@ -15,6 +16,7 @@ import fcntl
 import hashlib
 import importlib
 import json
+import math
 import os
 import sys
 import threading
@@ -112,6 +114,10 @@ class Wandb:
         # Charts by a step of their own: what is sent again, or late, is not dropped.
         self.run.define_metric("step")
         self.run.define_metric("*", step_metric="step")
+        known = getattr(self.run, "summary", None) if getattr(self.run, "resumed", False) else None
+        last = known.get("step") if known is not None else None
+        # The last one again: an evaluation of it may have come later.
+        self.first_step = last if isinstance(last, int) else 0
 
     def log(self, step, values):
         self.run.log({**values, "step": step})
@@ -122,6 +128,7 @@ class Wandb:
 
 class Mlflow:
     package = "mlflow"
+    first_step = 0
 
     def __init__(self, client, project, name, config, key):
         self.client = client
@@ -144,6 +151,7 @@ class Mlflow:
 
 class Trackio:
     package = "trackio"
+    first_step = 0
 
     def __init__(self, client, project, name, config, key):
         self.client = client
@@ -201,6 +209,21 @@ def quiet_seconds(folder):
     return time.time() - max(times, default=time.time())
 
 
+def let_go(folder):
+    """Of the log that the run gave as standard output, whose lock says that the run is followed: while a tracker takes its last
+    steps, a new start of the run may have another follow it. Whether there was none until then."""
+    if is_held(folder):
+        return False
+    try:
+        fcntl.flock(sys.stdout.fileno(), fcntl.LOCK_UN)
+        if not is_held(folder):
+            return True
+        fcntl.flock(sys.stdout.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True  # somebody else follows it now
+    return False
+
+
 def end_after(folder, seconds, poll):
     """Ends this process so long after the last process that held the run, whatever a client is waiting for."""
     last = time.monotonic()
@@ -228,13 +251,20 @@ def follow(a):
         threading.Thread(target=end_after, args=(a.run, a.with_run, a.poll), daemon=True).start()
     tracker = TRACKERS[a.to](client, a.project, a.name or os.path.basename(place), config, key, **whose)
     metrics, sent = Metrics(a.run), 0
+    last_held = -math.inf
     while True:
         held = is_held(a.run)  # before what is new is read: what came before the end is not missed
         for step, values in metrics.new().items():
+            if step < tracker.first_step:
+                continue
             tracker.log(step, values)
             sent += 1
-        if not held and (manifest(a.run).get("exit_code") == 0 or quiet_seconds(a.run) >= a.patience):
-            break
+        if held:
+            last_held = time.monotonic()
+        quiet = min(quiet_seconds(a.run), time.monotonic() - last_held)
+        if not held and (manifest(a.run).get("exit_code") == 0 or quiet >= a.patience):
+            if a.with_run is None or let_go(a.run):
+                break
         time.sleep(a.poll)
     code = manifest(a.run).get("exit_code")
     tracker.finish(1 if code is None else code)

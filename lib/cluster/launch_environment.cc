@@ -85,6 +85,7 @@ LaunchEnvironment from_torchrun(const Variables& env) {
   launch.node = env.number("GROUP_RANK", 0);
   launch.nodes = env.number("GROUP_WORLD_SIZE", 1);
   launch.restart = env.number("FTRUN_RESTART", 0);
+  launch.agent_restarts = env.number("TORCHELASTIC_RESTART_COUNT", 0);
   launch.agent_store = env.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   launch.store_fd = env.number("FTRUN_STORE_FD", -1);
   launch.board_fd = env.number("FTRUN_BOARD_FD", -1);

@@ -41,6 +41,8 @@ struct LaunchEnvironment {
   std::string job;
   /// torchrun's agent serves the store already: rank 0 must join as a client.
   bool agent_store = false;
+  /// How often torchrun's agent has started its workers again.
+  int agent_restarts = 0;
   /// How often the launcher has restarted the job, where it counts that for all ranks (torchrun's agents each count their own workers').
   int restart = 0;
   /// Rank 0 under our supervisor: the bound socket it inherits. -1 for none.

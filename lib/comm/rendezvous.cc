@@ -476,7 +476,15 @@ Stores join_agent_store(const RendezvousOptions& options) {
   warn_of_unknown_host(options);
   const StorePtr main = agent_store(options);
   StoreWorker worker;
-  const auto agree = [main, options] { return agree_on_start(*main, options); };
+  const auto agree = [main, options] {
+    try {
+      return agree_on_start(*main, options);
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& error) {  // c10d's, of a server that is gone
+      not_reached(options, options.port, first_line(error.what()));
+    }
+  };
   const auto start = worker.run(agree, options.timeout + kControlTimeout);
   if (!start) not_reached(options, options.port, "it does not answer any more");
   const auto prefixed = [prefix = start->prefix](const StorePtr& store) -> StorePtr {

@@ -133,6 +133,12 @@ void Recorder::follow() {
   if (const std::string warning = follower_->start(); !warning.empty()) warn(warning);
 }
 
+void Recorder::end_following() {
+  if (!follower_) return;
+  follow();
+  if (const std::string problem = follower_->problem(); !problem.empty()) log_warning(problem);
+}
+
 /// What the earlier run of the folder left in its manifest goes on in the new one.
 void Recorder::note_restart(RunManifest& manifest, int64_t first_step) const {
   if (!before_) return;
@@ -196,7 +202,7 @@ void Recorder::warn(const std::string& line) {
 
 std::string Recorder::finish(int exit_code, const std::string& reason) {
   progress_->finish();
-  if (const std::string problem = follower_ ? follower_->problem() : ""; !problem.empty()) log_warning(problem);
+  end_following();
   const std::vector<StepMetrics> metrics = read_metrics(paths().metrics());
   const EffectiveTime time = write_outcome(exit_code, reason, metrics);
   write_report();
@@ -209,6 +215,7 @@ std::string Recorder::finish(int exit_code, const std::string& reason) {
 void Recorder::fail(int exit_code, const std::string& reason) noexcept {
   try {
     if (progress_) progress_->finish();
+    end_following();
     if (!manifest_) return;
     // Of several ranks the supervisor knows which one was the cause.
     if (request_.launch.world == 1)

@@ -65,6 +65,7 @@ class Recorder {
   void note_restart(RunManifest& manifest, int64_t first_step) const;
   void open_progress(int64_t total_steps);
   void follow();
+  void end_following();
   void write_report() noexcept;
   EffectiveTime write_outcome(int exit_code, const std::string& reason, const std::vector<StepMetrics>& metrics);
 

@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <fstream>
 #include <new>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "base/as_error.h"
@@ -44,8 +47,19 @@ std::string swap_name(const TrainRequest& request) {
   return hex64(xxh3(key.data(), key.size()));
 }
 
+/// Of torchrun whose agent serves no store: its process, which outlives its ranks, and what it counts itself.
+std::optional<AgentLaunch> launch_of_parent(const LaunchEnvironment& launch) {
+  if (launch.kind != LaunchKind::kTorchrun) return std::nullopt;
+  std::ifstream file(cat("/proc/", ::getppid(), "/stat"));
+  std::string stat;
+  std::getline(file, stat);
+  const double started = parse_process_stat(stat, ::sysconf(_SC_CLK_TCK)).started_seconds;
+  return AgentLaunch{cat("process ", ::getppid(), ", begun ", started, " s after its machine"), launch.agent_restarts};
+}
+
 /// What ranks know once they have met: those that torchrun started again go on with the run that an earlier start of it began.
-TrainRequest request_of_start(TrainRequest request, const std::optional<AgentLaunch>& agent) {
+TrainRequest request_of_start(TrainRequest request, std::optional<AgentLaunch> agent) {
+  if (!agent) agent = launch_of_parent(request.launch);
   if (!agent) return request;
   request.agent = agent->name;
   request.launch.restart = agent->earlier_starts;

@@ -1,21 +1,23 @@
 #include "report/run_follower.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -26,15 +28,27 @@ namespace ftrun {
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
-
 constexpr const char* kClient = "wandb";
 constexpr const char* kScript = "scripts/follow_run.py";
-/// Seconds: how long a Python may take to say whether it has the client, how long the script waits for a run that failed and may be
-/// started again, and how long after the run's end it is ended whatever its client does.
-constexpr int kProbeSeconds = 20;
+/// Seconds: how long the script waits for a run that failed and may be started again, and how long after the run's end it is ended
+/// whatever its client does.
 constexpr const char* kPatience = "10";
 constexpr const char* kSecondsAfterRun = "300";
+/// Milliseconds that a start and an end wait for a Python that has the client: steps wait for none.
+constexpr int kMomentAtStart = 300, kMomentAtEnd = 2000;
+
+/// Whether this Python has the client: in none of its folders but the working one, where the client itself makes one of its name.
+constexpr const char* kQuestion =
+    "import importlib.util, sys; sys.path[:] = [p for p in sys.path if p]; s = importlib.util.find_spec('wandb'); "
+    "sys.exit(s is None or s.origin is None)";
+/// $1: the question; $2: how many Pythons follow; then the script and its arguments. Becomes the first Python that answers yes; says n
+/// to descriptor 3 where none does.
+constexpr const char* kFirstPython = R"(question=$1 count=$2; shift 2
+while [ "$count" -gt 0 ]; do
+  python=$1; shift; count=$((count - 1))
+  if timeout 20 "$python" -c "$question" 3>&-; then shift "$count"; exec "$python" "$@" 3>&-; fi
+done
+printf n >&3)";
 
 /// The checkout or folder that holds this program and scripts/: "" for none.
 std::string root_folder() {
@@ -64,15 +78,16 @@ std::vector<char*> passed_environment() {
   return passed;
 }
 
-/// In a session of its own, with `output` as its standard output and error. Throws std::system_error.
-pid_t spawn(const std::vector<std::string>& command, int output) {
+/// In a session of its own, with `output` as its standard output and error and `answer` as descriptor 3. Throws std::system_error.
+pid_t spawn(const std::vector<std::string>& command, int output, int answer) {
   posix_spawn_file_actions_t files;
   posix_spawnattr_t attributes;
   posix_spawn_file_actions_init(&files);
   posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&files, output, STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&files, output, STDERR_FILENO);
-  posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 1);
+  posix_spawn_file_actions_adddup2(&files, answer, STDERR_FILENO + 1);
+  posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 2);
   posix_spawnattr_init(&attributes);
   sigset_t none, all;
   sigemptyset(&none);
@@ -92,27 +107,6 @@ pid_t spawn(const std::vector<std::string>& command, int output) {
   return process;
 }
 
-/// Whether a Python of that name is there and has the client.
-bool has_client(const std::string& python, int output) {
-  const std::string question = cat("import importlib.util, sys; sys.exit(importlib.util.find_spec('", kClient, "') is None)");
-  pid_t process = -1;
-  try {
-    process = spawn({python, "-c", question}, output);
-  } catch (const std::system_error&) {
-    return false;
-  }
-  int status = -1;
-  const auto end = Clock::now() + std::chrono::seconds(kProbeSeconds);
-  pid_t ended = 0;
-  while ((ended = ::waitpid(process, &status, WNOHANG)) == 0 && Clock::now() < end)
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  if (ended == 0) {
-    ::kill(process, SIGKILL);
-    ::waitpid(process, nullptr, 0);
-  }
-  return ended == process && WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
-
 std::string how_it_ended(int status) {
   return WIFSIGNALED(status) ? cat("by signal ", WTERMSIG(status)) : cat("with exit code ", WEXITSTATUS(status));
 }
@@ -120,42 +114,77 @@ std::string how_it_ended(int status) {
 }  // namespace
 
 std::string RunFollower::start() noexcept {
-  if (process_ > 0 || !why_not_.empty()) return "";
   try {
-    why_not_ = try_to_start();
-    return why_not_.empty() ? "" : cat("wandb.enabled: the run is not sent: ", why_not_);
+    if (process_ <= 0 && why_not_.empty()) {
+      why_not_ = try_to_start();
+      look(kMomentAtStart);
+    } else {
+      look(0);
+    }
   } catch (const std::exception& exception) {
     why_not_ = exception.what();
-    return cat("wandb.enabled: the run is not sent: ", why_not_);
   }
+  if (why_not_.empty() || told_) return "";
+  told_ = true;
+  return cat("wandb.enabled: the run is not sent: ", why_not_);
+}
+
+/// Whether what was started has found its Python, and whether it has ended since.
+void RunFollower::look(int milliseconds) {
+  if (process_ <= 0 || !why_not_.empty()) return;
+  if (answer_) {
+    pollfd answered{answer_.get(), POLLIN, 0};
+    if (::poll(&answered, 1, milliseconds) <= 0) return;
+    char word = 0;
+    const bool none = ::read(answer_.get(), &word, 1) == 1;
+    answer_.reset();
+    if (none) {
+      ::waitpid(process_, nullptr, 0);  // it has nothing left to do
+      why_not_ = cat("no Python here has the client ", kClient, "; install it (pip install ", kClient, "), or send the run afterwards: ",
+                     kScript, " ", options_.run, " --to ", kClient);
+      return;
+    }
+  }
+  int status = 0;
+  if (::waitpid(process_, &status, WNOHANG) != process_) return;
+  if (status != 0) why_not_ = cat("what sends it has ended ", how_it_ended(status), ": see ", RunPaths(options_.run).follower_log());
 }
 
 std::string RunFollower::try_to_start() {
   const std::string log = RunPaths(options_.run).follower_log();
-  const OwnedFd output(::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  const OwnedFd output(::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
   if (!output) return cat(log, ": ", std::strerror(errno));
-  if (::flock(output.get(), LOCK_EX | LOCK_NB) != 0) return "";
+  struct stat opened {};
+  if (::fstat(output.get(), &opened) != 0 || !S_ISREG(opened.st_mode)) return cat(log, " is no regular file");
+  if (::flock(output.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) return "";
+    return cat(log, " cannot be locked (", std::strerror(errno), "), so nothing can follow the run; send it afterwards: ", kScript, " ",
+               options_.run, " --to ", kClient);
+  }
   const std::string root = root_folder();
   if (root.empty()) return cat(kScript, " is in no folder above the program");
-  for (const std::string& python : pythons(root)) {
-    if (!has_client(python, output.get())) continue;
-    std::vector<std::string> command{python,     cat(root, "/", kScript), options_.run, "--to", kClient, "--patience", kPatience, "--with-run", kSecondsAfterRun};
-    if (!options_.project.empty()) command.insert(command.end(), {"--project", options_.project});
-    if (!options_.group.empty()) command.insert(command.end(), {"--group", options_.group});
-    if (!options_.team.empty()) command.insert(command.end(), {"--team", options_.team});
-    process_ = spawn(command, output.get());
-    return "";
-  }
-  return cat("no Python here has the client ", kClient, "; install it (pip install ", kClient, "), or send the run afterwards: ", kScript, " ",
-             options_.run, " --to ", kClient);
+  const std::vector<std::string> at_hand = pythons(root);
+  std::vector<std::string> command{"/bin/sh", "-c", kFirstPython, "follow_run", kQuestion, std::to_string(at_hand.size())};
+  command.insert(command.end(), at_hand.begin(), at_hand.end());
+  command.insert(command.end(),
+                 {cat(root, "/", kScript), options_.run, "--to", kClient, "--patience", kPatience, "--with-run", kSecondsAfterRun});
+  for (const auto& [word, value] : {std::pair("project", &options_.project), {"group", &options_.group}, {"team", &options_.team}})
+    if (!value->empty()) command.push_back(cat("--", word, "=", *value));
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return cat("pipe: ", std::strerror(errno));
+  answer_ = OwnedFd(ends[0]);
+  const OwnedFd theirs(ends[1]);
+  process_ = spawn(command, output.get(), theirs.get());
+  return "";
 }
 
 std::string RunFollower::problem() noexcept {
   try {
+    look(kMomentAtEnd);
     if (!why_not_.empty()) return cat("wandb.enabled: the run was not sent: ", why_not_);
-    int status = 0;
-    if (process_ <= 0 || ::waitpid(process_, &status, WNOHANG) != process_ || status == 0) return "";
-    return cat("wandb.enabled: what sent the run has ended ", how_it_ended(status), ": see ", RunPaths(options_.run).follower_log());
+    if (process_ > 0) return "";
+    return cat("wandb.enabled: what sends an earlier start of the run was still at it, so steps of this start may be missing there; send "
+               "them: ", kScript, " ", options_.run, " --to ", kClient);
   } catch (const std::exception&) {
     return "";
   }

@@ -3,6 +3,9 @@
 #include <sys/types.h>
 
 #include <string>
+#include <utility>
+
+#include "base/owned_fd.h"
 
 namespace ftrun {
 
@@ -23,17 +26,21 @@ class RunFollower {
  public:
   explicit RunFollower(RunFollowerOptions options) : options_(std::move(options)) {}
 
-  /// Starts it. Where that of an earlier start of the run still lives, which goes on with this one, nothing is done but by the next
-  /// call. Returns why it cannot be started, once; else "".
+  /// Starts it, which takes a moment at most; later calls look what became of it, which takes none. Where that of an earlier start of
+  /// the run still lives, which goes on with this one, the next call tries again. Returns why the run is not sent, once; else "".
   std::string start() noexcept;
   /// When the run ends: why it was not sent, or not to the end; "" where nothing is known against it.
   std::string problem() noexcept;
 
  private:
   std::string try_to_start();
+  void look(int milliseconds);
 
   RunFollowerOptions options_;
   pid_t process_ = -1;
+  /// Says once whether a Python has the client.
+  OwnedFd answer_;
+  bool told_ = false;
   std::string why_not_;
 };
 

@@ -173,6 +173,7 @@ with tempfile.TemporaryDirectory() as scratch:
     SENDS = """
         import sys
         class Run:
+            resumed, summary = "KNOWN" in os.environ, {"step": int(os.environ.get("KNOWN", 0))}
             def define_metric(self, *a, **k): pass
             def log(self, *a, **k): said("log", *a, **k)
             def finish(self, *a, **k): said("finish", *a, **k)
@@ -200,9 +201,16 @@ with tempfile.TemporaryDirectory() as scratch:
         calls = len(said("sends"))
         with open(out / "follow_run.log", "a") as log:
             await_that("it has ended", lambda: not held(log))
-            must(ftrun("--config", job.config("sends", train_batch_size=8, gradient_accumulation_steps=None, **WANDB | {"train": {"steps": 6}}),
-                       "--nproc", 2, "--resume", "auto", env=env))
+            again = must(ftrun("--config", job.config("sends", train_batch_size=8, gradient_accumulation_steps=None, **WANDB | {"train": {"steps": 6}}),
+                               "--nproc", 2, "--resume", "auto", env=env))
         assert len(said("sends")) == calls, said("sends")[calls:]
+        told = again.stdout + again.stderr
+        assert "what sends an earlier start of the run was still at it" in told and "--to wandb" in told, told
+        # Once that has ended another goes on where wandb is.
+        must(ftrun("--config", job.config("sends", train_batch_size=8, gradient_accumulation_steps=None, **WANDB | {"train": {"steps": 8}}),
+                   "--nproc", 2, "--resume", "auto", env=env | {"KNOWN": "4"}))
+        await_that("the rest is sent", lambda: said("sends")[-1:] == [["finish", [], {"exit_code": 0}]] and len(said("sends")) > calls)
+        assert [a[0]["step"] for name, a, _ in said("sends")[calls:] if name == "log"] == [4, 5, 6, 7, 8], said("sends")[calls:]
 
     def held(file):
         """Takes the lock that what follows a run holds; whether another has it."""
@@ -222,6 +230,19 @@ with tempfile.TemporaryDirectory() as scratch:
         assert text.count("wandb.enabled: the run is not sent: no Python here has the client wandb; install it") == 1, text
         assert text.count("wandb.enabled: the run was not sent: no Python here has the client wandb; install it") == 1, text
         assert text.index("is not sent") < text.index("was not sent"), text
+
+    @case
+    def a_folder_of_the_clients_name_is_no_client_and_a_slow_python_holds_up_no_step():
+        env = scratch / "slow"
+        (env / "bin").mkdir(parents=True)
+        (env / "bin" / "python3").write_text("#!/bin/sh\nsleep 8\nexit 1\n")
+        (env / "bin" / "python3").chmod(0o755)
+        nowhere = scratch / "still-nowhere"
+        (nowhere / "wandb").mkdir(parents=True)
+        begun = time.monotonic()
+        done = job.run("slow", "--nproc", 2, env=place("slow", nowhere) | {"VIRTUAL_ENV": str(env)}, train_batch_size=8,
+                       gradient_accumulation_steps=None, comm={"timeout": 5}, **WANDB)
+        assert time.monotonic() - begun < 60 and len(steps(job.out("slow"))) == 4, done.stdout
 
     @case
     def a_client_that_fails_or_hangs_does_not_touch_the_run():

@@ -170,6 +170,19 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "the folder is not empty" in refused.text() and "resumed" not in refused.text(), refused.text()[-3000:]
 
     @case
+    def an_agent_that_serves_no_store_is_known_by_its_process():
+        command = [TORCHRUN, "--no-python", "--standalone", "--nproc-per-node", 1, "--max-restarts", 1, "--monitor-interval", 0.1, BINARY,
+                   "--config", job.config("storeless", **SAVING)]
+        running = Running(command, {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
+        await_count(running, "saved ", 1)
+        running.kill(signal.SIGKILL, all_ranks(running, 1)[0])
+        assert running.process.wait(120) == 0, running.text()[-3000:]
+        running.reader.join(10)
+        assert "resumed from" in running.text(), running.text()[-3000:]
+        whole(job.out("storeless"))
+        same_run(job.out("straight-1"), job.out("storeless"))
+
+    @case
     def two_agents_that_count_restarts_each_for_itself_start_one_run():
         endpoint = free_port()
         command = [TORCHRUN, "--no-python", "--nnodes", 2, "--nproc-per-node", 1, "--max-restarts", 3, "--monitor-interval", 0.1,
