@@ -46,7 +46,7 @@ TEST_CASE(
 
 TEST_CASE("pipelines: the same weights as the plain program of one stage", "[long]") {
   std::mt19937_64 random(1011);
-  for (int round = 0; round < 120; ++round) {
+  for (int round = 0; round < 80; ++round) {
     const Choice choice = random_pipeline_choice(random);
     INFO("round " << round << ": " << choice.text());
     const std::vector<Step> steps = choice.steps();
@@ -93,7 +93,7 @@ TEST_CASE("frozen units: the rest is trained as by the plain program, in which t
 TEST_CASE("pipelines whose first layers are frozen: nobody sends or waits for gradients that nobody needs", "[long]") {
   std::mt19937_64 random(1013);
   size_t without_backward = 0;
-  for (int round = 0; round < 120; ++round) {
+  for (int round = 0; round < 40; ++round) {
     const Choice choice = with_frozen_below(random_pipeline_choice(random), random);
     INFO("round " << round << ": " << choice.text() << ", trained from layer " << choice.built.model.first_trained);
     const std::vector<Step> steps = choice.steps();
