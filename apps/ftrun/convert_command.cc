@@ -253,9 +253,14 @@ QuantizationConfig quantization_of_base(const ConvertOptions& options, const Ada
   } catch (const Error& error) {
     throw Error(ExitCode::kUsage, error.message(), "write nf4, int8, none, or the section of the config: '{\"type\": \"nf4\", \"double\": false}'");
   }
-  if (said && *said != asked)
-    throw Error(ExitCode::kUsage, cat("--quantization ", options.quantization, ": ", adapter.path(), " was trained on a base quantized as ", quantization_text(*said)),
+  if (said && *said != asked) {
+    const std::string base = quantization_text(*said);
+    throw Error(ExitCode::kUsage, cat("--quantization ", options.quantization, ": ", adapter.path(), " was trained on a base ",
+                                      base.empty() ? "that was not quantized" : cat("quantized as ", base)),
                 "leave --quantization out: the file says it");
+  }
+  if (!said)
+    std::cout << "the base that was trained on: " << options.quantization << " (by --quantization alone: the adapter's file does not say)\n";
   return asked;
 }
 
@@ -287,6 +292,8 @@ int convert_command(const ConvertOptions& options) {
   if (options.out.empty() == options.run.empty())
     throw Error(ExitCode::kUsage, options.out.empty() ? "neither --out nor --run is given" : "both --out and --run are given",
                 "--out writes a model folder; --run makes the first checkpoint of a run from what import_checkpoint.py wrote");
+  if (!options.quantization.empty() && !posix_files().exists(options.checkpoint))
+    throw Error(ExitCode::kUsage, cat(options.checkpoint, ": there is no such folder"), "give the folder of an adapter");
   const bool is_adapter = options.run.empty() && posix_files().exists(options.checkpoint + "/adapter_config.json");
   if (!options.quantization.empty() && !is_adapter)
     throw Error(ExitCode::kUsage, cat("--quantization: ", options.checkpoint, " is no adapter in PEFT's layout"),

@@ -66,15 +66,17 @@ void refuse_other_arithmetic(Node& adapter, Problems& problems) {
 }
 
 /// Beginnings that PEFT takes from the base's weights: it takes B A away from the base, to which the adapter then belongs.
-void refuse_other_beginnings(const Node& adapter, Problems& problems) {
+void refuse_other_beginnings(Node& adapter, Problems& problems) {
   const auto entry = std::find_if(adapter.entries.begin(), adapter.entries.end(), [](const NodeEntry& e) { return e.key == "init_lora_weights"; });
   if (entry == adapter.entries.end() || entry->value.kind != Node::Kind::kText) return;
   const std::string& text = entry->value.text;
-  if (text.starts_with("pissa") || text == "olora" || text == "loftq" || text == "corda" || text == "lora_ga")
+  if (text.starts_with("pissa") || text == "olora" || text == "loftq" || text == "corda" || text == "lora_ga") {
     problems.error(entry->at,
                    cat("adapter.init_lora_weights: ", text, ": not supported: it changes the base's weights, and the adapter would fit no other base than that"),
-                   "write true, gaussian or orthogonal; an adapter that began so fits the original base after PEFT has converted it "
-                   "(save_pretrained with path_initial_model_for_weight_conversion)");
+                   "have PEFT convert an adapter that began so (save_pretrained with path_initial_model_for_weight_conversion); only a new one "
+                   "may begin with true, gaussian or orthogonal instead");
+    adapter.erase("init_lora_weights");
+  }
 }
 
 /// One text in place of a list of modules.

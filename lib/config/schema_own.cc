@@ -324,7 +324,7 @@ void declare_rest(Schema& s) {
               "elements, on compute capability 9.x 256; other bits than own), own kernels elsewhere. auto: own, as "
               "cuDNN's has not run on a GPU yet.");
   kernels.key("step_graph", &KernelsConfig::step_graph,
-              "On GPUs without offload: a step is recorded once (CUDA graphs) and started as a whole, which saves "
+              "On GPUs without offload and pipelines: a step is recorded once (CUDA graphs) and started as a whole, which saves "
               "small models the time to start their kernels. Not yet run on a GPU.");
 
   auto comm = section(

@@ -24,8 +24,11 @@ void add_device_notes(const RunParts& run, std::vector<std::string>& notes) {
     return;
   }
   notes.push_back(cat("on ", gpu->info().name, " (", driver_text(gpu->info()), ")"));
-  if (const std::string attention = gpu->kernels().attention(); attention != "own")
+  if (const std::string attention = gpu->kernels().attention_in_use(); attention != "own")
     notes.push_back(cat("attention by ", attention, ", which has not run on a GPU before"));
+  else if (run.request.config.kernels.attention == AttentionChoice::kCudnn)
+    notes.push_back("kernels.attention: cudnn has no effect: it computes bf16 in rows of one document (packing: concat), with heads of a multiple "
+                    "of 8 up to 128, on GPUs of compute capability 9 up to 256");
   if (!gpu->options().pin_memory)
     notes.push_back(
         "host memory is pageable, as pin_memory: false asks: copies to and from the GPU hold up "
@@ -63,7 +66,7 @@ RunManifest describe_run(const RunParts& run) {
   manifest.gpus = run.session.gpu_names();
   if (const Gpu* gpu = run.session.gpu()) {
     manifest.gpu_driver = driver_text(gpu->info());
-    manifest.attention = gpu->kernels().attention();
+    manifest.attention = gpu->kernels().attention_in_use();
   }
   manifest.sums = sums_text(run);
   if (run.products)

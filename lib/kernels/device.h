@@ -124,6 +124,8 @@ class DeviceKernels {
   virtual void prepare(const LayerGraph& graph) = 0;
   /// Who computes attention: "own", or "cudnn 9.19.0" where the table has it. It decides bits.
   virtual std::string attention() const = 0;
+  /// Once graphs are prepared: "own" also where that computes none of their attention.
+  virtual std::string attention_in_use() const { return attention(); }
   /// The device's run_op (kernels.h) for operations that follow each other in a list of the graph, which may share a
   /// kernel: the bits are those of each alone. Activations F32 or BF16; gradients of parameters F32 or BF16
   /// whatever the activations are. `context.scalars` is device memory. Tokens and labels are not

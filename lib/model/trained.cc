@@ -41,9 +41,12 @@ class Patterns {
     return any;
   }
 
-  void tell_unused(std::vector<std::string>& problems) const {
+  /// `tied`: the output matrix is the embedding's.
+  void tell_unused(bool tied, std::vector<std::string>& problems) const {
     for (size_t i = 0; i < texts_.size(); ++i)
-      if (!used_[i]) problems.push_back(cat(key_, " \"", texts_[i], "\": no parameter has such a name"));
+      if (!used_[i])
+        problems.push_back(cat(key_, " \"", texts_[i], "\": no parameter has such a name",
+                               tied && texts_[i].find("lm_head") != std::string::npos ? "; this model's output matrix is its embed_tokens" : ""));
   }
 
  private:
@@ -135,8 +138,8 @@ ModelDescription choose_trained(ModelDescription model, const TrainedOptions& op
     const bool chosen = only_those.match(tensor.name) || options.only.empty();
     if (is_wanted(tensor.name) && chosen && !frozen) trained.insert(tensor.name);
   }
-  freeze_those.tell_unused(problems);
-  only_those.tell_unused(problems);
+  freeze_those.tell_unused(model.tied, problems);
+  only_those.tell_unused(model.tied, problems);
   const bool cuts_adapter = std::any_of(model.tensors.begin(), model.tensors.end(), [&](const TensorInfo& tensor) {
     return is_lora_name(tensor.name) && !trained.contains(tensor.name);
   });

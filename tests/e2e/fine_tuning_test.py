@@ -60,7 +60,7 @@ with tempfile.TemporaryDirectory() as scratch:
         said = [run(block) for block in commands("docs/fine-tuning.md")]
         assert len(said) >= 7, f"{len(said)} blocks of commands were found"
         runs = scratch / "runs"
-        for name in ("chats", "lora", "qlora"):
+        for name in ("chats", "chats-lora", "chats-qlora"):
             assert manifest(runs / name)["exit_code"] == 0 and len(steps(runs / name)) >= 3, name
             assert (runs / name / "report.html").exists()
         assert "what is trained on between >>> and <<<" in said[2], said[2]
@@ -68,9 +68,9 @@ with tempfile.TemporaryDirectory() as scratch:
         assert set(exported(runs / "chats")) == base
         for merged in ("merged", "merged-qlora"):
             assert set(load_file(scratch / merged / "model.safetensors")) == base, merged
-        assert (runs / "lora" / "export" / "adapter" / "adapter_config.json").exists()
+        assert (runs / "chats-lora" / "export" / "adapter" / "adapter_config.json").exists()
         page = (scratch / "both.html").read_text()
-        assert "runs/lora" in page and "runs/qlora" in page
+        assert "runs/chats-lora" in page and "runs/chats-qlora" in page
 
     @case
     def readme():

@@ -2,6 +2,7 @@
 what trains and go on bit by bit; parts of a model train by name; wrong wishes are refused before anything starts."""
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -166,6 +167,9 @@ for folder, ours in zip(sys.argv[1::2], sys.argv[2::2]):
         job.run(name, **(job.settings(1) | {"adapter": {**LORA, "rank_pattern": {"q_proj": 2}}, "optimizer": {"type": "AdamW", "params": {"lr": 0.02}}}))
         base, adapter = load_file(job.model / "model.safetensors"), adapter_file(job.out(name))
         sources = {"run": job.out(name), "folder": job.out(name) / "export" / "adapter"}
+        refused = ftrun("convert", sources["folder"], "--merge", "--out", scratch / "never", "--quantization", "nf4")
+        assert refused.returncode == 2 and "a base that was not quantized" in refused.stderr, refused.stderr
+        assert re.search("base quantized as +none", must(ftrun("inspect", sources["folder"])).stdout)
         for source, path in sources.items():
             out = scratch / f"merged-{source}"
             must(ftrun("convert", path, "--merge", "--out", out, "--dtype", "fp32"))

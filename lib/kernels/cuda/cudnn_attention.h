@@ -46,6 +46,8 @@ class CudnnAttention {
   std::string version() const;
   /// Makes the plan of a shape and the memory it needs, once: outside of steps. Error(kUnsupported) where cuDNN has none.
   void prepare(const AttentionAttrs& attrs, int64_t tokens, bool backward);
+  /// Whether it computes anything.
+  bool has_plans() const { return !prepared_.empty(); }
   /// What the plans share; device memory.
   int64_t workspace_bytes() const;
   /// Of a shape that was prepared; `a` without lowest, first_block and starts. One stream at a time.

@@ -204,6 +204,7 @@ class CudaKernels final : public DeviceKernels {
 
   void prepare(const LayerGraph& graph) override { cuda::prepare(graph, libraries()); }
   std::string attention() const override { return cudnn_ ? cudnn_->version() : "own"; }
+  std::string attention_in_use() const override { return cudnn_ && cudnn_->has_plans() ? cudnn_->version() : "own"; }
   void run_ops(const LayerGraph& graph, std::span<const Op> ops, std::span<void* const> storage,
                const KernelContext& context, DeviceStream stream) override {
     const auto operation = [&](size_t i) { return Operation(graph, ops[i], storage, context, native(stream)); };
