@@ -260,7 +260,8 @@ QuantizationConfig quantization_of_base(const ConvertOptions& options, const Ada
                 "leave --quantization out: the file says it");
   }
   if (!said)
-    std::cout << "the base that was trained on: " << options.quantization << " (by --quantization alone: the adapter's file does not say)\n";
+    std::cout << "the base that was trained on: " << (asked.type == QuantizationType::kNone ? "not quantized" : quantization_text(asked))
+              << " (by --quantization alone: the adapter's file does not say; bitsandbytes' default is \"double\": false)\n";
   return asked;
 }
 

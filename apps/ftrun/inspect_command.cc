@@ -32,9 +32,9 @@ int inspect(const std::string& path) {
   if (is_import(path))
     std::cout << describe_import(path);
   else if (fs::is_directory(path, error))
-    std::cout << (holds_model(path)     ? describe_model(path)
-                  : holds_adapter(path) ? describe_adapter(path)
-                                        : describe_checkpoint(checkpoints_of(path)));
+    std::cout << (holds_adapter(path) ? describe_adapter(path)  // as convert sees it; some have their base's config.json too
+                  : holds_model(path) ? describe_model(path)
+                                      : describe_checkpoint(checkpoints_of(path)));
   else
     std::cout << describe_dataset(path);
   return 0;

@@ -27,7 +27,7 @@ void add_device_notes(const RunParts& run, std::vector<std::string>& notes) {
   if (const std::string attention = gpu->kernels().attention_in_use(); attention != "own")
     notes.push_back(cat("attention by ", attention, ", which has not run on a GPU before"));
   else if (run.request.config.kernels.attention == AttentionChoice::kCudnn)
-    notes.push_back("kernels.attention: cudnn has no effect: it computes bf16 in rows of one document (packing: concat), with heads of a multiple "
+    notes.push_back("kernels.attention: cudnn has no effect: it computes bf16 in rows of one document (packing other than documents), with heads of a multiple "
                     "of 8 up to 128, on GPUs of compute capability 9 up to 256");
   if (!gpu->options().pin_memory)
     notes.push_back(

@@ -44,17 +44,33 @@ std::vector<std::vector<double>> random_orthogonal(int64_t rows, uint64_t key) {
   return q;
 }
 
+/// The one of a module, which its tensors' runs ask for again and again.
+const std::vector<std::vector<double>>& orthogonal_of(int64_t rows, uint64_t key) {
+  struct Known {
+    int64_t rows = 0;
+    uint64_t key = 0;
+    std::vector<std::vector<double>> q;
+  };
+  thread_local Known known;
+  if (known.rows != rows || known.key != key) known = {rows, key, random_orthogonal(rows, key)};
+  return known.q;
+}
+
 /// A's element (i, j) is the sum over k of Q(2k, i) N(k, j), B's element (o, i) that of N(o, k) Q(2k + 1, i); N are each tensor's own.
 void make_orthogonal(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64_t end, std::span<float> out) {
   const bool is_a = tensor.initial.kind == Initial::Kind::kOrthogonalA;
   const int64_t rank = tensor.shape[is_a ? 0 : 1], columns = tensor.shape[1], half = rank / 2;
   const std::string_view name = tensor.name;
-  const auto q = random_orthogonal(rank, key_of(name.substr(0, name.rfind(".lora_")), seed));
+  if (begin == end) return;
+  const auto& q = orthogonal_of(rank, key_of(name.substr(0, name.rfind(".lora_")), seed));
   const uint64_t key = key_of(name, seed);
-  // What several elements share: A's column j, and B's row.
+  // What several elements share: A's columns, those of a part of a row alone, and B's row.
   std::vector<double> numbers;
+  const bool in_a_row = begin / columns == (end - 1) / columns;
+  const int64_t first = in_a_row ? begin % columns : 0, width = in_a_row ? end - begin : columns;
   if (is_a)
-    for (int64_t place = 0; place < half * columns; ++place) numbers.push_back(normal(key, place));
+    for (int64_t k = 0; k < half; ++k)
+      for (int64_t c = first; c < first + width; ++c) numbers.push_back(normal(key, k * columns + c));
   int64_t row = -1;
   for (int64_t e = begin; e < end; ++e) {
     const auto at_row = e / columns, at_column = e % columns;
@@ -64,7 +80,7 @@ void make_orthogonal(const TensorInfo& tensor, uint64_t seed, int64_t begin, int
     }
     double sum = 0;
     for (int64_t k = 0; k < half; ++k)
-      sum += is_a ? q[static_cast<size_t>(2 * k)][static_cast<size_t>(at_row)] * numbers[static_cast<size_t>(k * columns + at_column)]
+      sum += is_a ? q[static_cast<size_t>(2 * k)][static_cast<size_t>(at_row)] * numbers[static_cast<size_t>(k * width + at_column - first)]
                   : q[static_cast<size_t>(2 * k + 1)][static_cast<size_t>(at_column)] * numbers[static_cast<size_t>(k)];
     out[static_cast<size_t>(e - begin)] = static_cast<float>(tensor.initial.size * sum);
   }
