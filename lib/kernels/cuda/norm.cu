@@ -123,7 +123,7 @@ __device__ void norm_gradient_row(const NormGradientRows<T>& a, int64_t row, int
 // A block takes rows_a_block rows, R at a time: a warp each where R is kPartLanes, all of the block where it is 1. With
 // kWeight a block is a part of weight_gradient(), in its order.
 template <class T, int V, int C, int R, bool kWeight>
-__global__ void rms_norm_gradient_rows(NormGradientRows<T> a) {
+__global__ void __launch_bounds__(R == 1 ? kMostThreads : 32 * kPartLanes) rms_norm_gradient_rows(NormGradientRows<T> a) {
   static_assert(R == 1 || R == kPartLanes);
   const int threads = R == 1 ? blockDim.x : 32;
   const int group = R == 1 ? 0 : threadIdx.x / 32, lane = R == 1 ? threadIdx.x : threadIdx.x % 32;
