@@ -103,8 +103,7 @@ void check_base(const Config& config, const AdapterFolder& adapter, Report& repo
   const std::optional<QuantizationConfig> before = base_quantization(adapter);
   if (!before || *before == config.quantization) return;
   const auto told = [](const QuantizationConfig& quantization) {
-    const std::string text = quantization_text(quantization);
-    return text.empty() ? "not quantized" : cat("quantized as ", text);
+    return quantization.type == QuantizationType::kNone ? "not quantized" : cat("quantized as ", quantization_text(quantization));
   };
   Problem problem;
   problem.severity = Severity::kNotice;

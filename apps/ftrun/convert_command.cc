@@ -253,15 +253,12 @@ QuantizationConfig quantization_of_base(const ConvertOptions& options, const Ada
   } catch (const Error& error) {
     throw Error(ExitCode::kUsage, error.message(), "write nf4, int8, none, or the section of the config: '{\"type\": \"nf4\", \"double\": false}'");
   }
-  if (said && *said != asked) {
-    const std::string base = quantization_text(*said);
+  if (said && *said != asked)
     throw Error(ExitCode::kUsage, cat("--quantization ", options.quantization, ": ", adapter.path(), " was trained on a base ",
-                                      base.empty() ? "that was not quantized" : cat("quantized as ", base)),
+                                      said->type == QuantizationType::kNone ? "that was not quantized" : cat("quantized as ", quantization_text(*said))),
                 "leave --quantization out: the file says it");
-  }
   if (!said)
-    std::cout << "the base that was trained on: " << (asked.type == QuantizationType::kNone ? "not quantized" : quantization_text(asked))
-              << " (by --quantization alone: the adapter's file does not say; bitsandbytes' default is \"double\": false)\n";
+    std::cout << "quantization of the base that was trained on: " << quantization_text(asked) << " (by --quantization alone: the adapter's file does not say; bitsandbytes' default is \"double\": false)\n";
   return asked;
 }
 

@@ -13,7 +13,6 @@
 #include "checkpoint/checkpoint.h"
 #include "cluster/supervisor.h"
 #include "elastic_ranks.h"
-#include "report/machine.h"
 #include "report/outcome.h"
 #include "report/run_folder.h"
 #include "report/wall_time.h"

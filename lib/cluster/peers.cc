@@ -207,16 +207,18 @@ struct Told {
 
 }  // namespace
 
-PeerIdentity own_identity() {
+PeerIdentity own_identity() { return identity_of(::getpid()); }
+
+PeerIdentity identity_of(int pid) {
   utsname names{};
   ::uname(&names);
-  PeerIdentity self;
-  self.host = names.nodename;
-  self.machine = cat(first_line_of_file("/proc/sys/kernel/random/boot_id"), ".",
-                     link_target("/proc/self/ns/pid"), ".", ::getuid());
-  self.pid = ::getpid();
-  self.start_ticks = read_stat(self.pid).start_ticks;
-  return self;
+  PeerIdentity identity;
+  identity.host = names.nodename;
+  identity.machine = cat(first_line_of_file("/proc/sys/kernel/random/boot_id"), ".",
+                         link_target("/proc/self/ns/pid"), ".", ::getuid());
+  identity.pid = pid;
+  identity.start_ticks = read_stat(pid).start_ticks;
+  return identity;
 }
 
 std::string identity_text(const PeerIdentity& identity) {

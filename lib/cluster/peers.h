@@ -25,6 +25,8 @@ struct PeerIdentity {
 };
 
 PeerIdentity own_identity();
+/// Of a process beside ours.
+PeerIdentity identity_of(int pid);
 std::string identity_text(const PeerIdentity& identity);
 PeerIdentity parse_identity(const std::string& text);
 

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/hmac.h"
 #include "base/text.h"
+#include "comm/store_value.h"
 
 namespace ftrun {
 namespace {
@@ -18,8 +19,6 @@ constexpr std::chrono::milliseconds kBetweenLooks{20};
 constexpr size_t kWordBytes = 16;
 constexpr const char* kStartKey = "ftrun/start";
 
-std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
-std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 std::string prefix_of(const std::string& word) { return cat("ftrun/", word); }
 std::string rank_key(const std::string& word, int rank) { return cat(prefix_of(word), "/rank/", rank); }
 std::string members_key(const std::string& word) { return cat(prefix_of(word), "/members"); }

@@ -26,6 +26,7 @@
 #include "comm/listen_socket.h"
 #include "comm/meeting_file.h"
 #include "comm/store_access.h"
+#include "comm/store_value.h"
 
 namespace ftrun {
 namespace {
@@ -38,13 +39,6 @@ constexpr Milliseconds kControlTimeout{2000};
 /// For one that did not answer last time: who must end soon does not wait so long for each of several answers.
 constexpr Milliseconds kSilentTimeout{500};
 constexpr Milliseconds kMomentToDie{200};
-
-std::vector<uint8_t> bytes_of(const std::string& text) {
-  return {text.begin(), text.end()};
-}
-std::string text_of(const std::vector<uint8_t>& bytes) {
-  return {bytes.begin(), bytes.end()};
-}
 
 /// The server did not answer in time. It may be back later.
 struct StoreSilent : std::runtime_error {

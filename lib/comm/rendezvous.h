@@ -42,7 +42,7 @@ struct RendezvousOptions {
 
 /// What ranks know of the torchrun that started them, from the store that its agent serves.
 struct AgentLaunch {
-  /// Random; the same at each of its starts.
+  /// Its own, and the same at each of its starts.
   std::string name;
   int earlier_starts = 0;
 };

@@ -79,14 +79,14 @@ std::string peft_config(const AdapterConfig& adapter, const std::string& base_mo
 }
 
 std::string quantization_text(const QuantizationConfig& quantization) {
-  if (quantization.type == QuantizationType::kNone) return "";
+  if (quantization.type == QuantizationType::kNone) return std::string(name_of(quantization.type));
   Json json{{"type", std::string(name_of(quantization.type))}};
   if (quantization.type == QuantizationType::kNf4) json.update({{"double", quantization.double_quantization}, {"block", quantization.block}});
   return json.dump();
 }
 
 QuantizationConfig quantization_of_text(const std::string& text, const std::string& where) {
-  if (text.empty()) return {};
+  if (text.empty() || text == name_of(QuantizationType::kNone)) return {};
   const auto refuse = [&](const std::string& why) {
     throw Error(ExitCode::kBadInput, cat(where, ": ", why), "export the adapter again from its run");
   };

@@ -26,8 +26,7 @@ inline std::string export_folder(const Config& config) {
 inline void export_as_adapter(ExportOptions& options, const Config& config, bool tied, bool bf16) {
   options.format = ExportFormat::kAdapter;
   options.config_json = peft_config(config.adapter, options.source_folder, tied);
-  const std::string quantization = quantization_text(config.quantization);
-  options.metadata[kBaseQuantization] = quantization.empty() ? "none" : quantization;
+  options.metadata[kBaseQuantization] = quantization_text(config.quantization);
   options.dtype = bf16 ? DType::kBF16 : DType::kF32;
 }
 
@@ -36,7 +35,6 @@ inline void export_as_adapter(ExportOptions& options, const Config& config, bool
 inline std::optional<QuantizationConfig> base_quantization(const AdapterFolder& adapter) {
   const auto text = adapter.metadata().find(kBaseQuantization);
   if (text == adapter.metadata().end()) return std::nullopt;
-  if (text->second == "none") return QuantizationConfig{};
   return quantization_of_text(text->second, cat(adapter.path(), "/adapter_model.safetensors, ", kBaseQuantization));
 }
 

@@ -52,10 +52,10 @@ int64_t held_when_warm(const Gpu* gpu, SaveRoom& room) {
   return read_process_memory().held();
 }
 
-/// Before memory is asked for.
-void prepare(const Gpu& gpu, const StepPlan& plan) {
-  for (const ProgramPlan* program : {&plan.train, &plan.evaluate})
-    for (const LayerGraph& graph : program->model.graphs) gpu.kernels().prepare(graph);
+/// Before the memory of training is asked for.
+void prepare(const Gpu* gpu, const ProgramPlan& plan) {
+  if (gpu == nullptr) return;
+  for (const LayerGraph& graph : plan.model.graphs) gpu->kernels().prepare(graph);
 }
 
 }  // namespace
@@ -80,7 +80,8 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const Ran
         return savings_remedy(
             memory_savings(config, model_.config, groups_.rank(), measure));
       }, gpu) {
-  if (gpu != nullptr) prepare(*gpu, model_.plan);
+  prepare(gpu, model_.plan.train);
+  prepare(gpu, model_.plan.evaluate);
   memory_.allocate(model_.plan.train.program);
   memory_.allocate(model_.plan.evaluate.program);
   train_executor_ =
@@ -105,8 +106,7 @@ TrainingSetup::TextGenerator& TrainingSetup::text_generator() {
                       " of temporary buffers, a step of training has ", human_bytes(there)));
   }
   memory_.allocate(generator->plan.program);
-  if (const Gpu* gpu = memory_.gpu())
-    for (const LayerGraph& graph : generator->plan.model.graphs) gpu->kernels().prepare(graph);
+  prepare(memory_.gpu(), generator->plan);
   generator->executor =
       std::make_unique<Executor>(generator->plan.program, generator->plan.model, memory_, groups_);
   text_generator_ = std::move(generator);

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
-#include <fstream>
 #include <new>
 #include <optional>
 #include <string>
@@ -18,6 +17,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cluster/failure_report.h"
+#include "cluster/peers.h"
 #include "cluster/progress.h"
 #include "exec/check_ranks.h"
 #include "exec/export_options.h"
@@ -50,11 +50,8 @@ std::string swap_name(const TrainRequest& request) {
 /// Of torchrun whose agent serves no store: its process, which outlives its ranks, and what it counts itself.
 std::optional<AgentLaunch> launch_of_parent(const LaunchEnvironment& launch) {
   if (launch.kind != LaunchKind::kTorchrun) return std::nullopt;
-  std::ifstream file(cat("/proc/", ::getppid(), "/stat"));
-  std::string stat;
-  std::getline(file, stat);
-  const double started = parse_process_stat(stat, ::sysconf(_SC_CLK_TCK)).started_seconds;
-  return AgentLaunch{cat("process ", ::getppid(), ", begun ", started, " s after its machine"), launch.agent_restarts};
+  const std::string process = identity_text(identity_of(::getppid()));
+  return AgentLaunch{hex64(xxh3(process.data(), process.size())), launch.agent_restarts};
 }
 
 /// What ranks know once they have met: those that torchrun started again go on with the run that an earlier start of it began.

@@ -22,6 +22,7 @@
 
 #include "base/error.h"
 #include "base/owned_fd.h"
+#include "base/text.h"
 #include "report/run_folder.h"
 
 namespace ftrun {
@@ -140,8 +141,7 @@ void RunFollower::look(int milliseconds) {
     answer_.reset();
     if (none) {
       ::waitpid(process_, nullptr, 0);  // it has nothing left to do
-      why_not_ = cat("no Python here has the client ", kClient, "; install it (pip install ", kClient, "), or send the run afterwards: ",
-                     kScript, " ", options_.run, " --to ", kClient);
+      why_not_ = cat("no Python here has the client ", kClient, "; install it (pip install ", kClient, ") and send the run afterwards: ", by_hand());
       return;
     }
   }
@@ -149,6 +149,17 @@ void RunFollower::look(int milliseconds) {
   if (::waitpid(process_, &status, WNOHANG) != process_) return;
   if (status != 0) why_not_ = cat("what sends it has ended ", how_it_ended(status), ": see ", RunPaths(options_.run).follower_log());
 }
+
+/// The run and where it goes, as the script's own.
+std::vector<std::string> RunFollower::arguments() const {
+  std::vector<std::string> words{options_.run, "--to", kClient};
+  for (const auto& [word, value] : {std::pair("project", &options_.project), {"group", &options_.group}, {"team", &options_.team}})
+    if (!value->empty()) words.push_back(cat("--", word, "=", *value));
+  return words;
+}
+
+/// For a person who sends it.
+std::string RunFollower::by_hand() const { return cat(kScript, " ", join(arguments(), " ")); }
 
 std::string RunFollower::try_to_start() {
   const std::string log = RunPaths(options_.run).follower_log();
@@ -158,18 +169,16 @@ std::string RunFollower::try_to_start() {
   if (::fstat(output.get(), &opened) != 0 || !S_ISREG(opened.st_mode)) return cat(log, " is no regular file");
   if (::flock(output.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK) return "";
-    return cat(log, " cannot be locked (", std::strerror(errno), "), so nothing can follow the run; send it afterwards: ", kScript, " ",
-               options_.run, " --to ", kClient);
+    return cat(log, " cannot be locked (", std::strerror(errno), "), so nothing can follow the run; send it afterwards: ", by_hand());
   }
   const std::string root = root_folder();
   if (root.empty()) return cat(kScript, " is in no folder above the program");
   const std::vector<std::string> at_hand = pythons(root);
   std::vector<std::string> command{"/bin/sh", "-c", kFirstPython, "follow_run", kQuestion, std::to_string(at_hand.size())};
   command.insert(command.end(), at_hand.begin(), at_hand.end());
-  command.insert(command.end(),
-                 {cat(root, "/", kScript), options_.run, "--to", kClient, "--patience", kPatience, "--with-run", kSecondsAfterRun});
-  for (const auto& [word, value] : {std::pair("project", &options_.project), {"group", &options_.group}, {"team", &options_.team}})
-    if (!value->empty()) command.push_back(cat("--", word, "=", *value));
+  command.push_back(cat(root, "/", kScript));
+  for (const std::string& word : arguments()) command.push_back(word);
+  command.insert(command.end(), {"--patience", kPatience, "--with-run", kSecondsAfterRun});
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) return cat("pipe: ", std::strerror(errno));
   answer_ = OwnedFd(ends[0]);
@@ -184,7 +193,7 @@ std::string RunFollower::problem() noexcept {
     if (!why_not_.empty()) return cat("wandb.enabled: the run was not sent: ", why_not_);
     if (process_ > 0) return "";
     return cat("wandb.enabled: what sends an earlier start of the run was still at it, so steps of this start may be missing there; send "
-               "them: ", kScript, " ", options_.run, " --to ", kClient);
+               "them: ", by_hand());
   } catch (const std::exception&) {
     return "";
   }

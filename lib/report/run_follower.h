@@ -4,6 +4,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/owned_fd.h"
 
@@ -33,6 +34,8 @@ class RunFollower {
   std::string problem() noexcept;
 
  private:
+  std::vector<std::string> arguments() const;
+  std::string by_hand() const;
   std::string try_to_start();
   void look(int milliseconds);
 
