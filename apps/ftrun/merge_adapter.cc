@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
-#include <optional>
 #include <vector>
 
 #include "base/error.h"
-#include "base/packed_values.h"
 #include "checkpoint/weight_conversion.h"
+#include "exec/row_lengths.h"
 
 namespace ftrun {
 namespace {
@@ -16,73 +16,32 @@ namespace {
 /// The adapter of one matrix [outputs, inputs].
 struct Adapted {
   std::string module;
+  int64_t outputs = 0;
   int64_t inputs = 0;
   LowRank low;
+  bool has_magnitudes = false;
 };
 
 std::map<std::string, Adapted> adapted_matrices(const ModelDescription& model) {
-  std::map<std::string, int64_t> inputs;
-  for (const TensorInfo& tensor : model.tensors)
-    if (tensor.shape.size() == 2) inputs[tensor.name] = tensor.shape[1];
+  std::map<std::string, Dims> shapes;
+  for (const TensorInfo& tensor : model.tensors) shapes[tensor.name] = tensor.shape;
   std::map<std::string, Adapted> all;
   for (int64_t layer = 0; layer < model.block_count; ++layer)
     for (size_t p = 0; p < kProjections; ++p) {
       const LowRank& low = model.adapter.block(layer).of[p];
       if (low.rank == 0) continue;
       const std::string module = projection_module(layer, static_cast<Projection>(p));
-      all[module + ".weight"] = {module, inputs.at(module + ".weight"), low};
+      const Dims& shape = shapes.at(module + ".weight");
+      all[module + ".weight"] = {module, shape[0], shape[1], low, model.adapter.block(layer).magnitudes};
     }
   return all;
 }
 
-/// A base as it is trained on: the numbers that its packed weights stand for.
-class Base {
- public:
-  Base(const ModelDescription& model, const ModelFolder& folder, int64_t piece_elements) : format_(model.dtypes.packed), folder_(folder) {
-    for (const Layer& layer : model.layers)
-      for (const GraphParam& param : layer.params)
-        for (const TensorId id : param.tensors)
-          if (param.packed) packed_[model.tensor(id).name] = model.tensor(id).shape;
-    if (packed_.empty()) return;
-    require(piece_elements % kPackedRecord == 0, "pieces of whole records");
-    records_.resize(static_cast<size_t>(format_.bytes(piece_elements)));
-  }
-
-  /// A piece, one tensor after the other.
-  void read(const ExportPiece& piece, std::span<float> out) {
-    const auto found = packed_.find(piece.tensor);
-    if (found != packed_.end() && piece.tensor != tensor_) scan(piece.tensor, found->second, out.size());
-    folder_.read_f32(piece.tensor, piece.begin, piece.end, out);
-    if (found == packed_.end()) return;
-    pack_values(format_, *scales_, piece.begin, out, 0, records_.data());
-    unpack_values(format_, records_.data(), 0, out);
-  }
-
- private:
-  void scan(const std::string& tensor, const Dims& shape, size_t at_once) {
-    tensor_ = tensor;
-    std::vector<float> values(at_once);
-    scales_ = scales_of(format_, {tensor, element_count(shape), shape.back()}, static_cast<int64_t>(at_once), [&](int64_t begin, int64_t end) {
-      const std::span<float> some(values.data(), static_cast<size_t>(end - begin));
-      folder_.read_f32(tensor, begin, end, some);
-      return std::span<const float>(some);
-    });
-  }
-
-  const PackedFormat format_;
-  const ModelFolder& folder_;
-  std::map<std::string, Dims> packed_;
-  std::vector<std::byte> records_;
-  /// Of the tensor that is read.
-  std::string tensor_;
-  std::optional<PackScales> scales_;
-};
-
 /// Adds adapters to what is read of a base, one matrix after the other.
 class Merge {
  public:
-  Merge(const ModelDescription& model, DType dtype, const ReadTrained& trained)
-      : adapted_(adapted_matrices(model)), dtype_(dtype), trained_(trained) {}
+  Merge(const ModelDescription& model, DType dtype, const ReadTrained& trained, BaseWeights& base)
+      : adapted_(adapted_matrices(model)), dtype_(dtype), trained_(trained), base_(base) {}
 
   void add(const ExportPiece& piece, std::span<float> out) {
     const auto found = adapted_.find(piece.tensor);
@@ -92,7 +51,7 @@ class Merge {
     const int64_t width = adapted.inputs;
     for (int64_t at = piece.begin; at < piece.end;) {
       const int64_t row = at / width, first = at % width, last = std::min(width, first + piece.end - at);
-      add_row(adapted, row, first, last, out.subspan(static_cast<size_t>(at - piece.begin), static_cast<size_t>(last - first)));
+      add_row(row, first, last, out.subspan(static_cast<size_t>(at - piece.begin), static_cast<size_t>(last - first)));
       at += last - first;
     }
     note_loss();
@@ -104,22 +63,30 @@ class Merge {
   void begin(const Adapted& adapted) {
     module_ = adapted.module;
     delta_squares_ = error_squares_ = 0;
-    a_.resize(static_cast<size_t>(adapted.low.rank * adapted.inputs));
-    b_.resize(static_cast<size_t>(adapted.low.rank));
     row_.resize(static_cast<size_t>(adapted.inputs));
-    require(trained_(lora_a_name(module_), 0, adapted.low.rank * adapted.inputs, a_), "the adapter has its matrices");
+    rows_ = {.inputs = adapted.inputs, .rank = adapted.low.rank, .scale = adapted.low.scale, .a = std::vector<float>(static_cast<size_t>(adapted.low.rank * adapted.inputs))};
+    require(trained_(lora_a_name(module_), 0, std::ssize(rows_.a), rows_.a), "the adapter has its matrices");
+    rows_.read_b = [this](int64_t row, std::span<float> out) {
+      require(trained_(lora_b_name(module_), row * rows_.rank, (row + 1) * rows_.rank, out), "the adapter has its matrices");
+    };
+    factors_.assign(static_cast<size_t>(adapted.outputs), 1.0);
+    if (adapted.has_magnitudes) find_factors();
   }
 
-  /// Columns [first, last) of a row of W + scale B A.
-  void add_row(const Adapted& adapted, int64_t row, int64_t first, int64_t last, std::span<float> out) {
-    require(trained_(lora_b_name(module_), row * adapted.low.rank, (row + 1) * adapted.low.rank, b_), "the adapter has its matrices");
-    std::fill(row_.begin(), row_.end(), 0.0);
-    for (int64_t k = 0; k < adapted.low.rank; ++k)
-      for (int64_t i = first; i < last; ++i)
-        row_[static_cast<size_t>(i)] += static_cast<double>(b_[static_cast<size_t>(k)]) * a_[static_cast<size_t>(k * adapted.inputs + i)];
+  /// What each row of W + scale B A is multiplied by: its magnitude over its length. A row of zeros stays zero.
+  void find_factors() {
+    std::vector<float> magnitudes(factors_.size());
+    require(trained_(lora_magnitude_name(module_), 0, std::ssize(magnitudes), magnitudes), "the adapter has its magnitudes");
+    row_lengths(base_, module_ + ".weight", rows_, 0, factors_);
+    for (size_t o = 0; o < factors_.size(); ++o) factors_[o] = factors_[o] > 0 ? magnitudes[o] / factors_[o] : 0;
+  }
+
+  /// Columns [first, last) of a row of W + scale B A, by its factor.
+  void add_row(int64_t row, int64_t first, int64_t last, std::span<float> out) {
+    rows_.read(row, first, last, std::span(row_).first(static_cast<size_t>(last - first)));
     for (int64_t i = first; i < last; ++i) {
       float& value = out[static_cast<size_t>(i - first)];
-      const double delta = adapted.low.scale * row_[static_cast<size_t>(i)], sum = value + delta;
+      const double sum = (value + row_[static_cast<size_t>(i - first)]) * factors_[static_cast<size_t>(row)], delta = sum - value;
       value = static_cast<float>(sum);
       const float stored = dtype_ == DType::kBF16 ? f32_from_bf16(bf16_from_f32(value)) : value;
       delta_squares_ += delta * delta;
@@ -135,9 +102,10 @@ class Merge {
   const std::map<std::string, Adapted> adapted_;
   DType dtype_;
   const ReadTrained& trained_;
+  BaseWeights& base_;
   std::string module_;
-  std::vector<float> a_, b_;
-  std::vector<double> row_;
+  AdapterRows rows_;
+  std::vector<double> row_, factors_;
   double delta_squares_ = 0, error_squares_ = 0;
   MergeLoss loss_;
 };
@@ -149,10 +117,10 @@ MergeLoss export_merged(FileSystem& files, const ExportOptions& options, const M
   std::vector<ExportTensor> tensors;
   for (const TensorInfo& tensor : model.tensors)
     if (!is_lora_name(tensor.name)) tensors.push_back({tensor.name, tensor.shape});
-  Merge merge(model, options.dtype, trained);
-  Base read_base(model, base, options.piece_elements);
+  BaseWeights weights(model, base);
+  Merge merge(model, options.dtype, trained, weights);
   export_model(files, options, tensors, [&](const ExportPiece& piece, std::span<float> out) {
-    if (!trained(piece.tensor, piece.begin, piece.end, out)) read_base.read(piece, out);
+    if (!trained(piece.tensor, piece.begin, piece.end, out)) weights.read(piece.tensor, piece.begin, piece.end, out);
     merge.add(piece, out);
   });
   return merge.loss();

@@ -21,8 +21,8 @@ struct MergeLoss {
   std::string module;
 };
 
-/// Writes the base's weights with an adapter added: W + scale B A in fp32, rounded once to the export's dtype; tensors that
-/// were trained whole in place of the base's. `model` describes base and adapter on one rank. Errors of export_model.
+/// Writes the base's weights with an adapter added: W + scale B A in fp32, with magnitudes each row brought to its own, rounded once to
+/// the export's dtype; tensors that were trained whole in place of the base's. `model` describes base and adapter on one rank. Errors of export_model.
 MergeLoss export_merged(FileSystem& files, const ExportOptions& options, const ModelDescription& model, const ModelFolder& base,
                         const ReadTrained& trained);
 

@@ -2,12 +2,24 @@
 
 #include <array>
 
+#include "base/checksum_avx2.h"
+
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 namespace ftrun {
+namespace {
 
-uint64_t xxh3(const void* data, size_t size) { return XXH3_64bits(data, size); }
+bool has_avx2() {
+  static const bool has = __builtin_cpu_supports("avx2");
+  return has;
+}
+
+}  // namespace
+
+uint64_t xxh3(const void* data, size_t size) {
+  return has_avx2() ? xxh3_avx2(data, size) : XXH3_64bits(data, size);
+}
 
 struct Xxh3Stream::State {
   XXH3_state_t state;
@@ -16,7 +28,10 @@ struct Xxh3Stream::State {
 Xxh3Stream::Xxh3Stream() : state_(std::make_unique<State>()) { XXH3_64bits_reset(&state_->state); }
 Xxh3Stream::~Xxh3Stream() = default;
 void Xxh3Stream::update(const void* data, size_t size) {
-  XXH3_64bits_update(&state_->state, data, size);
+  if (has_avx2())
+    update_xxh3_avx2(&state_->state, data, size);
+  else
+    XXH3_64bits_update(&state_->state, data, size);
 }
 uint64_t Xxh3Stream::digest() const { return XXH3_64bits_digest(&state_->state); }
 

@@ -130,7 +130,7 @@ void add_adapter_rows(const std::string& config, const std::string& where, Rows&
   };
   if (const auto adapter = section("adapter"); adapter.is_object()) {
     rows.emplace_back("adapter", value_text(adapter.value("type", nlohmann::json("lora"))));
-    add_key_rows(adapter, {"r", "lora_alpha", "target_modules", "target_pattern"}, rows);
+    add_key_rows(adapter, {"r", "lora_alpha", "use_dora", "target_modules", "target_pattern"}, rows);
   }
   if (const auto quantization = section("quantization"); quantization.is_object()) rows.emplace_back("base quantized as", value_text(quantization));
 }
@@ -226,7 +226,7 @@ std::string describe_adapter(const std::string& folder) {
   const std::string file = folder + "/adapter_config.json";
   Rows rows{{"adapter", folder}};
   add_key_rows(parse_json_strict(read_file(file, kLargestManifest), file),
-               {"base_model_name_or_path", "peft_type", "r", "lora_alpha", "lora_dropout", "use_rslora", "target_modules", "exclude_modules",
+               {"base_model_name_or_path", "peft_type", "r", "lora_alpha", "lora_dropout", "use_rslora", "use_dora", "target_modules", "exclude_modules",
                 "layers_to_transform", "rank_pattern", "alpha_pattern", "modules_to_save", "bias"},
                rows);
   const auto quantization = adapter.metadata().find(kBaseQuantization);

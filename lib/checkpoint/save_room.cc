@@ -12,6 +12,9 @@
 namespace ftrun {
 namespace {
 
+/// Of large pages the kernel looks up few for each piece that it moves between this memory and a disk.
+constexpr size_t kLargePage = size_t{2} << 20;
+
 std::byte* map_memory(size_t bytes) {
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED)
@@ -24,9 +27,15 @@ std::byte* map_memory(size_t bytes) {
 
 }  // namespace
 
-SaveRoom::SaveRoom(size_t file_bytes) : file_bytes_(file_bytes), data_(map_memory(bytes())) {}
+SaveRoom::SaveRoom(size_t file_bytes)
+    : file_bytes_(file_bytes),
+      mapped_(map_memory(bytes() + kLargePage)),
+      data_(mapped_ + (kLargePage - reinterpret_cast<uintptr_t>(mapped_) % kLargePage) % kLargePage) {
+  // Whole ones only, so that none reaches beyond what is used.
+  ::madvise(data_, bytes() / kLargePage * kLargePage, MADV_HUGEPAGE);
+}
 
-SaveRoom::~SaveRoom() { ::munmap(data_, bytes()); }
+SaveRoom::~SaveRoom() { ::munmap(mapped_, bytes() + kLargePage); }
 
 void SaveRoom::populate() { std::memset(data_, 0, bytes()); }
 

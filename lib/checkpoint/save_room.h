@@ -31,6 +31,7 @@ class SaveRoom {
   size_t bytes() const { return file_bytes_ + kValuesBytes + kSectorsBytes; }
 
   size_t file_bytes_;
+  std::byte* mapped_;
   std::byte* data_;
 };
 

@@ -27,7 +27,7 @@ constexpr int64_t kStagingBytes = 4 << 20;  // for pieces that are exchanged and
 // A collective gives up by itself at the timeout; only if it does not do we. Messages do not.
 constexpr std::chrono::milliseconds kSlack{2000};
 // How often a wait looks whether another thread of this rank has given up, and whether a peer has.
-constexpr std::chrono::milliseconds kSlice{200};
+constexpr std::chrono::milliseconds kWaitSlice{200};
 constexpr std::chrono::milliseconds kPeerSlice{1000};
 
 at::Tensor view_of(const void* data, int64_t count, at::ScalarType type) {
@@ -207,7 +207,7 @@ void GlooCommunicator::await(const WorkPtr& work) {
   while (true) {
     const bool over = work->isCompleted() || Clock::now() >= deadline;
     try {
-      work->wait(kSlice);
+      work->wait(kWaitSlice);
       return;
     } catch (const std::exception& error) {
       if (over) throw failure_of(error, start);

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/hmac.h"
 #include "comm/listen_socket.h"
+#include "comm/store_value.h"
 
 namespace ftrun {
 namespace {
@@ -136,9 +137,6 @@ OwnedFd join(const StorePlace& place, const StoreMember& member, Clock::time_poi
 
 std::string_view view(const std::vector<uint8_t>& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-std::vector<uint8_t> bytes_of(std::string_view text) {
-  return {text.begin(), text.end()};
 }
 std::vector<std::string_view> views(const std::vector<std::string>& texts) {
   return {texts.begin(), texts.end()};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/checksum.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "comm/gloo_communicator.h"
@@ -36,13 +37,21 @@ CommBackend choose(const Rendezvous& rendezvous, const std::vector<int>& members
   return one_machine(rendezvous, members) ? CommBackend::kSharedMemory : CommBackend::kGloo;
 }
 
+/// Every member says it, and every member reads what all say: of many ranks only what tells them from others.
+std::string ranks_text(const std::vector<int>& members) {
+  constexpr size_t kListed = 16;
+  if (members.size() > kListed)
+    return cat(members.size(), " ranks ", members.front(), "..", members.back(), " (",
+               hex64(xxh3(members.data(), members.size() * sizeof(int))), ")");
+  std::vector<std::string> ranks;
+  for (const int member : members) ranks.push_back(std::to_string(member));
+  return cat("ranks ", join(ranks, ","));
+}
+
 /// Members meet before the back end opens, so that an absent one is named.
 void agree(Rendezvous& rendezvous, const std::string& name, const std::vector<int>& members,
            CommBackend backend) {
-  std::vector<std::string> ranks;
-  for (const int member : members) ranks.push_back(std::to_string(member));
-  const std::string own =
-      cat(name, " of ranks ", join(ranks, ","), " over ", backend_name(backend));
+  const std::string own = cat(name, " of ", ranks_text(members), " over ", backend_name(backend));
   const auto all = rendezvous.exchange_text("open/" + name, own, members);
   for (size_t i = 0; i < all.size(); ++i) {
     if (all[i] != own)

@@ -25,7 +25,11 @@
 #include "comm/job_store.h"
 #include "comm/listen_socket.h"
 #include "comm/meeting_file.h"
+#include "comm/open_files.h"
 #include "comm/store_access.h"
+#include "comm/store_protocol.h"
+#include "comm/store_server.h"
+#include "comm/store_text.h"
 #include "comm/store_value.h"
 
 namespace ftrun {
@@ -39,6 +43,8 @@ constexpr Milliseconds kControlTimeout{2000};
 /// For one that did not answer last time: who must end soon does not wait so long for each of several answers.
 constexpr Milliseconds kSilentTimeout{500};
 constexpr Milliseconds kMomentToDie{200};
+/// How long after the time limit a group that is complete waits for its texts to be put together.
+constexpr Milliseconds kToPutTogether{2000};
 
 /// The server did not answer in time. It may be back later.
 struct StoreSilent : std::runtime_error {
@@ -53,6 +59,7 @@ void prepare_c10d() {
     if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = 3;
     ::setenv("TORCH_FR_BUFFER_SIZE", "0", 0);
     std::signal(SIGPIPE, SIG_IGN);  // a connection that a peer closed is an error, not our end
+    raise_open_files();  // of connections each rank may have as many as there are ranks, rank 0 more
     return true;
   }();
   static_cast<void>(done);
@@ -92,8 +99,9 @@ struct Rendezvous::Impl {
     void set(const std::string& key, std::vector<uint8_t> value, Milliseconds limit = kControlTimeout) {
       call([key, value](c10d::Store& server) { return server.set(key, value), true; }, limit);
     }
-    bool has(const std::string& key, Milliseconds limit = kControlTimeout) {
-      return call([key](c10d::Store& server) { return server.check({key}); }, limit);
+    bool has(const std::string& key, Milliseconds limit = kControlTimeout) { return has_all({key}, limit); }
+    bool has_all(const std::vector<std::string>& wanted, Milliseconds limit = kControlTimeout) {
+      return call([wanted](c10d::Store& server) { return server.check(wanted); }, limit);
     }
     std::vector<uint8_t> get(const std::string& key) {
       return call([key](c10d::Store& server) { return server.get(key); });
@@ -109,15 +117,29 @@ struct Rendezvous::Impl {
   std::optional<RankState> shown_here(int rank) const;
   PeerView view_of(int rank, const std::optional<std::vector<uint8_t>>& beat) const;
   std::vector<PeerView> look_at(const std::vector<int>& ranks);
-  void await_keys(const std::vector<std::string>& keys, const std::vector<int>& ranks,
-                  const std::string& what, Patience patience);
+  struct Exchange;
+  struct Absence;
+  using FindAbsent = std::function<Absence(bool look_at_all)>;
+  std::string all_texts(const Exchange& exchange, const std::string& text, Patience patience);
+  std::string gather_texts(const Exchange& exchange, Patience patience);
+  template <typename Work>
+  auto or_tell(const Exchange& exchange, const std::string& key, Work work);
+  void tell_failure(const Exchange& exchange, const std::string& key, const Error& error) noexcept;
+  Absence absent_for_first(const Exchange& exchange);
+  Absence absent_for_others(const Exchange& exchange, bool look_at_all);
+  std::vector<int> asked_about(const Exchange& exchange, bool look_at_all);
+  void await_keys(const Exchange& exchange, const std::vector<std::string>& keys, const FindAbsent& find_absent,
+                  Patience patience);
   bool wait_for_keys(const std::vector<std::string>& keys, Milliseconds limit);
-  std::vector<int> missing(const std::vector<std::string>& keys, const std::vector<int>& ranks);
-  bool any_gone(const std::vector<int>& ranks) const;
+  std::vector<int> missing(const Exchange& exchange, std::span<const int> ranks);
+  void put(const Exchange& exchange, const std::string& key, const std::string& text, int64_t last_use);
+  void remove_left(const Exchange& exchange);
+  std::vector<int> gone_of(std::vector<int> ranks) const;
+  bool any_gone(const std::vector<int>& ranks) const { return !gone_of(ranks).empty(); }
   /// After so long without a sign of life a rank is lost; a few may be late on a busy machine.
   Milliseconds life_limit() const { return std::max(options.timeout, 30 * options.heartbeat); }
-  [[noreturn]] void did_not_come(const std::vector<int>& absent, double waited, const std::string& what);
-  [[noreturn]] void lost_store(const std::string& key, const std::string& why) const;
+  [[noreturn]] void did_not_come(const Exchange& exchange, const Absence& absence, const std::vector<int>& gone, Milliseconds waited);
+  Error lost_store(const Exchange& exchange, const std::string& why) const;
   ProcessState state_of(int rank) const {
     return process_state(identities[static_cast<size_t>(rank)],
                          identities[static_cast<size_t>(options.rank)]);
@@ -130,9 +152,12 @@ struct Rendezvous::Impl {
   ProgressBoard board;
   std::vector<PeerIdentity> identities;
   std::map<std::string, int64_t> uses;  // how often each exchange key was used
+  /// What this rank has in the store, by the prefix of its exchange key: the key, and the use with which it may go.
+  std::map<std::string, std::map<std::string, int64_t>> left;
   std::function<StorePtr()> connect_again;
   std::string keys = "x/";  // where the keys of exchanges begin
   std::optional<AgentLaunch> agent;
+  std::shared_ptr<const StoreServer> server;  // rank 0's
   const MeetingFile* meeting = nullptr;  // while ranks may still come by it
   std::mutex heart_mutex;
   std::condition_variable_any heart_wake;
@@ -203,44 +228,141 @@ std::vector<PeerView> Rendezvous::Impl::look_at(const std::vector<int>& ranks) {
   return views;
 }
 
-bool Rendezvous::Impl::any_gone(const std::vector<int>& ranks) const {
-  return std::any_of(ranks.begin(), ranks.end(),
-                     [&](int rank) { return state_of(rank) == ProcessState::kGone; });
+std::vector<int> Rendezvous::Impl::gone_of(std::vector<int> ranks) const {
+  std::erase_if(ranks, [&](int rank) { return state_of(rank) != ProcessState::kGone; });
+  return ranks;
 }
 
-std::vector<int> Rendezvous::Impl::missing(const std::vector<std::string>& keys,
-                                           const std::vector<int>& ranks) {
-  std::vector<int> absent;
-  for (size_t i = 0; i < keys.size(); ++i) {
-    if (!control.has(keys[i])) absent.push_back(ranks[i]);
+/// One use of a key. Each member leaves its text; the first one puts all of them together under one key, for which the others
+/// wait: were each to wait for the keys of all and to read them, the store would hold as many requests and answers as there
+/// are pairs of ranks.
+struct Rendezvous::Impl::Exchange {
+  /// Every rank looks by itself who is absent; of more, the first one tells the others.
+  static constexpr size_t kFew = 32;
+
+  std::string prefix;  // of the exchange key
+  int64_t use;
+  std::vector<int> members;
+  std::string what;  // for messages
+
+  int first() const { return members.front(); }
+  std::string of(int rank) const { return cat(prefix, "/", use, "/", rank); }
+  std::string all() const { return cat(prefix, "/", use, "/all/", first()); }
+  std::string absent() const { return cat(prefix, "/", use, "/absent/", first()); }
+  std::vector<std::string> keys(std::span<const int> ranks) const {
+    std::vector<std::string> some;
+    for (const int rank : ranks) some.push_back(of(rank));
+    return some;
   }
+};
+
+/// Who is waited for.
+struct Rendezvous::Impl::Absence {
+  std::vector<int> ranks;
+  /// It is the first one, which has come, and has not put the texts together.
+  bool has_come = false;
+
+  /// Whose end ends the wait: without the first one it has no other.
+  std::vector<int> awaited(int first) const {
+    std::vector<int> all = ranks;
+    if (!all.empty() && all.front() != first) all.insert(all.begin(), first);
+    return all;
+  }
+};
+
+/// Those of some members who have not come: few are found with few requests.
+std::vector<int> Rendezvous::Impl::missing(const Exchange& exchange, std::span<const int> ranks) {
+  if (ranks.empty() || control.has_all(exchange.keys(ranks))) return {};
+  if (ranks.size() == 1) return {ranks.front()};
+  std::vector<int> absent = missing(exchange, ranks.first(ranks.size() / 2));
+  const std::vector<int> others = missing(exchange, ranks.subspan(ranks.size() / 2));
+  absent.insert(absent.end(), others.begin(), others.end());
   return absent;
 }
 
-void Rendezvous::Impl::did_not_come(const std::vector<int>& absent, double waited,
-                                    const std::string& what) {
+/// `last_use`: whoever has come to it has read the text, or will not.
+void Rendezvous::Impl::put(const Exchange& exchange, const std::string& key, const std::string& text, int64_t last_use) {
+  for (const std::string& each : text_keys(key, text.size())) left[exchange.prefix][each] = last_use;
+  main.call([key, text](c10d::Store& server) { return put_text(server, key, text), true; }, options.timeout);
+}
+
+/// Every member has entered this use, and the first one has read what they have left for it.
+void Rendezvous::Impl::remove_left(const Exchange& exchange) {
+  auto& keys_left = left[exchange.prefix];
+  for (auto each = keys_left.begin(); each != keys_left.end();) {
+    const auto& [key, last_use] = *each;
+    if (last_use > exchange.use) {
+      ++each;
+      continue;
+    }
+    main.call([key = key](c10d::Store& server) { return server.deleteKey(key); }, options.timeout);
+    each = keys_left.erase(each);
+  }
+}
+
+Rendezvous::Impl::Absence Rendezvous::Impl::absent_for_first(const Exchange& exchange) {
+  const std::vector<int> absent = missing(exchange, exchange.members);
+  if (exchange.members.size() <= Exchange::kFew) return {absent};
+  std::string list;
+  for (const int rank : absent) put_field(list, std::to_string(rank));
+  left[exchange.prefix][exchange.absent()] = exchange.use + 1;
+  control.set(exchange.absent(), bytes_of(list));
+  return {absent};
+}
+
+/// Whose keys one who is not the first looks at. Of a large group nobody but the first one looks at those of all: were each to do
+/// so once a second, the store would have nothing else to do. Where no first one tells who is absent, each looks once, at the end.
+std::vector<int> Rendezvous::Impl::asked_about(const Exchange& exchange, bool look_at_all) {
+  if (exchange.members.size() <= Exchange::kFew) return exchange.members;
+  if (!control.has(exchange.of(exchange.first()))) return {exchange.first()};
+  if (!control.has(exchange.absent())) return look_at_all ? exchange.members : std::vector<int>();
+  const std::string list = text_of(control.get(exchange.absent()));
+  std::vector<int> ranks;
+  for (const std::string_view rank : fields_of(list).value_or(std::vector<std::string_view>()))
+    ranks.push_back(std::stoi(std::string(rank)));
+  return ranks;
+}
+
+Rendezvous::Impl::Absence Rendezvous::Impl::absent_for_others(const Exchange& exchange, bool look_at_all) {
+  const std::vector<int> asked = asked_about(exchange, look_at_all);
+  // The first one may have stopped since it told who was absent. Of a long list it is enough that one is.
+  const bool each = look_at_all || asked.size() <= Exchange::kFew;
+  Absence absence;
+  if (each)
+    absence.ranks = missing(exchange, asked);
+  else if (!control.has_all(exchange.keys(asked)))
+    absence.ranks = asked;
+  if (absence.ranks.empty()) absence = {{exchange.first()}, true};
+  // What each has left goes when all has been read.
+  if (control.has(exchange.all())) return {};
+  return absence;
+}
+
+void Rendezvous::Impl::did_not_come(const Exchange& exchange, const Absence& absence, const std::vector<int>& gone,
+                                    Milliseconds waited) {
+  const std::vector<int>& named = gone.empty() ? absence.ranks : gone;
   std::vector<std::string> names, doing;
-  for (const PeerView& view : look_at(absent)) {
+  for (const PeerView& view : look_at(named)) {
     names.push_back(std::to_string(view.global_rank));
     const std::string text = activity_text(view.state);
     if (!text.empty()) doing.push_back(cat("; rank ", view.global_rank, " is in ", text));
   }
-  if (absent.size() == 1) board.blame(absent.front());
-  throw Error(ExitCode::kPeerLost,
-              cat("rank ", options.rank, " waited ", human_seconds(waited), " for ", what,
-                  ": rank ", join(names, ", "), any_gone(absent) ? " is gone" : " did not come", join(doing, "")),
-              "look at that rank's own log first");
+  const char* known = !gone.empty() ? " is gone" : absence.has_come ? " has not put the texts together" : " did not come";
+  const Error error(ExitCode::kPeerLost,
+                    cat("rank ", options.rank, " waited ", human_seconds(static_cast<double>(waited.count()) * 1e-3), " for ",
+                        exchange.what, ": rank ", join(names, ", "), known, join(doing, "")),
+                    "look at that rank's own log first");
+  throw ExchangeError(error, named.size() == 1 ? std::optional(named.front()) : std::nullopt);
 }
 
-void Rendezvous::Impl::lost_store(const std::string& key, const std::string& why) const {
+Error Rendezvous::Impl::lost_store(const Exchange& exchange, const std::string& why) const {
   const ProcessState state = state_of(0);
   const char* known = state == ProcessState::kGone      ? "rank 0, which serves it, is gone"
                       : state == ProcessState::kStopped ? "rank 0, which serves it, is stopped"
                                                         : "it is served by rank 0";
-  throw Error(ExitCode::kPeerLost,
-              cat("rank ", options.rank, " lost the rendezvous in \"", key, "\": ", known, " [",
-                  first_line(why), "]"),
-              "look at rank 0's own log first");
+  return {ExitCode::kPeerLost,
+          cat("rank ", options.rank, " lost the rendezvous in ", exchange.what, ": ", known, " [", first_line(why), "]"),
+          "look at rank 0's own log first"};
 }
 
 /// False when some are not there within the limit, or the store is silent.
@@ -291,24 +413,32 @@ class SignsOfLife {
 
 /// Waits in slices and looks after each for ranks that cannot come any more. A store that is silent,
 /// as it is while rank 0 is stopped, is waited for as ranks are.
-void Rendezvous::Impl::await_keys(const std::vector<std::string>& keys,
-                                  const std::vector<int>& ranks, const std::string& what,
-                                  Patience patience) {
+void Rendezvous::Impl::await_keys(const Exchange& exchange, const std::vector<std::string>& keys,
+                                  const FindAbsent& find_absent, Patience patience) {
   const auto start = Clock::now();
   auto answered = start;
   SignsOfLife signs;
   while (true) {
-    const auto left = std::chrono::ceil<Milliseconds>(start + options.timeout - Clock::now());
-    if (wait_for_keys(keys, left.count() > 0 ? std::min(left, kSlice) : kSlice)) return;
+    const auto left_of_it = std::chrono::ceil<Milliseconds>(start + options.timeout - Clock::now());
+    if (wait_for_keys(keys, left_of_it.count() > 0 ? std::min(left_of_it, kSlice) : kSlice)) return;
     if (meeting != nullptr) meeting->require_ours();
     try {
-      const std::vector<int> absent = missing(keys, ranks);
+      const auto waited = std::chrono::duration_cast<Milliseconds>(Clock::now() - start);
+      const bool look_at_all = patience == Patience::kTimeout && waited >= options.timeout;
+      Absence absence = find_absent(look_at_all);
+      std::vector<int> gone = gone_of(absence.awaited(exchange.first()));
+      if (!gone.empty()) {
+        // What they have left is final only now: each may have come, and ended, since it was looked for.
+        absence = find_absent(look_at_all);
+        const std::vector<int> awaited = absence.awaited(exchange.first());
+        std::erase_if(gone, [&](int rank) { return std::ranges::find(awaited, rank) == awaited.end(); });
+      }
       answered = Clock::now();
       if (patience == Patience::kWhileAlive)
-        for (const int rank : absent) signs.note(rank, last_heartbeat(rank));
-      const bool over = answered - start >= options.timeout && !signs.all_within(absent, life_limit());
-      const std::chrono::duration<double> elapsed = answered - start;
-      if (over || any_gone(absent)) did_not_come(absent, elapsed.count(), what);
+        for (const int rank : absence.ranks) signs.note(rank, last_heartbeat(rank));
+      const auto limit = absence.has_come ? options.timeout + kToPutTogether : options.timeout;
+      const bool over = waited >= limit && !signs.all_within(absence.ranks, life_limit());
+      if (over || !gone.empty()) did_not_come(exchange, absence, gone, waited);
     } catch (const StoreSilent&) {
       if (Clock::now() - answered >= options.timeout || state_of(0) == ProcessState::kGone) throw;
     }
@@ -418,6 +548,7 @@ struct Stores {
   /// Rank 0's, until all have met.
   std::unique_ptr<MeetingFile> meeting;
   std::optional<AgentLaunch> agent;
+  std::shared_ptr<const StoreServer> server;
 };
 
 /// A file by which the ranks of another job are meeting at this moment is not ours to replace.
@@ -439,6 +570,7 @@ Stores serve_store(const RendezvousOptions& options) {
     const bool by_token = !options.token.empty() && options.port == 0;
     socket = listen_on(options.address, by_token ? port_of_token(options.token) : options.port);
   }
+  require_open_files(options.world);
   Stores stores;
   std::string token = options.token;
   if (token.empty()) {
@@ -453,6 +585,7 @@ Stores serve_store(const RendezvousOptions& options) {
   stores.main = job_store(options, member, find, server);
   stores.control = job_store(options, member, find, server);
   stores.connect_again = [=]() -> StorePtr { return job_store(options, member, find, server); };
+  stores.server = server;
   return stores;
 }
 
@@ -462,7 +595,7 @@ Stores find_store(const RendezvousOptions& options) {
   const auto main = job_store(options, member, finder(options));
   // The file is gone once all have met.
   const JobStore::Find find = [place = main->place()] { return std::optional(place); };
-  return {main, job_store(options, member, find), [=]() -> StorePtr { return job_store(options, member, find); }, nullptr, {}};
+  return {main, job_store(options, member, find), [=]() -> StorePtr { return job_store(options, member, find); }, nullptr, {}, {}};
 }
 
 /// Of the ranks of this start alone, in the store of torchrun's agent.
@@ -485,7 +618,7 @@ Stores join_agent_store(const RendezvousOptions& options) {
     return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
   };
   return {prefixed(main), prefixed(agent_store(options)), [=]() -> StorePtr { return prefixed(agent_store(options)); }, nullptr,
-          start->launch};
+          start->launch, {}};
 }
 
 Stores open_stores(const RendezvousOptions& options) {
@@ -512,6 +645,7 @@ std::unique_ptr<Rendezvous> Rendezvous::connect(const RendezvousOptions& options
   auto impl = std::make_unique<Impl>(options, stores.main, stores.control);
   impl->connect_again = stores.connect_again;
   impl->agent = stores.agent;
+  impl->server = stores.server;
   std::unique_ptr<Rendezvous> rendezvous(new Rendezvous(std::move(impl)));
   rendezvous->impl_->meeting = stores.meeting.get();
   const std::vector<std::string> texts =
@@ -559,6 +693,9 @@ int Rendezvous::world() const {
 const std::optional<AgentLaunch>& Rendezvous::agent_launch() const {
   return impl_->agent;
 }
+const StoreServer* Rendezvous::server() const {
+  return impl_->server.get();
+}
 ProgressBoard& Rendezvous::board() {
   return impl_->board;
 }
@@ -581,6 +718,56 @@ class ShownExchange {
 
 }  // namespace
 
+/// A rank that fails where others wait for its text, and may live on, tells them.
+template <typename Work>
+auto Rendezvous::Impl::or_tell(const Exchange& exchange, const std::string& key, Work work) {
+  try {
+    return work();
+  } catch (const Error& error) {
+    tell_failure(exchange, key, error);
+    throw;
+  } catch (const std::exception& error) {
+    const Error lost = lost_store(exchange, error.what());
+    tell_failure(exchange, key, lost);
+    throw lost;
+  }
+}
+
+void Rendezvous::Impl::tell_failure(const Exchange& exchange, const std::string& key, const Error& error) noexcept {
+  try {
+    left[exchange.prefix][key] = exchange.use + 1;
+    control.set(key, failure_value(error));
+  } catch (const std::exception&) {
+    // A store that takes nothing from us: the others find it as we did.
+  }
+}
+
+/// What each gets: the texts of all as one.
+std::string Rendezvous::Impl::all_texts(const Exchange& exchange, const std::string& text, Patience patience) {
+  const auto put_own = [&] { put(exchange, exchange.of(options.rank), text, exchange.use); };
+  const std::string key = exchange.all();
+  if (exchange.first() == options.rank) {
+    return or_tell(exchange, key, [&] {
+      put_own();
+      return gather_texts(exchange, patience);
+    });
+  }
+  or_tell(exchange, exchange.of(options.rank), put_own);
+  await_keys(exchange, {key}, [&](bool look_at_all) { return absent_for_others(exchange, look_at_all); }, patience);
+  return main.call([key](c10d::Store& server) { return read_text(server, key); }, options.timeout);
+}
+
+std::string Rendezvous::Impl::gather_texts(const Exchange& exchange, Patience patience) {
+  const std::vector<std::string> keys_of_all = exchange.keys(exchange.members);
+  await_keys(exchange, keys_of_all, [&](bool) { return absent_for_first(exchange); }, patience);
+  const auto texts =
+      main.call([keys_of_all](c10d::Store& server) { return read_texts(server, keys_of_all); }, options.timeout);
+  std::string all;
+  for (const std::string& text : texts) put_field(all, text);
+  put(exchange, exchange.all(), all, exchange.use + 1);
+  return all;
+}
+
 std::vector<std::string> Rendezvous::exchange_text(const std::string& key, const std::string& text,
                                                    Patience patience) {
   std::vector<int> everyone(static_cast<size_t>(world()));
@@ -593,29 +780,21 @@ std::vector<std::string> Rendezvous::exchange_text(const std::string& key, const
                                                    Patience patience) {
   if (members.size() == 1) return {text};
   const int64_t use = ++impl_->uses[key];
-  const auto key_of = [&](int rank, int64_t which) {
-    return cat(impl_->keys, key, "/", which, "/", rank);
-  };
-  std::vector<std::string> keys;
-  for (const int member : members) keys.push_back(key_of(member, use));
+  const Impl::Exchange exchange{cat(impl_->keys, key), use, members, cat("\"", key, "\"")};
   const ShownExchange shown(impl_->board, cat("an exchange of \"", key, "\" with the others"));
   try {
-    const Milliseconds limit = impl_->options.timeout;
-    impl_->main.set(key_of(rank(), use), bytes_of(text), limit);
-    impl_->await_keys(keys, members, cat("\"", key, "\""), patience);
-    const auto values =
-        impl_->main.call([keys](c10d::Store& server) { return server.multiGet(keys); }, limit);
-    std::vector<std::string> texts;
-    for (const auto& value : values) texts.push_back(text_of(value));
-    // Every member has entered this use, so all have read the one before the last.
-    if (use > 2)
-      impl_->main.call(
-          [old = key_of(rank(), use - 2)](c10d::Store& s) { return s.deleteKey(old); }, limit);
-    return texts;
+    const std::string all = impl_->all_texts(exchange, text, patience);
+    impl_->remove_left(exchange);
+    const auto texts = fields_of(all);
+    require(texts && texts->size() == members.size(), "an exchange has a text of each member");
+    return {texts->begin(), texts->end()};
+  } catch (const ExchangeError& error) {
+    if (error.absent() && *error.absent() != rank()) impl_->board.blame(*error.absent());
+    throw;
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    impl_->lost_store(key, error.what());
+    throw impl_->lost_store(exchange, error.what());
   }
 }
 

@@ -56,6 +56,8 @@ enum class Patience {
   kWhileAlive,
 };
 
+class StoreServer;
+
 /// Where the ranks of a job meet and exchange small texts. Exchanges are collective: every member
 /// calls them in the same order. One thread at a time.
 class Rendezvous {
@@ -78,6 +80,9 @@ class Rendezvous {
   int world() const;
   /// Nothing where no agent serves the store.
   const std::optional<AgentLaunch>& agent_launch() const;
+
+  /// The store that this rank serves; null where it serves none.
+  const StoreServer* server() const;
 
   /// Every rank gives a text and gets all of them, by rank. A key may be used again and again.
   /// Error(kPeerLost) names the ranks that did not come, at once when one is known to be dead.

@@ -22,7 +22,8 @@ class StoreServer {
     int strangers = 128;
     /// How long a proof may take.
     int64_t handshake_ms = 5000;
-    int members = 16384;
+    /// Connections: up to three of a rank.
+    int members = 1 << 16;
   };
 
   /// `listening`: a socket that listens. `own`: the rank that serves.
@@ -36,11 +37,19 @@ class StoreServer {
   /// How many have proved themselves, and how many were let go.
   int64_t admitted() const { return admitted_; }
   int64_t refused() const { return refused_; }
+  /// How many requests were answered.
+  int64_t requests() const { return requests_; }
+  /// Keys that are stored, and the most bytes that were kept for the ranks at a time: stored, asked for and not sent yet.
+  int64_t keys() const { return keys_; }
+  int64_t most_bytes() const { return most_bytes_; }
 
  private:
   struct Loop;
   std::atomic<int64_t> admitted_ = 0;
   std::atomic<int64_t> refused_ = 0;
+  std::atomic<int64_t> requests_ = 0;
+  std::atomic<int64_t> keys_ = 0;
+  std::atomic<int64_t> most_bytes_ = 0;
   OwnedFd wake_;
   std::unique_ptr<Loop> loop_;
   std::thread thread_;

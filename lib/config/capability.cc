@@ -49,6 +49,8 @@ const Gap kGaps[] = {
      [](const Config& c) { return on_gpu(c) && c.bf16.enabled && c.bf16.bf16_master_weights_and_grads; }},
     {"bf16.bf16_optimizer_states", text("optimizer states in bf16 on a GPU"),
      [](const Config& c) { return on_gpu(c) && c.bf16.enabled && c.bf16.bf16_optimizer_states; }},
+    {"adapter.use_dora", text("magnitudes of adapters (DoRA) on GPUs"),
+     [](const Config& c) { return on_gpu(c) && c.adapter.type == AdapterType::kLora && c.adapter.use_dora; }},
     {"parallel.tensor", text("tensor parallelism on GPUs"),
      [](const Config& c) { return on_gpu(c) && c.parallel.tensor > 1; }},
     {"parallel.pipeline", text("pipeline parallelism on GPUs"),

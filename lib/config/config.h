@@ -186,6 +186,7 @@ struct AdapterConfig {
   std::vector<std::string> modules_to_save;
   AdapterBias bias = AdapterBias::kNone;
   bool use_rslora = false;
+  bool use_dora = false;
   LoraInit init_lora_weights = LoraInit::kTrue;
   bool operator==(const AdapterConfig&) const = default;
 };

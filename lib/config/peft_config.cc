@@ -72,7 +72,7 @@ std::string peft_config(const AdapterConfig& adapter, const std::string& base_mo
   json["modules_to_save"] = list_or_null(saved_modules(adapter.modules_to_save, tied));
   json["bias"] = std::string(name_of(adapter.bias));
   json["use_rslora"] = adapter.use_rslora;
-  json["use_dora"] = false;
+  json["use_dora"] = adapter.use_dora;
   json["fan_in_fan_out"] = false;
   json["init_lora_weights"] = first_values(adapter.init_lora_weights);
   return json.dump(2) + "\n";

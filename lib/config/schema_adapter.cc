@@ -36,6 +36,8 @@ void declare_adapter(Schema& s) {
   rows.key("modules_to_save", &A::modules_to_save, "Names of modules that train whole beside the adapters (embed_tokens, lm_head).");
   rows.key("bias", &A::bias, "Biases that train too: none; all; lora_only, those of modules with an adapter.");
   rows.key("use_rslora", &A::use_rslora, "Scale by lora_alpha / sqrt(r).");
+  rows.key("use_dora", &A::use_dora,
+           "Each row of W + scale B A is divided by its length and multiplied by a magnitude that trains too (DoRA), and begins as that length.");
   rows.key("init_lora_weights", &A::init_lora_weights,
            "true: A Kaiming uniform, B zero; gaussian: A normal of deviation 1 / r, B zero; orthogonal: neither is zero, their product is (r even); false: both uniform.");
 }

@@ -1,7 +1,10 @@
 #include "exec/first_weights.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstddef>
+#include <iterator>
 #include <numbers>
 #include <numeric>
 #include <string_view>
@@ -11,7 +14,10 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/mix_bits.h"
+#include "base/side_by_side.h"
+#include "exec/row_lengths.h"
 #include "exec/weights_check.h"
+#include "kernels/kernels.h"
 
 namespace ftrun {
 namespace {
@@ -62,7 +68,7 @@ void make_orthogonal(const TensorInfo& tensor, uint64_t seed, int64_t begin, int
   const int64_t rank = tensor.shape[is_a ? 0 : 1], columns = tensor.shape[1], half = rank / 2;
   const std::string_view name = tensor.name;
   if (begin == end) return;
-  const auto& q = orthogonal_of(rank, key_of(name.substr(0, name.rfind(".lora_")), seed));
+  const auto& q = orthogonal_of(rank, key_of(lora_module(tensor.name), seed));
   const uint64_t key = key_of(name, seed);
   // What several elements share: A's columns, those of a part of a row alone, and B's row.
   std::vector<double> numbers;
@@ -86,6 +92,18 @@ void make_orthogonal(const TensorInfo& tensor, uint64_t seed, int64_t begin, int
   }
 }
 
+/// To what a dtype holds of them, in so small parts that no other thread is asked to help.
+void round_to(DType dtype, std::span<float> values) {
+  constexpr size_t kPart = 4096;
+  if (dtype_bytes(dtype) >= dtype_bytes(DType::kF32)) return;
+  std::array<std::byte, kPart * sizeof(uint16_t)> rounded;
+  for (size_t at = 0; at < values.size(); at += kPart) {
+    const auto count = static_cast<int64_t>(std::min(kPart, values.size() - at));
+    convert(values.data() + at, DType::kF32, rounded.data(), dtype, count);
+    convert(rounded.data(), dtype, values.data() + at, DType::kF32, count);
+  }
+}
+
 }  // namespace
 
 void make_elements(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64_t end, std::span<float> out) {
@@ -102,6 +120,7 @@ void make_elements(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64
 }
 
 void FirstWeights::require_fit(const ModelDescription& model) {
+  model_ = &model;
   require_weights(model, folder_);
   if (adapter_ != nullptr) stored_ = require_adapter(model, *adapter_);
 }
@@ -109,8 +128,57 @@ void FirstWeights::require_fit(const ModelDescription& model) {
 void FirstWeights::read(const TensorInfo& tensor, int64_t begin, int64_t end, std::span<float> out) const {
   if (const auto stored = stored_.find(tensor.name); stored != stored_.end())
     return adapter_->read_f32(stored->second, begin, end, out);
+  if (tensor.initial.kind == Initial::Kind::kRowLengths) return copy_lengths(tensor, begin, out);
   if (tensor.initial.kind != Initial::Kind::kFolder) return make_elements(tensor, seed_, begin, end, out);
   folder_.read_f32(tensor.name, begin, end, out);
+}
+
+const TensorInfo& FirstWeights::tensor_of(const std::string& name) const {
+  const auto is_named = [&](const TensorInfo& tensor) { return tensor.name == name; };
+  const auto found = std::find_if(model_->tensors.begin(), model_->tensors.end(), is_named);
+  if (found == model_->tensors.end()) bug(cat("the model has no ", name));
+  return *found;
+}
+
+void FirstWeights::measure_lengths(const std::vector<TensorPart>& wanted, size_t threads) {
+  require(model_ != nullptr, "lengths of rows are asked for after require_fit");
+  for (const TensorPart& part : wanted)
+    if (!stored_.contains(part.tensor->name)) lengths_[part.tensor->name] = {part.begin, std::vector<float>(static_cast<size_t>(part.end - part.begin))};
+  side_by_side(
+      wanted.size(),
+      [&](size_t i) {
+        if (const auto found = lengths_.find(wanted[i].tensor->name); found != lengths_.end()) measure(*wanted[i].tensor, found->second);
+      },
+      threads);
+}
+
+/// As layers read them: what is rounded for these is rounded before it is measured.
+void FirstWeights::measure(const TensorInfo& magnitudes, Lengths& lengths) const {
+  const std::string module = lora_module(magnitudes.name);
+  const TensorInfo &a = tensor_of(lora_a_name(module)), &b = tensor_of(lora_b_name(module));
+  const auto as_read = [&](std::span<float> values) { round_to(model_->dtypes.compute, values); };
+  AdapterRows adapter{.inputs = a.shape[1], .rank = a.shape[0], .scale = magnitudes.initial.size, .a = {}};
+  if (b.initial.kind != Initial::Kind::kZero) {
+    adapter.a.resize(static_cast<size_t>(a.numel()));
+    read(a, 0, a.numel(), adapter.a);
+    as_read(adapter.a);
+    adapter.read_b = [&](int64_t row, std::span<float> out) {
+      read(b, row * adapter.rank, (row + 1) * adapter.rank, out);
+      as_read(out);
+    };
+  }
+  BaseWeights base(*model_, folder_);
+  std::vector<double> exact(lengths.values.size());
+  row_lengths(base, module + ".weight", adapter, lengths.begin, exact, as_read);
+  std::transform(exact.begin(), exact.end(), lengths.values.begin(), [](double length) { return static_cast<float>(length); });
+}
+
+void FirstWeights::copy_lengths(const TensorInfo& magnitudes, int64_t begin, std::span<float> out) const {
+  const auto found = lengths_.find(magnitudes.name);
+  if (found == lengths_.end()) bug(cat(magnitudes.name, " is read before it is measured"));
+  const auto& [first, values] = found->second;
+  require(begin >= first && begin - first + std::ssize(out) <= std::ssize(values), "elements that were measured");
+  std::copy_n(values.begin() + (begin - first), out.size(), out.begin());
 }
 
 void FirstWeights::release(const TensorInfo& tensor, int64_t begin, int64_t end) const {

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "checkpoint/adapter_folder.h"
 #include "checkpoint/model_folder.h"
@@ -15,6 +17,13 @@ namespace ftrun {
 /// and place alone, the same for every layout.
 void make_elements(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64_t end, std::span<float> out);
 
+/// Elements [begin, end) of a tensor, which is borrowed.
+struct TensorPart {
+  const TensorInfo* tensor = nullptr;
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
 /// What the tensors of a model hold when training begins, and always where they are frozen.
 class FirstWeights {
  public:
@@ -22,19 +31,34 @@ class FirstWeights {
   FirstWeights(const ModelFolder& folder, uint64_t seed = 0, const AdapterFolder* adapter = nullptr)
       : folder_(folder), seed_(seed), adapter_(adapter) {}
 
-  /// Error(kBadInput) with every tensor that is missing, unknown or misshapen.
+  /// Error(kBadInput) with every tensor that is missing, unknown or misshapen. `model` is borrowed.
   void require_fit(const ModelDescription& model);
+  /// Measures what is wanted of tensors of Initial::Kind::kRowLengths, each once, on `threads` side by side: before they are read.
+  void measure_lengths(const std::vector<TensorPart>& wanted, size_t threads);
   /// Elements [begin, end) of a tensor in fp32.
   void read(const TensorInfo& tensor, int64_t begin, int64_t end, std::span<float> out) const;
   /// Elements that were read for the last time.
   void release(const TensorInfo& tensor, int64_t begin, int64_t end) const;
 
  private:
+  /// Of rows from `begin` on.
+  struct Lengths {
+    int64_t begin = 0;
+    std::vector<float> values;
+  };
+  const TensorInfo& tensor_of(const std::string& name) const;
+  void measure(const TensorInfo& magnitudes, Lengths& lengths) const;
+  void copy_lengths(const TensorInfo& magnitudes, int64_t begin, std::span<float> out) const;
+
   const ModelFolder& folder_;
   uint64_t seed_;
   const AdapterFolder* adapter_;
+  /// After require_fit().
+  const ModelDescription* model_ = nullptr;
   /// Names of the tensors in `adapter_`, by the model's: after require_fit().
   std::map<std::string, std::string> stored_;
+  /// What was measured, by the tensor's name.
+  std::map<std::string, Lengths> lengths_;
 };
 
 }  // namespace ftrun

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -230,8 +231,29 @@ void ModelState::fill_first(const StatePiece& piece, const FirstWeights& first) 
   for (const Slice& slice : slices) pack(piece, slice, first);
 }
 
+/// What this rank has of magnitudes in pieces that are filled from `first`.
+void ModelState::measure_lengths(FirstWeights& first, const std::function<bool(const StatePiece&)>& is_read) const {
+  std::map<TensorId, TensorPart> wanted;
+  for (const StatePiece& piece : pieces_) {
+    if (!is_read(piece)) continue;
+    for (const Slice& slice : slices_in(partition_.unit(piece.unit), piece.begin, piece.end)) {
+      const TensorInfo& tensor = model_.tensor(slice.tensor);
+      if (tensor.initial.kind != Initial::Kind::kRowLengths) continue;
+      for (const TensorRun& run : runs_of(tensor, slice.offset, slice.offset + slice.extent)) {
+        TensorPart& part = wanted.try_emplace(slice.tensor, TensorPart{&tensor, run.begin, run.end}).first->second;
+        part.begin = std::min(part.begin, run.begin);
+        part.end = std::max(part.end, run.end);
+      }
+    }
+  }
+  std::vector<TensorPart> parts;
+  for (const auto& [id, part] : wanted) parts.push_back(part);
+  first.measure_lengths(parts, static_cast<size_t>(kernel_threads()));
+}
+
 void ModelState::load(FirstWeights first) {
   first.require_fit(model_);
+  measure_lengths(first, [](const StatePiece& piece) { return piece.state < 0; });
   for (const StatePiece& piece : pieces_)
     if (piece.state < 0) fill_first(piece, first);
 }
@@ -239,6 +261,7 @@ void ModelState::load(FirstWeights first) {
 void ModelState::load(Checkpoint& checkpoint, FirstWeights first) {
   checkpoint.require_states(states());
   first.require_fit(model_);
+  measure_lengths(first, [&](const StatePiece& piece) { return !trains(piece); });
   const ReadTensor read = [&](const StatePiece& piece, const TensorInfo& tensor, const Box& box,
                               void* out) {
     checkpoint.read(
@@ -259,15 +282,17 @@ std::vector<StateSlice> ModelState::slices(std::span<std::byte> sectors) const {
 
 /// What lies on disk is not copied: it is kept, and what is written goes elsewhere.
 std::vector<StateSlice> ModelState::snapshot(std::span<std::byte> sectors) {
+  std::vector<CopiedRange> in_reach;
   for (const StatePiece& piece : pieces_) {
     if (piece.snapshot.bytes == 0) continue;
     const Range from = part(piece, piece.saved.begin, piece.saved.end);
     std::byte* const to = memory_.at(program_, piece.snapshot);
     if (memory_.in_reach(program_, from))
-      copy_streamed(to, memory_.at(program_, from), from.bytes);
+      in_reach.push_back({to, memory_.at(program_, from), from.bytes});
     else
       memory_.read(program_, from, to);
   }
+  copy_streamed(in_reach);
   memory_.keep_disk();
   return slices_of({.of_snapshot = true, .sectors = sectors});
 }
@@ -317,13 +342,22 @@ StateSlice ModelState::saved_slice(const StatePiece& piece, const TensorInfo& te
 std::vector<StateInfo> ModelState::states() const {
   // Every rank holds a piece of every unit's states, though it may be empty.
   std::map<int32_t, DType> dtypes;
-  for (const StatePiece& piece : pieces_)
-    if (piece.state != StatePiece::kWorking && trains(piece)) dtypes[piece.state] = dtype(piece);
+  for (const bool fp32 : {false, true})
+    for (const StatePiece& piece : pieces_)
+      if (piece.state != StatePiece::kWorking && trains(piece) && partition_.unit(piece.unit).fp32 == fp32)
+        dtypes.try_emplace(piece.state, dtype(piece));
+  std::set<TensorId> fp32;
+  for (const Unit& unit : partition_.units)
+    for (const Slice& slice : unit.slices)
+      if (unit.fp32) fp32.insert(slice.tensor);
   std::vector<StateInfo> all;
-  for (const TensorInfo& tensor : model_.tensors)
-    for (const auto& [state, dtype] : dtypes)
+  for (size_t id = 0; id < model_.tensors.size(); ++id)
+    for (const auto& [state, dtype] : dtypes) {
+      const TensorInfo& tensor = model_.tensors[id];
+      const bool holds_fp32 = state < 0 && fp32.contains(static_cast<TensorId>(id));
       if (tensor.trainable)
-        all.push_back({tensor.name, state < 0 ? "param" : kinds_[static_cast<size_t>(state)], dtype, tensor.shape});
+        all.push_back({tensor.name, state < 0 ? "param" : kinds_[static_cast<size_t>(state)], holds_fp32 ? DType::kF32 : dtype, tensor.shape});
+    }
   return all;
 }
 

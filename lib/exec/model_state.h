@@ -82,6 +82,7 @@ class ModelState {
                          int64_t first, StateReading reading) const;
   void fill(const StatePiece& piece, DType source, const ReadTensor& read);
   void pack(const StatePiece& piece, const Slice& slice, const FirstWeights& first);
+  void measure_lengths(FirstWeights& first, const std::function<bool(const StatePiece&)>& is_read) const;
   void fill_first(const StatePiece& piece, const FirstWeights& first);
   void store(const StatePiece& piece, int64_t begin, int64_t end, DType source, const void* data,
              std::byte* room);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <variant>
 
 #include <nlohmann/json.hpp>
 
@@ -10,6 +11,8 @@
 #include "base/text.h"
 #include "checkpoint/import.h"
 #include "checkpoint/json_strict.h"
+#include "config/schema.h"
+#include "report/plain_json.h"
 #include "report/resume_check.h"
 
 namespace ftrun {
@@ -58,6 +61,21 @@ std::string recorded_config(const CheckpointMeta& saved, const std::string& now)
   return config.dump(2);
 }
 
+/// A key of the config that the record's version did not know, and that this run leaves at its default.
+bool is_new_default(const ManifestDifference& difference) {
+  constexpr std::string_view kConfig = "config.";
+  if (difference.before != kNotRecorded || !difference.field.starts_with(kConfig)) return false;
+  const std::string path = difference.field.substr(kConfig.size());
+  const auto& fields = Schema::get().fields();
+  const auto field = std::find_if(fields.begin(), fields.end(), [&](const Field& known) { return known.path() == path && known.load; });
+  if (field == fields.end()) return false;
+  bool is_default = false;
+  std::visit(
+      [&](const auto& value) { flatten(value, path, [&](const std::string&, const std::string& text) { is_default = text == difference.now; }); },
+      field->default_value);
+  return is_default;
+}
+
 ImportRecord import_record(const CheckpointMeta& saved) {
   return import_record_from(saved.extra.at(kImportRecord), "the checkpoint's record of its import");
 }
@@ -86,7 +104,7 @@ std::vector<std::string> admit_resume(const std::string& path, const RunManifest
   std::vector<ManifestDifference> guarded;
   std::vector<std::string> changes;
   for (const ManifestDifference& difference : compare_manifests(before, now)) {
-    if (!difference.matters || is_echo(difference.field)) continue;
+    if (!difference.matters || is_echo(difference.field) || is_new_default(difference)) continue;
     if (may_change(difference.field))
       changes.push_back(
           cat(difference.field, ": was ", difference.before, ", is now ", difference.now));

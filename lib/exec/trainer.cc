@@ -223,6 +223,7 @@ void Trainer::train_until_stopped() {
     StepMetrics metrics = train_step();
     // Between a signal and the kill that may follow it there is time to save, not to validate.
     const bool evaluated = !stop_.reached() && evaluation_is_due() && evaluate(metrics);
+    session_.show_phase(cat("recording step ", progress_.step));  // rank 0's disk may be slow
     journal_.record(metrics);
     // After the last step there is something to save first.
     if (evaluated && !has_ended()) write_samples();
@@ -401,7 +402,9 @@ void Trainer::finish() {
   session_.together("recording what the run used", [this] { journal_.update([this](RunManifest& manifest) { use_->add_to(manifest); }); });
   session_.allow_work_of_one_rank();
   save_last_checkpoint();
-  journal_.update([&](RunManifest& manifest) { checkpointer_->add_to(manifest); });
+  session_.together("recording the checkpoints", [this] {
+    journal_.update([this](RunManifest& manifest) { checkpointer_->add_to(manifest); });
+  });
   if (!stop_.reached() && config_.model_export.enabled) export_model();
   session_.show_phase("the end of the run");
   write_samples();

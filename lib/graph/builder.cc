@@ -44,6 +44,10 @@ ValueId GraphBuilder::param(std::string name, Dims dims) {
   return add_value(std::move(name), graph_.dtypes.compute, std::move(dims), ValueRole::kParam);
 }
 
+ValueId GraphBuilder::fp32_param(std::string name, Dims dims) {
+  return add_value(std::move(name), statistics_, std::move(dims), ValueRole::kParam);
+}
+
 ValueId GraphBuilder::product_weight(std::string name, Dims dims) {
   const ValueId weight = param(std::move(name), std::move(dims));
   graph_.values[static_cast<size_t>(weight)].packed = graph_.dtypes.packed;
@@ -124,6 +128,30 @@ ValueId GraphBuilder::lora(ValueId x, ValueId y, ValueId down, const std::vector
   in.insert(in.end(), up.begin(), up.end());
   emit(OpKind::kLoraUp, std::move(in), {sum}, attrs);
   return sum;
+}
+
+ValueId GraphBuilder::dora_squared_lengths(ValueId weight, ValueId down, const std::vector<ValueId>& up, const LoraAttrs& attrs) {
+  int64_t rows = 0;
+  for (size_t p = 0; p < up.size(); ++p) {
+    const int64_t part = graph_.at(up[p]).dims[0];
+    require(attrs.parts.at(p).first_column + part <= graph_.at(weight).dims[0], "a part of the product's weight");
+    rows += part;
+  }
+  const ValueId squares = add_value(graph_.at(weight).name + ".squared_lengths", statistics_, {rows}, ValueRole::kTemp);
+  std::vector<ValueId> in{weight, down};
+  in.insert(in.end(), up.begin(), up.end());
+  emit(OpKind::kDoraSquaredLengths, std::move(in), {squares}, attrs);
+  return squares;
+}
+
+ValueId GraphBuilder::dora_scale(ValueId z, ValueId squares, ValueId magnitudes, ValueId bias, const DoraAttrs& attrs) {
+  for (const DoraAttrs::Part& part : attrs.parts)
+    require(part.first_column + part.columns <= graph_.at(z).dims[1], "a part of the product's results");
+  const ValueId y = temp(graph_.at(z).name + ".dora", Dims(graph_.at(z).dims));
+  std::vector<ValueId> in{z, squares, magnitudes};
+  if (bias >= 0) in.push_back(bias);
+  emit(OpKind::kDoraScale, std::move(in), {y}, attrs);
+  return y;
 }
 
 ValueId GraphBuilder::qk_norm(ValueId qkv, ValueId weight_q, ValueId weight_k, const HeadAttrs& heads) {

@@ -18,6 +18,8 @@ class GraphBuilder {
 
   ValueId input(Port port, DType dtype, Dims dims, std::string name);
   ValueId param(std::string name, Dims dims);
+  /// One that kernels read in fp32 where layers compute in 16 bits.
+  ValueId fp32_param(std::string name, Dims dims);
   /// A weight of products, packed where the graph's are (ModelDtypes::packed).
   ValueId product_weight(std::string name, Dims dims);
 
@@ -37,6 +39,10 @@ class GraphBuilder {
   /// product's own.
   ValueId lora(ValueId x, ValueId y, ValueId down, const std::vector<ValueId>& up, const LoraAttrs& attrs,
                const LinearAttrs& y_attrs = {});
+  /// Of the rows of W + scale B A, whose `weight`, `down`, `up` and `attrs` these are: see OpKind::kDoraSquaredLengths.
+  ValueId dora_squared_lengths(ValueId weight, ValueId down, const std::vector<ValueId>& up, const LoraAttrs& attrs);
+  /// The product's results `z`, with adapters and without bias, by `magnitudes` over the lengths; then the bias.
+  ValueId dora_scale(ValueId z, ValueId squares, ValueId magnitudes, ValueId bias, const DoraAttrs& attrs);
   ValueId qk_norm(ValueId qkv, ValueId weight_q, ValueId weight_k, const HeadAttrs& heads);
   ValueId rope(ValueId qkv, ValueId table, const HeadAttrs& heads);
   ValueId attention(ValueId qkv, ValueId starts, AttentionAttrs attrs);

@@ -56,6 +56,13 @@ double lora(const LayerGraph& graph, const Op& op) {
   return 2.0 * static_cast<double>(graph.at(op.in[0]).dims[0]) * elements;
 }
 
+// B A of each row, and its square.
+double dora_squared_lengths(const LayerGraph& graph, const Op& op) {
+  double elements = 0;
+  for (const LoraPart& part : lora_parts(graph, op)) elements += static_cast<double>(part.columns * (part.rank + 1));
+  return 2.0 * static_cast<double>(graph.at(op.in[0]).dims[1]) * elements;
+}
+
 double attention(const LayerGraph& graph, const Op& op) {
   return 2.0 * score_flops(graph, op, op.in[0]);
 }

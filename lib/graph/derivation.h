@@ -27,6 +27,8 @@ class Derivation {
   ValueId gradient(ValueId id);
   /// The gradient of what an operation made: there is one unless nothing reads the result.
   ValueId result_gradient(ValueId id);
+  /// Made by an operation that has no gradients, as the lengths of rows are.
+  bool is_constant(ValueId id) const;
   /// False for what the batch gives.
   bool wants_gradient(ValueId id) const;
   void add_term(ValueId id, ValueId term);

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "graph/derivation.h"
+#include "graph/op_parts.h"
 #include "graph/op_spec.h"
 #include "graph/workspace.h"
 
@@ -185,6 +186,11 @@ ValueId Derivation::result_gradient(ValueId id) {
   const ValueId grad = gradient(id);
   if (grad < 0) bug(cat(graph_.name, ": nothing reads ", value(id).name));
   return grad;
+}
+
+bool Derivation::is_constant(ValueId id) const {
+  const auto maker = producer_.find(id);
+  return maker != producer_.end() && op_spec(graph_.forward[maker->second].kind).gradients == gradients_of::no_operand;
 }
 
 bool Derivation::wants_gradient(ValueId id) const {

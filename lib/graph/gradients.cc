@@ -23,7 +23,7 @@ void norm_gradients(Derivation& d, const Op& op, ValueId x, ValueId y, ValueId r
 }
 
 void product_weight_gradients(Derivation& d, const Op& op, ValueId dy, ValueId x) {
-  d.emit_weight_grad(OpKind::kLinearWgrad, {dy, x}, {d.param_grad(op.in[1])});
+  if (linear_attrs(op).weight_gradient) d.emit_weight_grad(OpKind::kLinearWgrad, {dy, x}, {d.param_grad(op.in[1])});
   if (op.in.size() > 2) d.emit_weight_grad(OpKind::kBiasWgrad, {dy}, {d.param_grad(op.in[2])});
 }
 
@@ -84,10 +84,26 @@ void lora_up(Derivation& d, const Op& op) {
   d.add_term(op.in[1], dh);
 }
 
+/// The lengths of rows have no gradient.
+void dora_scale(Derivation& d, const Op& op) {
+  const ValueId dy = d.result_gradient(op.out[0]);
+  const ValueId z = d.needed(op.in[0]);
+  const ValueId q = d.needed(op.in[1]);
+  d.emit_weight_grad(OpKind::kDoraScaleWgrad, {dy, z, q}, {d.param_grad(op.in[2])}, op.attrs);
+  if (op.in.size() > 3) d.emit_weight_grad(OpKind::kBiasWgrad, {dy}, {d.param_grad(op.in[3])});
+  const ValueId dz = d.new_gradient(op.in[0]);
+  d.emit_input_grad(OpKind::kDoraScaleDgrad, {dy, q, op.in[2]}, {dz}, op.attrs);
+  d.add_term(op.in[0], dz);
+}
+
 void dropout(Derivation& d, const Op& op) {
   const ValueId dx = d.new_gradient(op.in[0]);
   d.emit_input_grad(OpKind::kDropout, {d.result_gradient(op.out[0])}, {dx}, op.attrs);
   d.add_term(op.in[0], dx);
+  const int64_t ranks = std::get<DropoutAttrs>(op.attrs).gradient_ranks;
+  if (ranks == 1 || !d.is_first_reader(op, op.in[0])) return;
+  d.replace_terms(op.in[0], d.whole_gradient(op.in[0], d.gradient(op.in[0]), ranks));
+  if (!d.passes_on_terms(op.in[0])) d.emit_waiting();
 }
 
 void qk_norm(Derivation& d, const Op& op) {
@@ -158,7 +174,7 @@ void vocabulary_cross_entropy(Derivation& d, const Op& op) {
 }
 
 void all_reduce(Derivation& d, const Op& op) {
-  d.add_term(op.in[0], d.result_gradient(op.out[0]));
+  if (!d.is_constant(op.in[0])) d.add_term(op.in[0], d.result_gradient(op.out[0]));
 }
 
 // Statistics of the loss have no gradient.

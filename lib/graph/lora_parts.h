@@ -19,7 +19,7 @@ struct LoraPart {
   double scale = 1.0;
 };
 
-/// The parts of a kLoraUp, kLoraUpDgrad or kLoraUpWgrad, in their order.
+/// The parts of a kLoraUp, kLoraUpDgrad, kLoraUpWgrad or kDoraSquaredLengths, in their order.
 std::vector<LoraPart> lora_parts(const LayerGraph& graph, const Op& op);
 
 /// J: elements of a row of h.

@@ -50,6 +50,18 @@ enum class OpKind : uint8_t {
   kLoraUpDgrad,
   // in: dy[N,O], h[N,J]                            out: db_1[P_1,r_1], [db_2], [db_3]: db_p = scale_p dy_p^T h_p
   kLoraUpWgrad,
+  // Magnitudes beside such adapters (Liu et al. 2024, "DoRA"): row o of w_p + scale_p b_p a_p, where a_p are the part's rows of
+  // a, gets the length m_o. Its own length is a constant for the gradients. M = P_1 + P_2 + P_3; a row of zeros stays zero. The magnitudes
+  // m are F32 (F64 in an F64 graph), as q is.
+  // in: w[O,I], a[J,I], b_1[P_1,r_1], [b_2], [b_3] out: q[M] (F32, F64 in an F64 graph): squared lengths of the rows
+  kDoraSquaredLengths,
+  // Part p of z, the product's results with kLoraUp and without a bias, is multiplied by m_p / sqrt(q_p); other columns are not.
+  // in: z[N,O], q[M], m[M], [bias[O]]              out: y[N,O] = z m / sqrt(q) + bias   (out may be z)
+  kDoraScale,
+  // in: dy[N,O], q[M], m[M]                        out: dz[N,O] = dy m / sqrt(q)        (out may be dy)
+  kDoraScaleDgrad,
+  // in: dy[N,O], z[N,O], q[M]                      out: dm[M] = sum over N of dy z / sqrt(q)
+  kDoraScaleWgrad,
   // Inverted dropout (Srivastava et al. 2014): an element is 0 with the probability p of DropoutAttrs and else divided by
   // 1 - p. Which ones is a function of where they stand in training (kernels/dropout_mask.h), so this is its own gradient.
   // in: x[N,I]                                     out: y[N,I]            (out may be x)
@@ -171,6 +183,8 @@ struct LinearAttrs {
   int64_t gradient_ranks = 1;
   /// False: b is given and gets its gradient, but another rank adds it, since the results are summed.
   bool adds_bias = true;
+  /// False: w never trains, and another product of the layer has it too.
+  bool weight_gradient = true;
   bool operator==(const LinearAttrs&) const = default;
 };
 
@@ -186,6 +200,19 @@ struct LoraAttrs {
   bool operator==(const LoraAttrs&) const = default;
 };
 
+/// Of kDoraScale and its gradients: the parts of a product that have magnitudes.
+struct DoraAttrs {
+  struct Part {
+    int64_t first_column = 0;
+    int64_t columns = 0;
+    bool operator==(const Part&) const = default;
+  };
+  std::vector<Part> parts;
+  /// As LinearAttrs has it.
+  bool adds_bias = true;
+  bool operator==(const DoraAttrs&) const = default;
+};
+
 struct DropoutAttrs {
   /// Of an element to become 0; below 1.
   double probability = 0;
@@ -193,6 +220,10 @@ struct DropoutAttrs {
   int64_t site = 0;
   /// Place of column 0 in the rows of all tensor-parallel ranks.
   int64_t first_column = 0;
+  /// What is left of x without what dropout makes of it: x - y.
+  bool rest = false;
+  /// As LinearAttrs has it, where no product reads x itself.
+  int64_t gradient_ranks = 1;
   bool operator==(const DropoutAttrs&) const = default;
 };
 
@@ -215,7 +246,7 @@ struct VocabularyAttrs {
 
 using OpAttrs =
     std::variant<NoAttrs, NormAttrs, HeadAttrs, AttentionAttrs, RopeTableAttrs, CrossEntropyAttrs,
-                 TensorGroupAttrs, LinearAttrs, LoraAttrs, DropoutAttrs, RowsAttrs, VocabularyAttrs>;
+                 TensorGroupAttrs, LinearAttrs, LoraAttrs, DoraAttrs, DropoutAttrs, RowsAttrs, VocabularyAttrs>;
 
 struct Op {
   OpKind kind;

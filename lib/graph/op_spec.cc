@@ -40,6 +40,13 @@ constexpr std::array<OpSpec, kOpKinds> kSpecs{{
      .shared_by = "O", .flops = flops_of::lora, .workspace = workspace_of::lora},
     {.kind = OpKind::kLoraUpWgrad, .name = "lora_up_wgrad", .shapes = "N,O N,J -> O1,r1 [O2,r2] [O3,r3]",
      .shared_by = "O", .flops = flops_of::lora, .workspace = workspace_of::lora},
+    {.kind = OpKind::kDoraSquaredLengths, .name = "dora_squared_lengths", .shapes = "O,I J,I O1,r1 [O2,r2] [O3,r3] -> M", .shared_by = "OI",
+     .flops = flops_of::dora_squared_lengths, .workspace = workspace_of::dora_squared_lengths, .gradients = gradients_of::no_operand},
+    {.kind = OpKind::kDoraScale, .name = "dora_scale", .shapes = "N,O M M [O] -> N,O", .shared_by = "O", .cheap_result = 0,
+     .in_place = 0, .gradients = gradients_of::dora_scale},
+    {.kind = OpKind::kDoraScaleDgrad, .name = "dora_scale_dgrad", .shapes = "N,O M M -> N,O", .shared_by = "O", .in_place = 0},
+    {.kind = OpKind::kDoraScaleWgrad, .name = "dora_scale_wgrad", .shapes = "N,O N,O M -> M", .shared_by = "O",
+     .workspace = workspace_of::partial_gradients},
     {.kind = OpKind::kDropout, .name = "dropout", .shapes = "N,I -> N,I", .shared_by = "I", .cheap_result = 0,
      .in_place = 0, .gradients = gradients_of::dropout},
     {.kind = OpKind::kQkNorm, .name = "qk_norm", .shapes = "N,Q d d -> N,Q N,R", .shared_by = "H",
@@ -88,7 +95,7 @@ static_assert(in_order(), "an entry a kind, in the order of OpKind");
 
 /// Whether a dimension of an operand is shared out with `letter`.
 bool has_letter(std::string_view operand, char letter) {
-  const std::string_view with = letter == 'H' ? "HQRA" : letter == 'F' ? "FG" : "";
+  const std::string_view with = letter == 'H' ? "HQRA" : letter == 'F' ? "FG" : letter == 'O' ? "M" : "";
   return std::any_of(operand.begin(), operand.end(), [&](char c) {
     return c == letter || with.find(c) != std::string_view::npos;
   });

@@ -1,5 +1,6 @@
 #include "graph/shapes.h"
 
+#include <initializer_list>
 #include <map>
 #include <string_view>
 
@@ -30,6 +31,8 @@ class Letters {
       known_["d"] = 2 * static_cast<int64_t>(a->inverse_frequencies.size());
     if (const auto* a = std::get_if<TensorGroupAttrs>(&op.attrs)) ranks_ = a->ranks;
     if (const auto* a = std::get_if<VocabularyAttrs>(&op.attrs)) ranks_ = a->ranks;
+    if (const auto* a = std::get_if<DoraAttrs>(&op.attrs))
+      for (const DoraAttrs::Part& part : a->parts) known_["M"] += part.columns;
     known_["2"] = 2;
   }
 
@@ -44,17 +47,24 @@ class Letters {
     return agree("F", 2, "G") && agree("C", ranks_, "P");
   }
 
-  /// What only shows when all operands are there: low ranks lie side by side.
-  bool ranks_agree() const {
-    const auto j = known_.find("J");
-    if (j == known_.end()) return true;
-    int64_t sum = 0;
-    for (const char* part : {"r1", "r2", "r3"})
-      if (const auto r = known_.find(part); r != known_.end()) sum += r->second;
-    return sum == j->second;
+  /// What only shows when all operands are there: low ranks lie side by side, and so do magnitudes. The fault, or "".
+  std::string sums_fault() const {
+    if (!is_sum("J", {"r1", "r2", "r3"})) return "J is not the sum of the ranks";
+    if (known_.contains("O1") && !is_sum("M", {"O1", "O2", "O3"})) return "M is not the sum of the parts";
+    return "";
   }
 
  private:
+  /// Where it is known at all.
+  bool is_sum(const char* whole, std::initializer_list<const char*> parts) const {
+    const auto known = known_.find(whole);
+    if (known == known_.end()) return true;
+    int64_t sum = 0;
+    for (const char* part : parts)
+      if (const auto found = known_.find(part); found != known_.end()) sum += found->second;
+    return sum == known->second;
+  }
+
   bool agree(const char* one, int64_t times, const char* other) const {
     const auto a = known_.find(one), b = known_.find(other);
     return a == known_.end() || b == known_.end() || times * a->second == b->second;
@@ -103,7 +113,7 @@ std::string shape_fault(const LayerGraph& graph, const Op& op) {
   Letters letters(op);
   std::string fault = misfit(graph, shapes.substr(0, arrow), op.in, letters);
   if (fault.empty()) fault = misfit(graph, shapes.substr(arrow + 4), op.out, letters);
-  if (fault.empty() && !letters.ranks_agree()) fault = "J is not the sum of the ranks";
+  if (fault.empty()) fault = letters.sums_fault();
   return fault.empty() ? "" : cat("needs ", shapes, ": ", fault);
 }
 

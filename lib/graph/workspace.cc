@@ -176,6 +176,25 @@ LoraWorkspace lora_workspace(const LayerGraph& graph, const Op& op) {
   return w;
 }
 
+DoraWorkspace dora_workspace(const LayerGraph& graph, const Op& op) {
+  constexpr int64_t kPanelElements = 1 << 19, kLeastRows = 64;
+  const Value& down = graph.at(op.in[1]);
+  const int64_t inputs = down.dims[1], element = dtype_bytes(down.dtype);
+  int64_t rows = 0, rank = 0;
+  for (const LoraPart& part : lora_parts(graph, op)) {
+    rows = std::max(rows, part.columns);
+    rank = std::max(rank, part.rank);
+  }
+  Offsets offsets;
+  DoraWorkspace w;
+  w.rows = std::min(rows, std::max(kPanelElements / inputs, kLeastRows));
+  w.panel = offsets.take(w.rows * inputs * wide_bytes(element));
+  w.b = offsets.take(w.rows * rank * wide_bytes(element));
+  if (is_narrow(element)) w.a = offsets.take(down.dims[0] * inputs * wide_bytes(element));
+  w.bytes = offsets.bytes();
+  return w;
+}
+
 namespace workspace_of {
 
 int64_t embed_wgrad(const LayerGraph& graph, const Op& op) {
@@ -198,6 +217,8 @@ int64_t linear_wgrad(const LayerGraph& graph, const Op& op) {
 }
 
 int64_t lora(const LayerGraph& graph, const Op& op) { return lora_workspace(graph, op).bytes; }
+
+int64_t dora_squared_lengths(const LayerGraph& graph, const Op& op) { return dora_workspace(graph, op).bytes; }
 
 // One partial gradient for every kWgradRows tokens of dy, never in 16 bits.
 int64_t partial_gradients(const LayerGraph& graph, const Op& op) {

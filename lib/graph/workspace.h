@@ -103,4 +103,16 @@ struct LoraWorkspace {
 };
 LoraWorkspace lora_workspace(const LayerGraph& graph, const Op& op);
 
+/// Byte offsets in the scratch of kDoraSquaredLengths, -1 for what it does not use; all of the type that is computed with.
+struct DoraWorkspace {
+  /// Rows of W that are looked at together.
+  int64_t rows = 0;
+  /// [rows,I] of W + scale B A; [rows, largest r] of scale B; [J,I] of A where that is in 16 bits.
+  int64_t panel = -1;
+  int64_t b = -1;
+  int64_t a = -1;
+  int64_t bytes = 0;
+};
+DoraWorkspace dora_workspace(const LayerGraph& graph, const Op& op);
+
 }  // namespace ftrun

@@ -25,6 +25,10 @@ void run_as(const OpCall& call) {
     case OpKind::kLoraUp: return cpu::lora_up<S>(call);
     case OpKind::kLoraUpDgrad: return cpu::lora_up_dgrad<S>(call);
     case OpKind::kLoraUpWgrad: return cpu::lora_up_wgrad<S>(call);
+    case OpKind::kDoraSquaredLengths: return cpu::dora_squared_lengths<S>(call);
+    case OpKind::kDoraScale: return cpu::dora_scale<S>(call);
+    case OpKind::kDoraScaleDgrad: return cpu::dora_scale_dgrad<S>(call);
+    case OpKind::kDoraScaleWgrad: return cpu::dora_scale_wgrad<S>(call);
     case OpKind::kDropout: return cpu::dropout<S>(call);
     case OpKind::kBiasWgrad: return cpu::bias_wgrad<S>(call);
     case OpKind::kQkNorm: return cpu::qk_norm<S>(call);

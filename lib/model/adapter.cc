@@ -16,7 +16,7 @@ namespace {
 constexpr std::array<std::string_view, kProjections> kNames{"q_proj",    "k_proj",  "v_proj",   "o_proj",
                                                             "gate_proj", "up_proj", "down_proj"};
 constexpr std::string_view kAllLinear = "all-linear";
-constexpr std::string_view kLoraA = ".lora_A.weight", kLoraB = ".lora_B.weight";
+constexpr std::string_view kLoraA = ".lora_A.weight", kLoraB = ".lora_B.weight", kMagnitude = ".lora_magnitude_vector";
 
 /// A path is the entry, or ends with "." and the entry.
 bool ends_at_dot(const std::string& path, const std::string& entry) {
@@ -183,6 +183,7 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
   bool any = false;
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     BlockAdapter block;
+    block.magnitudes = options.magnitudes;
     const bool is_wanted = options.layers.empty() ||
                            std::find(options.layers.begin(), options.layers.end(), layer) != options.layers.end();
     for (size_t p = 0; p < kProjections; ++p) {
@@ -205,6 +206,15 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
 std::string lora_a_name(const std::string& module) { return module + std::string(kLoraA); }
 std::string lora_b_name(const std::string& module) { return module + std::string(kLoraB); }
 
-bool is_lora_name(std::string_view tensor) { return tensor.ends_with(kLoraA) || tensor.ends_with(kLoraB); }
+std::string lora_magnitude_name(const std::string& module) { return module + std::string(kMagnitude); }
+
+bool is_lora_name(std::string_view tensor) {
+  return tensor.ends_with(kLoraA) || tensor.ends_with(kLoraB) || tensor.ends_with(kMagnitude);
+}
+
+std::string lora_module(const std::string& tensor) {
+  require(is_lora_name(tensor), "a tensor of a low-rank adapter");
+  return tensor.substr(0, tensor.rfind(".lora_"));
+}
 
 }  // namespace ftrun

@@ -31,6 +31,9 @@ struct LowRank {
 /// The adapters of a block's products.
 struct BlockAdapter {
   std::array<LowRank, kProjections> of;
+  /// Their products have magnitudes too (Liu et al. 2024, "DoRA"): row o of W + scale B A is divided by its length and multiplied by
+  /// m[o], which trains and begins as that length.
+  bool magnitudes = false;
 
   const LowRank& at(Projection projection) const { return of[static_cast<size_t>(projection)]; }
   auto operator<=>(const BlockAdapter&) const = default;
@@ -81,6 +84,8 @@ struct LoraOptions {
   LoraBegin begin = LoraBegin::kUniform;
   /// From 0 to below 1.
   double dropout = 0;
+  /// BlockAdapter::magnitudes.
+  bool magnitudes = false;
   bool operator==(const LoraOptions&) const = default;
 };
 
@@ -88,10 +93,13 @@ struct LoraOptions {
 /// (the nearest names are given), modules that have no low-rank adapters here, broken expressions, blocks that are not there.
 Adapter make_adapter(const ModelConfig& config, const LoraOptions& options);
 
-/// "model.layers.0.self_attn.q_proj.lora_A.weight", and its B.
+/// "model.layers.0.self_attn.q_proj.lora_A.weight", its B, and "....q_proj.lora_magnitude_vector", of outputs.
 std::string lora_a_name(const std::string& module);
 std::string lora_b_name(const std::string& module);
+std::string lora_magnitude_name(const std::string& module);
 /// Whether a tensor of that name belongs to a low-rank adapter.
 bool is_lora_name(std::string_view tensor);
+/// "model.layers.0.self_attn.q_proj" of one that does.
+std::string lora_module(const std::string& tensor);
 
 }  // namespace ftrun

@@ -38,16 +38,28 @@ class TensorTable {
   /// inputs.
   struct Lora {
     TensorId a, b;
+    /// -1: it has none.
+    TensorId magnitudes = -1;
   };
-  Lora column_parallel_lora(const std::string& module, int64_t out, int64_t in, int64_t rank, int copies = 1) {
+  /// A product's adapter, and whether it has magnitudes.
+  struct LoraShape {
+    int64_t out, in;
+    LowRank low;
+    bool magnitudes;
+  };
+  Lora column_parallel_lora(const std::string& module, const LoraShape& s, int copies = 1) {
     const bool term = gradient_is_term(OpKind::kLoraUp, 1, 'O');
-    return {add_a(replicated(lora_a_name(module), {rank, in}, split_, term)),
-            add_b(split_rows(lora_b_name(module), {out, rank}, split_, copies))};
+    Lora ids{add_a(replicated(lora_a_name(module), {s.low.rank, s.in}, split_, term)),
+             add_b(split_rows(lora_b_name(module), {s.out, s.low.rank}, split_, copies))};
+    if (s.magnitudes) ids.magnitudes = add_magnitudes(split_rows(lora_magnitude_name(module), {s.out}, split_, copies), s.low);
+    return ids;
   }
-  Lora row_parallel_lora(const std::string& module, int64_t out, int64_t in, int64_t rank) {
+  Lora row_parallel_lora(const std::string& module, const LoraShape& s) {
     const bool term = result_is_term(OpKind::kLinear, 0, 'I');
-    return {add_a(split_columns(lora_a_name(module), {rank, in}, split_)),
-            add_b(replicated(lora_b_name(module), {out, rank}, split_, term))};
+    Lora ids{add_a(split_columns(lora_a_name(module), {s.low.rank, s.in}, split_)),
+             add_b(replicated(lora_b_name(module), {s.out, s.low.rank}, split_, term))};
+    if (s.magnitudes) ids.magnitudes = add_magnitudes(replicated(lora_magnitude_name(module), {s.out}, split_, term), s.low);
+    return ids;
   }
   /// Of tokens, which are shared out with sequence parallelism.
   TensorId norm(std::string name, int64_t size) {
@@ -91,6 +103,10 @@ class TensorTable {
                                                         : Initial{Initial::Kind::kZero};
     return add(std::move(tensor));
   }
+  TensorId add_magnitudes(TensorInfo tensor, const LowRank& low) {
+    tensor.initial = {Initial::Kind::kRowLengths, low.scale};
+    return add(std::move(tensor));
+  }
   /// PEFT's.
   static constexpr double kOrthogonalSize = 0.1;
   /// torch.nn.Linear's weight: Kaiming uniform with a = sqrt(5), which is 1 / sqrt(inputs).
@@ -129,11 +145,11 @@ BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, int kv_
   ids.input_norm = table.norm(prefix + "input_layernorm.weight", c.hidden);
   ids.post_norm = table.norm(prefix + "post_attention_layernorm.weight", c.hidden);
   const auto add = [&](Projection p, int64_t out, int64_t in, bool by_columns, int copies = 1) {
-    const int64_t rank = adapter.at(p).rank;
-    if (rank == 0) return;
+    const TensorTable::LoraShape shape{out, in, adapter.at(p), adapter.magnitudes};
+    if (shape.low.rank == 0) return;
     const std::string module = projection_module(layer, p);
-    ids.lora[static_cast<size_t>(p)] = by_columns ? table.column_parallel_lora(module, out, in, rank, copies)
-                                                  : table.row_parallel_lora(module, out, in, rank);
+    ids.lora[static_cast<size_t>(p)] =
+        by_columns ? table.column_parallel_lora(module, shape, copies) : table.row_parallel_lora(module, shape);
   };
   add(Projection::kQ, q_rows, c.hidden, true);
   add(Projection::kK, kv_rows, c.hidden, true, kv_copies);
@@ -155,6 +171,9 @@ struct BlockParams {
     std::vector<Projection> parts;
     /// None: probability 0.
     DropoutAttrs dropout;
+    /// Of all parts in one vector; -1: they have none.
+    ValueId magnitudes = -1;
+    DoraAttrs dora;
   };
   Lora qkv_lora, o_lora, gate_up_lora, down_lora;
   ValueId input_norm = -1, qkv = -1, qkv_bias = -1, q_norm = -1, k_norm = -1, o = -1, o_bias = -1;
@@ -178,6 +197,7 @@ BlockParams::Lora add_lora_params(GraphBuilder& g, const std::string& name, int6
     if (const LowRank& low = adapter.at(part.projection); low.rank > 0) {
       ranks += low.rank;
       lora.attrs.parts.push_back({column, low.scale});
+      lora.dora.parts.push_back({column, part.columns});
       lora.parts.push_back(part.projection);
     }
     column += part.columns;
@@ -187,6 +207,10 @@ BlockParams::Lora add_lora_params(GraphBuilder& g, const std::string& name, int6
   for (const ProductPart& part : parts)
     if (const LowRank& low = adapter.at(part.projection); low.rank > 0)
       lora.up.push_back(g.param(cat(projection_name(part.projection), ".lora_B"), {part.columns, low.rank}));
+  if (!adapter.magnitudes) return lora;
+  int64_t rows = 0;
+  for (const DoraAttrs::Part& part : lora.dora.parts) rows += part.columns;
+  lora.magnitudes = g.fp32_param(name + ".magnitudes", {rows});
   return lora;
 }
 
@@ -236,6 +260,7 @@ class SplitProducts {
     const int ranks = gradient_is_term(OpKind::kLinear, 0, 'O') ? split_.degree : 1;
     const LinearAttrs attrs{.gradient_ranks = ranks};
     const ValueId all = all_tokens(x);
+    if (lora.magnitudes >= 0) return with_magnitudes(all, weight, bias, lora, attrs, 'O');
     return adapted(all, g_.linear(all, weight, bias, attrs), lora, attrs);
   }
 
@@ -244,7 +269,9 @@ class SplitProducts {
   ValueId row_parallel(ValueId x, ValueId weight, ValueId bias, const BlockParams::Lora& lora) {
     const bool adds_bias = bias < 0 || split_.index == 0;
     const LinearAttrs attrs{.adds_bias = adds_bias};
-    return whole(OpKind::kLinear, 'I', adapted(x, g_.linear(x, weight, bias, attrs), lora, attrs));
+    const ValueId y = lora.magnitudes >= 0 ? with_magnitudes(x, weight, bias, lora, attrs, 'I')
+                                           : adapted(x, g_.linear(x, weight, bias, attrs), lora, attrs);
+    return whole(OpKind::kLinear, 'I', y);
   }
 
   /// Result `x` of an operation that the ranks share out along `letter`: their sum where each made a
@@ -259,6 +286,28 @@ class SplitProducts {
     if (lora.up.empty()) return y;
     const ValueId kept = lora.dropout.probability > 0 ? g_.dropout(x, lora.dropout) : x;
     return g_.lora(kept, y, lora.down, lora.up, lora.attrs, attrs);
+  }
+  /// (x' w^T + scale x' a^T b^T) m / l + (x - x') w^T + bias, where x' is x after dropout, l the lengths of the rows of
+  /// w + scale b a, and the third term is there with dropout alone. `shared_by`: the letter of w's columns where ranks have some
+  /// of them each, of its rows where they have those.
+  ValueId with_magnitudes(ValueId x, ValueId weight, ValueId bias, const BlockParams::Lora& lora, const LinearAttrs& attrs, char shared_by) {
+    const LinearAttrs product{.gradient_ranks = attrs.gradient_ranks};
+    ValueId kept = x, rest = -1;
+    if (lora.dropout.probability > 0) {
+      DropoutAttrs dropout = lora.dropout;
+      dropout.gradient_ranks = attrs.gradient_ranks;
+      dropout.rest = true;
+      rest = g_.linear(g_.dropout(x, dropout), weight, -1, {.gradient_ranks = attrs.gradient_ranks, .weight_gradient = false});
+      dropout.rest = false;
+      kept = g_.dropout(x, dropout);
+    }
+    const ValueId z = g_.lora(kept, g_.linear(kept, weight, -1, product), lora.down, lora.up, lora.attrs, product);
+    ValueId squares = g_.dora_squared_lengths(weight, lora.down, lora.up, lora.attrs);
+    if (split_.degree > 1 && result_is_term(OpKind::kDoraSquaredLengths, 0, shared_by)) squares = g_.all_reduce(squares, split_.degree);
+    DoraAttrs dora = lora.dora;
+    dora.adds_bias = attrs.adds_bias;
+    const ValueId y = g_.dora_scale(z, squares, lora.magnitudes, bias, dora);
+    return rest >= 0 ? g_.add(rest, y) : y;
   }
   bool by_tokens() const { return split_.degree > 1 && split_.sequence; }
 
@@ -313,18 +362,24 @@ BlockGraph build_block(const ModelConfig& c, const BatchShape& batch, int64_t wi
   return {g.finish(train, recompute), p};
 }
 
-std::vector<GraphParam> bind_block(const BlockParams& p, const BlockTensors& t, bool packed) {
+std::vector<GraphParam> bind_block(const BlockParams& p, const BlockTensors& t, const ModelDtypes& dtypes) {
   std::vector<GraphParam> used;
   BlockPart part = BlockPart::kAttention;
   const auto add = [&](ValueId value, std::vector<TensorId> tensors) {
     if (value >= 0) used.push_back({value, std::move(tensors), part});
   };
-  const auto add_product = [&](ValueId value, std::vector<TensorId> tensors) { used.push_back({value, std::move(tensors), part, packed}); };
+  const auto add_product = [&](ValueId value, std::vector<TensorId> tensors) {
+    used.push_back({value, std::move(tensors), part, static_cast<bool>(dtypes.packed)});
+  };
   const auto add_lora = [&](const BlockParams::Lora& lora) {
     std::vector<TensorId> down;
     for (const Projection projection : lora.parts) down.push_back(t.lora[static_cast<size_t>(projection)].a);
     add(lora.down, std::move(down));
     for (size_t i = 0; i < lora.up.size(); ++i) add(lora.up[i], {t.lora[static_cast<size_t>(lora.parts[i])].b});
+    if (lora.magnitudes < 0) return;
+    add(lora.magnitudes, {});
+    for (const Projection projection : lora.parts) used.back().tensors.push_back(t.lora[static_cast<size_t>(projection)].magnitudes);
+    used.back().fp32 = dtype_bytes(dtypes.compute) < dtype_bytes(DType::kF32);
   };
   add(p.input_norm, {t.input_norm});
   add_product(p.qkv, {t.q.weight, t.k.weight, t.v.weight});
@@ -438,7 +493,7 @@ class DecoderBuilder {
     }
     const BlockTensors tensors = add_block_tensors(table_, c_, kv_copies(c_, split_), index, adapter);
     out_.layers.push_back({cat("layers.", index), LayerKind::kBlock, it->second.graph,
-                           bind_block(it->second.params, tensors, static_cast<bool>(dtypes_.packed))});
+                           bind_block(it->second.params, tensors, dtypes_)});
   }
 
   void add_head(TensorId norm_tensor, TensorId weight_tensor) {

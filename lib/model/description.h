@@ -27,6 +27,7 @@ struct Initial {
     // numbers by those of odd number, all by `size`; Q is a random orthogonal matrix of the two.
     kOrthogonalA,
     kOrthogonalB,
+    kRowLengths,  // of W + `size` B A of the module, in the numbers that layers read
   };
   Kind kind = Kind::kFolder;
   double size = 0;
@@ -82,6 +83,8 @@ struct GraphParam {
   BlockPart part = BlockPart::kAttention;
   /// Its elements are packed as ModelDtypes::packed says.
   bool packed = false;
+  /// Its elements are fp32 although layers compute in 16 bits: few of them, of which small changes count.
+  bool fp32 = false;
 };
 
 enum class LayerKind : uint8_t { kEmbedding, kBlock, kHead };

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "model/adapter.h"
 
 namespace ftrun {
 namespace {
@@ -70,8 +71,9 @@ std::string tensor_problems_text(const std::vector<std::string>& problems) {
 }
 
 bool decays(const TensorInfo& tensor) {
-  // Norm weights and biases are vectors in every family; the name settles it for any that is not.
-  return tensor.shape.size() >= 2 && !ends_with(tensor.name, ".bias");
+  // Norm weights and biases are vectors in every family; the name settles it for any that is not. Magnitudes are vectors too, and
+  // no norm's.
+  return is_lora_name(tensor.name) || (tensor.shape.size() >= 2 && !ends_with(tensor.name, ".bias"));
 }
 
 }  // namespace ftrun

@@ -60,7 +60,7 @@ class Patterns {
 std::set<std::string> adapted_modules(const ModelDescription& model) {
   std::set<std::string> modules;
   for (const TensorInfo& tensor : model.tensors)
-    if (is_lora_name(tensor.name)) modules.insert(module_of(module_of(tensor.name)));
+    if (is_lora_name(tensor.name)) modules.insert(lora_module(tensor.name));
   return modules;
 }
 
@@ -116,8 +116,7 @@ void require_unpacked(const ModelDescription& model, const std::set<std::string>
   if (names.empty()) return;
   const size_t more = names.size() - std::min(names.size(), kMost);
   names.resize(std::min(names.size(), kMost));
-  problems.push_back(cat("quantized weights cannot train: ", join(names, ", "), more > 0 ? cat(" and ", more, " more") : "",
-                         "; adapter trains beside them, train.only leaves them out"));
+  problems.push_back(cat("quantized weights cannot train: ", join(names, ", "), more > 0 ? cat(" and ", more, " more") : ""));
 }
 
 }  // namespace
@@ -143,15 +142,25 @@ ModelDescription choose_trained(ModelDescription model, const TrainedOptions& op
   const bool cuts_adapter = std::any_of(model.tensors.begin(), model.tensors.end(), [&](const TensorInfo& tensor) {
     return is_lora_name(tensor.name) && !trained.contains(tensor.name);
   });
-  if (problems.empty() && cuts_adapter)
-    problems.emplace_back("train.freeze or train.only leaves parts of an adapter out; exclude_modules and layers_to_transform say which "
-                          "modules have one (and train.only needs \"lora_\" beside the rest)");
-  if (problems.empty()) require_unpacked(model, trained, problems);
-  if (problems.empty()) require_whole_matrices(model, trained, problems);
-  if (problems.empty() && trained.empty()) problems.emplace_back("nothing is left that trains");
+  std::string remedy = "names of parameters are those of the model's files (model.layers.0.self_attn.q_proj.weight)";
+  // Only of choices whose names are right.
+  const auto look_for = [&](const char* its_remedy, auto&& find) {
+    if (!problems.empty()) return;
+    find();
+    if (!problems.empty()) remedy = its_remedy;
+  };
+  look_for("let exclude_modules and layers_to_transform say which modules have an adapter; train.only needs \"lora_\" beside the rest", [&] {
+    if (cuts_adapter) problems.emplace_back("train.freeze or train.only leaves parts of an adapter out");
+  });
+  look_for("set train.only to what is not quantized, or train an adapter beside the quantized weights (adapter)",
+           [&] { require_unpacked(model, trained, problems); });
+  look_for("choose all parts of a matrix or none: an expression such as \"[qkv]_proj\" or \"(gate|up)_proj\" fits all of one",
+           [&] { require_whole_matrices(model, trained, problems); });
+  look_for("take an expression out of train.freeze, or add one to train.only", [&] {
+    if (trained.empty()) problems.emplace_back("nothing is left that trains");
+  });
   if (!problems.empty())
-    throw Error(ExitCode::kUsage, cat("what is to train does not fit the model\n  ", join(problems, "\n  ")),
-                "names of parameters are those of the model's files (model.layers.0.self_attn.q_proj.weight)");
+    throw Error(ExitCode::kUsage, cat("what is to train does not fit the model\n  ", join(problems, "\n  ")), remedy);
   if (trained.size() == model.tensors.size()) return model;
   return freeze(std::move(model), [&](const TensorInfo& tensor) { return trained.contains(tensor.name); });
 }

@@ -46,7 +46,7 @@ class UnitBuilder {
   }
 
   ParamPlace place(int layer, const GraphParam& param) {
-    Unit& unit = unit_for(layer, param.part, {is_small(param), trains(param), param.packed});
+    Unit& unit = unit_for(layer, param.part, {is_small(param), trains(param), param.packed, param.fp32});
     unit.padded = start_behind(unit.padded, param);
     const ParamPlace start{unit.id, unit.padded};
     for (TensorId tensor : param.tensors) {
@@ -89,6 +89,7 @@ class UnitBuilder {
 
   /// Counts what it calls small.
   bool is_small(const GraphParam& param) {
+    if (param.fp32) return true;
     int64_t elements = 0;
     for (const TensorId tensor : param.tensors) {
       if (model_.tensor(tensor).local_numel() > small_.tensor_elements) return false;
@@ -112,20 +113,22 @@ class UnitBuilder {
     bool small = false;
     bool trainable = true;
     bool packed = false;
+    bool fp32 = false;
   };
 
   Unit& unit_for(int layer, BlockPart part, const Common& common) {
     require(!common.packed || !common.trainable, "what is packed does not train");
     const auto [name, key] = name_and_key(layer, part);
-    const auto [it, added] = by_key_.try_emplace({key, common.small, common.trainable, common.packed},
+    const auto [it, added] = by_key_.try_emplace({key, common.small, common.trainable, common.packed, common.fp32},
                                                  static_cast<UnitId>(out_.units.size()));
     const char* const kind = common.packed ? ".packed" : common.trainable ? "" : ".frozen";
     if (added)
       out_.units.push_back({.id = it->second,
-                            .name = cat(name, common.small ? ".small" : "", kind),
+                            .name = cat(name, common.small && !common.fp32 ? ".small" : "", kind, common.fp32 ? ".fp32" : ""),
                             .small = common.small,
                             .trainable = common.trainable,
-                            .packed = common.packed});
+                            .packed = common.packed,
+                            .fp32 = common.fp32});
     return out_.units[static_cast<size_t>(it->second)];
   }
 
@@ -155,7 +158,7 @@ class UnitBuilder {
   Partition out_;
   /// Where each tensor starts, once it does.
   std::vector<std::optional<ParamPlace>> placed_;
-  std::map<std::tuple<std::pair<int, int>, bool, bool, bool>, UnitId> by_key_;
+  std::map<std::tuple<std::pair<int, int>, bool, bool, bool, bool>, UnitId> by_key_;
 };
 
 }  // namespace

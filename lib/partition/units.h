@@ -54,6 +54,8 @@ struct Unit {
   bool trainable = true;
   /// So have those that are packed, which are frozen too.
   bool packed = false;
+  /// And those that are fp32 where layers compute in 16 bits; they are small.
+  bool fp32 = false;
 };
 
 /// What one unit holds: the attention or the MLP half of a block; a layer (default); everything.

@@ -41,6 +41,7 @@ inline constexpr size_t kCategoryCount = 8;
 enum class Persistent : int32_t {
   kParameters,
   kPackedParameters,
+  kFp32Parameters,
   kSecondaryShards,
   kPackedSecondaryShards,
   kGradients,

@@ -121,9 +121,10 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     spec.parameters = spec.gathered ? options.parameter_tier : Tier::kDevice;
     spec.compute = {model.dtypes.compute};
     if (unit.packed) spec.compute = {DType::kU8, model.dtypes.packed};
+    if (unit.fp32) spec.compute = {DType::kF32};
     spec.gradient = {model.dtypes.gradients};
     spec.communication = {options.communication};
-    spec.master = {options.master};
+    spec.master = {unit.fp32 ? DType::kF32 : options.master};
     spec.states = {options.states};
     spec.trainable = unit.trainable;
     if (spec.trainable) {

@@ -44,6 +44,7 @@ struct Step {
 namespace buffer_names {
 inline constexpr const char* kParameters = "parameters";
 inline constexpr const char* kPackedParameters = "parameters.packed";
+inline constexpr const char* kFp32Parameters = "parameters.fp32";
 inline constexpr const char* kSecondary = "parameters.secondary";
 inline constexpr const char* kPackedSecondary = "parameters.secondary.packed";
 inline constexpr const char* kGradients = "gradients";

@@ -36,6 +36,7 @@ LoraOptions lora_options(const AdapterConfig& config) {
   options.alpha = config.lora_alpha;
   options.dropout = config.lora_dropout;
   options.rank_stabilized = config.use_rslora;
+  options.magnitudes = config.use_dora;
   options.target_modules = config.target_modules;
   options.target_pattern = config.target_pattern;
   // As PEFT chooses for these families.

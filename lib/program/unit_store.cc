@@ -12,6 +12,18 @@
 namespace ftrun {
 namespace {
 
+constexpr std::array<std::pair<Persistent, const char*>, 3> kParameterBuffers{{
+    {Persistent::kParameters, buffer_names::kParameters},
+    {Persistent::kPackedParameters, buffer_names::kPackedParameters},
+    {Persistent::kFp32Parameters, buffer_names::kFp32Parameters},
+}};
+
+/// The one for parameters of that format, where layers compute in `compute`.
+Persistent parameter_buffer(const StorageFormat& format, DType compute) {
+  if (format.packed) return Persistent::kPackedParameters;
+  return format.dtype == compute ? Persistent::kParameters : Persistent::kFp32Parameters;
+}
+
 /// Part `index` of `count` of a range, in whole blocks.
 ShardRange split(const ShardRange& range, int index, int count) {
   const int64_t blocks = (range.size() + kUnitBlock - 1) / kUnitBlock;
@@ -80,17 +92,19 @@ void UnitStore::place_parameters() {
     return spec.cuts_optimizer || spec.cuts_parameters;
   });
   parameters_.resize(specs_.size());
-  for (const bool packed : {false, true}) {
-    const auto is_of_these = [&](const StateSpec& spec) { return static_cast<bool>(spec.compute.packed) == packed; };
-    const auto first = std::find_if(specs_.begin(), specs_.end(), is_of_these);
+  for (const auto& [which, name] : kParameterBuffers) {
+    const auto is_in_it = [&, buffer = which](const StateSpec& spec) {
+      return parameter_buffer(spec.compute, model_.dtypes.compute) == buffer;
+    };
+    const auto first = std::find_if(specs_.begin(), specs_.end(), is_in_it);
     if (first == specs_.end()) continue;
-    const std::vector<Home> homes = place({.which = packed ? Persistent::kPackedParameters : Persistent::kParameters,
-                                           .name = packed ? buffer_names::kPackedParameters : buffer_names::kParameters,
+    const std::vector<Home> homes = place({.which = which,
+                                           .name = name,
                                            .category = Category::kParameters,
                                            .format = first->compute,
                                            .peer_visible = cuts},
                                           [&](const StateSpec& spec) {
-                                            return Part{.tier = spec.parameters, .wanted = is_of_these(spec), .cut = spec.cuts_parameters};
+                                            return Part{.tier = spec.parameters, .wanted = is_in_it(spec), .cut = spec.cuts_parameters};
                                           });
     for (size_t u = 0; u < homes.size(); ++u)
       if (homes[u].buffer >= 0) parameters_[u] = homes[u];

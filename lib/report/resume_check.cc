@@ -13,12 +13,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Flat = std::map<std::string, std::string>;
 
-constexpr const char* kNone = "(none)";
-
-/// A key that an earlier version did not know, and a list that says nothing.
-bool both_say_nothing(const std::string& was, const std::string& is) {
-  return (was == kNone && is == "[]") || (was == "[]" && is == kNone);
-}
+const std::string kNone(kNotRecorded);
 
 void add_flat_differences(const Flat& before, const Flat& now, bool matters,
                           std::vector<ManifestDifference>& out) {
@@ -29,7 +24,7 @@ void add_flat_differences(const Flat& before, const Flat& now, bool matters,
     const auto b = now.find(name);
     const std::string was = a == before.end() ? kNone : a->second;
     const std::string is = b == now.end() ? kNone : b->second;
-    if (was != is && !both_say_nothing(was, is)) out.push_back({name, was, is, matters});
+    if (was != is) out.push_back({name, was, is, matters});
   }
 }
 

@@ -1,17 +1,20 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "report/manifest.h"
 
 namespace ftrun {
 
+inline constexpr std::string_view kNotRecorded = "(none)";
+
 /// One thing that an earlier run and this one disagree on.
 struct ManifestDifference {
   /// Dotted: "seed", "topology.data", "config.optimizer.params.lr", "data.train.fingerprint".
   std::string field;
-  /// As run.json spells the values; "(none)" where one has no such field.
+  /// As run.json spells the values; kNotRecorded where one has no such field.
   std::string before;
   std::string now;
   /// True for what changes the mathematics of the run (config, model, data, seed, topology); false

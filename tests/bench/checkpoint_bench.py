@@ -3,6 +3,7 @@
 
   checkpoint_bench.py --data TOKENS.bin [--model FOLDER] [--pairs 3]                  beside the machine's own limits
   checkpoint_bench.py --data TOKENS.bin --peer-python PYTHON                          beside torch.distributed.checkpoint
+  checkpoint_bench.py --data TOKENS.bin --peer-python PYTHON --peer deepspeed         beside DeepSpeed's writer, ZeRO stage 1
 
 One process trains the model in fp32, so a checkpoint holds three floats a parameter. Everything lies below --folder, on
 the disk that is measured. The limits are measured in the same run, between trainings: a copy of as many bytes of memory on
@@ -108,19 +109,26 @@ def beside_the_machine(args):
         copied = copy_seconds(size, args.threads)
         written, read = disk_seconds(args.scratch, size)
         seconds = statistics.median(seconds for _, seconds, _ in found)
-        step = statistics.median(line["step_seconds"] for line in plain[1:] if "loss" in line)
-        mean = statistics.fmean(line["step_seconds"] for line in lines[1:] if "loss" in line)
-        lost = (mean - step + held * (count - 1) / (len(lines) - 1)) * args.every
+        # From one checkpoint to the next, of both trainings the same steps. Those before the first one meet, once in a run,
+        # the pages that the kernel has yet to give for the copy.
+        whole = range(args.every + 1, args.steps // args.every * args.every + 1)
+        step, mean = (statistics.fmean(line["step_seconds"] for line in one if "loss" in line and line["step"] in whole)
+                      for one in (plain, lines))
+        lost = (mean - step) * args.every + held
+        early = [[line["step_seconds"] for line in one if "loss" in line and 1 < line["step"] <= args.every + 1] for one in (plain, lines)]
+        once = sum(early[1]) - sum(early[0]) - lost
         print(f"pair {pair + 1}: {size / 2**30:.2f} GiB a checkpoint, {count} of them in {len(lines)} steps of {step:.2f} s\n"
               f"  held {held:.3f} s a checkpoint, {held / copied:.2f} of a copy of as many bytes ({copied:.3f} s)\n"
               f"  written and read back in {seconds:.2f} s beside training; the disk alone {written:.2f} + {read:.2f} s: "
               f"{(written + read) / seconds:.2f} of its rate\n"
-              f"  a checkpoint costs training {lost:.2f} s; one every 30 s would cost {lost / 30:.1%}", flush=True)
+              f"  a checkpoint costs training {lost:.2f} s; one every 30 s would cost {lost / 30:.1%}; the first one of a run {once:.2f} s more\n"
+              f"  (steps of the training without checkpoints differ by {statistics.stdev(one['step_seconds'] for one in plain if 'loss' in one and one['step'] > 1):.2f} s)",
+              flush=True)
 
 
-# --- torch.distributed.checkpoint ------------------------------------------------------------------
+# --- the peers -------------------------------------------------------------------------------------
 
-PEER = '''
+DCP = '''
 import json, sys, time, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
 folder, shapes = sys.argv[1], json.load(open(sys.argv[2]))
 dist.init_process_group("gloo", init_method=f"file://{folder}.store", rank=0, world_size=1)
@@ -144,7 +152,53 @@ print(json.dumps({"held": held, "written": written, "read": time.perf_counter() 
 '''
 
 
-def beside_dcp(args):
+# Its writer writes what is synced here afterwards, and a checkpoint of ZeRO's holds the weights of the module beside the states.
+DEEPSPEED = '''
+import json, os, sys, time, torch, deepspeed
+folder, shapes = sys.argv[1], json.load(open(sys.argv[2]))
+deepspeed.init_distributed(dist_backend="gloo", init_method=f"file://{folder}.store", rank=0, world_size=1)
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.all = torch.nn.ParameterList(torch.rand(shape) for _, shape in shapes)
+    def forward(self):
+        return sum(parameter.mean() for parameter in self.all)
+def engine():
+    model = Model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    return deepspeed.initialize(model=model, optimizer=optimizer, config={
+        "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1}, "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False, "steps_per_print": 1 << 30})[0]
+one = engine()
+one.backward(one())
+one.step()
+for attempt in range(2):
+    start = time.perf_counter()
+    one.save_checkpoint(f"{folder}-{attempt}")
+    held = time.perf_counter() - start
+    paths = [os.path.join(root, name) for root, _, names in os.walk(f"{folder}-{attempt}") for name in names]
+    for path in paths:
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+    written = time.perf_counter() - start
+size = sum(os.path.getsize(path) for path in paths)
+for path in paths:
+    with open(path, "rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+other = engine()
+start = time.perf_counter()
+other.load_checkpoint(f"{folder}-1")
+read = time.perf_counter() - start
+print(json.dumps({"held": held, "written": written, "read": read, "bytes": size,
+                  "same": all(torch.equal(a, b) for a, b in zip(one.module.all, other.module.all))}))
+os._exit(0)
+'''
+
+PEERS = {"dcp": ("DCP", DCP), "deepspeed": ("DeepSpeed", DEEPSPEED)}
+
+
+def beside_peer(args):
+    called, program = PEERS[args.peer]
     from safetensors import safe_open
     shapes = []
     for path in sorted(args.model.glob("*.safetensors")):
@@ -152,7 +206,8 @@ def beside_dcp(args):
             shapes += [(name, file.get_slice(name).get_shape()) for name in file.keys()]
     (args.scratch / "shapes.json").write_text(json.dumps(shapes))
     script = args.scratch / "peer.py"
-    script.write_text(PEER)
+    script.write_text(program)
+    env = {**os.environ, "DS_ACCELERATOR": "cpu", "DS_BUILD_OPS": "0"}
     for pair in range(args.pairs):
         text, _, _ = train(args, "saving", 6, 2)
         for path in (args.scratch / "saving" / "checkpoints").rglob("*.safetensors"):
@@ -161,13 +216,15 @@ def beside_dcp(args):
         again, _, _ = train(args, "saving", 6, 0, resume=True)
         _, seconds, _ = saved(text)[-1]
         read = quantity(re.search(r"resumed from \S+ \(read in ([\d.]+\w+)\)", again)[1])
-        done = subprocess.run([args.peer_python, script, args.scratch / f"dcp-{pair}", args.scratch / "shapes.json"],
-                              capture_output=True, text=True, check=True)
+        done = subprocess.run([args.peer_python, script, args.scratch / f"peer-{pair}", args.scratch / "shapes.json"],
+                              capture_output=True, text=True, env=env)
+        if done.returncode:
+            sys.exit(done.stdout[-1000:] + done.stderr[-2000:])
         peer = json.loads(done.stdout.splitlines()[-1])
         assert peer["same"], "the peer reads something else than it wrote"
-        for path in args.scratch.glob("dcp-*"):
+        for path in args.scratch.glob("peer-*"):
             shutil.rmtree(path, ignore_errors=True)
-        print(f"pair {pair + 1}: saved in {seconds:.2f} s (read back, beside training), read in {read:.2f} s; DCP held {peer['held']:.2f} s, "
+        print(f"pair {pair + 1}: saved in {seconds:.2f} s (read back, beside training), read in {read:.2f} s; {called} held {peer['held']:.2f} s, "
               f"saved in {peer['written']:.2f} s (alone, not read back), read in {peer['read']:.2f} s: "
               f"{(peer['written'] + peer['read']) / (seconds + read):.2f} x as fast", flush=True)
 
@@ -178,7 +235,8 @@ def main():
     parser.add_argument("--model", type=pathlib.Path, default=ROOT / "models/smollm2-135m")
     parser.add_argument("--data", type=pathlib.Path, required=True)
     parser.add_argument("--folder", help="on the disk that is measured; the system's temporary folder")
-    parser.add_argument("--peer-python", help="with torch: compare with torch.distributed.checkpoint instead")
+    parser.add_argument("--peer-python", help="with torch, or DeepSpeed: compare with a peer instead")
+    parser.add_argument("--peer", choices=PEERS, default="dcp")
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--steps", type=int, default=13)
     parser.add_argument("--every", type=int, default=4)
@@ -186,9 +244,11 @@ def main():
     parser.add_argument("--accumulation", type=int, default=4)
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
+    if args.steps < 2 * args.every:
+        parser.error("--steps must be twice --every at least: what a checkpoint costs is counted from one to the next")
     with tempfile.TemporaryDirectory(dir=args.folder) as scratch:
         args.scratch = pathlib.Path(scratch)
-        (beside_dcp if args.peer_python else beside_the_machine)(args)
+        (beside_peer if args.peer_python else beside_the_machine)(args)
 
 
 main()

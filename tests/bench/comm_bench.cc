@@ -1,6 +1,8 @@
 // comm_bench [RANKS] [ROUNDS]: collectives of this project against c10d's Gloo, ranks as processes
 // of one machine, one thread each. Every round runs all candidates one after the other; the table
-// shows the median and the least time of each and how many times faster than c10d it is by either.
+// shows the median and the least time of each and how many times faster than c10d it is by either, and its share of what plain
+// loops take for the bytes that the operation must move: each rank (ranks - 1) / ranks of them, at the rates at which all ranks
+// together copy a buffer of that size (a gather) and add two of them into a third (a sum), in the same run.
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +14,7 @@
 #include <cstdlib>
 #include <functional>
 #include <map>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -97,17 +100,30 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void print_table(int64_t bytes, const std::vector<Case>& cases,
+/// Seconds in which the machine could do an operation: `moved` of each rank is (ranks - 1) / ranks of all bytes, added by a
+/// reduce_scatter, copied by an all_gather, one after the other by an all_reduce.
+std::vector<double> bounds(const std::string& operation, double moved, const std::vector<double>& copy,
+                           const std::vector<double>& add) {
+  std::vector<double> seconds;
+  for (size_t i = 0; i < copy.size(); ++i)
+    seconds.push_back(moved * ((operation == "all_gather" ? 0 : add[i]) + (operation == "reduce_scatter" ? 0 : copy[i])));
+  return seconds;
+}
+
+void print_table(int ranks, int64_t bytes, const std::vector<Case>& cases,
                  std::map<std::string, std::vector<double>>& times) {
   for (const Case& one : cases) {
     const std::string operation = one.name.substr(one.name.find(' ') + 1);
     const std::vector<double>& base = times["c10d " + operation];
     const std::vector<double>& own = times[one.name];
+    if (operation == "copy" || operation == "add") continue;
+    const double moved = (ranks - 1.0) / ranks;
+    const std::vector<double> bound = bounds(operation, moved, times["limit copy"], times["limit add"]);
     const double least = *std::min_element(own.begin(), own.end());
-    std::printf("%9.3f MB  %-28s median %9.1f us %6.2fx   least %9.1f us %6.2fx\n",
+    std::printf("%9.3f MB  %-28s median %9.1f us %6.2fx   least %9.1f us %6.2fx   of plain loops %5.2f (median)\n",
                 static_cast<double>(bytes) * 1e-6, one.name.c_str(), median(own) * 1e6,
                 median(base) / median(own), least * 1e6,
-                *std::min_element(base.begin(), base.end()) / least);
+                *std::min_element(base.begin(), base.end()) / least, median(bound) / median(own));
   }
 }
 
@@ -127,6 +143,14 @@ void bench_size(Rendezvous& rendezvous, Peer& peer, Communicator& shm, Communica
   for (auto more : {our_cases("gloo", gloo, plain, part), our_cases("shm/copied", shm, plain, part),
                     our_cases("shm/in-place", shm, shared, part)})
     cases.insert(cases.end(), more.begin(), more.end());
+  // What all ranks can do at a time with memory of their own: of `full` elements.
+  std::vector<float> other(static_cast<size_t>(full), 1.0F), third(static_cast<size_t>(full), 1.0F);
+  cases.push_back({"limit copy", [&] { std::copy_n(other.data(), full, plain.full); }});
+  cases.push_back({"limit add", [&] {
+                     const float *const a = plain.full, *const b = other.data();
+                     float* const sum = third.data();
+                     for (int64_t i = 0; i < full; ++i) sum[i] = a[i] + b[i];
+                   }});
   const int repeats = static_cast<int>(std::clamp<int64_t>((4 << 20) / bytes, 1, 50));
   std::map<std::string, std::vector<double>> times;
   for (int round = 0; round <= rounds; ++round) {
@@ -136,12 +160,12 @@ void bench_size(Rendezvous& rendezvous, Peer& peer, Communicator& shm, Communica
       if (round > 0) times[one.name].push_back(took);  // the first is for warming up
     }
   }
-  if (rendezvous.rank() == 0) print_table(full * 4, cases, times);
+  if (rendezvous.rank() == 0) print_table(world, full * 4, cases, times);
 }
 
-void run_rank(int rank, int world, int port, int listen_fd, int rounds) {
+void run_rank(int rank, int world, int port, int listen_fd, int rounds, const std::string& token) {
   const auto rendezvous = Rendezvous::connect(
-      {.rank = rank, .world = world, .port = port, .listen_fd = rank == 0 ? listen_fd : -1});
+      {.rank = rank, .world = world, .port = port, .listen_fd = rank == 0 ? listen_fd : -1, .token = token});
   std::vector<int> members;
   for (int i = 0; i < world; ++i) members.push_back(i);
   Peer peer(*rendezvous);
@@ -162,15 +186,17 @@ int main(int argc, char** argv) {
   const int rounds = argc > 2 ? std::atoi(argv[2]) : 9;
   ListenSocket socket = listen_on("127.0.0.1", 0);
   ::setenv("OMP_NUM_THREADS", "1", 1);
+  std::random_device random;
+  const std::string token = std::to_string(random()) + std::to_string(random());
   for (int rank = 1; rank < world; ++rank) {
     if (::fork() == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       socket.fd.reset();
-      run_rank(rank, world, socket.port, -1, rounds);
+      run_rank(rank, world, socket.port, -1, rounds, token);
       return 0;
     }
   }
-  run_rank(0, world, socket.port, socket.fd.release(), rounds);
+  run_rank(0, world, socket.port, socket.fd.release(), rounds, token);
   while (::wait(nullptr) > 0) {
   }
   return 0;

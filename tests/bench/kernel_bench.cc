@@ -2,7 +2,7 @@
 // limits (matrix products, in-place add), all in one run.
 //
 //   kernel_bench [--threads N] [--rows B] [--row-tokens T] [--isa avx2|avx512] [--only word]
-//                [--dtype F32|BF16|F16]
+//                [--dtype F32|BF16|F16] [--products mkl|onednn|openblas]
 //
 // The dtype is that of activations; gradients of parameters are F32, and so is ATen's side.
 //
@@ -18,14 +18,17 @@
 #include <ctime>
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "base/product_library.h"
 #include "graph/cost.h"
 #include "graph/layer_graph.h"
 #include "graph/workspace.h"
 #include "kernels/cpu/vector_kernels.h"
 #include "kernels/kernels.h"
+#include "kernels/products.h"
 
 namespace ftrun {
 namespace {
@@ -375,6 +378,12 @@ void Bench::run() {
   conversions();
 }
 
+ProductLibrary product_library(const std::string& name) {
+  for (const ProductLibrary library : {ProductLibrary::kMkl, ProductLibrary::kOneDnn, ProductLibrary::kOpenBlas})
+    if (product_library_name(library) == name) return library;
+  throw std::invalid_argument(name + " is no library of products");
+}
+
 Options parse(int argc, char** argv) {
   Options options;
   for (int i = 1; i + 1 < argc; i += 2) {
@@ -389,6 +398,8 @@ Options parse(int argc, char** argv) {
       options.only = text;
     else if (key == "--dtype")
       options.dtype = dtype_from_name(text).value();
+    else if (key == "--products")
+      use_products(product_library(text));
     else if (key == "--isa")
       set_isa(text == "avx2" ? Isa::kAvx2 : Isa::kAvx512);
   }

@@ -5,7 +5,8 @@
   lora_bench.py --data TOKENS.bin --model FOLDER --alone        # memory of one run on an NF4 base, as planned and as measured
 
 Each pair trains the same steps in turn, one process on as many threads: LoRA of rank 16 on all linear layers with ftrun, the
-same on an NF4 base, the same with transformers and PEFT, and all weights with ftrun. Times are the median of the steps after
+same on an NF4 base, the same with transformers and PEFT, and all weights with ftrun (--dora: adapters with magnitudes, and LoRA in
+place of all weights). Times are the median of the steps after
 the first; memory is the most that the process held (VmHWM), libraries included.
 """
 import argparse
@@ -24,10 +25,10 @@ PEER = '''
 import json, resource, sys, time
 import numpy as np, torch, transformers
 from peft import LoraConfig, get_peft_model
-model_folder, data, tokens, steps, threads, targets = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6]), sys.argv[6].split(",")
+model_folder, data, tokens, steps, threads, targets, dora = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6]), sys.argv[6].split(","), sys.argv[7] == "dora"
 torch.set_num_threads(threads)
 base = transformers.AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
-model = get_peft_model(base, LoraConfig(r=16, lora_alpha=32, target_modules=targets, task_type="CAUSAL_LM")).train()
+model = get_peft_model(base, LoraConfig(r=16, lora_alpha=32, target_modules=targets, use_dora=dora, task_type="CAUSAL_LM")).train()
 optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=2e-4, weight_decay=0.0)
 stream = np.fromfile(data, dtype=np.uint16).astype(np.int64)
 times, losses = [], []
@@ -46,7 +47,7 @@ print(json.dumps({"times": times, "losses": losses, "peak": resource.getrusage(r
 '''
 
 
-def ftrun(args, adapter, quantized=False):
+def ftrun(args, adapter, quantized=False, dora=False):
     out = args.scratch / "run"
     shutil.rmtree(out, ignore_errors=True)
     value = {"model": {"path": str(args.model)}, "output_dir": str(out), "threads": args.threads,
@@ -55,7 +56,7 @@ def ftrun(args, adapter, quantized=False):
              "gradient_clipping": 1.0, "optimizer": {"type": "AdamW", "params": {"lr": 2e-4, "weight_decay": 0.0}},
              "checkpoint": {"every": 0}, "export": {"enabled": False}}
     if adapter:
-        value["adapter"] = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear"}
+        value["adapter"] = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear", "use_dora": dora}
     if quantized:
         value["quantization"] = {"type": "nf4"}
     if args.bf16:
@@ -73,7 +74,8 @@ def ftrun(args, adapter, quantized=False):
 
 
 def peer(args):
-    done = subprocess.run([sys.executable, "-c", PEER, args.model, args.data, str(args.tokens), str(args.steps), str(args.threads), ",".join(ALL)],
+    done = subprocess.run([sys.executable, "-c", PEER, args.model, args.data, str(args.tokens), str(args.steps), str(args.threads), ",".join(ALL),
+                           "dora" if args.dora else "lora"],
                           capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -89,6 +91,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--token-dtype", default="uint16")
     parser.add_argument("--alone", action="store_true")
+    parser.add_argument("--dora", action="store_true")
     parser.add_argument("--bf16", action="store_true", help="ftrun's runs in bf16")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -99,10 +102,11 @@ def main():
                   f"({run['peak'] / run['planned'] - 1:+.1%}); {statistics.median(run['times'][1:]):.1f} s a step of {args.tokens} tokens")
             return
         for pair in range(args.pairs):
-            ours, packed, theirs, full = ftrun(args, True), ftrun(args, True, quantized=True), peer(args), ftrun(args, False)
+            ours, packed = (ftrun(args, True, quantized, args.dora) for quantized in (False, True))
+            theirs, full = peer(args), ftrun(args, args.dora)
             mine, small, other, whole = (statistics.median(run["times"][1:]) for run in (ours, packed, theirs, full))
             print(f"pair {pair + 1}: {other / mine:.2f} x PEFT's tokens/s, {ours['peak'] / theirs['peak']:.2f} x its memory "
-                  f"({ours['peak'] / 2**20:.0f} and {theirs['peak'] / 2**20:.0f} MiB); a step takes {mine / whole:.2f} of one of full training "
+                  f"({ours['peak'] / 2**20:.0f} and {theirs['peak'] / 2**20:.0f} MiB); a step takes {mine / whole:.2f} of one of {'LoRA' if args.dora else 'full training'} "
                   f"({mine:.2f} s, {whole:.2f} s), memory {ours['peak'] / full['peak']:.2f}; first losses {ours['losses'][0]:.6f}, {theirs['losses'][0]:.6f}; "
                   f"NF4 base: {packed['peak'] / theirs['peak']:.2f} x PEFT's fp32 memory ({packed['peak'] / 2**20:.0f} MiB), {mine / small:.2f} x the speed of "
                   f"fp32's, first loss {packed['losses'][0]:.6f}", flush=True)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes a model folder of random bf16 weights and a file of tokens, with the standard library alone.
 
-  tests/bench/random_model.py --shape small|tiny|8b-two-layers|qwen2.5-3b --out FOLDER
+  tests/bench/random_model.py --shape NAME --out FOLDER
 
 For machines that no weights can be carried to. The same shape gives the same bytes. Norm weights are 1, all others
 have either sign and sizes between 2^-7 and 2^-5. Llama models with a head of their own, and one Qwen2, whose head is its
@@ -20,6 +20,11 @@ SHAPES = {
     "smollm2": (576, 1536, 30, 9, 3, 64, 49152),
     "8b-two-layers": (4096, 14336, 2, 32, 8, 128, 128256),
     "qwen2.5-3b": (2048, 11008, 36, 16, 2, 128, 151936),
+    # Eight layers of Qwen2.5-0.5B: query and key/value heads that two tensor ranks share out evenly.
+    "qwen2.5-0.5b-eight-layers": (896, 4864, 8, 14, 2, 64, 49152),
+    # Two equal stages: the head costs one layer.
+    "15-layers": (1024, 2816, 15, 16, 4, 64, 8192),
+    "16-layers": (1024, 2816, 16, 16, 4, 64, 8192),
 }
 TOKENS = 1 << 20
 ONE = b"\x80\x3f"

@@ -1,14 +1,18 @@
 """A command that is watched while it trains: when each of its steps was done, counted from its launch, and how many cores
 other processes kept busy during the steps that are timed."""
 import dataclasses
+import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 
+# Other load, in cores, up to which a run counts.
+QUIET_CORES = 0.05
 TICKS = os.sysconf("SC_CLK_TCK")
 # A benchmark that is ended takes what it has started with it.
 signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
@@ -101,3 +105,12 @@ def watch(command, env, step_of, timeout):
             raise RuntimeError(f"{' '.join(map(str, command))}\nexit {code}, steps seen: {sorted(steps)}\n"
                                f"{''.join(lines)[-2000:]}\n{errors.read()[-2000:]}")
         return Watched("".join(lines), steps)
+
+
+def step_of_ftrun(line):
+    found = re.match(r"(?:\[rank 0\] )?step (\d+)/\d+ .*loss ", line)
+    return int(found[1]) or None if found else None
+
+
+def step_of_peer(line):
+    return json.loads(line)["step"] + 1 if line.startswith('{"step"') else None

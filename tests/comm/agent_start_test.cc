@@ -83,6 +83,18 @@ TEST_CASE("ranks that torchrun started again meet each other, and nothing of an 
   REQUIRE(start_ranks(other, 1, "d")[0].launch.name != launch);
 }
 
+TEST_CASE("texts longer than torchrun's store takes in one request reach every rank") {
+  const AgentStore agent;
+  for (const size_t bytes : {size_t{5} << 20, size_t{9} << 20}) {
+    const std::string text(bytes, 'x');
+    const auto met = start_ranks(agent, 2, text);
+    for (const Met& rank : met) {
+      REQUIRE(rank.failure.empty());
+      REQUIRE((rank.texts == std::vector<std::string>{text + "0", text + "1"}));
+    }
+  }
+}
+
 TEST_CASE("a start that lost a rank while it met, or had another number of ranks, is nobody's") {
   const AgentStore agent;
   REQUIRE_THAT(start_ranks(agent, 3, "a", 0ms, {0, 2})[0].failure,

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -388,4 +389,52 @@ TEST_CASE("rank 0 leaves a file alone by which another job meets, and notices wh
                              "remedy: start one job at a time in an output_dir, or choose another"));
   REQUIRE(MeetingFile::read(path)->job == "slurm 8.0");
   std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("a value that is stored and being sent is counted once, and no more when the last has it") {
+  const Served served;
+  constexpr int64_t kBytes = 8 << 20;
+  std::vector<c10::intrusive_ptr<JobStore>> ranks;
+  for (uint32_t rank = 1; rank < 4; ++rank) ranks.push_back(served.client(kToken, rank_of(rank)));
+  const auto set_all = [&] {
+    for (size_t i = 0; i < ranks.size(); ++i) ranks[i]->set(std::to_string(i), std::vector<uint8_t>(kBytes, 7));
+  };
+  set_all();
+  const int64_t stored = served.server->most_bytes();
+  REQUIRE(stored >= 3 * kBytes);
+  for (int round = 0; round < 2; ++round) {
+    std::vector<std::thread> readers;
+    for (size_t i = 0; i < ranks.size(); ++i) readers.emplace_back([&, i] { ranks[i]->get(std::to_string(i)); });
+    for (std::thread& reader : readers) reader.join();
+    for (size_t i = 0; i < ranks.size(); ++i) ranks[i]->deleteKey(std::to_string(i));
+    set_all();
+  }
+  REQUIRE(served.server->most_bytes() < stored + kBytes / 2);
+}
+
+TEST_CASE("a store whose process has no descriptor left says so once, and takes who comes when it has") {
+  const Served served;
+  char name[] = "/tmp/ftrun_log_XXXXXX";
+  const OwnedFd log(::mkstemp(name)), screen(::dup(STDERR_FILENO));
+  const OwnedFd caller(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in place{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(served.port)), .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit none{3, before.rlim_max};
+  ::dup2(log.get(), STDERR_FILENO);
+  ::setrlimit(RLIMIT_NOFILE, &none);
+  const int connected = ::connect(caller.get(), reinterpret_cast<const sockaddr*>(&place), sizeof place);
+  std::this_thread::sleep_for(500ms);
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  std::string greeting;
+  const bool greeted = reads(caller.get(), kStoreGreeting.size() + kChallengeBytes, greeting);
+  ::dup2(screen.get(), STDERR_FILENO);
+  std::ifstream file(name);
+  const std::string told(std::istreambuf_iterator<char>(file), {});
+  std::filesystem::remove(name);
+  REQUIRE(connected == 0);
+  REQUIRE(greeted);
+  const std::string line = "rank 0, which serves the job's store, cannot take another connection for now: Too many open files; a higher ulimit -n";
+  CHECK_THAT(told, Catch::Contains(line));
+  REQUIRE(told.find(line) == told.rfind(line));
 }

@@ -28,14 +28,16 @@ int free_port() {
 /// Ranks as processes; what they print goes to files.
 class Ranks {
  public:
-  Ranks(int world, const std::string& backend, int timeout_ms, const std::string& scenario) {
+  /// `limits`: of ulimit, for each of them.
+  Ranks(int world, const std::string& backend, int timeout_ms, const std::string& scenario, const std::string& limits = "") {
     char name[] = "/tmp/ftrun_comm_XXXXXX";
     folder_ = ::mkdtemp(name);
     const int port = free_port();
+    const std::string limited = limits.empty() ? "" : cat("ulimit ", limits, " && ");
     for (int rank = 0; rank < world; ++rank)
-      pids_.push_back(
-          start({kRank, cat(rank), cat(world), cat(port), backend, cat(timeout_ms), scenario},
-                output_path(rank)));
+      pids_.push_back(start({"/bin/sh", "-c", cat(limited, "exec \"$0\" \"$@\""), kRank, cat(rank), cat(world), cat(port), backend,
+                             cat(timeout_ms), scenario},
+                            output_path(rank)));
   }
   ~Ranks() {
     for (const pid_t pid : pids_) {
@@ -110,6 +112,31 @@ TEST_CASE("processes meet, add and part") {
       REQUIRE(ranks.output(rank) == cat("met\nlooping\n", backend, " 6\n"));
     }
   }
+}
+
+TEST_CASE("rank 0 serves its store under the hard limit of open files, and says so where that is too low") {
+  {
+    Ranks ranks(2, "shm", 20'000, "meet", "-Sn 80");
+    for (int rank = 0; rank < 2; ++rank) {
+      CAPTURE(ranks.output(rank));
+      REQUIRE(ranks.wait(rank, 30s) == 0);
+    }
+  }
+  Ranks ranks(2, "shm", 20'000, "meet", "-n 80");
+  REQUIRE(ranks.wait(0, 30s) == 5);
+  REQUIRE(ranks.output(0) == "failed: rank 0 serves the job's store to 2 ranks, which takes up to 134 open files (3 connections a rank, "
+                             "128 for other files), and the limit of its process is 80\n");
+}
+
+TEST_CASE("a first rank that dies with its text given is missed at once, though another is still absent") {
+  Ranks ranks(4, "shm", 60'000, "group");
+  ranks.await_text(2, "waiting");
+  ranks.await_text(1, "waiting");
+  std::this_thread::sleep_for(100ms);
+  ::kill(ranks.pid(1), SIGKILL);
+  ranks.wait(1, 5s);
+  REQUIRE(ranks.wait(2, 15s) == 6);
+  REQUIRE_THAT(ranks.output(2), Catch::Contains("for \"group\": rank 1 is gone"));
 }
 
 TEST_CASE("a rank killed at a random moment is named as gone by the others") {

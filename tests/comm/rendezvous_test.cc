@@ -6,9 +6,12 @@
 
 #include <atomic>
 #include <fstream>
+#include <functional>
 #include <thread>
 
 #include "comm/listen_socket.h"
+#include "comm/store_access.h"
+#include "comm/store_server.h"
 #include "ranks.h"
 
 #include <catch2/catch.hpp>
@@ -59,6 +62,226 @@ TEST_CASE("an exchange names the ranks that did not come") {
       Catch::StartsWith("rank 1 waited 0.") &&
           Catch::Contains("s for \"program\": rank 0, 2 did not come\n  remedy: look "
                           "at that rank's own log first"));
+}
+
+TEST_CASE("of many ranks each names those that did not come") {
+  constexpr int kWorld = 40;
+  auto all = Rendezvous::in_process(kWorld, 1500ms);
+  std::vector<std::string> heard(kWorld);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kWorld; ++rank)
+    if (rank != 7 && rank != 39)
+      threads.emplace_back([&, rank] {
+        try {
+          all[static_cast<size_t>(rank)]->exchange_text("program", "x");
+        } catch (const Error& error) {
+          heard[static_cast<size_t>(rank)] = error.message();
+        }
+      });
+  for (std::thread& thread : threads) thread.join();
+  for (int rank = 0; rank < kWorld; ++rank)
+    if (rank != 7 && rank != 39)
+      CHECK_THAT(heard[static_cast<size_t>(rank)], Catch::EndsWith("s for \"program\": rank 7, 39 did not come"));
+}
+
+TEST_CASE("of many ranks each names the first one where that did not come") {
+  auto all = Rendezvous::in_process(40, 300ms);
+  REQUIRE_THROWS_WITH(all[1]->exchange_text("program", "x"), Catch::Contains("s for \"program\": rank 0 did not come"));
+}
+
+TEST_CASE("ranks whose groups differ say so in words that do not grow with the group") {
+  const auto failures = run_ranks(20, [](Rendezvous& rendezvous) {
+    const auto backend = rendezvous.rank() == 3 ? CommBackend::kGloo : CommBackend::kSharedMemory;
+    open_communicator(rendezvous, "world", everyone(20), {.backend = backend, .timeout = 20s});
+  });
+  for (const std::string& failure : failures) {
+    CHECK_THAT(failure, Catch::Contains(" opens group world of 20 ranks 0..19 ("));
+    CHECK_THAT(failure, Catch::Contains(") over gloo"));
+  }
+}
+
+namespace {
+
+/// What rank 0's store held at most, and its keys in the end, when so many ranks have met and exchanged texts.
+struct StoreUse {
+  int64_t most_bytes = 0;
+  int64_t keys = 0;
+};
+
+/// Ranks that meet in a store that rank 0 serves; returns what each threw ("").
+std::vector<std::string> run_met(int world, std::chrono::milliseconds heartbeat, const std::function<void(Rendezvous&)>& body) {
+  ListenSocket socket = listen_on("127.0.0.1", 0);
+  const int port = socket.port, fd = socket.fd.release();
+  std::vector<std::string> failures(static_cast<size_t>(world));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world; ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        const auto rendezvous = Rendezvous::connect({.rank = rank,
+                                                     .world = world,
+                                                     .port = port,
+                                                     .listen_fd = rank == 0 ? fd : -1,
+                                                     .timeout = 20s,
+                                                     .heartbeat = heartbeat,
+                                                     .token = "a token of the test"});
+        body(*rendezvous);
+        rendezvous->shutdown();
+      } catch (const std::exception& error) {
+        failures[static_cast<size_t>(rank)] = error.what();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  return failures;
+}
+
+StoreUse store_use_of(int world) {
+  StoreUse use;
+  const auto failures = run_met(world, 20s, [&](Rendezvous& rendezvous) {
+    // Whoever waits for many keys has sent all of them.
+    const std::string key(200, 'k');
+    for (int i = 0; i < 4; ++i) rendezvous.exchange_text(key, std::string(64, 'x'));
+    rendezvous.exchange_text("once", std::string(64, 'y'));
+    if (rendezvous.rank() == 0) use = {rendezvous.server()->most_bytes(), rendezvous.server()->keys()};
+  });
+  REQUIRE(failures == std::vector<std::string>(static_cast<size_t>(world)));
+  return use;
+}
+
+/// What a rank throws that exchanges a text; "" where it gets all.
+std::string heard_in(Rendezvous& rendezvous, const std::string& key, const std::string& text, Patience patience = Patience::kWhileAlive) {
+  try {
+    rendezvous.exchange_text(key, text, patience);
+    return "";
+  } catch (const Error& error) {
+    return error.message();
+  }
+}
+
+/// Leaves the text of a rank in the store, which itself goes no further.
+void come(Rendezvous& store, const std::string& key, int rank) {
+  prefixed_store(store, cat("x/", key, "/1"))->set(cat(rank), std::vector<uint8_t>{'='});
+}
+
+/// Tells, as the first one of a large group does, who is absent.
+void tell_absent(Rendezvous& store, const std::string& key, const std::string& rank) {
+  std::string list;
+  put_field(list, rank);
+  prefixed_store(store, cat("x/", key, "/1/absent"))->set("0", std::vector<uint8_t>(list.begin(), list.end()));
+}
+
+/// The longest key of an exchange for which the store still takes the texts of all two ranks under one key, and no parts of them
+/// (own: nor those of one rank).
+std::string long_key(bool own) {
+  const std::string beside = own ? "x//1/1/part/0" : "x//1/all/0/part/0";
+  return std::string(kMostKeyBytes + 1 - beside.size(), 'k');
+}
+
+}  // namespace
+
+TEST_CASE("texts whose sum is more than the store takes in one request reach every rank, and leave nothing in it") {
+  constexpr size_t kEach = 24 << 20;
+  REQUIRE(3 * kEach > kMostRequestBytes);
+  int64_t keys = 0;
+  const auto failures = run_met(3, 1s, [&](Rendezvous& rendezvous) {
+    {
+      const auto texts = rendezvous.exchange_text("records", std::string(kEach, static_cast<char>('a' + rendezvous.rank())));
+      for (size_t rank = 0; rank < 3; ++rank)
+        require(texts.at(rank) == std::string(kEach, static_cast<char>('a' + rank)), "the text of each rank");
+    }
+    // Of what was exchanged before, the first one removes all.
+    rendezvous.exchange_text("records", "");
+    rendezvous.exchange_text("between", "");
+    if (rendezvous.rank() == 0) keys = rendezvous.server()->keys();
+  });
+  REQUIRE(failures == std::vector<std::string>(3));
+  // Heartbeats and the last texts of each exchange key.
+  REQUIRE(keys <= 3 + 3 + 3);
+}
+
+TEST_CASE("a first rank whose store refuses the texts of all tells the others, though it lives on") {
+  std::vector<std::string> heard(3);
+  const auto failures = run_met(3, 20ms, [&](Rendezvous& rendezvous) {
+    const size_t bytes = rendezvous.rank() == 1 ? (5 << 20) : 1;
+    heard[static_cast<size_t>(rendezvous.rank())] = heard_in(rendezvous, long_key(false), std::string(bytes, 'x'));
+    const auto next = rendezvous.exchange_text(long_key(false), cat(rendezvous.rank()));
+    require(next == std::vector<std::string>{"0", "1", "2"}, "they go on together");
+  });
+  REQUIRE(failures == std::vector<std::string>(3));
+  for (const std::string& each : heard) {
+    CHECK_THAT(each, Catch::StartsWith("rank 0 lost the rendezvous in \"kkk"));
+    CHECK_THAT(each, Catch::EndsWith("it is served by rank 0 [the job's store refused a request]"));
+  }
+}
+
+TEST_CASE("a rank whose text the store refuses tells the others, though it lives on") {
+  std::vector<std::string> heard(3);
+  const auto failures = run_met(3, 20ms, [&](Rendezvous& rendezvous) {
+    const size_t bytes = rendezvous.rank() == 1 ? (5 << 20) : 1;
+    heard[static_cast<size_t>(rendezvous.rank())] = heard_in(rendezvous, long_key(true), std::string(bytes, 'x'));
+  });
+  REQUIRE(failures == std::vector<std::string>(3));
+  for (const std::string& each : heard) CHECK_THAT(each, Catch::StartsWith("rank 1 lost the rendezvous in \"kkk"));
+}
+
+TEST_CASE("ranks that come when the first one has given up are told so, and do not wait for it") {
+  auto all = Rendezvous::in_process(3, 300ms, 20ms);
+  const std::string first = heard_in(*all[0], "program", "x", Patience::kTimeout);
+  CHECK_THAT(first, Catch::StartsWith("rank 0 waited 0.") && Catch::EndsWith("s for \"program\": rank 1, 2 did not come"));
+  for (const size_t rank : {size_t{1}, size_t{2}}) REQUIRE(heard_in(*all[rank], "program", "x") == first);
+}
+
+TEST_CASE("a group that is complete when the time is over waits a moment for its texts, and then says what it lacks") {
+  auto all = Rendezvous::in_process(2, 300ms, 20ms);
+  come(*all[0], "program", 0);
+  std::thread first([&] {
+    std::this_thread::sleep_for(800ms);
+    all[0]->exchange_text("program", "a");
+  });
+  const std::string heard = heard_in(*all[1], "program", "b", Patience::kTimeout);
+  first.join();
+  REQUIRE(heard.empty());
+  come(*all[0], "export", 0);
+  CHECK_THAT(heard_in(*all[1], "export", "b", Patience::kTimeout),
+             Catch::EndsWith("s for \"export\": rank 0 has not put the texts together"));
+}
+
+TEST_CASE("of many ranks the list of who is absent is not believed of those that have come since") {
+  constexpr int kWorld = 40;
+  auto all = Rendezvous::in_process(kWorld, 300ms, 20ms);
+  for (int rank = 0; rank < kWorld; ++rank)
+    if (rank != 5) come(*all[0], "program", rank);
+  tell_absent(*all[0], "program", "7");
+  all[0].reset();  // while rank 7 lives on
+  CHECK_THAT(heard_in(*all[5], "program", "x"), Catch::EndsWith("s for \"program\": rank 0 has not put the texts together"));
+}
+
+TEST_CASE("ranks of a large group that wait for many others ask the store a few things each, also before they are told for whom") {
+  constexpr int kWorld = 72;
+  std::atomic<int64_t> before = 0, after = 0;
+  std::atomic<const StoreServer*> server = nullptr;
+  const auto failures = run_met(kWorld, 20s, [&](Rendezvous& rendezvous) {
+    if (rendezvous.rank() == 0) server = rendezvous.server();
+    rendezvous.exchange_text("begin", "");
+    if (rendezvous.rank() == 0) before = rendezvous.server()->requests();
+    // The first one has come, and tells nobody who is absent.
+    if (rendezvous.rank() == 0) come(rendezvous, "late", 0);
+    if (rendezvous.rank() == 0 || rendezvous.rank() >= kWorld / 2) std::this_thread::sleep_for(1500ms);
+    if (rendezvous.rank() == kWorld - 1) after = server.load()->requests();
+    rendezvous.exchange_text("late", "");
+  });
+  REQUIRE(failures == std::vector<std::string>(kWorld));
+  INFO(after - before << " requests");
+  REQUIRE(after > before);
+  REQUIRE(after - before < 20 * kWorld);
+}
+
+TEST_CASE("what the store holds for ranks that meet grows with their number, not with its square") {
+  const StoreUse few = store_use_of(12), many = store_use_of(48);
+  INFO("12 ranks: " << few.most_bytes << " bytes, " << few.keys << " keys; 48 ranks: " << many.most_bytes << " bytes, "
+                    << many.keys << " keys");
+  REQUIRE(few.most_bytes > 0);
+  REQUIRE(many.most_bytes < 5 * few.most_bytes);
+  REQUIRE(many.keys <= 2 * 48 + 8);
 }
 
 TEST_CASE("an exchange with patience waits for ranks that live, however long they work") {

@@ -72,13 +72,13 @@ TEST_CASE("a later config clears patterns, and two spellings of one are refused"
 }
 
 TEST_CASE("what would make another adapter is refused by name, switched off it is not") {
-  for (const char* key : {"use_dora: true", "lora_bias: true", "layer_replication: [[0, 2]]", "target_parameters: [w]",
+  for (const char* key : {"lora_bias: true", "layer_replication: [[0, 2]]", "target_parameters: [w]",
                           "eva_config: {rho: 2.0}", "alora_invocation_tokens: [1]", "fan_in_fan_out: true"}) {
     INFO(key);
     const std::string name = split(key, ':')[0];
     CHECK(errors(cat("adapter: {", key, "}")).find(cat("adapter.", name, ": ")) == 0);
   }
-  CHECK(errors("adapter: {use_dora: false, eva_config: null, loftq_config: {}, layer_replication: []}") == "");
+  CHECK(errors("adapter: {lora_bias: false, eva_config: null, loftq_config: {}, layer_replication: []}") == "");
   for (const char* begin : {"pissa", "pissa_niter_16", "olora", "loftq", "corda"})
     CHECK(errors(cat("adapter: {init_lora_weights: ", begin, "}")).find(cat("adapter.init_lora_weights: ", begin, ": not supported: it changes the base's weights")) == 0);
   CHECK(errors("adapter: {init_lora_weights: eva}").find("adapter.init_lora_weights") == 0);
@@ -124,7 +124,7 @@ TEST_CASE("what is written for PEFT reads back as the same adapter") {
                            "adapter: {target_modules: [up_proj], rank_pattern: {b: 2, a: 3}, alpha_pattern: {a: 1.5}, use_rslora: true, "
                            "layers_to_transform: [0, 2], modules_to_save: [lm_head], init_lora_weights: gaussian}",
                            "adapter: {target_modules: [up_proj], init_lora_weights: orthogonal}",
-                           "adapter: {target_modules: [up_proj], init_lora_weights: false, lora_dropout: 0.1}"}) {
+                           "adapter: {target_modules: [up_proj], init_lora_weights: false, lora_dropout: 0.1, use_dora: true}"}) {
     INFO(text);
     AdapterConfig adapter = read(text);
     const Folder folder(peft_config(adapter, "base", false));

@@ -60,6 +60,8 @@ TEST_CASE("each feature that cannot run yet is named with key and place") {
           "c.yaml:2:32: not supported yet: tensor parallelism on GPUs (parallel.tensor)");
   REQUIRE(one("parallel: {pipeline: 2}\ndevice: cuda", 2) ==
           "c.yaml:2:22: not supported yet: pipeline parallelism on GPUs (parallel.pipeline)");
+  REQUIRE(one("adapter: {use_dora: true}\ndevice: cuda") ==
+          "c.yaml:2:21: not supported yet: magnitudes of adapters (DoRA) on GPUs (adapter.use_dora)");
   REQUIRE(one("sequence_parallel_size: 2", 2) ==
           "c.yaml:2:25: not supported yet: context parallelism (parallel.context)");
   REQUIRE(one("parallel: {expert: 2}", 2) ==

@@ -37,6 +37,8 @@ def check_family(folder, ranks, scratch):
     value = config(folder / "model", folder / "data" / "train.bin", out)
     value["gradient_accumulation_steps"] = s["accumulation"] // ranks
     value["export"] = {"dtype": "fp32"}
+    # Two threads of such small models mostly wait for each other; where windows and norms of queries and keys are, two all the same.
+    value["threads"] = 2 if ranks == 1 and folder.name.startswith(("mistral", "qwen3")) else 1
     must(ftrun("--config", write_config(scratch, value), "--nproc", ranks))
     found = steps(out)
     assert len(found) == s["steps"], f"{len(found)} steps"

@@ -66,19 +66,19 @@ with tempfile.TemporaryDirectory() as scratch:
 
     # --- runs -----------------------------------------------------------------------------------
 
-    # A checkpoint is saved in the midst, which may cost no memory of its own.
+    # A checkpoint is saved in the midst, which may cost no memory of its own. One row of a micro-batch, or two.
     SETTINGS = dict(model={"path": model}, data={"sequence_length": 512}, train={"steps": 2}, checkpoint={"every": 1},
-                    gradient_accumulation_steps=1, export={"enabled": False})
+                    train_micro_batch_size_per_gpu=1, gradient_accumulation_steps=1, export={"enabled": False})
     FULL = {"recompute": {"policy": "full"}}
     RUNS = {
-        "stage-0": {},
+        "stage-0": {"train_micro_batch_size_per_gpu": 2},
         "stage-0-full": FULL,
         "stage-1": {"zero_optimization": {"stage": 1}},
         "stage-1-host": {"zero_optimization": {"stage": 1, "offload_optimizer": CPU}},
         "stage-2": {"zero_optimization": {"stage": 2}},
         "stage-2-bf16": {"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}},
         "stage-2-nvme": {"zero_optimization": {"stage": 2, "offload_optimizer": nvme}, **FULL},
-        "stage-3": {"zero_optimization": {"stage": 3}},
+        "stage-3": {"zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": 2},
         "stage-3-selective": {"zero_optimization": {"stage": 3}, "recompute": {"policy": "selective"}},
         "stage-3-host": {"zero_optimization": {"stage": 3, "offload_optimizer": CPU, "offload_param": CPU},
                          "activation_checkpointing": {"cpu_checkpointing": True}, **FULL},
@@ -89,7 +89,7 @@ with tempfile.TemporaryDirectory() as scratch:
     PAGE, DISK_NOTES = 4096, 64 << 10
 
     def trained(name, ranks, **changes):
-        job.run(name, "--nproc", ranks, **SETTINGS, **changes)
+        job.run(name, "--nproc", ranks, **(SETTINGS | changes))
         return manifest(job.out(name))
 
     def check_tiers(name, config, memory):
@@ -131,7 +131,7 @@ with tempfile.TemporaryDirectory() as scratch:
     def what_is_planned_is_what_is_used_and_carried():
         for name, changes in RUNS.items():
             run = trained(name, 2, **changes)
-            check_tiers(name, job.config(name, **SETTINGS, **changes), run["memory"])
+            check_tiers(name, job.config(name, **(SETTINGS | changes)), run["memory"])
             check_metrics(name, run["memory"])
             check_traffic(name, run["traffic"], 1e-6)
             process = run["memory"]["process"]

@@ -1,6 +1,6 @@
 """scripts/quickstart.sh as a user types it, for 10 steps of short rows and into a folder of its own, which holds a finished
 run: that is kept beside the new one, and the new one ends with a model that can be loaded. Rows of 512 tokens, as the
-config has them, would run the same code four times as long; e2e.memory trains with rows of 512."""
+config has them, would run the same code eight times as long; e2e.memory trains with rows of 512."""
 import json
 import os
 import pathlib
@@ -12,8 +12,8 @@ from runner import LAUNCHER_VARIABLES, evaluations, exported, manifest, must, sk
 
 SOURCE = pathlib.Path(sys.argv[1])
 STEPS = 10
-# 16 samples of 64, and 8 tokens of text instead of 48: these would take longer than the steps.
-SHORT = ("--set", "train.evaluation.samples=16", "--set", "data.sequence_length=128", "--set", "train.generate.tokens=8")
+# 8 samples of 16, and 8 tokens of text instead of 48: these would take longer than the steps.
+SHORT = ("--set", "train.evaluation.samples=8", "--set", "data.sequence_length=64", "--set", "train.generate.tokens=8")
 
 
 def listing(folder):

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -292,6 +293,26 @@ def stored_boxes(folder, wanted=lambda tensor, kind: True, framework="np"):
 
 def checkpoints(out):
     return sorted(p.name for p in (pathlib.Path(out) / "checkpoints").iterdir() if p.is_dir())
+
+
+def kill_before_last(out, step, begin):
+    """Kills the run that `begin` starts once it has saved something and before it saves its last step, `step`."""
+    last = f"step-{step:08}"
+    for _ in range(5):  # the kill may come too late
+        shutil.rmtree(out, ignore_errors=True)
+        running = begin()
+        running.await_line("saved")
+        running.kill_all()
+        if last not in checkpoints(out):
+            break
+    assert last not in checkpoints(out), "five kills came after the last step"
+
+
+def copy_without_last(out, to, step):
+    """The folder of a run that saves every step, as it was before its last one, `step`, was saved."""
+    shutil.copytree(out, to)
+    shutil.rmtree(to / "checkpoints" / f"step-{step:08}")
+    (to / "checkpoints" / "latest").write_text(f"step-{step - 1:08}")
 
 
 # --- running processes -------------------------------------------------------------------------

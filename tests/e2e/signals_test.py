@@ -213,6 +213,19 @@ with tempfile.TemporaryDirectory() as scratch:
         await_gone(ranks.values(), 5)
 
     @case
+    def a_disk_that_holds_up_rank_0_is_named_as_where_it_is():
+        # A file whose first write waits until somebody reads it.
+        folder = job.scratch / "tracked" / "slow"
+        folder.mkdir(parents=True)
+        os.mkfifo(folder / "Train_Samples_train_loss.csv", 0o600)
+        config = job.config("slow-disk", comm={"timeout": 3}, csv_monitor={
+            "enabled": True, "output_path": str(folder.parent), "job_name": "slow"}, **MANY)
+        running = start("--config", config, "--nproc", 2, "--restarts", 0)
+        code = running.wait(timeout=60)
+        assert code == 6, f"exit {code}\n{running.text()[-2000:]}"
+        assert "recording step 1" in running.text(), running.text()[-2000:]
+
+    @case
     def a_pause_of_rank_0_is_survived():
         # It serves the store: the others' heartbeats, and their next exchange, wait for it meanwhile.
         running = started("pause", 2, checkpoint={"every": 1, "keep_last": 1})

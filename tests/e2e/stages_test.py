@@ -93,8 +93,9 @@ with tempfile.TemporaryDirectory() as scratch:
                 planned = re.search(r"^  sum, .* (\d+) B$", job.plan(name, 4, **of), re.M)
                 assert sent[name] == int(planned[1]), (name, sent, planned[0])
             assert sent[node] < sent[plain], sent
-            job.train(f"{node}-host", 4, **settings, zero=hpz["zero"] | offload)
-            same_run(job.out(plain), job.out(f"{node}-host"))
+            if precision == "bf16":  # fp32 is one of the product that is trained in one process
+                job.train(f"{node}-host", 4, **settings, zero=hpz["zero"] | offload)
+                same_run(job.out(plain), job.out(f"{node}-host"))
         job.train("node-hybrid", 4, stage=3, parallel={"data": 4, "data_replicate": 2},
                   zero={"zero_hpz_partition_size": 2, "offload_param": {"device": "cpu"}})
         same_run(job.out("hybrid-3"), job.out("node-hybrid"))
@@ -103,23 +104,22 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def accumulated_steps():
-        """Stages 0 and 1 add micro-batches before they reduce, 2 and 3 after: two orders of addition."""
-        for stage in STAGES:
+        """Stages 0 and 1 add micro-batches before they reduce, 2 and 3 after: two orders of addition (that those of one order
+        have the same bits is seen in one process)."""
+        for stage in (1, 3):
             job.train(f"accumulated-{stage}", 2, stage=stage, accumulation=3)
-        same_run(job.out("accumulated-0"), job.out("accumulated-1"))
-        same_run(job.out("accumulated-2"), job.out("accumulated-3"))
-        for stage in (0, 2):
             as_one_process(job.out(f"accumulated-{stage}"), job.out("one"))
 
     @case
     def small_units_may_stay_whole():
         """What counts as small decides how units are cut, and so in which groups the squares of the norm are added."""
-        for name, zero in (("default", {"stage3_param_persistence_threshold": 100000}), ("none", {"stage3_param_persistence_threshold": 0}),
-                           ("budget", {"stage3_model_persistence_threshold": 0})):
-            for stage in (0, 3):
+        for name, zero, stages in (("default", {"stage3_param_persistence_threshold": 100000}, (3,)),
+                                   ("none", {"stage3_param_persistence_threshold": 0}, (3,)),
+                                   ("budget", {"stage3_model_persistence_threshold": 0}, (0, 3))):
+            for stage in stages:
                 job.train(f"small-{name}-{stage}", 3, stage=stage, zero=zero)
-            same_run(job.out(f"small-{name}-0"), job.out(f"small-{name}-3"))
             as_one_process(job.out(f"small-{name}-3"), job.out("one"))
+        same_run(job.out("small-budget-0"), job.out("small-budget-3"))  # of thresholds it is seen in one process
         # With DeepSpeed's threshold nothing of so small a model is sharded.
         held = {name: steps(job.out(f"small-{name}-3"))[-1]["memory"]["optimizer"] for name in ("default", "none")}
         assert held["default"] > 2 * held["none"], held
@@ -149,7 +149,7 @@ with tempfile.TemporaryDirectory() as scratch:
     def tied_embeddings():
         with tempfile.TemporaryDirectory() as other:
             tied = ShardedJob(other, tie_word_embeddings=True)
-            for stage in (0, 2, 3):
+            for stage in (0, 3):
                 tied.train(f"tied-{stage}", 3, stage=stage)
                 same_run(tied.out("tied-0"), tied.out(f"tied-{stage}"))
             as_one_process(tied.out("tied-3"), tied.train("tied-one", 1))

@@ -237,7 +237,7 @@ TEST_CASE("what any layout saves any other reads back bit by bit, and trains on 
     }
     // Layouts of the same ranks, micro-batches and dtype go on with the same bits, so what layers
     // read (a 16-bit copy, another tier) was loaded as well.
-    for (const Numbers numbers : {Numbers::kFp32, Numbers::kBf16}) {
+    for (const Numbers numbers : {Numbers::kFp32, Numbers::kBf16, Numbers::kFp16}) {
       std::vector<Contents> next;
       for (const int64_t stage : {0, 3})
         for (const OffloadDevice device : {OffloadDevice::kNone, OffloadDevice::kNvme}) {

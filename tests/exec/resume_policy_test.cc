@@ -3,9 +3,11 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "checkpoint/import.h"
+#include "config/effective_json.h"
 #include "places.h"
 
 #include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
 
 namespace ftrun {
 namespace {
@@ -153,6 +155,33 @@ TEST_CASE("a checkpoint's own record is compared as run.json is") {
   bare.seed = 2;
   REQUIRE(admit_resume("c", recorded_run(bare, now), now, {"config.train.seed"}).empty());
   REQUIRE_THROWS_AS(admit_resume("c", recorded_run(bare, now), now, {}), Error);
+}
+
+TEST_CASE("a key that the record's version did not know is no difference while it has its default") {
+  // All that a run with an adapter records, and the same as a version without magnitudes, and before some other keys, wrote it.
+  Config config;
+  config.adapter.type = AdapterType::kLora;
+  const RunManifest now = recorded_run_of(effective_json(config));
+  auto older = nlohmann::ordered_json::parse(now.config);
+  REQUIRE(older["adapter"].erase("use_dora") == 1);
+  REQUIRE(older["adapter"].erase("exclude_modules") == 1);
+  REQUIRE(older["data"].erase("train_weights") == 1);
+  REQUIRE(older.erase("recompute") == 1);
+  const RunManifest before = recorded_run_of(older.dump());
+  REQUIRE(admit_resume("run.json", before, now, {}).empty());
+  CheckpointMeta saved;
+  saved.seed = static_cast<uint64_t>(config.train.seed);
+  saved.extra[kConfigRecord] = older.dump();
+  REQUIRE(admit_resume("c", recorded_run(saved, now), now, {}).empty());
+  config.adapter.use_dora = true;
+  const RunManifest other = recorded_run_of(effective_json(config));
+  for (const RunManifest& recorded : {before, recorded_run(saved, other)}) try {
+      admit_resume("run.json", recorded, other, {});
+      FAIL("it was admitted");
+    } catch (const Error& error) {
+      REQUIRE(error.message() == "run.json: this is not the run that was started there; 1 thing differs:\n"
+                                 "  config.adapter.use_dora: was (none), is now true");
+    }
 }
 
 TEST_CASE("data that moved is the same data") {

@@ -184,6 +184,28 @@ TEST_CASE("so it is in 16 bits, with gradients and sums in 16 or 32") {
                 model, half_of_variants);
 }
 
+TEST_CASE("so it is with magnitudes of adapters, which are fp32 beside layers and masters of 16 bits") {
+  set_kernel_threads(1);
+  const ModelConfig model = fixtures::model_of_many_blocks();
+  const auto with_magnitudes = [](Config& c) {
+    c = fixtures::with_dropout(c);
+    c.adapter.use_dora = true;
+    c.bf16.enabled = true;
+  };
+  const auto with_small_masters = [&](Config& c) {
+    with_magnitudes(c);
+    c.bf16.bf16_master_weights_and_grads = true;
+  };
+  require_alike({0, 1, 2, 3}, 1, 0, with_magnitudes, model, half_of_variants);
+  require_alike({1, 2, 3}, 1, 64, with_small_masters, model, half_of_variants);
+  Config config = run_of(2, 1, 64);
+  with_small_masters(config);
+  const Outcome outcome = train(config, model);
+  const auto bytes = [&](const char* name) { return outcome.state.at(cat("model.layers.0.self_attn.q_proj.", name, ".param")).size(); };
+  CHECK(bytes("lora_B.weight") == 2 * 4 * 64);
+  CHECK(bytes("lora_magnitude_vector") == 4 * 64);
+}
+
 TEST_CASE("so it is with a tied matrix, other optimizers, and units that fit one block") {
   set_kernel_threads(1);
   const ModelConfig tied = fixtures::model_of_many_blocks(true);
@@ -242,14 +264,16 @@ TEST_CASE("hybrid groups of 2 x 2 train the same bits at every stage and tier") 
   const ModelConfig model = fixtures::model_of_many_blocks();
   for (const bool bf16 : {false, true}) {
     std::optional<Outcome> expected;
-    for (const int64_t stage : {1, 2, 3})
-      for (auto& [name, config] : half_of_variants(run_of(stage, 1, 64))) {
+    for (const int64_t stage : {1, 2, 3}) {
+      Config plain = run_of(stage, 1, 64);
+      plain.bf16.enabled = bf16;
+      for (const auto& [name, config] : half_of_variants(plain)) {
         INFO("stage " << stage << (bf16 ? " bf16" : " fp32") << ", " << name);
-        config.bf16.enabled = bf16;
         const Outcome outcome = train(config, model, 2, 2);
         if (!expected) expected = outcome;
         REQUIRE(outcome == *expected);
       }
+    }
   }
 }
 

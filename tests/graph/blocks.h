@@ -58,6 +58,33 @@ inline LayerGraph block(const BlockShape& s, bool train = true) {
   return g.finish(train, s.recompute);
 }
 
+/// A product with low-rank adapters of two of its three parts, and magnitudes and a bias: as a decoder has it, of one of `ranks`
+/// tensor-parallel ranks.
+inline LayerGraph with_magnitudes(const BlockShape& s, bool train = true, int64_t ranks = 1) {
+  const int64_t q = s.query_heads * s.head_size, kv = s.kv_heads * s.head_size, width = q + 2 * kv;
+  GraphBuilder g("magnitudes", s.tokens(), s.row_tokens, s.dtypes);
+  const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
+  const ValueId norm = g.rms_norm(x, g.param("n1", {s.hidden}), 1e-5);
+  const ValueId qkv = g.param("qkv", {width, s.hidden}), bias = s.biases ? g.param("qkv.b", {width}) : -1;
+  const ValueId down = g.param("down", {5, s.hidden});
+  const std::vector<ValueId> up{g.param("q.up", {q, 2}), g.param("v.up", {kv, 3})};
+  const ValueId magnitudes = g.fp32_param("m", {q + kv});
+  const LoraAttrs attrs{{{0, 2.0}, {width - kv, 0.5}}};
+  const LinearAttrs product{.gradient_ranks = ranks};
+  DropoutAttrs dropout{.probability = s.dropout, .site = 1, .rest = true, .gradient_ranks = ranks};
+  ValueId kept = norm, rest = -1;
+  if (s.dropout > 0) {
+    rest = g.linear(g.dropout(norm, dropout), qkv, -1, {.gradient_ranks = ranks, .weight_gradient = false});
+    dropout.rest = false;
+    kept = g.dropout(norm, dropout);
+  }
+  const ValueId z = g.lora(kept, g.linear(kept, qkv, -1, product), down, up, attrs, product);
+  ValueId y = g.dora_scale(z, g.dora_squared_lengths(qkv, down, up, attrs), magnitudes, bias, {{{0, q}, {width - kv, kv}}});
+  if (rest >= 0) y = g.add(rest, y);
+  g.output(g.add(x, g.linear(y, g.param("o", {s.hidden, width}))), Port::kHidden);
+  return g.finish(train, s.recompute);
+}
+
 /// Two products of one operand, the second with low-rank adapters of two of its three parts.
 inline LayerGraph adapted(const BlockShape& s, bool train = true) {
   const int64_t width = (s.query_heads + 2 * s.kv_heads) * s.head_size, kv = s.kv_heads * s.head_size;

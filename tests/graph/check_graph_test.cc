@@ -141,6 +141,7 @@ std::vector<std::pair<LayerGraph, Op>> every_kind() {
   std::vector<std::pair<LayerGraph, Op>> found;
   std::set<OpKind> kinds;
   for (const LayerGraph& g : {embedding({}), block({.biases = true, .qk_norm = true}), head({}), adapted({.dropout = 0.5}),
+                              with_magnitudes({.biases = true}),
                               split_head({}, true), split_mlp({}, false)}) {
     for (const auto& list : {g.forward, g.backward})
       for (const Op& op : list)
@@ -163,6 +164,8 @@ bool is_free(const Op& op, ValueId id, size_t dim) {
     case OpKind::kLoraUpDgrad:
       if (id == op.in[0]) return dim == 1;
       return dim == 0 && std::find(op.in.begin() + 1, op.in.end(), id) != op.in.end();
+    case OpKind::kDoraSquaredLengths:
+      return id == op.in[0] && dim == 0;  // rows of the weight, not all of which need belong to parts
     case OpKind::kLoraUpWgrad:
       if (id == op.in[0]) return dim == 1;
       return dim == 0 && std::find(op.out.begin(), op.out.end(), id) != op.out.end();
@@ -196,7 +199,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "norms, gated products, dropout and all-gathers are cheap; rotations, additions, dropout, all-reduces and the "
+    "norms, gated products, magnitudes, dropout and all-gathers are cheap; rotations, additions, dropout, all-reduces and the "
     "gradient of a gated "
     "product may run in place") {
   std::set<OpKind> cheap;
@@ -206,12 +209,14 @@ TEST_CASE(
     if (op_spec(op.kind).in_place >= 0) in_place[op.kind] = op_spec(op.kind).in_place;
   }
   CHECK(cheap == std::set<OpKind>{OpKind::kRmsNorm, OpKind::kAddRmsNorm, OpKind::kSwiGlu,
-                                  OpKind::kDropout, OpKind::kTensorAllGather});
+                                  OpKind::kDoraScale, OpKind::kDropout, OpKind::kTensorAllGather});
   CHECK(in_place == std::map<OpKind, int>{{OpKind::kRope, 0},
                                           {OpKind::kRopeDgrad, 0},
                                           {OpKind::kAdd, 0},
                                           {OpKind::kLinearDgrad, 2},
                                           {OpKind::kLoraUp, 0},
+                                          {OpKind::kDoraScale, 0},
+                                          {OpKind::kDoraScaleDgrad, 0},
                                           {OpKind::kDropout, 0},
                                           {OpKind::kSwiGluDgrad, 1},
                                           {OpKind::kTensorAllReduce, 0}});

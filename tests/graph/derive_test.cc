@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <set>
 
 #include "blocks.h"
@@ -79,6 +80,80 @@ TEST_CASE("what an adapter drops is dropped again in backward, and from the grad
         "rms_norm_wgrad d_n1.out:[8,16] x:[8,16] n1.rstd:[8] -> d_n1:[16]\n"
         "rms_norm_dgrad d_n1.out:[8,16] x:[8,16] n1.rstd:[8] n1:[16] d_sum:[8,16] -> d_x:[8,16]\n");
   CHECK(saved_text(g) == "n1.rstd 32\ndown.out 160\nqkv.out.lora 1024\n");
+}
+
+TEST_CASE("magnitudes keep what they scale and the lengths, which have no gradient, and the scaled results are made again") {
+  const LayerGraph g = with_magnitudes({.biases = true});
+  CHECK(list_text(g, g.forward) ==
+        "rms_norm x:[8,16] n1:[16] -> n1.out:[8,16] n1.rstd:[8]\n"
+        "linear n1.out:[8,16] qkv:[32,16] -> qkv.out:[8,32]\n"
+        "linear n1.out:[8,16] down:[5,16] -> down.out:[8,5]\n"
+        "lora_up qkv.out:[8,32] down.out:[8,5] q.up:[16,2] v.up:[8,3] -> qkv.out.lora:[8,32]\n"
+        "dora_squared_lengths qkv:[32,16] down:[5,16] q.up:[16,2] v.up:[8,3] -> qkv.squared_lengths:[24]\n"
+        "dora_scale qkv.out.lora:[8,32] qkv.squared_lengths:[24] m:[24] qkv.b:[32] -> qkv.out.lora.dora:[8,32]\n"
+        "linear qkv.out.lora.dora:[8,32] o:[16,32] -> o.out:[8,16]\n"
+        "add x:[8,16] o.out:[8,16] -> sum:[8,16]\n");
+  CHECK(list_text(g, g.backward) ==
+        "dora_scale qkv.out.lora:[8,32] qkv.squared_lengths:[24] m:[24] qkv.b:[32] -> qkv.out.lora.dora.again:[8,32]\n"
+        "linear_wgrad d_sum:[8,16] qkv.out.lora.dora.again:[8,32] -> d_o:[16,32]\n"
+        "linear_dgrad d_sum:[8,16] o:[16,32] -> d_qkv.out.lora.dora:[8,32]\n"
+        "dora_scale_wgrad d_qkv.out.lora.dora:[8,32] qkv.out.lora:[8,32] qkv.squared_lengths:[24] -> d_m:[24]\n"
+        "bias_wgrad d_qkv.out.lora.dora:[8,32] -> d_qkv.b:[32]\n"
+        "dora_scale_dgrad d_qkv.out.lora.dora:[8,32] qkv.squared_lengths:[24] m:[24] -> d_qkv.out.lora:[8,32]\n"
+        "lora_up_wgrad d_qkv.out.lora:[8,32] down.out:[8,5] -> d_q.up:[16,2] d_v.up:[8,3]\n"
+        "lora_up_dgrad d_qkv.out.lora:[8,32] q.up:[16,2] v.up:[8,3] -> d_down.out:[8,5]\n"
+        "rms_norm x:[8,16] n1:[16] -> n1.out.again:[8,16] n1.rstd.again:[8]\n"
+        "linear_wgrad d_down.out:[8,5] n1.out.again:[8,16] -> d_down:[5,16]\n"
+        "linear_dgrad d_down.out:[8,5] down:[5,16] -> d_n1.out:[8,16]\n"
+        "linear_wgrad d_qkv.out.lora:[8,32] n1.out.again:[8,16] -> d_qkv:[32,16]\n"
+        "linear_dgrad d_qkv.out.lora:[8,32] qkv:[32,16] d_n1.out:[8,16] -> d_n1.out:[8,16]\n"
+        "rms_norm_wgrad d_n1.out:[8,16] x:[8,16] n1.rstd:[8] -> d_n1:[16]\n"
+        "rms_norm_dgrad d_n1.out:[8,16] x:[8,16] n1.rstd:[8] n1:[16] d_sum:[8,16] -> d_x:[8,16]\n");
+  CHECK(saved_text(g) == "n1.rstd 32\ndown.out 160\nqkv.out.lora 1024\nqkv.squared_lengths 96\n");
+}
+
+TEST_CASE("the ranks sum the gradient by a product's operand once, whatever dropout and magnitudes make of it") {
+  const auto count = [](const LayerGraph& g, const std::string& line) {
+    const std::string text = list_text(g, g.backward);
+    int found = 0;
+    for (size_t at = text.find(line); at != text.npos; at = text.find(line, at + 1)) ++found;
+    return found;
+  };
+  for (const double dropout : {0.0, 0.5})
+    for (const int64_t ranks : {1, 2}) {
+      CAPTURE(dropout, ranks);
+      const LayerGraph g = with_magnitudes({.biases = true, .dropout = dropout}, true, ranks);
+      CHECK(count(g, "tensor_all_reduce") == (ranks > 1 ? 1 : 0));
+      // After all products' terms, before the norm's gradients read it.
+      const auto find = [&](OpKind kind) {
+        return std::find_if(g.backward.begin(), g.backward.end(), [&](const Op& op) { return op.kind == kind; });
+      };
+      const auto sum = find(OpKind::kTensorAllReduce), norm = find(OpKind::kRmsNormDgrad);
+      CHECK(std::count_if(g.backward.begin(), sum, [](const Op& op) { return op.kind == OpKind::kLinearDgrad; }) == (dropout > 0 ? 4 : 3));
+      if (ranks > 1) CHECK(norm->in[0] == sum->out[0]);
+      // Each parameter's once: the product of what dropout takes away has none of the weight's.
+      for (const char* gradient : {"d_qkv:[32,16]", "d_qkv.b:[32]", "d_down:[5,16]", "d_q.up:[16,2]", "d_v.up:[8,3]", "d_m:[24]", "d_o:[16,32]"})
+        CHECK(count(g, gradient) == 1);
+      CHECK(count(g, "linear_wgrad") == 3);
+      CHECK(count(g, "linear_dgrad") == (dropout > 0 ? 4 : 3));
+      CHECK(count(g, "dropout d_") == (dropout > 0 ? 2 : 0));
+    }
+}
+
+TEST_CASE("a sum over the ranks has a gradient unless it is one of lengths") {
+  GraphBuilder g("sums", 8, 8);
+  const ValueId x = g.input(Port::kHidden, DType::kF32, {8, 16}, "x");
+  g.all_reduce(g.linear(x, g.param("unread", {16, 16})), 2);
+  g.output(g.add(x, g.linear(x, g.param("w", {16, 16}))), Port::kHidden);
+  CHECK_THROWS_WITH(g.finish(true), Catch::Contains("sums: nothing reads unread.out.summed"));
+  GraphBuilder h("lengths", 8, 8);
+  const ValueId y = h.input(Port::kHidden, DType::kF32, {8, 16}, "x");
+  const ValueId w = h.param("w", {16, 16}), down = h.param("down", {2, 16}), up = h.param("up", {16, 2});
+  const LoraAttrs attrs{{{0, 1.0}}};
+  const ValueId squares = h.all_reduce(h.dora_squared_lengths(w, down, {up}, attrs), 2);
+  h.output(h.dora_scale(h.lora(y, h.linear(y, w), down, {up}, attrs), squares, h.fp32_param("m", {16}), -1, {{{0, 16}}}), Port::kHidden);
+  const LayerGraph lengths = h.finish(true);
+  CHECK(list_text(lengths, lengths.backward).find("tensor_all_reduce") == std::string::npos);
 }
 
 TEST_CASE("a Llama block saves what cannot be made again cheaply, and no more") {

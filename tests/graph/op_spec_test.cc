@@ -19,7 +19,8 @@ using namespace fixtures;
 std::vector<LayerGraph> all_graphs() {
   const BlockShape narrow{.biases = true, .qk_norm = true, .dtypes = {DType::kBF16, DType::kBF16}};
   std::vector<LayerGraph> graphs{block(narrow), block({.biases = true, .qk_norm = true}), embedding({}), head({}),
-                                 adapted({}), adapted(narrow), adapted({.dropout = 0.5})};
+                                 adapted({}), adapted(narrow), adapted({.dropout = 0.5}), with_magnitudes(narrow),
+                                 with_magnitudes({.biases = true})};
   for (const bool sequence : {true, false}) {
     graphs.push_back(split_mlp(narrow, sequence));
     graphs.push_back(split_head(narrow, sequence));
@@ -67,7 +68,7 @@ TEST_CASE("every kind has an entry, and the parts of an entry agree with each ot
     }
     for (const char letter : spec.shared_by) {
       INFO(letter);
-      const std::string_view with = letter == 'H' ? "HQRA" : letter == 'F' ? "FG" : std::string_view(&letter, 1);
+      const std::string_view with = letter == 'H' ? "HQRA" : letter == 'F' ? "FG" : letter == 'O' ? "OM" : std::string_view(&letter, 1);
       CHECK(spec.shapes.find_first_of(with) != std::string_view::npos);
     }
   }
@@ -124,6 +125,10 @@ TEST_CASE("of what ranks share out, results and gradients without the shared dim
   CHECK_FALSE(result_is_term(OpKind::kLinearDgrad, 0, 'I'));
   CHECK_FALSE(result_is_term(OpKind::kLinearWgrad, 0, 'O'));
   CHECK_FALSE(result_is_term(OpKind::kLinearWgrad, 0, 'I'));
+  // Lengths of rows: each rank those of its rows of w, or a term of each from its columns.
+  CHECK_FALSE(result_is_term(OpKind::kDoraSquaredLengths, 0, 'O'));
+  CHECK(result_is_term(OpKind::kDoraSquaredLengths, 0, 'I'));
+  CHECK_FALSE(gradient_is_term(OpKind::kDoraScale, 2, 'O'));
   // Rows of the vocabulary, tokens, heads.
   CHECK(result_is_term(OpKind::kEmbed, 0, 'V'));
   CHECK_FALSE(result_is_term(OpKind::kRmsNorm, 0, 'N'));

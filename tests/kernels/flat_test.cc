@@ -171,9 +171,22 @@ TEST_CASE("a streamed copy is every byte of its source and none beside it") {
       for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<uint8_t>(i * 167 + (i >> 9));
       std::vector<uint8_t> expected = to;
       std::copy_n(from.begin() + 3, bytes, expected.begin() + static_cast<ptrdiff_t>(first));
-      copy_streamed(to.data() + first, from.data() + 3, static_cast<int64_t>(bytes));
+      copy_streamed(std::vector<CopiedRange>{{to.data() + first, from.data() + 3, static_cast<int64_t>(bytes)}});
       REQUIRE(to == expected);
     }
+}
+
+TEST_CASE("a streamed copy of several ranges is all of them, in parts that threads take") {
+  std::vector<uint32_t> from(3'000'000), to(from.size(), 7);
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<uint32_t>(i);
+  std::vector<CopiedRange> ranges;
+  std::vector<uint32_t> expected = to;
+  for (const auto& [first, count] : {std::pair<size_t, size_t>{2'000'001, 999'998}, {5, 0}, {0, 3}, {100, 1'500'000}}) {
+    ranges.push_back({to.data() + first, from.data() + first, static_cast<int64_t>(count * sizeof(uint32_t))});
+    std::copy_n(from.begin() + static_cast<ptrdiff_t>(first), count, expected.begin() + static_cast<ptrdiff_t>(first));
+  }
+  copy_streamed(ranges);
+  REQUIRE(to == expected);
 }
 
 TEST_CASE("dtypes that flat kernels do not know are refused by name") {

@@ -108,8 +108,11 @@ std::vector<Tensor> swiglu(const std::vector<Tensor>& in) {
 }
 
 std::vector<Tensor> cross_entropy(const std::vector<Tensor>& in,
-                                  const std::vector<int32_t>& labels) {
-  const Tensor log_p = at::log_softmax(at::matmul(in[0], in[1].t()), -1);
+                                  const std::vector<int32_t>& labels, bool bf16_logits_gradient) {
+  const Tensor logits = at::matmul(in[0], in[1].t());
+  if (bf16_logits_gradient)
+    logits.register_hook([](const Tensor& gradient) { return gradient.to(at::kFloat).to(at::kBFloat16).to(at::kDouble); });
+  const Tensor log_p = at::log_softmax(logits, -1);
   Tensor sum = (in[0] * 0.0).sum() + (in[1] * 0.0).sum();
   double counted = 0.0;
   for (size_t n = 0; n < labels.size(); ++n) {
@@ -148,6 +151,27 @@ std::vector<Tensor> forward(const OracleCase& c, const std::vector<Tensor>& in) 
       }
       return {y};
     }
+    case OpKind::kDoraSquaredLengths: {
+      std::vector<Tensor> squares;
+      int64_t first_rank = 0;
+      for (size_t p = 2; p < in.size(); ++p) {
+        const LoraAttrs::Part& part = std::get<LoraAttrs>(c.attrs).parts[p - 2];
+        const Tensor delta = at::matmul(in[p], in[1].narrow(0, first_rank, in[p].size(1))) * part.scale;
+        squares.push_back((in[0].narrow(0, part.first_column, in[p].size(0)) + delta).square().sum(1));
+        first_rank += in[p].size(1);
+      }
+      return {at::cat(squares)};
+    }
+    case OpKind::kDoraScale: {
+      Tensor y = in[0].clone();
+      int64_t before = 0;
+      for (const DoraAttrs::Part& part : std::get<DoraAttrs>(c.attrs).parts) {
+        const Tensor factor = in[2].narrow(0, before, part.columns) / in[1].narrow(0, before, part.columns).sqrt();
+        y.narrow(1, part.first_column, part.columns).mul_(factor);
+        before += part.columns;
+      }
+      return {in.size() > 3 ? y + in[3] : y};
+    }
     case OpKind::kDropout:  // the second input is the mask
       return {in[0] * in[1]};
     case OpKind::kQkNorm:
@@ -161,7 +185,7 @@ std::vector<Tensor> forward(const OracleCase& c, const std::vector<Tensor>& in) 
     case OpKind::kAdd:
       return {in[0] + in[1]};
     case OpKind::kLinearCrossEntropy:
-      return cross_entropy(in, c.ints);
+      return cross_entropy(in, c.ints, c.bf16_logits_gradient);
     default:
       throw std::logic_error("the oracle has no such forward kind");
   }

@@ -30,6 +30,8 @@ struct OracleCase {
   Array gradient;
   Array second_gradient;
   double loss_scale = 1.0;
+  /// Of kLinearCrossEntropy: the gradient of the logits is rounded to bf16 before its products.
+  bool bf16_logits_gradient = false;
 };
 
 struct OracleResult {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/products.h"
 #include "kernels/products.h"
 #include "rig.h"
@@ -26,6 +27,12 @@ void for_each_multiplier(Body body) {
       if (dtype != DType::kF64 || library == ProductLibrary::kMkl) body(dtype);
     });
   });
+}
+
+/// Where bf16 is multiplied as it is stored, the gradient of the logits is rounded to it.
+inline OracleCase as_head_computes(OracleCase c, DType dtype) {
+  c.bf16_logits_gradient = dtype == DType::kBF16 && multiplies_bf16();
+  return c;
 }
 
 }  // namespace ftrun::test

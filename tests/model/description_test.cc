@@ -302,7 +302,7 @@ TEST_CASE("a folder's tensors are compared with the model's") {
         "tensor lm_head.weight is missing; expected shape [32000, 4096]");
 }
 
-TEST_CASE("norms and biases are exempt from weight decay") {
+TEST_CASE("norms and biases are exempt from weight decay, magnitudes are not") {
   std::map<bool, std::set<std::string>> last_words;
   for (const auto& name : {"llama_linear.v4", "qwen3.v4"}) {
     for (const TensorInfo& tensor : build(name).tensors) {
@@ -319,6 +319,8 @@ TEST_CASE("norms and biases are exempt from weight decay") {
                                                    "down_proj.bias", "input_layernorm.weight",
                                                    "post_attention_layernorm.weight", "norm.weight",
                                                    "q_norm.weight", "k_norm.weight"});
+  for (const char* name : {"q_proj.lora_A.weight", "q_proj.lora_B.weight"}) CHECK(decays(TensorInfo(name, {4, 4})));
+  CHECK(decays(TensorInfo("q_proj.lora_magnitude_vector", {4})));
 }
 
 }  // namespace

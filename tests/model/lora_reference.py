@@ -8,6 +8,7 @@
         OUT/NAME/adapter/     PEFT's folder of the adapter before the first step: A and B are random
         OUT/NAME/trained/     the same after the last step
         OUT/NAME/reference.json
+With names: those cases alone, of which some have magnitudes (DoRA).
 Dropout has ftrun's masks, worked out here from what docs/architecture.md says of them.
 """
 import json
@@ -38,10 +39,17 @@ CASES = {
     "saved": ("linear_rope", {"r": 4, "target_modules": ["q_proj"], "modules_to_save": ["lm_head", "embed_tokens"]}),
 }
 
+# The same with magnitudes, for dora_test.py: made when they are named.
+MAGNITUDES = {
+    "dora": ("llama_untied", {"r": 4, "lora_alpha": 8, "target_modules": ALL, "use_dora": True}),
+    "dora_biases": ("qwen2", {"r": 4, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "up_proj"], "bias": "lora_only", "use_dora": True}),
+    "dora_dropout": ("llama_bias", {"r": 3, "lora_alpha": 5, "target_modules": ALL, "lora_dropout": 0.2, "use_rslora": True, "use_dora": True}),
+}
+
 
 def adapted(name, folder, seed):
     """The base is saved, and an adapter on it whose matrices all are random."""
-    family, fields = CASES[name]
+    family, fields = (CASES | MAGNITUDES)[name]
     reference.small_model(family, seed).save_pretrained(folder / "model")
     if family in reference.VERSION_4:
         reference.to_version_4(folder / "model" / "config.json")
@@ -59,6 +67,8 @@ def save_adapter(base, fields, folder):
         for tensor, value in model.named_parameters():
             if ".lora_B." in tensor:
                 value.normal_(std=0.1)
+            if ".lora_magnitude_vector." in tensor:  # lengths of the base's rows
+                value.mul_(1 + 0.1 * torch.randn_like(value))
     model.save_pretrained(folder / "adapter")
 
 

@@ -401,7 +401,7 @@ class SharedLetters {
  private:
   void add(char letter, bool is_shared) {
     const bool heads = std::string_view("QRA").find(letter) != std::string_view::npos;
-    (is_shared ? shared_ : whole_).insert(heads ? 'H' : letter == 'G' ? 'F' : letter);
+    (is_shared ? shared_ : whole_).insert(heads ? 'H' : letter == 'G' ? 'F' : letter == 'M' ? 'O' : letter);
   }
 
   std::set<char> shared_, whole_;
@@ -425,12 +425,26 @@ std::string shared_letter(const LayerPair& pair, const Op& whole, const Op& loca
   return found;
 }
 
+/// What adapters, magnitudes and dropout make of this rank's term `id` of a product's results is a term too; lengths of rows must be whole.
+bool keeps_term(const LayerGraph& graph, const Op& reader, ValueId id) {
+  const auto makes = [&](ValueId result) {
+    return std::find_if(graph.forward.begin(), graph.forward.end(), [&](const Op& op) { return op.out[0] == result; });
+  };
+  const auto is_summed = [](const Op& op) { return op.kind == OpKind::kTensorAllReduce || op.kind == OpKind::kTensorReduceScatter; };
+  const auto is_scaled = [](const Op& op) { return op.kind == OpKind::kDoraScale; };
+  // Both are terms: neither is a sum over the ranks, not even in place.
+  const bool sums_two_terms = reader.kind == OpKind::kAdd && makes(reader.in[1]) != graph.forward.end() && is_scaled(*makes(reader.in[1])) &&
+                              std::none_of(graph.forward.begin(), graph.forward.end(),
+                                           [&](const Op& op) { return is_summed(op) && (op.in[0] == reader.in[0] || op.in[0] == reader.in[1]); });
+  return reader.kind == OpKind::kLoraUp || (reader.kind == OpKind::kDoraScale && reader.in[0] == id) || sums_two_terms;
+}
+
 /// A term goes through a sum over the ranks and nowhere else, alone or in a product's results that an adapter adds to;
 /// what is none never does.
 void check_summed(const LayerGraph& graph, ValueId id, bool is_term) {
   for (const Op& reader : graph.forward) {
     if (std::find(reader.in.begin(), reader.in.end(), id) == reader.in.end()) continue;
-    if (reader.kind == OpKind::kLoraUp && is_term) {
+    if (is_term && keeps_term(graph, reader, id)) {
       check_summed(graph, reader.out[0], true);
       continue;
     }
@@ -443,8 +457,9 @@ void check_sums(const LayerGraph& graph, const Op& op, char letter) {
   for (size_t i = 0; i < op.out.size(); ++i) check_summed(graph, op.out[i], result_is_term(op.kind, i, letter));
 }
 
-/// The tensor table says the same of the gradients by parameters.
+/// The tensor table says the same of the gradients by parameters. (Lengths of rows have none.)
 void check_partial_gradients(const ModelDescription& model, const Layer& layer, const Op& op, char letter) {
+  if (op.kind == OpKind::kDoraSquaredLengths) return;
   for (const GraphParam& param : layer.params)
     for (size_t i = 0; i < op.in.size(); ++i)
       if (op.in[i] == param.value)
@@ -491,6 +506,8 @@ TEST_CASE("a rank's operations are shared out as the table of kinds says, and te
   for (const Projection p : {Projection::kQ, Projection::kV, Projection::kO}) adapter.blocks[0].of[static_cast<size_t>(p)] = {4, 2.0};
   const auto adapted = [&](const TensorSplit& split) { return build_model(c, {2, 64}, Mode::kTrain, {}, {}, split, adapter); };
   compare_layer(adapted({}), adapted({2, 1, true}), 1, seen);
+  adapter.blocks[0].magnitudes = true;
+  for (const bool sequence : {true, false}) compare_layer(adapted({}), adapted({2, 1, sequence}), 1, seen);
   // The table has no letter that no model uses.
   KindsAndLetters table;
   for (int i = 0; i < kOpKinds; ++i)

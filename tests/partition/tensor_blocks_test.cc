@@ -179,5 +179,15 @@ TEST_CASE("random models: only tensors behind one that ends within a block are c
   CHECK(off * 2 < tensors);
 }
 
+TEST_CASE("what is fp32 where layers compute in 16 bits has a small unit of its own") {
+  ModelDescription model = model_of(5, {700, 30});
+  model.layers[0].params[1].fp32 = true;
+  const Partition partition = build_units(model);
+  REQUIRE(partition.units.size() == 2);
+  const Unit &usual = partition.units[0], &fp32 = partition.units[1];
+  CHECK((usual.name == "layer" && !usual.fp32 && !usual.small && usual.numel == 5));
+  CHECK((fp32.name == "layer.fp32" && fp32.fp32 && fp32.small && fp32.numel == 730));
+}
+
 }  // namespace
 }  // namespace ftrun

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -16,28 +17,33 @@ namespace {
 
 using namespace fixtures;
 
-/// How often each element of each unit was met.
+/// How often each element of each unit was met: where that number changes, and by how much, as units have thousands of elements
+/// for each interval that is met.
 class Coverage {
  public:
   explicit Coverage(const Partition& partition) {
-    for (const Unit& unit : partition.units)
-      times_.emplace_back(static_cast<size_t>(unit.padded), 0);
+    for (const Unit& unit : partition.units) changes_.push_back({{0, 0}, {unit.padded, 0}});
   }
   void add(UnitId unit, int64_t begin, int64_t end) {
-    auto& times = times_[static_cast<size_t>(unit)];
+    auto& changes = changes_[static_cast<size_t>(unit)];
     REQUIRE(0 <= begin);
     REQUIRE(begin <= end);
-    REQUIRE(end <= static_cast<int64_t>(times.size()));
-    for (int64_t e = begin; e < end; ++e) ++times[static_cast<size_t>(e)];
+    REQUIRE(end <= changes.rbegin()->first);
+    ++changes[begin];
+    --changes[end];
   }
   bool all(int wanted) const {
-    return std::all_of(times_.begin(), times_.end(), [&](const std::vector<int>& times) {
-      return std::all_of(times.begin(), times.end(), [&](int n) { return n == wanted; });
+    return std::all_of(changes_.begin(), changes_.end(), [&](const std::map<int64_t, int>& changes) {
+      int times = 0;
+      return std::all_of(changes.begin(), std::prev(changes.end()), [&](const auto& change) {
+        times += change.second;
+        return times == wanted;
+      });
     });
   }
 
  private:
-  std::vector<std::vector<int>> times_;
+  std::vector<std::map<int64_t, int>> changes_;
 };
 
 TEST_CASE("over the ranks of a tensor rank, what is saved of each state partitions every unit") {

@@ -321,16 +321,6 @@ TEST_CASE("configs that are not JSON are compared as texts") {
   REQUIRE(differences(before, now).empty());
 }
 
-TEST_CASE("an empty list is no difference to a version that did not have the key") {
-  RunManifest before = example(), now = example();
-  before.config = R"({"data":{"train":["a"]}})";
-  now.config = R"({"data":{"train":["a"],"train_weights":[]}})";
-  REQUIRE(differences(before, now).empty());
-  REQUIRE(differences(now, before).empty());
-  now.config = R"({"data":{"train":["a"],"train_weights":[2]}})";
-  REQUIRE(differences(before, now) == JsonList{"*config.data.train_weights: (none) -> [2]"});
-}
-
 TEST_CASE("a resume of another run is refused with all that differs") {
   RunManifest now = example();
   now.seed = 1;

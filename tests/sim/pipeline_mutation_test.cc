@@ -4,6 +4,7 @@
 
 #include "mutants.h"
 #include "program/conflicts.h"
+#include "sweep.h"
 
 #include <catch2/catch.hpp>
 
@@ -263,7 +264,7 @@ TEST_CASE("a sum of the loss or of a tied gradient between other transfers: refu
       const Instr& sum = program.instrs[at];
       if (sum.kind != InstrKind::kAllReduce || sum.layer >= 0) continue;
       for (size_t to = 0; to < program.instrs.size(); ++to) {
-        if (!program.instrs[to].is_transfer() || ++turn % 3 != 0) continue;
+        if (!program.instrs[to].is_transfer() || ++turn % sweep_stride(3) != 0) continue;
         std::vector<Step> steps = good;
         Program& mutant = steps[rank].program;
         mutant = fixtures::moved(std::move(mutant), at, to, c.choice.options.overlap);
@@ -287,7 +288,7 @@ TEST_CASE("a sum of the loss or of a tied gradient between other transfers: refu
     }
   }
   INFO(refused << " refused, " << harmless << " harmless");
-  CHECK(refused > 20);
+  CHECK(refused > sweep_rounds(20));
   CHECK(harmless > 0);
 }
 
@@ -308,7 +309,7 @@ TEST_CASE("whichever wait of three axes is left out: refused, or no order is los
         for (size_t w = 0; w < waits.size(); ++w) {
           // Those of transfers, and some of the others.
           const bool moves = program.instrs[i].is_transfer() || program.instr(waits[w]).is_transfer();
-          if (++turn % (moves ? 3 : 13) != 0) continue;
+          if (++turn % sweep_stride(moves ? 3 : 13) != 0) continue;
           mutant.instrs[i].waits.erase(mutant.instrs[i].waits.begin() + static_cast<std::ptrdiff_t>(w));
           INFO(c.name << ": " << instr_label(program.instrs[i]) << " of rank " << rank << " without its wait for "
                       << instr_label(program.instr(waits[w])));
@@ -322,7 +323,7 @@ TEST_CASE("whichever wait of three axes is left out: refused, or no order is los
     }
   }
   INFO(refused << " refused, " << harmless << " harmless");
-  CHECK(refused > 100);
+  CHECK(refused > sweep_rounds(100));
   CHECK(harmless > 0);
 }
 

@@ -6,6 +6,7 @@
 #include "equal_programs.h"
 #include "program/choices.h"
 #include "sim/check.h"
+#include "sweep.h"
 
 #include <catch2/catch.hpp>
 
@@ -87,7 +88,8 @@ TEST_CASE("ranks of one class have programs that are equal up to their place, wh
   int joined = 0;
   int split = 0;
   int needless = 0;
-  for (int round = 0; round < 150; ++round) {
+  const int rounds = sweep_rounds(150);
+  for (int round = 0; round < rounds; ++round) {
     const Choice choice = random_choice(random);
     INFO("round " << round << ": " << choice.text());
     const std::vector<Step> steps = choice.steps();
@@ -97,15 +99,16 @@ TEST_CASE("ranks of one class have programs that are equal up to their place, wh
     joined += classes.ranks() - classes.count();
     split += classes.count() - 1;
   }
-  CHECK(joined > 150);
-  CHECK(split > 150);
+  CHECK(joined > rounds);
+  CHECK(split > rounds);
   CHECK(needless < split / 20);
 }
 
 TEST_CASE("ranks of one class have equal programs where parts are frozen or ranks share the norm's slots") {
   std::mt19937_64 random(1402);
   int split = 0;
-  for (int round = 0; round < 60; ++round) {
+  const int rounds = sweep_rounds(60);
+  for (int round = 0; round < rounds; ++round) {
     Choice choice = random() % 2 == 0 ? with_frozen_below(random_choice(random), random)
                                       : with_frozen(random_choice(random), random, 40);
     choice.options.state.most_norm_slots = pick<int64_t>(random, {1, 1 << 17});
@@ -116,7 +119,7 @@ TEST_CASE("ranks of one class have equal programs where parts are frozen or rank
     check_world_of_classes(classes, steps, choice.of_rank(0).state);
     split += classes.count() - 1;
   }
-  CHECK(split > 20);
+  CHECK(split > rounds / 3);
 }
 
 /// Layers of a few blocks each, so that shards are cut within matrices, at norms and behind the

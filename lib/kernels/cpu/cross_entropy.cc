@@ -16,9 +16,10 @@ namespace {
 
 /// The products of the head, of tokens that count alone: a chunk is some of them, gathered into the
 /// workspace when masked tokens lie between them. Logits are of the type T that is computed with;
-/// 16-bit operands and gradients go through the workspace's rows and panel of that type, but for
-/// logits that the processor finds from bf16. A 16-bit dw is rounded once a chunk. Operands 0, 1, 2
-/// are x, w and labels, results 1 and 2 dx and dw.
+/// 16-bit operands and gradients go through the workspace's rows and panel of that type. Where the
+/// processor multiplies bf16 as it is stored, all three products are of bf16: the gradient of the logits
+/// is rounded to it, as all other gradients of activations are, and sums are fp32. A 16-bit dw is rounded
+/// once a chunk. Operands 0, 1, 2 are x, w and labels, results 1 and 2 dx and dw.
 template <class S>
 class Head {
  public:
@@ -28,9 +29,11 @@ class Head {
   struct Chunk {
     const int32_t* token;
     int64_t count;
-    /// 16-bit rows are always widened, others gathered unless they are neighbours.
+    /// `rows` lie in the workspace: tokens that are no neighbours, and 16-bit rows that are widened.
     bool gathered;
+    /// x of the tokens, in the type that is multiplied; of 16-bit rows as they are stored, `stored_rows`.
     const T* rows;
+    const S* stored_rows;
   };
 
   Head(const OpCall& call, const CrossEntropyWorkspace& place, bool gradients, T* logits)
@@ -43,7 +46,9 @@ class Head {
         w_(call.in<S>(1)),
         labels_(call.in<int32_t>(2)),
         dx_(gradients ? call.out<S>(1) : nullptr),
-        logits_(logits) {}
+        logits_(logits) {
+    if constexpr (std::is_same_v<S, BFloat16>) direct_ = multiplies_bf16();
+  }
 
   int64_t tokens() const { return tokens_; }
   int64_t vocabulary() const { return vocabulary_; }
@@ -82,30 +87,49 @@ class Head {
   }
 
   Chunk chunk_of(const int32_t* token, int64_t count) {
-    if constexpr (!kIsNarrow<S>)
-      if (are_neighbours(token, count)) return {token, count, false, x_ + token[0] * hidden_};
+    const S* const first = x_ + token[0] * hidden_;
+    const bool neighbours = are_neighbours(token, count);
+    if constexpr (!kIsNarrow<S>) {
+      if (neighbours) return {token, count, false, first, nullptr};
+    } else if (direct_) {
+      if (neighbours) return {token, count, false, nullptr, first};
+      S* const rows = call_.workspace<S>(place_.rows);
+      for_rows(count, [&](int64_t i) { std::copy_n(x_ + token[i] * hidden_, hidden_, rows + i * hidden_); });
+      return {token, count, true, nullptr, rows};
+    }
     T* const rows = call_.workspace<T>(place_.rows);
     const auto& vec = vector_kernels<S>();
     for_rows(count,
              [&](int64_t i) { vec.widen(x_ + token[i] * hidden_, rows + i * hidden_, hidden_); });
-    return {token, count, true, rows};
+    return {token, count, true, rows, nullptr};
   }
 
   /// logits = x w^T of the chunk's tokens.
   void find_logits(const Chunk& chunk) {
     if constexpr (std::is_same_v<S, BFloat16>)
-      if (multiplies_bf16() && are_neighbours(chunk.token, chunk.count))
-        return gemm({Transpose::kNo, Transpose::kYes, chunk.count, vocabulary_, hidden_},
-                    x_ + chunk.token[0] * hidden_, hidden_, w_, hidden_, 0.0, logits_, vocabulary_);
+      if (direct_)
+        return gemm({Transpose::kNo, Transpose::kYes, chunk.count, vocabulary_, hidden_}, chunk.stored_rows, hidden_, w_,
+                    hidden_, 0.0, logits_, vocabulary_);
     for_weight_panels([&](int64_t row, int64_t rows, const T* w) {
       gemm({Transpose::kNo, Transpose::kYes, chunk.count, rows, hidden_}, chunk.rows, hidden_, w,
            hidden_, 0.0, logits_ + row, vocabulary_);
     });
   }
 
+  /// Makes of a row of the logits' gradient what the products of the gradients read: rounded to bf16, in place, where
+  /// they multiply that.
+  void round_gradient(T* row) const {
+    if constexpr (std::is_same_v<S, BFloat16>)
+      if (direct_) vector_kernels<S>().narrow(row, reinterpret_cast<S*>(row), vocabulary_);
+  }
+
   /// dw[V,D] = [dw +] dlogits^T x.
   void weight_gradient(const Chunk& chunk, bool accumulate) {
     const auto multiply = [&](int64_t row, int64_t rows, double beta, T* out) {
+      if constexpr (std::is_same_v<S, BFloat16>)
+        if (direct_)
+          return gemm({Transpose::kYes, Transpose::kNo, rows, hidden_, chunk.count}, rounded_gradients() + row,
+                      rounded_stride(), chunk.stored_rows, hidden_, beta, out, hidden_);
       gemm({Transpose::kYes, Transpose::kNo, rows, hidden_, chunk.count}, logits_ + row,
            vocabulary_, chunk.rows, hidden_, beta, out, hidden_);
     };
@@ -129,11 +153,9 @@ class Head {
     T* out = call_.workspace<T>(place_.rows);
     if constexpr (!kIsNarrow<S>)
       if (!chunk.gathered) out = dx_ + chunk.token[0] * hidden_;
-    for_weight_panels([&](int64_t row, int64_t rows, const T* w) {
-      gemm({Transpose::kNo, Transpose::kNo, chunk.count, hidden_, rows}, logits_ + row, vocabulary_,
-           w, hidden_, row > 0 ? 1.0 : 0.0, out, hidden_);
-    });
-    if (!chunk.gathered) return;
+    multiply_by_weight(chunk, out);
+    if constexpr (!kIsNarrow<S>)
+      if (!chunk.gathered) return;
     const auto& vec = vector_kernels<S>();
     for_rows(chunk.count, [&](int64_t i) {
       vec.narrow(out + i * hidden_, dx_ + chunk.token[i] * hidden_, hidden_);
@@ -150,6 +172,22 @@ class Head {
     const int64_t grain = std::max<int64_t>(kConversionGrain / hidden_, 1);
     parallel_ranges(count, grain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) f(i);
+    });
+  }
+
+  /// Rows of logits() after round_gradient().
+  const S* rounded_gradients() const { return reinterpret_cast<const S*>(logits_); }
+  int64_t rounded_stride() const { return vocabulary_ * static_cast<int64_t>(sizeof(T) / sizeof(S)); }
+
+  /// out[count,D] = dlogits w.
+  void multiply_by_weight(const Chunk& chunk, T* out) {
+    if constexpr (std::is_same_v<S, BFloat16>)
+      if (direct_)
+        return gemm({Transpose::kNo, Transpose::kNo, chunk.count, hidden_, vocabulary_}, rounded_gradients(),
+                    rounded_stride(), w_, hidden_, 0.0, out, hidden_);
+    for_weight_panels([&](int64_t row, int64_t rows, const T* w) {
+      gemm({Transpose::kNo, Transpose::kNo, chunk.count, hidden_, rows}, logits_ + row, vocabulary_, w, hidden_,
+           row > 0 ? 1.0 : 0.0, out, hidden_);
     });
   }
 
@@ -176,6 +214,8 @@ class Head {
   const int32_t* labels_;
   S* dx_;
   T* logits_;
+  /// bf16 is multiplied as it is stored.
+  bool direct_ = false;
 };
 
 /// Of rows: the sum of their losses, and how many have the label as their likeliest token.
@@ -253,7 +293,7 @@ class LinearCrossEntropy {
     return sums;
   }
 
-  /// One row while it is in the cache: log-sum-exp, then (softmax - onehot) * loss_scale in place.
+  /// One row while it is in the cache: log-sum-exp, then (softmax - onehot) * loss_scale in place, as the products read it.
   double row_loss(T* row, int32_t label) {
     const auto& vec = vector_kernels<T>();
     const double at_label = row[label];
@@ -266,6 +306,7 @@ class LinearCrossEntropy {
     const double scale = call_.scalars().loss_scale;
     vec.scale(row, scale / stats.sum, head_.vocabulary());
     row[label] -= static_cast<T>(scale);
+    head_.round_gradient(row);
     return stats.max + std::log(stats.sum) - at_label;
   }
 
@@ -390,6 +431,7 @@ void vocabulary_cross_entropy(const OpCall& call) {
     const double own = statistics[2 * (chunk.attrs.rank * chunk.tokens + i)];
     vec.scale(row, scale * std::exp(own - joined.max) / joined.sum, chunk.head.vocabulary());
     if (label >= 0) row[label] -= static_cast<T>(scale);
+    chunk.head.round_gradient(row);
   };
   const RowSums sums =
       sum_of_losses(call.workspace<double>(chunk.place.losses), chunk.counted, !gradients, [&](int64_t i) {

@@ -1,5 +1,10 @@
 #include "kernels/dropout_mask.h"
+
+#include <algorithm>
+#include <array>
+
 #include "kernels/cpu/ops.h"
+#include "kernels/cpu/panels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vector_kernels.h"
 
@@ -11,6 +16,25 @@ uint64_t dropout_key(uint64_t seed, int64_t step) {
 }
 
 namespace cpu {
+namespace {
+
+/// y = x without what dropout makes of it, as that is rounded; y may be x.
+template <class S>
+void dropout_rest(const S* x, S* y, const DropoutRow& row, int64_t first_column, int64_t count) {
+  constexpr int64_t kRoom = 256;
+  std::array<S, kRoom> kept;
+  std::array<Compute<S>, kRoom> rest, less;
+  for (int64_t first = 0; first < count; first += kRoom) {
+    const int64_t some = std::min(kRoom, count - first);
+    vector_kernels<S>().dropout(x + first, kept.data(), row, first_column + first, some);
+    take_elements(x + first, rest.data(), some);
+    take_elements(kept.data(), less.data(), some);
+    for (size_t i = 0; i < static_cast<size_t>(some); ++i) rest[i] -= less[i];
+    put_elements(rest.data(), y + first, some);
+  }
+}
+
+}  // namespace
 
 template <class S>
 void dropout(const OpCall& call) {
@@ -29,7 +53,11 @@ void dropout(const OpCall& call) {
         const int64_t column = attrs.first_column + i;
         const int64_t count = std::min(width - i, kDropoutStretch - column % kDropoutStretch);
         const DropoutKeys keys = dropout_keys(row_key, column);
-        vec.dropout(x + n * width + i, y + n * width + i, {keys.low, keys.high, least_kept, scale}, column, count);
+        const int64_t at = n * width + i;
+        if (attrs.rest)
+          dropout_rest(x + at, y + at, {keys.low, keys.high, least_kept, scale}, column, count);
+        else
+          vec.dropout(x + at, y + at, {keys.low, keys.high, least_kept, scale}, column, count);
         i += count;
       }
     }

@@ -103,15 +103,9 @@ void scale_ranks(const S* from, S* to, int64_t tokens, int64_t width, const std:
       for (const LoraPart& part : parts)
         for (int64_t first = 0; first < part.rank; first += kRoom) {
           const int64_t count = std::min(kRoom, part.rank - first), at = n * width + part.first_rank + first;
-          if constexpr (kIsNarrow<S>)
-            vector_kernels<S>().widen(from + at, room.data(), count);
-          else
-            std::copy_n(from + at, count, room.data());
+          take_elements(from + at, room.data(), count);
           for (int64_t i = 0; i < count; ++i) room[static_cast<size_t>(i)] *= static_cast<T>(part.scale);
-          if constexpr (kIsNarrow<S>)
-            vector_kernels<S>().add_partials(room.data(), 1, 0, to + at, count, false);
-          else
-            std::copy_n(room.data(), count, to + at);
+          put_elements(room.data(), to + at, count);
         }
   });
 }

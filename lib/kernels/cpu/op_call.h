@@ -87,6 +87,7 @@ class OpCall {
   bool adds_bias() const { return has_in(2) && linear_attrs(op_).adds_bias; }
   RowsAttrs rows(int64_t given) const { return given_rows(op_, given); }
   LoraWorkspace lora_workspace() const { return ftrun::lora_workspace(graph_, op_); }
+  DoraWorkspace dora_workspace() const { return ftrun::dora_workspace(graph_, op_); }
   std::vector<LoraPart> lora_parts() const { return ftrun::lora_parts(graph_, op_); }
   bool accumulate() const { return context_.accumulate; }
   int64_t layer() const { return context_.layer; }

@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/copy_past_caches.h"
 #include "base/error.h"
 #include "base/mix_bits.h"
 #include "kernels/copy.h"
@@ -124,16 +125,17 @@ void convert(const void* from, DType from_dtype, void* to, DType to_dtype, int64
   });
 }
 
-void copy_streamed(void* to, const void* from, int64_t bytes) {
-  constexpr auto kSize = static_cast<int64_t>(sizeof(float));
-  const auto copy = flat_kernels().convert[flat_index(DType::kF32, "copy")][flat_index(DType::kF32, "copy")];
-  auto* const target = static_cast<char*>(to);
-  const auto* const source = static_cast<const char*>(from);
-  parallel_ranges(bytes / kSize, kFlatGrain, [&](int64_t begin, int64_t end) {
-    copy(source + begin * kSize, target + begin * kSize, end - begin, true);
+void copy_streamed(std::span<const CopiedRange> ranges) {
+  constexpr int64_t kPart = int64_t{1} << 20;
+  std::vector<CopiedRange> parts;
+  for (const CopiedRange& range : ranges)
+    for (int64_t at = 0; at < range.bytes; at += kPart)
+      parts.push_back({static_cast<char*>(range.to) + at, static_cast<const char*>(range.from) + at,
+                       std::min(kPart, range.bytes - at)});
+  parallel_tasks(static_cast<int64_t>(parts.size()), [&](int64_t task) {
+    const CopiedRange& part = parts[static_cast<size_t>(task)];
+    copy_past_caches(part.to, part.from, static_cast<size_t>(part.bytes));
   });
-  const int64_t rest = bytes % kSize;
-  std::memcpy(target + (bytes - rest), source + (bytes - rest), static_cast<size_t>(rest));
 }
 
 void add_into(void* to, DType to_dtype, const void* from, DType from_dtype, int64_t count) {

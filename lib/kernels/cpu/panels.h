@@ -18,6 +18,24 @@ namespace ftrun::cpu {
 template <class S>
 inline constexpr bool kIsNarrow = !std::is_same_v<S, Compute<S>>;
 
+/// to[i] = from[i], in the type that S is computed with.
+template <class S>
+void take_elements(const S* from, Compute<S>* to, int64_t count) {
+  if constexpr (kIsNarrow<S>)
+    vector_kernels<S>().widen(from, to, count);
+  else
+    std::copy_n(from, count, to);
+}
+
+/// The other way round.
+template <class S>
+void put_elements(const Compute<S>* from, S* to, int64_t count) {
+  if constexpr (kIsNarrow<S>)
+    vector_kernels<S>().narrow(from, to, count);
+  else
+    std::copy_n(from, count, to);
+}
+
 /// Elements that one task of a conversion has at least.
 inline constexpr int64_t kConversionGrain = 1 << 14;
 

@@ -230,6 +230,7 @@ ProductRule product_rule(const Processor& processor, const LibrariesAtHand& at_h
     return rule;
   }
   if (is_amd(processor) && processor.isa == Isa::kAvx512) {
+    // oneDNN 3.2 is a little faster, but trainings of tiny models with it ended in a damaged heap.
     if (at_hand.openblas)
       rule.fp32 = ProductLibrary::kOpenBlas;
     else if (at_hand.onednn)

@@ -189,6 +189,7 @@ struct VectorKernels {
                        int64_t width, bool accumulate);
   /// to = from in the type that is computed with, and rounded to the one that is stored.
   void (*widen)(const S* from, Compute<S>* to, int64_t count);
+  /// `to` may begin where `from` does.
   void (*narrow)(const Compute<S>* from, S* to, int64_t count);
   /// Rotates `heads` heads of one token; sine_sign -1 rotates back. y may be x.
   void (*rope)(const S* x, S* y, const float* cosine, const float* sine, double sine_sign,

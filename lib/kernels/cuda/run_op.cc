@@ -522,6 +522,10 @@ void run_operation(const Operation& op, const Libraries& libraries) {
     case OpKind::kLoraUp: return run_lora_up(op, matmul);
     case OpKind::kLoraUpDgrad: return run_lora_up_dgrad(op, matmul);
     case OpKind::kLoraUpWgrad: return run_lora_up_wgrad(op, matmul);
+    case OpKind::kDoraSquaredLengths:
+    case OpKind::kDoraScale:
+    case OpKind::kDoraScaleDgrad:
+    case OpKind::kDoraScaleWgrad: bug(cat(op_name(op.kind()), " has no kernel of GPUs: the config is refused"));
     case OpKind::kDropout: return run_dropout(op);
     case OpKind::kBiasWgrad: return weight_gradient(op.dtype(), weight_gradient_of(op, 0), op.stream());
     case OpKind::kQkNorm: return run_qk_norm(op);

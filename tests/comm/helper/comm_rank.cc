@@ -5,6 +5,7 @@
 //   meet      only meets the others
 //   abort     the last rank stays out of a collective, another thread of the one before gives it up
 //   texts     exchanges texts without end, and counts them
+//   group     ranks 1 and 2 wait for the text of rank 3, which does not come
 //   patient   all wait for the text of the last rank, which comes later than the timeout
 // A failure is printed as one line and its code is the exit code.
 #include <algorithm>
@@ -42,6 +43,12 @@ void wait_for_last(Rendezvous& rendezvous, std::chrono::milliseconds timeout) {
   rendezvous.shutdown();
 }
 
+void wait_in_group(Rendezvous& rendezvous) {
+  say("waiting");
+  if (rendezvous.rank() == 0 || rendezvous.rank() == 3) std::this_thread::sleep_for(std::chrono::hours(1));
+  rendezvous.exchange_text("group", "text", {1, 2, 3});
+}
+
 void give_up(Communicator& group) {
   if (group.rank() == group.size() - 1) std::this_thread::sleep_for(std::chrono::hours(1));
   if (group.rank() == group.size() - 2)
@@ -67,6 +74,7 @@ void run(int rank, int world, int port, const std::string& backend, int timeout_
   say("met");
   if (scenario == "meet") return rendezvous->shutdown();
   if (scenario == "texts") return exchange_texts(*rendezvous);
+  if (scenario == "group") return wait_in_group(*rendezvous);
   if (scenario == "patient") return wait_for_last(*rendezvous, timeout);
   std::vector<int> everyone;
   for (int i = 0; i < world; ++i) everyone.push_back(i);

@@ -12,8 +12,8 @@ namespace ftrun::test {
 
 namespace {
 
-constexpr int64_t kGuardBytes = 256;
-constexpr std::byte kPattern{0xFF};
+constexpr int64_t kGpuGuardBytes = 256;
+constexpr std::byte kGpuPattern{0xFF};
 DeviceKernels* opened = nullptr;
 
 uint16_t to_bf16(float x) {
@@ -134,10 +134,10 @@ DeviceStream stream() {
 }
 
 DeviceBytes::DeviceBytes(int64_t bytes) : size_(bytes) {
-  memory_ = gpu().allocate(bytes + 2 * kGuardBytes);
-  begin_ = static_cast<std::byte*>(memory_) + kGuardBytes;
-  const std::vector<std::byte> pattern(static_cast<size_t>(bytes + 2 * kGuardBytes), kPattern);
-  gpu().copy(memory_, pattern.data(), bytes + 2 * kGuardBytes, stream());
+  memory_ = gpu().allocate(bytes + 2 * kGpuGuardBytes);
+  begin_ = static_cast<std::byte*>(memory_) + kGpuGuardBytes;
+  const std::vector<std::byte> pattern(static_cast<size_t>(bytes + 2 * kGpuGuardBytes), kGpuPattern);
+  gpu().copy(memory_, pattern.data(), bytes + 2 * kGpuGuardBytes, stream());
   gpu().synchronize(stream());
 }
 
@@ -161,12 +161,12 @@ std::vector<std::byte> DeviceBytes::read() const {
 }
 
 bool DeviceBytes::intact() const {
-  std::vector<std::byte> all(static_cast<size_t>(size_ + 2 * kGuardBytes));
-  gpu().copy(all.data(), memory_, size_ + 2 * kGuardBytes, stream());
+  std::vector<std::byte> all(static_cast<size_t>(size_ + 2 * kGpuGuardBytes));
+  gpu().copy(all.data(), memory_, size_ + 2 * kGpuGuardBytes, stream());
   gpu().synchronize(stream());
-  const auto watched = [](std::byte b) { return b == kPattern; };
-  return std::all_of(all.begin(), all.begin() + kGuardBytes, watched) &&
-         std::all_of(all.end() - kGuardBytes, all.end(), watched);
+  const auto watched = [](std::byte b) { return b == kGpuPattern; };
+  return std::all_of(all.begin(), all.begin() + kGpuGuardBytes, watched) &&
+         std::all_of(all.end() - kGpuGuardBytes, all.end(), watched);
 }
 
 std::vector<std::byte> to_bytes(const Array& array, DType dtype) {

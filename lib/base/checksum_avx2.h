@@ -1,0 +1,14 @@
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+namespace ftrun {
+
+// What checksum.h computes, on a processor with AVX2: the same values in half the time.
+
+uint64_t xxh3_avx2(const void* data, size_t size);
+/// `state`: an XXH3_state_t.
+void update_xxh3_avx2(void* state, const void* data, size_t size);
+
+}  // namespace ftrun

@@ -1,0 +1,41 @@
+#include "base/copy_past_caches.h"
+
+#include <emmintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+namespace ftrun {
+namespace {
+
+constexpr size_t kLine = 64;
+/// How far ahead of its turn a line is asked for: the hardware's own prefetching stops at the end of each page.
+constexpr size_t kAhead = 2048;
+/// Below it the caches do no harm.
+constexpr size_t kSmallest = 4096;
+
+}  // namespace
+
+void copy_past_caches(void* to, const void* from, size_t bytes) {
+  auto* target = static_cast<char*>(to);
+  const auto* source = static_cast<const char*>(from);
+  if (bytes >= kSmallest) {
+    // Such stores want whole lines of the target; where the source begins does not matter.
+    const size_t head = (kLine - reinterpret_cast<uintptr_t>(target) % kLine) % kLine;
+    std::memcpy(target, source, head);
+    const size_t lines = (bytes - head) / kLine * kLine;
+    for (size_t at = head; at < head + lines; at += kLine) {
+      if (bytes - at > kAhead) _mm_prefetch(source + at + kAhead, _MM_HINT_NTA);
+      for (size_t part = at; part < at + kLine; part += sizeof(__m128i))
+        _mm_stream_si128(reinterpret_cast<__m128i*>(target + part),
+                         _mm_loadu_si128(reinterpret_cast<const __m128i*>(source + part)));
+    }
+    _mm_sfence();  // before whoever is told that they are there
+    target += head + lines;
+    source += head + lines;
+    bytes -= head + lines;
+  }
+  std::memcpy(target, source, bytes);
+}
+
+}  // namespace ftrun

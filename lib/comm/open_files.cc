@@ -1,0 +1,34 @@
+#include "comm/open_files.h"
+
+#include <sys/resource.h>
+
+#include "base/error.h"
+
+namespace ftrun {
+namespace {
+
+/// Of each rank to the job's store: its own, the heartbeat's, and that of checkpoints in the background.
+constexpr rlim_t kConnections = 3;
+/// What rank 0 has open beside them: data, logs, shared memory, connections that have not proved themselves.
+constexpr rlim_t kOthers = 128;
+
+}  // namespace
+
+void raise_open_files() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);  // where it is refused, what is too low is told when it is needed
+}
+
+void require_open_files(int world) {
+  rlimit limit{};
+  const rlim_t needed = kConnections * static_cast<rlim_t>(world) + kOthers;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
+  throw Error(ExitCode::kEnvironment,
+              cat("rank 0 serves the job's store to ", world, " ranks, which takes up to ", needed, " open files (", kConnections,
+                  " connections a rank, ", kOthers, " for other files), and the limit of its process is ", limit.rlim_cur),
+              cat("raise the limit where rank 0 is started, the hard one too: ulimit -n ", needed));
+}
+
+}  // namespace ftrun
