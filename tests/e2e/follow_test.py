@@ -4,13 +4,14 @@ import fcntl
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
 import textwrap
 import time
 
-from runner import Job, case, ftrun, must, run_cases, steps
+from runner import Job, case, ftrun, must, run_cases, start, steps
 
 SCRIPT = pathlib.Path(sys.argv[1]) / "scripts" / "follow_run.py"
 FAKE = {
@@ -221,13 +222,18 @@ with tempfile.TemporaryDirectory() as scratch:
             return True
 
     @case
-    def without_a_client_a_run_warns_at_its_start_and_end():
+    def without_a_client_a_run_warns_as_soon_as_it_is_known_and_at_its_end():
         folder = scratch / "nowhere"
         folder.mkdir()
         (folder / "sitecustomize.py").write_text("import sys\nsys.modules['wandb'] = None\n")
-        done = job.run("without", env=place("without", folder), **WANDB)
-        text = done.stdout + done.stderr
-        assert text.count("wandb.enabled: the run is not sent: no Python here has the client wandb; install it") == 1, text
+        # Long enough for the slowest Python; what it answered is read at the next progress line.
+        going_on = start("--config", job.config("without", **WANDB | {"train": {"steps": 1000000}}), env=place("without", folder))
+        going_on.await_line("wandb.enabled: the run is not sent: no Python here has the client wandb; install it")
+        going_on.await_line("step 3/")
+        going_on.kill(signal.SIGTERM)
+        going_on.wait(143)
+        text = going_on.text()
+        assert text.count("wandb.enabled: the run is not sent") == 1, text
         assert text.count("wandb.enabled: the run was not sent: no Python here has the client wandb; install it") == 1, text
         assert text.index("is not sent") < text.index("was not sent"), text
 

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include <array>
+#include <csignal>
 #include <cstring>
 #include <mutex>
 #include <sstream>
@@ -93,8 +94,27 @@ const OneDnn& onednn() {
   return library;
 }
 
+/// No signal comes to the calling thread as long as this lives; those that came meanwhile come then.
+class SignalsHeldBack {
+ public:
+  SignalsHeldBack() {
+    sigset_t all;
+    sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsHeldBack() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsHeldBack(const SignalsHeldBack&) = delete;
+  SignalsHeldBack& operator=(const SignalsHeldBack&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
+/// Its AVX-512 kernels of fp32 use the stack pointer as one register more, which points into their buffers on the heap: the kernel
+/// would write the frame of a signal's handler over what lies before them.
 template <class S>
 int multiply_onednn(OneDnnProduct function, const ProductCall<S, float>& p) {
+  const SignalsHeldBack held_back;
   return function(letter(p.transpose_a), letter(p.transpose_b), p.m, p.n, p.k, 1.0F, p.a, p.lda,
                   p.b, p.ldb, p.beta, p.c, p.ldc);
 }
@@ -230,11 +250,10 @@ ProductRule product_rule(const Processor& processor, const LibrariesAtHand& at_h
     return rule;
   }
   if (is_amd(processor) && processor.isa == Isa::kAvx512) {
-    // oneDNN 3.2 is a little faster, but trainings of tiny models with it ended in a damaged heap.
-    if (at_hand.openblas)
-      rule.fp32 = ProductLibrary::kOpenBlas;
-    else if (at_hand.onednn)
+    if (at_hand.onednn)
       rule.fp32 = ProductLibrary::kOneDnn;
+    else if (at_hand.openblas)
+      rule.fp32 = ProductLibrary::kOpenBlas;
   }
   return rule;
 }
