@@ -82,6 +82,7 @@ class Derivation {
   void forget_passing();
   void start_from_outputs();
   void finish_inputs();
+  bool is_smaller_when_made(size_t at) const;
   void split_lists();
   void mark_deferred();
 

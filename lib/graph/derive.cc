@@ -145,18 +145,47 @@ void Derivation::finish_inputs() {
   }
 }
 
+/// Whether operation `at` of the backward list, which is run again for weight gradients alone, makes less than what only it
+/// reads of what they would have to keep: gate and up of SwiGLU are twice its result.
+bool Derivation::is_smaller_when_made(size_t at) const {
+  const Op& op = graph_.backward[at];
+  if (is_collective(op.kind)) return false;
+  int64_t saves = 0;
+  for (const ValueId id : op.in) {
+    const ValueRole role = value(id).role;
+    if (role == ValueRole::kParam || role == ValueRole::kInput) continue;
+    bool made_later = false, read_else = false;
+    for (size_t i = 0; i < lists_.size(); ++i) {
+      if (i == at || lists_[i] != List::kWeightGrad) continue;
+      const Op& other = graph_.backward[i];
+      made_later |= std::find(other.out.begin(), other.out.end(), id) != other.out.end();
+      read_else |= std::find(other.in.begin(), other.in.end(), id) != other.in.end();
+    }
+    if (made_later) return false;
+    if (!read_else) saves += value(id).bytes();
+  }
+  for (const ValueId id : op.out) saves -= value(id).bytes();
+  return saves > 0;
+}
+
 /// Input gradients may run before all weight gradients: what they read, directly or through other
-/// operations run again, is made in their own list.
+/// operations run again, is made in their own list, and so is what weight gradients alone read where it takes less
+/// room until then than what it is made of.
 void Derivation::split_lists() {
   std::set<ValueId> read;
+  std::vector<size_t> for_weight_grads;
   for (size_t i = lists_.size(); i-- > 0;) {
     const Op& op = graph_.backward[i];
-    if (lists_[i] == List::kReader)
+    const bool for_reader = lists_[i] == List::kReader;
+    if (for_reader)
       lists_[i] = std::any_of(op.out.begin(), op.out.end(), [&](ValueId id) { return read.contains(id); })
                       ? List::kInputGrad
                       : List::kWeightGrad;
     if (lists_[i] == List::kInputGrad) read.insert(op.in.begin(), op.in.end());
+    if (for_reader && lists_[i] == List::kWeightGrad) for_weight_grads.push_back(i);
   }
+  for (const size_t i : for_weight_grads)
+    if (is_smaller_when_made(i)) lists_[i] = List::kInputGrad;
   for (size_t i = 0; i < lists_.size(); ++i)
     (lists_[i] == List::kInputGrad ? graph_.input_grad : graph_.weight_grad).push_back(graph_.backward[i]);
 }

@@ -35,11 +35,11 @@ std::vector<bool> scratch_of(const LayerGraph& graph, std::span<const Op> list) 
   return scratch;
 }
 
-/// Values of a role one after another.
-ScratchPlan plan_in_a_row(const LayerGraph& graph, ValueRole role) {
+/// Values one after another.
+ScratchPlan plan_in_a_row(const LayerGraph& graph, const std::vector<ValueId>& values) {
   ScratchPlan plan;
   plan.offset.assign(graph.values.size(), -1);
-  for (const ValueId id : graph.with_role(role)) {
+  for (const ValueId id : values) {
     plan.offset[static_cast<size_t>(id)] = plan.bytes;
     plan.bytes += round_up(graph.at(id).bytes(), kStorageAlignment);
   }
@@ -127,12 +127,17 @@ ScratchPlan plan_scratch(const LayerGraph& graph, std::span<const Op> list) {
   return plan;
 }
 
-ScratchPlan plan_saved(const LayerGraph& graph) {
-  return plan_in_a_row(graph, ValueRole::kSaved);
+ScratchPlan plan_saved(const LayerGraph& graph, SavedFor which) {
+  std::vector<ValueId> values = graph.with_role(ValueRole::kSaved);
+  if (which != SavedFor::kBackward) {
+    const std::vector<int> reads = reads_of(graph, graph.weight_grad);
+    std::erase_if(values, [&](ValueId id) { return (reads[static_cast<size_t>(id)] > 0) != (which == SavedFor::kWeightGrad); });
+  }
+  return plan_in_a_row(graph, values);
 }
 
 ScratchPlan plan_deferred(const LayerGraph& graph) {
-  return plan_in_a_row(graph, ValueRole::kDeferred);
+  return plan_in_a_row(graph, graph.with_role(ValueRole::kDeferred));
 }
 
 }  // namespace ftrun

@@ -37,8 +37,12 @@ void sum_in_place(const LayerGraph& graph, const std::vector<Op>& list, ValuePla
 /// Storage of a graph's values, made once for all layers that share it.
 class GraphStorage {
  public:
-  explicit GraphStorage(const LayerGraph& graph)
-      : saved(plan_saved(graph)), deferred(plan_deferred(graph)), graph_(&graph) {}
+  GraphStorage(const LayerGraph& graph, bool weight_grads_apart)
+      : saved(plan_saved(graph, weight_grads_apart ? SavedFor::kWeightGrad : SavedFor::kBackward)),
+        deferred(plan_deferred(graph)),
+        graph_(&graph) {
+    if (weight_grads_apart) saved_for_input_grad = plan_saved(graph, SavedFor::kInputGrad);
+  }
 
   /// Of the list that instructions of a kind run, planned when it is first asked for.
   const ScratchPlan& scratch(InstrKind kind) {
@@ -47,8 +51,10 @@ class GraphStorage {
     return scratch_.emplace(kind, plan_scratch(*graph_, list_of(*graph_, kind))).first->second;
   }
 
-  /// What forward leaves for backward, and input gradients for weight gradients.
+  /// What forward leaves for backward, and input gradients for weight gradients. Where those run apart, what they do not read
+  /// of the former is in a buffer of its own, which they do not keep.
   ScratchPlan saved;
+  ScratchPlan saved_for_input_grad;
   ScratchPlan deferred;
 
  private:
@@ -91,6 +97,12 @@ StageActions forward_actions(const StepOptions& options, int32_t micro_batches) 
   return StageActions(static_cast<size_t>(pipeline.stages()), all);
 }
 
+bool has_input_grads(const StageActions& actions) {
+  return std::any_of(actions.begin(), actions.end(), [](const std::vector<ScheduleAction>& stage) {
+    return std::any_of(stage.begin(), stage.end(), [](const ScheduleAction& action) { return action.phase == Phase::kInputGrad; });
+  });
+}
+
 /// Emits the plain program of a step: what is computed, and what tensor-parallel ranks do together
 /// within layers.
 class StepBuilder {
@@ -104,7 +116,8 @@ class StepBuilder {
         trains_(trains),
         store_(program_, model, partition, options.state, trains ? options.micro_batches : 0) {
     program_.name = std::move(name);
-    for (const LayerGraph& graph : model.graphs) storage_.emplace_back(graph);
+    const bool weight_grads_apart = has_input_grads(actions_);
+    for (const LayerGraph& graph : model.graphs) storage_.emplace_back(graph, weight_grads_apart);
   }
 
   /// Where the values of one micro-batch lie that go from layer to layer and from pass to pass.
@@ -114,6 +127,7 @@ class StepBuilder {
     std::vector<BufferId> hidden;      // output of each layer
     std::vector<BufferId> d_hidden;    // gradient by its input
     std::vector<BufferId> saved;       // of each layer, for backward
+    std::vector<BufferId> saved_for_input_grad;
     std::vector<BufferId> deferred;    // for its weight gradients
   };
 
@@ -214,7 +228,7 @@ StepBuilder::Flow& StepBuilder::flow_of(int32_t micro_batch) {
   Flow& flow = found->second;
   if (is_new) {
     flow.micro_batch = micro_batch;
-    for (auto* buffers : {&flow.hidden, &flow.d_hidden, &flow.saved, &flow.deferred})
+    for (auto* buffers : {&flow.hidden, &flow.d_hidden, &flow.saved, &flow.saved_for_input_grad, &flow.deferred})
       buffers->assign(model_.layers.size(), -1);
     load_batch(flow);
     if (!holds(0)) make_rope_table(flow);
@@ -415,6 +429,8 @@ void StepBuilder::run_layer(InstrKind kind, size_t l, Flow& flow, BufferId resul
   place_in(scratch, cat("scratch.", letter(kind)), l, storage.scratch(kind), flow.micro_batch,
            places);
   if (trains_) place_in(flow.saved[l], "saved.", l, storage.saved, flow.micro_batch, places);
+  if (trains_ && kind != InstrKind::kWeightGrad)
+    place_in(flow.saved_for_input_grad[l], "saved_for_input_grad.", l, storage.saved_for_input_grad, flow.micro_batch, places);
   if (kind == InstrKind::kInputGrad || kind == InstrKind::kWeightGrad)
     place_in(flow.deferred[l], "deferred.", l, storage.deferred, flow.micro_batch, places);
   run_list(std::move(like), list, places);

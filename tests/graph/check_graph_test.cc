@@ -62,13 +62,13 @@ TEST_CASE("weight gradients that run after all input gradients find no temporary
 TEST_CASE("input gradients read nothing that weight gradients make") {
   LayerGraph g = block({});
   const auto again = std::find_if(g.backward.begin(), g.backward.end(),
-                                  [](const Op& op) { return op.kind == OpKind::kSwiGlu; });
+                                  [](const Op& op) { return op.kind == OpKind::kRmsNorm; });
   const auto reader = std::find_if(g.input_grad.begin(), g.input_grad.end(),
-                                   [](const Op& op) { return op.kind == OpKind::kSwiGluDgrad; });
+                                   [](const Op& op) { return op.kind == OpKind::kRmsNormDgrad; });
   reader->in[0] = again->out[0];
   CHECK(fault(g) ==
-        "block: swiglu_dgrad swiglu.out.again:[8,24] gu.out:[8,48] -> d_gu.out:[8,48] reads "
-        "swiglu.out.again before it exists");
+        "block: rms_norm_dgrad n2.out.again:[8,16] n2.sum:[8,16] n2.rstd:[8] n2:[16] d_sum:[8,16] -> d_n2.sum:[8,16] reads "
+        "n2.out.again before it exists");
 }
 
 TEST_CASE("a value is written once: by one operation, and never when it is given") {

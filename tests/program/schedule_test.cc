@@ -1,5 +1,6 @@
 #include "program/schedule.h"
 
+#include <algorithm>
 #include <map>
 #include <numeric>
 #include <set>
@@ -190,6 +191,14 @@ TEST_CASE("weight gradients that wait find what input gradients left them, each 
     REQUIRE(kinds == std::vector<InstrKind>{InstrKind::kInputGrad, InstrKind::kWeightGrad});
   for (const Buffer& buffer : program.buffers) deferred += buffer.name.starts_with("deferred.");
   CHECK(deferred == 3);
+  // What weight gradients do not read is not kept for them.
+  const auto early = [&](const Range& range) {
+    return program.buffers[static_cast<size_t>(range.buffer)].name.starts_with("saved_for_input_grad.");
+  };
+  std::map<InstrKind, size_t> reads;
+  for (const Instr& instr : program.instrs) reads[instr.kind] += static_cast<size_t>(std::count_if(instr.reads.begin(), instr.reads.end(), early));
+  CHECK(reads[InstrKind::kInputGrad] >= 3);
+  CHECK(reads[InstrKind::kWeightGrad] == 0);
   CHECK(touched.size() > 3 * 4);
 }
 

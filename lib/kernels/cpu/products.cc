@@ -35,6 +35,24 @@ char letter(bool transpose) {
   return transpose ? 'T' : 'N';
 }
 
+/// No signal comes to the calling thread as long as this lives; those that came meanwhile come then. For calls of libraries:
+/// oneDNN's AVX-512 kernels of fp32 use the stack pointer as one register more, which points into their buffers on the heap, and a
+/// signal's handler would have its frame written over what lies before them. Of the others' kernels for other processors nobody knows.
+class SignalsHeldBack {
+ public:
+  SignalsHeldBack() {
+    sigset_t all;
+    sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsHeldBack() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsHeldBack(const SignalsHeldBack&) = delete;
+  SignalsHeldBack& operator=(const SignalsHeldBack&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
 // --- MKL: column-major. A row-major matrix is its transpose there, and c^T = op(b)^T op(a)^T. ---
 
 template <class S, class R, class Function>
@@ -94,27 +112,8 @@ const OneDnn& onednn() {
   return library;
 }
 
-/// No signal comes to the calling thread as long as this lives; those that came meanwhile come then.
-class SignalsHeldBack {
- public:
-  SignalsHeldBack() {
-    sigset_t all;
-    sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsHeldBack() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsHeldBack(const SignalsHeldBack&) = delete;
-  SignalsHeldBack& operator=(const SignalsHeldBack&) = delete;
-
- private:
-  sigset_t before_{};
-};
-
-/// Its AVX-512 kernels of fp32 use the stack pointer as one register more, which points into their buffers on the heap: the kernel
-/// would write the frame of a signal's handler over what lies before them.
 template <class S>
 int multiply_onednn(OneDnnProduct function, const ProductCall<S, float>& p) {
-  const SignalsHeldBack held_back;
   return function(letter(p.transpose_a), letter(p.transpose_b), p.m, p.n, p.k, 1.0F, p.a, p.lda,
                   p.b, p.ldb, p.beta, p.c, p.ldc);
 }
@@ -272,6 +271,7 @@ void set_product_rule(const ProductRule& rule) {
 }
 
 void multiply_with(ProductLibrary library, const ProductCall<float, float>& p) {
+  const SignalsHeldBack held_back;
   switch (library) {
     case ProductLibrary::kMkl:
       return multiply_column_major(p, sgemm_);
@@ -292,6 +292,7 @@ void multiply_with(ProductLibrary library, const ProductCall<double, double>& p)
 }
 
 void multiply_with(ProductLibrary library, const ProductCall<BFloat16, float>& p) {
+  const SignalsHeldBack held_back;
   if (library == ProductLibrary::kMkl) return multiply_column_major(p, gemm_bf16bf16f32_);
   require(library == ProductLibrary::kOneDnn, "bf16 is multiplied by MKL or oneDNN");
   require(multiply_onednn(onednn().bf16, p) == kOneDnnSuccess, "oneDNN multiplies bf16");
