@@ -25,6 +25,48 @@ const Schema& Schema::get() {
   return schema;
 }
 
+Field SectionRows::plain(const char* name, FieldType type, const char* doc) const {
+  Field field;
+  field.section = path_;
+  field.name = name;
+  field.type = type;
+  field.doc = doc;
+  field.vocabulary = vocabulary_;
+  return field;
+}
+
+Field& SectionRows::kept(const char* name, FieldType type,
+                         std::span<const std::string_view> choices, const char* doc,
+                         std::function<void(Config&, const FieldValue&)> store,
+                         std::function<FieldValue(const Config&)> load) {
+  static const Config defaults;
+  Field field = plain(name, type, doc);
+  for (const std::string_view choice : choices)
+    if (!choice.starts_with("torch.")) field.choices.emplace_back(choice);
+  field.store = std::move(store);
+  field.load = std::move(load);
+  field.default_value = field.load(defaults);
+  return schema_.add(std::move(field));
+}
+
+Field& SectionRows::unkept_value(const char* name, FieldType type, FieldValue default_value,
+                                 const char* doc) {
+  Field field = plain(name, type, doc);
+  field.default_value = std::move(default_value);
+  return schema_.add(std::move(field)).notice();
+}
+
+Field& SectionRows::unkept_choice(const char* name, std::vector<std::string> choices,
+                                  const char* doc) {
+  Field& field = unkept_value(name, FieldType::kChoice, choices.front(), doc);
+  field.choices = std::move(choices);
+  return field;
+}
+
+Field& SectionRows::free(const char* name, const char* doc) {
+  return unkept_value(name, FieldType::kFree, std::string(), doc);
+}
+
 void index_schema(Schema& schema) {
   const auto put = [&](const Field& field, const std::string& name, size_t i) {
     const bool fresh = schema.by_path_.emplace(joined_key(field.section, name), i).second;

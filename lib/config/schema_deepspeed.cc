@@ -10,7 +10,7 @@ constexpr auto kHybrid2 =
 }  // namespace
 
 void declare_deepspeed_top(Schema& s) {
-  Rows top(s, "", kDs, whole_config());
+  auto top = top_level(s, kDs);
   top.key("train_batch_size", &Config::train_batch_size,
           "Sequences of an optimizer step = micro-batch × accumulation × data-parallel ranks.")
       .at_least(1)
@@ -48,7 +48,7 @@ void declare_deepspeed_top(Schema& s) {
   const auto reduction = [](auto& c) -> auto& {
     return c.reduction;
   };
-  Rows reduce(s, "", kDs, reduction);
+  auto reduce = top_level(s, kDs, reduction);
   reduce
       .key("communication_data_type", &ReductionConfig::communication_data_type,
            "dtype in which gradients are reduced; model: the one they are accumulated in.")
@@ -64,8 +64,7 @@ void declare_deepspeed_top(Schema& s) {
       .key("gradient_predivide_factor", &ReductionConfig::gradient_predivide_factor,
            "Divide by this before the reduction and by data-parallel ranks / this after.")
       .above(0);
-  Rows data(
-      s, "", kDs, [](auto& c) -> auto& { return c.data; });
+  auto data = top_level(s, kDs, [](auto& c) -> auto& { return c.data; });
   data.key("dataloader_drop_last", &DataConfig::drop_last,
            "Leave out rows that do not fill a global batch at the end of an epoch.");
 

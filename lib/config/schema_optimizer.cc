@@ -16,21 +16,20 @@ Types joined(Types a, const Types& b) {
 
 // Parameters of optimizers that are recognised and not offered: their files load, their runs are
 // refused by capability.
-template <typename R>
-void declare_foreign_parameters(R& params) {
-  params.template unkept<int64_t>("freeze_step", 100'000, "Steps before compression.").of(kOneBit);
-  params.template unkept<bool>("cuda_aware", false, "CUDA-aware MPI.").of(kOneBit);
+void declare_foreign_parameters(SectionRows& params) {
+  params.unkept<int64_t>("freeze_step", 100'000, "Steps before compression.").of(kOneBit);
+  params.unkept<bool>("cuda_aware", false, "CUDA-aware MPI.").of(kOneBit);
   params.free("comm_backend_name", "nccl or mpi.").of(kOneBit);
-  params.template unkept<int64_t>("var_freeze_step", 100'000, "").of({"ZeroOneAdam"});
-  params.template unkept<int64_t>("var_update_scaler", 16, "").of({"ZeroOneAdam"});
-  params.template unkept<int64_t>("local_step_scaler", 32'678, "").of({"ZeroOneAdam"});
-  params.template unkept<int64_t>("local_step_clipper", 16, "").of({"ZeroOneAdam"});
-  params.template unkept<double>("coeff_beta", 0.9, "").of({"OneBitLamb"});
-  params.template unkept<double>("factor_max", 4.0, "").of({"OneBitLamb"});
-  params.template unkept<double>("factor_min", 0.5, "").of({"OneBitLamb"});
-  params.template unkept<double>("factor_threshold", 0.1, "").of({"OneBitLamb"});
-  params.template unkept<double>("muon_lr", 0.02, "").of({"Muon"});
-  params.template unkept<double>("adam_lr", 3e-4, "").of({"Muon"});
+  params.unkept<int64_t>("var_freeze_step", 100'000, "").of({"ZeroOneAdam"});
+  params.unkept<int64_t>("var_update_scaler", 16, "").of({"ZeroOneAdam"});
+  params.unkept<int64_t>("local_step_scaler", 32'678, "").of({"ZeroOneAdam"});
+  params.unkept<int64_t>("local_step_clipper", 16, "").of({"ZeroOneAdam"});
+  params.unkept<double>("coeff_beta", 0.9, "").of({"OneBitLamb"});
+  params.unkept<double>("factor_max", 4.0, "").of({"OneBitLamb"});
+  params.unkept<double>("factor_min", 0.5, "").of({"OneBitLamb"});
+  params.unkept<double>("factor_threshold", 0.1, "").of({"OneBitLamb"});
+  params.unkept<double>("muon_lr", 0.02, "").of({"Muon"});
+  params.unkept<double>("adam_lr", 3e-4, "").of({"Muon"});
   params.unkept_choice("ns_method", {"gram", "standard"}, "").of({"Muon"});
 }
 

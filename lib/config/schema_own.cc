@@ -350,7 +350,7 @@ void declare_rest(Schema& s) {
   out.key("which", &ExportConfig::which, "The weights after the last step, or those of checkpoint.keep_best.");
   out.key("dtype", &ExportConfig::dtype, "dtype of the written weights; auto: as they were read.");
 
-  Rows top(s, "", kOwn, whole_config());
+  auto top = top_level(s, kOwn);
   top.key("output_dir", &Config::output_dir,
           "Run folder: logs, metrics, checkpoints, export. Must be empty or resumed.");
   top.key("device", &Config::device, "Where ranks compute; auto: on processors, as training on GPUs has not run on one yet.");

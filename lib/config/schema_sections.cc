@@ -3,9 +3,8 @@
 namespace ftrun {
 namespace {
 
-Rows<decltype(whole_config())> ignored(Schema& s, const char* path, const char* doc) {
-  return section(s, {.path = path, .doc = doc, .vocabulary = kDs, .action = Action::kNotice},
-                 whole_config());
+SectionRows ignored(Schema& s, const char* path, const char* doc) {
+  return section(s, {.path = path, .doc = doc, .vocabulary = kDs, .action = Action::kNotice});
 }
 
 void declare_activation_checkpointing(Schema& s) {

@@ -1,7 +1,10 @@
 #pragma once
 
 #include <array>
+#include <functional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -81,81 +84,88 @@ constexpr FieldType field_type() {
   return FieldType::kFloatList;
 }
 
-/// Adds the rows of one section whose keys live in the struct that `part` picks out of a Config.
-template <typename Part>
-class Rows {
+/// Adds the rows of one section. What depends on no type is here, compiled once.
+class SectionRows {
  public:
-  using Struct = std::remove_cvref_t<std::invoke_result_t<Part, Config&>>;
-
-  Rows(Schema& schema, std::string path, Vocabulary vocabulary, Part part)
-      : schema_(schema), path_(std::move(path)), vocabulary_(vocabulary), part_(part) {}
-
-  template <typename T>
-  Field& key(const char* name, T Struct::*member, const char* doc) {
-    Field field = plain(name, field_type<T>(), doc);
-    if constexpr (std::is_enum_v<T>)
-      for (const std::string_view choice : EnumNames<T>::kNames)
-        if (!choice.starts_with("torch.")) field.choices.emplace_back(choice);
-    field.store = [part = part_, member](Config& c, const FieldValue& v) {
-      from_value(part(c).*member, v);
-    };
-    field.load = [part = part_, member](const Config& c) { return to_value(part(c).*member); };
-    field.default_value = field.load(Config{});
-    return schema_.add(std::move(field));
-  }
+  SectionRows(Schema& schema, const Section& section)
+      : schema_(schema), path_(section.path), vocabulary_(section.vocabulary) {}
 
   /// A key that is checked and not kept.
   template <typename T>
-  Field& unkept(const char* name, T default_value, const char* doc) {
-    Field field = plain(name, field_type<T>(), doc);
-    field.default_value = to_value(default_value);
-    return schema_.add(std::move(field)).notice();
+  Field& unkept(const char* name, const T& default_value, const char* doc) {
+    return unkept_value(name, field_type<T>(), to_value(default_value), doc);
   }
-
-  Field& unkept_choice(const char* name, std::vector<std::string> choices, const char* doc) {
-    Field field = plain(name, FieldType::kChoice, doc);
-    field.default_value = choices.front();
-    field.choices = std::move(choices);
-    return schema_.add(std::move(field)).notice();
-  }
-
+  Field& unkept_choice(const char* name, std::vector<std::string> choices, const char* doc);
   /// A key of any content.
-  Field& free(const char* name, const char* doc) {
-    Field field = plain(name, FieldType::kFree, doc);
-    field.default_value = std::string();
-    return schema_.add(std::move(field)).notice();
-  }
+  Field& free(const char* name, const char* doc);
+
+ protected:
+  Field& kept(const char* name, FieldType type, std::span<const std::string_view> choices,
+              const char* doc, std::function<void(Config&, const FieldValue&)> store,
+              std::function<FieldValue(const Config&)> load);
 
  private:
-  Field plain(const char* name, FieldType type, const char* doc) const {
-    Field field;
-    field.section = path_;
-    field.name = name;
-    field.type = type;
-    field.doc = doc;
-    field.vocabulary = vocabulary_;
-    return field;
-  }
+  Field& unkept_value(const char* name, FieldType type, FieldValue default_value, const char* doc);
+  Field plain(const char* name, FieldType type, const char* doc) const;
 
   Schema& schema_;
   std::string path_;
   Vocabulary vocabulary_;
+};
+
+/// Rows whose keys live in the struct that `part` picks out of a Config.
+template <typename Struct>
+class Rows : public SectionRows {
+ public:
+  using Part = Struct& (*)(Config&);
+
+  Rows(Schema& schema, const Section& section, Part part)
+      : SectionRows(schema, section), part_(part) {}
+
+  template <typename T>
+  Field& key(const char* name, T Struct::*member, const char* doc) {
+    std::span<const std::string_view> choices;
+    if constexpr (std::is_enum_v<T>) choices = EnumNames<T>::kNames;
+    return kept(
+        name, field_type<T>(), choices, doc,
+        [part = part_, member](Config& c, const FieldValue& v) { from_value(part(c).*member, v); },
+        // A Part reads nothing and changes nothing: one for both kinds of Config.
+        [part = part_, member](const Config& c) {
+          return to_value(part(const_cast<Config&>(c)).*member);
+        });
+  }
+
+ private:
   Part part_;
 };
 
+template <typename Part>
+auto rows_of(Schema& schema, const Section& section, Part part) {
+  return Rows<std::remove_reference_t<std::invoke_result_t<Part, Config&>>>(schema, section, part);
+}
+
 /// Announces a section and returns its rows.
 template <typename Part>
-Rows<Part> section(Schema& schema, Section head, Part part) {
-  Rows<Part> rows(schema, head.path, head.vocabulary, part);
+auto section(Schema& schema, Section head, Part part) {
+  auto rows = rows_of(schema, head, part);
   schema.add_section(std::move(head));
   return rows;
 }
 
-/// For sections of which nothing is kept.
-inline auto whole_config() {
-  return [](auto& c) -> auto& {
-    return c;
-  };
+/// The same for a section of which nothing is kept.
+inline SectionRows section(Schema& schema, Section head) {
+  SectionRows rows(schema, head);
+  schema.add_section(std::move(head));
+  return rows;
+}
+
+/// Rows of the top level.
+template <typename Part>
+auto top_level(Schema& schema, Vocabulary vocabulary, Part part) {
+  return rows_of(schema, {.path = "", .vocabulary = vocabulary}, part);
+}
+inline Rows<Config> top_level(Schema& schema, Vocabulary vocabulary) {
+  return top_level(schema, vocabulary, [](Config& c) -> Config& { return c; });
 }
 
 }  // namespace ftrun

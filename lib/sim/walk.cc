@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <optional>
 #include <set>
 #include <utility>
 
 #include "base/error.h"
 #include "program/lifetime.h"
+#include "sim/folded_world.h"
 
 namespace ftrun {
 
@@ -436,6 +438,26 @@ std::string walk_to_the_end(const World& world, const std::vector<Course>& cours
 
 }  // namespace
 
+std::vector<int32_t> course_numbers(std::span<const Course> courses) {
+  std::map<std::vector<int32_t>, int32_t> known;
+  std::vector<int32_t> numbers;
+  for (const Course& course : courses) {
+    std::vector<int32_t> text;
+    for (const int32_t lane : course.used) {
+      const auto& steps = course.lanes[static_cast<size_t>(lane)];
+      text.insert(text.end(), {lane, static_cast<int32_t>(steps.size())});
+      for (const Course::Step& step : steps) {
+        text.insert(text.end(), {step.group, step.announced, step.if_finite ? 1 : 0, step.decides ? 1 : 0,
+                                 step.end_wait - step.first_wait});
+        for (int32_t w = step.first_wait; w < step.end_wait; ++w)
+          text.insert(text.end(), {course.waits[static_cast<size_t>(w)].lane, course.waits[static_cast<size_t>(w)].steps});
+      }
+    }
+    numbers.push_back(known.try_emplace(std::move(text), static_cast<int32_t>(known.size())).first->second);
+  }
+  return numbers;
+}
+
 std::string walk_collectives(const World& world) {
   Announcements announcements;
   std::vector<Course> courses;
@@ -444,7 +466,10 @@ std::string walk_collectives(const World& world) {
     courses.push_back(collective_course(*program, announcements));
     runs.push_back(joined(courses.back(), announcements));
   }
-  return walk_to_the_end(world, runs).empty() ? "" : walk_to_the_end(world, courses);
+  const std::optional<World> folded = folded_world(world, course_numbers(runs));
+  if (walk_to_the_end(folded ? *folded : world, runs).empty()) return "";
+  // Faults are those of all ranks, with nothing joined.
+  return walk_to_the_end(world, courses);
 }
 
 }  // namespace ftrun

@@ -164,8 +164,11 @@ class Walk {
   std::string fault_;
 };
 
-/// Walks the communication of all ranks to the end: collectives on one lane and joined first, which is
-/// quick. What stops them, or "".
+/// Numbers for courses: those that are equal but for where in their programs the steps are have the same.
+std::vector<int32_t> course_numbers(std::span<const Course> courses);
+
+/// Walks the communication of all ranks to the end: collectives on one lane, joined, and one rank for all that
+/// are alike first, which is quick. What stops them, or "".
 std::string walk_collectives(const World& world);
 
 /// "instruction 14 (all_reduce unit 2)".

@@ -91,6 +91,12 @@ void FaultFileSystem::fail_call(int64_t k, int error_number) {
   error_number_ = error_number;
 }
 
+void FaultFileSystem::fail_next(const std::string& what, const std::string& part, int error_number) {
+  fail_what_ = what;
+  fail_part_ = part;
+  error_number_ = error_number;
+}
+
 void FaultFileSystem::cut_power_at(int64_t k) {
   power_cut_at_ = calls_ + k;
 }
@@ -100,7 +106,9 @@ void FaultFileSystem::enter(const std::string& what, const std::string& path) {
   history_.push_back(what + " " + path);
   if (power_cut_at_ >= 0 && number >= power_cut_at_)
     throw Error(ExitCode::kEnvironment, "the power is off", "wait");
-  if (number == fail_at_)
+  const bool is_named = what == fail_what_ && path.find(fail_part_) != std::string::npos;
+  if (is_named) fail_what_.clear();
+  if (number == fail_at_ || is_named)
     throw Error(ExitCode::kEnvironment,
                 cat(path, ": ", what, " failed: ", errno_text(error_number_)), "free space");
 }

@@ -34,6 +34,9 @@ class FaultFileSystem : public FileSystem {
   /// Call number `k` (from 0, counted from now) fails with this errno; a write leaves half its
   /// bytes.
   void fail_call(int64_t k, int error_number);
+  /// The next call `what` ("reserve", "sync", ...) on a path that holds `part` fails with this
+  /// errno, whichever thread makes it and whatever other threads do before.
+  void fail_next(const std::string& what, const std::string& part, int error_number);
   /// From call number `k` on nothing reaches the disk any more, and every call throws.
   void cut_power_at(int64_t k);
   /// Writes to files whose path holds `part` reach the disk with one bit changed.
@@ -92,6 +95,7 @@ class FaultFileSystem : public FileSystem {
   int64_t fail_at_ = -1;
   int64_t power_cut_at_ = -1;
   int error_number_ = 0;
+  std::string fail_what_, fail_part_;
   bool ignore_syncs_ = false;
   bool can_exchange_ = true;
   std::string corrupted_;

@@ -1,0 +1,134 @@
+#include "sim/folded_world.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+namespace ftrun {
+namespace {
+
+/// Numbers for keys, in the order in which they are first seen.
+class Cells {
+ public:
+  int32_t number_of(std::vector<int32_t> key) {
+    return numbers_.try_emplace(std::move(key), static_cast<int32_t>(numbers_.size())).first->second;
+  }
+  size_t count() const { return numbers_.size(); }
+
+ private:
+  std::map<std::vector<int32_t>, int32_t> numbers_;
+};
+
+class Folding {
+ public:
+  Folding(const World& world, std::span<const int32_t> course_of) : world_(world), members_(world.groups.size()) {
+    Cells cells;
+    for (const World::Rank& rank : world.ranks)
+      rank_cell_.push_back(cells.number_of({course_of[static_cast<size_t>(rank.program)]}));
+    for (size_t g = 0; g < world.groups.size(); ++g)
+      for (const int32_t rank : world.groups[g].members) add_member(static_cast<int32_t>(g), rank);
+    rank_cells_ = cells.count();
+  }
+
+  std::optional<World> run() {
+    for (size_t before = 0; before != rank_cells_;) {
+      before = rank_cells_;
+      refine();
+    }
+    if (!each_is_once()) return std::nullopt;
+    return build();
+  }
+
+ private:
+  /// A rank of a group, and the entry of its list of groups by which it meets the others there.
+  struct Member {
+    int32_t rank;
+    int32_t entry;
+  };
+
+  void add_member(int32_t group, int32_t rank) {
+    std::vector<Member>& members = members_[static_cast<size_t>(group)];
+    const auto& entries = world_.ranks[static_cast<size_t>(rank)].groups;
+    const size_t before = members.size();
+    for (size_t e = 0; e < entries.size(); ++e)
+      if (entries[e] == group) members.push_back({rank, static_cast<int32_t>(e)});
+    // Its program does not know the group: it never comes.
+    if (members.size() == before) members.push_back({rank, World::kStranger});
+  }
+
+  int32_t cell_of(Member member) const { return rank_cell_[static_cast<size_t>(member.rank)]; }
+
+  /// (cell, entry) of all members of a group, ascending, each once.
+  std::vector<std::pair<int32_t, int32_t>> cells_in(size_t group) const {
+    std::vector<std::pair<int32_t, int32_t>> found;
+    for (const Member& member : members_[group]) found.emplace_back(cell_of(member), member.entry);
+    std::sort(found.begin(), found.end());
+    found.erase(std::unique(found.begin(), found.end()), found.end());
+    return found;
+  }
+
+  /// Groups by the cells of their members, then ranks by the cells of their groups. Cells only ever split.
+  void refine() {
+    Cells groups, ranks;
+    group_cell_.clear();
+    for (size_t g = 0; g < members_.size(); ++g) {
+      std::vector<int32_t> key;
+      for (const auto& [cell, entry] : cells_in(g)) key.insert(key.end(), {cell, entry});
+      group_cell_.push_back(groups.number_of(std::move(key)));
+    }
+    std::vector<int32_t> refined;
+    for (size_t r = 0; r < world_.ranks.size(); ++r) {
+      std::vector<int32_t> key{rank_cell_[r]};
+      for (const int32_t group : world_.ranks[r].groups) key.push_back(cell_of_group(group));
+      refined.push_back(ranks.number_of(std::move(key)));
+    }
+    rank_cell_ = std::move(refined);
+    rank_cells_ = ranks.count();
+    group_cells_ = groups.count();
+  }
+
+  int32_t cell_of_group(int32_t group) const {
+    return group == World::kStranger ? World::kStranger : group_cell_[static_cast<size_t>(group)];
+  }
+
+  bool each_is_once() const {
+    for (size_t g = 0; g < members_.size(); ++g) {
+      const auto cells = cells_in(g);
+      const auto same = [](const auto& a, const auto& b) { return a.first == b.first; };
+      if (std::adjacent_find(cells.begin(), cells.end(), same) != cells.end()) return false;
+    }
+    return true;
+  }
+
+  World build() const {
+    World folded{.programs = world_.programs, .ranks = {}, .groups = std::vector<World::Group>(group_cells_)};
+    // The first of a cell stands for it, and cells are numbered as they come.
+    for (size_t r = 0; r < world_.ranks.size(); ++r) {
+      if (static_cast<size_t>(rank_cell_[r]) != folded.ranks.size()) continue;
+      World::Rank& rank = folded.ranks.emplace_back(world_.ranks[r]);
+      for (int32_t& group : rank.groups) group = cell_of_group(group);
+    }
+    for (size_t g = 0; g < members_.size(); ++g) {
+      World::Group& group = folded.groups[static_cast<size_t>(group_cell_[g])];
+      if (!group.members.empty()) continue;
+      group.name = world_.groups[g].name;
+      for (const auto& [cell, entry] : cells_in(g)) group.members.push_back(cell);
+    }
+    return folded;
+  }
+
+  const World& world_;
+  /// Of each group.
+  std::vector<std::vector<Member>> members_;
+  std::vector<int32_t> rank_cell_, group_cell_;
+  size_t rank_cells_ = 0, group_cells_ = 0;
+};
+
+}  // namespace
+
+std::optional<World> folded_world(const World& world, std::span<const int32_t> course_of) {
+  return Folding(world, course_of).run();
+}
+
+}  // namespace ftrun

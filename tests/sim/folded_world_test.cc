@@ -1,0 +1,146 @@
+#include "sim/folded_world.h"
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "program/choices.h"
+#include "sim/rank_classes.h"
+#include "sim/walk.h"
+#include "sweep.h"
+
+#include <catch2/catch.hpp>
+
+namespace ftrun {
+namespace {
+
+using namespace fixtures;
+
+/// A world of handmade groups: of each rank its program and its groups.
+World handmade_world(const std::vector<int32_t>& programs, const std::vector<std::vector<int32_t>>& groups) {
+  static const Program program;
+  World world;
+  world.programs.assign(programs.size(), &program);
+  for (size_t r = 0; r < programs.size(); ++r) {
+    World::Rank rank{.number = static_cast<int>(r), .program = programs[r]};
+    rank.groups.fill(World::kStranger);
+    for (size_t e = 0; e < groups[r].size(); ++e) {
+      const int32_t group = rank.groups[e] = groups[r][e];
+      world.groups.resize(std::max(world.groups.size(), static_cast<size_t>(group) + 1));
+      auto& members = world.groups[static_cast<size_t>(group)].members;
+      if (members.empty() || members.back() != static_cast<int32_t>(r)) members.push_back(static_cast<int32_t>(r));
+    }
+    world.ranks.push_back(rank);
+  }
+  return world;
+}
+
+std::vector<int32_t> numbers_up_to(size_t count) {
+  std::vector<int32_t> numbers(count);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return numbers;
+}
+
+TEST_CASE("one replica of a pipeline stands for all of them") {
+  // Stages 0 and 1 of three replicas; groups 0 and 1 are the stages', 2 to 4 the replicas'.
+  const World world = handmade_world({0, 0, 0, 1, 1, 1}, {{0, 2}, {0, 3}, {0, 4}, {1, 2}, {1, 3}, {1, 4}});
+  const auto folded = folded_world(world, numbers_up_to(6));
+  REQUIRE(folded);
+  REQUIRE(folded->ranks.size() == 2);
+  CHECK(folded->ranks[0].number == 0);
+  CHECK(folded->ranks[1].number == 3);
+  REQUIRE(folded->groups.size() == 3);
+  CHECK(folded->groups[static_cast<size_t>(folded->group_of(0, 0))].members == std::vector<int32_t>{0});
+  CHECK(folded->groups[static_cast<size_t>(folded->group_of(1, 0))].members == std::vector<int32_t>{1});
+  CHECK(folded->group_of(0, 1) == folded->group_of(1, 1));
+  CHECK(folded->groups[static_cast<size_t>(folded->group_of(0, 1))].members == std::vector<int32_t>{0, 1});
+  CHECK(folded->group_of(0, 2) == World::kStranger);
+}
+
+TEST_CASE("ranks on equal courses are told apart by whom they meet") {
+  // Ranks 0 to 3 are on one course; 0 and 1 meet a rank on another, 2 and 3 each other.
+  const World world = handmade_world({0, 0, 0, 0, 1}, {{0}, {0}, {1}, {1}, {0}});
+  const auto folded = folded_world(world, numbers_up_to(5));
+  REQUIRE(folded);
+  CHECK(folded->ranks.size() == 3);
+}
+
+TEST_CASE("a ring of equal ranks is not folded") {
+  // Each meets the one before it by one entry of its list and the one behind it by another.
+  const World world = handmade_world({0, 0, 0}, {{0, 2}, {1, 0}, {2, 1}});
+  CHECK(!folded_world(world, numbers_up_to(3)));
+}
+
+TEST_CASE("a member that does not know the group tells its group from others") {
+  World world = handmade_world({0, 0, 1, 1}, {{0}, {1}, {0}, {}});
+  world.groups[1].members.push_back(3);
+  const auto folded = folded_world(world, numbers_up_to(4));
+  REQUIRE(folded);
+  CHECK(folded->ranks.size() == 4);
+  CHECK(folded->groups[static_cast<size_t>(folded->group_of(1, 0))].members.size() == 2);
+}
+
+bool come_to_the_end(const World& world, const std::vector<Course>& courses) {
+  Walk walk(world, courses);
+  walk.begin();
+  while (!walk.has_fault() && !walk.ready().empty()) walk.finish(walk.ready().size() - 1);
+  return walk.fault().empty();
+}
+
+/// A step less, two in another order, another announcement, or a wait for more: of all ranks of a class alike.
+void damage(Course& course, std::mt19937_64& random) {
+  auto& lane = course.lanes[static_cast<size_t>(course.used[random() % course.used.size()])];
+  if (lane.empty()) return;
+  const size_t at = random() % lane.size();
+  const auto kind = random() % 4;
+  if (kind == 0) {
+    lane.erase(lane.begin() + static_cast<int64_t>(at));
+  } else if (kind == 1) {
+    std::swap(lane[at], lane[random() % lane.size()]);
+  } else if (kind == 2) {
+    lane[at].announced += 1 + static_cast<int32_t>(random() % 3);
+  } else if (!course.waits.empty()) {
+    course.waits[random() % course.waits.size()].steps += 1 + static_cast<int32_t>(random() % 3);
+  }
+}
+
+TEST_CASE("the folded world comes to its end where all ranks do, and only there") {
+  std::mt19937_64 random(2311);
+  int folds = 0, ends = 0, hangs = 0;
+  const int rounds = sweep_rounds(120);
+  for (int round = 0; round < rounds; ++round) {
+    const Choice choice = random_choice(random);
+    const StateOptions state = choice.of_rank(0).state;
+    const RankClasses classes = rank_classes(choice.built.model, choice.built.partition, state);
+    const std::vector<Step> steps = choice.steps();
+    std::vector<const Program*> programs;
+    for (const int rank : classes.first) programs.push_back(&steps[static_cast<size_t>(rank)].program);
+    const World world = world_of(classes, programs, state);
+    Announcements announcements;
+    std::vector<Course> courses;
+    for (const Program* program : programs) courses.push_back(collective_course(*program, announcements));
+    for (int damages = 0; damages < 6; ++damages) {
+      INFO("round " << round << ", " << damages << " damages: " << choice.text());
+      std::vector<Course> changed = courses;
+      for (int i = 0; i < damages; ++i) {
+        Course& course = changed[random() % changed.size()];
+        if (!course.used.empty()) damage(course, random);
+        // The same on all ranks now and then, which harms nobody.
+        if (damages % 2 == 0) changed.assign(changed.size(), Course(course)), i = damages;
+      }
+      const auto folded = folded_world(world, course_numbers(changed));
+      if (!folded) continue;
+      folds += folded->ranks.size() < world.ranks.size();
+      const bool end = come_to_the_end(world, changed);
+      REQUIRE(come_to_the_end(*folded, changed) == end);
+      ++(end ? ends : hangs);
+    }
+  }
+  CHECK(folds > rounds);
+  CHECK(ends > rounds);
+  CHECK(hangs > rounds);
+}
+
+}  // namespace
+}  // namespace ftrun
