@@ -29,6 +29,11 @@ struct Refused : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// Rank 0 of a later start may be about to take that one's place.
+struct NotYet : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 [[noreturn]] void lost(const char* what) {
   throw std::runtime_error(cat("the connection to the job's store is lost (", what, ")"));
 }
@@ -85,8 +90,7 @@ constexpr const char* kOneTokenEach =
       throw Error(ExitCode::kUsage, cat(who, "another process is rank ", own.rank, " of this job already"),
                   cat(kOneTokenEach, "; where one rank was started again by itself, start all of them again"));
     case StoreVerdict::kLaterStart:
-      throw std::runtime_error(cat("rank 0 there is still of the start after restart ", serving.attempt, ", and this rank of that after ",
-                                   own.attempt));
+      throw NotYet(cat("rank 0 there is still of the start after restart ", serving.attempt, ", and this rank of that after ", own.attempt));
     case StoreVerdict::kAdmitted:
       break;
   }
@@ -157,6 +161,8 @@ bool serves_store(const StorePlace& place, Milliseconds limit) {
 JobStore::JobStore(Find find, StoreMember member, Clock::time_point deadline, bool patient, std::shared_ptr<StoreServer> served)
     : member_(std::move(member)), served_(std::move(served)) {
   std::string why = "something else answers there, or nothing";
+  // What rank 0 said tells more than that a last try, with no time left, heard nothing.
+  bool answered = false;
   do {
     try {
       if (const auto place = find()) {
@@ -164,14 +170,18 @@ JobStore::JobStore(Find find, StoreMember member, Clock::time_point deadline, bo
         place_ = *place;
         return;
       }
-      why = "rank 0 has not said where yet";
+      if (!answered) why = "rank 0 has not said where yet";
     } catch (const Error&) {
       throw;
     } catch (const Refused& error) {
       why = error.what();
+      answered = true;
       if (!patient) break;
-    } catch (const std::exception& error) {
+    } catch (const NotYet& error) {
       why = error.what();
+      answered = true;
+    } catch (const std::exception& error) {
+      if (!answered) why = error.what();
     }
     std::this_thread::sleep_for(kBetweenTries);
   } while (Clock::now() < deadline);

@@ -403,7 +403,8 @@ TEST_CASE("a second signal kills the ranks at once") {
       2, {"ignore", "2", "touch", folder.path + "/pid", "sleep", "60000"}, folder.path + "/out");
   const auto pids = rank_pids(folder.path + "/pid", 2);
   ::kill(supervisor, SIGINT);
-  std::this_thread::sleep_for(std::chrono::milliseconds(kSameSignalMs) + 100ms);
+  // The supervisor counts from when it has read the first.
+  std::this_thread::sleep_for(std::chrono::milliseconds(kSameSignalMs) + 500ms);
   REQUIRE(alive(pids[0]));
   ::kill(supervisor, SIGINT);
   REQUIRE(exit_code_of(supervisor) == 130);

@@ -48,7 +48,7 @@ TEST_CASE("a rank that does not come is named with the collective, its place and
     const bool first =
         failures[0].find("rank 1" + own_process() + " has not entered it") != std::string::npos;
     const std::string& told = first ? failures[0] : failures[2];
-    REQUIRE_THAT(told, Catch::StartsWith(cat("rank ", first ? 0 : 2, " waited 0.")) ||
+    REQUIRE_THAT(told, Catch::StartsWith(cat("rank ", first ? 0 : 2, " waited ")) ||
                            Catch::StartsWith(cat("rank ", first ? 0 : 2, " lost a ")));
     REQUIRE_THAT(told, Catch::Contains(
                            " in all_reduce #2 (gradient bucket 7, 4 x F32) of group world: rank 1" +
@@ -111,7 +111,7 @@ TEST_CASE("a receive without a send times out and names the sender") {
     });
     REQUIRE_THAT(
         failures[1],
-        Catch::StartsWith("rank 1 waited 0.") &&
+        Catch::StartsWith("rank 1 waited ") &&
             Catch::Contains(" in receive #1 (activation, 1 x F32) of group world: rank 0 is "
                             "there but has not taken its part"));
   }
@@ -157,7 +157,7 @@ TEST_CASE("a broken communicator refuses further calls with the first reason") {
     }
     group->barrier({"b"});
   });
-  REQUIRE_THAT(failures[0], Catch::StartsWith("group world is already broken: rank 0 waited 0."));
+  REQUIRE_THAT(failures[0], Catch::StartsWith("group world is already broken: rank 0 waited "));
 }
 
 TEST_CASE("misuse is refused before it reaches a peer") {

@@ -59,7 +59,7 @@ TEST_CASE("an exchange names the ranks that did not come") {
   auto all = Rendezvous::in_process(3, 300ms);
   REQUIRE_THROWS_WITH(
       all[1]->exchange_text("program", "x"),
-      Catch::StartsWith("rank 1 waited 0.") &&
+      Catch::StartsWith("rank 1 waited ") &&
           Catch::Contains("s for \"program\": rank 0, 2 did not come\n  remedy: look "
                           "at that rank's own log first"));
 }
@@ -226,7 +226,7 @@ TEST_CASE("a rank whose text the store refuses tells the others, though it lives
 TEST_CASE("ranks that come when the first one has given up are told so, and do not wait for it") {
   auto all = Rendezvous::in_process(3, 300ms, 20ms);
   const std::string first = heard_in(*all[0], "program", "x", Patience::kTimeout);
-  CHECK_THAT(first, Catch::StartsWith("rank 0 waited 0.") && Catch::EndsWith("s for \"program\": rank 1, 2 did not come"));
+  CHECK_THAT(first, Catch::StartsWith("rank 0 waited ") && Catch::EndsWith("s for \"program\": rank 1, 2 did not come"));
   for (const size_t rank : {size_t{1}, size_t{2}}) REQUIRE(heard_in(*all[rank], "program", "x") == first);
 }
 

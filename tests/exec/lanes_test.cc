@@ -114,14 +114,15 @@ TEST_CASE("what compute waited for communication is told") {
   Lanes lanes(
       program,
       [&](const Instr& instr) {
-        if (instr.lane == kCommunication && slow) std::this_thread::sleep_for(30ms);
+        if (instr.lane == kCommunication && slow) std::this_thread::sleep_for(300ms);
       },
       [] {});
   lanes.run_once();
-  REQUIRE(lanes.exposed_communication_seconds() > 0.02);
+  REQUIRE(lanes.exposed_communication_seconds() > 0.25);
   slow = false;
   lanes.run_once();
-  REQUIRE(lanes.exposed_communication_seconds() < 0.02);
+  // Each run anew, and not added up; threads of a busy machine may be late.
+  REQUIRE(lanes.exposed_communication_seconds() < 0.2);
 }
 
 TEST_CASE("what compute waited for copies between tiers is no communication") {

@@ -141,7 +141,7 @@ TEST_CASE("nccl: a group that does not connect within the time limit says which 
   stand_in_reset();
   for (const int rank : {0, 2})
     REQUIRE_THAT(told[static_cast<size_t>(rank)],
-                 Catch::StartsWith(cat("rank ", rank, " waited 0.")) &&
+                 Catch::StartsWith(cat("rank ", rank, " waited ")) &&
                      Catch::Contains(" in barrier #0 (connecting over NCCL) of group world: "));
 }
 
@@ -179,7 +179,7 @@ TEST_CASE("nccl: a peer that stays away is named within the time limit, and the 
   });
   for (const std::string& failure : failures) REQUIRE(failure == "");
   REQUIRE_THAT(message,
-               Catch::StartsWith("rank 0 waited 0.") &&
+               Catch::StartsWith("rank 0 waited ") &&
                    Catch::Contains(" in all_reduce #2 (gradient bucket 7, 8 x F32) of group world: rank 1 (process ") &&
                    Catch::Contains(" has not entered it; its last was all_reduce #1 (gradient bucket 6, 8 x F32), "
                                    "finished ") &&
