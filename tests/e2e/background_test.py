@@ -69,7 +69,8 @@ with tempfile.TemporaryDirectory() as scratch:
             if list(root.glob(f"{wanted}.tmp-*")):
                 break
             time.sleep(0.0005)
-        running.kill_all()
+        if running.process.poll() is None:
+            running.kill_all()
         return wanted not in checkpoints(job.out(name))
 
     @case

@@ -112,7 +112,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def fewer_than_the_config_allows_are_not_tried():
-        batch = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "train": {"steps": 20000}}
+        batch = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "train": {"steps": 20000},
+                          "checkpoint": SAVING["checkpoint"] | {"every": 10000}}  # none before a kill, however late it comes
         running = start("--config", job.config("enough", elastic={"min_ranks": 2}, **batch), "--nproc", 2, "--restarts", 1)
         seen = 0
         for _ in range(2):
@@ -124,7 +125,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def the_last_data_rank_stays_which_is_told_once():
-        batch = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "train": {"steps": 20000}}
+        batch = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "train": {"steps": 20000},
+                          "checkpoint": SAVING["checkpoint"] | {"every": 10000}}  # none before a kill, however late it comes
         running = start("--config", job.config("last", elastic={"min_ranks": 1}, **batch), "--nproc", 2, "--restarts", 3)
         seen = 0
         for ranks in (2, 2, 1, 1, 1):

@@ -77,7 +77,7 @@ with tempfile.TemporaryDirectory() as scratch:
             running = start("--config", job.config(name, **validating(every=2)), "--nproc", ranks, "--resume", "auto")
             await_that(lambda: len(steps(job.out(name))) == 1 and len(processes(running, ranks)) == ranks
                        and all(catches(pid, number) for pid in processes(running, ranks)), running, "the training")
-            time.sleep(0.5)  # step 2 takes milliseconds, the validation after it seconds
+            time.sleep(1)  # step 2 takes milliseconds, the validation after it seconds
             running.kill(number, processes(running, ranks)[to_rank] if to_rank is not None else None)
             running.wait(CODES[number])
             out = job.out(name)
@@ -104,7 +104,7 @@ with tempfile.TemporaryDirectory() as scratch:
             running.await_line("resumed from")
             await_that(lambda: len(processes(running, ranks)) == ranks
                        and all(catches(pid, signal.SIGTERM) for pid in processes(running, ranks)), running, "the training")
-            time.sleep(0.5)
+            time.sleep(1)
             running.kill(signal.SIGTERM)
             running.wait(CODES[signal.SIGTERM])
             assert running.text().count("validation after step 2 stopped by SIGTERM\n") == 1, running.text()[-2000:]
