@@ -25,13 +25,11 @@ constexpr Milliseconds kBetweenTries{50};
 /// What listens and does not answer the greeting in this time is something else.
 constexpr Milliseconds kHandshake{5000};
 
+/// What rank 0 answered instead of admitting.
 struct Refused : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
-/// Rank 0 of a later start may be about to take that one's place.
-struct NotYet : std::runtime_error {
-  using std::runtime_error::runtime_error;
+  Refused(const std::string& what, bool for_now = false) : std::runtime_error(what), for_now(for_now) {}
+  /// Of an earlier start, whose place that of this rank may be about to take.
+  bool for_now;
 };
 
 [[noreturn]] void lost(const char* what) {
@@ -90,7 +88,8 @@ constexpr const char* kOneTokenEach =
       throw Error(ExitCode::kUsage, cat(who, "another process is rank ", own.rank, " of this job already"),
                   cat(kOneTokenEach, "; where one rank was started again by itself, start all of them again"));
     case StoreVerdict::kLaterStart:
-      throw NotYet(cat("rank 0 there is still of the start after restart ", serving.attempt, ", and this rank of that after ", own.attempt));
+      throw Refused(cat("rank 0 there is still of the start after restart ", serving.attempt, ", and this rank of that after ", own.attempt),
+                    true);
     case StoreVerdict::kAdmitted:
       break;
   }
@@ -176,10 +175,7 @@ JobStore::JobStore(Find find, StoreMember member, Clock::time_point deadline, bo
     } catch (const Refused& error) {
       why = error.what();
       answered = true;
-      if (!patient) break;
-    } catch (const NotYet& error) {
-      why = error.what();
-      answered = true;
+      if (!patient && !error.for_now) break;
     } catch (const std::exception& error) {
       if (!answered) why = error.what();
     }

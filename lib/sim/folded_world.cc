@@ -5,20 +5,12 @@
 #include <utility>
 #include <vector>
 
+#include "sim/numbering.h"
+
 namespace ftrun {
 namespace {
 
-/// Numbers for keys, in the order in which they are first seen.
-class Cells {
- public:
-  int32_t number_of(std::vector<int32_t> key) {
-    return numbers_.try_emplace(std::move(key), static_cast<int32_t>(numbers_.size())).first->second;
-  }
-  size_t count() const { return numbers_.size(); }
-
- private:
-  std::map<std::vector<int32_t>, int32_t> numbers_;
-};
+using Cells = Numbering<std::map<std::vector<int32_t>, int32_t>>;
 
 class Folding {
  public:

@@ -439,21 +439,21 @@ std::string walk_to_the_end(const World& world, const std::vector<Course>& cours
 }  // namespace
 
 std::vector<int32_t> course_numbers(std::span<const Course> courses) {
-  std::map<std::vector<int32_t>, int32_t> known;
+  Numbering<std::map<std::vector<int32_t>, int32_t>> known;
   std::vector<int32_t> numbers;
   for (const Course& course : courses) {
-    std::vector<int32_t> text;
+    std::vector<int32_t> key;
     for (const int32_t lane : course.used) {
       const auto& steps = course.lanes[static_cast<size_t>(lane)];
-      text.insert(text.end(), {lane, static_cast<int32_t>(steps.size())});
+      key.insert(key.end(), {lane, static_cast<int32_t>(steps.size())});
       for (const Course::Step& step : steps) {
-        text.insert(text.end(), {step.group, step.announced, step.if_finite ? 1 : 0, step.decides ? 1 : 0,
+        key.insert(key.end(), {step.group, step.announced, step.if_finite ? 1 : 0, step.decides ? 1 : 0,
                                  step.end_wait - step.first_wait});
         for (int32_t w = step.first_wait; w < step.end_wait; ++w)
-          text.insert(text.end(), {course.waits[static_cast<size_t>(w)].lane, course.waits[static_cast<size_t>(w)].steps});
+          key.insert(key.end(), {course.waits[static_cast<size_t>(w)].lane, course.waits[static_cast<size_t>(w)].steps});
       }
     }
-    numbers.push_back(known.try_emplace(std::move(text), static_cast<int32_t>(known.size())).first->second);
+    numbers.push_back(known.number_of(std::move(key)));
   }
   return numbers;
 }

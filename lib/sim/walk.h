@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "sim/numbering.h"
 #include "sim/world.h"
 
 namespace ftrun {
@@ -39,15 +40,7 @@ struct Course {
 };
 
 /// Numbers for what ranks announce: equal ones meet.
-class Announcements {
- public:
-  int32_t number_of(const std::string& text) {
-    return numbers_.try_emplace(text, static_cast<int32_t>(numbers_.size())).first->second;
-  }
-
- private:
-  std::unordered_map<std::string, int32_t> numbers_;
-};
+using Announcements = Numbering<std::unordered_map<std::string, int32_t>>;
 
 /// All instructions of a program, on their lanes.
 Course whole_course(const Program& program, Announcements& announcements);
