@@ -49,7 +49,7 @@ std::string remedy_for(const LoadedConfig& loaded, const MemoryMeasure& measure)
 }
 
 /// A folder that cannot be used, or one that is too full: then with what would need less of it.
-std::optional<Error> disk_problem(const LoadedConfig& loaded, const std::string& folder, int64_t bytes) {
+std::optional<Error> folder_problem(const LoadedConfig& loaded, const std::string& folder, int64_t bytes) {
   if (const auto unusable = swap_folder_problem(folder)) return unusable;
   const auto full = swap_folder_problem(folder, bytes);
   if (!full) return std::nullopt;
@@ -57,19 +57,6 @@ std::optional<Error> disk_problem(const LoadedConfig& loaded, const std::string&
   return Error(full->code(), full->message(), cat(full->remedy(), "; ", remedy_for(loaded, on_disk)));
 }
 
-void admit_disk(const LoadedConfig& loaded, int64_t bytes) {
-  if (bytes == 0) return;
-  const ZeroConfig& zero = loaded.config.zero;
-  const bool optimizer = zero.offload_optimizer.device == OffloadDevice::kNvme;
-  const std::string& folder =
-      optimizer ? zero.offload_optimizer.nvme_path : zero.offload_param.nvme_path;
-  const auto problem = disk_problem(loaded, folder, bytes);
-  if (!problem) return;
-  const std::string key =
-      cat("zero_optimization.", optimizer ? "offload_optimizer" : "offload_param", ".nvme_path");
-  const std::string place = to_text(loaded.config.origins.position(key));
-  throw Error(problem->code(), cat(place, place.empty() ? "" : ": ", problem->message()), problem->remedy());
-}
 
 }  // namespace
 
@@ -78,10 +65,23 @@ int64_t local_ranks(const LoadedConfig& loaded, const LaunchEnvironment& launch)
   return std::max<int64_t>(1, loaded.ranks / std::max(1, launch.nodes));
 }
 
+std::optional<Error> disk_problem(const LoadedConfig& loaded, const StepPlan& plan, int64_t local) {
+  const int64_t bytes = memory_plan(plan).at(Tier::kNvme).total * local;
+  if (bytes == 0) return std::nullopt;
+  const ZeroConfig& zero = loaded.config.zero;
+  const auto problem = folder_problem(loaded, disk_folder(zero), bytes);
+  if (!problem) return std::nullopt;
+  const bool optimizer = zero.offload_optimizer.device == OffloadDevice::kNvme;
+  const std::string key =
+      cat("zero_optimization.", optimizer ? "offload_optimizer" : "offload_param", ".nvme_path");
+  const std::string place = to_text(loaded.config.origins.position(key));
+  return Error(problem->code(), cat(place, place.empty() ? "" : ": ", problem->message()), problem->remedy());
+}
+
 std::string admit_memory(const LoadedConfig& loaded, const StepPlan& step, int64_t local,
                          const MemoryLimit& limit) {
+  if (const auto problem = disk_problem(loaded, step, local)) throw *problem;
   const MemoryPlan plan = memory_plan(step);
-  admit_disk(loaded, plan.at(Tier::kNvme).total * local);
   const MemoryMeasure measure = in_main_memory(loaded.config);
   const int64_t wanted = measure(plan) * local;
   if (limit.total == 0 || wanted <= limit.available) return "";

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <optional>
+
+#include "base/error.h"
 #include "cluster/launch_environment.h"
 #include "config_source.h"
 #include "program/step_plan.h"
@@ -16,6 +19,10 @@ int64_t local_ranks(const LoadedConfig& loaded, const LaunchEnvironment& launch)
 /// than is free now.
 std::string admit_memory(const LoadedConfig& loaded, const StepPlan& step, int64_t local,
                          const MemoryLimit& limit);
+
+/// Why the disk tier of `local` ranks of this machine cannot lie at nvme_path: it is no folder to write to, or has too little
+/// room.
+std::optional<Error> disk_problem(const LoadedConfig& loaded, const StepPlan& plan, int64_t local);
 
 /// "the 2 ranks of this machine need ..., this machine has ...": where the plan of one rank, times
 /// `local`, is more main memory than there is; else "".

@@ -62,6 +62,8 @@ void print_notices(const LoadedConfig& loaded, const StepPlan& plan) {
               << " is above the model's max_position_embeddings, " << most << '\n';
   const std::string shortage = memory_shortage(loaded, plan, loaded.ranks, read_memory_limit());
   if (!shortage.empty()) std::cout << "notice: not on this machine: " << shortage << '\n';
+  if (const auto problem = disk_problem(loaded, plan, loaded.ranks))
+    std::cout << "notice: not on this machine: " << problem->message() << "\n  remedy: " << problem->remedy() << '\n';
   const std::string elastic = elastic_notice(loaded, detect_launch(process_environment()), std::nullopt);
   if (!elastic.empty()) std::cout << elastic << '\n';
 }
@@ -82,7 +84,7 @@ int check_command(const CheckOptions& options) {
             << "memory a rank: " << tiers_text(memory_plan(plan)) << " planned\n";
   if (const auto pinned = pinned_products(loaded.config.kernels)) require_product_library(*pinned);
   print_notices(loaded, plan);
-  const std::string tight = admit_outputs(loaded, plan);
+  const std::string tight = admit_outputs(loaded, plan, loaded.ranks);
   if (!tight.empty()) std::cout << "warning: " << tight << '\n';
   if (const auto problem = folder_problem(loaded.config.output_dir, RunStart::kFresh))
     std::cout << "warning: a run without --resume would not start: " << problem->message() << "\n  remedy: " << problem->remedy() << '\n';

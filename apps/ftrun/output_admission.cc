@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "checkpoint/space.h"
 #include "exec/export_options.h"
+#include "program/memory_plan.h"
 #include "report/run_folder.h"
 
 namespace ftrun {
@@ -25,18 +26,21 @@ SpaceWanted space_wanted(const Config& config, const RunPaths& paths, const Step
   wanted.keep_last = config.checkpoint.keep_last;
   wanted.keep_best = !config.checkpoint.keep_best.metric.empty();
   wanted.every = config.checkpoint.every;
+  wanted.by_minutes = config.checkpoint.every_minutes > 0;
   wanted.steps = config.train.steps;
   return wanted;
 }
 
 }  // namespace
 
-std::string admit_outputs(const LoadedConfig& loaded, const StepPlan& plan, OutputCheck check) {
+std::string admit_outputs(const LoadedConfig& loaded, const StepPlan& plan, int64_t local, OutputCheck check) {
   const Config& config = loaded.config;
   const RunPaths paths(config.output_dir);
   refuse_other_than_folder(paths.root());
   require_writable(paths);
   SpaceWanted space = space_wanted(config, paths, plan);
+  space.swap_bytes = memory_plan(plan).at(Tier::kNvme).total * local;
+  if (space.swap_bytes > 0) space.swap = disk_folder(config.zero);
   if (config.model_export.enabled) {
     const ExportOptions options = export_options(config, *loaded.model);
     const std::vector<ExportTensor> tensors = export_tensors(options, plan.train.model);

@@ -13,7 +13,8 @@ namespace ftrun {
 /// Error(kBadInput)), that output_dir cannot be written or has no room for a checkpoint and the export
 /// (both Error(kEnvironment)). Returns a warning, "" for none, where room is short. Writes nothing.
 /// Of a run's processes one checks the contents of an earlier export, which reads all of it.
-std::string admit_outputs(const LoadedConfig& loaded, const StepPlan& plan,
+/// `local`: ranks of this run on this machine, whose disk tier takes space too.
+std::string admit_outputs(const LoadedConfig& loaded, const StepPlan& plan, int64_t local,
                           OutputCheck check = OutputCheck::kContents);
 
 }  // namespace ftrun

@@ -95,11 +95,11 @@ int train_command(const TrainOptions& options) {
   // Of ranks that our supervisor starts, it has looked already.
   if (launch.kind != LaunchKind::kSupervised) {
     const StepPlan plan = plan_steps(loaded.config, *loaded.model, 0);
-    const std::string tight =
-        admit_memory(loaded, plan, local_ranks(loaded, launch), read_memory_limit());
+    const int64_t local = local_ranks(loaded, launch);
+    const std::string tight = admit_memory(loaded, plan, local, read_memory_limit());
     if (!tight.empty() && launch.local_rank == 0) log_warning(tight);
     const OutputCheck check = speaks ? OutputCheck::kContents : OutputCheck::kSizes;
-    const std::string full = admit_outputs(loaded, plan, check);
+    const std::string full = admit_outputs(loaded, plan, local, check);
     if (!full.empty() && speaks) log_warning(full);
   }
   // One rank needs no supervisor, unless it is to be started again.

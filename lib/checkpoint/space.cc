@@ -28,8 +28,9 @@ struct Checkpoints {
 };
 
 int64_t saves_to_come(const SpaceWanted& wanted, int64_t done) {
-  if (wanted.steps == 0) return wanted.every == 0 ? 1 : std::numeric_limits<int32_t>::max();
+  if (wanted.steps == 0) return wanted.every == 0 && !wanted.by_minutes ? 1 : std::numeric_limits<int32_t>::max();
   if (done >= wanted.steps) return 0;
+  if (wanted.by_minutes) return wanted.steps - done;
   if (wanted.every == 0) return 1;
   const bool last_is_extra = wanted.steps % wanted.every != 0;
   return wanted.steps / wanted.every - done / wanted.every + (last_is_extra ? 1 : 0);
@@ -44,7 +45,7 @@ Checkpoints count_checkpoints(const SpaceWanted& wanted) {
   }
   found.saves = saves_to_come(wanted, done) + (wanted.keep_best ? 1 : 0);
   // All are kept, and how many that will be is not known: the next two.
-  const bool open_end = wanted.keep_last == 0 && wanted.steps == 0;
+  const bool open_end = wanted.keep_last == 0 && (wanted.steps == 0 || wanted.by_minutes);
   const int64_t at_once = wanted.keep_last > 0 ? wanted.keep_last + (wanted.keep_best ? 2 : 1) : found.there + (open_end ? 2 : found.saves);
   const int64_t most = std::min(at_once, found.there + found.saves) - found.there;
   found.more = std::max(most, std::min<int64_t>(found.saves, 1));
@@ -78,31 +79,32 @@ std::string wanted_text(const SpaceWanted& wanted, const Checkpoints& count, boo
   return with_export ? cat(text, " and ", export_text(wanted)) : text;
 }
 
+/// Of a folder's file system once the run has started.
+struct Free {
+  int64_t bytes = 0;
+  /// Of what was free, the disk tier has taken so much.
+  int64_t swapped = 0;
+};
+
 /// "FOLDER: WHAT: X needed, Y free"; in exact bytes too where both read alike.
-std::string space_text(const std::string& folder, const std::string& what, int64_t needed, int64_t free) {
-  const bool alike = human_bytes(needed) == human_bytes(free);
+std::string space_text(const std::string& folder, const std::string& what, int64_t needed, Free free) {
+  const int64_t left = std::max<int64_t>(free.bytes, 0);
+  const bool alike = human_bytes(needed) == human_bytes(left);
   const auto text = [&](int64_t bytes) {
     return alike ? cat(human_bytes(bytes), " (", bytes, " B)") : human_bytes(bytes);
   };
-  return cat(folder, ": ", what, ": ", text(needed), " needed, ", text(free), " free");
+  const std::string beside = free.swapped == 0 ? "" : cat(" beside ", human_bytes(free.swapped), " of the disk tier");
+  return cat(folder, ": ", what, ": ", text(needed), " needed, ", text(left), " free", beside);
 }
 
-/// Free once the run has started.
-struct Free {
-  int64_t for_checkpoints = 0;
-  int64_t for_export = 0;
-};
-
-Free free_bytes(FileSystem& files, const SpaceWanted& wanted, bool together) {
-  Free free{files.free_bytes(wanted.checkpoints) + checkpoint_leftover_bytes(files, wanted.checkpoints), 0};
-  if (wanted.export_bytes == 0) return free;
-  const int64_t left = export_leftover_bytes(files, wanted.exported);
-  if (together) free.for_checkpoints += left;
-  free.for_export = together ? free.for_checkpoints : files.free_bytes(wanted.exported) + left;
-  return free;
+/// `leftover`: bytes that the start will remove there.
+Free free_bytes(FileSystem& files, const SpaceWanted& wanted, const std::string& folder, int64_t leftover) {
+  const bool shared = wanted.swap_bytes > 0 && disk_of(wanted.swap) == disk_of(folder);
+  const int64_t swapped = shared ? wanted.swap_bytes : 0;
+  return {files.free_bytes(folder) + leftover - swapped, swapped};
 }
 
-[[noreturn]] void refuse_without_space(const std::string& folder, const std::string& what, int64_t needed, int64_t free) {
+[[noreturn]] void refuse_without_space(const std::string& folder, const std::string& what, int64_t needed, Free free) {
   throw Error(ExitCode::kEnvironment, space_text(folder, what, needed, free),
               "free space on that file system, or write to another one (output_dir)");
 }
@@ -114,17 +116,21 @@ std::string admit_space(FileSystem& files, const SpaceWanted& wanted) {
   const bool together =
       wanted.export_bytes > 0 && disk_of(wanted.checkpoints) == disk_of(wanted.exported);
   const int64_t exported = together ? wanted.export_bytes : 0;
-  const auto [free, free_for_export] = free_bytes(files, wanted, together);
+  const int64_t old_export = wanted.export_bytes > 0 ? export_leftover_bytes(files, wanted.exported) : 0;
+  const Free free = free_bytes(files, wanted, wanted.checkpoints,
+                               checkpoint_leftover_bytes(files, wanted.checkpoints) + (together ? old_export : 0));
   const int64_t one = std::min<int64_t>(count.more, 1) * wanted.checkpoint_bytes;
-  if (one > free) refuse_without_space(wanted.checkpoints, checkpoints_text(wanted, 1), one, free);
+  if (one > free.bytes) refuse_without_space(wanted.checkpoints, checkpoints_text(wanted, 1), one, free);
   // Those that are there may have gone when the model is exported.
   const int64_t freed = wanted.keep_last > 0 ? count.there * wanted.checkpoint_bytes : 0;
-  if (one + exported > free + freed)
+  if (one + exported > free.bytes + freed)
     refuse_without_space(wanted.checkpoints, cat(checkpoints_text(wanted, 1), " and ", export_text(wanted)), one + exported, free);
-  if (!together && wanted.export_bytes > 0 && wanted.export_bytes > free_for_export)
-    refuse_without_space(wanted.exported, export_text(wanted), wanted.export_bytes, free_for_export);
+  if (!together && wanted.export_bytes > 0) {
+    const Free there = free_bytes(files, wanted, wanted.exported, old_export);
+    if (wanted.export_bytes > there.bytes) refuse_without_space(wanted.exported, export_text(wanted), wanted.export_bytes, there);
+  }
   const int64_t all = count.more * wanted.checkpoint_bytes + exported;
-  if (all <= free) return "";
+  if (all <= free.bytes) return "";
   return cat(space_text(wanted.checkpoints, wanted_text(wanted, count, together), all, free),
              ": the run may end with a full disk");
 }

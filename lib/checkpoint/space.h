@@ -17,15 +17,20 @@ struct SpaceWanted {
   /// One more is kept.
   bool keep_best = false;
   int64_t every = 0;
+  /// checkpoint.every_minutes is set: how many will be saved is not known.
+  bool by_minutes = false;
   int64_t steps = 0;
   /// The folder of the export and its bytes; 0 for none.
   std::string exported;
   int64_t export_bytes = 0;
+  /// The folder of the disk tier and what the run will have there; 0 for none.
+  std::string swap;
+  int64_t swap_bytes = 0;
 };
 
 /// A warning with the arithmetic ("" for none) where checkpoints (those that are kept, and the one
 /// under way) and export will not fit; Error(kEnvironment) where not even one checkpoint and the
-/// export do. Checkpoints that are there already are counted; what a killed run left, and the start
+/// export do. What the disk tier takes of the same file system is not free. Checkpoints that are there already are counted; what a killed run left, and the start
 /// will remove, counts as free.
 std::string admit_space(FileSystem& files, const SpaceWanted& wanted);
 

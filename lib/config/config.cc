@@ -51,4 +51,9 @@ ConfigDtype communication_dtype(const Config& config) {
   return wanted == ConfigDtype::kModel ? gradient_dtype(config) : wanted;
 }
 
+const std::string& disk_folder(const ZeroConfig& zero) {
+  const bool optimizer = zero.offload_optimizer.device == OffloadDevice::kNvme;
+  return optimizer ? zero.offload_optimizer.nvme_path : zero.offload_param.nvme_path;
+}
+
 }  // namespace ftrun

@@ -25,13 +25,10 @@ int64_t text_tokens(const GenerateConfig& wanted, const ModelDescription& traine
   return std::min((longest + ranks - 1) / ranks * ranks, most);
 }
 
-/// Where the disk tier lies: one file holds parameters and optimizer state, whose folders are the
-/// same where both lie on disk (config/capability).
+/// Where the disk tier lies: one file holds parameters and optimizer state.
 SwapOptions swap_options(const Config& config, const std::string& run, int rank) {
-  const OffloadOptimizerConfig& optimizer = config.zero.offload_optimizer;
-  const OffloadParamConfig& parameters = config.zero.offload_param;
   SwapOptions swap;
-  swap.folder = optimizer.device == OffloadDevice::kNvme ? optimizer.nvme_path : parameters.nvme_path;
+  swap.folder = disk_folder(config.zero);
   swap.name = cat(run, "-rank", rank);
   swap.aio.block_size = config.aio.block_size;
   swap.aio.queue_depth = static_cast<int>(config.aio.queue_depth);

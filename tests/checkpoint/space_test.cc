@@ -91,6 +91,39 @@ TEST_CASE("no more checkpoints are counted than the run will save") {
   REQUIRE(said(run, wanted, 229 * kMiB) != "");
 }
 
+TEST_CASE("checkpoints by minutes are as many as there may be") {
+  const TempFolder run;
+  SpaceWanted wanted = wanted_in(run);
+  wanted.every = 0;
+  wanted.by_minutes = true;
+  REQUIRE(said(run, wanted, 330 * kMiB) == "");  // two kept and the one under way
+  REQUIRE(said(run, wanted, 329 * kMiB) != "");
+  wanted.keep_last = 0;  // all kept: the next two
+  REQUIRE(said(run, wanted, 230 * kMiB) == "");
+  REQUIRE(said(run, wanted, 229 * kMiB) != "");
+  wanted.steps = 0;
+  REQUIRE(said(run, wanted, 230 * kMiB) == "");
+  REQUIRE(said(run, wanted, 229 * kMiB) != "");
+  wanted.steps = 1;
+  REQUIRE(said(run, wanted, 130 * kMiB) == "");
+}
+
+TEST_CASE("what the disk tier takes of the same file system is not free") {
+  const TempFolder run;
+  SpaceWanted wanted = wanted_in(run);
+  wanted.swap = run / "swap";
+  wanted.swap_bytes = 500 * kMiB;
+  REQUIRE(said(run, wanted, 830 * kMiB) == "");
+  REQUIRE(said(run, wanted, 800 * kMiB) ==
+          run / "checkpoints" +
+              ": 3 checkpoints of 100.00 MiB (keep_last 2, one under way, 0 there) and the exported model of 30.00 MiB: "
+              "330.00 MiB needed, 300.00 MiB free beside 500.00 MiB of the disk tier: the run may end with a full disk");
+  REQUIRE(refused(run, wanted, 500 * kMiB) ==
+          run / "checkpoints" + ": 1 checkpoint of 100.00 MiB: 100.00 MiB needed, 0 B free beside 500.00 MiB of the disk tier");
+  wanted.swap = "/proc";  // another file system
+  REQUIRE(said(run, wanted, 330 * kMiB) == "");
+}
+
 TEST_CASE("checkpoints that are there already need no space") {
   const TempFolder run;
   save_empty(run, 2);

@@ -107,6 +107,9 @@ with tempfile.TemporaryDirectory() as scratch:
     def folder_that_is_a_file():
         for folder in (job.data, job.data / "below"):
             refused("file", folder, f"ftrun: PLACE: nvme_path {folder}: {job.data} is not a folder\n" + FOLDER_REMEDY)
+            # Training may be meant for another machine.
+            told = must(ftrun("check", "--quiet", "--config", on_disk("file", folder))).stdout
+            assert f": nvme_path {folder}: {job.data} is not a folder\n" + FOLDER_REMEDY in told and "notice: not on this machine: " in told, told
 
     @case
     def folder_that_is_not_given():
