@@ -3,19 +3,22 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <list>
 #include <memory>
 #include <optional>
+#include <set>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -32,6 +35,8 @@ using Clock = std::chrono::steady_clock;
 /// After a shortage of descriptors or memory accepting waits for a moment.
 constexpr std::chrono::milliseconds kShortage{100};
 constexpr size_t kReadBytes = 64 << 10;
+/// So many connections that have something to say, or can take more, are served before the next ones are asked for.
+constexpr size_t kEvents = 256;
 
 /// Longer values are sent from where they are kept: one that all ranks ask for at a time is in memory once.
 constexpr size_t kSharedBytes = 4096;
@@ -74,6 +79,8 @@ struct Request {
   size_t bytes = 0;
   /// Of the keys, so many were there when they were looked at last.
   size_t seen = 0;
+
+  const std::string& missing() const { return fields[seen]; }
 };
 
 /// What a peer has yet to be sent.
@@ -94,7 +101,10 @@ struct Peer {
   Peer(OwnedFd connection, int64_t& sum) : fd(std::move(connection)), counted(sum) {}
 
   OwnedFd fd;
+  std::list<Peer>::iterator place;
   bool member = false;
+  /// What epoll tells of it.
+  uint32_t events = 0;
   Clock::time_point came = Clock::now();
   std::string challenge;
   std::string in;
@@ -135,10 +145,15 @@ struct StoreServer::Loop {
     instances.emplace(serving.rank, serving.instance);
   }
 
-  void serve(int wake);
+  void serve();
+  bool watch(int operation, int fd, uint32_t events, void* what) const;
+  bool take_events();
+  void serve_peer(Peer& peer, uint32_t events);
   int next_timeout() const;
   void accept_all();
-  void drop_oldest_stranger();
+  void accept_again();
+  void greet(OwnedFd connection);
+  void drop(Peer& peer);
   bool read_from(Peer& peer);
   bool write_to(Peer& peer);
   bool take_input(Peer& peer);
@@ -146,6 +161,7 @@ struct StoreServer::Loop {
   StoreVerdict judge(std::string_view member);
   std::optional<Request> parse(std::string_view body) const;
   void start(Peer& peer, Request request);
+  Request stop_waiting(Peer& peer);
   bool keys_are_there(Request& request) const;
   Outgoing run(const Request& request);
   Outgoing values_of(const std::vector<std::string>& keys) const;
@@ -155,23 +171,30 @@ struct StoreServer::Loop {
   bool store(const std::string& key, std::string_view value);
   Outgoing add(const Request& request);
   void look_at_waiting();
+  void look_at_waiting(const std::string& key);
   void expire();
 
   StoreServer& owner;
+  /// Where what is waited for is told with as much work as there are connections with news, however many there are.
+  OwnedFd news{::epoll_create1(EPOLL_CLOEXEC)};
   OwnedFd listener;
   const std::string token;
   const std::string own;
   const Limits limits;
   /// Of what is stored, asked for and to be sent.
   int64_t held_bytes = 0;
-  std::list<Peer> peers;
+  /// Those that have not proved themselves, in the order in which they came, and those that have.
+  std::list<Peer> strangers, members;
   /// The process that each rank is; who serves is one from the start, before anybody can come in its name.
   std::unordered_map<uint32_t, std::string> instances;
-  int strangers = 0;
   std::unordered_map<std::string, Value> values;
   size_t stored_bytes = 0;
-  bool changed = false;
-  Clock::time_point accept_after{};
+  /// Who waits, by the first key that was not there when the keys were looked at; and by the time until which.
+  std::unordered_map<std::string, std::unordered_set<Peer*>> waiting;
+  std::set<std::pair<Clock::time_point, Peer*>> until;
+  /// Keys that somebody waits for and that have come since.
+  std::vector<std::string> arrived;
+  std::optional<Clock::time_point> accept_after;
   bool told_shortage = false;
 };
 
@@ -181,8 +204,10 @@ StoreServer::StoreServer(OwnedFd listening, std::string token, const StoreMember
   // One that was inherited blocks.
   ::fcntl(loop_->listener.get(), F_SETFL, ::fcntl(loop_->listener.get(), F_GETFL) | O_NONBLOCK);
   ::fcntl(loop_->listener.get(), F_SETFD, FD_CLOEXEC);
-  if (!wake_) throw Error(ExitCode::kEnvironment, cat("eventfd: ", errno_text(errno)));
-  thread_ = std::thread([this] { loop_->serve(wake_.get()); });
+  const bool ready = wake_ && loop_->news && loop_->watch(EPOLL_CTL_ADD, wake_.get(), EPOLLIN, &wake_) &&
+                     loop_->watch(EPOLL_CTL_ADD, loop_->listener.get(), EPOLLIN, &loop_->listener);
+  if (!ready) throw Error(ExitCode::kEnvironment, cat("the job's store cannot be served: ", errno_text(errno)));
+  thread_ = std::thread([this] { loop_->serve(); });
 }
 
 StoreServer::~StoreServer() {
@@ -191,47 +216,61 @@ StoreServer::~StoreServer() {
   thread_.join();
 }
 
-void StoreServer::Loop::serve(int wake) {
-  std::vector<pollfd> polled;
-  for (;;) {
-    const bool accepts = Clock::now() >= accept_after;
-    polled = {{wake, POLLIN, 0}, {accepts ? listener.get() : -1, POLLIN, 0}};
-    for (const Peer& peer : peers) {
-      // Who waits, or has an answer to fetch, has nothing to say.
-      const bool listens = !peer.waiting && peer.out.empty();
-      const int wanted = (listens ? POLLIN : POLLRDHUP) | (peer.out.empty() ? 0 : POLLOUT);
-      polled.push_back({peer.fd.get(), static_cast<short>(wanted), 0});
-    }
-    ::poll(polled.data(), polled.size(), next_timeout());
-    if (polled[0].revents != 0) return;
-    size_t at = 2;
-    for (auto peer = peers.begin(); peer != peers.end(); ++at) {
-      const int events = polled[at].revents;
-      bool stays = (events & (POLLERR | POLLNVAL)) == 0;
-      if (stays && (events & POLLOUT) != 0) stays = write_to(*peer);
-      if (stays && (events & (POLLIN | POLLHUP | POLLRDHUP)) != 0) stays = read_from(*peer);
-      if (stays) {
-        if (events != 0) note(*peer);
-        ++peer;
-        continue;
-      }
-      if (!peer->member) --strangers, ++owner.refused_;
-      peer = peers.erase(peer);
-    }
-    if (polled[1].revents != 0) accept_all();
+/// `what`: a Peer, or the address of the descriptor of ours.
+bool StoreServer::Loop::watch(int operation, int fd, uint32_t events, void* what) const {
+  epoll_event wanted{.events = events, .data = {.ptr = what}};
+  return ::epoll_ctl(news.get(), operation, fd, &wanted) == 0;
+}
+
+void StoreServer::Loop::serve() {
+  while (take_events()) {
     expire();
-    if (changed) look_at_waiting();
+    look_at_waiting();
+    if (accept_after && Clock::now() >= *accept_after) accept_again();
   }
 }
 
-int StoreServer::Loop::next_timeout() const {
-  std::optional<Clock::time_point> first;
-  const auto consider = [&](Clock::time_point when) { first = std::min(first.value_or(when), when); };
-  for (const Peer& peer : peers) {
-    if (!peer.member) consider(peer.came + std::chrono::milliseconds(limits.handshake_ms));
-    if (peer.waiting && peer.waiting->until) consider(*peer.waiting->until);
+/// False when the server is to end.
+bool StoreServer::Loop::take_events() {
+  std::array<epoll_event, kEvents> events;
+  const int count = ::epoll_wait(news.get(), events.data(), static_cast<int>(events.size()), next_timeout());
+  bool ends = false, comes = false;
+  for (int i = 0; i < count; ++i) {
+    const auto& [which, data] = events[static_cast<size_t>(i)];
+    if (data.ptr == &owner.wake_)
+      ends = true;
+    else if (data.ptr == &listener)
+      comes = true;  // after these, as one that comes may make another go
+    else
+      serve_peer(*static_cast<Peer*>(data.ptr), which);
   }
-  if (accept_after > Clock::now()) consider(accept_after);
+  if (comes && !ends) accept_all();
+  return !ends;
+}
+
+void StoreServer::Loop::serve_peer(Peer& peer, uint32_t events) {
+  bool stays = (events & EPOLLERR) == 0;
+  if (stays && (events & EPOLLOUT) != 0) stays = write_to(peer);
+  if (stays && (events & (EPOLLIN | EPOLLHUP | EPOLLRDHUP)) != 0) stays = read_from(peer);
+  if (stays)
+    note(peer);
+  else
+    drop(peer);
+}
+
+void StoreServer::Loop::drop(Peer& peer) {
+  if (peer.waiting) stop_waiting(peer);
+  // Closing is not enough where a process that is being started still has the connection.
+  watch(EPOLL_CTL_DEL, peer.fd.get(), 0, &peer);
+  if (!peer.member) ++owner.refused_;
+  (peer.member ? members : strangers).erase(peer.place);
+}
+
+int StoreServer::Loop::next_timeout() const {
+  std::optional<Clock::time_point> first = accept_after;
+  const auto consider = [&](Clock::time_point when) { first = std::min(first.value_or(when), when); };
+  if (!strangers.empty()) consider(strangers.front().came + std::chrono::milliseconds(limits.handshake_ms));
+  if (!until.empty()) consider(until.begin()->first);
   if (!first) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(*first - Clock::now());
   return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000));
@@ -241,34 +280,37 @@ void StoreServer::Loop::accept_all() {
   // In portions: those that have come already are served in between.
   for (int portion = 0; portion < 64; ++portion) {
     OwnedFd fd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd) {
-      if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
-      if (!std::exchange(told_shortage, true))
-        log_warning(cat("rank 0, which serves the job's store, cannot take another connection for now: ", errno_text(errno),
-                        errno == EMFILE ? "; a higher ulimit -n on its machine lets it" : ""));
-      accept_after = Clock::now() + kShortage;
-      return;
+    if (fd) {
+      greet(std::move(fd));
+      continue;
     }
-    const int yes = 1;
-    ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-    if (strangers >= limits.strangers) drop_oldest_stranger();
-    Peer& peer = peers.emplace_back(std::move(fd), held_bytes);
-    peer.challenge = random_bytes(kChallengeBytes);
-    peer.out.bytes = cat(kStoreGreeting, peer.challenge);
-    ++strangers;
-    if (write_to(peer)) {
-      note(peer);
-    } else {
-      peers.pop_back(), --strangers, ++owner.refused_;
-    }
+    if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
+    if (!std::exchange(told_shortage, true))
+      log_warning(cat("rank 0, which serves the job's store, cannot take another connection for now: ", errno_text(errno),
+                      errno == EMFILE ? "; a higher ulimit -n on its machine lets it" : ""));
+    accept_after = Clock::now() + kShortage;
+    watch(EPOLL_CTL_MOD, listener.get(), 0, &listener);
+    return;
   }
 }
 
-void StoreServer::Loop::drop_oldest_stranger() {
-  const auto oldest = std::ranges::find_if(peers, [](const Peer& peer) { return !peer.member; });
-  peers.erase(oldest);
-  --strangers;
-  ++owner.refused_;
+void StoreServer::Loop::accept_again() {
+  accept_after.reset();
+  watch(EPOLL_CTL_MOD, listener.get(), EPOLLIN, &listener);
+}
+
+void StoreServer::Loop::greet(OwnedFd connection) {
+  const int yes = 1;
+  ::setsockopt(connection.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+  if (static_cast<int>(strangers.size()) >= limits.strangers) drop(strangers.front());
+  Peer& peer = strangers.emplace_back(std::move(connection), held_bytes);
+  peer.place = std::prev(strangers.end());
+  peer.challenge = random_bytes(kChallengeBytes);
+  peer.out.bytes = cat(kStoreGreeting, peer.challenge);
+  if (watch(EPOLL_CTL_ADD, peer.fd.get(), 0, &peer) && write_to(peer))
+    note(peer);
+  else
+    drop(peer);
 }
 
 /// False when the connection is to be closed.
@@ -302,12 +344,19 @@ bool StoreServer::Loop::write_to(Peer& peer) {
 
 /// After what one peer said or was sent; who does nothing costs nothing.
 void StoreServer::Loop::note(Peer& peer) {
+  // Who waits, or has an answer to fetch, has nothing to say.
+  const bool listens = !peer.waiting && peer.out.empty();
+  uint32_t wanted = listens ? EPOLLIN : EPOLLRDHUP;
+  if (!peer.out.empty()) wanted |= EPOLLOUT;
+  if (wanted != peer.events) watch(EPOLL_CTL_MOD, peer.fd.get(), wanted, &peer);
+  peer.events = wanted;
   peer.counted.set(peer.in.size() + peer.out.bytes.size() + (peer.waiting ? peer.waiting->bytes : 0));
   owner.most_bytes_ = std::max(owner.most_bytes_.load(), held_bytes);
 }
 
 void StoreServer::Loop::note_stored() {
   owner.keys_ = static_cast<int64_t>(values.size());
+  owner.stored_bytes_ = static_cast<int64_t>(stored_bytes);
   owner.most_bytes_ = std::max(owner.most_bytes_.load(), held_bytes);
 }
 
@@ -336,13 +385,13 @@ bool StoreServer::Loop::admit(Peer& peer) {
     return false;
   };
   if (!equal_in_constant_time(bytes_of(expected), bytes_of(given))) return refuse(std::string(kWelcomeBytes, '\0'));
-  if (static_cast<int>(peers.size()) - strangers >= limits.members) return false;
+  if (static_cast<int>(members.size()) >= limits.members) return false;
   const StoreVerdict verdict = judge(member);
   const std::string reply =
       cat(static_cast<char>(verdict), own, server_proof(token, peer.challenge, theirs, verdict, own));
   if (verdict != StoreVerdict::kAdmitted) return refuse(reply);
   peer.member = true;
-  --strangers;
+  members.splice(members.end(), strangers, peer.place);
   ++owner.admitted_;
   peer.in.clear();
   peer.out.bytes += reply;
@@ -374,22 +423,35 @@ std::optional<Request> StoreServer::Loop::parse(std::string_view body) const {
 void StoreServer::Loop::start(Peer& peer, Request request) {
   const bool waits = request.operation == StoreOperation::kGet || request.operation == StoreOperation::kWait;
   if (waits && !keys_are_there(request)) {
+    if (request.until) until.emplace(*request.until, &peer);
+    waiting[request.missing()].insert(&peer);
     peer.waiting = std::move(request);
     return;
   }
   peer.out = run(request);
 }
 
+/// What it waited for.
+Request StoreServer::Loop::stop_waiting(Peer& peer) {
+  Request request = std::move(*peer.waiting);
+  peer.waiting.reset();
+  if (request.until) until.erase({*request.until, &peer});
+  const auto others = waiting.find(request.missing());
+  if (others != waiting.end() && others->second.erase(&peer) == 1 && others->second.empty()) waiting.erase(others);
+  return request;
+}
+
 /// Goes on where the last look ended, so that one who waits for many keys is not looked at all over again at each; in the
 /// end all are looked at, as some may have been deleted meanwhile.
 bool StoreServer::Loop::keys_are_there(Request& request) const {
-  const auto is_there = [&](const std::string& key) { return values.contains(key); };
   const std::vector<std::string>& keys = request.fields;
-  const auto first = keys.begin() + static_cast<ptrdiff_t>(request.seen);
-  request.seen = static_cast<size_t>(std::find_if_not(first, keys.end(), is_there) - keys.begin());
-  if (request.seen < keys.size()) return false;
-  request.seen = 0;
-  return std::ranges::all_of(keys, is_there);
+  const auto first_missing = [&](size_t from) {
+    while (from < keys.size() && values.contains(keys[from])) ++from;
+    return from;
+  };
+  request.seen = first_missing(request.seen);
+  if (request.seen == keys.size()) request.seen = first_missing(0);
+  return request.seen == keys.size();
 }
 
 Outgoing StoreServer::Loop::values_of(const std::vector<std::string>& keys) const {
@@ -407,7 +469,7 @@ bool StoreServer::Loop::store(const std::string& key, std::string_view value) {
   if (key.size() > kMostKeyBytes || after > kMostStoredBytes) return false;
   stored_bytes = after;
   values[key] = value_of(key, value, held_bytes);
-  changed = true;
+  if (waiting.contains(key)) arrived.push_back(key);
   note_stored();
   return true;
 }
@@ -476,27 +538,26 @@ Outgoing StoreServer::Loop::run(const Request& request) {
   return answer(StoreAnswer::kRefused);
 }
 
+/// Each key that came costs those who wait for it, and nobody else.
 void StoreServer::Loop::look_at_waiting() {
-  changed = false;
-  for (Peer& peer : peers) {
-    if (!peer.waiting || !keys_are_there(*peer.waiting)) continue;
-    peer.out = run(*peer.waiting);
-    peer.waiting.reset();
-    note(peer);
+  for (const std::string& key : std::exchange(arrived, {})) look_at_waiting(key);
+}
+
+void StoreServer::Loop::look_at_waiting(const std::string& key) {
+  const auto found = waiting.extract(key);
+  if (found.empty()) return;
+  for (Peer* peer : found.mapped()) {
+    start(*peer, stop_waiting(*peer));  // it may have to wait for the next one
+    note(*peer);
   }
 }
 
 void StoreServer::Loop::expire() {
   const auto now = Clock::now();
-  const auto late = [&](const Peer& peer) {
-    return !peer.member && now >= peer.came + std::chrono::milliseconds(limits.handshake_ms);
-  };
-  const auto gone = static_cast<int>(std::erase_if(peers, late));
-  strangers -= gone;
-  owner.refused_ += gone;
-  for (Peer& peer : peers) {
-    if (!peer.waiting || !peer.waiting->until || now < *peer.waiting->until) continue;
-    peer.waiting.reset();
+  while (!strangers.empty() && now >= strangers.front().came + std::chrono::milliseconds(limits.handshake_ms)) drop(strangers.front());
+  while (!until.empty() && now >= until.begin()->first) {
+    Peer& peer = *until.begin()->second;
+    stop_waiting(peer);
     peer.out = answer(StoreAnswer::kTimeout);
     note(peer);
   }

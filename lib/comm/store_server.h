@@ -39,8 +39,10 @@ class StoreServer {
   int64_t refused() const { return refused_; }
   /// How many requests were answered.
   int64_t requests() const { return requests_; }
-  /// Keys that are stored, and the most bytes that were kept for the ranks at a time: stored, asked for and not sent yet.
+  /// Keys that are stored, with their bytes and those of their values; and the most bytes that were kept for the ranks at a time:
+  /// stored, asked for and not sent yet.
   int64_t keys() const { return keys_; }
+  int64_t stored_bytes() const { return stored_bytes_; }
   int64_t most_bytes() const { return most_bytes_; }
 
  private:
@@ -49,6 +51,7 @@ class StoreServer {
   std::atomic<int64_t> refused_ = 0;
   std::atomic<int64_t> requests_ = 0;
   std::atomic<int64_t> keys_ = 0;
+  std::atomic<int64_t> stored_bytes_ = 0;
   std::atomic<int64_t> most_bytes_ = 0;
   OwnedFd wake_;
   std::unique_ptr<Loop> loop_;

@@ -119,6 +119,28 @@ TEST_CASE("the job's store does what c10d asks of one") {
   REQUIRE(a->check({"key"}));
 }
 
+TEST_CASE("who waits for several keys is answered when all are there at a time, and who has given up is not") {
+  const Served served;
+  const auto sets = served.client();
+  std::atomic<bool> done = false;
+  std::thread waits([&, waiting = served.client(kToken, rank_of(2))] {
+    waiting->wait({"a", "b", "c"}, 20s);
+    done = true;
+  });
+  const auto late = served.client(kToken, rank_of(3));
+  REQUIRE_THROWS(late->wait({"b"}, 1ms));
+  for (const char* const key : {"c", "a"}) sets->set(key, bytes("there"));
+  std::this_thread::sleep_for(20ms);
+  REQUIRE(sets->deleteKey("a"));
+  sets->set("b", bytes("there"));
+  std::this_thread::sleep_for(20ms);
+  REQUIRE_FALSE(done);
+  sets->set("a", bytes("there again"));
+  waits.join();
+  REQUIRE(done);
+  REQUIRE(late->get("b") == bytes("there"));
+}
+
 TEST_CASE("two thousand wrong tokens open the store to nobody") {
   const Served served;
   std::mt19937 random(20261123);
