@@ -13,10 +13,9 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "comm/c10d_types.h"
-#include "comm/listen_socket.h"
+#include "comm/gloo_addresses.h"
 #include "comm/reduce.h"
 #include "comm/socket_bytes.h"
-#include "comm/store_access.h"
 
 namespace ftrun {
 namespace {
@@ -58,16 +57,10 @@ class GlooCommunicator final : public Communicator {
     // Not fewer: with one thread every operation takes milliseconds.
     options->threads = 2;
     options->devices = {choose_device(rendezvous, members())};
-    const auto connect = [store = prefixed_store(rendezvous, "gloo/" + name()), options,
-                          rank = this->rank(), size = this->size()] {
-      return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
-    };
+    const auto exchange = [&](const std::string& own) { return rendezvous.exchange_text("gloo/" + name(), own, members()); };
     const std::set<OpenSocket> before = tcp_connections();
-    auto group = store_worker(rendezvous).run(connect, this->setup().timeout + kSlack);
-    if (!group)
-      throw Error(ExitCode::kPeerLost, cat("the rendezvous of rank 0 does not answer while group ",
-                                           name(), " connects"));
-    group_ = std::move(*group);
+    group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<GlooAddresses>(exchange), this->rank(),
+                                                         this->size(), options);
     std::ranges::set_difference(tcp_connections(), before, std::inserter(sockets_, sockets_.end()));
     received_before_ = received_bytes(sockets_);
   }

@@ -31,6 +31,7 @@
 #include "comm/store_server.h"
 #include "comm/store_text.h"
 #include "comm/store_value.h"
+#include "comm/store_worker.h"
 
 namespace ftrun {
 namespace {
@@ -58,6 +59,8 @@ void prepare_c10d() {
   static const bool done = [] {
     if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = 3;
     ::setenv("TORCH_FR_BUFFER_SIZE", "0", 0);
+    // Otherwise the address of a rank, which all others read, has a number for each of them. All ranks must have it alike.
+    ::setenv("GLOO_ENABLE_RANK_AS_SEQUENCE_NUMBER", "1", 1);
     std::signal(SIGPIPE, SIG_IGN);  // a connection that a peer closed is an error, not our end
     raise_open_files();  // of connections each rank may have as many as there are ranks, rank 0 more
     return true;
@@ -886,10 +889,6 @@ void Rendezvous::leave(Milliseconds limit) noexcept {
 
 StorePtr prefixed_store(Rendezvous& rendezvous, const std::string& prefix) {
   return c10::make_intrusive<c10d::PrefixStore>(prefix, rendezvous.impl().main.store);
-}
-
-StoreWorker& store_worker(Rendezvous& rendezvous) {
-  return rendezvous.impl().main.worker;
 }
 
 }  // namespace ftrun

@@ -115,7 +115,7 @@ class Rendezvous {
   /// so too, at most `limit`.
   void leave(std::chrono::milliseconds limit) noexcept;
 
-  /// The c10d store, for back ends (comm/store_access.h).
+  /// The c10d store (comm/store_access.h).
   struct Impl;
   Impl& impl() { return *impl_; }
 

@@ -4,14 +4,10 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "comm/rendezvous.h"
-#include "comm/store_worker.h"
 
 namespace ftrun {
 
 /// The job's store under a prefix of its own.
 c10::intrusive_ptr<c10d::Store> prefixed_store(Rendezvous& rendezvous, const std::string& prefix);
-
-/// The thread that uses the job's store: operations that may hang on it run there.
-StoreWorker& store_worker(Rendezvous& rendezvous);
 
 }  // namespace ftrun

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <fstream>
 #include <functional>
+#include <numeric>
 #include <thread>
 
 #include "comm/listen_socket.h"
@@ -147,6 +148,33 @@ StoreUse store_use_of(int world) {
   return use;
 }
 
+/// What rank 0's store holds when so many ranks have opened groups over Gloo, and what it was asked meanwhile.
+struct GroupUse {
+  int64_t keys = 0;
+  int64_t bytes = 0;
+  int64_t requests = 0;
+};
+
+/// A group of all, and one of each half.
+GroupUse group_use_of(int world) {
+  GroupUse use;
+  const auto failures = run_met(world, 20s, [&](Rendezvous& rendezvous) {
+    rendezvous.exchange_text("begin", "");
+    const StoreServer* const server = rendezvous.server();
+    const int64_t before = server != nullptr ? server->requests() : 0;
+    const int half = rendezvous.rank() / (world / 2);
+    std::vector<int> beside(static_cast<size_t>(world / 2));
+    std::iota(beside.begin(), beside.end(), half * world / 2);
+    const auto all = open_world(rendezvous, CommBackend::kGloo);
+    const auto some = open_communicator(rendezvous, cat("half ", half), beside, {.backend = CommBackend::kGloo});
+    rendezvous.exchange_text("opened", "");
+    if (server != nullptr) use = {server->keys(), server->stored_bytes(), server->requests() - before};
+    rendezvous.exchange_text("counted", "");
+  });
+  REQUIRE(failures == std::vector<std::string>(static_cast<size_t>(world)));
+  return use;
+}
+
 /// What a rank throws that exchanges a text; "" where it gets all.
 std::string heard_in(Rendezvous& rendezvous, const std::string& key, const std::string& text, Patience patience = Patience::kWhileAlive) {
   try {
@@ -282,6 +310,19 @@ TEST_CASE("what the store holds for ranks that meet grows with their number, not
   REQUIRE(few.most_bytes > 0);
   REQUIRE(many.most_bytes < 5 * few.most_bytes);
   REQUIRE(many.keys <= 2 * 48 + 8);
+}
+
+TEST_CASE("what the store holds and is asked for groups over Gloo grows with the ranks, not with their square") {
+  const GroupUse few = group_use_of(8), many = group_use_of(40);
+  INFO("8 ranks: " << few.keys << " keys, " << few.bytes << " bytes, " << few.requests << " requests; 40 ranks: " << many.keys << " keys, "
+                   << many.bytes << " bytes, " << many.requests << " requests");
+  REQUIRE(few.requests > 0);
+  // Heartbeats, texts that are about to be removed, and a few of each group.
+  REQUIRE(few.keys <= 2 * 8 + 20);
+  REQUIRE(many.keys <= 2 * 40 + 20);
+  REQUIRE(many.bytes < 6 * few.bytes);
+  // On a busy machine who waits for others asks about them each second.
+  REQUIRE(many.requests < 100 * 40);
 }
 
 TEST_CASE("an exchange with patience waits for ranks that live, however long they work") {

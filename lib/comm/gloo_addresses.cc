@@ -1,0 +1,44 @@
+#include "comm/gloo_addresses.h"
+
+#include <charconv>
+
+#include "base/error.h"
+#include "comm/store_value.h"
+
+namespace ftrun {
+namespace {
+
+[[noreturn]] void more_than_addresses(const char* what) {
+  bug(cat("Gloo asks its store for more than addresses (", what, ")"));
+}
+
+/// Of "CONTEXT/RANK".
+size_t rank_of(const std::string& key) {
+  const char* const end = key.data() + key.size();
+  size_t rank = 0;
+  const auto [read, error] = std::from_chars(key.data() + key.rfind('/') + 1, end, rank);
+  if (error != std::errc() || read != end) more_than_addresses(key.c_str());
+  return rank;
+}
+
+}  // namespace
+
+void GlooAddresses::set(const std::string& key, const std::vector<uint8_t>& value) {
+  if (!addresses_.empty()) more_than_addresses(key.c_str());
+  addresses_ = exchange_(text_of(value));
+  require(rank_of(key) < addresses_.size(), "a member of a group has its address there");
+}
+
+std::vector<uint8_t> GlooAddresses::get(const std::string& key) {
+  const size_t rank = rank_of(key);
+  require(rank < addresses_.size(), "an address of a group is that of a member");
+  return bytes_of(addresses_[rank]);
+}
+
+c10::intrusive_ptr<c10d::Store> GlooAddresses::clone() { more_than_addresses("clone"); }
+int64_t GlooAddresses::add(const std::string&, int64_t) { more_than_addresses("add"); }
+bool GlooAddresses::deleteKey(const std::string&) { more_than_addresses("deleteKey"); }
+bool GlooAddresses::check(const std::vector<std::string>&) { more_than_addresses("check"); }
+int64_t GlooAddresses::getNumKeys() { more_than_addresses("getNumKeys"); }
+
+}  // namespace ftrun

@@ -1,0 +1,38 @@
+#pragma once
+
+// Seen by this folder's sources only: brings c10d's headers.
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace ftrun {
+
+/// What Gloo takes for its store while a group connects. Each member of a group sets one key, "CONTEXT/RANK", to where it
+/// listens, and then asks for those of all others one at a time: N * N requests. Here the members exchange their addresses as
+/// they exchange texts, with a few requests each, and Gloo finds all of them in this process.
+class GlooAddresses final : public c10d::Store {
+ public:
+  /// Collective: gives the address of this member and gets those of all, by rank in the group.
+  using Exchange = std::function<std::vector<std::string>(const std::string& own)>;
+  explicit GlooAddresses(Exchange exchange) : exchange_(std::move(exchange)) {}
+
+  /// Throws what the exchange throws.
+  void set(const std::string& key, const std::vector<uint8_t>& value) override;
+  std::vector<uint8_t> get(const std::string& key) override;
+  void wait(const std::vector<std::string>&) override {}
+  void wait(const std::vector<std::string>&, const std::chrono::milliseconds&) override {}
+
+  c10::intrusive_ptr<Store> clone() override;
+  int64_t add(const std::string& key, int64_t value) override;
+  bool deleteKey(const std::string& key) override;
+  bool check(const std::vector<std::string>& keys) override;
+  int64_t getNumKeys() override;
+
+ private:
+  const Exchange exchange_;
+  std::vector<std::string> addresses_;
+};
+
+}  // namespace ftrun
