@@ -43,6 +43,8 @@ struct PeerView {
   ProcessState process = ProcessState::kUnknown;
   /// No sign of life on the control connection although there should have been some.
   bool silent = false;
+  /// Something of what it did has come here.
+  bool heard = true;
   /// Of the group at hand.
   CollectiveRecord record;
   /// All that it shows.

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <set>
 #include <span>
 #include <thread>
 
@@ -41,8 +42,10 @@ using Milliseconds = std::chrono::milliseconds;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 constexpr Milliseconds kSlice{1000};  // how long to wait before looking for dead peers
 constexpr Milliseconds kControlTimeout{2000};
-/// For one that did not answer last time: who must end soon does not wait so long for each of several answers.
+/// For one that did not answer last time: who must end soon does not wait so long for each of several answers;
 constexpr Milliseconds kSilentTimeout{500};
+/// and no longer than this while that answer is still missing.
+constexpr Milliseconds kStuckTimeout{50};
 constexpr Milliseconds kMomentToDie{200};
 /// How long after the time limit a group that is complete waits for its texts to be put together.
 constexpr Milliseconds kToPutTogether{2000};
@@ -93,12 +96,15 @@ struct Rendezvous::Impl {
 
     template <typename Operation>
     auto call(Operation operation, Milliseconds limit = kControlTimeout) {
+      if (is_stuck()) throw StoreSilent();
       if (prompt && silent) limit = std::min(limit, kSilentTimeout);
       auto result = worker.run([store = store, operation] { return operation(*store); }, limit);
       silent = !result;
       if (!result) throw StoreSilent();
       return std::move(*result);
     }
+    /// The last answer is missing still.
+    bool is_stuck() { return prompt && silent && worker.is_stuck(kStuckTimeout); }
     void set(const std::string& key, std::vector<uint8_t> value, Milliseconds limit = kControlTimeout) {
       call([key, value](c10d::Store& server) { return server.set(key, value), true; }, limit);
     }
@@ -117,6 +123,10 @@ struct Rendezvous::Impl {
   void beat(const std::stop_token& stop);
   void show_state();
   std::optional<std::vector<uint8_t>> last_heartbeat(int rank);
+  /// Whether a rank gave no sign of life when it was looked at last.
+  void note_silent(int rank, bool is_silent);
+  bool is_silent(int rank);
+  std::vector<std::string> keys_of_leaving(bool of_ended);
   std::optional<RankState> shown_here(int rank) const;
   PeerView view_of(int rank, const std::optional<std::vector<uint8_t>>& beat) const;
   std::vector<PeerView> look_at(const std::vector<int>& ranks);
@@ -164,15 +174,16 @@ struct Rendezvous::Impl {
   const MeetingFile* meeting = nullptr;  // while ranks may still come by it
   std::mutex heart_mutex;
   std::condition_variable_any heart_wake;
-  int64_t beats = 0;
+  std::atomic<int64_t> beats = 0;
+  std::mutex silent_mutex;
+  std::set<int> silent_ranks;
   std::jthread heart;  // last: stops before what it uses goes
 };
 
 void Rendezvous::Impl::show_state() {
-  const std::lock_guard lock(heart_mutex);
-  std::vector<uint8_t> bytes(sizeof beats);
-  ++beats;
-  std::memcpy(bytes.data(), &beats, sizeof beats);
+  const int64_t beat = ++beats;
+  std::vector<uint8_t> bytes(sizeof beat);
+  std::memcpy(bytes.data(), &beat, sizeof beat);
   const std::vector<uint8_t> image = board.image();
   bytes.insert(bytes.end(), image.begin(), image.end());
   control.set(alive_key(options.rank), bytes);
@@ -197,6 +208,19 @@ std::optional<std::vector<uint8_t>> Rendezvous::Impl::last_heartbeat(int rank) {
   } catch (const std::exception&) {
     return std::nullopt;
   }
+}
+
+void Rendezvous::Impl::note_silent(int rank, bool is_silent) {
+  const std::lock_guard lock(silent_mutex);
+  if (is_silent)
+    silent_ranks.insert(rank);
+  else
+    silent_ranks.erase(rank);
+}
+
+bool Rendezvous::Impl::is_silent(int rank) {
+  const std::lock_guard lock(silent_mutex);
+  return silent_ranks.contains(rank);
 }
 
 /// What a rank of our supervisor shows, as it is at this moment.
@@ -826,9 +850,10 @@ std::vector<PeerView> Rendezvous::view(const std::vector<int>& members, const st
     try {
       impl_->show_state();
     } catch (const std::exception&) {
+      answers = false;
     }
     for (size_t i = 0; i < members.size(); ++i) before[i] = ask(members[i]);
-    if (!impl_->any_gone(members)) std::this_thread::sleep_for(settle);
+    if (!impl_->any_gone(members)) std::this_thread::sleep_for(answers ? settle : std::min<Milliseconds>(settle, kMomentToDie));
   } else if (!impl_->any_gone(members)) {
     std::this_thread::sleep_for(std::min<Milliseconds>(settle, kMomentToDie));
   }
@@ -838,6 +863,8 @@ std::vector<PeerView> Rendezvous::view(const std::vector<int>& members, const st
     PeerView view = impl_->view_of(members[i], now);
     const bool elsewhere = view.process == ProcessState::kUnknown;
     view.silent = elsewhere && (!now || now == before[i]);
+    view.heard = !elsewhere || (now && !now->empty());
+    impl_->note_silent(members[i], view.silent);
     view.record = ProgressBoard::find(view.state, group);
     views.push_back(std::move(view));
   }
@@ -864,23 +891,40 @@ void Rendezvous::shutdown(Milliseconds limit) {
   impl_->options.timeout = before;
 }
 
+namespace {
+
+std::string key_of_leaving(int rank) { return cat("left/", rank); }
+
+}  // namespace
+
+/// Of the ranks that rank 0 waits for. Who has ended or is stopped reads nothing, and may have told so before (`of_ended`); who gave
+/// no sign of life is waited for in vain.
+std::vector<std::string> Rendezvous::Impl::keys_of_leaving(bool of_ended) {
+  std::vector<std::string> keys;
+  for (int rank = 1; rank < options.world; ++rank) {
+    const ProcessState state = state_of(rank);
+    const bool ended = state == ProcessState::kGone || state == ProcessState::kStopped;
+    if ((of_ended || !ended) && !is_silent(rank)) keys.push_back(key_of_leaving(rank));
+  }
+  return keys;
+}
+
 void Rendezvous::leave(Milliseconds limit) noexcept {
   if (world() == 1) return;
-  const auto key_of = [](int rank) { return cat("left/", rank); };
   try {
-    if (rank() > 0) return impl_->main.set(key_of(rank()), {}, limit);
+    if (rank() > 0) {
+      // A store that has not answered for a while gets to know nothing.
+      if (!impl_->control.is_stuck()) impl_->main.set(key_of_leaving(rank()), {}, limit);
+      return;
+    }
     const auto end = Clock::now() + limit;
-    std::vector<std::string> awaited;
-    for (int other = 1; other < world(); ++other) awaited.push_back(key_of(other));
+    std::vector<std::string> awaited = impl_->keys_of_leaving(true);
     const auto have_left = [&] {
       return impl_->main.call([awaited](c10d::Store& server) { return server.check(awaited); }, limit);
     };
     while (!awaited.empty() && !have_left() && Clock::now() < end) {
       std::this_thread::sleep_for(Milliseconds(1));
-      awaited.clear();  // who has ended, or is stopped, has nothing to read
-      for (int other = 1; other < world(); ++other)
-        if (const ProcessState state = impl_->state_of(other); state != ProcessState::kGone && state != ProcessState::kStopped)
-          awaited.push_back(key_of(other));
+      awaited = impl_->keys_of_leaving(false);
     }
   } catch (const std::exception&) {
     // Who is missing will be told by the supervisor.

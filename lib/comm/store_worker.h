@@ -37,6 +37,9 @@ class StoreWorker {
   StoreWorker(const StoreWorker&) = delete;
   StoreWorker& operator=(const StoreWorker&) = delete;
 
+  /// Whether an operation that was given up on still waits, in `limit` from now too.
+  bool is_stuck(std::chrono::milliseconds limit) { return !late_->none_within(limit); }
+
   /// What `operation` returns, or what it throws; nothing when it does not end within `limit`. It
   /// may outlive the call then, or not be tried at all: it must own what it uses.
   template <typename Operation>

@@ -31,6 +31,16 @@ TEST_CASE("a pause of the server ends: what was late is waited for, and the next
   REQUIRE(worker.run(count, 60s) == 2);
 }
 
+TEST_CASE("a worker is stuck from an operation that was given up on to its end") {
+  StoreWorker worker;
+  std::promise<void> server_goes_on;
+  REQUIRE_FALSE(worker.is_stuck(0ms));
+  REQUIRE_FALSE(worker.run([goes_on = server_goes_on.get_future().share()] { return goes_on.wait(), 1; }, 1ms));
+  REQUIRE(worker.is_stuck(1ms));
+  server_goes_on.set_value();
+  REQUIRE_FALSE(worker.is_stuck(20s));
+}
+
 TEST_CASE("operations of two threads behind a silent server all return in time, and recover") {
   std::promise<void> goes_on;
   StoreWorker worker;
