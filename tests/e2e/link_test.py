@@ -1,0 +1,64 @@
+"""Two ranks on two machines that one link joins: a quick one, a slow one that is no reason to give up, and one that goes down in
+mid-step. Left out (exit 77) where this machine cannot be two."""
+import re
+import tempfile
+import time
+
+from runner import Job, case, manifest, run_cases, same_run, skip, steps
+from two_machines import TwoMachines, missing
+
+if why := missing():
+    skip(why)
+
+FEW = {"train": {"steps": 2}, "comm": {"backend": "gloo"}}
+LIMIT = 3
+LONG = {"train": {"steps": 90}, "checkpoint": {"every": 10}, "comm": {"backend": "gloo", "timeout": LIMIT}}
+
+with tempfile.TemporaryDirectory() as scratch, TwoMachines() as near, TwoMachines() as far:
+    job = Job(scratch)
+    # 100 ms there and back, 2 Mbit a second. It waits for hundreds of answers, and other cases run meanwhile.
+    far.cable.delay, far.cable.rate = 0.05, 250e3
+    apart = far.start(job.config("slow", **FEW, export={"enabled": False}))
+
+    def ended(ranks):
+        for rank in ranks:
+            rank.wait(0)
+        return ranks
+
+    @case
+    def two_machines_train_as_one_does():
+        job.run("here", "--nproc", 2, **FEW)
+        ended(near.start(job.config("there", **FEW)))
+        assert near.cable.carried > 100, "nothing went over the cable"
+        same_run(job.out("here"), job.out("there"))
+
+    @case
+    def link_that_goes_down_in_mid_step_ends_both_sides_and_the_run_goes_on_later():
+        config = job.config("down", **LONG)
+        ranks = near.start(config)
+        ranks[0].await_line("step 15/")
+        near.machines[1].link("down")
+        down = time.monotonic()
+        for rank, (running, other) in enumerate(zip(ranks, ("south", "north"))):
+            running.wait(6)
+            print(f"  {time.monotonic() - down:.1f} s after the link both were over" if rank else
+                  f"  {time.monotonic() - down:.1f} s after the link rank 0 was over", flush=True)
+            assert re.search(rf"ftrun: rank {rank} waited {LIMIT}\.\ds in .* of group .*: rank {1 - rank} \(process \d+ on {other}\) "
+                             "gives no sign of life", running.text()), running.text()
+        record = manifest(job.out("down"))
+        assert record["exit_code"] == 6 and " on south) gives no sign of life" in record["exit_reason"], record
+        near.machines[1].link("up")
+        first, _ = ended(near.start(config, "--resume", "auto"))
+        assert "resumed from" in first.text(), first.text()
+        job.run("straight", "--nproc", 2, **LONG)
+        same_run(job.out("straight"), job.out("down"))
+
+    @case
+    def slow_link_is_no_failure_and_its_time_is_told():
+        said = "\n".join(rank.text() for rank in ended(apart))
+        assert "warning" not in said and " is slow" not in said, said
+        for slow, quick in zip(steps(job.out("slow")), steps(job.out("here")), strict=True):
+            assert slow["loss"] == quick["loss"], (slow, quick)
+            assert slow["exposed_communication_seconds"] > 0.8 * slow["step_seconds"], slow
+
+    run_cases()

@@ -1,0 +1,167 @@
+"""Two machines that are this one: each has a network, a host name and processes of its own, and nothing but one cable joins
+them. The cable is two TUN devices between which a thread carries packets, as late and as slowly as it is told: a kernel needs no
+netem for it. Nothing outside the machines' own namespaces is touched."""
+import collections
+import ctypes
+import fcntl
+import os
+import select
+import shutil
+import struct
+import subprocess
+import threading
+import time
+
+from runner import BINARY, Running, children
+
+PROGRAMS = ("unshare", "nsenter", "ip")
+TUNSETIFF = 0x400454CA
+IFF_TUN, IFF_NO_PI = 0x0001, 0x1000
+CLONE_NEWNET = 0x40000000
+# What waits longer at the cable's end than this is dropped, as a switch does whose memory is full.
+LONGEST_QUEUE = 0.3
+NAMESPACES = ["--net", "--uts", "--pid", "--mount"]
+
+
+def missing():
+    """Why this machine cannot be two; "" when it can."""
+    absent = [name for name in PROGRAMS if shutil.which(name) is None]
+    if absent:
+        return f"no {', '.join(absent)} (Debian: util-linux iproute2)"
+    made = subprocess.run(["unshare", *NAMESPACES, "--fork", "--mount-proc", "ip", "link", "set", "lo", "up"], capture_output=True,
+                          text=True)
+    if made.returncode:
+        return f"no network namespace of one's own: {made.stderr.strip().splitlines()[-1]}"
+    try:
+        os.close(os.open("/dev/net/tun", os.O_RDWR))
+    except OSError as error:
+        return f"no TUN device: {error}"
+    return ""
+
+
+def tun_in(pid):
+    """A TUN device in the network of that process."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def enter(network):
+        if libc.setns(network.fileno(), CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), "setns")
+
+    with open("/proc/thread-self/ns/net") as own, open(f"/proc/{pid}/ns/net") as theirs:
+        enter(theirs)
+        try:
+            device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+            fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH22x", b"cable", IFF_TUN | IFF_NO_PI))
+        finally:
+            enter(own)
+    return device
+
+
+class Cable:
+    """Carries packets between two TUN devices until it is closed."""
+
+    def __init__(self, ends):
+        self.ends = ends
+        # Seconds that a packet takes, and bytes a second that go in; None: as many as come.
+        self.delay, self.rate = 0.0, None
+        self.carried = 0
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self._carry, daemon=True)
+        self.thread.start()
+
+    def close(self):
+        self.over.set()
+        self.thread.join()
+        for end in self.ends:
+            os.close(end)
+
+    def _carry(self):
+        under_way = [collections.deque(), collections.deque()]  # (when it arrives, packet), by the end where it entered
+        free = [0.0, 0.0]
+        while not self.over.is_set():
+            dues = [queue[0][0] for queue in under_way if queue]
+            wait = min(max(min(dues) - time.monotonic(), 0), 0.1) if dues else 0.1
+            readable, _, _ = select.select(self.ends, [], [], wait)
+            for end in readable:
+                self._take(end, under_way[self.ends.index(end)], free)
+            now = time.monotonic()
+            for to, queue in zip(reversed(self.ends), under_way):
+                while queue and queue[0][0] <= now:
+                    self._give(to, queue.popleft()[1])
+
+    def _take(self, end, queue, free):
+        which = self.ends.index(end)
+        try:
+            packet = os.read(end, 65536)
+        except OSError:  # nothing there after all, or its device is down
+            time.sleep(0.001)
+            return
+        now = time.monotonic()
+        begin = max(free[which], now)
+        if begin - now > LONGEST_QUEUE:
+            return
+        free[which] = begin + (len(packet) / self.rate if self.rate else 0)
+        queue.append((free[which] + self.delay, packet))
+
+    def _give(self, to, packet):
+        try:
+            os.write(to, packet)
+            self.carried += 1
+        except OSError:  # its device is down
+            pass
+
+
+class Machine:
+    """Processes in here see each other, and of the network their end of the cable."""
+
+    def __init__(self, name, address):
+        self.name, self.address = name, address
+        self.holder = subprocess.Popen(["unshare", *NAMESPACES, "--fork", "--kill-child", "--mount-proc", "sleep", "3600"])
+        end = time.monotonic() + 20
+        while not (inside := children(self.holder.pid)) or os.readlink(f"/proc/{inside[0]}/exe") == os.readlink(
+                f"/proc/{self.holder.pid}/exe"):
+            assert time.monotonic() < end, "no first process of a machine"
+            time.sleep(0.005)
+        self.first = inside[0]
+        self.device = tun_in(self.first)
+        self.run("hostname", name)
+        self.run("ip", "link", "set", "lo", "up")
+        self.run("ip", "addr", "add", f"{address}/24", "dev", "cable")
+        self.link("up")
+
+    def inside(self, *command):
+        return ["nsenter", "-t", str(self.first), *NAMESPACES, *map(str, command)]
+
+    def run(self, *command):
+        subprocess.run(self.inside(*command), check=True)
+
+    def link(self, state):
+        """up or down; down tells nobody, so that the other machine waits for answers."""
+        self.run("ip", "link", "set", "cable", state)
+
+    def start(self, config, rank, *options, master, port, **variables):
+        """One of two ranks, as a process of this machine."""
+        return Running(self.inside(BINARY, "--config", config, *options), {
+            "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": master, "MASTER_PORT": str(port), **variables})
+
+    def close(self):
+        self.holder.kill()
+        self.holder.wait()
+
+
+class TwoMachines:
+    def __enter__(self):
+        self.machines = [Machine("north", "10.83.0.1"), Machine("south", "10.83.0.2")]
+        self.cable = Cable([machine.device for machine in self.machines])
+        return self
+
+    def __exit__(self, *_):
+        for machine in self.machines:
+            machine.close()
+        self.cable.close()
+
+    def start(self, config, *options, **variables):
+        """A rank on each; rank 0 is on the first."""
+        # The ports of a machine are its own.
+        return [machine.start(config, rank, *options, master=self.machines[0].address, port=29400, **variables)
+                for rank, machine in enumerate(self.machines)]
