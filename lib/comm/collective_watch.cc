@@ -13,14 +13,13 @@ namespace {
 /// Between two looks at a collective: often enough that the board tells peers the truth at each of their
 /// heartbeats, and a query of an event costs microseconds.
 constexpr std::chrono::milliseconds kInterval{20};
-/// How long a collective may take before the members' processes are looked at.
+/// How long a collective may take before the members are looked at, and between two looks.
 constexpr std::chrono::seconds kPatience{1};
 
 }  // namespace
 
-CollectiveWatch::CollectiveWatch(WatchedCollectives& watched, ProgressBoard::Slot* slot,
-                                 std::chrono::milliseconds limit)
-    : watched_(watched), slot_(slot), limit_(limit), thread_([this] { serve(); }) {}
+CollectiveWatch::CollectiveWatch(WatchedCollectives& watched, std::chrono::milliseconds limit)
+    : watched_(watched), limit_(limit), thread_([this] { serve(); }) {}
 
 void CollectiveWatch::announce(const CollectiveRecord& record, int64_t handle) {
   const std::lock_guard lock(mutex_);
@@ -77,10 +76,10 @@ bool CollectiveWatch::look(const Entry& entry) {
       begun_ = watched_.has_begun(entry.handle);
       since_ = Clock::now();
       if (!begun_) return true;
-      if (slot_ != nullptr) slot_->enter(entry.record);
+      watched_.begun(entry.record);
     }
     if (entry.issued && watched_.has_ended(entry.handle)) {
-      if (slot_ != nullptr) slot_->finish();
+      watched_.ended();
       watched_.release(entry.handle);
       const std::lock_guard lock(mutex_);
       entries_.pop_front();
@@ -88,11 +87,20 @@ bool CollectiveWatch::look(const Entry& entry) {
       return false;
     }
     const auto waited = Clock::now() - since_;
-    if (is_late(waited) || (waited > kPatience && watched_.peer_ended()))
-      give_up(entry, cat("waited ", human_seconds(std::chrono::duration<double>(waited).count()), " in"), "");
+    if (is_late(waited))
+      give_up(entry, {cat("waited ", human_seconds(std::chrono::duration<double>(waited).count()), " in"), "", true});
+    else if (waited > kPatience && is_time_for_members() && watched_.peer_lost())
+      give_up(entry, {"lost a peer in", ""});
   } catch (const std::exception& error) {
-    give_up(entry, "lost a connection in", first_line(error.what()));
+    give_up(entry, {"lost a connection in", first_line(error.what())});
   }
+  return true;
+}
+
+bool CollectiveWatch::is_time_for_members() {
+  const auto now = Clock::now();
+  if (now < members_at_) return false;
+  members_at_ = now + kPatience;
   return true;
 }
 
@@ -101,9 +109,8 @@ bool CollectiveWatch::is_late(Clock::duration waited) {
   return waited > limit_;
 }
 
-void CollectiveWatch::give_up(const Entry& entry, const std::string& what, const std::string& detail) {
-  if (slot_ != nullptr) slot_->mark(CollectiveRecord::State::kAborted);
-  watched_.lost(entry.record, what, detail);
+void CollectiveWatch::give_up(const Entry& entry, const CollectiveFailure& failure) {
+  watched_.lost(entry.record, failure);
   const std::lock_guard lock(mutex_);
   gave_up_ = true;
 }

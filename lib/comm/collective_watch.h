@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "cluster/collective.h"
-#include "cluster/progress.h"
+#include "comm/collective_failure.h"
 
 namespace ftrun {
 
@@ -22,21 +22,23 @@ class WatchedCollectives {
   virtual bool has_ended(int64_t handle) = 0;
   /// It has ended: nothing asks for the handle any more.
   virtual void release(int64_t handle) = 0;
-  /// A member's process is known to have ended.
-  virtual bool peer_ended() = 0;
-  /// Called once at most: it has not ended within the time limit ("waited 5.0s in"), or failed
-  /// ("lost a connection in"), with the transport's words or "".
-  virtual void lost(const CollectiveRecord& record, const std::string& what, const std::string& detail) = 0;
+  /// The device stands in it; and it is over.
+  virtual void begun(const CollectiveRecord& record) = 0;
+  virtual void ended() = 0;
+  /// A member is known to have given up, or its process to have ended. May take a moment.
+  virtual bool peer_lost() = 0;
+  /// Called once at most.
+  virtual void lost(const CollectiveRecord& record, const CollectiveFailure& failure) = 0;
 };
 
 /// The host of a device puts collectives into a stream and goes on, so its own calls say nothing of
-/// where the device is. This follows marks in the stream from a thread: it shows on the progress board
-/// which collective the device is in, and gives one up that has begun and not ended within the limit,
-/// so that whoever waits for the device learns which peer is missing.
+/// where the device is. This follows marks in the stream from a thread: it says which collective the device
+/// is in, for the progress board, and which one has begun and not ended within the limit, so that whoever
+/// waits for the device learns which peer is missing.
 class CollectiveWatch {
  public:
-  /// `slot` may be null. Both are borrowed.
-  CollectiveWatch(WatchedCollectives& watched, ProgressBoard::Slot* slot, std::chrono::milliseconds limit);
+  /// `watched` is borrowed.
+  CollectiveWatch(WatchedCollectives& watched, std::chrono::milliseconds limit);
   ~CollectiveWatch() { stop(); }
   CollectiveWatch(const CollectiveWatch&) = delete;
   CollectiveWatch& operator=(const CollectiveWatch&) = delete;
@@ -63,12 +65,12 @@ class CollectiveWatch {
   void serve();
   bool has_issued() const { return !entries_.empty() && entries_.front().issued; }
   bool is_late(Clock::duration waited);
+  bool is_time_for_members();
   /// True when there is nothing to do before the next look.
   bool look(const Entry& entry);
-  void give_up(const Entry& entry, const std::string& what, const std::string& detail);
+  void give_up(const Entry& entry, const CollectiveFailure& failure);
 
   WatchedCollectives& watched_;
-  ProgressBoard::Slot* const slot_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Entry> entries_;
@@ -78,6 +80,8 @@ class CollectiveWatch {
   bool begun_ = false;
   bool gave_up_ = false;
   Clock::time_point since_;
+  /// The next look at the members.
+  Clock::time_point members_at_;
   std::thread thread_;
 };
 

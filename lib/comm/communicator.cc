@@ -18,6 +18,21 @@ namespace {
 /// From group to group no chain of waits is longer: pipeline, tensor, expert, shard and data parallel ranks.
 constexpr int kMostRounds = 16;
 
+/// What each rank means by a collective that all have come to; nothing where one is elsewhere, or all mean the same.
+std::optional<std::vector<CollectiveRecord>> meanings(const std::vector<PeerView>& views, const CollectiveRecord& mine,
+                                                      int self) {
+  if (between_two(mine.kind)) return std::nullopt;
+  std::vector<CollectiveRecord> all;
+  for (size_t i = 0; i < views.size(); ++i) {
+    const CollectiveRecord& record = static_cast<int>(i) == self ? mine : views[i].record;
+    const bool came = static_cast<int>(i) == self || record.state != CollectiveRecord::State::kNone;
+    if (!came || between_two(record.kind) || record.sequence != mine.sequence) return std::nullopt;
+    all.push_back(record);
+  }
+  const bool alike = std::ranges::all_of(all, [&](const CollectiveRecord& one) { return same_collective(one, mine); });
+  return alike ? std::nullopt : std::optional(all);
+}
+
 void free_pages(void* data, int64_t bytes) {
   ::munmap(data, static_cast<size_t>(bytes));
 }
@@ -266,20 +281,23 @@ void Communicator::account(const CollectiveRecord& record, double seconds) {
   }
 }
 
-/// Of a wait that took too long the picture is taken first: giving up frees the others, who then are
-/// elsewhere.
 void Communicator::fail(const CollectiveRecord& record, const Failure& what) {
-  std::optional<Error> error;
-  if (what.late) error = failure(record, what);
+  const Error error = give_up(record, what);
+  broken_ = error.message();
+  throw error;
+}
+
+Error Communicator::give_up(const CollectiveRecord& record, const Failure& what) {
+  std::optional<Error> picture;
+  if (what.late) picture = failure(record, what);
   if (slot_ != nullptr) slot_->mark(CollectiveRecord::State::kAborted);
   abort(what.what);
-  if (!error) error = failure(record, what);
-  broken_ = error->message();
-  throw *error;
+  return picture ? *picture : failure(record, what);
 }
 
 Error Communicator::failure(const CollectiveRecord& record, const Failure& failure) {
   const std::vector<PeerView> views = view_peers();
+  if (const auto all = meanings(views, record, rank())) return disagreement(*all);
   std::vector<PeerView> others;
   // Each time those are known that the last ones wait for.
   for (int round = 0; round < kMostRounds && setup_.look_at; ++round) {

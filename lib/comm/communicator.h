@@ -16,6 +16,7 @@
 #include "cluster/collective.h"
 #include "cluster/peers.h"
 #include "cluster/progress.h"
+#include "comm/collective_failure.h"
 
 namespace ftrun {
 
@@ -123,6 +124,8 @@ class Communicator {
     std::function<std::vector<PeerView>(const std::vector<int>&)> look_at = {};
     /// On GPUs: adds in rank order (comm/device_communicator.h); null leaves sums to the transport.
     SumBlocks sum_blocks = {};
+    /// On GPUs: for how long whoever waits for the device may stay away after an abort.
+    std::chrono::milliseconds abort_patience = std::chrono::seconds(30);
   };
 
   virtual ~Communicator();
@@ -183,15 +186,7 @@ class Communicator {
  protected:
   explicit Communicator(Setup setup);
 
-  /// A back end's own failure, to be told with rank, collective and peers around it.
-  struct Failure {
-    /// "waited 5.0s in", "lost a connection in".
-    std::string what;
-    /// The back end's words, "" for none.
-    std::string detail;
-    /// Nothing has failed but the time limit: the others still are where they wait.
-    bool late = false;
-  };
+  using Failure = CollectiveFailure;
 
   bool is_recording() const { return recording_.has_value(); }
   /// Around a replay of several collectives, of which this is the first.
@@ -217,6 +212,9 @@ class Communicator {
   void check_message(const CollectiveRecord& sent, const CollectiveRecord& wanted) const;
   /// What is thrown for a failure, with what is known of the peers. May take two heartbeats. Any thread.
   Error failure(const CollectiveRecord& record, const Failure& failure);
+  /// The same of a group that is given up for it. Of a wait that took too long the picture is taken first:
+  /// giving up frees the others, who then are elsewhere.
+  Error give_up(const CollectiveRecord& record, const Failure& failure);
   const Setup& setup() const { return setup_; }
   ProgressBoard::Slot* slot() const { return slot_; }
 

@@ -1,19 +1,20 @@
 #include "comm/device_communicator.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "base/error.h"
 #include "base/round_up.h"
 #include "base/text.h"
+#include "cluster/failure_report.h"
 
 namespace ftrun {
 namespace {
 
 /// Parts of an ordered sum begin at multiples of this: kernels read 16 bytes at a time.
 constexpr int64_t kPartAlignment = 16;
-/// After an abort a wait for the device returns soon; where it does not, the process must not hang.
-constexpr std::chrono::seconds kAbortPatience{30};
 
 bool is_float(DType dtype) { return dtype == DType::kF64 || dtype == DType::kF32 || dtype == DType::kBF16; }
 
@@ -26,7 +27,17 @@ DeviceCommunicator::~DeviceCommunicator() = default;
 
 void DeviceCommunicator::start_watch() {
   WatchedCollectives& watched = *this;
-  watch_ = std::make_unique<CollectiveWatch>(watched, slot(), setup().timeout);
+  watch_ = std::make_unique<CollectiveWatch>(watched, setup().timeout);
+}
+
+/// Who closes the group has come back from the device.
+void DeviceCommunicator::stop_watch() {
+  {
+    const std::lock_guard lock(lost_mutex_);
+    asked_ = true;
+  }
+  lost_changed_.notify_all();
+  watch_.reset();
 }
 
 void DeviceCommunicator::set_timeout(std::chrono::milliseconds timeout) {
@@ -43,25 +54,60 @@ void DeviceCommunicator::check() {
   throw *lost_;
 }
 
+void DeviceCommunicator::begun(const CollectiveRecord& record) {
+  const std::lock_guard lock(shown_mutex_);
+  if (slot() != nullptr && !gave_up_) slot()->enter(record);
+}
+
+void DeviceCommunicator::ended() {
+  const std::lock_guard lock(shown_mutex_);
+  if (slot() != nullptr && !gave_up_) slot()->finish();
+}
+
+bool DeviceCommunicator::show_given_up() noexcept {
+  const std::lock_guard lock(shown_mutex_);
+  if (std::exchange(gave_up_, true)) return false;
+  if (slot() != nullptr) slot()->mark(CollectiveRecord::State::kAborted);
+  return true;
+}
+
 /// From the watch's thread. The abort lets the device, and who waits for it, come forward: check() must
 /// know before that that what the device has is no result.
-void DeviceCommunicator::lost(const CollectiveRecord& record, const std::string& what, const std::string& detail) {
+void DeviceCommunicator::lost(const CollectiveRecord& record, const CollectiveFailure& failure) {
   {
     const std::lock_guard lock(lost_mutex_);
     losing_ = true;
   }
-  abort(what);
-  const Error error = failure(record, {what, detail});
-  std::unique_lock lock(lost_mutex_);
-  lost_ = error;
+  const Error error = give_up(record, failure);
+  {
+    const std::lock_guard lock(lost_mutex_);
+    lost_ = error;
+  }
   lost_changed_.notify_all();
-  if (!lost_changed_.wait_for(lock, kAbortPatience, [&] { return asked_; })) nobody_asks(error);
+  await_asking(error);
+}
+
+/// After an abort a wait for the device returns soon; where it does not, the process must not hang.
+void DeviceCommunicator::await_asking(const Error& error) {
+  std::unique_lock lock(lost_mutex_);
+  if (lost_changed_.wait_for(lock, setup().abort_patience, [&] { return asked_; })) return;
+  report_failure({.rank = members()[static_cast<size_t>(rank())],
+                  .unix_ns = unix_time_ns(),
+                  .exit_code = static_cast<int>(error.code()),
+                  .message = error.what(),
+                  .culprit = setup().board == nullptr ? -1 : setup().board->blamed()});
+  const std::string text = cat("error: ", error.what(), "\n");
+  [[maybe_unused]] const ssize_t done = ::write(2, text.data(), text.size());
+  ::_exit(static_cast<int>(error.code()));
 }
 
 void DeviceCommunicator::begin(Collective& collective) {
   check();
   // A mark that is recorded cannot be asked for: replays have marks of their own.
-  if (is_recording()) return run(collective);
+  or_lost([&] { is_recording() ? run(collective) : issue_watched(collective); });
+}
+
+void DeviceCommunicator::issue_watched(const Collective& collective) {
   const int64_t handle = mark_begin();
   watch_->announce(collective.record, handle);
   try {

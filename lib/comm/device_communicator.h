@@ -16,7 +16,8 @@ namespace ftrun {
 /// Collectives of device memory: begin() puts them into the stream of use_stream(), behind what stands
 /// there, and the host goes on; what comes after them in that stream finds them done, so wait() has
 /// nothing to do. A watch (comm/collective_watch.h) notices a peer that is lost: the error is met by the
-/// next call, and by check(), which whoever has waited for the device calls before it reads what came.
+/// next call, and by check(), which whoever has waited for the device calls before it reads what came. Where
+/// the device does not come back to whoever waits for it, the process ends with the same words.
 ///
 /// Sums: where Setup::sum_blocks is given, sums of floating-point numbers add in rank order, 16 bits in
 /// fp32, as on hosts, whatever the transport would do: ranks exchange the parts, each adds up its own,
@@ -64,17 +65,32 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   bool has_begun(int64_t handle) override = 0;
   bool has_ended(int64_t handle) override = 0;
   void release(int64_t handle) override = 0;
-  bool peer_ended() override = 0;
-  /// The watch's thread has given up: abort() was called, and check() has thrown nothing for `limit`.
-  virtual void nobody_asks(const Error& error) { static_cast<void>(error); }
+  bool peer_lost() override = 0;
+  /// For abort(), before it frees the device: the board shows from here on that this rank has given up,
+  /// whatever the device still comes to. False where it had before.
+  bool show_given_up() noexcept;
 
   void* stream() const { return stream_; }
   /// Back ends start it once they are open and stop it before they go.
   void start_watch();
-  void stop_watch() { watch_.reset(); }
+  void stop_watch();
+  /// What fails because a collective was given up meanwhile is told as that.
+  template <typename Calls>
+  void or_lost(Calls calls) {
+    try {
+      calls();
+    } catch (...) {
+      check();
+      throw;
+    }
+  }
 
  private:
-  void lost(const CollectiveRecord& record, const std::string& what, const std::string& detail) final;
+  void begun(const CollectiveRecord& record) final;
+  void ended() final;
+  void lost(const CollectiveRecord& record, const CollectiveFailure& failure) final;
+  void await_asking(const Error& error);
+  void issue_watched(const Collective& collective);
   void run(const Collective& collective);
   bool adds_in_order(const CollectiveRecord& record) const;
   std::byte* scratch();
@@ -89,6 +105,8 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   CommBuffer scratch_;
   std::vector<Exchange> exchanges_;
   std::unique_ptr<CollectiveWatch> watch_;
+  std::mutex shown_mutex_;
+  bool gave_up_ = false;
   std::mutex lost_mutex_;
   std::condition_variable lost_changed_;
   /// Somebody is missing; the error follows once it is known who.

@@ -118,7 +118,6 @@ class GlooCommunicator final : public Communicator {
   void await(const WorkPtr& work);
   void await_message(const WorkPtr& work);
   Failure failure_of(const std::exception& error, Clock::time_point start);
-  bool someone_gave_up();
 
   void compare_signatures(const CollectiveRecord& record);
   void all_reduce_now(const Collective& work);
@@ -171,28 +170,11 @@ Communicator::Failure GlooCommunicator::failure_of(const std::exception& error, 
 /// Gloo has no words for it: a thread of ours that stands in a collective leaves it by this, and the
 /// peers find the note, of which only those may notice our end that wait for us.
 void GlooCommunicator::abort(const std::string& reason) noexcept {
-  if (aborted_.exchange(true)) return;
-  try {
-    rendezvous_.post("gave up/" + name(), reason);
-  } catch (const std::exception&) {
-    // The store is gone with rank 0, which the peers notice by themselves.
-  }
+  if (!aborted_.exchange(true)) rendezvous_.give_up(name(), reason);
 }
 
-/// A collective needs everyone, but a rank's connections are to some of the others only.
-bool GlooCommunicator::someone_gave_up() {
-  const PeerIdentity& self = rendezvous_.identity(rendezvous_.rank());
-  const bool gone = std::any_of(members().begin(), members().end(), [&](int member) {
-    return process_state(rendezvous_.identity(member), self) == ProcessState::kGone;
-  });
-  try {
-    return gone || rendezvous_.find("gave up/" + name()).has_value();
-  } catch (const std::exception&) {
-    return false;
-  }
-}
-
-/// Waits for a collective in slices: c10d's own wait can be ended by no one.
+/// Waits for a collective in slices: c10d's own wait can be ended by no one. A collective needs everyone,
+/// but a rank's connections are to some of the others only.
 void GlooCommunicator::await(const WorkPtr& work) {
   const auto start = Clock::now();
   const auto deadline = start + setup().timeout + kSlack;
@@ -211,7 +193,7 @@ void GlooCommunicator::await(const WorkPtr& work) {
                                            " gave up group ", name(), " because of another failure"));
     if (Clock::now() < look_at) continue;
     look_at = Clock::now() + kPeerSlice;
-    failed_ = !work->isCompleted() && someone_gave_up();
+    failed_ = !work->isCompleted() && rendezvous_.any_lost(members(), name());
     if (failed_) throw Failure{"lost a peer in", ""};
   }
 }

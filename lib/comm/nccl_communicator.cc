@@ -2,7 +2,6 @@
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <future>
@@ -122,14 +121,12 @@ class NcclCommunicator final : public DeviceCommunicator {
     comm_ = nullptr;
   }
 
-  /// Ends NCCL's kernels, and with them the waits of this rank for its device.
-  void abort(const std::string&) noexcept override {
-    ::cudaSetDevice(device_);
-    // A call of NCCL's that does not return holds the communicator; nobody_asks() is what is left then.
-    const std::unique_lock lock(comm_mutex_, std::chrono::seconds(5));
-    if (!lock.owns_lock() || comm_ == nullptr) return;
-    ::ncclCommAbort(comm_);
-    comm_ = nullptr;
+  /// Ends NCCL's kernels, and with them the waits of this rank for its device. Members on the same machine are not told by
+  /// NCCL.
+  void abort(const std::string& reason) noexcept override {
+    const bool is_first = show_given_up();
+    end_kernels();
+    if (is_first) rendezvous_.give_up(name(), reason);
   }
 
  protected:
@@ -177,7 +174,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   /// Only a barrier is waited for on the host.
   void complete(Collective& collective) override {
     if (collective.record.kind == CollectiveKind::kBarrier)
-      check_cuda(::cudaStreamSynchronize(native()), "waiting for the device");
+      or_lost([&] { check_cuda(::cudaStreamSynchronize(native()), "waiting for the device"); });
     check();
   }
 
@@ -204,14 +201,7 @@ class NcclCommunicator final : public DeviceCommunicator {
     const std::lock_guard lock(marks_mutex_);
     free_.push_back(handle);
   }
-  bool peer_ended() override { return rendezvous_.any_ended(members()); }
-
-  /// The device does not come back from a wait even though its collective was aborted.
-  void nobody_asks(const Error& error) override {
-    const std::string text = cat("error: ", error.what(), "\n");
-    [[maybe_unused]] const ssize_t done = ::write(2, text.data(), text.size());
-    ::_exit(static_cast<int>(ExitCode::kPeerLost));
-  }
+  bool peer_lost() override { return rendezvous_.any_lost(members(), name()); }
 
   std::vector<PeerView> view_peers() override { return rendezvous_.view(members(), name()); }
 
@@ -231,6 +221,15 @@ class NcclCommunicator final : public DeviceCommunicator {
     cudaEvent_t begin = nullptr;
     cudaEvent_t end = nullptr;
   };
+
+  void end_kernels() noexcept {
+    ::cudaSetDevice(device_);
+    // A call of NCCL's that does not return holds the communicator: then the watch ends the process.
+    const std::unique_lock lock(comm_mutex_, std::chrono::seconds(5));
+    if (!lock.owns_lock() || comm_ == nullptr) return;
+    ::ncclCommAbort(comm_);
+    comm_ = nullptr;
+  }
 
   cudaStream_t native() const { return static_cast<cudaStream_t>(stream()); }
 
@@ -310,7 +309,7 @@ class NcclCommunicator final : public DeviceCommunicator {
     const auto start = std::chrono::steady_clock::now();
     const auto waited = [&] { return std::chrono::steady_clock::now() - start; };
     const auto hopeless = [&] {
-      return waited() > setup().timeout || (waited() > std::chrono::seconds(1) && peer_ended());
+      return waited() > setup().timeout || (waited() > std::chrono::seconds(1) && peer_lost());
     };
     bool ready = false;
     while (!ready && !hopeless()) ready = future.wait_for(std::chrono::milliseconds(100)) == std::future_status::ready;

@@ -873,7 +873,22 @@ std::vector<PeerView> Rendezvous::view(const std::vector<int>& members, const st
 
 std::vector<PeerView> Rendezvous::look_at(const std::vector<int>& ranks) { return impl_->look_at(ranks); }
 
-bool Rendezvous::any_ended(const std::vector<int>& members) const { return impl_->any_gone(members); }
+void Rendezvous::give_up(const std::string& group, const std::string& reason) noexcept {
+  try {
+    post("gave up/" + group, reason);
+  } catch (const std::exception&) {
+    // The store is gone with rank 0, which the others notice by themselves.
+  }
+}
+
+bool Rendezvous::any_lost(const std::vector<int>& members, const std::string& group) {
+  if (impl_->any_gone(members)) return true;
+  try {
+    return find("gave up/" + group).has_value();
+  } catch (const std::exception&) {
+    return false;
+  }
+}
 
 std::string Rendezvous::local_address() const {
   return local_address_towards(impl_->options.address, impl_->options.port);

@@ -105,8 +105,10 @@ class Rendezvous {
   std::vector<PeerView> view(const std::vector<int>& members, const std::string& group);
   /// The same of any ranks, from what they have shown so far.
   std::vector<PeerView> look_at(const std::vector<int>& ranks);
-  /// Whether the process of one of them, on this machine, is known to have ended. At once; any thread.
-  bool any_ended(const std::vector<int>& members) const;
+  /// For groups whose transport does not tell: a note for the others that this rank has given the group up.
+  void give_up(const std::string& group, const std::string& reason) noexcept;
+  /// Whether a member's process is known to have ended, or one has given the group up. Asks the store; any thread.
+  bool any_lost(const std::vector<int>& members, const std::string& group);
 
   /// Collective: returns when every rank has called it, so that rank 0 may end. Gives up quietly
   /// after `limit`.

@@ -24,13 +24,14 @@ std::vector<Communicator*> communicators_of(const Program& program, const RankGr
   return found;
 }
 
-/// How each instruction is shown while it runs.
-std::vector<Activity> activities_of(const Program& program) {
+/// How each instruction is shown while it runs. A decision waits for all that a device does, with others too.
+std::vector<Activity> activities_of(const Program& program, bool asynchronous) {
   static_assert(kMostLanes <= BoardTable::kLanes);
   std::vector<Activity> all;
-  for (const Instr& instr : program.instrs)
-    all.push_back(activity(is_communication(instr.lane) ? Activity::Kind::kExchange : Activity::Kind::kAlone,
-                           instr_label(instr)));
+  for (const Instr& instr : program.instrs) {
+    const bool alone = !is_communication(instr.lane) && !(asynchronous && instr.kind == InstrKind::kDecide);
+    all.push_back(activity(alone ? Activity::Kind::kAlone : Activity::Kind::kExchange, instr_label(instr)));
+  }
   return all;
 }
 
@@ -89,8 +90,8 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
       memory_(memory),
       groups_(communicators_of(program, groups)),
       board_(groups.board),
-      shown_(board_ == nullptr ? std::vector<Activity>() : activities_of(program)),
       device_(make_lane_device(program, memory, groups_)),
+      shown_(board_ == nullptr ? std::vector<Activity>() : activities_of(program, device_->is_asynchronous())),
       early_disk_(early_disk_requests(program)),
       disk_tickets_(program.instrs.size()),
       phases_(program),
@@ -207,12 +208,13 @@ std::array<double, kInstrKinds> Executor::seconds() const {
   return sum;
 }
 
-/// Shows what the lane does meanwhile to whoever would wait for this rank.
+/// Shows what the lane does meanwhile to whoever would wait for this rank; not while it waits for its device, which
+/// may stand in a collective.
 void Executor::run_timed(const Instr& instr) {
   const auto start = std::chrono::steady_clock::now();
   const auto lane = static_cast<int>(instr.lane);
-  if (board_ != nullptr) board_->enter_lane(lane, shown_[static_cast<size_t>(&instr - program_.instrs.data())]);
   device_->enter(instr);
+  if (board_ != nullptr) board_->enter_lane(lane, shown_[static_cast<size_t>(&instr - program_.instrs.data())]);
   if (!instr.if_finite || updates()) run_instr(instr);
   device_->leave(instr);
   if (board_ != nullptr) board_->leave_lane(lane);

@@ -146,8 +146,8 @@ class Executor {
   /// By GroupId.
   std::vector<Communicator*> groups_;
   ProgressBoard* board_;
-  std::vector<Activity> shown_;
   std::unique_ptr<LaneDevice> device_;
+  std::vector<Activity> shown_;
   /// Addresses of a list's values, by instruction.
   std::map<const Instr*, std::vector<void*>> storage_;
   /// What the gradient norm sums, and to where.

@@ -234,7 +234,10 @@ class EmulatedNccl : public DeviceCommunicator {
 
   std::string_view backend() const override { return "emulated"; }
   void use_stream(void* stream) override;
-  void abort(const std::string&) noexcept override { *given_up_ = true; }
+  void abort(const std::string&) noexcept override {
+    show_given_up();
+    *given_up_ = true;
+  }
 
  protected:
   using DeviceCommunicator::Exchange;
@@ -246,7 +249,7 @@ class EmulatedNccl : public DeviceCommunicator {
   bool has_begun(int64_t handle) override { return mark(handle).begun; }
   bool has_ended(int64_t handle) override { return mark(handle).ended; }
   void release(int64_t) override {}
-  bool peer_ended() override { return false; }
+  bool peer_lost() override { return false; }
   CommBuffer allocate_memory(int64_t bytes) override;
   std::vector<PeerView> view_peers() override;
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -423,34 +424,58 @@ TEST_CASE("gpu: sums in rank order are exact for few numbers, for uneven parts, 
   check_ordered_sums<float>(DType::kF32, DeviceCommunicator::kScratchBytes / 4 + 77);
 }
 
-/// What rank 0 says when rank 1 does not come to the second step, or stands still in its middle.
-std::string lost_peer_message(std::chrono::milliseconds timeout) {
+/// What rank 0 says when rank 1 does not come to the second step; and what its host, which waits for the device
+/// then, shows of itself.
+struct LostPeer {
   std::string message;
+  RankState waiting;
+};
+
+bool is_deciding(const RankState& state) {
+  return std::ranges::any_of(state.lanes, [](const Activity& lane) { return std::string_view(lane.what).find("decide") != std::string_view::npos; });
+}
+
+LostPeer lose_peer() {
+  LostPeer found;
   EmulatedLinks links(2);
-  std::atomic<bool> told = false;
+  Communicator* waits = nullptr;
   fixtures::on_mesh(1, 2, [&](Rendezvous& rendezvous, const RankGroups& host) {
     Emulated emulated(20 + static_cast<uint64_t>(rendezvous.rank()));
-    EmulatedNccl nccl(*emulated.device, links, *host.host_world, {.timeout = timeout, .rendezvous = &rendezvous});
-    const RankGroups groups{{&nccl}, host.host_world, host.host_model};
+    EmulatedNccl nccl(*emulated.device, links, *host.host_world, {.rendezvous = &rendezvous});
+    RankGroups groups{{&nccl}, host.host_world, host.host_model};
+    groups.board = &rendezvous.board();
     RankRig rig(fixtures::run_of_stage(2), fixtures::model_of_many_blocks(), groups, &emulated.gpu);
+    const auto shown = [&](int rank) { return rendezvous.view({rank}, nccl.name())[0]; };
     rig.train(1);
-    if (rendezvous.rank() == 1) {
-      while (!told) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    emulated.gpu.drain();
+    if (rendezvous.rank() == 0) {
+      waits = &nccl;
+      rendezvous.exchange_text("away", "");
+      found.message = fixtures::message_of([&] { rig.train(2); });
+      rendezvous.exchange_text("noticed", "");
       return;
     }
-    message = fixtures::message_of([&] { rig.train(2); });
-    told = true;
+    // The watches show what has ended a little later.
+    const auto last = [&] { return shown(1).record; };
+    while (last().sequence < nccl.stats().total().calls || last().state != CollectiveRecord::State::kFinished) continue;
+    rendezvous.exchange_text("away", "");
+    while (shown(0).record.state != CollectiveRecord::State::kEntered || !is_deciding(shown(0).state)) continue;
+    found.waiting = shown(0).state;
+    waits->set_timeout(std::chrono::milliseconds(1));
+    rendezvous.exchange_text("noticed", "");
   });
-  return message;
+  return found;
 }
 
 TEST_CASE("gpu: a peer that is lost is named within the time limit, with the collective that the device stands in") {
   set_kernel_threads(1);
-  const std::string message = lost_peer_message(std::chrono::milliseconds(300));
+  const auto [message, waiting] = lose_peer();
   REQUIRE_THAT(message, Catch::StartsWith("rank 0 waited ") && Catch::Contains(" in reduce_scatter #") &&
                             Catch::Contains(" of GPUs: rank 1 (process ") &&
                             Catch::Contains(" has not entered it; its last was all_gather #") &&
                             Catch::Contains(", finished ") && Catch::Contains("raise comm.timeout"));
+  // It does nothing by itself: whoever waits for it is led on to the one that it waits for.
+  REQUIRE_FALSE(own_work(waiting).has_value());
 }
 
 TEST_CASE("gpu: steps that are recorded once and started as a whole train the same bits, with new batches and scalars") {

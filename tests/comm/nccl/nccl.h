@@ -1,7 +1,7 @@
 #pragma once
 
 // The part of NCCL that lib/comm/nccl_communicator.cc uses, among threads of one process: communicators of
-// the same id meet, and a collective stands in its stream until all members' have come to it.
+// the same id meet, and a collective stands in its stream until all members' have come to it, with as much.
 
 #include <cuda_runtime_api.h>
 
@@ -55,6 +55,8 @@ struct StandIn {
   int absent = -1;
   /// The network of later collectives fails: their communicators say so when asked.
   bool network_fails = false;
+  /// What stands in a stream does not end by an abort.
+  bool abort_fails = false;
 };
 StandIn& stand_in();
 /// As at first; who was held goes on.

@@ -146,20 +146,21 @@ TEST_CASE("nccl: a group that does not connect within the time limit says which 
 }
 
 TEST_CASE("nccl: a peer that stays away is named within the time limit, and the device is free again") {
-  std::mutex mutex;
   std::string message;
-  bool told = false;
   const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
-    GpuGroup gpu(rendezvous, 400ms);
+    GpuGroup gpu(rendezvous, 20s);
     std::vector<float> data = numbers(0, 8);
     gpu.group->all_reduce(data.data(), 8, DType::kF32, ReduceOp::kSum, {"gradient bucket 6"}).wait();
     gpu.synchronize();
-    const auto is_told = [&] {
-      const std::lock_guard lock(mutex);
-      return told;
-    };
-    while (rendezvous.rank() == 1 && !is_told()) std::this_thread::sleep_for(5ms);
-    if (rendezvous.rank() == 1) return;
+    if (rendezvous.rank() == 1) {
+      const auto shown = [&] { return rendezvous.view({1}, "world")[0].record; };
+      while (shown().sequence < 1 || shown().state != CollectiveRecord::State::kFinished) continue;
+      rendezvous.exchange_text("away", "");
+      rendezvous.exchange_text("noticed", "");
+      return;
+    }
+    rendezvous.exchange_text("away", "");
+    gpu.group->set_timeout(400ms);
     // The host goes on: only the device stands.
     gpu.group->all_reduce(data.data(), 8, DType::kF32, ReduceOp::kSum, {"gradient bucket 7"}).wait();
     std::string found;
@@ -173,9 +174,8 @@ TEST_CASE("nccl: a peer that stays away is named within the time limit, and the 
       found += " and goes on";
     } catch (const Error&) {
     }
-    const std::lock_guard lock(mutex);
     message = found;
-    told = true;
+    rendezvous.exchange_text("noticed", "");
   });
   for (const std::string& failure : failures) REQUIRE(failure == "");
   REQUIRE_THAT(message,

@@ -1,5 +1,6 @@
 #include <nccl.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
@@ -197,7 +198,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   {
     const std::lock_guard lock(comm->world->mutex);
-    *comm->aborted = true;
+    *comm->aborted = !stand_in().abort_fails;
     comm->world->changed.notify_all();
   }
   delete comm;
@@ -216,6 +217,12 @@ const char* ncclGetLastError(ncclComm_t) { return "socketProgress: Connection cl
 
 namespace {
 
+bool all_have_given(const std::map<int, Bytes>& given, int ranks) {
+  return static_cast<int>(given.size()) == ranks && std::all_of(given.begin(), given.end(), [&](const auto& one) {
+           return one.second.size() == given.begin()->second.size();
+         });
+}
+
 /// Stands in the stream until all have given theirs; then `take` gets them by rank.
 ncclResult_t meet(ncclComm_t comm, cudaStream_t stream, const void* in, size_t bytes,
                   std::function<void(const std::map<int, Bytes>&)> take) {
@@ -227,9 +234,7 @@ ncclResult_t meet(ncclComm_t comm, cudaStream_t stream, const void* in, size_t b
     if (*aborted) return;
     world->given[number][rank] = copied(in, bytes);
     world->changed.notify_all();
-    world->changed.wait(lock, [&] {
-      return *aborted || (!*failed && static_cast<int>(world->given[number].size()) == ranks);
-    });
+    world->changed.wait(lock, [&] { return *aborted || (!*failed && all_have_given(world->given[number], ranks)); });
     if (!*aborted) take(world->given[number]);
   });
   return ncclSuccess;

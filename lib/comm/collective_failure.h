@@ -1,0 +1,17 @@
+#pragma once
+
+#include <string>
+
+namespace ftrun {
+
+/// How a collective failed, to be told with rank, collective and peers around it.
+struct CollectiveFailure {
+  /// "waited 5.0s in", "lost a peer in", "lost a connection in".
+  std::string what;
+  /// The transport's words, "" for none.
+  std::string detail;
+  /// Nothing has failed but the time limit: the others still are where they wait.
+  bool late = false;
+};
+
+}  // namespace ftrun

@@ -1,0 +1,172 @@
+#include "hangs.h"
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "ranks.h"
+
+using namespace ftrun;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr int kRanks = 4;
+
+std::string text_of(const HangCase& hang) {
+  return cat("hang ", static_cast<int>(hang.hang), " over ", backend_name(hang.backend), ", rank ", hang.victim, ", step ",
+             hang.step, ", collective ", hang.place);
+}
+
+/// What the earliest rank to notice says.
+struct Told {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::string message;
+  int culprit = -1;
+  int failed = 0;
+  /// The victim has come to its step; and had not when the first rank failed.
+  std::atomic<bool> injected = false;
+  bool too_early = false;
+};
+
+/// Four ranks as two pairs along each of two axes, and all of them.
+class Member {
+ public:
+  Member(Rendezvous& rendezvous, const HangCase& hang, const MakeHangDevice& make_device, Told& told)
+      : rendezvous_(rendezvous), hang_(hang), told_(told), rank_(rendezvous.rank()), device_(make_device()) {
+    const CommOptions at_first{.backend = hang.backend, .timeout = 20s, .device = device_->number()};
+    tp_ = open_communicator(rendezvous, cat("tp", rank_ / 2), {rank_ / 2 * 2, rank_ / 2 * 2 + 1}, at_first);
+    dp_ = open_communicator(rendezvous, cat("dp", rank_ % 2), {rank_ % 2, rank_ % 2 + 2}, at_first);
+    world_ = open_communicator(rendezvous, "world", everyone(kRanks), at_first);
+    for (Communicator* group : groups()) device_->attach(*group);
+    world_->barrier({"start"});
+    for (Communicator* group : groups()) group->set_timeout(hang.limit);
+  }
+
+  void run() {
+    try {
+      for (int64_t step = 0; step <= hang_.step + 3; ++step) run_step(step);
+    } catch (const Error& error) {
+      const std::lock_guard lock(told_.mutex);
+      if (told_.failed++ == 0) {
+        told_.message = error.message();
+        told_.culprit = rendezvous_.board().blamed();
+        told_.too_early = !told_.injected;
+      }
+      told_.changed.notify_all();
+    }
+    for (Communicator* group : groups()) group->abort("over");
+  }
+
+ private:
+  std::vector<Communicator*> groups() const { return {tp_.get(), dp_.get(), world_.get()}; }
+
+  void run_step(int64_t step) {
+    rendezvous_.board().show_phase(cat("step ", step));
+    const bool now = step == hang_.step;
+    if (now && rank_ == hang_.victim) told_.injected = true;
+    // Both pairs' other order: each waits for the next, in a ring.
+    const bool turned = now && hang_.hang == Hang::kDeadlock && (rank_ == hang_.victim || rank_ == 3 - hang_.victim);
+    for (int place = 0; place < 3; ++place) {
+      if (now && rank_ == hang_.victim && place == hang_.place && inject()) continue;
+      Communicator& group = place == 2 ? *world_ : (place == 0) != turned ? *tp_ : *dp_;
+      const bool longer = now && rank_ == hang_.victim && place == hang_.place && hang_.hang == Hang::kWrongSize;
+      const int64_t count = 64 + step + (longer ? 1 : 0);
+      std::vector<float>& data = data_[static_cast<size_t>(place)];
+      data.assign(static_cast<size_t>(count), 1.0F);
+      group.all_reduce(data.data(), count, DType::kF32, ReduceOp::kSum, {"gradients"}).wait();
+    }
+    device_->synchronize(groups());
+  }
+
+  /// True where the collective is left out.
+  bool inject() {
+    if (hang_.hang == Hang::kSkips) return true;
+    if (hang_.hang != Hang::kComputes && hang_.hang != Hang::kSlowDisk) return false;
+    if (hang_.hang == Hang::kSlowDisk) rendezvous_.board().show_phase(cat("writing the checkpoint of step ", hang_.step));
+    if (hang_.hang == Hang::kComputes)
+      rendezvous_.board().enter_lane(0, activity(Activity::Kind::kAlone, "forward layer 1 mb 0"));
+    std::unique_lock lock(told_.mutex);
+    told_.changed.wait(lock, [&] { return told_.failed > 0; });
+    throw Error(ExitCode::kEnvironment, "the test is over");
+  }
+
+  Rendezvous& rendezvous_;
+  const HangCase& hang_;
+  Told& told_;
+  const int rank_;
+  /// Of a step, until the device is done with it.
+  std::array<std::vector<float>, 3> data_;
+  std::unique_ptr<HangDevice> device_;
+  std::unique_ptr<Communicator> tp_, dp_, world_;
+};
+
+/// "" where the culprit was named right, else what was said; nothing where a rank failed before the hang was
+/// there, as on a machine that stands still for longer than the limit.
+std::optional<std::string> named(const HangCase& hang, const MakeHangDevice& make_device) {
+  Told told;
+  auto all = Rendezvous::in_process(kRanks, 20s, 50ms);
+  std::vector<std::thread> threads;
+  std::vector<std::unique_ptr<Member>> members(kRanks);
+  for (int rank = 0; rank < kRanks; ++rank)
+    threads.emplace_back([&, rank] {
+      auto& member = members[static_cast<size_t>(rank)];
+      member = std::make_unique<Member>(*all[static_cast<size_t>(rank)], hang, make_device, told);
+      member->run();
+    });
+  for (std::thread& thread : threads) thread.join();
+  if (told.too_early) return std::nullopt;
+  const std::string wrong = cat(text_of(hang), ": rank ", told.culprit, " is named: ", told.message);
+  if (hang.hang == Hang::kDeadlock)
+    return told.message.find("they wait for each other") != std::string::npos ? "" : wrong;
+  if (told.culprit != hang.victim) return wrong;
+  const char* doing = hang.hang == Hang::kComputes   ? ", forward layer 1 mb 0, for "
+                      : hang.hang == Hang::kSlowDisk ? "it is in writing the checkpoint of step "
+                                                     : "";
+  return told.message.find(doing) != std::string::npos ? "" : wrong;
+}
+
+/// Of a second try with twice the limit, where the first says nothing.
+std::string verdict(HangCase hang, const MakeHangDevice& make_device) {
+  std::optional<std::string> found = named(hang, make_device);
+  if (!found) {
+    hang.limit *= 2;
+    found = named(hang, make_device);
+  }
+  return found.value_or(cat(text_of(hang), ": a rank failed before the hang, twice"));
+}
+
+}  // namespace
+
+HangCase draw_hang(std::mt19937& random, Hang hang, CommBackend backend) {
+  HangCase drawn{.hang = hang,
+                 .backend = backend,
+                 .victim = static_cast<int>(random() % kRanks),
+                 .step = static_cast<int64_t>(random() % 20),
+                 .place = static_cast<int>(random() % 3)};
+  // Of two that disagree no one can say which is wrong; of all four, three agree.
+  if (hang == Hang::kSkips || hang == Hang::kWrongSize) drawn.place = 2;
+  return drawn;
+}
+
+std::vector<std::string> wrongly_named(const std::vector<HangCase>& hangs, const MakeHangDevice& make_device) {
+  std::atomic<size_t> next = 0;
+  std::mutex mutex;
+  std::vector<std::string> wrong;
+  std::vector<std::thread> workers;
+  // Mostly they wait.
+  for (int worker = 0; worker < 4; ++worker)
+    workers.emplace_back([&] {
+      for (size_t i = next++; i < hangs.size(); i = next++) {
+        const std::string found = verdict(hangs[i], make_device);
+        const std::lock_guard lock(mutex);
+        if (!found.empty()) wrong.push_back(found);
+      }
+    });
+  for (std::thread& worker : workers) worker.join();
+  return wrong;
+}

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "comm/open.h"
+
+// Hangs of four ranks in one process, over any transport: the rank that all wait for must be named.
+
+enum class Hang { kComputes, kSlowDisk, kSkips, kWrongSize, kDeadlock };
+inline constexpr int kHangs = 5;
+
+struct HangCase {
+  Hang hang;
+  ftrun::CommBackend backend;
+  int victim;
+  int64_t step;
+  /// Before which of a step's three collectives.
+  int place;
+  /// How long a rank waits for the others.
+  std::chrono::milliseconds limit = std::chrono::seconds(1);
+};
+
+/// Whom it meets, and where.
+HangCase draw_hang(std::mt19937& random, Hang hang, ftrun::CommBackend backend);
+
+/// What a rank's collectives run on: here the host, which waits for each of them.
+class HangDevice {
+ public:
+  virtual ~HangDevice() = default;
+  /// As CommOptions has it.
+  virtual int number() const { return -1; }
+  virtual void attach(ftrun::Communicator& group) { static_cast<void>(group); }
+  /// Waits for what was put into the stream; then for each group what failed meanwhile is asked for.
+  virtual void synchronize(const std::vector<ftrun::Communicator*>& groups) { static_cast<void>(groups); }
+};
+using MakeHangDevice = std::function<std::unique_ptr<HangDevice>()>;
+
+/// Tries each, some beside each other: of those whose culprit was not named, what was said.
+std::vector<std::string> wrongly_named(const std::vector<HangCase>& hangs, const MakeHangDevice& make_device);

@@ -1,0 +1,152 @@
+#include <cuda_runtime_api.h>
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "../hangs.h"
+#include "../ranks.h"
+#include "cluster/failure_report.h"
+#include "comm/nccl_communicator.h"
+#include "nccl.h"
+
+#include <catch2/catch.hpp>
+
+// Hangs over NCCL's stand-in: its host goes on while the device stands, and an abort lets the device go on.
+
+using namespace ftrun;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// A stream that all groups of a rank share.
+class HangGpu final : public HangDevice {
+ public:
+  HangGpu() { ::cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking); }
+  ~HangGpu() override { ::cudaStreamDestroy(stream_); }
+  int number() const override { return 0; }
+  void attach(Communicator& group) override { group.use_stream(stream_); }
+  void synchronize(const std::vector<Communicator*>& groups) override {
+    ::cudaStreamSynchronize(stream_);
+    for (Communicator* group : groups) group->check();
+  }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+std::unique_ptr<HangDevice> make_gpu() { return std::make_unique<HangGpu>(); }
+
+/// A group of GPUs in their first collective, which other ranks may not come to.
+class WaitingRank {
+ public:
+  WaitingRank(Rendezvous& rendezvous, std::chrono::milliseconds abort_patience = 30s) {
+    group_ = make_nccl_communicator({.name = "world",
+                                     .members = everyone(rendezvous.world()),
+                                     .rank = rendezvous.rank(),
+                                     .timeout = 60s,
+                                     .board = &rendezvous.board(),
+                                     .abort_patience = abort_patience},
+                                    rendezvous, 0);
+    gpu_.attach(*group_);
+  }
+  Communicator& group() { return *group_; }
+  void add(const char* what) { group_->all_reduce(data_.data(), 8, DType::kF32, ReduceOp::kSum, {what}).wait(); }
+  void synchronize() { gpu_.synchronize({group_.get()}); }
+
+ private:
+  std::vector<float> data_ = std::vector<float>(8, 1.0F);
+  HangGpu gpu_;
+  std::unique_ptr<Communicator> group_;
+};
+
+/// All that a process writes until it ends.
+std::string read_all(int fd) {
+  std::string all;
+  char part[4096];
+  for (ssize_t got = 0; (got = ::read(fd, part, sizeof part)) > 0;) all.append(part, static_cast<size_t>(got));
+  ::close(fd);
+  return all;
+}
+
+/// Rank 0's device stands in a collective that rank 1 does not come to, and no abort ends it.
+[[noreturn]] void stand_for_ever() {
+  ::alarm(120);
+  stand_in().abort_fails = true;
+  run_ranks(2, [&](Rendezvous& rendezvous) {
+    WaitingRank rank(rendezvous, 50ms);
+    rank.group().set_timeout(200ms);
+    if (rendezvous.rank() == 1) std::this_thread::sleep_for(1h);
+    rank.add("loss");
+    rank.synchronize();
+  });
+  ::_exit(0);
+}
+
+}  // namespace
+
+TEST_CASE("nccl: of hangs that are injected the culprit is named, with what it does") {
+  std::mt19937 random(20261124);
+  std::vector<HangCase> hangs;
+  for (int i = 0; i < 3 * kHangs; ++i) hangs.push_back(draw_hang(random, static_cast<Hang>(i % kHangs), CommBackend::kNccl));
+  const std::vector<std::string> wrong = wrongly_named(hangs, make_gpu);
+  CAPTURE(wrong);
+  REQUIRE(wrong.empty());
+}
+
+TEST_CASE("nccl: a rank that gives up frees the others, at once and not at the time limit") {
+  const auto failures = run_ranks(2, [](Rendezvous& rendezvous) {
+    WaitingRank rank(rendezvous);
+    rank.add("gradients");
+    rank.synchronize();
+    if (rendezvous.rank() == 1) {
+      // The watch shows what has ended a little later.
+      const auto shown = [&] { return rendezvous.view({1}, "world")[0].record; };
+      while (shown().sequence < 1 || shown().state != CollectiveRecord::State::kFinished) continue;
+      rank.group().abort("disk full");
+      rendezvous.exchange_text("noticed", "");
+      return;
+    }
+    rank.add("loss");
+    try {
+      rank.synchronize();
+    } catch (const Error&) {
+      rendezvous.exchange_text("noticed", "");
+      throw;
+    }
+  });
+  // Whether the other's board has come yet decides what is said of it.
+  REQUIRE_THAT(failures[0],
+               Catch::StartsWith("rank 0 lost a peer in all_reduce #2 (loss, 8 x F32) of group world: rank 1 (process ") &&
+                   (Catch::Contains(" gave up in all_reduce #1 (gradients, 8 x F32)") ||
+                    Catch::Contains(" has not entered it; its last was all_reduce #1 (gradients, 8 x F32), ")));
+  REQUIRE(failures[1] == "");
+}
+
+TEST_CASE("nccl: where an abort does not bring the host back the process ends, and the picture reaches its supervisor") {
+  int words[2], status[2];
+  REQUIRE((::pipe2(words, O_CLOEXEC) == 0 && ::pipe2(status, O_CLOEXEC) == 0));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::dup2(words[1], 2);
+    ::setenv("FTRUN_STATUS_FD", std::to_string(status[1]).c_str(), 1);
+    stand_for_ever();
+  }
+  ::close(words[1]);
+  ::close(status[1]);
+  const std::string said = read_all(words[0]);
+  const std::string reported = read_all(status[0]);
+  int ended = 0;
+  ::waitpid(child, &ended, 0);
+  CAPTURE(said, reported);
+  REQUIRE((WIFEXITED(ended) && WEXITSTATUS(ended) == 6));
+  const auto report = parse_failure_line(reported);
+  REQUIRE(report.has_value());
+  REQUIRE_THAT(report->message, Catch::StartsWith("rank 0 waited ") &&
+                                    Catch::Contains(" in all_reduce #1 (loss, 8 x F32) of group world: rank 1 (process ") &&
+                                    Catch::Contains(" has not entered it; "));
+  REQUIRE(said == "error: " + report->message + "\n");
+  REQUIRE(report->exit_code == 6);
+  REQUIRE(report->culprit == 1);
+}
