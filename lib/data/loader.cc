@@ -82,6 +82,11 @@ Loader::Fetched Loader::next() {
   return {batch, waited.count()};
 }
 
+int64_t Loader::ready_steps() {
+  const std::lock_guard lock(mutex_);
+  return made_ - taken_;
+}
+
 void Loader::refuse_wait() const {
   throw Error(ExitCode::kEnvironment,
               cat("the data of step ", next_step(), " did not arrive within ",

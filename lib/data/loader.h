@@ -51,6 +51,8 @@ class Loader {
   Fetched next();
   /// The step that next() will return: what a checkpoint stores.
   int64_t next_step() const { return options_.first_step + taken_; }
+  /// Steps that are ready and were not handed out: next() does not wait for that many.
+  int64_t ready_steps();
   /// Stops the thread. May be called again; next() afterwards is a bug.
   void shutdown();
 

@@ -14,6 +14,27 @@ using namespace std::chrono_literals;
 namespace {
 const CommBackend kFailingBackends[] = {CommBackend::kGloo, CommBackend::kSharedMemory};
 
+/// One that does not take its part, until the others have said so; its peers know where it stands, however late its heartbeat is.
+void stay_away(Rendezvous& rendezvous) {
+  rendezvous.view({rendezvous.rank()}, "world");
+  rendezvous.exchange_text("away", "");
+  rendezvous.exchange_text("noticed", "");
+}
+
+/// The others' part: once that one stays away they wait for it no longer than `limit`.
+template <typename Calls>
+void notice(Rendezvous& rendezvous, Communicator& group, std::chrono::milliseconds limit, Calls calls) {
+  rendezvous.exchange_text("away", "");
+  group.set_timeout(limit);
+  try {
+    calls();
+  } catch (const Error&) {
+    rendezvous.exchange_text("noticed", "");
+    throw;
+  }
+  bug("nobody was missed");
+}
+
 std::string own_process() {
   const PeerIdentity self = own_identity();
   return cat(" (process ", self.pid, " on ", self.host, ")");
@@ -33,14 +54,13 @@ CollectiveRecord record(int64_t sequence, CollectiveRecord::State state, const c
 TEST_CASE("a rank that does not come is named with the collective, its place and the last it did") {
   for (const CommBackend backend : kFailingBackends) {
     std::vector<std::string> failures = run_ranks(3, [&](Rendezvous& rendezvous) {
-      const auto group = open_world(rendezvous, backend, 400ms);
+      const auto group = open_world(rendezvous, backend);
       std::vector<float> data(4, 1.0F);
       group->all_reduce(data.data(), 4, DType::kF32, ReduceOp::kSum, {"gradient bucket 6"}).wait();
-      if (rendezvous.rank() == 1) {
-        std::this_thread::sleep_for(2s);
-        return;
-      }
-      group->all_reduce(data.data(), 4, DType::kF32, ReduceOp::kSum, {"gradient bucket 7"}).wait();
+      if (rendezvous.rank() == 1) return stay_away(rendezvous);
+      notice(rendezvous, *group, 400ms, [&] {
+        group->all_reduce(data.data(), 4, DType::kF32, ReduceOp::kSum, {"gradient bucket 7"}).wait();
+      });
     });
     CAPTURE(backend_name(backend));
     REQUIRE(failures[1].empty());
@@ -61,7 +81,7 @@ TEST_CASE("a rank that does not come is named with the collective, its place and
 TEST_CASE("ranks that disagree about size, type or operation are told so before anything is sent") {
   for (const CommBackend backend : kFailingBackends) {
     const auto sizes = run_ranks(2, [&](Rendezvous& rendezvous) {
-      const auto group = open_world(rendezvous, backend, 5s);
+      const auto group = open_world(rendezvous, backend);
       std::vector<float> data(8);
       group
           ->all_reduce(data.data(), rendezvous.rank() == 0 ? 8 : 7, DType::kF32, ReduceOp::kSum,
@@ -74,7 +94,7 @@ TEST_CASE("ranks that disagree about size, type or operation are told so before 
             "program on the same config; please report this");
     REQUIRE(sizes[1] == sizes[0]);
     const auto kinds = run_ranks(2, [&](Rendezvous& rendezvous) {
-      const auto group = open_world(rendezvous, backend, 5s);
+      const auto group = open_world(rendezvous, backend);
       std::vector<float> data(8);
       if (rendezvous.rank() == 0) group->barrier({"end"});
       group->broadcast(data.data(), 8, DType::kF32, 0, {"weights"}).wait();
@@ -88,7 +108,7 @@ TEST_CASE("ranks that disagree about size, type or operation are told so before 
 TEST_CASE("a message of another size is refused by its receiver") {
   for (const CommBackend backend : kFailingBackends) {
     const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
-      const auto group = open_world(rendezvous, backend, 2s);
+      const auto group = open_world(rendezvous, backend);
       std::vector<float> data(8);
       if (rendezvous.rank() == 0) {
         group->send(data.data(), 8, DType::kF32, 1, {"activation"}).wait();
@@ -104,10 +124,10 @@ TEST_CASE("a message of another size is refused by its receiver") {
 TEST_CASE("a receive without a send times out and names the sender") {
   for (const CommBackend backend : kFailingBackends) {
     const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
-      const auto group = open_world(rendezvous, backend, 300ms);
+      const auto group = open_world(rendezvous, backend);
       float data = 0;
-      if (rendezvous.rank() == 1) group->receive(&data, 1, DType::kF32, 0, {"activation"}).wait();
-      if (rendezvous.rank() == 0) std::this_thread::sleep_for(1500ms);
+      if (rendezvous.rank() == 0) return stay_away(rendezvous);
+      notice(rendezvous, *group, 300ms, [&] { group->receive(&data, 1, DType::kF32, 0, {"activation"}).wait(); });
     });
     REQUIRE_THAT(
         failures[1],
@@ -125,7 +145,7 @@ TEST_CASE("a rank that gives up makes the others fail at once, not at the timeou
       const auto group = open_world(rendezvous, backend, 300s);
       float data = 0;
       if (rendezvous.rank() == 1) {
-        std::this_thread::sleep_for(100ms);
+        while (rendezvous.view({0}, "world")[0].record.state != CollectiveRecord::State::kEntered) continue;
         group->abort("disk full");
         rendezvous.exchange_text("noticed", "");
         return;
@@ -145,17 +165,16 @@ TEST_CASE("a rank that gives up makes the others fail at once, not at the timeou
 
 TEST_CASE("a broken communicator refuses further calls with the first reason") {
   const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
-    const auto group = open_world(rendezvous, CommBackend::kSharedMemory, 200ms);
-    if (rendezvous.rank() == 1) {
-      std::this_thread::sleep_for(1s);
-      return;
-    }
-    float data = 0;
-    try {
-      group->all_reduce(&data, 1, DType::kF32, ReduceOp::kSum, {"a"}).wait();
-    } catch (const Error&) {
-    }
-    group->barrier({"b"});
+    const auto group = open_world(rendezvous, CommBackend::kSharedMemory);
+    if (rendezvous.rank() == 1) return stay_away(rendezvous);
+    notice(rendezvous, *group, 200ms, [&] {
+      float data = 0;
+      try {
+        group->all_reduce(&data, 1, DType::kF32, ReduceOp::kSum, {"a"}).wait();
+      } catch (const Error&) {
+      }
+      group->barrier({"b"});
+    });
   });
   REQUIRE_THAT(failures[0], Catch::StartsWith("group world is already broken: rank 0 waited "));
 }

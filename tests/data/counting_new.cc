@@ -1,6 +1,8 @@
 // In a file of its own: where the compiler sees both halves it takes malloc and delete for a mismatch.
 #include "counting_new.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdlib>
@@ -9,6 +11,14 @@
 namespace {
 std::atomic<int64_t> allocations = 0;
 std::atomic<int64_t> frees = 0;
+/// Whose thread-local this is may go on; null for everybody.
+std::atomic<const char*> goes_on = nullptr;
+thread_local char own_mark = 0;
+
+void count() {
+  ++allocations;
+  for (const char* mark = goes_on; mark != nullptr && mark != &own_mark; mark = goes_on) ::usleep(1000);
+}
 
 void release(void* memory) {
   if (memory != nullptr) ++frees;
@@ -19,13 +29,16 @@ void release(void* memory) {
 int64_t ftrun::test::allocations_so_far() { return allocations; }
 int64_t ftrun::test::allocations_alive() { return allocations - frees; }
 
+ftrun::test::HeldAllocations::HeldAllocations() { goes_on = &own_mark; }
+ftrun::test::HeldAllocations::~HeldAllocations() { goes_on = nullptr; }
+
 void* operator new(size_t size) {
-  ++allocations;
+  count();
   if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
   throw std::bad_alloc();
 }
 void* operator new(size_t size, const std::nothrow_t&) noexcept {
-  ++allocations;
+  count();
   return std::malloc(size == 0 ? 1 : size);
 }
 void operator delete(void* memory) noexcept { release(memory); }

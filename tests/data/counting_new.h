@@ -9,4 +9,13 @@ int64_t allocations_so_far();
 /// Those of them that were not freed yet.
 int64_t allocations_alive();
 
+/// While there is one, all other threads stand at their next allocation. One at a time.
+class HeldAllocations {
+ public:
+  HeldAllocations();
+  ~HeldAllocations();
+  HeldAllocations(const HeldAllocations&) = delete;
+  HeldAllocations& operator=(const HeldAllocations&) = delete;
+};
+
 }  // namespace ftrun::test

@@ -78,12 +78,13 @@ void run(int rank, int world, int port, const std::string& backend, int timeout_
   if (scenario == "patient") return wait_for_last(*rendezvous, timeout);
   std::vector<int> everyone;
   for (int i = 0; i < world; ++i) everyone.push_back(i);
-  CommOptions options{.timeout = timeout};
+  CommOptions options{.timeout = meeting};
   if (backend == "gloo") options.backend = CommBackend::kGloo;
   if (backend == "shm") options.backend = CommBackend::kSharedMemory;
   const bool sizes = scenario == "sizes";
   if (sizes) options.checked_collectives = 0;
   const auto group = open_communicator(*rendezvous, "world", everyone, options);
+  group->set_timeout(timeout);
   std::vector<float> data(sizes && rank == 1 ? 500 : 1000);
   const auto count = static_cast<int64_t>(data.size());
   say("looping");
