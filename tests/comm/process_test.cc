@@ -23,7 +23,7 @@ const std::string kRank = testing::binary_dir() + "/bin/comm_rank";
 
 /// A limit of ranks' waits that no test waits for, and how long what ends at once may take.
 constexpr int kFarOff = 300'000;
-constexpr std::chrono::seconds kEnough{60};
+constexpr std::chrono::seconds kEnough{150};
 
 int free_port() {
   return listen_on("127.0.0.1", 0).port;
@@ -69,7 +69,7 @@ class Ranks {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
   void await_text(int rank, const std::string& text) const {
-    const auto end = std::chrono::steady_clock::now() + 30s;
+    const auto end = std::chrono::steady_clock::now() + kEnough;
     while (output(rank).find(text) == std::string::npos) {
       if (std::chrono::steady_clock::now() > end) FAIL("rank " << rank << ": " << output(rank));
       std::this_thread::sleep_for(5ms);
