@@ -132,7 +132,7 @@ void Executor::run(StepRun& step) {
   loss_taken_ = false;
   for (auto& lane : seconds_) lane.fill(0);
   drop_disk_requests();
-  phases_.begin(model_.layers.size());
+  phases_.begin();
   device_->begin_run(step.scalars);
   // Libraries set themselves up in the first run, which may not be recorded.
   if (device_->can_record() && ++runs_ > 1 && !looks_for_nonfinite_)

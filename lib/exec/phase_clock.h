@@ -1,25 +1,34 @@
 #pragma once
 
-#include <array>
-#include <chrono>
+#include <compare>
 #include <cstdint>
-#include <vector>
+#include <map>
 
 #include "exec/lanes.h"
 #include "program/program.h"
 
 namespace ftrun {
 
-/// What a rank of a pipeline did in a training step until its decision, in seconds.
+/// One phase of one micro-batch in one layer.
+struct LayerPhase {
+  /// kForward, kBackward, kInputGrad or kWeightGrad.
+  InstrKind kind = InstrKind::kForward;
+  int32_t layer = 0;
+  int32_t micro_batch = 0;
+  auto operator<=>(const LayerPhase&) const = default;
+};
+
+/// What the compute lane of a rank of a pipeline did in a training step until its decision, in seconds.
+/// All of them together are the time from the step's begin to its decision.
 struct PipelineSeconds {
-  /// From the begin of the step to its decision.
-  double span = 0;
-  /// Compute waited for transfers, and before the decision for all ranks' gradient norm.
+  /// For transfers from and to other stages, and before the decision for all ranks' gradient norm.
   double waited_for_stages = 0;
   double waited_at_end = 0;
-  /// By layer: forward, backward, input and weight gradients of all its micro-batches, with waits for
-  /// anything but other stages.
-  std::vector<std::array<double, 4>> layers;
+  /// What it did, and waited for anything but other stages: before its first layer, in each layer, and from the
+  /// gradient norm on.
+  double before = 0;
+  std::map<LayerPhase, double> layers;
+  double after = 0;
 };
 
 /// Takes the times of the compute lane of a pipeline's program.
@@ -28,19 +37,20 @@ class PhaseClock {
   /// `program` is borrowed.
   explicit PhaseClock(const Program& program) : program_(program) {}
 
-  /// A program of one stage has nothing to measure.
-  bool is_on() const { return program_.stage.count > 1; }
-  void begin(size_t layers);
+  void begin();
   /// An instruction of the compute lane has run.
   void note(const Instr& instr, const Lanes::Waited& waited, double seconds);
   const PipelineSeconds& seconds() const { return seconds_; }
 
  private:
+  /// A program of one stage has nothing to measure.
+  bool is_on() const { return program_.stage.count > 1; }
+
   const Program& program_;
   PipelineSeconds seconds_;
-  std::chrono::steady_clock::time_point begin_;
-  /// What instructions between those of layers belong to; null before the first.
-  double* current_ = nullptr;
+  bool decided_ = false;
+  /// What instructions between those of layers belong to.
+  double* current_ = &seconds_.before;
 };
 
 }  // namespace ftrun

@@ -5,101 +5,96 @@
 #include <sstream>
 
 #include "base/text.h"
-#include "program/schedule_timeline.h"
+#include "program/layer_instr.h"
 #include "report/table.h"
 
 namespace ftrun {
 namespace {
 
-/// A stage's figures, the mean over its ranks.
-struct StageSeconds {
-  double span = 0;
-  double waited_for_stages = 0;
-  double waited_at_end = 0;
-
-  /// `common`: what every rank waits at the end, which is the sum of the norm itself.
-  double idle_share(double common) const {
-    const double end = waited_at_end - common;
-    return (waited_for_stages + end) / (span - common);
-  }
-};
-
-std::string encode(const PipelineSeconds& seconds) {
+std::string encode(const StageSeconds& seconds) {
   std::ostringstream text;
   text.precision(9);
-  text << seconds.span << ' ' << seconds.waited_for_stages << ' ' << seconds.waited_at_end;
-  for (const auto& layer : seconds.layers)
-    for (const double phase : layer) text << ' ' << phase;
+  text << seconds.waited << ' ' << seconds.after;
+  for (const double action : seconds.actions) text << ' ' << action;
   return text.str();
+}
+
+StageSeconds decode(const std::string& text) {
+  std::istringstream figures(text);
+  StageSeconds seconds;
+  figures >> seconds.waited >> seconds.after;
+  for (double action = 0; figures >> action;) seconds.actions.push_back(action);
+  return seconds;
 }
 
 }  // namespace
 
-PipelineUse::PipelineUse(TrainingSetup& setup) : setup_(setup) {}
-
-void PipelineUse::end_step() {
-  if (setup_.train().program.stage.count == 1) return;
-  if (++steps_ == 2) sums_ = {};
-  add(setup_.train_executor().pipeline_seconds());
+void StageSeconds::add(const PipelineSeconds& step, const std::vector<ScheduleAction>& list,
+                       const PipelineLayout& pipeline, int stage, int32_t layers) {
+  waited += step.waited_for_stages + step.waited_at_end;
+  after += step.after;
+  actions.resize(list.size());
+  for (size_t i = 0; i < list.size(); ++i) {
+    const LayerRange chunk = pipeline.layers(pipeline.part_of(stage, list[i].chunk), layers);
+    for (int32_t layer = chunk.first; layer < chunk.end; ++layer) {
+      const auto found = step.layers.find({kind_of(list[i].phase), layer, list[i].micro_batch});
+      if (found != step.layers.end()) actions[i] += found->second;
+    }
+  }
+  actions.front() += step.before;
 }
 
-void PipelineUse::add(const PipelineSeconds& seconds) {
-  sums_.span += seconds.span;
-  sums_.waited_for_stages += seconds.waited_for_stages;
-  sums_.waited_at_end += seconds.waited_at_end;
-  sums_.layers.resize(seconds.layers.size());
-  for (size_t l = 0; l < seconds.layers.size(); ++l)
-    for (size_t phase = 0; phase < 4; ++phase) sums_.layers[l][phase] += seconds.layers[l][phase];
+void StageSeconds::add(const StageSeconds& other) {
+  waited += other.waited;
+  after += other.after;
+  actions.resize(other.actions.size());
+  for (size_t i = 0; i < actions.size(); ++i) actions[i] += other.actions[i];
+}
+
+std::vector<IdleShare> idle_shares(const StageActions& lists, ChunkPlacement placement,
+                                   const std::vector<StageSeconds>& stages) {
+  ActionSeconds seconds;
+  for (const StageSeconds& stage : stages) seconds.push_back(stage.actions);
+  const ScheduleTimeline timeline = run_timeline(lists, placement, seconds);
+  double makespan = 0;
+  for (size_t s = 0; s < stages.size(); ++s)
+    makespan = std::max(makespan, timeline.stages[s].actions.back().end + stages[s].after);
+  std::vector<IdleShare> shares;
+  for (size_t s = 0; s < stages.size(); ++s) {
+    const double busy = timeline.stages[s].busy + stages[s].after;
+    shares.push_back({stages[s].waited / (stages[s].waited + busy), 1 - busy / makespan});
+  }
+  return shares;
+}
+
+PipelineUse::PipelineUse(TrainingSetup& setup) : setup_(setup) {
+  if (pipeline().stages() == 1) return;
+  lists_ = make_schedules(options().schedule, pipeline().stages(), pipeline().chunks(), options().micro_batches);
+}
+
+void PipelineUse::end_step() {
+  if (lists_.empty()) return;
+  if (++steps_ == 2) sums_ = {};
+  const int stage = options().state.pipeline_stage;
+  sums_.add(setup_.train_executor().pipeline_seconds(), lists_[static_cast<size_t>(stage)], pipeline(), stage,
+            static_cast<int32_t>(setup_.train().model.layers.size()));
 }
 
 void PipelineUse::total(Session& session) {
-  const StepOptions& options = setup_.plan().options;
-  const PipelineLayout& pipeline = options.state.pipeline;
-  if (pipeline.stages() == 1 || steps_ == 0) return;
-  const RankMesh mesh = state_mesh(options.state);
-  const auto layers = static_cast<int32_t>(setup_.train().model.layers.size());
-  std::vector<StageSeconds> stages(static_cast<size_t>(pipeline.stages()));
-  std::vector<PhaseSeconds> parts(static_cast<size_t>(pipeline.parts()));
-  const int ranks_of_stage = mesh.world() / pipeline.stages();
-  // How often each part ran each phase, on all its ranks.
-  const double times = static_cast<double>(std::max<int64_t>(1, steps_ - 1)) * options.micro_batches * ranks_of_stage;
+  if (lists_.empty() || steps_ == 0) return;
+  const RankMesh mesh = state_mesh(options().state);
+  std::vector<StageSeconds> stages(lists_.size());
   const std::vector<std::string> texts = session.exchange("pipeline", encode(sums_));
-  for (size_t rank = 0; rank < texts.size(); ++rank) {
-    std::istringstream figures(texts[rank]);
-    StageSeconds& stage = stages[static_cast<size_t>(mesh.coordinate(static_cast<int>(rank)).pp)];
-    double span = 0, waited = 0, at_end = 0;
-    figures >> span >> waited >> at_end;
-    stage.span += span / ranks_of_stage;
-    stage.waited_for_stages += waited / ranks_of_stage;
-    stage.waited_at_end += at_end / ranks_of_stage;
-    for (int32_t layer = 0; layer < layers; ++layer) {
-      PhaseSeconds& part = parts[static_cast<size_t>(pipeline.part_with(layer))];
-      for (double* phase : {&part.forward, &part.backward, &part.input_grad, &part.weight_grad}) {
-        double seconds = 0;
-        figures >> seconds;
-        *phase += seconds / times;
-      }
-    }
-  }
-  const double common =
-      std::min_element(stages.begin(), stages.end(), [](const StageSeconds& a, const StageSeconds& b) {
-        return a.waited_at_end < b.waited_at_end;
-      })->waited_at_end;
-  const auto lists =
-      make_schedules(options.schedule, pipeline.stages(), pipeline.chunks(), options.micro_batches);
-  const ScheduleTimeline timeline = run_timeline(lists, placement_of(options.schedule), parts);
-  for (int stage = 0; stage < pipeline.stages(); ++stage) {
-    idle_.push_back(stages[static_cast<size_t>(stage)].idle_share(common));
-    idle_by_schedule_.push_back(timeline.idle_share(stage));
-  }
+  for (size_t rank = 0; rank < texts.size(); ++rank)
+    stages[static_cast<size_t>(mesh.coordinate(static_cast<int>(rank)).pp)].add(decode(texts[rank]));
+  idle_ = idle_shares(lists_, placement_of(options().schedule), stages);
 }
 
 std::string PipelineUse::text() const {
   if (idle_.empty()) return "";
   std::vector<std::vector<std::string>> rows;
   for (size_t stage = 0; stage < idle_.size(); ++stage)
-    rows.push_back({cat("stage ", stage), percent_text(idle_[stage], 1),
-                    percent_text(idle_by_schedule_[stage], 1)});
+    rows.push_back({cat("stage ", stage), percent_text(idle_[stage].measured, 1), percent_text(idle_[stage].by_schedule, 1)});
   return cat("\nwhat each stage waited for the others, of its steps until the update\n",
              format_table({"pipeline", "measured", "by the schedule alone"}, rows));
 }
@@ -108,8 +103,8 @@ std::map<std::string, std::map<std::string, int64_t>> PipelineUse::record() cons
   const auto per_million = [](double share) { return std::llround(share * 1e6); };
   std::map<std::string, std::map<std::string, int64_t>> record;
   for (size_t stage = 0; stage < idle_.size(); ++stage)
-    record[cat("stage ", stage)] = {{"idle_per_million", per_million(idle_[stage])},
-                                    {"schedule_idle_per_million", per_million(idle_by_schedule_[stage])}};
+    record[cat("stage ", stage)] = {{"idle_per_million", per_million(idle_[stage].measured)},
+                                    {"schedule_idle_per_million", per_million(idle_[stage].by_schedule)}};
   return record;
 }
 

@@ -33,6 +33,20 @@ void place_planned(const LayerGraph& graph, const ScratchPlan& plan, BufferId bu
       places[static_cast<ValueId>(v)] = {buffer, plan.offset[v], graph.values[v].bytes()};
 }
 
+InstrKind kind_of(Phase phase) {
+  switch (phase) {
+    case Phase::kForward:
+      return InstrKind::kForward;
+    case Phase::kBackward:
+      return InstrKind::kBackward;
+    case Phase::kInputGrad:
+      return InstrKind::kInputGrad;
+    case Phase::kWeightGrad:
+      return InstrKind::kWeightGrad;
+  }
+  bug("a phase of a schedule");
+}
+
 const std::vector<Op>& list_of(const LayerGraph& graph, InstrKind kind) {
   switch (kind) {
     case InstrKind::kForward:

@@ -12,6 +12,7 @@
 #include "model/description.h"
 #include "partition/units.h"
 #include "program/program.h"
+#include "program/schedule.h"
 
 namespace ftrun {
 
@@ -22,6 +23,8 @@ using ValuePlaces = std::map<ValueId, Range>;
 void place_planned(const LayerGraph& graph, const ScratchPlan& plan, BufferId buffer,
                    ValuePlaces& places);
 
+/// What a phase runs of each layer.
+InstrKind kind_of(Phase phase);
 /// The list that instructions of a kind run parts of.
 const std::vector<Op>& list_of(const LayerGraph& graph, InstrKind kind);
 /// Whether its operations are in it.

@@ -12,19 +12,23 @@ constexpr double kNotYet = -1;
 /// Runs the lists stage by stage, each as far as it comes, until all are at their end.
 class Walk {
  public:
-  Walk(const StageActions& lists, ChunkPlacement placement,
-       const std::vector<PhaseSeconds>& parts, double transfer)
-      : lists_(lists), placement_(placement), parts_(parts), transfer_(transfer) {
-    require(!lists.empty() && parts.size() % lists.size() == 0,
-            "a timeline has the seconds of stages x chunks parts");
+  Walk(const StageActions& lists, ChunkPlacement placement, const ActionSeconds& seconds, double transfer)
+      : lists_(lists), placement_(placement), seconds_(seconds), transfer_(transfer) {
+    require(seconds.size() == lists.size(), "a timeline has the seconds of each stage's actions");
     int32_t most = 0;
-    for (const auto& list : lists)
-      for (const ScheduleAction& action : list) most = std::max(most, action.micro_batch + 1);
+    int chunks = 0;
+    for (size_t s = 0; s < lists.size(); ++s) {
+      require(seconds[s].size() == lists[s].size(), "a timeline has the seconds of each action");
+      for (const ScheduleAction& action : lists[s]) {
+        most = std::max(most, action.micro_batch + 1);
+        chunks = std::max(chunks, action.chunk + 1);
+      }
+    }
+    const auto parts = lists.size() * static_cast<size_t>(chunks);
     const std::vector<double> none(static_cast<size_t>(most), kNotYet);
-    outputs_.assign(parts.size(), none);
-    gradients_.assign(parts.size(), none);
-    stage_of_.resize(parts.size());
-    const int chunks = static_cast<int>(parts.size()) / stages();
+    outputs_.assign(parts, none);
+    gradients_.assign(parts, none);
+    stage_of_.resize(parts);
     for (int stage = 0; stage < stages(); ++stage)
       for (int chunk = 0; chunk < chunks; ++chunk)
         stage_of_[static_cast<size_t>(part_of(placement, stages(), stage, chunk))] = stage;
@@ -51,13 +55,14 @@ class Walk {
   bool step(int stage) {
     StageTimeline& line = timeline_.stages[static_cast<size_t>(stage)];
     const auto& list = lists_[static_cast<size_t>(stage)];
-    if (line.actions.size() == list.size()) return false;
-    const ScheduleAction& action = list[line.actions.size()];
+    const size_t at = line.actions.size();
+    if (at == list.size()) return false;
+    const ScheduleAction& action = list[at];
     const auto part = static_cast<size_t>(part_of(placement_, stages(), stage, action.chunk));
     const double inputs = ready(action, part);
     if (inputs == kNotYet) return false;
     const double start = line.actions.empty() ? inputs : std::max(inputs, line.actions.back().end);
-    const double seconds = parts_[part].of(action.phase);
+    const double seconds = seconds_[static_cast<size_t>(stage)][at];
     line.actions.push_back({action, start, start + seconds});
     line.busy += seconds;
     timeline_.makespan = std::max(timeline_.makespan, start + seconds);
@@ -75,7 +80,7 @@ class Walk {
       return part == 0 ? 0 : arrival(outputs_[part - 1][m], part - 1, part);
     if (action.phase == Phase::kWeightGrad) return gradients_[part][m];
     const double own = outputs_[part][m];
-    if (part + 1 == parts_.size() || own == kNotYet) return own;
+    if (part + 1 == outputs_.size() || own == kNotYet) return own;
     const double gradient = arrival(gradients_[part + 1][m], part + 1, part);
     return gradient == kNotYet ? kNotYet : std::max(own, gradient);
   }
@@ -86,7 +91,7 @@ class Walk {
 
   const StageActions& lists_;
   const ChunkPlacement placement_;
-  const std::vector<PhaseSeconds>& parts_;
+  const ActionSeconds& seconds_;
   const double transfer_;
   std::vector<int> stage_of_;                   // [part]
   std::vector<std::vector<double>> outputs_;    // [part][micro-batch] end of forward
@@ -133,10 +138,23 @@ double ScheduleTimeline::idle_share() const {
   return stages.empty() ? 0 : sum / static_cast<double>(stages.size());
 }
 
-ScheduleTimeline run_timeline(const StageActions& lists,
-                              ChunkPlacement placement, const std::vector<PhaseSeconds>& parts,
-                              double transfer) {
-  return Walk(lists, placement, parts, transfer).run();
+ScheduleTimeline run_timeline(const StageActions& lists, ChunkPlacement placement,
+                              const ActionSeconds& seconds, double transfer) {
+  return Walk(lists, placement, seconds, transfer).run();
+}
+
+ScheduleTimeline run_timeline(const StageActions& lists, ChunkPlacement placement,
+                              const std::vector<PhaseSeconds>& parts, double transfer) {
+  require(!lists.empty() && parts.size() % lists.size() == 0,
+          "a timeline has the seconds of stages x chunks parts");
+  const auto stages = static_cast<int>(lists.size());
+  ActionSeconds seconds(lists.size());
+  for (int stage = 0; stage < stages; ++stage)
+    for (const ScheduleAction& action : lists[static_cast<size_t>(stage)]) {
+      const auto part = static_cast<size_t>(part_of(placement, stages, stage, action.chunk));
+      seconds[static_cast<size_t>(stage)].push_back(parts.at(part).of(action.phase));
+    }
+  return run_timeline(lists, placement, seconds, transfer);
 }
 
 std::vector<PhaseSeconds> equal_parts(int parts) {

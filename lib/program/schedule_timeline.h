@@ -8,8 +8,8 @@
 namespace ftrun {
 
 // When a pipeline does what: the lists of all stages run as soon as their inputs allow. It is how a
-// schedule is judged before a run (planned costs) and after it (measured times), so it knows
-// nothing of models: parts of the model take given seconds.
+// schedule is judged before a run (planned costs of the model's parts) and after it (measured times of
+// each action), so it knows nothing of models.
 
 /// Seconds that the phases of a micro-batch take in one part of the model (a chunk of a stage).
 struct PhaseSeconds {
@@ -46,9 +46,15 @@ struct ScheduleTimeline {
   double idle_share() const;
 };
 
-/// Runs `lists`, one a stage, where each part takes its seconds (`parts`, stages x chunks of them)
-/// and an activation or gradient takes `transfer` seconds to another stage. A bug when actions wait
-/// for each other.
+/// Seconds of each action of each stage's list.
+using ActionSeconds = std::vector<std::vector<double>>;
+
+/// Runs `lists`, one a stage, where each action takes its own seconds and an activation or gradient
+/// takes `transfer` seconds to another stage. A bug when actions wait for each other.
+ScheduleTimeline run_timeline(const StageActions& lists, ChunkPlacement placement,
+                              const ActionSeconds& seconds, double transfer = 0);
+/// The same where a phase takes as long for each micro-batch: `parts` are those of the model, stages x
+/// chunks of them.
 ScheduleTimeline run_timeline(const StageActions& lists, ChunkPlacement placement,
                               const std::vector<PhaseSeconds>& parts, double transfer = 0);
 

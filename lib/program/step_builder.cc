@@ -62,21 +62,6 @@ class GraphStorage {
   std::map<InstrKind, ScratchPlan> scratch_;
 };
 
-/// What a phase runs of each layer.
-InstrKind kind_of(Phase phase) {
-  switch (phase) {
-    case Phase::kForward:
-      return InstrKind::kForward;
-    case Phase::kBackward:
-      return InstrKind::kBackward;
-    case Phase::kInputGrad:
-      return InstrKind::kInputGrad;
-    case Phase::kWeightGrad:
-      return InstrKind::kWeightGrad;
-  }
-  bug("a phase of a schedule");
-}
-
 /// "f", "b", "i" or "w": in names of buffers.
 char letter(InstrKind kind) {
   return kind == InstrKind::kForward     ? 'f'
