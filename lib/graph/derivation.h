@@ -48,6 +48,7 @@ class Derivation {
 
   // --- operations ---
 
+  /// In the list of that name.
   void emit_input_grad(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, OpAttrs attrs = NoAttrs{});
   void emit_weight_grad(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out, OpAttrs attrs = NoAttrs{});
   /// In the list that reads it.

@@ -14,6 +14,8 @@ struct LayerGraph;
 /// and runs forward operations again, each right before its first reader, to make what is not:
 /// results of cheap kinds, and what `policy` chooses not to keep.
 ///
+/// Gradients of norms' weights are in input_grad.
+///
 /// An all-gather's gradient is a reduce-scatter and the other way round; an all-reduce's is the
 /// gradient itself. Where LinearAttrs says that an input's gradient is a share, it is summed over
 /// the ranks: by the reduce-scatter when the input was gathered, else by an all-reduce. The weight

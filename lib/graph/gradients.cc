@@ -8,13 +8,14 @@
 namespace ftrun {
 namespace {
 
-/// `e`, the gradient that already reached x past the norm, is added by the norm's own kernel.
+/// `e`, the gradient that already reached x past the norm, is added by the norm's own kernel. The weight's gradient is
+/// in the list of the input's: it is cheap, and waiting it would keep dy, which nothing else reads.
 void norm_gradients(Derivation& d, const Op& op, ValueId x, ValueId y, ValueId rstd, ValueId weight) {
   const ValueId dy = d.result_gradient(y);
   const ValueId e = d.gradient(x);
   const ValueId x_saved = d.needed(x);
   const ValueId rstd_saved = d.needed(rstd);
-  d.emit_weight_grad(OpKind::kRmsNormWgrad, {dy, x_saved, rstd_saved}, {d.param_grad(weight)});
+  d.emit_input_grad(OpKind::kRmsNormWgrad, {dy, x_saved, rstd_saved}, {d.param_grad(weight)});
   const ValueId dx = d.new_gradient(x);
   std::vector<ValueId> in{dy, x_saved, rstd_saved, weight};
   if (e >= 0) in.push_back(e);
@@ -106,12 +107,13 @@ void dropout(Derivation& d, const Op& op) {
   if (!d.passes_on_terms(op.in[0])) d.emit_waiting();
 }
 
+/// The weights' gradients are in the list of the input's, as those of other norms.
 void qk_norm(Derivation& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
   const ValueId qkv = d.needed(op.in[0]);
   const ValueId rstd = d.needed(op.out[1]);
   const ValueId dwq = d.param_grad(op.in[1]);
-  d.emit_weight_grad(OpKind::kQkNormWgrad, {dy, qkv, rstd}, {dwq, d.param_grad(op.in[2])}, op.attrs);
+  d.emit_input_grad(OpKind::kQkNormWgrad, {dy, qkv, rstd}, {dwq, d.param_grad(op.in[2])}, op.attrs);
   const ValueId dx = d.new_gradient(op.in[0]);
   d.emit_input_grad(OpKind::kQkNormDgrad, {dy, qkv, rstd, op.in[1], op.in[2]}, {dx}, op.attrs);
   d.add_term(op.in[0], dx);

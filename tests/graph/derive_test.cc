@@ -186,14 +186,11 @@ TEST_CASE("biases and norms of q and k add their gradients to a Qwen block") {
       "rms_norm n2.sum:[8,16] n2:[16] -> n2.out.again:[8,16] n2.rstd.again:[8]\n"
       "linear_wgrad d_gu.out:[8,48] n2.out.again:[8,16] -> d_gu:[48,16]\n"
       "bias_wgrad d_gu.out:[8,48] -> d_gu.b:[48]\n"
-      "rms_norm_wgrad d_n2.out:[8,16] n2.sum:[8,16] n2.rstd:[8] -> d_n2:[16]\n"
       "linear_wgrad d_n2.sum:[8,16] attention.out:[8,16] -> d_o:[16,16]\n"
       "bias_wgrad d_n2.sum:[8,16] -> d_o.b:[16]\n"
-      "qk_norm_wgrad d_qk_norm.out:[8,32] qkv.out:[8,32] qk_norm.rstd:[8,6] -> d_wq:[4] d_wk:[4]\n"
       "rms_norm x:[8,16] n1:[16] -> n1.out.again:[8,16] n1.rstd.again:[8]\n"
       "linear_wgrad d_qkv.out:[8,32] n1.out.again:[8,16] -> d_qkv:[32,16]\n"
-      "bias_wgrad d_qkv.out:[8,32] -> d_qkv.b:[32]\n"
-      "rms_norm_wgrad d_n1.out:[8,16] x:[8,16] n1.rstd:[8] -> d_n1:[16]\n");
+      "bias_wgrad d_qkv.out:[8,32] -> d_qkv.b:[32]\n");
   CHECK(saved_text(g) ==
         "n1.rstd 32\nqkv.out 1024\nqk_norm.rstd 192\nrope.out 1024\nattention.out "
         "512\nattention.lse 128\n"
@@ -272,10 +269,23 @@ TEST_CASE("weight gradients may all be deferred behind the input gradients") {
   }
 }
 
+TEST_CASE("what only a norm reads of the gradients does not wait for weight gradients") {
+  for (const BlockShape& shape : {BlockShape{}, BlockShape{.biases = true, .qk_norm = true}}) {
+    const LayerGraph g = block(shape);
+    std::set<std::string> deferred;
+    for (const ValueId id : g.with_role(ValueRole::kDeferred)) deferred.insert(g.at(id).name);
+    CHECK(deferred == std::set<std::string>{"swiglu.out.again", "d_gu.out", "d_n2.sum", "d_qkv.out"});
+  }
+  // A head's product has made its gradient before.
+  CHECK(head({}).weight_grad.empty());
+  CHECK(plan_deferred(head({})).bytes == 0);
+}
+
 TEST_CASE("every parameter has exactly one operation that writes its gradient") {
   const LayerGraph g = block({.biases = true, .qk_norm = true});
   std::multiset<ValueId> written;
-  for (const Op& op : g.weight_grad) written.insert(op.out.begin(), op.out.end());
+  for (const auto* list : {&g.input_grad, &g.weight_grad})
+    for (const Op& op : *list) written.insert(op.out.begin(), op.out.end());
   for (const ValueId param : g.with_role(ValueRole::kParam)) {
     INFO(g.at(param).name);
     REQUIRE(g.at(param).grad >= 0);

@@ -87,21 +87,20 @@ TEST_CASE("values that weight gradients read of what the input gradients made ar
       CHECK(crossing == std::set<ValueId>(deferred.begin(), deferred.end()));
       found += crossing.size();
     }
-  CHECK(found > 100);
+  CHECK(found > 80);
 }
 
-TEST_CASE("gradients of products and norms are deferred, what both lists need made again, and what is smaller than what it is made of") {
+TEST_CASE("gradients of products are deferred, what both lists need made again, and what is smaller than what it is made of") {
   const auto deferred = [](const LayerGraph& g) {
     std::set<std::string> names;
     for (const ValueId id : g.with_role(ValueRole::kDeferred)) names.insert(g.at(id).name);
     return names;
   };
-  const std::set<std::string> gradients{"d_gu.out", "d_n2.out", "d_n2.sum", "d_qkv.out", "d_n1.out"};
+  const std::set<std::string> gradients{"d_gu.out", "d_n2.sum", "d_qkv.out"};
   std::set<std::string> all = gradients;
   all.insert("swiglu.out.again");
   CHECK(deferred(block({})) == all);
-  all.insert({"n1.out.again", "n1.rstd.again", "attention.out.again", "n2.sum.again",
-              "n2.out.again", "n2.rstd.again"});
+  all.insert({"n1.out.again", "attention.out.again", "n2.out.again"});
   CHECK(deferred(block({.recompute = {RecomputeLevel::kFull}})) == all);
   CHECK(deferred(block({}, false)).empty());
 }
@@ -319,8 +318,8 @@ TEST_CASE("what weight gradients do not read of the saved values lies apart from
       CHECK((read.contains(id) ? late : early).offset[at] >= 0);
     }
   }
-  // Rotated queries, keys and values, statistics of attention, gate and up.
-  CHECK(plan_saved(block({}), SavedFor::kInputGrad).bytes == 1024 + 128 + 1536);
+  // Statistics of both norms, rotated queries, keys and values, statistics of attention, gate and up.
+  CHECK(plan_saved(block({}), SavedFor::kInputGrad).bytes == 64 + 64 + 1024 + 128 + 1536);
 }
 
 }  // namespace
