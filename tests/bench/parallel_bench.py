@@ -3,12 +3,13 @@
 
   parallel_bench.py --tensor --peers FOLDER [--pairs 5] [--steps 4]    beside one process and torch.distributed.tensor.parallel
   parallel_bench.py --pipeline --peers FOLDER                          beside torch.distributed.pipelining
-  parallel_bench.py --schedules                                        1F1B, ZB-H1 and ZBV: steps, idle shares
+  parallel_bench.py --schedules [--shape 15-layers]                    1F1B beside the others: steps, idle shares; six minutes
   parallel_bench.py --memory [--stages 1,2,4]                          bytes of each stage under each schedule
 
 Weights and tokens are random (random_model.py). --tensor: eight layers of Qwen2.5-0.5B's shape, one sequence a step.
---pipeline and --schedules: 15 layers of hidden 1024, feed-forward 2816, 16 query and 4 key/value heads, vocabulary 8,192, untied, as
-8 + 7, eight micro-batches of one sequence. --memory: 16 layers, two steps under each schedule. AdamW on all tensors, clip 1, fp32.
+--pipeline: 15 layers of hidden 1024, feed-forward 2816, 16 query and 4 key/value heads, vocabulary 8,192, untied, as 8 + 7, eight
+micro-batches of one sequence. --schedules: the same at half the width, a quarter of the operations. --memory: 16 layers, two steps
+under each schedule. AdamW on all tensors, clip 1, fp32.
 A round is one run of each, by turns. FOLDER holds the peers (torch_tp.py, torch_pp.py and the common.py that they use).
 """
 import argparse
@@ -25,6 +26,8 @@ from watched_run import QUIET_CORES, step_of_ftrun, step_of_peer, watch
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TENSOR_SHAPE, PIPELINE_SHAPE, MEMORY_SHAPE = "qwen2.5-0.5b-eight-layers", "15-layers", "16-layers"
+SCHEDULES_SHAPE = "15-narrow-layers"
+PAIRS = {"tensor": 5, "pipeline": 5, "schedules": 2}
 SPLIT = [8, 7]
 MICRO_BATCHES = 8
 TIMEOUT = 1800
@@ -83,7 +86,7 @@ def run_peer(args, model, script, *options):
 
 
 def compare(args, runs):
-    """Rounds of all runs, by turns; the first of them against each other one."""
+    """Rounds of all runs, by turns; the first of them against each other one. The quiet rounds, or all where none was quiet."""
     ours, *others = runs
     found = []
     for i in range(args.pairs):
@@ -103,6 +106,7 @@ def compare(args, runs):
         ratios = sorted(one[name]["seconds"] / one[ours]["seconds"] for one in quiet or found)
         print(f"{ours} is {statistics.median(ratios):.2f} x as fast as {name} ({ratios[0]:.2f} to {ratios[-1]:.2f}; {len(quiet)} of "
               f"{len(found)} rounds quiet{'' if quiet else ': no result'})")
+    return quiet or found
 
 
 def compare_tensor(args):
@@ -129,10 +133,27 @@ def compare_pipeline(args):
 
 
 def compare_schedules(args):
-    """ZBV's four parts are cut by ftrun itself."""
-    model = random_model.make(PIPELINE_SHAPE, args.scratch / "model")[0]
-    compare(args, {name: (lambda name=name: run_ftrun(args, model, pipeline(name, SPLIT if SCHEDULES[name][1] == 1 else None),
-                                                      MICRO_BATCHES)) for name in ("1f1b", "zb-h1", "zbv")})
+    """Four parts are cut by ftrun itself."""
+    names = [name for name in SCHEDULES if name != "gpipe"]
+    print(f"{args.shape}, {args.tokens} tokens, {MICRO_BATCHES} micro-batches, two stages", flush=True)
+    model = random_model.make(args.shape, args.scratch / "model")[0]
+    rounds = compare(args, {name: (lambda name=name: run_ftrun(args, model, pipeline(name, SPLIT if SCHEDULES[name][1] == 1 else None),
+                                                               MICRO_BATCHES)) for name in names})
+
+    def middle(name, value):
+        return statistics.median(value(one[name], one["1f1b"]) for one in rounds)
+
+    def mean_idle(run, which):
+        return statistics.mean(shares[which] for shares in run["idle"].values())
+
+    print("\n| schedule | step | of 1f1b's | stage 0 waits (by the schedule) | stage 1 waits (by the schedule) | both wait less than under 1f1b, "
+          "points (by the schedule) |\n|---|---|---|---|---|---|")
+    for name in names:
+        idle = [[middle(name, lambda run, _: run["idle"][f"stage {stage}"][which]) for which in (0, 1)] for stage in (0, 1)]
+        less = [middle(name, lambda run, ours: mean_idle(ours, which) - mean_idle(run, which)) for which in (0, 1)]
+        print(f"| {name} | {middle(name, lambda run, _: run['seconds']):.2f} s | "
+              f"{middle(name, lambda run, ours: run['seconds'] / ours['seconds']):.3f} | " +
+              " | ".join(f"{measured:.1f} % ({schedule:.1f})" for measured, schedule in idle) + f" | {less[0]:.1f} ({less[1]:.1f}) |")
 
 
 # --- memory --------------------------------------------------------------------------------------
@@ -193,11 +214,13 @@ def main():
     parser.add_argument("--binary", default=str(ROOT / "build/release/bin/ftrun"))
     parser.add_argument("--peers")
     parser.add_argument("--peer-python", default=sys.executable)
-    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--pairs", type=int, help="rounds (5; of schedules 2)")
+    parser.add_argument("--shape", default=SCHEDULES_SHAPE, help="of --schedules (random_model.py)")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=512, help="of a sequence")
     parser.add_argument("--stages", type=lambda text: [int(part) for part in text.split(",")], default=[1, 2, 4])
     args = parser.parse_args()
+    args.pairs = args.pairs or PAIRS.get(args.way)
     if args.way in ("tensor", "pipeline") and not args.peers:
         parser.error(f"--{args.way} needs --peers FOLDER")
     with tempfile.TemporaryDirectory() as scratch:

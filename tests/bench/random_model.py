@@ -24,6 +24,7 @@ SHAPES = {
     "qwen2.5-0.5b-eight-layers": (896, 4864, 8, 14, 2, 64, 49152),
     # Two equal stages: the head costs one layer.
     "15-layers": (1024, 2816, 15, 16, 4, 64, 8192),
+    "15-narrow-layers": (512, 1408, 15, 8, 2, 64, 4096),
     "16-layers": (1024, 2816, 16, 16, 4, 64, 8192),
 }
 TOKENS = 1 << 20
