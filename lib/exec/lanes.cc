@@ -17,7 +17,7 @@ Lanes::Lanes(const Program& program, Runner run, std::function<void()> on_abort,
       one_launcher_(one_launcher) {
   plan(program);
   for (size_t lane = 0; lane < kMostLanes; ++lane)
-    if (is_link(program, static_cast<Lane>(lane))) link_lanes_.push_back(lane);
+    if (is_between_stages(program, static_cast<Lane>(lane))) stage_lanes_.push_back(lane);
   for (size_t worker = 1; worker < kMostLanes; ++worker)
     if (!steps_[worker].empty()) threads_.emplace_back([this, worker] { serve(worker); });
 }
@@ -130,8 +130,8 @@ bool Lanes::ready(InstrId id) {
   return !error_ && done_before(steps[position_[static_cast<size_t>(id)]]);
 }
 
-bool Lanes::links_done_before(const Step& step) const {
-  return std::all_of(link_lanes_.begin(), link_lanes_.end(),
+bool Lanes::stages_done_before(const Step& step) const {
+  return std::all_of(stage_lanes_.begin(), stage_lanes_.end(),
                      [&](size_t lane) { return done_[lane] >= step.after[lane]; });
 }
 
@@ -150,12 +150,12 @@ void Lanes::wait_for(const Step& step) {
     wait_until(lock, thread_of(static_cast<Lane>(step.lane)), is_over);
     return seconds_since(start);
   };
-  const double links = seconds_until([&] { return links_done_before(step); });
+  const double stages = seconds_until([&] { return stages_done_before(step); });
   const double groups = seconds_until([&] { return done_before(step, Lane::kFirstGroup); });
   const double rest = seconds_until([&] { return done_before(step); });
   if (step.lane != static_cast<size_t>(Lane::kCompute)) return;
   exposed_communication_seconds_ += groups;
-  waited_ = {links, groups + rest};
+  waited_ = {stages, groups + rest};
 }
 
 void Lanes::fail(std::exception_ptr error) {

@@ -37,10 +37,10 @@ class Lanes {
   /// it.
   bool ready(InstrId id);
 
-  /// Seconds that compute stood waiting before the instruction that it runs now: for transfers from and to
-  /// other stages, and for anything else.
+  /// Seconds that compute stood waiting before the instruction that it runs now: for what ranks of several
+  /// stages do together, and for anything else.
   struct Waited {
-    double links = 0;
+    double stages = 0;
     double other = 0;
   };
   const Waited& waited() const { return waited_; }
@@ -61,7 +61,7 @@ class Lanes {
   void plan(const Program& program);
   size_t thread_of(Lane lane) const;
   bool done_before(const Step& step, Lane first_lane = Lane::kCompute) const;
-  bool links_done_before(const Step& step) const;
+  bool stages_done_before(const Step& step) const;
   void serve(size_t worker);
   void run_steps(size_t worker);
   void wait_for(const Step& step);
@@ -85,8 +85,8 @@ class Lanes {
   bool stopping_ = false;
   std::exception_ptr error_;
   double exposed_communication_seconds_ = 0;
-  /// Of links between stages.
-  std::vector<size_t> link_lanes_;
+  /// Of groups of several stages.
+  std::vector<size_t> stage_lanes_;
   /// Of the calling thread.
   Waited waited_;
   std::mutex mutex_;

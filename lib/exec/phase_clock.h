@@ -21,7 +21,7 @@ struct LayerPhase {
 /// What the compute lane of a rank of a pipeline did in a training step until its decision, in seconds.
 /// All of them together are the time from the step's begin to its decision.
 struct PipelineSeconds {
-  /// For transfers from and to other stages, and before the decision for all ranks' gradient norm.
+  /// For what ranks of several stages do together, and before the decision for all ranks' gradient norm.
   double waited_for_stages = 0;
   double waited_at_end = 0;
   /// What it did, and waited for anything but other stages: before its first layer, in each layer, and from the

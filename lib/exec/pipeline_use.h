@@ -31,7 +31,7 @@ struct IdleShare {
   /// In the run.
   double measured = 0;
   /// If nothing cost time but what stages do themselves, in the order of their lists: a walk that knows what each action
-  /// took, and no wait. Actions of one phase differ: a stage that works alone has the machine's memory to itself.
+  /// took, and no wait. What holds up one action counts where it does, not in the mean of a phase.
   double by_schedule = 0;
 };
 std::vector<IdleShare> idle_shares(const StageActions& lists, ChunkPlacement placement,

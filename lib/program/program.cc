@@ -60,6 +60,8 @@ Arena arena_of(const Buffer& buffer) {
 
 bool runs_along_tensor(const ProgramGroup& group) { return group.ranks.name.starts_with("tp"); }
 
+bool runs_along_pipeline(const ProgramGroup& group) { return group.ranks.name.starts_with("pp"); }
+
 BufferId find_persistent(const Program& program, Persistent which, Tier tier) {
   for (size_t b = 0; b < program.buffers.size(); ++b)
     if (program.buffers[b].persistent == which && program.buffers[b].tier == tier)
@@ -86,10 +88,19 @@ bool share_written_bytes(const Program& program, const Instr& a, const Instr& b)
   return meet(a.writes, b.reads) || meet(a.reads, b.writes) || meet(a.writes, b.writes);
 }
 
-bool is_link(const Program& program, Lane lane) {
+const ProgramGroup* group_on(const Program& program, Lane lane) {
   const auto group = static_cast<GroupId>(lane) - static_cast<GroupId>(Lane::kFirstGroup);
-  return group >= 0 && group < static_cast<GroupId>(program.groups.size()) &&
-         program.group(group).ranks.is_link();
+  return group >= 0 && group < static_cast<GroupId>(program.groups.size()) ? &program.group(group) : nullptr;
+}
+
+bool is_link(const Program& program, Lane lane) {
+  const ProgramGroup* group = group_on(program, lane);
+  return group != nullptr && group->ranks.is_link();
+}
+
+bool is_between_stages(const Program& program, Lane lane) {
+  const ProgramGroup* group = group_on(program, lane);
+  return group != nullptr && runs_along_pipeline(*group);
 }
 
 Instr make_collective(InstrKind kind, const Exchange& exchange, const Range& in, const Range& out) {

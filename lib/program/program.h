@@ -141,6 +141,8 @@ struct ProgramGroup {
 
 /// Among the ranks that share each layer, or some of them.
 bool runs_along_tensor(const ProgramGroup& group);
+/// Among ranks of several stages: links, the ends of a pipeline, and what all its ranks do together.
+bool runs_along_pipeline(const ProgramGroup& group);
 
 /// Storage of one value of a layer's graph.
 struct Binding {
@@ -269,8 +271,11 @@ bool share_bytes(const Program& program, const Range& a, const Range& b);
 /// Whether one of two instructions writes bytes that the other touches.
 bool share_written_bytes(const Program& program, const Instr& a, const Instr& b);
 
-/// Whether a lane is that of a link.
+/// The group whose lane it is; null for the other lanes.
+const ProgramGroup* group_on(const Program& program, Lane lane);
+/// Whether a lane is that of a link, and whether of any group of several stages.
 bool is_link(const Program& program, Lane lane);
+bool is_between_stages(const Program& program, Lane lane);
 
 /// A collective on its group's lane, and a copy on the lane of the link that it uses.
 Instr make_collective(InstrKind kind, const Exchange& exchange, const Range& in, const Range& out);

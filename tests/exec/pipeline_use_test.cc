@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 #include <tuple>
+#include <utility>
 
 #include "program/choices.h"
 #include "sim/walk.h"
@@ -74,10 +75,10 @@ class TimedWorld {
     }
   }
 
-  static double when_done(const Rank& rank, const Instr& instr, bool links_alone) {
+  static double when_done(const Rank& rank, const Instr& instr, bool stages_alone) {
     double when = rank.lanes[static_cast<size_t>(instr.lane)];
     for (const InstrId wait : instr.waits)
-      if (!links_alone || is_link(*rank.program, rank.program->instr(wait).lane))
+      if (!stages_alone || is_between_stages(*rank.program, rank.program->instr(wait).lane))
         when = std::max(when, rank.done[static_cast<size_t>(wait)]);
     return when;
   }
@@ -88,8 +89,8 @@ class TimedWorld {
 
   static void note(Rank& rank, const Instr& instr, double seconds) {
     const double before = rank.lanes[static_cast<size_t>(Lane::kCompute)];
-    const double links = when_done(rank, instr, true), all = when_done(rank, instr, false);
-    rank.clock.note(instr, {.links = links - before, .other = all - links}, seconds);
+    const double stages = when_done(rank, instr, true), all = when_done(rank, instr, false);
+    rank.clock.note(instr, {.stages = stages - before, .other = all - stages}, seconds);
   }
 
   const InstrSeconds seconds_;
@@ -100,7 +101,7 @@ class TimedWorld {
 };
 
 /// A block in each part of the model, embedding and head beside the first and the last.
-Choice pipeline_of(ScheduleKind kind, int stages, int32_t micro_batches) {
+Choice pipeline_of(ScheduleKind kind, int stages, bool overlap) {
   const int chunks = fixed_chunks(kind) > 0 ? fixed_chunks(kind) : 2;
   const int parts = stages * chunks;
   const ModelConfig config = fixtures::small_config(parts, false);
@@ -109,15 +110,20 @@ Choice pipeline_of(ScheduleKind kind, int stages, int32_t micro_batches) {
   for (int32_t part = 1; part < parts; ++part) cuts.push_back(part + 1);
   cuts.push_back(parts + 2);
   choice.options.schedule = kind;
-  choice.options.micro_batches = micro_batches;
+  choice.options.micro_batches = 8;
+  choice.options.overlap = overlap;
   choice.options.state.decays = fixtures::decays_matrices;
   choice.options.state.pipeline = PipelineLayout(stages, chunks, placement_of(kind), cuts);
   return choice;
 }
 
-/// Whether an instruction is of a block: embedding and head take no time here.
+bool is_block(const Choice& choice, int32_t layer) {
+  return layer > 0 && layer <= choice.options.state.pipeline.parts();
+}
+
+/// Embedding and head take no time here.
 bool is_of_block(const Choice& choice, const Instr& instr) {
-  return instr.runs_list() && instr.layer > 0 && instr.layer <= choice.options.state.pipeline.parts();
+  return instr.runs_list() && is_block(choice, instr.layer);
 }
 
 std::vector<IdleShare> idle_of(const Choice& choice, const InstrSeconds& seconds) {
@@ -146,8 +152,8 @@ TEST_CASE("programs whose transfers take no time wait what their schedule makes 
   std::mt19937_64 random(5);
   for (const ScheduleKind kind : {ScheduleKind::kGpipe, ScheduleKind::k1F1B, ScheduleKind::kInterleaved, ScheduleKind::kZbH1,
                                   ScheduleKind::kZbV})
-    for (const int stages : {2, 4}) {
-      const Choice choice = pipeline_of(kind, stages, 8);
+    for (const auto& [stages, overlap] : {std::pair{2, true}, {2, false}, {4, true}, {4, false}}) {
+      const Choice choice = pipeline_of(kind, stages, overlap);
       std::map<std::tuple<int, InstrKind, int32_t, int32_t>, double> known;
       const auto seconds = [&](int rank, const Instr& instr) {
         if (instr.kind != InstrKind::kGradientNorm && !is_of_block(choice, instr)) return 0.0;
@@ -160,6 +166,19 @@ TEST_CASE("programs whose transfers take no time wait what their schedule makes 
     }
 }
 
+TEST_CASE("no stage waits for anything of another within its actions") {
+  for (const ScheduleKind kind : {ScheduleKind::kGpipe, ScheduleKind::k1F1B, ScheduleKind::kInterleaved, ScheduleKind::kZbH1,
+                                  ScheduleKind::kZbV})
+    for (const bool overlap : {true, false}) {
+      const Choice choice = pipeline_of(kind, 2, overlap);
+      const InstrSeconds second = [&](int, const Instr& instr) { return is_of_block(choice, instr) ? 1.0 : 0.0; };
+      INFO("schedule " << static_cast<int>(kind) << (overlap ? ", overlap" : ""));
+      const std::vector<Step> steps = choice.steps();
+      for (const PipelineSeconds& stage : TimedWorld(steps, second).run())
+        for (const auto& [phase, seconds] : stage.layers) CHECK(seconds == (is_block(choice, phase.layer) ? 1.0 : 0.0));
+    }
+}
+
 /// A forward pass of one second, a backward pass of two, and what `late` adds.
 InstrSeconds one_and_two(const Choice& choice, const InstrSeconds& late = {}) {
   return [&choice, late](int rank, const Instr& instr) {
@@ -169,7 +188,7 @@ InstrSeconds one_and_two(const Choice& choice, const InstrSeconds& late = {}) {
 }
 
 TEST_CASE("a stage that is late shows in what the others wait, as measured and by the schedule") {
-  const Choice choice = pipeline_of(ScheduleKind::k1F1B, 2, 8);
+  const Choice choice = pipeline_of(ScheduleKind::k1F1B, 2, false);
   require_idle(idle_of(choice, one_and_two(choice)), {3.0 / 27, 3.0 / 27}, {3.0 / 27, 3.0 / 27});
   // Each backward pass of the last stage takes one second more: a step is F0, eight times four seconds, B0.
   const auto always = [&](int rank, const Instr& instr) {
@@ -190,13 +209,13 @@ TEST_CASE("a stage that is late shows in what the others wait, as measured and b
 }
 
 TEST_CASE("what a stage does after its last action is no wait of its own, and the others wait for it") {
-  const Choice choice = pipeline_of(ScheduleKind::k1F1B, 2, 8);
+  const Choice choice = pipeline_of(ScheduleKind::k1F1B, 2, false);
   const auto norm = [&](int rank, const Instr& instr) { return rank == 0 && instr.kind == InstrKind::kGradientNorm ? 3.0 : 0.0; };
   require_idle(idle_of(choice, one_and_two(choice, norm)), {3.0 / 30, 6.0 / 30}, {3.0 / 30, 6.0 / 30});
 }
 
 TEST_CASE("a transfer that is late is measured, and not the schedule's doing") {
-  const Choice choice = pipeline_of(ScheduleKind::k1F1B, 2, 8);
+  const Choice choice = pipeline_of(ScheduleKind::k1F1B, 2, false);
   const auto send = [](int, const Instr& instr) { return instr.is_transfer() && instr.micro_batch == 0 ? 1.0 : 0.0; };
   const std::vector<IdleShare> found = idle_of(choice, one_and_two(choice, send));
   require_idle(found, {5.0 / 29, 5.0 / 29}, {3.0 / 27, 3.0 / 27});
