@@ -12,6 +12,7 @@ import re
 import secrets
 import shutil
 import stat
+import sys
 
 import xxhash
 
@@ -19,6 +20,7 @@ from script_errors import UserError
 
 MARK = "ftrun-output.json"
 RENAME_EXCHANGE = 2
+REFUSED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)  # the file system has no such call
 
 
 def file_xxh3(path):
@@ -40,9 +42,13 @@ def sync(file):
 
 
 def sync_folder(folder):
+    """Some file systems cannot sync a folder; they order renames themselves. SMB servers answer EBADF."""
     descriptor = os.open(folder or ".", os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (*REFUSED, errno.EBADF):
+            raise
     finally:
         os.close(descriptor)
 
@@ -117,24 +123,45 @@ def _exchange(a, b):
     if renameat2(here, os.fsencode(a), here, os.fsencode(b), RENAME_EXCHANGE) == 0:
         return True
     number = ctypes.get_errno()
-    if number in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+    if number in REFUSED:
         return False
     raise OSError(number, os.strerror(number), b)
 
 
+def _move_aside(made, place):
+    """Returns where the old folder is."""
+    old = f"{place}.replaced-{secrets.token_hex(4)}"
+    os.rename(place, old)
+    try:
+        os.rename(made, place)
+    except OSError:
+        os.rename(old, place)
+        raise
+    return old
+
+
 def _put_in_place(made, place):
     old = None
-    if os.path.exists(place):
-        old = made
-        if not _exchange(made, place):
-            old = f"{place}.replaced-{secrets.token_hex(4)}"
-            os.rename(place, old)
-            os.rename(made, place)
-    else:
+    if not os.path.exists(place):
         os.rename(made, place)
+    else:
+        old = made if _exchange(made, place) else _move_aside(made, place)
     sync_folder(os.path.dirname(place))
     if old:
-        _remove(old)
+        _discard(old, place)
+
+
+def _discard(old, place):
+    """That it stays is no failure: a folder of a network file system cannot be removed while any process reads a file of
+    it. Under a temporary name, as a removal cut short must not look like a complete folder."""
+    try:
+        going = old
+        if old.startswith(f"{place}.replaced-"):
+            going = f"{place}.tmp-{secrets.token_hex(4)}"
+            os.rename(old, going)
+        _remove(going)
+    except OSError as error:
+        print(f"warning: {place}: what it was before could not be removed: {error}", file=sys.stderr)
 
 
 def _remove(folder):
@@ -189,7 +216,7 @@ def recover(place):
         if found.group(1) == "replaced" and not os.path.exists(place):
             os.rename(path, place)
         else:
-            _remove(path)
+            _discard(path, place)
 
 
 @contextlib.contextmanager

@@ -57,14 +57,31 @@ std::string wanted_and_free(const std::string& path, int64_t wanted) {
   return cat(" (", human_bytes(wanted), " wanted", there, ")");
 }
 
+/// The file system has no such call, or not on this kind of file: no matter of rights or space.
+bool is_refused(int error_number) {
+  return error_number == EINVAL || error_number == ENOSYS || error_number == EOPNOTSUPP;
+}
+
+const char* disk_remedy(int error_number) {
+  if (error_number == ENOSPC || error_number == EDQUOT)
+    return "free space on that file system, or write to another one (output_dir)";
+  // A folder of a container's image, which can be written to but not renamed.
+  if (error_number == EXDEV)
+    return "its file system cannot rename what a lower layer holds: write to another folder, or remove that one first";
+  return "check that the folder exists and that this user may write to it";
+}
+
 [[noreturn]] void disk_error(const std::string& path, const std::string& action, int error_number,
                              int64_t wanted = 0) {
   std::string message = cat(path, ": ", action, " failed: ", errno_text(error_number));
   if (wanted > 0) message += wanted_and_free(path, wanted);
-  const bool full = error_number == ENOSPC || error_number == EDQUOT;
-  throw Error(ExitCode::kEnvironment, message,
-              full ? "free space on that file system, or write to another one (output_dir)"
-                   : "check that the folder exists and that this user may write to it");
+  throw Error(ExitCode::kEnvironment, message, disk_remedy(error_number));
+}
+
+[[noreturn]] void sync_error(const std::string& path, int error_number) {
+  if (!is_refused(error_number)) disk_error(path, "fsync", error_number);
+  throw Error(ExitCode::kEnvironment, cat(path, ": fsync failed: ", errno_text(error_number)),
+              "this file system cannot tell when a file is on its disk: write to another one (output_dir)");
 }
 
 /// What the umask takes its bits from.
@@ -112,11 +129,10 @@ class PosixWritableFile : public WritableFile {
     int result = 0;
     do result = ::fallocate(fd_, 0, 0, size);
     while (result != 0 && errno == EINTR);
-    if (result != 0 && errno != EOPNOTSUPP && errno != ENOSYS && errno != EINVAL)
-      disk_error(path_, "reserve", errno, size);
+    if (result != 0 && !is_refused(errno)) disk_error(path_, "reserve", errno, size);
   }
   void sync() override {
-    if (::fsync(fd_) != 0) disk_error(path_, "fsync", errno);
+    if (::fsync(fd_) != 0) sync_error(path_, errno);
   }
   void close() override {
     const int fd = std::exchange(fd_, -1);
@@ -170,7 +186,7 @@ class PosixFileSystem : public FileSystem {
   }
   bool exchange(const std::string& a, const std::string& b) override {
     if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
-    if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) return false;
+    if (is_refused(errno)) return false;
     disk_error(b, "exchange", errno);
   }
   void remove_all(const std::string& path) override {
@@ -186,8 +202,9 @@ class PosixFileSystem : public FileSystem {
     const int result = ::fsync(fd);
     const int error_number = errno;
     ::close(fd);
-    // Some network file systems cannot sync a folder; they order renames themselves.
-    if (result != 0 && error_number != EINVAL) disk_error(path, "fsync folder", error_number);
+    // Some file systems (of a network, of FUSE) cannot sync a folder; they order renames themselves. SMB servers
+    // answer that the folder was not opened for writing.
+    if (result != 0 && !is_refused(error_number) && error_number != EBADF) disk_error(path, "fsync folder", error_number);
   }
   std::vector<std::string> list(const std::string& folder) override {
     std::vector<std::string> names;
@@ -335,7 +352,8 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   }
   size_ = static_cast<size_t>(info.st_size);
   if (size_ > 0) {
-    void* data = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd, 0);
+    // Some file systems (of FUSE) refuse shared mappings. What nobody writes is shared in a private one as well.
+    void* data = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
     const int error_number = errno;
     ::close(fd);
     if (data == MAP_FAILED) read_error(path, errno_text(error_number));

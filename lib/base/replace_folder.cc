@@ -17,19 +17,29 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kReplaced = ".replaced-";
 
-/// The new folder has its name by now, so what is left of the old one is no failure.
-void remove_old(FileSystem& files, const std::string& old, const std::string& folder,
-                std::string_view mark) {
+/// Where a folder lies while it is removed: a removal cut short must not look like a complete folder.
+std::string take_out_of_the_way(FileSystem& files, const std::string& old, const std::string& folder) {
+  const auto leftover = leftover_of(fs::path(old).filename().string());
+  if (!leftover || !leftover->complete) return old;
+  std::string going = temporary_beside(folder);
+  files.rename(old, going);
+  return going;
+}
+
+/// That it stays is no failure: a folder of a network file system cannot be removed while any process reads a file of it. The
+/// next start tries again.
+void remove_or_warn(FileSystem& files, const std::string& old, const std::string& folder, std::string_view mark, const char* what) {
   try {
-    for (const std::string& name : files.list(old))
-      if (name != mark) files.remove_all((fs::path(old) / name).string());
-    files.remove_all(old);
+    const std::string going = take_out_of_the_way(files, old, folder);
+    for (const std::string& name : files.list(going))
+      if (name != mark) files.remove_all((fs::path(going) / name).string());
+    files.remove_all(going);
   } catch (const Error& error) {
-    log_warning(cat(folder, ": was replaced; what it was before could not be removed: ", error.message()));
+    log_warning(cat(folder, ": ", what, " could not be removed: ", error.message()));
   }
 }
 
-/// Those of which `is_ours` says so, by their paths.
+/// Those of which `is_ours` says so: visit(its path, the path that it was made for, whether it goes back there).
 template <typename Visit>
 void each_leftover(FileSystem& files, const std::string& parent, const IsOurs& is_ours, Visit visit) {
   if (!files.exists(parent)) return;
@@ -39,7 +49,7 @@ void each_leftover(FileSystem& files, const std::string& parent, const IsOurs& i
     if (!leftover || !is_ours(*leftover, path)) continue;
     const std::string original = (fs::path(parent) / leftover->original).string();
     const bool goes_back = leftover->complete && !files.exists(original);
-    visit(path, goes_back ? original : "");
+    visit(path, original, goes_back);
   }
 }
 
@@ -100,7 +110,11 @@ void replace_folder(FileSystem& files, const std::string& made, const std::strin
                     std::string_view mark) {
   const std::string old = put_in_place(files, made, folder);
   files.sync_folder(parent_folder(folder));
-  if (!old.empty()) remove_old(files, old, folder, mark);
+  remove_replaced(files, old, folder, mark);
+}
+
+void remove_replaced(FileSystem& files, const std::string& old, const std::string& folder, std::string_view mark) {
+  if (!old.empty()) remove_or_warn(files, old, folder, mark, "was replaced; what it was before");
 }
 
 std::optional<Leftover> leftover_of(std::string_view name) {
@@ -109,13 +123,13 @@ std::optional<Leftover> leftover_of(std::string_view name) {
   return std::nullopt;
 }
 
-void recover_folders(FileSystem& files, const std::string& parent, const IsOurs& is_ours) {
+void recover_folders(FileSystem& files, const std::string& parent, const IsOurs& is_ours, std::string_view mark) {
   bool changed = false;
-  each_leftover(files, parent, is_ours, [&](const std::string& path, const std::string& original) {
-    if (original.empty())
-      files.remove_all(path);
-    else
+  each_leftover(files, parent, is_ours, [&](const std::string& path, const std::string& original, bool goes_back) {
+    if (goes_back)
       files.rename(path, original);
+    else
+      remove_or_warn(files, path, original, mark, "what an earlier process left");
     changed = true;
   });
   if (changed) files.sync_folder(parent);
@@ -123,8 +137,8 @@ void recover_folders(FileSystem& files, const std::string& parent, const IsOurs&
 
 int64_t leftover_bytes(FileSystem& files, const std::string& parent, const IsOurs& is_ours) {
   int64_t bytes = 0;
-  each_leftover(files, parent, is_ours, [&](const std::string& path, const std::string& original) {
-    if (original.empty()) bytes += tree_bytes(path);
+  each_leftover(files, parent, is_ours, [&](const std::string& path, const std::string&, bool goes_back) {
+    if (!goes_back) bytes += tree_bytes(path);
   });
   return bytes;
 }

@@ -21,12 +21,14 @@ namespace ftrun {
 std::string temporary_beside(const std::string& folder);
 
 /// Gives the synced folder `made` the name `folder` of the same parent. Returns where the folder is
-/// now that had the name, "" when there was none: to be removed once the parent is synced.
+/// now that had the name, "" when there was none: for remove_replaced() once the parent is synced.
 std::string put_in_place(FileSystem& files, const std::string& made, const std::string& folder);
 
-/// put_in_place(), the sync and the removal, in which the entry called `mark` goes last: what a kill
-/// leaves of the old folder can still be told for ours. Error(kEnvironment) before the new folder is
-/// in place; that the old one cannot be removed is a warning.
+/// Removes what put_in_place(files, ..., folder) returned; the entry called `mark` goes last: what a kill leaves of the folder
+/// can still be told for ours. That it cannot be removed is a warning.
+void remove_replaced(FileSystem& files, const std::string& old, const std::string& folder, std::string_view mark = "");
+
+/// put_in_place(), the sync and remove_replaced(). Error(kEnvironment) before the new folder is in place.
 void replace_folder(FileSystem& files, const std::string& made, const std::string& folder,
                     std::string_view mark);
 
@@ -42,15 +44,15 @@ std::optional<Leftover> leftover_of(std::string_view name);
 /// Whether this program wrote the leftover at `path`, and no process is writing it.
 using IsOurs = std::function<bool(const Leftover& leftover, const std::string& path)>;
 
-/// Puts complete leftovers below `parent` back where nothing has their name and removes the others;
+/// Puts complete leftovers below `parent` back where nothing has their name and removes the others, as remove_replaced() does;
 /// those alone of which `is_ours` says so.
-void recover_folders(FileSystem& files, const std::string& parent, const IsOurs& is_ours);
+void recover_folders(FileSystem& files, const std::string& parent, const IsOurs& is_ours, std::string_view mark = "");
 
 /// What recover_folders() would free, in bytes on disk. Changes nothing.
 int64_t leftover_bytes(FileSystem& files, const std::string& parent, const IsOurs& is_ours);
 
 /// Says that a folder is in use, until the result is closed: other processes see it with is_held().
-/// Best effort: file systems that cannot lock a folder (NFS) hold nothing. Never waits.
+/// Best effort: on a network file system those of this machine see it, and where folders cannot be locked nobody. Never waits.
 [[nodiscard]] OwnedFd hold_folder(const std::string& folder);
 bool is_held(const std::string& folder);
 

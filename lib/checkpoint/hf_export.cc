@@ -283,7 +283,7 @@ std::string exported_config(const std::string& config_json, DType dtype, const s
 
 void recover_export(FileSystem& files, const std::string& folder) {
   const std::string place = output_place(folder);
-  recover_folders(files, parent_folder(place), is_left_of(place, files));
+  recover_folders(files, parent_folder(place), is_left_of(place, files), kOutputMark);
 }
 
 int64_t export_leftover_bytes(FileSystem& files, const std::string& folder) {

@@ -181,11 +181,9 @@ void remove_old(FileSystem& files, const SaveOptions& options, int64_t newest_se
   }
 }
 
-void make_lasting(FileSystem& files, const std::string& root, const std::string& name,
-                  const std::string& old) {
+void make_lasting(FileSystem& files, const std::string& root, const std::string& name) {
   files.sync_folder(root);
   write_file_atomic(files, below(root, "latest"), name);
-  if (!old.empty()) files.remove_all(old);
 }
 
 // Up to the move the checkpoint is not there, after it it is: "" or what went wrong then.
@@ -197,11 +195,12 @@ std::string commit(FileSystem& files, const SaveOptions& options, const Checkpoi
   // A resumed run can reach a step whose folder is there already.
   const std::string old = put_in_place(files, made, below(options.root, name));
   try {
-    make_lasting(files, options.root, name, old);
+    make_lasting(files, options.root, name);
     if (options.best) write_best(files, options.root, *options.best);
   } catch (const Error& error) {
     return error.message();
   }
+  remove_replaced(files, old, below(options.root, name));
   try {
     remove_old(files, options, manifest.serial);
   } catch (const Error& error) {

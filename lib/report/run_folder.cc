@@ -48,15 +48,20 @@ std::string read_lock_text(int fd) {
   return {buffer.data(), size > 0 ? static_cast<size_t>(size) : 0};
 }
 
+/// " (kill 4242)": the number means another process on any other machine.
+std::string how_to_stop(const std::string& pid, const std::string& host) {
+  if (pid.empty()) return "";
+  return cat(" (kill ", pid, host == read_machine().hostname ? "" : cat(" on ", host), ")");
+}
+
 [[noreturn]] void busy_error(const std::string& root, const std::string& lock_text) {
   const std::string pid = lock_field(lock_text, "pid");
+  const std::string host = lock_field(lock_text, "host");
   const std::string who = pid.empty() ? "a process that has not written its name yet"
-                                      : cat("process ", pid, " on ", lock_field(lock_text, "host"),
-                                            ", since ", lock_field(lock_text, "since"));
+                                      : cat("process ", pid, " on ", host, ", since ", lock_field(lock_text, "since"));
   throw Error(ExitCode::kEnvironment,
               cat("output_dir ", root, ": another run is using it (", who, ")"),
-              cat("wait for that run or stop it", pid.empty() ? "" : cat(" (kill ", pid, ")"),
-                  ", or ", kElsewhere));
+              cat("wait for that run or stop it", how_to_stop(pid, host), ", or ", kElsewhere));
 }
 
 /// Takes the kernel's lock or throws. Who only looks whether a run is under way (scripts/follow_run.py) holds it for a moment, which

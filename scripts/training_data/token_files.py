@@ -76,7 +76,8 @@ def workshop(out):
     made = tempfile.mkdtemp(prefix=".ftrun-", suffix=".tmp", dir=out)
     try:
         with open(os.path.join(made, "lock"), "w") as lock:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # which children do not inherit
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # which children do not inherit
             yield made
     finally:
         shutil.rmtree(made, ignore_errors=True)
@@ -86,11 +87,12 @@ def remove_stale(out, folder):
     try:
         with open(os.path.join(folder, "lock"), "r+") as lock:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder)
     except (BlockingIOError, PermissionError):
         raise UserError(f"{out}: another prepare_data.py is writing there; wait for it") from None
-    except (FileNotFoundError, NotADirectoryError):  # made by something else, or this very moment
-        pass
+    except OSError:  # made by something else, or this very moment; or there are no locks, and nothing tells whether it is in use
+        return
+    # With the lock closed: a network file system keeps an open file, and the folder with it.
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 # ---- writing ----

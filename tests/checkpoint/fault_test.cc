@@ -177,6 +177,29 @@ TEST_CASE("a failure at any call of a save over the same step leaves one of the 
   fail_and_tell(EIO, 1, 0, Replacing::kStepAside);
 }
 
+// As on a network file system, while another process reads a file of it.
+TEST_CASE("a checkpoint that was replaced and cannot be removed is a warning, and never comes back") {
+  for (const Replacing way : {Replacing::kExchange, Replacing::kStepAside}) {
+    Scene scene;
+    FaultFileSystem files(scene.run.path());
+    replace_by(files, way);
+    save_step(files, scene.root, 1, 1);
+    files.fail_next("remove_all", "/step-00000001.tmp-", EBUSY);
+    const std::string text = logged([&] { REQUIRE(save_step(files, scene.root, 1, 2)[0] == ""); });
+    REQUIRE(text.find("step-00000001: was replaced; what it was before could not be removed: ") != std::string::npos);
+    REQUIRE(resumed_version(scene.root) == 2);
+    REQUIRE(has_leftovers(scene.root));
+    // By the next start the one that replaced it may have gone.
+    REQUIRE(save_step(files, scene.root, 2, 3, 1)[0] == "");
+    files.fail_next("remove_all", "/step-00000001.tmp-", EBUSY);
+    const std::string again = logged([&] { clean_checkpoints(files, scene.root); });
+    REQUIRE(again.find("step-00000001: what an earlier process left could not be removed: ") != std::string::npos);
+    clean_checkpoints(files, scene.root);
+    REQUIRE(posix_files().list(scene.root) == std::vector<std::string>{"latest", "step-00000002"});
+    REQUIRE(resumed_version(scene.root) == 3);
+  }
+}
+
 TEST_CASE("after a power cut at any call of a save the newest checkpoint that verifies loads", "[long]") {
   logged([] {
     const Outcomes outcomes = cut_power_at_each_call(2, 0, false);

@@ -1,13 +1,16 @@
 """Tests of scripts/make_model.py on a small GGUF file whose weights are known."""
 import contextlib
+import errno
 import io
 import json
 import os
 import pathlib
 import shutil
+import stat
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 import gguf
 import numpy as np
@@ -244,6 +247,49 @@ class MakeModel(unittest.TestCase):
                 found.add(dtype)
                 at += 1
             self.assertEqual((dtype, found), ("bfloat16", {"bfloat16", "float32"}))
+
+    def test_a_file_system_that_cannot_sync_folders_or_swap_names_will_do(self):
+        """As those of networks and of FUSE; a disk that fails to sync is an error."""
+        sync = os.fsync
+        for number in (errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP, errno.EIO):
+            def refuse(descriptor, number=number):
+                if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                    raise OSError(number, os.strerror(number))
+                sync(descriptor)
+            with mock.patch("os.fsync", refuse), mock.patch("own_output._exchange", return_value=False):
+                shutil.rmtree(self.out, ignore_errors=True)
+                codes = [self.run_script("--dtype", dtype)[0] for dtype in ("fp32", "bf16")]
+            self.assertEqual(codes, [5, 5] if number == errno.EIO else [0, 0], os.strerror(number))
+
+    def test_a_replaced_folder_that_cannot_be_removed_is_a_warning_and_never_comes_back(self):
+        """As on a network file system, while another process reads a file of it."""
+        for swaps in (True, False):
+            shutil.rmtree(self.out, ignore_errors=True)
+            self.run_script("--dtype", "fp32")
+            busy = OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+            exchange = own_output._exchange if swaps else lambda a, b: False
+            warning = f"warning: {self.out}: what it was before could not be removed: {busy}\n"
+            with mock.patch("own_output._exchange", exchange), mock.patch("own_output._remove", side_effect=busy), \
+                    contextlib.redirect_stderr(io.StringIO()) as told:
+                code, _, told_by_script = self.run_script("--dtype", "bf16")
+                own_output.recover(str(self.out))
+            self.assertEqual((code, told_by_script, told.getvalue()), (0, warning, warning))
+            self.assertEqual(json.loads((self.out / "config.json").read_text())["dtype"], "bfloat16")
+            shutil.rmtree(self.out)
+            own_output.recover(str(self.out))
+            self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["small.gguf"])
+
+    def test_a_new_folder_that_cannot_take_its_name_leaves_the_old_one(self):
+        self.run_script("--dtype", "fp32")
+        rename = os.rename
+
+        def refuse(source, target):
+            if ".tmp-" in source:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            rename(source, target)
+        with mock.patch("own_output._exchange", return_value=False), mock.patch("os.rename", refuse):
+            self.assertEqual(self.run_script("--dtype", "bf16")[0], 5)
+        self.assertEqual(json.loads((self.out / "config.json").read_text())["dtype"], "float32")
 
     def killed(self, at, swaps, *arguments):
         """Runs the script in a child that ends before the `at`-th rename; True when it came to its end."""

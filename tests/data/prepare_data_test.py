@@ -1,5 +1,6 @@
 """Tests of scripts/prepare_data.py: what it writes, byte by byte, and what it refuses."""
 import contextlib
+import errno
 import io
 import json
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 import numpy as np
 
@@ -17,6 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 FIXTURES = pathlib.Path(__file__).resolve().parent / "fixtures"
 sys.path.insert(0, str(ROOT / "scripts"))
 import prepare_data  # noqa: E402
+from training_data import token_files  # noqa: E402
 from killed_child import ends_before  # noqa: E402
 
 TEMPLATE = ("{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
@@ -413,6 +416,31 @@ class PrepareData(unittest.TestCase):
             other.kill()
         self.prepare(text)
         self.assertEqual(sorted(os.listdir(self.out)), ["train.bin", "train.html", "train.idx", "train.json"])
+
+    def test_a_file_system_without_locks_will_do(self):
+        """There nothing tells whether what lies there is in use, so it stays."""
+        text = self.write("a.txt", "hello")
+        os.makedirs(self.out + "/.ftrun-01234567.tmp")
+        pathlib.Path(self.out, ".ftrun-01234567.tmp", "lock").write_text("")
+        with mock.patch("fcntl.lockf", side_effect=OSError(errno.ENOLCK, "No locks available")):
+            self.prepare(text)
+        self.assertEqual(sorted(os.listdir(self.out)), [".ftrun-01234567.tmp", "train.bin", "train.html", "train.idx", "train.json"])
+
+    def test_a_leftover_is_removed_with_its_lock_closed(self):
+        """A network file system keeps a file that is open, and the folder that it lies in."""
+        os.makedirs(self.out + "/.ftrun-01234567.tmp")
+        lock = pathlib.Path(self.out, ".ftrun-01234567.tmp", "lock")
+        lock.write_text("")
+        held = []
+        remove = shutil.rmtree
+
+        def look(folder, **options):
+            held.extend(fd for fd in os.listdir("/proc/self/fd")
+                        if os.path.exists(f"/proc/self/fd/{fd}") and os.path.samefile(f"/proc/self/fd/{fd}", lock))
+            remove(folder, **options)
+        with mock.patch("shutil.rmtree", look):
+            token_files.remove_stale(self.out, str(lock.parent))
+        self.assertEqual((held, os.listdir(self.out)), ([], []))
 
     def test_a_tokenizer_of_links_is_read(self):
         """As a hub's cache lays out a model."""

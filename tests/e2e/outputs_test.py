@@ -10,6 +10,7 @@ import re
 import shutil
 import struct
 import subprocess
+import sys
 import tempfile
 import termios
 
@@ -370,6 +371,29 @@ with tempfile.TemporaryDirectory() as scratch:
         convert_refused(target, f"{target}: is not replaced: since ftrun wrote it, tokenizer_config.json was changed{remedy}")
         other = tiny_model(job.scratch / "a-model-of-mine")
         convert_refused(other, f"{other}: is not replaced: it holds no ftrun-output.json, so ftrun did not write it{remedy}")
+
+    @case
+    def a_file_system_that_lacks_calls_is_written_and_read_all_the_same():
+        """Its folders cannot be swapped, locked, passed the kernel's memory by or mapped as shared: docs/checkpoint.md."""
+        wrapper = (sys.executable, pathlib.Path(__file__).with_name("refused_calls.py"))
+        unlocked = "its file system has no locks (No locks available); a second run into it would not be noticed\n"
+        config = job.config("lacking", train={"steps": 4}, checkpoint={"every": 2})
+        for arguments in ((), ("--resume", "auto", "--set", "train.steps=6")):
+            done = must(ftrun("--config", config, "--nproc", 2, *arguments, wrapper=wrapper))
+            assert done.stderr.count(unlocked) == 1, done.stderr
+        plain = job.config("not-lacking", train={"steps": 6}, checkpoint={"every": 2})
+        must(ftrun("--config", plain, "--nproc", 2))
+        assert checkpoints(job.out("lacking")) == checkpoints(job.out("not-lacking"))
+        assert numbers(job.out("lacking")) == numbers(job.out("not-lacking"))
+        assert contents(job.out("lacking") / "export") == contents(job.out("not-lacking") / "export")
+        target = job.scratch / "lacking-as-hf"
+        for dtype in ("fp32", "bf16"):
+            must(ftrun("convert", job.out("lacking"), "--out", target, "--dtype", dtype, wrapper=wrapper))
+        must(ftrun("convert", job.out("not-lacking"), "--out", job.scratch / "not-lacking-as-hf", "--dtype", "bf16"))
+        assert contents(target) == contents(job.scratch / "not-lacking-as-hf")
+        must(ftrun("verify", job.out("lacking"), wrapper=wrapper))
+        left = [path for path in job.scratch.rglob("*") if ".tmp-" in path.name or ".replaced-" in path.name]
+        assert not left, left
 
     @case
     def convert_never_touches_what_it_reads():

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <regex>
 #include <thread>
 
@@ -85,6 +86,16 @@ TEST_CASE("a second run into a busy folder is refused and named its holder") {
                                   "), or choose another output_dir"));
   }
   REQUIRE(read_file(root + "/.lock") == text);
+}
+
+TEST_CASE("a holder on another machine is not to be killed on this one") {
+  const TestFolder base;
+  const std::string root = base / "run";
+  const RunFolder first(root, RunStart::kFresh);
+  std::ofstream(root + "/.lock") << "pid 4242\nhost elsewhere\nsince 2026-11-24T10:00:00Z\n";
+  const Error error = refusal(root, RunStart::kFresh);
+  REQUIRE(error.message() == cat("output_dir ", root, ": another run is using it (process 4242 on elsewhere, since 2026-11-24T10:00:00Z)"));
+  REQUIRE(error.remedy() == "wait for that run or stop it (kill 4242 on elsewhere), or choose another output_dir");
 }
 
 TEST_CASE("a holder that has not written its name yet is still a holder") {

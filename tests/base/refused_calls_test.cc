@@ -1,0 +1,164 @@
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/replace_folder.h"
+#include "temporary_folder.h"
+
+#include <catch2/catch.hpp>
+
+// File systems of networks and of FUSE lack calls that a disk's have. Here the kernel refuses them to a process, whatever
+// its file system can.
+
+namespace ftrun {
+namespace {
+
+using fixtures::TemporaryFolder;
+
+/// A system call that is refused where its argument number `argument` has all bits of `mask`.
+struct Refused {
+  uint32_t call;
+  int error_number;
+  uint32_t argument = 0;
+  uint32_t mask = 0;
+};
+
+constexpr uint32_t low_word(uint32_t argument) {
+  return offsetof(seccomp_data, args) + argument * sizeof(uint64_t);  // x86-64 stores it first
+}
+
+void refuse_from_now_on(const Refused& refused) {
+  std::array<sock_filter, 7> program{{
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, refused.call, 0, 4),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, low_word(refused.argument)),
+      BPF_STMT(BPF_ALU | BPF_AND | BPF_K, refused.mask),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, refused.mask, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<uint32_t>(refused.error_number)),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  }};
+  const sock_fprog filter{program.size(), program.data()};
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0)
+    ::_exit(9);
+}
+
+/// "exit code: message | remedy" of what `body` throws, or "", in a process of its own to which `refused` is refused.
+std::string failure_without(const Refused& refused, const std::function<void()>& body) {
+  std::array<int, 2> ends{};
+  REQUIRE(::pipe(ends.data()) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    refuse_from_now_on(refused);
+    std::string text;
+    try {
+      body();
+    } catch (const Error& error) {
+      text = cat(static_cast<int>(error.code()), ": ", error.message(), " | ", error.remedy());
+    }
+    ::_exit(::write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size()) ? 0 : 1);
+  }
+  ::close(ends[1]);
+  std::string text;
+  std::array<char, 512> part{};
+  for (ssize_t n = 0; (n = ::read(ends[0], part.data(), part.size())) > 0;) text.append(part.data(), static_cast<size_t>(n));
+  ::close(ends[0]);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  REQUIRE(status == 0);
+  return text;
+}
+
+TEST_CASE("a file system that cannot sync folders is no reason to stop; a disk that fails to is") {
+  const TemporaryFolder folder;
+  const auto failure = [&](int error_number) {
+    return failure_without({SYS_fsync, error_number}, [&] { posix_files().sync_folder(folder.path()); });
+  };
+  for (const int error_number : {EINVAL, EBADF, ENOSYS, EOPNOTSUPP}) {
+    INFO(errno_text(error_number));
+    CHECK(failure(error_number).empty());
+  }
+  CHECK(failure(EIO) == cat("5: ", folder.path(), ": fsync folder failed: Input/output error",
+                            " | check that the folder exists and that this user may write to it"));
+}
+
+TEST_CASE("a file system that cannot sync files is named as what it is") {
+  const TemporaryFolder folder;
+  for (const int error_number : {EINVAL, ENOSYS, EOPNOTSUPP}) {
+    const std::string text = failure_without({SYS_fsync, error_number}, [&] {
+      const auto file = posix_files().create(folder.file("f"));
+      file->write("1", 1);
+      file->sync();
+    });
+    CHECK(text == cat("5: ", folder.file("f"), ": fsync failed: ", errno_text(error_number),
+                      " | this file system cannot tell when a file is on its disk: write to another one (output_dir)"));
+  }
+}
+
+TEST_CASE("a folder is replaced where names cannot be swapped") {
+  for (const int error_number : {EINVAL, ENOSYS, EOPNOTSUPP}) {
+    const TemporaryFolder root;
+    for (const char* name : {"old", "new"}) {
+      posix_files().make_folder(root.file(name));
+      write_file_atomic(posix_files(), root.file(name) + "/content", name);
+    }
+    CHECK(failure_without({SYS_renameat2, error_number}, [&] {
+            replace_folder(posix_files(), root.file("new"), root.file("old"), "content");
+          }).empty());
+    CHECK(read_file(root.file("old") + "/content") == "new");
+    CHECK(posix_files().list(root.path()) == std::vector<std::string>{"old"});
+  }
+}
+
+TEST_CASE("a folder that a lower layer of a container holds is named as one that cannot be renamed") {
+  const TemporaryFolder root;
+  for (const char* name : {"old", "new"}) posix_files().make_folder(root.file(name));
+  CHECK(failure_without({SYS_renameat2, EXDEV}, [&] {
+          replace_folder(posix_files(), root.file("new"), root.file("old"), "content");
+        }) == cat("5: ", root.file("old"), ": exchange failed: Invalid cross-device link",
+                  " | its file system cannot rename what a lower layer holds: write to another folder, or remove that one first"));
+}
+
+TEST_CASE("files are read where shared mappings are refused") {
+  const TemporaryFolder folder;
+  write_file_atomic(posix_files(), folder.file("f"), "content");
+  CHECK(failure_without({SYS_mmap, ENODEV, 3, MAP_SHARED}, [&] {
+          if (read_file(folder.file("f")) != "content") throw Error(ExitCode::kBug, "another content");
+        }).empty());
+}
+
+TEST_CASE("files are written where space cannot be reserved, nor the kernel's memory passed by") {
+  const std::string content(1 << 20, 'x');
+  const std::unique_ptr<void, decltype(&std::free)> aligned(std::aligned_alloc(kDirectAlignment, content.size()), &std::free);
+  content.copy(static_cast<char*>(aligned.get()), content.size());
+  for (const Refused& refused : {Refused{SYS_fallocate, EOPNOTSUPP}, Refused{SYS_fallocate, ENOSYS}, Refused{SYS_fallocate, EINVAL},
+                                 Refused{SYS_fcntl, EINVAL, 2, O_DIRECT}}) {
+    const TemporaryFolder folder;
+    CHECK(failure_without(refused, [&] {
+            const auto file = posix_files().create(folder.file("f"));
+            file->reserve(static_cast<int64_t>(content.size()));
+            file->write(aligned.get(), content.size());
+            file->sync();
+            file->close();
+          }).empty());
+    CHECK(read_file(folder.file("f")) == content);
+  }
+}
+
+}  // namespace
+}  // namespace ftrun
