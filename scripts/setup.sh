@@ -47,15 +47,20 @@ install_debian() {
   done
   python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3 python3-venv)
   if [ ${#missing[@]} -eq 0 ]; then say "Debian packages: all there"; return; fi
+  command -v apt-get >/dev/null || die "no apt-get here: this is no Debian; install by hand what it calls ${missing[*]}"
   local sudo=()
   if [ "$(id -u)" -ne 0 ]; then
-    command -v sudo >/dev/null || die "not root and no sudo; install by hand: ${missing[*]}"
+    command -v sudo >/dev/null ||
+      die "not root and no sudo; as root run this, then this script again:
+  apt-get update && apt-get install --no-install-recommends ${missing[*]}"
     sudo=(sudo)
   fi
   say "Debian packages to install: ${missing[*]}"
   no_service_starts "${sudo[@]}"
   "${sudo[@]}" apt-get update -qq || die "apt-get update failed; check the package sources"
-  DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null ||
+  # env, as sudo hands no variables on; a machine that has just started may be installing its updates.
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends \
+    "${missing[@]}" >/dev/null ||
     die "apt-get could not install: ${missing[*]}"
 }
 
@@ -64,7 +69,8 @@ pip_install() { .venv/bin/uv pip install -q --python .venv/bin/python "$@" || di
 install_python() {
   local want="torch $torch_version $(sha256sum scripts/setup.sh | cut -c1-16)"
   if [ "$(cat .venv/.ftrun-stamp 2>/dev/null)" = "$want" ]; then say "Python environment: up to date"; return; fi
-  [ -x .venv/bin/python ] || python3 -m venv .venv || die "python3 -m venv failed"
+  # What was interrupted has a Python without pip; making it again completes it.
+  .venv/bin/python -m pip --version >/dev/null 2>&1 || python3 -m venv .venv || die "python3 -m venv failed"
   # pip's resolver can sit for minutes on these sets; uv takes seconds.
   [ -x .venv/bin/uv ] || .venv/bin/python -m pip install -q uv || die "pip could not install uv"
   say "torch $torch_version (about 530 MB)"
