@@ -379,12 +379,16 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
-void MappedFile::release(size_t offset, size_t size) const {
+void MappedFile::release(size_t offset, size_t size) const { advise(offset, size, MADV_DONTNEED); }
+
+void MappedFile::ask_for(size_t offset, size_t size) const { advise(offset, size, MADV_WILLNEED); }
+
+void MappedFile::advise(size_t offset, size_t size, int advice) const {
   if (data_ == nullptr || size == 0) return;
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   const size_t begin = offset / page * page;
   const size_t end = std::min(size_, offset + size);
-  ::madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_DONTNEED);
+  ::madvise(const_cast<std::byte*>(data_) + begin, end - begin, advice);
 }
 
 uint64_t xxh3_of(const MappedFile& file) {

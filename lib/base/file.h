@@ -99,8 +99,13 @@ class MappedFile {
   const std::string& path() const { return path_; }
   /// Tells the kernel that [offset, offset+size) will not be read again soon.
   void release(size_t offset, size_t size) const;
+  /// Has the kernel begin to read [offset, offset+size), and does not wait for it.
+  void ask_for(size_t offset, size_t size) const;
 
  private:
+  /// The pages of [offset, offset+size).
+  void advise(size_t offset, size_t size, int advice) const;
+
   std::string path_;
   const std::byte* data_ = nullptr;
   size_t size_ = 0;

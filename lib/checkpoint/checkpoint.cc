@@ -37,43 +37,66 @@ std::string missing_text(const std::string& folder, const std::string& tensor,
 
 /// Of a mapped file as much is touched at a time: pages that stay mapped count as this process's memory.
 constexpr int64_t kMostTouched = int64_t{8} << 20;
+/// As much is hashed and then copied: it is in the caches for the second.
+constexpr int64_t kCachedBytes = int64_t{128} << 10;
+/// The disk is asked for as much, no more of which it takes at a time, so far ahead of its turn.
+constexpr int64_t kAskedFor = int64_t{1} << 20;
+constexpr int64_t kAhead = int64_t{8} << 20;
 
-uint64_t checksum_of(const SafetensorsFile& file, const StoredTensor& info) {
-  Xxh3Stream stream;
-  const int64_t size = dtype_bytes(info.dtype);
-  const std::span<const std::byte> bytes = file.bytes(info);
-  for (int64_t first = 0; first < info.elements; first += kMostTouched / size) {
-    const int64_t last = std::min(first + kMostTouched / size, info.elements);
-    stream.update(bytes.data() + first * size, static_cast<size_t>((last - first) * size));
-    file.release(info, first, last);
-  }
-  return stream.digest();
-}
-
-/// Copies runs of a mapped tensor, from its first elements to its last, and lets go of what was read.
-class RunCopy {
+/// Reads a mapped tensor once, from its first element to its last, and lets go of what was read.
+class TensorRead {
  public:
-  RunCopy(const SafetensorsFile& file, const StoredTensor& info)
-      : file_(file), info_(info), size_(dtype_bytes(info.dtype)) {}
-  RunCopy(const RunCopy&) = delete;
-  RunCopy& operator=(const RunCopy&) = delete;
-  ~RunCopy() { release(); }
+  /// `hashes`: on the way, also what is not copied. `until`: bytes of the file's data are wanted up to there.
+  TensorRead(const SafetensorsFile& file, const StoredTensor& info, bool hashes, int64_t until)
+      : file_(file), info_(info), size_(dtype_bytes(info.dtype)), hashes_(hashes), until_(until), asked_for_(info.begin) {}
+  TensorRead(const TensorRead&) = delete;
+  TensorRead& operator=(const TensorRead&) = delete;
+  ~TensorRead() { release(); }
 
+  /// Elements that come after those copied before.
   void copy(int64_t from, int64_t count, std::byte* out) {
-    const std::byte* in = file_.bytes(info_).data();
     while (count > 0) {
-      if (begin_ == end_) begin_ = end_ = from;
-      const int64_t piece = std::min(count, std::max<int64_t>(1, begin_ + kMostTouched / size_ - from));
-      std::memcpy(out, in + from * size_, static_cast<size_t>(piece * size_));
+      const int64_t piece = std::min(count, kCachedBytes / size_);
+      if (hashes_) hash_before(from + piece);
+      touch(from, from + piece);
+      std::memcpy(out, bytes(from), static_cast<size_t>(piece * size_));
       from += piece;
       count -= piece;
       out += piece * size_;
-      end_ = std::max(end_, from);
-      if ((end_ - begin_) * size_ >= kMostTouched) release();
     }
   }
 
+  /// Of all elements.
+  uint64_t checksum() {
+    hash_before(info_.elements);
+    return stream_.digest();
+  }
+
  private:
+  const std::byte* bytes(int64_t element) const { return file_.bytes(info_).data() + element * size_; }
+
+  void hash_before(int64_t end) {
+    while (hashed_ < end) {
+      ask_ahead(info_.begin + hashed_ * size_);
+      const int64_t next = std::min(info_.elements, hashed_ + kCachedBytes / size_);
+      touch(hashed_, next);
+      stream_.update(bytes(hashed_), static_cast<size_t>((next - hashed_) * size_));
+      hashed_ = next;
+    }
+  }
+
+  void ask_ahead(int64_t at) {
+    for (; asked_for_ < std::min(at + kAhead, until_); asked_for_ += kAskedFor)
+      file_.ask_for(asked_for_, std::min(asked_for_ + kAskedFor, until_));
+  }
+
+  void touch(int64_t begin, int64_t end) {
+    if ((end_ - begin_) * size_ >= kMostTouched) release();
+    if (begin_ == end_) begin_ = end_ = begin;
+    begin_ = std::min(begin_, begin);
+    end_ = std::max(end_, end);
+  }
+
   void release() {
     if (begin_ < end_) file_.release(info_, begin_, end_);
     begin_ = end_ = 0;
@@ -82,6 +105,13 @@ class RunCopy {
   const SafetensorsFile& file_;
   const StoredTensor& info_;
   int64_t size_;
+  bool hashes_;
+  int64_t until_;
+  /// Bytes of the file's data before it were asked for.
+  int64_t asked_for_;
+  Xxh3Stream stream_;
+  int64_t hashed_ = 0;
+  /// Elements that were touched since the last release.
   int64_t begin_ = 0;
   int64_t end_ = 0;
 };
@@ -207,27 +237,21 @@ void Checkpoint::check_contents(size_t i, const SafetensorsFile& file) const {
                rank.slices.size()));
 }
 
-const StoredTensor& Checkpoint::verified(size_t i, size_t j) {
-  const SafetensorsFile& file = open(i);
+void Checkpoint::verify(size_t i, size_t j, uint64_t found) {
   const SliceRecord& slice = manifest_.files[i].slices[j];
-  const StoredTensor& info = file.at(slice.entry);
-  if (verified_[i][j]) return info;
-  const uint64_t found = checksum_of(file, info);
-  if (found != slice.xxh3) {
-    const std::string part = part_text(slice);
-    refuse(cat(file.path(), ": ", state_text(slice.tensor, slice.kind),
-               part.empty() ? "" : ", elements ", part, ": the checksum is ", hex64(found),
-               ", the manifest says ", hex64(slice.xxh3)));
-  }
-  verified_[i][j] = true;
-  return info;
+  verified_[i][j] = found == slice.xxh3;
+  if (verified_[i][j]) return;
+  const std::string part = part_text(slice);
+  refuse(cat(open(i).path(), ": ", state_text(slice.tensor, slice.kind), part.empty() ? "" : ", elements ", part,
+             ": the checksum is ", hex64(found), ", the manifest says ", hex64(slice.xxh3)));
 }
 
 void Checkpoint::verify_file(size_t i) {
-  open(i);
+  const SafetensorsFile& file = open(i);
   for (size_t j = 0; j < manifest_.files[i].slices.size(); ++j) {
-    verified_[i][j] = false;
-    verified(i, j);
+    const StoredTensor& info = file.at(manifest_.files[i].slices[j].entry);
+    // One slice lies behind another.
+    verify(i, j, TensorRead(file, info, true, file.data_bytes()).checksum());
   }
 }
 
@@ -259,11 +283,14 @@ void Checkpoint::read(const StateSlice& slice) {
   const int64_t size = dtype_bytes(slice.dtype);
   auto* out = static_cast<std::byte*>(slice.data);
   const auto copy = [&](const StoredBox& stored, const Box& part) {
-    const StoredTensor& info = verified(stored.file, stored.slice);
-    RunCopy runs(open(stored.file), info);
+    const SafetensorsFile& file = open(stored.file);
+    const StoredTensor& info = file.at(manifest_.files[stored.file].slices[stored.slice].entry);
+    const bool is_verified = verified_[stored.file][stored.slice];
+    TensorRead tensor(file, info, !is_verified, info.end);
     visit_shared_runs(stored.box, slice.box, part, [&](int64_t from, int64_t to, int64_t count) {
-      runs.copy(stored.position + from, count, out + to * size);
+      tensor.copy(stored.position + from, count, out + to * size);
     });
+    if (!is_verified) verify(stored.file, stored.slice, tensor.checksum());
   };
   const auto missing = state_of(slice).boxes.cover(slice.box, copy);
   if (missing) refuse(missing_text(folder_, slice.tensor, slice.kind, *missing));

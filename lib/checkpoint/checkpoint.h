@@ -23,8 +23,8 @@ struct StateInfo {
   std::vector<int64_t> shape;
 };
 
-/// A training checkpoint opened for reading. What is read is verified first: manifest, file sizes,
-/// headers, and the checksum of each slice when it is touched. Nothing depends on how many ranks
+/// A training checkpoint opened for reading. What read() gives was verified: manifest, file sizes,
+/// headers, and, while it is read for the first time, the checksum of each slice that is touched. Nothing depends on how many ranks
 /// wrote it. Not for use by several threads at once.
 class Checkpoint {
  public:
@@ -45,7 +45,7 @@ class Checkpoint {
   void require_states(const std::vector<StateInfo>& expected) const;
 
   /// Fills slice.data from whichever files hold parts of its box. Error(kBadInput) naming file and
-  /// tensor when it is not there, has another dtype or shape, or is damaged.
+  /// tensor when it is not there, has another dtype or shape, or is damaged; slice.data then holds anything.
   void read(const StateSlice& slice);
   void read(const std::vector<StateSlice>& slices);
   /// Drops the mapping of all files.
@@ -65,7 +65,8 @@ class Checkpoint {
   void add_states();
   const SafetensorsFile& open(size_t file);
   void check_contents(size_t i, const SafetensorsFile& file) const;
-  const StoredTensor& verified(size_t file, size_t slice);
+  /// Error(kBadInput) where the slice's checksum is not what was found.
+  void verify(size_t file, size_t slice, uint64_t found);
   const State& state_of(const StateSlice& slice) const;
   void check_matches(const StateSlice& slice, const State& state) const;
 

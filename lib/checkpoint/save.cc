@@ -1,12 +1,14 @@
 #include "checkpoint/save.h"
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <map>
 #include <span>
 #include <utility>
 
 #include "base/checksum.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/replace_folder.h"
@@ -116,14 +118,22 @@ std::string make_temporary(FileSystem& files, const std::string& root, int64_t s
   return name;
 }
 
-std::string write_here(FileSystem& files, const SaveOptions& options, const std::string& folder,
+struct WrittenHere {
+  RankRecord record;
+  double read_back_seconds = 0;
+};
+
+WrittenHere write_here(FileSystem& files, const SaveOptions& options, const std::string& folder,
                        const std::vector<StateSlice>& slices, int rank) {
   if (!files.exists(folder))
     throw Error(ExitCode::kEnvironment, cat(folder, ": was made by rank 0 and is not seen here"),
                 "output_dir must be on a file system that all ranks share");
-  RankRecord record = write_rank_file(files, folder, rank, slices, *options.room);
+  WrittenHere written{write_rank_file(files, folder, rank, slices, *options.room)};
+  RankRecord& record = written.record;
+  const auto start = std::chrono::steady_clock::now();
   if (options.verify_written) record.read_back = read_back(below(folder, record.file), record.xxh3, *options.room);
-  return rank_record_text(record);
+  written.read_back_seconds = seconds_since(start);
+  return written;
 }
 
 int64_t next_serial(const std::string& root) {
@@ -260,10 +270,14 @@ SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options,
   })[0];
   const std::string folder = below(options.root, temporary);
   std::vector<std::string> records;
+  double read_back_seconds = 0;
   std::string trouble;
   try {
-    records = together(
-        group, what, [&] { return write_here(files, options, folder, slices, group.rank); });
+    records = together(group, what, [&] {
+      const WrittenHere written = write_here(files, options, folder, slices, group.rank);
+      read_back_seconds = written.read_back_seconds;
+      return rank_record_text(written.record);
+    });
     trouble = together(group, what, [&]() -> std::string {
       return group.rank == 0 ? commit(files, options, meta, folder, records) : "";
     })[0];
@@ -273,7 +287,9 @@ SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options,
   }
   // By now `folder` may hold the checkpoint that had the name, so it is left to the next start.
   if (!trouble.empty()) refuse_after_commit(name, trouble);
-  return result_of(below(options.root, name), records);
+  SaveResult result = result_of(below(options.root, name), records);
+  result.read_back_seconds = read_back_seconds;
+  return result;
 }
 
 void clean_checkpoints(FileSystem& files, const std::string& root) {

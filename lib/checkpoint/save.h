@@ -34,6 +34,8 @@ struct SaveResult {
   int64_t bytes = 0;
   /// All of them were read back from the disk, none from the kernel's memory or not at all.
   bool read_from_disk = true;
+  /// What of the save it took this rank to read its files back.
+  double read_back_seconds = 0;
 };
 
 /// Collective: every rank of `group` calls this with its own slices and the same meta and options.

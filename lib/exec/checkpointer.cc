@@ -44,11 +44,7 @@ bool Checkpointer::finds_checkpoint(const std::function<RunManifest()>& describe
 
 std::optional<ResumedRun> Checkpointer::load(const std::function<RunManifest()>& describe) {
   base_weights_ = base_fingerprint();
-  if (finds_checkpoint(describe)) {
-    const std::string root = RunPaths(config_.output_dir).checkpoints();
-    return resume(choose_checkpoint(root, request_.resume.step, session_.checkpoint_group()),
-                  describe);
-  }
+  if (finds_checkpoint(describe)) return resume(describe);
   if (Recorder* recorder = journal_.recorder()) recorder->note_new_start();
   session_.together("reading the weights", [&] {
     const std::string& adapter = config_.adapter.path;
@@ -68,9 +64,10 @@ FirstWeights Checkpointer::first_weights(const AdapterFolder* adapter) const {
   return {setup_.folder(), static_cast<uint64_t>(config_.train.seed), adapter};
 }
 
-ResumedRun Checkpointer::resume(const std::string& folder,
-                                const std::function<RunManifest()>& describe) {
+ResumedRun Checkpointer::resume(const std::function<RunManifest()>& describe) {
   const auto start = std::chrono::steady_clock::now();
+  const std::string folder =
+      choose_checkpoint(RunPaths(config_.output_dir).checkpoints(), request_.resume.step, session_.checkpoint_group());
   ResumedRun resumed{folder, {}};
   session_.together("reading the checkpoint", [&] {
     Checkpoint checkpoint(folder);
@@ -209,22 +206,20 @@ void Checkpointer::settle(TrainingProgress& progress) {
   const BackgroundSave::Outcome& outcome = over->finish();
   setup_.state().release_snapshot();
   if (outcome.failure.empty())
-    return tell_saved(over->step(), outcome.result, cat(", in ", human_seconds(outcome.seconds), " while training went on, which paused for ",
-                          std::llround(1e3 * paused_seconds_), " ms"));
+    return tell_saved(over->step(), outcome.result, outcome.seconds,
+                      cat(" while training went on, which paused for ", std::llround(1e3 * paused_seconds_), " ms"));
   ++failed_;
   progress.evaluations.lose_best(over->step());
   journal_.warn(cat(outcome.failure, "; training goes on and tries again when the next one is due"));
   journal_.update([&](RunManifest& manifest) { add_to(manifest); });
 }
 
-void Checkpointer::tell_saved(int64_t step, const SaveResult& result, const std::string& how) {
+void Checkpointer::tell_saved(int64_t step, const SaveResult& result, double seconds, const std::string& how) {
   ++saved_;
   saved_step_ = step;
-  journal_.say(cat("saved ", result.folder, " (", human_bytes(result.bytes), how,
-                   result.read_from_disk
-                       ? ""
-                       : ", verified in memory: this file system reads nothing back from a disk",
-                   ")"));
+  journal_.say(cat("saved ", result.folder, " (", human_bytes(result.bytes), ", in ", human_seconds(seconds), how, "; ",
+                   human_seconds(result.read_back_seconds), " of it to verify it",
+                   result.read_from_disk ? "" : " in memory: this file system reads nothing back from a disk", ")"));
 }
 
 void Checkpointer::save(TrainingProgress& progress, const std::string& data_fingerprint) {
@@ -233,10 +228,9 @@ void Checkpointer::save(TrainingProgress& progress, const std::string& data_fing
   settle(progress);
   if (has_saved(progress.step)) return mark_best(progress);
   last_begun_ = start;
-  tell_saved(progress.step,
-             save_checkpoint(posix_files(), save_options(progress), meta_of(progress, data_fingerprint), setup_.state().slices(setup_.save_room().sectors()),
-                             session_.checkpoint_group()),
-             "");
+  const SaveResult result = save_checkpoint(posix_files(), save_options(progress), meta_of(progress, data_fingerprint),
+                                            setup_.state().slices(setup_.save_room().sectors()), session_.checkpoint_group());
+  tell_saved(progress.step, result, seconds_since(start), "");
   if (progress.evaluations.is_best(progress.step)) marked_step_ = progress.step;
   held_seconds_ += seconds_since(start);
 }

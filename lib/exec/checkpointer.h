@@ -77,7 +77,7 @@ class Checkpointer {
   std::string base_fingerprint() const;
   FirstWeights first_weights(const AdapterFolder* adapter) const;
   bool finds_checkpoint(const std::function<RunManifest()>& describe);
-  ResumedRun resume(const std::string& folder, const std::function<RunManifest()>& describe);
+  ResumedRun resume(const std::function<RunManifest()>& describe);
   CheckpointMeta meta_of(const TrainingProgress& progress,
                          const std::string& data_fingerprint) const;
   bool is_due(int64_t step) const;
@@ -87,7 +87,7 @@ class Checkpointer {
   void save_in_background(TrainingProgress& progress, const std::string& data_fingerprint);
   void settle(TrainingProgress& progress);
   void mark_best(const TrainingProgress& progress);
-  void tell_saved(int64_t step, const SaveResult& result, const std::string& how);
+  void tell_saved(int64_t step, const SaveResult& result, double seconds, const std::string& how);
 
   const TrainRequest& request_;
   const Config& config_;

@@ -3,11 +3,16 @@
 
   checkpoint_bench.py --data TOKENS.bin [--model FOLDER] [--pairs 3]                  beside the machine's own limits
   checkpoint_bench.py --data TOKENS.bin --peer-python PYTHON                          beside torch.distributed.checkpoint
-  checkpoint_bench.py --data TOKENS.bin --peer-python PYTHON --peer deepspeed         beside DeepSpeed's writer, ZeRO stage 1
+  checkpoint_bench.py --data TOKENS.bin --peer-python PYTHON --peer deepspeed         beside DeepSpeed's writer
+  checkpoint_bench.py --data TOKENS.bin --peer-python PYTHON --peer deepspeed-decoupled    beside the one that writes in another process
 
 One process trains the model in fp32, so a checkpoint holds three floats a parameter. Everything lies below --folder, on
 the disk that is measured. The limits are measured in the same run, between trainings: a copy of as many bytes of memory on
 as many threads; a file of as many bytes that is written, synced, and read back after the kernel has given up its copy.
+
+Beside a peer: who goes first alternates; both save and load in processes of their own with nothing else going on (what training is held
+for is of a save beside training, or the peer's asynchronous one); files and folders are synced before a save counts; they leave the
+kernel's memory before they are loaded, the same way on both sides. ftrun's load is all of a resume that reads: choosing, verifying, filling.
 """
 import argparse
 import concurrent.futures
@@ -16,6 +21,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -128,73 +134,152 @@ def beside_the_machine(args):
 
 # --- the peers -------------------------------------------------------------------------------------
 
-DCP = '''
-import json, sys, time, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
-folder, shapes = sys.argv[1], json.load(open(sys.argv[2]))
-dist.init_process_group("gloo", init_method=f"file://{folder}.store", rank=0, world_size=1)
-make = lambda: {f"{kind}.{name}": torch.rand(shape) for name, shape in shapes for kind in ("param", "exp_avg", "exp_avg_sq")}
-state = make()
-for attempt in range(2):  # the first one makes what it keeps
-    start = time.perf_counter()
-    future = dcp.async_save(state, storage_writer=dcp.FileSystemWriter(f"{folder}-{attempt}", sync_files=True))
-    held = time.perf_counter() - start
-    future.result()
-    written = time.perf_counter() - start
-import os
-for root, _, names in os.walk(f"{folder}-1"):
-    for name in names:
-        with open(os.path.join(root, name), "rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-other = make()
-start = time.perf_counter()
-dcp.load(other, storage_reader=dcp.FileSystemReader(f"{folder}-1"))
-print(json.dumps({"held": held, "written": written, "read": time.perf_counter() - start, "same": all(torch.equal(state[k], other[k]) for k in state)}))
+# Each is a program `PEER save|load FOLDER SHAPES` in a process of its own. It saves the same state twice, the first time to make what it
+# keeps for later ones, and prints what the second took; it says of what it saved and of what it loaded what it was ("state").
+PEER = '''
+import json, os, sys, time, torch
+kinds = ("param", "exp_avg", "exp_avg_sq")
+def bits(tensors):
+    return [int(tensor.contiguous().view(torch.int32).sum(dtype=torch.int64)) for tensor in tensors]
+def sync(folder):
+    """To the disk, folders too; what is synced already costs nothing."""
+    for root, _, names in os.walk(folder):
+        for path in [os.path.join(root, name) for name in names] + [root]:
+            file = os.open(path, os.O_RDONLY)
+            os.fsync(file)
+            os.close(file)
+def main(save, load):
+    action, folder, shapes = sys.argv[1], sys.argv[2], json.load(open(sys.argv[3]))
+    torch.manual_seed(0)
+    result = save(folder, shapes) if action == "save" else load(folder, shapes)
+    print(json.dumps(result), flush=True)
 '''
 
+DCP = PEER + '''
+import torch.distributed as dist, torch.distributed.checkpoint as dcp
+def state(shapes):
+    dist.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
+    return {f"{kind}.{name}": torch.rand(shape) for name, shape in shapes for kind in kinds}
+def save(folder, shapes):
+    made = state(shapes)
+    for attempt in range(2):
+        start = time.perf_counter()
+        future = dcp.async_save(made, storage_writer=dcp.FileSystemWriter(f"{folder}-{attempt}", sync_files=True, thread_count=2))
+        held = time.perf_counter() - start
+        future.result()
+        sync(f"{folder}-{attempt}")
+        durable = time.perf_counter() - start
+    return {"held": held, "durable": durable, "state": bits(made.values())}
+def load(folder, shapes):
+    made = state(shapes)
+    for tensor in made.values():
+        tensor.zero_()
+    start = time.perf_counter()
+    dcp.load(made, storage_reader=dcp.FileSystemReader(f"{folder}-1"))
+    return {"load": time.perf_counter() - start, "state": bits(made.values())}
+if __name__ == "__main__":
+    main(save, load)
+'''
 
-# Its writer writes what is synced here afterwards, and a checkpoint of ZeRO's holds the weights of the module beside the states.
-DEEPSPEED = '''
-import json, os, sys, time, torch, deepspeed
-folder, shapes = sys.argv[1], json.load(open(sys.argv[2]))
-deepspeed.init_distributed(dist_backend="gloo", init_method=f"file://{folder}.store", rank=0, world_size=1)
+# Without ZeRO, whose fp32 checkpoints hold the weights twice. WRITER: what its config says of "checkpoint".
+DEEPSPEED = PEER + '''
+import deepspeed
 class Model(torch.nn.Module):
-    def __init__(self):
+    def __init__(self, shapes):
         super().__init__()
         self.all = torch.nn.ParameterList(torch.rand(shape) for _, shape in shapes)
     def forward(self):
-        return sum(parameter.mean() for parameter in self.all)
-def engine():
-    model = Model()
+        return sum(parameter.square().mean() for parameter in self.all)
+def engine(shapes):
+    model = Model(shapes)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
     return deepspeed.initialize(model=model, optimizer=optimizer, config={
-        "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1}, "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False, "steps_per_print": 1 << 30})[0]
-one = engine()
-one.backward(one())
-one.step()
-for attempt in range(2):
+        "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 0}, "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False, "steps_per_print": 1 << 30, "checkpoint": WRITER})[0]
+def state(one):
+    states = one.optimizer.state
+    return bits(tensor for p in one.module.all for tensor in (p.detach(), states[p]["exp_avg"], states[p]["exp_avg_sq"]))
+def save(folder, shapes):
+    one = engine(shapes)
+    one.backward(one())
+    one.step()
+    for attempt in range(2):
+        start = time.perf_counter()
+        one.save_checkpoint(f"{folder}-{attempt}")
+        held = time.perf_counter() - start
+        if one.checkpoint_engine.is_decoupled():
+            one._commit_decoupled_checkpoint()  # what its next step() begins with
+        sync(f"{folder}-{attempt}")
+        durable = time.perf_counter() - start
+    return {"held": held, "durable": durable, "state": state(one)}
+def load(folder, shapes):
+    one = engine(shapes)
     start = time.perf_counter()
-    one.save_checkpoint(f"{folder}-{attempt}")
-    held = time.perf_counter() - start
-    paths = [os.path.join(root, name) for root, _, names in os.walk(f"{folder}-{attempt}") for name in names]
-    for path in paths:
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
-    written = time.perf_counter() - start
-size = sum(os.path.getsize(path) for path in paths)
-for path in paths:
-    with open(path, "rb") as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-other = engine()
-start = time.perf_counter()
-other.load_checkpoint(f"{folder}-1")
-read = time.perf_counter() - start
-print(json.dumps({"held": held, "written": written, "read": read, "bytes": size,
-                  "same": all(torch.equal(a, b) for a, b in zip(one.module.all, other.module.all))}))
-os._exit(0)
+    one.load_checkpoint(f"{folder}-1")
+    return {"load": time.perf_counter() - start, "state": state(one)}
+if __name__ == "__main__":
+    deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
+    main(save, load)
 '''
 
-PEERS = {"dcp": ("DCP", DCP), "deepspeed": ("DeepSpeed", DEEPSPEED)}
+# DeepSpeed's default engine is torch.save; its "fast" writer wants memory pinned by CUDA, its plain one does in a process of its own.
+PEERS = {"dcp": ("DCP", DCP), "deepspeed": ("DeepSpeed", DEEPSPEED.replace("WRITER", "{}")),
+         "deepspeed-decoupled": ("DeepSpeed, decoupled", DEEPSPEED.replace("WRITER", '{"writer": {"type": "python", "decoupled": True}}'))}
+
+
+def evict(folder):
+    """Out of the kernel's memory, so that it is read from the disk; bytes of all files."""
+    size = 0
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            size += path.stat().st_size
+    return size
+
+
+def run_ftrun(args):
+    """The last of three checkpoints is written when training has ended: alone, as the peer's are."""
+    text, _, _ = train(args, "saving", 6, 2)
+    held = saved(text)[-1][2]
+    total, verified = map(quantity, re.findall(r"saved \S+ \([\d.]+ \w+, in ([\d.]+\w+); ([\d.]+\w+) of it to verify it\)", text)[-1])
+    size = evict(args.scratch / "saving" / "checkpoints" / "step-00000006")
+    again, _, _ = train(args, "saving", 6, 0, resume=True)
+    read = quantity(re.search(r"resumed from \S+ \(read in ([\d.]+\w+)\)", again)[1])
+    shutil.rmtree(args.scratch / "saving")
+    return {"held": held, "durable": total - verified, "verified": verified, "load": read, "bytes": size}
+
+
+def run_peer(args, program):
+    script, folder = args.scratch / "peer.py", args.scratch / "peer"
+    script.write_text(program)
+    env = {**os.environ, "DS_ACCELERATOR": "cpu", "DS_BUILD_OPS": "0", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "OMP_NUM_THREADS": str(args.threads)}
+
+    def once(action):
+        started = subprocess.Popen([args.peer_python, script, action, folder, args.scratch / "shapes.json"], stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True, env=env, start_new_session=True)
+        lines = []
+        for line in started.stdout:
+            lines.append(line)
+            if line.startswith('{"'):
+                break
+        try:
+            os.killpg(started.pid, signal.SIGKILL)  # with what it has started
+        except ProcessLookupError:
+            pass
+        started.wait()
+        if not lines or not lines[-1].startswith('{"'):
+            sys.exit("".join(lines)[-3000:])
+        return json.loads(lines[-1])
+    saved_state = once("save")
+    size = evict(args.scratch / "peer-1")
+    loaded = once("load")
+    for attempt in range(2):
+        shutil.rmtree(args.scratch / f"peer-{attempt}")
+    if saved_state.pop("state") != loaded.pop("state"):
+        sys.exit("the peer reads something else than it wrote")
+    return {**saved_state, **loaded, "bytes": size}
 
 
 def beside_peer(args):
@@ -205,28 +290,21 @@ def beside_peer(args):
         with safe_open(path, framework="np") as file:
             shapes += [(name, file.get_slice(name).get_shape()) for name in file.keys()]
     (args.scratch / "shapes.json").write_text(json.dumps(shapes))
-    script = args.scratch / "peer.py"
-    script.write_text(program)
-    env = {**os.environ, "DS_ACCELERATOR": "cpu", "DS_BUILD_OPS": "0"}
+    ratios = []
     for pair in range(args.pairs):
-        text, _, _ = train(args, "saving", 6, 2)
-        for path in (args.scratch / "saving" / "checkpoints").rglob("*.safetensors"):
-            with open(path, "rb") as file:
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        again, _, _ = train(args, "saving", 6, 0, resume=True)
-        _, seconds, _ = saved(text)[-1]
-        read = quantity(re.search(r"resumed from \S+ \(read in ([\d.]+\w+)\)", again)[1])
-        done = subprocess.run([args.peer_python, script, args.scratch / f"peer-{pair}", args.scratch / "shapes.json"],
-                              capture_output=True, text=True, env=env)
-        if done.returncode:
-            sys.exit(done.stdout[-1000:] + done.stderr[-2000:])
-        peer = json.loads(done.stdout.splitlines()[-1])
-        assert peer["same"], "the peer reads something else than it wrote"
-        for path in args.scratch.glob("peer-*"):
-            shutil.rmtree(path, ignore_errors=True)
-        print(f"pair {pair + 1}: saved in {seconds:.2f} s (read back, beside training), read in {read:.2f} s; {called} held {peer['held']:.2f} s, "
-              f"saved in {peer['written']:.2f} s (alone, not read back), read in {peer['read']:.2f} s: "
-              f"{(peer['written'] + peer['read']) / (seconds + read):.2f} x as fast", flush=True)
+        runs = {"ftrun": lambda: run_ftrun(args), called: lambda: run_peer(args, program)}
+        turned = list(runs)[::-1 if pair % 2 else 1]
+        found = {name: runs[name]() for name in turned}
+        ours, theirs = found["ftrun"], found[called]
+        both = {name: one["durable"] + one["load"] for name, one in found.items()}
+        ratios.append(both[called] / both["ftrun"])
+        print(f"pair {pair + 1}: {ratios[-1]:.2f} x as fast (with what ftrun verifies after writing: "
+              f"{both[called] / (both['ftrun'] + ours['verified']):.2f} x)", flush=True)
+        for name, one in found.items():
+            verified = f", verified from the disk in {one['verified']:.2f} s" if "verified" in one else ""
+            print(f"  {name}: {one['bytes'] / 2**30:.2f} GiB, held {one['held']:.2f} s, on the disk after {one['durable']:.2f} s{verified}, "
+                  f"loaded in {one['load']:.2f} s", flush=True)
+    print(f"saved and loaded {statistics.median(ratios):.2f} x as fast as {called} ({min(ratios):.2f} to {max(ratios):.2f}, {len(ratios)} pairs)")
 
 
 def main():
