@@ -1,8 +1,10 @@
-// comm_bench [RANKS] [ROUNDS]: collectives of this project against c10d's Gloo, ranks as processes
+// comm_bench [RANKS] [ROUNDS] [BYTES]: collectives of this project against c10d's Gloo, ranks as processes
 // of one machine, one thread each. Every round runs all candidates one after the other; the table
 // shows the median and the least time of each and how many times faster than c10d it is by either, and its share of what plain
-// loops take for the bytes that the operation must move: each rank (ranks - 1) / ranks of them, at the rates at which all ranks
-// together copy a buffer of that size (a gather) and add two of them into a third (a sum), in the same run.
+// loops take for the bytes that the operation must move: each rank (ranks - 1) / ranks of them (a gather of a block that lies
+// elsewhere, all), at the rates at which all ranks together copy a buffer of that size (a gather) and add two of them into a third
+// (a sum), in the same run. A time is from the first rank's start to the last one's end: with fewer processors than ranks some
+// are done before others begin.
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -32,6 +34,8 @@ using Clock = std::chrono::steady_clock;
 struct Case {
   std::string name;
   std::function<void()> run;
+  /// A gather of a block that is not yet in its place.
+  bool brings_own = false;
 };
 
 struct Buffers {
@@ -82,16 +86,20 @@ std::vector<Case> our_cases(const std::string& name, Communicator& group, Buffer
            }},
           {name + " all_gather", [=, &group] {
              group.all_gather(buffers.source, buffers.full, part, DType::kF32, {"bench"}).wait();
-           }}};
+           },
+           buffers.source == buffers.part}};
 }
 
+/// From the first rank's start to the last one's end.
 double seconds_of(Communicator& group, const Case& one, int repeats, float* full, int64_t count) {
   std::fill(full, full + count, 1.0F);  // sums must not overflow to infinity
+  const auto now = [] { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); };
   group.barrier({"start"});
-  const auto start = Clock::now();
+  double span[2] = {-now()};
   for (int i = 0; i < repeats; ++i) one.run();
-  const std::chrono::duration<double> took = Clock::now() - start;
-  return took.count() / repeats;
+  span[1] = now();
+  group.all_reduce(span, 2, DType::kF64, ReduceOp::kMax, {"end"}).wait();
+  return (span[1] + span[0]) / repeats;
 }
 
 double median(std::vector<double> values) {
@@ -100,8 +108,8 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// Seconds in which the machine could do an operation: `moved` of each rank is (ranks - 1) / ranks of all bytes, added by a
-/// reduce_scatter, copied by an all_gather, one after the other by an all_reduce.
+/// Seconds in which the machine could do an operation: `moved` of all bytes by each rank, added by a reduce_scatter, copied by
+/// an all_gather, one after the other by an all_reduce.
 std::vector<double> bounds(const std::string& operation, double moved, const std::vector<double>& copy,
                            const std::vector<double>& add) {
   std::vector<double> seconds;
@@ -117,7 +125,7 @@ void print_table(int ranks, int64_t bytes, const std::vector<Case>& cases,
     const std::vector<double>& base = times["c10d " + operation];
     const std::vector<double>& own = times[one.name];
     if (operation == "copy" || operation == "add") continue;
-    const double moved = (ranks - 1.0) / ranks;
+    const double moved = one.brings_own ? 1.0 : (ranks - 1.0) / ranks;
     const std::vector<double> bound = bounds(operation, moved, times["limit copy"], times["limit add"]);
     const double least = *std::min_element(own.begin(), own.end());
     std::printf("%9.3f MB  %-28s median %9.1f us %6.2fx   least %9.1f us %6.2fx   of plain loops %5.2f (median)\n",
@@ -139,7 +147,7 @@ void bench_size(Rendezvous& rendezvous, Peer& peer, Communicator& shm, Communica
   std::vector<Case> cases = {
       {"c10d all_reduce", [&] { peer.all_reduce(plain.full, full); }},
       {"c10d reduce_scatter", [&] { peer.reduce_scatter(plain.full, plain.part, part, world); }},
-      {"c10d all_gather", [&] { peer.all_gather(plain.part, plain.full, part, world); }}};
+      {"c10d all_gather", [&] { peer.all_gather(plain.part, plain.full, part, world); }, true}};
   for (auto more : {our_cases("gloo", gloo, plain, part), our_cases("shm/copied", shm, plain, part),
                     our_cases("shm/in-place", shm, shared, part)})
     cases.insert(cases.end(), more.begin(), more.end());
@@ -163,7 +171,8 @@ void bench_size(Rendezvous& rendezvous, Peer& peer, Communicator& shm, Communica
   if (rendezvous.rank() == 0) print_table(world, full * 4, cases, times);
 }
 
-void run_rank(int rank, int world, int port, int listen_fd, int rounds, const std::string& token) {
+void run_rank(int rank, int world, int port, int listen_fd, int rounds, const std::vector<int64_t>& sizes,
+              const std::string& token) {
   const auto rendezvous = Rendezvous::connect(
       {.rank = rank, .world = world, .port = port, .listen_fd = rank == 0 ? listen_fd : -1, .token = token});
   std::vector<int> members;
@@ -173,7 +182,7 @@ void run_rank(int rank, int world, int port, int listen_fd, int rounds, const st
       open_communicator(*rendezvous, "shm", members, {.backend = CommBackend::kSharedMemory});
   const auto gloo = open_communicator(*rendezvous, "gloo", members,
                                       {.backend = CommBackend::kGloo, .checked_collectives = 0});
-  for (const int64_t bytes : {4'096, 65'536, 1'000'000, 25'000'000, 100'000'000})
+  for (const int64_t bytes : sizes)
     bench_size(*rendezvous, peer, *shm, *gloo, bytes, rounds);
   shm->shutdown();
   rendezvous->shutdown();
@@ -184,6 +193,8 @@ void run_rank(int rank, int world, int port, int listen_fd, int rounds, const st
 int main(int argc, char** argv) {
   const int world = argc > 1 ? std::atoi(argv[1]) : 2;
   const int rounds = argc > 2 ? std::atoi(argv[2]) : 9;
+  std::vector<int64_t> sizes = {4'096, 65'536, 1'000'000, 25'000'000, 100'000'000};
+  if (argc > 3) sizes = {std::atoll(argv[3])};
   ListenSocket socket = listen_on("127.0.0.1", 0);
   ::setenv("OMP_NUM_THREADS", "1", 1);
   std::random_device random;
@@ -192,11 +203,11 @@ int main(int argc, char** argv) {
     if (::fork() == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       socket.fd.reset();
-      run_rank(rank, world, socket.port, -1, rounds, token);
+      run_rank(rank, world, socket.port, -1, rounds, sizes, token);
       return 0;
     }
   }
-  run_rank(0, world, socket.port, socket.fd.release(), rounds, token);
+  run_rank(0, world, socket.port, socket.fd.release(), rounds, sizes, token);
   while (::wait(nullptr) > 0) {
   }
   return 0;
