@@ -7,8 +7,8 @@ namespace ftrun::cuda {
 
 namespace {
 
-constexpr int kThreads = 512;
-constexpr int kWarps = kThreads / 32;
+constexpr int kRowThreads = 512;
+constexpr int kRowWarps = kRowThreads / 32;
 constexpr double kNan = __builtin_nan("");
 
 /// The largest of some numbers and the sum of exp(number - largest). NaN and infinity among the
@@ -32,7 +32,7 @@ __device__ inline MaxSum warp_join(MaxSum x) {
 
 __device__ inline MaxSum block_join(MaxSum x) {
   // Two arrays: what lies in shared memory may have no initialisers.
-  __shared__ float largest[kWarps], sums[kWarps];
+  __shared__ float largest[kRowWarps], sums[kRowWarps];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   x = warp_join(x);
   if (lane == 0) {
@@ -40,13 +40,13 @@ __device__ inline MaxSum block_join(MaxSum x) {
     sums[warp] = x.sum;
   }
   __syncthreads();
-  return warp_join(lane < kWarps ? MaxSum{largest[lane], sums[lane]} : MaxSum{});
+  return warp_join(lane < kRowWarps ? MaxSum{largest[lane], sums[lane]} : MaxSum{});
 }
 
 template <class T, int V>
 __device__ MaxSum row_max_sum(const T* row, int64_t count) {
   MaxSum x;
-  for (int64_t i = threadIdx.x * V; i < count; i += kThreads * V) {
+  for (int64_t i = threadIdx.x * V; i < count; i += kRowThreads * V) {
     const Floats<V> v = load<V>(row + i);
     float max = x.max;
 #pragma unroll
@@ -66,7 +66,7 @@ __device__ bool is_likeliest(const T* row, int64_t label, float largest) {
   if (threadIdx.x == 0) earlier = 0;
   __syncthreads();
   if (to_float(row[label]) != largest) return false;
-  for (int64_t i = threadIdx.x; i < label; i += kThreads)
+  for (int64_t i = threadIdx.x; i < label; i += kRowThreads)
     if (to_float(row[i]) == largest) earlier = 1;
   __syncthreads();
   return earlier == 0;
@@ -89,7 +89,7 @@ __global__ void softmax_rows(T* logits, const int32_t* labels, double* losses, i
   if (label < 0) {
     if (threadIdx.x == 0) losses[blockIdx.x] = 0.0;
     if (with_gradients)
-      for (int64_t i = threadIdx.x * V; i < vocabulary; i += kThreads * V) store(row + i, Floats<V>{});
+      for (int64_t i = threadIdx.x * V; i < vocabulary; i += kRowThreads * V) store(row + i, Floats<V>{});
     return;
   }
   const MaxSum stats = row_max_sum<T, V>(row, vocabulary);
@@ -103,7 +103,7 @@ __global__ void softmax_rows(T* logits, const int32_t* labels, double* losses, i
   if (!with_gradients) return;
   __syncthreads();  // the label's logit is read before it is overwritten
   const float scale = scalars->loss_scale, factor = scale / stats.sum;
-  for (int64_t i = threadIdx.x * V; i < vocabulary; i += kThreads * V) {
+  for (int64_t i = threadIdx.x * V; i < vocabulary; i += kRowThreads * V) {
     Floats<V> v = load<V>(row + i);
 #pragma unroll
     for (int k = 0; k < V; ++k) v[k] = expf(v[k] - stats.max) * factor - (i + k == label ? scale : 0.0F);
@@ -173,7 +173,7 @@ __global__ void split_softmax_rows(float* logits, const int32_t* labels, const f
   if (!with_gradients) return;
   const float scale = counts ? scalars->loss_scale : 0.0F, factor = scale / stats.sum;
   T* const gradient = reinterpret_cast<T*>(row);
-  for (int64_t first = 0; first < vocabulary; first += kThreads) {
+  for (int64_t first = 0; first < vocabulary; first += kRowThreads) {
     const int64_t i = first + threadIdx.x;
     float g = 0.0F;
     if (counts && i < vocabulary) g = expf(row[i] - stats.max) * factor - (i == own ? scale : 0.0F);
@@ -185,9 +185,9 @@ __global__ void split_softmax_rows(float* logits, const int32_t* labels, const f
 // One block. Each thread adds its losses in order, then the threads' sums are added in a tree.
 __global__ void sum_losses(const double* losses, const int32_t* labels, int64_t rows, double* loss,
                            int64_t first_label, int64_t end_label, bool counts_correct) {
-  __shared__ double sums[kThreads], counts[kThreads];
+  __shared__ double sums[kRowThreads], counts[kRowThreads];
   double sum = 0.0, count = 0.0;
-  for (int64_t n = threadIdx.x; n < rows; n += kThreads) {
+  for (int64_t n = threadIdx.x; n < rows; n += kRowThreads) {
     sum += counts_correct ? fabs(losses[n]) : losses[n];
     const bool counts = counts_correct ? copysign(1.0, losses[n]) < 0.0 : labels[n] >= first_label && labels[n] < end_label;
     count += counts ? 1.0 : 0.0;
@@ -195,7 +195,7 @@ __global__ void sum_losses(const double* losses, const int32_t* labels, int64_t 
   sums[threadIdx.x] = sum;
   counts[threadIdx.x] = count;
   __syncthreads();
-  for (int width = kThreads / 2; width > 0; width /= 2) {
+  for (int width = kRowThreads / 2; width > 0; width /= 2) {
     if (static_cast<int>(threadIdx.x) < width) {
       sums[threadIdx.x] += sums[threadIdx.x + width];
       counts[threadIdx.x] += counts[threadIdx.x + width];
@@ -214,21 +214,21 @@ void softmax_loss(DType dtype, const SoftmaxLoss& s, cudaStream_t stream) {
     using T = decltype(type);
     with_vectors<T>(vectors_fit<T>(s.vocabulary, s.logits), [&](auto v) {
       constexpr int V = decltype(v)::value;
-      launch({blocks(s.rows), kThreads, 0, stream}, softmax_rows<T, V>, static_cast<T*>(s.logits), s.labels, s.losses,
+      launch({blocks(s.rows), kRowThreads, 0, stream}, softmax_rows<T, V>, static_cast<T*>(s.logits), s.labels, s.losses,
              s.vocabulary, s.with_gradients, s.scalars);
     });
   });
 }
 
 void add_losses(const AddLosses& a, cudaStream_t stream) {
-  launch({1, kThreads, 0, stream}, sum_losses, a.losses, a.labels, a.rows, a.loss, a.first_label,
+  launch({1, kRowThreads, 0, stream}, sum_losses, a.losses, a.labels, a.rows, a.loss, a.first_label,
          a.end_label, a.counts_correct);
 }
 
 void vocabulary_statistics(const VocabularyRows& v, float* statistics, cudaStream_t stream) {
   with_vectors<float>(vectors_fit<float>(v.vocabulary, v.logits), [&](auto vectors) {
     constexpr int V = decltype(vectors)::value;
-    launch({blocks(v.rows), kThreads, 0, stream}, statistics_rows<V>, v.logits, v.labels,
+    launch({blocks(v.rows), kRowThreads, 0, stream}, statistics_rows<V>, v.logits, v.labels,
            statistics, v.label_logit, v.vocabulary, v.first_row);
   });
 }
@@ -236,7 +236,7 @@ void vocabulary_statistics(const VocabularyRows& v, float* statistics, cudaStrea
 void vocabulary_loss(DType dtype, const VocabularyLoss& l, cudaStream_t stream) {
   with_type(dtype, [&](auto type) {
     using T = decltype(type);
-    launch({blocks(l.of.rows), kThreads, 0, stream}, split_softmax_rows<T>, l.of.logits,
+    launch({blocks(l.of.rows), kRowThreads, 0, stream}, split_softmax_rows<T>, l.of.logits,
            l.of.labels, l.statistics, l.of.label_logit, l.losses, l.of.vocabulary, l.of.first_row,
            l.of.all_rows, l.ranks, l.with_gradients, l.scalars);
   });

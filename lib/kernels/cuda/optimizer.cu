@@ -5,14 +5,14 @@ namespace ftrun::cuda {
 
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / 32;
+constexpr int kUpdateThreads = 256;
+constexpr int kUpdateWarps = kUpdateThreads / 32;
 constexpr int64_t kMostBlocks = 2048;
 
 // One warp a group of blocks, 8 lanes a quarter of it, added up as norm_blocks.h says: the CPU's bits.
 template <class G>
 __global__ void group_squares(const G* g, int64_t count, double* sums) {
-  const int64_t group = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
+  const int64_t group = static_cast<int64_t>(blockIdx.x) * kUpdateWarps + threadIdx.x / 32;
   const int64_t first = group * kNormGroup;
   if (first >= count) return;
   constexpr int64_t kQuarter = kNormGroup / kNormQuarters;
@@ -146,8 +146,8 @@ void with_gradient(DType dtype, const Update& u, Body body) {
 }
 
 Launch update_launch(int64_t items, cudaStream_t stream) {
-  const int64_t wanted = divide_up(items, kThreads);
-  return {blocks(wanted < kMostBlocks ? wanted : kMostBlocks), kThreads, 0, stream};
+  const int64_t wanted = divide_up(items, kUpdateThreads);
+  return {blocks(wanted < kMostBlocks ? wanted : kMostBlocks), kUpdateThreads, 0, stream};
 }
 
 }  // namespace
@@ -157,7 +157,7 @@ void sum_of_squares(DType dtype, const void* g, int64_t count, bool accumulate, 
   const int64_t groups = divide_up(count, kNormGroup);
   with_type(dtype, [&](auto type) {
     using G = decltype(type);
-    launch({blocks(divide_up(groups, kWarps)), kThreads, 0, stream}, group_squares<G>, static_cast<const G*>(g),
+    launch({blocks(divide_up(groups, kUpdateWarps)), kUpdateThreads, 0, stream}, group_squares<G>, static_cast<const G*>(g),
            count, group_sums);
   });
   launch({1, kTotalThreads, 0, stream}, total_squares, static_cast<const double*>(group_sums), groups,

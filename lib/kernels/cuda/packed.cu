@@ -6,7 +6,7 @@ namespace ftrun::cuda {
 
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kUnpackThreads = 256;
 
 /// Handed over as a parameter of the kernel: no copy to wait for.
 struct CodeValues {
@@ -71,7 +71,7 @@ void unpack(DType dtype, const Unpack& u, cudaStream_t stream) {
                         static_cast<int>(format.scales_offset()), format.kind == PackedFormat::Kind::kInt8, format.holds_scale_codes(), kInt8Step};
   const CodeValues values = code_values();
   with_type(dtype, [&]<class T>(T) {
-    launch({dim3(blocks(u.rows)), dim3(threads_for(u.width, kThreads)), 0, stream}, unpack_rows<T>, records, values, static_cast<T*>(u.out),
+    launch({dim3(blocks(u.rows)), dim3(threads_for(u.width, kUnpackThreads)), 0, stream}, unpack_rows<T>, records, values, static_cast<T*>(u.out),
            u.columns, u.first_row, u.first_column, u.width);
   });
 }
