@@ -683,12 +683,13 @@ std::optional<ShardRange> gradient_elements(const Mutation& m, const Range& rang
   return ShardRange{begin, begin + elements};
 }
 
-/// The embedding's backward list is its weight gradients.
+/// The embedding's backward list is its weight gradients, the head's (whose matrix has its gradient from forward) its input
+/// gradients.
 bool is_the_same_list(const Mutation& m) {
-  const bool renamed = m.instr.kind == InstrKind::kBackward &&
-                       m.change == cat("as ", instr_name(InstrKind::kWeightGrad));
-  return renamed &&
-         m.choice.built.model.graphs[static_cast<size_t>(m.instr.ops().graph)].input_grad.empty();
+  if (m.instr.kind != InstrKind::kBackward) return false;
+  const LayerGraph& graph = m.choice.built.model.graphs[static_cast<size_t>(m.instr.ops().graph)];
+  return (m.change == cat("as ", instr_name(InstrKind::kWeightGrad)) && graph.input_grad.empty()) ||
+         (m.change == cat("as ", instr_name(InstrKind::kInputGrad)) && graph.weight_grad.empty());
 }
 
 /// This rank's part lies behind the unit's end, where neither norm nor update look.
@@ -810,7 +811,7 @@ TEST_CASE("whatever an instruction reads, writes or is, is changed: noticed, or 
       {"fetches what only updates read, which do not run then", fetches_for_updates_alone, true},
       {"zeros between gradients alone are left out", leaves_out_padding},
       {"what it brings lies behind the unit's end, and nothing reads it", is_behind_the_unit, true},
-      {"a layer without input gradients has one list of gradients by two names", is_the_same_list,
+      {"a layer with one kind of gradients has one list of them by two names", is_the_same_list,
        true},
       {"what ranks get of this one's parameters lies behind the unit's end", brings_other_padding,
        true},
