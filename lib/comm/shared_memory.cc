@@ -6,21 +6,31 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <map>
 #include <mutex>
 
 #include "base/error.h"
 #include "base/owned_fd.h"
+#include "base/round_up.h"
 #include "base/text.h"
+
+#ifndef MADV_COLLAPSE  // Linux 6.1
+#define MADV_COLLAPSE 25
+#endif
 
 namespace ftrun {
 namespace {
+
+constexpr int64_t kPage = 4096, kHugePage = 2 << 20;
 
 struct OwnSegment {
   OwnedFd fd;
   uint64_t inode = 0;
   int64_t bytes = 0;
+  /// Of its whole huge pages, in order: whether the kernel was asked to make it one.
+  std::vector<bool> asked = {};
 };
 
 /// All shared memory of this process, by first address: any communicator must recognise it.
@@ -38,10 +48,29 @@ Registry& registry() {
                                           human_bytes(bytes), ": ", errno_text(errno)));
 }
 
+/// An address where `bytes` are free and where huge pages of a file may be mapped as such.
+std::byte* huge_page_address(int64_t bytes) {
+  const auto size = static_cast<size_t>(bytes + kHugePage);
+  void* free = ::mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (free == MAP_FAILED) return nullptr;
+  ::munmap(free, size);
+  const auto address = static_cast<int64_t>(reinterpret_cast<uintptr_t>(free));
+  return reinterpret_cast<std::byte*>(round_up(address, kHugePage));
+}
+
 std::byte* map_shared(int fd, int64_t bytes) {
+  // Another thread may take the place in between: then it is mapped elsewhere, in small pages.
+  std::byte* hint = bytes < kHugePage ? nullptr : huge_page_address(bytes);
   void* base =
-      ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+      ::mmap(hint, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   return base == MAP_FAILED ? nullptr : static_cast<std::byte*>(base);
+}
+
+/// Whether all of a huge page's memory is there: making it one then takes no more.
+bool is_filled(std::byte* page) {
+  std::array<unsigned char, kHugePage / kPage> present{};
+  if (::mincore(page, kHugePage, present.data()) != 0) return false;
+  return std::all_of(present.begin(), present.end(), [](unsigned char one) { return (one & 1) != 0; });
 }
 
 OwnSegment forget(const void* data) {
@@ -71,6 +100,7 @@ CommBuffer allocate(int64_t bytes, void (*free)(void*, int64_t)) {
   std::byte* base = map_shared(segment.fd.get(), bytes);
   if (base == nullptr) no_memory(bytes);
   segment.inode = status.st_ino;
+  segment.asked.resize(static_cast<size_t>(bytes / kHugePage));
   const std::lock_guard lock(registry().mutex);
   registry().segments.emplace(base, std::move(segment));
   return {base, bytes, free};
@@ -113,14 +143,27 @@ SharedPlace find_shared(const void* data, int64_t bytes) {
   return {segment.inode, segment.bytes, start - base, segment.fd.get()};
 }
 
+void join_pages(const void* data, int64_t bytes) {
+  if (bytes < kHugePage / 2) return;
+  const auto* start = static_cast<const std::byte*>(data);
+  const std::lock_guard lock(registry().mutex);
+  auto next = registry().segments.upper_bound(start);
+  if (next == registry().segments.begin()) return;
+  auto& [base, segment] = *--next;
+  const int64_t first = (start - base) / kHugePage;
+  const int64_t end = std::min(round_up(start - base + bytes, kHugePage), segment.bytes) / kHugePage;
+  for (int64_t i = first; i < end; ++i) {
+    auto* page = const_cast<std::byte*>(base) + i * kHugePage;
+    if (segment.asked[static_cast<size_t>(i)] || !is_filled(page)) continue;
+    segment.asked[static_cast<size_t>(i)] = true;
+    ::madvise(page, kHugePage, MADV_COLLAPSE);
+  }
+}
+
 void drop_mapped_pages(std::byte* data, int64_t bytes) {
-  constexpr int64_t kPage = 4096;
-  // A few pages are not worth the call and the faults.
-  if (bytes < 64 * kPage) return;
-  const auto address = reinterpret_cast<uintptr_t>(data);
-  const uintptr_t begin = (address + kPage - 1) / kPage * kPage;
-  const uintptr_t end = (address + static_cast<uintptr_t>(bytes)) / kPage * kPage;
-  ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+  const auto address = static_cast<int64_t>(reinterpret_cast<uintptr_t>(data));
+  const int64_t begin = address / kPage * kPage, end = round_up(address + bytes, kPage);
+  ::madvise(data - (address - begin), static_cast<size_t>(end - begin), MADV_DONTNEED);
 }
 
 PeerMemory::~PeerMemory() {

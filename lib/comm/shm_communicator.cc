@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <utility>
 
 #include "base/error.h"
 #include "base/round_up.h"
 #include "base/text.h"
+#include "comm/copy_bytes.h"
 #include "comm/reduce.h"
 #include "comm/shm_group.h"
 
@@ -18,18 +18,16 @@ using Clock = std::chrono::steady_clock;
 // Up to here one meeting with a copy is cheaper than reading in place, which needs two.
 constexpr int64_t kSmallBytes = 64 << 10;
 constexpr int64_t kPushBytes = 16 << 10;  // reduced and passed on while it is in the cache
-constexpr int64_t kCopyBytes = 128 << 10;
 constexpr int64_t kAlignElements = 64;  // slices begin on cache lines
+// What is mapped of each peer at a time: little, as it counts as our memory, but whole huge pages.
+constexpr int64_t kWindowBytes = 4 << 20;
 // A copy of a send has at least the first; one up to the second is kept for the next send.
 constexpr int64_t kLeastCopyBytes = 256 << 10, kMostSpareBytes = 64 << 20;
 
-/// In pieces: one large memcpy would bypass the cache, which is slower here, where a peer has just
-/// written the source and someone soon reads the copy.
-void copy_bytes(void* to, const void* from, int64_t bytes) {
-  if (to == from) return;
-  for (int64_t at = 0; at < bytes; at += kCopyBytes)
-    std::memcpy(static_cast<std::byte*>(to) + at, static_cast<const std::byte*>(from) + at,
-                static_cast<size_t>(std::min(kCopyBytes, bytes - at)));
+/// Bytes from a place of a peer's memory to where the next window begins, in whole elements of any type.
+int64_t window_at(const std::byte* place) {
+  constexpr int64_t kWidest = 8;
+  return kWindowBytes - static_cast<int64_t>(reinterpret_cast<uintptr_t>(place)) % kWindowBytes / kWidest * kWidest;
 }
 
 class ShmCommunicator final : public Communicator {
@@ -86,10 +84,13 @@ class ShmCommunicator final : public Communicator {
   void await(ShmSignal& signal, uint32_t target, int peer);
   [[noreturn]] void fail_wait(ShmGroup::Verdict verdict, Clock::time_point start) const;
   void announce(const Collective& work, const SharedPlace& in);
+  SharedPlace offer(const void* data, int64_t bytes) const;
   bool everyone_shares(const CollectiveRecord& record);
   void collect_inputs(const Collective& work);
-  void drop_inputs(int64_t offset, int64_t bytes);
+  template <typename Use>
+  void in_windows(int64_t begin, int64_t end, Use use);
   void copy_between(int peer, void* to, const void* from, int64_t bytes);
+  void copy_from(int peer, const SharedPlace& place, void* to, int64_t bytes);
   void add_up(const CollectiveRecord& record, void* out, int64_t count);
 
   template <typename Fill, typename Use>
@@ -97,12 +98,15 @@ class ShmCommunicator final : public Communicator {
                  Use use);
 
   void all_reduce_now(const Collective& work);
+  void all_reduce_small(const Collective& work);
   void all_reduce_in_place(const Collective& work);
-  void all_reduce_staged(const Collective& work, bool announced);
-  void reduce_own_slice(const CollectiveRecord& record);
+  void all_reduce_staged(const Collective& work);
+  void add_slice(const CollectiveRecord& record, uint32_t meeting, std::byte* slice, int64_t place, int64_t count);
+  void reduce_in_place(const CollectiveRecord& record, int64_t begin, int64_t end);
   void reduce_scatter_now(const Collective& work);
   void reduce_scatter_staged(const Collective& work, bool announced);
   void all_gather_now(const Collective& work);
+  void place_blocks(const Collective& work, int64_t at, int64_t bytes);
   void all_gather_staged(const Collective& work, bool announced);
   void broadcast_now(const Collective& work);
 
@@ -158,6 +162,12 @@ void ShmCommunicator::announce(const Collective& work, const SharedPlace& in) {
   }
 }
 
+/// Our memory, for the others to read.
+SharedPlace ShmCommunicator::offer(const void* data, int64_t bytes) const {
+  join_pages(data, bytes);
+  return find_shared(data, bytes);
+}
+
 bool ShmCommunicator::everyone_shares(const CollectiveRecord& record) {
   for (int peer = 0; peer < size(); ++peer) {
     if (!group_.announcement(peer, record.sequence).in.shared()) return false;
@@ -186,10 +196,30 @@ void ShmCommunicator::add_up(const CollectiveRecord& record, void* out, int64_t 
   transported_ += (size() - 1) * count * dtype_bytes(record.dtype);
 }
 
-/// What we read of the peers' inputs is not needed again until the next collective over them.
-void ShmCommunicator::drop_inputs(int64_t offset, int64_t bytes) {
-  for (int peer = 0; peer < size(); ++peer)
-    if (peer != rank()) drop_mapped_pages(inputs_[static_cast<size_t>(peer)] + offset, bytes);
+/// `use` reads bytes [begin, end) of the peers' inputs, a window at a time, which then is let go of:
+/// it is not needed again until the next collective over them. Peers' inputs mostly begin at the same place
+/// of their memory, so that windows of one begin where those of the others do.
+template <typename Use>
+void ShmCommunicator::in_windows(int64_t begin, int64_t end, Use use) {
+  const std::byte* next = inputs_[static_cast<size_t>((rank() + 1) % size())];
+  for (int64_t at = begin; at < end;) {
+    const int64_t bytes = std::min(window_at(next + at), end - at);
+    use(at, bytes);
+    for (int peer = 0; peer < size(); ++peer)
+      if (peer != rank()) drop_mapped_pages(inputs_[static_cast<size_t>(peer)] + at, bytes);
+    at += bytes;
+  }
+}
+
+/// What `peer` has at `place`, in windows as well.
+void ShmCommunicator::copy_from(int peer, const SharedPlace& place, void* to, int64_t bytes) {
+  std::byte* from = group_.memory(peer, place);
+  for (int64_t at = 0; at < bytes;) {
+    const int64_t some = std::min(window_at(from + at), bytes - at);
+    copy_between(peer, static_cast<std::byte*>(to) + at, from + at, some);
+    drop_mapped_pages(from + at, some);
+    at += some;
+  }
 }
 
 /// Moves `total` elements through the staging areas: `fill` brings ours of a piece, `use` takes
@@ -214,61 +244,102 @@ void ShmCommunicator::in_pieces(const Collective& work, bool announced, int64_t 
 
 void ShmCommunicator::all_reduce_now(const Collective& work) {
   const int64_t bytes = payload_bytes(work.record);
-  if (bytes <= kSmallBytes) return all_reduce_staged(work, false);
-  announce(work, find_shared(work.in, bytes));
+  if (bytes <= kSmallBytes) return all_reduce_small(work);
+  announce(work, offer(work.in, bytes));
   if (everyone_shares(work.record)) return all_reduce_in_place(work);
-  all_reduce_staged(work, true);
+  all_reduce_staged(work);
 }
 
-void ShmCommunicator::all_reduce_in_place(const Collective& work) {
-  collect_inputs(work);
-  reduce_own_slice(work.record);
-  meet();
+/// One meeting: everyone adds all of everyone's.
+void ShmCommunicator::all_reduce_small(const Collective& work) {
+  const int64_t bytes = payload_bytes(work.record);
+  const uint32_t meeting = group_.next_meeting();
+  copy_bytes(group_.staging(rank(), meeting), work.in, bytes);
+  announce(work, {});
+  for (int peer = 0; peer < size(); ++peer)
+    moved_[static_cast<size_t>(peer)] = group_.staging(peer, meeting);
+  add_up(work.record, work.out, work.record.count);
 }
 
 /// Reads our slice of every rank's buffer and writes the result to all of them: only we touch it.
-void ShmCommunicator::reduce_own_slice(const CollectiveRecord& record) {
-  const int64_t width = dtype_bytes(record.dtype), step = kPushBytes / width;
+void ShmCommunicator::all_reduce_in_place(const Collective& work) {
+  const CollectiveRecord& record = work.record;
+  collect_inputs(work);
+  const int64_t width = dtype_bytes(record.dtype);
   const int64_t part = round_up((record.count + size() - 1) / size(), kAlignElements);
-  const int64_t end = std::min(record.count, part * (rank() + 1));
-  for (int64_t at = part * rank(); at < end; at += step) {
-    const int64_t count = std::min(step, end - at);
-    for (size_t peer = 0; peer < inputs_.size(); ++peer) moved_[peer] = inputs_[peer] + at * width;
-    std::byte* own = inputs_[static_cast<size_t>(rank())] + at * width;
-    add_up(record, own, count);
-    for (int peer = 0; peer < size(); ++peer)
-      copy_between(peer, inputs_[static_cast<size_t>(peer)] + at * width, own, count * width);
-  }
-  drop_inputs(part * rank() * width, std::max<int64_t>(0, end - part * rank()) * width);
+  in_windows(std::min(record.count, part * rank()) * width,
+             std::min(record.count, part * (rank() + 1)) * width,
+             [&](int64_t at, int64_t bytes) { reduce_in_place(record, at, at + bytes); });
+  meet();
 }
 
-void ShmCommunicator::all_reduce_staged(const Collective& work, bool announced) {
+void ShmCommunicator::reduce_in_place(const CollectiveRecord& record, int64_t begin, int64_t end) {
+  for (int64_t at = begin; at < end; at += kPushBytes) {
+    const int64_t bytes = std::min(kPushBytes, end - at);
+    for (size_t peer = 0; peer < inputs_.size(); ++peer) moved_[peer] = inputs_[peer] + at;
+    std::byte* own = inputs_[static_cast<size_t>(rank())] + at;
+    add_up(record, own, bytes / dtype_bytes(record.dtype));
+    for (int peer = 0; peer < size(); ++peer)
+      copy_between(peer, inputs_[static_cast<size_t>(peer)] + at, own, bytes);
+  }
+}
+
+/// In pieces, of which each rank adds a slice. A staging area has a place for every rank's slice: what
+/// rank i adds of this piece is in place i of all others', and in that of its own what it has added
+/// of the piece before.
+void ShmCommunicator::all_reduce_staged(const Collective& work) {
   const CollectiveRecord& record = work.record;
-  const int64_t width = dtype_bytes(record.dtype);
+  const int64_t width = dtype_bytes(record.dtype), slot = ShmGroup::kHalfBytes / width / size();
   auto* data = static_cast<std::byte*>(work.out);
-  in_pieces(
-      work, announced, record.count, ShmGroup::kHalfBytes / width,
-      [&](std::byte* staging, int64_t at, int64_t count) {
-        copy_bytes(staging, data + at * width, count * width);
-      },
-      [&](uint32_t meeting, int64_t at, int64_t count) {
-        for (int peer = 0; peer < size(); ++peer)
-          moved_[static_cast<size_t>(peer)] = group_.staging(peer, meeting);
-        add_up(record, data + at * width, count);
-      });
+  // Of the piece that begins at element `at`, for every rank but us: f(rank, its slice, its place).
+  const auto for_peers = [&](int64_t at, auto f) {
+    for (int step = 1; step < size(); ++step) {
+      const int peer = (rank() + step) % size();
+      const int64_t begin = at + peer * slot, count = std::min(slot, record.count - begin);
+      if (count > 0) f(peer, data + begin * width, peer * slot * width, count * width);
+    }
+  };
+  const int64_t piece = slot * size();
+  for (int64_t at = 0; at < record.count + piece; at += piece) {
+    const uint32_t meeting = group_.next_meeting();
+    std::byte* own = group_.staging(rank(), meeting);
+    for_peers(at, [&](int, std::byte* slice, int64_t place, int64_t bytes) { copy_bytes(own + place, slice, bytes); });
+    meet();
+    const int64_t mine = at + rank() * slot;
+    add_slice(record, meeting, data + mine * width, rank() * slot * width, std::min(slot, record.count - mine));
+    if (at == 0) continue;
+    for_peers(at - piece, [&](int peer, std::byte* slice, int64_t place, int64_t bytes) {
+      copy_between(peer, slice, group_.staging(peer, meeting) + place, bytes);
+    });
+  }
+}
+
+/// What all have staged for a meeting at byte `place`, into our slice and for the next meeting.
+void ShmCommunicator::add_slice(const CollectiveRecord& record, uint32_t meeting, std::byte* slice, int64_t place,
+                                int64_t count) {
+  const int64_t width = dtype_bytes(record.dtype), step = kPushBytes / width;
+  std::byte* next = group_.staging(rank(), meeting + 1) + place;
+  for (int64_t at = 0; at < count; at += step) {
+    const int64_t some = std::min(step, count - at);
+    for (int peer = 0; peer < size(); ++peer)
+      moved_[static_cast<size_t>(peer)] = (peer == rank() ? slice : group_.staging(peer, meeting) + place) + at * width;
+    add_up(record, slice + at * width, some);
+    copy_bytes(next + at * width, slice + at * width, some * width);
+  }
 }
 
 void ShmCommunicator::reduce_scatter_now(const Collective& work) {
   const CollectiveRecord& record = work.record;
   const int64_t bytes = payload_bytes(record) * size();
   if (bytes <= kSmallBytes) return reduce_scatter_staged(work, false);
-  announce(work, find_shared(work.in, bytes));
+  announce(work, offer(work.in, bytes));
   if (!everyone_shares(record)) return reduce_scatter_staged(work, true);
   collect_inputs(work);
-  for (size_t peer = 0; peer < inputs_.size(); ++peer)
-    moved_[peer] = inputs_[peer] + rank() * payload_bytes(record);
-  add_up(record, work.out, record.count);
-  drop_inputs(rank() * payload_bytes(record), payload_bytes(record));
+  const int64_t begin = rank() * payload_bytes(record);
+  in_windows(begin, begin + payload_bytes(record), [&](int64_t at, int64_t some) {
+    for (size_t peer = 0; peer < inputs_.size(); ++peer) moved_[peer] = inputs_[peer] + at;
+    add_up(record, static_cast<std::byte*>(work.out) + (at - begin), some / dtype_bytes(record.dtype));
+  });
   meet();  // the others are done with our input
 }
 
@@ -276,19 +347,20 @@ void ShmCommunicator::reduce_scatter_staged(const Collective& work, bool announc
   const CollectiveRecord& record = work.record;
   const int64_t width = dtype_bytes(record.dtype);
   const auto* in = static_cast<const std::byte*>(work.in);
-  auto* out = static_cast<std::byte*>(work.out);
   in_pieces(
       work, announced, record.count, std::max<int64_t>(ShmGroup::kHalfBytes / width / size(), 1),
       [&](std::byte* staging, int64_t at, int64_t count) {
         for (int block = 0; block < size(); ++block)
-          copy_bytes(staging + block * count * width, in + (block * record.count + at) * width,
-                     count * width);
+          if (block != rank())
+            copy_bytes(staging + block * count * width, in + (block * record.count + at) * width,
+                       count * width);
       },
       [&](uint32_t meeting, int64_t at, int64_t count) {
         for (int peer = 0; peer < size(); ++peer)
           moved_[static_cast<size_t>(peer)] =
-              group_.staging(peer, meeting) + rank() * count * width;
-        add_up(record, out + at * width, count);
+              peer == rank() ? in + (rank() * record.count + at) * width
+                             : group_.staging(peer, meeting) + rank() * count * width;
+        add_up(record, static_cast<std::byte*>(work.out) + at * width, count);
       });
 }
 
@@ -296,26 +368,37 @@ void ShmCommunicator::all_gather_now(const Collective& work) {
   const CollectiveRecord& record = work.record;
   const int64_t bytes = payload_bytes(record);
   if (bytes * size() <= kSmallBytes) return all_gather_staged(work, false);
-  announce(work, find_shared(work.in, bytes));
+  announce(work, offer(work.in, bytes));
   if (!everyone_shares(record)) return all_gather_staged(work, true);
   collect_inputs(work);
-  auto* out = static_cast<std::byte*>(work.out);
-  for (int peer = 0; peer < size(); ++peer)
-    copy_between(peer, out + peer * bytes, inputs_[static_cast<size_t>(peer)], bytes);
-  drop_inputs(0, bytes);
+  in_windows(0, bytes, [&](int64_t at, int64_t some) {
+    for (int peer = 0; peer < size(); ++peer) moved_[static_cast<size_t>(peer)] = inputs_[static_cast<size_t>(peer)] + at;
+    place_blocks(work, at, some);
+  });
   meet();  // the others are done with our input
+}
+
+/// Copies what moved_ points to to bytes [at, at + bytes) of every block of an all_gather's result. Each
+/// rank begins with the next one's, so that not all read the same.
+void ShmCommunicator::place_blocks(const Collective& work, int64_t at, int64_t bytes) {
+  const int64_t block = payload_bytes(work.record);
+  auto* out = static_cast<std::byte*>(work.out);
+  for (int step = 0; step < size(); ++step) {
+    const int peer = (rank() + step) % size();
+    copy_between(peer, out + peer * block + at, moved_[static_cast<size_t>(peer)], bytes);
+  }
 }
 
 void ShmCommunicator::all_gather_staged(const Collective& work, bool announced) {
   const int64_t bytes = payload_bytes(work.record);
   const auto* in = static_cast<const std::byte*>(work.in);
-  auto* out = static_cast<std::byte*>(work.out);
   in_pieces(
       work, announced, bytes, ShmGroup::kHalfBytes,
       [&](std::byte* staging, int64_t at, int64_t count) { copy_bytes(staging, in + at, count); },
       [&](uint32_t meeting, int64_t at, int64_t count) {
         for (int peer = 0; peer < size(); ++peer)
-          copy_between(peer, out + peer * bytes + at, group_.staging(peer, meeting), count);
+          moved_[static_cast<size_t>(peer)] = peer == rank() ? in + at : group_.staging(peer, meeting);
+        place_blocks(work, at, count);
       });
 }
 
@@ -327,7 +410,7 @@ void ShmCommunicator::broadcast_now(const Collective& work) {
     announce(work, rank() == root ? find_shared(data, bytes) : SharedPlace{});
     const SharedPlace place = group_.announcement(root, work.record.sequence).in;
     if (place.shared()) {
-      if (rank() != root) copy_between(root, data, group_.memory(root, place), bytes);
+      if (rank() != root) copy_from(root, place, data, bytes);
       return meet();
     }
   }
@@ -417,8 +500,7 @@ void ShmCommunicator::receive_now(const Collective& work) {
   const ShmAnnouncement message =
       box.places[static_cast<size_t>(record.sequence) % ShmMailbox::kDepth];
   check_message(message.record, record);
-  if (record.count > 0)
-    copy_between(record.peer, work.out, group_.memory(record.peer, message.in), payload_bytes(record));
+  if (record.count > 0) copy_from(record.peer, message.in, work.out, payload_bytes(record));
   box.taken.raise_to(static_cast<uint32_t>(record.sequence));
 }
 

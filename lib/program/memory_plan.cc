@@ -141,17 +141,20 @@ namespace {
 
 /// Collectives of no more bytes than this go through a small staging area instead.
 constexpr int64_t kStagedBytes = 64 << 10;
+/// Larger ones, and messages, map so much of each peer's memory at a time.
+constexpr int64_t kWindowBytes = 4 << 20;
 
-/// Bytes of peers that call i of a collective reads: all of their parts of a gather, else what is this
-/// rank's of each.
-int64_t read_of_peers(const Program& program, const Instr& instr, size_t i, int ranks) {
+/// Bytes of peers that call i of a collective has mapped at a time: of their parts of a gather, of the message of
+/// a receive, else of what is this rank's of each. (Where the kernel has joined pages into huge ones, less than a
+/// window may map all of one.)
+int64_t mapped_of_peers(const Program& program, const Instr& instr, size_t i, int ranks) {
   const bool in_place = instr.kind == InstrKind::kAllReduce || instr.kind == InstrKind::kReceive;
   const Range& in = in_place ? instr.writes[i] : instr.reads[i];
-  if (instr.kind == InstrKind::kReceive) return in.bytes;
+  if (instr.kind == InstrKind::kReceive) return std::min(in.bytes, kWindowBytes);
   const bool gathers = instr.kind == InstrKind::kAllGather;
   const int64_t whole = gathers ? in.bytes * ranks : in.bytes;
   if (!program.at(in.buffer).peer_visible || whole <= kStagedBytes) return 0;
-  return whole / ranks * (ranks - 1);
+  return std::min(whole / ranks, kWindowBytes) * (ranks - 1);
 }
 
 /// What each instruction has mapped of peers while it runs: one of its calls at a time.
@@ -162,7 +165,7 @@ std::vector<int64_t> mapped_by_instr(const Program& program,
     const Instr& instr = program.instrs[at];
     if (instr.group() == kNoGroup || !over_shared_memory(program.group(instr.group()))) continue;
     for (size_t i = 0; i < instr.writes.size(); ++i)
-      mapped[at] = std::max(mapped[at], read_of_peers(program, instr, i, program.group(instr.group()).place.count));
+      mapped[at] = std::max(mapped[at], mapped_of_peers(program, instr, i, program.group(instr.group()).place.count));
   }
   return mapped;
 }

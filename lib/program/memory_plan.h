@@ -70,7 +70,7 @@ StateFormula state_formula(const StepPlan& plan);
 int64_t model_state_bytes(const MemoryPlan& plan);
 
 /// The most bytes of peers' memory that a rank has mapped at one time: over shared memory a collective
-/// reads their buffers in place and lets go of them when it is done. Collectives of several groups whose
+/// reads their buffers in place, a window of a few MB of each at a time. Collectives of several groups whose
 /// order the waits leave open may run at the same time; of more than two groups this is an upper bound.
 /// `over_shared_memory` says which groups work so.
 int64_t mapped_peer_bytes(const std::vector<const Program*>& programs,

@@ -1,3 +1,5 @@
+#include <sys/stat.h>
+
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -8,6 +10,7 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
+#include "comm/shared_memory.h"
 #include "ranks.h"
 
 #include <catch2/catch.hpp>
@@ -214,6 +217,115 @@ TEST_CASE("all_gather puts the ranks' blocks in order, also in place, for any ty
   }
 }
 
+namespace {
+
+/// All-reduces, scatters and gathers blocks of many huge pages and windows, behind others in the same memory.
+void check_large(int ranks, bool shared) {
+  constexpr int64_t kCount = 1'300'001, kBegin = 1'001;  // of a block: 5 MB
+  const int64_t all = ranks * kCount;
+  const auto sum = reduced<float>(ranks, all, ReduceOp::kSum);
+  const auto failures = run_ranks(ranks, [&](Rendezvous& rendezvous) {
+    const auto group = open_world(rendezvous, CommBackend::kSharedMemory);
+    Buffer<float> memory(*group, shared, kBegin + all), out(*group, shared, kCount);
+    float* const data = memory.data + kBegin;
+    float* const own = data + group->rank() * kCount;
+    const auto values = input<float>(group->rank(), all);
+    // The second time in memory whose pages were joined the first time.
+    for (int round = 0; round < 2; ++round) {
+      std::copy(values.begin(), values.end(), data);
+      group->reduce_scatter(data, out.data, kCount, DType::kF32, ReduceOp::kSum, {"t"}).wait();
+      require(same_bits(out.data, sum.data() + (own - data), kCount), "bits of reduce_scatter differ");
+      require(same_bits(data, values.data(), values.size()), "an input changed");
+      group->all_reduce(data, all, DType::kF32, ReduceOp::kSum, {"t"}).wait();
+      require(same_bits(data, sum.data(), sum.size()), "bits of all_reduce differ");
+      std::fill(data, own, 0.0F);
+      std::fill(own + kCount, data + all, 0.0F);
+      group->all_gather(own, data, kCount, DType::kF32, {"t"}).wait();
+      require(same_bits(data, sum.data(), sum.size()), "bits of all_gather differ");
+    }
+    group->shutdown();
+  });
+  CAPTURE(ranks, shared);
+  REQUIRE(failures == std::vector<std::string>(static_cast<size_t>(ranks)));
+}
+
+}  // namespace
+
+TEST_CASE("large buffers are added and gathered bit for bit, wherever they begin") {
+  check_large(2, true);
+  check_large(3, false);
+}
+
+namespace {
+
+/// Bytes of a file that its file system keeps.
+int64_t kept_bytes(int fd) {
+  struct stat status {};
+  REQUIRE(::fstat(fd, &status) == 0);
+  return status.st_blocks * 512;
+}
+
+/// Shared pages that this process has mapped, where all ranks of a test live.
+int64_t mapped_shared_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with("RssShmem:")) return std::stoll(line.substr(9)) << 10;
+  return -1;
+}
+
+/// Maps all pages of a buffer.
+void touch(const CommBuffer& buffer) {
+  for (int64_t at = 0; at < buffer.bytes(); at += 4096) *static_cast<volatile std::byte*>(buffer.as<>() + at);
+}
+
+}  // namespace
+
+TEST_CASE("joining pages takes no memory and changes none of it, however much of it is in use") {
+  constexpr int64_t kBytes = 7 << 20;
+  const CommBuffer buffer = allocate_shared(kBytes);
+  const int fd = find_shared(buffer.data(), kBytes).fd;
+  const auto values = input<uint64_t>(0, kBytes / 8);
+  // Of the second huge page a half, then all of it; of the last one there is but a half.
+  for (const int64_t filled : {int64_t{3} << 20, int64_t{4} << 20, kBytes}) {
+    std::copy_n(values.begin(), filled / 8, buffer.as<uint64_t>());
+    for (int round = 0; round < 2; ++round) {
+      join_pages(buffer.data(), kBytes);
+      REQUIRE(kept_bytes(fd) == filled);
+      REQUIRE(same_bits(buffer.as<uint64_t>(), values.data(), static_cast<size_t>(filled / 8)));
+    }
+  }
+}
+
+TEST_CASE("what a rank has read of its peers does not stay mapped, and so is none of its memory") {
+  constexpr int64_t kCount = 4 << 20, kSmall = 32 << 10;  // a huge page is 512 Ki elements
+  int64_t before = 0, after = 0;
+  const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
+    const auto group = open_world(rendezvous, CommBackend::kSharedMemory);
+    const CommBuffer shared = group->allocate(4 * kCount);
+    auto* const data = shared.as<float>();
+    std::fill_n(data, kCount, 1.0F);
+    std::vector<float> message(kSmall);
+    const auto note = [&](int64_t& mapped) {
+      touch(shared);  // what was joined is mapped anew
+      group->barrier({"t"});
+      if (group->rank() == 0) mapped = mapped_shared_bytes();
+      group->barrier({"t"});
+    };
+    note(before);
+    group->all_reduce(data, kCount, DType::kF32, ReduceOp::kSum, {"t"}).wait();
+    for (int64_t at = 0; at < kCount; at += 512 << 10) {
+      group->all_reduce(data + at, kSmall, DType::kF32, ReduceOp::kSum, {"t"}).wait();
+      if (group->rank() == 1) group->send(data + at, kSmall, DType::kF32, 0, {"t"}).wait();
+      if (group->rank() == 0) group->receive(message.data(), kSmall, DType::kF32, 1, {"t"}).wait();
+    }
+    note(after);
+    group->shutdown();
+  });
+  REQUIRE(failures == std::vector<std::string>(2));
+  REQUIRE(before >= 2 * 4 * kCount);
+  REQUIRE(after - before < 512 << 10);
+}
+
 TEST_CASE("broadcast gives every rank the root's data, from any root") {
   for (const CommBackend backend : kBackends) {
     const auto failures = run_ranks(3, [&](Rendezvous& rendezvous) {
@@ -385,8 +497,7 @@ TEST_CASE("what shared memory carries is counted where it is copied, and is what
       group->shutdown();
     });
     REQUIRE(failures == std::vector<std::string>(kRanks));
-    // Whole inputs are staged: (N-1) of them instead of 2 (N-1)/N.
-    REQUIRE(all_reduce == (in_place ? 2 : kRanks) * (kRanks - 1) * kRanks * kBytes);
+    REQUIRE(all_reduce == 2 * (kRanks - 1) * kRanks * kBytes);
     REQUIRE(reduce_scatter == kRanks * (kRanks - 1) * kBytes);
     REQUIRE(all_gather == kRanks * (kRanks - 1) * kBytes);
     REQUIRE(broadcast == (kRanks - 1) * kBytes);

@@ -181,6 +181,8 @@ int64_t mapped_of(const Program& program) {
 TEST_CASE("a rank maps what one collective reads of its peers, and of each group that runs beside it") {
   // Of two ranks a rank reads a half of what is summed.
   CHECK(mapped_of(reductions({{0, 2}, {0, 8}})) == 4 * kMiB);
+  // Of a larger half so much at a time.
+  CHECK(mapped_of(reductions({{0, 2}, {0, 64}})) == 4 * kMiB);
   Program beside = reductions({{0, 2}, {1, 8}, {0, 4}});
   CHECK(mapped_of(beside) == (4 + 2) * kMiB);
   // The last one waits for the other group's.
@@ -188,6 +190,16 @@ TEST_CASE("a rank maps what one collective reads of its peers, and of each group
   CHECK(mapped_of(beside) == (4 + 1) * kMiB);
   beside.instrs[1].waits = {0};
   CHECK(mapped_of(beside) == 4 * kMiB);
+}
+
+TEST_CASE("of a message a rank maps so much at a time") {
+  for (const auto& [bytes, mapped] : {std::pair(kMiB, kMiB), std::pair(64 * kMiB, 4 * kMiB)}) {
+    Program program = reductions({{0, 1}});
+    program.buffers[0].bytes = bytes;
+    program.instrs[0].kind = InstrKind::kReceive;
+    program.instrs[0].writes[0].bytes = bytes;
+    CHECK(mapped_of(program) == mapped);
+  }
 }
 
 TEST_CASE("a group that does not work over shared memory maps nothing of its peers") {
