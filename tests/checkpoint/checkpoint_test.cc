@@ -173,6 +173,18 @@ TEST_CASE("states that the run and the checkpoint do not share are refused by na
               ": tensor \"model.embed_tokens.weight\" (exp_avg_sq) is F32, the run needs F16");
 }
 
+TEST_CASE("a manifest that is far too large is refused before it is read, and its folder passed over") {
+  const TempFolder run;
+  save(run.path(), 2, 1, 1);
+  const std::string folder = run / "step-00000001";
+  fs::resize_file(folder + "/checkpoint.json", 257 << 20);  // sparse
+  const std::string refused = folder + "/checkpoint.json: has 257.00 MiB, at most 256.00 MiB are read";
+  REQUIRE(bad_input([&] { Checkpoint checkpoint(folder); }) == refused);
+  const std::vector<CheckpointEntry> entries = list_checkpoints(run.path());
+  REQUIRE(entries.size() == 1);
+  REQUIRE(entries[0].problem == refused);
+}
+
 TEST_CASE("elements that no file holds are refused") {
   const TempFolder run;
   std::vector<float> values(6);

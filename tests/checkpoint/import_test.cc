@@ -129,6 +129,8 @@ TEST_CASE("an import is refused whose numbers or tensors are not what they must 
   misshapen[2].shape = {1, 2};
   REQUIRE(import_refusal(temp, kWholeImport, misshapen) == ": the states of w have different shapes");
   REQUIRE(import_refusal(temp, kWholeImport, {}) == ": holds no tensors");
+  REQUIRE(import_refusal(temp, kWholeImport + std::string(65 << 20, ' '), states) ==
+          "/import.json: has 65.00 MiB, at most 64.00 MiB are read");
 }
 
 TEST_CASE("an import whose files are not those that were written is refused") {

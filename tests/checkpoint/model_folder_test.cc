@@ -124,6 +124,16 @@ TEST_CASE("files linked from a hub cache are read") {
   check_weights(ModelFolder(snapshot));
 }
 
+TEST_CASE("a config.json or an index of shards that is far too large is refused before it is read") {
+  const TempFolder folder;
+  make_sharded(folder);
+  const std::string index = folder / "model.safetensors.index.json";
+  fs::resize_file(index, 65 << 20);  // sparse
+  REQUIRE(opening(folder) == index + ": has 65.00 MiB, at most 64.00 MiB are read");
+  fs::resize_file(folder / "config.json", 5 << 20);
+  REQUIRE(opening(folder) == folder / "config.json" + ": has 5.00 MiB, at most 4.00 MiB are read");
+}
+
 TEST_CASE("a folder that is no model is refused with what it lacks") {
   const TempFolder folder;
   REQUIRE(bad_input([&] { ModelFolder model(folder / "none"); }) ==

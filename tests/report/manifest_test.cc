@@ -186,6 +186,16 @@ TEST_CASE("a manifest comes back as it was written") {
   REQUIRE_FALSE(read_manifest(folder / "run.json").exit_code);
 }
 
+TEST_CASE("a manifest that is far too large is refused before it is read") {
+  const TestFolder folder;
+  const std::string path = folder / "run.json";
+  put_file(path, manifest_text(example()));
+  std::filesystem::resize_file(path, 17 << 20);  // sparse
+  const Error error = error_of([&] { read_manifest(path); });
+  REQUIRE(error.code() == ExitCode::kBadInput);
+  REQUIRE(error.message() == path + ": has 17.00 MiB, at most 16.00 MiB are read");
+}
+
 TEST_CASE("a damaged manifest is refused by the name of what is wrong") {
   const TestFolder folder;
   const std::string path = folder / "run.json";

@@ -55,6 +55,15 @@ TEST_CASE("a report holds a run's figures, and nothing from elsewhere") {
   REQUIRE(run["unreadable"] == 2);
 }
 
+TEST_CASE("a run.json that is far too large is refused before it is read") {
+  const TestFolder folder;
+  put_file(folder / "run.json", "{}");
+  put_file(folder / "metrics.jsonl", metrics_lines(example_step(1)));
+  std::filesystem::resize_file(folder / "run.json", 17 << 20);  // sparse
+  REQUIRE(error_of([&] { run_report({folder.path()}); }).message() ==
+          folder / "run.json" + ": has 17.00 MiB, at most 16.00 MiB are read");
+}
+
 TEST_CASE("no text of a run can leave its place in the page") {
   const TestFolder folder;
   const std::string hostile = "</script><script>alert(1)</script><!--<img src=x onerror=alert(1)>";
