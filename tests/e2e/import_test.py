@@ -19,7 +19,7 @@ import zipfile
 import numpy as np
 from safetensors.numpy import load_file
 
-from runner import BINARY, case, environment, ftrun, must, near, run_cases, steps, stored_boxes, tiny_model, tiny_weights, write_config
+from runner import BINARY, case, environment, ftrun, must, near, peak_kib, run_cases, steps, stored_boxes, tiny_model, tiny_weights, write_config
 
 SOURCE = pathlib.Path(sys.argv[1]).resolve()
 sys.path.insert(0, str(SOURCE / "scripts"))
@@ -236,13 +236,6 @@ with tempfile.TemporaryDirectory() as scratch:
         torch_zip(folder / "mp_rank_00_model_states.pt", pickle.dumps(
             {"global_steps": 3, "skipped_steps": 0, "global_samples": 12, "param_shapes": [shapes]}, protocol=2))
         return folder
-
-    def peak_kib(*command):
-        """The most memory that a process held. A small process starts it: what this one holds would count before its exec."""
-        script = ("import os, subprocess, sys\np = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)\n"
-                  "_, status, used = os.wait4(p.pid, 0)\nprint(used.ru_maxrss)\nsys.exit(os.waitstatus_to_exitcode(status))")
-        done = must(subprocess.run([sys.executable, "-c", script, *map(str, command)], capture_output=True, text=True, env=environment()))
-        return int(done.stdout)
 
     @case
     def memory_is_bounded():

@@ -74,6 +74,14 @@ def must(process, code=0):
     return process
 
 
+def peak_kib(*command):
+    """The most memory that a process held. A small process starts it: what this one holds would count before its exec."""
+    script = ("import os, subprocess, sys\np = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)\n"
+              "_, status, used = os.wait4(p.pid, 0)\nprint(used.ru_maxrss)\nsys.exit(os.waitstatus_to_exitcode(status))")
+    done = must(subprocess.run([sys.executable, "-c", script, *map(str, command)], capture_output=True, text=True, env=environment()))
+    return int(done.stdout)
+
+
 def metrics(out):
     with open(pathlib.Path(out) / "metrics.jsonl") as lines:
         return [json.loads(line) for line in lines]
